@@ -205,7 +205,7 @@ void Supervisor::on_deadline() {
       kill_ranks();
       break;
     case Phase::killing:  // what survived SIGKILL hangs inside the kernel
-      if (waits_for_slow_ends()) break;
+      if (extend_kill_timeout()) break;
       if (judges() && job_.nodes) tell_decision();
       is_over_ = true;
       end_leftovers();
@@ -293,14 +293,14 @@ void Supervisor::stop_ranks(int signal) {
   enter(Phase::stopping, job_.options.stop_grace);
 }
 
-// Node 0 orders it on all nodes: if each told the others, two orders might chase each other.
+// Only node 0 orders it on all nodes, so that two orders cannot race.
 void Supervisor::on_terminal_stop(bool suspends) {
   if (judges()) return suspend_ranks(suspends);
   if (suspends) ++suspensions_;
   if (!is_over_) job_.nodes->send(0, suspends ? NodeMessage::suspend : NodeMessage::resume, {});
 }
 
-// Ranks that are about to end are left alone, since they have a limit.
+// Ranks that are ending are skipped: they have a deadline.
 void Supervisor::suspend_ranks(bool suspends) {
   const bool is_running = phase_ == Phase::running || phase_ == Phase::asking;
   if (is_suspended_ == suspends || (suspends && !is_running)) return;
@@ -429,11 +429,11 @@ void Supervisor::kill_ranks() {
   enter(Phase::killing, kKillLimit);
 }
 
-bool Supervisor::waits_for_slow_ends() {
+bool Supervisor::extend_kill_timeout() {
   const bool may_restart = job_.options.max_restarts > 0 && verdict_.failed() &&
                            !verdict_.has_lost_node && verdict_.request == 0;
   const bool is_stop = verdict_.stop_signal != 0 && !verdict_.failed();
-  if ((!may_restart && !is_stop) || std::exchange(is_patient_, true)) return false;
+  if ((!may_restart && !is_stop) || std::exchange(extended_kill_timeout_, true)) return false;
   for (const Rank& rank : ranks_) {
     if (!judges() || !rank.running()) continue;
     say(fmt::format("rank {} has not ended yet after SIGKILL; waiting up to {} s for it",

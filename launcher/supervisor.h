@@ -92,9 +92,9 @@ class Supervisor {
   void hold_back_output();
 
   void stop_ranks(int signal);
-  /// On Ctrl-Z here, and when this dtrun is continued.
+  /// Handles Ctrl-Z on this node, and the continuation of this dtrun.
   void on_terminal_stop(bool suspends);
-  /// Has the ranks of this node stand still, or go on; on node 0 those of all nodes.
+  /// Suspends or continues the ranks of this node; on node 0 those of all nodes.
   void suspend_ranks(bool suspends);
 
   // Whom to blame (supervisor_verdict.cpp).
@@ -119,9 +119,9 @@ class Supervisor {
   void tell(const Rank& rank, std::string_view line) const;
   void kill_ranks();
   void kill_leftovers();
-  /// After SIGKILL, once, where a restart may follow or a user stopped the job: gives ranks that
-  /// free much memory more time.
-  [[nodiscard]] bool waits_for_slow_ends();
+  /// Extends the kill timeout once for ranks that free much memory, if a restart may follow or a
+  /// user stopped the job.
+  [[nodiscard]] bool extend_kill_timeout();
   void end_leftovers();
   void finish_output();
   void warn_of_logs();
@@ -185,8 +185,8 @@ class Supervisor {
   bool done_is_told_ = false;     // of the others: node 0 knows that the own ranks have ended
   bool is_over_ = false;          // nothing that another node says changes the end any more
   bool stop_came_from_afar_ = false;
-  bool is_patient_ = false;    // waits_for_slow_ends
-  bool is_suspended_ = false;  // by Ctrl-Z, and how often it was
+  bool extended_kill_timeout_ = false;
+  bool is_suspended_ = false;  // by Ctrl-Z
   int suspensions_ = 0;
   bool output_held_ = false;  // the console or the logs have too much waiting
 };

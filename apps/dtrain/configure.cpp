@@ -81,10 +81,10 @@ void warn_shortened(const config::TrainConfig& asked, const config::TrainConfig&
 struct Meant {
   config::Loaded loaded;
   config::Config config;
-  // Of a run that goes on with its own settings; empty: it is none.
+  // Notice about inherited settings; empty: none are inherited.
   std::string notice = {};
-  std::string origin = {};  // the file that has them
-  // Of ranks that get a strategy; empty: they have one.
+  std::string origin = {};  // the file that they come from
+  // Notice of a default --strategy; empty: none was set.
   std::string strategy = {};
 };
 
@@ -142,13 +142,13 @@ bool is_given(const config::Loaded& loaded, const config::Setting* setting) {
   return std::ranges::find(loaded.given, setting) != loaded.given.end();
 }
 
-// True where the run that resumes has trained with the vocabulary that files give.
+// True if the resumed run has trained with the vocabulary that files give.
 bool has_resumed_vocab(const config::Config& files, const config::Config& config) {
   const std::string path = config::resumed_config_file(config);
   return !path.empty() && config::read_saved_run(path).resolved.model.vocab == files.model.vocab;
 }
 
-// The vocabulary that files give as that of their own data, which is not this command's data.
+// True if files give the vocabulary of their own data, which the command replaces.
 bool is_vocab_of_other_data(const config::CommandLine& command_line, const config::Loaded& loaded) {
   config::CommandLine files = command_line;
   files.assignments.clear();
@@ -171,14 +171,13 @@ void take_vocab_of_data(const config::CommandLine& command_line, config::Loaded&
   const auto found = data::vocab_of_data(config.data.train);
   if (!found) return;
   if (is_given(loaded, vocab) && *found != config.model.vocab) {
-    loaded.replaced.push_back(
-        fmt::format("--data {}: its vocabulary of {} takes the place of --vocab {}",
-                    config.data.train, *found, config.model.vocab));
+    loaded.replaced.push_back(fmt::format("--data {}: its vocabulary of {} replaces --vocab {}",
+                                          config.data.train, *found, config.model.vocab));
   }
   loaded.config.model.vocab = *found;
 }
 
-// A batch of the flags that microbatches of a file do not divide on these ranks.
+// Resets microbatch settings of files that do not divide the flags' global batch on these ranks.
 void fit_batch(const config::CommandLine& command_line, config::Loaded& loaded,
                const config::Launch& launch) {
   std::vector<const config::Setting*> given;
@@ -225,8 +224,8 @@ Meant read_settings(const config::CommandLine& command_line, const config::Launc
   }
 }
 
-// The same. Where SLURM alone counts the ranks, an error about their number also says how to start
-// them in a shell, whose step has other tasks in which nobody starts dtrain.
+// As read_settings. If only SLURM sets the number of ranks, an error about it also says how to
+// start them from a shell of srun --pty, where no other task of the step runs dtrain.
 Meant read_settings_of_rank(const config::CommandLine& command_line, const config::Launch& launch,
                             const base::RankEnv& env) {
   try {
@@ -235,10 +234,11 @@ Meant read_settings_of_rank(const config::CommandLine& command_line, const confi
     const std::string_view message = error.what();
     const bool is_of_step = env.slurm_step && env.world_size > 1;
     if (!is_of_step || message.find("launched with") == message.npos) throw;
-    base::fail(error.kind(),
-               "{} ({} says how many; in a shell of srun --pty start ranks with dtrun --standalone "
-               "-n {} -- dtrain ...)",
-               message, count_variable(env.source), env.world_size);
+    base::fail(
+        error.kind(),
+        "{} ({} sets their number; in a shell of srun --pty start ranks with dtrun --standalone "
+        "-n {} -- dtrain ...)",
+        message, count_variable(env.source), env.world_size);
   }
 }
 

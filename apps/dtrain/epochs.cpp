@@ -31,10 +31,11 @@ std::vector<std::string> epoch_warnings(const config::Config& config, const data
   std::vector<std::string> warnings;
   for (std::size_t i = 0; i < epochs.size(); ++i) {
     if (epochs[i] < kMany) continue;
-    warnings.push_back(fmt::format(
-        "{} steps of {} sequences read {} {:.0f} times: a model learns by heart what it reads so "
-        "often; give more data, or lower --steps or --global-batch",
-        steps, batch, split.train.sources()[i].samples.file().path(), epochs[i]));
+    warnings.push_back(
+        fmt::format("{} steps of {} sequences read {} {:.0f} times: the model will memorise it; "
+                    "give more data, "
+                    "or lower --steps or --global-batch",
+                    steps, batch, split.train.sources()[i].samples.file().path(), epochs[i]));
   }
   return warnings;
 }

@@ -25,7 +25,7 @@ bool is_given(const config::Loaded& loaded, std::string_view key) {
                              [&](const auto* setting) { return setting->key == key; });
 }
 
-// A run that resumes cannot have other training data.
+// A resumed run cannot change its training data.
 double share_to_hold_out(const config::Config& config) {
   if (const std::string path = config::resumed_config_file(config); !path.empty()) {
     try {
@@ -59,7 +59,7 @@ Arguments saving_flags(const config::Loaded& loaded) {
   return {"--checkpoint-every", "100"};
 }
 
-// Samples take memory of their own, which a limit may not leave.
+// Sampling takes extra memory, which may exceed --memory-limit.
 Arguments sample_flags(const config::Loaded& loaded) {
   const config::Config& config = loaded.config;
   if (is_given(loaded, "report.sample_every") || config.machine.memory_limit.count > 0 ||
@@ -69,7 +69,7 @@ Arguments sample_flags(const config::Loaded& loaded) {
   return {"--sample-every", "200"};
 }
 
-// A mixture or a short text from which nothing is held out.
+// True for a mixture or a short text, of which nothing is held out.
 bool lacks_validation(const config::Loaded& loaded, const Arguments& flags) {
   return !is_given(loaded, "data.validation") && !is_given(loaded, "data.val_fraction") &&
          std::ranges::find(flags, "--val-fraction") == flags.end();
@@ -85,7 +85,7 @@ DemoDefaults demo_defaults(const Arguments& arguments) {
   const auto command_line = config::parse_command_line(config::Command::train, arguments);
   if (command_line.help) return {};
   const config::Loaded loaded = config::load(command_line);
-  // A fork has the settings of the run that it resumes.
+  // A fork inherits the settings of the run that it resumes.
   const bool is_fork = loaded.config.checkpoint.resume.kind == config::Resume::Kind::path;
   if (loaded.config.data.train.empty() || is_fork) return {};
   DemoDefaults found;
@@ -94,7 +94,7 @@ DemoDefaults demo_defaults(const Arguments& arguments) {
   if (!command_line.config_file.empty()) {
     if (found.flags.empty()) return {};
     return {.flags = {},
-            .notice = fmt::format("{} leaves out what --data alone gets: add {} to have it",
+            .notice = fmt::format("{} sets no validation or saving: add {} for the demo defaults",
                                   command_line.config_file, fmt::join(found.flags, " "))};
   }
   append(found.flags, sample_flags(loaded));
@@ -102,7 +102,7 @@ DemoDefaults demo_defaults(const Arguments& arguments) {
   found.notice = fmt::format(
       "using demo defaults: {}; pass any of these flags to override it{}",
       fmt::join(found.flags, " "),
-      lacks_validation(loaded, found.flags) ? "; no validation: that needs --val-data FILE" : "");
+      lacks_validation(loaded, found.flags) ? "; no validation without --val-data FILE" : "");
   return found;
 }
 

@@ -39,11 +39,11 @@ int run_generate(const Arguments& arguments) {
   config::Config config = configured->config;
   if (config.generate.from.empty()) {
     fail(ErrorKind::usage,
-         "--from is missing: name a run folder, a checkpoint or a model.safetensors");
+         "--from is missing: give a run folder, a checkpoint or a model.safetensors");
   }
   config.generate.from = model_path(config.generate.from);
   if (!is_folder(config.generate.from)) {
-    // Refuses what is no model file.
+    // Rejects a file that is not a model.
     open_for("--from",
              [&] { (void)checkpoint::format::SafetensorsFile::open(config.generate.from); });
   }

@@ -29,7 +29,7 @@ constexpr const char* kSubcommands =
   schedule                  show the timeline of a pipeline's stages without running it
   completion SHELL          print a completion script for bash or zsh
   settings                  print docs/settings.md
-  help [NAME]               this, the flags of a subcommand, or all about a setting: dtrain help lr
+  help [NAME]               show this, the flags of a subcommand, or a setting: dtrain help lr
   --version                 print version and commit
 
 )";
@@ -103,11 +103,10 @@ docs/pipeline.md explains the schedules.
 
 constexpr const char* kReport =
     R"(dtrain report FOLDER... [--output FILE.html] [--overwrite]
-  Writes one HTML page that compares runs and prints its path. A FOLDER is that of a run, or one
-  with runs in it, for all of them. The page has a table of the runs, curves of loss, validation
-  loss, gradient norm, learning rate, speed, waits, memory and communication, the settings that
-  differ, and each run's layout, machine, starts, checkpoints, warnings and samples. It needs no
-  network.
+  Writes one HTML page that compares runs and prints its path. FOLDER is a run folder, or a folder
+  whose runs are all included. The page has a table of the runs, curves of loss, validation loss,
+  gradient norm, learning rate, speed, waits, memory and communication, the settings that differ,
+  and each run's layout, machine, starts, checkpoints, warnings and samples. It needs no network.
 
 dtrain report FOLDER... --csv FILE [--overwrite]
   Writes the figures of all steps as comma-separated values.

@@ -27,7 +27,7 @@ using config::Config;
 
 std::string config_file_in(const fs::path& run) { return (run / "config.json").string(); }
 
-// A resolved configuration; what followed from the machine that it ran on is open again.
+// The resolved configuration of a manifest; settings that depend on the machine are reset.
 config::SavedRun settings_in(const checkpoint::format::Manifest& manifest) {
   config::SavedRun saved;
   saved.resolved = config::from_json(manifest.config);
@@ -38,7 +38,7 @@ config::SavedRun settings_in(const checkpoint::format::Manifest& manifest) {
   return saved;
 }
 
-// The settings of the model whose weights lie there; nothing where a file does not say.
+// Model settings of the weights at `path`; empty if their file does not contain them.
 std::optional<config::ModelConfig> model_at(const std::string& path) {
   std::error_code error;
   const std::string weights =
@@ -53,7 +53,7 @@ std::optional<config::ModelConfig> model_at(const std::string& path) {
   return config::from_json(fmt::format(R"({{"model": {}}})", found->second)).model;
 }
 
-// Of a run that goes on: it has the weights already, and their file may be gone.
+// Model settings of a run that resumes: it no longer needs the file of its initial weights.
 std::optional<config::ModelConfig> own_model(const Config& given) {
   const std::string& run = given.run.dir;
   if (!given.checkpoint.resume.is_automatic() || run.empty()) return std::nullopt;
@@ -69,7 +69,7 @@ bool gives(const config::CommandLine& command_line, std::string_view key) {
   });
 }
 
-// Weights fit any dropout.
+// Dropout does not change the weights.
 bool may_differ(const config::Setting& setting) { return setting.key == "model.dropout"; }
 
 }  // namespace
@@ -81,8 +81,8 @@ std::optional<config::RunSettings> inherited_run(const config::CommandLine& comm
     return std::nullopt;
   }
   const bool is_fork = resume.kind == config::Resume::Kind::path;
-  // A command that continues a run and names its data says all that it means, at its first start as
-  // at later ones.
+  // A --resume auto command that names its data is complete: it means the same at its first start
+  // and at later ones.
   if (!is_fork && !given.data.train.empty()) return std::nullopt;
   if (const std::string file = config::resumed_config_file(given); !file.empty()) {
     return {{file, config::read_saved_run(file)}};
@@ -101,7 +101,7 @@ void take_model_of_weights(const config::CommandLine& command_line, config::Load
   try {
     if (!model) model = model_at(path);
   } catch (const base::Error&) {
-    return;  // check_start_paths says what is wrong with it
+    return;  // check_start_paths reports the error
   }
   if (!model) return;
   Config source;
@@ -118,11 +118,11 @@ void take_model_of_weights(const config::CommandLine& command_line, config::Load
     const bool is_given = std::ranges::find(loaded.given, &setting) != loaded.given.end();
     const bool stays = is_given && (!is_flag || gives(command_line, setting.key));
     if (is_given && may_differ(setting)) continue;
-    // A run that goes on is compared with what the flags give.
+    // A resumed run's settings are later compared with the flags.
     if (own && gives(command_line, setting.key)) continue;
     if (stays) {
-      refused += fmt::format("{}{} {} is given, its model has {}", refused.empty() ? "" : "; ",
-                             setting.flag, ours, theirs);
+      refused += fmt::format("{}{} {} is given, but the weights have {}",
+                             refused.empty() ? "" : "; ", setting.flag, ours, theirs);
       continue;
     }
     if (is_given) {
@@ -131,12 +131,11 @@ void take_model_of_weights(const config::CommandLine& command_line, config::Load
     config::assign_text(setting, theirs, setting.key, loaded.config);
   }
   if (!refused.empty()) {
-    base::fail(base::ErrorKind::usage,
-               "--init-from {}: {}; leave the sizes out: they come with the weights", path,
-               refused);
+    base::fail(base::ErrorKind::usage, "--init-from {}: {}; omit these flags: the weights set them",
+               path, refused);
   }
   if (!replaced.empty()) {
-    loaded.replaced.push_back(fmt::format("--init-from {} takes the place of {}", path, replaced));
+    loaded.replaced.push_back(fmt::format("--init-from {} replaces {}", path, replaced));
   }
 }
 

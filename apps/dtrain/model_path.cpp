@@ -31,8 +31,7 @@ using base::fail;
 using base::is_folder;
 using base::is_there;
 
-// The step that a run had reached when it last ended; -1: it never did. Where there is no
-// metrics.jsonl nothing tells.
+// The step at which a run last ended; -1: it never ended. Empty without a metrics.jsonl.
 std::optional<std::int64_t> last_end(const std::string& run) {
   const fs::path path = fs::path(run) / "metrics.jsonl";
   std::error_code error;
@@ -48,7 +47,7 @@ std::optional<std::int64_t> last_end(const std::string& run) {
   return step;
 }
 
-// A run that goes on after its end keeps the final model of then.
+// A run that was resumed after its end keeps its earlier final model.
 bool is_outdated(const std::string& run, const std::vector<std::string>& checkpoints) {
   const auto end = last_end(run);
   const auto newest = store::step_of(fs::path(checkpoints.front()).filename().string());
@@ -81,7 +80,7 @@ std::string model_of_run(const std::string& run) {
   if (!has_final) return run;
   if (checkpoints.empty()) return final;
   if (!is_outdated(run, checkpoints)) return is_readable_model(final) ? final : run;
-  base::log_info("{} is of an earlier step than {}", final, checkpoints.front());
+  base::log_info("{} is older than {}: using the checkpoint", final, checkpoints.front());
   return run;
 }
 
@@ -93,9 +92,9 @@ std::string names_of(const std::vector<std::string>& runs) {
                      fmt::join(first, ", "), runs.size() > kMost ? ", ..." : "");
 }
 
-// No run itself, but runs may lie below.
+// `folder` is not a run, but may contain runs.
 [[noreturn]] void refuse_folder(const std::string& folder) {
-  constexpr int kDepth = 2;  // of what is only a hint
+  constexpr int kDepth = 2;  // enough for a hint
   const std::vector<std::string> runs = report::runs_below(folder, kDepth);
   fail(ErrorKind::checkpoint, "--from {}: {}; name a run folder, a checkpoint or a model file",
        folder,

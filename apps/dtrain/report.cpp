@@ -52,7 +52,7 @@ ReportOptions parse(const Arguments& arguments) {
   parse_words(app, arguments, "dtrain report", "dtrain report --help");
   if (options.runs.empty() && !options.help) {
     fail(ErrorKind::usage,
-         "dtrain report: name run folders, or a folder of runs, as in dtrain report runs");
+         "dtrain report: give run folders, or a folder of runs, for example dtrain report runs");
   }
   if (!options.csv.empty() && !options.output.empty()) {
     fail(ErrorKind::usage,
@@ -69,7 +69,7 @@ bool begins_with(const std::string& path, std::string_view mark) {
   return beginning == mark;
 }
 
-// True for a page that dtrain report has written, whatever has become of its runs.
+// True for a page that dtrain report has written, even if its runs are gone.
 bool is_page_of_ours(const std::string& path) { return begins_with(path, report::kPageMark); }
 
 void check_may_write(const std::string& path, bool overwrite) {
@@ -93,14 +93,14 @@ std::string now_text() {
   return fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(now));
 }
 
-// A folder has its page in it; that of several belongs to none.
+// The page of one folder is written there; a page of several is written here.
 std::string page_path(const ReportOptions& options) {
   constexpr const char* kName = "report.html";
   if (!options.output.empty()) return options.output;
   return options.runs.size() == 1 ? (fs::path(options.runs.front()) / kName).string() : kName;
 }
 
-// A folder that is no run stands for all runs below it. Each run once, however it is named.
+// Expands a folder that is not a run to the runs below it. Lists each run once.
 std::vector<std::string> run_folders(const std::vector<std::string>& named) {
   constexpr int kDepth = 5;
   std::vector<std::string> folders;
@@ -126,7 +126,7 @@ std::optional<bool> is_held(const std::string& folder) {
   return holder == RunHolder::unknown ? std::nullopt : std::optional(holder == RunHolder::alive);
 }
 
-// The lock is looked at first: a run that ends meanwhile has ended, not died.
+// Checks the lock first, so that a run that ends meanwhile is reported as ended, not dead.
 report::RunRecord read_run(const std::string& folder) {
   const std::optional<bool> held = is_held(folder);
   report::RunRecord run = report::read_run(folder);
@@ -134,7 +134,7 @@ report::RunRecord read_run(const std::string& folder) {
   return run;
 }
 
-// Of several folders those that hold no record are left out: a refused start leaves such.
+// Skips folders without a record if there are several: a rejected start may leave such a folder.
 std::vector<report::RunRecord> read_runs(const std::vector<std::string>& folders) {
   std::vector<report::RunRecord> runs;
   std::vector<std::string> reasons;
@@ -147,9 +147,9 @@ std::vector<report::RunRecord> read_runs(const std::vector<std::string>& folders
     }
   }
   if (runs.empty()) {
-    fail(ErrorKind::data, "{}", reasons.empty() ? "no run folder is named" : reasons.front());
+    fail(ErrorKind::data, "{}", reasons.empty() ? "no run folder given" : reasons.front());
   }
-  for (const std::string& reason : reasons) base::log_warning("left out: {}", reason);
+  for (const std::string& reason : reasons) base::log_warning("skipped: {}", reason);
   report::name_apart(runs);
   return runs;
 }

@@ -61,8 +61,8 @@ void check_init_from(const std::string& path) {
   if (path.empty()) return;
   if (!is_there(path)) {
     fail(ErrorKind::checkpoint, "--init-from {}: no such file or folder; {}", path,
-         path == "resume"    ? "to go on with a run, give --resume auto"
-         : path == "scratch" ? "leave it out to begin with new weights"
+         path == "resume"    ? "to resume a run, give --resume auto"
+         : path == "scratch" ? "omit it to start from new weights"
                              : "give a model file (RUN/final/model.safetensors), a checkpoint or a "
                                "run folder");
   }
@@ -76,10 +76,10 @@ void check_init_from(const std::string& path) {
 void check_start_paths(const config::Config& config) {
   const config::CheckpointConfig& wanted = config.checkpoint;
   check_resume(wanted.resume);
-  // A run that goes on has had its weights, and their file may be gone.
-  const bool goes_on = wanted.resume.is_automatic() &&
+  // A resumed run no longer needs the file of its initial weights.
+  const bool resumes = wanted.resume.is_automatic() &&
                        !store::list_steps(store::checkpoints_folder(config.run.dir)).empty();
-  if (!goes_on) check_init_from(wanted.init_from);
+  if (!resumes) check_init_from(wanted.init_from);
 }
 
 }  // namespace dtrain::app

@@ -26,7 +26,7 @@
 namespace dtrain::app {
 namespace {
 
-// For a run that goes on with its own settings, `origin` is the file that has them; else empty.
+// origin: the file that a resumed run inherits its settings from; empty: none.
 data::Split open_split(const config::Config& config, const std::string& origin) {
   try {
     return data::open_split(data::split_options(config));
@@ -35,8 +35,8 @@ data::Split open_split(const config::Config& config, const std::string& origin) 
     const bool is_fork = config.checkpoint.resume.kind == config::Resume::Kind::path;
     const std::string advice =
         is_fork ? "--data FILE as well" : fmt::format("--config {} --data FILE", origin);
-    base::fail(error.kind(), "{} (as {} says; for data that was moved give {})", error.what(),
-               origin, advice);
+    base::fail(error.kind(), "{} (from {}; if the data was moved, give {})", error.what(), origin,
+               advice);
   }
 }
 
@@ -46,9 +46,9 @@ data::Split open_data(const Configured& configured) {
     const config::Resume& resume = config.checkpoint.resume;
     if (resume.kind == config::Resume::Kind::path) {
       base::fail(base::ErrorKind::usage,
-                 "--data is missing, and --resume {} has no settings that say what to train: give "
-                 "--data and the other settings of the run; a run continues with its own by "
-                 "--run-dir RUN --resume auto",
+                 "--data is missing, and --resume {} has no saved settings: give --data and the "
+                 "other settings of the run, or resume the run itself with --run-dir RUN --resume "
+                 "auto",
                  resume);
     }
     const bool goes_on = resume.is_automatic() && !config.run.dir.empty();
@@ -76,7 +76,7 @@ void check_run(config::Config config, const std::string& provenance) {
   check_start_paths(config);
 }
 
-// Of the installation, or of the checkout that the program was built in.
+// The experiments folder of the installation, or of the checkout that contains the build.
 std::string experiments_folder() {
   namespace fs = std::filesystem;
   constexpr const char* kExperiments = "configs/experiments";
@@ -101,12 +101,12 @@ void note_default_model(const config::Config& config) {
       experiments_folder());
 }
 
-// In a shell whose step has several tasks, which somebody may take for the run's ranks.
+// A shell's step may have several tasks, which users may mistake for the run's ranks.
 void note_shell_of_step(const base::RankEnv& env) {
   if (env.tasks_of_shell <= 1) return;
   base::log_info(
-      "in a shell of srun --pty dtrain is one process, not one of the step's {} tasks; {} ranks on "
-      "this node: dtrun -n {} -- dtrain ...",
+      "dtrain runs as one process in a shell of srun --pty, not as one of the step's {} tasks; to "
+      "start {} ranks on this node: dtrun -n {} -- dtrain ...",
       env.tasks_of_shell, env.tasks_of_shell, env.tasks_of_shell);
 }
 

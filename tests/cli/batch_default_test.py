@@ -99,10 +99,10 @@ class Start(FolderTest):
         hurried = ("--steps", "3", "--global-batch", "1024", "--time-limit", "0.001s")
         for flags, times, name in ((("--data", short), 1536, short), (("--data", f"{TEXT}:1,{short}:3"), 1152, short)):
             error = run(DTRAIN, *SMALL, "--run-dir", self.folder / "run", "--overwrite", *flags, *hurried, status=9).stderr
-            (line,) = [line for line in error.splitlines() if "learns by heart" in line]
+            (line,) = [line for line in error.splitlines() if "will memorise" in line]
             self.assertIn("dtrain: warning: ", line)
             self.assertIn(f"{name} {times} times", line)
-        self.assertNotIn("learns by heart", self.train("--data", TEXT))
+        self.assertNotIn("will memorise", self.train("--data", TEXT))
 
     def test_the_table_shows_the_epochs_of_each_file_of_a_mixture(self):
         for name, samples in (("a.txt", 100), ("b.txt", 40)):

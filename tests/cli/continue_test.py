@@ -107,7 +107,7 @@ class Continue(unittest.TestCase):
 
     def test_ranks_that_do_not_fit_are_told_which_do(self):
         result = self.command("--run-dir", self.whole, "--resume", "auto", ranks=3, status=USAGE)
-        self.assertIn(f"--run-dir {self.whole} --resume auto cannot go on with 3 ranks: launch 1, 2 or 4; of the run's "
+        self.assertIn(f"--run-dir {self.whole} --resume auto cannot resume with 3 ranks: launch 1, 2 or 4; of the run's "
                       "settings, --global-batch 4 is not a multiple of 3 data-parallel ranks\n", result.stderr)
         self.assertNotIn("change one of them", result.stderr)
         result = self.command("--run-dir", self.whole, "--resume", "auto", "--microbatch", 3, ranks=3, status=USAGE)
@@ -124,15 +124,15 @@ class Continue(unittest.TestCase):
             self.assertEqual(json.loads(result.stdout)["layout"]["strategy"], strategy)
         self.assertIn("--strategy ddp takes the place of pp for 4 ranks", result.stderr)
         result = self.command("--run-dir", run, "--resume", "auto", ranks=3, status=USAGE)
-        self.assertIn("cannot go on with 3 ranks: launch 1, 2 or 4;", result.stderr)
+        self.assertIn("cannot resume with 3 ranks: launch 1, 2 or 4;", result.stderr)
 
     def test_data_that_was_moved_is_said_to_be_of_the_run(self):
         saved = self.config(self.whole)
         saved["data"]["train"] = saved["resolved"]["data"]["train"] = "/nix/text.txt"
         run = self.run_with(saved, "moved")
         result = self.command("--run-dir", run, "--resume", "auto", status=3)
-        self.assertIn(f"'/nix/text.txt' does not exist; give a token file or a plain text (as {run}/config.json says; for "
-                      f"data that was moved give --config {run}/config.json --data FILE)", result.stderr)
+        self.assertIn(f"'/nix/text.txt' does not exist; give a token file or a plain text (from {run}/config.json; if "
+                      f"the data was moved, give --config {run}/config.json --data FILE)", result.stderr)
         self.command("--run-dir", run, "--resume", "auto", "--config", run / "config.json", "--data", "text.txt",
                      "--print-config")
 

@@ -85,7 +85,7 @@ class Forks(Runs):
         fork = self.new("fork")
         # The held-out share would be trained on: rejected as other data, in one line.
         error = self.train("--resume", self.origin, "--run-dir", fork, "--steps", 9, "--val-data", "valid.txt", status=USAGE).stderr
-        self.assertIn("--val-data valid.txt takes the place of --val-fraction 0.1", error)
+        self.assertIn("--val-data valid.txt replaces --val-fraction 0.1", error)
         self.assertEqual(error.count("dtrain: error:"), 1)
 
     def test_a_fork_on_other_ranks_keeps_its_bits_or_names_ranks_that_can(self):
@@ -94,7 +94,7 @@ class Forks(Runs):
         self.assertIn("--strategy ddp takes the place of single for 2 ranks", error)
         self.assertEqual(losses(fork), losses(self.whole)[6:])
         error = self.train("--resume", self.origin, "--run-dir", self.new("three"), ranks=3, status=USAGE).stderr
-        self.assertIn(f"--resume {self.origin} cannot go on with 3 ranks: launch 1, 2 or 4;", error)
+        self.assertIn(f"--resume {self.origin} cannot resume with 3 ranks: launch 1, 2 or 4;", error)
 
     def test_a_checkpoint_outside_a_run_has_its_settings_in_the_manifest(self):
         alone, fork = self.new("copy"), self.new("fork")
@@ -141,7 +141,7 @@ class Weights(Runs):
     def test_sizes_that_contradict_the_weights_are_rejected_with_both_values(self):
         error = self.start(self.origin, "--width", 64, "--heads", 2, status=USAGE)
         (line,) = [line for line in error.splitlines() if "error:" in line]
-        self.assertIn("--width 64 is given, its model has 32", line)
+        self.assertIn("--width 64 is given, but the weights have 32", line)
         self.assertNotIn("--heads", line)
         self.assertFalse(self.new("new").exists())
         self.start(self.origin, "--width", 32, "--dropout", 0.3)
@@ -151,10 +151,10 @@ class Weights(Runs):
         file = self.root / "sizes.json"
         file.write_text(json.dumps({"model": {"width": 64, "levels": 3}}))
         error = self.start(self.origin, "--config", file)
-        self.assertIn(f"--init-from {self.origin} takes the place of --levels 3, --width 64", error)
+        self.assertIn(f"--init-from {self.origin} replaces --levels 3, --width 64", error)
         file.write_text(json.dumps({"model": {"width": 64}, "checkpoint": {"init_from": str(self.origin)}}))
         error = self.train("--config", file, "--data", "../home/text.txt", "--run-dir", self.new("refused"), status=USAGE).stderr
-        self.assertIn("--width 64 is given, its model has 32", error)
+        self.assertIn("--width 64 is given, but the weights have 32", error)
 
     def test_the_same_command_resumes_when_the_weights_are_gone(self):
         source, sizes = self.new("source"), self.root / "larger.json"

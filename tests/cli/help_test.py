@@ -57,13 +57,13 @@ class Help(unittest.TestCase):
 
     def test_one_setting_is_explained_by_any_of_its_names(self):
         text = help_of("help", "lr")
-        for part in ("--lr X", "train.lr", "0.003", "a number", "at least 0", "may change; the start names"):
+        for part in ("--lr X", "train.lr", "0.003", "a number", "at least 0", "may change; the start reports it"):
             self.assertIn(part, text)
         for name in ("--lr", "train.lr", "LR"):
             self.assertEqual(help_of("help", name), text)
         self.assertEqual(help_of("--help", "lr"), text)
         width = help_of("help", "model.width")
-        for part in ("--width D", "64", "1 to 16384", "a whole number", "must stay"):
+        for part in ("--width D", "64", "1 to 16384", "a whole number", "must not change"):
             self.assertIn(part, width)
         self.assertEqual(help_of("help", "width"), width)
         self.assertEqual(help_of("help", "min_lr"), help_of("help", "--min-lr"))

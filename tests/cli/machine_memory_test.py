@@ -51,8 +51,8 @@ class MachineMemory(unittest.TestCase):
     def test_a_model_too_large_for_this_machine_is_rejected_with_the_ranks_that_fit(self):
         status, error = self.train("--levels", "24", "--width", "2048", "--tie-levels", "off", "--global-batch", "64", "--microbatch", "1")
         self.assertEqual(status, USAGE, error)
-        self.assertRegex(error, r"the most, [\d.]+ [GT]iB; use --strategy (fsdp|tp) .*on \d+ ranks \([\d.]+ [GM]iB a rank; "
-                         r"\d+ machines like this one")
+        self.assertRegex(error, r"the most, [\d.]+ [GT]iB; use --strategy (fsdp|tp) .*on \d+ ranks \([\d.]+ [GM]iB per rank; "
+                         r"needs \d+ machines like this one")
 
     def test_the_ranks_of_a_machine_count_together(self):
         one = self.tebibytes(self.train("--microbatch", "2048")[1], "this process is")

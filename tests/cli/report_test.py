@@ -157,7 +157,7 @@ class Page(FolderTest):
         write_run(self.folder / "over", lines)
         write_run(self.folder / "again", [*lines, start_line()])
         states = [run["state"] for run in page_data(self.page_of("over", "again"))["runs"]]
-        self.assertEqual(states, ["finished", "at step 1: it runs, or has failed"])
+        self.assertEqual(states, ["finished", "at step 1: running or failed"])
 
     def states_of(self, *names):
         runs = page_data(self.page_of(*names))["runs"]
@@ -281,7 +281,7 @@ class Page(FolderTest):
             file.write('{"step": 3, "lo')
         (found,) = page_data(self.page_of("now"))["runs"]
         self.assertEqual(found["curves"]["loss"]["steps"], [1, 2])
-        self.assertIn("at step 2: it runs, or has failed", found["state"])
+        self.assertIn("at step 2: running or failed", found["state"])
 
     def test_what_is_no_run_is_refused_by_name(self):
         (self.folder / "empty").mkdir()
@@ -290,12 +290,12 @@ class Page(FolderTest):
             self.assertIn(f"{name}: {reason}", self.report(name, status=DATA).stderr)
         write_run(self.folder / "good", [step_line(1)])
         result = self.report("empty", "good")
-        self.assertIn("left out: empty: it holds no metrics.jsonl", result.stderr)
+        self.assertIn("skipped: empty: it holds no metrics.jsonl", result.stderr)
         self.assertEqual([each["name"] for each in page_data((self.folder / "report.html").read_text())["runs"]], ["good"])
         (self.folder / "report.html").unlink()
         write_run(self.folder / "void", [])
         self.assertIn("it holds no line of a run", self.report("void", status=DATA).stderr)
-        self.assertIn("name run folders", self.report(status=USAGE).stderr)
+        self.assertIn("give run folders", self.report(status=USAGE).stderr)
         self.assertFalse((self.folder / "report.html").exists())
 
     def test_it_replaces_its_own_pages_and_nothing_else(self):

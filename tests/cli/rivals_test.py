@@ -33,7 +33,7 @@ class Rivals(FolderTest):
             config, error = self.resolved(settings, *flags.split(), ranks=ranks)
             for key, wanted in expected.items():
                 self.assertEqual(value(config, key), wanted, key)
-            self.assertEqual(error.count(" takes the place of "), 1, error)
+            self.assertEqual(error.count(" replaces "), 1, error)
             self.assertRegex(error, r"\A(\[0\] )?dtrain: --[^\n]+\n\Z")
 
     def test_the_flag_of_a_pair_wins(self):
@@ -66,7 +66,7 @@ class Rivals(FolderTest):
             with self.subTest(flags=flags):
                 config, error = self.resolved(settings, *flags.split())
                 self.assertEqual(value(config, kept), settings[kept])
-                self.assertNotIn("takes the place of", error)
+                self.assertNotIn("replaces", error)
 
     def test_the_global_batch_overrides_the_other_batch_settings(self):
         all_three = {"batch.global": 8, "batch.microbatch": 2, "batch.grad_accum": 4}
@@ -80,7 +80,7 @@ class Rivals(FolderTest):
                 ({"batch.microbatch": 8, "batch.grad_accum": 2}, "--global-batch 32", (32, 8, 4))):
             self.check(settings, flags, dict(zip(("batch.global", "batch.microbatch", "batch.grad_accum"), expected)))
         config, error = self.resolved({"batch.global": 8, "batch.microbatch": 8}, "--global-batch", 4)
-        self.assertIn("--global-batch 4 takes the place of --microbatch 8", error)
+        self.assertIn("--global-batch 4 replaces --microbatch 8", error)
         self.assertEqual(value(config, "batch.global"), 4)
         _, error = self.resolved({}, "--global-batch", 8, "--microbatch", 2, "--grad-accum", 3, status=USAGE)  # all are flags
         self.assertIn("--global-batch 8 is not", error)
@@ -99,7 +99,7 @@ class Rivals(FolderTest):
             self.check(settings, flags, expected, ranks=2)
         self.check({"layout.strategy": "ddp", "machine.backend": "gloo"}, "--strategy dp", {"machine.backend": "local"})
         config, error = self.resolved({"layout.zero_stage": 3, "layout.strategy": "zero"}, "--strategy", "zero", ranks=2)
-        self.assertEqual((value(config, "layout.zero_stage"), "takes the place" in error), (3, False))
+        self.assertEqual((value(config, "layout.zero_stage"), "replaces" in error), (3, False))
 
     def test_a_setting_of_another_strategy_selects_it(self):
         for settings, flags, expected in (
@@ -116,7 +116,7 @@ class Rivals(FolderTest):
         (self.folder / "base.json").write_text(json.dumps({"data.validation": "v.txt", "train.epochs": 3}))
         config, error = self.resolved({"extends": "base.json", "data.val_fraction": 0.1, "train.steps": 5})
         self.assertEqual((value(config, "data.validation"), value(config, "train.epochs")), ("", 0))
-        self.assertEqual(error.count("takes the place of"), 2)
+        self.assertEqual(error.count("replaces"), 2)
         both = {"data.validation": "v.txt", "data.val_fraction": 0.1}
         self.assertIn("exclude each other", self.resolved(both, status=USAGE)[1])
 
@@ -136,7 +136,7 @@ class Rivals(FolderTest):
         for vocab, wanted in ((256, 300), (512, 512)):  # the data's own; set explicitly
             config, error = self.resolved({"data.train": str(TEXT), "model.vocab": vocab}, "--data", numbers)
             self.assertEqual(value(config, "model.vocab"), wanted)
-            self.assertEqual("takes the place of --vocab 256" in error, vocab != wanted, error)
+            self.assertEqual("replaces --vocab 256" in error, vocab != wanted, error)
 
 
 if __name__ == "__main__":

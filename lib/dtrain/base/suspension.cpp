@@ -10,11 +10,11 @@
 namespace dtrain::base {
 namespace {
 
-// A handler can reach nothing else. Other threads wake before the handler's does: until it has
-// counted a stop they find its begin.
+// Globals, for the signal handler. Other threads may wake before the handler's thread: until it has
+// added the stop to `total`, they use `begin`.
 std::atomic<Clock::rep> total = 0;
-std::atomic<Clock::rep> begin = 0;  // of the stop under way; 0: there is none
-static_assert(decltype(total)::is_always_lock_free, "a handler may use nothing that takes a lock");
+std::atomic<Clock::rep> begin = 0;  // of the current stop; 0: not stopped
+static_assert(decltype(total)::is_always_lock_free, "a signal handler must not take a lock");
 
 Clock::rep now() { return Clock::now().time_since_epoch().count(); }
 
@@ -25,7 +25,7 @@ void install(void (*handler)(int)) {
   ::sigaction(SIGTSTP, &action, nullptr);
 }
 
-// By the signal's default, which spares a process that nobody could continue.
+// Stops by the default action, which skips orphaned process groups: no shell could continue them.
 void stop(int signal) {
   const int saved_errno = errno;
   sigset_t own;

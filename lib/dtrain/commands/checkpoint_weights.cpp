@@ -32,7 +32,7 @@ bool holds_weights(const FileInfo& file) {
       file.pieces, [](const PieceInfo& piece) { return piece.tensor.starts_with(kWeightPrefix); });
 }
 
-// A checkpoint of a run, whose step its name tells.
+// Opens a checkpoint of a run and checks that its name gives its step.
 store::Reader open_step(const std::string& checkpoint) {
   store::Reader reader = open_weights(checkpoint);
   const std::int64_t step = reader.manifest().step;
@@ -42,7 +42,7 @@ store::Reader open_step(const std::string& checkpoint) {
              checkpoint, step);
 }
 
-// may_vanish: returns nothing where a checkpoint was removed meanwhile, as a run that goes on does.
+// may_vanish: returns empty if a checkpoint was removed meanwhile, as by a run that still trains.
 std::optional<store::Reader> first_whole(const std::string& run_dir,
                                          const std::vector<std::string>& checkpoints,
                                          bool may_vanish) {
@@ -55,7 +55,7 @@ std::optional<store::Reader> first_whole(const std::string& run_dir,
       base::log_warning("{}; trying an older one", error.what());
     }
   }
-  base::fail(ErrorKind::checkpoint, "none of the {} checkpoints of '{}' is whole",
+  base::fail(ErrorKind::checkpoint, "none of the {} checkpoints of '{}' is complete",
              checkpoints.size(), run_dir);
 }
 
@@ -74,7 +74,7 @@ store::Reader open_newest_weights(const std::string& run_dir) {
   std::vector<std::string> seen;
   while (true) {
     const std::vector<std::string> checkpoints = store::checkpoints_at(run_dir);
-    // What is listed again was not removed: a link may lead nowhere.
+    // A checkpoint that is listed again was not removed: it may be a dangling link.
     const bool may_vanish = checkpoints != seen;
     if (auto found = first_whole(run_dir, checkpoints, may_vanish)) return std::move(*found);
     seen = checkpoints;

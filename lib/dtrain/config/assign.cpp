@@ -183,11 +183,11 @@ void check_choice(const Setting& setting, std::string_view origin, std::string_v
   if (std::error_code error;
       setting.key == "model.name" &&
       (value.find('/') != value.npos || std::filesystem::exists(value, error))) {
-    fail(
-        ErrorKind::usage,
-        "{}: found the path \"{}\", but it names an architecture, one of {}: weights to begin with "
-        "are given as --init-from {}",
-        origin, value, working_choices(setting), value);
+    fail(ErrorKind::usage,
+         "{}: found the path \"{}\" instead of an architecture, one of {}; to start from these "
+         "weights "
+         "give --init-from {}",
+         origin, value, working_choices(setting), value);
   }
   // A choice that is known but does not work must not be offered as if it did.
   std::string advice;

@@ -69,8 +69,7 @@ std::string parser_message(const std::exception& error) {
     fail(ErrorKind::usage, "{}: it is empty where an object {{...}} is needed", origin);
   }
   if (origin.ends_with(".txt")) {
-    fail(ErrorKind::usage, "{}: not valid JSON; a text to train on is given as --data {}", origin,
-         origin);
+    fail(ErrorKind::usage, "{}: not valid JSON; to train on a text give --data {}", origin, origin);
   }
   if (const std::string_view format = foreign_format(origin, text); !format.empty()) {
     fail(ErrorKind::usage,

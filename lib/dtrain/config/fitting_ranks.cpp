@@ -47,7 +47,7 @@ std::string describe_unfit_ranks(const CommandLine& command_line, const Loaded& 
   const std::string start = checkpoint.resume.is_automatic()
                                 ? fmt::format("--run-dir {} --resume auto", given.config.run.dir)
                                 : fmt::format("--resume {}", checkpoint.resume);
-  return fmt::format("{} cannot go on with {} rank{}: launch {}; of the run's settings, {}", start,
+  return fmt::format("{} cannot resume with {} rank{}: launch {}; of the run's settings, {}", start,
                      launch.world_size, launch.world_size == 1 ? "" : "s", list(fitting), reason);
 }
 

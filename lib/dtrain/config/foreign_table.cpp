@@ -6,13 +6,13 @@ namespace {
 constexpr std::string_view kPerRank = "per rank and backward pass; --global-batch is a step's";
 constexpr std::string_view kOfDtrun = "it is an option of dtrun: dtrun -n RANKS -- dtrain ...";
 constexpr std::string_view kFromLauncher =
-    "leave it out: ranks learn their place from dtrun, torchrun, srun or mpirun";
+    "leave it out: ranks take it from the environment of dtrun, torchrun, srun or mpirun";
 constexpr std::string_view kNoService =
     "nothing is sent anywhere: see RUN/tensorboard, or dtrain report RUN";
-constexpr std::string_view kNoWorkers = "leave it out: data is read ahead by itself";
-constexpr std::string_view kShuffled = "leave it out: every epoch has a random order of its own";
+constexpr std::string_view kNoWorkers = "leave it out: data is always prefetched";
+constexpr std::string_view kShuffled = "leave it out: every epoch is shuffled";
 constexpr std::string_view kPrepares =
-    "it belongs to dtrain data prepare, which makes the token file that --data takes";
+    "give it to dtrain data prepare, which makes the token file for --data";
 constexpr std::string_view kNoTestData =
     "there is no test split: to measure a trained model on other text, give --init-from RUN --data "
     "FILE --val-data OTHER --lr 0 --steps 1";
@@ -26,21 +26,20 @@ constexpr std::string_view kOneLevelOfDetail =
 constexpr std::string_view kMeasured =
     "leave it out: metrics.jsonl has loss, gradient norm, speed, memory and bytes sent of each "
     "step";
-constexpr std::string_view kSavesAside =
-    "leave it out: checkpoints are written while training goes on";
+constexpr std::string_view kSavesAside = "leave it out: checkpoints are written asynchronously";
 constexpr std::string_view kWritesModel =
     "leave it out: the end writes RUN/final/model.safetensors; dtrain checkpoint export makes "
     "others";
 constexpr std::string_view kNoLossScale =
     "leave it out: --dtype float16 adapts its loss scale, the other dtypes need none";
-constexpr std::string_view kNoAverage = "dtrain has nothing like it: leave it out";
+constexpr std::string_view kNoAverage = "leave it out: dtrain does not support it";
 constexpr std::string_view kNoSuchPart =
     "the model has no such setting: dtrain help model lists those that it has";
 constexpr std::string_view kNoSuchAxis =
     "dtrain splits data (--dp), blocks (--tp) and layers (--pp), nothing else: leave it out";
 constexpr std::string_view kNoFp8 =
     "the dtypes are float64, float32, bfloat16 and float16: see --dtype";
-constexpr std::string_view kUsesAll = "leave it out: every rank knows which parameters a step uses";
+constexpr std::string_view kUsesAll = "leave it out: the parameters used by a step are known";
 constexpr std::string_view kNoSampler =
     "dtrain generate chooses by --temperature and --top-k alone, one text per call";
 constexpr std::string_view kFloat16 = "--dtype float16";
@@ -59,11 +58,11 @@ constexpr ForeignNames kForeignNames[] = {
     {"per-device-eval-batch-size eval-batch-size val-batch-size per-gpu-eval-batch-size",
      "batch.microbatch", "of training and evaluation"},
     {"auto-find-batch-size auto-scale-batch-size", "batch.microbatch",
-     "8 at most, and what fits, unless it is given"},
+     "the default is chosen to fit the memory, at most 8"},
     {"global-batch-size train-batch-size gbs global-bs effective-batch-size", "batch.global",
      "in sequences"},
     {"total-batch-size tokens-per-step batch-tokens", "batch.global", "in sequences, not tokens"},
-    {"rampup-batch-size", "batch.global", "it stays equal for the whole run"},
+    {"rampup-batch-size", "batch.global", "constant for the whole run"},
     {"gradient-accumulation-steps gradient-accumulation grad-accum-steps "
      "accumulate-grad-batches accum-steps accumulation-steps grad-acc grad-acc-steps "
      "gradient-acc-steps",
@@ -129,7 +128,7 @@ constexpr ForeignNames kForeignNames[] = {
      "initial-load-path",
      "checkpoint.init_from"},
     {"no-load-optim no-load-rng load-model-only initial-load-model-only save-only-model",
-     "checkpoint.init_from", "it takes the weights alone"},
+     "checkpoint.init_from", "loads only the weights"},
     {"eval-interval eval-steps eval-freq val-every val-loss-every eval-strategy "
      "evaluation-strategy val-interval validation-interval evaluate-every "
      "eval-every-n-steps eval-period test-interval val-steps val-check-interval "

@@ -20,20 +20,20 @@ using base::fail;
 constexpr std::size_t kColumns = 100;
 constexpr std::size_t kTextColumn = 28;
 
-// Flags that are no settings.
+// Flags that are not settings.
 struct OtherFlag {
   std::string_view usage;
   std::string_view help;
-  bool is_of_train = false;  // of train alone, and of what takes its flags
+  bool is_of_train = false;  // only of train and of commands that take its flags
 };
 constexpr OtherFlag kOtherFlags[] = {
-    {"--config FILE", "JSON with comments; flags win over it (docs/configuration.md)"},
+    {"--config FILE", "JSON with comments; flags override it (docs/configuration.md)"},
     {"--deepspeed-config FILE",
-     "what a configuration of DeepSpeed asks for; flags win over it (docs/habits.md)",
+     "settings of a DeepSpeed configuration; flags override them (docs/habits.md)",
      /*is_of_train=*/true},
-    {"--set KEY=VALUE", "any setting by its key in files, as model.width=64"},
-    {"--print-config", "print the resolved settings as JSON and end"},
-    {"--help", "print this and end"}};
+    {"--set KEY=VALUE", "any setting by its key, for example model.width=64"},
+    {"--print-config", "print the resolved settings as JSON and exit"},
+    {"--help", "print this and exit"}};
 
 constexpr std::string_view kMostUsed[] = {
     "--data",  "--config", "--run-dir",      "--resume",   "--val-fraction",
@@ -124,7 +124,7 @@ std::string flag_entry(const Setting& setting) {
                std::string(setting.help) + notes(setting));
 }
 
-// Of all commands where none is given.
+// Flags of all commands if none is given.
 std::string group_entries(const Group& group, const Command* command) {
   std::string entries;
   for (const Setting& setting : settings()) {
@@ -168,14 +168,14 @@ std::string type_text(const Setting& setting) {
     return "names with commas; a list in files";
   }
   if (std::holds_alternative<TextField>(setting.field)) return "text";
-  return "a whole number; 1e4 is one";
+  return "a whole number, also as 1e4";
 }
 
 std::string resume_text(const Setting& setting) {
-  if (setting.on_resume == rows::kFixed) return "must stay: it decides the numbers of the run";
-  if (setting.on_resume == rows::kNoted) return "may change; the start names the change";
+  if (setting.on_resume == rows::kFixed) return "must not change: it affects the results";
+  if (setting.on_resume == rows::kNoted) return "may change; the start reports it";
   if (setting.on_resume == find_key("run.dir")->on_resume) return "may change";
-  return "may change; the start names the change where it changes what later steps compute";
+  return "may change; the start reports it if it affects later steps";
 }
 
 std::string explanation(const Setting& setting) {
@@ -241,7 +241,7 @@ std::optional<std::string> setting_help(std::string_view name) {
   if (!text.empty()) return text;
   if (const ForeignName* foreign = find_foreign(name)) {
     if (foreign->key.empty()) fail(ErrorKind::usage, "{}: {}", name, foreign->note);
-    return fmt::format("{} of other programs is {} here{}\n\n{}", name,
+    return fmt::format("{} in other programs is {} here{}\n\n{}", name,
                        find_key(foreign->key)->flag,
                        foreign->note.empty() ? "" : fmt::format(" ({})", foreign->note),
                        explanation(*find_key(foreign->key)));

@@ -16,7 +16,7 @@ namespace {
 
 using Keys = std::array<std::string_view, 4>;
 
-/// `inherited` gives way to any of `given` where they clash.
+/// Any of `given` resets `inherited` if `clash` holds.
 struct Rival {
   Keys given;
   std::string_view inherited;
@@ -73,7 +73,7 @@ bool rounds_twice(const Config& c) {
   return is_low(c.machine.reduce_dtype) && (kind == Kind::bfloat16 || kind == Kind::float16);
 }
 
-// The warm-up itself is shortened where it does not fit.
+// The warm-up itself is shortened if it does not fit.
 bool decays_too_long(const Config& c) {
   const TrainConfig& train = c.train;
   const bool decays = train.schedule == ScheduleShape::warmup_stable_decay;
@@ -146,8 +146,8 @@ constexpr Rival kRivals[] = {
     {{"machine.reduce_dtype"}, "machine.compress", rounds_twice},
 };
 
-// Any two of the three decide the batch. The global batch decides the numbers, the microbatch the
-// bits.
+// Any two of the three determine the batch. The global batch affects the results, the microbatch
+// only their rounding.
 void drop_third_of_batch(Layer& layer) {
   const BatchConfig& batch = layer.config().batch;
   if (batch.global == 0 || batch.microbatch == 0 || batch.grad_accum == 0) return;
@@ -195,8 +195,8 @@ void Layer::note_change(std::string_view key, std::string_view winner) {
 std::vector<std::string> Layer::replaced() const {
   std::vector<std::string> lines;
   for (const Replaced& each : replaced_) {
-    lines.push_back(fmt::format("{} takes the place of {}",
-                                flag_text(*find_key(each.winner), config_), each.rivals));
+    lines.push_back(
+        fmt::format("{} replaces {}", flag_text(*find_key(each.winner), config_), each.rivals));
   }
   return lines;
 }

@@ -82,7 +82,7 @@ constexpr Setting kSettings[] = {
      "neither is given",
      kTrain, FIELD(batch.global), between(0, kMaxGlobalBatch), kFixed},
     {"batch.microbatch", "--microbatch", "N", "sequences",
-     "sequences that a rank computes at once, which decides the bits; 0: with --global-batch the "
+     "sequences that a rank computes at once; changes rounding; 0: with --global-batch the "
      "largest number up to 8 that divides a rank's share and fits the memory (of a GPU: "
      "--memory-limit), else 1",
      kTrain, FIELD(batch.microbatch), between(0, kMaxMicrobatch), kNoted, kChangesBits},
@@ -359,8 +359,8 @@ constexpr Setting kSettings[] = {
      "end if the newest checkpoint is damaged, instead of going on from an older one", kTrain,
      FIELD(checkpoint.strict_resume), kNeeds<kResume>},
     {"checkpoint.init_from", "--init-from", "PATH", "",
-     "begin with the weights and sizes of a model file, checkpoint or run; nothing else is taken",
-     kTrain, FIELD(checkpoint.init_from)},
+     "initialise weights and sizes from a model file, checkpoint or run; take nothing else", kTrain,
+     FIELD(checkpoint.init_from)},
     {"checkpoint.write_limit", "--checkpoint-write-limit", "X", "MB/s",
      "rate at which each rank writes checkpoints (200, or 200MB); 0: as fast as it goes", kTrain,
      FIELD(checkpoint.write_limit_mbps), at_least(0), kValueNeeds<kCheckpoints>},

@@ -4,7 +4,7 @@
   const began = performance.now();
   const data = JSON.parse(document.getElementById("data").textContent);
   const runs = data.runs;
-  // Each at least 23 from any other in CIELAB, and readable on light and dark ground; then they come again, dashed.
+  // At least 23 apart in CIELAB and readable on light and dark backgrounds; further runs repeat them with dashes.
   const COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6fd1", "#b58900", "#56a8d6", "#7a7a7a", "#7700ff", "#00cc00",
     "#ff00cc", "#ff0066", "#558800", "#994433", "#ff0022", "#0055ff", "#bb0077", "#ccaa77", "#9922bb", "#666622"];
   const DASHES = ["none", "6 3", "2 3", "9 3 2 3"];
@@ -223,7 +223,7 @@
   const facts = (pairs) => element("dl", {}, ...pairs.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
 
   const stateOf = (run, text) => element("span", { class: `state ${run.state_kind}`, title: run.state }, text);
-  // A tick that shows a run's curves, or hides them; all ticks of a run are one.
+  // A checkbox that shows or hides a run's curves; all checkboxes of a run are synchronised.
   function tick(run) {
     const box = element("input", { type: "checkbox", checked: "", "aria-label": `show ${run.name}` });
     run.boxes.push(box);
@@ -262,7 +262,7 @@
     figure("tokens/s", "tokens_per_second", short), figure("time", "seconds", seconds), figure("peak memory", "memory", bytes),
     ...differing.map((key) => ({ title: key, value: (run) => run.settings[key], cell: (run) => settingOf(run, key) })),
   ];
-  // Numbers before texts, "run-2" before "run-10", and what is not known last, in either direction.
+  // Numbers before texts, "run-2" before "run-10", unknown values last in either direction.
   function compared(a, b) {
     const numbers = [a, b].map((value) => (value === "" ? NaN : Number(value)));
     if (numbers.every((value) => !Number.isNaN(value))) return numbers[0] - numbers[1];
@@ -326,7 +326,7 @@
   }
 
   // ---- the page ----
-  const MANY = 6;  // runs, whose cards would fill a screen before the curves
+  const MANY = 6;  // more runs than this get their cards collapsed below the table
   // A curve of zeros, as of waits without other ranks, says nothing.
   const says = (run, chart) => run.curves[chart.key]?.values.some((value) => value !== 0);
   const charts = CHARTS.filter((chart) => runs.some((run) => says(run, chart))).map((chart) => [chartOf(chart), chart]);

@@ -106,11 +106,12 @@ void read_settings(const std::string& path, RunRecord& run) {
   std::error_code error;
   const bool is_there = fs::exists(folder, error);
   const bool is_file = is_there && !fs::is_directory(folder, error);
-  base::fail(base::ErrorKind::data, "{}: {}; name run folders, or a folder of runs", folder,
-             is_file ? "it is a file, not a run folder"
-             : is_there
-                 ? "it holds no metrics.jsonl, and no folder below does, so no run has begun there"
-                 : "no such file or folder");
+  base::fail(
+      base::ErrorKind::data, "{}: {}; give run folders, or a folder of runs", folder,
+      is_file ? "it is a file, not a run folder"
+      : is_there
+          ? "it holds no metrics.jsonl, and no folder below does, so no run was started there"
+          : "no such file or folder");
 }
 
 std::string name_of(const std::string& folder) {
@@ -165,7 +166,7 @@ RunRecord read_run(const std::string& folder) {
 }
 
 std::vector<std::string> runs_below(const std::string& folder, int depth) {
-  std::map<fs::path, std::string> found;  // by what links lead to
+  std::map<fs::path, std::string> found;  // by the target of links
   std::error_code error;
   fs::recursive_directory_iterator entry(folder, fs::directory_options::skip_permission_denied,
                                          error);
@@ -180,7 +181,7 @@ std::vector<std::string> runs_below(const std::string& folder, int depth) {
     if (name.empty() || !is_link) name = path;
   }
   if (std::error_code unknown; error && fs::is_directory(folder, unknown)) {
-    base::log_warning("{}: not all of it could be searched for runs: {}", folder, error.message());
+    base::log_warning("{}: cannot be searched completely for runs: {}", folder, error.message());
   }
   std::vector<std::string> runs;
   for (const auto& [whole, path] : found) runs.push_back(path);

@@ -7,8 +7,7 @@
 namespace dtrain::report {
 namespace {
 
-// The last event of this name, if no start follows it: a run that has ended may have been started
-// again.
+// The last event of this name, unless a start follows it: an ended run may have been restarted.
 const Json* since_start(const RunRecord& run, std::string_view name) {
   const auto found = run.events_named(name);
   const auto starts = run.events_named("start");
@@ -40,7 +39,7 @@ RunState state_of(const RunRecord& run) {
   }
   if (run.is_held)
     return {"dead", fmt::format("dead: its process disappeared after step {}", last)};
-  return {"unknown", fmt::format("at step {}: it runs, or has failed", last)};
+  return {"unknown", fmt::format("at step {}: running or failed", last)};
 }
 
 }  // namespace dtrain::report

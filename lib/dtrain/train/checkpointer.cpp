@@ -76,7 +76,7 @@ Checkpointer::Checkpointer(parallel::StepEngine& engine, comm::ProcessGroup& wor
       newest_(options.saved_path),
       is_newest_own_(options.saved_step >= 0),
       resume_flags_(options.resume_flags) {
-  if (is_newest_own_) tell_launcher(saved_step_);
+  if (is_newest_own_) notify_launcher(saved_step_);
   if (!config_.every.is_never()) saver_.stage(engine_.state());
   if (config_.keep_best && saved_step_ >= 0 && world.rank() == 0) {
     best_step_ = standing_best(store::checkpoints_folder(options.config.run.dir), saved_step_);
@@ -211,10 +211,10 @@ void Checkpointer::tell(const checkpoint::SaveReport& report) {
                    fmt::format("checkpoint of step {}: {}", report.step, report.warning));
   }
   last_warning_ = report.warning;
-  tell_launcher(report.step);
+  notify_launcher(report.step);
 }
 
-void Checkpointer::tell_launcher(std::int64_t step) {
+void Checkpointer::notify_launcher(std::int64_t step) {
   if (world_.rank() == 0) link_.committed(step, how_to_continue());
 }
 

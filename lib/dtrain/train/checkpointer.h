@@ -38,7 +38,7 @@ class Checkpointer {
     std::string data_fingerprint;    ///< data::to_text of its identity
     std::int64_t saved_step = -1;    ///< the step of the checkpoint that the run goes on from
     std::string saved_path = {};     ///< its folder
-    std::string resume_flags = {};   ///< with which the same command resumes
+    std::string resume_flags = {};   ///< flags with which the same command resumes
     const base::HeldFolder& folder;  ///< the run's
   };
 
@@ -83,7 +83,7 @@ class Checkpointer {
   [[nodiscard]] std::int64_t num_failures() const { return num_failures_; }
   /// The newest checkpoint that stands, or that the run goes on from; empty: there is none.
   [[nodiscard]] const std::string& newest() const { return newest_; }
-  /// Names the run's newest checkpoint, and the flags that resume from it; empty: it has none.
+  /// Names the run's latest checkpoint and the flags that resume from it; empty if there is none.
   [[nodiscard]] std::string how_to_continue() const;
 
  private:
@@ -93,7 +93,7 @@ class Checkpointer {
   [[nodiscard]] checkpoint::SaveReport save(const checkpoint::SavePoint& point);
   void save_at_the_end(const checkpoint::SavePoint& point);
   void tell(const checkpoint::SaveReport& report);
-  void tell_launcher(std::int64_t step);
+  void notify_launcher(std::int64_t step);
 
   parallel::StepEngine& engine_;
   comm::ProcessGroup& world_;
@@ -112,7 +112,7 @@ class Checkpointer {
   std::string last_error_;  // of the last save
   std::string last_warning_;
   std::string newest_;
-  bool is_newest_own_;  // else it is another run's
+  bool is_newest_own_;  // false: another run wrote it
   std::string resume_flags_;
   std::function<void()> check_ = [] {};
 };

@@ -52,7 +52,7 @@ class TorchrunNotice::Store {
     std::vector<std::uint8_t> value;
     attempt("rank 0 has not said there where it listens", [&] {
       while (!client_->check({key_})) {
-        if (deadline_.passed()) throw std::runtime_error("it has not come");
+        if (deadline_.passed()) throw std::runtime_error("timed out");
         if (waiting != nullptr) waiting->show([] { return "rank 0"; });
         std::this_thread::sleep_for(kPause);
       }

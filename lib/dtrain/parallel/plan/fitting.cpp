@@ -25,11 +25,10 @@ using Flags = std::vector<std::pair<std::string, std::string>>;
 using RecomputeKind = config::RecomputeSetting::Kind;
 
 constexpr std::int64_t kMostRanks = 1024;
-// Strategies whose ranks hold a part of the state each, and split the work by samples or within
-// blocks.
+// Strategies that shard the state and split the work by samples or within blocks.
 constexpr const char* kSharded = "fsdp";
 constexpr const char* kSplit = "tp";
-// Planning takes time for each microbatch of a step.
+// Planning time is proportional to the microbatches of a step.
 constexpr std::int64_t kMostMicrobatches = 1 << 14;
 
 Flags joined(Flags first, const Flags& second) {
@@ -37,19 +36,19 @@ Flags joined(Flags first, const Flags& second) {
   return first;
 }
 
-/// Settings in place of a job's.
+/// Settings that replace a job's.
 struct Change {
   Flags flags;
   std::int64_t ranks = 1;
 };
 
-/// A change, and what the rank that takes most then takes.
+/// A change, and the memory of the largest rank with it.
 struct Fit {
   Change change;
   std::int64_t bytes = 0;
 };
 
-// The stages that take most: the ends hold embedding and head, one between holds levels alone.
+// Candidates for the largest stage: the ends hold embedding and head, a middle one only layers.
 std::int64_t bytes_of_largest_rank(const Config& config) {
   const std::int64_t stages = config.layout.pp;
   std::int64_t most = 0;
@@ -70,7 +69,7 @@ class FitSearch {
 
  private:
   [[nodiscard]] Config changed(const Change& change) const;
-  // Nothing where the settings do not fit each other.
+  // Empty if the settings are inconsistent.
   [[nodiscard]] std::optional<std::int64_t> bytes_with(const Change& change) const;
   [[nodiscard]] bool fits(const Change& change, std::int64_t bytes) const;
   [[nodiscard]] std::optional<Fit> first_fit(const std::vector<Change>& changes) const;
@@ -83,7 +82,7 @@ class FitSearch {
   [[nodiscard]] std::vector<Change> all_together(std::int64_t ranks,
                                                  const std::string& strategy) const;
 
-  // Ranks of the machine, where so many do the job.
+  // Ranks per machine if `ranks` do the job.
   [[nodiscard]] std::int64_t ranks_together(std::int64_t ranks) const;
   [[nodiscard]] std::vector<std::string> single_changes() const;
   [[nodiscard]] std::optional<Fit> first_fit_on_more_ranks() const;
@@ -97,7 +96,7 @@ class FitSearch {
 
 Config FitSearch::changed(const Change& change) const {
   Config config = config_;
-  config.machine.memory_limit = {};  // which has shown that nothing less fits
+  config.machine.memory_limit = {};  // already known not to be met
   if (config.machine.recompute.kind == RecomputeKind::automatic) {
     config::assign_text(*config::find_key("machine.recompute"), "level", "--recompute", config);
   }
@@ -181,13 +180,13 @@ std::vector<Change> FitSearch::recomputations() const {
   return {{{{"--recompute", "gates"}}, ranks_}, {{{"--recompute", "level"}}, ranks_}};
 }
 
-// Without the copy of the state that is written while training goes on.
+// Omits the copy of the state for asynchronous checkpoints.
 std::vector<Change> FitSearch::fewer_saves() const {
   if (config_.checkpoint.every.is_never()) return {};
   return {{{{"--checkpoint-every", "0"}}, ranks_}};
 }
 
-// Ranks of one machine that all hold the model.
+// Fewer replicas per machine.
 std::vector<Change> FitSearch::fewer_ranks() const {
   const bool is_shared = room_.ranks == ranks_ && config_.layout.dp == ranks_;
   std::vector<Change> changes;
@@ -197,8 +196,7 @@ std::vector<Change> FitSearch::fewer_ranks() const {
   return changes;
 }
 
-// From the least loss of speed to the most: each way to save memory with each microbatch, the
-// largest first.
+// Ordered by the loss of speed: each way to save memory with each microbatch, the largest first.
 std::vector<Change> FitSearch::all_together(std::int64_t ranks, const std::string& strategy) const {
   const Flags no_copy{{"--checkpoint-every", "0"}};
   const Flags again{{"--recompute", "level"}};
@@ -221,7 +219,7 @@ std::vector<std::string> FitSearch::single_changes() const {
        {shardings(), microbatches(), recomputations(), fewer_saves(), fewer_ranks()}) {
     if (const auto fit = first_fit(changes)) texts.push_back(text_of(*fit));
   }
-  // A limit is each rank's: where none shares the state yet, more ranks can.
+  // A limit applies per rank: more ranks help if the state is not sharded yet.
   const bool may_share = room_.ranks == 0 && config_.layout.dp == 1;
   if (!may_share) return texts;
   if (const auto fit = first_fit_on_more_ranks()) texts.push_back(text_of(*fit));
@@ -232,14 +230,14 @@ std::optional<Fit> FitSearch::first_fit_on_more_ranks() const {
   for (const char* strategy : {kSharded, kSplit}) {
     for (std::int64_t ranks = 2 * ranks_; ranks <= kMostRanks; ranks *= 2) {
       const std::vector<Change> changes = all_together(ranks, strategy);
-      if (!first_fit({changes.back()})) continue;  // nor does what takes more
+      if (!first_fit({changes.back()})) continue;  // nor do larger ones
       return first_fit(changes);
     }
   }
   return std::nullopt;
 }
 
-// Of all changes together, on these ranks or more, the one that takes least.
+// The smallest of all combined changes, on these ranks or more.
 std::string FitSearch::text_of_least() const {
   std::optional<Fit> least;
   for (std::int64_t ranks = ranks_; ranks <= kMostRanks; ranks *= 2) {
@@ -252,7 +250,7 @@ std::string FitSearch::text_of_least() const {
                : std::string(kSmaller);
 }
 
-// "--strategy fsdp --microbatch 1 on 4 ranks (1.2 GiB a rank; 2 machines like this one hold them)"
+// "--strategy fsdp --microbatch 1 on 4 ranks (1.2 GiB per rank; needs 2 machines like this one)"
 std::string FitSearch::text_of(const Fit& fit) const {
   const std::int64_t ranks = fit.change.ranks;
   std::string text;
@@ -264,10 +262,10 @@ std::string FitSearch::text_of(const Fit& fit) const {
   if (ranks != ranks_ || takes_processes) {
     text += fmt::format(" on {} rank{}", ranks, ranks == 1 ? "" : "s");
   }
-  std::string note = format_bytes(fit.bytes) + (ranks == 1 ? "" : " a rank");
+  std::string note = format_bytes(fit.bytes) + (ranks == 1 ? "" : " per rank");
   const std::int64_t here = room_.bytes / std::max<std::int64_t>(1, fit.bytes);
   if (room_.ranks > 0 && ranks > ranks_ && here > 0 && here < ranks) {
-    note += fmt::format("; {} machines like this one hold them", (ranks + here - 1) / here);
+    note += fmt::format("; needs {} machines like this one", (ranks + here - 1) / here);
   }
   return fmt::format("{} ({})", text, note);
 }
@@ -293,7 +291,7 @@ std::string largest_part(const MemoryPlan& memory) {
       {"parameters take", memory.parameters},
       {"gradients take", memory.gradients},
       {"the optimizer's state takes", memory.optimizer},
-      {"gathered units take", memory.units},
+      {"gathered shards take", memory.units},
       {"activations take", memory.activations},
       {"buffers take", memory.buffers},
       {"temporaries take", memory.work},

@@ -12,7 +12,7 @@ namespace {
 namespace fs = std::filesystem;
 using dtrain::testing::TempFolder;
 
-TEST_CASE("Folders that were made go again, those that were there stay") {
+TEST_CASE("Created folders are removed, existing ones stay") {
   const TempFolder folder;
   fs::create_directory(folder.path("there"));
   std::error_code error;
@@ -26,7 +26,7 @@ TEST_CASE("Folders that were made go again, those that were there stay") {
   CHECK(fs::is_empty(folder.path("there")));
 }
 
-TEST_CASE("Folders that are kept, or hold something, stay") {
+TEST_CASE("Kept or non-empty folders stay") {
   const TempFolder folder;
   std::error_code error;
   {
@@ -41,7 +41,7 @@ TEST_CASE("Folders that are kept, or hold something, stay") {
   CHECK(folder.read("full/a/file") == "x");
 }
 
-TEST_CASE("A folder below a file cannot be made, and nothing stays") {
+TEST_CASE("Creating a folder below a file fails and leaves nothing") {
   const TempFolder folder;
   const std::string file = folder.write("file", "x");
   std::error_code error;
@@ -53,7 +53,7 @@ TEST_CASE("A folder below a file cannot be made, and nothing stays") {
   CHECK(folder.read("file") == "x");
 }
 
-TEST_CASE("What has moved to another owner is removed by that one alone") {
+TEST_CASE("Only the new owner removes moved folders") {
   const TempFolder folder;
   std::error_code error;
   auto first = std::make_unique<NewFolders>();

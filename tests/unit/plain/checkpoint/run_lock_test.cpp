@@ -124,7 +124,7 @@ TEST_CASE("A lock knows that its path leads to another file") {
   CHECK_FALSE(another.is_replaced());
 }
 
-TEST_CASE("A lock file that was not there goes with its lock unless it is kept") {
+TEST_CASE("A new lock file is removed with its lock unless kept") {
   const TempFolder folder;
   { const RunLock refused(folder.path("")); }
   CHECK_FALSE(std::filesystem::exists(folder.path("lock")));
@@ -137,7 +137,7 @@ TEST_CASE("A lock file that was not there goes with its lock unless it is kept")
   CHECK(std::filesystem::exists(folder.path("lock")));
 }
 
-TEST_CASE("Who waits for a lock that is removed holds the file that takes its place") {
+TEST_CASE("Waiting for a removed lock file locks its replacement") {
   const TempFolder folder;
   auto first = std::make_unique<RunLock>(folder.path(""));
   std::thread remover([&] {
