@@ -101,7 +101,8 @@ class Memory(TrainTest):
     def test_saves_and_the_end_of_sharded_runs_are_predicted(self):
         two = [DTRUN, "-n", "2", "--"]
         small = ("--microbatch", "1", "--seq-len", "8")
-        self.compare("last", two, "--strategy", "ddp", *small, backend="shm")
+        # Nothing here depends on threads: all but numbers and lists of some KiB is predicted. A matrix is 3 % of it.
+        self.compare("last", two, "--strategy", "ddp", *small, backend="shm", few_percent=0.01)
         self.compare("every", two, "--strategy", "ddp", *small, "--checkpoint-every", "1", backend="shm")
         self.compare("zero", two, "--strategy", "zero", "--zero-stage", "1", *small, backend="shm")
         self.compare("fsdp", two, "--strategy", "fsdp", "--dtype", "bfloat16", *small, backend="shm")

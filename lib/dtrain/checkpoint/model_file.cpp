@@ -5,6 +5,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <set>
 #include <string_view>
 #include <vector>
@@ -105,6 +107,18 @@ void ModelFileWriter::write(param::ParameterId id, const at::Tensor& values) {
   file_.write(param::exported_view(specs_[id], values));
   ++next_;
   write_due_buffers();
+}
+
+std::int64_t ModelFileWriter::write_bytes(const param::ParameterSpecs& specs,
+                                          at::ScalarType dtype) {
+  std::int64_t largest = 0;  // elements
+  for (const param::ParameterSpec& spec : specs) {
+    if (std::ranges::is_sorted(spec.export_order)) continue;
+    const auto& shape = spec.export_view;
+    largest = std::max(largest, std::accumulate(shape.begin(), shape.end(), std::int64_t{1},
+                                                std::multiplies<>()));
+  }
+  return param::bytes_of(largest, dtype);
 }
 
 void ModelFileWriter::commit() {

@@ -2,6 +2,7 @@
 // settings that rebuild the model (docs/formats/model.md).
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 
@@ -24,6 +25,10 @@ class ModelFileWriter {
 
   /// The parameters in the order of their ids; values: in storage shape.
   void write(param::ParameterId id, const at::Tensor& values);
+  /// Returns the bytes that write() takes at most for values on the CPU: the copy of a parameter
+  /// whose exported dims are not in the order of its storage.
+  [[nodiscard]] static std::int64_t write_bytes(const param::ParameterSpecs& specs,
+                                                at::ScalarType dtype);
   /// After the last parameter.
   void commit();
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
+#include "dtrain/checkpoint/model_file.h"
 #include "dtrain/checkpoint/snapshot.h"
 #include "dtrain/comm/create_world.h"
 #include "dtrain/config/layout.h"
@@ -31,8 +32,11 @@ std::int64_t ending(const config::Config& config, const model::Model& model,
   };
   const config::Interval& every = config.checkpoint.every;
   const bool saves_last = every.at_the_end && every.is_never();
+  const at::ScalarType dtype = options.precision.master;
+  const bool is_on_device = !config.machine.device.is_cpu();  // the host holds the writer's copy
   return (saves_last ? control(true) - control(false) : 0) +
-         WholeModel::visit_bytes(model, engine_layout(model, options), options.precision.master);
+         WholeModel::visit_bytes(model, engine_layout(model, options), dtype) +
+         (is_on_device ? 0 : checkpoint::ModelFileWriter::write_bytes(model.parameters, dtype));
 }
 
 // The fraction of its parameters' state that a rank saves: replicas save equal parts.
