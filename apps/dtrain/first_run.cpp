@@ -12,6 +12,7 @@
 #include "dtrain/config/resumed_run.h"
 #include "dtrain/config/saved_run.h"
 #include "dtrain/data/split.h"
+#include "inherited_run.h"
 
 namespace dtrain::app {
 namespace {
@@ -85,9 +86,10 @@ DemoDefaults demo_defaults(const Arguments& arguments) {
   const auto command_line = config::parse_command_line(config::Command::train, arguments);
   if (command_line.help) return {};
   const config::Loaded loaded = config::load(command_line);
-  // A fork inherits the settings of the run that it resumes.
+  // Both a fork and a continued run have the settings of the run that they resume.
   const bool is_fork = loaded.config.checkpoint.resume.kind == config::Resume::Kind::path;
   if (loaded.config.data.train.empty() || is_fork) return {};
+  if (resumes_own_run(command_line, loaded.config)) return {};
   DemoDefaults found;
   append(found.flags, validation_flags(loaded));
   append(found.flags, saving_flags(loaded));

@@ -53,14 +53,17 @@ std::optional<config::ModelConfig> model_at(const std::string& path) {
   return config::from_json(fmt::format(R"({{"model": {}}})", found->second)).model;
 }
 
+// True where --resume auto finds checkpoints and config.json in the run folder.
+bool resumes_run_folder(const Config& given) {
+  const std::string& run = given.run.dir;
+  return given.checkpoint.resume.is_automatic() && !run.empty() &&
+         !store::list_steps(store::checkpoints_folder(run)).empty() && is_there(config_file_in(run));
+}
+
 // Model settings of a run that resumes: it no longer needs the file of its initial weights.
 std::optional<config::ModelConfig> own_model(const Config& given) {
-  const std::string& run = given.run.dir;
-  if (!given.checkpoint.resume.is_automatic() || run.empty()) return std::nullopt;
-  const std::string file = config_file_in(run);
-  const bool goes_on = !store::list_steps(store::checkpoints_folder(run)).empty();
-  if (!goes_on || !is_there(file)) return std::nullopt;
-  return config::read_saved_run(file).resolved.model;
+  if (!resumes_run_folder(given)) return std::nullopt;
+  return config::read_saved_run(config_file_in(given.run.dir)).resolved.model;
 }
 
 bool gives(const config::CommandLine& command_line, std::string_view key) {
@@ -74,6 +77,10 @@ bool may_differ(const config::Setting& setting) { return setting.key == "model.d
 
 }  // namespace
 
+bool resumes_own_run(const config::CommandLine& command_line, const Config& given) {
+  return command_line.config_file.empty() && resumes_run_folder(given);
+}
+
 std::optional<config::RunSettings> inherited_run(const config::CommandLine& command_line,
                                                  const Config& given) {
   const config::Resume& resume = given.checkpoint.resume;
@@ -81,9 +88,9 @@ std::optional<config::RunSettings> inherited_run(const config::CommandLine& comm
     return std::nullopt;
   }
   const bool is_fork = resume.kind == config::Resume::Kind::path;
-  // A --resume auto command that names its data is complete: it means the same at its first start
-  // and at later ones.
-  if (!is_fork && !given.data.train.empty()) return std::nullopt;
+  // A command that names its data can start a run; until there is a checkpoint, it does.
+  const bool starts = !is_fork && !given.data.train.empty();
+  if (starts && !resumes_own_run(command_line, given)) return std::nullopt;
   if (const std::string file = config::resumed_config_file(given); !file.empty()) {
     return {{file, config::read_saved_run(file)}};
   }

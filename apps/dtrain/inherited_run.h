@@ -8,8 +8,13 @@
 
 namespace dtrain::app {
 
+/// True for a command without --config whose run folder has checkpoints that --resume auto resumes:
+/// all settings that it does not give come from the run.
+[[nodiscard]] bool resumes_own_run(const config::CommandLine& command_line,
+                                   const config::Config& given);
+
 /// The run that a command resumes without saying all of its settings itself: RUN/config.json with
-/// --resume auto and no --data; with --resume PATH the run at PATH or that PATH is a checkpoint of,
+/// --resume auto, unless the command names its data and the run has no checkpoint yet; with --resume PATH the run at PATH or that PATH is a checkpoint of,
 /// or the manifest of a checkpoint that lies elsewhere. Nothing for a command with --config, and
 /// where there is no run: later checks say what is missing.
 ///

@@ -105,6 +105,26 @@ class Continue(unittest.TestCase):
         self.assertEqual(self.losses(run), self.losses(self.whole))
         self.assertIn("done: step 12, nothing left to train\n", result.stdout)
 
+    def test_a_command_that_names_its_data_takes_the_rest_from_the_run_too(self):
+        run = self.root / "named"
+        first = (*TINY, "--data", "text.txt", "--eval-every", 0, "--steps", 3, "--run-dir", run, "--resume", "auto")
+        self.command(*first)
+        result = self.command("--data", "text.txt", "--steps", 6, "--run-dir", run, "--resume", "auto")
+        self.assertIn(f"settings that this command does not give come from {run}/config.json", result.stderr)
+        self.assertNotIn("demo defaults", result.stderr)
+        self.assertNotIn("the checkpoint has", result.stderr)  # the learning rate is the run's, too
+        self.assertEqual(self.config(run)["checkpoint"]["every"], "3")
+        self.command(*first, "--steps", 12)  # the command of the first start
+        self.assertEqual(self.losses(run), self.losses(self.whole))
+        result = self.command("--data", "text.txt", "--width", 64, "--run-dir", run, "--resume", "auto", status=USAGE)
+        self.assertIn("model.width is 64, the checkpoint has 32", result.stderr)
+        self.assertNotIn("model.levels", result.stderr)
+
+    def test_a_run_without_a_checkpoint_is_started_by_a_command_that_names_its_data(self):
+        run = self.run_with(self.config(self.whole), "uncommitted")
+        result = self.command("--data", "text.txt", "--run-dir", run, "--resume", "auto", "--print-config")
+        self.assertEqual(json.loads(result.stdout)["model"]["width"], 64)
+
     def test_ranks_that_do_not_fit_are_told_which_do(self):
         result = self.command("--run-dir", self.whole, "--resume", "auto", ranks=3, status=USAGE)
         self.assertIn(f"--run-dir {self.whole} --resume auto cannot resume with 3 ranks: launch 1, 2 or 4; of the run's "
