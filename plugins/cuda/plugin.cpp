@@ -3,12 +3,14 @@
 #include <ATen/Context.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -100,6 +102,14 @@ class CudaPlugin final : public device::Plugin {
                  found.name, found.major, found.minor);
     }
     at::globalContext().lazyInitDevice(c10::kCUDA);
+  }
+
+  [[nodiscard]] std::optional<std::int64_t> free_memory(c10::Device device) override {
+    const c10::cuda::CUDAGuard guard(device);
+    std::size_t free = 0;
+    std::size_t total = 0;
+    check(cudaMemGetInfo(&free, &total), "reading a GPU's free memory");
+    return static_cast<std::int64_t>(free);
   }
 
   // The allocator knows fractions of the GPU alone.

@@ -204,6 +204,19 @@ class Memory(FolderTest):
         self.assertEqual([line["mfu"] for line in steps], [None] * 4)
         self.assertNotIn("mfu", result.stderr)
 
+    def test_an_automatic_microbatch_fits_what_is_free_on_the_device(self):
+        def microbatch(name, memory, *flags):
+            flags = [*WORK, *flags, "--global-batch", "16", "--steps", "1", "--microbatch", "0", "--device", "fake"]
+            run(*launched(1, *flags, "--run-dir", self.folder / name, program=TOY), environment={"DTRAIN_FAKE": memory})
+            (start,) = [line for line in metrics_of(self.folder / name) if line.get("event") == "start"]
+            return json.loads((self.folder / name / "config.json").read_text())["resolved"]["batch"]["microbatch"], start
+
+        found, start = microbatch("free", "")  # the device cannot tell
+        self.assertEqual(found, 8)
+        predicted = sum(start["memory_predicted_bytes"].values())
+        self.assertEqual(microbatch("room", f"memory={2 * predicted}")[0], 8)
+        self.assertLess(microbatch("full", f"memory={predicted}")[0], 8)  # above 80 % of it
+
     def test_what_helps_is_not_in_use_yet(self):
         flags = ["--recompute", "level", "--offload", "all"]
         full = self.train("full", "single", *flags, environment={"DTRAIN_FAKE": "memory=60000000"}, status=MEMORY)

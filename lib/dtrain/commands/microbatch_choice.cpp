@@ -72,7 +72,8 @@ bool fits(const config::Config& config, comm::World& world) {
   const auto answers = comm::exchange_texts(ranks, predicted ? "" : "no");
   const bool meets_limit =
       std::ranges::all_of(answers, [](const std::string& answer) { return answer.empty(); });
-  return meets_limit && job::fits_machine_memory(config, ranks, *predicted);
+  return meets_limit && job::fits_device_memory(config, world, *predicted) &&
+         job::fits_machine_memory(config, ranks, *predicted);
 }
 
 // Collective.

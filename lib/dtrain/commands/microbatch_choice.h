@@ -10,7 +10,7 @@ namespace dtrain::commands {
 enum class Attempt { first, later };
 
 /// Lowers an automatic microbatch to the largest one that --memory-limit allows, or that takes no
-/// more than 80 % of what the ranks' machines have; the smallest where none does, which job::Job
+/// more than 80 % of what the ranks' devices and machines have; the smallest where none does, which job::Job
 /// then warns of or refuses. A run that resumes, or that a launcher starts again, keeps the microbatch it has had where the global
 /// batch and the ranks allow that, so that its bits stay. Other starts are left as they are.
 ///

@@ -83,8 +83,8 @@ constexpr Setting kSettings[] = {
      kTrain, FIELD(batch.global), between(0, kMaxGlobalBatch), kFixed},
     {"batch.microbatch", "--microbatch", "N", "sequences",
      "sequences that a rank computes at once; changes rounding; 0: with --global-batch the "
-     "largest number up to 8 that divides a rank's share and fits the memory (of a GPU: "
-     "--memory-limit), else 1",
+     "largest number up to 8 that divides a rank's share and fits --memory-limit and what is free "
+     "in the memory, else 1",
      kTrain, FIELD(batch.microbatch), between(0, kMaxMicrobatch), kNoted, kChangesBits},
     {"batch.grad_accum", "--grad-accum", "N", "microbatches",
      "microbatches per rank and step; 0: follows from the other two, else 1, or the stages of a "

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "dtrain/comm/world.h"
@@ -37,6 +38,8 @@ class Plugin {
   [[nodiscard]] virtual Failure failure_of(int error_code) const = 0;
   /// Makes `device` that of the calling thread.
   virtual void use(c10::Device device) = 0;
+  /// Bytes of the device that nobody uses now; empty if it cannot tell.
+  [[nodiscard]] virtual std::optional<std::int64_t> free_memory(c10::Device device) = 0;
   /// Bounds what tensors of this process take on the device; more is LibTorch's OutOfMemoryError.
   virtual void limit_memory(c10::Device device, std::int64_t bytes) = 0;
   /// A world of the same ranks whose groups move tensors between their `device`s. host: serves as

@@ -3,6 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
+#include <map>
 #include <set>
 #include <sstream>
 #include <string>
@@ -13,6 +15,7 @@
 #include "dtrain/base/log.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/comm/long_task.h"
+#include "dtrain/device/plugin.h"
 #include "dtrain/metrics/format.h"
 #include "dtrain/parallel/plan/fitting.h"
 
@@ -132,6 +135,35 @@ bool fits_machine_memory(const config::Config& config, comm::ProcessGroup& world
   return has_own_limit(config) || std::ranges::all_of(bounds, [&](const SharedBound& shared) {
            return base::fit_of(shared.bytes(is_on_device), shared.bound.bytes) == base::Fit::well;
          });
+}
+
+bool fits_device_memory(const config::Config& config, comm::World& world,
+                        const parallel::MemoryPlan& predicted) {
+  const c10::Device own = world.device();
+  std::string text;  // "FREE NEEDED IDENTITY"; empty: there is nothing to compare
+  if (!own.is_cpu()) {
+    device::Plugin& plugin = device::plugin(config.machine.device.kind);
+    if (const auto free = plugin.free_memory(own)) {
+      text = fmt::format("{} {} {}", *free, predicted.peak(), plugin.identity(own));
+    }
+  }
+  struct Room {
+    std::int64_t free = std::numeric_limits<std::int64_t>::max();
+    std::int64_t needed = 0;
+  };
+  std::map<std::string, Room> devices;
+  for (const std::string& answer : comm::exchange_texts(world.control(), text)) {
+    std::istringstream words(answer);
+    Room rank;
+    std::string identity;
+    if (!(words >> rank.free >> rank.needed >> std::ws && std::getline(words, identity))) continue;
+    Room& device = devices[identity];
+    device.free = std::min(device.free, rank.free);
+    device.needed += rank.needed;
+  }
+  return std::ranges::all_of(devices, [](const auto& device) {
+    return base::fit_of(device.second.needed, device.second.free) == base::Fit::well;
+  });
 }
 
 void check_machine_memory(const config::Config& config, comm::ProcessGroup& world,

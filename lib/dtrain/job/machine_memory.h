@@ -2,6 +2,7 @@
 #pragma once
 
 #include "dtrain/comm/process_group.h"
+#include "dtrain/comm/world.h"
 #include "dtrain/config/config.h"
 #include "dtrain/parallel/memory.h"
 
@@ -24,5 +25,14 @@ void check_machine_memory(const config::Config& config, comm::ProcessGroup& worl
 /// but it throws nothing of its own.
 [[nodiscard]] bool fits_machine_memory(const config::Config& config, comm::ProcessGroup& world,
                                        const parallel::MemoryPlan& predicted);
+
+/// Returns whether ranks that compute on one device are predicted to take together no more than
+/// 80 % of what is free there; equal on all ranks. True on the CPU, and for devices that cannot
+/// tell.
+///
+/// predicted:  of this rank.
+/// Collective: every rank of `world`; its devices are those that ranks compute on.
+[[nodiscard]] bool fits_device_memory(const config::Config& config, comm::World& world,
+                                      const parallel::MemoryPlan& predicted);
 
 }  // namespace dtrain::job

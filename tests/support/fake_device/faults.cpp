@@ -2,10 +2,12 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <limits>
 
+#include "support/fake_device/counters.h"
 #include "support/fake_device/fake_device.h"
 
 namespace dtrain::testing::fake {
@@ -40,6 +42,12 @@ const char* text_of(int error_code) {
 
 void limit_memory(c10::DeviceIndex device, std::optional<std::size_t> bytes) {
   plan_of(device).memory_limit = bytes.value_or(kNoLimit);
+}
+
+std::optional<std::size_t> free_memory(c10::DeviceIndex device) {
+  const std::size_t limit = plan_of(device).memory_limit;
+  if (limit == kNoLimit) return std::nullopt;
+  return limit - std::min(limit, counters(device).bytes);
 }
 
 void lose_device_after(c10::DeviceIndex device, std::optional<std::uint64_t> kernels,

@@ -15,6 +15,11 @@ namespace dtrain::testing::fake {
 /// Threads: any.
 void limit_memory(c10::DeviceIndex device, std::optional<std::size_t> bytes);
 
+/// What is left of that memory; nothing: there is no limit.
+///
+/// Threads: any.
+[[nodiscard]] std::optional<std::size_t> free_memory(c10::DeviceIndex device);
+
 /// CUDA's codes of errors.
 inline constexpr int kMemoryAllocation = 2;
 inline constexpr int kUncorrectable = 214;

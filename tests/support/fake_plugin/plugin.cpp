@@ -5,6 +5,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -36,6 +37,10 @@ class FakePlugin final : public device::Plugin {
   }
   void use(c10::Device device) override {
     c10::impl::VirtualGuardImpl(fake::kType).setDevice(device);
+  }
+  std::optional<std::int64_t> free_memory(c10::Device device) override {
+    const auto left = fake::free_memory(device.index());
+    return left ? std::optional(static_cast<std::int64_t>(*left)) : std::nullopt;
   }
   void limit_memory(c10::Device device, std::int64_t bytes) override {
     fake::limit_memory(device.index(), static_cast<std::size_t>(bytes));
