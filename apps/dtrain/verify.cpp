@@ -1,7 +1,7 @@
 #include "commands.h"
 #include "configure.h"
 #include "dtrain/base/error.h"
-#include "dtrain/base/mapped_file.h"
+#include "dtrain/base/input_file.h"
 #include "dtrain/checkpoint/format/safetensors.h"
 #include "open_for.h"
 #include "runtime_library.h"
@@ -18,7 +18,7 @@ int run_verify(const Arguments& arguments) {
   // Refuse here what cannot be read.
   open_for("--golden", [&] { (void)checkpoint::format::SafetensorsFile::open(verify.golden); });
   if (!verify.trajectory.empty()) {
-    (void)base::MappedFile::open(
+    (void)base::InputFile::open(
         verify.trajectory,
         {.kind = base::ErrorKind::data, .what = "trajectory file", .advice = "check --trajectory"});
   }

@@ -32,8 +32,16 @@ void InputFile::read(std::int64_t offset, std::span<std::byte> to) const {
   while (!to.empty()) {
     const ssize_t count = ::pread(descriptor(), to.data(), to.size(), offset);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) refuse(fmt::format("cannot be read ({})", std::strerror(errno)));
-    if (count == 0) refuse(fmt::format("ends at byte {}", offset));
+    if (count < 0) {
+      fail(role_.kind, "{} '{}' cannot be read at byte {} ({}); check its disk or network",
+           role_.what, path_, offset, std::strerror(errno));
+    }
+    if (count == 0) {
+      fail(role_.kind,
+           "{} '{}' ends at byte {}, and had {} bytes when it was opened; restore it, and replace "
+           "files by renaming new ones over them",
+           role_.what, path_, offset, size_);
+    }
     offset += count;
     to = to.subspan(static_cast<std::size_t>(count));
   }

@@ -1,12 +1,14 @@
 // Reads files at chosen offsets.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "dtrain/base/descriptor.h"
 #include "dtrain/base/error.h"
@@ -20,8 +22,8 @@ struct FileRole {
   std::string_view advice;  ///< what to do about it
 };
 
-/// A regular file open for reading. Unlike with a MappedFile a disk that fails is an error, not the
-/// end of the process.
+/// A regular file open for reading. Unlike with a MappedFile, a file that is shortened or a disk
+/// that fails is an error, not the end of the process.
 ///
 /// Throws:  open(): Error{role.kind} if the file is missing, unreadable, empty or not a regular
 ///          file.
@@ -38,6 +40,21 @@ class InputFile {
   ///
   /// Throws: Error{role.kind} naming the file if it is shorter or cannot be read.
   void read(std::int64_t offset, std::span<std::byte> to) const;
+
+  /// Calls f(piece) with bytes [offset, offset + size) in order, in pieces of 1 MiB.
+  ///
+  /// Throws: as read, and what f throws.
+  template <typename F>
+  void read_in_pieces(std::int64_t offset, std::int64_t size, F f) const {
+    constexpr std::int64_t kPiece = std::int64_t{1} << 20;
+    std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(kPiece, size)));
+    for (const std::int64_t end = offset + size; offset < end; offset += kPiece) {
+      const std::span piece =
+          std::span(buffer).first(static_cast<std::size_t>(std::min(kPiece, end - offset)));
+      read(offset, piece);
+      f(std::span<const std::byte>(piece));
+    }
+  }
 
  private:
   InputFile(std::string path, const FileRole& role) : path_(std::move(path)), role_(role) {}

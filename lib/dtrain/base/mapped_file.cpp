@@ -6,6 +6,8 @@
 #include <cstring>
 #include <utility>
 
+#include "dtrain/base/error.h"
+
 namespace dtrain::base {
 
 MappedFile MappedFile::open(const std::string& path, const FileRole& role) {
@@ -16,18 +18,27 @@ MappedFile MappedFile::open(const std::string& path, const FileRole& role) {
     fail(role.kind, "{} '{}' cannot be mapped ({}); {}", role.what, path, std::strerror(errno),
          role.advice);
   }
-  return {path, {static_cast<const std::byte*>(memory), size}};
+  return {path, {static_cast<const std::byte*>(memory), size}, role};
 }
 
-MappedFile::MappedFile(std::string path, std::span<const std::byte> bytes)
-    : path_(std::move(path)), bytes_(bytes) {}
+MappedFile::MappedFile(std::string path, std::span<const std::byte> bytes, const FileRole& role)
+    : path_(std::move(path)),
+      bytes_(bytes),
+      guard_(
+          bytes, role.kind,
+          fmt::format("{} '{}' cannot be read any more: it was shortened while it was in use, or "
+                      "its disk failed; replace files by renaming new ones over them",
+                      role.what, path_)) {}
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)), bytes_(std::exchange(other.bytes_, {})) {}
+    : path_(std::move(other.path_)),
+      bytes_(std::exchange(other.bytes_, {})),
+      guard_(std::move(other.guard_)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(bytes_, other.bytes_);
+  std::swap(guard_, other.guard_);
   return *this;
 }
 

@@ -6,11 +6,13 @@
 #include <string>
 
 #include "dtrain/base/input_file.h"
+#include "dtrain/base/mapping_guard.h"
 
 namespace dtrain::base {
 
 /// A regular file mapped for reading. The bytes live as long as the object; moving it does not move
-/// them. A file that another process shortens while it is mapped ends this process (SIGBUS).
+/// them. Touching bytes that are gone, because another process shortened the file or its disk failed,
+/// ends this process with a line that names the file, and the status of the role.
 ///
 /// Throws:  open(): as InputFile::open.
 /// Threads: any number of readers.
@@ -28,10 +30,11 @@ class MappedFile {
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
  private:
-  MappedFile(std::string path, std::span<const std::byte> bytes);
+  MappedFile(std::string path, std::span<const std::byte> bytes, const FileRole& role);
 
   std::string path_;
   std::span<const std::byte> bytes_;
+  MappingGuard guard_;
 };
 
 }  // namespace dtrain::base

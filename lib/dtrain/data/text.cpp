@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <filesystem>
+#include <span>
 #include <system_error>
 
 #include "dtrain/data/foreign_tokens.h"
@@ -68,14 +69,14 @@ std::string_view looks_like(std::string_view start) {
 
 }  // namespace
 
-std::string_view beginning(const base::MappedFile& file) {
-  const auto bytes = file.bytes().first(std::min(file.bytes().size(), kExaminedBytes));
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+std::string beginning(const base::InputFile& file) {
+  std::string start(std::min(static_cast<std::size_t>(file.size()), kExaminedBytes), '\0');
+  file.read(0, std::as_writable_bytes(std::span(start)));
+  return start;
 }
 
-bool is_token_file(const base::MappedFile& file) {
-  return beginning(file).substr(0, kTokenMagic.size()) ==
-         kTokenMagic.substr(0, file.bytes().size());
+bool is_token_file(std::string_view start) {
+  return start.substr(0, kTokenMagic.size()) == kTokenMagic.substr(0, start.size());
 }
 
 bool is_named_json_lines(std::string_view path) {

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "dtrain/base/mapped_file.h"
+#include "dtrain/base/input_file.h"
 
 namespace dtrain::data {
 
@@ -13,8 +13,10 @@ inline constexpr std::string_view kTokenMagic =
     "\x89"
     "DTOK\r\n\x1a";
 
-/// Returns whether the file starts like a token file; true also for one cut within these bytes.
-[[nodiscard]] bool is_token_file(const base::MappedFile& file);
+/// Returns whether a file starts like a token file; true also for one cut within these bytes.
+///
+/// start: at least its first 8 bytes, or all.
+[[nodiscard]] bool is_token_file(std::string_view start);
 
 /// Refuses content that is no text: compressed files, archives, programs, tensors, token files of
 /// other trainers, UTF-16, and whatever holds a NUL byte in its first 64 KiB.
@@ -36,7 +38,7 @@ void check_is_text(std::string_view start, const std::string& path);
 void check_needs_no_preparing(std::string_view start, const std::string& path);
 
 /// The first 64 KiB of a file, or all of it.
-[[nodiscard]] std::string_view beginning(const base::MappedFile& file);
+[[nodiscard]] std::string beginning(const base::InputFile& file);
 
 /// Throws: Error{data} that says how to make a token file of a folder, if `path` is one; or that ~
 ///         was not replaced.

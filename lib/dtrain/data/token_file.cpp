@@ -46,47 +46,46 @@ auto with_token_type(std::int64_t bytes_per_token, F f) {
 
 TokenFile TokenFile::open(const std::string& path, std::int64_t vocab) {
   refuse_folder(path);
-  return {base::MappedFile::open(path, data_file_role()), vocab};
+  return {base::InputFile::open(path, data_file_role()), vocab};
 }
 
-TokenFile::TokenFile(base::MappedFile file, std::int64_t vocab)
+TokenFile::TokenFile(base::InputFile file, std::int64_t vocab)
     : file_(std::move(file)), vocab_(vocab) {
-  if (is_token_file(file_)) {
-    read_header();
+  const std::string start = beginning(file_);
+  if (is_token_file(start)) {
+    read_header(start);
     check_tokens();
     return;
   }
-  check_needs_no_preparing(beginning(file_), path());
-  check_is_text(beginning(file_), path());
+  check_needs_no_preparing(start, path());
+  check_is_text(start, path());
   if (vocab_ < kByteVocab) {
     fail(ErrorKind::data,
          "data file '{}' is read as bytes, which needs a vocabulary of {}, found model.vocab {}; "
          "set --vocab {} or give a token file",
          path(), kByteVocab, vocab_, kByteVocab);
   }
-  tokens_ = file_.bytes();
-  num_tokens_ = static_cast<std::int64_t>(tokens_.size());
+  num_tokens_ = file_.size();
   details_ = {.num_bytes = num_tokens_, .num_documents = 0, .tokenizer = TokenizerKind::bytes};
 }
 
-void TokenFile::read_header() {
-  const auto bytes = file_.bytes();
-  const auto [header, header_bytes] = decode_token_header(bytes, path());
-  const auto rest = bytes.subspan(header_bytes);
-  const auto width = static_cast<std::uint64_t>(header.bytes_per_token);
-  const auto count = static_cast<std::uint64_t>(header.num_tokens);
+void TokenFile::read_header(std::string_view start) {
+  const auto [header, header_bytes] = decode_token_header(std::as_bytes(std::span(start)), path());
+  tokens_begin_ = static_cast<std::int64_t>(header_bytes);
+  const std::int64_t rest = file_.size() - tokens_begin_;
   // Division, since the product of a damaged count may wrap.
-  if (rest.size() / width < count) {
-    refuse_token_file(
-        path(), fmt::format("is truncated: {} of {} tokens are there", rest.size() / width, count));
+  if (const std::int64_t there = rest / header.bytes_per_token;
+      header.num_tokens < 0 || there < header.num_tokens) {
+    refuse_token_file(path(), fmt::format("is truncated: {} of {} tokens are there", there,
+                                          static_cast<std::uint64_t>(header.num_tokens)));
   }
-  tokens_ = rest.first(count * width);
-  const auto tail = rest.subspan(count * width);
+  const std::int64_t end = tokens_begin_ + header.num_tokens * header.bytes_per_token;
   if (header.details) {
     details_ = *header.details;
-    read_tail(tail, padding_after(header_bytes + tokens_.size()));
-  } else if (!tail.empty()) {
-    refuse_token_file(path(), fmt::format("has {} bytes after its {} tokens", tail.size(), count));
+    read_tail(end, static_cast<std::int64_t>(padding_after(static_cast<std::size_t>(end))));
+  } else if (end != file_.size()) {
+    refuse_token_file(path(), fmt::format("has {} bytes after its {} tokens", file_.size() - end,
+                                          header.num_tokens));
   }
   if (header.vocab > vocab_) {
     fail(ErrorKind::data,
@@ -99,41 +98,53 @@ void TokenFile::read_header() {
   bytes_per_token_ = header.bytes_per_token;
 }
 
-void TokenFile::read_tail(std::span<const std::byte> tail, std::size_t padding) {
+// From `begin` to the end of the file.
+void TokenFile::read_tail(std::int64_t begin, std::int64_t padding) {
+  const std::int64_t size = file_.size() - begin;
   const auto count = static_cast<std::uint64_t>(details_.num_documents);
   const auto model_bytes = static_cast<std::uint64_t>(details_.model_bytes);
-  const std::size_t room = tail.size() - std::min(tail.size(), padding);
+  const auto room = static_cast<std::uint64_t>(std::max<std::int64_t>(0, size - padding));
   const bool holds_all =
       count <= room / sizeof(std::uint64_t) && model_bytes == room - count * sizeof(std::uint64_t);
-  if (!holds_all || tail.size() < padding) {
+  if (!holds_all || size < padding) {
     refuse_token_file(path(), "is truncated, or has other bytes, after its tokens");
   }
-  if (base::checksum_of(tail) != details_.tail_checksum) {
+  base::Checksum checksum;
+  file_.read_in_pieces(begin, size, [&](auto piece) { checksum.add(piece); });
+  if (checksum.value() != details_.tail_checksum) {
     refuse_token_file(path(), "is damaged: its documents or its tokenizer changed");
   }
-  const auto model = tail.subspan(padding + count * sizeof(std::uint64_t));
-  model_ = {reinterpret_cast<const char*>(model.data()), model.size()};
+  model_.resize(model_bytes);
+  file_.read(file_.size() - details_.model_bytes, std::as_writable_bytes(std::span(model_)));
 }
 
 std::string TokenFile::tokenizer() const { return identity_of(details_.tokenizer, model_); }
 
 void TokenFile::check_tokens() const {
   if (vocab_ >= std::int64_t{1} << (8 * bytes_per_token_)) return;
-  with_token_type(bytes_per_token_, [&]<typename Token>(Token largest) {
-    const std::byte* tokens = tokens_.data();
-    for (std::int64_t i = 0; i < num_tokens_; ++i) {
-      largest = std::max(largest, token_at<Token>(tokens, i));
-    }
-    if (std::int64_t{largest} < vocab_) return;
-    for (std::int64_t i = 0; i < num_tokens_; ++i) {
-      const std::int64_t token = token_at<Token>(tokens, i);
-      if (token >= vocab_) fail_outside(path(), token, i, vocab_);
-    }
+  std::int64_t position = 0;
+  const std::int64_t size = num_tokens_ * bytes_per_token_;
+  file_.read_in_pieces(tokens_begin_, size, [&](std::span<const std::byte> piece) {
+    const std::int64_t count = std::ssize(piece) / bytes_per_token_;
+    with_token_type(bytes_per_token_, [&]<typename Token>(Token largest) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        largest = std::max(largest, token_at<Token>(piece.data(), i));
+      }
+      if (std::int64_t{largest} < vocab_) return;
+      for (std::int64_t i = 0; i < count; ++i) {
+        const std::int64_t token = token_at<Token>(piece.data(), i);
+        if (token >= vocab_) fail_outside(path(), token, position + i, vocab_);
+      }
+    });
+    position += count;
   });
 }
 
 std::uint64_t TokenFile::checksum() const {
-  const std::uint64_t found = base::checksum_of(tokens_);
+  base::Checksum checksum;
+  file_.read_in_pieces(tokens_begin_, num_tokens_ * bytes_per_token_,
+                       [&](auto piece) { checksum.add(piece); });
+  const std::uint64_t found = checksum.value();
   if (stored_checksum_ && *stored_checksum_ != found) {
     fail(ErrorKind::data,
          "token file '{}' is damaged: its tokens have the checksum {}, its header says {}; make it "
@@ -153,11 +164,15 @@ void TokenFile::copy(std::int64_t begin, std::span<std::int64_t> out) const {
   const auto count = static_cast<std::int64_t>(out.size());
   DTRAIN_CHECK(begin >= 0 && count <= num_tokens_ && begin <= num_tokens_ - count,
                "tokens [{}, {} + {}) of {}", begin, begin, count, num_tokens_);
+  // They are read into the end of `out` and widened from its beginning, which never overtakes them.
+  const std::span read =
+      std::as_writable_bytes(out).last(static_cast<std::size_t>(count * bytes_per_token_));
+  file_.read(tokens_begin_ + begin * bytes_per_token_, read);
   const std::int64_t largest =
       with_token_type(bytes_per_token_, [&]<typename Token>(Token) -> std::int64_t {
         std::int64_t seen = 0;
         for (std::int64_t i = 0; i < count; ++i) {
-          const std::int64_t token = token_at<Token>(tokens_.data(), begin + i);
+          const std::int64_t token = token_at<Token>(read.data(), i);
           out[static_cast<std::size_t>(i)] = token;
           seen = std::max(seen, token);
         }

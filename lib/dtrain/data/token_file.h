@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "dtrain/base/mapped_file.h"
+#include "dtrain/base/input_file.h"
 #include "dtrain/data/token_header.h"
 
 namespace dtrain::data {
@@ -16,13 +16,16 @@ namespace dtrain::data {
 /// More than any token needs: a file's own vocabulary is accepted, whatever it is.
 inline constexpr std::int64_t kAnyVocab = std::int64_t{1} << 32;
 
-/// A memory-mapped sequence of tokens: a token file, or any text, one token a byte.
+/// A sequence of tokens that are read when they are wanted: a token file, or any text, one token a
+/// byte. The file stays open, and is not mapped: one that is shortened, or a disk that fails, is an
+/// error of whoever reads.
 ///
 /// Throws:  open(): Error{data} naming the file and what is wrong: missing, a folder, empty,
 ///          truncated, another format or version, compressed, JSON lines or binary where text is
 ///          expected, a vocabulary larger than `vocab`, a token outside of it. Where the width of a
 ///          token does not rule that out, open() reads the whole file once.
-///          copy(): Error{data} for a token outside the vocabulary (the file changed).
+///          copy(): Error{data} for a token outside the vocabulary (the file changed), or as
+///          InputFile::read.
 /// Threads: any number of readers.
 class TokenFile {
  public:
@@ -55,14 +58,14 @@ class TokenFile {
   void copy(std::int64_t begin, std::span<std::int64_t> out) const;
 
  private:
-  TokenFile(base::MappedFile file, std::int64_t vocab);
-  void read_header();
-  void read_tail(std::span<const std::byte> tail, std::size_t padding);
+  TokenFile(base::InputFile file, std::int64_t vocab);
+  void read_header(std::string_view start);
+  void read_tail(std::int64_t begin, std::int64_t padding);
   void check_tokens() const;
 
-  base::MappedFile file_;
-  std::span<const std::byte> tokens_;  // size() * bytes_per_token_
-  std::string_view model_;
+  base::InputFile file_;
+  std::int64_t tokens_begin_ = 0;  // in bytes of the file
+  std::string model_;
   std::int64_t vocab_;
   std::int64_t own_vocab_ = kByteVocab;
   TokenDetails details_;

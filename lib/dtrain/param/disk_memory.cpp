@@ -46,6 +46,15 @@ void DiskMemory::check_room(const std::string& folder, std::int64_t bytes) {
   }
 }
 
+DiskMemory::File::File(base::Descriptor opened, std::span<char> mapped, const std::string& folder)
+    : descriptor(std::move(opened)),
+      data(mapped.data()),
+      bytes(std::ssize(mapped)),
+      guard(std::as_bytes(mapped), base::ErrorKind::data,
+            fmt::format("--offload disk:{}: its file cannot be read or written any more: it was "
+                        "shortened, or its disk is full or failed; choose another folder",
+                        folder)) {}
+
 DiskMemory::File::~File() { ::munmap(data, static_cast<std::size_t>(bytes)); }
 
 at::Tensor DiskMemory::allocate(std::int64_t bytes) {
@@ -67,8 +76,9 @@ at::Tensor DiskMemory::allocate(std::int64_t bytes) {
     base::fail(base::ErrorKind::memory, "--offload disk:{}: cannot map {} bytes: {}", folder_,
                bytes, reason());
   }
-  const auto file =
-      std::make_shared<const File>(std::move(descriptor), static_cast<char*>(data), bytes);
+  const auto file = std::make_shared<const File>(
+      std::move(descriptor), std::span(static_cast<char*>(data), static_cast<std::size_t>(bytes)),
+      folder_);
   files_.push_back(file);
   return at::from_blob(
       data, {bytes}, [file](void*) {}, at::TensorOptions().dtype(at::kByte));

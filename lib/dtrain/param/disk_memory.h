@@ -5,11 +5,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "dtrain/base/descriptor.h"
+#include "dtrain/base/mapping_guard.h"
 #include "dtrain/param/offload_memory.h"
 
 namespace dtrain::param {
@@ -43,13 +45,13 @@ class DiskMemory final : public OffloadMemory {
  private:
   // Mapped until it is destroyed.
   struct File {
-    File(base::Descriptor opened, char* mapped, std::int64_t size)
-        : descriptor(std::move(opened)), data(mapped), bytes(size) {}
+    File(base::Descriptor opened, std::span<char> mapped, const std::string& folder);
     ~File();
 
     base::Descriptor descriptor;
     char* data;
     std::int64_t bytes;
+    base::MappingGuard guard;
   };
   struct Pages {
     const File& file;

@@ -1,7 +1,9 @@
 #include "dtrain/data/tokenizer/tokenizer.h"
 
+#include <span>
+
 #include "dtrain/base/checksum.h"
-#include "dtrain/base/mapped_file.h"
+#include "dtrain/base/input_file.h"
 
 namespace dtrain::data {
 namespace {
@@ -44,9 +46,10 @@ std::shared_ptr<const Tokenizer> read_tokenizer(const std::string& path) {
   static constexpr base::FileRole kRole{
       base::ErrorKind::data, "tokenizer",
       "give a SentencePiece model, as dtrain data tokenizer train makes one"};
-  const auto file = base::MappedFile::open(path, kRole);
-  return open_tokenizer({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()},
-                        path);
+  const auto file = base::InputFile::open(path, kRole);
+  std::string model(static_cast<std::size_t>(file.size()), '\0');
+  file.read(0, std::as_writable_bytes(std::span(model)));
+  return open_tokenizer(model, path);
 }
 
 std::string identity_of(TokenizerKind kind, std::string_view model) {

@@ -88,7 +88,7 @@ TEST_CASE("Parts of a file are read at their places, and none beyond its end") {
   CHECK(text == "3456");
   CHECK_THAT(
       message_of(ErrorKind::data, [&] { file.read(8, std::as_writable_bytes(std::span(text))); }),
-      Contains("data file '" + path + "' ends at byte 10; give another"));
+      Contains("data file '" + path + "' ends at byte 10, and had 10 bytes"));
   InputFile moved = std::move(file);
   moved.read(0, std::as_writable_bytes(std::span(text)));
   CHECK(text == "0123");

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <cstring>
+#include <filesystem>
 #include <numeric>
 
 #include "dtrain/base/checksum.h"
@@ -235,6 +236,17 @@ TEST_CASE("A token that left the vocabulary after open is found when it is read"
   CHECK(file[0] == 1);
   CHECK_THAT(message_of(ErrorKind::data, [&] { all_tokens(file); }),
              Contains("token 512 at position 1"));
+}
+
+TEST_CASE("A file that is shortened after open is found when it is read, also within a page") {
+  const TempFolder folder;
+  const auto path = folder.write("t", token_file<std::uint16_t>(256, {1, 2, 3}));
+  const auto file = TokenFile::open(path, 256);
+  std::filesystem::resize_file(path, kTokenHeaderBytes + 4);
+  CHECK(file[1] == 2);
+  const auto found = Contains(path) && Contains("ends at byte 44");
+  CHECK_THAT(message_of(ErrorKind::data, [&] { all_tokens(file); }), found);
+  CHECK_THAT(message_of(ErrorKind::data, [&] { std::ignore = file.checksum(); }), found);
 }
 
 TEST_CASE("A text needs a vocabulary of 256") {

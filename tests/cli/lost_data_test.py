@@ -1,0 +1,99 @@
+"""A file that training reads is shortened meanwhile: one line that names it, the status of data, and the last checkpoint; no SIGBUS."""
+
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+from data_harness import DataTest
+from dtrain_harness import DATA, DTRAIN, DTRUN, GOLDEN, LIMIT, metrics_of
+
+TEXT = (GOLDEN / "text.bin").read_bytes()
+ENDLESS = ["--levels", "1", "--width", "16", "--heads", "1", "--neurons", "16", "--seq-len", "16", "--microbatch", "1", "--threads", "1",
+           "--steps", "1000000", "--checkpoint-every", "5", "--tensorboard", "off", "--run-dir", "run"]
+
+
+class LostData(DataTest):
+    def setUp(self):
+        super().setUp()
+        self.write("book.txt", TEXT)
+
+    def start(self, *command):
+        """A process whose training has a checkpoint."""
+        process = subprocess.Popen([str(word) for word in command], cwd=self.folder, text=True, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE)
+        self.addCleanup(process.kill)
+        limit = time.monotonic() + LIMIT
+        while not (self.folder / "run/checkpoints/step-5/manifest.json").exists():
+            self.assertIsNone(process.poll(), process.stderr.read() if process.poll() else "")
+            self.assertLess(time.monotonic(), limit)
+            time.sleep(0.02)
+        return process
+
+    def ended(self, process, status):
+        _, error = process.communicate(timeout=LIMIT)
+        self.assertEqual(process.returncode, status, error)
+        return error
+
+    def assert_named(self, error, name, status=DATA):
+        """One line of an error."""
+        (line,) = [line for line in error.splitlines() if "error:" in line]
+        self.assertIn(name, line)
+        return line
+
+    def test_training_data(self):
+        for flags in ((), ("--strategy", "dp", "--local-ranks", "2")):
+            with self.subTest(flags):
+                process = self.start(DTRAIN, "--data", "book.txt", *ENDLESS, *flags)
+                os.truncate(self.folder / "book.txt", 1000)
+                error = self.ended(process, DATA)
+                self.assertIn(f"and had {len(TEXT)} bytes", self.assert_named(error, "data file 'book.txt' ends at byte 1000"))
+                self.assertIn("the newest checkpoint is run/checkpoints/step-", error)
+                self.assertIn("book.txt", next(line for line in metrics_of(self.folder / "run") if line.get("event") == "error")["message"])
+                self.write("book.txt", TEXT)
+                self.dtrain("--resume", "auto", "--run-dir", "run", "--steps", "1")
+                shutil.rmtree(self.folder / "run")
+
+    def test_validation_data(self):
+        self.write("other.txt", TEXT[:9000])
+        process = self.start(DTRAIN, "--data", "book.txt", "--val-data", "other.txt", "--eval-every", "2", *ENDLESS)
+        os.truncate(self.folder / "other.txt", 0)
+        self.assert_named(self.ended(process, DATA), "data file 'other.txt' ends at byte 0")
+
+    def test_of_one_rank_which_dtrun_names(self):
+        for rank in "01":
+            self.write(f"node{rank}/book.txt", TEXT)
+        command = " ".join(["exec", str(DTRAIN), "--strategy ddp --data node$RANK/book.txt", *ENDLESS])
+        process = self.start(DTRUN, "-n", "2", "--", "bash", "-c", command)
+        os.truncate(self.folder / "node1/book.txt", 1000)
+        error = self.ended(process, DATA)
+        self.assertRegex(error, r"rank 1 .*status 3")
+        self.assertIn("data file 'node1/book.txt' ends at byte 1000", error)
+        self.assertIn("run/checkpoints/step-", error)
+
+    def offloaded(self):
+        """A process, and its file of masters and moments."""
+        (self.folder / "disk").mkdir(exist_ok=True)
+        process = self.start(DTRAIN, "--data", "book.txt", "--offload", "disk:disk", *ENDLESS)
+        files = [file for file in pathlib.Path(f"/proc/{process.pid}/fd").iterdir()
+                 if os.readlink(file).startswith(f"{os.path.realpath(self.folder)}/disk/")]
+        self.assertTrue(files)
+        return process, files
+
+    def test_what_is_offloaded(self):
+        process, files = self.offloaded()
+        for file in files:
+            os.truncate(file, 0)
+        self.assert_named(self.ended(process, DATA), "--offload disk:disk")
+
+    def test_other_bus_errors_end_as_before(self):
+        process, _ = self.offloaded()
+        process.send_signal(signal.SIGBUS)
+        self.assertNotIn("--offload", self.ended(process, -signal.SIGBUS))
+
+
+if __name__ == "__main__":
+    unittest.main()
