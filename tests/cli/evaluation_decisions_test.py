@@ -3,6 +3,7 @@
 import json
 import pathlib
 import random
+import shutil
 import tempfile
 import unittest
 
@@ -127,6 +128,50 @@ class Decisions(RunTest):
         self.assertIn("report.eval_sequences is 3, the checkpoint has 16", output)
         manifest = json.loads((run_dir / "checkpoints" / "step-12" / "manifest.json").read_text())
         self.assertEqual(manifest["history"]["validation"]["best_step"], 12)
+
+    def start_without_validation(self, *flags):
+        """A run of 8 steps that evaluates, and 4 more without: what it has learned about losses, and its folder."""
+        run_dir, _ = self.train(*self.flags, "--checkpoint-every", "4", "--keep-last", "1", "--patience", "9", *flags, "--steps", "8")
+        without = [*self.flags[:2], *self.flags[-4:], "--lr", "0.01", "--checkpoint-every", "4", "--keep-last", "1", *flags]
+        self.train(*without, "--resume", "auto", "--steps", "12", run_dir=run_dir)
+        self.assertEqual(self.record(run_dir, 12), self.record_of(evaluations(run_dir)))
+        return run_dir
+
+    def record(self, run_dir, step):
+        validation = json.loads((run_dir / "checkpoints" / f"step-{step}" / "manifest.json").read_text())["history"]["validation"]
+        return validation["best_step"], validation["best_loss"]
+
+    def record_of(self, found):
+        return min(found, key=lambda pair: pair[1])
+
+    def test_a_record_waits_for_its_data_and_is_none_of_other_data(self):
+        run_dir = self.start_without_validation("--keep-best")
+        kept = shutil.copytree(run_dir, self.new_dir() / "kept")
+        known = self.record(run_dir, 12)
+        again = [*self.flags, "--patience", "9", "--keep-best", "--keep-last", "1", "--resume", "auto", "--steps", "16"]
+        # Its own data: what comes is compared with what was.
+        _, output = self.train(*again, run_dir=kept)
+        self.assertNotIn("is dropped", output)
+        self.assertEqual(self.record(kept, 16), min([known, *evaluations(kept)], key=lambda pair: pair[1]))
+        # Other data, on which the first evaluation is the lowest, however high; no checkpoint of another record is kept.
+        other = self.folder / "other"
+        other.write_bytes(bytes(range(256)) * 16)
+        _, output = self.train(*again, "--val-data", other, run_dir=run_dir)
+        (line,) = [line for line in output.splitlines() if "is dropped" in line]
+        self.assertIn(f"of step {known[0]}", line)
+        new = [pair for pair in evaluations(run_dir) if pair[0] >= 12]
+        self.assertEqual(self.record(run_dir, 16), self.record_of(new))
+        self.assertGreater(self.record(run_dir, 16)[1], known[1])
+        self.assertEqual(kept_steps(run_dir), sorted({16, self.record_of(new)[0]}))
+        (end,) = events(run_dir, "end")[-1:]
+        self.assertEqual((end["best_step"], end["best_val_loss"]), self.record_of(new))
+
+    def test_a_record_of_other_sequences_is_dropped_although_a_start_without_lies_between(self):
+        run_dir = self.start_without_validation()
+        again = [*self.flags, "--patience", "9", "--resume", "auto", "--steps", "16", "--eval-sequences", "3"]
+        _, output = self.train(*again, run_dir=run_dir)
+        self.assertEqual(len([line for line in output.splitlines() if "is dropped" in line]), 1)
+        self.assertEqual(self.record(run_dir, 16), self.record_of([pair for pair in evaluations(run_dir) if pair[0] >= 12]))
 
     def test_what_needs_evaluations_says_so_without(self):
         _, output = self.train("--data", TEXT, "--steps", "1", "--patience", "2", "--keep-best")

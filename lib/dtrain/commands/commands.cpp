@@ -297,7 +297,7 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   train::Checkpointer checkpoints(
       job.engine(), world, reporter, link,
       {config, run, data::to_text(data), saved_step(world, config, start), start.checkpoint, flags,
-       *held});
+       start.history.validation.data, *held});
   // Last, when all ranks have what they need: an older run is gone afterwards. To erase a large one
   // may take long.
   comm::run_long_on_leader(world, "preparing the run folder", [&] {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <optional>
+#include <string_view>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/path_kind.h"
@@ -40,8 +41,9 @@ checkpoint::SaverOptions saver_options(const Checkpointer::Options& options) {
 
 // The step of the lowest validation loss whose checkpoint stands, as the newest checkpoints up to
 // `last` tell; negative: there is none. Of the best one the save may have failed, so that an
-// earlier one was kept.
-std::int64_t standing_best(const std::string& checkpoints, std::int64_t last) {
+// earlier one was kept. Losses of other sequences than `evaluated_data` do not count.
+std::int64_t standing_best(const std::string& checkpoints, std::int64_t last,
+                           std::string_view evaluated_data) {
   const auto folder_of = [&](std::int64_t step) {
     return fmt::format("{}/{}", checkpoints, store::checkpoint_name(step));
   };
@@ -49,9 +51,12 @@ std::int64_t standing_best(const std::string& checkpoints, std::int64_t last) {
     if (step > last) continue;
     const std::string path = folder_of(step);
     try {
-      const RunHistory history = parse_history(store::read_manifest(path).history, path);
-      const std::int64_t best = history.validation.best_step;
+      const checkpoint::format::Manifest manifest = store::read_manifest(path);
+      const ValidationRecord record =
+          history_of(manifest, config::from_json(manifest.config), path).validation;
+      const std::int64_t best = record.best_step;
       if (best < 0) return best;
+      if (!record.data.empty() && record.data != evaluated_data) return -1;
       if (base::is_there(fmt::format("{}/{}", folder_of(best), store::kManifestName))) return best;
     } catch (const base::Error&) {
       continue;  // a damaged one tells nothing
@@ -79,7 +84,8 @@ Checkpointer::Checkpointer(parallel::StepEngine& engine, comm::ProcessGroup& wor
   if (is_newest_own_) notify_launcher(saved_step_);
   if (!config_.every.is_never()) saver_.stage(engine_.state());
   if (config_.keep_best && saved_step_ >= 0 && world.rank() == 0) {
-    best_step_ = standing_best(store::checkpoints_folder(options.config.run.dir), saved_step_);
+    best_step_ = standing_best(store::checkpoints_folder(options.config.run.dir), saved_step_,
+                               options.evaluated_data);
   }
 }
 

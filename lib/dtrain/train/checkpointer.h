@@ -34,12 +34,13 @@ class Checkpointer {
  public:
   struct Options {
     const config::Config& config;
-    std::string run;                 ///< the job's name
-    std::string data_fingerprint;    ///< data::to_text of its identity
-    std::int64_t saved_step = -1;    ///< the step of the checkpoint that the run goes on from
-    std::string saved_path = {};     ///< its folder
-    std::string resume_flags = {};   ///< flags with which the same command resumes
-    const base::HeldFolder& folder;  ///< the run's
+    std::string run;                  ///< the job's name
+    std::string data_fingerprint;     ///< data::to_text of its identity
+    std::int64_t saved_step = -1;     ///< the step of the checkpoint that the run goes on from
+    std::string saved_path = {};      ///< its folder
+    std::string resume_flags = {};    ///< flags with which the same command resumes
+    std::string evaluated_data = {};  ///< of the validation record that the run goes on with
+    const base::HeldFolder& folder;   ///< the run's
   };
 
   /// world: the group of all ranks. All but the options must outlive this.

@@ -1,6 +1,9 @@
 #include "dtrain/train/run_history.h"
 
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "dtrain/base/error.h"
 
@@ -37,6 +40,7 @@ std::string to_text(const RunHistory& history) {
                           {"best_loss", validation.best_loss},
                           {"last_step", validation.last_step},
                           {"num_since_best", validation.num_since_best}};
+    if (!validation.data.empty()) json["validation"]["data"] = validation.data;
   }
   if (const SpikeStatistics& spikes = history.spikes; spikes.num_steps > 0) {
     json["spikes"] = {{"num_steps", spikes.num_steps},
@@ -51,7 +55,8 @@ RunHistory parse_history(const std::string& text, const std::string& path) {
   try {
     const Json json = Json::parse(text);
     if (const auto found = json.find("validation"); found != json.end()) {
-      history.validation = {.best_step = found->at("best_step").get<std::int64_t>(),
+      history.validation = {.data = found->value("data", std::string()),
+                            .best_step = found->at("best_step").get<std::int64_t>(),
                             .best_loss = found->at("best_loss").get<double>(),
                             .last_step = found->at("last_step").get<std::int64_t>(),
                             .num_since_best = found->at("num_since_best").get<std::int64_t>()};
@@ -63,6 +68,24 @@ RunHistory parse_history(const std::string& text, const std::string& path) {
     }
   } catch (const Json::exception& error) {
     base::fail(base::ErrorKind::checkpoint, "checkpoint '{}': bad history: {}", path, error.what());
+  }
+  return history;
+}
+
+std::string evaluation_data(const data::DataIdentity& data, const config::Config& config) {
+  const std::string_view validation = data.validation;
+  const bool is_known = !validation.empty() && !data::is_without_checksum(validation);
+  if (!is_known || validation == "none") return {};
+  return fmt::format("{} of {} tokens, {} of them evaluated", validation, config.data.seq_len,
+                     config.report.eval_sequences);
+}
+
+RunHistory history_of(const checkpoint::format::Manifest& manifest, const config::Config& saved,
+                      const std::string& path) {
+  RunHistory history = parse_history(manifest.history, path);
+  ValidationRecord& record = history.validation;
+  if (record.best_step >= 0 && record.data.empty()) {
+    record.data = evaluation_data(data::identity_from(manifest.data_fingerprint), saved);
   }
   return history;
 }

@@ -5,12 +5,17 @@
 #include <limits>
 #include <string>
 
+#include "dtrain/checkpoint/format/manifest.h"
+#include "dtrain/config/config.h"
+#include "dtrain/data/identity.h"
 #include "dtrain/train/spike_guard.h"
 
 namespace dtrain::train {
 
-/// The evaluations of a run so far.
+/// The evaluations of a run so far, all of the same sequences.
 struct ValidationRecord {
+  /// evaluation_data of the sequences; empty: an older dtrain did not say, or nothing is evaluated.
+  std::string data = {};
   std::int64_t best_step = -1;  ///< negative: there was no evaluation
   double best_loss = std::numeric_limits<double>::infinity();
   std::int64_t last_step = -1;
@@ -38,5 +43,18 @@ struct RunHistory {
 /// path:   of the checkpoint, for messages.
 /// Throws: Error{checkpoint} naming the checkpoint if the text is none of to_text's.
 [[nodiscard]] RunHistory parse_history(const std::string& text, const std::string& path);
+
+/// Identifies the sequences of a run's evaluations, whose losses can be compared; empty without
+/// validation, and where an older dtrain kept no checksum of the data.
+[[nodiscard]] std::string evaluation_data(const data::DataIdentity& data,
+                                          const config::Config& config);
+
+/// parse_history of a checkpoint; where an older dtrain did not say which sequences it evaluated,
+/// those of the run that wrote the checkpoint.
+///
+/// saved:  that run's configuration.
+/// Throws: as parse_history.
+[[nodiscard]] RunHistory history_of(const checkpoint::format::Manifest& manifest,
+                                    const config::Config& saved, const std::string& path);
 
 }  // namespace dtrain::train

@@ -149,16 +149,35 @@ void check_same_run(const StartParts& parts, const Chosen& chosen) {
   }
 }
 
+// Losses of other sequences are no measure for new ones. A start that evaluates none keeps the
+// record for a later one.
+void drop_other_record(ValidationRecord& record, const StartParts& parts, const Chosen& chosen,
+                       const config::Config& saved) {
+  const std::string data = evaluation_data(parts.data, parts.config);
+  if (record.best_step < 0 || data.empty()) return;
+  const bool is_comparable = record.data.empty() ? saved.report.eval_sequences.count ==
+                                                       parts.config.report.eval_sequences.count
+                                                 : record.data == data;
+  if (is_comparable) {
+    record.data = data;
+    return;
+  }
+  if (is_leader(parts)) {
+    base::log_warning(
+        "{}: its lowest validation loss, of step {}, is one of other sequences ({}) than those of "
+        "this start ({}): it is dropped, and --patience counts anew",
+        chosen.path, record.best_step, record.data.empty() ? "unknown" : record.data, data);
+  }
+  record = {};
+}
+
 StartPoint resume(const StartParts& parts, const Chosen& chosen) {
   store::Reader reader(chosen.path, chosen.manifest);
   checkpoint::ReaderSource source(reader);
   parts.engine.load_state(source);
   const config::Config saved = config_of(chosen);
-  RunHistory history = parse_history(chosen.manifest.history, chosen.path);
-  // Losses of other text are no measure for new ones.
-  if (saved.report.eval_sequences.count != parts.config.report.eval_sequences.count) {
-    history.validation = {};
-  }
+  RunHistory history = history_of(chosen.manifest, saved, chosen.path);
+  drop_other_record(history.validation, parts, chosen, saved);
   if (!have_equal_norms(parts.config, saved)) history.spikes = {};
   return {.step = chosen.manifest.step,
           .samples = chosen.manifest.samples,
@@ -259,6 +278,8 @@ StartPoint load_start(const StartParts& parts) {
     initialise_from(parts, weights);
     check_loaded_weights(parts);
   }
+  ValidationRecord& record = start.history.validation;
+  if (record.best_step < 0) record.data = evaluation_data(parts.data, parts.config);
   start.seconds = base::seconds_since(begin);
   return start;
 }

@@ -69,10 +69,33 @@ TEST_CASE("A history keeps every bit in its text") {
   CHECK_FALSE(history.validation.note(20, 0.1));  // evaluated again
   CHECK(history.validation.num_since_best == 1);
   CHECK(parse_history(to_text(history), "here") == history);
+  history.validation.data = "9 samples";
+  CHECK(parse_history(to_text(history), "here") == history);
   CHECK(to_text({}) == "{}");
   CHECK(parse_history("{}", "here") == RunHistory{});
   CHECK_THROWS_WITH(parse_history(R"({"spikes": {"num_steps": "x"}})", "PATH"),
                     Catch::Contains("checkpoint 'PATH': bad history"));
+}
+
+TEST_CASE("A record without its data is of the data of the run that saved it") {
+  RunHistory history;
+  CHECK(history.validation.note(10, 0.5));
+  const data::DataIdentity data{.training = "9 samples", .validation = "3 samples"};
+  const config::Config config;
+  const auto saved = [&](const data::DataIdentity& identity) {
+    checkpoint::format::Manifest manifest;
+    manifest.history = to_text(history);
+    manifest.data_fingerprint = data::to_text(identity);
+    return history_of(manifest, config, "here").validation.data;
+  };
+  const std::string evaluated = evaluation_data(data, config);
+  CHECK_THAT(evaluated, Catch::Contains("3 samples") && Catch::Contains("256"));
+  CHECK(saved(data) == evaluated);
+  // One whose run evaluated nothing, and one that keeps no checksum, may be of any.
+  CHECK(saved({.training = "9 samples", .validation = "none"}).empty());
+  CHECK(saved({.training = "9", .validation = "3 samples, fingerprint 7"}).empty());
+  history.validation.data = "others";
+  CHECK(saved(data) == "others");
 }
 
 }  // namespace
