@@ -109,6 +109,14 @@ class Memory(TrainTest):
         self.compare("tp", two, "--strategy", "tp", *small, backend="shm")
         self.compare("pp", two, "--strategy", "pp", *small, backend="shm")
 
+    def test_samples_and_odd_evaluations_take_no_part_in_the_comparison(self):
+        """A sample takes more memory than a step here."""
+        flags = ["--neurons", "1024", "--seq-len", "8", "--checkpoint-every", "0", "--sample-every", "1", "--val-data", self.text,
+                 "--eval-every", "1", "--eval-sequences", "13"]
+        self.train("samples", *flags)  # compares the third step's
+        end = next(line for line in self.metrics(self.run_dir / "samples") if line.get("event") == "end")
+        self.assertLess(abs(end["predicted_memory_bytes"] / end["memory_bytes"] - 1), 0.05)
+
     def test_bad_values_and_a_setting_without_effect_are_told(self):
         for flags, name in ((("--recompute", "every:0"), "--recompute"), (("--memory-limit", "0.5"), "--memory-limit")):
             self.assertIn(f"{name}: found", self.train("bad", *flags, status=2))

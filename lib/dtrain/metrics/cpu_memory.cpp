@@ -6,11 +6,14 @@
 #include <c10/core/impl/alloc_cpu.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <iterator>
+#include <limits>
+#include <map>
 #include <mutex>
 #include <new>
-#include <unordered_map>
 #include <vector>
 
 #include "dtrain/base/error.h"
@@ -48,7 +51,33 @@ class CountingAllocator final : public c10::Allocator {
     }
   }
 
-  MemoryUse use() const { return {current_.load(), peak_.load()}; }
+  MemoryUse use() {
+    const std::lock_guard lock(mutex_);
+    return {current_.load(), peak_.load(), kept_bytes_};
+  }
+
+  void begin_step(std::int64_t step) {
+    const std::lock_guard lock(mutex_);
+    if (step <= step_) return;
+    for (auto size = sizes_.begin(); size != sizes_.end();) {
+      auto& [bytes, blocks] = *size;
+      while (blocks.used + std::ssize(blocks.kept) > blocks.most_used && !blocks.kept.empty()) {
+        free_one(bytes, blocks);
+      }
+      blocks.most_used = blocks.used;
+      const bool is_gone = blocks.used == 0 && blocks.kept.empty();
+      size = is_gone ? sizes_.erase(size) : std::next(size);
+    }
+    step_ = step;
+    is_in_step_ = true;
+  }
+
+  void end_step(std::int64_t step) {
+    const std::lock_guard lock(mutex_);
+    if (step != step_ || !is_in_step_) return;
+    is_in_step_ = false;
+    most_bytes_ = used_bytes_ + kept_bytes_;
+  }
 
   void restart_peak() { peak_.store(current_.load()); }
 
@@ -59,22 +88,41 @@ class CountingAllocator final : public c10::Allocator {
   }
 
  private:
+  // Of one size.
+  struct Blocks {
+    std::vector<Header*> kept;
+    std::int64_t used = 0;       // now
+    std::int64_t most_used = 0;  // at once, since the last step began and until it ended
+  };
+
   void* obtain(std::size_t bytes) {
     if (bytes >= kKeepFrom) {
-      const std::lock_guard lock(mutex_);
-      auto& kept = kept_[bytes];
-      if (!kept.empty()) {
-        Header* header = kept.back();
-        kept.pop_back();
-        return header + 1;
-      }
+      if (void* kept = take_kept(bytes)) return kept;
     }
     try {
       return allocate_new(bytes);
     } catch (const c10::Error&) {
-      free_kept();
+      const std::lock_guard lock(mutex_);
+      free_kept(0);
     }
     return allocate_or_fail(bytes);
+  }
+
+  // A block of this size; null if there is none, and then there is room for a new one.
+  void* take_kept(std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    Blocks& blocks = sizes_[bytes];
+    ++blocks.used;
+    if (is_in_step_) blocks.most_used = std::max(blocks.most_used, blocks.used);
+    used_bytes_ += static_cast<std::int64_t>(bytes);
+    if (blocks.kept.empty()) {
+      keep_bound();
+      return nullptr;
+    }
+    Header* header = blocks.kept.back();
+    blocks.kept.pop_back();
+    kept_bytes_ -= static_cast<std::int64_t>(bytes);
+    return header + 1;
   }
 
   static void* allocate_new(std::size_t bytes) {
@@ -93,30 +141,58 @@ class CountingAllocator final : public c10::Allocator {
     }
   }
 
-  void free_kept() {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [size, blocks] : kept_) {
-      for (Header* header : blocks) c10::free_cpu(header);
+  void free_one(std::size_t bytes, Blocks& blocks) {
+    c10::free_cpu(blocks.kept.back());
+    blocks.kept.pop_back();
+    kept_bytes_ -= static_cast<std::int64_t>(bytes);
+  }
+
+  // Frees kept blocks until they take no more than `bytes`, with as little as possible beyond that:
+  // the smallest one that suffices, else the largest.
+  void free_kept(std::int64_t bytes) {
+    const auto is_kept = [](const auto& size) { return !size.second.kept.empty(); };
+    while (kept_bytes_ > std::max<std::int64_t>(0, bytes)) {
+      const auto enough = sizes_.lower_bound(static_cast<std::size_t>(kept_bytes_ - bytes));
+      auto found = std::find_if(enough, sizes_.end(), is_kept);
+      if (found == sizes_.end()) {
+        found = std::prev(std::find_if(sizes_.rbegin(), sizes_.rend(), is_kept).base());
+      }
+      free_one(found->first, found->second);
     }
-    kept_.clear();
+  }
+
+  void keep_bound() {
+    if (!is_in_step_) free_kept(most_bytes_ - used_bytes_);
   }
 
   void give_back(Header* header) {
-    count(-static_cast<std::int64_t>(header->bytes));
+    const auto bytes = static_cast<std::int64_t>(header->bytes);
+    count(-bytes);
     if (header->bytes < kKeepFrom) {
       c10::free_cpu(header);
       return;
     }
     const std::lock_guard lock(mutex_);
-    kept_[header->bytes].push_back(header);
+    Blocks& blocks = sizes_[header->bytes];
+    blocks.kept.push_back(header);
+    --blocks.used;
+    used_bytes_ -= bytes;
+    kept_bytes_ += bytes;
+    keep_bound();
   }
 
   static void release(void* data) {
     if (data != nullptr) instance().give_back(static_cast<Header*>(data) - 1);
   }
 
-  std::mutex mutex_;
-  std::unordered_map<std::size_t, std::vector<Header*>> kept_;  // by size in bytes
+  std::mutex mutex_;                     // guards all but the counters below
+  std::map<std::size_t, Blocks> sizes_;  // by bytes of a block, kKeepFrom or more
+  std::int64_t used_bytes_ = 0;          // of blocks of these sizes
+  std::int64_t kept_bytes_ = 0;
+  std::int64_t most_bytes_ =
+      std::numeric_limits<std::int64_t>::max();  // used and kept between steps
+  std::int64_t step_ = 0;
+  bool is_in_step_ = false;
   std::atomic<std::int64_t> current_{0};
   std::atomic<std::int64_t> peak_{0};
 };
@@ -130,6 +206,10 @@ void install_counting_allocator() {
 void count_other_memory(std::int64_t bytes) { CountingAllocator::instance().count(bytes); }
 
 void restart_peak() { CountingAllocator::instance().restart_peak(); }
+
+void begin_step(std::int64_t step) { CountingAllocator::instance().begin_step(step); }
+
+void end_step(std::int64_t step) { CountingAllocator::instance().end_step(step); }
 
 MemoryUse memory_use() { return CountingAllocator::instance().use(); }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <exception>
 #include <utility>
@@ -153,7 +154,9 @@ RunEnd Trainer::run_steps() {
 parallel::Votes Trainer::make_step() {
   const base::Span span("step", base::TracePart::step, {"step", step_ + 1});
   const std::vector<data::Batch> microbatches = read_batches();
+  metrics::begin_step(step_ + 1);
   const parallel::StepResult result = train_step(microbatches);
+  metrics::end_step(step_ + 1);
   link_.activity().finish_step(++step_);
   report(result);
   report_memory();
@@ -199,7 +202,9 @@ void Trainer::write_sample() {
   const base::Span span("sample", base::TracePart::other);
   const base::LongPhase sampling(link_.activity(), "writing a sample");
   make_copies_equal();
+  peak_before_sample_ = peak_memory();
   const std::string text = sample_text(engine_, world_, config_, model_, *tokenizer_);
+  metrics::restart_peak(device());
   reporter_.sample(step_, text);
   restart_step_clock();
 }
@@ -338,7 +343,7 @@ void Trainer::report(const parallel::StepResult& result) {
   tokens_ += result.loss.num_tokens;
   const double rate = static_cast<double>(result.loss.num_tokens) / seconds;
   const double flops = rate * model_.training_flops_per_token();
-  const std::int64_t memory = metrics::memory_use(device()).peak;
+  const std::int64_t memory = peak_memory();
   std::optional<base::LongPhase> writing;
   if (reporter_.writes()) writing.emplace(link_.activity(), "writing metrics");
   reporter_.step({.step = step_,
@@ -365,8 +370,13 @@ void Trainer::report(const parallel::StepResult& result) {
   step_start_ = now;
 }
 
+// Of all but samples, which the prediction does not know.
+std::int64_t Trainer::peak_memory() const {
+  return std::max(peak_before_sample_, metrics::memory_use(device()).peak);
+}
+
 void Trainer::report_memory() {
-  const std::int64_t peak = metrics::memory_use(device()).peak;
+  const std::int64_t peak = peak_memory();
   const bool is_counted = peak > 0;  // by the allocator that the program installs
   if (++steps_done_ != kMemorySteps || !is_counted) return;
   reporter_.memory({.step = step_, .predicted = predicted_.memory, .peak = peak});
@@ -476,7 +486,7 @@ std::optional<metrics::BestCheckpoint> Trainer::best_checkpoint() const {
 void Trainer::summarize() {
   const double seconds = base::seconds_since(start_);
   const bool tells_best = config_.checkpoint.keep_best || config_.train.patience > 0;
-  const std::int64_t peak = metrics::memory_use(device()).peak;
+  const std::int64_t peak = peak_memory();
   const bool is_counted = peak > 0 && steps_done_ > 0;
   reporter_.end(
       {.steps = step_,

@@ -89,6 +89,7 @@ class Trainer {
   void watch_spikes(const parallel::StepResult& result, const parallel::StepLimits& limits);
   void count_skip(const parallel::StepResult& result);
   void report(const parallel::StepResult& result);
+  [[nodiscard]] std::int64_t peak_memory() const;
   void report_memory();
   void measure_peak();
   [[nodiscard]] c10::Device device() const;
@@ -135,6 +136,7 @@ class Trainer {
   std::int64_t steps_done_ = 0;  // since this start
   metrics::PeakFlops peak_;
   Outlook predicted_;
+  std::int64_t peak_before_sample_ = 0;  // in bytes
   base::Clock::time_point start_;
   base::Clock::time_point step_start_;
   comm::CallCounters counters_;  // of all groups, at the last report

@@ -42,6 +42,38 @@ TEST_CASE("A large block that was freed serves the next request of its size") {
   CHECK(zeroed.data_ptr() != where);
 }
 
+constexpr std::int64_t kMiB = 1 << 20;
+
+at::Tensor block(std::int64_t bytes) { return at::empty({bytes}, at::kByte); }
+
+TEST_CASE("A step keeps the blocks of the last one, and between steps no more are kept") {
+  install_counting_allocator();
+  const auto kept = [] { return memory_use().kept; };
+  const auto step = [](std::int64_t number, std::int64_t size) {
+    begin_step(number);
+    { const at::Tensor a = block(size), b = block(size); }
+    const at::Tensor c = block(5 * kMiB);
+    end_step(number);
+  };
+  step(1, 3 * kMiB);
+  CHECK(kept() >= 11 * kMiB);  // and what no step has used
+  step(2, 3 * kMiB);
+  CHECK(kept() == 11 * kMiB);
+  {
+    // An evaluation of other sizes, and more blocks of one: as many of the step's are given up.
+    const at::Tensor a = block(4 * kMiB), b = block(3 * kMiB), c = block(3 * kMiB);
+    CHECK(kept() <= kMiB);
+    const at::Tensor d = block(3 * kMiB);
+    CHECK(kept() == 0);
+  }
+  CHECK(kept() <= 11 * kMiB);
+  step(3, 3 * kMiB);
+  CHECK(kept() == 11 * kMiB);
+  step(4, 2 * kMiB);
+  step(5, 2 * kMiB);
+  CHECK(kept() == 9 * kMiB);
+}
+
 TEST_CASE("Memory freed by another thread is counted, and empty tensors are nothing") {
   install_counting_allocator();
   const MemoryUse before = memory_use();
