@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/nearest.h"
 #include "dtrain/config/family.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/open_layout.h"
@@ -30,7 +31,9 @@ void resolve_device(DeviceName& device, const Launch& launch) {
   std::string choices = "auto, cpu";
   for (const std::string& kind : launch.devices) choices += ", " + kind;
   fail(ErrorKind::usage, "--device: found \"{}\", but it must be one of {}{}", device, choices,
-       brings(launch, kGpu) ? "" : " (cuda needs GPU support, which this build does not have)");
+       !brings(launch, kGpu)  ? " (cuda needs GPU support, which this build does not have)"
+       : device.kind == "gpu" ? base::did_you_mean(DeviceName{kGpu, device.index}.text())
+                              : "");
 }
 
 void resolve_machine(MachineConfig& machine, const LayoutConfig& layout, const Launch& launch) {

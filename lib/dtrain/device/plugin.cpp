@@ -1,5 +1,7 @@
 #include "dtrain/device/plugin.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -15,10 +17,25 @@ namespace {
 using base::ErrorKind;
 using Entry = Plugin& (*)();
 
+constexpr const char* kNvidiaDriver = "libcuda.so.1";
+
+// The plugin's libraries need the driver's, whatever they find missing first.
+bool has_nvidia_driver() {
+  void* library = ::dlopen(kNvidiaDriver, RTLD_LAZY | RTLD_LOCAL);
+  if (library != nullptr) ::dlclose(library);
+  return library != nullptr;
+}
+
 // Why a library was not loaded, and what to do.
 [[noreturn]] void refuse(const std::string& kind, const std::string& path,
                          const std::string& reason) {
   const bool is_cuda = kind == "cuda";
+  if (is_cuda && !has_nvidia_driver()) {
+    base::fail(ErrorKind::device,
+               "this machine has no NVIDIA driver ({} cannot be loaded), so --device cuda finds no "
+               "GPU: use --device cpu, or install the driver until nvidia-smi lists a GPU",
+               kNvidiaDriver);
+  }
   // Empty libraries may stand in for NVIDIA's (scripts/setup.sh --dev).
   if (is_cuda && reason.find("undefined symbol") != reason.npos) {
     base::fail(ErrorKind::device,
@@ -74,7 +91,8 @@ c10::Device open(const config::DeviceName& name) {
   const std::int64_t index = name.index.value_or(0);
   if (index >= count) {
     base::fail(ErrorKind::device, "--device {}: this process sees {}", name,
-               count == 0   ? "no device"
+               count == 0   ? "no device; use --device cpu, or check with nvidia-smi and "
+                              "CUDA_VISIBLE_DEVICES that there is one"
                : count == 1 ? "1 device, number 0"
                             : fmt::format("{} devices, numbers 0 to {}", count, count - 1));
   }
