@@ -145,7 +145,7 @@ int run_prepare(const Arguments& arguments) {
     };
     reports = data::prepare(options);
   } catch (const Stopped& stopped) {
-    base::end_by_signal(stopped.signal);
+    base::end_by_stop(stopped.signal);
   }
   for (const data::PrepareReport& report : reports) {
     note_assumed_vocab(report);

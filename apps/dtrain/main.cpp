@@ -9,6 +9,7 @@ int main(int argc, char** argv) {
   dtrain::base::secure_standard_streams();
   dtrain::base::raise_open_file_limit();
   dtrain::base::survive_file_size_limit();
+  dtrain::app::tell_stops_on_one_rank("");
   try {
     dtrain::base::end_process(dtrain::app::run({argv + 1, argv + argc}));
   } catch (...) {

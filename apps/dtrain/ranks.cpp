@@ -6,6 +6,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
 #include "dtrain/base/rank_env.h"
+#include "dtrain/base/stop_signals.h"
 
 namespace dtrain::app {
 namespace {
@@ -15,18 +16,24 @@ constexpr std::chrono::seconds kWaitToBeEnded{1};
 
 base::ErrorScope scope_of_error = base::ErrorScope::own;
 
-bool first_of_machine() {
+// Where the environment is wrong, each rank's may be in its own way.
+bool is_first(std::int64_t base::RankEnv::*rank) {
   try {
-    return base::rank_env_of_process().local_rank == 0;
+    return base::rank_env_of_process().*rank == 0;
   } catch (const base::Error&) {
-    return true;  // the environment itself is wrong, and each rank's may be in its own way
+    return true;
   }
 }
 
 }  // namespace
 
+void tell_stops_on_one_rank(const char* rest) {
+  base::tell_stops(is_first(&base::RankEnv::rank) ? rest : nullptr);
+}
+
 int report_on_one_rank() {
-  if (!base::has_launcher() && !first_of_machine()) std::this_thread::sleep_for(kWaitToBeEnded);
+  if (!base::has_launcher() && !is_first(&base::RankEnv::local_rank))
+    std::this_thread::sleep_for(kWaitToBeEnded);
   return base::report_current_exception(scope_of_error);
 }
 

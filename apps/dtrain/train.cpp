@@ -123,6 +123,7 @@ void note_lost_steps(const base::RankEnv& env, const config::CheckpointConfig& c
 
 int run_train(const Arguments& arguments) {
   base::hold_requests_to_save();
+  tell_stops_on_one_rank(" before the first step: nothing was to be saved");
   const DemoDefaults demo = demo_defaults(arguments);
   Arguments all = demo.flags;
   all.insert(all.end(), arguments.begin(), arguments.end());

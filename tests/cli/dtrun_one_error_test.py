@@ -31,6 +31,7 @@ class OneErrorTest(DtrunTest):
 
     def test_data_that_is_missing(self):
         self.assertIn("nowhere", self.refused(3, "--strategy", "ddp", "--data", "nowhere", "--run-dir", "run", *MODEL))
+        self.assertIn("nowhere", self.refused(3, "--data", "nowhere", ranks=2))  # without notes on what was not given
 
     def test_a_run_folder_that_is_taken(self):
         (self.folder / "run").mkdir()

@@ -163,6 +163,30 @@ class Containers(ResumeTest):
 class Waiting(ResumeTest):
     """Waiting ranks name the ranks that they wait for, and stop at once on a signal."""
 
+    def test_a_stop_before_the_first_step_is_told_by_one_rank(self):
+        for words, line in ((("--strategy", "ddp", *self.arguments()), " before the first step: nothing was to be saved"), (("doctor",), "")):
+            for rank, number in ((0, signal.SIGINT), (0, signal.SIGTERM), (1, signal.SIGTERM)):
+                with self.subTest(words[0], rank=rank, signal=number.name):
+                    address = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+                    process = subprocess.Popen([str(word) for word in (DTRAIN, *words)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                               stdin=subprocess.DEVNULL, text=True, env={**os.environ, **address})
+                    self.addCleanup(lambda process=process: (process.kill(), process.wait(), process.stderr.close()))
+                    self.assertTrue(line_with(process, "waiting for"))
+                    process.send_signal(number)
+                    told = [f"dtrain: stopped by {number.name}{line}"] if rank == 0 else []
+                    self.assertEqual([text for text in self.end_of(process, -number).splitlines() if "waiting for" not in text], told)
+
+    def test_a_stop_of_dtrun_before_the_first_step_is_told_once(self):
+        alone = (DTRUN, "-n", "2", "--nnodes", "1", "--", "sh", "-c", f'[ "$RANK" = 1 ] && exec sleep 60; exec {DTRAIN} "$@"', "sh")
+        process = subprocess.Popen([str(word) for word in (*alone, "--strategy", "ddp", *self.arguments())], stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+        self.addCleanup(lambda: (process.kill(), process.wait(), process.stderr.close()))
+        self.assertTrue(line_with(process, "waiting for"))
+        process.send_signal(signal.SIGINT)
+        error = self.end_of(process, 130)
+        self.assertEqual(error.count("[0] dtrain: stopped by SIGTERM before the first step"), 1, error)
+        self.assertEqual(error.count("before the first step"), 1, error)
+
     def rank(self, number, ranks, **variables):
         environment = {"RANK": str(number), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
                        "MASTER_PORT": str(self.port), **variables}

@@ -3,9 +3,54 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
 #include <initializer_list>
 
 namespace dtrain::base {
+namespace {
+
+// A handler can reach nothing else.
+std::atomic<const char*> rest_of_line = nullptr;
+static_assert(std::atomic<const char*>::is_always_lock_free);
+
+const char* name_of(int signal) noexcept {
+  switch (signal) {
+    case SIGINT:
+      return "SIGINT";
+    case SIGTERM:
+      return "SIGTERM";
+    case SIGHUP:
+      return "SIGHUP";
+    case SIGQUIT:
+      return "SIGQUIT";
+    default:
+      return "SIGUSR1";
+  }
+}
+
+// In one write, so that lines of ranks do not mix.
+void write_stop_line(int signal, const char* rest) noexcept {
+  std::array<char, 256> line{};
+  std::size_t size = 0;
+  for (const char* part : {"dtrain: stopped by ", name_of(signal), rest, "\n"}) {
+    const std::size_t length = std::min(std::strlen(part), line.size() - size);
+    std::memcpy(line.data() + size, part, length);
+    size += length;
+  }
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), size);
+}
+
+}  // namespace
+
+void tell_stops(const char* rest) noexcept { rest_of_line = rest; }
+
+void end_by_stop(int signal) noexcept {
+  if (const char* const rest = rest_of_line) write_stop_line(signal, rest);
+  end_by_signal(signal);
+}
 
 bool is_ignored(int signal) noexcept {
   struct sigaction action {};
@@ -20,7 +65,7 @@ void end_on_stop_signals() noexcept {
     if (signal != SIGUSR1) ::sigaddset(&deaf, signal);
     if (is_ignored(signal)) continue;
     struct sigaction action {};
-    action.sa_handler = [](int number) { end_by_signal(number); };
+    action.sa_handler = end_by_stop;
     ::sigaction(signal, &action, nullptr);
   }
   ::pthread_sigmask(SIG_UNBLOCK, &deaf, nullptr);

@@ -9,6 +9,13 @@ namespace dtrain::base {
 /// unblocked: else a caller that blocks them would make this process deaf. Call first in main.
 void end_on_stop_signals() noexcept;
 
+/// From now on such a signal first writes "dtrain: stopped by SIGINT" and `rest` to standard error;
+/// null: it writes nothing. rest: outlives the process's main.
+void tell_stops(const char* rest) noexcept;
+
+/// Writes that line, if any, and ends the process as end_by_signal. Safe in a handler.
+[[noreturn]] void end_by_stop(int signal) noexcept;
+
 /// Returns whether this process ignores the signal, as it does SIGHUP under nohup.
 [[nodiscard]] bool is_ignored(int signal) noexcept;
 
