@@ -115,7 +115,7 @@ std::string filled(std::string text, std::string_view name, std::string_view val
 std::string flags_of(config::Command command) {
   std::string flags = "--config --set --print-config --help";
   const auto train = static_cast<unsigned>(config::Command::train);
-  if ((static_cast<unsigned>(command) & train) != 0) flags += " --deepspeed-config";
+  if ((static_cast<unsigned>(command) & train) != 0) flags += " --deepspeed-config --quiet";
   for (const config::Setting& setting : config::settings()) {
     if (setting.is_for(command) && !setting.is_word()) flags += fmt::format(" {}", setting.flag);
   }

@@ -253,7 +253,8 @@ std::optional<Configured> configure(config::Command command, const Arguments& ar
   const base::RankEnv env = base::rank_env_of_process();
   const config::Launch launch = launch_of(env);
   const Meant meant = read_settings_of_rank(command_line, launch, env);
-  if (!meant.notice.empty() && env.rank == 0) base::log_info("{}", meant.notice);
+  const bool tells = env.rank == 0 && !command_line.quiet;
+  if (tells && !meant.notice.empty()) base::log_info("{}", meant.notice);
   const config::Loaded& loaded = meant.loaded;
   Configured configured{.config = meant.config,
                         .asked = loaded.config,
@@ -261,11 +262,14 @@ std::optional<Configured> configure(config::Command command, const Arguments& ar
                         .launch = launch,
                         .strategy = meant.strategy,
                         .origin = meant.origin,
+                        .is_quiet = command_line.quiet,
                         .has_file = !command_line.config_file.empty() || !meant.notice.empty()};
   if (env.rank == 0) {
-    for (const std::string& line : loaded.replaced) base::log_info("{}", line);
     warn_unused(command_line, loaded.unused);
     warn_shortened(loaded.config.train, configured.config.train);
+  }
+  if (tells) {
+    for (const std::string& line : loaded.replaced) base::log_info("{}", line);
     const std::string note = config::device_note(loaded.config, configured.config, launch);
     if (!note.empty()) base::log_info("{}", note);
   }
@@ -282,7 +286,8 @@ std::optional<Configured> configure(config::Command command, const Arguments& ar
 
 void warn(config::Command command, const Configured& configured) {
   if (configured.env.rank != 0) return;
-  if (!configured.strategy.empty()) base::log_info("{}", configured.strategy);
+  if (!configured.is_quiet && !configured.strategy.empty())
+    base::log_info("{}", configured.strategy);
   const std::string threads = config::threads_warning(configured.asked, configured.config,
                                                       configured.launch, base::is_bound());
   if (!threads.empty()) base::log_warning("{}", threads);

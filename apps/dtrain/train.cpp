@@ -138,15 +138,17 @@ int run_train(const Arguments& arguments) {
   if (first) check_for_all_ranks([&] { check_run(config, origin); });
   const std::vector<std::string> warnings = epoch_warnings(config, open_data(*configured));
   const RuntimeLibrary library = RuntimeLibrary::open();
-  if (first && !demo.notice.empty()) base::log_info("{}", demo.notice);
+  const bool tells = first && !configured->is_quiet;
+  if (tells && !demo.notice.empty()) base::log_info("{}", demo.notice);
   warn(config::Command::train, *configured);
   for (const std::string& line : warnings) {
     if (first) base::log_warning("{}", line);
   }
-  note_shell_of_step(configured->env);
-  if (first) note_lost_steps(configured->env, config.checkpoint);
-  if (first && !configured->has_file) note_default_model(config);
-  return library.run({config::Command::train, config, {configured->asked, origin}});
+  if (!configured->is_quiet) note_shell_of_step(configured->env);
+  if (tells) note_lost_steps(configured->env, config.checkpoint);
+  if (tells && !configured->has_file) note_default_model(config);
+  return library.run(
+      {config::Command::train, config, {configured->asked, origin, configured->is_quiet}});
 }
 
 }  // namespace dtrain::app

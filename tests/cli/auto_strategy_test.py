@@ -42,7 +42,7 @@ class AutoStrategy(FolderTest):
         self.assertAlmostEqual(end["memory_bytes"] / end["predicted_memory_bytes"], 1, delta=0.1)
         steps = sorted(line["step_seconds"] for line in metrics_of(self.folder / "run") if "loss" in line and "event" not in line)
         self.assertEqual(end["step_seconds"], steps[len(steps) // 2])
-        self.assertRegex(text, r"step +[\d.]+ m?s measured, [\d.]+ m?s predicted \(\d+%\)")
+        self.assertRegex(text, r"step +[\d.]+ m?s median of \d+ steps, [\d.]+ m?s predicted \(\d+%\)")
         self.assertRegex(text, r"memory +[\d.]+ \w+ measured, [\d.]+ \w+ predicted \(\d+%\)")
 
     def test_the_result_is_that_of_the_layout_when_given(self):

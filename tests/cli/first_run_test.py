@@ -39,7 +39,7 @@ class FirstRun(FolderTest):
         self.assertEqual(config["resolved"]["run"]["dir"], "runs/my book-1")
         self.assertIn("runs/my book-1", error)
         self.assertIn("configs/experiments/", error)
-        self.assertIn("parameters      425,984\n", error)
+        self.assertIn(", 425,984 parameters: ", error)
         again = self.train("--width", "32")
         self.assertEqual(self.runs(), ["my book-1", "my book-2"])
         self.assertNotIn("configs/experiments/", again)
@@ -62,7 +62,7 @@ class FirstRun(FolderTest):
         os.close(terminal)
         self.assertEqual(process.wait(timeout=60), 0, shown)
         lines = shown.decode().split("\x1b")[0].splitlines()
-        table = lines[next(i for i, line in enumerate(lines) if line.startswith("parameters")):]
+        table = lines[next(i for i, line in enumerate(lines) if line.startswith("model")):]
         self.assertEqual([line for line in table if len(line) >= columns and " " in line.strip()], [])
         settings = next(line for line in whole if line[:2] == ["settings", "that"])
         self.assertIn(" ".join(settings[:-1]), " ".join(" ".join(table).split()))

@@ -14,7 +14,7 @@ FOREIGN = {
     "--eval-data": "--val-data", "--validation_file": "--val-data", "--valid-data-path": "--val-data",
     "--test-data": "--val-data", "--test_file": "--val-data", "--eval_only": "--init-from RUN --data FILE --val-data", "--evaluate": "--init-from", "--do_predict": "--val-data",
     "--run-name": "--run-dir", "--experiment_name": "--run-dir", "--exp-name": "--run-dir", "--checkpoint-dir": "--run-dir", "--workdir": "--run-dir",
-    "--dry-run": "--print-config", "--fast_dev_run": "doctor", "--quiet": "--log-every", "-q": "--log-every", "--disable_tqdm": "--log-every",
+    "--dry-run": "--print-config", "--fast_dev_run": "doctor", "--silent": "--quiet", "--disable_tqdm": "--quiet",
     "--verbose": "--log-every", "--min_lr_ratio": "--min-lr", "--learning_rate_decay_frac": "--min-lr", "--lr_min": "--min-lr",
     "--lr-warmup-fraction": "--warmup-steps", "--warmup_epochs": "--warmup-steps", "--max_train_steps": "--steps", "--train-samples": "--steps",
     "--per_device_eval_batch_size": "--microbatch", "--mbs": "--microbatch", "--gbs": "--global-batch", "--gradient_clip_val": "--grad-clip",

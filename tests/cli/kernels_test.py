@@ -120,7 +120,7 @@ class Kernels(FolderTest):
                             (("--seq-len", "400"), "fused, attention in chunks of 128 positions")):
             with self.subTest(flags):
                 _, text = self.train("run" + "".join(flags), "--steps", 1, *flags)
-                self.assertRegex(text, rf"(?m)^kernels         {line}$")
+                self.assertRegex(text, rf"(?m)^kernels         float(32|16): {line}$")
 
     def test_what_cannot_be_is_refused_in_one_line(self):
         for flags, parts in ((("--kernels", "fused", "--dtype", "float16"), ("--kernels fused", "float16", "--kernels plain")),

@@ -255,11 +255,57 @@ class Screen(TrainTest):
     def test_the_start_table_comes_first(self):
         lines = self.single().stderr.splitlines()
         notes = [line for line in lines[:2] if line.startswith("dtrain: the microbatch of ")]
-        self.assertEqual(lines[len(notes)], "dtrain: resolved configuration")
+        names = [line[:15].strip() for line in lines[len(notes):]]
+        self.assertEqual(names, ["model", "data", "batch", "mesh", "kernels", "memory per rank", "bitwise class", "run folder",
+                                 "settings that d", "memory: predict"])
         table = "\n".join(lines)
-        for part in ("parameters ", "mesh            pp 1 x dp 1 x tp 1", "param-dtype=float32 buffer-dtype=float32 kernels=fused attention=full",
-                     "training samples of 32 tokens", "memory per rank"):
+        for part in (" parameters: levels=2 width=32 ", "training samples of 32 tokens", "4 sequences = microbatch 1 x accumulation 4 x 1 data rank\n",
+                     "mesh            pp 1 x dp 1 x tp 1, local of cpu\n", "float32: fused, full attention\n",
+                     "param-dtype=float32 buffer-dtype=float32 kernels=fused attention=full", f"{self.run_dir}/config.json\n"):
             self.assertIn(part, table)
+
+    def test_quiet_leaves_the_summary_and_changes_no_file(self):
+        flags = ("--eval-every", "2", "--checkpoint-every", "2", "--log-every", "1")
+        self.single(*flags, run_dir=self.root / "loud")
+        for name, flag, train in (("long", "--quiet", self.single), ("short", "-q", self.single), ("ranks", "--quiet", self.ddp)):
+            with self.subTest(name):
+                self.run_dir = self.root / f"quiet-{name}"
+                result = train(*flags, flag)
+                self.assertEqual(result.stderr, "")
+                self.assertRegex(result.stdout, r"\A(\[0\] )?done: 4 steps in ")
+                self.assertEqual([(line.get("event"), line.get("step"), line.get("loss")) for line in self.metrics()],
+                                 [(line.get("event"), line.get("step"), line.get("loss")) for line in self.metrics(self.root / "loud")])
+        self.assertNotIn("quiet", (self.root / "quiet-long" / "config.json").read_text().split('"provenance"')[0])
+        # Of one start alone, whichever start it was.
+        error = self.single(*flags, "--resume", "auto", run_dir=self.root / "quiet-long", steps=5).stderr
+        self.assertIn("model  ", error)
+        self.assertNotIn("quiet", error)
+        self.assertEqual(self.single("--quiet", *flags, "--resume", "auto", run_dir=self.root / "loud", steps=5).stderr, "")
+        screen = self.on_terminal([DTRAIN, *self.arguments("-q", "--overwrite")])
+        self.assertNotIn("step 1", screen)
+        self.assertIn("done: 4 steps", screen)
+
+    def test_quiet_keeps_warnings_and_errors(self):
+        self.assertRegex(self.single("--quiet", "--beta1", "0.5", "--optimizer", "sgd").stderr, r"\Adtrain: warning: --beta1 .*\n\Z")
+        result = self.single("--quiet", "--lr", "1e30", steps=50, status=7)
+        self.assertRegex(result.stderr, r"\Adtrain: error: .*\n\Z")
+
+    def test_the_times_of_the_summary_add_up(self):
+        def seconds(text):
+            number, unit = text.rsplit(" ", 1)
+            return float(number) * {"ms": 1e-3, "s": 1}[unit]
+
+        for steps, done in ((1, "done: 1 step in "), (12, "done: 12 steps in ")):
+            output = self.single("--eval-every", "3", "--checkpoint-every", "3", "--overwrite", steps=steps).stdout
+            self.assertIn(done, output)
+            total = self.metrics()[-1]["seconds"]
+            parts = dict(part.rsplit(" ", 2)[0:1] + [seconds(" ".join(part.rsplit(" ", 2)[1:]))]
+                         for part in re.search(r"\n  time            (.*)\n", output)[1].split(", "))
+            self.assertGreaterEqual(set(parts), {"steps", "evaluation", "saving"})
+            self.assertAlmostEqual(sum(parts.values()), total, delta=0.05 * total + 0.2)
+            median, count = re.search(r"\n  step            (\S+ \S+) median of (\d+) step", output).groups()
+            self.assertEqual(int(count), steps)
+            self.assertLessEqual(seconds(median) * (steps // 2), parts["steps"] * 1.05 + 0.1)
 
 
 class Failures(TrainTest):

@@ -46,7 +46,8 @@ namespace {
 namespace store = checkpoint::store;
 
 metrics::Reporter make_reporter(const config::Config& config, const base::RankEnv& env,
-                                const base::LauncherLink& link, const train::StartPoint& start) {
+                                const base::LauncherLink& link, const train::StartPoint& start,
+                                bool is_quiet) {
   const bool has_terminal = ::isatty(STDOUT_FILENO) == 1;
   const bool live = env.launcher_terminal || (has_terminal && ::isatty(STDERR_FILENO) == 1);
   const auto columns = [&link, told = env.terminal_columns] {
@@ -60,6 +61,7 @@ metrics::Reporter make_reporter(const config::Config& config, const base::RankEn
            config.report.tensorboard ? job::RunFolder::event_folder(config.run.dir) : std::string(),
        .first_step = start.step + 1,
        .console = {.live = live, .progress_to_output = !live && !has_terminal, .columns = columns},
+       .is_quiet = is_quiet,
        .log_every = config.report.log_every,
        .total_steps = config.train.steps});
 }
@@ -293,7 +295,7 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
                  [&] { monitor.emplace(monitor_options(folder, config.run.dir)); });
   requests.emplace(stop_options(config, env, *monitor));
   const std::string flags = resume_flags(config, is_unnamed);
-  metrics::Reporter reporter = make_reporter(config, env, link, start);
+  metrics::Reporter reporter = make_reporter(config, env, link, start, settled.record.is_quiet);
   train::Checkpointer checkpoints(
       job.engine(), world, reporter, link,
       {config, run, data::to_text(data), saved_step(world, config, start), start.checkpoint, flags,

@@ -98,7 +98,9 @@ void settle_microbatch(SettledStart& start, Attempt attempt, comm::World& world)
   }
   const std::int64_t largest = config.batch.microbatch;
   config = with_fitting_microbatch(config, world);
-  if (config.batch.microbatch == largest || world.rank() != 0) return;
+  if (config.batch.microbatch == largest || world.rank() != 0 || start.record.is_quiet) {
+    return;
+  }
   base::log_info("microbatch {} in place of {}, which is predicted to need too much memory",
                  config.batch.microbatch, largest);
 }

@@ -230,7 +230,10 @@ CommandLine parse_command_line(Command command, const std::vector<std::string>& 
   app.add_flag("--print-config", result.print_config);
   add_file(app, "--config", result.config_file);
   const bool trains = (static_cast<unsigned>(command) & static_cast<unsigned>(Command::train)) != 0;
-  if (trains) add_file(app, "--deepspeed-config", result.deepspeed_file);
+  if (trains) {
+    add_file(app, "--deepspeed-config", result.deepspeed_file);
+    app.add_flag("-q,--quiet", result.quiet);
+  }
   add_settings(result, app);
   const std::vector<std::string> words = checked_words(command, app, arguments);
   try {

@@ -27,6 +27,7 @@ struct CommandLine {
   std::size_t num_of_deepspeed = 0;           ///< its settings, at the front of the assignments
   std::vector<Assignment> assignments;
   bool print_config = false;
+  bool quiet = false;  ///< train and what takes its flags
   bool help = false;
 };
 

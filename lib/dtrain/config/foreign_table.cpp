@@ -145,8 +145,7 @@ constexpr ForeignNames kForeignNames[] = {
      "print-freq print-interval logging-interval report-every logging-freq steps-per-print "
      "log-step display-interval verbose-every log-iters",
      "report.log_every", "in steps"},
-    {"quiet silent q disable-tqdm no-progress-bar enable-progress-bar no-log progress-bar",
-     "report.log_every", "0 prints no steps"},
+    {"silent disable-tqdm no-progress-bar enable-progress-bar no-log progress-bar", "", "--quiet"},
     {"out-dir output-dir output out save-dir log-dir work-dir run-name exp-name "
      "experiment-name experiment run-id job-name exp-dir save save-path checkpoint-dir "
      "ckpt-dir model-dir dump-folder default-root-dir logdir results-dir result-dir "

@@ -32,6 +32,8 @@ constexpr OtherFlag kOtherFlags[] = {
      "settings of a DeepSpeed configuration; flags override them (docs/habits.md)",
      /*is_of_train=*/true},
     {"--set KEY=VALUE", "any setting by its key, for example model.width=64"},
+    {"--quiet", "or -q: print only warnings, errors and the closing summary",
+     /*is_of_train=*/true},
     {"--print-config", "print the resolved settings as JSON and exit"},
     {"--help", "print this and exit"}};
 

@@ -54,7 +54,8 @@ Config from_json(std::string_view text) {
 std::string to_request(const Request& request) {
   Json object{{"command", name_of(request.command)},
               {"config", json_of(request.command, request.config)},
-              {"provenance", Json::parse(request.record.provenance)}};
+              {"provenance", Json::parse(request.record.provenance)},
+              {"quiet", request.record.is_quiet}};
   if (request.record.asked) object["asked"] = json_of(request.command, *request.record.asked);
   return object.dump();
 }
@@ -69,6 +70,7 @@ Request from_request(std::string_view text) {
   Request request{*command, from_json(object["config"].dump())};
   if (object.contains("asked")) request.record.asked = from_json(object["asked"].dump());
   if (object.contains("provenance")) request.record.provenance = object["provenance"].dump();
+  request.record.is_quiet = object.value("quiet", false);
   return request;
 }
 

@@ -23,19 +23,25 @@ namespace {
 using metrics::format_bytes;
 using metrics::format_count;
 
-// One line a group of settings: "train     steps=800 seed=1 lr=0.003 ...".
-std::string config_lines(const config::Config& config) {
-  std::string text;
-  const auto json = nlohmann::ordered_json::parse(config::to_json(config::Command::train, config));
-  for (const auto& [group, settings] : json.items()) {
-    text += fmt::format("  {:<9}", group);
-    for (const auto& [key, value] : settings.items()) {
-      text +=
-          fmt::format(" {}={}", key, value.is_string() ? value.get<std::string>() : value.dump());
-    }
-    text += "\n";
+// "bdh, 425,984 parameters: levels=4 width=64 ..."
+std::string model_line(const StartFacts& facts) {
+  const auto json =
+      nlohmann::ordered_json::parse(config::to_json(config::Command::train, facts.config));
+  std::string text =
+      fmt::format("model           {}, {} parameters:", json["model"]["name"].get<std::string>(),
+                  format_count(facts.model.num_elements()));
+  for (const auto& [key, value] : json["model"].items()) {
+    if (key == "name") continue;
+    text += fmt::format(" {}={}", key, value.is_string() ? value.get<std::string>() : value.dump());
   }
-  return text;
+  return text + "\n";
+}
+
+std::string batch_line(const config::Config& config) {
+  const config::BatchConfig& batch = config.batch;
+  return fmt::format("batch           {} sequences = microbatch {} x accumulation {} x {}\n",
+                     batch.global, batch.microbatch, batch.grad_accum,
+                     metrics::counted(config.layout.dp, "data rank"));
 }
 
 constexpr std::size_t kShownRanks = 8;  // of each list; the last one is shown as well
@@ -52,9 +58,10 @@ std::string data_lines(const config::Config& config, const data::Split& split) {
   const double samples =
       static_cast<double>(config.train.steps) * static_cast<double>(config.batch.global);
   std::string text = fmt::format(
-      "data            {} training samples of {} tokens ({:.2f} epochs), {} for validation\n",
+      "data            {} training samples of {} tokens, {:.2f} epochs in {}; {} for validation\n",
       format_count(split.train.size()), config.data.seq_len,
-      samples / static_cast<double>(split.train.size()), format_count(split.validation.size()));
+      samples / static_cast<double>(split.train.size()),
+      metrics::counted(config.train.steps, "step"), format_count(split.validation.size()));
   const std::vector<double> epochs = data::epochs_of(split.train, samples);
   if (epochs.size() == 1) return text;
   std::vector<std::string> lines;
@@ -93,16 +100,18 @@ std::string pipeline_line(const StartFacts& facts) {
       place.shape.order, fmt::join(sizes, " "), simulate(place.shape, schedule).bubble);
 }
 
+// Nothing where no level runs again.
 std::string recompute_line(const parallel::RankPlan& plan) {
   std::int64_t levels = 0;
   for (const parallel::RecomputeGroup& group : plan.options.recompute.groups) {
     levels += group.end - group.begin;
   }
-  if (levels == 0) return "recompute       off";
+  if (levels == 0) return {};
   const parallel::RecomputeGroup& first = plan.options.recompute.groups.front();
-  return fmt::format("recompute       {} of {} levels run again, {} at a time ({:.0f}% more FLOPs)",
-                     levels, plan.model->levels().size(), first.end - first.begin,
-                     100 * plan.flops.recomputed / plan.flops.passes);
+  return fmt::format(
+      "recompute       {} of {} levels run again, {} at a time ({:.0f}% more FLOPs)\n", levels,
+      plan.model->levels().size(), first.end - first.begin,
+      100 * plan.flops.recomputed / plan.flops.passes);
 }
 
 // Nothing on a CPU, whose type stands in the bitwise class.
@@ -126,6 +135,43 @@ std::string bfloat16_note(const config::Config& config) {
     default:
       return ", bfloat16 multiplied as float32";
   }
+}
+
+// "float32: fused, full attention"
+std::string kernels_line(const config::Config& config, const parallel::RankPlan& plan) {
+  const std::string& kernels = plan.model->kernels;
+  return fmt::format("kernels         {}{}{}{}\n", config.machine.dtype,
+                     kernels.empty() ? "" : ": ", kernels,
+                     kernels.empty() ? "" : bfloat16_note(config));
+}
+
+// The whole and its largest parts; metrics.jsonl has all of them.
+std::string memory_lines(const parallel::MemoryPlan& memory) {
+  constexpr std::size_t kShownParts = 3;
+  std::vector<std::pair<std::int64_t, std::string_view>> parts{{memory.parameters, "parameters"},
+                                                               {memory.gradients, "gradients"},
+                                                               {memory.optimizer, "optimizer"},
+                                                               {memory.units, "units"},
+                                                               {memory.activations, "activations"},
+                                                               {memory.buffers, "buffers"},
+                                                               {memory.work, "work"},
+                                                               {memory.checkpoint, "checkpoint"}};
+  std::ranges::stable_sort(parts, std::ranges::greater{},
+                           [](const auto& part) { return part.first; });
+  std::vector<std::string> largest;
+  for (const auto& [bytes, name] : parts | std::views::take(kShownParts)) {
+    largest.push_back(fmt::format("{} {}", name, format_bytes(bytes)));
+  }
+  std::string text = fmt::format("memory per rank {} predicted; largest parts: {}\n",
+                                 format_bytes(memory.total()), fmt::join(largest, ", "));
+  if (memory.peak() > memory.total()) {
+    text += fmt::format("memory at the end {} per rank predicted, while the model is written\n",
+                        format_bytes(memory.peak()));
+  }
+  if (memory.host > 0) {
+    text += fmt::format("host memory     {} per rank predicted\n", format_bytes(memory.host));
+  }
+  return text;
 }
 
 // Nothing without graphs.
@@ -189,7 +235,8 @@ std::vector<parallel::PayOff> pay_offs_of(const config::Config& config,
 }
 
 std::string mesh_lines(const mesh::DeviceMesh& mesh) {
-  if (mesh.world_size() == 1) return {};
+  const auto is_split = [&mesh](mesh::Axis axis) { return mesh.size(axis) > 1; };
+  if (std::ranges::count_if(mesh::kAxes, is_split) < 2) return {};
   std::vector<std::string> places;
   for (std::int64_t rank = 0; rank < mesh.world_size(); ++rank) {
     const mesh::MeshShape place = mesh.coordinate(rank);
@@ -236,36 +283,21 @@ std::string bitwise_class(const config::Config& config, const CpuTypes& cpus) {
 std::string start_table(const StartFacts& facts) {
   const auto& [config, world, model, plan, cpus, split, pay_offs] = facts;
   const mesh::MeshShape mesh = config::mesh_of(config.layout);
-  const parallel::MemoryPlan& memory = plan.memory;
-  std::string text = "dtrain: resolved configuration\n" + config_lines(config);
-  text += fmt::format("parameters      {}\n", format_count(model.num_elements()));
+  std::string text = model_line(facts) + data_lines(config, split) + batch_line(config);
   text += fmt::format("mesh            {}, {} of {}\n", mesh.text(" x "), world.backend(),
                       c10::DeviceTypeName(world.device().type(), true));
   text += device_line(config, world.device());
   text += mesh_lines(mesh::DeviceMesh(mesh));
   text += pipeline_line(facts);
-  if (!plan.model->kernels.empty()) {
-    text += fmt::format("kernels         {}{}\n", plan.model->kernels, bfloat16_note(config));
-  }
-  text += fmt::format("bitwise class   {}\n", bitwise_class(config, cpus));
-  text += data_lines(config, split);
+  text += kernels_line(config, plan);
   text += traffic_line(plan);
   text += compression_line(facts);
   text += graphs_line(config);
-  text += fmt::format(
-      "memory per rank {} predicted: parameters {}, gradients {}, optimizer {}, units {}, "
-      "activations {}, buffers {}, work {}, checkpoint {}\n",
-      format_bytes(memory.total()), format_bytes(memory.parameters), format_bytes(memory.gradients),
-      format_bytes(memory.optimizer), format_bytes(memory.units), format_bytes(memory.activations),
-      format_bytes(memory.buffers), format_bytes(memory.work), format_bytes(memory.checkpoint));
-  if (memory.peak() > memory.total()) {
-    text += fmt::format("memory at the end {} per rank predicted, while the model is written\n",
-                        format_bytes(memory.peak()));
-  }
-  if (memory.host > 0) {
-    text += fmt::format("host memory     {} per rank predicted\n", format_bytes(memory.host));
-  }
-  return text + recompute_line(plan);
+  text += memory_lines(plan.memory);
+  text += recompute_line(plan);
+  text += fmt::format("bitwise class   {}\n", bitwise_class(config, cpus));
+  return text +
+         fmt::format("run folder      {0}; every setting is in {0}/config.json", config.run.dir);
 }
 
 nlohmann::ordered_json start_fields(const StartFacts& facts) {

@@ -18,7 +18,7 @@ namespace dtrain::job {
 [[nodiscard]] std::string bitwise_class(const config::Config& config, const CpuTypes& cpus);
 
 /// The place of each rank, and for each axis of several ranks which ranks are a group along it: a
-/// line each, shortened where there are many. Empty for one rank.
+/// line each, shortened where there are many. Empty unless several axes have several ranks.
 [[nodiscard]] std::string mesh_lines(const mesh::DeviceMesh& mesh);
 
 /// The parts of a job that its start reports.

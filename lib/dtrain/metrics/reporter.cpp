@@ -108,14 +108,30 @@ std::string done_line(const Summary& summary) {
   if (summary.steps_here == 0) {
     return fmt::format("done: step {}, nothing left to train\n", summary.steps);
   }
-  const std::string what =
-      summary.steps_here == summary.steps
-          ? fmt::format("{} steps", summary.steps)
-          : fmt::format("step {}, {} steps of this start", summary.steps, summary.steps_here);
+  const std::string what = summary.steps_here == summary.steps
+                               ? counted(summary.steps, "step")
+                               : fmt::format("step {}, {} of this start", summary.steps,
+                                             counted(summary.steps_here, "step"));
   const std::string rate =
-      fmt::format("{} in {} ({} tok/s)\n", what, base::readable_time(summary.seconds),
+      fmt::format("{} in {} ({} tok/s)\n", what, base::readable_time(summary.time.total),
                   format_rate(summary.tokens_per_second));
   return (summary.reason.empty() ? "done: " : "ended by " + summary.reason + ": ") + rate;
+}
+
+// "  time            steps 4.2 s, evaluation 1.3 s, saving 0.2 s": the parts that the total of the
+// line above consists of, without those below a hundredth.
+std::string time_line(const TimeSpent& time) {
+  constexpr double kLeastShare = 0.01;
+  const double rest = time.total - time.steps - time.evaluation - time.saving;
+  std::string text;
+  for (const auto& [name, seconds] : {std::pair{"steps", time.steps},
+                                      {"evaluation", time.evaluation},
+                                      {"saving", time.saving},
+                                      {"other", rest}}) {
+    if (seconds < kLeastShare * time.total) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, base::readable_time(seconds));
+  }
+  return fmt::format("  time            {}\n", text);
 }
 
 // "training loss   2.1234 nats per token, mean of steps 51 to 100"
@@ -129,16 +145,17 @@ std::string train_loss_line(const MeanLoss& mean) {
                      count == 1 ? fmt::format("of step {}", mean.last_step) : "mean of " + steps);
 }
 
-// Nothing that was not measured.
+// Nothing that was not measured. kind: what the measured figure is.
 template <typename T, typename Format>
-std::string compared_line(std::string_view name, const Compared<T>& figure, Format format) {
+std::string compared_line(std::string_view name, const Compared<T>& figure, Format format,
+                          const std::string& kind) {
   if (!figure.measured) return {};
   const std::string predicted =
       figure.predicted ? fmt::format(", {} predicted ({:.0f}%)", format(*figure.predicted),
                                      100 * static_cast<double>(*figure.predicted) /
                                          static_cast<double>(*figure.measured))
                        : std::string();
-  return fmt::format("  {:<15} {} measured{}\n", name, format(*figure.measured), predicted);
+  return fmt::format("  {:<15} {} {}{}\n", name, format(*figure.measured), kind, predicted);
 }
 
 template <typename T>
@@ -174,7 +191,15 @@ void Reporter::start(const std::string& table, const nlohmann::ordered_json& fie
   line.update(fields);
   file_->write(line);
   if (events_) events_->text(options_.first_step - 1, "start", table);
-  console_->print(wrap_words(table, console_->room()));
+  tell(wrap_words(table, console_->room()));
+}
+
+void Reporter::tell(std::string_view text) {
+  if (!options_.is_quiet) console_->print(text);
+}
+
+void Reporter::tell_progress(std::string_view text) {
+  if (!options_.is_quiet) console_->print_progress(text);
 }
 
 LinePart Reporter::step_part(std::int64_t step) const {
@@ -204,7 +229,7 @@ std::string Reporter::progress_line(const StepRecord& record, std::size_t room) 
 }
 
 void Reporter::evaluating(std::int64_t step) {
-  if (!options_.writes) return;
+  if (!options_.writes || options_.is_quiet) return;
   console_->show_progress(fit_parts({step_part(step), {"evaluating ...", 0}}, console_->room()));
 }
 
@@ -217,7 +242,7 @@ void Reporter::step(const StepRecord& record) {
       smoothed_step_seconds_ == 0
           ? record.step_seconds
           : smoothed_step_seconds_ + kSmoothing * (record.step_seconds - smoothed_step_seconds_);
-  if (options_.log_every == 0) return;
+  if (options_.log_every == 0 || options_.is_quiet) return;
   const std::string line = progress_line(record, console_->room());
   if (record.step % options_.log_every == 0 || record.step == 1 ||
       record.step == options_.total_steps) {
@@ -237,7 +262,7 @@ void Reporter::evaluation(const EvaluationRecord& record) {
   file_->write(line);
   if (events_) events_->scalars(record.step, curves_of(record));
   last_validation_ = fmt::format("val {:.4f}", loss);
-  console_->print_progress(
+  tell_progress(
       fmt::format("step {} | validation loss {:.4f}{}", record.step, loss, units_text(record)));
 }
 
@@ -247,7 +272,7 @@ void Reporter::sample(std::int64_t step, const std::string& text) {
   const std::string readable = readable_text(text);
   file_->write({{"event", "sample"}, {"step", step}, {"text", readable}});
   if (events_) events_->text(step, "samples", readable);
-  console_->print_progress(fmt::format("step {} | sample: {}", step, readable));
+  tell_progress(fmt::format("step {} | sample: {}", step, readable));
 }
 
 void Reporter::memory(const MemoryRecord& record) {
@@ -260,10 +285,10 @@ void Reporter::memory(const MemoryRecord& record) {
       100 * static_cast<double>(record.predicted) / static_cast<double>(record.peak);
   const std::int64_t apart = std::abs(record.predicted - record.peak);
   const bool is_near = apart <= std::max(record.peak / 10, kSmallDifference);
-  console_->print(
-      fmt::format("{}memory: predicted {}, measured peak {} (predicted/measured {:.0f}%)",
-                  is_near ? "" : "dtrain: warning: ", format_bytes(record.predicted),
-                  format_bytes(record.peak), percent));
+  const std::string text =
+      fmt::format("memory: predicted {}, measured peak {} (predicted/measured {:.0f}%)",
+                  format_bytes(record.predicted), format_bytes(record.peak), percent);
+  is_near ? tell(text) : console_->print("dtrain: warning: " + text);
 }
 
 void Reporter::checkpoint(const CheckpointRecord& record) {
@@ -274,10 +299,10 @@ void Reporter::checkpoint(const CheckpointRecord& record) {
                 {"bytes", record.bytes},
                 {"stall_seconds", record.stall_seconds},
                 {"seconds", record.seconds}});
-  console_->print_progress(fmt::format("step {} | checkpoint {} ({} in {}, stall {})", record.step,
-                                       record.path, format_bytes(record.bytes),
-                                       base::readable_time(record.seconds),
-                                       base::readable_time(record.stall_seconds)));
+  tell_progress(fmt::format("step {} | checkpoint {} ({} in {}, stall {})", record.step,
+                            record.path, format_bytes(record.bytes),
+                            base::readable_time(record.seconds),
+                            base::readable_time(record.stall_seconds)));
 }
 
 void Reporter::resume(const ResumeRecord& record) {
@@ -286,8 +311,8 @@ void Reporter::resume(const ResumeRecord& record) {
                 {"step", record.step},
                 {"path", record.path},
                 {"seconds", record.seconds}});
-  console_->print(fmt::format("resumed from {} after step {} in {}", record.path, record.step,
-                              base::readable_time(record.seconds)));
+  tell(fmt::format("resumed from {} after step {} in {}", record.path, record.step,
+                   base::readable_time(record.seconds)));
 }
 
 void Reporter::recovery(std::int64_t step, double seconds) {
@@ -335,12 +360,13 @@ void Reporter::end(const Summary& summary) {
   nlohmann::ordered_json line{{"event", "end"}, {"step", summary.steps}};
   if (!summary.reason.empty()) line["reason"] = summary.reason;
   std::string text = done_line(summary);
+  if (summary.steps_here > 0) text += time_line(summary.time);
   if (summary.train_loss) {
     line["train_loss"] = json_number(summary.train_loss->loss);
     line["train_loss_steps"] = {summary.train_loss->first_step, summary.train_loss->last_step};
     text += train_loss_line(*summary.train_loss);
   }
-  line.update({{"seconds", summary.seconds},
+  line.update({{"seconds", summary.time.total},
                {"tokens_per_second", summary.tokens_per_second},
                {"model", summary.model_path},
                {"skipped_updates", summary.skipped_updates},
@@ -359,8 +385,9 @@ void Reporter::end(const Summary& summary) {
     if (!summary.best->path.empty()) line["best_checkpoint"] = summary.best->path;
   }
   text += best_line(summary);
-  text += compared_line("step", summary.step_seconds, format_step_time);
-  text += compared_line("memory", summary.memory, format_bytes);
+  text += compared_line("step", summary.step_seconds, format_step_time,
+                        fmt::format("median of {}", counted(summary.median_steps, "step")));
+  text += compared_line("memory", summary.memory, format_bytes, "measured");
   if (summary.skipped_updates > 0) {
     text += fmt::format("  updates skipped {}, of this start\n", summary.skipped_updates);
   }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "dtrain/metrics/console.h"
 #include "dtrain/metrics/event_file.h"
@@ -46,6 +47,14 @@ struct MeanLoss {
   std::int64_t num_losses = 0;  ///< that are finite
 };
 
+/// Where the time of a start went, in seconds.
+struct TimeSpent {
+  double steps = 0;
+  double evaluation = 0;
+  double saving = 0;  ///< training stood still for it
+  double total = 0;   ///< with all the rest: samples, profiles
+};
+
 /// The results of a finished run.
 struct Summary {
   std::int64_t steps = 0;       ///< of the run
@@ -53,11 +62,12 @@ struct Summary {
   std::string reason = {};      ///< the flag that ended it early; empty: its steps are done
   std::optional<BestCheckpoint> best = {};
   std::optional<MeanLoss> train_loss{};  ///< of the last steps; none without a finite loss
-  Compared<double> step_seconds = {};    ///< the median of the last 50 steps
-  Compared<std::int64_t> memory = {};    ///< peak of this rank's tensors, in bytes
+  Compared<double> step_seconds = {};    ///< the median of the last median_steps
+  std::int64_t median_steps = 0;
+  Compared<std::int64_t> memory = {};               ///< peak of this rank's tensors, in bytes
   std::optional<EvaluationRecord> validation = {};  ///< the last one
-  double seconds = 0;
-  double tokens_per_second = 0;
+  TimeSpent time = {};
+  double tokens_per_second = 0;  ///< of time.total
   std::string model_path = {};
   std::int64_t skipped_updates = 0;  ///< left out since this start
   std::int64_t failed_checkpoints = 0;
@@ -107,6 +117,7 @@ class Reporter {
     std::string event_folder = {};  ///< for TensorBoard; empty: none
     std::int64_t first_step = 1;    ///< of this start
     Console::Options console;
+    bool is_quiet = false;  ///< people get warnings, notes and the summary alone; files get all
     std::int64_t log_every = 10;  ///< steps between plain lines; 0: none
     std::int64_t total_steps = 0;
   };
@@ -145,6 +156,9 @@ class Reporter {
   void finish();
 
  private:
+  // Lines for people that --quiet leaves out.
+  void tell(std::string_view text);
+  void tell_progress(std::string_view text);
   [[nodiscard]] LinePart step_part(std::int64_t step) const;
   /// In at most `room` characters.
   [[nodiscard]] std::string progress_line(const StepRecord& record, std::size_t room) const;

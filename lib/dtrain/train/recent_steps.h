@@ -26,6 +26,8 @@ class RecentSteps {
   [[nodiscard]] std::optional<metrics::MeanLoss> loss() const;
   /// The median; none before the first step.
   [[nodiscard]] std::optional<double> seconds() const;
+  /// Steps behind both.
+  [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(steps_.size()); }
 
  private:
   std::deque<Step> steps_;

@@ -26,6 +26,19 @@ namespace {
 constexpr const char* kSaving = "saving";
 constexpr std::int64_t kMemorySteps = 3;  // after which the peak of memory is known
 
+// Adds the time for which it lives to `seconds`.
+class Timed {
+ public:
+  explicit Timed(double& seconds) : seconds_(seconds) {}
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+  ~Timed() { seconds_ += base::seconds_since(begin_); }
+
+ private:
+  double& seconds_;
+  base::Clock::time_point begin_ = base::Clock::now();
+};
+
 // The votes that ranks cast in a step.
 enum Vote : std::size_t { kStop, kSave, kBusy };
 
@@ -131,7 +144,10 @@ RunEnd Trainer::run_steps() {
   counters_ = groups_.counters();
   metrics::restart_peak(device());  // what the start needed is over
   bool stops = owes_evaluation_ && !evaluate_validation();
-  if (std::exchange(owes_best_, false)) checkpoints_.save_at(save_point());
+  if (std::exchange(owes_best_, false)) {
+    const Timed timed(spent_.saving);
+    checkpoints_.save_at(save_point());
+  }
   while (!stops && !is_over()) {
     if (profiler_.before_step(steps_done_, step_)) restart_step_clock();
     const parallel::Votes votes = make_step();
@@ -153,6 +169,7 @@ RunEnd Trainer::run_steps() {
 
 parallel::Votes Trainer::make_step() {
   const base::Span span("step", base::TracePart::step, {"step", step_ + 1});
+  const Timed timed(spent_.steps);
   const std::vector<data::Batch> microbatches = read_batches();
   metrics::begin_step(step_ + 1);
   const parallel::StepResult result = train_step(microbatches);
@@ -191,6 +208,7 @@ bool Trainer::is_out_of_patience() const {
 void Trainer::save_after_step(const parallel::Votes& votes) {
   const base::Span span("checkpoint", base::TracePart::checkpoint);
   const base::LongPhase saving(link_.activity(), kSaving);
+  const Timed timed(spent_.saving);
   if (!std::exchange(owes_best_, false)) {
     return checkpoints_.after_step(save_point(), {.save = votes[kSave], .busy = votes[kBusy]});
   }
@@ -419,6 +437,7 @@ bool Trainer::stops_after(bool stop_requested) {
 bool Trainer::evaluate_validation() {
   const base::Span span("evaluation", base::TracePart::evaluation);
   const base::LongPhase evaluating(link_.activity(), "evaluating");
+  const Timed timed(spent_.evaluation);
   reporter_.evaluating(step_);
   make_copies_equal();
   const auto loss = evaluate(engine_, validation_, config_.batch.microbatch,
@@ -454,15 +473,19 @@ checkpoint::SavePoint Trainer::save_point() const {
 
 void Trainer::save_final() {
   check_folder_();
-  const std::string error = checkpoints_.save_last(save_point());
   const std::string path = checkpoint::store::final_model(config_.run.dir);
-  check_model();
-  write_final_model(engine_, world_,
-                    {.model = model_,
-                     .settings = config_.model,
-                     .path = path,
-                     .check = check_folder_,
-                     .tokenizer = tokenizer_identity_});
+  std::string error;
+  {
+    const Timed timed(spent_.saving);
+    error = checkpoints_.save_last(save_point());
+    check_model();
+    write_final_model(engine_, world_,
+                      {.model = model_,
+                       .settings = config_.model,
+                       .path = path,
+                       .check = check_folder_,
+                       .tokenizer = tokenizer_identity_});
+  }
   summarize();
   if (error.empty()) return reporter_.finish();
   base::fail(base::ErrorKind::checkpoint,
@@ -484,7 +507,7 @@ std::optional<metrics::BestCheckpoint> Trainer::best_checkpoint() const {
 }
 
 void Trainer::summarize() {
-  const double seconds = base::seconds_since(start_);
+  spent_.total = base::seconds_since(start_);
   const bool tells_best = config_.checkpoint.keep_best || config_.train.patience > 0;
   const std::int64_t peak = peak_memory();
   const bool is_counted = peak > 0 && steps_done_ > 0;
@@ -497,10 +520,11 @@ void Trainer::summarize() {
        .best = tells_best ? best_checkpoint() : std::nullopt,
        .train_loss = recent_.loss(),
        .step_seconds = {recent_.seconds(), predicted_.step_seconds},
+       .median_steps = recent_.size(),
        .memory = {is_counted ? std::optional(peak) : std::nullopt, predicted_.peak_memory},
        .validation = last_evaluation_,
-       .seconds = seconds,
-       .tokens_per_second = static_cast<double>(tokens_ - start_tokens_) / seconds,
+       .time = spent_,
+       .tokens_per_second = static_cast<double>(tokens_ - start_tokens_) / spent_.total,
        .model_path = checkpoint::store::final_model(config_.run.dir),
        .skipped_updates = skipped_,
        .failed_checkpoints = checkpoints_.num_failures()});

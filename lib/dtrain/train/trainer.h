@@ -140,8 +140,9 @@ class Trainer {
   base::Clock::time_point start_;
   base::Clock::time_point step_start_;
   comm::CallCounters counters_;  // of all groups, at the last report
-  RecentSteps recent_;           // for the summary
-  std::int64_t skipped_ = 0;     // updates left out since this start
+  RecentSteps recent_;           // for the summary, as spent_
+  metrics::TimeSpent spent_;
+  std::int64_t skipped_ = 0;  // updates left out since this start
   std::int64_t skipped_in_a_row_ = 0;
   std::optional<metrics::EvaluationRecord> last_evaluation_;
   std::int64_t evaluated_step_ = -1;  // of the last evaluation, which was finite

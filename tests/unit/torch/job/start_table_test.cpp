@@ -335,8 +335,8 @@ TEST_CASE("The start table and the start line say what runs") {
     testing::EngineRun run(config, world);
     const data::Split split = split_of(config);
     const std::string table = start_table(facts_of(run, split));
-    for (const char* part : {"425,984", "pp 1 x dp 2 x tp 1, local of cpu", "dp groups       0 1\n",
-                             "lr=0.01", "383 training samples of 128 tokens", "memory per rank"}) {
+    for (const char* part : {"425,984", "pp 1 x dp 2 x tp 1, local of cpu", " x 2 data ranks\n",
+                             "float32: ", "383 training samples of 128 tokens", "memory per rank"}) {
       testing::expect(table.find(part) != std::string::npos, std::string(part) + " in\n" + table);
     }
     const auto fields = start_fields(facts_of(run, split));
@@ -349,16 +349,18 @@ TEST_CASE("The start table and the start line say what runs") {
 
 TEST_CASE("The start says where each rank is, and with which ranks it forms a group") {
   CHECK(mesh_lines(mesh::DeviceMesh({})).empty());
+  CHECK(mesh_lines(mesh::DeviceMesh({{Axis::dp, 1000}})).empty());
   CHECK(mesh_lines(mesh::DeviceMesh({{Axis::pp, 2}, {Axis::dp, 2}, {Axis::tp, 2}})) ==
         "rank (pp,dp,tp) 0 (0,0,0), 1 (0,0,1), 2 (0,1,0), 3 (0,1,1), 4 (1,0,0), 5 (1,0,1), 6 "
         "(1,1,0), 7 (1,1,1)\n"
         "tp groups       0 1 | 2 3 | 4 5 | 6 7\n"
         "dp groups       0 2 | 1 3 | 4 6 | 5 7\n"
         "pp groups       0 4 | 1 5 | 2 6 | 3 7\n");
-  CHECK(mesh_lines(mesh::DeviceMesh({{Axis::dp, 1000}})) ==
-        "rank (pp,dp,tp) 0 (0,0,0), 1 (0,1,0), 2 (0,2,0), 3 (0,3,0), 4 (0,4,0), 5 (0,5,0), 6 "
-        "(0,6,0), ... 999 (0,999,0)\n"
-        "dp groups       0 1 2 3 4 5 6 ... 999\n");
+  CHECK(mesh_lines(mesh::DeviceMesh({{Axis::dp, 500}, {Axis::tp, 2}})) ==
+        "rank (pp,dp,tp) 0 (0,0,0), 1 (0,0,1), 2 (0,1,0), 3 (0,1,1), 4 (0,2,0), 5 (0,2,1), 6 "
+        "(0,3,0), ... 999 (0,499,1)\n"
+        "tp groups       0 1 | 2 3 | 4 5 | 6 7 | 8 9 | 10 11 | 12 13 | ... 998 999\n"
+        "dp groups       0 2 4 6 8 10 12 ... 998 | 1 3 5 7 9 11 13 ... 999\n");
 }
 
 TEST_CASE("The start table says what a sharded step gathers and reduces") {

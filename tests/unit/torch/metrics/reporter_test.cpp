@@ -113,7 +113,7 @@ TEST_CASE("Other lines say by 'event' what they are") {
            .steps_here = 7,
            .train_loss = MeanLoss{.loss = 2.5, .first_step = 1, .last_step = 7, .num_losses = 6},
            .validation = EvaluationRecord{.step = 7, .val_loss = 1.25},
-           .seconds = 3,
+           .time = {.total = 3},
            .tokens_per_second = 10,
            .model_path = "m",
            .skipped_updates = 3,
@@ -159,7 +159,7 @@ TEST_CASE("Without a validation nothing is said of one") {
     r.end({.steps = 1,
            .steps_here = 1,
            .train_loss = MeanLoss{.loss = 2, .first_step = 1, .last_step = 1, .num_losses = 1},
-           .seconds = 1,
+           .time = {.total = 1},
            .tokens_per_second = 1,
            .model_path = "m"});
   });
