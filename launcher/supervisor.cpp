@@ -470,6 +470,7 @@ void Supervisor::finish_output() {
   }
   take_orphans();
   console_.commit_live("");
+  for (const auto& [prefix, line] : start_errors_) console_.line(Stream::error, prefix, line);
   logs_.finish();
   // After a clean end a slow disk is waited for, as by any program.
   phase_ = Phase::writing_logs;

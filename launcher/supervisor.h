@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "dtrain/base/clock.h"
@@ -188,6 +189,9 @@ class Supervisor {
   bool extended_kill_timeout_ = false;
   bool is_suspended_ = false;  // by Ctrl-Z
   int suspensions_ = 0;
+  /// Errors that ended the start, with what stands before them: shown when the ranks have ended,
+  /// behind the notes of others.
+  std::vector<std::pair<std::string, std::string>> start_errors_;
   bool output_held_ = false;  // the console or the logs have too much waiting
 };
 

@@ -27,6 +27,10 @@ void Supervisor::show_error(Rank& rank) {
       prefix = rank.error.prefix();
     }
   }
+  if (prefix && !has_begun(ranks_)) {
+    start_errors_.emplace_back(*prefix, line);
+    prefix.reset();
+  }
   rank.error.insert(console_, line, prefix);
 }
 

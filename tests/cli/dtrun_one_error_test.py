@@ -1,10 +1,22 @@
 """An error that all ranks find is one line under dtrun, as it is without."""
 
 import os
+import sys
 
 from dtrun_harness import DtrunTest, main
 
 DTRAIN = os.path.join(os.environ["DTRAIN_BINARY_DIR"], "bin", "dtrain")
+# Rank 1 fails while rank 0 still writes its notes.
+LATE_NOTE = r"""
+import os, socket, sys, time
+link = socket.socket(fileno=int(os.environ["DTRUN_CONTROL_FD"]))
+if os.environ["RANK"] == "1":
+    link.sendall(b"refused 3 dtrain: error: nothing there\n")
+    os._exit(3)
+link.recv(4096)
+print("a note", file=sys.stderr, flush=True)
+os._exit(4)
+"""
 MODEL = ("--levels", "1", "--width", "8", "--heads", "1", "--neurons", "16", "--seq-len", "8", "--steps", "2")
 
 
@@ -32,6 +44,11 @@ class OneErrorTest(DtrunTest):
     def test_data_that_is_missing(self):
         self.assertIn("nowhere", self.refused(3, "--strategy", "ddp", "--data", "nowhere", "--run-dir", "run", *MODEL))
         self.assertIn("nowhere", self.refused(3, "--data", "nowhere", ranks=2))  # without notes on what was not given
+
+    def test_it_stands_behind_what_other_ranks_still_write(self):
+        process = self.dtrun("-n", "2", "--", sys.executable, "-c", LATE_NOTE)
+        self.assertEqual(3, process.returncode, process.err)
+        self.assertEqual(["[0] a note", "dtrain: error: nothing there"], process.err.splitlines())
 
     def test_a_run_folder_that_is_taken(self):
         (self.folder / "run").mkdir()
