@@ -75,35 +75,39 @@ RestartDecision wait_before_restart(const PreparedJob& job, const GuardLink& gua
 /// Whether each attempt's ranks meet at a port of their own; else at the one that the user named.
 bool takes_new_ports(const PreparedJob& job) { return job.options.master_port == 0 || job.nodes; }
 
+void say(const Options& options, const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += own_prefix(options) + line + "\n";
+  if (!text.empty()) write_error_for_a_while(text);
+}
+
 void begin_attempt(PreparedJob& job, const RestartOrder& order) {
   job.attempt = order.attempt;
   job.restart_reason = order.reason;
+  job.committed = order.committed;
   job.placement.master_port = order.master_port;
   // First, so that what fails here is told as a failure of this attempt.
   if (job.nodes) job.nodes->begin_attempt(job.attempt);
-  job.folder.begin_attempt(job.attempt);
+  const std::string why_no_logs = job.folder.begin_attempt(job.attempt);
+  if (!why_no_logs.empty()) say(job.options, {"warning: " + why_no_logs});
 }
 
 /// Prepares the next attempt here and, where this launcher decides for others, there.
-void prepare_restart(PreparedJob& job, const std::string& reason) {
+void prepare_restart(PreparedJob& job, const AttemptEnd& end) {
   if (takes_new_ports(job)) {  // the last attempt's may still be in use
     job.port = {};
     job.port = reserve_port(job.placement.master_addr, 0);
   }
-  const RestartOrder order{
-      .attempt = job.attempt + 1, .master_port = job.port.port, .reason = reason};
+  const RestartOrder order{.attempt = job.attempt + 1,
+                           .master_port = job.port.port,
+                           .reason = end.how,
+                           .committed = end.committed >= 0 ? end.committed : job.committed};
   begin_attempt(job, order);
   if (job.nodes) {
     job.nodes->send_to_all(NodeMessage::restart, encode(order));
   } else {
     job.door = make_door();
   }
-}
-
-void say(const Options& options, const std::vector<std::string>& lines) {
-  std::string text;
-  for (const std::string& line : lines) text += own_prefix(options) + line + "\n";
-  if (!text.empty()) write_error_for_a_while(text);
 }
 
 /// The exit status of a job that is over, or another attempt.
@@ -217,7 +221,7 @@ LastWord decide(PreparedJob& job, const GuardLink& guard, StepClock& steps,
       if (job.nodes) job.nodes->send_to_all(NodeMessage::over, {});
       return {.status = end.status, .why_not = decision.why_not};
     }
-    prepare_restart(job, end.how);
+    prepare_restart(job, end);
   }
 }
 

@@ -114,6 +114,9 @@ std::vector<std::string> environment_of(const RankEnvironment& rank) {
   if (rank.store_fd >= 0) own.emplace_back("DTRUN_STORE_FD", std::to_string(rank.store_fd));
   if (!rank.rank_token.empty()) own.emplace_back("DTRAIN_JOB_TOKEN", rank.rank_token);
   if (!rank.restart_reason.empty()) own.emplace_back("DTRUN_RESTART_REASON", rank.restart_reason);
+  if (rank.committed >= 0) {
+    own.emplace_back("DTRUN_COMMITTED_STEP", std::to_string(rank.committed));
+  }
   if (rank.terminal_columns > 0) {
     own.emplace_back("DTRUN_TERMINAL", "1");
     own.emplace_back("COLUMNS", std::to_string(rank.terminal_columns));

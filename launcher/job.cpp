@@ -60,8 +60,9 @@ RankStreamOptions stream_options(const PreparedJob& job, int index, Stream strea
   result.live = index == 0 && stream == Stream::error && result.shown && console.terminal();
   if (teed || redirected) {
     const char* const name = stream == Stream::output ? "stdout" : "stderr";
-    result.log = logs.add(job.folder.create_log(index, name),
-                          fmt::format("the log of rank {}'s {}", index, name));
+    Descriptor file = job.folder.create_log(index, name);
+    const std::string text = fmt::format("the log of rank {}'s {}", index, name);
+    if (file) result.log = logs.add(std::move(file), text);
   }
   return result;
 }
@@ -95,6 +96,7 @@ RankEnvironment environment_of_rank(const PreparedJob& job, int index) {
   environment.restart_count = job.attempt;
   environment.max_restarts = job.options.max_restarts;
   environment.restart_reason = job.restart_reason;
+  environment.committed = job.committed;
   return environment;
 }
 

@@ -136,6 +136,7 @@ LogFolder::LogFolder(const Options& options, const Placement& placement)
       num_ranks_(options.num_ranks),
       is_named_(!options.log_dir.empty()),
       keep_(options.redirects.any() || options.tee.any()),
+      has_logs_(keep_),
       run_id_(placement.run_id.empty() ? make_run_id() : placement.run_id) {
   std::error_code error;
   if (is_named_) {
@@ -147,20 +148,31 @@ LogFolder::LogFolder(const Options& options, const Placement& placement)
     root_ = make_temporary(error, lock);
     lock_ = std::make_shared<Descriptor>(std::move(lock));
   }
+  attempt_ = root_ + "/attempt_0";
+  if (!error) error = make_rank_folders();
   if (error) refuse(error);
-  begin_attempt(0);
+}
+
+std::string LogFolder::begin_attempt(int number) {
+  attempt_ = fmt::format("{}/attempt_{}", root_, number);
+  is_first_ = false;
+  if (!keep_) remove_error_files();
+  const std::error_code error = make_rank_folders();
+  has_logs_ = keep_ && !error;
+  if (!error) return {};
+  return fmt::format("cannot create folder {}: {}; attempt {} has no logs", attempt_,
+                     error.message(), number);
 }
 
 // Without logs the error files lie side by side, which saves two folders per rank.
-void LogFolder::begin_attempt(int number) {
-  attempt_ = fmt::format("{}/attempt_{}", root_, number);
-  if (!keep_) return remove_error_files();
+std::error_code LogFolder::make_rank_folders() const {
   std::error_code error;
-  ::mkdir(attempt_.c_str(), 0777);
+  if (!keep_) return error;
+  std::filesystem::create_directories(attempt_, error);
   for (int index = 0; index < num_ranks_; ++index) {
     make_folder(rank_folder(first_rank_ + index), false, error);
   }
-  if (error) refuse(error);
+  return error;
 }
 
 void LogFolder::refuse(const std::error_code& error) const {
@@ -181,9 +193,10 @@ std::string LogFolder::error_file(int rank) const {
 }
 
 Descriptor LogFolder::create_log(int rank, const char* stream) const {
+  if (!has_logs_) return Descriptor();
   const std::string path = fmt::format("{}/{}.log", rank_folder(rank), stream);
   Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_APPEND, 0666));
-  if (!file) {
+  if (!file && is_first_) {
     fail(ErrorKind::usage, "--log-dir: cannot create {}: {}", path, std::strerror(errno));
   }
   return file;

@@ -22,26 +22,27 @@ class LogFolder {
   /// Throws: Error{usage} naming --log-dir and the folder that cannot be made.
   LogFolder(const Options& options, const Placement& placement);
 
-  /// From now on files are those of attempt `number`; the constructor has begun attempt 0.
-  ///
-  /// Throws: as the constructor.
-  void begin_attempt(int number);
+  /// From now on files are those of attempt `number`; the constructor has begun attempt 0. Returns
+  /// why this attempt has no logs: a job goes on without. Empty: it has what it is to have.
+  [[nodiscard]] std::string begin_attempt(int number);
 
   [[nodiscard]] const std::string& run_id() const { return run_id_; }
   /// Where a torch.distributed program writes why it failed.
   [[nodiscard]] std::string error_file(int rank) const;
-  /// The log of one stream ("stdout" or "stderr"), new and empty.
+  /// The log of one stream ("stdout" or "stderr"), new and empty. No file if the attempt has no
+  /// logs.
   ///
-  /// Throws: Error{usage} naming the file.
+  /// Throws: Error{usage} naming the file, in the first attempt.
   [[nodiscard]] dtrain::base::Descriptor create_log(int rank, const char* stream) const;
   /// The folder the user should look into; empty when there are no logs.
-  [[nodiscard]] std::string log_folder() const { return keep_ ? attempt_ : std::string(); }
+  [[nodiscard]] std::string log_folder() const { return has_logs_ ? attempt_ : std::string(); }
 
   /// Removes the folder unless it holds logs. May be called again.
   void remove_unless_kept() const noexcept;
 
  private:
   [[nodiscard]] std::string rank_folder(int rank) const;
+  [[nodiscard]] std::error_code make_rank_folders() const;
   [[noreturn]] void refuse(const std::error_code& error) const;
   void remove_error_files() const noexcept;
 
@@ -49,6 +50,8 @@ class LogFolder {
   int num_ranks_;
   bool is_named_;  // by --log-dir
   bool keep_;
+  bool has_logs_;  // in this attempt
+  bool is_first_ = true;
   std::string run_id_;
   std::string root_;
   std::string attempt_;

@@ -9,7 +9,7 @@
 #include <optional>
 #include <utility>
 
-#include "dtrain/base/file_system.h"
+#include "dtrain/base/storage_error.h"
 #include "launcher/writer_thread.h"
 
 namespace launcher {
@@ -69,7 +69,7 @@ void LogWriter::State::write_batch(File& file, std::unique_lock<std::mutex>& loc
     waiting -= before - rest.size();
   }
   waiting -= rest.size();
-  if (dtrain::base::is_full_disk(error)) {
+  if (dtrain::base::storage_fault(error) != dtrain::base::StorageFault::permanent) {
     lose(file, rest.size(), std::strerror(error));
   } else if (error != 0) {
     cut_short(file, std::strerror(error));

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "dtrain/base/clock.h"
-#include "dtrain/base/file_system.h"
+#include "dtrain/base/storage_error.h"
 
 namespace launcher {
 

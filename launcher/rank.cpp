@@ -38,6 +38,7 @@ bool obey(Rank& rank, std::string_view line) {
     parse(take_word(line), rank.step);
     parse(line, rank.waited_us);
     rank.step = std::max<std::int64_t>(rank.step, -1);
+    if (rank.step < rank.committed) rank.committed = -1;  // a script has begun another run
     rank.waited_us = std::max<std::int64_t>(rank.waited_us, 0);
     ++rank.signs;
   } else if (word == "busy") {

@@ -10,6 +10,7 @@
 #include "dtrain/base/log.h"
 #include "dtrain/base/plugin_file.h"
 #include "dtrain/base/process.h"
+#include "dtrain/base/rank_env.h"
 #include "dtrain/checkpoint/store/earlier_attempt.h"
 #include "dtrain/checkpoint/store/run_files.h"
 #include "dtrain/config/assign.h"
@@ -65,7 +66,8 @@ data::Split open_data(const Configured& configured) {
 }
 
 // A start after a failed attempt goes on with what that has left.
-void check_run(config::Config config, const std::string& provenance) {
+void check_run(config::Config config, const std::string& provenance, std::int64_t committed) {
+  checkpoint::store::check_is_of_launch(config, provenance, committed);
   if (const auto earlier = checkpoint::store::find_earlier_attempt(config, provenance)) {
     config = checkpoint::store::going_on_with(std::move(config), *earlier);
   }
@@ -135,7 +137,8 @@ int run_train(const Arguments& arguments) {
   const std::int64_t ranks = has_threads ? config.layout.local_ranks : configured->env.world_size;
   const std::string origin = provenance(ranks, configured->env);
   // One rank looks at the run folder: the others might see what it has begun to write.
-  if (first) check_for_all_ranks([&] { check_run(config, origin); });
+  if (first)
+    check_for_all_ranks([&] { check_run(config, origin, base::committed_step_of_process()); });
   const std::vector<std::string> warnings = epoch_warnings(config, open_data(*configured));
   const RuntimeLibrary library = RuntimeLibrary::open();
   const bool tells = first && !configured->is_quiet;

@@ -215,6 +215,7 @@ std::string encode(const RestartOrder& order) {
       .number(bits(order.attempt))
       .number(bits(order.master_port))
       .text(order.reason)
+      .number(bits(order.committed + 1))
       .bytes();
 }
 
@@ -224,6 +225,7 @@ std::optional<RestartOrder> decode_restart(std::string_view bytes) {
   order.attempt = fields.small(1, kMostAttempts);
   order.master_port = fields.small(1, 65535);
   order.reason = fields.text();
+  order.committed = fields.number(0, kAny) - 1;
   return fields.is_whole() ? std::optional(order) : std::nullopt;
 }
 

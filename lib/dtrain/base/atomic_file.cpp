@@ -7,12 +7,12 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "dtrain/base/descriptor.h"
+#include "dtrain/base/storage_error.h"
 
 namespace dtrain::base {
 namespace {
@@ -41,16 +41,27 @@ AtomicFile::AtomicFile(std::string path, ErrorKind kind)
     : disk_(kind), kind_(kind), path_(std::move(path)) {
   check_replaceable(path_, kind);
   // The number tells apart several writers of one process.
-  for (int number = 0; temporary_.empty() || ::access(temporary_.c_str(), F_OK) == 0; ++number) {
-    temporary_ = fmt::format("{}{}-{}", temporary_prefix(path_), ::getpid(), number);
-  }
-  try {
-    file_ = disk_.create_file(temporary_);
-  } catch (const Error& error) {
-    std::string message = error.what();
+  int number = 0;
+  retry_task(path_, [&](int) {
+    do {
+      temporary_ = fmt::format("{}{}-{}", temporary_prefix(path_), ::getpid(), number++);
+    } while (::access(temporary_.c_str(), F_OK) == 0);
+    create();
+  });
+}
+
+void AtomicFile::create() {
+  const auto as_path = [this](std::string message) {
     const auto place = message.find(temporary_);
     if (place != message.npos) message.replace(place, temporary_.size(), path_);
-    throw Error(error.kind(), message);
+    return message;
+  };
+  try {
+    file_ = disk_.create_file(temporary_);
+  } catch (const StorageError& error) {
+    throw StorageError(as_path(error.what()));
+  } catch (const Error& error) {
+    throw Error(error.kind(), as_path(error.what()));
   }
 }
 
@@ -62,7 +73,9 @@ void AtomicFile::rewrite(std::int64_t offset, std::span<const std::byte> bytes) 
   const Descriptor file(::open(temporary_.c_str(), O_WRONLY | O_CLOEXEC));
   const auto size = static_cast<ssize_t>(bytes.size());
   if (!file || ::pwrite(file.get(), bytes.data(), bytes.size(), offset) != size) {
-    fail(kind_, "'{}' cannot be written: {}", path_, std::strerror(errno));
+    const int error = errno;
+    fail_on_storage(kind_, error,
+                    fmt::format("'{}' cannot be written: {}", path_, std::strerror(error)));
   }
 }
 
@@ -72,6 +85,14 @@ void AtomicFile::commit() {
   disk_.rename(temporary_, path_);
   temporary_.clear();
   disk_.sync_folder(parent_folder(path_));
+}
+
+void write_atomically(const std::string& path, ErrorKind kind, std::string_view text) {
+  retry_task(path, [&](int) {
+    AtomicFile file(path, kind);
+    file.write(std::as_bytes(std::span(text)));
+    file.commit();
+  });
 }
 
 void remove_temporaries_of(const std::string& path, ErrorKind kind) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "dtrain/base/file_system.h"
 
@@ -28,16 +29,22 @@ class AtomicFile {
   /// Replaces bytes that were written, from `offset` on: a header that is known at the end.
   void rewrite(std::int64_t offset, std::span<const std::byte> bytes);
 
-  /// On return the file and its name survive a crash of the machine.
+  /// On return the file and its name survive a crash of the machine. After an error the file must
+  /// be given up, as an OutputFile.
   void commit();
 
  private:
+  void create();
+
   Disk disk_;
   ErrorKind kind_;
   std::string path_;
   std::string temporary_;
   std::unique_ptr<OutputFile> file_;
 };
+
+/// Writes `text` as an AtomicFile, and anew while the storage fails in passing.
+void write_atomically(const std::string& path, ErrorKind kind, std::string_view text);
 
 /// Removes what AtomicFiles of `path` in killed processes have left: regular files named
 /// PATH.tmp-HEX-NUMBER, and nothing else. No other process may be writing it.

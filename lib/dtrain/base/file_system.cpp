@@ -10,20 +10,23 @@
 #include <utility>
 
 #include "dtrain/base/descriptor.h"
+#include "dtrain/base/storage_error.h"
 
 namespace dtrain::base {
 namespace {
 
 [[noreturn]] void fail_with_errno(ErrorKind kind, const std::string& path, const char* action) {
-  if (errno == EFBIG) {
+  const int error = errno;
+  if (error == EFBIG) {
     fail(kind,
          "'{}' cannot be {} ({}): raise the limit on file sizes (ulimit -f), or write to a "
          "file system that takes larger files",
-         path, action, std::strerror(errno));
+         path, action, std::strerror(error));
   }
-  const char* reason = std::strerror(errno);
-  fail(kind, "'{}' cannot be {} ({}); check that its folder exists, is writable and has room", path,
-       action, reason);
+  fail_on_storage(
+      kind, error,
+      fmt::format("'{}' cannot be {} ({}); check that its folder exists, is writable and has room",
+                  path, action, std::strerror(error)));
 }
 
 class DiskFile final : public OutputFile {
@@ -67,11 +70,13 @@ std::unique_ptr<OutputFile> Disk::create_file(const std::string& path) {
 }
 
 void Disk::make_folder(const std::string& path) {
-  if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) fail_with_errno(kind_, path, "created");
+  const auto make = [&] { return ::mkdir(path.c_str(), 0777) == 0 || errno == EEXIST ? 0 : -1; };
+  if (with_patience(path, make) != 0) fail_with_errno(kind_, path, "created");
 }
 
 void Disk::sync_folder(const std::string& path) {
-  Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  Descriptor folder(with_patience(
+      path, [&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   if (!folder) fail_with_errno(kind_, path, "opened");
   // Some file systems cannot sync a folder and say EINVAL; there is nothing more to do there.
   if (::fsync(folder.get()) != 0 && errno != EINVAL) fail_with_errno(kind_, path, "made durable");
@@ -79,15 +84,62 @@ void Disk::sync_folder(const std::string& path) {
 }
 
 void Disk::rename(const std::string& from, const std::string& to) {
-  if (std::rename(from.c_str(), to.c_str()) != 0) fail_with_errno(kind_, to, "given its name");
+  bool is_repeated = false;
+  const auto give_name = [&] {
+    if (std::rename(from.c_str(), to.c_str()) == 0) return 0;
+    // A server may have done what it did not answer to.
+    const bool is_done = is_repeated && errno == ENOENT && ::access(to.c_str(), F_OK) == 0;
+    is_repeated = true;
+    return is_done ? 0 : -1;
+  };
+  if (with_patience(to, give_name) != 0) fail_with_errno(kind_, to, "given its name");
 }
 
 void Disk::remove_file(const std::string& path) {
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT) fail_with_errno(kind_, path, "removed");
+  const auto remove = [&] { return ::unlink(path.c_str()) == 0 || errno == ENOENT ? 0 : -1; };
+  if (with_patience(path, remove) != 0) fail_with_errno(kind_, path, "removed");
 }
 
 void Disk::remove_folder(const std::string& path) {
-  if (::rmdir(path.c_str()) != 0 && errno != ENOENT) fail_with_errno(kind_, path, "removed");
+  const auto remove = [&] { return ::rmdir(path.c_str()) == 0 || errno == ENOENT ? 0 : -1; };
+  if (with_patience(path, remove) != 0) fail_with_errno(kind_, path, "removed");
+}
+
+namespace {
+
+// What becomes of a failed file does not matter: the next one takes its name or has another.
+void try_to_remove(FileSystem& files, const std::string& path) {
+  try {
+    files.remove_file(path);
+  } catch (const Error&) {
+  }
+}
+
+void write_whole(FileSystem& files, const std::string& path,
+                 const std::function<void(OutputFile&)>& write) {
+  const auto file = files.create_file(path);
+  write(*file);
+  file->sync();
+  file->close();
+}
+
+}  // namespace
+
+void write_anew(FileSystem& files, const std::string& path,
+                const std::function<void(OutputFile&)>& write) {
+  retry_task(path, [&](int number) {
+    if (number == 0) return write_whole(files, path, write);
+    const auto slash = path.rfind('/') + 1;
+    const std::string other =
+        fmt::format("{}again{}-{}", path.substr(0, slash), number, path.substr(slash));
+    try {
+      write_whole(files, other, write);
+      files.rename(other, path);
+    } catch (const Error&) {
+      try_to_remove(files, other);
+      throw;
+    }
+  });
 }
 
 std::string parent_folder(std::string_view path) {

@@ -2,9 +2,9 @@
 // that forgets what was not synced.
 #pragma once
 
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -30,7 +30,7 @@ class OutputFile {
 
 /// Names become durable only through sync_folder of the folder they are in.
 ///
-/// Throws:  Error naming the path, what could not be done and why.
+/// Throws:  Error naming the path, what could not be done and why; StorageError if that may pass.
 /// Threads: any number of callers.
 class FileSystem {
  public:
@@ -48,7 +48,8 @@ class FileSystem {
   virtual void remove_folder(const std::string& path) = 0;
 };
 
-/// The machine's own file systems.
+/// The machine's own file systems. Calls that fail in passing are repeated; not so the creation,
+/// writing and syncing of a file, nor the syncing of a folder.
 class Disk final : public FileSystem {
  public:
   /// kind: of the errors it throws.
@@ -65,11 +66,13 @@ class Disk final : public FileSystem {
   ErrorKind kind_;
 };
 
-/// Returns whether a write failed with `error` for lack of room (disk, quota, limit on file sizes),
-/// which somebody may make.
-[[nodiscard]] constexpr bool is_full_disk(int error) {
-  return error == ENOSPC || error == EDQUOT || error == EFBIG;
-}
+/// Creates `path`, hands it to `write`, syncs and closes it. While the storage fails in passing, a
+/// new file is written from the start, under another name in the same folder, and then takes the
+/// name `path`: what a failed write or sync has left is not built upon.
+///
+/// write: may be called several times.
+void write_anew(FileSystem& files, const std::string& path,
+                const std::function<void(OutputFile&)>& write);
 
 /// The folder that `path` lies in; "." for a bare name.
 [[nodiscard]] std::string parent_folder(std::string_view path);

@@ -7,21 +7,29 @@
 #include <cstring>
 #include <utility>
 
+#include "dtrain/base/storage_error.h"
+
 namespace dtrain::base {
 
 HeldFolder::HeldFolder(std::string path, ErrorKind kind)
-    : path_(std::move(path)),
-      kind_(kind),
-      folder_(::open(path_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)) {
-  if (!folder_) fail(kind_, "folder '{}' cannot be opened ({})", path_, std::strerror(errno));
+    : path_(std::move(path)), kind_(kind), folder_(with_patience(path_, [&] {
+        return ::open(path_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+      })) {
+  if (folder_) return;
+  const int error = errno;
+  fail_on_storage(kind_, error,
+                  fmt::format("folder '{}' cannot be opened ({})", path_, std::strerror(error)));
 }
 
 void HeldFolder::check() const {
   struct stat own {};
   struct stat there {};
   // The number of a folder that is open is not given to another one.
-  if (::fstat(folder_.get(), &own) != 0) {
-    fail(kind_, "folder '{}' cannot be examined ({})", path_, std::strerror(errno));
+  if (with_patience(path_, [&] { return ::fstat(folder_.get(), &own); }) != 0) {
+    const int error = errno;
+    fail_on_storage(
+        kind_, error,
+        fmt::format("folder '{}' cannot be examined ({})", path_, std::strerror(error)));
   }
   if (::stat(path_.c_str(), &there) != 0) {
     // A disk that does not answer for a while has not moved the folder: what is written then fails

@@ -7,19 +7,36 @@
 #include <cerrno>
 #include <cstring>
 
+#include "dtrain/base/storage_error.h"
+
 namespace dtrain::base {
+
+namespace {
+
+// Without O_NONBLOCK, opening a FIFO would wait for a writer.
+int open_to_read(const std::string& path) {
+  return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+}
+
+// A stale descriptor stays stale: the file is opened again, as the same descriptor.
+void open_again(const std::string& path, int descriptor) {
+  const Descriptor file(open_to_read(path));
+  if (file) (void)::dup3(file.get(), descriptor, O_CLOEXEC);
+}
+
+}  // namespace
 
 InputFile InputFile::open(const std::string& path, const FileRole& role) {
   InputFile file(path, role);
-  // Without O_NONBLOCK, opening a FIFO would wait for a writer.
-  file.descriptor_ = Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file.descriptor_) {
-    file.refuse(errno == ENOENT ? std::string("does not exist")
-                                : fmt::format("cannot be opened ({})", std::strerror(errno)));
-  }
   struct stat status {};
-  if (::fstat(file.descriptor(), &status) != 0) {
-    file.refuse(fmt::format("cannot be examined ({})", std::strerror(errno)));
+  const int result = with_patience(path, [&] {
+    file.descriptor_ = Descriptor(open_to_read(path));
+    return file.descriptor_ ? ::fstat(file.descriptor(), &status) : -1;
+  });
+  if (result != 0) {
+    file.refuse(errno == ENOENT ? std::string("does not exist")
+                                : fmt::format("cannot be opened ({})", std::strerror(errno)),
+                errno);
   }
   if (S_ISDIR(status.st_mode)) file.refuse("is a directory");
   if (!S_ISREG(status.st_mode)) file.refuse("is not a regular file");
@@ -29,12 +46,19 @@ InputFile InputFile::open(const std::string& path, const FileRole& role) {
 }
 
 void InputFile::read(std::int64_t offset, std::span<std::byte> to) const {
+  StorageRetry retry(path_);
   while (!to.empty()) {
     const ssize_t count = ::pread(descriptor(), to.data(), to.size(), offset);
-    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && retry.again(errno)) {
+      if (errno != EINTR) open_again(path_, descriptor());
+      continue;
+    }
     if (count < 0) {
-      fail(role_.kind, "{} '{}' cannot be read at byte {} ({}); check its disk or network",
-           role_.what, path_, offset, std::strerror(errno));
+      const int error = errno;
+      fail_on_storage(role_.kind, error,
+                      fmt::format("{} '{}' cannot be read at byte {} ({}); check its disk or "
+                                  "network",
+                                  role_.what, path_, offset, std::strerror(error)));
     }
     if (count == 0) {
       fail(role_.kind,
@@ -47,8 +71,21 @@ void InputFile::read(std::int64_t offset, std::span<std::byte> to) const {
   }
 }
 
-void InputFile::refuse(std::string_view found) const {
-  fail(role_.kind, "{} '{}' {}; {}", role_.what, path_, found, role_.advice);
+void InputFile::refuse(std::string_view found, int error) const {
+  const bool is_passing = storage_fault(error) == StorageFault::passing;
+  fail_on_storage(role_.kind, error,
+                  fmt::format("{} '{}' {}; {}", role_.what, path_, found,
+                              is_passing ? "check the storage, and start again" : role_.advice));
+}
+
+std::string content_of(const std::string& path, const FileRole& role) {
+  struct stat status {};
+  const int result = with_patience(path, [&] { return ::stat(path.c_str(), &status); });
+  if (result == 0 && S_ISREG(status.st_mode) && status.st_size == 0) return {};
+  const InputFile file = InputFile::open(path, role);
+  std::string text(static_cast<std::size_t>(file.size()), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  return text;
 }
 
 }  // namespace dtrain::base

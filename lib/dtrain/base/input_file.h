@@ -26,7 +26,7 @@ struct FileRole {
 /// that fails is an error, not the end of the process.
 ///
 /// Throws:  open(): Error{role.kind} if the file is missing, unreadable, empty or not a regular
-///          file.
+///          file. Calls that fail in passing are repeated; then StorageError.
 /// Threads: any number of readers.
 class InputFile {
  public:
@@ -58,12 +58,17 @@ class InputFile {
 
  private:
   InputFile(std::string path, const FileRole& role) : path_(std::move(path)), role_(role) {}
-  [[noreturn]] void refuse(std::string_view found) const;
+  [[noreturn]] void refuse(std::string_view found, int error = 0) const;
 
   std::string path_;
   FileRole role_;
   std::int64_t size_ = 0;  // bytes
   Descriptor descriptor_;
 };
+
+/// The content of a regular file, which may be empty.
+///
+/// Throws: as InputFile.
+[[nodiscard]] std::string content_of(const std::string& path, const FileRole& role);
 
 }  // namespace dtrain::base

@@ -7,16 +7,23 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/storage_error.h"
 
 namespace dtrain::base {
 
 MappedFile MappedFile::open(const std::string& path, const FileRole& role) {
   const InputFile file = InputFile::open(path, role);
   const auto size = static_cast<std::size_t>(file.size());
-  void* memory = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.descriptor(), 0);
-  if (memory == MAP_FAILED) {
-    fail(role.kind, "{} '{}' cannot be mapped ({}); {}", role.what, path, std::strerror(errno),
-         role.advice);
+  void* memory = nullptr;
+  const int result = with_patience(path, [&] {
+    memory = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.descriptor(), 0);
+    return memory == MAP_FAILED ? -1 : 0;
+  });
+  if (result != 0) {
+    const int error = errno;
+    fail_on_storage(role.kind, error,
+                    fmt::format("{} '{}' cannot be mapped ({}); {}", role.what, path,
+                                std::strerror(error), role.advice));
   }
   return {path, {static_cast<const std::byte*>(memory), size}, role};
 }

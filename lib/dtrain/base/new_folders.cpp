@@ -2,8 +2,11 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <ranges>
+
+#include "dtrain/base/storage_error.h"
 
 namespace dtrain::base {
 
@@ -26,7 +29,11 @@ bool NewFolders::add(const std::string& path, std::error_code& error) {
   }
   bool is_new = false;
   for (const fs::path& folder : missing | std::views::reverse) {
-    is_new = fs::create_directory(folder, error);
+    (void)with_patience(folder.string(), [&] {
+      is_new = fs::create_directory(folder, error);
+      errno = error.value();
+      return error ? -1 : 0;
+    });
     if (error) return false;
     if (is_new) made_.push_back(folder.string());
   }

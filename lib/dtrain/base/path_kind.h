@@ -1,21 +1,22 @@
-// Asks without exceptions what a path leads to; what cannot be examined counts as absent.
+// Asks what a path leads to. A disk that does not answer is asked again, so that what is there never
+// counts as absent.
 #pragma once
 
 #include <filesystem>
-#include <system_error>
 
 namespace dtrain::base {
 
-/// Follows links.
-[[nodiscard]] inline bool is_there(const std::filesystem::path& path) {
-  std::error_code error;
-  return std::filesystem::exists(path, error);
-}
+/// What `path` leads to; not_found where there is nothing, and for what can never be examined.
+///
+/// Throws: StorageError naming the path if the storage does not answer.
+[[nodiscard]] std::filesystem::file_status path_status(const std::filesystem::path& path);
+/// The same of a link itself.
+[[nodiscard]] std::filesystem::file_status link_status(const std::filesystem::path& path);
 
 /// Follows links.
-[[nodiscard]] inline bool is_folder(const std::filesystem::path& path) {
-  std::error_code error;
-  return std::filesystem::is_directory(path, error);
-}
+[[nodiscard]] bool is_there(const std::filesystem::path& path);
+
+/// Follows links.
+[[nodiscard]] bool is_folder(const std::filesystem::path& path);
 
 }  // namespace dtrain::base

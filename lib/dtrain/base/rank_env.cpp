@@ -286,6 +286,11 @@ std::string error_file_of_process() {
   return value_in_process("TORCHELASTIC_ERROR_FILE").value_or("");
 }
 
+std::int64_t committed_step_of_process() {
+  constexpr std::int64_t kMaxStep = std::int64_t{1} << 62;
+  return Reader(value_in_process).number("DTRUN_COMMITTED_STEP", 0, kMaxStep).value_or(-1);
+}
+
 std::string cpu_settings_of_process() {
   std::string settings;
   for (const char* name : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS",

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/storage_error.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/verify.h"
 #include "dtrain/comm/exchange.h"
@@ -24,8 +25,18 @@ using base::ErrorKind;
 /// The verdict on one candidate; equal on all ranks.
 struct Verdict {
   format::Manifest manifest;
-  std::string damage;  // empty: whole
+  std::string damage;          // empty: whole
+  bool is_unreadable = false;  // the storage did not give it, so that it may be whole
 };
+
+// What a rank sends of its share: a word, then the damage.
+constexpr std::string_view kUnreadable = "unreadable ";
+constexpr std::string_view kDamaged = "damaged ";
+
+[[noreturn]] void refuse(const std::string& message, bool is_unreadable) {
+  if (is_unreadable) throw base::StorageError(message);
+  throw base::Error(ErrorKind::checkpoint, message);
+}
 
 // Deals this rank its files: each file, the largest first, goes to the rank with the fewest bytes.
 std::vector<const format::FileInfo*> deal(const comm::ProcessGroup& group,
@@ -51,8 +62,10 @@ std::string find_damage(const comm::ProcessGroup& group, const std::string& path
     for (const format::FileInfo* file : deal(group, manifest.contents.files)) {
       store::verify_file(path, *file);
     }
+  } catch (const base::StorageError& error) {
+    return std::string(kUnreadable) + error.what();
   } catch (const std::exception& error) {
-    return error.what();  // of any kind: the other ranks wait to hear of it
+    return std::string(kDamaged) + error.what();  // of any kind: the other ranks wait to hear of it
   }
   return {};
 }
@@ -63,7 +76,11 @@ Verdict examine(comm::ProcessGroup& group, const std::string& path) {
   comm::run_long(group, "verifying a checkpoint",
                  [&] { own = find_damage(group, path, verdict.manifest); });
   for (const std::string& damage : comm::exchange_texts(group, own)) {
-    if (!damage.empty() && verdict.damage.empty()) verdict.damage = damage;
+    if (damage.empty()) continue;
+    const bool is_unreadable = damage.starts_with(kUnreadable);
+    if (!verdict.damage.empty() && (is_unreadable || !verdict.is_unreadable)) continue;
+    verdict.damage = damage.substr((is_unreadable ? kUnreadable : kDamaged).size());
+    verdict.is_unreadable = is_unreadable;
   }
   return verdict;
 }
@@ -83,7 +100,7 @@ std::vector<std::int64_t> agreed_steps(comm::ProcessGroup& group, const std::str
 Chosen choose(comm::ProcessGroup& group, const std::string& path) {
   Verdict verdict = examine(group, path);
   if (!verdict.damage.empty()) {
-    base::fail(ErrorKind::checkpoint, "{}", verdict.damage);
+    refuse(verdict.damage, verdict.is_unreadable);
   }
   return {.path = path, .manifest = std::move(verdict.manifest)};
 }
@@ -91,6 +108,7 @@ Chosen choose(comm::ProcessGroup& group, const std::string& path) {
 std::optional<Chosen> choose_newest(comm::ProcessGroup& group, const std::string& checkpoints,
                                     bool strict, const Notice& notice) {
   const std::vector<std::int64_t> steps = agreed_steps(group, checkpoints);
+  std::vector<std::int64_t> unreadable;
   for (const std::int64_t step : steps) {
     const std::string path = checkpoints + "/" + store::checkpoint_name(step);
     Verdict verdict = examine(group, path);
@@ -100,18 +118,22 @@ std::optional<Chosen> choose_newest(comm::ProcessGroup& group, const std::string
           "step {}",
           path, verdict.manifest.step);
     }
-    if (verdict.damage.empty()) return Chosen{path, std::move(verdict.manifest)};
-    if (strict) {
-      base::fail(ErrorKind::checkpoint,
-                 "{}; leave out --strict-resume to go on from an older checkpoint", verdict.damage);
+    if (verdict.damage.empty()) {
+      return Chosen{path, std::move(verdict.manifest), steps, std::move(unreadable)};
     }
+    if (strict) {
+      refuse(fmt::format("{}; leave out --strict-resume to go on from an older checkpoint",
+                         verdict.damage),
+             verdict.is_unreadable);
+    }
+    if (verdict.is_unreadable) unreadable.push_back(step);
     if (group.rank() == 0) notice(fmt::format("{}; trying an older one", verdict.damage));
   }
   if (steps.empty()) return std::nullopt;
-  base::fail(ErrorKind::checkpoint,
-             "none of the {} checkpoints in '{}' is whole: repair one, or start anew in another "
-             "folder",
-             steps.size(), checkpoints);
+  refuse(fmt::format("none of the {} checkpoints in '{}' is whole: repair one, or start anew in "
+                     "another folder",
+                     steps.size(), checkpoints),
+         !unreadable.empty());
 }
 
 }  // namespace dtrain::checkpoint

@@ -1,10 +1,12 @@
 // Chooses the checkpoint to resume from: all ranks find and verify it together.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "dtrain/checkpoint/format/manifest.h"
 #include "dtrain/comm/process_group.h"
@@ -15,6 +17,8 @@ namespace dtrain::checkpoint {
 struct Chosen {
   std::string path;
   format::Manifest manifest;
+  std::vector<std::int64_t> steps = {};       ///< of all checkpoints beside it, newest first
+  std::vector<std::int64_t> unreadable = {};  ///< of newer ones that the storage did not give
 };
 
 /// Takes a line for people about a checkpoint that is passed over.
@@ -23,10 +27,12 @@ using Notice = std::function<void(std::string_view)>;
 /// Verifies one checkpoint; each rank reads its share of the files.
 ///
 /// Collective: every rank of `group`.
-/// Throws:     Error{checkpoint} on every rank, naming what is damaged or missing.
+/// Throws:     Error{checkpoint} on every rank, naming what is damaged or missing; StorageError if
+///             the storage does not give it.
 [[nodiscard]] Chosen choose(comm::ProcessGroup& group, const std::string& path);
 
-/// The newest checkpoint of a folder that is whole; damaged ones are named and passed over. Nothing
+/// The newest checkpoint of a folder that is whole; damaged ones, and those that the
+/// storage does not give, are named and passed over. Nothing
 /// if the folder holds none.
 ///
 /// strict:     refuses when the newest one is damaged.

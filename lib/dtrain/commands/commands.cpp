@@ -74,7 +74,7 @@ std::string job_name(comm::ProcessGroup& world) {
 // Begins a job in the run folder: makes the folder this job's and cuts it back to the start.
 void begin_in(job::RunFolder& folder, const train::StartPoint& start, std::string_view tokenizer) {
   if (start.checkpoint.empty()) return folder.begin(tokenizer);
-  const checkpoint::store::SetAside aside = folder.go_on(start.step, tokenizer);
+  const checkpoint::store::SetAside aside = folder.go_on(start.step, tokenizer, start.unreadable);
   for (const std::string& path : aside.paths) {
     base::log_warning("a later checkpoint was set aside as {}; remove it if it is not needed",
                       path);
@@ -118,8 +118,7 @@ train::StopRequests::Options stop_options(const config::Config& config, const ba
 train::FolderMonitor::Options monitor_options(const std::optional<job::RunFolder>& folder,
                                               const std::string& run_dir) {
   if (!folder) return {};
-  return {.check = [&folder] { folder->check(); },
-          .stop_file = job::RunFolder::stop_file(run_dir)};
+  return {.check = [&folder] { folder->check(); }, .stop_file = job::RunFolder::stop_file(run_dir)};
 }
 
 // The request of a start: its settings, resolved, and what is recorded of it.
@@ -287,9 +286,9 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   const auto held = job::hold_shared_folder(world, config.run.dir, run);
   const model::Model& model = job.whole_model();
   const bool are_cpus_mixed = job.cpus().are_mixed;
-  train::StartPoint start =
-      train::load_start({config, world, job.engine(), model, data,
-                         split.train.tokenized_file().tokenizer(), are_cpus_mixed});
+  train::StartPoint start = train::load_start({config, world, job.engine(), model, data,
+                                               split.train.tokenized_file().tokenizer(),
+                                               base::committed_step_of_process(), are_cpus_mixed});
   std::optional<train::FolderMonitor> monitor;
   comm::run_long(world, "looking at the run folder",
                  [&] { monitor.emplace(monitor_options(folder, config.run.dir)); });
@@ -305,6 +304,7 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   comm::run_long_on_leader(world, "preparing the run folder", [&] {
     begin_in(*folder, start, split.train.tokenized_file().tokenizer_model());
   });
+  checkpoints.notify_start();
   start.is_evaluated = is_evaluated(world, config, start);
   tell_start(reporter, facts_of(config, job, split), settled, start);
   const auto check_folder = [&] { folder ? folder->check() : void(); };

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/storage_error.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/foreign_format.h"
 #include "dtrain/config/nearest_key.h"
@@ -32,8 +33,10 @@ struct Entry {
 };
 
 std::string read_text(const std::string& path, std::string_view named_by) {
-  const auto refuse = [&](std::string_view why) {
-    fail(ErrorKind::usage, "cannot read the configuration file {} ({}): {}", path, named_by, why);
+  const auto refuse = [&](std::string_view why, int reason = 0) {
+    base::fail_on_storage(
+        ErrorKind::usage, reason,
+        fmt::format("cannot read the configuration file {} ({}): {}", path, named_by, why));
   };
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
@@ -45,13 +48,17 @@ std::string read_text(const std::string& path, std::string_view named_by) {
         "it is not a regular file; write the text to one (a pipe such as <(...) can be read once, "
         "and every rank reads the configuration)");
   }
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) refuse(std::strerror(errno));
-  std::string text(kMaxFileBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  if (file.bad()) refuse(std::strerror(errno));
+  std::string text;
+  const int result = base::with_patience(path, [&] {
+    errno = 0;
+    std::ifstream file(path, std::ios::binary);
+    if (!file) return -1;
+    text.assign(kMaxFileBytes + 1, '\0');
+    file.read(text.data(), static_cast<std::streamsize>(text.size()));
+    text.resize(static_cast<std::size_t>(file.gcount()));
+    return file.bad() ? -1 : 0;
+  });
+  if (result != 0) refuse(std::strerror(errno), errno);
   if (text.size() > kMaxFileBytes) refuse("it is larger than 1 MiB");
   return text;
 }

@@ -7,6 +7,8 @@
 #include <filesystem>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/path_kind.h"
+#include "dtrain/base/storage_error.h"
 #include "dtrain/config/data_mixture.h"
 
 namespace dtrain::config {
@@ -35,7 +37,7 @@ fs::path existing_parent(const fs::path& folder) {
          "--run-dir {}: the current folder cannot be found ({}); change to another",
          folder.string(), error.message());
   }
-  while (!fs::exists(path, error) && path.has_relative_path()) path = path.parent_path();
+  while (!base::is_there(path) && path.has_relative_path()) path = path.parent_path();
   return path;
 }
 
@@ -43,7 +45,7 @@ fs::path existing_parent(const fs::path& folder) {
 void check_own_folder(const std::string& run_dir, const char* name) {
   const fs::path path = fs::path(run_dir) / name;
   std::error_code error;
-  const auto status = fs::symlink_status(path, error);
+  const auto status = base::link_status(path);
   if (!fs::exists(status) || fs::is_directory(status)) return;
   if (!fs::is_symlink(status)) {
     fail(ErrorKind::usage, "--run-dir {}: '{}' is not a folder; remove it or name another folder",
@@ -83,19 +85,21 @@ void check_run_dir_named(const Config& config) {
 void check_run_folder(const Config& config) {
   const std::string folder = config.run.dir.empty() ? kRuns : config.run.dir;
   const fs::path parent = existing_parent(folder);
-  std::error_code error;
-  if (!fs::is_directory(parent, error)) {
+  if (!base::is_folder(parent)) {
     fail(ErrorKind::usage, "--run-dir {}: {} is not a folder", folder, parent.string());
   }
-  if (::access(parent.c_str(), W_OK | X_OK) != 0) {
-    fail(ErrorKind::usage, "--run-dir {}: cannot write to {}: {}", folder, parent.string(),
-         std::strerror(errno));
+  const auto access = [&] { return ::access(parent.c_str(), W_OK | X_OK); };
+  if (base::with_patience(parent.string(), access) != 0) {
+    const int reason = errno;
+    base::fail_on_storage(ErrorKind::usage, reason,
+                          fmt::format("--run-dir {}: cannot write to {}: {}", folder,
+                                      parent.string(), std::strerror(reason)));
   }
   if (config.run.dir.empty()) return;
   for (const char* name : kOwnFolders) check_own_folder(folder, name);
   if (config.run.overwrite || resumes_within(config)) return;
   for (const char* name : kRunFiles) {
-    if (fs::exists(fs::path(folder) / name, error)) {
+    if (base::is_there(fs::path(folder) / name)) {
       fail(ErrorKind::usage,
            "--run-dir {} holds another run ({}): name another folder, give --resume auto to go on "
            "with it, or --overwrite to replace it",

@@ -5,15 +5,14 @@
 
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <system_error>
 #include <utility>
 
 #include "dtrain/base/atomic_file.h"
+#include "dtrain/base/input_file.h"
 #include "dtrain/base/log.h"
 #include "dtrain/base/path_kind.h"
+#include "dtrain/base/storage_error.h"
 #include "dtrain/checkpoint/format/safetensors.h"
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
@@ -27,7 +26,6 @@
 namespace dtrain::job {
 namespace {
 
-namespace fs = std::filesystem;
 namespace store = checkpoint::store;
 using base::ErrorKind;
 
@@ -36,8 +34,9 @@ std::string made_folder(const config::Config& config, base::NewFolders& made) {
   std::error_code error;
   made.add(config.run.dir, error);
   if (error) {
-    base::fail(ErrorKind::usage, "--run-dir {}: cannot create it: {}", config.run.dir,
-               error.message());
+    base::fail_on_storage(
+        ErrorKind::usage, error.value(),
+        fmt::format("--run-dir {}: cannot create it: {}", config.run.dir, error.message()));
   }
   return config.run.dir;
 }
@@ -55,15 +54,10 @@ std::unique_ptr<store::RunLock> locked_folder(const config::Config& config,
   }
 }
 
-std::string content_of(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
+constexpr base::FileRole kTokenizerFile{ErrorKind::usage, "file", "check its permissions"};
 
 void write_file(const std::string& path, const std::string& text) {
-  base::AtomicFile file(path, ErrorKind::checkpoint);
-  file.write(std::as_bytes(std::span(text)));
-  file.commit();
+  base::write_atomically(path, ErrorKind::checkpoint, text);
 }
 
 }  // namespace
@@ -111,7 +105,7 @@ void RunFolder::begin(std::string_view tokenizer) {
 
 // There is no checkpoint. A run that has had some would lose its metrics if it began anew.
 void RunFolder::check_is_new() const {
-  if (fs::exists(store::final_model(dir_))) {
+  if (base::is_there(store::final_model(dir_))) {
     base::fail(
         ErrorKind::usage,
         "--resume auto: {} holds a finished run without checkpoints, which cannot be gone on "
@@ -128,10 +122,11 @@ void RunFolder::check_is_new() const {
              path, checkpoint, checkpoints_);
 }
 
-store::SetAside RunFolder::go_on(std::int64_t step, std::string_view tokenizer) {
+store::SetAside RunFolder::go_on(std::int64_t step, std::string_view tokenizer,
+                                 const std::vector<std::int64_t>& unreadable) {
   check_tokenizer(tokenizer);
   check_writable();
-  auto aside = store::set_aside_after(disk_, checkpoints_, step, run_);
+  auto aside = store::set_aside_after(disk_, checkpoints_, step, run_, unreadable);
   metrics::cut_back(metrics_file(dir_), step);
   write_config();
   keep_tokenizer(tokenizer);
@@ -153,7 +148,8 @@ std::string RunFolder::stop_file(const std::string& run_dir) { return run_dir + 
 
 void RunFolder::check_tokenizer(std::string_view model) const {
   const std::string path = tokenizer_file(dir_);
-  if (model.empty() || !fs::exists(path) || content_of(path) == model) return;
+  if (model.empty() || !base::is_there(path) || base::content_of(path, kTokenizerFile) == model)
+    return;
   if (config_.run.overwrite && replaces_tokenizer()) return;
   base::fail(ErrorKind::usage,
              "'{}' is not the tokenizer of the run's data, which would replace it; move it, or "
@@ -163,19 +159,20 @@ void RunFolder::check_tokenizer(std::string_view model) const {
 
 void RunFolder::keep_tokenizer(std::string_view model) const {
   const std::string path = tokenizer_file(dir_);
-  if (!model.empty() && !fs::exists(path)) write_file(path, std::string(model));
+  if (!model.empty() && !base::is_there(path)) write_file(path, std::string(model));
 }
 
 // Whether tokenizer.model is that of the old run's final model.
 bool RunFolder::replaces_tokenizer() const {
   const std::string model = store::final_model(dir_);
   const std::string path = tokenizer_file(dir_);
-  if (!fs::exists(model) || !fs::exists(path)) return false;
+  if (!base::is_there(model) || !base::is_there(path)) return false;
   try {
     const auto file = checkpoint::format::SafetensorsFile::open(model);
     const auto found = file.metadata().find(store::kTokenizerKey);
     return found != file.metadata().end() &&
-           found->second == data::identity_of(data::TokenizerKind::sentencepiece, content_of(path));
+           found->second == data::identity_of(data::TokenizerKind::sentencepiece,
+                                              base::content_of(path, kTokenizerFile));
   } catch (const base::Error&) {
     return false;  // an empty file
   }
@@ -205,13 +202,17 @@ void RunFolder::check_writable() {
     std::error_code error;
     made.add(folder, error);
     if (error) {
-      base::fail(ErrorKind::checkpoint, "'{}' cannot be created ({})", folder, error.message());
+      base::fail_on_storage(ErrorKind::checkpoint, error.value(),
+                            fmt::format("'{}' cannot be created ({})", folder, error.message()));
     }
     const base::AtomicFile probe(model, ErrorKind::checkpoint);
   }
-  if (fs::exists(checkpoints_) && ::access(checkpoints_.c_str(), R_OK | W_OK | X_OK) != 0) {
-    base::fail(ErrorKind::checkpoint, "'{}' cannot be written ({})", checkpoints_,
-               std::strerror(errno));
+  const auto access = [&] { return ::access(checkpoints_.c_str(), R_OK | W_OK | X_OK); };
+  if (base::is_there(checkpoints_) && base::with_patience(checkpoints_, access) != 0) {
+    const int reason = errno;
+    base::fail_on_storage(
+        ErrorKind::checkpoint, reason,
+        fmt::format("'{}' cannot be written ({})", checkpoints_, std::strerror(reason)));
   }
   if (config_.report.profile > 0) disk_.make_folder(base::parent_folder(trace_file(dir_)));
 }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "dtrain/base/held_folder.h"
 #include "dtrain/base/new_folders.h"
@@ -44,12 +45,13 @@ class RunFolder {
   /// is removed.
   void begin(std::string_view tokenizer = {});
 
-  /// Goes on after `step`: takes later checkpoints out of the way, cuts metrics.jsonl back and
+  /// Goes on after `step`: takes later checkpoints out of the way, but for unreadable ones, cuts metrics.jsonl back and
   /// writes config.json and tokenizer.model.
   ///
   /// Throws: as begin().
   [[nodiscard]] checkpoint::store::SetAside go_on(std::int64_t step,
-                                                  std::string_view tokenizer = {});
+                                                  std::string_view tokenizer = {},
+                                                  const std::vector<std::int64_t>& unreadable = {});
 
   /// Leaves word that the run was stopped early and should be started again.
   void ask_for_requeue(std::int64_t step, const std::string& reason);

@@ -1,6 +1,8 @@
 // A file that grows while a run lasts, and may have to wait for room on its disk.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -13,10 +15,11 @@ namespace dtrain::metrics {
 ///
 /// A disk without room ends no run: a checkpoint may have filled it, and be removed again soon.
 /// What cannot be written waits in memory until there is room; a warning tells so, and at
-/// destruction what is lost.
+/// destruction what is lost. Writes that fail in passing are repeated, after the file was cut back
+/// to what is known to be written: no bytes are doubled.
 ///
 /// Throws:  Error{data} naming the file if it cannot be opened or written, is a link or a FIFO,
-///          or if more than kMaxWaitingBytes wait.
+///          or if more than kMaxWaitingBytes wait; StorageError if the storage does not answer.
 /// Threads: one caller.
 class AppendedFile {
  public:
@@ -42,12 +45,15 @@ class AppendedFile {
 
  private:
   [[nodiscard]] bool write_waiting();
+  [[nodiscard]] bool open_again();
 
   std::string path_;
   Start start_;
   std::string_view parts_;
   base::Descriptor file_;    // from the first write on
   std::string waiting_;      // what the disk has not taken
+  ino_t inode_ = 0;          // of the file
+  off_t size_ = 0;           // bytes before those that wait
   bool has_warned_ = false;  // that something waits
 };
 

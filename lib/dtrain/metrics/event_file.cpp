@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <filesystem>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/storage_error.h"
 
 namespace dtrain::metrics {
 namespace {
@@ -56,10 +58,15 @@ std::string new_name(const std::string& folder) {
 
 void make_folder(const std::string& folder) {
   std::error_code error;
-  fs::create_directories(folder, error);
+  (void)base::with_patience(folder, [&] {
+    fs::create_directories(folder, error);
+    errno = error.value();
+    return error ? -1 : 0;
+  });
   if (!error) return;
-  base::fail(base::ErrorKind::data, "{}: cannot be created: {}; move it away, or --tensorboard off",
-             folder, error.message());
+  base::fail_on_storage(base::ErrorKind::data, error.value(),
+                        fmt::format("{}: cannot be created: {}; move it away, or --tensorboard off",
+                                    folder, error.message()));
 }
 
 }  // namespace

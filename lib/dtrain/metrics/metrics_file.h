@@ -37,7 +37,8 @@ class MetricsFile {
 /// Throws: Error{data} naming the file if it cannot be read or written.
 void cut_back(const std::string& path, std::int64_t step);
 
-/// Returns whether the file has an "eval" line of this step. A file that cannot be read has none.
+/// Returns whether the file has an "eval" line of this step. A file that cannot be read for good
+/// has none.
 [[nodiscard]] bool has_evaluation(const std::string& path, std::int64_t step);
 
 /// The path of the newest checkpoint that the file names as made or resumed from; empty: none.

@@ -81,12 +81,15 @@ Checkpointer::Checkpointer(parallel::StepEngine& engine, comm::ProcessGroup& wor
       newest_(options.saved_path),
       is_newest_own_(options.saved_step >= 0),
       resume_flags_(options.resume_flags) {
-  if (is_newest_own_) notify_launcher(saved_step_);
   if (!config_.every.is_never()) saver_.stage(engine_.state());
   if (config_.keep_best && saved_step_ >= 0 && world.rank() == 0) {
     best_step_ = standing_best(store::checkpoints_folder(options.config.run.dir), saved_step_,
                                options.evaluated_data);
   }
+}
+
+void Checkpointer::notify_start() {
+  if (is_newest_own_) notify_launcher(saved_step_);
 }
 
 SaveVotes Checkpointer::votes(bool save_requested) {

@@ -86,6 +86,9 @@ class Checkpointer {
   [[nodiscard]] const std::string& newest() const { return newest_; }
   /// Names the run's latest checkpoint and the flags that resume from it; empty if there is none.
   [[nodiscard]] std::string how_to_continue() const;
+  /// Tells the launcher of the checkpoint that the run resumes from, once the run folder is this
+  /// launch's.
+  void notify_start();
 
  private:
   [[nodiscard]] bool is_due(std::int64_t step, const SaveVotes& agreed) const;

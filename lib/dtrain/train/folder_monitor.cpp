@@ -1,9 +1,9 @@
 #include "dtrain/train/folder_monitor.h"
 
 #include <chrono>
+#include <filesystem>
+#include <system_error>
 #include <utility>
-
-#include "dtrain/base/path_kind.h"
 
 namespace dtrain::train {
 
@@ -19,7 +19,9 @@ void FolderMonitor::rethrow_failure() const {
 }
 
 void FolderMonitor::poll() noexcept {
-  if (!options_.stop_file.empty() && base::is_there(options_.stop_file)) stop_requested_ = true;
+  std::error_code unseen;  // by a disk that does not answer: the next look may see it
+  const std::string& stop_file = options_.stop_file;
+  if (!stop_file.empty() && std::filesystem::exists(stop_file, unseen)) stop_requested_ = true;
   if (!options_.check) return;
   try {
     options_.check();

@@ -3,11 +3,10 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <system_error>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/input_file.h"
+#include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/job/run_folder.h"
 
@@ -21,14 +20,14 @@ using data::TokenizerKind;
 
 constexpr std::int64_t kByteVocabulary = 256;
 
+constexpr base::FileRole kTokenizerFile{ErrorKind::usage, "file", "check its permissions"};
+
 std::string content_of(const fs::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
+  return base::content_of(path.string(), kTokenizerFile);
 }
 
 std::string identity_of_file(const fs::path& path) {
-  std::error_code error;
-  if (!fs::is_regular_file(path, error)) return {};
+  if (!fs::is_regular_file(base::path_status(path))) return {};
   return data::identity_of(TokenizerKind::sentencepiece, content_of(path));
 }
 
@@ -36,8 +35,7 @@ std::string identity_of_file(const fs::path& path) {
 fs::path tokenizer_near(const std::string& path) {
   const fs::path folder = fs::absolute(path).parent_path();
   for (const fs::path& each : {folder, folder.parent_path()}) {
-    std::error_code error;
-    if (fs::is_regular_file(job::RunFolder::tokenizer_file(each.string()), error)) {
+    if (fs::is_regular_file(base::path_status(job::RunFolder::tokenizer_file(each.string())))) {
       return job::RunFolder::tokenizer_file(each.string());
     }
   }

@@ -18,6 +18,7 @@
 #include "dtrain/checkpoint/choose.h"
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/checkpoint/reader_source.h"
+#include "dtrain/checkpoint/store/earlier_attempt.h"
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/comm/agreement.h"
@@ -65,6 +66,15 @@ std::optional<Chosen> find(const StartParts& parts) {
   auto chosen = checkpoint::choose_newest(world, folder, config.checkpoint.strict_resume, notice);
   if (!chosen) base::fail(ErrorKind::checkpoint, "--resume {}: it has no checkpoint", from);
   return chosen;
+}
+
+// Steps are done again only from a checkpoint that is passed over by name.
+void check_reaches(const StartParts& parts, const std::optional<Chosen>& chosen) {
+  const std::int64_t found = chosen ? chosen->manifest.step : -1;
+  if (found >= parts.committed_step) return;
+  const bool is_passed_over =
+      chosen && std::ranges::find(chosen->steps, parts.committed_step) != chosen->steps.end();
+  if (!is_passed_over) store::refuse_below(parts.config.run.dir, found, parts.committed_step);
 }
 
 config::Config config_of(const Chosen& chosen) {
@@ -183,6 +193,7 @@ StartPoint resume(const StartParts& parts, const Chosen& chosen) {
           .samples = chosen.manifest.samples,
           .tokens = chosen.manifest.tokens,
           .checkpoint = chosen.path,
+          .unreadable = chosen.unreadable,
           .history = std::move(history)};
 }
 
@@ -268,7 +279,9 @@ Differences compare_settings(const config::Config& now, const config::Config& sa
 StartPoint load_start(const StartParts& parts) {
   const auto begin = base::Clock::now();
   StartPoint start;
-  if (const auto chosen = find(parts)) {
+  const auto chosen = find(parts);
+  check_reaches(parts, chosen);
+  if (chosen) {
     check_same_run(parts, *chosen);
     start = resume(parts, *chosen);
     check_loaded_weights(parts);

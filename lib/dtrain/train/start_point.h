@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "dtrain/comm/process_group.h"
 #include "dtrain/config/config.h"
@@ -16,7 +17,8 @@ struct StartPoint {
   std::int64_t step = 0;
   std::int64_t samples = 0;
   std::int64_t tokens = 0;
-  std::string checkpoint = {};  ///< folder; empty: the run begins
+  std::string checkpoint = {};                ///< folder; empty: the run begins
+  std::vector<std::int64_t> unreadable = {};  ///< steps of newer checkpoints that may be whole
   RunHistory history = {};
   double seconds = 0;        ///< to find, verify and load it
   bool is_evaluated = true;  ///< metrics.jsonl has a validation loss of its step, if one is due
@@ -27,10 +29,11 @@ struct StartParts {
   const config::Config& config;
   comm::ProcessGroup& world;  ///< all ranks, for what their hosts know
   parallel::StepEngine& engine;
-  const model::Model& model;       ///< of all ranks together
-  const data::DataIdentity& data;  ///< to be compared with the checkpoint's
-  std::string tokenizer = {};      ///< data::identity_of that of the training data
-  bool are_cpus_mixed = false;     ///< ranks may find different norms of the same weights
+  const model::Model& model;         ///< of all ranks together
+  const data::DataIdentity& data;    ///< to be compared with the checkpoint's
+  std::string tokenizer = {};        ///< data::identity_of that of the training data
+  std::int64_t committed_step = -1;  ///< that an earlier attempt has reached; negative: none
+  bool are_cpus_mixed = false;       ///< ranks may find different norms of the same weights
 };
 
 /// Finds what config.checkpoint asks for, verifies it and loads it into the engine.

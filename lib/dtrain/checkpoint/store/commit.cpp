@@ -4,12 +4,15 @@
 #include <fmt/ranges.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
+#include "dtrain/base/path_kind.h"
+#include "dtrain/base/storage_error.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/removal.h"
 
@@ -44,7 +47,7 @@ void check_files(const std::string& folder, const format::Contents& contents) {
   for (const format::FileInfo& info : contents.files) {
     const std::string path = folder + "/" + info.name;
     struct stat found {};
-    if (::lstat(path.c_str(), &found) != 0) {
+    if (base::with_patience(path, [&] { return ::lstat(path.c_str(), &found); }) != 0) {
       base::fail(base::ErrorKind::checkpoint,
                  "'{}' was written, but cannot be seen by the rank that commits ({}); all ranks "
                  "must share the run folder",
@@ -62,11 +65,9 @@ void write_manifest(base::FileSystem& files, const std::string& folder,
                     const format::Manifest& manifest) {
   format::check_contents(manifest.contents, folder);
   check_files(folder, manifest.contents);
-  const auto file = files.create_file(fmt::format("{}/{}", folder, kManifestName));
   const std::string text = format::to_text(manifest);
-  file->write(std::as_bytes(std::span(text)));
-  file->sync();
-  file->close();
+  base::write_anew(files, fmt::format("{}/{}", folder, kManifestName),
+                   [&](base::OutputFile& file) { file.write(std::as_bytes(std::span(text))); });
   files.sync_folder(folder);
 }
 
@@ -85,8 +86,7 @@ std::string give_name(base::FileSystem& files, const std::string& temporary,
 // Makes room for a new save of a step whose checkpoint exists: keeps the old one under a superseded
 // name and returns that name. What is not ours stays where it is, and rename() refuses.
 std::string make_way(base::FileSystem& files, const std::string& path, const std::string& run) {
-  std::error_code error;
-  if (!fs::exists(fs::symlink_status(path, error))) return {};
+  if (!fs::exists(base::link_status(path))) return {};
   if (!why_kept(path, FolderKind::checkpoint).empty()) return {};
   std::string aside = fmt::format("{}{}{}", path, kSetAside, run);
   files.rename(path, aside);
@@ -200,10 +200,11 @@ std::vector<std::string> remove_all(base::FileSystem& files, const std::string& 
 }
 
 SetAside set_aside_after(base::FileSystem& files, const std::string& checkpoints, std::int64_t step,
-                         const std::string& run) {
+                         const std::string& run, const std::vector<std::int64_t>& unreadable) {
   SetAside done;
   for (const std::int64_t later : list_steps(checkpoints)) {
     if (later <= step) break;
+    if (std::ranges::find(unreadable, later) != unreadable.end()) continue;
     const std::string path = path_of(checkpoints, later);
     // A damaged one may lack its manifest.
     const std::string why = why_kept(path, FolderKind::unfinished);

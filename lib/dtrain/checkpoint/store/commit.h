@@ -76,10 +76,11 @@ struct SetAside {
 
 /// Sets aside the checkpoints after `step`, which a run that resumes from `step` will write anew:
 /// step-N becomes step-N.superseded-RUN and stays for people to look at. Folders that dtrain did
-/// not write stay as they are.
+/// not write stay as they are, and so do those of the steps `unreadable`: they may be whole.
 ///
 /// Throws: what `files` throws.
 [[nodiscard]] SetAside set_aside_after(base::FileSystem& files, const std::string& checkpoints,
-                                       std::int64_t step, const std::string& run);
+                                       std::int64_t step, const std::string& run,
+                                       const std::vector<std::int64_t>& unreadable = {});
 
 }  // namespace dtrain::checkpoint::store

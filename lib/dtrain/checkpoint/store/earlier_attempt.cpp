@@ -1,12 +1,14 @@
 #include "dtrain/checkpoint/store/earlier_attempt.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <system_error>
 #include <vector>
 
-#include "dtrain/base/error.h"
+#include "dtrain/base/path_kind.h"
+#include "dtrain/base/storage_error.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/config/file.h"
 #include "dtrain/config/run_folder.h"
@@ -20,10 +22,11 @@ using nlohmann::json;
 
 json provenance_of(const std::string& run_dir) {
   const std::string path = run_dir + "/config.json";
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) return {};
+  if (!std::filesystem::is_regular_file(base::path_status(path))) return {};
   try {
     return json::parse(config::value_in_file(path, config::kProvenanceKey), nullptr, false);
+  } catch (const base::StorageError&) {
+    throw;
   } catch (const base::Error&) {  // no configuration of ours
     return {};
   }
@@ -38,14 +41,18 @@ bool is_restart(const json& provenance) {
          provenance.value("restarts", 0) > 0;
 }
 
+std::vector<std::string> possible_folders(const config::Config& config) {
+  return config.run.dir.empty() ? config::unnamed_run_folders(config)
+                                : std::vector<std::string>{config.run.dir};
+}
+
 }  // namespace
 
 std::optional<EarlierAttempt> find_earlier_attempt(const config::Config& config,
                                                    std::string_view provenance) {
   const json own = json::parse(provenance, nullptr, false);
   if (!is_restart(own)) return std::nullopt;
-  const auto candidates = config.run.dir.empty() ? config::unnamed_run_folders(config)
-                                                 : std::vector<std::string>{config.run.dir};
+  const auto candidates = possible_folders(config);
   const auto found = std::ranges::find_if(candidates, [&](const std::string& folder) {
     const json theirs = provenance_of(folder);
     return is_same(theirs, own, "launch") && is_same(theirs, own, "command_line");
@@ -53,6 +60,26 @@ std::optional<EarlierAttempt> find_earlier_attempt(const config::Config& config,
   if (found == candidates.end()) return std::nullopt;
   return EarlierAttempt{.run_dir = *found,
                         .has_checkpoint = !list_steps(checkpoints_folder(*found)).empty()};
+}
+
+void refuse_below(const std::string& run_dir, std::int64_t found, std::int64_t committed) {
+  throw base::StorageError(fmt::format(
+      "run folder '{}': found {}, but the attempt before had committed step {}: the folder is "
+      "gone, "
+      "not mounted, or another one stands there; bring it back, and continue with --resume auto",
+      run_dir, found < 0 ? std::string("no checkpoint of this job") : fmt::format("step {}", found),
+      committed));
+}
+
+void check_is_of_launch(const config::Config& config, std::string_view provenance,
+                        std::int64_t committed) {
+  const json own = json::parse(provenance, nullptr, false);
+  if (committed < 0 || !is_restart(own)) return;
+  const auto folders = possible_folders(config);
+  const bool is_found = std::ranges::any_of(folders, [&](const std::string& folder) {
+    return is_same(provenance_of(folder), own, "launch");
+  });
+  if (!is_found) refuse_below(config.run.dir.empty() ? "runs" : config.run.dir, -1, committed);
 }
 
 config::Config going_on_with(config::Config config, const EarlierAttempt& earlier) {

@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <filesystem>
 #include <functional>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/storage_error.h"
 
 namespace dtrain::checkpoint::store {
 namespace {
@@ -57,10 +59,15 @@ std::string temporary_folder(const std::string& checkpoints, std::int64_t step,
 std::vector<std::string> names_in(const std::string& folder, std::error_code& error) {
   namespace fs = std::filesystem;
   std::vector<std::string> names;
-  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
-       entry.increment(error)) {
-    names.push_back(entry->path().filename().string());
-  }
+  (void)base::with_patience(folder, [&] {
+    names.clear();
+    for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
+         entry.increment(error)) {
+      names.push_back(entry->path().filename().string());
+    }
+    errno = error.value();
+    return error ? -1 : 0;
+  });
   return names;
 }
 
@@ -71,8 +78,9 @@ std::vector<std::int64_t> list_steps(const std::string& checkpoints) {
     if (const auto step = step_of(name)) steps.push_back(*step);
   }
   if (error && error != std::errc::no_such_file_or_directory) {
-    base::fail(base::ErrorKind::checkpoint, "folder '{}' cannot be read: {}", checkpoints,
-               error.message());
+    base::fail_on_storage(
+        base::ErrorKind::checkpoint, error.value(),
+        fmt::format("folder '{}' cannot be read: {}", checkpoints, error.message()));
   }
   std::sort(steps.begin(), steps.end(), std::greater<>());
   return steps;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
@@ -11,6 +12,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/input_file.h"
+#include "dtrain/base/storage_error.h"
 #include "dtrain/checkpoint/store/names.h"
 
 namespace dtrain::checkpoint::store {
@@ -24,13 +26,19 @@ constexpr std::string_view kMarker = R"({"xxh3": ")";
 constexpr base::FileRole kRole{ErrorKind::checkpoint, "checkpoint file", "check the disk"};
 
 [[noreturn]] void fail_to_read(const std::string& path, const std::error_code& error) {
-  base::fail(ErrorKind::checkpoint, "'{}' cannot be read: {}", path, error.message());
+  base::fail_on_storage(ErrorKind::checkpoint, error.value(),
+                        fmt::format("'{}' cannot be read: {}", path, error.message()));
 }
 
 fs::file_status status_of(const std::string& path) {
   std::error_code error;
-  const fs::file_status status = fs::symlink_status(path, error);
-  if (status.type() == fs::file_type::none) fail_to_read(path, error);
+  fs::file_status status;
+  const int result = base::with_patience(path, [&] {
+    status = fs::symlink_status(path, error);
+    errno = error.value();
+    return status.type() == fs::file_type::none ? -1 : 0;
+  });
+  if (result != 0) fail_to_read(path, error);
   return status;
 }
 
@@ -60,8 +68,14 @@ bool is_data_file(std::string_view name) {
   return take_back(name, "-of-") && take_digits_back(name) && take_back(name, "-") && !name.empty();
 }
 
+// Also under the name that base::write_anew gives it.
+bool is_manifest(std::string_view name) {
+  if (!take_back(name, kManifestName)) return false;
+  return name.empty() || (take_back(name, "-") && take_digits_back(name) && name == "again");
+}
+
 bool is_ours(const std::string& folder, const std::string& name) {
-  return (name == kManifestName || is_data_file(name)) &&
+  return (is_manifest(name) || is_data_file(name)) &&
          fs::is_regular_file(status_of(folder + "/" + name));
 }
 

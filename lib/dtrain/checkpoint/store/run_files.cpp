@@ -10,6 +10,8 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/input_file.h"
+#include "dtrain/base/path_kind.h"
+#include "dtrain/base/storage_error.h"
 #include "dtrain/checkpoint/format/safetensors.h"
 #include "dtrain/checkpoint/store/locate.h"
 
@@ -65,6 +67,8 @@ bool is_our_metrics(const std::string& path) {
 bool is_our_model(const std::string& path) {
   try {
     return format::SafetensorsFile::open(path).metadata().contains(kModelKey);
+  } catch (const base::StorageError&) {
+    throw;
   } catch (const base::Error&) {
     return false;  // another format
   }
@@ -73,7 +77,7 @@ bool is_our_model(const std::string& path) {
 // Why the file at `path` must stay; empty: it may be replaced.
 std::string why_kept(const std::string& path, bool (*is_ours)(const std::string&)) {
   std::error_code error;
-  const fs::file_status status = fs::symlink_status(path, error);
+  const fs::file_status status = base::link_status(path);
   if (!fs::exists(status)) return {};
   if (fs::is_symlink(status)) return "is a link";
   if (!fs::is_regular_file(status)) return "is no regular file";

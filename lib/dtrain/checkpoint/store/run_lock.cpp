@@ -1,18 +1,24 @@
 #include "dtrain/checkpoint/store/run_lock.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
+#include <string_view>
 #include <thread>
+#include <utility>
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/log.h"
 #include "dtrain/base/printable.h"
+#include "dtrain/base/storage_error.h"
 
 namespace dtrain::checkpoint::store {
 namespace {
@@ -40,6 +46,20 @@ std::string host_text() {
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
   return fmt::format(" on host {}", host.data());
+}
+
+// A server frees the locks of a host that is gone when its lease has run out.
+constexpr std::chrono::seconds kLeasePatience(120);
+
+// Returns false if the holder cannot be seen from this host, or has ended: of a file of a network
+// the lock may outlive it.
+bool is_alive(const std::string& holder) {
+  constexpr std::string_view kProcess = "process ";
+  if (!holder.starts_with(kProcess)) return true;  // it has just begun
+  if (!holder.ends_with(host_text())) return false;
+  int process = 0;
+  std::from_chars(holder.data() + kProcess.size(), holder.data() + holder.size(), process);
+  return process > 0 && (::kill(process, 0) == 0 || errno == EPERM);
 }
 
 void write_holder(int fd) {
@@ -81,14 +101,17 @@ void refuse_lock_of_another(const std::string& path, const base::Descriptor& fil
 // whether this call created the file.
 base::Descriptor open_lock(const std::string& path, bool& is_new) {
   constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY;
-  base::Descriptor file(::open(path.c_str(), kFlags | O_EXCL, 0600));
-  is_new = static_cast<bool>(file);
-  if (!file && errno == EEXIST) file = base::Descriptor(::open(path.c_str(), kFlags, 0600));
+  base::Descriptor file(base::with_patience(path, [&] {
+    const int made = ::open(path.c_str(), kFlags | O_EXCL, 0600);
+    is_new = made >= 0;
+    return made < 0 && errno == EEXIST ? ::open(path.c_str(), kFlags, 0600) : made;
+  }));
   const int reason = file ? 0 : errno;
   const bool is_link = reason == ELOOP;
   if (file || reason == EACCES) refuse_lock_of_another(path, file);
   if (!file && !is_link) {
-    fail(ErrorKind::checkpoint, "'{}' cannot be created ({})", path, std::strerror(reason));
+    base::fail_on_storage(ErrorKind::checkpoint, reason,
+                          fmt::format("'{}' cannot be created ({})", path, std::strerror(reason)));
   }
   const std::string why = is_link ? "is a link" : why_no_lock_file(file.get());
   if (why.empty()) {
@@ -104,38 +127,74 @@ base::Descriptor open_lock(const std::string& path, bool& is_new) {
 bool leads_to(const std::string& path, int fd) {
   struct stat own {};
   struct stat there {};
-  return ::fstat(fd, &own) == 0 && ::lstat(path.c_str(), &there) == 0 &&
-         own.st_dev == there.st_dev && own.st_ino == there.st_ino;
+  const auto examine = [&] {
+    return ::fstat(fd, &own) == 0 && ::lstat(path.c_str(), &there) == 0 ? 0 : -1;
+  };
+  return base::with_patience(path, examine) == 0 && own.st_dev == there.st_dev &&
+         own.st_ino == there.st_ino;
 }
 
-void wait_for_lock(const std::string& run_dir, const std::string& path, int fd,
-                   base::Clock::time_point end) {
-  constexpr std::chrono::milliseconds kPause(50);
-  while (!try_lock(fd)) {
-    const int reason = errno;
-    if (reason == EWOULDBLOCK && base::Clock::now() < end) {
-      std::this_thread::sleep_for(kPause);
-      continue;
+/// Waits for a lock.
+class LockWait {
+ public:
+  LockWait(const std::string& run_dir, const std::string& path, std::chrono::milliseconds patience)
+      : run_dir_(run_dir), path_(path), patience_(patience), retry_(path) {}
+
+  /// Returns false if the file must be opened again, because the storage has failed.
+  bool take(int fd) {
+    while (!try_lock(fd)) {
+      const int reason = errno;
+      if (reason != EWOULDBLOCK) return fails_in_passing(reason);
+      const auto waited = base::Clock::now() - start_;
+      if (waited >= patience_) check_holder(read_holder(fd), waited >= kLeasePatience);
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
-    if (reason != EWOULDBLOCK) {
-      fail(ErrorKind::checkpoint, "'{}' cannot be locked ({})", path, std::strerror(reason));
-    }
-    fail(ErrorKind::usage,
-         "--run-dir {} is in use by {}: wait for it, stop it, or name another folder", run_dir,
-         read_holder(fd));
+    return true;
   }
-}
+
+ private:
+  bool fails_in_passing(int reason) {
+    if (retry_.again(reason)) return false;
+    base::fail_on_storage(ErrorKind::checkpoint, reason,
+                          fmt::format("'{}' cannot be locked ({})", path_, std::strerror(reason)));
+  }
+
+  void check_holder(const std::string& holder, bool is_over) {
+    if (is_alive(holder)) {
+      fail(ErrorKind::usage,
+           "--run-dir {} is in use by {}: wait for it, stop it, or name another folder", run_dir_,
+           holder);
+    }
+    if (is_over) {
+      throw base::StorageError(
+          fmt::format("'{}' has been locked by {} for {} s: end that process, or restart its host",
+                      path_, holder, std::chrono::seconds(kLeasePatience).count()));
+    }
+    if (!std::exchange(has_warned_, true)) {
+      base::log_warning(
+          "'{}' is locked by {}, which is gone or cannot be seen from this host; waiting "
+          "up to {} s",
+          path_, holder, std::chrono::seconds(kLeasePatience).count());
+    }
+  }
+
+  const std::string& run_dir_;
+  const std::string& path_;
+  std::chrono::milliseconds patience_;
+  base::StorageRetry retry_;
+  base::Clock::time_point start_ = base::Clock::now();
+  bool has_warned_ = false;
+};
 
 }  // namespace
 
 RunLock::RunLock(const std::string& run_dir, std::chrono::milliseconds patience)
     : path_(run_dir + "/lock") {
-  const auto end = base::Clock::now() + patience;
+  LockWait wait(run_dir, path_, patience);
   bool is_new = false;
   do {  // retry if the last holder removed the file, since another job may have created a new one
     file_ = open_lock(path_, is_new);
-    wait_for_lock(run_dir, path_, file_.get(), end);
-  } while (!leads_to(path_, file_.get()));
+  } while (!wait.take(file_.get()) || !leads_to(path_, file_.get()));
   is_for_removal_ = is_new;
   write_holder(file_.get());
 }

@@ -10,7 +10,8 @@ namespace dtrain::checkpoint::store {
 
 /// Holds RUN/lock from construction to destruction, or to the end of the process, however it ends.
 /// A lock that is held is tried again for `patience`, because a job that was just killed may still
-/// be on its way out. A file that was not there before is removed again, unless keep() is called: a
+/// be on its way out; and for two minutes if its holder cannot be seen from this host or has ended,
+/// because a file server keeps the locks of a host that is gone until their lease runs out. A file that was not there before is removed again, unless keep() is called: a
 /// start that is refused leaves none.
 ///
 /// The file must be a regular one of this user: it is never reached through a link, and a FIFO or
@@ -18,7 +19,8 @@ namespace dtrain::checkpoint::store {
 ///
 /// Throws: Error{usage} naming the folder and the host and process that hold it, the owner of a
 ///         lock that is another user's, or the file if it is none that can be locked;
-///         Error{checkpoint} if it cannot be made.
+///         Error{checkpoint} if it cannot be made; StorageError if the storage does not answer, or
+///         the lock of a holder that is not known to live stays.
 class RunLock {
  public:
   explicit RunLock(const std::string& run_dir,

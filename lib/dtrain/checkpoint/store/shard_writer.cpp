@@ -86,18 +86,18 @@ format::FileInfo write_file(base::FileSystem& files, const std::string& folder, 
     views.push_back({piece->tensor, piece->dtype, piece->box.sizes, piece->bytes});
   }
   const format::FilePlan plan = format::plan_safetensors(views, metadata_of(pieces));
-  const auto file = files.create_file(folder + "/" + name);
-  ChunkWriter writer(*file, pace);
-  writer.write(std::as_bytes(std::span(plan.header)));
   format::FileInfo info{.name = std::move(name), .bytes = 0, .checksum = 0, .pieces = {}};
-  for (const std::size_t index : plan.order) {
-    const PieceBytes& piece = *pieces[index];
-    info.pieces.push_back({piece.tensor, piece.box, writer.write(piece.bytes)});
-  }
-  file->sync();
-  file->close();
-  info.bytes = writer.num_bytes();
-  info.checksum = writer.checksum();
+  base::write_anew(files, folder + "/" + info.name, [&](base::OutputFile& file) {
+    ChunkWriter writer(file, pace);
+    writer.write(std::as_bytes(std::span(plan.header)));
+    info.pieces.clear();
+    for (const std::size_t index : plan.order) {
+      const PieceBytes& piece = *pieces[index];
+      info.pieces.push_back({piece.tensor, piece.box, writer.write(piece.bytes)});
+    }
+    info.bytes = writer.num_bytes();
+    info.checksum = writer.checksum();
+  });
   return info;
 }
 

@@ -13,7 +13,8 @@ namespace dtrain::checkpoint::store {
 inline constexpr base::FileRole kCheckpointFile{base::ErrorKind::checkpoint, "checkpoint file",
                                                 "the checkpoint is damaged"};
 
-/// Throws: Error{checkpoint} naming the manifest: missing, unreadable, damaged.
+/// Throws: Error{checkpoint} naming the manifest: missing, damaged; StorageError if the storage does
+///         not give it.
 [[nodiscard]] format::Manifest read_manifest(const std::string& checkpoint);
 
 /// Reads the whole file and compares size and checksum with the manifest's.

@@ -1,0 +1,84 @@
+#include "dtrain/base/storage_error.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "dtrain/base/log.h"
+
+namespace dtrain::base {
+
+StorageFault storage_fault(int error) {
+  switch (error) {
+    case EAGAIN:
+    case ECONNABORTED:
+    case ECONNREFUSED:
+    case ECONNRESET:
+    case EHOSTDOWN:
+    case EHOSTUNREACH:
+    case EINTR:
+    case EIO:
+    case EMFILE:
+    case ENETDOWN:
+    case ENETUNREACH:
+    case ENFILE:
+    case ENODEV:
+    case ENOLCK:
+    case ENOMEM:
+    case ENOTCONN:  // a mount whose file server is gone
+    case EREMOTEIO:
+    case ESHUTDOWN:
+    case ESTALE:
+    case ETIMEDOUT:
+      return StorageFault::passing;
+    case EDQUOT:
+    case EFBIG:
+    case ENOSPC:
+      return StorageFault::full;
+    default:
+      return StorageFault::permanent;
+  }
+}
+
+void fail_on_storage(ErrorKind kind, int error, const std::string& message) {
+  if (storage_fault(error) == StorageFault::passing) throw StorageError(message);
+  throw Error(kind, message);
+}
+
+bool StorageRetry::again(int error) {
+  if (error == EINTR) return true;
+  const bool is_again =
+      storage_fault(error) == StorageFault::passing && pause(std::strerror(error));
+  errno = error;
+  return is_again;
+}
+
+bool StorageRetry::again(const StorageError& error) { return pause(error.what()); }
+
+bool StorageRetry::pause(const std::string& reason) {
+  constexpr Seconds kFirst(0.02);
+  constexpr Seconds kLongest(2);
+  const Seconds waited = Clock::now() - start_;
+  if (waited >= kStoragePatience) return false;
+  if (next_ == Seconds(0)) {
+    log_warning("'{}': {}; trying again for up to {:.0f} s", path_, reason,
+                kStoragePatience.count());
+  }
+  next_ = next_ == Seconds(0) ? kFirst : std::min(2 * next_, kLongest);
+  std::this_thread::sleep_for(std::min(next_, kStoragePatience - waited));
+  return true;
+}
+
+void retry_task(const std::string& path, const std::function<void(int number)>& task) {
+  StorageRetry retry(path);
+  for (int number = 0;; ++number) {
+    try {
+      return task(number);
+    } catch (const StorageError& error) {
+      if (!retry.again(error)) throw;
+    }
+  }
+}
+
+}  // namespace dtrain::base

@@ -1,0 +1,77 @@
+// Classifies failed file calls, and retries those that may succeed later.
+#pragma once
+
+#include <cerrno>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "dtrain/base/clock.h"
+#include "dtrain/base/error.h"
+
+namespace dtrain::base {
+
+enum class StorageFault {
+  passing,   ///< the disk, its server or the system's tables may answer later
+  full,      ///< no room (disk, quota, limit on file sizes), which somebody may make
+  permanent  ///< the same call would fail again
+};
+
+/// The one table of errno values.
+[[nodiscard]] StorageFault storage_fault(int error);
+
+[[nodiscard]] inline bool is_full_disk(int error) {
+  return storage_fault(error) == StorageFault::full;
+}
+
+/// A passing fault that has outlasted the retries. Its status lets a launcher start the job again,
+/// whatever the file is.
+class StorageError : public Error {
+ public:
+  explicit StorageError(const std::string& message) : Error(ErrorKind::checkpoint, message) {}
+};
+
+/// Throws StorageError if `error` is passing, else Error{kind}.
+[[noreturn]] void fail_on_storage(ErrorKind kind, int error, const std::string& message);
+
+/// How long failed calls are repeated.
+inline constexpr Seconds kStoragePatience(30);
+
+/// The pauses between the tries of one task.
+///
+/// Threads: one.
+class StorageRetry {
+ public:
+  /// path: for the one warning.
+  explicit StorageRetry(std::string path) : path_(std::move(path)) {}
+
+  /// Returns whether to try again after a try that failed with `error`: waits first, longer each
+  /// time. False: the fault is not passing, or the patience is over; errno is `error` then.
+  [[nodiscard]] bool again(int error);
+
+  /// The same for a try that threw; `reason` is for the warning.
+  [[nodiscard]] bool again(const StorageError& error);
+
+ private:
+  bool pause(const std::string& reason);
+
+  std::string path_;
+  Clock::time_point start_ = Clock::now();
+  Seconds next_{0};
+};
+
+/// Repeats `call` while it fails with a passing fault. It returns a negative number if it fails,
+/// and errno says why. An fsync is never to be repeated: see write_anew.
+template <typename Call>
+auto with_patience(const std::string& path, const Call& call) {
+  StorageRetry retry(path);
+  for (;;) {
+    const auto result = call();
+    if (result >= 0 || !retry.again(errno)) return result;
+  }
+}
+
+/// Repeats a task as a whole while it throws StorageError. number: of the try, from 0 on.
+void retry_task(const std::string& path, const std::function<void(int number)>& task);
+
+}  // namespace dtrain::base
