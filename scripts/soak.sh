@@ -5,6 +5,8 @@
 #   attack       another user attacks jobs from before they start, on one node, on two and under torchrun; they end as if left
 #                alone (fifteen minutes; as root)
 #   checkpoints  one run killed 30 times while it saves, on changing numbers of ranks, ends with the bits of a whole one
+#   storage      one passing error at each file call of a start, a line of metrics, a save and a resume: the run ends with the
+#                bits of an undisturbed one, or with a status that restarts and then does (takes what it takes)
 #   parity       300 random shapes (or as many as MINUTES allow) give the bits of one process on 2, 4 and 8 ranks, in one
 #                go and resumed on other ranks, with every optimizer, dtype and instruction set
 #   chaos        500 random faults in runs of random shapes, each of which goes on under another of 12 layouts and ends
@@ -45,6 +47,7 @@ kills() { build && /usr/bin/python3 scripts/soak_kills.py "$minutes"; }
 # Status 77 says that this user cannot act as another one, which is no failure.
 attack() { build && { /usr/bin/python3 scripts/soak_attack.py || [ $? -eq 77 ]; }; }
 checkpoints() { build && /usr/bin/python3 scripts/soak_checkpoints.py 30; }
+storage() { build && /usr/bin/python3 scripts/soak_storage.py; }
 parity() { build && /usr/bin/python3 scripts/soak_parity.py ${given:+--minutes "$given"}; }
 chaos() { build && /usr/bin/python3 scripts/soak_chaos.py; }
 # Status 77 says that this user cannot make networks, which is no failure.
@@ -83,7 +86,7 @@ flaky() {
 
 all() {
   local status=0 campaign
-  for campaign in kills attack checkpoints parity chaos nodes mesh memory mutations waits asan fuzz repeat scale lowered flaky fresh; do
+  for campaign in kills attack checkpoints storage parity chaos nodes mesh memory mutations waits asan fuzz repeat scale lowered flaky fresh; do
     $campaign || status=1
   done
   return $status
@@ -94,6 +97,6 @@ given=${2:-}
 minutes=${given:-30}
 [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]] || usage
 case $campaign in
-  kills | attack | checkpoints | parity | chaos | nodes | mesh | memory | mutations | waits | asan | fuzz | repeat | scale | lowered | flaky | fresh | all) $campaign ;;
+  kills | attack | checkpoints | storage | parity | chaos | nodes | mesh | memory | mutations | waits | asan | fuzz | repeat | scale | lowered | flaky | fresh | all) $campaign ;;
   *) usage ;;
 esac

@@ -105,11 +105,12 @@ class BadDiskTest(DtrunTest):
         self.assert_told(self.end_of(process))
         self.assertEqual(0, process.returncode)
 
-    def test_a_broken_disk_cuts_a_log_short(self):
+    def test_a_broken_disk_leaves_a_gap_in_a_log(self):
         process = self.start_traced("for i in 1 2 3; do echo line; sleep 0.05; done", "inject=write:error=EIO:when=2+")
         lines = self.end_of(process)
         self.assertEqual(0, process.returncode)
-        self.assertEqual(["dtrun: warning: the log of rank 0's stdout is cut short: Input/output error"], lines[1:])
+        self.assertEqual(["dtrun: warning: the log of rank 0's stdout has a gap: Input/output error",
+                          "dtrun: warning: the log of rank 0's stdout lacks 10 bytes"], lines[1:])
         self.assertEqual("line\n", self.log.read_text())
 
 
