@@ -153,18 +153,18 @@ constexpr std::array kRows = {
               [](Options& o, std::string_view n, std::string_view v) {
                 o.master_port = number_in<int>(n, v, 0, 65535);
               }},
-    OptionRow{"--rdzv-timeout", "TIME", "time for all nodes to come [600]",
+    OptionRow{"--rdzv-timeout", "TIME", "time for all nodes to join [600]",
               [](Options& o, std::string_view n, std::string_view v) {
                 o.rdzv_timeout = seconds_from(n, v, kLeastTimeout);
               }},
     OptionRow{"--heartbeat-timeout", "TIME",
-              "a node that is silent for so long is lost; node 0's counts [10]",
+              "a node that is silent for this long is lost; node 0's value counts [10]",
               [](Options& o, std::string_view n, std::string_view v) {
                 o.heartbeat_timeout = seconds_from(n, v, kLeastTimeout);
               }},
     OptionRow{
         "--hang-timeout", "TIME",
-        "a rank without progress for so long ends the job; 0: never [20 steps, at least 10m]",
+        "a rank without progress for this long ends the job; 0: never [20 steps, at least 10m]",
         [](Options& o, std::string_view n, std::string_view v) {
           o.hang_timeout = hang_timeout_from(n, v);
         }},
@@ -212,13 +212,13 @@ constexpr std::array kRows = {
               [](Options& o, std::string_view n, std::string_view v) {
                 o.restart_backoff = seconds_from(n, v, 0.0);
               }},
-    OptionRow{"--help", "", "print this and leave (or -h)",
+    OptionRow{"--help", "", "print this and exit (or -h)",
               [](Options& o, std::string_view, std::string_view) { o.help = true; }},
-    OptionRow{"--version", "", "print the version and leave",
+    OptionRow{"--version", "", "print the version and exit (or -V)",
               [](Options& o, std::string_view, std::string_view) { o.version = true; }},
 };
 
-/// An option of torchrun that dtrun does not have, and what to do instead.
+/// An option of another launcher that dtrun does not have, and what to do instead.
 struct ForeignOption {
   std::string_view name;
   std::string_view advice;
@@ -227,14 +227,56 @@ struct ForeignOption {
 constexpr std::string_view kStatic =
     "leave it out: the nodes meet at --master-addr and --master-port";
 constexpr std::string_view kNoPython = "leave it out: any program is started, dtrun -- PROGRAM";
+constexpr std::string_view kRanks = "use -n RANKS";
+constexpr std::string_view kNodes = "use --nnodes N";
+constexpr std::string_view kNoHosts =
+    "dtrun starts the ranks of its own node only: start one dtrun on each node, by ssh or srun "
+    "(docs/nodes.md)";
+constexpr std::string_view kBind = "use --bind none, cores or numa";
+constexpr std::string_view kOfProgram =
+    "it concerns the program: dtrun -- dtrain --dtype NAME --strategy NAME ...";
+constexpr std::string_view kNothingToSay = "leave it out: dtrun needs no such option";
 constexpr ForeignOption kForeignOptions[] = {
-    {"--monitor-interval", "leave it out: dtrun sees at once that a rank ended"},
+    {"--num-processes", kRanks},
+    {"--num-gpus", kRanks},
+    {"--gpus", kRanks},
+    {"--ngpus", kRanks},
+    {"--num-ranks", kRanks},
+    {"--nprocs", kRanks},
+    {"--ntasks", kRanks},
+    {"--ntasks-per-node", kRanks},
+    {"--world-size", kRanks},
+    {"--num-nodes", kNodes},
+    {"--nodes", kNodes},
+    {"--num-machines", kNodes},
+    {"-N", kNodes},
+    {"--machine-rank", "use --node-rank R"},
+    {"--main-process-ip", "use --master-addr ADDRESS"},
+    {"--main-process-port", "use --master-port PORT"},
+    {"--hostfile", kNoHosts},
+    {"--host", kNoHosts},
+    {"--hosts", kNoHosts},
+    {"-H", kNoHosts},
+    {"--include", kNoHosts},
+    {"--exclude", kNoHosts},
+    {"--bind-to", kBind},
+    {"--map-by", kBind},
+    {"--mixed-precision", kOfProgram},
+    {"--use-deepspeed", kOfProgram},
+    {"--use-fsdp", kOfProgram},
+    {"--gpu-ids", "set CUDA_VISIBLE_DEVICES"},
+    {"--multi-gpu", kNothingToSay},
+    {"--launcher", kNothingToSay},
+    {"--oversubscribe", kNothingToSay},
+    {"--allow-run-as-root", kNothingToSay},
+    {"-x", "leave it out: ranks inherit the environment of dtrun"},
+    {"--monitor-interval", "leave it out: dtrun notices at once that a rank ended"},
     {"--rdzv-backend", kStatic},
     {"--rdzv-endpoint", "leave it out, or give --master-addr and --master-port"},
     {"--rdzv-id", kStatic},
     {"--rdzv-conf", kStatic},
     {"--local-addr", "leave it out, or give --master-addr"},
-    {"--role", "leave it out: all ranks are alike"},
+    {"--role", "leave it out: all ranks have the same role"},
     {"--start-method", kNoPython},
     {"--no-python", kNoPython},
     {"--module", "dtrun starts programs, not modules: dtrun -- python3 -m MODULE"},
@@ -244,6 +286,7 @@ constexpr ForeignOption kForeignOptions[] = {
 std::string canonical(std::string_view name) {
   if (name == "-n" || name == "-np" || name == "--np") return "--nproc-per-node";
   if (name == "-h") return "--help";
+  if (name == "-V") return "--version";
   if (name == "-r") return "--redirects";
   if (name == "-t") return "--tee";
   std::string dashed(name);

@@ -62,7 +62,9 @@ struct OtherName {
 constexpr OtherName kOtherNames[] = {
     {"list ls", "dtrain checkpoint list RUN"},
     {"inspect info", "dtrain checkpoint inspect"},
-    {"diff compare", "dtrain checkpoint diff"},
+    {"diff", "dtrain checkpoint diff"},
+    {"compare", "dtrain report RUN RUN for runs, dtrain checkpoint diff A B for checkpoints"},
+    {"plot curves show", "dtrain report RUN"},
     {"export convert", "dtrain checkpoint export RUN FILE"},
     {"import", "dtrain checkpoint import"},
     {"sample infer inference predict chat", "dtrain generate --from RUN"},
@@ -132,7 +134,7 @@ int run_help(const Arguments& arguments) {
 
 int run(const Arguments& arguments) {
   const std::string first = arguments.empty() ? "" : arguments[0];
-  if (first == "--version") return print_version();
+  if (first == "--version" || first == "-V") return print_version();
   if (is_help(first)) return run_help({arguments.begin() + 1, arguments.end()});
   if (arguments.empty() && base::rank_env_of_process().world_size == 1) {
     print_usage(usage_help());

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 
 #include "commands.h"
 #include "dtrain/base/error.h"
@@ -19,9 +20,15 @@ using base::fail;
 
 // Both shells run it: zsh through its bashcompinit. @...@ is filled in below.
 constexpr std::string_view kScript = R"~(
+# Completes a path. Names may have spaces, so each line is one.
+_dtrain_files() {
+  local IFS=$'\n'
+  COMPREPLY=($(compgen -f -- "$1"))
+}
+
 # Completes the arguments of dtrain.
 _dtrain_words() {
-  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command=train flags="" values=""
+  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command=train flags="" values="" files=""
   if [ "$before" = "=" ]; then before=${COMP_WORDS[COMP_CWORD-2]}; fi
   if [ "$word" = "=" ]; then before=${COMP_WORDS[COMP_CWORD-1]}; word=""; fi
   case "${COMP_WORDS[1]}" in
@@ -44,13 +51,18 @@ _dtrain_words() {
   case "$before" in
 @values@  esac
   if [ -n "$values" ] && [ "${word#-}" = "$word" ]; then
-    COMPREPLY=($(compgen -W "$values" -- "$word"))
+    COMPREPLY=()
+    if [ -n "$files" ]; then _dtrain_files "$word"; fi
+    COMPREPLY+=($(compgen -W "$values" -- "$word"))
+    case "${COMPREPLY[0]}" in
+      *[=:]) compopt -o nospace 2> /dev/null ;;
+    esac
   elif [ "${word#-}" != "$word" ]; then
     COMPREPLY=($(compgen -W "$flags" -- "$word"))
   elif [ "$COMP_CWORD" = 1 ]; then
     COMPREPLY=($(compgen -W "@commands@" -- "$word"))
   else
-    COMPREPLY=($(compgen -f -- "$word"))
+    _dtrain_files "$word"
   fi
 }
 
@@ -68,7 +80,7 @@ _dtrun_words() {
     COMPREPLY=($(compgen -W "$("${COMP_WORDS[0]}" --help | grep -o -e '--[a-z][a-z-]*')" -- "$word"))
     return
   fi
-  COMPREPLY=($(compgen -f -- "$word"))
+  _dtrain_files "$word"
 }
 
 complete -o filenames -F _dtrain_words dtrain
@@ -103,7 +115,12 @@ struct OtherWords {
   std::string_view flag;
   std::string_view words;
 };
-constexpr OtherWords kOtherWords[] = {{"--dataset", "wikitext"}, {"--type", "bpe unigram"}};
+constexpr OtherWords kOtherWords[] = {
+    {"--dataset", "wikitext"},
+    {"--type", "bpe unigram"},
+    {"--device", "auto cpu cuda"},
+    {"--offload", "none optimizer all disk:"},
+};
 
 std::string filled(std::string text, std::string_view name, std::string_view value) {
   for (std::size_t at = text.find(name); at != text.npos; at = text.find(name, at + value.size())) {
@@ -137,20 +154,40 @@ std::string flag_cases() {
   return text;
 }
 
+// "none every: auto" of "none|every:K|auto": placeholders are upper-case.
+std::string words_in(std::string_view value_name) {
+  std::string words;
+  for (std::string_view rest = value_name; !rest.empty();) {
+    const std::string_view part = rest.substr(0, rest.find('|'));
+    rest.remove_prefix(std::min(part.size() + 1, rest.size()));
+    const std::string_view word = part.substr(0, std::min(part.find(':'), part.size() - 1) + 1);
+    if (word.empty() || std::isupper(static_cast<unsigned char>(word[0])) != 0) continue;
+    words += fmt::format("{}{}", words.empty() ? "" : " ", word);
+  }
+  return words;
+}
+
 std::string value_cases() {
   std::string text;
-  const auto add = [&](std::string_view flag, std::string_view words) {
-    text += fmt::format("    {}) values=\"{}\" ;;\n", flag, words);
+  const auto add = [&](std::string_view flag, std::string_view words, bool has_files) {
+    text += fmt::format("    {}) values=\"{}\"{} ;;\n", flag, words, has_files ? " files=yes" : "");
   };
+  std::string keys;
   for (const config::Setting& setting : config::settings()) {
     std::string words;
     for (const config::Choice& choice : setting.choices) {
       if (choice.works()) words += fmt::format("{}{}", words.empty() ? "" : " ", choice.name);
     }
-    if (setting.value_name == "on|off") words = "on off";
-    if (!words.empty() && !setting.is_word()) add(setting.flag, words);
+    if (setting.choices.empty() && setting.value_name.find('|') != std::string_view::npos) {
+      words = words_in(setting.value_name);
+    }
+    if (setting.is_word()) continue;
+    keys += fmt::format("{}{}=", keys.empty() ? "" : " ", setting.key);
+    const bool has_files = setting.value_name.find("PATH") != std::string_view::npos;
+    if (!words.empty()) add(setting.flag, words, has_files);
   }
-  for (const OtherWords& other : kOtherWords) add(other.flag, other.words);
+  for (const OtherWords& other : kOtherWords) add(other.flag, other.words, /*has_files=*/false);
+  add("--set", keys, /*has_files=*/false);
   return text;
 }
 

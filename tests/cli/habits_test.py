@@ -42,7 +42,7 @@ class Flags(unittest.TestCase):
                              ("--deepspeed", "--deepspeed-config FILE"), ("--load_best_model_at_end", "--keep-best"),
                              ("--early_stopping_patience", "--patience (in evaluations)"), ("--num_train_epochs", "--epochs"),
                              ("--wandb_log", "dtrain report RUN"), ("--report_to", "--tensorboard"),
-                             ("--nproc_per_node", "it is an option of dtrun"), ("--optim", "--optimizer")):
+                             ("--nproc_per_node", "dtrun -n RANKS"), ("--optim", "--optimizer")):
             self.assertIn(ours, run(DTRAIN, theirs, "1", status=USAGE).stderr, theirs)
 
 
@@ -271,6 +271,17 @@ class Completion(unittest.TestCase):
                                 (["dtrain", "data", "baseline", "--val-f"], ["--val-fraction"]),
                                 (["dtrain", "data", "prepare", "x", "--dataset", ""], ["wikitext"])):
             self.assertEqual(self.bash(*words), expected, words)
+        for words, expected in ((["--recompute", ""], ["none", "gates", "level", "every:", "auto"]), (["--compress", "to"], ["topk:"]),
+                                (["--device", "au"], ["auto"]), (["--set", "train.lr"], ["train.lr="]), (["--resume", "aut"], ["auto"])):
+            self.assertEqual(self.bash("dtrain", *words), expected, words)
+
+    def test_bash_completes_paths_with_spaces(self):
+        folder = make_folder(self)
+        for name in ("my first text.txt", "my second text.txt"):
+            (folder / name).write_text("text")
+        function = f"cd '{folder}'; source <('{DTRAIN}' completion bash); COMP_WORDS=(dtrain --data my); COMP_CWORD=2; _dtrain_words"
+        shown = run("bash", "-c", function + "; printf '%s\\n' \"${COMPREPLY[@]}\"", environment={"PATH": PATH}).stdout
+        self.assertEqual(sorted(shown.splitlines()), ["my first text.txt", "my second text.txt"])
 
     def typed_in_zsh(self, typed, expected):
         """Types into a zsh on a terminal, until it shows what is expected."""

@@ -4,7 +4,7 @@ import json
 import re
 import unittest
 
-from dtrain_harness import DTRAIN, SOURCE, USAGE, FolderTest, front_end_alone, make_folder, run
+from dtrain_harness import DTRAIN, DTRUN, SOURCE, USAGE, FolderTest, front_end_alone, make_folder, run
 
 MOST_USED = ["--data", "--config", "--run-dir", "--resume", "--val-fraction", "--steps", "--lr", "--global-batch", "--strategy",
              "--checkpoint-every"]
@@ -104,9 +104,31 @@ class ForeignFlags(unittest.TestCase):
     def test_all_unknown_flags_are_named_at_once(self):
         error = run(DTRAIN, "--batch_size", "8", "--steps", "3", "--n_layer=4", "--foo", "1", status=USAGE).stderr
         self.assertEqual(error.count("\n"), 1, error)
-        for part in ("--batch_size: here it is --microbatch", "also unknown: --n_layer: here it is --levels", "; --foo"):
+        for part in ("--batch_size: use --microbatch", "also unknown: --n_layer: use --levels", "; --foo"):
             self.assertIn(part, error)
-        self.assertIn("option of dtrun", run(DTRAIN, "-n", "2", "--data", "book.txt", status=USAGE).stderr)
+        self.assertIn("dtrun -n RANKS", run(DTRAIN, "-n", "2", "--data", "book.txt", status=USAGE).stderr)
+        self.assertIn("use --ranks", run(DTRAIN, "plan", "-n", "2", "--data", "book.txt", status=USAGE).stderr)
+
+    def test_the_end_of_a_decay_is_not_its_length(self):
+        """nanoGPT's and Megatron's lr_decay_iters is the step at which the decay ends."""
+        for flag in ("--lr_decay_iters=600", "--lr-decay-samples=600"):
+            error = run(DTRAIN, flag, status=USAGE).stderr
+            self.assertNotIn("use --decay-steps", error)
+            self.assertIn("--min-lr at the last step", error)
+        self.assertIn("use --decay-steps (with --schedule wsd)", run(DTRAIN, "--lr-wsd-decay-iters=6", status=USAGE).stderr)
+
+    def test_the_version_has_its_usual_letter(self):
+        self.assertEqual(run(DTRAIN, "-V").stdout, run(DTRAIN, "--version").stdout)
+        self.assertEqual(run(DTRUN, "-V").stdout, run(DTRUN, "--version").stdout)
+
+    def test_flags_of_other_launchers_are_answered_by_dtrun_as_well(self):
+        for flag, ours in (("--num_processes", "-n"), ("--num_gpus", "-n"), ("--gpus", "-n"), ("--num-nodes", "--nnodes"), ("--hostfile", "docs/nodes.md"),
+                           ("-H", "docs/nodes.md"), ("--num_machines", "--nnodes"), ("--machine_rank", "--node-rank"),
+                           ("--main_process_ip", "--master-addr"), ("--main_process_port", "--master-port"), ("--rdzv_backend", "--master-addr"),
+                           ("--multi_gpu", "leave it out"), ("--mixed_precision", "--dtype"), ("--map-by", "--bind"), ("--bind-to", "--bind")):
+            error = run(DTRUN, flag, "1", "--", "true", status=USAGE).stderr
+            self.assertEqual(error.count("\n"), 1, error)
+            self.assertIn(ours, error.replace(flag, "", 1))
 
     def test_a_text_is_rejected_as_a_configuration(self):
         book = make_folder(self) / "book.txt"

@@ -152,13 +152,13 @@ class Names(Case):
                 ("--out_dir", "--run-dir"), ("--output_dir", "--run-dir"), ("--block_size", "--seq-len"),
                 ("--n_layer", "--levels"), ("--n_head", "--heads"), ("--n_embd", "--width"), ("--ckpt", "--resume"),
                 ("--training.seq_len", "--seq-len"), ("--optimizer.max_norm", "--grad-clip")):
-            expected = "did you mean" if theirs == "--training.seq_len" else f"unknown flag {theirs}: here it is {ours}"
+            expected = "did you mean" if theirs == "--training.seq_len" else f"unknown flag {theirs}: use {ours}"
             self.refused(USAGE, expected, ours, arguments=[theirs, "8"])
         for option in ("--nproc_per_node=2", "--rdzv-endpoint=x", "--master_port=1"):
-            self.refused(USAGE, "it is an option of dtrun: dtrun -n RANKS -- dtrain", arguments=[option])
+            self.refused(USAGE, "dtrun starts the ranks", "-- dtrain", arguments=[option])
         file = self.write("gpt.json", '{"n_layer": 6}')
-        self.refused(USAGE, 'unknown setting "n_layer": here it is model.levels', arguments=["--config", file])
-        self.refused(USAGE, "here it is train.steps", arguments=["--set", "max_iters=5"])
+        self.refused(USAGE, 'unknown setting "n_layer": use model.levels', arguments=["--config", file])
+        self.refused(USAGE, ": use train.steps", arguments=["--set", "max_iters=5"])
 
     def test_a_name_is_suggested_only_if_it_is_alike(self):
         for wrong, right in (("--widht", "--width"), ("--rundir", "--run-dir"), ("--every-log", "--log-every"),
@@ -189,6 +189,7 @@ class Names(Case):
         self.refused(USAGE, "give it as --steps=5", arguments=["train", "steps=5"])
         self.refused(USAGE, "type --steps", arguments=["\u2014steps", "5"])
         self.refused(USAGE, "type --steps", arguments=["--overwrite", "\u2013steps", "5"])
+        self.refused(USAGE, "type --steps", without=["---"], arguments=["\u2014-steps", "5"])
 
     def test_tools_without_an_action_name_them(self):
         self.refused(USAGE, "dtrain data needs an action: prepare, tokenizer or baseline", arguments=["data"])

@@ -136,7 +136,7 @@ std::vector<std::string> checked_words(Command command, const CLI::App& app,
   return words;
 }
 
-// "--a; --b: here it is --c": the unknown flags after the first one.
+// "--a; --b: use --c": the unknown flags after the first one.
 std::string other_unknown_flags(const std::vector<std::string>& rest, Command command) {
   std::string text;
   for (auto word = rest.begin() + 1; word < rest.end(); ++word) {

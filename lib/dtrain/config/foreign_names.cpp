@@ -31,6 +31,14 @@ void add_names(const ForeignNames& row, std::vector<ForeignName>& names) {
   }
 }
 
+// dtrain plan starts no ranks: it is told their number.
+bool counts_ranks(std::string_view name) {
+  constexpr std::string_view kNames[] = {"n",      "np",     "gpus",      "ngpus",
+                                         "n-gpus", "nprocs", "num-gpus",  "num-processes",
+                                         "nproc",  "ntasks", "num-ranks", "world-size"};
+  return std::ranges::find(kNames, name) != std::end(kNames);
+}
+
 }  // namespace
 
 std::span<const ForeignName> foreign_names() noexcept {
@@ -67,11 +75,12 @@ std::string_view key_meant_in(Command command, std::string_view key) {
 std::string foreign_advice(std::string_view name, NameKind kind, Command command) {
   const ForeignName* foreign = find_foreign(name);
   if (foreign == nullptr) return {};
+  if (command == Command::plan && counts_ranks(foreign->name)) return ": use --ranks";
   if (foreign->key.empty()) return fmt::format(": {}", foreign->note);
   const Setting* setting = find_key(key_meant_in(command, foreign->key));
   if (setting == nullptr || !setting->is_for(command)) return {};
   const bool has_note = !foreign->note.empty() && setting->key == foreign->key;
-  return fmt::format(": here it is {}{}", kind == NameKind::flag ? setting->flag : setting->key,
+  return fmt::format(": use {}{}", kind == NameKind::flag ? setting->flag : setting->key,
                      has_note ? fmt::format(" ({})", foreign->note) : "");
 }
 

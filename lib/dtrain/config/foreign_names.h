@@ -20,7 +20,7 @@ struct ForeignName {
 /// The entry for a flag or key of another program ("--n_layer", "training.max_steps"), or null.
 [[nodiscard]] const ForeignName* find_foreign(std::string_view name);
 
-/// ": here it is --levels" for an unknown flag, ": here it is model.levels" for an unknown key,
+/// ": use --levels" for an unknown flag, ": use model.levels" for an unknown key,
 /// each with the entry's note; nothing for names that no other program is known to use, and for
 /// settings that `command` does not have.
 enum class NameKind { flag, key };

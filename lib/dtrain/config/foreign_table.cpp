@@ -3,8 +3,14 @@
 namespace dtrain::config {
 namespace {
 
-constexpr std::string_view kPerRank = "per rank and backward pass; --global-batch is a step's";
-constexpr std::string_view kOfDtrun = "it is an option of dtrun: dtrun -n RANKS -- dtrain ...";
+constexpr std::string_view kPerRank = "per rank and backward pass; --global-batch is the batch of a whole step";
+constexpr std::string_view kLaunches = "dtrun starts the ranks: dtrun -n RANKS -- dtrain ...";
+constexpr std::string_view kLaunchesNodes =
+    "dtrun starts the ranks of each node: dtrun --nnodes N -n RANKS ... -- dtrain ... "
+    "(docs/nodes.md)";
+constexpr std::string_view kDecayEndsWithRun =
+    "leave it out: linear and cosine reach --min-lr at the last step (--steps); with --schedule wsd "
+    "only the last --decay-steps decay";
 constexpr std::string_view kFromLauncher =
     "leave it out: ranks take it from the environment of dtrun, torchrun, srun or mpirun";
 constexpr std::string_view kNoService =
@@ -45,7 +51,7 @@ constexpr std::string_view kNoSampler =
 constexpr std::string_view kFloat16 = "--dtype float16";
 constexpr std::string_view kBfloat16 = "--dtype bfloat16";
 constexpr std::string_view kNamesDtype = "float32, bfloat16, float16 or float64";
-constexpr std::string_view kSteps = "a number of steps, or a time as 10m";
+constexpr std::string_view kSteps = "a number of steps, or a time such as 10m";
 
 // Names in PyTorch's examples and torchtitan, nanoGPT, llm.c, Lightning, DeepSpeed, Megatron and
 // Hugging Face.
@@ -70,7 +76,7 @@ constexpr ForeignNames kForeignNames[] = {
     {"epoch num-epochs max-epochs num-train-epochs n-epochs train-epochs", "train.epochs"},
     {"max-steps max-iters num-iterations train-iters iterations iters num-steps "
      "training-steps total-steps max-train-steps train-steps step num-train-steps max-iter "
-     "n-steps n-iters niter num-training-steps max-step",
+     "n-steps n-iters niter num-training-steps max-step limit-train-batches",
      "train.steps"},
     {"train-samples max-samples train-tokens max-tokens-trained", "train.steps",
      "in steps of --global-batch sequences"},
@@ -88,10 +94,10 @@ constexpr ForeignNames kForeignNames[] = {
      "in steps, not a share of them"},
     {"warmup-epochs lr-warmup-samples warmup-tokens lr-warmup-init", "train.warmup_steps",
      "in steps"},
-    {"lr-decay-iters lr-decay-steps cooldown-steps warmdown-iters num-decay-steps "
-     "lr-wsd-decay-iters",
-     "train.decay_steps"},
-    {"decay-ratio lr-decay-samples cooldown-frac lr-wsd-decay-samples decay-frac",
+    {"lr-decay-iters lr-decay-steps lr-decay-samples", "", kDecayEndsWithRun},
+    {"cooldown-steps warmdown-iters num-decay-steps lr-wsd-decay-iters", "train.decay_steps",
+     "with --schedule wsd"},
+    {"decay-ratio cooldown-frac lr-wsd-decay-samples decay-frac",
      "train.decay_steps", "in steps, with --schedule wsd"},
     {"lr-scheduler-type lr-scheduler lr-schedule lr-decay-style scheduler", "train.schedule"},
     {"decay-lr decay-type lr-wsd-decay-style lr-scheduler-kwargs lr-scheduler-name "
@@ -194,11 +200,13 @@ constexpr ForeignNames kForeignNames[] = {
      "vocab-file merge-file tokenizer-name tokenizer-file text-column json-keys "
      "use-fast-tokenizer hf-assets-path",
      "", kPrepares},
-    {"n gpus nproc-per-node ngpus num-gpus num-processes node-rank master-addr master-port "
-     "standalone rdzv-backend rdzv-endpoint nprocs nproc n-gpus num-proc procs num-nodes "
-     "num-machines machine-rank hostfile host-file ntasks max-restarts np rdzv-id "
-     "monitor-interval main-process-port main-process-ip num-ranks",
-     "", kOfDtrun},
+    {"n gpus nproc-per-node ngpus num-gpus num-processes nprocs nproc n-gpus num-proc procs ntasks "
+     "np num-ranks max-restarts monitor-interval standalone",
+     "", kLaunches},
+    {"node-rank nnodes nodes master-addr master-port rdzv-backend rdzv-endpoint rdzv-id rdzv-conf "
+     "num-nodes num-machines machine-rank hostfile host-file hosts host main-process-port "
+     "main-process-ip",
+     "", kLaunchesNodes},
     {"local-rank rank world-size dist-url init-method rank-id global-rank", "", kFromLauncher},
     {"wandb wandb-log wandb-project wandb-run-name enable-wandb use-wandb wandb-name "
      "wandb-entity wandb-exp-name wandb-id wandb-mode no-wandb wandb-save-dir mlflow comet "

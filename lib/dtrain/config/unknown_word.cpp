@@ -30,7 +30,8 @@ std::string advice_for_dashes(std::string_view word) {
     }
   }
   if (word.size() == whole) return {};
-  return fmt::format("; its first character is a dash of another kind: type --{}", word);
+  word.remove_prefix(std::min(word.find_first_not_of('-'), word.size()));  // "\u2014-lr"
+  return fmt::format("; it begins with a typographic dash, as text editors make of two hyphens: type --{}", word);
 }
 
 // Subcommands that have the flag.
@@ -104,7 +105,7 @@ void refuse_word(const std::string& word, const KnownFlags& known) {
   if (const Setting* setting = find_flag(flag)) {
     const Setting* meant = find_key(key_meant_in(known.command, setting->key));
     if (meant != setting && meant->is_for(known.command)) {
-      fail(ErrorKind::usage, "{} is not a flag of dtrain {}: here it is {}", flag, name,
+      fail(ErrorKind::usage, "{} is not a flag of dtrain {}: use {}", flag, name,
            meant->flag);
     }
     fail(ErrorKind::usage, "{} (setting {}) is not a flag of dtrain {}, but of {}", flag,
