@@ -10,7 +10,7 @@ import subprocess
 import time
 import unittest
 
-from dtrain_harness import BUILD, DATA, DTRAIN, GOLDEN, USAGE, FolderTest, front_end_alone, launched, metrics_of, run
+from dtrain_harness import BUILD, DATA, DTRAIN, GOLDEN, USAGE, FolderTest, front_end_alone, launched, make_folder, metrics_of, run
 
 TEXT = GOLDEN / "text.bin"
 PATH = f"{BUILD / 'bin'}:{os.environ['PATH']}"
