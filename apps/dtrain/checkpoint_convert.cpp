@@ -1,4 +1,5 @@
 // Tools that need the model: they check here what can be checked without LibTorch, and run there.
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -35,6 +36,17 @@ void refuse_piece(const std::string& path) {
        "'{}' is one of {} pieces of a checkpoint: make one model file of all, dtrain checkpoint "
        "export {} FILE.safetensors, and import that",
        path, pieces, folder.empty() ? "." : folder);
+}
+
+// torch.load and other readers go by the name, and would fail on what is in the file.
+void refuse_other_format(const std::string& file) {
+  constexpr std::string_view kOther[] = {".pt",  ".pth",  ".bin", ".ckpt", ".pkl",
+                                         ".npz", ".gguf", ".h5",  ".onnx", ".msgpack"};
+  const std::string suffix = fs::path(file).extension().string();
+  if (std::ranges::find(kOther, suffix) == std::end(kOther)) return;
+  fail(ErrorKind::usage,
+       "'{}': export writes safetensors, which readers of {} files do not take: name it {}", file,
+       suffix, fs::path(file).replace_extension(".safetensors").string());
 }
 
 std::string content_of(const fs::path& path) {
@@ -75,6 +87,7 @@ int export_checkpoint(const Arguments& arguments) {
     fail(ErrorKind::usage,
          "dtrain checkpoint export takes PATH FILE: a checkpoint, and the file to write");
   }
+  refuse_other_format(wanted.file);
   if (is_there(wanted.file) && !wanted.overwrite) {
     fail(ErrorKind::usage, "'{}' exists: name another file, or give --overwrite to replace it",
          wanted.file);

@@ -125,14 +125,10 @@ std::string model_path(const std::string& from) {
   if (is_checkpoint) return from;
   if (is_there(folder / "model.safetensors"))
     return (fs::path(from) / "model.safetensors").string();
-  const bool is_run = is_folder(store::checkpoints_folder(from)) ||
+  const bool is_run = store::has_checkpoints_folder(from) ||
                       is_there(store::final_model(from)) || is_there(folder / "config.json");
   if (is_run) return model_of_run(from);
-  const bool has_checkpoints = !store::list_steps(from).empty();  // RUN/checkpoints
-  if (has_checkpoints && store::checkpoints_folder(folder.parent_path().string()) == folder) {
-    const fs::path run = (fs::path(from) / "..").lexically_normal();
-    return (run.has_filename() ? run : run.parent_path()).string();
-  }
+  if (const std::string run = store::run_at(from); run != from) return run;
   refuse_folder(from);
 }
 

@@ -53,6 +53,12 @@ RuntimeLibrary RuntimeLibrary::open() {
   void* symbol = library == nullptr ? nullptr : ::dlsym(library, "dtrain_run");
   if (symbol == nullptr) {
     const char* reason = ::dlerror();
+    if (reason != nullptr && std::string_view(reason).find("failed to map") != std::string::npos) {
+      base::fail(base::ErrorKind::usage,
+                 "cannot load LibTorch: {}; the process may not use enough memory: raise or remove "
+                 "its limit on address space (ulimit -v)",
+                 reason);
+    }
     base::fail(base::ErrorKind::usage,
                "cannot load LibTorch through {}: {}; run scripts/setup.sh and build again, or "
                "unpack all of the archive",

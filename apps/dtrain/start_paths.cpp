@@ -53,7 +53,12 @@ void check_resume(const config::Resume& resume) {
          "weights alone with --init-from {}/model.safetensors",
          path, path);
   }
-  if (is_folder(store::checkpoints_folder(path))) return;
+  if (const std::string run = store::run_at(path); run != path) {
+    fail(ErrorKind::checkpoint,
+         "--resume {}: it holds the checkpoints of a run; give the run (--resume {}) or one of them",
+         path, run);
+  }
+  if (store::has_checkpoints_folder(path)) return;
   (void)store::checkpoints_at(path);  // refuses what is neither run nor checkpoint
 }
 

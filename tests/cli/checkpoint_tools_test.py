@@ -128,7 +128,7 @@ class Reading(Tools):
         for name in ("list", "inspect", "verify"):
             self.refused(CHECKPOINT, empty, "run folder", arguments=(name, empty))
             self.refused(CHECKPOINT, "does not exist", arguments=(name, empty / "no"))
-            self.refused(CHECKPOINT, "is no folder", arguments=(name, self.final))
+            self.refused(CHECKPOINT, "is not a folder", arguments=(name, self.final))
         self.refused(CHECKPOINT, empty, arguments=("diff", self.one, empty))
         self.refused(USAGE, "takes A B", arguments=("diff", self.one))
         self.refused(USAGE, "--steps", arguments=("inspect", self.one, "--steps"))

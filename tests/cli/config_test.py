@@ -147,7 +147,7 @@ class Refusing(Case):
         run_dir.mkdir()
         (run_dir / "config.json").write_text("{}")
         arguments = ["--data", self.text, "--seq-len", "16", "--run-dir", run_dir]
-        self.refused(USAGE, run_dir, "holds another run", "--overwrite", arguments=arguments)
+        self.refused(USAGE, run_dir, "already holds a run", "--overwrite", arguments=arguments)
         self.assertEqual([path.name for path in run_dir.iterdir()], ["config.json"])
         self.assertEqual((run_dir / "config.json").read_text(), "{}")
 

@@ -129,7 +129,7 @@ class Values(Case):
         self.refused(CHECKPOINT, "it is a file, not a checkpoint's folder", "--init-from", without=damaged,
                      arguments=[*arguments, "--resume", self.text()])
         (self.folder / "empty").mkdir()
-        self.refused(CHECKPOINT, "'empty' is no run folder", without=damaged,
+        self.refused(CHECKPOINT, "'empty' is not a run folder", without=damaged,
                      arguments=[*arguments, "--resume", "empty"])
         (self.folder / "final").mkdir()
         self.write("final/model.safetensors", "x")

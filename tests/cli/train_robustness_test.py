@@ -57,7 +57,7 @@ class Folder(TrainTest):
         self.single()
         self.single("--overwrite")
         result = self.run_command([DTRAIN, "--config", self.run_dir / "config.json"], 2)
-        self.assertIn("holds another run", result.stderr)
+        self.assertIn("already holds a run", result.stderr)
 
     def test_of_two_runs_that_come_together_one_is_refused(self):
         command = [DTRAIN, *map(str, self.arguments(steps=20))]

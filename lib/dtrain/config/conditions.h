@@ -14,7 +14,7 @@ inline constexpr Need kTensorRanks{"without several tensor-parallel ranks: --str
 inline constexpr Need kThreeAxes{"without --strategy 3d", [](const Config& c) {
                                    return c.layout.strategy == Strategy::three_axes;
                                  }};
-inline constexpr Need kLocalRanks{"without --strategy dp or mp",
+inline constexpr Need kLocalRanks{"without --strategy dp or mp (dtrun -n N starts N ranks)",
                                   [](const Config& c) { return strategy_of(c.layout).is_local(); }};
 inline constexpr Need kSeveralProcesses{
     "without several ranks that are processes", [](const Config& c) {

@@ -193,8 +193,8 @@ void check_start(const Config& config) {
   const Resume& resume = config.checkpoint.resume;
   if (config.run.overwrite && !resume.is_none()) {
     fail(ErrorKind::usage,
-         "--overwrite and --resume {} exclude each other: the run would be removed before it could "
-         "go on",
+         "--overwrite and --resume {} exclude each other: one begins anew, the other continues; "
+         "omit one of them",
          resume);
   }
   if (resume.text().empty()) {

@@ -99,9 +99,11 @@ void check_run_folder(const Config& config) {
   for (const char* name : kOwnFolders) check_own_folder(folder, name);
   if (config.run.overwrite || resumes_within(config)) return;
   for (const char* name : kRunFiles) {
-    if (base::is_there(fs::path(folder) / name)) {
+    // A folder of runs may have one that is named checkpoints.
+    const fs::path path = fs::path(folder) / name;
+    if (base::is_there(path) && !base::is_there(path / "config.json")) {
       fail(ErrorKind::usage,
-           "--run-dir {} holds another run ({}): name another folder, give --resume auto to go on "
+           "--run-dir {} already holds a run ({}): name another folder, give --resume auto to go on "
            "with it, or --overwrite to replace it",
            folder, name);
     }

@@ -20,31 +20,41 @@ constexpr std::size_t kExaminedBytes = 64 * 1024;
 struct Signature {
   std::string_view bytes;
   std::string_view what;
+  std::string_view advice;
 };
 
+constexpr std::string_view kDecompress = "decompress it first";
+constexpr std::string_view kUnpack = "unpack it, and give the texts in it, or their folder";
+constexpr std::string_view kExport = "export its texts as plain text or JSON lines first";
+constexpr std::string_view kGiveText = "give a text";
+
 constexpr Signature kSignatures[] = {
-    {kTokenMagic, "a token file"},
-    {"\x1f\x8b", "gzip-compressed"},
-    {"PK\x03\x04", "a zip archive"},
-    {"\x28\xb5\x2f\xfd", "zstd-compressed"},
+    {kTokenMagic, "a token file", "it is prepared already: train on it with --data FILE"},
+    {"\x1f\x8b", "gzip-compressed", kDecompress},
+    {"PK\x03\x04", "a zip archive", kUnpack},
+    {"\x28\xb5\x2f\xfd", "zstd-compressed", kDecompress},
     {"\xfd"
      "7zXZ",
-     "xz-compressed"},
-    {"BZh91AY&SY", "bzip2-compressed"},
-    {"7z\xbc\xaf\x27\x1c", "a 7z archive"},
+     "xz-compressed", kDecompress},
+    {"BZh91AY&SY", "bzip2-compressed", kDecompress},
+    {"7z\xbc\xaf\x27\x1c", "a 7z archive", kUnpack},
     {"\x7f"
      "ELF",
-     "a program or library"},
-    {"\x93NUMPY", "a NumPy array"},
-    {"\x89PNG", "an image"},
-    {"\xff\xd8\xff", "an image"},
-    {"%PDF-", "a PDF document"},
-    {"PAR1", "a Parquet file"},
-    {"ARROW1", "an Arrow file"},
-    {"\x89HDF", "an HDF5 file"},
-    {"\x80\x02", "a pickle of Python"},
-    {"\x80\x04\x95", "a pickle of Python"},
+     "a program or library", kGiveText},
+    {"\x93NUMPY", "a NumPy array", kExport},
+    {"\x89PNG", "an image", kGiveText},
+    {"\xff\xd8\xff", "an image", kGiveText},
+    {"%PDF-", "a PDF document", "extract its text first: pdftotext FILE.pdf FILE.txt"},
+    {"PAR1", "a Parquet file", kExport},
+    {"ARROW1", "an Arrow file", kExport},
+    {"\x89HDF", "an HDF5 file", kExport},
+    {"\x80\x02", "a pickle of Python", kExport},
+    {"\x80\x04\x95", "a pickle of Python", kExport},
 };
+
+constexpr Signature kTar{"", "a tar archive", kUnpack};
+constexpr Signature kSafetensors{"", "a safetensors file", kGiveText};
+constexpr Signature kBinary{"", "binary (it holds NUL bytes)", "convert it to text first"};
 
 /// Eight bytes of a little-endian length below 4 GiB, then a JSON object.
 bool is_safetensors(std::string_view start) {
@@ -52,19 +62,28 @@ bool is_safetensors(std::string_view start) {
          start.substr(4, 4) == std::string_view("\0\0\0\0", 4);
 }
 
-/// Empty if nothing speaks against a text.
-std::string_view signed_as(std::string_view start) {
-  for (const Signature& signature : kSignatures) {
-    if (start.starts_with(signature.bytes)) return signature.what;
-  }
-  return {};
+bool is_tar(std::string_view start) {
+  constexpr std::size_t kPlaceOfMagic = 257;
+  return start.size() > kPlaceOfMagic && start.substr(kPlaceOfMagic).starts_with("ustar");
 }
 
-/// The same.
-std::string_view looks_like(std::string_view start) {
-  if (is_safetensors(start)) return "a safetensors file";
-  if (start.find('\0') != std::string_view::npos) return "binary (it holds NUL bytes)";
-  return {};
+/// Null if no signature speaks against a text.
+const Signature* signed_as(std::string_view start) {
+  for (const Signature& signature : kSignatures) {
+    if (start.starts_with(signature.bytes)) return &signature;
+  }
+  return is_tar(start) ? &kTar : nullptr;
+}
+
+/// Null if the bytes look like a text.
+const Signature* looks_like(std::string_view start) {
+  if (is_safetensors(start)) return &kSafetensors;
+  return start.find('\0') == start.npos ? nullptr : &kBinary;
+}
+
+[[noreturn]] void refuse(const std::string& path, std::string_view what, std::string_view advice) {
+  base::fail(ErrorKind::data, "data file '{}' is {}, where plain text is expected; {}", path, what,
+             advice);
 }
 
 }  // namespace
@@ -103,20 +122,23 @@ void check_needs_no_preparing(std::string_view start, const std::string& path) {
 
 void check_is_text(std::string_view start, const std::string& path) {
   start = start.substr(0, kExaminedBytes);
-  std::string_view what = signed_as(start);
-  if (const ForeignData foreign = recognise_foreign(start, path);
-      what.empty() && !foreign.what.empty()) {
-    fail(ErrorKind::data, "data file '{}' is {}, where plain text is expected; {}", path,
-         foreign.what, foreign.advice);
+  if (const Signature* found = signed_as(start)) refuse(path, found->what, found->advice);
+  if (const ForeignData foreign = recognise_foreign(start, path); !foreign.what.empty()) {
+    refuse(path, foreign.what, foreign.advice);
   }
-  if (what.empty()) what = looks_like(start);
-  if (what.empty()) return;
+  if (const Signature* found = looks_like(start)) refuse(path, found->what, found->advice);
+}
+
+void refuse_standard_input(const std::string& path) {
+  if (path != "-") return;
   fail(ErrorKind::data,
-       "data file '{}' is {}, where plain text is expected; decompress or convert it first", path,
-       what);
+       "data file '{}': standard input cannot be read as data, for it is read more than once; "
+       "write it to a file first",
+       path);
 }
 
 void refuse_folder(const std::string& path) {
+  refuse_standard_input(path);
   std::error_code error;
   if (path.starts_with("~/") && !std::filesystem::exists(path, error)) {
     fail(ErrorKind::data,

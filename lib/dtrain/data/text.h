@@ -40,6 +40,10 @@ void check_needs_no_preparing(std::string_view start, const std::string& path);
 /// The first 64 KiB of a file, or all of it.
 [[nodiscard]] std::string beginning(const base::InputFile& file);
 
+/// Throws: Error{data} if `path` is "-", as other programs name standard input.
+void refuse_standard_input(const std::string& path);
+
+/// As refuse_standard_input.
 /// Throws: Error{data} that says how to make a token file of a folder, if `path` is one; or that ~
 ///         was not replaced.
 void refuse_folder(const std::string& path);

@@ -306,7 +306,7 @@
         ...run.samples.map((each) => element("div", {}, element("small", {}, `step ${count(each.step)}`), element("pre", {}, each.text))));
     }
     parts.push(element("h3", {}, "Command"), element("pre", {}, run.command));
-    parts.push(element("details", {}, element("summary", {}, "All settings"), table(["setting", "value"], Object.entries(run.settings))));
+    parts.push(element("details", {}, element("summary", {}, "All settings", run.starts.length > 1 ? ` of the last of ${count(run.starts.length)} starts` : ""), table(["setting", "value"], Object.entries(run.settings))));
     const open = runs.length === 1 ? { open: "" } : {};
     return element("details", open, element("summary", {}, swatch(run), run.name, run.warnings.length > 0
       ? element("small", { class: "bad" }, ` ${count(run.warnings.length)} warnings`) : ""), ...parts);
@@ -338,7 +338,8 @@
     controls(), element("section", { class: "charts" }, ...charts.map(([node]) => node)));
   if (runs.length > 1) {
     const rows = differences();
-    main.append(element("h2", {}, "Settings that differ"), rows.length === 0 ? element("p", { class: "quiet" }, "none")
+    const resumed = runs.some((run) => run.starts.length > 1) ? element("p", { class: "quiet" }, "Of runs that were resumed: those of the last start.") : "";
+    main.append(element("h2", {}, "Settings that differ"), resumed, rows.length === 0 ? element("p", { class: "quiet" }, "none")
       : table(["setting", ...runs.map((run) => run.name)], rows));
   }
   main.append(element("h2", {}, "Runs"), ...runs.map(detailsOf));

@@ -1,5 +1,7 @@
 #include "dtrain/report/run_record.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -100,12 +102,25 @@ void read_settings(const std::string& path, RunRecord& run) {
   if (!config.is_object()) return;
   const auto resolved = config.find("resolved");
   flatten(resolved == config.end() ? config : *resolved, "", run);
+  // As the run saved them for later starts: full paths, and nothing of one start alone.
+  constexpr std::string_view kOfAsked[] = {"data.train", "data.validation", "checkpoint.init_from",
+                                           "checkpoint.resume", "run.overwrite"};
+  RunRecord asked;
+  flatten(config, "", asked);
+  for (auto& [key, value] : run.settings) {
+    const auto found = std::ranges::find(asked.settings, key, &std::pair<std::string, std::string>::first);
+    const bool is_taken = std::ranges::find(kOfAsked, key) != std::end(kOfAsked);
+    if (is_taken && found != asked.settings.end()) value = found->second;
+  }
 }
 
 [[noreturn]] void refuse_folder(const std::string& folder) {
   std::error_code error;
   const bool is_there = fs::exists(folder, error);
   const bool is_file = is_there && !fs::is_directory(folder, error);
+  if (is_there && !is_file && ::access(folder.c_str(), R_OK | X_OK) != 0) {
+    base::fail(base::ErrorKind::data, "{}: {}", folder, std::strerror(errno));
+  }
   base::fail(
       base::ErrorKind::data, "{}: {}; give run folders, or a folder of runs", folder,
       is_file ? "it is a file, not a run folder"
@@ -176,7 +191,12 @@ std::vector<std::string> runs_below(const std::string& folder, int depth) {
     const bool is_link = fs::is_symlink(entry->symlink_status(unknown));
     const bool is_taken = is_run(path);
     if (is_taken || entry.depth() + 1 >= depth) entry.disable_recursion_pending();
-    if (!is_taken) continue;
+    if (!is_taken) {
+      if (entry->is_directory(unknown) && ::access(path.c_str(), R_OK | X_OK) != 0) {
+        base::log_warning("left out: {}: {}", path, std::strerror(errno));
+      }
+      continue;
+    }
     std::string& name = found[fs::weakly_canonical(path, unknown)];
     if (name.empty() || !is_link) name = path;
   }
@@ -185,7 +205,9 @@ std::vector<std::string> runs_below(const std::string& folder, int depth) {
   }
   std::vector<std::string> runs;
   for (const auto& [whole, path] : found) runs.push_back(path);
-  std::ranges::sort(runs);
+  std::ranges::sort(runs, [](const std::string& a, const std::string& b) {
+    return ::strverscmp(a.c_str(), b.c_str()) < 0;  // run-2 before run-10
+  });
   return runs;
 }
 

@@ -1,6 +1,10 @@
 #include "dtrain/checkpoint/store/locate.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <system_error>
 
@@ -29,20 +33,39 @@ bool is_checkpoint(const std::string& path) {
 }
 
 void require_folder(const std::string& path) {
-  if (base::is_folder(path)) return;
+  if (base::is_folder(path)) {
+    if (::access(path.c_str(), X_OK) == 0) return;
+    fail(ErrorKind::checkpoint, "'{}' cannot be read: {}", path, std::strerror(errno));
+  }
   fail(ErrorKind::checkpoint, "'{}' {}; name a run folder or a checkpoint in it", path,
-       is_there(path) ? "is no folder" : "does not exist");
+       is_there(path) ? "is not a folder" : "does not exist");
 }
 
 }  // namespace
 
-std::vector<std::string> checkpoints_of_run(const std::string& run_dir) {
-  require_folder(run_dir);
+std::string run_at(const std::string& path) {
+  std::error_code error;
+  const fs::path whole = fs::absolute(path, error).lexically_normal();
+  const fs::path folder = whole.has_filename() ? whole : whole.parent_path();
+  const bool is_named = checkpoints_folder(folder.parent_path().string()) == folder;
+  if (!is_named || !base::is_folder(folder) || list_steps(path).empty()) return path;
+  const fs::path run = (fs::path(path) / "..").lexically_normal();
+  return (run.has_filename() ? run : run.parent_path()).string();
+}
+
+bool has_checkpoints_folder(const std::string& run_dir) {
+  const fs::path folder = checkpoints_folder(run_dir);
+  return base::is_folder(folder) && !is_there(folder / "config.json");
+}
+
+std::vector<std::string> checkpoints_of_run(const std::string& path) {
+  require_folder(path);
+  const std::string run_dir = run_at(path);
   const std::string folder = checkpoints_folder(run_dir);
-  if (!is_there(folder) && !is_there(fs::path(run_dir) / "config.json")) {
+  if (!has_checkpoints_folder(run_dir) && !is_there(fs::path(run_dir) / "config.json")) {
     fail(ErrorKind::checkpoint,
-         "'{}' is no run folder: it holds neither checkpoints nor config.json; name the --run-dir "
-         "of a run",
+         "'{}' is not a run folder: it holds neither checkpoints nor config.json; name the "
+         "--run-dir of a run",
          run_dir);
   }
   std::vector<std::string> paths;
@@ -63,8 +86,9 @@ std::vector<std::string> checkpoints_at(const std::string& path) {
   return paths;
 }
 
-std::string weights_at(const std::string& folder) {
-  require_folder(folder);
+std::string weights_at(const std::string& path) {
+  require_folder(path);
+  const std::string folder = run_at(path);
   const std::string inside = (fs::path(folder) / "model.safetensors").string();
   if (is_there(inside) && !is_checkpoint(folder)) return inside;
   const std::string final = final_model(folder);

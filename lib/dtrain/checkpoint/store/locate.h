@@ -13,14 +13,20 @@ namespace dtrain::checkpoint::store {
 ///         run without a checkpoint.
 [[nodiscard]] std::vector<std::string> checkpoints_at(const std::string& path);
 
-/// The same for a run folder alone; a run without a checkpoint has none.
-[[nodiscard]] std::vector<std::string> checkpoints_of_run(const std::string& run_dir);
+/// The run whose RUN/checkpoints `path` is; any other path as it is.
+[[nodiscard]] std::string run_at(const std::string& path);
+
+/// True if the folder has one of checkpoints. A run of its own may be named checkpoints, too.
+[[nodiscard]] bool has_checkpoints_folder(const std::string& run_dir);
+
+/// The same for a run folder, or its folder of checkpoints, alone; a run without a checkpoint has none.
+[[nodiscard]] std::vector<std::string> checkpoints_of_run(const std::string& path);
 
 /// Resolves a folder to weights: the model file of a final/ folder or of a run without checkpoints;
 /// otherwise the first of checkpoints_at.
 ///
 /// Throws: Error{checkpoint} as checkpoints_at.
-[[nodiscard]] std::string weights_at(const std::string& folder);
+[[nodiscard]] std::string weights_at(const std::string& path);
 
 /// In the metadata of model files, where the model's settings stand as JSON. All that dtrain writes
 /// have it.

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "dtrain/base/error.h"
+#include "dtrain/data/text.h"
 
 namespace dtrain::data {
 namespace {
@@ -35,6 +36,7 @@ std::vector<std::string> files_below(const std::string& folder) {
 std::vector<std::string> list_inputs(const std::vector<std::string>& named) {
   std::vector<std::string> files;
   for (const std::string& input : named) {
+    refuse_standard_input(input);
     std::error_code ignored;  // what is wrong with a file is said when it is opened
     if (fs::is_directory(input, ignored)) {
       const auto below = files_below(input);

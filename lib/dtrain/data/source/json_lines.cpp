@@ -33,11 +33,20 @@ std::string reason_of(const Json::exception& error) {
   return base::printable(place == message.npos ? message : message.substr(place));
 }
 
+// JSON lines are often taken for a JSON array.
+std::string_view advice_for(std::string_view line) {
+  const std::size_t first = line.find_first_not_of(" \t\r");
+  return first != line.npos && line[first] == '['
+             ? "; it seems to be a JSON array: jq -c '.[]' FILE writes its objects as lines"
+             : "";
+}
+
 Json parse(const Place& place, std::string_view line) {
   try {
     return Json::parse(line);
   } catch (const Json::exception& error) {
-    refuse(place, "it is not JSON ({}); every line must be one object", reason_of(error));
+    refuse(place, "it is not JSON ({}); every line must be one object{}", reason_of(error),
+           advice_for(line));
   }
 }
 
@@ -60,7 +69,7 @@ std::string fields_with_texts(const Json& object) {
 std::string text_in(const Place& place, std::string_view line, const std::string& field) {
   Json object = parse(place, line);
   if (!object.is_object()) {
-    refuse(place, "found {} where an object is needed", object.type_name());
+    refuse(place, "found {} where an object is needed{}", object.type_name(), advice_for(line));
   }
   const auto found = object.find(field);
   if (found == object.end()) {

@@ -42,8 +42,8 @@ TEST_CASE("What is neither a run nor a checkpoint is refused by name") {
   folder.write("empty/run/config.json", "{}");
   folder.write("file", "x");
   CHECK_THAT(refusal(folder.path("missing")), Contains("does not exist"));
-  CHECK_THAT(refusal(folder.path("file")), Contains("is no folder"));
-  CHECK_THAT(refusal(folder.path("empty")), Contains("is no run folder"));
+  CHECK_THAT(refusal(folder.path("file")), Contains("is not a folder"));
+  CHECK_THAT(refusal(folder.path("empty")), Contains("is not a run folder"));
   CHECK_THAT(refusal(folder.path("empty/run")), Contains("holds no checkpoint"));
   CHECK(checkpoints_of_run(folder.path("empty/run")).empty());
 }

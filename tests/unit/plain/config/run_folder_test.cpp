@@ -28,7 +28,7 @@ TEST_CASE("A folder that holds a run is refused unless the run goes on from what
   };
   CHECK_THAT(refused(run_in(run)), Catch::Contains("--resume auto"));
   CHECK_THAT(refused(run_in(run, folder.path("other/checkpoints/step-4"))),
-             Catch::Contains("holds another run"));
+             Catch::Contains("already holds a run"));
   check_run_folder(run_in(run, "auto"));
   check_run_folder(run_in(run, run + "/checkpoints/step-4"));
   check_run_folder(run_in(run, run + "/../run"));

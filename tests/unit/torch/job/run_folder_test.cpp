@@ -49,7 +49,7 @@ TEST_CASE("A run that was begun is not begun again") {
   RunFolder(run_in(folder.path("run")), "a").begin();
   const std::string refused = message_of(
       base::ErrorKind::usage, [&] { RunFolder(run_in(folder.path("run")), "b").begin(); });
-  CHECK_THAT(refused, Catch::Contains("holds another run"));
+  CHECK_THAT(refused, Catch::Contains("already holds a run"));
 }
 
 TEST_CASE("Overwriting removes the old run and nothing else") {
