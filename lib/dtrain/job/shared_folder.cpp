@@ -68,7 +68,8 @@ std::unique_ptr<base::HeldFolder> hold_shared_folder(comm::ProcessGroup& world,
   if (world.size() > 1) {
     const std::string path = fmt::format("{}.tmp-{}", shared_file(run_dir), job);
     base::Disk disk(ErrorKind::checkpoint);
-    comm::on_leader(world, "writing to the run folder", [&] { disk.create_file(path)->close(); });
+    comm::on_leader(world, "writing to the run folder",
+                    [&] { base::write_anew(disk, path, [](base::OutputFile&) {}); });
     const std::vector<std::size_t> blind = blind_ranks(world, path);
     comm::on_leader(world, "writing to the run folder", [&] { disk.remove_file(path); });
     if (!blind.empty()) {
