@@ -37,7 +37,11 @@ int run_checkpoint(const Arguments& arguments) {
                "dtrain checkpoint needs a tool: {}; dtrain checkpoint --help explains them",
                fmt::join(names, ", "));
   }
-  const std::string suggestion = base::did_you_mean(base::nearest(name, names));
+  const std::string suggestion =
+      name == "ls" ? base::did_you_mean("list")
+      : name == "rm" || name == "remove" || name == "delete"
+          ? "; a checkpoint is removed as its folder is: rm -r RUN/checkpoints/step-N"
+          : base::did_you_mean(base::nearest(name, names));
   base::fail(base::ErrorKind::usage, "dtrain checkpoint: found \"{}\", but it must be one of {}{}",
              name, fmt::join(names, ", "), suggestion);
 }

@@ -71,7 +71,8 @@ constexpr OtherName kOtherNames[] = {
     {"resume continue", "dtrain --run-dir RUN --resume auto"},
     {"finetune fine-tune", "dtrain --init-from RUN --data FILE"},
     {"eval evaluate validate test",
-     "dtrain --init-from RUN --data FILE --val-data FILE --lr 0 --steps 1"},
+     "dtrain --init-from RUN --data FILE --val-data FILE --lr 0 --steps 1, with the run's "
+     "--seq-len"},
     {"prepare preprocess tokenize", "dtrain data prepare"},
     {"fit pretrain run launch", "dtrain train"}};
 

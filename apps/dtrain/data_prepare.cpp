@@ -163,6 +163,9 @@ int run_tokenizer(const Arguments& arguments) {
     print_help(data_help());
     return 0;
   }
+  if (action.empty()) {
+    fail(ErrorKind::usage, "data tokenizer needs an action: train; dtrain data --help");
+  }
   if (action != kActions[0]) {
     fail(ErrorKind::usage, "data tokenizer: found \"{}\", but it must be train{}", action,
          base::did_you_mean(base::nearest(action, kActions)));

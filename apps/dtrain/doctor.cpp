@@ -13,7 +13,7 @@ int run_doctor(const Arguments& arguments) {
   if (!config.data.train.empty()) (void)data::open_split(data::split_options(config));
   warn(config::Command::doctor, *configured);
   return RuntimeLibrary::open().run(
-      {config::Command::doctor, config, {.provenance = doctor_record()}});
+      {config::Command::doctor, config, {.asked = configured->asked, .provenance = doctor_record()}});
 }
 
 }  // namespace dtrain::app

@@ -29,6 +29,10 @@ std::vector<std::string> epoch_warnings(const config::Config& config, const data
   const double samples = static_cast<double>(steps) * static_cast<double>(batch);
   const std::vector<double> epochs = data::epochs_of(split.train, samples);
   std::vector<std::string> warnings;
+  if (config.batch.microbatch > split.train.size()) {
+    warnings.push_back(fmt::format("--microbatch {} is more than the {} samples to train on",
+                                   config.batch.microbatch, split.train.size()));
+  }
   for (std::size_t i = 0; i < epochs.size(); ++i) {
     if (epochs[i] < kMany) continue;
     warnings.push_back(

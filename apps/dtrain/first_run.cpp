@@ -9,6 +9,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/command_line.h"
+#include "dtrain/config/data_mixture.h"
 #include "dtrain/config/resumed_run.h"
 #include "dtrain/config/saved_run.h"
 #include "dtrain/data/split.h"
@@ -104,7 +105,10 @@ DemoDefaults demo_defaults(const Arguments& arguments) {
   found.notice = fmt::format(
       "using demo defaults: {}; pass any of these flags to override it{}",
       fmt::join(found.flags, " "),
-      lacks_validation(loaded, found.flags) ? "; no validation without --val-data FILE" : "");
+      !lacks_validation(loaded, found.flags) ? ""
+      : config::parse_mixture(loaded.config.data.train).size() > 1
+          ? "; no validation without --val-data FILE"
+          : "; no validation without --val-fraction F or --val-data FILE");
   return found;
 }
 

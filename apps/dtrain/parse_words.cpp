@@ -47,6 +47,10 @@ void parse_words(CLI::App& app, const Arguments& arguments, std::string_view nam
     base::fail(base::ErrorKind::usage, "{}: {} {}{}", name,
                word.starts_with('-') ? "unknown flag" : "unexpected word", word,
                advice_for(app, word, help));
+  } catch (const CLI::ArgumentMismatch&) {
+    // Only the last word can lack its value: any other would take the next word.
+    base::fail(base::ErrorKind::usage, "{}: {} needs a value; {} shows the flags", name,
+               arguments.empty() ? "it" : arguments.back(), help);
   } catch (const CLI::Error& error) {
     base::fail(base::ErrorKind::usage, "{}: {}; {} shows the flags", name, error.what(), help);
   }

@@ -1,8 +1,12 @@
 // dtrain report: a page, or a table, of what run folders tell.
 #include <fmt/chrono.h>
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -169,6 +173,11 @@ int run_report(const Arguments& arguments) {
     return 0;
   }
   const std::string path = page_path(options);
+  if (const fs::path folder = fs::path(path).parent_path();
+      options.output.empty() && !folder.empty() && ::access(folder.c_str(), W_OK | X_OK) != 0) {
+    fail(ErrorKind::data, "{}: {}; name another file with --output FILE.html", path,
+         std::strerror(errno));
+  }
   write(path, report::page_of(report::page_data(runs, "dtrain " + version_text(), now_text())),
         options.overwrite);
   if (path != kStandardOutput) print(fmt::format("{}\n", path));

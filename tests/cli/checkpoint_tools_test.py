@@ -72,6 +72,14 @@ class Reading(Tools):
             self.assertEqual(int(line.split()[1]), sum(path.stat().st_size for path in step.iterdir()))
             self.assertIn("2 ranks (pp 1, dp 2, tp 1)", line)
 
+    def test_the_folder_of_checkpoints_stands_for_its_run(self):
+        self.assertEqual(self.output("list", self.two / "checkpoints"), self.output("list", self.two))
+        self.assertEqual(self.output("inspect", self.two / "checkpoints"), self.output("inspect", self.two))
+
+    def test_export_does_not_name_a_file_after_another_format(self):
+        self.refused(USAGE, "m.pt", "name it", "m.safetensors", arguments=("export", self.two, self.folder / "m.pt"))
+        self.assertFalse((self.folder / "m.pt").exists())
+
     def test_list_goes_on_after_a_damaged_manifest_and_names_it(self):
         copy = self.copy(self.two)
         manifest = copy / "checkpoints" / "step-4" / "manifest.json"

@@ -74,7 +74,7 @@ class Tokenizers(DataTest):
         out = ("--output", "new.dtok")
         self.refused("prepare", bad, "--tokenizer", model, *out, parts=["bad.txt", "0xe9", f"offset {len(TEXT) + 3}", "iconv"])
         self.dtrain("data", "prepare", bad, "--output", "bytes.dtok")
-        self.refused("prepare", book, "--tokenizer", book, *out, parts=["book.txt", "no SentencePiece model"])
+        self.refused("prepare", book, "--tokenizer", book, *out, parts=["book.txt", "not a SentencePiece model"])
         self.refused("prepare", book, "--tokenizer", "missing", *out, parts=["missing", "does not exist"])
         train = ("tokenizer", "train", book, "--output", "new.model", "--vocab-size")
         self.refused(*train, 100000, parts=["--vocab-size 100000", "too high"], status=USAGE)

@@ -112,6 +112,11 @@ class Doctor(FolderTest):
         result = run(DTRUN, "-n", 3, "--", "sh", "-c", rank, status=USAGE)
         self.assertRegex(result.stdout, r"PROBLEM +rank 1's clock is (?:100\.0|99\.9)\d s ahead of rank 0's, \+/- [\d.]+ \w+: set the")
 
+    def test_a_job_that_memory_cannot_hold_is_a_problem(self):
+        result = self.doctor(1, "--width", "16384", "--levels", "400", "--tie-levels", "off", status=USAGE)
+        self.assertRegex(self.facts(result)["PROBLEM"][0], r"predicted to need [\d.]+ TiB of memory, and [\d.]+ GiB are available")
+        self.assertRegex(self.facts(self.doctor(2))["memory needed"][0], r"^[\d.]+ MiB predicted per rank$")
+
     def test_wrong_flags_are_refused_as_by_train(self):
         self.assertIn("unknown flag", self.doctor(1, "--stpes", "3", status=USAGE).stderr)
         self.assertIn("--tp", self.doctor(2, "--strategy", "3d", "--tp", "4", status=USAGE).stderr)

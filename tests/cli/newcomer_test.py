@@ -3,12 +3,15 @@ to do. Nothing here loads LibTorch."""
 
 import contextlib
 import fcntl
+import gzip
+import io
 import json
 import os
 import pathlib
 import pty
 import struct
 import subprocess
+import tarfile
 import tempfile
 import termios
 import unittest
@@ -68,7 +71,10 @@ class Values(Case):
         self.refused(USAGE, "--config is empty", arguments=["--config", ""])
 
     def test_a_home_folder_that_no_shell_replaced_is_told(self):
-        self.refused(DATA, "'~/book.txt'", "shells replace ~", arguments=["--data=~/book.txt", "--run-dir", "r"])
+        for flag in ("--data", "--val-data", "--run-dir", "--init-from", "--resume", "--config", "--deepspeed-config"):
+            self.refused(USAGE, "'~/book.txt'", "shells replace ~", arguments=[f"{flag}=~/book.txt"])
+        self.refused(USAGE, "standard output", without=["--from"], arguments=["generate", "--out", "f.txt"])
+        self.refused(USAGE, "dtrain checkpoint verify", arguments=["verify", self.folder])
 
     def test_a_switch_takes_no_value(self):
         for flag in ("--overwrite", "--help", "--print-config"):
@@ -186,6 +192,12 @@ class Names(Case):
         self.refused(USAGE, "a text is given as --prompt TEXT", arguments=["generate", "Once upon a time"])
         self.refused(USAGE, "--data takes one file", "data prepare", arguments=["--data", book, "other.txt"])
         self.refused(USAGE, "give it as --set model.width=64", arguments=["train", "model.width=64"])
+        for switch in ("--overwrite", "--strict-resume", "--strict_resume"):
+            self.refused(USAGE, "takes no value, but \"True\" follows it", arguments=[switch, "True"])
+        self.refused(USAGE, "--csv needs a value", without=["TEXT"], arguments=["report", "runs", "--csv"])
+        self.refused(USAGE, "rm -r RUN/checkpoints/step-N", arguments=["checkpoint", "rm"])
+        self.refused(USAGE, "did you mean list?", arguments=["checkpoint", "ls"])
+        self.refused(USAGE, "dtrain report RUN RUN", "dtrain checkpoint diff", arguments=["compare", "a", "b"])
         self.refused(USAGE, "give it as --steps=5", arguments=["train", "steps=5"])
         self.refused(USAGE, "type --steps", arguments=["\u2014steps", "5"])
         self.refused(USAGE, "type --steps", arguments=["--overwrite", "\u2013steps", "5"])
@@ -230,7 +242,25 @@ class Files(Case):
             header = struct.pack("<256i", magic, 1, 4000, *[0] * 253)
             path = self.write("val.bin", header + struct.pack("<4000H", *tokens))
             self.data_refused("a token file of llm.c", f"dtrain data prepare {path} --output", without=["under a name"], path=path)
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w") as tar:
+            tar.add(self.text(), "book.txt")
+        self.data_refused("a tar archive", "unpack it", without=["nanoGPT"], path=self.write("a.tar", archive.getvalue()))
+        self.refused(DATA, "a tar archive", "unpack it", arguments=["data", "prepare", self.write("a.tgz", gzip.compress(archive.getvalue())),
+                                                                    "--output", "a.dtok"])
         self.data_refused("binary (it holds NUL bytes)", path=self.write("noise", bytes(range(250, -1, -1)) * 9))
+
+    def test_inputs_that_are_no_texts_say_what_to_do(self):
+        prepare = lambda path, *flags: ["data", "prepare", path, "--output", "new.dtok", *flags]
+        run("data", "prepare", self.text(), "--output", "book.dtok", cwd=self.folder)
+        self.refused(DATA, "book.dtok", "train on it with --data", without=["decompress"], arguments=prepare("book.dtok"))
+        self.refused(DATA, "standard input cannot be read", arguments=prepare("-"))
+        self.refused(DATA, "standard input cannot be read", arguments=["--data", "-"])
+        for content in ('[{"text": "a"}]', '[\n {"text": "a"}\n]\n'):
+            self.refused(DATA, "jq -c", arguments=prepare(self.write("a.json", content), "--field", "text"))
+        self.refused(USAGE, "give one file without a weight: --data book.dtok", arguments=["--data", "book.dtok:0.5"])
+        self.refused(USAGE, "it takes one file", arguments=["--data", "book.dtok", "--val-data", "a:1,b:1"])
+        self.refused(DATA, "raise --val-fraction", arguments=["--data", "book.dtok", "--val-fraction", "0.0001"])
 
     def test_text_that_is_not_utf_8_says_how_to_convert_it(self):
         text = "In the beginning God created the heaven and the earth.\n" * 9

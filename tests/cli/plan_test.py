@@ -76,7 +76,7 @@ class Plan(FolderTest):
         for layout in rows:  # tensor axes stay within a machine
             self.assertLessEqual(int(re.search(r"--tp (\d+)", layout)[1]), 8)
         self.assertIn("400 TFLOP/s a rank as given", result.stdout)
-        self.assertRegex(result.stdout, r"  - 4096 ranks, --strategy ddp .*: takes [\d.]+ GiB a rank, which may take 80.0 GiB\n")
+        self.assertRegex(result.stdout, r"  - 4096 ranks, --strategy ddp .*: takes [\d.]+ GiB per rank, more than the 80.0 GiB that a rank may take\n")
         self.assertRegex(result.stdout.splitlines()[-1], r"^best: dtrun --nnodes 512 --node-rank R --master-addr HOST -n 8 -- ")
 
     def test_a_slower_link_prefers_less_traffic(self):
@@ -131,7 +131,7 @@ class Plan(FolderTest):
 
     def test_what_fits_nowhere_is_refused_with_a_reason(self):
         error = self.plan(*LARGE, "--ranks", "1", "--device-memory", "1GiB", status=USAGE).stderr
-        self.assertRegex(error, r"plan: no layout fits: --strategy single .*: takes [\d.]+ GiB a rank, which may take 1.0 GiB\n$")
+        self.assertRegex(error, r"plan: no layout fits: --strategy single .*: takes [\d.]+ GiB per rank, more than the 1.0 GiB that a rank may take\n$")
         error = self.plan("--ranks", "0.5", status=USAGE).stderr
         self.assertIn("--ranks", error)
         error = self.plan("--heads", "3", "--neurons", "7", "--ranks", "2", status=USAGE).stderr

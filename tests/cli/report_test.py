@@ -13,7 +13,7 @@ import subprocess
 import time
 import unittest
 
-from dtrain_harness import DATA, DTRAIN, GOLDEN, USAGE, FolderTest, launched, make_folder, metrics_of, run
+from dtrain_harness import DATA, DTRAIN, GOLDEN, USAGE, FolderTest, as_nobody, launched, make_folder, metrics_of, run
 
 DATA_OF_PAGE = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
 HOSTILE = "</script><img src=x onerror=\"document.title='broken in'\"><b>&amp;</b>'\" \u2028"
@@ -283,6 +283,30 @@ class Page(FolderTest):
         self.assertEqual(found["curves"]["loss"]["steps"], [1, 2])
         self.assertIn("at step 2: running or failed", found["state"])
 
+    def test_runs_below_a_folder_are_in_the_order_of_their_numbers(self):
+        for number in (10, 2, 1):
+            write_run(self.folder / "runs" / f"book-{number}", [step_line(1)])
+        found = page_data(self.page_of("runs"))["runs"]
+        self.assertEqual([each["name"] for each in found], ["book-1", "book-2", "book-10"])
+
+    def test_a_resumed_run_has_the_same_data_as_one_that_was_not(self):
+        full = {"train": "/home/u/book.txt"}
+        for name, path, resume in (("one", "book.txt", "none"), ("two", "/home/u/book.txt", "auto")):
+            write_run(self.folder / name, [step_line(1)], {"data": full, "checkpoint": {"resume": "none"}, "resolved": {
+                "data": {"train": path}, "checkpoint": {"resume": resume}, "train": {"lr": 1e-3}}})
+        one, two = page_data(self.page_of("one", "two"))["runs"]
+        self.assertEqual(one["settings"], two["settings"])
+        self.assertEqual(one["settings"]["data.train"], "/home/u/book.txt")
+
+    def test_a_run_that_may_not_be_read_is_not_called_empty(self):
+        write_run(self.folder / "mine", [step_line(1)]).chmod(0o700)
+        self.folder.chmod(0o755)
+        result = run(*as_nobody(DTRAIN, "report", "mine"), cwd=self.folder, status=DATA)
+        self.assertIn("mine: Permission denied", result.stderr)
+        (self.folder / "mine").chmod(0o755)
+        result = run(*as_nobody(DTRAIN, "report", "mine"), cwd=self.folder, status=DATA)
+        self.assertIn("--output FILE.html", result.stderr)
+
     def test_what_is_no_run_is_refused_by_name(self):
         (self.folder / "empty").mkdir()
         (self.folder / "file").write_text("")
@@ -294,7 +318,7 @@ class Page(FolderTest):
         self.assertEqual([each["name"] for each in page_data((self.folder / "report.html").read_text())["runs"]], ["good"])
         (self.folder / "report.html").unlink()
         write_run(self.folder / "void", [])
-        self.assertIn("it holds no line of a run", self.report("void", status=DATA).stderr)
+        self.assertIn("it has no record of a run yet", self.report("void", status=DATA).stderr)
         self.assertIn("give run folders", self.report(status=USAGE).stderr)
         self.assertFalse((self.folder / "report.html").exists())
 

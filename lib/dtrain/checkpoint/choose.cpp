@@ -130,8 +130,8 @@ std::optional<Chosen> choose_newest(comm::ProcessGroup& group, const std::string
     if (group.rank() == 0) notice(fmt::format("{}; trying an older one", verdict.damage));
   }
   if (steps.empty()) return std::nullopt;
-  refuse(fmt::format("none of the {} checkpoints in '{}' is whole: repair one, or start anew in "
-                     "another folder",
+  refuse(fmt::format("none of the {} checkpoints in '{}' is intact: restore one from a copy, "
+                     "or start a new run in another folder",
                      steps.size(), checkpoints),
          !unreadable.empty());
 }

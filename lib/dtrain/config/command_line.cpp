@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
@@ -81,6 +82,20 @@ std::string value_name_of(const std::string& flag, Command command) {
   return "VALUE";
 }
 
+// A shell leaves "~" in --run-dir=~/x as it is, and a folder of that name would be made.
+void require_expanded(const std::string& flag, const std::string& value, Command command) {
+  if (value != "~" && !value.starts_with("~/")) return;
+  const std::string name = value_name_of(flag, command);
+  const bool is_path = std::ranges::any_of(
+      std::array{"FILE", "DIR", "PATH", "RUN", "FIXTURE"},
+      [&](const char* part) { return name.find(part) != std::string::npos; });
+  if (!is_path) return;
+  fail(ErrorKind::usage,
+       "{}: found '{}', but shells replace ~ only at the beginning of a word without quotes; put a "
+       "space in place of =, or give the full path",
+       flag, value);
+}
+
 bool takes_value(const CLI::Option& option) { return option.get_items_expected_min() > 0; }
 
 // "--flag=value" as the parser's words: it would take the word after "--flag=" for the value.
@@ -124,6 +139,7 @@ std::vector<std::string> checked_words(Command command, const CLI::App& app,
     const CLI::Option* option =
         word.starts_with("--") ? app.get_option_no_throw(word.substr(0, equals)) : nullptr;
     if (option != nullptr && equals != word.npos) {
+      require_expanded(word.substr(0, equals), word.substr(equals + 1), command);
       add_with_equals(*option, word, equals, words);
       continue;
     }
@@ -132,6 +148,7 @@ std::vector<std::string> checked_words(Command command, const CLI::App& app,
     const bool has_next = i + 1 < arguments.size();
     require_value(command, word, has_next ? &arguments[i + 1] : nullptr);
     words.push_back(arguments[++i]);
+    require_expanded(word, words.back(), command);
   }
   return words;
 }

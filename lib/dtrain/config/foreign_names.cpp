@@ -77,6 +77,10 @@ std::string foreign_advice(std::string_view name, NameKind kind, Command command
   if (foreign == nullptr) return {};
   if (command == Command::plan && counts_ranks(foreign->name)) return ": use --ranks";
   if (foreign->key.empty()) return fmt::format(": {}", foreign->note);
+  const bool is_output = foreign->name.starts_with("out") || foreign->name.starts_with("save");
+  if (command == Command::generate && is_output) {
+    return ": the text goes to standard output: dtrain generate ... > FILE";
+  }
   const Setting* setting = find_key(key_meant_in(command, foreign->key));
   if (setting == nullptr || !setting->is_for(command)) return {};
   const bool has_note = !foreign->note.empty() && setting->key == foreign->key;

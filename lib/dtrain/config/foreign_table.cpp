@@ -21,10 +21,10 @@ constexpr std::string_view kPrepares =
     "give it to dtrain data prepare, which makes the token file for --data";
 constexpr std::string_view kNoTestData =
     "there is no test split: to measure a trained model on other text, give --init-from RUN --data "
-    "FILE --val-data OTHER --lr 0 --steps 1";
+    "FILE --val-data OTHER --lr 0 --steps 1, with the run's --seq-len";
 constexpr std::string_view kNoEvaluationAlone =
     "to measure a trained model without training it, give --init-from RUN --data FILE --val-data "
-    "FILE --lr 0 --steps 1";
+    "FILE --lr 0 --steps 1, with the run's --seq-len";
 constexpr std::string_view kDryRun =
     "--print-config checks the settings, dtrain doctor machines and files, dtrain plan the memory";
 constexpr std::string_view kOneLevelOfDetail =

@@ -93,7 +93,7 @@ void resolve_three_axes(LayoutConfig& layout, std::int64_t num_ranks) {
   if (num_missing > 1) {
     fail(ErrorKind::usage,
          "--strategy 3d needs all but one of {}, found {}: the last follows from the {} rank{} "
-         "launched",
+         "launched (--pp 1 --tp 1 makes all of them data-parallel)",
          axis_flags(), given.empty() ? "none" : given, num_ranks, plural(num_ranks));
   }
   const bool fits = missing == nullptr ? product == num_ranks : num_ranks % product == 0;

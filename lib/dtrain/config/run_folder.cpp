@@ -92,8 +92,11 @@ void check_run_folder(const Config& config) {
   if (base::with_patience(parent.string(), access) != 0) {
     const int reason = errno;
     base::fail_on_storage(ErrorKind::usage, reason,
-                          fmt::format("--run-dir {}: cannot write to {}: {}", folder,
-                                      parent.string(), std::strerror(reason)));
+                          fmt::format("{} {}: cannot write to {}: {}",
+                                      config.run.dir.empty()
+                                          ? "no --run-dir is given, and the run would be in"
+                                          : "--run-dir",
+                                      folder, parent.string(), std::strerror(reason)));
   }
   if (config.run.dir.empty()) return;
   for (const char* name : kOwnFolders) check_own_folder(folder, name);

@@ -59,7 +59,9 @@ bool follows_data(const std::string& word, const std::vector<std::string>& argum
   }
   const auto place = std::ranges::find(known.arguments, word);
   if (place != known.arguments.begin() && place != known.arguments.end()) {
-    const Setting* before = find_flag(*(place - 1));
+    std::string flag = *(place - 1);
+    std::ranges::replace(flag, '_', '-');
+    const Setting* before = find_flag(flag);
     if (before != nullptr && before->is_switch()) {
       fail(ErrorKind::usage, "{} takes no value, but \"{}\" follows it: leave it out", before->flag,
            word);
@@ -86,6 +88,10 @@ std::string advice_for_word(const std::string& word, Command command) {
     return fmt::format(": give it as --{}", word);
   std::error_code error;
   const bool generates = command == Command::generate;
+  if (command == Command::verify && fs::is_directory(word, error)) {
+    return fmt::format("; it is a folder: dtrain checkpoint verify {} checks a run's checkpoints",
+                       word);
+  }
   if (generates && fs::is_directory(word, error)) {
     return fmt::format("; it is a folder: give it as --from {}", word);
   }

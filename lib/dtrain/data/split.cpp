@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "dtrain/base/check.h"
+#include "dtrain/base/path_kind.h"
 #include "dtrain/config/data_mixture.h"
 
 namespace dtrain::data {
@@ -48,18 +49,24 @@ const TokenFile& Mixture::tokenized_file() const noexcept {
 
 namespace {
 
-/// `part` is "for training" or "for validation".
-void check_has_sample(const Samples& samples, std::string_view part) {
+/// `part` is "for training" or "for validation", `advice` what gives it more, or empty.
+void check_has_sample(const Samples& samples, std::string_view part, std::string_view advice = "") {
   if (samples.size() > 0) return;
   const TokenRange range = samples.range();
   fail(ErrorKind::data,
        "data file '{}' has {} tokens {}, less than one sequence of data.seq_len + 1 = {} tokens; "
-       "lower --seq-len or give more data",
-       samples.file().path(), range.end - range.begin, part, samples.seq_len() + 1);
+       "{}lower --seq-len or give more data",
+       samples.file().path(), range.end - range.begin, part, samples.seq_len() + 1, advice);
 }
 
 // Training data is spoken of in the same words, so the message begins with the setting.
 std::shared_ptr<const TokenFile> open_validation(const SplitOptions& options) {
+  if (options.validation.find(',') != std::string::npos && !base::is_there(options.validation)) {
+    fail(ErrorKind::usage,
+         "--val-data {}: it takes one file, not a mixture: make one of several with dtrain data "
+         "prepare FILE... --output FILE.dtok",
+         options.validation);
+  }
   try {
     return std::make_shared<const TokenFile>(TokenFile::open(options.validation, options.vocab));
   } catch (const base::Error& error) {
@@ -128,7 +135,9 @@ Split open_split(const SplitOptions& options) {
     validation = Samples(other, {0, other->size()}, options.seq_len);
     check_same_tokenizer(train.tokenized_file(), *other);
   }
-  if (has_file || options.val_fraction > 0) check_has_sample(validation, "for validation");
+  if (has_file || options.val_fraction > 0) {
+    check_has_sample(validation, "for validation", has_file ? "" : "raise --val-fraction, ");
+  }
   return {std::move(train), std::move(validation)};
 }
 

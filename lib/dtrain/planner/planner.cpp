@@ -37,7 +37,7 @@ class Planner {
       if (found.memory > limit) {
         return Misfit{
             layout,
-            fmt::format("takes {} a rank, which may take {}", metrics::format_bytes(found.memory),
+            fmt::format("takes {} per rank, more than the {} that a rank may take", metrics::format_bytes(found.memory),
                         metrics::format_bytes(limit)),
             /*lacks_memory=*/true};
       }

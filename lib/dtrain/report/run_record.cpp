@@ -173,7 +173,7 @@ RunRecord read_run(const std::string& folder) {
   }
   if (file.bad()) base::fail(base::ErrorKind::data, "{}: cannot be read", path);
   if (run.curves.empty() && run.events.empty()) {
-    base::fail(base::ErrorKind::data, "{}: it holds no line of a run", path);
+    base::fail(base::ErrorKind::data, "{}: it has no record of a run yet", path);
   }
   read_settings((fs::path(folder) / "config.json").string(), run);
   run.wants_requeue = fs::exists(fs::path(folder) / "REQUEUE", error);
@@ -193,7 +193,7 @@ std::vector<std::string> runs_below(const std::string& folder, int depth) {
     if (is_taken || entry.depth() + 1 >= depth) entry.disable_recursion_pending();
     if (!is_taken) {
       if (entry->is_directory(unknown) && ::access(path.c_str(), R_OK | X_OK) != 0) {
-        base::log_warning("left out: {}: {}", path, std::strerror(errno));
+        base::log_warning("skipped: {}: {}", path, std::strerror(errno));
       }
       continue;
     }

@@ -70,8 +70,9 @@ std::shared_ptr<const data::Tokenizer> tokenizer_of_model(
   const fs::path path = tokenizer_near(file.path());
   if (path.empty()) {
     base::fail(ErrorKind::checkpoint,
-               "model file '{}' writes tokens of {}, and no tokenizer.model is beside it or in the "
-               "folder above; copy it there from the run's folder",
+               "model file '{}' was trained with a SentencePiece tokenizer ({}), and no "
+               "tokenizer.model is beside it or in the folder above; copy it there from the run's "
+               "folder",
                file.path(), found->second);
   }
   std::string model = content_of(path);

@@ -65,7 +65,7 @@ void verify_file(const std::string& checkpoint, const format::FileInfo& info) {
   if (found == info.checksum) return;
   const std::string tensor = damaged_tensor(path, info);
   fail(ErrorKind::checkpoint,
-       "checkpoint file '{}' is damaged{}: its checksum is {}, {} was written", path,
+       "checkpoint file '{}' is damaged{}: its checksum is {}, expected {}", path,
        tensor.empty() ? "" : fmt::format(" in tensor '{}'", tensor), base::checksum_text(found),
        base::checksum_text(info.checksum));
 }

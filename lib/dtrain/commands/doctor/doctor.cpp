@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -14,9 +15,17 @@
 #include "dtrain/commands/doctor/machine_facts.h"
 #include "dtrain/commands/doctor/measure.h"
 #include "dtrain/commands/doctor/run_folder_check.h"
+#include "dtrain/comm/exchange.h"
+#include "dtrain/comm/long_task.h"
+#include "dtrain/config/layout.h"
+#include "dtrain/config/open_microbatch.h"
 #include "dtrain/job/agreed_settings.h"
 #include "dtrain/job/job.h"
+#include "dtrain/job/machine_memory.h"
 #include "dtrain/job/ranks.h"
+#include "dtrain/mesh/device_mesh.h"
+#include "dtrain/metrics/format.h"
+#include "dtrain/parallel/plan/rank_plan.h"
 
 namespace dtrain::commands {
 namespace {
@@ -43,19 +52,55 @@ void find_meeting(const comm::World& world, const std::string& place, const base
                 fmt::format("{}, in {:.3f} s; backend {}", place, seconds, world.backend()));
 }
 
-void find_configuration(comm::ProcessGroup& world, const config::Config& config,
+// Returns whether all ranks have the same.
+bool find_configuration(comm::ProcessGroup& world, const config::Config& config,
                         Findings& findings) {
   const auto values = job::agreed_settings(config);
   try {
     comm::check_agreement(world, values);
   } catch (const base::Error& error) {
     if (error.kind() != base::ErrorKind::usage) throw;
-    return findings.problem(error);
+    findings.problem(error);
+    return false;
   }
   std::string text;
   for (const auto& [key, value] : values) text += fmt::format("{}={}\n", key, value);
   findings.fact("configuration",
                 fmt::format("hash {:016x}, equal on all ranks", base::hash_text(text)));
+  return true;
+}
+
+// Whether the job would be refused for the memory that it is predicted to need. An automatic
+// strategy is chosen when the job's ranks have met, and an automatic microbatch by what fits.
+void find_needed_memory(comm::ProcessGroup& world, const config::Config& config,
+                        const config::StartRecord& record, Findings& findings) {
+  if (config.layout.strategy == config::Strategy::automatic) return;
+  config::Config job = config;
+  if (record.asked && config::is_microbatch_open(record.asked->batch)) {
+    const auto possible = config::open_microbatches(job, job.batch.microbatch);
+    if (!possible.empty()) config::set_microbatch(job, possible.back());
+  }
+  std::optional<parallel::MemoryPlan> predicted;
+  std::string obstacle;
+  comm::run_long(world, "predicting the memory of the job", [&] {
+    try {
+      const mesh::DeviceMesh mesh(config::mesh_of(job.layout));
+      predicted = parallel::rank_plan(job, mesh.coordinate(world.rank())).memory;
+    } catch (const base::Error& error) {
+      obstacle = error.what();
+    }
+  });
+  for (const std::string& text : comm::exchange_texts(world, obstacle)) {
+    if (!text.empty()) return findings.problem(base::ErrorKind::usage, text);
+  }
+  findings.fact("memory needed",
+                fmt::format("{} predicted per rank", metrics::format_bytes(predicted->peak())));
+  try {
+    job::check_machine_memory(job, world, *predicted);
+  } catch (const base::Error& error) {
+    if (error.kind() != base::ErrorKind::usage) throw;
+    findings.problem(error);
+  }
 }
 
 void examine(const config::Config& config, const config::StartRecord& record,
@@ -68,7 +113,9 @@ void examine(const config::Config& config, const config::StartRecord& record,
   Findings findings(world->rank() == 0 ? output : [](std::string_view) {});
   find_meeting(*world, meeting_place(config, env), env, seconds, findings);
   doctor::find_machine_facts(*world, config, record, findings);
-  find_configuration(world->control(), config, findings);
+  if (find_configuration(world->control(), config, findings)) {
+    find_needed_memory(world->control(), config, record, findings);
+  }
   doctor::check_run_folder(world->control(), config.run.dir, findings);
   doctor::measure_clocks(*world, findings);
   doctor::measure_all_reduce(*world, findings);

@@ -35,7 +35,7 @@ void check(const ModelConfig& model) {
   const std::int64_t neurons = model.own.of<Settings>().neurons;
   if (neurons % 2 == 0) return;
   base::fail(base::ErrorKind::usage,
-             "--neurons {} is odd: neurons turn in pairs, so it must be even; use {} or {}",
+             "--neurons {} is odd: neurons are rotated in pairs, so it must be even; use {} or {}",
              neurons, neurons - 1, neurons + 1);
 }
 

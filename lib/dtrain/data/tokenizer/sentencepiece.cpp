@@ -29,9 +29,9 @@ std::unique_ptr<PieceModel> load(const std::string& model, const std::string& na
   auto loaded = piece_library().load(model, obstacle);
   if (loaded == nullptr) {
     fail(ErrorKind::data,
-         "tokenizer '{}' is no SentencePiece model ({}); give one, as dtrain data tokenizer train "
+         "tokenizer '{}' is not a SentencePiece model{}; give one, as dtrain data tokenizer train "
          "makes it",
-         name, obstacle);
+         name, obstacle.find(".cc(") == obstacle.npos ? fmt::format(" ({})", obstacle) : "");
   }
   return loaded;
 }

@@ -120,7 +120,7 @@ TokenizerReport train_tokenizer(const TokenizerTraining& training) {
   const std::string model = library.train(
       trainer_words(training), [&](std::string& line) { return lines.next(line); }, obstacle);
   if (model.empty()) {
-    fail(ErrorKind::usage, "SentencePiece makes no model of these texts with --vocab-size {}: {}",
+    fail(ErrorKind::usage, "SentencePiece cannot train on these texts with --vocab-size {}: {}",
          training.vocab, reason_of(obstacle));
   }
   const auto tokenizer = open_tokenizer(model, training.texts.output);

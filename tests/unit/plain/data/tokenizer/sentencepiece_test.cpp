@@ -175,7 +175,7 @@ TEST_CASE("What is no model is refused by name") {
        {std::string("text"), std::string(), our_model().substr(0, 900)}) {
     CHECK_THAT(
         message_of(ErrorKind::data, [&] { std::ignore = open_tokenizer(content, "some.model"); }),
-        Contains("some.model") && Contains("no SentencePiece model"));
+        Contains("some.model") && Contains("not a SentencePiece model"));
   }
 }
 
