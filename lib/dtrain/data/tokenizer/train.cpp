@@ -1,5 +1,7 @@
 #include "dtrain/data/tokenizer/train.h"
 
+#include <cinttypes>
+#include <cstdio>
 #include <string_view>
 #include <vector>
 
@@ -102,7 +104,15 @@ PieceLibrary::Words trainer_words(const TokenizerTraining& training) {
 // what stands behind the brackets.
 std::string reason_of(const std::string& obstacle) {
   const auto bracket = obstacle.rfind("] ");
-  return base::printable(bracket == obstacle.npos ? obstacle : obstacle.substr(bracket + 2));
+  const std::string reason = bracket == obstacle.npos ? obstacle : obstacle.substr(bracket + 2);
+  // Its advice names options of its own.
+  std::int64_t least = 0;
+  constexpr const char* kTooSmall =
+      "Vocabulary size is smaller than required_chars. %*d vs %" SCNd64;
+  if (std::sscanf(reason.c_str(), kTooSmall, &least) == 1) {
+    return fmt::format("their characters alone need {}", least);
+  }
+  return base::printable(reason);
 }
 
 }  // namespace
