@@ -64,7 +64,7 @@ std::string RestartPolicy::reason_against(const AttemptEnd& end) const {
   if (end.is_left_behind) return "a process of the job cannot be killed";
   if (end.has_lost_node) return "the job has fewer nodes now";
   if (comes_again(end.status, options_.takes_new_ports)) {
-    return fmt::format("a restart cannot mend an error of status {}", end.status);
+    return fmt::format("a restart cannot fix an error of status {}", end.status);
   }
   if (restarts_ == options_.max_restarts) {
     return restarts_ == 1 ? "the one restart is used up"

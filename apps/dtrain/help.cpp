@@ -161,7 +161,7 @@ std::string command_help(config::Command command) {
     case config::Command::doctor:
       usage =
           "dtrain doctor [flags of train]\n"
-          "  Prints a line for each fact that a job of these flags stands on, on all its ranks, "
+          "  Checks on all ranks what a job with these flags needs, prints a line for each fact, "
           "and\n"
           "  names what is wrong: dtrun -n 2 -- dtrain doctor --run-dir runs/mine\n\n";
       break;

@@ -29,7 +29,10 @@ CLI::Option* add_count(CLI::App& app, const std::string& flag,
   return app.add_option_function<std::string>(
       flag, [flag, take = std::move(take)](const std::string& text) {
         const auto count = base::whole_number_in<std::int64_t>(text);
-        if (!count) throw CLI::ConversionError(text, flag);
+        if (!count) {
+          base::fail(base::ErrorKind::usage, "{}: found \"{}\", but it must be a whole number",
+                     flag, text);
+        }
         take(*count);
       });
 }

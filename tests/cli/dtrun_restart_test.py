@@ -76,7 +76,7 @@ class Budget(RestartTest):
         for status in (2, 3, 12):
             process = self.restarted(f"exit {status}", 3, ranks=1)
             self.assertEqual((status, []), (process.returncode, self.restarts_of(process)))
-            self.assertEqual(f"dtrun: not started again: a restart cannot mend an error of status {status}",
+            self.assertEqual(f"dtrun: not started again: a restart cannot fix an error of status {status}",
                              self.last_line(process))
         for status in (0, 9):
             process = self.restarted(f"exit {status}", 3, ranks=1)

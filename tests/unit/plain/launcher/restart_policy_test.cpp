@@ -63,7 +63,7 @@ TEST_CASE("Errors that would come again are not tried again") {
   for (const auto kind : {ErrorKind::usage, ErrorKind::data, ErrorKind::port, ErrorKind::spawn}) {
     const auto decision = RestartPolicy({.max_restarts = 3}).after(failure(static_cast<int>(kind)));
     CHECK_FALSE(decision.restarts);
-    CHECK_THAT(decision.why_not, Contains("cannot mend"));
+    CHECK_THAT(decision.why_not, Contains("cannot fix"));
   }
   for (const int status : {1, 4, 5, 6, 7, 8, 13, 70, 128 + SIGKILL}) {
     CHECK(RestartPolicy({.max_restarts = 3}).after(failure(status)).restarts);
