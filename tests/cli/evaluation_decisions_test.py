@@ -131,9 +131,8 @@ class Decisions(RunTest):
 
     def start_without_validation(self, *flags):
         """A run of 8 steps that evaluates, and 4 more without: what it has learned about losses, and its folder."""
-        run_dir, _ = self.train(*self.flags, "--checkpoint-every", "4", "--keep-last", "1", "--patience", "9", *flags, "--steps", "8")
-        without = [*self.flags[:2], *self.flags[-4:], "--lr", "0.01", "--checkpoint-every", "4", "--keep-last", "1", *flags]
-        self.train(*without, "--resume", "auto", "--steps", "12", run_dir=run_dir)
+        run_dir, _ = self.train(*self.flags, "--checkpoint-every", "4", "--keep-last", "2", "--patience", "9", *flags, "--steps", "8")
+        self.train(*self.flags, "--val-data", "", "--resume", "auto", "--steps", "12", run_dir=run_dir)
         self.assertEqual(self.record(run_dir, 12), self.record_of(evaluations(run_dir)))
         return run_dir
 
@@ -148,27 +147,27 @@ class Decisions(RunTest):
         run_dir = self.start_without_validation("--keep-best")
         kept = shutil.copytree(run_dir, self.new_dir() / "kept")
         known = self.record(run_dir, 12)
-        again = [*self.flags, "--patience", "9", "--keep-best", "--keep-last", "1", "--resume", "auto", "--steps", "16"]
+        again = [*self.flags, "--resume", "auto", "--steps", "16"]
         # Its own data: what comes is compared with what was.
         _, output = self.train(*again, run_dir=kept)
         self.assertNotIn("is dropped", output)
         self.assertEqual(self.record(kept, 16), min([known, *evaluations(kept)], key=lambda pair: pair[1]))
         # Other data, on which the first evaluation is the lowest, however high; no checkpoint of another record is kept.
         other = self.folder / "other"
-        other.write_bytes(bytes(range(256)) * 16)
+        other.write_bytes(bytes(range(32, 127)) * 50)
         _, output = self.train(*again, "--val-data", other, run_dir=run_dir)
         (line,) = [line for line in output.splitlines() if "is dropped" in line]
         self.assertIn(f"of step {known[0]}", line)
         new = [pair for pair in evaluations(run_dir) if pair[0] >= 12]
         self.assertEqual(self.record(run_dir, 16), self.record_of(new))
         self.assertGreater(self.record(run_dir, 16)[1], known[1])
-        self.assertEqual(kept_steps(run_dir), sorted({16, self.record_of(new)[0]}))
+        self.assertEqual(kept_steps(run_dir), sorted({12, 16, self.record_of(new)[0]}))
         (end,) = events(run_dir, "end")[-1:]
         self.assertEqual((end["best_step"], end["best_val_loss"]), self.record_of(new))
 
     def test_a_record_of_other_sequences_is_dropped_although_a_start_without_lies_between(self):
         run_dir = self.start_without_validation()
-        again = [*self.flags, "--patience", "9", "--resume", "auto", "--steps", "16", "--eval-sequences", "3"]
+        again = [*self.flags, "--resume", "auto", "--steps", "16", "--eval-sequences", "3"]
         _, output = self.train(*again, run_dir=run_dir)
         self.assertEqual(len([line for line in output.splitlines() if "is dropped" in line]), 1)
         self.assertEqual(self.record(run_dir, 16), self.record_of([pair for pair in evaluations(run_dir) if pair[0] >= 12]))

@@ -25,10 +25,12 @@ class LostData(DataTest):
         """A process whose training has a checkpoint."""
         process = subprocess.Popen([str(word) for word in command], cwd=self.folder, text=True, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE)
+        self.addCleanup(process.__exit__, None, None, None)
         self.addCleanup(process.kill)
         limit = time.monotonic() + LIMIT
         while not (self.folder / "run/checkpoints/step-5/manifest.json").exists():
-            self.assertIsNone(process.poll(), process.stderr.read() if process.poll() else "")
+            if process.poll() is not None:
+                self.fail(process.communicate()[1])
             self.assertLess(time.monotonic(), limit)
             time.sleep(0.02)
         return process
@@ -47,6 +49,7 @@ class LostData(DataTest):
     def test_training_data(self):
         for flags in ((), ("--strategy", "dp", "--local-ranks", "2")):
             with self.subTest(flags):
+                self.addCleanup(shutil.rmtree, self.folder / "run", ignore_errors=True)
                 process = self.start(DTRAIN, "--data", "book.txt", *ENDLESS, *flags)
                 os.truncate(self.folder / "book.txt", 1000)
                 error = self.ended(process, DATA)
@@ -66,12 +69,12 @@ class LostData(DataTest):
     def test_of_one_rank_which_dtrun_names(self):
         for rank in "01":
             self.write(f"node{rank}/book.txt", TEXT)
-        command = " ".join(["exec", str(DTRAIN), "--strategy ddp --data node$RANK/book.txt", *ENDLESS])
+        command = " ".join(["cd node$RANK && exec", str(DTRAIN), "--strategy ddp --data book.txt", *ENDLESS, "--run-dir", f"{self.folder}/run"])
         process = self.start(DTRUN, "-n", "2", "--", "bash", "-c", command)
         os.truncate(self.folder / "node1/book.txt", 1000)
         error = self.ended(process, DATA)
         self.assertRegex(error, r"rank 1 .*status 3")
-        self.assertIn("data file 'node1/book.txt' ends at byte 1000", error)
+        self.assertIn("data file 'book.txt' ends at byte 1000", error)
         self.assertIn("run/checkpoints/step-", error)
 
     def offloaded(self):

@@ -111,7 +111,7 @@ class Memory(TrainTest):
 
     def test_samples_and_odd_evaluations_take_no_part_in_the_comparison(self):
         """A sample takes more memory than a step here."""
-        flags = ["--neurons", "1024", "--seq-len", "8", "--checkpoint-every", "0", "--sample-every", "1", "--val-data", self.text,
+        flags = ["--neurons", "1024", "--seq-len", "8", "--global-batch", "1", "--microbatch", "1", "--sample-every", "1",
                  "--eval-every", "1", "--eval-sequences", "13"]
         self.train("samples", *flags)  # compares the third step's
         end = next(line for line in self.metrics(self.run_dir / "samples") if line.get("event") == "end")

@@ -61,10 +61,12 @@ void InputFile::read(std::int64_t offset, std::span<std::byte> to) const {
                                   role_.what, path_, offset, std::strerror(error)));
     }
     if (count == 0) {
+      struct stat status {};
+      ::fstat(descriptor(), &status);
       fail(role_.kind,
            "{} '{}' ends at byte {}, and had {} bytes when it was opened; restore it, and replace "
            "files by renaming new ones over them",
-           role_.what, path_, offset, size_);
+           role_.what, path_, status.st_size, size_);
     }
     offset += count;
     to = to.subspan(static_cast<std::size_t>(count));
