@@ -233,7 +233,7 @@ class Page(FolderTest):
         self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
         self.assertIn("sweep/void", result.stderr)
         names = [each["name"] for each in page_data((self.folder / "sweep/report.html").read_text())["runs"]]
-        self.assertEqual(names, ["sweep/lr-10/one", "sweep/lr-2/one", "moved", "two"])
+        self.assertEqual(names, ["sweep/lr-2/one", "sweep/lr-10/one", "moved", "two"])
         rows = list(csv.DictReader(io.StringIO(self.report("sweep", "sweep/two", "--csv", "-").stdout)))
         self.assertEqual([row["run"] for row in rows], names)
         self.assertEqual(self.report("sweep", "sweep/two").stdout, "report.html\n")

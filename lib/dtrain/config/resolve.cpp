@@ -310,7 +310,7 @@ Config resolve(Command command, Config config, const Launch& launch) {
   resolve_dtypes(config.machine);
   check_compression(config.layout, config.machine);
   resolve_kernels(config.model, config.machine);
-  if (command == Command::train) {
+  if (command == Command::train || command == Command::doctor) {
     if (is_open_layout) {
       resolve_open_batch(config.batch, ranks.world_size);
     } else {
