@@ -299,7 +299,7 @@ class Refusals(ResumeTest):
 
     def test_bad_values_are_told_at_once(self):
         for flags, name in [(("--checkpoint-every", "soon"), "--checkpoint-every"), (("--keep-last", "1"), "--keep-last"),
-                            (("--time-limit", "1 day"), "--time-limit"),
+                            (("--time-limit", "1 fortnight"), "--time-limit"),
                             (("--resume", "auto", "--overwrite"), "--overwrite"), (("--resume", ""), "--resume")]:
             self.assertIn(name, self.single(*flags, status=2).stderr)
         self.assertIn("no/such", self.single("--resume", "no/such", status=6).stderr)
