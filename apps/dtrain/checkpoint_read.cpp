@@ -228,7 +228,7 @@ std::string comparison_text(const store::Comparison& result, const std::string& 
 int list_checkpoints(const Arguments& arguments) {
   const auto found = words("list", {"RUN"}, arguments);
   if (!found) return 0;
-  const std::string& run = found->front();
+  const std::string run = store::run_at(found->front());
   std::string text;
   for (const std::string& path : store::checkpoints_of_run(run)) text += list_line(path);
   text += final_line(store::final_model(run));

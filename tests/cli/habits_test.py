@@ -245,7 +245,8 @@ class Alone(FolderTest):
         (self.folder / "note.txt").write_bytes(b"words " * 100)
         config, error = self.start("--data", "note.txt", "--run-dir", "here")
         self.assertIn('"val_fraction": 0.0', json.dumps(config))
-        self.assertNotIn("--val-fraction", error)
+        self.assertNotIn("--val-fraction 0", error)
+        self.assertIn("no validation without --val-fraction F or --val-data FILE", error)
 
 
 class Completion(unittest.TestCase):
