@@ -54,12 +54,12 @@ class SlowDisk(SlowTest):
 
     def test_a_line_of_metrics(self):
         self.ends(self.slow(self.run_dir / "metrics.jsonl", "--steps", "3", "--checkpoint-every", "none"))
-        self.assertEqual([event["step"] for event in self.events() if event.get("event") == "step"][-1:] or [3], [3])
+        self.assertEqual([event["step"] for event in self.events() if "grad_norm" in event], [1, 2, 3])
 
     def test_a_stop(self):
         job = self.slow(self.run_dir / "checkpoints", "--steps", "100000000", "--checkpoint-every", "100000000")
         metrics = self.run_dir / "metrics.jsonl"
-        wait_until(lambda: metrics.exists() and metrics.read_text().count('"step"') > 20, "training", limit=LIMIT)
+        wait_until(lambda: metrics.exists() and metrics.read_text().count('"step"') > 20, "training", limit=3 * LIMIT)
         job.send_signal(signal.SIGTERM)
         self.ends(job, 9)
         self.assertEqual(len(list((self.run_dir / "checkpoints").glob("step-*"))), 1)
@@ -72,28 +72,28 @@ class Suspension(SlowTest):
             yield from self.family(child)
 
     def test_sigstop_and_sigcont_of_all_processes_in_any_order(self):
-        for stopped, continued in (("ranks", "ranks"), ("ranks", "dtrun"), ("dtrun", "ranks")):
-            for options in ((), ("--emulate-nodes", "2", "--heartbeat-timeout", "2")):
-                with self.subTest(stopped=stopped, continued=continued, options=options):
-                    self.run_dir = self.folder / f"run-{stopped}-{continued}-{len(options)}"
-                    job = self.start("--hang-timeout", "1", *options, "-n", "2", "--",
-                                     *self.words("--steps", "100000000", "--checkpoint-every", "none"))
-                    metrics = self.run_dir / "metrics.jsonl"
-                    wait_until(lambda: metrics.exists() and metrics.read_text().count('"step"') > 20, "training", limit=LIMIT)
-                    processes = list(self.family(job.pid))  # dtrun first
-                    for pid in processes if stopped == "dtrun" else reversed(processes):
-                        os.kill(pid, signal.SIGSTOP)
-                        time.sleep(0.05)
-                    time.sleep(5)
-                    for pid in processes if continued == "dtrun" else reversed(processes):
-                        os.kill(pid, signal.SIGCONT)
-                        time.sleep(0.05)
-                    steps = metrics.read_text().count('"step"')
-                    wait_until(lambda: metrics.read_text().count('"step"') > steps + 20 or job.poll() is not None, "training", limit=LIMIT)
-                    time.sleep(3)
-                    self.assertIsNone(job.poll(), "the job has ended")
-                    job.send_signal(signal.SIGTERM)
-                    self.ends(job, 9)
+        nodes = ("--emulate-nodes", "2", "--heartbeat-timeout", "2")
+        for stopped, continued, options in (("ranks", "dtrun", ()), ("dtrun", "ranks", ()), ("ranks", "dtrun", nodes)):
+            with self.subTest(stopped=stopped, continued=continued, options=options):
+                self.run_dir = self.folder / f"run-{stopped}-{continued}-{len(options)}"
+                job = self.start("--hang-timeout", "1", *options, "-n", "2", "--",
+                                 *self.words("--steps", "100000000", "--checkpoint-every", "none"))
+                metrics = self.run_dir / "metrics.jsonl"
+                wait_until(lambda: metrics.exists() and metrics.read_text().count('"step"') > 20, "training", limit=3 * LIMIT)
+                processes = list(self.family(job.pid))  # dtrun first
+                for pid in processes if stopped == "dtrun" else reversed(processes):
+                    os.kill(pid, signal.SIGSTOP)
+                    time.sleep(0.05)
+                time.sleep(4)
+                for pid in processes if continued == "dtrun" else reversed(processes):
+                    os.kill(pid, signal.SIGCONT)
+                    time.sleep(0.05)
+                steps = metrics.read_text().count('"step"')
+                wait_until(lambda: metrics.read_text().count('"step"') > steps + 20 or job.poll() is not None, "training", limit=3 * LIMIT)
+                time.sleep(3)
+                self.assertIsNone(job.poll(), "the job has ended")
+                job.send_signal(signal.SIGTERM)
+                self.ends(job, 9)
 
 
 if __name__ == "__main__":
