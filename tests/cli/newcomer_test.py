@@ -73,7 +73,7 @@ class Values(Case):
     def test_a_home_folder_that_no_shell_replaced_is_told(self):
         for flag in ("--data", "--val-data", "--run-dir", "--init-from", "--resume", "--config", "--deepspeed-config"):
             self.refused(USAGE, "'~/book.txt'", "shells replace ~", arguments=[f"{flag}=~/book.txt"])
-        self.refused(USAGE, "standard output", without=["--from"], arguments=["generate", "--out", "f.txt"])
+        self.refused(USAGE, "standard output", "--from RUN", without=["use --from"], arguments=["generate", "--out", "f.txt"])
         self.refused(USAGE, "dtrain checkpoint verify", arguments=["verify", self.folder])
 
     def test_a_switch_takes_no_value(self):
@@ -118,7 +118,9 @@ class Values(Case):
     def test_a_choice_that_is_not_built_is_not_offered(self):
         has_plugin = (BUILD / "lib" / "libdtrain_cuda.so").exists()
         choices = "one of auto, cpu, cuda" if has_plugin else "one of auto, cpu (cuda needs GPU support"
-        for word in ("cud", "gpu") if has_plugin else ("cud", "gpu", "cuda:0"):
+        if has_plugin:
+            self.refused(USAGE, '"gpu"', choices, "did you mean cuda?", arguments=["--device", "gpu"])
+        for word in ("cud",) if has_plugin else ("cud", "gpu", "cuda:0"):
             self.refused(USAGE, f'"{word}"', choices, without=["did you mean"], arguments=["--device", word])
         self.refused(USAGE, "did you mean bfloat16?", arguments=["--dtype", "bf16"])
         self.refused(USAGE, "did you mean float16?", arguments=["--dtype", "torch.float16"])

@@ -79,7 +79,7 @@ std::string foreign_advice(std::string_view name, NameKind kind, Command command
   if (foreign->key.empty()) return fmt::format(": {}", foreign->note);
   const bool is_output = foreign->name.starts_with("out") || foreign->name.starts_with("save");
   if (command == Command::generate && is_output) {
-    return ": the text goes to standard output: dtrain generate ... > FILE";
+    return ": the text goes to standard output (> FILE); the run that writes it is --from RUN";
   }
   const Setting* setting = find_key(key_meant_in(command, foreign->key));
   if (setting == nullptr || !setting->is_for(command)) return {};
