@@ -22,7 +22,8 @@ std::string attempt_line(std::size_t number, const AttemptEnd& end) {
   std::string text = fmt::format("  attempt {}: {} after {}{}", number, end.how,
                                  readable_time(end.duration.count()), at_step(end));
   if (end.recovery) text += fmt::format("; recovered in {}", readable_time(end.recovery->count()));
-  if (end.committed >= 0) text += fmt::format("; newest reported checkpoint of step {}", end.committed);
+  if (end.committed >= 0)
+    text += fmt::format("; newest reported checkpoint of step {}", end.committed);
   return text;
 }
 

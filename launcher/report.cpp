@@ -78,7 +78,8 @@ std::string reason_of(const Rank& culprit) {
   if (!culprit.hang.empty()) return "";
   if (culprit.stopped) return "; a stopped rank holds up all others, so the job was ended";
   if (culprit.end && culprit.end->by_signal && culprit.end->code == SIGKILL) {
-    return "; SIGKILL comes from a person, a batch system, the kernel's OOM killer or the program itself";
+    return "; SIGKILL comes from a person, a batch system, the kernel's OOM killer or the program "
+           "itself";
   }
   if (culprit.error.last_lines().empty() || !explains_itself(culprit)) return "";
   const bool by_signal = culprit.end && culprit.end->by_signal;  // what it wrote is no reason then

@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 constexpr auto kBlameWindow = 150ms;
 constexpr auto kSameErrorWindow = 500ms;  // taken from --abort-grace, as far as it is longer
 constexpr auto kSuspendWindow = 200ms;
-constexpr auto kStopLimit = 2s;  // a job that is stopped as a whole is continued as a whole
+constexpr auto kStopLimit = 2s;         // a job that is stopped as a whole is continued as a whole
 constexpr auto kCrossingWindow = 30ms;  // for news of an earlier failure on another node
 constexpr auto kAnswerWindow = 800ms;   // taken from --abort-grace, too
 
@@ -84,8 +84,8 @@ void Supervisor::on_stopped(Rank& rank, int signal) {
 void Supervisor::look_at_stopped_ranks() {
   for (Rank& rank : own_ranks()) {
     if (!is_undisturbed() && phase_ != Phase::blaming) return;
-    const bool is_overdue = rank.running() && rank.stopped_since &&
-                            active_.now() - *rank.stopped_since >= kStopLimit;
+    const bool is_overdue =
+        rank.running() && rank.stopped_since && active_.now() - *rank.stopped_since >= kStopLimit;
     if (!is_overdue || std::exchange(rank.stopped, true)) continue;
     if (job_.nodes) tell_judge(rank);
     if (judges()) judge_stop(rank);

@@ -102,13 +102,12 @@ DemoDefaults demo_defaults(const Arguments& arguments) {
   }
   append(found.flags, sample_flags(loaded));
   if (found.flags.empty()) return {};
-  found.notice = fmt::format(
-      "using demo defaults: {}; pass any of these flags to override it{}",
-      fmt::join(found.flags, " "),
-      !lacks_validation(loaded, found.flags) ? ""
-      : config::parse_mixture(loaded.config.data.train).size() > 1
-          ? "; no validation without --val-data FILE"
-          : "; no validation without --val-fraction F or --val-data FILE");
+  found.notice = fmt::format("using demo defaults: {}; pass any of these flags to override it{}",
+                             fmt::join(found.flags, " "),
+                             !lacks_validation(loaded, found.flags) ? ""
+                             : config::parse_mixture(loaded.config.data.train).size() > 1
+                                 ? "; no validation without --val-data FILE"
+                                 : "; no validation without --val-fraction F or --val-data FILE");
   return found;
 }
 

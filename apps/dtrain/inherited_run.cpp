@@ -57,7 +57,8 @@ std::optional<config::ModelConfig> model_at(const std::string& path) {
 bool resumes_run_folder(const Config& given) {
   const std::string& run = given.run.dir;
   return given.checkpoint.resume.is_automatic() && !run.empty() &&
-         !store::list_steps(store::checkpoints_folder(run)).empty() && is_there(config_file_in(run));
+         !store::list_steps(store::checkpoints_folder(run)).empty() &&
+         is_there(config_file_in(run));
 }
 
 // Model settings of a run that resumes: it no longer needs the file of its initial weights.

@@ -125,8 +125,8 @@ std::string model_path(const std::string& from) {
   if (is_checkpoint) return from;
   if (is_there(folder / "model.safetensors"))
     return (fs::path(from) / "model.safetensors").string();
-  const bool is_run = store::has_checkpoints_folder(from) ||
-                      is_there(store::final_model(from)) || is_there(folder / "config.json");
+  const bool is_run = store::has_checkpoints_folder(from) || is_there(store::final_model(from)) ||
+                      is_there(folder / "config.json");
   if (is_run) return model_of_run(from);
   if (const std::string run = store::run_at(from); run != from) return run;
   refuse_folder(from);

@@ -1,6 +1,5 @@
 // dtrain report: a page, or a table, of what run folders tell.
 #include <fmt/chrono.h>
-
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>

@@ -54,9 +54,10 @@ void check_resume(const config::Resume& resume) {
          path, path);
   }
   if (const std::string run = store::run_at(path); run != path) {
-    fail(ErrorKind::checkpoint,
-         "--resume {}: it holds the checkpoints of a run; give the run (--resume {}) or one of them",
-         path, run);
+    fail(
+        ErrorKind::checkpoint,
+        "--resume {}: it holds the checkpoints of a run; give the run (--resume {}) or one of them",
+        path, run);
   }
   if (store::has_checkpoints_folder(path)) return;
   (void)store::checkpoints_at(path);  // refuses what is neither run nor checkpoint

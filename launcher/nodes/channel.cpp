@@ -26,9 +26,8 @@ using dtrain::net::MessageWriter;
 
 // Heartbeats within a timeout: one that is late alone loses no node.
 constexpr int kBeatsPerTimeout = 5;
-constexpr double kLongestPause = 2.0;
-// So many heartbeats that were not sent in time mean that this process did not run.
-constexpr std::uint64_t kTicksOfStop = 3;
+constexpr double kLongestPause =
+    std::chrono::duration<double>(ActiveClock::kMostBetweenCalls).count();
 // A node that takes nothing is soon silent, too.
 constexpr std::size_t kMostWaiting = std::size_t{16} << 20;
 constexpr std::chrono::milliseconds kClosingLimit(100);
@@ -65,7 +64,7 @@ Channel::Channel(int own_node, std::vector<NodeLink> links, SilenceLimits limits
                           .socket = std::move(link.socket),
                           .input = std::move(link.input),
                           .output = {},
-                          .heard = Clock::now(),
+                          .heard = clock_.now(),
                           .begun = -1,
                           .clock = {}});
     watch(peers_.back(), true);
@@ -85,11 +84,7 @@ void Channel::watch(const Peer& peer, bool add) const {
 
 void Channel::begin_attempt(int attempt) {
   attempt_ = attempt;
-  forgive_silence();
-}
-
-void Channel::forgive_silence() {
-  for (Peer& peer : peers_) peer.heard = Clock::now();
+  for (Peer& peer : peers_) peer.heard = clock_.now();
 }
 
 void Channel::send(int node, NodeMessage kind, std::string_view body) {
@@ -127,10 +122,7 @@ std::vector<NodeEvent> Channel::take() {
     if (peer.socket) write_to(peer);
   }
   std::uint64_t ticks = 0;
-  if (::read(timer_.get(), &ticks, sizeof(ticks)) > 0) {
-    if (ticks >= kTicksOfStop) forgive_silence();
-    beat(events);
-  }
+  if (::read(timer_.get(), &ticks, sizeof(ticks)) > 0) beat(events);
   std::erase_if(events, [this](const NodeEvent& event) {
     return !event.loss && event.attempt < attempt_ && event.kind != NodeMessage::stop;
   });
@@ -143,7 +135,7 @@ void Channel::read_from(Peer& peer, std::vector<NodeEvent>& events) {
   for (int reads = 0; reads < kMaxReads; ++reads) {
     int reason = 0;
     const auto transfer = dtrain::net::receive_some(peer.socket, peer.input, at_once, reason);
-    if (transfer == dtrain::net::Transfer::done) peer.heard = Clock::now();
+    if (transfer == dtrain::net::Transfer::done) peer.heard = clock_.now();
     while (const auto message = peer.input.take_message()) {
       if (auto envelope = decode_envelope(*message)) handle(peer, *std::move(envelope), events);
     }
@@ -181,7 +173,7 @@ void Channel::beat(std::vector<NodeEvent>& events) {
   for (Peer& peer : peers_) {
     if (!peer.socket) continue;
     const bool runs = peer.begun >= attempt_;
-    if (Clock::now() - peer.heard > (runs ? limits_.running : limits_.starting)) {
+    if (clock_.now() - peer.heard > (runs ? limits_.running : limits_.starting)) {
       lose(peer, runs ? NodeLoss::silent : NodeLoss::never_began, events);
     } else if (own_node_ == 0) {
       const auto now = static_cast<std::uint64_t>(now_ns());

@@ -11,6 +11,7 @@
 #include "dtrain/base/clock.h"
 #include "dtrain/base/descriptor.h"
 #include "dtrain/net/frames.h"
+#include "launcher/active_clock.h"
 #include "launcher/nodes/clock_offset.h"
 #include "launcher/nodes/messages.h"
 
@@ -88,7 +89,7 @@ class Channel {
     dtrain::base::Descriptor socket;
     dtrain::net::FrameBuffer input;
     std::string output;
-    dtrain::base::Clock::time_point heard;
+    ActiveClock::Time heard;
     int begun = -1;  // the newest attempt whose ranks run there
     ClockOffset clock;
   };
@@ -98,11 +99,11 @@ class Channel {
   void write_to(Peer& peer);
   void read_from(Peer& peer, std::vector<NodeEvent>& events);
   void handle(Peer& peer, NodeEnvelope message, std::vector<NodeEvent>& events);
-  void forgive_silence();
   void beat(std::vector<NodeEvent>& events);
   void lose(Peer& peer, NodeLoss loss, std::vector<NodeEvent>& events);
 
   int own_node_;
+  ActiveClock clock_;  // this process may be stopped with its job
   SilenceLimits limits_;
   int attempt_ = 0;
   dtrain::base::Descriptor epoll_;

@@ -126,8 +126,8 @@ std::optional<std::int64_t> bytes_in(std::string_view text) {
 std::optional<double> seconds_in(std::string_view text) {
   std::optional<double> seconds;
   if (std::string_view rest = text; (seconds = take_number(rest)) && !rest.empty()) {
-    seconds = text.find_first_of(":-") != text.npos ? seconds_on_clock(text)
-                                                    : seconds_with_units(text);
+    seconds =
+        text.find_first_of(":-") != text.npos ? seconds_on_clock(text) : seconds_with_units(text);
   }
   return seconds && *seconds <= kLongest ? seconds : std::nullopt;
 }

@@ -115,8 +115,8 @@ std::int64_t ModelFileWriter::write_bytes(const param::ParameterSpecs& specs,
   for (const param::ParameterSpec& spec : specs) {
     if (std::ranges::is_sorted(spec.export_order)) continue;
     const auto& shape = spec.export_view;
-    largest = std::max(largest, std::accumulate(shape.begin(), shape.end(), std::int64_t{1},
-                                                std::multiplies<>()));
+    largest = std::max(
+        largest, std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>()));
   }
   return param::bytes_of(largest, dtype);
 }

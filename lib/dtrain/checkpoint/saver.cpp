@@ -85,7 +85,8 @@ bool Saver::is_busy() const { return is_running(written_) || is_running(committe
 
 void Saver::warn_if_slow() {
   if (!is_busy() || !slow_.take()) return;
-  base::log_warning("rank {} has been {} for {}: the disk is slow, or does not answer", world_.rank(),
+  base::log_warning("rank {} has been {} for {}: the disk is slow, or does not answer",
+                    world_.rank(),
                     phase_ == Phase::writing ? "writing " + folder() : "committing " + report_.path,
                     base::readable_time(slow_.waited()));
 }

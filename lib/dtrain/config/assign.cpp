@@ -49,8 +49,8 @@ constexpr std::string_view type_words() {
 template <typename T>
 std::string value_words(const Setting& setting) {
   if (setting.unit == kSeconds) return std::string(base::kDurationForms);
-  const std::string number = fmt::format("{}{}{}", type_words<T>(),
-                                         setting.unit.empty() ? "" : " of ", setting.unit);
+  const std::string number =
+      fmt::format("{}{}{}", type_words<T>(), setting.unit.empty() ? "" : " of ", setting.unit);
   return setting.unit == kMegabytesPerSecond ? number + ", or with a unit as in 200MB" : number;
 }
 

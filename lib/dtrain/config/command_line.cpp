@@ -86,9 +86,9 @@ std::string value_name_of(const std::string& flag, Command command) {
 void require_expanded(const std::string& flag, const std::string& value, Command command) {
   if (value != "~" && !value.starts_with("~/")) return;
   const std::string name = value_name_of(flag, command);
-  const bool is_path = std::ranges::any_of(
-      std::array{"FILE", "DIR", "PATH", "RUN", "FIXTURE"},
-      [&](const char* part) { return name.find(part) != std::string::npos; });
+  const bool is_path =
+      std::ranges::any_of(std::array{"FILE", "DIR", "PATH", "RUN", "FIXTURE"},
+                          [&](const char* part) { return name.find(part) != std::string::npos; });
   if (!is_path) return;
   fail(ErrorKind::usage,
        "{}: found '{}', but shells replace ~ only at the beginning of a word without quotes; put a "

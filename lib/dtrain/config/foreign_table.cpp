@@ -3,13 +3,15 @@
 namespace dtrain::config {
 namespace {
 
-constexpr std::string_view kPerRank = "per rank and backward pass; --global-batch is the batch of a whole step";
+constexpr std::string_view kPerRank =
+    "per rank and backward pass; --global-batch is the batch of a whole step";
 constexpr std::string_view kLaunches = "dtrun starts the ranks: dtrun -n RANKS -- dtrain ...";
 constexpr std::string_view kLaunchesNodes =
     "dtrun starts the ranks of each node: dtrun --nnodes N -n RANKS ... -- dtrain ... "
     "(docs/nodes.md)";
 constexpr std::string_view kDecayEndsWithRun =
-    "leave it out: linear and cosine reach --min-lr at the last step (--steps); with --schedule wsd "
+    "leave it out: linear and cosine reach --min-lr at the last step (--steps); with --schedule "
+    "wsd "
     "only the last --decay-steps decay";
 constexpr std::string_view kFromLauncher =
     "leave it out: ranks take it from the environment of dtrun, torchrun, srun or mpirun";
@@ -97,8 +99,8 @@ constexpr ForeignNames kForeignNames[] = {
     {"lr-decay-iters lr-decay-steps lr-decay-samples", "", kDecayEndsWithRun},
     {"cooldown-steps warmdown-iters num-decay-steps lr-wsd-decay-iters", "train.decay_steps",
      "with --schedule wsd"},
-    {"decay-ratio cooldown-frac lr-wsd-decay-samples decay-frac",
-     "train.decay_steps", "in steps, with --schedule wsd"},
+    {"decay-ratio cooldown-frac lr-wsd-decay-samples decay-frac", "train.decay_steps",
+     "in steps, with --schedule wsd"},
     {"lr-scheduler-type lr-scheduler lr-schedule lr-decay-style scheduler", "train.schedule"},
     {"decay-lr decay-type lr-wsd-decay-style lr-scheduler-kwargs lr-scheduler-name "
      "lr-policy decay",

@@ -91,12 +91,12 @@ void check_run_folder(const Config& config) {
   const auto access = [&] { return ::access(parent.c_str(), W_OK | X_OK); };
   if (base::with_patience(parent.string(), access) != 0) {
     const int reason = errno;
-    base::fail_on_storage(ErrorKind::usage, reason,
-                          fmt::format("{} {}: cannot write to {}: {}",
-                                      config.run.dir.empty()
-                                          ? "no --run-dir is given, and the run would be in"
-                                          : "--run-dir",
-                                      folder, parent.string(), std::strerror(reason)));
+    base::fail_on_storage(
+        ErrorKind::usage, reason,
+        fmt::format(
+            "{} {}: cannot write to {}: {}",
+            config.run.dir.empty() ? "no --run-dir is given, and the run would be in" : "--run-dir",
+            folder, parent.string(), std::strerror(reason)));
   }
   if (config.run.dir.empty()) return;
   for (const char* name : kOwnFolders) check_own_folder(folder, name);
@@ -105,10 +105,11 @@ void check_run_folder(const Config& config) {
     // A folder of runs may have one that is named checkpoints.
     const fs::path path = fs::path(folder) / name;
     if (base::is_there(path) && !base::is_there(path / "config.json")) {
-      fail(ErrorKind::usage,
-           "--run-dir {} already holds a run ({}): name another folder, give --resume auto to go on "
-           "with it, or --overwrite to replace it",
-           folder, name);
+      fail(
+          ErrorKind::usage,
+          "--run-dir {} already holds a run ({}): name another folder, give --resume auto to go on "
+          "with it, or --overwrite to replace it",
+          folder, name);
     }
   }
 }

@@ -292,8 +292,8 @@ constexpr Setting kSettings[] = {
      kEngine, FIELD(machine.offload), form("none, optimizer, all or disk:DIR"),
      kValueNeeds<kOffloads>},
     {"machine.comm_timeout", "--comm-timeout", "TIME", "seconds",
-     "the longest any wait for another rank may take (90s, 10m, 1:30:00)", kEngine, FIELD(machine.comm_timeout_seconds),
-     above(0, kMaxSeconds)},
+     "the longest any wait for another rank may take (90s, 10m, 1:30:00)", kEngine,
+     FIELD(machine.comm_timeout_seconds), above(0, kMaxSeconds)},
     {"machine.recompute", "--recompute", "none|gates|level|every:K|auto", "",
      "run levels again in the backward pass instead of keeping what they computed: their neurons "
      "(gates, with fused kernels), all of each (level), in groups of K of which only the first "
@@ -305,10 +305,12 @@ constexpr Setting kSettings[] = {
      "on a CPU: compute with fused kernels",
      kTrain, FIELD(machine.compile)},
     {"machine.memory_limit", "--memory-limit", "SIZE", "",
-     "memory for the tensors of a rank (4G or 4GiB, 500MB): on a CPU a run that is predicted to need "
+     "memory for the tensors of a rank (4G or 4GiB, 500MB): on a CPU a run that is predicted to "
+     "need "
      "more does "
      "not start, a device gives no more; 0: what the machine has for all its ranks",
-     kTrain, FIELD(machine.memory_limit), form("a size: 4G or 4GiB (of 1024), 500MB (of 1000), or bytes; 0 for none")},
+     kTrain, FIELD(machine.memory_limit),
+     form("a size: 4G or 4GiB (of 1024), 500MB (of 1000), or bytes; 0 for none")},
     {"machine.mixed_cpus", "--mixed-cpus", "on|off", "",
      "let ranks run on CPUs of several types, whose rounding differs: every evaluation, sample and "
      "checkpoint makes their copies of weights and moments equal again",
@@ -343,7 +345,8 @@ constexpr Setting kSettings[] = {
      "steps (100) or time (90s, 10m, 1h) between checkpoints; 0: only of the last step, and when "
      "stopped early; none: only when stopped early",
      kTrain, FIELD(checkpoint.every),
-     form("a number of steps (100) or a time (90s, 10m, 1h30m, 1:30:00); none: not even at the last step")},
+     form("a number of steps (100) or a time (90s, 10m, 1h30m, 1:30:00); none: not even at the "
+          "last step")},
     {"checkpoint.keep_last", "--keep-last", "N", "checkpoints", "newest checkpoints that are kept",
      kTrain, FIELD(checkpoint.keep_last), between(2, kMaxSteps)},
     {"checkpoint.keep_every", "--keep-every", "N", "steps",
@@ -372,8 +375,8 @@ constexpr Setting kSettings[] = {
     {"run.overwrite", "--overwrite", "", "", "replace the run that the folder holds", kTrain,
      FIELD(run.overwrite)},
     {"run.time_limit", "--time-limit", "TIME", "",
-     "save and stop after this time (90s, 10m, 1h30m, 1:30:00); 0: none", kTrain, FIELD(run.time_limit),
-     form(base::kDurationForms)},
+     "save and stop after this time (90s, 10m, 1h30m, 1:30:00); 0: none", kTrain,
+     FIELD(run.time_limit), form(base::kDurationForms)},
 
     {"generate.from", "--from", "PATH", "", "run folder, checkpoint, or model.safetensors",
      kGenerate, FIELD(generate.from)},
@@ -428,14 +431,16 @@ constexpr Setting kSettings[] = {
      kPlan, FIELD(plan.ranks_per_node), between(0, kMaxRanks)},
     {"plan.device_memory", "--device-memory", "SIZE", "",
      "memory that a rank may take (80GiB); 0: its share of this machine's memory", kPlan,
-     FIELD(plan.device_memory), form("a size: 80G or 80GiB (of 1024), 500MB (of 1000), or bytes; 0 for this machine's")},
+     FIELD(plan.device_memory),
+     form("a size: 80G or 80GiB (of 1024), 500MB (of 1000), or bytes; 0 for this machine's")},
     {"plan.device_tflops", "--device-tflops", "X", "TFLOP/s",
      "speed that a rank reaches in training; 0: measured here", kPlan, FIELD(plan.device_tflops),
      at_least(0)},
     {"plan.link", "--link", "SIZE", "",
      "bytes per second that a rank sends to other nodes (25GB); 0: as fast as within a node", kPlan,
      FIELD(plan.link),
-     form("a size: 25GB (of 1000), 1.25G or 1.25GiB (of 1024), or bytes; 0 for a link that costs nothing more")},
+     form("a size: 25GB (of 1000), 1.25G or 1.25GiB (of 1024), or bytes; 0 for a link that costs "
+          "nothing more")},
     {"plan.show", "--show", "N", "layouts", "best layouts to show", kPlan, FIELD(plan.show),
      between(1, kMaxRanks)},
 };

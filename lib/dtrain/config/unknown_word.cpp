@@ -31,7 +31,8 @@ std::string advice_for_dashes(std::string_view word) {
   }
   if (word.size() == whole) return {};
   word.remove_prefix(std::min(word.find_first_not_of('-'), word.size()));  // "\u2014-lr"
-  return fmt::format("; it begins with a typographic dash, as text editors make of two hyphens: type --{}", word);
+  return fmt::format(
+      "; it begins with a typographic dash, as text editors make of two hyphens: type --{}", word);
 }
 
 // Subcommands that have the flag.
@@ -111,8 +112,7 @@ void refuse_word(const std::string& word, const KnownFlags& known) {
   if (const Setting* setting = find_flag(flag)) {
     const Setting* meant = find_key(key_meant_in(known.command, setting->key));
     if (meant != setting && meant->is_for(known.command)) {
-      fail(ErrorKind::usage, "{} is not a flag of dtrain {}: use {}", flag, name,
-           meant->flag);
+      fail(ErrorKind::usage, "{} is not a flag of dtrain {}: use {}", flag, name, meant->flag);
     }
     fail(ErrorKind::usage, "{} (setting {}) is not a flag of dtrain {}, but of {}", flag,
          setting->key, name, commands_with(flag));

@@ -121,9 +121,8 @@ std::unique_ptr<TokenWriter> convert(const PrepareOptions& options, const Task& 
   const std::int64_t vocab = options.vocab > 0 ? options.vocab : format.vocab;
   auto writer = std::make_unique<TokenWriter>(task.output, TokenWriter::Origin{.vocab = vocab});
   for (const std::string& file : task.files) {
-    const std::int64_t highest =
-        convert_binary(file, format, vocab, *writer,
-                       [&](std::int64_t bytes) { progress.report(bytes, *writer); });
+    const std::int64_t highest = convert_binary(
+        file, format, vocab, *writer, [&](std::int64_t bytes) { progress.report(bytes, *writer); });
     report.highest_token = std::max(report.highest_token, highest);
     progress.finish_files({file}, 0);
   }

@@ -37,8 +37,8 @@ class Planner {
       if (found.memory > limit) {
         return Misfit{
             layout,
-            fmt::format("takes {} per rank, more than the {} that a rank may take", metrics::format_bytes(found.memory),
-                        metrics::format_bytes(limit)),
+            fmt::format("takes {} per rank, more than the {} that a rank may take",
+                        metrics::format_bytes(found.memory), metrics::format_bytes(limit)),
             /*lacks_memory=*/true};
       }
       if (rates_.measured != nullptr) found = predict(config, site_, rates_);

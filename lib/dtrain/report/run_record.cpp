@@ -108,7 +108,8 @@ void read_settings(const std::string& path, RunRecord& run) {
   RunRecord asked;
   flatten(config, "", asked);
   for (auto& [key, value] : run.settings) {
-    const auto found = std::ranges::find(asked.settings, key, &std::pair<std::string, std::string>::first);
+    const auto found =
+        std::ranges::find(asked.settings, key, &std::pair<std::string, std::string>::first);
     const bool is_taken = std::ranges::find(kOfAsked, key) != std::end(kOfAsked);
     if (is_taken && found != asked.settings.end()) value = found->second;
   }

@@ -21,7 +21,7 @@ class StopRequests {
     double time_limit_seconds = 0;  ///< from construction; 0: none
     /// Its stop file asks to stop; nullptr: none. Must outlive the last call of wants_stop.
     const FolderMonitor* folder = nullptr;
-    bool answers = false;           ///< says at once on standard error what Ctrl-C brings about
+    bool answers = false;  ///< says at once on standard error what Ctrl-C brings about
   };
 
   explicit StopRequests(Options options);

@@ -64,10 +64,9 @@ void verify_file(const std::string& checkpoint, const format::FileInfo& info) {
   const std::uint64_t found = checksum_of_file(file);
   if (found == info.checksum) return;
   const std::string tensor = damaged_tensor(path, info);
-  fail(ErrorKind::checkpoint,
-       "checkpoint file '{}' is damaged{}: its checksum is {}, expected {}", path,
-       tensor.empty() ? "" : fmt::format(" in tensor '{}'", tensor), base::checksum_text(found),
-       base::checksum_text(info.checksum));
+  fail(ErrorKind::checkpoint, "checkpoint file '{}' is damaged{}: its checksum is {}, expected {}",
+       path, tensor.empty() ? "" : fmt::format(" in tensor '{}'", tensor),
+       base::checksum_text(found), base::checksum_text(info.checksum));
 }
 
 }  // namespace dtrain::checkpoint::store

@@ -28,11 +28,12 @@ std::unique_ptr<PieceModel> load(const std::string& model, const std::string& na
   std::string obstacle;
   auto loaded = piece_library().load(model, obstacle);
   if (loaded == nullptr) {
-    fail(ErrorKind::data,
-         "tokenizer '{}' is not a SentencePiece model{}{}; give one, as dtrain data tokenizer train "
-         "makes it",
-         name, obstacle.find(".cc(") == obstacle.npos ? fmt::format(" ({})", obstacle) : "",
-         model.starts_with('{') ? ", but JSON: the tokenizer.json of Hugging Face is not read" : "");
+    fail(
+        ErrorKind::data,
+        "tokenizer '{}' is not a SentencePiece model{}{}; give one, as dtrain data tokenizer train "
+        "makes it",
+        name, obstacle.find(".cc(") == obstacle.npos ? fmt::format(" ({})", obstacle) : "",
+        model.starts_with('{') ? ", but JSON: the tokenizer.json of Hugging Face is not read" : "");
   }
   return loaded;
 }

@@ -33,9 +33,12 @@ TEST_CASE("Times are read in SLURM's forms") {
 }
 
 TEST_CASE("What is no time is refused") {
-  for (const char* text : {"", "m", "-5", "-5s", "-0s", "1x", "1h30", "nan", "inf", "1e3s", "ms",
-                           "1:60", "1:60:00", "1-24", "1-", "-1:00", ":30", "1:", "1:000", "1:2:3:4",
-                           "1:30m", "1-2-3", "1.5:00", "1-02:00:00:00", "99999999999d", "s10"}) {
+  for (const char* text : {"",      "m",     "-5",      "-5s",           "-0s",
+                           "1x",    "1h30",  "nan",     "inf",           "1e3s",
+                           "ms",    "1:60",  "1:60:00", "1-24",          "1-",
+                           "-1:00", ":30",   "1:",      "1:000",         "1:2:3:4",
+                           "1:30m", "1-2-3", "1.5:00",  "1-02:00:00:00", "99999999999d",
+                           "s10"}) {
     INFO(text);
     CHECK_FALSE(Duration::parse(text).has_value());
   }
@@ -81,8 +84,8 @@ TEST_CASE("Sizes are bytes, or have a unit of 1000 or of 1024") {
   CHECK(ByteSize::parse("1.2 GiB")->count == 1'288'490'188);
   CHECK(ByteSize::parse("64B")->count == 64);
   CHECK(ByteSize::parse("3tb")->count == 3'000'000'000'000);
-  for (const char* text : {"", "GB", "-1", "-1G", "2XB", "2GiBs", "2G5", "2i", "G2", "nan", "inf", "1.5e0",
-                           "1e3GB", "9999999TB", "0.5", "0.0001kB"}) {
+  for (const char* text : {"", "GB", "-1", "-1G", "2XB", "2GiBs", "2G5", "2i", "G2", "nan", "inf",
+                           "1.5e0", "1e3GB", "9999999TB", "0.5", "0.0001kB"}) {
     INFO(text);
     CHECK_FALSE(ByteSize::parse(text));
   }

@@ -41,7 +41,8 @@ TEST_CASE("The history has a line for each attempt, and what was measured") {
   REQUIRE(lines.size() == 4);
   CHECK(lines[0] == "2 attempts:");
   CHECK(lines[1] ==
-        "  attempt 0: rank 1 exited with status 7 after 12 s at step 57; newest reported checkpoint of step "
+        "  attempt 0: rank 1 exited with status 7 after 12 s at step 57; newest reported "
+        "checkpoint of step "
         "50");
   CHECK(lines[2] == "  attempt 1: ended with status 0 after 20 s at step 100; recovered in 3.0 s");
   CHECK(lines[3] ==
