@@ -145,7 +145,7 @@ class Disks(FolderTest):
             child = pathlib.Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()[0]
             os.kill(int(child), signal.SIGCONT)
         error = self.end_of(run, 0)
-        self.assertRegex(error, r"warning: checkpoint of step 1000 failed: .*checkpoints.*; it is tried once more\n")
+        self.assertRegex(error, r"warning: checkpoint of step 1000 failed: .*checkpoints.*; retrying once\n")
         self.assertEqual(len(self.events("error")), 1)
         self.assertEqual(self.events("end")[0]["failed_checkpoints"], 0)
         self.assertEqual(self.steps_saved(), [1000])

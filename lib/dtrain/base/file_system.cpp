@@ -15,18 +15,33 @@
 namespace dtrain::base {
 namespace {
 
+/// What to do about `error`; empty: nobody can say.
+const char* advice_on(int error) {
+  switch (error) {
+    case EFBIG:
+      return ": raise the limit on file sizes (ulimit -f), or write to a file system that takes "
+             "larger files";
+    case ENOSPC:
+    case EDQUOT:
+      return ": make room there";
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return ": make its folder writable";
+    case ENOENT:
+    case ENOTDIR:
+      return ": its folder is missing";
+    default:
+      return "";
+  }
+}
+
 [[noreturn]] void fail_with_errno(ErrorKind kind, const std::string& path, const char* action) {
   const int error = errno;
-  if (error == EFBIG) {
-    fail(kind,
-         "'{}' cannot be {} ({}): raise the limit on file sizes (ulimit -f), or write to a "
-         "file system that takes larger files",
-         path, action, std::strerror(error));
-  }
-  fail_on_storage(
-      kind, error,
-      fmt::format("'{}' cannot be {} ({}); check that its folder exists, is writable and has room",
-                  path, action, std::strerror(error)));
+  const std::string text = fmt::format("'{}' cannot be {} ({}){}", path, action,
+                                       std::strerror(error), advice_on(error));
+  if (error == EFBIG) fail(kind, "{}", text);
+  fail_on_storage(kind, error, text);
 }
 
 class DiskFile final : public OutputFile {

@@ -170,7 +170,7 @@ std::string Checkpointer::save_last(const checkpoint::SavePoint& point) {
   return last_error_;
 }
 
-// No later save makes up for one that fails here: it is tried once more.
+// No later save makes up for one that fails here, so it is retried once.
 void Checkpointer::save_at_the_end(const checkpoint::SavePoint& point) {
   std::optional<checkpoint::SaveReport> report;
   if (saver_.is_saving()) report = saver_.finish();
@@ -183,7 +183,7 @@ void Checkpointer::save_at_the_end(const checkpoint::SavePoint& point) {
   if (!report) report = save(point);
   if (!report->error.empty()) {
     reporter_.warn(report->step,
-                   fmt::format("checkpoint of step {} failed: {}; it is tried once more",
+                   fmt::format("checkpoint of step {} failed: {}; retrying once",
                                report->step, report->error));
     report = save(point);
   }
