@@ -293,27 +293,6 @@ void Supervisor::stop_ranks(int signal) {
   enter(Phase::stopping, job_.options.stop_grace);
 }
 
-// Only node 0 orders it on all nodes, so that two orders cannot race.
-void Supervisor::on_terminal_stop(bool suspends) {
-  if (judges()) return suspend_ranks(suspends);
-  if (suspends) ++suspensions_;
-  if (!is_over_) job_.nodes->send(0, suspends ? NodeMessage::suspend : NodeMessage::resume, {});
-}
-
-// Ranks that are ending are skipped: they have a deadline.
-void Supervisor::suspend_ranks(bool suspends) {
-  const bool is_running = phase_ == Phase::running || phase_ == Phase::asking;
-  if (is_suspended_ == suspends || (suspends && !is_running)) return;
-  if (phase_ == Phase::asking) withdraw_ask();
-  is_suspended_ = suspends;
-  if (suspends) ++suspensions_;
-  if (judges()) tell_nodes(suspends ? NodeMessage::suspend : NodeMessage::resume);
-  for (const Rank& rank : own_ranks()) {
-    if (rank.running()) ::kill(-rank.pid, suspends ? SIGTSTP : SIGCONT);
-  }
-  if (judges()) excuse_ranks();
-}
-
 void Supervisor::on_child() {
   signalfd_siginfo ignored{};
   while (::read(child_signals_.get(), &ignored, sizeof(ignored)) > 0) {

@@ -17,10 +17,8 @@ using namespace std::chrono_literals;
 
 constexpr auto kBlameWindow = 150ms;
 constexpr auto kSameErrorWindow = 500ms;  // taken from --abort-grace, as far as it is longer
-constexpr auto kSuspendWindow = 200ms;
-constexpr auto kStopLimit = 2s;         // a job that is stopped as a whole is continued as a whole
-constexpr auto kCrossingWindow = 30ms;  // for news of an earlier failure on another node
-constexpr auto kAnswerWindow = 800ms;   // taken from --abort-grace, too
+constexpr auto kCrossingWindow = 30ms;    // for news of an earlier failure on another node
+constexpr auto kAnswerWindow = 800ms;     // taken from --abort-grace, too
 
 /// What is wrong with a silent rank where nobody waits for it.
 std::string silence_text(std::chrono::duration<double> limit, const RankRecords& records) {
@@ -65,30 +63,6 @@ void Supervisor::blame(const Rank& rank) {
     if (!same_error(rank, culprit)) abort_ranks();
   } else {
     begin_failure(rank);
-  }
-}
-
-void Supervisor::on_stopped(Rank& rank, int signal) {
-  // A batch system sends SIGTSTP to all processes at once: it may reach the rank before the
-  // watchdog.
-  const bool may_be_of_all = signal == SIGTSTP && !is_suspended_ && suspensions_ == 0;
-  if (may_be_of_all && is_readable_within(guard_.signals, kSuspendWindow)) on_guard();
-  if (is_suspended_) return;
-  if (signal == SIGTSTP && suspensions_ > 0) {  // it stopped after it was continued
-    ::kill(-rank.pid, SIGCONT);
-    return;
-  }
-  rank.stopped_since = active_.now();
-}
-
-void Supervisor::look_at_stopped_ranks() {
-  for (Rank& rank : own_ranks()) {
-    if (!is_undisturbed() && phase_ != Phase::blaming) return;
-    const bool is_overdue =
-        rank.running() && rank.stopped_since && active_.now() - *rank.stopped_since >= kStopLimit;
-    if (!is_overdue || std::exchange(rank.stopped, true)) continue;
-    if (job_.nodes) tell_judge(rank);
-    if (judges()) judge_stop(rank);
   }
 }
 

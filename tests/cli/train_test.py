@@ -257,9 +257,9 @@ class Screen(TrainTest):
         notes = [line for line in lines[:2] if line.startswith("dtrain: the microbatch of ")]
         names = [line[:15].strip() for line in lines[len(notes):]]
         self.assertEqual(names, ["model", "data", "batch", "mesh", "kernels", "memory per rank", "bitwise class", "run folder",
-                                 "settings that d", "memory: predict"])
+                                 "settings that d", "note: the micro", "memory: predict"])
         table = "\n".join(lines)
-        for part in (" parameters: levels=2 width=32 ", "training samples of 32 tokens", "4 sequences = microbatch 1 x accumulation 4 x 1 data rank\n",
+        for part in (" parameters: levels=2 width=32 ", "training samples of 32 tokens", "4 sequences = microbatch 4 x accumulation 1 x 1 data rank\n",
                      "mesh            pp 1 x dp 1 x tp 1, local of cpu\n", "float32: fused, full attention\n",
                      "param-dtype=float32 buffer-dtype=float32 kernels=fused attention=full", f"{self.run_dir}/config.json\n"):
             self.assertIn(part, table)
@@ -268,18 +268,18 @@ class Screen(TrainTest):
         def events(run_dir):  # checkpoints are written while training goes on
             return sorted(str([line.get(key) for key in ("event", "step", "loss", "val_loss")]) for line in self.metrics(run_dir))
 
-        flags = ("--eval-every", "2", "--checkpoint-every", "2", "--log-every", "1")
+        flags = ("--eval-every", "2", "--checkpoint-every", "2", "--log-every", "1", "--microbatch", "2")
         self.single(*flags, run_dir=self.root / "loud")
         for name, flag, train in (("long", "--quiet", self.single), ("short", "-q", self.single), ("ranks", "--quiet", self.ddp)):
             with self.subTest(name):
-                self.run_dir = self.root / f"quiet-{name}"
+                self.run_dir = self.root / f"silent-{name}"
                 result = train(*flags, flag)
                 self.assertEqual(result.stderr, "")
                 self.assertRegex(result.stdout, r"\A(\[0\] )?done: 4 steps in ")
                 self.assertEqual(events(self.run_dir), events(self.root / "loud"))
-        self.assertNotIn("quiet", (self.root / "quiet-long" / "config.json").read_text().split('"provenance"')[0])
+        self.assertNotIn("quiet", (self.root / "silent-long" / "config.json").read_text().split('"provenance"')[0])
         # Of one start alone, whichever start it was.
-        error = self.single(*flags, "--resume", "auto", run_dir=self.root / "quiet-long", steps=5).stderr
+        error = self.single(*flags, "--resume", "auto", run_dir=self.root / "silent-long", steps=5).stderr
         self.assertIn("model  ", error)
         self.assertNotIn("quiet", error)
         self.assertEqual(self.single("--quiet", *flags, "--resume", "auto", run_dir=self.root / "loud", steps=5).stderr, "")
@@ -289,7 +289,7 @@ class Screen(TrainTest):
 
     def test_quiet_keeps_warnings_and_errors(self):
         self.assertRegex(self.single("--quiet", "--beta1", "0.5", "--optimizer", "sgd").stderr, r"\Adtrain: warning: --beta1 .*\n\Z")
-        result = self.single("--quiet", "--lr", "1e30", steps=50, status=7)
+        result = self.single("--quiet", "--overwrite", "--lr", "1e30", steps=50, status=7)
         self.assertRegex(result.stderr, r"\Adtrain: error: .*\n\Z")
 
     def test_the_times_of_the_summary_add_up(self):

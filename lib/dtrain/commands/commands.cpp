@@ -261,6 +261,16 @@ struct RankParts {
   std::shared_ptr<comm::World> world;
 };
 
+// Collective: every rank of the job.
+train::Outlook predictions_of(const config::Config& config, job::Job& job,
+                              const SettledStart& settled) {
+  comm::ProcessGroup& world = job.world().control();
+  const parallel::MemoryPlan& memory = job.plan().memory;
+  return {.memory = job::sum_of_process(config, world, memory.total()),
+          .peak_memory = job::sum_of_process(config, world, memory.peak()),
+          .step_seconds = settled.step_seconds};
+}
+
 int train_settled(const SettledStart& settled, const RankParts& parts) {
   config::Config config = settled.config;
   const auto& [env, link, split, tokenizer, ranks] = parts;
@@ -308,10 +318,7 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   start.is_evaluated = is_evaluated(world, config, start);
   tell_start(reporter, facts_of(config, job, split), settled, start);
   const auto check_folder = [&] { folder ? folder->check() : void(); };
-  const parallel::MemoryPlan& memory = job.plan().memory;
-  const train::Outlook predicted{.memory = job::sum_of_process(config, world, memory.total()),
-                                 .peak_memory = job::sum_of_process(config, world, memory.peak()),
-                                 .step_seconds = settled.step_seconds};
+  const train::Outlook predicted = predictions_of(config, job, settled);
   train::Trainer trainer(
       {config, job.groups(), world, job.engine(), model, predicted, peak, are_cpus_mixed, split,
        reporter, link, checkpoints, *requests, check_folder, *monitor, tokenizer},

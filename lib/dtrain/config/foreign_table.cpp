@@ -205,7 +205,7 @@ constexpr ForeignNames kForeignNames[] = {
     {"n gpus nproc-per-node ngpus num-gpus num-processes nprocs nproc n-gpus num-proc procs ntasks "
      "np num-ranks max-restarts monitor-interval standalone",
      "", kLaunches},
-    {"node-rank nnodes nodes master-addr master-port rdzv-backend rdzv-endpoint rdzv-id rdzv-conf "
+    {"node-rank nodes master-addr master-port rdzv-backend rdzv-endpoint rdzv-id rdzv-conf "
      "num-nodes num-machines machine-rank hostfile host-file hosts host main-process-port "
      "main-process-ip",
      "", kLaunchesNodes},
