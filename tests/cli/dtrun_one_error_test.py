@@ -8,7 +8,8 @@ from dtrun_harness import DtrunTest, main
 DTRAIN = os.path.join(os.environ["DTRAIN_BINARY_DIR"], "bin", "dtrain")
 # Rank 1 fails while rank 0 still writes its notes.
 LATE_NOTE = r"""
-import os, socket, sys, time
+import os, signal, socket, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 link = socket.socket(fileno=int(os.environ["DTRUN_CONTROL_FD"]))
 if os.environ["RANK"] == "1":
     link.sendall(b"refused 3 dtrain: error: nothing there\n")
