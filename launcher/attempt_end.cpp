@@ -26,7 +26,10 @@ AttemptEnd attempt_end(const Verdict& verdict, const std::vector<Rank>& ranks,
     end.is_left_behind |= rank.running();
     end.is_reporting |= rank.step >= 0 || rank.committed >= 0 || rank.told.has_value();
     end.step = std::max(end.step, rank.step);
-    end.committed = std::max(end.committed, rank.committed);
+    if (rank.committed > end.committed) {
+      end.committed = rank.committed;
+      end.committed_run = rank.committed_run;
+    }
   }
   return end;
 }

@@ -85,6 +85,7 @@ void begin_attempt(PreparedJob& job, const RestartOrder& order) {
   job.attempt = order.attempt;
   job.restart_reason = order.reason;
   job.committed = order.committed;
+  job.committed_run = order.committed_run;
   job.placement.master_port = order.master_port;
   // First, so that what fails here is told as a failure of this attempt.
   if (job.nodes) job.nodes->begin_attempt(job.attempt);
@@ -98,10 +99,12 @@ void prepare_restart(PreparedJob& job, const AttemptEnd& end) {
     job.port = {};
     job.port = reserve_port(job.placement.master_addr, 0);
   }
-  const RestartOrder order{.attempt = job.attempt + 1,
-                           .master_port = job.port.port,
-                           .reason = end.how,
-                           .committed = end.committed >= 0 ? end.committed : job.committed};
+  const RestartOrder order{
+      .attempt = job.attempt + 1,
+      .master_port = job.port.port,
+      .reason = end.how,
+      .committed = end.committed >= 0 ? end.committed : job.committed,
+      .committed_run = end.committed >= 0 ? end.committed_run : job.committed_run};
   begin_attempt(job, order);
   if (job.nodes) {
     job.nodes->send_to_all(NodeMessage::restart, encode(order));

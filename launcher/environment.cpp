@@ -116,6 +116,7 @@ std::vector<std::string> environment_of(const RankEnvironment& rank) {
   if (!rank.restart_reason.empty()) own.emplace_back("DTRUN_RESTART_REASON", rank.restart_reason);
   if (rank.committed >= 0) {
     own.emplace_back("DTRUN_COMMITTED_STEP", std::to_string(rank.committed));
+    own.emplace_back("DTRUN_COMMITTED_RUN", rank.committed_run);
   }
   if (rank.terminal_columns > 0) {
     own.emplace_back("DTRUN_TERMINAL", "1");

@@ -31,9 +31,9 @@ HangWatch::Time HangWatch::end_of_silence(Time heard) const {
   return heard + std::chrono::duration_cast<Time::duration>(limit() + kBetweenSigns);
 }
 
-bool HangWatch::is_silent(int rank, Time now) const {
+bool HangWatch::is_alive(int rank, Time now) const {
   const auto& heard = heard_[static_cast<std::size_t>(rank)];
-  return heard && end_of_silence(*heard) <= now;
+  return heard && now < end_of_silence(*heard);
 }
 
 std::optional<HangWatch::Silence> HangWatch::longest_silence(const std::vector<Rank>& ranks) const {

@@ -44,8 +44,8 @@ class HangWatch {
   [[nodiscard]] bool watches_any() const {
     return std::ranges::any_of(heard_, [](const auto& heard) { return heard.has_value(); });
   }
-  /// True if the rank was silent for the limit; false for one that is not watched.
-  [[nodiscard]] bool is_silent(int rank, Time now) const;
+  /// True if the rank has given a sign of life within the limit.
+  [[nodiscard]] bool is_alive(int rank, Time now) const;
   /// Looks at ranks that run. Returns nothing where none is watched.
   [[nodiscard]] std::optional<Silence> longest_silence(const std::vector<Rank>& ranks) const;
 

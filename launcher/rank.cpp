@@ -45,6 +45,8 @@ bool obey(Rank& rank, std::string_view line) {
     ++rank.signs;
   } else if (word == "where" || word == "call" || word == "records-end") {
     take_record(rank, word, line);
+  } else if (word == "run") {
+    rank.committed_run = dtrain::base::printable(line, 64);
   } else if (word == "committed") {
     parse(take_word(line), rank.committed);
     rank.committed = std::max<std::int64_t>(rank.committed, -1);

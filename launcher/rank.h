@@ -65,6 +65,7 @@ struct Rank {
   std::int64_t told_signs = 0;  // those that node 0 was told of, and when
   std::int64_t told_ns = 0;
   std::int64_t committed = -1;     // step of its last checkpoint that stands
+  std::string committed_run = {};  // the run that it is of, as the rank names it
   std::string resume_advice = {};  // how to resume from it
   std::string records = {};        // where it is (docs/dtrun.md), as it has answered so far
   bool has_records = false;        // the answer is whole

@@ -29,6 +29,7 @@ void Supervisor::suspend_ranks(bool suspends) {
   if (is_suspended_ == suspends || (suspends && !is_running)) return;
   if (phase_ == Phase::asking) withdraw_ask();
   is_suspended_ = suspends;
+  for (Rank& rank : own_ranks()) rank.stopped_since.reset();
   if (suspends) ++suspensions_;
   if (judges()) tell_nodes(suspends ? NodeMessage::suspend : NodeMessage::resume);
   for (const Rank& rank : own_ranks()) {
@@ -51,6 +52,7 @@ void Supervisor::on_stopped(Rank& rank, int signal) {
 }
 
 void Supervisor::look_at_stopped_ranks() {
+  if (is_suspended_) return;
   for (Rank& rank : own_ranks()) {
     if (!is_undisturbed() && phase_ != Phase::blaming) return;
     const bool is_overdue =

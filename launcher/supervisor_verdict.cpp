@@ -210,7 +210,7 @@ void Supervisor::dismiss_hang() {
   withdraw_ask();
   const auto now = active_.now();
   for (const Rank& rank : ranks_) {
-    if (hangs_.is_silent(rank.index, now)) hangs_.excuse(rank.index, now);
+    if (!hangs_.is_alive(rank.index, now)) hangs_.excuse(rank.index, now);
   }
 }
 
@@ -218,7 +218,7 @@ void Supervisor::judge_hang() {
   const bool is_hang = !ranks_[static_cast<std::size_t>(suspect_)].end;
   const auto now = active_.now();
   const auto is_alive_and_mute = [&](const Rank& rank) {
-    return rank.running() && !rank.has_records && !hangs_.is_silent(rank.index, now);
+    return rank.running() && !rank.has_records && hangs_.is_alive(rank.index, now);
   };
   // Without the answer of a slow rank the others' answers prove nothing.
   if (is_hang && std::ranges::any_of(ranks_, is_alive_and_mute)) return dismiss_hang();
@@ -231,7 +231,7 @@ void Supervisor::judge_hang() {
   Rank& culprit = ranks_[static_cast<std::size_t>(found ? found->culprit : suspect_)];
   if (!found && culprit.end) return withdraw_ask();
   // The others wait for a rank that makes progress, such as one that reads from a slow disk.
-  if (is_hang && !hangs_.is_silent(culprit.index, now)) return dismiss_hang();
+  if (is_hang && hangs_.is_alive(culprit.index, now)) return dismiss_hang();
   culprit.hang =
       found ? found->text
             : silence_text(hangs_.limit(), *records[static_cast<std::size_t>(culprit.index)]);

@@ -41,7 +41,8 @@ data::Split open_split(const config::Config& config, const std::string& origin) 
   }
 }
 
-data::Split open_data(const Configured& configured) {
+// committed: by an earlier attempt of this run; negative: nothing.
+data::Split open_data(const Configured& configured, std::int64_t committed) {
   const config::Config& config = configured.config;
   if (config.data.train.empty()) {
     const config::Resume& resume = config.checkpoint.resume;
@@ -56,6 +57,7 @@ data::Split open_data(const Configured& configured) {
     if (!goes_on) {
       base::fail(base::ErrorKind::usage, "--data is missing: name a token file or a text");
     }
+    if (committed >= 0) checkpoint::store::refuse_below(config.run.dir, -1, committed);
     base::fail(
         base::ErrorKind::usage,
         "--resume auto: {} holds no config.json that says what to train: check --run-dir, or "
@@ -137,9 +139,11 @@ int run_train(const Arguments& arguments) {
   const std::int64_t ranks = has_threads ? config.layout.local_ranks : configured->env.world_size;
   const std::string origin = provenance(ranks, configured->env);
   // One rank looks at the run folder: the others might see what it has begun to write.
-  if (first)
-    check_for_all_ranks([&] { check_run(config, origin, base::committed_step_of_process()); });
-  const std::vector<std::string> warnings = epoch_warnings(config, open_data(*configured));
+  const std::int64_t committed =
+      base::committed_step_of_process(checkpoint::store::name_of_run(origin));
+  if (first) check_for_all_ranks([&] { check_run(config, origin, committed); });
+  const std::vector<std::string> warnings =
+      epoch_warnings(config, open_data(*configured, committed));
   const RuntimeLibrary library = RuntimeLibrary::open();
   const bool tells = first && !configured->is_quiet;
   if (tells && !demo.notice.empty()) base::log_info("{}", demo.notice);

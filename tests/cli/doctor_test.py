@@ -92,7 +92,7 @@ class Doctor(FolderTest):
     def test_a_folder_that_cannot_be_written_is_a_problem(self):
         (self.folder / "file").write_text("")
         result = self.doctor(2, "--run-dir", "file", status=USAGE)
-        self.assertRegex(result.stdout, r"PROBLEM +rank 0 cannot write to --run-dir: .*file.*; check that")
+        self.assertRegex(result.stdout, r"PROBLEM +rank 0 cannot write to --run-dir: .*file")
         self.assertEqual([path.name for path in self.folder.iterdir()], ["file"])
 
     def test_a_folder_that_another_machine_may_only_read_is_a_problem_of_its_ranks(self):
@@ -102,7 +102,7 @@ class Doctor(FolderTest):
                 'sh "$@"; else exec "$@"; fi')
         result = run(DTRUN, "-n", 2, "--", "sh", "-c", rank, "sh", DTRAIN, "doctor", "--threads", "1", "--run-dir", "run",
                      cwd=self.folder, status=USAGE)
-        self.assertRegex(result.stdout, r"PROBLEM +rank 1 cannot write to --run-dir: .*Read-only file system.*; check that")
+        self.assertRegex(result.stdout, r"PROBLEM +rank 1 cannot write to --run-dir: .*Read-only file system")
         self.assertEqual(list((self.folder / "run").iterdir()), [])
 
     def test_a_clock_that_is_wrong_is_a_problem(self):

@@ -65,6 +65,16 @@ class Restarts(StorageTest):
         self.assertIn("trying an older one", stderr)
         self.assert_whole()
 
+    def test_another_run_of_the_same_script_begins_at_its_start(self):
+        """The restart finishes the first run, and then the second one begins: the first one's steps are not its own."""
+        first, second = self.root / "first", self.root / "second"
+        train = " ".join(str(word) for word in (DTRAIN, *self.arguments("--checkpoint-every", "2", run_dir="$RUN", steps=8)))
+        text = (f'set -e; RUN={first}; {train} --resume auto; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 7; '
+                f'RUN={second}; {train} --resume auto')
+        self.run_command([DTRUN, "-n", "1", "--max-restarts", "1", "--restart-backoff", "0.02", "--", "bash", "-c", text])
+        for folder in (first, second):
+            self.assertTrue((folder / "final" / "model.safetensors").exists())
+
     def test_know_the_last_committed_step(self):
         seen = self.root / "seen"
         text = (f'echo "${{DTRUN_COMMITTED_STEP-none}}" >> {seen}; '
@@ -72,6 +82,13 @@ class Restarts(StorageTest):
                 '1) exit 7 ;; 2) echo "committed 4" >&$DTRUN_CONTROL_FD; exit 7 ;; esac')
         self.run_command([DTRUN, "-n", "1", "--max-restarts", "3", "--restart-backoff", "0.02", "--", "bash", "-c", text])
         self.assertEqual(seen.read_text().split(), ["none", "8", "8", "4"])
+
+    def test_know_whose_step_it_is(self):
+        seen = self.root / "seen"
+        text = (f'echo "${{DTRUN_COMMITTED_RUN-none}}" >> {seen}; '
+                'case $TORCHELASTIC_RESTART_COUNT in 0) printf "run one\\ncommitted 8\\n" >&$DTRUN_CONTROL_FD; exit 7 ;; 1) exit 7 ;; esac')
+        self.run_command([DTRUN, "-n", "1", "--max-restarts", "2", "--restart-backoff", "0.02", "--", "bash", "-c", text])
+        self.assertEqual(seen.read_text().split(), ["none", "one", "one"])
 
 
 class Logs(StorageTest):

@@ -38,8 +38,8 @@ const char* advice_on(int error) {
 
 [[noreturn]] void fail_with_errno(ErrorKind kind, const std::string& path, const char* action) {
   const int error = errno;
-  const std::string text = fmt::format("'{}' cannot be {} ({}){}", path, action,
-                                       std::strerror(error), advice_on(error));
+  const std::string text =
+      fmt::format("'{}' cannot be {} ({}){}", path, action, std::strerror(error), advice_on(error));
   if (error == EFBIG) fail(kind, "{}", text);
   fail_on_storage(kind, error, text);
 }

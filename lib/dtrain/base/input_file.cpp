@@ -18,12 +18,6 @@ int open_to_read(const std::string& path) {
   return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 }
 
-// A stale descriptor stays stale: the file is opened again, as the same descriptor.
-void open_again(const std::string& path, int descriptor) {
-  const Descriptor file(open_to_read(path));
-  if (file) (void)::dup3(file.get(), descriptor, O_CLOEXEC);
-}
-
 }  // namespace
 
 InputFile InputFile::open(const std::string& path, const FileRole& role) {
@@ -42,7 +36,19 @@ InputFile InputFile::open(const std::string& path, const FileRole& role) {
   if (!S_ISREG(status.st_mode)) file.refuse("is not a regular file");
   if (status.st_size == 0) file.refuse("is empty");
   file.size_ = status.st_size;
+  file.modified_ = status.st_mtim;
   return file;
+}
+
+// A stale descriptor stays stale: the file is opened again, as the same descriptor.
+void InputFile::open_again() const {
+  const Descriptor file(open_to_read(path_));
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0) return;
+  const bool is_same = status.st_size == size_ && status.st_mtim.tv_sec == modified_.tv_sec &&
+                       status.st_mtim.tv_nsec == modified_.tv_nsec;
+  if (!is_same) refuse("was replaced while it was in use");
+  (void)::dup3(file.get(), descriptor(), O_CLOEXEC);
 }
 
 void InputFile::read(std::int64_t offset, std::span<std::byte> to) const {
@@ -50,7 +56,7 @@ void InputFile::read(std::int64_t offset, std::span<std::byte> to) const {
   while (!to.empty()) {
     const ssize_t count = ::pread(descriptor(), to.data(), to.size(), offset);
     if (count < 0 && retry.again(errno)) {
-      if (errno != EINTR) open_again(path_, descriptor());
+      if (errno != EINTR) open_again();
       continue;
     }
     if (count < 0) {

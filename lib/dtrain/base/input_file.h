@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <ctime>
 #include <span>
 #include <string>
 #include <string_view>
@@ -59,10 +60,12 @@ class InputFile {
  private:
   InputFile(std::string path, const FileRole& role) : path_(std::move(path)), role_(role) {}
   [[noreturn]] void refuse(std::string_view found, int error = 0) const;
+  void open_again() const;
 
   std::string path_;
   FileRole role_;
   std::int64_t size_ = 0;  // bytes
+  timespec modified_{};    // when it was opened
   Descriptor descriptor_;
 };
 

@@ -105,9 +105,11 @@ void LauncherLink::progress(std::int64_t step, double waited) noexcept {
   send({line.data(), end.size});
 }
 
-void LauncherLink::committed(std::int64_t step, std::string_view advice) noexcept {
+void LauncherLink::committed(std::int64_t step, std::string_view run,
+                             std::string_view advice) noexcept {
   std::array<char, kMaxLine> line;
-  const auto end = fmt::format_to_n(line.data(), line.size(), "committed {} {}\n", step, advice);
+  const auto end =
+      fmt::format_to_n(line.data(), line.size(), "run {}\ncommitted {} {}\n", run, step, advice);
   if (end.size <= line.size()) send({line.data(), end.size});
 }
 

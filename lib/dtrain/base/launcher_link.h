@@ -38,7 +38,8 @@ class LauncherLink {
   void progress(std::int64_t step, double waited) noexcept;
   /// Reports that the checkpoint of `step` is committed; never waits either.
   /// advice: what dtrun tells of it if the job fails; one line.
-  void committed(std::int64_t step, std::string_view advice) noexcept;
+  /// run: names the run among those of a script; one word.
+  void committed(std::int64_t step, std::string_view run, std::string_view advice) noexcept;
   /// What this rank says it is doing.
   [[nodiscard]] Activity& activity() noexcept { return activity_; }
   /// From now on `calls` gives the lines of the answer that tell of communication; empty: none. It

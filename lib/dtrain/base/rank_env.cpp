@@ -286,8 +286,9 @@ std::string error_file_of_process() {
   return value_in_process("TORCHELASTIC_ERROR_FILE").value_or("");
 }
 
-std::int64_t committed_step_of_process() {
+std::int64_t committed_step_of_process(std::string_view run) {
   constexpr std::int64_t kMaxStep = std::int64_t{1} << 62;
+  if (value_in_process("DTRUN_COMMITTED_RUN") != run) return -1;
   return Reader(value_in_process).number("DTRUN_COMMITTED_STEP", 0, kMaxStep).value_or(-1);
 }
 

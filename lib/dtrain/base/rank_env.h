@@ -77,9 +77,9 @@ using EnvLookup = std::function<std::optional<std::string>(const char* name)>;
 /// empty: nowhere.
 [[nodiscard]] std::string error_file_of_process();
 
-/// The step of the last checkpoint of which an earlier attempt has told dtrun
-/// (DTRUN_COMMITTED_STEP); -1: none.
-[[nodiscard]] std::int64_t committed_step_of_process();
+/// The step of the last checkpoint that an earlier attempt has reported to dtrun
+/// (DTRUN_COMMITTED_STEP), if it is of the run of that name (DTRUN_COMMITTED_RUN); -1: none.
+[[nodiscard]] std::int64_t committed_step_of_process(std::string_view run);
 
 /// The variables that limit which instructions the mathematical libraries use, as far as they are
 /// set in this process's environment, "ONEDNN_MAX_CPU_ISA=AVX2 ..."; empty: none.

@@ -261,6 +261,11 @@ struct RankParts {
   std::shared_ptr<comm::World> world;
 };
 
+// The step that an earlier attempt of this run has committed; -1: none.
+std::int64_t committed_step_of(const SettledStart& settled) {
+  return base::committed_step_of_process(store::name_of_run(settled.record.provenance));
+}
+
 // Collective: every rank of the job.
 train::Outlook predictions_of(const config::Config& config, job::Job& job,
                               const SettledStart& settled) {
@@ -298,7 +303,7 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   const bool are_cpus_mixed = job.cpus().are_mixed;
   train::StartPoint start = train::load_start({config, world, job.engine(), model, data,
                                                split.train.tokenized_file().tokenizer(),
-                                               base::committed_step_of_process(), are_cpus_mixed});
+                                               committed_step_of(settled), are_cpus_mixed});
   std::optional<train::FolderMonitor> monitor;
   comm::run_long(world, "looking at the run folder",
                  [&] { monitor.emplace(monitor_options(folder, config.run.dir)); });
@@ -308,7 +313,7 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   train::Checkpointer checkpoints(
       job.engine(), world, reporter, link,
       {config, run, data::to_text(data), saved_step(world, config, start), start.checkpoint, flags,
-       start.history.validation.data, *held});
+       start.history.validation.data, store::name_of_run(settled.record.provenance), *held});
   // Last, when all ranks have what they need: an older run is gone afterwards. To erase a large one
   // may take long.
   comm::run_long_on_leader(world, "preparing the run folder", [&] {

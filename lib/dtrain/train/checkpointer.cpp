@@ -80,7 +80,8 @@ Checkpointer::Checkpointer(parallel::StepEngine& engine, comm::ProcessGroup& wor
       saved_step_(options.saved_step),
       newest_(options.saved_path),
       is_newest_own_(options.saved_step >= 0),
-      resume_flags_(options.resume_flags) {
+      resume_flags_(options.resume_flags),
+      run_name_(options.run_name) {
   if (!config_.every.is_never()) saver_.stage(engine_.state());
   if (config_.keep_best && saved_step_ >= 0 && world.rank() == 0) {
     best_step_ = standing_best(store::checkpoints_folder(options.config.run.dir), saved_step_,
@@ -182,9 +183,8 @@ void Checkpointer::save_at_the_end(const checkpoint::SavePoint& point) {
   if (!report && stands) return;
   if (!report) report = save(point);
   if (!report->error.empty()) {
-    reporter_.warn(report->step,
-                   fmt::format("checkpoint of step {} failed: {}; retrying once",
-                               report->step, report->error));
+    reporter_.warn(report->step, fmt::format("checkpoint of step {} failed: {}; retrying once",
+                                             report->step, report->error));
     report = save(point);
   }
   tell(*report);
@@ -224,7 +224,7 @@ void Checkpointer::tell(const checkpoint::SaveReport& report) {
 }
 
 void Checkpointer::notify_launcher(std::int64_t step) {
-  if (world_.rank() == 0) link_.committed(step, how_to_continue());
+  if (world_.rank() == 0) link_.committed(step, run_name_, how_to_continue());
 }
 
 std::string Checkpointer::how_to_continue() const {

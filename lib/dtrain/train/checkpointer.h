@@ -40,6 +40,7 @@ class Checkpointer {
     std::string saved_path = {};      ///< its folder
     std::string resume_flags = {};    ///< flags with which the same command resumes
     std::string evaluated_data = {};  ///< of the validation record that the run goes on with
+    std::string run_name = {};        ///< as store::name_of_run, for dtrun
     const base::HeldFolder& folder;   ///< the run's
   };
 
@@ -118,6 +119,7 @@ class Checkpointer {
   std::string newest_;
   bool is_newest_own_;  // false: another run wrote it
   std::string resume_flags_;
+  std::string run_name_;
   std::function<void()> check_ = [] {};
 };
 

@@ -78,6 +78,7 @@ StopRequests::StopRequests(Options options) : options_(std::move(options)) {
     answer = ::isatty(STDERR_FILENO) == 1 ? kAnswerOverLiveLine : kAnswer;
   }
   if (++num_users > 1) return;
+  base::tell_stops(nullptr);  // the training tells how it ends
   for (std::size_t index = 0; index < kHandled.size(); ++index) {
     const auto& [signal, name, handler] = kHandled[index];
     ::sigaction(signal, nullptr, &previous[index]);

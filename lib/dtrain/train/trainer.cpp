@@ -145,6 +145,7 @@ RunEnd Trainer::run_steps() {
   bool stops = owes_evaluation_ && !evaluate_validation();
   if (std::exchange(owes_best_, false)) {
     const Timed timed(spent_.saving);
+    const base::LongPhase saving(link_.activity(), kSaving);
     checkpoints_.save_at(save_point());
   }
   while (!stops && !is_over()) {
@@ -308,6 +309,7 @@ std::string Trainer::advice_on_skips(const parallel::StepResult& result) const {
 
 // Ends the run because of its numbers, on all ranks after the same step.
 void Trainer::fail(const std::string& found, const std::string& advice) {
+  const base::LongPhase saving(link_.activity(), kSaving);
   checkpoints_.finish();  // what was good when its save began
   const std::string& newest = checkpoints_.newest();
   base::fail(base::ErrorKind::numerics, "{}; {}; {}", found,

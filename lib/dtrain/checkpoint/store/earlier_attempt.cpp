@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "dtrain/base/hash.h"
 #include "dtrain/base/path_kind.h"
 #include "dtrain/base/storage_error.h"
 #include "dtrain/checkpoint/store/names.h"
@@ -60,6 +61,12 @@ std::optional<EarlierAttempt> find_earlier_attempt(const config::Config& config,
   if (found == candidates.end()) return std::nullopt;
   return EarlierAttempt{.run_dir = *found,
                         .has_checkpoint = !list_steps(checkpoints_folder(*found)).empty()};
+}
+
+std::string name_of_run(std::string_view provenance) {
+  const json own = json::parse(provenance, nullptr, false);
+  const bool is_known = own.is_object() && own.contains("command_line");
+  return fmt::format("{:016x}", base::hash_text(is_known ? own["command_line"].dump() : ""));
 }
 
 void refuse_below(const std::string& run_dir, std::int64_t found, std::int64_t committed) {

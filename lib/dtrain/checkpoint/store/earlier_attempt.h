@@ -25,6 +25,10 @@ struct EarlierAttempt {
 [[nodiscard]] std::optional<EarlierAttempt> find_earlier_attempt(const config::Config& config,
                                                                  std::string_view provenance);
 
+/// Names the run of a start: equal for all starts of one command, different for another command of
+/// the same script. provenance: of this start.
+[[nodiscard]] std::string name_of_run(std::string_view provenance);
+
 /// Refuses to begin at step `found` (negative: at no checkpoint of this job) after an attempt that
 /// has committed a later one.
 ///
