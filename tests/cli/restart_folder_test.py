@@ -84,7 +84,7 @@ class Restarts(StorageTest):
         self.assertEqual(seen.read_text().split(), ["none", "8", "8", "4"])
 
     def test_know_whose_step_it_is(self):
-        seen = self.root / "seen"
+        seen = self.root / "runs-seen"
         text = (f'echo "${{DTRUN_COMMITTED_RUN-none}}" >> {seen}; '
                 'case $TORCHELASTIC_RESTART_COUNT in 0) printf "run one\\ncommitted 8\\n" >&$DTRUN_CONTROL_FD; exit 7 ;; 1) exit 7 ;; esac')
         self.run_command([DTRUN, "-n", "1", "--max-restarts", "2", "--restart-backoff", "0.02", "--", "bash", "-c", text])

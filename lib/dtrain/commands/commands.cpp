@@ -204,13 +204,14 @@ metrics::StopRecord ask_for_requeue(job::RunFolder& folder, train::StopRequests&
 // how to continue.
 train::RunEnd run_or_advise(train::Trainer& trainer, const train::Checkpointer& checkpoints,
                             metrics::Reporter& reporter, const base::RankEnv& env,
-                            std::optional<base::LongPhase>& ending, base::LauncherLink& link) {
+                            std::optional<base::LongPhase>& phase, base::LauncherLink& link) {
+  phase.reset();
   try {
     const train::RunEnd end = trainer.run();
-    ending.emplace(link.activity(), "ending");
+    phase.emplace(link.activity(), "ending");
     return end;
   } catch (...) {
-    ending.emplace(link.activity(), "ending");
+    phase.emplace(link.activity(), "ending");
     const std::string advice = checkpoints.how_to_continue();
     const bool is_left_alone = env.control_fd < 0 && env.max_restarts == 0;
     if (is_left_alone && !advice.empty()) reporter.note("dtrain: " + advice);
@@ -256,6 +257,7 @@ job::StartFacts facts_of(const config::Config& config, job::Job& job, const data
 struct RankParts {
   const base::RankEnv& env;
   base::LauncherLink& link;
+  std::optional<base::LongPhase>& phase;  ///< "the start"; later "ending", destructors included
   const data::Split& split;
   std::shared_ptr<const data::Tokenizer> tokenizer;
   std::shared_ptr<comm::World> world;
@@ -278,11 +280,9 @@ train::Outlook predictions_of(const config::Config& config, job::Job& job,
 
 int train_settled(const SettledStart& settled, const RankParts& parts) {
   config::Config config = settled.config;
-  const auto& [env, link, split, tokenizer, ranks] = parts;
+  const auto& [env, link, phase, split, tokenizer, ranks] = parts;
   // Destroyed last: a signal while memory is freed must not change the run's exit status.
   std::optional<train::StopRequests> requests;
-  // What follows the training, the destructors below included, may wait for a slow disk.
-  std::optional<base::LongPhase> ending;
   // Before the model takes the memory.
   const auto peak = metrics::peak_flops_of(*ranks, parallel::dtype_of(config.machine.dtype));
   job::Job job(config, ranks);
@@ -328,7 +328,7 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
       {config, job.groups(), world, job.engine(), model, predicted, peak, are_cpus_mixed, split,
        reporter, link, checkpoints, *requests, check_folder, *monitor, tokenizer},
       start);
-  const train::RunEnd end = run_or_advise(trainer, checkpoints, reporter, env, ending, link);
+  const train::RunEnd end = run_or_advise(trainer, checkpoints, reporter, env, phase, link);
   if (!end.stopped) return 0;
   comm::run_long_on_leader(world, "asking for a requeue", [&] {
     reporter.stop(ask_for_requeue(*folder, *requests, checkpoints, end.step, flags));
@@ -339,6 +339,7 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
 
 int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorld& join) {
   base::LauncherLink link(env.control_fd);
+  std::optional<base::LongPhase> phase(std::in_place, link.activity(), "the start");
   const data::Split split = data::open_split(data::split_options(asked.config));
   const auto tokenizer = train::sample_tokenizer(asked.config, split);
   const std::shared_ptr<comm::World> world = join();
@@ -346,7 +347,7 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorl
   const auto later = after_earlier_attempt(world->control(), asked, env);
   SettledStart settled = settle_layout(later.value_or(asked.config), asked.record, *world, env);
   settle_microbatch(settled, later ? Attempt::later : Attempt::first, *world);
-  return train_settled(settled, {env, link, split, tokenizer, world});
+  return train_settled(settled, {env, link, phase, split, tokenizer, world});
 }
 
 void verify_rank(const config::Config& config, const base::RankEnv& env, const job::JoinWorld& join,
