@@ -299,11 +299,12 @@ class Page(FolderTest):
         self.assertEqual(one["settings"]["data.train"], "/home/u/book.txt")
 
     def test_a_run_that_may_not_be_read_is_not_called_empty(self):
-        write_run(self.folder / "mine", [step_line(1)]).chmod(0o700)
+        write_run(self.folder / "mine", [step_line(1)]).chmod(0)
+        self.addCleanup((self.folder / "mine").chmod, 0o755)
         self.folder.chmod(0o755)
         result = run(*as_nobody(DTRAIN, "report", "mine"), cwd=self.folder, status=DATA)
         self.assertIn("mine: Permission denied", result.stderr)
-        (self.folder / "mine").chmod(0o755)
+        (self.folder / "mine").chmod(0o555)
         result = run(*as_nobody(DTRAIN, "report", "mine"), cwd=self.folder, status=DATA)
         self.assertIn("--output FILE.html", result.stderr)
 
