@@ -88,6 +88,8 @@ class LostData(DataTest):
         return process, files
 
     def test_what_is_offloaded(self):
+        if os.geteuid() != 0:
+            self.skipTest("needs root: to shorten a file that has no name and no permissions")
         process, files = self.offloaded()
         with contextlib.suppress(FileNotFoundError):  # once the process has ended
             for file in files:
