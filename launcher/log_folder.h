@@ -23,7 +23,7 @@ class LogFolder {
   LogFolder(const Options& options, const Placement& placement);
 
   /// From now on files are those of attempt `number`; the constructor has begun attempt 0. Returns
-  /// why this attempt has no logs: a job goes on without. Empty: it has what it is to have.
+  /// why this attempt has no logs, without which the job continues; empty if it has them.
   [[nodiscard]] std::string begin_attempt(int number);
 
   [[nodiscard]] const std::string& run_id() const { return run_id_; }

@@ -15,7 +15,7 @@
 namespace dtrain::base {
 namespace {
 
-/// What to do about `error`; empty: nobody can say.
+/// Advice on `error`; empty if there is none.
 const char* advice_on(int error) {
   switch (error) {
     case EFBIG:
@@ -122,7 +122,7 @@ void Disk::remove_folder(const std::string& path) {
 
 namespace {
 
-// What becomes of a failed file does not matter: the next one takes its name or has another.
+// A failed file may stay: the next one replaces it or has another name.
 void try_to_remove(FileSystem& files, const std::string& path) {
   try {
     files.remove_file(path);

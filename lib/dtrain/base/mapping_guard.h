@@ -13,7 +13,7 @@ namespace dtrain::base {
 /// While it exists, a page of `bytes` that the system cannot provide (the file was shortened, its
 /// disk failed) ends the process with "dtrain: error: MESSAGE" and the status of `kind`, from
 /// whichever thread touched it: no destructor runs. Every other SIGBUS stays what it was: a fault
-/// elsewhere, a memory error of the machine, a signal that somebody sent.
+/// elsewhere, a memory error of the machine, a signal sent by a process.
 ///
 /// Threads: any; faults are handled without locks and without memory.
 class MappingGuard {

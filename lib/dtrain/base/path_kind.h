@@ -6,7 +6,7 @@
 
 namespace dtrain::base {
 
-/// What `path` leads to; not_found where there is nothing, and for what can never be examined.
+/// The status of what `path` leads to; not_found if it is absent or permanently unreadable.
 ///
 /// Throws: StorageError naming the path if the storage does not answer.
 [[nodiscard]] std::filesystem::file_status path_status(const std::filesystem::path& path);

@@ -29,7 +29,7 @@ struct Verdict {
   bool is_unreadable = false;  // the storage did not give it, so that it may be whole
 };
 
-// What a rank sends of its share: a word, then the damage.
+// The message about a rank's share: a word, then the damage.
 constexpr std::string_view kUnreadable = "unreadable ";
 constexpr std::string_view kDamaged = "damaged ";
 
