@@ -123,7 +123,7 @@ std::string victims(const Verdict& verdict, const std::vector<Rank>& ranks) {
 void report_victims(const Verdict& verdict, const std::vector<Rank>& ranks, SharedOutput& console) {
   const std::string others = victims(verdict, ranks);
   if (others.empty()) return;
-  console.line(Stream::error, console.own_prefix(), "ended because of it: " + others);
+  console.line(Stream::error, console.own_prefix(), "ended as a result: " + others);
 }
 
 /// "pid 12 on hosta", and of which node.
@@ -177,6 +177,9 @@ std::string line_of_culprit(const Verdict& verdict, const std::vector<Rank>& ran
 }
 
 std::string end_of(const Rank& rank) {
+  if (rank.end && rank.end->saved()) {
+    return fmt::format("saved and stopped (status {})", rank.end->code);
+  }
   if (rank.end) return describe(*rank.end);
   return rank.lost ? "(its end is not known)" : fmt::format("({})", why_it_runs(rank));
 }

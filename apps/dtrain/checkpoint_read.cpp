@@ -198,7 +198,7 @@ std::string difference_text(const store::TensorDifference& difference) {
   const std::string place = difference.index.empty()
                                 ? ""
                                 : fmt::format(" first at ({})", fmt::join(difference.index, ", "));
-  return fmt::format("{} differs{}: {} and {}; {}, by at most {:.6g}, relatively {:.6g}\n",
+  return fmt::format("{} differs{}: {} and {}; {}, by at most {:.6g} (relative: {:.6g})\n",
                      difference.tensor, place, difference.value_in_a, difference.value_in_b,
                      plural(difference.num_elements, "element"), difference.largest_absolute,
                      difference.largest_relative);

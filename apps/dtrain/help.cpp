@@ -114,7 +114,7 @@ dtrain report FOLDER... --csv FILE [--overwrite]
   --output FILE             the page; - for standard output (default FOLDER/report.html, or
                             report.html here for several folders)
   --csv FILE                the table; - for standard output
-  --overwrite               replace a file that is no report
+  --overwrite               replace a file that is not a report
 )";
 
 constexpr const char* kCompletion =

@@ -77,10 +77,16 @@ bool is_page_of_ours(const std::string& path) { return begins_with(path, report:
 
 void check_may_write(const std::string& path, bool overwrite) {
   std::error_code error;
+  const auto status = fs::status(path, error);
+  if (fs::exists(status) && !fs::is_regular_file(status)) {
+    fail(ErrorKind::usage, "dtrain report: {} is {}: name a file, or - for standard output", path,
+         fs::is_directory(status) ? "a folder" : "not a regular file");
+  }
   const bool is_ours = is_page_of_ours(path) || begins_with(path, report::kCsvMark);
   if (overwrite || !fs::exists(path, error) || is_ours) return;
   fail(ErrorKind::usage,
-       "dtrain report: {} exists, and is no report: name another file, or give --overwrite", path);
+       "dtrain report: {} exists, and is not a report: name another file, or give --overwrite",
+       path);
 }
 
 void write(const std::string& path, const std::string& text, bool overwrite) {

@@ -124,7 +124,7 @@ class Host {
   [[noreturn]] void fail_for_missing() {
     refuse_all(
         ErrorKind::rendezvous,
-        fmt::format("{} of {} did not come within {} (--rdzv-timeout){}; start dtrun there "
+        fmt::format("{} of {} did not join within {} (--rdzv-timeout){}; start dtrun there "
                     "with the same --master-addr and --master-port",
                     missing(), options_.num_nodes,
                     dtrain::base::readable_time(options_.rdzv_timeout.count()), last_turned_away_));

@@ -119,7 +119,7 @@ class LearningRate(FolderTest):
         return run(DTRAIN, *(SMALL if data else ()), *data, "--run-dir", self.folder / "run", *flags).stderr
 
     def rates(self, error):
-        lines = [line for line in error.splitlines() if "the learning rate goes from" in line]
+        lines = [line for line in error.splitlines() if "the learning rate changes from" in line]
         if not lines:
             return None
         self.assertEqual(len(lines), 1)

@@ -96,7 +96,7 @@ class Continue(unittest.TestCase):
         result = self.command("--run-dir", run, "--resume", "auto", "--steps", 6, ranks=2, cwd="elsewhere")
         self.assertIn(f"settings that this command does not give come from {run}/config.json; --strategy ddp takes "
                       "the place of single for 2 ranks", result.stderr)
-        self.assertRegex(result.stdout, r"\n\[0\] done: step 6, 3 steps of this start in .* tok/s\)\n")
+        self.assertRegex(result.stdout, r"\n\[0\] done: step 6, 3 steps since this launch in .* tok/s\)\n")
         self.command("--run-dir", run, "--resume", "auto", "--steps", 9, "--strategy", "zero", ranks=4)
         self.assertEqual(self.config(run)["layout"]["strategy"], "zero")
         self.command("--run-dir", run, "--resume", "auto", "--steps", 12, cwd="elsewhere")

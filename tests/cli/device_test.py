@@ -115,7 +115,7 @@ class Training(FolderTest):
         run_dir = self.folder / "run"
         train(run_dir, "single", "--device", "fake", "--steps", "2")
         result = train(run_dir, "single", "--device", "auto", "--resume", "auto")
-        self.assertRegex(result.stderr, r"going on from .* with other settings: .*machine.device is cpu, the checkpoint has fake")
+        self.assertRegex(result.stderr, r"resuming from .* with changed settings: .*machine.device is cpu, the checkpoint has fake")
 
     def test_the_start_table_names_the_device(self):
         for device, flags in (("fake:0", ["--device", "fake"]), ("fake:3", ["--device", "fake:3"])):

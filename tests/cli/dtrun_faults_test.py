@@ -227,7 +227,7 @@ class Faults(DtrunTest):
                 _, error = process.communicate(timeout=LIMIT)
                 self.assertEqual(process.returncode, 0, error)
                 self.assertIn("rank 1 has not ended yet after SIGKILL; waiting up to 10 s for it", error)
-                self.assertIn("ended because of it: rank 1 (was killed by signal 9 (SIGKILL)", error)
+                self.assertIn("ended as a result: rank 1 (was killed by signal 9 (SIGKILL)", error)
                 for name in ("pid", "traced"):
                     (self.folder / name).unlink()
 

@@ -209,7 +209,7 @@ class WrapperTest(DtrunTest):
         status, err = self.stop(self.SAVER.format(status=9))
         self.assertEqual(9, status, err)
         self.assertTrue((self.folder / "saved0").exists() and (self.folder / "saved1").exists())
-        self.assertIn("rank 0 exited with status 9", err)
+        self.assertIn("rank 0 saved and stopped (status 9)", err)
 
     def test_a_program_below_a_shell_that_fails_to_save_is_believed(self):
         text = self.SAVER.format(status=6)

@@ -98,7 +98,7 @@ class Restart(NodesTest):
         wait_until(lambda: "ending the others" in launchers[0].stderr.readline(), "the order to end")
         os.kill(supervisor_of(launchers[1]), signal.SIGKILL)
         self.assertEqual(self.ends(*launchers)[0], COMM)
-        self.assertRegex(launchers[0].err, r"dtrun: ended because of it: rank 0 \(exited with status 4, .*\n"
+        self.assertRegex(launchers[0].err, r"dtrun: ended as a result: rank 0 \(exited with status 4, .*\n"
                                            r"dtrun: failed: node 1 \(.*\) with rank 1 closed its connection: .*\n"
                                            r"dtrun: not started again: the job has fewer nodes now\n$")
 

@@ -101,7 +101,7 @@ class Meeting(NodesTest):
         launchers = [self.node(rank, "--rdzv-timeout", limit, "true", nodes=3) for rank, limit in ((0, "1"), (1, "9"))]
         self.assertEqual(self.ends(*launchers), [RENDEZVOUS, RENDEZVOUS])
         for each in launchers:
-            self.assertIn("node 2 of 3 did not come within 1.0 s", each.err)
+            self.assertIn("node 2 of 3 did not join within 1.0 s", each.err)
 
     def test_a_line_now_and_then(self):
         process = self.node(0, "--rdzv-timeout", "2.5", "true")
@@ -261,7 +261,7 @@ class Failure(NodesTest):
         host = re.escape(socket.gethostname())
         self.assertRegex(lines[-1], rf"failed: rank 3 \(pid \d+ on {host}, node 1\) exited with status 7 after .*: two$")
         self.assertIn("dtrun:   | one", lines)
-        self.assertRegex(process.err, r"ended because of it: rank \d \(was killed by signal 15 .*, .*, .* later\)")
+        self.assertRegex(process.err, r"ended as a result: rank \d \(was killed by signal 15 .*, .*, .* later\)")
         self.assertRegex(process.err, r"dtrun \(node 1\): failed: rank 3 ")
 
     def test_every_launcher_has_the_culprits_status(self):
@@ -274,7 +274,7 @@ class Failure(NodesTest):
     def test_who_blames_another_is_not_the_culprit(self):
         process = self.emulated("case $RANK in 0) sleep 0.1; exit 4;; 3) sleep 0.15; exit 6;; esac; sleep 30")
         self.assertEqual(process.returncode, 6)
-        self.assertRegex(process.err, r"dtrun: ended because of it: rank 0 \(exited with status 4, .* before\)")
+        self.assertRegex(process.err, r"dtrun: ended as a result: rank 0 \(exited with status 4, .* before\)")
         process = self.emulated("case $RANK in 1) sleep 0.1; exit 4;; esac; sleep 30")
         self.assertEqual(process.returncode, 4)
 
@@ -283,7 +283,7 @@ class Failure(NodesTest):
         gone = "until [ -s pid ]; do :; done; while kill -0 $(cat pid) 2>&-; do :; done"
         process = self.emulated(f"case $RANK in 3) echo $$ > pid; sleep 0.1; exit 7;; 0) {gone}; exit 8;; esac; sleep 30")
         self.assertEqual(process.returncode, 7, process.err)
-        self.assertRegex(process.err, r"dtrun: ended because of it: .*rank 0 \(exited with status 8, .* later\)")
+        self.assertRegex(process.err, r"dtrun: ended as a result: .*rank 0 \(exited with status 8, .* later\)")
 
     def test_a_stopped_rank(self):
         process = self.emulated("[ $RANK != 2 ] || { sleep 0.1; kill -STOP $$; }; sleep 30")
@@ -383,7 +383,7 @@ class Loss(NodesTest):
         os.kill(supervisor_of(launchers[0]), signal.SIGKILL)
         self.assertEqual(self.ends(*launchers)[1:], [COMM, COMM])
         for node, other in ((1, r"rank [023] \("), (2, r"rank [01] \(")):
-            self.assertIn("ended because of it: rank ", launchers[node].err)
+            self.assertIn("ended as a result: rank ", launchers[node].err)
             self.assertNotRegex(launchers[node].err, other)
 
     def test_a_healthy_job_outlives_the_heartbeat_timeout(self):

@@ -44,7 +44,7 @@ class StatusTest(DtrunTest):
         self.assertIn("dtrun:   | it is broken", lines)
         self.assertTrue(lines[-1].endswith("it is broken"), lines[-1])
         self.assertIn(os.uname().nodename, lines[-1])
-        victims = [line for line in lines if "ended because of it" in line]
+        victims = [line for line in lines if "ended as a result" in line]
         self.assertEqual(1, len(victims))
         self.assertEqual({"0", "1", "3"}, set(re.findall(r"rank (\d)", victims[0])))
 
@@ -197,7 +197,7 @@ class ToldErrorTest(DtrunTest):
         process = self.bash("[ $RANK = 1 ] || { trap 'exit 4' TERM; sleep 60 & wait; }; "
                             + self.tell("progress 7\\nerror 7 prog: loss nan", 7))
         self.assertEqual(7, process.returncode)
-        self.assertIn("ended because of it: rank ", process.err)
+        self.assertIn("ended as a result: rank ", process.err)
         self.assertRegex(last_line(process), "failed: rank 1 .* at step 7: prog: loss nan$")
 
     def test_different_errors_are_all_printed(self):

@@ -52,7 +52,7 @@ class Forks(Runs):
                 error = self.train("--resume", start, "--run-dir", fork, "--steps", 9).stderr
                 self.assertEqual(losses(fork), losses(self.whole)[step:])
                 self.assertIn("settings that this command does not give come from", error)
-                self.assertNotIn("with other settings", error)
+                self.assertNotIn("with changed settings", error)
                 saved = self.settings(fork)
                 self.assertEqual((saved["run"]["dir"], saved["checkpoint"]["resume"]), (str(fork), "none"))
                 self.assertEqual(saved["data"]["train"], str(self.root / "home/text.txt"))

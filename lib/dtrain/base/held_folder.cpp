@@ -37,7 +37,7 @@ void HeldFolder::check() const {
     if (errno != ENOENT && errno != ENOTDIR) return;
     fail(kind_,
          "folder '{}' was moved or removed while this job ran ({}); nothing more is written; if it "
-         "was moved, go on with --run-dir NEWNAME --resume auto",
+         "was moved, resume with --run-dir NEWNAME --resume auto",
          path_, std::strerror(errno));
   }
   if (own.st_dev == there.st_dev && own.st_ino == there.st_ino) return;

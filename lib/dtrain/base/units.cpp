@@ -123,6 +123,12 @@ std::optional<std::int64_t> bytes_in(std::string_view text) {
   return static_cast<std::int64_t>(*value * *unit);
 }
 
+std::string_view without_per_second(std::string_view text) {
+  constexpr std::string_view kPerSecond = "/s";
+  if (text.ends_with(kPerSecond)) text.remove_suffix(kPerSecond.size());
+  return text;
+}
+
 std::optional<double> seconds_in(std::string_view text) {
   std::optional<double> seconds;
   if (std::string_view rest = text; (seconds = take_number(rest)) && !rest.empty()) {

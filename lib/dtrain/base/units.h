@@ -12,6 +12,9 @@ namespace dtrain::base {
 /// units are K, M, G and T. Empty for any other text, and for less than a byte that is not 0.
 [[nodiscard]] std::optional<std::int64_t> bytes_in(std::string_view text);
 
+/// The text without a "/s" at its end, which a rate may have: "25GB/s".
+[[nodiscard]] std::string_view without_per_second(std::string_view text);
+
 /// Seconds of a duration: "90", "90s", "10min", "2h30m", "1d", or one of SLURM's forms that have a
 /// colon or a dash: "1:50" (minutes and seconds), "1:50:00", "1-02", "1-02:00", "1-02:00:00"
 /// (days first). Empty for any other text.

@@ -126,7 +126,7 @@ void plan_layouts(const config::Config& asked, const Output& output) {
   const auto shown = std::min(ranking.choices.size(), static_cast<std::size_t>(plan.show));
   for (std::size_t i = 0; i < shown; ++i) output(row(i + 1, ranking.choices[i]));
   if (shown < ranking.choices.size()) {
-    output(fmt::format("    and {} more, slower (--show)\n", ranking.choices.size() - shown));
+    output(fmt::format("    and {} more, slower (--show N)\n", ranking.choices.size() - shown));
   }
   for (const planner::Misfit& misfit : ranking.misfits) {
     output(fmt::format("  - {} ranks, {}: {}\n", misfit.layout.ranks, misfit.layout.text(),

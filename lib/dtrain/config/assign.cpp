@@ -68,7 +68,9 @@ std::optional<double> number_from_text(const Setting& setting, std::string_view 
   if (const auto number = base::number_in<double>(text)) return number;
   if (setting.unit == kSeconds) return base::seconds_in(text);
   if (setting.unit != kMegabytesPerSecond) return std::nullopt;
-  const auto bytes = base::bytes_in(text);
+  const std::string_view rate = base::without_per_second(text);  // "200MB/s"
+  if (const auto number = base::number_in<double>(rate)) return number;
+  const auto bytes = base::bytes_in(rate);
   return bytes ? std::optional(static_cast<double>(*bytes) / kMegabyte) : std::nullopt;
 }
 
@@ -149,7 +151,9 @@ constexpr Alias kAliases[] = {{"fp16", "float16"}, {"half", "float16"},   {"bf16
                               {"fp64", "float64"}, {"double", "float64"}, {"gpu", "cuda"},
                               {"adam", "adamw"},   {"deepspeed", "zero"}, {"horovod", "ddp"},
                               {"zero1", "zero"},   {"zero2", "zero"},     {"zero3", "zero"},
-                              {"fsdp2", "fsdp"},   {"none", "single"}};
+                              {"fsdp2", "fsdp"},   {"none", "single"},
+                              {"FULL_SHARD", "full"}, {"SHARD_GRAD_OP", "grad-op"},
+                              {"NO_SHARD", "none"},   {"HYBRID_SHARD", "hybrid"}};
 
 // The choice that the word may have meant; null where none is near.
 const Choice* meant_choice(const Setting& setting, std::string_view value) {
@@ -159,13 +163,13 @@ const Choice* meant_choice(const Setting& setting, std::string_view value) {
     const auto found = std::ranges::find(setting.choices, name, &Choice::name);
     return found == setting.choices.end() ? nullptr : &*found;
   };
-  for (const Alias& alias : kAliases) {
-    if (alias.word != value) continue;
-    if (const Choice* choice = find(alias.choice)) return choice;
-  }
-  // "cuda:0" is a device, "torch.float16" a dtype.
+  // "cuda:0" is a device, "torch.float16" a dtype, "ShardingStrategy.FULL_SHARD" a sharding.
   const std::string_view before = value.substr(0, value.find(':'));
   const std::string_view after = value.substr(value.rfind('.') + 1);
+  for (const Alias& alias : kAliases) {
+    if (alias.word != value && alias.word != after) continue;
+    if (const Choice* choice = find(alias.choice)) return choice;
+  }
   for (const std::string_view part : {before, after}) {
     if (const Choice* choice = find(part)) return choice;
   }
@@ -195,8 +199,9 @@ void check_choice(const Setting& setting, std::string_view origin, std::string_v
     advice = meant->works() ? base::did_you_mean(meant->name)
                             : fmt::format(" ({} {})", meant->name, meant->refusal);
   }
-  fail(ErrorKind::usage, "{}: found \"{}\", but it must be one of {}{}", origin, value,
-       working_choices(setting), advice);
+  const std::string choices = working_choices(setting);
+  fail(ErrorKind::usage, "{}: found \"{}\", but it must be {}{}{}", origin, value,
+       choices.find(',') == choices.npos ? "" : "one of ", choices, advice);
 }
 
 // Reads a text into the field.

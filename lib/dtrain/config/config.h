@@ -200,7 +200,7 @@ struct PlanConfig {
   std::int64_t ranks_per_node = 0;  // 0: all
   ByteSize device_memory;           // of each rank; 0: its share of this machine's
   double device_tflops = 0;         // that a rank reaches; 0: measured here
-  ByteSize link;                    // bytes a second between nodes; 0: as within one
+  ByteRate link;                    // bytes a second between nodes; 0: as within one
   std::int64_t show = 8;            // layouts
 };
 

@@ -78,7 +78,7 @@ void check_run_dir_named(const Config& config) {
   const bool goes_on = config.checkpoint.resume.is_automatic();
   if (config.run.dir.empty() && (goes_on || config.run.overwrite)) {
     fail(ErrorKind::usage, "{} needs --run-dir: name the run to {}",
-         goes_on ? "--resume auto" : "--overwrite", goes_on ? "go on with" : "replace");
+         goes_on ? "--resume auto" : "--overwrite", goes_on ? "resume" : "replace");
   }
 }
 
@@ -107,8 +107,8 @@ void check_run_folder(const Config& config) {
     if (base::is_there(path) && !base::is_there(path / "config.json")) {
       fail(
           ErrorKind::usage,
-          "--run-dir {} already holds a run ({}): name another folder, give --resume auto to go on "
-          "with it, or --overwrite to replace it",
+          "--run-dir {} already holds a run ({}): name another folder, give --resume auto to "
+          "resume it, or --overwrite to replace it",
           folder, name);
     }
   }

@@ -53,14 +53,14 @@ constexpr std::string_view kAfterFamilies = "model.vocab";
 // it has an effect
 constexpr Setting kSettings[] = {
     {"model.name", "--model", "NAME", "", "architecture", kTrain, FIELD(model.name), kFixed},
-    {"model.levels", "--levels", "L", "", "levels of the stack", kTrain, FIELD(model.levels),
+    {"model.levels", "--levels", "L", "", "number of layers", kTrain, FIELD(model.levels),
      between(1, kMaxLevels), kFixed},
     {"model.width", "--width", "D", "", "width of the residual stream", kTrain, FIELD(model.width),
      between(1, kMaxWidth), kFixed},
     {"model.vocab", "--vocab", "V", "",
      "tokens in the vocabulary; not given: as many as the data's, 256 for bytes", kTrain,
      FIELD(model.vocab), between(1, kMaxVocab), kFixed},
-    {"model.dropout", "--dropout", "P", "", "share of neurons dropped while training", kTrain,
+    {"model.dropout", "--dropout", "P", "", "dropout probability", kTrain,
      FIELD(model.dropout), from_to_below(0, 1), kFixed},
     {"model.tie_levels", "--tie-levels", "on|off", "",
      "all levels share one set of matrices; off gives every level its own", kTrain,
@@ -104,13 +104,13 @@ constexpr Setting kSettings[] = {
     {"train.weight_decay", "--weight-decay", "X", "",
      "weight decay: decoupled from the gradient with adamw, added to it with sgd", kTrain,
      FIELD(train.weight_decay), at_least(0), kNoted},
-    {"train.beta1", "--beta1", "X", "", "of adamw: decay of the first moment", kTrain,
+    {"train.beta1", "--beta1", "X", "", "AdamW beta1: decay of the first moment", kTrain,
      FIELD(train.beta1), from_to_below(0, 1), kNotedWith<kAdamW>, kNeeds<kAdamW>},
-    {"train.beta2", "--beta2", "X", "", "of adamw: decay of the second moment", kTrain,
+    {"train.beta2", "--beta2", "X", "", "AdamW beta2: decay of the second moment", kTrain,
      FIELD(train.beta2), from_to_below(0, 1), kNotedWith<kAdamW>, kNeeds<kAdamW>},
-    {"train.eps", "--eps", "X", "", "of adamw: added to the root of the second moment", kTrain,
+    {"train.eps", "--eps", "X", "", "AdamW epsilon: added to the root of the second moment", kTrain,
      FIELD(train.eps), above(0, 1), kNotedWith<kAdamW>, kNeeds<kAdamW>},
-    {"train.momentum", "--momentum", "X", "", "of sgd: share of the last update that goes on",
+    {"train.momentum", "--momentum", "X", "", "SGD momentum",
      kTrain, FIELD(train.momentum), from_to_below(0, 1), kOfMomentum, kNeeds<kSgd>},
     {"train.grad_clip", "--grad-clip", "X", "", "largest global gradient norm; 0 is off", kTrain,
      FIELD(train.grad_clip), at_least(0), kNoted},
@@ -130,10 +130,10 @@ constexpr Setting kSettings[] = {
      "rule of the update: adamw, or sgd with momentum", kTrain, FIELD(train.optimizer),
      one_of(kUpdateRules), kFixed},
     {"train.on_nonfinite", "--on-nonfinite", "NAME", "",
-     "what to do when a loss or gradient is not finite: end, or leave out the update", kTrain,
+     "what to do when a loss or gradient is not finite: stop, or skip the update", kTrain,
      FIELD(train.on_nonfinite), one_of(kOnNonfinite), kNoted},
     {"train.max_skipped", "--max-skipped", "N", "steps",
-     "updates in a row that may be left out (--on-nonfinite or --spike-guard skip, overflows of "
+     "updates in a row that may be skipped (--on-nonfinite or --spike-guard skip, overflows of "
      "float16); one more ends the run",
      kTrain, FIELD(train.max_skipped), between(0, kMaxSteps), kValueNeeds<kSkips>},
     {"train.patience", "--patience", "N", "evaluations",
@@ -173,7 +173,8 @@ constexpr Setting kSettings[] = {
     {"layout.schedule_pp", "--schedule-pp", kPipelineChoices, "",
      "order of a pipeline's microbatches; interleaved:V puts V small parts of the model, at least "
      "2, on each stage; dtrain schedule shows them",
-     kEngine, FIELD(layout.schedule_pp), form(kPipelineChoices), kNeeds<kStages>,
+     kEngine, FIELD(layout.schedule_pp),
+     form("gpipe, 1f1b or interleaved:V (V at least 2)"), kNeeds<kStages>,
      changes_bits(kStages.is_met)},
     {"layout.pp_split", "--pp-split", "N,...", "levels",
      "levels of each part of a pipeline; without it the parts are balanced", kEngine,
@@ -264,9 +265,9 @@ constexpr Setting kSettings[] = {
      "or bfloat16; plain: LibTorch's operators and its autograd; auto: fused where it exists",
      kEngine, FIELD(machine.kernels), one_of(kKernels), kNoted, kChangesBits},
     {"machine.attention", "--attention", "auto|full|chunked:C", "",
-     "full: each position meets all before it, at a cost that grows with the square of --seq-len; "
-     "chunked:C: those of its C positions, and a state for all before them, at a cost that grows "
-     "with --seq-len; auto: the cheaper",
+     "full: each position attends to all before it, at a cost that grows with the square of "
+     "--seq-len; chunked:C: to those in its chunk of C, and to a state of all earlier chunks, at a "
+     "cost that grows with --seq-len; auto: the cheaper",
      kEngine, FIELD(machine.attention), form("auto, full or chunked:C (positions, at least 1)"),
      kNeeds<kFusedKernels>, kNoted, changes_bits(kFused)},
     {"machine.matmul_precision", "--matmul-precision", "NAME", "",
@@ -287,8 +288,8 @@ constexpr Setting kSettings[] = {
      FIELD(machine.compress_min_elements), between(0, kMaxElements), kNeeds<kCompression>, kNoted,
      changes_bits(kCompresses)},
     {"machine.offload", "--offload", "WHAT", "",
-     "what a GPU's memory need not hold, but pinned memory of the host: optimizer (its moments), "
-     "all (masters too); disk:DIR keeps masters and moments in files of this folder, on a CPU",
+     "what to keep in pinned host memory instead of on the GPU: optimizer (moments), all "
+     "(masters too); disk:DIR keeps masters and moments in files of this folder, on a CPU",
      kEngine, FIELD(machine.offload), form("none, optimizer, all or disk:DIR"),
      kValueNeeds<kOffloads>},
     {"machine.comm_timeout", "--comm-timeout", "TIME", "seconds",
@@ -337,7 +338,7 @@ constexpr Setting kSettings[] = {
      "also write the figures of metrics.jsonl to RUN/tensorboard, for tensorboard --logdir", kTrain,
      FIELD(report.tensorboard)},
     {"report.profile", "--profile", "N", "steps",
-     "steps to trace, from the third of this start on: prints where their time went and writes "
+     "steps to trace, from the third since this launch on: prints where their time went and writes "
      "RUN/profile/trace.json for ui.perfetto.dev; 0 is off",
      kTrain, FIELD(report.profile), between(0, kMaxProfiledSteps)},
 
@@ -345,8 +346,8 @@ constexpr Setting kSettings[] = {
      "steps (100) or time (90s, 10m, 1h) between checkpoints; 0: only of the last step, and when "
      "stopped early; none: only when stopped early",
      kTrain, FIELD(checkpoint.every),
-     form("a number of steps (100) or a time (90s, 10m, 1h30m, 1:30:00); none: not even at the "
-          "last step")},
+     form("a number of steps (100), a time (90s, 10m, 1h30m, 1:30:00), or none, which saves only "
+          "when stopped early")},
     {"checkpoint.keep_last", "--keep-last", "N", "checkpoints", "newest checkpoints that are kept",
      kTrain, FIELD(checkpoint.keep_last), between(2, kMaxSteps)},
     {"checkpoint.keep_every", "--keep-every", "N", "steps",
@@ -359,7 +360,7 @@ constexpr Setting kSettings[] = {
      "resume from a checkpoint; auto: the latest complete one of the run folder, if any", kTrain,
      FIELD(checkpoint.resume)},
     {"checkpoint.strict_resume", "--strict-resume", "", "",
-     "end if the newest checkpoint is damaged, instead of going on from an older one", kTrain,
+     "stop if the newest checkpoint is damaged, instead of resuming from an older one", kTrain,
      FIELD(checkpoint.strict_resume), kNeeds<kResume>},
     {"checkpoint.init_from", "--init-from", "PATH", "",
      "initialise weights and sizes from a model file, checkpoint or run; take nothing else", kTrain,
@@ -439,7 +440,7 @@ constexpr Setting kSettings[] = {
     {"plan.link", "--link", "SIZE", "",
      "bytes per second that a rank sends to other nodes (25GB); 0: as fast as within a node", kPlan,
      FIELD(plan.link),
-     form("a size: 25GB (of 1000), 1.25G or 1.25GiB (of 1024), or bytes; 0 for a link that costs "
+     form("a rate: 25GB/s (of 1000), 1.25G or 1.25GiB (of 1024), or bytes; 0 for a link that costs "
           "nothing more")},
     {"plan.show", "--show", "N", "layouts", "best layouts to show", kPlan, FIELD(plan.show),
      between(1, kMaxRanks)},

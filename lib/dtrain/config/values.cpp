@@ -56,6 +56,11 @@ std::optional<ByteSize> ByteSize::parse(std::string_view text) {
   return bytes ? std::optional(ByteSize{*bytes, std::string(text)}) : std::nullopt;
 }
 
+std::optional<ByteRate> ByteRate::parse(std::string_view text) {
+  const auto bytes = base::bytes_in(base::without_per_second(text));
+  return bytes ? std::optional(ByteRate{*bytes, std::string(text)}) : std::nullopt;
+}
+
 std::optional<Duration> Duration::parse(std::string_view text) {
   const auto seconds = base::seconds_in(text);
   return seconds ? std::optional(Duration{*seconds, std::string(text)}) : std::nullopt;
@@ -69,7 +74,8 @@ std::optional<Interval> Interval::parse(std::string_view text) {
   }
   const bool is_number = base::number_in<double>(text).has_value();  // "1.5" is no number of steps
   const auto seconds = is_number ? std::nullopt : base::seconds_in(text);
-  return seconds ? std::optional(Interval{.seconds = *seconds, .written = written}) : std::nullopt;
+  if (!seconds) return std::nullopt;
+  return *seconds == 0 ? Interval{} : Interval{.seconds = *seconds, .written = written};  // "0s"
 }
 
 std::optional<Sequences> Sequences::parse(std::string_view text) {

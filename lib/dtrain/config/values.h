@@ -23,6 +23,15 @@ struct ByteSize {
   [[nodiscard]] std::string text() const { return written; }
 };
 
+/// Bytes per second: as ByteSize, also with "/s" ("25GB/s").
+struct ByteRate {
+  std::int64_t count = 0;
+  std::string written = "0";  ///< as the user wrote it
+
+  static std::optional<ByteRate> parse(std::string_view text);
+  [[nodiscard]] std::string text() const { return written; }
+};
+
 /// "90s", "10m", "1h30m", "1d"; a bare number means seconds.
 struct Duration {
   double seconds = 0;

@@ -158,7 +158,7 @@ class OutputFolder {
     std::error_code error;
     is_new_ = is_needed && fs::create_directory(path_, error);
     if (!is_needed || fs::is_directory(path_, error)) return;
-    fail(ErrorKind::data, "output '{}' is no folder and none can be made there: {}", path_,
+    fail(ErrorKind::data, "output '{}' is not a folder and none can be made there: {}", path_,
          error ? error.message() : "a file is in its place");
   }
   OutputFolder(const OutputFolder&) = delete;

@@ -108,16 +108,17 @@ void RunFolder::check_is_new() const {
   if (base::is_there(store::final_model(dir_))) {
     base::fail(
         ErrorKind::usage,
-        "--resume auto: {} holds a finished run without checkpoints, which cannot be gone on "
-        "with: name another folder, or give --overwrite instead to replace it",
-        dir_);
+        "--resume auto: {} holds a finished run without checkpoints, which cannot be resumed: "
+        "name another folder (with --init-from {} to train its weights further), or give "
+        "--overwrite instead to replace it",
+        dir_, dir_);
   }
   const std::string path = metrics_file(dir_);
   const std::string checkpoint = metrics::last_checkpoint(path);
   if (checkpoint.empty()) return;
   base::fail(ErrorKind::usage,
              "--resume auto: {} tells of checkpoint {}, but {} holds none: bring it back, or name "
-             "another folder (with --resume and a checkpoint, to go on from that), or give "
+             "another folder (with --resume and a checkpoint, to resume from that), or give "
              "--overwrite instead to begin anew",
              path, checkpoint, checkpoints_);
 }

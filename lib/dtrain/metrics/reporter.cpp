@@ -110,7 +110,7 @@ std::string done_line(const Summary& summary) {
   }
   const std::string what = summary.steps_here == summary.steps
                                ? counted(summary.steps, "step")
-                               : fmt::format("step {}, {} of this start", summary.steps,
+                               : fmt::format("step {}, {} since this launch", summary.steps,
                                              counted(summary.steps_here, "step"));
   const std::string rate =
       fmt::format("{} in {} ({} tok/s)\n", what, base::readable_time(summary.time.total),
@@ -389,7 +389,7 @@ void Reporter::end(const Summary& summary) {
                         fmt::format("median of {}", counted(summary.median_steps, "step")));
   text += compared_line("memory", summary.memory, format_bytes, "measured");
   if (summary.skipped_updates > 0) {
-    text += fmt::format("  updates skipped {}, of this start\n", summary.skipped_updates);
+    text += fmt::format("  updates skipped {}, since this launch\n", summary.skipped_updates);
   }
   if (summary.failed_checkpoints > 0) {
     text += fmt::format("  checkpoints     {} could not be saved\n", summary.failed_checkpoints);

@@ -20,7 +20,7 @@ struct Row {
 constexpr std::array kStepRows{Row{TracePart::data, "data"},
                                Row{TracePart::forward, "forward"},
                                Row{TracePart::backward, "backward"},
-                               Row{TracePart::units, "gathers and reductions begun"},
+                               Row{TracePart::units, "launching communication"},
                                Row{TracePart::wait, "waiting for communication"},
                                Row{TracePart::clip, "norm and clipping"},
                                Row{TracePart::update, "update"}};

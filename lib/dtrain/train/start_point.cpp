@@ -64,7 +64,7 @@ std::optional<Chosen> find(const StartParts& parts) {
   });
   if (folder.empty()) return checkpoint::choose(world, from);
   auto chosen = checkpoint::choose_newest(world, folder, config.checkpoint.strict_resume, notice);
-  if (!chosen) base::fail(ErrorKind::checkpoint, "--resume {}: it has no checkpoint", from);
+  if (!chosen) base::fail(ErrorKind::checkpoint, "--resume {}: the run has no checkpoint", from);
   return chosen;
 }
 
@@ -121,12 +121,12 @@ void check_same_data(const StartParts& parts, const Chosen& chosen) {
     refuse_data(chosen, "data.validation", config.validation, now.validation, saved.validation);
   }
   if (is_leader(parts)) {
-    base::log_warning("going on from {} {} validation data", chosen.path,
+    base::log_warning("resuming from {} {} validation data", chosen.path,
                       now.validation == "none" ? "without its" : "with new");
   }
 }
 
-// "the learning rate goes from A in step N to B in step N + 1": changed settings or more steps may
+// "the learning rate changes from A in step N to B in step N + 1": changed settings or more steps may
 // raise it by orders of magnitude. Empty if the checkpoint's settings give the same rate.
 std::string rate_change(const config::TrainConfig& now, const config::TrainConfig& saved,
                         std::int64_t step) {
@@ -134,7 +134,7 @@ std::string rate_change(const config::TrainConfig& now, const config::TrainConfi
   const double rate = optim::schedule_of(now).rate(step);
   if (step >= now.steps || rate == before.rate(step)) return {};
   return fmt::format(
-      "the learning rate goes from {:.3g} in step {} to {:.3g} in step {}, where the checkpoint's "
+      "the learning rate changes from {:.3g} in step {} to {:.3g} in step {}, where the checkpoint's "
       "settings give {:.3g}",
       before.rate(std::max<std::int64_t>(step - 1, 0)), step, rate, step + 1, before.rate(step));
 }
@@ -148,11 +148,14 @@ void check_same_run(const StartParts& parts, const Chosen& chosen) {
                chosen.path, differences.refused);
   }
   check_same_data(parts, chosen);
-  if (!differences.noted.empty() && is_leader(parts)) {
-    base::log_warning("going on from {} with other settings: {}", chosen.path, differences.noted);
-  }
+  // The settings that changed are most often why the rate does: one warning.
   const std::string change = rate_change(parts.config.train, saved.train, chosen.manifest.step);
-  if (!change.empty() && is_leader(parts)) base::log_warning("{}", change);
+  if (!differences.noted.empty() && is_leader(parts)) {
+    base::log_warning("resuming from {} with changed settings: {}{}{}", chosen.path,
+                      differences.noted, change.empty() ? "" : "; ", change);
+  } else if (!change.empty() && is_leader(parts)) {
+    base::log_warning("{}", change);
+  }
   if (chosen.manifest.step > parts.config.train.steps && is_leader(parts)) {
     base::log_warning("{} is beyond --steps {}: nothing is left to train", chosen.path,
                       parts.config.train.steps);
@@ -174,8 +177,8 @@ void drop_other_record(ValidationRecord& record, const StartParts& parts, const 
   }
   if (is_leader(parts)) {
     base::log_warning(
-        "{}: its lowest validation loss, of step {}, is one of other sequences ({}) than those of "
-        "this start ({}): it is dropped, and --patience counts anew",
+        "{}: its lowest validation loss, of step {}, was measured on other sequences ({}) than "
+        "this launch uses ({}): it is dropped, and --patience counts anew",
         chosen.path, record.best_step, record.data.empty() ? "unknown" : record.data, data);
   }
   record = {};

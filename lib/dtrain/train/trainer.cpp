@@ -265,7 +265,7 @@ void Trainer::watch_spikes(const parallel::StepResult& result, const parallel::S
   spikes_.note(result.loss.mean(), result.grad_norm);
   const std::string spike = describe_spike(result, limits);
   if (spike.empty() && !result.is_beyond) return;
-  reporter_.warn(step_ + 1, fmt::format("step {}: a spike: {}{}", step_ + 1, spike,
+  reporter_.warn(step_ + 1, fmt::format("step {}: spike: {}{}", step_ + 1, spike,
                                         result.is_beyond ? ": update skipped" : ""));
 }
 

@@ -104,7 +104,7 @@ std::string why_kept(const std::string& folder, FolderKind kind,
 
 std::string why_no_folder(const std::string& path, const fs::file_status& status) {
   if (fs::is_symlink(status)) return fmt::format("'{}' is a link", path);
-  if (!fs::is_directory(status)) return fmt::format("'{}' is no folder", path);
+  if (!fs::is_directory(status)) return fmt::format("'{}' is not a folder", path);
   return {};
 }
 

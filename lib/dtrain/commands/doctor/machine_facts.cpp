@@ -41,7 +41,7 @@ Json own_facts(const comm::World& world, const config::Config& config,
              {"device", fmt::format("{}; plugins: {}; {}", world.device().str(),
                                     record.value("plugins", "none"),
                                     gpus == 0 ? "no GPU with an NVIDIA driver is here"
-                                              : fmt::format("GPUs with a driver: {}", gpus))}};
+                                              : fmt::format("NVIDIA GPUs with a driver: {}", gpus))}};
   const auto bounds = base::memory_bounds();
   const auto least = std::ranges::min_element(bounds, {}, &base::MemoryBound::bytes);
   facts["memory"] = least == bounds.end() ? -1 : least->bytes;

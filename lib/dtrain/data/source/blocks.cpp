@@ -56,6 +56,9 @@ void BlockReader::open_next_file() {
   line_ = 1;
   read_more();
   check_is_text(buffer_, path);
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";  // editors' mark, no part of a text
+  if (buffer_.starts_with(kByteOrderMark)) offset_ = std::ssize(kByteOrderMark);
+  buffer_.erase(0, static_cast<std::size_t>(offset_));
 }
 
 void BlockReader::read_more() {
