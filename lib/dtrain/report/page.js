@@ -14,7 +14,7 @@
     run.shown = true;
     run.boxes = [];
   });
-  const view = { axis: "step", smoothing: 0, log: false };
+  const view = { axis: "step", smoothing: 0, log: false, clip: false };
 
   // An element with attributes and children; a text becomes a text node.
   function element(name, attributes = {}, ...children) {
@@ -33,22 +33,27 @@
 
   // ---- numbers ----
   const isNumber = (value) => typeof value === "number";
-  function short(value) {
+  // Four digits. Figures of a table keep zeros at the end, so that its columns line up.
+  function digits(value, keep) {
+    const text = value.toPrecision(4);
+    return keep && !text.includes("e") ? text : String(Number(text));
+  }
+  function short(value, keep = false) {
     if (!isNumber(value)) return value === undefined || value === null ? "–" : String(value);
     if (value === 0) return "0";
     const size = Math.abs(value);
     if (size >= 1e12 || size < 1e-3) return String(Number(value.toPrecision(3)));
     for (const [unit, letter] of [[1e9, "G"], [1e6, "M"], [1e4, "k"]]) {
-      if (size >= unit) return `${Number((value / (letter === "k" ? 1e3 : unit)).toPrecision(4))}${letter}`;
+      if (size >= unit) return `${digits(value / (letter === "k" ? 1e3 : unit), keep)}${letter}`;
     }
-    return String(Number(value.toPrecision(4)));
+    return digits(value, keep && !Number.isInteger(value));
   }
-  function bytes(value) {
+  function bytes(value, keep = false) {
     if (!isNumber(value)) return short(value);
     const units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let power = 0;
     for (; value >= 1024 && power + 1 < units.length; ++power) value /= 1024;
-    return `${Number(value.toPrecision(4))} ${units[power]}`;
+    return `${digits(value, keep)} ${units[power]}`;
   }
   function seconds(value) {
     if (!isNumber(value)) return short(value);
@@ -142,7 +147,10 @@
     svg.replaceChildren();
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     const scaled = (value) => (view.log ? Math.log10(value) : value);
-    const vertical = extent(lines.flatMap((line) => line.curve.values.filter(line.usable).map(scaled)));
+    const heights = lines.flatMap((line) => line.curve.values.filter(line.usable).map(scaled));
+    // One diverged run would flatten all others.
+    if (view.clip) heights.sort((a, b) => a - b).splice(Math.ceil(heights.length * 0.9));
+    const vertical = extent(heights);
     const horizontal = extent(lines.flatMap((line) => line.places));
     if (!vertical || !horizontal || width < 100) { figure.lines = null; return; }
     const pad = (vertical[1] - vertical[0]) * 0.04;
@@ -253,7 +261,7 @@
   }
 
   // ---- the table of runs ----
-  const figure = (title, key, format) => ({ title, value: (run) => run.figures[key], cell: (run) => format(run.figures[key]) });
+  const figure = (title, key, format) => ({ title, value: (run) => run.figures[key], cell: (run) => format(run.figures[key], true) });
   const COLUMNS = [
     { title: "run", value: (run) => run.name, cell: (run) => element("label", {}, tick(run), " ", swatch(run), run.name) },
     { title: "state", value: (run) => run.state_kind, cell: (run) => stateOf(run, run.state_kind) },
@@ -317,12 +325,14 @@
       .map(([value, text]) => element("option", { value }, text)));
     const smoothing = element("input", { type: "range", min: "0", max: "0.99", step: "0.01", value: "0" });
     const log = element("input", { type: "checkbox" });
+    const clip = element("input", { type: "checkbox" });
     const follow = (node, name, read) => node.addEventListener(name, () => { read(); drawAll(); });
     follow(axis, "change", () => { view.axis = axis.value; });
     follow(smoothing, "input", () => { view.smoothing = Number(smoothing.value); });
     follow(log, "change", () => { view.log = log.checked; });
+    follow(clip, "change", () => { view.clip = clip.checked; });
     return element("div", { class: "controls" }, element("label", {}, "over", axis), element("label", {}, "smoothing", smoothing),
-      element("label", {}, log, "logarithmic"));
+      element("label", {}, log, "logarithmic"), element("label", {}, clip, "clip the highest tenth"));
   }
 
   // ---- the page ----
