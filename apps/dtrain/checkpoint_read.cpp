@@ -12,6 +12,7 @@
 
 #include "checkpoint.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/readable.h"
 #include "dtrain/checkpoint/store/compare.h"
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
@@ -91,15 +92,16 @@ std::string list_line(const std::string& path) {
   } catch (const base::Error& error) {
     facts = error.what();
   }
-  return fmt::format("{:<16} {:>14} bytes  {}  {}\n", fs::path(path).filename().string(),
-                     bytes_in(path), time_of(fs::path(path) / store::kManifestName), facts);
+  return fmt::format("{:<16} {:>10}  {}  {}\n", fs::path(path).filename().string(),
+                     base::readable_bytes(bytes_in(path)), time_of(fs::path(path) / store::kManifestName), facts);
 }
 
 std::string final_line(const std::string& path) {
   std::error_code error;
   const std::uintmax_t bytes = fs::file_size(path, error);
   if (error) return {};
-  return fmt::format("{:<16} {:>14} bytes  {}  model.safetensors\n", "final", bytes, time_of(path));
+  return fmt::format("{:<16} {:>10}  {}  model.safetensors\n", "final",
+                     base::readable_bytes(static_cast<std::int64_t>(bytes)), time_of(path));
 }
 
 // Tensors with how many pieces they are in.

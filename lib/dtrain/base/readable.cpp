@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cmath>
 #include <cstdint>
+#include <string_view>
 
 namespace dtrain::base {
 namespace {
@@ -15,6 +17,14 @@ std::string two_units(std::int64_t number, const char* unit, std::int64_t rest, 
 }
 
 }  // namespace
+
+std::string readable_bytes(std::int64_t bytes) {
+  constexpr std::array<std::string_view, 5> kUnits{"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
+  return fmt::format("{:.{}f} {}", value, unit == 0 ? 0 : 1, kUnits[unit]);
+}
 
 std::string readable_time(double seconds) {
   constexpr double kMilliseconds = 1e3;

@@ -9,16 +9,11 @@
 #include <string_view>
 
 #include "dtrain/base/printable.h"
+#include "dtrain/base/readable.h"
 
 namespace dtrain::metrics {
 
-std::string format_bytes(std::int64_t bytes) {
-  constexpr std::array<std::string_view, 5> kUnits{"B", "KiB", "MiB", "GiB", "TiB"};
-  auto value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
-  return fmt::format("{:.{}f} {}", value, unit == 0 ? 0 : 1, kUnits[unit]);
-}
+std::string format_bytes(std::int64_t bytes) { return base::readable_bytes(bytes); }
 
 std::string format_count(std::int64_t count) {
   const std::string digits = std::to_string(count);
