@@ -37,7 +37,7 @@ _dtrain_words() {
   if [ "$COMP_CWORD" = 2 ]; then
     case "$command" in
       checkpoint) values="list inspect verify diff export import" ;;
-      data) values="prepare tokenizer baseline" ;;
+      data) values="prepare tokenizer baseline info" ;;
       completion) values="bash zsh" ;;
       help) values="@commands@ @settings@" ;;
     esac

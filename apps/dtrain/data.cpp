@@ -6,6 +6,7 @@
 #include "dtrain/config/resolve.h"
 #include "dtrain/data/ngram.h"
 #include "dtrain/data/split.h"
+#include "dtrain/data/token_file.h"
 #include "fitted_text.h"
 #include "help.h"
 
@@ -64,6 +65,28 @@ int run_baseline(const Arguments& arguments) {
   return 0;
 }
 
+int run_info(const Arguments& arguments) {
+  if (arguments.size() != 1) {
+    fail(ErrorKind::usage, "data info takes one file; found {} arguments", arguments.size());
+  }
+  if (is_help(arguments.front())) {
+    print_help(data_help());
+    return 0;
+  }
+  const auto file = data::TokenFile::open(arguments.front(), data::kAnyVocab);
+  const data::TokenDetails& details = file.details();
+  const auto row = [](std::string_view name, const std::string& value) {
+    return fmt::format("{:<16} {}\n", name, value);
+  };
+  const auto known = [](std::int64_t count) { return count > 0 ? std::to_string(count) : "unknown"; };
+  print(row("file", file.path()) + row("tokens", std::to_string(file.size())) +
+        row("bytes per token", std::to_string(file.bytes_per_token())) +
+        row("vocabulary", std::to_string(file.vocab())) + row("tokenizer", file.tokenizer()) +
+        row("documents", known(details.num_documents)) + row("words", known(details.num_words)) +
+        row("bytes of text", known(details.num_bytes)));
+  return 0;
+}
+
 }  // namespace
 
 int run_data(const Arguments& arguments) {
@@ -72,17 +95,18 @@ int run_data(const Arguments& arguments) {
   if (action == "prepare") return run_prepare(rest);
   if (action == "tokenizer") return run_tokenizer(rest);
   if (action == "baseline") return run_baseline(rest);
+  if (action == "info") return run_info(rest);
   if (is_help(action)) {
     print_help(data_help());
     return 0;
   }
   if (action.empty()) {
     fail(ErrorKind::usage,
-         "dtrain data needs an action: prepare, tokenizer or baseline; dtrain data --help");
+         "dtrain data needs an action: prepare, tokenizer, baseline or info; dtrain data --help");
   }
-  constexpr std::string_view kActions[] = {"prepare", "tokenizer", "baseline"};
+  constexpr std::string_view kActions[] = {"prepare", "tokenizer", "baseline", "info"};
   fail(ErrorKind::usage,
-       "dtrain data: found \"{}\", but it must be prepare, tokenizer or baseline{}", action,
+       "dtrain data: found \"{}\", but it must be prepare, tokenizer, baseline or info{}", action,
        base::did_you_mean(base::nearest(action, kActions)));
 }
 

@@ -2,6 +2,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
+#include <iterator>
 #include <string>
 #include <string_view>
 
@@ -16,6 +18,7 @@
 #include "help.h"
 #include "parse_words.h"
 #include "progress_bar.h"
+#include "ranks.h"
 #include "stop_signals.h"
 
 namespace dtrain::app {
@@ -53,6 +56,7 @@ class TextCommand {
       print_help(data_help());
       return false;
     }
+    require_one_process(name_);
     if (texts_.output.empty()) {
       fail(ErrorKind::usage, "{}: --output is missing: name the file to write", name_);
     }
@@ -103,6 +107,20 @@ data::TokenizerReport trained_with_bar(data::TokenizerTraining training) {
   return data::train_tokenizer(training);
 }
 
+// Tags and separators are as good a text as any, and seldom what a model is to learn.
+void note_markup(const data::PrepareOptions& options) {
+  constexpr std::string_view kMarkup[] = {".csv", ".tsv", ".html", ".htm", ".xml", ".json"};
+  if (!options.field.empty()) return;
+  for (const std::string& input : options.inputs) {
+    const std::string extension = std::filesystem::path(input).extension().string();
+    if (std::ranges::find(kMarkup, extension) == std::end(kMarkup)) continue;
+    base::log_info(
+        "{}: read as plain text, with its markup; to train on its texts alone, export them as "
+        "plain text or JSON lines first",
+        input);
+  }
+}
+
 // A model gets the vocabulary of its data, so a choice for the user must not pass unseen.
 void note_assumed_vocab(const data::PrepareReport& report) {
   if (report.assumed_from.empty()) return;
@@ -132,6 +150,7 @@ int run_prepare(const Arguments& arguments) {
   if (!vocab_flag->empty()) command.check_number("--vocab", vocab, 1, kMostVocab);
 
   data::PrepareOptions options = command.texts();
+  note_markup(options);
   options.threads = threads;
   options.vocab = vocab;
   if (!tokenizer.empty()) options.tokenizer = data::read_tokenizer(tokenizer);
@@ -190,7 +209,7 @@ int run_tokenizer(const Arguments& arguments) {
   }
   training.texts = command.texts();
   const data::TokenizerReport report = trained_with_bar(training);
-  print(fmt::format("{}: {} tokens, made of {} of {} bytes\n", training.texts.output, report.vocab,
+  print(fmt::format("{}: {} tokens, trained on {} of {} bytes\n", training.texts.output, report.vocab,
                     report.num_used_bytes, report.num_bytes));
   return 0;
 }

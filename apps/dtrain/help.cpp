@@ -59,6 +59,9 @@ dtrain data tokenizer train INPUT... --output FILE.model --vocab-size N [flags]
 dtrain data baseline --data FILE [--val-fraction F | --val-data FILE] [flags of train]
   Prints as JSON the validation loss, in nats per token, of bigram and trigram models of
   bytes, on the text that a training run with the same flags is evaluated on.
+
+dtrain data info FILE
+  Prints what a token file or a text holds: tokens, vocabulary, tokenizer, documents.
 )";
 
 constexpr std::string_view kCheckpoint =

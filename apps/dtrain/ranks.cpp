@@ -37,6 +37,13 @@ int report_on_one_rank() {
   return base::report_current_exception(scope_of_error);
 }
 
+void require_one_process(std::string_view command) {
+  const std::int64_t ranks = base::rank_env_of_process().world_size;
+  if (ranks == 1) return;
+  base::fail(base::ErrorKind::usage, "dtrain {} was launched with {} ranks: it runs as one process",
+             command, ranks);
+}
+
 void check_for_all_ranks(const std::function<void()>& check) {
   scope_of_error = base::ErrorScope::all;
   check();

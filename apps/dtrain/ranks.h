@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <string_view>
 
 namespace dtrain::app {
 
@@ -13,6 +14,9 @@ void tell_stops_on_one_rank(const char* rest);
 /// print only if it does not, for then the error is theirs alone. Under dtrun all tell it, and it
 /// prints once what all tell. Call inside a catch block.
 [[nodiscard]] int report_on_one_rank();
+
+/// Fails in a job of several ranks, each of which would do all the work of `command`.
+void require_one_process(std::string_view command);
 
 /// Runs a check that one rank makes for all: what it throws is every rank's error.
 void check_for_all_ranks(const std::function<void()>& check);

@@ -25,6 +25,7 @@
 #include "help.h"
 #include "parse_words.h"
 #include "provenance.h"
+#include "ranks.h"
 
 namespace dtrain::app {
 namespace {
@@ -171,6 +172,7 @@ int run_report(const Arguments& arguments) {
     print_help(report_help());
     return 0;
   }
+  require_one_process("report");
   const std::vector<report::RunRecord> runs = read_runs(run_folders(options.runs));
   if (!options.csv.empty()) {
     write(options.csv, report::csv_of(runs), options.overwrite);

@@ -206,7 +206,7 @@ class Names(Case):
         self.refused(USAGE, "type --steps", without=["---"], arguments=["\u2014-steps", "5"])
 
     def test_tools_without_an_action_name_them(self):
-        self.refused(USAGE, "dtrain data needs an action: prepare, tokenizer or baseline", arguments=["data"])
+        self.refused(USAGE, "dtrain data needs an action: prepare, tokenizer, baseline or info", arguments=["data"])
         self.refused(USAGE, "did you mean prepare?", arguments=["data", "prepair"])
         self.refused(USAGE, "dtrain checkpoint needs a tool: list, inspect", arguments=["checkpoint"])
 
