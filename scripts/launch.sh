@@ -13,6 +13,12 @@ wrong() {
   echo "launch.sh: $1" >&2
   exit 2
 }
+case ${1:-} in
+  -h | --help) # the head of this file
+    sed -n '2,/^[^#]/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    exit
+    ;;
+esac
 [ $# != 0 ] || wrong "usage: [NUM_NODES=N NODE_RANK=R MASTER_ADDR=A MASTER_PORT=P] launch.sh PROGRAM [ARGUMENT...]"
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 case $top in
