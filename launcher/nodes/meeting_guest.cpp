@@ -110,7 +110,7 @@ class Guest {
     if (!waiting_.deadline().passed()) return;
     // Node 0 may have left by now, and tells more by what it said than by its silence.
     if (missing_.empty() && !answer_.empty()) fail(ErrorKind::usage, "{}", answer_);
-    fail(ErrorKind::rendezvous, "{} did not come within {} (--rdzv-timeout); {}", what,
+    fail(ErrorKind::rendezvous, "{} did not join within {} (--rdzv-timeout); {}", what,
          dtrain::base::readable_time(options_.rdzv_timeout.count()),
          missing_.empty()
              ? "check the name, the port and the reason above, and that dtrun runs there"

@@ -90,7 +90,7 @@ class Meeting(NodesTest):
     """Who does not come, who should not, and who contradicts."""
 
     def test_who_is_missing_is_told_and_ends_the_wait(self):
-        for rank, missing in ((0, "nodes 1, 2 of 3 did not come"), (2, "node 0 at 127.0.0.1")):
+        for rank, missing in ((0, "nodes 1, 2 of 3 did not join"), (2, "node 0 at 127.0.0.1")):
             process = self.node(rank, "--rdzv-timeout", "0.5", "true", nodes=3)
             self.assertEqual(self.ends(process), [RENDEZVOUS])
             self.assertIn(missing, process.err)

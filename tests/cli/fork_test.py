@@ -60,7 +60,7 @@ class Forks(Runs):
 
     def test_a_fork_without_a_run_folder_is_reported_as_a_new_run(self):
         error = self.train("--resume", self.origin, "--steps", 7).stderr
-        self.assertIn("this is a new run, which forks it: --run-dir RUN --resume auto continues a run", error)
+        self.assertIn(f"this is a new run, which forks it: --run-dir {self.origin} --resume auto continues it", error)
         self.assertEqual([step for step, *_ in losses(self.root / "elsewhere/runs/text-1")], [7])
         self.assertEqual(len(losses(self.origin)), 6)
 

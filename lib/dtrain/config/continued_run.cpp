@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "dtrain/base/error.h"
@@ -150,7 +151,8 @@ ContinuedRun continue_run(const CommandLine& command_line, const Loaded& given,
   continued.notice = fmt::format(
       "settings that this command does not give come from {}{}{}", run.path, changed,
       is_unnamed_fork
-          ? "; this is a new run, which forks it: --run-dir RUN --resume auto continues a run"
+          ? fmt::format("; this is a new run, which forks it: --run-dir {} --resume auto continues it",
+                        std::filesystem::path(run.path).parent_path().string())
           : "");
   return continued;
 }

@@ -70,6 +70,13 @@ void add_prices(const Config& config, std::vector<std::string>& lines) {
         fmt::format("--buffer-dtype {}: positions lose precision; float32 costs next to nothing",
                     config.machine.buffer_dtype));
   }
+  if (!config.data.validation.empty() && config.data.validation == config.data.train &&
+      config.train.lr > 0) {
+    lines.push_back(fmt::format(
+        "--val-data {} is the training data: its loss says nothing about other text; give another "
+        "file, or --val-fraction",
+        config.data.validation));
+  }
   if (config.data.val_fraction > 0.5) {
     lines.push_back(
         fmt::format("--val-fraction {} keeps more of --data for validation than it trains on",

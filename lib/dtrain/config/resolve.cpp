@@ -296,6 +296,8 @@ Config resolve(Command command, Config config, const Launch& launch) {
     fail(ErrorKind::usage, "dtrain {} was launched with {} ranks: it runs as one process",
          name_of(command), launch.world_size);
   }
+  std::string& run_dir = config.run.dir;
+  while (run_dir.size() > 1 && run_dir.ends_with('/')) run_dir.pop_back();
   if (command == Command::plan) return config;  // for each layout it is resolved anew
   // What the ranks stand on, however many there are.
   const bool is_open = command == Command::doctor && config.layout.strategy == Strategy::single;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "dtrain/base/error.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/data_mixture.h"
 #include "dtrain/config/file.h"
@@ -50,7 +51,15 @@ std::string saved_text(const Config& resolved, const StartRecord& record) {
 
 SavedRun read_saved_run(const std::string& path) {
   SavedRun saved;
-  (void)apply_file(path, Command::train, saved.asked);
+  try {
+    (void)apply_file(path, Command::train, saved.asked);
+  } catch (const base::Error& error) {
+    if (error.kind() != base::ErrorKind::usage) throw;
+    base::fail(error.kind(),
+               "{}; to resume the run without this file, move it away and give the flags of the "
+               "run's first command",
+               error.what());
+  }
   saved.resolved = saved.asked;
   if (const std::string resolved = value_in_file(path, kResolvedKey); !resolved.empty()) {
     saved.resolved = {};

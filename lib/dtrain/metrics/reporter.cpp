@@ -387,7 +387,10 @@ void Reporter::end(const Summary& summary) {
   text += best_line(summary);
   text += compared_line("step", summary.step_seconds, format_step_time,
                         fmt::format("median of {}", counted(summary.median_steps, "step")));
-  text += compared_line("memory", summary.memory, format_bytes, "measured");
+  text += compared_line("memory", summary.memory, format_bytes,
+                        summary.memory_ranks == 1
+                            ? "measured"
+                            : fmt::format("measured for all {} ranks", summary.memory_ranks));
   if (summary.skipped_updates > 0) {
     text += fmt::format("  updates skipped {}, since this launch\n", summary.skipped_updates);
   }

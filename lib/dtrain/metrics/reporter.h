@@ -64,7 +64,8 @@ struct Summary {
   std::optional<MeanLoss> train_loss{};  ///< of the last steps; none without a finite loss
   Compared<double> step_seconds = {};    ///< the median of the last median_steps
   std::int64_t median_steps = 0;
-  Compared<std::int64_t> memory = {};               ///< peak of this rank's tensors, in bytes
+  std::int64_t memory_ranks = 1;                    ///< ranks of this process, which share memory
+  Compared<std::int64_t> memory = {};               ///< peak of this process's tensors, in bytes
   std::optional<EvaluationRecord> validation = {};  ///< the last one
   TimeSpent time = {};
   double tokens_per_second = 0;  ///< of time.total

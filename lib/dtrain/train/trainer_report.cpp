@@ -8,6 +8,7 @@
 #include "dtrain/base/trace.h"
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
+#include "dtrain/config/layout.h"
 #include "dtrain/metrics/tensor_memory.h"
 #include "dtrain/train/trainer.h"
 
@@ -118,6 +119,7 @@ void Trainer::summarize() {
        .train_loss = recent_.loss(),
        .step_seconds = {recent_.seconds(), predicted_.step_seconds},
        .median_steps = recent_.size(),
+       .memory_ranks = config::strategy_of(config_.layout).is_local() ? config_.layout.local_ranks : 1,
        .memory = {is_counted ? std::optional(peak) : std::nullopt, predicted_.peak_memory},
        .validation = last_evaluation_,
        .time = spent_,
