@@ -152,7 +152,8 @@ class OtherHands(FolderTest):
         self.run_dir.rename(moved)
         error = self.end_of(first, CHECKPOINT)
         self.assertIn(f"folder '{self.run_dir}' was moved", error)
-        self.assertIn("if it was moved, go on with --run-dir NEWNAME --resume auto", error)
+        self.assertIn("if it was moved, resume with --run-dir NEWNAME --resume auto", error)
+        self.assertNotIn("the newest checkpoint is", error)  # it is not there any more
         self.assertFalse(self.run_dir.exists())
         self.assertFalse((moved / "final").exists())
         self.run_command([DTRAIN, "checkpoint", "verify", moved])

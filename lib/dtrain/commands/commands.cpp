@@ -212,6 +212,7 @@ train::RunEnd run_or_advise(train::Trainer& trainer, const train::Checkpointer& 
     return end;
   } catch (...) {
     phase.emplace(link.activity(), "ending");
+    checkpoints.notify_failure();
     const std::string advice = checkpoints.how_to_continue();
     const bool is_left_alone = env.control_fd < 0 && env.max_restarts == 0;
     if (is_left_alone && !advice.empty()) reporter.note("dtrain: " + advice);

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <optional>
 #include <string_view>
+#include <system_error>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/path_kind.h"
@@ -224,11 +226,23 @@ void Checkpointer::tell(const checkpoint::SaveReport& report) {
 }
 
 void Checkpointer::notify_launcher(std::int64_t step) {
+  newest_step_ = step;
   if (world_.rank() == 0) link_.committed(step, run_name_, how_to_continue());
+}
+
+void Checkpointer::notify_failure() const {
+  // Its advice on the last checkpoint was true when that was saved.
+  if (is_newest_own_ && world_.rank() == 0 && how_to_continue().empty()) {
+    link_.committed(newest_step_, run_name_, {});
+  }
 }
 
 std::string Checkpointer::how_to_continue() const {
   if (!is_newest_own_) return {};
+  std::error_code error;  // the run folder may have been moved or removed meanwhile
+  if (std::filesystem::status(newest_, error).type() == std::filesystem::file_type::not_found) {
+    return {};
+  }
   return fmt::format("the newest checkpoint is {}: to continue, rerun with {}", newest_,
                      resume_flags_);
 }

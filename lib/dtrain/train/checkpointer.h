@@ -85,11 +85,14 @@ class Checkpointer {
   [[nodiscard]] std::int64_t num_failures() const { return num_failures_; }
   /// The newest checkpoint that stands, or that the run goes on from; empty: there is none.
   [[nodiscard]] const std::string& newest() const { return newest_; }
-  /// Names the run's latest checkpoint and the flags that resume from it; empty if there is none.
+  /// Names the run's latest checkpoint and the flags that resume from it; empty if there is none,
+  /// or none any more.
   [[nodiscard]] std::string how_to_continue() const;
   /// Tells the launcher of the checkpoint that the run resumes from, once the run folder is this
   /// launch's.
   void notify_start();
+  /// Withdraws what the launcher would advise if the checkpoint is not there any more.
+  void notify_failure() const;
 
  private:
   [[nodiscard]] bool is_due(std::int64_t step, const SaveVotes& agreed) const;
@@ -117,7 +120,8 @@ class Checkpointer {
   std::string last_error_;  // of the last save
   std::string last_warning_;
   std::string newest_;
-  bool is_newest_own_;  // false: another run wrote it
+  std::int64_t newest_step_ = -1;  // that the launcher was told of
+  bool is_newest_own_;             // false: another run wrote it
   std::string resume_flags_;
   std::string run_name_;
   std::function<void()> check_ = [] {};
