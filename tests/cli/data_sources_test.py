@@ -46,6 +46,26 @@ class Texts(Sources):
             self.assertEqual(self.prepare(path), plain)
         self.assertEqual((bytes(plain.tokens), plain.num_bytes, plain.document_ends), (TEXT, len(TEXT), [len(TEXT)]))
 
+    def test_a_byte_order_mark_is_no_part_of_a_text(self):
+        plain = self.prepare(self.write("t", TEXT))
+        self.assertEqual(self.prepare(self.write("marked", b"\xef\xbb\xbf" + TEXT)), plain)
+        marked = self.write("marked.jsonl", b"\xef\xbb\xbf" + b'{"text": "one"}\n')
+        self.assertEqual(bytes(self.prepare(marked, "--field", "text").tokens), b"one\n")
+
+    def test_markup_is_taken_as_text_with_a_note(self):
+        page = self.write("page.html", "<p>One</p>\n")
+        for path, is_noted in ((page, True), (self.write("page.txt", "<p>One</p>\n"), False)):
+            result = self.dtrain("data", "prepare", path, "--output", "out.dtok", "--overwrite")
+            self.assertEqual("with its markup" in result.stderr, is_noted, result.stderr)
+            self.assertEqual(bytes(read_token_file(self.folder / "out.dtok").tokens), b"<p>One</p>\n")
+
+    def test_info_tells_what_a_file_holds(self):
+        self.prepare(self.write("t", TEXT))
+        for name, documents in (("out.dtok", "1"), ("t", "unknown")):
+            facts = dict(line.split(maxsplit=1) for line in self.dtrain("data", "info", name).stdout.splitlines()
+                         if line.split()[0] in ("file", "tokens", "vocabulary", "documents"))
+            self.assertEqual(facts, {"file": name, "tokens": str(len(TEXT)), "vocabulary": "256", "documents": documents})
+
     def test_the_bytes_do_not_depend_on_the_threads(self):
         text = self.write("t", TEXT * 40)
         lines = self.write("l.jsonl", "".join(json.dumps({"text": f"line {i} " * (i % 50 + 1)}) + "\n" for i in range(9000)))

@@ -168,6 +168,7 @@ class WikiText(Training):
         self.assertAlmostEqual(evaluation["bits_per_byte"], loss / math.log(2))
         self.assertAlmostEqual(evaluation["perplexity_per_word"] / math.exp(loss * len(text) / words), 1)
         self.assertIn("bits per byte, perplexity per word", result.stdout + result.stderr)
+        self.assertIn("--val-data test.dtok is the training data", result.stderr)
 
 
 if __name__ == "__main__":

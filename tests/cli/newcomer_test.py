@@ -70,6 +70,29 @@ class Values(Case):
         self.refused(USAGE, "--config is empty", arguments=["--config=", "--overwrite"])
         self.refused(USAGE, "--config is empty", arguments=["--config", ""])
 
+    def settings(self, *arguments):
+        result = run(*arguments, "--print-config", cwd=self.folder)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return json.loads(result.stdout)
+
+    def test_values_as_other_programs_write_them_name_ours(self):
+        for value, name in (("FULL_SHARD", "full"), ("SHARD_GRAD_OP", "grad-op"), ("ShardingStrategy.HYBRID_SHARD", "hybrid")):
+            self.refused(USAGE, f"did you mean {name}?", arguments=["--fsdp-sharding", value])
+        self.refused(USAGE, "it must be bdh", arguments=["--model", "gpt2"])
+        self.refused(USAGE, '"interleaved:1"', "V at least 2", arguments=["--schedule-pp", "interleaved:1"])
+
+    def test_units_of_rates_and_a_time_of_zero_are_read(self):
+        self.assertEqual(self.settings("--checkpoint-write-limit", "200MB/s")["checkpoint"]["write_limit"], 200)
+        self.assertEqual(self.settings("--checkpoint-every", "0s"), self.settings("--checkpoint-every", "0"))
+
+    def test_a_slash_at_the_end_of_a_run_folder_is_no_part_of_its_name(self):
+        self.assertEqual(self.settings("--run-dir", "runs/slash//")["run"]["dir"], "runs/slash")
+
+    def test_a_damaged_configuration_of_a_run_says_how_to_resume_without_it(self):
+        (self.folder / "run").mkdir()
+        self.write("run/config.json", '{"train": ')
+        self.refused(USAGE, "run/config.json", "move it away", arguments=["--run-dir", "run", "--resume", "auto"])
+
     def test_a_home_folder_that_no_shell_replaced_is_told(self):
         for flag in ("--data", "--val-data", "--run-dir", "--init-from", "--resume", "--config", "--deepspeed-config"):
             self.refused(USAGE, "'~/book.txt'", "shells replace ~", arguments=[f"{flag}=~/book.txt"])
@@ -208,6 +231,7 @@ class Names(Case):
     def test_tools_without_an_action_name_them(self):
         self.refused(USAGE, "dtrain data needs an action: prepare, tokenizer, baseline or info", arguments=["data"])
         self.refused(USAGE, "did you mean prepare?", arguments=["data", "prepair"])
+        self.refused(USAGE, "data info takes one file", arguments=["data", "info"])
         self.refused(USAGE, "dtrain checkpoint needs a tool: list, inspect", arguments=["checkpoint"])
 
 
@@ -284,7 +308,7 @@ class Help(Case):
         for arguments in (["help"], ["help", "train"], ["train", "--help"], ["-h"], ["--steps", "5", "--help"]):
             self.assertEqual(self.help_of(*arguments), overview)
         for name in (["generate"], ["verify"], ["settings"], ["schedule"], ["data"], ["data", "prepare"],
-                     ["data", "tokenizer"], ["data", "tokenizer", "train"], ["data", "baseline"], ["checkpoint"], ["checkpoint", "list"], ["checkpoint", "inspect"],
+                     ["data", "tokenizer"], ["data", "tokenizer", "train"], ["data", "baseline"], ["data", "info"], ["checkpoint"], ["checkpoint", "list"], ["checkpoint", "inspect"],
                      ["checkpoint", "verify"], ["checkpoint", "diff"], ["checkpoint", "export"],
                      ["checkpoint", "import"]):
             text = self.help_of(*name, "--help")
@@ -393,6 +417,18 @@ class NamesOfWhatWasGiven(Case):
             self.refused(DATA, f"'{path}'", "give a plain text", without=("token file",),
                          arguments=["data", "prepare", path, "--output", "t.dtok"])
         self.refused(USAGE, "no text is found in 'empty'", arguments=["data", "prepare", "empty", "--output", "t.dtok"])
+
+    def test_work_for_one_process_is_refused_to_several_ranks(self):
+        ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+        for arguments in (["data", "prepare", self.text(), "--output", "t.dtok"], ["report", self.folder]):
+            self.refused(USAGE, "launched with 2 ranks", "one process", arguments=arguments, environment=ranks)
+        self.assertFalse((self.folder / "t.dtok").exists())
+
+    def test_a_report_does_not_take_the_place_of_a_folder(self):
+        (self.folder / "runs").mkdir()
+        (self.folder / "one").mkdir()
+        self.write("one/metrics.jsonl", json.dumps({"step": 1, "loss": 1.0}) + "\n")
+        self.refused(USAGE, "runs is a folder", without=["--overwrite"], arguments=["report", "one", "--output", "runs"])
 
     def test_a_file_that_cannot_be_made_has_the_name_that_was_given(self):
         self.refused(DATA, "'nodir/t.dtok' cannot be created", without=(".tmp-",),

@@ -64,7 +64,7 @@ class Plan(FolderTest):
         self.assertIn(1, ranks)
 
     def test_a_size_with_g_alone_is_of_1024_and_with_gb_of_1000(self):
-        for text, shown in (("4G", "4.0 GiB/s"), ("4gi", "4.0 GiB/s"), ("4GiB", "4.0 GiB/s"), ("4GB", "3.7 GiB/s"), ("512m", "512.0 MiB/s")):
+        for text, shown in (("4G", "4.0 GiB/s"), ("4gi", "4.0 GiB/s"), ("4GiB", "4.0 GiB/s"), ("4GB", "3.7 GiB/s"), ("512m", "512.0 MiB/s"), ("4GB/s", "3.7 GiB/s")):
             result = self.plan(*TINY, "--ranks", "4", "--ranks-per-node", "2", "--device-memory", "1.5g", "--device-tflops", "1", "--link", text)
             self.assertIn(f" {shown} a rank between nodes", result.stdout)
 
