@@ -93,7 +93,8 @@ std::string list_line(const std::string& path) {
     facts = error.what();
   }
   return fmt::format("{:<16} {:>10}  {}  {}\n", fs::path(path).filename().string(),
-                     base::readable_bytes(bytes_in(path)), time_of(fs::path(path) / store::kManifestName), facts);
+                     base::readable_bytes(bytes_in(path)),
+                     time_of(fs::path(path) / store::kManifestName), facts);
 }
 
 std::string final_line(const std::string& path) {

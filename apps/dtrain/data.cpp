@@ -78,7 +78,9 @@ int run_info(const Arguments& arguments) {
   const auto row = [](std::string_view name, const std::string& value) {
     return fmt::format("{:<16} {}\n", name, value);
   };
-  const auto known = [](std::int64_t count) { return count > 0 ? std::to_string(count) : "unknown"; };
+  const auto known = [](std::int64_t count) {
+    return count > 0 ? std::to_string(count) : "unknown";
+  };
   print(row("file", file.path()) + row("tokens", std::to_string(file.size())) +
         row("bytes per token", std::to_string(file.bytes_per_token())) +
         row("vocabulary", std::to_string(file.vocab())) + row("tokenizer", file.tokenizer()) +

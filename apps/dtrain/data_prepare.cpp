@@ -209,8 +209,8 @@ int run_tokenizer(const Arguments& arguments) {
   }
   training.texts = command.texts();
   const data::TokenizerReport report = trained_with_bar(training);
-  print(fmt::format("{}: {} tokens, trained on {} of {} bytes\n", training.texts.output, report.vocab,
-                    report.num_used_bytes, report.num_bytes));
+  print(fmt::format("{}: {} tokens, trained on {} of {} bytes\n", training.texts.output,
+                    report.vocab, report.num_used_bytes, report.num_bytes));
   return 0;
 }
 

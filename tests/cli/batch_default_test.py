@@ -129,7 +129,9 @@ class LearningRate(FolderTest):
         for schedule in ("cosine", "wsd"):
             flags = ("--schedule", schedule, "--lr", "1e-2", "--overwrite") + (("--decay-steps", "4") if schedule == "wsd" else ())
             self.train(*flags, "--steps", "4")
-            before, after = self.rates(self.train("--resume", "auto", "--steps", "8", data=()))
+            error = self.train("--resume", "auto", "--steps", "8", data=())
+            self.assertRegex(error, "resuming from .* with changed settings: .*train.steps is 8.*; the learning rate changes from ")
+            before, after = self.rates(error)
             steps = [event for event in metrics_of(self.folder / "run") if "loss" in event]
             self.assertAlmostEqual(before, steps[3]["learning_rate"], delta=0.01 * before)
             self.assertAlmostEqual(after, steps[4]["learning_rate"], delta=0.01 * after)

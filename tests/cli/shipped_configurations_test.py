@@ -127,7 +127,7 @@ class Batch(TestCase):
         for part in ("microbatch of 8", "global batch of 8", "bits may differ", "give --microbatch"):
             self.assertIn(part, line)
         (line,) = notes("--global-batch", "0", "--microbatch", "4")
-        for part in ("global batch of 4", "microbatches of 4", "another model", "give --global-batch"):
+        for part in ("global batch of 4", "microbatches of 4", "changes the batch", "give --global-batch"):
             self.assertIn(part, line)
 
     def test_ranks_that_do_not_divide_the_batch_are_refused_in_one_line(self):

@@ -145,7 +145,7 @@ class RanksTest(SlurmTest):
 
     def test_two_nodes_train_with_the_bits_of_one(self):
         result = self.srun(DTRAIN, *self.flags())
-        self.assertIn("hier of cpu", result.err)
+        self.assertIn("backend hier, device cpu", result.err)
         self.assertEqual(self.bits_of_one_machine(3), final_model(self.run_dir).read_bytes())
 
     def test_pmi2_changes_nothing_and_the_doctor_says_where_they_met(self):
@@ -155,7 +155,7 @@ class RanksTest(SlurmTest):
 
     def test_one_node_needs_no_network(self):
         result = self.call("srun", "--nodes=1", "--ntasks=2", DTRAIN, *self.flags())
-        self.assertIn("shm of cpu", result.err)
+        self.assertIn("backend shm, device cpu", result.err)
 
     def test_a_secret_serves_where_there_is_no_munge(self):
         self.srun(*WITHOUT_MUNGE, DTRAIN, *self.flags(), MASTER_ADDR=NODES["n1"], DTRAIN_JOB_TOKEN="0123456789abcdef")
@@ -215,7 +215,7 @@ class LaunchersTest(SlurmTest):
 
     def test_two_nodes_train_with_the_bits_of_one(self):
         result = self.srun("--", DTRAIN, *self.flags())
-        self.assertIn("hier of cpu", result.err)
+        self.assertIn("backend hier, device cpu", result.err)
         self.assertEqual(self.bits_of_one_machine(3), final_model(self.run_dir).read_bytes())
 
     def test_ranks_follow_the_step_unless_told_otherwise(self):
@@ -374,6 +374,7 @@ class LaunchScriptsTest(SlurmTest):
     def test_what_is_missing_is_named(self):
         script = SOURCE / "scripts" / "launch.sh"
         self.assertIn("usage: ", self.call(script, status=2).err)
+        self.assertIn("NODE_RANK", self.call(script, "--help").out)
         result = self.call(script, "true", status=2, NUM_NODES="2", NODE_RANK="0")
         self.assertIn("MASTER_ADDR is not set; set it", result.err)
 

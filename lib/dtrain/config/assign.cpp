@@ -146,14 +146,27 @@ struct Alias {
   std::string_view choice;
 };
 // Other programs' names for our choices, where letters alone do not tell.
-constexpr Alias kAliases[] = {{"fp16", "float16"}, {"half", "float16"},   {"bf16", "bfloat16"},
-                              {"fp32", "float32"}, {"float", "float32"},  {"single", "float32"},
-                              {"fp64", "float64"}, {"double", "float64"}, {"gpu", "cuda"},
-                              {"adam", "adamw"},   {"deepspeed", "zero"}, {"horovod", "ddp"},
-                              {"zero1", "zero"},   {"zero2", "zero"},     {"zero3", "zero"},
-                              {"fsdp2", "fsdp"},   {"none", "single"},
-                              {"FULL_SHARD", "full"}, {"SHARD_GRAD_OP", "grad-op"},
-                              {"NO_SHARD", "none"},   {"HYBRID_SHARD", "hybrid"}};
+constexpr Alias kAliases[] = {{"fp16", "float16"},
+                              {"half", "float16"},
+                              {"bf16", "bfloat16"},
+                              {"fp32", "float32"},
+                              {"float", "float32"},
+                              {"single", "float32"},
+                              {"fp64", "float64"},
+                              {"double", "float64"},
+                              {"gpu", "cuda"},
+                              {"adam", "adamw"},
+                              {"deepspeed", "zero"},
+                              {"horovod", "ddp"},
+                              {"zero1", "zero"},
+                              {"zero2", "zero"},
+                              {"zero3", "zero"},
+                              {"fsdp2", "fsdp"},
+                              {"none", "single"},
+                              {"FULL_SHARD", "full"},
+                              {"SHARD_GRAD_OP", "grad-op"},
+                              {"NO_SHARD", "none"},
+                              {"HYBRID_SHARD", "hybrid"}};
 
 // The choice that the word may have meant; null where none is near.
 const Choice* meant_choice(const Setting& setting, std::string_view value) {

@@ -151,8 +151,9 @@ ContinuedRun continue_run(const CommandLine& command_line, const Loaded& given,
   continued.notice = fmt::format(
       "settings that this command does not give come from {}{}{}", run.path, changed,
       is_unnamed_fork
-          ? fmt::format("; this is a new run, which forks it: --run-dir {} --resume auto continues it",
-                        std::filesystem::path(run.path).parent_path().string())
+          ? fmt::format(
+                "; this is a new run, which forks it: --run-dir {} --resume auto continues it",
+                std::filesystem::path(run.path).parent_path().string())
           : "");
   return continued;
 }

@@ -282,8 +282,8 @@ constexpr ForeignNames kForeignNames[] = {
      "num-layers-per-virtual-pipeline-stage pipeline-parallel-schedule-csv "
      "num-virtual-stages-per-pipeline-rank",
      "layout.schedule_pp", "gpipe, 1f1b or interleaved:V"},
-    {"zero stage zero-stage-level data-parallel-sharding-strategy", "layout.zero_stage",
-     "with --strategy zero"},
+    {"zero stage zero-stage-level zero-optimization data-parallel-sharding-strategy",
+     "layout.zero_stage", "with --strategy zero"},
     {"sharding-strategy sharding fsdp-sharding-strategy fsdp-reshard-after-forward "
      "reshard-after-forward",
      "layout.fsdp_sharding", "with --strategy fsdp"},
@@ -293,8 +293,10 @@ constexpr ForeignNames kForeignNames[] = {
     {"temp", "generate.temperature"},
     {"greedy", "generate.temperature", "0 takes the likeliest token"},
     {"topk topk-tokens", "generate.top_k"},
-    {"start input-text start-text", "generate.prompt"},
-    {"model-path checkpoint model-file ckpt-file", "generate.from"},
+    {"start input-text start-text p", "generate.prompt"},
+    {"model-path checkpoint model-file ckpt-file run", "generate.from"},
+    {"stream streaming", "", "leave it out: generate writes each piece of text as it is known"},
+    {"no-compile disable-compile", "", "leave it out: blocks are compiled only with --compile"},
     {"use-fsdp fsdp use-fsdp2 use-torch-fsdp2 fsdp-config fully-sharded", "layout.strategy",
      "--strategy fsdp"},
     {"use-ddp ddp ddp-impl data-parallel distributed-data-parallel multi-gpu", "layout.strategy",

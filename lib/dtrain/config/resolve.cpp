@@ -272,8 +272,8 @@ std::string batch_note(const BatchConfig& asked, const Config& config) {
       asked.microbatch == 0 && asked.grad_accum == 0 && batch.global == kDefaultGlobalBatch;
   if (asked.global == 0 && !is_all_default) {
     return fmt::format(
-        "the global batch of {} follows from microbatches of {} and {}, so another number of ranks "
-        "trains another model; give --global-batch to keep it",
+        "the global batch of {} follows from microbatches of {} and {}, so a different number of "
+        "ranks changes the batch, and so the model; give --global-batch to keep it",
         batch.global, batch.microbatch, ranks);
   }
   if (asked.global != 0 && asked.microbatch == 0) {

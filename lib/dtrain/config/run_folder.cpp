@@ -105,11 +105,10 @@ void check_run_folder(const Config& config) {
     // A folder of runs may have one that is named checkpoints.
     const fs::path path = fs::path(folder) / name;
     if (base::is_there(path) && !base::is_there(path / "config.json")) {
-      fail(
-          ErrorKind::usage,
-          "--run-dir {} already holds a run ({}): name another folder, give --resume auto to "
-          "resume it, or --overwrite to replace it",
-          folder, name);
+      fail(ErrorKind::usage,
+           "--run-dir {} already holds a run ({}): name another folder, give --resume auto to "
+           "resume it, or --overwrite to replace it",
+           folder, name);
     }
   }
 }

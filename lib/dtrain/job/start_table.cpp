@@ -284,7 +284,7 @@ std::string start_table(const StartFacts& facts) {
   const auto& [config, world, model, plan, cpus, split, pay_offs] = facts;
   const mesh::MeshShape mesh = config::mesh_of(config.layout);
   std::string text = model_line(facts) + data_lines(config, split) + batch_line(config);
-  text += fmt::format("mesh            {}, {} of {}\n", mesh.text(" x "), world.backend(),
+  text += fmt::format("mesh            {}, backend {}, device {}\n", mesh.text(" x "), world.backend(),
                       c10::DeviceTypeName(world.device().type(), true));
   text += device_line(config, world.device());
   text += mesh_lines(mesh::DeviceMesh(mesh));

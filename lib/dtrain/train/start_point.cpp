@@ -126,16 +126,16 @@ void check_same_data(const StartParts& parts, const Chosen& chosen) {
   }
 }
 
-// "the learning rate changes from A in step N to B in step N + 1": changed settings or more steps may
-// raise it by orders of magnitude. Empty if the checkpoint's settings give the same rate.
+// "the learning rate changes from A in step N to B in step N + 1": changed settings or more steps
+// may raise it by orders of magnitude. Empty if the checkpoint's settings give the same rate.
 std::string rate_change(const config::TrainConfig& now, const config::TrainConfig& saved,
                         std::int64_t step) {
   const optim::Schedule before = optim::schedule_of(saved);
   const double rate = optim::schedule_of(now).rate(step);
   if (step >= now.steps || rate == before.rate(step)) return {};
   return fmt::format(
-      "the learning rate changes from {:.3g} in step {} to {:.3g} in step {}, where the checkpoint's "
-      "settings give {:.3g}",
+      "the learning rate changes from {:.3g} in step {} to {:.3g} in step {}, where the "
+      "checkpoint's settings give {:.3g}",
       before.rate(std::max<std::int64_t>(step - 1, 0)), step, rate, step + 1, before.rate(step));
 }
 

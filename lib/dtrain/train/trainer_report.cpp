@@ -119,7 +119,8 @@ void Trainer::summarize() {
        .train_loss = recent_.loss(),
        .step_seconds = {recent_.seconds(), predicted_.step_seconds},
        .median_steps = recent_.size(),
-       .memory_ranks = config::strategy_of(config_.layout).is_local() ? config_.layout.local_ranks : 1,
+       .memory_ranks =
+           config::strategy_of(config_.layout).is_local() ? config_.layout.local_ranks : 1,
        .memory = {is_counted ? std::optional(peak) : std::nullopt, predicted_.peak_memory},
        .validation = last_evaluation_,
        .time = spent_,

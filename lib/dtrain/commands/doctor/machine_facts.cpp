@@ -31,17 +31,18 @@ Json own_facts(const comm::World& world, const config::Config& config,
                const config::StartRecord& start) {
   const Json record = Json::parse(start.provenance);
   const std::int64_t gpus = record.value("gpus", std::int64_t{0});
-  Json facts{{"host", host_name()},
-             {"version", build_text(start)},
-             {"cpu", record.value("cpu", "unknown")},
-             {"type", job::cpu_type()},
-             {"mask", base::cpu_list_text(base::affinity_mask())},
-             {"cores", base::usable_cores()},
-             {"threads", config.machine.threads},
-             {"device", fmt::format("{}; plugins: {}; {}", world.device().str(),
-                                    record.value("plugins", "none"),
-                                    gpus == 0 ? "no GPU with an NVIDIA driver is here"
-                                              : fmt::format("NVIDIA GPUs with a driver: {}", gpus))}};
+  Json facts{
+      {"host", host_name()},
+      {"version", build_text(start)},
+      {"cpu", record.value("cpu", "unknown")},
+      {"type", job::cpu_type()},
+      {"mask", base::cpu_list_text(base::affinity_mask())},
+      {"cores", base::usable_cores()},
+      {"threads", config.machine.threads},
+      {"device",
+       fmt::format("{}; plugins: {}; {}", world.device().str(), record.value("plugins", "none"),
+                   gpus == 0 ? "no GPU with an NVIDIA driver is here"
+                             : fmt::format("NVIDIA GPUs with a driver: {}", gpus))}};
   const auto bounds = base::memory_bounds();
   const auto least = std::ranges::min_element(bounds, {}, &base::MemoryBound::bytes);
   facts["memory"] = least == bounds.end() ? -1 : least->bytes;

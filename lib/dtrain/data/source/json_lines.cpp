@@ -77,7 +77,7 @@ std::string text_in(const Place& place, std::string_view line, const std::string
            fields_with_texts(object));
   }
   if (!found->is_string()) {
-    refuse(place, "its field \"{}\" is {}, not a text; name another with --field", field,
+    refuse(place, "its field \"{}\" is {}, not a string; name another with --field", field,
            found->type_name());
   }
   return std::move(found->get_ref<std::string&>());

@@ -336,7 +336,7 @@ TEST_CASE("The start table and the start line say what runs") {
     const data::Split split = split_of(config);
     const std::string table = start_table(facts_of(run, split));
     for (const char* part :
-         {"425,984", "pp 1 x dp 2 x tp 1, local of cpu", " x 2 data ranks\n",
+         {"425,984", "pp 1 x dp 2 x tp 1, backend local, device cpu", " x 2 data ranks\n",
           "float32: ", "383 training samples of 128 tokens", "memory per rank"}) {
       testing::expect(table.find(part) != std::string::npos, std::string(part) + " in\n" + table);
     }
