@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -121,6 +122,18 @@ void note_markup(const data::PrepareOptions& options) {
   }
 }
 
+// Mistakes that look like a wish.
+void note_paths(const data::PrepareOptions& options) {
+  const std::set<std::string> different(options.inputs.begin(), options.inputs.end());
+  for (const std::string& input : different) {
+    const auto count = std::ranges::count(options.inputs, input);
+    if (count > 1) base::log_info("{}: given {} times, and as often in the output", input, count);
+  }
+  if (options.output.ends_with(".gz") || options.output.ends_with(".zst")) {
+    base::log_info("{}: a token file is not compressed, whatever its name", options.output);
+  }
+}
+
 // A model gets the vocabulary of its data, so a choice for the user must not pass unseen.
 void note_assumed_vocab(const data::PrepareReport& report) {
   if (report.assumed_from.empty()) return;
@@ -151,6 +164,7 @@ int run_prepare(const Arguments& arguments) {
 
   data::PrepareOptions options = command.texts();
   note_markup(options);
+  note_paths(options);
   options.threads = threads;
   options.vocab = vocab;
   if (!tokenizer.empty()) options.tokenizer = data::read_tokenizer(tokenizer);

@@ -59,6 +59,13 @@ class Texts(Sources):
             self.assertEqual("with its markup" in result.stderr, is_noted, result.stderr)
             self.assertEqual(bytes(read_token_file(self.folder / "out.dtok").tokens), b"<p>One</p>\n")
 
+    def test_inputs_given_twice_and_names_of_compressed_outputs_are_noted(self):
+        text = self.write("t", TEXT)
+        result = self.dtrain("data", "prepare", text, text, "--output", "t.gz")
+        self.assertIn(f"{text}: given 2 times", result.stderr)
+        self.assertIn("t.gz: a token file is not compressed", result.stderr)
+        self.assertEqual(bytes(read_token_file(self.folder / "t.gz").tokens), TEXT * 2)
+
     def test_info_tells_what_a_file_holds(self):
         self.prepare(self.write("t", TEXT))
         for name, documents in (("out.dtok", "1"), ("t", "unknown")):

@@ -260,7 +260,7 @@ class Screen(TrainTest):
                                  "settings that d", "note: the micro", "memory: predict"])
         table = "\n".join(lines)
         for part in (" parameters: levels=2 width=32 ", "training samples of 32 tokens", "4 sequences = microbatch 4 x accumulation 1 x 1 data rank\n",
-                     "mesh            pp 1 x dp 1 x tp 1, backend local, device cpu\n", "float32: fused, full attention\n",
+                     "mesh            pp 1 x dp 1 x tp 1, backend none, device cpu\n", "float32: fused, full attention\n",
                      "param-dtype=float32 buffer-dtype=float32 kernels=fused attention=full", f"{self.run_dir}/config.json\n"):
             self.assertIn(part, table)
 

@@ -58,8 +58,9 @@ std::string data_lines(const config::Config& config, const data::Split& split) {
   const double samples =
       static_cast<double>(config.train.steps) * static_cast<double>(config.batch.global);
   std::string text = fmt::format(
-      "data            {} training samples of {} tokens, {:.2f} epochs in {}; {} for validation\n",
-      format_count(split.train.size()), config.data.seq_len,
+      "data            {} training sample{} of {}, {:.2f} epochs in {}; {} for validation\n",
+      format_count(split.train.size()), split.train.size() == 1 ? "" : "s",
+      metrics::counted(config.data.seq_len, "token"),
       samples / static_cast<double>(split.train.size()),
       metrics::counted(config.train.steps, "step"), format_count(split.validation.size()));
   const std::vector<double> epochs = data::epochs_of(split.train, samples);
@@ -284,7 +285,10 @@ std::string start_table(const StartFacts& facts) {
   const auto& [config, world, model, plan, cpus, split, pay_offs] = facts;
   const mesh::MeshShape mesh = config::mesh_of(config.layout);
   std::string text = model_line(facts) + data_lines(config, split) + batch_line(config);
-  text += fmt::format("mesh            {}, backend {}, device {}\n", mesh.text(" x "), world.backend(),
+  // A single rank communicates with none, whatever its world is made of.
+  const std::string backend = mesh.num_ranks() == 1 ? fmt::format("{}", config.machine.backend)
+                                                    : std::string(world.backend());
+  text += fmt::format("mesh            {}, backend {}, device {}\n", mesh.text(" x "), backend,
                       c10::DeviceTypeName(world.device().type(), true));
   text += device_line(config, world.device());
   text += mesh_lines(mesh::DeviceMesh(mesh));
