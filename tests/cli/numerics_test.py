@@ -65,7 +65,7 @@ class NotFinite(ResumeTest):
 
     def test_skipping_ends_after_twenty_updates_in_a_row(self):
         result = self.single("--on-nonfinite", "skip", "--lr", "1e30", *NOTHING, steps=100, status=7)
-        self.assertIn("21 updates in a row were left out, more than --max-skipped 20", result.stderr)
+        self.assertIn("21 updates in a row were skipped, more than --max-skipped 20", result.stderr)
         self.assertEqual([step for step, *_ in self.losses()], list(range(1, 22)))
         self.assertFalse((self.run_dir / "final").exists())
         self.single("--on-nonfinite", "skip", "--max-skipped", "2", "--lr", "1e30", "--overwrite", *NOTHING, steps=100,
@@ -74,7 +74,7 @@ class NotFinite(ResumeTest):
 
     def test_the_advice_on_skips_in_float16_is_of_its_loss_scale(self):
         result = self.single("--dtype", "float16", "--max-skipped", "0", *NOTHING, steps=2, status=7)
-        self.assertIn("1 update in a row was left out, more than --max-skipped 0", result.stderr)
+        self.assertIn("1 update in a row was skipped, more than --max-skipped 0", result.stderr)
         self.assertIn("each halved the loss scale, which is 32768 now: the first ones are normal, so raise --max-skipped",
                       result.stderr)
         self.assertNotIn("-nan", result.stdout + result.stderr)

@@ -71,7 +71,7 @@ void Profiler::finish(std::int64_t done, std::int64_t step) {
   if (trace_) return end(step);
   if (config_.report.profile == 0 || done > kStepsBefore) return;
   reporter_.warn(step, fmt::format("--profile {} has traced nothing: it begins after {} steps, and "
-                                   "this start has made {}",
+                                   "this launch has made {}",
                                    config_.report.profile, kStepsBefore, done));
 }
 

@@ -284,7 +284,7 @@ void Trainer::count_skip(const parallel::StepResult& result) {
   ++skipped_;
   if (++skipped_in_a_row_ <= config_.train.max_skipped) return;
   fail(
-      fmt::format("{}: {} update{} in a row {} left out, more than --max-skipped {}",
+      fmt::format("{}: {} update{} in a row {} skipped, more than --max-skipped {}",
                   found_in(step_ + 1, result), skipped_in_a_row_, skipped_in_a_row_ == 1 ? "" : "s",
                   skipped_in_a_row_ == 1 ? "was" : "were", config_.train.max_skipped),
       advice_on_skips(result));
