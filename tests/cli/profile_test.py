@@ -172,7 +172,7 @@ class Profile(FolderTest):
 
     def test_a_start_of_two_steps_says_that_nothing_was_traced(self):
         run_dir, output = self.train("run", "--profile", "5", "--steps", "2")
-        self.assertIn("--profile 5 has traced nothing: it begins after 2 steps, and this start has made 2", output)
+        self.assertIn("--profile 5 has traced nothing: it begins after 2 steps, and this launch has made 2", output)
         self.assertFalse((run_dir / "profile" / "trace.json").exists())
 
     def test_a_resumed_start_counts_its_own_steps(self):

@@ -84,6 +84,9 @@ TEST_CASE("Sizes are bytes, or have a unit of 1000 or of 1024") {
   CHECK(ByteSize::parse("1.2 GiB")->count == 1'288'490'188);
   CHECK(ByteSize::parse("64B")->count == 64);
   CHECK(ByteSize::parse("3tb")->count == 3'000'000'000'000);
+  CHECK_FALSE(ByteSize::parse("4GB/s"));
+  CHECK(ByteRate::parse("4GB/s")->count == 4'000'000'000);
+  CHECK(ByteRate::parse("4GB")->count == 4'000'000'000);
   for (const char* text : {"", "GB", "-1", "-1G", "2XB", "2GiBs", "2G5", "2i", "G2", "nan", "inf",
                            "1.5e0", "1e3GB", "9999999TB", "0.5", "0.0001kB"}) {
     INFO(text);
