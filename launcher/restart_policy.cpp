@@ -24,6 +24,11 @@ bool comes_again(int status, bool takes_new_ports) {
                              [&](ErrorKind kind) { return static_cast<int>(kind) == status; });
 }
 
+/// Errors of the storage: a mount or a server may come back, however long that takes.
+bool may_pass(int status) {
+  return status == static_cast<int>(dtrain::base::ErrorKind::checkpoint);
+}
+
 std::string stopped(int signal) {
   return fmt::format("{} asked the job to stop", signal_name(signal));
 }
@@ -37,9 +42,10 @@ RestartDecision RestartPolicy::after(const AttemptEnd& end) {
     return {.why_not = std::move(why_not)};
   }
   const auto longest = std::max(kLongestWait, options_.backoff);
-  const auto wait = std::min(longest, options_.backoff * std::exp2(std::min(fruitless_, 30)));
+  const auto wait = std::min(longest, options_.backoff * std::exp2(std::min(in_a_row_, 30)));
   ++restarts_;
-  ++fruitless_;
+  ++in_a_row_;
+  if (!may_pass(end.status)) ++fruitless_;
   return {.restarts = true, .wait = wait};
 }
 
@@ -54,6 +60,7 @@ void RestartPolicy::note_progress(const AttemptEnd& end) {
   is_reporting_ |= end.is_reporting;
   if (end.committed <= committed_) return;
   committed_ = end.committed;
+  in_a_row_ = 0;
   fruitless_ = 0;
 }
 
@@ -70,7 +77,7 @@ std::string RestartPolicy::reason_against(const AttemptEnd& end) const {
     return restarts_ == 1 ? "the one restart is used up"
                           : fmt::format("all {} restarts are used up", restarts_);
   }
-  if (is_reporting_ && fruitless_ >= kMaxFruitless) {
+  if (is_reporting_ && fruitless_ >= kMaxFruitless && !may_pass(end.status)) {
     return fmt::format("{} restarts in a row brought no newer checkpoint", fruitless_);
   }
   return {};

@@ -34,7 +34,8 @@ class RestartPolicy {
   ///   - after an error that would come again (docs/exit-status.md),
   ///   - beside a process of the job that cannot be killed,
   ///   - without a node whose dtrun is lost: the number of nodes is fixed,
-  ///   - after three in a row without a newer checkpoint, if the program reports any.
+  ///   - after three in a row without a newer checkpoint, if the program reports any. Attempts that
+  ///     end with the status of a storage error do not count: the storage may come back.
   /// The wait doubles with each restart in a row without a newer checkpoint, to a minute at most.
   [[nodiscard]] RestartDecision after(const AttemptEnd& end);
 
@@ -54,7 +55,8 @@ class RestartPolicy {
 
   RestartOptions options_;
   int restarts_ = 0;
-  int fruitless_ = 0;  // restarts since a newer checkpoint
+  int in_a_row_ = 0;   // restarts since a newer checkpoint
+  int fruitless_ = 0;  // those of them that no storage error caused
   std::int64_t committed_ = -1;
   bool is_reporting_ = false;  // the program has reported something
 };

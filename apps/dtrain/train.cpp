@@ -1,4 +1,6 @@
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -11,6 +13,7 @@
 #include "dtrain/base/plugin_file.h"
 #include "dtrain/base/process.h"
 #include "dtrain/base/rank_env.h"
+#include "dtrain/base/storage_error.h"
 #include "dtrain/checkpoint/store/earlier_attempt.h"
 #include "dtrain/checkpoint/store/run_files.h"
 #include "dtrain/config/assign.h"
@@ -41,8 +44,7 @@ data::Split open_split(const config::Config& config, const std::string& origin) 
   }
 }
 
-// committed: by an earlier attempt of this run; negative: nothing.
-data::Split open_data(const Configured& configured, std::int64_t committed) {
+data::Split open_data(const Configured& configured) {
   const config::Config& config = configured.config;
   if (config.data.train.empty()) {
     const config::Resume& resume = config.checkpoint.resume;
@@ -57,7 +59,6 @@ data::Split open_data(const Configured& configured, std::int64_t committed) {
     if (!goes_on) {
       base::fail(base::ErrorKind::usage, "--data is missing: name a token file or a text");
     }
-    if (committed >= 0) checkpoint::store::refuse_below(config.run.dir, -1, committed);
     base::fail(
         base::ErrorKind::usage,
         "--resume auto: {} holds no config.json that says what to train: check --run-dir, or "
@@ -67,9 +68,45 @@ data::Split open_data(const Configured& configured, std::int64_t committed) {
   return open_split(config, configured.origin);
 }
 
+// The settings of a start, and what its config.json tells of it.
+struct Start {
+  Configured configured;
+  std::string provenance;
+  std::int64_t committed = -1;  // by an earlier attempt of this run; negative: nothing
+};
+
+std::optional<Start> read_start(const Arguments& arguments) {
+  std::optional<Configured> configured = configure(config::Command::train, arguments);
+  if (!configured) return std::nullopt;
+  const config::LayoutConfig& layout = configured->config.layout;
+  const bool has_threads = config::strategy_of(layout).is_local();
+  const std::int64_t ranks = has_threads ? layout.local_ranks : configured->env.world_size;
+  std::string origin = provenance(ranks, configured->env);
+  const std::int64_t committed =
+      base::committed_step_of_process(checkpoint::store::name_of_run(origin));
+  return Start{std::move(*configured), std::move(origin), committed};
+}
+
+// The mount of a restart's run folder may be about to come back; then the settings may be those that
+// the folder holds.
+std::optional<Start> wait_for_start(const Arguments& arguments) {
+  std::optional<Start> start = read_start(arguments);
+  if (!start || start->committed < 0) return start;
+  const config::Config& config = start->configured.config;
+  // One rank looks for all, but for the settings, which every rank needs.
+  if (start->configured.env.rank != 0 && !config.data.train.empty()) return start;
+  bool has_come_back = false;
+  check_for_all_ranks([&] {
+    base::retry_task(config.run.dir, [&](int number) {
+      checkpoint::store::check_is_of_launch(config, start->provenance, start->committed);
+      has_come_back = number > 0;
+    });
+  });
+  return has_come_back ? read_start(arguments) : start;
+}
+
 // A start after a failed attempt goes on with what that has left.
-void check_run(config::Config config, const std::string& provenance, std::int64_t committed) {
-  checkpoint::store::check_is_of_launch(config, provenance, committed);
+void check_run(config::Config config, const std::string& provenance) {
   if (const auto earlier = checkpoint::store::find_earlier_attempt(config, provenance)) {
     config = checkpoint::store::going_on_with(std::move(config), *earlier);
   }
@@ -131,19 +168,14 @@ int run_train(const Arguments& arguments) {
   const DemoDefaults demo = demo_defaults(arguments);
   Arguments all = demo.flags;
   all.insert(all.end(), arguments.begin(), arguments.end());
-  const auto configured = configure(config::Command::train, all);
-  if (!configured) return 0;
+  const auto start = wait_for_start(all);
+  if (!start) return 0;
+  const Configured* const configured = &start->configured;
   const config::Config& config = configured->config;
   const bool first = configured->env.rank == 0;
-  const bool has_threads = config::strategy_of(config.layout).is_local();
-  const std::int64_t ranks = has_threads ? config.layout.local_ranks : configured->env.world_size;
-  const std::string origin = provenance(ranks, configured->env);
   // One rank looks at the run folder: the others might see what it has begun to write.
-  const std::int64_t committed =
-      base::committed_step_of_process(checkpoint::store::name_of_run(origin));
-  if (first) check_for_all_ranks([&] { check_run(config, origin, committed); });
-  const std::vector<std::string> warnings =
-      epoch_warnings(config, open_data(*configured, committed));
+  if (first) check_for_all_ranks([&] { check_run(config, start->provenance); });
+  const std::vector<std::string> warnings = epoch_warnings(config, open_data(*configured));
   const RuntimeLibrary library = RuntimeLibrary::open();
   const bool tells = first && !configured->is_quiet;
   if (tells && !demo.notice.empty()) base::log_info("{}", demo.notice);
@@ -155,7 +187,7 @@ int run_train(const Arguments& arguments) {
   if (tells) note_lost_steps(configured->env, config.checkpoint);
   if (tells && !configured->has_file) note_default_model(config);
   return library.run(
-      {config::Command::train, config, {configured->asked, origin, configured->is_quiet}});
+      {config::Command::train, config, {configured->asked, start->provenance, configured->is_quiet}});
 }
 
 }  // namespace dtrain::app

@@ -44,6 +44,13 @@ class Restarts(StorageTest):
         self.assertEqual(len(set(self.refusals(stderr))), 1, stderr)
         self.assert_whole()
 
+    def test_a_run_folder_that_comes_back_costs_no_restart(self):
+        away = self.root / "away-for-a-moment"
+        stderr = self.restarted(f"mv {self.run_dir} {away}; (sleep 2; mv {away} {self.run_dir}) &", restarts=1)
+        self.assertEqual(self.refusals(stderr), [])
+        self.assertIn("trying again", stderr)
+        self.assert_whole()
+
     def test_leave_another_run_alone(self):
         away, other = self.root / "away-for-another", self.root / "other"
         self.single("--checkpoint-every", "4", steps=self.STEPS, run_dir=other)

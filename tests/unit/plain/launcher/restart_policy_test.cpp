@@ -106,6 +106,17 @@ TEST_CASE("Three restarts in a row without a newer checkpoint are enough") {
   CHECK(decision.why_not == "3 restarts in a row brought no newer checkpoint");
 }
 
+TEST_CASE("Attempts that storage errors have ended do not count as without progress") {
+  AttemptEnd away = failure_after(40);
+  away.status = static_cast<int>(ErrorKind::checkpoint);
+  RestartPolicy policy({.max_restarts = 12, .backoff = std::chrono::duration<double>(1)});
+  for (const double wait : {1, 2, 4, 8, 16, 32, 60}) CHECK(wait_after(policy, away) == wait);
+  for (int restart = 0; restart < 3; ++restart) CHECK(policy.after(failure_after(40)).restarts);
+  CHECK_FALSE(policy.after(failure_after(40)).restarts);
+  for (int restart = 0; restart < 2; ++restart) CHECK(policy.after(away).restarts);
+  CHECK(policy.after(away).why_not == "all 12 restarts are used up");
+}
+
 TEST_CASE("A newer checkpoint, not an older one, gives new patience") {
   RestartPolicy policy({.max_restarts = 100});
   CHECK(policy.after(failure_after(40)).restarts);
