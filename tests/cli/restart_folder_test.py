@@ -72,6 +72,12 @@ class Restarts(StorageTest):
         self.assertIn("trying an older one", stderr)
         self.assert_whole()
 
+    def test_go_on_below_one_that_an_attempt_has_set_aside_and_then_failed(self):
+        newest = f"$(ls -v {self.run_dir}/checkpoints | grep -x 'step-[0-9]*' | tail -1)"
+        stderr = self.restarted(f"cd {self.run_dir}/checkpoints; n={newest}; mv $n $n.superseded-18ea4b45cafe00-12; cd - > /dev/null")
+        self.assertEqual(self.refusals(stderr), [])
+        self.assert_whole()
+
     def test_another_run_of_the_same_script_begins_at_its_start(self):
         """The restart finishes the first run, and then the second one begins: the first one's steps are not its own."""
         first, second = self.root / "first", self.root / "second"

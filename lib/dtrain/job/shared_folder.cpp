@@ -14,7 +14,6 @@
 #include "dtrain/base/descriptor.h"
 #include "dtrain/base/error.h"
 #include "dtrain/comm/exchange.h"
-#include "dtrain/comm/leader.h"
 #include "dtrain/comm/long_task.h"
 
 namespace dtrain::job {
@@ -68,10 +67,10 @@ std::unique_ptr<base::HeldFolder> hold_shared_folder(comm::ProcessGroup& world,
   if (world.size() > 1) {
     const std::string path = fmt::format("{}.tmp-{}", shared_file(run_dir), job);
     base::Disk disk(ErrorKind::checkpoint);
-    comm::on_leader(world, "writing to the run folder",
-                    [&] { base::write_anew(disk, path, [](base::OutputFile&) {}); });
+    comm::run_long_on_leader(world, "writing to the run folder",
+                             [&] { base::write_anew(disk, path, [](base::OutputFile&) {}); });
     const std::vector<std::size_t> blind = blind_ranks(world, path);
-    comm::on_leader(world, "writing to the run folder", [&] { disk.remove_file(path); });
+    comm::run_long_on_leader(world, "writing to the run folder", [&] { disk.remove_file(path); });
     if (!blind.empty()) {
       base::fail(ErrorKind::usage,
                  "--run-dir {}: rank{} {} of {} {} not see rank 0's folder, and every rank writes "

@@ -4,10 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <functional>
 #include <optional>
-#include <system_error>
 #include <tuple>
 #include <utility>
 
@@ -18,6 +16,7 @@
 #include "dtrain/checkpoint/choose.h"
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/checkpoint/reader_source.h"
+#include "dtrain/checkpoint/store/commit.h"
 #include "dtrain/checkpoint/store/earlier_attempt.h"
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
@@ -33,7 +32,6 @@
 namespace dtrain::train {
 namespace {
 
-namespace fs = std::filesystem;
 namespace store = checkpoint::store;
 using base::ErrorKind;
 using checkpoint::Chosen;
@@ -58,9 +56,8 @@ std::optional<Chosen> find(const StartParts& parts) {
                                      config.checkpoint.strict_resume, notice);
   }
   const std::string folder = as_leader_finds(parts, [&] {
-    std::error_code error;
     const std::string checkpoints = store::checkpoints_folder(from);
-    return fs::is_directory(checkpoints, error) ? checkpoints : std::string();
+    return base::is_folder(checkpoints) ? checkpoints : std::string();
   });
   if (folder.empty()) return checkpoint::choose(world, from);
   auto chosen = checkpoint::choose_newest(world, folder, config.checkpoint.strict_resume, notice);
@@ -68,13 +65,19 @@ std::optional<Chosen> find(const StartParts& parts) {
   return chosen;
 }
 
-// Steps are done again only from a checkpoint that is passed over by name.
+// Steps are done again only from below a checkpoint that is passed over by name, or was by an attempt
+// that has set it aside and then failed.
 void check_reaches(const StartParts& parts, const std::optional<Chosen>& chosen) {
   const std::int64_t found = chosen ? chosen->manifest.step : -1;
   if (found >= parts.committed_step) return;
-  const bool is_passed_over =
-      chosen && std::ranges::find(chosen->steps, parts.committed_step) != chosen->steps.end();
-  if (!is_passed_over) store::refuse_below(parts.config.run.dir, found, parts.committed_step);
+  const std::int64_t committed = parts.committed_step;
+  if (chosen && std::ranges::find(chosen->steps, committed) != chosen->steps.end()) return;
+  const std::string checkpoints = store::checkpoints_folder(parts.config.run.dir);
+  const bool is_set_aside =
+      chosen && !as_leader_finds(parts, [&] {
+                   return std::string(store::is_set_aside(checkpoints, committed) ? "yes" : "");
+                 }).empty();
+  if (!is_set_aside) store::refuse_below(parts.config.run.dir, found, committed);
 }
 
 config::Config config_of(const Chosen& chosen) {

@@ -219,4 +219,10 @@ SetAside set_aside_after(base::FileSystem& files, const std::string& checkpoints
   return done;
 }
 
+bool is_set_aside(const std::string& checkpoints, std::int64_t step) {
+  return std::ranges::any_of(readable_names_in(checkpoints), [&](const std::string& name) {
+    return is_marked(name, kSetAside) && step_of(name.substr(0, name.find(kSetAside))) == step;
+  });
+}
+
 }  // namespace dtrain::checkpoint::store

@@ -304,6 +304,17 @@ TEST_CASE("What killed runs left is removed, and nothing else is") {
   CHECK_NOTHROW(remove_folder_and_files(disk, folder.path("absent")));
 }
 
+TEST_CASE("What is set aside is known by its step") {
+  const TempFolder folder;
+  const std::string checkpoints = folder.path("");
+  for (const std::int64_t step : {1, 2, 20}) save_example(disk, checkpoints, step, 1);
+  CHECK_FALSE(is_set_aside(checkpoints, 2));
+  CHECK(set_aside_after(disk, checkpoints, 1, kExampleRun, {20}).paths.size() == 1);
+  CHECK(is_set_aside(checkpoints, 2));
+  for (const std::int64_t step : {1, 20}) CHECK_FALSE(is_set_aside(checkpoints, step));
+  CHECK(list_steps(checkpoints) == Steps{20, 1});
+}
+
 TEST_CASE("Checkpoints after the one that a run goes on from are set aside, whole") {
   const TempFolder folder;
   const std::string checkpoints = folder.path("");
