@@ -164,6 +164,7 @@ void Supervisor::advance() {
   reap_orphans();
   if (deadline_ && dtrain::base::Clock::now() >= *deadline_) on_deadline();
   look_at_stopped_ranks();
+  look_at_start_errors();
   look_for_silence();
   if (phase_ < Phase::leftovers && !any_running() && job_has_ended()) end_leftovers();
   if (phase_ == Phase::leftovers || phase_ == Phase::leftovers_term) {
@@ -449,7 +450,7 @@ void Supervisor::finish_output() {
   }
   take_orphans();
   console_.commit_live("");
-  for (const auto& [prefix, line] : start_errors_) console_.line(Stream::error, prefix, line);
+  show_start_errors();
   logs_.finish();
   // After a clean end a slow disk is waited for, as by any program.
   phase_ = Phase::writing_logs;

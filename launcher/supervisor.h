@@ -90,6 +90,8 @@ class Supervisor {
   bool on_control(Rank& rank);
   void on_output(RankStream& stream);
   void show_error(Rank& rank);
+  void show_start_errors();
+  void look_at_start_errors();
   void hold_back_output();
 
   void stop_ranks(int signal);
@@ -192,6 +194,7 @@ class Supervisor {
   /// Errors that ended the start, with what stands before them: shown when the ranks have ended,
   /// behind the notes of others.
   std::vector<std::pair<std::string, std::string>> start_errors_;
+  dtrain::base::Clock::time_point start_error_time_;  // of the first
   bool output_held_ = false;  // the console or the logs have too much waiting
 };
 

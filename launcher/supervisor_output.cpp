@@ -1,6 +1,7 @@
 // How the supervisor shows what the ranks print.
 #include <fmt/format.h>
 
+#include <chrono>
 #include <optional>
 
 #include "launcher/supervisor.h"
@@ -28,10 +29,24 @@ void Supervisor::show_error(Rank& rank) {
     }
   }
   if (prefix && !has_begun(ranks_)) {
+    if (start_errors_.empty()) start_error_time_ = dtrain::base::Clock::now();
     start_errors_.emplace_back(*prefix, line);
     prefix.reset();
   }
   rank.error.insert(console_, line, prefix);
+}
+
+void Supervisor::show_start_errors() {
+  for (const auto& [prefix, line] : start_errors_) console_.line(Stream::error, prefix, line);
+  start_errors_.clear();
+}
+
+// A script may do something else after an error: that did not end the start.
+void Supervisor::look_at_start_errors() {
+  constexpr std::chrono::seconds kTimeToEnd(2);
+  if (start_errors_.empty() || phase_ != Phase::running) return;
+  const auto waited = dtrain::base::Clock::now() - start_error_time_;
+  if (waited >= kTimeToEnd || has_begun(ranks_)) show_start_errors();
 }
 
 void Supervisor::on_resize() {

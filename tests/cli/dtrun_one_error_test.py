@@ -51,6 +51,16 @@ class OneErrorTest(DtrunTest):
         self.assertEqual(3, process.returncode, process.err)
         self.assertEqual(["[0] a note", "dtrain: error: nothing there"], process.err.splitlines())
 
+    def test_an_error_that_did_not_end_the_job_is_not_held_back(self):
+        told = self.folder / "told"
+        for then in ("echo progress 1 >&$DTRUN_CONTROL_FD", ":"):
+            text = f'echo "error 2 dtrain: error: wrong" >&$DTRUN_CONTROL_FD; {then}; until [ -e told ]; do sleep 0.1; done'
+            job = self.start("-n", "1", "--", "bash", "-c", text)
+            self.assertEqual(job.stderr.readline(), "dtrain: error: wrong\n")
+            told.touch()
+            self.assertEqual(job.wait(60), 0)
+            told.unlink()
+
     def test_a_run_folder_that_is_taken(self):
         (self.folder / "run").mkdir()
         (self.folder / "run" / "config.json").write_text("{}")

@@ -7,9 +7,11 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "dtrain/base/descriptor.h"
+#include "dtrain/base/path_kind.h"
 #include "dtrain/base/storage_error.h"
 
 namespace dtrain::base {
@@ -132,6 +134,8 @@ void try_to_remove(FileSystem& files, const std::string& path) {
 
 void write_whole(FileSystem& files, const std::string& path,
                  const std::function<void(OutputFile&)>& write) {
+  // A leftover of an earlier try, which could not be removed when the storage failed.
+  if (std::filesystem::is_regular_file(link_status(path))) files.remove_file(path);
   const auto file = files.create_file(path);
   write(*file);
   file->sync();

@@ -68,7 +68,8 @@ class Disk final : public FileSystem {
 
 /// Creates `path`, hands it to `write`, syncs and closes it. While the storage fails in passing, a
 /// new file is written from the start, under another name in the same folder, and then takes the
-/// name `path`: what a failed write or sync has left is not built upon.
+/// name `path`: what a failed write or sync has left is not built upon. A regular file that is there
+/// is replaced.
 ///
 /// write: may be called several times.
 void write_anew(FileSystem& files, const std::string& path,

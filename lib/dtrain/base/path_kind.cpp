@@ -12,6 +12,12 @@ namespace {
 namespace fs = std::filesystem;
 using StatusOf = fs::file_status (*)(const fs::path&, std::error_code&);
 
+void refuse_passing(const fs::path& path, const std::error_code& error) {
+  if (storage_fault(error.value()) != StorageFault::passing) return;
+  throw StorageError(
+      fmt::format("'{}' cannot be examined ({})", path.string(), std::strerror(error.value())));
+}
+
 fs::file_status examine(const fs::path& path, StatusOf status_of) {
   fs::file_status status;
   std::error_code error;
@@ -21,11 +27,8 @@ fs::file_status examine(const fs::path& path, StatusOf status_of) {
     return status.type() == fs::file_type::none ? -1 : 0;
   });
   if (result == 0) return status;
-  if (storage_fault(error.value()) != StorageFault::passing) {
-    return fs::file_status(fs::file_type::not_found);
-  }
-  throw StorageError(
-      fmt::format("'{}' cannot be examined ({})", path.string(), std::strerror(error.value())));
+  refuse_passing(path, error);
+  return fs::file_status(fs::file_type::not_found);
 }
 
 }  // namespace
@@ -39,6 +42,31 @@ fs::file_status link_status(const fs::path& path) {
   return examine(path, [](const fs::path& each, std::error_code& error) {
     return fs::symlink_status(each, error);
   });
+}
+
+fs::path resolved_path(const fs::path& path) {
+  fs::path resolved;
+  std::error_code error;
+  const int result = with_patience(path.string(), [&] {
+    resolved = fs::weakly_canonical(path, error);
+    errno = error.value();
+    return error ? -1 : 0;
+  });
+  if (result == 0) return resolved;
+  refuse_passing(path, error);
+  return path;
+}
+
+bool lead_to_same(const fs::path& one, const fs::path& other) {
+  bool are_same = false;
+  std::error_code error;
+  const int result = with_patience(one.string(), [&] {
+    are_same = fs::equivalent(one, other, error);
+    errno = error.value();
+    return error ? -1 : 0;
+  });
+  if (result != 0) refuse_passing(one, error);
+  return are_same;
 }
 
 bool is_there(const fs::path& path) { return fs::exists(path_status(path)); }

@@ -13,6 +13,18 @@ namespace dtrain::base {
 /// The same of a link itself.
 [[nodiscard]] std::filesystem::file_status link_status(const std::filesystem::path& path);
 
+/// The path without links, dots and double separators, as far as it exists; `path` itself if it can
+/// never be examined.
+///
+/// Throws: as path_status.
+[[nodiscard]] std::filesystem::path resolved_path(const std::filesystem::path& path);
+
+/// Returns whether both paths lead to the same file or folder.
+///
+/// Throws: as path_status.
+[[nodiscard]] bool lead_to_same(const std::filesystem::path& one,
+                                const std::filesystem::path& other);
+
 /// Follows links.
 [[nodiscard]] bool is_there(const std::filesystem::path& path);
 

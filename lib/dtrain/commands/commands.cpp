@@ -4,12 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <optional>
 #include <string>
 
+#include "dtrain/base/file_system.h"
 #include "dtrain/base/launcher_link.h"
 #include "dtrain/base/log.h"
+#include "dtrain/base/path_kind.h"
 #include "dtrain/base/rank_env.h"
 #include "dtrain/checkpoint/store/earlier_attempt.h"
 #include "dtrain/checkpoint/store/names.h"
@@ -88,11 +89,10 @@ std::int64_t saved_step(comm::ProcessGroup& world, const config::Config& config,
                         const train::StartPoint& start) {
   const bool is_own = !comm::leader_text(world, "looking for the checkpoint", [&] {
                          if (start.checkpoint.empty()) return std::string();
-                         std::error_code error;
-                         const bool same = std::filesystem::equivalent(
-                             std::filesystem::path(start.checkpoint).parent_path(),
-                             checkpoint::store::checkpoints_folder(config.run.dir), error);
-                         return std::string(same ? "own" : "");
+                         const std::string own =
+                             checkpoint::store::checkpoints_folder(config.run.dir);
+                         const std::string there = base::parent_folder(start.checkpoint);
+                         return std::string(base::lead_to_same(there, own) ? "own" : "");
                        }).empty();
   return is_own ? start.step : -1;
 }

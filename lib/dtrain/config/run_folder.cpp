@@ -61,9 +61,8 @@ void check_own_folder(const std::string& run_dir, const char* name) {
 bool resumes_within(const Config& config) {
   const Resume& from = config.checkpoint.resume;
   if (from.kind != Resume::Kind::path) return from.is_automatic();
-  std::error_code error;
-  const fs::path folder = fs::weakly_canonical(config.run.dir, error);
-  const fs::path inside = fs::weakly_canonical(from.path, error).lexically_relative(folder);
+  const fs::path folder = base::resolved_path(config.run.dir);
+  const fs::path inside = base::resolved_path(from.path).lexically_relative(folder);
   return !inside.empty() && *inside.begin() != "..";
 }
 
@@ -117,9 +116,20 @@ std::vector<std::string> unnamed_run_folders(const Config& config) {
   const std::string start = name_of(config) + "-";
   std::vector<std::string> folders;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(kRuns, error)) {
-    if (entry.path().filename().string().starts_with(start))
-      folders.push_back(entry.path().string());
+  const int result = base::with_patience(kRuns, [&] {
+    folders.clear();
+    for (fs::directory_iterator entry(kRuns, error); !error && entry != fs::directory_iterator();
+         entry.increment(error)) {
+      if (entry->path().filename().string().starts_with(start))
+        folders.push_back(entry->path().string());
+    }
+    errno = error.value();
+    return error ? -1 : 0;
+  });
+  if (result != 0 && error != std::errc::no_such_file_or_directory) {
+    base::fail_on_storage(ErrorKind::usage, error.value(),
+                          fmt::format("folder '{}' cannot be read ({}); give --run-dir", kRuns,
+                                      error.message()));
   }
   return folders;
 }
@@ -138,8 +148,10 @@ std::string named_run_folder(const Config& config, base::NewFolders& made) {
     if (made.add(folder, error)) return folder;
     if (error == std::errc::file_exists) error.clear();  // a link to nothing
   }
-  fail(ErrorKind::usage, "a run folder cannot be made in {}: {}; give --run-dir",
-       fs::absolute(kRuns).string(), error ? error.message() : "there are too many");
+  base::fail_on_storage(ErrorKind::usage, error.value(),
+                        fmt::format("a run folder cannot be made in {}: {}; give --run-dir",
+                                    fs::absolute(kRuns).string(),
+                                    error ? error.message() : "there are too many"));
 }
 
 }  // namespace dtrain::config

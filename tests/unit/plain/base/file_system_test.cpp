@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "dtrain/base/input_file.h"
+#include "dtrain/base/storage_error.h"
 #include "support/temp_folder.h"
 
 namespace dtrain::base {
@@ -70,6 +71,20 @@ TEST_CASE("What the disk refuses is told with the path and the reason") {
   CHECK_THAT(refusal([&](Disk& disk) { disk.rename(folder.path("new"), folder.path("full")); }),
              Contains(folder.path("full")));
   CHECK(folder.read("full/f") == "x");
+}
+
+TEST_CASE("A file is written anew over what an earlier try has left") {
+  const TempFolder folder;
+  Disk disk(ErrorKind::checkpoint);
+  const std::string path = folder.write("f", "half of i");
+  folder.write("again1-f", "half");
+  int tries = 0;
+  write_anew(disk, path, [&](OutputFile& file) {
+    if (tries++ == 0) throw StorageError("away");
+    file.write(bytes_of("it"));
+  });
+  CHECK(folder.read("f") == "it");
+  CHECK(folder.count() == 1);
 }
 
 TEST_CASE("The folder of a path is what stands before its last separator") {
