@@ -192,13 +192,13 @@ std::string LogFolder::error_file(int rank) const {
   return keep_ ? rank_folder(rank) + "/error.json" : fmt::format("{}/error-{}.json", root_, rank);
 }
 
-Descriptor LogFolder::create_log(int rank, const char* stream) const {
+Descriptor LogFolder::create_log(int rank, const char* stream, std::string& why_not) const {
   if (!has_logs_) return Descriptor();
   const std::string path = fmt::format("{}/{}.log", rank_folder(rank), stream);
   Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_APPEND, 0666));
-  if (!file && is_first_) {
-    fail(ErrorKind::usage, "--log-dir: cannot create {}: {}", path, std::strerror(errno));
-  }
+  if (file) return file;
+  why_not = fmt::format("cannot create {}: {}", path, std::strerror(errno));
+  if (is_first_) fail(ErrorKind::usage, "--log-dir: {}", why_not);
   return file;
 }
 

@@ -30,10 +30,11 @@ class LogFolder {
   /// Where a torch.distributed program writes why it failed.
   [[nodiscard]] std::string error_file(int rank) const;
   /// The log of one stream ("stdout" or "stderr"), new and empty. No file if the attempt has no
-  /// logs.
+  /// logs, or if it cannot be made, which `why_not` tells then.
   ///
   /// Throws: Error{usage} naming the file, in the first attempt.
-  [[nodiscard]] dtrain::base::Descriptor create_log(int rank, const char* stream) const;
+  [[nodiscard]] dtrain::base::Descriptor create_log(int rank, const char* stream,
+                                                    std::string& why_not) const;
   /// The folder the user should look into; empty when there are no logs.
   [[nodiscard]] std::string log_folder() const { return has_logs_ ? attempt_ : std::string(); }
 

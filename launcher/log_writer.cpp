@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -69,7 +70,11 @@ void LogWriter::State::write_batch(File& file, std::unique_lock<std::mutex>& loc
     waiting -= before - rest.size();
   }
   waiting -= rest.size();
-  if (dtrain::base::storage_fault(error) != dtrain::base::StorageFault::permanent) {
+  // A stale descriptor stays stale.
+  const bool may_pass =
+      error != ESTALE &&
+      dtrain::base::storage_fault(error) != dtrain::base::StorageFault::permanent;
+  if (may_pass) {
     lose(file, rest.size(), std::strerror(error));
   } else if (error != 0) {
     cut_short(file, std::strerror(error));
@@ -116,6 +121,11 @@ Log LogWriter::add(dtrain::base::Descriptor file, std::string name) {
   if (state_->files.empty()) start_writer_thread([state = state_] { state->run(); });
   state_->files.push_back({.name = std::move(name), .fd = std::move(file), .queue = {}});
   return {*this, state_->files.size() - 1};
+}
+
+void LogWriter::warn(std::string text) {
+  const std::lock_guard lock(state_->mutex);
+  state_->warnings.push_back(std::move(text));
 }
 
 void LogWriter::write(std::size_t index, std::string_view bytes) {

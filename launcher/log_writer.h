@@ -33,7 +33,7 @@ class Log {
 /// order: the disk of the logs may hang (NFS, a frozen file system), the supervisor must not.
 ///
 /// A full disk (or a quota, or a limit on file sizes) leaves a gap, and may have room again for
-/// what comes later; any other error cuts the log short. Warnings tell of both.
+/// what comes later; any other error, and a stale file, cuts the log short. Warnings tell of both.
 ///
 /// Threads: one caller. A thread that hangs is left behind by the destructor.
 class LogWriter {
@@ -48,6 +48,9 @@ class LogWriter {
   ///
   /// Throws: Error{spawn} when no thread can be made, at the first file.
   [[nodiscard]] Log add(dtrain::base::Descriptor file, std::string name);
+
+  /// Adds to the warnings.
+  void warn(std::string text);
 
   /// From now on bytes are dropped, as by a full disk, while more than `limit` wait.
   void drop_beyond(std::size_t limit);

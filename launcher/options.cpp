@@ -103,11 +103,17 @@ int num_nodes_from(std::string_view name, std::string_view value) {
 
 constexpr int kMaxRestarts = 1'000'000;
 
+/// As dtrain reads times: a number of seconds ("1e3"), or a duration.
+std::optional<double> seconds_in(std::string_view value) {
+  if (const auto seconds = dtrain::base::number_in<double>(value)) return seconds;
+  return dtrain::base::seconds_in(value);
+}
+
 std::chrono::duration<double> seconds_from(std::string_view name, std::string_view value,
                                            double low) {
   constexpr double kMaxSeconds = 86400.0;
-  const auto seconds = dtrain::base::seconds_in(value);
-  if (!seconds || *seconds < low || *seconds > kMaxSeconds) {
+  const auto seconds = seconds_in(value);
+  if (!seconds || !(*seconds >= low && *seconds <= kMaxSeconds)) {
     fail(ErrorKind::usage, "{}: found '{}'; give {}, from {} to {} s", name, value,
          dtrain::base::kDurationForms, low, kMaxSeconds);
   }
@@ -117,7 +123,7 @@ std::chrono::duration<double> seconds_from(std::string_view name, std::string_vi
 constexpr double kLeastTimeout = 0.1;
 
 std::chrono::duration<double> hang_timeout_from(std::string_view name, std::string_view value) {
-  const auto seconds = dtrain::base::seconds_in(value);
+  const auto seconds = seconds_in(value);
   if (seconds && *seconds == 0.0) return std::chrono::duration<double>(0);
   if (!seconds || *seconds < kLeastTimeout) {
     fail(ErrorKind::usage, "{}: found '{}'; give 0 (never), or at least {} seconds (90s, 10m)",

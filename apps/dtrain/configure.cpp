@@ -11,6 +11,7 @@
 #include "dtrain/base/log.h"
 #include "dtrain/config/command_line.h"
 #include "dtrain/config/continued_run.h"
+#include "dtrain/config/data_mixture.h"
 #include "dtrain/config/fitting_ranks.h"
 #include "dtrain/config/json.h"
 #include "dtrain/config/notices.h"
@@ -111,6 +112,12 @@ void refuse_bare_sizes(const config::CommandLine& command_line) {
   }
 }
 
+void refuse_mixture_of_one(const config::CommandLine& command_line) {
+  for (const config::Assignment& given : command_line.assignments) {
+    if (given.setting->key == "data.train") config::refuse_mixture_of_one(given.text);
+  }
+}
+
 // The keys of a DeepSpeed file for the flags that a message names, which nobody gave.
 std::string keys_behind(const config::CommandLine& command_line, std::string_view message) {
   std::string keys;
@@ -192,6 +199,7 @@ void fit_batch(const config::CommandLine& command_line, config::Loaded& loaded,
 Meant read_settings(const config::CommandLine& command_line, const config::Launch& launch) {
   refuse_empty_run_dir(command_line);
   refuse_bare_sizes(command_line);
+  refuse_mixture_of_one(command_line);
   config::Loaded given = config::load(command_line);
   const config::Command command = command_line.command;
   config::check_open_layout(command_line, given.config);

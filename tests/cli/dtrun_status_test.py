@@ -310,7 +310,7 @@ class RefusalTest(DtrunTest):
         self.assertIn("note: --rdzv-timeout has no effect", self.dtrun("--rdzv-timeout", "9", "--", "true").err)
 
     def test_times_have_units(self):
-        for text in ("90s", "10min", "2h30m", "1:50", "1:50:00", "0-02:00:00"):
+        for text in ("90s", "10min", "2h30m", "1:50", "1:50:00", "0-02:00:00", "1e3"):
             options = [word for name in ("--rdzv-timeout", "--heartbeat-timeout", "--hang-timeout", "--abort-grace", "--stop-grace",
                                          "--restart-backoff") for word in (name, text)]
             self.assertEqual(0, self.dtrun(*options, "--", "true").returncode)

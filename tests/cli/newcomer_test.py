@@ -135,7 +135,7 @@ class Values(Case):
                 self.assertEqual((found["machine"]["comm_timeout"], found["run"]["time_limit"]), (expected, text))
         for text in ("4G", "512m", "4Gi", "4GB", "4GiB", "1.5g", "1.2 GiB"):
             self.assertEqual(printed("--memory-limit", text)["machine"]["memory_limit"], text)
-        for text, expected in (("200", 200), ("200MB", 200), ("1k", 0.001024)):
+        for text, expected in (("200", 200), ("200MB", 200), ("200MB/s", 200), ("1k", 0.001024)):
             self.assertEqual(printed("--checkpoint-write-limit", text)["checkpoint"]["write_limit"], expected)
 
     def test_a_choice_that_is_not_built_is_not_offered(self):

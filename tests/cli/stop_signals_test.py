@@ -176,6 +176,23 @@ class Waiting(ResumeTest):
                     told = [f"dtrain: stopped by {number.name}{line}"] if rank == 0 else []
                     self.assertEqual([text for text in self.end_of(process, -number).splitlines() if "waiting for" not in text], told)
 
+    def test_an_output_that_nobody_reads_does_not_keep_a_process_from_ending(self):
+        read, write = os.pipe()
+        self.addCleanup(os.close, read)
+        os.set_blocking(write, False)
+        with contextlib.suppress(BlockingIOError):
+            while os.write(write, bytes(4096)):
+                pass
+        os.set_blocking(write, True)
+        address = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        process = subprocess.Popen([str(word) for word in (DTRAIN, "--strategy", "ddp", *self.arguments())], stdout=subprocess.DEVNULL,
+                                   stderr=write, stdin=subprocess.DEVNULL, env={**os.environ, **address})
+        os.close(write)
+        self.addCleanup(process.kill)
+        time.sleep(3)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(LIMIT), -signal.SIGTERM)
+
     def test_a_stop_of_dtrun_before_the_first_step_is_told_once(self):
         alone = (DTRUN, "-n", "2", "--nnodes", "1", "--", "sh", "-c", f'[ "$RANK" = 1 ] && exec sleep 60; exec {DTRAIN} "$@"', "sh")
         process = subprocess.Popen([str(word) for word in (*alone, "--strategy", "ddp", *self.arguments())], stdout=subprocess.DEVNULL,

@@ -17,13 +17,14 @@ MappedFile MappedFile::open(const std::string& path, const FileRole& role) {
   void* memory = nullptr;
   const int result = with_patience(path, [&] {
     memory = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.descriptor(), 0);
-    return memory == MAP_FAILED ? -1 : 0;
+    return memory == MAP_FAILED && errno != ENODEV ? -1 : 0;
   });
-  if (result != 0) {
+  if (result != 0 || memory == MAP_FAILED) {
     const int error = errno;
-    fail_on_storage(role.kind, error,
-                    fmt::format("{} '{}' cannot be mapped ({}); {}", role.what, path,
-                                std::strerror(error), role.advice));
+    const std::string text = fmt::format("{} '{}' cannot be mapped ({}); {}", role.what, path,
+                                         std::strerror(error), role.advice);
+    if (error == ENODEV) throw Error(role.kind, text);  // its file system never maps files
+    fail_on_storage(role.kind, error, text);
   }
   return {path, {static_cast<const std::byte*>(memory), size}, role};
 }

@@ -1,5 +1,6 @@
 #include "dtrain/base/stop_signals.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -31,7 +32,8 @@ const char* name_of(int signal) noexcept {
   }
 }
 
-// In one write, so that lines of ranks do not mix.
+// In one write, so that lines of ranks do not mix. A pipe that nobody reads must not keep the process
+// from ending.
 void write_stop_line(int signal, const char* rest) noexcept {
   std::array<char, 256> line{};
   std::size_t size = 0;
@@ -40,6 +42,8 @@ void write_stop_line(int signal, const char* rest) noexcept {
     std::memcpy(line.data() + size, part, length);
     size += length;
   }
+  pollfd output{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+  if (::poll(&output, 1, 0) != 1) return;
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), size);
 }
 

@@ -41,6 +41,17 @@ StorageFault storage_fault(int error) {
   }
 }
 
+namespace {
+
+// Of what the process itself holds nothing becomes free while it waits.
+Seconds patience_with(int error) {
+  constexpr Seconds kWithOwnLimits(1);
+  const bool is_own_limit = error == EMFILE || error == ENOMEM;
+  return is_own_limit ? kWithOwnLimits : kStoragePatience;
+}
+
+}  // namespace
+
 void fail_on_storage(ErrorKind kind, int error, const std::string& message) {
   if (storage_fault(error) == StorageFault::passing) throw StorageError(message);
   throw Error(kind, message);
@@ -49,24 +60,27 @@ void fail_on_storage(ErrorKind kind, int error, const std::string& message) {
 bool StorageRetry::again(int error) {
   if (error == EINTR) return true;
   const bool is_again =
-      storage_fault(error) == StorageFault::passing && pause(std::strerror(error));
+      storage_fault(error) == StorageFault::passing &&
+      pause(std::strerror(error), patience_with(error));
   errno = error;
   return is_again;
 }
 
-bool StorageRetry::again(const StorageError& error) { return pause(error.what()); }
+bool StorageRetry::again(const StorageError& error) {
+  return pause(error.what(), kStoragePatience);
+}
 
-bool StorageRetry::pause(const std::string& reason) {
+bool StorageRetry::pause(const std::string& reason, Seconds patience) {
   constexpr Seconds kFirst(0.02);
   constexpr Seconds kLongest(2);
   const Seconds waited = Clock::now() - start_;
-  if (waited >= kStoragePatience) return false;
+  if (waited >= patience) return false;
   if (next_ == Seconds(0)) {
     log_warning("'{}': {}; trying again for up to {:.0f} s", path_, reason,
-                kStoragePatience.count());
+                patience.count());
   }
   next_ = next_ == Seconds(0) ? kFirst : std::min(2 * next_, kLongest);
-  std::this_thread::sleep_for(std::min(next_, kStoragePatience - waited));
+  std::this_thread::sleep_for(std::min(next_, patience - waited));
   return true;
 }
 

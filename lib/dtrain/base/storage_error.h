@@ -34,7 +34,7 @@ class StorageError : public Error {
 /// Throws StorageError if `error` is passing, else Error{kind}.
 [[noreturn]] void fail_on_storage(ErrorKind kind, int error, const std::string& message);
 
-/// How long failed calls are repeated.
+/// How long failed calls are repeated; for 1 s where a limit of the process itself is met.
 inline constexpr Seconds kStoragePatience(30);
 
 /// The pauses between the tries of one task.
@@ -53,7 +53,7 @@ class StorageRetry {
   [[nodiscard]] bool again(const StorageError& error);
 
  private:
-  bool pause(const std::string& reason);
+  bool pause(const std::string& reason, Seconds patience);
 
   std::string path_;
   Clock::time_point start_ = Clock::now();

@@ -33,7 +33,6 @@ WeightedFile weighted_file(std::string_view item, const std::string& text) {
   return {std::string(item.substr(0, colon)), *weight};
 }
 
-// Of one file it means nothing, and may be a mixture of which the rest is missing.
 bool ends_with_number(std::string_view text) {
   const std::size_t colon = text.rfind(':');
   return colon != text.npos && base::number_in<double>(text.substr(colon + 1)).has_value();
@@ -62,12 +61,15 @@ std::vector<WeightedFile> parse_mixture(const std::string& text) {
     files.push_back(weighted_file(std::string_view(text).substr(begin, end - begin), text));
     begin = end + 1;
   }
-  if (files.size() == 1) {
-    fail(ErrorKind::usage, "--data {}: {}; give one file without a weight: --data {}", text, kForm,
-         files.front().path);
-  }
   check_together(files);
   return files;
+}
+
+void refuse_mixture_of_one(const std::string& text) {
+  const std::vector<WeightedFile> files = parse_mixture(text);
+  if (files.size() > 1 || files.front().path == text) return;
+  fail(ErrorKind::usage, "--data {}: {}; give one file without a weight: --data {}", text, kForm,
+       files.front().path);
 }
 
 std::string mixture_text(const std::vector<WeightedFile>& files) {

@@ -22,7 +22,13 @@ struct WeightedFile {
 ///         than kMostMixedFiles files, and for weights whose sum is no number.
 [[nodiscard]] std::vector<WeightedFile> parse_mixture(const std::string& text);
 
-/// The inverse.
+/// Refuses one file with a weight, which may be a mixture of which the rest is missing. Configurations
+/// of older runs have some.
+///
+/// Throws: Error{usage}; also as parse_mixture.
+void refuse_mixture_of_one(const std::string& text);
+
+/// The inverse of parse_mixture, but for the weight of one file alone.
 [[nodiscard]] std::string mixture_text(const std::vector<WeightedFile>& files);
 
 }  // namespace dtrain::config

@@ -141,12 +141,14 @@ bool fits_device_memory(const config::Config& config, comm::World& world,
                         const parallel::MemoryPlan& predicted) {
   const c10::Device own = world.device();
   std::string text;  // "FREE NEEDED IDENTITY"; empty: there is nothing to compare
-  if (!own.is_cpu()) {
+  // A rank whose device fails must not leave the others waiting.
+  comm::run_long(world.control(), "asking a device for its free memory", [&] {
+    if (own.is_cpu()) return;
     device::Plugin& plugin = device::plugin(config.machine.device.kind);
     if (const auto free = plugin.free_memory(own)) {
       text = fmt::format("{} {} {}", *free, predicted.peak(), plugin.identity(own));
     }
-  }
+  });
   struct Room {
     std::int64_t free = std::numeric_limits<std::int64_t>::max();
     std::int64_t needed = 0;

@@ -105,7 +105,19 @@ class CountingAllocator final : public c10::Allocator {
       const std::lock_guard lock(mutex_);
       free_kept(0);
     }
-    return allocate_or_fail(bytes);
+    try {
+      return allocate_or_fail(bytes);
+    } catch (...) {
+      if (bytes >= kKeepFrom) forget(bytes);
+      throw;
+    }
+  }
+
+  // A request that failed uses nothing.
+  void forget(std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    --sizes_[bytes].used;
+    used_bytes_ -= static_cast<std::int64_t>(bytes);
   }
 
   // A block of this size; null if there is none, and then there is room for a new one.

@@ -97,13 +97,13 @@ void refuse_lock_of_another(const std::string& path, const base::Descriptor& fil
        ::geteuid(), folder);
 }
 
-// Follows no link and does not block on a FIFO. Throws before anything is written. is_new: set to
-// whether this call created the file.
+// Follows no link and does not block on a FIFO. Throws before anything is written. is_new: set if
+// this call created the file.
 base::Descriptor open_lock(const std::string& path, bool& is_new) {
   constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY;
   base::Descriptor file(base::with_patience(path, [&] {
     const int made = ::open(path.c_str(), kFlags | O_EXCL, 0600);
-    is_new = made >= 0;
+    is_new |= made >= 0;
     return made < 0 && errno == EEXIST ? ::open(path.c_str(), kFlags, 0600) : made;
   }));
   const int reason = file ? 0 : errno;

@@ -1,5 +1,6 @@
 #include "dtrain/data/split.h"
 
+#include "dtrain/config/data_mixture.h"
 #include "dtrain/data/token_writer.h"
 #include "support/temp_folder.h"
 
@@ -135,6 +136,17 @@ TEST_CASE("A mixture reads each file by itself") {
   const Split alone = open_split({.train = a + ":1," + longer + ":1", .seq_len = 4});
   CHECK(alone.train.size() == 7 + 9);
   CHECK(alone.validation.size() == 0);
+}
+
+TEST_CASE("One file with a weight is refused where somebody gives it, and read from older runs") {
+  const TempFolder folder;
+  const std::string a = folder.write("a", counting_text(30));
+  CHECK_THAT(message_of(ErrorKind::usage, [&] { config::refuse_mixture_of_one(a + ":2"); }),
+             Contains("give one file without a weight: --data " + a));
+  CHECK_NOTHROW(config::refuse_mixture_of_one(a));
+  CHECK_NOTHROW(config::refuse_mixture_of_one(a + ":2," + a + ":1"));
+  CHECK(open_split({.train = a + ":2", .seq_len = 4}).train.size() ==
+        open_split({.train = a, .seq_len = 4}).train.size());
 }
 
 TEST_CASE("A mixture without good weights is refused in one line") {
