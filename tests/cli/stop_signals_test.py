@@ -1,5 +1,6 @@
 """Stop signals: during startup, in containers, while ranks wait, through pipes and on terminals."""
 
+import contextlib
 import os
 import pathlib
 import pty
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
