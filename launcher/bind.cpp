@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
+#include "launcher/list_text.h"
 
 namespace launcher {
 namespace {
@@ -109,14 +110,14 @@ CpuBinding bind_ranks(Bind how, const std::vector<Cpu>& cpus, int num_ranks) {
 }
 
 std::string describe(Bind how, const CpuBinding& binding, int first_rank) {
-  std::string text = how == Bind::cores ? "ranks bound to cores: " : "ranks bound to NUMA nodes: ";
+  std::vector<std::string> parts;
   int rank = first_rank;
   for (const CpuList& mask : binding.masks) {
-    text += fmt::format("{}{} to CPUs {}", rank == first_rank ? "" : "; ", rank,
-                        dtrain::base::cpu_list_text(mask));
+    parts.push_back(fmt::format("{} to CPUs {}", rank, dtrain::base::cpu_list_text(mask)));
     ++rank;
   }
-  return text;
+  return fmt::format("ranks bound to {}: {}", how == Bind::cores ? "cores" : "NUMA nodes",
+                     list_text(parts, "; "));
 }
 
 }  // namespace launcher

@@ -10,6 +10,7 @@
 
 #include "dtrain/base/printable.h"
 #include "dtrain/base/readable.h"
+#include "launcher/list_text.h"
 #include "launcher/signals.h"
 
 namespace launcher {
@@ -101,11 +102,11 @@ std::string why_it_runs(const Rank& rank) {
 /// The others, in the order of their deaths.
 std::string victims(const Verdict& verdict, const std::vector<Rank>& ranks) {
   std::vector<const Rank*> dead;
-  std::string text;
+  std::vector<std::string> parts;
   for (const Rank& rank : ranks) {
     if (rank.index == verdict.culprit || rank.lost) continue;
     if (!rank.end) {
-      text += fmt::format(", rank {} ({})", rank.index, why_it_runs(rank));
+      parts.push_back(fmt::format("rank {} ({})", rank.index, why_it_runs(rank)));
     } else if (rank.end->failed() || rank.end->time_ns >= verdict.failed_ns) {
       dead.push_back(&rank);
     }
@@ -114,10 +115,10 @@ std::string victims(const Verdict& verdict, const std::vector<Rank>& ranks) {
             [](const Rank* a, const Rank* b) { return a->end->time_ns < b->end->time_ns; });
   for (const Rank* rank : dead) {
     const std::int64_t after_ns = rank->end->time_ns - verdict.failed_ns;
-    text += fmt::format(", rank {} ({}, {} {})", rank->index, describe(*rank->end),
-                        time_of(std::abs(after_ns)), after_ns < 0 ? "before" : "later");
+    parts.push_back(fmt::format("rank {} ({}, {} {})", rank->index, describe(*rank->end),
+                                time_of(std::abs(after_ns)), after_ns < 0 ? "before" : "later"));
   }
-  return text.empty() ? text : text.substr(2);
+  return list_text(parts);
 }
 
 void report_victims(const Verdict& verdict, const std::vector<Rank>& ranks, SharedOutput& console) {
@@ -185,11 +186,11 @@ std::string end_of(const Rank& rank) {
 }
 
 std::string ends_of(const std::vector<Rank>& ranks) {
-  std::string text;
+  std::vector<std::string> parts;
   for (const Rank& rank : ranks) {
-    text += fmt::format("{}rank {} {}", text.empty() ? "" : ", ", rank.index, end_of(rank));
+    parts.push_back(fmt::format("rank {} {}", rank.index, end_of(rank)));
   }
-  return text;
+  return list_text(parts);
 }
 
 }  // namespace

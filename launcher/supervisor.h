@@ -104,7 +104,7 @@ class Supervisor {
   void on_sign_of_life(const Rank& rank);
   void on_records(Rank& rank);
   void look_for_silence();
-  [[nodiscard]] std::optional<HangWatch::Silence> silence() const;
+  [[nodiscard]] bool watches_silence() const;
   [[nodiscard]] bool watches_ranks() const;
   void ask_ranks(int suspect);
   void withdraw_ask();
@@ -195,6 +195,8 @@ class Supervisor {
   /// behind the notes of others.
   std::vector<std::pair<std::string, std::string>> start_errors_;
   dtrain::base::Clock::time_point start_error_time_;  // of the first
+  std::optional<HangWatch::Silence> silence_;  // as last looked for
+  Time looked_;                                // by active_, when that was
   bool output_held_ = false;  // the console or the logs have too much waiting
 };
 

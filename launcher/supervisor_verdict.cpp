@@ -67,9 +67,9 @@ void Supervisor::blame(const Rank& rank) {
 }
 
 bool Supervisor::watches_ranks() const {
-  const bool any_stopped =
-      std::ranges::any_of(ranks_, [](const Rank& rank) { return rank.stopped_since.has_value(); });
-  return is_undisturbed() && (any_stopped || hangs_.watches_any());
+  const auto is_stopped = [](const Rank& rank) { return rank.stopped_since.has_value(); };
+  return is_undisturbed() && (!start_errors_.empty() || hangs_.watches_any() ||
+                              std::ranges::any_of(ranks_, is_stopped));
 }
 
 void Supervisor::judge_stop(const Rank& rank) {
@@ -128,23 +128,28 @@ void Supervisor::on_sign_of_life(const Rank& rank) {
   if (!late.empty()) say(late);
 }
 
-std::optional<HangWatch::Silence> Supervisor::silence() const {
-  if (!judges() || phase_ != Phase::running || output_held_ || is_suspended_) return std::nullopt;
-  return hangs_.longest_silence(ranks_);
+bool Supervisor::watches_silence() const {
+  return judges() && phase_ == Phase::running && !output_held_ && !is_suspended_;
 }
 
 std::optional<Supervisor::Time> Supervisor::next_deadline() const {
-  const auto silence = this->silence();
-  if (!silence) return deadline_;
-  const Time until = active_.on_wall(silence->until);
+  if (!watches_silence() || !silence_) return deadline_;
+  const Time until = active_.on_wall(silence_->until);
   return deadline_ ? std::min(*deadline_, until) : until;
 }
 
+// Signs of life only put off the end of a silence. So what was found holds for a while: with
+// thousands of ranks a look at each event would cost more than all else.
 void Supervisor::look_for_silence() {
-  const auto silence = this->silence();
-  if (!silence || active_.now() < silence->until) return;
+  constexpr std::chrono::milliseconds kBetweenLooks(100);
+  if (!watches_silence()) return;
+  const auto now = active_.now();
+  if (silence_ && now < silence_->until && now - looked_ < kBetweenLooks) return;
+  silence_ = hangs_.longest_silence(ranks_);
+  looked_ = now;
+  if (!silence_ || now < silence_->until) return;
   for (Rank& rank : ranks_) rank.forget_records();
-  ask_ranks(silence->rank);
+  ask_ranks(silence_->rank);
 }
 
 // What the ranks of a job that stands still answer tells whom they wait for.

@@ -54,8 +54,9 @@ Channel::Channel(int own_node, std::vector<NodeLink> links, SilenceLimits limits
     dtrain::base::fail(dtrain::base::ErrorKind::spawn, "cannot watch the other nodes: {}",
                        std::strerror(errno));
   }
-  epoll_event event{.events = EPOLLIN, .data = {}};
+  epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, timer_.get(), &event);
+  peers_.reserve(links.size());  // epoll knows their addresses
   for (NodeLink& link : links) {
     const int on = 1;
     ::setsockopt(link.socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
@@ -76,8 +77,8 @@ std::int64_t Channel::now_ns() {
       .count();
 }
 
-void Channel::watch(const Peer& peer, bool add) const {
-  epoll_event event{.events = EPOLLIN, .data = {}};
+void Channel::watch(Peer& peer, bool add) const {
+  epoll_event event{.events = EPOLLIN, .data = {.ptr = &peer}};
   if (!peer.output.empty()) event.events |= EPOLLOUT;
   ::epoll_ctl(epoll_.get(), add ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, peer.socket.get(), &event);
 }
@@ -117,9 +118,10 @@ void Channel::write_to(Peer& peer) {
 std::vector<NodeEvent> Channel::take() {
   std::vector<NodeEvent> events = std::exchange(put_back_, {});
   // What has come is read before anybody is called silent: this process may have been stopped.
-  for (Peer& peer : peers_) {
-    if (peer.socket) read_from(peer, events);
-    if (peer.socket) write_to(peer);
+  if (std::exchange(has_taken_, true)) {
+    take_from_ready(events);
+  } else {
+    take_from_all(events);
   }
   std::uint64_t ticks = 0;
   if (::read(timer_.get(), &ticks, sizeof(ticks)) > 0) beat(events);
@@ -127,6 +129,25 @@ std::vector<NodeEvent> Channel::take() {
     return !event.loss && event.attempt < attempt_ && event.kind != NodeMessage::stop;
   });
   return events;
+}
+
+// The first messages may have come with the links.
+void Channel::take_from_all(std::vector<NodeEvent>& events) {
+  for (Peer& peer : peers_) {
+    if (peer.socket) read_from(peer, events);
+    if (peer.socket) write_to(peer);
+  }
+}
+
+void Channel::take_from_ready(std::vector<NodeEvent>& events) {
+  std::vector<epoll_event> ready(peers_.size() + 1);  // the timer's, too
+  const int count = ::epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), 0);
+  for (int i = 0; i < count; ++i) {
+    auto* const peer = static_cast<Peer*>(ready[static_cast<std::size_t>(i)].data.ptr);
+    if (peer == nullptr) continue;
+    if (peer->socket) read_from(*peer, events);
+    if (peer->socket) write_to(*peer);
+  }
 }
 
 void Channel::read_from(Peer& peer, std::vector<NodeEvent>& events) {

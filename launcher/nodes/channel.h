@@ -94,7 +94,9 @@ class Channel {
     ClockOffset clock;
   };
 
-  void watch(const Peer& peer, bool add) const;
+  void watch(Peer& peer, bool add) const;
+  void take_from_all(std::vector<NodeEvent>& events);
+  void take_from_ready(std::vector<NodeEvent>& events);
   void post(Peer& peer, NodeMessage kind, std::string_view body);
   void write_to(Peer& peer);
   void read_from(Peer& peer, std::vector<NodeEvent>& events);
@@ -110,6 +112,7 @@ class Channel {
   dtrain::base::Descriptor timer_;
   std::vector<Peer> peers_;
   std::vector<NodeEvent> put_back_;
+  bool has_taken_ = false;  // what came with the links
 };
 
 }  // namespace launcher

@@ -7,6 +7,7 @@
 #include "dtrain/checkpoint/choose.h"
 #include "dtrain/checkpoint/reader_source.h"
 #include "dtrain/checkpoint/saver.h"
+#include "dtrain/checkpoint/store/names.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
 #include "support/sensitivity.h"
@@ -263,6 +264,16 @@ TEST_CASE("A rank that cannot write is named on all ranks, and nothing of the sa
   });
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path("c")), {}) == 1);
   CHECK(std::filesystem::exists(folder.path("c/step-1/manifest.json")));
+}
+
+TEST_CASE("A save sets aside later checkpoints, which a start has passed over") {
+  const config::Config config = laid_out(tiny_config(), 2, 2);
+  const TempFolder folder;
+  train_and_save(config, 1, folder.path("c"), /*staged=*/true);
+  std::filesystem::rename(folder.path("c/step-1"), folder.path("c/step-5"));
+  train_and_save(config, 2, folder.path("c"), /*staged=*/true);
+  CHECK(checkpoint::store::list_steps(folder.path("c")) == std::vector<std::int64_t>{2});
+  CHECK(std::filesystem::exists(folder.path("c/step-5.superseded-test/manifest.json")));
 }
 
 TEST_CASE("A checkpoint damaged in any rank's file is passed over on all ranks, and named") {

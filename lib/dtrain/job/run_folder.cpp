@@ -16,6 +16,7 @@
 #include "dtrain/checkpoint/format/safetensors.h"
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
+#include "dtrain/checkpoint/store/removal.h"
 #include "dtrain/checkpoint/store/run_files.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/data/tokenizer/tokenizer.h"
@@ -215,7 +216,29 @@ void RunFolder::check_writable() {
         ErrorKind::checkpoint, reason,
         fmt::format("'{}' cannot be written ({})", checkpoints_, std::strerror(reason)));
   }
+  check_commits();
   if (config_.report.profile > 0) disk_.make_folder(base::parent_folder(trace_file(dir_)));
+}
+
+// What a commit needs of the storage: a folder that is renamed, and syncs.
+void RunFolder::check_commits() {
+  base::NewFolders made;
+  std::error_code error;
+  made.add(checkpoints_, error);
+  if (error) {
+    base::fail_on_storage(ErrorKind::checkpoint, error.value(),
+                          fmt::format("'{}' cannot be created ({})", checkpoints_, error.message()));
+  }
+  // Names of leftovers, which the next start removes.
+  const std::string folder = store::temporary_folder(checkpoints_, 0, run_);
+  const std::string renamed = store::temporary_folder(checkpoints_, 1, run_);
+  disk_.make_folder(folder);
+  base::write_anew(disk_, fmt::format("{}/{}", folder, store::kManifestName),
+                   [](base::OutputFile&) {});
+  disk_.sync_folder(folder);
+  disk_.rename(folder, renamed);
+  disk_.sync_folder(checkpoints_);
+  store::remove_folder_and_files(disk_, renamed);
 }
 
 // config.json, which marks the folder as a run's, goes last.

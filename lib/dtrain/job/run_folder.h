@@ -67,6 +67,7 @@ class RunFolder {
  private:
   void check_is_new() const;
   void check_writable();
+  void check_commits();
   void check_tokenizer(std::string_view model) const;
   void keep_tokenizer(std::string_view model) const;
   [[nodiscard]] bool replaces_tokenizer() const;

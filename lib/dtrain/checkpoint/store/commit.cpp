@@ -15,6 +15,7 @@
 #include "dtrain/base/storage_error.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/removal.h"
+#include "dtrain/checkpoint/store/verify.h"
 
 namespace dtrain::checkpoint::store {
 namespace {
@@ -68,6 +69,7 @@ void write_manifest(base::FileSystem& files, const std::string& folder,
   const std::string text = format::to_text(manifest);
   base::write_anew(files, fmt::format("{}/{}", folder, kManifestName),
                    [&](base::OutputFile& file) { file.write(std::as_bytes(std::span(text))); });
+  (void)read_manifest(folder);  // by its own checksum; what cannot be read back is not committed
   files.sync_folder(folder);
 }
 

@@ -176,6 +176,23 @@ class KeepsTwo final : public ThroughDisk {
   }
 };
 
+/// A disk that takes a manifest and does not give it back.
+class LosesManifest final : public ThroughDisk {
+ public:
+  [[nodiscard]] std::unique_ptr<base::OutputFile> create_file(const std::string& path) override {
+    return disk.create_file(path.ends_with("manifest.json") ? path + ".lost" : path);
+  }
+};
+
+TEST_CASE("A manifest that cannot be read back is not committed") {
+  const TempFolder folder;
+  const std::string checkpoints = folder.path("");
+  LosesManifest files;
+  CHECK_THAT(message_of(ErrorKind::checkpoint, [&] { save_example(files, checkpoints, 4, 1); }),
+             Contains("manifest.json") && Contains("does not exist"));
+  CHECK(list_steps(checkpoints).empty());
+}
+
 TEST_CASE("A step that cannot take its name leaves it to the older checkpoint of the step") {
   const TempFolder folder;
   const std::string checkpoints = folder.path("");

@@ -44,6 +44,15 @@ TEST_CASE("A folder that was begun in holds the configuration, which does not ov
   CHECK_FALSE(saved.run.overwrite);
 }
 
+TEST_CASE("The probe of what commits need leaves nothing") {
+  const TempFolder folder;
+  RunFolder(run_in(folder.path("run")), "a").begin();
+  CHECK_FALSE(fs::exists(folder.path("run/checkpoints")));
+  fs::create_directory(folder.path("run/checkpoints"));
+  RunFolder(run_in(folder.path("run"), /*overwrite=*/true), "b").begin();
+  CHECK(fs::is_empty(folder.path("run/checkpoints")));
+}
+
 TEST_CASE("A run that was begun is not begun again") {
   const TempFolder folder;
   RunFolder(run_in(folder.path("run")), "a").begin();
