@@ -17,6 +17,10 @@ AttemptEnd attempt_end(const Verdict& verdict, const std::vector<Rank>& ranks,
   if (verdict.culprit) {
     const Rank& culprit = ranks[static_cast<std::size_t>(*verdict.culprit)];
     end.how = fmt::format("rank {} {}", culprit.index, describe(culprit));
+    end.culprit = culprit.index;
+    end.node = culprit.node;
+  } else if (verdict.lost) {
+    end.node = verdict.lost->node;
   }
   if (end.has_failed) steps.fail(start + std::chrono::nanoseconds(verdict.failed_ns));
   end.duration = dtrain::base::Clock::now() - start;

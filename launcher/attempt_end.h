@@ -19,6 +19,8 @@ struct AttemptEnd {
   int status = 0;                   // dtrun's, if no attempt follows
   bool has_failed = false;          // a rank failed, and the others were ended because of it
   std::string how;                  // "rank 1 exited with status 7"
+  std::optional<int> culprit = {};  // the rank that failed first
+  std::optional<int> node = {};     // the culprit's, or the one that was lost
   int request = 0;                  // the last signal that asked the job to stop; 0: none
   bool is_left_behind = false;      // a process of it cannot be killed
   bool has_lost_node = false;       // another launcher cannot be reached any more

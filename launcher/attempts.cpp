@@ -11,9 +11,12 @@
 #include <variant>
 #include <vector>
 
+#include "dtrain/base/atomic_file.h"
 #include "dtrain/base/clock.h"
+#include "dtrain/base/error.h"
 #include "launcher/error_line.h"
 #include "launcher/history.h"
+#include "launcher/report_file.h"
 #include "launcher/restart_policy.h"
 #include "launcher/signals.h"
 #include "launcher/step_clock.h"
@@ -191,6 +194,17 @@ struct LastWord {
   std::string why_not;
 };
 
+void write_report_file(const PreparedJob& job, const History& history, const LastWord& last) {
+  const std::string& path = job.options.report_file;
+  if (path.empty()) return;
+  try {
+    dtrain::base::write_atomically(path, dtrain::base::ErrorKind::usage,
+                                   report_text(history, job.placement, last.status, last.why_not));
+  } catch (const dtrain::base::Error& error) {
+    say(job.options, {fmt::format("warning: --report-file: {}", error.what())});
+  }
+}
+
 /// Runs one attempt. One that cannot start its ranks is part of the history, too.
 void run_attempt(PreparedJob& job, const GuardLink& guard, StepClock& steps,
                  std::vector<AttemptEnd>& attempts) {
@@ -243,6 +257,7 @@ int run_attempts(PreparedJob job, GuardLink guard) {
     throw;
   }
   report(job.options, history, steps, start, last.why_not);
+  write_report_file(job, history, last);
   return last.status;
 }
 

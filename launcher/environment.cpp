@@ -98,6 +98,8 @@ std::vector<std::string> environment_of(const RankEnvironment& rank) {
       {"LOCAL_RANK", std::to_string(rank.local_rank)},
       {"WORLD_SIZE", std::to_string(rank.world_size)},
       {"LOCAL_WORLD_SIZE", std::to_string(rank.local_world_size)},
+      {"ROLE_RANK", std::to_string(rank.rank)},
+      {"ROLE_WORLD_SIZE", std::to_string(rank.world_size)},
       {"GROUP_RANK", std::to_string(rank.node_rank)},
       {"GROUP_WORLD_SIZE", std::to_string(rank.num_nodes)},
       {"MASTER_ADDR", rank.master_addr},

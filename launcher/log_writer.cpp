@@ -71,9 +71,8 @@ void LogWriter::State::write_batch(File& file, std::unique_lock<std::mutex>& loc
   }
   waiting -= rest.size();
   // A stale descriptor stays stale.
-  const bool may_pass =
-      error != ESTALE &&
-      dtrain::base::storage_fault(error) != dtrain::base::StorageFault::permanent;
+  const bool may_pass = error != ESTALE &&
+                        dtrain::base::storage_fault(error) != dtrain::base::StorageFault::permanent;
   if (may_pass) {
     lose(file, rest.size(), std::strerror(error));
   } else if (error != 0) {

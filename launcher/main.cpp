@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/base/atomic_file.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/open_files.h"
 #include "dtrain/base/print.h"
@@ -166,6 +167,12 @@ int run_node(Options options, EmulatedStart start, const rlimit& open_files) {
   return job ? run_prepared(*std::move(job)) : status;
 }
 
+/// Finds at the start what cannot be written at the end.
+void check_report_file(const Options& options) {
+  if (options.report_file.empty() || options.node_rank != 0) return;
+  const dtrain::base::AtomicFile probe(options.report_file, dtrain::base::ErrorKind::usage);
+}
+
 int run(Options options, const rlimit& open_files) {
   if (options.emulate_nodes > 0) {
     return run_emulated(options, [&](Options own, EmulatedStart start) {
@@ -197,6 +204,10 @@ int main(int argc, char** argv) {
         for (const std::string& note : options.notes) {
           write_text(STDERR_FILENO, own_prefix(options) + "note: " + note + "\n");
         }
+        for (const std::string& warning : options.warnings) {
+          write_text(STDERR_FILENO, own_prefix(options) + "warning: " + warning + "\n");
+        }
+        check_report_file(options);
         return run(options, open_files);
       },
       [&](int, const std::string& message) {

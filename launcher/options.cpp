@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
+#include <cstdlib>
 #include <optional>
 #include <string_view>
 
@@ -11,6 +13,7 @@
 #include "dtrain/base/rank_env.h"
 #include "dtrain/base/units.h"
 #include "launcher/environment.h"
+#include "launcher/foreign_options.h"
 #include "launcher/slurm.h"
 
 namespace launcher {
@@ -135,6 +138,9 @@ std::chrono::duration<double> hang_timeout_from(std::string_view name, std::stri
 constexpr int kMaxEmulatedNodes = 64;
 constexpr int kDefaultMeetingPort = 29500;  // torchrun's
 
+/// Of options that torchrun's users bring along, and dtrun does not need.
+void accept(Options&, std::string_view, std::string_view) {}
+
 constexpr std::array kRows = {
     OptionRow{"--nproc-per-node", "N",
               "ranks to start (or -n): a number, auto (GPUs, else cores), gpu or cpu [1]",
@@ -149,8 +155,15 @@ constexpr std::array kRows = {
               [](Options& o, std::string_view n, std::string_view v) {
                 o.node_rank = number_in<int>(n, v, 0, kMaxNodes - 1);
               }},
-    OptionRow{"--standalone", "", "one node; the default, accepted for torchrun's sake",
-              [](Options&, std::string_view, std::string_view) {}},
+    OptionRow{"--standalone", "", "one node; the default, accepted for torchrun's sake", accept},
+    OptionRow{
+        "--rdzv-endpoint", "HOST[:PORT]", "--master-addr and --master-port of several nodes in one",
+        [](Options& o, std::string_view, std::string_view v) { o.rdzv_endpoint = std::string(v); }},
+    OptionRow{"--rdzv-backend", "NAME", "", accept},
+    OptionRow{"--rdzv-id", "NAME", "", accept},
+    OptionRow{"--monitor-interval", "TIME", "", accept},
+    OptionRow{"--role", "NAME", "", accept},
+    OptionRow{"--local-addr", "ADDRESS", "", accept},
     OptionRow{
         "--master-addr", "ADDRESS", "address or name of node 0; one node [127.0.0.1]",
         [](Options& o, std::string_view, std::string_view v) { o.master_addr = std::string(v); }},
@@ -218,75 +231,13 @@ constexpr std::array kRows = {
               [](Options& o, std::string_view n, std::string_view v) {
                 o.restart_backoff = seconds_from(n, v, 0.0);
               }},
+    OptionRow{
+        "--report-file", "FILE", "write how the job ended to FILE, as JSON",
+        [](Options& o, std::string_view, std::string_view v) { o.report_file = std::string(v); }},
     OptionRow{"--help", "", "print this and exit (or -h)",
               [](Options& o, std::string_view, std::string_view) { o.help = true; }},
     OptionRow{"--version", "", "print the version and exit (or -V)",
               [](Options& o, std::string_view, std::string_view) { o.version = true; }},
-};
-
-/// An option of another launcher that dtrun does not have, and what to do instead.
-struct ForeignOption {
-  std::string_view name;
-  std::string_view advice;
-};
-
-constexpr std::string_view kStatic =
-    "leave it out: the nodes meet at --master-addr and --master-port";
-constexpr std::string_view kNoPython = "leave it out: any program is started, dtrun -- PROGRAM";
-constexpr std::string_view kRanks = "use -n RANKS";
-constexpr std::string_view kNodes = "use --nnodes N";
-constexpr std::string_view kNoHosts =
-    "dtrun starts the ranks of its own node only: start one dtrun on each node, by ssh or srun "
-    "(docs/nodes.md)";
-constexpr std::string_view kBind = "use --bind none, cores or numa";
-constexpr std::string_view kOfProgram =
-    "it concerns the program: dtrun -- dtrain --dtype NAME --strategy NAME ...";
-constexpr std::string_view kNothingToSay = "leave it out: dtrun needs no such option";
-constexpr ForeignOption kForeignOptions[] = {
-    {"--num-processes", kRanks},
-    {"--num-gpus", kRanks},
-    {"--gpus", kRanks},
-    {"--ngpus", kRanks},
-    {"--num-ranks", kRanks},
-    {"--nprocs", kRanks},
-    {"--ntasks", kRanks},
-    {"--ntasks-per-node", kRanks},
-    {"--world-size", kRanks},
-    {"--num-nodes", kNodes},
-    {"--nodes", kNodes},
-    {"--num-machines", kNodes},
-    {"-N", kNodes},
-    {"--machine-rank", "use --node-rank R"},
-    {"--main-process-ip", "use --master-addr ADDRESS"},
-    {"--main-process-port", "use --master-port PORT"},
-    {"--hostfile", kNoHosts},
-    {"--host", kNoHosts},
-    {"--hosts", kNoHosts},
-    {"-H", kNoHosts},
-    {"--include", kNoHosts},
-    {"--exclude", kNoHosts},
-    {"--bind-to", kBind},
-    {"--map-by", kBind},
-    {"--mixed-precision", kOfProgram},
-    {"--use-deepspeed", kOfProgram},
-    {"--use-fsdp", kOfProgram},
-    {"--gpu-ids", "set CUDA_VISIBLE_DEVICES"},
-    {"--multi-gpu", kNothingToSay},
-    {"--launcher", kNothingToSay},
-    {"--oversubscribe", kNothingToSay},
-    {"--allow-run-as-root", kNothingToSay},
-    {"-x", "leave it out: ranks inherit the environment of dtrun"},
-    {"--monitor-interval", "leave it out: dtrun notices at once that a rank ended"},
-    {"--rdzv-backend", kStatic},
-    {"--rdzv-endpoint", "leave it out, or give --master-addr and --master-port"},
-    {"--rdzv-id", kStatic},
-    {"--rdzv-conf", kStatic},
-    {"--local-addr", "leave it out, or give --master-addr"},
-    {"--role", "leave it out: all ranks have the same role"},
-    {"--start-method", kNoPython},
-    {"--no-python", kNoPython},
-    {"--module", "dtrun starts programs, not modules: dtrun -- python3 -m MODULE"},
-    {"-m", "dtrun starts programs, not modules: dtrun -- python3 -m MODULE"},
 };
 
 std::string canonical(std::string_view name) {
@@ -305,9 +256,8 @@ const OptionRow& find_row(std::string_view given) {
   for (const OptionRow& row : kRows) {
     if (row.name == name) return row;
   }
-  const auto* foreign = std::ranges::find(kForeignOptions, name, &ForeignOption::name);
-  if (foreign != std::end(kForeignOptions)) {
-    fail(ErrorKind::usage, "unknown option {}: {}", given, foreign->advice);
+  if (const std::string_view advice = advice_on_foreign(name); !advice.empty()) {
+    fail(ErrorKind::usage, "unknown option {}: {}", given, advice);
   }
   std::vector<std::string_view> names;
   for (const OptionRow& row : kRows) names.push_back(row.name);
@@ -348,6 +298,61 @@ using Given = std::vector<std::string>;
 
 bool is_given(const Given& given, std::string_view name) {
   return std::ranges::find(given, name) != given.end();
+}
+
+/// torchrun's defaults in the environment: PET_NNODES is --nnodes, and so on.
+void take_from_environment(Options& options, Given& given) {
+  // The job has one node whatever the environment of several says.
+  const bool has_one_node = is_given(given, "--standalone") || is_given(given, "--emulate-nodes") ||
+                            (is_given(given, "--nnodes") && options.num_nodes == 1);
+  for (const OptionRow& row : kRows) {
+    const bool is_of_nodes = row.name == "--nnodes" || row.name == "--node-rank" ||
+                             row.name == "--master-addr" || row.name == "--master-port";
+    const bool is_action = row.name == "--help" || row.name == "--version";
+    if (is_action || is_given(given, row.name) || (has_one_node && is_of_nodes)) continue;
+    std::string variable = "PET_";
+    for (const char c : row.name.substr(2)) {
+      variable += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+    }
+    const char* const value = std::getenv(variable.c_str());
+    if (value == nullptr || *value == '\0') continue;
+    if (row.value.empty() && std::string_view(value) == "0") continue;
+    row.apply(options, variable, value);
+    given.emplace_back(row.name);
+  }
+}
+
+/// "HOST:PORT", "HOST" or "[ADDRESS]:PORT". One node needs none.
+void take_endpoint(Options& options, Given& given) {
+  std::string_view host = options.rdzv_endpoint;
+  if (host.empty() || options.num_nodes == 1) return;
+  const bool is_bare_ipv6 = host.front() != '[' && std::ranges::count(host, ':') > 1;
+  const auto colon = is_bare_ipv6 || host.ends_with(']') ? host.npos : host.rfind(':');
+  if (colon != host.npos && !is_given(given, "--master-port")) {
+    options.master_port = number_in<int>("--rdzv-endpoint", host.substr(colon + 1), 0, 65535);
+    given.emplace_back("--master-port");
+  }
+  host = host.substr(0, colon);
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  if (is_given(given, "--master-addr")) return;
+  options.master_addr = std::string(host);
+  given.emplace_back("--master-addr");
+}
+
+/// Operators set WORLD_SIZE where they mean a job of several nodes; without more each dtrun would
+/// run one of its own.
+std::vector<std::string> warnings_on(const Options& options) {
+  const char* const inherited = std::getenv("WORLD_SIZE");
+  const bool is_within_job = std::getenv("DTRUN_CONTROL_FD") != nullptr;
+  const int own = options.num_ranks * std::max(options.emulate_nodes, 1);
+  if (inherited == nullptr || *inherited == '\0' || is_within_job || options.num_nodes > 1 ||
+      inherited == std::to_string(own)) {
+    return {};
+  }
+  return {fmt::format(
+      "WORLD_SIZE={} of the environment is replaced: this job has {} rank{}; for several nodes "
+      "give --nnodes and --node-rank, or set PET_NNODES and PET_NODE_RANK",
+      inherited, own, own == 1 ? "" : "s")};
 }
 
 /// The address of node 0 stands alone: no port, no brackets.
@@ -451,11 +456,14 @@ Options parse_options(const std::vector<std::string>& arguments) {
     options.tee = StreamChoice(3);
   }
   if (options.help || options.version) return options;
+  take_from_environment(options, given);
+  take_endpoint(options, given);
   const auto step = dtrain::base::slurm_step_of_process();
   if (step) take_from_slurm(*step, options, given);
   settle_nodes(options, given);
   check_together(options);
   options.notes = notes_on(options, given);
+  options.warnings = warnings_on(options);
   return options;
 }
 
@@ -468,10 +476,17 @@ std::string help_text() {
       "usage: dtrun [options] [--] PROGRAM [ARGUMENTS]\n"
       "Starts PROGRAM once for each rank, ends all when one fails, and exits with the first\n"
       "failing rank's status (docs/dtrun.md, docs/exit-status.md).\n\n";
+  std::string accepted;
   for (const OptionRow& row : kRows) {
+    if (row.help.empty()) {
+      accepted += fmt::format(" {}", row.name);
+      continue;
+    }
     text += fmt::format("  {:<28} {}\n", fmt::format("{} {}", row.name, row.value), row.help);
   }
   text += fmt::format("\nTIME is {}.\n", dtrain::base::kDurationForms);
+  text += fmt::format("Accepted for torchrun's sake, without effect:\n {}.\n", accepted);
+  text += "PET_NNODES and the like are defaults of these options, as with torchrun.\n";
   return text;
 }
 

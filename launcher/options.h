@@ -56,10 +56,13 @@ struct Options {
   int max_restarts = 0;
   std::chrono::duration<double> restart_backoff{1.0};  // wait before the first restart
   Bind bind = Bind::none;
+  std::string rdzv_endpoint;  // torchrun's spelling of the address and port of node 0
+  std::string report_file;    // gets how the job ended; empty: none
   bool help = false;
   bool version = false;
   std::vector<std::string> program;  // name and arguments
   std::vector<std::string> notes;    // on options that have no effect, to be printed
+  std::vector<std::string> warnings = {};
 };
 
 /// The command line's meaning.

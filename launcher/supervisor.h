@@ -195,8 +195,8 @@ class Supervisor {
   /// behind the notes of others.
   std::vector<std::pair<std::string, std::string>> start_errors_;
   dtrain::base::Clock::time_point start_error_time_;  // of the first
-  std::optional<HangWatch::Silence> silence_;  // as last looked for
-  Time looked_;                                // by active_, when that was
+  std::optional<HangWatch::Silence> silence_;         // as last looked for
+  Time looked_;                                       // by active_, when that was
   bool output_held_ = false;  // the console or the logs have too much waiting
 };
 

@@ -186,8 +186,9 @@ int run_train(const Arguments& arguments) {
   if (!configured->is_quiet) note_shell_of_step(configured->env);
   if (tells) note_lost_steps(configured->env, config.checkpoint);
   if (tells && !configured->has_file) note_default_model(config);
-  return library.run(
-      {config::Command::train, config, {configured->asked, start->provenance, configured->is_quiet}});
+  return library.run({config::Command::train,
+                      config,
+                      {configured->asked, start->provenance, configured->is_quiet}});
 }
 
 }  // namespace dtrain::app

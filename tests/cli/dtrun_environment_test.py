@@ -65,7 +65,7 @@ class EnvironmentTest(PythonTest):
     def test_every_rank_finds_what_torchrun_would_set(self):
         for rank, found in enumerate(self.variables(ranks=3)):
             expected = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 3, "LOCAL_WORLD_SIZE": 3,
-                        "GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1, "TORCHELASTIC_RESTART_COUNT": 0,
+                        "GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1, "ROLE_RANK": rank, "ROLE_WORLD_SIZE": 3, "TORCHELASTIC_RESTART_COUNT": 0,
                         "MASTER_ADDR": "127.0.0.1"}
             self.assertEqual({k: str(v) for k, v in expected.items()},
                              {k: found.get(k) for k in expected})
@@ -73,6 +73,28 @@ class EnvironmentTest(PythonTest):
             self.assertTrue(found["TORCHELASTIC_RUN_ID"])
             self.assertIn("DTRUN_STORE_FD", found)
             self.assertIn("DTRUN_CONTROL_FD", found)
+
+    def test_torchruns_variables_are_defaults_of_the_options(self):
+        for options, ranks in (((), 3), (("-n", "2"), 2)):
+            found = self.dtrun(*options, "--", "sh", "-c", "echo $WORLD_SIZE", env={"PET_NPROC_PER_NODE": "3", "PET_NNODES": "1"})
+            self.assertEqual((found.returncode, sorted(found.out.splitlines())), (0, [f"[{rank}] {ranks}" for rank in range(ranks)]))
+        wrong = self.dtrun("--", "true", env={"PET_NNODES": "x"})
+        self.assertEqual(wrong.returncode, 2)
+        self.assertIn("PET_NNODES: found 'x'", wrong.err)
+        self.assertIn("--nnodes 2 needs --node-rank", self.dtrun("--", "true", env={"PET_NNODES": "2"}).err)
+        self.assertEqual(self.dtrun("--standalone", "--", "true", env={"PET_NNODES": "2"}).returncode, 0)
+
+    def test_options_of_torchrun_that_change_nothing_are_accepted(self):
+        options = ("--rdzv-backend=c10d", "--rdzv_endpoint=localhost:0", "--rdzv-id", "7", "--monitor-interval", "5", "--role", "trainer",
+                   "--local-addr", "127.0.0.1")
+        process = self.dtrun(*options, "--", "sh", "-c", "echo $MASTER_ADDR")
+        self.assertEqual((process.returncode, process.out, process.err), (0, "127.0.0.1\n", ""))
+
+    def test_a_world_size_that_is_replaced_is_told(self):
+        for value, is_told in (("4", True), ("1", False), ("", False)):
+            process = self.dtrun("--", "true", env={"WORLD_SIZE": value})
+            self.assertEqual("warning: WORLD_SIZE=4 of the environment is replaced: this job has 1 rank" in process.err, is_told)
+            self.assertEqual(process.returncode, 0)
 
     def test_ranks_agree_on_the_job_and_have_error_files_of_their_own(self):
         found = self.variables(ranks=3)

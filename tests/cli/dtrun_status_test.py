@@ -1,5 +1,6 @@
 """dtrun's exit status and final report tell the truth about the ranks."""
 
+import json
 import os
 import re
 import signal
@@ -308,6 +309,19 @@ class RefusalTest(DtrunTest):
         (self.folder / "p.py").touch()
         self.assertIn("try python3 p.py", self.refused(12, "p.py"))
         self.assertIn("note: --rdzv-timeout has no effect", self.dtrun("--rdzv-timeout", "9", "--", "true").err)
+
+    def test_the_report_file_tells_how_the_job_ended(self):
+        file = self.folder / "report.json"
+        text = "[ $RANK = 0 ] && exec sleep 60; printf 'progress 7\ncommitted 5 again\n' >&$DTRUN_CONTROL_FD; exit 9$RANK"
+        self.assertEqual(91, self.dtrun("-n", "2", "--report-file", file, "--", "bash", "-c", text).returncode)
+        found = json.loads(file.read_text())
+        expected = {"status": 91, "failed": True, "reason": "rank 1 exited with status 91", "culprit": 1, "node": 0,
+                    "host": socket.gethostname(), "step": 7, "checkpoint": 5, "resume": "again", "attempts": 1, "not_started_again": ""}
+        self.assertEqual({key: found[key] for key in expected}, expected)
+        self.assertEqual(0, self.dtrun("--report-file", file, "--", "true").returncode)
+        found = json.loads(file.read_text())
+        self.assertEqual((found["status"], found["failed"], found["culprit"], found["checkpoint"]), (0, False, None, None))
+        self.assertIn("report.json", self.refused(2, "--report-file", "missing/report.json", "--", "true"))
 
     def test_times_have_units(self):
         for text in ("90s", "10min", "2h30m", "1:50", "1:50:00", "0-02:00:00", "1e3"):

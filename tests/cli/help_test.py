@@ -124,7 +124,7 @@ class ForeignFlags(unittest.TestCase):
     def test_flags_of_other_launchers_are_answered_by_dtrun_as_well(self):
         for flag, ours in (("--num_processes", "-n"), ("--num_gpus", "-n"), ("--gpus", "-n"), ("--num-nodes", "--nnodes"), ("--hostfile", "docs/nodes.md"),
                            ("-H", "docs/nodes.md"), ("--num_machines", "--nnodes"), ("--machine_rank", "--node-rank"),
-                           ("--main_process_ip", "--master-addr"), ("--main_process_port", "--master-port"), ("--rdzv_backend", "--master-addr"),
+                           ("--main_process_ip", "--master-addr"), ("--main_process_port", "--master-port"), ("--rdzv_conf", "--master-addr"),
                            ("--multi_gpu", "leave it out"), ("--mixed_precision", "--dtype"), ("--map-by", "--bind"), ("--bind-to", "--bind")):
             error = run(DTRUN, flag, "1", "--", "true", status=USAGE).stderr
             self.assertEqual(error.count("\n"), 1, error)

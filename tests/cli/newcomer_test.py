@@ -446,8 +446,7 @@ class NamesOfWhatWasGiven(Case):
                      arguments=["checkpoint", "import", piece, "out"])
 
     def test_options_of_torchrun_that_dtrun_lacks_are_answered(self):
-        for option, advice in (("--rdzv-backend", "--master-addr"), ("-m", "-m MODULE"),
-                               ("--rdzv_endpoint", "--master-port"), ("--no-python", "any program")):
+        for option, advice in (("--rdzv-conf", "--master-addr"), ("-m", "-m MODULE"), ("--no-python", "any program")):
             result = subprocess.run([BUILD / "bin/dtrun", option], capture_output=True, text=True, timeout=20, check=False)
             self.assertEqual((result.returncode, result.stderr.count("\n")), (USAGE, 1), result.stderr)
             self.assertIn(f"unknown option {option.split('=')[0]}: ", result.stderr)

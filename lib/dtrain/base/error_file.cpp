@@ -13,15 +13,6 @@
 namespace dtrain::base {
 namespace {
 
-std::string json_text(std::string_view text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') quoted += '\\';
-    quoted += c >= ' ' && c <= '~' ? c : '?';
-  }
-  return quoted + "\"";
-}
-
 /// A file of this user's own that has no second name, made if need be and empty.
 Descriptor open_own_file(const std::string& path) {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
@@ -35,6 +26,15 @@ Descriptor open_own_file(const std::string& path) {
 }
 
 }  // namespace
+
+std::string json_text(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c >= ' ' && c <= '~' ? c : '?';
+  }
+  return quoted + "\"";
+}
 
 std::string error_file_content(std::string_view message, long long time) {
   const std::string text = json_text(message);

@@ -12,6 +12,9 @@ namespace dtrain::base {
 /// another user's file is left as it is; then, as for any other failure, nothing is written.
 void write_error_file(std::string_view message) noexcept;
 
+/// A JSON string of `text`, in ASCII: other characters become '?'.
+[[nodiscard]] std::string json_text(std::string_view text);
+
 /// The content of such a file, in ASCII: other characters become '?'. time: seconds since 1970.
 [[nodiscard]] std::string error_file_content(std::string_view message, long long time);
 

@@ -59,9 +59,8 @@ void fail_on_storage(ErrorKind kind, int error, const std::string& message) {
 
 bool StorageRetry::again(int error) {
   if (error == EINTR) return true;
-  const bool is_again =
-      storage_fault(error) == StorageFault::passing &&
-      pause(std::strerror(error), patience_with(error));
+  const bool is_again = storage_fault(error) == StorageFault::passing &&
+                        pause(std::strerror(error), patience_with(error));
   errno = error;
   return is_again;
 }
@@ -76,8 +75,7 @@ bool StorageRetry::pause(const std::string& reason, Seconds patience) {
   const Seconds waited = Clock::now() - start_;
   if (waited >= patience) return false;
   if (next_ == Seconds(0)) {
-    log_warning("'{}': {}; trying again for up to {:.0f} s", path_, reason,
-                patience.count());
+    log_warning("'{}': {}; trying again for up to {:.0f} s", path_, reason, patience.count());
   }
   next_ = next_ == Seconds(0) ? kFirst : std::min(2 * next_, kLongest);
   std::this_thread::sleep_for(std::min(next_, patience - waited));

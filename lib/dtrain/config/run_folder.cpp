@@ -127,9 +127,9 @@ std::vector<std::string> unnamed_run_folders(const Config& config) {
     return error ? -1 : 0;
   });
   if (result != 0 && error != std::errc::no_such_file_or_directory) {
-    base::fail_on_storage(ErrorKind::usage, error.value(),
-                          fmt::format("folder '{}' cannot be read ({}); give --run-dir", kRuns,
-                                      error.message()));
+    base::fail_on_storage(
+        ErrorKind::usage, error.value(),
+        fmt::format("folder '{}' cannot be read ({}); give --run-dir", kRuns, error.message()));
   }
   return folders;
 }
@@ -148,10 +148,10 @@ std::string named_run_folder(const Config& config, base::NewFolders& made) {
     if (made.add(folder, error)) return folder;
     if (error == std::errc::file_exists) error.clear();  // a link to nothing
   }
-  base::fail_on_storage(ErrorKind::usage, error.value(),
-                        fmt::format("a run folder cannot be made in {}: {}; give --run-dir",
-                                    fs::absolute(kRuns).string(),
-                                    error ? error.message() : "there are too many"));
+  base::fail_on_storage(
+      ErrorKind::usage, error.value(),
+      fmt::format("a run folder cannot be made in {}: {}; give --run-dir",
+                  fs::absolute(kRuns).string(), error ? error.message() : "there are too many"));
 }
 
 }  // namespace dtrain::config

@@ -226,8 +226,9 @@ void RunFolder::check_commits() {
   std::error_code error;
   made.add(checkpoints_, error);
   if (error) {
-    base::fail_on_storage(ErrorKind::checkpoint, error.value(),
-                          fmt::format("'{}' cannot be created ({})", checkpoints_, error.message()));
+    base::fail_on_storage(
+        ErrorKind::checkpoint, error.value(),
+        fmt::format("'{}' cannot be created ({})", checkpoints_, error.message()));
   }
   // Names of leftovers, which the next start removes.
   const std::string folder = store::temporary_folder(checkpoints_, 0, run_);

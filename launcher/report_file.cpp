@@ -1,0 +1,45 @@
+#include "launcher/report_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+
+#include "dtrain/base/error_file.h"
+
+namespace launcher {
+namespace {
+
+using dtrain::base::json_text;
+
+template <typename T>
+std::string number_or_null(const std::optional<T>& value) {
+  return value ? fmt::format("{}", *value) : "null";
+}
+
+/// Of steps, -1 is none.
+std::string step_or_null(std::int64_t step) { return step < 0 ? "null" : fmt::format("{}", step); }
+
+}  // namespace
+
+std::string report_text(const History& history, const Placement& placement, int status,
+                        const std::string& why_no_restart) {
+  const AttemptEnd end = history.attempts.empty() ? AttemptEnd{} : history.attempts.back();
+  std::int64_t checkpoint = -1;
+  for (const AttemptEnd& each : history.attempts) checkpoint = std::max(checkpoint, each.committed);
+  std::string host = "null";
+  if (end.node) {
+    host = json_text(placement.has_several_nodes() ? placement.node(*end.node).host : host_name());
+  }
+  return fmt::format(
+      "{{\"status\": {}, \"failed\": {}, \"reason\": {}, \"culprit\": {}, \"node\": {}, "
+      "\"host\": {}, \"step\": {}, \"checkpoint\": {}, \"resume\": {}, \"attempts\": {}, "
+      "\"seconds\": {:.3f}, \"not_started_again\": {}}}\n",
+      status, end.has_failed, json_text(end.how), number_or_null(end.culprit),
+      number_or_null(end.node), host, step_or_null(end.step), step_or_null(checkpoint),
+      json_text(newest_advice(history)), history.attempts.size(), history.wall.count(),
+      json_text(why_no_restart));
+}
+
+}  // namespace launcher
