@@ -8,6 +8,7 @@ import unittest
 
 from dtrain_harness import need_mounts
 from dtrun_harness import DTRUN, DtrunTest, main, number_of_gpus
+from dtrun_nodes_harness import NodesTest
 
 DUMP = """
 import json, os
@@ -249,6 +250,22 @@ while answer == "accepted" and time.monotonic() < end:
 print(answer)
 """
         self.assertEqual("[1] ConnectionRefusedError\n", self.python(text).out)
+
+
+class Nodes(NodesTest):
+    def test_torchruns_variables_and_endpoint_name_the_nodes(self):
+        port = str(self.port)
+        for rank_of in (lambda rank: ((), {"PET_NNODES": "2", "PET_NODE_RANK": str(rank), "PET_MASTER_ADDR": "127.0.0.1",
+                                           "PET_MASTER_PORT": port}),
+                        lambda rank: (("--nnodes", "2", "--node-rank", str(rank), "--rdzv-backend", "static",
+                                       "--rdzv-endpoint", f"127.0.0.1:{port}"), {})):
+            launchers = []
+            for rank in range(2):
+                options, variables = rank_of(rank)
+                launchers.append(self.start(*options, "--", "sh", "-c", "echo $RANK of $WORLD_SIZE", env=variables))
+            self.assertEqual(self.ends(*launchers), [0, 0])
+            for rank, launcher in enumerate(launchers):
+                self.assertTrue(launcher.out.endswith(f"{rank} of 2\n"), launcher.out)
 
 
 if __name__ == "__main__":

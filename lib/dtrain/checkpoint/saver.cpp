@@ -185,7 +185,12 @@ Saver::Committed Saver::commit() const {
   } catch (...) {
     unsure = current_message();
   }
-  if (unsure.empty()) return {.error = {}, .warning = set_aside_later() + prune()};
+  if (unsure.empty()) {
+    const std::string aside = set_aside_later();
+    const std::string pruned = prune();
+    const char* const between = aside.empty() || pruned.empty() ? "" : "; ";
+    return {.error = {}, .warning = fmt::format("{}{}{}", aside, between, pruned)};
+  }
   return {
       .error = {},
       .warning = "it may not survive a crash of the machine, so that older ones stay: " + unsure};
@@ -199,10 +204,10 @@ std::string Saver::set_aside_later() const {
     const auto aside =
         store::set_aside_after(files_, options_.checkpoints, manifest_.step, manifest_.run);
     if (aside.paths.empty()) return {};
-    return fmt::format("a later checkpoint that was passed over was set aside as {}; ",
+    return fmt::format("a later checkpoint that was passed over was set aside as {}",
                        fmt::join(aside.paths, ", "));
   } catch (...) {
-    return fmt::format("a later checkpoint that was passed over stays: {}; ", current_message());
+    return fmt::format("a later checkpoint that was passed over stays: {}", current_message());
   }
 }
 
