@@ -1,13 +1,14 @@
 """A restart by dtrun never begins below what the attempt before has committed, and needs no log folder."""
 
 import pathlib
+import subprocess
 import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from run_folder_test import content_of  # noqa: E402
 from storage_test import StorageTest  # noqa: E402
-from train_test import DTRAIN, DTRUN  # noqa: E402
+from train_test import DTRAIN, DTRUN, LIMIT  # noqa: E402
 
 CHECKPOINT = 6
 
@@ -24,9 +25,12 @@ class Restarts(StorageTest):
         script.write_text(f'#!/bin/sh\ncase $TORCHELASTIC_RESTART_COUNT in\n0) exec {kill} "$@" ;;\n1) {second or ":"} ;;\n'
                           f'2) {third or ":"} ;;\nesac\nexec "$@"\n')
         script.chmod(0o755)
-        return self.run_command([DTRUN, "-n", "1", "--max-restarts", str(restarts), "--restart-backoff", "0.02", "--", script,
-                                 DTRAIN, *self.arguments("--checkpoint-every", "4", "--resume", "auto", steps=self.STEPS)],
-                                status).stderr
+        command = [DTRUN, "-n", "1", "--max-restarts", str(restarts), "--restart-backoff", "0.02", "--", script, DTRAIN,
+                   *self.arguments("--checkpoint-every", "4", "--resume", "auto", steps=self.STEPS)]
+        # A folder that is gone is waited for.
+        result = subprocess.run(command, capture_output=True, text=True, timeout=3 * LIMIT, check=False)
+        self.assertEqual(result.returncode, status, result.stderr)
+        return result.stderr
 
     def refusals(self, stderr):
         return [line for line in stderr.splitlines() if f"run folder '{self.run_dir}': found" in line and "error: " in line]
