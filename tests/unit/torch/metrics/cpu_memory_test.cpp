@@ -42,25 +42,6 @@ TEST_CASE("A large block that was freed serves the next request of its size") {
   CHECK(zeroed.data_ptr() != where);
 }
 
-TEST_CASE("A request that fails uses nothing") {
-  install_counting_allocator();
-  const auto step = [](std::int64_t number) {
-    begin_step(number);
-    { const at::Tensor a = at::empty({3 << 20}, at::kByte); }
-    end_step(number);
-  };
-  step(1'000'001);
-  const MemoryUse before = memory_use();
-  constexpr std::int64_t kTooMuch = std::int64_t{1} << 60;
-  for (int attempt = 0; attempt < 3; ++attempt) {
-    CHECK_THROWS(at::empty({kTooMuch}, at::kByte));
-  }
-  CHECK(memory_use().current == before.current);
-  // The bound on what is kept between steps has not become smaller by what was never there.
-  { const at::Tensor a = at::empty({3 << 20}, at::kByte); }
-  CHECK(memory_use().kept == before.kept);
-}
-
 constexpr std::int64_t kMiB = 1 << 20;
 
 at::Tensor block(std::int64_t bytes) { return at::empty({bytes}, at::kByte); }
@@ -115,6 +96,26 @@ TEST_CASE("Memory that is taken without a tensor is counted, and freed by its ad
   }
   allocator->raw_deallocate(allocator->raw_allocate(0));
   CHECK(memory_use().current == before.current);
+}
+
+TEST_CASE("A request that fails uses nothing") {
+  install_counting_allocator();
+  const auto step = [](std::int64_t number) {
+    begin_step(number);
+    { const at::Tensor a = at::empty({3 << 20}, at::kByte); }
+    end_step(number);
+  };
+  step(1'000'001);
+  step(1'000'002);
+  const MemoryUse before = memory_use();
+  constexpr std::int64_t kTooMuch = std::int64_t{1} << 60;
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    CHECK_THROWS(at::empty({kTooMuch}, at::kByte));
+  }
+  CHECK(memory_use().current == before.current);
+  // The bound on what is kept between steps has not become smaller by what was never there.
+  { const at::Tensor a = at::empty({3 << 20}, at::kByte); }
+  CHECK(memory_use().kept == before.kept);
 }
 
 }  // namespace
