@@ -214,6 +214,7 @@ void run_attempt(PreparedJob& job, const GuardLink& guard, StepClock& steps,
   } catch (...) {
     AttemptEnd& end = attempts.emplace_back();
     end.how = "did not start";
+    end.has_failed = true;
     end.duration = Clock::now() - start;
     throw;
   }
@@ -252,8 +253,9 @@ int run_attempts(PreparedJob job, GuardLink guard) {
   LastWord last;
   try {
     last = decide(job, guard, steps, history.attempts);
-  } catch (...) {  // the error's line follows
+  } catch (const dtrain::base::Error& error) {  // its line follows
     report(job.options, history, steps, start, "");
+    write_report_file(job, history, {.status = static_cast<int>(error.kind()), .why_not = ""});
     throw;
   }
   report(job.options, history, steps, start, last.why_not);

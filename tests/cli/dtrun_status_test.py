@@ -322,6 +322,11 @@ class RefusalTest(DtrunTest):
         found = json.loads(file.read_text())
         self.assertEqual((found["status"], found["failed"], found["culprit"], found["checkpoint"]), (0, False, None, None))
         self.assertIn("report.json", self.refused(2, "--report-file", "missing/report.json", "--", "true"))
+        (self.folder / "program").write_text("#!/no/interpreter\n")
+        (self.folder / "program").chmod(0o755)
+        self.assertIn("/program", self.refused(12, "--report-file", file, "--", self.folder / "program"))
+        found = json.loads(file.read_text())
+        self.assertEqual((found["status"], found["failed"], found["attempts"]), (12, True, 1))
 
     def test_times_have_units(self):
         for text in ("90s", "10min", "2h30m", "1:50", "1:50:00", "0-02:00:00", "1e3"):
