@@ -80,10 +80,10 @@ class Compression(FolderTest):
             after = self.steps(name)
             self.assertGreater(after[0]["grad_norm"], 3 * before[-1]["grad_norm"], "this test needs a debt")
             self.assertLess(after[1]["residual_norm"], 0.1 * before[-1]["residual_norm"], "which is paid")
-            self.assertNotIn("a spike", result.stderr)
+            self.assertNotIn(": spike:", result.stderr)
         # Nor are compressed steps after a warm-up, whose norms are larger.
         result = self.train("end", *flags, "topk:0.01", "--compress-warmup", 60, "--spike-threshold", 3, steps=80)
-        self.assertNotIn("a spike", result.stderr)
+        self.assertNotIn(": spike:", result.stderr)
 
     def test_several_nodes_learn_what_would_pay_without_compression(self):
         result = run(DTRUN, "--emulate-nodes", 2, "-n", 1, "--", DTRAIN, *SMALL, "--strategy", "ddp", "--steps", 1,

@@ -235,7 +235,7 @@ class Spikes(RunTest):
 
     def warnings(self, run_dir):
         return [(line["step"], "update skipped" in line["message"]) for line in events(run_dir, "error")
-                if "a spike" in line["message"]]
+                if ": spike: " in line["message"]]
 
     def test_noise_is_found_and_left_out_alike_on_all_ranks(self):
         plain, _ = self.train(*self.flags)
