@@ -7,7 +7,6 @@
 #include "dtrain/checkpoint/choose.h"
 #include "dtrain/checkpoint/reader_source.h"
 #include "dtrain/checkpoint/saver.h"
-#include "dtrain/checkpoint/store/names.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
 #include "support/sensitivity.h"
@@ -266,14 +265,25 @@ TEST_CASE("A rank that cannot write is named on all ranks, and nothing of the sa
   CHECK(std::filesystem::exists(folder.path("c/step-1/manifest.json")));
 }
 
-TEST_CASE("A save sets aside later checkpoints, which a start has passed over") {
+TEST_CASE(
+    "A checkpoint that an earlier start has passed over is passed over again, unless it is its "
+    "own") {
   const config::Config config = laid_out(tiny_config(), 2, 2);
   const TempFolder folder;
   train_and_save(config, 1, folder.path("c"), /*staged=*/true);
-  std::filesystem::rename(folder.path("c/step-1"), folder.path("c/step-5"));
   train_and_save(config, 2, folder.path("c"), /*staged=*/true);
-  CHECK(checkpoint::store::list_steps(folder.path("c")) == std::vector<std::int64_t>{2});
-  CHECK(std::filesystem::exists(folder.path("c/step-5.superseded-test/manifest.json")));
+  const std::string by = GENERATE("another", "test");
+  on_threads(2, [&](comm::World& world) {
+    const auto group = group_of_all(world);
+    std::string notices;
+    const auto chosen = checkpoint::choose_newest(*group, folder.path("c"), false,
+                                                  [&](std::string_view text) { notices += text; },
+                                                  {.run = by, .steps = {2, 7}});
+    const std::int64_t expected = by == "test" ? 2 : 1;
+    if (chosen.value().manifest.step != expected) throw std::runtime_error("took the wrong one");
+    const bool is_named = notices.find("step-2") != std::string::npos;
+    if (is_named != (world.rank() == 0 && expected == 1)) throw std::runtime_error(notices);
+  });
 }
 
 TEST_CASE("A checkpoint damaged in any rank's file is passed over on all ranks, and named") {

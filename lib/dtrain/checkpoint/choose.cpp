@@ -106,7 +106,8 @@ Chosen choose(comm::ProcessGroup& group, const std::string& path) {
 }
 
 std::optional<Chosen> choose_newest(comm::ProcessGroup& group, const std::string& checkpoints,
-                                    bool strict, const Notice& notice) {
+                                    bool strict, const Notice& notice,
+                                    const config::PassedOver& earlier) {
   const std::vector<std::int64_t> steps = agreed_steps(group, checkpoints);
   std::vector<std::int64_t> unreadable;
   for (const std::int64_t step : steps) {
@@ -119,7 +120,16 @@ std::optional<Chosen> choose_newest(comm::ProcessGroup& group, const std::string
           path, verdict.manifest.step);
     }
     if (verdict.damage.empty()) {
-      return Chosen{path, std::move(verdict.manifest), steps, std::move(unreadable)};
+      if (!earlier.holds(step, verdict.manifest.run)) {
+        return Chosen{path, std::move(verdict.manifest), steps, std::move(unreadable)};
+      }
+      if (group.rank() == 0) {
+        notice(
+            fmt::format("checkpoint '{}' is passed over: it could not be read when the run last "
+                        "resumed, which began its steps anew; --resume {} resumes from it",
+                        path, path));
+      }
+      continue;
     }
     if (strict) {
       refuse(fmt::format("{}; leave out --strict-resume to go on from an older checkpoint",

@@ -10,6 +10,7 @@
 
 #include "dtrain/checkpoint/format/manifest.h"
 #include "dtrain/comm/process_group.h"
+#include "dtrain/config/saved_run.h"
 
 namespace dtrain::checkpoint {
 
@@ -31,16 +32,18 @@ using Notice = std::function<void(std::string_view)>;
 ///             the storage does not give it.
 [[nodiscard]] Chosen choose(comm::ProcessGroup& group, const std::string& path);
 
-/// The newest checkpoint of a folder that is whole; damaged ones, and those that the
-/// storage does not give, are named and passed over. Nothing
-/// if the folder holds none.
+/// The newest checkpoint of a folder that is whole; damaged ones, those that the storage does not
+/// give, and those that an earlier start has passed over are named and passed over. Nothing if the
+/// folder holds none.
 ///
 /// strict:     refuses when the newest one is damaged.
+/// earlier:    what an earlier start has passed over; equal on all ranks.
 /// notice:     called on rank 0.
 /// Collective: every rank of `group`.
 /// Throws:     Error{checkpoint} on every rank if there are checkpoints and none is whole.
 [[nodiscard]] std::optional<Chosen> choose_newest(comm::ProcessGroup& group,
                                                   const std::string& checkpoints, bool strict,
-                                                  const Notice& notice);
+                                                  const Notice& notice,
+                                                  const config::PassedOver& earlier = {});
 
 }  // namespace dtrain::checkpoint

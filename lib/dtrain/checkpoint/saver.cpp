@@ -185,30 +185,10 @@ Saver::Committed Saver::commit() const {
   } catch (...) {
     unsure = current_message();
   }
-  if (unsure.empty()) {
-    const std::string aside = set_aside_later();
-    const std::string pruned = prune();
-    const char* const between = aside.empty() || pruned.empty() ? "" : "; ";
-    return {.error = {}, .warning = fmt::format("{}{}{}", aside, between, pruned)};
-  }
+  if (unsure.empty()) return {.error = {}, .warning = prune()};
   return {
       .error = {},
       .warning = "it may not survive a crash of the machine, so that older ones stay: " + unsure};
-}
-
-// In the thread of a save, on rank 0. A later checkpoint is one that was passed over at the start,
-// because it could not be read: from now on it is of steps that this run takes again. Returns what
-// became of it; empty: there is none.
-std::string Saver::set_aside_later() const {
-  try {
-    const auto aside =
-        store::set_aside_after(files_, options_.checkpoints, manifest_.step, manifest_.run);
-    if (aside.paths.empty()) return {};
-    return fmt::format("a later checkpoint that was passed over was set aside as {}",
-                       fmt::join(aside.paths, ", "));
-  } catch (...) {
-    return fmt::format("a later checkpoint that was passed over stays: {}", current_message());
-  }
 }
 
 // In the thread of a save, on rank 0. Returns what stays that should have gone, and why.

@@ -117,7 +117,6 @@ class Saver {
   [[nodiscard]] std::string folder() const;
   [[nodiscard]] Written write(const std::vector<store::PieceBytes>& pieces) const;
   [[nodiscard]] Committed commit() const;
-  [[nodiscard]] std::string set_aside_later() const;
   [[nodiscard]] std::string prune() const;
   void give_up() const;
   void wait_until(base::Clock::time_point end) const;

@@ -175,6 +175,7 @@ bool drop_sections(Json& object) {
   const bool is_saved = object.contains(kResolvedKey);
   object.erase(std::string(kResolvedKey));
   object.erase(std::string(kProvenanceKey));
+  object.erase(std::string(kPassedOverKey));
   return is_saved;
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -26,6 +27,10 @@ void make_absolute(std::string& path) {
 
 }  // namespace
 
+bool PassedOver::holds(std::int64_t step, std::string_view written_by) const {
+  return written_by != run && std::ranges::find(steps, step) != steps.end();
+}
+
 Config reusable(Config asked) {
   asked.run.overwrite = false;
   asked.checkpoint.resume = CheckpointConfig{}.resume;
@@ -46,6 +51,9 @@ std::string saved_text(const Config& resolved, const StartRecord& record) {
   Json object = Json::parse(to_json(Command::train, asked));
   object[std::string(kResolvedKey)] = Json::parse(to_json(Command::train, resolved));
   object[std::string(kProvenanceKey)] = Json::parse(record.provenance);
+  if (const PassedOver& passed = record.passed_over; !passed.steps.empty()) {
+    object[std::string(kPassedOverKey)] = {{"by", passed.run}, {"steps", passed.steps}};
+  }
   return object.dump(2) + "\n";
 }
 
@@ -71,6 +79,17 @@ SavedRun read_saved_run(const std::string& path) {
     saved.ranks = provenance["ranks"].get<std::int64_t>();
   }
   return saved;
+}
+
+PassedOver passed_over_in(std::string_view text) {
+  const Json object = Json::parse(text, nullptr, false);
+  PassedOver passed;
+  try {
+    passed = {.run = object.at("by"), .steps = object.at("steps")};
+  } catch (const Json::exception&) {
+    return {};
+  }
+  return passed;
 }
 
 }  // namespace dtrain::config

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "dtrain/config/config.h"
 
@@ -15,12 +16,24 @@ namespace dtrain::config {
 /// read there.
 inline constexpr std::string_view kResolvedKey = "resolved";
 inline constexpr std::string_view kProvenanceKey = "provenance";
+inline constexpr std::string_view kPassedOverKey = "passed_over";
+
+/// Checkpoints that a start has passed over, since the storage did not give them: those of `steps`,
+/// but for what the start `run` itself has saved there later. They belong to steps that it has
+/// taken again.
+struct PassedOver {
+  std::string run;
+  std::vector<std::int64_t> steps = {};
+
+  [[nodiscard]] bool holds(std::int64_t step, std::string_view written_by) const;
+};
 
 /// The facts of a start besides the resolved configuration.
 struct StartRecord {
   std::optional<Config> asked = {};  ///< before it was resolved; none: nothing else was asked for
   std::string provenance = "{}";     ///< a JSON object: version, command line, host, ...
-  bool is_quiet = false;             ///< --quiet, which is no setting of the run and is not saved
+  PassedOver passed_over = {};
+  bool is_quiet = false;  ///< --quiet, which is no setting of the run and is not saved
 };
 
 /// `asked` for use by another start, wherever it is made: paths are absolute, and what concerns one
@@ -40,5 +53,8 @@ struct SavedRun {
 
 /// Throws: Error{usage} naming the file, as a configuration file.
 [[nodiscard]] SavedRun read_saved_run(const std::string& path);
+
+/// The value of kPassedOverKey, as JSON text; empty text and any other: none.
+[[nodiscard]] PassedOver passed_over_in(std::string_view text);
 
 }  // namespace dtrain::config

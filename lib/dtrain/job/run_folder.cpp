@@ -130,6 +130,7 @@ store::SetAside RunFolder::go_on(std::int64_t step, std::string_view tokenizer,
   check_writable();
   auto aside = store::set_aside_after(disk_, checkpoints_, step, run_, unreadable);
   metrics::cut_back(metrics_file(dir_), step);
+  record_.passed_over = {.run = run_, .steps = unreadable};
   write_config();
   keep_tokenizer(tokenizer);
   keep();

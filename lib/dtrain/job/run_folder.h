@@ -29,8 +29,7 @@ class RunFolder {
   RunFolder(const config::Config& config, std::string run, config::StartRecord record = {},
             base::NewFolders made = {});
 
-  /// Throws: Error{checkpoint} if the path has come to lead to another folder, or the lock's path
-  /// to
+  /// Throws: Error{checkpoint} if the path has come to lead to another folder, or the lock's path to
   ///         another lock: they are another job's.
   void check() const;
 
@@ -45,8 +44,8 @@ class RunFolder {
   /// is removed.
   void begin(std::string_view tokenizer = {});
 
-  /// Goes on after `step`: takes later checkpoints out of the way, but for unreadable ones, cuts metrics.jsonl back and
-  /// writes config.json and tokenizer.model.
+  /// Goes on after `step`: takes later checkpoints out of the way, but for unreadable ones, of which
+  /// config.json tells, cuts metrics.jsonl back and writes config.json and tokenizer.model.
   ///
   /// Throws: as begin().
   [[nodiscard]] checkpoint::store::SetAside go_on(std::int64_t step,

@@ -11,6 +11,7 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/file_system.h"
 #include "dtrain/base/log.h"
 #include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/choose.h"
@@ -24,6 +25,7 @@
 #include "dtrain/comm/leader.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/conditions.h"
+#include "dtrain/config/file.h"
 #include "dtrain/config/json.h"
 #include "dtrain/optim/schedule.h"
 #include "dtrain/train/model_description.h"
@@ -44,23 +46,30 @@ std::string as_leader_finds(const StartParts& parts, const std::function<std::st
   return comm::leader_text(parts.world, "looking for a checkpoint", look);
 }
 
+std::optional<Chosen> choose_newest(const StartParts& parts, const std::string& checkpoints) {
+  const auto notice = [](std::string_view text) { base::log_warning("{}", text); };
+  const std::string earlier = as_leader_finds(parts, [&] {
+    const std::string path = base::parent_folder(checkpoints) + "/config.json";
+    return base::is_there(path) ? config::value_in_file(path, config::kPassedOverKey) : "";
+  });
+  return checkpoint::choose_newest(parts.world, checkpoints, parts.config.checkpoint.strict_resume,
+                                   notice, config::passed_over_in(earlier));
+}
+
 std::optional<Chosen> find(const StartParts& parts) {
   const config::Config& config = parts.config;
   const config::Resume& resume = config.checkpoint.resume;
   const std::string& from = resume.path;
-  comm::ProcessGroup& world = parts.world;
   if (resume.is_none()) return std::nullopt;
-  const auto notice = [](std::string_view text) { base::log_warning("{}", text); };
   if (resume.is_automatic()) {
-    return checkpoint::choose_newest(world, store::checkpoints_folder(config.run.dir),
-                                     config.checkpoint.strict_resume, notice);
+    return choose_newest(parts, store::checkpoints_folder(config.run.dir));
   }
   const std::string folder = as_leader_finds(parts, [&] {
     const std::string checkpoints = store::checkpoints_folder(from);
     return base::is_folder(checkpoints) ? checkpoints : std::string();
   });
-  if (folder.empty()) return checkpoint::choose(world, from);
-  auto chosen = checkpoint::choose_newest(world, folder, config.checkpoint.strict_resume, notice);
+  if (folder.empty()) return checkpoint::choose(parts.world, from);
+  auto chosen = choose_newest(parts, folder);
   if (!chosen) base::fail(ErrorKind::checkpoint, "--resume {}: the run has no checkpoint", from);
   return chosen;
 }

@@ -76,8 +76,7 @@ struct SetAside {
 
 /// Sets aside the checkpoints after `step`, which a run that resumes from `step` will write anew:
 /// step-N becomes step-N.superseded-RUN and stays for people to look at. Folders that dtrain did
-/// not write stay as they are, and so do those of the steps `unreadable`: they may be whole, and are
-/// set aside when this run has a checkpoint of its own.
+/// not write stay as they are, and so do those of the steps `unreadable`: they may be whole.
 ///
 /// Throws: what `files` throws.
 [[nodiscard]] SetAside set_aside_after(base::FileSystem& files, const std::string& checkpoints,
