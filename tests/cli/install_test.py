@@ -96,8 +96,8 @@ class OnAnotherMachine(InstallTest):
         result = self.there(self.seen / "bin" / "dtrun", "-n", "2", "--", "dtrain", *self.trained("run"))
         self.assertTrue((self.work / "run" / "final" / "model.safetensors").is_file(), result.stderr)
         self.assertEqual(sorted(path.name for path in self.work.iterdir()), ["run"])
-        # The same bits as the build's.
-        run(DTRAIN, *self.trained(self.folder / "own")[2:])
+        # The same bits as the build's in the same environment, which may else limit the instructions.
+        run("env", "-i", DTRAIN, *self.trained(self.folder / "own")[2:])
         self.assertEqual(*((path / "final" / "model.safetensors").read_bytes() for path in (self.work / "run", self.folder / "own")))
 
     def test_the_scripts_find_the_programs(self):
