@@ -80,12 +80,14 @@ std::string find_program(const std::string& name) {
   fail(ErrorKind::spawn, "cannot start '{}': not found; {}", name, advice);
 }
 
+std::string environment_value(const std::string& name) {
+  const char* const value = std::getenv(name.c_str());
+  return value == nullptr ? "" : value;
+}
+
 std::string job_secret_of_environment() {
-  const auto value_of = [](const char* name) {
-    const char* const value = std::getenv(name);
-    return std::string(value == nullptr ? "" : value);
-  };
-  return dtrain::net::job_secret(value_of("DTRAIN_JOB_TOKEN"), value_of("DTRAIN_JOB_TOKEN_FILE"));
+  return dtrain::net::job_secret(environment_value("DTRAIN_JOB_TOKEN"),
+                                 environment_value("DTRAIN_JOB_TOKEN_FILE"));
 }
 
 std::vector<std::string> environment_of(const RankEnvironment& rank) {

@@ -15,6 +15,9 @@ namespace launcher {
 /// Throws: Error{spawn} naming the program.
 [[nodiscard]] std::string find_program(const std::string& name);
 
+/// The value of a variable of dtrun's own environment; empty: it is not set.
+[[nodiscard]] std::string environment_value(const std::string& name);
+
 /// The job's secret, which DTRAIN_JOB_TOKEN or DTRAIN_JOB_TOKEN_FILE gives; empty: none.
 ///
 /// Throws: Error{usage} as net::job_secret.

@@ -314,9 +314,8 @@ void take_from_environment(Options& options, Given& given) {
     for (const char c : row.name.substr(2)) {
       variable += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
     }
-    const char* const value = std::getenv(variable.c_str());
-    if (value == nullptr || *value == '\0') continue;
-    if (row.value.empty() && std::string_view(value) == "0") continue;
+    const std::string value = environment_value(variable);
+    if (value.empty() || (row.value.empty() && value == "0")) continue;
     row.apply(options, variable, value);
     given.emplace_back(row.name);
   }
@@ -342,10 +341,10 @@ void take_endpoint(Options& options, Given& given) {
 /// Operators set WORLD_SIZE where they mean a job of several nodes; without more each dtrun would
 /// run one of its own.
 std::vector<std::string> warnings_on(const Options& options) {
-  const char* const inherited = std::getenv("WORLD_SIZE");
-  const bool is_within_job = std::getenv("DTRUN_CONTROL_FD") != nullptr;
+  const std::string inherited = environment_value("WORLD_SIZE");
+  const bool is_within_job = !environment_value("DTRUN_CONTROL_FD").empty();
   const int own = options.num_ranks * std::max(options.emulate_nodes, 1);
-  if (inherited == nullptr || *inherited == '\0' || is_within_job || options.num_nodes > 1 ||
+  if (inherited.empty() || is_within_job || options.num_nodes > 1 ||
       inherited == std::to_string(own)) {
     return {};
   }
