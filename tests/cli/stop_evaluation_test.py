@@ -40,6 +40,17 @@ class StopDuringEvaluation(ResumeTest):
         self.assertEqual([line["step"] for line in self.events("eval")], [2, 4, 5])
         self.assert_same_run(self.run_dir, whole)
 
+    def test_a_time_limit_shorter_than_an_evaluation_does_not_stop_every_start_in_it(self):
+        limit = ("--eval-every", "2", "--time-limit", "0.01s")  # is over before a step is
+        self.single(*limit, steps=4, status=9)
+        for status in (9, 9, 9, 0):
+            self.single(*limit, "--resume", "auto", steps=4, status=status)
+        self.assertEqual([line["step"] for line in self.events("eval")], [2, 4])
+        self.assertEqual(len(self.events("end")), 1)
+        # A finished run has nothing that a limit could stop.
+        self.single(*limit, "--resume", "auto", steps=4)
+        self.assertFalse((self.run_dir / "REQUEUE").exists())
+
     def test_ranks_and_stages_leave_together(self):
         self.stop_in_evaluation(ranks=2)
         self.run_dir = self.root / "stages"

@@ -90,6 +90,15 @@ class Early(ResumeTest):
                 self.end_of(process, -number)
                 self.assertFalse((self.run_dir / "metrics.jsonl").exists())
 
+    def test_a_quit_while_training_ends_it_at_once_and_says_that_nothing_is_saved(self):
+        process = self.start("--checkpoint-every", "none")
+        self.wait_for_step(2)
+        process.send_signal(signal.SIGQUIT)
+        error = self.end_of(process, -signal.SIGQUIT)
+        self.assertIn("SIGQUIT, which saves nothing", error)
+        self.assertNotIn("before the first step", error)
+        self.assertEqual(self.steps_saved(), [])
+
     def test_an_ignored_hangup_stays_ignored(self):
         self.progress = self.root / "nohup.txt"
         with self.progress.open("w") as output:

@@ -42,16 +42,27 @@ void ask_to_stop(int signal) {
 }
 void ask_to_save(int) { save_asked = true; }
 
+// As in every program; but people should know what that means here.
+void end_at_once(int signal) {
+  constexpr const char* kLine =
+      "dtrain: ended by SIGQUIT, which saves nothing; Ctrl-C and SIGTERM save\n";
+  if (answer.load() != nullptr) {
+    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kLine, std::strlen(kLine));
+  }
+  base::end_by_signal(signal);
+}
+
 struct Handled {
   int signal;
   const char* name;
   void (*handler)(int);
 };
 
-constexpr std::array<Handled, 5> kHandled{{{SIGTERM, "SIGTERM", ask_to_stop},
+constexpr std::array<Handled, 6> kHandled{{{SIGTERM, "SIGTERM", ask_to_stop},
                                            {SIGUSR1, "SIGUSR1", ask_to_stop},
                                            {SIGINT, "SIGINT", ask_to_stop},
                                            {SIGHUP, "SIGHUP", ask_to_stop},
+                                           {SIGQUIT, "SIGQUIT", end_at_once},
                                            {SIGUSR2, "SIGUSR2", ask_to_save}}};
 
 // The process's signal actions before the first StopRequests, and how many there are.
@@ -82,7 +93,8 @@ StopRequests::StopRequests(Options options) : options_(std::move(options)) {
   for (std::size_t index = 0; index < kHandled.size(); ++index) {
     const auto& [signal, name, handler] = kHandled[index];
     ::sigaction(signal, nullptr, &previous[index]);
-    if (signal == SIGHUP && base::is_ignored(SIGHUP)) continue;  // nohup stays nohup
+    const bool may_be_ignored = signal == SIGHUP || signal == SIGQUIT;  // by nohup, by shells
+    if (may_be_ignored && base::is_ignored(signal)) continue;
     struct sigaction action {};
     action.sa_handler = handler;
     action.sa_flags = SA_RESTART;
@@ -109,16 +121,21 @@ StopRequests::~StopRequests() {
 
 bool StopRequests::take_save() { return save_asked.exchange(false); }
 
-bool StopRequests::wants_stop() {
+bool StopRequests::wants_stop_now() {
   if (reason_.empty()) {
     if (const int signal = stop_signal; signal != 0) {
       reason_ = name_of(signal);
-    } else if (options_.time_limit_seconds > 0 &&
-               base::seconds_since(start_) >= options_.time_limit_seconds) {
-      reason_ = "--time-limit";
     } else if (options_.folder != nullptr && options_.folder->stop_requested()) {
       reason_ = "the file " + options_.folder->stop_file();
     }
+  }
+  return !reason_.empty();
+}
+
+bool StopRequests::wants_stop() {
+  if (!wants_stop_now() && options_.time_limit_seconds > 0 &&
+      base::seconds_since(start_) >= options_.time_limit_seconds) {
+    reason_ = "--time-limit";
   }
   return !reason_.empty();
 }

@@ -10,7 +10,7 @@ namespace dtrain::train {
 
 /// While one of them lives, SIGTERM, SIGUSR1, SIGINT and, unless it was ignored (nohup), SIGHUP ask
 /// this process to save and stop, and SIGUSR2 to save; their handlers set a flag, and acknowledge a
-/// SIGINT. A second SIGINT ends the process at once. The last destructor restores the previous
+/// SIGINT. A second SIGINT or a SIGQUIT ends the process at once. The last destructor restores the previous
 /// handlers.
 ///
 /// Threads: one for each object; ranks that are threads of one process share its signals: all of
@@ -31,6 +31,8 @@ class StopRequests {
 
   /// Returns whether this rank was asked to save and leave; once it was, that stays.
   [[nodiscard]] bool wants_stop();
+  /// The same, but for the time limit, which is not looked at.
+  [[nodiscard]] bool wants_stop_now();
   /// Returns whether this process was asked to save since the last call, on any of its threads.
   [[nodiscard]] bool take_save();
 

@@ -369,8 +369,10 @@ bool Trainer::evaluate_validation() {
   const Timed timed(spent_.evaluation);
   reporter_.evaluating(step_);
   make_copies_equal();
-  const auto loss = evaluate(engine_, validation_, config_.batch.microbatch,
-                             [this] { return requests_.wants_stop(); });
+  // A time limit that is shorter than an evaluation must not stop every start in the same one.
+  const auto loss = evaluate(engine_, validation_, config_.batch.microbatch, [this] {
+    return steps_done_ > 0 ? requests_.wants_stop() : requests_.wants_stop_now();
+  });
   restart_step_clock();
   if (!loss) return false;
   const double val_loss = *loss;
