@@ -64,6 +64,15 @@ class Generate(unittest.TestCase):
             output = terminal_output(master)
             self.assertEqual((process.wait(120), output), (0, text))
 
+    def test_a_terminal_gets_no_control_characters(self):
+        master, slave = pty.openpty()
+        command = [DTRAIN, "generate", "--from", self.model, "--threads", 1, "--prompt", "a\x1b\x07\x9b\tc\x7f", "--max-tokens", 1]
+        process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=slave)
+        os.close(slave)
+        self.assertIn(b"a??\xc2?", terminal_output(master))
+        self.assertEqual(process.wait(120), 0)
+        self.assertIn(b"\x1b\x07", self.text("--prompt", "a\x1b\x07c", "--max-tokens", 1))
+
     def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(self):
         arguments = ("--prompt", "a", "--max-tokens", 80, "--temperature", 3)
         self.assertEqual(self.text(*arguments, "--seed", 5), self.text(*arguments, "--seed", 5))

@@ -141,6 +141,26 @@ Prompt tokenized_prompt(const config::GenerateConfig& generate, const data::Toke
   return prompt;
 }
 
+// Text of a model, in pieces, for a terminal, which would obey control characters: '?' in place of
+// all but line ends and tabs.
+class TerminalText {
+ public:
+  std::string clean(std::string_view piece) {
+    std::string text;
+    for (const char c : piece) {
+      const auto byte = static_cast<unsigned char>(c);
+      const bool is_c1 = last_ == 0xC2 && byte >= 0x80 && byte < 0xA0;  // U+0080 to U+009F
+      const bool is_control = (byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7F || is_c1;
+      text += is_control ? '?' : c;
+      last_ = byte;
+    }
+    return text;
+  }
+
+ private:
+  unsigned char last_ = 0;
+};
+
 }  // namespace
 
 void generate(const config::Config& config, const Output& output) {
@@ -153,12 +173,17 @@ void generate(const config::Config& config, const Output& output) {
     const auto generator =
         make_generator(opened, at::TensorOptions(device::open(config.machine.device))
                                    .dtype(parallel::dtype_of(config.machine.dtype)));
-    output(prompt.text);
+    TerminalText terminal;
+    const bool is_shown = ::isatty(STDOUT_FILENO) == 1;
+    const auto write = [&](std::string_view piece) {
+      output(is_shown ? terminal.clean(piece) : std::string(piece));
+    };
+    write(prompt.text);
     const model::SamplingRule rule{.temperature = config.generate.temperature,
                                    .top_k = config.generate.top_k,
                                    .seed = config.train.seed};
     train::continue_text(*generator, *opened.tokenizer, prompt.tokens, rule,
-                         config.generate.max_tokens, output);
+                         config.generate.max_tokens, write);
   });
 }
 
