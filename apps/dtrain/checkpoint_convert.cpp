@@ -13,6 +13,7 @@
 #include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/format/safetensors.h"
 #include "dtrain/checkpoint/store/locate.h"
+#include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/verify.h"
 #include "runtime_library.h"
 
@@ -95,6 +96,9 @@ int export_checkpoint(const Arguments& arguments) {
   if (std::error_code error; is_there(wanted.file) && !fs::is_regular_file(wanted.file, error)) {
     fail(ErrorKind::usage, "'{}' is not a regular file and is not replaced; name another file",
          wanted.file);
+  }
+  if (is_there((fs::path(wanted.file).parent_path() / checkpoint::store::kManifestName).string())) {
+    fail(ErrorKind::usage, "'{}' lies in a checkpoint: name a file elsewhere", wanted.file);
   }
   const auto path = checkpoint::store::checkpoints_at(wanted.checkpoint).front();
   (void)checkpoint::store::read_manifest(path);  // refuses what is no checkpoint

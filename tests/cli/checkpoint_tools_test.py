@@ -176,6 +176,10 @@ class Converting(Tools):
         file.write_text("precious")
         self.refused(USAGE, file, "--overwrite", arguments=("export", self.one, file))
         self.assertEqual(file.read_text(), "precious")
+        manifest = self.one / "manifest.json"
+        before = manifest.read_bytes()
+        self.refused(USAGE, manifest, arguments=("export", self.one, manifest, "--overwrite"))
+        self.assertEqual(manifest.read_bytes(), before)
         self.output("export", self.one, file, "--overwrite")
         self.assertEqual(file.read_bytes(), self.final.read_bytes())
 
