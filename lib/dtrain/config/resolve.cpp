@@ -103,14 +103,16 @@ void check_compile(const Config& config) {
   }
 }
 
+constexpr std::string_view kPp = "--pp";
+
 // global / (factor * dp), where one of them must be a whole number of the others.
 std::int64_t share_of_global(const BatchConfig& batch, std::int64_t factor,
                              std::string_view factor_name, std::int64_t dp) {
   if (batch.global % (factor * dp) != 0) {
     fail(ErrorKind::usage,
-         "--global-batch {} is not a multiple of {}{} data-parallel rank{}: change one of them",
+         "--global-batch {} is not a multiple of {}{} data-parallel rank{}: change one of them{}",
          batch.global, factor == 1 ? "" : fmt::format("{} {} x ", factor_name, factor), dp,
-         dp == 1 ? "" : "s");
+         dp == 1 ? "" : "s", factor_name == kPp && factor > 1 ? ", or give --microbatch" : "");
   }
   return batch.global / (factor * dp);
 }
@@ -126,7 +128,7 @@ void require_count(const BatchConfig& batch, std::string_view what, std::int64_t
 
 // Splits a global batch given alone into `stages` times a number of microbatches on each rank.
 void resolve_open_microbatch(BatchConfig& batch, std::int64_t stages, std::int64_t dp) {
-  const std::int64_t share = share_of_global(batch, stages, "--pp", dp);
+  const std::int64_t share = share_of_global(batch, stages, kPp, dp);
   batch.microbatch = divisors_up_to(kMostAutomaticMicrobatch, share).front();
   batch.grad_accum = share / batch.microbatch * stages;
   require_count(batch, "an accumulation", batch.grad_accum, "--microbatch");

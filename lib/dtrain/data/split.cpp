@@ -105,7 +105,8 @@ Mixture open_training(const SplitOptions& options) {
     const auto cut = file->size() - static_cast<std::int64_t>(static_cast<double>(file->size()) *
                                                               options.val_fraction);
     sources.push_back({Samples(file, {0, cut}, options.seq_len), each.weight});
-    check_has_sample(sources.back().samples, "for training");
+    check_has_sample(sources.back().samples, "for training",
+                     options.val_fraction > 0 ? "lower --val-fraction, " : "");
     if (compared != nullptr) check_same_tokenizer(*compared, *file);
     if (compared == nullptr || !compared->knows_tokenizer()) compared = file;
   }

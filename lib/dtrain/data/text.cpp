@@ -147,6 +147,12 @@ void refuse_folder(const std::string& path) {
          path);
   }
   if (!std::filesystem::is_directory(path, error)) return;
+  if (std::filesystem::exists(path + "/config.json", error)) {
+    fail(ErrorKind::data,
+         "data file '{}' is the folder of a run: name a text or token file; to resume the run, "
+         "dtrain --run-dir {} --resume auto",
+         path, path);
+  }
   fail(ErrorKind::data,
        "data file '{}' is a directory; make one token file of all it holds: dtrain data prepare {} "
        "--output FILE.dtok",

@@ -95,7 +95,15 @@ void RunFolder::check() const {
 }
 
 void RunFolder::begin(std::string_view tokenizer) {
-  if (config_.checkpoint.resume.is_automatic()) check_is_new();
+  if (config_.checkpoint.resume.is_automatic()) {
+    check_is_new();
+    if (base::is_there(dir_ + "/config.json")) {
+      base::log_info(
+          "{} holds a run without a checkpoint: it begins again at step 0, with this command's "
+          "settings",
+          dir_);
+    }
+  }
   check_tokenizer(tokenizer);
   check_writable();
   if (config_.run.overwrite) remove_old_run();

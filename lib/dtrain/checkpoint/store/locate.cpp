@@ -80,8 +80,10 @@ std::vector<std::string> checkpoints_at(const std::string& path) {
   if (is_checkpoint(path)) return {path};
   std::vector<std::string> paths = checkpoints_of_run(path);
   if (paths.empty()) {
-    fail(ErrorKind::checkpoint,
-         "run folder '{}' holds no checkpoint; train with --checkpoint-every to write some", path);
+    const std::string final = final_model(path);
+    fail(ErrorKind::checkpoint, "run folder '{}' holds no checkpoint; {}", path,
+         is_there(final) ? fmt::format("its model is in {}", final)
+                         : "train with --checkpoint-every to write some");
   }
   return paths;
 }

@@ -143,7 +143,9 @@ TEST_CASE("A pipeline takes as many microbatches as it has stages, unless the ba
   config.batch = {.grad_accum = 3};
   CHECK(resolved(config, 4).batch.grad_accum == 3);
   config.batch = {.global = 6};
-  check_refused(config, 4, "--global-batch 6 is not a multiple of --pp 4");
+  check_refused(config, 4,
+                "--global-batch 6 is not a multiple of --pp 4 x 1 data-parallel rank: change one "
+                "of them, or give --microbatch");
 }
 
 TEST_CASE("A pipeline that cannot work is refused, naming both settings") {
