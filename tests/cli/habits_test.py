@@ -320,7 +320,7 @@ class Completion(unittest.TestCase):
         for part in run(DTRAIN, "data", "--help").stdout.split("dtrain data ")[1:]:
             tool = part.split()[0]
             flags = set(re.findall(r"--[a-z][a-z-]+", part))
-            self.assertTrue(flags, tool)
+            self.assertEqual(bool(flags), tool != "info", tool)
             self.assertEqual(flags - set(self.bash("dtrain", "data", tool, "--")), set(), tool)
 
     def test_another_shell_is_refused(self):
