@@ -32,8 +32,8 @@ struct PassedOver {
 struct StartRecord {
   std::optional<Config> asked = {};  ///< before it was resolved; none: nothing else was asked for
   std::string provenance = "{}";     ///< a JSON object: version, command line, host, ...
+  bool is_quiet = false;             ///< --quiet, which is no setting of the run and is not saved
   PassedOver passed_over = {};
-  bool is_quiet = false;  ///< --quiet, which is no setting of the run and is not saved
 };
 
 /// `asked` for use by another start, wherever it is made: paths are absolute, and what concerns one
