@@ -345,7 +345,7 @@ class Slow(FolderTest):
         checkpoints = self.run_dir / "checkpoints"
         checkpoints.mkdir(parents=True)
         result = self.run_command(["strace", "-f", "--seccomp-bpf", "-o", self.root / "sync.log", "-P", checkpoints,
-                                   "-e", "trace=fsync", "-e", "inject=fsync:error=EIO:when=2",  # 1: that of the start
+                                   "-e", "trace=fsync", "-e", "inject=fsync:error=EIO:when=1",
                                    DTRAIN, *self.arguments("--checkpoint-every", "2", "--resume", "auto")])
         self.assertIn("checkpoint of step 2: it may not survive a crash of the machine", result.stderr)
         self.assertEqual(self.events("end")[0]["failed_checkpoints"], 0)

@@ -245,9 +245,8 @@ void RunFolder::check_commits() {
   disk_.make_folder(folder);
   base::write_anew(disk_, fmt::format("{}/{}", folder, store::kManifestName),
                    [](base::OutputFile&) {});
-  disk_.sync_folder(folder);
   disk_.rename(folder, renamed);
-  disk_.sync_folder(checkpoints_);
+  disk_.sync_folder(renamed);
   store::remove_folder_and_files(disk_, renamed);
 }
 
