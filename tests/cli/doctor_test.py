@@ -93,6 +93,8 @@ class Doctor(FolderTest):
         (self.folder / "file").write_text("")
         result = self.doctor(2, "--run-dir", "file", status=USAGE)
         self.assertRegex(result.stdout, r"PROBLEM +rank 0 cannot write to --run-dir: .*file")
+        result = self.doctor(1, "--run-dir", "/proc/run", status=USAGE)
+        self.assertRegex(result.stdout, r"PROBLEM +rank 0 cannot write to --run-dir: '/proc/run' cannot be created")
         self.assertEqual([path.name for path in self.folder.iterdir()], ["file"])
 
     def test_a_folder_that_another_machine_may_only_read_is_a_problem_of_its_ranks(self):

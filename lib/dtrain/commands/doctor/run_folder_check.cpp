@@ -18,20 +18,22 @@ namespace {
 using base::ErrorKind;
 namespace fs = std::filesystem;
 
-// The folders that had to be made, outermost first.
-std::vector<fs::path> make_folders(const fs::path& folder) {
+// The folders that have to be made, outermost first.
+std::vector<fs::path> missing_folders(const fs::path& folder) {
   std::vector<fs::path> missing;
   std::error_code error;
   for (fs::path at = fs::absolute(folder, error).lexically_normal();
        !at.empty() && !fs::exists(at, error) && at != at.parent_path(); at = at.parent_path()) {
     if (at.has_filename()) missing.insert(missing.begin(), at);
   }
-  fs::create_directories(folder, error);  // what fails shows when a file is written there
   return missing;
 }
 
-// Why no file can be written there; empty: one can.
+// Why no file can be written there; empty: one can. Makes the folder.
 std::string refusal(const std::string& run_dir, const std::string& name) {
+  std::error_code error;
+  fs::create_directories(run_dir, error);
+  if (error) return fmt::format("'{}' cannot be created ({})", run_dir, error.message());
   try {
     base::Disk disk(ErrorKind::usage);
     const std::string path = fmt::format("{}.tmp-{}", job::shared_file(run_dir), name);
@@ -46,8 +48,8 @@ std::string refusal(const std::string& run_dir, const std::string& name) {
     }
     disk.remove_file(path);
     return {};
-  } catch (const base::Error& error) {
-    return error.what();
+  } catch (const base::Error& caught) {
+    return caught.what();
   }
 }
 
@@ -87,7 +89,7 @@ void find_folder(comm::ProcessGroup& world, const std::string& run_dir, const st
 void check_run_folder(comm::ProcessGroup& world, const std::string& run_dir, Findings& findings) {
   if (run_dir.empty()) return findings.fact("run folder", "not given: add --run-dir to check it");
   std::vector<fs::path> made;
-  if (world.rank() == 0) made = make_folders(run_dir);
+  if (world.rank() == 0) made = missing_folders(run_dir);
   const std::string job = comm::exchange_texts(world, checkpoint::store::new_start_id()).front();
   find_folder(world, run_dir, job, findings);
   world.barrier();
