@@ -176,7 +176,7 @@ class Converting(Tools):
         file.write_text("precious")
         self.refused(USAGE, file, "--overwrite", arguments=("export", self.one, file))
         self.assertEqual(file.read_text(), "precious")
-        manifest = self.one / "manifest.json"
+        manifest = next(self.one.glob("checkpoints/*/manifest.json"))
         before = manifest.read_bytes()
         self.refused(USAGE, manifest, arguments=("export", self.one, manifest, "--overwrite"))
         self.assertEqual(manifest.read_bytes(), before)

@@ -41,7 +41,7 @@ class StopDuringEvaluation(ResumeTest):
         self.assert_same_run(self.run_dir, whole)
 
     def test_a_time_limit_shorter_than_an_evaluation_does_not_stop_every_start_in_it(self):
-        limit = ("--eval-every", "2", "--time-limit", "0.01s")  # is over before a step is
+        limit = ("--eval-every", "2", "--time-limit", "0.001s")  # is over before a step is
         self.single(*limit, steps=4, status=9)
         for status in (9, 9, 9, 0):
             self.single(*limit, "--resume", "auto", steps=4, status=status)

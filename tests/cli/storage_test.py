@@ -121,7 +121,7 @@ class LastingErrors(StorageTest):
         stderr = self.single(*EVERY, "--resume", "auto", steps=5).stderr
         self.assertIn(f"checkpoint '{newest}' is passed over", stderr)
         self.assertEqual([line["step"] for line in self.events("resume")], [2, 3])
-        self.assertEqual([line["step"] for line in self.events("step")], [1, 2, 3, 4, 5])
+        self.assertEqual([line["step"] for line in self.lines() if "loss" in line], [1, 2, 3, 4, 5])
         self.assertEqual([content_of(folder) for folder in newest.parent.glob("step-4.superseded-*")], [before])
         stderr = self.single(*EVERY, "--resume", "auto", steps=6).stderr
         self.assertNotIn("passed over", stderr)
