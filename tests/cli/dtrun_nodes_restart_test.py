@@ -7,7 +7,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dtrun_harness import main, state_of, wait_until  # noqa: E402
+from dtrun_harness import main, wait_until  # noqa: E402
 from dtrun_nodes_harness import COMM, WAIT, NodesTest, supervisor_of  # noqa: E402
 
 
@@ -78,16 +78,10 @@ class Restart(NodesTest):
         self.assertIn("not started again: the job has fewer nodes now", launchers[0].err)
 
     def test_neither_is_one_that_lost_a_node_just_after_a_rank_had_failed(self):
-        launchers = self.nodes("[ $RANK = 1 ] && exec sleep 30; echo $$ > pid; until [ -e go ]; do :; done; exit 7", *self.AGAIN,
-                               "0.05")
-        self.wait_for_files("pid")
-        first, second = (supervisor_of(launcher) for launcher in launchers)
-        os.kill(first, signal.SIGSTOP)  # so that it sees both at once
-        (self.folder / "go").touch()
-        rank = (self.folder / "pid").read_text()
-        wait_until(lambda: state_of(rank.strip()) == "Z", "the end of rank 0")
-        os.kill(second, signal.SIGKILL)
-        os.kill(first, signal.SIGCONT)
+        launchers = self.nodes("trap '' TERM; : > here$RANK; if [ $RANK = 0 ]; then until [ -e here1 ]; do :; done; exit 7; fi; "
+                               "while :; do sleep 0.05; done", *self.AGAIN, "0.05")
+        wait_until(lambda: "ending the others" in launchers[0].stderr.readline(), "the order to end")
+        os.kill(supervisor_of(launchers[1]), signal.SIGKILL)
         self.assertEqual(self.ends(*launchers)[0], 7)
         self.assertIn("not started again: the job has fewer nodes now", launchers[0].err)
 
