@@ -5,8 +5,8 @@
 
 namespace launcher {
 
-/// What to do in place of an option that other launchers have and dtrun has not; empty: it is of
-/// none. name: with dashes.
+/// Advice on an option that other launchers have and dtrun lacks; empty if `name`, with its dashes,
+/// is no such option.
 [[nodiscard]] std::string_view advice_on_foreign(std::string_view name);
 
 }  // namespace launcher

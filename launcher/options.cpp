@@ -138,7 +138,7 @@ std::chrono::duration<double> hang_timeout_from(std::string_view name, std::stri
 constexpr int kMaxEmulatedNodes = 64;
 constexpr int kDefaultMeetingPort = 29500;  // torchrun's
 
-/// Of options that torchrun's users bring along, and dtrun does not need.
+/// Accepts an option that torchrun needs and dtrun does not.
 void accept(Options&, std::string_view, std::string_view) {}
 
 constexpr std::array kRows = {

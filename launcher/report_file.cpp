@@ -18,7 +18,7 @@ std::string number_or_null(const std::optional<T>& value) {
   return value ? fmt::format("{}", *value) : "null";
 }
 
-/// Of steps, -1 is none.
+/// A step as JSON; -1 means that there is none.
 std::string step_or_null(std::int64_t step) { return step < 0 ? "null" : fmt::format("{}", step); }
 
 }  // namespace

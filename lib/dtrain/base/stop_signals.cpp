@@ -32,8 +32,8 @@ const char* name_of(int signal) noexcept {
   }
 }
 
-// In one write, so that lines of ranks do not mix. A pipe that nobody reads must not keep the process
-// from ending.
+// One write() call, so that lines of several ranks do not interleave. Nothing is written to a full
+// pipe, which would block the end of the process.
 void write_stop_line(int signal, const char* rest) noexcept {
   std::array<char, 256> line{};
   std::size_t size = 0;

@@ -43,7 +43,7 @@ StorageFault storage_fault(int error) {
 
 namespace {
 
-// Of what the process itself holds nothing becomes free while it waits.
+// Waiting frees none of the files and memory that the process itself holds.
 Seconds patience_with(int error) {
   constexpr Seconds kWithOwnLimits(1);
   const bool is_own_limit = error == EMFILE || error == ENOMEM;

@@ -229,7 +229,7 @@ void RunFolder::check_writable() {
   if (config_.report.profile > 0) disk_.make_folder(base::parent_folder(trace_file(dir_)));
 }
 
-// What a commit needs of the storage: a folder that is renamed, and syncs.
+// Tries what a commit needs of the file system: renaming a folder, and fsync.
 void RunFolder::check_commits() {
   base::NewFolders made;
   std::error_code error;

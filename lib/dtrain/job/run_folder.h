@@ -29,8 +29,8 @@ class RunFolder {
   RunFolder(const config::Config& config, std::string run, config::StartRecord record = {},
             base::NewFolders made = {});
 
-  /// Throws: Error{checkpoint} if the path has come to lead to another folder, or the lock's path to
-  ///         another lock: they are another job's.
+  /// Throws: Error{checkpoint} if the path now refers to another folder, or the lock's path to another
+  ///         lock: they are another job's.
   void check() const;
 
   /// Starts a run at step 0: with overwrite removes what the old one wrote, and nothing else, once

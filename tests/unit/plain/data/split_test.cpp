@@ -138,7 +138,9 @@ TEST_CASE("A mixture reads each file by itself") {
   CHECK(alone.validation.size() == 0);
 }
 
-TEST_CASE("One file with a weight is refused where somebody gives it, and read from older runs") {
+TEST_CASE(
+    "One file with a weight is refused on the command line, and read from configurations of older "
+    "runs") {
   const TempFolder folder;
   const std::string a = folder.write("a", counting_text(30));
   CHECK_THAT(message_of(ErrorKind::usage, [&] { config::refuse_mixture_of_one(a + ":2"); }),
