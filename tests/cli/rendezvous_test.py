@@ -99,10 +99,10 @@ class RendezvousTest(TrainTest):
     def ddp_command(self, *flags, **options):
         return [DTRAIN, "--strategy", "ddp", *self.arguments(*flags, **options)]
 
-    def start_rank(self, rank, port, *flags, before=(), **variables):
+    def start_rank(self, rank, port, *flags, before=(), pass_fds=(), **variables):
         environment = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2",
                        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **variables}
-        return self.start([*before, *self.ddp_command(*flags)], env={**os.environ, **environment})
+        return self.start([*before, *self.ddp_command(*flags)], env={**os.environ, **environment}, pass_fds=pass_fds)
 
     def has_trained(self):
         file = self.run_dir / "metrics.jsonl"
@@ -444,6 +444,20 @@ class Errors(RendezvousTest):
         self.assertLess(waited, time.monotonic() - start)
         self.assertIn(f"127.0.0.1:{port}", error)
         self.assertIn("Connection refused", error)
+
+    def test_at_dtruns_port_ranks_wait_for_rank_0(self):
+        with socket.create_server(("127.0.0.1", 0)) as server:  # dtrun's
+            port = server.getsockname()[1]
+            rank = self.start_rank(1, 1, "--comm-timeout", "1", DTRUN_STORE_PORT=str(port))
+            error = self.one_error(self.end_of(rank, 5))
+        self.assertRegex(error, r"rank 0 did not come to the job within [\d.]+ s")
+
+    def test_a_listening_socket_that_did_not_reach_rank_0_is_named(self):
+        with socket.socket() as mute:
+            for descriptor in (99, mute.fileno()):
+                words = {"DTRUN_STORE_PORT": "1", "DTRUN_STORE_LISTENER_FD": str(descriptor)}
+                error = self.one_error(self.end_of(self.start_rank(0, 1, pass_fds=[mute.fileno()], **words), 2))
+                self.assertIn(f"DTRUN_STORE_LISTENER_FD: descriptor {descriptor} is no listening socket", error)
 
     def test_a_rank_that_ends_while_the_others_wait_is_named_at_once(self):
         port = free_port()

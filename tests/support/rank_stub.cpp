@@ -42,10 +42,10 @@ std::shared_ptr<comm::Rendezvous> meet(const base::RankEnv& env) {
   return comm::meet_all_ranks(
       {.rank = env.rank,
        .size = env.world_size,
-       .store_fd = env.store_fd,
+       .store = env.store,
        .master_addr = env.master_addr,
-       .master_port = env.master_port,
-       .token = env.store_fd < 0 ? net::job_secret(env.job_token, env.job_token_file) : "",
+       .master_port = env.store_port(),
+       .token = env.store.door_fd < 0 ? net::job_secret(env.job_token, env.job_token_file) : "",
        .is_one_host = env.num_nodes == 1},
       base::Deadline(kTimeout));
 }

@@ -250,9 +250,12 @@ RankEnv read_rank_env(const EnvLookup& lookup) {
   env.master_addr = reader.text("MASTER_ADDR");
   // Other programs of this machine may use the name in their own way.
   if (env.world_size > 1) env.master_port = reader.number("MASTER_PORT", 1, kMaxPort).value_or(0);
-  env.store_fd = read_descriptor(reader, "DTRUN_STORE_FD");
   if (env.source == kTorch.rank && reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True") {
     env.agent_store_key = "dtrain/" + reader.text("TORCHELASTIC_RESTART_COUNT");
+  } else {  // a torchrun that dtrun started passes its variables on
+    env.store = {.door_fd = read_descriptor(reader, "DTRUN_STORE_FD"),
+                 .port = reader.number("DTRUN_STORE_PORT", 1, kMaxPort).value_or(0),
+                 .listener_fd = read_descriptor(reader, "DTRUN_STORE_LISTENER_FD")};
   }
   env.job_token = reader.text("DTRAIN_JOB_TOKEN");
   env.job_token_file = reader.text("DTRAIN_JOB_TOKEN_FILE");

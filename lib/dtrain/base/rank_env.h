@@ -8,6 +8,7 @@
 #include <string>
 
 #include "dtrain/base/slurm_step.h"
+#include "dtrain/base/store_sockets.h"
 
 namespace dtrain::base {
 
@@ -23,7 +24,7 @@ struct RankEnv {
 
   std::string master_addr;       ///< where rank 0's store listens; empty: not set
   std::int64_t master_port = 0;  ///< 0: not set
-  int store_fd = -1;             ///< dtrun's door to rank 0's store (DTRUN_STORE_FD)
+  StoreSockets store;            ///< dtrun's ways to rank 0's store
   int control_fd = -1;           ///< line to dtrun (DTRUN_CONTROL_FD)
 
   /// Under torchrun, which serves a store of its own at master_addr:master_port
@@ -48,6 +49,12 @@ struct RankEnv {
   std::int64_t restart_count = 0;  ///< times that the launcher has started the job again
   std::int64_t max_restarts = 0;   ///< how often it may
   std::string restart_reason;      ///< how the attempt before this one ended, as dtrun tells it
+
+  /// Where ranks reach rank 0's store at master_addr, unless dtrun's door leads to it: dtrun's port,
+  /// or else master_port.
+  [[nodiscard]] std::int64_t store_port() const {
+    return store.port > 0 ? store.port : master_port;
+  }
 };
 
 /// The value of a variable, if it is set and not empty.

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dtrain/base/store_sockets.h"
 #include "dtrain/comm/world.h"
 
 namespace dtrain::comm {
@@ -22,10 +23,10 @@ struct WorldOptions {
   std::int64_t size = 1;
   std::string master_addr = "127.0.0.1";  ///< where rank 0 serves the store
   std::int64_t master_port = 0;
-  int store_fd = -1;  ///< this rank's end of dtrun's door to rank 0's store; -1: they meet over TCP
-  bool is_one_host = true;      ///< false: ranks are on several hosts, or nobody knows
-  std::string token = {};       ///< the job's secret, for TCP; empty: none
-  std::string token_file = {};  ///< or a file that holds it
+  base::StoreSockets store = {};  ///< dtrun's ways to the store
+  bool is_one_host = true;        ///< false: ranks are on several hosts, or nobody knows
+  std::string token = {};         ///< the job's secret, for TCP; empty: none
+  std::string token_file = {};    ///< or a file that holds it
   /// Under torchrun, whose store is at master_addr:master_port: the key in it under which rank 0
   /// says where it listens instead. Empty: rank 0 listens at master_port.
   std::string agent_store_key = {};

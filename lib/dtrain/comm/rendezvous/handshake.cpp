@@ -133,7 +133,7 @@ class Handshake {
     if (transfer != net::Transfer::late) return;
     const std::string time =
         base::readable_time(base::seconds_since(deadline_.end() - deadline_.limit()));
-    if (self_.is_handed_down) {
+    if (self_.waits_for_rank_0) {
       fail(ErrorKind::timeout,
            "rank 0 did not come to the job within {} (--comm-timeout): it serves the store; see "
            "whether it still starts, is stopped, or waits for a disk",

@@ -16,9 +16,10 @@ namespace dtrain::comm {
 struct Newcomer {
   std::int64_t rank = 0;
   std::int64_t size = 1;
-  bool is_handed_down = false;  ///< the connection came from dtrun, so there is no stranger
-  std::string token;            ///< the job's secret; empty: none
-  std::string where;            ///< of the store, for messages: "at 127.0.0.1:29500"
+  bool is_handed_down = false;    ///< the connection came from dtrun, so there is no stranger
+  bool waits_for_rank_0 = false;  ///< dtrun holds the connection until rank 0 comes
+  std::string token;              ///< the job's secret; empty: none
+  std::string where;              ///< of the store, for messages: "at 127.0.0.1:29500"
   base::WaitingLines* waiting = nullptr;  ///< for a store that does not answer; null: silent
 };
 

@@ -33,19 +33,34 @@ constexpr milliseconds kRefusalGrace(500);
 constexpr const char* kLoopback = "127.0.0.1";
 
 /// dtrun's door, which no program that is started from here may hold open.
-base::Descriptor take_door(int store_fd) {
-  const bool is_open = ::fcntl(store_fd, F_SETFD, FD_CLOEXEC) == 0;
-  const auto user = is_open ? net::user_of_unix_peer(store_fd) : std::nullopt;
+base::Descriptor take_door(int door_fd) {
+  const bool is_open = ::fcntl(door_fd, F_SETFD, FD_CLOEXEC) == 0;
+  const auto user = is_open ? net::user_of_unix_peer(door_fd) : std::nullopt;
   if (!user) {
     fail(ErrorKind::usage,
-         "DTRUN_STORE_FD: descriptor {} is no socket of dtrun ({}); unset the variable", store_fd,
+         "DTRUN_STORE_FD: descriptor {} is no socket of dtrun ({}); unset the variable", door_fd,
          std::strerror(errno));
   }
   if (*user != ::geteuid()) {
     fail(ErrorKind::usage, "DTRUN_STORE_FD: descriptor {} comes from user {}, this is user {}",
-         store_fd, *user, ::geteuid());
+         door_fd, *user, ::geteuid());
   }
-  return base::Descriptor(store_fd);
+  return base::Descriptor(door_fd);
+}
+
+/// The socket at which dtrun listens for rank 0, to be handed on to no program either.
+base::Descriptor take_listener(int listener_fd) {
+  int listens = 0;
+  socklen_t size = sizeof listens;
+  const bool is_open = ::fcntl(listener_fd, F_SETFD, FD_CLOEXEC) == 0 &&
+                       ::getsockopt(listener_fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0;
+  if (!is_open || listens == 0) {
+    fail(ErrorKind::usage,
+         "DTRUN_STORE_LISTENER_FD: descriptor {} is no listening socket of dtrun; let what starts "
+         "dtrain leave it open, or unset this variable and DTRUN_STORE_PORT on all ranks",
+         listener_fd);
+  }
+  return base::Descriptor(listener_fd);
 }
 
 std::unique_ptr<StoreClient> enter_by_door(const base::Descriptor& door, const Newcomer& self,
@@ -91,19 +106,26 @@ std::unique_ptr<StoreClient> enter_by_network(const MeetingPlace& place, const N
     }
     std::this_thread::sleep_for(std::min(pause, deadline.remaining()));
   }
-  fail(ErrorKind::timeout,
-       "no answer from the store {} within {} ({}): rank 0 serves it; check that rank 0 runs "
-       "and that MASTER_ADDR and MASTER_PORT are its",
-       self.where, base::readable_time(base::seconds_since(start)), reason);
+  fail(ErrorKind::timeout, "no answer from the store {} within {} ({}): {}", self.where,
+       base::readable_time(base::seconds_since(start)), reason,
+       place.store.port > 0
+           ? "node 0's dtrun listens there; check that a firewall between the nodes lets its ports "
+             "pass (/proc/sys/net/ipv4/ip_local_port_range)"
+           : "rank 0 serves it; check that rank 0 runs and that MASTER_ADDR and MASTER_PORT are "
+             "its");
 }
 
 /// Where rank 0 listens. has_secret: of the place's own, or made for munge.
 std::vector<base::Descriptor> listeners_at(const MeetingPlace& place, bool has_secret) {
+  std::vector<base::Descriptor> one;
+  if (place.store.listener_fd >= 0) {
+    one.push_back(take_listener(place.store.listener_fd));
+    return one;
+  }
   // Nobody comes from another machine to one who names the loopback, and has no secret to admit
   // others by.
   const bool is_local = place.is_one_host || (place.master_addr == "localhost" && !has_secret);
   if (!is_local) return net::listen_for_hosts(place.master_addr, place.master_port);
-  std::vector<base::Descriptor> one;
   one.emplace_back(net::listen_at(place.master_addr, place.master_port));
   return one;
 }
@@ -111,7 +133,7 @@ std::vector<base::Descriptor> listeners_at(const MeetingPlace& place, bool has_s
 /// A secret of this job's own, which munge can show to ranks on other hosts; empty: they have one,
 /// or there is no munge.
 std::string secret_for_munge(const MeetingPlace& place) {
-  if (place.store_fd >= 0 || place.is_one_host || !place.token.empty()) return {};
+  if (place.store.door_fd >= 0 || place.is_one_host || !place.token.empty()) return {};
   std::string secret = net::new_challenge();
   std::string reason;
   return net::seal_for_own_user(secret, reason) ? secret : std::string();
@@ -127,7 +149,7 @@ std::unique_ptr<StoreServer> serve(const MeetingPlace& place, base::Descriptor d
                                .token = found.token,
                                .seals_token = !sealed.empty(),
                                .waiting = waiting};
-  if (place.store_fd >= 0) {
+  if (place.store.door_fd >= 0) {
     options.door = std::move(door);
   } else {
     options.listeners = listeners_at(place, !found.token.empty());
@@ -145,23 +167,24 @@ std::unique_ptr<StoreServer> serve(const MeetingPlace& place, base::Descriptor d
 std::shared_ptr<Rendezvous> meet_all_ranks(const MeetingPlace& place,
                                            const base::Deadline& deadline) {
   const auto result = std::make_shared<Rendezvous>();
+  const bool has_door = place.store.door_fd >= 0;
   base::WaitingLines waiting(deadline.limit(), place.waiting_advice);
   Newcomer self{.rank = place.rank,
                 .size = place.size,
-                .is_handed_down = place.rank == 0 || place.store_fd >= 0,
+                .is_handed_down = place.rank == 0 || has_door,
+                .waits_for_rank_0 = has_door || place.store.port > 0,
                 .token = place.token,
                 .where = "of dtrun",
                 .waiting = place.tells_of_waiting ? &waiting : nullptr};
-  if (place.store_fd < 0)
-    self.where = fmt::format("at {}:{}", place.master_addr, place.master_port);
-  base::Descriptor door = place.store_fd < 0 ? base::Descriptor() : take_door(place.store_fd);
+  if (!has_door) self.where = fmt::format("at {}:{}", place.master_addr, place.master_port);
+  base::Descriptor door = has_door ? take_door(place.store.door_fd) : base::Descriptor();
   result->own_address = kLoopback;
   result->token = place.token;
   if (place.rank == 0) {
     result->server = serve(place, std::move(door), waiting, *result);
     result->store =
         std::make_unique<StoreClient>(result->server->take_own_connection(), self, deadline);
-  } else if (place.store_fd >= 0) {
+  } else if (has_door) {
     result->store = enter_by_door(door, self, deadline);
   } else {
     result->store = enter_by_network(place, self, deadline, result->own_address);
@@ -172,7 +195,7 @@ std::shared_ptr<Rendezvous> meet_all_ranks(const MeetingPlace& place,
   try {
     std::string& own = result->own_address;
     const auto addresses = exchange_notes(*result->store, kJobKey, ranks, own, deadline);
-    if (place.store_fd < 0) own = net::reachable_address(own, addresses);
+    if (!has_door) own = net::reachable_address(own, addresses);
     if (own.empty()) own = kLoopback;
   } catch (...) {
     if (place.rank == 0) std::this_thread::sleep_for(kRefusalGrace);

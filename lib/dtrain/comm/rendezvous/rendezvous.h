@@ -9,6 +9,7 @@
 
 #include "dtrain/base/deadline.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/store_sockets.h"
 #include "dtrain/comm/rendezvous/store_client.h"
 #include "dtrain/comm/rendezvous/store_server.h"
 
@@ -18,7 +19,7 @@ namespace dtrain::comm {
 struct MeetingPlace {
   std::int64_t rank = 0;
   std::int64_t size = 1;
-  int store_fd = -1;  ///< this rank's end of dtrun's door to the store; -1: they meet over TCP
+  base::StoreSockets store = {};  ///< dtrun's ways to the store
   std::string master_addr;
   std::int64_t master_port = 0;
   std::string token;  ///< the job's secret; empty: none

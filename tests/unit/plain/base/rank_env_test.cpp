@@ -51,7 +51,7 @@ TEST_CASE("A process that nobody launched is rank 0 of 1") {
   CHECK(env.world_size == 1);
   CHECK(env.num_nodes == 1);
   CHECK(env.source.empty());
-  CHECK(env.store_fd == -1);
+  CHECK(env.store.door_fd == -1);
   CHECK(env.control_fd == -1);
   CHECK_FALSE(env.launcher_terminal);
 }
@@ -71,7 +71,7 @@ TEST_CASE("The launcher's variables are read") {
   CHECK(env.source == "RANK");
   CHECK(env.master_addr == "10.0.0.1");
   CHECK(env.master_port == 29500);
-  CHECK(env.store_fd == 5);
+  CHECK(env.store.door_fd == 5);
   CHECK(env.control_fd == 6);
   CHECK(env.threads_hint == 3);
   CHECK(env.terminal_columns == 120);
@@ -86,6 +86,18 @@ TEST_CASE(
   CHECK(read(torchrun).agent_store_key == "dtrain/2");
   const Variables unshared = kDtrun + Variables{{"TORCHELASTIC_USE_AGENT_STORE", "False"}};
   CHECK(read(unshared).agent_store_key.empty());
+}
+
+TEST_CASE("Ranks meet at dtrun's port before MASTER_PORT, unless a torchrun inherited it") {
+  const Variables dtrun =
+      kDtrun + Variables{{"DTRUN_STORE_PORT", "40000"}, {"DTRUN_STORE_LISTENER_FD", "7"}};
+  CHECK(read(kDtrun).store_port() == 29500);
+  CHECK(read(dtrun).store_port() == 40000);
+  CHECK(read(dtrun).store.listener_fd == 7);
+  CHECK(read(dtrun).master_port == 29500);
+  const RankEnv below = read(dtrun + Variables{{"TORCHELASTIC_USE_AGENT_STORE", "True"}});
+  CHECK(below.store_port() == 29500);
+  CHECK(below.store.listener_fd == -1);
 }
 
 TEST_CASE("Open MPI, PMI and SLURM name the rank") {
