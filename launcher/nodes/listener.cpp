@@ -11,6 +11,7 @@
 #include "dtrain/base/error.h"
 #include "launcher/address.h"
 #include "launcher/nodes/port_holder.h"
+#include "launcher/port_claim.h"
 
 namespace launcher {
 namespace {
@@ -52,14 +53,17 @@ Descriptor listen_for_nodes(const std::string& host, int port) {
   const Address address = resolve_address(host, port);
   const bool is_own_name = host != "localhost" && host != address.text();
   Descriptor listener;
-  const int error = is_own_name && is_loopback(address.text())
+  // The system lets anybody listen at a port that another dtrun only holds.
+  const PortClaim claim = claim_port(address);
+  const int error = !claim.holder.empty() ? EADDRINUSE
+                    : is_own_name && is_loopback(address.text())
                         ? try_to_listen_everywhere(port, listener)
                         : try_to_listen(address, listener);
   if (error == EADDRINUSE) {
     fail(ErrorKind::port,
          "--master-port: port {} of {} is used by {}; is another node 0 of this job running? Else "
          "give all nodes another one",
-         port, host, holder_of_port(port));
+         port, host, claim.holder.empty() ? holder_of_port(port) : claim.holder);
   }
   if (error == EADDRNOTAVAIL) {
     fail(ErrorKind::usage,

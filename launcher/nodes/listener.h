@@ -11,8 +11,8 @@ namespace launcher {
 /// a loopback address, as Debian does with its own, it listens at all addresses, IPv4 and IPv6:
 /// the other nodes know the name better.
 ///
-/// Throws: Error{port} naming who holds the port; Error{usage} for an address that is not this
-///         machine's.
+/// Throws: Error{port} naming who listens at the port, or the dtrun that holds it for its ranks;
+///         Error{usage} for an address that is not this machine's.
 [[nodiscard]] dtrain::base::Descriptor listen_for_nodes(const std::string& host, int port);
 
 /// The same at a free port of the loopback address, which is written to `port`.

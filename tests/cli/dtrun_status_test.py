@@ -374,9 +374,10 @@ class PortTest(DtrunTest):
             probe.bind(("127.0.0.1", 0))
             return str(probe.getsockname()[1])
 
-    def hold(self, port, *options):
-        first = self.start("--master-port", port, *options, "--", "sh", "-c",
-                           "echo $MASTER_PORT > port; touch ready; until [ -e go ]; do sleep 0.02; done")
+    def hold(self, *options):
+        first = self.start(*options, "--", "sh", "-c",
+                           "[ $RANK = 1 ] || { echo $MASTER_PORT > port; touch ready; }; "
+                           "until [ -e go ]; do sleep 0.02; done")
         self.wait_for_files("ready")
         return first
 
@@ -385,8 +386,8 @@ class PortTest(DtrunTest):
         first.communicate(timeout=20)
         self.assertEqual(0, first.returncode)
 
-    def refused(self, port, address="127.0.0.1"):
-        second = self.start("--master-port", port, "--master-addr", address, "--", "true")
+    def refused(self, port, address="127.0.0.1", *options):
+        second = self.start("--master-port", port, "--master-addr", address, *options, "--", "true")
         _, errors = second.communicate(timeout=20)
         self.assertEqual((11, 1), (second.returncode, errors.count("\n")), errors)
         self.assertIn(f"--master-port: port {port} of {address} is used by another dtrun", errors)
@@ -394,16 +395,27 @@ class PortTest(DtrunTest):
 
     def test_a_port_that_another_dtrun_uses_gives_11_and_names_it_however_often_one_tries(self):
         port = self.free_port()
-        first = self.hold(port)
+        first = self.hold("--master-port", port)
         for _ in range(5):
             self.assertIn(f"another dtrun (pid {first.pid});", self.refused(port))
         self.assertIn(f"another dtrun (pid {first.pid});", self.refused(port, "localhost"))
         self.release(first)
         self.assertEqual(0, self.dtrun("--master-port", port, "--", "true").returncode)
 
+    def test_the_ranks_port_of_a_job_is_refused_to_jobs_of_one_and_of_several_nodes(self):
+        port = self.free_port()
+        for options in (("--master-port", port), ("--emulate-nodes", "2", "-n", "1")):
+            first = self.hold(*options)
+            port = (self.folder / "port").read_text().strip()
+            for nodes in ((), ("--nnodes", "2", "--node-rank", "0")):
+                self.refused(port, "127.0.0.1", *nodes)
+            self.release(first)
+            for name in ("go", "ready"):
+                (self.folder / name).unlink()
+
     def test_a_port_is_still_refused_when_its_dtrun_has_been_asked_by_all_too_many(self):
         port = self.free_port()
-        first = self.hold(port)
+        first = self.hold("--master-port", port)
         with self.assertRaises(BlockingIOError):
             for _ in range(100_000):
                 with socket.socket(socket.AF_UNIX) as guest:
@@ -413,7 +425,7 @@ class PortTest(DtrunTest):
         self.release(first)
 
     def test_a_port_that_dtrun_was_given_by_the_system_is_its_own_too(self):
-        first = self.hold("0")
+        first = self.hold()
         port = (self.folder / "port").read_text().strip()
         self.assertIn(f"another dtrun (pid {first.pid});", self.refused(port))
         self.release(first)
