@@ -16,6 +16,7 @@
 #include "dtrain/base/error.h"
 #include "launcher/error_line.h"
 #include "launcher/history.h"
+#include "launcher/nodes/listener.h"
 #include "launcher/report_file.h"
 #include "launcher/restart_policy.h"
 #include "launcher/signals.h"
@@ -101,6 +102,7 @@ void prepare_restart(PreparedJob& job, const AttemptEnd& end) {
   if (takes_new_ports(job)) {  // the last attempt's may still be in use
     job.port = {};
     job.port = reserve_port(job.placement.master_addr, 0);
+    drop_waiting_connections(job.store_listener);  // of the last attempt, and of strangers since
   }
   const RestartOrder order{
       .attempt = job.attempt + 1,

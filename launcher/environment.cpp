@@ -116,6 +116,10 @@ std::vector<std::string> environment_of(const RankEnvironment& rank) {
       {"TORCHELASTIC_ERROR_FILE", rank.error_file},
       {"DTRUN_CONTROL_FD", std::to_string(rank.control_fd)}};
   if (rank.store_fd >= 0) own.emplace_back("DTRUN_STORE_FD", std::to_string(rank.store_fd));
+  if (rank.store_port > 0) own.emplace_back("DTRUN_STORE_PORT", std::to_string(rank.store_port));
+  if (rank.store_listener >= 0) {
+    own.emplace_back("DTRUN_STORE_LISTENER_FD", std::to_string(rank.store_listener));
+  }
   if (!rank.rank_token.empty()) own.emplace_back("DTRAIN_JOB_TOKEN", rank.rank_token);
   if (!rank.restart_reason.empty()) own.emplace_back("DTRUN_RESTART_REASON", rank.restart_reason);
   if (rank.committed >= 0) {

@@ -44,6 +44,8 @@ struct RankEnvironment {
   int threads = 0;              // of its CPUs, where it is bound; 0: it is not
   int control_fd = -1;
   int store_fd = -1;         // an end of the door; -1: the ranks meet over TCP
+  int store_port = 0;        // at this port of master_addr
+  int store_listener = -1;   // rank 0: the socket that listens there
   std::string rank_token;    // by which they then know each other
   int terminal_columns = 0;  // 0: the rank's standard error is not shown on a terminal
 };

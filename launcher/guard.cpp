@@ -194,6 +194,7 @@ int run_guarded(PreparedJob job, int (*supervise)(PreparedJob, GuardLink)) {
     report_status_and_exit(supervise(std::move(job), std::move(link)), status.writer, own);
   }
   job.port.socket.reset();  // the supervisor's alone, and the door is the ranks'
+  job.store_listener.reset();
   job.door = {};
   link.signals.reset();
   std::chrono::duration<double> limit{0.0};

@@ -93,6 +93,8 @@ RankEnvironment environment_of_rank(const PreparedJob& job, int index) {
   environment.run_id = job.folder.run_id();
   environment.error_file = job.folder.error_file(index);
   environment.store_fd = index == 0 ? job.door.inside.get() : job.door.outside.get();
+  if (index == 0) environment.store_listener = job.store_listener.get();
+  environment.store_port = placement.store_port;
   environment.rank_token = placement.rank_token;
   environment.threads = job.binding.threads;
   environment.restart_count = job.attempt;
@@ -158,7 +160,7 @@ Rank start_rank(const PreparedJob& job, int index, const sigset_t& signal_mask,
   request.standard_input = input.get();
   request.standard_output = output.writer.get();
   request.standard_error = error.writer.get();
-  request.inherited = {environment.control_fd, environment.store_fd};
+  request.inherited = {environment.control_fd, environment.store_fd, environment.store_listener};
   if (!job.binding.masks.empty()) {
     const int local = index - job.placement.own().first_rank;
     request.cpus = job.binding.masks[static_cast<std::size_t>(local)];

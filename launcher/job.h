@@ -27,7 +27,8 @@ struct PreparedJob {
   std::shared_ptr<Channel> nodes;  // to the other launchers; none: one node
   std::string program_file;
   ReservedPort port;
-  Door door;  // of one node; the ranks of several meet over TCP
+  Door door;                                // of one node
+  dtrain::base::Descriptor store_listener;  // of node 0 of several, for rank 0 of each attempt
   LogFolder folder;
   CpuBinding binding = {};
   int attempt = 0;                  // 0: the first

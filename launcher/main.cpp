@@ -125,6 +125,7 @@ PreparedJob prepare(const Options& options, Meeting meeting, const rlimit& open_
                      .program_file = std::move(program_file),
                      .port = std::move(meeting.port),
                      .door = std::move(door),
+                     .store_listener = std::move(meeting.store_listener),
                      .folder = std::move(folder),
                      .binding = std::move(binding),
                      .open_files = open_files};

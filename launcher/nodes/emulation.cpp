@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
+#include "launcher/address.h"
 #include "launcher/descendants.h"
 #include "launcher/error_line.h"
 #include "launcher/nodes/listener.h"
@@ -113,8 +114,9 @@ int run_emulated(const Options& options, const RunNode& run_node) {
   common.num_nodes = options.emulate_nodes;
   common.master_addr = "127.0.0.1";
   Pipe meeting = make_pipe();
-  EmulatedStart start{.listener = listen_on_loopback(common.master_port),
+  EmulatedStart start{.listener = listen_at_free_port(common.master_addr),
                       .meeting = std::move(meeting.writer)};
+  common.master_port = Address::of_socket(start.listener).port();
   sigset_t watched;
   sigset_t before;
   ::sigemptyset(&watched);

@@ -8,7 +8,7 @@
 namespace launcher {
 
 /// The first bytes that node 0's launcher sends; the number is the protocol's.
-inline constexpr std::string_view kNodeGreeting = "dtrun/2\n";
+inline constexpr std::string_view kNodeGreeting = "dtrun/3\n";
 
 /// How the two know each other; follows the greeting.
 enum class NodeTrust : std::uint8_t {

@@ -76,14 +76,19 @@ Descriptor listen_for_nodes(const std::string& host, int port) {
   return listener;
 }
 
-Descriptor listen_on_loopback(int& port) {
-  Address address = resolve_address("127.0.0.1", 0);
+Descriptor listen_at_free_port(const std::string& address) {
   Descriptor listener;
-  if (const int error = try_to_listen(address, listener); error != 0) {
-    fail(ErrorKind::port, "no port for the nodes to meet: {}", std::strerror(error));
+  if (const int error = try_to_listen(resolve_address(address, 0), listener); error != 0) {
+    fail(ErrorKind::port, "cannot listen at a free port of {}: {}", address, std::strerror(error));
   }
-  port = Address::of_socket(listener).port();
   return listener;
+}
+
+void drop_waiting_connections(const Descriptor& listener) {
+  constexpr int kMost = SOMAXCONN + 1;  // more can only have come meanwhile
+  for (int count = 0; count < kMost; ++count) {
+    if (!Descriptor(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC))) return;
+  }
 }
 
 }  // namespace launcher

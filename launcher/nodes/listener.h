@@ -1,4 +1,4 @@
-// The port where node 0 waits for the other launchers.
+// The sockets at which node 0 listens: for the other launchers, and for rank 0.
 #pragma once
 
 #include <string>
@@ -15,8 +15,14 @@ namespace launcher {
 ///         Error{usage} for an address that is not this machine's.
 [[nodiscard]] dtrain::base::Descriptor listen_for_nodes(const std::string& host, int port);
 
-/// The same at a free port of the loopback address, which is written to `port`.
-[[nodiscard]] dtrain::base::Descriptor listen_on_loopback(int& port);
+/// A socket that listens at a free port of that numeric address, and does not block. While it is
+/// open, nobody else can listen there.
+///
+/// Throws: Error{port} with the reason.
+[[nodiscard]] dtrain::base::Descriptor listen_at_free_port(const std::string& address);
+
+/// Closes the connections that wait at such a socket to be accepted.
+void drop_waiting_connections(const dtrain::base::Descriptor& listener);
 
 /// Returns whether a numeric address means this machine alone.
 [[nodiscard]] bool is_loopback(const std::string& address);

@@ -21,7 +21,8 @@ namespace launcher {
 struct Meeting {
   Placement placement;
   std::shared_ptr<Channel> channel;
-  ReservedPort port;  // of node 0: the one where rank 0 may listen
+  ReservedPort port;                        // of node 0: MASTER_PORT
+  dtrain::base::Descriptor store_listener;  // of node 0: the ranks' way to rank 0's store
   std::string token;  // the secret by which the launchers know each other; empty: none
 };
 

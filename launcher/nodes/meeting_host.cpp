@@ -22,6 +22,7 @@
 #include "dtrain/net/proof.h"
 #include "dtrain/net/socket.h"
 #include "dtrain/net/tcp_owner.h"
+#include "launcher/address.h"
 #include "launcher/nodes/handshake.h"
 #include "launcher/nodes/listener.h"
 #include "launcher/nodes/meeting.h"
@@ -362,6 +363,8 @@ Meeting host_meeting(const Options& options, const std::string& token, const std
   placement.master_addr = reached_address(guests);
   meeting.port = reserve_port(placement.master_addr, 0);
   placement.master_port = meeting.port.port;
+  meeting.store_listener = listen_at_free_port(placement.master_addr);
+  placement.store_port = Address::of_socket(meeting.store_listener).port();
   if (meeting.token.empty()) placement.rank_token = random_rank_token();
 
   std::vector<NodeLink> links;

@@ -49,6 +49,18 @@ else:
     print(own.recv(16).decode())
 """
 
+# The same over several nodes: rank 0 takes connections at the socket at which dtrun listens, before any rank starts.
+MEET_AT_LISTENER = """
+import os, socket
+if os.environ["RANK"] == "0":
+    listener = socket.socket(fileno=int(os.environ["DTRUN_STORE_LISTENER_FD"]))
+    listener.setblocking(True)
+    listener.accept()[0].sendall(b"met")
+else:
+    assert "DTRUN_STORE_LISTENER_FD" not in os.environ
+    print(socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["DTRUN_STORE_PORT"]))).recv(16).decode())
+"""
+
 
 class PythonTest(DtrunTest):
     def python(self, text, *options, ranks=2, **more):
@@ -253,6 +265,12 @@ print(answer)
 
 
 class Nodes(NodesTest):
+    def test_programs_meet_at_master_port_and_dtrains_ranks_where_dtrun_listens(self):
+        for text in (MEET % "address[0]", MEET % "'0.0.0.0'", MEET_AT_LISTENER):
+            (self.folder / "program.py").write_text(text)
+            process = self.dtrun("--emulate-nodes", "2", "-n", "1", "--", "python3", "program.py")
+            self.assertEqual((process.returncode, process.out), (0, "[node1:1] met\n"), process.err)
+
     def test_torchruns_variables_and_endpoint_name_the_nodes(self):
         port = str(self.port)
         for rank_of in (lambda rank: ((), {"PET_NNODES": "2", "PET_NODE_RANK": str(rank), "PET_MASTER_ADDR": "127.0.0.1",

@@ -12,6 +12,21 @@ RENDEZVOUS, PORT, USAGE, COMM, TIMEOUT, SPAWN, SAVED = 10, 11, 2, 4, 5, 12, 9
 SECRET = "0123456789abcdef0123456789abcdef"
 WAIT = "trap 'kill -KILL $!; exit 0' TERM; : > here$RANK; sleep 30 & wait $!"
 
+# Listens at a port of the loopback as somebody may who shares it, until its input ends; says "listens", or why not.
+LISTEN = """
+import socket, sys
+with socket.socket() as listener:
+    for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+        listener.setsockopt(socket.SOL_SOCKET, option, 1)
+    try:
+        listener.bind(("127.0.0.1", int(sys.argv[1])))
+        listener.listen()
+        print("listens", flush=True)
+    except OSError as error:
+        print(error.strerror, flush=True)
+    sys.stdin.read()
+"""
+
 
 def free_port():
     with socket.socket() as probe:
@@ -33,7 +48,7 @@ class Judge:
         self.link = server.accept()[0]
         self.link.settimeout(LIMIT)
         same_user, welcome = 1, 1
-        self.link.sendall(b"dtrun/2\n" + text_field(struct.pack("<Q", same_user) + text_field(bytes(32))))
+        self.link.sendall(b"dtrun/3\n" + text_field(struct.pack("<Q", same_user) + text_field(bytes(32))))
         self.heard = self.link.makefile("rb")
         self.next_message()  # its hello
         self.link.sendall(text_field(struct.pack("<QQ", welcome, 0) + text_field(b"") + text_field(b"")))
@@ -51,7 +66,7 @@ class Judge:
 
     def start(self):
         nodes = b"".join(text_field(host) + struct.pack("<Q", 1) for host in (b"hosta", b"hostb"))
-        self.tell(self.START, text_field(b"127.0.0.1") + struct.pack("<Q", 29999) + text_field(b"run") + text_field(b"token")
+        self.tell(self.START, text_field(b"127.0.0.1") + struct.pack("<QQ", 29999, 29998) + text_field(b"run") + text_field(b"token")
                   + struct.pack("<dddQQ", 2, 60, 10, 0, 2) + nodes)
 
     def kinds_until(self, last):

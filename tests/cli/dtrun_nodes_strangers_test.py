@@ -11,8 +11,9 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import stub_ranks  # noqa: E402
 from dtrun_harness import main, wait_until  # noqa: E402
-from dtrun_nodes_harness import RENDEZVOUS, SECRET, free_port, text_field, NodesTest  # noqa: E402
+from dtrun_nodes_harness import LISTEN, RENDEZVOUS, SECRET, free_port, text_field, NodesTest  # noqa: E402
 
 
 class Strangers(NodesTest):
@@ -29,7 +30,7 @@ class Strangers(NodesTest):
             other = self.node(1, "-n", "1", "true", env={"DTRAIN_JOB_TOKEN": SECRET})
             for offer in (same_user, 2, 2):
                 stranger = server.accept()[0]
-                stranger.sendall(b"dtrun/2\n" + text_field(struct.pack("<Q", offer) + text_field(bytes(32))))
+                stranger.sendall(b"dtrun/3\n" + text_field(struct.pack("<Q", offer) + text_field(bytes(32))))
                 stranger.sendall(text_field(struct.pack("<QQ", unknown, 0) + text_field(b"") + text_field(b"")))
                 with contextlib.suppress(ConnectionResetError):  # it was dropped before all that it said was read
                     stranger.recv(1 << 16)
@@ -76,6 +77,50 @@ class Strangers(NodesTest):
             process = self.node(1, "--rdzv-timeout", "1", "true")
             server.accept()[0].sendall(b"SSH-2.0-OpenSSH\r\n")
             self.assertEqual(self.ends(process), [RENDEZVOUS])
+
+
+class RanksStore(NodesTest):
+    """Where ranks meet: at the socket at which node 0's dtrun listens for rank 0. They run dtrain's code, without LibTorch."""
+
+    def listen_elsewhere(self, port):
+        """Another user listens there, if this one may act as another; returns "listens", or why not."""
+        options = {"user": 65534} if os.geteuid() == 0 else {}
+        process = subprocess.Popen(["/usr/bin/python3", "-c", LISTEN, port], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   text=True, cwd="/", **options)
+        self.addCleanup(process.communicate)
+        return process.stdout.readline().strip()
+
+    def connections_to(self, port):
+        rows = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()]
+        return [row for row in rows if row[2].endswith(f":{port:04X}") and row[3] == "01"]
+
+    def test_who_listens_at_master_port_has_no_effect_and_nobody_can_listen_at_the_stores_port(self):
+        launchers = self.nodes("echo $MASTER_PORT $DTRUN_STORE_PORT > t$RANK; mv t$RANK at$RANK; "
+                               f"while [ ! -e go ]; do sleep 0.02; done; exec {stub_ranks.STUB}")
+        self.wait_for_files("at0", "at1")
+        master, store = (self.folder / "at0").read_text().split()
+        self.assertEqual(self.listen_elsewhere(master), "listens")
+        self.assertEqual(self.listen_elsewhere(store), "Address already in use")
+        (self.folder / "go").touch()
+        self.assertEqual(self.ends(*launchers), [0, 0], launchers[0].err)
+
+    def test_a_restart_meets_at_the_same_socket_whoever_has_connected_there_before(self):
+        launchers = self.nodes("try=$TORCHELASTIC_RESTART_COUNT; echo $DTRUN_STORE_PORT > t$RANK; mv t$RANK at$RANK-$try; "
+                               "[ $RANK$try = 00 ] && { while [ ! -e go ]; do sleep 0.02; done; exit 7; }; "
+                               f"exec {stub_ranks.STUB}", "--max-restarts", "1", "--restart-backoff", "0.05")
+        self.wait_for_files("at0-0", "at1-0")
+        port = int((self.folder / "at0-0").read_text())
+        wait_until(lambda: self.connections_to(port), "rank 1's connection")
+        strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(300)]
+        for stranger in strangers[::2]:
+            stranger.sendall(b"\xff" * 1000)
+        (self.folder / "go").touch()
+        self.assertEqual(self.ends(*launchers), [0, 0], launchers[0].err)
+        self.assertIn("dtrun: restart 1 of 1 in ", launchers[0].err)
+        self.assertEqual({(self.folder / f"at{rank}-{attempt}").read_text() for rank in range(2) for attempt in range(2)},
+                         {f"{port}\n"})
+        for stranger in strangers:
+            stranger.close()
 
 
 if __name__ == "__main__":

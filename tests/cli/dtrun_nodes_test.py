@@ -22,7 +22,8 @@ from dtrun_nodes_harness import (  # noqa: E402
 class Start(NodesTest):
     def test_each_rank_finds_its_place(self):
         text = ('echo "$RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE" '
-                '"$MASTER_ADDR $MASTER_PORT $DTRAIN_JOB_TOKEN $TORCHELASTIC_RUN_ID ${DTRUN_STORE_FD-none}"')
+                '"$MASTER_ADDR $MASTER_PORT $DTRAIN_JOB_TOKEN $TORCHELASTIC_RUN_ID $DTRUN_STORE_PORT ${DTRUN_STORE_FD-none}" '
+                "${DTRUN_STORE_LISTENER_FD-none}")
         process = self.emulated(text)
         self.assertEqual(process.returncode, 0, process.err)
         self.assertEqual(process.err, "")
@@ -33,8 +34,9 @@ class Start(NodesTest):
         self.assertEqual(sorted(found), [0, 1, 2, 3])
         for rank, (node, words) in found.items():
             self.assertEqual(words[:6], [str(rank), str(rank % 2), "4", "2", str(node), "2"])
-            self.assertEqual((node, words[6], words[10]), (rank // 2, "127.0.0.1", "none"))
-            self.assertEqual(words[7:10], found[0][1][7:10])
+            self.assertEqual((node, words[6], words[11]), (rank // 2, "127.0.0.1", "none"))
+            self.assertEqual(words[7:11], found[0][1][7:11])
+            self.assertEqual(words[12] == "none", rank > 0)
         self.assertGreaterEqual(len(found[0][1][8]), 32)
 
     def test_nodes_may_have_different_numbers_of_ranks(self):
@@ -161,7 +163,7 @@ class Meeting(NodesTest):
         guest = wait_until(self.try_connect, "node 0")
         wait_until(lambda: len(guest.recv(1000, socket.MSG_PEEK)) >= 64, "a greeting")
         greeting = guest.recv(1000)
-        self.assertEqual(greeting[:8], b"dtrun/2\n")
+        self.assertEqual(greeting[:8], b"dtrun/3\n")
         hello = text_field(b"9.9") + struct.pack("<QQQ", 1, 2, 1) + text_field(b"elsewhere")
         guest.sendall(text_field(text_field(bytes(32)) + text_field(hello) + text_field(b"")))
         self.assertEqual(self.ends(launcher), [USAGE])

@@ -58,9 +58,10 @@ class Torchrun(RendezvousTest):
             "--master-port", "29500"))) for host in range(2)], "gloo")
 
     def test_torch_distributed_runs_under_dtrun(self):
-        result = subprocess.run([DTRUN, "-n", "2", "--", str(reader_python.PYTHON), "-c", PROGRAM], capture_output=True,
-                                text=True, timeout=60, check=False)
-        self.assertEqual((result.returncode, result.stdout.count("sum 3")), (0, 2), result.stderr)
+        for ranks in (("-n", "2"), ("--emulate-nodes", "2", "-n", "1")):
+            result = subprocess.run([DTRUN, *ranks, "--", str(reader_python.PYTHON), "-c", PROGRAM], capture_output=True,
+                                    text=True, timeout=60, check=False)
+            self.assertEqual((result.returncode, result.stdout.count("sum 3")), (0, 2), result.stderr)
 
 
 if __name__ == "__main__":
