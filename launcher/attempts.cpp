@@ -76,9 +76,6 @@ RestartDecision wait_before_restart(const PreparedJob& job, const GuardLink& gua
   }
 }
 
-/// Whether each attempt's ranks meet at a port of their own; else at the one that the user named.
-bool takes_new_ports(const PreparedJob& job) { return job.options.master_port == 0 || job.nodes; }
-
 void say(const Options& options, const std::vector<std::string>& lines) {
   std::string text;
   for (const std::string& line : lines) text += own_prefix(options) + line + "\n";
@@ -90,7 +87,6 @@ void begin_attempt(PreparedJob& job, const RestartOrder& order) {
   job.restart_reason = order.reason;
   job.committed = order.committed;
   job.committed_run = order.committed_run;
-  job.placement.master_port = order.master_port;
   // First, so that what fails here is told as a failure of this attempt.
   if (job.nodes) job.nodes->begin_attempt(job.attempt);
   const std::string why_no_logs = job.folder.begin_attempt(job.attempt);
@@ -99,19 +95,14 @@ void begin_attempt(PreparedJob& job, const RestartOrder& order) {
 
 /// Prepares the next attempt here and, where this launcher decides for others, there.
 void prepare_restart(PreparedJob& job, const AttemptEnd& end) {
-  if (takes_new_ports(job)) {  // the last attempt's may still be in use
-    job.port = {};
-    job.port = reserve_port(job.placement.master_addr, 0);
-    drop_waiting_connections(job.store_listener);  // of the last attempt, and of strangers since
-  }
   const RestartOrder order{
       .attempt = job.attempt + 1,
-      .master_port = job.port.port,
       .reason = end.how,
       .committed = end.committed >= 0 ? end.committed : job.committed,
       .committed_run = end.committed >= 0 ? end.committed_run : job.committed_run};
   begin_attempt(job, order);
   if (job.nodes) {
+    drop_waiting_connections(job.store_listener);  // of the last attempt, and of strangers since
     job.nodes->send_to_all(NodeMessage::restart, encode(order));
   } else {
     job.door = make_door();
@@ -226,9 +217,7 @@ void run_attempt(PreparedJob& job, const GuardLink& guard, StepClock& steps,
 LastWord decide(PreparedJob& job, const GuardLink& guard, StepClock& steps,
                 std::vector<AttemptEnd>& attempts) {
   const Options& options = job.options;
-  RestartPolicy policy({.max_restarts = options.max_restarts,
-                        .takes_new_ports = takes_new_ports(job),
-                        .backoff = options.restart_backoff});
+  RestartPolicy policy({.max_restarts = options.max_restarts, .backoff = options.restart_backoff});
   for (;;) {
     run_attempt(job, guard, steps, attempts);
     const AttemptEnd& end = attempts.back();

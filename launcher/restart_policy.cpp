@@ -14,11 +14,9 @@ namespace {
 constexpr int kMaxFruitless = 3;
 constexpr std::chrono::duration<double> kLongestWait{60};
 
-/// Errors of the command line, the configuration, the data, the program's name, or of a port that
-/// the next attempt would have too.
-bool comes_again(int status, bool takes_new_ports) {
+/// Errors of the command line, the configuration, the data, or the program's name.
+bool comes_again(int status) {
   using dtrain::base::ErrorKind;
-  if (status == static_cast<int>(ErrorKind::port)) return !takes_new_ports;
   constexpr ErrorKind kKinds[] = {ErrorKind::usage, ErrorKind::data, ErrorKind::spawn};
   return std::ranges::any_of(kKinds,
                              [&](ErrorKind kind) { return static_cast<int>(kind) == status; });
@@ -70,7 +68,7 @@ std::string RestartPolicy::reason_against(const AttemptEnd& end) const {
   }
   if (end.is_left_behind) return "a process of the job cannot be killed";
   if (end.has_lost_node) return "the job has fewer nodes now";
-  if (comes_again(end.status, options_.takes_new_ports)) {
+  if (comes_again(end.status)) {
     return fmt::format("a restart cannot fix an error of status {}", end.status);
   }
   if (restarts_ == options_.max_restarts) {

@@ -11,7 +11,6 @@ namespace launcher {
 
 struct RestartOptions {
   int max_restarts = 0;                      // in all; 0: a job is never started again
-  bool takes_new_ports = false;              // each attempt has a port of its own
   std::chrono::duration<double> backoff{1};  // before the first restart
 };
 

@@ -60,19 +60,14 @@ TEST_CASE("A job that did not fail is over, whatever its status") {
 }
 
 TEST_CASE("Errors that would come again are not tried again") {
-  for (const auto kind : {ErrorKind::usage, ErrorKind::data, ErrorKind::port, ErrorKind::spawn}) {
+  for (const auto kind : {ErrorKind::usage, ErrorKind::data, ErrorKind::spawn}) {
     const auto decision = RestartPolicy({.max_restarts = 3}).after(failure(static_cast<int>(kind)));
     CHECK_FALSE(decision.restarts);
     CHECK_THAT(decision.why_not, Contains("cannot fix"));
   }
-  for (const int status : {1, 4, 5, 6, 7, 8, 13, 70, 128 + SIGKILL}) {
+  for (const int status : {1, 4, 5, 6, 7, 8, 11, 13, 70, 128 + SIGKILL}) {
     CHECK(RestartPolicy({.max_restarts = 3}).after(failure(status)).restarts);
   }
-}
-
-TEST_CASE("Where each attempt has a port of its own, one that was taken comes not again") {
-  const AttemptEnd end = failure(static_cast<int>(ErrorKind::port));
-  CHECK(RestartPolicy({.max_restarts = 3, .takes_new_ports = true}).after(end).restarts);
 }
 
 TEST_CASE("A job that was asked to stop is not started again, even if it failed") {
