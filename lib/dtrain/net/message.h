@@ -8,6 +8,9 @@
 
 namespace dtrain::net {
 
+/// The bit of a small number's byte that others follow.
+inline constexpr std::uint64_t kMoreFollow = 1 << 7;
+
 /// Builds a message: little-endian numbers, and texts that follow their length.
 class MessageWriter {
  public:
@@ -17,6 +20,20 @@ class MessageWriter {
   }
   MessageWriter& text(std::string_view value) {
     number(value.size());
+    bytes_ += value;
+    return *this;
+  }
+  /// A number that is mostly small: a byte for each 7 bits.
+  MessageWriter& small_number(std::uint64_t value) {
+    for (; value >= kMoreFollow; value >>= 7) {
+      bytes_.push_back(static_cast<char>(value | kMoreFollow));
+    }
+    bytes_.push_back(static_cast<char>(value));
+    return *this;
+  }
+  /// A text that is mostly short.
+  MessageWriter& short_text(std::string_view value) {
+    small_number(value.size());
     bytes_ += value;
     return *this;
   }
@@ -41,6 +58,19 @@ class MessageReader {
     return value;
   }
   [[nodiscard]] std::string text() { return std::string(take(number())); }
+  [[nodiscard]] std::uint64_t small_number() {
+    std::uint64_t value = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+      const std::string_view next = take(1);
+      if (next.empty()) return 0;
+      const std::uint64_t byte = static_cast<unsigned char>(next.front());
+      value |= (byte & ~kMoreFollow) << shift;
+      if ((byte & kMoreFollow) == 0) return value;
+    }
+    is_good_ = false;
+    return 0;
+  }
+  [[nodiscard]] std::string short_text() { return std::string(take(small_number())); }
   [[nodiscard]] bool is_good() const { return is_good_; }
   /// Returns whether every read found what it wanted, and nothing is left.
   [[nodiscard]] bool is_whole() const { return is_good_ && rest_.empty(); }

@@ -23,7 +23,7 @@ std::string packed(const Attendance& attendance) {
   for (auto first = notes.begin(); first != notes.end();) {
     const auto end =
         std::find_if(first, notes.end(), [&](const auto& each) { return each != *first; });
-    writer.number(static_cast<std::uint64_t>(end - first)).text(*first);
+    writer.small_number(static_cast<std::uint64_t>(end - first)).short_text(*first);
     first = end;
   }
   return writer.bytes();
@@ -36,9 +36,9 @@ std::optional<Attendance> unpacked_attendance(std::string_view text) {
     result.missing.push_back(static_cast<std::int64_t>(reader.number()));
   }
   while (reader.is_good() && !reader.is_whole()) {
-    const std::uint64_t count = reader.number();
+    const std::uint64_t count = reader.small_number();
     if (count > kMostMembers - result.notes.size()) return std::nullopt;
-    result.notes.resize(result.notes.size() + count, reader.text());
+    result.notes.resize(result.notes.size() + count, reader.short_text());
   }
   if (!reader.is_whole()) return std::nullopt;
   return result;

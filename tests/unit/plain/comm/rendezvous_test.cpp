@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <bit>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <map>
@@ -62,6 +63,24 @@ TEST_CASE("A message that was cut or whose sizes lie is noticed wherever it is c
   CHECK_FALSE(lies.is_good());
 }
 
+TEST_CASE("A small number takes a byte for each 7 bits, and ends with the message at the latest") {
+  for (const std::uint64_t number : {std::uint64_t{0}, std::uint64_t{127}, std::uint64_t{128},
+                                     std::uint64_t{1} << 40, ~std::uint64_t{0}}) {
+    const std::string bytes = net::MessageWriter().small_number(number).short_text("text").bytes();
+    const std::size_t digits = number == 0 ? 1 : (std::bit_width(number) + 6) / 7;
+    CHECK(bytes.size() == digits + 5);
+    net::MessageReader reader(bytes);
+    CHECK(reader.small_number() == number);
+    CHECK(reader.short_text() == "text");
+    CHECK(reader.is_whole());
+  }
+  for (const std::string& cut : {std::string(), std::string("\x80"), std::string(11, '\x80')}) {
+    net::MessageReader reader(cut);
+    (void)reader.small_number();
+    CHECK_FALSE(reader.is_good());
+  }
+}
+
 TEST_CASE("A message announced as too long is refused before its bytes come") {
   net::FrameBuffer buffer(100);
   buffer.add(net::MessageWriter().number(101).bytes());
@@ -108,9 +127,9 @@ TEST_CASE("Equal notes of neighbours are said once, and a lie about their number
   const Attendance notes{.notes = {"a", "a", "a", "", "", "a", "b"}};
   const std::string text = packed(notes);
   CHECK(unpacked_attendance(text)->notes == notes.notes);
-  CHECK(text.size() == 8 + 4 * 16 + 3);
+  CHECK(text.size() == 8 + 4 * 2 + 3);
   CHECK_FALSE(unpacked_attendance(
-      net::MessageWriter().number(0).number(std::uint64_t{1} << 40).text("").bytes()));
+      net::MessageWriter().number(0).small_number(std::uint64_t{1} << 40).short_text("").bytes()));
   CHECK_FALSE(unpacked_attendance(text.substr(0, text.size() - 1)));
 }
 
