@@ -36,7 +36,6 @@ class MetWorld : public World {
   void end_meeting() override {
     rendezvous_->store->leave();
     if (rendezvous_->server) rendezvous_->server->finish();
-    stop_listening();
   }
 
  protected:
@@ -46,11 +45,6 @@ class MetWorld : public World {
   virtual std::unique_ptr<Transport> connect(const std::string& key,
                                              const GroupIdentity& identity) = 0;
   [[nodiscard]] const WorldOptions& options() const { return options_; }
-  [[nodiscard]] StoreClient& store() { return *rendezvous_->store; }
-  [[nodiscard]] const std::string& own_address() const { return rendezvous_->own_address; }
-  [[nodiscard]] const std::string& token() const { return rendezvous_->token; }
-  /// Closes what only the making of groups needs open.
-  virtual void stop_listening() {}
 
  private:
   WorldOptions options_;

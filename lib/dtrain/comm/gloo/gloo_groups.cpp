@@ -14,7 +14,6 @@
 #include "dtrain/base/readable.h"
 #include "dtrain/comm/gloo/gloo_store.h"
 #include "dtrain/comm/gloo/gloo_transport.h"
-#include "dtrain/comm/gloo/listener.h"
 #include "dtrain/comm/gloo/pair_proof.h"
 #include "dtrain/net/proof.h"
 
@@ -51,11 +50,9 @@ std::shared_ptr<::gloo::transport::Device> make_device(const std::string& addres
 }  // namespace
 
 GlooGroups::GlooGroups(const WorldOptions& options, std::shared_ptr<Rendezvous> rendezvous)
-    : options_(options), rendezvous_(std::move(rendezvous)) {
-  listener_ = listener_opened_by([this] { device_ = make_device(rendezvous_->own_address); });
-}
-
-void GlooGroups::stop_listening() { refuse_connections(listener_); }
+    : options_(options),
+      rendezvous_(std::move(rendezvous)),
+      device_(make_device(rendezvous_->own_address)) {}
 
 std::unique_ptr<Transport> GlooGroups::connect(const std::string& key,
                                                const GroupIdentity& identity) {

@@ -23,8 +23,6 @@ class GlooGroups {
   /// Collective: the group.
   [[nodiscard]] std::unique_ptr<Transport> connect(const std::string& key,
                                                    const GroupIdentity& identity);
-  /// Declares that no more groups are made.
-  void stop_listening();
 
  private:
   [[nodiscard]] std::unique_ptr<Link> connect_link(const std::string& key,
@@ -37,7 +35,6 @@ class GlooGroups {
   WorldOptions options_;
   std::shared_ptr<Rendezvous> rendezvous_;
   std::shared_ptr<::gloo::transport::Device> device_;
-  int listener_ = -1;  // device_'s
 };
 
 }  // namespace dtrain::comm

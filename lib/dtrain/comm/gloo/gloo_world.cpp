@@ -23,7 +23,6 @@ class GlooWorld final : public MetWorld {
   }
 
  private:
-  void stop_listening() override { groups_.stop_listening(); }
   std::unique_ptr<Transport> connect(const std::string& key,
                                      const GroupIdentity& identity) override {
     return groups_.connect(key, identity);

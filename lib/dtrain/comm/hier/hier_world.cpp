@@ -39,8 +39,6 @@ class HierWorld final : public MetWorld {
   [[nodiscard]] at::Tensor allocate(std::int64_t bytes) override { return shm_.allocate(bytes); }
 
  private:
-  void stop_listening() override { gloo_.stop_listening(); }
-
   std::unique_ptr<Transport> connect(const std::string& key,
                                      const GroupIdentity& identity) override {
     std::vector<std::int64_t> hosts;
