@@ -250,13 +250,20 @@ while strangers:
             if len(preamble) < 48:
                 raise OSError
             _, operation, slot, _, length, _ = struct.unpack("<6Q", preamble)
-            if operation == 3 and length == 32:  # a proof is wanted
-                stranger.sendall(SPEAKS)
+            if operation == 3:  # a message is wanted: of 32 bytes, a proof
+                SPEAKS
         except OSError:
             strangers.remove(stranger)
 """
-WRONG_PROOF = 'struct.pack("<6Q", 80, 1, slot, 0, 32, 0) + bytes(32)'
-GARBAGE = 'struct.pack("<6Q", 80, 1, 99, 0, 32, 0) + bytes(32)'
+WRONG_PROOF = """if length == 32:
+                    stranger.sendall(struct.pack("<6Q", 80, 1, slot, 0, 32, 0) + bytes(32))"""
+GARBAGE = """if length == 32:
+                    stranger.sendall(struct.pack("<6Q", 80, 1, 99, 0, 32, 0) + bytes(32))"""
+# Answers, as a rank that leaves would, that rank 10^9 is to blame; then leaves.
+BLAME = """if length == 32:
+                    stranger.close()
+                    raise OSError
+                stranger.sendall(struct.pack("<6Qq", 56, 1, slot, 0, 8, 0, 10**9))"""
 
 
 class StandIns(RendezvousTest):
@@ -279,6 +286,10 @@ class StandIns(RendezvousTest):
     def test_one_with_a_wrong_proof_ends_the_job_with_one_line(self):
         error, _ = self.stand_in(WRONG_PROOF)
         self.assertRegex(error, "who is connected to rank [01] at 127.0.0.1 as rank [01] does not know the job's secret")
+
+    def test_one_who_blames_a_rank_that_does_not_exist_and_leaves_ends_the_job_with_one_line(self):
+        error, _ = self.stand_in(BLAME)
+        self.assertRegex(error, "who is connected to rank [01] at 127.0.0.1 as rank [01] closed the connection")
 
     def test_one_who_sends_garbage_ends_the_job_with_one_line(self):
         error, _ = self.stand_in(GARBAGE)

@@ -150,7 +150,8 @@ TransportFailure Link::blame_connections(std::int64_t peer) {
   std::set<std::int64_t> culprits;
   for (const auto messenger : gone) {
     const auto note = note_from(messenger).value_or(-1);
-    culprits.insert(note >= 0 && note != rank() ? note : messenger);
+    const bool is_other = note >= 0 && note < size() && note != rank();  // it may be a stranger's
+    culprits.insert(is_other ? note : messenger);
   }
   {
     const std::lock_guard lock(close_mutex_);
