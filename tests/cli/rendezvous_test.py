@@ -239,7 +239,7 @@ STAND_IN = """
 import select, socket, struct, sys
 strangers = []
 for port in map(int, sys.argv[1:]):
-    for number in range(2):  # of the pair in gloo's first group of two
+    for number in (1, 2):  # of the pairs of a rank in the first group of two; 0 is of its group of one
         strangers.append(socket.create_connection(("127.0.0.1", port)))
         strangers[-1].sendall(struct.pack("<q", number))
 print("ready", flush=True)

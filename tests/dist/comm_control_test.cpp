@@ -72,6 +72,37 @@ TEST_CASE("The control plane is there from the start and outlives the making of 
   }
 }
 
+/// Groups before the last, in which ranks were with others or alone, so that each has numbered its
+/// connections in its own way.
+std::string join_groups(World& world, const std::string&) {
+  std::vector<std::shared_ptr<comm::ProcessGroup>> groups;
+  std::vector<std::int64_t> ranks = comm::ranks_below(world.size());
+  for (; ranks.size() > 1; ranks.pop_back()) groups.push_back(world.split(ranks, "first ranks"));
+  const std::vector<std::int64_t> reversed{2, 1, 0};
+  groups.push_back(world.split(reversed, "reversed"));
+  double sum = 0;
+  for (const auto& group : groups) {
+    if (group == nullptr) continue;
+    Work work;
+    const at::Tensor total = sum_of_ranks(*group, work);
+    work.wait();
+    sum += total.item<double>();
+  }
+  return std::to_string(static_cast<std::int64_t>(sum));
+}
+
+const RankProgram many_groups("many groups", join_groups);
+
+TEST_CASE("Ranks whose earlier groups were of different sizes connect to each other") {
+  const std::string backend = GENERATE("gloo", "shm");
+  const auto outcomes = on_processes("many groups", {.size = 3, .backend = backend});
+  const std::vector<std::string> sums{"7", "7", "6"};  // 3 and 3 of all, 1 of the first two
+  for (std::size_t rank = 0; rank < sums.size(); ++rank) {
+    INFO(outcomes[rank].text << outcomes[rank].standard_error);
+    CHECK(outcomes[rank].text == sums[rank]);
+  }
+}
+
 TEST_CASE("What the control plane sends is no traffic of the job's") {
   on_threads(2, [](World& world) {
     const mesh::MeshGroups groups(world, mesh::DeviceMesh({{mesh::Axis::dp, 2}}));

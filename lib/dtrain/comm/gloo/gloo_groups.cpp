@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/number.h"
 #include "dtrain/base/open_files.h"
 #include "dtrain/base/printable.h"
 #include "dtrain/base/readable.h"
@@ -47,38 +48,88 @@ std::shared_ptr<::gloo::transport::Device> make_device(const std::string& addres
   }
 }
 
+c10::intrusive_ptr<ProcessGroupGloo::Options> options_for(
+    const std::shared_ptr<::gloo::transport::Device>& device, const base::Deadline& deadline) {
+  auto options = ProcessGroupGloo::Options::create(deadline.remaining());
+  options->devices = {device};
+  options->threads = 1;  // for gloo's own all-reduce, of which one runs at a time
+  return options;
+}
+
+/// gloo tells where it listens only to make a group, so this makes a group of one.
+GlooRecord record_of(const std::shared_ptr<::gloo::transport::Device>& device,
+                     const base::Deadline& deadline) {
+  const auto store = c10::make_intrusive<GlooStore>();
+  (void)c10::make_intrusive<ProcessGroupGloo>(store, 0, 1, options_for(device, deadline));
+  return store->own_record();
+}
+
 }  // namespace
 
 GlooGroups::GlooGroups(const WorldOptions& options, std::shared_ptr<Rendezvous> rendezvous)
     : options_(options),
       rendezvous_(std::move(rendezvous)),
-      device_(make_device(rendezvous_->own_address)) {}
+      device_(make_device(rendezvous_->own_address)) {
+  const base::Deadline deadline(options_.group.timeout);
+  const GlooRecord own = record_of(device_, deadline);
+  next_number_ = own.first_number + 1;
+  exchange_endpoints(own.endpoint, deadline);
+  key_ = rendezvous_->token +
+         exchange_notes(*rendezvous_->store, "gloo's key", ranks_below(options_.size),
+                        options_.rank == 0 ? net::new_challenge() : "", deadline)
+             .front();
+}
+
+void GlooGroups::exchange_endpoints(const std::string& own, const base::Deadline& deadline) {
+  endpoints_ = exchange_notes(*rendezvous_->store, "gloo's addresses", ranks_below(options_.size),
+                              own, deadline);
+  const auto other = std::ranges::find_if(
+      endpoints_, [&](const std::string& each) { return each.size() != endpoints_[0].size(); });
+  if (other == endpoints_.end()) return;
+  fail_together(options_.rank,
+                base::Error(base::ErrorKind::usage,
+                            fmt::format("ranks 0 and {} listen at addresses of IPv4 and of IPv6, "
+                                        "which gloo cannot connect; give a MASTER_ADDR of one kind",
+                                        other - endpoints_.begin())));
+}
 
 std::unique_ptr<Transport> GlooGroups::connect(const std::string& key,
                                                const GroupIdentity& identity) {
   const base::Deadline deadline(options_.group.timeout);
   require_files(static_cast<std::int64_t>(identity.world_ranks.size()));
-  const GroupSecret secret{
-      .token = rendezvous_->token,
-      .group = key,
-      .challenges = exchange_notes(*rendezvous_->store, key, identity.world_ranks,
-                                   net::new_challenge(), deadline)};
   std::unique_ptr<Link> link = connect_link(key, identity, deadline);
-  check_peers(*link, secret, identity, deadline);
+  check_peers(*link, {.key = key_, .group = key}, identity, deadline);
   return std::make_unique<GlooTransport>(std::move(link), options_.group.reduction);
+}
+
+std::vector<GlooRecord> GlooGroups::exchange_records(const std::string& key,
+                                                     const GroupIdentity& identity,
+                                                     const base::Deadline& deadline) {
+  const auto numbers = exchange_notes(*rendezvous_->store, key, identity.world_ranks,
+                                      std::to_string(next_number_), deadline);
+  next_number_ += std::ssize(numbers);
+  std::vector<GlooRecord> records;
+  for (std::size_t member = 0; member < numbers.size(); ++member) {
+    const auto rank = static_cast<std::size_t>(identity.world_ranks[member]);
+    const auto number = base::number_in<std::int64_t>(numbers[member]);
+    if (!number) {
+      base::fail(base::ErrorKind::comm, "rank {} numbers its connections by \"{}\"", rank,
+                 base::printable(numbers[member], 80));
+    }
+    records.push_back({.endpoint = endpoints_[rank], .first_number = *number});
+  }
+  return records;
 }
 
 std::unique_ptr<Link> GlooGroups::connect_link(const std::string& key,
                                                const GroupIdentity& identity,
                                                const base::Deadline& deadline) {
-  const auto settings = ProcessGroupGloo::Options::create(deadline.remaining());
-  settings->devices = {device_};
-  settings->threads = 1;  // for gloo's own all-reduce, of which one runs at a time
+  std::vector<GlooRecord> records = exchange_records(key, identity, deadline);
+  const auto size = static_cast<int>(records.size());
   try {
     return std::make_unique<Link>(c10::make_intrusive<ProcessGroupGloo>(
-        c10::make_intrusive<GlooStore>(*rendezvous_->store, key + " of gloo", identity.world_ranks,
-                                       deadline.remaining()),
-        static_cast<int>(identity.rank), static_cast<int>(identity.world_ranks.size()), settings));
+        c10::make_intrusive<GlooStore>(std::move(records)), static_cast<int>(identity.rank), size,
+        options_for(device_, deadline)));
   } catch (const base::Error&) {
     throw;
   } catch (const std::system_error&) {  // no thread

@@ -1,9 +1,9 @@
 #include "dtrain/comm/gloo/gloo_store.h"
 
-#include "dtrain/base/check.h"
+#include <fmt/format.h>
+
 #include "dtrain/base/error.h"
 #include "dtrain/base/number.h"
-#include "dtrain/comm/rendezvous/rendezvous.h"
 
 namespace dtrain::comm {
 
@@ -23,18 +23,19 @@ std::size_t member_of(const std::string& key, std::size_t num_members) {
 
 }  // namespace
 
-void GlooStore::set(const std::string&, const std::vector<std::uint8_t>& value) {
+void GlooStore::set(const std::string& key, const std::vector<std::uint8_t>& value) {
   own_.assign(value.begin(), value.end());
+  if (members_.empty()) return;
+  const GlooRecord& told = members_[member_of(key, members_.size())];
+  if (parse_record(own_, members_.size()) == told) return;
+  base::fail(base::ErrorKind::internal, "gloo numbers its connections in another order");
 }
 
 std::vector<std::uint8_t> GlooStore::get(const std::string& key) {
-  wait({key});
-  const std::string& address = addresses_[member_of(key, members_.size())];
-  return {address.begin(), address.end()};
-}
-
-void GlooStore::wait(const std::vector<std::string>&, const std::chrono::milliseconds&) {
-  if (addresses_.empty()) addresses_ = exchange_notes(client_, key_, members_, own_, deadline_);
+  if (members_.empty()) return {own_.begin(), own_.end()};
+  const std::string bytes =
+      record_bytes(members_[member_of(key, members_.size())], members_.size());
+  return {bytes.begin(), bytes.end()};
 }
 
 c10::intrusive_ptr<c10d::Store> GlooStore::clone() { fail_as_unused("clone"); }

@@ -1,8 +1,5 @@
 #include "dtrain/comm/gloo/pair_proof.h"
 
-#include <array>
-
-#include "dtrain/comm/rendezvous/wire.h"
 #include "dtrain/net/message.h"
 #include "dtrain/net/proof.h"
 
@@ -14,14 +11,12 @@ constexpr std::int64_t kProofBytes = 32;
 
 /// The proof that member `from` shows to member `to`; useless elsewhere or in another group.
 std::string pair_proof(const GroupSecret& secret, std::int64_t from, std::int64_t to) {
-  const std::string key = secret.token + secret.challenges[static_cast<std::size_t>(from)] +
-                          secret.challenges[static_cast<std::size_t>(to)];
-  return net::hmac_sha256(key, net::MessageWriter()
-                                   .text("gloo")
-                                   .text(secret.group)
-                                   .number(static_cast<std::uint64_t>(from))
-                                   .number(static_cast<std::uint64_t>(to))
-                                   .bytes());
+  return net::hmac_sha256(secret.key, net::MessageWriter()
+                                          .text("gloo")
+                                          .text(secret.group)
+                                          .number(static_cast<std::uint64_t>(from))
+                                          .number(static_cast<std::uint64_t>(to))
+                                          .bytes());
 }
 
 std::byte* bytes_of(std::string& text) { return reinterpret_cast<std::byte*>(text.data()); }

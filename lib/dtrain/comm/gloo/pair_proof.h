@@ -5,17 +5,15 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "dtrain/comm/gloo/link.h"
 
 namespace dtrain::comm {
 
-/// A secret that only the members of a group can know.
+/// What the proofs of a group are made from.
 struct GroupSecret {
-  std::string token;                    ///< of the job; may be empty
-  std::string group;                    ///< the name of this group, which no other one has
-  std::vector<std::string> challenges;  ///< by member: random, exchanged through the job's store
+  std::string key;    ///< random, of this start of the job; only its ranks know it
+  std::string group;  ///< the name of this group, which no other one has
 };
 
 /// Sends every peer a proof, checks theirs, and returns the first peer whose proof is wrong. gloo

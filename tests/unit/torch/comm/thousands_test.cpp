@@ -1,5 +1,5 @@
-// What a job of 4,096 ranks, 8 on each host, exchanges while it starts and saves: counted on the
-// code that the ranks and the store run, without the processes.
+// What a job of thousands of ranks exchanges while it starts and saves: counted on the code that
+// the ranks and the store run, without the processes.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
@@ -10,6 +10,7 @@
 
 #include "dtrain/checkpoint/format/manifest.h"
 #include "dtrain/comm/exchange.h"
+#include "dtrain/comm/gloo/gloo_record.h"
 #include "dtrain/comm/host/host_survey.h"
 #include "dtrain/comm/rendezvous/job_store.h"
 #include "dtrain/comm/rendezvous/rank_runs.h"
@@ -169,6 +170,62 @@ TEST_CASE("The groups of 4,096 ranks take a request for each rank and group, and
   CHECK(sum.largest_request < 200);
   CHECK(sum.largest_answer < 200);
   CHECK(list_bytes <= 40 * kRanks * std::ssize(kinds));
+}
+
+// --- gloo ---------------------------------------------------------------------------------------
+
+/// What gloo tells of a rank of a host of its own: as it writes it for a group of `size`.
+std::string gloo_bytes(std::int64_t rank, std::size_t address_bytes, std::int64_t first_number,
+                       std::int64_t size) {
+  std::string endpoint = fmt::format("{:05}", 30'000 + rank);
+  endpoint.resize(2 + address_bytes, 'a');
+  return comm::record_bytes({.endpoint = endpoint, .first_number = first_number},
+                            static_cast<std::size_t>(size));
+}
+
+/// The notes of a rank to the meetings of all and of a group: as GlooGroups makes them.
+comm::GlooRecord gloo_note(std::int64_t rank, std::size_t address_bytes, std::int64_t first_number,
+                           std::int64_t size) {
+  return comm::parse_record(gloo_bytes(rank, address_bytes, first_number, size),
+                            static_cast<std::size_t>(size));
+}
+
+// The worst case: each on a host of its own, whose addresses are as long as they can be.
+TEST_CASE("Rank 0 answers at most 64 KiB to each of 1,024 ranks that gloo connects") {
+  constexpr std::int64_t kGlooRanks = 1024;
+  constexpr std::int64_t kMost = 64 << 10;
+  const std::size_t address_bytes = GENERATE(4, 16);
+  const std::size_t text_bytes = address_bytes == 4 ? 15 : 39;
+  Store store;
+  const auto all = comm::ranks_below(kGlooRanks);
+  Traffic sum;
+  std::int64_t answered = 0;
+  const auto meet = [&](const std::string& key, const Store::Note& note) {
+    const Traffic traffic = store.meet(key, all, note);
+    answered += traffic.largest_answer;
+    sum.add(traffic);
+    return traffic.largest_answer;
+  };
+  meet("the job", [&](std::int64_t rank) { return fmt::format("{:0{}}", rank, text_bytes); });
+  const std::int64_t addresses = meet("gloo's addresses", [&](std::int64_t rank) {
+    return gloo_note(rank, address_bytes, 0, 1).endpoint;
+  });
+  meet("gloo's key",
+       [](std::int64_t rank) { return rank == 0 ? std::string(32, 'k') : std::string(); });
+  // The control plane, and ddp's group, in which a rank has numbered 1 + 1,024 connections before.
+  for (const std::int64_t first : {std::int64_t{1}, 1 + kGlooRanks}) {
+    const std::int64_t bytes = meet(fmt::format("group {}", first), [&](std::int64_t rank) {
+      return std::to_string(gloo_note(rank, address_bytes, first, kGlooRanks).first_number);
+    });
+    CHECK(bytes <= 50);
+  }
+  show(fmt::format("gloo, 1,024 of IPv{}", address_bytes == 4 ? 4 : 6), sum);
+  // A frame, a reply and the missing ranks in 8 bytes each, a text's size; for each rank a run and
+  // the size of its note, in a byte each.
+  CHECK(addresses == 4 * 8 + kGlooRanks * (2 + 2 + static_cast<std::int64_t>(address_bytes)));
+  CHECK(answered <= kMost);
+  const auto whole = static_cast<std::int64_t>(gloo_bytes(0, address_bytes, 0, kGlooRanks).size());
+  CHECK(whole * kGlooRanks > 100 * kMost);  // what gloo itself has each rank read
 }
 
 // --- a save --------------------------------------------------------------------------------------
