@@ -122,6 +122,15 @@ class Training(FolderTest):
             result = train(self.folder / device, "single", *flags)
             self.assertRegex(result.stderr, rf"(?m)^device +{device}, a fake accelerator for tests$")
 
+    def test_an_interface_is_named_to_nccl_unless_its_variable_names_one(self):
+        for number, (variables, expected) in enumerate((({}, "=lo"), ({"NCCL_SOCKET_IFNAME": "eth"}, "eth"))):
+            result = train(self.folder / str(number), "ddp", "--device", "fake", "--interface", "eth99,lo", environment=variables)
+            self.assertRegex(result.stderr, rf"(?m)device +fake:0, .*, NCCL_SOCKET_IFNAME={expected}$")
+            self.assertNotIn("has no effect", result.stderr)
+        result = run(*launched(2, *WORK, "--strategy", "ddp", "--run-dir", self.folder / "none", "--device", "fake",
+                               "--interface", "eth99", program=TOY), status=2)
+        self.assertIn("--interface: found eth99", result.stderr)
+
     def test_a_list_of_devices_is_for_ranks_that_are_threads(self):
         result = train(self.folder / "run", "single", "--device", "auto", "--devices", "0,1")
         self.assertIn("--devices has no effect", result.stderr)

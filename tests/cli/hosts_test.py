@@ -77,6 +77,31 @@ class Hosts(RendezvousTest):
         self.assertEqual(gloo, [{"01004D0A"}, {"02004D0A"}])
         self.assertLess(time.monotonic() - start, 15)
 
+    def listens_at(self, *flags, before=()):
+        """Where two ranks of host 0 listen, which meet at 10.77.0.1 and have a second interface, ib0, with 10.79.0.1."""
+        self.hosts.on(0, "link", "add", "ib0", "type", "veth", "peer", "name", "ib1")
+        for device in ("ib0", "ib1"):
+            self.hosts.on(0, "link", "set", device, "up")
+        self.hosts.on(0, "address", "add", "10.79.0.1/24", "dev", "ib0")
+        ranks = [self.start_on(0, rank, "10.77.0.1", "--backend", "gloo", "--log-every", "1", *flags, steps=1_000_000,
+                               before=before) for rank in range(2)]
+        wait_until(lambda: self.has_trained() or any(rank.poll() is not None for rank in ranks), "a step")
+        found = {address for address, _ in self.listening(0)}
+        for rank in ranks:
+            rank.terminate()
+        for rank in ranks:
+            self.end_of(rank, 9)
+        return found
+
+    def test_gloo_listens_where_the_ranks_meet_unless_an_interface_is_named(self):
+        self.assertEqual(self.listens_at(), {"01004D0A"})
+
+    def test_gloo_listens_at_the_interface_that_the_flag_names(self):
+        self.assertEqual(self.listens_at("--interface", "eth99,ib0"), {"01004F0A"})
+
+    def test_gloo_listens_at_the_interface_that_gloos_variable_names(self):
+        self.assertEqual(self.listens_at(before=("env", "GLOO_SOCKET_IFNAME=ib0")), {"01004F0A"})
+
     def test_ranks_meet_at_an_address_of_ipv6(self):
         ranks = [self.start_on(rank, rank, "fd77::1") for rank in range(2)]
         for rank in ranks:

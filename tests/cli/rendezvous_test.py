@@ -296,6 +296,30 @@ class StandIns(RendezvousTest):
         self.assertIn("gloo gave up", error)
 
 
+class Interfaces(RendezvousTest):
+    """At which network interface gloo listens."""
+
+    def end_of_job(self, *flags, status=0, **variables):
+        job = self.start([DTRUN, "-n", "2", "--", *self.ddp_command("--overwrite", *flags)], env={**os.environ, **variables})
+        return self.end_of(job, status)
+
+    def test_one_that_the_machine_lacks_is_refused_with_those_that_it_has(self):
+        for flags, variables, source in (
+                (("--interface", "eth99,ib99"), {}, "--interface: found eth99,ib99"),
+                (("--interface", "eth99"), {"GLOO_SOCKET_IFNAME": "lo"}, "--interface: found eth99"),
+                ((), {"GLOO_SOCKET_IFNAME": "eth99"}, "GLOO_SOCKET_IFNAME: found eth99")):
+            error = self.end_of_job("--backend", "gloo", *flags, status=2, **variables)
+            self.assertRegex(error, rf"(?m)error: {source}, but .*; it has (.*, )?lo(,|$)")
+
+    def test_the_first_that_the_machine_has_is_taken_and_the_flag_comes_first(self):
+        self.end_of_job("--backend", "gloo", "--interface", "eth99,lo", GLOO_SOCKET_IFNAME="eth99")
+        self.end_of_job("--backend", "gloo", GLOO_SOCKET_IFNAME="eth99,lo")
+
+    def test_shared_memory_needs_none(self):
+        error = self.end_of_job("--interface", "eth99", GLOO_SOCKET_IFNAME="eth99")
+        self.assertIn("--interface has no effect with --backend shm", error)
+
+
 class Secrets(RendezvousTest):
     def refused(self, rank, status=2, **variables):
         """Returns the error of a rank that finds a mistake before it waits for another one."""

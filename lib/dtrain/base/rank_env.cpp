@@ -259,6 +259,7 @@ RankEnv read_rank_env(const EnvLookup& lookup) {
   }
   env.job_token = reader.text("DTRAIN_JOB_TOKEN");
   env.job_token_file = reader.text("DTRAIN_JOB_TOKEN_FILE");
+  env.gloo_interfaces = reader.text("GLOO_SOCKET_IFNAME");
   env.control_fd = read_descriptor(reader, "DTRUN_CONTROL_FD");
   env.threads_hint = read_threads(reader);
   env.launcher_terminal = reader.text("DTRUN_TERMINAL") == "1";
@@ -315,6 +316,11 @@ void bound_spinning() {
   constexpr const char* kTurns = "4000";
   if (std::getenv("OMP_WAIT_POLICY") == nullptr)
     ::setenv("GOMP_SPINCOUNT", kTurns, /*overwrite=*/0);
+}
+
+void name_nccl_interface(const std::string& name) {
+  // Without "=" also interfaces whose names only begin so.
+  ::setenv("NCCL_SOCKET_IFNAME", ("=" + name).c_str(), /*overwrite=*/0);
 }
 
 std::int64_t visible_gpus(const char* listed, std::int64_t present) {

@@ -34,6 +34,8 @@ struct RankEnv {
   std::string job_token;       ///< the secret of a job that meets over TCP (DTRAIN_JOB_TOKEN)
   std::string job_token_file;  ///< a file that holds it (DTRAIN_JOB_TOKEN_FILE)
 
+  std::string gloo_interfaces;  ///< where gloo listens, separated by commas (GLOO_SOCKET_IFNAME)
+
   /// OMP_NUM_THREADS, or SLURM's CPUs for a task, at most the usable cores; 0: neither is set
   std::int64_t threads_hint = 0;
   std::int64_t terminal_columns =
@@ -95,6 +97,10 @@ using EnvLookup = std::function<std::optional<std::string>(const char* name)>;
 /// Bounds how long OpenMP's threads of this process spin between pieces of work, before they sleep,
 /// unless GOMP_SPINCOUNT or OMP_WAIT_POLICY says otherwise. OpenMP reads it when it is loaded.
 void bound_spinning();
+
+/// Has NCCL connect ranks at the network interface of that name, unless NCCL_SOCKET_IFNAME says
+/// otherwise. NCCL reads it when its first communicator is made.
+void name_nccl_interface(const std::string& name);
 
 /// How many of the `present` GPUs CUDA shows to a process with this CUDA_VISIBLE_DEVICES (null: it
 /// is not set): it reads the list up to the first entry that names none of them.

@@ -24,9 +24,13 @@ struct WorldOptions {
   std::string master_addr = "127.0.0.1";  ///< where rank 0 serves the store
   std::int64_t master_port = 0;
   base::StoreSockets store = {};  ///< dtrun's ways to the store
-  bool is_one_host = true;        ///< false: ranks are on several hosts, or nobody knows
-  std::string token = {};         ///< the job's secret, for TCP; empty: none
-  std::string token_file = {};    ///< or a file that holds it
+  /// Network interfaces, separated by commas: gloo listens at the first that this host has. Empty:
+  /// at the one through which it reaches rank 0.
+  std::string interface = {};
+  std::string interface_source = "--interface";  ///< what named them, for messages
+  bool is_one_host = true;      ///< false: ranks are on several hosts, or nobody knows
+  std::string token = {};       ///< the job's secret, for TCP; empty: none
+  std::string token_file = {};  ///< or a file that holds it
   /// Under torchrun, whose store is at master_addr:master_port: the key in it under which rank 0
   /// says where it listens instead. Empty: rank 0 listens at master_port.
   std::string agent_store_key = {};

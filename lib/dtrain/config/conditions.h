@@ -53,6 +53,13 @@ inline constexpr Need kOffloads{
     }};
 inline constexpr Condition kOnDevice = [](const Config& c) { return !c.machine.device.is_cpu(); };
 inline constexpr Need kDevice{"on the CPU", kOnDevice};
+inline constexpr Need kSockets{"with --backend {}",
+                               [](const Config& c) {
+                                 const Backend backend = c.machine.backend;
+                                 return kOnDevice(c) || backend == Backend::gloo ||
+                                        backend == Backend::hier || backend == Backend::automatic;
+                               },
+                               "machine.backend"};
 inline constexpr Condition kFused = [](const Config& c) {
   return c.machine.kernels == Kernels::fused;
 };

@@ -125,6 +125,7 @@ struct MachineConfig {
   Kernels kernels = Kernels::automatic;        // fused where they exist
   AttentionSetting attention;                  // over positions, of fused kernels
   MatmulPrecision matmul_precision = MatmulPrecision::highest;  // of float32 products on a GPU
+  std::string interface;  // of the network, for gloo and NCCL; empty: the one towards rank 0
   double comm_timeout_seconds = 600;
   Compression compress;                       // of gradients between replicas
   std::int64_t compress_warmup = 0;           // steps

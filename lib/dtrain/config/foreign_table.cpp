@@ -380,6 +380,8 @@ constexpr ForeignNames kForeignNames[] = {
      "machine.device", "auto, cpu, cuda or cuda:N"},
     {"no-tensorboard disable-tensorboard", "report.tensorboard", "--tensorboard off"},
     {"device-ids device-list", "layout.devices", "with --strategy dp or mp"},
+    {"network-interface network-interfaces gloo-socket-ifname nccl-socket-ifname",
+     "machine.interface"},
     {"distributed-timeout-minutes ddp-timeout timeout init-timeout-seconds "
      "train-timeout-seconds dist-timeout",
      "machine.comm_timeout", "a time as 10m, or seconds"},

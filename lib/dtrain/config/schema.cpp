@@ -291,6 +291,11 @@ constexpr Setting kSettings[] = {
      "(masters too); disk:DIR keeps masters and moments in files of this folder, on a CPU",
      kEngine, FIELD(machine.offload), form("none, optimizer, all or disk:DIR"),
      kValueNeeds<kOffloads>},
+    {"machine.interface", "--interface", "NAME,...", "",
+     "network interface through which gloo and NCCL connect ranks, the first of these that a node "
+     "has; empty: as GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME say, else gloo's is the one towards "
+     "rank 0",
+     kEngine, FIELD(machine.interface), kNeeds<kSeveralProcesses, kSockets>},
     {"machine.comm_timeout", "--comm-timeout", "TIME", "seconds",
      "the longest any wait for another rank may take (90s, 10m, 1:30:00)", kEngine,
      FIELD(machine.comm_timeout_seconds), above(0, kMaxSeconds)},

@@ -23,7 +23,7 @@ bool plan_depends_on_threads(const config::MachineConfig& machine) {
 }
 
 bool may_differ(const config::Setting& setting, const config::Config& config) {
-  if (setting.key == "layout.nnodes") return true;
+  if (setting.key == "layout.nnodes" || setting.key == "machine.interface") return true;
   return setting.key == "machine.threads" && !setting.changes_bits(config) &&
          !plan_depends_on_threads(config.machine);
 }

@@ -19,6 +19,7 @@
 #include "dtrain/metrics/cpu_memory.h"
 #include "dtrain/metrics/format.h"
 #include "dtrain/model/registry.h"
+#include "dtrain/net/addresses.h"
 #include "dtrain/net/slurm_address.h"
 #include "dtrain/parallel/plan/fitting.h"
 #include "dtrain/param/disk_memory.h"
@@ -104,20 +105,27 @@ bool tells_of_waiting(const base::RankEnv& env) {
 }  // namespace
 
 std::shared_ptr<comm::World> make_world(const config::Config& config, const base::RankEnv& env) {
-  auto host = comm::create_world({.backend = std::string(text_of(config.machine.backend)),
-                                  .rank = env.rank,
-                                  .size = env.world_size,
-                                  .master_addr = meeting_addr(env),
-                                  .master_port = env.store_port(),
-                                  .store = env.store,
-                                  .is_one_host = env.num_nodes == 1,
-                                  .token = env.job_token,
-                                  .token_file = env.job_token_file,
-                                  .agent_store_key = env.agent_store_key,
-                                  .tells_of_waiting = tells_of_waiting(env),
-                                  .waiting_advice = advice_on_waiting(env),
-                                  .group = group_options(config),
-                                  .count_memory = metrics::count_other_memory});
+  const std::string& interface = config.machine.interface;
+  if (!interface.empty() && env.world_size > 1 && !config.machine.device.is_cpu()) {
+    base::name_nccl_interface(net::find_interface(interface, "--interface").name);
+  }
+  auto host = comm::create_world(
+      {.backend = std::string(text_of(config.machine.backend)),
+       .rank = env.rank,
+       .size = env.world_size,
+       .master_addr = meeting_addr(env),
+       .master_port = env.store_port(),
+       .store = env.store,
+       .interface = interface.empty() ? env.gloo_interfaces : interface,
+       .interface_source = interface.empty() ? "GLOO_SOCKET_IFNAME" : "--interface",
+       .is_one_host = env.num_nodes == 1,
+       .token = env.job_token,
+       .token_file = env.job_token_file,
+       .agent_store_key = env.agent_store_key,
+       .tells_of_waiting = tells_of_waiting(env),
+       .waiting_advice = advice_on_waiting(env),
+       .group = group_options(config),
+       .count_memory = metrics::count_other_memory});
   return on_device(config, env, std::move(host));
 }
 

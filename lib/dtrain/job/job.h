@@ -29,7 +29,8 @@ namespace dtrain::job {
 /// The world that the configuration and the launcher's environment describe.
 ///
 /// Collective: every rank of the job.
-/// Throws:     as comm::create_world and device::world_on.
+/// Throws:     as comm::create_world and device::world_on; Error{usage} for an --interface that
+///             this machine does not have.
 [[nodiscard]] std::shared_ptr<comm::World> make_world(const config::Config& config,
                                                       const base::RankEnv& env);
 

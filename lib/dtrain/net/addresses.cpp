@@ -1,5 +1,6 @@
 #include "dtrain/net/addresses.h"
 
+#include <fmt/ranges.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
@@ -10,6 +11,8 @@
 #include <memory>
 
 #include "dtrain/base/descriptor.h"
+#include "dtrain/base/error.h"
+#include "dtrain/base/printable.h"
 #include "dtrain/net/socket.h"
 
 namespace dtrain::net {
@@ -45,6 +48,24 @@ bool is_of_link(const sockaddr& address) {
   return IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
 }
 
+std::string text_of(const sockaddr& address) {
+  const bool is_v4 = address.sa_family == AF_INET;
+  return numeric_text(address, is_v4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+}
+
+/// Visits the addresses of IPv4 and IPv6 of all interfaces that are up.
+template <typename Visit>
+void for_each_address(Visit visit) {
+  ifaddrs* first = nullptr;
+  if (::getifaddrs(&first) != 0) return;
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> all(first, &::freeifaddrs);
+  for (const ifaddrs* each = first; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr || (each->ifa_flags & IFF_UP) == 0) continue;
+    const int family = each->ifa_addr->sa_family;
+    if (family == AF_INET || family == AF_INET6) visit(*each);
+  }
+}
+
 }  // namespace
 
 bool is_loopback(const std::string& address) {
@@ -53,19 +74,43 @@ bool is_loopback(const std::string& address) {
 }
 
 std::vector<std::string> interface_addresses() {
-  ifaddrs* first = nullptr;
-  if (::getifaddrs(&first) != 0) return {};
-  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> all(first, &::freeifaddrs);
   std::vector<std::string> result;
-  for (const ifaddrs* each = first; each != nullptr; each = each->ifa_next) {
-    if (each->ifa_addr == nullptr || (each->ifa_flags & IFF_UP) == 0) continue;
-    const int family = each->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) continue;
-    if (is_loopback(*each->ifa_addr) || is_of_link(*each->ifa_addr)) continue;
-    const std::size_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-    result.push_back(numeric_text(*each->ifa_addr, length));
+  for_each_address([&](const ifaddrs& each) {
+    if (is_loopback(*each.ifa_addr) || is_of_link(*each.ifa_addr)) return;
+    result.push_back(text_of(*each.ifa_addr));
+  });
+  return result;
+}
+
+std::vector<Interface> interfaces() {
+  std::vector<Interface> result;
+  for (const int family : {AF_INET, AF_INET6}) {
+    for_each_address([&](const ifaddrs& each) {
+      const bool is_known = std::ranges::count(result, each.ifa_name, &Interface::name) > 0;
+      if (each.ifa_addr->sa_family != family || is_known) return;
+      // Such an address of IPv6 means nothing without the interface.
+      if (family == AF_INET || !is_of_link(*each.ifa_addr))
+        result.push_back({each.ifa_name, text_of(*each.ifa_addr)});
+    });
   }
   return result;
+}
+
+Interface find_interface(std::string_view names, std::string_view source) {
+  const std::vector<Interface> all = interfaces();
+  for (std::string_view rest = names; !rest.empty();) {
+    const std::string_view name = rest.substr(0, rest.find(','));
+    const auto found = std::ranges::find(all, name, &Interface::name);
+    if (found != all.end()) return *found;
+    rest.remove_prefix(std::min(name.size() + 1, rest.size()));
+  }
+  std::vector<std::string_view> known;
+  for (const Interface& each : all) known.push_back(each.name);
+  base::fail(
+      base::ErrorKind::usage,
+      "{}: found {}, but this machine has no such interface that is up with an address; it has "
+      "{}",
+      source, base::printable(names, 80), fmt::join(known, ", "));
 }
 
 std::string source_address_to(const std::string& address) {

@@ -4,6 +4,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace dtrain::net {
@@ -14,6 +15,20 @@ namespace dtrain::net {
 /// The addresses of this machine's interfaces that are up, without those of the loopback and of
 /// single links.
 [[nodiscard]] std::vector<std::string> interface_addresses();
+
+/// A network interface that is up, and this machine's address there: of IPv4, else of IPv6.
+struct Interface {
+  std::string name;
+  std::string address;
+};
+
+/// The interfaces of this machine that are up and have an address, the loopback's among them.
+[[nodiscard]] std::vector<Interface> interfaces();
+
+/// The first of `names`, which commas separate, that this machine has.
+///
+/// Throws: Error{usage} that begins with `source`, what gave the names, and lists the interfaces.
+[[nodiscard]] Interface find_interface(std::string_view names, std::string_view source);
 
 /// The address of this machine from which its packets to `address` leave; empty where there is no
 /// way, and for what is no address.

@@ -28,7 +28,11 @@ class FakePlugin final : public device::Plugin {
 
   c10::DeviceType type() const override { return fake::kType; }
   std::int64_t count() override { return fake::kDevices; }
-  std::string describe(c10::Device) override { return "a fake accelerator for tests"; }
+  std::string describe(c10::Device) override {
+    const char* interface = std::getenv("NCCL_SOCKET_IFNAME");  // what NCCL would be told
+    return std::string("a fake accelerator for tests") +
+           (interface == nullptr ? "" : std::string(", NCCL_SOCKET_IFNAME=") + interface);
+  }
   std::string identity(c10::Device device) override { return device.str(); }
   device::Failure failure_of(int error_code) const override {
     return error_code == fake::kUncorrectable      ? device::Failure::device_lost

@@ -16,6 +16,7 @@
 #include "dtrain/comm/gloo/gloo_store.h"
 #include "dtrain/comm/gloo/gloo_transport.h"
 #include "dtrain/comm/gloo/pair_proof.h"
+#include "dtrain/net/addresses.h"
 #include "dtrain/net/proof.h"
 
 namespace dtrain::comm {
@@ -69,7 +70,10 @@ GlooRecord record_of(const std::shared_ptr<::gloo::transport::Device>& device,
 GlooGroups::GlooGroups(const WorldOptions& options, std::shared_ptr<Rendezvous> rendezvous)
     : options_(options),
       rendezvous_(std::move(rendezvous)),
-      device_(make_device(rendezvous_->own_address)) {
+      address_(options.interface.empty()
+                   ? rendezvous_->own_address
+                   : net::find_interface(options.interface, options.interface_source).address),
+      device_(make_device(address_)) {
   const base::Deadline deadline(options_.group.timeout);
   const GlooRecord own = record_of(device_, deadline);
   next_number_ = own.first_number + 1;
@@ -89,7 +93,8 @@ void GlooGroups::exchange_endpoints(const std::string& own, const base::Deadline
   fail_together(options_.rank,
                 base::Error(base::ErrorKind::usage,
                             fmt::format("ranks 0 and {} listen at addresses of IPv4 and of IPv6, "
-                                        "which gloo cannot connect; give a MASTER_ADDR of one kind",
+                                        "which gloo cannot connect; name a network interface that "
+                                        "has both (--interface)",
                                         other - endpoints_.begin())));
 }
 
@@ -137,7 +142,7 @@ std::unique_ptr<Link> GlooGroups::connect_link(const std::string& key,
   } catch (const std::exception& caught) {
     hear_refusal();
     base::fail(base::ErrorKind::comm, "rank {} cannot connect to the others of {} from {}: {}",
-               options_.rank, key, rendezvous_->own_address, first_line(caught));
+               options_.rank, key, address_, first_line(caught));
   }
 }
 
@@ -153,7 +158,7 @@ void GlooGroups::check_peers(Link& link, const GroupSecret& secret, const GroupI
     rendezvous_->store->refuse(
         kind, fmt::format("who is connected to rank {} at {} as rank {} {}; if that is no rank, "
                           "use a network that strangers cannot reach, or --backend shm",
-                          options_.rank, rendezvous_->own_address,
+                          options_.rank, address_,
                           identity.world_ranks[static_cast<std::size_t>(peer)], what));
   };
   try {

@@ -19,8 +19,9 @@ namespace dtrain::comm {
 class GlooGroups {
  public:
   /// Collective: all ranks of the job.
-  /// Throws:     Error{usage} where ranks listen at addresses of IPv4 and of IPv6; Error{comm}
-  ///             naming the address where it cannot listen.
+  /// Throws:     Error{usage} for an interface that this host does not have, or where ranks listen
+  ///             at addresses of IPv4 and of IPv6; Error{comm} naming the address where it cannot
+  ///             listen.
   GlooGroups(const WorldOptions& options, std::shared_ptr<Rendezvous> rendezvous);
 
   /// The transport of a group of several, whose keys in the store begin with `key`; each of its
@@ -45,6 +46,7 @@ class GlooGroups {
 
   WorldOptions options_;
   std::shared_ptr<Rendezvous> rendezvous_;
+  std::string address_;
   std::shared_ptr<::gloo::transport::Device> device_;  // listens there
   std::vector<std::string> endpoints_;                 // by world rank
   std::int64_t next_number_ = 0;  // of the connections of this rank's next group

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <map>
 #include <string>
 
@@ -61,6 +62,7 @@ TEST_CASE("The launcher's variables are read") {
                                               {"DTRUN_CONTROL_FD", "6"},
                                               {"DTRUN_TERMINAL", "1"},
                                               {"COLUMNS", "120"},
+                                              {"GLOO_SOCKET_IFNAME", "ib0,eth0"},
                                               {"OMP_NUM_THREADS", "3,2"}});
   CHECK(env.rank == 5);
   CHECK(env.world_size == 8);
@@ -73,6 +75,7 @@ TEST_CASE("The launcher's variables are read") {
   CHECK(env.master_port == 29500);
   CHECK(env.store.door_fd == 5);
   CHECK(env.control_fd == 6);
+  CHECK(env.gloo_interfaces == "ib0,eth0");
   CHECK(env.threads_hint == 3);
   CHECK(env.terminal_columns == 120);
   CHECK(env.launcher_terminal);
@@ -230,6 +233,15 @@ TEST_CASE("A command that was typed in a shell of srun --pty is a job of its own
 }
 
 TEST_CASE("There is at least one usable core") { CHECK(dtrain::base::usable_cores() >= 1); }
+
+TEST_CASE("NCCL is told of an interface unless the user has told it of one") {
+  ::unsetenv("NCCL_SOCKET_IFNAME");
+  for (const char* name : {"ib0", "eth0"}) {
+    dtrain::base::name_nccl_interface(name);
+    CHECK(std::getenv("NCCL_SOCKET_IFNAME") == std::string("=ib0"));
+  }
+  ::unsetenv("NCCL_SOCKET_IFNAME");
+}
 
 TEST_CASE("The variable CUDA_VISIBLE_DEVICES hides GPUs as it does for CUDA") {
   using dtrain::base::visible_gpus;

@@ -40,6 +40,25 @@ TEST_CASE("A process that others cannot reach at its own address finds one that 
 }
 
 TEST_CASE(
+    "An interface is found by its name, and one that is not there is told with those that are") {
+  const auto all = interfaces();
+  REQUIRE(std::ranges::count(all, "lo", &Interface::name) == 1);
+  CHECK(find_interface("lo", "--interface").address == "127.0.0.1");
+  CHECK(find_interface("eth99,,lo", "--interface").name == "lo");
+  for (const char* names : {"eth99", "l", "lo0", ","}) {
+    try {
+      (void)find_interface(names, "--interface");
+      FAIL("expected an error");
+    } catch (const base::Error& error) {
+      CHECK(error.kind() == base::ErrorKind::usage);
+      const std::string text = error.what();
+      CHECK(text.starts_with(std::string("--interface: found ") + names));
+      for (const Interface& each : all) CHECK(text.find(each.name) != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE(
     "Rank 0 listens at one address that is given, and for other hosts at all that a name of "
     "the loopback may mean") {
   const auto one = listen_for_hosts("127.0.0.1", 0);

@@ -26,6 +26,7 @@ TEST_CASE("Ranks need not agree on what differs between nodes and changes no bit
   const config::Config config = with_kernels("fused");
   CHECK(name_of(config, "layout.nnodes").empty());
   CHECK(name_of(config, "machine.threads").empty());
+  CHECK(name_of(config, "machine.interface").empty());
   CHECK(name_of(config, "train.seed") == "train.seed");
 }
 
