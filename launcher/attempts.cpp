@@ -16,7 +16,6 @@
 #include "dtrain/base/error.h"
 #include "launcher/error_line.h"
 #include "launcher/history.h"
-#include "launcher/nodes/listener.h"
 #include "launcher/report_file.h"
 #include "launcher/restart_policy.h"
 #include "launcher/signals.h"
@@ -102,7 +101,6 @@ void prepare_restart(PreparedJob& job, const AttemptEnd& end) {
       .committed_run = end.committed >= 0 ? end.committed_run : job.committed_run};
   begin_attempt(job, order);
   if (job.nodes) {
-    drop_waiting_connections(job.store_listener);  // of the last attempt, and of strangers since
     job.nodes->send_to_all(NodeMessage::restart, encode(order));
   } else {
     job.door = make_door();

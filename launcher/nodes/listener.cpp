@@ -84,11 +84,4 @@ Descriptor listen_at_free_port(const std::string& address) {
   return listener;
 }
 
-void drop_waiting_connections(const Descriptor& listener) {
-  constexpr int kMost = SOMAXCONN + 1;  // more can only have come meanwhile
-  for (int count = 0; count < kMost; ++count) {
-    if (!Descriptor(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC))) return;
-  }
-}
-
 }  // namespace launcher

@@ -15,14 +15,11 @@ namespace launcher {
 ///         Error{usage} for an address that is not this machine's.
 [[nodiscard]] dtrain::base::Descriptor listen_for_nodes(const std::string& host, int port);
 
-/// A socket that listens at a free port of that numeric address, and does not block. While it is
-/// open, nobody else can listen there.
+/// A non-blocking socket that listens at a free port of that numeric address. While it is open,
+/// nobody else can listen there.
 ///
 /// Throws: Error{port} with the reason.
 [[nodiscard]] dtrain::base::Descriptor listen_at_free_port(const std::string& address);
-
-/// Closes the connections that wait at such a socket to be accepted.
-void drop_waiting_connections(const dtrain::base::Descriptor& listener);
 
 /// Returns whether a numeric address means this machine alone.
 [[nodiscard]] bool is_loopback(const std::string& address);

@@ -79,6 +79,10 @@ class Strangers(NodesTest):
             self.assertEqual(self.ends(process), [RENDEZVOUS])
 
 
+# What a foreign program does to the socket that it shares with dtrun and with the next attempt's rank 0.
+BLOCK = "import os, socket; socket.socket(fileno=int(os.environ['DTRUN_STORE_LISTENER_FD'])).setblocking(True)"
+
+
 class RanksStore(NodesTest):
     """Where ranks meet: at the socket at which node 0's dtrun listens for rank 0. They run dtrain's code, without LibTorch."""
 
@@ -106,7 +110,8 @@ class RanksStore(NodesTest):
 
     def test_a_restart_meets_at_the_same_socket_whoever_has_connected_there_before(self):
         launchers = self.nodes("try=$TORCHELASTIC_RESTART_COUNT; echo $DTRUN_STORE_PORT > t$RANK; mv t$RANK at$RANK-$try; "
-                               "[ $RANK$try = 00 ] && { while [ ! -e go ]; do sleep 0.02; done; exit 7; }; "
+                               "[ $RANK$try = 00 ] && { while [ ! -e go ]; do sleep 0.02; done; "
+                               f'python3 -c "{BLOCK}"; exit 7; }}; '
                                f"exec {stub_ranks.STUB}", "--max-restarts", "1", "--restart-backoff", "0.05")
         self.wait_for_files("at0-0", "at1-0")
         port = int((self.folder / "at0-0").read_text())
