@@ -86,6 +86,7 @@ void begin_attempt(PreparedJob& job, const RestartOrder& order) {
   job.restart_reason = order.reason;
   job.committed = order.committed;
   job.committed_run = order.committed_run;
+  job.placement.master_port = order.master_port;
   // First, so that what fails here is told as a failure of this attempt.
   if (job.nodes) job.nodes->begin_attempt(job.attempt);
   const std::string why_no_logs = job.folder.begin_attempt(job.attempt);
@@ -94,8 +95,12 @@ void begin_attempt(PreparedJob& job, const RestartOrder& order) {
 
 /// Prepares the next attempt here and, where this launcher decides for others, there.
 void prepare_restart(PreparedJob& job, const AttemptEnd& end) {
+  // The last attempt's port may still be in use. With several nodes --master-port is the dtruns'.
+  const bool is_from_user = job.options.master_port != 0 && !job.nodes;
+  if (!is_from_user) job.port = reserve_port(job.placement.master_addr, 0);
   const RestartOrder order{
       .attempt = job.attempt + 1,
+      .master_port = job.port.port,
       .reason = end.how,
       .committed = end.committed >= 0 ? end.committed : job.committed,
       .committed_run = end.committed >= 0 ? end.committed_run : job.committed_run};

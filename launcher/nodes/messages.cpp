@@ -215,6 +215,7 @@ std::optional<Decision> decode_decision(std::string_view bytes) {
 std::string encode(const RestartOrder& order) {
   return MessageWriter()
       .number(bits(order.attempt))
+      .number(bits(order.master_port))
       .text(order.reason)
       .number(bits(order.committed + 1))
       .text(order.committed_run)
@@ -225,6 +226,7 @@ std::optional<RestartOrder> decode_restart(std::string_view bytes) {
   Fields fields(bytes);
   RestartOrder order;
   order.attempt = fields.small(1, kMostAttempts);
+  order.master_port = fields.small(1, 65535);
   order.reason = fields.text();
   order.committed = fields.number(0, kAny) - 1;
   order.committed_run = fields.text();

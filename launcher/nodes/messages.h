@@ -98,6 +98,7 @@ struct Decision {
 /// The order to start the ranks again.
 struct RestartOrder {
   int attempt = 0;
+  int master_port = 0;
   std::string reason;           ///< how the attempt before failed
   std::int64_t committed = -1;  ///< the step of the last checkpoint reported; -1: none
   std::string committed_run;    ///< of which run

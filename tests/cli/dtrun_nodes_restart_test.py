@@ -39,9 +39,11 @@ class Restart(NodesTest):
         process = self.emulated("echo $RANK $TORCHELASTIC_RESTART_COUNT $MASTER_PORT; "
                                 'test "$RANK$TORCHELASTIC_RESTART_COUNT" != 30 || exit 7', *self.AGAIN, "0.05")
         self.assertEqual(process.returncode, 0, process.err)
-        last = [line.split("] ")[1].split() for line in process.out.splitlines() if line.split()[2] == "1"]
+        lines = [line.split("] ")[1].split() for line in process.out.splitlines()]
+        last = [line for line in lines if line[1] == "1"]
         self.assertEqual(sorted(rank for rank, _, _ in last), ["0", "1", "2", "3"])
         self.assertEqual(len({port for _, _, port in last}), 1)
+        self.assertEqual(len({port for _, _, port in lines}), 2)
         self.assertIn("dtrun: restart 1 of 1 in 50 ms: rank 3 exited with status 7", process.err)
         self.assertRegex(process.err, r"dtrun:   attempt 1: ended with status 0")
         self.assertRegex(process.err, r"dtrun \(node 1\): restart 1: rank 3 exited with status 7")

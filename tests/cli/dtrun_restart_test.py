@@ -98,7 +98,7 @@ class Budget(RestartTest):
 
 
 class Environment(RestartTest):
-    def test_each_attempt_has_new_logs_the_same_port_and_the_reason(self):
+    def test_each_attempt_has_new_logs_a_new_port_and_the_reason(self):
         process = self.restarted('echo "$MASTER_PORT $TORCHELASTIC_RUN_ID $DTRUN_RESTART_REASON"; '
                                  "[ -e $TORCHELASTIC_ERROR_FILE ] && echo stale; touch $TORCHELASTIC_ERROR_FILE; "
                                  "[ $TORCHELASTIC_RESTART_COUNT = 2 ] || exit 7", 2, "--log-dir", "logs", ranks=1)
@@ -106,7 +106,7 @@ class Environment(RestartTest):
         logs = sorted((self.folder / "logs").glob("*/attempt_*/0/stdout.log"))
         self.assertEqual(["attempt_0", "attempt_1", "attempt_2"], [log.parts[-3] for log in logs])
         words = [log.read_text().split() for log in logs]
-        self.assertEqual(1, len({(port, run_id) for port, run_id, *_ in words}))
+        self.assertEqual((3, 1), tuple(len(set(column)) for column in list(zip(*words))[:2]))
         self.assertEqual([[], *2 * ["rank 0 exited with status 7".split()]], [reason for _, _, *reason in words])
         self.assertNotIn("stale", str(words))
 
@@ -114,6 +114,14 @@ class Environment(RestartTest):
         process = self.restarted("[ -e $TORCHELASTIC_ERROR_FILE ] && exit 9; touch $TORCHELASTIC_ERROR_FILE; "
                                  "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 7", 1, ranks=1)
         self.assertEqual(0, process.returncode, process.err)
+
+    def test_a_port_that_the_user_named_stays(self):
+        process = self.restarted("echo $MASTER_PORT; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 7", 1,
+                                 "--master-port", "0", ranks=1)
+        port = process.out.split()[0]
+        process = self.restarted("echo $MASTER_PORT; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 7", 1,
+                                 "--master-port", port, ranks=1)
+        self.assertEqual([port, port], process.out.split())
 
     def test_a_port_that_was_taken_may_be_free_the_next_time(self):
         port = self.restarted("echo $MASTER_PORT", 0, ranks=1).out.strip()
