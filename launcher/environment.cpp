@@ -106,6 +106,7 @@ std::vector<std::string> environment_of(const RankEnvironment& rank) {
       {"GROUP_WORLD_SIZE", std::to_string(rank.num_nodes)},
       {"MASTER_ADDR", rank.master_addr},
       {"MASTER_PORT", std::to_string(rank.master_port)},
+      {"DTRUN_MASTER", fmt::format("{}:{}", rank.master_addr, rank.master_port)},
       {"TORCHELASTIC_USE_AGENT_STORE", "False"},  // nobody serves a store there before rank 0 does
       {"OMP_NUM_THREADS", user_threads != nullptr && *user_threads != '\0'
                               ? std::string(user_threads)

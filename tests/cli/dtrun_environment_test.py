@@ -84,6 +84,7 @@ class EnvironmentTest(PythonTest):
                              {k: found.get(k) for k in expected})
             self.assertGreater(int(found["MASTER_PORT"]), 1023)
             self.assertTrue(found["TORCHELASTIC_RUN_ID"])
+            self.assertEqual(found["DTRUN_MASTER"], f"127.0.0.1:{found['MASTER_PORT']}")
             self.assertIn("DTRUN_STORE_FD", found)
             self.assertIn("DTRUN_CONTROL_FD", found)
 

@@ -457,7 +457,7 @@ class Errors(RendezvousTest):
     def test_at_dtruns_port_ranks_wait_for_rank_0(self):
         with socket.create_server(("127.0.0.1", 0)) as server:  # dtrun's
             port = server.getsockname()[1]
-            rank = self.start_rank(1, 1, "--comm-timeout", "1", DTRUN_STORE_PORT=str(port))
+            rank = self.start_rank(1, 1, "--comm-timeout", "1", DTRUN_STORE_PORT=str(port), DTRUN_MASTER="127.0.0.1:1")
             error = self.one_error(self.end_of(rank, 5))
         self.assertRegex(error, r"rank 0 did not come to the job within [\d.]+ s")
 

@@ -1,5 +1,6 @@
 """dtrain under torchrun, which keeps MASTER_PORT for its own store, and a program of torch.distributed under dtrun."""
 
+import os
 import subprocess
 import unittest
 
@@ -42,6 +43,13 @@ class Torchrun(RendezvousTest):
 
     def test_ranks_under_torchrun_meet_and_train_with_the_bits_of_dtrun(self):
         self.check_run([self.start(self.command("--nproc-per-node", "2", "--master-port", str(free_port())))], "shm")
+
+    def test_a_torchrun_that_serves_no_store_runs_within_a_rank_of_dtrun(self):
+        # torchrun closes dtrun's descriptors, but hands on their variables.
+        words = ["env", "-u", "DTRUN_CONTROL_FD",
+                 *self.command("--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2")]
+        environment = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
+        self.check_run([self.start([DTRUN, "-n", "1", "--", *words], env=environment)], "shm")
 
     def test_the_doctor_says_where_they_met(self):
         port = free_port()

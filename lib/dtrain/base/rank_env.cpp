@@ -233,6 +233,13 @@ int read_descriptor(const Reader& reader, const char* name) {
   return static_cast<int>(reader.number(name, 0, std::numeric_limits<int>::max()).value_or(-1));
 }
 
+/// Whether MASTER_ADDR and MASTER_PORT are dtrun's: a torchrun or a script within one of its ranks
+/// may name another place for other ranks to meet, and passes dtrun's variables on.
+bool meets_where_dtrun_says(const Reader& reader) {
+  const std::string master = reader.text("MASTER_ADDR") + ":" + reader.text("MASTER_PORT");
+  return reader.text("DTRUN_MASTER") == master;
+}
+
 void read_restart(const Reader& reader, RankEnv& env) {
   constexpr std::int64_t kMaxRestarts = 1 << 30;
   env.launch = reader.text("TORCHELASTIC_RUN_ID");
@@ -252,7 +259,7 @@ RankEnv read_rank_env(const EnvLookup& lookup) {
   if (env.world_size > 1) env.master_port = reader.number("MASTER_PORT", 1, kMaxPort).value_or(0);
   if (env.source == kTorch.rank && reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True") {
     env.agent_store_key = "dtrain/" + reader.text("TORCHELASTIC_RESTART_COUNT");
-  } else {  // a torchrun that dtrun started passes its variables on
+  } else if (meets_where_dtrun_says(reader)) {
     env.store = {.door_fd = read_descriptor(reader, "DTRUN_STORE_FD"),
                  .port = reader.number("DTRUN_STORE_PORT", 1, kMaxPort).value_or(0),
                  .listener_fd = read_descriptor(reader, "DTRUN_STORE_LISTENER_FD")};

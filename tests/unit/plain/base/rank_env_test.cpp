@@ -36,7 +36,8 @@ const Variables kDtrun = {{"RANK", "5"},
                           {"GROUP_RANK", "1"},
                           {"GROUP_WORLD_SIZE", "2"},
                           {"MASTER_ADDR", "10.0.0.1"},
-                          {"MASTER_PORT", "29500"}};
+                          {"MASTER_PORT", "29500"},
+                          {"DTRUN_MASTER", "10.0.0.1:29500"}};
 const Variables kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "1"},
                             {"OMPI_COMM_WORLD_SIZE", "4"},
                             {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
@@ -91,9 +92,10 @@ TEST_CASE(
   CHECK(read(unshared).agent_store_key.empty());
 }
 
-TEST_CASE("Ranks meet at dtrun's port before MASTER_PORT, unless a torchrun inherited it") {
-  const Variables dtrun =
-      kDtrun + Variables{{"DTRUN_STORE_PORT", "40000"}, {"DTRUN_STORE_LISTENER_FD", "7"}};
+TEST_CASE("Ranks meet at dtrun's port before MASTER_PORT, unless others inherited it") {
+  const Variables store = {
+      {"DTRUN_STORE_FD", "5"}, {"DTRUN_STORE_PORT", "40000"}, {"DTRUN_STORE_LISTENER_FD", "7"}};
+  const Variables dtrun = kDtrun + store;
   CHECK(read(kDtrun).store_port() == 29500);
   CHECK(read(dtrun).store_port() == 40000);
   CHECK(read(dtrun).store.listener_fd == 7);
@@ -101,6 +103,13 @@ TEST_CASE("Ranks meet at dtrun's port before MASTER_PORT, unless a torchrun inhe
   const RankEnv below = read(dtrun + Variables{{"TORCHELASTIC_USE_AGENT_STORE", "True"}});
   CHECK(below.store_port() == 29500);
   CHECK(below.store.listener_fd == -1);
+  for (const Variables& changed :
+       {Variables{{"MASTER_ADDR", "10.0.0.2"}}, Variables{{"MASTER_PORT", "29501"}}}) {
+    const RankEnv other = read(changed + dtrun);
+    CHECK(other.store_port() == other.master_port);
+    CHECK(other.store.door_fd == -1);
+    CHECK(other.store.listener_fd == -1);
+  }
 }
 
 TEST_CASE("Open MPI, PMI and SLURM name the rank") {
@@ -200,7 +209,8 @@ TEST_CASE("Values that make no sense are refused, naming the variable") {
   CHECK_THROWS_WITH(read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "70000"}}),
                     Catch::Contains("MASTER_PORT"));
   CHECK_THROWS_WITH(read({{"OMP_NUM_THREADS", "many"}}), Catch::Contains("OMP_NUM_THREADS"));
-  CHECK_THROWS_WITH(read({{"DTRUN_STORE_FD", "-3"}}), Catch::Contains("DTRUN_STORE_FD"));
+  CHECK_THROWS_WITH(read(kDtrun + Variables{{"DTRUN_STORE_FD", "-3"}}),
+                    Catch::Contains("DTRUN_STORE_FD"));
   CHECK_THROWS_WITH(
       read({{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "2"}, {"LOCAL_WORLD_SIZE", "2"}}),
       Catch::Contains("LOCAL_RANK 2"));
