@@ -363,7 +363,7 @@ class Secrets(RendezvousTest):
             second = self.start_rank(1, port, "--overwrite", DTRAIN_JOB_TOKEN=SECRET)
             connection, _ = stranger.accept()
             with connection:
-                connection.sendall(b"dtrain/1" + greeting)
+                connection.sendall(b"dtrain/2" + greeting)
                 self.assertTrue(connection.recv(4096))
                 connection.sendall(answer)
         first = self.start_rank(0, port, "--overwrite", DTRAIN_JOB_TOKEN=SECRET)
@@ -444,6 +444,15 @@ class Errors(RendezvousTest):
         self.assertIn(f"127.0.0.1:{port}", error)
         self.assertIn('it sent "SSH-2.0-?[31mOpen', error)
 
+    def test_a_store_of_another_protocol_is_one_of_another_build(self):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            rank = self.start_rank(1, server.getsockname()[1])
+            with server.accept()[0] as connection:
+                connection.sendall(b"dtrain/1")
+                error = self.one_error(self.end_of(rank, 2))
+        self.assertIn('ranks run different builds of dtrain', error)
+        self.assertIn('"dtrain/1"', error)
+
     def test_a_store_that_never_comes_is_named_with_the_time_really_waited(self):
         port = free_port()
         start = time.monotonic()
@@ -459,14 +468,18 @@ class Errors(RendezvousTest):
             port = server.getsockname()[1]
             rank = self.start_rank(1, 1, "--comm-timeout", "1", DTRUN_STORE_PORT=str(port), DTRUN_MASTER="127.0.0.1:1")
             error = self.one_error(self.end_of(rank, 5))
-        self.assertRegex(error, r"rank 0 did not come to the job within [\d.]+ s")
+        self.assertRegex(error, r"rank 0, which serves the store, took no connection within [\d.]+ s")
 
     def test_a_listening_socket_that_did_not_reach_rank_0_is_named(self):
-        with socket.socket() as mute:
-            for descriptor in (99, mute.fileno()):
-                words = {"DTRUN_STORE_PORT": "1", "DTRUN_STORE_LISTENER_FD": str(descriptor)}
-                error = self.one_error(self.end_of(self.start_rank(0, 1, pass_fds=[mute.fileno()], **words), 2))
-                self.assertIn(f"DTRUN_STORE_LISTENER_FD: descriptor {descriptor} is no listening socket", error)
+        with socket.socket() as mute, socket.create_server(("127.0.0.1", 0)) as elsewhere:
+            for descriptor in (None, 99, mute.fileno(), elsewhere.fileno()):
+                words = {"DTRUN_MASTER": "127.0.0.1:1", "DTRUN_STORE_PORT": "2"}
+                if descriptor is not None:
+                    words["DTRUN_STORE_LISTENER_FD"] = str(descriptor)
+                rank = self.start_rank(0, 1, pass_fds=[mute.fileno(), elsewhere.fileno()], **words)
+                error = self.one_error(self.end_of(rank, 2))
+                found = "an unset descriptor" if descriptor is None else f"descriptor {descriptor}"
+                self.assertIn(f"DTRUN_STORE_LISTENER_FD: {found} is no socket that listens at port 2 ", error)
 
     def test_a_rank_that_ends_while_the_others_wait_is_named_at_once(self):
         port = free_port()

@@ -39,7 +39,7 @@ text = lambda value: struct.pack("<Q", len(value)) + value
 number = lambda value: struct.pack("<Q", value)
 with meet() as peer:
     greeting = peer.recv(8)
-    assert greeting == b"dtrain/1", greeting
+    assert greeting == b"dtrain/2", greeting
     size = struct.unpack("<Q", peer.recv(8, socket.MSG_WAITALL))[0]
     offer = peer.recv(size, socket.MSG_WAITALL)
     assert struct.unpack("<Q", offer[:8])[0] == 4, offer
@@ -61,7 +61,7 @@ text = lambda value: struct.pack("<Q", len(value)) + value
 with socket.create_server((sys.argv[1], int(sys.argv[2]))) as server:
     peer, _ = server.accept()
     credential = subprocess.run(["munge", "-s", "a secret that everybody knows"], capture_output=True).stdout.strip()
-    peer.sendall(b"dtrain/1" + text(struct.pack("<Q", 4) + text(b"x" * 32) + text(credential)))
+    peer.sendall(b"dtrain/2" + text(struct.pack("<Q", 4) + text(b"x" * 32) + text(credential)))
     peer.recv(1)
 """
 cluster = None

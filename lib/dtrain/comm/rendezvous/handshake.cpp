@@ -23,6 +23,8 @@ namespace {
 using base::ErrorKind;
 using base::fail;
 
+constexpr std::string_view kGreetingOfAnyBuild = "dtrain/";
+
 constexpr const char* kSecretAdvice =
     "give every rank the same DTRAIN_JOB_TOKEN or DTRAIN_JOB_TOKEN_FILE";
 
@@ -79,7 +81,14 @@ class Handshake {
       receive();
     }
     const auto greeting = input_.take_bytes(kStoreGreeting.size());
-    if (greeting != kStoreGreeting) fail_as_foreign(greeting.value_or("") + input_.bytes());
+    if (greeting == kStoreGreeting) return;
+    if (greeting && greeting->starts_with(kGreetingOfAnyBuild)) {
+      fail(ErrorKind::usage,
+           "ranks run different builds of dtrain: the store {} greets with \"{}\", and this rank "
+           "expects \"{}\"; start every rank with the same program",
+           self_.where, base::printable(*greeting), kStoreGreeting);
+    }
+    fail_as_foreign(greeting.value_or("") + input_.bytes());
   }
 
   /// Keeps bytes beyond the message until the next call.
@@ -134,10 +143,11 @@ class Handshake {
     const std::string time =
         base::readable_time(base::seconds_since(deadline_.end() - deadline_.limit()));
     if (self_.waits_for_rank_0) {
-      fail(ErrorKind::timeout,
-           "rank 0 did not come to the job within {} (--comm-timeout): it serves the store; see "
-           "whether it still starts, is stopped, or waits for a disk",
-           time);
+      fail(
+          ErrorKind::timeout,
+          "rank 0, which serves the store, took no connection within {} (--comm-timeout): it still "
+          "starts, is stopped or waits for a disk, or all ranks had met before this one came",
+          time);
     }
     fail(ErrorKind::timeout,
          "the store {} took the connection, but did not answer within {}: rank 0 is stopped or "

@@ -49,18 +49,19 @@ base::Descriptor take_door(int door_fd) {
 }
 
 /// The socket at which dtrun listens for rank 0, to be handed on to no program either.
-base::Descriptor take_listener(int listener_fd) {
+base::Descriptor take_listener(const base::StoreSockets& store) {
+  const int listener_fd = store.listener_fd;
   int listens = 0;
   socklen_t size = sizeof listens;
   const bool is_open = ::fcntl(listener_fd, F_SETFD, FD_CLOEXEC) == 0 &&
                        ::getsockopt(listener_fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0;
-  if (!is_open || listens == 0) {
-    fail(ErrorKind::usage,
-         "DTRUN_STORE_LISTENER_FD: descriptor {} is no listening socket of dtrun; let what starts "
-         "dtrain leave it open, or unset this variable and DTRUN_STORE_PORT on all ranks",
-         listener_fd);
-  }
-  return base::Descriptor(listener_fd);
+  base::Descriptor listener(is_open && listens != 0 ? listener_fd : -1);
+  if (listener.get() >= 0 && net::port_of(listener) == store.port) return listener;
+  fail(ErrorKind::usage,
+       "DTRUN_STORE_LISTENER_FD: {} is no socket that listens at port {} (DTRUN_STORE_PORT); let "
+       "what starts dtrain leave dtrun's open, or unset both variables on all ranks",
+       listener_fd < 0 ? "an unset descriptor" : fmt::format("descriptor {}", listener_fd),
+       store.port);
 }
 
 std::unique_ptr<StoreClient> enter_by_door(const base::Descriptor& door, const Newcomer& self,
@@ -118,8 +119,8 @@ std::unique_ptr<StoreClient> enter_by_network(const MeetingPlace& place, const N
 /// Where rank 0 listens. has_secret: of the place's own, or made for munge.
 std::vector<base::Descriptor> listeners_at(const MeetingPlace& place, bool has_secret) {
   std::vector<base::Descriptor> one;
-  if (place.store.listener_fd >= 0) {
-    one.push_back(take_listener(place.store.listener_fd));
+  if (place.store.port > 0) {
+    one.push_back(take_listener(place.store));
     return one;
   }
   // Nobody comes from another machine to one who names the loopback, and has no secret to admit

@@ -13,8 +13,8 @@ enum class StoreRequest : std::uint8_t { set = 1, get = 2, meet = 3, refuse = 4,
 /// `unknown`: the answer to a rank that does not prove that it knows the job's secret.
 enum class StoreReply : std::uint8_t { done = 1, absent = 2, refused = 3, unknown = 4 };
 
-/// The first bytes that the store sends.
-inline constexpr std::string_view kStoreGreeting = "dtrain/1";
+/// The first bytes that the store sends; the number is the protocol's.
+inline constexpr std::string_view kStoreGreeting = "dtrain/2";
 
 /// How the two ends of a connection know each other; the store says it after its greeting.
 enum class Trust : std::uint8_t {
