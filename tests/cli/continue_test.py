@@ -173,6 +173,14 @@ class Continue(unittest.TestCase):
         self.assertIn(f"come from {run}/config.json; --backend auto takes the place of gloo\n", result.stderr)
         self.assertEqual(self.losses(run), self.losses(self.whole)[:4])
 
+    def test_the_network_interface_is_not_kept_for_another_machine(self):
+        saved = self.config(self.whole)
+        saved["machine"]["interface"] = "eth99"
+        run = self.run_with(saved, "interface")
+        for flags, expected in (((), ""), (("--strategy", "ddp"), ""), (("--interface", "lo"), "lo")):
+            result = self.command("--run-dir", run, "--resume", "auto", *flags, "--print-config", ranks=2)
+            self.assertEqual(json.loads(result.stdout)["machine"]["interface"], expected)
+
     def test_a_folder_without_settings_is_told(self):
         for run in (self.root / "nothing", self.root / "elsewhere"):
             result = self.command("--run-dir", run, "--resume", "auto", status=USAGE)

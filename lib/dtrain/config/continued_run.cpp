@@ -120,10 +120,12 @@ void check_device(const std::string& path, const Config& config, const Loaded& g
              path, device);
 }
 
-// Resets the settings that concern one start alone. Weights come from the checkpoint.
+// Resets the settings that concern one start and its machines alone. Weights come from the
+// checkpoint.
 void forget_start(Config& config, const Resume& resume) {
   const CheckpointConfig plain;
   config.run = {};
+  config.machine.interface.clear();
   config.checkpoint.resume = plain.resume;
   config.checkpoint.strict_resume = plain.strict_resume;
   if (!resume.is_automatic()) config.checkpoint.init_from = plain.init_from;
