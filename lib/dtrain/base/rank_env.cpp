@@ -326,8 +326,9 @@ void bound_spinning() {
 }
 
 void name_nccl_interface(const std::string& name) {
-  // Without "=" also interfaces whose names only begin so.
-  ::setenv("NCCL_SOCKET_IFNAME", ("=" + name).c_str(), /*overwrite=*/0);
+  if (value_in_process("NCCL_SOCKET_IFNAME")) return;
+  // NCCL takes a name without "=" as a prefix.
+  ::setenv("NCCL_SOCKET_IFNAME", ("=" + name).c_str(), /*overwrite=*/1);
 }
 
 std::int64_t visible_gpus(const char* listed, std::int64_t present) {

@@ -245,7 +245,7 @@ TEST_CASE("A command that was typed in a shell of srun --pty is a job of its own
 TEST_CASE("There is at least one usable core") { CHECK(dtrain::base::usable_cores() >= 1); }
 
 TEST_CASE("NCCL is told of an interface unless the user has told it of one") {
-  ::unsetenv("NCCL_SOCKET_IFNAME");
+  ::setenv("NCCL_SOCKET_IFNAME", "", 1);  // as good as unset
   for (const char* name : {"ib0", "eth0"}) {
     dtrain::base::name_nccl_interface(name);
     CHECK(std::getenv("NCCL_SOCKET_IFNAME") == std::string("=ib0"));
