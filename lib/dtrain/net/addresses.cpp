@@ -8,6 +8,8 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <memory>
 
 #include "dtrain/base/descriptor.h"
@@ -53,17 +55,19 @@ std::string text_of(const sockaddr& address) {
   return numeric_text(address, is_v4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
 }
 
-/// Visits the addresses of IPv4 and IPv6 of all interfaces that are up.
+/// Visits the addresses of IPv4 and IPv6 of all interfaces that are up. Returns false, and the errno,
+/// if the system does not list them.
 template <typename Visit>
-void for_each_address(Visit visit) {
+bool for_each_address(Visit visit) {
   ifaddrs* first = nullptr;
-  if (::getifaddrs(&first) != 0) return;
+  if (::getifaddrs(&first) != 0) return false;
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> all(first, &::freeifaddrs);
   for (const ifaddrs* each = first; each != nullptr; each = each->ifa_next) {
     if (each->ifa_addr == nullptr || (each->ifa_flags & IFF_UP) == 0) continue;
     const int family = each->ifa_addr->sa_family;
     if (family == AF_INET || family == AF_INET6) visit(*each);
   }
+  return true;
 }
 
 }  // namespace
@@ -75,7 +79,7 @@ bool is_loopback(const std::string& address) {
 
 std::vector<std::string> interface_addresses() {
   std::vector<std::string> result;
-  for_each_address([&](const ifaddrs& each) {
+  (void)for_each_address([&](const ifaddrs& each) {
     if (is_loopback(*each.ifa_addr) || is_of_link(*each.ifa_addr)) return;
     result.push_back(text_of(*each.ifa_addr));
   });
@@ -85,13 +89,18 @@ std::vector<std::string> interface_addresses() {
 std::vector<Interface> interfaces() {
   std::vector<Interface> result;
   for (const int family : {AF_INET, AF_INET6}) {
-    for_each_address([&](const ifaddrs& each) {
+    const bool is_listed = for_each_address([&](const ifaddrs& each) {
       const bool is_known = std::ranges::count(result, each.ifa_name, &Interface::name) > 0;
       if (each.ifa_addr->sa_family != family || is_known) return;
       // Such an address of IPv6 means nothing without the interface.
       if (family == AF_INET || !is_of_link(*each.ifa_addr))
         result.push_back({each.ifa_name, text_of(*each.ifa_addr)});
     });
+    if (is_listed) continue;
+    base::fail(base::ErrorKind::comm,
+               "cannot list this machine's network interfaces: {}; let the process open one more "
+               "file, a netlink socket, or name no interface",
+               std::strerror(errno));
   }
   return result;
 }

@@ -23,11 +23,14 @@ struct Interface {
 };
 
 /// The interfaces of this machine that are up and have an address, the loopback's among them.
+///
+/// Throws: Error{comm} with the reason why the system does not list them.
 [[nodiscard]] std::vector<Interface> interfaces();
 
 /// The first of `names`, which commas separate, that this machine has.
 ///
-/// Throws: Error{usage} that begins with `source`, what gave the names, and lists the interfaces.
+/// Throws: Error{usage} that begins with `source`, what gave the names, and lists the interfaces;
+///         Error{comm} as interfaces().
 [[nodiscard]] Interface find_interface(std::string_view names, std::string_view source);
 
 /// The address of this machine from which its packets to `address` leave; empty where there is no

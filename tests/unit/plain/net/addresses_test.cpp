@@ -2,6 +2,7 @@
 #include "dtrain/net/addresses.h"
 
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -56,6 +57,21 @@ TEST_CASE(
       for (const Interface& each : all) CHECK(text.find(each.name) != std::string::npos);
     }
   }
+}
+
+TEST_CASE("An interface that cannot be looked for is no mistake of the user's") {
+  rlimit limit{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &limit) == 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = limit.rlim_max};
+  auto kind = base::ErrorKind::usage;
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  try {
+    (void)find_interface("lo", "--interface");
+  } catch (const base::Error& error) {
+    kind = error.kind();
+  }
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &limit) == 0);
+  CHECK(kind == base::ErrorKind::comm);
 }
 
 TEST_CASE(
