@@ -1,5 +1,6 @@
 #include "dtrain/net/addresses.h"
 
+#include <arpa/inet.h>
 #include <fmt/ranges.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -75,6 +76,22 @@ bool for_each_address(Visit visit) {
 bool is_loopback(const std::string& address) {
   const Found found = parsed(address);
   return found && is_loopback(*found->ai_addr);
+}
+
+std::string address_bytes(const std::string& address) {
+  in6_addr bytes{};
+  const auto* const first = reinterpret_cast<const char*>(&bytes);
+  if (::inet_pton(AF_INET, address.c_str(), &bytes) == 1) return {first, sizeof(in_addr)};
+  if (::inet_pton(AF_INET6, address.c_str(), &bytes) == 1) return {first, sizeof(in6_addr)};
+  return {};
+}
+
+std::string address_of_bytes(std::string_view bytes) {
+  if (bytes.size() != sizeof(in_addr) && bytes.size() != sizeof(in6_addr)) return {};
+  const int family = bytes.size() == sizeof(in_addr) ? AF_INET : AF_INET6;
+  char text[INET6_ADDRSTRLEN] = "";
+  (void)!::inet_ntop(family, bytes.data(), text, sizeof text);
+  return text;
 }
 
 std::vector<std::string> interface_addresses() {

@@ -12,6 +12,13 @@ namespace dtrain::net {
 /// Returns whether every machine means itself by this address.
 [[nodiscard]] bool is_loopback(const std::string& address);
 
+/// The 4 or 16 bytes of an address, as in packets; empty for what is none, and for one of IPv6 that
+/// names an interface of this machine, too ("fe80::1%eth0").
+[[nodiscard]] std::string address_bytes(const std::string& address);
+
+/// The address of these bytes; empty if they are no address.
+[[nodiscard]] std::string address_of_bytes(std::string_view bytes);
+
 /// The addresses of this machine's interfaces that are up, without those of the loopback and of
 /// single links.
 [[nodiscard]] std::vector<std::string> interface_addresses();

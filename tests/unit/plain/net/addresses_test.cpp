@@ -26,6 +26,18 @@ TEST_CASE("A loopback is told from an address, and from what is none") {
   for (const std::string& address : interface_addresses()) CHECK_FALSE(is_loopback(address));
 }
 
+TEST_CASE("An address travels as the bytes that packets have, and what is none as nothing") {
+  CHECK(address_bytes("10.77.0.1") == std::string("\x0a\x4d\0\x01", 4));
+  CHECK(address_bytes("::1") == std::string(15, '\0') + '\x01');
+  for (const char* address : {"10.77.0.1", "255.255.255.255", "::1", "fd77::1", "fe80::1"}) {
+    CHECK(address_of_bytes(address_bytes(address)) == address);
+  }
+  for (const char* none : {"", "localhost", "10.77.0", "fe80::1%lo"}) {
+    CHECK(address_bytes(none).empty());
+    CHECK(address_of_bytes(none).empty());
+  }
+}
+
 TEST_CASE("A process that others cannot reach at its own address finds one that they can") {
   CHECK(source_address_to("127.0.0.1") == "127.0.0.1");
   CHECK(source_address_to("garbage").empty());
