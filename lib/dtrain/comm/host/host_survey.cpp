@@ -12,6 +12,8 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/printable.h"
+#include "dtrain/net/message.h"
+#include "dtrain/net/proof.h"
 
 namespace dtrain::comm {
 
@@ -35,15 +37,11 @@ std::int64_t most_segment_bytes(std::int64_t num_ranks) {
 
 constexpr const char* kSenseless = "a rank says of its memory what makes no sense: \"{}\"";
 
-// Equal for all ranks of a host, so that the store says it once.
-std::string packed(const ShmCard& card) { return fmt::format("{}\n{}", card.host, card.refusal); }
-
 ShmCard unpacked(const std::string& text) {
-  const auto end = text.find('\n');
-  if (end == std::string::npos) {
-    base::fail(base::ErrorKind::comm, kSenseless, base::printable(text, 80));
-  }
-  return {.host = text.substr(0, end), .refusal = base::printable(text.substr(end + 1))};
+  net::MessageReader reader(text);
+  ShmCard card{.host = reader.short_text(), .refusal = base::printable(reader.short_text())};
+  if (!reader.is_whole()) base::fail(base::ErrorKind::comm, kSenseless, base::printable(text, 80));
+  return card;
 }
 
 std::vector<std::int64_t> all_ranks(const SurveyOptions& options) {
@@ -56,7 +54,7 @@ std::vector<std::int64_t> all_ranks(const SurveyOptions& options) {
 ShmCard own_card(const SurveyOptions& options, HostSurvey& survey) {
   ShmCard card;
   try {
-    card.host = host_of_process();
+    card.host = host_digest(host_of_process());
     // Any of them may be its host's first.
     survey.member.listener = open_listen_socket(options.rank);
   } catch (const base::Error& error) {
@@ -81,7 +79,8 @@ std::int64_t first_on_host(const std::vector<std::int64_t>& hosts, std::int64_t 
   return std::ranges::find(hosts, host) - hosts.begin();
 }
 
-/// The ranks of this rank's host, and the name of the first one's socket, which it tells here.
+/// The ranks of this rank's host, and the name of the first one's socket, which it tells here unless
+/// it is alone there.
 void find_first(const SurveyOptions& options, StoreClient& store, HostSurvey& survey,
                 const base::Deadline& deadline) {
   HostMember& member = survey.member;
@@ -93,7 +92,8 @@ void find_first(const SurveyOptions& options, StoreClient& store, HostSurvey& su
     if (is_here) member.ranks.push_back(rank);
   }
   const std::int64_t first = member.ranks.front();
-  if (first != options.rank) member.listener = {};
+  const bool has_visitors = first == options.rank && member.ranks.size() > 1;
+  if (!has_visitors) member.listener = {};
   const auto names =
       exchange_notes(store, "first ranks", all_ranks(options), member.listener.name, deadline);
   member.socket_name = names[static_cast<std::size_t>(first)];
@@ -138,6 +138,16 @@ std::string first_obstacle(const SurveyOptions& options, StoreClient& store, con
 
 }  // namespace
 
+std::string host_digest(const std::string& host) {
+  constexpr std::size_t kBytes = 8;
+  return net::hmac_sha256("host", host).substr(0, kBytes);
+}
+
+// Equal for all ranks of a host, so that the store says it once.
+std::string packed(const ShmCard& card) {
+  return net::MessageWriter().short_text(card.host).short_text(card.refusal).bytes();
+}
+
 std::string refusal_among(const std::vector<ShmCard>& cards) {
   for (std::size_t rank = 0; rank < cards.size(); ++rank) {
     if (!cards[rank].refusal.empty()) {
@@ -170,6 +180,7 @@ HostSurvey survey_hosts(const SurveyOptions& options, StoreClient& store,
   survey.obstacle = refusal_among(cards);
   if (!survey.obstacle.empty()) return survey;
   survey.host_of_rank = hosts_of(cards);
+  if (options.size > 1 && survey.num_hosts() == options.size) return survey;
   find_first(options, store, survey, deadline);
   std::string own = reach_first(options.rank, survey);
   if (own.empty()) own = make_segment(options, survey);

@@ -14,9 +14,16 @@ namespace dtrain::comm {
 
 /// A rank's announcement to the others before they share memory.
 struct ShmCard {
-  std::string host;     ///< host_of_process()
+  std::string host;     ///< host_digest() of its host_of_process()
   std::string refusal;  ///< why it cannot share memory; empty: it can
 };
+
+/// 8 bytes that stand for a host. Hosts that have the same by chance are told apart as those of one
+/// name are: their ranks cannot reach each other's sockets.
+[[nodiscard]] std::string host_digest(const std::string& host);
+
+/// The note by which a rank announces itself.
+[[nodiscard]] std::string packed(const ShmCard& card);
 
 /// Why a rank cannot share memory with those of its host, in one line; empty if all can.
 [[nodiscard]] std::string refusal_among(const std::vector<ShmCard>& cards);
@@ -31,7 +38,8 @@ struct SurveyOptions {
   Segment::Count count_memory = {};
 };
 
-/// What all ranks know then, and this rank's part in the meeting on its host.
+/// What all ranks know then, and this rank's part in the meeting on its host. Where each rank is on a
+/// host of its own, there is no such meeting, no obstacle and no segment.
 struct HostSurvey {
   std::string obstacle;                    ///< to sharing memory anywhere; empty: none
   std::vector<std::int64_t> host_of_rank;  ///< of every rank, as far as they could tell; or empty
