@@ -164,6 +164,7 @@ void GlooGroups::check_peers(Link& link, const GroupSecret& secret, const GroupI
   try {
     const auto impostor = find_impostor(link, secret, deadline);
     if (impostor) fail_for(base::ErrorKind::comm, *impostor, "does not know the job's secret");
+    link.trust_peers();
   } catch (const TransportFailure& failure) {
     const std::int64_t peer = failure.peers().empty() ? 0 : failure.peers().front();
     if (failure.cause() == TransportFailure::Cause::no_answer) {

@@ -150,8 +150,7 @@ TransportFailure Link::blame_connections(std::int64_t peer) {
   std::set<std::int64_t> culprits;
   for (const auto messenger : gone) {
     const auto note = note_from(messenger).value_or(-1);
-    const bool is_other = note >= 0 && note < size() && note != rank();  // it may be a stranger's
-    culprits.insert(is_other ? note : messenger);
+    culprits.insert(note >= 0 && note != rank() ? note : messenger);
   }
   {
     const std::lock_guard lock(close_mutex_);
@@ -163,6 +162,7 @@ TransportFailure Link::blame_connections(std::int64_t peer) {
 }
 
 std::optional<std::int64_t> Link::note_from(std::int64_t peer) {
+  if (!trusts_peers_) return std::nullopt;
   const auto index = static_cast<std::size_t>(peer);
   const std::lock_guard lock(close_mutex_);
   if (note_recvs_[index].work) {

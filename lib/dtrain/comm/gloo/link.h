@@ -42,6 +42,9 @@ class Link {
   /// gloo's own all-reduce, which adds in any order.
   void all_reduce(const at::Tensor& tensor, ReduceOp op, const base::Deadline& deadline);
 
+  /// Believes from now on whom peers blame for closing a connection: all have proved to be ranks.
+  void trust_peers() { trusts_peers_ = true; }
+
   void close(const std::string& reason) noexcept;
 
  private:
@@ -59,7 +62,7 @@ class Link {
   /// a note cannot pass a message that is halfway through, and which never ends once its sender,
   /// the caller, has given up its memory.
   TransportFailure blame_connections(std::int64_t peer);
-  /// Returns the note that a gone peer wrote before it went, if any.
+  /// Returns the note that a gone peer wrote before it went, if any and if it can be trusted.
   std::optional<std::int64_t> note_from(std::int64_t peer);
   /// Once; waits a moment for them to leave.
   void send_notes() noexcept;
@@ -76,6 +79,7 @@ class Link {
   // connections already, and the peers are pointed to the messenger's own message.
   std::int64_t culprit_ = -1;
   bool has_sent_notes_ = false;
+  std::atomic<bool> trusts_peers_{false};
   std::vector<std::int64_t> notes_;  // by peer
   std::vector<std::int64_t> never_;  // by peer: room for messages that nobody sends
   std::vector<Message> note_recvs_;  // by peer: posted from the start, used once
