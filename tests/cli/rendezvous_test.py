@@ -233,15 +233,15 @@ print(len(got))
             self.assertEqual(self.metrics(folder)[-1]["event"], "end")
 
 
-# Connects to gloo's ports, given as arguments, before the ranks do, and says what a rank would; SPEAKS is what it sends
-# once it is asked for its proof.
+# Connects to gloo's ports before the ranks do, given as PORT:NUMBER, and says what a rank would whose connection has that
+# number there; SPEAKS is what it sends once it is asked for its proof.
 STAND_IN = """
 import select, socket, struct, sys
 strangers = []
-for port in map(int, sys.argv[1:]):
-    for number in (1, 2):  # of the pairs of a rank in the first group of two; 0 is of its group of one
-        strangers.append(socket.create_connection(("127.0.0.1", port)))
-        strangers[-1].sendall(struct.pack("<q", number))
+for argument in sys.argv[1:]:
+    port, number = map(int, argument.split(":"))
+    strangers.append(socket.create_connection(("127.0.0.1", port)))
+    strangers[-1].sendall(struct.pack("<q", number))
 print("ready", flush=True)
 while strangers:
     for stranger in select.select(strangers, [], [])[0]:
@@ -259,37 +259,47 @@ WRONG_PROOF = """if length == 32:
                     stranger.sendall(struct.pack("<6Q", 80, 1, slot, 0, 32, 0) + bytes(32))"""
 GARBAGE = """if length == 32:
                     stranger.sendall(struct.pack("<6Q", 80, 1, 99, 0, 32, 0) + bytes(32))"""
-# Answers, as a rank that leaves would, that rank 10^9 is to blame; then leaves.
+# Answers, as a rank that leaves would, that another rank is to blame; then leaves.
 BLAME = """if length == 32:
                     stranger.close()
                     raise OSError
-                stranger.sendall(struct.pack("<6Qq", 56, 1, slot, 0, 8, 0, 10**9))"""
+                stranger.sendall(struct.pack("<6Qq", 56, 1, slot, 0, 8, 0, BLAMED))"""
 
 
 class StandIns(RendezvousTest):
     """Who takes a rank's place at gloo's port, which asks for no name."""
 
-    def stand_in(self, speaks):
+    def stand_in(self, speaks, ranks=2):
+        """Strangers connect to ranks 0 and 1, each in the other's place; gloo takes one of the two in."""
         late = ["strace", "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null", "-e", "trace=connect",
                 "-e", "inject=connect:delay_enter=2s"]
-        job = self.start([DTRUN, "-n", "2", "--", *late, *self.ddp_command("--backend", "gloo")])
+        flags = ("--backend", "gloo", "--global-batch", str(2 * ranks))
+        job = self.start([DTRUN, "-n", str(ranks), "--", *late, *self.ddp_command(*flags)])
 
         def ports():
-            rows = tcp_rows()
-            held = {inode for pid in processes_below(job.pid) for inode in sockets_of(pid)}
-            return {rows[inode][1] for inode in held if inode in rows and rows[inode][2] == LISTENING}
+            """Of each rank."""
+            rows, found = tcp_rows(), {}
+            for pid in processes_below(job.pid):
+                for inode in sockets_of(pid):
+                    if inode in rows and rows[inode][2] == LISTENING:
+                        environment = pathlib.Path(f"/proc/{pid}/environ").read_text()
+                        found[int(re.search(r"(?<![^\0])RANK=(\d+)", environment)[1])] = rows[inode][1]
+            return found
 
-        wait_until(lambda: len(ports()) == 2 or job.poll() is not None, "gloo's ports")
-        stranger = self.start([sys.executable, "-I", "-c", STAND_IN.replace("SPEAKS", speaks), *map(str, ports())])
+        wait_until(lambda: len(ports()) == ranks or job.poll() is not None, "gloo's ports")
+        # A rank numbers the members' connections from 1 on in its first group; 0 was of its group of one.
+        places = [f"{ports()[rank]}:{1 + 1 - rank}" for rank in range(2)]
+        stranger = self.start([sys.executable, "-I", "-c", STAND_IN.replace("SPEAKS", speaks), *places])
         return self.one_error(self.end_of(job, 4)), stranger
 
     def test_one_with_a_wrong_proof_ends_the_job_with_one_line(self):
         error, _ = self.stand_in(WRONG_PROOF)
-        self.assertRegex(error, "who is connected to rank [01] at 127.0.0.1 as rank [01] does not know the job's secret")
+        self.assertRegex(error, "the peer connected as rank [01] to rank [01] at 127.0.0.1 failed authentication")
 
-    def test_one_who_blames_a_rank_that_does_not_exist_and_leaves_ends_the_job_with_one_line(self):
-        error, _ = self.stand_in(BLAME)
-        self.assertRegex(error, "who is connected to rank [01] at 127.0.0.1 as rank [01] closed the connection")
+    def test_one_who_blames_another_rank_and_leaves_is_named_itself(self):
+        for blamed, ranks in (("10**9", 2), ("2", 3)):
+            error, _ = self.stand_in(BLAME.replace("BLAMED", blamed), ranks)
+            self.assertRegex(error, "the peer connected as rank [01] to rank [01] at 127.0.0.1 closed the connection")
 
     def test_one_who_sends_garbage_ends_the_job_with_one_line(self):
         error, _ = self.stand_in(GARBAGE)

@@ -25,6 +25,8 @@ namespace {
 
 using c10d::ProcessGroupGloo;
 
+constexpr const char* kSameBuild = "start every rank with the same build of dtrain";
+
 /// gloo ends the process when its thread meets the limit on open files, so it must not meet it: a
 /// group has a connection to each member, and for a moment two.
 void require_files(std::int64_t group_size) {
@@ -87,6 +89,11 @@ GlooGroups::GlooGroups(const WorldOptions& options, std::shared_ptr<Rendezvous> 
 void GlooGroups::exchange_endpoints(const std::string& own, const base::Deadline& deadline) {
   endpoints_ = exchange_notes(*rendezvous_->store, "gloo's addresses", ranks_below(options_.size),
                               own, deadline);
+  const auto wrong = std::ranges::find_if_not(endpoints_, &is_endpoint);
+  if (wrong != endpoints_.end()) {
+    base::fail(base::ErrorKind::comm, "rank {} sent {} bytes as the address of its gloo; {}",
+               wrong - endpoints_.begin(), wrong->size(), kSameBuild);
+  }
   const auto other = std::ranges::find_if(
       endpoints_, [&](const std::string& each) { return each.size() != endpoints_[0].size(); });
   if (other == endpoints_.end()) return;
@@ -118,8 +125,9 @@ std::vector<GlooRecord> GlooGroups::exchange_records(const std::string& key,
     const auto rank = static_cast<std::size_t>(identity.world_ranks[member]);
     const auto number = base::number_in<std::int64_t>(numbers[member]);
     if (!number) {
-      base::fail(base::ErrorKind::comm, "rank {} numbers its connections by \"{}\"", rank,
-                 base::printable(numbers[member], 80));
+      base::fail(base::ErrorKind::comm,
+                 "rank {} sent \"{}\" as the number of its first connection in {}; {}", rank,
+                 base::printable(numbers[member], 80), key, kSameBuild);
     }
     records.push_back({.endpoint = endpoints_[rank], .first_number = *number});
   }
@@ -156,24 +164,25 @@ void GlooGroups::check_peers(Link& link, const GroupSecret& secret, const GroupI
                              const base::Deadline& deadline) {
   const auto fail_for = [&](base::ErrorKind kind, std::int64_t peer, std::string_view what) {
     rendezvous_->store->refuse(
-        kind, fmt::format("who is connected to rank {} at {} as rank {} {}; if that is no rank, "
-                          "use a network that strangers cannot reach, or --backend shm",
-                          options_.rank, address_,
-                          identity.world_ranks[static_cast<std::size_t>(peer)], what));
+        kind,
+        fmt::format("the peer connected as rank {} to rank {} at {} {}; if it is no rank, use "
+                    "a network that strangers cannot reach, or --backend shm",
+                    identity.world_ranks[static_cast<std::size_t>(peer)], options_.rank, address_,
+                    what));
   };
   try {
     const auto impostor = find_impostor(link, secret, deadline);
-    if (impostor) fail_for(base::ErrorKind::comm, *impostor, "does not know the job's secret");
+    if (impostor) fail_for(base::ErrorKind::comm, *impostor, "failed authentication");
     link.trust_peers();
   } catch (const TransportFailure& failure) {
     const std::int64_t peer = failure.peers().empty() ? 0 : failure.peers().front();
     if (failure.cause() == TransportFailure::Cause::no_answer) {
       fail_for(base::ErrorKind::timeout, peer,
-               fmt::format("did not prove to be one within {} (--comm-timeout)",
+               fmt::format("did not authenticate within {} (--comm-timeout)",
                            base::readable_time(base::Seconds(deadline.limit()).count())));
     }
     hear_refusal();
-    fail_for(base::ErrorKind::comm, peer, "closed the connection");
+    fail_for(base::ErrorKind::comm, peer, "closed the connection before it authenticated");
   }
 }
 

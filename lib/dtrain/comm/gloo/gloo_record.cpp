@@ -18,6 +18,10 @@ using base::ErrorKind;
 // gloo copies its numbers as they lie in memory.
 static_assert(std::endian::native == std::endian::little);
 
+// Of an endpoint: its port and address.
+constexpr std::size_t kIpv4Bytes = sizeof(in_port_t) + sizeof(in_addr);
+constexpr std::size_t kIpv6Bytes = sizeof(in_port_t) + sizeof(in6_addr);
+
 constexpr std::uint64_t kUnnumbered = ~std::uint64_t{0};  // of the address of a whole process
 
 template <typename Value>
@@ -26,7 +30,9 @@ std::string_view bytes_of(const Value& value) {
 }
 
 [[noreturn]] void fail_as_unknown() {
-  base::fail(ErrorKind::internal, "gloo tells other ranks what dtrain cannot read");
+  base::fail(ErrorKind::internal,
+             "LibTorch's gloo describes a rank in a format that dtrain does not know; use the "
+             "version of LibTorch that README names");
 }
 
 /// Without what lies behind the address, which gloo leaves to chance.
@@ -47,21 +53,25 @@ std::string socket_address_of(const std::string& endpoint) {
   auto& v4 = reinterpret_cast<sockaddr_in&>(storage);
   auto& v6 = reinterpret_cast<sockaddr_in6&>(storage);
   const char* const address = endpoint.data() + sizeof(in_port_t);
-  if (endpoint.size() == sizeof v4.sin_port + sizeof v4.sin_addr) {
+  if (endpoint.size() == kIpv4Bytes) {
     v4.sin_family = AF_INET;
     std::memcpy(&v4.sin_port, endpoint.data(), sizeof v4.sin_port);
     std::memcpy(&v4.sin_addr, address, sizeof v4.sin_addr);
-  } else if (endpoint.size() == sizeof v6.sin6_port + sizeof v6.sin6_addr) {
+  } else if (endpoint.size() == kIpv6Bytes) {
     v6.sin6_family = AF_INET6;
     std::memcpy(&v6.sin6_port, endpoint.data(), sizeof v6.sin6_port);
     std::memcpy(&v6.sin6_addr, address, sizeof v6.sin6_addr);
   } else {
-    base::fail(ErrorKind::comm, "a rank tells an address for gloo of {} bytes", endpoint.size());
+    fail_as_unknown();
   }
   return std::string(bytes_of(storage));
 }
 
 }  // namespace
+
+bool is_endpoint(std::string_view bytes) {
+  return bytes.size() == kIpv4Bytes || bytes.size() == kIpv6Bytes;
+}
 
 GlooRecord parse_record(std::string_view bytes, std::size_t num_members) {
   net::MessageReader reader(bytes);

@@ -18,6 +18,9 @@ struct GlooRecord {
   bool operator==(const GlooRecord&) const = default;
 };
 
+/// Whether bytes of another rank can be its endpoint.
+[[nodiscard]] bool is_endpoint(std::string_view bytes);
+
 /// Takes apart what gloo writes for a group of so many members.
 ///
 /// Throws: Error{usage} where an environment variable makes gloo leave out the numbers;
@@ -26,7 +29,7 @@ struct GlooRecord {
 
 /// The same record as gloo reads it, without the host's name, which it only counts ranks by.
 ///
-/// Throws: Error{comm} for an endpoint that no rank has.
+/// Requires: is_endpoint(record.endpoint).
 [[nodiscard]] std::string record_bytes(const GlooRecord& record, std::size_t num_members);
 
 }  // namespace dtrain::comm

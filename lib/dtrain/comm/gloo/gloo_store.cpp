@@ -26,9 +26,11 @@ std::size_t member_of(const std::string& key, std::size_t num_members) {
 void GlooStore::set(const std::string& key, const std::vector<std::uint8_t>& value) {
   own_.assign(value.begin(), value.end());
   if (members_.empty()) return;
-  const GlooRecord& told = members_[member_of(key, members_.size())];
-  if (parse_record(own_, members_.size()) == told) return;
-  base::fail(base::ErrorKind::internal, "gloo numbers its connections in another order");
+  const GlooRecord& expected = members_[member_of(key, members_.size())];
+  if (parse_record(own_, members_.size()) == expected) return;
+  base::fail(base::ErrorKind::internal,
+             "LibTorch's gloo numbers connections in an order that dtrain does not know; use the "
+             "version of LibTorch that README names");
 }
 
 std::vector<std::uint8_t> GlooStore::get(const std::string& key) {

@@ -11,7 +11,7 @@
 namespace dtrain::comm {
 
 /// Holds the records of a group's members, which they have exchanged before: gloo sets its own
-/// under a key that ends with its rank in the group, then asks for each member's. Nothing waits.
+/// under a key that ends with its rank in the group, then asks for each member's. No call blocks.
 /// Refuses calls that gloo does not make.
 class GlooStore final : public c10d::Store {
  public:

@@ -63,7 +63,9 @@ TEST_CASE("What gloo was never seen to write is refused, and what a variable mak
   CHECK(kind_of_error(written(kIpv4, {7, 8, 9}), 2) == ErrorKind::internal);
   CHECK(kind_of_error(written("\x01\0"s, {7}), 1) == ErrorKind::internal);
   CHECK(kind_of_error("", 1) == ErrorKind::internal);
-  CHECK_THROWS_AS(record_bytes({.endpoint = "short", .first_number = 0}, 1), base::Error);
+  for (const std::size_t bytes : {0, 4, 7, 16, 19})
+    CHECK_FALSE(is_endpoint(std::string(bytes, 'a')));
+  for (const std::size_t bytes : {6, 18}) CHECK(is_endpoint(std::string(bytes, 'a')));
 }
 
 }  // namespace
