@@ -102,6 +102,21 @@ class Hosts(RendezvousTest):
     def test_gloo_listens_at_the_interface_that_gloos_variable_names(self):
         self.assertEqual(self.listens_at(before=("env", "GLOO_SOCKET_IFNAME=ib0")), {"01004F0A"})
 
+    def test_the_loopback_is_refused_as_the_interface_between_hosts(self):
+        for flags, before, source in ((("--interface", "lo"), (), "--interface"),
+                                      ((), ("env", "GLOO_SOCKET_IFNAME=lo"), "GLOO_SOCKET_IFNAME")):
+            ranks = [self.start_on(rank, rank, "10.77.0.1", *flags, before=before) for rank in range(2)]
+            for rank in ranks:
+                self.assertIn(f"{source}: found lo, but ranks on several hosts ", self.one_error(self.end_of(rank, 2)))
+
+    def test_gloo_refuses_link_local_addresses(self):
+        devices = [name.replace("dtrain-", "dt") for name in self.hosts.names]
+        for host, device in enumerate(devices):
+            self.hosts.on(host, "address", "add", f"fe80::77:{host + 1}/64", "dev", device, "nodad")
+        ranks = [self.start_on(rank, rank, f"fe80::77:1%{devices[rank]}") for rank in range(2)]
+        for rank in ranks:
+            self.assertIn("at the link-local address fe80::", self.one_error(self.end_of(rank, 2)))
+
     def test_ranks_meet_at_an_address_of_ipv6(self):
         ranks = [self.start_on(rank, rank, "fd77::1") for rank in range(2)]
         for rank in ranks:

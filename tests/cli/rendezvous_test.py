@@ -325,6 +325,11 @@ class Interfaces(RendezvousTest):
         self.end_of_job("--backend", "gloo", "--interface", "eth99,lo", GLOO_SOCKET_IFNAME="eth99")
         self.end_of_job("--backend", "gloo", GLOO_SOCKET_IFNAME="eth99,lo")
 
+    def test_the_loopback_connects_nodes_of_one_machine(self):
+        job = self.start([DTRUN, "--emulate-nodes", "2", "-n", "1", "--", *self.ddp_command("--backend", "gloo")],
+                         env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"})
+        self.end_of(job)
+
     def test_shared_memory_needs_none(self):
         error = self.end_of_job("--interface", "eth99", GLOO_SOCKET_IFNAME="eth99")
         self.assertIn("--interface has no effect with --backend shm", error)

@@ -147,6 +147,12 @@ std::string source_address_to(const std::string& address) {
   return own_address_of(socket);
 }
 
+bool is_of_other_machine(const std::string& address) {
+  if (address.empty() || is_loopback(address)) return false;
+  const std::string source = source_address_to(address);
+  return !source.empty() && source != address;
+}
+
 std::string reachable_address(const std::string& own, std::span<const std::string> all) {
   if (!own.empty() && !is_loopback(own)) return own;
   std::string result = own;

@@ -44,6 +44,10 @@ struct Interface {
 /// way, and for what is no address.
 [[nodiscard]] std::string source_address_to(const std::string& address);
 
+/// Whether an address leads to another machine: false for this machine's own, and where there is no
+/// way.
+[[nodiscard]] bool is_of_other_machine(const std::string& address);
+
 /// The address at which other machines of a job reach this one: `own`, unless that is empty or a
 /// loopback's. Then the one from which it reaches another machine, which it finds among `all`, the
 /// addresses of all processes of the job as they know them; `own` where there is no other machine.

@@ -42,6 +42,31 @@ std::string first_line(const std::exception& error) {
   return base::printable(text.substr(0, text.find('\n')));
 }
 
+/// Where this rank listens.
+std::string listen_address(const WorldOptions& options, const Rendezvous& rendezvous) {
+  const std::string& names = options.interface;
+  const std::string address = names.empty()
+                                  ? rendezvous.own_address
+                                  : net::find_interface(names, options.interface_source).address;
+  const auto fail = [&](const std::string& message) {
+    fail_together(options.rank, base::Error(base::ErrorKind::usage, message));
+  };
+  if (!names.empty() && net::is_loopback(address) &&
+      std::ranges::any_of(rendezvous.addresses, &net::is_of_other_machine)) {
+    fail(
+        fmt::format("{}: found {}, but ranks on several hosts do not reach each other at the "
+                    "loopback address {}; name another interface, or none",
+                    options.interface_source, base::printable(names, 80), address));
+  }
+  if (address.find('%') != std::string::npos) {
+    fail(
+        fmt::format("gloo cannot connect ranks at the link-local address {}; give another "
+                    "MASTER_ADDR, or an --interface that has another address",
+                    address));
+  }
+  return address;
+}
+
 std::shared_ptr<::gloo::transport::Device> make_device(const std::string& address) {
   require_files(2);
   try {
@@ -72,9 +97,7 @@ GlooRecord record_of(const std::shared_ptr<::gloo::transport::Device>& device,
 GlooGroups::GlooGroups(const WorldOptions& options, std::shared_ptr<Rendezvous> rendezvous)
     : options_(options),
       rendezvous_(std::move(rendezvous)),
-      address_(options.interface.empty()
-                   ? rendezvous_->own_address
-                   : net::find_interface(options.interface, options.interface_source).address),
+      address_(listen_address(options, *rendezvous_)),
       device_(make_device(address_)) {
   const base::Deadline deadline(options_.group.timeout);
   const GlooRecord own = record_of(device_, deadline);

@@ -19,9 +19,9 @@ namespace dtrain::comm {
 class GlooGroups {
  public:
   /// Collective: all ranks of the job.
-  /// Throws:     Error{usage} for an interface that this host does not have, or where ranks listen
-  ///             at addresses of IPv4 and of IPv6; Error{comm} naming the address where it cannot
-  ///             listen.
+  /// Throws:     Error{usage} for an interface that this host does not have, the loopback's where
+  ///             there are other hosts, a link-local address, or ranks at addresses of IPv4 and of
+  ///             IPv6; Error{comm} naming the address where it cannot listen.
   GlooGroups(const WorldOptions& options, std::shared_ptr<Rendezvous> rendezvous);
 
   /// The transport of a group of several, whose keys in the store begin with `key`; each of its

@@ -195,8 +195,8 @@ std::shared_ptr<Rendezvous> meet_all_ranks(const MeetingPlace& place,
   std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
   try {
     std::string& own = result->own_address;
-    std::vector<std::string> addresses =
-        exchange_notes(*result->store, kJobKey, ranks, net::address_bytes(own), deadline);
+    auto& addresses = result->addresses;
+    addresses = exchange_notes(*result->store, kJobKey, ranks, net::address_bytes(own), deadline);
     for (std::string& each : addresses) each = net::address_of_bytes(each);
     if (!has_door) own = net::reachable_address(own, addresses);
     if (own.empty()) own = kLoopback;

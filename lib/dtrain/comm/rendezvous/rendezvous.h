@@ -33,12 +33,13 @@ struct MeetingPlace {
   std::string waiting_advice = {};  ///< appended to the first such line; empty: none
 };
 
-/// The store of a job, and the address at which other ranks reach this one.
+/// The store of a job, and the addresses of its ranks.
 struct Rendezvous {
   std::unique_ptr<StoreServer> server;  ///< of rank 0
   std::unique_ptr<StoreClient> store;
-  std::string own_address;
-  std::string token;  ///< the job's secret; empty: none
+  std::string own_address;             ///< at which other ranks reach this one
+  std::vector<std::string> addresses;  ///< by rank: its own towards rank 0; empty: it has several
+  std::string token;                   ///< the job's secret; empty: none
 };
 
 /// Serves the store (rank 0), connects to it, and returns when every rank has come.
