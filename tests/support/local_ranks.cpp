@@ -82,7 +82,7 @@ std::string run_task(const RankTask& task) {
   options.backend = task.backend;
   options.rank = task.rank;
   options.size = task.size;
-  options.store.door_fd = kStoreDescriptor;
+  options.store.rendezvous_fd = kStoreDescriptor;
   options.group.timeout = std::chrono::milliseconds(task.timeout_ms);
   options.count_memory = metrics::count_other_memory;
   options.group.reduction = task.fast != 0 ? comm::Reduction::fast : comm::Reduction::ordered;

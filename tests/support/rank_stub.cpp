@@ -45,7 +45,8 @@ std::shared_ptr<comm::Rendezvous> meet(const base::RankEnv& env) {
        .store = env.store,
        .master_addr = env.master_addr,
        .master_port = env.store_port(),
-       .token = env.store.door_fd < 0 ? net::job_secret(env.job_token, env.job_token_file) : "",
+       .token =
+           env.store.rendezvous_fd < 0 ? net::job_secret(env.job_token, env.job_token_file) : "",
        .is_one_host = env.num_nodes == 1},
       base::Deadline(kTimeout));
 }

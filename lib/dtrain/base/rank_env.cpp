@@ -260,7 +260,7 @@ RankEnv read_rank_env(const EnvLookup& lookup) {
   if (env.source == kTorch.rank && reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True") {
     env.agent_store_key = "dtrain/" + reader.text("TORCHELASTIC_RESTART_COUNT");
   } else if (meets_where_dtrun_says(reader)) {
-    env.store = {.door_fd = read_descriptor(reader, "DTRUN_STORE_FD"),
+    env.store = {.rendezvous_fd = read_descriptor(reader, "DTRUN_STORE_FD"),
                  .port = reader.number("DTRUN_STORE_PORT", 1, kMaxPort).value_or(0),
                  .listener_fd = read_descriptor(reader, "DTRUN_STORE_LISTENER_FD")};
   }

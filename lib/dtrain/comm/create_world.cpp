@@ -28,7 +28,7 @@ namespace {
 
 std::shared_ptr<Rendezvous> meet(const WorldOptions& options) {
   const base::Deadline deadline(options.group.timeout);
-  const bool uses_network = options.store.door_fd < 0;
+  const bool uses_network = options.store.rendezvous_fd < 0;
   MeetingPlace place{
       .rank = options.rank,
       .size = options.size,
@@ -102,14 +102,14 @@ std::shared_ptr<World> create_world(const WorldOptions& options) {
     // c10d writes warnings with stack traces to standard error for errors that we report in one
     // line. Set once: all threads share LibTorch's flag.
     [[maybe_unused]] static const int level = FLAGS_caffe2_log_level = c10::GLOG_FATAL;
-    if (alone && options.store.door_fd < 0 && options.master_port == 0) {
+    if (alone && options.store.rendezvous_fd < 0 && options.master_port == 0) {
       base::fail(ErrorKind::usage,
                  "--backend {} needs several ranks, and this process was started alone: start them "
                  "with dtrun, or use --backend auto",
                  backend);
     }
     const bool is_port = options.master_port >= 1 && options.master_port <= 65'535;
-    if (options.store.door_fd < 0 && !is_port) {
+    if (options.store.rendezvous_fd < 0 && !is_port) {
       base::fail(ErrorKind::usage,
                  "the store's port is {}; start the ranks with dtrun, or give each the same "
                  "MASTER_ADDR and MASTER_PORT (1 to 65535)",

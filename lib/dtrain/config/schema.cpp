@@ -293,8 +293,7 @@ constexpr Setting kSettings[] = {
      kValueNeeds<kOffloads>},
     {"machine.interface", "--interface", "NAME,...", "",
      "network interface through which gloo and NCCL connect ranks, the first of these that a node "
-     "has; empty: as GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME say, else gloo's is the one towards "
-     "rank 0",
+     "has (default: GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME, else the route to rank 0)",
      kEngine, FIELD(machine.interface), kNeeds<kSeveralProcesses, kSockets>},
     {"machine.comm_timeout", "--comm-timeout", "TIME", "seconds",
      "the longest any wait for another rank may take (90s, 10m, 1:30:00)", kEngine,

@@ -32,20 +32,20 @@ constexpr milliseconds kRefusalGrace(500);
 
 constexpr const char* kLoopback = "127.0.0.1";
 
-/// dtrun's door, which no program that is started from here may hold open.
-base::Descriptor take_door(int door_fd) {
-  const bool is_open = ::fcntl(door_fd, F_SETFD, FD_CLOEXEC) == 0;
-  const auto user = is_open ? net::user_of_unix_peer(door_fd) : std::nullopt;
+/// dtrun's rendezvous socket, which no program that is started from here may hold open.
+base::Descriptor take_rendezvous_socket(int rendezvous_fd) {
+  const bool is_open = ::fcntl(rendezvous_fd, F_SETFD, FD_CLOEXEC) == 0;
+  const auto user = is_open ? net::user_of_unix_peer(rendezvous_fd) : std::nullopt;
   if (!user) {
     fail(ErrorKind::usage,
-         "DTRUN_STORE_FD: descriptor {} is no socket of dtrun ({}); unset the variable", door_fd,
-         std::strerror(errno));
+         "DTRUN_STORE_FD: descriptor {} is no socket of dtrun ({}); unset the variable",
+         rendezvous_fd, std::strerror(errno));
   }
   if (*user != ::geteuid()) {
     fail(ErrorKind::usage, "DTRUN_STORE_FD: descriptor {} comes from user {}, this is user {}",
-         door_fd, *user, ::geteuid());
+         rendezvous_fd, *user, ::geteuid());
   }
-  return base::Descriptor(door_fd);
+  return base::Descriptor(rendezvous_fd);
 }
 
 /// The socket at which dtrun listens for rank 0, to be handed on to no program either.
@@ -134,7 +134,7 @@ std::vector<base::Descriptor> listeners_at(const MeetingPlace& place, bool has_s
 /// A secret of this job's own, which munge can show to ranks on other hosts; empty: they have one,
 /// or there is no munge.
 std::string secret_for_munge(const MeetingPlace& place) {
-  if (place.store.door_fd >= 0 || place.is_one_host || !place.token.empty()) return {};
+  if (place.store.rendezvous_fd >= 0 || place.is_one_host || !place.token.empty()) return {};
   std::string secret = net::new_challenge();
   std::string reason;
   return net::seal_for_own_user(secret, reason) ? secret : std::string();
@@ -150,7 +150,7 @@ std::unique_ptr<StoreServer> serve(const MeetingPlace& place, base::Descriptor d
                                .token = found.token,
                                .seals_token = !sealed.empty(),
                                .waiting = waiting};
-  if (place.store.door_fd >= 0) {
+  if (place.store.rendezvous_fd >= 0) {
     options.door = std::move(door);
   } else {
     options.listeners = listeners_at(place, !found.token.empty());
@@ -168,24 +168,26 @@ std::unique_ptr<StoreServer> serve(const MeetingPlace& place, base::Descriptor d
 std::shared_ptr<Rendezvous> meet_all_ranks(const MeetingPlace& place,
                                            const base::Deadline& deadline) {
   const auto result = std::make_shared<Rendezvous>();
-  const bool has_door = place.store.door_fd >= 0;
+  const bool has_rendezvous_socket = place.store.rendezvous_fd >= 0;
   base::WaitingLines waiting(deadline.limit(), place.waiting_advice);
   Newcomer self{.rank = place.rank,
                 .size = place.size,
-                .is_handed_down = place.rank == 0 || has_door,
-                .waits_for_rank_0 = has_door || place.store.port > 0,
+                .is_handed_down = place.rank == 0 || has_rendezvous_socket,
+                .waits_for_rank_0 = has_rendezvous_socket || place.store.port > 0,
                 .token = place.token,
                 .where = "of dtrun",
                 .waiting = place.tells_of_waiting ? &waiting : nullptr};
-  if (!has_door) self.where = fmt::format("at {}:{}", place.master_addr, place.master_port);
-  base::Descriptor door = has_door ? take_door(place.store.door_fd) : base::Descriptor();
+  if (!has_rendezvous_socket)
+    self.where = fmt::format("at {}:{}", place.master_addr, place.master_port);
+  base::Descriptor door = has_rendezvous_socket ? take_rendezvous_socket(place.store.rendezvous_fd)
+                                                : base::Descriptor();
   result->own_address = kLoopback;
   result->token = place.token;
   if (place.rank == 0) {
     result->server = serve(place, std::move(door), waiting, *result);
     result->store =
         std::make_unique<StoreClient>(result->server->take_own_connection(), self, deadline);
-  } else if (has_door) {
+  } else if (has_rendezvous_socket) {
     result->store = enter_by_door(door, self, deadline);
   } else {
     result->store = enter_by_network(place, self, deadline, result->own_address);
@@ -198,7 +200,7 @@ std::shared_ptr<Rendezvous> meet_all_ranks(const MeetingPlace& place,
     auto& addresses = result->addresses;
     addresses = exchange_notes(*result->store, kJobKey, ranks, net::address_bytes(own), deadline);
     for (std::string& each : addresses) each = net::address_of_bytes(each);
-    if (!has_door) own = net::reachable_address(own, addresses);
+    if (!has_rendezvous_socket) own = net::reachable_address(own, addresses);
     if (own.empty()) own = kLoopback;
   } catch (...) {
     if (place.rank == 0) std::this_thread::sleep_for(kRefusalGrace);

@@ -53,7 +53,7 @@ TEST_CASE("A process that nobody launched is rank 0 of 1") {
   CHECK(env.world_size == 1);
   CHECK(env.num_nodes == 1);
   CHECK(env.source.empty());
-  CHECK(env.store.door_fd == -1);
+  CHECK(env.store.rendezvous_fd == -1);
   CHECK(env.control_fd == -1);
   CHECK_FALSE(env.launcher_terminal);
 }
@@ -74,7 +74,7 @@ TEST_CASE("The launcher's variables are read") {
   CHECK(env.source == "RANK");
   CHECK(env.master_addr == "10.0.0.1");
   CHECK(env.master_port == 29500);
-  CHECK(env.store.door_fd == 5);
+  CHECK(env.store.rendezvous_fd == 5);
   CHECK(env.control_fd == 6);
   CHECK(env.gloo_interfaces == "ib0,eth0");
   CHECK(env.threads_hint == 3);
@@ -107,7 +107,7 @@ TEST_CASE("Ranks meet at dtrun's port before MASTER_PORT, unless others inherite
        {Variables{{"MASTER_ADDR", "10.0.0.2"}}, Variables{{"MASTER_PORT", "29501"}}}) {
     const RankEnv other = read(changed + dtrun);
     CHECK(other.store_port() == other.master_port);
-    CHECK(other.store.door_fd == -1);
+    CHECK(other.store.rendezvous_fd == -1);
     CHECK(other.store.listener_fd == -1);
   }
 }
