@@ -52,8 +52,8 @@ struct RankEnv {
   std::int64_t max_restarts = 0;   ///< how often it may
   std::string restart_reason;      ///< how the attempt before this one ended, as dtrun tells it
 
-  /// The port of master_addr where ranks reach rank 0's store, unless dtrun's rendezvous socket leads
-  /// there: dtrun's, else master_port.
+  /// The port of master_addr where ranks reach rank 0's store, unless they have dtrun's rendezvous
+  /// socket: dtrun's, else master_port.
   [[nodiscard]] std::int64_t store_port() const {
     return store.port > 0 ? store.port : master_port;
   }

@@ -56,7 +56,7 @@ std::string text_of(const sockaddr& address) {
   return numeric_text(address, is_v4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
 }
 
-/// Visits the addresses of IPv4 and IPv6 of all interfaces that are up. Returns false, and the errno,
+/// Visits the IPv4 and IPv6 addresses of all interfaces that are up. Returns false and sets errno
 /// if the system does not list them.
 template <typename Visit>
 bool for_each_address(Visit visit) {

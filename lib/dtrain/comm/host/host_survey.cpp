@@ -79,8 +79,8 @@ std::int64_t first_on_host(const std::vector<std::int64_t>& hosts, std::int64_t 
   return std::ranges::find(hosts, host) - hosts.begin();
 }
 
-/// The ranks of this rank's host, and the name of the first one's socket, which it tells here unless
-/// it is alone there.
+/// Finds the ranks of this host and the name of the first one's socket, which that rank tells here
+/// unless it is alone.
 void find_first(const SurveyOptions& options, StoreClient& store, HostSurvey& survey,
                 const base::Deadline& deadline) {
   HostMember& member = survey.member;

@@ -38,7 +38,7 @@ struct SurveyOptions {
   Segment::Count count_memory = {};
 };
 
-/// What all ranks know then, and this rank's part in the meeting on its host. Where each rank is on a
+/// What all ranks know then, and this rank's part in the meeting on its host. If each rank is on a
 /// host of its own, there is no such meeting, no obstacle and no segment.
 struct HostSurvey {
   std::string obstacle;                    ///< to sharing memory anywhere; empty: none
