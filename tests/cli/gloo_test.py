@@ -1,0 +1,116 @@
+"""Gloo's own sockets: at which network interface they listen, and who takes a rank's place there."""
+
+import os
+import pathlib
+import re
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from rendezvous_test import LISTENING, RendezvousTest, processes_below, sockets_of, tcp_rows  # noqa: E402
+from train_test import DTRUN, wait_until  # noqa: E402
+
+# Connects to gloo's ports before the ranks do, given as PORT:NUMBER, and says what a rank would whose connection has that
+# number there; SPEAKS is what it sends once it is asked for its proof.
+STAND_IN = """
+import select, socket, struct, sys
+strangers = []
+for argument in sys.argv[1:]:
+    port, number = map(int, argument.split(":"))
+    strangers.append(socket.create_connection(("127.0.0.1", port)))
+    strangers[-1].sendall(struct.pack("<q", number))
+print("ready", flush=True)
+while strangers:
+    for stranger in select.select(strangers, [], [])[0]:
+        try:
+            preamble = stranger.recv(48, socket.MSG_WAITALL)
+            if len(preamble) < 48:
+                raise OSError
+            _, operation, slot, _, length, _ = struct.unpack("<6Q", preamble)
+            if operation == 3:  # a message is wanted: of 32 bytes, a proof
+                SPEAKS
+        except OSError:
+            strangers.remove(stranger)
+"""
+WRONG_PROOF = """if length == 32:
+                    stranger.sendall(struct.pack("<6Q", 80, 1, slot, 0, 32, 0) + bytes(32))"""
+GARBAGE = """if length == 32:
+                    stranger.sendall(struct.pack("<6Q", 80, 1, 99, 0, 32, 0) + bytes(32))"""
+# Answers, as a rank that leaves would, that another rank is to blame; then leaves.
+BLAME = """if length == 32:
+                    stranger.close()
+                    raise OSError
+                stranger.sendall(struct.pack("<6Qq", 56, 1, slot, 0, 8, 0, BLAMED))"""
+
+
+class StandIns(RendezvousTest):
+    """Who takes a rank's place at gloo's port, which asks for no name."""
+
+    def stand_in(self, speaks, ranks=2):
+        """Strangers connect to ranks 0 and 1, each in the other's place; gloo takes one of the two in."""
+        late = ["strace", "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null", "-e", "trace=connect",
+                "-e", "inject=connect:delay_enter=2s"]
+        flags = ("--backend", "gloo", "--global-batch", str(2 * ranks))
+        job = self.start([DTRUN, "-n", str(ranks), "--", *late, *self.ddp_command(*flags)])
+
+        def ports():
+            """Of each rank."""
+            rows, found = tcp_rows(), {}
+            for pid in processes_below(job.pid):
+                for inode in sockets_of(pid):
+                    if inode in rows and rows[inode][2] == LISTENING:
+                        environment = pathlib.Path(f"/proc/{pid}/environ").read_text()
+                        found[int(re.search(r"(?<![^\0])RANK=(\d+)", environment)[1])] = rows[inode][1]
+            return found
+
+        wait_until(lambda: len(ports()) == ranks or job.poll() is not None, "gloo's ports")
+        # A rank numbers the members' connections from 1 on in its first group; 0 was of its group of one.
+        places = [f"{ports()[rank]}:{1 + 1 - rank}" for rank in range(2)]
+        stranger = self.start([sys.executable, "-I", "-c", STAND_IN.replace("SPEAKS", speaks), *places])
+        return self.one_error(self.end_of(job, 4)), stranger
+
+    def test_one_with_a_wrong_proof_ends_the_job_with_one_line(self):
+        error, _ = self.stand_in(WRONG_PROOF)
+        self.assertRegex(error, "the peer connected as rank [01] to rank [01] at 127.0.0.1 failed authentication")
+
+    def test_one_who_blames_another_rank_and_leaves_is_named_itself(self):
+        for blamed, ranks in (("10**9", 2), ("2", 3)):
+            error, _ = self.stand_in(BLAME.replace("BLAMED", blamed), ranks)
+            self.assertRegex(error, "the peer connected as rank [01] to rank [01] at 127.0.0.1 closed the connection")
+
+    def test_one_who_sends_garbage_ends_the_job_with_one_line(self):
+        error, _ = self.stand_in(GARBAGE)
+        self.assertIn("gloo gave up", error)
+
+
+class Interfaces(RendezvousTest):
+    """At which network interface gloo listens."""
+
+    def end_of_job(self, *flags, status=0, **variables):
+        job = self.start([DTRUN, "-n", "2", "--", *self.ddp_command("--overwrite", *flags)], env={**os.environ, **variables})
+        return self.end_of(job, status)
+
+    def test_one_that_the_machine_lacks_is_refused_with_those_that_it_has(self):
+        for flags, variables, source in (
+                (("--interface", "eth99,ib99"), {}, "--interface: found eth99,ib99"),
+                (("--interface", "eth99"), {"GLOO_SOCKET_IFNAME": "lo"}, "--interface: found eth99"),
+                ((), {"GLOO_SOCKET_IFNAME": "eth99"}, "GLOO_SOCKET_IFNAME: found eth99")):
+            error = self.end_of_job("--backend", "gloo", *flags, status=2, **variables)
+            self.assertRegex(error, rf"(?m)error: {source}, but .*; it has (.*, )?lo(,|$)")
+
+    def test_the_first_that_the_machine_has_is_taken_and_the_flag_comes_first(self):
+        self.end_of_job("--backend", "gloo", "--interface", "eth99,lo", GLOO_SOCKET_IFNAME="eth99")
+        self.end_of_job("--backend", "gloo", GLOO_SOCKET_IFNAME="eth99,lo")
+
+    def test_the_loopback_connects_nodes_of_one_machine(self):
+        job = self.start([DTRUN, "--emulate-nodes", "2", "-n", "1", "--", *self.ddp_command("--backend", "gloo")],
+                         env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"})
+        self.end_of(job)
+
+    def test_shared_memory_needs_none(self):
+        error = self.end_of_job("--interface", "eth99", GLOO_SOCKET_IFNAME="eth99")
+        self.assertIn("--interface has no effect with --backend shm", error)
+
+
+if __name__ == "__main__":
+    unittest.main()
