@@ -33,6 +33,7 @@ AttemptEnd attempt_end(const Verdict& verdict, const std::vector<Rank>& ranks,
     if (rank.committed > end.committed) {
       end.committed = rank.committed;
       end.committed_run = rank.committed_run;
+      end.requeue_file = rank.requeue_file;
     }
   }
   return end;

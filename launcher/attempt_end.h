@@ -29,6 +29,7 @@ struct AttemptEnd {
   std::int64_t committed = -1;      // the newest step of which a checkpoint stands; -1: none
   std::string committed_run;        // of which run, as the rank names it
   std::string resume_advice;        // how to resume from it, reported by a rank
+  std::string requeue_file;         // asks for another start of that run, as the rank names it
   Seconds duration{0};              // from the start of the ranks to the end of the last process
   std::optional<Seconds> recovery;  // StepClock::recovery
 };

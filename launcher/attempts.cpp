@@ -14,6 +14,8 @@
 #include "dtrain/base/atomic_file.h"
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/number.h"
+#include "launcher/environment.h"
 #include "launcher/error_line.h"
 #include "launcher/history.h"
 #include "launcher/report_file.h"
@@ -122,7 +124,9 @@ WhatFollows wait_for_order(const PreparedJob& job, const GuardLink& guard, int s
   for (;;) {
     const std::vector<NodeEvent> events = job.nodes->take();
     for (auto event = events.begin(); event != events.end(); ++event) {
-      if (event->kind == NodeMessage::over) return status;
+      if (event->kind == NodeMessage::over) {
+        return dtrain::base::number_in<int>(event->body).value_or(status);
+      }
       if (event->kind == NodeMessage::abort) is_aborted = true;
       if (event->kind == NodeMessage::finish && is_aborted) {
         const auto decision = decode_decision(event->body);
@@ -201,6 +205,27 @@ void write_report_file(const PreparedJob& job, const History& history, const Las
   }
 }
 
+/// Ends a job that was asked to stop when it would have been restarted as a dtrain that was: leaves
+/// word in the run folder that it is to be started again. Returns the job's status.
+int end_interrupted(const PreparedJob& job, const History& history, RestartDecision& decision,
+                    std::int64_t committed) {
+  using dtrain::base::ErrorKind;
+  try {
+    if (const std::string path = newest_requeue_file(history); !path.empty()) {
+      dtrain::base::write_atomically(path, ErrorKind::checkpoint,
+                                     fmt::format("stopped after step {} by {}\n", committed,
+                                                 signal_name(decision.interrupted_by)));
+    }
+  } catch (const dtrain::base::Error& error) {
+    say(job.options,
+        {fmt::format("warning: the job does not ask for another start: {}", error.what())});
+    return history.attempts.back().status;
+  }
+  decision.why_not += fmt::format("; it resumes after step {}", committed);
+  const bool in_slurm = !environment_value("SLURM_JOB_ID").empty();
+  return in_slurm ? 0 : static_cast<int>(ErrorKind::interrupted);
+}
+
 /// Runs one attempt. One that cannot start its ranks is part of the history, too.
 void run_attempt(PreparedJob& job, const GuardLink& guard, StepClock& steps,
                  std::vector<AttemptEnd>& attempts) {
@@ -217,21 +242,23 @@ void run_attempt(PreparedJob& job, const GuardLink& guard, StepClock& steps,
 }
 
 /// The part of the launcher that decides.
-LastWord decide(PreparedJob& job, const GuardLink& guard, StepClock& steps,
-                std::vector<AttemptEnd>& attempts) {
+LastWord decide(PreparedJob& job, const GuardLink& guard, StepClock& steps, History& history) {
   const Options& options = job.options;
   RestartPolicy policy({.max_restarts = options.max_restarts, .backoff = options.restart_backoff});
   for (;;) {
-    run_attempt(job, guard, steps, attempts);
-    const AttemptEnd& end = attempts.back();
+    run_attempt(job, guard, steps, history.attempts);
+    const AttemptEnd& end = history.attempts.back();
     RestartDecision decision = policy.after(end);
     if (decision.restarts) {
       say(options, {restart_line(end, decision, policy, options.max_restarts)});
       decision = wait_before_restart(job, guard, decision, policy);
     }
     if (!decision.restarts) {
-      if (job.nodes) job.nodes->send_to_all(NodeMessage::over, {});
-      return {.status = end.status, .why_not = decision.why_not};
+      const int status = decision.interrupted_by != 0
+                             ? end_interrupted(job, history, decision, policy.committed())
+                             : end.status;
+      if (job.nodes) job.nodes->send_to_all(NodeMessage::over, std::to_string(status));
+      return {.status = status, .why_not = decision.why_not};
     }
     prepare_restart(job, end);
   }
@@ -246,7 +273,7 @@ int run_attempts(PreparedJob job, GuardLink guard) {
   const auto start = Clock::now();
   LastWord last;
   try {
-    last = decide(job, guard, steps, history.attempts);
+    last = decide(job, guard, steps, history);
   } catch (const dtrain::base::Error& error) {  // its line follows
     report(job.options, history, steps, start, "");
     write_report_file(job, history, {.status = static_cast<int>(error.kind()), .why_not = ""});

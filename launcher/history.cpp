@@ -74,6 +74,13 @@ std::vector<std::string> history_lines(const History& history) {
   return lines;
 }
 
+std::string newest_requeue_file(const History& history) {
+  for (auto end = history.attempts.rbegin(); end != history.attempts.rend(); ++end) {
+    if (end->committed >= 0) return end->requeue_file;
+  }
+  return {};
+}
+
 std::string newest_advice(const History& history) {
   for (auto end = history.attempts.rbegin(); end != history.attempts.rend(); ++end) {
     if (!end->resume_advice.empty()) return end->resume_advice;

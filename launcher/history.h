@@ -27,6 +27,10 @@ struct History {
 /// recovery times and effective training time as far as they are known. Empty for one attempt.
 [[nodiscard]] std::vector<std::string> history_lines(const History& history);
 
+/// The file that asks for another start of the run, as the last attempt that had a checkpoint named
+/// it; empty: none.
+[[nodiscard]] std::string newest_requeue_file(const History& history);
+
 /// Resume advice of the last attempt that had a checkpoint; empty: none.
 [[nodiscard]] std::string newest_advice(const History& history);
 

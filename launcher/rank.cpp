@@ -51,6 +51,8 @@ bool obey(Rank& rank, std::string_view line) {
     parse(take_word(line), rank.committed);
     rank.committed = std::max<std::int64_t>(rank.committed, -1);
     rank.resume_advice = dtrain::base::printable(line);
+  } else if (word == "requeue-file") {
+    if (line.starts_with('/')) rank.requeue_file = line;
   } else if (word == "plain-output") {
     rank.output.drop_prefix();
   } else if (word == "error" || word == "refused") {

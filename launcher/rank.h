@@ -67,6 +67,7 @@ struct Rank {
   std::int64_t committed = -1;     // step of its last checkpoint that stands
   std::string committed_run = {};  // the run that it is of, as the rank names it
   std::string resume_advice = {};  // how to resume from it
+  std::string requeue_file = {};   // the file of that run that asks for another start
   std::string records = {};        // where it is (docs/dtrun.md), as it has answered so far
   bool has_records = false;        // the answer is whole
   std::int64_t records_signs = 0;  // what `signs` was when the answer began

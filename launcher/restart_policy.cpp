@@ -1,6 +1,7 @@
 #include "launcher/restart_policy.h"
 
 #include <fmt/format.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <cmath>
@@ -27,10 +28,6 @@ bool may_pass(int status) {
   return status == static_cast<int>(dtrain::base::ErrorKind::checkpoint);
 }
 
-std::string stopped(int signal) {
-  return fmt::format("{} asked the job to stop", signal_name(signal));
-}
-
 }  // namespace
 
 RestartDecision RestartPolicy::after(const AttemptEnd& end) {
@@ -39,6 +36,7 @@ RestartDecision RestartPolicy::after(const AttemptEnd& end) {
   if (std::string why_not = reason_against(end); !why_not.empty()) {
     return {.why_not = std::move(why_not)};
   }
+  if (end.request != 0) return interrupted(end.request);
   const auto longest = std::max(kLongestWait, options_.backoff);
   const auto wait = std::min(longest, options_.backoff * std::exp2(std::min(in_a_row_, 30)));
   ++restarts_;
@@ -47,11 +45,20 @@ RestartDecision RestartPolicy::after(const AttemptEnd& end) {
   return {.restarts = true, .wait = wait};
 }
 
-RestartDecision RestartPolicy::stopped_by(int signal) { return taken_back(stopped(signal)); }
+RestartDecision RestartPolicy::stopped_by(int signal) {
+  --restarts_;
+  return interrupted(signal);
+}
 
 RestartDecision RestartPolicy::taken_back(std::string why_not) {
   --restarts_;
   return {.why_not = std::move(why_not)};
+}
+
+RestartDecision RestartPolicy::interrupted(int signal) const {
+  const bool kills = signal == SIGQUIT || signal == SIGKILL;
+  return {.why_not = fmt::format("{} asked the job to stop", signal_name(signal)),
+          .interrupted_by = committed_ >= 0 && !kills ? signal : 0};
 }
 
 void RestartPolicy::note_progress(const AttemptEnd& end) {
@@ -63,9 +70,6 @@ void RestartPolicy::note_progress(const AttemptEnd& end) {
 }
 
 std::string RestartPolicy::reason_against(const AttemptEnd& end) const {
-  if (end.request != 0) {
-    return stopped(end.request);
-  }
   if (end.is_left_behind) return "a process of the job cannot be killed";
   if (end.has_lost_node) return "the job has fewer nodes now";
   if (comes_again(end.status)) {

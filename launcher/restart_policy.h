@@ -18,6 +18,9 @@ struct RestartDecision {
   bool restarts = false;
   std::chrono::duration<double> wait{0};  // before the restart
   std::string why_not = {};               // empty: nothing failed, or restarts were not asked for
+  /// The signal that asked the job to stop when it would have been restarted, of which a checkpoint
+  /// stands: it was interrupted rather than failed. 0: none.
+  int interrupted_by = 0;
 };
 
 /// Pure: knows of the job what it is told. Of a job over several nodes one launcher decides, and
@@ -29,8 +32,8 @@ class RestartPolicy {
   /// Takes the end of an attempt, each one once, and decides what follows.
   ///
   /// There are at most max_restarts restarts, and none
-  ///   - after a signal that asked the job to stop,
   ///   - after an error that would come again (docs/exit-status.md),
+  ///   - after a signal that asked the job to stop,
   ///   - beside a process of the job that cannot be killed,
   ///   - without a node whose dtrun is lost: the number of nodes is fixed,
   ///   - after three in a row without a newer checkpoint, if the program reports any. Attempts that
@@ -50,6 +53,7 @@ class RestartPolicy {
 
  private:
   void note_progress(const AttemptEnd& end);
+  [[nodiscard]] RestartDecision interrupted(int signal) const;
   [[nodiscard]] std::string reason_against(const AttemptEnd& end) const;
 
   RestartOptions options_;

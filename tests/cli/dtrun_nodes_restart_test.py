@@ -66,6 +66,15 @@ class Restart(NodesTest):
         self.assertEqual(self.ends(*launchers), [7, 7])
         self.assertIn("not started again: SIGTERM asked the job to stop", launchers[0].err)
 
+    def test_a_stop_in_the_wait_has_one_status_on_all_nodes(self):
+        told = 'printf "requeue-file $PWD/REQUEUE\\ncommitted 5\\n" >&$DTRUN_CONTROL_FD'
+        text = f"test $RANK = 0 && exec bash -c '{told}; sleep 30'; sleep 0.5; exit 7"
+        launchers = self.nodes(text, *self.AGAIN, "30")
+        wait_until(lambda: "restart 1 of 1" in launchers[0].stderr.readline(), "the wait for the restart")
+        launchers[1].send_signal(signal.SIGUSR1)
+        self.assertEqual(self.ends(*launchers), [9, 9], launchers[0].err + launchers[1].err)
+        self.assertEqual("stopped after step 5 by SIGUSR1\n", (self.folder / "REQUEUE").read_text())
+
     def test_a_lost_node_ends_the_wait(self):
         launchers = self.fails_and_waits()
         os.kill(supervisor_of(launchers[1]), signal.SIGKILL)

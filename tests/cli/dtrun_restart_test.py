@@ -183,6 +183,46 @@ class Stop(RestartTest):
             self.assertEqual(7, process.returncode)
             self.assertEqual(f"dtrun: not started again: {number.name} asked the job to stop", self.last_line(process))
 
+    SAVED = TELL + "tell \"requeue-file $PWD/REQUEUE\"; tell 'committed 5'; "
+
+    def stopped_in_the_back_off(self, number, text, **more):
+        process = self.start("-n", "1", *self.LONG, "--", "bash", "-c", text, **more)
+        while "restart 1 of 5 in 50 s" not in process.stderr.readline():
+            pass
+        process.send_signal(number)
+        return self.end_of(process)
+
+    def test_a_stop_in_the_back_off_asks_for_another_start_if_there_is_a_checkpoint(self):
+        requeue = self.folder / "REQUEUE"
+        for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            requeue.unlink(missing_ok=True)
+            process = self.stopped_in_the_back_off(number, self.SAVED + "exit 7")
+            self.assertEqual(9, process.returncode, process.err)
+            self.assertEqual(f"stopped after step 5 by {number.name}\n", requeue.read_text())
+            self.assertIn(f"not started again: {number.name} asked the job to stop; it resumes after step 5",
+                          self.last_line(process))
+        requeue.unlink()
+        process = self.stopped_in_the_back_off(signal.SIGQUIT, self.SAVED + "exit 7")
+        self.assertEqual((7, False), (process.returncode, requeue.exists()), process.err)
+
+    def test_within_slurm_its_status_is_0(self):
+        process = self.stopped_in_the_back_off(signal.SIGUSR1, self.SAVED + "exit 7", env={"SLURM_JOB_ID": "7"})
+        self.assertEqual((0, True), (process.returncode, (self.folder / "REQUEUE").exists()), process.err)
+
+    def test_where_another_start_cannot_be_asked_for_the_failure_counts(self):
+        process = self.stopped_in_the_back_off(signal.SIGUSR1, self.SAVED.replace("$PWD", "$PWD/gone") + "exit 7")
+        self.assertEqual(7, process.returncode, process.err)
+        self.assertRegex(process.err, "dtrun: warning: .*gone/REQUEUE")
+
+    def test_a_stop_while_a_failed_attempt_ends_asks_for_another_start(self):
+        text = self.SAVED + "trap '' TERM USR1; touch ready-$RANK; [ $RANK = 1 ] && { sleep 0.2; exit 7; }; " + HANG
+        process = self.start_failing(text, "--abort-grace", "0.6", ranks=2)
+        while "ending the others" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGUSR1)
+        self.end_of(process)
+        self.assertEqual((9, True), (process.returncode, (self.folder / "REQUEUE").exists()), process.err)
+
     def test_a_dtrun_that_is_killed_in_the_back_off_leaves_nothing(self):
         process = self.start_failing()
         while "restart 1 of 5" not in process.stderr.readline():
@@ -288,6 +328,23 @@ class Training(RestartTest):
         self.assertGreater(min(line["seconds"] for line in recovered), 0)
         self.assertRegex(error, r"effective training time [\d.]+% of ")
         self.assertEqual([("1", "9"), ("2", "9")], re.findall(r"restart (\d) of (\d) in", error))
+
+    def test_a_stop_in_the_back_off_leaves_the_run_to_resume(self):
+        flags = ("--run-dir", "run", "--checkpoint-every", "10")
+        process = self.start("-n", "2", "--max-restarts", "9", "--restart-backoff", "50", "--", *self.command(*flags, steps=10**6))
+        self.addCleanup(process.communicate)
+        self.addCleanup(self.kill_survivors)
+        self.kill_after(1, "run", start=1, mark='"event":"checkpoint"')
+        head = ""
+        while "restart 1 of 9 in 50 s" not in head:
+            head += process.stderr.readline()
+        process.send_signal(signal.SIGUSR1)
+        error = process.communicate(timeout=LIMIT)[1]
+        self.assertEqual(9, process.returncode, error)
+        step = int(re.fullmatch(r"stopped after step (\d+) by SIGUSR1\n", (self.folder / "run/REQUEUE").read_text())[1])
+        run(DTRUN, "-n", "2", "--", *self.command(*flags, "--resume", "auto", steps=step + 3), cwd=self.folder)
+        self.assertEqual([step], [line["step"] for line in metrics_of(self.folder / "run") if line.get("event") == "resume"])
+        self.assertFalse((self.folder / "run/REQUEUE").exists())
 
     def test_a_run_without_a_name_or_a_checkpoint_begins_again_in_its_folder(self):
         process = self.start_training("--checkpoint-every", "none", steps=600)

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -111,6 +112,11 @@ void LauncherLink::committed(std::int64_t step, std::string_view run,
   const auto end =
       fmt::format_to_n(line.data(), line.size(), "run {}\ncommitted {} {}\n", run, step, advice);
   if (end.size <= line.size()) send({line.data(), end.size});
+}
+
+void LauncherLink::requeue_file(const std::string& path) {
+  const std::string whole = std::filesystem::absolute(path).string();
+  if (whole.find('\n') == whole.npos) send(fmt::format("requeue-file {}\n", whole));
 }
 
 void LauncherLink::send(std::string_view text) const noexcept {

@@ -40,6 +40,9 @@ class LauncherLink {
   /// advice: what dtrun tells of it if the job fails; one line.
   /// run: names the run among those of a script; one word.
   void committed(std::int64_t step, std::string_view run, std::string_view advice) noexcept;
+  /// Names the file that asks for the job to be started again: dtrun writes it if the job is asked to
+  /// stop when it would restart it.
+  void requeue_file(const std::string& path);
   /// What this rank says it is doing.
   [[nodiscard]] Activity& activity() noexcept { return activity_; }
   /// From now on `calls` gives the lines of the answer that tell of communication; empty: none. It

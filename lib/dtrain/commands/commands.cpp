@@ -320,6 +320,7 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   comm::run_long_on_leader(world, "preparing the run folder", [&] {
     begin_in(*folder, start, split.train.tokenized_file().tokenizer_model());
   });
+  if (folder) link.requeue_file(job::RunFolder::requeue_file(config.run.dir));
   checkpoints.notify_start();
   start.is_evaluated = is_evaluated(world, config, start);
   tell_start(reporter, facts_of(config, job, split), settled, start);

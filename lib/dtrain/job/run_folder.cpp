@@ -147,13 +147,15 @@ store::SetAside RunFolder::go_on(std::int64_t step, std::string_view tokenizer,
 
 void RunFolder::ask_for_requeue(std::int64_t step, const std::string& reason) {
   check();
-  write_file(dir_ + "/REQUEUE", fmt::format("stopped after step {} by {}\n", step, reason));
+  write_file(requeue_file(dir_), fmt::format("stopped after step {} by {}\n", step, reason));
   try {
     disk_.remove_file(stop_file(dir_));
   } catch (const base::Error& error) {
     base::log_warning("the next start will stop at once: {}", error.what());
   }
 }
+
+std::string RunFolder::requeue_file(const std::string& run_dir) { return run_dir + "/REQUEUE"; }
 
 std::string RunFolder::stop_file(const std::string& run_dir) { return run_dir + "/STOP"; }
 
@@ -268,9 +270,9 @@ void RunFolder::remove_leftovers() {
   for (const std::string& failure : store::remove_leftovers(disk_, checkpoints_)) {
     base::log_warning("a leftover of an earlier start stays: {}", failure);
   }
-  disk_.remove_file(dir_ + "/REQUEUE");
+  disk_.remove_file(requeue_file(dir_));
   for (const std::string& file :
-       {store::final_model(dir_), dir_ + "/config.json", dir_ + "/REQUEUE", metrics_file(dir_),
+       {store::final_model(dir_), dir_ + "/config.json", requeue_file(dir_), metrics_file(dir_),
         tokenizer_file(dir_), trace_file(dir_), shared_file(dir_)}) {
     base::remove_temporaries_of(file, ErrorKind::checkpoint);
   }

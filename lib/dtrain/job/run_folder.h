@@ -55,6 +55,7 @@ class RunFolder {
   /// Leaves word that the run was stopped early and should be started again.
   void ask_for_requeue(std::int64_t step, const std::string& reason);
 
+  [[nodiscard]] static std::string requeue_file(const std::string& run_dir);
   [[nodiscard]] static std::string stop_file(const std::string& run_dir);
   [[nodiscard]] static std::string metrics_file(const std::string& run_dir);
   [[nodiscard]] static std::string tokenizer_file(const std::string& run_dir);

@@ -49,6 +49,17 @@ TEST_CASE("The history has a line for each attempt, and what was measured") {
         "recovery time 3.0 s on average, 3.0 s at most; effective training time 40.0% of 40 s");
 }
 
+TEST_CASE("Another start is asked for in the run of the newest checkpoint") {
+  AttemptEnd with_file = failure();
+  with_file.requeue_file = "/run/REQUEUE";
+  AttemptEnd without = failure();
+  without.committed = -1;
+  without.requeue_file = "/other/REQUEUE";
+  CHECK(launcher::newest_requeue_file({{with_file, without}, Seconds(1), Seconds(2)}) ==
+        "/run/REQUEUE");
+  CHECK(launcher::newest_requeue_file({{without}, Seconds(1), Seconds(2)}).empty());
+}
+
 TEST_CASE("A job of one attempt has no history") {
   CHECK(launcher::history_lines({{failure()}, Seconds(1), Seconds(2)}).empty());
 }

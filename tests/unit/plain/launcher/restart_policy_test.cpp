@@ -87,6 +87,19 @@ TEST_CASE("A signal during the wait takes the restart back") {
   CHECK(policy.restarts() == 0);
 }
 
+TEST_CASE("A job that a request keeps from its restart is interrupted if it has a checkpoint") {
+  RestartPolicy policy({.max_restarts = 3});
+  CHECK(policy.after(failure_after(40)).restarts);
+  CHECK(policy.stopped_by(SIGUSR1).interrupted_by == SIGUSR1);
+  CHECK(policy.stopped_by(SIGQUIT).interrupted_by == 0);
+  AttemptEnd end = failure();
+  end.request = SIGTERM;
+  CHECK(policy.after(end).interrupted_by == SIGTERM);
+  CHECK(RestartPolicy({.max_restarts = 3}).after(end).interrupted_by == 0);
+  end.status = static_cast<int>(ErrorKind::usage);
+  CHECK(policy.after(end).interrupted_by == 0);
+}
+
 TEST_CASE("A process that cannot be killed keeps the job from being started beside it") {
   AttemptEnd end = failure();
   end.is_left_behind = true;
