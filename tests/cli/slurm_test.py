@@ -1,11 +1,14 @@
 """Training on a real SLURM of two nodes: nothing but srun's own flags, munge for trust, statuses, requeue and resume."""
 
+import contextlib
 import json
 import os
+import pathlib
 import pty
 import re
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -86,6 +89,10 @@ def wait_until(condition, what, limit=LIMIT):
             raise AssertionError("waited in vain for " + what)
         time.sleep(0.02)
     return value
+
+
+def parent_of(pid):
+    return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 class SlurmTest(unittest.TestCase):
@@ -335,7 +342,7 @@ class BatchScriptsTest(SlurmTest):
         jobs = [self.interrupted("dtrain.sbatch", "--ntasks-per-node=2"), self.interrupted("dtrun.sbatch", "--cpus-per-task=2")]
         for run_dir, job, log in jobs:
             self.assertEqual(0, self.status_of(job))
-            self.assertRegex(log.read_text(), r"(?s)start 1.*saved and left; queued again.*start 2.*resum.*done: ")
+            self.assertRegex(log.read_text(), r"(?s)start 1.*saved and left; putting .*start 2.*resum.*done: ")
             self.assertEqual(undisturbed, final_model(run_dir).read_bytes())
 
     def interrupted(self, script, *options):
@@ -346,8 +353,42 @@ class BatchScriptsTest(SlurmTest):
                           RUN_DIR=str(run_dir), BIN=str(BUILD / "bin"))
         self.wait_for_line(log, r"step 3/")
         self.call("scancel", "--signal=USR1", job)
-        self.wait_for_line(log, "queued again")
+        self.wait_for_line(log, "start 2")
         return run_dir, job, log
+
+    def test_a_lost_node_puts_the_job_back_into_the_queue(self):
+        run_dir, log = root / "lost.run", root / "lost.log"
+        words = self.flags("--checkpoint-every", "20", steps=self.STEPS)[:-2]
+        job = self.submit(SOURCE / "scripts" / "slurm" / "dtrun.sbatch", "--cpus-per-task=2", f"--output={log}", arguments=words,
+                          RUN_DIR=str(run_dir), BIN=str(BUILD / "bin"))
+        wait_until(lambda: any(re.fullmatch(r"step-\d+", path.name) for path in run_dir.glob("checkpoints/*")), "a checkpoint")
+        (launcher,) = self.launchers_on("n2")
+        os.kill(launcher, signal.SIGKILL)
+        self.wait_for_line(log, "start 2")
+        self.assertEqual(0, self.status_of(job))
+        self.assertRegex(log.read_text(), r"(?s)start 1.*failed with status \d+ after step-\d+; putting .*start 2.*resum.*done: ")
+        self.assertEqual(self.bits_of_one_machine(self.STEPS), final_model(run_dir).read_bytes())
+
+    def launchers_on(self, host):
+        """The guards of the dtruns on a node, by their numbers outside of the cluster."""
+        found = []
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                words = pathlib.Path("/proc", entry, "cmdline").read_bytes().split(b"\0")
+                environment = pathlib.Path("/proc", entry, "environ").read_bytes().split(b"\0")
+                if words[0].endswith(b"dtrun") and f"SLURMD_NODENAME={host}".encode() in environment:
+                    found.append(int(entry))
+        return [pid for pid in found if parent_of(pid) not in found]
+
+    def test_a_failure_without_a_newer_checkpoint_ends_the_job(self):
+        for script in ("dtrain.sbatch", "dtrun.sbatch"):
+            with self.subTest(script):
+                log = root / f"failing-{script}.log"
+                words = self.flags("--data", root / "nowhere")[:-2]
+                job = self.submit(SOURCE / "scripts" / "slurm" / script, "--nodes=1", "--ntasks-per-node=1", f"--output={log}", arguments=words,
+                                  RUN_DIR=str(root / f"failing-{script}"), BIN=str(BUILD / "bin"))
+                self.assertEqual(3, self.status_of(job), log.read_text())
+                self.assertEqual(1, log.read_text().count(", start "))
 
 
 class LaunchScriptsTest(SlurmTest):
