@@ -1,0 +1,47 @@
+// Reads the values of dtrun's options.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "dtrain/base/error.h"
+#include "dtrain/base/number.h"
+#include "launcher/options.h"
+
+namespace launcher {
+
+inline constexpr int kMaxRanks = 4096;
+inline constexpr int kMaxNodes = 4096;
+inline constexpr double kLeastTimeout = 0.1;  // seconds
+
+// All of them throw Error{usage} naming the option, what was found and what to give.
+
+template <typename Number>
+[[nodiscard]] Number number_in(std::string_view name, std::string_view text, Number low,
+                               Number high) {
+  const auto value = dtrain::base::number_in<Number>(text);
+  if (!value || !(*value >= low) || !(*value <= high)) {
+    dtrain::base::fail(dtrain::base::ErrorKind::usage,
+                       "{}: found '{}'; give a number from {} to {}", name, text, low, high);
+  }
+  return *value;
+}
+
+[[nodiscard]] std::vector<std::string_view> split(std::string_view text, char separator);
+
+/// A number of ranks, or auto, gpu or cpu.
+[[nodiscard]] int num_ranks_from(std::string_view name, std::string_view value);
+/// torchrun's MIN:MAX is taken where both are one number.
+[[nodiscard]] int num_nodes_from(std::string_view name, std::string_view value);
+[[nodiscard]] StreamChoice streams_from(std::string_view name, std::string_view value);
+[[nodiscard]] Bind bind_from(std::string_view name, std::string_view value);
+/// low: in seconds; at most a day.
+[[nodiscard]] std::chrono::duration<double> seconds_from(std::string_view name,
+                                                         std::string_view value, double low);
+/// 0: never.
+[[nodiscard]] std::chrono::duration<double> hang_timeout_from(std::string_view name,
+                                                              std::string_view value);
+
+}  // namespace launcher
