@@ -61,9 +61,9 @@ RankStreamOptions stream_options(const PreparedJob& job, int index, Stream strea
   if (teed || redirected) {
     const char* const name = stream == Stream::output ? "stdout" : "stderr";
     std::string why_not;
-    Descriptor file = job.folder.create_log(index, name, why_not);
+    LogFile file = job.folder.create_log(index, name, why_not);
     const std::string text = fmt::format("the log of rank {}'s {}", index, name);
-    if (file) result.log = logs.add(std::move(file), text);
+    if (file.descriptor) result.log = logs.add(std::move(file), text);
     if (!why_not.empty()) logs.warn(fmt::format("{} is lost: {}", text, why_not));
   }
   return result;

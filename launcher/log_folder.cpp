@@ -192,12 +192,11 @@ std::string LogFolder::error_file(int rank) const {
   return keep_ ? rank_folder(rank) + "/error.json" : fmt::format("{}/error-{}.json", root_, rank);
 }
 
-Descriptor LogFolder::create_log(int rank, const char* stream, std::string& why_not) const {
-  if (!has_logs_) return Descriptor();
-  const std::string path = fmt::format("{}/{}.log", rank_folder(rank), stream);
-  Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_APPEND, 0666));
-  if (file) return file;
-  why_not = fmt::format("cannot create {}: {}", path, std::strerror(errno));
+LogFile LogFolder::create_log(int rank, const char* stream, std::string& why_not) const {
+  if (!has_logs_) return {};
+  LogFile file{.path = fmt::format("{}/{}.log", rank_folder(rank), stream)};
+  if (file.create()) return file;
+  why_not = fmt::format("cannot create {}: {}", file.path, std::strerror(errno));
   if (is_first_) fail(ErrorKind::usage, "--log-dir: {}", why_not);
   return file;
 }

@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "dtrain/base/descriptor.h"
+#include "launcher/log_writer.h"
 #include "launcher/nodes/placement.h"
 #include "launcher/options.h"
 
@@ -33,8 +34,7 @@ class LogFolder {
   /// logs, or if it cannot be made, which `why_not` tells then.
   ///
   /// Throws: Error{usage} naming the file, in the first attempt.
-  [[nodiscard]] dtrain::base::Descriptor create_log(int rank, const char* stream,
-                                                    std::string& why_not) const;
+  [[nodiscard]] LogFile create_log(int rank, const char* stream, std::string& why_not) const;
   /// The folder the user should look into; empty when there are no logs.
   [[nodiscard]] std::string log_folder() const { return has_logs_ ? attempt_ : std::string(); }
 

@@ -1,9 +1,11 @@
 #include "launcher/log_writer.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <cerrno>
 #include <condition_variable>
+#include <cstdio>
 #include <cstring>
 #include <deque>
 #include <mutex>
@@ -14,17 +16,38 @@
 #include "launcher/writer_thread.h"
 
 namespace launcher {
+namespace {
+
+// The file becomes FILE.1. Returns 0, or why not: then it takes what follows, too.
+int begin_another(LogFile& file) {
+  LogFile next{.path = file.path};
+  if (std::rename(file.path.c_str(), (file.path + ".1").c_str()) != 0) return errno;
+  if (!next.create()) return errno;
+  file = std::move(next);
+  return 0;
+}
+
+}  // namespace
+
+bool LogFile::create() {
+  descriptor = dtrain::base::Descriptor(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_APPEND, 0666));
+  return static_cast<bool>(descriptor);
+}
 
 struct LogWriter::State {
   struct File {
     std::string name;
-    dtrain::base::Descriptor fd;  // the thread's alone
+    LogFile file;           // the thread's alone, with its size and limit
+    std::size_t size = 0;   // bytes
+    std::size_t limit = 0;  // bytes at which another one begins; 0: never
     std::string queue;
     std::size_t missing = 0;  // lost, and not told yet
     bool broken = false;      // takes nothing any more
   };
 
   Waker waker;
+  std::size_t size_limit = 0;
   mutable std::mutex mutex;
   std::condition_variable changed;
   std::deque<File> files;   // a deque: the thread holds on to one while others are added
@@ -38,6 +61,7 @@ struct LogWriter::State {
   void run();
   void write_batch(File& file, std::unique_lock<std::mutex>& lock);
   void close(File& file, std::unique_lock<std::mutex>& lock);
+  [[nodiscard]] static int write_some(File& file, std::string_view& rest, std::string& warning);
   void lose(File& file, std::size_t num_bytes, std::string_view reason);
   void cut_short(File& file, std::string_view reason);
 };
@@ -64,9 +88,11 @@ void LogWriter::State::write_batch(File& file, std::unique_lock<std::mutex>& loc
   int error = 0;
   while (!rest.empty() && error == 0) {
     const std::size_t before = rest.size();
+    std::string warning;
     lock.unlock();
-    error = write_piece(file.fd.get(), rest);
+    error = write_some(file, rest, warning);
     lock.lock();
+    if (!warning.empty()) warnings.push_back(std::move(warning));
     waiting -= before - rest.size();
   }
   waiting -= rest.size();
@@ -80,13 +106,33 @@ void LogWriter::State::write_batch(File& file, std::unique_lock<std::mutex>& loc
   }
 }
 
+// Without the lock. Writes a piece from the front of `rest`, into another file if this one is full.
+// Returns 0, or why nothing could be written.
+int LogWriter::State::write_some(File& file, std::string_view& rest, std::string& warning) {
+  if (file.limit > 0 && file.size >= file.limit) {
+    file.size = 0;
+    if (const int error = begin_another(file.file); error != 0) {
+      warning = fmt::format("{} grows beyond --log-size-limit: cannot replace {}: {}", file.name,
+                            file.file.path, std::strerror(error));
+      file.limit = 0;
+    }
+  }
+  std::string_view part = rest.substr(0, file.limit > 0 ? file.limit - file.size : rest.npos);
+  const std::size_t before = part.size();
+  const int error = write_piece(file.file.descriptor.get(), part);
+  const std::size_t written = before - part.size();
+  file.size += written;
+  rest.remove_prefix(written);
+  return error;
+}
+
 // On a network's disk closing may take as long as writing.
 void LogWriter::State::close(File& file, std::unique_lock<std::mutex>& lock) {
   if (file.missing > 0) {
     warnings.push_back(fmt::format("{} lacks {} bytes", file.name, std::exchange(file.missing, 0)));
   }
   lock.unlock();
-  file.fd.reset();
+  file.file.descriptor.reset();
   lock.lock();
 }
 
@@ -107,7 +153,10 @@ void Log::write(std::string_view bytes) const {
   if (writer_ != nullptr) writer_->write(index_, bytes);
 }
 
-LogWriter::LogWriter(int wake) : state_(std::make_shared<State>()) { state_->waker = Waker(wake); }
+LogWriter::LogWriter(int wake, std::int64_t size_limit) : state_(std::make_shared<State>()) {
+  state_->waker = Waker(wake);
+  state_->size_limit = static_cast<std::size_t>(size_limit);
+}
 
 LogWriter::~LogWriter() {
   const std::lock_guard lock(state_->mutex);
@@ -115,10 +164,11 @@ LogWriter::~LogWriter() {
   state_->changed.notify_one();
 }
 
-Log LogWriter::add(dtrain::base::Descriptor file, std::string name) {
+Log LogWriter::add(LogFile file, std::string name) {
   const std::lock_guard lock(state_->mutex);
   if (state_->files.empty()) start_writer_thread([state = state_] { state->run(); });
-  state_->files.push_back({.name = std::move(name), .fd = std::move(file), .queue = {}});
+  state_->files.push_back(
+      {.name = std::move(name), .file = std::move(file), .limit = state_->size_limit, .queue = {}});
   return {*this, state_->files.size() - 1};
 }
 

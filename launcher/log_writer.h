@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -12,6 +13,15 @@
 namespace launcher {
 
 class LogWriter;
+
+/// The file of a log.
+struct LogFile {
+  std::string path = {};
+  dtrain::base::Descriptor descriptor = {};
+
+  /// Makes a new and empty file at `path`. Returns whether it could; else errno tells why.
+  [[nodiscard]] bool create();
+};
 
 /// One log of a LogWriter; by default none, which drops what it gets. Must not outlive the writer.
 class Log {
@@ -32,14 +42,18 @@ class Log {
 /// Takes the bytes of all logs without waiting and has its thread write them, those of one log in
 /// order: the disk of the logs may hang (NFS, a frozen file system), the supervisor must not.
 ///
+/// A file that is full (size_limit) becomes FILE.1, in place of the one before, and the log continues
+/// in a new FILE. If that fails, a warning says so, and the file grows.
+///
 /// A full disk (or a quota, or a limit on file sizes) leaves a gap, and may have room again for
 /// what comes later; any other error, and a stale file, cuts the log short. Warnings tell of both.
 ///
 /// Threads: one caller. A thread that hangs is left behind by the destructor.
 class LogWriter {
  public:
-  /// `wake` is written to (an eventfd) whenever something was written or lost.
-  explicit LogWriter(int wake);
+  /// `wake` is written to (an eventfd) whenever something was written or lost. size_limit: bytes of
+  /// each file; 0: none.
+  LogWriter(int wake, std::int64_t size_limit);
   LogWriter(const LogWriter&) = delete;
   LogWriter& operator=(const LogWriter&) = delete;
   ~LogWriter();
@@ -47,7 +61,7 @@ class LogWriter {
   /// Takes a file; `name` is for warnings.
   ///
   /// Throws: Error{spawn} when no thread can be made, at the first file.
-  [[nodiscard]] Log add(dtrain::base::Descriptor file, std::string name);
+  [[nodiscard]] Log add(LogFile file, std::string name);
 
   /// Adds to the warnings.
   void warn(std::string text);

@@ -82,6 +82,14 @@ int num_nodes_from(std::string_view name, std::string_view value) {
   return count;
 }
 
+std::int64_t size_from(std::string_view name, std::string_view value) {
+  const auto bytes = dtrain::base::bytes_in(value);
+  if (!bytes) {
+    fail(ErrorKind::usage, "{}: found '{}'; give a size such as 64MiB, or 0 for none", name, value);
+  }
+  return *bytes;
+}
+
 std::chrono::duration<double> seconds_from(std::string_view name, std::string_view value,
                                            double low) {
   constexpr double kMaxSeconds = 86400.0;

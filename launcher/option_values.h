@@ -37,6 +37,8 @@ template <typename Number>
 [[nodiscard]] int num_nodes_from(std::string_view name, std::string_view value);
 [[nodiscard]] StreamChoice streams_from(std::string_view name, std::string_view value);
 [[nodiscard]] Bind bind_from(std::string_view name, std::string_view value);
+/// Bytes.
+[[nodiscard]] std::int64_t size_from(std::string_view name, std::string_view value);
 /// low: in seconds; at most a day.
 [[nodiscard]] std::chrono::duration<double> seconds_from(std::string_view name,
                                                          std::string_view value, double low);

@@ -97,6 +97,11 @@ constexpr std::array kRows = {
     OptionRow{
         "--tee", "WHICH", "streams that go to files and the console, numbered alike [0]",
         [](Options& o, std::string_view n, std::string_view v) { o.tee = streams_from(n, v); }},
+    OptionRow{"--log-size-limit", "SIZE",
+              "a log of this size becomes FILE.1, in place of an older one; 0: none [1GiB]",
+              [](Options& o, std::string_view n, std::string_view v) {
+                o.log_size_limit = size_from(n, v);
+              }},
     OptionRow{"--local-ranks-filter", "LIST", "show only these ranks on the console, e.g. 0,3",
               [](Options& o, std::string_view n, std::string_view v) {
                 for (const std::string_view part : split(v, ',')) {
@@ -379,7 +384,8 @@ std::string help_text() {
     }
     text += fmt::format("  {:<28} {}\n", fmt::format("{} {}", row.name, row.value), row.help);
   }
-  text += fmt::format("\nTIME is {}.\n", dtrain::base::kDurationForms);
+  text += fmt::format("\nTIME is {}.\nSIZE is a number of bytes, or has a unit: 64MiB, 1GB.\n",
+                      dtrain::base::kDurationForms);
   text += fmt::format("Accepted for torchrun's sake, without effect:\n {}.\n", accepted);
   text += "PET_NNODES and the like are defaults of these options, as with torchrun.\n";
   return text;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -48,9 +49,10 @@ struct Options {
   /// Of a rank's silence; 0: none; nothing: the larger of 10 min and 20 median steps.
   std::optional<std::chrono::duration<double>> hang_timeout;
   std::string log_dir;
-  StreamChoice redirects;               // to files instead of the console
-  StreamChoice tee;                     // to files and the console
-  std::vector<int> local_ranks_filter;  // ranks shown on the console; empty: all
+  StreamChoice redirects;                               // to files instead of the console
+  StreamChoice tee;                                     // to files and the console
+  std::int64_t log_size_limit = std::int64_t{1} << 30;  // bytes of a log before it rotates; 0: none
+  std::vector<int> local_ranks_filter;                  // ranks shown on the console; empty: all
   std::chrono::duration<double> abort_grace{2.0};
   std::chrono::duration<double> stop_grace{60.0};
   int max_restarts = 0;

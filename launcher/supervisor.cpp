@@ -57,6 +57,7 @@ Supervisor::Supervisor(PreparedJob& job, const GuardLink& guard, StepClock& step
       hangs_(job_.options.hang_timeout, job_.placement.world_size()),
       console_(own_prefix(job_.options),
                job_.options.emulate_nodes > 0 ? Pieces::atomic : Pieces::large),
+      logs_(console_.wake_fd(), job_.options.log_size_limit),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       start_(dtrain::base::Clock::now()) {
   adopt_orphans();

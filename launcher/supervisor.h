@@ -176,7 +176,7 @@ class Supervisor {
   int suspect_ = 0;  // whose silence or end made this launcher ask
   Stragglers stragglers_;
   SharedOutput console_;
-  LogWriter logs_{console_.wake_fd()};
+  LogWriter logs_;
   dtrain::base::Descriptor epoll_;
   dtrain::base::Descriptor child_signals_;
   std::vector<Rank> ranks_;

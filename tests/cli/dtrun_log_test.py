@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -112,6 +113,42 @@ class BadDiskTest(DtrunTest):
         self.assertEqual(["dtrun: warning: the log of rank 0's stdout has a gap: Input/output error",
                           "dtrun: warning: the log of rank 0's stdout lacks 10 bytes"], lines[1:])
         self.assertEqual("line\n", self.log.read_text())
+
+
+class Limits(DtrunTest):
+    TEXT = "".join(f"{number}\n" for number in range(1, 5001))
+
+    def logs_of(self, limit, text="seq 5000"):
+        """The texts of rank 0's log files, by name, and what dtrun warned of."""
+        process = self.dtrun("-n", "1", "--log-dir", "logs", "--redirects", "1", "--log-size-limit", limit, "--", "sh", "-c", text)
+        self.assertEqual(0, process.returncode, process.err)
+        (folder,) = self.folder.glob("logs/*/attempt_0/0")
+        logs = {path.name: path.read_text() for path in folder.iterdir() if path.is_file()}
+        return logs, [line for line in process.err.splitlines() if "warning" in line]
+
+    def test_a_log_rotates_at_its_limit_and_one_old_file_stays(self):
+        logs, warnings = self.logs_of("4KiB")
+        size = len(self.TEXT) // 4096 * 4096
+        self.assertEqual({"stdout.log.1": self.TEXT[size - 4096:size], "stdout.log": self.TEXT[size:]}, logs)
+        self.assertEqual([], warnings)
+
+    def test_without_a_limit_or_below_it_there_is_one_file(self):
+        for limit in ("0", "1GB"):
+            logs, _ = self.logs_of(limit)
+            self.assertEqual({"stdout.log": self.TEXT}, logs)
+            shutil.rmtree(self.folder / "logs")
+
+    def test_a_log_that_cannot_be_replaced_goes_on(self):
+        logs, warnings = self.logs_of("4KiB", 'mkdir -p "${TORCHELASTIC_ERROR_FILE%/*}/stdout.log.1/own"; seq 5000')
+        self.assertEqual({"stdout.log": self.TEXT}, logs)
+        self.assertEqual(1, len(warnings), warnings)
+        self.assertRegex(warnings[0], "rank 0's stdout .*--log-size-limit.*stdout.log: Is a directory")
+
+    def test_a_size_that_is_none_is_refused(self):
+        for size in ("5X", "-1", "many"):
+            process = self.dtrun("--log-size-limit", size, "--", "true")
+            self.assertEqual(2, process.returncode)
+            self.assertIn(f"--log-size-limit: found '{size}'", process.err)
 
 
 if __name__ == "__main__":
