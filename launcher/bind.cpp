@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
-#include "launcher/list_text.h"
+#include "dtrain/base/list_text.h"
 
 namespace launcher {
 namespace {
@@ -117,7 +117,7 @@ std::string describe(Bind how, const CpuBinding& binding, int first_rank) {
     ++rank;
   }
   return fmt::format("ranks bound to {}: {}", how == Bind::cores ? "cores" : "NUMA nodes",
-                     list_text(parts, "; "));
+                     dtrain::base::list_text(parts, "; "));
 }
 
 }  // namespace launcher

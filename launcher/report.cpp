@@ -8,9 +8,9 @@
 #include <cstdlib>
 #include <limits>
 
+#include "dtrain/base/list_text.h"
 #include "dtrain/base/printable.h"
 #include "dtrain/base/readable.h"
-#include "launcher/list_text.h"
 #include "launcher/signals.h"
 
 namespace launcher {
@@ -118,7 +118,7 @@ std::string victims(const Verdict& verdict, const std::vector<Rank>& ranks) {
     parts.push_back(fmt::format("rank {} ({}, {} {})", rank->index, describe(*rank->end),
                                 time_of(std::abs(after_ns)), after_ns < 0 ? "before" : "later"));
   }
-  return list_text(parts);
+  return dtrain::base::list_text(parts);
 }
 
 void report_victims(const Verdict& verdict, const std::vector<Rank>& ranks, SharedOutput& console) {
@@ -190,7 +190,7 @@ std::string ends_of(const std::vector<Rank>& ranks) {
   for (const Rank& rank : ranks) {
     parts.push_back(fmt::format("rank {} {}", rank.index, end_of(rank)));
   }
-  return list_text(parts);
+  return dtrain::base::list_text(parts);
 }
 
 }  // namespace

@@ -1,10 +1,11 @@
 #include "dtrain/comm/queued_group.h"
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <optional>
 
 #include "dtrain/base/check.h"
+#include "dtrain/base/list_text.h"
 #include "dtrain/base/readable.h"
 #include "dtrain/comm/reduce.h"
 
@@ -289,7 +290,7 @@ std::string QueuedGroup::names_of(const std::vector<std::int64_t>& peers) const 
   if (peers.empty()) return {};
   std::vector<std::int64_t> ranks;
   for (const auto peer : peers) ranks.push_back(world_rank(peer));
-  return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
+  return base::ranks_text(ranks);
 }
 
 std::exception_ptr QueuedGroup::keep_error(std::exception_ptr error) noexcept {

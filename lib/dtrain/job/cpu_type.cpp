@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/list_text.h"
 #include "dtrain/base/rank_env.h"
 #include "dtrain/comm/exchange.h"
 
@@ -75,8 +76,8 @@ CpuTypes agree_on_cpu_types(comm::ProcessGroup& world, const std::string& own, b
   if (ranks_of.size() == 1) return {.text = own};
   std::string text;
   for (const auto& [type, ranks] : ranks_of) {
-    text += fmt::format("{}rank{} {} {} {}", text.empty() ? "" : "; ", ranks.size() == 1 ? "" : "s",
-                        fmt::join(ranks, ", "), ranks.size() == 1 ? "has" : "have", type);
+    text += fmt::format("{}{} {} {}", text.empty() ? "" : "; ", base::ranks_text(ranks),
+                        ranks.size() == 1 ? "has" : "have", type);
   }
   if (!may_differ) {
     base::fail(base::ErrorKind::usage,

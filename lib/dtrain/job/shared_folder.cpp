@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -13,6 +12,7 @@
 #include "dtrain/base/clock.h"
 #include "dtrain/base/descriptor.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/list_text.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/comm/long_task.h"
 
@@ -73,10 +73,9 @@ std::unique_ptr<base::HeldFolder> hold_shared_folder(comm::ProcessGroup& world,
     comm::run_long_on_leader(world, "writing to the run folder", [&] { disk.remove_file(path); });
     if (!blind.empty()) {
       base::fail(ErrorKind::usage,
-                 "--run-dir {}: rank{} {} of {} {} not see rank 0's folder, and every rank writes "
+                 "--run-dir {}: {} of {} {} not see rank 0's folder, and every rank writes "
                  "its part of a checkpoint there; name a folder that all machines share",
-                 run_dir, blind.size() == 1 ? "" : "s", fmt::join(blind, ", "), world.size(),
-                 blind.size() == 1 ? "does" : "do");
+                 run_dir, base::ranks_text(blind), world.size(), blind.size() == 1 ? "does" : "do");
     }
   }
   return std::make_unique<base::HeldFolder>(run_dir, ErrorKind::checkpoint);

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "dtrain/base/list_text.h"
 #include "dtrain/base/readable.h"
 #include "dtrain/net/addresses.h"
 #include "dtrain/net/munge.h"
@@ -217,9 +217,8 @@ std::vector<std::string> exchange_notes(StoreClient& store, const std::string& k
   const auto& missing = attendance.missing;
   if (!missing.empty()) {
     store.refuse(ErrorKind::timeout,
-                 fmt::format("rank{} {} did not come to {} of {} ranks within {} (--comm-timeout)",
-                             missing.size() > 1 ? "s" : "", fmt::join(missing, ", "), key,
-                             world_ranks.size(),
+                 fmt::format("{} did not come to {} of {} ranks within {} (--comm-timeout)",
+                             base::ranks_text(missing), key, world_ranks.size(),
                              base::readable_time(base::Seconds(deadline.limit()).count())));
   }
   return std::move(attendance.notes);

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace launcher {
+namespace dtrain::base {
 
 /// "a, b, c"; of more than 20 the first ones and the number of the others.
 [[nodiscard]] inline std::string list_text(const std::vector<std::string>& parts,
@@ -21,4 +21,12 @@ namespace launcher {
   return text;
 }
 
-}  // namespace launcher
+/// "rank 3", "ranks 0, 1, 3", as list_text. ranks: a container of at least one number.
+template <typename Ranks>
+[[nodiscard]] std::string ranks_text(const Ranks& ranks) {
+  std::vector<std::string> numbers;
+  for (const auto rank : ranks) numbers.push_back(fmt::format("{}", rank));
+  return fmt::format("rank{} {}", numbers.size() == 1 ? "" : "s", list_text(numbers));
+}
+
+}  // namespace dtrain::base
