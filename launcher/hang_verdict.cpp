@@ -1,11 +1,12 @@
 #include "launcher/hang_verdict.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <set>
+#include <unordered_map>
+#include <utility>
 
+#include "dtrain/base/list_text.h"
 #include "dtrain/base/number.h"
 #include "dtrain/base/printable.h"
 #include "dtrain/base/readable.h"
@@ -18,46 +19,87 @@ using Records = std::vector<std::optional<RankRecords>>;
 
 constexpr std::size_t kMostCalls = 256;  // of one rank
 
-/// A rank's open call, and a rank that it needs for it.
-struct Wait {
-  int waiting = 0;
-  int awaited = 0;
+/// A rank, and its call of a group.
+struct Member {
+  int rank = 0;
   const GroupCall* call = nullptr;
 };
 
-bool is_of_two(const GroupCall& call) { return call.op == "send" || call.op == "recv"; }
+/// The members of each group, in the order of their ranks.
+using Groups = std::unordered_map<std::string_view, std::vector<Member>>;
 
-const GroupCall* call_in(const RankRecords& records, const std::string& group) {
-  const auto found = std::ranges::find(records.calls, group, &GroupCall::group);
-  return found == records.calls.end() ? nullptr : &*found;
-}
-
-bool is_behind(const GroupCall& other, const GroupCall& call) {
-  return other.number < call.number ||
-         (other.number == call.number && other.is_queued && !call.is_queued);
-}
-
-void add_waits(const Records& records, int waiting, const GroupCall& call,
-               std::vector<Wait>& waits) {
-  for (int rank = 0; rank < std::ssize(records); ++rank) {
-    if (rank == waiting) continue;
-    const auto& other = records[static_cast<std::size_t>(rank)];
-    const GroupCall* same = other ? call_in(*other, call.group) : nullptr;
-    const bool is_missing = same != nullptr && !is_of_two(call) && is_behind(*same, call);
-    if (is_missing || rank == call.awaited) waits.push_back({waiting, rank, &call});
-  }
-}
-
-std::vector<Wait> waits_of(const Records& records) {
-  std::vector<Wait> waits;
+Groups groups_of(const Records& records) {
+  Groups groups;
   for (int rank = 0; rank < std::ssize(records); ++rank) {
     const auto& own = records[static_cast<std::size_t>(rank)];
     if (!own) continue;
-    for (const GroupCall& call : own->calls) {
-      if (call.is_open) add_waits(records, rank, call, waits);
+    for (const GroupCall& call : own->calls) groups[call.group].push_back({rank, &call});
+  }
+  return groups;
+}
+
+bool is_of_two(const GroupCall& call) { return call.op == "send" || call.op == "recv"; }
+
+/// A rank waits for those whose call of the group comes before its own in this order.
+std::pair<std::uint64_t, bool> order_of(const GroupCall& call) {
+  return {call.number, !call.is_queued};
+}
+
+bool is_behind(const GroupCall& other, const GroupCall& call) {
+  return order_of(other) < order_of(call);
+}
+
+/// Of each group the call of `ranks` that is behind all others.
+std::unordered_map<std::string_view, const GroupCall*> last_calls(const Groups& groups,
+                                                                  const std::vector<bool>& ranks) {
+  std::unordered_map<std::string_view, const GroupCall*> last;
+  for (const auto& [name, members] : groups) {
+    for (const Member& member : members) {
+      if (!ranks[static_cast<std::size_t>(member.rank)]) continue;
+      const GroupCall*& found = last[name];
+      if (found == nullptr || is_behind(*member.call, *found)) found = member.call;
     }
   }
-  return waits;
+  return last;
+}
+
+/// Returns whether a rank's call tells that it needs one of `ranks` at this moment.
+bool names_one(const GroupCall& call, int rank, const std::vector<bool>& ranks) {
+  return call.awaited >= 0 && call.awaited < std::ssize(ranks) && call.awaited != rank &&
+         ranks[static_cast<std::size_t>(call.awaited)];
+}
+
+/// Of each rank the first open call for which it waits for one of `ranks`; nullptr: none. Takes one
+/// pass over all calls: with hundreds of ranks in a circle there are too many pairs to look at each.
+std::vector<const GroupCall*> waiting_calls(const Records& records, const Groups& groups,
+                                            const std::vector<bool>& ranks) {
+  const auto last = last_calls(groups, ranks);
+  std::vector<const GroupCall*> result(records.size());
+  for (int rank = 0; rank < std::ssize(records); ++rank) {
+    const auto& own = records[static_cast<std::size_t>(rank)];
+    if (!own) continue;
+    const auto waits = [&](const GroupCall& call) {
+      if (!call.is_open) return false;
+      if (names_one(call, rank, ranks)) return true;
+      if (is_of_two(call)) return false;
+      const auto found = last.find(call.group);
+      return found != last.end() && is_behind(*found->second, call);
+    };
+    const auto first = std::ranges::find_if(own->calls, waits);
+    if (first != own->calls.end()) result[static_cast<std::size_t>(rank)] = &*first;
+  }
+  return result;
+}
+
+/// The lowest of `ranks` that a rank waits for with its call of waiting_calls.
+int lowest_awaited(const Groups& groups, const GroupCall& call, int rank,
+                   const std::vector<bool>& ranks) {
+  const auto& members = groups.at(call.group);
+  const auto first = std::ranges::find_if(members, [&](const Member& member) {
+    return ranks[static_cast<std::size_t>(member.rank)] && is_behind(*member.call, call);
+  });
+  if (is_of_two(call) || first == members.end()) return call.awaited;
+  return names_one(call, rank, ranks) ? std::min(call.awaited, first->rank) : first->rank;
 }
 
 std::string call_text(const GroupCall& call) {
@@ -65,31 +107,28 @@ std::string call_text(const GroupCall& call) {
                      call.group);
 }
 
-std::string ranks_text(const std::set<int>& ranks) {
-  constexpr std::size_t kShown = 8;
-  if (ranks.size() > kShown) return fmt::format("{} ranks", ranks.size());
-  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
-}
-
-HangVerdict blame(const Records& records, const std::vector<Wait>& waits, const Wait& first) {
-  std::set<int> waiting;
+HangVerdict blame(const Records& records, const Groups& groups, const GroupCall& call,
+                  int culprit) {
+  const auto& members = groups.at(call.group);
+  const auto found = std::ranges::find(members, culprit, &Member::rank);
+  const GroupCall* own = found == members.end() ? nullptr : found->call;
+  const bool is_late = own != nullptr && is_behind(*own, call);
+  std::vector<int> waiting;
   double longest = 0;
-  for (const Wait& wait : waits) {
-    const bool is_same = wait.awaited == first.awaited && wait.call->group == first.call->group &&
-                         wait.call->number == first.call->number;
-    if (!is_same) continue;
-    waiting.insert(wait.waiting);
-    longest = std::max(longest, wait.call->seconds);
+  for (const auto& [rank, other] : members) {
+    const bool comes_first = own != nullptr && !is_of_two(call) && is_behind(*own, *other);
+    const bool waits = other->is_open && (other->awaited == culprit || comes_first);
+    if (rank == culprit || other->number != call.number || !waits) continue;
+    waiting.push_back(rank);
+    longest = std::max(longest, other->seconds);
   }
-  const GroupCall& call = *first.call;
-  const auto& culprit = records[static_cast<std::size_t>(first.awaited)];
-  const GroupCall* own = culprit ? call_in(*culprit, call.group) : nullptr;
-  const bool has_come = own != nullptr && !is_behind(*own, call);
-  return {.culprit = first.awaited,
-          .text = fmt::format("{} {}, for which {} waited {}{}",
-                              has_come ? "held up" : "did not join", call_text(call),
-                              ranks_text(waiting), dtrain::base::readable_time(longest),
-                              culprit ? "; it was " + culprit->where : std::string())};
+  const auto& answer = records[static_cast<std::size_t>(culprit)];
+  return {
+      .culprit = culprit,
+      .text = fmt::format("{} {}, for which {} waited {}{}",
+                          own != nullptr && !is_late ? "held up" : "did not join", call_text(call),
+                          dtrain::base::ranks_text(waiting), dtrain::base::readable_time(longest),
+                          answer ? "; it was " + answer->where : std::string())};
 }
 
 void take_line(RankRecords& records, std::string_view line) {
@@ -159,17 +198,22 @@ std::optional<HangVerdict> hang_verdict(const Records& records) {
       return HangVerdict{.culprit = rank, .text = mute_text(records)};
     }
   }
-  const std::vector<Wait> waits = waits_of(records);
-  std::vector<bool> is_waiting(records.size());
-  for (const Wait& wait : waits) is_waiting[static_cast<std::size_t>(wait.waiting)] = true;
-  const auto is_free = [&](const Wait& wait) {
-    return !is_waiting[static_cast<std::size_t>(wait.awaited)];
+  const Groups groups = groups_of(records);
+  const std::vector<bool> all(records.size(), true);
+  std::vector<bool> waits_for_nobody;
+  for (const GroupCall* call : waiting_calls(records, groups, all))
+    waits_for_nobody.push_back(call == nullptr);
+  // Of the first rank that waits for one of `ranks`.
+  const auto verdict_on = [&](const std::vector<bool>& ranks) -> std::optional<HangVerdict> {
+    const auto calls = waiting_calls(records, groups, ranks);
+    const auto first = std::ranges::find_if(calls, [](const GroupCall* call) { return call; });
+    if (first == calls.end()) return std::nullopt;
+    const int rank = static_cast<int>(first - calls.begin());
+    return blame(records, groups, **first, lowest_awaited(groups, **first, rank, ranks));
   };
-  const auto first = std::ranges::find_if(waits, is_free);
-  if (first != waits.end()) return blame(records, waits, *first);
-  if (waits.empty()) return std::nullopt;
-  HangVerdict circle = blame(records, waits, waits.front());
-  circle.text += "; the ranks wait for each other in a circle";
+  if (auto verdict = verdict_on(waits_for_nobody)) return verdict;
+  auto circle = verdict_on(all);
+  if (circle) circle->text += "; the ranks wait for each other in a circle";
   return circle;
 }
 

@@ -1,6 +1,9 @@
 #include "launcher/hang_verdict.h"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
+#include <string>
 
 namespace launcher {
 namespace {
@@ -104,6 +107,37 @@ TEST_CASE("Ranks that wait for each other in a circle are told as such") {
   const auto verdict = hang_verdict(
       Answers{answer("call 5 recv 80 open 9 1 pp\n"), answer("call 5 recv 80 open 9 0 pp\n")});
   REQUIRE(verdict);
+  CHECK(verdict->text.ends_with("the ranks wait for each other in a circle"));
+}
+
+TEST_CASE("Of many ranks that wait 20 are named") {
+  Answers answers(64, answer("call 17 all_reduce 4096 open 12 -1 dp\n"));
+  answers[40] = answer("call 16 all_reduce 4096 ended 13 -1 dp\n");
+  const auto verdict = hang_verdict(answers);
+  REQUIRE(verdict);
+  CHECK(verdict->culprit == 40);
+  CHECK(verdict->text.find("ranks 0, 1, 2,") != std::string::npos);
+  CHECK(verdict->text.find("19, and 43 more waited 12 s") != std::string::npos);
+}
+
+// Looking at each pair of calls would take minutes.
+TEST_CASE("A circle of 512 ranks with 256 groups each is told") {
+  constexpr int kRanks = 512;
+  constexpr int kGroups = 256;
+  Answers answers;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    std::string calls;
+    for (int group = 0; group < kGroups; ++group) {
+      // In each group another rank is one call ahead of all others.
+      const bool is_ahead = group == rank % kGroups;
+      calls += fmt::format("call {} all_reduce 16 open 8 -1 group {} of {} ranks from 0\n",
+                           is_ahead ? 2 : 1, group, kRanks);
+    }
+    answers.emplace_back(answer(calls));
+  }
+  const auto verdict = hang_verdict(answers);
+  REQUIRE(verdict);
+  CHECK(verdict->culprit == 1);
   CHECK(verdict->text.ends_with("the ranks wait for each other in a circle"));
 }
 
