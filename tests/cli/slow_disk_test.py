@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import sys
 import time
@@ -14,6 +15,7 @@ from dtrun_harness import LIMIT, DtrunTest, children_of, wait_until  # noqa: E40
 DTRAIN = os.environ["DTRAIN_BINARY_DIR"] + "/bin/dtrain"
 HANG_TIMEOUT = 2  # seconds
 DELAY = 3 * HANG_TIMEOUT
+RENAMES = "rename,renameat,renameat2"
 CALLS = "fsync,fdatasync,openat,newfstatat,write,rename"
 
 
@@ -63,6 +65,20 @@ class SlowDisk(SlowTest):
         job.send_signal(signal.SIGTERM)
         self.ends(job, 9)
         self.assertEqual(len(list((self.run_dir / "checkpoints").glob("step-*"))), 1)
+
+
+    def test_a_save_that_does_not_end_says_so(self):
+        jobs = {}
+        for name, doing in (("checkpoints/step-3", "committing"), ("final/model.safetensors", "writing")):
+            self.run_dir = self.folder / name.replace("/", "-")
+            path = self.run_dir / name
+            job = self.start("-n", "2", "--", "strace", "-f", "-qq", "-o", "/dev/null", "-P", str(path), "-e", f"trace={RENAMES}",
+                             "-e", f"inject={RENAMES}:delay_enter=65000000", *self.words("--steps", "3", "--checkpoint-every", "3"))
+            jobs[job] = rf"warning: rank 0 has been {doing} {path} for 1 min"
+        for job, line in jobs.items():
+            _, error = job.communicate(timeout=8 * LIMIT)
+            self.assertEqual(job.returncode, 0, error)
+            self.assertEqual(len(re.findall(line, error)), 1, error)
 
 
 class Suspension(SlowTest):

@@ -5,12 +5,16 @@
 #include <chrono>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/log.h"
+#include "dtrain/base/readable.h"
 #include "dtrain/base/threads.h"
+#include "dtrain/base/waiting_lines.h"
 
 namespace dtrain::comm {
 namespace {
 
 constexpr std::chrono::milliseconds kPoll(500);
+constexpr std::chrono::seconds kSlow(60);
 
 }  // namespace
 
@@ -26,10 +30,15 @@ void run_long(ProcessGroup& group, std::string_view what, const std::function<vo
       }
     });
   }
+  base::WaitingTimes slow(kSlow);
   bool is_busy = true;
   bool has_failed = false;
   while (is_busy) {
     const bool is_done = !task || running.wait_for(kPoll) == std::future_status::ready;
+    if (!is_done && slow.take()) {
+      base::log_warning("rank {} has been {} for {}", group.rank(), what,
+                        base::readable_time(slow.waited()));
+    }
     const at::Tensor state = at::zeros({2}, at::kDouble);  // ranks at work, ranks that failed
     state.data_ptr<double>()[0] = is_done ? 0 : 1;
     state.data_ptr<double>()[1] = is_done && failure ? 1 : 0;

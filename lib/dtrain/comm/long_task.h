@@ -10,7 +10,8 @@ namespace dtrain::comm {
 
 /// Runs `task` in a thread of its own, and returns when it has ended on all ranks. A rank may have
 /// none (nullptr): it only waits for the others, without a thread. Meanwhile ranks report to each
-/// other every half second, so that a slow rank is not taken for one that hangs. `task` must not
+/// other every half second, so that a slow rank is not taken for one that hangs. A rank whose task
+/// does not end says once a minute that it has been `what` ("writing FILE"). `task` must not
 /// communicate.
 ///
 /// Collective: every rank of `group`.

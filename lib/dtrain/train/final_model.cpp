@@ -42,7 +42,7 @@ std::optional<base::StorageError> try_to_write(parallel::StepEngine& engine,
   std::optional<base::StorageError> failure;          // likewise
   // A disk that is slow, or full in the middle of a gather, must not look like a rank that hangs.
   const auto write = [&](const std::function<void()>& task) {
-    comm::run_long_on_leader(world, "writing the final model", [&] {
+    comm::run_long_on_leader(world, "writing " + final.path, [&] {
       if (failure) return;
       const at::NoGradGuard no_grad;
       try {
