@@ -10,6 +10,7 @@ void HangWatch::heard(int rank, std::int64_t step, Time now) {
   constexpr std::size_t kSteps = 31;
   constexpr double kMedians = 20.0;
   heard_[static_cast<std::size_t>(rank)] = now;
+  watches_any_ = true;
   if (rank != 0 || step <= last_.number) return;
   if (last_.number >= 0) {
     const auto count = static_cast<double>(step - last_.number);

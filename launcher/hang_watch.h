@@ -1,7 +1,6 @@
 // Notices a rank that does not go on.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -41,9 +40,7 @@ class HangWatch {
 
   [[nodiscard]] Duration limit() const { return limit_.value_or(of_steps_); }
   /// True if a rank has given a sign of life.
-  [[nodiscard]] bool watches_any() const {
-    return std::ranges::any_of(heard_, [](const auto& heard) { return heard.has_value(); });
-  }
+  [[nodiscard]] bool watches_any() const { return watches_any_; }
   /// True if the rank has given a sign of life within the limit.
   [[nodiscard]] bool is_alive(int rank, Time now) const;
   /// Looks at ranks that run. Returns nothing where none is watched.
@@ -62,6 +59,7 @@ class HangWatch {
   std::optional<Duration> limit_;
   Duration of_steps_ = kLeast;  // the limit where the user gives none
   std::vector<std::optional<Time>> heard_;
+  bool watches_any_ = false;
   Step last_;                   // of rank 0
   std::deque<Duration> steps_;  // the newest ones' times
 };

@@ -73,8 +73,7 @@ struct Rank {
   std::int64_t records_signs = 0;  // what `signs` was when the answer began
   std::string hang = {};           // the others wait for it: for what, and where it was
   bool stopped = false;            // by SIGSTOP or the like, for too long
-  std::optional<dtrain::base::Clock::time_point> stopped_since = {};  // by dtrun's ActiveClock
-  bool lost = false;  // its node is lost, so its end is unknown
+  bool lost = false;               // its node is lost, so its end is unknown
   std::optional<ToldError> told;
   std::optional<RankEnd> end;
   std::optional<RankEnd> orphan;  // what the leader left behind when a stop ended it

@@ -299,16 +299,15 @@ void Supervisor::on_child() {
   signalfd_siginfo ignored{};
   while (::read(child_signals_.get(), &ignored, sizeof(ignored)) > 0) {
   }
-  for (Rank& rank : own_ranks()) {
-    siginfo_t info{};
-    if (rank.running() &&
-        ::waitid(P_PID, static_cast<id_t>(rank.pid), &info, WSTOPPED | WCONTINUED | WNOHANG) == 0 &&
-        info.si_pid != 0) {
-      if (info.si_code == CLD_CONTINUED) {
-        rank.stopped_since.reset();
-      } else {
-        on_stopped(rank, info.si_status);
-      }
+  for (siginfo_t info{};
+       ::waitid(P_ALL, 0, &info, WSTOPPED | WCONTINUED | WNOHANG) == 0 && info.si_pid != 0;
+       info = {}) {
+    const auto rank = std::ranges::find(own_ranks(), info.si_pid, &Rank::pid);
+    if (rank == own_ranks().end() || !rank->running()) continue;
+    if (info.si_code == CLD_CONTINUED) {
+      stopped_since_.erase(rank->index);
+    } else {
+      on_stopped(*rank, info.si_status);
     }
   }
 }

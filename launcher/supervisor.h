@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -161,7 +162,7 @@ class Supervisor {
   [[nodiscard]] bool judges() const { return job_.placement.node_rank == 0; }
   /// The ranks that this launcher has started; ranks_ holds those of all nodes.
   [[nodiscard]] std::span<Rank> own_ranks();
-  [[nodiscard]] bool any_running() const;
+  [[nodiscard]] bool any_running();
   /// Returns whether a process group of the own ranks has processes left.
   [[nodiscard]] bool any_group_running();
   /// From now on the ends of what shells left behind count as those of the ranks.
@@ -180,6 +181,7 @@ class Supervisor {
   dtrain::base::Descriptor epoll_;
   dtrain::base::Descriptor child_signals_;
   std::vector<Rank> ranks_;
+  std::size_t first_running_ = 0;  // those before it do not run, as any_running() has found
   Time start_;
   Phase phase_ = Phase::running;
   std::optional<Time> deadline_;
@@ -191,6 +193,7 @@ class Supervisor {
   bool extended_kill_timeout_ = false;
   bool is_suspended_ = false;  // by Ctrl-Z
   int suspensions_ = 0;
+  std::map<int, Time> stopped_since_;  // of own ranks that are stopped, by active_
   /// Errors that ended the start, with what stands before them: shown when the ranks have ended,
   /// behind the notes of others.
   std::vector<std::pair<std::string, std::string>> start_errors_;

@@ -64,10 +64,12 @@ std::span<Rank> Supervisor::own_ranks() {
                                    static_cast<std::size_t>(own.num_ranks));
 }
 
-bool Supervisor::any_running() const {
-  return std::any_of(ranks_.begin(), ranks_.end(), [this](const Rank& rank) {
+bool Supervisor::any_running() {
+  const auto runs = [this](const Rank& rank) {
     return rank.running() && (judges() || rank.node == job_.placement.node_rank);
-  });
+  };
+  while (first_running_ < ranks_.size() && !runs(ranks_[first_running_])) ++first_running_;
+  return first_running_ < ranks_.size();
 }
 
 bool Supervisor::any_group_running() {

@@ -29,7 +29,7 @@ void Supervisor::suspend_ranks(bool suspends) {
   if (is_suspended_ == suspends || (suspends && !is_running)) return;
   if (phase_ == Phase::asking) withdraw_ask();
   is_suspended_ = suspends;
-  for (Rank& rank : own_ranks()) rank.stopped_since.reset();
+  stopped_since_.clear();
   if (suspends) ++suspensions_;
   if (judges()) tell_nodes(suspends ? NodeMessage::suspend : NodeMessage::resume);
   for (const Rank& rank : own_ranks()) {
@@ -48,15 +48,14 @@ void Supervisor::on_stopped(Rank& rank, int signal) {
     ::kill(-rank.pid, SIGCONT);
     return;
   }
-  rank.stopped_since = active_.now();
+  stopped_since_[rank.index] = active_.now();
 }
 
 void Supervisor::look_at_stopped_ranks() {
-  if (is_suspended_) return;
-  for (Rank& rank : own_ranks()) {
+  for (const auto& [index, since] : stopped_since_) {
     if (!is_undisturbed() && phase_ != Phase::blaming) return;
-    const bool is_overdue =
-        rank.running() && rank.stopped_since && active_.now() - *rank.stopped_since >= kStopLimit;
+    Rank& rank = ranks_[static_cast<std::size_t>(index)];
+    const bool is_overdue = rank.running() && active_.now() - since >= kStopLimit;
     if (!is_overdue || std::exchange(rank.stopped, true)) continue;
     if (job_.nodes) tell_judge(rank);
     if (judges()) judge_stop(rank);

@@ -67,9 +67,8 @@ void Supervisor::blame(const Rank& rank) {
 }
 
 bool Supervisor::watches_ranks() const {
-  const auto is_stopped = [](const Rank& rank) { return rank.stopped_since.has_value(); };
-  return is_undisturbed() && (!start_errors_.empty() || hangs_.watches_any() ||
-                              std::ranges::any_of(ranks_, is_stopped));
+  return is_undisturbed() &&
+         (!start_errors_.empty() || hangs_.watches_any() || !stopped_since_.empty());
 }
 
 void Supervisor::judge_stop(const Rank& rank) {
