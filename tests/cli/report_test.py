@@ -264,6 +264,16 @@ class Page(FolderTest):
         facts = {name: value for name, value, _ in found["summary"]}
         self.assertEqual((facts["parameters"], facts["loss, steps 11 to 60"]), (1234, sum(range(11, 60)) / 49))
 
+    def test_the_lowest_loss_is_one_on_the_sequences_of_the_last_evaluation(self):
+        found = [(1, 1.0, "a"), (2, 3.0, "b"), (3, 0.5, None), (4, 2.0, "b"), (5, "nan", "b"), (6, 2.5, "b")]
+        evaluations = [{"event": "eval", "step": step, "val_loss": loss, "tokens": 1, **({"data": data} if data else {})}
+                       for step, loss, data in found]
+        for count, expected in ((6, (2.0, 4)), (3, (0.5, 3)), (1, (1.0, 1))):
+            write_run(self.folder / f"{count}", [start_line(), step_line(1), *evaluations[:count]])
+            (run,) = page_data(self.page_of(f"{count}"))["runs"]
+            self.assertEqual(run["figures"]["lowest_val_loss"], expected[0])
+            self.assertIn(["lowest", f"{expected[0]:.4f} after step {expected[1]}", "text"], run["summary"])
+
     def test_memory_of_ranks_that_are_threads_is_compared_with_that_of_all(self):
         write_run(self.folder / "threads", [start_line(), step_line(1), {"event": "memory", "step": 1, "predicted_bytes": 6, "peak_bytes": 7}])
         layout = page_data(self.page_of("threads"))["runs"][0]["layout"]

@@ -81,7 +81,7 @@ class RunFolder(TrainTest):
             self.assertGreater(line["memory_bytes"], 0)
             self.assertEqual(line["comm_bytes"], 0)
         self.assertEqual([list(line) for line in lines if line.get("event") == "eval"],
-                         [["event", "step", "val_loss", "tokens", "bits_per_byte"]] * 2)
+                         [["event", "step", "val_loss", "tokens", "bits_per_byte", "data"]] * 2)
         self.assertEqual(list(lines[0]), ["event", "parameters", "world_size", "mesh", "backend", "bitwise_class",
                                           "train_samples", "validation_samples", "flops_per_token",
                                           "memory_predicted_bytes", "provenance"])

@@ -259,6 +259,7 @@ void Reporter::evaluation(const EvaluationRecord& record) {
                               {"val_loss", json_number(record.val_loss)},
                               {"tokens", record.tokens}};
   add_units(line, record);
+  if (!record.data.empty()) line["data"] = record.data;
   file_->write(line);
   if (events_) events_->scalars(record.step, curves_of(record));
   last_validation_ = fmt::format("val {:.4f}", loss);

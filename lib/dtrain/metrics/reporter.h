@@ -30,6 +30,7 @@ struct EvaluationRecord {
   std::int64_t tokens = 0;  ///< targets behind the loss
   std::optional<double> bits_per_byte = {};
   std::optional<double> perplexity_per_word = {};
+  std::string data = {};  ///< which sequences it is the loss of; empty: unknown
 };
 
 /// A figure that was measured, and what was expected of it.

@@ -99,12 +99,19 @@ struct Lowest {
   std::int64_t step;
 };
 
+// Among the losses of the same sequences as the last one.
 std::optional<Lowest> lowest_validation(const RunRecord& run) {
   const Curve* curve = curve_of(run, "val_loss");
   if (curve == nullptr) return std::nullopt;
-  const auto nan_last = [](double a, double b) { return std::isnan(b) ? !std::isnan(a) : a < b; };
-  const auto best = std::min_element(curve->values.begin(), curve->values.end(), nan_last);
-  return Lowest{*best, curve->steps[static_cast<std::size_t>(best - curve->values.begin())]};
+  Lowest lowest{curve->values.back(), curve->steps.back()};
+  for (std::size_t i = 0; i < curve->size(); ++i) {
+    if (run.evaluated_data[i] != run.evaluated_data.back()) continue;
+    const double loss = curve->values[i];
+    const bool is_earlier = loss == lowest.loss && curve->steps[i] < lowest.step;
+    if (loss < lowest.loss || is_earlier || std::isnan(lowest.loss))
+      lowest = {loss, curve->steps[i]};
+  }
+  return lowest;
 }
 
 std::optional<double> median_of(const RunRecord& run, std::string_view key) {

@@ -40,12 +40,24 @@ std::optional<double> number_in(const Json& value) {
   return std::nullopt;
 }
 
-void add(RunRecord& run, std::string_view key, std::int64_t step, const Json& value) {
+// Returns whether the value is a number.
+bool add(RunRecord& run, std::string_view key, std::int64_t step, const Json& value) {
   const std::optional<double> number = number_in(value);
-  if (!number) return;
+  if (!number) return false;
   Curve& curve = run.curves[std::string(key)];
   curve.steps.push_back(step);
   curve.values.push_back(*number);
+  return true;
+}
+
+void add_evaluation(RunRecord& run, std::int64_t step, const Json& line) {
+  if (add(run, "val_loss", step, line.value("val_loss", Json()))) {
+    const Json data = line.value("data", Json());
+    run.evaluated_data.push_back(data.is_string() ? data.get<std::string>() : "");
+  }
+  for (const char* key : {"bits_per_byte", "perplexity_per_word"}) {
+    add(run, key, step, line.value(key, Json()));
+  }
 }
 
 // Parses what may not be ours; not JSON: a discarded value. What is nested more deeply than a run
@@ -69,15 +81,11 @@ bool take(RunRecord& run, const std::string& text) {
   if (!line.contains("event")) {
     if (!has_step) return false;
     for (const auto& [key, value] : line.items()) {
-      if (key != "step") add(run, key, step, value);
+      if (key != "step" && key != "val_loss") add(run, key, step, value);
     }
     return true;
   }
-  if (line["event"] == "eval" && has_step) {
-    for (const char* key : {"val_loss", "bits_per_byte", "perplexity_per_word"}) {
-      add(run, key, step, line.value(key, Json()));
-    }
-  }
+  if (line["event"] == "eval" && has_step) add_evaluation(run, step, line);
   run.events.push_back(std::move(line));
   return true;
 }

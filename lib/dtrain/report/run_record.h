@@ -29,6 +29,8 @@ struct RunRecord {
   std::string name;  ///< the folder's; unlike that of other runs once name_apart() has seen them
   /// By key of metrics.jsonl: of step lines, and what evaluations found.
   std::map<std::string, Curve, std::less<>> curves = {};
+  /// Of each value of "val_loss": which sequences it is the loss of; empty: unknown.
+  std::vector<std::string> evaluated_data = {};
   std::vector<Json> events = {};  ///< lines with an "event", in order
   /// Key and value of what config.json says was resolved; empty where there is none.
   std::vector<std::pair<std::string, std::string>> settings = {};

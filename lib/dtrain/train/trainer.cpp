@@ -380,7 +380,8 @@ bool Trainer::evaluate_validation() {
                       .val_loss = val_loss,
                       .tokens = validation_.tokens(),
                       .bits_per_byte = units_.bits_per_byte(val_loss),
-                      .perplexity_per_word = units_.perplexity_per_word(val_loss)};
+                      .perplexity_per_word = units_.perplexity_per_word(val_loss),
+                      .data = validation_record_.data};
   reporter_.evaluation(*last_evaluation_);
   if (!std::isfinite(val_loss)) {
     fail(fmt::format("after step {}: the validation loss is {}, so nothing of it was saved", step_,

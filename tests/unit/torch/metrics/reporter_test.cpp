@@ -107,7 +107,7 @@ TEST_CASE("Numbers that JSON lacks are written as words") {
 TEST_CASE("Other lines say by 'event' what they are") {
   const auto found = report({.metrics_path = "", .console = {}, .total_steps = 7}, [](Reporter& r) {
     r.start("a table", {{"parameters", 5}});
-    r.evaluation({.step = 3, .val_loss = 1.5, .tokens = 640});
+    r.evaluation({.step = 3, .val_loss = 1.5, .tokens = 640, .data = "d"});
     r.warn(4, "loss nan: update skipped");
     r.end({.steps = 7,
            .steps_here = 7,
@@ -122,7 +122,8 @@ TEST_CASE("Other lines say by 'event' what they are") {
   REQUIRE(found.lines.size() == 4);
   CHECK(found.lines[0] == nlohmann::ordered_json{{"event", "start"}, {"parameters", 5}});
   CHECK(found.lines[1] ==
-        nlohmann::ordered_json{{"event", "eval"}, {"step", 3}, {"val_loss", 1.5}, {"tokens", 640}});
+        nlohmann::ordered_json{
+            {"event", "eval"}, {"step", 3}, {"val_loss", 1.5}, {"tokens", 640}, {"data", "d"}});
   CHECK(found.lines[2] == nlohmann::ordered_json{{"event", "error"},
                                                  {"step", 4},
                                                  {"message", "loss nan: update skipped"}});
