@@ -289,6 +289,7 @@ void Supervisor::stop_ranks(int signal) {
                   signal == SIGINT ? " (a second Ctrl-C kills at once)" : ""));
   for (const Rank& rank : own_ranks()) {
     if (!rank.running()) continue;
+    tell(rank, fmt::format("stop {}\n", signal));
     ::kill(-rank.pid, SIGTERM);  // the program may lie below a shell
     ::kill(-rank.pid, SIGCONT);
   }

@@ -153,6 +153,7 @@ void LauncherLink::obey(std::string_view line) {
   constexpr std::string_view kAbort = "abort ";
   take_number(line, "columns ", columns_);
   take_number(line, "recovered ", recovery_);
+  take_number(line, "stop ", stop_signal_);
   if (line == "records") send_records();
   if (!obeys_) return;
   if (line == "leave") ::_exit(static_cast<int>(ErrorKind::comm));  // dtrun says why

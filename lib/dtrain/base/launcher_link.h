@@ -55,6 +55,8 @@ class LauncherLink {
   void send_records();
   /// The width of dtrun's terminal since it was last resized; 0: it was not.
   [[nodiscard]] std::int64_t columns() const noexcept { return columns_; }
+  /// The signal that asked dtrun to stop the job, which the ranks got as SIGTERM; 0: none.
+  [[nodiscard]] int stop_signal() const noexcept { return stop_signal_; }
   /// Seconds from the failure after which the job was started again to its recovery
   /// (docs/dtrun.md), once dtrun has told; 0: nothing new.
   [[nodiscard]] double take_recovery() noexcept { return recovery_.exchange(0); }
@@ -73,6 +75,7 @@ class LauncherLink {
   std::mutex calls_mutex_;
   std::function<std::string()> calls_;
   std::atomic<std::int64_t> columns_ = 0;
+  std::atomic<int> stop_signal_ = 0;
   std::atomic<double> recovery_ = 0;  // seconds
   std::thread thread_;
 };

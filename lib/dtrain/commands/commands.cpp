@@ -187,10 +187,12 @@ std::string resume_flags(const config::Config& config, bool is_unnamed) {
 
 // Requests a requeue of a stopped run. Rank 0.
 metrics::StopRecord ask_for_requeue(job::RunFolder& folder, train::StopRequests& requests,
+                                    const base::LauncherLink& link,
                                     const train::Checkpointer& checkpoints, std::int64_t step,
                                     std::string_view flags) {
   (void)requests.wants_stop();  // a signal that another rank saw first may have come here since
-  const std::string reason = requests.reason().empty() ? "another rank" : requests.reason();
+  std::string reason = requests.reason(link.stop_signal());
+  if (reason.empty()) reason = "another rank";
   folder.ask_for_requeue(step, reason);
   return {
       .step = step,
@@ -333,7 +335,7 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   const train::RunEnd end = run_or_advise(trainer, checkpoints, reporter, env, phase, link);
   if (!end.stopped) return 0;
   comm::run_long_on_leader(world, "asking for a requeue", [&] {
-    reporter.stop(ask_for_requeue(*folder, *requests, checkpoints, end.step, flags));
+    reporter.stop(ask_for_requeue(*folder, *requests, link, checkpoints, end.step, flags));
   });
   // Within srun -K another status would end the ranks that are still saving.
   return env.in_slurm ? 0 : static_cast<int>(base::ErrorKind::interrupted);

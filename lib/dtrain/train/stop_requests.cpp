@@ -119,6 +119,11 @@ StopRequests::~StopRequests() {
   answer = nullptr;
 }
 
+std::string StopRequests::reason(int launcher_signal) const {
+  const bool is_passed_on = reason_ == name_of(SIGTERM) && launcher_signal != 0;
+  return is_passed_on ? name_of(launcher_signal) : reason_;
+}
+
 bool StopRequests::take_save() { return save_asked.exchange(false); }
 
 bool StopRequests::wants_stop_now() {

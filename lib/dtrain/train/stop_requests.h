@@ -37,7 +37,8 @@ class StopRequests {
   [[nodiscard]] bool take_save();
 
   /// The cause of this rank's stop: "SIGHUP", "--time-limit", "the file RUN/STOP"; empty: nothing.
-  [[nodiscard]] const std::string& reason() const { return reason_; }
+  /// launcher_signal: what asked the launcher that sent SIGTERM; 0: unknown.
+  [[nodiscard]] std::string reason(int launcher_signal) const;
 
  private:
   Options options_;
