@@ -64,10 +64,10 @@ class Threads(Limits):
 
     def test_ranks_that_are_threads_do_not_wait_for_one_that_cannot_start(self):
         command = [DTRAIN, "--strategy", "dp", "--local-ranks", "2", *self.arguments()]
-        self.check(self.error_of(self.refusing(9, command), 8))
+        self.check(self.error_of(self.refusing(10, command), 8))
 
     def test_a_rank_whose_group_gets_no_thread_tells_the_others(self):
-        refusing = quoted(self.refusing(6, self.ddp_command()))
+        refusing = quoted(self.refusing(7, self.ddp_command()))
         script = f"[ $RANK = 0 ] || exec {refusing}; exec {quoted(self.ddp_command())}"
         result = self.run_command([DTRUN, "-n", "2", "--", "sh", "-c", script], 8)
         self.assertIn("ulimit -u", result.stderr)

@@ -5,12 +5,14 @@ import os
 import pathlib
 import re
 import signal
+import subprocess
 import sys
 import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from dtrun_harness import LIMIT, DtrunTest, children_of, wait_until  # noqa: E402
+from dtrun_nodes_harness import free_port  # noqa: E402
 
 DTRAIN = os.environ["DTRAIN_BINARY_DIR"] + "/bin/dtrain"
 HANG_TIMEOUT = 2  # seconds
@@ -110,6 +112,26 @@ class Suspension(SlowTest):
                 self.assertIsNone(job.poll(), "the job has ended")
                 job.send_signal(signal.SIGTERM)
                 self.ends(job, 9)
+
+    def test_ranks_without_a_launcher_count_only_time_in_which_they_run(self):
+        for backend in ("shm", "gloo"):
+            with self.subTest(backend=backend):
+                self.run_dir = self.folder / f"run-{backend}"
+                place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+                words = self.words("--steps", "100000000", "--checkpoint-every", "none", "--backend", backend, "--comm-timeout", "3")
+                ranks = [subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                          env=self.environment(RANK=str(rank), **place)) for rank in range(2)]
+                metrics = self.run_dir / "metrics.jsonl"
+                wait_until(lambda: metrics.exists() and metrics.read_text().count('"step"') > 20, "training", limit=3 * LIMIT)
+                for number in (signal.SIGSTOP, signal.SIGCONT):
+                    for rank in ranks:
+                        rank.send_signal(number)
+                    time.sleep(5 if number == signal.SIGSTOP else 0)
+                steps = metrics.read_text().count('"step"')
+                wait_until(lambda: metrics.read_text().count('"step"') > steps + 20 or ranks[0].poll() is not None, "training")
+                ranks[0].send_signal(signal.SIGTERM)
+                errors = [rank.communicate(timeout=LIMIT)[1] for rank in ranks]
+                self.assertEqual([9, 9], [rank.returncode for rank in ranks], errors)
 
 
 if __name__ == "__main__":

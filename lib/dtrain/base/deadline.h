@@ -9,8 +9,8 @@
 
 namespace dtrain::base {
 
-/// A limit on a whole operation, counted from construction, without the time for which Ctrl-Z
-/// stops this process (suspension.h).
+/// A limit on a whole operation, counted from construction, without the time for which this
+/// process is stopped (suspension.h).
 class Deadline {
  public:
   explicit Deadline(std::chrono::milliseconds limit)

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -19,6 +18,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
 #include "dtrain/base/rank_env.h"
+#include "dtrain/base/threads.h"
 
 namespace dtrain::base {
 namespace {
@@ -45,18 +45,6 @@ void take_number(std::string_view line, std::string_view word, std::atomic<Numbe
   Number value = 0;
   std::from_chars(line.data() + word.size(), line.data() + line.size(), value);
   number = value;
-}
-
-/// Starts the thread with all signals blocked, so that the main thread gets them.
-template <typename Body>
-std::thread start_without_signals(Body body) {
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(body);
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
 }
 
 /// The descriptor of this process, if it is still a line to a launcher; -1 else.

@@ -1,57 +1,55 @@
 #include "dtrain/base/suspension.h"
 
-#include <signal.h>
+#include <pthread.h>
 
 #include <atomic>
-#include <cerrno>
+#include <system_error>
+#include <thread>
 
-#include "dtrain/base/stop_signals.h"
+#include "dtrain/base/threads.h"
 
 namespace dtrain::base {
 namespace {
 
-// Globals, for the signal handler. Other threads may wake before the handler's thread: until it has
-// added the stop to `total`, they use `begin`.
+constexpr std::chrono::milliseconds kTick(500);
+constexpr Clock::duration kLeastStop = std::chrono::seconds(1);
+
+// The moment of the last tick, 0 if nobody ticks, and the stops before it. Each tick writes `total`
+// first, and readers read it last: they may count a stop twice for a moment, but never miss it.
+std::atomic<Clock::rep> last_tick = 0;
 std::atomic<Clock::rep> total = 0;
-std::atomic<Clock::rep> begin = 0;  // of the current stop; 0: not stopped
-static_assert(decltype(total)::is_always_lock_free, "a signal handler must not take a lock");
+static_assert(decltype(total)::is_always_lock_free, "a child of fork must not inherit a lock");
 
 Clock::rep now() { return Clock::now().time_since_epoch().count(); }
 
-void install(void (*handler)(int)) {
-  struct sigaction action {};
-  action.sa_handler = handler;
-  action.sa_flags = SA_RESTART;
-  ::sigaction(SIGTSTP, &action, nullptr);
-}
+// A late tick was not due to the machine, but to a stop.
+Clock::rep stop_within(Clock::rep pause) { return pause > kLeastStop.count() ? pause : 0; }
 
-// Stops by the default action, which skips orphaned process groups: no shell could continue them.
-void stop(int signal) {
-  const int saved_errno = errno;
-  sigset_t own;
-  sigset_t before;
-  ::sigemptyset(&own);
-  ::sigaddset(&own, signal);
-  begin = now();
-  install(SIG_DFL);
-  ::raise(signal);
-  ::pthread_sigmask(SIG_UNBLOCK, &own, &before);  // stops here
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  install(stop);
-  total += now() - begin;
-  begin = 0;
-  errno = saved_errno;
+[[noreturn]] void tick() {
+  for (;;) {
+    std::this_thread::sleep_for(kTick);
+    const Clock::rep time = now();
+    total += stop_within(time - last_tick);
+    last_tick = time;
+  }
 }
 
 }  // namespace
 
 void count_suspensions() noexcept {
-  if (!is_ignored(SIGTSTP)) install(stop);
+  last_tick = now();
+  ::pthread_atfork(nullptr, nullptr, [] { last_tick = 0; });  // the child has no such thread
+  try {
+    start_without_signals(tick).detach();
+  } catch (const std::system_error&) {
+    last_tick = 0;
+  }
 }
 
 Clock::duration suspended_time() noexcept {
-  const Clock::rep since = begin;
-  return Clock::duration(total + (since == 0 ? 0 : now() - since));
+  const Clock::rep tick = last_tick;
+  const Clock::rep under_way = tick == 0 ? 0 : stop_within(now() - tick);
+  return Clock::duration(total + under_way);
 }
 
 }  // namespace dtrain::base

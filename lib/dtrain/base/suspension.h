@@ -1,16 +1,17 @@
-// The time for which this process was stopped by Ctrl-Z.
+// The time for which this process was stopped.
 #pragma once
 
 #include "dtrain/base/clock.h"
 
 namespace dtrain::base {
 
-/// Has suspended_time() count from now on. SIGTSTP stops the process as by default; one that is
-/// ignored stays ignored.
+/// Has suspended_time() count from now on, with a thread that ticks twice a second: it takes a pause
+/// of more than a second for a stop. Where the system starts no thread, nothing is counted. Call
+/// once.
 void count_suspensions() noexcept;
 
-/// How long SIGTSTP has stopped this process, a stop under way included: Ctrl-Z, dtrun's, or that of
-/// a batch system that suspends jobs. A stop by SIGSTOP alone leaves no trace.
+/// How long this process was stopped, a stop under way included: by Ctrl-Z, SIGSTOP, a debugger, a
+/// frozen control group, or a batch system that suspends jobs.
 ///
 /// Threads: any.
 [[nodiscard]] Clock::duration suspended_time() noexcept;

@@ -2,9 +2,12 @@
 // does that waits in a loop.
 #pragma once
 
+#include <signal.h>
+
 #include <cstdint>
 #include <future>
 #include <system_error>
+#include <thread>
 
 namespace dtrain::base {
 
@@ -24,6 +27,25 @@ template <typename Task>
     std::packaged_task<decltype(task())()> here(task);
     here();
     return here.get_future();
+  }
+}
+
+/// Starts a thread that takes no signals, so that the main thread gets them.
+///
+/// Throws: std::system_error where the system starts no more threads.
+template <typename Body>
+[[nodiscard]] std::thread start_without_signals(Body body) {
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    std::thread thread(body);
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return thread;
+  } catch (...) {
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
   }
 }
 

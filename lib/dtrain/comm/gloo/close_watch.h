@@ -16,7 +16,7 @@ namespace dtrain::comm {
 /// When a connection closes, gloo fails the messages that wait for their turn, but not one that is
 /// halfway through, whose receiver would wait for the deadline. So a thread checks every 50 ms the
 /// connections over which a rank waits, and their deadlines: gloo's own timeouts would count time
-/// that this process spends suspended by Ctrl-Z.
+/// that this process spends stopped.
 ///
 /// Threads: any.
 class CloseWatch {
