@@ -1,5 +1,6 @@
 // The supervisor's part in a job of several nodes.
 #include <fmt/format.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <set>
@@ -192,6 +193,8 @@ void Supervisor::take(const NodeEvent& event) {
   }
   if (event.kind == NodeMessage::stop) {
     const int signal = signal_in(event.body);
+    // It was sent in the pause before this attempt, whose ranks are to save.
+    if (signal == SIGUSR1 && is_undisturbed()) return on_signal(signal);
     if (asks_to_stop(signal)) verdict_.request = signal;
     if (signal == 0 || !is_undisturbed()) return;
     stop_came_from_afar_ = true;
