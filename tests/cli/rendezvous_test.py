@@ -391,8 +391,8 @@ class Errors(RendezvousTest):
                     words["DTRUN_STORE_LISTENER_FD"] = str(descriptor)
                 rank = self.start_rank(0, 1, pass_fds=[mute.fileno(), elsewhere.fileno()], **words)
                 error = self.one_error(self.end_of(rank, 2))
-                found = "an unset descriptor" if descriptor is None else f"descriptor {descriptor}"
-                self.assertIn(f"DTRUN_STORE_LISTENER_FD: {found} is no socket that listens at port 2 ", error)
+                found = "nothing" if descriptor is None else f"descriptor {descriptor}"
+                self.assertIn(f"DTRUN_STORE_LISTENER_FD: found {found}, not the socket that listens at port 2 ", error)
 
     def test_a_rank_that_ends_while_the_others_wait_is_named_at_once(self):
         port = free_port()

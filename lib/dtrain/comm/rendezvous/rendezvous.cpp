@@ -58,10 +58,10 @@ base::Descriptor take_listener(const base::StoreSockets& store) {
   base::Descriptor listener(is_open && listens != 0 ? listener_fd : -1);
   if (listener.get() >= 0 && net::port_of(listener) == store.port) return listener;
   fail(ErrorKind::usage,
-       "DTRUN_STORE_LISTENER_FD: {} is no socket that listens at port {} (DTRUN_STORE_PORT); let "
-       "what starts dtrain leave dtrun's open, or unset both variables on all ranks",
-       listener_fd < 0 ? "an unset descriptor" : fmt::format("descriptor {}", listener_fd),
-       store.port);
+       "DTRUN_STORE_LISTENER_FD: found {}, not the socket that listens at port {} "
+       "(DTRUN_STORE_PORT); let what starts dtrain leave that open, or unset both variables on all "
+       "ranks",
+       listener_fd < 0 ? "nothing" : fmt::format("descriptor {}", listener_fd), store.port);
 }
 
 std::unique_ptr<StoreClient> enter_by_door(const base::Descriptor& door, const Newcomer& self,
