@@ -91,11 +91,11 @@ std::string join_groups(World& world, const std::string&) {
   return std::to_string(static_cast<std::int64_t>(sum));
 }
 
-const RankProgram many_groups("many groups", join_groups);
+const RankProgram different_groups("groups of different sizes", join_groups);
 
 TEST_CASE("Ranks whose earlier groups were of different sizes connect to each other") {
   const std::string backend = GENERATE("gloo", "shm");
-  const auto outcomes = on_processes("many groups", {.size = 3, .backend = backend});
+  const auto outcomes = on_processes("groups of different sizes", {.size = 3, .backend = backend});
   const std::vector<std::string> sums{"7", "7", "6"};  // 3 and 3 of all, 1 of the first two
   for (std::size_t rank = 0; rank < sums.size(); ++rank) {
     INFO(outcomes[rank].text << outcomes[rank].standard_error);

@@ -135,7 +135,8 @@ void on_threads(std::int64_t size, const std::function<void(comm::World&)>& body
 }
 
 RankProgram::RankProgram(const std::string& name, RankBody body) {
-  programs().emplace(name, std::move(body));
+  const bool is_new = programs().emplace(name, std::move(body)).second;
+  if (!is_new) throw std::logic_error("two programs of ranks are named " + name);
 }
 
 void print_progress(const std::string& line) { write_all(kReportDescriptor, line + "\n"); }
