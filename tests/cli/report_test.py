@@ -50,7 +50,7 @@ def curves_of(lines):
                     curves[key]["steps"].append(line["step"])
                     curves[key]["values"].append(line[key])
         elif line["event"] == "eval":
-            for key in line.keys() - {"event", "step", "tokens"}:
+            for key in line.keys() - {"event", "step", "tokens", "data"}:
                 curve = curves.setdefault(key, {"steps": [], "values": []})
                 curve["steps"].append(line["step"])
                 curve["values"].append(line[key])
