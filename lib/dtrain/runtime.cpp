@@ -82,6 +82,9 @@ int run(std::string_view text) {
   // setFloat32MatmulPrecision would change the CPU's products too.
   at::globalContext().setAllowTF32CuBLAS(request.config.machine.matmul_precision ==
                                          config::MatmulPrecision::tf32);
+  // cuBLAS may otherwise add the partial sums of a 16-bit product in 16 bits.
+  at::globalContext().setAllowBF16ReductionCuBLAS(false);
+  at::globalContext().setAllowFP16ReductionCuBLAS(false);
   switch (request.command) {
     case config::Command::train:
       return commands::train(request.config, request.record);

@@ -2,6 +2,7 @@
 // one; a race ends the process in any case.
 #include "dtrain/device/plugin.h"
 
+#include <ATen/Context.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <cstdlib>
@@ -16,6 +17,18 @@
 
 namespace dtrain::testing {
 namespace {
+
+// A fake device multiplies as the CPU does; a GPU with these settings would not.
+void require_wide_sums() {
+  const auto is_wide = [](at::CuBLASReductionOption option) {
+    return option != at::CuBLASReductionOption::AllowReducedPrecisionWithSplitK;
+  };
+  const at::Context& context = at::globalContext();
+  if (is_wide(context.allowBF16ReductionCuBLAS()) && is_wide(context.allowFP16ReductionCuBLAS())) {
+    return;
+  }
+  base::fail(base::ErrorKind::internal, "cuBLAS may add partial sums in 16 bits");
+}
 
 class FakePlugin final : public device::Plugin {
  public:
@@ -40,6 +53,7 @@ class FakePlugin final : public device::Plugin {
                                                    : device::Failure::other;
   }
   void use(c10::Device device) override {
+    require_wide_sums();
     c10::impl::VirtualGuardImpl(fake::kType).setDevice(device);
   }
   std::optional<std::int64_t> free_memory(c10::Device device) override {
