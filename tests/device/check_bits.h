@@ -5,10 +5,12 @@
 
 #include "device/on_fake.h"
 #include "support/engine_run.h"
+#include "support/fake_device/cuda_operators.h"
 
 namespace dtrain::testing {
 
-/// Both ways of running kernels give the CPU's bits without a race. compile: with graphs.
+/// Both ways of running kernels give the CPU's bits without a race, by operators whose demands are
+/// known. compile: with graphs.
 inline void check_bits(config::Config config, bool compile = false) {
   fake::install();
   const std::vector<Trace> expected = train_on_threads(config);
@@ -24,6 +26,7 @@ inline void check_bits(config::Config config, bool compile = false) {
     }
   }
   fake::set_options({});
+  CHECK(fake::unlisted_operators() == std::set<std::string>{});
 }
 
 }  // namespace dtrain::testing

@@ -298,7 +298,7 @@ void Verifier::check_final_weights(const Trajectory& trajectory) {
       base::fail(base::ErrorKind::data, "{}: no final norm of '{}'; check --trajectory",
                  config_.verify.trajectory, name);
     }
-    const double found = values.to(at::kDouble).norm().item<double>();
+    const double found = values.to(at::kDouble).cpu().norm().item<double>();
     add("trajectory.final_l2." + name, relative_error(found, expected->second),
         trajectory_tolerance(kLossTolerance));
   });

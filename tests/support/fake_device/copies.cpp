@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "support/fake_device/aliases.h"
+#include "support/fake_device/cuda_operators.h"
 #include "support/fake_device/current.h"
 #include "support/fake_device/graph.h"
 #include "support/fake_device/kernels.h"
@@ -88,6 +89,7 @@ class Copy {
 }  // namespace
 
 at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool non_blocking) {
+  note_call("copy");
   if (target.numel() > 0) Copy(source, target, non_blocking).run();
   return target;
 }

@@ -5,6 +5,7 @@
 // on
 //   standard error that names the block. Fresh memory holds NaN; addresses are never used twice.
 // - Kernels are the CPU's, with the CPU's bits. They run when they are launched, or late.
+// - They refuse tensors that LibTorch's CUDA kernels refuse (cuda_operators.h).
 // - Vector clocks find kernels of two streams that use the same bytes in no order (take_races()).
 // - Pinned host memory is out of bounds while an asynchronous copy uses it.
 // - Waits of the host are counted by cause (counters.h); failures come on demand (faults.h).

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "support/fake_device/aliases.h"
+#include "support/fake_device/cuda_operators.h"
 #include "support/fake_device/current.h"
 #include "support/fake_device/device_memory.h"
 #include "support/fake_device/graph.h"
@@ -37,7 +38,9 @@ class Call {
   Call(const c10::OperatorHandle& op, torch::jit::Stack arguments)
       : op_(op), name_(op.schema().name().c_str()), stack_(std::move(arguments)) {
     results_ = results_of(op_, stack_);
+    if (results_ != Results::views) check_as_cuda(op_, stack_);
     for (std::size_t i = 0; i < stack_.size(); ++i) convert(i);
+    compute_as_cuda(op_, stack_);
     if (device_ < 0) device_ = current_device();
   }
 

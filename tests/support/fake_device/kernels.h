@@ -10,8 +10,8 @@ namespace dtrain::testing::fake {
 /// (Execution). A view makes no kernel.
 ///
 /// Throws:  c10::Error for host tensors among the device's (but for numbers, which are tensors
-///          without dimensions) and for tensors of several devices; what the kernel throws;
-///          AcceleratorError if the device is lost.
+///          without dimensions), for tensors of several devices and for those that CUDA refuses
+///          (cuda_operators.h); what the kernel throws; AcceleratorError if the device is lost.
 void run_by_cpu_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 /// Registers the operators that make, resize, alias and copy tensors.

@@ -53,6 +53,14 @@ inline void expect_equal(const at::Tensor& actual, const at::Tensor& expected) {
   CHECK(std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0);
 }
 
+/// With float32 statistics in 16 bits, as the model's: the CPU keeps them for float32 weights alone,
+/// a GPU without weights.
+inline at::Tensor layer_norm(const at::Tensor& x) {
+  const bool needs_ones = x.is_cpu() && at::isReducedFloatingType(x.scalar_type());
+  const at::Tensor ones = needs_ones ? at::ones({x.size(-1)}, at::kFloat) : at::Tensor();
+  return at::layer_norm(x, {x.size(-1)}, ones, {}, 1e-5);
+}
+
 /// Orders a stream after what was launched on another.
 inline void wait_for(const c10::Stream& waiting, const c10::Stream& awaited) {
   c10::Event event(kType);

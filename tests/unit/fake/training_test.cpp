@@ -44,9 +44,9 @@ class Trainee {
   }
 
   at::Tensor step(const at::Tensor& ids) {
-    const at::Tensor x = at::layer_norm(at::embedding(embedding_, ids), {kWidth});
+    const at::Tensor x = layer_norm(at::embedding(embedding_, ids));
     const at::Tensor hidden = at::mm(x, weight_).relu_();
-    const at::Tensor mixed = at::layer_norm(at::mm(StrictGram::apply(hidden), x) + x, {kWidth});
+    const at::Tensor mixed = layer_norm(at::mm(StrictGram::apply(hidden), x) + x);
     const at::Tensor loss = at::cross_entropy_loss(at::mm(mixed, head_).to(at::kFloat), ids);
     gradients_.zero_();
     torch::autograd::backward({loss});

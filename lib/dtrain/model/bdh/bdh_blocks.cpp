@@ -69,9 +69,11 @@ std::int64_t wide_size(at::ScalarType dtype) { return std::max<std::int64_t>(4, 
 }  // namespace
 
 at::Tensor layer_norm(const at::Tensor& x) {
-  // With weights in float32 ATen keeps mean and deviation for the backward pass in float32 too.
+  // The CPU keeps mean and deviation in the dtype of the weights: float32 ones keep them wide. CUDA
+  // keeps them in float32 without weights, and takes none of another dtype than x's.
+  const bool needs_ones = is_low(x) && x.is_cpu();
   const at::Tensor ones =
-      is_low(x) ? at::ones({x.size(-1)}, x.options().dtype(at::kFloat)) : at::Tensor();
+      needs_ones ? at::ones({x.size(-1)}, x.options().dtype(at::kFloat)) : at::Tensor();
   return at::layer_norm(x, {x.size(-1)}, ones, {}, kNormEpsilon);
 }
 
