@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <chrono>
 #include <string_view>
 #include <thread>
@@ -55,8 +56,13 @@ void Communicator::join(const ncclUniqueId& id, CommunicatorRank place,
   std::unique_lock lock(mutex_);
   if (is_given_up_) throw NcclFailure(Cause::aborted, "the communicator was aborted");
   ncclConfig_t chosen = config();
-  settle(ncclCommInitRankConfig(&handle_, place.size, id, place.rank, &chosen), deadline, lock);
+  const ncclResult_t result =
+      ncclCommInitRankConfig(&written_, place.size, id, place.rank, &chosen);
+  handle_ = take_written();
+  settle(result, deadline, lock);
 }
+
+ncclComm_t Communicator::take_written() { return std::atomic_ref(written_).exchange(nullptr); }
 
 void Communicator::require_handle() const {
   if (handle_ == nullptr) throw NcclFailure(Cause::aborted, "the communicator was aborted");
@@ -67,10 +73,10 @@ std::shared_ptr<Communicator> Communicator::split(int color, int key,
   std::unique_lock lock(mutex_);
   require_handle();
   ncclConfig_t chosen = config();
-  settle(ncclCommSplit(handle_, color, key, &newest_, &chosen), deadline, lock);
+  settle(ncclCommSplit(handle_, color, key, &written_, &chosen), deadline, lock);
   if (color == NCCL_SPLIT_NOCOLOR) return nullptr;
   auto made = std::make_shared<Communicator>();
-  made->handle_ = std::exchange(newest_, nullptr);
+  made->handle_ = take_written();
   lock.unlock();
   std::unique_lock lock_of_made(made->mutex_);
   made->settle(ncclInProgress, deadline, lock_of_made);

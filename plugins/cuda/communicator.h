@@ -85,9 +85,14 @@ class Communicator {
   void settle(ncclResult_t result, const base::Deadline& deadline,
               std::unique_lock<std::mutex>& lock);
 
+  /// What NCCL has written so far; null: nothing.
+  [[nodiscard]] ncclComm_t take_written();
+
   std::mutex mutex_;
   ncclComm_t handle_ = nullptr;  // null: not joined, or given up
-  ncclComm_t newest_ = nullptr;  // what is split off; NCCL writes it from a thread of its own
+  /// Where NCCL writes a communicator, also from threads of its own and after an abort: never used
+  /// but by take_written().
+  ncclComm_t written_ = nullptr;
   bool is_given_up_ = false;
   std::map<void*, void*> registrations_;  // by the memory's first byte
 };

@@ -104,6 +104,38 @@ TEST_CASE("Another thread ends the wait for peers") {
   CHECK(failure_of([&] { later_one->join({}, {0, 2}, later()); }).cause() == Cause::aborted);
 }
 
+TEST_CASE("A handle that NCCL writes after an abort is not used") {
+  testing::forget_nccl();
+  auto alone = std::make_shared<Communicator>();
+  auto waiting = std::async(std::launch::async, [&] {
+    return failure_of([&] { alone->join({}, {0, 2}, later()); });
+  });
+  while (testing::nccl_notes().made == 0) std::this_thread::yield();
+  abort_together({&alone, 1});  // returns when NCCL's thread has written it
+  CHECK(waiting.get().cause() == Cause::aborted);
+  CHECK(alone->poll().empty());
+  CHECK(failure_of([&] { start_kernel(*alone); }).cause() == Cause::aborted);
+  alone.reset();
+  CHECK(testing::nccl_notes().freed_uses == 0);
+  CHECK(testing::nccl_notes().aborted == 1);
+  CHECK(testing::nccl_notes().destroyed == 0);
+}
+
+TEST_CASE("An abort ends a split, whose handle NCCL may write later") {
+  testing::forget_nccl();
+  auto parent = joined();
+  testing::forget_nccl();  // its next peers do not come
+  auto waiting = std::async(
+      std::launch::async, [&] { return failure_of([&] { (void)parent->split(0, 0, later()); }); });
+  std::this_thread::sleep_for(milliseconds(20));
+  abort_together({&parent, 1});
+  REQUIRE(waiting.wait_for(seconds(5)) == std::future_status::ready);
+  CHECK(waiting.get().cause() == Cause::aborted);
+  parent.reset();
+  CHECK(testing::nccl_notes().freed_uses == 0);
+  CHECK(testing::nccl_notes().aborted == 1);
+}
+
 TEST_CASE("What NCCL says of a failure is told in one line") {
   testing::forget_nccl();
   const auto one = joined();

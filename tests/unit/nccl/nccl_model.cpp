@@ -35,6 +35,19 @@ ncclComm* make_communicator() {
   return *alive.insert(new ncclComm).first;
 }
 
+// Notes the use of one that is gone.
+bool is_alive(ncclComm* comm) {
+  const std::lock_guard lock(mutex);
+  if (alive.contains(comm)) return true;
+  ++notes.freed_uses;
+  return false;
+}
+
+// As NCCL's threads do.
+void write_handle(ncclComm** place, ncclComm* comm) {
+  __atomic_store_n(place, comm, __ATOMIC_RELEASE);
+}
+
 // Waits for peers, then runs `done`, then lets the state of `comm` say how it went.
 template <typename Done>
 void connect(ncclComm* comm, Done done) {
@@ -109,9 +122,12 @@ ncclResult_t ncclGroupEnd() {
   return ncclSuccess;
 }
 
+// ncclCommInitRankFunc ends by writing the handle, whether peers came or an abort did: of splits in
+// 2.28.9, here of every communicator.
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* made, int, ncclUniqueId, int, ncclConfig_t*) {
-  *made = make_communicator();
-  connect(*made, [] {});
+  ncclComm* const comm = make_communicator();
+  write_handle(made, comm);
+  connect(comm, [=] { write_handle(made, comm); });
   return ncclInProgress;
 }
 
@@ -123,18 +139,20 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int, ncclComm_t* made, 
     if (color == NCCL_SPLIT_NOCOLOR || parent->must_end) return;
     ncclComm* child = make_communicator();
     child->state = ncclSuccess;
-    *made = child;
+    write_handle(made, child);
   });
   return ncclInProgress;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
+  if (!is_alive(comm)) return ncclInvalidArgument;
   *state = comm->state;
   return ncclSuccess;
 }
 
 ncclResult_t ncclAllReduce(const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t comm,
                            cudaStream_t) {
+  if (!is_alive(comm)) return ncclInvalidArgument;
   comm->is_running = true;
   return ncclSuccess;
 }
@@ -147,18 +165,21 @@ ncclResult_t ncclCommRegister(ncclComm_t, void* base, size_t, void** registratio
 ncclResult_t ncclCommDeregister(ncclComm_t, void*) { return ncclSuccess; }
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  if (!is_alive(comm)) return ncclInvalidArgument;
   if (comm->state != ncclSuccess) return ncclInvalidArgument;
   connect(comm, [] {});
   return ncclInProgress;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  if (!is_alive(comm)) return ncclInvalidArgument;
   take_apart(comm);
   return ncclSuccess;
 }
 
 // Within a group the flags are set at once, the memory is given back at its end.
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  if (!is_alive(comm)) return ncclInvalidArgument;
   comm->must_end = true;
   if (depth > 0) {
     to_abort.push_back(comm);
