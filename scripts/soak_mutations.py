@@ -96,9 +96,9 @@ MUTATIONS = [
     Mutation("replicas that are not summed", "parallel/data/unit_reductions.h",
              "    replicas_->begin(range, shard);", "    (void)range, (void)shard;", "unit_tests"),
     Mutation("a gather of what the first gather brought", "parallel/data/parameter_store.cpp",
-             "unit.sent = part.wait().to(options_.compute_dtype);",
+             "unit.sent = unit.part.wait().to(options_.compute_dtype);",
              "static thread_local std::map<param::UnitId, at::Tensor> old; if (!old.contains(id)) old[id] = "
-             "part.values.clone(); unit.sent = old[id].to(options_.compute_dtype);", "unit_tests"),
+             "unit.part.values.clone(); unit.sent = old[id].to(options_.compute_dtype);", "unit_tests"),
     Mutation("a unit that is not waited for", "parallel/data/data_axis.cpp", "parameters_.wait(unit);", "(void)unit;",
              "parity_tests"),
     Mutation("a sum of shards from left to right", "parallel/data/shard_reducer.cpp",

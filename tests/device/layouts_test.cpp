@@ -59,6 +59,38 @@ TEST_CASE("What a device offloads has the CPU's bits") {
   }
 }
 
+// The most bytes that the first device holds in a step after the first.
+std::size_t peak_of(const config::Config& config, fake::Execution execution) {
+  fake::install();
+  fake::set_options({.execution = execution, .seed = 3});
+  std::size_t peak = 0;
+  on_threads(num_ranks(config), [&](comm::World& host) {
+    const auto world = on_fake({std::shared_ptr<void>(), &host});
+    EngineRun run(config, *world);
+    run.steps(1);
+    host.control().barrier();
+    if (host.rank() == 0) fake::reset_counters(0);
+    host.control().barrier();
+    run.steps(1);
+    if (host.rank() == 0) peak = fake::counters(0).peak_bytes;
+  });
+  fake::set_options({});
+  CHECK(fake::take_races() == std::vector<std::string>{});
+  return peak;
+}
+
+TEST_CASE("Windows of offloaded state do not pile up where the host is ahead of its device") {
+  config::Config config = offloading(tiny_config(), "all");
+  config.model.tie_levels = false;
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    INFO(dtype);
+    set(config, "machine.dtype", dtype);
+    CHECK(peak_of(config, fake::Execution::late) == peak_of(config, fake::Execution::prompt));
+    const config::Config shards = sharded(config, 2, 2, "fsdp:full");
+    CHECK(peak_of(shards, fake::Execution::late) == peak_of(shards, fake::Execution::prompt));
+  }
+}
+
 // Where `ranks` devices train: how often the host waits for the first one in a step.
 std::uint64_t waits_in_a_step(const config::Config& config) {
   fake::install();

@@ -9,7 +9,6 @@ const at::Tensor& Fetched::wait() const {
   const c10::Device device = values.device();
   const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
   arrival->block(stream);
-  at::Tensor(values).record_stream(stream);  // they belong to the stream that brought them
   return values;
 }
 

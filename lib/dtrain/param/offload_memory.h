@@ -14,7 +14,8 @@ struct Fetched {
   at::Tensor values;
   std::shared_ptr<const c10::Event> arrival = {};  ///< null: they are there
 
-  /// The caller's stream goes on when the values are there.
+  /// The caller's stream goes on when the values are there, which are to be destroyed after
+  /// OffloadMemory::store or release of their part.
   [[nodiscard]] const at::Tensor& wait() const;
 };
 
@@ -41,7 +42,8 @@ class OffloadMemory {
   /// Starts to bring back the values of a fetch, as the caller's stream leaves them; never waits.
   virtual void store(const at::Tensor& values, const at::Tensor& part) = 0;
   /// Gives back what the part takes where the step computes, once it is stored. The caller's stream
-  /// has got all that uses the values of its fetch, which may now be destroyed.
+  /// has got all that uses the values of its fetch, which may now be destroyed: the next fetch into
+  /// their memory comes behind that.
   virtual void release(const at::Tensor& part) = 0;
   /// The caller's stream goes on when all that is under way has arrived.
   virtual void settle() = 0;

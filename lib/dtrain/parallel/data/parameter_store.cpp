@@ -99,32 +99,35 @@ void ParameterStore::begin_gather(param::UnitId id) {
 
 void ParameterStore::gather_into(Unit& unit, param::UnitId id, const at::Tensor& target) {
   const at::NoGradGuard no_grad;
-  const param::ElementRange own = layout_.shard_range(id, param::ShardId(shards_.rank()));
-  param::Fetched part{.values = masters_.slice(own)};
-  if (options_.offload != nullptr) part = options_.offload->fetch(part.values);
-  if (shards_.size() == 1) {
-    unit.due = std::move(part);
-    return;
-  }
-  unit.sent = part.wait().to(options_.compute_dtype);
+  unit.part = {.values = own_part(id)};
+  if (options_.offload != nullptr) unit.part = options_.offload->fetch(unit.part.values);
+  if (shards_.size() == 1) return;  // wait() copies it
+  unit.sent = unit.part.wait().to(options_.compute_dtype);
+  if (!unit.sent.is_same(unit.part.values)) release_part(unit, id);
   unit.gathered = shards_.all_gather(unit.sent, target);
+}
+
+at::Tensor ParameterStore::own_part(param::UnitId id) const {
+  return masters_.slice(layout_.shard_range(id, param::ShardId(shards_.rank())));
+}
+
+// The caller's stream has got all that reads the part.
+void ParameterStore::release_part(Unit& unit, param::UnitId id) {
+  if (!unit.part.values.defined()) return;
+  if (options_.offload != nullptr) options_.offload->release(own_part(id));
+  unit.part = {};
 }
 
 void ParameterStore::wait(param::UnitId id) {
   Unit& unit = units_[id];
-  const bool is_due = unit.due.values.defined();
-  if (is_due) {
+  if (unit.part.values.defined() && shards_.size() == 1) {
     const at::NoGradGuard no_grad;
     at::Tensor target = unit_values(id);
-    target.copy_(unit.due.wait());
+    target.copy_(unit.part.wait());
   }
   unit.gathered.wait();
   unit.gathered = {};
-  if (options_.offload != nullptr && (is_due || unit.sent.defined())) {
-    options_.offload->release(
-        masters_.slice(layout_.shard_range(id, param::ShardId(shards_.rank()))));
-  }
-  unit.due = {};
+  release_part(unit, id);
   unit.sent = at::Tensor();
 }
 

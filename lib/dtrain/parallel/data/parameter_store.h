@@ -63,12 +63,14 @@ class ParameterStore {
  private:
   struct Unit {
     std::unique_ptr<UnitBuffer> buffer;  // null: the masters serve
-    at::Tensor sent;                     // this rank's part, until it has arrived everywhere
+    param::Fetched part;                 // this rank's, until it is copied or has travelled
+    at::Tensor sent;                     // the same in the compute dtype, until it has travelled
     comm::Work gathered;
-    param::Fetched due;  // the part of a single shard, copied when it is waited for
   };
 
   void gather_into(Unit& unit, param::UnitId id, const at::Tensor& target);
+  void release_part(Unit& unit, param::UnitId id);
+  [[nodiscard]] at::Tensor own_part(param::UnitId id) const;
 
   const param::ArenaLayout& layout_;
   comm::ProcessGroup& shards_;
