@@ -5,7 +5,7 @@ import subprocess
 import tempfile
 import unittest
 
-from dtrain_harness import BUILD, DTRAIN, USAGE, final_model, front_end_alone, run
+from dtrain_harness import BUILD, DTRAIN, SOURCE, USAGE, final_model, front_end_alone, run
 
 DEVICE = 13
 PLUGIN = BUILD / "lib" / "libdtrain_cuda.so"
@@ -68,6 +68,41 @@ class Plugin(unittest.TestCase):
             self.assertIn(f"[{library}]", names)
         self.assertNotIn(str(BUILD), names)
         self.assertIn("(RPATH)", names)  # the libraries of LibTorch's folder come first, whatever LD_LIBRARY_PATH says
+
+
+class Header(unittest.TestCase):
+    """The plugin is compiled with the header of the NCCL that LibTorch was built with, wherever that lies."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def make(self, name, version):
+        (self.folder / name).mkdir()
+        (self.folder / name / "nccl.h").write_text(f"#define NCCL_VERSION(X,Y,Z) 0\n#define NCCL_VERSION_CODE {version}\n")
+
+    def found(self, *names):
+        script = self.folder / "find.cmake"
+        folders = " ".join(f'"{self.folder / name}"' for name in names)
+        script.write_text(f'include("{SOURCE}/cmake/Nccl.cmake")\ndtrain_find_nccl(nccl {folders})\n'
+                          'message("${nccl}|${nccl_REASON}")\n')
+        result = subprocess.run(["cmake", "-P", script], capture_output=True, text=True, check=True)
+        return result.stderr.strip().replace(f"{self.folder}/", "").split("|")
+
+    def test_the_header_that_fits_is_taken_wherever_it_is(self):
+        self.make("wheel", 22809)
+        self.make("toolkit", 23007)
+        self.make("fitting-toolkit", 22809)
+        self.assertEqual(self.found("wheel", "toolkit"), ["wheel", ""])
+        self.assertEqual(self.found("toolkit", "wheel"), ["wheel", ""])
+        self.assertEqual(self.found("absent", "fitting-toolkit"), ["fitting-toolkit", ""])
+
+    def test_what_does_not_fit_is_named(self):
+        self.make("toolkit", 23007)
+        self.assertEqual(self.found("absent", "toolkit"),
+                         ["nccl-NOTFOUND", "not of NCCL 2.28.9, which LibTorch was built with: toolkit/nccl.h"])
+        self.assertEqual(self.found("absent", "missing"), ["nccl-NOTFOUND", "no nccl.h is in absent, missing"])
 
 
 if __name__ == "__main__":
