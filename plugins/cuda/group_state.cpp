@@ -1,5 +1,6 @@
 #include "cuda/group_state.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
@@ -209,6 +210,9 @@ void GroupState::close() noexcept {
 }
 
 void GroupState::note_ends() {
+  // The last of a call are events, and CUDA destroys them on their device, then makes a context on
+  // the thread's own one, which in a thread of the host's is GPU 0.
+  const c10::DeviceGuard on(device_);
   const std::lock_guard lock(mutex_);
   for (auto& [stream, calls] : pending_) note_ends(calls);
 }

@@ -103,7 +103,7 @@ class GroupState {
   void will_post() { ++being_posted_; }
   void was_posted() { --being_posted_; }
   [[nodiscard]] bool has_pending() const;
-  /// Notes the calls that have ended in the ring.
+  /// Notes the calls that have ended in the ring, from a thread on any device.
   void note_ends();
   /// Looks after the calls: notes beginnings and ends, finds what is overdue or has failed. The
   /// watchdog calls it again and again. Returns whether the group has failed and is still to end.

@@ -1,7 +1,7 @@
 #include "cuda/link.h"
 
 #include <ATen/ops/empty.h>
-#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <cstring>
@@ -23,6 +23,8 @@ void Link::post(std::shared_ptr<DeviceCall> call, const at::Tensor& tensor) {
   group_->will_post();
   lane_.call([this, call = std::move(call), tensor] {
     try {
+      // For good: what the task holds ends behind it, on the thread's device.
+      c10::cuda::set_device(group_->device().index());
       if (!group_->error()) {
         carry_out(*call, tensor);
         group_->watch(stream_, call);
@@ -37,7 +39,6 @@ void Link::post(std::shared_ptr<DeviceCall> call, const at::Tensor& tensor) {
 }
 
 void Link::carry_out(DeviceCall& call, const at::Tensor& tensor) {
-  const c10::cuda::CUDAGuard guard(group_->device());
   const base::Deadline deadline(group_->options().timeout);
   if (!communicator_) connect(deadline);
   call.begin_on(stream_, {tensor});

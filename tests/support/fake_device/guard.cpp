@@ -45,6 +45,14 @@ void refuse_other_in_capture(c10::DeviceIndex device, StreamNumber stream) {
   if (stream != current_stream(device)) refuse_in_capture("an event of another stream");
 }
 
+// Makes a device the thread's, as cudaSetDevice, which makes a context there. Returns the one
+// before.
+c10::DeviceIndex select(c10::DeviceIndex device) {
+  const c10::DeviceIndex before = exchange_current_device(device);
+  if (before != device) change_counters(device, [](Counters& all) { ++all.selections; });
+  return before;
+}
+
 // An index of -1 is the current device.
 c10::DeviceIndex index_of(const c10::Device& device) {
   return device.has_index() ? device.index() : current_device();
@@ -54,11 +62,14 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
  public:
   c10::DeviceType type() const override { return kType; }
   c10::Device exchangeDevice(c10::Device device) const override {
-    return {kType, exchange_current_device(index_of(device))};
+    return {kType, select(index_of(device))};
   }
   c10::Device getDevice() const override { return {kType, current_device()}; }
   void setDevice(c10::Device device) const override { exchangeDevice(device); }
-  void uncheckedSetDevice(c10::Device device) const noexcept override { exchangeDevice(device); }
+  // As CUDA's, where it makes no context.
+  void uncheckedSetDevice(c10::Device device) const noexcept override {
+    exchange_current_device(index_of(device));
+  }
   c10::DeviceIndex deviceCount() const noexcept override { return kDevices; }
 
   c10::Stream getStream(c10::Device device) const override {
@@ -126,8 +137,12 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     refuse_in_capture("a wait of the host for an event");
     streams().synchronise(own.clock, own.device, &Synchronisations::event);
   }
+  // As CUDA's, which selects the event's device and then the thread's again.
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
+    if (event == nullptr) return;
+    const c10::DeviceIndex before = select(static_cast<Event*>(event)->device);
     delete static_cast<Event*>(event);
+    select(before);
   }
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
     device_allocator().recordStream(data, stream);

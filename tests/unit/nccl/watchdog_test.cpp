@@ -1,17 +1,22 @@
 // What becomes of a rank's groups when one of them fails.
 #include "cuda/watchdog.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <catch2/catch.hpp>
 #include <future>
 #include <thread>
 
 #include "dtrain/base/error.h"
+#include "support/fake_device/counters.h"
+#include "support/fake_device/fake_device.h"
 #include "support/stub_group.h"
 #include "unit/nccl/nccl_model.h"
 
 namespace dtrain::cuda {
 namespace {
 
+namespace fake = testing::fake;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
@@ -98,6 +103,26 @@ TEST_CASE("The death of a peer ends the wait for it") {
   REQUIRE(waiting.wait_for(seconds(5)) == std::future_status::ready);
   CHECK_THROWS_AS(waiting.get(), NcclFailure);
   CHECK(error_of(*state) == "rank 1 is no more");
+}
+
+TEST_CASE("A thread that asks for calls makes no context on another device") {
+  fake::install();
+  const c10::Device own(fake::kType, 1);
+  const auto state =
+      std::make_shared<GroupState>(comm::GroupIdentity{.name = "all", .world_ranks = {0, 1}},
+                                   comm::GroupOptions{}, own, std::make_shared<Host>());
+  comm::CallRecord record;
+  record.op = "all_reduce";
+  record.number = state->ring().add(record);
+  auto call = std::make_shared<DeviceCall>(record, state);
+  const c10::Stream stream = c10::impl::VirtualGuardImpl(fake::kType).getNewStream(own);
+  call->begin_on(stream, {});
+  call->end_on(stream);
+  state->watch(stream, std::move(call));
+  fake::reset_counters(0);
+  std::thread([&] { state->note_ends(); }).join();
+  CHECK_FALSE(state->has_pending());
+  CHECK(fake::counters(0).selections == 0);
 }
 
 TEST_CASE("A communicator that comes to a group that has ended is of no use") {
