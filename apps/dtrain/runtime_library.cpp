@@ -49,6 +49,7 @@ bool has_nvidia_gpu() {
 RuntimeLibrary RuntimeLibrary::open() {
   const std::string path = base::library_folder_of_program() + "/libdtrain.so";
   base::bound_spinning();
+  base::give_streams_queues();
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   void* symbol = library == nullptr ? nullptr : ::dlsym(library, "dtrain_run");
   if (symbol == nullptr) {

@@ -120,7 +120,9 @@ class Training(FolderTest):
     def test_the_start_table_names_the_device(self):
         for device, flags in (("fake:0", ["--device", "fake"]), ("fake:3", ["--device", "fake:3"])):
             result = train(self.folder / device, "single", *flags)
-            self.assertRegex(result.stderr, rf"(?m)^device +{device}, a fake accelerator for tests$")
+            self.assertRegex(result.stderr, rf"(?m)^device +{device}, a fake accelerator for tests, CUDA_DEVICE_MAX_CONNECTIONS=32$")
+        result = train(self.folder / "told", "single", "--device", "fake", environment={"CUDA_DEVICE_MAX_CONNECTIONS": "8"})
+        self.assertRegex(result.stderr, r"(?m)^device +fake:0, .*, CUDA_DEVICE_MAX_CONNECTIONS=8$")
 
     def test_an_interface_is_named_to_nccl_unless_its_variable_names_one(self):
         for number, (variables, expected) in enumerate((({}, "=lo"), ({"NCCL_SOCKET_IFNAME": "eth"}, "eth"))):

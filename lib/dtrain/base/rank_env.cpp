@@ -325,6 +325,10 @@ void bound_spinning() {
     ::setenv("GOMP_SPINCOUNT", kTurns, /*overwrite=*/0);
 }
 
+void give_streams_queues() {
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);  // as many as CUDA knows
+}
+
 void name_nccl_interface(const std::string& name) {
   if (value_in_process("NCCL_SOCKET_IFNAME")) return;
   // NCCL takes a name without "=" as a prefix.

@@ -98,6 +98,13 @@ using EnvLookup = std::function<std::optional<std::string>(const char* name)>;
 /// unless GOMP_SPINCOUNT or OMP_WAIT_POLICY says otherwise. OpenMP reads it when it is loaded.
 void bound_spinning();
 
+/// Has CUDA give streams 32 hardware queues of a GPU in place of 8, so that none waits for what is
+/// in front of it in a queue of several (docs/devices.md), unless CUDA_DEVICE_MAX_CONNECTIONS says
+/// otherwise. CUDA reads it at its first call.
+///
+/// Threads: one, before others may read the environment.
+void give_streams_queues();
+
 /// Has NCCL connect ranks at the network interface of that name, unless NCCL_SOCKET_IFNAME says
 /// otherwise. NCCL reads it when its first communicator is made.
 void name_nccl_interface(const std::string& name);

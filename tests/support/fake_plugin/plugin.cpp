@@ -42,9 +42,13 @@ class FakePlugin final : public device::Plugin {
   c10::DeviceType type() const override { return fake::kType; }
   std::int64_t count() override { return fake::kDevices; }
   std::string describe(c10::Device) override {
-    const char* interface = std::getenv("NCCL_SOCKET_IFNAME");  // what NCCL would be told
-    return std::string("a fake accelerator for tests") +
-           (interface == nullptr ? "" : std::string(", NCCL_SOCKET_IFNAME=") + interface);
+    // What CUDA and NCCL would be told.
+    std::string text = "a fake accelerator for tests";
+    for (const char* name : {"CUDA_DEVICE_MAX_CONNECTIONS", "NCCL_SOCKET_IFNAME"}) {
+      const char* value = std::getenv(name);
+      if (value != nullptr) text += std::string(", ") + name + "=" + value;
+    }
+    return text;
   }
   std::string identity(c10::Device device) override { return device.str(); }
   device::Failure failure_of(int error_code) const override {

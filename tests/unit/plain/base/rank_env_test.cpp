@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "dtrain/base/error.h"
 
@@ -243,6 +244,20 @@ TEST_CASE("A command that was typed in a shell of srun --pty is a job of its own
 }
 
 TEST_CASE("There is at least one usable core") { CHECK(dtrain::base::usable_cores() >= 1); }
+
+TEST_CASE("Streams have 32 hardware queues unless the user has chosen a number") {
+  constexpr const char* kName = "CUDA_DEVICE_MAX_CONNECTIONS";
+  for (const auto& [given, expected] :
+       {std::pair("1", "1"), std::pair("", ""), std::pair("8", "8")}) {
+    ::setenv(kName, given, 1);
+    dtrain::base::give_streams_queues();
+    CHECK(std::getenv(kName) == std::string(expected));
+  }
+  ::unsetenv(kName);
+  dtrain::base::give_streams_queues();
+  CHECK(std::getenv(kName) == std::string("32"));
+  ::unsetenv(kName);
+}
 
 TEST_CASE("NCCL is told of an interface unless the user has told it of one") {
   ::setenv("NCCL_SOCKET_IFNAME", "", 1);  // as good as unset
