@@ -1,7 +1,9 @@
 // Every wait of one stream for another is needed: without it there is a race, or another result.
 #include "support/fake_device/waits.h"
 
+#include <array>
 #include <catch2/catch.hpp>
+#include <cstddef>
 #include <exception>
 #include <iostream>
 #include <map>
@@ -11,6 +13,7 @@
 
 #include "device/on_fake.h"
 #include "support/engine_run.h"
+#include "support/settings.h"
 
 namespace dtrain::testing {
 namespace {
@@ -22,12 +25,20 @@ struct Outcome {
   std::string error;
 };
 
-Outcome train_without(std::optional<std::uint64_t> wait, const config::Config& config) {
-  fake::set_options({.execution = fake::Execution::late, .seed = 5});
+// Hardware queues of a device: one for each stream, or CUDA's 8 for all.
+constexpr std::array<std::size_t, 2> kQueues{0, 8};
+
+struct Run {
+  const config::Config& config;
+  std::size_t queues;
+};
+
+Outcome train_without(std::optional<std::uint64_t> wait, const Run& run) {
+  fake::set_options({.execution = fake::Execution::late, .seed = 5, .queues = run.queues});
   fake::watch_waits(wait);
   Outcome outcome;
   try {
-    for (const Trace& trace : train_on_threads(config, on_fake)) {
+    for (const Trace& trace : train_on_threads(run.config, on_fake)) {
       outcome.traces.push_back(trace.text());
     }
   } catch (const std::exception& caught) {
@@ -40,15 +51,15 @@ Outcome train_without(std::optional<std::uint64_t> wait, const config::Config& c
 }
 
 // Reports whose absence nobody notices.
-std::vector<std::string> unnoticed_waits(const config::Config& config) {
+std::vector<std::string> unnoticed_waits(const Run& run) {
   fake::install();
-  const Outcome whole = train_without({}, config);
+  const Outcome whole = train_without({}, run);
   CHECK(whole.error.empty());
   CHECK(whole.races == std::vector<std::string>{});
   CHECK(!whole.sites.empty());
   std::vector<std::string> unnoticed;
   for (const fake::WaitSite& site : whole.sites) {
-    const Outcome without = train_without(site.id, config);
+    const Outcome without = train_without(site.id, run);
     const bool is_noticed =
         !without.races.empty() || !without.error.empty() || without.traces != whole.traces;
     std::cout << (is_noticed ? "noticed   " : "SURVIVED  ") << site.text << std::endl;
@@ -66,7 +77,29 @@ config::Config two_steps() {
 }
 
 TEST_CASE("No wait of full sharding can be left out") {
-  CHECK(unnoticed_waits(sharded(two_steps(), 2, 2, "fsdp:full")) == std::vector<std::string>{});
+  const config::Config config = sharded(two_steps(), 2, 2, "fsdp:full");
+  for (const std::size_t queues : kQueues) {
+    INFO(queues << " queues");
+    CHECK(unnoticed_waits({config, queues}) == std::vector<std::string>{});
+  }
+}
+
+TEST_CASE("Pipelines whose streams share 8 hardware queues have the CPU's bits") {
+  fake::install();
+  for (const char* schedule : {"gpipe", "1f1b"}) {
+    config::Config config = two_steps();
+    config.model.levels = 4;
+    set(config, "layout.schedule_pp", schedule);
+    config = meshed(config, {{Axis::pp, 4}, {Axis::dp, 2}}, 4);
+    const std::vector<Trace> expected = train_on_threads(config);
+    const Outcome found = train_without({}, {config, 8});
+    INFO(schedule << " " << found.error);
+    CHECK(found.races == std::vector<std::string>{});
+    REQUIRE(found.traces.size() == expected.size());
+    for (std::size_t rank = 0; rank < expected.size(); ++rank) {
+      CHECK(found.traces[rank] == expected[rank].text());
+    }
+  }
 }
 
 TEST_CASE("No wait of any layout can be left out", "[.waits]") {
@@ -85,8 +118,10 @@ TEST_CASE("No wait of any layout can be left out", "[.waits]") {
   layouts["fsdp:full in bfloat16"] = sharded(half, 2, 2, "fsdp:full");
   for (const auto& [name, layout] : layouts) {
     DYNAMIC_SECTION(name) {
-      std::cout << "--- " << name << std::endl;
-      CHECK(unnoticed_waits(layout) == std::vector<std::string>{});
+      for (const std::size_t queues : kQueues) {
+        std::cout << "--- " << name << ", queues: " << queues << std::endl;
+        CHECK(unnoticed_waits({layout, queues}) == std::vector<std::string>{});
+      }
     }
   }
 }

@@ -42,6 +42,10 @@ struct Options {
   /// Decides the order of late kernels. The same seed gives the same order where one host thread
   /// launches all kernels and waits in time.
   std::uint64_t seed = 1;
+  /// Hardware queues of a device, which its streams take in turn, beginning anew when the options
+  /// are set: a kernel or wait of one stream holds up what others submit behind it in their queue,
+  /// as on a GPU. 0: as many as streams. With Execution::late alone.
+  std::size_t queues = 0;
   /// A race is an error of the host's next synchronisation, for programs that no test looks into.
   bool races_are_errors = false;
 };
@@ -80,7 +84,7 @@ void launch(const c10::Stream& stream, const char* name, const std::vector<at::T
 }  // namespace dtrain::testing::fake
 
 /// For a program that opens this library: install(), then settings as words with spaces between:
-/// "late", "races-are-errors", "seed=N"; "memory=BYTES", "lose-after=KERNELS" and "error=CODE"
+/// "late", "races-are-errors", "seed=N", "queues=N"; "memory=BYTES", "lose-after=KERNELS" and "error=CODE"
 /// (faults.h), for every device or with "device=N" for that one. Returns null, or a line that says
 /// what is wrong, which stays valid.
 ///

@@ -34,6 +34,7 @@ void LaunchedKernel::end() {
 
 void LaunchedKernel::run(const std::function<void()>& kernel) {
   streams().wait(ticket_.before);
+  streams().wait(ticket_.in_front);
   kernel();
   end();
 }

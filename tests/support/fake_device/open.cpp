@@ -36,6 +36,8 @@ void read(const std::string& word, Settings& settings) {
     settings.options.races_are_errors = true;
   } else if (word.starts_with("seed=")) {
     settings.options.seed = number_in(word);
+  } else if (word.starts_with("queues=")) {
+    settings.options.queues = number_in(word);
   } else if (word.starts_with("memory=")) {
     settings.memory = number_in(word);
   } else if (word.starts_with("lose-after=")) {

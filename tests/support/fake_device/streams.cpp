@@ -35,6 +35,7 @@ StreamNumber Streams::create(c10::DeviceIndex device) {
   auto stream = std::make_unique<Stream>();
   stream->number = streams_.size();
   stream->device = device;
+  stream->turn = device_at(device).num_streams++;
   streams_.push_back(std::move(stream));
   return streams_.back()->number;
 }
@@ -44,13 +45,25 @@ c10::DeviceIndex Streams::device_of(StreamNumber stream) const {
   return streams_.at(stream)->device;
 }
 
+Clock* Streams::queue_of(const Stream& stream) {
+  std::vector<Clock>& queues = device_at(stream.device).queues;
+  return queues.empty() ? nullptr : &queues[stream.turn % queues.size()];
+}
+
 Ticket Streams::take(StreamNumber stream) {
   const std::lock_guard lock(mutex_);
   Stream& own = *streams_.at(stream);
   check_launch(own.device);
   own.launched.join(host_);
-  Ticket ticket{.stream = stream, .tick = own.launched.of(stream) + 1, .before = own.launched};
+  Ticket ticket{.stream = stream,
+                .tick = own.launched.of(stream) + 1,
+                .before = own.launched,
+                .in_front = {}};
   own.launched.raise(stream, ticket.tick);
+  if (Clock* const queue = queue_of(own)) {
+    ticket.in_front = *queue;
+    queue->raise(stream, ticket.tick);
+  }
   change_counters(own.device, [](Counters& all) { ++all.kernels; });
   return ticket;
 }
@@ -99,7 +112,9 @@ Clock Streams::known_to_host() const {
 
 void Streams::order(StreamNumber stream, const Clock& clock) {
   const std::lock_guard lock(mutex_);
-  streams_.at(stream)->launched.join(clock);
+  Stream& own = *streams_.at(stream);
+  own.launched.join(clock);
+  if (Clock* const queue = queue_of(own)) queue->join(clock);
 }
 
 bool Streams::has_run_locked(const Clock& clock) const {
@@ -155,8 +170,11 @@ void Streams::synchronise(const Clock& clock, c10::DeviceIndex device, Cause cau
 void Streams::set_options(const Options& options) {
   const std::lock_guard lock(mutex_);
   options_ = options;
-  for (c10::DeviceIndex device = 0; device < kDevices; ++device) {
-    device_at(device).random.seed(options.seed + static_cast<std::uint64_t>(device));
+  for (c10::DeviceIndex index = 0; index < kDevices; ++index) {
+    Device& device = device_at(index);
+    device.random.seed(options.seed + static_cast<std::uint64_t>(index));
+    device.num_streams = 1;  // the default one is there
+    device.queues.assign(options.queues, {});
   }
   changed_.notify_all();
 }
@@ -179,7 +197,7 @@ std::vector<std::string> Streams::take_races() {
 bool Streams::may_run(const Stream& stream, bool is_awaited) const {
   if (stream.queue.empty()) return false;
   const Queued& head = stream.queue.front();
-  if (!has_run_locked(head.ticket.before)) return false;
+  if (!has_run_locked(head.ticket.before) || !has_run_locked(head.ticket.in_front)) return false;
   return options_.execution == Execution::prompt || is_awaited ||
          std::chrono::steady_clock::now() - head.since > kPatience;
 }

@@ -23,11 +23,13 @@
 
 namespace dtrain::testing::fake {
 
-/// A kernel's place in the order: it runs after all kernels of `before`.
+/// A kernel's place in the order: it runs after all kernels of `before`, which programs may rely on,
+/// and of `in_front`, which they may not: the hardware queue happens to hold those first.
 struct Ticket {
   StreamNumber stream = 0;
   std::uint64_t tick = 0;
   Clock before;
+  Clock in_front;
 
   /// Including this kernel.
   [[nodiscard]] Clock after() const {
@@ -103,6 +105,7 @@ class Streams {
   struct Stream {
     StreamNumber number = 0;
     c10::DeviceIndex device = 0;
+    std::size_t turn = 0;  // among the device's streams
     Clock launched;
     std::uint64_t done = 0;
     std::deque<Queued> queue;
@@ -113,9 +116,13 @@ class Streams {
     Stream* turn = nullptr;
     std::mt19937_64 random;
     std::exception_ptr error;
+    std::size_t num_streams = 0;  // since the options were set
+    std::vector<Clock> queues;    // what was submitted to each; empty: each stream has its own
   };
 
   // All with the lock held, but work().
+  /// The hardware queue that the stream shares; null if it has its own.
+  [[nodiscard]] Clock* queue_of(const Stream& stream);
   [[nodiscard]] bool has_run_locked(const Clock& clock) const;
   [[nodiscard]] bool may_run(const Stream& stream, bool is_awaited) const;
   void choose(c10::DeviceIndex index);

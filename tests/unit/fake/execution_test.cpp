@@ -1,5 +1,7 @@
 // Kernels run late, in any order that events allow; collectives wait for each other on streams.
+#include <atomic>
 #include <barrier>
+#include <chrono>
 #include <mutex>
 #include <thread>
 
@@ -168,6 +170,36 @@ TEST_CASE("A kernel that waits for another stream lets it run") {
   }
   CHECK(z.sum().item<float>() == 10);
   streams_of_device().synchronizeDevice(0);
+}
+
+// Whether a stream's kernel runs while a kernel of another stream, submitted before it, waits.
+bool runs_beside_a_wait(std::size_t queues) {
+  const Fixture fixture(Execution::late);
+  const at::Tensor x = at::ones({10}, on_device());
+  set_options({.execution = Execution::late, .queues = queues});
+  std::atomic<bool> may_end = false;
+  std::atomic<bool> has_run = false;
+  launch(streams_of_device().getNewStream(kDevice), "wait", {x}, {}, [&](const auto&, const auto&) {
+    while (!may_end) std::this_thread::yield();
+  });
+  launch(streams_of_device().getNewStream(kDevice), "run", {x}, {},
+         [&](const auto&, const auto&) { has_run = true; });
+  const auto start = std::chrono::steady_clock::now();
+  while (!has_run && std::chrono::steady_clock::now() - start < std::chrono::milliseconds(500)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const bool result = has_run;
+  may_end = true;
+  streams_of_device().synchronizeDevice(0);
+  CHECK(has_run);
+  set_options({});
+  return result;
+}
+
+TEST_CASE("Streams that share a hardware queue run in the order of submission") {
+  CHECK(runs_beside_a_wait(0));
+  CHECK(runs_beside_a_wait(2));
+  CHECK_FALSE(runs_beside_a_wait(1));
 }
 
 TEST_CASE("What a late kernel throws is the next synchronisation's error") {

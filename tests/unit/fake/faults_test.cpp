@@ -43,7 +43,7 @@ TEST_CASE("The queued kernels of a lost device do not run") {
 
 TEST_CASE("A program that opens the library chooses by words") {
   const Fixture fixture;
-  CHECK(dtrain_fake_device_open("late seed=3 memory=100000 lose-after=2") == nullptr);
+  CHECK(dtrain_fake_device_open("late seed=3 queues=8 memory=100000 lose-after=2") == nullptr);
   CHECK_THROWS_AS(at::empty({25001}, on_device(3)), c10::OutOfMemoryError);
   const at::Tensor x = at::ones({10}, on_device(3));
   CHECK_FALSE(streams_of_device().queryStream(streams_of_device().getStream(x.device())));
