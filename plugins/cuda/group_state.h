@@ -83,6 +83,8 @@ class GroupState {
   [[nodiscard]] c10::Device device() const { return device_; }
   /// The group of the same ranks that the host communicates through.
   [[nodiscard]] comm::ProcessGroup& host() const { return *host_; }
+  /// Held while a call of host() is made, since several threads make them.
+  [[nodiscard]] std::mutex& host_mutex() { return host_mutex_; }
   [[nodiscard]] comm::CallRing& ring() { return ring_; }
 
   /// The first error; null: none.
@@ -126,6 +128,7 @@ class GroupState {
   const comm::GroupOptions options_;
   const c10::Device device_;
   const std::shared_ptr<comm::ProcessGroup> host_;
+  std::mutex host_mutex_;
   comm::CallRing ring_;
 
   mutable std::mutex error_mutex_;

@@ -11,38 +11,40 @@
 
 namespace dtrain::cuda {
 
-Link::Link(std::shared_ptr<GroupState> group, std::mutex& host_mutex, std::int64_t peer,
-           Direction direction)
-    : group_(std::move(group)),
-      host_mutex_(host_mutex),
-      peer_(peer),
-      direction_(direction),
-      stream_(new_stream(group_->device())) {}
+const c10::Stream& MessageLane::stream() {
+  if (!stream_) stream_ = new_stream(device_);
+  return *stream_;
+}
 
-void Link::post(std::shared_ptr<DeviceCall> call, const at::Tensor& tensor) {
+Link::Link(std::shared_ptr<GroupState> group, std::int64_t peer, Direction direction)
+    : group_(std::move(group)), peer_(peer), direction_(direction) {}
+
+void Link::post(MessageLane& lane, std::shared_ptr<DeviceCall> call, const at::Tensor& tensor) {
+  const c10::Stream stream = lane.stream();
   group_->will_post();
-  lane_.call([this, call = std::move(call), tensor] {
+  lane.call([self = shared_from_this(), stream, call = std::move(call), tensor] {
+    GroupState& group = *self->group_;
     try {
       // For good: what the task holds ends behind it, on the thread's device.
-      c10::cuda::set_device(group_->device().index());
-      if (!group_->error()) {
-        carry_out(*call, tensor);
-        group_->watch(stream_, call);
+      c10::cuda::set_device(group.device().index());
+      if (!group.error()) {
+        self->carry_out(*call, stream, tensor);
+        group.watch(stream, call);
       }
     } catch (const NcclFailure& failure) {
-      group_->fail(call->record(), failure);
+      group.fail(call->record(), failure);
     } catch (...) {
-      group_->fail(std::current_exception());
+      group.fail(std::current_exception());
     }
-    group_->was_posted();
+    group.was_posted();
   });
 }
 
-void Link::carry_out(DeviceCall& call, const at::Tensor& tensor) {
+void Link::carry_out(DeviceCall& call, const c10::Stream& on, const at::Tensor& tensor) {
   const base::Deadline deadline(group_->options().timeout);
   if (!communicator_) connect(deadline);
-  call.begin_on(stream_, {tensor});
-  const cudaStream_t stream = c10::cuda::CUDAStream(stream_).stream();
+  call.begin_on(on, {tensor});
+  const cudaStream_t stream = c10::cuda::CUDAStream(on).stream();
   communicator_->enqueue(
       [&](ncclComm_t pair) {
         // In the communicator of the two the sender has rank 0.
@@ -52,7 +54,7 @@ void Link::carry_out(DeviceCall& call, const at::Tensor& tensor) {
                               stream);
       },
       deadline);
-  call.end_on(stream_);
+  call.end_on(on);
 }
 
 void Link::connect(const base::Deadline& deadline) {
@@ -66,7 +68,7 @@ void Link::connect(const base::Deadline& deadline) {
   }
   comm::Work exchanged;
   {
-    const std::lock_guard lock(host_mutex_);
+    const std::lock_guard lock(group_->host_mutex());
     exchanged = direction_ == Direction::sends ? group_->host().send(bytes, peer_)
                                                : group_->host().recv(bytes, peer_);
   }

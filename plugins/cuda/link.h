@@ -3,42 +3,67 @@
 
 #include <c10/core/Stream.h>
 
-#include <functional>
 #include <memory>
-#include <mutex>
+#include <optional>
+#include <utility>
 
 #include "cuda/group_state.h"
 #include "dtrain/comm/lane.h"
 
 namespace dtrain::cuda {
 
-/// The sends of one rank to another, or its receives from another: a communicator of the two and a
-/// stream, so that they wait for nothing but each other. The first message connects them, in a
-/// thread of the link's own.
+/// The sends of a rank, or its receives, of all groups: one stream, and a thread that puts them
+/// there in the order in which they were called. So a message waits for nothing on the device but
+/// messages that were called before it (docs/devices.md).
+///
+/// Threads: one calls.
+class MessageLane {
+ public:
+  explicit MessageLane(c10::Device device) : device_(device) {}
+
+  /// Made by the first call.
+  [[nodiscard]] const c10::Stream& stream();
+  /// Runs a task that must not throw, in the lane's thread.
+  template <typename Task>
+  void call(Task task) {
+    lane_.call(std::move(task));
+  }
+
+ private:
+  const c10::Device device_;
+  std::optional<c10::Stream> stream_;
+  comm::Lane lane_;
+};
+
+/// Those of a rank.
+struct MessageLanes {
+  explicit MessageLanes(c10::Device device) : sends(device), receives(device) {}
+
+  MessageLane sends;
+  MessageLane receives;
+};
+
+/// The sends of one rank to another, or its receives from another: a communicator of the two, so
+/// that they wait for no other peer. The first message connects them, in the lane's thread.
 ///
 /// Threads: post from one.
-class Link {
+class Link : public std::enable_shared_from_this<Link> {
  public:
   enum class Direction { sends, receives };
 
-  /// host_mutex: held while the group's host().send and recv are called.
-  Link(std::shared_ptr<GroupState> group, std::mutex& host_mutex, std::int64_t peer,
-       Direction direction);
+  Link(std::shared_ptr<GroupState> group, std::int64_t peer, Direction direction);
 
-  /// Puts the call on the stream: `tensor` is sent, or received.
-  void post(std::shared_ptr<DeviceCall> call, const at::Tensor& tensor);
+  /// Puts the call on the lane's stream: `tensor` is sent, or received.
+  void post(MessageLane& lane, std::shared_ptr<DeviceCall> call, const at::Tensor& tensor);
 
  private:
-  void carry_out(DeviceCall& call, const at::Tensor& tensor);
+  void carry_out(DeviceCall& call, const c10::Stream& on, const at::Tensor& tensor);
   void connect(const base::Deadline& deadline);
 
   const std::shared_ptr<GroupState> group_;
-  std::mutex& host_mutex_;
   const std::int64_t peer_;
   const Direction direction_;
-  const c10::Stream stream_;
   std::shared_ptr<Communicator> communicator_;  // null before the first message
-  comm::Lane lane_;                             // ends before what it uses
 };
 
 }  // namespace dtrain::cuda

@@ -72,12 +72,13 @@ bool is_captured(const c10::Stream& stream) {
 }  // namespace
 
 NcclGroup::NcclGroup(std::shared_ptr<GroupState> state, std::shared_ptr<Communicator> communicator,
-                     std::shared_ptr<RegisteredMemory> memory, std::shared_ptr<Watchdog> watchdog)
+                     std::shared_ptr<RegisteredMemory> memory, std::shared_ptr<Watchdog> watchdog,
+                     std::shared_ptr<MessageLanes> messages)
     : state_(std::move(state)),
       watchdog_(std::move(watchdog)),
       collectives_(communicator, std::move(memory),
                    {static_cast<int>(rank()), static_cast<int>(size())}),
-      stream_(new_stream(state_->device())) {
+      messages_(std::move(messages)) {
   DTRAIN_CHECK(size() == 1 || communicator != nullptr);
   DTRAIN_CHECK((size() <= TreeReduceBody<float, false>::kMaxRanks), "{} ranks", size());
   if (communicator) state_->add(std::move(communicator));
@@ -184,13 +185,13 @@ comm::Work NcclGroup::broadcast(const at::Tensor& tensor, std::int64_t root) {
 }
 
 comm::Work NcclGroup::send(const at::Tensor& tensor, std::int64_t peer) {
-  return post(sends_, Link::Direction::sends,
-              call_on("send", tensor, bytes_of(tensor), world_rank(peer)), tensor, peer);
+  return post(Link::Direction::sends, call_on("send", tensor, bytes_of(tensor), world_rank(peer)),
+              tensor, peer);
 }
 
 comm::Work NcclGroup::recv(const at::Tensor& tensor, std::int64_t peer) {
-  return post(receives_, Link::Direction::receives, call_on("recv", tensor, 0, world_rank(peer)),
-              tensor, peer);
+  return post(Link::Direction::receives, call_on("recv", tensor, 0, world_rank(peer)), tensor,
+              peer);
 }
 
 void NcclGroup::barrier() {
@@ -202,7 +203,7 @@ void NcclGroup::barrier() {
   state_->ring().start(number);
   comm::Work met;
   {
-    const std::lock_guard lock(host_mutex_);
+    const std::lock_guard lock(state_->host_mutex());
     met = state_->host().all_reduce(at::zeros({1}, at::kLong));
   }
   met.wait_host();
@@ -215,15 +216,16 @@ comm::Work NcclGroup::post(comm::CallRecord call, std::initializer_list<at::Tens
   const c10::DeviceGuard device(state_->device());
   const std::shared_ptr<DeviceCall> posted = numbered(call);
   if (state_->error()) return comm::Work(posted);
+  if (!stream_) stream_ = new_stream(state_->device());
   try {
-    posted->begin_on(stream_, tensors);
+    posted->begin_on(*stream_, tensors);
     {
-      const c10::StreamGuard on_stream(stream_);
+      const c10::StreamGuard on_stream(*stream_);
       operation(base::Deadline(state_->options().timeout));
     }
-    posted->end_on(stream_);
-    if (!is_captured(stream_)) {
-      state_->watch(stream_, posted);
+    posted->end_on(*stream_);
+    if (!is_captured(*stream_)) {
+      state_->watch(*stream_, posted);
       last_ = posted;
     }
   } catch (const NcclFailure& failure) {
@@ -232,16 +234,18 @@ comm::Work NcclGroup::post(comm::CallRecord call, std::initializer_list<at::Tens
   return comm::Work(posted);
 }
 
-comm::Work NcclGroup::post(std::map<std::int64_t, Link>& links, Link::Direction direction,
-                           comm::CallRecord call, const at::Tensor& tensor, std::int64_t peer) {
+comm::Work NcclGroup::post(Link::Direction direction, comm::CallRecord call,
+                           const at::Tensor& tensor, std::int64_t peer) {
   check_dense(tensor, state_->device());
   DTRAIN_CHECK(peer >= 0 && peer < size() && peer != rank(), "no peer {} in a group of {}", peer,
                size());
   const c10::DeviceGuard device(state_->device());
   std::shared_ptr<DeviceCall> posted = numbered(call);
   if (state_->error()) return comm::Work(posted);
-  Link& link = links.try_emplace(peer, state_, host_mutex_, peer, direction).first->second;
-  link.post(posted, tensor);
+  std::shared_ptr<Link>& link = links_[{direction, peer}];
+  if (!link) link = std::make_shared<Link>(state_, peer, direction);
+  const bool is_send = direction == Link::Direction::sends;
+  link->post(is_send ? messages_->sends : messages_->receives, posted, tensor);
   return comm::Work(std::move(posted));
 }
 

@@ -6,9 +6,10 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cuda/collectives.h"
@@ -19,8 +20,8 @@
 
 namespace dtrain::cuda {
 
-/// Collective calls run on a stream of the group's, each link to a peer on one of its own: after
-/// what the caller's stream has got, and beside what it gets then.
+/// Collective calls run on a stream of the group's, messages on the rank's: after what the caller's
+/// stream has got, and beside what it gets then. A group of one has no stream.
 ///
 /// Async: calls return when they are on their stream. A send or receive may still wait there for
 ///        its link to be made; Work::wait() then blocks for that long.
@@ -29,9 +30,11 @@ namespace dtrain::cuda {
 ///         aborted; one whose stream never comes to it is not overdue.
 class NcclGroup final : public comm::ProcessGroup {
  public:
-  /// communicator, and memory, from which arenas come: null in a group of one.
+  /// communicator, and memory, from which arenas come: null in a group of one. messages: the same
+  /// for all groups of a rank.
   NcclGroup(std::shared_ptr<GroupState> state, std::shared_ptr<Communicator> communicator,
-            std::shared_ptr<RegisteredMemory> memory, std::shared_ptr<Watchdog> watchdog);
+            std::shared_ptr<RegisteredMemory> memory, std::shared_ptr<Watchdog> watchdog,
+            std::shared_ptr<MessageLanes> messages);
   /// Aborts what is under way.
   ~NcclGroup() override;
 
@@ -66,8 +69,8 @@ class NcclGroup final : public comm::ProcessGroup {
 
   comm::Work post(comm::CallRecord call, std::initializer_list<at::Tensor> tensors,
                   const Operation& operation);
-  comm::Work post(std::map<std::int64_t, Link>& links, Link::Direction direction,
-                  comm::CallRecord call, const at::Tensor& tensor, std::int64_t peer);
+  comm::Work post(Link::Direction direction, comm::CallRecord call, const at::Tensor& tensor,
+                  std::int64_t peer);
   /// A call of a group of one, which is over.
   comm::Work alone(comm::CallRecord call);
   std::shared_ptr<DeviceCall> numbered(comm::CallRecord& call);
@@ -77,11 +80,10 @@ class NcclGroup final : public comm::ProcessGroup {
   const std::shared_ptr<GroupState> state_;
   const std::shared_ptr<Watchdog> watchdog_;
   const Collectives collectives_;
-  const c10::Stream stream_;
-  std::shared_ptr<DeviceCall> last_;  // of the collective calls
-  std::mutex host_mutex_;
-  std::map<std::int64_t, Link> sends_;     // by peer
-  std::map<std::int64_t, Link> receives_;  // by peer
+  const std::shared_ptr<MessageLanes> messages_;
+  std::optional<c10::Stream> stream_;  // none before the first collective call
+  std::shared_ptr<DeviceCall> last_;   // of the collective calls
+  std::map<std::pair<Link::Direction, std::int64_t>, std::shared_ptr<Link>> links_;  // by peer
 };
 
 }  // namespace dtrain::cuda

@@ -47,7 +47,8 @@ class NcclWorld final : public comm::World {
                                 .rank = host_->rank(),
                                 .world_ranks = comm::ranks_below(host_->size())},
             options, device, peer_group_)),
-        watchdog_(std::make_shared<Watchdog>(device)) {
+        watchdog_(std::make_shared<Watchdog>(device)),
+        messages_(std::make_shared<MessageLanes>(device)) {
     if (size() == 1) return;
     watchdog_->add(all_state_);
     memory_ = std::make_shared<RegisteredMemory>(device_);
@@ -89,7 +90,7 @@ class NcclWorld final : public comm::World {
     auto state =
         std::make_shared<GroupState>(std::move(identity), options_, device_, std::move(host));
     return std::make_shared<NcclGroup>(std::move(state), std::move(communicator), memory_,
-                                       watchdog_);
+                                       watchdog_, messages_);
   }
 
  private:
@@ -126,6 +127,7 @@ class NcclWorld final : public comm::World {
   std::shared_ptr<comm::ProcessGroup> peer_group_;
   std::shared_ptr<GroupState> all_state_;  // ends the watch of the peers, too
   std::shared_ptr<Watchdog> watchdog_;
+  std::shared_ptr<MessageLanes> messages_;
   std::shared_ptr<RegisteredMemory> memory_;  // none in a world of one, as what follows
   std::shared_ptr<Communicator> all_;         // of which groups are split
   std::optional<PeerWatch> peers_;

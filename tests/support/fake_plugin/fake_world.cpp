@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,7 +20,25 @@ namespace {
 
 c10::impl::VirtualGuardImpl devices() { return c10::impl::VirtualGuardImpl(fake::kType); }
 
-c10::Stream new_stream(c10::Device device) { return devices().getNewStream(device); }
+// A stream of the device, made when it is first used.
+class LateStream {
+ public:
+  explicit LateStream(c10::Device device) : device_(device) {}
+  [[nodiscard]] const c10::Stream& get() {
+    if (!stream_) stream_ = devices().getNewStream(device_);
+    return *stream_;
+  }
+
+ private:
+  c10::Device device_;
+  std::optional<c10::Stream> stream_;
+};
+
+// The streams of a rank's messages, for all its groups.
+struct MessageStreams {
+  LateStream sends;
+  LateStream receives;
+};
 
 // The end of a kernel of a group. It keeps the kernel's tensors until somebody has waited, whose
 // stream then comes behind the kernel: so their memory can be used again without asking the device.
@@ -57,12 +76,12 @@ class OnStream final : public comm::Completion {
 
 class FakeGroup final : public comm::ProcessGroup {
  public:
-  FakeGroup(std::shared_ptr<comm::ProcessGroup> host, c10::Device device)
+  FakeGroup(std::shared_ptr<comm::ProcessGroup> host, c10::Device device,
+            std::shared_ptr<MessageStreams> messages)
       : host_(std::move(host)),
         device_(device),
-        together_(new_stream(device)),
-        sends_(new_stream(device)),
-        receives_(new_stream(device)) {}
+        collectives_(device),
+        messages_(std::move(messages)) {}
 
   std::int64_t rank() const override { return host_->rank(); }
   std::int64_t size() const override { return host_->size(); }
@@ -75,23 +94,23 @@ class FakeGroup final : public comm::ProcessGroup {
   }
 
   comm::Work all_reduce(const at::Tensor& tensor, comm::ReduceOp op) override {
-    return launch(together_, "all_reduce", {}, {tensor},
+    return launch(collectives_, "all_reduce", {}, {tensor},
                   [op](auto& host, auto&, auto& writes) { return host.all_reduce(writes[0], op); });
   }
   comm::Work reduce_scatter(const at::Tensor& input, const at::Tensor& output) override {
-    return launch(together_, "reduce_scatter", {input}, {output},
+    return launch(collectives_, "reduce_scatter", {input}, {output},
                   [](auto& host, auto& reads, auto& writes) {
                     return host.reduce_scatter(reads[0], writes[0]);
                   });
   }
   comm::Work all_gather(const at::Tensor& input, const at::Tensor& output) override {
     return launch(
-        together_, "all_gather", {input}, {output},
+        collectives_, "all_gather", {input}, {output},
         [](auto& host, auto& reads, auto& writes) { return host.all_gather(reads[0], writes[0]); });
   }
   comm::Work all_gather_v(const at::Tensor& input, const at::Tensor& output,
                           std::span<const std::int64_t> counts) override {
-    return launch(together_, "all_gather_v", {input}, {output},
+    return launch(collectives_, "all_gather_v", {input}, {output},
                   [counts = copy(counts)](auto& host, auto& reads, auto& writes) {
                     return host.all_gather_v(reads[0], writes[0], counts);
                   });
@@ -99,23 +118,23 @@ class FakeGroup final : public comm::ProcessGroup {
   comm::Work all_to_all(const at::Tensor& input, std::span<const std::int64_t> send_counts,
                         const at::Tensor& output,
                         std::span<const std::int64_t> recv_counts) override {
-    return launch(together_, "all_to_all", {input}, {output},
+    return launch(collectives_, "all_to_all", {input}, {output},
                   [sent = copy(send_counts), received = copy(recv_counts)](auto& host, auto& reads,
                                                                            auto& writes) {
                     return host.all_to_all(reads[0], sent, writes[0], received);
                   });
   }
   comm::Work broadcast(const at::Tensor& tensor, std::int64_t root) override {
-    return launch(together_, "broadcast", {}, {tensor}, [root](auto& host, auto&, auto& writes) {
+    return launch(collectives_, "broadcast", {}, {tensor}, [root](auto& host, auto&, auto& writes) {
       return host.broadcast(writes[0], root);
     });
   }
   comm::Work send(const at::Tensor& tensor, std::int64_t peer) override {
-    return launch(sends_, "send", {tensor}, {},
+    return launch(messages_->sends, "send", {tensor}, {},
                   [peer](auto& host, auto& reads, auto&) { return host.send(reads[0], peer); });
   }
   comm::Work recv(const at::Tensor& tensor, std::int64_t peer) override {
-    return launch(receives_, "recv", {}, {tensor},
+    return launch(messages_->receives, "recv", {}, {tensor},
                   [peer](auto& host, auto&, auto& writes) { return host.recv(writes[0], peer); });
   }
 
@@ -128,9 +147,10 @@ class FakeGroup final : public comm::ProcessGroup {
     return {counts.begin(), counts.end()};
   }
 
-  // Puts the call on the stream, after all that the caller's has got.
-  comm::Work launch(const c10::Stream& stream, const char* name, const Tensors& reads,
-                    const Tensors& writes, const Call& call) {
+  // Puts the call on the stream, after all that the caller's has got; alone on the caller's.
+  comm::Work launch(LateStream& own, const char* name, const Tensors& reads, const Tensors& writes,
+                    const Call& call) {
+    const c10::Stream stream = size() == 1 ? devices().getStream(device_) : own.get();
     c10::Event begin(fake::kType);
     begin.record(devices().getStream(device_));
     begin.block(stream);
@@ -145,15 +165,16 @@ class FakeGroup final : public comm::ProcessGroup {
 
   std::shared_ptr<comm::ProcessGroup> host_;
   c10::Device device_;
-  c10::Stream together_;
-  c10::Stream sends_;
-  c10::Stream receives_;
+  LateStream collectives_;
+  std::shared_ptr<MessageStreams> messages_;
 };
 
 class FakeWorld final : public comm::World {
  public:
   FakeWorld(std::shared_ptr<comm::World> host, c10::Device device)
-      : host_(std::move(host)), device_(device) {}
+      : host_(std::move(host)),
+        device_(device),
+        messages_(std::make_shared<MessageStreams>(LateStream(device), LateStream(device))) {}
 
   std::int64_t rank() const override { return host_->rank(); }
   std::int64_t size() const override { return host_->size(); }
@@ -165,7 +186,8 @@ class FakeWorld final : public comm::World {
   std::shared_ptr<comm::ProcessGroup> split(std::span<const std::int64_t> ranks,
                                             std::string_view name) override {
     auto host = host_->split(ranks, name);
-    return host == nullptr ? nullptr : std::make_shared<FakeGroup>(std::move(host), device_);
+    if (host == nullptr) return nullptr;
+    return std::make_shared<FakeGroup>(std::move(host), device_, messages_);
   }
   void end_meeting() override { host_->end_meeting(); }
   comm::ProcessGroup& control() override { return host_->control(); }
@@ -173,6 +195,7 @@ class FakeWorld final : public comm::World {
  private:
   std::shared_ptr<comm::World> host_;
   c10::Device device_;
+  std::shared_ptr<MessageStreams> messages_;
 };
 
 class FakeGraph final : public device::Graph {
