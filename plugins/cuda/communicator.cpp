@@ -110,7 +110,8 @@ void Communicator::enqueue(const std::function<ncclResult_t(ncclComm_t)>& calls,
 
 void Communicator::settle(ncclResult_t result, const base::Deadline& deadline,
                           std::unique_lock<std::mutex>& lock) {
-  for (int looks = 0; result == ncclInProgress; ++looks) {
+  // ncclCommSplit returns success while it is under way: only the communicator's state tells.
+  for (int looks = 0; result == ncclSuccess || result == ncclInProgress; ++looks) {
     require_handle();
     ncclResult_t state = ncclSuccess;
     const ncclResult_t asked = ncclCommGetAsyncError(handle_, &state);
