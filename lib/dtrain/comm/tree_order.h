@@ -5,14 +5,23 @@
 // 2^k group sums by a binary tree, neighbours first.
 #pragma once
 
-#include <bit>
 #include <cstdint>
+
+#include "dtrain/base/device_function.h"
 
 namespace dtrain::comm {
 
+/// How often 2 divides `n`, which is above 0. std::countr_zero is no function for GPUs: nvcc 13.0
+/// made of it the constant 64.
+[[nodiscard]] DTRAIN_DEVICE_FUNCTION constexpr int factors_of_two(std::int64_t n) {
+  int count = 0;
+  for (; n % 2 == 0; n /= 2) ++count;
+  return count;
+}
+
 /// q: how many consecutive contributions are summed left to right.
-[[nodiscard]] constexpr std::int64_t tree_group_size(std::int64_t n) {
-  return n <= 0 ? 1 : n >> std::countr_zero(static_cast<std::uint64_t>(n));
+[[nodiscard]] DTRAIN_DEVICE_FUNCTION constexpr std::int64_t tree_group_size(std::int64_t n) {
+  return n <= 0 ? 1 : n >> factors_of_two(n);
 }
 
 /// How to add one contribution when they come one at a time, on a stack of partial sums.
@@ -23,11 +32,11 @@ struct TreeStep {
 
 /// The step for contribution `index` of n. After the last one the stack holds the sum alone; it
 /// never holds more than 1 + k slots, the contribution at hand included.
-[[nodiscard]] constexpr TreeStep tree_step(std::int64_t index, std::int64_t n) {
+[[nodiscard]] DTRAIN_DEVICE_FUNCTION constexpr TreeStep tree_step(std::int64_t index,
+                                                                  std::int64_t n) {
   const std::int64_t q = tree_group_size(n);
   const bool ends_group = index % q == q - 1;
-  const auto groups = static_cast<std::uint64_t>(index / q + 1);
-  return {.starts_slot = index % q == 0, .merges = ends_group ? std::countr_zero(groups) : 0};
+  return {.starts_slot = index % q == 0, .merges = ends_group ? factors_of_two(index / q + 1) : 0};
 }
 
 }  // namespace dtrain::comm
