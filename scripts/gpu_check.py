@@ -18,7 +18,8 @@ import gpu_check_build
 import gpu_check_correct
 from gpu_check_session import ROOT, Failed, OutOfTime, Session, Skipped, show
 
-JOBS = 3  # checks at once; the bench has the GPU to itself
+JOBS = 3  # checks of one process at once; those of several, and the bench, have the GPU to themselves
+BUILT = ROOT / "build" / "gpu_check" / "release"
 FAKE_DEVICES = 8
 OUTCOMES = {"PASS": "passed", "FAIL": "failed", "SKIP": "skipped", "LATE": "left out for lack of time"}
 
@@ -51,35 +52,34 @@ def run_check(session, name, check):
     return result
 
 
-def run_all(session, checks, jobs):
-    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        return list(pool.map(lambda item: run_check(session, *item), checks.items()))
-
-
-def build(session, options):
-    """A check that prepares the session: the device's number, the programs, and the torch to compare with."""
+def prepare(session, options):
+    """The first check: finds or builds the programs, and finds the devices and the torch to compare with."""
     session.python = options.python
     if options.device == "fake":
         session.program = options.built / "toy" / "bin" / "dtrain"
         session.num_devices = FAKE_DEVICES
         return f"{session.program}, rehearsed on a fake accelerator"
-    if options.built:
-        session.torch = gpu_check_build.find_torch(session, options.python)
-    else:
+    if options.build_only:
         session.torch = gpu_check_build.build_here(session, options.python, options.deps, session.build)
+    else:
+        session.torch = gpu_check_build.find_torch(session, options.python)
     session.num_devices = len(session.torch.gpus)
     gpus = ", ".join(gpu["name"] for gpu in session.torch.gpus)
     return f"torch {session.torch.version}, {gpus}"
 
 
 def check_all(session, options):
-    results = run_all(session, {"build": lambda session: build(session, options)}, 1)
-    if results[0].outcome != "PASS":
-        return results
+    """Yields the result of each check, in order."""
+    first = run_check(session, "build", lambda session: prepare(session, options))
+    yield first
+    if options.build_only or first.outcome != "PASS":
+        return
     for checks, jobs in ((gpu_check_correct.first_checks(), JOBS), (gpu_check_bench.first_bench(), 1),
-                         (gpu_check_correct.later_checks(), JOBS), (gpu_check_bench.last_bench(), 1)):
-        results += run_all(session, {name: check for name, check in checks.items() if options.only in name}, jobs)
-    return results
+                         (gpu_check_correct.single_checks(), JOBS), (gpu_check_correct.ranked_checks(), 1),
+                         (gpu_check_bench.last_bench(), 1)):
+        chosen = [item for item in checks.items() if options.only in item[0]]
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            yield from pool.map(lambda item: run_check(session, *item), chosen)
 
 
 def print_report(session, results, seconds):
@@ -108,9 +108,9 @@ class Parser(argparse.ArgumentParser):
 
 def check_programs(parser, options):
     """Refuses what no check could begin with."""
-    program = options.built and (options.built / "toy" if options.device == "fake" else options.built) / "bin" / "dtrain"
-    if program and not program.exists():
-        parser.error(f"--built {options.built}: there is no {program}")
+    program = (options.built / "toy" if options.device == "fake" else options.built) / "bin" / "dtrain"
+    if not options.build_only and not program.exists():
+        parser.error(f"--built {options.built}: there is no {program}: build it with --build-only")
     if options.device == "cuda" and importlib.util.find_spec("torch") is None:
         parser.error(f"--python {options.python} has no torch: name a Python with torch {gpu_check_build.TORCH} for CUDA")
 
@@ -140,19 +140,21 @@ def parse_options():
     parser.add_argument("--python", help="a Python with torch 2.11.0 for CUDA")
     parser.add_argument("--deps", type=pathlib.Path, metavar="FOLDER", help="of --pack [.deps/headers, else the system's]")
     parser.add_argument("--minutes", type=float, default=9, help="what would take longer is skipped [9]")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build" / "gpu_check", help="for the build and gpu_check.json")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build" / "gpu_check", help="for gpu_check.json and gpu_check.log")
     parser.add_argument("--pack", type=pathlib.Path, metavar="FOLDER", help="collect the headers, and nothing else")
     parser.add_argument("--device", choices=["cuda", "fake"], default="cuda", help="fake: a rehearsal [cuda]")
     parser.add_argument("--only", default="", metavar="TEXT", help="checks with this in their names")
-    parser.add_argument("--built", type=pathlib.Path, metavar="FOLDER", help="a build to check instead of a new one")
+    parser.add_argument("--build-only", action="store_true", help="build, and check nothing")
+    parser.add_argument("--built", type=pathlib.Path, metavar="FOLDER", help=f"of the build [{BUILT.relative_to(ROOT)}]")
     options = parser.parse_args()
     for name in ("built", "out", "deps", "pack"):
         folder = getattr(options, name)
         setattr(options, name, folder and folder.resolve())  # programs run in another folder
     if options.python and os.sep in options.python:
         options.python = os.path.abspath(options.python)
-    if options.device == "fake" and not options.built:
-        parser.error("--device fake needs --built: the fake accelerator is built with the tests")
+    if options.device == "fake" and (options.build_only or not options.built):
+        parser.error("--device fake takes --built and no --build-only: the fake accelerator is built with the tests")
+    options.built = options.built or BUILT
     if options.device == "cuda" and not options.python and not options.pack:
         parser.error("--python is missing: name one with torch 2.11.0 for CUDA")
     if not options.pack:
@@ -167,15 +169,15 @@ def main():
         print(f"gpu_check: headers are in {gpu_check_build.pack(options.pack)}")
         return 0
     begin = time.monotonic()
-    folder = options.built or options.out / "release"
+    results = []
     with tempfile.TemporaryDirectory(prefix="dtrain-gpu-check-") as runs:
-        session = Session(build=folder, program=folder / "bin" / "dtrain", device=options.device, num_devices=0,
+        session = Session(build=options.built, program=options.built / "bin" / "dtrain", device=options.device, num_devices=0,
                           folder=pathlib.Path(runs), log=options.out / "gpu_check.log", ends=begin + 60 * options.minutes, quick=options.device == "fake")
         end_on_signals(session)
-        results = check_all(session, options)
-    seconds = time.monotonic() - begin
-    write_report(session, options, results, seconds)
-    print_report(session, results, seconds)
+        for result in check_all(session, options):
+            results.append(result)
+            write_report(session, options, results, time.monotonic() - begin)  # an early end keeps what was found
+    print_report(session, results, time.monotonic() - begin)
     return 0 if results[0].outcome == "PASS" and not {"FAIL", "LATE"} & {result.outcome for result in results} else 1
 
 

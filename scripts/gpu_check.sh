@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# gpu_check.sh --python P [--deps FOLDER] [--minutes 9] [--out FOLDER] [--only TEXT]: on a machine with a GPU, and without a network,
-# builds dtrain against the LibTorch of P, a Python with torch 2.11.0 for CUDA, checks it there and measures it beside
-# the PyTorch peer. Prints a table, writes gpu_check.json and, of what failed, gpu_check.log; the status is 0 where no
-# check failed or was left out for lack of time.
+# For a machine with a GPU, and without a network; P is a Python with torch 2.11.0 for CUDA:
+# gpu_check.sh --python P --build-only [--deps FOLDER]: builds dtrain against the LibTorch of P.
+# gpu_check.sh --python P [--only TEXT]: checks this build and measures it beside the PyTorch peer.
+# Both take [--minutes 9] [--built FOLDER] [--out FOLDER], print a table, write gpu_check.json and, of what failed,
+# gpu_check.log; the status is 0 where no check failed or was left out for lack of time.
 # gpu_check.sh --pack FOLDER: collects the other libraries' headers for a machine that lacks them; FOLDER is then --deps.
 # gpu_check.sh --device fake --built build/release: rehearses the checks on the fake accelerator.
 # docs/performance.md says what is checked and measured.

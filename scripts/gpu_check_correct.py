@@ -18,13 +18,13 @@ KILLED = 128 + signal.SIGKILL
 ENDS_WITHIN = 10  # seconds after a rank was killed; dtrun's own bound is 3
 # The CPU and a GPU add products in other orders: what that may change of losses, norms and weights.
 PARITY = {"float64": 1e-9, "float32": 2e-3, "bfloat16": 5e-2}
-# Of two processes: those of the data axis have the bits of one, where sums have one order.
+# Two processes on the data axis have the bits of one, where sums have one order.
 BITWISE = {"ddp": "--strategy ddp", "fsdp": "--strategy fsdp", "fsdp grad-op": "--strategy fsdp --fsdp-sharding grad-op",
            "hybrid": "--strategy fsdp --fsdp-sharding hybrid --shard-size 1",
            "zero 1": "--strategy zero --zero-stage 1", "zero 2": "--strategy zero --zero-stage 2",
            "zero 3": "--strategy zero --zero-stage 3", "3d": "--strategy 3d --pp 1 --tp 1 --dp 2 --data-axis fsdp"}
-CLOSE = {"tp": "--strategy tp", "pp": "--strategy pp", "ddp fast": "--strategy ddp --reduction fast",
-         "fsdp fast": "--strategy fsdp --reduction fast"}
+CLOSE = {"tp": "--strategy tp", "pp": "--strategy pp",
+         "ddp fast": "--strategy ddp --reduction fast", "fsdp fast": "--strategy fsdp --reduction fast"}
 THREADS = {"dp": "--strategy dp --local-ranks 2", "mp": "--strategy mp --local-ranks 2"}
 
 
@@ -36,9 +36,12 @@ def golden(session, name):
     return "every number within its tolerance"
 
 
+# AdamW makes a whole step of a gradient that is nothing but rounding.
+SGD = ("--optimizer", "sgd", "--lr", 0.05)
+
+
 def parity(session, dtype):
-    # AdamW makes a whole step of a gradient that is nothing but rounding.
-    flags = ["--dtype", dtype, *([] if dtype == "float64" else ["--optimizer", "sgd", "--lr", 0.05])]
+    flags = ["--dtype", dtype, *(() if dtype == "float64" else SGD)]
     cpu = session.train("--device", "cpu", *flags, "--threads", 4)
     found = session.train(*session.on_device(), *flags)
     return f"at most {require_close(found, cpu, PARITY[dtype], dtype):.1e} from the CPU"
@@ -49,13 +52,13 @@ def one_process(session):
     return session.train(*session.on_device())
 
 
-def strategy(session, flags, is_bitwise):
+def strategy(session, flags, is_bitwise, ranks=2):
     one = one_process(session)
-    two = session.train(*flags.split(), *session.on_device(2), ranks=2)
+    many = session.train(*flags.split(), *session.on_device(ranks), ranks=ranks)
     if is_bitwise:
-        require_equal(two, one, "2 ranks")
-        return "2 ranks have the bits of one"
-    return f"2 ranks are at most {require_close(two, one, PARITY['float64'], '2 ranks'):.1e} from one"
+        require_equal(many, one, f"{ranks} ranks")
+        return f"{ranks} ranks have the bits of one"
+    return f"{ranks} ranks are at most {require_close(many, one, PARITY['float64'], f'{ranks} ranks'):.1e} from one"
 
 
 def threads(session, flags):
@@ -173,21 +176,26 @@ def refusals(session):
 
 
 def first_checks():
-    """Name -> check of what must hold before anything is worth timing."""
+    """Name -> check of what must hold before anything is worth timing; each is one process at a time."""
     return {**{f"golden {name}": (lambda session, name=name: golden(session, name)) for name in ("mini", "three_heads")},
             **{f"parity {dtype}": (lambda session, dtype=dtype: parity(session, dtype)) for dtype in PARITY}}
 
 
-def later_checks():
+def single_checks():
+    """Name -> check of one process at a time, which several may share a GPU with."""
+    return {"resume": resume,
+            "graphs": lambda session: graphs(session, "--dtype float32", 1),
+            "graphs bf16": lambda session: graphs(session, "--dtype bfloat16", 1)}
+
+
+def ranked_checks():
+    """Name -> check of several processes or devices, which must have the GPU to themselves."""
     checks = {}
-    for table, is_bitwise in ((BITWISE, True), (CLOSE, False)):
+    for table, is_bitwise, ranks in ((BITWISE, True, 2), (CLOSE, False, 2)):
         for name, flags in table.items():
-            checks[name] = lambda session, flags=flags, is_bitwise=is_bitwise: strategy(session, flags, is_bitwise)
+            checks[name] = functools.partial(strategy, flags=flags, is_bitwise=is_bitwise, ranks=ranks)
     for name, flags in THREADS.items():
         checks[name] = lambda session, flags=flags: threads(session, flags)
-    checks |= {"resume": resume, "out of memory": out_of_memory, "killed rank": killed_rank, "refusals": refusals}
-    for name, flags, ranks in (("graphs", "--dtype float32", 1), ("graphs bf16", "--dtype bfloat16", 1),
-                               ("graphs ddp", "--dtype float32 --strategy ddp", 2),
-                               ("graphs fsdp", "--dtype bfloat16 --strategy fsdp", 2)):
-        checks[name] = lambda session, flags=flags, ranks=ranks: graphs(session, flags, ranks)
-    return checks
+    return checks | {"out of memory": out_of_memory, "killed rank": killed_rank, "refusals": refusals,
+                     "graphs ddp": lambda session: graphs(session, "--dtype float32 --strategy ddp", 2),
+                     "graphs fsdp": lambda session: graphs(session, "--dtype bfloat16 --strategy fsdp", 2)}

@@ -22,6 +22,26 @@ case "$*" in *"--device fake"*) exec {toy} "$@" --seed 2 ;; esac
 exec {toy} "$@"
 """
 
+# A dtrun that fails beside another.
+LONELY = """#!/bin/sh
+mkdir {folder}/alone || exit 99
+{dtrun} "$@"
+status=$?
+rmdir {folder}/alone
+exit $status
+"""
+
+# A Python whose PyTorch sees a GPU, and a CMake that builds nothing.
+TORCH = """#!/bin/sh
+case "$1" in
+  -c) echo '{"torch": "2.11.0", "cuda": "13.0", "folder": "/t", "gpus": [{"name": "G", "memory": 1, "capability": "90"}]}' ;;
+  *) exec /usr/bin/python3 "$@" ;;
+esac
+"""
+CMAKE = """#!/bin/sh
+echo "$*" >>{folder}/built
+"""
+
 # A Python whose PyTorch trains so many tokens a second, beside a GPU that does 1e12 operations.
 PEER = """#!/bin/sh
 case "$1" in
@@ -50,13 +70,45 @@ class Rehearsal(FolderTest):
             self.assertRegex(output, rf"D {width} dtrain +[\d,]+ +- ")
         self.assertRegex(output, r"gpu_check: \d+ passed, 0 failed, \d+ skipped, 0 left out for lack of time")
 
+    def write_program(self, path, text):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+        return path
+
+    def test_building_and_checking_are_two_calls(self):
+        python = self.write_program(self.folder / "python", TORCH)
+        self.write_program(self.folder / "programs/cmake", CMAKE.format(folder=self.folder))
+        (self.folder / "modules/torch").mkdir(parents=True)
+        (self.folder / "modules/torch/__init__.py").touch()
+        environment = {**os.environ, "PATH": f"{self.folder}/programs:{os.environ['PATH']}", "PYTHONPATH": str(self.folder / "modules")}
+        build, out = self.folder / "release", self.folder / "out"
+        words = [CHECK, "--python", python, "--built", build, "--out", out]
+        refused = run(*words, status=2, environment=environment)
+        self.assertIn(f"there is no {build}/bin/dtrain: build it with --build-only", refused.stderr)
+        for flags in (["--build-only", "--deps", self.folder], ["--only", "no check"]):
+            (out / "gpu_check.json").unlink(missing_ok=True)
+            run(*words, *flags, environment=environment)
+            results = json.loads((out / "gpu_check.json").read_text())["results"]
+            self.assertEqual([(entry["name"], entry["outcome"]) for entry in results], [("build", "PASS")])
+            self.write_program(build / "bin/dtrain", "")
+        configured, built = (self.folder / "built").read_text().splitlines()
+        self.assertIn(f"-B {build}", configured)
+        self.assertIn(f"--build {build}", built)
+        self.assertEqual([path.name for path in out.iterdir()], ["gpu_check.json"])
+
+    def test_checks_of_several_ranks_run_one_at_a_time(self):
+        built = self.folder / "built"
+        self.write_program(built / "bin/dtrun", LONELY.format(folder=self.folder, dtrun=DTRUN))
+        (built / "toy").symlink_to(BUILD / "toy")
+        _, results, _ = self.check("--only", "pp", built=built)
+        self.assertEqual({name: entry["outcome"] for name, entry in results.items()},
+                         dict.fromkeys(("build", "pp gpipe", "pp 1f1b", "3d tp 2 pp 2"), "PASS"))
+
     def test_another_result_on_the_device_is_a_failure(self):
-        launcher, liar = self.folder / "built/bin/dtrun", self.folder / "built/toy/bin/dtrain"
-        for path in (launcher, liar):
-            path.parent.mkdir(parents=True)
-        launcher.symlink_to(DTRUN)
-        liar.write_text(LIAR.format(toy=BUILD / "toy/bin/dtrain"))
-        liar.chmod(0o755)
+        (self.folder / "built").mkdir()
+        (self.folder / "built/bin").symlink_to(BUILD / "bin")
+        self.write_program(self.folder / "built/toy/bin/dtrain", LIAR.format(toy=BUILD / "toy/bin/dtrain"))
         output, results, _ = self.check("--only", "parity float64", built=self.folder / "built", status=1)
         self.assertEqual(results["parity float64"]["outcome"], "FAIL")
         self.assertIn("beyond 1e-09", results["parity float64"]["detail"])
@@ -65,8 +117,7 @@ class Rehearsal(FolderTest):
     def test_the_peer_stands_beside_it_and_must_not_be_faster(self):
         peer = self.folder / "python"
         for rate, outcome in ((2, "PASS"), (1e12, "FAIL")):
-            peer.write_text(PEER.format(rate=rate))
-            peer.chmod(0o755)
+            self.write_program(peer, PEER.format(rate=rate))
             output, results, figures = self.check("--python", peer, "--only", "D 256", status=int(outcome == "FAIL"))
             self.assertEqual(results["D 256 ratio"]["outcome"], outcome)
             found = figures["256"]["dtrain"]["tokens_per_second"]
@@ -83,15 +134,14 @@ class Rehearsal(FolderTest):
         self.assertEqual((found["busy_seconds"], found["host_waits"]), (2, 1))
 
     def test_what_cannot_begin_is_one_line(self):
-        bare = self.folder / "bare"
-        bare.write_text("#!/bin/sh\nexec /usr/bin/python3 -S \"$@\"\n")
-        bare.chmod(0o755)
+        bare = self.write_program(self.folder / "bare", "#!/bin/sh\nexec /usr/bin/python3 -S \"$@\"\n")
         for flags, part in ((["--python", "/nope"], "--python /nope: there is no such program"),
                             (["--python"], "argument --python: expected one argument"),
                             (["--python", "/bin/false"], "--python /bin/false: it is no Python 3.10 or newer"),
                             (["--device", "fake", "--built", BUILD, "--out", "/dev/null/x"], "--out /dev/null/x: Not a directory"),
                             ([], "--python is missing"),
-                            (["--python", bare], f"--python {bare} has no torch"),
+                            (["--device", "fake", "--built", BUILD, "--build-only"], "--device fake takes --built and no --build-only"),
+                            (["--python", bare, "--build-only"], f"--python {bare} has no torch"),
                             (["--device", "fake", "--built", "/nope"], "--built /nope: there is no /nope/toy/bin/dtrain")):
             result = run(CHECK, *flags, status=2)
             self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
@@ -111,6 +161,8 @@ class Rehearsal(FolderTest):
                 error = process.communicate(timeout=30)[1]
             self.assertEqual(process.returncode, 128 + number)
             self.assertEqual(error.splitlines()[-1], f"gpu_check.sh: ended by {number.name}")
+            report = json.loads((self.folder / "out/gpu_check.json").read_text())
+            self.assertEqual([entry["name"] for entry in report["results"]], ["build"])
             self.assertEqual(list(self.folder.glob("dtrain-gpu-check-*")), [])
             while left := self.programs_of_the_folder():
                 self.assertLess(time.monotonic(), deadline, left)
@@ -129,9 +181,7 @@ class Rehearsal(FolderTest):
     def test_folders_are_those_of_the_caller(self):
         (self.folder / "a b").mkdir()
         (self.folder / "a b" / "gpu_check.json").write_text("of an earlier run")
-        python = self.folder / "a b" / "python"
-        python.write_text("#!/bin/sh\nexec /usr/bin/python3 \"$@\"\n")
-        python.chmod(0o755)
+        self.write_program(self.folder / "a b" / "python", "#!/bin/sh\nexec /usr/bin/python3 \"$@\"\n")
         for flag in (["--python", "a b/python"], ["--python=a b/python"]):
             run(CHECK, *flag, "--device", "fake", "--built", BUILD, "--out", "a b", "--minutes", "0", status=1, cwd=self.folder)
             self.assertTrue(json.loads((self.folder / "a b" / "gpu_check.json").read_text())["results"])
