@@ -18,13 +18,19 @@ KILLED = 128 + signal.SIGKILL
 ENDS_WITHIN = 10  # seconds after a rank was killed; dtrun's own bound is 3
 # The CPU and a GPU add products in other orders: what that may change of losses, norms and weights.
 PARITY = {"float64": 1e-9, "float32": 2e-3, "bfloat16": 5e-2}
+# Of float16 beside the CPU's float32, since a CPU takes minutes for float16; the CPU's own is 0.0064 from it, and its
+# bfloat16 0.0068, so that the bound is bfloat16's.
+FLOAT16 = PARITY["bfloat16"]
+OFFLOADS = ("optimizer", "all")
 # Two processes on the data axis have the bits of one, where sums have one order.
 BITWISE = {"ddp": "--strategy ddp", "fsdp": "--strategy fsdp", "fsdp grad-op": "--strategy fsdp --fsdp-sharding grad-op",
            "hybrid": "--strategy fsdp --fsdp-sharding hybrid --shard-size 1",
            "zero 1": "--strategy zero --zero-stage 1", "zero 2": "--strategy zero --zero-stage 2",
            "zero 3": "--strategy zero --zero-stage 3", "3d": "--strategy 3d --pp 1 --tp 1 --dp 2 --data-axis fsdp"}
-CLOSE = {"tp": "--strategy tp", "pp": "--strategy pp",
+CLOSE = {"tp": "--strategy tp", "pp gpipe": "--strategy pp --schedule-pp gpipe", "pp 1f1b": "--strategy pp --schedule-pp 1f1b",
          "ddp fast": "--strategy ddp --reduction fast", "fsdp fast": "--strategy fsdp --reduction fast"}
+# Four processes.
+CLOSE_OF_FOUR = {"3d tp 2 pp 2": "--strategy 3d --tp 2 --pp 2 --dp 1"}
 THREADS = {"dp": "--strategy dp --local-ranks 2", "mp": "--strategy mp --local-ranks 2"}
 
 
@@ -47,9 +53,25 @@ def parity(session, dtype):
     return f"at most {require_close(found, cpu, PARITY[dtype], dtype):.1e} from the CPU"
 
 
+def float16(session):
+    """The loss scale keeps gradients in float16's range: no update is skipped, and training follows float32."""
+    cpu = session.train("--device", "cpu", "--dtype", "float32", *SGD, "--threads", 4)
+    found = session.train(*session.on_device(), "--dtype", "float16", *SGD)
+    difference = require_close(found, cpu, FLOAT16, "float16")
+    last = found.steps[-1]
+    if last["skipped_steps"] or not last["loss_scale"] > 1:
+        raise Failed(f"{last['skipped_steps']} updates are skipped, and the loss scale is {last['loss_scale']}")
+    return f"at most {difference:.1e} from float32 on the CPU, with a loss scale of {last['loss_scale']:.0f}"
+
+
 @functools.cache
 def one_process(session):
     return session.train(*session.on_device())
+
+
+def offload(session, what):
+    require_equal(session.train(*session.on_device(), "--offload", what), one_process(session), f"--offload {what}")
+    return "the same bits with and without"
 
 
 def strategy(session, flags, is_bitwise, ranks=2):
@@ -178,12 +200,14 @@ def refusals(session):
 def first_checks():
     """Name -> check of what must hold before anything is worth timing; each is one process at a time."""
     return {**{f"golden {name}": (lambda session, name=name: golden(session, name)) for name in ("mini", "three_heads")},
-            **{f"parity {dtype}": (lambda session, dtype=dtype: parity(session, dtype)) for dtype in PARITY}}
+            **{f"parity {dtype}": (lambda session, dtype=dtype: parity(session, dtype)) for dtype in PARITY},
+            "parity float16": float16}
 
 
 def single_checks():
     """Name -> check of one process at a time, which several may share a GPU with."""
-    return {"resume": resume,
+    return {**{f"offload {what}": (lambda session, what=what: offload(session, what)) for what in OFFLOADS},
+            "resume": resume,
             "graphs": lambda session: graphs(session, "--dtype float32", 1),
             "graphs bf16": lambda session: graphs(session, "--dtype bfloat16", 1)}
 
@@ -191,7 +215,7 @@ def single_checks():
 def ranked_checks():
     """Name -> check of several processes or devices, which must have the GPU to themselves."""
     checks = {}
-    for table, is_bitwise, ranks in ((BITWISE, True, 2), (CLOSE, False, 2)):
+    for table, is_bitwise, ranks in ((BITWISE, True, 2), (CLOSE, False, 2), (CLOSE_OF_FOUR, False, 4)):
         for name, flags in table.items():
             checks[name] = functools.partial(strategy, flags=flags, is_bitwise=is_bitwise, ranks=ranks)
     for name, flags in THREADS.items():
