@@ -3,6 +3,7 @@ and what is told where a device is missing. The device is a plugin beside the li
 
 import functools
 import json
+import re
 import unittest
 
 from dtrain_harness import (BUILD, DTRAIN, GOLDEN, USAGE, FolderTest, final_model, launched, make_folder, metrics_of, run)
@@ -123,6 +124,11 @@ class Training(FolderTest):
             self.assertRegex(result.stderr, rf"(?m)^device +{device}, a fake accelerator for tests, CUDA_DEVICE_MAX_CONNECTIONS=32$")
         result = train(self.folder / "told", "single", "--device", "fake", environment={"CUDA_DEVICE_MAX_CONNECTIONS": "8"})
         self.assertRegex(result.stderr, r"(?m)^device +fake:0, .*, CUDA_DEVICE_MAX_CONNECTIONS=8$")
+
+    def test_kernels_are_loaded_before_stages_wait_for_each_other(self):
+        for strategy, expected in (("ddp", 0), ("pp", 1)):
+            result = train(self.folder / strategy, strategy, "--device", "fake")
+            self.assertEqual(len(re.findall(r"(?m)device +fake:0, .*, CUDA_MODULE_LOADING=EAGER", result.stderr)), expected)
 
     def test_an_interface_is_named_to_nccl_unless_its_variable_names_one(self):
         for number, (variables, expected) in enumerate((({}, "=lo"), ({"NCCL_SOCKET_IFNAME": "eth"}, "eth"))):

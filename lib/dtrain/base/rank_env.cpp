@@ -329,6 +329,8 @@ void give_streams_queues() {
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);  // as many as CUDA knows
 }
 
+void load_kernels_early() { ::setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0); }
+
 void name_nccl_interface(const std::string& name) {
   if (value_in_process("NCCL_SOCKET_IFNAME")) return;
   // NCCL takes a name without "=" as a prefix.

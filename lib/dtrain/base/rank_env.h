@@ -105,6 +105,14 @@ void bound_spinning();
 /// Threads: one, before others may read the environment.
 void give_streams_queues();
 
+/// Has CUDA load every kernel before anything runs, in place of each at its first launch, unless
+/// CUDA_MODULE_LOADING says otherwise. To load a kernel CUDA waits for whatever runs on the GPU:
+/// where that is a receive, whose sender may wait for the rank that loads, it would wait for ever
+/// (docs/devices.md). CUDA reads it at its first call.
+///
+/// Threads: one, before others may read the environment.
+void load_kernels_early();
+
 /// Has NCCL connect ranks at the network interface of that name, unless NCCL_SOCKET_IFNAME says
 /// otherwise. NCCL reads it when its first communicator is made.
 void name_nccl_interface(const std::string& name);

@@ -44,7 +44,8 @@ class FakePlugin final : public device::Plugin {
   std::string describe(c10::Device) override {
     // What CUDA and NCCL would be told.
     std::string text = "a fake accelerator for tests";
-    for (const char* name : {"CUDA_DEVICE_MAX_CONNECTIONS", "NCCL_SOCKET_IFNAME"}) {
+    for (const char* name :
+         {"CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING", "NCCL_SOCKET_IFNAME"}) {
       const char* value = std::getenv(name);
       if (value != nullptr) text += std::string(", ") + name + "=" + value;
     }

@@ -259,6 +259,17 @@ TEST_CASE("Streams have 32 hardware queues unless the user has chosen a number")
   ::unsetenv(kName);
 }
 
+TEST_CASE("Kernels are loaded before anything runs unless the user has chosen otherwise") {
+  constexpr const char* kName = "CUDA_MODULE_LOADING";
+  ::setenv(kName, "LAZY", 1);
+  dtrain::base::load_kernels_early();
+  CHECK(std::getenv(kName) == std::string("LAZY"));
+  ::unsetenv(kName);
+  dtrain::base::load_kernels_early();
+  CHECK(std::getenv(kName) == std::string("EAGER"));
+  ::unsetenv(kName);
+}
+
 TEST_CASE("NCCL is told of an interface unless the user has told it of one") {
   ::setenv("NCCL_SOCKET_IFNAME", "", 1);  // as good as unset
   for (const char* name : {"ib0", "eth0"}) {
