@@ -38,7 +38,10 @@ Clock::rep stop_within(Clock::rep pause) { return pause > kLeastStop.count() ? p
 
 void count_suspensions() noexcept {
   last_tick = now();
-  ::pthread_atfork(nullptr, nullptr, [] { last_tick = 0; });  // the child has no such thread
+  ::pthread_atfork(nullptr, nullptr, [] {  // the child has no such thread, and keeps what there was
+    total = suspended_time().count();
+    last_tick = 0;
+  });
   try {
     start_without_signals(tick).detach();
   } catch (const std::system_error&) {
