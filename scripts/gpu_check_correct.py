@@ -30,7 +30,8 @@ BITWISE = {"ddp": "--strategy ddp", "fsdp": "--strategy fsdp", "fsdp grad-op": "
 CLOSE = {"tp": "--strategy tp", "pp gpipe": "--strategy pp --schedule-pp gpipe", "pp 1f1b": "--strategy pp --schedule-pp 1f1b",
          "ddp fast": "--strategy ddp --reduction fast", "fsdp fast": "--strategy fsdp --reduction fast"}
 # Four processes.
-CLOSE_OF_FOUR = {"3d tp 2 pp 2": "--strategy 3d --tp 2 --pp 2 --dp 1"}
+CLOSE_OF_FOUR = {"3d tp 2 pp 2": "--strategy 3d --tp 2 --pp 2 --dp 1", "3d dp 2 pp 2": "--strategy 3d --tp 1 --pp 2 --dp 2",
+                 "3d fsdp 2 pp 2": "--strategy 3d --tp 1 --pp 2 --dp 2 --data-axis fsdp"}
 THREADS = {"dp": "--strategy dp --local-ranks 2", "mp": "--strategy mp --local-ranks 2"}
 
 

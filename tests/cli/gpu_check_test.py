@@ -103,7 +103,7 @@ class Rehearsal(FolderTest):
         (built / "toy").symlink_to(BUILD / "toy")
         _, results, _ = self.check("--only", "pp", built=built)
         self.assertEqual({name: entry["outcome"] for name, entry in results.items()},
-                         dict.fromkeys(("build", "pp gpipe", "pp 1f1b", "3d tp 2 pp 2"), "PASS"))
+                         dict.fromkeys(("build", "pp gpipe", "pp 1f1b", "3d tp 2 pp 2", "3d dp 2 pp 2", "3d fsdp 2 pp 2"), "PASS"))
 
     def test_another_result_on_the_device_is_a_failure(self):
         (self.folder / "built").mkdir()
