@@ -24,9 +24,15 @@ constexpr std::chrono::microseconds kPause{50};
 // How long the destructor waits for peers.
 constexpr std::chrono::seconds kFarewell{5};
 
-ncclConfig_t config() {
+// NCCL gives a message up to 32 blocks, each on a multiprocessor of its own.
+constexpr int kMessageBlocks = 4;
+
+// Blocking communicators start no thread for each call, but ncclCommAbort would free one of them
+// while another thread is still inside its call: it joins only the threads of the others.
+ncclConfig_t config(CommunicatorUse use) {
   ncclConfig_t chosen = NCCL_CONFIG_INITIALIZER;
   chosen.blocking = 0;
+  if (use == CommunicatorUse::messages) chosen.maxCTAs = kMessageBlocks;
   return chosen;
 }
 
@@ -52,10 +58,10 @@ void abort_together(std::span<const std::shared_ptr<Communicator>> communicators
 }
 
 void Communicator::join(const ncclUniqueId& id, CommunicatorRank place,
-                        const base::Deadline& deadline) {
+                        const base::Deadline& deadline, CommunicatorUse use) {
   std::unique_lock lock(mutex_);
   if (is_given_up_) throw NcclFailure(Cause::aborted, "the communicator was aborted");
-  ncclConfig_t chosen = config();
+  ncclConfig_t chosen = config(use);
   const ncclResult_t result =
       ncclCommInitRankConfig(&written_, place.size, id, place.rank, &chosen);
   handle_ = take_written();
@@ -72,7 +78,7 @@ std::shared_ptr<Communicator> Communicator::split(int color, int key,
                                                   const base::Deadline& deadline) {
   std::unique_lock lock(mutex_);
   require_handle();
-  ncclConfig_t chosen = config();
+  ncclConfig_t chosen = config(CommunicatorUse::any);
   settle(ncclCommSplit(handle_, color, key, &written_, &chosen), deadline, lock);
   if (color == NCCL_SPLIT_NOCOLOR) return nullptr;
   auto made = std::make_shared<Communicator>();

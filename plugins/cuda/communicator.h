@@ -36,6 +36,10 @@ struct CommunicatorRank {
   int size;
 };
 
+/// What a communicator is for. Messages hold multiprocessors of the GPU while they wait for a peer,
+/// so that those of a communicator for them alone take few.
+enum class CommunicatorUse { any, messages };
+
 class Communicator;
 
 /// Ends the kernels of all of them that run, and every later call. All are told to end before the
@@ -54,7 +58,8 @@ class Communicator {
  public:
   Communicator() = default;
   /// Collective: the ranks that share `id`, on the current devices of their threads; once.
-  void join(const ncclUniqueId& id, CommunicatorRank place, const base::Deadline& deadline);
+  void join(const ncclUniqueId& id, CommunicatorRank place, const base::Deadline& deadline,
+            CommunicatorUse use = CommunicatorUse::any);
   /// The communicator of the ranks that give the same `color`, in the order of `key`; null where it
   /// is NCCL_SPLIT_NOCOLOR.
   ///

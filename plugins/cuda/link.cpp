@@ -76,7 +76,8 @@ void Link::connect(const base::Deadline& deadline) {
   std::memcpy(&id, bytes.data_ptr(), sizeof(id));
   communicator_ = std::make_shared<Communicator>();
   group_->add(communicator_);  // from now on an abort ends the wait below
-  communicator_->join(id, {direction_ == Direction::sends ? 0 : 1, 2}, deadline);
+  communicator_->join(id, {direction_ == Direction::sends ? 0 : 1, 2}, deadline,
+                      CommunicatorUse::messages);
 }
 
 }  // namespace dtrain::cuda

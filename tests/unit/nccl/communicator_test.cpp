@@ -59,6 +59,15 @@ TEST_CASE("Communicators whose kernels run are aborted without waiting for each 
   CHECK(testing::nccl_notes().aborted == 2);
 }
 
+TEST_CASE("Messages take few multiprocessors") {
+  testing::forget_nccl();
+  const auto any = joined();
+  CHECK(testing::nccl_notes().most_blocks == 64);
+  const auto messages = std::make_shared<Communicator>();
+  messages->join({}, {0, 2}, later(), CommunicatorUse::messages);
+  CHECK(testing::nccl_notes().most_blocks == 4);
+}
+
 TEST_CASE("A communicator at rest is destroyed") {
   testing::forget_nccl();
   joined().reset();

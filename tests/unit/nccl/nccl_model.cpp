@@ -124,8 +124,13 @@ ncclResult_t ncclGroupEnd() {
 
 // ncclCommInitRankFunc ends by writing the handle, whether peers came or an abort did: of splits in
 // 2.28.9, here of every communicator.
-ncclResult_t ncclCommInitRankConfig(ncclComm_t* made, int, ncclUniqueId, int, ncclConfig_t*) {
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* made, int, ncclUniqueId, int,
+                                    ncclConfig_t* config) {
   ncclComm* const comm = make_communicator();
+  {
+    const std::lock_guard lock(mutex);
+    notes.most_blocks = config->maxCTAs == NCCL_CONFIG_UNDEF_INT ? 64 : config->maxCTAs;
+  }
   write_handle(made, comm);
   connect(comm, [=] { write_handle(made, comm); });
   return ncclInProgress;

@@ -15,6 +15,7 @@ struct NcclNotes {
   int destroyed = 0;        ///< of them, at rest
   int aborted = 0;          ///< of them
   bool would_hang = false;  ///< memory was given back while another's kernel ran for ever
+  int most_blocks = 0;      ///< that the kernels of the last one may have
   int freed_uses = 0;       ///< calls with a communicator whose memory was given back
 };
 [[nodiscard]] NcclNotes nccl_notes();
