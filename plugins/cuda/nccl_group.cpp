@@ -78,8 +78,8 @@ NcclGroup::NcclGroup(std::shared_ptr<GroupState> state, std::shared_ptr<Communic
       watchdog_(std::move(watchdog)),
       collectives_(communicator, std::move(memory),
                    {static_cast<int>(rank()), static_cast<int>(size())}),
+      is_connected_(communicator != nullptr),
       messages_(std::move(messages)) {
-  DTRAIN_CHECK(size() == 1 || communicator != nullptr);
   DTRAIN_CHECK((size() <= TreeReduceBody<float, false>::kMaxRanks), "{} ranks", size());
   if (communicator) state_->add(std::move(communicator));
   watchdog_->add(state_);
@@ -213,6 +213,7 @@ void NcclGroup::barrier() {
 comm::Work NcclGroup::post(comm::CallRecord call, std::initializer_list<at::Tensor> tensors,
                            const Operation& operation) {
   if (size() == 1) return alone(std::move(call));
+  DTRAIN_CHECK(is_connected_, "group '{}' is for messages alone", name());
   const c10::DeviceGuard device(state_->device());
   const std::shared_ptr<DeviceCall> posted = numbered(call);
   if (state_->error()) return comm::Work(posted);

@@ -30,8 +30,8 @@ namespace dtrain::cuda {
 ///         aborted; one whose stream never comes to it is not overdue.
 class NcclGroup final : public comm::ProcessGroup {
  public:
-  /// communicator, and memory, from which arenas come: null in a group of one. messages: the same
-  /// for all groups of a rank.
+  /// communicator: null in a group of one and in one for messages alone. memory, from which arenas
+  /// come: null in a group of one. messages: the same for all groups of a rank.
   NcclGroup(std::shared_ptr<GroupState> state, std::shared_ptr<Communicator> communicator,
             std::shared_ptr<RegisteredMemory> memory, std::shared_ptr<Watchdog> watchdog,
             std::shared_ptr<MessageLanes> messages);
@@ -80,6 +80,7 @@ class NcclGroup final : public comm::ProcessGroup {
   const std::shared_ptr<GroupState> state_;
   const std::shared_ptr<Watchdog> watchdog_;
   const Collectives collectives_;
+  const bool is_connected_;
   const std::shared_ptr<MessageLanes> messages_;
   std::optional<c10::Stream> stream_;  // none before the first collective call
   std::shared_ptr<DeviceCall> last_;   // of the collective calls

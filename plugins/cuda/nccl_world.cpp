@@ -7,11 +7,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cuda/check.h"
 #include "cuda/nccl_group.h"
@@ -33,6 +36,8 @@ void pretend_own_machine(std::int64_t rank) {
   ::setenv("NCCL_SHM_DISABLE", "1", kReplaces);
   ::setenv("NCCL_NET", "Socket", kReplaces);
 }
+
+using Ranks = std::vector<std::int64_t>;
 
 class NcclWorld final : public comm::World {
  public:
@@ -75,18 +80,20 @@ class NcclWorld final : public comm::World {
 
   [[nodiscard]] std::shared_ptr<comm::ProcessGroup> split(std::span<const std::int64_t> ranks,
                                                           std::string_view name) override {
-    std::shared_ptr<comm::ProcessGroup> host = host_->split(ranks, name);
-    const auto own = std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin();
+    const Ranks line(ranks.begin(), ranks.end());
+    return split_lines({&line, 1}, name, comm::GroupCalls::all);
+  }
+
+  [[nodiscard]] std::shared_ptr<comm::ProcessGroup> split_lines(std::span<const Ranks> lines,
+                                                                std::string_view name,
+                                                                comm::GroupCalls calls) override {
+    std::shared_ptr<comm::ProcessGroup> host = host_->split_lines(lines, name, calls);
     std::shared_ptr<Communicator> communicator;
-    if (ranks.size() > 1) {
-      communicator = connected(name, [&](const base::Deadline& deadline) {
-        return all_->split(host == nullptr ? NCCL_SPLIT_NOCOLOR : 0, static_cast<int>(own),
-                           deadline);
-      });
-    }
+    if (calls == comm::GroupCalls::all) communicator = communicator_of(lines, name);
     if (host == nullptr) return nullptr;
+    const Place own = *place_in(lines);
     comm::GroupIdentity identity{
-        .name = std::string(name), .rank = own, .world_ranks = {ranks.begin(), ranks.end()}};
+        .name = std::string(name), .rank = own.index, .world_ranks = lines[own.line]};
     auto state =
         std::make_shared<GroupState>(std::move(identity), options_, device_, std::move(host));
     return std::make_shared<NcclGroup>(std::move(state), std::move(communicator), memory_,
@@ -94,6 +101,37 @@ class NcclWorld final : public comm::World {
   }
 
  private:
+  struct Place {
+    std::size_t line;
+    std::int64_t index;  // among the ranks of the line
+  };
+
+  // This rank's, if it is in a line.
+  [[nodiscard]] std::optional<Place> place_in(std::span<const Ranks> lines) const {
+    for (std::size_t line = 0; line < lines.size(); ++line) {
+      const auto found = std::ranges::find(lines[line], rank());
+      if (found != lines[line].end()) return Place{line, found - lines[line].begin()};
+    }
+    return std::nullopt;
+  }
+
+  // That of this rank's line; null where it is alone or in none. The communicator of all ranks
+  // serves the first group of all, any other is split from it: all lines at once, by number.
+  std::shared_ptr<Communicator> communicator_of(std::span<const Ranks> lines,
+                                                std::string_view name) {
+    const auto is_alone = [](const Ranks& line) { return line.size() == 1; };
+    if (std::ranges::all_of(lines, is_alone)) return nullptr;
+    if (lines.front() == comm::ranks_below(size()) && !std::exchange(is_all_in_use_, true)) {
+      return all_;
+    }
+    const auto own = place_in(lines);
+    const bool has_peers = own && !is_alone(lines[own->line]);
+    return connected(name, [&](const base::Deadline& deadline) {
+      return all_->split(has_peers ? static_cast<int>(own->line) : NCCL_SPLIT_NOCOLOR,
+                         has_peers ? static_cast<int>(own->index) : 0, deadline);
+    });
+  }
+
   // Rank 0's id of a communicator, on every rank.
   ncclUniqueId exchanged_id() {
     ncclUniqueId id{};
@@ -130,6 +168,7 @@ class NcclWorld final : public comm::World {
   std::shared_ptr<MessageLanes> messages_;
   std::shared_ptr<RegisteredMemory> memory_;  // none in a world of one, as what follows
   std::shared_ptr<Communicator> all_;         // of which groups are split
+  bool is_all_in_use_ = false;                // by the first group of all ranks
   std::optional<PeerWatch> peers_;
 };
 

@@ -1,6 +1,12 @@
 #include <catch2/catch.hpp>
+#include <map>
+#include <memory>
 #include <numeric>
 #include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "dtrain/base/error.h"
 #include "dtrain/mesh/mesh_groups.h"
@@ -82,6 +88,49 @@ double members(comm::ProcessGroup& group, World& world) {
   const auto sum = at::full({1}, static_cast<double>(world.rank()));
   group.all_reduce(sum).wait();
   return sum.item<double>();
+}
+
+// A world that notes what groups it is asked for.
+class NotingWorld final : public World {
+ public:
+  explicit NotingWorld(World& inner) : inner_(inner) {}
+
+  std::int64_t rank() const override { return inner_.rank(); }
+  std::int64_t size() const override { return inner_.size(); }
+  c10::Device device() const override { return inner_.device(); }
+  std::string_view backend() const override { return inner_.backend(); }
+  at::Tensor allocate(std::int64_t bytes) override { return inner_.allocate(bytes); }
+  std::shared_ptr<comm::ProcessGroup> split(std::span<const std::int64_t> ranks,
+                                            std::string_view name) override {
+    return inner_.split(ranks, name);
+  }
+  std::shared_ptr<comm::ProcessGroup> split_lines(std::span<const mesh::Ranks> lines,
+                                                  std::string_view name,
+                                                  comm::GroupCalls calls) override {
+    if (calls == comm::GroupCalls::messages) for_messages.emplace_back(name);
+    num_lines[std::string(name)].push_back(lines.size());
+    return inner_.split_lines(lines, name, calls);
+  }
+  comm::ProcessGroup& control() override { return inner_.control(); }
+
+  std::map<std::string, std::vector<std::size_t>> num_lines;  // by name, of each call
+  std::vector<std::string> for_messages;
+
+ private:
+  World& inner_;
+};
+
+TEST_CASE("All groups of a kind are made by one call") {
+  on_threads(8, [](World& world) {
+    NotingWorld noting(world);
+    const DeviceMesh mesh({{Axis::pp, 2}, {Axis::dp, 2}, {Axis::tp, 2}});
+    const MeshGroups groups(noting, mesh);
+    for (const char* name : {"pp", "dp", "tp", "pp gradients"}) {
+      expect(noting.num_lines.at(name) == std::vector<std::size_t>{4}, name);
+    }
+    expect(noting.num_lines.at("world") == std::vector<std::size_t>{1}, "the group of all");
+    expect(noting.for_messages == std::vector<std::string>{"pp gradients"}, "messages alone");
+  });
 }
 
 TEST_CASE("An axis of one rank has a group of one, whose operations change and send nothing") {

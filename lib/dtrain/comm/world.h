@@ -9,11 +9,15 @@
 #include <numeric>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "dtrain/comm/process_group.h"
 
 namespace dtrain::comm {
+
+/// What ranks call in a group: any operation, or send, recv and barrier alone.
+enum class GroupCalls { all, messages };
 
 /// All ranks of a job, and the maker of groups. The groups are the data plane: they move the
 /// tensors of a step. control() is the control plane: it exchanges facts that the host knows.
@@ -46,6 +50,20 @@ class World {
   /// Collective: every rank of the world calls it with the same arguments.
   [[nodiscard]] virtual std::shared_ptr<ProcessGroup> split(std::span<const std::int64_t> ranks,
                                                             std::string_view name) = 0;
+
+  /// The group of the line that this rank is in; null where it is in none. No rank is in two of the
+  /// lines, which are as `ranks` of split(). A backend may save what only collective calls need
+  /// where there are none.
+  ///
+  /// Collective: as split().
+  [[nodiscard]] virtual std::shared_ptr<ProcessGroup> split_lines(
+      std::span<const std::vector<std::int64_t>> lines, std::string_view name, GroupCalls) {
+    std::shared_ptr<ProcessGroup> own;
+    for (const auto& line : lines) {
+      if (auto group = split(line, name)) own = std::move(group);
+    }
+    return own;
+  }
 
   /// Declares that this rank makes no more groups, so that the store through which the ranks met
   /// can be closed. split() fails afterwards.

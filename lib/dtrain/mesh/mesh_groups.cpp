@@ -1,5 +1,6 @@
 #include "dtrain/mesh/mesh_groups.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -95,17 +96,16 @@ MeshGroups::MeshGroups(comm::World& world, const DeviceMesh& mesh, const AxisCut
   if (gathers.empty()) gathers.push_back(&shards());
 }
 
-// Every rank names every line, in the same order: split is collective over the world.
 comm::ProcessGroup* MeshGroups::make(comm::World& world, const GroupKind& kind) {
-  comm::ProcessGroup* own = nullptr;
-  for (const auto& line : kind.lines) {
-    if (auto group = world.split(line, kind.name)) {
-      own = groups_.emplace_back(std::move(group)).get();
-      labels_.push_back(
-          fmt::format("{} of {} ranks from {}", kind.name, line.size(), line.front()));
-    }
-  }
-  return own;
+  const bool has_collectives = kind.use != GroupUse::pp_gradients;
+  auto group = world.split_lines(
+      kind.lines, kind.name, has_collectives ? comm::GroupCalls::all : comm::GroupCalls::messages);
+  if (group == nullptr) return nullptr;
+  const auto line = std::ranges::find_if(kind.lines, [&](const Ranks& ranks) {
+    return std::ranges::find(ranks, world.rank()) != ranks.end();
+  });
+  labels_.push_back(fmt::format("{} of {} ranks from {}", kind.name, line->size(), line->front()));
+  return groups_.emplace_back(std::move(group)).get();
 }
 
 comm::ProcessGroup& MeshGroups::stages(const Ranks& set) const {

@@ -85,7 +85,8 @@ class MeshGroups {
   [[nodiscard]] std::span<comm::ProcessGroup* const> tensor_subgroups() const {
     return of(GroupUse::tensor);
   }
-  /// The ranks of along(Axis::pp) once more, so that gradients need not wait for activations.
+  /// The ranks of along(Axis::pp) once more, so that gradients need not wait for activations; for
+  /// messages alone.
   [[nodiscard]] comm::ProcessGroup& pp_gradients() const {
     return *of(GroupUse::pp_gradients).front();
   }
