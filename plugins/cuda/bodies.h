@@ -2,9 +2,11 @@
 // call too, so that a test compares them with the CPU's operators.
 #pragma once
 
-#include <algorithm>
+#include <bit>
 #include <cstdint>
 
+#include "cuda/divider.h"
+#include "cuda/pack.h"
 #include "dtrain/base/device_function.h"
 #include "dtrain/base/philox.h"
 #include "dtrain/model/bdh/rope_element.h"
@@ -13,73 +15,143 @@
 
 namespace dtrain::cuda {
 
-/// Dropout: index counts the Philox counters of all rows, each of which serves eight neurons.
+/// Which neurons of a block stay: bit h of byte c is for half h of counter c.
+struct alignas(8) KeptBits {
+  std::uint8_t of_counter[8];
+};
+
+/// Dropout: index counts the blocks of neurons of all rows. Eight threads share a block: each
+/// computes one counter, whose neurons lie apart, and then drops neurons that lie side by side.
 template <typename scalar_t>
 struct DropoutBody {
-  static constexpr std::int64_t kCounters = 8;  ///< of a block of neurons
+  static constexpr std::uint32_t kCounters = 8;  ///< of a block of neurons
 
   model::DropoutRows rows;
+  std::int64_t num_rows;
   base::PhiloxKey key;
   model::DropRule<scalar_t> rule;
   const scalar_t* in;
   scalar_t* out;
+  Divider by_blocks{blocks_of_row()};
+  Divider by_positions{rows.positions};
+  Divider by_samples{rows.samples};
 
   /// Blocks that the neurons of one row touch at most.
-  [[nodiscard]] DTRAIN_DEVICE_FUNCTION std::int64_t blocks_of_row() const {
+  [[nodiscard]] std::int64_t blocks_of_row() const {
     const bool is_aligned =
         rows.first_neuron % model::kDropoutBlock == 0 && rows.neurons % model::kDropoutBlock == 0;
     return rows.neurons / model::kDropoutBlock + (is_aligned ? 0 : 2);
   }
-  [[nodiscard]] std::int64_t size(std::int64_t num_rows) const {
-    return num_rows * blocks_of_row() * kCounters;
+  [[nodiscard]] DTRAIN_DEVICE_FUNCTION std::int64_t size() const {
+    return num_rows * by_blocks.divisor();
   }
 
-  DTRAIN_DEVICE_FUNCTION void operator()(std::int64_t index) const {
-    const std::int64_t counter = index % kCounters;
-    const std::int64_t row = index / kCounters / blocks_of_row();
-    const std::int64_t first = rows.first_of(row);
-    const std::int64_t block = first / model::kDropoutBlock + index / kCounters % blocks_of_row();
-    const model::DropoutRow words = rows.counters_of(row);
-    const auto random =
-        base::philox({static_cast<std::uint32_t>(block * kCounters + counter), words.position,
-                      words.sample_low, words.level_and_sample_high},
-                     key);
-    for (std::int64_t half = 0; half < 8; ++half) {
-      const std::int64_t neuron = block * model::kDropoutBlock + half * kCounters + counter - first;
-      if (neuron < 0 || neuron >= rows.neurons) continue;
-      const std::int64_t at = row * rows.neurons + neuron;
-      const std::uint32_t word = random[static_cast<std::size_t>(half / 2)];
-      out[at] = model::dropped(in[at], half % 2 == 0 ? word & 0xFFFF : word >> 16, rule);
+  /// A block of neurons of one row.
+  struct Block {
+    std::int64_t row;
+    std::int64_t number;  ///< counted through all heads
+    std::int64_t first;   ///< neuron of the row; negative if the row begins within the block
+    model::DropoutRow words;
+  };
+  [[nodiscard]] DTRAIN_DEVICE_FUNCTION Block block_at(std::int64_t index) const {
+    const auto [row, block_of_row] = by_blocks(index);
+    const auto [plane, position] = by_positions(row);
+    const auto [head, sample] = by_samples(plane);
+    const std::int64_t first = rows.first_of(head);
+    const std::int64_t number = first / model::kDropoutBlock + block_of_row;
+    return {row, number, number * model::kDropoutBlock - first, rows.counters_of(sample, position)};
+  }
+
+  /// Which neurons of one counter stay: bit h is for half h.
+  [[nodiscard]] DTRAIN_DEVICE_FUNCTION std::uint8_t kept(const Block& block,
+                                                         std::uint32_t counter) const {
+    const auto random = base::philox(
+        {static_cast<std::uint32_t>(block.number) * kCounters + counter, block.words.position,
+         block.words.sample_low, block.words.level_and_sample_high},
+        key);
+    std::uint32_t bits = 0;
+    for (std::uint32_t half = 0; half < 8; ++half) {
+      const std::uint32_t word = random[half / 2];
+      const bool stays = model::is_kept(half % 2 == 0 ? word & 0xFFFF : word >> 16, rule);
+      bits |= static_cast<std::uint32_t>(stays) << half;
+    }
+    return static_cast<std::uint8_t>(bits);
+  }
+
+  /// Drops the packs of one of the block's threads.
+  DTRAIN_DEVICE_FUNCTION void drop(const Block& block, std::uint32_t thread, KeptBits kept) const {
+    constexpr std::uint32_t kValues = kPack<scalar_t>;
+    for (std::uint32_t i = 0; i < model::kDropoutBlock / kCounters / kValues; ++i) {
+      const std::uint32_t of_block = (i * kCounters + thread) * kValues;
+      const std::int64_t neuron = block.first + of_block;
+      const std::int64_t at = block.row * rows.neurons + neuron;
+      const std::uint64_t bits =
+          std::bit_cast<std::uint64_t>(kept) >> (of_block % 8 * 8 + of_block / 8);
+      Pack<scalar_t> pack = load(in + at, rows.neurons - neuron, -neuron);
+      for (std::uint32_t k = 0; k < kValues; ++k) {
+        pack.values[k] = model::dropped(pack.values[k], (bits >> 8 * k & 1) != 0, rule);
+      }
+      store(pack, out + at, rows.neurons - neuron, -neuron);
     }
   }
 };
 
-/// Rotation: index counts the pairs of all rows.
+/// Rotation: index counts the packs of kRows rows, which are turned alike.
 template <typename scalar_t>
 struct RopeBody {
+  static constexpr std::int64_t kRows = 4;  ///< for which a thread reads the table once
+
   const scalar_t* in;
   scalar_t* out;
   const float* table;
-  std::int64_t table_pairs;  ///< of all positions
+  std::int64_t rows;
+  std::int64_t length;  ///< values of a row, and of the table: all positions
   float direction;
+  Divider by_packs{packs_of(kPack<scalar_t>, length)};
+
+  [[nodiscard]] std::int64_t size() const {
+    return (rows + kRows - 1) / kRows * by_packs.divisor();
+  }
 
   DTRAIN_DEVICE_FUNCTION void operator()(std::int64_t index) const {
-    model::bdh::turn_pair(in + 2 * index, out + 2 * index, table + 2 * (index % table_pairs),
-                          direction);
+    constexpr int kValues = kPack<scalar_t>;
+    const auto [group, pack] = by_packs(index);
+    const std::int64_t first = std::int64_t{pack} * kValues;
+    const std::int64_t left = length - first;
+    const Pack<float> turns[] = {load(table + first, left),
+                                 load(table + first + kValues / 2, left - kValues / 2)};
+    Pack<scalar_t> turned[kRows];
+    for (std::int64_t i = 0; i < kRows; ++i) {
+      const std::int64_t row = group * kRows + i;
+      if (row < rows) turned[i] = load(in + row * length + first, left);
+    }
+    for (std::int64_t i = 0; i < kRows; ++i) {
+      const std::int64_t row = group * kRows + i;
+      if (row >= rows) return;
+      for (int k = 0; k < kValues; k += 2) {
+        scalar_t* pair = turned[i].values + k;
+        model::bdh::turn_pair(pair, pair, turns[2 * k / kValues].values + k % (kValues / 2),
+                              direction);
+      }
+      store(turned[i], out + row * length + first, left);
+    }
   }
 };
 
-/// AdamW: index counts the elements. What the host does not know is read by each thread.
+/// AdamW: index counts the packs. What the host does not know is read by each thread.
 template <typename T>
 struct AdamWBody {
   optim::AdamWSettings settings;
   const float* num_updates;
   const double* learning_rate;
   const bool* may_update;
+  std::int64_t count;
   T* weight;
   const T* gradient;
   T* first;
   T* second;
+
+  [[nodiscard]] std::int64_t size() const { return packs_of(kPack<T>, count); }
 
   /// The same with the numbers that all elements share.
   struct Prepared {
@@ -87,10 +159,21 @@ struct AdamWBody {
     optim::AdamWFactors<T> factors;
     bool may_update;
 
-    DTRAIN_DEVICE_FUNCTION void operator()(std::int64_t i) const {
+    DTRAIN_DEVICE_FUNCTION void operator()(std::int64_t index) const {
       if (!may_update) return;
-      optim::adamw_element(factors, body.gradient[i], body.weight[i], body.first[i],
-                           body.second[i]);
+      const std::int64_t at = index * kPack<T>;
+      const std::int64_t left = body.count - at;
+      const Pack<T> gradient = load(body.gradient + at, left);
+      Pack<T> weight = load(body.weight + at, left);
+      Pack<T> first = load(body.first + at, left);
+      Pack<T> second = load(body.second + at, left);
+      for (int i = 0; i < kPack<T>; ++i) {
+        optim::adamw_element(factors, gradient.values[i], weight.values[i], first.values[i],
+                             second.values[i]);
+      }
+      store(weight, body.weight + at, left);
+      store(first, body.first + at, left);
+      store(second, body.second + at, left);
     }
   };
   [[nodiscard]] DTRAIN_DEVICE_FUNCTION Prepared prepared() const {
@@ -101,36 +184,59 @@ struct AdamWBody {
   }
 };
 
-/// SGD: index counts the elements.
+/// SGD: index counts the packs.
 template <typename T>
 struct SgdBody {
   double momentum;
   double weight_decay;
   const double* learning_rate;
   const bool* may_update;
+  std::int64_t count;
   T* weight;
   const T* gradient;
   T* buffer;  ///< null without momentum
 
-  DTRAIN_DEVICE_FUNCTION void operator()(std::int64_t i) const {
+  [[nodiscard]] std::int64_t size() const { return packs_of(kPack<T>, count); }
+
+  DTRAIN_DEVICE_FUNCTION void operator()(std::int64_t index) const {
     if (!*may_update) return;
     const optim::SgdFactors<T> factors{.decay = static_cast<T>(weight_decay),
                                        .momentum = static_cast<T>(momentum),
                                        .rate = static_cast<T>(*learning_rate)};
-    if (buffer == nullptr) return optim::sgd_element(factors, gradient[i], weight[i]);
-    optim::momentum_element(factors, gradient[i], weight[i], buffer[i]);
+    const std::int64_t at = index * kPack<T>;
+    const std::int64_t left = count - at;
+    const Pack<T> gradients = load(gradient + at, left);
+    Pack<T> weights = load(weight + at, left);
+    if (buffer == nullptr) {
+      for (int i = 0; i < kPack<T>; ++i) {
+        optim::sgd_element(factors, gradients.values[i], weights.values[i]);
+      }
+    } else {
+      Pack<T> buffers = load(buffer + at, left);
+      for (int i = 0; i < kPack<T>; ++i) {
+        optim::momentum_element(factors, gradients.values[i], weights.values[i], buffers.values[i]);
+      }
+      store(buffers, buffer + at, left);
+    }
+    store(weights, weight + at, left);
   }
 };
 
-/// Scaling: index counts the elements.
+/// Scaling: index counts the packs.
 template <typename T>
 struct ScaleBody {
   const double* factor;
+  std::int64_t count;
   T* values;
 
-  DTRAIN_DEVICE_FUNCTION void operator()(std::int64_t i) const {
+  [[nodiscard]] std::int64_t size() const { return packs_of(kPack<T>, count); }
+
+  DTRAIN_DEVICE_FUNCTION void operator()(std::int64_t index) const {
     if (*factor == 1.0) return;
-    values[i] = values[i] * static_cast<T>(*factor);
+    const std::int64_t at = index * kPack<T>;
+    Pack<T> pack = load(values + at, count - at);
+    for (T& value : pack.values) value = value * static_cast<T>(*factor);
+    store(pack, values + at, count - at);
   }
 };
 

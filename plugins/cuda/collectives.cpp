@@ -44,16 +44,22 @@ std::byte* bytes_at(const at::Tensor& tensor, std::int64_t element) {
 // parts (ranks, n) -> n elements at `output`.
 void reduce_parts(const at::Tensor& parts, std::byte* output, comm::ReduceOp op) {
   AT_DISPATCH_V2(parts.scalar_type(), "tree_reduce", AT_WRAP([&] {
-                   const auto launch_with = [&]<bool is_max>() {
-                     const TreeReduceBody<scalar_t, is_max> body{
+                   const auto launch_with = [&]<bool is_max, int levels>() {
+                     const TreeReduceBody<scalar_t, is_max, levels> body{
                          .parts = parts.const_data_ptr<scalar_t>(),
                          .stride = parts.size(1),
                          .ranks = parts.size(0),
                          .output = reinterpret_cast<scalar_t*>(output)};
-                     launch(parts.size(1), body, current_stream());
+                     launch(body, current_stream());
                    };
-                   op == comm::ReduceOp::max ? launch_with.template operator()<true>()
-                                             : launch_with.template operator()<false>();
+                   const bool is_max = op == comm::ReduceOp::max;
+                   if (parts.size(0) / comm::tree_group_size(parts.size(0)) <= 1 << kFewLevels) {
+                     is_max ? launch_with.template operator()<true, kFewLevels>()
+                            : launch_with.template operator()<false, kFewLevels>();
+                   } else {
+                     is_max ? launch_with.template operator()<true, kMaxLevels>()
+                            : launch_with.template operator()<false, kMaxLevels>();
+                   }
                  }),
                  at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kLong, at::kByte);
 }

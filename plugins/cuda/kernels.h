@@ -22,13 +22,34 @@ template <typename Body>
   }
 }
 
-/// body(0), ..., body(count - 1), for any number of blocks of threads.
+/// body(0), ..., body(body.size() - 1), for any number of blocks of threads.
 template <typename Body>
-__global__ void __launch_bounds__(kThreads) run_each(std::int64_t count, Body body) {
+__global__ void __launch_bounds__(kThreads) run_each(std::int64_t size, Body body) {
   const std::int64_t first = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (first >= count) return;
+  if (first >= size) return;
   const auto ready = prepared(body);
-  for (std::int64_t i = first; i < count; i += std::int64_t{gridDim.x} * kThreads) ready(i);
+  for (std::int64_t i = first; i < size; i += std::int64_t{gridDim.x} * kThreads) ready(i);
+}
+
+/// Eight threads, which are of one warp, for each block of neurons.
+template <typename scalar_t>
+__global__ void __launch_bounds__(kThreads) run_dropout(DropoutBody<scalar_t> body) {
+  constexpr auto kCounters = static_cast<int>(DropoutBody<scalar_t>::kCounters);
+  constexpr int kBlocks = kThreads / kCounters;
+  __shared__ KeptBits kept[kBlocks];
+  const int own = static_cast<int>(threadIdx.x) / kCounters;
+  const unsigned counter = threadIdx.x % kCounters;
+  const std::int64_t stride = std::int64_t{gridDim.x} * kBlocks;
+  for (std::int64_t first = std::int64_t{blockIdx.x} * kBlocks; first < body.size();
+       first += stride) {
+    // Threads without a block repeat the last one.
+    const std::int64_t last = body.size() - 1;
+    const auto block = body.block_at(first + own < last ? first + own : last);
+    kept[own].of_counter[counter] = body.kept(block, counter);
+    __syncwarp();
+    body.drop(block, counter, kept[own]);
+    __syncwarp();
+  }
 }
 
 constexpr int kMaxCells = 64;  // of a block of 4096 values

@@ -20,12 +20,28 @@ bool has_kernels() {
   return true;
 }
 
+namespace {
+
+// Blocks of threads for so many threads.
+unsigned blocks_for(std::int64_t threads) {
+  const std::int64_t blocks = (threads + kThreads - 1) / kThreads;
+  return static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks);
+}
+
+}  // namespace
+
 template <typename Body>
-void launch(std::int64_t count, const Body& body, cudaStream_t stream) {
-  if (count == 0) return;
-  const std::int64_t blocks = (count + kThreads - 1) / kThreads;
-  run_each<<<static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks), kThreads, 0,
-             stream>>>(count, body);
+void launch(const Body& body, cudaStream_t stream) {
+  const std::int64_t size = body.size();
+  if (size == 0) return;
+  run_each<<<blocks_for(size), kThreads, 0, stream>>>(size, body);
+  check(cudaGetLastError(), "starting a kernel");
+}
+
+template <typename scalar_t>
+void launch_dropout(const DropoutBody<scalar_t>& body, cudaStream_t stream) {
+  if (body.size() == 0) return;
+  run_dropout<<<blocks_for(body.size() * body.kCounters), kThreads, 0, stream>>>(body);
   check(cudaGetLastError(), "starting a kernel");
 }
 
@@ -54,9 +70,9 @@ void launch_ordered_sum(const T* values, std::int64_t rows, std::int64_t length,
   check(cudaGetLastError(), "starting a kernel");
 }
 
-#define DTRAIN_BODY(...) template void launch(std::int64_t, const __VA_ARGS__&, cudaStream_t)
-#define DTRAIN_FLOATING(T)     \
-  DTRAIN_BODY(DropoutBody<T>); \
+#define DTRAIN_BODY(...) template void launch(const __VA_ARGS__&, cudaStream_t)
+#define DTRAIN_FLOATING(T)                                           \
+  template void launch_dropout(const DropoutBody<T>&, cudaStream_t); \
   template void launch_ordered_sum(const T*, std::int64_t, std::int64_t, double*, cudaStream_t)
 #define DTRAIN_MASTER(T)                                                                   \
   DTRAIN_BODY(AdamWBody<T>);                                                               \
@@ -64,9 +80,11 @@ void launch_ordered_sum(const T* values, std::int64_t rows, std::int64_t length,
   DTRAIN_BODY(ScaleBody<T>);                                                               \
   template void launch_norm_sums(const T*, const optim::NormBlock*, std::int64_t, double*, \
                                  cudaStream_t)
-#define DTRAIN_REDUCED(T)                \
-  DTRAIN_BODY(TreeReduceBody<T, false>); \
-  DTRAIN_BODY(TreeReduceBody<T, true>)
+#define DTRAIN_REDUCED(T)                            \
+  DTRAIN_BODY(TreeReduceBody<T, false, kFewLevels>); \
+  DTRAIN_BODY(TreeReduceBody<T, true, kFewLevels>);  \
+  DTRAIN_BODY(TreeReduceBody<T, false, kMaxLevels>); \
+  DTRAIN_BODY(TreeReduceBody<T, true, kMaxLevels>)
 
 DTRAIN_FLOATING(float);
 DTRAIN_FLOATING(double);

@@ -13,13 +13,17 @@ namespace dtrain::cuda {
 /// Whether the calling thread's GPU is of a kind that our kernels are compiled for.
 [[nodiscard]] bool has_kernels();
 
-/// Calls body(0), ..., body(count - 1), in any order and at once, on the stream. Instantiated in
-/// launch.cu for the bodies of bodies.h and tree_reduce_body.h.
+/// Calls body(0), ..., body(body.size() - 1), in any order and at once, on the stream. Instantiated
+/// in launch.cu for the bodies of bodies.h and tree_reduce_body.h.
 ///
 /// Throws:  Error{device}.
 /// Threads: any.
 template <typename Body>
-void launch(std::int64_t count, const Body& body, cudaStream_t stream);
+void launch(const Body& body, cudaStream_t stream);
+
+/// As the operator dropout.
+template <typename scalar_t>
+void launch_dropout(const DropoutBody<scalar_t>& body, cudaStream_t stream);
 
 /// As the operator norm_sums_: `blocks` rows of the table.
 template <typename T>

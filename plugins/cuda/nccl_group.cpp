@@ -80,7 +80,7 @@ NcclGroup::NcclGroup(std::shared_ptr<GroupState> state, std::shared_ptr<Communic
                    {static_cast<int>(rank()), static_cast<int>(size())}),
       is_connected_(communicator != nullptr),
       messages_(std::move(messages)) {
-  DTRAIN_CHECK((size() <= TreeReduceBody<float, false>::kMaxRanks), "{} ranks", size());
+  DTRAIN_CHECK(size() <= kMaxRanks, "{} ranks", size());
   if (communicator) state_->add(std::move(communicator));
   watchdog_->add(state_);
 }

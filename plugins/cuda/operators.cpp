@@ -26,6 +26,9 @@ class Place {
   c10::cuda::CUDAGuard guard_;
 };
 
+// Kernels that divide their indices take 32 bits of them.
+void check_indices(std::int64_t size) { DTRAIN_CHECK(size >> 32 == 0, "{} indices", size); }
+
 at::Tensor drop(const at::Tensor& x, double probability, std::int64_t seed, std::int64_t level,
                 const at::Tensor& first_sample, std::int64_t first_neuron) {
   const Place place(x);
@@ -36,14 +39,17 @@ at::Tensor drop(const at::Tensor& x, double probability, std::int64_t seed, std:
                                 .first_sample = first_sample.const_data_ptr<std::int64_t>(),
                                 .first_neuron = first_neuron};
   at::Tensor out = at::empty_like(x);
+  if (x.numel() == 0) return out;
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "dropout", [&] {
     const DropoutBody<scalar_t> body{
         .rows = rows,
+        .num_rows = x.numel() / rows.neurons,
         .key = base::philox_key(static_cast<std::uint64_t>(seed), base::RandomPurpose::dropout),
         .rule = model::drop_rule<scalar_t>(probability),
         .in = x.const_data_ptr<scalar_t>(),
         .out = out.mutable_data_ptr<scalar_t>()};
-    launch(body.size(x.size(0) * rows.samples * rows.positions), body, place.stream());
+    check_indices(body.size());
+    launch_dropout(body, place.stream());
   });
   return out;
 }
@@ -51,14 +57,17 @@ at::Tensor drop(const at::Tensor& x, double probability, std::int64_t seed, std:
 at::Tensor turn(const at::Tensor& v, const at::Tensor& table, double direction) {
   const Place place(v);
   at::Tensor out = at::empty_like(v);
+  if (v.numel() == 0) return out;
+  const std::int64_t length = v.size(-2) * v.size(-1);
   AT_DISPATCH_REDUCED_FLOATING_TYPES(v.scalar_type(), "rope_rotate", [&] {
-    launch(v.numel() / 2,
-           RopeBody<scalar_t>{.in = v.const_data_ptr<scalar_t>(),
-                              .out = out.mutable_data_ptr<scalar_t>(),
-                              .table = table.const_data_ptr<float>(),
-                              .table_pairs = v.size(-2) * v.size(-1) / 2,
-                              .direction = static_cast<float>(direction)},
-           place.stream());
+    const RopeBody<scalar_t> body{.in = v.const_data_ptr<scalar_t>(),
+                                  .out = out.mutable_data_ptr<scalar_t>(),
+                                  .table = table.const_data_ptr<float>(),
+                                  .rows = v.numel() / length,
+                                  .length = length,
+                                  .direction = static_cast<float>(direction)};
+    check_indices(body.size());
+    launch(body, place.stream());
   });
   return out;
 }
@@ -69,11 +78,11 @@ void update_adamw(const at::Tensor& weight, const at::Tensor& gradient, const at
                   double beta2, double eps, double weight_decay) {
   const Place place(weight);
   AT_DISPATCH_FLOATING_TYPES(weight.scalar_type(), "adamw", [&] {
-    launch(weight.numel(),
-           AdamWBody<scalar_t>{.settings = {beta1, beta2, eps, weight_decay},
+    launch(AdamWBody<scalar_t>{.settings = {beta1, beta2, eps, weight_decay},
                                .num_updates = num_updates.const_data_ptr<float>(),
                                .learning_rate = learning_rate.const_data_ptr<double>(),
                                .may_update = may_update.const_data_ptr<bool>(),
+                               .count = weight.numel(),
                                .weight = weight.mutable_data_ptr<scalar_t>(),
                                .gradient = gradient.const_data_ptr<scalar_t>(),
                                .first = first.mutable_data_ptr<scalar_t>(),
@@ -87,11 +96,11 @@ void update_sgd(const at::Tensor& weight, const at::Tensor& gradient,
                 const at::Tensor& may_update, double momentum, double weight_decay) {
   const Place place(weight);
   AT_DISPATCH_FLOATING_TYPES(weight.scalar_type(), "sgd", [&] {
-    launch(weight.numel(),
-           SgdBody<scalar_t>{.momentum = momentum,
+    launch(SgdBody<scalar_t>{.momentum = momentum,
                              .weight_decay = weight_decay,
                              .learning_rate = learning_rate.const_data_ptr<double>(),
                              .may_update = may_update.const_data_ptr<bool>(),
+                             .count = weight.numel(),
                              .weight = weight.mutable_data_ptr<scalar_t>(),
                              .gradient = gradient.const_data_ptr<scalar_t>(),
                              .buffer = buffer ? buffer->mutable_data_ptr<scalar_t>() : nullptr},
@@ -123,8 +132,8 @@ void scale(const at::Tensor& values, const at::Tensor& factor) {
   const Place place(values);
   DTRAIN_CHECK(values.is_contiguous());
   AT_DISPATCH_FLOATING_TYPES(values.scalar_type(), "scale", [&] {
-    launch(values.numel(),
-           ScaleBody<scalar_t>{.factor = factor.const_data_ptr<double>(),
+    launch(ScaleBody<scalar_t>{.factor = factor.const_data_ptr<double>(),
+                               .count = values.numel(),
                                .values = values.mutable_data_ptr<scalar_t>()},
            place.stream());
   });

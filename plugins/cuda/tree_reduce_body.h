@@ -3,12 +3,20 @@
 
 #include <ATen/OpMathType.h>
 
+#include <algorithm>
 #include <cstdint>
 
+#include "cuda/pack.h"
 #include "dtrain/base/device_function.h"
 #include "dtrain/comm/tree_order.h"
 
 namespace dtrain::cuda {
+
+/// Levels of the tree of few ranks, in which sums take few registers: 64 times an odd number at most.
+inline constexpr int kFewLevels = 6;
+/// Levels of the tree of any number of ranks up to kMaxRanks.
+inline constexpr int kMaxLevels = 15;
+inline constexpr std::int64_t kMaxRanks = std::int64_t{1} << kMaxLevels;
 
 /// NaN wins, whichever rank it comes from.
 template <bool is_max, typename T>
@@ -21,34 +29,77 @@ template <bool is_max, typename T>
 }
 
 /// output[i] = the sum (or maximum) over r of parts[r * stride + i], added in tree order as
-/// comm::reduce_in_tree_order does.
-template <typename T, bool is_max>
+/// comm::reduce_in_tree_order does. index counts packs. levels: of the tree above the groups.
+template <typename T, bool is_max, int levels>
 struct TreeReduceBody {
-  /// Ranks at most: the stack below holds 1 + log2 of them.
-  static constexpr std::int64_t kMaxRanks = std::int64_t{1} << 15;
+  /// Of an index. A sum that waits takes registers, and a thread has 255.
+  static constexpr int kValues = levels <= kFewLevels ? kPack<T> : std::min(kPack<T>, 4);
 
   const T* parts;
-  std::int64_t stride;
+  std::int64_t stride;  ///< also the values of the output
   std::int64_t ranks;
   T* output;
 
-  DTRAIN_DEVICE_FUNCTION void operator()(std::int64_t i) const {
-    using Wide = at::opmath_type<T>;
-    Wide stack[17];
-    int depth = 0;
-    for (std::int64_t rank = 0; rank < ranks; ++rank) {
-      const auto value = static_cast<Wide>(parts[rank * stride + i]);
-      const comm::TreeStep step = comm::tree_step(rank, ranks);
-      if (step.starts_slot) {
-        stack[depth++] = value;
-      } else {
-        stack[depth - 1] = combined<is_max>(stack[depth - 1], value);
-      }
-      for (int merge = 0; merge < step.merges; ++merge, --depth) {
-        stack[depth - 2] = combined<is_max>(stack[depth - 2], stack[depth - 1]);
-      }
+  [[nodiscard]] std::int64_t size() const { return packs_of(kValues, stride); }
+
+  DTRAIN_DEVICE_FUNCTION void operator()(std::int64_t index) const {
+    const std::int64_t at = index * kValues;
+    const std::int64_t left = stride - at;
+    const std::int64_t ranks_of_group = comm::tree_group_size(ranks);
+    // Sums that wait for their neighbour, one for each level. The compiler knows all indices, so that
+    // they lie in registers.
+    Sums waiting[levels];
+    Sums sums;
+    Pack<T, kValues> next = load<T, kValues>(parts + at, left);
+    std::int64_t of_group = 0;
+    for (std::int64_t rank = 0, group = 0; rank < ranks; ++rank) {
+      const Sums own = widened(next);
+      if (rank + 1 < ranks) next = load<T, kValues>(parts + (rank + 1) * stride + at, left);
+      sums = of_group == 0 ? own : added(sums, own);
+      if (++of_group < ranks_of_group) continue;
+      of_group = 0;
+      carry<0>(group, waiting, sums);
+      ++group;
     }
-    output[i] = static_cast<T>(stack[0]);
+    store(narrowed(sums), output + at, left);
+  }
+
+ private:
+  using Wide = at::opmath_type<T>;
+  struct Sums {
+    Wide values[kValues];
+  };
+
+  // Adds a sum of 2^level groups, of which the last is `group`, to its neighbour, if that is there.
+  template <int level>
+  static DTRAIN_DEVICE_FUNCTION void carry(std::int64_t group, Sums (&waiting)[levels],
+                                           Sums& sums) {
+    if constexpr (level < levels) {
+      if ((group >> level & 1) == 0) {
+        waiting[level] = sums;
+        return;
+      }
+      sums = added(waiting[level], sums);
+      carry<level + 1>(group, waiting, sums);
+    }
+  }
+
+  [[nodiscard]] static DTRAIN_DEVICE_FUNCTION Sums widened(const Pack<T, kValues>& pack) {
+    Sums sums;
+    for (int i = 0; i < kValues; ++i) sums.values[i] = static_cast<Wide>(pack.values[i]);
+    return sums;
+  }
+  [[nodiscard]] static DTRAIN_DEVICE_FUNCTION Pack<T, kValues> narrowed(const Sums& sums) {
+    Pack<T, kValues> pack;
+    for (int i = 0; i < kValues; ++i) pack.values[i] = static_cast<T>(sums.values[i]);
+    return pack;
+  }
+  [[nodiscard]] static DTRAIN_DEVICE_FUNCTION Sums added(const Sums& a, const Sums& b) {
+    Sums sums;
+    for (int i = 0; i < kValues; ++i) {
+      sums.values[i] = combined<is_max>(a.values[i], b.values[i]);
+    }
+    return sums;
   }
 };
 

@@ -42,6 +42,7 @@ void start_on_threads(unsigned blocks, unsigned threads, Kernel kernel, Argument
 #define __shared__ static
 #define __launch_bounds__(threads)
 #define __syncthreads() dtrain::testing::threads_meet->arrive_and_wait()
+#define __syncwarp() __syncthreads()
 #define threadIdx dtrain::testing::own_thread
 #define blockIdx dtrain::testing::own_block
 #define gridDim dtrain::testing::number_of_blocks

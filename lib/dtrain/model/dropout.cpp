@@ -23,7 +23,9 @@ namespace {
 #define DTRAIN_SELECT(scalar_t)                                                             \
   DTRAIN_ALL_CPUS void select(const std::uint32_t* random, std::int64_t count,              \
                               DropRule<scalar_t> rule, const scalar_t* in, scalar_t* out) { \
-    for (std::int64_t i = 0; i < count; ++i) out[i] = dropped(in[i], random[i], rule);      \
+    for (std::int64_t i = 0; i < count; ++i) {                                              \
+      out[i] = dropped(in[i], is_kept(random[i], rule), rule);                              \
+    }                                                                                       \
   }
 DTRAIN_SELECT(float)
 DTRAIN_SELECT(double)
@@ -64,8 +66,10 @@ at::Tensor drop_on_cpu(const at::Tensor& x, double probability, std::int64_t see
     const auto rule = drop_rule<scalar_t>(probability);
     at::parallel_for(0, x.numel() / rows.neurons, 16, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t r = begin; r < end; ++r) {
-        drop_row(in_data + r * rows.neurons, out_data + r * rows.neurons, rows.first_of(r),
-                 rows.neurons, rows.counters_of(r), key, rule);
+        const std::int64_t plane = r / rows.positions;  // of a head and a sample
+        const DropoutRow row = rows.counters_of(plane % rows.samples, r % rows.positions);
+        drop_row(in_data + r * rows.neurons, out_data + r * rows.neurons,
+                 rows.first_of(plane / rows.samples), rows.neurons, row, key, rule);
       }
     });
   });

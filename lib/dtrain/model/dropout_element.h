@@ -24,14 +24,20 @@ template <typename scalar_t>
   return {threshold, static_cast<at::opmath_type<scalar_t>>(65536.0 / (65536.0 - threshold))};
 }
 
-/// random: 16 bits. Multiplies by zero rather than choosing a zero, because a product that might
-/// trap keeps the compiler from using vector instructions.
+/// random: 16 bits.
 template <typename scalar_t>
-[[gnu::always_inline]] DTRAIN_DEVICE_FUNCTION inline scalar_t dropped(scalar_t value,
-                                                                      std::uint32_t random,
+[[nodiscard]] DTRAIN_DEVICE_FUNCTION inline bool is_kept(std::uint32_t random,
+                                                         const DropRule<scalar_t>& rule) {
+  return random >= rule.threshold;
+}
+
+/// Multiplies by zero rather than choosing a zero, because a product that might trap keeps the
+/// compiler from using vector instructions.
+template <typename scalar_t>
+[[gnu::always_inline]] DTRAIN_DEVICE_FUNCTION inline scalar_t dropped(scalar_t value, bool is_kept,
                                                                       DropRule<scalar_t> rule) {
   using Wide = at::opmath_type<scalar_t>;
-  const Wide factor = random < rule.threshold ? Wide{0} : rule.scale;
+  const Wide factor = is_kept ? rule.scale : Wide{0};
   return static_cast<scalar_t>(static_cast<Wide>(value) * factor);
 }
 
@@ -52,12 +58,14 @@ struct DropoutRows {
   const std::int64_t* first_sample;
   std::int64_t first_neuron;
 
-  [[nodiscard]] DTRAIN_DEVICE_FUNCTION DropoutRow counters_of(std::int64_t row) const {
-    return dropout_row(*first_sample + row / positions % samples, level, row % positions);
+  /// Of the row at one position of one sample of this tensor.
+  [[nodiscard]] DTRAIN_DEVICE_FUNCTION DropoutRow counters_of(std::int64_t sample,
+                                                              std::int64_t position) const {
+    return dropout_row(*first_sample + sample, level, position);
   }
-  /// The number of its first neuron, counted through all heads.
-  [[nodiscard]] DTRAIN_DEVICE_FUNCTION std::int64_t first_of(std::int64_t row) const {
-    return first_neuron + row / positions / samples * neurons;
+  /// The number of a head's first neuron, counted through all heads.
+  [[nodiscard]] DTRAIN_DEVICE_FUNCTION std::int64_t first_of(std::int64_t head) const {
+    return first_neuron + head * neurons;
   }
 };
 

@@ -25,8 +25,16 @@ using testing::same_bits;
 using testing::values_of;
 
 template <typename Body>
-void run(std::int64_t count, const Body& body) {
-  for (std::int64_t index = 0; index < count; ++index) body(index);
+void run(const Body& body) {
+  for (std::int64_t index = 0; index < body.size(); ++index) prepared(body)(index);
+}
+
+// The same values, `skipped` elements after an address that packs may have.
+at::Tensor moved(const at::Tensor& values, std::int64_t skipped) {
+  return at::empty({values.numel() + skipped}, values.options())
+      .slice(0, skipped)
+      .view(values.sizes())
+      .copy_(values);
 }
 
 constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
@@ -36,39 +44,51 @@ TEMPLATE_TEST_CASE("The dropout kernel has the bits of the CPU's", "", float, do
   const auto [neurons, first_neuron] =
       GENERATE(std::pair<std::int64_t, std::int64_t>{128, 64}, std::pair{128, 40}, std::pair{72, 0},
                std::pair{10, 60}, std::pair{1, 63});
-  CAPTURE(neurons, first_neuron);
+  const std::int64_t skipped = GENERATE(0, 1);
+  // Threads for fewer blocks of neurons than there are, and for more.
+  const unsigned blocks = GENERATE(1u, 5u);
+  CAPTURE(neurons, first_neuron, skipped, blocks);
   constexpr std::int64_t kHeads = 3;
-  const std::vector<std::int64_t> shape{kHeads, 2, 5, neurons};
-  const at::Tensor x =
-      values_of(1, kHeads * 2 * 5 * neurons, c10::CppTypeToScalarType<TestType>::value).view(shape);
+  const std::vector<std::int64_t> shape{kHeads, 2, 9, neurons};
+  const at::Tensor x = moved(
+      values_of(1, kHeads * 2 * 9 * neurons, c10::CppTypeToScalarType<TestType>::value).view(shape),
+      skipped);
   const model::DropoutPlace place{
       .seed = 77,
       .level = 3,
       .first_sample = at::scalar_tensor((std::int64_t{1} << 32) - 1, at::kLong),
       .first_neuron = first_neuron};
-  at::Tensor out = at::full_like(x, 12345);
+  const at::Tensor out = moved(at::full_like(x, 12345), skipped);
   const DropoutBody<TestType> body{
-      .rows = {2, 5, neurons, place.level, place.first_sample.const_data_ptr<std::int64_t>(),
+      .rows = {2, 9, neurons, place.level, place.first_sample.const_data_ptr<std::int64_t>(),
                first_neuron},
+      .num_rows = kHeads * 2 * 9,
       .key = base::philox_key(place.seed, base::RandomPurpose::dropout),
       .rule = model::drop_rule<TestType>(0.3),
       .in = x.const_data_ptr<TestType>(),
       .out = out.mutable_data_ptr<TestType>()};
-  run(body.size(kHeads * 2 * 5), body);
+  testing::start_on_threads(blocks, kThreads, run_dropout<TestType>, body);
   CHECK(same_bits(out, model::dropout(x, 0.3, place)));
 }
 
 TEMPLATE_TEST_CASE("The rotation kernel has the bits of the CPU's", "", at::BFloat16, at::Half) {
+  // Positions that are whole packs, and not.
+  const std::int64_t positions = GENERATE(8, 7);
+  const std::int64_t skipped = GENERATE(0, 1);
+  CAPTURE(positions, skipped);
   const at::Tensor v =
-      values_of(2, 2 * 3 * 7 * 12, c10::CppTypeToScalarType<TestType>::value).view({2, 3, 7, 12});
-  const at::Tensor table =
-      model::bdh::rope_rotations(5, 12, {.whole = 32, .first = 4, .count = 12}, at::kFloat);
-  at::Tensor out = at::empty_like(v);
-  run(v.numel() / 2, RopeBody<TestType>{.in = v.const_data_ptr<TestType>(),
-                                        .out = out.mutable_data_ptr<TestType>(),
-                                        .table = table.const_data_ptr<float>(),
-                                        .table_pairs = 7 * 6,
-                                        .direction = 1});
+      moved(values_of(2, 2 * 3 * positions * 12, c10::CppTypeToScalarType<TestType>::value)
+                .view({2, 3, positions, 12}),
+            skipped);
+  const at::Tensor table = model::bdh::rope_rotations(
+      5, 5 + positions, {.whole = 32, .first = 4, .count = 12}, at::kFloat);
+  const at::Tensor out = moved(at::empty_like(v), skipped);
+  run(RopeBody<TestType>{.in = v.const_data_ptr<TestType>(),
+                         .out = out.mutable_data_ptr<TestType>(),
+                         .table = table.const_data_ptr<float>(),
+                         .rows = 6,
+                         .length = positions * 12,
+                         .direction = 1});
   CHECK(same_bits(out, model::bdh::rope_rotate(v, table)));
 }
 
@@ -123,11 +143,11 @@ TEMPLATE_TEST_CASE("The kernel of sums in order has the bits of the CPU's", "", 
 
 // Weight, gradient and two kinds of state, the second of which is never negative.
 struct State {
-  explicit State(at::ScalarType dtype)
-      : weight(values_of(4, 75, dtype)),
-        gradient(values_of(5, 75, dtype)),
-        first(values_of(6, 75, dtype)),
-        second(values_of(7, 75, dtype).square()) {}
+  explicit State(at::ScalarType dtype, std::int64_t skipped = 0)
+      : weight(moved(values_of(4, 75, dtype), skipped)),
+        gradient(moved(values_of(5, 75, dtype), skipped)),
+        first(moved(values_of(6, 75, dtype), skipped)),
+        second(moved(values_of(7, 75, dtype).square(), skipped)) {}
   at::Tensor weight, gradient, first, second;
 };
 
@@ -135,7 +155,7 @@ TEMPLATE_TEST_CASE("The AdamW kernel has the bits of the CPU's", "", float, doub
   const bool may_update = GENERATE(true, false);
   constexpr auto kDtype = c10::CppTypeToScalarType<TestType>::value;
   const State expected(kDtype);
-  State found(kDtype);
+  State found(kDtype, GENERATE(0, 1));
   const std::int64_t num_updates = GENERATE(1, 2, 1000);
   const at::Tensor updates = at::full({1}, num_updates, at::kFloat);
   const at::Tensor rate = at::full({}, 1e-3, at::kDouble);
@@ -149,11 +169,12 @@ TEMPLATE_TEST_CASE("The AdamW kernel has the bits of the CPU's", "", float, doub
                                  .num_updates = updates.const_data_ptr<float>(),
                                  .learning_rate = rate.const_data_ptr<double>(),
                                  .may_update = may.const_data_ptr<bool>(),
+                                 .count = 75,
                                  .weight = found.weight.template mutable_data_ptr<TestType>(),
                                  .gradient = found.gradient.template const_data_ptr<TestType>(),
                                  .first = found.first.template mutable_data_ptr<TestType>(),
                                  .second = found.second.template mutable_data_ptr<TestType>()};
-  run(75, body.prepared());
+  run(body);
   CHECK(same_bits(found.weight, expected.weight));
   CHECK(same_bits(found.first, expected.first));
   CHECK(same_bits(found.second, expected.second));
@@ -164,7 +185,7 @@ TEMPLATE_TEST_CASE("The SGD kernel has the bits of the CPU's", "", float, double
   const bool has_momentum = GENERATE(true, false);
   constexpr auto kDtype = c10::CppTypeToScalarType<TestType>::value;
   const State expected(kDtype);
-  State found(kDtype);
+  State found(kDtype, GENERATE(0, 1));
   const bool may_update = GENERATE(true, false);
   const at::Tensor rate = at::full({}, 1e-3, at::kDouble);
   const at::Tensor may = at::full({}, may_update, at::kBool);
@@ -172,15 +193,15 @@ TEMPLATE_TEST_CASE("The SGD kernel has the bits of the CPU's", "", float, double
                         const at::Tensor&, const at::Tensor&, double, double)>("dtrain::sgd_")(
       expected.weight, expected.gradient,
       has_momentum ? std::optional(expected.first) : std::nullopt, rate, may, 0.9, 0.1);
-  run(75,
-      SgdBody<TestType>{
-          .momentum = 0.9,
-          .weight_decay = 0.1,
-          .learning_rate = rate.const_data_ptr<double>(),
-          .may_update = may.const_data_ptr<bool>(),
-          .weight = found.weight.template mutable_data_ptr<TestType>(),
-          .gradient = found.gradient.template const_data_ptr<TestType>(),
-          .buffer = has_momentum ? found.first.template mutable_data_ptr<TestType>() : nullptr});
+  run(SgdBody<TestType>{
+      .momentum = 0.9,
+      .weight_decay = 0.1,
+      .learning_rate = rate.const_data_ptr<double>(),
+      .may_update = may.const_data_ptr<bool>(),
+      .count = 75,
+      .weight = found.weight.template mutable_data_ptr<TestType>(),
+      .gradient = found.gradient.template const_data_ptr<TestType>(),
+      .buffer = has_momentum ? found.first.template mutable_data_ptr<TestType>() : nullptr});
   CHECK(same_bits(found.weight, expected.weight));
   CHECK(same_bits(found.first, expected.first));
   CHECK(same_bits(found.weight, State(kDtype).weight) == !may_update);
@@ -188,44 +209,76 @@ TEMPLATE_TEST_CASE("The SGD kernel has the bits of the CPU's", "", float, double
 
 TEMPLATE_TEST_CASE("The scaling kernel has the bits of the CPU's", "", float, double) {
   const double factor = GENERATE(1.0, 0.3);
-  const at::Tensor expected = values_of(8, 1000, c10::CppTypeToScalarType<TestType>::value);
-  const at::Tensor found = expected.clone();
+  const at::Tensor expected = values_of(8, 2003, c10::CppTypeToScalarType<TestType>::value);
+  const at::Tensor found = moved(expected, GENERATE(0, 1));
   const at::Tensor by = at::full({}, factor, at::kDouble);
   device::Operator<void(const at::Tensor&, const at::Tensor&)>("dtrain::scale_")(expected, by);
-  // By fewer threads than elements, and by more.
-  const unsigned blocks = GENERATE(3u, 5u);
-  testing::start_on_threads(blocks, kThreads, run_each<ScaleBody<TestType>>, std::int64_t{1000},
-                            ScaleBody<TestType>{.factor = by.const_data_ptr<double>(),
-                                                .values = found.mutable_data_ptr<TestType>()});
+  const ScaleBody<TestType> body{.factor = by.const_data_ptr<double>(),
+                                 .count = 2003,
+                                 .values = found.mutable_data_ptr<TestType>()};
+  // By fewer threads than packs, and by more.
+  const unsigned blocks = GENERATE(1u, 5u);
+  testing::start_on_threads(blocks, kThreads, run_each<ScaleBody<TestType>>, body.size(), body);
   CHECK(same_bits(found, expected));
 }
 
 TEMPLATE_TEST_CASE("The kernel that adds the parts of ranks has the bits of the CPU's", "", float,
                    double, at::BFloat16, at::Half, std::int64_t, std::uint8_t) {
-  const std::int64_t ranks = GENERATE(1, 2, 3, 6, 8, 12);
-  CAPTURE(ranks);
-  constexpr std::int64_t kCount = 100;
+  const std::int64_t ranks = GENERATE(1, 2, 3, 6, 8, 12, 64);
+  // Parts that are whole packs, and not.
+  const std::int64_t count = GENERATE(104, 99);
+  CAPTURE(ranks, count);
   constexpr auto kDtype = c10::CppTypeToScalarType<TestType>::value;
-  const at::Tensor parts = values_of(9, ranks * kCount, kDtype).view({ranks, kCount});
+  const at::Tensor parts = values_of(9, ranks * count, kDtype).view({ranks, count});
   if (at::isFloatingType(kDtype)) parts[ranks / 2][7].fill_(kNoNumber);
   std::vector<const std::byte*> inputs;
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
     inputs.push_back(static_cast<const std::byte*>(parts[rank].const_data_ptr()));
   }
-  const at::Tensor expected = at::empty({kCount}, parts.options());
-  const at::Tensor found = at::empty({kCount}, parts.options());
+  const at::Tensor expected = at::empty({count}, parts.options());
+  const at::Tensor found = at::empty({count}, parts.options());
   const auto reduce = [&](comm::ReduceOp op) {
-    comm::reduce_in_tree_order(inputs, static_cast<std::byte*>(expected.mutable_data_ptr()), kCount,
+    comm::reduce_in_tree_order(inputs, static_cast<std::byte*>(expected.mutable_data_ptr()), count,
                                parts.scalar_type(), op);
   };
   const auto* data = parts.const_data_ptr<TestType>();
   auto* output = found.mutable_data_ptr<TestType>();
-  reduce(comm::ReduceOp::sum);
-  run(kCount, TreeReduceBody<TestType, false>{data, kCount, ranks, output});
-  CHECK(same_bits(found, expected));
-  reduce(comm::ReduceOp::max);
-  run(kCount, TreeReduceBody<TestType, true>{data, kCount, ranks, output});
-  CHECK(same_bits(found, expected));
+  const auto check = [&]<int levels>() {
+    reduce(comm::ReduceOp::sum);
+    run(TreeReduceBody<TestType, false, levels>{data, count, ranks, output});
+    CHECK(same_bits(found, expected));
+    reduce(comm::ReduceOp::max);
+    run(TreeReduceBody<TestType, true, levels>{data, count, ranks, output});
+    CHECK(same_bits(found, expected));
+  };
+  check.template operator()<kFewLevels>();
+  check.template operator()<kMaxLevels>();
+}
+
+TEST_CASE("A tree of the most ranks takes its last level") {
+  const at::Tensor parts = at::ones({kMaxRanks, 1}, at::kLong);
+  std::int64_t sum = 0;
+  run(TreeReduceBody<std::int64_t, false, kMaxLevels>{parts.const_data_ptr<std::int64_t>(), 1,
+                                                      kMaxRanks, &sum});
+  CHECK(sum == kMaxRanks);
+}
+
+TEST_CASE("A divider divides all numbers of 32 bits") {
+  constexpr std::int64_t kEnd = std::int64_t{1} << 32;
+  const std::int64_t divisor =
+      GENERATE_COPY(std::int64_t{1}, 2, 3, 7, 64, 641, 65537, kEnd / 2, kEnd / 2 + 1, kEnd - 1);
+  const Divider by(divisor);
+  const auto check = [&](std::int64_t number) {
+    if (number < 0 || number >= kEnd) return;
+    CAPTURE(divisor, number);
+    CHECK(by(number).quotient == number / divisor);
+    CHECK(by(number).remainder == number % divisor);
+  };
+  for (std::int64_t i = 0; i < 64; ++i) {
+    const std::int64_t multiple = kEnd / 63 * i / divisor * divisor;
+    for (const std::int64_t near : {-1, 0, 1}) check(multiple + near);
+    check(kEnd - 1 - i);
+  }
 }
 
 }  // namespace
