@@ -293,9 +293,19 @@ class Refusals(ResumeTest):
         result = self.single("--overwrite", "--momentum", "0.5", "--val-fraction", "0.6", steps=1)
         self.assertIn("--momentum has no effect with --optimizer adamw", result.stderr)
         self.assertIn("--val-fraction 0.6 keeps more of --data for validation than it trains on", result.stderr)
-        result = self.single(*EVERY, "--overwrite", steps=6)
-        result = self.single(*EVERY, "--resume", "auto", steps=5)
-        self.assertIn("is beyond --steps 5: nothing is left to train", result.stderr)
+
+    def test_fewer_steps_than_the_run_has_taken_are_refused(self):
+        self.ddp(*EVERY, steps=6)
+        files = {path: path.read_bytes() for path in self.run_dir.rglob("*") if path.is_file()}
+        for start in (self.single, self.ddp):
+            result = start(*EVERY, "--resume", "auto", steps=5, status=2)
+            self.assertIn("step 6, beyond --steps 5", result.stderr)
+        fork = self.root / "short-fork"
+        self.run_command([DTRAIN, "--resume", self.run_dir, "--run-dir", fork, "--steps", "5"], status=2)
+        self.assertFalse(fork.exists())
+        self.assertEqual(files, {path: path.read_bytes() for path in self.run_dir.rglob("*") if path.is_file()})
+        self.single(*EVERY, "--resume", "auto", steps=6)  # finished already
+        self.assertEqual(self.losses()[-1][0], 6)
 
     def test_bad_values_are_told_at_once(self):
         for flags, name in [(("--checkpoint-every", "soon"), "--checkpoint-every"), (("--keep-last", "1"), "--keep-last"),

@@ -151,7 +151,19 @@ std::string rate_change(const config::TrainConfig& now, const config::TrainConfi
       before.rate(std::max<std::int64_t>(step - 1, 0)), step, rate, step + 1, before.rate(step));
 }
 
+// Its config.json would claim fewer steps than the run has taken.
+void check_reachable_end(const Chosen& chosen, std::int64_t steps) {
+  const std::int64_t step = chosen.manifest.step;
+  if (step <= steps) return;
+  base::fail(ErrorKind::usage,
+             "cannot resume from {}: the run is already at step {}, beyond --steps {}; give more "
+             "than {} steps to train it further, or fork it: --resume with an earlier checkpoint, "
+             "and a new --run-dir",
+             chosen.path, step, steps, step);
+}
+
 void check_same_run(const StartParts& parts, const Chosen& chosen) {
+  check_reachable_end(chosen, parts.config.train.steps);
   const config::Config saved = config_of(chosen);
   const Differences differences = compare_settings(parts.config, saved);
   if (!differences.refused.empty()) {
@@ -167,10 +179,6 @@ void check_same_run(const StartParts& parts, const Chosen& chosen) {
                       differences.noted, change.empty() ? "" : "; ", change);
   } else if (!change.empty() && is_leader(parts)) {
     base::log_warning("{}", change);
-  }
-  if (chosen.manifest.step > parts.config.train.steps && is_leader(parts)) {
-    base::log_warning("{} is beyond --steps {}: nothing is left to train", chosen.path,
-                      parts.config.train.steps);
   }
 }
 
