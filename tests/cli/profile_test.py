@@ -170,10 +170,13 @@ class Profile(FolderTest):
         self.assertEqual([span["args"]["step"] for span in Trace(run_dir).named("step")], [3, 4, 5, 6, 7, 8])
         self.assertIn("profile of 6 steps", output)
 
-    def test_a_start_of_two_steps_says_that_nothing_was_traced(self):
-        run_dir, output = self.train("run", "--profile", "5", "--steps", "2")
-        self.assertIn("--profile 5 has traced nothing: it begins after 2 steps, and this launch has made 2", output)
-        self.assertFalse((run_dir / "profile" / "trace.json").exists())
+    def test_a_launch_that_is_too_short_is_told_at_its_start(self):
+        for steps, traced in ((2, 0), (6, 4), (7, 5)):
+            run_dir, output = self.train(f"run-{steps}", "--profile", "5", "--steps", str(steps))
+            warnings = [line for line in output.splitlines() if "--profile 5 traces" in line]
+            self.assertEqual(len(warnings), int(traced < 5), output)
+            self.assertEqual(f"traces {traced} steps" in output and "--steps 7" in output, traced < 5, output)
+            self.assertEqual((run_dir / "profile" / "trace.json").exists(), traced > 0)
 
     def test_a_resumed_start_counts_its_own_steps(self):
         self.train("run", "--steps", "4", "--checkpoint-every", "4")

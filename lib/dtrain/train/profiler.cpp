@@ -60,6 +60,7 @@ Profiler::~Profiler() {
 
 bool Profiler::before_step(std::int64_t done, std::int64_t step) {
   const std::int64_t steps = config_.report.profile;
+  if (steps > 0 && done == 0) warn_if_short(step);
   const bool begins = steps > 0 && done == kStepsBefore;
   const bool ends = trace_ && done == kStepsBefore + steps;
   if (begins) begin();
@@ -69,10 +70,23 @@ bool Profiler::before_step(std::int64_t done, std::int64_t step) {
 
 void Profiler::finish(std::int64_t done, std::int64_t step) {
   if (trace_) return end(step);
-  if (config_.report.profile == 0 || done > kStepsBefore) return;
+  const bool was_told = done > 0 && step >= config_.train.steps;  // when the launch began
+  if (config_.report.profile == 0 || done > kStepsBefore || was_told) return;
   reporter_.warn(step, fmt::format("--profile {} has traced nothing: it begins after {} steps, and "
                                    "this launch has made {}",
                                    config_.report.profile, kStepsBefore, done));
+}
+
+// Before the first step, so that nobody waits for a profile in vain.
+void Profiler::warn_if_short(std::int64_t step) {
+  const std::int64_t wanted = config_.report.profile;
+  const std::int64_t left = config_.train.steps - step;
+  if (left >= kStepsBefore + wanted) return;
+  reporter_.warn(
+      step, fmt::format("--profile {} traces {} steps: it begins after {}, and this launch makes "
+                        "{}; --steps {} gives it all",
+                        wanted, std::max<std::int64_t>(left - kStepsBefore, 0), kStepsBefore, left,
+                        step + kStepsBefore + wanted));
 }
 
 void Profiler::begin() {

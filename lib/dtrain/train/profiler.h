@@ -39,6 +39,7 @@ class Profiler {
   void finish(std::int64_t done, std::int64_t step);
 
  private:
+  void warn_if_short(std::int64_t step);
   void begin();
   void end(std::int64_t step);
   /// Collective. Prints the table of all ranks; clock: as time_table.
