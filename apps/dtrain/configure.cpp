@@ -277,6 +277,7 @@ std::optional<Configured> configure(config::Command command, const Arguments& ar
     warn_shortened(loaded.config.train, configured.config.train);
   }
   if (tells) {
+    for (const std::string& line : command_line.repeated) base::log_info("{}", line);
     for (const std::string& line : loaded.replaced) base::log_info("{}", line);
     const std::string note = config::device_note(loaded.config, configured.config, launch);
     if (!note.empty()) base::log_info("{}", note);

@@ -9,7 +9,7 @@ import time
 import unittest
 
 from documents_harness import fences_of
-from dtrain_harness import DIFFERENT, DTRAIN, DTRUN, LIMIT, SOURCE, launched, make_folder, metrics_of, run
+from dtrain_harness import DIFFERENT, DTRAIN, DTRUN, LIMIT, SOURCE, launched, make_folder, metrics_of, overriding, run
 
 PAGE = SOURCE / "docs" / "formats" / "metrics.md"
 TINY = ["--levels", 1, "--width", 16, "--heads", 2, "--neurons", 16, "--seq-len", 16, "--threads", 1, "--tensorboard", "off"]
@@ -75,7 +75,7 @@ class Metrics(unittest.TestCase):
     @classmethod
     def train(cls, name, ranks, *flags, status=0, launcher=None):
         """Adds the lines of this run; returns its folder."""
-        words = [*TINY, "--data", cls.folder / "book.txt", "--run-dir", cls.folder / name, *flags]
+        words = overriding([*TINY, "--data", cls.folder / "book.txt", "--run-dir", cls.folder / name], *flags)
         run(*(launcher or []), *launched(1 if launcher else ranks, *words), status=status)
         cls.lines += metrics_of(cls.folder / name)
 

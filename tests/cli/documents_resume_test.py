@@ -3,7 +3,7 @@
 import re
 import unittest
 
-from dtrain_harness import DTRAIN, GOLDEN, SOURCE, USAGE, make_folder, run
+from dtrain_harness import DTRAIN, GOLDEN, SOURCE, USAGE, make_folder, overriding, run
 
 TINY = ["--levels", 1, "--width", 16, "--heads", 2, "--neurons", 16, "--seq-len", 16, "--threads", 1, "--tensorboard", "off"]
 # A flag of the table -> its value in the resumed run, and the flags of the original run beside TINY.
@@ -52,8 +52,8 @@ class WhatMayDiffer(unittest.TestCase):
         from_run = self.begun(before)
         copy = f"{from_run}{flag}"
         run("cp", "-r", from_run, copy, cwd=self.folder)
-        result = run(DTRAIN, *TINY, "--data", "text.txt", "--steps", 3, "--run-dir", copy, "--resume", "auto", *before, flag, value,
-                     cwd=self.folder, status=None)
+        words = [*TINY, "--data", "text.txt", "--steps", 3, "--run-dir", copy, "--resume", "auto", *before]
+        result = run(DTRAIN, *overriding(words, flag, value), cwd=self.folder, status=None)
         return result, [line for line in result.stderr.splitlines() if "warning" in line and "checkpoints/step-2" in line]
 
     def test_the_table_holds_these_flags(self):

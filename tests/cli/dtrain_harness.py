@@ -36,6 +36,17 @@ def launched(ranks, *arguments, program=DTRAIN):
     return [str(word) for word in (*launcher, program, *arguments)]
 
 
+def overriding(defaults, *flags):
+    """The words of `defaults` without the flags that `flags` give too, and those: a repeated flag is reported."""
+    given, kept, keeps = {str(word) for word in flags}, [], True
+    for word in defaults:
+        if str(word).startswith("--"):
+            keeps = str(word) not in given
+        if keeps:
+            kept.append(word)
+    return [*kept, *flags]
+
+
 def run(*command, status=0, environment=None, **options):
     """The finished process, which ended with `status` (any, if None)."""
     result = subprocess.run([str(word) for word in command], **{

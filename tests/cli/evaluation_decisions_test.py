@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import unittest
 
-from dtrain_harness import DTRAIN, GOLDEN, USAGE, final_model, launched, make_folder, metrics_of, run
+from dtrain_harness import DTRAIN, GOLDEN, USAGE, final_model, launched, make_folder, metrics_of, overriding, run
 
 TEXT = GOLDEN / "text.bin"
 MODEL = ["--levels", "2", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1", "--log-every", "0",
@@ -273,8 +273,8 @@ class Spikes(RunTest):
         self.assertEqual(self.warnings(guarded), [])
 
     def test_too_many_updates_in_a_row_end_the_run(self):
-        _, output = self.train(*self.flags, "--spike-guard", "skip", "--spike-threshold", "1e-9", "--max-skipped", "2", "--data", TEXT,
-                               "--lr", "0", status=7)
+        _, output = self.train(*overriding(self.flags, "--spike-guard", "skip", "--spike-threshold", "1e-9", "--max-skipped", "2",
+                                           "--data", TEXT, "--lr", "0"), status=7)
         self.assertIn("more than --max-skipped 2", output)
         self.assertIn("--spike-threshold", output)
 

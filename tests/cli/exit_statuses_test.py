@@ -8,6 +8,7 @@ import socket
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from dtrain_harness import overriding  # noqa: E402
 from dtrun_harness import DTRUN, DtrunTest, main  # noqa: E402
 from exit_statuses import RANKS  # noqa: E402
 
@@ -80,7 +81,7 @@ class Statuses(DtrunTest):
         """On one node many other tests see them."""
         (self.folder / "text").write_bytes(bytes(range(32, 96)) * 40)
         for name, (flags, status) in TRAINING.items():
-            self.assert_status(name, status, DTRAIN, *TINY, *flags, launchers=["two nodes"])
+            self.assert_status(name, status, DTRAIN, *overriding(TINY, *flags), launchers=["two nodes"])
         late = '[ $RANK = 1 ] && exec sleep 20; exec "$@"'
         self.assert_status("a rank that does not come", 5, "sh", "-c", late, "sh", DTRAIN, *TINY, "--comm-timeout", "0.5",
                            launchers=["two nodes"])

@@ -7,7 +7,7 @@ import subprocess
 import time
 import unittest
 
-from dtrain_harness import CHECKPOINT, DTRAIN, USAGE, FolderTest, final_model, launched, make_folder, run
+from dtrain_harness import CHECKPOINT, DTRAIN, USAGE, FolderTest, final_model, launched, make_folder, overriding, run
 
 SIZES = ("--levels", 2, "--width", 16, "--heads", 2, "--neurons", 32, "--seq-len", 32, "--threads", 1, "--global-batch", 8)
 
@@ -30,8 +30,8 @@ class From(FolderTest):
 
     def train(self, name, *flags, steps=6, ranks=1, **options):
         run_dir = self.folder / name
-        run(*launched(ranks, "train", *SIZES, "--data", self.text, "--steps", steps, "--checkpoint-every", 2,
-                      "--run-dir", run_dir, *flags), **options)
+        words = overriding([*SIZES, "--data", self.text, "--steps", steps, "--checkpoint-every", 2, "--run-dir", run_dir], *flags)
+        run(*launched(ranks, "train", *words), **options)
         return run_dir
 
     def generate(self, path, *flags, status=0, **options):

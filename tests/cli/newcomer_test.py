@@ -104,6 +104,21 @@ class Values(Case):
             self.refused(USAGE, f'{flag}: found "banana", but it is a switch', arguments=[f"{flag}=banana"])
         self.refused(USAGE, '--overwrite takes no value, but "true" follows it', arguments=["--overwrite", "true"])
 
+    def test_two_files_to_train_on_are_refused_and_other_repeated_flags_reported(self):
+        for other in (("--data", "b.txt"), ("--set", "data.train=b.txt")):
+            self.refused(USAGE, "--data is given 2 times (a.txt, b.txt)", "FILE:WEIGHT,FILE:WEIGHT",
+                         arguments=["--data", "a.txt", *other])
+        for flags, notes in ((("--lr", "0.1", "--lr", "0.2"), 1), (("--lr", "0.2", "--lr", "0.2"), 0),
+                             (("--lr", "0.1", "--lr", "0.2", "--quiet"), 0)):
+            result = run(*flags, "--data", self.text(), "--print-config", cwd=self.folder)
+            self.assertEqual(json.loads(result.stdout)["train"]["lr"], 0.2)
+            self.assertEqual(len([line for line in result.stderr.splitlines() if "--lr is given 2 times (0.1, 0.2)" in line]), notes)
+        for name, width in (("a.json", 32), ("b.json", 64)):
+            self.write(name, '{"model": {"width": %d}}' % width)
+        result = run("--config", "a.json", "--config", "b.json", "--data", self.text(), "--print-config", cwd=self.folder)
+        self.assertEqual(json.loads(result.stdout)["model"]["width"], 64)
+        self.assertIn("--config b.json replaces --config a.json", result.stderr)
+
     def test_a_switch_of_a_file_is_turned_off(self):
         (self.folder / "on.json").write_text('{"run": {"overwrite": true}, "checkpoint": {"strict_resume": true}}')
         for flags, expected in (((), True), (("--overwrite=off", "--strict-resume=false"), False)):

@@ -15,7 +15,7 @@ import time
 import unittest
 
 from documents_harness import fences_of
-from dtrain_harness import BUILD, DTRAIN, DTRUN, SOURCE, final_model, launched, make_folder, run, terminal_output
+from dtrain_harness import BUILD, DTRAIN, DTRUN, SOURCE, final_model, launched, make_folder, overriding, run, terminal_output
 from exit_statuses import RANKS
 
 sys.path.insert(0, str(SOURCE / "tests" / "support"))
@@ -121,7 +121,8 @@ class SlurmTest(unittest.TestCase):
         return process
 
     def flags(self, *more, steps=3, run_dir=None):
-        return [*TINY, "--data", root / "text", "--steps", str(steps), *more, "--run-dir", run_dir or self.run_dir]
+        flags = overriding([*TINY, "--data", root / "text", "--steps", str(steps)], *more)
+        return [*flags, "--run-dir", run_dir or self.run_dir]
 
     def submit(self, script, *options, arguments=(), **environment):
         """The number of the batch job."""

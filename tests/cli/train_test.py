@@ -13,7 +13,7 @@ import termios
 import time
 import unittest
 
-from dtrain_harness import DTRAIN, DTRUN, launched, metrics_of, screen_lines, terminal_output
+from dtrain_harness import DTRAIN, DTRUN, launched, metrics_of, overriding, screen_lines, terminal_output
 
 STEP_KEYS = ["step", "loss", "grad_norm", "learning_rate", "tokens", "samples", "tokens_per_second", "step_seconds",
              "wait_seconds", "mfu", "memory_bytes", "comm_bytes"]
@@ -45,7 +45,7 @@ class TrainTest(unittest.TestCase):
         self.run_dir = self.root / self.id().rsplit(".", 1)[-1]
 
     def arguments(self, *flags, run_dir=None, steps=4):
-        return [*TINY, "--data", self.text, "--steps", str(steps), "--run-dir", run_dir or self.run_dir, *flags]
+        return overriding([*TINY, "--data", self.text, "--steps", str(steps), "--run-dir", run_dir or self.run_dir], *flags)
 
     def run_command(self, command, status=0):
         result = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)

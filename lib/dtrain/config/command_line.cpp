@@ -1,10 +1,11 @@
 #include "dtrain/config/command_line.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
@@ -65,11 +66,16 @@ void add_settings(CommandLine& result, CLI::App& app) {
 }
 
 // A script's variable that is not set must not mean that there is no file.
-void add_file(CLI::App& app, const std::string& flag, std::string& path) {
-  app.add_option_function<std::string>(flag, [&path, flag](const std::string& file) {
+void add_file(CommandLine& result, CLI::App& app, const std::string& flag, std::string& path) {
+  const auto take = [&result, &path, flag](const std::string& file) {
     if (file.empty()) fail(ErrorKind::usage, "{} is empty: name a file", flag);
+    if (!path.empty() && path != file) {
+      result.repeated.push_back(fmt::format(
+          "{} {} replaces {} {}: a file takes others with \"extends\"", flag, file, flag, path));
+    }
     path = file;
-  });
+  };
+  app.add_option_function<std::string>(flag, take)->trigger_on_parse();
 }
 
 // The form of an option's value: "auto|PATH|none".
@@ -202,6 +208,29 @@ void refuse_steps_beside_epochs(const std::vector<Assignment>& flags) {
   fail(ErrorKind::usage, "--steps and --epochs both say how long to train: give one of them");
 }
 
+// Which of two files is meant is not known: users of other trainers mix them in this way.
+[[noreturn]] void refuse_two_data(const std::vector<std::string>& files) {
+  fail(ErrorKind::usage,
+       "--data is given {} times ({}): give one file, or mix several: --data "
+       "FILE:WEIGHT,FILE:WEIGHT",
+       files.size(), fmt::join(files, ", "));
+}
+
+// "--lr is given 2 times (0.1, 0.2): the last one is taken", for each setting with several values.
+void note_repeated_flags(CommandLine& result) {
+  std::map<const Setting*, std::vector<std::string>> values;
+  for (const Assignment& flag : result.assignments) {
+    std::vector<std::string>& given = values[flag.setting];
+    if (given.empty() || given.back() != flag.text) given.push_back(flag.text);
+  }
+  for (const auto& [setting, given] : values) {
+    if (given.size() < 2) continue;
+    if (setting->key == "data.train") refuse_two_data(given);
+    result.repeated.push_back(fmt::format("{} is given {} times ({}): the last one is taken",
+                                          setting->flag, given.size(), fmt::join(given, ", ")));
+  }
+}
+
 // A layout that a file asks for must not be checked where there is none.
 void forget_unused(Command command, Config& config) {
   const Config plain;
@@ -245,10 +274,10 @@ CommandLine parse_command_line(Command command, const std::vector<std::string>& 
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_flag("-h,--help", result.help);
   app.add_flag("--print-config", result.print_config);
-  add_file(app, "--config", result.config_file);
+  add_file(result, app, "--config", result.config_file);
   const bool trains = (static_cast<unsigned>(command) & static_cast<unsigned>(Command::train)) != 0;
   if (trains) {
-    add_file(app, "--deepspeed-config", result.deepspeed_file);
+    add_file(result, app, "--deepspeed-config", result.deepspeed_file);
     app.add_flag("-q,--quiet", result.quiet);
   }
   add_settings(result, app);
@@ -260,6 +289,7 @@ CommandLine parse_command_line(Command command, const std::vector<std::string>& 
   }
   if (!app.remaining().empty() && !result.help) refuse_rest(app, command, arguments);
   refuse_steps_beside_epochs(result.assignments);
+  if (!result.help) note_repeated_flags(result);
   add_deepspeed(result);
   return result;
 }

@@ -26,6 +26,7 @@ struct CommandLine {
   std::vector<std::string> deepspeed_unused;  ///< its keys that mean nothing here
   std::size_t num_of_deepspeed = 0;           ///< its settings, at the front of the assignments
   std::vector<Assignment> assignments;
+  std::vector<std::string> repeated;  ///< a line for each flag that has several values
   bool print_config = false;
   bool quiet = false;  ///< train and what takes its flags
   bool help = false;
@@ -35,7 +36,8 @@ struct CommandLine {
 /// What a DeepSpeed file asks for stands before all flags.
 ///
 /// Throws: Error{usage}: an unknown flag or key (with the nearest name), a flag of another command,
-///         a missing value, words that are no flags. Values are checked by load().
+///         a missing value, two different --data, words that are no flags. Values are checked by
+///         load().
 [[nodiscard]] CommandLine parse_command_line(Command command,
                                              const std::vector<std::string>& arguments);
 
