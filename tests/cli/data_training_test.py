@@ -150,10 +150,18 @@ class Mixtures(Training):
     def test_weights_that_cannot_be_are_refused_before_anything_starts(self):
         self.write("a.txt", TEXT[:20000])
         for mixture, part in (("a.txt:0,a.txt:1", '"0"'), ("a.txt:x,a.txt:1", '"x"'), ("a.txt:1,a.txt", "no weight"),
-                              ("a.txt:-2,a.txt:1", '"-2"')):
+                              ("a.txt:-2,a.txt:1", '"-2"'), ("a,b.txt:1,a.txt:1", "without commas in their names")):
             self.one_error(self.train("--data", mixture, status=USAGE), "--data", part)
         self.one_error(self.train("--data", "a.txt:1,missing:1", status=DATA), "missing", "does not exist")
         self.assertFalse((self.folder / "run").exists())
+
+
+    def test_a_file_that_is_named_twice_is_reported(self):
+        self.write("a.txt", TEXT[:20000])
+        self.write("b,c.txt", TEXT[20000:26000])
+        for mixture, warnings in (("a.txt:1,./a.txt:1", 1), ("b,c.txt", 0)):
+            lines = self.train("--data", mixture, "--overwrite").stderr.splitlines()
+            self.assertEqual(len([line for line in lines if "warning: --data names ./a.txt several times" in line]), warnings)
 
 
 class WikiText(Training):

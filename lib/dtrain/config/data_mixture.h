@@ -16,7 +16,7 @@ struct WeightedFile {
 };
 
 /// "book.dtok" gives one file, "a.dtok:0.7,b.dtok:0.3" two. A file that has the whole text as its
-/// name is one.
+/// name is one; files of a mixture have no commas in their names.
 ///
 /// Throws: Error{usage} naming the part that has no weight, or one that is not above 0; for more
 ///         than kMostMixedFiles files, and for weights whose sum is no number.
@@ -27,6 +27,11 @@ struct WeightedFile {
 ///
 /// Throws: Error{usage}; also as parse_mixture.
 void refuse_mixture_of_one(const std::string& text);
+
+/// A file that a mixture names more than once. Empty: there is none.
+///
+/// Throws: as parse_mixture.
+[[nodiscard]] std::string repeated_file(const std::string& text);
 
 /// The inverse of parse_mixture, but for the weight of one file alone.
 [[nodiscard]] std::string mixture_text(const std::vector<WeightedFile>& files);

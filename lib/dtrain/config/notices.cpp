@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "dtrain/config/assign.h"
+#include "dtrain/config/data_mixture.h"
 #include "dtrain/config/layout.h"
 
 namespace dtrain::config {
@@ -76,6 +77,10 @@ void add_prices(const Config& config, std::vector<std::string>& lines) {
         "--val-data {} is the training data: its loss says nothing about other text; give another "
         "file, or --val-fraction",
         config.data.validation));
+  }
+  if (const std::string file = repeated_file(config.data.train); !file.empty()) {
+    lines.push_back(
+        fmt::format("--data names {} several times, and its weights add up: name it once", file));
   }
   if (config.data.val_fraction > 0.5) {
     lines.push_back(
