@@ -91,7 +91,10 @@ void check_may_write(const std::string& path, bool overwrite) {
 }
 
 void write(const std::string& path, const std::string& text, bool overwrite) {
-  if (path == kStandardOutput) return print(text);
+  if (path == kStandardOutput) {
+    print(text);
+    return;
+  }
   check_may_write(path, overwrite);
   base::AtomicFile file(path, ErrorKind::data);
   file.write(std::as_bytes(std::span(text)));

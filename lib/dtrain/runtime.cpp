@@ -6,14 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <string>
 #include <string_view>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
+#include "dtrain/base/print.h"
 #include "dtrain/base/suspension.h"
 #include "dtrain/base/threads.h"
 #include "dtrain/base/unhandled.h"
@@ -28,25 +26,7 @@ namespace {
 // Who read standard output reads no more, as behind `| head`: a text of any length is then enough.
 struct NobodyReads {};
 
-// Returns 0, or the errno.
-int try_to_write(std::string_view text) {
-  const bool written =
-      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  return written ? 0 : errno;
-}
-
-void require_written(int reason) {
-  if (reason == 0) return;
-  base::fail(base::ErrorKind::data, "standard output cannot be written: {}", std::strerror(reason));
-}
-
-void write_output(std::string_view text) { require_written(try_to_write(text)); }
-
-void write_generated(std::string_view text) {
-  const int reason = try_to_write(text);
-  if (reason == EPIPE) throw NobodyReads();
-  require_written(reason);
-}
+void write_output(std::string_view text) { (void)base::print(text); }
 
 // LibTorch keeps two pools for its arithmetic, one of them for each rank, which has helpers for fused
 // kernels beside it (kernels/tasks.h); a rank also reads ahead and talks to the launcher.
@@ -62,7 +42,7 @@ void generate(const config::Config& config) {
   char last = '\n';
   try {
     commands::generate(config, [&last](std::string_view text) {
-      write_generated(text);
+      if (!base::print(text)) throw NobodyReads();
       if (!text.empty()) last = text.back();
     });
   } catch (const NobodyReads&) {

@@ -95,10 +95,13 @@ class Printing(Case):
         self.assertEqual(page, run("settings").stdout, "write it anew: dtrain settings > docs/settings.md")
 
     def test_a_full_disk_is_told(self):
-        with open("/dev/full", "w") as full:
-            result = subprocess.run([DTRAIN, "settings"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-        self.assertEqual(result.returncode, USAGE)
-        self.assertIn("standard output", result.stderr)
+        text = SOURCE / "tests/golden/text.bin"
+        for words in (["settings"], ["--help"], ["help", "lr"], ["--version"], ["--print-config"], ["data", "info", text],
+                      ["plan", "--data", text, "--ranks", "2"], ["doctor"], ["completion", "bash"]):
+            with self.subTest(words[0]), open("/dev/full", "w") as full:
+                result = subprocess.run([DTRAIN, *words], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+                self.assertEqual(result.returncode, USAGE, result.stderr)
+                self.assertRegex(result.stderr, r"\Adtrain: error: cannot write to standard output: [^\n]*\n\Z")
 
 
 class Refusing(Case):

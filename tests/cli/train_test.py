@@ -110,6 +110,25 @@ class RunFolder(TrainTest):
             self.assertEqual(len(errors), 1, result.stderr)
             self.assertIn(str(run_dir), errors[0])
 
+    def test_a_full_standard_output_loses_lines_and_no_training(self):
+        def status_and_errors(*words):
+            with open("/dev/full", "w") as full:
+                result = subprocess.run([str(word) for word in words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=LIMIT,
+                                        check=False)
+            return result.returncode, [line for line in result.stderr.splitlines() if "standard output" in line]
+
+        for number, launcher in enumerate(([], [DTRUN, "-n", "1", "--"])):
+            run_dir = self.run_dir / str(number)
+            status, errors = status_and_errors(*launcher, DTRAIN, *self.arguments("--checkpoint-every", "2", run_dir=run_dir))
+            self.assertEqual((status, len(errors)), (0, 1), errors)
+            self.assertIn("warning", errors[0])
+            self.assertEqual(self.metrics(run_dir)[-1]["step"], 4)
+            self.assertTrue((run_dir / "final" / "model.safetensors").exists())
+        for words in (("generate", "--from", run_dir, "--max-tokens", "4"), ("report", run_dir), ("checkpoint", "list", run_dir),
+                      ("checkpoint", "verify", run_dir)):
+            status, errors = status_and_errors(DTRAIN, *words)
+            self.assertEqual((status, len(errors)), (2, 1), (words, errors))
+
     def test_a_run_that_diverges_stops_with_the_numerics_status_on_all_ranks(self):
         result = self.ddp("--lr", "1e30", status=7)
         self.assertIn("stopped before the update", result.stderr)

@@ -5,9 +5,10 @@
 
 namespace dtrain::base {
 
-/// Writes text to standard output, at once. A reader that wants no more (`| head`) is no error.
+/// Writes text to standard output, at once. Returns false if its reader wants no more (`| head`),
+/// which is no error.
 ///
-/// Throws: Error{usage} if it cannot be written (closed, full disk).
-void print(std::string_view text);
+/// Throws: Error{usage} if it cannot be written (full disk).
+bool print(std::string_view text);
 
 }  // namespace dtrain::base

@@ -1,9 +1,11 @@
 #include "dtrain/metrics/console.h"
 
+#include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <utility>
@@ -15,14 +17,16 @@ namespace {
 // narrower has broken that line into several rows.
 constexpr std::string_view kClearLine = "\r\x1b[J";
 
-// A reader that went away must not end the training (SIGPIPE is ignored: base/process.h).
-void write_all(int fd, std::string_view text) {
+// A reader that went away or a full disk must not end the training (SIGPIPE is ignored:
+// base/process.h). Returns 0, or the errno.
+int write_all(int fd, std::string_view text) {
   while (!text.empty()) {
     const auto written = ::write(fd, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;
+    if (written <= 0) return errno;
     text.remove_prefix(static_cast<std::size_t>(written));
   }
+  return 0;
 }
 
 }  // namespace
@@ -42,27 +46,33 @@ std::size_t Console::room() const {
   return (is_known ? size.ws_col : kUsual) - 1;
 }
 
-void Console::print(std::string_view text) { print_to(STDERR_FILENO, text); }
+void Console::print(std::string_view text) { (void)print_to(STDERR_FILENO, text); }
 
 void Console::print_progress(std::string_view text) {
-  print_to(options_.progress_to_output ? STDOUT_FILENO : STDERR_FILENO, text);
+  const int reason = print_to(options_.progress_to_output ? STDOUT_FILENO : STDERR_FILENO, text);
+  const bool is_lost = options_.progress_to_output && reason != 0 && reason != EPIPE;
+  if (!is_lost || std::exchange(has_told_loss_, true)) return;
+  print(fmt::format(
+      "dtrain: warning: standard output cannot be written: {}; lines are dropped, training goes on",
+      std::strerror(reason)));
 }
 
-void Console::print_to(int fd, std::string_view text) {
+int Console::print_to(int fd, std::string_view text) {
   clear_progress();
-  write_all(fd, std::string(text) + "\n");
+  return write_all(fd, std::string(text) + "\n");
 }
 
 void Console::show_progress(std::string_view text) {
   if (!options_.live) return;
   // Ends in a carriage return: dtrun knows a line to redraw by it.
-  write_all(STDERR_FILENO, std::string(kClearLine) + std::string(text.substr(0, room())) + "\r");
+  (void)write_all(STDERR_FILENO,
+                  std::string(kClearLine) + std::string(text.substr(0, room())) + "\r");
   has_progress_ = true;
 }
 
 void Console::clear_progress() {
   if (!has_progress_) return;
-  write_all(STDERR_FILENO, std::string(kClearLine) + "\r");
+  (void)write_all(STDERR_FILENO, std::string(kClearLine) + "\r");
   has_progress_ = false;
 }
 

@@ -9,7 +9,8 @@
 namespace dtrain::metrics {
 
 /// Writes lines about the run to standard error and its progress to standard output, so that
-/// `dtrain ... | tee log` keeps it; on a terminal everything goes to standard error.
+/// `dtrain ... | tee log` keeps it; on a terminal everything goes to standard error. Lines that
+/// cannot be written are dropped; one warning tells of a standard output that is full.
 ///
 /// Threads: one.
 class Console {
@@ -36,11 +37,12 @@ class Console {
   void show_progress(std::string_view text);
 
  private:
-  void print_to(int fd, std::string_view text);
+  [[nodiscard]] int print_to(int fd, std::string_view text);
   void clear_progress();
 
   Options options_;
   bool has_progress_ = false;
+  bool has_told_loss_ = false;
 };
 
 }  // namespace dtrain::metrics
