@@ -28,7 +28,9 @@ bool is_first(std::int64_t base::RankEnv::*rank) {
 }  // namespace
 
 void tell_stops_on_one_rank(const char* rest) {
-  base::tell_stops(is_first(&base::RankEnv::rank) ? rest : nullptr);
+  const bool is_named = !base::has_launcher();  // dtrun names the signal that it got itself
+  base::tell_stops(is_first(&base::RankEnv::rank) ? rest : nullptr,
+                   is_named ? base::StopLine::with_signal : base::StopLine::without_signal);
 }
 
 int report_on_one_rank() {

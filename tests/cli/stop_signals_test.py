@@ -212,7 +212,9 @@ class Waiting(ResumeTest):
         self.assertTrue(line_with(process, "waiting for"))
         process.send_signal(signal.SIGINT)
         error = self.end_of(process, 130)
-        self.assertEqual(error.count("[0] dtrain: stopped by SIGTERM before the first step"), 1, error)
+        self.assertEqual(error.count("[0] dtrain: stopped before the first step"), 1, error)
+        self.assertNotIn("stopped by SIGTERM", error)
+        self.assertEqual(error.count("dtrun: stopped by SIGINT"), 1, error)
         self.assertEqual(error.count("before the first step"), 1, error)
 
     def rank(self, number, ranks, **variables):

@@ -15,7 +15,9 @@ namespace {
 
 // A handler can reach nothing else.
 std::atomic<const char*> rest_of_line = nullptr;
+std::atomic<StopLine> kind_of_line = StopLine::with_signal;
 static_assert(std::atomic<const char*>::is_always_lock_free);
+static_assert(std::atomic<StopLine>::is_always_lock_free);
 
 const char* name_of(int signal) noexcept {
   switch (signal) {
@@ -37,7 +39,9 @@ const char* name_of(int signal) noexcept {
 void write_stop_line(int signal, const char* rest) noexcept {
   std::array<char, 256> line{};
   std::size_t size = 0;
-  for (const char* part : {"dtrain: stopped by ", name_of(signal), rest, "\n"}) {
+  const bool names_signal = kind_of_line == StopLine::with_signal;
+  for (const char* part : {"dtrain: stopped", names_signal ? " by " : "",
+                           names_signal ? name_of(signal) : "", rest, "\n"}) {
     const std::size_t length = std::min(std::strlen(part), line.size() - size);
     std::memcpy(line.data() + size, part, length);
     size += length;
@@ -49,7 +53,10 @@ void write_stop_line(int signal, const char* rest) noexcept {
 
 }  // namespace
 
-void tell_stops(const char* rest) noexcept { rest_of_line = rest; }
+void tell_stops(const char* rest, StopLine line) noexcept {
+  kind_of_line = line;
+  rest_of_line = rest;
+}
 
 void end_by_stop(int signal) noexcept {
   if (const char* const rest = rest_of_line) write_stop_line(signal, rest);

@@ -9,9 +9,12 @@ namespace dtrain::base {
 /// unblocked: else a caller that blocks them would make this process deaf. Call first in main.
 void end_on_stop_signals() noexcept;
 
-/// From now on such a signal first writes "dtrain: stopped by SIGINT" and `rest` to standard error;
-/// null: it writes nothing. rest: outlives the process's main.
-void tell_stops(const char* rest) noexcept;
+/// Whether a stop line names its signal. A launcher sends SIGTERM whatever signal it got itself.
+enum class StopLine { with_signal, without_signal };
+
+/// From now on such a signal first writes "dtrain: stopped by SIGINT", or "dtrain: stopped", and
+/// `rest` to standard error; null: it writes nothing. rest: outlives the process's main.
+void tell_stops(const char* rest, StopLine line = StopLine::with_signal) noexcept;
 
 /// Writes that line, if any, and ends the process as end_by_signal. Safe in a handler.
 [[noreturn]] void end_by_stop(int signal) noexcept;
