@@ -36,8 +36,8 @@ constexpr const char* kSubcommands =
 
 constexpr const char* kData =
     R"(dtrain data prepare INPUT... --output FILE [flags]
-  Makes one token file of files, and of all files in folders: of texts, of JSON lines, of either as
-  .gz or .zst, or of token files (.bin) of nanoGPT and llm.c.
+  Makes one token file of files, and of all files in folders but hidden ones: of texts, of JSON
+  lines, of either as .gz or .zst, or of token files (.bin) of nanoGPT and llm.c.
 
   --output FILE             the token file
   --tokenizer FILE.model    a SentencePiece model; without it every byte is a token

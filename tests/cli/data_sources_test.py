@@ -66,6 +66,14 @@ class Texts(Sources):
         self.assertIn("t.gz: a token file is not compressed", result.stderr)
         self.assertEqual(bytes(read_token_file(self.folder / "t.gz").tokens), TEXT * 2)
 
+    def test_hidden_files_of_a_folder_are_left_out_unless_named(self):
+        for name, text in (("texts/a.txt", b"seen"), ("texts/.DS_Store", b"\0binary"), ("texts/.git/config", b"hidden"), (".one/b", b"named")):
+            self.write(name, text)
+        self.assertEqual(bytes(self.prepare("texts").tokens), b"seen")
+        self.assertEqual(bytes(self.prepare("texts/.git/config", "texts/.git", ".one").tokens), b"hiddenhiddennamed")
+        self.refused("data", "prepare", "texts/.DS_Store", "--output", "new.dtok", parts=[".DS_Store"])
+        self.refused("--data", "texts", "--run-dir", "run", parts=["texts"])
+
     def test_info_tells_what_a_file_holds(self):
         self.prepare(self.write("t", TEXT))
         for name, documents in (("out.dtok", "1"), ("t", "unknown")):

@@ -21,8 +21,7 @@ struct PrepareProgress {
 };
 
 struct PrepareOptions {
-  /// Files, and folders whose regular files are taken recursively, sorted by path (links inside
-  /// folders are not followed).
+  /// Files, and folders, read as list_inputs reads them.
   std::vector<std::string> inputs{};
   std::string output{};    ///< the token file; of a folder of WikiText, a folder
   bool overwrite = false;  ///< replace an existing output

@@ -16,12 +16,20 @@ namespace fs = std::filesystem;
 using base::ErrorKind;
 using base::fail;
 
+// As .git and .DS_Store, which are no texts of the user's.
+bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
+
 std::vector<std::string> files_below(const std::string& folder) {
   std::vector<std::string> files;
   try {
-    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
-      if (entry.is_symlink() || !entry.is_regular_file() || entry.file_size() == 0) continue;
-      files.push_back(entry.path().string());
+    const fs::recursive_directory_iterator end;
+    for (fs::recursive_directory_iterator entry(folder); entry != end; ++entry) {
+      if (is_hidden(entry->path())) {
+        entry.disable_recursion_pending();
+        continue;
+      }
+      if (entry->is_symlink() || !entry->is_regular_file() || entry->file_size() == 0) continue;
+      files.push_back(entry->path().string());
     }
   } catch (const fs::filesystem_error& error) {
     fail(ErrorKind::data, "folder '{}' cannot be read: {}; check its permissions", folder,

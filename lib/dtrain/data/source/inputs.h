@@ -8,7 +8,7 @@
 namespace dtrain::data {
 
 /// Files as they are named, and folders' regular files recursively, sorted by path: without empty
-/// ones and links.
+/// ones, links, and files and folders whose name begins with a dot.
 ///
 /// Throws: Error{usage} where that gives no file; Error{data} for a folder that cannot be read.
 [[nodiscard]] std::vector<std::string> list_inputs(const std::vector<std::string>& named);
