@@ -14,12 +14,13 @@
 #include "fitted_text.h"
 #include "help.h"
 #include "provenance.h"
+#include "ranks.h"
 
 namespace dtrain::app {
 namespace {
 
 int print_version() {
-  print(fmt::format("dtrain {}\n", version_text()));
+  print_once(fmt::format("dtrain {}\n", version_text()));
   return 0;
 }
 

@@ -7,7 +7,7 @@
 #include <iostream>
 #include <limits>
 
-#include "commands.h"
+#include "ranks.h"
 
 namespace dtrain::app {
 namespace {
@@ -77,7 +77,7 @@ std::string fitted_text(std::string_view text, std::size_t columns) {
   return result;
 }
 
-void print_help(std::string_view text) { print(fitted_text(text, columns_of(STDOUT_FILENO))); }
+void print_help(std::string_view text) { print_once(fitted_text(text, columns_of(STDOUT_FILENO))); }
 
 void print_usage(std::string_view text) {
   std::cerr << fitted_text(text, columns_of(STDERR_FILENO)) << std::flush;

@@ -12,7 +12,7 @@ namespace dtrain::app {
 /// the following lines that are indented as far.
 [[nodiscard]] std::string fitted_text(std::string_view text, std::size_t columns);
 
-/// Prints a text of --help: fitted to the terminal, else as it is.
+/// Prints a text of --help once for all ranks: fitted to the terminal, else as it is.
 void print_help(std::string_view text);
 /// Prints a usage text to standard error, fitted likewise.
 void print_usage(std::string_view text);

@@ -4,7 +4,9 @@
 #include <thread>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/launcher_link.h"
 #include "dtrain/base/log.h"
+#include "dtrain/base/print.h"
 #include "dtrain/base/rank_env.h"
 #include "dtrain/base/stop_signals.h"
 
@@ -31,6 +33,12 @@ void tell_stops_on_one_rank(const char* rest) {
   const bool is_named = !base::has_launcher();  // dtrun names the signal that it got itself
   base::tell_stops(is_first(&base::RankEnv::rank) ? rest : nullptr,
                    is_named ? base::StopLine::with_signal : base::StopLine::without_signal);
+}
+
+void print_once(std::string_view text) {
+  if (base::has_launcher() && !is_first(&base::RankEnv::rank)) return;
+  base::tell_plain_output();
+  base::print(text);
 }
 
 int report_on_one_rank() {

@@ -9,6 +9,11 @@ namespace dtrain::app {
 /// Has one rank say that a signal has stopped the command. rest: as base::tell_stops.
 void tell_stops_on_one_rank(const char* rest);
 
+/// Prints what all ranks would print alike: under dtrun on rank 0 alone, as it is.
+///
+/// Throws: as base::print.
+void print_once(std::string_view text);
+
 /// As base::report_current_exception, but the ranks of a machine print an error that all of them
 /// meet once: the first of them prints at once, the others wait for the launcher to end them and
 /// print only if it does not, for then the error is theirs alone. Under dtrun all tell it, and it

@@ -55,6 +55,11 @@ class Help(unittest.TestCase):
         ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
         self.assertEqual(run(DTRAIN, status=USAGE, environment=ranks).stderr.count("\n"), 1)
 
+    def test_ranks_under_dtrun_print_it_once(self):
+        for words in (["--help"], ["--version"], ["generate", "--help"], ["help", "lr"], ["data", "--help"]):
+            alone = run(DTRAIN, *words).stdout
+            self.assertEqual(run(DTRUN, "-n", "2", "--", DTRAIN, *words).stdout, alone)
+
     def test_one_setting_is_explained_by_any_of_its_names(self):
         text = help_of("help", "lr")
         for part in ("--lr X", "train.lr", "0.003", "a number", "at least 0", "may change; the start reports it"):
