@@ -12,7 +12,9 @@
 
 #include "checkpoint.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/path_kind.h"
 #include "dtrain/base/readable.h"
+#include "dtrain/checkpoint/format/file_checksum.h"
 #include "dtrain/checkpoint/store/compare.h"
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
@@ -197,6 +199,32 @@ void verify_one(const std::string& path, bool is_of_run, Tally& tally) {
   tally.damaged += std::ssize(damage);
 }
 
+void verify_model_file(const std::string& path, Tally& tally) {
+  std::vector<std::string> damage;
+  note_damage(damage, [&] {
+    ++tally.files;
+    const auto file = format::SafetensorsFile::open(path);
+    tally.bytes += std::ssize(file.bytes());
+    tally.tensors += std::ssize(file.tensors());
+    if (!format::verify_checksum(file)) {
+      print(fmt::format("{}: it has no checksum, so its header alone was checked\n", path));
+    }
+  });
+  for (const std::string& line : damage) print(line + "\n");
+  tally.damaged += std::ssize(damage);
+}
+
+// path: a checkpoint, or a run, whose final model counts too.
+void verify_folder(const std::string& path, Tally& tally) {
+  const std::string final = store::final_model(store::run_at(path));
+  const bool has_final = base::is_there(final);
+  for (const std::string& checkpoint :
+       has_final ? store::checkpoints_of_run(path) : store::checkpoints_at(path)) {
+    verify_one(checkpoint, checkpoint != path, tally);
+  }
+  if (has_final) verify_model_file(final, tally);
+}
+
 std::string difference_text(const store::TensorDifference& difference) {
   const std::string place = difference.index.empty()
                                 ? ""
@@ -252,8 +280,10 @@ int verify_checkpoints(const Arguments& arguments) {
   const auto found = words("verify", {"PATH"}, arguments);
   if (!found) return 0;
   Tally tally;
-  for (const std::string& path : store::checkpoints_at(found->front())) {
-    verify_one(path, path != found->front(), tally);
+  if (std::error_code error; fs::is_regular_file(found->front(), error)) {
+    verify_model_file(found->front(), tally);
+  } else {
+    verify_folder(found->front(), tally);
   }
   if (tally.damaged > 0) {
     fail(ErrorKind::checkpoint, "{}: {} damaged; do not load {}", found->front(),

@@ -72,8 +72,8 @@ dtrain checkpoint inspect PATH
   What a checkpoint holds: step, data position, layout, and every tensor.
 
 dtrain checkpoint verify PATH
-  Reads every byte and compares it with the checksums; of a run folder all checkpoints. One line
-  for each damaged file, exit status 6; else "ok".
+  Reads every byte and compares it with the checksums; of a run folder all checkpoints and final/.
+  PATH may be a model file, too. One line for each damaged file, exit status 6; else "ok".
 
 dtrain checkpoint diff A B
   Compares all tensors of two checkpoints, whatever layouts wrote them. One line for each tensor

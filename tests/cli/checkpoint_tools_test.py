@@ -102,9 +102,10 @@ class Reading(Tools):
         self.assertIn("step       2", self.output("inspect", self.two / "checkpoints" / "step-2"))
 
     def test_verify_counts_what_is_whole(self):
-        files = [path for path in (self.two / "checkpoints").rglob("*.safetensors")]
+        files = list(self.two.rglob("*.safetensors"))
         size = sum(path.stat().st_size for path in files)
-        self.assertEqual(self.output("verify", self.two), f"ok: {len(files)} files, {size} bytes, 32 tensors\n")
+        self.assertEqual(self.output("verify", self.two), f"ok: {len(files)} files, {size} bytes, {32 + len(SHAPES)} tensors\n")
+        self.assertEqual(self.output("verify", self.final), f"ok: 1 file, {self.final.stat().st_size} bytes, {len(SHAPES)} tensors\n")
         self.assertIn("ok: 4 files", self.output("verify", self.two / "checkpoints" / "step-2"))
 
     def test_verify_names_every_damaged_file_and_tensor(self):
@@ -125,6 +126,32 @@ class Reading(Tools):
         self.assertIn(str(missing), lines[2])
         self.assertIn("3 files", result.stderr)
 
+    def test_one_flipped_byte_of_a_model_file_is_named_by_all_that_read_it(self):
+        data = self.final.read_bytes()
+        file = self.folder / "model.safetensors"
+        header = 8 + int.from_bytes(data[:8], "little")
+        setting = data.index(b'dropout')  # in the metadata
+        checksum = data.index(b"dtrain.checksum")
+        for place in (setting + 10, checksum, checksum + 20, checksum + 30, header, (header + len(data)) // 2, len(data) - 1):
+            damaged = bytearray(data)
+            damaged[place] ^= 1
+            file.write_bytes(damaged)
+            with self.subTest(place - header):
+                result = tool("verify", file)
+                self.assertEqual(result.returncode, CHECKPOINT, result.stdout)
+                self.assertIn(str(file), result.stdout)
+        train_from = ("--init-from", file, "--data", self.folder / "text.txt", "--seq-len", 16, "--steps", 1, "--run-dir", self.folder / "new")
+        (self.folder / "text.txt").write_text("In the beginning God created the heaven and the earth.\n" * 40)
+        for words in (("generate", "--from", file), train_from, ("checkpoint", "import", file, self.folder / "imported")):
+            self.assertRegex(run(DTRAIN, *words, status=CHECKPOINT).stderr, f"{file}' is damaged")
+        copy = self.copy(self.two)
+        final_model(copy).write_bytes(damaged)
+        result = tool("verify", copy)
+        self.assertEqual((result.returncode, len(result.stdout.splitlines())), (CHECKPOINT, 1), result.stdout)
+        write_model(file, *read_model(self.final))  # as others write it
+        self.assertRegex(self.output("verify", file), "no checksum.*\nok: 1 file")
+        run(DTRAIN, "generate", "--from", file, "--max-tokens", 1)
+
     def test_runs_of_one_and_two_ranks_are_equal_and_other_steps_are_not(self):
         self.assertEqual(self.output("diff", self.one, self.two), "equal: 16 tensors\n")
         text = self.output("diff", self.one, self.two / "checkpoints" / "step-2", status=DIFFERENT)
@@ -137,7 +164,8 @@ class Reading(Tools):
         for name in ("list", "inspect", "verify"):
             self.refused(CHECKPOINT, empty, "run folder", arguments=(name, empty))
             self.refused(CHECKPOINT, "does not exist", arguments=(name, empty / "no"))
-            self.refused(CHECKPOINT, "is not a folder", arguments=(name, self.final))
+            if name != "verify":
+                self.refused(CHECKPOINT, "is not a folder", arguments=(name, self.final))
         self.refused(CHECKPOINT, empty, arguments=("diff", self.one, empty))
         self.refused(USAGE, "takes A B", arguments=("diff", self.one))
         self.refused(USAGE, "--steps", arguments=("inspect", self.one, "--steps"))

@@ -23,7 +23,9 @@ def tensors_of(path):
 
 
 def write_model(path, tensors, metadata=None):
+    """The metadata of another file may be given: its checksum is left out."""
     header, body = {}, b""
+    metadata = {key: value for key, value in (metadata or {}).items() if key != "dtrain.checksum"}
     for name, (dtype, shape, data) in tensors.items():
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(body), len(body) + len(data)]}
         body += data

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "dtrain/base/check.h"
+#include "dtrain/checkpoint/format/file_checksum.h"
+
 namespace dtrain::checkpoint {
 namespace {
 
@@ -138,6 +140,7 @@ param::Arena read_model_file(const format::SafetensorsFile& file,
                              const param::ParameterSpecs& specs,
                              std::span<const NamedTensor> buffers,
                              const at::TensorOptions& options) {
+  (void)format::verify_checksum(file);
   check_names(file, specs, buffers);
   for (const param::ParameterSpec& spec : specs) check_parameter(file, spec);
   for (const NamedTensor& buffer : buffers) check_buffer(file, buffer);

@@ -54,7 +54,8 @@ void write_model_file(const std::string& path, const param::ParameterSpecs& spec
 /// known to fit.
 ///
 /// Throws: Error{checkpoint} naming file and tensor if one is missing, unknown, not of floating
-///         point or of another shape, or a buffer has other values.
+///         point or of another shape, or a buffer has other values; naming the file if its checksum
+///         shows damage.
 [[nodiscard]] param::Arena read_model_file(const format::SafetensorsFile& file,
                                            const param::ParameterSpecs& specs,
                                            std::span<const NamedTensor> buffers,

@@ -9,6 +9,7 @@
 
 #include "dtrain/base/check.h"
 #include "dtrain/checkpoint/format/box.h"
+#include "dtrain/checkpoint/format/file_checksum.h"
 
 namespace dtrain::checkpoint {
 namespace {
@@ -69,14 +70,28 @@ TensorFileWriter::TensorFileWriter(const std::string& path, std::span<const Tens
                      .shape = tensor.shape,
                      .bytes = {static_cast<const std::byte*>(nullptr), bytes}});  // sizes alone
   }
-  format::FilePlan plan = format::plan_safetensors(views, metadata);
+  format::Metadata with_checksum = metadata;
+  with_checksum[format::kChecksumKey] = format::kBlankChecksum;
+  format::FilePlan plan = format::plan_safetensors(views, with_checksum);
   order_ = std::move(plan.order);
-  file_.write(std::as_bytes(std::span(plan.header)));
+  checksum_at_ = format::find_checksum_digits(plan.header, format::kBlankChecksum);
+  write(std::as_bytes(std::span(plan.header)));
+}
+
+void TensorFileWriter::write(std::span<const std::byte> bytes) {
+  file_.write(bytes);
+  checksum_.add(bytes);
 }
 
 void TensorFileWriter::write(const at::Tensor& tensor) {
   const at::Tensor rows = tensor.detach().cpu().contiguous();
-  file_.write({static_cast<const std::byte*>(rows.const_data_ptr()), rows.nbytes()});
+  write({static_cast<const std::byte*>(rows.const_data_ptr()), rows.nbytes()});
+}
+
+void TensorFileWriter::commit() {
+  const std::string digits = base::checksum_text(checksum_.value());
+  file_.rewrite(static_cast<std::int64_t>(checksum_at_), std::as_bytes(std::span(digits)));
+  file_.commit();
 }
 
 }  // namespace dtrain::checkpoint

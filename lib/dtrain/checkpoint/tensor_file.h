@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dtrain/base/atomic_file.h"
+#include "dtrain/base/checksum.h"
 #include "dtrain/checkpoint/format/safetensors.h"
 
 namespace dtrain::checkpoint {
@@ -34,8 +35,8 @@ struct TensorSpec {
   std::vector<std::int64_t> shape;
 };
 
-/// Writes a file a tensor at a time, so that no more than one need be in memory. Without commit()
-/// nothing is left.
+/// Writes a file a tensor at a time, so that no more than one need be in memory, with a checksum in
+/// its metadata (format/file_checksum.h). Without commit() nothing is left.
 ///
 /// Throws:  Error{checkpoint} naming the file if it cannot be written; Error{internal} for a dtype
 ///          that the format lacks or a name given twice.
@@ -49,10 +50,14 @@ class TensorFileWriter {
   [[nodiscard]] std::span<const std::size_t> order() const { return order_; }
   /// The next tensor in that order, of any strides.
   void write(const at::Tensor& tensor);
-  void commit() { file_.commit(); }
+  void commit();
 
  private:
+  void write(std::span<const std::byte> bytes);
+
   base::AtomicFile file_;
+  base::Checksum checksum_;
+  std::size_t checksum_at_ = 0;  // of its digits in the file
   std::vector<std::size_t> order_;
 };
 
