@@ -42,17 +42,11 @@ struct Subcommand {
   int (*run)(const Arguments&);
 };
 
-constexpr Subcommand kSubcommands[] = {{"train", run_train},
-                                       {"data", run_data},
-                                       {"generate", run_generate},
-                                       {"verify", run_verify},
-                                       {"checkpoint", run_checkpoint},
-                                       {"doctor", run_doctor},
-                                       {"plan", run_plan},
-                                       {"report", run_report},
-                                       {"completion", run_completion},
-                                       {"schedule", run_schedule},
-                                       {"settings", run_settings}};
+constexpr Subcommand kSubcommands[] = {
+    {"train", run_train},           {"data", run_data},         {"generate", run_generate},
+    {"evaluate", run_evaluate},     {"verify", run_verify},     {"checkpoint", run_checkpoint},
+    {"doctor", run_doctor},         {"plan", run_plan},         {"report", run_report},
+    {"completion", run_completion}, {"schedule", run_schedule}, {"settings", run_settings}};
 
 // Subcommand names of other programs.
 struct OtherName {
@@ -71,9 +65,7 @@ constexpr OtherName kOtherNames[] = {
     {"sample infer inference predict chat", "dtrain generate --from RUN"},
     {"resume continue", "dtrain --run-dir RUN --resume auto"},
     {"finetune fine-tune", "dtrain --init-from RUN --data FILE"},
-    {"eval evaluate validate test",
-     "dtrain --init-from RUN --data FILE --val-data FILE --lr 0 --steps 1, with the run's "
-     "--seq-len"},
+    {"eval validate test", "dtrain evaluate --from RUN --data FILE"},
     {"prepare preprocess tokenize", "dtrain data prepare"},
     {"fit pretrain run launch", "dtrain train"}};
 

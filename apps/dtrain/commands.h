@@ -17,6 +17,7 @@ using Arguments = std::vector<std::string>;
 [[nodiscard]] int run_train(const Arguments& arguments);
 [[nodiscard]] int run_data(const Arguments& arguments);
 [[nodiscard]] int run_generate(const Arguments& arguments);
+[[nodiscard]] int run_evaluate(const Arguments& arguments);
 [[nodiscard]] int run_verify(const Arguments& arguments);
 [[nodiscard]] int run_checkpoint(const Arguments& arguments);
 [[nodiscard]] int run_doctor(const Arguments& arguments);

@@ -92,7 +92,8 @@ constexpr std::string_view kForZsh =
     "autoload -Uz bashcompinit && bashcompinit\n";
 
 constexpr std::string_view kCommands =
-    "train data generate verify checkpoint doctor plan schedule report completion settings help";
+    "train data generate evaluate verify checkpoint doctor plan schedule report completion "
+    "settings help";
 
 // Flags of commands that take no settings, or others beside them.
 struct OtherFlags {

@@ -202,6 +202,9 @@ Meant read_settings(const config::CommandLine& command_line, const config::Launc
   refuse_mixture_of_one(command_line);
   config::Loaded given = config::load(command_line);
   const config::Command command = command_line.command;
+  if (command == config::Command::evaluate) {
+    given = config::load(command_line, settings_of_training(given.config.generate.from));
+  }
   config::check_open_layout(command_line, given.config);
   take_vocab_of_data(command_line, given);
   const bool starts = command == config::Command::train && !command_line.print_config;

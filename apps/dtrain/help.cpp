@@ -21,6 +21,7 @@ constexpr const char* kSubcommands =
   train                     train a model (the default)
   data TOOL                 train tokenizers, make token files, compute n-gram baselines
   generate                  continue a text with a trained model
+  evaluate                  measure the loss of a trained model on a file
   verify                    compare with golden numbers of the reference implementation
   checkpoint TOOL           list, inspect, verify, compare, export and import checkpoints
   report RUN...             show how runs went: one page with curves, or a table
@@ -154,6 +155,14 @@ std::string command_help(config::Command command) {
       return overview_help();
     case config::Command::generate:
       usage = "dtrain generate --from RUN [--prompt TEXT | --prompt-file FILE] [flags]\n\n";
+      break;
+    case config::Command::evaluate:
+      usage =
+          "dtrain evaluate --from RUN --data FILE [--val-fraction F] [flags]\n"
+          "  Prints as JSON the model's loss on a file, or on its end, in nats per token, and its\n"
+          "  perplexity. Settings that are not given are those that the run trained with; all of "
+          "the\n"
+          "  file is read.\n\n";
       break;
     case config::Command::verify:
       usage =

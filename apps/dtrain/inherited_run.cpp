@@ -16,6 +16,7 @@
 #include "dtrain/config/assign.h"
 #include "dtrain/config/json.h"
 #include "dtrain/config/resumed_run.h"
+#include "dtrain/report/run_record.h"
 
 namespace dtrain::app {
 namespace {
@@ -145,6 +146,29 @@ void take_model_of_weights(const config::CommandLine& command_line, config::Load
   if (!replaced.empty()) {
     loaded.replaced.push_back(fmt::format("--init-from {} replaces {}", path, replaced));
   }
+}
+
+config::Config settings_of_training(const std::string& from) {
+  Config settings;
+  settings.report.eval_sequences = *config::Sequences::parse("all");
+  const fs::path whole = fs::absolute(from).lexically_normal();
+  const fs::path path = whole.has_filename() ? whole : whole.parent_path();
+  // RUN; or RUN/checkpoints/step-N, RUN/final/model.safetensors
+  for (const fs::path& run : {path, path.parent_path().parent_path()}) {
+    const std::string file = config_file_in(run);
+    if (from.empty() || !report::is_run(run.string()) || !is_there(file)) continue;
+    const config::SavedRun saved = config::read_saved_run(file);
+    settings.data.seq_len = saved.resolved.data.seq_len;
+    settings.batch.microbatch = saved.resolved.batch.microbatch;
+    const config::MachineConfig& machine = saved.asked.machine;
+    settings.machine.dtype = machine.dtype;
+    settings.machine.param_dtype = machine.param_dtype;
+    settings.machine.buffer_dtype = machine.buffer_dtype;
+    settings.machine.kernels = machine.kernels;
+    settings.machine.attention = machine.attention;
+    break;
+  }
+  return settings;
 }
 
 }  // namespace dtrain::app

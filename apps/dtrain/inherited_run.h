@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "dtrain/config/command_line.h"
 #include "dtrain/config/continued_run.h"
@@ -30,5 +31,12 @@ namespace dtrain::app {
 ///
 /// Throws: Error{usage} naming both values of a setting that the weights contradict.
 void take_model_of_weights(const config::CommandLine& command_line, config::Loaded& loaded);
+
+/// Settings with which an evaluation of the model at `from` has the bits of those within its
+/// training; all sequences are read. Defaults for a model that lies in no run folder.
+///
+/// from:   a run folder, its checkpoint or its final model; may be empty or missing.
+/// Throws: Error{usage} as config::read_saved_run.
+[[nodiscard]] config::Config settings_of_training(const std::string& from);
 
 }  // namespace dtrain::app

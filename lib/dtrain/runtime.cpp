@@ -71,6 +71,9 @@ int run(std::string_view text) {
     case config::Command::generate:
       generate(request.config);
       return 0;
+    case config::Command::evaluate:
+      commands::evaluate(request.config, write_output);
+      return 0;
     case config::Command::verify:
       commands::verify(request.config, write_output);
       return 0;

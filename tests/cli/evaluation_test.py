@@ -1,11 +1,13 @@
 """The validation loss: of the same text on every layout, checked against losses of its pieces."""
 
 import json
+import math
 import pathlib
 import tempfile
 import unittest
 
-from dtrain_harness import DTRAIN, GOLDEN, USAGE, launched, make_folder, metrics_of, run
+from dtrain_harness import (CHECKPOINT, DATA, DTRAIN, DTRUN, GOLDEN, USAGE, final_model, launched, make_folder, metrics_of,
+                            overriding, run)
 from rounding import independent_rounding_bound
 
 LENGTH, SEQUENCES = 32, 27
@@ -77,6 +79,48 @@ class Evaluation(unittest.TestCase):
         for value in ("0", "-1", "some", "1.5"):
             result = run(DTRAIN, "--data", TEXT, "--run-dir", self.folder / "refused", "--eval-sequences", value, status=USAGE)
             self.assertIn(f'--eval-sequences: found "{value}"', result.stderr)
+
+
+class OfTrainedModels(unittest.TestCase):
+    """dtrain evaluate."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = make_folder(cls)
+
+    def evaluated(self, path, *flags):
+        return json.loads(run(DTRAIN, "evaluate", "--from", path, "--threads", "1", *flags).stdout)
+
+    def test_the_loss_is_that_of_training_to_the_last_digit(self):
+        for name, flags, data in (("file", ("--val-data", TEXT), ("--data", TEXT, "--eval-sequences", "256")),
+                                  ("share", ("--val-fraction", "0.1"), ("--data", TEXT, "--val-fraction", "0.1")),
+                                  ("bfloat16", ("--val-fraction", "0.1", "--dtype", "bfloat16", "--microbatch", "2"),
+                                   ("--data", TEXT, "--val-fraction", "0.1"))):
+            run_dir = self.folder / name
+            run(DTRAIN, *overriding(MODEL, "--steps", "4", "--lr", "0.01", "--checkpoint-every", "2"), "--data", TEXT, *flags,
+                "--run-dir", run_dir)
+            (expected,) = [line for line in metrics_of(run_dir) if line.get("event") == "eval"]
+            for path in (run_dir, run_dir / "checkpoints" / "step-4", final_model(run_dir)):
+                with self.subTest(name, path=path):
+                    found = self.evaluated(path, *data)
+                    self.assertEqual(found["loss"], expected["val_loss"])
+                    self.assertEqual(found["tokens"], expected["tokens"])
+                    self.assertEqual(found["bits_per_byte"], expected["bits_per_byte"])
+                    self.assertAlmostEqual(found["perplexity"], math.exp(expected["val_loss"]))
+            self.assertNotEqual(self.evaluated(run_dir / "checkpoints" / "step-2", *data)["loss"], expected["val_loss"])
+        whole = self.evaluated(self.folder / "file", "--data", TEXT)  # all sequences
+        self.assertEqual(whole["tokens"], (TEXT.stat().st_size - 1) // LENGTH * LENGTH)
+
+    def test_what_it_cannot_evaluate_is_refused_in_one_line(self):
+        run_dir = self.folder / "refusing"
+        run(DTRAIN, *MODEL, "--data", TEXT, "--run-dir", run_dir)
+        for flags, status, part in ((("--data", TEXT), USAGE, "--from is missing"), (("--from", run_dir), USAGE, "--data is missing"),
+                                    (("--from", run_dir, "--data", "nowhere"), DATA, "nowhere"),
+                                    (("--from", "nowhere", "--data", TEXT), CHECKPOINT, "nowhere"),
+                                    (("--from", run_dir, "--data", f"{TEXT}:1,{TEXT}:2"), USAGE, "not a mixture")):
+            error = run(DTRAIN, "evaluate", *flags, status=status).stderr
+            self.assertEqual(len([line for line in error.splitlines() if "error:" in line and part in line]), 1, error)
+        run(DTRUN, "-n", "2", "--", DTRAIN, "evaluate", "--from", run_dir, "--data", TEXT, status=USAGE)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ MOST_USED = ["--data", "--config", "--run-dir", "--resume", "--val-fraction", "-
 FOREIGN = {
     "--val_split": "--val-fraction", "--validation-split": "--val-fraction", "--val_ratio": "--val-fraction", "--split": "--val-fraction",
     "--eval-data": "--val-data", "--validation_file": "--val-data", "--valid-data-path": "--val-data",
-    "--test-data": "--val-data", "--test_file": "--val-data", "--eval_only": "--init-from RUN --data FILE --val-data", "--evaluate": "--init-from", "--do_predict": "--val-data",
+    "--test-data": "--val-data", "--test_file": "dtrain evaluate", "--eval_only": "dtrain evaluate --from RUN --data FILE", "--evaluate": "dtrain evaluate", "--do_predict": "--val-data",
     "--run-name": "--run-dir", "--experiment_name": "--run-dir", "--exp-name": "--run-dir", "--checkpoint-dir": "--run-dir", "--workdir": "--run-dir",
     "--dry-run": "--print-config", "--fast_dev_run": "doctor", "--silent": "--quiet", "--disable_tqdm": "--quiet",
     "--verbose": "--log-every", "--min_lr_ratio": "--min-lr", "--learning_rate_decay_frac": "--min-lr", "--lr_min": "--min-lr",
@@ -203,7 +203,7 @@ class Threads(unittest.TestCase):
 class Subcommands(unittest.TestCase):
     def test_names_of_other_programs_lead_to_ours(self):
         for name, use in (("export", "dtrain checkpoint export"), ("ls", "dtrain checkpoint list"), ("sample", "dtrain generate --from"),
-                          ("resume", "--resume auto"), ("eval", "--init-from RUN"), ("tokenize", "dtrain data prepare")):
+                          ("resume", "--resume auto"), ("eval", "dtrain evaluate --from RUN --data FILE"), ("tokenize", "dtrain data prepare")):
             self.assertIn(f'unknown subcommand "{name}": use ', run(DTRAIN, name, status=USAGE).stderr)
             self.assertIn(use, run(DTRAIN, name, "x", status=USAGE).stderr)
 

@@ -52,6 +52,15 @@ void plan_layouts(const config::Config& config, const Output& output);
 ///         model; Error{numerics} from sampling; what `output` throws.
 void generate(const config::Config& config, const Output& output);
 
+/// Gives `output` one JSON object in one line: the loss of generate.from's model over data.train, or
+/// its last data.val_fraction, in nats per token, with the tokens and the perplexity. The bits are
+/// those of an evaluation within training on the same sequences and settings.
+///
+/// asked:  resolved but for the model, which its file gives.
+/// Throws: as generate for the model; Error{data} for the data; Error{usage} for a mixture or
+///         tokens of another tokenizer; Error{numerics} for a loss that is not finite.
+void evaluate(const config::Config& asked, const Output& output);
+
 /// Writes what config.exporting asks for, the same file as the run would write at its end, after
 /// checking every checksum of the weights. Gives one line to `output`.
 ///

@@ -4,73 +4,24 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/log.h"
-#include "dtrain/base/path_kind.h"
-#include "dtrain/checkpoint/model_file.h"
-#include "dtrain/checkpoint/store/locate.h"
-#include "dtrain/commands/checkpoint_weights.h"
 #include "dtrain/commands/commands.h"
+#include "dtrain/commands/opened_model.h"
 #include "dtrain/data/tokenizer/text_units.h"
 #include "dtrain/device/plugin.h"
 #include "dtrain/job/device_errors.h"
 #include "dtrain/model/registry.h"
 #include "dtrain/parallel/precision.h"
-#include "dtrain/train/model_description.h"
-#include "dtrain/train/model_tokenizer.h"
 #include "dtrain/train/text_writer.h"
 
 namespace dtrain::commands {
 namespace {
 
 using base::ErrorKind;
-using checkpoint::format::SafetensorsFile;
-namespace store = checkpoint::store;
-
-/// An opened model. Its weights are read once the prompt is known to fit.
-struct OpenedModel {
-  config::ModelConfig settings;
-  std::shared_ptr<const data::Tokenizer> tokenizer;
-  std::function<param::Arena(const model::Model&, const at::TensorOptions&)> read_weights;
-};
-
-OpenedModel open_model_file(const std::string& path, const model::UserHints& told) {
-  const auto file = std::make_shared<SafetensorsFile>(SafetensorsFile::open(path));
-  const config::ModelConfig settings = train::model_of(*file, told);
-  return {.settings = settings,
-          .tokenizer = train::tokenizer_of_model(*file, settings.vocab),
-          .read_weights = [file](const model::Model& model, const at::TensorOptions& options) {
-            return checkpoint::read_model_file(*file, model.parameters,
-                                               train::exported_buffers(model), options);
-          }};
-}
-
-// path: a checkpoint, or a run folder for its latest complete checkpoint.
-OpenedModel open_checkpoint(const std::string& path, const model::UserHints& told) {
-  const bool is_checkpoint = store::checkpoints_at(path).front() == path;
-  const auto reader = std::make_shared<store::Reader>(is_checkpoint ? open_weights(path)
-                                                                    : open_newest_weights(path));
-  base::log_info("generating with the weights of step {}: {}", reader->manifest().step,
-                 reader->path());
-  const config::ModelConfig settings = model_of(*reader);
-  model::check_told(reader->path(), told.levels_flag, told.levels, settings.levels);
-  return {.settings = settings,
-          .tokenizer = train::tokenizer_of_checkpoint(reader->path(), settings.vocab),
-          .read_weights = [reader](const model::Model& model, const at::TensorOptions& options) {
-            return read_weights(*reader, model, options);
-          }};
-}
-
-OpenedModel open_model(const config::GenerateConfig& generate) {
-  const model::UserHints told{.levels = generate.from_levels, .levels_flag = "--from-levels"};
-  return base::is_folder(generate.from) ? open_checkpoint(generate.from, told)
-                                        : open_model_file(generate.from, told);
-}
 
 std::unique_ptr<model::Generator> make_generator(const OpenedModel& opened,
                                                  const at::TensorOptions& options) {
@@ -165,7 +116,8 @@ class TerminalText {
 
 void generate(const config::Config& config, const Output& output) {
   const OpenedModel opened = open_model(config.generate);
-  const Prompt prompt = tokenized_prompt(config.generate, *opened.tokenizer,
+  const auto tokenizer = opened.open_tokenizer();
+  const Prompt prompt = tokenized_prompt(config.generate, *tokenizer,
                                          model::family_of(opened.settings).max_positions());
   const job::DeviceAdvice advice{.if_full = "use --device cpu, or a smaller --dtype",
                                  .if_lost = "check it, or use --device cpu"};
@@ -182,8 +134,8 @@ void generate(const config::Config& config, const Output& output) {
     const model::SamplingRule rule{.temperature = config.generate.temperature,
                                    .top_k = config.generate.top_k,
                                    .seed = config.train.seed};
-    train::continue_text(*generator, *opened.tokenizer, prompt.tokens, rule,
-                         config.generate.max_tokens, write);
+    train::continue_text(*generator, *tokenizer, prompt.tokens, rule, config.generate.max_tokens,
+                         write);
   });
 }
 

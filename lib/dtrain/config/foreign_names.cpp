@@ -69,7 +69,8 @@ std::string_view key_meant_in(Command command, std::string_view key) {
   constexpr std::string_view kOfModels[] = {"model.name", "checkpoint.resume",
                                             "checkpoint.init_from", "run.dir"};
   const bool is_of_model = std::ranges::find(kOfModels, key) != std::end(kOfModels);
-  return is_of_model && command == Command::generate ? "generate.from" : key;
+  const bool reads_model = command == Command::generate || command == Command::evaluate;
+  return is_of_model && reads_model ? "generate.from" : key;
 }
 
 std::string foreign_advice(std::string_view name, NameKind kind, Command command) {

@@ -22,11 +22,11 @@ constexpr std::string_view kShuffled = "leave it out: every epoch is shuffled";
 constexpr std::string_view kPrepares =
     "give it to dtrain data prepare, which makes the token file for --data";
 constexpr std::string_view kNoTestData =
-    "there is no test split: to measure a trained model on other text, give --init-from RUN --data "
-    "FILE --val-data OTHER --lr 0 --steps 1, with the run's --seq-len";
+    "there is no test split: dtrain evaluate --from RUN --data FILE measures a trained model, "
+    "--val-data FILE one in training";
 constexpr std::string_view kNoEvaluationAlone =
-    "to measure a trained model without training it, give --init-from RUN --data FILE --val-data "
-    "FILE --lr 0 --steps 1, with the run's --seq-len";
+    "dtrain evaluate --from RUN --data FILE measures a trained model, --val-data FILE one in "
+    "training";
 constexpr std::string_view kDryRun =
     "--print-config checks the settings, dtrain doctor machines and files, dtrain plan the memory";
 constexpr std::string_view kOneLevelOfDetail =

@@ -326,6 +326,10 @@ Config resolve(Command command, Config config, const Launch& launch) {
     check_start(config);
     check_compile(config);
   }
+  if (command == Command::evaluate) {
+    resolve_batch(config.batch, config.layout);
+    resolve_attention(config);
+  }
   // The fixture's rows are the global batch, so microbatches follow.
   if (command == Command::verify && config.batch.grad_accum == 0) config.batch.grad_accum = 1;
   check_pipeline(config, command == Command::train);

@@ -15,7 +15,9 @@ inline constexpr CommandSet kVerify = static_cast<unsigned>(Command::verify);
 inline constexpr CommandSet kExport = static_cast<unsigned>(Command::export_checkpoint);
 inline constexpr CommandSet kImport = static_cast<unsigned>(Command::import_checkpoint);
 inline constexpr CommandSet kPlan = std::bit_floor(static_cast<unsigned>(Command::plan));
-inline constexpr CommandSet kModel = kTrain | kGenerate | kVerify;  // what computes with a model
+inline constexpr CommandSet kEvaluate = static_cast<unsigned>(Command::evaluate);
+// What computes with a model.
+inline constexpr CommandSet kModel = kTrain | kGenerate | kVerify | kEvaluate;
 inline constexpr CommandSet kEngine = kTrain | kVerify;
 inline constexpr CommandSet kAll = kModel | kExport | kImport;
 

@@ -67,14 +67,14 @@ constexpr Setting kSettings[] = {
      FIELD(model.tie_levels), kFixed},
 
     {"data.train", "--data", "FILE", "",
-     "token file, or text that is read as bytes; FILE:WEIGHT,FILE:WEIGHT mixes several", kTrain,
-     FIELD(data.train)},
+     "token file, or text that is read as bytes; FILE:WEIGHT,FILE:WEIGHT mixes several",
+     kTrain | kEvaluate, FIELD(data.train)},
     {"data.validation", "--val-data", "FILE", "", "one file for validation", kTrain,
      FIELD(data.validation)},
     {"data.val_fraction", "--val-fraction", "F", "",
-     "share of --data, at its end, that is kept for validation", kTrain, FIELD(data.val_fraction),
-     from_to_below(0, 1), kFixed},
-    {"data.seq_len", "--seq-len", "T", "tokens", "positions of a sequence", kTrain,
+     "share of --data, at its end, that is kept for validation", kTrain | kEvaluate,
+     FIELD(data.val_fraction), from_to_below(0, 1), kFixed},
+    {"data.seq_len", "--seq-len", "T", "tokens", "positions of a sequence", kTrain | kEvaluate,
      FIELD(data.seq_len), between(1, kMaxPositions), kFixed},
 
     {"batch.global", "--global-batch", "N", "sequences",
@@ -85,7 +85,7 @@ constexpr Setting kSettings[] = {
      "sequences that a rank computes at once; changes rounding; 0: with --global-batch the "
      "largest number up to 8 that divides a rank's share and fits --memory-limit and what is free "
      "in the memory, else 1",
-     kTrain, FIELD(batch.microbatch), between(0, kMaxMicrobatch), kNoted, kChangesBits},
+     kTrain | kEvaluate, FIELD(batch.microbatch), between(0, kMaxMicrobatch), kNoted, kChangesBits},
     {"batch.grad_accum", "--grad-accum", "N", "microbatches",
      "microbatches per rank and step; 0: follows from the other two, else 1, or the stages of a "
      "pipeline that trains",
@@ -242,15 +242,15 @@ constexpr Setting kSettings[] = {
     {"machine.dtype", "--dtype", "NAME", "", "arithmetic of the forward and backward pass", kModel,
      FIELD(machine.dtype), one_of(kDtypes), kNoted, kValueNeeds<kComputed>},
     {"machine.param_dtype", "--param-dtype", "NAME", "",
-     "dtype of the parameters that blocks read and compute with; auto: --dtype", kEngine,
-     FIELD(machine.param_dtype), one_of(kRoleDtypes), kNoted, kChangesBits},
+     "dtype of the parameters that blocks read and compute with; auto: --dtype",
+     kEngine | kEvaluate, FIELD(machine.param_dtype), one_of(kRoleDtypes), kNoted, kChangesBits},
     {"machine.reduce_dtype", "--reduce-dtype", "NAME", "",
      "dtype of gradients on their way between ranks; auto: float32, or float64 with --dtype "
      "float64",
      kEngine, FIELD(machine.reduce_dtype), one_of(kRoleDtypes), kNoted, changes_bits(kRounds)},
     {"machine.buffer_dtype", "--buffer-dtype", "NAME", "",
      "dtype of constant tables (positions); auto: float32, or float64 with --dtype float64",
-     kEngine, FIELD(machine.buffer_dtype), one_of(kRoleDtypes), kNoted, kChangesBits},
+     kEngine | kEvaluate, FIELD(machine.buffer_dtype), one_of(kRoleDtypes), kNoted, kChangesBits},
     {"machine.threads", "--threads", "N", "threads",
      "threads per rank; 0: OMP_NUM_THREADS, else the usable cores shared by the ranks of a machine",
      kAll, FIELD(machine.threads), between(0, kMaxThreads), changes_bits(kByThreads)},
@@ -262,13 +262,14 @@ constexpr Setting kSettings[] = {
      "how levels are computed; fused: one block with a backward pass of its own, on the CPU, in "
      "float32, float64 "
      "or bfloat16; plain: LibTorch's operators and its autograd; auto: fused where it exists",
-     kEngine, FIELD(machine.kernels), one_of(kKernels), kNoted, kChangesBits},
+     kEngine | kEvaluate, FIELD(machine.kernels), one_of(kKernels), kNoted, kChangesBits},
     {"machine.attention", "--attention", "auto|full|chunked:C", "",
      "full: each position attends to all before it, at a cost that grows with the square of "
      "--seq-len; chunked:C: to those in its chunk of C, and to a state of all earlier chunks, at a "
      "cost that grows with --seq-len; auto: the cheaper",
-     kEngine, FIELD(machine.attention), form("auto, full or chunked:C (positions, at least 1)"),
-     kNeeds<kFusedKernels>, kNoted, changes_bits(kFused)},
+     kEngine | kEvaluate, FIELD(machine.attention),
+     form("auto, full or chunked:C (positions, at least 1)"), kNeeds<kFusedKernels>, kNoted,
+     changes_bits(kFused)},
     {"machine.matmul_precision", "--matmul-precision", "NAME", "",
      "precision of float32 matrix products on a GPU; tf32: faster, from factors rounded to 11 bits",
      kModel, FIELD(machine.matmul_precision), one_of(kMatmulPrecisions), kNoted, kNeeds<kDevice>,
@@ -329,8 +330,9 @@ constexpr Setting kSettings[] = {
      "validation sequences per evaluation, spread evenly over the data; the same ones on any "
      "number of "
      "ranks",
-     kTrain, FIELD(report.eval_sequences), form("a number of sequences from 1 to 2^31, or all"),
-     kValueNeeds<kValidation>, kNotedWith<kValidation>},
+     kTrain | kEvaluate, FIELD(report.eval_sequences),
+     form("a number of sequences from 1 to 2^31, or all"), kValueNeeds<kValidation>,
+     kNotedWith<kValidation>},
     {"report.sample_every", "--sample-every", "N", "steps",
      "steps between texts that the model generates as it trains; 0 is off", kTrain,
      FIELD(report.sample_every), between(0, kMaxSteps)},
@@ -383,10 +385,10 @@ constexpr Setting kSettings[] = {
      FIELD(run.time_limit), form(base::kDurationForms)},
 
     {"generate.from", "--from", "PATH", "", "run folder, checkpoint, or model.safetensors",
-     kGenerate, FIELD(generate.from)},
+     kGenerate | kEvaluate, FIELD(generate.from)},
     {"generate.from_levels", "--from-levels", "L", "",
-     "levels of the model in a --from file that does not say; 0: the file says", kGenerate,
-     FIELD(generate.from_levels), between(0, kMaxLevels)},
+     "levels of the model in a --from file that does not say; 0: the file says",
+     kGenerate | kEvaluate, FIELD(generate.from_levels), between(0, kMaxLevels)},
     {"generate.prompt", "--prompt", "TEXT", "",
      "text to continue; -: that of standard input; empty: begin after a newline", kGenerate,
      FIELD(generate.prompt)},

@@ -23,7 +23,8 @@ enum class Command : unsigned {
   export_checkpoint = 8,
   import_checkpoint = 16,
   doctor = 32 | train,  ///< takes the settings of train, and belongs to no row of its own
-  plan = 64 | train     ///< takes the settings of train beside its own
+  plan = 64 | train,    ///< takes the settings of train beside its own
+  evaluate = 128
 };
 inline constexpr Command kCommands[] = {Command::train,
                                         Command::generate,
@@ -31,7 +32,8 @@ inline constexpr Command kCommands[] = {Command::train,
                                         Command::export_checkpoint,
                                         Command::import_checkpoint,
                                         Command::doctor,
-                                        Command::plan};
+                                        Command::plan,
+                                        Command::evaluate};
 using CommandSet = unsigned;
 
 [[nodiscard]] std::string_view name_of(Command command) noexcept;

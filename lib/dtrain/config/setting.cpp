@@ -8,7 +8,8 @@ namespace dtrain::config {
 
 std::string_view name_of(Command command) noexcept {
   constexpr std::string_view kNames[] = {
-      "train", "generate", "verify", "checkpoint export", "checkpoint import", "doctor", "plan"};
+      "train",  "generate", "verify",  "checkpoint export", "checkpoint import",
+      "doctor", "plan",     "evaluate"};
   return kNames[std::bit_width(static_cast<unsigned>(command)) - 1];
 }
 

@@ -1,0 +1,38 @@
+#include "commands.h"
+#include "configure.h"
+#include "dtrain/base/error.h"
+#include "dtrain/base/path_kind.h"
+#include "dtrain/checkpoint/format/safetensors.h"
+#include "model_path.h"
+#include "open_for.h"
+#include "runtime_library.h"
+
+namespace dtrain::app {
+
+int run_evaluate(const Arguments& arguments) {
+  using base::ErrorKind;
+  auto configured = configure(config::Command::evaluate, arguments);
+  if (!configured) return 0;
+  config::Config& config = configured->config;
+  if (config.generate.from.empty()) {
+    base::fail(ErrorKind::usage,
+               "--from is missing: give a run folder, a checkpoint or a model.safetensors");
+  }
+  if (config.data.train.empty()) {
+    base::fail(ErrorKind::usage, "--data is missing: name a token file or a text");
+  }
+  // The sequences are validation data, as settings and their notices know it.
+  if (config.data.val_fraction == 0) config.data.validation = config.data.train;
+  warn(config::Command::evaluate, *configured);
+  config::Config asked = configured->asked;  // the rest follows from the model
+  asked.machine.device = config.machine.device;
+  asked.machine.threads = config.machine.threads;
+  asked.generate.from = model_path(config.generate.from);
+  if (!base::is_folder(asked.generate.from)) {
+    open_for("--from",
+             [&] { (void)checkpoint::format::SafetensorsFile::open(asked.generate.from); });
+  }
+  return RuntimeLibrary::open().run({config::Command::evaluate, asked});
+}
+
+}  // namespace dtrain::app
