@@ -1,7 +1,6 @@
 // Division by a number that the host knows, which GPUs have no instruction for.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 
 #include "dtrain/base/device_function.h"
@@ -21,7 +20,7 @@ class Divider {
   /// divisor: 1 to 2^32 - 1.
   explicit Divider(std::int64_t divisor)
       : divisor_(static_cast<std::uint32_t>(divisor)),
-        shift_(static_cast<std::uint32_t>(std::bit_width(divisor_ - 1))),
+        shift_(bits_of(divisor_ - 1)),
         factor_(static_cast<std::uint32_t>(
             (((std::uint64_t{1} << shift_) - divisor_) << 32) / divisor_ + 1)) {}
 
@@ -35,6 +34,12 @@ class Divider {
   [[nodiscard]] DTRAIN_DEVICE_FUNCTION std::int64_t divisor() const { return divisor_; }
 
  private:
+  static std::uint32_t bits_of(std::uint32_t number) {
+    std::uint32_t bits = 0;
+    for (; number != 0; number >>= 1) ++bits;
+    return bits;
+  }
+
   std::uint32_t divisor_;
   std::uint32_t shift_;
   std::uint32_t factor_;

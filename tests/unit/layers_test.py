@@ -37,6 +37,8 @@ STANDINS = "lib/dtrain/comm/gloo/shim/"  # named as the headers that they stand 
 ENVIRONMENT = ("lib/dtrain/base/rank_env.", "launcher/environment.")  # of this process; what dtrun hands to ranks
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]', re.MULTILINE)
 ENVIRONMENT_USE = re.compile(r"\b(?:secure_getenv|getenv|setenv|putenv|unsetenv|environ)\b")
+# Constexpr functions of <bit> that are builtins of GCC: nvcc 13.0 makes constants of them in code for GPUs, without a word.
+BUILTINS = re.compile(r"std::(?:count[lr]_(?:zero|one)|popcount|bit_(?:width|ceil|floor)|has_single_bit)\b|__builtin_\w+")
 ENDS_PROCESS = re.compile(r"std::(?:cerr|cout|clog)\b|(?<![\w.>])(?:_?exit|_Exit|quick_exit)\s*\(")
 MAY_END_PROCESS = ("apps/", "launcher/", "lib/dtrain/base/")
 
@@ -129,6 +131,33 @@ class Tree:
             yield from (f"uses {use}; the environment is read in base/rank_env" for use in ENVIRONMENT_USE.findall(code))
         if not name.startswith(MAY_END_PROCESS):
             yield from (f"has {use}; throw base::Error" for use in ENDS_PROCESS.findall(code))
+
+
+def builtins_for_gpus(root, name, seen):
+    """Uses of BUILTINS in a file that nvcc compiles, and in what it includes of ours."""
+    path = next((each for each in (root / name, root / "lib" / name, root / "plugins" / name) if each.is_file()), None)
+    if path is None or path in seen:
+        return
+    seen.add(path)
+    text = path.read_text()
+    yield from (f"{name} uses {use}" for use in BUILTINS.findall(without_comments_and_strings(text)))
+    for header in INCLUDE.findall(text):
+        yield from builtins_for_gpus(root, header, seen)
+
+
+class Kernels(unittest.TestCase):
+    def test_they_use_no_builtins_of_another_compiler(self):
+        seen = set()
+        self.assertEqual(list(builtins_for_gpus(SOURCE, "plugins/cuda/launch.cu", seen)), [])
+        self.assertIn(SOURCE / "lib/dtrain/comm/tree_order.h", seen)
+
+    def test_a_use_in_a_header_is_noticed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            (root / "lib").mkdir()
+            (root / "a.cu").write_text('#include "b.h"\n')
+            (root / "lib/b.h").write_text("// std::popcount is none\nint a(unsigned x) { return std::countr_zero(x); }\n")
+            self.assertEqual(list(builtins_for_gpus(root, "a.cu", set())), ["b.h uses std::countr_zero"])
 
 
 class TheTree(unittest.TestCase):
