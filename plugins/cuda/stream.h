@@ -1,4 +1,4 @@
-// Streams of a group's own.
+// Streams for communication.
 #pragma once
 
 #include <c10/core/Stream.h>

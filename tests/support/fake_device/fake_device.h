@@ -84,9 +84,9 @@ void launch(const c10::Stream& stream, const char* name, const std::vector<at::T
 }  // namespace dtrain::testing::fake
 
 /// For a program that opens this library: install(), then settings as words with spaces between:
-/// "late", "races-are-errors", "seed=N", "queues=N"; "memory=BYTES", "lose-after=KERNELS" and "error=CODE"
-/// (faults.h), for every device or with "device=N" for that one. Returns null, or a line that says
-/// what is wrong, which stays valid.
+/// "late", "races-are-errors", "seed=N", "queues=N"; "memory=BYTES", "lose-after=KERNELS" and
+/// "error=CODE" (faults.h), for every device or with "device=N" for that one. Returns null, or a
+/// line that says what is wrong, which stays valid.
 ///
 /// Threads: one, as install().
 extern "C" const char* dtrain_fake_device_open(const char* settings);

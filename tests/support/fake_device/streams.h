@@ -23,8 +23,8 @@
 
 namespace dtrain::testing::fake {
 
-/// A kernel's place in the order: it runs after all kernels of `before`, which programs may rely on,
-/// and of `in_front`, which they may not: the hardware queue happens to hold those first.
+/// A kernel's place in the order: it runs after all kernels of `before`, which programs may rely
+/// on, and of `in_front`, which they may not: the hardware queue happens to hold those first.
 struct Ticket {
   StreamNumber stream = 0;
   std::uint64_t tick = 0;
