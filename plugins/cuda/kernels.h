@@ -52,6 +52,41 @@ __global__ void __launch_bounds__(kThreads) run_dropout(DropoutBody<scalar_t> bo
   }
 }
 
+constexpr int kMirrorTile = 32;
+
+/// A block of threads for each tile of each matrix; those above the diagonal have nothing to do.
+/// Tiles pass through shared memory, so that neighbouring threads read and write neighbours.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    run_mirror_lower(const T* in, T* out, std::int64_t length) {
+  constexpr int kTileRows = kThreads / kMirrorTile;
+  __shared__ T tile[kMirrorTile][kMirrorTile + 1];  // a column lies in as many banks
+  const auto tiles = static_cast<unsigned>((length + kMirrorTile - 1) / kMirrorTile);
+  const std::int64_t first_row = std::int64_t{blockIdx.x / tiles % tiles} * kMirrorTile;
+  const std::int64_t first_column = std::int64_t{blockIdx.x % tiles} * kMirrorTile;
+  if (first_row < first_column) return;
+  const std::int64_t matrix = std::int64_t{blockIdx.x / tiles / tiles} * length * length;
+  const int x = static_cast<int>(threadIdx.x) % kMirrorTile;
+  const int first_y = static_cast<int>(threadIdx.x) / kMirrorTile;
+  for (int y = first_y; y < kMirrorTile; y += kTileRows) {
+    const std::int64_t row = first_row + y;
+    const std::int64_t column = first_column + x;
+    const bool is_lower = row < length && column < row;
+    tile[y][x] = is_lower ? in[matrix + row * length + column] : T(0);
+  }
+  __syncthreads();
+  const bool is_diagonal = first_row == first_column;
+  for (int y = first_y; y < kMirrorTile; y += kTileRows) {
+    if (first_row + y < length && first_column + x < length) {
+      out[matrix + (first_row + y) * length + first_column + x] =
+          tile[y][x] + (is_diagonal ? tile[x][y] : T(0));
+    }
+    if (!is_diagonal && first_row + x < length) {
+      out[matrix + (first_column + y) * length + first_row + x] = tile[x][y] + T(0);
+    }
+  }
+}
+
 constexpr int kMaxCells = 64;  // of a block of 4096 values
 constexpr int kLanes = static_cast<int>(optim::kNormLanes);
 

@@ -46,6 +46,16 @@ void launch_dropout(const DropoutBody<scalar_t>& body, cudaStream_t stream) {
 }
 
 template <typename T>
+void launch_mirror_lower(const T* in, T* out, std::int64_t batch, std::int64_t length,
+                         cudaStream_t stream) {
+  const std::int64_t tiles = (length + kMirrorTile - 1) / kMirrorTile;
+  const std::int64_t blocks = batch * tiles * tiles;
+  if (blocks == 0) return;
+  run_mirror_lower<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(in, out, length);
+  check(cudaGetLastError(), "starting a kernel");
+}
+
+template <typename T>
 void launch_norm_sums(const T* values, const optim::NormBlock* table, std::int64_t blocks,
                       double* sums, cudaStream_t stream) {
   if (blocks == 0) return;
@@ -71,8 +81,9 @@ void launch_ordered_sum(const T* values, std::int64_t rows, std::int64_t length,
 }
 
 #define DTRAIN_BODY(...) template void launch(const __VA_ARGS__&, cudaStream_t)
-#define DTRAIN_FLOATING(T)                                           \
-  template void launch_dropout(const DropoutBody<T>&, cudaStream_t); \
+#define DTRAIN_FLOATING(T)                                                                   \
+  template void launch_dropout(const DropoutBody<T>&, cudaStream_t);                         \
+  template void launch_mirror_lower(const T*, T*, std::int64_t, std::int64_t, cudaStream_t); \
   template void launch_ordered_sum(const T*, std::int64_t, std::int64_t, double*, cudaStream_t)
 #define DTRAIN_MASTER(T)                                                                   \
   DTRAIN_BODY(AdamWBody<T>);                                                               \

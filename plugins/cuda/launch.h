@@ -25,6 +25,11 @@ void launch(const Body& body, cudaStream_t stream);
 template <typename scalar_t>
 void launch_dropout(const DropoutBody<scalar_t>& body, cudaStream_t stream);
 
+/// As the operator mirror_lower: `batch` matrices of `length` rows.
+template <typename T>
+void launch_mirror_lower(const T* in, T* out, std::int64_t batch, std::int64_t length,
+                         cudaStream_t stream);
+
 /// As the operator norm_sums_: `blocks` rows of the table.
 template <typename T>
 void launch_norm_sums(const T* values, const optim::NormBlock* table, std::int64_t blocks,

@@ -72,6 +72,17 @@ at::Tensor turn(const at::Tensor& v, const at::Tensor& table, double direction) 
   return out;
 }
 
+at::Tensor mirror(const at::Tensor& matrices) {
+  const Place place(matrices);
+  at::Tensor out = at::empty_like(matrices);
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kBFloat16, at::kHalf, matrices.scalar_type(), "mirror_lower", [&] {
+        launch_mirror_lower(matrices.const_data_ptr<scalar_t>(), out.mutable_data_ptr<scalar_t>(),
+                            matrices.size(0), matrices.size(1), place.stream());
+      });
+  return out;
+}
+
 void update_adamw(const at::Tensor& weight, const at::Tensor& gradient, const at::Tensor& first,
                   const at::Tensor& second, const at::Tensor& num_updates,
                   const at::Tensor& learning_rate, const at::Tensor& may_update, double beta1,
@@ -154,6 +165,7 @@ at::Tensor ordered_sum(const at::Tensor& values) {
 TORCH_LIBRARY_IMPL(dtrain, CUDA, kernels) {
   kernels.impl("dropout", drop);
   kernels.impl("rope_turn", turn);
+  kernels.impl("mirror_lower", mirror);
   kernels.impl("adamw_", update_adamw);
   kernels.impl("sgd_", update_sgd);
   kernels.impl("norm_sums_", norm_sums);

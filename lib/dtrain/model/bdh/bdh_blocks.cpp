@@ -11,6 +11,7 @@
 
 #include <algorithm>
 
+#include "dtrain/model/bdh/mirror_lower.h"
 #include "dtrain/model/dropout.h"
 
 // Each block's memory() counts what its forward and the backward pass of that save and make; its
@@ -47,8 +48,7 @@ class StrictGram : public torch::autograd::Function<StrictGram> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  const torch::autograd::variable_list& grads) {
-    const at::Tensor lower = grads[0].tril(-1);  // (batch, T, T)
-    return {at::bmm(lower + lower.mT(), ctx->get_saved_variables()[0])};
+    return {at::bmm(mirror_lower(grads[0]), ctx->get_saved_variables()[0])};
   }
 };
 
@@ -215,7 +215,7 @@ BlockMemory BdhLevel::memory(const BatchShape& shape) const {
   const std::int64_t at_decoder = 5 * neurons + 2 * widened_gate + attention_saved + weight;
   const std::int64_t at_gate = 6 * neurons + attention_saved;  // xs, q, ys, three gradients
   const std::int64_t at_scores = 3 * neurons + 2 * scores + rounded + values + 2 * attended + table;
-  const std::int64_t at_gram = 4 * neurons + 3 * low_scores + table;
+  const std::int64_t at_gram = 4 * neurons + 2 * low_scores + table;
   // xs, q and the gradient of xs; encoder_v's comes transposed and is copied.
   const std::int64_t at_encoder = 3 * neurons + attention_saved + 2 * weight;
   memory.backward = std::max({at_decoder, at_gate, at_encoder, at_scores, at_gram}) + ways;

@@ -12,6 +12,7 @@
 #include "dtrain/comm/reduce.h"
 #include "dtrain/device/operator.h"
 #include "dtrain/device/ordered_sum.h"
+#include "dtrain/model/bdh/mirror_lower.h"
 #include "dtrain/model/bdh/rope.h"
 #include "dtrain/model/dropout.h"
 #include "dtrain/optim/norm_cell.h"
@@ -90,6 +91,26 @@ TEMPLATE_TEST_CASE("The rotation kernel has the bits of the CPU's", "", at::BFlo
                          .length = positions * 12,
                          .direction = 1});
   CHECK(same_bits(out, model::bdh::rope_rotate(v, table)));
+}
+
+TEMPLATE_TEST_CASE("The mirroring kernel has the bits of the CPU's, which are those of ATen", "",
+                   float, double, at::BFloat16, at::Half) {
+  // Less than a tile, whole tiles, and more.
+  const std::int64_t length = GENERATE(1, 5, 32, 64, 71);
+  CAPTURE(length);
+  const at::Tensor matrices =
+      values_of(11, 2 * length * length, c10::CppTypeToScalarType<TestType>::value)
+          .view({2, length, length});
+  if (length > 1) matrices[1][1][0].fill_(-0.0);
+  matrices[1][0].fill_(kNoNumber);  // on the diagonal and above
+  const at::Tensor found = at::full_like(matrices, kNoNumber);
+  const std::int64_t tiles = (length + kMirrorTile - 1) / kMirrorTile;
+  testing::start_on_threads(static_cast<unsigned>(2 * tiles * tiles), kThreads,
+                            run_mirror_lower<TestType>, matrices.const_data_ptr<TestType>(),
+                            found.mutable_data_ptr<TestType>(), length);
+  CHECK(same_bits(found, model::bdh::mirror_lower(matrices)));
+  const at::Tensor lower = matrices.tril(-1);
+  CHECK(same_bits(found, lower + lower.mT()));
 }
 
 TEMPLATE_TEST_CASE("The norm kernel has the bits of the CPU's", "", float, double) {
