@@ -300,8 +300,9 @@ void Reporter::checkpoint(const CheckpointRecord& record) {
                 {"bytes", record.bytes},
                 {"stall_seconds", record.stall_seconds},
                 {"seconds", record.seconds}});
-  tell_progress(fmt::format("step {} | checkpoint {} ({} in {}, stall {})", record.step,
-                            record.path, format_bytes(record.bytes),
+  // Steps go on meanwhile: without a step in front the line does not look out of order.
+  tell_progress(fmt::format("checkpoint of step {} is complete: {} ({} in {}, stall {})",
+                            record.step, record.path, format_bytes(record.bytes),
                             base::readable_time(record.seconds),
                             base::readable_time(record.stall_seconds)));
 }

@@ -231,7 +231,7 @@ TEST_CASE("On a terminal evaluations and checkpoints stay as lines above the liv
   CHECK(found.errors.find(
             "step 3/25 | evaluating ...\r\r\x1b[J\rstep 3 | validation loss 1.5000\n") !=
         std::string::npos);
-  CHECK(found.errors.find("step 3 | checkpoint p (5 B in 0.2 s, stall 0 s)\n") !=
+  CHECK(found.errors.find("checkpoint of step 3 is complete: p (5 B in 0.2 s, stall 0 s)\n") !=
         std::string::npos);
 }
 
