@@ -70,7 +70,7 @@ def run(program, *arguments):
 def known_flags():
     """Program or subcommand -> flags of its help."""
     flags = {"dtrun": run("dtrun", "--help"), "train": run("dtrain", "--help"), "data": run("dtrain", "data", "--help")}
-    flags.update({name: run("dtrain", name, "--help") for name in ("generate", "verify", "checkpoint", "plan", "report", "schedule")})
+    flags.update({name: run("dtrain", name, "--help") for name in ("generate", "evaluate", "verify", "checkpoint", "plan", "report", "schedule")})
     flags = {name: set(FLAG.findall(text)) | {"--help"} for name, text in flags.items()}
     flags["data"] |= flags["train"]  # data baseline takes them too
     flags["scripts"] = {flag for path in (SOURCE / "scripts").rglob("*") if path.suffix in (".sh", ".py")
