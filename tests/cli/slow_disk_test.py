@@ -17,7 +17,6 @@ from dtrun_nodes_harness import free_port  # noqa: E402
 DTRAIN = os.environ["DTRAIN_BINARY_DIR"] + "/bin/dtrain"
 HANG_TIMEOUT = 2  # seconds
 DELAY = 3 * HANG_TIMEOUT
-RENAMES = "rename,renameat,renameat2"
 CALLS = "fsync,fdatasync,openat,newfstatat,write,rename"
 
 
@@ -71,12 +70,12 @@ class SlowDisk(SlowTest):
 
     def test_a_save_that_does_not_end_says_so(self):
         jobs = {}
-        for name, doing in (("checkpoints/step-3", "committing"), ("final/model.safetensors", "writing")):
-            self.run_dir = self.folder / name.replace("/", "-")
-            path = self.run_dir / name
-            job = self.start("-n", "2", "--", "strace", "-f", "-qq", "-o", "/dev/null", "-P", str(path), "-e", f"trace={RENAMES}",
-                             "-e", f"inject={RENAMES}:delay_enter=65000000", *self.words("--steps", "3", "--checkpoint-every", "3"))
-            jobs[job] = rf"warning: rank 0 has been {doing} {path} for 1 min"
+        for folder, name, doing in (("checkpoints", "step-3", "committing"), ("final", "model.safetensors", "writing")):
+            self.run_dir = self.folder / f"run-{folder}"
+            path = self.run_dir / folder
+            job = self.start("-n", "2", "--", "strace", "-f", "-qq", "-o", "/dev/null", "-P", str(path), "-e", "trace=fsync",
+                             "-e", "inject=fsync:delay_enter=65000000", *self.words("--steps", "3", "--checkpoint-every", "3"))
+            jobs[job] = rf"warning: rank 0 has been {doing} {path}/{name} for 1 min"
         for job, line in jobs.items():
             _, error = job.communicate(timeout=8 * LIMIT)
             self.assertEqual(job.returncode, 0, error)
