@@ -6,7 +6,7 @@ import struct
 import unittest
 
 import dtrain_harness
-from dtrain_harness import DTRAIN, DTRUN, GOLDEN, FolderTest, final_model, metrics_of
+from dtrain_harness import DTRAIN, DTRUN, GOLDEN, FolderTest, final_model, metrics_of, overriding
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 LOW = ("bfloat16", "float16")
@@ -27,7 +27,7 @@ def run(*command, **options):
 
 class Dtypes(FolderTest):
     def train(self, name, *flags, environment=None, launcher=()):
-        run(*launcher, DTRAIN, *TINY, *flags, "--run-dir", self.folder / name, environment=environment)
+        run(*launcher, DTRAIN, *overriding(TINY, *flags), "--run-dir", self.folder / name, environment=environment)
         return metrics_of(self.folder / name)
 
     def model(self, name):
@@ -108,7 +108,7 @@ class Dtypes(FolderTest):
         text.write_bytes(b"abcdefgh" * 3000)
         flags = ("--levels", 1, "--width", 8, "--heads", 1, "--neurons", 8, "--seq-len", 8, "--global-batch", 1, "--lr", 1e-6,
                  "--val-fraction", 0, "--data", text, "--dtype", "float16", "--checkpoint-every", 100_000)
-        first = run(DTRAIN, *TINY, *flags, "--steps", 1, "--run-dir", self.folder / "first")
+        first = run(DTRAIN, *overriding(TINY, *flags), "--steps", 1, "--run-dir", self.folder / "first")
         self.assertIn(" | grad overflow | ", first.stdout)
         whole = self.train("whole", *flags, "--steps", 2010)
         for steps in (2, 900, 2010):
