@@ -12,9 +12,10 @@ int run_doctor(const Arguments& arguments) {
   const config::Config& config = configured->config;
   if (!config.data.train.empty()) (void)data::open_split(data::split_options(config));
   warn(config::Command::doctor, *configured);
-  return RuntimeLibrary::open().run({config::Command::doctor,
-                                     config,
-                                     {.asked = configured->asked, .provenance = doctor_record()}});
+  return RuntimeLibrary::open(config.layout)
+      .run({config::Command::doctor,
+            config,
+            {.asked = configured->asked, .provenance = doctor_record()}});
 }
 
 }  // namespace dtrain::app

@@ -14,7 +14,8 @@ namespace dtrain::app {
 /// Throws: open(): Error{usage} naming what could not be loaded and what to run.
 class RuntimeLibrary {
  public:
-  [[nodiscard]] static RuntimeLibrary open();
+  /// layout: of the ranks that will compute; what LibTorch must know of it when it is loaded.
+  [[nodiscard]] static RuntimeLibrary open(const config::LayoutConfig& layout = {});
 
   /// Kinds of devices whose plugins lie beside the library, in the order of their names.
   [[nodiscard]] static std::vector<std::string> devices();

@@ -160,11 +160,6 @@ void note_lost_steps(const base::RankEnv& env, const config::CheckpointConfig& c
       "it, for example, --checkpoint-every 10m");
 }
 
-// True where --strategy auto may choose a pipeline, too.
-bool may_have_stages(const config::LayoutConfig& layout) {
-  return layout.pp > 1 || layout.strategy == config::Strategy::automatic;
-}
-
 }  // namespace
 
 int run_train(const Arguments& arguments) {
@@ -181,8 +176,7 @@ int run_train(const Arguments& arguments) {
   // One rank looks at the run folder: the others might see what it has begun to write.
   if (first) check_for_all_ranks([&] { check_run(config, start->provenance); });
   const std::vector<std::string> warnings = epoch_warnings(config, open_data(*configured));
-  if (may_have_stages(config.layout)) base::load_kernels_early();
-  const RuntimeLibrary library = RuntimeLibrary::open();
+  const RuntimeLibrary library = RuntimeLibrary::open(config.layout);
   const bool tells = first && !configured->is_quiet;
   if (tells && !demo.notice.empty()) base::log_info("{}", demo.notice);
   warn(config::Command::train, *configured);

@@ -23,7 +23,8 @@ int run_verify(const Arguments& arguments) {
         {.kind = base::ErrorKind::data, .what = "trajectory file", .advice = "check --trajectory"});
   }
   warn(config::Command::verify, *configured);
-  return RuntimeLibrary::open().run({config::Command::verify, configured->config});
+  return RuntimeLibrary::open(configured->config.layout)
+      .run({config::Command::verify, configured->config});
 }
 
 }  // namespace dtrain::app
