@@ -154,8 +154,7 @@ class NcclWorld final : public comm::World {
       all_state_->rethrow_error();  // why another thread has ended it
       const bool is_late = failure.cause() == NcclFailure::Cause::no_answer;
       base::fail(is_late ? ErrorKind::timeout : ErrorKind::comm,
-                 "rank {}, group '{}', connecting {} ranks: {}", rank(), name, size(),
-                 failure.what());
+                 "rank {}, group '{}', connecting its ranks: {}", rank(), name, failure.what());
     }
   }
 

@@ -1,27 +1,26 @@
 """Runs whose numbers are no numbers any more: what they save, what they overwrite, how they end."""
 
 import array
-import json
 import os
 import pathlib
-import struct
 import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from dtrain_harness import front_end_alone, make_folder, run  # noqa: E402
 from resume_test import ResumeTest  # noqa: E402
+from safetensors_file import read_model, write_model  # noqa: E402
 from train_test import DTRAIN  # noqa: E402
 
 NOTHING = ("--val-fraction", "0")
 
 
-def scaled(model, name, factor):
-    """The bytes of a model file with one float32 tensor times `factor`."""
-    begin = 8 + struct.unpack("<Q", model[:8])[0]
-    first, end = (begin + offset for offset in json.loads(model[8:begin])[name]["data_offsets"])
-    values = array.array("f", model[first:end])
-    return model[:first] + array.array("f", [value * factor for value in values]).tobytes() + model[end:]
+def write_scaled(path, model, name, factor):
+    """A model file with one float32 tensor times `factor`."""
+    tensors, metadata = read_model(model)
+    dtype, shape, data = tensors[name]
+    values = array.array("f", [value * factor for value in array.array("f", data)])
+    write_model(path, {**tensors, name: (dtype, shape, values.tobytes())}, metadata)
 
 
 class NotFinite(ResumeTest):
@@ -96,7 +95,7 @@ class NotFinite(ResumeTest):
         self.single("--checkpoint-every", "none", steps=1, run_dir=first)
         # Gradients of 1e20 have squares beyond float32, so that an update is divided by infinity, for ever.
         large = self.root / "large.safetensors"
-        large.write_bytes(scaled((first / "final/model.safetensors").read_bytes(), "lm_head", 1e22))
+        write_scaled(large, first / "final/model.safetensors", "lm_head", 1e22)
         result = self.single("--init-from", large, "--grad-clip", "0", "--lr", "1e-9", *NOTHING, steps=1, status=7)
         self.assertRegex(result.stderr, r"after step 1: 'optimizer\.exp_avg_sq\.[\w.]+' holds values that are not finite, so nothing")
         self.assertIn("--grad-clip", result.stderr)

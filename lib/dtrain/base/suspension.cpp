@@ -15,7 +15,8 @@ constexpr std::chrono::milliseconds kTick(500);
 constexpr Clock::duration kLeastStop = std::chrono::seconds(1);
 
 // The moment of the last tick, 0 if nobody ticks, and the stops before it. Each tick writes `total`
-// first, and readers read it last: they may count a stop twice for a moment, but never miss it.
+// first, and readers read it last: they may count a stop twice for a moment (a child that is forked
+// in it for ever), but never miss it.
 std::atomic<Clock::rep> last_tick = 0;
 std::atomic<Clock::rep> total = 0;
 static_assert(decltype(total)::is_always_lock_free, "a child of fork must not inherit a lock");
