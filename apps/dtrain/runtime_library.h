@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/config/config.h"
 #include "dtrain/config/json.h"
 
 namespace dtrain::app {
