@@ -132,7 +132,7 @@ class Reading(Tools):
         header = 8 + int.from_bytes(data[:8], "little")
         setting = data.index(b'dropout')  # in the metadata
         checksum = data.index(b"dtrain.checksum")
-        for place in (setting + 10, checksum, checksum + 20, checksum + 30, header, (header + len(data)) // 2, len(data) - 1):
+        for place in (setting + 10, checksum + 20, checksum + 30, header, (header + len(data)) // 2, len(data) - 1):
             damaged = bytearray(data)
             damaged[place] ^= 1
             file.write_bytes(damaged)
@@ -143,7 +143,7 @@ class Reading(Tools):
         train_from = ("--init-from", file, "--data", self.folder / "text.txt", "--seq-len", 16, "--steps", 1, "--run-dir", self.folder / "new")
         (self.folder / "text.txt").write_text("In the beginning God created the heaven and the earth.\n" * 40)
         for words in (("generate", "--from", file), train_from, ("checkpoint", "import", file, self.folder / "imported")):
-            self.assertRegex(run(DTRAIN, *words, status=CHECKPOINT).stderr, f"{file}' is damaged")
+            self.assertRegex(run(DTRAIN, *words, status=CHECKPOINT).stderr, f"{file}' .*damaged.*dtrain.checksum")
         copy = self.copy(self.two)
         final_model(copy).write_bytes(damaged)
         result = tool("verify", copy)
@@ -151,6 +151,24 @@ class Reading(Tools):
         write_model(file, *read_model(self.final))  # as others write it
         self.assertRegex(self.output("verify", file), "no checksum.*\nok: 1 file")
         run(DTRAIN, "generate", "--from", file, "--max-tokens", 1)
+
+    def test_a_checksum_outlives_a_program_that_writes_the_same_tensors_anew(self):
+        tensors, metadata = read_model(self.final)
+        file = self.folder / "model.safetensors"
+        backwards = dict(reversed(tensors.items()))
+        write_model(file, backwards, dict(reversed(metadata.items())) | {"note": "xxh3 of nothing"}, keep_checksum=True)
+        self.assertNotEqual(file.read_bytes(), self.final.read_bytes())
+        self.assertTrue(self.output("verify", file).startswith("ok: 1 file"))
+        run(DTRAIN, "generate", "--from", file, "--max-tokens", 1)
+        dtype, shape, data = tensors["decoder"]
+        for change in ({"decoder": (dtype, shape, data[4:] + data[:4])}, {"decoder": (dtype, shape[::-1], data)},
+                       {"decoder": tensors["encoder"], "encoder": tensors["decoder"]}):
+            write_model(file, tensors | change, metadata, keep_checksum=True)
+            result = tool("verify", file)
+            self.assertEqual(result.returncode, CHECKPOINT)
+            self.assertIn("dtrain.checksum", result.stdout)
+        write_model(file, tensors, metadata | {"other.checksum": metadata["dtrain.checksum"][:-1] + "g"})
+        self.assertRegex(self.output("verify", file), "no checksum.*\nok: 1 file")
 
     def test_runs_of_one_and_two_ranks_are_equal_and_other_steps_are_not(self):
         self.assertEqual(self.output("diff", self.one, self.two), "equal: 16 tensors\n")

@@ -22,10 +22,10 @@ def tensors_of(path):
             for name, (dtype, _, data) in read_model(path)[0].items()}
 
 
-def write_model(path, tensors, metadata=None):
-    """The metadata of another file may be given: its checksum is left out."""
+def write_model(path, tensors, metadata=None, keep_checksum=False):
+    """The metadata of another file may be given: its checksum is left out, unless it is to be kept."""
     header, body = {}, b""
-    metadata = {key: value for key, value in (metadata or {}).items() if key != "dtrain.checksum"}
+    metadata = {key: value for key, value in (metadata or {}).items() if keep_checksum or key != "dtrain.checksum"}
     for name, (dtype, shape, data) in tensors.items():
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(body), len(body) + len(data)]}
         body += data

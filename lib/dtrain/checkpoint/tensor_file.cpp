@@ -9,7 +9,6 @@
 
 #include "dtrain/base/check.h"
 #include "dtrain/checkpoint/format/box.h"
-#include "dtrain/checkpoint/format/file_checksum.h"
 
 namespace dtrain::checkpoint {
 namespace {
@@ -60,37 +59,34 @@ at::Tensor to_tensor(const format::TensorView& view) {
 
 TensorFileWriter::TensorFileWriter(const std::string& path, std::span<const TensorSpec> tensors,
                                    const format::Metadata& metadata)
-    : file_(path, base::ErrorKind::checkpoint) {
-  std::vector<format::TensorView> views;
+    : file_(path, base::ErrorKind::checkpoint), metadata_(metadata) {
   for (const TensorSpec& tensor : tensors) {
     const auto count = format::num_elements(tensor.shape);
     const auto bytes = static_cast<std::size_t>(count) * c10::elementSize(tensor.dtype);
-    views.push_back({.name = tensor.name,
-                     .dtype = dtype_of(tensor.dtype),
-                     .shape = tensor.shape,
-                     .bytes = {static_cast<const std::byte*>(nullptr), bytes}});  // sizes alone
+    tensors_.push_back({.name = tensor.name,
+                        .dtype = dtype_of(tensor.dtype),
+                        .shape = tensor.shape,
+                        .bytes = {static_cast<const std::byte*>(nullptr), bytes}});  // sizes alone
   }
-  format::Metadata with_checksum = metadata;
-  with_checksum[format::kChecksumKey] = format::kBlankChecksum;
-  format::FilePlan plan = format::plan_safetensors(views, with_checksum);
+  metadata_[format::kChecksumKey] = format::kBlankChecksum;
+  format::FilePlan plan = format::plan_safetensors(tensors_, metadata_);
   order_ = std::move(plan.order);
-  checksum_at_ = format::find_checksum_digits(plan.header, format::kBlankChecksum);
-  write(std::as_bytes(std::span(plan.header)));
-}
-
-void TensorFileWriter::write(std::span<const std::byte> bytes) {
-  file_.write(bytes);
-  checksum_.add(bytes);
+  checksum_at_ = format::find_checksum(plan.header);
+  file_.write(std::as_bytes(std::span(plan.header)));
 }
 
 void TensorFileWriter::write(const at::Tensor& tensor) {
   const at::Tensor rows = tensor.detach().cpu().contiguous();
-  write({static_cast<const std::byte*>(rows.const_data_ptr()), rows.nbytes()});
+  const std::span bytes(static_cast<const std::byte*>(rows.const_data_ptr()), rows.nbytes());
+  DTRAIN_CHECK(next_ < order_.size());
+  file_.write(bytes);
+  checksum_.add(tensors_[order_[next_]], bytes);
+  ++next_;
 }
 
 void TensorFileWriter::commit() {
-  const std::string digits = base::checksum_text(checksum_.value());
-  file_.rewrite(static_cast<std::int64_t>(checksum_at_), std::as_bytes(std::span(digits)));
+  const std::string checksum = checksum_.text(metadata_);
+  file_.rewrite(static_cast<std::int64_t>(checksum_at_), std::as_bytes(std::span(checksum)));
   file_.commit();
 }
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "dtrain/base/atomic_file.h"
-#include "dtrain/base/checksum.h"
+#include "dtrain/checkpoint/format/file_checksum.h"
 #include "dtrain/checkpoint/format/safetensors.h"
 
 namespace dtrain::checkpoint {
@@ -53,12 +53,13 @@ class TensorFileWriter {
   void commit();
 
  private:
-  void write(std::span<const std::byte> bytes);
-
   base::AtomicFile file_;
-  base::Checksum checksum_;
-  std::size_t checksum_at_ = 0;  // of its digits in the file
+  std::vector<format::TensorView> tensors_;  // without their bytes
+  format::Metadata metadata_;
   std::vector<std::size_t> order_;
+  std::size_t next_ = 0;  // in that order
+  format::ContentChecksum checksum_;
+  std::size_t checksum_at_ = 0;  // in the file
 };
 
 }  // namespace dtrain::checkpoint

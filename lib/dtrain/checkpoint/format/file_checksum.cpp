@@ -1,54 +1,55 @@
 #include "dtrain/checkpoint/format/file_checksum.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include <algorithm>
-
+#include "dtrain/base/check.h"
 #include "dtrain/base/checksum.h"
 #include "dtrain/base/error.h"
 
 namespace dtrain::checkpoint::format {
 namespace {
 
-constexpr std::string_view kKind = "xxh3 ";
-constexpr std::string_view kBlankDigits = kBlankChecksum.substr(kKind.size());
-
-std::span<const std::byte> bytes_of(std::string_view text) {
-  return std::as_bytes(std::span(text.data(), text.size()));
-}
-
-// Of a file whose checksum has `value`. Empty: the value is no checksum.
-std::string computed_digits(std::span<const std::byte> bytes, const std::string& value) {
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  const std::size_t begin = find_checksum_digits(text, value);
-  if (begin == text.npos || value.size() != kBlankChecksum.size()) return {};
-  base::Checksum checksum;
-  checksum.add(bytes.first(begin));
-  checksum.add(bytes_of(kBlankDigits));
-  checksum.add(bytes.subspan(begin + kBlankDigits.size()));
-  return base::checksum_text(checksum.value());
-}
+constexpr std::string_view kOwnKeys = "dtrain.";
 
 }  // namespace
 
-std::size_t find_checksum_digits(std::string_view header, std::string_view value) {
-  const std::size_t quote = header.find(fmt::format("\"{}\"", value));
-  return quote == header.npos ? quote : quote + 1 + kKind.size();
+void ContentChecksum::add(const TensorView& tensor, std::span<const std::byte> bytes) {
+  tensors_[tensor.name] =
+      fmt::format("{} ({}) {}", name_of(tensor.dtype), fmt::join(tensor.shape, ", "),
+                  base::checksum_text(base::checksum_of(bytes)));
+}
+
+std::string ContentChecksum::text(const Metadata& metadata) const {
+  std::string content;
+  for (const auto& [key, value] : metadata) {
+    if (key.starts_with(kOwnKeys) && key != kChecksumKey) {
+      content += fmt::format("{} {}\n", key, value);
+    }
+  }
+  for (const auto& [name, facts] : tensors_) content += fmt::format("{} {}\n", name, facts);
+  return "xxh3 " + base::checksum_text(base::checksum_of(content));
+}
+
+std::size_t find_checksum(std::string_view header) {
+  const std::string before = fmt::format("\"{}\":\"", kChecksumKey);
+  const std::size_t found = header.find(before);
+  DTRAIN_CHECK(found != header.npos);
+  return found + before.size();
 }
 
 bool verify_checksum(const SafetensorsFile& file) {
-  // The key, too, may be damaged.
-  const auto found = std::ranges::find_if(file.metadata(), [](const auto& entry) {
-    return entry.first == kChecksumKey || entry.second.starts_with(kKind);
-  });
+  const auto found = file.metadata().find(kChecksumKey);
   if (found == file.metadata().end()) return false;
-  const std::string& value = found->second;
-  const std::string digits = computed_digits(file.bytes(), value);
-  if (!digits.empty() && value == fmt::format("{}{}", kKind, digits)) return true;
+  ContentChecksum content;
+  for (const TensorView& tensor : file.tensors()) content.add(tensor, tensor.bytes);
+  const std::string text = content.text(file.metadata());
+  if (found->second == text) return true;
   base::fail(base::ErrorKind::checkpoint,
-             "model file '{}' is damaged: its checksum is {}, expected {}; take another copy, or "
-             "export it again from a checkpoint",
-             file.path(), digits, value);
+             "model file '{}' has not the checksum that dtrain wrote: {}, expected {}; it is "
+             "damaged: take another copy, or export it again from a checkpoint; or another program "
+             "changed it: remove the metadata key {}",
+             file.path(), text, found->second, kChecksumKey);
 }
 
 }  // namespace dtrain::checkpoint::format

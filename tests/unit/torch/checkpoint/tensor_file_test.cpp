@@ -52,6 +52,25 @@ TEST_CASE("Infinities, NaN payloads and negative zero survive") {
   CHECK(same_bits(to_tensor(file.at("nan")), payload));
 }
 
+TEST_CASE("A checksum is of every tensor and of dtrain's metadata, in whatever order") {
+  const std::string bytes = "12345678";
+  const auto checksum = [&](std::vector<format::TensorView> tensors, const std::string& model) {
+    format::ContentChecksum content;
+    for (const auto& tensor : tensors) content.add(tensor, std::as_bytes(std::span(bytes)));
+    return content.text({{"dtrain.model", model}, {format::kChecksumKey, "any"}});
+  };
+  const format::TensorView a{.name = "a", .dtype = format::Dtype::f32, .shape = {2}, .bytes = {}};
+  const format::TensorView b{.name = "b", .dtype = format::Dtype::f64, .shape = {1}, .bytes = {}};
+  format::TensorView other = a;
+  other.shape = {1, 2};
+  const std::string expected = checksum({a, b}, "{}");
+  CHECK(expected.size() == format::kBlankChecksum.size());
+  CHECK(checksum({b, a}, "{}") == expected);
+  CHECK(checksum({other, b}, "{}") != expected);
+  CHECK(checksum({a}, "{}") != expected);
+  CHECK(checksum({a, b}, "[]") != expected);
+}
+
 TEST_CASE("Strided, empty and scalar tensors are written by their values") {
   const testing::TempFolder folder;
   const at::Tensor base = at::arange(24, at::TensorOptions().dtype(at::kFloat)).view({2, 3, 4});
