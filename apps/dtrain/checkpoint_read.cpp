@@ -199,6 +199,16 @@ void verify_one(const std::string& path, bool is_of_run, Tally& tally) {
   tally.damaged += std::ssize(damage);
 }
 
+// A checkpoint's manifest has the checksums of its files.
+void refuse_file_of_checkpoint(const std::string& path) {
+  const fs::path folder = base::resolved_path(path).parent_path();
+  if (!base::is_there(folder / store::kManifestName)) return;
+  fail(ErrorKind::checkpoint,
+       "{}: it is a file of a checkpoint, whose manifest has its checksum; verify the checkpoint: "
+       "dtrain checkpoint verify {}",
+       path, folder.string());
+}
+
 void verify_model_file(const std::string& path, Tally& tally) {
   std::vector<std::string> damage;
   note_damage(damage, [&] {
@@ -214,8 +224,13 @@ void verify_model_file(const std::string& path, Tally& tally) {
   tally.damaged += std::ssize(damage);
 }
 
-// path: a checkpoint, or a run, whose final model counts too.
+// path: a checkpoint, a run, whose final model counts too, or the folder of a model file.
 void verify_folder(const std::string& path, Tally& tally) {
+  const std::string inside = (fs::path(path) / "model.safetensors").string();
+  if (base::is_there(inside) && store::weights_at(path) == inside) {
+    verify_model_file(inside, tally);
+    return;
+  }
   const std::string final = store::final_model(store::run_at(path));
   const bool has_final = base::is_there(final);
   for (const std::string& checkpoint :
@@ -281,6 +296,7 @@ int verify_checkpoints(const Arguments& arguments) {
   if (!found) return 0;
   Tally tally;
   if (std::error_code error; fs::is_regular_file(found->front(), error)) {
+    refuse_file_of_checkpoint(found->front());
     verify_model_file(found->front(), tally);
   } else {
     verify_folder(found->front(), tally);

@@ -108,6 +108,20 @@ class Reading(Tools):
         self.assertEqual(self.output("verify", self.final), f"ok: 1 file, {self.final.stat().st_size} bytes, {len(SHAPES)} tensors\n")
         self.assertIn("ok: 4 files", self.output("verify", self.two / "checkpoints" / "step-2"))
 
+    def test_verify_takes_the_folder_of_a_model_file(self):
+        expected = self.output("verify", self.final)
+        for folder in (self.final.parent, f"{self.final.parent}/", pathlib.Path(shutil.copytree(self.final.parent, self.folder / "copy"))):
+            self.assertEqual(self.output("verify", folder), expected)
+
+    def test_verify_refuses_a_file_of_a_checkpoint_and_names_the_checkpoint(self):
+        step = self.copy(self.two) / "checkpoints" / "step-4"
+        shard = next(step.glob("model-*.safetensors"))
+        shard.write_bytes(shard.read_bytes()[:-1] + b"?")
+        link = self.folder / "link.safetensors"
+        link.symlink_to(shard)
+        for path in (shard, link):
+            self.refused(CHECKPOINT, path, f"verify {step.resolve()}", arguments=("verify", path))
+
     def test_verify_names_every_damaged_file_and_tensor(self):
         copy = self.copy(self.two)
         flipped, shorter = sorted((copy / "checkpoints" / "step-4").glob("*.safetensors"))[:2]
