@@ -74,7 +74,8 @@ dtrain checkpoint inspect PATH
 
 dtrain checkpoint verify PATH
   Reads every byte and compares it with the checksums; of a run folder all checkpoints and final/.
-  PATH may be a model file, too. One line for each damaged file, exit status 6; else "ok".
+  PATH may be a model file or its folder, too. One line for each damaged file, exit status 6; else
+  "ok".
 
 dtrain checkpoint diff A B
   Compares all tensors of two checkpoints, whatever layouts wrote them. One line for each tensor
