@@ -3,6 +3,8 @@
 import json
 import math
 import pathlib
+import shutil
+import struct
 import tempfile
 import unittest
 
@@ -110,6 +112,32 @@ class OfTrainedModels(unittest.TestCase):
             self.assertNotEqual(self.evaluated(run_dir / "checkpoints" / "step-2", *data)["loss"], expected["val_loss"])
         whole = self.evaluated(self.folder / "file", "--data", TEXT)  # all sequences
         self.assertEqual(whole["tokens"], (TEXT.stat().st_size - 1) // LENGTH * LENGTH)
+
+    def trained(self, name, *flags):
+        run_dir = self.folder / name
+        run(DTRAIN, *overriding(MODEL, "--checkpoint-every", "1"), "--data", TEXT, "--run-dir", run_dir, *flags)
+        return run_dir
+
+    def test_only_what_is_evaluated_must_hold_a_sequence(self):
+        run_dir = self.trained("short")
+        text = self.folder / "short.txt"
+        text.write_bytes(TEXT.read_bytes()[:40])
+        found = self.evaluated(run_dir, "--data", text, "--val-fraction", "0.9")
+        self.assertEqual(found["tokens"], LENGTH)
+        for fraction, tokens in (("0", 40), ("0.9", 36)):
+            error = run(DTRAIN, "evaluate", "--from", run_dir, "--data", text, "--val-fraction", fraction, "--seq-len", "64",
+                        status=DATA).stderr
+            self.assertIn(f"has {tokens} tokens", error)
+            self.assertNotIn("training", error)
+
+    def test_data_of_a_larger_vocabulary_are_refused_by_the_models(self):
+        run_dir = self.trained("bytes")
+        tokens, file = self.folder / "tokens.bin", self.folder / "tokens.dtok"
+        tokens.write_bytes(struct.pack("<400H", *range(400)))
+        run(DTRAIN, "data", "prepare", tokens, "--vocab", "400", "--output", file)
+        error = run(DTRAIN, "evaluate", "--from", run_dir, "--data", file, status=DATA).stderr
+        self.assertIn("the model has a vocabulary of 256", error)
+        self.assertNotIn("--vocab", error)
 
     def test_what_it_cannot_evaluate_is_refused_in_one_line(self):
         run_dir = self.folder / "refusing"

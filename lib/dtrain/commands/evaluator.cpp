@@ -1,5 +1,7 @@
 #include <cmath>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "dtrain/base/cpu_list.h"
 #include "dtrain/base/error.h"
@@ -8,6 +10,7 @@
 #include "dtrain/commands/opened_model.h"
 #include "dtrain/config/data_mixture.h"
 #include "dtrain/config/resolve.h"
+#include "dtrain/data/split.h"
 #include "dtrain/data/tokenizer/text_units.h"
 #include "dtrain/job/job.h"
 #include "dtrain/job/ranks.h"
@@ -29,15 +32,38 @@ config::Config resolved(config::Config config, const config::ModelConfig& model)
       {.usable_cores = base::usable_cores(), .devices = {config.machine.device.kind}});
 }
 
+data::TokenFile opened_file(const std::string& data, std::int64_t vocab) {
+  const std::vector<config::WeightedFile> files = config::parse_mixture(data);
+  if (files.size() > 1) {
+    base::fail(ErrorKind::usage, "--data {}: evaluate takes one file, not a mixture", data);
+  }
+  const std::string& path = files.front().path;
+  if (const auto found = data::vocab_of_data(path); found && *found > vocab) {
+    base::fail(ErrorKind::data,
+               "data file '{}' has a vocabulary of {}; the model has a vocabulary of {}: give data "
+               "of its tokenizer",
+               path, *found, vocab);
+  }
+  return data::TokenFile::open(path, vocab);
+}
+
 // All of --data, or its end.
 data::Samples opened_samples(const config::Config& config) {
-  const std::string& file = config.data.train;
-  if (config::parse_mixture(file).size() > 1) {
-    base::fail(ErrorKind::usage, "--data {}: evaluate takes one file, not a mixture", file);
+  const auto file =
+      std::make_shared<const data::TokenFile>(opened_file(config.data.train, config.model.vocab));
+  const double fraction = config.data.val_fraction;
+  const data::TokenRange range{
+      .begin = fraction == 0 ? 0 : data::validation_begin(file->size(), fraction),
+      .end = file->size()};
+  data::Samples samples(file, range, config.data.seq_len);
+  if (samples.size() == 0) {
+    base::fail(ErrorKind::data,
+               "data file '{}' has {} tokens{}, an evaluation reads at least --seq-len + 1 = {}; "
+               "{}lower --seq-len or give more data",
+               file->path(), range.end - range.begin, fraction == 0 ? "" : " within --val-fraction",
+               samples.seq_len() + 1, fraction == 0 ? "" : "raise --val-fraction, ");
   }
-  data::SplitOptions options = data::split_options(config);
-  if (options.val_fraction == 0) options.validation = file;
-  return data::open_split(options).validation;
+  return samples;
 }
 
 // Equal shapes say nothing of what a token means.
@@ -48,8 +74,13 @@ void check_tokenizer(const OpenedModel& opened, const data::TokenFile& file) {
              file.path(), file.tokenizer(), saved);
 }
 
-std::string result_text(double loss, std::int64_t tokens, const data::TextUnits& units) {
-  nlohmann::ordered_json result{{"loss", loss}, {"perplexity", std::exp(loss)}, {"tokens", tokens}};
+std::string result_text(double loss, const data::EvaluationSequences& sequences,
+                        const data::Samples& samples) {
+  nlohmann::ordered_json result{{"loss", loss},
+                                {"perplexity", std::exp(loss)},
+                                {"tokens", sequences.tokens()},
+                                {"seq_len", samples.seq_len()}};
+  const data::TextUnits units = data::units_of(samples.file());
   if (const auto bits = units.bits_per_byte(loss)) result["bits_per_byte"] = *bits;
   if (const auto words = units.perplexity_per_word(loss)) result["perplexity_per_word"] = *words;
   return result.dump() + "\n";
@@ -75,7 +106,7 @@ void evaluate(const config::Config& asked, const Output& output) {
       base::fail(ErrorKind::numerics, "the loss of {} on {} is not finite", opened.path,
                  samples.file().path());
     }
-    output(result_text(loss, sequences.tokens(), data::units_of(samples.file())));
+    output(result_text(loss, sequences, samples));
     return 0;
   });
 }

@@ -102,8 +102,7 @@ Mixture open_training(const SplitOptions& options) {
   std::shared_ptr<const TokenFile> compared;  // the first that knows its tokenizer, else the first
   for (const config::WeightedFile& each : files) {
     const auto file = std::make_shared<const TokenFile>(TokenFile::open(each.path, options.vocab));
-    const auto cut = file->size() - static_cast<std::int64_t>(static_cast<double>(file->size()) *
-                                                              options.val_fraction);
+    const std::int64_t cut = validation_begin(file->size(), options.val_fraction);
     sources.push_back({Samples(file, {0, cut}, options.seq_len), each.weight});
     check_has_sample(sources.back().samples, "for training",
                      options.val_fraction > 0 ? "lower --val-fraction, " : "");
@@ -121,6 +120,10 @@ SplitOptions split_options(const config::Config& config) {
           .val_fraction = config.data.val_fraction,
           .seq_len = config.data.seq_len,
           .vocab = config.model.vocab};
+}
+
+std::int64_t validation_begin(std::int64_t num_tokens, double val_fraction) {
+  return num_tokens - static_cast<std::int64_t>(static_cast<double>(num_tokens) * val_fraction);
 }
 
 Split open_split(const SplitOptions& options) {

@@ -93,6 +93,9 @@ struct Split {
   Samples validation;  ///< size() 0 where no validation was asked for
 };
 
+/// The first of a file's tokens that val_fraction keeps for validation.
+[[nodiscard]] std::int64_t validation_begin(std::int64_t num_tokens, double val_fraction);
+
 /// Opens and checks the data of a run.
 ///
 /// Throws: Error{data} as TokenFile::open, if training or a validation that was asked for has not
