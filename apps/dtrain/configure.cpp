@@ -27,6 +27,7 @@
 #include "fitted_text.h"
 #include "help.h"
 #include "inherited_run.h"
+#include "model_path.h"
 #include "runtime_library.h"
 
 namespace dtrain::app {
@@ -202,8 +203,10 @@ Meant read_settings(const config::CommandLine& command_line, const config::Launc
   refuse_mixture_of_one(command_line);
   config::Loaded given = config::load(command_line);
   const config::Command command = command_line.command;
-  if (command == config::Command::evaluate) {
-    given = config::load(command_line, settings_of_training(given.config.generate.from));
+  if (command == config::Command::evaluate && !given.config.generate.from.empty()) {
+    const std::string model = model_path(given.config.generate.from);
+    given = config::load(command_line, settings_of_training(run_of_model(model)));
+    given.config.generate.from = model;
   }
   config::check_open_layout(command_line, given.config);
   take_vocab_of_data(command_line, given);

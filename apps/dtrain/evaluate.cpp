@@ -1,9 +1,12 @@
 #include "commands.h"
 #include "configure.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/log.h"
 #include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/format/safetensors.h"
-#include "model_path.h"
+#include "dtrain/config/assign.h"
+#include "dtrain/config/schema.h"
+#include "inherited_run.h"
 #include "open_for.h"
 #include "runtime_library.h"
 
@@ -27,7 +30,11 @@ int run_evaluate(const Arguments& arguments) {
   config::Config asked = configured->asked;  // the rest follows from the model
   asked.machine.device = config.machine.device;
   asked.machine.threads = config.machine.threads;
-  asked.generate.from = model_path(config.generate.from);
+  if (!configured->is_quiet && run_of_model(asked.generate.from).empty()) {
+    base::log_info("{} lies in no run folder: evaluated with --seq-len {} and --dtype {}",
+                   asked.generate.from, config.data.seq_len,
+                   config::value_text(*config::find_key("machine.dtype"), config));
+  }
   if (!base::is_folder(asked.generate.from)) {
     open_for("--from",
              [&] { (void)checkpoint::format::SafetensorsFile::open(asked.generate.from); });

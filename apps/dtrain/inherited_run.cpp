@@ -148,26 +148,31 @@ void take_model_of_weights(const config::CommandLine& command_line, config::Load
   }
 }
 
-config::Config settings_of_training(const std::string& from) {
+std::string run_of_model(const std::string& model) {
+  fs::path folder = base::resolved_path(model);
+  if (!base::is_folder(folder)) folder = folder.parent_path();
+  // RUN; or RUN/checkpoints/step-N, RUN/final
+  constexpr int kLevels = 3;
+  for (int level = 0; level < kLevels; ++level, folder = folder.parent_path()) {
+    if (report::is_run(folder.string()) && is_there(config_file_in(folder))) return folder.string();
+  }
+  return {};
+}
+
+config::Config settings_of_training(const std::string& run) {
   Config settings;
   settings.report.eval_sequences = *config::Sequences::parse("all");
-  const fs::path whole = fs::absolute(from).lexically_normal();
-  const fs::path path = whole.has_filename() ? whole : whole.parent_path();
-  // RUN; or RUN/checkpoints/step-N, RUN/final/model.safetensors
-  for (const fs::path& run : {path, path.parent_path().parent_path()}) {
-    const std::string file = config_file_in(run);
-    if (from.empty() || !report::is_run(run.string()) || !is_there(file)) continue;
-    const config::SavedRun saved = config::read_saved_run(file);
-    settings.data.seq_len = saved.resolved.data.seq_len;
-    settings.batch.microbatch = saved.resolved.batch.microbatch;
-    const config::MachineConfig& machine = saved.asked.machine;
-    settings.machine.dtype = machine.dtype;
-    settings.machine.param_dtype = machine.param_dtype;
-    settings.machine.buffer_dtype = machine.buffer_dtype;
-    settings.machine.kernels = machine.kernels;
-    settings.machine.attention = machine.attention;
-    break;
-  }
+  if (run.empty()) return settings;
+  const config::SavedRun saved = config::read_saved_run(config_file_in(run));
+  settings.data.seq_len = saved.resolved.data.seq_len;
+  settings.batch.microbatch = saved.resolved.batch.microbatch;
+  const config::MachineConfig& machine = saved.asked.machine;
+  settings.machine.dtype = machine.dtype;
+  settings.machine.param_dtype = machine.param_dtype;
+  settings.machine.buffer_dtype = machine.buffer_dtype;
+  settings.machine.kernels = machine.kernels;
+  settings.machine.attention = machine.attention;
+  settings.machine.matmul_precision = machine.matmul_precision;
   return settings;
 }
 

@@ -32,11 +32,17 @@ namespace dtrain::app {
 /// Throws: Error{usage} naming both values of a setting that the weights contradict.
 void take_model_of_weights(const config::CommandLine& command_line, config::Loaded& loaded);
 
-/// Settings with which an evaluation of the model at `from` has the bits of those within its
-/// training; all sequences are read. Defaults for a model that lies in no run folder.
+/// The run whose settings trained the model at `model`, a result of model_path: the run folder that
+/// it is or lies in, at most two levels up. Follows links. Empty if there is none.
 ///
-/// from:   a run folder, its checkpoint or its final model; may be empty or missing.
+/// Throws: StorageError naming the path if the storage does not answer.
+[[nodiscard]] std::string run_of_model(const std::string& model);
+
+/// Settings with which an evaluation of a run's model has the bits of those within its training, as
+/// far as device and threads are the same and it trained without tp and pp; all sequences are read.
+/// Defaults if `run` is empty.
+///
 /// Throws: Error{usage} as config::read_saved_run.
-[[nodiscard]] config::Config settings_of_training(const std::string& from);
+[[nodiscard]] config::Config settings_of_training(const std::string& run);
 
 }  // namespace dtrain::app

@@ -118,6 +118,33 @@ class OfTrainedModels(unittest.TestCase):
         run(DTRAIN, *overriding(MODEL, "--checkpoint-every", "1"), "--data", TEXT, "--run-dir", run_dir, *flags)
         return run_dir
 
+    def test_every_path_to_a_runs_model_has_the_settings_of_the_run(self):
+        run_dir = self.trained("found")
+        link = self.folder / "link"
+        link.symlink_to(run_dir / "checkpoints" / "step-1")
+        copy = run_dir / "copy.safetensors"
+        shutil.copy(final_model(run_dir), copy)
+        for path in (run_dir, f"{run_dir}/", run_dir / "final", run_dir / "checkpoints", run_dir / "checkpoints" / "step-1",
+                     final_model(run_dir), link, copy):
+            with self.subTest(path=path):
+                result = run(DTRAIN, "evaluate", "--from", path, "--threads", "1", "--data", TEXT)
+                self.assertEqual(json.loads(result.stdout)["seq_len"], LENGTH)
+                self.assertNotIn("--seq-len", result.stderr)
+        outside = shutil.copytree(run_dir / "final", self.folder / "outside")
+        for flags, expected in (((), 128), (("--seq-len", "64"), 64)):
+            result = run(DTRAIN, "evaluate", "--from", outside, "--threads", "1", "--data", TEXT, *flags)
+            self.assertEqual(json.loads(result.stdout)["seq_len"], expected)
+            self.assertIn(f"--seq-len {expected} and --dtype float32", result.stderr)
+
+    def test_settings_of_the_arithmetic_are_those_of_the_run(self):
+        run_dir = self.trained("precise")
+        file = run_dir / "config.json"
+        saved = json.loads(file.read_text())
+        saved["machine"]["matmul_precision"] = "tf32"
+        file.write_text(json.dumps(saved))
+        shown = json.loads(run(DTRAIN, "evaluate", "--from", run_dir, "--data", TEXT, "--print-config").stdout)
+        self.assertEqual(shown["machine"]["matmul_precision"], "tf32")
+
     def test_only_what_is_evaluated_must_hold_a_sequence(self):
         run_dir = self.trained("short")
         text = self.folder / "short.txt"

@@ -53,8 +53,9 @@ void plan_layouts(const config::Config& config, const Output& output);
 void generate(const config::Config& config, const Output& output);
 
 /// Gives `output` one JSON object in one line: the loss of generate.from's model over data.train, or
-/// its last data.val_fraction, in nats per token, with the tokens and the perplexity. The bits are
-/// those of an evaluation within training on the same sequences and settings.
+/// its last data.val_fraction, in nats per token, with the tokens, the perplexity and the length
+/// of a sequence. On the device and with the threads of a training without tp and pp, the bits are
+/// those of its evaluations on the same sequences and settings.
 ///
 /// asked:  resolved but for the model, which its file gives.
 /// Throws: as generate for the model; Error{data} for the data; Error{usage} for a mixture or
