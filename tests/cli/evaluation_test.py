@@ -166,6 +166,16 @@ class OfTrainedModels(unittest.TestCase):
         self.assertIn("the model has a vocabulary of 256", error)
         self.assertNotIn("--vocab", error)
 
+    def test_a_damaged_final_model_names_the_newest_checkpoint(self):
+        run_dir = self.trained("damaged")
+        data = bytearray(final_model(run_dir).read_bytes())
+        data[-1] ^= 1
+        final_model(run_dir).write_bytes(data)
+        checkpoint = run_dir / "checkpoints" / "step-1"
+        for words in (("evaluate", "--data", TEXT), ("generate", "--max-tokens", "1")):
+            self.assertIn(f"--from {checkpoint.resolve()}", run(DTRAIN, *words, "--from", run_dir, status=CHECKPOINT).stderr)
+            run(DTRAIN, *words, "--from", checkpoint)
+
     def test_what_it_cannot_evaluate_is_refused_in_one_line(self):
         run_dir = self.folder / "refusing"
         run(DTRAIN, *MODEL, "--data", TEXT, "--run-dir", run_dir)
