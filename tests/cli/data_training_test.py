@@ -83,6 +83,10 @@ class Tokenizers(Training):
         for source in ("run", "run/final/model.safetensors"):
             self.one_error(self.train("--data", "b.dtok", "--init-from", source, run_dir="new", status=USAGE), "--init-from", "b.dtok",
                            "tokenizer")
+        link = self.folder / "link"
+        link.symlink_to(max(self.folder.glob("run/checkpoints/step-*")))
+        for source in ("run", "link"):
+            self.one_error(self.dtrain("evaluate", "--from", source, "--data", "b.dtok", status=USAGE), "b.dtok", "trained on those of")
         self.one_error(self.train("--data", "b.dtok", "--val-fraction", 0.1, "--resume", "auto", steps=3, status=USAGE), "data.train (b.dtok)")
         self.one_error(self.train("--data", "a.dtok", "--val-data", "b.dtok", run_dir="new", status=DATA), "a.dtok", "b.dtok",
                        "tokenizers")

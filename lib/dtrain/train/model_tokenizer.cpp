@@ -105,7 +105,8 @@ std::shared_ptr<const data::Tokenizer> tokenizer_of_checkpoint(const std::string
 std::string saved_tokenizer(const std::string& model_file_or_checkpoint) {
   std::error_code error;
   if (fs::is_directory(model_file_or_checkpoint, error)) {  // RUN/checkpoints/step-N
-    const fs::path run = fs::absolute(model_file_or_checkpoint).parent_path().parent_path();
+    const fs::path run =
+        fs::weakly_canonical(model_file_or_checkpoint, error).parent_path().parent_path();
     return identity_of_file(job::RunFolder::tokenizer_file(run.string()));
   }
   const auto file = checkpoint::format::SafetensorsFile::open(model_file_or_checkpoint);
