@@ -71,8 +71,7 @@ class Texts(Sources):
             self.write(name, text)
         self.assertEqual(bytes(self.prepare("texts").tokens), b"seen")
         self.assertEqual(bytes(self.prepare("texts/.git/config", "texts/.git", ".one").tokens), b"hiddenhiddennamed")
-        self.refused("data", "prepare", "texts/.DS_Store", "--output", "new.dtok", parts=[".DS_Store"])
-        self.refused("--data", "texts", "--run-dir", "run", parts=["texts"])
+        self.refused("texts/.DS_Store", parts=[".DS_Store"])
 
     def test_info_tells_what_a_file_holds(self):
         self.prepare(self.write("t", TEXT))

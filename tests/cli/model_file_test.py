@@ -61,7 +61,7 @@ class ModelFile(unittest.TestCase):
 
     def test_metadata_describe_the_model(self):
         metadata = self.contents()["metadata"]
-        self.assertEqual(set(metadata), {"format", "dtrain.model"})
+        self.assertEqual(set(metadata), {"format", "dtrain.model", "dtrain.checksum"})
         self.assertEqual(metadata["format"], "pt")
         self.assertEqual(json.loads(metadata["dtrain.model"]), {
             "name": "bdh", "levels": LEVELS, "width": WIDTH, "heads": HEADS, "neurons": NEURONS, "vocab": VOCAB,
