@@ -76,7 +76,7 @@ TEST_CASE("Help fits 100 columns and names every flag of its command") {
       if (setting.is_for(command)) flags.insert(setting.flag);
     }
     for (const Setting& setting : settings()) {
-      const bool named = help.find("  " + std::string(setting.flag) + " ") != std::string::npos;
+      const bool named = help.find("\n  " + std::string(setting.flag) + " ") != std::string::npos;
       INFO(setting.flag);
       CHECK(named == flags.contains(setting.flag));
     }
