@@ -343,7 +343,8 @@ class Training(RestartTest):
         self.assertEqual(9, process.returncode, error)
         step = int(re.fullmatch(r"stopped after step (\d+) by SIGUSR1\n", (self.folder / "run/REQUEUE").read_text())[1])
         # A rank may have ended between its last checkpoint and the report of it.
-        newest = max(int(path.name.removeprefix("step-")) for path in (self.folder / "run/checkpoints").glob("step-*"))
+        names = [path.name.removeprefix("step-") for path in (self.folder / "run/checkpoints").glob("step-*")]
+        newest = max(int(name) for name in names if name.isdigit())
         self.assertIn(step, (newest, newest - 10))
         run(DTRUN, "-n", "2", "--", *self.command(*flags, "--resume", "auto", steps=newest + 3), cwd=self.folder)
         self.assertEqual([newest], [line["step"] for line in metrics_of(self.folder / "run") if line.get("event") == "resume"])
