@@ -8,12 +8,15 @@ from dtrun_harness import DtrunTest, main
 DTRAIN = os.path.join(os.environ["DTRAIN_BINARY_DIR"], "bin", "dtrain")
 # Rank 1 fails while rank 0 still writes its notes.
 LATE_NOTE = r"""
-import os, signal, socket, sys
+import os, signal, socket, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 link = socket.socket(fileno=int(os.environ["DTRUN_CONTROL_FD"]))
 if os.environ["RANK"] == "1":
+    while not os.path.exists("ready"):
+        time.sleep(0.01)
     link.sendall(b"refused 3 dtrain: error: nothing there\n")
     os._exit(3)
+open("ready", "w").close()
 link.recv(4096)
 print("a note", file=sys.stderr, flush=True)
 os._exit(4)
