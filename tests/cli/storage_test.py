@@ -69,7 +69,7 @@ class PassingErrors(StorageTest):
                 self.assert_undisturbed()
 
     def test_at_the_start(self):
-        self.check_each((("lock", "openat", "EIO"), ("lock", "flock", "ENOLCK"), (None, "mkdir", "ESTALE"),
+        self.check_each((("lock", "openat", "EIO"), ("lock", "newfstatat", "EIO"), ("lock", "flock", "ENOLCK"), (None, "mkdir", "ESTALE"),
                          (None, "rename", "EIO")))
 
     def test_on_the_first_sync_of_each_thread(self):

@@ -71,19 +71,26 @@ void write_holder(int fd) {
 }
 
 // The file's name may have come from anybody who can write to the folder.
-std::string why_no_lock_file(int fd) {
+bool is_regular(const std::string& path, int fd) {
   struct stat status {};
-  if (::fstat(fd, &status) != 0) return fmt::format("cannot be examined: {}", std::strerror(errno));
-  if (!S_ISREG(status.st_mode)) return "is not a regular file";
-  return {};
+  if (base::with_patience(path, [&] { return ::fstat(fd, &status); }) != 0) {
+    const int reason = errno;
+    base::fail_on_storage(ErrorKind::usage, reason,
+                          fmt::format("'{}' cannot be examined ({})", path, std::strerror(reason)));
+  }
+  return S_ISREG(status.st_mode);
 }
 
 // The lock of another user's run is never to be removed: a job may hold it. Root can ask; a user
 // who may not open the file (none) cannot.
 void refuse_lock_of_another(const std::string& path, const base::Descriptor& file) {
   struct stat status {};
-  const bool known = (file ? ::fstat(file.get(), &status) : ::lstat(path.c_str(), &status)) == 0;
-  if (!known || !S_ISREG(status.st_mode) || status.st_uid == ::geteuid()) return;
+  const auto examine = [&] {
+    return file ? ::fstat(file.get(), &status) : ::lstat(path.c_str(), &status);
+  };
+  if (base::with_patience(path, examine) != 0 || !S_ISREG(status.st_mode) ||
+      status.st_uid == ::geteuid())
+    return;
   if (file && !try_lock(file.get()) && errno == EWOULDBLOCK) {
     fail(ErrorKind::usage,
          "'{}' is held by {}, a job of user {}: wait for it, stop it, or name another folder", path,
@@ -113,14 +120,13 @@ base::Descriptor open_lock(const std::string& path, bool& is_new) {
     base::fail_on_storage(ErrorKind::checkpoint, reason,
                           fmt::format("'{}' cannot be created ({})", path, std::strerror(reason)));
   }
-  const std::string why = is_link ? "is a link" : why_no_lock_file(file.get());
-  if (why.empty()) {
+  if (!is_link && is_regular(path, file.get())) {
     // Who can read a file can lock it, and keep the run from its owner. An older one may be open.
     (void)::fchmod(file.get(), 0600);
     return file;
   }
   fail(ErrorKind::usage, "'{}' {}: it cannot be this run's lock; remove it, or name another folder",
-       path, why);
+       path, is_link ? "is a link" : "is not a regular file");
 }
 
 // True if the path leads to the open file.
@@ -202,7 +208,10 @@ RunLock::RunLock(const std::string& run_dir, std::chrono::milliseconds patience)
 RunHolder find_run_holder(const std::string& run_dir) {
   const base::Descriptor file(::open((run_dir + "/lock").c_str(),
                                      O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
-  if (!file || !why_no_lock_file(file.get()).empty()) return RunHolder::unknown;
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+    return RunHolder::unknown;
+  }
   // A shared lock, held briefly: a job that starts meanwhile retries.
   const bool is_free = ::flock(file.get(), LOCK_SH | LOCK_NB) == 0;
   if (!is_free) return errno == EWOULDBLOCK ? RunHolder::alive : RunHolder::unknown;
