@@ -108,11 +108,15 @@ class Values(Case):
         for other in (("--data", "b.txt"), ("--set", "data.train=b.txt")):
             self.refused(USAGE, "--data is given 2 times (a.txt, b.txt)", "FILE:WEIGHT,FILE:WEIGHT",
                          arguments=["--data", "a.txt", *other])
-        for flags, notes in ((("--lr", "0.1", "--lr", "0.2"), 1), (("--lr", "0.2", "--lr", "0.2"), 0),
-                             (("--lr", "0.1", "--lr", "0.2", "--quiet"), 0)):
-            result = run(*flags, "--data", self.text(), "--print-config", cwd=self.folder)
+        text = self.text()
+        for flags, note in ((("--lr", "0.1", "--lr", "0.2"), "--lr is given 2 times (0.1, 0.2)"),
+                            (("--lr", "0.2", "--lr", "0.2"), "--lr is given 2 times (0.2, 0.2)"),
+                            (("--lr", "0.2", "--data", text), f"--data is given 2 times ({text}, {text})"),
+                            (("--lr", "0.1", "--lr", "0.2", "--quiet"), None)):
+            result = run(*flags, "--data", text, "--print-config", cwd=self.folder)
             self.assertEqual(json.loads(result.stdout)["train"]["lr"], 0.2)
-            self.assertEqual(len([line for line in result.stderr.splitlines() if "--lr is given 2 times (0.1, 0.2)" in line]), notes)
+            self.assertEqual(result.stderr.count(" is given 2 times"), int(note is not None), flags)
+            self.assertIn(note or "", result.stderr)
         for name, width in (("a.json", 32), ("b.json", 64)):
             self.write(name, '{"model": {"width": %d}}' % width)
         result = run("--config", "a.json", "--config", "b.json", "--data", self.text(), "--print-config", cwd=self.folder)

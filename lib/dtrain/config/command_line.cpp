@@ -216,16 +216,16 @@ void refuse_steps_beside_epochs(const std::vector<Assignment>& flags) {
        files.size(), fmt::join(files, ", "));
 }
 
-// "--lr is given 2 times (0.1, 0.2): the last one is taken", for each setting with several values.
+// "--lr is given 2 times (0.1, 0.2): the last one is taken", for each flag given more than once.
 void note_repeated_flags(CommandLine& result) {
   std::map<const Setting*, std::vector<std::string>> values;
   for (const Assignment& flag : result.assignments) {
-    std::vector<std::string>& given = values[flag.setting];
-    if (given.empty() || given.back() != flag.text) given.push_back(flag.text);
+    values[flag.setting].push_back(flag.text);
   }
   for (const auto& [setting, given] : values) {
     if (given.size() < 2) continue;
-    if (setting->key == "data.train") refuse_two_data(given);
+    const bool is_same = std::ranges::count(given, given.front()) == std::ssize(given);
+    if (setting->key == "data.train" && !is_same) refuse_two_data(given);
     result.repeated.push_back(fmt::format("{} is given {} times ({}): the last one is taken",
                                           setting->flag, given.size(), fmt::join(given, ", ")));
   }

@@ -26,7 +26,7 @@ struct CommandLine {
   std::vector<std::string> deepspeed_unused;  ///< its keys that mean nothing here
   std::size_t num_of_deepspeed = 0;           ///< its settings, at the front of the assignments
   std::vector<Assignment> assignments;
-  std::vector<std::string> repeated;  ///< a line for each flag that has several values
+  std::vector<std::string> repeated;  ///< a line for each flag that is given several times
   bool print_config = false;
   bool quiet = false;  ///< train and what takes its flags
   bool help = false;
