@@ -112,6 +112,19 @@ class Rivals(FolderTest):
             self.check(settings, flags, expected, ranks=2)
         self.check({"layout.strategy": "ddp"}, "--local-ranks 3", {"layout.strategy": "dp", "layout.local_ranks": 3})
 
+    def test_sizes_without_a_strategy_are_refused_with_flags_that_fit(self):
+        for ranks, flags, advice in ((2, "--tp 2", "--strategy tp --tp 2"), (2, "--pp 2", "--strategy pp --pp 2"),
+                                     (4, "--tp 2", "--strategy 3d --pp 1 --tp 2"), (4, "--pp 2", "--strategy 3d --pp 2 --tp 1"),
+                                     (4, "--pp 2 --tp 2", "--strategy 3d --pp 2 --tp 2"), (4, "--dp 2 --tp 2", "--strategy 3d --dp 2 --tp 2")):
+            with self.subTest(ranks=ranks, flags=flags):
+                for command in ([], ["doctor"]):
+                    error = run(*launched(ranks, *command, *flags.split(), "--print-config"), status=USAGE).stderr
+                    self.assertTrue(error.endswith(f" need a --strategy: use {advice}\n"), error)
+                    self.assertNotIn("ddp", error)
+                run(*launched(ranks, *advice.split(), "--print-config"))
+        error = run(*launched(2, "--tp", "3", "--print-config"), status=USAGE).stderr
+        self.assertIn("--tp 3 = 3 does not divide the 2 ranks", error)
+
     def test_a_file_overrides_those_that_it_extends(self):
         (self.folder / "base.json").write_text(json.dumps({"data.validation": "v.txt", "train.epochs": 3}))
         config, error = self.resolved({"extends": "base.json", "data.val_fraction": 0.1, "train.steps": 5})

@@ -301,9 +301,6 @@ Config resolve(Command command, Config config, const Launch& launch) {
   std::string& run_dir = config.run.dir;
   while (run_dir.size() > 1 && run_dir.ends_with('/')) run_dir.pop_back();
   if (command == Command::plan) return config;  // for each layout it is resolved anew
-  // What the ranks stand on, however many there are.
-  const bool is_open = command == Command::doctor && config.layout.strategy == Strategy::single;
-  if (is_open && launch.world_size > 1) config.layout.strategy = Strategy::ddp;
   const bool is_open_layout = config.layout.strategy == Strategy::automatic;
   if (is_open_layout) check_open_layout(command, config);
   const Launch ranks = with_local_ranks(config.layout, launch);

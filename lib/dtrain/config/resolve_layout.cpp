@@ -104,6 +104,26 @@ void resolve_three_axes(LayoutConfig& layout, std::int64_t num_ranks) {
   if (missing != nullptr) *missing = num_ranks / product;
 }
 
+// The flags of a layout without a strategy whose ranks lie along other axes than dp: "--strategy tp
+// --tp 2", or those of 3d with all but one of the sizes.
+std::string flags_with_strategy(LayoutConfig layout, std::int64_t num_ranks) {
+  const auto num_given =
+      std::ranges::count_if(kAxes, [&](Axis axis) { return size_of(layout, axis) != 0; });
+  const bool is_whole = num_given == 1 && std::max(layout.pp, layout.tp) == num_ranks;
+  if (num_given == 1 && !is_whole) {
+    layout.pp = std::max<std::int64_t>(1, layout.pp);
+    layout.tp = std::max<std::int64_t>(1, layout.tp);
+  }
+  std::string text =
+      is_whole ? (layout.tp != 0 ? "--strategy tp" : "--strategy pp") : "--strategy 3d";
+  for (const Axis axis : kAxes) {
+    const std::int64_t size = size_of(layout, axis);
+    if (size != 0) text += fmt::format(" --{} {}", name_of(axis), size);
+  }
+  if (!is_whole) resolve_three_axes(layout, num_ranks);  // else the advice would fail
+  return text;
+}
+
 // How many data-parallel ranks share one copy of the state.
 void resolve_shard_size(LayoutConfig& layout, const Launch& launch) {
   const bool is_hybrid =
@@ -192,10 +212,16 @@ std::string take_default_strategy(const CommandLine& command_line, const Launch&
   const bool is_given = std::ranges::any_of(command_line.assignments, [](const auto& given) {
     return given.setting->key == "layout.strategy";
   });
-  const bool trains =
-      command_line.command == Command::train || command_line.command == Command::verify;
+  const Command command = command_line.command;
+  const bool has_ranks =
+      command == Command::train || command == Command::verify || command == Command::doctor;
   const bool is_single = layout.strategy == Strategy::single;
-  if (is_given || !trains || !is_single || launch.world_size == 1) return {};
+  if (is_given || !has_ranks || !is_single || launch.world_size == 1) return {};
+  if (layout.pp > 1 || layout.tp > 1) {
+    fail(ErrorKind::usage, "{} ranks with --{} {} need a --strategy: use {}", launch.world_size,
+         layout.tp > 1 ? "tp" : "pp", layout.tp > 1 ? layout.tp : layout.pp,
+         flags_with_strategy(layout, launch.world_size));
+  }
   layout.strategy = Strategy::ddp;
   return fmt::format("{} ranks without --strategy: using --strategy ddp", launch.world_size);
 }

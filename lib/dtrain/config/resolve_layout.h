@@ -18,6 +18,8 @@ namespace dtrain::config {
 /// Sets strategy ddp if several processes were launched and neither the command line nor a
 /// DeepSpeed file gives a strategy: `single` of a configuration file cannot be meant for them.
 /// Returns a notice; empty if the strategy is unchanged.
+///
+/// Throws: Error{usage} naming the flags of a fitting strategy where --pp or --tp is above 1.
 [[nodiscard]] std::string take_default_strategy(const CommandLine& command_line,
                                                 const Launch& launch, LayoutConfig& layout);
 
