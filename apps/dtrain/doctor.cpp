@@ -1,13 +1,15 @@
 #include "commands.h"
 #include "configure.h"
 #include "dtrain/data/split.h"
+#include "first_run.h"
 #include "provenance.h"
 #include "runtime_library.h"
 
 namespace dtrain::app {
 
 int run_doctor(const Arguments& arguments) {
-  const auto configured = configure(config::Command::doctor, arguments);
+  const DemoDefaults job = with_demo_defaults(config::Command::doctor, arguments);
+  const auto configured = configure(config::Command::doctor, job.arguments);
   if (!configured) return 0;
   const config::Config& config = configured->config;
   if (!config.data.train.empty()) (void)data::open_split(data::split_options(config));

@@ -83,28 +83,29 @@ void append(Arguments& all, const Arguments& more) {
 
 }  // namespace
 
-DemoDefaults demo_defaults(const Arguments& arguments) {
-  const auto command_line = config::parse_command_line(config::Command::train, arguments);
-  if (command_line.help) return {};
+DemoDefaults with_demo_defaults(config::Command command, const Arguments& arguments) {
+  const auto command_line = config::parse_command_line(command, arguments);
+  DemoDefaults found{.arguments = arguments};
+  if (command_line.help) return found;
   const config::Loaded loaded = config::load(command_line);
   // Both a fork and a continued run have the settings of the run that they resume.
   const bool is_fork = loaded.config.checkpoint.resume.kind == config::Resume::Kind::path;
-  if (loaded.config.data.train.empty() || is_fork) return {};
-  if (resumes_own_run(command_line, loaded.config)) return {};
-  DemoDefaults found;
-  append(found.flags, validation_flags(loaded));
-  append(found.flags, saving_flags(loaded));
+  if (loaded.config.data.train.empty() || is_fork) return found;
+  if (resumes_own_run(command_line, loaded.config)) return found;
+  Arguments flags = validation_flags(loaded);
+  append(flags, saving_flags(loaded));
   if (!command_line.config_file.empty()) {
-    if (found.flags.empty()) return {};
-    return {.flags = {},
-            .notice = fmt::format("{} sets no validation or saving: add {} for the demo defaults",
-                                  command_line.config_file, fmt::join(found.flags, " "))};
+    if (flags.empty()) return found;
+    found.notice = fmt::format("{} sets no validation or saving: add {} for the demo defaults",
+                               command_line.config_file, fmt::join(flags, " "));
+    return found;
   }
-  append(found.flags, sample_flags(loaded));
-  if (found.flags.empty()) return {};
+  append(flags, sample_flags(loaded));
+  if (flags.empty()) return found;
+  found.arguments.insert(found.arguments.begin(), flags.begin(), flags.end());
   found.notice = fmt::format("using demo defaults: {}; pass any of these flags to override it{}",
-                             fmt::join(found.flags, " "),
-                             !lacks_validation(loaded, found.flags) ? ""
+                             fmt::join(flags, " "),
+                             !lacks_validation(loaded, flags) ? ""
                              : config::parse_mixture(loaded.config.data.train).size() > 1
                                  ? "; no validation without --val-data FILE"
                                  : "; no validation without --val-fraction F or --val-data FILE");

@@ -165,10 +165,8 @@ void note_lost_steps(const base::RankEnv& env, const config::CheckpointConfig& c
 int run_train(const Arguments& arguments) {
   base::hold_requests_to_save();
   tell_stops_on_one_rank(" before the first step: nothing was to be saved");
-  const DemoDefaults demo = demo_defaults(arguments);
-  Arguments all = demo.flags;
-  all.insert(all.end(), arguments.begin(), arguments.end());
-  const auto start = wait_for_start(all);
+  const DemoDefaults demo = with_demo_defaults(config::Command::train, arguments);
+  const auto start = wait_for_start(demo.arguments);
   if (!start) return 0;
   const Configured* const configured = &start->configured;
   const config::Config& config = configured->config;

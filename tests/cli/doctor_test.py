@@ -124,6 +124,20 @@ class Doctor(FolderTest):
         self.assertRegex(self.facts(result)["PROBLEM"][0], r"predicted to need [\d.]+ TiB of memory, and [\d.]+ GiB are available")
         self.assertRegex(self.facts(self.doctor(2))["memory needed"][0], r"^[\d.]+ MiB predicted per rank$")
 
+    def test_the_memory_needed_is_that_predicted_by_the_run(self):
+        (self.folder / "book.txt").write_bytes(b"words " * 50_000)
+        size = r" ([\d.]+ \w+) predicted"
+        for ranks in (1, 2):
+            needs = []
+            for flags in ((), ("--val-fraction", "0", "--checkpoint-every", "none", "--sample-every", "0")):
+                flags = ("--data", "book.txt", "--steps", "1", "--levels", "1", "--width", "64", *flags)
+                with self.subTest(ranks=ranks, flags=flags):
+                    needed = re.search(r"memory needed  " + size, self.doctor(ranks, *flags).stdout)[1]
+                    trained = run(*launched(ranks, "--threads", "1", *flags), cwd=self.folder).stderr
+                    self.assertEqual(needed, re.search(r"memory per rank" + size, trained)[1])
+                    needs.append(needed)
+            self.assertNotEqual(*needs)
+
     def test_wrong_flags_are_refused_as_by_train(self):
         self.assertIn("unknown flag", self.doctor(1, "--stpes", "3", status=USAGE).stderr)
         self.assertIn("--tp", self.doctor(2, "--strategy", "3d", "--tp", "4", status=USAGE).stderr)
