@@ -97,6 +97,8 @@ class Telling(Case):
                             ("--strategy fsdp --forward-prefetch on --limit-gathers 1", "--forward-prefetch"),
                             ("--strategy ddp --zero-stage 3", "--zero-stage"),
                             ("--strategy zero --fsdp-sharding none", "--fsdp-sharding"),
+                            ("--strategy ddp --fsdp-sharding grad-op", "--fsdp-sharding"),
+                            ("--strategy fsdp --zero-stage 3", "--zero-stage"),
                             ("--strategy fsdp --fsdp-sharding grad-op --backward-prefetch post", "--backward-prefetch"),
                             ("--strategy fsdp --wrap none --forward-prefetch on", "--forward-prefetch"),
                             ("--strategy fsdp --backward-prefetch none --limit-gathers 3", "--limit-gathers"),
