@@ -97,7 +97,7 @@ std::optional<Start> wait_for_start(const Arguments& arguments) {
   if (start->configured.env.rank != 0 && !config.data.train.empty()) return start;
   bool has_come_back = false;
   check_for_all_ranks([&] {
-    base::retry_task(config.run.dir, [&](int number) {
+    base::retry_task([&](int number) {
       checkpoint::store::check_is_of_launch(config, start->provenance, start->committed);
       has_come_back = number > 0;
     });

@@ -7,6 +7,7 @@ import pathlib
 import socket
 import subprocess
 import sys
+import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
@@ -99,6 +100,17 @@ class PassingErrors(StorageTest):
 
 
 class LastingErrors(StorageTest):
+    def test_too_many_open_files_are_not_waited_for(self):
+        begin = time.monotonic()
+        limited = ("sh", "-c", 'ulimit -n 10; exec "$@"', "sh", DTRAIN, *self.arguments("--checkpoint-every", "none"))
+        result = subprocess.run(list(map(str, limited)), capture_output=True, text=True, timeout=LIMIT, check=False)
+        self.assertEqual(result.returncode, CHECKPOINT, result.stderr)
+        self.assertLess(time.monotonic() - begin, 20)
+        (line,) = [line for line in result.stderr.splitlines() if AGAIN in line]
+        self.assertIn("Too many open files", line)
+        self.assertIn(AGAIN + "1 s", line)
+        self.assertEqual(line.count(str(self.run_dir)), 1, line)
+
     def test_metrics_that_cannot_be_written_end_a_run_that_restarts(self):
         path = self.run_dir / "metrics.jsonl"
         stderr = self.disturbed(path, "write", "EIO", "--resume", "auto", when="3+", status=CHECKPOINT)

@@ -42,7 +42,7 @@ AtomicFile::AtomicFile(std::string path, ErrorKind kind)
   check_replaceable(path_, kind);
   // The number tells apart several writers of one process.
   int number = 0;
-  retry_task(path_, [&](int) {
+  retry_task([&](int) {
     do {
       temporary_ = fmt::format("{}{}-{}", temporary_prefix(path_), ::getpid(), number++);
     } while (::access(temporary_.c_str(), F_OK) == 0);
@@ -59,7 +59,7 @@ void AtomicFile::create() {
   try {
     file_ = disk_.create_file(temporary_);
   } catch (const StorageError& error) {
-    throw StorageError(as_path(error.what()));
+    throw StorageError(as_path(error.what()), error.reason());
   } catch (const Error& error) {
     throw Error(error.kind(), as_path(error.what()));
   }
@@ -88,7 +88,7 @@ void AtomicFile::commit() {
 }
 
 void write_atomically(const std::string& path, ErrorKind kind, std::string_view text) {
-  retry_task(path, [&](int) {
+  retry_task([&](int) {
     AtomicFile file(path, kind);
     file.write(std::as_bytes(std::span(text)));
     file.commit();

@@ -146,7 +146,7 @@ void write_whole(FileSystem& files, const std::string& path,
 
 void write_anew(FileSystem& files, const std::string& path,
                 const std::function<void(OutputFile&)>& write) {
-  retry_task(path, [&](int number) {
+  retry_task([&](int number) {
     if (number == 0) return write_whole(files, path, write);
     const auto slash = path.rfind('/') + 1;
     const std::string other =

@@ -15,7 +15,8 @@ using StatusOf = fs::file_status (*)(const fs::path&, std::error_code&);
 void refuse_passing(const fs::path& path, const std::error_code& error) {
   if (storage_fault(error.value()) != StorageFault::passing) return;
   throw StorageError(
-      fmt::format("'{}' cannot be examined ({})", path.string(), std::strerror(error.value())));
+      fmt::format("'{}' cannot be examined ({})", path.string(), std::strerror(error.value())),
+      error.value());
 }
 
 fs::file_status examine(const fs::path& path, StatusOf status_of) {

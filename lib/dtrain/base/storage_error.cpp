@@ -53,37 +53,38 @@ Seconds patience_with(int error) {
 }  // namespace
 
 void fail_on_storage(ErrorKind kind, int error, const std::string& message) {
-  if (storage_fault(error) == StorageFault::passing) throw StorageError(message);
+  if (storage_fault(error) == StorageFault::passing) throw StorageError(message, error);
   throw Error(kind, message);
 }
 
 bool StorageRetry::again(int error) {
   if (error == EINTR) return true;
-  const bool is_again = storage_fault(error) == StorageFault::passing &&
-                        pause(std::strerror(error), patience_with(error));
+  const bool is_again =
+      storage_fault(error) == StorageFault::passing &&
+      pause(fmt::format("'{}': {}", path_, std::strerror(error)), patience_with(error));
   errno = error;
   return is_again;
 }
 
 bool StorageRetry::again(const StorageError& error) {
-  return pause(error.what(), kStoragePatience);
+  return pause(error.what(), patience_with(error.reason()));
 }
 
-bool StorageRetry::pause(const std::string& reason, Seconds patience) {
+bool StorageRetry::pause(const std::string& obstacle, Seconds patience) {
   constexpr Seconds kFirst(0.02);
   constexpr Seconds kLongest(2);
   const Seconds waited = Clock::now() - start_;
   if (waited >= patience) return false;
   if (next_ == Seconds(0)) {
-    log_warning("'{}': {}; trying again for up to {:.0f} s", path_, reason, patience.count());
+    log_warning("{}; trying again for up to {:.0f} s", obstacle, patience.count());
   }
   next_ = next_ == Seconds(0) ? kFirst : std::min(2 * next_, kLongest);
   std::this_thread::sleep_for(std::min(next_, patience - waited));
   return true;
 }
 
-void retry_task(const std::string& path, const std::function<void(int number)>& task) {
-  StorageRetry retry(path);
+void retry_task(const std::function<void(int number)>& task) {
+  StorageRetry retry;
   for (int number = 0;; ++number) {
     try {
       return task(number);

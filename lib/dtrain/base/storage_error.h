@@ -28,7 +28,15 @@ enum class StorageFault {
 /// whatever the file is.
 class StorageError : public Error {
  public:
-  explicit StorageError(const std::string& message) : Error(ErrorKind::checkpoint, message) {}
+  /// message: names the path. reason: the errno of the call, which decides how long a task is
+  /// repeated; 0: there was no such call.
+  explicit StorageError(const std::string& message, int reason = 0)
+      : Error(ErrorKind::checkpoint, message), reason_(reason) {}
+
+  [[nodiscard]] int reason() const { return reason_; }
+
+ private:
+  int reason_;
 };
 
 /// Throws StorageError if `error` is passing, else Error{kind}.
@@ -42,18 +50,19 @@ inline constexpr Seconds kStoragePatience(30);
 /// Threads: one.
 class StorageRetry {
  public:
-  /// path: for the one warning.
-  explicit StorageRetry(std::string path) : path_(std::move(path)) {}
+  /// path: for the one warning; not needed where each try throws, since an error names its path.
+  explicit StorageRetry(std::string path = {}) : path_(std::move(path)) {}
 
   /// Returns whether to try again after a try that failed with `error`: waits first, longer each
   /// time. False: the fault is not passing, or the patience is over; errno is `error` then.
   [[nodiscard]] bool again(int error);
 
-  /// The same for a try that threw; `reason` is for the warning.
+  /// The same for a try that threw.
   [[nodiscard]] bool again(const StorageError& error);
 
  private:
-  bool pause(const std::string& reason, Seconds patience);
+  // obstacle: a line for the warning.
+  bool pause(const std::string& obstacle, Seconds patience);
 
   std::string path_;
   Clock::time_point start_ = Clock::now();
@@ -72,6 +81,6 @@ auto with_patience(const std::string& path, const Call& call) {
 }
 
 /// Repeats a task as a whole while it throws StorageError. number: of the try, from 0 on.
-void retry_task(const std::string& path, const std::function<void(int number)>& task);
+void retry_task(const std::function<void(int number)>& task);
 
 }  // namespace dtrain::base

@@ -76,7 +76,7 @@ std::optional<base::StorageError> try_to_write(parallel::StepEngine& engine,
 
 void write_final_model(parallel::StepEngine& engine, comm::ProcessGroup& world,
                        const FinalModel& final) {
-  base::StorageRetry retry(final.path);
+  base::StorageRetry retry;
   for (bool is_over = false; !is_over;) {
     const auto failure = try_to_write(engine, world, final);
     is_over = comm::leader_text(world, "writing the final model", [&] {
