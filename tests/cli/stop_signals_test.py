@@ -165,8 +165,11 @@ class Containers(ResumeTest):
         self.run_dir = self.root / "long-steps"
         process, first = self.contained(DTRAIN, *self.arguments("--global-batch", "65536", "--microbatch", "4", steps=10**6))
         wait_until(lambda: self.events("start"), "the first step, which takes long")
-        os.kill(first, signal.SIGINT)
-        self.assertTrue(line_with(process, "stopping after this step"))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            os.kill(first, number)
+            line = line_with(process, "stopping after this step")
+            self.assertTrue(line)
+            self.assertEqual("Ctrl-C" in line, number == signal.SIGINT, line)
         os.kill(first, signal.SIGINT)
         self.end_of(process, 130)
 

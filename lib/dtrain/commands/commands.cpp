@@ -111,7 +111,8 @@ train::StopRequests::Options stop_options(const config::Config& config, const ba
                                           const train::FolderMonitor& folder) {
   return {.time_limit_seconds = config.run.time_limit.seconds,
           .folder = &folder,
-          .answers = env.rank == 0};
+          .answers = env.rank == 0,
+          .has_launcher = env.control_fd >= 0};
 }
 
 // folder: rank 0's.

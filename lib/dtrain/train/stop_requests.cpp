@@ -24,18 +24,29 @@ static_assert(decltype(stop_signal)::is_always_lock_free &&
                   decltype(save_asked)::is_always_lock_free,
               "a handler may use nothing that takes a lock");
 
-// The handler's answer to SIGINT: a step may take long, and people press Ctrl-C again when
-// nothing happens.
-std::atomic<const char*> answer = nullptr;
-static_assert(std::atomic<const char*>::is_always_lock_free);
+// The handlers' answers: a step may take long, and people press Ctrl-C again when nothing happens.
+struct Answers {
+  const char* to_interrupt;
+  const char* to_others;
+};
+constexpr Answers kAnswers{
+    "dtrain: stopping after this step and saving; Ctrl-C again ends at once\n",
+    "dtrain: stopping after this step and saving\n"};
+constexpr Answers kAnswersOverLiveLine{
+    "\r\x1b[Jdtrain: stopping after this step and saving; Ctrl-C again ends at once\n",
+    "\r\x1b[Jdtrain: stopping after this step and saving\n"};
+std::atomic<const Answers*> answers = nullptr;
+static_assert(std::atomic<const Answers*>::is_always_lock_free);
 std::atomic<bool> is_interrupted = false;
+std::atomic<bool> has_launcher = false;
 
 void ask_to_stop(int signal) {
-  stop_signal = signal;
-  if (signal != SIGINT) return;
-  if (is_interrupted.exchange(true)) base::end_by_signal(SIGINT);
-  const char* const text = answer;
-  if (text == nullptr) return;
+  const bool is_first = stop_signal.exchange(signal) == 0;
+  const bool is_interrupt = signal == SIGINT;
+  if (is_interrupt && is_interrupted.exchange(true)) base::end_by_signal(SIGINT);
+  const Answers* const all = answers;
+  if (all == nullptr || (!is_interrupt && (!is_first || has_launcher))) return;
+  const char* const text = is_interrupt ? all->to_interrupt : all->to_others;
   const int saved_errno = errno;
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text, std::strlen(text));
   errno = saved_errno;
@@ -46,7 +57,7 @@ void ask_to_save(int) { save_asked = true; }
 void end_at_once(int signal) {
   constexpr const char* kLine =
       "dtrain: ended by SIGQUIT, which saves nothing; Ctrl-C and SIGTERM save\n";
-  if (answer.load() != nullptr) {
+  if (answers.load() != nullptr) {
     [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kLine, std::strlen(kLine));
   }
   base::end_by_signal(signal);
@@ -82,11 +93,8 @@ std::string name_of(int signal) {
 StopRequests::StopRequests(Options options) : options_(std::move(options)) {
   const std::lock_guard lock(users_mutex);
   if (options_.answers) {
-    constexpr const char* kAnswer =
-        "dtrain: stopping after this step and saving; Ctrl-C again ends at once\n";
-    constexpr const char* kAnswerOverLiveLine =
-        "\r\x1b[Jdtrain: stopping after this step and saving; Ctrl-C again ends at once\n";
-    answer = ::isatty(STDERR_FILENO) == 1 ? kAnswerOverLiveLine : kAnswer;
+    has_launcher = options_.has_launcher;
+    answers = ::isatty(STDERR_FILENO) == 1 ? &kAnswersOverLiveLine : &kAnswers;
   }
   if (++num_users > 1) return;
   base::tell_stops(nullptr);  // the training tells how it ends
@@ -116,7 +124,7 @@ StopRequests::~StopRequests() {
   stop_signal = 0;
   save_asked = false;
   is_interrupted = false;
-  answer = nullptr;
+  answers = nullptr;
 }
 
 std::string StopRequests::reason(int launcher_signal) const {

@@ -9,8 +9,8 @@
 namespace dtrain::train {
 
 /// While one of them lives, SIGTERM, SIGUSR1, SIGINT and, unless it was ignored (nohup), SIGHUP ask
-/// this process to save and stop, and SIGUSR2 to save; their handlers set a flag, and acknowledge a
-/// SIGINT. A second SIGINT or a SIGQUIT ends the process at once. The last destructor restores the previous
+/// this process to save and stop, and SIGUSR2 to save; their handlers set a flag, and acknowledge
+/// the request. A second SIGINT or a SIGQUIT ends the process at once. The last destructor restores the previous
 /// handlers.
 ///
 /// Threads: one for each object; ranks that are threads of one process share its signals: all of
@@ -21,7 +21,8 @@ class StopRequests {
     double time_limit_seconds = 0;  ///< from construction; 0: none
     /// Its stop file asks to stop; nullptr: none. Must outlive the last call of wants_stop.
     const FolderMonitor* folder = nullptr;
-    bool answers = false;  ///< says at once on standard error what Ctrl-C brings about
+    bool answers = false;  ///< says at once on standard error what the first request brings about
+    bool has_launcher = false;  ///< which says so itself: only Ctrl-C is answered
   };
 
   explicit StopRequests(Options options);
