@@ -40,6 +40,12 @@ class Tokenizers(DataTest):
             self.assertEqual((found.vocab, found.tokenizer, found.model), (600, SENTENCEPIECE, model.read_bytes()))
             self.assertEqual(found.num_bytes, len("".join(LINES).encode()))
 
+    def test_the_report_counts_every_byte_of_the_text(self):
+        book = self.write("lines.txt", "\n\n" + TEXT + "\n\n")
+        size = book.stat().st_size
+        result = self.dtrain("data", "tokenizer", "train", book, "--vocab-size", 700, "--output", "lines.model")
+        self.assertIn(f"trained on {size} of {size} bytes", result.stdout)
+
     def test_a_model_of_ours_gives_back_every_text(self):
         for flags in ((), ("--type", "unigram")):
             model = self.our_model(*flags, "--overwrite")

@@ -22,6 +22,7 @@ using base::fail;
 class SpreadLines {
  public:
   void add(std::string_view text) {
+    num_bytes_ += std::ssize(text);
     while (!text.empty()) {
       const std::string_view line = text.substr(0, length_of_line(text));
       text.remove_prefix(line.size());
@@ -36,7 +37,10 @@ class SpreadLines {
     return true;
   }
   [[nodiscard]] std::int64_t num_bytes() const { return num_bytes_; }
-  [[nodiscard]] std::int64_t num_used_bytes() const { return used_bytes_; }
+  [[nodiscard]] std::int64_t num_used_bytes() const {
+    return step_ == 1 ? num_bytes_ : used_bytes_;
+  }
+  [[nodiscard]] bool is_empty() const { return lines_.empty(); }
 
  private:
   static constexpr std::int64_t kMostBytes = 100'000'000;
@@ -52,7 +56,6 @@ class SpreadLines {
   }
 
   void add_line(std::string_view line) {
-    num_bytes_ += std::ssize(line);
     if (count_++ % step_ != 0) return;
     lines_.emplace_back(line);
     used_bytes_ += std::ssize(line);
@@ -123,7 +126,7 @@ TokenizerReport train_tokenizer(const TokenizerTraining& training) {
   PieceLibrary& library = piece_library();
   SpreadLines lines;
   read_texts(files, training.texts, [&](std::string_view text) { lines.add(text); });
-  if (lines.num_used_bytes() == 0) {
+  if (lines.is_empty()) {
     fail(ErrorKind::data, "the texts hold no line that is not empty; give more text");
   }
   std::string obstacle;

@@ -18,8 +18,8 @@ struct TokenizerTraining {
 
 struct TokenizerReport {
   std::int64_t vocab = 0;
-  std::int64_t num_bytes = 0;       ///< of the text, ends of lines left out
-  std::int64_t num_used_bytes = 0;  ///< of it, that the model was made of
+  std::int64_t num_bytes = 0;       ///< of the text
+  std::int64_t num_used_bytes = 0;  ///< all of them, or those of the lines in the sample
 };
 
 /// Trains a model that gives back every text as it was: no normalizing, spaces and lines kept,
