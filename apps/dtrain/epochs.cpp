@@ -29,9 +29,12 @@ std::vector<std::string> epoch_warnings(const config::Config& config, const data
   const double samples = static_cast<double>(steps) * static_cast<double>(batch);
   const std::vector<double> epochs = data::epochs_of(split.train, samples);
   std::vector<std::string> warnings;
-  if (config.batch.microbatch > split.train.size()) {
-    warnings.push_back(fmt::format("--microbatch {} is more than the {} samples to train on",
-                                   config.batch.microbatch, split.train.size()));
+  if (batch > split.train.size()) {
+    const double times = static_cast<double>(batch) / static_cast<double>(split.train.size());
+    warnings.push_back(
+        fmt::format("each step of --global-batch {} takes the {} samples to train on {:.1f} times; "
+                    "lower it",
+                    batch, split.train.size(), times));
   }
   for (std::size_t i = 0; i < epochs.size(); ++i) {
     if (epochs[i] < kMany) continue;

@@ -16,7 +16,8 @@ namespace dtrain::app {
 /// Throws: Error{data} as data::open_split; Error{usage} if they are more than a run can have.
 [[nodiscard]] std::int64_t steps_of_epochs(const config::Config& config);
 
-/// Warns about files that the run reads so often that it memorises them, one line per file.
+/// Warns about batches of more samples than there are, and about files that the run reads so often
+/// that it memorises them, one line per file.
 ///
 /// config: resolved.
 [[nodiscard]] std::vector<std::string> epoch_warnings(const config::Config& config,

@@ -104,6 +104,15 @@ class Start(FolderTest):
             self.assertIn(f"{name} {times} times", line)
         self.assertNotIn("will memorise", self.train("--data", TEXT))
 
+    def test_a_step_of_more_samples_than_there_are_triggers_a_warning(self):
+        text = self.folder / "few.txt"
+        text.write_bytes(TEXT.read_bytes()[:16 * 8 + 1])  # eight samples
+        for batch, times in ((8, None), (12, "1.5"), (32, "4.0")):
+            lines = [line for line in self.train("--data", text, "--global-batch", batch).splitlines() if "each step of" in line]
+            self.assertEqual(len(lines), 0 if times is None else 1, lines)
+            if times:
+                self.assertIn(f"dtrain: warning: each step of --global-batch {batch} takes the 8 samples to train on {times} times", lines[0])
+
     def test_the_table_shows_the_epochs_of_each_file_of_a_mixture(self):
         for name, samples in (("a.txt", 100), ("b.txt", 40)):
             (self.folder / name).write_bytes(TEXT.read_bytes()[:16 * samples + 1])
