@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BIN = ROOT / "build" / "release" / "bin"
 LIMIT = 300
 CALLS = ("openat", "read", "pread64", "write", "fsync", "ftruncate", "truncate", "newfstatat", "mkdir", "rename", "unlink", "rmdir",
-         "flock", "getdents64", "access", "mmap", "close")
+         "flock", "getdents64", "access", "close")
 ERRORS = ("EIO", "ESTALE")
 FOR_GOOD = {2, 3, 12}  # statuses with which dtrun does not restart
 MODEL = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
