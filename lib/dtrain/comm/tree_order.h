@@ -32,8 +32,7 @@ struct TreeStep {
 
 /// The step for contribution `index` of n. After the last one the stack holds the sum alone; it
 /// never holds more than 1 + k slots, the contribution at hand included.
-[[nodiscard]] DTRAIN_DEVICE_FUNCTION constexpr TreeStep tree_step(std::int64_t index,
-                                                                  std::int64_t n) {
+[[nodiscard]] constexpr TreeStep tree_step(std::int64_t index, std::int64_t n) {
   const std::int64_t q = tree_group_size(n);
   const bool ends_group = index % q == q - 1;
   return {.starts_slot = index % q == 0, .merges = ends_group ? factors_of_two(index / q + 1) : 0};
