@@ -2,27 +2,21 @@
 #include "configure.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
-#include "dtrain/base/path_kind.h"
-#include "dtrain/checkpoint/format/safetensors.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/schema.h"
 #include "inherited_run.h"
-#include "open_for.h"
+#include "model_path.h"
 #include "runtime_library.h"
 
 namespace dtrain::app {
 
 int run_evaluate(const Arguments& arguments) {
-  using base::ErrorKind;
   auto configured = configure(config::Command::evaluate, arguments);
   if (!configured) return 0;
   config::Config& config = configured->config;
-  if (config.generate.from.empty()) {
-    base::fail(ErrorKind::usage,
-               "--from is missing: give a run folder, a checkpoint or a model.safetensors");
-  }
+  require_from(config.generate.from);
   if (config.data.train.empty()) {
-    base::fail(ErrorKind::usage, "--data is missing: name a token file or a text");
+    base::fail(base::ErrorKind::usage, "--data is missing: name a token file or a text");
   }
   // The sequences are validation data, as settings and their notices know it.
   if (config.data.val_fraction == 0) config.data.validation = config.data.train;
@@ -35,10 +29,7 @@ int run_evaluate(const Arguments& arguments) {
                    asked.generate.from, config.data.seq_len,
                    config::value_text(*config::find_key("machine.dtype"), config));
   }
-  if (!base::is_folder(asked.generate.from)) {
-    open_for("--from",
-             [&] { (void)checkpoint::format::SafetensorsFile::open(asked.generate.from); });
-  }
+  refuse_other_files(asked.generate.from);
   return RuntimeLibrary::open().run({config::Command::evaluate, asked});
 }
 

@@ -8,9 +8,7 @@
 #include "configure.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/path_kind.h"
-#include "dtrain/checkpoint/format/safetensors.h"
 #include "model_path.h"
-#include "open_for.h"
 #include "runtime_library.h"
 
 namespace dtrain::app {
@@ -37,16 +35,9 @@ int run_generate(const Arguments& arguments) {
   const auto configured = configure(config::Command::generate, arguments);
   if (!configured) return 0;
   config::Config config = configured->config;
-  if (config.generate.from.empty()) {
-    fail(ErrorKind::usage,
-         "--from is missing: give a run folder, a checkpoint or a model.safetensors");
-  }
+  require_from(config.generate.from);
   config.generate.from = model_path(config.generate.from);
-  if (!is_folder(config.generate.from)) {
-    // Rejects a file that is not a model.
-    open_for("--from",
-             [&] { (void)checkpoint::format::SafetensorsFile::open(config.generate.from); });
-  }
+  refuse_other_files(config.generate.from);
   check_prompt_file(config.generate.prompt_file);
   warn(config::Command::generate, *configured);
   return RuntimeLibrary::open().run({config::Command::generate, config});

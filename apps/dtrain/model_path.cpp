@@ -20,6 +20,7 @@
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/report/run_record.h"
+#include "open_for.h"
 
 namespace dtrain::app {
 namespace {
@@ -130,6 +131,17 @@ std::string model_path(const std::string& from) {
   if (is_run) return model_of_run(from);
   if (const std::string run = store::run_at(from); run != from) return run;
   refuse_folder(from);
+}
+
+void require_from(const std::string& from) {
+  if (!from.empty()) return;
+  fail(ErrorKind::usage,
+       "--from is missing: give a run folder, a checkpoint or a model.safetensors");
+}
+
+void refuse_other_files(const std::string& model) {
+  if (is_folder(model)) return;
+  open_for("--from", [&] { (void)checkpoint::format::SafetensorsFile::open(model); });
 }
 
 }  // namespace dtrain::app

@@ -13,4 +13,12 @@ namespace dtrain::app {
 ///         file of a checkpoint, or is not a run folder that holds a model.
 [[nodiscard]] std::string model_path(const std::string& from);
 
+/// Throws: Error{usage} if --from is not given.
+void require_from(const std::string& from);
+
+/// model: a result of model_path.
+///
+/// Throws: Error{checkpoint} naming --from and the file if it is a file, but not a model's.
+void refuse_other_files(const std::string& model);
+
 }  // namespace dtrain::app
