@@ -18,6 +18,7 @@ LAYOUTS = {"single": (1, "--dropout 0.1"), "ddp": (2, "--strategy ddp --dropout 
            "fsdp": (2, "--strategy fsdp --recompute level"), "zero 1": (2, "--strategy zero --zero-stage 1"),
            "zero 3": (2, "--strategy zero --zero-stage 3"), "tp": (2, "--strategy tp"), "pp": (2, "--strategy pp"),
            "dp": (1, "--strategy dp --local-ranks 2"), "mp": (1, "--strategy mp --local-ranks 2"),
+           "chunks": (2, "--strategy tp --attention chunked:12"), "bf16 chunks": (1, "--dtype bfloat16 --attention chunked:12"),
            "bf16": (1, "--dtype bfloat16"), "fp16": (2, "--dtype float16 --strategy ddp"),
            "moments on the host": (1, "--offload optimizer"),
            "masters on the host": (2, "--strategy fsdp --offload all --dtype bfloat16")}
@@ -143,6 +144,12 @@ class Training(FolderTest):
         result = train(self.folder / "run", "single", "--device", "auto", "--devices", "0,1")
         self.assertIn("--devices has no effect", result.stderr)
         self.assertIn("bitwise class   ", result.stderr)
+
+    def test_long_sequences_are_cut_by_the_rates_of_the_device(self):
+        for length, attention in ((256, "auto"), (2048, "chunked:256")):
+            result = run(TOY, "train", *WORK, "--width", "16", "--neurons", "8192", "--seq-len", length, "--device", "fake",
+                         "--dtype", "bfloat16", "--print-config")
+            self.assertIn(f'"attention": "{attention}"', result.stdout)
 
     def test_a_device_generates_and_verifies(self):
         flags = ["--from", on_cpu("single"), "--max-tokens", "30", "--temperature", "0"]

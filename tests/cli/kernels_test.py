@@ -63,6 +63,9 @@ class Kernels(FolderTest):
                     flags = words.split() if "--tie-levels" in words else [*words.split(), "--tie-levels", tied]
                     plain_flags = ["level" if flag == "gates" else flag for flag in flags]
                     plain, _ = self.train(f"plain {name} {tied}", "--dtype", "float64", "--kernels", "plain", *plain_flags, ranks=ranks)
+                    chunks, _ = self.train(f"plain chunks {name} {tied}", "--dtype", "float64", "--kernels", "plain",
+                                           "--attention", "chunked:24", *plain_flags, ranks=ranks)
+                    self.assert_near(chunks, plain, bound)
                     for attention in ("full", "chunked:24"):
                         found, _ = self.train(f"{attention} {name} {tied}", "--dtype", "float64", "--attention", attention, *flags,
                                               ranks=ranks)
@@ -116,6 +119,8 @@ class Kernels(FolderTest):
     def test_the_start_table_says_what_computes(self):
         for flags, line in (((), "fused, full attention"), (("--kernels", "plain"), "plain"), (("--dtype", "float16"), "plain"),
                             (("--attention", "chunked:20"), "fused, attention in chunks of 20 positions"),
+                            (("--kernels", "plain", "--attention", "chunked:20"), "plain, attention in chunks of 20 positions"),
+                            (("--kernels", "plain", "--seq-len", "400"), "plain"),
                             (("--attention", "chunked:80"), "fused, full attention"),
                             (("--seq-len", "400"), "fused, attention in chunks of 128 positions")):
             with self.subTest(flags):
@@ -126,7 +131,6 @@ class Kernels(FolderTest):
         for flags, parts in ((("--kernels", "fused", "--dtype", "float16"), ("--kernels fused", "float16", "--kernels plain")),
                              (("--kernels", "plain", "--recompute", "gates"), ("--recompute gates needs --kernels fused", "--recompute level")),
                              (("--dtype", "float16", "--recompute", "gates"), ("--recompute gates", "float16")),
-                             (("--kernels", "plain", "--attention", "chunked:8"), ("--attention chunked:8", "--attention full")),
                              (("--kernels", "plain", "--compile"), ("--compile", "--kernels plain")),
                              (("--attention", "chunked:0"), ("--attention", "chunked:C")),
                              (("--attention", "linear"), ("--attention", "found \"linear\""))):

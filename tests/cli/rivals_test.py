@@ -53,7 +53,6 @@ class Rivals(FolderTest):
                 ({"machine.kernels": "fused"}, "--dtype float16", {"machine.kernels": "plain"}),
                 ({"machine.recompute": "gates"}, "--kernels plain", {"machine.recompute": "none"}),
                 ({"machine.kernels": "plain"}, "--recompute gates", {"machine.kernels": "fused"}),
-                ({"machine.attention": "chunked:64"}, "--kernels plain", {"machine.attention": "auto"}),
                 ({"machine.kernels": "plain"}, "--compile", {"machine.kernels": "fused"}),
                 ({"layout.strategy": "dp", "layout.local_ranks": 3}, "--devices cpu,cpu", {"layout.local_ranks": 2})):
             self.check(settings, flags, expected)

@@ -95,6 +95,7 @@ void call_all() {
   for (const char* dtype : {"float32", "bfloat16", "float16"}) {
     const config::Config config = with(tiny, "machine.dtype", dtype);
     train_and_evaluate(config);
+    train_and_evaluate(with(config, "machine.attention", "chunked:12"));
     train_and_evaluate(laid_out(config, 1, 2));
     config::Config split = meshed(config, {{Axis::pp, 2}, {Axis::tp, 2}}, 2);
     split.layout.tp_vocab = true;

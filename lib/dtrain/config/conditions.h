@@ -1,6 +1,7 @@
 // Where settings have an effect, and where they change bits, for the rows of schema.cpp.
 #pragma once
 
+#include "dtrain/config/family.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/resolve.h"
 #include "dtrain/config/schema.h"
@@ -63,7 +64,13 @@ inline constexpr Need kSockets{"with --backend {}",
 inline constexpr Condition kFused = [](const Config& c) {
   return c.machine.kernels == Kernels::fused;
 };
-inline constexpr Need kFusedKernels{"with --kernels plain, which compute full attention", kFused};
+inline constexpr Need kAttention{
+    "with --model {}", [](const Config& c) { return family_of(c.model).attention != nullptr; },
+    "model.name"};
+// Where plain kernels on a CPU choose by themselves, they have always computed full attention.
+inline constexpr Condition kChoosesAttention = [](const Config& c) {
+  return kFused(c) || c.machine.attention.kind != AttentionSetting::Kind::automatic;
+};
 // Fused kernels give the same bits on any number of threads; the head of a split vocabulary is
 // none.
 inline constexpr Condition kByThreads = [](const Config& c) {

@@ -5,6 +5,7 @@
 #include <span>
 #include <string_view>
 
+#include "dtrain/config/device_rates.h"
 #include "dtrain/config/foreign_names.h"
 #include "dtrain/config/schema.h"
 
@@ -14,6 +15,15 @@
 #endif
 
 namespace dtrain::config {
+
+/// What --attention auto chooses for.
+struct AttentionWork {
+  std::int64_t seq_len = 0;
+  /// Of the device; null: fused kernels on a CPU, whose states stay in the cache.
+  const DeviceRates* rates = nullptr;
+  /// Bytes of a value that is computed with.
+  std::int64_t value_bytes = 4;
+};
 
 struct Family {
   std::string_view name;  ///< of --model
@@ -25,8 +35,8 @@ struct Family {
   /// Throws: Error{usage} naming settings that contradict each other.
   void (*check)(const ModelConfig& model);
   bool has_fused_kernels = false;  ///< for the CPU (--kernels)
-  /// What --attention auto is for sequences of these many positions; 0: full. Of fused kernels.
-  std::int64_t (*cheapest_chunk)(const ModelConfig& model, std::int64_t seq_len) = nullptr;
+  /// The chunk of --attention auto (positions), 0: full. Null: the family has no such attention.
+  std::int64_t (*attention)(const ModelConfig& model, const AttentionWork& work) = nullptr;
 };
 
 #define FAMILY(name)      \

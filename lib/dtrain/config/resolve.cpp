@@ -4,6 +4,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/nearest.h"
+#include "dtrain/config/device_rates.h"
 #include "dtrain/config/family.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/open_layout.h"
@@ -222,22 +223,36 @@ void resolve_kernels(const ModelConfig& model, MachineConfig& machine) {
     fail(ErrorKind::usage, "--recompute gates needs --kernels fused{}: use --recompute level",
          reason);
   }
-  if (machine.attention.kind == AttentionSetting::Kind::chunked) {
-    fail(ErrorKind::usage, "--attention {} needs --kernels fused{}: use --attention full",
-         machine.attention, reason);
-  }
+}
+
+std::int64_t value_bytes(Dtype dtype) {
+  if (dtype == Dtype::float64) return 8;
+  return dtype == Dtype::bfloat16 || dtype == Dtype::float16 ? 2 : 4;
 }
 
 // Once resolved, the start table, the bitwise class and checkpoints name what computes.
 void resolve_attention(Config& config) {
+  const MachineConfig& machine = config.machine;
   AttentionSetting& attention = config.machine.attention;
-  if (config.machine.kernels != Kernels::fused) return;
+  const Family& family = family_of(config.model);
+  if (family.attention == nullptr) {
+    if (attention.kind != AttentionSetting::Kind::chunked) return;
+    fail(ErrorKind::usage, "--attention {} does not go with --model {}: use --attention full",
+         attention, config.model.name);
+  }
   if (attention.kind != AttentionSetting::Kind::automatic) return;
+  const bool is_fused = machine.kernels == Kernels::fused;
+  if (!is_fused && machine.device.is_cpu()) return;  // plain kernels stay an oracle
+  const DeviceRates rates = device_rates(machine);
   const std::int64_t chunk =
-      family_of(config.model).cheapest_chunk(config.model, config.data.seq_len);
-  attention = chunk == 0
-                  ? AttentionSetting{.kind = AttentionSetting::Kind::full}
-                  : AttentionSetting{.kind = AttentionSetting::Kind::chunked, .chunk = chunk};
+      family.attention(config.model, {.seq_len = config.data.seq_len,
+                                      .rates = is_fused ? nullptr : &rates,
+                                      .value_bytes = value_bytes(machine.param_dtype)});
+  if (chunk > 0) {
+    attention = {.kind = AttentionSetting::Kind::chunked, .chunk = chunk};
+  } else if (is_fused) {
+    attention = {.kind = AttentionSetting::Kind::full};
+  }  // else plain kernels attend in full by themselves
 }
 
 }  // namespace

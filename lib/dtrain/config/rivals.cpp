@@ -39,10 +39,6 @@ bool runs_gates_again(const Config& c) {
   return c.machine.recompute.kind == RecomputeSetting::Kind::gates && has_plain_kernels(c);
 }
 
-bool attends_in_chunks(const Config& c) {
-  return c.machine.attention.kind == AttentionSetting::Kind::chunked && has_plain_kernels(c);
-}
-
 bool compiles_plain_kernels(const Config& c) {
   return c.machine.compile && c.machine.device.is_cpu() && has_plain_kernels(c);
 }
@@ -131,10 +127,8 @@ constexpr Rival kRivals[] = {
      "machine.kernels",
      [](const Config& c) { return c.machine.kernels == Kernels::fused && lacks_fused_kernels(c); }},
     {{"machine.recompute"}, "machine.kernels", runs_gates_again},
-    {{"machine.attention"}, "machine.kernels", attends_in_chunks},
     {{"machine.compile"}, "machine.kernels", compiles_plain_kernels},
     {kKernelKeys, "machine.recompute", runs_gates_again},
-    {kKernelKeys, "machine.attention", attends_in_chunks},
     {kKernelKeys, "machine.compile", compiles_plain_kernels},
     {{"machine.device"}, "machine.offload", offloads_to_disk_of_device},
     {{"machine.offload"}, "machine.device", offloads_to_disk_of_device},

@@ -266,10 +266,11 @@ constexpr Setting kSettings[] = {
     {"machine.attention", "--attention", "auto|full|chunked:C", "",
      "full: each position attends to all before it, at a cost that grows with the square of "
      "--seq-len; chunked:C: to those in its chunk of C, and to a state of all earlier chunks, at a "
-     "cost that grows with --seq-len; auto: the cheaper",
+     "cost that grows with --seq-len; auto: the cheaper with --kernels fused, the faster on a GPU, "
+     "else full",
      kEngine | kEvaluate, FIELD(machine.attention),
-     form("auto, full or chunked:C (positions, at least 1)"), kNeeds<kFusedKernels>, kNoted,
-     changes_bits(kFused)},
+     form("auto, full or chunked:C (positions, at least 1)"), kNeeds<kAttention>, kNoted,
+     changes_bits(kChoosesAttention)},
     {"machine.matmul_precision", "--matmul-precision", "NAME", "",
      "precision of float32 matrix products on a GPU; tf32: faster, from factors rounded to 11 bits",
      kModel, FIELD(machine.matmul_precision), one_of(kMatmulPrecisions), kNoted, kNeeds<kDevice>,

@@ -48,6 +48,38 @@ std::int64_t cheapest_chunk(std::int64_t width, std::int64_t seq_len) {
   return 3 * seq_len > 14 * width + 3 * kChunk ? kChunk : 0;
 }
 
+// Plain kernels compute whole squares. For each neuron of a position, in seconds:
+// - the square of `reach` positions: three products of scores, 4 * reach FLOPs with the gradient of q
+//   as one product, three with values, of which all neurons of a head share 6 * D * reach, and about
+//   twelve passes over the scores;
+// - the state of N x D numbers: 14 * D FLOPs as above, and once a chunk its traffic: forward, again
+//   for the backward pass, and its gradient. Each writes, adds and reads a product, five to six
+//   values, of bfloat16 30 bytes with the sum in float32.
+std::int64_t fastest_chunk(std::int64_t width, std::int64_t neurons, const AttentionWork& work) {
+  const DeviceRates& rates = *work.rates;
+  const auto d = static_cast<double>(width);
+  const auto n = static_cast<double>(neurons);
+  const auto bytes = static_cast<double>(work.value_bytes);
+  const double state_bytes = work.value_bytes == 2 ? 62 : 16 * bytes;
+  const auto of_square = [&](double reach) {
+    return reach *
+           (4 / rates.products + 6 * d / n / rates.wide_products + 12 * bytes / n / rates.bytes);
+  };
+  const auto length = static_cast<double>(work.seq_len);
+  double least = of_square(length);
+  std::int64_t best = 0;
+  for (std::int64_t chunk = 128; chunk < work.seq_len; chunk *= 2) {
+    const auto reach = static_cast<double>(chunk);
+    const double time =
+        of_square(reach) + 14 * d / rates.wide_products + state_bytes * d / reach / rates.bytes;
+    if (time < least) {
+      least = time;
+      best = chunk;
+    }
+  }
+  return best;
+}
+
 const Family& family() {
   static constexpr Family kFamily{
       .name = "bdh",
@@ -56,8 +88,12 @@ const Family& family() {
       .defaults = [] { return std::any(Settings()); },
       .check = check,
       .has_fused_kernels = true,
-      .cheapest_chunk = [](const ModelConfig& model,
-                           std::int64_t seq_len) { return cheapest_chunk(model.width, seq_len); }};
+      .attention =
+          [](const ModelConfig& model, const AttentionWork& work) {
+            return work.rates == nullptr
+                       ? cheapest_chunk(model.width, work.seq_len)
+                       : fastest_chunk(model.width, model.own.of<Settings>().neurons, work);
+          }};
   return kFamily;
 }
 

@@ -96,21 +96,24 @@ base::IndexedVector<BlockId, BlockCost> block_costs(const BdhPart& part, std::in
   return costs;
 }
 
-// A span of attention (FusedAttention) for sequences of `length`; 0: all of it.
-std::int64_t attention_span(const config::AttentionSetting& attention, std::int64_t length,
+// A span of attention for sequences of `length`; 0: all of it.
+std::int64_t attention_span(const Computation& computation, std::int64_t length,
                             std::int64_t width) {
   using Kind = config::AttentionSetting::Kind;
+  const config::AttentionSetting& attention = computation.attention;
   if (attention.kind == Kind::full) return 0;
-  const std::int64_t chunk = attention.kind == Kind::chunked
-                                 ? attention.chunk
-                                 : config::bdh::cheapest_chunk(width, length);
+  const bool is_given = attention.kind == Kind::chunked;
+  if (!is_given && computation.kernels == config::Kernels::plain) return 0;
+  const std::int64_t chunk =
+      is_given ? attention.chunk : config::bdh::cheapest_chunk(width, length);
   return chunk < length ? chunk : 0;
 }
 
 std::string describe_kernels(const Computation& computation, std::int64_t span) {
-  if (computation.kernels == config::Kernels::plain) return "plain";
-  return span == 0 ? "fused, full attention"
-                   : fmt::format("fused, attention in chunks of {} positions", span);
+  const bool is_plain = computation.kernels == config::Kernels::plain;
+  const std::string_view kernels = is_plain ? "plain" : "fused";
+  if (span > 0) return fmt::format("{}, attention in chunks of {} positions", kernels, span);
+  return is_plain ? "plain" : "fused, full attention";
 }
 
 }  // namespace
@@ -148,8 +151,7 @@ std::unique_ptr<Model> make_bdh(const BdhSizes& sizes, std::int64_t seq_len,
   const BdhParameters ids = parameter_ids(sizes);
   const auto rope = std::make_shared<RopeTables>(part.head_slice());
   const bool is_fused = computation.kernels == config::Kernels::fused;
-  const std::int64_t span =
-      is_fused ? attention_span(computation.attention, seq_len, sizes.width) : 0;
+  const std::int64_t span = attention_span(computation, seq_len, sizes.width);
   model->widens_tables = is_fused;
   model->costs = block_costs(part, seq_len, span, computation.recomputes_gates);
   model->kernels = describe_kernels(computation, span);
@@ -163,7 +165,7 @@ std::unique_ptr<Model> make_bdh(const BdhSizes& sizes, std::int64_t seq_len,
                               .recomputes_gates = computation.recomputes_gates,
                               .threads = computation.threads}));
     } else {
-      model->blocks.push_back(std::make_unique<BdhLevel>(part, level, own, rope));
+      model->blocks.push_back(std::make_unique<BdhLevel>(part, level, own, rope, span));
     }
   }
   if (is_fused && !part.splits_vocab()) {

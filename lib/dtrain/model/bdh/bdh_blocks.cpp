@@ -52,11 +52,16 @@ class StrictGram : public torch::autograd::Function<StrictGram> {
   }
 };
 
-// scores (nh*B, T, T) times values (nh*B, T, D), undoing the scale of float16 scores. In float16
-// the sums over positions would pass its range, so that this small product is float32.
+// Values that undo the scale of float16 scores, in float32: in float16 the sums over positions would
+// pass its range.
+at::Tensor value_scaled(const at::Tensor& values) {
+  if (values.scalar_type() != at::kHalf) return values;
+  return values.to(at::kFloat).mul(1 / kHalfScoreScale);
+}
+
+// scores (nh*B, T, T) times value_scaled values (nh*B, T, D).
 at::Tensor apply_scores(const at::Tensor& scores, const at::Tensor& values) {
-  if (scores.scalar_type() != at::kHalf) return at::bmm(scores, values);
-  return at::bmm(scores.to(at::kFloat), values.to(at::kFloat).mul(1 / kHalfScoreScale));
+  return at::bmm(scores.to(values.scalar_type()), values);
 }
 
 std::int64_t size_of(at::ScalarType dtype) {
@@ -123,11 +128,13 @@ at::Tensor BdhLevel::attend(const at::Tensor& x, const at::Tensor& xs,
       rope_->table(length, context.buffer_dtype, x.options().dtype(context.buffer_dtype));
   const at::Tensor q = rope_rotate(xs.view({heads * batch, length, part_.neurons}),
                                    is_half ? table.to(at::kFloat).mul(kHalfQueryScale) : table);
-  const at::Tensor scores = StrictGram::apply(q);  // (nh*B, T, T)
+  const bool is_cut = span_ > 0 && span_ < length;
+  const at::Tensor scores = is_cut ? at::Tensor() : StrictGram::apply(q);  // (nh*B, T, T)
   const at::Tensor values =
       x.unsqueeze(0).expand({heads, batch, length, width}).reshape({heads * batch, length, width});
-  const at::Tensor attended =
-      context.tensor_axis.reduce_within(kHeadSubgroup, apply_scores(scores, values));
+  const at::Tensor own = is_cut ? attend_in_chunks(q, value_scaled(values), span_)
+                                : apply_scores(scores, value_scaled(values));
+  const at::Tensor attended = context.tensor_axis.reduce_within(kHeadSubgroup, own);
   const at::Tensor normed = layer_norm(attended).to(xs.scalar_type());  // (nh*B, T, D)
   context.report(fmt::format("act.layer{}.ykv", level_),
                  normed.view({heads, batch, length, width}).transpose(0, 1));
@@ -168,6 +175,13 @@ at::Tensor BdhLevel::forward(const at::Tensor& input, const BlockContext& contex
   return out;
 }
 
+// In chunks.
+ChunkWork BdhLevel::work_of(const BatchShape& shape) const {
+  return chunk_work(shape.dtype, shape.sequences * part_.all_neurons() * part_.whole.width,
+                    shape.sequences * span_ * part_.all_neurons(),
+                    shape.sequences * part_.heads * span_ * span_);
+}
+
 BlockMemory BdhLevel::memory(const BatchShape& shape) const {
   const std::int64_t low = size_of(shape.dtype);
   const std::int64_t wide = wide_size(shape.dtype);
@@ -180,9 +194,12 @@ BlockMemory BdhLevel::memory(const BatchShape& shape) const {
   // float16's scores meet their values in float32, and its table is scaled anew at each level.
   const std::int64_t attention = is_half ? wide : low;
   const std::int64_t table = is_half ? shape.length * part_.neurons * wide : 0;
-  const std::int64_t low_scores = rows * part_.heads * shape.length * low;
-  const std::int64_t scores = rows * part_.heads * shape.length * attention;
-  const std::int64_t rounded = is_half ? low_scores : 0;
+  const bool is_cut = span_ > 0 && span_ < shape.length;
+  const std::int64_t reach = is_cut ? span_ : shape.length;
+  const std::int64_t low_scores = rows * part_.heads * reach * low;
+  const std::int64_t scores = is_cut ? low_scores : rows * part_.heads * reach * attention;
+  const std::int64_t rounded = is_half && !is_cut ? low_scores : 0;
+  const ChunkWork work = is_cut ? work_of(shape) : ChunkWork{};
   const std::int64_t attended = per_head * attention;
   // A single head reads its input in place.
   const std::int64_t values = part_.heads > 1 || is_half ? attended : 0;
@@ -205,20 +222,26 @@ BlockMemory BdhLevel::memory(const BatchShape& shape) const {
   memory.forward =
       std::max(memory.saved - norms + decoding, memory.saved + row + memory.output);  // y
   const std::int64_t head_statistics = 2 * rows * part_.heads * wide;
+  const std::int64_t norming = std::max(normed + head_statistics, is_half ? normed + attended : 0);
   const std::int64_t attending =
-      2 * neurons + rounded + scores + values + attended + head_sum +
-      std::max(normed + head_statistics, is_half ? normed + attended : 0);
+      2 * neurons + rounded + values + attended + head_sum +
+      (is_cut ? std::max(scores + work.forward, norming) : scores + norming);
+  if (is_cut) {
+    memory.forward =
+        std::max(memory.forward, 2 * neurons + table + scores + values + attended + work.forward);
+  }
   memory.forward_without_graph =
       std::max(attending, 3 * neurons + widened_gate + normed + decoding);
-  // The gradients of the input by its two ways.
-  const std::int64_t ways = 2 * row + summed;
   const std::int64_t at_decoder = 5 * neurons + 2 * widened_gate + attention_saved + weight;
   const std::int64_t at_gate = 6 * neurons + attention_saved;  // xs, q, ys, three gradients
-  const std::int64_t at_scores = 3 * neurons + 2 * scores + rounded + values + 2 * attended + table;
-  const std::int64_t at_gram = 4 * neurons + 2 * low_scores + table;
+  const std::int64_t at_scores =
+      is_cut ? 4 * neurons + scores + values + 2 * attended + work.backward
+             : std::max(3 * neurons + 2 * scores + rounded + values + 2 * attended,
+                        4 * neurons + 2 * low_scores);
   // xs, q and the gradient of xs; encoder_v's comes transposed and is copied.
   const std::int64_t at_encoder = 3 * neurons + attention_saved + 2 * weight;
-  memory.backward = std::max({at_decoder, at_gate, at_encoder, at_scores, at_gram}) + ways;
+  memory.backward = std::max({at_decoder, at_gate, at_encoder, at_scores + table}) + 2 * row +
+                    summed;  // the gradients of the input by its two ways
   return memory;
 }
 

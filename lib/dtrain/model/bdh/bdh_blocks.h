@@ -6,6 +6,7 @@
 
 #include "dtrain/model/bdh/bdh.h"
 #include "dtrain/model/bdh/bdh_partition.h"
+#include "dtrain/model/bdh/chunked_attention.h"
 #include "dtrain/model/bdh/rope.h"
 #include "dtrain/model/model.h"
 
@@ -29,15 +30,17 @@ class BdhEmbedding : public Block {
 };
 
 /// x (B, T, D) -> LN(x + LN(decoded)) (B, T, D). Reports act.layerK.ykv (B, nh, T, D) of this
-/// rank's heads, act.layerK.ymlp and act.layerK.out (B, T, D).
+/// rank's heads, act.layerK.ymlp and act.layerK.out (B, T, D). span: positions of a chunk of
+/// attention; 0: attention is full.
 class BdhLevel : public Block {
  public:
   BdhLevel(const BdhPart& part, std::int64_t level, LevelParameters ids,
-           std::shared_ptr<RopeTables> rope)
+           std::shared_ptr<RopeTables> rope, std::int64_t span)
       : part_(part),
         level_(level),
         ids_{ids.encoder, ids.encoder_v, ids.decoder},
-        rope_(std::move(rope)) {}
+        rope_(std::move(rope)),
+        span_(span) {}
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const BlockContext& context) override;
   [[nodiscard]] std::span<const param::ParameterId> parameters() const override { return ids_; }
   [[nodiscard]] BlockMemory memory(const BatchShape& shape) const override;
@@ -45,6 +48,7 @@ class BdhLevel : public Block {
  private:
   [[nodiscard]] at::Tensor attend(const at::Tensor& x, const at::Tensor& xs,
                                   const BlockContext& context) const;
+  [[nodiscard]] ChunkWork work_of(const BatchShape& shape) const;
   [[nodiscard]] at::Tensor gate(const at::Tensor& xs, const at::Tensor& ys, std::int64_t batch,
                                 const BlockContext& context) const;
 
@@ -52,6 +56,7 @@ class BdhLevel : public Block {
   std::int64_t level_;
   std::array<param::ParameterId, 3> ids_;
   std::shared_ptr<RopeTables> rope_;
+  std::int64_t span_;
 };
 
 /// x (B, T, D), targets (B, T) -> losses (B, T) in nats. Reports logits (B, T, V), of a split

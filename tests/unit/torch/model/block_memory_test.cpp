@@ -98,7 +98,7 @@ struct Case {
   double dropout = 0;
   std::int64_t neurons = 512;
   std::int64_t vocab = 256;
-  std::int64_t chunk = 0;  // of attention, with fused kernels; 0: full
+  std::int64_t chunk = 0;  // of attention; 0: full
   bool is_fused = false;
   bool recomputes_gates = false;
 };
@@ -117,16 +117,17 @@ std::string measure_blocks(const Case& test) {
                                .vocab = test.vocab,
                                .dropout = test.dropout},
                               test.dtype, kLength);
-  if (test.is_fused) {
+  if (test.is_fused || test.chunk > 0) {
     const config::AttentionSetting attention{test.chunk == 0
                                                  ? config::AttentionSetting::Kind::full
                                                  : config::AttentionSetting::Kind::chunked,
                                              test.chunk};
-    fixture.model = bdh::make_bdh(fixture.sizes, kLength, {},
-                                  {.kernels = config::Kernels::fused,
-                                   .attention = attention,
-                                   .recomputes_gates = test.recomputes_gates,
-                                   .threads = at::get_num_threads()});
+    fixture.model =
+        bdh::make_bdh(fixture.sizes, kLength, {},
+                      {.kernels = test.is_fused ? config::Kernels::fused : config::Kernels::plain,
+                       .attention = attention,
+                       .recomputes_gates = test.recomputes_gates,
+                       .threads = at::get_num_threads()});
   }
   fixture.randomise(3);
   const param::ParameterViews leaves = leaves_of(fixture);
@@ -208,6 +209,7 @@ TEST_CASE("Every block says what one microbatch takes of memory, run once or run
   const at::ScalarType dtype = GENERATE(at::kFloat, at::kDouble, at::kBFloat16, at::kHalf);
   INFO(dtype);
   check_blocks({.dtype = dtype});
+  check_blocks({.dtype = dtype, .chunk = 32});
 }
 
 TEST_CASE("With dropout, with few neurons and with many tokens a block's memory is as it says") {
