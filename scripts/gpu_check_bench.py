@@ -11,6 +11,9 @@ from gpu_check_session import ROOT, TEXT, Failed, Skipped
 WIDTHS = {256: {"config": "gpu256", "neurons": 8192, "microbatch": 32}, 512: {"config": "gpu512", "neurons": 16384, "microbatch": 16}}
 LEVELS, HEADS, LENGTH = 6, 4, 512
 WARMUP, STEPS = 4, 12
+LONG = 8192
+ATTENTIONS = ("full", "chunked:128", "chunked:256", "chunked:512", "chunked:1024", "chunked:2048")
+CHOICE = 0.9
 COUNTED = (3, 9)  # steps of two runs, between which the kernels of a step are counted
 PEER_LIMIT = 200  # seconds, of which torch.compile takes the most
 INJECTION = ROOT / "scripts" / "gpu_check_kernels.cpp"
@@ -52,6 +55,20 @@ def own_speed(session, width, *flags):
              "peak_bytes": timed[-1]["memory_bytes"], "flops_per_token": outcome.start["flops_per_token"]}
     session.figures.setdefault(width, {})["dtrain " + " ".join(flags) if flags else "dtrain"] = found
     return f"{found['tokens_per_second']:,.0f} tokens/s"
+
+
+def attention(session):
+    """Tokens/s of a long sequence for each size of a chunk; --attention auto must be near the best."""
+    flags = [*flags_of(session, 256), "--levels", 2, "--seq-len", 512 if session.quick else LONG, "--global-batch", 1, "--microbatch", 1]
+    rates = {}
+    for setting in ("auto", *ATTENTIONS):
+        timed = session.train(*flags, "--attention", setting, "--steps", WARMUP + STEPS).steps[WARMUP:]
+        rates[setting] = statistics.median(step["tokens_per_second"] for step in timed)
+    session.figures["attention"] = rates
+    text = ", ".join(f"{setting} {rate:,.0f}" for setting, rate in rates.items())
+    if not session.quick and rates["auto"] < CHOICE * max(rates.values()):
+        raise Failed(f"--attention auto is below {CHOICE} of the best tokens/s: {text}")
+    return f"tokens/s: {text}"
 
 
 def peer_speed(session, width, *flags):
@@ -153,7 +170,7 @@ def first_bench():
     for width in WIDTHS:
         checks |= {f"D {width} dtrain --compile": lambda session, width=width: own_speed(session, width, "--compile"),
                    f"D {width} kernels": lambda session, width=width: kernels(session, width)}
-    return checks
+    return checks | {"attention": attention}
 
 
 def last_bench():
