@@ -222,14 +222,10 @@ BlockMemory BdhLevel::memory(const BatchShape& shape) const {
   memory.forward =
       std::max(memory.saved - norms + decoding, memory.saved + row + memory.output);  // y
   const std::int64_t head_statistics = 2 * rows * part_.heads * wide;
-  const std::int64_t norming = std::max(normed + head_statistics, is_half ? normed + attended : 0);
-  const std::int64_t attending =
-      2 * neurons + rounded + values + attended + head_sum +
-      (is_cut ? std::max(scores + work.forward, norming) : scores + norming);
-  if (is_cut) {
-    memory.forward =
-        std::max(memory.forward, 2 * neurons + table + scores + values + attended + work.forward);
-  }
+  const std::int64_t attending = 2 * neurons + rounded + scores + values + attended + head_sum +
+                                 std::max(work.forward, normed + head_statistics);
+  memory.forward =
+      std::max(memory.forward, 2 * neurons + table + scores + values + attended + work.forward);
   memory.forward_without_graph =
       std::max(attending, 3 * neurons + widened_gate + normed + decoding);
   const std::int64_t at_decoder = 5 * neurons + 2 * widened_gate + attention_saved + weight;

@@ -141,7 +141,8 @@ ChunkWork chunk_work(at::ScalarType dtype, std::int64_t states, std::int64_t que
   const std::int64_t product = dtype == at::kHalf ? wide : low;
   const std::int64_t rounded = product == wide ? 0 : low;
   const std::int64_t widened = dtype == at::kHalf ? queries * wide : 0;
-  const std::int64_t adding = states * (wide + product) + widened;
+  const std::int64_t converted = product == wide ? 0 : wide;  // on a CPU, which adds one dtype
+  const std::int64_t adding = states * (wide + product + converted) + widened;
   const std::int64_t reading = states * (wide + rounded) + queries * product;
   return {.forward = adding, .backward = std::max(adding, reading) + queries * low + scores * low};
 }
