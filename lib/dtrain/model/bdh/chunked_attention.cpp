@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/model/bdh/mirror_lower.h"
+
 namespace dtrain::model::bdh {
 namespace {
 
@@ -96,8 +98,8 @@ class ChunkedAttention : public torch::autograd::Function<ChunkedAttention> {
     for (const Chunk& chunk : chunks) {
       const at::Tensor own = chunk.of(q);
       const at::Tensor given = chunk.of(gradient);  // (batch, C, D)
-      const at::Tensor lower = at::bmm(given, chunk.of(values).mT()).tril_(-1).to(q.dtype());
-      at::Tensor found = at::bmm(lower.add(lower.mT()), own);  // (batch, C, N)
+      const at::Tensor d_scores = at::bmm(given, chunk.of(values).mT()).to(q.dtype());
+      at::Tensor found = at::bmm(mirror_lower(d_scores), own);  // (batch, C, N)
       if (!past.is_empty()) {
         found.add_(at::bmm(given, past.rounded_to(given.scalar_type()).mT()));
       }
