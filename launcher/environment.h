@@ -1,6 +1,7 @@
 // Reads dtrun's environment and machine; writes the environment of each rank.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 

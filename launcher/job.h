@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>

@@ -7,6 +7,7 @@
 #include <c10/core/Stream.h>
 
 #include <atomic>
+#include <cstdint>
 #include <deque>
 #include <exception>
 #include <map>

@@ -3,6 +3,7 @@
 
 #include <c10/core/Stream.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/cuda/MemPool.h>
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>

@@ -1,6 +1,8 @@
 // Literals of ids: 3_b is block 3, 1_m is microbatch 1. Without LibTorch.
 #pragma once
 
+#include <cstdint>
+
 #include "dtrain/data/microbatches.h"
 #include "dtrain/model/block_range.h"
 

@@ -1,6 +1,8 @@
 // Literals of ids: 3_p is parameter 3, 1_u is unit 1, 0_s is shard 0.
 #pragma once
 
+#include <cstdint>
+
 #include "dtrain/param/arena.h"
 
 namespace dtrain::testing {

@@ -1,6 +1,7 @@
 // Settings by key and text. The functions stand beside config::Config, so that arguments find them.
 #pragma once
 
+#include <cstdint>
 #include <limits>
 #include <ostream>
 #include <string>

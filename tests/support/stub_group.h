@@ -1,6 +1,7 @@
 // A process group without ranks, for tests that need a few of its calls.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <stdexcept>
 #include <string>

@@ -1,4 +1,5 @@
-"""The layers of docs/architecture.md hold: who may include whom, and where the outside world may be touched."""
+"""The layers of docs/architecture.md hold: who may include whom, what headers must include, and where the outside world may be
+touched."""
 
 import os
 import pathlib
@@ -39,6 +40,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]', re.MULTILINE)
 ENVIRONMENT_USE = re.compile(r"\b(?:secure_getenv|getenv|setenv|putenv|unsetenv|environ)\b")
 # Constexpr functions of <bit> that are builtins of GCC: nvcc 13.0 makes constants of them in code for GPUs, without a word.
 BUILTINS = re.compile(r"std::(?:count[lr]_(?:zero|one)|popcount|bit_(?:width|ceil|floor)|has_single_bit)\b|__builtin_\w+")
+FIXED_WIDTH = re.compile(r"std::u?int(?:8|16|32|64|ptr|max)_t\b")
 ENDS_PROCESS = re.compile(r"std::(?:cerr|cout|clog)\b|(?<![\w.>])(?:_?exit|_Exit|quick_exit)\s*\(")
 MAY_END_PROCESS = ("apps/", "launcher/", "lib/dtrain/base/")
 
@@ -129,6 +131,9 @@ class Tree:
         code = without_comments_and_strings(text)
         if not name.startswith(ENVIRONMENT):
             yield from (f"uses {use}; the environment is read in base/rank_env" for use in ENVIRONMENT_USE.findall(code))
+        # Other headers happen to include it with GCC 12; with later ones they do not.
+        if name.endswith(".h") and FIXED_WIDTH.search(code) and "cstdint" not in self.closure(name):
+            yield "names integers of <cstdint> and does not include it"
         if not name.startswith(MAY_END_PROCESS):
             yield from (f"has {use}; throw base::Error" for use in ENDS_PROCESS.findall(code))
 
@@ -193,6 +198,11 @@ class TheTestItself(unittest.TestCase):
             "lib/dtrain/mesh/mesh.h": '#include "dtrain/comm/world.h"\nvoid f() { on_exit(); group.exit(); }\n',
             "launcher/main.cpp": '#include "dtrain/base/error.h"\n#include "launcher/job.h"\nint f() { _exit(1); }\n',
         }), [])
+
+    def test_an_integer_without_its_header(self):
+        self.assert_noticed({"launcher/a.h": "#include <string>\nstd::int64_t step = 0;\n",
+                             "launcher/b.h": '#include "launcher/c.h"\nstd::uint8_t x;\n', "launcher/c.h": "#include <cstdint>\n"},
+                            "launcher/a.h")
 
     def test_including_upwards(self):
         self.assert_noticed({"lib/dtrain/comm/a.h": '#include "dtrain/model/b.h"\n'}, "lib/dtrain/comm/a.h")

@@ -1,6 +1,8 @@
 // --strategy auto: the part of config::resolve for a layout that the ranks choose later.
 #pragma once
 
+#include <cstdint>
+
 #include "dtrain/config/command_line.h"
 #include "dtrain/config/resolve.h"
 

@@ -1,6 +1,7 @@
 // Mutually exclusive settings: one that a later layer gives replaces an inherited one.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>

@@ -1,6 +1,8 @@
 // Texts to tokens on several threads, in the order of the texts.
 #pragma once
 
+#include <cstdint>
+
 #include "dtrain/data/prepare.h"
 #include "dtrain/data/token_writer.h"
 

@@ -1,6 +1,7 @@
 // The families of this build, and what they make by name.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 

@@ -1,6 +1,7 @@
 // AdamW over arenas: one pass for each run of parameters that decay alike.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "dtrain/optim/optimizer.h"

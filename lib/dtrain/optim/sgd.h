@@ -1,6 +1,7 @@
 // SGD with momentum over arenas: one pass for each run of parameters that decay alike.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 

@@ -3,6 +3,8 @@
 
 #include <c10/core/Stream.h>
 
+#include <cstdint>
+
 #include "dtrain/param/offload_memory.h"
 
 namespace dtrain::param {

@@ -1,6 +1,7 @@
 // Ranks the layouts of a job.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>

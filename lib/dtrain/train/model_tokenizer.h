@@ -1,6 +1,7 @@
 // Finds the tokenizer of a model file, which lies beside it and is named in its metadata.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 

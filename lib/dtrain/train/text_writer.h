@@ -1,6 +1,7 @@
 // Has a model write text.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string_view>

@@ -1,6 +1,7 @@
 // Makes groups of ranks that communicate through gloo. Private to comm.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>

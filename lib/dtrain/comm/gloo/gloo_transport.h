@@ -1,6 +1,7 @@
 // Collectives over gloo messages. Private to comm/gloo.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 

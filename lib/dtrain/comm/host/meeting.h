@@ -1,6 +1,7 @@
 // One member's part in a group that meets through a ControlBlock. Private to comm.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>

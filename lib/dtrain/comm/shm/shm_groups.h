@@ -1,6 +1,7 @@
 // Makes groups of ranks of one host that share memory. Private to comm.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>

@@ -1,6 +1,7 @@
 // Collectives among ranks that see each other's memory. Private to comm/shm and comm/local.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>

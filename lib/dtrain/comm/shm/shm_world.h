@@ -1,6 +1,7 @@
 // Ranks that are processes of one host and share memory.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "dtrain/comm/create_world.h"

@@ -1,6 +1,8 @@
 // The first half of a fused level: the encoder, and attention over the past.
 #pragma once
 
+#include <cstdint>
+
 #include "dtrain/model/bdh/fused_work.h"
 
 namespace dtrain::model::bdh {

@@ -1,6 +1,8 @@
 // The second half of a fused level: encoder_v, the gate with its dropout, and the decoder.
 #pragma once
 
+#include <cstdint>
+
 #include "dtrain/base/philox.h"
 #include "dtrain/model/bdh/fused_work.h"
 

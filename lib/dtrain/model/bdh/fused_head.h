@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 
 #include "dtrain/model/bdh/bdh_partition.h"
 #include "dtrain/model/model.h"

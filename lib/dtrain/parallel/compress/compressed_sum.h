@@ -1,6 +1,7 @@
 // Sums compressed gradients over ranks, with error feedback.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 

@@ -1,6 +1,7 @@
 // Measures at which bandwidth compressing gradients saves time.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 

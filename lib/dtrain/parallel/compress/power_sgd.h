@@ -1,6 +1,8 @@
 // PowerSGD: low-rank compression of gradient matrices.
 #pragma once
 
+#include <cstdint>
+
 #include "dtrain/parallel/compress/scheme.h"
 
 namespace dtrain::parallel {

@@ -1,6 +1,8 @@
 // Gradients rounded to 16 bits.
 #pragma once
 
+#include <cstdint>
+
 #include "dtrain/parallel/compress/scheme.h"
 
 namespace dtrain::parallel {

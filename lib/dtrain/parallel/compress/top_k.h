@@ -1,6 +1,8 @@
 // Top-k compression: sends only the largest gradients.
 #pragma once
 
+#include <cstdint>
+
 #include "dtrain/parallel/compress/scheme.h"
 
 namespace dtrain::parallel {

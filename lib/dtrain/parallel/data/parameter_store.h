@@ -1,6 +1,7 @@
 // The parameters of a rank: masters, which the optimizer updates, and the copies that blocks read.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "dtrain/comm/process_group.h"

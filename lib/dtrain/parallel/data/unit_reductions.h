@@ -1,6 +1,7 @@
 // Sums of units over the ranks, under way beside the backward pass.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>

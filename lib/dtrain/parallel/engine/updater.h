@@ -1,6 +1,7 @@
 // From reduced gradients to new masters: norm, clipping, loss scale, optimizer.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 

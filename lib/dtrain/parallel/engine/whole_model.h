@@ -1,6 +1,7 @@
 // The model and its state as all ranks hold them together: initialised, visited, saved and loaded.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 

@@ -36,6 +36,8 @@
 // chunks of all stages, then, while the next stages still work on it, through the second ones.
 #pragma once
 
+#include <cstdint>
+
 #include "dtrain/parallel/pipeline/schedule.h"
 
 namespace dtrain::parallel {

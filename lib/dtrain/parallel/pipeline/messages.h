@@ -1,6 +1,7 @@
 // The messages that a stage sends and receives between its passes.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 
 #include "dtrain/parallel/pipeline/schedule.h"

@@ -1,6 +1,7 @@
 // From a model and a schedule to what one stage of a pipeline holds and does.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>

@@ -1,6 +1,8 @@
 // What the tests of stores and reducers share: small parameters, three units, ranks of a data axis.
 #pragma once
 
+#include <cstdint>
+
 #include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/parallel/data/unit_schedule.h"
 #include "support/action_ids.h"
