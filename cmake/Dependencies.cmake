@@ -1,5 +1,5 @@
 # The libraries besides LibTorch (third_party/README.md): Debian's packages, or what scripts/gpu_check.sh --pack collected
-# of them, for machines that have neither: headers alone, and the archives of libcrypto, zlib and zstd.
+# of them, for machines that have neither: headers alone, and the libraries of libcrypto, zlib and zstd.
 set(DTRAIN_DEPS_DIR "" CACHE PATH "Folder of scripts/gpu_check.sh --pack; empty: Debian's packages")
 find_package(Threads REQUIRED)
 if(NOT DTRAIN_DEPS_DIR)
@@ -24,9 +24,9 @@ file(WRITE ${PROJECT_BINARY_DIR}/xxhash.cpp
 add_library(dtrain_xxhash STATIC ${PROJECT_BINARY_DIR}/xxhash.cpp)
 add_library(xxhash::xxhash ALIAS dtrain_xxhash)
 add_library(OpenSSL::Crypto STATIC IMPORTED GLOBAL)
-add_library(ZLIB::ZLIB STATIC IMPORTED GLOBAL)
-set_target_properties(ZLIB::ZLIB PROPERTIES IMPORTED_LOCATION ${DTRAIN_DEPS_DIR}/lib/libz.a)
-add_library(zstd::zstd STATIC IMPORTED GLOBAL)
-set_target_properties(zstd::zstd PROPERTIES IMPORTED_LOCATION ${DTRAIN_DEPS_DIR}/lib/libzstd.a)
+add_library(ZLIB::ZLIB SHARED IMPORTED GLOBAL)
+set_target_properties(ZLIB::ZLIB PROPERTIES IMPORTED_LOCATION ${DTRAIN_DEPS_DIR}/lib/libz.so.1)
+add_library(zstd::zstd SHARED IMPORTED GLOBAL)
+set_target_properties(zstd::zstd PROPERTIES IMPORTED_LOCATION ${DTRAIN_DEPS_DIR}/lib/libzstd.so.1)
 set_target_properties(OpenSSL::Crypto PROPERTIES IMPORTED_LOCATION ${DTRAIN_DEPS_DIR}/lib/libcrypto.a
   INTERFACE_LINK_LIBRARIES "Threads::Threads;${CMAKE_DL_LIBS}")

@@ -13,7 +13,8 @@ TARGETS = ("dtrain", "dtrun", "dtrain_runtime", "dtrain_cuda")
 TORCH = "2.11.0"
 DEBIAN = pathlib.Path("/usr")
 HEADERS = ("CLI", "fmt", "nlohmann", "openssl", "xxhash.h", "zlib.h", "zstd.h", "zconf.h", "xxh3.h")
-ARCHIVES = ("libcrypto.a", "libz.a", "libzstd.a")
+# zlib's and Zstandard's archives are not compiled for shared libraries, as libdtrain.so is one.
+LIBRARIES = ("libcrypto.a", "libz.so.1", "libzstd.so.1")
 ASK = """
 import json, os, torch
 gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
@@ -45,33 +46,33 @@ def find_torch(session, python):
 
 
 def pack(folder):
-    """Copies the headers and archives of Debian's packages to where CMake's DTRAIN_DEPS_DIR expects them."""
+    """Copies the headers and libraries of Debian's packages to where CMake's DTRAIN_DEPS_DIR expects them."""
     include, lib = folder / "include", folder / "lib"
     include.mkdir(parents=True, exist_ok=True)
     lib.mkdir(exist_ok=True)
-    archives = [next(DEBIAN.glob(f"lib/*/{name}")) for name in ARCHIVES]
+    libraries = [next(DEBIAN.glob(f"lib/*/{name}")) for name in LIBRARIES]
     for name in HEADERS:
         # Some of OpenSSL's lie in a folder of the processor's.
-        for source in (DEBIAN / "include" / name, DEBIAN / "include" / archives[0].parent.name / name):
+        for source in (DEBIAN / "include" / name, DEBIAN / "include" / libraries[0].parent.name / name):
             if source.is_dir():
                 shutil.copytree(source, include / name, dirs_exist_ok=True)
             elif source.exists():
                 shutil.copy(source, include / name)
-    for archive in archives:
-        shutil.copy(archive, lib)
+    for library in libraries:
+        shutil.copy(library, lib)
     return folder
 
 
 def has_packages():
     return all((DEBIAN / "include" / name).exists() for name in HEADERS[:7]) and all(
-        any(DEBIAN.glob(f"lib/*/{name}")) for name in ARCHIVES)
+        any(DEBIAN.glob(f"lib/*/{name}")) for name in LIBRARIES)
 
 
 def find_deps(given, build):
     if given:
         return given.resolve()
     filled = ROOT / ".deps" / "headers"
-    if all((filled / "lib" / name).exists() for name in ARCHIVES):
+    if all((filled / "lib" / name).exists() for name in LIBRARIES):
         return filled
     if has_packages():
         return pack(build / "deps")

@@ -133,6 +133,12 @@ class Rehearsal(FolderTest):
         self.assertEqual(found["shares"], {"matrix products": 0.75, "dtrain's own": 0.25, "other": 0})
         self.assertEqual((found["busy_seconds"], found["host_waits"]), (2, 1))
 
+    def test_packed_libraries_link_into_a_shared_library(self):
+        run(CHECK, "--python", sys.executable, "--pack", self.folder / "deps")
+        libraries = sorted((self.folder / "deps/lib").iterdir())
+        self.assertEqual(len(libraries), 3)
+        run("c++", "-shared", "-o", self.folder / "all.so", "-Wl,--whole-archive", *libraries, "-Wl,--no-whole-archive")
+
     def test_what_cannot_begin_is_one_line(self):
         bare = self.write_program(self.folder / "bare", "#!/bin/sh\nexec /usr/bin/python3 -S \"$@\"\n")
         for flags, part in ((["--python", "/nope"], "--python /nope: there is no such program"),

@@ -3,6 +3,7 @@
 //   level:  x + W_outᵀ (s ∘ dropout(relu(W_in x + b)))
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "dtrain/model/model.h"
