@@ -52,18 +52,6 @@ class StrictGram : public torch::autograd::Function<StrictGram> {
   }
 };
 
-// Values that undo the scale of float16 scores, in float32: in float16 the sums over positions would
-// pass its range.
-at::Tensor value_scaled(const at::Tensor& values) {
-  if (values.scalar_type() != at::kHalf) return values;
-  return values.to(at::kFloat).mul(1 / kHalfScoreScale);
-}
-
-// scores (nh*B, T, T) times value_scaled values (nh*B, T, D).
-at::Tensor apply_scores(const at::Tensor& scores, const at::Tensor& values) {
-  return at::bmm(scores.to(values.scalar_type()), values);
-}
-
 std::int64_t size_of(at::ScalarType dtype) {
   return static_cast<std::int64_t>(c10::elementSize(dtype));
 }
@@ -130,10 +118,13 @@ at::Tensor BdhLevel::attend(const at::Tensor& x, const at::Tensor& xs,
                                    is_half ? table.to(at::kFloat).mul(kHalfQueryScale) : table);
   const bool is_cut = span_ > 0 && span_ < length;
   const at::Tensor scores = is_cut ? at::Tensor() : StrictGram::apply(q);  // (nh*B, T, T)
-  const at::Tensor values =
+  at::Tensor values =                                                      // (nh*B, T, D)
       x.unsqueeze(0).expand({heads, batch, length, width}).reshape({heads * batch, length, width});
-  const at::Tensor own = is_cut ? attend_in_chunks(q, value_scaled(values), span_)
-                                : apply_scores(scores, value_scaled(values));
+  // The scale of the scores is undone in float32: in float16 the sums over positions would pass its
+  // range. Ranks that split the neurons are given x in float32 already.
+  if (is_half) values = values.to(at::kFloat).mul(1 / kHalfScoreScale);
+  const at::Tensor own = is_cut ? attend_in_chunks(q, values, span_)
+                                : at::bmm(scores.to(values.scalar_type()), values);
   const at::Tensor attended = context.tensor_axis.reduce_within(kHeadSubgroup, own);
   const at::Tensor normed = layer_norm(attended).to(xs.scalar_type());  // (nh*B, T, D)
   context.report(fmt::format("act.layer{}.ykv", level_),

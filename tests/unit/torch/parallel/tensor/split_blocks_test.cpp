@@ -116,6 +116,31 @@ TEST_CASE("Split blocks of 16 bits have losses and gradients near float64's") {
   check_near(parts, c, length_error);
 }
 
+// float16's scores are scaled, and values whose variance is near the norm's epsilon show whether all
+// ranks undo that.
+TEST_CASE("The attention of split 16 bits is that of one rank") {
+  SplitCase c{.sizes = kSizes};
+  c.dtype = GENERATE(at::kBFloat16, at::kHalf);
+  c.tp = GENERATE(2, 8);
+  const std::int64_t chunk = GENERATE(0, 3);
+  if (chunk > 0) {
+    c.computation.attention = {.kind = config::AttentionSetting::Kind::chunked, .chunk = chunk};
+  }
+  c.weight_scale = 0.25;
+  c.rounded_to = c.dtype;
+  CAPTURE(c.dtype, c.tp, chunk);
+  const at::Tensor whole = testing::run_whole(c).taps.at("act.layer0.ykv");  // (B, nh, T, D)
+  // Neurons, scores, their sum over ranks and the norm round in 16 bits, each once or twice.
+  const double bound = c.dtype == at::kHalf ? 8 * 0x1p-11 : 8 * 0x1p-8;
+  const std::vector<SplitResult> parts = testing::run_split(c);
+  for (std::size_t rank = 0; rank < parts.size(); ++rank) {
+    const at::Tensor& own = parts[rank].taps.at("act.layer0.ykv");
+    const std::int64_t first = static_cast<std::int64_t>(rank) * kHeads / c.tp;
+    CAPTURE(rank);
+    CHECK(length_error(own, whole.narrow(1, first, own.size(1))) <= bound);
+  }
+}
+
 TEST_CASE("Ranks end with the same bits where they hold the same") {
   SplitCase c{.sizes = kSizes};
   c.tp = GENERATE(4, 8);

@@ -31,6 +31,7 @@ struct SplitCase {
   bool splits_vocab = false;
   at::ScalarType dtype = at::kDouble;
   parallel::RecomputePlan recompute = {};
+  model::Computation computation = {};
   at::ScalarType rounded_to = at::kDouble;  ///< weights, before they take `dtype`
   double weight_scale = 0.5;
   double relative = 0;  ///< by how much of itself each weight is off, as in disturbed()
@@ -93,7 +94,7 @@ inline SplitResult run_part(const SplitCase& c, const model::TensorPlace& place,
                             const mesh::MeshGroups& groups) {
   constexpr std::int64_t kSequences = 2;
   constexpr std::int64_t kLength = 7;
-  const auto model = model::bdh::make_bdh(c.sizes, kLength, place);
+  const auto model = model::bdh::make_bdh(c.sizes, kLength, place, c.computation);
   param::ParameterViews weights;
   for (const param::ParameterSpec& spec : model->parameters) {
     const at::Tensor rounded = whole_weight(spec, c.weight_scale).to(c.rounded_to);
