@@ -68,15 +68,19 @@ def prepare(session, options):
     return f"torch {session.torch.version}, {gpus}"
 
 
+def stages():
+    """(name -> check, how many at once), in order."""
+    return ((gpu_check_correct.first_checks(), JOBS), (gpu_check_bench.first_bench(), 1), (gpu_check_correct.single_checks(), JOBS),
+            (gpu_check_correct.ranked_checks(), 1), (gpu_check_bench.last_bench(), 1))
+
+
 def check_all(session, options):
     """Yields the result of each check, in order."""
     first = run_check(session, "build", lambda session: prepare(session, options))
     yield first
     if options.build_only or first.outcome != "PASS":
         return
-    for checks, jobs in ((gpu_check_correct.first_checks(), JOBS), (gpu_check_bench.first_bench(), 1),
-                         (gpu_check_correct.single_checks(), JOBS), (gpu_check_correct.ranked_checks(), 1),
-                         (gpu_check_bench.last_bench(), 1)):
+    for checks, jobs in stages():
         chosen = [item for item in checks.items() if options.only in item[0]]
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             yield from pool.map(lambda item: run_check(session, *item), chosen)
@@ -154,6 +158,9 @@ def parse_options():
         options.python = os.path.abspath(options.python)
     if options.device == "fake" and (options.build_only or not options.built):
         parser.error("--device fake takes --built and no --build-only: the fake accelerator is built with the tests")
+    names = [name for checks, _ in stages() for name in checks]
+    if not any(options.only in name for name in names):
+        parser.error(f"--only {options.only}: no check has this in its name; there are {', '.join(names)}")
     options.built = options.built or BUILT
     if options.device == "cuda" and not options.python and not options.pack:
         parser.error("--python is missing: name one with torch 2.11.0 for CUDA")

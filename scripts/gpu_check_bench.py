@@ -45,8 +45,6 @@ def flags_of(session, width):
 
 def own_speed(session, width, *flags):
     """Tokens/s, memory and FLOPs of a token; what follows from them is added where the peak is known."""
-    for flag in flags:
-        session.skip_without(flag, *flags_of(session, width))
     outcome = session.train(*flags_of(session, width), *flags, "--steps", WARMUP + STEPS)
     timed = outcome.steps[WARMUP:]
     tokens = timed[-1]["tokens"] - outcome.steps[WARMUP - 1]["tokens"]

@@ -10,11 +10,12 @@ import re
 import signal
 import time
 
-from gpu_check_session import ROOT, Failed, Skipped, error_line, require_close, require_equal
+from gpu_check_session import ROOT, Failed, OutOfTime, Skipped, error_line, require_close, require_equal
 
 GOLDEN = ROOT / "tests" / "golden"
 USAGE, MEMORY, DEVICE = 2, 8, 13  # exit statuses
 KILLED = 128 + signal.SIGKILL
+FIRST_STEPS_WITHIN = 60  # seconds
 ENDS_WITHIN = 10  # seconds after a rank was killed; dtrun's own bound is 3
 # The CPU and a GPU add products in other orders: what that may change of losses, norms and weights.
 PARITY = {"float64": 1e-9, "float32": 2e-3, "bfloat16": 5e-2}
@@ -47,17 +48,17 @@ def golden(session, name):
 SGD = ("--optimizer", "sgd", "--lr", 0.05)
 
 
-def parity(session, dtype):
-    flags = ["--dtype", dtype, *(() if dtype == "float64" else SGD)]
+def parity(session, dtype, *more):
+    flags = ["--dtype", dtype, *(() if dtype == "float64" else SGD), *more]
     cpu = session.train("--device", "cpu", *flags, "--threads", 4)
     found = session.train(*session.on_device(), *flags)
     return f"at most {require_close(found, cpu, PARITY[dtype], dtype):.1e} from the CPU"
 
 
-def float16(session):
+def float16(session, *more):
     """The loss scale keeps gradients in float16's range: no update is skipped, and training follows float32."""
     cpu = session.train("--device", "cpu", "--dtype", "float32", *SGD, "--threads", 4)
-    found = session.train(*session.on_device(), "--dtype", "float16", *SGD)
+    found = session.train(*session.on_device(), "--dtype", "float16", *SGD, *more)
     difference = require_close(found, cpu, FLOAT16, "float16")
     last = found.steps[-1]
     if last["skipped_steps"] or not last["loss_scale"] > 1:
@@ -84,6 +85,19 @@ def strategy(session, flags, is_bitwise, ranks=2):
     return f"{ranks} ranks are at most {require_close(many, one, PARITY['float64'], f'{ranks} ranks'):.1e} from one"
 
 
+def tensor_parallel(session, dtype):
+    """Ranks that split neurons have values of their own dtype in 16 bits."""
+    flags = ["--dtype", dtype, *SGD]
+    one = session.train(*flags, *session.on_device())
+    two = session.train(*flags, "--strategy", "tp", *session.on_device(2), ranks=2)
+    return f"2 ranks are at most {require_close(two, one, PARITY['bfloat16'], '2 ranks'):.1e} from one"
+
+
+def chunks(session):
+    """Chunks of which the last is shorter."""
+    return "--attention", f"chunked:{12 if session.quick else 48}"
+
+
 def threads(session, flags):
     if session.num_devices < 2:
         raise Skipped("it takes two devices")
@@ -106,7 +120,6 @@ def resume(session):
 def graphs(session, flags, ranks):
     """Replayed steps equal those that are launched kernel by kernel."""
     words = [*flags.split(), *session.on_device(ranks)]
-    session.skip_without("--compile", *words)
     plain = session.train(*words, ranks=ranks)
     replayed = session.train(*words, "--compile", ranks=ranks)
     require_equal(replayed, plain, "--compile")
@@ -152,14 +165,16 @@ def descendants(pid):
     return [pid, *(each for child in children_of(pid) for each in descendants(child))]
 
 
-def wait_for_steps(job, run_dir, seconds):
-    end = time.monotonic() + seconds
+def wait_for_steps(session, job, run_dir):
+    end = time.monotonic() + min(FIRST_STEPS_WITHIN, session.seconds_left())
     metrics = run_dir / "metrics.jsonl"
     while time.monotonic() < end and job.poll() is None:
         if metrics.exists() and metrics.read_text().count('"step"') > 2:
             return
         time.sleep(0.05)
-    raise Failed(f"no step within {seconds:.0f} s, status {job.poll()}")
+    if job.poll() is None and session.seconds_left() <= 0:
+        raise OutOfTime()
+    raise Failed(f"no step within {FIRST_STEPS_WITHIN} s, status {job.poll()}")
 
 
 def killed_rank(session):
@@ -167,7 +182,7 @@ def killed_rank(session):
     job = session.start(session.command("--strategy", "ddp", *session.on_device(2), "--steps", 1000000, "--log-every", 1,
                                         ranks=2, run_dir=run_dir))
     try:
-        wait_for_steps(job, run_dir, min(60, session.seconds_left()))
+        wait_for_steps(session, job, run_dir)
         processes = descendants(job.pid)
         os.kill(next(pid for pid in processes if pid != job.pid and rank_of(pid) == 1), signal.SIGKILL)
         begin = time.monotonic()
@@ -202,7 +217,10 @@ def first_checks():
     """Name -> check of what must hold before anything is worth timing; each is one process at a time."""
     return {**{f"golden {name}": (lambda session, name=name: golden(session, name)) for name in ("mini", "three_heads")},
             **{f"parity {dtype}": (lambda session, dtype=dtype: parity(session, dtype)) for dtype in PARITY},
-            "parity float16": float16}
+            "parity float16": float16,
+            **{f"chunks {dtype}": (lambda session, dtype=dtype: parity(session, dtype, *chunks(session)))
+               for dtype in ("float64", "bfloat16")},
+            "chunks float16": lambda session: float16(session, *chunks(session))}
 
 
 def single_checks():
@@ -210,7 +228,8 @@ def single_checks():
     return {**{f"offload {what}": (lambda session, what=what: offload(session, what)) for what in OFFLOADS},
             "resume": resume,
             "graphs": lambda session: graphs(session, "--dtype float32", 1),
-            "graphs bf16": lambda session: graphs(session, "--dtype bfloat16", 1)}
+            "graphs bf16": lambda session: graphs(session, "--dtype bfloat16", 1),
+            "graphs chunks": lambda session: graphs(session, f"--dtype bfloat16 {' '.join(chunks(session))}", 1)}
 
 
 def ranked_checks():
@@ -219,6 +238,8 @@ def ranked_checks():
     for table, is_bitwise, ranks in ((BITWISE, True, 2), (CLOSE, False, 2), (CLOSE_OF_FOUR, False, 4)):
         for name, flags in table.items():
             checks[name] = functools.partial(strategy, flags=flags, is_bitwise=is_bitwise, ranks=ranks)
+    for dtype in ("bfloat16", "float16"):
+        checks[f"tp {dtype}"] = functools.partial(tensor_parallel, dtype=dtype)
     for name, flags in THREADS.items():
         checks[name] = lambda session, flags=flags: threads(session, flags)
     return checks | {"out of memory": out_of_memory, "killed rank": killed_rank, "refusals": refusals,

@@ -52,7 +52,7 @@ class Session:
     figures: dict = dataclasses.field(default_factory=dict)  # of the bench, by width and program
     is_ended: bool = False
     started: list = dataclasses.field(default_factory=list)  # processes, each of a group of its own
-    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+    lock: threading.RLock = dataclasses.field(default_factory=threading.RLock)  # a signal may end what starts
 
     def seconds_left(self):
         return self.ends - time.monotonic()
@@ -112,12 +112,6 @@ class Session:
         """Flags that put ranks, which are processes, on the device; there may be only one."""
         shared = ["--share-devices", "on"] if ranks > self.num_devices else []
         return ["--device", self.device, *shared]
-
-    def skip_without(self, flag, *flags):
-        """Raises Skipped where this dtrain does not take the flag beside the others."""
-        probe = self.run(self.command(*flags, flag, "--print-config"), status=None)
-        if probe.returncode != 0:
-            raise Skipped(f"{flag}: {error_line(probe)}")
 
     def train(self, *flags, ranks=1, run_dir=None, **options):
         """A training run of the small model and what it left."""

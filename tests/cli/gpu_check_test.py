@@ -86,11 +86,13 @@ class Rehearsal(FolderTest):
         words = [CHECK, "--python", python, "--built", build, "--out", out]
         refused = run(*words, status=2, environment=environment)
         self.assertIn(f"there is no {build}/bin/dtrain: build it with --build-only", refused.stderr)
-        for flags in (["--build-only", "--deps", self.folder], ["--only", "no check"]):
+        only_build = [("build", "PASS")]
+        for flags, expected in ((["--build-only", "--deps", self.folder], only_build),
+                                (["--only", "D 256 ratio"], [*only_build, ("D 256 ratio", "SKIP")])):
             (out / "gpu_check.json").unlink(missing_ok=True)
             run(*words, *flags, environment=environment)
             results = json.loads((out / "gpu_check.json").read_text())["results"]
-            self.assertEqual([(entry["name"], entry["outcome"]) for entry in results], [("build", "PASS")])
+            self.assertEqual([(entry["name"], entry["outcome"]) for entry in results], expected)
             self.write_program(build / "bin/dtrain", "")
         configured, built = (self.folder / "built").read_text().splitlines()
         self.assertIn(f"-B {build}", configured)
@@ -148,6 +150,7 @@ class Rehearsal(FolderTest):
                             ([], "--python is missing"),
                             (["--device", "fake", "--built", BUILD, "--build-only"], "--device fake takes --built and no --build-only"),
                             (["--python", bare, "--build-only"], f"--python {bare} has no torch"),
+                            (["--device", "fake", "--built", BUILD, "--only", "chunk float"], "--only chunk float: "),
                             (["--device", "fake", "--built", "/nope"], "--built /nope: there is no /nope/toy/bin/dtrain")):
             result = run(CHECK, *flags, status=2)
             self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
