@@ -170,7 +170,9 @@ config::Config settings_of_training(const std::string& run) {
   settings.machine.dtype = machine.dtype;
   settings.machine.param_dtype = machine.param_dtype;
   settings.machine.buffer_dtype = machine.buffer_dtype;
-  settings.machine.kernels = machine.kernels;
+  // Where this device has no fused kernels, plain ones evaluate what they trained.
+  const bool is_fused = machine.kernels == config::Kernels::fused;
+  settings.machine.kernels = is_fused ? config::Kernels::automatic : machine.kernels;
   settings.machine.attention = machine.attention;
   settings.machine.matmul_precision = machine.matmul_precision;
   return settings;

@@ -146,10 +146,16 @@ class Training(FolderTest):
         self.assertIn("bitwise class   ", result.stderr)
 
     def test_long_sequences_are_cut_by_the_rates_of_the_device(self):
-        for length, attention in ((256, "auto"), (2048, "chunked:256")):
+        for length, attention in ((256, "full"), (2048, "chunked:256")):
             result = run(TOY, "train", *WORK, "--width", "16", "--neurons", "8192", "--seq-len", length, "--device", "fake",
                          "--dtype", "bfloat16", "--print-config")
             self.assertIn(f'"attention": "{attention}"', result.stdout)
+
+    def test_a_device_evaluates_what_fused_kernels_trained(self):
+        train(self.folder / "run", "single", "--device", "cpu", "--kernels", "fused")
+        losses = [json.loads(run(TOY, "evaluate", "--from", self.folder / "run", "--data", GOLDEN / "text.bin", "--eval-sequences", "5",
+                                 "--device", device).stdout)["loss"] for device in ("cpu", "fake")]
+        self.assertAlmostEqual(*losses, delta=1e-4)
 
     def test_a_device_generates_and_verifies(self):
         flags = ["--from", on_cpu("single"), "--max-tokens", "30", "--temperature", "0"]

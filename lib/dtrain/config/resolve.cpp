@@ -248,11 +248,8 @@ void resolve_attention(Config& config) {
       family.attention(config.model, {.seq_len = config.data.seq_len,
                                       .rates = is_fused ? nullptr : &rates,
                                       .value_bytes = value_bytes(machine.param_dtype)});
-  if (chunk > 0) {
-    attention = {.kind = AttentionSetting::Kind::chunked, .chunk = chunk};
-  } else if (is_fused) {
-    attention = {.kind = AttentionSetting::Kind::full};
-  }  // else plain kernels attend in full by themselves
+  const auto kind = chunk > 0 ? AttentionSetting::Kind::chunked : AttentionSetting::Kind::full;
+  attention = {.kind = kind, .chunk = chunk};
 }
 
 }  // namespace
