@@ -79,7 +79,8 @@ class PassingErrors(StorageTest):
         self.assertEqual(self.steps_saved(), [2, 4])
 
     def test_on_a_line_of_metrics(self):
-        self.check_each((("metrics.jsonl", "openat", "EMFILE"), ("metrics.jsonl", "write", "EIO"),
+        slow = "EMFILE:delay_enter=1500000"  # longer than its patience
+        self.check_each((("metrics.jsonl", "openat", "EMFILE"), ("metrics.jsonl", "write", slow), ("metrics.jsonl", "write", "EIO"),
                          ("metrics.jsonl", "write", "ESTALE"), ("metrics.jsonl", "ftruncate", "EIO")))
 
     def test_at_a_resume(self):

@@ -71,15 +71,15 @@ bool StorageRetry::again(const StorageError& error) {
 }
 
 bool StorageRetry::pause(const std::string& obstacle, Seconds patience) {
-  constexpr Seconds kFirst(0.02);
   constexpr Seconds kLongest(2);
-  const Seconds waited = Clock::now() - start_;
-  if (waited >= patience) return false;
-  if (next_ == Seconds(0)) {
+  if (waited_ >= patience) return false;
+  if (waited_ == Seconds(0)) {
     log_warning("{}; trying again for up to {:.0f} s", obstacle, patience.count());
   }
-  next_ = next_ == Seconds(0) ? kFirst : std::min(2 * next_, kLongest);
-  std::this_thread::sleep_for(std::min(next_, patience - waited));
+  const Seconds pause = std::min(next_, patience - waited_);
+  std::this_thread::sleep_for(pause);
+  waited_ += pause;
+  next_ = std::min(2 * next_, kLongest);
   return true;
 }
 

@@ -45,7 +45,8 @@ class StorageError : public Error {
 /// How long failed calls are repeated; for 1 s where a limit of the process itself is met.
 inline constexpr Seconds kStoragePatience(30);
 
-/// The pauses between the tries of one task.
+/// The pauses between the tries of one task. The patience begins with its first failure and is spent
+/// by pauses alone: a call that takes long before it fails is repeated all the same.
 ///
 /// Threads: one.
 class StorageRetry {
@@ -65,8 +66,8 @@ class StorageRetry {
   bool pause(const std::string& obstacle, Seconds patience);
 
   std::string path_;
-  Clock::time_point start_ = Clock::now();
-  Seconds next_{0};
+  Seconds waited_{0};
+  Seconds next_{0.02};  // the next pause
 };
 
 /// Repeats `call` while it fails with a passing fault. It returns a negative number if it fails,

@@ -2,6 +2,9 @@
 
 #include <sys/stat.h>
 
+#include <cerrno>
+#include <chrono>
+#include <thread>
 #include <vector>
 
 #include "dtrain/base/input_file.h"
@@ -85,6 +88,30 @@ TEST_CASE("A file is written anew over what an earlier try has left") {
   });
   CHECK(folder.read("f") == "it");
   CHECK(folder.count() == 1);
+}
+
+TEST_CASE("A task that takes longer than the patience before it fails is repeated") {
+  const TempFolder folder;
+  Disk disk(ErrorKind::checkpoint);
+  int tries = 0;
+  write_anew(disk, folder.path("f"), [&](OutputFile& file) {
+    if (tries++ == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+      throw StorageError("away", EMFILE);  // has 1 s of patience
+    }
+    file.write(bytes_of("it"));
+  });
+  CHECK(folder.read("f") == "it");
+}
+
+TEST_CASE("A task that never succeeds is given up") {
+  int tries = 0;
+  CHECK_THROWS_AS(retry_task([&](int number) {
+                    CHECK(number == tries++);
+                    throw StorageError("away", EMFILE);
+                  }),
+                  StorageError);
+  CHECK(tries > 2);
 }
 
 TEST_CASE("The folder of a path is what stands before its last separator") {
