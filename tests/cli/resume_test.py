@@ -444,21 +444,29 @@ class SlowAndFull(ResumeTest):
             self.skipTest("needs root: to mount a small file system: " + mount.stderr.strip())
         self.addCleanup(subprocess.run, ["umount", "-l", disk], check=True)
 
-    def test_a_full_disk_is_reported_and_training_goes_on(self):
-        self.mount_small_disk(self.run_dir / "checkpoints")
-        result = self.ddp("--checkpoint-every", "2", "--keep-last", "2", "--resume", "auto", steps=10, status=6)
-        self.assertEqual(self.steps_saved(), [2, 4])
-        self.assertEqual([line["step"] for line in self.events("error")], [6, 8, 10, 10])  # the last one is tried twice
-        self.assertEqual(self.events("end")[0]["failed_checkpoints"], 3)
-        self.assertIn("No space left on device", result.stderr)
+    def test_a_save_waits_for_room_on_a_full_disk(self):
+        disk = self.run_dir / "checkpoints"
+        self.mount_small_disk(disk)
+        process = self.start("--checkpoint-every", "2", "--keep-last", "2", "--resume", "auto", ranks=2, steps=10)
+        told = next((line for line in iter(process.stderr.readline, "") if "trying again for up to 30 s" in line), "")
+        self.assertIn("No space left on device", told)
+        subprocess.run(["mount", "-o", "remount,size=9000k", disk], check=True)
+        self.end_of(process, 0)
+        self.assertEqual(self.steps_saved()[-1], 10)
+        self.assertFalse(self.events("end")[0].get("failed_checkpoints"))
         self.run_command([DTRAIN, "checkpoint", "verify", self.run_dir])
 
     def test_no_line_of_metrics_is_lost_while_checkpoints_fill_the_disk(self):
         self.mount_small_disk(self.run_dir)
         # The room that saves leave is for lines alone.
-        self.ddp("--checkpoint-every", "2", "--keep-last", "2", "--resume", "auto", "--tensorboard", "off", steps=80, status=6)
+        process = self.start("--checkpoint-every", "2", "--keep-last", "2", "--resume", "auto", "--tensorboard", "off", ranks=2, steps=80)
+        error = process.communicate(timeout=4 * LIMIT)[1]  # three saves wait for room
+        self.assertEqual(process.returncode, 6, error)
+        self.assertIn("No space left on device", error)
         self.assertEqual([loss[0] for loss in self.losses()], list(range(1, 81)))
-        self.assertEqual(self.events("end")[0]["failed_checkpoints"], len(self.events("error")) - 1)  # the last: two tries
+        failed = [line["step"] for line in self.events("error") if "failed: " in line["message"]]
+        self.assertEqual(failed[-2:], [80, 80])  # the last one is tried twice
+        self.assertEqual(self.events("end")[0]["failed_checkpoints"], len(failed) - 1)
         self.assertEqual(self.steps_saved(), [2, 4])
         self.run_command([DTRAIN, "checkpoint", "verify", self.run_dir])
 

@@ -94,6 +94,10 @@ class PassingErrors(StorageTest):
                          ("metrics.jsonl", "openat", "EIO"), ("checkpoints", "openat", "EIO")),
                         "--resume", "auto", before=begin)
 
+    def test_without_room(self):
+        self.check_each(((None, "mkdir", "ENOSPC"), (None, "rename", "EDQUOT"), ("metrics.jsonl", "openat", "EDQUOT"),
+                         ("lock", "openat", "ENOSPC")))
+
     def test_on_the_data(self):
         stderr = self.disturbed(self.text, "openat", "EIO")
         self.assertIn(AGAIN, stderr)
@@ -117,6 +121,12 @@ class LastingErrors(StorageTest):
         stderr = self.disturbed(path, "write", "EIO", "--resume", "auto", when="3+", status=CHECKPOINT)
         self.assertIn(AGAIN, stderr)
         self.assertIn(f"{path}: cannot be written: Input/output error", stderr.splitlines()[-1])
+        self.single(*EVERY, "--resume", "auto")
+        self.assert_undisturbed()
+
+    def test_metrics_that_find_no_room_end_a_run_that_restarts(self):
+        path = self.run_dir / "metrics.jsonl"
+        self.disturbed(path, "openat", "EDQUOT", when="1+", status=CHECKPOINT)
         self.single(*EVERY, "--resume", "auto")
         self.assert_undisturbed()
 

@@ -40,10 +40,9 @@ const char* advice_on(int error) {
 
 [[noreturn]] void fail_with_errno(ErrorKind kind, const std::string& path, const char* action) {
   const int error = errno;
-  const std::string text =
-      fmt::format("'{}' cannot be {} ({}){}", path, action, std::strerror(error), advice_on(error));
-  if (error == EFBIG) fail(kind, "{}", text);
-  fail_on_storage(kind, error, text);
+  fail_on_storage(kind, error,
+                  fmt::format("'{}' cannot be {} ({}){}", path, action, std::strerror(error),
+                              advice_on(error)));
 }
 
 class DiskFile final : public OutputFile {
@@ -137,9 +136,14 @@ void write_whole(FileSystem& files, const std::string& path,
   // A leftover of an earlier try, which could not be removed when the storage failed.
   if (std::filesystem::is_regular_file(link_status(path))) files.remove_file(path);
   const auto file = files.create_file(path);
-  write(*file);
-  file->sync();
-  file->close();
+  try {
+    write(*file);
+    file->sync();
+    file->close();
+  } catch (const Error&) {
+    try_to_remove(files, path);  // the next one may need its room
+    throw;
+  }
 }
 
 }  // namespace

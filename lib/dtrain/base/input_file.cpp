@@ -80,10 +80,10 @@ void InputFile::read(std::int64_t offset, std::span<std::byte> to) const {
 }
 
 void InputFile::refuse(std::string_view found, int error) const {
-  const bool is_passing = storage_fault(error) == StorageFault::passing;
-  fail_on_storage(role_.kind, error,
-                  fmt::format("{} '{}' {}; {}", role_.what, path_, found,
-                              is_passing ? "check the storage, and start again" : role_.advice));
+  fail_on_storage(
+      role_.kind, error,
+      fmt::format("{} '{}' {}; {}", role_.what, path_, found,
+                  may_pass(error) ? "check the storage, and start again" : role_.advice));
 }
 
 std::string content_of(const std::string& path, const FileRole& role) {

@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 using StatusOf = fs::file_status (*)(const fs::path&, std::error_code&);
 
 void refuse_passing(const fs::path& path, const std::error_code& error) {
-  if (storage_fault(error.value()) != StorageFault::passing) return;
+  if (!may_pass(error.value())) return;
   throw StorageError(
       fmt::format("'{}' cannot be examined ({})", path.string(), std::strerror(error.value())),
       error.value());

@@ -33,9 +33,10 @@ StorageFault storage_fault(int error) {
     case ETIMEDOUT:
       return StorageFault::passing;
     case EDQUOT:
-    case EFBIG:
     case ENOSPC:
       return StorageFault::full;
+    case EFBIG:
+      return StorageFault::too_large;
     default:
       return StorageFault::permanent;
   }
@@ -53,14 +54,14 @@ Seconds patience_with(int error) {
 }  // namespace
 
 void fail_on_storage(ErrorKind kind, int error, const std::string& message) {
-  if (storage_fault(error) == StorageFault::passing) throw StorageError(message, error);
+  if (may_pass(error)) throw StorageError(message, error);
   throw Error(kind, message);
 }
 
 bool StorageRetry::again(int error) {
   if (error == EINTR) return true;
   const bool is_again =
-      storage_fault(error) == StorageFault::passing &&
+      may_pass(error) &&
       pause(fmt::format("'{}': {}", path_, std::strerror(error)), patience_with(error));
   errno = error;
   return is_again;

@@ -12,19 +12,28 @@
 namespace dtrain::base {
 
 enum class StorageFault {
-  passing,   ///< the disk, its server or the system's tables may answer later
-  full,      ///< no room (disk, quota, limit on file sizes), which somebody may make
-  permanent  ///< the same call would fail again
+  passing,    ///< the disk, its server or the system's tables may answer later
+  full,       ///< no room (disk, quota), which somebody may make
+  too_large,  ///< the file meets a limit on file sizes
+  permanent   ///< the same call would fail again
 };
 
 /// The one table of errno values.
 [[nodiscard]] StorageFault storage_fault(int error);
 
-[[nodiscard]] inline bool is_full_disk(int error) {
-  return storage_fault(error) == StorageFault::full;
+/// Returns whether the same call may succeed later.
+[[nodiscard]] inline bool may_pass(int error) {
+  const StorageFault fault = storage_fault(error);
+  return fault == StorageFault::passing || fault == StorageFault::full;
 }
 
-/// A passing fault that has outlasted the retries. Its status lets a launcher start the job again,
+/// Returns whether the file takes no more bytes.
+[[nodiscard]] inline bool is_full_disk(int error) {
+  const StorageFault fault = storage_fault(error);
+  return fault == StorageFault::full || fault == StorageFault::too_large;
+}
+
+/// A fault that may pass and has outlasted the retries. Its status lets a launcher start the job again,
 /// whatever the file is.
 class StorageError : public Error {
  public:
@@ -39,7 +48,7 @@ class StorageError : public Error {
   int reason_;
 };
 
-/// Throws StorageError if `error` is passing, else Error{kind}.
+/// Throws StorageError if `error` may pass, else Error{kind}.
 [[noreturn]] void fail_on_storage(ErrorKind kind, int error, const std::string& message);
 
 /// How long failed calls are repeated; for 1 s where a limit of the process itself is met.
@@ -55,7 +64,7 @@ class StorageRetry {
   explicit StorageRetry(std::string path = {}) : path_(std::move(path)) {}
 
   /// Returns whether to try again after a try that failed with `error`: waits first, longer each
-  /// time. False: the fault is not passing, or the patience is over; errno is `error` then.
+  /// time. False: the fault does not pass, or the patience is over; errno is `error` then.
   [[nodiscard]] bool again(int error);
 
   /// The same for a try that threw.
@@ -70,7 +79,7 @@ class StorageRetry {
   Seconds next_{0.02};  // the next pause
 };
 
-/// Repeats `call` while it fails with a passing fault. It returns a negative number if it fails,
+/// Repeats `call` while it fails with a fault that may pass. It returns a negative number if it fails,
 /// and errno says why. An fsync is never to be repeated: see write_anew.
 template <typename Call>
 auto with_patience(const std::string& path, const Call& call) {

@@ -54,7 +54,7 @@ AppendedFile::AppendedFile(std::string path, Start start, std::string_view parts
     : path_(std::move(path)), start_(start), parts_(parts) {}
 
 AppendedFile::~AppendedFile() {
-  if (!write_waiting()) {
+  if (!write_waiting(false)) {
     base::log_warning("{}: its last {} are lost: {}", path_, parts_, std::strerror(errno));
   }
 }
@@ -67,15 +67,16 @@ void AppendedFile::write(std::string_view bytes) {
     size_ = status.st_size;
   }
   waiting_ += bytes;
-  if (write_waiting()) return;
+  if (write_waiting(false)) return;
   const int reason = errno;
   if (!base::is_full_disk(reason)) {
     waiting_.clear();
     fail_with(path_, "written", reason);
   }
   if (waiting_.size() > kMaxWaitingBytes) {
-    base::fail(base::ErrorKind::data, "{}: cannot be written: {}; make room and start again", path_,
-               std::strerror(reason));
+    base::fail_on_storage(base::ErrorKind::data, reason,
+                          fmt::format("{}: cannot be written: {}; make room and start again", path_,
+                                      std::strerror(reason)));
   }
   if (!has_warned_) {
     base::log_warning("{}: cannot be written: {}; training goes on, and {} wait for room", path_,
@@ -85,7 +86,7 @@ void AppendedFile::write(std::string_view bytes) {
 }
 
 void AppendedFile::finish() {
-  if (write_waiting()) return;
+  if (write_waiting(true)) return;
   const int reason = errno;
   waiting_.clear();
   base::fail_on_storage(base::ErrorKind::data, reason,
@@ -94,15 +95,18 @@ void AppendedFile::finish() {
 }
 
 // Returns whether all is written; else errno says why not.
-bool AppendedFile::write_waiting() {
+bool AppendedFile::write_waiting(bool waits_for_room) {
   base::StorageRetry retry(path_);
   bool has_failed = false;
   while (!waiting_.empty()) {
     const ssize_t written =
         has_failed && !open_again() ? -1 : ::write(file_.get(), waiting_.data(), waiting_.size());
     has_failed = written < 0;
-    if (has_failed && !retry.again(errno)) return false;
-    if (has_failed) continue;
+    if (has_failed) {
+      const bool is_left = base::is_full_disk(errno) && !waits_for_room;
+      if (is_left || !retry.again(errno)) return false;
+      continue;
+    }
     size_ += written;
     waiting_.erase(0, static_cast<std::size_t>(written));
   }

@@ -18,8 +18,9 @@ namespace dtrain::metrics {
 /// destruction what is lost. Writes that fail in passing are repeated, after the file was cut back
 /// to what is known to be written: no bytes are doubled.
 ///
-/// Throws:  Error{data} naming the file if it cannot be opened or written, is a link or a FIFO,
-///          or if more than kMaxWaitingBytes wait; StorageError if the storage does not answer.
+/// Throws:  Error{data} naming the file if it cannot be opened or written, or is a link or a FIFO;
+///          StorageError if the storage does not answer, has no room for the file, or more than
+///          kMaxWaitingBytes wait for room.
 /// Threads: one caller.
 class AppendedFile {
  public:
@@ -38,13 +39,13 @@ class AppendedFile {
   /// Appends the bytes; they have left the process on return, if the disk has room.
   void write(std::string_view bytes);
 
-  /// Nothing follows.
+  /// Nothing follows: waits a while for the room that is missing.
   ///
-  /// Throws: Error{data} naming the file if something still waits for room, which is lost.
+  /// Throws: as write, also if something is lost because it still waits for room.
   void finish();
 
  private:
-  [[nodiscard]] bool write_waiting();
+  [[nodiscard]] bool write_waiting(bool waits_for_room);
   [[nodiscard]] bool open_again();
 
   std::string path_;

@@ -90,6 +90,27 @@ TEST_CASE("A file is written anew over what an earlier try has left") {
   CHECK(folder.count() == 1);
 }
 
+TEST_CASE("What a failed try has written takes no room from the next one") {
+  const TempFolder folder;
+  Disk disk(ErrorKind::checkpoint);
+  int tries = 0;
+  write_anew(disk, folder.path("f"), [&](OutputFile& file) {
+    CHECK(folder.count() == 1);
+    file.write(bytes_of("it"));
+    if (tries++ < 2) throw StorageError("full", ENOSPC);
+  });
+  CHECK(tries == 3);
+  CHECK(folder.count() == 1);
+}
+
+TEST_CASE("Room may be made again, a limit on file sizes stays") {
+  CHECK(may_pass(ENOSPC));
+  CHECK(may_pass(EDQUOT));
+  CHECK_FALSE(may_pass(EFBIG));
+  CHECK_THROWS_AS(fail_on_storage(ErrorKind::data, EDQUOT, "f"), StorageError);
+  CHECK(message_of(ErrorKind::data, [] { fail_on_storage(ErrorKind::data, EFBIG, "f"); }) == "f");
+}
+
 TEST_CASE("A task that takes longer than the patience before it fails is repeated") {
   const TempFolder folder;
   Disk disk(ErrorKind::checkpoint);

@@ -37,7 +37,7 @@ TEST_CASE("Without a file nothing is cut") {
 TEST_CASE("Lines wait while the disk is full, but not without end") {
   MetricsFile file("/dev/full", MetricsFile::Start::appended);
   CHECK_NOTHROW(file.write({{"step", 1}}));
-  const std::string full = testing::message_of(base::ErrorKind::data, [&] {
+  const std::string full = testing::message_of(base::ErrorKind::checkpoint, [&] {
     file.write({{"message", std::string(AppendedFile::kMaxWaitingBytes, 'x')}});
   });
   CHECK_THAT(full, Catch::Contains("/dev/full"));
