@@ -150,6 +150,17 @@ class LastingErrors(StorageTest):
         self.assertNotIn("passed over", stderr)
         self.assertEqual(self.events("resume")[-1]["step"], 5)
 
+    def test_a_checkpoint_that_may_not_be_read_is_not_damaged(self):
+        self.single(*EVERY)
+        newest = self.run_dir / "checkpoints/step-4"
+        before = content_of(newest)
+        file = newest / "model-00001-of-00001.safetensors"
+        stderr = self.disturbed(file, "openat", "EKEYEXPIRED", "--resume", "auto", when="1+", steps=3)
+        self.assertIn(f"'{file}' cannot be opened", stderr)
+        self.assertNotIn("set aside", stderr)
+        self.assertEqual(self.events("resume")[0]["step"], 2)
+        self.assertEqual(content_of(newest), before)
+
 
 class Lock(StorageTest):
     def hold(self, holder):

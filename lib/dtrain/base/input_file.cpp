@@ -28,9 +28,11 @@ InputFile InputFile::open(const std::string& path, const FileRole& role) {
     return file.descriptor_ ? ::fstat(file.descriptor(), &status) : -1;
   });
   if (result != 0) {
-    file.refuse(errno == ENOENT ? std::string("does not exist")
-                                : fmt::format("cannot be opened ({})", std::strerror(errno)),
-                errno);
+    const int error = errno;
+    const bool is_missing = error == ENOENT || error == ENOTDIR;
+    file.refuse(error == ENOENT ? std::string("does not exist")
+                                : fmt::format("cannot be opened ({})", std::strerror(error)),
+                is_missing ? 0 : error);
   }
   if (S_ISDIR(status.st_mode)) file.refuse("is a directory");
   if (!S_ISREG(status.st_mode)) file.refuse("is not a regular file");
@@ -79,11 +81,13 @@ void InputFile::read(std::int64_t offset, std::span<std::byte> to) const {
   }
 }
 
+// error: of the call that failed; 0: the file itself is wrong.
 void InputFile::refuse(std::string_view found, int error) const {
-  fail_on_storage(
-      role_.kind, error,
+  const std::string text =
       fmt::format("{} '{}' {}; {}", role_.what, path_, found,
-                  may_pass(error) ? "check the storage, and start again" : role_.advice));
+                  may_pass(error) ? "check the storage, and start again" : role_.advice);
+  if (error == 0) throw Error(role_.kind, text);
+  fail_on_storage(role_.kind, error, text);
 }
 
 std::string content_of(const std::string& path, const FileRole& role) {

@@ -26,8 +26,9 @@ struct FileRole {
 /// A regular file open for reading. Unlike with a MappedFile, a file that is shortened or a disk
 /// that fails is an error, not the end of the process.
 ///
-/// Throws:  open(): Error{role.kind} if the file is missing, unreadable, empty or not a regular
-///          file. Calls that fail in passing are repeated; then StorageError.
+/// Throws:  open(): Error{role.kind} if the file is missing, empty or not a regular file, FileError
+///          of that kind if it may not be read. Calls that fail in passing are repeated; then
+///          StorageError.
 /// Threads: any number of readers.
 class InputFile {
  public:
@@ -39,7 +40,7 @@ class InputFile {
 
   /// Fills `to` with the bytes from `offset` on.
   ///
-  /// Throws: Error{role.kind} naming the file if it is shorter or cannot be read.
+  /// Throws: Error{role.kind} naming the file if it is shorter; FileError if it cannot be read.
   void read(std::int64_t offset, std::span<std::byte> to) const;
 
   /// Calls f(piece) with bytes [offset, offset + size) in order, in pieces of 1 MiB.

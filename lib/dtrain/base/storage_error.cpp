@@ -55,7 +55,7 @@ Seconds patience_with(int error) {
 
 void fail_on_storage(ErrorKind kind, int error, const std::string& message) {
   if (may_pass(error)) throw StorageError(message, error);
-  throw Error(kind, message);
+  throw FileError(kind, message);
 }
 
 bool StorageRetry::again(int error) {

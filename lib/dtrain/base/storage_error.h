@@ -33,14 +33,20 @@ enum class StorageFault {
   return fault == StorageFault::full || fault == StorageFault::too_large;
 }
 
+/// A file call that failed: it tells nothing of what the file holds.
+class FileError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// A fault that may pass and has outlasted the retries. Its status lets a launcher start the job again,
 /// whatever the file is.
-class StorageError : public Error {
+class StorageError : public FileError {
  public:
   /// message: names the path. reason: the errno of the call, which decides how long a task is
   /// repeated; 0: there was no such call.
   explicit StorageError(const std::string& message, int reason = 0)
-      : Error(ErrorKind::checkpoint, message), reason_(reason) {}
+      : FileError(ErrorKind::checkpoint, message), reason_(reason) {}
 
   [[nodiscard]] int reason() const { return reason_; }
 
@@ -48,7 +54,7 @@ class StorageError : public Error {
   int reason_;
 };
 
-/// Throws StorageError if `error` may pass, else Error{kind}.
+/// Throws StorageError if `error` may pass, else FileError{kind}.
 [[noreturn]] void fail_on_storage(ErrorKind kind, int error, const std::string& message);
 
 /// How long failed calls are repeated; for 1 s where a limit of the process itself is met.

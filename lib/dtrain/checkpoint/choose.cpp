@@ -26,7 +26,7 @@ using base::ErrorKind;
 struct Verdict {
   format::Manifest manifest;
   std::string damage;          // empty: whole
-  bool is_unreadable = false;  // the storage did not give it, so that it may be whole
+  bool is_unreadable = false;  // it was not given, so that it may be whole
 };
 
 // The message about a rank's share: a word, then the damage.
@@ -54,6 +54,12 @@ std::vector<const format::FileInfo*> deal(const comm::ProcessGroup& group,
   return own;
 }
 
+// Returns whether a file is missing or holds other bytes than were written.
+bool is_damage(const base::Error& error) {
+  return error.kind() == ErrorKind::checkpoint &&
+         dynamic_cast<const base::FileError*>(&error) == nullptr;
+}
+
 // Reads the manifest and this rank's share of the files.
 std::string find_damage(const comm::ProcessGroup& group, const std::string& path,
                         format::Manifest& manifest) {
@@ -62,10 +68,10 @@ std::string find_damage(const comm::ProcessGroup& group, const std::string& path
     for (const format::FileInfo* file : deal(group, manifest.contents.files)) {
       store::verify_file(path, *file);
     }
-  } catch (const base::StorageError& error) {
-    return std::string(kUnreadable) + error.what();
-  } catch (const std::exception& error) {
-    return std::string(kDamaged) + error.what();  // of any kind: the other ranks wait to hear of it
+  } catch (const base::Error& error) {
+    return std::string(is_damage(error) ? kDamaged : kUnreadable) + error.what();
+  } catch (const std::exception& error) {  // e.g. no memory: the other ranks wait to hear of it
+    return fmt::format("{}checkpoint '{}' cannot be read: {}", kUnreadable, path, error.what());
   }
   return {};
 }

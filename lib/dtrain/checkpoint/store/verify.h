@@ -13,14 +13,13 @@ namespace dtrain::checkpoint::store {
 inline constexpr base::FileRole kCheckpointFile{base::ErrorKind::checkpoint, "checkpoint file",
                                                 "the checkpoint is damaged"};
 
-/// Throws: Error{checkpoint} naming the manifest: missing, damaged; StorageError if the storage does
-///         not give it.
+/// Throws: Error{checkpoint} naming the manifest: missing, damaged; FileError if it cannot be read.
 [[nodiscard]] format::Manifest read_manifest(const std::string& checkpoint);
 
 /// Reads the whole file and compares size and checksum with the manifest's.
 ///
 /// Throws:  Error{checkpoint} naming the file, and the tensor in which the damage lies if it lies
-///          in one.
+///          in one; FileError if it cannot be read.
 /// Threads: any number of callers.
 void verify_file(const std::string& checkpoint, const format::FileInfo& file);
 
