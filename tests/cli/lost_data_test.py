@@ -11,7 +11,7 @@ import time
 import unittest
 
 from data_harness import DataTest
-from dtrain_harness import DATA, DTRAIN, DTRUN, GOLDEN, LIMIT, metrics_of
+from dtrain_harness import CHECKPOINT, DATA, DTRAIN, DTRUN, GOLDEN, LIMIT, metrics_of
 
 TEXT = (GOLDEN / "text.bin").read_bytes()
 ENDLESS = ["--levels", "1", "--width", "16", "--heads", "1", "--neurons", "16", "--seq-len", "16", "--microbatch", "1", "--threads", "1",
@@ -99,7 +99,7 @@ class LostData(DataTest):
         with contextlib.suppress(FileNotFoundError):  # once the process has ended
             for file in files:
                 os.truncate(file, 0)
-        self.assert_named(self.ended(process, DATA), "--offload disk:disk")
+        self.assert_named(self.ended(process, CHECKPOINT), "--offload disk:disk")
 
     def test_other_bus_errors_end_as_before(self):
         process, _ = self.offloaded()

@@ -98,6 +98,19 @@ class PassingErrors(StorageTest):
         self.check_each(((None, "mkdir", "ENOSPC"), (None, "rename", "EDQUOT"), ("metrics.jsonl", "openat", "EDQUOT"),
                          ("lock", "openat", "ENOSPC")))
 
+    def test_of_the_disk_that_values_are_offloaded_to(self):
+        disk = self.root / "offload"
+        disk.mkdir()
+        flags = ("--offload", f"disk:{disk}")
+        self.check_each(((disk, "statfs", "ESTALE"), (disk, "openat", "EIO"), (None, "fallocate", "EDQUOT")), *flags)
+        # What could not be written is lost: a restart has it.
+        for error in ("EIO", "ESTALE"):
+            self.run_dir = self.root / f"offloaded-{error}"
+            stderr = self.disturbed(None, "sync_file_range", error, *flags, status=CHECKPOINT)
+            self.assertIn(f"--offload disk:{disk}: writing failed", stderr)
+            self.single(*EVERY, *flags, "--resume", "auto")
+            self.assert_undisturbed()
+
     def test_on_the_data(self):
         stderr = self.disturbed(self.text, "openat", "EIO")
         self.assertIn(AGAIN, stderr)

@@ -9,23 +9,31 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <system_error>
 
 #include "dtrain/base/check.h"
+#include "dtrain/base/storage_error.h"
 
 namespace dtrain::param {
 namespace {
 
 constexpr std::int64_t kPage = 4096;
 
-std::string reason() { return std::generic_category().message(errno); }
+// what: could not be done, with what to do.
+[[noreturn]] void fail_on_disk(const std::string& folder, std::string_view what) {
+  const int error = errno;
+  base::fail_on_storage(
+      base::ErrorKind::usage, error,
+      fmt::format("--offload disk:{}: {}: {}", folder, what, std::strerror(error)));
+}
 
-base::Descriptor open_unnamed(const std::string& folder) {
-  base::Descriptor file(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-  if (file || (errno != EOPNOTSUPP && errno != EISDIR)) return file;
+constexpr std::string_view kNotWritable = "cannot be used, name a folder that can be written";
+
+int open_unnamed(const std::string& folder) {
+  const int file = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (file >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return file;
   std::string path = folder + "/dtrain-offload-XXXXXX";  // file systems without unnamed files
-  base::Descriptor named(::mkostemp(path.data(), O_CLOEXEC));
-  if (named) ::unlink(path.c_str());
+  const int named = ::mkostemp(path.data(), O_CLOEXEC);
+  if (named >= 0) ::unlink(path.c_str());
   return named;
 }
 
@@ -33,9 +41,8 @@ base::Descriptor open_unnamed(const std::string& folder) {
 
 void DiskMemory::check_room(const std::string& folder, std::int64_t bytes) {
   struct statvfs info {};
-  if (::statvfs(folder.c_str(), &info) != 0) {
-    base::fail(base::ErrorKind::usage, "--offload disk:{}: {}; name a folder that can be written",
-               folder, reason());
+  if (base::with_patience(folder, [&] { return ::statvfs(folder.c_str(), &info); }) != 0) {
+    fail_on_disk(folder, kNotWritable);
   }
   const auto free = static_cast<std::int64_t>(info.f_bavail * info.f_frsize);
   if (free < bytes) {
@@ -50,7 +57,7 @@ DiskMemory::File::File(base::Descriptor opened, std::span<char> mapped, const st
     : descriptor(std::move(opened)),
       data(mapped.data()),
       bytes(std::ssize(mapped)),
-      guard(std::as_bytes(mapped), base::ErrorKind::data,
+      guard(std::as_bytes(mapped), base::ErrorKind::checkpoint,
             fmt::format("--offload disk:{}: its file cannot be read or written any more: it was "
                         "shortened, or its disk is full or failed; choose another folder",
                         folder)) {}
@@ -58,23 +65,30 @@ DiskMemory::File::File(base::Descriptor opened, std::span<char> mapped, const st
 DiskMemory::File::~File() { ::munmap(data, static_cast<std::size_t>(bytes)); }
 
 at::Tensor DiskMemory::allocate(std::int64_t bytes) {
-  base::Descriptor descriptor = open_unnamed(folder_);
-  if (!descriptor) {
-    base::fail(base::ErrorKind::usage, "--offload disk:{}: {}; name a folder that can be written",
-               folder_, reason());
-  }
+  base::Descriptor descriptor(base::with_patience(folder_, [&] { return open_unnamed(folder_); }));
+  if (!descriptor) fail_on_disk(folder_, kNotWritable);
   // Other ranks may want the same room: reserved now, it cannot be missing in the middle of a run.
-  if (const int error = ::posix_fallocate(descriptor.get(), 0, bytes); error != 0) {
-    base::fail(base::ErrorKind::usage,
-               "--offload disk:{}: cannot reserve {} bytes: {}; choose another folder, more ranks "
-               "or a smaller model",
-               folder_, bytes, std::generic_category().message(error));
+  const auto reserve = [&] {
+    errno = ::posix_fallocate(descriptor.get(), 0, bytes);
+    return errno == 0 ? 0 : -1;
+  };
+  if (base::with_patience(folder_, reserve) != 0) {
+    fail_on_disk(folder_, fmt::format("cannot reserve {} bytes, choose another folder, more ranks "
+                                      "or a smaller model",
+                                      bytes));
   }
-  void* data = ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED,
-                      descriptor.get(), 0);
+  void* data = nullptr;
+  const auto map = [&] {
+    data = ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED,
+                  descriptor.get(), 0);
+    return data == MAP_FAILED && errno != ENODEV ? -1 : 0;
+  };
+  if (base::with_patience(folder_, map) != 0) {
+    fail_on_disk(folder_, fmt::format("cannot map {} bytes", bytes));
+  }
   if (data == MAP_FAILED) {
-    base::fail(base::ErrorKind::memory, "--offload disk:{}: cannot map {} bytes: {}", folder_,
-               bytes, reason());
+    base::fail(base::ErrorKind::usage,
+               "--offload disk:{}: its file system maps no files; choose another folder", folder_);
   }
   const auto file = std::make_shared<const File>(
       std::move(descriptor), std::span(static_cast<char*>(data), static_cast<std::size_t>(bytes)),
@@ -97,6 +111,15 @@ DiskMemory::Pages DiskMemory::pages_of(const at::Tensor& part) const {
   return {**file, from, std::max<std::int64_t>((first + size) / kPage * kPage - from, 0)};
 }
 
+// A write that failed is not repeated: the system may have dropped the values. A restart has them.
+void DiskMemory::write_back(const Pages& pages, unsigned flags) const {
+  while (::sync_file_range(pages.file.descriptor.get(), pages.begin, pages.size, flags) != 0) {
+    if (errno == EINTR) continue;
+    throw base::StorageError(
+        fmt::format("--offload disk:{}: writing failed: {}", folder_, std::strerror(errno)));
+  }
+}
+
 Fetched DiskMemory::fetch(const at::Tensor& part) {
   const Pages pages = pages_of(part);
   if (pages.size > 0) {
@@ -108,7 +131,7 @@ Fetched DiskMemory::fetch(const at::Tensor& part) {
 void DiskMemory::store(const at::Tensor&, const at::Tensor& part) {
   const Pages pages = pages_of(part);
   if (pages.size == 0) return;
-  ::sync_file_range(pages.file.descriptor.get(), pages.begin, pages.size, SYNC_FILE_RANGE_WRITE);
+  write_back(pages, SYNC_FILE_RANGE_WRITE);
 }
 
 void DiskMemory::release(const at::Tensor& part) {
@@ -116,12 +139,8 @@ void DiskMemory::release(const at::Tensor& part) {
   if (pages.size == 0) return;
   // The mapping lets go of the pages first: what it has written is in the cache then.
   ::madvise(pages.file.data + pages.begin, static_cast<std::size_t>(pages.size), MADV_DONTNEED);
-  const int written = ::sync_file_range(
-      pages.file.descriptor.get(), pages.begin, pages.size,
-      SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
-  if (written != 0 && (errno == EIO || errno == ENOSPC)) {
-    base::fail(base::ErrorKind::data, "--offload disk:{}: writing failed: {}", folder_, reason());
-  }
+  write_back(pages,
+             SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
   ::posix_fadvise(pages.file.descriptor.get(), pages.begin, pages.size, POSIX_FADV_DONTNEED);
 }
 

@@ -27,11 +27,14 @@ class DiskMemory final : public OffloadMemory {
   DiskMemory(const DiskMemory&) = delete;
   DiskMemory& operator=(const DiskMemory&) = delete;
 
-  /// Throws: Error{usage} unless `folder` has room for `bytes`, all that this rank will allocate.
+  /// Throws: Error{usage} unless `folder` has room for `bytes`, all that this rank will allocate;
+  ///         StorageError if the storage does not answer.
   static void check_room(const std::string& folder, std::int64_t bytes);
 
   [[nodiscard]] c10::Device device() const override { return c10::kCPU; }
   /// The room on the disk is reserved.
+  ///
+  /// Throws: Error{usage}; StorageError if the storage does not answer or has no room.
   [[nodiscard]] at::Tensor allocate(std::int64_t bytes) override;
 
   // Values are read and written where they are mapped.
@@ -39,6 +42,8 @@ class DiskMemory final : public OffloadMemory {
   [[nodiscard]] Fetched fetch(const at::Tensor& part) override;
   void store(const at::Tensor& values, const at::Tensor& part) override;
   /// Waits until the part is written.
+  ///
+  /// Throws: StorageError if it cannot be written, as store.
   void release(const at::Tensor& part) override;
   void settle() override {}
 
@@ -59,6 +64,7 @@ class DiskMemory final : public OffloadMemory {
     std::int64_t size = 0;   // 0: the tensor has no page of its own
   };
   [[nodiscard]] Pages pages_of(const at::Tensor& part) const;
+  void write_back(const Pages& pages, unsigned flags) const;
 
   std::string folder_;
   std::vector<std::shared_ptr<const File>> files_;  // shared with their tensors
