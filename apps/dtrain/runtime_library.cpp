@@ -9,9 +9,9 @@
 #include <system_error>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/path_kind.h"
 #include "dtrain/base/plugin_file.h"
 #include "dtrain/base/rank_env.h"
-#include "dtrain/checkpoint/store/names.h"
 #include "dtrain/config/values.h"
 
 namespace dtrain::app {
@@ -21,11 +21,10 @@ namespace {
 std::int64_t gpus_of_machine() {
   constexpr std::string_view kPrefix = "nvidia";
   std::error_code error;
-  return std::ranges::count_if(
-      checkpoint::store::names_in("/dev", error), [kPrefix](const std::string& name) {
-        return name.size() > kPrefix.size() && name.starts_with(kPrefix) &&
-               name.find_first_not_of("0123456789", kPrefix.size()) == name.npos;
-      });
+  return std::ranges::count_if(base::names_in("/dev", error), [kPrefix](const std::string& name) {
+    return name.size() > kPrefix.size() && name.starts_with(kPrefix) &&
+           name.find_first_not_of("0123456789", kPrefix.size()) == name.npos;
+  });
 }
 
 bool begins_with(const std::string& file, std::string_view text) {
@@ -37,11 +36,10 @@ bool begins_with(const std::string& file, std::string_view text) {
 bool has_nvidia_gpu() {
   const std::string folder = "/sys/bus/pci/devices";
   std::error_code error;
-  return std::ranges::any_of(
-      checkpoint::store::names_in(folder, error), [&folder](const std::string& name) {
-        const std::string device = folder + "/" + name;
-        return begins_with(device + "/vendor", "0x10de") && begins_with(device + "/class", "0x03");
-      });
+  return std::ranges::any_of(base::names_in(folder, error), [&folder](const std::string& name) {
+    const std::string device = folder + "/" + name;
+    return begins_with(device + "/vendor", "0x10de") && begins_with(device + "/class", "0x03");
+  });
 }
 
 // True where --strategy auto may choose a pipeline, too.
@@ -79,8 +77,7 @@ std::vector<std::string> RuntimeLibrary::plugins() {
   constexpr std::string_view kSuffix = ".so";
   std::vector<std::string> names;
   std::error_code error;
-  for (const std::string& file :
-       checkpoint::store::names_in(base::library_folder_of_program(), error)) {
+  for (const std::string& file : base::names_in(base::library_folder_of_program(), error)) {
     if (!file.starts_with(kPrefix) || !file.ends_with(kSuffix)) continue;
     const std::size_t length = file.size() - kPrefix.size() - kSuffix.size();
     names.push_back(file.substr(kPrefix.size(), length));

@@ -98,6 +98,17 @@ class PassingErrors(StorageTest):
         self.check_each(((None, "mkdir", "ENOSPC"), (None, "rename", "EDQUOT"), ("metrics.jsonl", "openat", "EDQUOT"),
                          ("lock", "openat", "ENOSPC")))
 
+    def test_while_event_files_of_an_older_run_are_removed(self):
+        folder = self.run_dir / "tensorboard"
+        for call, error in (("unlink", "EIO"), ("getdents64", "ESTALE")):
+            with self.subTest(call):
+                self.single(*EVERY, "--overwrite", steps=2)
+                (events,) = folder.iterdir()
+                stderr = self.disturbed(events if call == "unlink" else folder, call, error, "--overwrite")
+                self.assertIn(AGAIN, stderr)
+                self.assertNotIn(events, list(folder.iterdir()))
+                self.assert_undisturbed()
+
     def test_of_the_disk_that_values_are_offloaded_to(self):
         disk = self.root / "offload"
         disk.mkdir()

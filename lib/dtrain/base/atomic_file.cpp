@@ -9,9 +9,9 @@
 #include <filesystem>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "dtrain/base/descriptor.h"
+#include "dtrain/base/path_kind.h"
 #include "dtrain/base/storage_error.h"
 
 namespace dtrain::base {
@@ -98,18 +98,13 @@ void write_atomically(const std::string& path, ErrorKind kind, std::string_view 
 void remove_temporaries_of(const std::string& path, ErrorKind kind) {
   namespace fs = std::filesystem;
   const std::string prefix = temporary_prefix(fs::path(path).filename().string());
-  std::vector<std::string> found;
+  const std::string folder = parent_folder(path);
   std::error_code error;  // a folder that cannot be read has nothing that could be removed
-  for (fs::directory_iterator entry(parent_folder(path), error);
-       !error && entry != fs::directory_iterator(); entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    std::error_code unknown;
-    if (name.starts_with(prefix) && is_number(name.substr(prefix.size())) &&
-        fs::is_regular_file(entry->symlink_status(unknown))) {
-      found.push_back(entry->path());
-    }
+  for (const std::string& name : names_in(folder, error)) {
+    if (!name.starts_with(prefix) || !is_number(name.substr(prefix.size()))) continue;
+    const std::string temporary = fmt::format("{}/{}", folder, name);
+    if (fs::is_regular_file(link_status(temporary))) Disk(kind).remove_file(temporary);
   }
-  for (const std::string& temporary : found) Disk(kind).remove_file(temporary);
 }
 
 }  // namespace dtrain::base

@@ -2,7 +2,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <system_error>
 
 #include "dtrain/base/storage_error.h"
 
@@ -56,6 +55,20 @@ fs::path resolved_path(const fs::path& path) {
   if (result == 0) return resolved;
   refuse_passing(path, error);
   return path;
+}
+
+std::vector<std::string> names_in(const std::string& folder, std::error_code& error) {
+  std::vector<std::string> names;
+  (void)with_patience(folder, [&] {
+    names.clear();
+    for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
+         entry.increment(error)) {
+      names.push_back(entry->path().filename().string());
+    }
+    errno = error.value();
+    return error ? -1 : 0;
+  });
+  return names;
 }
 
 bool lead_to_same(const fs::path& one, const fs::path& other) {

@@ -3,6 +3,9 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
+#include <system_error>
+#include <vector>
 
 namespace dtrain::base {
 
@@ -18,6 +21,9 @@ namespace dtrain::base {
 ///
 /// Throws: as path_status.
 [[nodiscard]] std::filesystem::path resolved_path(const std::filesystem::path& path);
+
+/// The names in a folder, as far as they could be read: `error` tells why no further.
+[[nodiscard]] std::vector<std::string> names_in(const std::string& folder, std::error_code& error);
 
 /// Returns whether both paths lead to the same file or folder.
 ///

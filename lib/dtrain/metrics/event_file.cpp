@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/file_system.h"
+#include "dtrain/base/path_kind.h"
 #include "dtrain/base/storage_error.h"
 
 namespace dtrain::metrics {
@@ -29,13 +31,17 @@ double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
+// None if the folder may not be listed.
 std::vector<std::string> our_files(const std::string& folder) {
-  std::vector<std::string> names;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with(kPrefix) && name.ends_with(kOurs)) names.push_back(name);
+  std::vector<std::string> names = base::names_in(folder, error);
+  if (base::may_pass(error.value())) {
+    throw base::StorageError(fmt::format("{}: cannot be listed: {}", folder, error.message()),
+                             error.value());
   }
+  std::erase_if(names, [](const std::string& name) {
+    return !name.starts_with(kPrefix) || !name.ends_with(kOurs);
+  });
   return names;
 }
 
@@ -106,14 +112,10 @@ void EventFile::finish() {
 }
 
 void remove_event_files(const std::string& folder) {
+  if (!fs::is_directory(base::link_status(folder))) return;  // a link leads elsewhere
+  base::Disk disk(base::ErrorKind::data);
+  for (const std::string& name : our_files(folder)) disk.remove_file(folder + "/" + name);
   std::error_code error;
-  if (!fs::is_directory(fs::symlink_status(folder, error))) return;  // a link leads elsewhere
-  for (const std::string& name : our_files(folder)) {
-    const std::string path = folder + "/" + name;
-    if (!fs::remove(path, error) && error) {
-      base::fail(base::ErrorKind::data, "{}: cannot be removed: {}", path, error.message());
-    }
-  }
   fs::remove(folder, error);  // fails where files of others are
 }
 

@@ -40,7 +40,7 @@ bool is_marked(std::string_view name, std::string_view mark) {
 // Leaves out what cannot be read; the later removal or listing reports it.
 std::vector<std::string> readable_names_in(const std::string& folder) {
   std::error_code ignored;
-  return names_in(folder, ignored);
+  return base::names_in(folder, ignored);
 }
 
 // Rank 0 writes the manifest for all: it must not list what others wrote elsewhere.

@@ -4,13 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <chrono>
-#include <filesystem>
 #include <functional>
+#include <system_error>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/path_kind.h"
 #include "dtrain/base/storage_error.h"
 
 namespace dtrain::checkpoint::store {
@@ -56,25 +56,10 @@ std::string temporary_folder(const std::string& checkpoints, std::int64_t step,
   return fmt::format("{}/{}.tmp-{}", checkpoints, checkpoint_name(step), run);
 }
 
-std::vector<std::string> names_in(const std::string& folder, std::error_code& error) {
-  namespace fs = std::filesystem;
-  std::vector<std::string> names;
-  (void)base::with_patience(folder, [&] {
-    names.clear();
-    for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
-         entry.increment(error)) {
-      names.push_back(entry->path().filename().string());
-    }
-    errno = error.value();
-    return error ? -1 : 0;
-  });
-  return names;
-}
-
 std::vector<std::int64_t> list_steps(const std::string& checkpoints) {
   std::error_code error;
   std::vector<std::int64_t> steps;
-  for (const std::string& name : names_in(checkpoints, error)) {
+  for (const std::string& name : base::names_in(checkpoints, error)) {
     if (const auto step = step_of(name)) steps.push_back(*step);
   }
   if (error && error != std::errc::no_such_file_or_directory) {

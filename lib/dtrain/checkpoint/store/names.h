@@ -5,7 +5,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
 namespace dtrain::checkpoint::store {
@@ -31,9 +30,6 @@ inline constexpr std::string_view kManifestName = "manifest.json";
 /// The folder that a checkpoint is written in before it has its name.
 [[nodiscard]] std::string temporary_folder(const std::string& checkpoints, std::int64_t step,
                                            std::string_view run);
-
-/// The names in a folder, as far as they could be read: `error` tells why no further.
-[[nodiscard]] std::vector<std::string> names_in(const std::string& folder, std::error_code& error);
 
 /// The steps of the checkpoints in a folder, newest first, by their names alone; none if the folder
 /// does not exist.

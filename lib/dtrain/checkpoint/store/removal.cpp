@@ -12,6 +12,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/input_file.h"
+#include "dtrain/base/path_kind.h"
 #include "dtrain/base/storage_error.h"
 #include "dtrain/checkpoint/store/names.h"
 
@@ -44,7 +45,7 @@ fs::file_status status_of(const std::string& path) {
 
 std::vector<std::string> all_names_in(const std::string& folder) {
   std::error_code error;
-  std::vector<std::string> names = names_in(folder, error);
+  std::vector<std::string> names = base::names_in(folder, error);
   if (error) fail_to_read(folder, error);
   return names;
 }
