@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import unittest
 
-from dtrain_harness import DTRAIN, GOLDEN, USAGE, final_model, launched, make_folder, metrics_of, overriding, run
+from dtrain_harness import CHECKPOINT, DTRAIN, GOLDEN, USAGE, final_model, launched, make_folder, metrics_of, overriding, run
 
 TEXT = GOLDEN / "text.bin"
 MODEL = ["--levels", "2", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1", "--log-every", "0",
@@ -101,6 +101,19 @@ class Decisions(RunTest):
         run(DTRAIN, "checkpoint", "export", path, weights)
         again, _ = self.train(*self.flags, "--init-from", path, "--lr", "0", "--steps", "1", "--eval-every", "0")
         self.assertAlmostEqual(evaluations(again)[0][1], best[1], places=6)
+
+    def test_the_best_checkpoint_is_not_forgotten_while_the_storage_does_not_answer(self):
+        flags = [*self.flags, "--checkpoint-every", "5", "--keep-last", "2", "--keep-best"]
+        run_dir, _ = self.train(*flags, "--steps", "60")
+        best, _ = min(evaluations(run_dir), key=lambda pair: pair[1])
+        self.assertLess(best, 55, "this test needs a loss that rises")
+        manifest = run_dir / "checkpoints" / f"step-{best}" / "manifest.json"
+        resume = launched(1, *MODEL, "--run-dir", run_dir, "--resume", "auto", "--steps", "70")
+        run("strace", "-f", "-o", "/dev/null", "-P", manifest, "-e", "trace=newfstatat", "-e", "inject=newfstatat:error=EMFILE",
+            *resume, status=CHECKPOINT)
+        self.assertEqual(kept_steps(run_dir), [best, 55, 60])
+        run(*resume)
+        self.assertEqual(kept_steps(run_dir), [best, 65, 70])
 
     def test_the_best_checkpoint_stays_while_the_save_of_a_better_one_fails(self):
         flags = [*self.flags, "--checkpoint-every", "5", "--keep-last", "2", "--keep-best"]

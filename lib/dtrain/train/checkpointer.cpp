@@ -9,6 +9,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/path_kind.h"
+#include "dtrain/base/storage_error.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/verify.h"
 #include "dtrain/config/json.h"
@@ -60,6 +61,8 @@ std::int64_t standing_best(const std::string& checkpoints, std::int64_t last,
       if (best < 0) return best;
       if (!record.data.empty() && record.data != evaluated_data) return -1;
       if (base::is_there(fmt::format("{}/{}", folder_of(best), store::kManifestName))) return best;
+    } catch (const base::StorageError&) {
+      throw;  // an older one would have the best checkpoint removed
     } catch (const base::Error&) {
       continue;  // a damaged one tells nothing
     }
