@@ -31,10 +31,10 @@ class SlowTest(DtrunTest):
                 "--heads", "2", "--neurons", "64", "--seq-len", "32", "--microbatch", "2", "--threads", "1", "--strategy", "ddp",
                 "--log-every", "0", "--tensorboard", "off", *options)
 
-    def slow(self, path, *options):
-        """Trains on two ranks whose first calls of each thread that touch `path` take DELAY."""
+    def slow(self, path, *options, calls=CALLS, when="1"):
+        """Trains on two ranks whose calls that touch `path`, the first of each thread or `when`, take DELAY."""
         return self.start("--hang-timeout", str(HANG_TIMEOUT), "-n", "2", "--", "strace", "-f", "-qq", "-o", "/dev/null", "-P", str(path),
-                          "-e", f"trace={CALLS}", "-e", f"inject={CALLS}:delay_enter={DELAY}000000:when=1", *self.words(*options))
+                          "-e", f"trace={calls}", "-e", f"inject={calls}:delay_enter={DELAY}000000:when={when}", *self.words(*options))
 
     def events(self):
         return [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
@@ -58,6 +58,14 @@ class SlowDisk(SlowTest):
     def test_a_line_of_metrics(self):
         self.ends(self.slow(self.run_dir / "metrics.jsonl", "--steps", "3", "--checkpoint-every", "none"))
         self.assertEqual([event["step"] for event in self.events() if "grad_norm" in event], [1, 2, 3])
+
+    def test_each_line_of_metrics(self):
+        error = self.ends(self.slow(self.run_dir / "metrics.jsonl", "--steps", "100", "--checkpoint-every", "none", "--val-fraction", "0",
+                                    "--lr", "1e30", "--on-nonfinite", "skip", "--max-skipped", "2", calls="write", when="1+"), 7)
+        self.assertIn("3 updates in a row were skipped", error)
+        # dtrun may end rank 0 when the other one has failed, too: before or after its last line, "failure".
+        self.assertEqual([event.get("event", event.get("step")) for event in self.events()][:7],
+                         ["start", 1, "error", 2, "error", 3, "memory"])
 
     def test_a_stop(self):
         job = self.slow(self.run_dir / "checkpoints", "--steps", "100000000", "--checkpoint-every", "100000000")

@@ -133,6 +133,7 @@ RunEnd Trainer::run() {
     const auto* known = dynamic_cast<const base::Error*>(&error);
     const bool is_own = known == nullptr || known->kind() != base::ErrorKind::comm;
     if (is_own) link_.disobey();
+    const base::LongPhase writing(link_.activity(), kWritingMetrics);
     reporter_.failure(step_, error.what());
     throw;
   }
@@ -149,7 +150,7 @@ RunEnd Trainer::run_steps() {
     checkpoints_.save_at(save_point());
   }
   while (!stops && !is_over()) {
-    if (profiler_.before_step(steps_done_, step_)) restart_step_clock();
+    profile();
     const parallel::Votes votes = make_step();
     stops = stops_after(votes[kStop]);
     if (stops) break;
@@ -175,10 +176,15 @@ parallel::Votes Trainer::make_step() {
   const parallel::StepResult result = train_step(microbatches);
   metrics::end_step(step_ + 1);
   link_.activity().finish_step(++step_);
+  ++steps_done_;
   report(result);
-  report_memory();
   measure_peak();
   return result.loss.votes;
+}
+
+void Trainer::profile() {
+  const base::LongPhase profiling(link_.activity(), "profiling");
+  if (profiler_.before_step(steps_done_, step_)) restart_step_clock();
 }
 
 // This rank's part of the global batch.
@@ -265,8 +271,8 @@ void Trainer::watch_spikes(const parallel::StepResult& result, const parallel::S
   spikes_.note(result.loss.mean(), result.grad_norm);
   const std::string spike = describe_spike(result, limits);
   if (spike.empty() && !result.is_beyond) return;
-  reporter_.warn(step_ + 1, fmt::format("step {}: spike: {}{}", step_ + 1, spike,
-                                        result.is_beyond ? ": update skipped" : ""));
+  warn_of_step(fmt::format("step {}: spike: {}{}", step_ + 1, spike,
+                           result.is_beyond ? ": update skipped" : ""));
 }
 
 // The loss and the norm are equal on all ranks, so all refuse together.
@@ -275,7 +281,7 @@ void Trainer::refuse(const parallel::StepResult& result) {
   if (config_.train.on_nonfinite == config::OnNonfinite::stop) {
     fail(found + ": stopped before the update", advice() + ", or --on-nonfinite skip");
   }
-  reporter_.warn(step_ + 1, found + ": update skipped");
+  warn_of_step(found + ": update skipped");
 }
 
 // An update that is left out changes nothing, so that one too many in a row shows that more will

@@ -80,7 +80,10 @@ class Trainer {
   RunEnd run();
 
  private:
+  static constexpr const char* kWritingMetrics = "writing metrics";  // a LongPhase
+
   RunEnd run_steps();
+  void profile();
   [[nodiscard]] parallel::Votes make_step();
   [[nodiscard]] parallel::StepResult train_step(const std::vector<data::Batch>& microbatches);
   [[nodiscard]] std::vector<data::Batch> read_batches();
@@ -91,6 +94,7 @@ class Trainer {
   void report(const parallel::StepResult& result);
   [[nodiscard]] std::int64_t peak_memory() const;
   void report_memory();
+  void warn_of_step(const std::string& message);
   void measure_peak();
   [[nodiscard]] c10::Device device() const;
   [[nodiscard]] std::optional<metrics::LossScaling> loss_scaling();

@@ -28,8 +28,7 @@ void Trainer::report(const parallel::StepResult& result) {
   const double rate = static_cast<double>(result.loss.num_tokens) / seconds;
   const double flops = rate * model_.training_flops_per_token();
   const std::int64_t memory = peak_memory();
-  std::optional<base::LongPhase> writing;
-  if (reporter_.writes()) writing.emplace(link_.activity(), "writing metrics");
+  std::optional<base::LongPhase> writing(std::in_place, link_.activity(), kWritingMetrics);
   reporter_.step({.step = step_,
                   .loss = loss,
                   .grad_norm = result.grad_norm,
@@ -47,11 +46,18 @@ void Trainer::report(const parallel::StepResult& result) {
   if (const double recovery = link_.take_recovery(); recovery > 0) {
     reporter_.recovery(step_, recovery);
   }
+  report_memory();
   writing.reset();
   link_.progress(step_, counters.wait_seconds);
   recent_.note({.step = step_, .loss = loss, .seconds = seconds});
   counters_ = counters;
   step_start_ = now;
+}
+
+// About the step that is being made.
+void Trainer::warn_of_step(const std::string& message) {
+  const base::LongPhase writing(link_.activity(), kWritingMetrics);
+  reporter_.warn(step_ + 1, message);
 }
 
 // Of all but samples, which the prediction does not know.
@@ -62,7 +68,7 @@ std::int64_t Trainer::peak_memory() const {
 void Trainer::report_memory() {
   const std::int64_t peak = peak_memory();
   const bool is_counted = peak > 0;  // by the allocator that the program installs
-  if (++steps_done_ != kMemorySteps || !is_counted) return;
+  if (steps_done_ != kMemorySteps || !is_counted) return;
   reporter_.memory({.step = step_, .predicted = predicted_.memory, .peak = peak});
 }
 
