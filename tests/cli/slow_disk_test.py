@@ -67,6 +67,11 @@ class SlowDisk(SlowTest):
         self.assertEqual([event.get("event", event.get("step")) for event in self.events()][:7],
                          ["start", 1, "error", 2, "error", 3, "memory"])
 
+    def test_the_first_line_of_metrics_takes_longer_than_a_collective_may(self):
+        self.ends(self.slow(self.run_dir / "metrics.jsonl", "--steps", "3", "--checkpoint-every", "none", "--comm-timeout",
+                            str(DELAY // 2), calls="openat"))
+        self.assertEqual([event["step"] for event in self.events() if "grad_norm" in event], [1, 2, 3])
+
     def test_a_stop(self):
         job = self.slow(self.run_dir / "checkpoints", "--steps", "100000000", "--checkpoint-every", "100000000")
         metrics = self.run_dir / "metrics.jsonl"

@@ -146,11 +146,14 @@ nlohmann::ordered_json fields_of_start(const job::StartFacts& facts,
   return fields;
 }
 
-void tell_start(metrics::Reporter& reporter, const job::StartFacts& facts,
-                const SettledStart& settled, const train::StartPoint& start) {
-  reporter.start(table_text(facts, settled), fields_of_start(facts, settled.record));
-  if (start.checkpoint.empty()) return;
-  reporter.resume({.step = start.step, .path = start.checkpoint, .seconds = start.seconds});
+void tell_start(comm::ProcessGroup& world, metrics::Reporter& reporter,
+                const job::StartFacts& facts, const SettledStart& settled,
+                const train::StartPoint& start) {
+  comm::run_long_on_leader(world, "writing metrics", [&] {
+    reporter.start(table_text(facts, settled), fields_of_start(facts, settled.record));
+    if (start.checkpoint.empty()) return;
+    reporter.resume({.step = start.step, .path = start.checkpoint, .seconds = start.seconds});
+  });
 }
 
 // Ranks that are threads of one process have read the same bytes when one of them has. To others,
@@ -322,11 +325,11 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   // may take long.
   comm::run_long_on_leader(world, "preparing the run folder", [&] {
     begin_in(*folder, start, split.train.tokenized_file().tokenizer_model());
+    link.requeue_file(job::RunFolder::requeue_file(config.run.dir));
+    checkpoints.notify_start();
   });
-  if (folder) link.requeue_file(job::RunFolder::requeue_file(config.run.dir));
-  checkpoints.notify_start();
   start.is_evaluated = is_evaluated(world, config, start);
-  tell_start(reporter, facts_of(config, job, split), settled, start);
+  tell_start(world, reporter, facts_of(config, job, split), settled, start);
   const auto check_folder = [&] { folder ? folder->check() : void(); };
   const train::Outlook predicted = predictions_of(config, job, settled);
   train::Trainer trainer(

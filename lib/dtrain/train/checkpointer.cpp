@@ -12,6 +12,7 @@
 #include "dtrain/base/storage_error.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/verify.h"
+#include "dtrain/comm/long_task.h"
 #include "dtrain/config/json.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/train/run_history.h"
@@ -88,10 +89,11 @@ Checkpointer::Checkpointer(parallel::StepEngine& engine, comm::ProcessGroup& wor
       resume_flags_(options.resume_flags),
       run_name_(options.run_name) {
   if (!config_.every.is_never()) saver_.stage(engine_.state());
-  if (config_.keep_best && saved_step_ >= 0 && world.rank() == 0) {
+  if (!config_.keep_best || saved_step_ < 0) return;
+  comm::run_long_on_leader(world, "looking for the best checkpoint", [&] {
     best_step_ = standing_best(store::checkpoints_folder(options.config.run.dir), saved_step_,
                                options.evaluated_data);
-  }
+  });
 }
 
 void Checkpointer::notify_start() {

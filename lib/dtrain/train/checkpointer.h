@@ -45,6 +45,9 @@ class Checkpointer {
   };
 
   /// world: the group of all ranks. All but the options must outlive this.
+  ///
+  /// Collective: every rank of the world.
+  /// Throws:     StorageError if the best checkpoint cannot be looked for.
   Checkpointer(parallel::StepEngine& engine, comm::ProcessGroup& world, metrics::Reporter& reporter,
                base::LauncherLink& link, const Options& options);
 
