@@ -10,7 +10,6 @@
 #include <atomic>
 #include <cstring>
 #include <iterator>
-#include <limits>
 #include <map>
 #include <mutex>
 #include <new>
@@ -185,6 +184,7 @@ class CountingAllocator final : public c10::Allocator {
       return;
     }
     const std::lock_guard lock(mutex_);
+    if (step_ == 0) most_bytes_ = std::max(most_bytes_, used_bytes_);
     Blocks& blocks = sizes_[header->bytes];
     blocks.kept.push_back(header);
     --blocks.used;
@@ -201,8 +201,7 @@ class CountingAllocator final : public c10::Allocator {
   std::map<std::size_t, Blocks> sizes_;  // by bytes of a block, kKeepFrom or more
   std::int64_t used_bytes_ = 0;          // of blocks of these sizes
   std::int64_t kept_bytes_ = 0;
-  std::int64_t most_bytes_ =
-      std::numeric_limits<std::int64_t>::max();  // used and kept between steps
+  std::int64_t most_bytes_ = 0;  // used and kept between steps; before the first one, used at once
   std::int64_t step_ = 0;
   bool is_in_step_ = false;
   std::atomic<std::int64_t> current_{0};

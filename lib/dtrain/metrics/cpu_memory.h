@@ -16,10 +16,11 @@ struct MemoryUse {
 /// Makes LibTorch allocate CPU tensors through the counting allocator, which hands freed blocks of
 /// 1 MiB and more to the next request of the same size: a training step asks for the same sizes
 /// again and again, and pages that the system takes back and zeroes anew cost more than the
-/// products of a small model. Kept blocks count as free. What is kept is bounded once steps are
-/// told (begin_step, end_step): a step begins with no more blocks of a size than the last one used
-/// at once, and between steps blocks in use and kept take no more together than at the last step's
-/// end, unless those in use alone do.
+/// products of a small model. Kept blocks count as free. What is kept is bounded: blocks in use and
+/// kept take no more together than those in use once did. Once steps are told (begin_step,
+/// end_step), a step begins with no more blocks of a size than the last one used at once, and
+/// between steps blocks in use and kept take no more together than at the last step's end, unless
+/// those in use alone do.
 ///
 /// Call once, before the first tensor: what LibTorch takes without a tensor (c10::Allocator::
 /// raw_allocate, as oneDNN does) is freed by the allocator of that moment.
