@@ -39,8 +39,8 @@ class FileError : public Error {
   using Error::Error;
 };
 
-/// A fault that may pass and has outlasted the retries. Its status lets a launcher start the job again,
-/// whatever the file is.
+/// A fault that may pass and has outlasted the retries. Its status lets a launcher start the job
+/// again, whatever the file is.
 class StorageError : public FileError {
  public:
   /// message: names the path. reason: the errno of the call, which decides how long a task is
@@ -57,11 +57,12 @@ class StorageError : public FileError {
 /// Throws StorageError if `error` may pass, else FileError{kind}.
 [[noreturn]] void fail_on_storage(ErrorKind kind, int error, const std::string& message);
 
-/// How long failed calls are repeated; for 1 s where a limit of the process itself is met.
+/// How long a task is repeated, by the pauses between its tries; for 1 s where a limit of the
+/// process itself is met.
 inline constexpr Seconds kStoragePatience(30);
 
-/// The pauses between the tries of one task. The patience begins with its first failure and is spent
-/// by pauses alone: a call that takes long before it fails is repeated all the same.
+/// The pauses between the tries of one task. The patience begins with its first failure and is
+/// spent by pauses alone: a call that takes long before it fails is repeated all the same.
 ///
 /// Threads: one.
 class StorageRetry {
@@ -85,8 +86,8 @@ class StorageRetry {
   Seconds next_{0.02};  // the next pause
 };
 
-/// Repeats `call` while it fails with a fault that may pass. It returns a negative number if it fails,
-/// and errno says why. An fsync is never to be repeated: see write_anew.
+/// Repeats `call` while it fails with a fault that may pass. It returns a negative number if it
+/// fails, and errno says why. An fsync is never to be repeated: see write_anew.
 template <typename Call>
 auto with_patience(const std::string& path, const Call& call) {
   StorageRetry retry(path);
