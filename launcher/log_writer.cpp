@@ -18,11 +18,16 @@
 namespace launcher {
 namespace {
 
-// The file becomes FILE.1. Returns 0, or why not: then it takes what follows, too.
+// The file becomes FILE.1. Returns 0, or why not: then it keeps its name and takes what follows.
 int begin_another(LogFile& file) {
   LogFile next{.path = file.path};
-  if (std::rename(file.path.c_str(), (file.path + ".1").c_str()) != 0) return errno;
-  if (!next.create()) return errno;
+  const std::string old = file.path + ".1";
+  if (std::rename(file.path.c_str(), old.c_str()) != 0) return errno;
+  if (!next.create()) {
+    const int error = errno;
+    std::rename(old.c_str(), file.path.c_str());
+    return error;
+  }
   file = std::move(next);
   return 0;
 }
@@ -38,9 +43,10 @@ bool LogFile::create() {
 struct LogWriter::State {
   struct File {
     std::string name;
-    LogFile file;           // the thread's alone, with its size and limit
-    std::size_t size = 0;   // bytes
+    LogFile file;           // the thread's alone, as what follows
+    std::size_t size = 0;   // bytes since another one began, or could not
     std::size_t limit = 0;  // bytes at which another one begins; 0: never
+    bool outgrown = false;  // a warning has told that it grows beyond the limit
     std::string queue;
     std::size_t missing = 0;  // lost, and not told yet
     bool broken = false;      // takes nothing any more
@@ -106,15 +112,15 @@ void LogWriter::State::write_batch(File& file, std::unique_lock<std::mutex>& loc
   }
 }
 
-// Without the lock. Writes a piece from the front of `rest`, into another file if this one is full.
-// Returns 0, or why nothing could be written.
+// Without the lock. Writes a piece from the front of `rest`, into another file if this one is full;
+// if that fails, the file takes as much again. Returns 0, or why nothing could be written.
 int LogWriter::State::write_some(File& file, std::string_view& rest, std::string& warning) {
   if (file.limit > 0 && file.size >= file.limit) {
     file.size = 0;
-    if (const int error = begin_another(file.file); error != 0) {
+    const int error = begin_another(file.file);
+    if (error != 0 && !std::exchange(file.outgrown, true)) {
       warning = fmt::format("{} grows beyond --log-size-limit: cannot replace {}: {}", file.name,
                             file.file.path, std::strerror(error));
-      file.limit = 0;
     }
   }
   std::string_view part = rest.substr(0, file.limit > 0 ? file.limit - file.size : rest.npos);

@@ -43,7 +43,7 @@ class Log {
 /// order: the disk of the logs may hang (NFS, a frozen file system), the supervisor must not.
 ///
 /// A file that is full (size_limit) becomes FILE.1, in place of the one before, and the log continues
-/// in a new FILE. If that fails, a warning says so, and the file grows.
+/// in a new FILE. If that fails, one warning says so, and the file grows until it is full again.
 ///
 /// A full disk (or a quota, or a limit on file sizes) leaves a gap, and may have room again for
 /// what comes later; any other error, and a stale file, cuts the log short. Warnings tell of both.

@@ -12,15 +12,16 @@ from dtrun_harness import DtrunTest, children_of, main, state_of, wait_until
 
 SOON = 5  # seconds
 FOR_GOOD = 60
+TEXT = "".join(f"{number}\n" for number in range(1, 5001))
 WAIT_FOR_GO = "until [ -e go ]; do sleep 0.01; done; "
 
 
 class BadDiskTest(DtrunTest):
     """strace has the writes to rank 0's log wait or fail, as a bad disk would."""
 
-    def start_traced(self, text, injection):
-        """dtrun with two ranks, which go once strace watches what is written to rank 0's log."""
-        process = self.start(*self.shell(WAIT_FOR_GO + text, "--log-dir", "logs", "--redirects", "1"))
+    def start_traced(self, text, injection, *options):
+        """dtrun with two ranks, which go once strace watches what is done with rank 0's log."""
+        process = self.start(*self.shell(WAIT_FOR_GO + text, "--log-dir", str(self.folder / "logs"), "--redirects", "1", *options))
         self.addCleanup(process.communicate)
         self.addCleanup(self.kill_survivors)
         (self.supervisor,) = wait_until(lambda: children_of(process.pid), "the supervisor")
@@ -36,7 +37,7 @@ class BadDiskTest(DtrunTest):
         return process
 
     def trace(self, injection):
-        tracer = subprocess.Popen(["strace", "-f", "-o", "/dev/null", "-e", "trace=write", "-P", self.log, "-e", injection,
+        tracer = subprocess.Popen(["strace", "-f", "-o", "/dev/null", "-e", "trace=write,rename,openat", "-P", self.log, "-e", injection,
                                    "-p", str(self.supervisor)], stderr=subprocess.PIPE, text=True)
         self.addCleanup(tracer.communicate)
         self.addCleanup(tracer.kill)
@@ -114,9 +115,21 @@ class BadDiskTest(DtrunTest):
                           "dtrun: warning: the log of rank 0's stdout lacks 10 bytes"], lines[1:])
         self.assertEqual("line\n", self.log.read_text())
 
+    def test_one_error_does_not_end_the_rotation(self):
+        for call in ("rename", "openat"):
+            with self.subTest(call=call):
+                process = self.start_traced("[ $RANK = 1 ] || seq 5000", f"inject={call}:error=EIO:when=1", "--log-size-limit", "4KiB")
+                lines = self.end_of(process)
+                logs = {path.name: path.read_text() for path in self.log.parent.glob("stdout.log*")}
+                shutil.rmtree(self.folder / "logs")
+                (self.folder / "go").unlink()
+                self.assertEqual((0, 1), (process.returncode, sum("--log-size-limit" in line for line in lines)), lines)
+                size = len(TEXT) // 4096 * 4096
+                self.assertTrue(logs == {"stdout.log.1": TEXT[size - 4096:size], "stdout.log": TEXT[size:]},
+                                {name: len(text) for name, text in logs.items()})
+
 
 class Limits(DtrunTest):
-    TEXT = "".join(f"{number}\n" for number in range(1, 5001))
 
     def logs_of(self, limit, text="seq 5000"):
         """The texts of rank 0's log files, by name, and what dtrun warned of."""
@@ -128,19 +141,19 @@ class Limits(DtrunTest):
 
     def test_a_log_rotates_at_its_limit_and_one_old_file_stays(self):
         logs, warnings = self.logs_of("4KiB")
-        size = len(self.TEXT) // 4096 * 4096
-        self.assertEqual({"stdout.log.1": self.TEXT[size - 4096:size], "stdout.log": self.TEXT[size:]}, logs)
+        size = len(TEXT) // 4096 * 4096
+        self.assertEqual({"stdout.log.1": TEXT[size - 4096:size], "stdout.log": TEXT[size:]}, logs)
         self.assertEqual([], warnings)
 
     def test_without_a_limit_or_below_it_there_is_one_file(self):
         for limit in ("0", "1GB"):
             logs, _ = self.logs_of(limit)
-            self.assertEqual({"stdout.log": self.TEXT}, logs)
+            self.assertEqual({"stdout.log": TEXT}, logs)
             shutil.rmtree(self.folder / "logs")
 
     def test_a_log_that_cannot_be_replaced_goes_on(self):
         logs, warnings = self.logs_of("4KiB", 'mkdir -p "${TORCHELASTIC_ERROR_FILE%/*}/stdout.log.1/own"; seq 5000')
-        self.assertEqual({"stdout.log": self.TEXT}, logs)
+        self.assertEqual({"stdout.log": TEXT}, logs)
         self.assertEqual(1, len(warnings), warnings)
         self.assertRegex(warnings[0], "rank 0's stdout .*--log-size-limit.*stdout.log: Is a directory")
 
