@@ -206,16 +206,18 @@ void write_report_file(const PreparedJob& job, const History& history, const Las
 }
 
 /// Ends a job that was asked to stop when it would have been restarted as a dtrain that was: leaves
-/// word in the run folder that it is to be started again. Returns the job's status.
+/// word in the run folder that it is to be started again. Returns the job's status, which is the
+/// failure's if that cannot be done.
 int end_interrupted(const PreparedJob& job, const History& history, RestartDecision& decision,
                     std::int64_t committed) {
   using dtrain::base::ErrorKind;
+  using dtrain::base::fail;
   try {
-    if (const std::string path = newest_requeue_file(history); !path.empty()) {
-      dtrain::base::write_atomically(path, ErrorKind::checkpoint,
-                                     fmt::format("stopped after step {} by {}\n", committed,
-                                                 signal_name(decision.interrupted_by)));
-    }
+    const std::string path = newest_requeue_file(history);
+    if (path.empty()) fail(ErrorKind::checkpoint, "the program has named no requeue-file");
+    dtrain::base::write_atomically(path, ErrorKind::checkpoint,
+                                   fmt::format("stopped after step {} by {}\n", committed,
+                                               signal_name(decision.interrupted_by)));
   } catch (const dtrain::base::Error& error) {
     say(job.options,
         {fmt::format("warning: the job does not ask for another start: {}", error.what())});

@@ -214,6 +214,12 @@ class Stop(RestartTest):
         self.assertEqual(7, process.returncode, process.err)
         self.assertRegex(process.err, "dtrun: warning: .*gone/REQUEUE")
 
+    def test_where_no_file_is_named_that_asks_for_another_start_the_failure_counts(self):
+        for env in ({}, {"SLURM_JOB_ID": "7"}):
+            process = self.stopped_in_the_back_off(signal.SIGUSR1, TELL + "tell 'committed 5'; exit 7", env=env)
+            self.assertEqual(7, process.returncode, process.err)
+            self.assertRegex(process.err, "dtrun: warning: .*requeue-file")
+
     def test_a_stop_while_a_failed_attempt_ends_asks_for_another_start(self):
         text = self.SAVED + "trap '' TERM USR1; touch ready-$RANK; [ $RANK = 1 ] && { sleep 0.2; exit 7; }; " + HANG
         process = self.start_failing(text, "--abort-grace", "0.6", ranks=2)
