@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <string>
 #include <variant>
 #include <vector>
@@ -276,9 +277,11 @@ int run_attempts(PreparedJob job, GuardLink guard) {
   LastWord last;
   try {
     last = decide(job, guard, steps, history);
-  } catch (const dtrain::base::Error& error) {  // its line follows
+  } catch (const std::exception& error) {  // its line follows
+    const auto* const known = dynamic_cast<const dtrain::base::Error*>(&error);
+    const int status = static_cast<int>(known ? known->kind() : dtrain::base::ErrorKind::internal);
     report(job.options, history, steps, start, "");
-    write_report_file(job, history, {.status = static_cast<int>(error.kind()), .why_not = ""});
+    write_report_file(job, history, {.status = status, .why_not = ""});
     throw;
   }
   report(job.options, history, steps, start, last.why_not);

@@ -14,6 +14,7 @@
 
 #include "dtrain/base/atomic_file.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/file_system.h"
 #include "dtrain/base/open_files.h"
 #include "dtrain/base/print.h"
 #include "dtrain/base/process.h"
@@ -168,10 +169,13 @@ int run_node(Options options, EmulatedStart start, const rlimit& open_files) {
   return job ? run_prepared(*std::move(job)) : status;
 }
 
-/// Finds at the start what cannot be written at the end.
-void check_report_file(const Options& options) {
+/// Finds at the start what cannot be written at the end. Removes the report of an earlier job: if
+/// nothing is written, a program would take it for that of this one.
+void begin_report_file(const Options& options) {
+  constexpr auto kKind = dtrain::base::ErrorKind::usage;
   if (options.report_file.empty() || options.node_rank != 0) return;
-  const dtrain::base::AtomicFile probe(options.report_file, dtrain::base::ErrorKind::usage);
+  const dtrain::base::AtomicFile probe(options.report_file, kKind);
+  dtrain::base::Disk(kKind).remove_file(options.report_file);
 }
 
 int run(Options options, const rlimit& open_files) {
@@ -208,7 +212,7 @@ int main(int argc, char** argv) {
         for (const std::string& warning : options.warnings) {
           write_text(STDERR_FILENO, own_prefix(options) + "warning: " + warning + "\n");
         }
-        check_report_file(options);
+        begin_report_file(options);
         return run(options, open_files);
       },
       [&](int, const std::string& message) {

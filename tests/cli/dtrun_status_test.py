@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 
-from dtrun_harness import DTRUN, DtrunTest, children_of, main, number_of_gpus, state_of, wait_until
+from dtrun_harness import DTRUN, LIMIT, DtrunTest, children_of, main, number_of_gpus, state_of, wait_until
 
 HANG = "sleep 60"
 
@@ -327,6 +327,20 @@ class RefusalTest(DtrunTest):
         self.assertIn("/program", self.refused(12, "--report-file", file, "--", self.folder / "program"))
         found = json.loads(file.read_text())
         self.assertEqual((found["status"], found["failed"], found["attempts"]), (12, True, 1))
+
+    def test_no_report_file_of_an_earlier_job_stays(self):
+        file = self.folder / "report.json"
+        self.assertEqual(0, self.dtrun("--report-file", file, "--", "true").returncode)
+        (self.folder / "file").touch()
+        self.refused(2, "--report-file", file, "--log-dir", self.folder / "file", "--", "true")
+        self.assertFalse(file.exists())
+        self.assertEqual(0, self.dtrun("--report-file", file, "--", "true").returncode)
+        process = self.start("--report-file", file, "--", "sh", "-c", ": > here; sleep 60")
+        self.wait_for_files("here")
+        for pid in children_of(process.pid):  # the supervisor
+            os.kill(pid, signal.SIGKILL)
+        process.communicate(timeout=LIMIT)
+        self.assertEqual((137, False), (process.returncode, file.exists()))
 
     def test_times_have_units(self):
         for text in ("90s", "10min", "2h30m", "1:50", "1:50:00", "0-02:00:00", "1e3"):
