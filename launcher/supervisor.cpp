@@ -128,7 +128,7 @@ void Supervisor::unwatch(int fd) const { ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL
 void Supervisor::wait_for_events() {
   int timeout_ms = -1;
   auto next = next_deadline();
-  if (watches_ranks()) {
+  if (watches_ranks() || deadline_) {
     const Time soon = dtrain::base::Clock::now() + ActiveClock::kMostBetweenCalls;
     next = std::min(next.value_or(soon), soon);
   }
@@ -163,7 +163,7 @@ void Supervisor::handle(std::uint64_t tag) {
 
 void Supervisor::advance() {
   reap_orphans();
-  if (deadline_ && dtrain::base::Clock::now() >= *deadline_) on_deadline();
+  if (deadline_ && active_.now() >= *deadline_) on_deadline();
   look_at_stopped_ranks();
   look_at_start_errors();
   look_for_silence();
@@ -479,8 +479,7 @@ void Supervisor::finish_logs() {
 
 void Supervisor::enter(Phase phase, Duration limit) {
   phase_ = phase;
-  deadline_ =
-      dtrain::base::Clock::now() + std::chrono::duration_cast<dtrain::base::Clock::duration>(limit);
+  deadline_ = active_.now() + std::chrono::duration_cast<dtrain::base::Clock::duration>(limit);
 }
 
 std::int64_t Supervisor::now_ns() const {

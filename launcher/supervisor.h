@@ -151,6 +151,7 @@ class Supervisor {
   void stop_listening();
 
   void enter(Phase phase, Duration limit);
+  /// By dtrain::base::Clock.
   [[nodiscard]] std::optional<Time> next_deadline() const;
   /// Returns whether nothing has failed, as far as is known, and nobody wants the job to stop.
   [[nodiscard]] bool is_undisturbed() const { return phase_ <= Phase::asking; }
@@ -172,7 +173,7 @@ class Supervisor {
   PreparedJob& job_;
   const GuardLink& guard_;
   StepClock& steps_;
-  ActiveClock active_;  // of hangs_ and of stopped ranks
+  ActiveClock active_;  // of hangs_, of stopped ranks and of deadline_
   HangWatch hangs_;
   int suspect_ = 0;  // whose silence or end made this launcher ask
   Stragglers stragglers_;
@@ -184,7 +185,7 @@ class Supervisor {
   std::size_t first_running_ = 0;  // those before it do not run, as any_running() has found
   Time start_;
   Phase phase_ = Phase::running;
-  std::optional<Time> deadline_;
+  std::optional<Time> deadline_;  // by active_
   Verdict verdict_;
   std::vector<bool> nodes_done_;  // of node 0: whose ranks have all ended, or which are lost
   bool done_is_told_ = false;     // of the others: node 0 knows that the own ranks have ended

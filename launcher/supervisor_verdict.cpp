@@ -132,9 +132,9 @@ bool Supervisor::watches_silence() const {
 }
 
 std::optional<Supervisor::Time> Supervisor::next_deadline() const {
-  if (!watches_silence() || !silence_) return deadline_;
-  const Time until = active_.on_wall(silence_->until);
-  return deadline_ ? std::min(*deadline_, until) : until;
+  std::optional<Time> next = deadline_;
+  if (watches_silence() && silence_) next = std::min(next.value_or(Time::max()), silence_->until);
+  return next ? std::optional(active_.on_wall(*next)) : std::nullopt;
 }
 
 // Signs of life only put off the end of a silence. So what was found holds for a while: with

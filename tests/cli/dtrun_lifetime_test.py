@@ -1,5 +1,6 @@
 """Nothing outlives dtrun, and everything ends within its time."""
 
+import contextlib
 import os
 import pty
 import select
@@ -226,6 +227,20 @@ class WrapperTest(DtrunTest):
         text = "setsid " + self.SAVER.format(status=0)
         self.assertEqual(143, self.stop(text)[0])
         self.assertTrue((self.folder / "saved0").exists() and (self.folder / "saved1").exists())
+
+    def test_the_time_in_which_the_job_is_suspended_does_not_count(self):
+        text = ("trap 'touch told$RANK; until [ -e go ]; do sleep 0.02; done; exit 9' TERM; touch ready$RANK; "
+                "while :; do sleep 0.02; done")
+        process = self.run_until_ready(text, "--stop-grace", "5")
+        process.send_signal(signal.SIGTERM)
+        self.wait_for_files("told0", "told1")
+        for number, pause in ((signal.SIGSTOP, 6), (signal.SIGCONT, 0.3)):
+            for pid in self.marked():  # dtrun first
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            time.sleep(pause)
+        (self.folder / "go").touch()
+        self.assertEqual(9, self.end(process), process.err)
 
     def test_the_grace_ends_for_them_as_well(self):
         text = "sh -c 'trap : TERM; touch ready$RANK; while :; do sleep 0.02; done'; echo not reached"
