@@ -359,9 +359,10 @@ bool Supervisor::on_control(Rank& rank) {
   }
   const std::string_view bytes(buffer.data(), static_cast<std::size_t>(length));
   const std::int64_t signs = rank.signs;
+  const std::int64_t step = rank.step;
   if (read_control(rank, bytes)) show_error(rank);
   if (!judges()) tell_progress(rank);
-  if (rank.signs != signs) on_sign_of_life(rank);
+  if (rank.signs != signs) on_sign_of_life(rank, step);
   if (!rank.records.empty()) on_records(rank);
   if (rank.index == 0 && steps_.report(rank.step, dtrain::base::Clock::now())) {
     tell(rank, fmt::format("recovered {:.3f}\n", steps_.recovery()->count()));

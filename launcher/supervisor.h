@@ -30,7 +30,8 @@ namespace launcher {
 /// ending what the ranks have started, which takes a second at most. A phase only ever moves
 /// forward:
 ///
-///   running -> leaving   a rank has saved and left (status 9), the others follow
+///   running -> leaving   a rank has saved and left (status 9), the others follow, within
+///                        --stop-grace of the last time that one said that it is busy
 ///           -> stopping  SIGINT or SIGTERM: the ranks have --stop-grace to save
 ///           -> asking    no step is done any more: where is each rank, and who waits for whom?
 ///           -> blaming   a rank ended with status 4, "another rank failed": which one? Or it told
@@ -102,7 +103,8 @@ class Supervisor {
   void suspend_ranks(bool suspends);
 
   // Whom to blame (supervisor_verdict.cpp).
-  void on_sign_of_life(const Rank& rank);
+  /// step_before: the rank's before that sign.
+  void on_sign_of_life(const Rank& rank, std::int64_t step_before);
   void on_records(Rank& rank);
   void look_for_silence();
   [[nodiscard]] bool watches_silence() const;

@@ -232,10 +232,10 @@ void Supervisor::take_from_node(const NodeEvent& event) {
     const auto step = static_cast<std::int64_t>(reader.number());
     const auto waited_us = static_cast<std::int64_t>(reader.number());
     if (!reader.is_whole() || index >= ranks_.size() || ranks_[index].node != event.node) return;
-    ranks_[index].step = step;
+    const std::int64_t step_before = std::exchange(ranks_[index].step, step);
     ranks_[index].waited_us = waited_us;
     ++ranks_[index].signs;
-    on_sign_of_life(ranks_[index]);
+    on_sign_of_life(ranks_[index], step_before);
   } else if (event.kind == NodeMessage::records) {
     const std::uint64_t index = reader.number();
     const std::string text = reader.text();
@@ -274,7 +274,7 @@ void Supervisor::take_from_judge(const NodeEvent& event) {
     verdict_.failed_ns = now_ns();
     obey_abort(*order);
   } else if (event.kind == NodeMessage::leaving) {
-    if (phase_ == Phase::running) enter(Phase::leaving, job_.options.stop_grace);
+    if (phase_ == Phase::running) phase_ = Phase::leaving;  // node 0 watches the time
   } else if (event.kind == NodeMessage::finish) {
     const auto decision = decode_decision(event.body);
     if (!decision) return;

@@ -128,6 +128,14 @@ class StatusTest(DtrunTest):
         self.assertEqual(5, process.returncode)
         self.assertIn("rank 1 was killed by signal 9", last_line(process))
 
+    def test_a_rank_that_says_it_is_busy_may_leave_late(self):
+        nodes = ("--emulate-nodes", "2", "-n", "1")
+        for options, first, sign, grace, status in ((("-n", "2"), 0, "busy", "3", 9), (nodes, 0, "busy", "3", 9),
+                                                    (nodes, 1, "busy", "3", 9), (("-n", "2"), 0, "progress $i", "0.3", 5)):
+            text = f'[ $RANK = {first} ] && exit 9; for i in $(seq 40); do echo "{sign}" >&$DTRUN_CONTROL_FD; sleep 0.1; done; exit 9'
+            process = self.dtrun(*options, "--stop-grace", grace, "--", "bash", "-c", text)
+            self.assertEqual(status, process.returncode, process.err)
+
     def test_a_rank_that_waited_in_vain_gave_up(self):
         text = ('[ $RANK = 1 ] && exec sleep 60; eval "printf \'error 5 prog: rank 1 did not come\\n\' >&$DTRUN_CONTROL_FD"; '
                 "exit 5")
