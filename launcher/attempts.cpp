@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <future>
 #include <string>
 #include <variant>
 #include <vector>
@@ -84,19 +85,24 @@ void say(const Options& options, const std::vector<std::string>& lines) {
   if (!text.empty()) write_error_for_a_while(text);
 }
 
+/// Begins another attempt; node 0 has the other launchers begin it, too.
 void begin_attempt(PreparedJob& job, const RestartOrder& order) {
   job.attempt = order.attempt;
   job.restart_reason = order.reason;
   job.committed = order.committed;
   job.committed_run = order.committed_run;
   job.placement.master_port = order.master_port;
-  // First, so that what fails here is told as a failure of this attempt.
-  if (job.nodes) job.nodes->begin_attempt(job.attempt);
+  if (job.nodes) {
+    job.nodes->begin_attempt(job.attempt);
+    // Before the log folders, whose disk may be slow: a launcher that starts its ranks may be
+    // silent for longer than one that is between attempts.
+    if (job.placement.node_rank == 0) job.nodes->send_to_all(NodeMessage::restart, encode(order));
+  }
   const std::string why_no_logs = job.folder.begin_attempt(job.attempt);
   if (!why_no_logs.empty()) say(job.options, {"warning: " + why_no_logs});
 }
 
-/// Prepares the next attempt here and, where this launcher decides for others, there.
+/// Prepares the next attempt.
 void prepare_restart(PreparedJob& job, const AttemptEnd& end) {
   // The last attempt's port may still be in use. With several nodes --master-port is the dtruns'.
   const bool is_from_user = job.options.master_port != 0 && !job.nodes;
@@ -108,11 +114,7 @@ void prepare_restart(PreparedJob& job, const AttemptEnd& end) {
       .committed = end.committed >= 0 ? end.committed : job.committed,
       .committed_run = end.committed >= 0 ? end.committed_run : job.committed_run};
   begin_attempt(job, order);
-  if (job.nodes) {
-    job.nodes->send_to_all(NodeMessage::restart, encode(order));
-  } else {
-    job.door = make_door();
-  }
+  if (!job.nodes) job.door = make_door();
 }
 
 /// The exit status of a job that is over, or another attempt.
@@ -206,6 +208,20 @@ void write_report_file(const PreparedJob& job, const History& history, const Las
   }
 }
 
+/// Writes a file, however slow its disk is, while the other launchers hear that this one lives.
+///
+/// Throws: as write_atomically.
+void write_beside_heartbeats(const PreparedJob& job, const std::string& path,
+                             const std::string& text) {
+  constexpr std::chrono::milliseconds kBetweenLooks(100);
+  std::future<void> done = std::async(
+      [&] { dtrain::base::write_atomically(path, dtrain::base::ErrorKind::checkpoint, text); });
+  while (done.wait_for(kBetweenLooks) == std::future_status::timeout) {
+    if (job.nodes) (void)job.nodes->take();  // the job is over, whatever they say
+  }
+  done.get();
+}
+
 /// Ends a job that was asked to stop when it would have been restarted as a dtrain that was: leaves
 /// word in the run folder that it is to be started again. Returns the job's status, which is the
 /// failure's if that cannot be done.
@@ -216,9 +232,9 @@ int end_interrupted(const PreparedJob& job, const History& history, RestartDecis
   try {
     const std::string path = newest_requeue_file(history);
     if (path.empty()) fail(ErrorKind::checkpoint, "the program has named no requeue-file");
-    dtrain::base::write_atomically(path, ErrorKind::checkpoint,
-                                   fmt::format("stopped after step {} by {}\n", committed,
-                                               signal_name(decision.interrupted_by)));
+    write_beside_heartbeats(job, path,
+                            fmt::format("stopped after step {} by {}\n", committed,
+                                        signal_name(decision.interrupted_by)));
   } catch (const dtrain::base::Error& error) {
     say(job.options,
         {fmt::format("warning: the job does not ask for another start: {}", error.what())});

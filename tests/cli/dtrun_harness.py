@@ -68,12 +68,12 @@ class DtrunTest(unittest.TestCase):
         environment.update({"X_" + name: value, "TMPDIR": str(self.folder / "tmp")}, **more)
         return environment
 
-    def start(self, *arguments, env=None, **options):
-        """dtrun with pipes for its streams."""
+    def start(self, *arguments, env=None, under=(), **options):
+        """dtrun with pipes for its streams; under: a command that runs it, such as strace."""
         options.setdefault("stdin", subprocess.DEVNULL)
         options.setdefault("stdout", subprocess.PIPE)
         options.setdefault("stderr", subprocess.PIPE)
-        return subprocess.Popen([DTRUN, *arguments], env=self.environment(**(env or {})),
+        return subprocess.Popen([*under, DTRUN, *arguments], env=self.environment(**(env or {})),
                                 cwd=self.folder, text=True, **options)
 
     def dtrun(self, *arguments, env=None, **options):

@@ -75,6 +75,28 @@ class Restart(NodesTest):
         self.assertEqual(self.ends(*launchers), [9, 9], launchers[0].err + launchers[1].err)
         self.assertEqual("stopped after step 5 by SIGUSR1\n", (self.folder / "REQUEUE").read_text())
 
+    def slowly(self, *calls):
+        """Runs a dtrun whose processes' first such calls take longer than --heartbeat-timeout."""
+        names = ",".join(calls)
+        return ("strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={names}", "-e", f"inject={names}:delay_enter=5000000:when=1")
+
+    def test_a_slow_disk_of_log_folders_loses_no_node(self):
+        text = "[ $RANK$TORCHELASTIC_RESTART_COUNT = 10 ] && exit 7; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || sleep 30"
+        launchers = [self.node(rank, *self.AGAIN, "0.05", "--heartbeat-timeout", "2", "--log-dir", f"logs{rank}",
+                               *self.shell(text, ranks=1), under=under) for rank, under in enumerate((self.slowly("mkdir"), ()))]
+        self.assertEqual([0, 0], self.ends(*launchers), launchers[0].err + launchers[1].err)
+        self.assertEqual(1, launchers[0].err.count("restart 1 of 1"), launchers[0].err)
+
+    def test_a_slow_disk_of_the_file_that_asks_for_another_start_loses_no_node(self):
+        told = 'printf "requeue-file $PWD/REQUEUE\ncommitted 5\n" >&$DTRUN_CONTROL_FD'
+        text = f"test $RANK = 0 && exec bash -c '{told}; sleep 30'; sleep 0.5; exit 7"
+        launchers = [self.node(rank, *self.AGAIN, "30", "--heartbeat-timeout", "2", *self.shell(text, ranks=1), under=under)
+                     for rank, under in enumerate((self.slowly("fsync"), ()))]
+        wait_until(lambda: "restart 1 of 1" in launchers[0].stderr.readline(), "the wait for the restart")
+        launchers[1].send_signal(signal.SIGUSR1)
+        self.assertEqual(self.ends(*launchers), [9, 9], launchers[0].err + launchers[1].err)
+        self.assertTrue((self.folder / "REQUEUE").exists())
+
     def test_a_lost_node_ends_the_wait(self):
         launchers = self.fails_and_waits()
         os.kill(supervisor_of(launchers[1]), signal.SIGKILL)
