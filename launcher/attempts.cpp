@@ -245,17 +245,33 @@ int end_interrupted(const PreparedJob& job, const History& history, RestartDecis
   return in_slurm ? 0 : static_cast<int>(ErrorKind::interrupted);
 }
 
+/// Returns whether ranks that could not be started may be the next time: the storage answers, or
+/// other programs have ended. Other nodes take such a failure for the loss of this one.
+bool may_start_later(const PreparedJob& job, const dtrain::base::Error& error) {
+  using dtrain::base::ErrorKind;
+  const bool may_pass = error.kind() == ErrorKind::checkpoint || error.kind() == ErrorKind::memory;
+  return may_pass && job.options.max_restarts > 0 && !job.nodes;
+}
+
 /// Runs one attempt. One that cannot start its ranks is part of the history, too.
 void run_attempt(PreparedJob& job, const GuardLink& guard, StepClock& steps,
                  std::vector<AttemptEnd>& attempts) {
   const auto start = Clock::now();
-  try {
-    attempts.push_back(Supervisor(job, guard, steps).run());
-  } catch (...) {
+  const auto add_failure = [&]() -> AttemptEnd& {
     AttemptEnd& end = attempts.emplace_back();
     end.how = "did not start";
     end.has_failed = true;
     end.duration = Clock::now() - start;
+    return end;
+  };
+  try {
+    attempts.push_back(Supervisor(job, guard, steps).run());
+  } catch (const dtrain::base::Error& error) {
+    add_failure().status = error.exit_status();
+    if (!may_start_later(job, error)) throw;
+    say(job.options, {fmt::format("error: {}", error.what())});
+  } catch (...) {
+    add_failure();
     throw;
   }
 }

@@ -13,8 +13,8 @@ namespace launcher {
 /// Between attempts no process of the job lives, and a signal ends the wait at once.
 ///
 /// Returns: the exit status of the last attempt.
-/// Throws:  as Supervisor::run; Error{spawn}, Error{port} or Error{usage} when a restart cannot be
-///          prepared.
+/// Throws:  as Supervisor::run, unless a restart follows; Error{spawn}, Error{port} or Error{usage}
+///          when a restart cannot be prepared.
 [[nodiscard]] int run_attempts(PreparedJob job, GuardLink guard);
 
 }  // namespace launcher

@@ -41,7 +41,8 @@ struct PreparedJob {
 
 /// Starts one rank of this node. `index` counts the ranks of the job.
 ///
-/// Throws: Error{spawn} or Error{usage}, after which this rank has no process.
+/// Throws: as spawn and LogFolder::create_log; Error{spawn} without descriptors. This rank has no
+///         process then.
 [[nodiscard]] Rank start_rank(const PreparedJob& job, int index, const sigset_t& signal_mask,
                               const SharedOutput& console, LogWriter& logs);
 

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/storage_error.h"
 
 namespace launcher {
 namespace {
@@ -97,9 +98,8 @@ const char* advice_for(int error, const SpawnRequest& request) {
   }
 }
 
-}  // namespace
-
-pid_t spawn(const SpawnRequest& request) {
+/// Returns the child, or -1 and why not in errno.
+pid_t try_to_spawn(const SpawnRequest& request) {
   const std::vector<char*> arguments = pointers_to(request.arguments);
   const std::vector<char*> environment = pointers_to(request.environment);
   const std::vector<cpu_set_t> mask = mask_of(request.cpus);
@@ -107,16 +107,28 @@ pid_t spawn(const SpawnRequest& request) {
   volatile int error = 0;
   const pid_t child = ::vfork();  // cheap, and a failed exec is known on return
   if (child == 0) become_rank(request, arguments.data(), environment.data(), mask, parent, error);
-  if (child < 0) {
-    error = errno;
-  } else if (error == 0) {
-    return child;
-  } else {
-    ::waitpid(child, nullptr, 0);
+  if (child < 0 || error == 0) return child;
+  ::waitpid(child, nullptr, 0);
+  errno = error;
+  return -1;
+}
+
+}  // namespace
+
+pid_t spawn(const SpawnRequest& request) {
+  dtrain::base::StorageRetry retry(request.file);
+  for (;;) {
+    const pid_t child = try_to_spawn(request);
+    if (child > 0) return child;
+    const int error = errno;
+    // The job asks for more than the system has; a restart may find that others have ended.
+    const bool has_no_room = error == EAGAIN || error == ENOMEM;
+    if (!has_no_room && retry.again(error)) continue;
+    const std::string text = fmt::format("cannot start '{}': {}{}", request.arguments.front(),
+                                         std::strerror(error), advice_for(error, request));
+    if (has_no_room) throw dtrain::base::Error(dtrain::base::ErrorKind::memory, text);
+    dtrain::base::fail_on_storage(dtrain::base::ErrorKind::spawn, error, text);
   }
-  const int reason = error;
-  dtrain::base::fail(dtrain::base::ErrorKind::spawn, "cannot start '{}': {}{}",
-                     request.arguments.front(), std::strerror(reason), advice_for(reason, request));
 }
 
 }  // namespace launcher

@@ -27,8 +27,10 @@ struct SpawnRequest {
 };
 
 /// Starts the program in a process group of its own, to be killed by the kernel when dtrun dies.
+/// Tries again, for up to 30 s, while the storage of its file fails in passing.
 ///
-/// Throws: Error{spawn} naming the program, after which there is no child.
+/// Throws: naming the program, after which there is no child: StorageError if that has not helped;
+///         Error{memory} without room for another process; else Error{spawn}.
 [[nodiscard]] pid_t spawn(const SpawnRequest& request);
 
 }  // namespace launcher

@@ -48,7 +48,7 @@ class Supervisor {
   /// job: its door is handed to the ranks. steps: takes the steps of this attempt.
   Supervisor(PreparedJob& job, const GuardLink& guard, StepClock& steps);
 
-  /// Throws: Error{spawn} when a rank cannot be started; the others are gone by then.
+  /// Throws: as start_rank when a rank cannot be started; the others are gone by then.
   [[nodiscard]] AttemptEnd run();
 
  private:

@@ -82,6 +82,16 @@ class DtrunTest(unittest.TestCase):
         self.assert_nothing_left()
         return process
 
+    def attach(self, pid, *rules):
+        """strace with these rules on a process that runs; skips the test where that is not allowed."""
+        tracer = subprocess.Popen(["strace", "-o", "/dev/null", *rules, "-p", str(pid)], stderr=subprocess.PIPE, text=True)
+        self.addCleanup(tracer.communicate)
+        self.addCleanup(tracer.kill)
+        attached = tracer.stderr.readline()
+        if "attached" not in attached:
+            self.skipTest("needs ptrace: " + attached.strip())
+        return tracer
+
     def marked(self):
         mark = ("X_" + self.mark).encode()
         found = []

@@ -5,7 +5,6 @@ import pathlib
 import re
 import shutil
 import signal
-import subprocess
 import time
 
 from dtrun_harness import DtrunTest, children_of, main, state_of, wait_until
@@ -27,7 +26,7 @@ class BadDiskTest(DtrunTest):
         (self.supervisor,) = wait_until(lambda: children_of(process.pid), "the supervisor")
         wait_until(lambda: len(children_of(self.supervisor)) == 2, "the ranks")
         (self.log,) = (self.folder / "logs").glob("*/attempt_0/0/stdout.log")
-        self.trace(injection)
+        self.attach(self.supervisor, "-f", "-e", "trace=write,rename,openat", "-P", self.log, "-e", injection)
         (self.folder / "go").touch()
         return process
 
@@ -35,15 +34,6 @@ class BadDiskTest(DtrunTest):
         process = self.start_traced(text, f"inject=write:delay_enter={seconds * 1_000_000}:when={when}")
         wait_until(self.hangs, "a write that hangs")
         return process
-
-    def trace(self, injection):
-        tracer = subprocess.Popen(["strace", "-f", "-o", "/dev/null", "-e", "trace=write,rename,openat", "-P", self.log, "-e", injection,
-                                   "-p", str(self.supervisor)], stderr=subprocess.PIPE, text=True)
-        self.addCleanup(tracer.communicate)
-        self.addCleanup(tracer.kill)
-        attached = tracer.stderr.readline()
-        if "attached" not in attached:
-            self.skipTest("needs ptrace: " + attached.strip())
 
     def hangs(self):
         """Returns whether a thread of the supervisor stays where strace has stopped it."""

@@ -97,6 +97,42 @@ class Budget(RestartTest):
         self.assertEqual(6, process.err.count(" in 20 ms: "))
 
 
+class Starts(RestartTest):
+    """strace has the supervisor's starts of a later attempt fail."""
+
+    def start_traced(self, restarts, *rules):
+        text = "[ $TORCHELASTIC_RESTART_COUNT = 0 ] || exit 0; touch ready; until [ -e go ]; do sleep 0.01; done; exit 7"
+        process = self.start("-n", "1", "--max-restarts", str(restarts), *QUICKLY, "--", "bash", "-c", text)
+        self.addCleanup(process.communicate)
+        self.addCleanup(self.kill_survivors)
+        self.wait_for_files("ready")
+        (supervisor,) = children_of(process.pid)
+        tracer = self.attach(supervisor, *rules)
+        (self.folder / "go").touch()
+        return process, tracer
+
+    def end_of(self, process, head=""):
+        process.err = head + process.communicate(timeout=LIMIT)[1]
+        self.assert_nothing_left()
+
+    def test_a_passing_error_of_the_programs_storage_is_waited_out(self):
+        process, tracer = self.start_traced(1, "-f", "-e", "trace=execve", "-e", "inject=execve:error=EIO")
+        head = ""
+        while "trying again" not in head:
+            line = process.stderr.readline()
+            self.assertTrue(line, head)
+            head += line
+        tracer.terminate()  # the disk is well again
+        self.end_of(process, head)
+        self.assertEqual((0, [("1", "1")]), (process.returncode, self.restarts_of(process)), process.err)
+
+    def test_without_room_for_a_process_an_attempt_has_failed(self):
+        process, _ = self.start_traced(2, "-e", "trace=vfork", "-e", "inject=vfork:error=EAGAIN:when=1")
+        self.end_of(process)
+        self.assertEqual((0, [("1", "2"), ("2", "2")]), (process.returncode, self.restarts_of(process)), process.err)
+        self.assertIn("dtrun: error: cannot start 'bash'", process.err)
+
+
 class Environment(RestartTest):
     def test_each_attempt_has_new_logs_a_new_port_and_the_reason(self):
         process = self.restarted('echo "$MASTER_PORT $TORCHELASTIC_RUN_ID $DTRUN_RESTART_REASON"; '
