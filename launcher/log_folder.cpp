@@ -17,13 +17,15 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/storage_error.h"
 
 namespace launcher {
 namespace {
 
 using dtrain::base::Descriptor;
 using dtrain::base::ErrorKind;
-using dtrain::base::fail;
+using dtrain::base::fail_on_storage;
+using dtrain::base::with_patience;
 
 /// Holds a lock on a folder while a process of this dtrun lives; none: the folder is gone.
 Descriptor lock_folder(const std::string& path) {
@@ -88,7 +90,8 @@ std::string make_temporary(std::error_code& error, Descriptor& lock) {
   for (;;) {
     const std::string name = make_temporary_name();
     const std::string path = (parent / name).string();
-    if (name.empty() || ::mkdir(path.c_str(), 0700) != 0) {
+    const auto make = [&] { return name.empty() ? -1 : ::mkdir(path.c_str(), 0700); };
+    if (with_patience(path, make) != 0) {
       error.assign(errno, std::system_category());
       return path;
     }
@@ -106,10 +109,25 @@ bool is_own_folder(const std::string& path) {
 
 /// Makes a folder; with several nodes that share a disk, another launcher may have made it.
 void make_folder(const std::string& path, bool may_exist, std::error_code& error) {
-  if (error || ::mkdir(path.c_str(), 0777) == 0) return;
-  const int why = errno;
-  if (may_exist && why == EEXIST && is_own_folder(path)) return;
-  error.assign(why, std::system_category());
+  if (error) return;
+  const auto make = [&] {
+    if (::mkdir(path.c_str(), 0777) == 0) return 0;
+    const int why = errno;
+    if (may_exist && why == EEXIST && is_own_folder(path)) return 0;
+    may_exist = true;  // a server may have done what it did not answer to
+    errno = why;
+    return -1;
+  };
+  if (with_patience(path, make) != 0) error.assign(errno, std::system_category());
+}
+
+void make_folders(const std::string& path, std::error_code& error) {
+  const auto make = [&] {
+    std::filesystem::create_directories(path, error);
+    errno = error.value();
+    return error ? -1 : 0;
+  };
+  (void)with_patience(path, make);
 }
 
 }  // namespace
@@ -141,7 +159,7 @@ LogFolder::LogFolder(const Options& options, const Placement& placement)
   std::error_code error;
   if (is_named_) {
     root_ = (std::filesystem::path(options.log_dir) / run_id_).string();
-    std::filesystem::create_directories(options.log_dir, error);
+    make_folders(options.log_dir, error);
     make_folder(root_, placement.has_several_nodes(), error);
   } else {
     Descriptor lock;
@@ -168,7 +186,7 @@ std::string LogFolder::begin_attempt(int number) {
 std::error_code LogFolder::make_rank_folders() const {
   std::error_code error;
   if (!keep_) return error;
-  std::filesystem::create_directories(attempt_, error);
+  make_folders(attempt_, error);
   for (int index = 0; index < num_ranks_; ++index) {
     make_folder(rank_folder(first_rank_ + index), false, error);
   }
@@ -176,8 +194,9 @@ std::error_code LogFolder::make_rank_folders() const {
 }
 
 void LogFolder::refuse(const std::error_code& error) const {
-  fail(ErrorKind::usage, "{}: cannot create folder {}: {}; name a folder that can be written",
-       is_named_ ? "--log-dir" : "temporary files", root_, error.message());
+  fail_on_storage(ErrorKind::usage, error.value(),
+                  fmt::format("{}: cannot create folder {}: {}; name a folder that can be written",
+                              is_named_ ? "--log-dir" : "temporary files", root_, error.message()));
 }
 
 void LogFolder::remove_error_files() const noexcept {
@@ -195,9 +214,12 @@ std::string LogFolder::error_file(int rank) const {
 LogFile LogFolder::create_log(int rank, const char* stream, std::string& why_not) const {
   if (!has_logs_) return {};
   LogFile file{.path = fmt::format("{}/{}.log", rank_folder(rank), stream)};
-  if (file.create()) return file;
-  why_not = fmt::format("cannot create {}: {}", file.path, std::strerror(errno));
-  if (is_first_) fail(ErrorKind::usage, "--log-dir: {}", why_not);
+  const auto create = [&] { return file.create() ? 0 : -1; };
+  // A restart needs no logs, and must not wait for each of them.
+  if ((is_first_ ? with_patience(file.path, create) : create()) == 0) return file;
+  const int error = errno;
+  why_not = fmt::format("cannot create {}: {}", file.path, std::strerror(error));
+  if (is_first_) fail_on_storage(ErrorKind::usage, error, "--log-dir: " + why_not);
   return file;
 }
 

@@ -17,10 +17,11 @@ namespace launcher {
 
 /// RUN_ID/attempt_N/RANK/{stdout.log,stderr.log,error.json} under --log-dir, as torchrun names
 /// them; a private temporary folder otherwise, removed at the end unless it holds logs. The next
-/// dtrun removes folders that a killed one left behind, recognising the form of their names.
+/// dtrun removes folders that a killed one left behind, recognising the form of their names. Calls
+/// that fail in passing are repeated.
 class LogFolder {
  public:
-  /// Throws: Error{usage} naming --log-dir and the folder that cannot be made.
+  /// Throws: Error{usage}, or StorageError, naming --log-dir and the folder that cannot be made.
   LogFolder(const Options& options, const Placement& placement);
 
   /// From now on files are those of attempt `number`; the constructor has begun attempt 0. Returns
@@ -33,7 +34,7 @@ class LogFolder {
   /// The log of one stream ("stdout" or "stderr"), new and empty. No file if the attempt has no
   /// logs, or if it cannot be made, which `why_not` tells then.
   ///
-  /// Throws: Error{usage} naming the file, in the first attempt.
+  /// Throws: Error{usage}, or StorageError, naming the file, in the first attempt.
   [[nodiscard]] LogFile create_log(int rank, const char* stream, std::string& why_not) const;
   /// The folder the user should look into; empty when there are no logs.
   [[nodiscard]] std::string log_folder() const { return has_logs_ ? attempt_ : std::string(); }

@@ -8,7 +8,7 @@ import unittest
 
 from dtrun_harness import DtrunTest
 
-USAGE, NOBODY = 2, 65534
+USAGE, CHECKPOINT, NOBODY = 2, 6, 65534
 
 
 def mode(path):
@@ -67,6 +67,29 @@ class SharedFolders(DtrunTest):
         result = self.dtrun("-n", "1", "--", "true", env={"TMPDIR": str(file)})
         self.assertEqual(result.returncode, USAGE)
         self.assertIn("temporary files: cannot create folder under $TMPDIR: Not a directory", result.err)
+
+
+class FailingStorage(DtrunTest):
+    def dtrun_where_mkdir_fails(self, error, *arguments):
+        injection = ("strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=mkdir", "-e", f"inject=mkdir:error={error}")
+        return self.dtrun(*arguments, under=injection)
+
+    def test_a_passing_error_costs_neither_the_job_nor_its_logs(self):
+        text = "echo $TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 1 ]"
+        for error in ("EIO", "ESTALE", "EINTR", "EMFILE"):
+            logs = self.folder / error
+            result = self.dtrun_where_mkdir_fails(f"{error}:when=1", "-n", "1", "--max-restarts", "1", "--restart-backoff", "0.02",
+                                                  "--log-dir", logs, "--", "sh", "-c", text)
+            self.assertEqual(result.returncode, 0, result.err)
+            found = sorted((log.parts[-3], log.read_text()) for log in logs.glob("*/attempt_*/0/stdout.log"))
+            self.assertEqual(found, [("attempt_0", "0\n"), ("attempt_1", "1\n")])
+        self.assertEqual(self.dtrun_where_mkdir_fails("EIO:when=1", "--", "true").returncode, 0)
+
+    def test_one_that_stays_has_the_status_of_the_storage(self):
+        for options in (("--log-dir", self.folder / "logs"), ()):
+            result = self.dtrun_where_mkdir_fails("EMFILE", *options, "--", "true")
+            self.assertEqual(result.returncode, CHECKPOINT, result.err)
+            self.assertIn("trying again", result.err)
 
 
 if __name__ == "__main__":
