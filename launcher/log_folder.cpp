@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -42,18 +43,25 @@ bool is_error_file(const std::string& name) {
   return name.starts_with("error-") && name.ends_with(".json");
 }
 
+/// What can be read of a folder's names: the rest of a failing one is not dtrun's concern.
+std::vector<std::string> names_in(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  std::filesystem::directory_iterator entry(folder, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
+  }
+  return names;
+}
+
 /// Removes a temporary folder that a killed dtrun left behind; those with logs stay.
 void remove_if_dead(const std::filesystem::path& path) {
   const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat status {};
   if (!folder || ::fstat(folder.get(), &status) != 0 || status.st_uid != ::geteuid()) return;
   if (::flock(folder.get(), LOCK_EX | LOCK_NB) != 0) return;  // its dtrun lives
-  std::error_code error;
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
-    names.push_back(entry.path().filename().string());
-    if (!is_error_file(names.back())) return;
-  }
+  const std::vector<std::string> names = names_in(path);
+  if (!std::ranges::all_of(names, is_error_file)) return;
   for (const std::string& name : names) ::unlinkat(folder.get(), name.c_str(), 0);
   ::rmdir(path.c_str());
 }
@@ -76,9 +84,8 @@ std::string make_temporary_name() {
 }
 
 void sweep(const std::filesystem::path& folder) {
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    if (is_temporary_name(entry.path().filename().string())) remove_if_dead(entry.path());
+  for (const std::string& name : names_in(folder)) {
+    if (is_temporary_name(name)) remove_if_dead(folder / name);
   }
 }
 

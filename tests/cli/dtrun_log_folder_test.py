@@ -85,6 +85,15 @@ class FailingStorage(DtrunTest):
             self.assertEqual(found, [("attempt_0", "0\n"), ("attempt_1", "1\n")])
         self.assertEqual(self.dtrun_where_mkdir_fails("EIO:when=1", "--", "true").returncode, 0)
 
+    def test_a_temporary_folder_that_cannot_be_listed_is_not_swept(self):
+        folder = self.folder / "full"
+        folder.mkdir()
+        (folder / "file").touch()
+        listing = ("strace", "-f", "-qq", "-o", "/dev/null", "-P", folder, "-e", "trace=getdents64", "-e",
+                   "inject=getdents64:error=EIO:when=2+")
+        result = self.dtrun("--", "true", under=listing, env={"TMPDIR": str(folder)})
+        self.assertEqual((result.returncode, result.err), (0, ""))
+
     def test_one_that_stays_has_the_status_of_the_storage(self):
         for options in (("--log-dir", self.folder / "logs"), ()):
             result = self.dtrun_where_mkdir_fails("EMFILE", *options, "--", "true")
