@@ -28,11 +28,11 @@ AttemptEnd attempt_end(const Verdict& verdict, const std::vector<Rank>& ranks,
   end.resume_advice = resume_advice(ranks);
   for (const Rank& rank : ranks) {
     end.is_left_behind |= rank.running();
-    end.is_reporting |= rank.step >= 0 || rank.committed >= 0 || rank.told.has_value();
+    end.is_reporting |= rank.step >= 0 || !rank.committed_steps.empty() || rank.told.has_value();
     end.step = std::max(end.step, rank.step);
+    end.committed_steps.update(rank.committed_steps);
     if (rank.committed > end.committed) {
       end.committed = rank.committed;
-      end.committed_run = rank.committed_run;
       end.requeue_file = rank.requeue_file;
     }
   }

@@ -90,7 +90,6 @@ void begin_attempt(PreparedJob& job, const RestartOrder& order) {
   job.attempt = order.attempt;
   job.restart_reason = order.reason;
   job.committed = order.committed;
-  job.committed_run = order.committed_run;
   job.placement.master_port = order.master_port;
   if (job.nodes) {
     job.nodes->begin_attempt(job.attempt);
@@ -103,16 +102,14 @@ void begin_attempt(PreparedJob& job, const RestartOrder& order) {
 }
 
 /// Prepares the next attempt.
-void prepare_restart(PreparedJob& job, const AttemptEnd& end) {
+void prepare_restart(PreparedJob& job, const AttemptEnd& end, const CommittedSteps& committed) {
   // The last attempt's port may still be in use. With several nodes --master-port is the dtruns'.
   const bool is_from_user = job.options.master_port != 0 && !job.nodes;
   if (!is_from_user) job.port = reserve_port(job.placement.master_addr, 0);
-  const RestartOrder order{
-      .attempt = job.attempt + 1,
-      .master_port = job.port.port,
-      .reason = end.how,
-      .committed = end.committed >= 0 ? end.committed : job.committed,
-      .committed_run = end.committed >= 0 ? end.committed_run : job.committed_run};
+  const RestartOrder order{.attempt = job.attempt + 1,
+                           .master_port = job.port.port,
+                           .reason = end.how,
+                           .committed = committed.text()};
   begin_attempt(job, order);
   if (!job.nodes) job.door = make_door();
 }
@@ -295,7 +292,7 @@ LastWord decide(PreparedJob& job, const GuardLink& guard, StepClock& steps, Hist
       if (job.nodes) job.nodes->send_to_all(NodeMessage::over, std::to_string(status));
       return {.status = status, .why_not = decision.why_not};
     }
-    prepare_restart(job, end);
+    prepare_restart(job, end, policy.committed_steps());
   }
 }
 

@@ -123,10 +123,7 @@ std::vector<std::string> environment_of(const RankEnvironment& rank) {
   }
   if (!rank.rank_token.empty()) own.emplace_back("DTRAIN_JOB_TOKEN", rank.rank_token);
   if (!rank.restart_reason.empty()) own.emplace_back("DTRUN_RESTART_REASON", rank.restart_reason);
-  if (rank.committed >= 0) {
-    own.emplace_back("DTRUN_COMMITTED_STEP", std::to_string(rank.committed));
-    own.emplace_back("DTRUN_COMMITTED_RUN", rank.committed_run);
-  }
+  if (!rank.committed.empty()) own.emplace_back("DTRUN_COMMITTED", rank.committed);
   if (rank.terminal_columns > 0) {
     own.emplace_back("DTRUN_TERMINAL", "1");
     own.emplace_back("COLUMNS", std::to_string(rank.terminal_columns));

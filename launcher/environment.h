@@ -39,10 +39,9 @@ struct RankEnvironment {
   std::string error_file;
   int restart_count = 0;
   int max_restarts = 0;
-  std::int64_t committed = -1;  // step of the last checkpoint reported; -1: none
-  std::string committed_run;    // of which run
-  std::string restart_reason;   // how the attempt before failed; empty: there was none
-  int threads = 0;              // of its CPUs, where it is bound; 0: it is not
+  std::string committed;       // CommittedSteps of the attempts before; empty: none
+  std::string restart_reason;  // how the attempt before failed; empty: there was none
+  int threads = 0;             // of its CPUs, where it is bound; 0: it is not
   int control_fd = -1;
   int store_fd = -1;         // an end of the door; -1: the ranks meet over TCP
   int store_port = 0;        // at this port of master_addr

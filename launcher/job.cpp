@@ -101,7 +101,6 @@ RankEnvironment environment_of_rank(const PreparedJob& job, int index) {
   environment.max_restarts = job.options.max_restarts;
   environment.restart_reason = job.restart_reason;
   environment.committed = job.committed;
-  environment.committed_run = job.committed_run;
   return environment;
 }
 

@@ -33,8 +33,7 @@ struct PreparedJob {
   LogFolder folder;
   CpuBinding binding = {};
   int attempt = 0;                  // 0: the first
-  std::int64_t committed = -1;      // step of the last checkpoint that an attempt reported
-  std::string committed_run = {};   // of which run
+  std::string committed = {};       // CommittedSteps of the attempts before this one
   std::string restart_reason = {};  // how the attempt before this one failed
   rlimit open_files{};              // RLIMIT_NOFILE as dtrun found it, which the ranks get
 };

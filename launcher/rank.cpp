@@ -46,10 +46,11 @@ bool obey(Rank& rank, std::string_view line) {
   } else if (word == "where" || word == "call" || word == "records-end") {
     take_record(rank, word, line);
   } else if (word == "run") {
-    rank.committed_run = dtrain::base::printable(line, 64);
+    rank.run = dtrain::base::printable(take_word(line), 64);
   } else if (word == "committed") {
     parse(take_word(line), rank.committed);
     rank.committed = std::max<std::int64_t>(rank.committed, -1);
+    rank.committed_steps.set(rank.run, rank.committed);
     rank.resume_advice = dtrain::base::printable(line);
   } else if (word == "requeue-file") {
     if (line.starts_with('/')) rank.requeue_file = line;

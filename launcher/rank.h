@@ -13,6 +13,7 @@
 #include "dtrain/base/clock.h"
 #include "dtrain/base/descriptor.h"
 #include "dtrain/base/error.h"
+#include "launcher/committed_steps.h"
 #include "launcher/rank_stream.h"
 
 namespace launcher {
@@ -64,16 +65,17 @@ struct Rank {
   std::int64_t signs = 0;       // of life: how often it has said that it goes on
   std::int64_t told_signs = 0;  // those that node 0 was told of, and when
   std::int64_t told_ns = 0;
-  std::int64_t committed = -1;     // step of its last checkpoint that stands
-  std::string committed_run = {};  // the run that it is of, as the rank names it
-  std::string resume_advice = {};  // how to resume from it
-  std::string requeue_file = {};   // the file of that run that asks for another start
-  std::string records = {};        // where it is (docs/dtrun.md), as it has answered so far
-  bool has_records = false;        // the answer is whole
-  std::int64_t records_signs = 0;  // what `signs` was when the answer began
-  std::string hang = {};           // the others wait for it: for what, and where it was
-  bool stopped = false;            // by SIGSTOP or the like, for too long
-  bool lost = false;               // its node is lost, so its end is unknown
+  std::string run = {};                 // that it trains, by its own name for it
+  std::int64_t committed = -1;          // step of that run's last checkpoint that stands
+  CommittedSteps committed_steps = {};  // of all runs
+  std::string resume_advice = {};       // how to resume from it
+  std::string requeue_file = {};        // the file of that run that asks for another start
+  std::string records = {};             // where it is (docs/dtrun.md), as it has answered so far
+  bool has_records = false;             // the answer is whole
+  std::int64_t records_signs = 0;       // what `signs` was when the answer began
+  std::string hang = {};                // the others wait for it: for what, and where it was
+  bool stopped = false;                 // by SIGSTOP or the like, for too long
+  bool lost = false;                    // its node is lost, so its end is unknown
   std::optional<ToldError> told;
   std::optional<RankEnd> end;
   std::optional<RankEnd> orphan;  // what the leader left behind when a stop ended it

@@ -63,8 +63,9 @@ RestartDecision RestartPolicy::interrupted(int signal) const {
 
 void RestartPolicy::note_progress(const AttemptEnd& end) {
   is_reporting_ |= end.is_reporting;
-  if (end.committed <= committed_) return;
-  committed_ = end.committed;
+  if (end.committed >= 0) committed_ = end.committed;
+  last_.update(end.committed_steps);
+  if (!highest_.raise(end.committed_steps)) return;
   in_a_row_ = 0;
   fruitless_ = 0;
 }

@@ -36,8 +36,9 @@ class RestartPolicy {
   ///   - after a signal that asked the job to stop,
   ///   - beside a process of the job that cannot be killed,
   ///   - without a node whose dtrun is lost: the number of nodes is fixed,
-  ///   - after three in a row without a newer checkpoint, if the program reports any. Attempts that
-  ///     end with the status of a storage error do not count: the storage may come back.
+  ///   - after three in a row without a newer checkpoint of any run, if the program reports any.
+  ///     Attempts that end with the status of a storage error do not count: the storage may come
+  ///     back.
   /// The wait doubles with each restart in a row without a newer checkpoint, to a minute at most.
   [[nodiscard]] RestartDecision after(const AttemptEnd& end);
 
@@ -48,8 +49,10 @@ class RestartPolicy {
 
   /// Restarts so far, the last decision's included.
   [[nodiscard]] int restarts() const { return restarts_; }
-  /// The newest step of which a checkpoint stands; -1: none was reported.
+  /// The step of the last checkpoint that an attempt reported; -1: none.
   [[nodiscard]] std::int64_t committed() const { return committed_; }
+  /// The last ones of all runs.
+  [[nodiscard]] const CommittedSteps& committed_steps() const { return last_; }
 
  private:
   void note_progress(const AttemptEnd& end);
@@ -61,6 +64,8 @@ class RestartPolicy {
   int in_a_row_ = 0;   // restarts since a newer checkpoint
   int fruitless_ = 0;  // those of them that no storage error caused
   std::int64_t committed_ = -1;
+  CommittedSteps last_;
+  CommittedSteps highest_;
   bool is_reporting_ = false;  // the program has reported something
 };
 

@@ -217,8 +217,7 @@ std::string encode(const RestartOrder& order) {
       .number(bits(order.attempt))
       .number(bits(order.master_port))
       .text(order.reason)
-      .number(bits(order.committed + 1))
-      .text(order.committed_run)
+      .text(order.committed)
       .bytes();
 }
 
@@ -228,8 +227,7 @@ std::optional<RestartOrder> decode_restart(std::string_view bytes) {
   order.attempt = fields.small(1, kMostAttempts);
   order.master_port = fields.small(1, 65535);
   order.reason = fields.text();
-  order.committed = fields.number(0, kAny) - 1;
-  order.committed_run = fields.text();
+  order.committed = fields.text();
   return fields.is_whole() ? std::optional(order) : std::nullopt;
 }
 

@@ -99,9 +99,8 @@ struct Decision {
 struct RestartOrder {
   int attempt = 0;
   int master_port = 0;
-  std::string reason;           ///< how the attempt before failed
-  std::int64_t committed = -1;  ///< the step of the last checkpoint reported; -1: none
-  std::string committed_run;    ///< of which run
+  std::string reason;     ///< how the attempt before failed
+  std::string committed;  ///< CommittedSteps of all attempts before
 };
 
 [[nodiscard]] std::string encode(NodeMessage kind, int attempt, std::string_view body);

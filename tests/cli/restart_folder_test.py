@@ -94,18 +94,34 @@ class Restarts(StorageTest):
 
     def test_know_the_last_committed_step(self):
         seen = self.root / "seen"
-        text = (f'echo "${{DTRUN_COMMITTED_STEP-none}}" >> {seen}; '
+        text = (f'echo "${{DTRUN_COMMITTED-none}}" >> {seen}; '
                 'case $TORCHELASTIC_RESTART_COUNT in 0) echo "committed 8" >&$DTRUN_CONTROL_FD; exit 7 ;; '
                 '1) exit 7 ;; 2) echo "committed 4" >&$DTRUN_CONTROL_FD; exit 7 ;; esac')
         self.run_command([DTRUN, "-n", "1", "--max-restarts", "3", "--restart-backoff", "0.02", "--", "bash", "-c", text])
-        self.assertEqual(seen.read_text().split(), ["none", "8", "8", "4"])
+        self.assertEqual(seen.read_text().split(), ["none", "=8", "=8", "=4"])
 
-    def test_know_whose_step_it_is(self):
-        seen = self.root / "runs-seen"
-        text = (f'echo "${{DTRUN_COMMITTED_RUN-none}}" >> {seen}; '
-                'case $TORCHELASTIC_RESTART_COUNT in 0) printf "run one\\ncommitted 8\\n" >&$DTRUN_CONTROL_FD; exit 7 ;; 1) exit 7 ;; esac')
-        self.run_command([DTRUN, "-n", "1", "--max-restarts", "2", "--restart-backoff", "0.02", "--", "bash", "-c", text])
-        self.assertEqual(seen.read_text().split(), ["none", "one", "one"])
+    def test_know_the_step_of_each_run(self):
+        for nodes in ((), ("--emulate-nodes", "2")):
+            seen = self.root / f"runs-seen-{len(nodes)}"
+            text = (f'echo "$RANK $TORCHELASTIC_RESTART_COUNT ${{DTRUN_COMMITTED-none}}" >> {seen}; '
+                    '[ $TORCHELASTIC_RESTART_COUNT = 3 ] && exit; [ $RANK = 0 ] || exec sleep 60; case $TORCHELASTIC_RESTART_COUNT in '
+                    '0) printf "run one\\ncommitted 8\\nrun two\\nprogress 1\\ncommitted 2\\n" >&$DTRUN_CONTROL_FD ;; '
+                    '1) printf "run one\\ncommitted 9\\n" >&$DTRUN_CONTROL_FD ;; esac; exit 7')
+            self.run_command([DTRUN, *nodes, "-n", "1", "--max-restarts", "3", "--restart-backoff", "0.02", "--", "bash", "-c", text])
+            lines = set(seen.read_text().splitlines())
+            expected = {"0 0 none", "0 1 one=8 two=2", "0 2 one=9 two=2", "0 3 one=9 two=2", *(["1 3 one=9 two=2"] if nodes else [])}
+            self.assertLessEqual(expected, lines)
+
+    def test_none_of_a_scripts_runs_begins_below_its_checkpoint(self):
+        first, second = self.root / "script-first", self.root / "script-second"
+        train = " ".join(str(word) for word in (DTRAIN, *self.arguments("--checkpoint-every", "2", run_dir="$RUN", steps=8)))
+        text = (f'set -e; [ $TORCHELASTIC_RESTART_COUNT = 0 ] || mv {first} {first}-away; RUN={first}; {train} --resume auto; '
+                f'RUN={second}; {train} --resume auto; exit 7')
+        result = subprocess.run([DTRUN, "-n", "1", "--max-restarts", "1", "--restart-backoff", "0.02", "--", "bash", "-c", text],
+                                capture_output=True, text=True, timeout=3 * LIMIT, check=False)
+        self.assertEqual(result.returncode, CHECKPOINT, result.stderr)
+        self.assertIn(f"run folder '{first}': found", result.stderr)
+        self.assertFalse((first / "checkpoints").exists())
 
 
 class Logs(StorageTest):

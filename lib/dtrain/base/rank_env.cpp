@@ -298,9 +298,16 @@ std::string error_file_of_process() {
 }
 
 std::int64_t committed_step_of_process(std::string_view run) {
-  constexpr std::int64_t kMaxStep = std::int64_t{1} << 62;
-  if (value_in_process("DTRUN_COMMITTED_RUN") != run) return -1;
-  return Reader(value_in_process).number("DTRUN_COMMITTED_STEP", 0, kMaxStep).value_or(-1);
+  const std::string all = value_in_process("DTRUN_COMMITTED").value_or("");
+  std::string_view rest = all;
+  while (!rest.empty()) {
+    const std::string_view entry = rest.substr(0, rest.find(' '));
+    rest.remove_prefix(std::min(rest.size(), entry.size() + 1));
+    const std::size_t end = entry.rfind('=');
+    if (end == entry.npos || entry.substr(0, end) != run) continue;
+    return number_in<std::int64_t>(entry.substr(end + 1)).value_or(-1);
+  }
+  return -1;
 }
 
 std::string cpu_settings_of_process() {

@@ -86,8 +86,8 @@ using EnvLookup = std::function<std::optional<std::string>(const char* name)>;
 /// empty: nowhere.
 [[nodiscard]] std::string error_file_of_process();
 
-/// The step of the last checkpoint that an earlier attempt has reported to dtrun
-/// (DTRUN_COMMITTED_STEP), if it is of the run of that name (DTRUN_COMMITTED_RUN); -1: none.
+/// The step of the last checkpoint of the run of that name that earlier attempts have reported to
+/// dtrun (DTRUN_COMMITTED, "RUN=STEP RUN=STEP"); -1: none.
 [[nodiscard]] std::int64_t committed_step_of_process(std::string_view run);
 
 /// The variables that limit which instructions the mathematical libraries use, as far as they are

@@ -245,6 +245,18 @@ TEST_CASE("A command that was typed in a shell of srun --pty is a job of its own
 
 TEST_CASE("There is at least one usable core") { CHECK(dtrain::base::usable_cores() >= 1); }
 
+TEST_CASE("The committed step is that of the named run") {
+  constexpr const char* kName = "DTRUN_COMMITTED";
+  ::setenv(kName, "=3 first=100 a=b=10 broken=x alone", 1);
+  for (const auto& [run, step] :
+       {std::pair("first", 100), std::pair("a=b", 10), std::pair("", 3), std::pair("broken", -1),
+        std::pair("alone", -1), std::pair("a", -1), std::pair("fir", -1)}) {
+    CHECK(dtrain::base::committed_step_of_process(run) == step);
+  }
+  ::unsetenv(kName);
+  CHECK(dtrain::base::committed_step_of_process("first") == -1);
+}
+
 TEST_CASE("Streams have 32 hardware queues unless the user has chosen a number") {
   constexpr const char* kName = "CUDA_DEVICE_MAX_CONNECTIONS";
   for (const auto& [given, expected] :

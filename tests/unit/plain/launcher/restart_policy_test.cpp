@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <catch2/catch.hpp>
+#include <string>
 
 #include "dtrain/base/error.h"
 
@@ -20,10 +21,11 @@ AttemptEnd failure(int status = 7) {
   return end;
 }
 
-AttemptEnd failure_after(std::int64_t committed) {
+AttemptEnd failure_after(std::int64_t committed, const std::string& run = "run") {
   AttemptEnd end = failure();
   end.is_reporting = true;
   end.committed = committed;
+  end.committed_steps.set(run, committed);
   return end;
 }
 
@@ -134,6 +136,20 @@ TEST_CASE("A newer checkpoint, not an older one, gives new patience") {
   CHECK(policy.committed() == 41);
   for (int restart = 0; restart < 2; ++restart) CHECK(policy.after(failure_after(41)).restarts);
   CHECK_FALSE(policy.after(failure_after(41)).restarts);
+}
+
+TEST_CASE("A newer checkpoint of any run is progress") {
+  RestartPolicy policy({.max_restarts = 100});
+  CHECK(policy.after(failure_after(100, "first")).restarts);
+  for (const std::int64_t step : {10, 20, 30, 40, 50}) {
+    CHECK(policy.after(failure_after(step, "second")).restarts);
+  }
+  CHECK(policy.committed() == 50);
+  CHECK(policy.committed_steps().text() == "first=100 second=50");
+  CHECK(policy.after(failure_after(50, "second")).restarts);
+  CHECK(policy.after(failure_after(40, "first")).restarts);
+  CHECK(policy.committed_steps().text() == "first=40 second=50");
+  CHECK_FALSE(policy.after(failure_after(45, "first")).restarts);
 }
 
 TEST_CASE("A program that reports nothing has its whole budget") {
