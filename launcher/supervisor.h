@@ -32,7 +32,7 @@ namespace launcher {
 ///
 ///   running -> leaving   a rank has saved and left (status 9), the others follow, within
 ///                        --stop-grace of the last time that one said that it is busy
-///           -> stopping  SIGINT or SIGTERM: the ranks have --stop-grace to save
+///           -> stopping  SIGINT or SIGTERM: the ranks save, within --stop-grace of the same
 ///           -> asking    no step is done any more: where is each rank, and who waits for whom?
 ///           -> blaming   a rank ended with status 4, "another rank failed": which one? Or it told
 ///                        its error: is it that of all?

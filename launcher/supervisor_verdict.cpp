@@ -119,10 +119,11 @@ void Supervisor::obey_abort(const AbortOrder& order) {
 // --- a job that stands still ---------------------------------------------------------------------
 
 void Supervisor::on_sign_of_life(const Rank& rank, std::int64_t step_before) {
-  if (!judges()) return;
-  // It has saved, too, and its way out is slow, as where a disk is.
+  // It saves, or has saved and its way out is slow, as where a disk is.
   const bool is_busy = rank.step == step_before;
-  if (phase_ == Phase::leaving && is_busy) enter(Phase::leaving, job_.options.stop_grace);
+  const bool may_take_longer = phase_ == Phase::stopping || (phase_ == Phase::leaving && judges());
+  if (is_busy && may_take_longer) enter(phase_, job_.options.stop_grace);
+  if (!judges()) return;
   const auto now = dtrain::base::Clock::now();
   hangs_.heard(rank.index, rank.step, active_.now());
   if (phase_ == Phase::asking && rank.index == suspect_) withdraw_ask();  // it goes on

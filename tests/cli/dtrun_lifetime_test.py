@@ -242,6 +242,18 @@ class WrapperTest(DtrunTest):
         (self.folder / "go").touch()
         self.assertEqual(9, self.end(process), process.err)
 
+    def test_ranks_that_say_that_they_are_busy_get_longer(self):
+        for options, ranks in (((), 2), (("--emulate-nodes", "2"), 4)):
+            with self.subTest(options=options):
+                text = ("trap 'for i in $(seq 40); do echo busy >&$DTRUN_CONTROL_FD; sleep 0.1; done; exit 9' TERM; touch ready$RANK; "
+                        "while :; do sleep 0.02; done")
+                process = self.start("-n", "2", *options, "--stop-grace", "3", "--", "bash", "-c", text)
+                self.wait_for_files(*[f"ready{rank}" for rank in range(ranks)])
+                process.send_signal(signal.SIGTERM)
+                self.assertEqual(9, self.end(process), process.err)
+                for rank in range(ranks):
+                    (self.folder / f"ready{rank}").unlink()
+
     def test_the_grace_ends_for_them_as_well(self):
         text = "sh -c 'trap : TERM; touch ready$RANK; while :; do sleep 0.02; done'; echo not reached"
         process = self.run_until_ready(text, "--stop-grace", "0.3")
