@@ -23,22 +23,38 @@ ArenaLayout::ArenaLayout(const ParameterSpecs& specs, const LayoutOptions& optio
     : num_shards_(options.num_shards) {
   DTRAIN_CHECK(num_shards_ >= 1 && !options.unit_begins.empty() &&
                options.unit_begins.front() == ParameterId(0));
+  for (const ParameterSpec& spec : specs)
+    parameters_.push_back({.range = {}, .shape = spec.shape, .unit = {}});
+  for (const ParameterId id : options.frozen) parameters_[id].is_frozen = true;
   for (const UnitId unit : options.unit_begins.ids()) {
     const bool is_last = unit + 1 == options.unit_begins.end_id();
     const ParameterId end = is_last ? specs.end_id() : options.unit_begins[unit + 1];
-    Unit current{.range = {num_elements_, num_elements_},
-                 .parameters = {options.unit_begins[unit], end}};
-    for (const ParameterId id : current.parameters) {
-      const ParameterSpec& spec = specs[id];
-      const std::int64_t begin = current.range.end;
-      parameters_.push_back({{begin, begin + spec.num_elements()}, spec.shape, unit});
-      current.range.end = begin + round_up(spec.num_elements(), kArenaAlignment);
+    ParameterId begin = options.unit_begins[unit];
+    std::optional<bool> is_frozen;  // what is held since `begin`; empty: nothing is
+    for (ParameterId id = begin; id < end; ++id) {
+      if (!specs[id].is_held()) continue;
+      if (is_frozen && *is_frozen != parameters_[id].is_frozen) {
+        add_unit(specs, {.range = {}, .parameters = {begin, id}, .is_frozen = *is_frozen});
+        begin = id;
+      }
+      is_frozen = parameters_[id].is_frozen;
     }
-    current.range.end =
-        current.range.begin + round_up(current.range.size(), kArenaAlignment * num_shards_);
-    num_elements_ = current.range.end;
-    units_.push_back(current);
+    add_unit(specs,
+             {.range = {}, .parameters = {begin, end}, .is_frozen = is_frozen.value_or(false)});
   }
+}
+
+void ArenaLayout::add_unit(const ParameterSpecs& specs, Unit unit) {
+  unit.range = {num_elements_, num_elements_};
+  for (const ParameterId id : unit.parameters) {
+    const std::int64_t elements = specs[id].num_elements();
+    parameters_[id].range = {unit.range.end, unit.range.end + elements};
+    parameters_[id].unit = units_.end_id();
+    unit.range.end += round_up(elements, kArenaAlignment);
+  }
+  unit.range.end = unit.range.begin + round_up(unit.range.size(), kArenaAlignment * num_shards_);
+  num_elements_ = unit.range.end;
+  units_.push_back(unit);
 }
 
 std::int64_t ArenaLayout::largest_unit() const {
@@ -58,11 +74,54 @@ ElementRange ArenaLayout::range_in(ParameterId id, ShardId shard) const {
   return common(range(id), shard_range(unit_of(id), shard));
 }
 
+// Neighbours that are trained, or frozen, alike.
+std::vector<ElementRange> ArenaLayout::runs(bool frozen_too) const {
+  std::vector<ElementRange> runs;
+  std::optional<bool> last;  // is_frozen of the unit before
+  for (const Unit& unit : units_) {
+    if (unit.range.is_empty()) continue;
+    const bool continues = last == unit.is_frozen;
+    last = unit.is_frozen;
+    if (unit.is_frozen && !frozen_too) continue;
+    if (continues) {
+      runs.back().end = unit.range.end;
+    } else {
+      runs.push_back(unit.range);
+    }
+  }
+  return runs;
+}
+
 std::vector<ElementRange> ArenaLayout::owned_by(ShardId shard) const {
-  if (num_shards_ == 1) return {{0, num_elements_}};
+  if (num_shards_ == 1) return runs(/*frozen_too=*/true);
   std::vector<ElementRange> owned;
   for (const UnitId unit : units()) owned.push_back(shard_range(unit, shard));
   return owned;
+}
+
+std::vector<ElementRange> ArenaLayout::trained() const { return runs(/*frozen_too=*/false); }
+
+std::vector<ElementRange> ArenaLayout::trained_by(ShardId shard) const {
+  if (num_shards_ == 1) return trained();
+  std::vector<ElementRange> owned;
+  for (const UnitId unit : units()) {
+    if (!is_frozen(unit)) owned.push_back(shard_range(unit, shard));
+  }
+  return owned;
+}
+
+std::int64_t ArenaLayout::num_trained() const {
+  std::int64_t elements = 0;
+  for (const ElementRange run : trained()) elements += run.size();
+  return elements;
+}
+
+std::int64_t ArenaLayout::largest_trained_unit() const {
+  std::int64_t most = 0;
+  for (const Unit& unit : units_) {
+    if (!unit.is_frozen) most = std::max(most, unit.range.size());
+  }
+  return most;
 }
 
 Arena::Arena(std::vector<ElementRange> parts, at::ScalarType dtype, const ArenaAllocator& allocate)
@@ -70,15 +129,16 @@ Arena::Arena(std::vector<ElementRange> parts, at::ScalarType dtype, const ArenaA
   const std::int64_t count =
       std::accumulate(parts_.begin(), parts_.end(), std::int64_t{0},
                       [](std::int64_t sum, ElementRange part) { return sum + part.size(); });
-  flat_ = allocate(count * static_cast<std::int64_t>(c10::elementSize(dtype))).view(dtype);
+  // Not every allocator gives 0 bytes, which an arena needs if all parameters are frozen.
+  flat_ =
+      (count == 0 ? allocate(kArenaAlignment).narrow(0, 0, 0) : allocate(bytes_of(count, dtype)))
+          .view(dtype);
   DTRAIN_CHECK(flat_.numel() == count);
 }
 
 Arena::Arena(const ArenaLayout& layout, at::ScalarType dtype, const ArenaAllocator& allocate)
     : Arena(std::vector<ElementRange>{{0, layout.num_elements()}}, dtype, allocate) {
-  for (const ParameterId id : layout.parameters()) {
-    views_.push_back(slice(layout.range(id)).view(layout.shape(id)));
-  }
+  make_views(layout);
 }
 
 Arena Arena::of_shard(const ArenaLayout& layout, ShardId shard, at::ScalarType dtype,
@@ -87,11 +147,39 @@ Arena Arena::of_shard(const ArenaLayout& layout, ShardId shard, at::ScalarType d
   return {layout.owned_by(shard), dtype, allocate};
 }
 
-at::Tensor Arena::slice(ElementRange range) const {
-  return flat_.narrow(0, position_of(range), range.size());
+Arena Arena::of_trained(const ArenaLayout& layout, at::ScalarType dtype,
+                        const ArenaAllocator& allocate) {
+  Arena arena(layout.trained(), dtype, allocate);
+  arena.make_views(layout);
+  return arena;
 }
 
-std::int64_t Arena::position_of(ElementRange range) const {
+Arena Arena::of_trained_shard(const ArenaLayout& layout, ShardId shard, at::ScalarType dtype,
+                              const ArenaAllocator& allocate) {
+  if (layout.num_shards() == 1) return of_trained(layout, dtype, allocate);
+  return {layout.trained_by(shard), dtype, allocate};
+}
+
+void Arena::make_views(const ArenaLayout& layout) {
+  for (const ParameterId id : layout.parameters()) {
+    const ElementRange range = layout.range(id);
+    views_.push_back(holds(range) ? slice(range).view(layout.shape(id)) : at::Tensor());
+  }
+}
+
+at::Tensor Arena::slice(ElementRange range) const {
+  const std::optional<std::int64_t> position = find(range);
+  if (!position) {
+    base::fail(base::ErrorKind::internal, "elements {} to {} are not held here in one piece",
+               range.begin, range.end);
+  }
+  return flat_.narrow(0, *position, range.size());
+}
+
+// Returns where the elements begin in flat(); empty unless they are here in one piece. No elements
+// are in every arena.
+std::optional<std::int64_t> Arena::find(ElementRange range) const {
+  if (range.is_empty()) return 0;
   std::int64_t position = 0;
   for (const ElementRange part : parts_) {
     if (part.begin <= range.begin && range.end <= part.end) {
@@ -99,8 +187,7 @@ std::int64_t Arena::position_of(ElementRange range) const {
     }
     position += part.size();
   }
-  base::fail(base::ErrorKind::internal, "elements {} to {} are not held here in one piece",
-             range.begin, range.end);
+  return std::nullopt;
 }
 
 }  // namespace dtrain::param

@@ -11,6 +11,8 @@ namespace dtrain::param {
 namespace {
 
 using testing::operator""_p;
+using testing::operator""_s;
+using testing::operator""_u;
 
 ParameterSpec spec(std::string name, std::int64_t rows, std::int64_t columns) {
   return {.name = std::move(name),
@@ -49,6 +51,79 @@ TEST_CASE("Views share the flat memory, are aligned and leave the padding zero")
     CHECK(at::equal(arena.slice(layout.range(id)), view.view({-1})));
   }
   CHECK(arena.flat().sum().item<double>() == 15 * 1 + 64 * 2 + 65 * 3);
+}
+
+using Ranges = std::vector<ElementRange>;
+
+TEST_CASE("Units are cut between trained and frozen parameters") {
+  const ArenaLayout whole(kSpecs, {.frozen = {1_p}});
+  CHECK(whole.num_units() == 3);
+  CHECK(whole.num_elements() == ArenaLayout(kSpecs).num_elements());
+  CHECK(whole.range(2_p) == ArenaLayout(kSpecs).range(2_p));
+  CHECK((whole.trained() == Ranges{{0, 64}, {128, 256}}));
+  CHECK((whole.owned_by(0_s) == Ranges{{0, 64}, {64, 128}, {128, 256}}));
+  CHECK((whole.trained_by(0_s) == whole.trained()));
+  const ArenaLayout shards(kSpecs, {.num_shards = 2, .frozen = {1_p}});
+  CHECK(shards.unit_range(1_u) == ElementRange{128, 256});
+  CHECK(shards.is_frozen(1_p));
+  CHECK(shards.is_frozen(1_u));
+  CHECK_FALSE(shards.is_frozen(2_u));
+  CHECK(shards.num_trained() == 128 + 128);
+  CHECK((shards.trained() == Ranges{{0, 128}, {256, 384}}));
+  CHECK((shards.trained_by(1_s) == Ranges{{64, 128}, {320, 384}}));
+  CHECK(shards.owned_by(1_s).size() == 3);
+}
+
+TEST_CASE("Without frozen parameters all is trained, and neighbours that are frozen share a unit") {
+  const ArenaLayout free(kSpecs, {.unit_begins = {0_p, 2_p}});
+  CHECK(free.num_units() == 2);
+  CHECK((free.trained() == Ranges{{0, 256}}));
+  CHECK((free.owned_by(0_s) == Ranges{{0, 256}}));
+  CHECK(free.largest_trained_unit() == free.largest_unit());
+  const ArenaLayout frozen(kSpecs, {.frozen = {1_p, 0_p}});
+  CHECK(frozen.num_units() == 2);
+  CHECK((frozen.trained() == Ranges{{128, 256}}));
+  CHECK(frozen.largest_trained_unit() == 128);
+}
+
+TEST_CASE("Parameters that are not held cut no unit") {
+  const ParameterSpecs specs{spec("a", 3, 5), spec("elsewhere", 0, 5), spec("b", 8, 8)};
+  const ArenaLayout layout(specs, {.frozen = {1_p}});
+  CHECK(layout.num_units() == 1);
+  CHECK(layout.is_frozen(1_p));
+  CHECK_FALSE(layout.is_frozen(0_u));
+  CHECK(layout.num_trained() == layout.num_elements());
+}
+
+TEST_CASE("An arena of what is trained holds no frozen parameter") {
+  const ArenaLayout layout(kSpecs, {.num_shards = 2, .frozen = {1_p}});
+  const Arena whole = Arena::of_trained(layout, at::kFloat, plain_memory);
+  CHECK(whole.flat().numel() == 256);
+  CHECK(Arena::bytes_of_trained(layout, at::kFloat) == 4 * 256);
+  CHECK_FALSE(whole.holds(layout.range(1_p)));
+  CHECK_FALSE(whole.view(1_p).defined());
+  whole.view(2_p).fill_(2);
+  CHECK(whole.slice(layout.range(2_p)).sum().item<float>() == 65 * 2);
+  CHECK(whole.flat().narrow(0, 128, 65).sum().item<float>() == 65 * 2);
+  CHECK_THROWS_AS(whole.slice(layout.range(1_p)), base::Error);
+  for (const ShardId shard : {0_s, 1_s}) {
+    const Arena part = Arena::of_trained_shard(layout, shard, at::kFloat, plain_memory);
+    CHECK(static_cast<std::int64_t>(part.flat().nbytes()) ==
+          Arena::bytes_of_trained_shard(layout, at::kFloat));
+    for (const ElementRange own : layout.trained_by(shard)) CHECK(part.holds(own));
+    CHECK_FALSE(part.holds(layout.shard_range(1_u, shard)));
+  }
+}
+
+TEST_CASE("Where all is frozen an arena of what is trained is empty, and asks for some bytes") {
+  const ArenaLayout layout(kSpecs, {.frozen = {0_p, 1_p, 2_p}});
+  CHECK(layout.num_units() == 1);
+  const Arena arena = Arena::of_trained(layout, at::kFloat, [](std::int64_t bytes) {
+    CHECK(bytes > 0);
+    return plain_memory(bytes);
+  });
+  CHECK(arena.flat().numel() == 0);
+  CHECK(arena.flat().scalar_type() == at::kFloat);
 }
 
 TEST_CASE("An arena takes exactly the bytes it needs from its allocator") {
