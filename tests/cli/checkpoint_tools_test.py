@@ -7,7 +7,7 @@ import shutil
 import struct
 import unittest
 
-from dtrain_harness import CHECKPOINT, DIFFERENT, DTRAIN, USAGE, FolderTest, final_model, launched, make_folder, run
+from dtrain_harness import CHECKPOINT, DIFFERENT, DTRAIN, USAGE, FolderTest, final_model, launched, make_folder, metrics_of, run
 from safetensors_file import read_model, write_model
 
 LEVELS, WIDTH, HEADS, NEURONS, VOCAB = 2, 12, 2, 10, 256
@@ -19,13 +19,17 @@ def tool(*arguments):
     return run(DTRAIN, "checkpoint", *arguments, status=None)
 
 
-def train(folder, name, *arguments, ranks=1):
+def training(folder, name, *arguments, ranks=1):
     text = folder / "text.txt"
     text.write_text("In the beginning God created the heaven and the earth.\n" * 40)
     strategy = ["--strategy", "ddp"] if ranks > 1 else []
-    run(*launched(ranks, *strategy, "--levels", LEVELS, "--width", WIDTH, "--heads", HEADS, "--neurons", NEURONS, "--data",
-                  text, "--seq-len", 16, "--global-batch", 4, "--microbatch", 2, "--steps", 4, "--threads", 1, "--dropout", 0,
-                  "--checkpoint-every", 2, "--run-dir", folder / name, *arguments))
+    return run(*launched(ranks, *strategy, "--levels", LEVELS, "--width", WIDTH, "--heads", HEADS, "--neurons", NEURONS, "--data",
+                         text, "--seq-len", 16, "--global-batch", 4, "--microbatch", 2, "--steps", 4, "--threads", 1, "--dropout", 0,
+                         "--checkpoint-every", 2, "--run-dir", folder / name, *arguments))
+
+
+def train(folder, name, *arguments, ranks=1):
+    training(folder, name, *arguments, ranks=ranks)
     return folder / name
 
 
@@ -100,6 +104,27 @@ class Reading(Tools):
                 self.assertIn(" F32 ", rows.pop(prefix + name))
         self.assertEqual(list(rows), ["optimizer.num_updates"])
         self.assertIn("step       2", self.output("inspect", self.two / "checkpoints" / "step-2"))
+
+    def test_frozen_parameters_have_no_moments_until_they_are_trained(self):
+        frozen = ("encoder", "lm_head")
+        run_dirs = [train(self.folder, "single", "--freeze", ",".join(frozen)),
+                    train(self.folder, "shards", "--freeze", ",".join(frozen), "--strategy", "fsdp", ranks=2)]
+        moments = {f"optimizer.{moment}.{name}": name for moment in ("exp_avg", "exp_avg_sq") for name in SHAPES.keys() - {"attn.freqs"}}
+        for run_dir in run_dirs:
+            trained = {moment for moment, name in moments.items() if name not in frozen}
+            for flags in ((), ("--freeze", "", "--resume", "auto", "--steps", 6)):
+                if flags:
+                    text = training(self.folder, run_dir.name, *flags).stderr
+                    (line,) = (line for line in text.splitlines() if "no moments of" in line)
+                    for name in frozen:
+                        self.assertIn(name, line)
+                    trained = moments.keys()
+                text = self.output("inspect", run_dir)
+                found = {line.split()[0] for line in text.splitlines() if line.startswith("optimizer.exp")}
+                self.assertEqual(found, set(trained))
+        predicted = [next(iter(metrics_of(run_dir)))["memory_predicted_bytes"] for run_dir in (self.one, run_dirs[0])]
+        elements = 256 + WIDTH * VOCAB  # of the encoder, up to a multiple of 64, and of the head
+        self.assertEqual(predicted[0]["optimizer"] - predicted[1]["optimizer"], 2 * 4 * elements)
 
     def test_verify_counts_what_is_whole(self):
         files = list(self.two.rglob("*.safetensors"))

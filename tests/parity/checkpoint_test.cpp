@@ -2,6 +2,7 @@
 // stop (docs/checkpoints.md).
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "dtrain/checkpoint/choose.h"
@@ -12,6 +13,7 @@
 #include "support/sensitivity.h"
 #include "support/settings.h"
 #include "support/temp_folder.h"
+#include "support/values.h"
 
 namespace dtrain::testing {
 namespace {
@@ -49,7 +51,9 @@ void train_and_save(const config::Config& config, std::int64_t step, const std::
 }
 
 // Goes on from the newest checkpoint to the last step, and gives what each rank ended with.
-std::vector<Trace> load_and_train(const config::Config& config, const std::string& folder) {
+// frozen_before: parameters that were frozen in the run that saved.
+std::vector<Trace> load_and_train(const config::Config& config, const std::string& folder,
+                                  const std::vector<std::string>& frozen_before = {}) {
   std::vector<Trace> traces(static_cast<std::size_t>(num_ranks(config)));
   on_threads(num_ranks(config), [&](comm::World& world) {
     const auto group = group_of_all(world);
@@ -57,7 +61,7 @@ std::vector<Trace> load_and_train(const config::Config& config, const std::strin
     EngineRun run(config, world, chosen.value().manifest.step);
     checkpoint::store::Reader reader(chosen->path);
     checkpoint::ReaderSource source(reader);
-    run.job().engine().load_state(source);
+    run.job().engine().load_state(source, frozen_before);
     run.steps(config.train.steps - chosen->manifest.step);
     traces[static_cast<std::size_t>(world.rank())] = run.trace();
   });
@@ -189,6 +193,94 @@ TEST_CASE("SGD keeps its momentum across a checkpoint, under another layout too"
   train_and_save(sharded(config, 4, 2, "fsdp:full"), 2, folder.path("c"), /*staged=*/true);
   check_all(load_and_train(sharded(config, 2, 4, "zero:1"), folder.path("c")),
             text_after(whole, 2));
+}
+
+// A rank's state after `steps`, but for the pieces of these names.
+MemorySource state_of(const config::Config& config, comm::World& world, std::int64_t steps,
+                      const std::vector<std::string>& lost = {}) {
+  EngineRun run(config, world);
+  run.steps(steps);
+  checkpoint::State state = run.job().engine().state();
+  std::erase_if(state, [&](const checkpoint::Piece& piece) {
+    return std::ranges::find(lost, piece.name) != lost.end();
+  });
+  return MemorySource(state);
+}
+
+// The error of loading such a state into an engine, or empty.
+std::string error_without(const config::Config& saving, const config::Config& loading,
+                          const std::vector<std::string>& lost) {
+  std::string error;
+  on_threads(1, [&](comm::World& world) {
+    MemorySource source = state_of(saving, world, 1, lost);
+    EngineRun run(loading, world);
+    try {
+      run.job().engine().load_state(source, saving.train.freeze);
+    } catch (const std::exception& found) {
+      error = found.what();
+    }
+  });
+  return error;
+}
+
+TEST_CASE("Moments may be missing in a checkpoint only of what was frozen when it was saved") {
+  const config::Config free = tiny_config();
+  config::Config frozen = free;
+  frozen.train.freeze = {"encoder"};
+  CHECK(error_without(frozen, frozen, {}).empty());
+  CHECK(error_without(frozen, free, {}).empty());
+  CHECK(error_without(free, frozen, {}).empty());
+  const std::string moment = "optimizer.exp_avg_sq.decoder";
+  for (const config::Config& loading : {free, frozen}) {
+    CHECK(error_without(frozen, loading, {moment}) == "no piece " + moment);
+    CHECK(error_without(free, loading, {moment}) == "no piece " + moment);
+  }
+  CHECK(error_without(free, free, {"optimizer.exp_avg.encoder"}) ==
+        "no piece optimizer.exp_avg.encoder");
+  CHECK(error_without(frozen, frozen, {"optimizer.num_updates"}) ==
+        "no piece optimizer.num_updates");
+}
+
+TEST_CASE("Moments that a checkpoint has of parameters frozen then are read, or are all missing") {
+  const config::Config config = tiny_config();
+  const std::vector<std::string> frozen_before{"encoder"};  // and saved by an older version
+  on_threads(1, [&](comm::World& world) {
+    MemorySource whole = state_of(config, world, 2);
+    MemorySource half = state_of(config, world, 2, {"optimizer.exp_avg.encoder"});
+    EngineRun run(config, world);
+    run.job().engine().load_state(whole, frozen_before);
+    const MemorySource loaded(run.job().engine().state());
+    for (const auto& [name, value] : whole.tensors()) {
+      expect(same_bits(loaded.tensors().at(name), value), name);
+    }
+    std::string error;
+    try {
+      run.job().engine().load_state(half, frozen_before);
+    } catch (const std::exception& found) {
+      error = found.what();
+    }
+    expect(error == "no piece optimizer.exp_avg.encoder", "half of the moments: " + error);
+  });
+}
+
+TEST_CASE("A parameter that is trained again begins with moments of zero under every layout") {
+  const config::Config free = tiny_config();
+  config::Config frozen = free;
+  frozen.train.freeze = {"encoder", "lm_head"};
+  const TempFolder folder;
+  train_and_save(sharded(frozen, 4, 2, "fsdp:full"), 2, folder.path("c"), /*staged=*/true);
+  const checkpoint::store::Reader reader(folder.path("c/step-2"));
+  CHECK(reader.find("optimizer.exp_avg.decoder") != nullptr);
+  CHECK(reader.find("optimizer.exp_avg.encoder") == nullptr);
+  const std::string expected =
+      load_and_train(laid_out(free, 1, 8), folder.path("c"), frozen.train.freeze).front().text();
+  for (const config::Config& layout :
+       {laid_out(free, 2, 4), sharded(free, 2, 4, "zero:1"), sharded(free, 4, 2, "zero:3"),
+        sharded(free, 4, 2, "hybrid:2")}) {
+    check_all(load_and_train(layout, folder.path("c"), frozen.train.freeze), expected);
+  }
+  CHECK_THROWS_WITH(load_and_train(laid_out(free, 1, 8), folder.path("c")),
+                    Catch::Contains("has no tensor 'optimizer.exp_avg.encoder'"));
 }
 
 TEST_CASE("Each rank writes its share, and together they write every element once") {

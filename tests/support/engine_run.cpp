@@ -59,6 +59,14 @@ at::Tensor joined(comm::ProcessGroup& group, const std::vector<checkpoint::Piece
   return whole.cpu();
 }
 
+// True if the parameter has moments: it is not frozen.
+bool has_moments(job::Job& job, const std::string& name) {
+  for (const param::ParameterId id : job.plan().options.frozen) {
+    if (job.plan().model->parameters[id].name == name) return false;
+  }
+  return true;
+}
+
 // Assembles AdamW's state from shards, slices and stages; takes the first of equal copies.
 std::map<std::string, at::Tensor> assembled_state(job::Job& job) {
   std::map<std::string, std::vector<checkpoint::Piece>> parts;
@@ -73,7 +81,8 @@ std::map<std::string, at::Tensor> assembled_state(job::Job& job) {
   };
   add("optimizer.num_updates", {1}, counter);
   for (const param::ParameterSpec& spec : job.whole_model().parameters) {
-    for (const char* prefix : {"model.", "optimizer.exp_avg.", "optimizer.exp_avg_sq."}) {
+    for (const std::string prefix : {"model.", "optimizer.exp_avg.", "optimizer.exp_avg_sq."}) {
+      if (prefix != "model." && !has_moments(job, spec.name)) continue;
       add(prefix + spec.name, spec.shape, job.engine().precision().master);
     }
   }
@@ -97,8 +106,10 @@ std::map<std::string, at::Tensor> whole_state(job::Job& job) {
           ? std::vector<std::string>{"optimizer.momentum_buffer."}
           : std::vector<std::string>{"optimizer.exp_avg.", "optimizer.exp_avg_sq."};
   for (const param::ParameterSpec& spec : job.plan().model->parameters) {
-    std::vector<std::string> prefixes = moments;
-    prefixes.push_back("model.");
+    std::vector<std::string> prefixes{"model."};
+    if (has_moments(job, spec.name)) {
+      prefixes.insert(prefixes.end(), moments.begin(), moments.end());
+    }
     for (const std::string& prefix : prefixes) {
       whole[prefix + spec.name] = joined(shards, parts[prefix + spec.name], spec.shape,
                                          job.world().options(job.engine().precision().master));

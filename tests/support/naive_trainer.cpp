@@ -160,6 +160,8 @@ Trace naive_train(const config::Config& config) {
   for (std::size_t id = 0; id < state.weights.size(); ++id) {
     const std::string& name = model->parameters.values()[id].name;
     trace.state["model." + name] = state.weights[id];
+    const auto& frozen = config.train.freeze;
+    if (std::find(frozen.begin(), frozen.end(), name) != frozen.end()) continue;
     trace.state["optimizer.exp_avg." + name] = state.first_moments[id];
     trace.state["optimizer.exp_avg_sq." + name] = state.second_moments[id];
   }

@@ -44,7 +44,7 @@ TORCH_LIBRARY_IMPL(dtrain, CPU, kernels) { kernels.impl("adamw_", update_on_cpu)
 }  // namespace
 
 AdamW::AdamW(const OptimizerShard& shard, const AdamWOptions& options)
-    : Optimizer(update_groups(shard, options.weight_decay, options.frozen), shard.device),
+    : Optimizer(update_groups(shard, options.weight_decay), shard.device),
       options_(options),
       first_moment_(state_arena(shard)),
       second_moment_(state_arena(shard)) {}

@@ -12,8 +12,7 @@ struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  double weight_decay = 0.1;               ///< decoupled; on parameters whose spec says decay
-  std::vector<param::ParameterId> frozen;  ///< never updated nor decayed
+  double weight_decay = 0.1;  ///< decoupled; on parameters whose spec says decay
 };
 
 /// The rule is written out in optim/update_rules.h; it agrees with torch.optim.AdamW to rounding.

@@ -199,7 +199,9 @@ GlobalNorm::GlobalNorm(const param::ArenaLayout& layout, const param::ParameterS
 
 at::Tensor GlobalNorm::sums_of(const param::Arena& values) const {
   at::Tensor sums = at::zeros({num_slots_}, values.flat().options().dtype(at::kDouble));
-  for (const OwnBlocks& own : own_) add_norm_sums(values.slice(own.range), own.table, sums);
+  for (const OwnBlocks& own : own_) {
+    if (values.holds(own.range)) add_norm_sums(values.slice(own.range), own.table, sums);
+  }
   return sums;
 }
 

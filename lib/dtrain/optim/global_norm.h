@@ -26,8 +26,8 @@ class GlobalNorm {
   GlobalNorm(const param::ArenaLayout& layout, const param::ParameterSpecs& specs,
              param::ShardId shard, c10::Device device = at::kCPU);
 
-  /// This shard's sums, zero in the places of other shards, (n) float64: to be summed over the
-  /// shards, in any order.
+  /// This shard's sums, zero in the places of other shards and of what `values` does not hold, (n)
+  /// float64: to be summed over the shards, in any order.
   [[nodiscard]] at::Tensor sums_of(const param::Arena& values) const;
   /// From the sums of all shards: the sum of squares of each parameter, by id, (parameters)
   /// float64.

@@ -10,16 +10,14 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerShard& shard,
   return std::make_unique<AdamW>(shard, std::get<AdamWOptions>(options));
 }
 
-std::int64_t state_bytes(const OptimizerOptions& options, const param::ArenaLayout& layout,
-                         at::ScalarType dtype) {
+std::int64_t values_per_element(const OptimizerOptions& options) {
   const auto* sgd = std::get_if<SgdOptions>(&options);
-  const std::int64_t arenas = sgd != nullptr ? Sgd::num_arenas(*sgd) : AdamW::kNumArenas;
-  return arenas * param::Arena::bytes_of_shard(layout, dtype);
+  return sgd != nullptr ? Sgd::num_arenas(*sgd) : AdamW::kNumArenas;
 }
 
-std::span<const param::ParameterId> frozen_by(const OptimizerOptions& options) {
-  return std::visit([](const auto& of) -> std::span<const param::ParameterId> { return of.frozen; },
-                    options);
+std::int64_t state_bytes(const OptimizerOptions& options, const param::ArenaLayout& layout,
+                         at::ScalarType dtype) {
+  return values_per_element(options) * param::Arena::bytes_of_trained_shard(layout, dtype);
 }
 
 }  // namespace dtrain::optim

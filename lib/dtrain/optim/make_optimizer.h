@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <variant>
 
 #include "dtrain/optim/adamw.h"
@@ -16,12 +15,11 @@ using OptimizerOptions = std::variant<AdamWOptions, SgdOptions>;
 [[nodiscard]] std::unique_ptr<Optimizer> make_optimizer(const OptimizerShard& shard,
                                                         const OptimizerOptions& options);
 
-/// Returns the bytes of the state of an optimizer of one shard, of what has a value for each
-/// element.
+/// Returns how many values an optimizer keeps for each element that it trains.
+[[nodiscard]] std::int64_t values_per_element(const OptimizerOptions& options);
+
+/// Returns the bytes of these values in one shard.
 [[nodiscard]] std::int64_t state_bytes(const OptimizerOptions& options,
                                        const param::ArenaLayout& layout, at::ScalarType dtype);
-
-/// The parameters that are never updated.
-[[nodiscard]] std::span<const param::ParameterId> frozen_by(const OptimizerOptions& options);
 
 }  // namespace dtrain::optim

@@ -8,16 +8,14 @@
 
 namespace dtrain::optim {
 
-std::vector<UpdateGroup> update_groups(const OptimizerShard& shard, double weight_decay,
-                                       std::span<const param::ParameterId> frozen) {
+std::vector<UpdateGroup> update_groups(const OptimizerShard& shard, double weight_decay) {
   std::vector<UpdateGroup> groups;
   const param::ArenaLayout& layout = shard.layout;
-  for (const param::ElementRange part : layout.owned_by(shard.shard)) {
+  for (const param::ElementRange part : layout.trained_by(shard.shard)) {
     const std::size_t first_of_part = groups.size();
     for (const param::ParameterId id : layout.parameters()) {
       const param::ElementRange range = common(layout.range(id), part);
-      const bool is_frozen = std::find(frozen.begin(), frozen.end(), id) != frozen.end();
-      if (range.is_empty() || is_frozen) continue;
+      if (range.is_empty()) continue;
       const double decay = shard.specs[id].decay ? weight_decay : 0.0;
       // Padding between neighbours is zero in every arena, so that one call may run across it.
       const bool joins = groups.size() > first_of_part && groups.back().weight_decay == decay &&
@@ -33,7 +31,7 @@ std::vector<UpdateGroup> update_groups(const OptimizerShard& shard, double weigh
 }
 
 param::Arena state_arena(const OptimizerShard& shard) {
-  return param::Arena::of_shard(shard.layout, shard.shard, shard.dtype, shard.allocate);
+  return param::Arena::of_trained_shard(shard.layout, shard.shard, shard.dtype, shard.allocate);
 }
 
 namespace {

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -16,7 +15,7 @@ namespace dtrain::optim {
 /// State of an optimizer with one value for each element of a parameter.
 struct NamedArena {
   std::string name;           ///< as in checkpoints: "exp_avg"
-  const param::Arena* arena;  ///< of the optimizer's shard
+  const param::Arena* arena;  ///< of what the optimizer's shard trains
 };
 
 /// The elements that an optimizer updates, and how its state is made.
@@ -35,13 +34,12 @@ struct UpdateGroup {
   double weight_decay;
 };
 
-/// The elements that `shard` owns of all parameters that are not frozen, in the longest ranges that
-/// share a weight decay; parameters whose spec says no decay have none.
+/// The elements that `shard` trains, in the longest ranges that share a weight decay; parameters
+/// whose spec says no decay have none.
 [[nodiscard]] std::vector<UpdateGroup> update_groups(const OptimizerShard& shard,
-                                                     double weight_decay,
-                                                     std::span<const param::ParameterId> frozen);
+                                                     double weight_decay);
 
-/// Zeros for each element of the shard.
+/// Zeros for each element that the shard trains.
 [[nodiscard]] param::Arena state_arena(const OptimizerShard& shard);
 
 /// Learns which elements an update comes to, so that it can bring them to where it runs, and back.
@@ -56,18 +54,18 @@ class UpdateWindow {
   [[nodiscard]] virtual at::Tensor values(const param::Arena& arena, param::ElementRange range) = 0;
 };
 
-/// Updates the elements that one shard owns. An element's result does not depend on the shard it is
-/// in.
+/// Updates the elements that one shard trains. An element's result does not depend on the shard it
+/// is in.
 ///
 /// Threads: one.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
 
-  /// Updates `parameters` in place; `gradients` are read only. Both hold the shard's elements at
-  /// least. A window (may be null) sees ranges of at most kWindowElements. updated_to(end), if any,
-  /// is called when all of the shard's elements below `end` have their new values (on a device:
-  /// when they are under way), so that they can be sent while the others are updated.
+  /// Updates `parameters` in place; `gradients` are read only. Both hold at least what the shard
+  /// trains. A window (may be null) sees ranges of at most kWindowElements. updated_to(end), if
+  /// any, is called when all that the shard trains below `end` has its new values (on a device:
+  /// when they are under way), so that it can be sent while the others are updated.
   ///
   /// may_update: () bool, read where the update runs; where it is false nothing changes, and on the
   /// CPU no element is touched.

@@ -41,8 +41,7 @@ TORCH_LIBRARY_IMPL(dtrain, CPU, kernels) { kernels.impl("sgd_", update_on_cpu); 
 }  // namespace
 
 Sgd::Sgd(const OptimizerShard& shard, const SgdOptions& options)
-    : Optimizer(update_groups(shard, options.weight_decay, options.frozen), shard.device),
-      options_(options) {
+    : Optimizer(update_groups(shard, options.weight_decay), shard.device), options_(options) {
   if (options.momentum != 0) momentum_ = state_arena(shard);
 }
 

@@ -10,9 +10,8 @@
 namespace dtrain::optim {
 
 struct SgdOptions {
-  double momentum = 0.9;                   ///< 0: none, and nothing is kept for it
-  double weight_decay = 0.1;               ///< added to the gradient, as torch.optim.SGD does
-  std::vector<param::ParameterId> frozen;  ///< never updated nor decayed
+  double momentum = 0.9;      ///< 0: none, and nothing is kept for it
+  double weight_decay = 0.1;  ///< added to the gradient, as torch.optim.SGD does
 };
 
 /// buffer = momentum * buffer + gradient; parameter -= learning rate * buffer. The buffer begins at

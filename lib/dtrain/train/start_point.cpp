@@ -207,8 +207,8 @@ void drop_other_record(ValidationRecord& record, const StartParts& parts, const 
 StartPoint resume(const StartParts& parts, const Chosen& chosen) {
   store::Reader reader(chosen.path, chosen.manifest);
   checkpoint::ReaderSource source(reader);
-  parts.engine.load_state(source);
   const config::Config saved = config_of(chosen);
+  parts.engine.load_state(source, saved.train.freeze);
   RunHistory history = history_of(chosen.manifest, saved, chosen.path);
   drop_other_record(history.validation, parts, chosen, saved);
   if (!have_equal_norms(parts.config, saved)) history.spikes = {};

@@ -80,12 +80,6 @@ void read_residual(const Contributor& own, const std::string& parameter,
   }
 }
 
-// What is left of a frozen parameter would be sent for nothing, and clipping would count it.
-bool is_frozen(const EngineSetup& setup, param::ParameterId id) {
-  const auto frozen = optim::frozen_by(setup.options.optimizer);
-  return std::ranges::find(frozen, id) != frozen.end();
-}
-
 }  // namespace
 
 checkpoint::State carried_pieces(const EngineSetup& setup, const Carried& carried) {
@@ -107,7 +101,8 @@ void load_carried(const EngineSetup& setup, const Carried& carried, checkpoint::
   if (carried.residuals != nullptr) {
     for (const param::ParameterId id : setup.layout.parameters()) {
       for (const checkpoint::Piece& piece : residual_pieces(setup, id, *carried.residuals)) {
-        if (is_frozen(setup, id)) {
+        // What is left of a frozen parameter would be sent for nothing, and clipping would count it.
+        if (setup.layout.is_frozen(id)) {
           at::Tensor(piece.tensor).zero_();
           continue;
         }

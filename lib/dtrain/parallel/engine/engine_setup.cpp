@@ -42,7 +42,8 @@ param::ArenaLayout engine_layout(const model::Model& model, const EngineOptions&
   return param::ArenaLayout(
       model.parameters,
       {.unit_begins = unit_begins(model, options.data.wrap, options.stage.region_begins),
-       .num_shards = options.data.shard_size});
+       .num_shards = options.data.shard_size,
+       .frozen = options.frozen});
 }
 
 ActionLists engine_actions(const model::Model& model, const EngineOptions& options) {

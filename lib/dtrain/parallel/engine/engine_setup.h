@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "dtrain/config/values.h"
 #include "dtrain/mesh/mesh_groups.h"
@@ -24,6 +25,7 @@ struct EngineOptions {
   DataPlan data = {};
   config::Offload offload = {};  ///< none where it has no effect
   optim::OptimizerOptions optimizer = {};
+  std::vector<param::ParameterId> frozen = {};  ///< never updated
   RecomputePlan recompute = {};
   bool uses_graphs = false;  ///< of the device: GraphRunner; a whole model without a tensor axis
   StagePlan stage = {};

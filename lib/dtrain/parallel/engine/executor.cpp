@@ -88,10 +88,9 @@ DataAxis make_axis(const EngineSetup& setup) {
 
 BlockRunner::Options runner_options(const EngineSetup& setup, std::int64_t num_sums) {
   const EngineOptions& options = setup.options;
-  const auto frozen = optim::frozen_by(options.optimizer);
   return {.seed = options.seed,
           .buffer_dtype = options.precision.buffer,
-          .frozen = {frozen.begin(), frozen.end()},
+          .frozen = options.frozen,
           .recompute = options.recompute,
           .settled_together = options.grad_accum_steps / num_sums};
 }

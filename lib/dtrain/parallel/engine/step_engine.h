@@ -114,8 +114,12 @@ class StepEngine {
 
   /// This rank's part of a checkpoint, sharing memory.
   [[nodiscard]] checkpoint::State state() const { return whole_.state(); }
+  /// WholeModel::load_state.
+  ///
   /// Collective.
-  void load_state(checkpoint::Source& source) { whole_.load_state(source); }
+  void load_state(checkpoint::Source& source, std::span<const std::string> frozen_before = {}) {
+    whole_.load_state(source, frozen_before);
+  }
   /// The parameters alone.
   ///
   /// Collective.

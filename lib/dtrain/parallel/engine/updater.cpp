@@ -99,9 +99,9 @@ MemoryPlan Updater::memory(const model::Model& model, const EngineOptions& optio
 std::int64_t Updater::window_bytes(const model::Model& model, const EngineOptions& options) {
   const param::ArenaLayout layout = engine_layout(model, options);
   const at::ScalarType dtype = options.precision.master;
-  const std::int64_t shard = param::Arena::bytes_of_shard(layout, dtype);
-  const std::int64_t moments = optim::state_bytes(options.optimizer, layout, dtype) / shard;
-  const std::int64_t arenas = moments + (options.offloads_masters() ? 1 : 0);
+  const std::int64_t shard = param::Arena::bytes_of_trained_shard(layout, dtype);
+  const std::int64_t arenas =
+      optim::values_per_element(options.optimizer) + (options.offloads_masters() ? 1 : 0);
   const std::int64_t ranges = param::bytes_of(2 * optim::Optimizer::kWindowElements, dtype);
   return arenas * std::min(ranges, shard);
 }

@@ -1,9 +1,11 @@
 #include "dtrain/parallel/engine/whole_model.h"
 
 #include <ATen/ops/empty.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "dtrain/base/log.h"
@@ -16,6 +18,11 @@ namespace dtrain::parallel {
 namespace {
 
 constexpr const char* kLossScale = "optimizer.loss_scale";
+
+// As "optimizer.exp_avg.NAME".
+std::string state_name(const optim::NamedArena& part, const std::string& parameter) {
+  return "optimizer." + part.name + "." + parameter;
+}
 
 // A value that all ranks hold.
 checkpoint::Piece common_piece(const EngineSetup& setup, const std::string& name,
@@ -98,6 +105,7 @@ void WholeModel::make_copies_equal() {
     if (own.is_empty()) continue;
     for (comm::ProcessGroup* copies : setup_.placement.copies(id)) {
       for (const param::Arena* arena : updater_.with_state(parameters_.masters())) {
+        if (!arena->holds(own)) continue;  // state of a frozen parameter
         const at::Tensor part = arena->slice(own);
         const at::Tensor values = part.to(setup_.world.device());
         copies->broadcast(values, /*root=*/0).wait();
@@ -116,8 +124,9 @@ checkpoint::State WholeModel::state() const {
     const checkpoint::Replica replica = setup_.placement.replica(id);
     add_parameter_pieces(setup_, id, checkpoint::kWeightPrefix, replica, parameters_.masters(),
                          state);
+    if (setup_.layout.is_frozen(id)) continue;
     for (const optim::NamedArena& part : optimizer.state()) {
-      add_parameter_pieces(setup_, id, "optimizer." + part.name + ".", replica, *part.arena, state);
+      add_parameter_pieces(setup_, id, state_name(part, {}), replica, *part.arena, state);
     }
   }
   state.push_back(common_piece(setup_, "optimizer.num_updates", optimizer.num_updates()));
@@ -128,12 +137,47 @@ checkpoint::State WholeModel::state() const {
   return state;
 }
 
-void WholeModel::load_state(checkpoint::Source& source) {
+// Names of the parameters whose optimizer state the source may lack, and does.
+std::vector<std::string> WholeModel::without_state(
+    const checkpoint::Source& source, std::span<const std::string> frozen_before) const {
+  const std::vector<optim::NamedArena> parts = updater_.optimizer().state();
+  std::vector<std::string> names;
+  for (const param::ParameterId id : setup_.layout.parameters()) {
+    const std::string& name = setup_.model.parameters[id].name;
+    const bool may_lack = !parts.empty() && !setup_.layout.is_frozen(id) &&
+                          std::ranges::find(frozen_before, name) != frozen_before.end();
+    const auto has = [&](const optim::NamedArena& part) {
+      return source.has(state_name(part, name));
+    };
+    if (may_lack && std::ranges::none_of(parts, has)) names.push_back(name);
+  }
+  return names;
+}
+
+void WholeModel::load_state(checkpoint::Source& source,
+                            std::span<const std::string> frozen_before) {
   load("reading a checkpoint", [&](const checkpoint::State& pieces) {
+    const std::vector<std::string> restarted = without_state(source, frozen_before);
+    std::set<std::string> missing;  // pieces
+    for (const std::string& name : restarted) {
+      for (const optim::NamedArena& part : updater_.optimizer().state()) {
+        missing.insert(state_name(part, name));
+      }
+    }
     for (const checkpoint::Piece& piece : pieces) {
       // A run that goes on in float16 starts with a scale of its own.
       const bool begins_anew = piece.name == kLossScale && !source.has(piece.name);
-      if (!begins_anew && !piece.name.starts_with(kReducerPrefix)) source.read(piece);
+      if (begins_anew || piece.name.starts_with(kReducerPrefix)) continue;
+      if (missing.contains(piece.name)) {
+        at::Tensor(piece.tensor).zero_();
+      } else {
+        source.read(piece);
+      }
+    }
+    if (setup_.world.rank() == 0 && !restarted.empty()) {
+      base::log_warning(
+          "the checkpoint has no moments of {}, which its run froze: they start at zero",
+          fmt::join(restarted, ", "));
     }
     load_carried(setup_, gradients_.carried(), source);
     if (setup_.world.rank() != 0 || !leaves_residuals(setup_, gradients_.carried(), source)) return;

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "dtrain/checkpoint/state.h"
 #include "dtrain/parallel/engine/updater.h"
@@ -45,19 +47,24 @@ class WholeModel {
   void make_copies_equal();
 
   /// This rank's part of parameters and optimizer state, sharing memory: model.NAME,
-  /// optimizer.STATE.NAME (exp_avg and exp_avg_sq, or momentum_buffer) in storage shapes, and
-  /// optimizer.num_updates; with loss scaling optimizer.loss_scale. What the gradient reducer
+  /// optimizer.STATE.NAME (exp_avg and exp_avg_sq, or momentum_buffer; not of frozen parameters) in
+  /// storage shapes, and optimizer.num_updates; with loss scaling optimizer.loss_scale. What the gradient reducer
   /// carries from step to step follows (carried_state.h). A loss scale that a checkpoint lacks
   /// begins anew.
   [[nodiscard]] checkpoint::State state() const;
+  /// frozen_before: names of the parameters that were frozen in the run that saved. Their optimizer
+  /// state may be missing: where they are trained now it starts at zero, which rank 0 reports.
+  ///
   /// Collective: over all groups.
-  void load_state(checkpoint::Source& source);
+  void load_state(checkpoint::Source& source, std::span<const std::string> frozen_before = {});
   /// The parameters alone.
   ///
   /// Collective: over all groups.
   void load_weights(checkpoint::Source& source);
 
  private:
+  [[nodiscard]] std::vector<std::string> without_state(
+      const checkpoint::Source& source, std::span<const std::string> frozen_before) const;
   [[nodiscard]] at::Tensor gathered_unit(const param::Arena& values, param::UnitId unit) const;
   void load(const std::string& task,
             const std::function<void(const checkpoint::State& pieces)>& read);

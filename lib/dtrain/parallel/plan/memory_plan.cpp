@@ -44,10 +44,12 @@ double saved_share(const config::LayoutConfig& layout, const model::Model& model
                    const EngineOptions& options) {
   const param::ArenaLayout arenas = engine_layout(model, options);
   const double replicas = static_cast<double>(layout.dp / options.data.shard_size);
-  double held = 0;  // elements
+  const auto moments = static_cast<double>(optim::values_per_element(options.optimizer));
+  double held = 0;  // elements, each with its moments
   double saved = 0;
   for (const param::ParameterId id : arenas.parameters()) {
-    const auto elements = static_cast<double>(arenas.range(id).size());
+    const double elements =
+        static_cast<double>(arenas.range(id).size()) / (arenas.is_frozen(id) ? 1 + moments : 1);
     const ParameterHolders& holders = options.stage.holders;
     const double stages = holders.empty() ? 1 : static_cast<double>(holders[id].size());
     const double tensor_ranks = model.parameters[id].cut ? 1 : static_cast<double>(layout.tp);

@@ -30,18 +30,14 @@ std::vector<param::ParameterId> frozen_ids(const config::TrainConfig& train,
   return ids;
 }
 
-optim::OptimizerOptions optimizer_options(const config::TrainConfig& train,
-                                          std::vector<param::ParameterId> frozen) {
+optim::OptimizerOptions optimizer_options(const config::TrainConfig& train) {
   if (train.optimizer == config::UpdateRule::sgd) {
-    return optim::SgdOptions{.momentum = train.momentum,
-                             .weight_decay = train.weight_decay,
-                             .frozen = std::move(frozen)};
+    return optim::SgdOptions{.momentum = train.momentum, .weight_decay = train.weight_decay};
   }
   return optim::AdamWOptions{.beta1 = train.beta1,
                              .beta2 = train.beta2,
                              .eps = train.eps,
-                             .weight_decay = train.weight_decay,
-                             .frozen = std::move(frozen)};
+                             .weight_decay = train.weight_decay};
 }
 
 // Parameters that are offloaded come to memory a unit at a time.
@@ -70,7 +66,8 @@ EngineOptions engine_options(const config::Config& config, const model::Model& m
       .seed = config.train.seed,
       .reduction = reduction_of(config.machine),
       .offload = offload_of(config.machine),
-      .optimizer = optimizer_options(config.train, frozen_ids(config.train, model)),
+      .optimizer = optimizer_options(config.train),
+      .frozen = frozen_ids(config.train, model),
       // On a CPU --compile stands for fused kernels, which devices do not have.
       .uses_graphs = config.machine.compile && config.machine.kernels != config::Kernels::fused,
       .stage = std::move(stage)};

@@ -91,6 +91,16 @@ TEST_CASE("Shards that cut blocks of the sum give the norm the bits of the whole
   }
 }
 
+TEST_CASE("What an arena does not hold counts as zero, with the bits of zeros") {
+  const param::ParameterSpecs specs{spec("a", 9'000), spec("b", 65), spec("c", 20'001)};
+  const param::ArenaLayout layout(specs, {.frozen = {1_p}});
+  const Gradients whole(specs);
+  whole.arena.view(1_p).zero_();
+  const auto trained = param::Arena::of_trained(layout, at::kFloat, param::private_memory);
+  for (const param::ParameterId id : {0_p, 2_p}) trained.view(id).copy_(whole.arena.view(id));
+  CHECK(global_norm(trained, layout, specs) == whole.norm());
+}
+
 TEST_CASE("What does not fit in float32 when squared is still a norm") {
   Gradients gradients({spec("a", 4)});
   gradients.arena.view(0_p).fill_(1e30f);

@@ -29,8 +29,9 @@ inline const at::Tensor kMayUpdate = at::scalar_tensor(true, at::kBool);
 // Weights, gradients and their optimizer.
 template <typename Rule, typename Options>
 struct Optimized {
-  explicit Optimized(const Options& options, at::ScalarType dtype = at::kDouble)
-      : layout(kSpecs),
+  explicit Optimized(const Options& options, at::ScalarType dtype = at::kDouble,
+                     const std::vector<param::ParameterId>& frozen = {})
+      : layout(kSpecs, {.frozen = frozen}),
         weights(layout, dtype, param::private_memory),
         gradients(layout, dtype, param::private_memory),
         optimizer({layout, kSpecs, 0_s, dtype, param::private_memory}, options) {
@@ -53,12 +54,13 @@ struct Optimized {
 
 // 2, 4 and 8 shards, three updates each.
 template <typename Rule, typename Options>
-void check_shards(const Options& options) {
+void check_shards(const Options& options, const std::vector<param::ParameterId>& frozen) {
   using Run = Optimized<Rule, Options>;
-  Run whole(options, at::kFloat);
+  Run whole(options, at::kFloat, frozen);
   for (const std::int64_t count : {2, 4, 8}) {
-    Run reference(options, at::kFloat);
-    const param::ArenaLayout layout(kSpecs, {.unit_begins = {0_p, 3_p}, .num_shards = count});
+    Run reference(options, at::kFloat, frozen);
+    const param::ArenaLayout layout(
+        kSpecs, {.unit_begins = {0_p, 3_p}, .num_shards = count, .frozen = frozen});
     for (std::int64_t step = 1; step <= 3; ++step) {
       reference.fill(reference.gradients, step, 3);
       reference.optimizer.step(reference.weights, reference.gradients, 0.1, kMayUpdate);

@@ -36,7 +36,8 @@ std::vector<at::Tensor> gradients_of(const std::vector<bool>& is_native, const L
                           .grad_accum_steps = layout.grad_accum,
                           .seed = 3,
                           .data = layout.data,
-                          .optimizer = optim::AdamWOptions{.frozen = layout.frozen},
+                          .optimizer = {},
+                          .frozen = layout.frozen,
                           .recompute = layout.recompute};
     StepEngine engine(*model, world, groups, options);
     std::vector<data::Batch> batches;
