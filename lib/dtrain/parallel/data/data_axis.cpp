@@ -82,8 +82,10 @@ DataTraffic DataAxis::traffic(const model::Model& model, const param::ArenaLayou
                       .reduction_bytes = reduced.bytes,
                       .max_gathered = keeps_units ? layout.num_units() : schedule.max_gathered};
   for (const param::UnitId unit : layout.units()) {
-    // Units that are always there are gathered once, after the update.
-    const std::int64_t gathers = keeps_units ? 1 : schedule.count(UnitEventKind::gather, unit);
+    // Units that are always there are gathered once, after an update has changed them.
+    const std::int64_t updates = layout.is_frozen(unit) ? 0 : 1;
+    const std::int64_t gathers =
+        keeps_units ? updates : schedule.count(UnitEventKind::gather, unit);
     const std::int64_t shard = layout.unit_range(unit).size() / layout.num_shards();
     traffic.gathers += gathers;
     traffic.gather_bytes +=

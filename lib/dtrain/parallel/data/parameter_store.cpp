@@ -136,20 +136,34 @@ void ParameterStore::free(param::UnitId id) {
   units_[id].buffer->give_back();
 }
 
+// False where what blocks read is gathered in a step, or is what the optimizer writes.
+bool ParameterStore::keeps_copies() const {
+  const bool shares = units_.front().buffer == nullptr;
+  return options_.keeps_units && !(shares && shards_.size() == 1);
+}
+
+void ParameterStore::refresh(param::UnitId id) {
+  const base::Span span("gather unit", base::TracePart::units, {"unit", id.value()});
+  gather_into(units_[id], id, unit_values(id));
+}
+
 void ParameterStore::refresh() {
-  refresh_to(std::numeric_limits<std::int64_t>::max());
+  if (!keeps_copies()) return;
+  for (const param::UnitId unit : layout_.units()) refresh(unit);
+}
+
+void ParameterStore::refresh_trained() {
+  refresh_trained_to(std::numeric_limits<std::int64_t>::max());
   next_refreshed_ = param::UnitId(0);
 }
 
-void ParameterStore::refresh_to(std::int64_t end) {
-  if (!options_.keeps_units) return;
-  const bool shares = units_.front().buffer == nullptr;
-  if (shares && shards_.size() == 1) return;
+void ParameterStore::refresh_trained_to(std::int64_t end) {
+  if (!keeps_copies()) return;
   for (; next_refreshed_.value() < layout_.num_units(); ++next_refreshed_) {
     const param::UnitId unit = next_refreshed_;
+    if (layout_.is_frozen(unit)) continue;
     if (layout_.shard_range(unit, param::ShardId(shards_.rank())).end > end) return;
-    const base::Span span("gather unit", base::TracePart::units, {"unit", unit.value()});
-    gather_into(units_[unit], unit, unit_values(unit));
+    refresh(unit);
   }
 }
 

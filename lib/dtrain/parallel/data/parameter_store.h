@@ -17,7 +17,7 @@ namespace dtrain::parallel {
 /// masters' own dtype: then the copies are the masters. Else a rank's masters are its shards, and
 /// the copies are units that are gathered from all shards.
 ///
-/// Collective: begin_gather and refresh, over the shards, in the same order.
+/// Collective: begin_gather and all refreshes, over the shards, in the same order.
 /// Throws:     what Work::wait throws.
 /// Threads:    one.
 class ParameterStore {
@@ -56,9 +56,11 @@ class ParameterStore {
 
   /// The masters have changed: starts to bring units that are kept up to date.
   void refresh();
-  /// The same for the units of which this rank's part lies below element `end`, while the others'
-  /// masters still change; then refresh() starts the rest.
-  void refresh_to(std::int64_t end);
+  /// An update has changed the masters: the same for trained units.
+  void refresh_trained();
+  /// The same for those of which this rank's part lies below element `end`, while the others'
+  /// masters still change; then refresh_trained() starts the rest.
+  void refresh_trained_to(std::int64_t end);
   void wait_for_all();
 
  private:
@@ -69,6 +71,8 @@ class ParameterStore {
     comm::Work gathered;
   };
 
+  [[nodiscard]] bool keeps_copies() const;
+  void refresh(param::UnitId id);
   void gather_into(Unit& unit, param::UnitId id, const at::Tensor& target);
   void release_part(Unit& unit, param::UnitId id);
   [[nodiscard]] at::Tensor own_part(param::UnitId id) const;

@@ -110,8 +110,8 @@ void StepEngine::optimizer_step(double learning_rate, const StepLimits& limits) 
       [&] {
         ParameterStore& store = executor_.parameters();
         updater_.update(parameters(), gradients(), learning_rate, may_update,
-                        [&](std::int64_t end) { store.refresh_to(end); });
-        store.refresh();
+                        [&](std::int64_t end) { store.refresh_trained_to(end); });
+        store.refresh_trained();
       });
 }
 

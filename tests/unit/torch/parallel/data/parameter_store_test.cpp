@@ -98,17 +98,41 @@ TEST_CASE("Units whose masters have changed travel while the others' still chang
     for (std::int64_t round = 0; round < 2; ++round) {
       const auto calls = [&] { return group.calls().counters().calls - 2 * round; };
       set_own_shards(store, group.rank(), round);
-      store.refresh_to(end_of(0_u) - 1);
+      store.refresh_trained_to(end_of(0_u) - 1);
       expect(calls() == 0, "a part that still changes");
-      store.refresh_to(end_of(0_u));
+      store.refresh_trained_to(end_of(0_u));
       expect(calls() == 1, "the first unit");
-      store.refresh();
+      store.refresh_trained();
       expect(calls() == 2, "the rest, once");
       store.wait_for_all();
       for (const param::UnitId unit : {0_u, 1_u}) {
         expect(same_bits(store.unit_values(unit), expected_unit(unit, round)), "all shards");
       }
     }
+  });
+}
+
+TEST_CASE("An update brings trained units alone up to date, and a refresh all of them") {
+  const param::ArenaLayout layout(kSpecs,
+                                  {.unit_begins = {0_p}, .num_shards = 2, .frozen = {0_p, 1_p}});
+  testing::on_threads(2, [&](comm::World& world) {
+    const auto group = testing::group_of_all(world);
+    ParameterStore store(layout, *group, [&](std::int64_t bytes) { return world.allocate(bytes); },
+                         {});
+    const auto refreshed = [&](float value, const std::function<void()>& refresh) {
+      for (const param::UnitId unit : layout.units()) {
+        store.masters().slice(layout.shard_range(unit, param::ShardId(world.rank()))).fill_(value);
+      }
+      const std::int64_t before = group->calls().counters().calls;
+      refresh();
+      store.wait_for_all();
+      return group->calls().counters().calls - before;
+    };
+    expect(refreshed(1, [&] { store.refresh(); }) == 2, "all units");
+    expect(store.unit_values(0_u).eq(1).all().item<bool>(), "the frozen unit of all ranks");
+    expect(refreshed(2, [&] { store.refresh_trained(); }) == 1, "the trained unit alone");
+    expect(store.unit_values(1_u).eq(2).all().item<bool>(), "the trained unit of all ranks");
+    expect(refreshed(3, [&] { store.refresh_trained(); }) == 1, "once for each update");
   });
 }
 
