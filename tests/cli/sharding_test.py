@@ -68,6 +68,36 @@ class Telling(Case):
         for part in ("parameters", "gradients", "optimizer"):
             self.assertEqual(2 * memory["full"][part], memory["ddp"][part], part)
 
+    def test_frozen_parameters_are_sent_for_use_alone_and_take_no_gradients_and_no_moments(self):
+        encoder = 4 * 2 * 32 * 64  # bytes
+        ranks = 2
+        for flags in ("--strategy ddp", "--strategy fsdp", "--strategy zero --zero-stage 2"):
+            with self.subTest(flags):
+                facts = []
+                for name, frozen in (("free", ()), ("frozen", ("--freeze", "encoder"))):
+                    self.train(name, "--overwrite", "--grad-accum", "1", *frozen, *flags.split(), ranks=ranks)
+                    facts.append(self.lines(name)[0])
+                free, frozen = (fact["memory_predicted_bytes"] for fact in facts)
+                shards = 1 if "ddp" in flags else ranks
+                self.assertEqual(free["optimizer"] - frozen["optimizer"], 2 * encoder // shards)
+                self.assertEqual(free["gradients"] - frozen["gradients"], encoder // shards)
+                self.assertEqual(free["parameters"], frozen["parameters"])
+                if "ddp" in flags:
+                    continue
+                free, frozen = (fact["units_per_step"] for fact in facts)
+                self.assertEqual(free["reduction_bytes"] - frozen["reduction_bytes"], encoder // 2)
+                self.assertEqual(free["gather_bytes"] - frozen["gather_bytes"], encoder // 2 if "zero" in flags else 0)
+
+    def test_frozen_parameters_leave_every_sharding_the_file_of_one_process(self):
+        frozen = ("--freeze", "encoder,lm_head")
+        self.train("one", *frozen, "--grad-accum", "4", ranks=1)
+        expected = final_model(self.folder / "one").read_bytes()
+        for number, (ranks, flags) in enumerate(((2, "--strategy ddp"), (2, "--strategy fsdp"), (4, "--strategy zero --zero-stage 1"),
+                                                 (4, "--strategy fsdp --fsdp-sharding hybrid --shard-size 2"))):
+            with self.subTest(flags):
+                self.train(f"many{number}", *frozen, "--grad-accum", str(4 // ranks), *flags.split(), ranks=ranks)
+                self.assertEqual(final_model(self.folder / f"many{number}").read_bytes(), expected)
+
     def refused(self, flags, *parts, ranks=4):
         variables = {"RANK": "0", "WORLD_SIZE": str(ranks), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": str(ranks)}
         result = run(DTRAIN, *TINY, "--run-dir", self.folder / "run", *flags.split(), environment=variables, status=USAGE)

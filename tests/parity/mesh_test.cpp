@@ -134,6 +134,32 @@ void check_case(const Layout& layout, const Variant& variant) {
   check_near(traces.front(), single(variant).trace, single(variant).bound);
 }
 
+// With all matrices of the levels frozen the stages between the ends train nothing.
+TEST_CASE("With frozen parameters a mesh trains what one rank trains") {
+  const Variant variant{.accumulates = true, .ties = true};
+  const std::vector<std::string> frozen =
+      GENERATE(std::vector<std::string>{"encoder", "embed.weight"},
+               std::vector<std::string>{"encoder", "encoder_v", "decoder"});
+  config::Config one = laid_out(base_config(variant), 1, 1);
+  one.train.freeze = frozen;
+  const Trace expected = train_on_threads(one).front();
+  const TraceBound bound = rounding_bound_of(one, at::kDouble);
+  for (const Layout& layout : std::vector<Layout>{
+           {.mesh = {{Axis::tp, 2}}},
+           {.mesh = {{Axis::pp, 4}}},
+           {.mesh = {{Axis::pp, 2}}, .schedule = "interleaved:2"},
+           {.mesh = {{Axis::pp, 4}, {Axis::dp, 2}}, .data_axis = "fsdp"},
+           {.mesh = {{Axis::pp, 4}, {Axis::dp, 2}}, .data_axis = "zero:1"},
+           {.mesh = {{Axis::pp, 2}, {Axis::dp, 2}, {Axis::tp, 2}}, .data_axis = "zero:2"}}) {
+    INFO(name_of(layout, variant));
+    config::Config config = config_of(layout, variant);
+    config.train.freeze = frozen;
+    const std::vector<Trace> traces = train_on_threads(config);
+    for (const Trace& trace : traces) CHECK(trace.text() == traces.front().text());
+    check_near(traces.front(), expected, bound);
+  }
+}
+
 TEST_CASE("A mesh trains what one rank trains, in any pair of settings") {
   const std::size_t index = GENERATE(range(std::size_t{0}, kLayouts.size()));
   for (const bool opposite : {false, true})

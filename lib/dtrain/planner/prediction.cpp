@@ -41,8 +41,24 @@ class StepOfRank {
     return {of_shards(), of_replicas(), of_tensor_axis(), of_pipeline(), of_stages()};
   }
 
+  // Elements that the optimizer updates, of all shards.
+  [[nodiscard]] double trained_elements() const {
+    double elements = 0;
+    for (const param::ParameterId id : plan_.units.parameters()) {
+      if (plan_.units.is_frozen(id)) continue;
+      elements += static_cast<double>(plan_.units.range(id).size());
+    }
+    return elements;
+  }
+
  private:
   [[nodiscard]] std::int64_t shard_size() const { return plan_.options.data.shard_size; }
+  [[nodiscard]] double trained_units() const {
+    double count = 0;
+    for (const param::UnitId unit : plan_.units.units())
+      count += plan_.units.is_frozen(unit) ? 0 : 1;
+    return count;
+  }
 
   [[nodiscard]] Traffic of_shards() const {
     const parallel::DataTraffic& found = plan_.traffic;
@@ -65,11 +81,11 @@ class StepOfRank {
               .calls = static_cast<double>(costs.calls),
               .bytes = static_cast<double>(costs.sent)};
     }
-    const double gradients = static_cast<double>(plan_.units.num_elements() / shard_size()) *
+    const double gradients = static_cast<double>(plan_.units.num_trained() / shard_size()) *
                              static_cast<double>(c10::elementSize(plan_.options.precision.reduce));
     return {.group = replicas,
             .stride = stride,
-            .calls = static_cast<double>(plan_.units.num_units()),
+            .calls = trained_units(),
             .bytes = gradients * ring_share(replicas)};
   }
   [[nodiscard]] Traffic of_tensor_axis() const {
@@ -112,7 +128,7 @@ class StepOfRank {
     for (const param::ParameterId id : plan_.units.parameters()) {
       const std::int64_t elements = plan_.units.range(id).size() / shard_size();
       const auto ranks = std::ssize(holders[id]);
-      if (elements <= 0 || ranks == 1) continue;
+      if (elements <= 0 || ranks == 1 || plan_.units.is_frozen(id)) continue;
       if (last != plan_.units.unit_of(id)) ++sums.calls;
       last = plan_.units.unit_of(id);
       sums.group = std::max<std::int64_t>(sums.group, ranks);
@@ -162,13 +178,12 @@ Prediction of_stage(const config::Config& config, std::int64_t stage, const mode
   const ComputeTimes times = times_of(config, whole, rates);
   const double share = plan.model->training_flops_per_token() / whole.training_flops_per_token();
   const double again = 1 + plan.flops.recomputed / plan.flops.passes;
-  const double held = static_cast<double>(plan.model->num_elements()) /
-                      static_cast<double>(whole.num_elements()) *
-                      static_cast<double>(config.layout.tp);
+  const double trained = step.trained_elements() / static_cast<double>(whole.num_elements()) *
+                         static_cast<double>(config.layout.tp);
   const auto shards = static_cast<double>(plan.options.data.shard_size);
   Prediction found{.memory = plan.memory.peak(),
                    .compute = step.microbatches() * times.pass * share * again,
-                   .update = times.update * std::min(1.0, held) / shards};
+                   .update = times.update * std::min(1.0, trained) / shards};
   if (plan.place.shape.stages > 1) {
     found.bubble = simulate(plan.place.shape, make_pipeline_schedule(plan.place.shape)).bubble;
   }

@@ -13,7 +13,7 @@ namespace {
 std::unique_ptr<param::Arena> arena_for(const RankSumSetup& setup,
                                         const param::ArenaAllocator& allocate) {
   return std::make_unique<param::Arena>(
-      param::Arena::of_shard(setup.layout, setup.shard, setup.dtype, allocate));
+      param::Arena::of_trained_shard(setup.layout, setup.shard, setup.dtype, allocate));
 }
 
 }  // namespace
@@ -52,7 +52,7 @@ SchemeCosts CompressedSum::costs(const RankSumSetup& setup, std::int64_t num_ran
 }
 
 MemoryPlan CompressedSum::memory(const RankSumSetup& setup, std::int64_t num_ranks) {
-  const std::int64_t arena = param::Arena::bytes_of_shard(setup.layout, setup.dtype);
+  const std::int64_t arena = param::Arena::bytes_of_trained_shard(setup.layout, setup.dtype);
   const SchemeCosts parts = costs(setup, num_ranks);
   return {.gradients = 2 * arena,
           .buffers = parts.buffers,

@@ -73,7 +73,7 @@ std::vector<GradientPart> gradient_parts(const param::ArenaLayout& layout, param
   Cutter cutter(layout, compression);
   for (const param::ParameterId id : layout.parameters()) {
     const param::ElementRange own = layout.range_in(id, shard);
-    if (!own.is_empty()) cutter.add(id, own);
+    if (!own.is_empty() && !layout.is_frozen(id)) cutter.add(id, own);
   }
   std::vector<GradientPart> parts = cutter.take();
   std::ranges::reverse(parts);

@@ -29,7 +29,7 @@ struct GradientPart {
   [[nodiscard]] std::int64_t size() const { return range.size(); }
 };
 
-/// All gradients of the shard but for padding, from the arena's end to its beginning: the last
+/// All that the shard trains but for padding, from the arena's end to its beginning: the last
 /// parameters' gradients are final first. Parts that are not compressed are merged with such
 /// neighbours of the same unit.
 ///

@@ -71,7 +71,7 @@ double seconds_of(const GradientPart& part, const config::Compression& scheme,
 std::int64_t whole_bytes(const RankSumSetup& setup, std::int64_t num_ranks) {
   std::int64_t elements = 0;
   for (const param::ParameterId id : setup.layout.parameters()) {
-    elements += setup.layout.range_in(id, setup.shard).size();
+    if (!setup.layout.is_frozen(id)) elements += setup.layout.range_in(id, setup.shard).size();
   }
   return bytes_in_ring(setup.codec->sent_bytes(elements), num_ranks);
 }

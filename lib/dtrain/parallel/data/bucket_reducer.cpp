@@ -1,6 +1,7 @@
 #include "dtrain/parallel/data/bucket_reducer.h"
 
 #include <algorithm>
+#include <ranges>
 
 #include "dtrain/base/check.h"
 #include "dtrain/parallel/compress/compressed_sum.h"
@@ -37,8 +38,11 @@ std::vector<param::ElementRange> ranges_of_buckets(const ReducerSetup& setup,
     return ranges;
   }
   const std::int64_t size = elements_of_bucket(bucket_bytes, setup.options.dtype);
-  for (std::int64_t end = layout.num_elements(); end > 0; end -= size) {
-    ranges.push_back({std::max(end - size, std::int64_t{0}), end});
+  const std::vector<param::ElementRange> runs = layout.trained();
+  for (const param::ElementRange run : std::views::reverse(runs)) {
+    for (std::int64_t end = run.end; end > run.begin; end -= size) {
+      ranges.push_back({std::max(end - size, run.begin), end});
+    }
   }
   return ranges;
 }
@@ -102,7 +106,7 @@ void BucketReducer::finish() {
 MemoryPlan BucketReducer::memory(const ReducerSetup& setup) {
   const ReducerOptions& options = setup.options;
   const std::int64_t encoded =
-      setup.num_ranks == 1 ? 0 : options.codec->bytes(setup.layout.num_elements(), options.dtype);
+      setup.num_ranks == 1 ? 0 : options.codec->bytes(setup.layout.num_trained(), options.dtype);
   MemoryPlan memory{.gradients = GradientStore::bytes(setup.layout, options.dtype,
                                                       options.num_microbatches, options.reduction),
                     .travelling = encoded};
@@ -118,10 +122,9 @@ ReducerTraffic BucketReducer::traffic(const ReducerSetup& setup) {
     const SchemeCosts costs = CompressedSum::costs(sum_setup(setup), setup.num_ranks);
     return {.reductions = costs.calls, .bytes = costs.sent};
   }
-  const std::int64_t elements = setup.layout.num_elements();
-  const std::int64_t size = elements_of_bucket(kBucketBytes, setup.options.dtype);
-  return {.reductions = (elements + size - 1) / size,
-          .bytes = bytes_in_ring(setup.options.codec->sent_bytes(elements), setup.num_ranks)};
+  const std::int64_t sent = setup.options.codec->sent_bytes(setup.layout.num_trained());
+  return {.reductions = std::ssize(ranges_of_buckets(setup, kBucketBytes)),
+          .bytes = bytes_in_ring(sent, setup.num_ranks)};
 }
 
 }  // namespace dtrain::parallel

@@ -11,10 +11,11 @@
 
 namespace dtrain::parallel {
 
-/// Buckets are equal ranges of the gradient arena, or the parts that are compressed one by one,
-/// from its end to its beginning, since the last parameters' gradients are final first. In the last
-/// microbatch a bucket's all-reduce starts when its parameters are settled and its predecessors
-/// have started, so that every rank starts them in the same order. Units mean nothing to it.
+/// Buckets are ranges of one size of the gradient arena, cut anew after frozen parameters, or the
+/// parts that are compressed one by one, from its end to its beginning, since the last parameters'
+/// gradients are final first. In the last microbatch a bucket's all-reduce starts when its
+/// parameters are settled and its predecessors have started, so that every rank starts them in the
+/// same order. Units mean nothing to it.
 ///
 /// Source: Li et al., PyTorch Distributed (VLDB 2020). Differs: buckets may cut parameters, and
 /// there is no copy into them, since gradients live in one arena.

@@ -25,9 +25,9 @@ struct ReducerOptions {
   Compression compression = {};  ///< between ranks that hold the same gradients
 };
 
-/// Owns the gradients of a rank, from their memory to the messages in which they travel: receives
-/// the gradients of one rank's microbatches and ends a step with the sum over all ranks,
-/// of the elements that this rank's optimizer updates.
+/// Owns the gradients of a rank, which frozen parameters have none of, from their memory to the
+/// messages in which they travel: receives the gradients of one rank's microbatches and ends a step
+/// with the sum over all ranks, of the elements that this rank's optimizer updates.
 ///
 /// Collective: every member may communicate; all ranks of the data axis see the same events, but
 ///             the uses of different parameters may end in different orders.
@@ -48,7 +48,7 @@ class GradientReducer : public param::GradientMemory {
   /// Returns when the step's gradients are reduced.
   virtual void finish() = 0;
 
-  /// After finish(): the sum over the global batch, of the owned elements at least.
+  /// After finish(): the sum over the global batch, of the elements that this rank trains at least.
   [[nodiscard]] virtual const param::Arena& gradients() const = 0;
   /// After finish(), once for each step. has_updated: the gradients have been applied.
   virtual void end_step(bool /*has_updated*/) {}

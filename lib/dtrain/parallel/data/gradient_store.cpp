@@ -16,6 +16,11 @@ std::int64_t merges_of(std::int64_t index, std::int64_t count) {
   return step.merges + (step.starts_slot ? 0 : 1);
 }
 
+std::unique_ptr<param::Arena> arena_for(const param::ArenaLayout& layout, at::ScalarType dtype,
+                                        const param::ArenaAllocator& allocate) {
+  return std::make_unique<param::Arena>(param::Arena::of_trained(layout, dtype, allocate));
+}
+
 }  // namespace
 
 GradientStore::GradientStore(const param::ArenaLayout& layout, at::ScalarType dtype,
@@ -23,10 +28,10 @@ GradientStore::GradientStore(const param::ArenaLayout& layout, at::ScalarType dt
                              comm::Reduction reduction)
     : num_microbatches_(num_microbatches),
       reduction_(reduction),
-      current_(std::make_unique<param::Arena>(layout, dtype, allocate)),
+      current_(arena_for(layout, dtype, allocate)),
       untouched_(layout.num_parameters(), true) {
   for (std::int64_t i = 1; i < arenas_for(num_microbatches, reduction); ++i) {
-    spare_.push_back(std::make_unique<param::Arena>(layout, dtype, allocate));
+    spare_.push_back(arena_for(layout, dtype, allocate));
   }
 }
 
@@ -60,8 +65,9 @@ param::GradientPlace GradientStore::gradient_of(param::ParameterId id) {
 }
 
 void GradientStore::settle(param::ParameterId id) {
-  if (!untouched_[id]) return;
-  current_->view(id).zero_();
+  const at::Tensor& gradient = current_->view(id);
+  if (!untouched_[id] || !gradient.defined()) return;  // undefined: frozen
+  gradient.zero_();
   untouched_[id] = false;
 }
 

@@ -13,7 +13,7 @@
 
 namespace dtrain::parallel {
 
-/// Gradient arenas and the order in which microbatches are added into one.
+/// Gradient arenas of what is trained, and the order in which microbatches are added into one.
 ///
 /// With Reduction::ordered microbatch m's gradient has the same bits wherever it is computed, and
 /// the microbatches of a step are added as comm/tree_order.h says, which takes one spare arena for
@@ -28,9 +28,10 @@ class GradientStore : public param::GradientMemory {
 
   /// Collects the gradients of this microbatch; each step begins with microbatch 0.
   void begin_microbatch(data::MicrobatchId id);
-  /// In the current microbatch's gradient.
+  /// In the current microbatch's gradient; of a parameter that is not frozen.
   [[nodiscard]] param::GradientPlace gradient_of(param::ParameterId id) override;
   /// The parameter has seen all its uses in this microbatch; without any its gradient is zero.
+  /// No-op if it is frozen.
   void settle(param::ParameterId id);
   /// Ends a microbatch that is not the step's last.
   void end_microbatch();
@@ -46,7 +47,7 @@ class GradientStore : public param::GradientMemory {
   [[nodiscard]] static std::int64_t bytes(const param::ArenaLayout& layout, at::ScalarType dtype,
                                           std::int64_t num_microbatches,
                                           comm::Reduction reduction) {
-    return arenas_for(num_microbatches, reduction) * param::Arena::bytes(layout, dtype);
+    return arenas_for(num_microbatches, reduction) * param::Arena::bytes_of_trained(layout, dtype);
   }
 
  private:

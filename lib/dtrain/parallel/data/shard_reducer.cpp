@@ -63,7 +63,7 @@ ShardReducer::ShardReducer(const ReducerSetup& setup, const mesh::MeshGroups& gr
       options_(setup.options),
       reductions_(setup, groups, allocate) {
   for (std::int64_t level = 0; level < num_levels(setup); ++level) {
-    sums_.push_back(param::Arena::of_shard(layout_, shard_, options_.dtype, allocate));
+    sums_.push_back(param::Arena::of_trained_shard(layout_, shard_, options_.dtype, allocate));
   }
   const at::TensorOptions options = sums_.front().flat().options();
   for (const param::UnitId unit : layout_.units()) {
@@ -140,8 +140,8 @@ void ShardReducer::finish() {
 
 MemoryPlan ShardReducer::memory(const ReducerSetup& setup) {
   const at::ScalarType dtype = setup.options.dtype;
-  MemoryPlan memory = UnitReductions::memory(setup, setup.layout.largest_unit());
-  memory.gradients += num_levels(setup) * param::Arena::bytes_of_shard(setup.layout, dtype);
+  MemoryPlan memory = UnitReductions::memory(setup, setup.layout.largest_trained_unit());
+  memory.gradients += num_levels(setup) * param::Arena::bytes_of_trained_shard(setup.layout, dtype);
   memory.units = param::bytes_of(most_at_once(setup), dtype);
   return memory;
 }

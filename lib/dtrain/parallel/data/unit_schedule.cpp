@@ -119,6 +119,7 @@ class Builder {
       if (kind != ActionKind::backward || !is_reduced) continue;
       // Blocks that run again give no gradient yet.
       for (const param::UnitId unit : uses_.of_block[block]) {
+        if (uses_.frozen.contains(unit)) continue;
         if (!placed.insert({microbatch, unit}).second && !is_per_use(unit)) continue;
         schedule_.after[action].push_back({UnitEventKind::reduce, unit});
       }

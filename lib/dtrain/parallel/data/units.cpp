@@ -94,6 +94,9 @@ UnitUses unit_uses(const model::Model& model, const param::ArenaLayout& layout,
                    const RecomputePlan& recompute) {
   UnitUses uses{.of_block = {},
                 .is_tied = base::IndexedVector<param::UnitId, bool>(layout.num_units())};
+  for (const param::UnitId unit : layout.units()) {
+    if (layout.is_frozen(unit)) uses.frozen.insert(unit);
+  }
   std::set<ParameterId> seen;
   for (const auto& block : model.blocks) {
     std::set<param::UnitId> units;

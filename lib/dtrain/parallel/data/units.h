@@ -1,6 +1,7 @@
 // Which parameters form a unit: what is gathered, freed and reduced at once.
 #pragma once
 
+#include <set>
 #include <span>
 #include <vector>
 
@@ -30,6 +31,8 @@ struct UnitUses {
   base::IndexedVector<BlockId, std::vector<param::UnitId>> of_backward = {};
   /// True where several blocks share one of the unit's parameters.
   base::IndexedVector<param::UnitId, bool> is_tied;
+  /// Gathered, but never reduced.
+  std::set<param::UnitId> frozen = {};
 
   [[nodiscard]] const std::vector<param::UnitId>& of(const Action& action) const;
 };

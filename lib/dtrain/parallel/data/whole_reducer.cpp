@@ -21,7 +21,7 @@ void WholeReducer::reduce(param::UnitId unit) {
 
 MemoryPlan WholeReducer::memory(const ReducerSetup& setup) {
   const ReducerOptions& options = setup.options;
-  MemoryPlan memory = UnitReductions::memory(setup, setup.layout.num_elements());
+  MemoryPlan memory = UnitReductions::memory(setup, setup.layout.num_trained());
   memory.gradients += GradientStore::bytes(setup.layout, options.dtype, options.num_microbatches,
                                            options.reduction);
   return memory;

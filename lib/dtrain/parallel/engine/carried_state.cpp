@@ -37,6 +37,8 @@ std::string residual_name(std::int64_t contributor) {
 checkpoint::State residual_pieces(const EngineSetup& setup, param::ParameterId id,
                                   const param::Arena& residuals) {
   checkpoint::State pieces;
+  // What is left of a frozen parameter would be sent for nothing, and clipping would count it.
+  if (setup.layout.is_frozen(id)) return pieces;
   add_parameter_pieces(setup, id, residual_name(contributor(setup, id).index),
                        tensor_replica(setup, id), residuals, pieces);
   return pieces;
@@ -101,11 +103,6 @@ void load_carried(const EngineSetup& setup, const Carried& carried, checkpoint::
   if (carried.residuals != nullptr) {
     for (const param::ParameterId id : setup.layout.parameters()) {
       for (const checkpoint::Piece& piece : residual_pieces(setup, id, *carried.residuals)) {
-        // What is left of a frozen parameter would be sent for nothing, and clipping would count it.
-        if (setup.layout.is_frozen(id)) {
-          at::Tensor(piece.tensor).zero_();
-          continue;
-        }
         read_residual(contributor(setup, id), setup.model.parameters[id].name, piece, source);
       }
     }

@@ -17,8 +17,8 @@ inline constexpr const char* kReducerPrefix = "reducer.";
 
 /// Loads what the rank carries. With C contributors, contributor c takes the sum of the residuals
 /// saved as c, c + C, c + 2C, ..., added in this order; so any layout keeps their total. Without
-/// saved residuals it starts at 0, and so do those of frozen parameters. A factor that was
-/// saved for another part starts anew.
+/// saved residuals it starts at 0. Frozen parameters have none. A factor that was saved for another
+/// part starts anew.
 void load_carried(const EngineSetup& setup, const Carried& carried, checkpoint::Source& source);
 
 /// Returns whether there are residuals for this rank's parameters that `carried` has no place for.

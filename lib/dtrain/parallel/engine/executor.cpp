@@ -44,12 +44,13 @@ std::int64_t most_begun(std::span<const Action> step) {
   return most;
 }
 
-// Elements of the parameters of the block that has the most.
-std::int64_t largest_block(const model::Model& model) {
+// Elements of the gradients of the block that has the most.
+std::int64_t largest_block(const model::Model& model, std::span<const param::ParameterId> frozen) {
   std::int64_t most = 0;
   for (const auto& block : model.blocks) {
     std::int64_t elements = 0;
     for (const param::ParameterId id : block->parameters()) {
+      if (std::ranges::find(frozen, id) != frozen.end()) continue;
       elements += model.parameters[id].num_elements();
     }
     most = std::max(most, elements);
@@ -188,8 +189,8 @@ MemoryPlan Executor::memory(const model::Model& model, const EngineOptions& opti
   memory.units += std::max<std::int64_t>(0, memory.travelling - gone);
   // A block's gradients are held until its graph has run, and graphs share no memory with others.
   if (options.uses_graphs) {
-    memory.work +=
-        param::bytes_of(largest_block(model), microbatch.dtype) + memory_of_evaluation(blocks);
+    memory.work += param::bytes_of(largest_block(model, options.frozen), microbatch.dtype) +
+                   memory_of_evaluation(blocks);
   }
   const std::int64_t tokens = 2 * microbatch.rows() + 1;  // their ids, targets and first sample
   memory.buffers += param::bytes_of(model.table_values, dtype_of_tables(model, options.precision)) +
@@ -308,6 +309,7 @@ bool Executor::reports_losses() const { return setup_.groups.along(mesh::Axis::t
 void Executor::sum_over_stages() {
   std::vector<comm::Work> sums;
   for (const param::UnitId unit : setup_.layout.units()) {
+    if (setup_.layout.is_frozen(unit)) continue;
     const param::ElementRange own = setup_.layout.shard_range(unit, setup_.shard());
     comm::ProcessGroup& stages = setup_.placement.stages(first_held(setup_.layout, unit));
     sums.push_back(stages.all_reduce(axis_.gradients().gradients().slice(own)));

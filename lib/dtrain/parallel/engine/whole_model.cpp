@@ -1,6 +1,7 @@
 #include "dtrain/parallel/engine/whole_model.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -58,6 +59,10 @@ void WholeModel::initialise() {
 // (elements of the unit), where a step computes
 at::Tensor WholeModel::gathered_unit(const param::Arena& values, param::UnitId unit) const {
   const param::ElementRange own = setup_.layout.shard_range(unit, setup_.shard());
+  if (!values.holds(own)) {  // gradients of frozen parameters
+    return at::zeros({setup_.layout.unit_range(unit).size()},
+                     values.flat().options().device(setup_.world.device()));
+  }
   const at::Tensor part = values.slice(own).to(setup_.world.device());
   comm::ProcessGroup& shards = setup_.groups.shards();
   if (shards.size() == 1) return part;

@@ -32,7 +32,7 @@ class WholeModel {
   /// during the call.
   using Visit = std::function<void(param::ParameterId, const at::Tensor&)>;
   /// Visits the values of all parameters of the whole model in the order of their ids, on every
-  /// rank; a unit at a time is gathered.
+  /// rank; a unit at a time is gathered. Zeros of parameters that the arena does not hold.
   ///
   /// Collective: over all groups.
   void visit(const param::Arena& values, const Visit& visit);
@@ -48,9 +48,9 @@ class WholeModel {
 
   /// This rank's part of parameters and optimizer state, sharing memory: model.NAME,
   /// optimizer.STATE.NAME (exp_avg and exp_avg_sq, or momentum_buffer; not of frozen parameters) in
-  /// storage shapes, and optimizer.num_updates; with loss scaling optimizer.loss_scale. What the gradient reducer
-  /// carries from step to step follows (carried_state.h). A loss scale that a checkpoint lacks
-  /// begins anew.
+  /// storage shapes, and optimizer.num_updates; with loss scaling optimizer.loss_scale. What the
+  /// gradient reducer carries from step to step follows (carried_state.h). A loss scale that a
+  /// checkpoint lacks begins anew.
   [[nodiscard]] checkpoint::State state() const;
   /// frozen_before: names of the parameters that were frozen in the run that saved. Their optimizer
   /// state may be missing: where they are trained now it starts at zero, which rank 0 reports.

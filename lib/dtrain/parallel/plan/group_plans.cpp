@@ -52,7 +52,7 @@ class Loads {
       case GroupUse::tensor:
         return of_tensor_axis();
       case GroupUse::stages:
-        return {.load = {.reduced = unit()}};
+        return {.load = {.reduced = reduced_unit()}};
       default:
         return {};
     }
@@ -60,7 +60,8 @@ class Loads {
 
  private:
   [[nodiscard]] comm::PlannedGroup of_stages() const {
-    return {.load = {.reduced = unit(), .peers = has_chunks() || !model_.gives_losses ? 1 : 0}};
+    return {
+        .load = {.reduced = reduced_unit(), .peers = has_chunks() || !model_.gives_losses ? 1 : 0}};
   }
 
   [[nodiscard]] comm::PlannedGroup of_data_axis() const {
@@ -72,7 +73,7 @@ class Loads {
   }
 
   [[nodiscard]] comm::PlannedGroup of_shards() const {
-    return {.load = {.reduced = unit(), .foreign = sends_copies() ? unit() : 0},
+    return {.load = {.reduced = reduced_unit(), .foreign = sends_copies() ? unit() : 0},
             .gathered = unit(),
             .reduces_16_bits = reduces_16_bits()};
   }
@@ -87,8 +88,11 @@ class Loads {
   [[nodiscard]] std::int64_t unit() const {
     return param::bytes_of(arenas_.largest_unit(), options_.precision.master);
   }
+  [[nodiscard]] std::int64_t reduced_unit() const {
+    return param::bytes_of(arenas_.largest_trained_unit(), options_.precision.master);
+  }
   [[nodiscard]] std::int64_t gradients() const {
-    return param::Arena::bytes(arenas_, options_.precision.master);
+    return param::Arena::bytes_of_trained(arenas_, options_.precision.master);
   }
   [[nodiscard]] bool has_chunks() const { return options_.stage.chunk_begins.size() > 1; }
   [[nodiscard]] bool sends_copies() const {

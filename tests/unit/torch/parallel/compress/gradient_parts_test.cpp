@@ -55,6 +55,16 @@ TEST_CASE("Small neighbours travel whole and together, large parameters in parts
   CHECK(parts[3].range.end == layout.range(1_p).end);
 }
 
+TEST_CASE("A frozen parameter is in no part, and its neighbours do not travel together") {
+  const param::ParameterSpecs specs{matrix("a", 10, 10), matrix("frozen", 8, 8),
+                                    matrix("c", 10, 10)};
+  const param::ArenaLayout layout(specs, {.frozen = {1_p}});
+  const auto parts = gradient_parts(layout, param::ShardId(0), of("topk:0.01", 200));
+  REQUIRE(parts.size() == 2);
+  CHECK(parts[0].range == layout.range(2_p));
+  CHECK(parts[1].range == layout.range(0_p));
+}
+
 TEST_CASE("A shard's whole rows are a matrix, and the ends of others travel whole") {
   const param::ParameterSpecs specs{matrix("a", 101, 100), matrix("b", 4, 4'000)};
   const param::ArenaLayout layout(specs, {.num_shards = 2});

@@ -71,6 +71,29 @@ TEST_CASE("Buckets of any size give the same bits") {
   }
 }
 
+TEST_CASE("Buckets hold no frozen parameter, and begin anew after one") {
+  const param::ArenaLayout layout(kSpecs, {.frozen = {1_p}});
+  testing::on_threads(2, [&](comm::World& world) {
+    const mesh::MeshGroups groups(world, mesh::DeviceMesh({{mesh::Axis::dp, 2}}));
+    const UnitSchedule schedule;
+    const ReducerSetup setup{.layout = layout, .schedule = schedule, .num_ranks = 2};
+    const auto allocate = [&](std::int64_t bytes) { return world.allocate(bytes); };
+    BucketReducer reducer(setup, groups, allocate, /*bucket_bytes=*/256);
+    expect(reducer.num_buckets() == 2 + 1, "buckets of a, and of c");
+    reducer.begin_microbatch(0_m);
+    for (const param::ParameterId id : {2_p, 1_p, 0_p}) {
+      if (id != 1_p)
+        reducer.add_gradient(id, values_of(id.value(), kSpecs[id].shape[0], at::kFloat));
+      reducer.settle(id);
+    }
+    reducer.finish();
+    const comm::CallCounters& sent = groups.along(mesh::Axis::dp).calls().counters();
+    expect(sent.calls == 3 && sent.bytes_sent == (128 + 64) * 4, "what is trained, once");
+    expect(BucketReducer::traffic(setup).bytes == sent.bytes_sent, "the traffic that it announces");
+    expect(same_bits(reducer.gradients().view(2_p), 2 * values_of(2, 64, at::kFloat)), "the sum");
+  });
+}
+
 TEST_CASE("A bucket starts when its last parameter is final, not at the end") {
   testing::on_threads(2, [&](comm::World& world) {
     // Buckets of 128 elements from the end: [256, 384) c and the end of b, [128, 256) b, [0, 128)

@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 
 #include "dtrain/model/registry.h"
+#include "dtrain/parallel/plan/rank_plan.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
 #include "support/settings.h"
@@ -76,6 +77,25 @@ TEST_CASE("Gathers, reductions and their bytes are those that the schedule annou
   CHECK_NOTHROW(check_steps_of(tied, "fsdp:full"));
   set(tied, "layout.tied_reshard", "per-use");
   CHECK_NOTHROW(check_steps_of(tied, "fsdp:full"));
+}
+
+TEST_CASE(
+    "Frozen parameters are gathered where blocks read them, and neither reduced nor refreshed") {
+  for (const char* what : {"fsdp:full", "fsdp:grad-op", "zero:1", "zero:2", "fsdp:full+local"}) {
+    INFO(what);
+    config::Config config = testing::tiny_config();
+    const auto traffic = [&] {
+      const config::Config two = testing::with_dtypes(testing::sharded(config, 2, 2, what));
+      return rank_plan(two, mesh::DeviceMesh({{mesh::Axis::dp, 2}}).coordinate(0)).traffic;
+    };
+    const DataTraffic free = traffic();
+    config.train.freeze = {"encoder", "embed.weight"};
+    const DataTraffic frozen = traffic();
+    CHECK(frozen.reduction_bytes < free.reduction_bytes);
+    const bool is_refreshed = std::string_view(what).starts_with("zero:");
+    CHECK((frozen.gather_bytes < free.gather_bytes) == is_refreshed);
+    CHECK_NOTHROW(check_steps_of(config, what));
+  }
 }
 
 struct Watched {

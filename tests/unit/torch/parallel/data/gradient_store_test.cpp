@@ -124,5 +124,29 @@ TEST_CASE("Finishing before the last microbatch is a defect that is noticed") {
   CHECK_THROWS_AS(store.end_microbatch(), base::Error);
 }
 
+TEST_CASE("Frozen parameters take no room in any arena, and are settled without a gradient") {
+  const param::ParameterSpecs specs{spec("a", 100), spec("frozen", 64), spec("b", 200)};
+  const param::ArenaLayout layout(specs, {.frozen = {1_p}});
+  std::int64_t asked = 0;
+  GradientStore store(
+      layout, at::kFloat,
+      [&](std::int64_t bytes) {
+        asked += bytes;
+        return param::private_memory(bytes);
+      },
+      /*num_microbatches=*/4, comm::Reduction::ordered);
+  CHECK(asked == GradientStore::bytes(layout, at::kFloat, 4, comm::Reduction::ordered));
+  CHECK(asked == 3 * 4 * (128 + 256));
+  for (const auto id : base::first_ids<data::MicrobatchId>(4)) {
+    store.begin_microbatch(id);
+    store.add_gradient(2_p, at::ones({200}));
+    for (const param::ParameterId parameter : layout.parameters()) store.settle(parameter);
+    if (id < data::MicrobatchId(3)) store.end_microbatch();
+  }
+  for (const param::ElementRange run : layout.trained()) store.finish(run);
+  CHECK(store.gradients().view(2_p).eq(4).all().item<bool>());
+  CHECK(store.gradients().view(0_p).eq(0).all().item<bool>());
+}
+
 }  // namespace
 }  // namespace dtrain::parallel

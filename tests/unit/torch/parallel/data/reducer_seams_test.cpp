@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
+#include <set>
+#include <utility>
 
 #include "dtrain/parallel/data/bucket_reducer.h"
 #include "dtrain/parallel/data/shard_reducer.h"
@@ -19,8 +21,10 @@ namespace {
 // Each is a unit of its own.
 const param::ParameterSpecs kSpecs{spec("a", 6400), spec("b", 12800), spec("c", 3200)};
 
-param::ArenaLayout layout_for(std::int64_t num_shards) {
-  return param::ArenaLayout(kSpecs, {.unit_begins = {0_p, 1_p, 2_p}, .num_shards = num_shards});
+param::ArenaLayout layout_for(std::int64_t num_shards,
+                              const std::vector<param::ParameterId>& frozen = {}) {
+  return param::ArenaLayout(
+      kSpecs, {.unit_begins = {0_p, 1_p, 2_p}, .num_shards = num_shards, .frozen = frozen});
 }
 
 at::Tensor gradient_of(param::ParameterId id, std::int64_t rank) {
@@ -35,8 +39,9 @@ void step(GradientReducer& reducer, const ReducerSetup& setup, std::int64_t rank
     const bool is_last = microbatch + 1 == data::MicrobatchId(count);
     reducer.begin_microbatch(microbatch);
     for (const param::ParameterId id : {2_p, 1_p, 0_p}) {
-      reducer.add_gradient(id, gradient_of(id, rank));
+      if (!setup.layout.is_frozen(id)) reducer.add_gradient(id, gradient_of(id, rank));
       reducer.settle(id);
+      if (setup.layout.is_frozen(id)) continue;
       if (keeps_shards || is_last) reducer.reduce(setup.layout.unit_of(id));
     }
     if (!is_last) reducer.end_microbatch();
@@ -65,9 +70,12 @@ std::int64_t bytes_sent(const comm::ProcessGroup& group) {
 }
 
 // On two ranks, or where the kind shards on four, of which two share one copy.
-void check_costs(const ReducerKind& kind, bool is_sharded, bool keeps_shards) {
-  const param::ArenaLayout layout = layout_for(is_sharded ? 2 : 1);
-  const UnitSchedule schedule = schedule_of(4, keeps_shards);
+void check_costs(const ReducerKind& kind, bool is_sharded, bool keeps_shards,
+                 const std::vector<param::ParameterId>& frozen = {}) {
+  const param::ArenaLayout layout = layout_for(is_sharded ? 2 : 1, frozen);
+  std::set<param::UnitId> units;
+  for (const param::ParameterId id : frozen) units.insert(layout.unit_of(id));
+  const UnitSchedule schedule = schedule_of(4, keeps_shards, units);
   const std::int64_t num_ranks = is_sharded ? 4 : 2;
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const ReducerSetup setup{.layout = layout,
@@ -96,6 +104,32 @@ TEST_CASE("Reducers hold and send what they say beforehand") {
   CHECK_NOTHROW(check_costs(kReducerKind<BucketReducer>, false, false));
   CHECK_NOTHROW(check_costs(kReducerKind<WholeReducer>, true, false));
   CHECK_NOTHROW(check_costs(kReducerKind<ShardReducer>, true, true));
+}
+
+// Two ranks' costs of a reducer of float32 gradients, of which "b" is frozen or not.
+std::pair<MemoryPlan, ReducerTraffic> costs_of(const ReducerKind& kind, bool is_sharded,
+                                               bool keeps_shards, bool freezes) {
+  using Frozen = std::vector<param::ParameterId>;
+  const param::ArenaLayout layout =
+      layout_for(is_sharded ? 2 : 1, freezes ? Frozen{1_p} : Frozen{});
+  const UnitSchedule schedule = schedule_of(
+      1, keeps_shards, freezes ? std::set<param::UnitId>{1_u} : std::set<param::UnitId>{});
+  const ReducerSetup setup{.layout = layout, .schedule = schedule, .num_ranks = 2};
+  return {kind.memory(setup), kind.traffic(setup)};
+}
+
+TEST_CASE("Reducers hold and send nothing of frozen parameters") {
+  const auto check = [](const ReducerKind& kind, bool is_sharded, bool keeps_shards) {
+    CHECK_NOTHROW(check_costs(kind, is_sharded, keeps_shards, {1_p}));
+    const auto [memory, traffic] = costs_of(kind, is_sharded, keeps_shards, false);
+    const auto [less, sent] = costs_of(kind, is_sharded, keeps_shards, true);
+    const std::int64_t all = 6400 + 12800 + 3200;
+    CHECK(less.gradients * all == memory.gradients * (all - 12800));
+    CHECK(sent.bytes * all == traffic.bytes * (all - 12800));
+  };
+  check(kReducerKind<BucketReducer>, false, false);
+  check(kReducerKind<WholeReducer>, true, false);
+  check(kReducerKind<ShardReducer>, true, true);
 }
 
 // A 64th of gradients in float16, so that large ones fit.

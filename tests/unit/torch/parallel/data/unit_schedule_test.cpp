@@ -52,6 +52,18 @@ TEST_CASE("A unit is gathered before its use and freed when the next action does
         "B0 +0 | -0 r0\n");
 }
 
+TEST_CASE("A frozen unit is gathered as any other, and never reduced") {
+  UnitUses uses = kOwn;
+  uses.frozen = {1_u};
+  CHECK(text_of(uses, {.backward_prefetch = BackwardPrefetch::none}) ==
+        "F0 +0 | -0\n"
+        "F1 +1 | -1\n"
+        "F2 +2 |\n"
+        "B2 | -2 r2\n"
+        "B1 +1 | -1\n"
+        "B0 +0 | -0 r0\n");
+}
+
 TEST_CASE("Backward prefetch gathers the next unit before, or after, the backward of one") {
   CHECK(text_of(kOwn, {.backward_prefetch = BackwardPrefetch::pre}) ==
         "F0 +0 | -0\n"

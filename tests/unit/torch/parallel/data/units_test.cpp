@@ -51,6 +51,16 @@ TEST_CASE("Each block is a unit, and levels that share matrices share one") {
   CHECK(shared.is_tied.values() == std::vector<bool>{false, true, false});
 }
 
+TEST_CASE("A block uses the trained and the frozen units that its parameters are cut into") {
+  const auto model = bdh(2, true);  // embedding; encoder, encoder_v and decoder; head
+  const param::ArenaLayout layout(
+      model->parameters, {.unit_begins = unit_begins(*model, {}, kOneRegion), .frozen = {2_p}});
+  const UnitUses uses = unit_uses(*model, layout, {});
+  CHECK((uses.of_block == Units{{0_u}, {1_u, 2_u, 3_u}, {1_u, 2_u, 3_u}, {4_u}}));
+  CHECK((uses.frozen == std::set<param::UnitId>{2_u}));
+  CHECK(uses.is_tied.values() == std::vector<bool>{false, true, true, true, false});
+}
+
 // Elements: embed 128, three mixes of 64, head 128.
 TEST_CASE("Neighbours are merged until each unit has as many parameters as asked") {
   const auto model = testing::small_model({{}, {}, {}});
