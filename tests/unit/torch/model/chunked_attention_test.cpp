@@ -1,21 +1,22 @@
 #include "dtrain/model/bdh/chunked_attention.h"
 
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <catch2/catch.hpp>
-
-#include "support/values.h"
+#include <cstdint>
 
 namespace dtrain::model::bdh {
 namespace {
 
 constexpr std::int64_t kLength = 40;
 
-at::Tensor leaf(std::int64_t which, std::int64_t columns, double scale, at::ScalarType dtype) {
-  const at::Tensor values = testing::values_of(which, 3 * kLength * columns, at::kDouble);
-  return values.mul(scale).view({3, kLength, columns}).to(dtype).set_requires_grad(true);
+at::Tensor leaf(std::uint64_t seed, std::int64_t columns, double scale, at::ScalarType dtype) {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+  const at::Tensor values = at::randn({3, kLength, columns}, generator, at::kDouble);
+  return values.mul(scale).to(dtype).set_requires_grad(true);
 }
 
 double relative_error(const at::Tensor& found, const at::Tensor& expected) {
