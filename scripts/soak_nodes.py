@@ -335,7 +335,8 @@ def main():
     faults = sum(counts[kind] for kind in KINDS)
     print(f"nodes: {faults} faults in {runs} runs, {counts['restarts by dtrun']} restarts, {bad} runs ended badly, "
           f"{time.monotonic() - begin:.0f} s")
-    return 1 if bad or counts["restarts by dtrun"] < 0.6 * options.faults else 0
+    # Launchers that are killed or stopped end the job, disks that are full and ranks that go on end nothing.
+    return 1 if bad or counts["restarts by dtrun"] < options.faults / 3 else 0
 
 
 if __name__ == "__main__":
