@@ -4,7 +4,11 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <array>
 #include <exception>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +20,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/file_system.h"
 #include "dtrain/base/open_files.h"
+#include "dtrain/base/path_kind.h"
 #include "dtrain/base/print.h"
 #include "dtrain/base/process.h"
 #include "dtrain/base/stop_signals.h"
@@ -169,13 +174,36 @@ int run_node(Options options, EmulatedStart start, const rlimit& open_files) {
   return job ? run_prepared(*std::move(job)) : status;
 }
 
+/// Returns whether a file is the report of an earlier job, or empty.
+bool is_report_or_empty(const std::string& path) {
+  std::array<char, 64> begin{};
+  std::ifstream file(path, std::ios::binary);
+  file.read(begin.data(), std::ssize(begin));
+  const std::string_view text(begin.data(), static_cast<std::size_t>(file.gcount()));
+  return text.empty() || (text.starts_with("{\"status\": "));
+}
+
 /// Finds at the start what cannot be written at the end. Removes the report of an earlier job: if
 /// nothing is written, a program would take it for that of this one.
 void begin_report_file(const Options& options) {
   constexpr auto kKind = dtrain::base::ErrorKind::usage;
-  if (options.report_file.empty() || options.node_rank != 0) return;
-  const dtrain::base::AtomicFile probe(options.report_file, kKind);
-  dtrain::base::Disk(kKind).remove_file(options.report_file);
+  const std::string& path = options.report_file;
+  if (path.empty() || options.node_rank != 0) return;
+  const auto status = dtrain::base::link_status(path);
+  if (std::filesystem::is_symlink(status)) {
+    dtrain::base::fail(kKind,
+                       "--report-file {}: it is a link, which a report would replace; name "
+                       "the file",
+                       path);
+  }
+  if (std::filesystem::is_regular_file(status) && !is_report_or_empty(path)) {
+    dtrain::base::fail(kKind,
+                       "--report-file {}: this file is no report of dtrun, and stays as it "
+                       "is; name another one",
+                       path);
+  }
+  const dtrain::base::AtomicFile probe(path, kKind);
+  dtrain::base::Disk(kKind).remove_file(path);
 }
 
 int run(Options options, const rlimit& open_files) {

@@ -336,6 +336,17 @@ class RefusalTest(DtrunTest):
         found = json.loads(file.read_text())
         self.assertEqual((found["status"], found["failed"], found["attempts"]), (12, True, 1))
 
+    def test_the_report_file_replaces_nothing_but_reports(self):
+        data, link = self.folder / "data.txt", self.folder / "link"
+        data.write_text("some text")
+        link.symlink_to("nowhere")
+        for path in (data, link):
+            self.assertIn(f"--report-file {path}", self.refused(2, "--report-file", path, "--", "true"))
+        self.assertEqual(("some text", True), (data.read_text(), link.is_symlink()))
+        data.write_text("")
+        self.assertEqual(0, self.dtrun("--report-file", data, "--", "true").returncode)
+        self.assertEqual(0, json.loads(data.read_text())["status"])
+
     def test_no_report_file_of_an_earlier_job_stays(self):
         file = self.folder / "report.json"
         self.assertEqual(0, self.dtrun("--report-file", file, "--", "true").returncode)
