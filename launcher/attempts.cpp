@@ -211,8 +211,9 @@ void write_report_file(const PreparedJob& job, const History& history, const Las
 void write_beside_heartbeats(const PreparedJob& job, const std::string& path,
                              const std::string& text) {
   constexpr std::chrono::milliseconds kBetweenLooks(100);
-  std::future<void> done = std::async(
-      [&] { dtrain::base::write_atomically(path, dtrain::base::ErrorKind::checkpoint, text); });
+  std::future<void> done = std::async(std::launch::async, [&] {
+    dtrain::base::write_atomically(path, dtrain::base::ErrorKind::checkpoint, text);
+  });
   while (done.wait_for(kBetweenLooks) == std::future_status::timeout) {
     if (job.nodes) (void)job.nodes->take();  // the job is over, whatever they say
   }
