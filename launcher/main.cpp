@@ -4,7 +4,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <array>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -33,6 +32,7 @@
 #include "launcher/nodes/emulation.h"
 #include "launcher/nodes/meeting.h"
 #include "launcher/options.h"
+#include "launcher/report_file.h"
 
 namespace {
 
@@ -174,13 +174,13 @@ int run_node(Options options, EmulatedStart start, const rlimit& open_files) {
   return job ? run_prepared(*std::move(job)) : status;
 }
 
-/// Returns whether a file is the report of an earlier job, or empty.
-bool is_report_or_empty(const std::string& path) {
-  std::array<char, 64> begin{};
+/// Returns the first bytes of a file.
+std::string begin_of(const std::string& path) {
+  std::string begin(64, '\0');
   std::ifstream file(path, std::ios::binary);
   file.read(begin.data(), std::ssize(begin));
-  const std::string_view text(begin.data(), static_cast<std::size_t>(file.gcount()));
-  return text.empty() || (text.starts_with("{\"status\": "));
+  begin.resize(static_cast<std::size_t>(file.gcount()));
+  return begin;
 }
 
 /// Finds at the start what cannot be written at the end. Removes the report of an earlier job: if
@@ -196,7 +196,7 @@ void begin_report_file(const Options& options) {
                        "the file",
                        path);
   }
-  if (std::filesystem::is_regular_file(status) && !is_report_or_empty(path)) {
+  if (std::filesystem::is_regular_file(status) && !is_report_or_empty(begin_of(path))) {
     dtrain::base::fail(kKind,
                        "--report-file {}: this file is no report of dtrun, and stays as it "
                        "is; name another one",

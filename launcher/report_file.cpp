@@ -18,6 +18,8 @@ std::string number_or_null(const std::optional<T>& value) {
   return value ? fmt::format("{}", *value) : "null";
 }
 
+constexpr std::string_view kBegin = "{\"status\": ";
+
 /// A step as JSON; -1 means that there is none.
 std::string step_or_null(std::int64_t step) { return step < 0 ? "null" : fmt::format("{}", step); }
 
@@ -33,13 +35,17 @@ std::string report_text(const History& history, const Placement& placement, int 
     host = json_text(placement.has_several_nodes() ? placement.node(*end.node).host : host_name());
   }
   return fmt::format(
-      "{{\"status\": {}, \"failed\": {}, \"reason\": {}, \"culprit\": {}, \"node\": {}, "
+      "{}{}, \"failed\": {}, \"reason\": {}, \"culprit\": {}, \"node\": {}, "
       "\"host\": {}, \"step\": {}, \"checkpoint\": {}, \"resume\": {}, \"attempts\": {}, "
       "\"seconds\": {:.3f}, \"not_started_again\": {}}}\n",
-      status, end.has_failed, json_text(end.how), number_or_null(end.culprit),
+      kBegin, status, end.has_failed, json_text(end.how), number_or_null(end.culprit),
       number_or_null(end.node), host, step_or_null(end.step), step_or_null(checkpoint),
       json_text(newest_advice(history)), history.attempts.size(), history.wall.count(),
       json_text(why_no_restart));
+}
+
+bool is_report_or_empty(std::string_view begin) {
+  return begin.empty() || begin.starts_with(kBegin);
 }
 
 }  // namespace launcher
