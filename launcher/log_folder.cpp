@@ -43,7 +43,7 @@ bool is_error_file(const std::string& name) {
   return name.starts_with("error-") && name.ends_with(".json");
 }
 
-/// What can be read of a folder's names: the rest of a failing one is not dtrun's concern.
+/// Returns the names in a folder, as far as they can be read.
 std::vector<std::string> names_in(const std::filesystem::path& folder) {
   std::vector<std::string> names;
   std::error_code error;

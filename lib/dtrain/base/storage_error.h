@@ -13,7 +13,7 @@ namespace dtrain::base {
 
 enum class StorageFault {
   passing,    ///< the disk, its server or the system's tables may answer later
-  full,       ///< no room (disk, quota), which somebody may make
+  full,       ///< no room (disk, quota); later there may be
   too_large,  ///< the file meets a limit on file sizes
   permanent   ///< the same call would fail again
 };

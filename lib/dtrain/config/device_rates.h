@@ -1,4 +1,4 @@
-// What a device computes and moves in a second, from which --attention auto follows.
+// FLOP/s and memory bandwidth of a device, by which --attention auto chooses.
 #pragma once
 
 #include "dtrain/config/config.h"

@@ -17,10 +17,10 @@
 
 namespace dtrain::config {
 
-/// What --attention auto chooses for.
+/// The input of --attention auto.
 struct AttentionWork {
   std::int64_t seq_len = 0;
-  /// Of the device; null: fused kernels on a CPU, whose states stay in the cache.
+  /// Of the device; null: fused kernels on a CPU, where the state stays in the cache.
   const DeviceRates* rates = nullptr;
   /// Bytes of a value that is computed with.
   std::int64_t value_bytes = 4;

@@ -37,7 +37,7 @@ std::string residual_name(std::int64_t contributor) {
 checkpoint::State residual_pieces(const EngineSetup& setup, param::ParameterId id,
                                   const param::Arena& residuals) {
   checkpoint::State pieces;
-  // What is left of a frozen parameter would be sent for nothing, and clipping would count it.
+  // The residual of a frozen parameter would be sent for nothing, and clipping would count it.
   if (setup.layout.is_frozen(id)) return pieces;
   add_parameter_pieces(setup, id, residual_name(contributor(setup, id).index),
                        tensor_replica(setup, id), residuals, pieces);
