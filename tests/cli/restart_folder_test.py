@@ -1,4 +1,5 @@
-"""A restart by dtrun never begins below what the attempt before has committed, and needs no log folder."""
+"""A restart by dtrun never begins below what the attempt before has committed, trains again what has not been saved, and needs no
+log folder."""
 
 import pathlib
 import subprocess
@@ -122,6 +123,56 @@ class Restarts(StorageTest):
         self.assertEqual(result.returncode, CHECKPOINT, result.stderr)
         self.assertIn(f"run folder '{first}': found", result.stderr)
         self.assertFalse((first / "checkpoints").exists())
+
+
+class LastSteps(StorageTest):
+    """A run whose model finds room at the end, and whose only checkpoint does not: the limit lies between their sizes."""
+
+    LIMITED = "ulimit -f 120"
+
+    def setUp(self):
+        super().setUp()
+        self.model = self.run_dir / "final/model.safetensors"
+
+    def assert_trained_anew(self):
+        self.assertEqual(self.steps_saved(), [4])
+        whole = self.root / "saved"
+        if not whole.exists():
+            self.single(run_dir=whole)
+        self.assert_same_run(self.run_dir, whole)
+
+    def end_without_checkpoint(self, *flags):
+        command = ["bash", "-c", f'{self.LIMITED}; exec "$@"', "bash", DTRAIN, *map(str, self.arguments(*flags))]
+        self.run_command(command, CHECKPOINT)
+        self.assertEqual(self.steps_saved(), [])
+        return self.model.read_bytes()
+
+    def test_without_a_checkpoint_are_taken_again_by_a_restart(self):
+        script = self.root / "limited.sh"
+        script.write_text(f'#!/bin/bash\n[ $TORCHELASTIC_RESTART_COUNT != 0 ] || {self.LIMITED}\nexec "$@"\n')
+        script.chmod(0o755)
+        for flags in ((), ("--resume", "auto"), ("--overwrite",)):
+            with self.subTest(flags):
+                self.run_dir = self.root / f"limited{''.join(flags)}"
+                result = self.run_command([DTRUN, "-n", "1", "--max-restarts", "1", "--restart-backoff", "0.02", "--", script, DTRAIN,
+                                           *self.arguments(*flags)])
+                self.assertIn("restart 1 of 1", result.stderr)
+                self.assert_trained_anew()
+
+    def test_without_a_checkpoint_are_taken_again_by_hand(self):
+        model = self.end_without_checkpoint()
+        self.single(status=2)
+        self.assertEqual(self.model.read_bytes(), model)
+        self.single("--resume", "auto")
+        self.assert_trained_anew()
+
+    def test_are_not_taken_again_once_they_are_saved(self):
+        """The checkpoint was moved away, and metrics.jsonl tells of it."""
+        self.single()
+        (self.run_dir / "checkpoints").rename(self.root / "moved")
+        model, losses = self.model.read_bytes(), self.losses()
+        self.single("--resume", "auto", status=2)
+        self.assertEqual((self.model.read_bytes(), self.losses()), (model, losses))
 
 
 class Logs(StorageTest):
