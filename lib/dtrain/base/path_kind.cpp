@@ -1,8 +1,11 @@
 #include "dtrain/base/path_kind.h"
 
+#include <sys/stat.h>
+
 #include <cerrno>
 #include <cstring>
 
+#include "dtrain/base/rank_env.h"
 #include "dtrain/base/storage_error.h"
 
 namespace dtrain::base {
@@ -69,6 +72,18 @@ std::vector<std::string> names_in(const std::string& folder, std::error_code& er
     return error ? -1 : 0;
   });
   return names;
+}
+
+void await_input(const std::string& path) {
+  if (!is_restart_of_process()) return;
+  retry_task([&](int) {
+    struct stat status {};
+    // Every other error is left to whoever opens it.
+    if (::stat(path.c_str(), &status) == 0 || (errno != ENOENT && errno != ENOTDIR)) return;
+    throw StorageError(
+        fmt::format("'{}' does not exist, but an earlier attempt had it: check its mount", path),
+        ENOENT);
+  });
 }
 
 bool lead_to_same(const fs::path& one, const fs::path& other) {

@@ -297,6 +297,11 @@ std::string error_file_of_process() {
   return value_in_process("TORCHELASTIC_ERROR_FILE").value_or("");
 }
 
+bool is_restart_of_process() {
+  const std::string count = value_in_process("TORCHELASTIC_RESTART_COUNT").value_or("0");
+  return number_in<std::int64_t>(count).value_or(0) > 0;
+}
+
 std::int64_t committed_step_of_process(std::string_view run) {
   const std::string all = value_in_process("DTRUN_COMMITTED").value_or("");
   std::string_view rest = all;

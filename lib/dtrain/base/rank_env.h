@@ -86,6 +86,10 @@ using EnvLookup = std::function<std::optional<std::string>(const char* name)>;
 /// empty: nowhere.
 [[nodiscard]] std::string error_file_of_process();
 
+/// Whether the launcher has started this process's job again after a failed attempt
+/// (TORCHELASTIC_RESTART_COUNT).
+[[nodiscard]] bool is_restart_of_process();
+
 /// The step of the last checkpoint of the run of that name that earlier attempts have reported to
 /// dtrun (DTRUN_COMMITTED, "RUN=STEP RUN=STEP"); -1: none.
 [[nodiscard]] std::int64_t committed_step_of_process(std::string_view run);

@@ -257,6 +257,17 @@ TEST_CASE("The committed step is that of the named run") {
   CHECK(dtrain::base::committed_step_of_process("first") == -1);
 }
 
+TEST_CASE("A later attempt of a job is a restart") {
+  constexpr const char* kName = "TORCHELASTIC_RESTART_COUNT";
+  for (const auto& [count, is_restart] :
+       {std::pair("0", false), std::pair("1", true), std::pair("12", true), std::pair("", false)}) {
+    ::setenv(kName, count, 1);
+    CHECK(dtrain::base::is_restart_of_process() == is_restart);
+  }
+  ::unsetenv(kName);
+  CHECK_FALSE(dtrain::base::is_restart_of_process());
+}
+
 TEST_CASE("Streams have 32 hardware queues unless the user has chosen a number") {
   constexpr const char* kName = "CUDA_DEVICE_MAX_CONNECTIONS";
   for (const auto& [given, expected] :
