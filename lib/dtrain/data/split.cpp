@@ -6,6 +6,7 @@
 
 #include "dtrain/base/check.h"
 #include "dtrain/base/path_kind.h"
+#include "dtrain/base/storage_error.h"
 #include "dtrain/config/data_mixture.h"
 
 namespace dtrain::data {
@@ -152,6 +153,8 @@ std::optional<std::int64_t> vocab_of_data(const std::string& train) {
       vocab = std::max(vocab, TokenFile::open(each.path, kAnyVocab).vocab());
     }
     return vocab;
+  } catch (const base::StorageError&) {
+    throw;
   } catch (const base::Error&) {
     return std::nullopt;
   }
@@ -163,6 +166,8 @@ bool has_tokenizer(const std::string& train) {
       const TokenFile file = TokenFile::open(each.path, kAnyVocab);
       return file.knows_tokenizer() || file.vocab() == kByteVocab;
     });
+  } catch (const base::StorageError&) {
+    throw;
   } catch (const base::Error&) {
     return false;
   }

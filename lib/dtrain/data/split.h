@@ -106,10 +106,14 @@ struct Split {
 
 /// The vocabulary of the training data, which a model has unless it is told otherwise; nothing
 /// where a file cannot be read, which open_split reports.
+///
+/// Throws: StorageError if the storage does not answer: nothing is known of the file then.
 [[nodiscard]] std::optional<std::int64_t> vocab_of_data(const std::string& train);
 
 /// Whether a model of the training data can write text: a file brings its tokenizer. False where a
 /// file cannot be read, which open_split reports.
+///
+/// Throws: as vocab_of_data.
 [[nodiscard]] bool has_tokenizer(const std::string& train);
 
 }  // namespace dtrain::data
