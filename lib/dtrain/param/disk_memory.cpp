@@ -11,6 +11,8 @@
 #include <cstring>
 
 #include "dtrain/base/check.h"
+#include "dtrain/base/path_kind.h"
+#include "dtrain/base/rank_env.h"
 #include "dtrain/base/storage_error.h"
 
 namespace dtrain::param {
@@ -40,17 +42,26 @@ int open_unnamed(const std::string& folder) {
 }  // namespace
 
 void DiskMemory::check_room(const std::string& folder, std::int64_t bytes) {
-  struct statvfs info {};
-  if (base::with_patience(folder, [&] { return ::statvfs(folder.c_str(), &info); }) != 0) {
+  base::await_input(folder);
+  // The first attempt has had the room: somebody else has it now.
+  const int shortage = base::is_restart_of_process() ? ENOSPC : 0;
+  std::int64_t free = 0;
+  const auto look = [&] {
+    struct statvfs info {};
+    if (::statvfs(folder.c_str(), &info) != 0) return -1;
+    free = static_cast<std::int64_t>(info.f_bavail * info.f_frsize);
+    errno = shortage;
+    return free < bytes && shortage != 0 ? -1 : 0;
+  };
+  if (base::with_patience(folder, look) != 0 && errno != shortage) {
     fail_on_disk(folder, kNotWritable);
   }
-  const auto free = static_cast<std::int64_t>(info.f_bavail * info.f_frsize);
-  if (free < bytes) {
-    base::fail(base::ErrorKind::usage,
-               "--offload disk:{}: this rank needs {} bytes there, {} are free; choose another "
-               "folder, more ranks or a smaller model",
-               folder, bytes, free);
-  }
+  if (free >= bytes) return;
+  base::fail_on_storage(
+      base::ErrorKind::usage, shortage,
+      fmt::format("--offload disk:{}: this rank needs {} bytes there, {} are free; choose another "
+                  "folder, more ranks or a smaller model",
+                  folder, bytes, free));
 }
 
 DiskMemory::File::File(base::Descriptor opened, std::span<char> mapped, const std::string& folder)
