@@ -25,16 +25,12 @@ AttemptEnd attempt_end(const Verdict& verdict, const std::vector<Rank>& ranks,
   if (end.has_failed) steps.fail(start + std::chrono::nanoseconds(verdict.failed_ns));
   end.duration = dtrain::base::Clock::now() - start;
   end.recovery = steps.recovery();
-  end.resume_advice = resume_advice(ranks);
+  end.checkpoint = newest_checkpoint(ranks);
   for (const Rank& rank : ranks) {
     end.is_left_behind |= rank.running();
     end.is_reporting |= rank.step >= 0 || !rank.committed_steps.empty() || rank.told.has_value();
     end.step = std::max(end.step, rank.step);
     end.committed_steps.update(rank.committed_steps);
-    if (rank.committed > end.committed) {
-      end.committed = rank.committed;
-      end.requeue_file = rank.requeue_file;
-    }
   }
   return end;
 }

@@ -26,10 +26,8 @@ struct AttemptEnd {
   bool has_lost_node = false;       // another launcher cannot be reached any more
   bool is_reporting = false;        // the program reported steps, checkpoints or errors to dtrun
   std::int64_t step = -1;           // the newest that a rank reported; -1: none
-  std::int64_t committed = -1;      // the newest step of which a checkpoint stands; -1: none
+  ReportedCheckpoint checkpoint;    // newest_checkpoint of the ranks
   CommittedSteps committed_steps;   // of all runs of a script
-  std::string resume_advice;        // how to resume from it, reported by a rank
-  std::string requeue_file;         // asks for another start of that run, as the rank names it
   Seconds duration{0};              // from the start of the ranks to the end of the last process
   std::optional<Seconds> recovery;  // StepClock::recovery
 };

@@ -180,7 +180,7 @@ void report(const Options& options, History& history, const StepClock& steps,
   history.wall = Clock::now() - start;
   std::vector<std::string> lines = history_lines(history);
   if (!why_not.empty()) {
-    const std::string advice = newest_advice(history);
+    const std::string advice = newest_checkpoint(history).resume_advice;
     if (!advice.empty()) lines.push_back(advice);
     lines.push_back(no_restart_line(history, why_not));
   }
@@ -228,7 +228,7 @@ int end_interrupted(const PreparedJob& job, const History& history, RestartDecis
   using dtrain::base::ErrorKind;
   using dtrain::base::fail;
   try {
-    const std::string path = newest_requeue_file(history);
+    const std::string path = newest_checkpoint(history).requeue_file;
     if (path.empty()) fail(ErrorKind::checkpoint, "the program has named no requeue-file");
     write_beside_heartbeats(job, path,
                             fmt::format("stopped after step {} by {}\n", committed,

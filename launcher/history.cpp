@@ -22,8 +22,9 @@ std::string attempt_line(std::size_t number, const AttemptEnd& end) {
   std::string text = fmt::format("  attempt {}: {} after {}{}", number, end.how,
                                  readable_time(end.duration.count()), at_step(end));
   if (end.recovery) text += fmt::format("; recovered in {}", readable_time(end.recovery->count()));
-  if (end.committed >= 0)
-    text += fmt::format("; newest reported checkpoint of step {}", end.committed);
+  if (end.checkpoint.step >= 0) {
+    text += fmt::format("; newest reported checkpoint of step {}", end.checkpoint.step);
+  }
   return text;
 }
 
@@ -74,16 +75,9 @@ std::vector<std::string> history_lines(const History& history) {
   return lines;
 }
 
-std::string newest_requeue_file(const History& history) {
+ReportedCheckpoint newest_checkpoint(const History& history) {
   for (auto end = history.attempts.rbegin(); end != history.attempts.rend(); ++end) {
-    if (end->committed >= 0) return end->requeue_file;
-  }
-  return {};
-}
-
-std::string newest_advice(const History& history) {
-  for (auto end = history.attempts.rbegin(); end != history.attempts.rend(); ++end) {
-    if (!end->resume_advice.empty()) return end->resume_advice;
+    if (end->checkpoint.step >= 0) return end->checkpoint;
   }
   return {};
 }

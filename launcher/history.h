@@ -27,12 +27,8 @@ struct History {
 /// recovery times and effective training time as far as they are known. Empty for one attempt.
 [[nodiscard]] std::vector<std::string> history_lines(const History& history);
 
-/// The file that asks for another start of the run, as the last attempt that had a checkpoint named
-/// it; empty: none.
-[[nodiscard]] std::string newest_requeue_file(const History& history);
-
-/// Resume advice of the last attempt that had a checkpoint; empty: none.
-[[nodiscard]] std::string newest_advice(const History& history);
+/// The checkpoint of the last attempt that had one; step -1: none.
+[[nodiscard]] ReportedCheckpoint newest_checkpoint(const History& history);
 
 /// The last line of a job that failed: why it is not started again. why: not empty.
 [[nodiscard]] std::string no_restart_line(const History& history, const std::string& why);

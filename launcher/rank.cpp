@@ -38,7 +38,7 @@ bool obey(Rank& rank, std::string_view line) {
     parse(take_word(line), rank.step);
     parse(line, rank.waited_us);
     rank.step = std::max<std::int64_t>(rank.step, -1);
-    if (rank.step < rank.committed) rank.committed = -1;  // a script has begun another run
+    if (rank.step < rank.checkpoint.step) rank.checkpoint = {};  // a script has begun another run
     rank.waited_us = std::max<std::int64_t>(rank.waited_us, 0);
     ++rank.signs;
   } else if (word == "busy") {
@@ -48,10 +48,12 @@ bool obey(Rank& rank, std::string_view line) {
   } else if (word == "run") {
     rank.run = dtrain::base::printable(take_word(line), 64);
   } else if (word == "committed") {
-    parse(take_word(line), rank.committed);
-    rank.committed = std::max<std::int64_t>(rank.committed, -1);
-    rank.committed_steps.set(rank.run, rank.committed);
-    rank.resume_advice = dtrain::base::printable(line);
+    std::int64_t step = -1;
+    parse(take_word(line), step);
+    rank.checkpoint = {.step = std::max<std::int64_t>(step, -1),
+                       .resume_advice = dtrain::base::printable(line),
+                       .requeue_file = rank.requeue_file};
+    rank.committed_steps.set(rank.run, rank.checkpoint.step);
   } else if (word == "requeue-file") {
     if (line.starts_with('/')) rank.requeue_file = line;
   } else if (word == "plain-output") {

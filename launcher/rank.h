@@ -51,6 +51,13 @@ struct ToldError {
   }
 };
 
+/// A checkpoint as a rank reported it. One message sets all of it, so that all of it is of one run.
+struct ReportedCheckpoint {
+  std::int64_t step = -1;          // -1: there is none
+  std::string resume_advice = {};  // how to resume from it
+  std::string requeue_file = {};   // asks for another start of its run
+};
+
 struct Rank {
   int index = 0;   // in the job
   int node = 0;    // where it runs; the record of a rank elsewhere has no descriptors
@@ -66,10 +73,9 @@ struct Rank {
   std::int64_t told_signs = 0;  // those that node 0 was told of, and when
   std::int64_t told_ns = 0;
   std::string run = {};                 // that it trains, by its own name for it
-  std::int64_t committed = -1;          // step of that run's last checkpoint that stands
+  ReportedCheckpoint checkpoint = {};   // the last that stands, unless a later run has begun
   CommittedSteps committed_steps = {};  // of all runs
-  std::string resume_advice = {};       // how to resume from it
-  std::string requeue_file = {};        // the file of that run that asks for another start
+  std::string requeue_file = {};        // of the checkpoints that it reports from now on
   std::string records = {};             // where it is (docs/dtrun.md), as it has answered so far
   bool has_records = false;             // the answer is whole
   std::int64_t records_signs = 0;       // what `signs` was when the answer began

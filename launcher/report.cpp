@@ -257,9 +257,12 @@ std::string last_line(const Verdict& verdict, const std::vector<Rank>& ranks,
   return "ended the ranks that went on after another had saved and left: " + ends_of(ranks);
 }
 
-std::string resume_advice(const std::vector<Rank>& ranks) {
-  const auto newest = std::ranges::max_element(ranks, {}, &Rank::committed);
-  return newest == ranks.end() ? "" : newest->resume_advice;
+ReportedCheckpoint newest_checkpoint(const std::vector<Rank>& ranks) {
+  ReportedCheckpoint newest;
+  for (const Rank& rank : ranks) {
+    if (rank.checkpoint.step > newest.step) newest = rank.checkpoint;
+  }
+  return newest;
 }
 
 void report(const Verdict& verdict, const std::vector<Rank>& ranks, const Placement& placement,
@@ -278,7 +281,7 @@ void report(const Verdict& verdict, const std::vector<Rank>& ranks, const Placem
   if (verdict.lost && !verdict.decided) report_victims(verdict, ranks, console);
   constexpr int kSaved = static_cast<int>(dtrain::base::ErrorKind::interrupted);
   const int status = status_of(verdict, ranks);
-  const std::string advice = resume_advice(ranks);
+  const std::string advice = newest_checkpoint(ranks).resume_advice;
   if (status != 0 && status != kSaved && !may_restart && !advice.empty()) {
     console.line(Stream::error, console.own_prefix(), advice);
   }

@@ -62,7 +62,7 @@ struct Verdict {
 void report(const Verdict& verdict, const std::vector<Rank>& ranks, const Placement& placement,
             bool may_restart, SharedOutput& console);
 
-/// A rank's advice how to resume from the latest checkpoint; empty: none.
-[[nodiscard]] std::string resume_advice(const std::vector<Rank>& ranks);
+/// The latest checkpoint that a rank reported; step -1: none.
+[[nodiscard]] ReportedCheckpoint newest_checkpoint(const std::vector<Rank>& ranks);
 
 }  // namespace launcher

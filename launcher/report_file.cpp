@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -28,8 +27,7 @@ std::string step_or_null(std::int64_t step) { return step < 0 ? "null" : fmt::fo
 std::string report_text(const History& history, const Placement& placement, int status,
                         const std::string& why_no_restart) {
   const AttemptEnd end = history.attempts.empty() ? AttemptEnd{} : history.attempts.back();
-  std::int64_t checkpoint = -1;
-  for (const AttemptEnd& each : history.attempts) checkpoint = std::max(checkpoint, each.committed);
+  const ReportedCheckpoint checkpoint = newest_checkpoint(history);
   std::string host = "null";
   if (end.node) {
     host = json_text(placement.has_several_nodes() ? placement.node(*end.node).host : host_name());
@@ -39,8 +37,8 @@ std::string report_text(const History& history, const Placement& placement, int 
       "\"host\": {}, \"step\": {}, \"checkpoint\": {}, \"resume\": {}, \"attempts\": {}, "
       "\"seconds\": {:.3f}, \"not_started_again\": {}}}\n",
       kBegin, status, end.has_failed, json_text(end.how), number_or_null(end.culprit),
-      number_or_null(end.node), host, step_or_null(end.step), step_or_null(checkpoint),
-      json_text(newest_advice(history)), history.attempts.size(), history.wall.count(),
+      number_or_null(end.node), host, step_or_null(end.step), step_or_null(checkpoint.step),
+      json_text(checkpoint.resume_advice), history.attempts.size(), history.wall.count(),
       json_text(why_no_restart));
 }
 

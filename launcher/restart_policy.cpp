@@ -63,7 +63,7 @@ RestartDecision RestartPolicy::interrupted(int signal) const {
 
 void RestartPolicy::note_progress(const AttemptEnd& end) {
   is_reporting_ |= end.is_reporting;
-  if (end.committed >= 0) committed_ = end.committed;
+  if (end.checkpoint.step >= 0) committed_ = end.checkpoint.step;
   last_.update(end.committed_steps);
   if (!highest_.raise(end.committed_steps)) return;
   in_a_row_ = 0;

@@ -336,6 +336,26 @@ class RefusalTest(DtrunTest):
         found = json.loads(file.read_text())
         self.assertEqual((found["status"], found["failed"], found["attempts"]), (12, True, 1))
 
+    def test_checkpoint_and_advice_of_the_report_are_of_one_run(self):
+        """A rank that is a script trains one run after the other."""
+        file = self.folder / "report.json"
+        first, begun = "run first\ncommitted 100 resume first\n", "progress 3\n"
+        second = begun + "run second\ncommitted 5"
+        for last, expected in (("", (100, "resume first")), (begun, (None, "")), (second + " resume second\n", (5, "resume second")),
+                               (second + "\n", (5, ""))):
+            for restarts in (0, 1):
+                with self.subTest(last, restarts=restarts):
+                    text = f"printf '{first}' >&$DTRUN_CONTROL_FD; " \
+                        f"[ $TORCHELASTIC_RESTART_COUNT = {restarts} ] && printf '{last}' >&$DTRUN_CONTROL_FD; exit 7"
+                    process = self.dtrun("-n", "1", "--max-restarts", str(restarts), "--restart-backoff", "0.02", "--report-file", file,
+                                         "--", "bash", "-c", text)
+                    found = json.loads(file.read_text())
+                    # Where the last attempt has none, that of the attempt before counts.
+                    step, advice = (100, "resume first") if restarts and expected[0] is None else expected
+                    self.assertEqual((found["checkpoint"], found["resume"]), (step, advice), process.err)
+                    self.assertEqual([line for line in process.err.splitlines() if "resume " in line],
+                                     [f"dtrun: {advice}"] if advice else [], process.err)
+
     def test_the_report_file_replaces_nothing_but_reports(self):
         data, link = self.folder / "data.txt", self.folder / "link"
         data.write_text("some text")

@@ -16,7 +16,7 @@ AttemptEnd failure() {
   end.how = "rank 1 exited with status 7";
   end.is_reporting = true;
   end.step = 57;
-  end.committed = 50;
+  end.checkpoint.step = 50;
   end.duration = Seconds(12);
   return end;
 }
@@ -49,15 +49,17 @@ TEST_CASE("The history has a line for each attempt, and what was measured") {
         "recovery time 3.0 s on average, 3.0 s at most; effective training time 40.0% of 40 s");
 }
 
-TEST_CASE("Another start is asked for in the run of the newest checkpoint") {
-  AttemptEnd with_file = failure();
-  with_file.requeue_file = "/run/REQUEUE";
-  AttemptEnd without = failure();
-  without.committed = -1;
-  without.requeue_file = "/other/REQUEUE";
-  CHECK(launcher::newest_requeue_file({{with_file, without}, Seconds(1), Seconds(2)}) ==
-        "/run/REQUEUE");
-  CHECK(launcher::newest_requeue_file({{without}, Seconds(1), Seconds(2)}).empty());
+TEST_CASE("The newest checkpoint is that of the last attempt that had one") {
+  AttemptEnd old = failure();
+  old.checkpoint = {.step = 100, .resume_advice = "old", .requeue_file = "/old/REQUEUE"};
+  AttemptEnd last = failure();
+  last.checkpoint = {.step = 5, .resume_advice = {}, .requeue_file = "/last/REQUEUE"};
+  const AttemptEnd without{};
+  const auto found = launcher::newest_checkpoint({{old, last, without}, Seconds(1), Seconds(2)});
+  CHECK(found.step == 5);
+  CHECK(found.resume_advice.empty());
+  CHECK(found.requeue_file == "/last/REQUEUE");
+  CHECK(launcher::newest_checkpoint({{without}, Seconds(1), Seconds(2)}).step == -1);
 }
 
 TEST_CASE("A job of one attempt has no history") {
@@ -66,7 +68,7 @@ TEST_CASE("A job of one attempt has no history") {
 
 TEST_CASE("Nothing is said of measures that were not taken") {
   AttemptEnd silent = failure();
-  silent.step = silent.committed = -1;
+  silent.step = silent.checkpoint.step = -1;
   const auto lines = launcher::history_lines({{silent, silent}, Seconds(0), Seconds(2)});
   REQUIRE(lines.size() == 3);
   CHECK(lines[2] == "  attempt 1: rank 1 exited with status 7 after 12 s");

@@ -24,7 +24,7 @@ AttemptEnd failure(int status = 7) {
 AttemptEnd failure_after(std::int64_t committed, const std::string& run = "run") {
   AttemptEnd end = failure();
   end.is_reporting = true;
-  end.committed = committed;
+  end.checkpoint.step = committed;
   end.committed_steps.set(run, committed);
   return end;
 }
