@@ -267,7 +267,11 @@ void Supervisor::on_signal(int signal) {
     phase_ = Phase::done;
     return;
   }
-  const bool kills = signal == SIGINT || signal == SIGQUIT;
+  const bool is_second_interrupt = signal == SIGINT && std::exchange(is_interrupted_, true);
+  const bool saves = verdict_.stop_signal != 0 && !verdict_.failed();
+  // A single Ctrl-C leaves ranks that another signal has stopped their time to save. Each launcher
+  // of a job may get the same one, and hear of it from another first.
+  const bool kills = signal == SIGQUIT || (signal == SIGINT && (!saves || is_second_interrupt));
   if (phase_ >= Phase::leftovers) {
     if (!kills || phase_ == Phase::done) return;
     kill_leftovers();
@@ -275,9 +279,7 @@ void Supervisor::on_signal(int signal) {
   }
   const bool first = is_undisturbed();
   if (first) verdict_.stop_signal = signal;
-  // Each launcher of a job may get the signal, and hear of the others' first.
-  const bool repeats = !first && !std::exchange(stop_came_from_afar_, false);
-  if (signal == SIGQUIT || (repeats && kills)) return kill_ranks();
+  if (signal == SIGQUIT || (!first && kills)) return kill_ranks();
   if (first) stop_ranks(signal);
 }
 

@@ -192,7 +192,7 @@ class Supervisor {
   std::vector<bool> nodes_done_;  // of node 0: whose ranks have all ended, or which are lost
   bool done_is_told_ = false;     // of the others: node 0 knows that the own ranks have ended
   bool is_over_ = false;          // nothing that another node says changes the end any more
-  bool stop_came_from_afar_ = false;
+  bool is_interrupted_ = false;   // this launcher has got a SIGINT
   bool extended_kill_timeout_ = false;
   bool is_suspended_ = false;  // by Ctrl-Z
   int suspensions_ = 0;

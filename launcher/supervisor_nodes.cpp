@@ -197,7 +197,6 @@ void Supervisor::take(const NodeEvent& event) {
     if (signal == SIGUSR1 && is_undisturbed()) return on_signal(signal);
     if (asks_to_stop(signal)) verdict_.request = signal;
     if (signal == 0 || !is_undisturbed()) return;
-    stop_came_from_afar_ = true;
     stop_ranks(signal);
   } else if (event.kind == NodeMessage::suspend || event.kind == NodeMessage::resume) {
     suspend_ranks(event.kind == NodeMessage::suspend);

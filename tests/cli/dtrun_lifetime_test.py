@@ -168,6 +168,25 @@ class StopTest(DtrunTest):
         self.assertEqual(9, self.end(process))
         self.assertEqual(2, process.out.count("saved"))
 
+    def test_one_ctrl_c_after_another_request_does_not_cut_the_saving_short(self):
+        text = (f"trap ': > told$RANK; until [ -e go ]; do sleep 0.02; done; exit 9' TERM; {READY} while :; do sleep 0.02; done")
+        for sent, interrupts, status in ((signal.SIGTERM, 1, 9), (signal.SIGHUP, 1, 9), (signal.SIGTERM, 2, 143)):
+            with self.subTest(sent.name, interrupts=interrupts):
+                process = self.run_until_ready(text)
+                process.send_signal(sent)
+                self.wait_for_files("told0", "told1")
+                process.send_signal(signal.SIGINT)
+                time.sleep(0.3)
+                self.assertIsNone(process.poll())
+                if interrupts == 2:
+                    process.send_signal(signal.SIGINT)
+                else:
+                    (self.folder / "go").touch()
+                self.assertEqual(status, self.end(process), process.err)
+                self.assert_nothing_left()
+                for name in ("go", "ready0", "ready1", "told0", "told1"):
+                    (self.folder / name).unlink(missing_ok=True)
+
     def test_user_signals_are_passed_on(self):
         text = (f"trap 'echo one; n=1' USR1; trap 'echo two; exit 0' USR2; {READY} "
                 "while :; do sleep 0.02; done")
