@@ -4,20 +4,23 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <exception>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "dtrain/base/atomic_file.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/file_system.h"
+#include "dtrain/base/input_file.h"
 #include "dtrain/base/open_files.h"
 #include "dtrain/base/path_kind.h"
 #include "dtrain/base/print.h"
@@ -174,12 +177,18 @@ int run_node(Options options, EmulatedStart start, const rlimit& open_files) {
   return job ? run_prepared(*std::move(job)) : status;
 }
 
-/// Returns the first bytes of a file.
-std::string begin_of(const std::string& path) {
-  std::string begin(64, '\0');
-  std::ifstream file(path, std::ios::binary);
-  file.read(begin.data(), std::ssize(begin));
-  begin.resize(static_cast<std::size_t>(file.gcount()));
+/// Returns the first bytes of the file that a report is to replace.
+///
+/// Throws: as InputFile.
+std::string begin_of_report(const std::string& path) {
+  constexpr std::int64_t kEnough = 64;
+  std::error_code error;
+  if (std::filesystem::file_size(path, error) == 0) return {};
+  const auto file = dtrain::base::InputFile::open(
+      path,
+      {dtrain::base::ErrorKind::usage, "--report-file", "only a report is replaced: name another"});
+  std::string begin(static_cast<std::size_t>(std::min(kEnough, file.size())), '\0');
+  file.read(0, std::as_writable_bytes(std::span(begin)));
   return begin;
 }
 
@@ -196,7 +205,7 @@ void begin_report_file(const Options& options) {
                        "the file",
                        path);
   }
-  if (std::filesystem::is_regular_file(status) && !is_report_or_empty(begin_of(path))) {
+  if (std::filesystem::is_regular_file(status) && !is_report_or_empty(begin_of_report(path))) {
     dtrain::base::fail(kKind,
                        "--report-file {}: this file is no report of dtrun, and stays as it "
                        "is; name another one",

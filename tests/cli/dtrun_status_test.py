@@ -367,6 +367,16 @@ class RefusalTest(DtrunTest):
         self.assertEqual(0, self.dtrun("--report-file", data, "--", "true").returncode)
         self.assertEqual(0, json.loads(data.read_text())["status"])
 
+    def test_a_report_file_that_cannot_be_read_is_not_replaced(self):
+        file = self.folder / "data.txt"
+        file.write_text("some text")
+        for call, error, status in (("openat", "EACCES", 2), ("pread64", "EACCES", 2), ("openat", "EMFILE", 6)):
+            with self.subTest(call, error=error):
+                failing = ("strace", "-f", "-qq", "-o", "/dev/null", "-P", str(file), "-e", f"trace={call}", "-e", f"inject={call}:error={error}")
+                process = self.dtrun("--report-file", file, "--", "true", under=failing)
+                self.assertEqual((process.returncode, file.read_text()), (status, "some text"), process.err)
+                self.assertIn(f"--report-file '{file}'", process.err)
+
     def test_no_report_file_of_an_earlier_job_stays(self):
         file = self.folder / "report.json"
         self.assertEqual(0, self.dtrun("--report-file", file, "--", "true").returncode)
