@@ -82,6 +82,15 @@ class DtrunTest(unittest.TestCase):
         self.assert_nothing_left()
         return process
 
+    def refused(self, status, *arguments, env=None):
+        """The one line of a dtrun that starts no rank."""
+        process = self.dtrun(*arguments, env=env)
+        self.assertEqual(status, process.returncode, process.err)
+        self.assertEqual(1, len(process.err.splitlines()), process.err)
+        self.assertTrue(process.err.startswith("dtrun: error: "), process.err)
+        self.assertEqual("", process.out)
+        return process.err
+
     def attach(self, pid, *rules):
         """strace with these rules on a process that runs; skips the test where that is not allowed."""
         tracer = subprocess.Popen(["strace", "-o", "/dev/null", *rules, "-p", str(pid)], stderr=subprocess.PIPE, text=True)

@@ -9,14 +9,6 @@ from dtrun_harness import LIMIT, DtrunTest, children_of, main
 
 
 class ReportFile(DtrunTest):
-    def refused(self, status, *arguments, env=None):
-        process = self.dtrun(*arguments, env=env)
-        self.assertEqual(status, process.returncode, process.err)
-        self.assertEqual(1, len(process.err.splitlines()), process.err)
-        self.assertTrue(process.err.startswith("dtrun: error: "), process.err)
-        self.assertEqual("", process.out)
-        return process.err
-
     def test_the_report_file_tells_how_the_job_ended(self):
         file = self.folder / "report.json"
         text = "[ $RANK = 0 ] && exec sleep 60; printf 'progress 7\ncommitted 5 again\n' >&$DTRUN_CONTROL_FD; exit 9$RANK"

@@ -7,7 +7,7 @@ import socket
 import sys
 import time
 
-from dtrun_harness import DTRUN, LIMIT, DtrunTest, children_of, main, number_of_gpus, state_of, wait_until
+from dtrun_harness import DTRUN, DtrunTest, children_of, main, number_of_gpus, state_of, wait_until
 
 HANG = "sleep 60"
 
@@ -252,14 +252,6 @@ class AbortTest(DtrunTest):
 
 
 class RefusalTest(DtrunTest):
-    def refused(self, status, *arguments, env=None):
-        process = self.dtrun(*arguments, env=env)
-        self.assertEqual(status, process.returncode, process.err)
-        self.assertEqual(1, len(process.err.splitlines()), process.err)
-        self.assertTrue(process.err.startswith("dtrun: error: "), process.err)
-        self.assertEqual("", process.out)
-        return process.err
-
     def test_a_program_that_is_not_there_gives_12(self):
         self.assertIn("no-such-program", self.refused(12, "-n", "2", "--", "no-such-program"))
         self.assertIn("./missing", self.refused(12, "-n", "2", "--", "./missing"))
@@ -375,7 +367,7 @@ class PortTest(DtrunTest):
         first.communicate(timeout=20)
         self.assertEqual(0, first.returncode)
 
-    def refused(self, port, address="127.0.0.1", *options):
+    def names_owner(self, port, address="127.0.0.1", *options):
         second = self.start("--master-port", port, "--master-addr", address, *options, "--", "true")
         _, errors = second.communicate(timeout=20)
         self.assertEqual((11, 1), (second.returncode, errors.count("\n")), errors)
@@ -386,8 +378,8 @@ class PortTest(DtrunTest):
         port = self.free_port()
         first = self.hold("--master-port", port)
         for _ in range(5):
-            self.assertIn(f"another dtrun (pid {first.pid});", self.refused(port))
-        self.assertIn(f"another dtrun (pid {first.pid});", self.refused(port, "localhost"))
+            self.assertIn(f"another dtrun (pid {first.pid});", self.names_owner(port))
+        self.assertIn(f"another dtrun (pid {first.pid});", self.names_owner(port, "localhost"))
         self.release(first)
         self.assertEqual(0, self.dtrun("--master-port", port, "--", "true").returncode)
 
@@ -397,7 +389,7 @@ class PortTest(DtrunTest):
             first = self.hold(*options)
             port = (self.folder / "port").read_text().strip()
             for nodes in ((), ("--nnodes", "2", "--node-rank", "0")):
-                self.refused(port, "127.0.0.1", *nodes)
+                self.names_owner(port, "127.0.0.1", *nodes)
             self.release(first)
             for name in ("go", "ready"):
                 (self.folder / name).unlink()
@@ -410,13 +402,13 @@ class PortTest(DtrunTest):
                 with socket.socket(socket.AF_UNIX) as guest:
                     guest.setblocking(False)
                     guest.connect(f"\0dtrun-port-127.0.0.1:{port}")
-        self.refused(port)
+        self.names_owner(port)
         self.release(first)
 
     def test_a_port_that_dtrun_was_given_by_the_system_is_its_own_too(self):
         first = self.hold()
         port = (self.folder / "port").read_text().strip()
-        self.assertIn(f"another dtrun (pid {first.pid});", self.refused(port))
+        self.assertIn(f"another dtrun (pid {first.pid});", self.names_owner(port))
         self.release(first)
 
     def test_of_those_that_start_at_once_one_gets_the_port(self):
