@@ -280,7 +280,9 @@ void Supervisor::on_signal(int signal) {
   const bool first = is_undisturbed();
   if (first) verdict_.stop_signal = signal;
   if (signal == SIGQUIT || (!first && kills)) return kill_ranks();
-  if (first) stop_ranks(signal);
+  if (first) return stop_ranks(signal);
+  if (signal == SIGINT && phase_ == Phase::stopping)
+    say("the ranks are still saving; another Ctrl-C kills them at once");
 }
 
 void Supervisor::stop_ranks(int signal) {

@@ -9,6 +9,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/launcher_link.h"
 #include "dtrain/base/log.h"
+#include "dtrain/base/storage_error.h"
 #include "dtrain/config/command_line.h"
 #include "dtrain/config/continued_run.h"
 #include "dtrain/config/data_mixture.h"
@@ -164,8 +165,14 @@ bool is_vocab_of_other_data(const config::CommandLine& command_line, const confi
   const config::Loaded below = config::load(files);
   const std::string& data = below.config.data.train;
   if (data.empty() || has_resumed_vocab(below.config, loaded.config)) return false;
-  return data != loaded.config.data.train && is_given(below, config::find_key("model.vocab")) &&
-         data::vocab_of_data(data) == below.config.model.vocab;
+  if (data == loaded.config.data.train || !is_given(below, config::find_key("model.vocab"))) {
+    return false;
+  }
+  try {
+    return data::vocab_of_data(data) == below.config.model.vocab;
+  } catch (const base::StorageError&) {
+    return false;  // nobody needs that data
+  }
 }
 
 // A model has the vocabulary of its data unless somebody says otherwise.

@@ -108,10 +108,7 @@ void take_model_of_weights(const config::CommandLine& command_line, config::Load
   std::optional<config::ModelConfig> own = own_model(loaded.config);
   std::optional<config::ModelConfig> model = own;
   try {
-    if (!model) {
-      base::await_input(path);
-      model = model_at(path);
-    }
+    if (!model) model = model_at(path);
   } catch (const base::Error&) {
     return;  // check_start_paths reports the error
   }

@@ -35,7 +35,6 @@ void check_resume(const config::Resume& resume) {
   const std::string& path = resume.path;
   constexpr std::string_view kWanted =
       "give auto, or a run folder, or a checkpoint in it (RUN/checkpoints/step-N)";
-  base::await_input(path);
   if (!is_there(path)) {
     const std::string advice = base::did_you_mean(meant_word(path));
     fail(ErrorKind::checkpoint, "--resume {}: no such file or folder{}", path,
@@ -66,7 +65,6 @@ void check_resume(const config::Resume& resume) {
 
 void check_init_from(const std::string& path) {
   if (path.empty()) return;
-  base::await_input(path);
   if (!is_there(path)) {
     fail(ErrorKind::checkpoint, "--init-from {}: no such file or folder; {}", path,
          path == "resume"    ? "to resume a run, give --resume auto"

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "awaited_inputs.h"
 #include "commands.h"
 #include "configure.h"
 #include "dtrain/base/error.h"
@@ -165,6 +166,7 @@ void note_lost_steps(const base::RankEnv& env, const config::CheckpointConfig& c
 int run_train(const Arguments& arguments) {
   base::hold_requests_to_save();
   tell_stops_on_one_rank(" before the first step: nothing was to be saved");
+  await_inputs(arguments);
   const DemoDefaults demo = with_demo_defaults(config::Command::train, arguments);
   const auto start = wait_for_start(demo.arguments);
   if (!start) return 0;

@@ -170,9 +170,11 @@ class StopTest(DtrunTest):
 
     def test_one_ctrl_c_after_another_request_does_not_cut_the_saving_short(self):
         text = (f"trap ': > told$RANK; until [ -e go ]; do sleep 0.02; done; exit 9' TERM; {READY} while :; do sleep 0.02; done")
-        for sent, interrupts, status in ((signal.SIGTERM, 1, 9), (signal.SIGHUP, 1, 9), (signal.SIGTERM, 2, 143)):
-            with self.subTest(sent.name, interrupts=interrupts):
-                process = self.run_until_ready(text)
+        nodes = ("--emulate-nodes", "2")
+        for sent, interrupts, status, options in ((signal.SIGTERM, 1, 9, ()), (signal.SIGHUP, 1, 9, ()), (signal.SIGTERM, 2, 143, ()),
+                                                  (signal.SIGTERM, 1, 9, nodes), (signal.SIGTERM, 2, 143, nodes)):
+            with self.subTest(sent.name, interrupts=interrupts, options=options):
+                process = self.run_until_ready(text, *options)
                 process.send_signal(sent)
                 self.wait_for_files("told0", "told1")
                 process.send_signal(signal.SIGINT)

@@ -2,6 +2,7 @@
 log folder."""
 
 import pathlib
+import shutil
 import subprocess
 import sys
 import unittest
@@ -165,6 +166,15 @@ class LastSteps(StorageTest):
         self.assertEqual(self.model.read_bytes(), model)
         self.single("--resume", "auto")
         self.assert_trained_anew()
+
+    def test_are_not_taken_again_where_nothing_tells_that_they_were_not_saved(self):
+        """Of a finished run only the model and its settings were kept."""
+        self.single()
+        shutil.rmtree(self.run_dir / "checkpoints")
+        (self.run_dir / "metrics.jsonl").unlink()
+        model = self.model.read_bytes()
+        self.single("--resume", "auto", status=2)
+        self.assertEqual(self.model.read_bytes(), model)
 
     def test_are_not_taken_again_once_they_are_saved(self):
         """The checkpoint was moved away, and metrics.jsonl tells of it."""

@@ -22,26 +22,35 @@ class Inputs(StorageTest):
         super().setUp()
         self.input = self.root / (self.run_dir.name + "-input")
         self.away = self.root / (self.run_dir.name + "-away")
+        self.errors = self.root / (self.run_dir.name + "-errors")
 
-    def restarted(self, *flags, second, third=":", restarts=1, status=0):
+    def restarted(self, *flags, second, third=":", restarts=1, ranks=1, status=0, arguments=(), then=()):
         script = self.root / (self.run_dir.name + ".sh")
         kill = " ".join(map(str, ["strace", "-f", "-o", self.log, "-P", self.run_dir / "metrics.jsonl", "-e", "trace=write",
                                   "-e", "inject=write:signal=SIGKILL:when=6"]))
-        script.write_text(f'#!/bin/sh\ncase $TORCHELASTIC_RESTART_COUNT in\n0) exec {kill} "$@" ;;\n1) {second} ;;\n2) {third} ;;\n'
-                          'esac\nexec "$@"\n')
+        script.write_text(f'#!/bin/sh\ncase $TORCHELASTIC_RESTART_COUNT in\n0) exec {kill} "$@" ;;\n1) {second} ;;\n'
+                          f'2) {third} ;;\nesac\nexec "$@"\n')
         script.chmod(0o755)
-        command = [DTRUN, "-n", "1", "--max-restarts", str(restarts), "--restart-backoff", "0.02", "--", script, DTRAIN,
-                   *map(str, self.arguments(*EVERY_STEP, *flags))]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=3 * LIMIT, check=False)
-        self.assertEqual(result.returncode, status, result.stderr)
-        return result.stderr
+        command = [DTRUN, "-n", str(ranks), "--max-restarts", str(restarts), "--restart-backoff", "0.02", "--", script, *then,
+                   DTRAIN, *map(str, arguments or self.arguments(*EVERY_STEP, *flags))]
+        with self.errors.open("w") as errors:
+            result = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=errors, timeout=3 * LIMIT, check=False)
+        text = self.errors.read_text()
+        self.assertEqual(result.returncode, status, text)
+        return text
 
-    def returns_in_time(self, *flags):
-        """The input is away at the restart for 2 s."""
-        stderr = self.restarted(*flags, second=f"mv {self.input} {self.away}; (sleep 2; mv {self.away} {self.input}) &")
+    def once_missed(self, command):
+        """A command of a shell that runs beside the attempt, when it has begun to wait."""
+        return f"(until grep -q '{AGAIN}' {self.errors}; do sleep 0.1; done; {command}) &"
+
+    def returns_in_time(self, *flags, steps=(1, 2, 3, 4), **options):
+        """The input is away when the restart begins."""
+        back = self.once_missed(f"mv {self.away} {self.input}")
+        move = f"mv {self.input} {self.away} 2> {self.log}.mv"  # a rank does
+        stderr = self.restarted(*flags, second=f"{move}; {back}", **options)
         self.assertIn(AGAIN, stderr)
         self.assertIn(str(self.input), stderr)
-        self.assertEqual([line["step"] for line in self.lines() if "loss" in line], [1, 2, 3, 4])
+        self.assertEqual([line["step"] for line in self.lines() if "loss" in line], list(steps))
 
     def is_bad_input(self, *flags, status):
         """Without the input a first start ends at once, also by a launcher that would restart it."""
@@ -80,6 +89,47 @@ class Inputs(StorageTest):
         self.input.rmdir()
         self.is_bad_input("--offload", f"disk:{self.input}", status=USAGE)
 
+    def test_data_of_which_a_share_is_held_out_by_default(self):
+        self.input.write_bytes(self.text.read_bytes() * (1 + 200_000 // self.text.stat().st_size))
+        arguments = self.arguments(*EVERY_STEP, "--eval-every", "2", "--data", self.input)
+        position = arguments.index("--val-fraction")
+        del arguments[position:position + 2]
+        self.returns_in_time(arguments=arguments)
+        self.assertTrue(any(line.get("event") == "eval" for line in self.lines()))
+
+    def test_each_file_of_a_mixture(self):
+        shutil.copy(self.text, self.input)
+        self.returns_in_time("--val-fraction", "0", "--data", f"{self.text}:1,{self.input}:2")
+
+    def test_the_run_that_another_one_begins_with(self):
+        """The settings are that run's."""
+        run, self.run_dir = self.run_dir, self.input
+        self.single(*EVERY_STEP, steps=1)
+        self.run_dir = run
+        arguments = ["--resume", self.input, "--run-dir", run, "--steps", "4", "--checkpoint-every", "0"]
+        self.returns_in_time(steps=(2, 3, 4), arguments=arguments, ranks=2)
+
+    def test_weights_are_awaited_until_there_is_a_checkpoint(self):
+        run, self.run_dir = self.run_dir, self.input
+        self.single(steps=1)
+        self.run_dir = run
+        self.returns_in_time("--init-from", self.input, "--checkpoint-every", "0")
+        self.run_dir = self.root / "with-checkpoints"
+        stderr = self.restarted("--init-from", self.input, second=f"mv {self.input} {self.away}")
+        self.assertNotIn(AGAIN, stderr)
+
+    def test_data_that_the_command_replaces_is_not_awaited(self):
+        origin = self.root / "origin.json"
+        origin.write_text(f'{{"data": {{"train": "{self.input}"}}, "model": {{"vocab": 256}}}}')
+        self.assertNotIn(AGAIN, self.restarted("--config", origin, second=":"))
+
+    def test_what_no_attempt_has_read_is_not_awaited(self):
+        """A second program of a script, which the first attempt did not reach."""
+        script = self.root / "both.sh"
+        script.write_text(f'#!/bin/sh\n"$@" && exec {DTRAIN} --data {self.input} --run-dir {self.root}/second\n')
+        script.chmod(0o755)
+        self.assertNotIn(AGAIN, self.restarted(second=":", restarts=2, status=DATA, then=(script,)))
+
     def test_data_that_stays_away_ends_an_attempt_that_restarts(self):
         shutil.copy(self.text, self.input)
         stderr = self.restarted("--data", self.input, second=f"mv {self.input} {self.away}", third=f"mv {self.away} {self.input}",
@@ -89,7 +139,8 @@ class Inputs(StorageTest):
 
     def mount_disk(self):
         self.input.mkdir()
-        mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", self.input], capture_output=True, text=True, check=False)
+        mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", self.input], capture_output=True, text=True,
+                               check=False)
         if mount.returncode != 0:
             self.skipTest("needs root: to mount a small file system: " + mount.stderr.strip())
         self.addCleanup(subprocess.run, ["umount", "-l", self.input], check=True)
@@ -98,7 +149,7 @@ class Inputs(StorageTest):
         self.mount_disk()
         fill = f"dd if=/dev/zero of={self.input}/full bs=1M 2> /dev/null"
         flags = ("--offload", f"disk:{self.input}")
-        stderr = self.restarted(*flags, second=f"{fill}; (sleep 2; rm {self.input}/full) &")
+        stderr = self.restarted(*flags, second=f"{fill}; {self.once_missed(f'rm {self.input}/full')}")
         self.assertIn(f"'{self.input}': No space left on device; {AGAIN}", stderr)
         self.run_dir = self.root / "no-room"
         stderr = self.restarted(*flags, second=fill, third=f"rm {self.input}/full", restarts=2)

@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "dtrain/base/rank_env.h"
 #include "dtrain/base/storage_error.h"
 
 namespace dtrain::base {
@@ -74,8 +73,7 @@ std::vector<std::string> names_in(const std::string& folder, std::error_code& er
   return names;
 }
 
-void await_input(const std::string& path) {
-  if (!is_restart_of_process()) return;
+void await_path(const std::string& path) {
   retry_task([&](int) {
     struct stat status {};
     // Every other error is left to whoever opens it.

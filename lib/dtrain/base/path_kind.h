@@ -25,11 +25,11 @@ namespace dtrain::base {
 /// The names in a folder, as far as they could be read: `error` tells why no further.
 [[nodiscard]] std::vector<std::string> names_in(const std::string& folder, std::error_code& error);
 
-/// Waits for a path that the job reads, where a launcher has started it again: the first attempt has
-/// had it, so that it is not missing but on a mount that is away. No-op in a job's first attempt.
+/// Waits for a path that an earlier attempt of the job has read: it is not missing but on a mount
+/// that is away.
 ///
 /// Throws: StorageError naming the path if it stays away; its status lets the launcher try again.
-void await_input(const std::string& path);
+void await_path(const std::string& path);
 
 /// Returns whether both paths lead to the same file or folder.
 ///

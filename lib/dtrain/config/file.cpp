@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/path_kind.h"
 #include "dtrain/base/storage_error.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/foreign_format.h"
@@ -39,7 +38,6 @@ std::string read_text(const std::string& path, std::string_view named_by) {
         ErrorKind::usage, reason,
         fmt::format("cannot read the configuration file {} ({}): {}", path, named_by, why));
   };
-  base::await_input(path);
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   if (std::filesystem::is_directory(status)) refuse("it is a folder");

@@ -6,7 +6,6 @@
 
 #include "dtrain/base/check.h"
 #include "dtrain/base/checksum.h"
-#include "dtrain/base/path_kind.h"
 #include "dtrain/data/text.h"
 
 namespace dtrain::data {
@@ -46,7 +45,6 @@ auto with_token_type(std::int64_t bytes_per_token, F f) {
 }  // namespace
 
 TokenFile TokenFile::open(const std::string& path, std::int64_t vocab) {
-  base::await_input(path);
   refuse_folder(path);
   return {base::InputFile::open(path, data_file_role()), vocab};
 }

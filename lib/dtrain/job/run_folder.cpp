@@ -57,11 +57,12 @@ std::unique_ptr<store::RunLock> locked_folder(const config::Config& config,
 
 constexpr base::FileRole kTokenizerFile{ErrorKind::usage, "file", "check its permissions"};
 
-// Whether the run in the folder was to save its last step: without a checkpoint it has not finished,
+// Whether the run in the folder was to save its last step and tells of no save: it has not finished,
 // although the model of that step may have found the room that the checkpoint did not.
-bool saves_last_step(const std::string& run_dir) {
+bool lacks_last_step(const std::string& run_dir) {
   const std::string path = run_dir + "/config.json";
-  return base::is_there(path) && config::read_saved_run(path).resolved.checkpoint.every.at_the_end;
+  return base::is_there(path) && base::is_there(RunFolder::metrics_file(run_dir)) &&
+         config::read_saved_run(path).resolved.checkpoint.every.at_the_end;
 }
 
 void write_file(const std::string& path, const std::string& text) {
@@ -122,7 +123,7 @@ void RunFolder::begin(std::string_view tokenizer) {
 // There is no checkpoint. A run that has had some would lose its metrics if it began anew. A final
 // model stays until the new run's replaces it.
 void RunFolder::check_is_new() const {
-  if (base::is_there(store::final_model(dir_)) && !saves_last_step(dir_)) {
+  if (base::is_there(store::final_model(dir_)) && !lacks_last_step(dir_)) {
     base::fail(
         ErrorKind::usage,
         "--resume auto: {} holds a finished run without checkpoints, which cannot be resumed: "

@@ -11,7 +11,6 @@
 #include <cstring>
 
 #include "dtrain/base/check.h"
-#include "dtrain/base/path_kind.h"
 #include "dtrain/base/rank_env.h"
 #include "dtrain/base/storage_error.h"
 
@@ -42,7 +41,6 @@ int open_unnamed(const std::string& folder) {
 }  // namespace
 
 void DiskMemory::check_room(const std::string& folder, std::int64_t bytes) {
-  base::await_input(folder);
   // The first attempt has had the room: somebody else has it now.
   const int shortage = base::is_restart_of_process() ? ENOSPC : 0;
   std::int64_t free = 0;

@@ -27,9 +27,9 @@ class DiskMemory final : public OffloadMemory {
   DiskMemory(const DiskMemory&) = delete;
   DiskMemory& operator=(const DiskMemory&) = delete;
 
-  /// Throws: Error{usage} unless `folder` is there and has room for `bytes`, all that this rank will
-  ///         allocate; StorageError if the storage does not answer, and in place of Error{usage} where
-  ///         a launcher has started the job again, after it has been waited for.
+  /// Throws: Error{usage} unless `folder` has room for `bytes`, all that this rank will allocate;
+  ///         StorageError if the storage does not answer, and in place of Error{usage} where a
+  ///         launcher has started the job again, after the room has been waited for.
   static void check_room(const std::string& folder, std::int64_t bytes);
 
   [[nodiscard]] c10::Device device() const override { return c10::kCPU; }

@@ -1,0 +1,91 @@
+#include "awaited_inputs.h"
+
+#include <cerrno>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "dtrain/base/error.h"
+#include "dtrain/base/path_kind.h"
+#include "dtrain/base/rank_env.h"
+#include "dtrain/base/storage_error.h"
+#include "dtrain/checkpoint/store/earlier_attempt.h"
+#include "dtrain/config/command_line.h"
+#include "dtrain/config/data_mixture.h"
+#include "dtrain/config/saved_run.h"
+#include "provenance.h"
+
+namespace dtrain::app {
+namespace {
+
+namespace store = checkpoint::store;
+
+// A mixture is told from a name with a comma by what exists, and here nothing may.
+std::vector<std::string> files_of(const std::string& train) {
+  try {
+    const auto mixture = config::parse_mixture(train);
+    if (mixture.size() == 1) return {train};
+    std::vector<std::string> files;
+    for (const config::WeightedFile& each : mixture) files.push_back(each.path);
+    return files;
+  } catch (const base::Error&) {
+    return {train};
+  }
+}
+
+std::vector<std::string> inputs_of(const config::Config& config) {
+  std::vector<std::string> inputs = files_of(config.data.train);
+  inputs.push_back(config.data.validation);
+  inputs.push_back(config.machine.offload.folder);
+  return inputs;
+}
+
+config::Config settings(const Arguments& arguments) {
+  return config::load(config::parse_command_line(config::Command::train, arguments)).config;
+}
+
+// What is wrong with them now was not when they were read before: a file of theirs is away.
+config::Config settings_read_before(const Arguments& arguments) {
+  config::Config given;
+  std::exception_ptr passing;  // has been waited for
+  base::retry_task([&](int) {
+    try {
+      given = settings(arguments);
+    } catch (const base::StorageError&) {
+      passing = std::current_exception();
+    } catch (const base::Error& error) {
+      throw base::StorageError(error.what(), ENOENT);
+    }
+  });
+  if (passing) std::rethrow_exception(passing);
+  return given;
+}
+
+void await_all(const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) {
+    if (!path.empty()) base::await_path(path);
+  }
+}
+
+}  // namespace
+
+void await_inputs(const Arguments& arguments) {
+  const base::RankEnv env = base::rank_env_of_process();
+  if (env.restart_count == 0) return;
+  const std::string origin = provenance(env.world_size, env);
+  const bool has_committed = base::committed_step_of_process(store::name_of_run(origin)) >= 0;
+  const config::Config given =
+      has_committed ? settings_read_before(arguments) : settings(arguments);
+  const auto earlier = store::find_earlier_attempt(given, origin);
+  if (earlier) {
+    // The command may leave the data to the run that it goes on with.
+    const std::string record = earlier->run_dir + "/config.json";
+    await_all(inputs_of(config::read_saved_run(record).resolved));
+    await_all({given.checkpoint.resume.path});  // which the settings come from
+    if (!earlier->has_checkpoint) await_all({given.checkpoint.init_from});
+  } else if (has_committed) {  // its folder is away as well
+    await_all(inputs_of(given));
+  }
+}
+
+}  // namespace dtrain::app
