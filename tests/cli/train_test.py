@@ -203,7 +203,8 @@ class Screen(TrainTest):
                                  ["step 1/4 | loss", "step 2/4 | loss", "step 2 | validation loss",
                                   "step 4/4 | loss", "step 4 | validation loss"])
                 self.assertEqual([line for line in steps if "/4" in line and " | eta 0:" not in line], [])
-                self.assertIn("step 2/4 | evaluating ...\r", output)
+                if not launcher:  # dtrun shows only the last of those that it reads together
+                    self.assertIn("step 2/4 | evaluating ...\r", output)
                 shown = re.findall(r"\x1b\[J([^\r\n\x1b]+)\r(?!\n)", output)
                 self.assertTrue(shown)
                 self.assertLess(max(map(len, shown)), 80)
