@@ -95,6 +95,11 @@ def parent_of(pid):
     return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+def ended_by_one():
+    """The end of srun's options for a step that one task's failure ends: what tasks print to srun may be lost then, files are not."""
+    return ("-K1", "sh", "-c", f'exec "$@" 2> {root}/errors.$SLURM_PROCID', "sh")
+
+
 class SlurmTest(unittest.TestCase):
     def setUp(self):
         self.run_dir = root / self.id().split(".", 1)[-1]
@@ -116,6 +121,9 @@ class SlurmTest(unittest.TestCase):
             state = [subprocess.run(cluster.words(*show), env=cluster.environment(), capture_output=True, text=True).stdout
                      for show in (("squeue", "--long"), ("sinfo", "--Node", "--long"))]
             raise AssertionError(f"{words} did not end in time: {state}, {cluster.processes()}") from None
+        for errors in sorted(root.glob("errors.*")):
+            process.err += errors.read_text(errors="replace")
+            errors.unlink()
         if status is not None:
             self.assertEqual(status, process.returncode, process.out + process.err)
         return process
@@ -170,7 +178,7 @@ class RanksTest(SlurmTest):
         self.assertEqual(self.bits_of_one_machine(3), final_model(self.run_dir).read_bytes())
 
     def test_neither_secret_nor_munge(self):
-        result = self.srun("-K1", *WITHOUT_MUNGE, DTRAIN, *self.flags(), status=None, MASTER_ADDR=NODES["n1"])
+        result = self.srun(*ended_by_one(), *WITHOUT_MUNGE, DTRAIN, *self.flags(), status=None, MASTER_ADDR=NODES["n1"])
         self.assertNotEqual(0, result.returncode)
         self.assertRegex(result.err, r"dtrain: error: the store at \S+:\d+ is on another machine, where ranks must know each "
                                      r"other by munge \(munge: [^)]*\) or by a secret; give every rank the same DTRAIN_JOB_TOKEN")
@@ -179,17 +187,16 @@ class RanksTest(SlurmTest):
         task = 'if [ $SLURM_NODEID = $BARE ]; then mount -t tmpfs none /run/munge; fi; exec "$@"'
         for bare, expected in (("0", "by munge .which answers here, but not rank 0"), ("1", "relies on munge, which does not help this rank .munge: ")):
             with self.subTest(bare=bare):
-                result = self.srun("-K1", "unshare", "--mount", "sh", "-c", task, "sh", DTRAIN, *self.flags(), status=None,
+                result = self.srun(*ended_by_one(), "unshare", "--mount", "sh", "-c", task, "sh", DTRAIN, *self.flags(), status=None,
                                    MASTER_ADDR=NODES["n1"], BARE=bare)
                 self.assertNotEqual(0, result.returncode)
                 self.assertRegex(result.err, "dtrain: error: .*" + expected)
 
     def test_a_node_whose_address_nobody_knows(self):
-        result = self.srun("-K1", "env", f"PATH={BUILD}/bin", DTRAIN, *self.flags(), status=None)
+        result = self.srun(*ended_by_one(), "env", f"PATH={BUILD}/bin", DTRAIN, *self.flags(), status=None)
         self.assertRegex(result.err, r"dtrain: error: the ranks meet on n1, the first node of this step, but its address is "
                                      r"unknown here: [^\n]*scontrol[^\n]*; set MASTER_ADDR")
         self.assertFalse(self.run_dir.exists())
-
 
     def test_strangers_at_the_store_have_no_effect(self):
         """Garbage, an oversized message, and another user who knows all but the secret in munge's credential."""
@@ -209,7 +216,7 @@ class RanksTest(SlurmTest):
         """It names itself munge's, with a credential that the other user may make for everybody."""
         self.start("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", sys.executable, "-c", ROGUE_STORE,
                    NODES["n2"], "23452", host="n2")
-        result = self.call("srun", "--nodes=2", "--ntasks-per-node=1", "-K1", "sh", "-c",
+        result = self.call("srun", "--nodes=2", "--ntasks-per-node=1", *ended_by_one(), "sh", "-c",
                            'if [ $SLURM_PROCID = 0 ]; then exec sleep 30; fi; exec "$@"', "sh", DTRAIN, *self.flags(),
                            status=None, MASTER_ADDR=NODES["n2"], MASTER_PORT="23452")
         self.assertRegex(result.err, r"dtrain: error: the store at \S+ relies on munge, .*it is of user 65534, not 0")
@@ -240,8 +247,8 @@ class LaunchersTest(SlurmTest):
         self.assertIn("srun started 4 dtruns on 2 nodes; give it --ntasks-per-node=1", result.err)
 
     def test_neither_secret_nor_munge(self):
-        result = self.call("srun", "-K1", "--nodes=2", "--ntasks-per-node=1", *WITHOUT_MUNGE, DTRUN, "--", "true", status=None,
-                           MASTER_ADDR=NODES["n1"])
+        result = self.call("srun", "--nodes=2", "--ntasks-per-node=1", *ended_by_one(), *WITHOUT_MUNGE, DTRUN, "--", "true",
+                           status=None, MASTER_ADDR=NODES["n1"])
         self.assertNotEqual(0, result.returncode)
         self.assertRegex(result.err, "node 0 at .* is another machine, so the launchers need munge there, or a secret")
 
