@@ -55,7 +55,7 @@ esac
 class Rehearsal(FolderTest):
     def check(self, *flags, built=BUILD, status=0):
         """The printed report, and name -> result of gpu_check.json."""
-        result = run(CHECK, "--device", "fake", "--built", built, "--out", self.folder, *flags, status=status, timeout=280)
+        result = run(CHECK, "--device", "fake", "--built", built, "--out", self.folder, *flags, status=status, timeout=900)
         report = json.loads((self.folder / "gpu_check.json").read_text())
         return result.stdout, {entry["name"]: entry for entry in report["results"]}, report["figures"]
 
