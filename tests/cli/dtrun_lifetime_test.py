@@ -170,11 +170,13 @@ class StopTest(DtrunTest):
 
     def test_one_ctrl_c_after_another_request_does_not_cut_the_saving_short(self):
         text = (f"trap ': > told$RANK; until [ -e go ]; do sleep 0.02; done; exit 9' TERM; {READY} while :; do sleep 0.02; done")
-        nodes = ("--emulate-nodes", "2")
-        for sent, interrupts, status, options in ((signal.SIGTERM, 1, 9, ()), (signal.SIGHUP, 1, 9, ()), (signal.SIGTERM, 2, 143, ()),
-                                                  (signal.SIGTERM, 1, 9, nodes), (signal.SIGTERM, 2, 143, nodes)):
-            with self.subTest(sent.name, interrupts=interrupts, options=options):
-                process = self.run_until_ready(text, *options)
+        one, two = (2, ()), (1, ("--emulate-nodes", "2"))  # two ranks each
+        for sent, interrupts, status, (ranks, nodes) in ((signal.SIGTERM, 1, 9, one), (signal.SIGHUP, 1, 9, one),
+                                                         (signal.SIGTERM, 2, 143, one), (signal.SIGTERM, 1, 9, two),
+                                                         (signal.SIGTERM, 2, 143, two)):
+            with self.subTest(sent.name, interrupts=interrupts, nodes=nodes):
+                process = self.start(*self.shell(text, *nodes, ranks=ranks))
+                self.wait_for_files("ready0", "ready1")
                 process.send_signal(sent)
                 self.wait_for_files("told0", "told1")
                 process.send_signal(signal.SIGINT)
