@@ -78,10 +78,14 @@ class Inputs(StorageTest):
         self.returns_in_time("--data", self.input / self.text.name)
 
     def test_a_configuration(self):
-        self.input.write_text('{"train": {"weight_decay": 0.05}}')
-        self.returns_in_time("--config", self.input)
-        self.input.unlink()
-        self.is_bad_input("--config", self.input, status=USAGE)
+        name = self.run_dir.name
+        for flag, text in (("--config", '{"train": {"weight_decay": 0.05}}'), ("--deepspeed-config", '{"gradient_clipping": 0.5}')):
+            with self.subTest(flag):
+                self.run_dir = self.root / (name + flag)
+                self.input.write_text(text)
+                self.returns_in_time(flag, self.input)
+                self.input.unlink()
+                self.is_bad_input(flag, self.input, status=USAGE)
 
     def test_the_folder_of_what_is_offloaded(self):
         self.input.mkdir()
