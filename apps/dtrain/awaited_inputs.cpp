@@ -20,7 +20,7 @@ namespace {
 
 namespace store = checkpoint::store;
 
-// A mixture is told from a name with a comma by what exists, and here nothing may.
+// parse_mixture takes a file name with a comma for a mixture if there is no such file.
 std::vector<std::string> files_of(const std::string& train) {
   try {
     const auto mixture = config::parse_mixture(train);
@@ -44,10 +44,11 @@ config::Config settings(const Arguments& arguments) {
   return config::load(config::parse_command_line(config::Command::train, arguments)).config;
 }
 
-// What is wrong with them now was not when they were read before: a file of theirs is away.
+// The settings of a command line that an earlier attempt has read: an error now means that a
+// configuration file is missing.
 config::Config settings_read_before(const Arguments& arguments) {
   config::Config given;
-  std::exception_ptr passing;  // has been waited for
+  std::exception_ptr passing;  // its retries are over
   base::retry_task([&](int) {
     try {
       given = settings(arguments);
@@ -78,10 +79,10 @@ void await_inputs(const Arguments& arguments) {
       has_committed ? settings_read_before(arguments) : settings(arguments);
   const auto earlier = store::find_earlier_attempt(given, origin);
   if (earlier) {
-    // The command may leave the data to the run that it goes on with.
+    // The command line may name no data; the run's settings do.
     const std::string record = earlier->run_dir + "/config.json";
     await_all(inputs_of(config::read_saved_run(record).resolved));
-    await_all({given.checkpoint.resume.path});  // which the settings come from
+    await_all({given.checkpoint.resume.path});  // its settings are inherited
     if (!earlier->has_checkpoint) await_all({given.checkpoint.init_from});
   } else if (has_committed) {  // its folder is away as well
     await_all(inputs_of(given));

@@ -1,4 +1,4 @@
-// What a restart waits for before it reads its settings.
+// The input files that a restart waits for.
 #pragma once
 
 #include "commands.h"

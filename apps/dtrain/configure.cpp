@@ -171,7 +171,7 @@ bool is_vocab_of_other_data(const config::CommandLine& command_line, const confi
   try {
     return data::vocab_of_data(data) == below.config.model.vocab;
   } catch (const base::StorageError&) {
-    return false;  // nobody needs that data
+    return false;  // the command replaces that data
   }
 }
 

@@ -1,7 +1,5 @@
 #include "dtrain/base/path_kind.h"
 
-#include <sys/stat.h>
-
 #include <cerrno>
 #include <cstring>
 
@@ -75,9 +73,8 @@ std::vector<std::string> names_in(const std::string& folder, std::error_code& er
 
 void await_path(const std::string& path) {
   retry_task([&](int) {
-    struct stat status {};
-    // Every other error is left to whoever opens it.
-    if (::stat(path.c_str(), &status) == 0 || (errno != ENOENT && errno != ENOTDIR)) return;
+    std::error_code error;
+    if (fs::exists(path, error) || error) return;  // other errors are reported when it is opened
     throw StorageError(
         fmt::format("'{}' does not exist, but an earlier attempt had it: check its mount", path),
         ENOENT);

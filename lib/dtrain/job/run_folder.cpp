@@ -57,8 +57,9 @@ std::unique_ptr<store::RunLock> locked_folder(const config::Config& config,
 
 constexpr base::FileRole kTokenizerFile{ErrorKind::usage, "file", "check its permissions"};
 
-// Whether the run in the folder was to save its last step and tells of no save: it has not finished,
-// although the model of that step may have found the room that the checkpoint did not.
+// Whether the folder has the settings and metrics of a run that saves its last step. Without a
+// checkpoint such a run has not finished: the final model may have fitted on a disk where the
+// checkpoint did not.
 bool lacks_last_step(const std::string& run_dir) {
   const std::string path = run_dir + "/config.json";
   return base::is_there(path) && base::is_there(RunFolder::metrics_file(run_dir)) &&

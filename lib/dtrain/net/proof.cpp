@@ -27,8 +27,9 @@ namespace {
 using base::ErrorKind;
 using base::fail;
 
-/// What OpenSSL would do before its first HMAC and an HMAC does not need: most of the CPU time of a rank that joins.
-constexpr std::uint64_t kNothingElse =
+// The parts of OpenSSL's initialisation that an HMAC does not need; they would take most of the CPU
+// time of a rank that joins.
+constexpr std::uint64_t kSkippedInit =
     OPENSSL_INIT_NO_LOAD_CONFIG | OPENSSL_INIT_NO_LOAD_CRYPTO_STRINGS |
     OPENSSL_INIT_NO_ADD_ALL_CIPHERS | OPENSSL_INIT_NO_ADD_ALL_DIGESTS;
 constexpr std::size_t kLeastTokenBytes = 16;
@@ -68,7 +69,7 @@ std::string new_challenge() {
 }
 
 std::string hmac_sha256(std::string_view key, std::string_view text) {
-  static const bool is_ready = ::OPENSSL_init_crypto(kNothingElse, nullptr) == 1;
+  static const bool is_ready = ::OPENSSL_init_crypto(kSkippedInit, nullptr) == 1;
   std::array<unsigned char, EVP_MAX_MD_SIZE> mac{};
   unsigned int length = 0;
   if (!is_ready || ::HMAC(::EVP_sha256(), key.data(), static_cast<int>(key.size()),

@@ -38,22 +38,22 @@ int open_unnamed(const std::string& folder) {
   return named;
 }
 
+std::int64_t free_bytes(const std::string& folder) {
+  struct statvfs info {};
+  if (base::with_patience(folder, [&] { return ::statvfs(folder.c_str(), &info); }) != 0) {
+    fail_on_disk(folder, kNotWritable);
+  }
+  return static_cast<std::int64_t>(info.f_bavail * info.f_frsize);
+}
+
 }  // namespace
 
 void DiskMemory::check_room(const std::string& folder, std::int64_t bytes) {
-  // The first attempt has had the room: somebody else has it now.
+  // The first attempt had the room, so that at a restart others use it, and may free it.
   const int shortage = base::is_restart_of_process() ? ENOSPC : 0;
-  std::int64_t free = 0;
-  const auto look = [&] {
-    struct statvfs info {};
-    if (::statvfs(folder.c_str(), &info) != 0) return -1;
-    free = static_cast<std::int64_t>(info.f_bavail * info.f_frsize);
-    errno = shortage;
-    return free < bytes && shortage != 0 ? -1 : 0;
-  };
-  if (base::with_patience(folder, look) != 0 && errno != shortage) {
-    fail_on_disk(folder, kNotWritable);
-  }
+  base::StorageRetry retry(folder);
+  std::int64_t free = free_bytes(folder);
+  while (free < bytes && retry.again(shortage)) free = free_bytes(folder);
   if (free >= bytes) return;
   base::fail_on_storage(
       base::ErrorKind::usage, shortage,
