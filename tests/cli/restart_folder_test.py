@@ -21,12 +21,7 @@ class Restarts(StorageTest):
     STEPS = 24
 
     def restarted(self, second, third="", *, restarts=3, status=0):
-        script = self.root / (self.run_dir.name + ".sh")
-        kill = " ".join(map(str, ["strace", "-f", "-o", self.log, "-P", self.run_dir / "metrics.jsonl", "-e", "trace=write",
-                                  "-e", "inject=write:signal=SIGKILL:when=20"]))
-        script.write_text(f'#!/bin/sh\ncase $TORCHELASTIC_RESTART_COUNT in\n0) exec {kill} "$@" ;;\n1) {second or ":"} ;;\n'
-                          f'2) {third or ":"} ;;\nesac\nexec "$@"\n')
-        script.chmod(0o755)
+        script = self.killed_at_write(20, second or ":", third or ":")
         command = [DTRUN, "-n", "1", "--max-restarts", str(restarts), "--restart-backoff", "0.02", "--", script, DTRAIN,
                    *self.arguments("--checkpoint-every", "4", "--resume", "auto", steps=self.STEPS)]
         # A folder that is gone is waited for.

@@ -25,12 +25,7 @@ class Inputs(StorageTest):
         self.errors = self.root / (self.run_dir.name + "-errors")
 
     def restarted(self, *flags, second, third=":", restarts=1, ranks=1, status=0, arguments=(), then=()):
-        script = self.root / (self.run_dir.name + ".sh")
-        kill = " ".join(map(str, ["strace", "-f", "-o", self.log, "-P", self.run_dir / "metrics.jsonl", "-e", "trace=write",
-                                  "-e", "inject=write:signal=SIGKILL:when=6"]))
-        script.write_text(f'#!/bin/sh\ncase $TORCHELASTIC_RESTART_COUNT in\n0) exec {kill} "$@" ;;\n1) {second} ;;\n'
-                          f'2) {third} ;;\nesac\nexec "$@"\n')
-        script.chmod(0o755)
+        script = self.killed_at_write(6, second, third)
         command = [DTRUN, "-n", str(ranks), "--max-restarts", str(restarts), "--restart-backoff", "0.02", "--", script, *then,
                    DTRAIN, *map(str, arguments or self.arguments(*EVERY_STEP, *flags))]
         with self.errors.open("w") as errors:

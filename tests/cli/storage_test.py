@@ -38,6 +38,17 @@ class StorageTest(ResumeTest):
     def traced(self, *rules):
         return ["strace", "-f", "--seccomp-bpf", "-o", self.log, *rules]
 
+    def killed_at_write(self, number, *commands):
+        """A script whose program is killed in a job's first attempt, at that write of metrics.jsonl. In each later attempt it runs
+        the attempt's shell command before the program."""
+        kill = " ".join(map(str, ["strace", "-f", "-o", self.log, "-P", self.run_dir / "metrics.jsonl", "-e", "trace=write",
+                                  "-e", f"inject=write:signal=SIGKILL:when={number}"]))
+        cases = "".join(f"{attempt}) {command} ;;\n" for attempt, command in enumerate(commands, 1))
+        script = self.root / (self.run_dir.name + ".sh")
+        script.write_text(f'#!/bin/sh\ncase $TORCHELASTIC_RESTART_COUNT in\n0) exec {kill} "$@" ;;\n{cases}esac\nexec "$@"\n')
+        script.chmod(0o755)
+        return script
+
     def disturbed(self, path, call, error, *flags, when="1", status=0, steps=4):
         """A run in which `call` on `path` (None: on anything) fails."""
         rules = ["-P", path] if path else []
