@@ -10,7 +10,6 @@
 
 #include "dtrain/base/error.h"
 #include "launcher/address.h"
-#include "launcher/nodes/port_holder.h"
 #include "launcher/port_claim.h"
 
 namespace launcher {
@@ -63,7 +62,7 @@ Descriptor listen_for_nodes(const std::string& host, int port) {
     fail(ErrorKind::port,
          "--master-port: port {} of {} is used by {}; is another node 0 of this job running? Else "
          "give all nodes another one",
-         port, host, claim.holder.empty() ? holder_of_port(port) : claim.holder);
+         port, host, claim.holder.empty() ? "another program" : claim.holder);
   }
   if (error == EADDRNOTAVAIL) {
     fail(ErrorKind::usage,

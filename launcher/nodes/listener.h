@@ -11,7 +11,7 @@ namespace launcher {
 /// a loopback address, as Debian does with its own, it listens at all addresses, IPv4 and IPv6:
 /// the other nodes know the name better.
 ///
-/// Throws: Error{port} naming who listens at the port, or the dtrun that holds it for its ranks;
+/// Throws: Error{port} for a port that is taken, naming a dtrun that holds it for its ranks;
 ///         Error{usage} for an address that is not this machine's.
 [[nodiscard]] dtrain::base::Descriptor listen_for_nodes(const std::string& host, int port);
 

@@ -35,8 +35,8 @@ struct Meeting {
 /// token:    the job's secret; empty: none.
 /// run_id:   node 0's, for all nodes.
 /// listener: of node 0, if it listens already (--emulate-nodes).
-/// Throws:   Error{rendezvous} naming who did not come within --rdzv-timeout; Error{port} naming
-///           who holds the port; Error{usage} for launchers that contradict each other, or whose
+/// Throws:   Error{rendezvous} naming who did not come within --rdzv-timeout; Error{port} for a
+///           port that is taken; Error{usage} for launchers that contradict each other, or whose
 ///           secrets differ.
 [[nodiscard]] Meeting meet(Options& options, const std::string& token, const std::string& run_id,
                            dtrain::base::Descriptor listener);
