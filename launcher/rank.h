@@ -20,7 +20,8 @@ namespace launcher {
 
 /// How a process ended.
 struct RankEnd {
-  std::int64_t time_ns = 0;  // since the ranks were started
+  /// Since the ranks were started; of another node's rank: when its end was reported.
+  std::int64_t time_ns = 0;
   bool by_signal = false;
   int code = 0;  // exit status, or signal
 

@@ -221,12 +221,6 @@ int status_of(const Verdict& verdict, const std::vector<Rank>& ranks) {
   return saved ? static_cast<int>(dtrain::base::ErrorKind::interrupted) : 0;
 }
 
-bool failed_before(const Rank& rank, const Rank& culprit) {
-  if (!rank.end || !culprit.end || culprit.stopped || rank.node == culprit.node) return false;
-  const bool is_own = rank.end->failed() && !rank.end->blames_another();
-  return is_own && rank.end->time_ns < culprit.end->time_ns;
-}
-
 AbortOrder abort_order(const Verdict& verdict, const std::vector<Rank>& ranks,
                        const Placement& placement) {
   AbortOrder order;

@@ -41,10 +41,6 @@ struct Verdict {
 /// dtrun's exit status (docs/exit-status.md).
 [[nodiscard]] int status_of(const Verdict& verdict, const std::vector<Rank>& ranks);
 
-/// Returns whether `rank` failed before the culprit, by the clocks of their machines, and on its
-/// own account. Messages of two nodes may cross.
-[[nodiscard]] bool failed_before(const Rank& rank, const Rank& culprit);
-
 /// What ends the ranks and tells them why.
 ///
 /// Requires: a culprit or a lost node.

@@ -336,9 +336,6 @@ void Supervisor::reap_orphans() {
 }
 
 void Supervisor::on_end(Rank& rank) {
-  // Before the process is reaped: another node's rank may end because this one is gone, and its
-  // end would look older.
-  const std::int64_t seen = now_ns();
   siginfo_t info{};
   if (!rank.running() ||
       ::waitid(P_PID, static_cast<id_t>(rank.pid), &info, WEXITED | WNOHANG) != 0 ||
@@ -348,7 +345,7 @@ void Supervisor::on_end(Rank& rank) {
   unwatch(rank.pidfd.get());
   while (on_control(rank)) {  // its last words may not have been seen yet
   }
-  rank.end = RankEnd{seen, info.si_code != CLD_EXITED, info.si_status};
+  rank.end = RankEnd{now_ns(), info.si_code != CLD_EXITED, info.si_status};
   if (job_.nodes) tell_judge(rank);
   if (judges()) judge_end(rank);
 }

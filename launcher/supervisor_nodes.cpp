@@ -39,7 +39,6 @@ RankNews news_of(const Rank& rank) {
   news.rank = rank.index;
   news.step = rank.step;
   news.stopped = rank.stopped;
-  news.time_ns = Channel::now_ns();
   if (rank.end) {
     news.by_signal = rank.end->by_signal;
     news.code = rank.end->code;
@@ -103,11 +102,7 @@ void Supervisor::tell_judge(Rank& rank) {
   const bool failed = rank.stopped || (rank.end && rank.end->failed());
   if (failed) rank.error.read_what_is_there(console_);
   if (judges() || is_over_) return;
-  RankNews news = news_of(rank);
-  if (rank.end) {
-    news.time_ns = Channel::now_ns() - (now_ns() - rank.end->time_ns);
-  }
-  job_.nodes->send(0, NodeMessage::rank_end, encode(news));
+  job_.nodes->send(0, NodeMessage::rank_end, encode(news_of(rank)));
 }
 
 void Supervisor::tell_begun() {
@@ -298,9 +293,7 @@ void Supervisor::take_news(int node, const RankNews& news) {
     if (is_undisturbed() || phase_ == Phase::blaming) judge_stop(rank);
     return;
   }
-  const std::int64_t time_ns =
-      job_.nodes->own_time_of(node, news.time_ns) - (Channel::now_ns() - now_ns());
-  rank.end = RankEnd{time_ns, news.by_signal, news.code};
+  rank.end = RankEnd{now_ns(), news.by_signal, news.code};
   if (is_new) judge_end(rank);
 }
 

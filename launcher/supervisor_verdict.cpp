@@ -17,7 +17,6 @@ using namespace std::chrono_literals;
 
 constexpr auto kBlameWindow = 150ms;
 constexpr auto kSameErrorWindow = 500ms;  // taken from --abort-grace, as far as it is longer
-constexpr auto kCrossingWindow = 30ms;    // for news of an earlier failure on another node
 constexpr auto kAnswerWindow = 800ms;     // taken from --abort-grace, too
 
 /// What is wrong with a silent rank where nobody waits for it.
@@ -56,10 +55,7 @@ void Supervisor::judge_end(const Rank& rank) {
 // Another rank failed while it was not clear whose failure came first.
 void Supervisor::blame(const Rank& rank) {
   const Rank& culprit = ranks_[static_cast<std::size_t>(*verdict_.culprit)];
-  if (failed_before(rank, culprit)) {
-    verdict_.culprit = rank.index;
-    verdict_.failed_ns = rank.end->time_ns;
-  } else if (culprit.stopped || !culprit.end->blames_another()) {
+  if (culprit.stopped || !culprit.end->blames_another()) {
     if (!same_error(rank, culprit)) abort_ranks();
   } else {
     begin_failure(rank);
@@ -87,8 +83,6 @@ void Supervisor::begin_failure(const Rank& culprit) {
   if (any_running() && (blames_another || may_be_of_all)) {
     const bool is_known = blames_another && (has_begun(ranks_) || !culprit.told);
     enter(Phase::blaming, is_known ? kBlameWindow : kSameErrorWindow);
-  } else if (any_running() && job_.nodes) {
-    enter(Phase::blaming, kCrossingWindow);
   } else {
     abort_ranks();
   }

@@ -14,15 +14,11 @@
 
 #include "dtrain/base/deadline.h"
 #include "dtrain/base/error.h"
-#include "dtrain/net/message.h"
 
 namespace launcher {
 namespace {
 
-using dtrain::base::Clock;
 using dtrain::base::Descriptor;
-using dtrain::net::MessageReader;
-using dtrain::net::MessageWriter;
 
 // Heartbeats within a timeout: one that is late alone loses no node.
 constexpr int kBeatsPerTimeout = 5;
@@ -66,15 +62,9 @@ Channel::Channel(int own_node, std::vector<NodeLink> links, SilenceLimits limits
                           .input = std::move(link.input),
                           .output = {},
                           .heard = clock_.now(),
-                          .begun = -1,
-                          .clock = {}});
+                          .begun = -1});
     watch(peers_.back(), true);
   }
-}
-
-std::int64_t Channel::now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
-      .count();
 }
 
 void Channel::watch(Peer& peer, bool add) const {
@@ -168,26 +158,14 @@ void Channel::read_from(Peer& peer, std::vector<NodeEvent>& events) {
 }
 
 void Channel::handle(Peer& peer, NodeEnvelope message, std::vector<NodeEvent>& events) {
-  MessageReader reader(message.body);
   if (message.kind == NodeMessage::begun) peer.begun = std::max(peer.begun, message.attempt);
-  if (message.kind == NodeMessage::ping) {
-    const std::uint64_t asked = reader.number();
-    const auto now = static_cast<std::uint64_t>(now_ns());
-    post(peer, NodeMessage::pong, MessageWriter().number(asked).number(now).bytes());
-  } else if (message.kind == NodeMessage::pong) {
-    const auto asked = static_cast<std::int64_t>(reader.number());
-    const auto other = static_cast<std::int64_t>(reader.number());
-    const std::int64_t now = now_ns();
-    if (reader.is_whole() && asked <= now && asked > now - ns_of(limits_.running.count())) {
-      peer.clock.add(asked, other, now);
-    }
-  } else {
-    events.push_back(NodeEvent{.node = peer.node,
-                               .loss = {},
-                               .kind = message.kind,
-                               .attempt = message.attempt,
-                               .body = std::move(message.body)});
-  }
+  if (message.kind == NodeMessage::ping) return post(peer, NodeMessage::pong, {});
+  if (message.kind == NodeMessage::pong) return;  // that something came is all it says
+  events.push_back(NodeEvent{.node = peer.node,
+                             .loss = {},
+                             .kind = message.kind,
+                             .attempt = message.attempt,
+                             .body = std::move(message.body)});
 }
 
 void Channel::beat(std::vector<NodeEvent>& events) {
@@ -197,8 +175,7 @@ void Channel::beat(std::vector<NodeEvent>& events) {
     if (clock_.now() - peer.heard > (runs ? limits_.running : limits_.starting)) {
       lose(peer, runs ? NodeLoss::silent : NodeLoss::never_began, events);
     } else if (own_node_ == 0) {
-      const auto now = static_cast<std::uint64_t>(now_ns());
-      post(peer, NodeMessage::ping, MessageWriter().number(now).bytes());
+      post(peer, NodeMessage::ping, {});
     }
   }
 }
@@ -213,13 +190,6 @@ void Channel::lose(Peer& peer, NodeLoss loss, std::vector<NodeEvent>& events) {
   peer.socket.reset();
   events.push_back(
       NodeEvent{.node = peer.node, .loss = loss, .kind = {}, .attempt = attempt_, .body = {}});
-}
-
-std::int64_t Channel::own_time_of(int node, std::int64_t time_ns) const {
-  for (const Peer& peer : peers_) {
-    if (peer.node == node && peer.clock.is_known()) return peer.clock.own_time(time_ns);
-  }
-  return now_ns();
 }
 
 bool Channel::has_peers() const {

@@ -2,17 +2,14 @@
 #pragma once
 
 #include <chrono>
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "dtrain/base/clock.h"
 #include "dtrain/base/descriptor.h"
 #include "dtrain/net/frames.h"
 #include "launcher/active_clock.h"
-#include "launcher/nodes/clock_offset.h"
 #include "launcher/nodes/messages.h"
 
 namespace launcher {
@@ -74,11 +71,6 @@ class Channel {
   /// Returns whether any other launcher can still say something.
   [[nodiscard]] bool has_peers() const;
 
-  /// By this machine's clock (now_ns), the moment that node 'node' calls `time_ns`; before the
-  /// first heartbeat was answered: now.
-  [[nodiscard]] std::int64_t own_time_of(int node, std::int64_t time_ns) const;
-  [[nodiscard]] static std::int64_t now_ns();
-
   /// Waits, a moment only, until the others have closed their ends: closing first could take the
   /// last messages away from them.
   void wait_for_closing();
@@ -91,7 +83,6 @@ class Channel {
     std::string output;
     ActiveClock::Time heard;
     int begun = -1;  // the newest attempt whose ranks run there
-    ClockOffset clock;
   };
 
   void watch(Peer& peer, bool add) const;

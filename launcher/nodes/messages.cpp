@@ -143,7 +143,6 @@ std::string encode(const RankNews& news) {
   MessageWriter writer;
   writer.number(bits(news.rank))
       .number(bits(news.step))
-      .number(bits(news.time_ns))
       .number(bits(news.stopped))
       .number(bits(news.by_signal))
       .number(bits(news.code))
@@ -161,7 +160,6 @@ std::optional<RankNews> decode_rank_news(std::string_view bytes) {
   RankNews news;
   news.rank = fields.small(0, kMostRanks);
   news.step = fields.number(-1, kAny);
-  news.time_ns = fields.number(0, kAny);
   news.stopped = fields.flag();
   news.by_signal = fields.flag();
   news.code = fields.small(0, kMostStatus);

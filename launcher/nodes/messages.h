@@ -13,8 +13,8 @@ namespace launcher {
 
 /// Kinds of messages; a launcher ignores a kind that it does not know.
 enum class NodeMessage : std::uint64_t {
-  ping = 1,          ///< node 0 to each, with its time
-  pong = 2,          ///< the answer, with both times
+  ping = 1,          ///< node 0 to each: a heartbeat
+  pong = 2,          ///< the answer
   waiting = 3,       ///< node 0, before the start: who is missing
   refused = 4,       ///< node 0, before the start: the job cannot start
   start = 5,         ///< node 0: JobStart
@@ -69,7 +69,6 @@ struct JobStart {
 struct RankNews {
   int rank = 0;
   std::int64_t step = -1;
-  std::int64_t time_ns = 0;  ///< of the sender's clock
   bool stopped = false;
   bool by_signal = false;
   int code = 0;

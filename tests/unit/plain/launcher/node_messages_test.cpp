@@ -11,7 +11,6 @@ namespace {
 RankNews some_news() {
   return RankNews{.rank = 3,
                   .step = 12,
-                  .time_ns = 123'456'789,
                   .stopped = false,
                   .by_signal = true,
                   .code = 9,

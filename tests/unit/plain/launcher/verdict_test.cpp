@@ -1,9 +1,8 @@
-// Who is to blame for the end of a job on several nodes, and by which clock.
+// What is said of the end of a job on several nodes.
 #include <catch2/catch.hpp>
 #include <string>
 #include <vector>
 
-#include "launcher/nodes/clock_offset.h"
 #include "launcher/report.h"
 #include "support/launcher_ranks.h"
 
@@ -25,21 +24,6 @@ std::vector<Rank> ranks_with(int failed, RankEnd end) {
     if (index == failed) ranks.back().end = end;
   }
   return ranks;
-}
-
-TEST_CASE("of two failures on two nodes the earlier one counts, whichever news came first") {
-  const Rank early = rank_of(2, 1, RankEnd{.time_ns = 100, .by_signal = false, .code = 7});
-  const Rank late = rank_of(0, 0, RankEnd{.time_ns = 101, .by_signal = false, .code = 1});
-  CHECK(failed_before(early, late));
-  CHECK_FALSE(failed_before(late, early));
-}
-
-TEST_CASE("a rank that blames another, or ended well, was not first") {
-  const Rank late = rank_of(0, 0, RankEnd{.time_ns = 101, .by_signal = false, .code = 1});
-  for (const int code : {0, 4, 9}) {
-    CHECK_FALSE(failed_before(
-        rank_of(2, 1, RankEnd{.time_ns = 1, .by_signal = false, .code = code}), late));
-  }
 }
 
 TEST_CASE("the line names rank, host and node") {
@@ -96,17 +80,6 @@ TEST_CASE("what node 0 decided counts for the others") {
   verdict.decided = Decision{.status = 7, .failed = true, .line = "failed: rank 0"};
   CHECK(verdict.failed());
   CHECK(last_line(verdict, ranks, two_nodes()) == "failed: rank 0");
-}
-
-TEST_CASE("the fastest answer tells how far another clock is") {
-  ClockOffset clock;
-  CHECK(clock.own_time(1000) == 1000);
-  clock.add(1000, 5'001'000, 3000);      // 2 us: between -5,000,000 and -4,998,000
-  clock.add(10'000, 5'010'050, 10'100);  // 0.1 us: exact
-  clock.add(20'000, 5'020'000, 29'000);  // slow
-  CHECK(clock.own_time(5'010'050) == 10'050);
-  for (int i = 0; i < 8; ++i) clock.add(100'000, 200'050, 100'100);  // a new best after a drift
-  CHECK(clock.own_time(200'050) == 100'050);
 }
 
 }  // namespace
