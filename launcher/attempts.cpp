@@ -24,6 +24,7 @@
 #include "launcher/restart_policy.h"
 #include "launcher/signals.h"
 #include "launcher/step_clock.h"
+#include "launcher/stragglers.h"
 #include "launcher/supervisor.h"
 
 namespace launcher {
@@ -157,8 +158,9 @@ void say_end(const PreparedJob& job, int status) {
 /// The part of a launcher that does not decide.
 int follow(PreparedJob& job, const GuardLink& guard) {
   StepClock steps;
+  Stragglers stragglers;
   for (;;) {
-    const AttemptEnd end = Supervisor(job, guard, steps).run();
+    const AttemptEnd end = Supervisor(job, guard, steps, stragglers).run();
     // Node 0 may not have heard of a request that came while the job was being ended.
     if (asks_to_stop(end.request)) {
       job.nodes->send(0, NodeMessage::stop, std::to_string(end.request));
@@ -252,7 +254,7 @@ bool may_start_later(const PreparedJob& job, const dtrain::base::Error& error) {
 }
 
 /// Runs one attempt. One that cannot start its ranks is part of the history, too.
-void run_attempt(PreparedJob& job, const GuardLink& guard, StepClock& steps,
+void run_attempt(PreparedJob& job, const GuardLink& guard, StepClock& steps, Stragglers& stragglers,
                  std::vector<AttemptEnd>& attempts) {
   const auto start = Clock::now();
   const auto add_failure = [&]() -> AttemptEnd& {
@@ -263,7 +265,7 @@ void run_attempt(PreparedJob& job, const GuardLink& guard, StepClock& steps,
     return end;
   };
   try {
-    attempts.push_back(Supervisor(job, guard, steps).run());
+    attempts.push_back(Supervisor(job, guard, steps, stragglers).run());
   } catch (const dtrain::base::Error& error) {
     add_failure().status = error.exit_status();
     if (!may_start_later(job, error)) throw;
@@ -277,9 +279,10 @@ void run_attempt(PreparedJob& job, const GuardLink& guard, StepClock& steps,
 /// The part of the launcher that decides.
 LastWord decide(PreparedJob& job, const GuardLink& guard, StepClock& steps, History& history) {
   const Options& options = job.options;
+  Stragglers stragglers;
   RestartPolicy policy({.max_restarts = options.max_restarts, .backoff = options.restart_backoff});
   for (;;) {
-    run_attempt(job, guard, steps, history.attempts);
+    run_attempt(job, guard, steps, stragglers, history.attempts);
     const AttemptEnd& end = history.attempts.back();
     RestartDecision decision = policy.after(end);
     if (decision.restarts) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,18 +10,21 @@
 
 namespace launcher {
 
-/// Compares how long the ranks wait for each other. Who waits least, while the others wait, is
-/// late.
+/// Compares how long the ranks wait for each other. The rank that waits least, while the others
+/// wait, is late.
 ///
 /// Threads: one.
 class Stragglers {
  public:
   using Time = dtrain::base::Clock::time_point;
 
-  /// To be called at each sign of life; looks at what the ranks said once a second.
+  /// Another attempt to run the job begins.
+  void begin_attempt();
+
+  /// To be called at each sign of life; samples what the ranks said once a second.
   ///
-  /// Returns: a line about the rank that was late in at least half of ten looks: by more than a
-  /// tenth of a step, told once a minute at most; else nothing.
+  /// Returns: once per job, a line about a rank that was late by more than a tenth of a step in at
+  /// least half of the samples of a minute; else nothing.
   [[nodiscard]] std::string look(const std::vector<Rank>& ranks, Time now);
 
  private:
@@ -31,19 +33,20 @@ class Stragglers {
     std::int64_t waited_us = 0;
   };
   struct Lateness {
-    int looks = 0;          // in which it was late
-    double seconds = 0;     // a step, over these looks
-    double of_seconds = 0;  // a step took, over these looks
+    int samples = 0;        // in which it was late
+    double seconds = 0;     // a step, over these samples
+    double of_seconds = 0;  // a step took, over these samples
   };
 
   void compare(const std::vector<Rank>& ranks, double elapsed);
   [[nodiscard]] std::string conclude(Time now);
 
-  Time last_look_;
-  std::vector<Account> accounts_;  // at the last look
-  std::vector<Lateness> late_;     // since the last conclusion
-  int looks_ = 0;
-  std::optional<Time> told_;
+  Time last_sample_;
+  Time begin_;                     // of the samples that are compared
+  std::vector<Account> accounts_;  // at the last sample
+  std::vector<Lateness> late_;     // since `begin_`
+  int samples_ = 0;
+  bool has_reported_ = false;
 };
 
 }  // namespace launcher

@@ -50,10 +50,12 @@ std::uint64_t tag_of(Source source, int rank = 0) {
 
 }  // namespace
 
-Supervisor::Supervisor(PreparedJob& job, const GuardLink& guard, StepClock& steps)
+Supervisor::Supervisor(PreparedJob& job, const GuardLink& guard, StepClock& steps,
+                       Stragglers& stragglers)
     : job_(job),
       guard_(guard),
       steps_(steps),
+      stragglers_(stragglers),
       hangs_(job_.options.hang_timeout, job_.placement.world_size()),
       console_(own_prefix(job_.options),
                job_.options.emulate_nodes > 0 ? Pieces::atomic : Pieces::large),
@@ -73,6 +75,7 @@ Supervisor::Supervisor(PreparedJob& job, const GuardLink& guard, StepClock& step
 
 AttemptEnd Supervisor::run() {
   steps_.begin_attempt();
+  stragglers_.begin_attempt();
   start_ranks();
   if (job_.nodes) {
     tell_begun();

@@ -45,8 +45,8 @@ namespace launcher {
 /// and obey its orders. `leftovers` begins when the ranks of all nodes have ended.
 class Supervisor {
  public:
-  /// job: its door is handed to the ranks. steps: takes the steps of this attempt.
-  Supervisor(PreparedJob& job, const GuardLink& guard, StepClock& steps);
+  /// job: its door is handed to the ranks. steps and stragglers: take the steps of this attempt.
+  Supervisor(PreparedJob& job, const GuardLink& guard, StepClock& steps, Stragglers& stragglers);
 
   /// Throws: as start_rank when a rank cannot be started; the others are gone by then.
   [[nodiscard]] AttemptEnd run();
@@ -175,10 +175,10 @@ class Supervisor {
   PreparedJob& job_;
   const GuardLink& guard_;
   StepClock& steps_;
+  Stragglers& stragglers_;
   ActiveClock active_;  // of hangs_, of stopped ranks and of deadline_
   HangWatch hangs_;
   int suspect_ = 0;  // whose silence or end made this launcher ask
-  Stragglers stragglers_;
   SharedOutput console_;
   LogWriter logs_;
   dtrain::base::Descriptor epoll_;
