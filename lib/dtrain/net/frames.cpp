@@ -1,6 +1,5 @@
 #include "dtrain/net/frames.h"
 
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -85,6 +84,30 @@ Transfer receive_some(const base::Descriptor& socket, FrameBuffer& buffer,
     if (deadline.passed()) return Transfer::late;
     wait_for(socket, POLLIN, deadline);
   }
+}
+
+void FramedStream::send(std::string_view message) {
+  output += framed(message);
+  flush();
+}
+
+void FramedStream::flush() {
+  while (!output.empty()) {
+    const ssize_t count =
+        ::send(socket.get(), output.data(), output.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count <= 0) return;
+    output.erase(0, static_cast<std::size_t>(count));
+  }
+}
+
+Transfer FramedStream::receive() {
+  int reason = 0;
+  return receive_some(socket, input, base::Deadline(std::chrono::milliseconds(0)), reason);
+}
+
+pollfd FramedStream::polled() const {
+  const int events = output.empty() ? POLLIN : POLLIN | POLLOUT;
+  return {.fd = socket.get(), .events = static_cast<short>(events), .revents = 0};
 }
 
 }  // namespace dtrain::net

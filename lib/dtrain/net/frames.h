@@ -1,6 +1,8 @@
 // Frames messages over a stream socket: each follows its length.
 #pragma once
 
+#include <poll.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -11,12 +13,15 @@
 
 namespace dtrain::net {
 
+/// The longest message from an end that has not proved who it is.
+inline constexpr std::uint64_t kMostHandshakeBytes = 8192;
+
 /// Splits what has come into messages. A message's memory is taken as its bytes come, not as its
 /// length says.
 class FrameBuffer {
  public:
   /// `most_bytes`: of one message.
-  explicit FrameBuffer(std::uint64_t most_bytes) : most_bytes_(most_bytes) {}
+  explicit FrameBuffer(std::uint64_t most_bytes = kMostHandshakeBytes) : most_bytes_(most_bytes) {}
 
   void allow(std::uint64_t most_bytes) { most_bytes_ = most_bytes; }
   void add(std::string_view bytes) { bytes_ += bytes; }
@@ -48,5 +53,23 @@ enum class Transfer { done, late, closed };
 /// Waits until something has come and adds it to `buffer`. `reason`: of closed, the errno or 0.
 [[nodiscard]] Transfer receive_some(const base::Descriptor& socket, FrameBuffer& buffer,
                                     const base::Deadline& deadline, int& reason);
+
+/// A stream socket with the messages that have come and those that wait to be sent. Nothing blocks.
+///
+/// Threads: one.
+struct FramedStream {
+  base::Descriptor socket;
+  FrameBuffer input = FrameBuffer();
+  std::string output = {};
+
+  /// Queues a message and sends what can be sent at once. A broken connection shows when it is
+  /// read.
+  void send(std::string_view message);
+  void flush();
+  /// Takes what has come. `late`: nothing has.
+  [[nodiscard]] Transfer receive();
+  /// What poll is to wait for.
+  [[nodiscard]] pollfd polled() const;
+};
 
 }  // namespace dtrain::net
