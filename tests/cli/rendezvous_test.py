@@ -268,8 +268,8 @@ class Secrets(RendezvousTest):
             return struct.pack("<Q", len(data)) + data
 
         # As by a program at the port, and as by a store that a flood of strangers makes drop connections.
-        for answer in (text(struct.pack("<QQ", 3, 2) + text(b"give up") + text(b"p" * 32)), b""):
-            self.start_after_a_stranger(text(struct.pack("<Q", 3) + text(b"c" * 32)), answer)
+        for answer in (text(struct.pack("<QQ", 2, 2) + text(b"give up") + text(b"p" * 32)), b""):
+            self.start_after_a_stranger(text(struct.pack("<Q", 3) + text(b"c" * 32) + text(b"")), answer)
 
     def start_after_a_stranger(self, greeting, answer):
         with socket.create_server(("127.0.0.1", 0)) as stranger:
@@ -277,7 +277,7 @@ class Secrets(RendezvousTest):
             second = self.start_rank(1, port, "--overwrite", DTRAIN_JOB_TOKEN=SECRET)
             connection, _ = stranger.accept()
             with connection:
-                connection.sendall(b"dtrain/2" + greeting)
+                connection.sendall(b"dtrain/3" + greeting)
                 self.assertTrue(connection.recv(4096))
                 connection.sendall(answer)
         first = self.start_rank(0, port, "--overwrite", DTRAIN_JOB_TOKEN=SECRET)

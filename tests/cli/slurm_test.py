@@ -42,13 +42,13 @@ text = lambda value: struct.pack("<Q", len(value)) + value
 number = lambda value: struct.pack("<Q", value)
 with meet() as peer:
     greeting = peer.recv(8)
-    assert greeting == b"dtrain/2", greeting
+    assert greeting == b"dtrain/3", greeting
     size = struct.unpack("<Q", peer.recv(8, socket.MSG_WAITALL))[0]
     offer = peer.recv(size, socket.MSG_WAITALL)
     assert struct.unpack("<Q", offer[:8])[0] == 4, offer
     credential = offer[offer.index(b"MUNGE:"):]
     print(subprocess.run(["unmunge"], input=credential, capture_output=True).stderr.decode())
-    peer.sendall(text(text(b"x" * 32) + number(3) + number(4) + text(b"y" * 32)))
+    peer.sendall(text(text(b"x" * 32) + text(number(3) + number(4)) + text(b"y" * 32)))
     print(peer.recv(100))
 for junk in (b"GET / HTTP/1.0", b"\\xff" * 4096, number(1 << 40)):
     with meet() as peer:
@@ -64,7 +64,7 @@ text = lambda value: struct.pack("<Q", len(value)) + value
 with socket.create_server((sys.argv[1], int(sys.argv[2]))) as server:
     peer, _ = server.accept()
     credential = subprocess.run(["munge", "-s", "a secret that everybody knows"], capture_output=True).stdout.strip()
-    peer.sendall(b"dtrain/2" + text(struct.pack("<Q", 4) + text(b"x" * 32) + text(credential)))
+    peer.sendall(b"dtrain/3" + text(struct.pack("<Q", 4) + text(b"x" * 32) + text(credential)))
     peer.recv(1)
 """
 cluster = None
@@ -185,7 +185,7 @@ class RanksTest(SlurmTest):
 
     def test_munge_on_one_node_alone(self):
         task = 'if [ $SLURM_NODEID = $BARE ]; then mount -t tmpfs none /run/munge; fi; exec "$@"'
-        for bare, expected in (("0", "by munge .which answers here, but not rank 0"), ("1", "relies on munge, which does not help this rank .munge: ")):
+        for bare, expected in (("0", "by munge .which answers here, but not there"), ("1", "relies on munge, which does not help this rank .munge: ")):
             with self.subTest(bare=bare):
                 result = self.srun(*ended_by_one(), "unshare", "--mount", "sh", "-c", task, "sh", DTRAIN, *self.flags(), status=None,
                                    MASTER_ADDR=NODES["n1"], BARE=bare)

@@ -4,9 +4,13 @@
 #include <exception>
 
 #include "dtrain/base/check.h"
+#include "dtrain/base/clock.h"
+#include "dtrain/base/printable.h"
 #include "dtrain/base/readable.h"
+#include "dtrain/comm/rendezvous/job_store.h"
 #include "dtrain/comm/rendezvous/rank_runs.h"
 #include "dtrain/comm/rendezvous/wire.h"
+#include "dtrain/net/handshake.h"
 #include "dtrain/net/message.h"
 
 namespace dtrain::comm {
@@ -25,7 +29,90 @@ net::MessageWriter message_of(StoreRequest request) {
   return net::MessageWriter().number(static_cast<std::uint64_t>(request));
 }
 
+/// The text of a reply that is `done`; nothing of `absent`.
+///
+/// Throws: the refusal of the job.
+std::optional<std::string> text_of_reply(const std::string& reply) {
+  net::MessageReader reader(reply);
+  const auto kind = static_cast<StoreReply>(reader.number());
+  if (kind == StoreReply::refused) {
+    const ErrorKind error = kind_of_refusal(reader.number());
+    throw base::Error(error, base::printable(reader.text()));
+  }
+  std::string text = reader.text();
+  if (!reader.is_whole()) fail(ErrorKind::comm, kSenseless);
+  if (kind != StoreReply::done) return std::nullopt;
+  return text;
+}
+
+/// Reports a handshake that failed, in a rank's words.
+[[noreturn]] void fail_for(const net::HandshakeError& error, const Newcomer& self,
+                           const base::Deadline& deadline) {
+  using Cause = net::HandshakeError::Cause;
+  const std::string what = error.what();
+  const std::string time =
+      base::readable_time(base::seconds_since(deadline.end() - deadline.limit()));
+  if (error.cause() == Cause::dropped) throw ClosedEarly{what};
+  if (error.cause() == Cause::mismatch) fail(ErrorKind::usage, "{}", what);
+  if (error.cause() == Cause::stranger) fail(ErrorKind::comm, "{}", what);
+  if (error.cause() == Cause::late && self.waits_for_rank_0) {
+    fail(ErrorKind::timeout,
+         "rank 0, which serves the store, took no connection within {} (--comm-timeout): it still "
+         "starts, is stopped or waits for a disk, or all ranks had met before this one came",
+         time);
+  }
+  if (error.cause() == Cause::late) {
+    fail(ErrorKind::timeout,
+         "the store {} took the connection, but did not answer within {}: rank 0 is stopped or "
+         "busy, or another program holds that port: then choose another MASTER_PORT",
+         self.where, time);
+  }
+  if (what.starts_with("dtrain/")) {
+    fail(ErrorKind::usage,
+         "ranks run different builds of dtrain: the store {} greets with \"{}\", and this rank "
+         "expects \"{}\"; start every rank with the same program",
+         self.where, what.substr(0, kStoreGreeting.size()), kStoreGreeting);
+  }
+  fail(ErrorKind::comm,
+       "what answers {} is no store of dtrain: it sent \"{}\"; another program may hold that "
+       "port: choose another MASTER_PORT",
+       self.where, what);
+}
+
 }  // namespace
+
+std::string introduce_to_store(const base::Descriptor& connection, net::FrameBuffer& input,
+                               const Newcomer& self, const base::Deadline& deadline) {
+  net::GuestOptions options{
+      .greeting = kStoreGreeting,
+      .secret = self.token,
+      .is_handed_down = self.is_handed_down,
+      .hello = net::MessageWriter()
+                   .number(static_cast<std::uint64_t>(self.rank))
+                   .number(static_cast<std::uint64_t>(self.size))
+                   .bytes(),
+      .host = "the store " + self.where,
+      .self = "this rank",
+      .peers = "ranks",
+      .advice = "give every rank the same DTRAIN_JOB_TOKEN or DTRAIN_JOB_TOKEN_FILE"};
+  if (self.waiting != nullptr) {
+    options.on_wait = [&self] {
+      self.waiting->show(
+          [&] { return fmt::format("rank 0, which serves the store {}", self.where); });
+    };
+  }
+  net::Admission admission;
+  try {
+    admission = net::be_admitted(connection, input, options, deadline);
+  } catch (const net::HandshakeError& error) {
+    fail_for(error, self, deadline);
+  }
+  if (admission.reply.answer == net::Answer::refused) {
+    throw base::Error(kind_of_refusal(admission.reply.kind), base::printable(admission.reply.text));
+  }
+  input.allow(kMostMessageBytes);
+  return admission.secret;
+}
 
 std::string meet_request(std::string_view key, const std::vector<std::int64_t>& members,
                          std::string_view note, std::chrono::milliseconds patience) {
@@ -37,7 +124,7 @@ std::string meet_request(std::string_view key, const std::vector<std::int64_t>& 
 
 StoreClient::StoreClient(base::Descriptor connection, const Newcomer& self,
                          const base::Deadline& deadline)
-    : connection_(std::move(connection)), input_(kMostMessageBytes) {
+    : connection_(std::move(connection)) {
   secret_ = introduce_to_store(connection_, input_, self, deadline);
 }
 

@@ -14,11 +14,37 @@
 #include "dtrain/base/deadline.h"
 #include "dtrain/base/descriptor.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/waiting_lines.h"
 #include "dtrain/comm/rendezvous/gathering.h"
-#include "dtrain/comm/rendezvous/handshake.h"
 #include "dtrain/net/frames.h"
 
 namespace dtrain::comm {
+
+/// A rank that wants to be admitted.
+struct Newcomer {
+  std::int64_t rank = 0;
+  std::int64_t size = 1;
+  bool is_handed_down = false;    ///< the connection came from dtrun, so there is no stranger
+  bool waits_for_rank_0 = false;  ///< dtrun holds the connection until rank 0 comes
+  std::string token;              ///< the job's secret; empty: none
+  std::string where;              ///< of the store, for messages: "at 127.0.0.1:29500"
+  base::WaitingLines* waiting = nullptr;  ///< for a store that does not answer; null: silent
+};
+
+/// This attempt came to nothing, but a further one may come through: the connection was closed
+/// before the rank was admitted, or what answered does not know the job's secret.
+struct ClosedEarly {
+  std::string reason;
+};
+
+/// Performs the handshake with the store, and returns the job's secret when this rank is admitted:
+/// its own, or the one that the store hands out through munge.
+///
+/// Throws: ClosedEarly; Error{usage} for a secret that one side lacks or that differs, or without
+///         munge where the store relies on it; Error{comm} for what is no store, or another user's;
+///         Error{timeout} for silence; the refusal of the job.
+std::string introduce_to_store(const base::Descriptor& connection, net::FrameBuffer& input,
+                               const Newcomer& self, const base::Deadline& deadline);
 
 /// The message with which a rank comes to a meeting of `members`.
 [[nodiscard]] std::string meet_request(std::string_view key,
@@ -30,7 +56,7 @@ namespace dtrain::comm {
 /// Threads: any.
 class StoreClient {
  public:
-  /// Is taken in by the store over a connection just made.
+  /// Is admitted by the store over a connection just made.
   ///
   /// Throws: as introduce_to_store.
   StoreClient(base::Descriptor connection, const Newcomer& self, const base::Deadline& deadline);

@@ -1,8 +1,6 @@
 // The store that rank 0 serves while the ranks meet. Private to comm.
 #pragma once
 
-#include <poll.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -15,17 +13,17 @@
 #include "dtrain/base/descriptor.h"
 #include "dtrain/base/waiting_lines.h"
 #include "dtrain/comm/rendezvous/job_store.h"
-#include "dtrain/comm/rendezvous/store_proof.h"
 #include "dtrain/comm/rendezvous/wire.h"
 #include "dtrain/net/frames.h"
 #include "dtrain/net/message.h"
+#include "dtrain/net/reception.h"
 
 namespace dtrain::comm {
 
 /// Serves a JobStore in a thread of its own.
 ///
-/// Admits nobody once every rank has come. Drops a stranger, who cannot prove to be of this job and
-/// so has no effect. A rank that ends without a word fails the job.
+/// Admits nobody once every rank has come; strangers have no effect (net/reception.h). A rank that
+/// ends without a word fails the job.
 class StoreServer {
  public:
   struct Options {
@@ -54,12 +52,8 @@ class StoreServer {
 
  private:
   struct Connection {
-    base::Descriptor socket;
-    Trust trust = Trust::handed_down;
-    net::FrameBuffer input{kMostHelloBytes};
-    std::string output = {};
-    std::string challenge = {};
-    std::int64_t rank = -1;  // -1: a stranger, so far
+    net::FramedStream stream;
+    std::int64_t rank = 0;
     base::Clock::time_point patience = {};
     std::string wanted = {};     // the key it waits for, until `patience`; empty: it does not wait
     bool wants_members = false;  // `wanted` is a meeting's
@@ -68,29 +62,23 @@ class StoreServer {
 
   void run();
   void serve_once();
-  bool drop_a_stranger();
   [[nodiscard]] bool is_done() const;
   /// Returns whether ranks are missing and the job has not been rejected.
   [[nodiscard]] bool is_waiting() const { return !store_.everyone_came() && !store_.refusal(); }
-  [[nodiscard]] std::vector<pollfd> sockets() const;
   [[nodiscard]] int poll_timeout() const;
-  /// At the door, or at a listener.
-  void take_in(std::size_t index);
   void take_from_door();
-  void accept_at(std::size_t index);
-  void greet(base::Descriptor socket, Trust trust);
+  void admit(net::Reception::Guest guest);
   void read_from(Connection& connection);
+  void take_messages(Connection& connection);
   void handle(Connection& connection, const std::string& message);
-  void hear_hello(Connection& connection, const std::string& message);
   void hear_wish(Connection& connection, StoreRequest request, net::MessageReader& reader);
-  void answer(Connection& connection, StoreReply reply, std::string_view text = {});
-  /// proved: of a rank that is being taken in by the job's secret, else null.
-  void answer_refusal(Connection& connection, const Exchange* proved = nullptr);
+  static void answer(Connection& connection, StoreReply reply, std::string_view text = {});
+  void answer_refusal(Connection& connection) const;
   void answer_waiting(Connection& connection);
-  void write_to(Connection& connection);
   void settle();
 
   Options options_;
+  net::Reception reception_;
   JobStore store_;
   base::Descriptor own_;
   base::Descriptor wake_;

@@ -12,13 +12,12 @@
 #include <thread>
 
 #include "dtrain/base/error.h"
-#include "dtrain/comm/rendezvous/handshake.h"
 #include "dtrain/comm/rendezvous/job_store.h"
 #include "dtrain/comm/rendezvous/rank_runs.h"
 #include "dtrain/comm/rendezvous/store_client.h"
-#include "dtrain/comm/rendezvous/store_proof.h"
 #include "dtrain/comm/rendezvous/store_server.h"
 #include "dtrain/comm/rendezvous/wire.h"
+#include "dtrain/net/handshake.h"
 #include "dtrain/net/message.h"
 #include "dtrain/net/packet.h"
 #include "dtrain/net/proof.h"
@@ -135,18 +134,25 @@ TEST_CASE("Equal notes of neighbours are said once, and a lie about their number
 
 // The HMAC itself is OpenSSL's; this is about what goes into it.
 TEST_CASE("A proof holds for one exchange, one side and one secret alone") {
-  const Exchange exchange{.store_challenge = "s", .rank_challenge = "r", .rank = 1, .size = 2};
-  const std::string proof = proof_of("secret", "rank", exchange);
+  const net::Exchange exchange{
+      .greeting = "g", .host_challenge = "h", .guest_challenge = "c", .hello = "1 of 2"};
+  const std::string proof = net::guest_proof("secret", exchange);
   CHECK(proof.size() == 32);
-  CHECK(net::is_same_proof(proof, proof_of("secret", "rank", exchange)));
-  for (Exchange other :
-       {Exchange{"x", "r", 1, 2}, Exchange{"s", "x", 1, 2}, Exchange{"s", "r", 0, 2},
-        Exchange{"s", "r", 1, 3}, Exchange{"sr", "", 1, 2}}) {
-    CHECK_FALSE(net::is_same_proof(proof, proof_of("secret", "rank", other)));
+  CHECK(net::is_same_proof(proof, net::guest_proof("secret", exchange)));
+  for (const net::Exchange& other :
+       {net::Exchange{"x", "h", "c", "1 of 2"}, net::Exchange{"g", "x", "c", "1 of 2"},
+        net::Exchange{"g", "h", "x", "1 of 2"}, net::Exchange{"g", "h", "c", "0 of 2"},
+        net::Exchange{"gh", "", "c", "1 of 2"}}) {
+    CHECK_FALSE(net::is_same_proof(proof, net::guest_proof("secret", other)));
   }
-  CHECK_FALSE(net::is_same_proof(proof, proof_of("secret", "store", exchange)));
-  CHECK_FALSE(net::is_same_proof(proof, proof_of("Secret", "rank", exchange)));
+  CHECK_FALSE(net::is_same_proof(proof, net::host_proof("secret", exchange, {})));
+  CHECK_FALSE(net::is_same_proof(proof, net::guest_proof("Secret", exchange)));
   CHECK_FALSE(net::is_same_proof(proof, ""));
+  const std::string welcome = net::host_proof("secret", exchange, {});
+  for (const net::Reply& reply : {net::Reply{.answer = net::Answer::refused}, net::Reply{.kind = 2},
+                                  net::Reply{.text = "no"}}) {
+    CHECK_FALSE(net::is_same_proof(welcome, net::host_proof("secret", exchange, reply)));
+  }
   CHECK(net::new_challenge() != net::new_challenge());
 }
 
