@@ -55,22 +55,18 @@ Channel::Channel(int own_node, std::vector<NodeLink> links, SilenceLimits limits
   peers_.reserve(links.size());  // epoll knows their addresses
   for (NodeLink& link : links) {
     const int on = 1;
-    ::setsockopt(link.socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    link.input.allow(kMostNodeMessageBytes);
-    peers_.push_back(Peer{.node = link.node,
-                          .socket = std::move(link.socket),
-                          .input = std::move(link.input),
-                          .output = {},
-                          .heard = clock_.now(),
-                          .begun = -1});
+    ::setsockopt(link.stream.socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    link.stream.input.allow(kMostNodeMessageBytes);
+    peers_.push_back(Peer{
+        .node = link.node, .stream = std::move(link.stream), .heard = clock_.now(), .begun = -1});
     watch(peers_.back(), true);
   }
 }
 
 void Channel::watch(Peer& peer, bool add) const {
   epoll_event event{.events = EPOLLIN, .data = {.ptr = &peer}};
-  if (!peer.output.empty()) event.events |= EPOLLOUT;
-  ::epoll_ctl(epoll_.get(), add ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, peer.socket.get(), &event);
+  if (!peer.stream.output.empty()) event.events |= EPOLLOUT;
+  ::epoll_ctl(epoll_.get(), add ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, peer.stream.socket.get(), &event);
 }
 
 void Channel::begin_attempt(int attempt) {
@@ -89,20 +85,16 @@ void Channel::send_to_all(NodeMessage kind, std::string_view body) {
 }
 
 void Channel::post(Peer& peer, NodeMessage kind, std::string_view body) {
-  if (!peer.socket || peer.output.size() > kMostWaiting) return;
-  peer.output += dtrain::net::framed(encode(kind, attempt_, body));
-  write_to(peer);
+  if (!peer.stream.socket || peer.stream.output.size() > kMostWaiting) return;
+  const bool waited = !peer.stream.output.empty();
+  peer.stream.send(encode(kind, attempt_, body));
+  if (waited || !peer.stream.output.empty()) watch(peer, false);
 }
 
 void Channel::write_to(Peer& peer) {
-  const bool waited = !peer.output.empty();
-  while (!peer.output.empty()) {
-    const ssize_t count = ::send(peer.socket.get(), peer.output.data(), peer.output.size(),
-                                 MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (count <= 0) break;  // a broken connection shows when it is read
-    peer.output.erase(0, static_cast<std::size_t>(count));
-  }
-  if (waited) watch(peer, false);
+  if (peer.stream.output.empty()) return;
+  peer.stream.flush();
+  watch(peer, false);
 }
 
 std::vector<NodeEvent> Channel::take() {
@@ -124,8 +116,8 @@ std::vector<NodeEvent> Channel::take() {
 // The first messages may have come with the links.
 void Channel::take_from_all(std::vector<NodeEvent>& events) {
   for (Peer& peer : peers_) {
-    if (peer.socket) read_from(peer, events);
-    if (peer.socket) write_to(peer);
+    if (peer.stream.socket) read_from(peer, events);
+    if (peer.stream.socket) write_to(peer);
   }
 }
 
@@ -135,22 +127,20 @@ void Channel::take_from_ready(std::vector<NodeEvent>& events) {
   for (int i = 0; i < count; ++i) {
     auto* const peer = static_cast<Peer*>(ready[static_cast<std::size_t>(i)].data.ptr);
     if (peer == nullptr) continue;
-    if (peer->socket) read_from(*peer, events);
-    if (peer->socket) write_to(*peer);
+    if (peer->stream.socket) read_from(*peer, events);
+    if (peer->stream.socket) write_to(*peer);
   }
 }
 
 void Channel::read_from(Peer& peer, std::vector<NodeEvent>& events) {
   constexpr int kMaxReads = 16;
-  const dtrain::base::Deadline at_once(std::chrono::milliseconds(0));
   for (int reads = 0; reads < kMaxReads; ++reads) {
-    int reason = 0;
-    const auto transfer = dtrain::net::receive_some(peer.socket, peer.input, at_once, reason);
+    const auto transfer = peer.stream.receive();
     if (transfer == dtrain::net::Transfer::done) peer.heard = clock_.now();
-    while (const auto message = peer.input.take_message()) {
+    while (const auto message = peer.stream.input.take_message()) {
       if (auto envelope = decode_envelope(*message)) handle(peer, *std::move(envelope), events);
     }
-    if (transfer == dtrain::net::Transfer::closed || peer.input.is_broken()) {
+    if (transfer == dtrain::net::Transfer::closed || peer.stream.input.is_broken()) {
       return lose(peer, NodeLoss::closed, events);
     }
     if (transfer != dtrain::net::Transfer::done) return;
@@ -170,7 +160,7 @@ void Channel::handle(Peer& peer, NodeEnvelope message, std::vector<NodeEvent>& e
 
 void Channel::beat(std::vector<NodeEvent>& events) {
   for (Peer& peer : peers_) {
-    if (!peer.socket) continue;
+    if (!peer.stream.socket) continue;
     const bool runs = peer.begun >= attempt_;
     if (clock_.now() - peer.heard > (runs ? limits_.running : limits_.starting)) {
       lose(peer, runs ? NodeLoss::silent : NodeLoss::never_began, events);
@@ -184,17 +174,17 @@ void Channel::lose(Peer& peer, NodeLoss loss, std::vector<NodeEvent>& events) {
   // What waits for a silent machine must not keep the port after this process.
   const linger at_once{.l_onoff = 1, .l_linger = 0};
   if (loss != NodeLoss::closed) {
-    ::setsockopt(peer.socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+    ::setsockopt(peer.stream.socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
   }
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, peer.socket.get(), nullptr);
-  peer.socket.reset();
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, peer.stream.socket.get(), nullptr);
+  peer.stream.socket.reset();
   events.push_back(
       NodeEvent{.node = peer.node, .loss = loss, .kind = {}, .attempt = attempt_, .body = {}});
 }
 
 bool Channel::has_peers() const {
   return std::any_of(peers_.begin(), peers_.end(),
-                     [](const Peer& peer) { return static_cast<bool>(peer.socket); });
+                     [](const Peer& peer) { return static_cast<bool>(peer.stream.socket); });
 }
 
 void Channel::wait_for_closing() {

@@ -17,8 +17,7 @@ namespace launcher {
 /// An established connection to another launcher, which has proved who it is.
 struct NodeLink {
   int node = 0;
-  dtrain::base::Descriptor socket;  // does not block
-  dtrain::net::FrameBuffer input{kMostNodeMessageBytes};
+  dtrain::net::FramedStream stream;
 };
 
 /// How a launcher was lost: it closed its connection (closed), or was silent for too long while its
@@ -78,9 +77,7 @@ class Channel {
  private:
   struct Peer {
     int node = 0;
-    dtrain::base::Descriptor socket;
-    dtrain::net::FrameBuffer input;
-    std::string output;
+    dtrain::net::FramedStream stream;
     ActiveClock::Time heard;
     int begun = -1;  // the newest attempt whose ranks run there
   };

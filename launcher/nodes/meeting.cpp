@@ -9,7 +9,8 @@
 #include <utility>
 
 #include "dtrain/base/readable.h"
-#include "launcher/nodes/handshake.h"
+#include "dtrain/net/message.h"
+#include "dtrain/net/proof.h"
 
 namespace launcher {
 namespace {
@@ -33,9 +34,18 @@ Meeting meet(Options& options, const std::string& token, const std::string& run_
   Placement& placement = meeting.placement;
   placement.node_rank = options.node_rank;
   if (!meeting.token.empty()) {
-    placement.rank_token = derived_rank_token(meeting.token, placement.run_id);
+    placement.rank_token = rank_token_of(meeting.token, placement.run_id);
   }
   return meeting;
+}
+
+std::string rank_token_of(const std::string& token, const std::string& run_id) {
+  using dtrain::net::MessageWriter;
+  const std::string bytes = dtrain::net::hmac_sha256(
+      token, MessageWriter().text(kNodeGreeting).text("ranks").text(run_id).bytes());
+  std::string text;
+  for (const char byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return text;
 }
 
 SilenceLimits silence_limits(const Options& options) {

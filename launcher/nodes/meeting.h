@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "dtrain/base/deadline.h"
 #include "dtrain/base/descriptor.h"
@@ -16,6 +17,9 @@
 #include "launcher/port.h"
 
 namespace launcher {
+
+/// The first bytes that node 0's launcher sends (net/handshake.h); the number is the protocol's.
+inline constexpr std::string_view kNodeGreeting = "dtrun/4\n";
 
 /// What a launcher has once all have come.
 struct Meeting {
@@ -45,6 +49,10 @@ struct Meeting {
 [[nodiscard]] Meeting host_meeting(const Options& options, const std::string& token,
                                    const std::string& run_id, dtrain::base::Descriptor listener);
 [[nodiscard]] Meeting join_meeting(Options& options, const std::string& token);
+
+/// The secret by which the ranks of a run know each other, which follows from one of the launchers.
+/// Private to nodes/.
+[[nodiscard]] std::string rank_token_of(const std::string& token, const std::string& run_id);
 
 /// How long the others may be silent once they have come. Private to nodes/.
 [[nodiscard]] SilenceLimits silence_limits(const Options& options);

@@ -1,9 +1,7 @@
 // The part of nodes 1 and above in the meeting of launchers.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -14,12 +12,9 @@
 #include "dtrain/base/printable.h"
 #include "dtrain/base/readable.h"
 #include "dtrain/net/frames.h"
+#include "dtrain/net/handshake.h"
 #include "dtrain/net/message.h"
-#include "dtrain/net/munge.h"
-#include "dtrain/net/proof.h"
 #include "dtrain/net/socket.h"
-#include "dtrain/net/tcp_owner.h"
-#include "launcher/nodes/handshake.h"
 #include "launcher/nodes/meeting.h"
 
 namespace launcher {
@@ -31,8 +26,6 @@ using dtrain::base::Descriptor;
 using dtrain::base::ErrorKind;
 using dtrain::base::fail;
 using dtrain::net::FrameBuffer;
-using dtrain::net::MessageReader;
-using dtrain::net::MessageWriter;
 using dtrain::net::Transfer;
 
 // An address that does not answer costs seconds, not the kernel's minutes.
@@ -51,12 +44,11 @@ struct TryAgain {
   bool is_final = false;  ///< it was an answer that ends the wait, if it stays the same
 };
 
-class Guest {
+class MeetingGuest {
  public:
-  Guest(Options& options, const std::string& token)
+  MeetingGuest(Options& options, const std::string& token)
       : options_(options),
         own_token_(token),
-        token_(token),
         where_(fmt::format("node 0 at {}:{}", options.master_addr, options.master_port)),
         waiting_(options) {}
 
@@ -78,11 +70,44 @@ class Guest {
     socket_ = dtrain::net::connect_to(options_.master_addr, options_.master_port,
                                       Deadline(shortened(kConnectLimit)), reason);
     if (!socket_) throw TryAgain{reason};
-    input_ = FrameBuffer(kMostNodeHelloBytes);
+    input_ = FrameBuffer();
     introduce();
-    input_.allow(kMostNodeMessageBytes);
     missing_ = "the other nodes";
     return wait_for_start();
+  }
+
+  void introduce() {
+    using Cause = dtrain::net::HandshakeError::Cause;
+    const dtrain::net::GuestOptions self{.greeting = kNodeGreeting,
+                                         .secret = own_token_,
+                                         .hello = encode(NodeHello{.version = DTRAIN_VERSION,
+                                                                   .node_rank = options_.node_rank,
+                                                                   .num_nodes = options_.num_nodes,
+                                                                   .num_ranks = options_.num_ranks,
+                                                                   .host = host_name()}),
+                                         .host = where_,
+                                         .self = "this dtrun",
+                                         .peers = "dtruns",
+                                         .advice = kNodeSecretAdvice};
+    try {
+      auto [secret, reply] =
+          dtrain::net::be_admitted(socket_, input_, self, Deadline(shortened(kHandshakeLimit)));
+      if (reply.answer == dtrain::net::Answer::refused) refused(reply.kind, reply.text);
+      token_ = std::move(secret);
+      input_.allow(kMostNodeMessageBytes);
+    } catch (const dtrain::net::HandshakeError& error) {
+      const std::string what = error.what();
+      if (error.cause() == Cause::late) {
+        throw TryAgain{"something accepts connections there, but does not answer as a dtrun"};
+      }
+      if (error.cause() == Cause::foreign) {
+        throw TryAgain{fmt::format("what answers there is no dtrun of this version: \"{}\"", what)};
+      }
+      if (error.cause() == Cause::dropped) {
+        throw TryAgain{what + ": it may belong to another user, or be no dtrun"};
+      }
+      throw TryAgain{.reason = what, .is_final = error.cause() == Cause::mismatch};
+    }
   }
 
   /// Nobody has proved that such an answer is node 0's: it counts when it is given for a while.
@@ -93,10 +118,6 @@ class Guest {
     answer_ = reason_;
     const bool insists = dtrain::base::seconds_since(first_told_) >= kInsistence;
     if (insists) fail(ErrorKind::usage, "{}", answer_);
-  }
-
-  [[nodiscard]] static TryAgain final_answer(std::string reason) {
-    return {.reason = std::move(reason), .is_final = true};
   }
 
   [[nodiscard]] std::chrono::milliseconds shortened(std::chrono::milliseconds limit) const {
@@ -115,117 +136,6 @@ class Guest {
          missing_.empty()
              ? "check the name, the port and the reason above, and that dtrun runs there"
              : "start dtrun there with the same --master-addr and --master-port");
-  }
-
-  void receive(const Deadline& deadline) {
-    int error = 0;
-    const Transfer transfer = dtrain::net::receive_some(socket_, input_, deadline, error);
-    if (transfer == Transfer::done) return;
-    missing_.clear();
-    if (transfer == Transfer::late) {
-      throw TryAgain{"something accepts connections there, but does not answer as a dtrun"};
-    }
-    if (error != 0) throw TryAgain{std::strerror(error)};
-    throw TryAgain{"it closed the connection: it may belong to another user, or be no dtrun"};
-  }
-
-  std::string next_message(const Deadline& deadline) {
-    while (true) {
-      if (auto message = input_.take_message()) return *std::move(message);
-      if (input_.is_broken()) throw TryAgain{"what answers there is no dtrun"};
-      receive(deadline);
-    }
-  }
-
-  void read_greeting(const Deadline& deadline) {
-    while (input_.bytes().size() < kNodeGreeting.size() &&
-           kNodeGreeting.starts_with(input_.bytes())) {
-      receive(deadline);
-    }
-    const auto greeting = input_.take_bytes(kNodeGreeting.size());
-    if (greeting == kNodeGreeting) return;
-    const std::string found = greeting.value_or("") + input_.bytes();
-    throw TryAgain{fmt::format("what answers there is no dtrun of this version: \"{}\"",
-                               dtrain::base::printable(found.substr(0, 40)))};
-  }
-
-  void introduce() {
-    const Deadline deadline(shortened(kHandshakeLimit));
-    read_greeting(deadline);
-    const std::string offer = next_message(deadline);
-    MessageReader reader(offer);
-    const auto trust = static_cast<NodeTrust>(reader.number());
-    NodeExchange exchange;
-    exchange.host_challenge = reader.text();
-    const std::string credential = trust == NodeTrust::munge ? reader.text() : "";
-    if (!reader.is_whole()) throw TryAgain{"what answers there is no dtrun"};
-    check(trust);
-    if (trust == NodeTrust::munge) token_ = secret_in(credential);
-    exchange.guest_challenge = dtrain::net::new_challenge();
-    exchange.hello = encode(NodeHello{.version = DTRAIN_VERSION,
-                                      .node_rank = options_.node_rank,
-                                      .num_nodes = options_.num_nodes,
-                                      .num_ranks = options_.num_ranks,
-                                      .host = host_name()});
-    const std::string proof = token_.empty() ? "" : guest_proof(token_, exchange);
-    const std::string words =
-        MessageWriter().text(exchange.guest_challenge).text(exchange.hello).text(proof).bytes();
-    (void)dtrain::net::send_all(socket_, dtrain::net::framed(words), deadline);
-    hear_reply(exchange, next_message(deadline));
-  }
-
-  [[nodiscard]] std::string secret_in(const std::string& credential) const {
-    std::string problem = "it sent no credential";
-    if (!credential.empty()) {
-      if (auto secret = dtrain::net::open_from_own_user(credential, problem)) {
-        return *std::move(secret);
-      }
-    }
-    throw final_answer(fmt::format(
-        "{} relies on munge, which does not help this dtrun ({}); let munged run on every node "
-        "with the same key, or {}",
-        where_, problem, kNodeSecretAdvice));
-  }
-
-  void check(NodeTrust trust) const {
-    if (trust == NodeTrust::token && own_token_.empty()) {
-      throw final_answer(fmt::format("{} wants the job's secret, but this dtrun has none; {}",
-                                     where_, kNodeSecretAdvice));
-    }
-    if (trust == NodeTrust::token) return;
-    if (!own_token_.empty()) {
-      throw final_answer(fmt::format("this dtrun has a job's secret, but {} has none; {}", where_,
-                                     kNodeSecretAdvice));
-    }
-    if (trust == NodeTrust::munge) return;
-    const auto user = dtrain::net::user_of_tcp_peer(socket_.get());
-    if (!user) {
-      throw final_answer(
-          fmt::format("{} is another machine, so the launchers need munge there, or a secret; {}",
-                      where_, kNodeSecretAdvice));
-    }
-    if (*user != ::geteuid()) {
-      throw TryAgain{fmt::format("it belongs to user {}, not {}", *user, ::geteuid())};
-    }
-  }
-
-  void hear_reply(const NodeExchange& exchange, const std::string& message) const {
-    MessageReader reader(message);
-    const auto reply = static_cast<NodeReply>(reader.number());
-    const std::uint64_t kind = reader.number();
-    const std::string text = reader.text();
-    const std::string proof = reader.text();
-    if (!reader.is_whole()) throw TryAgain{"what answers there is no dtrun"};
-    if (reply == NodeReply::unknown) {
-      throw final_answer(
-          fmt::format("{} has another secret than this dtrun; {}", where_, kNodeSecretAdvice));
-    }
-    const int code = static_cast<int>(kind);
-    if (!token_.empty() &&
-        !dtrain::net::is_same_proof(proof, host_proof(token_, exchange, reply, code, text))) {
-      throw TryAgain{"it does not know the job's secret"};
-    }
-    if (reply == NodeReply::refused) refused(kind, text);
   }
 
   [[noreturn]] static void refused(std::uint64_t kind, const std::string& text) {
@@ -259,7 +169,7 @@ class Guest {
     const std::string& body = envelope->body;
     if (envelope->kind == NodeMessage::waiting) missing_ = dtrain::base::printable(body);
     if (envelope->kind == NodeMessage::refused) {
-      MessageReader reader(body);
+      dtrain::net::MessageReader reader(body);
       const std::uint64_t error = reader.number();
       refused(error, reader.text());
     }
@@ -277,7 +187,7 @@ class Guest {
     meeting.token = token_;
     meeting.placement = start->placement;
     std::vector<NodeLink> links;
-    links.push_back({0, std::move(socket_), std::move(input_)});
+    links.push_back({0, {.socket = std::move(socket_), .input = std::move(input_)}});
     meeting.channel =
         std::make_shared<Channel>(options_.node_rank, std::move(links), silence_limits(options_));
     return meeting;
@@ -293,13 +203,13 @@ class Guest {
   std::string answer_;   // the last one that would have been final
   std::string missing_;  // as node 0 told; empty: it is itself missing
   Descriptor socket_;
-  FrameBuffer input_{kMostNodeHelloBytes};
+  FrameBuffer input_;
 };
 
 }  // namespace
 
 Meeting join_meeting(Options& options, const std::string& token) {
-  return Guest(options, token).run();
+  return MeetingGuest(options, token).run();
 }
 
 }  // namespace launcher

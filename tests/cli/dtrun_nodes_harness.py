@@ -47,8 +47,8 @@ class Judge:
         server.settimeout(LIMIT)
         self.link = server.accept()[0]
         self.link.settimeout(LIMIT)
-        same_user, welcome = 1, 1
-        self.link.sendall(b"dtrun/3\n" + text_field(struct.pack("<Q", same_user) + text_field(bytes(32))))
+        same_user, welcome = 2, 1
+        self.link.sendall(b"dtrun/4\n" + text_field(struct.pack("<Q", same_user) + text_field(bytes(32)) + text_field(b"")))
         self.heard = self.link.makefile("rb")
         self.next_message()  # its hello
         self.link.sendall(text_field(struct.pack("<QQ", welcome, 0) + text_field(b"") + text_field(b"")))

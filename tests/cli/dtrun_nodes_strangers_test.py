@@ -25,12 +25,12 @@ class Strangers(NodesTest):
 
     def test_a_stranger_who_is_there_before_node_0_has_no_effect(self):
         """It says what would end the wait, were it node 0: that it does not know the secret."""
-        same_user, unknown = 1, 3
+        same_user, token, unknown = 2, 3, 3
         with socket.create_server(("127.0.0.1", self.port)) as server:
             other = self.node(1, "-n", "1", "true", env={"DTRAIN_JOB_TOKEN": SECRET})
-            for offer in (same_user, 2, 2):
+            for offer in (same_user, token, token):
                 stranger = server.accept()[0]
-                stranger.sendall(b"dtrun/3\n" + text_field(struct.pack("<Q", offer) + text_field(bytes(32))))
+                stranger.sendall(b"dtrun/4\n" + text_field(struct.pack("<Q", offer) + text_field(bytes(32)) + text_field(b"")))
                 stranger.sendall(text_field(struct.pack("<QQ", unknown, 0) + text_field(b"") + text_field(b"")))
                 with contextlib.suppress(ConnectionResetError):  # it was dropped before all that it said was read
                     stranger.recv(1 << 16)

@@ -161,9 +161,9 @@ class Meeting(NodesTest):
         """A launcher as it might come from another release: the words of docs/dtrun.md, and its own version."""
         launcher = self.node(0, "true")
         guest = wait_until(self.try_connect, "node 0")
-        wait_until(lambda: len(guest.recv(1000, socket.MSG_PEEK)) >= 64, "a greeting")
+        wait_until(lambda: len(guest.recv(1000, socket.MSG_PEEK)) >= 72, "a greeting")
         greeting = guest.recv(1000)
-        self.assertEqual(greeting[:8], b"dtrun/3\n")
+        self.assertEqual(greeting[:8], b"dtrun/4\n")
         hello = text_field(b"9.9") + struct.pack("<QQQ", 1, 2, 1) + text_field(b"elsewhere")
         guest.sendall(text_field(text_field(bytes(32)) + text_field(hello) + text_field(b"")))
         self.assertEqual(self.ends(launcher), [USAGE])
@@ -210,7 +210,7 @@ class Meeting(NodesTest):
         first, second = (wait_until(self.try_connect, "node 0") for _ in range(2))
         for guest in (first, second):
             guest.settimeout(LIMIT)
-            guest.recv(64, socket.MSG_WAITALL)  # the greeting and an offer
+            guest.recv(72, socket.MSG_WAITALL)  # the greeting and an offer
         first.sendall(introduction)
         first.recv(16, socket.MSG_WAITALL)
         os.kill(launcher.pid, signal.SIGSTOP)  # so that it sees both at once

@@ -250,7 +250,7 @@ class LaunchersTest(SlurmTest):
         result = self.call("srun", "--nodes=2", "--ntasks-per-node=1", *ended_by_one(), *WITHOUT_MUNGE, DTRUN, "--", "true",
                            status=None, MASTER_ADDR=NODES["n1"])
         self.assertNotEqual(0, result.returncode)
-        self.assertRegex(result.err, "node 0 at .* is another machine, so the launchers need munge there, or a secret")
+        self.assertRegex(result.err, "node 0 at .* is on another machine, where dtruns must know each other by munge .* or by a secret")
 
 
 class ShellTest(SlurmTest):

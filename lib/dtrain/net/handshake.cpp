@@ -42,10 +42,10 @@ std::string state_of_munge() {
   return answers ? "which answers here, but not there" : reason;
 }
 
-class Guest {
+class GuestHandshake {
  public:
-  Guest(const base::Descriptor& socket, FrameBuffer& input, const GuestOptions& options,
-        const base::Deadline& deadline)
+  GuestHandshake(const base::Descriptor& socket, FrameBuffer& input, const GuestOptions& options,
+                 const base::Deadline& deadline)
       : socket_(socket), input_(input), options_(options), deadline_(deadline) {}
 
   Admission run() {
@@ -209,7 +209,7 @@ std::string reply_message(const Reply& reply, std::string_view proof) {
 
 Admission be_admitted(const base::Descriptor& socket, FrameBuffer& input,
                       const GuestOptions& options, const base::Deadline& deadline) {
-  return Guest(socket, input, options, deadline).run();
+  return GuestHandshake(socket, input, options, deadline).run();
 }
 
 }  // namespace dtrain::net

@@ -20,7 +20,7 @@ constexpr SilenceLimits kLimits{.running = 100ms, .starting = 10s};
 NodeLink link_to(int node, int socket) {
   NodeLink link;
   link.node = node;
-  link.socket = dtrain::base::Descriptor(socket);
+  link.stream.socket = dtrain::base::Descriptor(socket);
   return link;
 }
 
