@@ -1,4 +1,4 @@
-// The sockets at which node 0 listens: for the other launchers, and for rank 0.
+// The socket at which node 0 listens: for the other launchers, then for the ranks.
 #pragma once
 
 #include <string>

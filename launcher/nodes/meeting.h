@@ -26,7 +26,7 @@ struct Meeting {
   Placement placement;
   std::shared_ptr<Channel> channel;
   ReservedPort port;                        // of node 0: MASTER_PORT
-  dtrain::base::Descriptor store_listener;  // of node 0: the ranks' way to rank 0's store
+  dtrain::base::Descriptor store_listener;  // of node 0: where all met, and where the ranks meet
   std::string token;  // the secret by which the launchers know each other; empty: none
 };
 

@@ -186,6 +186,7 @@ class MeetingGuest {
     Meeting meeting;
     meeting.token = token_;
     meeting.placement = start->placement;
+    meeting.placement.store_port = options_.master_port;
     std::vector<NodeLink> links;
     links.push_back({0, {.socket = std::move(socket_), .input = std::move(input_)}});
     meeting.channel =

@@ -18,7 +18,6 @@
 #include "dtrain/net/proof.h"
 #include "dtrain/net/reception.h"
 #include "dtrain/net/socket.h"
-#include "launcher/address.h"
 #include "launcher/nodes/listener.h"
 #include "launcher/nodes/meeting.h"
 
@@ -83,6 +82,9 @@ class MeetingHost {
     std::ranges::sort(guests_, {}, [](const JoinedNode& guest) { return guest.hello.node_rank; });
     return std::move(guests_);
   }
+
+  /// Admits nobody any more.
+  Descriptor take_listener() { return std::move(reception_.close().front()); }
 
  private:
   [[nodiscard]] std::size_t missing_count() const {
@@ -245,8 +247,9 @@ Meeting host_meeting(const Options& options, const std::string& token, const std
   if (!listener) listener = listen_for_nodes(options.master_addr, options.master_port);
   if (token.empty() && !is_emulated) meeting.token = secret_for_munge();
   const bool seals_token = token.empty() && !meeting.token.empty();
-  std::vector<JoinedNode> guests =
-      MeetingHost(options, meeting.token, seals_token, std::move(listener)).wait_for_all();
+  MeetingHost host(options, meeting.token, seals_token, std::move(listener));
+  std::vector<JoinedNode> guests = host.wait_for_all();
+  meeting.store_listener = host.take_listener();
 
   Placement& placement = meeting.placement;
   placement = placement_of(options, guests);
@@ -254,8 +257,7 @@ Meeting host_meeting(const Options& options, const std::string& token, const std
   placement.master_addr = reached_address(guests);
   meeting.port = reserve_port(placement.master_addr, 0);
   placement.master_port = meeting.port.port;
-  meeting.store_listener = listen_at_free_port(placement.master_addr);
-  placement.store_port = Address::of_socket(meeting.store_listener).port();
+  placement.store_port = options.master_port;
   if (meeting.token.empty())
     placement.rank_token = rank_token_of(dtrain::net::new_challenge(), run_id);
 

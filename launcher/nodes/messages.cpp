@@ -97,7 +97,6 @@ std::string encode(const JobStart& start) {
   MessageWriter writer;
   writer.text(placement.master_addr)
       .number(bits(placement.master_port))
-      .number(bits(placement.store_port))
       .text(placement.run_id)
       .text(placement.rank_token)
       .number(bits(start.abort_grace))
@@ -115,7 +114,6 @@ std::optional<JobStart> decode_start(std::string_view bytes) {
   Placement& placement = start.placement;
   placement.master_addr = fields.text();
   placement.master_port = fields.small(1, 65535);
-  placement.store_port = fields.small(1, 65535);
   placement.run_id = fields.text();
   placement.rank_token = fields.text();
   start.abort_grace = fields.seconds();

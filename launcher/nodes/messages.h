@@ -58,7 +58,7 @@ struct NodeHello {
 
 /// What node 0 tells all launchers once they have come.
 struct JobStart {
-  Placement placement;       ///< without the receiver's node_rank
+  Placement placement;       ///< without the receiver's node_rank and store_port
   double abort_grace = 0.0;  ///< seconds, as the next two
   double stop_grace = 0.0;
   double heartbeat_timeout = 0.0;

@@ -19,9 +19,9 @@ struct Placement {
   std::vector<NodePlace> nodes;
   std::string master_addr;  // node 0's
   int master_port = 0;      // where rank 0 may listen
-  int store_port = 0;       // where node 0's dtrun listens for rank 0; 0: one node
-  std::string run_id;       // empty: this launcher makes one
-  std::string rank_token;   // by which the ranks know each other over TCP; empty: one node
+  int store_port = 0;      // where node 0's dtrun listens, and rank 0 serves its store; 0: one node
+  std::string run_id;      // empty: this launcher makes one
+  std::string rank_token;  // by which the ranks know each other over TCP; empty: one node
 
   [[nodiscard]] int num_nodes() const { return static_cast<int>(nodes.size()); }
   [[nodiscard]] bool has_several_nodes() const { return nodes.size() > 1; }

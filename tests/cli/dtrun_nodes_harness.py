@@ -66,7 +66,7 @@ class Judge:
 
     def start(self):
         nodes = b"".join(text_field(host) + struct.pack("<Q", 1) for host in (b"hosta", b"hostb"))
-        self.tell(self.START, text_field(b"127.0.0.1") + struct.pack("<QQ", 29999, 29998) + text_field(b"run") + text_field(b"token")
+        self.tell(self.START, text_field(b"127.0.0.1") + struct.pack("<Q", 29999) + text_field(b"run") + text_field(b"token")
                   + struct.pack("<dddQQ", 2, 60, 10, 0, 2) + nodes)
 
     def kinds_until(self, last):

@@ -60,15 +60,12 @@ class Start(NodesTest):
             self.assertLessEqual(shown, {"127.0.0.1", "::1"})
             self.assertEqual(len(shown), 1)
 
-    def test_the_port_is_closed_once_all_have_come_and_the_ranks_have_one_reserved(self):
-        launchers = self.nodes("echo $MASTER_PORT; : > here$RANK; while [ ! -e go ]; do sleep 0.02; done")
-        self.wait_for_files("here0", "here1")
-        listening = [line.split() for name in ("tcp", "tcp6")
-                     for line in pathlib.Path("/proc/net", name).read_text().splitlines()[1:]]
-        self.assertEqual([row[1] for row in listening if row[3] == "0A" and row[1].endswith(f":{self.port:04X}")], [])
-        (self.folder / "go").touch()
+    def test_the_ranks_meet_where_the_dtruns_met_and_have_another_port_reserved(self):
+        launchers = self.nodes("echo $MASTER_PORT $DTRUN_STORE_PORT")
         self.assertEqual(self.ends(*launchers), [0, 0])
-        self.assertNotEqual(launchers[0].out.split()[1], str(self.port))
+        master, store = launchers[0].out.split()[1:]
+        self.assertEqual(store, str(self.port))
+        self.assertNotEqual(master, store)
 
     def test_the_ranks_secret_follows_from_the_jobs_and_is_not_the_jobs(self):
         token = self.folder / "token"

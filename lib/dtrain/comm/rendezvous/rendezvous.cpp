@@ -110,8 +110,9 @@ std::unique_ptr<StoreClient> enter_by_network(const MeetingPlace& place, const N
   fail(ErrorKind::timeout, "no answer from the store {} within {} ({}): {}", self.where,
        base::readable_time(base::seconds_since(start)), reason,
        place.store.port > 0
-           ? "node 0's dtrun listens there; check that a firewall between the nodes lets its ports "
-             "pass (/proc/sys/net/ipv4/ip_local_port_range)"
+           ? "node 0's dtrun listens there, where the dtruns have met; check the network between "
+             "the "
+             "nodes"
            : "rank 0 serves it; check that rank 0 runs and that MASTER_ADDR and MASTER_PORT are "
              "its");
 }
@@ -159,6 +160,8 @@ std::unique_ptr<StoreServer> serve(const MeetingPlace& place, base::Descriptor d
     // Which of several addresses the others reach shows when they have come.
     found.own_address =
         options.listeners.size() == 1 ? net::own_address_of(options.listeners.front()) : "";
+    // dtrun's may listen at all addresses; this one the others have reached.
+    if (place.store.port > 0) found.own_address = place.master_addr;
   }
   return std::make_unique<StoreServer>(std::move(options));
 }

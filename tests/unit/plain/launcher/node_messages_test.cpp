@@ -26,7 +26,6 @@ JobStart some_start() {
   start.placement.nodes = {{"hosta", 0, 2}, {"hostb", 2, 1}};
   start.placement.master_addr = "10.0.0.1";
   start.placement.master_port = 1234;
-  start.placement.store_port = 1235;
   start.placement.run_id = "run";
   start.placement.rank_token = "secret";
   start.abort_grace = 2.0;
@@ -67,7 +66,6 @@ TEST_CASE("the start numbers the ranks node by node") {
   CHECK(start->placement.node(1).first_rank == 2);
   CHECK(start->placement.world_size() == 3);
   CHECK(start->placement.node(1).host == "hostb");
-  CHECK(start->placement.store_port == 1235);
   CHECK(start->stop_grace == 0.5);
 }
 
@@ -88,9 +86,6 @@ TEST_CASE("numbers beyond their limits are refused") {
   CHECK_FALSE(decode_rank_news(encode(news)));
   JobStart start = some_start();
   start.placement.master_port = 65536;
-  CHECK_FALSE(decode_start(encode(start)));
-  start = some_start();
-  start.placement.store_port = 0;
   CHECK_FALSE(decode_start(encode(start)));
   start = some_start();
   start.placement.nodes[1].num_ranks = 0;
