@@ -48,13 +48,6 @@ void limit_silence(const Descriptor& socket, std::chrono::milliseconds limit) {
   ::setsockopt(socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof(milliseconds));
 }
 
-/// A new secret, if there is a munge to hand it out by; else empty.
-std::string secret_for_munge() {
-  std::string secret = dtrain::net::new_challenge();
-  std::string problem;
-  return dtrain::net::seal_for_own_user(secret, problem) ? secret : std::string();
-}
-
 class MeetingHost {
  public:
   MeetingHost(const Options& options, std::string token, bool seals_token, Descriptor listener)
@@ -245,7 +238,7 @@ Meeting host_meeting(const Options& options, const std::string& token, const std
   meeting.token = token;
   const bool is_emulated = static_cast<bool>(listener);
   if (!listener) listener = listen_for_nodes(options.master_addr, options.master_port);
-  if (token.empty() && !is_emulated) meeting.token = secret_for_munge();
+  if (token.empty() && !is_emulated) meeting.token = dtrain::net::new_sealable_secret();
   const bool seals_token = token.empty() && !meeting.token.empty();
   MeetingHost host(options, meeting.token, seals_token, std::move(listener));
   std::vector<JoinedNode> guests = host.wait_for_all();

@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <memory>
 
+#include "dtrain/net/proof.h"
+
 namespace dtrain::net {
 
 namespace {
@@ -86,6 +88,12 @@ std::optional<std::string> seal_for_own_user(std::string_view text, std::string&
   if (error == kSuccess && sealed != nullptr) return sealed;
   reason = std::string("munge: ") + munge.describe(error);
   return std::nullopt;
+}
+
+std::string new_sealable_secret() {
+  std::string secret = new_challenge();
+  std::string reason;
+  return seal_for_own_user(secret, reason) ? secret : std::string();
 }
 
 std::optional<std::string> open_from_own_user(const std::string& credential, std::string& reason) {

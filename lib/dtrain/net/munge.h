@@ -15,6 +15,9 @@ namespace dtrain::net {
 [[nodiscard]] std::optional<std::string> seal_for_own_user(std::string_view text,
                                                            std::string& reason);
 
+/// A new secret for a job, if munge can show it to other processes of this user; else empty.
+[[nodiscard]] std::string new_sealable_secret();
+
 /// The text that a process of this same user has sealed, at most five minutes ago (by munge's
 /// default). A machine opens each credential once.
 ///

@@ -16,10 +16,50 @@ constexpr std::size_t kMostGatheredBytes = std::size_t{256} << 20;
 
 }  // namespace
 
-ErrorKind kind_of_refusal(std::uint64_t number) {
-  const auto kind = static_cast<ErrorKind>(number);
-  const bool is_known = number <= 70 && base::name_of(kind) != base::name_of(ErrorKind::internal);
-  return is_known && kind != ErrorKind::interrupted ? kind : ErrorKind::comm;
+std::string StoreValues::set(const std::string& key, std::string value) {
+  if (key.size() > limits_.key_bytes) {
+    return fmt::format("a key of {} bytes, where {} are allowed", key.size(), limits_.key_bytes);
+  }
+  const auto old = values_.find(key);
+  const std::size_t replaced = old == values_.end() ? 0 : key.size() + old->second.size();
+  const std::size_t bytes = bytes_ - replaced + key.size() + value.size();
+  if (bytes > limits_.bytes || (replaced == 0 && values_.size() >= limits_.keys)) {
+    return fmt::format("{} keys with {} bytes, where {} keys and {} bytes are allowed",
+                       values_.size() + (replaced == 0 ? 1 : 0), bytes, limits_.keys,
+                       limits_.bytes);
+  }
+  bytes_ = bytes;
+  values_[key] = std::move(value);
+  return {};
+}
+
+const std::string* StoreValues::find(const std::string& key) const {
+  const auto found = values_.find(key);
+  return found == values_.end() ? nullptr : &found->second;
+}
+
+Gathering::Gathering(std::vector<std::int64_t> members)
+    : members_(std::move(members)), notes_(members_.size()) {}
+
+bool Gathering::join(std::int64_t rank, std::string note) {
+  const auto own = std::find(members_.begin(), members_.end(), rank);
+  if (own == members_.end()) return false;
+  std::optional<std::string>& place = notes_[static_cast<std::size_t>(own - members_.begin())];
+  if (place) return false;
+  place = std::move(note);
+  is_complete_ = ++come_ == members_.size();
+  if (is_complete_) packed_ = packed(attendance());
+  return true;
+}
+
+Attendance Gathering::attendance() const {
+  Attendance result;
+  for (std::size_t index = 0; index < members_.size(); ++index) {
+    if (!notes_[index]) result.missing.push_back(members_[index]);
+  }
+  if (!result.missing.empty()) return result;
+  for (const auto& note : notes_) result.notes.push_back(*note);
+  return result;
 }
 
 void JobStore::admit(std::uint64_t rank, std::uint64_t size) {

@@ -2,6 +2,7 @@
 // start. Private to comm/rendezvous.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -10,8 +11,7 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
-#include "dtrain/comm/rendezvous/gathering.h"
-#include "dtrain/comm/rendezvous/store_values.h"
+#include "dtrain/comm/rendezvous/wire.h"
 
 namespace dtrain::comm {
 
@@ -21,12 +21,52 @@ struct Refusal {
   std::string message;
 };
 
-/// The kind that the number of a refusal means; comm for one that the other side made up, which
-/// must not become an exit status.
-[[nodiscard]] base::ErrorKind kind_of_refusal(std::uint64_t number);
-
 /// The key under which all ranks of the job meet; part of a message.
 inline constexpr const char* kJobKey = "the job";
+
+/// Texts by key, within limits: ranks may be many, and wrong, but rank 0's memory is not theirs.
+class StoreValues {
+ public:
+  struct Limits {
+    std::size_t keys = std::size_t{1} << 18;
+    std::size_t key_bytes = 1024;
+    std::size_t bytes = std::size_t{256} << 20;  // of all keys and values
+  };
+
+  StoreValues() = default;
+  explicit StoreValues(const Limits& limits) : limits_(limits) {}
+
+  /// Empty, or in one line why the value is not kept.
+  [[nodiscard]] std::string set(const std::string& key, std::string value);
+  /// nullptr where there is none.
+  [[nodiscard]] const std::string* find(const std::string& key) const;
+
+ private:
+  Limits limits_;
+  std::map<std::string, std::string> values_;
+  std::size_t bytes_ = 0;
+};
+
+/// A meeting of some ranks, where each leaves a note for all.
+class Gathering {
+ public:
+  explicit Gathering(std::vector<std::int64_t> members);
+
+  [[nodiscard]] const std::vector<std::int64_t>& members() const { return members_; }
+  /// Keeps the note of a member that comes; false for who is none, or came before.
+  [[nodiscard]] bool join(std::int64_t rank, std::string note);
+  /// The packed Attendance once all have come, made once since each of them gets it; else nullptr.
+  [[nodiscard]] const std::string* notes() const { return is_complete_ ? &packed_ : nullptr; }
+  /// Who has come so far.
+  [[nodiscard]] Attendance attendance() const;
+
+ private:
+  std::vector<std::int64_t> members_;
+  std::vector<std::optional<std::string>> notes_;  // by member
+  std::size_t come_ = 0;
+  bool is_complete_ = false;
+  std::string packed_;
+};
 
 class JobStore {
  public:

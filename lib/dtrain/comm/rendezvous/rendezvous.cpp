@@ -132,24 +132,16 @@ std::vector<base::Descriptor> listeners_at(const MeetingPlace& place, bool has_s
   return one;
 }
 
-/// A secret of this job's own, which munge can show to ranks on other hosts; empty: they have one,
-/// or there is no munge.
-std::string secret_for_munge(const MeetingPlace& place) {
-  if (place.store.rendezvous_fd >= 0 || place.is_one_host || !place.token.empty()) return {};
-  std::string secret = net::new_challenge();
-  std::string reason;
-  return net::seal_for_own_user(secret, reason) ? secret : std::string();
-}
-
 std::unique_ptr<StoreServer> serve(const MeetingPlace& place, base::Descriptor door,
                                    const base::WaitingLines& waiting, Rendezvous& found) {
-  const std::string sealed = secret_for_munge(place);
-  if (!sealed.empty()) found.token = sealed;
+  // Ranks on other hosts that have no secret may know each other by munge.
+  const bool may_seal = place.store.rendezvous_fd < 0 && !place.is_one_host && place.token.empty();
+  if (may_seal) found.token = net::new_sealable_secret();
   StoreServer::Options options{.size = place.size,
                                .door = {},
                                .listeners = {},
                                .token = found.token,
-                               .seals_token = !sealed.empty(),
+                               .seals_token = may_seal && !found.token.empty(),
                                .waiting = waiting};
   if (place.store.rendezvous_fd >= 0) {
     options.door = std::move(door);

@@ -7,9 +7,6 @@
 #include "dtrain/base/clock.h"
 #include "dtrain/base/printable.h"
 #include "dtrain/base/readable.h"
-#include "dtrain/comm/rendezvous/job_store.h"
-#include "dtrain/comm/rendezvous/rank_runs.h"
-#include "dtrain/comm/rendezvous/wire.h"
 #include "dtrain/net/handshake.h"
 #include "dtrain/net/message.h"
 

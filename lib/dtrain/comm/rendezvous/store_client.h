@@ -15,7 +15,7 @@
 #include "dtrain/base/descriptor.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/waiting_lines.h"
-#include "dtrain/comm/rendezvous/gathering.h"
+#include "dtrain/comm/rendezvous/wire.h"
 #include "dtrain/net/frames.h"
 
 namespace dtrain::comm {

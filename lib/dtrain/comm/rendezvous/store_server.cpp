@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "dtrain/base/printable.h"
-#include "dtrain/comm/rendezvous/rank_runs.h"
 #include "dtrain/net/message.h"
 #include "dtrain/net/packet.h"
 #include "dtrain/net/proof.h"

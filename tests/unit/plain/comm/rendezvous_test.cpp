@@ -13,7 +13,6 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/comm/rendezvous/job_store.h"
-#include "dtrain/comm/rendezvous/rank_runs.h"
 #include "dtrain/comm/rendezvous/store_client.h"
 #include "dtrain/comm/rendezvous/store_server.h"
 #include "dtrain/comm/rendezvous/wire.h"

@@ -14,7 +14,6 @@
 #include "dtrain/comm/gloo/gloo_record.h"
 #include "dtrain/comm/host/host_survey.h"
 #include "dtrain/comm/rendezvous/job_store.h"
-#include "dtrain/comm/rendezvous/rank_runs.h"
 #include "dtrain/comm/rendezvous/store_client.h"
 #include "dtrain/comm/rendezvous/wire.h"
 #include "dtrain/mesh/mesh_groups.h"
