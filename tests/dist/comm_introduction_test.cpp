@@ -18,7 +18,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/comm/host/control_block.h"
 #include "dtrain/comm/host/introduction.h"
-#include "dtrain/comm/host/roster.h"
+#include "dtrain/comm/host/process_neighbours.h"
 #include "dtrain/comm/host/segment.h"
 
 namespace dtrain::testing {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -41,6 +42,14 @@ struct Offer {
   std::uint32_t staged = 0;    ///< 1: its staging area lies there, with one chunk at a time
   std::uint32_t has_more = 0;  ///< 1: another round of an all_to_all follows
 };
+
+/// Sleeps while `word` holds `expected`, until woken or for `limit`; may return early for no
+/// reason. False: the limit has passed.
+bool sleep_on(std::atomic<std::uint32_t>& word, std::uint32_t expected,
+              std::chrono::nanoseconds limit);
+
+/// Wakes all who sleep on `word`.
+void wake_all(std::atomic<std::uint32_t>& word) noexcept;
 
 /// A word to sleep on, and how many sleep.
 struct Signal {

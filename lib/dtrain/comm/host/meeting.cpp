@@ -5,7 +5,6 @@
 #include "dtrain/base/check.h"
 #include "dtrain/base/rank_env.h"
 #include "dtrain/base/threads.h"
-#include "dtrain/comm/host/futex.h"
 
 namespace dtrain::comm {
 
