@@ -17,11 +17,11 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
-#include "launcher/address.h"
+#include "dtrain/net/socket.h"
 #include "launcher/descendants.h"
 #include "launcher/error_line.h"
-#include "launcher/nodes/listener.h"
 #include "launcher/pipe.h"
+#include "launcher/port.h"
 #include "launcher/signals.h"
 
 namespace launcher {
@@ -116,7 +116,7 @@ int run_emulated(const Options& options, const RunNode& run_node) {
   Pipe meeting = make_pipe();
   EmulatedStart start{.listener = listen_at_free_port(common.master_addr),
                       .meeting = std::move(meeting.writer)};
-  common.master_port = Address::of_socket(start.listener).port();
+  common.master_port = static_cast<int>(dtrain::net::port_of(start.listener));
   sigset_t watched;
   sigset_t before;
   ::sigemptyset(&watched);

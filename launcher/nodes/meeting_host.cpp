@@ -12,13 +12,13 @@
 #include "dtrain/base/deadline.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/readable.h"
+#include "dtrain/net/addresses.h"
 #include "dtrain/net/frames.h"
 #include "dtrain/net/message.h"
 #include "dtrain/net/munge.h"
 #include "dtrain/net/proof.h"
 #include "dtrain/net/reception.h"
 #include "dtrain/net/socket.h"
-#include "launcher/nodes/listener.h"
 #include "launcher/nodes/meeting.h"
 
 namespace launcher {
@@ -216,7 +216,7 @@ std::string reached_address(const std::vector<JoinedNode>& guests) {
     constexpr std::string_view kMapped = "::ffff:";  // an IPv4 connection to an IPv6 socket
     std::string reached = dtrain::net::own_address_of(guest.stream.socket);
     if (reached.starts_with(kMapped)) reached.erase(0, kMapped.size());
-    if (address.empty() || is_loopback(address)) address = reached;
+    if (address.empty() || dtrain::net::is_loopback(address)) address = reached;
   }
   return address;
 }
