@@ -20,8 +20,8 @@
 #include "dtrain/base/stop_signals.h"
 #include "launcher/active_clock.h"
 #include "launcher/descendants.h"
-#include "launcher/error_line.h"
 #include "launcher/options.h"
+#include "launcher/output_writer.h"
 #include "launcher/pipe.h"
 #include "launcher/signals.h"
 

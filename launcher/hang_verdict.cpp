@@ -10,7 +10,7 @@
 #include "dtrain/base/number.h"
 #include "dtrain/base/printable.h"
 #include "dtrain/base/readable.h"
-#include "launcher/take_word.h"
+#include "launcher/line_splitter.h"
 
 namespace launcher {
 namespace {

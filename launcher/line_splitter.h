@@ -1,6 +1,7 @@
-// Splits bytes that come in pieces of any size into whole lines.
+// Splits bytes that come in pieces of any size into lines, and lines into words.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -49,5 +50,12 @@ class LineSplitter {
   std::string_view ends_;
   std::string partial_;
 };
+
+/// Splits off the next word, with the space after it.
+inline std::string_view take_word(std::string_view& line) {
+  const std::string_view word = line.substr(0, line.find(' '));
+  line.remove_prefix(std::min(line.size(), word.size() + 1));
+  return word;
+}
 
 }  // namespace launcher

@@ -29,12 +29,12 @@
 #include "dtrain/net/message.h"
 #include "launcher/attempts.h"
 #include "launcher/environment.h"
-#include "launcher/error_line.h"
 #include "launcher/guard.h"
 #include "launcher/job.h"
 #include "launcher/nodes/emulation.h"
 #include "launcher/nodes/meeting.h"
 #include "launcher/options.h"
+#include "launcher/output_writer.h"
 #include "launcher/report_file.h"
 
 namespace {

@@ -1,4 +1,4 @@
-// The middle of some values.
+// Median.
 #pragma once
 
 #include <algorithm>

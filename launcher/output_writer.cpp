@@ -1,6 +1,10 @@
 #include "launcher/output_writer.h"
 
+#include <sys/eventfd.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -8,6 +12,8 @@
 #include <utility>
 
 #include "dtrain/base/clock.h"
+#include "dtrain/base/descriptor.h"
+#include "dtrain/base/error.h"
 #include "dtrain/base/storage_error.h"
 
 namespace launcher {
@@ -121,6 +127,19 @@ void OutputWriter::finish(std::chrono::duration<double> patience) {
 std::int64_t OutputWriter::take_lines_lost() {
   const std::lock_guard lock(state_->mutex);
   return std::exchange(state_->lines_lost, 0);
+}
+
+void write_error_for_a_while(const std::string& text) {
+  constexpr auto kLimit = std::chrono::seconds(1);
+  try {
+    const dtrain::base::Descriptor wake(::eventfd(0, EFD_CLOEXEC));
+    OutputWriter writer(STDERR_FILENO, wake.get());
+    writer.write(text);
+    const auto start = dtrain::base::Clock::now();
+    while (writer.waiting() > 0 && dtrain::base::Clock::now() - start < kLimit) ::usleep(1000);
+  } catch (const dtrain::base::Error&) {  // no thread can be made
+    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+  }
 }
 
 }  // namespace launcher

@@ -48,4 +48,8 @@ class OutputWriter {
   std::shared_ptr<State> state_;  // shared with the thread
 };
 
+/// Writes the text to standard error while no ranks run; gives up after 1 s, since a terminal that
+/// nobody reads must not keep the supervisor.
+void write_error_for_a_while(const std::string& text);
+
 }  // namespace launcher

@@ -8,7 +8,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/printable.h"
-#include "launcher/take_word.h"
+#include "launcher/line_splitter.h"
 
 namespace launcher {
 namespace {

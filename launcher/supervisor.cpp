@@ -16,7 +16,7 @@
 
 #include "dtrain/base/readable.h"
 #include "launcher/descendants.h"
-#include "launcher/error_line.h"
+#include "launcher/output_writer.h"
 #include "launcher/signals.h"
 
 namespace launcher {

@@ -19,7 +19,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/net/socket.h"
 #include "launcher/descendants.h"
-#include "launcher/error_line.h"
+#include "launcher/output_writer.h"
 #include "launcher/pipe.h"
 #include "launcher/port.h"
 #include "launcher/signals.h"

@@ -1,6 +1,9 @@
 // Where a launcher and its ranks stand in a job.
 #pragma once
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <string>
 #include <vector>
 
@@ -33,9 +36,15 @@ struct Placement {
 };
 
 /// "node 1 (hostb)"
-[[nodiscard]] std::string name_of(const Placement& placement, int node);
+[[nodiscard]] inline std::string name_of(const Placement& placement, int node) {
+  return fmt::format("node {} ({})", node, placement.node(node).host);
+}
 
 /// This machine's name.
-[[nodiscard]] std::string host_name();
+[[nodiscard]] inline std::string host_name() {
+  char name[256] = "?";
+  ::gethostname(name, sizeof(name) - 1);
+  return name;
+}
 
 }  // namespace launcher
