@@ -1,7 +1,12 @@
 #include "launcher/hang_watch.h"
 
-#include <algorithm>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <string>
+
+#include "dtrain/base/readable.h"
+#include "launcher/hang_verdict.h"
 #include "launcher/median.h"
 
 namespace launcher {
@@ -47,6 +52,65 @@ std::optional<HangWatch::Silence> HangWatch::longest_silence(const std::vector<R
   }
   if (longest) longest->until = end_of_silence(longest->until);
   return longest;
+}
+
+void HangWatch::excuse_silent(const std::vector<Rank>& ranks, Time now) {
+  for (const Rank& rank : ranks) {
+    if (!is_alive(rank.index, now)) excuse(rank.index, now);
+  }
+}
+
+// Signs of life only put off the end of a silence, so what was found holds for a while.
+std::optional<int> HangWatch::find_silent(const std::vector<Rank>& ranks, Time now) {
+  constexpr std::chrono::milliseconds kBetweenLooks(100);
+  if (silence_ && now < silence_->until && now - looked_ < kBetweenLooks) return std::nullopt;
+  silence_ = longest_silence(ranks);
+  looked_ = now;
+  if (!silence_ || now < silence_->until) return std::nullopt;
+  return silence_->rank;
+}
+
+std::optional<HangWatch::Time> HangWatch::next_look() const {
+  return silence_ ? std::optional(silence_->until) : std::nullopt;
+}
+
+bool HangWatch::all_have_answered(const std::vector<Rank>& ranks) {
+  return std::ranges::none_of(ranks,
+                              [](const Rank& rank) { return rank.running() && !rank.has_records; });
+}
+
+std::optional<int> HangWatch::judge(std::vector<Rank>& ranks, Time now) {
+  const bool is_hang = !ranks[static_cast<std::size_t>(suspect_)].end;
+  const auto is_alive_and_mute = [&](const Rank& rank) {
+    return rank.running() && !rank.has_records && is_alive(rank.index, now);
+  };
+  // Without the answer of a slow rank the others' answers prove nothing.
+  if (is_hang && std::ranges::any_of(ranks, is_alive_and_mute)) {
+    excuse_silent(ranks, now);
+    return std::nullopt;
+  }
+  std::vector<std::optional<RankRecords>> records;
+  for (const Rank& rank : ranks) {
+    const bool counts = rank.running() || rank.has_records;
+    records.push_back(counts ? std::optional(parse_records(rank.records)) : std::nullopt);
+  }
+  const auto found = hang_verdict(records);
+  Rank& culprit = ranks[static_cast<std::size_t>(found ? found->culprit : suspect_)];
+  if (!found && culprit.end) return std::nullopt;
+  // The others wait for a rank that makes progress, such as one that reads from a slow disk.
+  if (is_hang && is_alive(culprit.index, now)) {
+    excuse_silent(ranks, now);
+    return std::nullopt;
+  }
+  if (found) {
+    culprit.hang = found->text;
+  } else {
+    const std::string& where = records[static_cast<std::size_t>(culprit.index)]->where;
+    culprit.hang = fmt::format("made no progress for {} (--hang-timeout){}",
+                               dtrain::base::readable_time(limit().count()),
+                               where.empty() ? "" : "; it was " + where);
+  }
+  return culprit.index;
 }
 
 }  // namespace launcher

@@ -1,4 +1,4 @@
-// Notices a rank that does not go on.
+// Finds out which rank holds up a job that stands still.
 #pragma once
 
 #include <chrono>
@@ -12,8 +12,9 @@
 
 namespace launcher {
 
-/// Takes the ranks' signs of life. A rank is watched from its first one, so a program that gives
-/// none never is.
+/// Notices silent ranks by their signs of life, and judges what all ranks answer when they are
+/// asked where they are. A rank is watched from its first sign, so a program that gives none never is.
+/// Times are an ActiveClock's.
 ///
 /// Threads: one.
 class HangWatch {
@@ -46,6 +47,19 @@ class HangWatch {
   /// Looks at ranks that run. Returns nothing where none is watched.
   [[nodiscard]] std::optional<Silence> longest_silence(const std::vector<Rank>& ranks) const;
 
+  /// A rank that was silent for too long; at most ten looks a second, since each takes all ranks.
+  [[nodiscard]] std::optional<int> find_silent(const std::vector<Rank>& ranks, Time now);
+  /// The end of the longest silence that find_silent has seen.
+  [[nodiscard]] std::optional<Time> next_look() const;
+
+  /// The ranks are being asked because of this one's silence or end.
+  void ask(int suspect) { suspect_ = suspect; }
+  [[nodiscard]] int suspect() const { return suspect_; }
+  [[nodiscard]] static bool all_have_answered(const std::vector<Rank>& ranks);
+  /// The rank that all others wait for, whose `hang` then says so; nothing if the answers prove
+  /// nothing, or accuse a rank that makes progress: then silent ranks get the limit once more.
+  [[nodiscard]] std::optional<int> judge(std::vector<Rank>& ranks, Time now);
+
  private:
   struct Step {
     std::int64_t number = -1;
@@ -53,6 +67,7 @@ class HangWatch {
   };
 
   [[nodiscard]] Time end_of_silence(Time heard) const;
+  void excuse_silent(const std::vector<Rank>& ranks, Time now);
 
   static constexpr Duration kLeast{600.0};
 
@@ -62,6 +77,9 @@ class HangWatch {
   bool watches_any_ = false;
   Step last_;                   // of rank 0
   std::deque<Duration> steps_;  // the newest ones' times
+  int suspect_ = 0;
+  std::optional<Silence> silence_;  // as last looked for
+  Time looked_;                     // when that was
 };
 
 }  // namespace launcher
