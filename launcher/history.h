@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/attempt_end.h"
+#include "launcher/report.h"
 #include "launcher/restart_policy.h"
 
 namespace launcher {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "launcher/attempt_end.h"
+#include "launcher/report.h"
 
 namespace launcher {
 

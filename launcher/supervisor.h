@@ -10,7 +10,6 @@
 #include "dtrain/base/clock.h"
 #include "dtrain/base/descriptor.h"
 #include "launcher/active_clock.h"
-#include "launcher/attempt_end.h"
 #include "launcher/guard.h"
 #include "launcher/hang_watch.h"
 #include "launcher/job.h"
