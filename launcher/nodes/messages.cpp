@@ -1,8 +1,8 @@
 #include "launcher/nodes/messages.h"
 
-#include <algorithm>
 #include <bit>
 #include <limits>
+#include <utility>
 
 #include "dtrain/base/printable.h"
 #include "dtrain/net/message.h"
@@ -14,30 +14,40 @@ using dtrain::net::MessageReader;
 using dtrain::net::MessageWriter;
 
 constexpr std::int64_t kMostRanks = std::int64_t{1} << 20;
-constexpr std::size_t kMostNodes = 4096;
-constexpr std::size_t kMostLines = 64;
+constexpr std::int64_t kMostNodes = 4096;
+constexpr std::int64_t kMostLines = 64;
 constexpr std::int64_t kMostStatus = 255;
 constexpr std::int64_t kMostAttempts = std::int64_t{1} << 20;
+constexpr std::int64_t kMostPort = 65535;
+constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
 
-/// Reads numbers within limits; a number beyond them makes the whole message invalid.
-class Fields {
+/// Reads fields in their order; what is beyond its limits makes the whole message invalid.
+class Decoder {
  public:
-  explicit Fields(std::string_view bytes) : reader_(bytes) {}
+  explicit Decoder(std::string_view bytes) : reader_(bytes) {}
 
-  std::int64_t number(std::int64_t low, std::int64_t high) {
-    const auto value = static_cast<std::int64_t>(reader_.number());
-    is_good_ = is_good_ && low <= value && value <= high;
-    return is_good_ ? value : low;
+  template <typename Integer>
+  void number(Integer& value, std::int64_t low, std::int64_t high) {
+    const auto found = static_cast<std::int64_t>(reader_.number());
+    is_good_ = is_good_ && low <= found && found <= high;
+    value = static_cast<Integer>(is_good_ ? found : low);
   }
-  int small(std::int64_t low, std::int64_t high) { return static_cast<int>(number(low, high)); }
-  bool flag() { return number(0, 1) == 1; }
-  double seconds() {
-    const double value = std::bit_cast<double>(reader_.number());
+  void flag(bool& value) {
+    int found = 0;
+    number(found, 0, 1);
+    value = found == 1;
+  }
+  void seconds(double& value) {
+    value = std::bit_cast<double>(reader_.number());
     is_good_ = is_good_ && value >= 0.0 && value <= 1e6;
-    return is_good_ ? value : 0.0;
   }
-  std::string text() { return dtrain::base::printable(reader_.text()); }
-  [[nodiscard]] bool is_good() const { return is_good_ && reader_.is_good(); }
+  void text(std::string& value) { value = dtrain::base::printable(reader_.text()); }
+  template <typename Item, typename Field>
+  void list(std::vector<Item>& items, std::int64_t low, std::int64_t high, Field field) {
+    std::int64_t count = 0;
+    number(count, low, high);
+    for (; count > 0 && is_good_ && reader_.is_good(); --count) field(items.emplace_back());
+  }
   [[nodiscard]] bool is_whole() const { return is_good_ && reader_.is_whole(); }
 
  private:
@@ -45,186 +55,165 @@ class Fields {
   bool is_good_ = true;
 };
 
-std::uint64_t bits(std::int64_t value) { return static_cast<std::uint64_t>(value); }
-std::uint64_t bits(double value) { return std::bit_cast<std::uint64_t>(value); }
-std::uint64_t bits(bool value) { return value ? 1 : 0; }
-std::uint64_t bits(int value) { return bits(std::int64_t{value}); }
+/// Writes the same fields.
+class Encoder {
+ public:
+  template <typename Integer>
+  void number(Integer value, std::int64_t, std::int64_t) {
+    writer_.number(static_cast<std::uint64_t>(value));
+  }
+  void flag(bool value) { writer_.number(value ? 1 : 0); }
+  void seconds(double value) { writer_.number(std::bit_cast<std::uint64_t>(value)); }
+  void text(const std::string& value) { writer_.text(value); }
+  template <typename Item, typename Field>
+  void list(std::vector<Item>& items, std::int64_t, std::int64_t, Field field) {
+    writer_.number(items.size());
+    for (Item& item : items) field(item);
+  }
+  [[nodiscard]] const std::string& bytes() const { return writer_.bytes(); }
 
-constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
+ private:
+  MessageWriter writer_;
+};
+
+// --- the fields of each message, for both ------------------------------------------------------
+
+template <typename Coder>
+void fields(Coder& coder, NodeHello& hello) {
+  coder.text(hello.version);
+  coder.number(hello.node_rank, 0, kMostNodes);
+  coder.number(hello.num_nodes, 1, kMostNodes);
+  coder.number(hello.num_ranks, 1, kMostRanks);
+  coder.text(hello.host);
+}
+
+template <typename Coder>
+void fields(Coder& coder, JobStart& start) {
+  Placement& placement = start.placement;
+  coder.text(placement.master_addr);
+  coder.number(placement.master_port, 1, kMostPort);
+  coder.text(placement.run_id);
+  coder.text(placement.rank_token);
+  coder.seconds(start.abort_grace);
+  coder.seconds(start.stop_grace);
+  coder.seconds(start.heartbeat_timeout);
+  coder.number(start.max_restarts, 0, kMostAttempts);
+  coder.list(placement.nodes, 2, kMostNodes, [&](NodePlace& node) {
+    coder.text(node.host);
+    coder.number(node.num_ranks, 1, kMostRanks);
+  });
+}
+
+template <typename Coder>
+void fields(Coder& coder, RankNews& news) {
+  coder.number(news.rank, 0, kMostRanks);
+  coder.number(news.step, -1, kAny);
+  coder.flag(news.stopped);
+  coder.flag(news.by_signal);
+  coder.number(news.code, 0, kMostStatus);
+  coder.flag(news.has_told);
+  coder.number(news.told_status, 0, kMostStatus);
+  coder.flag(news.told_of_all);
+  coder.text(news.told_line);
+  coder.list(news.last_lines, 0, kMostLines, [&](std::string& line) { coder.text(line); });
+}
+
+template <typename Coder>
+void fields(Coder& coder, AbortOrder& order) {
+  coder.number(order.rank, 0, kMostRanks);
+  coder.text(order.reason);
+  coder.flag(order.quietly);
+  coder.number(order.status, 0, kMostStatus);
+}
+
+template <typename Coder>
+void fields(Coder& coder, Decision& decision) {
+  coder.number(decision.status, 0, kMostStatus);
+  coder.flag(decision.failed);
+  coder.text(decision.line);
+}
+
+template <typename Coder>
+void fields(Coder& coder, RestartOrder& order) {
+  coder.number(order.attempt, 1, kMostAttempts);
+  coder.number(order.master_port, 1, kMostPort);
+  coder.text(order.reason);
+  coder.text(order.committed);
+}
+
+template <typename Message>
+std::string encoded(Message message) {
+  Encoder encoder;
+  fields(encoder, message);
+  return encoder.bytes();
+}
+
+template <typename Message>
+std::optional<Message> decoded(std::string_view bytes) {
+  Decoder decoder(bytes);
+  Message message;
+  fields(decoder, message);
+  return decoder.is_whole() ? std::optional(std::move(message)) : std::nullopt;
+}
 
 }  // namespace
 
 std::string encode(NodeMessage kind, int attempt, std::string_view body) {
-  std::string message =
-      MessageWriter().number(static_cast<std::uint64_t>(kind)).number(bits(attempt)).bytes();
+  std::string message = MessageWriter()
+                            .number(static_cast<std::uint64_t>(kind))
+                            .number(static_cast<std::uint64_t>(attempt))
+                            .bytes();
   return message.append(body);
 }
 
 std::optional<NodeEnvelope> decode_envelope(std::string_view bytes) {
   constexpr std::size_t kHead = 16;
-  Fields fields(bytes.substr(0, kHead));
+  Decoder head(bytes.substr(0, kHead));
+  std::int64_t kind = 0;
   NodeEnvelope envelope;
-  envelope.kind = static_cast<NodeMessage>(fields.number(0, kAny));
-  envelope.attempt = fields.small(0, kMostAttempts);
-  if (!fields.is_whole()) return std::nullopt;
+  head.number(kind, 0, kAny);
+  head.number(envelope.attempt, 0, kMostAttempts);
+  if (!head.is_whole()) return std::nullopt;
+  envelope.kind = static_cast<NodeMessage>(kind);
   envelope.body = bytes.substr(kHead);
   return envelope;
 }
 
-std::string encode(const NodeHello& hello) {
-  return MessageWriter()
-      .text(hello.version)
-      .number(bits(hello.node_rank))
-      .number(bits(hello.num_nodes))
-      .number(bits(hello.num_ranks))
-      .text(hello.host)
-      .bytes();
-}
+std::string encode(const NodeHello& hello) { return encoded(hello); }
+std::string encode(const JobStart& start) { return encoded(start); }
+std::string encode(const RankNews& news) { return encoded(news); }
+std::string encode(const AbortOrder& order) { return encoded(order); }
+std::string encode(const Decision& decision) { return encoded(decision); }
+std::string encode(const RestartOrder& order) { return encoded(order); }
 
-std::optional<NodeHello> decode_hello(std::string_view bytes) {
-  Fields fields(bytes);
-  NodeHello hello;
-  hello.version = fields.text();
-  hello.node_rank = fields.small(0, kMostNodes);
-  hello.num_nodes = fields.small(1, kMostNodes);
-  hello.num_ranks = fields.small(1, kMostRanks);
-  hello.host = fields.text();
-  return fields.is_whole() ? std::optional(hello) : std::nullopt;
-}
-
-std::string encode(const JobStart& start) {
-  const Placement& placement = start.placement;
-  MessageWriter writer;
-  writer.text(placement.master_addr)
-      .number(bits(placement.master_port))
-      .text(placement.run_id)
-      .text(placement.rank_token)
-      .number(bits(start.abort_grace))
-      .number(bits(start.stop_grace))
-      .number(bits(start.heartbeat_timeout))
-      .number(bits(start.max_restarts))
-      .number(placement.nodes.size());
-  for (const NodePlace& node : placement.nodes) writer.text(node.host).number(bits(node.num_ranks));
-  return writer.bytes();
-}
+std::optional<NodeHello> decode_hello(std::string_view bytes) { return decoded<NodeHello>(bytes); }
 
 std::optional<JobStart> decode_start(std::string_view bytes) {
-  Fields fields(bytes);
-  JobStart start;
-  Placement& placement = start.placement;
-  placement.master_addr = fields.text();
-  placement.master_port = fields.small(1, 65535);
-  placement.run_id = fields.text();
-  placement.rank_token = fields.text();
-  start.abort_grace = fields.seconds();
-  start.stop_grace = fields.seconds();
-  start.heartbeat_timeout = fields.seconds();
-  start.max_restarts = fields.small(0, kMostAttempts);
-  const int count = fields.small(2, kMostNodes);
+  auto start = decoded<JobStart>(bytes);
+  if (!start) return std::nullopt;
   std::int64_t next_rank = 0;
-  for (int node = 0; node < count && fields.is_good(); ++node) {
-    NodePlace place;
-    place.host = fields.text();
-    place.first_rank = static_cast<int>(next_rank);
-    place.num_ranks = fields.small(1, kMostRanks);
-    next_rank += place.num_ranks;
-    placement.nodes.push_back(place);
+  for (NodePlace& node : start->placement.nodes) {
+    node.first_rank = static_cast<int>(next_rank);
+    next_rank += node.num_ranks;
   }
-  const std::string& id = placement.run_id;  // a folder of logs
+  const std::string& id = start->placement.run_id;  // a folder of logs
   const bool is_folder = id.find('/') == std::string::npos && id != "." && id != "..";
-  const bool is_good =
-      fields.is_whole() && is_folder && next_rank <= kMostRanks && start.heartbeat_timeout > 0;
-  return is_good ? std::optional(start) : std::nullopt;
-}
-
-std::string encode(const RankNews& news) {
-  MessageWriter writer;
-  writer.number(bits(news.rank))
-      .number(bits(news.step))
-      .number(bits(news.stopped))
-      .number(bits(news.by_signal))
-      .number(bits(news.code))
-      .number(bits(news.has_told))
-      .number(bits(news.told_status))
-      .number(bits(news.told_of_all))
-      .text(news.told_line)
-      .number(news.last_lines.size());
-  for (const std::string& line : news.last_lines) writer.text(line);
-  return writer.bytes();
+  if (!is_folder || next_rank > kMostRanks || start->heartbeat_timeout <= 0) return std::nullopt;
+  return start;
 }
 
 std::optional<RankNews> decode_rank_news(std::string_view bytes) {
-  Fields fields(bytes);
-  RankNews news;
-  news.rank = fields.small(0, kMostRanks);
-  news.step = fields.number(-1, kAny);
-  news.stopped = fields.flag();
-  news.by_signal = fields.flag();
-  news.code = fields.small(0, kMostStatus);
-  news.has_told = fields.flag();
-  news.told_status = fields.small(0, kMostStatus);
-  news.told_of_all = fields.flag();
-  news.told_line = fields.text();
-  const auto count = static_cast<std::size_t>(fields.number(0, kMostLines));
-  for (std::size_t line = 0; line < count && fields.is_good(); ++line) {
-    news.last_lines.push_back(fields.text());
-  }
-  return fields.is_whole() ? std::optional(news) : std::nullopt;
-}
-
-std::string encode(const AbortOrder& order) {
-  return MessageWriter()
-      .number(bits(order.rank))
-      .text(order.reason)
-      .number(bits(order.quietly))
-      .number(bits(order.status))
-      .bytes();
+  return decoded<RankNews>(bytes);
 }
 
 std::optional<AbortOrder> decode_abort(std::string_view bytes) {
-  Fields fields(bytes);
-  AbortOrder order;
-  order.rank = fields.small(0, kMostRanks);
-  order.reason = fields.text();
-  order.quietly = fields.flag();
-  order.status = fields.small(0, kMostStatus);
-  return fields.is_whole() ? std::optional(order) : std::nullopt;
+  return decoded<AbortOrder>(bytes);
 }
 
-std::string encode(const Decision& decision) {
-  return MessageWriter()
-      .number(bits(decision.status))
-      .number(bits(decision.failed))
-      .text(decision.line)
-      .bytes();
-}
-
-std::optional<Decision> decode_decision(std::string_view bytes) {
-  Fields fields(bytes);
-  Decision decision;
-  decision.status = fields.small(0, kMostStatus);
-  decision.failed = fields.flag();
-  decision.line = fields.text();
-  return fields.is_whole() ? std::optional(decision) : std::nullopt;
-}
-
-std::string encode(const RestartOrder& order) {
-  return MessageWriter()
-      .number(bits(order.attempt))
-      .number(bits(order.master_port))
-      .text(order.reason)
-      .text(order.committed)
-      .bytes();
-}
+std::optional<Decision> decode_decision(std::string_view bytes) { return decoded<Decision>(bytes); }
 
 std::optional<RestartOrder> decode_restart(std::string_view bytes) {
-  Fields fields(bytes);
-  RestartOrder order;
-  order.attempt = fields.small(1, kMostAttempts);
-  order.master_port = fields.small(1, 65535);
-  order.reason = fields.text();
-  order.committed = fields.text();
-  return fields.is_whole() ? std::optional(order) : std::nullopt;
+  return decoded<RestartOrder>(bytes);
 }
 
 }  // namespace launcher
