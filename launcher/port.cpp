@@ -1,7 +1,6 @@
 #include "launcher/port.h"
 
 #include <fmt/format.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -12,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <optional>
 
 #include "dtrain/base/error.h"
@@ -56,25 +54,18 @@ Address any_address(int family, int port) {
 
 /// The first address that a name, or a numeric address, stands for; IPv4 ones come first.
 Address resolve(const std::string& host, int port) {
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (const int error = ::getaddrinfo(host.c_str(), nullptr, &hints, &found); error != 0) {
+  std::string reason;
+  const dtrain::net::Addresses found = dtrain::net::resolve(host, port, reason);
+  if (!found) {
     fail(ErrorKind::usage, "--master-addr: '{}' is not known: {}; give an address of this machine",
-         host, ::gai_strerror(error));
+         host, reason);
   }
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, &::freeaddrinfo);
-  const addrinfo* chosen = found;
-  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-    if (each->ai_family != AF_INET) continue;
-    chosen = each;
-    break;
-  }
+  const addrinfo* chosen = found.get();
+  while (chosen != nullptr && chosen->ai_family != AF_INET) chosen = chosen->ai_next;
+  if (chosen == nullptr) chosen = found.get();
   Address address;
   std::memcpy(&address.value, chosen->ai_addr, chosen->ai_addrlen);
   address.size = chosen->ai_addrlen;
-  address.set_port(port);
   return address;
 }
 

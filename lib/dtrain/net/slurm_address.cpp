@@ -1,17 +1,14 @@
 #include "dtrain/net/slurm_address.h"
 
-#include <arpa/inet.h>
-#include <netdb.h>
-#include <sys/socket.h>
-
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <memory>
 #include <string_view>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/printable.h"
+#include "dtrain/net/addresses.h"
+#include "dtrain/net/socket.h"
 
 namespace dtrain::net {
 
@@ -24,17 +21,6 @@ using base::fail;
 constexpr std::chrono::seconds kPatience(10);
 constexpr std::size_t kMostPrinted = std::size_t{1} << 16;
 
-bool is_loopback(const addrinfo& found) {
-  if (found.ai_family == AF_INET) {
-    sockaddr_in address{};
-    std::memcpy(&address, found.ai_addr, sizeof address);
-    return ntohl(address.sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
-  }
-  sockaddr_in6 address{};
-  std::memcpy(&address, found.ai_addr, sizeof address);
-  return IN6_IS_ADDR_LOOPBACK(&address.sin6_addr);
-}
-
 /// What a host's name means on this machine.
 struct Meaning {
   bool is_known = false;
@@ -43,15 +29,13 @@ struct Meaning {
 };
 
 Meaning meaning_of(const std::string& host) {
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int status = ::getaddrinfo(host.c_str(), nullptr, &hints, &found);
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, &::freeaddrinfo);
-  if (status != 0) return {.why = ::gai_strerror(status)};
-  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-    if (!is_loopback(*each)) return {.is_known = true, .why = {}};
+  std::string why;
+  const Addresses found = resolve(host, 0, why);
+  if (!found) return {.why = why};
+  for (const addrinfo* each = found.get(); each != nullptr; each = each->ai_next) {
+    if (!is_loopback(numeric_text(*each->ai_addr, each->ai_addrlen))) {
+      return {.is_known = true, .why = {}};
+    }
   }
   return {.is_known = true, .is_loopback = true, .why = "it is the loopback address here"};
 }

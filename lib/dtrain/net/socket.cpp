@@ -23,24 +23,6 @@ namespace {
 using base::ErrorKind;
 using std::chrono::milliseconds;
 
-using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
-
-/// Without a result `reason` says why.
-Addresses resolve(const std::string& host, std::int64_t port, std::string& reason) {
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int status = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  if (status != 0) {
-    // It calls it a failure of the network when it cannot open a file.
-    const base::Descriptor probe(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0));
-    const bool is_full = probe.get() < 0 && errno == EMFILE;
-    reason = is_full ? std::strerror(EMFILE) : ::gai_strerror(status);
-  }
-  return {found, &::freeaddrinfo};
-}
-
 constexpr milliseconds kHeadStart(250);
 constexpr milliseconds kPatience(2000);
 
@@ -138,10 +120,6 @@ std::vector<base::Descriptor> listen_at_own(const std::vector<std::string>& addr
   return sockets;
 }
 
-}  // namespace
-
-namespace {
-
 // Where nobody listens yet at a port of those that the kernel gives to clients, a client may be
 // given that very port, and then meets itself.
 bool is_connected_to_itself(const base::Descriptor& socket) {
@@ -156,6 +134,21 @@ bool is_connected_to_itself(const base::Descriptor& socket) {
 }
 
 }  // namespace
+
+Addresses resolve(const std::string& host, std::int64_t port, std::string& reason) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int status = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (status != 0) {
+    // It calls it a failure of the network when it cannot open a file.
+    const base::Descriptor probe(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0));
+    const bool is_full = probe.get() < 0 && errno == EMFILE;
+    reason = is_full ? std::strerror(EMFILE) : ::gai_strerror(status);
+  }
+  return {found, &::freeaddrinfo};
+}
 
 base::Descriptor connect_to(const std::string& host, std::int64_t port,
                             const base::Deadline& deadline, std::string& reason) {

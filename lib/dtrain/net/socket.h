@@ -1,10 +1,12 @@
 // Sockets through which ranks find each other.
 #pragma once
 
+#include <netdb.h>
 #include <sys/socket.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +15,11 @@
 #include "dtrain/base/descriptor.h"
 
 namespace dtrain::net {
+
+/// The TCP addresses that a name, or a numeric address, stands for; null where it stands for none,
+/// with `reason`.
+using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
+[[nodiscard]] Addresses resolve(const std::string& host, std::int64_t port, std::string& reason);
 
 /// Tries once to connect to host:port, at all addresses of the name, a quarter of a second after
 /// each other; the first that answers counts. Gives up 2 s after the last. None with `reason`
