@@ -179,7 +179,7 @@ std::unique_ptr<Link> GlooGroups::connect_link(const std::string& key,
 
 // Fails with the reason that another rank gave the store, if it refused the job.
 void GlooGroups::hear_refusal() {
-  (void)rendezvous_->store->get("no such key", base::Deadline(std::chrono::milliseconds(1)));
+  rendezvous_->store->wait_for_refusal(base::Deadline(std::chrono::milliseconds(1)));
 }
 
 // Fails unless all connections lead to ranks of this job.

@@ -16,28 +16,6 @@ constexpr std::size_t kMostGatheredBytes = std::size_t{256} << 20;
 
 }  // namespace
 
-std::string StoreValues::set(const std::string& key, std::string value) {
-  if (key.size() > limits_.key_bytes) {
-    return fmt::format("a key of {} bytes, where {} are allowed", key.size(), limits_.key_bytes);
-  }
-  const auto old = values_.find(key);
-  const std::size_t replaced = old == values_.end() ? 0 : key.size() + old->second.size();
-  const std::size_t bytes = bytes_ - replaced + key.size() + value.size();
-  if (bytes > limits_.bytes || (replaced == 0 && values_.size() >= limits_.keys)) {
-    return fmt::format("{} keys with {} bytes, where {} keys and {} bytes are allowed",
-                       values_.size() + (replaced == 0 ? 1 : 0), bytes, limits_.keys,
-                       limits_.bytes);
-  }
-  bytes_ = bytes;
-  values_[key] = std::move(value);
-  return {};
-}
-
-const std::string* StoreValues::find(const std::string& key) const {
-  const auto found = values_.find(key);
-  return found == values_.end() ? nullptr : &found->second;
-}
-
 Gathering::Gathering(std::vector<std::int64_t> members)
     : members_(std::move(members)), notes_(members_.size()) {}
 
@@ -93,12 +71,6 @@ std::string JobStore::describe_missing() const {
   }
   const std::string more = count > named ? fmt::format(" and {} more", count - named) : "";
   return fmt::format("rank{} {}{} of {}", count == 1 ? "" : "s", names, more, size_);
-}
-
-void JobStore::set(const std::string& key, std::string value) {
-  const std::string problem = values_.set(key, std::move(value));
-  ++news_;
-  if (!problem.empty()) refuse(ErrorKind::comm, "the job's store is full: " + problem);
 }
 
 void JobStore::join(const std::string& key, const std::vector<std::int64_t>& members,

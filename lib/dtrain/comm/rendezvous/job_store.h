@@ -1,4 +1,4 @@
-// The state of the store that rank 0 serves: who has come, what they said, why the job cannot
+// The state of the store that rank 0 serves: who has come, which ranks meet, why the job cannot
 // start. Private to comm/rendezvous.
 #pragma once
 
@@ -23,29 +23,6 @@ struct Refusal {
 
 /// The key under which all ranks of the job meet; part of a message.
 inline constexpr const char* kJobKey = "the job";
-
-/// Texts by key, within limits: ranks may be many, and wrong, but rank 0's memory is not theirs.
-class StoreValues {
- public:
-  struct Limits {
-    std::size_t keys = std::size_t{1} << 18;
-    std::size_t key_bytes = 1024;
-    std::size_t bytes = std::size_t{256} << 20;  // of all keys and values
-  };
-
-  StoreValues() = default;
-  explicit StoreValues(const Limits& limits) : limits_(limits) {}
-
-  /// Empty, or in one line why the value is not kept.
-  [[nodiscard]] std::string set(const std::string& key, std::string value);
-  /// nullptr where there is none.
-  [[nodiscard]] const std::string* find(const std::string& key) const;
-
- private:
-  Limits limits_;
-  std::map<std::string, std::string> values_;
-  std::size_t bytes_ = 0;
-};
 
 /// A meeting of some ranks, where each leaves a note for all.
 class Gathering {
@@ -82,9 +59,6 @@ class JobStore {
   /// "rank 1 of 2", "ranks 1, 3 and 4 more of 8": the ranks that have not connected.
   [[nodiscard]] std::string describe_missing() const;
 
-  void set(const std::string& key, std::string value);
-  [[nodiscard]] const std::string* find(const std::string& key) const { return values_.find(key); }
-
   /// Rank `rank` comes to the meeting of these members; refuses the job if members contradict each
   /// other.
   void join(const std::string& key, const std::vector<std::int64_t>& members, std::int64_t rank,
@@ -104,7 +78,6 @@ class JobStore {
  private:
   std::int64_t size_;
   std::set<std::uint64_t> arrived_;
-  StoreValues values_;
   std::map<std::string, Gathering> gatherings_;
   std::size_t gathered_bytes_ = 0;  // members and notes of all gatherings
   std::optional<Refusal> refusal_;

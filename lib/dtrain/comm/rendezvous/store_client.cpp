@@ -26,10 +26,8 @@ net::MessageWriter message_of(StoreRequest request) {
   return net::MessageWriter().number(static_cast<std::uint64_t>(request));
 }
 
-/// The text of a reply that is `done`; nothing of `absent`.
-///
 /// Throws: the refusal of the job.
-std::optional<std::string> text_of_reply(const std::string& reply) {
+std::string text_of_reply(const std::string& reply) {
   net::MessageReader reader(reply);
   const auto kind = static_cast<StoreReply>(reader.number());
   if (kind == StoreReply::refused) {
@@ -37,8 +35,7 @@ std::optional<std::string> text_of_reply(const std::string& reply) {
     throw base::Error(error, base::printable(reader.text()));
   }
   std::string text = reader.text();
-  if (!reader.is_whole()) fail(ErrorKind::comm, kSenseless);
-  if (kind != StoreReply::done) return std::nullopt;
+  if (!reader.is_whole() || kind != StoreReply::done) fail(ErrorKind::comm, kSenseless);
   return text;
 }
 
@@ -129,18 +126,13 @@ StoreClient::~StoreClient() {
   if (std::uncaught_exceptions() == 0) leave();
 }
 
-void StoreClient::set(std::string_view key, std::string_view value) {
-  (void)request(message_of(StoreRequest::set).text(key).text(value).bytes(),
-                base::Deadline(kPatience));
-}
-
-std::optional<std::string> StoreClient::get(std::string_view key, const base::Deadline& deadline) {
+void StoreClient::wait_for_refusal(const base::Deadline& deadline) {
   const auto left = deadline.remaining();
-  return request(message_of(StoreRequest::get)
-                     .text(key)
-                     .number(static_cast<std::uint64_t>(left.count()))
-                     .bytes(),
-                 base::Deadline(left + kPatience));
+  (void)request(message_of(StoreRequest::wait)
+                    .text("")
+                    .number(static_cast<std::uint64_t>(left.count()))
+                    .bytes(),
+                base::Deadline(left + kPatience));
 }
 
 Attendance StoreClient::meet(std::string_view key, const std::vector<std::int64_t>& members,
@@ -148,7 +140,7 @@ Attendance StoreClient::meet(std::string_view key, const std::vector<std::int64_
   const auto left = deadline.remaining();
   const auto reply =
       request(meet_request(key, members, note, left), base::Deadline(left + kPatience));
-  auto attendance = reply ? unpacked_attendance(*reply) : std::nullopt;
+  auto attendance = unpacked_attendance(reply);
   const bool fits =
       attendance && (!attendance->missing.empty() || attendance->notes.size() == members.size());
   if (!fits) fail(ErrorKind::comm, kSenseless);
@@ -176,8 +168,7 @@ void StoreClient::leave() noexcept {
   connection_ = base::Descriptor();
 }
 
-std::optional<std::string> StoreClient::request(const std::string& message,
-                                                const base::Deadline& deadline) {
+std::string StoreClient::request(const std::string& message, const base::Deadline& deadline) {
   const std::lock_guard lock(mutex_);
   DTRAIN_CHECK(connection_.get() >= 0, "the store is asked after this rank has left it");
   // A connection that is closed over there may still hold the reason, so it is read in any case.

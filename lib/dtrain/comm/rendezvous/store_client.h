@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -65,12 +64,10 @@ class StoreClient {
   StoreClient(const StoreClient&) = delete;
   StoreClient& operator=(const StoreClient&) = delete;
 
-  void set(std::string_view key, std::string_view value);
   /// The job's secret, by which this rank was taken in; empty: by other means.
   [[nodiscard]] const std::string& secret() const { return secret_; }
-  /// Waits until the key has a value; nothing when it has none by the deadline.
-  [[nodiscard]] std::optional<std::string> get(std::string_view key,
-                                               const base::Deadline& deadline);
+  /// Waits until the job is refused, which this throws, or the deadline has passed.
+  void wait_for_refusal(const base::Deadline& deadline);
   /// Waits until all `members` have called this with the same key, once each, and returns their
   /// notes; at the deadline, who is missing.
   [[nodiscard]] Attendance meet(std::string_view key, const std::vector<std::int64_t>& members,
@@ -81,7 +78,7 @@ class StoreClient {
   void leave() noexcept;
 
  private:
-  std::optional<std::string> request(const std::string& message, const base::Deadline& deadline);
+  std::string request(const std::string& message, const base::Deadline& deadline);
 
   std::mutex mutex_;
   base::Descriptor connection_;

@@ -102,7 +102,7 @@ int StoreServer::poll_timeout() const {
   auto next = std::min(Clock::now() + std::chrono::hours(1), reception_.next_deadline());
   if (options_.waiting && is_waiting()) next = std::min(next, options_.waiting->next());
   for (const Connection& connection : connections_) {
-    if (!connection.wanted.empty()) next = std::min(next, connection.patience);
+    if (connection.wish != Wish::none) next = std::min(next, connection.patience);
   }
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()).count();
   return static_cast<int>(std::max<std::int64_t>(0, left));
@@ -171,12 +171,7 @@ void StoreServer::handle(Connection& connection, const std::string& message) {
     const ErrorKind kind = kind_of_refusal(reader.number());
     store_.refuse(kind, base::printable(reader.text()));
     answer_refusal(connection);
-  } else if (request == StoreRequest::set) {
-    const std::string key = reader.text();
-    std::string value = reader.text();
-    if (reader.is_whole()) store_.set(key, std::move(value));
-    store_.refusal() ? answer_refusal(connection) : answer(connection, StoreReply::done);
-  } else if (request == StoreRequest::get || request == StoreRequest::meet) {
+  } else if (request == StoreRequest::meet || request == StoreRequest::wait) {
     hear_wish(connection, request, reader);
   } else {
     store_.refuse(ErrorKind::comm,
@@ -186,14 +181,14 @@ void StoreServer::handle(Connection& connection, const std::string& message) {
 
 void StoreServer::hear_wish(Connection& connection, StoreRequest request,
                             net::MessageReader& reader) {
-  connection.wanted = reader.text();
-  connection.wants_members = request == StoreRequest::meet;
+  connection.wish = request == StoreRequest::meet ? Wish::meeting : Wish::refusal;
+  connection.key = reader.text();
   connection.patience =
       Clock::now() + std::chrono::milliseconds(std::min<std::uint64_t>(reader.number(), 1U << 31));
-  if (connection.wants_members) {
+  if (connection.wish == Wish::meeting) {
     std::string note = reader.text();
     const auto members = read_ranks(reader, options_.size);
-    store_.join(connection.wanted, members.value_or(std::vector<std::int64_t>()), connection.rank,
+    store_.join(connection.key, members.value_or(std::vector<std::int64_t>()), connection.rank,
                 std::move(note));
   }
   answer_waiting(connection);
@@ -201,9 +196,9 @@ void StoreServer::hear_wish(Connection& connection, StoreRequest request,
 
 // --- what they hear ------------------------------------------------------------------------------
 
-void StoreServer::answer(Connection& connection, StoreReply reply, std::string_view text) {
+void StoreServer::answer(Connection& connection, std::string_view text) {
   connection.stream.send(
-      net::MessageWriter().number(static_cast<std::uint64_t>(reply)).text(text).bytes());
+      net::MessageWriter().number(static_cast<std::uint64_t>(StoreReply::done)).text(text).bytes());
 }
 
 void StoreServer::answer_refusal(Connection& connection) const {
@@ -215,22 +210,19 @@ void StoreServer::answer_refusal(Connection& connection) const {
 }
 
 void StoreServer::answer_waiting(Connection& connection) {
-  if (connection.wanted.empty()) return;
-  const bool is_meeting = connection.wants_members;
-  const std::string* value =
-      is_meeting ? store_.notes(connection.wanted) : store_.find(connection.wanted);
-  if (value != nullptr) {  // even of a rank that has ended since: it may have said why
-    answer(connection, StoreReply::done, *value);
+  if (connection.wish == Wish::none) return;
+  const bool is_meeting = connection.wish == Wish::meeting;
+  const std::string* const notes = is_meeting ? store_.notes(connection.key) : nullptr;
+  if (notes != nullptr) {  // even of a rank that has ended since: it may have said why
+    answer(connection, *notes);
   } else if (store_.refusal()) {
     answer_refusal(connection);
   } else if (Clock::now() < connection.patience) {
     return;
-  } else if (is_meeting) {
-    answer(connection, StoreReply::done, store_.missing(connection.wanted));
   } else {
-    answer(connection, StoreReply::absent);
+    answer(connection, is_meeting ? store_.missing(connection.key) : "");
   }
-  connection.wanted.clear();
+  connection.wish = Wish::none;
 }
 
 void StoreServer::settle() {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -51,12 +52,13 @@ class StoreServer {
   void finish() noexcept;
 
  private:
+  enum class Wish { none, meeting, refusal };
   struct Connection {
     net::FramedStream stream;
     std::int64_t rank = 0;
     base::Clock::time_point patience = {};
-    std::string wanted = {};     // the key it waits for, until `patience`; empty: it does not wait
-    bool wants_members = false;  // `wanted` is a meeting's
+    Wish wish = Wish::none;  // what it waits for, until `patience`
+    std::string key = {};    // of the meeting that it waits for
     bool is_over = false;
   };
 
@@ -72,7 +74,7 @@ class StoreServer {
   void take_messages(Connection& connection);
   void handle(Connection& connection, const std::string& message);
   void hear_wish(Connection& connection, StoreRequest request, net::MessageReader& reader);
-  static void answer(Connection& connection, StoreReply reply, std::string_view text = {});
+  static void answer(Connection& connection, std::string_view text);
   void answer_refusal(Connection& connection) const;
   void answer_waiting(Connection& connection);
   void settle();

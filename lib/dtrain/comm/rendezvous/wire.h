@@ -16,10 +16,11 @@ namespace dtrain::comm {
 inline constexpr std::string_view kStoreGreeting = "dtrain/3";
 
 /// Requests of a rank to the store that rank 0 serves.
-enum class StoreRequest : std::uint8_t { set = 1, get = 2, meet = 3, refuse = 4, leave = 5 };
+/// wait: until the job is refused, or for as long as the rank says.
+enum class StoreRequest : std::uint8_t { meet = 1, wait = 2, refuse = 3, leave = 4 };
 
 /// How it answers. refused: the job cannot start, with the kind of error and its text.
-enum class StoreReply : std::uint8_t { done = 1, absent = 2, refused = 3 };
+enum class StoreReply : std::uint8_t { done = 1, refused = 2 };
 
 /// The longest message of a rank or the store.
 inline constexpr std::uint64_t kMostMessageBytes = std::uint64_t{64} << 20;

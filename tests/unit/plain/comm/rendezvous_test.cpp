@@ -34,18 +34,6 @@ const base::Deadline& soon() {
   return deadline;
 }
 
-TEST_CASE("The store keeps no more keys and bytes than it may") {
-  StoreValues values({.keys = 2, .key_bytes = 4, .bytes = 20});
-  CHECK(values.set("a", "1234").empty());
-  CHECK(values.set("b", "1234").empty());
-  CHECK_THAT(values.set("c", ""), Contains("3 keys") && Contains("2 keys"));
-  CHECK_THAT(values.set("long key", ""), Contains("a key of 8 bytes"));
-  CHECK_THAT(values.set("a", std::string(16, 'x')), Contains("22 bytes"));
-  CHECK(*values.find("a") == "1234");
-  CHECK(values.set("a", std::string(14, 'x')).empty());  // what it replaces does not count
-  CHECK(values.find("c") == nullptr);
-}
-
 TEST_CASE("A message that was cut or whose sizes lie is noticed wherever it is cut") {
   const std::string whole = net::MessageWriter().number(7).text("key").text("value").bytes();
   for (std::size_t size = 0; size <= whole.size(); ++size) {
@@ -188,18 +176,6 @@ struct Meeting {
   std::map<std::int64_t, std::unique_ptr<StoreClient>> clients;
 };
 
-TEST_CASE("A value is had by whoever waits for it, as soon as it is set") {
-  Meeting meeting(2);
-  meeting.join(1);
-  std::thread setter([&] {
-    std::this_thread::sleep_for(milliseconds(20));
-    meeting.clients[1]->set("key", std::string(1 << 20, 'v'));
-  });
-  CHECK(meeting.clients[0]->get("key", soon()).value_or("").size() == 1 << 20);
-  setter.join();
-  CHECK_FALSE(meeting.clients[0]->get("none", base::Deadline(milliseconds(10))));
-}
-
 TEST_CASE("Members of a meeting get all notes in their order, the late ones are named") {
   Meeting meeting(4);
   for (const std::int64_t rank : {1, 2, 3}) meeting.join(rank);
@@ -338,7 +314,7 @@ TEST_CASE("A refusal reaches ranks that wait, with its kind and without its cont
     CHECK_THROWS_AS(meeting.clients[1]->refuse(ErrorKind::usage, "no\x1b[31m"), base::Error);
   });
   try {
-    (void)meeting.clients[0]->get("key", soon());
+    meeting.clients[0]->wait_for_refusal(soon());
     FAIL("expected the refusal");
   } catch (const base::Error& error) {
     CHECK(error.kind() == ErrorKind::usage);
@@ -354,14 +330,15 @@ TEST_CASE("A rank whose messages make no sense fails the job, a stranger's do no
   const base::Descriptor liar = meeting.connect();
   REQUIRE(net::send_all(liar, net::MessageWriter().number(~std::uint64_t{0}).bytes(), soon()) ==
           net::Transfer::done);
-  CHECK_FALSE(meeting.clients[0]->get("key", base::Deadline(milliseconds(50))));
+  CHECK_NOTHROW(meeting.clients[0]->wait_for_refusal(base::Deadline(milliseconds(50))));
 
   const base::Descriptor rank = meeting.connect();
   net::FrameBuffer input(kMostMessageBytes);
   introduce_to_store(rank, input, meeting.newcomer(1), soon());
   REQUIRE(net::send_all(rank, net::framed(net::MessageWriter().number(99).bytes()), soon()) ==
           net::Transfer::done);
-  CHECK_THROWS_WITH(meeting.clients[0]->get("key", soon()), Contains("rank 1 sent the store"));
+  CHECK_THROWS_WITH(meeting.clients[0]->wait_for_refusal(soon()),
+                    Contains("rank 1 sent the store"));
 }
 
 TEST_CASE(
@@ -370,14 +347,14 @@ TEST_CASE(
   meeting.join(1);
   meeting.join(2);
   meeting.clients[1]->leave();
-  CHECK_FALSE(meeting.clients[0]->get("key", base::Deadline(milliseconds(50))));
+  CHECK_NOTHROW(meeting.clients[0]->wait_for_refusal(base::Deadline(milliseconds(50))));
   {
     Meeting other(2);
     const base::Descriptor rank = other.connect();
     net::FrameBuffer input(kMostMessageBytes);
     introduce_to_store(rank, input, other.newcomer(1), soon());
     REQUIRE(::shutdown(rank.get(), SHUT_RDWR) == 0);
-    CHECK_THROWS_WITH(other.clients[0]->get("key", soon()), Contains("rank 1 ended"));
+    CHECK_THROWS_WITH(other.clients[0]->wait_for_refusal(soon()), Contains("rank 1 ended"));
   }
 }
 
@@ -386,7 +363,7 @@ TEST_CASE("A server that is done ends by itself when the last rank has left") {
   meeting.join(1);
   meeting.server->finish();
   meeting.clients[0]->leave();
-  meeting.clients[1]->set("key", "is still served");
+  CHECK_NOTHROW(meeting.clients[1]->wait_for_refusal(base::Deadline(milliseconds(1))));
   meeting.clients[1]->leave();
 }
 
