@@ -28,9 +28,9 @@
 namespace launcher {
 namespace {
 
-constexpr std::array kPassedOn = {SIGINT,  SIGTERM,  SIGHUP,  SIGQUIT, SIGUSR1,
-                                  SIGUSR2, SIGWINCH, SIGTSTP, SIGCONT};
-constexpr std::chrono::milliseconds kKillLimit{1000};
+constexpr std::array kGuardedSignals = {SIGINT,  SIGTERM,  SIGHUP,  SIGQUIT, SIGUSR1,
+                                        SIGUSR2, SIGWINCH, SIGTSTP, SIGCONT};
+constexpr std::chrono::milliseconds kSupervisedKillLimit{1000};
 // The time in which a supervisor that has reported its status must end.
 constexpr std::chrono::milliseconds kEndLimit{1000};
 // After --heartbeat-timeout the other nodes need a moment to give up a supervisor that is stopped.
@@ -39,7 +39,7 @@ constexpr std::chrono::milliseconds kGivenUpAfter{500};
 sigset_t guarded_signals() {
   sigset_t set;
   ::sigemptyset(&set);
-  for (const int signal : kPassedOn) {
+  for (const int signal : kGuardedSignals) {
     const bool may_be_ignored = signal == SIGHUP || signal == SIGTSTP;  // nohup stays nohup
     if (!may_be_ignored || !dtrain::base::is_ignored(signal)) ::sigaddset(&set, signal);
   }
@@ -109,7 +109,7 @@ class StopLimit {
 /// Ends what a supervisor left that ended in such a way, and says so in its place. Returns
 /// `status`.
 int end_for(pid_t child, const std::string& how, int status, const std::string& prefix) {
-  kill_descendants(kKillLimit);  // they are this process's children now
+  kill_descendants(kSupervisedKillLimit);  // they are this process's children now
   write_error_for_a_while(
       fmt::format("{}failed: dtrun's own process {}, which supervises the ranks, {}; all ranks of "
                   "this node were ended\n",

@@ -29,9 +29,9 @@ namespace {
 
 using dtrain::base::Descriptor;
 
-constexpr std::array kPassedOn = {SIGINT,  SIGTERM, SIGHUP,   SIGQUIT,
-                                  SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP};
-constexpr std::chrono::milliseconds kKillLimit{1000};
+constexpr std::array kPassedToNodes = {SIGINT,  SIGTERM, SIGHUP,   SIGQUIT,
+                                       SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP};
+constexpr std::chrono::milliseconds kNodesKillLimit{1000};
 
 using RunNode = std::function<int(Options, EmulatedStart)>;
 
@@ -120,7 +120,7 @@ int run_emulated(const Options& options, const RunNode& run_node) {
   sigset_t watched;
   sigset_t before;
   ::sigemptyset(&watched);
-  for (const int signal : kPassedOn) ::sigaddset(&watched, signal);
+  for (const int signal : kPassedToNodes) ::sigaddset(&watched, signal);
   ::sigaddset(&watched, SIGCHLD);
   ::sigprocmask(SIG_BLOCK, &watched, &before);
   ::signal(SIGCHLD, SIG_DFL);  // a caller may ignore it, and nobody could be waited for
@@ -130,7 +130,7 @@ int run_emulated(const Options& options, const RunNode& run_node) {
     const pid_t pid = start_node(common, node, start, before, run_node);
     if (pid < 0) {
       const int error = errno;
-      kill_descendants(kKillLimit);
+      kill_descendants(kNodesKillLimit);
       dtrain::base::fail(dtrain::base::ErrorKind::spawn, "cannot start a process: {}",
                          std::strerror(error));
     }
@@ -138,7 +138,7 @@ int run_emulated(const Options& options, const RunNode& run_node) {
   }
   start = {};
   const int status = wait_for_all(nodes, meeting.reader, watched);
-  kill_descendants(kKillLimit);
+  kill_descendants(kNodesKillLimit);
   return status;
 }
 

@@ -178,10 +178,9 @@ class MeetingGuest {
     if (!start || start->placement.num_nodes() != options_.num_nodes) {
       fail(ErrorKind::internal, "{} sent a start message that cannot be decoded", where_);
     }
-    using Seconds = std::chrono::duration<double>;
-    options_.abort_grace = Seconds(start->abort_grace);
-    options_.stop_grace = Seconds(start->stop_grace);
-    options_.heartbeat_timeout = Seconds(start->heartbeat_timeout);
+    options_.abort_grace = std::chrono::duration<double>(start->abort_grace);
+    options_.stop_grace = std::chrono::duration<double>(start->stop_grace);
+    options_.heartbeat_timeout = std::chrono::duration<double>(start->heartbeat_timeout);
     options_.max_restarts = start->max_restarts;
     Meeting meeting;
     meeting.token = token_;

@@ -33,7 +33,7 @@ Found parsed(const std::string& address) {
   return {found, &::freeaddrinfo};
 }
 
-bool is_loopback(const sockaddr& address) {
+bool is_of_loopback(const sockaddr& address) {
   if (address.sa_family == AF_INET) {
     const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
     return ntohl(v4.sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
@@ -75,7 +75,7 @@ bool for_each_address(Visit visit) {
 
 bool is_loopback(const std::string& address) {
   const Found found = parsed(address);
-  return found && is_loopback(*found->ai_addr);
+  return found && is_of_loopback(*found->ai_addr);
 }
 
 std::string address_bytes(const std::string& address) {
@@ -97,7 +97,7 @@ std::string address_of_bytes(std::string_view bytes) {
 std::vector<std::string> interface_addresses() {
   std::vector<std::string> result;
   (void)for_each_address([&](const ifaddrs& each) {
-    if (is_loopback(*each.ifa_addr) || is_of_link(*each.ifa_addr)) return;
+    if (is_of_loopback(*each.ifa_addr) || is_of_link(*each.ifa_addr)) return;
     result.push_back(text_of(*each.ifa_addr));
   });
   return result;

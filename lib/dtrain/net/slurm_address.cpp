@@ -18,7 +18,7 @@ using base::ErrorKind;
 using base::fail;
 
 // SLURM's controller may be busy, or gone.
-constexpr std::chrono::seconds kPatience(10);
+constexpr std::chrono::seconds kScontrolLimit(10);
 constexpr std::size_t kMostPrinted = std::size_t{1} << 16;
 
 /// What a host's name means on this machine.
@@ -55,7 +55,7 @@ std::string ask_scontrol(const std::string& host) {
   if (!is_plain(host)) return {};
   const std::string command =
       fmt::format("exec timeout -s KILL {} scontrol --oneliner show node {} 2>/dev/null",
-                  kPatience.count(), host);
+                  kScontrolLimit.count(), host);
   const std::unique_ptr<FILE, int (*)(FILE*)> output(::popen(command.c_str(), "re"), &::pclose);
   if (!output) return {};
   std::string printed(kMostPrinted, '\0');

@@ -24,7 +24,7 @@ using base::ErrorKind;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kHeadStart(250);
-constexpr milliseconds kPatience(2000);
+constexpr milliseconds kLastAnswerLimit(2000);
 
 /// Connections that are being made side by side.
 class Race {
@@ -157,7 +157,7 @@ base::Descriptor connect_to(const std::string& host, std::int64_t port,
   for (const addrinfo* to = addresses.get(); to != nullptr; to = to->ai_next) {
     race.start(*to);
     if (!race.is_on()) continue;
-    const milliseconds patience = to->ai_next == nullptr ? kPatience : kHeadStart;
+    const milliseconds patience = to->ai_next == nullptr ? kLastAnswerLimit : kHeadStart;
     const base::Deadline turn(std::min(patience, deadline.remaining()));
     base::Descriptor winner = race.winner_before(turn);
     if (winner.get() >= 0 && !is_connected_to_itself(winner)) return winner;
