@@ -55,11 +55,6 @@ std::vector<base::Descriptor> descriptors_of(msghdr& header) {
 
 }  // namespace
 
-int send_packet(const base::Descriptor& socket, std::int64_t rank,
-                const base::Descriptor& descriptor, const base::Deadline& deadline) {
-  return send_packet(socket, rank, std::array{descriptor.get()}, deadline);
-}
-
 int send_packet(const base::Descriptor& socket, std::int64_t rank, std::span<const int> descriptors,
                 const base::Deadline& deadline) {
   Message message(descriptors.size());
@@ -78,9 +73,7 @@ int send_packet(const base::Descriptor& socket, std::int64_t rank, std::span<con
   return 0;
 }
 
-namespace {
-
-Parcel receive(const base::Descriptor& socket, std::size_t most) {
+Packet receive_packet(const base::Descriptor& socket, std::size_t most) {
   Message message(most);
   const ssize_t count = ::recvmsg(socket.get(), &message.header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   if (count <= 0) {
@@ -92,22 +85,9 @@ Parcel receive(const base::Descriptor& socket, std::size_t most) {
   // packet for one, a stranger may have sent too many.
   const bool lacks_some = (message.header.msg_flags & MSG_CTRUNC) != 0;
   if (lacks_some && (descriptors.empty() || most > 1)) fail_for_files(EMFILE);
-  if (count != static_cast<ssize_t>(sizeof message.rank)) return {};
+  if (count != static_cast<ssize_t>(sizeof message.rank) || descriptors.size() > most) return {};
   return {.rank = message.rank, .descriptors = std::move(descriptors)};
 }
-
-}  // namespace
-
-Packet receive_packet(const base::Descriptor& socket) {
-  Parcel parcel = receive(socket, 1);
-  if (parcel.descriptors.size() != 1) {
-    return {.rank = -1, .descriptor = {}, .is_closed = parcel.is_closed};
-  }
-  return {
-      .rank = parcel.rank, .descriptor = std::move(parcel.descriptors.front()), .is_closed = false};
-}
-
-Parcel receive_parcel(const base::Descriptor& socket) { return receive(socket, kMostDescriptors); }
 
 base::Descriptor accept_connection(const base::Descriptor& listener,
                                    const std::function<bool()>& make_room) {

@@ -12,39 +12,25 @@
 
 namespace dtrain::net {
 
-/// Sends `rank` and a copy of `descriptor` over a unix socket that keeps packets apart; 0 or the
-/// errno.
-[[nodiscard]] int send_packet(const base::Descriptor& socket, std::int64_t rank,
-                              const base::Descriptor& descriptor, const base::Deadline& deadline);
-
 /// The most descriptors that the system carries in one packet.
 inline constexpr std::size_t kMostDescriptors = 253;
 
-/// The same with several descriptors, at most kMostDescriptors of them.
+/// Sends `rank` and copies of up to kMostDescriptors descriptors over a unix socket that keeps
+/// packets apart; 0 or the errno.
 [[nodiscard]] int send_packet(const base::Descriptor& socket, std::int64_t rank,
                               std::span<const int> descriptors, const base::Deadline& deadline);
 
 /// A message received over such a socket.
 struct Packet {
-  std::int64_t rank = -1;       ///< as the sender says
-  base::Descriptor descriptor;  ///< none: nothing came, or a packet that means nothing
-  bool is_closed = false;       ///< nobody holds the other end
+  std::int64_t rank = -1;                          ///< as the sender says
+  std::vector<base::Descriptor> descriptors = {};  ///< none: nothing came, or nothing that counts
+  bool is_closed = false;                          ///< nobody holds the other end
 };
 
-/// Takes the next packet; does not wait for one.
+/// Takes the next packet; does not wait for one. most: descriptors that it may have.
 ///
 /// Throws: Error{comm} if a descriptor came that this process has too many open files to take.
-[[nodiscard]] Packet receive_packet(const base::Descriptor& socket);
-
-/// A packet with several descriptors.
-struct Parcel {
-  std::int64_t rank = -1;                          ///< as the sender says
-  std::vector<base::Descriptor> descriptors = {};  ///< none: as with a Packet
-  bool is_closed = false;
-};
-
-/// The same as receive_packet for a packet with up to kMostDescriptors descriptors.
-[[nodiscard]] Parcel receive_parcel(const base::Descriptor& socket);
+[[nodiscard]] Packet receive_packet(const base::Descriptor& socket, std::size_t most);
 
 /// The next connection of a listening socket, or none; does not wait for one. make_room: closes one
 /// that can be spared, and says whether there was any; called where this process has too many open

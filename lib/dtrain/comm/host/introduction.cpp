@@ -163,16 +163,16 @@ class Host {
   void hear(std::size_t index) {
     Member visitor{.connection = std::move(silent_[index]), .memory = {}};
     silent_.erase(silent_.begin() + static_cast<std::ptrdiff_t>(index));
-    net::Packet packet = net::receive_packet(visitor.connection);
+    net::Packet packet = net::receive_packet(visitor.connection, 1);
     if (packet.is_closed) {
       base::fail(ErrorKind::comm,
                  "a rank ended before it had shared its memory; what it printed says why");
     }
     const auto place = std::ranges::lower_bound(self_.ranks, packet.rank);
     const bool is_member = place != self_.ranks.end() && *place == packet.rank &&
-                           place != self_.ranks.begin() && packet.descriptor;
+                           place != self_.ranks.begin() && packet.descriptors.size() == 1;
     if (!is_member) return;
-    visitor.memory = std::move(packet.descriptor);
+    visitor.memory = std::move(packet.descriptors.front());
     members_[static_cast<std::size_t>(place - self_.ranks.begin())] = std::move(visitor);
   }
 
@@ -195,19 +195,19 @@ void visit_first(HostMember self, const base::Descriptor& own_memory,
     }
   }
   if (!is_of_this_user(connection) ||
-      net::send_packet(connection, self.rank, own_memory, deadline) != 0) {
+      net::send_packet(connection, self.rank, std::array{own_memory.get()}, deadline) != 0) {
     fail_to_meet(first, deadline);
   }
   for (std::size_t place = 0; place < self.ranks.size();) {
     pollfd waiting{connection.get(), POLLIN, 0};
     if (deadline.passed()) fail_to_meet(first, deadline);
     if (::poll(&waiting, 1, static_cast<int>(deadline.remaining().count())) <= 0) continue;
-    net::Parcel parcel = net::receive_parcel(connection);
-    const bool fits = parcel.rank == static_cast<std::int64_t>(place) &&
-                      !parcel.descriptors.empty() &&
-                      parcel.descriptors.size() <= self.ranks.size() - place;
+    net::Packet packet = net::receive_packet(connection, net::kMostDescriptors);
+    const bool fits = packet.rank == static_cast<std::int64_t>(place) &&
+                      !packet.descriptors.empty() &&
+                      packet.descriptors.size() <= self.ranks.size() - place;
     if (!fits) fail_to_meet(first, deadline);
-    for (base::Descriptor& each : parcel.descriptors) take(self.ranks[place++], std::move(each));
+    for (base::Descriptor& each : packet.descriptors) take(self.ranks[place++], std::move(each));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <numeric>
@@ -67,7 +68,7 @@ base::Descriptor take_listener(const base::StoreSockets& store) {
 std::unique_ptr<StoreClient> enter_by_door(const base::Descriptor& door, const Newcomer& self,
                                            const base::Deadline& deadline) {
   auto [own, handed] = net::connected_pair();
-  const int error = net::send_packet(door, self.rank, handed, deadline);
+  const int error = net::send_packet(door, self.rank, std::array{handed.get()}, deadline);
   handed = base::Descriptor();
   try {
     if (error == 0) return std::make_unique<StoreClient>(std::move(own), self, deadline);

@@ -111,12 +111,11 @@ int StoreServer::poll_timeout() const {
 // --- who comes -----------------------------------------------------------------------------------
 
 void StoreServer::take_from_door() {
-  net::Packet packet = net::receive_packet(options_.door);
-  if (packet.is_closed) {
-    options_.door = base::Descriptor();  // dtrun and all other ranks have ended
-  } else if (packet.descriptor.get() >= 0 &&
-             net::user_of_unix_peer(packet.descriptor.get()) == ::geteuid()) {
-    reception_.greet(std::move(packet.descriptor), net::Trust::handed_down);
+  net::Packet packet = net::receive_packet(options_.door, 1);
+  if (packet.is_closed) options_.door = base::Descriptor();  // dtrun and all other ranks have ended
+  for (base::Descriptor& each : packet.descriptors) {
+    if (net::user_of_unix_peer(each.get()) != ::geteuid()) continue;
+    reception_.greet(std::move(each), net::Trust::handed_down);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <sys/socket.h>
 
+#include <array>
 #include <atomic>
 #include <bit>
 #include <catch2/catch.hpp>
@@ -163,7 +164,7 @@ struct Meeting {
   }
   base::Descriptor connect() const {
     auto [own, handed] = net::connected_pair();
-    REQUIRE(net::send_packet(door, 1, handed, soon()) == 0);
+    REQUIRE(net::send_packet(door, 1, std::array{handed.get()}, soon()) == 0);
     return std::move(own);
   }
   void join(std::int64_t rank) {
@@ -304,7 +305,7 @@ TEST_CASE("Nobody is taken in once every rank has come") {
   meeting.join(1);
   REQUIRE(meeting.clients[0]->meet("come", {0}, "", soon()).missing.empty());
   const auto [own, handed] = net::connected_pair();
-  CHECK(net::send_packet(meeting.door, 1, handed, soon()) == EPIPE);
+  CHECK(net::send_packet(meeting.door, 1, std::array{handed.get()}, soon()) == EPIPE);
 }
 
 TEST_CASE("A refusal reaches ranks that wait, with its kind and without its control characters") {
