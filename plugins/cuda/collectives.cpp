@@ -37,8 +37,7 @@ ncclDataType_t nccl_type(at::ScalarType dtype) {
 cudaStream_t current_stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
 
 std::byte* bytes_at(const at::Tensor& tensor, std::int64_t element) {
-  return static_cast<std::byte*>(tensor.mutable_data_ptr()) +
-         element * static_cast<std::int64_t>(tensor.element_size());
+  return comm::bytes_of(tensor) + element * static_cast<std::int64_t>(tensor.element_size());
 }
 
 // parts (ranks, n) -> n elements at `output`.
@@ -72,35 +71,39 @@ void Collectives::enqueue(const std::function<ncclResult_t(ncclComm_t, cudaStrea
   communicator_->enqueue([&](ncclComm_t group) { return calls(group, stream); }, deadline);
 }
 
-void Collectives::fast_all_reduce(const at::Tensor& tensor, const base::Deadline& deadline) const {
+void Collectives::run(const comm::Operation& operation, const base::Deadline& deadline) const {
+  std::visit(
+      [&](const auto& call) {
+        if constexpr (requires { this->execute(call, deadline); }) {
+          this->execute(call, deadline);
+        } else {
+          DTRAIN_CHECK(false, "not a collective operation on a device");
+        }
+      },
+      operation);
+}
+
+void Collectives::execute(const comm::AllReduce& call, const base::Deadline& deadline) const {
+  // NCCL's maximum loses what is no number.
+  if (reduction_ != comm::Reduction::fast || call.op != comm::ReduceOp::sum) {
+    return tree_all_reduce(call, deadline);
+  }
   enqueue(
       [&](ncclComm_t group, cudaStream_t stream) {
-        void* data = tensor.mutable_data_ptr();
-        return ncclAllReduce(data, data, static_cast<std::size_t>(tensor.numel()),
-                             nccl_type(tensor.scalar_type()), ncclSum, group, stream);
+        void* data = call.tensor.mutable_data_ptr();
+        return ncclAllReduce(data, data, static_cast<std::size_t>(call.tensor.numel()),
+                             nccl_type(call.tensor.scalar_type()), ncclSum, group, stream);
       },
       deadline);
 }
 
-void Collectives::fast_reduce_scatter(const at::Tensor& input, const at::Tensor& output,
-                                      const base::Deadline& deadline) const {
-  register_memory(input, deadline);
-  register_memory(output, deadline);
-  enqueue(
-      [&](ncclComm_t group, cudaStream_t stream) {
-        return ncclReduceScatter(input.const_data_ptr(), output.mutable_data_ptr(),
-                                 static_cast<std::size_t>(output.numel()),
-                                 nccl_type(input.scalar_type()), ncclSum, group, stream);
-      },
-      deadline);
-}
-
-void Collectives::tree_all_reduce(const at::Tensor& tensor, comm::ReduceOp op,
+void Collectives::tree_all_reduce(const comm::AllReduce& call,
                                   const base::Deadline& deadline) const {
+  const at::Tensor& tensor = call.tensor;
   if (tensor.nbytes() <= kSmallBytes) {
     const at::Tensor parts = at::empty({size_, tensor.numel()}, tensor.options());
-    all_gather(tensor, parts, deadline);
-    return reduce_parts(parts, bytes_at(tensor, 0), op);
+    gather_equal(tensor, parts, deadline);
+    return reduce_parts(parts, comm::bytes_of(tensor), call.op);
   }
   const auto size_of = static_cast<std::int64_t>(tensor.element_size());
   const auto begin_of = [&](std::int64_t rank) {
@@ -118,12 +121,24 @@ void Collectives::tree_all_reduce(const at::Tensor& tensor, comm::ReduceOp op,
     gather.push_back({bytes_at(tensor, begin_of(rank_)), own_bytes, slice, bytes});
   }
   exchange(scatter, deadline);
-  reduce_parts(parts, bytes_at(tensor, begin_of(rank_)), op);
+  reduce_parts(parts, bytes_at(tensor, begin_of(rank_)), call.op);
   exchange(gather, deadline);
 }
 
-void Collectives::tree_reduce_scatter(const at::Tensor& input, const at::Tensor& output,
-                                      const base::Deadline& deadline) const {
+void Collectives::execute(const comm::ReduceScatter& call, const base::Deadline& deadline) const {
+  const at::Tensor& input = call.input;
+  const at::Tensor& output = call.output;
+  if (reduction_ == comm::Reduction::fast) {
+    register_memory(input, deadline);
+    register_memory(output, deadline);
+    return enqueue(
+        [&](ncclComm_t group, cudaStream_t stream) {
+          return ncclReduceScatter(input.const_data_ptr(), output.mutable_data_ptr(),
+                                   static_cast<std::size_t>(output.numel()),
+                                   nccl_type(input.scalar_type()), ncclSum, group, stream);
+        },
+        deadline);
+  }
   const at::Tensor parts = at::empty({size_, output.numel()}, output.options());
   std::vector<Swap> scatter;
   for (std::int64_t peer = 0; peer < size_; ++peer) {
@@ -131,11 +146,21 @@ void Collectives::tree_reduce_scatter(const at::Tensor& input, const at::Tensor&
     scatter.push_back({bytes_at(input, at), output.nbytes(), bytes_at(parts, at), output.nbytes()});
   }
   exchange(scatter, deadline);
-  reduce_parts(parts, bytes_at(output, 0), comm::ReduceOp::sum);
+  reduce_parts(parts, comm::bytes_of(output), comm::ReduceOp::sum);
 }
 
-void Collectives::all_gather(const at::Tensor& input, const at::Tensor& output,
-                             const base::Deadline& deadline) const {
+void Collectives::execute(const comm::AllGather& call, const base::Deadline& deadline) const {
+  if (!call.takes_counts) return gather_equal(call.input, call.output.tensor, deadline);
+  std::vector<Swap> peers;
+  for (std::int64_t peer = 0; peer < size_; ++peer) {
+    const std::span<std::byte> part = call.output.part(peer);
+    peers.push_back({comm::bytes_of(call.input), call.input.nbytes(), part.data(), part.size()});
+  }
+  exchange(peers, deadline);
+}
+
+void Collectives::gather_equal(const at::Tensor& input, const at::Tensor& output,
+                               const base::Deadline& deadline) const {
   register_memory(input, deadline);
   register_memory(output, deadline);
   enqueue(
@@ -146,13 +171,22 @@ void Collectives::all_gather(const at::Tensor& input, const at::Tensor& output,
       deadline);
 }
 
-void Collectives::broadcast(const at::Tensor& tensor, std::int64_t root,
-                            const base::Deadline& deadline) const {
+void Collectives::execute(const comm::AllToAll& call, const base::Deadline& deadline) const {
+  std::vector<Swap> peers;
+  for (std::int64_t peer = 0; peer < size_; ++peer) {
+    const std::span<std::byte> given = call.input.part(peer);
+    const std::span<std::byte> taken = call.output.part(peer);
+    peers.push_back({given.data(), given.size(), taken.data(), taken.size()});
+  }
+  exchange(peers, deadline);
+}
+
+void Collectives::execute(const comm::Broadcast& call, const base::Deadline& deadline) const {
   enqueue(
       [&](ncclComm_t group, cudaStream_t stream) {
-        void* data = tensor.mutable_data_ptr();
-        return ncclBroadcast(data, data, tensor.nbytes(), ncclInt8, static_cast<int>(root), group,
-                             stream);
+        void* data = call.tensor.mutable_data_ptr();
+        return ncclBroadcast(data, data, call.tensor.nbytes(), ncclInt8,
+                             static_cast<int>(call.root), group, stream);
       },
       deadline);
 }

@@ -16,14 +16,6 @@
 
 namespace dtrain::cuda {
 
-/// What a rank gives one peer, and gets from it. Units: bytes.
-struct Swap {
-  const std::byte* give = nullptr;
-  std::size_t give_bytes = 0;
-  std::byte* take = nullptr;
-  std::size_t take_bytes = 0;
-};
-
 /// Puts operations on the current stream, where their scratch memory comes from, too.
 ///
 /// Throws: NcclFailure; c10::Error.
@@ -31,28 +23,36 @@ class Collectives {
  public:
   /// memory: from which arenas come; null in a group of one, as the communicator.
   Collectives(std::shared_ptr<Communicator> communicator, std::shared_ptr<RegisteredMemory> memory,
-              CommunicatorRank place)
+              CommunicatorRank place, comm::Reduction reduction)
       : communicator_(std::move(communicator)),
         memory_(std::move(memory)),
         rank_(place.rank),
-        size_(place.size) {}
+        size_(place.size),
+        reduction_(reduction) {}
 
-  /// By NCCL's own algorithm. op: sum.
-  void fast_all_reduce(const at::Tensor& tensor, const base::Deadline& deadline) const;
-  void fast_reduce_scatter(const at::Tensor& input, const at::Tensor& output,
-                           const base::Deadline& deadline) const;
-  /// In the order of comm/tree_order.h, whatever the ranks are: each rank reduces a slice.
-  void tree_all_reduce(const at::Tensor& tensor, comm::ReduceOp op,
-                       const base::Deadline& deadline) const;
-  void tree_reduce_scatter(const at::Tensor& input, const at::Tensor& output,
-                           const base::Deadline& deadline) const;
-  void all_gather(const at::Tensor& input, const at::Tensor& output,
-                  const base::Deadline& deadline) const;
-  void broadcast(const at::Tensor& tensor, std::int64_t root, const base::Deadline& deadline) const;
-  /// peers: by rank; with itself a rank copies, unless both places are one.
-  void exchange(const std::vector<Swap>& peers, const base::Deadline& deadline) const;
+  /// Sums are added in the order of comm/tree_order.h, whatever the ranks are, each rank reducing a
+  /// slice; with Reduction::fast by NCCL's own algorithm. operation: a collective one.
+  void run(const comm::Operation& operation, const base::Deadline& deadline) const;
 
  private:
+  /// What a rank gives one peer, and gets from it. Units: bytes.
+  struct Swap {
+    const std::byte* give = nullptr;
+    std::size_t give_bytes = 0;
+    std::byte* take = nullptr;
+    std::size_t take_bytes = 0;
+  };
+
+  void execute(const comm::AllReduce& call, const base::Deadline& deadline) const;
+  void execute(const comm::ReduceScatter& call, const base::Deadline& deadline) const;
+  void execute(const comm::AllGather& call, const base::Deadline& deadline) const;
+  void execute(const comm::AllToAll& call, const base::Deadline& deadline) const;
+  void execute(const comm::Broadcast& call, const base::Deadline& deadline) const;
+  void tree_all_reduce(const comm::AllReduce& call, const base::Deadline& deadline) const;
+  void gather_equal(const at::Tensor& input, const at::Tensor& output,
+                    const base::Deadline& deadline) const;
+  /// peers: by rank; with itself a rank copies, unless both places are one.
+  void exchange(const std::vector<Swap>& peers, const base::Deadline& deadline) const;
   void enqueue(const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& calls,
                const base::Deadline& deadline) const;
   /// NCCL may use an arena's memory in place from now on.
@@ -64,6 +64,7 @@ class Collectives {
   std::shared_ptr<RegisteredMemory> memory_;
   std::int64_t rank_;
   std::int64_t size_;
+  comm::Reduction reduction_;
 };
 
 }  // namespace dtrain::cuda

@@ -6,7 +6,6 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <chrono>
-#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -14,10 +13,11 @@
 #include "cuda/stream.h"
 #include "cuda/tree_reduce_body.h"
 #include "dtrain/base/check.h"
-#include "dtrain/comm/reduce.h"
 
 namespace dtrain::cuda {
 namespace {
+
+using comm::size_in_bytes;
 
 // How long the destructor waits for calls that the device still carries out, and then for the
 // watchdog to abort them.
@@ -31,35 +31,31 @@ void wait_for_calls(const GroupState& state, std::chrono::seconds patience) {
   }
 }
 
-comm::CallRecord call_on(std::string_view op, const at::Tensor& tensor, std::int64_t bytes_sent,
-                         std::int64_t peer = -1) {
-  comm::CallRecord call;
-  call.op = op;
-  call.peer = peer;
-  call.dtype = tensor.scalar_type();
-  call.count = tensor.numel();
-  call.bytes_sent = bytes_sent;
-  return call;
-}
+// What the rank that calls an operation sends.
+struct BytesSent {
+  const comm::GroupIdentity& group;
 
-std::int64_t bytes_of(const at::Tensor& tensor) {
-  return static_cast<std::int64_t>(tensor.nbytes());
-}
+  std::int64_t operator()(const comm::Barrier&) const { return 0; }
+  std::int64_t operator()(const comm::AllReduce& call) const {
+    return 2 * size_in_bytes(call.tensor) * others() / (others() + 1);
+  }
+  std::int64_t operator()(const comm::ReduceScatter& call) const {
+    return size_in_bytes(call.output) * others();
+  }
+  std::int64_t operator()(const comm::AllGather& call) const {
+    return size_in_bytes(call.input) * others();
+  }
+  std::int64_t operator()(const comm::AllToAll& call) const {
+    return size_in_bytes(call.input.tensor) - std::ssize(call.input.part(group.rank));
+  }
+  std::int64_t operator()(const comm::Broadcast& call) const {
+    return group.rank == call.root ? size_in_bytes(call.tensor) * others() : 0;
+  }
+  std::int64_t operator()(const comm::Send& call) const { return size_in_bytes(call.tensor); }
+  std::int64_t operator()(const comm::Recv&) const { return 0; }
 
-void check_dense(const at::Tensor& tensor, c10::Device device) {
-  DTRAIN_CHECK(tensor.defined() && tensor.is_contiguous() && tensor.device() == device,
-               "communication wants contiguous tensors on {}", device.str());
-}
-
-void check_reducible(const at::Tensor& tensor, c10::Device device) {
-  check_dense(tensor, device);
-  DTRAIN_CHECK(comm::is_reducible(tensor.scalar_type()), "cannot reduce {}",
-               c10::toString(tensor.scalar_type()));
-}
-
-std::int64_t sum_of(std::span<const std::int64_t> counts) {
-  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
-}
+  [[nodiscard]] std::int64_t others() const { return std::ssize(group.world_ranks) - 1; }
+};
 
 // What is recorded into a graph has no end that could be waited for.
 bool is_captured(const c10::Stream& stream) {
@@ -77,7 +73,8 @@ NcclGroup::NcclGroup(std::shared_ptr<GroupState> state, std::shared_ptr<Communic
     : state_(std::move(state)),
       watchdog_(std::move(watchdog)),
       collectives_(communicator, std::move(memory),
-                   {static_cast<int>(rank()), static_cast<int>(size())}),
+                   {static_cast<int>(rank()), static_cast<int>(size())},
+                   state_->options().reduction),
       is_connected_(communicator != nullptr),
       messages_(std::move(messages)) {
   DTRAIN_CHECK(size() <= kMaxRanks, "{} ranks", size());
@@ -95,181 +92,74 @@ NcclGroup::~NcclGroup() {
   state_->close();
 }
 
-comm::Work NcclGroup::all_reduce(const at::Tensor& tensor, comm::ReduceOp op) {
-  check_reducible(tensor, state_->device());
-  return post(call_on(op == comm::ReduceOp::sum ? "all_reduce" : "all_reduce max", tensor,
-                      2 * bytes_of(tensor) * (size() - 1) / size()),
-              {tensor}, [&](const base::Deadline& deadline) {
-                if (is_fast(op)) return collectives_.fast_all_reduce(tensor, deadline);
-                collectives_.tree_all_reduce(tensor, op, deadline);
-              });
-}
-
-comm::Work NcclGroup::reduce_scatter(const at::Tensor& input, const at::Tensor& output) {
-  check_reducible(input, state_->device());
-  check_dense(output, state_->device());
-  DTRAIN_CHECK(input.numel() == output.numel() * size() &&
-               input.scalar_type() == output.scalar_type());
-  if (size() == 1) output.copy_(input.view_as(output));
-  return post(call_on("reduce_scatter", input, bytes_of(output) * (size() - 1)), {input, output},
-              [&](const base::Deadline& deadline) {
-                if (is_fast(comm::ReduceOp::sum)) {
-                  return collectives_.fast_reduce_scatter(input, output, deadline);
-                }
-                collectives_.tree_reduce_scatter(input, output, deadline);
-              });
-}
-
-comm::Work NcclGroup::all_gather(const at::Tensor& input, const at::Tensor& output) {
-  check_dense(input, state_->device());
-  check_dense(output, state_->device());
-  DTRAIN_CHECK(output.numel() == input.numel() * size() &&
-               input.scalar_type() == output.scalar_type());
-  if (size() == 1) output.copy_(input.view_as(output));
-  return post(
-      call_on("all_gather", input, bytes_of(input) * (size() - 1)), {input, output},
-      [&](const base::Deadline& deadline) { collectives_.all_gather(input, output, deadline); });
-}
-
-comm::Work NcclGroup::all_gather_v(const at::Tensor& input, const at::Tensor& output,
-                                   std::span<const std::int64_t> counts) {
-  check_dense(input, state_->device());
-  check_dense(output, state_->device());
-  DTRAIN_CHECK(std::ssize(counts) == size() && sum_of(counts) == output.numel() &&
-               counts[static_cast<std::size_t>(rank())] == input.numel() &&
-               input.scalar_type() == output.scalar_type());
-  if (size() == 1) output.copy_(input.view_as(output));
-  std::vector<Swap> peers;
-  auto* to = static_cast<std::byte*>(output.mutable_data_ptr());
-  for (const std::int64_t count : counts) {
-    const std::size_t bytes = static_cast<std::size_t>(count) * output.element_size();
-    peers.push_back(
-        {static_cast<const std::byte*>(input.const_data_ptr()), input.nbytes(), to, bytes});
-    to += bytes;
+comm::Work NcclGroup::post(comm::Operation operation) {
+  const comm::GroupIdentity& identity = state_->identity();
+  check_operation(operation, {.rank = rank(), .size = size(), .device = state_->device()});
+  const bool is_barrier = std::holds_alternative<comm::Barrier>(operation);
+  if (size() == 1) carry_out_alone(operation);
+  if (is_barrier) {
+    state_->rethrow_error();
+    if (last_) last_->wait_host();
   }
-  return post(call_on("all_gather_v", input, bytes_of(input) * (size() - 1)), {input, output},
-              [&](const base::Deadline& deadline) { collectives_.exchange(peers, deadline); });
-}
-
-comm::Work NcclGroup::all_to_all(const at::Tensor& input, std::span<const std::int64_t> send_counts,
-                                 const at::Tensor& output,
-                                 std::span<const std::int64_t> recv_counts) {
-  check_dense(input, state_->device());
-  check_dense(output, state_->device());
-  DTRAIN_CHECK(std::ssize(send_counts) == size() && std::ssize(recv_counts) == size() &&
-               sum_of(send_counts) == input.numel() && sum_of(recv_counts) == output.numel() &&
-               input.scalar_type() == output.scalar_type());
-  if (size() == 1) output.copy_(input.view_as(output));
-  std::vector<Swap> peers;
-  const auto* from = static_cast<const std::byte*>(input.const_data_ptr());
-  auto* to = static_cast<std::byte*>(output.mutable_data_ptr());
-  for (std::size_t peer = 0; peer < send_counts.size(); ++peer) {
-    const Swap swap{from, static_cast<std::size_t>(send_counts[peer]) * input.element_size(), to,
-                    static_cast<std::size_t>(recv_counts[peer]) * output.element_size()};
-    from += swap.give_bytes;
-    to += swap.take_bytes;
-    peers.push_back(swap);
+  comm::CallRecord record = record_of(operation, identity.world_ranks);
+  record.bytes_sent = std::visit(BytesSent{identity}, operation);
+  record.number = state_->ring().add(record);
+  if (is_barrier || size() == 1) {
+    state_->ring().start(record.number);
+    if (is_barrier) meet();
+    state_->ring().finish(record.number, 0);
+    state_->rethrow_error();
+    return {};
   }
-  const auto kept = static_cast<std::int64_t>(peers[static_cast<std::size_t>(rank())].give_bytes);
-  return post(call_on("all_to_all", input, bytes_of(input) - kept), {input, output},
-              [&](const base::Deadline& deadline) { collectives_.exchange(peers, deadline); });
+  const c10::DeviceGuard device(state_->device());
+  auto call = std::make_shared<DeviceCall>(record, state_);
+  if (state_->error()) return comm::Work(call);
+  if (const auto* send = std::get_if<comm::Send>(&operation)) {
+    link_to(send->peer, Link::Direction::sends).post(messages_->sends, call, send->tensor);
+  } else if (const auto* recv = std::get_if<comm::Recv>(&operation)) {
+    link_to(recv->peer, Link::Direction::receives).post(messages_->receives, call, recv->tensor);
+  } else {
+    collect(operation, call);
+  }
+  return comm::Work(std::move(call));
 }
 
-comm::Work NcclGroup::broadcast(const at::Tensor& tensor, std::int64_t root) {
-  check_dense(tensor, state_->device());
-  DTRAIN_CHECK(root >= 0 && root < size());
-  const std::int64_t sent = rank() == root ? bytes_of(tensor) * (size() - 1) : 0;
-  return post(
-      call_on("broadcast", tensor, sent, world_rank(root)), {tensor},
-      [&](const base::Deadline& deadline) { collectives_.broadcast(tensor, root, deadline); });
-}
-
-comm::Work NcclGroup::send(const at::Tensor& tensor, std::int64_t peer) {
-  return post(Link::Direction::sends, call_on("send", tensor, bytes_of(tensor), world_rank(peer)),
-              tensor, peer);
-}
-
-comm::Work NcclGroup::recv(const at::Tensor& tensor, std::int64_t peer) {
-  return post(Link::Direction::receives, call_on("recv", tensor, 0, world_rank(peer)), tensor,
-              peer);
-}
-
-void NcclGroup::barrier() {
-  state_->rethrow_error();
-  if (last_) last_->wait_host();
-  comm::CallRecord call;
-  call.op = "barrier";
-  const std::uint64_t number = state_->ring().add(call);
-  state_->ring().start(number);
+void NcclGroup::meet() {
   comm::Work met;
   {
     const std::lock_guard lock(state_->host_mutex());
     met = state_->host().all_reduce(at::zeros({1}, at::kLong));
   }
   met.wait_host();
-  state_->ring().finish(number, 0);
 }
 
-comm::Work NcclGroup::post(comm::CallRecord call, std::initializer_list<at::Tensor> tensors,
-                           const Operation& operation) {
-  if (size() == 1) return alone(std::move(call));
+void NcclGroup::collect(comm::Operation& operation, const std::shared_ptr<DeviceCall>& call) {
   DTRAIN_CHECK(is_connected_, "group '{}' is for messages alone", name());
-  const c10::DeviceGuard device(state_->device());
-  const std::shared_ptr<DeviceCall> posted = numbered(call);
-  if (state_->error()) return comm::Work(posted);
   if (!stream_) stream_ = new_stream(state_->device());
   try {
-    posted->begin_on(*stream_, tensors);
+    std::vector<at::Tensor> used;
+    const auto [read, written] = tensors_of(operation);
+    if (read != nullptr) used.push_back(*read);
+    if (written != nullptr) used.push_back(*written);
+    call->begin_on(*stream_, std::move(used));
     {
       const c10::StreamGuard on_stream(*stream_);
-      operation(base::Deadline(state_->options().timeout));
+      collectives_.run(operation, base::Deadline(state_->options().timeout));
     }
-    posted->end_on(*stream_);
+    call->end_on(*stream_);
     if (!is_captured(*stream_)) {
-      state_->watch(*stream_, posted);
-      last_ = posted;
+      state_->watch(*stream_, call);
+      last_ = call;
     }
   } catch (const NcclFailure& failure) {
-    state_->fail(call, failure);
+    state_->fail(call->record(), failure);
   }
-  return comm::Work(posted);
 }
 
-comm::Work NcclGroup::post(Link::Direction direction, comm::CallRecord call,
-                           const at::Tensor& tensor, std::int64_t peer) {
-  check_dense(tensor, state_->device());
-  DTRAIN_CHECK(peer >= 0 && peer < size() && peer != rank(), "no peer {} in a group of {}", peer,
-               size());
-  const c10::DeviceGuard device(state_->device());
-  std::shared_ptr<DeviceCall> posted = numbered(call);
-  if (state_->error()) return comm::Work(posted);
+Link& NcclGroup::link_to(std::int64_t peer, Link::Direction direction) {
   std::shared_ptr<Link>& link = links_[{direction, peer}];
   if (!link) link = std::make_shared<Link>(state_, peer, direction);
-  const bool is_send = direction == Link::Direction::sends;
-  link->post(is_send ? messages_->sends : messages_->receives, posted, tensor);
-  return comm::Work(std::move(posted));
-}
-
-comm::Work NcclGroup::alone(comm::CallRecord call) {
-  const std::uint64_t number = state_->ring().add(call);
-  state_->ring().start(number);
-  state_->ring().finish(number, 0);
-  state_->rethrow_error();
-  return {};
-}
-
-std::shared_ptr<DeviceCall> NcclGroup::numbered(comm::CallRecord& call) {
-  call.number = state_->ring().add(call);
-  return std::make_shared<DeviceCall>(call, state_);
-}
-
-std::int64_t NcclGroup::world_rank(std::int64_t rank) const {
-  return state_->identity().world_ranks.at(static_cast<std::size_t>(rank));
-}
-
-// NCCL's maximum loses what is no number.
-bool NcclGroup::is_fast(comm::ReduceOp op) const {
-  return op == comm::ReduceOp::sum && state_->options().reduction == comm::Reduction::fast;
+  return *link;
 }
 
 }  // namespace dtrain::cuda

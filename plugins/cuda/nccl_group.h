@@ -4,12 +4,10 @@
 #include <c10/core/Stream.h>
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -49,34 +47,15 @@ class NcclGroup final : public comm::ProcessGroup {
     return state_->ring();
   }
 
-  [[nodiscard]] comm::Work all_reduce(const at::Tensor& tensor, comm::ReduceOp op) override;
-  [[nodiscard]] comm::Work reduce_scatter(const at::Tensor& input,
-                                          const at::Tensor& output) override;
-  [[nodiscard]] comm::Work all_gather(const at::Tensor& input, const at::Tensor& output) override;
-  [[nodiscard]] comm::Work all_gather_v(const at::Tensor& input, const at::Tensor& output,
-                                        std::span<const std::int64_t> counts) override;
-  [[nodiscard]] comm::Work all_to_all(const at::Tensor& input,
-                                      std::span<const std::int64_t> send_counts,
-                                      const at::Tensor& output,
-                                      std::span<const std::int64_t> recv_counts) override;
-  [[nodiscard]] comm::Work broadcast(const at::Tensor& tensor, std::int64_t root) override;
-  [[nodiscard]] comm::Work send(const at::Tensor& tensor, std::int64_t peer) override;
-  [[nodiscard]] comm::Work recv(const at::Tensor& tensor, std::int64_t peer) override;
-  void barrier() override;
+  [[nodiscard]] comm::Work post(comm::Operation operation) override;
   void abort(const std::string& reason) noexcept override { state_->fail(reason); }
 
  private:
-  using Operation = std::function<void(const base::Deadline&)>;
-
-  comm::Work post(comm::CallRecord call, std::initializer_list<at::Tensor> tensors,
-                  const Operation& operation);
-  comm::Work post(Link::Direction direction, comm::CallRecord call, const at::Tensor& tensor,
-                  std::int64_t peer);
-  /// A call of a group of one, which is over.
-  comm::Work alone(comm::CallRecord call);
-  std::shared_ptr<DeviceCall> numbered(comm::CallRecord& call);
-  [[nodiscard]] std::int64_t world_rank(std::int64_t rank) const;
-  [[nodiscard]] bool is_fast(comm::ReduceOp op) const;
+  /// Puts a collective operation on the group's stream.
+  void collect(comm::Operation& operation, const std::shared_ptr<DeviceCall>& call);
+  [[nodiscard]] Link& link_to(std::int64_t peer, Link::Direction direction);
+  /// Returns when every rank has come.
+  void meet();
 
   const std::shared_ptr<GroupState> state_;
   const std::shared_ptr<Watchdog> watchdog_;

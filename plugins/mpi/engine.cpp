@@ -20,7 +20,7 @@ using Cause = comm::TransportFailure::Cause;
 
 struct Call {
   Engine::Begin begin;
-  std::vector<MPI_Request> pending = {};
+  Requests pending = {};
   bool has_ended = false;
   std::exception_ptr failure = nullptr;
 };
@@ -85,7 +85,7 @@ std::optional<std::deque<std::shared_ptr<Call>>> Engine::State::take(bool is_idl
 bool Engine::State::advance_to_end(Call& call, bool is_new) {
   std::exception_ptr failure;
   try {
-    if (is_new) call.pending = call.begin();
+    if (is_new) call.begin(call.pending);
     advance(call);
     if (!call.pending.empty()) return false;
   } catch (...) {

@@ -14,6 +14,8 @@
 
 namespace dtrain::mpi {
 
+using Requests = std::vector<MPI_Request>;
+
 /// Throws: comm::TransportFailure{gone} with MPI's words, unless `code` is MPI_SUCCESS.
 void check(int code);
 
@@ -23,9 +25,9 @@ void check(int code);
 /// Threads: any.
 class Engine {
  public:
-  /// Runs in the thread of MPI. It must keep alive what the operations that it begins use: after a
-  /// failure they stay under way as long as the process.
-  using Begin = std::function<std::vector<MPI_Request>()>;
+  /// Runs in the thread of MPI and adds a request for each operation that it begins. It must keep
+  /// alive what these use: after a failure they stay under way as long as the process.
+  using Begin = std::function<void(Requests& requests)>;
 
   Engine();
   /// Ends MPI with the other ranks, for which it waits at most `patience`; after a failure, or

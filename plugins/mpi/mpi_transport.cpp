@@ -47,7 +47,7 @@ void post_pieces(std::int64_t count, std::vector<MPI_Request>& requests, const P
 }
 
 void post_send(std::span<std::byte> part, int peer, Tag tag, MPI_Comm communicator,
-               std::vector<MPI_Request>& requests) {
+               Requests& requests) {
   post_pieces(std::ssize(part), requests, [&](std::int64_t begin, int count, MPI_Request* request) {
     return MPI_Isend(part.data() + begin, count, MPI_BYTE, peer, static_cast<int>(tag),
                      communicator, request);
@@ -55,7 +55,7 @@ void post_send(std::span<std::byte> part, int peer, Tag tag, MPI_Comm communicat
 }
 
 void post_recv(std::span<std::byte> part, int peer, Tag tag, MPI_Comm communicator,
-               std::vector<MPI_Request>& requests) {
+               Requests& requests) {
   post_pieces(std::ssize(part), requests, [&](std::int64_t begin, int count, MPI_Request* request) {
     return MPI_Irecv(part.data() + begin, count, MPI_BYTE, peer, static_cast<int>(tag),
                      communicator, request);
@@ -81,11 +81,45 @@ std::byte* MpiTransport::sent() {
 
 std::byte* MpiTransport::received() { return sent() + comm::staging_bytes(size_); }
 
-std::int64_t MpiTransport::all_reduce(const at::Tensor& tensor, comm::ReduceOp op,
-                                      const base::Deadline& deadline) {
+std::int64_t MpiTransport::run(const comm::Operation& operation, const base::Deadline& deadline) {
+  return std::visit([&](const auto& call) { return execute(call, deadline); }, operation);
+}
+
+template <typename Sent, typename Received>
+void MpiTransport::exchange(Sent sent, Received received, const base::Deadline& deadline) {
+  engine_->run(
+      [sent, received, rank = rank_, size = size_,
+       communicator = communicator_](Requests& requests) {
+        for (int step = 1; step < size; ++step) {  // not all to rank 0 first
+          const int from = (rank + size - step) % size;
+          post_recv(received(from), from, Tag::collective, communicator, requests);
+        }
+        for (int step = 1; step < size; ++step) {
+          const int to = (rank + step) % size;
+          post_send(sent(to), to, Tag::collective, communicator, requests);
+        }
+      },
+      deadline, closed_);
+}
+
+std::int64_t MpiTransport::execute(const comm::AllReduce& call, const base::Deadline& deadline) {
+  const auto& [tensor, op] = call;
   if (tensor.numel() == 0) return 0;
-  const bool is_fast = reduction_ == comm::Reduction::fast && op == comm::ReduceOp::sum;
-  if (is_fast && added_by_mpi(tensor.scalar_type())) return add_fast(tensor, deadline);
+  const auto element = static_cast<std::int64_t>(tensor.element_size());
+  const auto type = added_by_mpi(tensor.scalar_type());
+  if (reduction_ == comm::Reduction::fast && op == comm::ReduceOp::sum && type) {
+    engine_->run(
+        [own = call.tensor, type = *type, element,
+         communicator = communicator_](Requests& requests) {
+          post_pieces(own.numel(), requests,
+                      [&](std::int64_t begin, int count, MPI_Request* request) {
+                        return MPI_Iallreduce(MPI_IN_PLACE, bytes_of(own) + begin * element, count,
+                                              type, MPI_SUM, communicator, request);
+                      });
+        },
+        deadline, closed_);
+    return 2 * (size_ - 1) * size_in_bytes(tensor) / size_;  // of a ring
+  }
   Sum sum{.input = bytes_of(tensor),
           .results = bytes_of(tensor),
           .dtype = tensor.scalar_type(),
@@ -93,33 +127,17 @@ std::int64_t MpiTransport::all_reduce(const at::Tensor& tensor, comm::ReduceOp o
   for (std::int64_t slice = 0; slice <= size_; ++slice) {
     sum.begins.push_back(comm::slice_begin(tensor.numel(), size_, slice));
   }
-  sum.output = bytes_of(tensor) +
-               sum.begins[rank_index()] * static_cast<std::int64_t>(tensor.element_size());
+  sum.output = bytes_of(tensor) + sum.begins[rank_index()] * element;
   return add_in_order(sum, deadline);
 }
 
-std::int64_t MpiTransport::add_fast(const at::Tensor& tensor, const base::Deadline& deadline) {
-  const MPI_Datatype type = *added_by_mpi(tensor.scalar_type());
-  const auto element = static_cast<std::int64_t>(tensor.element_size());
-  engine_->run(
-      [tensor, type, element, communicator = communicator_] {
-        std::vector<MPI_Request> requests;
-        post_pieces(tensor.numel(), requests,
-                    [&](std::int64_t begin, int count, MPI_Request* request) {
-                      return MPI_Iallreduce(MPI_IN_PLACE, bytes_of(tensor) + begin * element, count,
-                                            type, MPI_SUM, communicator, request);
-                    });
-        return requests;
-      },
-      deadline, closed_);
-  return 2 * (size_ - 1) * size_in_bytes(tensor) / size_;  // of a ring
-}
-
-std::int64_t MpiTransport::reduce_scatter(const at::Tensor& input, const at::Tensor& output,
-                                          const base::Deadline& deadline) {
-  Sum sum{.input = bytes_of(input), .output = bytes_of(output), .dtype = input.scalar_type()};
+std::int64_t MpiTransport::execute(const comm::ReduceScatter& call,
+                                   const base::Deadline& deadline) {
+  Sum sum{.input = bytes_of(call.input),
+          .output = bytes_of(call.output),
+          .dtype = call.input.scalar_type()};
   for (std::int64_t slice = 0; slice <= size_; ++slice) {
-    sum.begins.push_back(slice * output.numel());
+    sum.begins.push_back(slice * call.output.numel());
   }
   return add_in_order(sum, deadline);
 }
@@ -172,13 +190,11 @@ void MpiTransport::add_round(const Sum& sum, const Round& round, const base::Dea
   }
   engine_->run(
       [round, counts, places, from = sent(), to = received(), staging = staging_,
-       communicator = communicator_] {
+       communicator = communicator_](Requests& requests) {
         // MPI reads the lists until the end: the call keeps them.
-        std::vector<MPI_Request> requests(1);
         check(MPI_Ialltoallv(from, round.counts.data(), round.places.data(), MPI_BYTE, to,
                              counts.data(), places.data(), MPI_BYTE, communicator,
-                             requests.data()));
-        return requests;
+                             &requests.emplace_back()));
       },
       deadline, closed_);
   const auto element = static_cast<std::int64_t>(c10::elementSize(sum.dtype));
@@ -193,11 +209,10 @@ void MpiTransport::gather_round(const Sum& sum, const Round& round,
   const std::size_t own = rank_index();
   std::copy_n(sum.results + round.offsets[own], round.counts[own], sent() + round.places[own]);
   engine_->run(
-      [round, to = sent(), staging = staging_, communicator = communicator_] {
-        std::vector<MPI_Request> requests(1);
+      [round, to = sent(), staging = staging_, communicator = communicator_](Requests& requests) {
         check(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_BYTE, to, round.counts.data(),
-                              round.places.data(), MPI_BYTE, communicator, requests.data()));
-        return requests;
+                              round.places.data(), MPI_BYTE, communicator,
+                              &requests.emplace_back()));
       },
       deadline, closed_);
   for (std::size_t slice = 0; slice < round.counts.size(); ++slice) {
@@ -206,95 +221,58 @@ void MpiTransport::gather_round(const Sum& sum, const Round& round,
   }
 }
 
-std::int64_t MpiTransport::all_gather(const at::Tensor& input, const comm::PartedTensor& output,
-                                      const base::Deadline& deadline) {
-  const std::span<std::byte> own = output.part(rank_);
-  if (own.data() != bytes_of(input)) std::copy_n(bytes_of(input), own.size(), own.data());
-  engine_->run(
-      [output, own, rank = rank_, size = size_, communicator = communicator_] {
-        std::vector<MPI_Request> requests;
-        for (int step = 1; step < size; ++step) {  // not all to rank 0 first
-          const int from = (rank + size - step) % size;
-          post_recv(output.part(from), from, Tag::collective, communicator, requests);
-        }
-        for (int step = 1; step < size; ++step) {
-          post_send(own, (rank + step) % size, Tag::collective, communicator, requests);
-        }
-        return requests;
-      },
-      deadline, closed_);
+std::int64_t MpiTransport::execute(const comm::AllGather& call, const base::Deadline& deadline) {
+  const std::span<std::byte> own = call.output.part(rank_);
+  if (own.data() != bytes_of(call.input)) std::copy_n(bytes_of(call.input), own.size(), own.data());
+  exchange([own](int) { return own; },
+           [output = call.output](int peer) { return output.part(peer); }, deadline);
   return std::ssize(own) * (size_ - 1);
 }
 
-std::int64_t MpiTransport::all_to_all(const comm::PartedTensor& input,
-                                      const comm::PartedTensor& output,
-                                      const base::Deadline& deadline) {
-  std::ranges::copy(input.part(rank_), output.part(rank_).data());
-  engine_->run(
-      [input, output, rank = rank_, size = size_, communicator = communicator_] {
-        std::vector<MPI_Request> requests;
-        for (int step = 1; step < size; ++step) {
-          const int from = (rank + size - step) % size;
-          post_recv(output.part(from), from, Tag::collective, communicator, requests);
-        }
-        for (int step = 1; step < size; ++step) {
-          const int to = (rank + step) % size;
-          post_send(input.part(to), to, Tag::collective, communicator, requests);
-        }
-        return requests;
-      },
-      deadline, closed_);
-  return size_in_bytes(input.tensor()) - std::ssize(input.part(rank_));
+std::int64_t MpiTransport::execute(const comm::AllToAll& call, const base::Deadline& deadline) {
+  std::ranges::copy(call.input.part(rank_), call.output.part(rank_).data());
+  exchange([input = call.input](int peer) { return input.part(peer); },
+           [output = call.output](int peer) { return output.part(peer); }, deadline);
+  return size_in_bytes(call.input.tensor) - std::ssize(call.input.part(rank_));
 }
 
-std::int64_t MpiTransport::broadcast(const at::Tensor& tensor, std::int64_t root,
-                                     const base::Deadline& deadline) {
+std::int64_t MpiTransport::execute(const comm::Broadcast& call, const base::Deadline& deadline) {
   engine_->run(
-      [tensor, root, communicator = communicator_] {
-        std::vector<MPI_Request> requests;
-        post_pieces(size_in_bytes(tensor), requests,
+      [call, communicator = communicator_](Requests& requests) {
+        post_pieces(size_in_bytes(call.tensor), requests,
                     [&](std::int64_t begin, int count, MPI_Request* request) {
-                      return MPI_Ibcast(bytes_of(tensor) + begin, count, MPI_BYTE,
-                                        static_cast<int>(root), communicator, request);
+                      return MPI_Ibcast(bytes_of(call.tensor) + begin, count, MPI_BYTE,
+                                        static_cast<int>(call.root), communicator, request);
                     });
-        return requests;
       },
       deadline, closed_);
-  return rank_ == root ? size_in_bytes(tensor) * (size_ - 1) : 0;
+  return rank_ == call.root ? size_in_bytes(call.tensor) * (size_ - 1) : 0;
 }
 
-std::int64_t MpiTransport::send(const at::Tensor& tensor, std::int64_t peer,
-                                const base::Deadline& deadline) {
+std::int64_t MpiTransport::execute(const comm::Send& call, const base::Deadline& deadline) {
   engine_->run(
-      [tensor, peer, communicator = communicator_] {
-        std::vector<MPI_Request> requests;
-        post_send(whole(tensor), static_cast<int>(peer), Tag::point_to_point, communicator,
-                  requests);
-        return requests;
+      [call, communicator = communicator_](Requests& requests) {
+        post_send(whole(call.tensor), static_cast<int>(call.peer), Tag::point_to_point,
+                  communicator, requests);
       },
       deadline, closed_);
-  return size_in_bytes(tensor);
+  return size_in_bytes(call.tensor);
 }
 
-std::int64_t MpiTransport::recv(const at::Tensor& tensor, std::int64_t peer,
-                                const base::Deadline& deadline) {
+std::int64_t MpiTransport::execute(const comm::Recv& call, const base::Deadline& deadline) {
   engine_->run(
-      [tensor, peer, communicator = communicator_] {
-        std::vector<MPI_Request> requests;
-        post_recv(whole(tensor), static_cast<int>(peer), Tag::point_to_point, communicator,
-                  requests);
-        return requests;
+      [call, communicator = communicator_](Requests& requests) {
+        post_recv(whole(call.tensor), static_cast<int>(call.peer), Tag::point_to_point,
+                  communicator, requests);
       },
       deadline, closed_);
   return 0;
 }
 
-std::int64_t MpiTransport::barrier(const base::Deadline& deadline) {
+std::int64_t MpiTransport::execute(const comm::Barrier&, const base::Deadline& deadline) {
   engine_->run(
-      [communicator = communicator_] {
-        std::vector<MPI_Request> requests(1);
-        check(MPI_Ibarrier(communicator, requests.data()));
-        return requests;
+      [communicator = communicator_](Requests& requests) {
+        check(MPI_Ibarrier(communicator, &requests.emplace_back()));
       },
       deadline, closed_);
   return 0;

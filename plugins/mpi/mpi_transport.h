@@ -25,21 +25,7 @@ class MpiTransport final : public comm::Transport {
  public:
   MpiTransport(std::shared_ptr<Engine> engine, MPI_Comm communicator, comm::Reduction reduction);
 
-  std::int64_t all_reduce(const at::Tensor& tensor, comm::ReduceOp op,
-                          const base::Deadline& deadline) override;
-  std::int64_t reduce_scatter(const at::Tensor& input, const at::Tensor& output,
-                              const base::Deadline& deadline) override;
-  std::int64_t all_gather(const at::Tensor& input, const comm::PartedTensor& output,
-                          const base::Deadline& deadline) override;
-  std::int64_t all_to_all(const comm::PartedTensor& input, const comm::PartedTensor& output,
-                          const base::Deadline& deadline) override;
-  std::int64_t broadcast(const at::Tensor& tensor, std::int64_t root,
-                         const base::Deadline& deadline) override;
-  std::int64_t send(const at::Tensor& tensor, std::int64_t peer,
-                    const base::Deadline& deadline) override;
-  std::int64_t recv(const at::Tensor& tensor, std::int64_t peer,
-                    const base::Deadline& deadline) override;
-  std::int64_t barrier(const base::Deadline& deadline) override;
+  std::int64_t run(const comm::Operation& operation, const base::Deadline& deadline) override;
   void close(const std::string& reason) noexcept override;
 
  private:
@@ -59,11 +45,21 @@ class MpiTransport final : public comm::Transport {
     std::vector<int> places;  ///< in a staging area
   };
 
+  std::int64_t execute(const comm::AllReduce& call, const base::Deadline& deadline);
+  std::int64_t execute(const comm::ReduceScatter& call, const base::Deadline& deadline);
+  std::int64_t execute(const comm::AllGather& call, const base::Deadline& deadline);
+  std::int64_t execute(const comm::AllToAll& call, const base::Deadline& deadline);
+  std::int64_t execute(const comm::Broadcast& call, const base::Deadline& deadline);
+  std::int64_t execute(const comm::Send& call, const base::Deadline& deadline);
+  std::int64_t execute(const comm::Recv& call, const base::Deadline& deadline);
+  std::int64_t execute(const comm::Barrier& call, const base::Deadline& deadline);
+  /// Sends each peer sent(peer) and receives received(peer).
+  template <typename Sent, typename Received>
+  void exchange(Sent sent, Received received, const base::Deadline& deadline);
   std::int64_t add_in_order(const Sum& sum, const base::Deadline& deadline);
   void add_round(const Sum& sum, const Round& round, const base::Deadline& deadline);
   void gather_round(const Sum& sum, const Round& round, const base::Deadline& deadline);
   [[nodiscard]] Round round_at(const Sum& sum, std::int64_t offset, std::int64_t length) const;
-  std::int64_t add_fast(const at::Tensor& tensor, const base::Deadline& deadline);
   std::byte* sent();
   std::byte* received();
   [[nodiscard]] std::size_t rank_index() const { return static_cast<std::size_t>(rank_); }

@@ -123,12 +123,7 @@ class MpiWorld final : public comm::World {
   void started(const std::string& what, Start start) {
     const std::atomic<bool> never = false;
     try {
-      engine_->run(
-          [start] {
-            start();
-            return std::vector<MPI_Request>{};
-          },
-          base::Deadline(options_.group.timeout), never);
+      engine_->run([start](Requests&) { start(); }, base::Deadline(options_.group.timeout), never);
     } catch (const TransportFailure& failure) {
       const bool is_late = failure.cause() == TransportFailure::Cause::no_answer;
       base::fail(

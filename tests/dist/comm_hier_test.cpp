@@ -27,50 +27,14 @@ class GroupTransport final : public Transport {
   GroupTransport(std::shared_ptr<ProcessGroup> group, std::int64_t& calls)
       : group_(std::move(group)), calls_(calls) {}
 
-  std::int64_t all_reduce(const at::Tensor& tensor, ReduceOp op, const base::Deadline&) override {
-    return done(group_->all_reduce(tensor, op));
-  }
-  std::int64_t reduce_scatter(const at::Tensor& input, const at::Tensor& output,
-                              const base::Deadline&) override {
-    return done(group_->reduce_scatter(input, output));
-  }
-  std::int64_t all_gather(const at::Tensor& input, const comm::PartedTensor& output,
-                          const base::Deadline&) override {
-    return done(group_->all_gather_v(input, output.tensor(), counts_of(output)));
-  }
-  std::int64_t all_to_all(const comm::PartedTensor& input, const comm::PartedTensor& output,
-                          const base::Deadline&) override {
-    return done(
-        group_->all_to_all(input.tensor(), counts_of(input), output.tensor(), counts_of(output)));
-  }
-  std::int64_t broadcast(const at::Tensor& tensor, std::int64_t root,
-                         const base::Deadline&) override {
-    return done(group_->broadcast(tensor, root));
-  }
-  std::int64_t send(const at::Tensor& tensor, std::int64_t peer, const base::Deadline&) override {
-    return done(group_->send(tensor, peer));
-  }
-  std::int64_t recv(const at::Tensor& tensor, std::int64_t peer, const base::Deadline&) override {
-    return done(group_->recv(tensor, peer));
-  }
-  std::int64_t barrier(const base::Deadline&) override {
-    group_->barrier();
+  std::int64_t run(const comm::Operation& operation, const base::Deadline&) override {
+    if (!std::holds_alternative<comm::Barrier>(operation)) ++calls_;
+    group_->post(operation).wait();
     return 0;
   }
   void close(const std::string& reason) noexcept override { group_->abort(reason); }
 
  private:
-  static Counts counts_of(const comm::PartedTensor& parts) {
-    Counts counts;
-    for (std::int64_t rank = 0; rank < parts.ranks(); ++rank) counts.push_back(parts.count(rank));
-    return counts;
-  }
-  std::int64_t done(comm::Work work) {
-    ++calls_;
-    work.wait();
-    return 0;
-  }
-
   std::shared_ptr<ProcessGroup> group_;
   std::int64_t& calls_;
 };
@@ -115,17 +79,17 @@ void check_reductions(World& world, const HostGrid& grid, at::ScalarType dtype) 
       const at::Tensor own = values_of(world.rank(), count, dtype);
       const at::Tensor expected = own.clone();
       fixture.all->all_reduce(expected, op).wait();
-      fixture.transport->all_reduce(own, op, soon());
+      fixture.transport->run(comm::AllReduce{own, op}, soon());
       expect(same_bits(own, expected), fmt::format("the flat group's reduction of {}", count));
     }
     const at::Tensor input = values_of(world.rank(), count * size, dtype);
     const at::Tensor expected = at::empty({count}, input.options());
     const at::Tensor output = expected.clone();
     fixture.all->reduce_scatter(input, expected).wait();
-    fixture.transport->reduce_scatter(input, output, soon());
+    fixture.transport->run(comm::ReduceScatter{input, output}, soon());
     expect(same_bits(output, expected), fmt::format("the flat group's part of {}", count));
     const at::Tensor in_place = input.narrow(0, world.rank() * count, count);
-    fixture.transport->reduce_scatter(input, in_place, soon());
+    fixture.transport->run(comm::ReduceScatter{input, in_place}, soon());
     expect(same_bits(in_place, expected), "the same in place");
   }
 }
@@ -144,8 +108,8 @@ TEST_CASE("Where bits allow, sums do not go to all at once") {
     std::int64_t flat = -1;
     on_threads(grid.hosts * grid.per_host, [&](World& world) {
       Fixture fixture(world, grid, is_ordered);
-      fixture.transport->all_reduce(at::ones({100}, at::TensorOptions().dtype(dtype)),
-                                    ReduceOp::sum, soon());
+      fixture.transport->run(comm::AllReduce{at::ones({100}, at::TensorOptions().dtype(dtype))},
+                             soon());
       expect(fixture.calls + fixture.calls_of_all > 0, "some call");
       if (world.rank() == 0) flat = fixture.calls_of_all;
     });
@@ -172,24 +136,25 @@ void check_movements(World& world, const HostGrid& grid) {
     const at::Tensor expected = at::cat(parts);
     const at::Tensor output = at::zeros_like(expected);
     const comm::PartedTensor parted(output, counts);
-    fixture.transport->all_gather(parts[static_cast<std::size_t>(world.rank())], parted, soon());
+    fixture.transport->run(comm::AllGather{parts[static_cast<std::size_t>(world.rank())], parted},
+                           soon());
     expect(same_bits(output, expected), "all parts");
   }
   for (std::int64_t root = 0; root < size; ++root) {
     const at::Tensor told = values_of(root, 100, at::kFloat);
     const at::Tensor heard = world.rank() == root ? told.clone() : at::zeros({100});
-    fixture.transport->broadcast(heard, root, soon());
+    fixture.transport->run(comm::Broadcast{heard, root}, soon());
     expect(same_bits(heard, told), "the root's values");
   }
   const std::int64_t next = (world.rank() + 1) % size;
   const std::int64_t previous = (world.rank() + size - 1) % size;
   const at::Tensor given = values_of(world.rank(), 100, at::kFloat);
   const at::Tensor taken = at::zeros({100});
-  const auto send = [&] { fixture.transport->send(given, next, soon()); };
-  const auto receive = [&] { fixture.transport->recv(taken, previous, soon()); };
+  const auto send = [&] { fixture.transport->run(comm::Send{given, next}, soon()); };
+  const auto receive = [&] { fixture.transport->run(comm::Recv{taken, previous}, soon()); };
   world.rank() % 2 == 0 ? (send(), receive()) : (receive(), send());
   expect(same_bits(taken, values_of(previous, 100, at::kFloat)), "the previous rank's values");
-  fixture.transport->barrier(soon());
+  fixture.transport->run(comm::Barrier{}, soon());
 }
 
 TEST_CASE("Parts, broadcasts and messages find their ranks on all hosts") {

@@ -8,8 +8,8 @@
 
 namespace dtrain::comm {
 
-/// The interface between libdtrain.so and such plugins; changes with WorldOptions and World.
-inline constexpr int kBackendInterface = 1;
+/// The interface between libdtrain.so and such plugins; changes with WorldOptions, World and Transport.
+inline constexpr int kBackendInterface = 2;
 
 /// Implemented by a shared object libdtrain_NAME.so, which gives its only BackendPlugin through
 /// dtrain_backend_plugin().

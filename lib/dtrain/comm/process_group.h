@@ -10,11 +10,10 @@
 #include <string>
 
 #include "dtrain/comm/call_ring.h"
+#include "dtrain/comm/operation.h"
 #include "dtrain/comm/work.h"
 
 namespace dtrain::comm {
-
-enum class ReduceOp { sum, max };
 
 /// In which order contributions are added.
 enum class Reduction {
@@ -43,10 +42,7 @@ struct GroupLoad {
 };
 
 /// Ranks that communicate. All operations are numbered, timed and counted in the group's CallRing.
-///
-/// Shapes:     tensors are dense, contiguous and on the group's device; equal dtypes on every rank,
-///             and equal sizes unless the operation takes counts.
-/// Units:      counts are elements, one for each rank of the group, in the order of ranks.
+/// What each one does and demands stands in operation.h.
 ///
 /// Collective: everything but send, recv and abort: every rank of the group calls it, in the same
 ///             order.
@@ -67,27 +63,39 @@ class ProcessGroup {
   [[nodiscard]] virtual std::int64_t size() const = 0;
   [[nodiscard]] virtual const std::string& name() const = 0;
 
-  /// Replaces `tensor` by the sum (or maximum) over the ranks, in place.
-  [[nodiscard]] virtual Work all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) = 0;
-  /// input (size * n) -> output (n): this rank's n elements of the sum over the ranks. The output
-  /// may be this rank's part of the input; the rest of the input is left as it was.
-  [[nodiscard]] virtual Work reduce_scatter(const at::Tensor& input, const at::Tensor& output) = 0;
-  /// input (n) -> output (size * n), by rank. The input may be this rank's part of the output.
-  [[nodiscard]] virtual Work all_gather(const at::Tensor& input, const at::Tensor& output) = 0;
-  /// input (counts[rank]) -> output (sum of counts), by rank; counts are equal on every rank. The
-  /// input may be this rank's part of the output.
-  [[nodiscard]] virtual Work all_gather_v(const at::Tensor& input, const at::Tensor& output,
-                                          std::span<const std::int64_t> counts) = 0;
-  /// input (sum of send_counts): a part for each rank -> output (sum of recv_counts): a part from
-  /// each rank, which has that many elements in that rank's send_counts. The two do not overlap.
-  [[nodiscard]] virtual Work all_to_all(const at::Tensor& input,
-                                        std::span<const std::int64_t> send_counts,
-                                        const at::Tensor& output,
-                                        std::span<const std::int64_t> recv_counts) = 0;
-  [[nodiscard]] virtual Work broadcast(const at::Tensor& tensor, std::int64_t root) = 0;
-  [[nodiscard]] virtual Work send(const at::Tensor& tensor, std::int64_t peer) = 0;
-  [[nodiscard]] virtual Work recv(const at::Tensor& tensor, std::int64_t peer) = 0;
-  virtual void barrier() = 0;
+  /// Starts an operation: the one entry that a kind of group implements. The calls below say the
+  /// same in other words.
+  [[nodiscard]] virtual Work post(Operation operation) = 0;
+
+  [[nodiscard]] Work all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) {
+    return post(AllReduce{tensor, op});
+  }
+  [[nodiscard]] Work reduce_scatter(const at::Tensor& input, const at::Tensor& output) {
+    return post(ReduceScatter{input, output});
+  }
+  [[nodiscard]] Work all_gather(const at::Tensor& input, const at::Tensor& output) {
+    const PartCounts counts(static_cast<std::size_t>(size()), input.numel());
+    return post(AllGather{input, PartedTensor(output, {counts.data(), counts.size()})});
+  }
+  [[nodiscard]] Work all_gather_v(const at::Tensor& input, const at::Tensor& output,
+                                  std::span<const std::int64_t> counts) {
+    return post(AllGather{input, PartedTensor(output, counts), /*takes_counts=*/true});
+  }
+  [[nodiscard]] Work all_to_all(const at::Tensor& input, std::span<const std::int64_t> send_counts,
+                                const at::Tensor& output,
+                                std::span<const std::int64_t> recv_counts) {
+    return post(AllToAll{PartedTensor(input, send_counts), PartedTensor(output, recv_counts)});
+  }
+  [[nodiscard]] Work broadcast(const at::Tensor& tensor, std::int64_t root) {
+    return post(Broadcast{tensor, root});
+  }
+  [[nodiscard]] Work send(const at::Tensor& tensor, std::int64_t peer) {
+    return post(Send{tensor, peer});
+  }
+  [[nodiscard]] Work recv(const at::Tensor& tensor, std::int64_t peer) {
+    return post(Recv{tensor, peer});
+  }
+  void barrier() { post(Barrier{}).wait_host(); }
 
   /// Ends every pending and later operation of this rank's group with Error{comm} giving `reason`,
   /// and lets the peers notice. Never blocks.

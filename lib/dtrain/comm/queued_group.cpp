@@ -2,12 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <optional>
-
 #include "dtrain/base/check.h"
 #include "dtrain/base/list_text.h"
 #include "dtrain/base/readable.h"
-#include "dtrain/comm/reduce.h"
 
 namespace dtrain::comm {
 
@@ -15,26 +12,6 @@ namespace {
 
 using base::ErrorKind;
 using CallAllocator = std::pmr::polymorphic_allocator<>;
-
-CallRecord call_on(std::string_view op, const at::Tensor& tensor, std::int64_t peer = -1) {
-  CallRecord call;
-  call.op = op;
-  call.peer = peer;
-  call.dtype = tensor.scalar_type();
-  call.count = tensor.numel();
-  return call;
-}
-
-void check_dense(const at::Tensor& tensor) {
-  DTRAIN_CHECK(tensor.defined() && tensor.is_contiguous() && tensor.device().is_cpu(),
-               "communication wants contiguous CPU tensors");
-}
-
-void check_reducible(const at::Tensor& tensor) {
-  check_dense(tensor);
-  DTRAIN_CHECK(is_reducible(tensor.scalar_type()), "cannot reduce {}",
-               c10::toString(tensor.scalar_type()));
-}
 
 std::string message_of(const std::exception_ptr& error) {
   try {
@@ -47,7 +24,6 @@ std::string message_of(const std::exception_ptr& error) {
 }  // namespace
 
 /// A call as its lane's task and its callers' completion. Tensors are released when it has ended.
-template <typename Operation>
 class QueuedGroup::Call final : public HostCompletion, public Task {
  public:
   Call(QueuedGroup& group, const CallRecord& record, const Lane& lane, Operation operation)
@@ -57,13 +33,35 @@ class QueuedGroup::Call final : public HostCompletion, public Task {
         queue_(lane.queue()),
         operation_(std::move(operation)) {}
 
-  /// The number of this task in its lane.
-  void is_number(std::uint64_t number) { number_ = number; }
+  /// Sets the number of this task in its lane.
+  void set_number(std::uint64_t number) { number_ = number; }
 
   void carry_out() noexcept override {
-    group_.carry_out(
-        record_, [this](const base::Deadline& deadline) { return (*operation_)(deadline); }, *this);
-    operation_.reset();
+    std::exception_ptr failure = group_.error();
+    std::int64_t bytes_sent = 0;
+    if (!failure) {
+      group_.ring_->start(record_.number);
+      try {
+        const base::Deadline deadline(group_.options_.timeout);
+        if (group_.transport_) bytes_sent = group_.transport_->run(operation_, deadline);
+      } catch (const TransportFailure& caught) {
+        failure = group_.keep_error(group_.worded(record_, caught));
+      } catch (...) {
+        failure = group_.keep_error(std::current_exception());
+      }
+      // A group that failed once stays dead, and its peers should not have to wait for their
+      // deadline.
+      if (failure) group_.transport_->close(message_of(failure));
+    }
+    --group_.pending_;
+    if (failure) {
+      group_.ring_->fail(record_.number);
+      fail(failure);
+    } else {
+      group_.ring_->finish(record_.number, bytes_sent);
+      finish();
+    }
+    operation_ = Barrier{};
   }
 
  private:
@@ -72,7 +70,7 @@ class QueuedGroup::Call final : public HostCompletion, public Task {
   QueuedGroup& group_;  // used by carry_out alone: a Work may outlive the group
   const CallRecord record_;
   const std::shared_ptr<TaskQueue> queue_;
-  std::optional<Operation> operation_;
+  Operation operation_;
   std::uint64_t number_ = 0;
 };
 
@@ -103,156 +101,39 @@ QueuedGroup::~QueuedGroup() {
   if (pending_ > 0) abort("the group was closed while calls were under way");
 }
 
-Work QueuedGroup::all_reduce(const at::Tensor& tensor, ReduceOp op) {
-  check_reducible(tensor);
-  return post(collectives_, call_on(op == ReduceOp::sum ? "all_reduce" : "all_reduce max", tensor),
-              [this, tensor, op](const base::Deadline& deadline) {
-                return transport_->all_reduce(tensor, op, deadline);
-              });
+Work QueuedGroup::post(Operation operation) {
+  check_operation(operation, {.rank = rank(), .size = size(), .device = c10::kCPU});
+  if (size() == 1) carry_out_alone(operation);
+  CallRecord record = record_of(operation, identity_.world_ranks);
+  record.number = ring_->add(record);
+  ++pending_;
+  Lane& lane = lane_of(operation);
+  const auto call = std::allocate_shared<Call>(CallAllocator(&call_memory()), *this, record, lane,
+                                               std::move(operation));
+  if (size() == 1) {
+    call->carry_out();
+    return Work(call);
+  }
+  try {
+    call->set_number(lane.post(call));
+  } catch (const std::exception& caught) {
+    --pending_;
+    abort(fmt::format("rank {} cannot start a thread: {}", world_rank(rank()), caught.what()));
+    throw;
+  }
+  return Work(call);
 }
 
-Work QueuedGroup::reduce_scatter(const at::Tensor& input, const at::Tensor& output) {
-  check_reducible(input);
-  check_dense(output);
-  DTRAIN_CHECK(input.numel() == output.numel() * size() &&
-               input.scalar_type() == output.scalar_type());
-  if (size() == 1) output.copy_(input.view_as(output));
-  return post(collectives_, call_on("reduce_scatter", input),
-              [this, input, output](const base::Deadline& deadline) {
-                return transport_->reduce_scatter(input, output, deadline);
-              });
-}
-
-Work QueuedGroup::all_gather(const at::Tensor& input, const at::Tensor& output) {
-  const PartCounts counts(identity_.world_ranks.size(), input.numel());
-  return gather("all_gather", input, PartedTensor(output, {counts.data(), counts.size()}));
-}
-
-Work QueuedGroup::all_gather_v(const at::Tensor& input, const at::Tensor& output,
-                               std::span<const std::int64_t> counts) {
-  return gather("all_gather_v", input, PartedTensor(output, counts));
-}
-
-Work QueuedGroup::gather(std::string_view op, const at::Tensor& input, PartedTensor output) {
-  check_dense(input);
-  check_dense(output.tensor());
-  DTRAIN_CHECK(output.ranks() == size() && output.count(rank()) == input.numel() &&
-               input.scalar_type() == output.tensor().scalar_type());
-  if (size() == 1) output.tensor().copy_(input.view_as(output.tensor()));
-  return post(collectives_, call_on(op, input),
-              [this, input, output = std::move(output)](const base::Deadline& deadline) {
-                return transport_->all_gather(input, output, deadline);
-              });
-}
-
-Work QueuedGroup::all_to_all(const at::Tensor& input, std::span<const std::int64_t> send_counts,
-                             const at::Tensor& output, std::span<const std::int64_t> recv_counts) {
-  check_dense(input);
-  check_dense(output);
-  PartedTensor sent(input, send_counts);
-  PartedTensor received(output, recv_counts);
-  DTRAIN_CHECK(sent.ranks() == size() && received.ranks() == size() &&
-               sent.count(rank()) == received.count(rank()) &&
-               input.scalar_type() == output.scalar_type());
-  if (size() == 1) output.copy_(input.view_as(output));
-  return post(collectives_, call_on("all_to_all", input),
-              [this, sent = std::move(sent),
-               received = std::move(received)](const base::Deadline& deadline) {
-                return transport_->all_to_all(sent, received, deadline);
-              });
-}
-
-Work QueuedGroup::broadcast(const at::Tensor& tensor, std::int64_t root) {
-  check_dense(tensor);
-  DTRAIN_CHECK(root >= 0 && root < size());
-  return post(collectives_, call_on("broadcast", tensor, world_rank(root)),
-              [this, tensor, root](const base::Deadline& deadline) {
-                return transport_->broadcast(tensor, root, deadline);
-              });
-}
-
-Work QueuedGroup::send(const at::Tensor& tensor, std::int64_t peer) {
-  check_dense(tensor);
-  check_peer(peer);
-  return post(sends_[peer], call_on("send", tensor, world_rank(peer)),
-              [this, tensor, peer](const base::Deadline& deadline) {
-                return transport_->send(tensor, peer, deadline);
-              });
-}
-
-Work QueuedGroup::recv(const at::Tensor& tensor, std::int64_t peer) {
-  check_dense(tensor);
-  check_peer(peer);
-  return post(receives_[peer], call_on("recv", tensor, world_rank(peer)),
-              [this, tensor, peer](const base::Deadline& deadline) {
-                return transport_->recv(tensor, peer, deadline);
-              });
-}
-
-void QueuedGroup::barrier() {
-  CallRecord call;
-  call.op = "barrier";
-  post(collectives_, call, [this](const base::Deadline& deadline) {
-    return transport_->barrier(deadline);
-  }).wait_host();
+Lane& QueuedGroup::lane_of(const Operation& operation) {
+  if (const auto* send = std::get_if<Send>(&operation)) return sends_[send->peer];
+  if (const auto* recv = std::get_if<Recv>(&operation)) return receives_[recv->peer];
+  return collectives_;
 }
 
 void QueuedGroup::abort(const std::string& reason) noexcept {
   keep_error(std::make_exception_ptr(
       base::Error(ErrorKind::comm, fmt::format("group '{}': {}", identity_.name, reason))));
   if (transport_) transport_->close(reason);
-}
-
-template <typename Operation>
-Work QueuedGroup::post(Lane& lane, const CallRecord& call, Operation operation) {
-  CallRecord numbered = call;
-  numbered.number = ring_->add(call);
-  ++pending_;
-  if (size() == 1) {
-    const auto completion =
-        std::allocate_shared<HostCompletion>(CallAllocator(&call_memory()), ring_);
-    carry_out(
-        numbered, [](const base::Deadline&) { return std::int64_t{0}; }, *completion);
-    return Work(completion);
-  }
-  const auto posted = std::allocate_shared<Call<Operation>>(CallAllocator(&call_memory()), *this,
-                                                            numbered, lane, std::move(operation));
-  try {
-    posted->is_number(lane.post(posted));
-  } catch (const std::exception& caught) {
-    --pending_;
-    abort(fmt::format("rank {} cannot start a thread: {}", world_rank(rank()), caught.what()));
-    throw;
-  }
-  return Work(posted);
-}
-
-void QueuedGroup::carry_out(const CallRecord& call,
-                            const std::function<std::int64_t(const base::Deadline&)>& operation,
-                            HostCompletion& completion) {
-  std::exception_ptr failure = error();
-  std::int64_t bytes_sent = 0;
-  if (!failure) {
-    ring_->start(call.number);
-    try {
-      bytes_sent = operation(base::Deadline(options_.timeout));
-    } catch (const TransportFailure& caught) {
-      failure = keep_error(worded(call, caught));
-    } catch (...) {
-      failure = keep_error(std::current_exception());
-    }
-    // A group that failed once stays dead, and its peers should not have to wait for their
-    // deadline.
-    if (failure) transport_->close(message_of(failure));
-  }
-  --pending_;
-  if (failure) {
-    ring_->fail(call.number);
-    completion.fail(failure);
-  } else {
-    ring_->finish(call.number, bytes_sent);
-    completion.finish();
-  }
 }
 
 std::int64_t QueuedGroup::awaited() const noexcept {
@@ -263,34 +144,28 @@ std::int64_t QueuedGroup::awaited() const noexcept {
 std::exception_ptr QueuedGroup::worded(const CallRecord& call,
                                        const TransportFailure& failure) const {
   const auto seconds = base::Seconds(options_.timeout).count();
-  const std::string who = names_of(failure.peers());
+  std::vector<std::int64_t> peers;
+  for (const std::int64_t peer : failure.peers()) peers.push_back(world_rank(peer));
+  const std::string who = peers.empty() ? "a peer" : base::ranks_text(peers);
   const std::string detail = failure.what();
   const std::string where =
       fmt::format("rank {}, group '{}', {}", world_rank(rank()), identity_.name, describe(call));
   switch (failure.cause()) {
     case TransportFailure::Cause::no_answer:
-      return std::make_exception_ptr(
-          base::Error(ErrorKind::timeout,
-                      fmt::format("{}: {} did not answer within {} (--comm-timeout){}{}", where,
-                                  who.empty() ? "a peer" : who, base::readable_time(seconds),
-                                  detail.empty() ? "" : ": ", detail)));
-    case TransportFailure::Cause::gone:
       return std::make_exception_ptr(base::Error(
-          ErrorKind::comm,
-          fmt::format("{}: {} closed the connection{}", where, who.empty() ? "a peer" : who,
-                      detail.empty() ? "; what it printed says why" : ": " + detail)));
+          ErrorKind::timeout,
+          fmt::format("{}: {} did not answer within {} (--comm-timeout){}{}", where, who,
+                      base::readable_time(seconds), detail.empty() ? "" : ": ", detail)));
+    case TransportFailure::Cause::gone:
+      return std::make_exception_ptr(
+          base::Error(ErrorKind::comm,
+                      fmt::format("{}: {} closed the connection{}", where, who,
+                                  detail.empty() ? "; what it printed says why" : ": " + detail)));
     case TransportFailure::Cause::closed:
       break;
   }
   return std::make_exception_ptr(
       base::Error(ErrorKind::comm, fmt::format("{}: {}", where, detail)));
-}
-
-std::string QueuedGroup::names_of(const std::vector<std::int64_t>& peers) const {
-  if (peers.empty()) return {};
-  std::vector<std::int64_t> ranks;
-  for (const auto peer : peers) ranks.push_back(world_rank(peer));
-  return base::ranks_text(ranks);
 }
 
 std::exception_ptr QueuedGroup::keep_error(std::exception_ptr error) noexcept {
@@ -302,11 +177,6 @@ std::exception_ptr QueuedGroup::keep_error(std::exception_ptr error) noexcept {
 std::exception_ptr QueuedGroup::error() const {
   const std::lock_guard lock(error_mutex_);
   return error_;
-}
-
-void QueuedGroup::check_peer(std::int64_t peer) const {
-  DTRAIN_CHECK(peer >= 0 && peer < size() && peer != rank(), "no peer {} in a group of {}", peer,
-               size());
 }
 
 std::int64_t QueuedGroup::world_rank(std::int64_t rank) const {

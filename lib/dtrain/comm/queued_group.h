@@ -53,39 +53,19 @@ class QueuedGroup final : public ProcessGroup {
   }
   [[nodiscard]] const std::string& name() const override { return identity_.name; }
 
-  [[nodiscard]] Work all_reduce(const at::Tensor& tensor, ReduceOp op) override;
-  [[nodiscard]] Work reduce_scatter(const at::Tensor& input, const at::Tensor& output) override;
-  [[nodiscard]] Work all_gather(const at::Tensor& input, const at::Tensor& output) override;
-  [[nodiscard]] Work all_gather_v(const at::Tensor& input, const at::Tensor& output,
-                                  std::span<const std::int64_t> counts) override;
-  [[nodiscard]] Work all_to_all(const at::Tensor& input, std::span<const std::int64_t> send_counts,
-                                const at::Tensor& output,
-                                std::span<const std::int64_t> recv_counts) override;
-  [[nodiscard]] Work broadcast(const at::Tensor& tensor, std::int64_t root) override;
-  [[nodiscard]] Work send(const at::Tensor& tensor, std::int64_t peer) override;
-  [[nodiscard]] Work recv(const at::Tensor& tensor, std::int64_t peer) override;
-  void barrier() override;
+  [[nodiscard]] Work post(Operation operation) override;
   void abort(const std::string& reason) noexcept override;
   [[nodiscard]] CallRing& calls() const override { return *ring_; }
   [[nodiscard]] std::int64_t awaited() const noexcept override;
 
  private:
-  template <typename Operation>
   class Call;
 
-  Work gather(std::string_view op, const at::Tensor& input, PartedTensor output);
-  /// operation(deadline) carries the call out and returns the bytes sent.
-  template <typename Operation>
-  Work post(Lane& lane, const CallRecord& call, Operation operation);
-  void carry_out(const CallRecord& call,
-                 const std::function<std::int64_t(const base::Deadline&)>& operation,
-                 HostCompletion& completion);
+  [[nodiscard]] Lane& lane_of(const Operation& operation);
   std::exception_ptr worded(const CallRecord& call, const TransportFailure& failure) const;
-  std::string names_of(const std::vector<std::int64_t>& peers) const;
   /// Keeps the first error and returns the one kept.
   std::exception_ptr keep_error(std::exception_ptr error) noexcept;
   std::exception_ptr error() const;
-  void check_peer(std::int64_t peer) const;
   [[nodiscard]] std::int64_t world_rank(std::int64_t rank) const;
 
   GroupIdentity identity_;

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <span>
 
-#include "dtrain/comm/process_group.h"
+#include "dtrain/comm/operation.h"
 
 namespace dtrain::comm {
 

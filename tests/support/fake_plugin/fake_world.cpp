@@ -88,79 +88,43 @@ class FakeGroup final : public comm::ProcessGroup {
   const std::string& name() const override { return host_->name(); }
   comm::CallRing& calls() const override { return host_->calls(); }
   void abort(const std::string& reason) noexcept override { host_->abort(reason); }
-  void barrier() override {
-    devices().synchronizeDevice(device_.index());
-    host_->barrier();
-  }
 
-  comm::Work all_reduce(const at::Tensor& tensor, comm::ReduceOp op) override {
-    return launch(collectives_, "all_reduce", {}, {tensor},
-                  [op](auto& host, auto&, auto& writes) { return host.all_reduce(writes[0], op); });
-  }
-  comm::Work reduce_scatter(const at::Tensor& input, const at::Tensor& output) override {
-    return launch(collectives_, "reduce_scatter", {input}, {output},
-                  [](auto& host, auto& reads, auto& writes) {
-                    return host.reduce_scatter(reads[0], writes[0]);
-                  });
-  }
-  comm::Work all_gather(const at::Tensor& input, const at::Tensor& output) override {
-    return launch(
-        collectives_, "all_gather", {input}, {output},
-        [](auto& host, auto& reads, auto& writes) { return host.all_gather(reads[0], writes[0]); });
-  }
-  comm::Work all_gather_v(const at::Tensor& input, const at::Tensor& output,
-                          std::span<const std::int64_t> counts) override {
-    return launch(collectives_, "all_gather_v", {input}, {output},
-                  [counts = copy(counts)](auto& host, auto& reads, auto& writes) {
-                    return host.all_gather_v(reads[0], writes[0], counts);
-                  });
-  }
-  comm::Work all_to_all(const at::Tensor& input, std::span<const std::int64_t> send_counts,
-                        const at::Tensor& output,
-                        std::span<const std::int64_t> recv_counts) override {
-    return launch(collectives_, "all_to_all", {input}, {output},
-                  [sent = copy(send_counts), received = copy(recv_counts)](auto& host, auto& reads,
-                                                                           auto& writes) {
-                    return host.all_to_all(reads[0], sent, writes[0], received);
-                  });
-  }
-  comm::Work broadcast(const at::Tensor& tensor, std::int64_t root) override {
-    return launch(collectives_, "broadcast", {}, {tensor}, [root](auto& host, auto&, auto& writes) {
-      return host.broadcast(writes[0], root);
-    });
-  }
-  comm::Work send(const at::Tensor& tensor, std::int64_t peer) override {
-    return launch(messages_->sends, "send", {tensor}, {},
-                  [peer](auto& host, auto& reads, auto&) { return host.send(reads[0], peer); });
-  }
-  comm::Work recv(const at::Tensor& tensor, std::int64_t peer) override {
-    return launch(messages_->receives, "recv", {}, {tensor},
-                  [peer](auto& host, auto&, auto& writes) { return host.recv(writes[0], peer); });
-  }
-
- private:
-  using Tensors = std::vector<at::Tensor>;
-  using Call = std::function<comm::Work(comm::ProcessGroup& host, const Tensors& reads,
-                                        const Tensors& writes)>;
-
-  static std::vector<std::int64_t> copy(std::span<const std::int64_t> counts) {
-    return {counts.begin(), counts.end()};
-  }
-
-  // Puts the call on the stream, after all that the caller's has got; alone on the caller's.
-  comm::Work launch(LateStream& own, const char* name, const Tensors& reads, const Tensors& writes,
-                    const Call& call) {
-    const c10::Stream stream = size() == 1 ? devices().getStream(device_) : own.get();
+  // Puts the operation on a stream, after all that the caller's has got; alone on the caller's.
+  comm::Work post(comm::Operation operation) override {
+    if (std::holds_alternative<comm::Barrier>(operation)) {
+      devices().synchronizeDevice(device_.index());
+      return host_->post(operation);
+    }
+    const c10::Stream stream =
+        size() == 1 ? devices().getStream(device_) : stream_of(operation).get();
     c10::Event begin(fake::kType);
     begin.record(devices().getStream(device_));
     begin.block(stream);
-    fake::launch(stream, name, reads, writes,
-                 [host = host_, call](const Tensors& from, const Tensors& to) {
-                   call(*host, from, to).wait_host();
-                 });
-    Tensors used = reads;
+    const comm::CallRecord record = comm::record_of(operation, comm::ranks_below(size()));
+    // The kernel holds no tensors of the device: it gets others for them.
+    const auto [read, written] = comm::tensors_of(operation);
+    std::vector<at::Tensor> reads;
+    std::vector<at::Tensor> writes;
+    if (read != nullptr) reads.push_back(std::exchange(*read, {}));
+    if (written != nullptr) writes.push_back(std::exchange(*written, {}));
+    std::vector<at::Tensor> used = reads;
     used.insert(used.end(), writes.begin(), writes.end());
+    fake::launch(stream, record.op.data(), reads, writes,
+                 [host = host_, operation](const auto& from, const auto& to) {
+                   comm::Operation on_host = operation;
+                   const comm::OperationTensors tensors = comm::tensors_of(on_host);
+                   if (tensors.read != nullptr) *tensors.read = from[0];
+                   if (tensors.written != nullptr) *tensors.written = to[0];
+                   host->post(std::move(on_host)).wait_host();
+                 });
     return comm::Work(std::make_shared<OnStream>(stream, std::move(used)));
+  }
+
+ private:
+  LateStream& stream_of(const comm::Operation& operation) {
+    if (std::holds_alternative<comm::Send>(operation)) return messages_->sends;
+    if (std::holds_alternative<comm::Recv>(operation)) return messages_->receives;
+    return collectives_;
   }
 
   std::shared_ptr<comm::ProcessGroup> host_;

@@ -8,13 +8,17 @@
 
 namespace dtrain::comm {
 
-std::int64_t GlooTransport::all_reduce(const at::Tensor& tensor, ReduceOp op,
-                                       const base::Deadline& deadline) {
+std::int64_t GlooTransport::run(const Operation& operation, const base::Deadline& deadline) {
+  return std::visit([&](const auto& call) { return execute(call, deadline); }, operation);
+}
+
+std::int64_t GlooTransport::execute(const AllReduce& call, const base::Deadline& deadline) {
+  const auto& [tensor, op] = call;
   if (tensor.numel() == 0) return 0;
   const std::int64_t size = link_->size();
   // Gloo's own maxima lose what is no number.
   if (reduction_ == Reduction::fast && op == ReduceOp::sum) {
-    link_->all_reduce(tensor, op, deadline);
+    link_->all_reduce(tensor, deadline);
     return 2 * (size - 1) * size_in_bytes(tensor) / size;  // of gloo's ring
   }
   if (reducer_.is_small(size_in_bytes(tensor))) {
@@ -34,16 +38,15 @@ std::int64_t GlooTransport::all_reduce(const at::Tensor& tensor, ReduceOp op,
   return reducer_.run(reduction, deadline);
 }
 
-std::int64_t GlooTransport::reduce_scatter(const at::Tensor& input, const at::Tensor& output,
-                                           const base::Deadline& deadline) {
-  SlicedReduction reduction{.input = bytes_of(input),
-                            .output = bytes_of(output),
-                            .dtype = input.scalar_type(),
+std::int64_t GlooTransport::execute(const ReduceScatter& call, const base::Deadline& deadline) {
+  SlicedReduction reduction{.input = bytes_of(call.input),
+                            .output = bytes_of(call.output),
+                            .dtype = call.input.scalar_type(),
                             .op = ReduceOp::sum,
                             .begins = {},
                             .results = nullptr};
   for (std::int64_t slice = 0; slice <= link_->size(); ++slice) {
-    reduction.begins.push_back(slice * output.numel());
+    reduction.begins.push_back(slice * call.output.numel());
   }
   return reducer_.run(reduction, deadline);
 }
@@ -69,54 +72,42 @@ std::int64_t GlooTransport::exchange(Sent sent, Received received, const base::D
   return bytes_sent;
 }
 
-std::int64_t GlooTransport::all_gather(const at::Tensor& input, const PartedTensor& output,
-                                       const base::Deadline& deadline) {
-  const std::span<std::byte> own = output.part(link_->rank());
-  if (own.data() != bytes_of(input)) std::copy_n(bytes_of(input), own.size(), own.data());
+std::int64_t GlooTransport::execute(const AllGather& call, const base::Deadline& deadline) {
+  const std::span<std::byte> own = call.output.part(link_->rank());
+  if (own.data() != bytes_of(call.input)) std::copy_n(bytes_of(call.input), own.size(), own.data());
   return exchange([&](std::int64_t) { return own; },
-                  [&](std::int64_t peer) { return output.part(peer); }, deadline);
+                  [&](std::int64_t peer) { return call.output.part(peer); }, deadline);
 }
 
-std::int64_t GlooTransport::all_to_all(const PartedTensor& input, const PartedTensor& output,
-                                       const base::Deadline& deadline) {
-  std::ranges::copy(input.part(link_->rank()), output.part(link_->rank()).data());
-  return exchange([&](std::int64_t peer) { return input.part(peer); },
-                  [&](std::int64_t peer) { return output.part(peer); }, deadline);
+std::int64_t GlooTransport::execute(const AllToAll& call, const base::Deadline& deadline) {
+  std::ranges::copy(call.input.part(link_->rank()), call.output.part(link_->rank()).data());
+  return exchange([&](std::int64_t peer) { return call.input.part(peer); },
+                  [&](std::int64_t peer) { return call.output.part(peer); }, deadline);
 }
 
-std::int64_t GlooTransport::broadcast(const at::Tensor& tensor, std::int64_t root,
-                                      const base::Deadline& deadline) {
-  const std::int64_t bytes = size_in_bytes(tensor);
+std::int64_t GlooTransport::execute(const Broadcast& call, const base::Deadline& deadline) {
+  const std::span<std::byte> whole(bytes_of(call.tensor), call.tensor.nbytes());
+  const std::span<std::byte> nothing;
+  const bool is_root = link_->rank() == call.root;
+  return exchange([&](std::int64_t) { return is_root ? whole : nothing; },
+                  [&](std::int64_t peer) { return peer == call.root ? whole : nothing; }, deadline);
+}
+
+std::int64_t GlooTransport::execute(const Send& call, const base::Deadline& deadline) {
+  const std::int64_t bytes = size_in_bytes(call.tensor);
   if (bytes == 0) return 0;
-  if (link_->rank() != root) {
-    link_->wait(link_->recv(bytes_of(tensor), bytes, root, Tag::collective), deadline);
-    return 0;
-  }
-  std::vector<Message> sent;
-  for (std::int64_t peer = 0; peer < link_->size(); ++peer) {
-    if (peer != root) sent.push_back(link_->send(bytes_of(tensor), bytes, peer, Tag::collective));
-  }
-  link_->wait(sent, deadline);
-  return bytes * (link_->size() - 1);
-}
-
-std::int64_t GlooTransport::send(const at::Tensor& tensor, std::int64_t peer,
-                                 const base::Deadline& deadline) {
-  const std::int64_t bytes = size_in_bytes(tensor);
-  if (bytes > 0)
-    link_->wait(link_->send(bytes_of(tensor), bytes, peer, Tag::point_to_point), deadline);
+  link_->wait(link_->send(bytes_of(call.tensor), bytes, call.peer, Tag::point_to_point), deadline);
   return bytes;
 }
 
-std::int64_t GlooTransport::recv(const at::Tensor& tensor, std::int64_t peer,
-                                 const base::Deadline& deadline) {
-  const std::int64_t bytes = size_in_bytes(tensor);
-  if (bytes > 0)
-    link_->wait(link_->recv(bytes_of(tensor), bytes, peer, Tag::point_to_point), deadline);
+std::int64_t GlooTransport::execute(const Recv& call, const base::Deadline& deadline) {
+  const std::int64_t bytes = size_in_bytes(call.tensor);
+  if (bytes == 0) return 0;
+  link_->wait(link_->recv(bytes_of(call.tensor), bytes, call.peer, Tag::point_to_point), deadline);
   return 0;
 }
 
-std::int64_t GlooTransport::barrier(const base::Deadline& deadline) {
+std::int64_t GlooTransport::execute(const Barrier&, const base::Deadline& deadline) {
   std::byte token{};
   return reducer_.run_small(&token, 1, at::ScalarType::Byte, ReduceOp::max, deadline);
 }

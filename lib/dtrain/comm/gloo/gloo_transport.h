@@ -23,25 +23,20 @@ class GlooTransport final : public Transport {
     return OrderedReducer::scratch_bytes(load.size, load.reduced);
   }
 
-  std::int64_t all_reduce(const at::Tensor& tensor, ReduceOp op,
-                          const base::Deadline& deadline) override;
-  std::int64_t reduce_scatter(const at::Tensor& input, const at::Tensor& output,
-                              const base::Deadline& deadline) override;
-  std::int64_t all_gather(const at::Tensor& input, const PartedTensor& output,
-                          const base::Deadline& deadline) override;
-  std::int64_t all_to_all(const PartedTensor& input, const PartedTensor& output,
-                          const base::Deadline& deadline) override;
-  std::int64_t broadcast(const at::Tensor& tensor, std::int64_t root,
-                         const base::Deadline& deadline) override;
-  std::int64_t send(const at::Tensor& tensor, std::int64_t peer,
-                    const base::Deadline& deadline) override;
-  std::int64_t recv(const at::Tensor& tensor, std::int64_t peer,
-                    const base::Deadline& deadline) override;
-  std::int64_t barrier(const base::Deadline& deadline) override;
+  std::int64_t run(const Operation& operation, const base::Deadline& deadline) override;
   [[nodiscard]] std::int64_t awaited() const noexcept override { return link_->awaited(); }
   void close(const std::string& reason) noexcept override { link_->close(reason); }
 
  private:
+  std::int64_t execute(const AllReduce& call, const base::Deadline& deadline);
+  std::int64_t execute(const ReduceScatter& call, const base::Deadline& deadline);
+  std::int64_t execute(const AllGather& call, const base::Deadline& deadline);
+  std::int64_t execute(const AllToAll& call, const base::Deadline& deadline);
+  std::int64_t execute(const Broadcast& call, const base::Deadline& deadline);
+  std::int64_t execute(const Send& call, const base::Deadline& deadline);
+  std::int64_t execute(const Recv& call, const base::Deadline& deadline);
+  std::int64_t execute(const Barrier& call, const base::Deadline& deadline);
+
   /// Sends each peer the bytes sent(peer) and receives received(peer); returns the bytes sent.
   template <typename Sent, typename Received>
   std::int64_t exchange(Sent sent, Received received, const base::Deadline& deadline);

@@ -90,10 +90,10 @@ void Link::wait(const std::vector<Message>& messages, const base::Deadline& dead
   awaited_ = -1;
 }
 
-void Link::all_reduce(const at::Tensor& tensor, ReduceOp op, const base::Deadline& deadline) {
+void Link::all_reduce(const at::Tensor& tensor, const base::Deadline& deadline) {
   std::vector<at::Tensor> tensors{tensor};
   c10d::AllreduceOptions options;
-  options.reduceOp = op == ReduceOp::sum ? c10d::ReduceOp::SUM : c10d::ReduceOp::MAX;
+  options.reduceOp = c10d::ReduceOp::SUM;
   options.timeout = deadline.remaining();
   bool has_ended = false;
   try {

@@ -39,8 +39,8 @@ class Link {
   /// The peer of the message that the last wait() for several waits for; -1: none. Threads: any.
   [[nodiscard]] std::int64_t awaited() const noexcept { return awaited_; }
 
-  /// gloo's own all-reduce, which adds in any order.
-  void all_reduce(const at::Tensor& tensor, ReduceOp op, const base::Deadline& deadline);
+  /// gloo's own sum, which adds in any order.
+  void all_reduce(const at::Tensor& tensor, const base::Deadline& deadline);
 
   /// Believes from now on whom peers blame for closing a connection: all have proved to be ranks.
   void trust_peers() { trusts_peers_ = true; }

@@ -37,15 +37,17 @@ HierTransport::HierTransport(const HostGrid& grid, std::int64_t rank, Parts part
   DTRAIN_CHECK(grid.hosts > 1 && grid.per_host > 1);
 }
 
-template <typename Call>
-std::int64_t HierTransport::on_host(Call call) {
-  return translated([&] { return call(*parts_.host); },
+std::int64_t HierTransport::run(const Operation& operation, const base::Deadline& deadline) {
+  return std::visit([&](const auto& call) { return execute(call, deadline); }, operation);
+}
+
+std::int64_t HierTransport::on_host(const Operation& operation, const base::Deadline& deadline) {
+  return translated([&] { return parts_.host->run(operation, deadline); },
                     [this](std::int64_t place) { return grid_.rank(host_, place); });
 }
 
-template <typename Call>
-std::int64_t HierTransport::on_lane(Call call) {
-  return translated([&] { return call(*parts_.lane); },
+std::int64_t HierTransport::on_lane(const Operation& operation, const base::Deadline& deadline) {
+  return translated([&] { return parts_.lane->run(operation, deadline); },
                     [this](std::int64_t host) { return grid_.rank(host, place_); });
 }
 
@@ -72,10 +74,10 @@ std::int64_t HierTransport::bytes(const HostGrid& grid, const PlannedGroup& grou
          from_lane;
 }
 
-std::int64_t HierTransport::all_reduce(const at::Tensor& tensor, ReduceOp op,
-                                       const base::Deadline& deadline) {
+std::int64_t HierTransport::execute(const AllReduce& call, const base::Deadline& deadline) {
+  const auto& [tensor, op] = call;
   if (tensor.numel() == 0) return 0;
-  if (!sums_by_host(tensor.scalar_type())) return parts_.all->all_reduce(tensor, op, deadline);
+  if (!sums_by_host(tensor.scalar_type())) return parts_.all->run(call, deadline);
   std::vector<std::int64_t> counts;
   for (std::int64_t place = 0; place < grid_.per_host; ++place) {
     counts.push_back(slice_begin(tensor.numel(), grid_.per_host, place + 1) -
@@ -84,93 +86,76 @@ std::int64_t HierTransport::all_reduce(const at::Tensor& tensor, ReduceOp op,
   const std::int64_t begin = slice_begin(tensor.numel(), grid_.per_host, place_);
   const at::Tensor flat = tensor.view({-1});
   const at::Tensor own = flat.narrow(0, begin, counts[static_cast<std::size_t>(place_)]);
-  std::int64_t sent = 0;
-  sent += on_host([&](Transport& host) { return host.all_reduce(flat, op, deadline); });
-  sent += on_lane([&](Transport& lane) { return lane.all_reduce(own, op, deadline); });
-  sent += on_host(
-      [&](Transport& host) { return host.all_gather(own, PartedTensor(flat, counts), deadline); });
-  return sent;
+  std::int64_t sent = on_host(AllReduce{flat, op}, deadline);
+  sent += on_lane(AllReduce{own, op}, deadline);
+  return sent + on_host(AllGather{own, PartedTensor(flat, counts)}, deadline);
 }
 
-std::int64_t HierTransport::reduce_scatter(const at::Tensor& input, const at::Tensor& output,
-                                           const base::Deadline& deadline) {
-  if (!sums_by_host(input.scalar_type())) {
-    return parts_.all->reduce_scatter(input, output, deadline);
-  }
+std::int64_t HierTransport::execute(const ReduceScatter& call, const base::Deadline& deadline) {
+  const auto& [input, output] = call;
+  if (!sums_by_host(input.scalar_type())) return parts_.all->run(call, deadline);
   const at::Tensor blocks = input.view({grid_.hosts, -1});  // what each host's ranks get
   const at::Tensor sums = at::empty({grid_.hosts, output.numel()}, output.options());
   std::int64_t sent = 0;
   for (std::int64_t host = 0; host < grid_.hosts; ++host) {
-    sent += on_host(
-        [&](Transport& ranks) { return ranks.reduce_scatter(blocks[host], sums[host], deadline); });
+    sent += on_host(ReduceScatter{blocks[host], sums[host]}, deadline);
   }
-  return sent + on_lane([&](Transport& lane) {
-           return lane.reduce_scatter(sums.view({-1}), output, deadline);
-         });
+  return sent + on_lane(ReduceScatter{sums.view({-1}), output}, deadline);
 }
 
-std::int64_t HierTransport::all_gather(const at::Tensor& input, const PartedTensor& output,
-                                       const base::Deadline& deadline) {
+std::int64_t HierTransport::execute(const AllGather& call, const base::Deadline& deadline) {
+  const PartedTensor& output = call.output;
   std::vector<std::int64_t> lane_counts;
   std::int64_t lane_count = 0;
   for (std::int64_t host = 0; host < grid_.hosts; ++host) {
     lane_counts.push_back(output.count(grid_.rank(host, place_)));
     lane_count += lane_counts.back();
   }
-  const at::Tensor from_lane = at::empty({lane_count}, input.options());
-  std::int64_t sent = on_lane([&](Transport& lane) {
-    return lane.all_gather(input, PartedTensor(from_lane, lane_counts), deadline);
-  });
-  const at::Tensor flat = output.tensor().view({-1});
+  const at::Tensor from_lane = at::empty({lane_count}, call.input.options());
+  std::int64_t sent =
+      on_lane(AllGather{call.input, PartedTensor(from_lane, lane_counts)}, deadline);
+  const at::Tensor flat = output.tensor.view({-1});
   std::int64_t taken = 0;
   for (std::int64_t host = 0; host < grid_.hosts; ++host) {
     std::vector<std::int64_t> counts;
     for (std::int64_t place = 0; place < grid_.per_host; ++place) {
       counts.push_back(output.count(grid_.rank(host, place)));
     }
-    const std::int64_t begin = output.begins()[static_cast<std::size_t>(grid_.rank(host, 0))];
-    const std::int64_t end = output.begins()[static_cast<std::size_t>(grid_.rank(host + 1, 0))];
+    const std::int64_t begin = output.begins[static_cast<std::size_t>(grid_.rank(host, 0))];
+    const std::int64_t end = output.begins[static_cast<std::size_t>(grid_.rank(host + 1, 0))];
     const std::int64_t own = lane_counts[static_cast<std::size_t>(host)];
-    sent += on_host([&](Transport& ranks) {
-      return ranks.all_gather(from_lane.narrow(0, taken, own),
-                              PartedTensor(flat.narrow(0, begin, end - begin), counts), deadline);
-    });
+    sent += on_host(AllGather{from_lane.narrow(0, taken, own),
+                              PartedTensor(flat.narrow(0, begin, end - begin), counts)},
+                    deadline);
     taken += own;
   }
   return sent;
 }
 
-std::int64_t HierTransport::all_to_all(const PartedTensor& input, const PartedTensor& output,
-                                       const base::Deadline& deadline) {
-  return parts_.all->all_to_all(input, output, deadline);
+std::int64_t HierTransport::execute(const AllToAll& call, const base::Deadline& deadline) {
+  return parts_.all->run(call, deadline);
 }
 
-std::int64_t HierTransport::broadcast(const at::Tensor& tensor, std::int64_t root,
-                                      const base::Deadline& deadline) {
+std::int64_t HierTransport::execute(const Broadcast& call, const base::Deadline& deadline) {
   std::int64_t sent = 0;
-  if (grid_.place(root) == place_) {
-    sent += on_lane(
-        [&](Transport& lane) { return lane.broadcast(tensor, grid_.host(root), deadline); });
+  if (grid_.place(call.root) == place_) {
+    sent = on_lane(Broadcast{call.tensor, grid_.host(call.root)}, deadline);
   }
-  return sent + on_host([&](Transport& host) {
-           return host.broadcast(tensor, grid_.place(root), deadline);
-         });
+  return sent + on_host(Broadcast{call.tensor, grid_.place(call.root)}, deadline);
 }
 
-std::int64_t HierTransport::send(const at::Tensor& tensor, std::int64_t peer,
-                                 const base::Deadline& deadline) {
-  if (grid_.host(peer) != host_) return parts_.all->send(tensor, peer, deadline);
-  return on_host([&](Transport& host) { return host.send(tensor, grid_.place(peer), deadline); });
+std::int64_t HierTransport::execute(const Send& call, const base::Deadline& deadline) {
+  if (grid_.host(call.peer) != host_) return parts_.all->run(call, deadline);
+  return on_host(Send{call.tensor, grid_.place(call.peer)}, deadline);
 }
 
-std::int64_t HierTransport::recv(const at::Tensor& tensor, std::int64_t peer,
-                                 const base::Deadline& deadline) {
-  if (grid_.host(peer) != host_) return parts_.all->recv(tensor, peer, deadline);
-  return on_host([&](Transport& host) { return host.recv(tensor, grid_.place(peer), deadline); });
+std::int64_t HierTransport::execute(const Recv& call, const base::Deadline& deadline) {
+  if (grid_.host(call.peer) != host_) return parts_.all->run(call, deadline);
+  return on_host(Recv{call.tensor, grid_.place(call.peer)}, deadline);
 }
 
-std::int64_t HierTransport::barrier(const base::Deadline& deadline) {
-  return parts_.all->barrier(deadline);
+std::int64_t HierTransport::execute(const Barrier& call, const base::Deadline& deadline) {
+  return parts_.all->run(call, deadline);
 }
 
 std::int64_t HierTransport::awaited() const noexcept {

@@ -39,32 +39,25 @@ class HierTransport final : public Transport {
   /// Returns the bytes of a rank's three transports, and of the work memory of gathers.
   [[nodiscard]] static std::int64_t bytes(const HostGrid& grid, const PlannedGroup& group);
 
-  std::int64_t all_reduce(const at::Tensor& tensor, ReduceOp op,
-                          const base::Deadline& deadline) override;
-  std::int64_t reduce_scatter(const at::Tensor& input, const at::Tensor& output,
-                              const base::Deadline& deadline) override;
-  std::int64_t all_gather(const at::Tensor& input, const PartedTensor& output,
-                          const base::Deadline& deadline) override;
-  std::int64_t all_to_all(const PartedTensor& input, const PartedTensor& output,
-                          const base::Deadline& deadline) override;
-  std::int64_t broadcast(const at::Tensor& tensor, std::int64_t root,
-                         const base::Deadline& deadline) override;
-  std::int64_t send(const at::Tensor& tensor, std::int64_t peer,
-                    const base::Deadline& deadline) override;
-  std::int64_t recv(const at::Tensor& tensor, std::int64_t peer,
-                    const base::Deadline& deadline) override;
-  std::int64_t barrier(const base::Deadline& deadline) override;
+  std::int64_t run(const Operation& operation, const base::Deadline& deadline) override;
   [[nodiscard]] std::int64_t awaited() const noexcept override;
   void close(const std::string& reason) noexcept override;
 
  private:
+  std::int64_t execute(const AllReduce& call, const base::Deadline& deadline);
+  std::int64_t execute(const ReduceScatter& call, const base::Deadline& deadline);
+  std::int64_t execute(const AllGather& call, const base::Deadline& deadline);
+  std::int64_t execute(const AllToAll& call, const base::Deadline& deadline);
+  std::int64_t execute(const Broadcast& call, const base::Deadline& deadline);
+  std::int64_t execute(const Send& call, const base::Deadline& deadline);
+  std::int64_t execute(const Recv& call, const base::Deadline& deadline);
+  std::int64_t execute(const Barrier& call, const base::Deadline& deadline);
+
   [[nodiscard]] static bool sums_by_host(const HostGrid& grid, bool is_ordered, bool is_16_bits);
   [[nodiscard]] bool sums_by_host(at::ScalarType dtype) const;
-  /// Run a call on one transport; the ranks that a failure blames become those of the group.
-  template <typename Call>
-  std::int64_t on_host(Call call);
-  template <typename Call>
-  std::int64_t on_lane(Call call);
+  /// Run an operation on one transport; the ranks that a failure blames become those of the group.
+  std::int64_t on_host(const Operation& operation, const base::Deadline& deadline);
+  std::int64_t on_lane(const Operation& operation, const base::Deadline& deadline);
 
   HostGrid grid_;
   std::int64_t host_;

@@ -8,7 +8,6 @@
 #include "dtrain/base/check.h"
 #include "dtrain/base/hash.h"
 #include "dtrain/comm/reduce.h"
-#include "dtrain/comm/shm/all_to_all.h"
 #include "dtrain/comm/slices.h"
 
 namespace dtrain::comm {
@@ -45,6 +44,89 @@ CollectiveCall call_of(Collective op, const at::Tensor& tensor, std::int64_t var
           .variant = variant};
 }
 
+/// The rounds of one all-to-all. Every rank lays out a table with a piece for each peer; a peer
+/// copies the piece from where it lies. An input that peers cannot reach passes through the staging
+/// area, in as many rounds as its largest part needs. Each round takes two meetings.
+class Rounds {
+ public:
+  /// staging: `staging_bytes` of memory that the peers can reach. Everything outlives this.
+  Rounds(Meeting& meeting, std::byte* staging, const AllToAll& call)
+      : meeting_(meeting),
+        table_(reinterpret_cast<Piece*>(staging)),
+        input_(call.input),
+        output_(call.output),
+        is_reachable_(
+            meeting.neighbours().reachable(bytes_of(input_.tensor), size_in_bytes(input_.tensor))),
+        piece_bytes_(staging_bytes(meeting.size()) / meeting.size() -
+                     static_cast<std::int64_t>(sizeof(Piece))) {}
+
+  /// Throws: TransportFailure; Error{internal} naming two ranks that expect different sizes.
+  void run(const base::Deadline& deadline) {
+    std::ranges::copy(input_.part(meeting_.rank()), output_.part(meeting_.rank()).data());
+    bool has_more = true;
+    for (std::int64_t first = 0; has_more; first += piece_bytes_) {
+      lay_out(first);
+      meeting_.arrive_with_call(deadline);
+      has_more = take(first);
+      meeting_.arrive(deadline);  // after which the pieces may be overwritten
+    }
+  }
+
+ private:
+  /// Lays out all peers' pieces of one round, from byte `first` of their parts.
+  void lay_out(std::int64_t first) {
+    Offer& offer = meeting_.own_slot().offer;
+    offer = {.call = {.op = Collective::all_to_all,
+                      .dtype = static_cast<std::int32_t>(input_.tensor.scalar_type())},
+             .location = meeting_.location_of(reinterpret_cast<const std::byte*>(table_))};
+    for (std::int64_t peer = 0; peer < meeting_.size(); ++peer) {
+      const std::int64_t all = std::ssize(input_.part(peer));
+      const std::span<std::byte> piece = piece_for(peer, first);
+      table_[peer] = {.location = meeting_.location_of(piece.data()),
+                      .bytes = std::ssize(piece),
+                      .message_bytes = all};
+      if (!is_reachable_ && first + piece_bytes_ < all) offer.has_more = 1;
+    }
+  }
+
+  /// The bytes of this part that a peer can read in this round.
+  [[nodiscard]] std::span<std::byte> piece_for(std::int64_t peer, std::int64_t first) {
+    const std::span<std::byte> part = input_.part(peer);
+    if (peer == meeting_.rank() || first >= std::ssize(part)) return {};
+    if (is_reachable_) return first == 0 ? part : std::span<std::byte>();
+    std::byte* staged =
+        reinterpret_cast<std::byte*>(table_ + meeting_.size()) + peer * piece_bytes_;
+    const std::int64_t count = std::min(piece_bytes_, std::ssize(part) - first);
+    std::copy_n(part.data() + first, count, staged);
+    return {staged, static_cast<std::size_t>(count)};
+  }
+
+  /// Copies this rank's pieces to byte `first` of its parts; returns whether any rank has more.
+  [[nodiscard]] bool take(std::int64_t first) {
+    const std::int64_t own = meeting_.rank();
+    bool has_more = false;
+    for (std::int64_t step = 0; step < meeting_.size(); ++step) {
+      const std::int64_t peer = (own + step) % meeting_.size();  // not all from rank 0 first
+      const Offer& offer = meeting_.slot_of(peer).offer;
+      const Piece piece = reinterpret_cast<const Piece*>(meeting_.at(peer, offer.location))[own];
+      const std::span<std::byte> part = output_.part(peer);
+      DTRAIN_CHECK(piece.message_bytes == std::ssize(part),
+                   "rank {} of a group has {} bytes for rank {}, which expects {}", peer,
+                   piece.message_bytes, own, std::ssize(part));
+      std::copy_n(meeting_.at(peer, piece.location), piece.bytes, part.data() + first);
+      has_more = has_more || offer.has_more != 0;
+    }
+    return has_more;
+  }
+
+  Meeting& meeting_;
+  Piece* table_;  // by peer, at the start of the staging area; staged pieces follow
+  const PartedTensor& input_;
+  const PartedTensor& output_;
+  bool is_reachable_;         // whether peers read the input itself
+  std::int64_t piece_bytes_;  // of a staged piece, the same on every rank
+};
+
 }  // namespace
 
 ShmTransport::ShmTransport(Seat seat, std::shared_ptr<Neighbours> neighbours)
@@ -63,14 +145,12 @@ std::int64_t ShmTransport::bytes(const GroupLoad& load) {
          (load.foreign > kSmallBytes ? staging_bytes(load.size) : 0) + load.peers * kLaneBytes;
 }
 
-template <typename Body>
-std::int64_t ShmTransport::guarded(std::initializer_list<at::Tensor> tensors, Body body) {
+std::int64_t ShmTransport::run(const Operation& operation, const base::Deadline& deadline) {
   try {
-    return body();
+    return std::visit([&](const auto& call) { return execute(call, deadline); }, operation);
   } catch (...) {
-    for (const at::Tensor& tensor : tensors) {
-      meeting_.neighbours().keep(std::make_shared<at::Tensor>(tensor));
-    }
+    // Its tensors stay: peers may still be at work on them.
+    meeting_.neighbours().keep(std::make_shared<Operation>(operation));
     throw;
   }
 }
@@ -105,8 +185,8 @@ void ShmTransport::lay_out(const LargeCall& large, bool staged, const base::Dead
 }
 
 template <typename Stage, typename Work, typename Fetch>
-void ShmTransport::run(const LargeCall& large, const base::Deadline& deadline, Stage stage,
-                       Work work, Fetch fetch) {
+void ShmTransport::work_through(const LargeCall& large, const base::Deadline& deadline, Stage stage,
+                                Work work, Fetch fetch) {
   const bool staged = large.is_read && !meeting_.neighbours().reachable(
                                            bytes_of(large.tensor), size_in_bytes(large.tensor));
   const auto chunk_at = [&](std::int64_t first) {
@@ -127,32 +207,27 @@ void ShmTransport::run(const LargeCall& large, const base::Deadline& deadline, S
   }
 }
 
-// --- all_reduce ----------------------------------------------------------------------------------
+// --- reductions ----------------------------------------------------------------------------------
 
-std::int64_t ShmTransport::all_reduce(const at::Tensor& tensor, ReduceOp op,
-                                      const base::Deadline& deadline) {
+std::int64_t ShmTransport::execute(const AllReduce& reduce, const base::Deadline& deadline) {
+  const at::Tensor& tensor = reduce.tensor;
   const std::int64_t bytes = size_in_bytes(tensor);
-  return guarded({tensor}, [&] {
-    if (bytes > kSmallBytes) return all_reduce_large(tensor, op, deadline);
-    meeting_.exchange(call_of(Collective::all_reduce, tensor, static_cast<std::int64_t>(op)),
-                      bytes_of(tensor), bytes, deadline);
+  const CollectiveCall call =
+      call_of(Collective::all_reduce, tensor, static_cast<std::int64_t>(reduce.op));
+  if (bytes <= kSmallBytes) {
+    meeting_.exchange(call, bytes_of(tensor), bytes, deadline);
     reduce_in_tree_order(meeting_.payloads(0), bytes_of(tensor), tensor.numel(),
-                         tensor.scalar_type(), op);
+                         tensor.scalar_type(), reduce.op);
     return bytes * (meeting_.size() - 1);
-  });
-}
-
-std::int64_t ShmTransport::all_reduce_large(const at::Tensor& tensor, ReduceOp op,
-                                            const base::Deadline& deadline) {
+  }
   const std::int64_t size = element_size(tensor);
-  const LargeCall large{
-      .call = call_of(Collective::all_reduce, tensor, static_cast<std::int64_t>(op)),
-      .tensor = tensor,
-      .total = tensor.numel(),
-      .staged_count = staging_bytes(meeting_.size()) / size};
   std::int64_t own_elements = 0;
-  run(
-      large, deadline,
+  work_through(
+      {.call = call,
+       .tensor = tensor,
+       .total = tensor.numel(),
+       .staged_count = staging_bytes(meeting_.size()) / size},
+      deadline,
       [&](std::int64_t first, std::int64_t count) {
         copy_bytes(staging(), bytes_of(tensor) + first * size, count * size);
       },
@@ -160,13 +235,13 @@ std::int64_t ShmTransport::all_reduce_large(const at::Tensor& tensor, ReduceOp o
         // This rank alone touches slice `rank` of the chunk, of every rank's tensor.
         const std::int64_t begin = slice_begin(count, meeting_.size(), meeting_.rank());
         const std::int64_t end = slice_begin(count, meeting_.size(), meeting_.rank() + 1);
-        reduce_and_spread(first, first + begin, first + end, large.call);
+        reduce_and_spread(first, first + begin, first + end, call);
         own_elements += end - begin;
       },
       [&](std::int64_t first, std::int64_t count) {
         copy_bytes(bytes_of(tensor) + first * size, staging(), count * size);
       });
-  return size_in_bytes(tensor) + own_elements * size * (meeting_.size() - 2);
+  return bytes + own_elements * size * (meeting_.size() - 2);
 }
 
 void ShmTransport::reduce_and_spread(std::int64_t chunk_begin, std::int64_t begin, std::int64_t end,
@@ -191,92 +266,78 @@ void ShmTransport::reduce_and_spread(std::int64_t chunk_begin, std::int64_t begi
   }
 }
 
-// --- reduce_scatter ------------------------------------------------------------------------------
-
-std::int64_t ShmTransport::reduce_scatter(const at::Tensor& input, const at::Tensor& output,
-                                          const base::Deadline& deadline) {
+std::int64_t ShmTransport::execute(const ReduceScatter& reduce, const base::Deadline& deadline) {
+  const at::Tensor& input = reduce.input;
+  const at::Tensor& output = reduce.output;
   const std::int64_t bytes = size_in_bytes(input);
-  return guarded({input, output}, [&] {
-    if (bytes > kSmallBytes) return reduce_scatter_large(input, output, deadline);
-    meeting_.exchange(call_of(Collective::reduce_scatter, input), bytes_of(input), bytes, deadline);
-    reduce_in_tree_order(meeting_.payloads(meeting_.rank() * size_in_bytes(output)),
-                         bytes_of(output), output.numel(), output.scalar_type(), ReduceOp::sum);
+  const std::int64_t rank = meeting_.rank();
+  const CollectiveCall call = call_of(Collective::reduce_scatter, input);
+  if (bytes <= kSmallBytes) {
+    meeting_.exchange(call, bytes_of(input), bytes, deadline);
+    reduce_in_tree_order(meeting_.payloads(rank * size_in_bytes(output)), bytes_of(output),
+                         output.numel(), output.scalar_type(), ReduceOp::sum);
     return bytes - size_in_bytes(output);
-  });
-}
-
-std::int64_t ShmTransport::reduce_scatter_large(const at::Tensor& input, const at::Tensor& output,
-                                                const base::Deadline& deadline) {
+  }
   const std::int64_t size = element_size(input);
-  const std::int64_t ranks = meeting_.size();
   const std::int64_t slice = output.numel();
   // The staging area holds the same part of every slice.
-  const std::int64_t staged = staged_slice(ranks, size);
-  inputs_.resize(static_cast<std::size_t>(ranks));
-  run(
-      LargeCall{.call = call_of(Collective::reduce_scatter, input),
-                .tensor = input,
-                .total = slice,
-                .staged_count = staged},
-      deadline,
+  const std::int64_t staged = staged_slice(meeting_.size(), size);
+  inputs_.resize(static_cast<std::size_t>(meeting_.size()));
+  work_through(
+      {.call = call, .tensor = input, .total = slice, .staged_count = staged}, deadline,
       [&](std::int64_t first, std::int64_t count) {
-        for (std::int64_t rank = 0; rank < ranks; ++rank) {
-          copy_bytes(staging() + rank * staged * size,
-                     bytes_of(input) + (rank * slice + first) * size, count * size);
+        for (std::int64_t peer = 0; peer < meeting_.size(); ++peer) {
+          copy_bytes(staging() + peer * staged * size,
+                     bytes_of(input) + (peer * slice + first) * size, count * size);
         }
       },
       [&](std::int64_t first, std::int64_t count) {
-        for (std::size_t rank = 0; rank < inputs_.size(); ++rank) {
-          const std::int64_t offset =
-              sources_.staged[rank] ? meeting_.rank() * staged : meeting_.rank() * slice + first;
-          inputs_[rank] = sources_.data[rank] + offset * size;
+        for (std::size_t peer = 0; peer < inputs_.size(); ++peer) {
+          const std::int64_t offset = sources_.staged[peer] ? rank * staged : rank * slice + first;
+          inputs_[peer] = sources_.data[peer] + offset * size;
         }
         reduce_in_tree_order(inputs_, bytes_of(output) + first * size, count, output.scalar_type(),
                              ReduceOp::sum);
       },
       [](std::int64_t, std::int64_t) {});
-  return size_in_bytes(input) - size_in_bytes(output);
+  return bytes - size_in_bytes(output);
 }
 
-// --- all_gather, all_to_all ----------------------------------------------------------------------
+// --- gathers and exchanges -----------------------------------------------------------------------
 
-std::int64_t ShmTransport::all_gather(const at::Tensor& input, const PartedTensor& output,
-                                      const base::Deadline& deadline) {
-  const CollectiveCall call =
-      call_of(Collective::all_gather, output.tensor(),
-              static_cast<std::int64_t>(base::hash_bytes(std::as_bytes(output.begins()))));
-  return guarded({input, output.tensor()}, [&] {
-    if (largest_part(output) > kSmallBytes) {
-      gather_large(call, input, output, deadline);
-    } else {
-      meeting_.exchange(call, bytes_of(input), size_in_bytes(input), deadline);
-      for (std::int64_t rank = 0; rank < meeting_.size(); ++rank) {
-        const std::span<std::byte> part = output.part(rank);
-        copy_bytes(part.data(), meeting_.slot_of(rank).data, std::ssize(part));
-      }
+std::int64_t ShmTransport::execute(const AllGather& gather, const base::Deadline& deadline) {
+  const at::Tensor& input = gather.input;
+  const PartedTensor& output = gather.output;
+  const std::int64_t bytes = size_in_bytes(input);
+  const std::int64_t size = meeting_.size();
+  const CollectiveCall call = call_of(Collective::all_gather, output.tensor,
+                                      static_cast<std::int64_t>(base::hash_bytes(std::as_bytes(
+                                          std::span(output.begins.data(), output.begins.size())))));
+  const std::int64_t largest = largest_part(output);
+  if (largest <= kSmallBytes) {
+    meeting_.exchange(call, bytes_of(input), bytes, deadline);
+    for (std::int64_t rank = 0; rank < size; ++rank) {
+      const std::span<std::byte> part = output.part(rank);
+      copy_bytes(part.data(), meeting_.slot_of(rank).data, std::ssize(part));
     }
-    return size_in_bytes(input) * (meeting_.size() - 1);
-  });
-}
-
-void ShmTransport::gather_large(const CollectiveCall& call, const at::Tensor& input,
-                                const PartedTensor& output, const base::Deadline& deadline) {
-  const auto within = [](std::int64_t bytes, std::int64_t first, std::int64_t count) {
-    return std::clamp<std::int64_t>(bytes - first, 0, count);
+    return bytes * (size - 1);
+  }
+  const auto within = [](std::int64_t all, std::int64_t first, std::int64_t count) {
+    return std::clamp<std::int64_t>(all - first, 0, count);
   };
-  run(
-      LargeCall{.call = call,
-                .tensor = input,
-                .total = largest_part(output),
-                .staged_count = staging_bytes(meeting_.size()),
-                .is_read = input.numel() > 0},
+  work_through(
+      {.call = call,
+       .tensor = input,
+       .total = largest,
+       .staged_count = staging_bytes(size),
+       .is_read = bytes > 0},
       deadline,
       [&](std::int64_t first, std::int64_t count) {
-        copy_bytes(staging(), bytes_of(input) + first, within(size_in_bytes(input), first, count));
+        copy_bytes(staging(), bytes_of(input) + first, within(bytes, first, count));
       },
       [&](std::int64_t first, std::int64_t count) {
-        for (std::int64_t step = 1; step <= meeting_.size(); ++step) {
-          const std::int64_t rank = (meeting_.rank() + step) % meeting_.size();  // not all from 0
+        for (std::int64_t step = 1; step <= size; ++step) {
+          const std::int64_t rank = (meeting_.rank() + step) % size;  // not all from 0
           const std::span<std::byte> part = output.part(rank);
           const std::byte* from =
               rank == meeting_.rank() ? bytes_of(input) + first : sources_.at(rank, first, first);
@@ -284,54 +345,45 @@ void ShmTransport::gather_large(const CollectiveCall& call, const at::Tensor& in
         }
       },
       [](std::int64_t, std::int64_t) {});
+  return bytes * (size - 1);
 }
 
-std::int64_t ShmTransport::all_to_all(const PartedTensor& input, const PartedTensor& output,
-                                      const base::Deadline& deadline) {
-  return guarded({input.tensor(), output.tensor()}, [&] {
-    AllToAll(meeting_, staging(), input, output).run(deadline);
-    return size_in_bytes(input.tensor()) - std::ssize(input.part(meeting_.rank()));
-  });
+std::int64_t ShmTransport::execute(const AllToAll& exchange, const base::Deadline& deadline) {
+  Rounds(meeting_, staging(), exchange).run(deadline);
+  return size_in_bytes(exchange.input.tensor) - std::ssize(exchange.input.part(meeting_.rank()));
 }
 
-// --- broadcast, barrier --------------------------------------------------------------------------
-
-std::int64_t ShmTransport::broadcast(const at::Tensor& tensor, std::int64_t root,
-                                     const base::Deadline& deadline) {
+std::int64_t ShmTransport::execute(const Broadcast& broadcast, const base::Deadline& deadline) {
+  const at::Tensor& tensor = broadcast.tensor;
+  const std::int64_t root = broadcast.root;
   const std::int64_t bytes = size_in_bytes(tensor);
-  return guarded({tensor}, [&] {
-    if (bytes > kSmallBytes) {
-      broadcast_large(tensor, root, deadline);
-    } else {
-      const bool mine = meeting_.rank() == root;
-      meeting_.exchange(call_of(Collective::broadcast, tensor, root), bytes_of(tensor),
-                        mine ? bytes : 0, deadline);
-      if (!mine) copy_bytes(bytes_of(tensor), meeting_.slot_of(root).data, bytes);
-    }
-    return meeting_.rank() == root ? bytes * (meeting_.size() - 1) : 0;
-  });
-}
-
-void ShmTransport::broadcast_large(const at::Tensor& tensor, std::int64_t root,
-                                   const base::Deadline& deadline) {
   const bool is_root = meeting_.rank() == root;
-  run(
-      LargeCall{.call = call_of(Collective::broadcast, tensor, root),
-                .tensor = tensor,
-                .total = size_in_bytes(tensor),
-                .staged_count = staging_bytes(meeting_.size()),
-                .is_read = is_root},
-      deadline,
-      [&](std::int64_t first, std::int64_t count) {
-        copy_bytes(staging(), bytes_of(tensor) + first, count);
-      },
-      [&](std::int64_t first, std::int64_t count) {
-        if (!is_root) copy_bytes(bytes_of(tensor) + first, sources_.at(root, first, first), count);
-      },
-      [](std::int64_t, std::int64_t) {});
+  const CollectiveCall call = call_of(Collective::broadcast, tensor, root);
+  if (bytes <= kSmallBytes) {
+    meeting_.exchange(call, bytes_of(tensor), is_root ? bytes : 0, deadline);
+    if (!is_root) copy_bytes(bytes_of(tensor), meeting_.slot_of(root).data, bytes);
+  } else {
+    work_through(
+        {.call = call,
+         .tensor = tensor,
+         .total = bytes,
+         .staged_count = staging_bytes(meeting_.size()),
+         .is_read = is_root},
+        deadline,
+        [&](std::int64_t first, std::int64_t count) {
+          copy_bytes(staging(), bytes_of(tensor) + first, count);
+        },
+        [&](std::int64_t first, std::int64_t count) {
+          if (!is_root) {
+            copy_bytes(bytes_of(tensor) + first, sources_.at(root, first, first), count);
+          }
+        },
+        [](std::int64_t, std::int64_t) {});
+  }
+  return is_root ? bytes * (meeting_.size() - 1) : 0;
 }
 
-std::int64_t ShmTransport::barrier(const base::Deadline& deadline) {
+std::int64_t ShmTransport::execute(const Barrier&, const base::Deadline& deadline) {
   meeting_.exchange({.op = Collective::barrier}, nullptr, 0, deadline);
   return 0;
 }
@@ -344,32 +396,30 @@ std::byte* ShmTransport::lane_staging(std::int64_t peer) {
   return memory.get();
 }
 
-std::int64_t ShmTransport::send(const at::Tensor& tensor, std::int64_t peer,
-                                const base::Deadline& deadline) {
+std::int64_t ShmTransport::execute(const Send& message, const base::Deadline& deadline) {
+  const auto& [tensor, peer] = message;
   const std::int64_t bytes = size_in_bytes(tensor);
   const bool direct = meeting_.neighbours().reachable(bytes_of(tensor), bytes);
-  return guarded({tensor}, [&] {
-    std::int64_t first = 0;
-    do {  // one piece even for an empty message
-      const std::int64_t count = direct ? bytes : std::min(kPieceBytes, bytes - first);
-      const std::uint32_t number = meeting_.wait_for_room(peer, deadline);
-      std::byte* piece = bytes_of(tensor) + first;
-      if (!direct) {
-        piece = lane_staging(peer) + number % 2 * kPieceBytes;
-        copy_bytes(piece, bytes_of(tensor) + first, count);
-      }
-      meeting_.post(
-          peer, number,
-          {.location = meeting_.location_of(piece), .bytes = count, .message_bytes = bytes});
-      first += count;
-    } while (first < bytes);
-    meeting_.wait_until_taken(peer, deadline);
-    return bytes;
-  });
+  std::int64_t first = 0;
+  do {  // one piece even for an empty message
+    const std::int64_t count = direct ? bytes : std::min(kPieceBytes, bytes - first);
+    const std::uint32_t number = meeting_.wait_for_room(peer, deadline);
+    std::byte* piece = bytes_of(tensor) + first;
+    if (!direct) {
+      piece = lane_staging(peer) + number % 2 * kPieceBytes;
+      copy_bytes(piece, bytes_of(tensor) + first, count);
+    }
+    meeting_.post(
+        peer, number,
+        {.location = meeting_.location_of(piece), .bytes = count, .message_bytes = bytes});
+    first += count;
+  } while (first < bytes);
+  meeting_.wait_until_taken(peer, deadline);
+  return bytes;
 }
 
-std::int64_t ShmTransport::recv(const at::Tensor& tensor, std::int64_t peer,
-                                const base::Deadline& deadline) {
+std::int64_t ShmTransport::execute(const Recv& message, const base::Deadline& deadline) {
+  const auto& [tensor, peer] = message;
   const std::int64_t bytes = size_in_bytes(tensor);
   std::int64_t first = 0;
   do {

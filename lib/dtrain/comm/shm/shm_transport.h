@@ -27,21 +27,7 @@ class ShmTransport final : public Transport {
   /// Returns the bytes of a rank's control block and staging areas.
   [[nodiscard]] static std::int64_t bytes(const GroupLoad& load);
 
-  std::int64_t all_reduce(const at::Tensor& tensor, ReduceOp op,
-                          const base::Deadline& deadline) override;
-  std::int64_t reduce_scatter(const at::Tensor& input, const at::Tensor& output,
-                              const base::Deadline& deadline) override;
-  std::int64_t all_gather(const at::Tensor& input, const PartedTensor& output,
-                          const base::Deadline& deadline) override;
-  std::int64_t all_to_all(const PartedTensor& input, const PartedTensor& output,
-                          const base::Deadline& deadline) override;
-  std::int64_t broadcast(const at::Tensor& tensor, std::int64_t root,
-                         const base::Deadline& deadline) override;
-  std::int64_t send(const at::Tensor& tensor, std::int64_t peer,
-                    const base::Deadline& deadline) override;
-  std::int64_t recv(const at::Tensor& tensor, std::int64_t peer,
-                    const base::Deadline& deadline) override;
-  std::int64_t barrier(const base::Deadline& deadline) override;
+  std::int64_t run(const Operation& operation, const base::Deadline& deadline) override;
   [[nodiscard]] std::int64_t awaited() const noexcept override { return meeting_.awaited(); }
   void close(const std::string& reason) noexcept override { meeting_.close(reason); }
 
@@ -67,31 +53,29 @@ class ShmTransport final : public Transport {
     bool is_read = true;            ///< whether the others touch `tensor` at all
   };
 
+  std::int64_t execute(const AllReduce& call, const base::Deadline& deadline);
+  std::int64_t execute(const ReduceScatter& call, const base::Deadline& deadline);
+  std::int64_t execute(const AllGather& call, const base::Deadline& deadline);
+  std::int64_t execute(const AllToAll& call, const base::Deadline& deadline);
+  std::int64_t execute(const Broadcast& call, const base::Deadline& deadline);
+  std::int64_t execute(const Send& call, const base::Deadline& deadline);
+  std::int64_t execute(const Recv& call, const base::Deadline& deadline);
+  std::int64_t execute(const Barrier& call, const base::Deadline& deadline);
+
   /// Works through the call: at once, or chunk by chunk if any rank's tensor has to be staged.
   /// stage(first, count) fills this rank's staging area; work(first, count) runs while everyone's
   /// chunk is laid out in sources_; fetch(first, count) takes the result from the staging area.
   template <typename Stage, typename Work, typename Fetch>
-  void run(const LargeCall& large, const base::Deadline& deadline, Stage stage, Work work,
-           Fetch fetch);
+  void work_through(const LargeCall& large, const base::Deadline& deadline, Stage stage, Work work,
+                    Fetch fetch);
   /// Lays out where this rank's tensor is and finds where everyone's is, in sources_.
   void lay_out(const LargeCall& large, bool staged, const base::Deadline& deadline);
   [[nodiscard]] std::byte* staging();
   [[nodiscard]] std::byte* lane_staging(std::int64_t peer);
 
-  std::int64_t all_reduce_large(const at::Tensor& tensor, ReduceOp op,
-                                const base::Deadline& deadline);
-  std::int64_t reduce_scatter_large(const at::Tensor& input, const at::Tensor& output,
-                                    const base::Deadline& deadline);
-  void gather_large(const CollectiveCall& call, const at::Tensor& input, const PartedTensor& output,
-                    const base::Deadline& deadline);
-  void broadcast_large(const at::Tensor& tensor, std::int64_t root, const base::Deadline& deadline);
   /// Sums elements of a chunk and writes them into everyone's tensor.
   void reduce_and_spread(std::int64_t chunk_begin, std::int64_t begin, std::int64_t end,
                          const CollectiveCall& call);
-
-  /// Runs `body`; after a failure the tensors stay, since peers may still be at work on them.
-  template <typename Body>
-  std::int64_t guarded(std::initializer_list<at::Tensor> tensors, Body body);
 
   Meeting meeting_;
   // Of the collective call under way; kept, so that calls allocate nothing.

@@ -14,45 +14,44 @@ class SilentTransport final : public Transport {
  public:
   explicit SilentTransport(std::int64_t rank) : rank_(rank) {}
 
-  std::int64_t all_reduce(const at::Tensor& tensor, ReduceOp, const base::Deadline&) override {
-    return size_in_bytes(tensor);
+  std::int64_t run(const Operation& operation, const base::Deadline&) override {
+    return std::visit([this](const auto& call) { return execute(call); }, operation);
   }
-  std::int64_t reduce_scatter(const at::Tensor& input, const at::Tensor& output,
-                              const base::Deadline&) override {
-    const std::byte* own = bytes_of(input) + rank_ * size_in_bytes(output);
-    if (own != bytes_of(output)) std::copy_n(own, size_in_bytes(output), bytes_of(output));
-    return size_in_bytes(input) - size_in_bytes(output);
-  }
-  std::int64_t all_gather(const at::Tensor& input, const PartedTensor& output,
-                          const base::Deadline&) override {
-    for (std::int64_t rank = 0; rank < output.ranks(); ++rank) repeat(input, output.part(rank));
-    return size_in_bytes(input) * (output.ranks() - 1);
-  }
-  std::int64_t all_to_all(const PartedTensor& input, const PartedTensor& output,
-                          const base::Deadline&) override {
-    const auto own = input.part(rank_);
-    std::copy_n(own.data(), own.size(), output.part(rank_).data());
-    return size_in_bytes(input.tensor()) - static_cast<std::int64_t>(own.size());
-  }
-  std::int64_t broadcast(const at::Tensor& tensor, std::int64_t root,
-                         const base::Deadline&) override {
-    return root == rank_ ? size_in_bytes(tensor) : 0;
-  }
-  std::int64_t send(const at::Tensor& tensor, std::int64_t, const base::Deadline&) override {
-    return size_in_bytes(tensor);
-  }
-  std::int64_t recv(const at::Tensor& tensor, std::int64_t, const base::Deadline&) override {
-    std::fill_n(bytes_of(tensor), size_in_bytes(tensor), std::byte{0});
-    return 0;
-  }
-  std::int64_t barrier(const base::Deadline&) override { return 0; }
   void close(const std::string&) noexcept override {}
 
  private:
-  static void repeat(const at::Tensor& input, std::span<std::byte> part) {
-    const auto count = std::min(static_cast<std::size_t>(size_in_bytes(input)), part.size());
-    if (part.data() != bytes_of(input)) std::copy_n(bytes_of(input), count, part.data());
+  std::int64_t execute(const AllReduce& call) const { return size_in_bytes(call.tensor); }
+  std::int64_t execute(const ReduceScatter& call) const {
+    const std::int64_t bytes = size_in_bytes(call.output);
+    const std::byte* own = bytes_of(call.input) + rank_ * bytes;
+    if (own != bytes_of(call.output)) std::copy_n(own, bytes, bytes_of(call.output));
+    return size_in_bytes(call.input) - bytes;
   }
+  std::int64_t execute(const AllGather& call) const {
+    const std::int64_t bytes = size_in_bytes(call.input);
+    for (std::int64_t rank = 0; rank < call.output.ranks(); ++rank) {
+      const std::span<std::byte> part = call.output.part(rank);
+      const auto count = std::min(static_cast<std::size_t>(bytes), part.size());
+      if (part.data() != bytes_of(call.input)) {
+        std::copy_n(bytes_of(call.input), count, part.data());
+      }
+    }
+    return bytes * (call.output.ranks() - 1);
+  }
+  std::int64_t execute(const AllToAll& call) const {
+    const auto own = call.input.part(rank_);
+    std::ranges::copy(own, call.output.part(rank_).data());
+    return size_in_bytes(call.input.tensor) - std::ssize(own);
+  }
+  std::int64_t execute(const Broadcast& call) const {
+    return call.root == rank_ ? size_in_bytes(call.tensor) : 0;
+  }
+  std::int64_t execute(const Send& call) const { return size_in_bytes(call.tensor); }
+  std::int64_t execute(const Recv& call) const {
+    std::fill_n(bytes_of(call.tensor), size_in_bytes(call.tensor), std::byte{0});
+    return 0;
+  }
+  std::int64_t execute(const Barrier&) const { return 0; }
 
   std::int64_t rank_;
 };

@@ -267,20 +267,19 @@ class CountingGroup final : public StubGroup {
 
   [[nodiscard]] std::int64_t rank() const override { return rank_; }
   [[nodiscard]] std::int64_t size() const override { return kRanks; }
-  [[nodiscard]] comm::Work all_gather(const at::Tensor& input, const at::Tensor& output) override {
-    output.view({kRanks, -1}).copy_(input.view({1, -1}).expand({kRanks, -1}));
-    held += static_cast<std::int64_t>(output.nbytes());
-    sent += static_cast<std::int64_t>(input.nbytes()) * (kRanks - 1);
-    return {};
-  }
-  [[nodiscard]] comm::Work all_to_all(const at::Tensor& input, std::span<const std::int64_t>,
-                                      const at::Tensor& output,
-                                      std::span<const std::int64_t>) override {
-    if (output.numel() > 0) {
-      output.view({kRanks, -1}).copy_(input.view({1, -1}).expand({kRanks, -1}));
+  [[nodiscard]] comm::Work post(comm::Operation operation) override {
+    const auto [input, output] = comm::tensors_of(operation);
+    if (output->numel() > 0) {
+      output->view({kRanks, -1}).copy_(input->view({1, -1}).expand({kRanks, -1}));
     }
-    held += static_cast<std::int64_t>(output.nbytes() + input.nbytes());
-    sent += rank_ == 0 ? 0 : static_cast<std::int64_t>(input.nbytes());
+    const auto own = static_cast<std::int64_t>(input->nbytes());
+    held += static_cast<std::int64_t>(output->nbytes());
+    if (std::holds_alternative<comm::AllGather>(operation)) {
+      sent += own * (kRanks - 1);
+    } else {  // an all-to-all to rank 0 alone
+      held += own;
+      sent += rank_ == 0 ? 0 : own;
+    }
     return {};
   }
 

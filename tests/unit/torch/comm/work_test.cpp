@@ -39,7 +39,8 @@ class StreamGroup final : public StubGroup {
  public:
   explicit StreamGroup(Stream& of_caller) : of_caller_(of_caller) {}
 
-  [[nodiscard]] comm::Work all_reduce(const at::Tensor& tensor, comm::ReduceOp) override {
+  [[nodiscard]] comm::Work post(comm::Operation operation) override {
+    const at::Tensor tensor = std::get<comm::AllReduce>(operation).tensor;
     const auto completion = std::make_shared<StreamCompletion>(of_caller_);
     own_.call([this, tensor, completion] {
       // The limit lets a test that waits for ever fail instead.

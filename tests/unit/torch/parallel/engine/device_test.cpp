@@ -16,8 +16,8 @@ namespace {
 // One rank, whose sums are its own values.
 class AloneOnMeta final : public testing::StubGroup {
   std::int64_t size() const override { return 1; }
-  comm::Work all_reduce(const at::Tensor& tensor, comm::ReduceOp) override {
-    testing::expect(tensor.is_meta(), "what is communicated");
+  comm::Work post(comm::Operation operation) override {
+    testing::expect(std::get<comm::AllReduce>(operation).tensor.is_meta(), "what is communicated");
     return {};
   }
 };

@@ -15,10 +15,10 @@
 namespace dtrain::parallel {
 namespace {
 
-/// A group whose all_reduce ends when the test says so.
+/// A group whose only operation, all_reduce, ends when the test says so.
 class HeldGroup final : public testing::StubGroup {
  public:
-  [[nodiscard]] comm::Work all_reduce(const at::Tensor&, comm::ReduceOp) override {
+  [[nodiscard]] comm::Work post(comm::Operation) override {
     events += 'r';
     under_way_ = std::make_shared<comm::HostCompletion>(ring_);
     return comm::Work(under_way_);
