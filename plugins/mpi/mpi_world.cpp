@@ -18,8 +18,8 @@
 #include "dtrain/base/readable.h"
 #include "dtrain/base/waiting_lines.h"
 #include "dtrain/comm/backend_plugin.h"
+#include "dtrain/comm/cpu_world.h"
 #include "dtrain/comm/mapped_memory.h"
-#include "dtrain/comm/queued_group.h"
 #include "mpi/engine.h"
 #include "mpi/mpi_transport.h"
 
@@ -66,9 +66,10 @@ std::jthread tell_of_waiting(const comm::WorldOptions& options) {
   return std::jthread(tell);
 }
 
-class MpiWorld final : public comm::World {
+/// The groups of one rank, and the thread of MPI that they share.
+class MpiGroups {
  public:
-  explicit MpiWorld(const comm::WorldOptions& options)
+  explicit MpiGroups(const comm::WorldOptions& options)
       : options_(options), engine_(std::make_shared<Engine>()) {
     const std::jthread teller = tell_of_waiting(options);
     started("MPI_Init", [] {
@@ -77,39 +78,21 @@ class MpiWorld final : public comm::World {
       check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     });
     engine_->set_patience(options_.group.timeout);
-    control_ = split(comm::ranks_below(size()), comm::kControlName);
   }
 
-  [[nodiscard]] std::int64_t rank() const override { return options_.rank; }
-  [[nodiscard]] std::int64_t size() const override { return options_.size; }
-  [[nodiscard]] c10::Device device() const override { return c10::kCPU; }
-  [[nodiscard]] std::string_view backend() const override { return "mpi"; }
-  [[nodiscard]] at::Tensor allocate(std::int64_t bytes) override {
-    return comm::mapped_memory(bytes, options_.count_memory);
-  }
-  [[nodiscard]] comm::ProcessGroup& control() override { return *control_; }
-
-  [[nodiscard]] std::shared_ptr<comm::ProcessGroup> split(std::span<const std::int64_t> ranks,
-                                                          std::string_view name) override {
-    const int number = splits_++;
-    return comm::make_queued_group(
-        ranks, name, rank(), options_.group,
-        [&](const comm::GroupIdentity& identity) { return connect(identity, number); });
-  }
-
- private:
-  std::unique_ptr<comm::Transport> connect(const comm::GroupIdentity& identity, int number) {
+  [[nodiscard]] std::unique_ptr<comm::Transport> connect(const comm::GroupIdentity& identity) {
     constexpr int kTags = 1 << 14;  // MPI promises 32767; groups of one time have neighbours
     const std::vector<int> ranks(identity.world_ranks.begin(), identity.world_ranks.end());
+    const int tag = static_cast<int>(identity.number % kTags);
     const auto made = std::make_shared<std::unique_ptr<comm::Transport>>();
     started(fmt::format("group '{}'", identity.name),
-            [ranks, number, made, engine = engine_, reduction = options_.group.reduction] {
+            [ranks, tag, made, engine = engine_, reduction = options_.group.reduction] {
               MPI_Group all = MPI_GROUP_NULL;
               MPI_Group part = MPI_GROUP_NULL;
               MPI_Comm communicator = MPI_COMM_NULL;
               check(MPI_Comm_group(MPI_COMM_WORLD, &all));
               check(MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &part));
-              check(MPI_Comm_create_group(MPI_COMM_WORLD, part, number % kTags, &communicator));
+              check(MPI_Comm_create_group(MPI_COMM_WORLD, part, tag, &communicator));
               check(MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN));
               check(MPI_Group_free(&part));
               check(MPI_Group_free(&all));
@@ -118,6 +101,7 @@ class MpiWorld final : public comm::World {
     return std::move(*made);
   }
 
+ private:
   // Carries out in the thread of MPI what all ranks do together.
   template <typename Start>
   void started(const std::string& what, Start start) {
@@ -127,17 +111,16 @@ class MpiWorld final : public comm::World {
     } catch (const TransportFailure& failure) {
       const bool is_late = failure.cause() == TransportFailure::Cause::no_answer;
       base::fail(
-          is_late ? ErrorKind::timeout : ErrorKind::comm, "rank {}, {}: {}", rank(), what,
-          is_late ? fmt::format("not all of {} ranks came within {} (--comm-timeout)", size(),
-                                base::readable_time(base::Seconds(options_.group.timeout).count()))
-                  : std::string("MPI failed: ") + failure.what());
+          is_late ? ErrorKind::timeout : ErrorKind::comm, "rank {}, {}: {}", options_.rank, what,
+          is_late
+              ? fmt::format("not all of {} ranks came within {} (--comm-timeout)", options_.size,
+                            base::readable_time(base::Seconds(options_.group.timeout).count()))
+              : std::string("MPI failed: ") + failure.what());
     }
   }
 
   comm::WorldOptions options_;
   std::shared_ptr<Engine> engine_;
-  int splits_ = 0;  // the same on every rank, since split is collective
-  std::shared_ptr<comm::ProcessGroup> control_;
 };
 
 class MpiPlugin final : public comm::BackendPlugin {
@@ -146,7 +129,14 @@ class MpiPlugin final : public comm::BackendPlugin {
   [[nodiscard]] std::shared_ptr<comm::World> create_world(
       const comm::WorldOptions& options) override {
     require_mpirun(options);
-    return std::make_shared<MpiWorld>(options);
+    const auto groups = std::make_shared<MpiGroups>(options);
+    return std::make_shared<comm::CpuWorld>(
+        options.rank, options.size, options.group,
+        comm::CpuBackend{
+            .name = "mpi",
+            .connect = [groups](const auto& identity) { return groups->connect(identity); },
+            .allocate = [count = options.count_memory](
+                            std::int64_t bytes) { return comm::mapped_memory(bytes, count); }});
   }
 };
 

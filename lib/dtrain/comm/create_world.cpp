@@ -11,13 +11,14 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/comm/backend_plugin.h"
+#include "dtrain/comm/cpu_world.h"
+#include "dtrain/comm/gloo/gloo_groups.h"
 #include "dtrain/comm/gloo/gloo_transport.h"
-#include "dtrain/comm/gloo/gloo_world.h"
-#include "dtrain/comm/hier/hier_world.h"
+#include "dtrain/comm/hier/hier_groups.h"
 #include "dtrain/comm/host/host_survey.h"
 #include "dtrain/comm/local/local_world.h"
-#include "dtrain/comm/shm/shm_transport.h"
-#include "dtrain/comm/shm/shm_world.h"
+#include "dtrain/comm/mapped_memory.h"
+#include "dtrain/comm/shm/shm_groups.h"
 #include "dtrain/comm/slices.h"
 #include "dtrain/comm/torchrun/notice.h"
 #include "dtrain/net/proof.h"
@@ -47,6 +48,17 @@ std::shared_ptr<Rendezvous> meet(const WorldOptions& options) {
   return meet_all_ranks(place, deadline);
 }
 
+/// The world of ranks that have met. Rank 0 serves the store until all have ended the meeting.
+std::shared_ptr<World> rendezvous_world(const WorldOptions& options,
+                                        const std::shared_ptr<Rendezvous>& rendezvous,
+                                        CpuBackend backend) {
+  backend.end_meeting = [rendezvous] {
+    rendezvous->store->leave();
+    if (rendezvous->server) rendezvous->server->finish();
+  };
+  return std::make_shared<CpuWorld>(options.rank, options.size, options.group, std::move(backend));
+}
+
 /// The world of ranks that share memory with those of their host; null where they cannot, unless
 /// the backend is shm, or where each is on a host of its own.
 std::shared_ptr<World> create_sharing_world(const WorldOptions& options,
@@ -73,9 +85,30 @@ std::shared_ptr<World> create_sharing_world(const WorldOptions& options,
     }
   }
   if (!obstacle.empty() || (num_hosts > 1 && num_hosts == options.size)) return nullptr;
-  auto neighbours = share_memory(std::move(survey), deadline);
-  if (num_hosts == 1) return create_shm_world(options, rendezvous, std::move(neighbours));
-  return create_hier_world(options, rendezvous, std::move(neighbours), hosts);
+  const auto shm =
+      std::make_shared<ShmGroups>(options, rendezvous, share_memory(std::move(survey), deadline));
+  const auto allocate = [shm](std::int64_t bytes) { return shm->allocate(bytes); };
+  if (num_hosts == 1) {
+    const auto connect = [shm](const GroupIdentity& identity) {
+      return shm->connect(identity.key(), identity);
+    };
+    return rendezvous_world(options, rendezvous, {"shm", connect, allocate});
+  }
+  const auto hier = std::make_shared<HierGroups>(options, rendezvous, shm, hosts);
+  const auto connect = [hier](const GroupIdentity& identity) { return hier->connect(identity); };
+  return rendezvous_world(options, rendezvous, {"hier", connect, allocate});
+}
+
+std::shared_ptr<World> create_gloo_world(const WorldOptions& options,
+                                         const std::shared_ptr<Rendezvous>& rendezvous) {
+  const auto gloo = std::make_shared<GlooGroups>(options, rendezvous);
+  const auto connect = [gloo](const GroupIdentity& identity) {
+    return gloo->connect(identity.key(), identity);
+  };
+  const auto allocate = [count = options.count_memory](std::int64_t bytes) {
+    return mapped_memory(bytes, count);
+  };
+  return rendezvous_world(options, rendezvous, {"gloo", connect, allocate});
 }
 
 }  // namespace
@@ -115,9 +148,9 @@ std::shared_ptr<World> create_world(const WorldOptions& options) {
                  "MASTER_ADDR and MASTER_PORT (1 to 65535)",
                  options.master_port);
     }
-    auto rendezvous = meet(options);
+    const auto rendezvous = meet(options);
     const auto sharing = backend == "gloo" ? nullptr : create_sharing_world(options, rendezvous);
-    return sharing ? sharing : create_gloo_world(options, std::move(rendezvous));
+    return sharing ? sharing : create_gloo_world(options, rendezvous);
   }
   base::fail(ErrorKind::usage, "machine.backend is '{}'; choose auto, none, shm, gloo, hier or mpi",
              backend);

@@ -74,20 +74,6 @@ class QueuedGroup::Call final : public HostCompletion, public Task {
   std::uint64_t number_ = 0;
 };
 
-std::shared_ptr<ProcessGroup> make_queued_group(
-    std::span<const std::int64_t> ranks, std::string_view name, std::int64_t world_rank,
-    const GroupOptions& options,
-    const std::function<std::unique_ptr<Transport>(const GroupIdentity&)>& connect) {
-  const auto own = std::find(ranks.begin(), ranks.end(), world_rank);
-  if (own == ranks.end()) return nullptr;
-  GroupIdentity identity{.name = std::string(name),
-                         .rank = own - ranks.begin(),
-                         .world_ranks = {ranks.begin(), ranks.end()}};
-  std::unique_ptr<Transport> transport;
-  if (ranks.size() > 1) transport = connect(identity);
-  return std::make_shared<QueuedGroup>(std::move(identity), options, std::move(transport));
-}
-
 QueuedGroup::QueuedGroup(GroupIdentity identity, const GroupOptions& options,
                          std::unique_ptr<Transport> transport)
     : identity_(std::move(identity)),

@@ -2,14 +2,13 @@
 // words the errors.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
-#include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,16 +21,13 @@ namespace dtrain::comm {
 /// Who a group is.
 struct GroupIdentity {
   std::string name;
+  std::int64_t number = 0;                ///< among the groups that a world has made
   std::int64_t rank = 0;                  ///< this rank within the group
   std::vector<std::int64_t> world_ranks;  ///< of all members, in group order
-};
 
-/// The group of these world ranks as `world_rank` sees it; null where it is not among them.
-/// connect: gives the transport of a group of several.
-[[nodiscard]] std::shared_ptr<ProcessGroup> make_queued_group(
-    std::span<const std::int64_t> ranks, std::string_view name, std::int64_t world_rank,
-    const GroupOptions& options,
-    const std::function<std::unique_ptr<Transport>(const GroupIdentity&)>& connect);
+  /// "group 3 'dp'", of no other group of the world.
+  [[nodiscard]] std::string key() const { return fmt::format("group {} '{}'", number, name); }
+};
 
 /// A ProcessGroup whose collective calls run one after the other in a thread of the group, so that
 /// they proceed while the caller computes; a caller that waits for one that has not begun carries

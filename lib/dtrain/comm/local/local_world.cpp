@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "dtrain/base/check.h"
+#include "dtrain/comm/cpu_world.h"
 #include "dtrain/comm/host/neighbours.h"
-#include "dtrain/comm/queued_group.h"
 #include "dtrain/comm/shm/shm_transport.h"
 
 namespace dtrain::comm {
@@ -53,17 +53,16 @@ class LocalJob {
   [[nodiscard]] const GroupOptions& options() const { return options_; }
   [[nodiscard]] const std::shared_ptr<ThreadNeighbours>& neighbours() const { return neighbours_; }
 
-  /// The control block of one split, made by whichever rank comes first.
-  std::shared_ptr<ControlBlock> block(const std::string& key, std::span<const std::int64_t> ranks) {
+  /// The control block of a group, made by whichever rank comes first.
+  std::shared_ptr<ControlBlock> block(const GroupIdentity& identity) {
     const std::lock_guard lock(mutex_);
-    Group& group = groups_[key];
+    Group& group = groups_[identity.key()];
     if (!group.block) {
-      group = {.block = make_block(static_cast<std::int64_t>(ranks.size())),
-               .ranks = {ranks.begin(), ranks.end()}};
+      group = {.block = make_block(std::ssize(identity.world_ranks)),
+               .ranks = identity.world_ranks};
       if (aborted_) group.block->close(-1, -1, reason_);
     }
-    DTRAIN_CHECK(std::equal(ranks.begin(), ranks.end(), group.ranks.begin(), group.ranks.end()),
-                 "ranks split into different groups");
+    DTRAIN_CHECK(group.ranks == identity.world_ranks, "ranks split into different groups");
     return group.block;
   }
 
@@ -89,47 +88,18 @@ class LocalJob {
   std::string reason_;
 };
 
-class LocalWorld final : public World {
- public:
-  LocalWorld(std::shared_ptr<LocalJob> job, std::int64_t rank)
-      : job_(std::move(job)),
-        rank_(rank),
-        control_(split(ranks_below(job_->size()), kControlName)) {}
-
-  [[nodiscard]] std::int64_t rank() const override { return rank_; }
-  [[nodiscard]] std::int64_t size() const override { return job_->size(); }
-  [[nodiscard]] c10::Device device() const override { return c10::kCPU; }
-  [[nodiscard]] std::string_view backend() const override { return "local"; }
-
-  [[nodiscard]] at::Tensor allocate(std::int64_t bytes) override {
-    return at::zeros({bytes}, at::kByte);
-  }
-
-  [[nodiscard]] std::shared_ptr<ProcessGroup> split(std::span<const std::int64_t> ranks,
-                                                    std::string_view name) override {
-    const std::string key = fmt::format("{}/{}", splits_++, name);
-    return make_queued_group(
-        ranks, name, rank_, job_->options(), [&](const GroupIdentity& identity) {
-          return std::make_unique<ShmTransport>(Seat{.block = job_->block(key, ranks),
-                                                     .rank = identity.rank,
-                                                     .world_ranks = identity.world_ranks},
-                                                job_->neighbours());
-        });
-  }
-  [[nodiscard]] ProcessGroup& control() override { return *control_; }
-
- private:
-  std::shared_ptr<LocalJob> job_;
-  std::int64_t rank_;
-  std::int64_t splits_ = 0;  // the same on every rank, since split is collective
-  std::shared_ptr<ProcessGroup> control_;
-};
-
 std::vector<std::shared_ptr<World>> worlds_of(const std::shared_ptr<LocalJob>& job) {
   DTRAIN_CHECK(job->size() >= 1);
   std::vector<std::shared_ptr<World>> worlds;
   for (std::int64_t rank = 0; rank < job->size(); ++rank) {
-    worlds.push_back(std::make_shared<LocalWorld>(job, rank));
+    const auto connect = [job](const GroupIdentity& identity) {
+      return std::make_unique<ShmTransport>(Seat{.block = job->block(identity),
+                                                 .rank = identity.rank,
+                                                 .world_ranks = identity.world_ranks},
+                                            job->neighbours());
+    };
+    worlds.push_back(std::make_shared<CpuWorld>(rank, job->size(), job->options(),
+                                                CpuBackend{.name = "local", .connect = connect}));
   }
   return worlds;
 }

@@ -12,6 +12,7 @@
 
 namespace dtrain::comm {
 
+/// Of ranks that have mapped each other's memory.
 class ShmGroups {
  public:
   ShmGroups(const WorldOptions& options, std::shared_ptr<Rendezvous> rendezvous,
@@ -29,5 +30,8 @@ class ShmGroups {
  private:
   HostGroups groups_;
 };
+
+/// group_memory of a group of one host.
+[[nodiscard]] std::int64_t shm_group_memory(const PlannedGroup& group);
 
 }  // namespace dtrain::comm

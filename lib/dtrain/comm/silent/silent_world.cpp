@@ -1,11 +1,9 @@
 #include "dtrain/comm/silent/silent_world.h"
 
-#include <ATen/ops/zeros.h>
-
 #include <algorithm>
 #include <utility>
 
-#include "dtrain/comm/queued_group.h"
+#include "dtrain/comm/cpu_world.h"
 
 namespace dtrain::comm {
 namespace {
@@ -56,36 +54,14 @@ class SilentTransport final : public Transport {
   std::int64_t rank_;
 };
 
-class SilentWorld final : public World {
- public:
-  SilentWorld(std::int64_t size, const GroupOptions& options)
-      : size_(size), options_(options), control_(split(ranks_below(size), kControlName)) {}
-
-  [[nodiscard]] std::int64_t rank() const override { return 0; }
-  [[nodiscard]] std::int64_t size() const override { return size_; }
-  [[nodiscard]] c10::Device device() const override { return c10::kCPU; }
-  [[nodiscard]] std::string_view backend() const override { return "silent"; }
-  [[nodiscard]] at::Tensor allocate(std::int64_t bytes) override {
-    return at::zeros({bytes}, at::kByte);
-  }
-  [[nodiscard]] std::shared_ptr<ProcessGroup> split(std::span<const std::int64_t> ranks,
-                                                    std::string_view name) override {
-    return make_queued_group(ranks, name, rank(), options_, [](const GroupIdentity& identity) {
-      return std::make_unique<SilentTransport>(identity.rank);
-    });
-  }
-  [[nodiscard]] ProcessGroup& control() override { return *control_; }
-
- private:
-  std::int64_t size_;
-  GroupOptions options_;
-  std::shared_ptr<ProcessGroup> control_;
-};
-
 }  // namespace
 
 std::shared_ptr<World> make_silent_world(std::int64_t size, const GroupOptions& options) {
-  return std::make_shared<SilentWorld>(size, options);
+  const auto connect = [](const GroupIdentity& identity) {
+    return std::make_unique<SilentTransport>(identity.rank);
+  };
+  return std::make_shared<CpuWorld>(0, size, options,
+                                    CpuBackend{.name = "silent", .connect = connect});
 }
 
 }  // namespace dtrain::comm

@@ -22,8 +22,9 @@ constexpr std::int64_t kMostElements = std::int64_t{1} << 20;  // that a trial c
 constexpr std::array kUsual = {"bf16", "fp16", "topk:0.01", "powersgd:4"};
 
 std::shared_ptr<comm::ProcessGroup> group_of_one() {
-  const std::array<std::int64_t, 1> alone{0};
-  return comm::make_queued_group(alone, "compression", 0, {}, nullptr);
+  return std::make_shared<comm::QueuedGroup>(
+      comm::GroupIdentity{.name = "compression", .world_ranks = {0}}, comm::GroupOptions{},
+      nullptr);
 }
 
 // The part, or as many of its first elements or rows as a trial takes; a factor has fewer columns
