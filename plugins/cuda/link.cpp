@@ -2,14 +2,26 @@
 
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
 
 #include <cstring>
 #include <utility>
 
-#include "cuda/stream.h"
+#include "cuda/check.h"
 
 namespace dtrain::cuda {
+
+c10::Stream new_stream(c10::Device device) {
+  const c10::cuda::CUDAGuard guard(device);
+  int least = 0;
+  int greatest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for priorities of streams");
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest), "making a stream");
+  return c10::cuda::getStreamFromExternal(stream, device.index());
+}
 
 const c10::Stream& MessageLane::stream() {
   if (!stream_) stream_ = new_stream(device_);

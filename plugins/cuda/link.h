@@ -1,4 +1,4 @@
-// One direction between two ranks of a group.
+// Streams for communication, and one direction between two ranks of a group.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -12,6 +12,11 @@
 #include "dtrain/comm/lane.h"
 
 namespace dtrain::cuda {
+
+/// A stream that no one else uses, before others in turn: a call that waits for a peer holds up
+/// nothing but the calls behind it. It stays until the process ends, because the allocator asks the
+/// streams that used a tensor when it is given back.
+[[nodiscard]] c10::Stream new_stream(c10::Device device);
 
 /// The sends of a rank, or its receives, of all groups: one stream, and a thread that puts them
 /// there in the order in which they were called. So a message waits for nothing on the device but

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "cuda/check.h"
-#include "cuda/stream.h"
 #include "cuda/tree_reduce_body.h"
 #include "dtrain/base/check.h"
 

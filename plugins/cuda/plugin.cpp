@@ -1,28 +1,77 @@
 #include "dtrain/device/plugin.h"
 
 #include <ATen/Context.h>
+#include <ATen/cuda/CUDAEvent.h>
+#include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "cuda/check.h"
-#include "cuda/graph.h"
 #include "cuda/launch.h"
 #include "cuda/nccl_world.h"
 #include "cuda/versions.h"
 #include "dtrain/base/error.h"
+#include "dtrain/device/graph.h"
 
 namespace dtrain::cuda {
 namespace {
+
+class CudaGraph final : public device::Graph {
+ public:
+  explicit CudaGraph(std::unique_ptr<at::cuda::CUDAGraph> graph) : graph_(std::move(graph)) {}
+
+  void replay() override { graph_->replay(); }
+
+ private:
+  std::unique_ptr<at::cuda::CUDAGraph> graph_;
+};
+
+// Records on a stream of LibTorch's pool, since CUDA records nothing on the default stream; other
+// threads may go on calling CUDA meanwhile. Graphs of one recorder share a memory pool.
+class CudaRecorder final : public device::GraphRecorder {
+ public:
+  explicit CudaRecorder(c10::Device device)
+      : pool_(at::cuda::graph_pool_handle()),
+        stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index())) {}
+
+  [[nodiscard]] std::unique_ptr<device::Graph> record(const std::function<void()>& work) override {
+    at::cuda::CUDAEvent before;
+    before.record(c10::cuda::getCurrentCUDAStream(stream_.device_index()));
+    before.block(stream_);
+    const c10::cuda::CUDAStreamGuard on(stream_);
+    auto graph = std::make_unique<at::cuda::CUDAGraph>();
+    graph->capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
+    try {
+      work();
+    } catch (...) {
+      const std::exception_ptr cause = std::current_exception();
+      try {
+        graph->capture_end();  // the stream and the allocator leave the capture
+      } catch (const c10::Error&) {
+        // The capture is invalid because of what `cause` tells.
+      }
+      std::rethrow_exception(cause);
+    }
+    graph->capture_end();
+    return std::make_unique<CudaGraph>(std::move(graph));
+  }
+
+ private:
+  c10::cuda::MempoolId_t pool_;
+  c10::cuda::CUDAStream stream_;
+};
 
 cudaDeviceProp properties_of(c10::Device device) {
   cudaDeviceProp found{};
@@ -41,7 +90,12 @@ std::int64_t no_device() {
 
 class CudaPlugin final : public device::Plugin {
  public:
-  CudaPlugin() { device::register_recorder(c10::kCUDA, make_graph_recorder); }
+  CudaPlugin() {
+    device::register_recorder(c10::kCUDA,
+                              [](c10::Device device) -> std::unique_ptr<device::GraphRecorder> {
+                                return std::make_unique<CudaRecorder>(device);
+                              });
+  }
 
   [[nodiscard]] c10::DeviceType type() const override { return c10::kCUDA; }
 
