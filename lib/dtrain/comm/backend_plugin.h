@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "dtrain/comm/create_world.h"
 
@@ -24,13 +23,6 @@ class BackendPlugin {
   /// As comm::create_world.
   [[nodiscard]] virtual std::shared_ptr<World> create_world(const WorldOptions& options) = 0;
 };
-
-/// The world of the plugin of this name.
-///
-/// Throws: Error{usage} naming the file that cannot be loaded, why, and what to do; as
-///         create_world.
-[[nodiscard]] std::shared_ptr<World> create_plugin_world(const std::string& name,
-                                                         const WorldOptions& options);
 
 }  // namespace dtrain::comm
 

@@ -5,18 +5,20 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <system_error>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/number.h"
 #include "dtrain/base/open_files.h"
 #include "dtrain/base/printable.h"
 #include "dtrain/base/readable.h"
-#include "dtrain/comm/gloo/gloo_store.h"
+#include "dtrain/comm/gloo/gloo_record.h"
 #include "dtrain/comm/gloo/gloo_transport.h"
-#include "dtrain/comm/gloo/pair_proof.h"
 #include "dtrain/net/addresses.h"
+#include "dtrain/net/message.h"
 #include "dtrain/net/proof.h"
 
 namespace dtrain::comm {
@@ -84,12 +86,108 @@ c10::intrusive_ptr<ProcessGroupGloo::Options> options_for(
   return options;
 }
 
+[[noreturn]] void fail_as_unused(const char* call) {
+  throw base::Error(base::ErrorKind::internal,
+                    fmt::format("gloo calls the store's {}, which it did not need so far", call));
+}
+
+/// The member to whom a key of gloo's belongs.
+std::size_t member_of(const std::string& key, std::size_t num_members) {
+  const auto member = base::number_in<std::size_t>(key.substr(key.rfind('/') + 1));
+  if (!member || *member >= num_members) fail_as_unused(fmt::format("key '{}'", key).c_str());
+  return *member;
+}
+
+/// The store that gloo expects, with the records of a group's members, which they have exchanged
+/// before: gloo sets its own under a key that ends with its rank in the group, then asks for each
+/// member's. No call blocks. Refuses calls that gloo does not make.
+class GlooStore final : public c10d::Store {
+ public:
+  /// members: in group order, this rank's own among them; empty: this rank is alone, and is to
+  /// learn its record.
+  explicit GlooStore(std::vector<GlooRecord> members = {}) : members_(std::move(members)) {}
+
+  /// The record that gloo has set, of a rank that is alone.
+  [[nodiscard]] GlooRecord own_record() const { return parse_record(own_, 1); }
+
+  void set(const std::string& key, const std::vector<std::uint8_t>& value) override {
+    own_.assign(value.begin(), value.end());
+    if (members_.empty()) return;
+    const GlooRecord& expected = members_[member_of(key, members_.size())];
+    if (parse_record(own_, members_.size()) == expected) return;
+    base::fail(base::ErrorKind::internal,
+               "LibTorch's gloo numbers connections in an order that dtrain does not know; use the "
+               "version of LibTorch that README names");
+  }
+  std::vector<std::uint8_t> get(const std::string& key) override {
+    if (members_.empty()) return {own_.begin(), own_.end()};
+    const std::string bytes =
+        record_bytes(members_[member_of(key, members_.size())], members_.size());
+    return {bytes.begin(), bytes.end()};
+  }
+  void wait(const std::vector<std::string>&) override {}
+  void wait(const std::vector<std::string>&, const std::chrono::milliseconds&) override {}
+  c10::intrusive_ptr<c10d::Store> clone() override { fail_as_unused("clone"); }
+  std::int64_t add(const std::string&, std::int64_t) override { fail_as_unused("add"); }
+  bool deleteKey(const std::string&) override { fail_as_unused("deleteKey"); }
+  bool check(const std::vector<std::string>&) override { fail_as_unused("check"); }
+  std::int64_t getNumKeys() override { fail_as_unused("getNumKeys"); }
+
+ private:
+  std::vector<GlooRecord> members_;
+  std::string own_;  // as gloo wrote it
+};
+
 /// gloo tells where it listens only to make a group, so this makes a group of one.
-GlooRecord record_of(const std::shared_ptr<::gloo::transport::Device>& device,
-                     const base::Deadline& deadline) {
+GlooRecord own_record_of(const std::shared_ptr<::gloo::transport::Device>& device,
+                         const base::Deadline& deadline) {
   const auto store = c10::make_intrusive<GlooStore>();
   (void)c10::make_intrusive<ProcessGroupGloo>(store, 0, 1, options_for(device, deadline));
   return store->own_record();
+}
+
+/// The proof that member `from` of a group shows to member `to`; useless elsewhere or in another
+/// group. key: random, of this start of the job; only its ranks know it. group: no other has it.
+std::string pair_proof(const std::string& key, const std::string& group, std::int64_t from,
+                       std::int64_t to) {
+  return net::hmac_sha256(key, net::MessageWriter()
+                                   .text("gloo")
+                                   .text(group)
+                                   .number(static_cast<std::uint64_t>(from))
+                                   .number(static_cast<std::uint64_t>(to))
+                                   .bytes());
+}
+
+/// Sends every peer a proof, checks theirs, and returns the first peer whose proof is wrong. gloo
+/// takes whoever connects to its port first and says a small number for the peer of that number.
+///
+/// Collective: every member.
+/// Throws:     TransportFailure, also for one who says nothing.
+std::optional<std::int64_t> find_impostor(Link& link, const std::string& key,
+                                          const std::string& group,
+                                          const base::Deadline& deadline) {
+  constexpr std::int64_t kProofBytes = 32;
+  const auto bytes = [](std::string& text) { return reinterpret_cast<std::byte*>(text.data()); };
+  const auto size = static_cast<std::size_t>(link.size());
+  std::vector<std::string> own(size);
+  std::vector<std::string> theirs(size, std::string(kProofBytes, '\0'));
+  std::vector<Message> sent;
+  std::vector<Message> received(size);
+  for (std::int64_t peer = 0; peer < link.size(); ++peer) {
+    const auto index = static_cast<std::size_t>(peer);
+    if (peer == link.rank()) continue;
+    received[index] = link.recv(bytes(theirs[index]), kProofBytes, peer, Tag::proof);
+    own[index] = pair_proof(key, group, link.rank(), peer);
+    sent.push_back(link.send(bytes(own[index]), kProofBytes, peer, Tag::proof));
+  }
+  for (std::int64_t peer = 0; peer < link.size(); ++peer) {
+    const auto index = static_cast<std::size_t>(peer);
+    if (peer == link.rank()) continue;
+    link.wait(received[index], deadline);
+    if (!net::is_same_proof(theirs[index], pair_proof(key, group, peer, link.rank()))) return peer;
+  }
+  link.wait(sent, deadline);
+  return std::nullopt;
 }
 
 }  // namespace
@@ -100,7 +198,7 @@ GlooGroups::GlooGroups(const WorldOptions& options, std::shared_ptr<Rendezvous> 
       address_(listen_address(options, *rendezvous_)),
       device_(make_device(address_)) {
   const base::Deadline deadline(options_.group.timeout);
-  const GlooRecord own = record_of(device_, deadline);
+  const GlooRecord own = own_record_of(device_, deadline);
   next_number_ = own.first_number + 1;
   exchange_endpoints(own.endpoint, deadline);
   key_ = rendezvous_->token +
@@ -133,7 +231,7 @@ std::unique_ptr<Transport> GlooGroups::connect(const std::string& key,
   const base::Deadline deadline(options_.group.timeout);
   require_files(static_cast<std::int64_t>(identity.world_ranks.size()));
   std::unique_ptr<Link> link = connect_link(key, identity, deadline);
-  check_peers(*link, {.key = key_, .group = key}, identity, deadline);
+  check_peers(*link, key, identity, deadline);
   return std::make_unique<GlooTransport>(std::move(link), options_.group.reduction);
 }
 
@@ -183,7 +281,7 @@ void GlooGroups::hear_refusal() {
 }
 
 // Fails unless all connections lead to ranks of this job.
-void GlooGroups::check_peers(Link& link, const GroupSecret& secret, const GroupIdentity& identity,
+void GlooGroups::check_peers(Link& link, const std::string& group, const GroupIdentity& identity,
                              const base::Deadline& deadline) {
   const auto fail_for = [&](base::ErrorKind kind, std::int64_t peer, std::string_view what) {
     rendezvous_->store->refuse(
@@ -194,7 +292,7 @@ void GlooGroups::check_peers(Link& link, const GroupSecret& secret, const GroupI
                     what));
   };
   try {
-    const auto impostor = find_impostor(link, secret, deadline);
+    const auto impostor = find_impostor(link, key_, group, deadline);
     if (impostor) fail_for(base::ErrorKind::comm, *impostor, "failed authentication");
     link.trust_peers();
   } catch (const TransportFailure& failure) {

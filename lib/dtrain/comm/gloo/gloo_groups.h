@@ -9,7 +9,6 @@
 #include "dtrain/comm/create_world.h"
 #include "dtrain/comm/gloo/gloo_record.h"
 #include "dtrain/comm/gloo/link.h"
-#include "dtrain/comm/gloo/pair_proof.h"
 #include "dtrain/comm/queued_group.h"
 #include "dtrain/comm/rendezvous/rendezvous.h"
 
@@ -42,7 +41,7 @@ class GlooGroups {
                                                    const GroupIdentity& identity,
                                                    const base::Deadline& deadline);
   void hear_refusal();
-  void check_peers(Link& link, const GroupSecret& secret, const GroupIdentity& identity,
+  void check_peers(Link& link, const std::string& group, const GroupIdentity& identity,
                    const base::Deadline& deadline);
 
   WorldOptions options_;

@@ -2,20 +2,80 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <vector>
 
 #include "dtrain/base/deadline.h"
-#include "dtrain/comm/gloo/close_watch.h"
-#include "dtrain/comm/gloo/message.h"
 #include "dtrain/comm/transport.h"
 
 namespace dtrain::comm {
+
+/// The purpose of a message. Messages of one kind between two ranks arrive in the order of sending.
+enum class Tag : std::uint32_t {
+  collective = 1,
+  contribution,
+  result,
+  point_to_point,
+  note,
+  proof,
+  never,  ///< nobody sends one: waiting for it shows when the connection closes
+};
+
+/// A message under way. Its memory must outlive it. Destroying it unfinished is safe only after an
+/// error: the group is then dead.
+struct Message {
+  c10::intrusive_ptr<c10d::Work> work;
+  std::int64_t peer = -1;
+};
+
+/// When a connection closes, gloo fails the messages that wait for their turn, but not one that is
+/// halfway through, whose receiver would wait for the deadline. So a thread checks every 50 ms the
+/// connections over which a rank waits, and their deadlines: gloo's own timeouts would count time
+/// that this process spends stopped.
+///
+/// Threads: any.
+class CloseWatch {
+ public:
+  /// `never`: by peer, a receive of a message that nobody sends; no work for this rank itself.
+  explicit CloseWatch(std::vector<Message> never);
+  ~CloseWatch();
+  CloseWatch(const CloseWatch&) = delete;
+  CloseWatch& operator=(const CloseWatch&) = delete;
+
+  /// The peers whose connections are closed.
+  [[nodiscard]] std::vector<std::int64_t> closed_peers();
+
+  /// Waits until the message has come or gone. False: its connection was closed before.
+  ///
+  /// Throws: what gloo throws, at the deadline too.
+  [[nodiscard]] bool wait(const Message& message, const base::Deadline& deadline);
+
+ private:
+  struct Wait {
+    const Message* message;
+    const base::Deadline* deadline;
+  };
+
+  void run();
+  /// The same, but the message may have come where it returns false.
+  bool wait_for_word(const Message& message, const base::Deadline& deadline);
+  [[nodiscard]] bool is_closed(std::int64_t peer);
+
+  std::mutex mutex_;
+  std::vector<Message> never_;
+  std::list<Wait> waits_;
+  bool is_stopping_ = false;
+  std::condition_variable stopping_;
+  std::thread thread_;
+};
 
 /// Posts messages, waits for them, and turns gloo's errors, which speak of ports, into
 /// TransportFailures, which speak of ranks.

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,24 @@ std::int64_t translated(Call call, GroupRank group_rank) {
 }
 
 }  // namespace
+
+std::optional<HostGrid> grid_of(std::span<const std::int64_t> host_of_rank) {
+  const auto size = static_cast<std::int64_t>(host_of_rank.size());
+  std::int64_t per_host = 0;
+  while (per_host < size && host_of_rank[static_cast<std::size_t>(per_host)] == host_of_rank[0]) {
+    ++per_host;
+  }
+  if (per_host == 0 || size % per_host != 0) return std::nullopt;
+  const HostGrid grid{.hosts = size / per_host, .per_host = per_host};
+  std::set<std::int64_t> seen;
+  for (std::int64_t host = 0; host < grid.hosts; ++host) {
+    const auto of_host = host_of_rank.subspan(static_cast<std::size_t>(grid.rank(host, 0)),
+                                              static_cast<std::size_t>(per_host));
+    const bool is_new = seen.insert(of_host.front()).second;
+    if (!is_new || std::ranges::count(of_host, of_host.front()) != per_host) return std::nullopt;
+  }
+  return grid;
+}
 
 HierTransport::HierTransport(const HostGrid& grid, std::int64_t rank, Parts parts, bool is_ordered)
     : grid_(grid),

@@ -2,15 +2,38 @@
 // Private to comm.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 
 #include "dtrain/comm/create_world.h"
-#include "dtrain/comm/hier/host_grid.h"
 #include "dtrain/comm/transport.h"
 
 namespace dtrain::comm {
+
+/// As many ranks on each host, host after host: rank = host * per_host + place.
+struct HostGrid {
+  std::int64_t hosts = 1;
+  std::int64_t per_host = 1;
+
+  [[nodiscard]] std::int64_t rank(std::int64_t host, std::int64_t place) const {
+    return host * per_host + place;
+  }
+  [[nodiscard]] std::int64_t host(std::int64_t rank) const { return rank / per_host; }
+  [[nodiscard]] std::int64_t place(std::int64_t rank) const { return rank % per_host; }
+  /// Returns whether the ranks of a host are whole sub-trees of tree_order.h, so that sums over
+  /// hosts first give the same bits.
+  [[nodiscard]] bool keeps_tree_order() const {
+    return std::has_single_bit(static_cast<std::uint64_t>(hosts));
+  }
+};
+
+/// The grid of a group whose members lie on these hosts (equal numbers: one host), in the order of
+/// ranks; none where their order or numbers make none.
+[[nodiscard]] std::optional<HostGrid> grid_of(std::span<const std::int64_t> host_of_rank);
 
 /// Each rank has three transports: to the ranks of its host, to the ranks with its place on every
 /// host (its lane), and to all.
