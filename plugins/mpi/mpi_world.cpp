@@ -19,7 +19,6 @@
 #include "dtrain/base/waiting_lines.h"
 #include "dtrain/comm/backend_plugin.h"
 #include "dtrain/comm/cpu_world.h"
-#include "dtrain/comm/mapped_memory.h"
 #include "mpi/engine.h"
 #include "mpi/mpi_transport.h"
 

@@ -24,6 +24,15 @@ struct CpuBackend {
   std::function<void()> end_meeting = {};
 };
 
+/// For CpuBackend::allocate: `bytes` zeroed bytes on pages of their own, (bytes) uint8, which go back
+/// to the system when their tensor dies. `count` (may be empty) receives the
+/// bytes taken and, as a negative number, those given back; it must outlive the tensor.
+///
+/// Throws:  Error{memory} if there is none.
+/// Threads: any.
+[[nodiscard]] at::Tensor mapped_memory(std::int64_t bytes,
+                                       const std::function<void(std::int64_t)>& count);
+
 class CpuWorld final : public World {
  public:
   /// Makes control().

@@ -18,7 +18,6 @@
 #include "dtrain/comm/hier/hier_groups.h"
 #include "dtrain/comm/host/host_survey.h"
 #include "dtrain/comm/local/local_world.h"
-#include "dtrain/comm/mapped_memory.h"
 #include "dtrain/comm/shm/shm_groups.h"
 #include "dtrain/comm/slices.h"
 #include "dtrain/comm/torchrun/notice.h"
