@@ -9,6 +9,7 @@
 #include "dtrain/base/readable.h"
 #include "dtrain/base/threads.h"
 #include "dtrain/base/waiting_lines.h"
+#include "dtrain/comm/exchange.h"
 
 namespace dtrain::comm {
 namespace {
@@ -55,6 +56,13 @@ void run_long(ProcessGroup& group, std::string_view what, const std::function<vo
 void run_long_on_leader(ProcessGroup& group, std::string_view what,
                         const std::function<void()>& task) {
   run_long(group, what, group.rank() == 0 ? task : nullptr);
+}
+
+std::string leader_text(ProcessGroup& group, std::string_view what,
+                        const std::function<std::string()>& text) {
+  std::string own;
+  run_long_on_leader(group, what, [&] { own = text(); });
+  return exchange_texts(group, own).front();
 }
 
 }  // namespace dtrain::comm

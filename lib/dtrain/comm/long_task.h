@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <string_view>
 
 #include "dtrain/comm/process_group.h"
@@ -22,5 +23,12 @@ void run_long(ProcessGroup& group, std::string_view what, const std::function<vo
 /// The same, where the group's first rank alone has the task.
 void run_long_on_leader(ProcessGroup& group, std::string_view what,
                         const std::function<void()>& task);
+
+/// Returns on every rank the text that `text` gives on the group's rank 0, however long that takes.
+///
+/// Collective: every rank of `group`.
+/// Throws:     as run_long.
+[[nodiscard]] std::string leader_text(ProcessGroup& group, std::string_view what,
+                                      const std::function<std::string()>& text);
 
 }  // namespace dtrain::comm

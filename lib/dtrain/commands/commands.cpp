@@ -17,7 +17,6 @@
 #include "dtrain/comm/agreement.h"
 #include "dtrain/comm/create_world.h"
 #include "dtrain/comm/exchange.h"
-#include "dtrain/comm/leader.h"
 #include "dtrain/comm/long_task.h"
 #include "dtrain/commands/build_text.h"
 #include "dtrain/commands/layout_choice.h"

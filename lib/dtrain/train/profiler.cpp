@@ -13,7 +13,6 @@
 #include "dtrain/comm/clock_offset.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/comm/host/introduction.h"
-#include "dtrain/comm/leader.h"
 #include "dtrain/comm/long_task.h"
 #include "dtrain/job/run_folder.h"
 

@@ -22,7 +22,7 @@
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/comm/agreement.h"
-#include "dtrain/comm/leader.h"
+#include "dtrain/comm/long_task.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/conditions.h"
 #include "dtrain/config/file.h"
