@@ -1,11 +1,11 @@
 // The order of addition, the cutting into slices and the call ring.
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "dtrain/comm/call_ring.h"
 #include "dtrain/comm/slices.h"
 #include "dtrain/comm/tree_order.h"
 #include "support/tree_sum.h"
-#include "support/values.h"
 
 namespace dtrain::testing {
 namespace {
@@ -46,17 +46,6 @@ TEST_CASE("A stack of partial sums never grows beyond one slot per level of the 
     CHECK(depth == 1);
     CHECK((std::int64_t{1} << (deepest - 1)) <= n / comm::tree_group_size(n));
   }
-}
-
-TEST_CASE("Tensors are added into the first in tree order") {
-  std::vector<at::Tensor> tensors;
-  for (std::int64_t rank = 0; rank < 6; ++rank) {
-    tensors.push_back(values_of(rank, 1000, at::kFloat));
-  }
-  add_in_tree_order(std::ssize(tensors), [&](std::int64_t into, std::int64_t from) {
-    tensors[static_cast<std::size_t>(into)].add_(tensors[static_cast<std::size_t>(from)]);
-  });
-  CHECK(same_bits(tensors[0], tree_sum(0, 6, 1000, at::kFloat)));
 }
 
 TEST_CASE("Slices begin at multiples of 64 elements and cover everything once") {

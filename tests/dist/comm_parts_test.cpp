@@ -259,7 +259,7 @@ std::string exchange_until_failure(World& world, const std::string& task) {
 const RankProgram until_failure("exchange until failure", exchange_until_failure);
 
 TEST_CASE("A process killed in the middle of an exchange of parts is named by the others") {
-  const std::string task = GENERATE("g100", "g2000000", "x100", "x700000");
+  const std::string task = GENERATE("g2000000", "x700000");
   const std::string backend = GENERATE("gloo", "shm");
   CAPTURE(task, backend);
   RankProcesses processes("exchange until failure",
@@ -275,36 +275,6 @@ TEST_CASE("A process killed in the middle of an exchange of parts is named by th
     CHECK(outcomes[rank].status == 0);
     CHECK_THAT(outcomes[rank].text, Contains("rank 1 closed the connection"));
   }
-}
-
-std::string wait_for_parts(World& world, const std::string&) {
-  const auto group = group_of_all(world);
-  group->barrier();
-  print_progress("met");
-  if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::seconds(60));
-  const std::string message = message_of(ErrorKind::timeout, [&] {
-    const Counts two(2, 2);
-    group->all_to_all(at::ones({4}), two, at::empty({4}), two).wait();
-  });
-  print_progress("failed");
-  return message;
-}
-
-const RankProgram late_parts("wait for parts", wait_for_parts);
-
-TEST_CASE("An exchange of parts ends at its deadline and names the rank that did not come") {
-  const std::string backend = GENERATE("gloo", "shm");
-  RankProcesses processes(
-      "wait for parts",
-      {.size = 2, .backend = backend, .group = {.timeout = std::chrono::milliseconds(2500)}});
-  for (const auto rank : {0, 1}) processes.next_line(rank);
-  (void)processes.next_line(0);
-  processes.signal(1, SIGKILL);
-  const auto outcome = processes.wait()[0];
-  INFO(outcome.text);
-  CHECK(outcome.status == 0);
-  CHECK_THAT(outcome.text, Contains("rank 1 did not answer within 2.5 s") &&
-                               Contains("all_to_all of 4 float32 (16 bytes)"));
 }
 
 }  // namespace

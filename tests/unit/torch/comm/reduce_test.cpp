@@ -22,18 +22,6 @@ at::Tensor reduced(const std::vector<at::Tensor>& inputs, ReduceOp op) {
   return output;
 }
 
-TEST_CASE("Sums of 16 bits are added in float32 and rounded once") {
-  const at::ScalarType dtype = GENERATE(at::kBFloat16, at::kHalf);
-  const std::int64_t ranks = GENERATE(1, 2, 3, 6, 8);
-  CAPTURE(ranks);
-  constexpr std::int64_t kCount = 2500;  // more than two blocks of the kernel
-  std::vector<at::Tensor> inputs;
-  for (std::int64_t rank = 0; rank < ranks; ++rank) {
-    inputs.push_back(testing::values_of(rank, kCount, dtype));
-  }
-  CHECK(same_bits(reduced(inputs, ReduceOp::sum), testing::tree_sum(0, ranks, kCount, dtype)));
-}
-
 TEST_CASE("Small contributions of 16 bits are not lost beside a large one") {
   const at::ScalarType dtype = GENERATE(at::kBFloat16, at::kHalf);
   std::vector<at::Tensor> inputs(64, at::ones({5}, dtype));
