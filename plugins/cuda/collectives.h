@@ -18,7 +18,7 @@ namespace dtrain::cuda {
 
 /// Puts operations on the current stream, where their scratch memory comes from, too.
 ///
-/// Throws: NcclFailure; c10::Error.
+/// Throws: TransportFailure; c10::Error.
 class Collectives {
  public:
   /// memory: from which arenas come; null in a group of one, as the communicator.

@@ -12,7 +12,7 @@
 namespace dtrain::cuda {
 namespace {
 
-using Cause = NcclFailure::Cause;
+using Cause = TransportFailure::Cause;
 
 // How often to look at a call of NCCL that goes on before sleeping: most take as long as a thread
 // takes to start.
@@ -60,7 +60,7 @@ void abort_together(std::span<const std::shared_ptr<Communicator>> communicators
 void Communicator::join(const ncclUniqueId& id, CommunicatorRank place,
                         const base::Deadline& deadline, CommunicatorUse use) {
   std::unique_lock lock(mutex_);
-  if (is_given_up_) throw NcclFailure(Cause::aborted, "the communicator was aborted");
+  if (is_given_up_) throw TransportFailure(Cause::closed, {}, "the communicator was aborted");
   ncclConfig_t chosen = config(use);
   const ncclResult_t result =
       ncclCommInitRankConfig(&written_, place.size, id, place.rank, &chosen);
@@ -71,7 +71,7 @@ void Communicator::join(const ncclUniqueId& id, CommunicatorRank place,
 ncclComm_t Communicator::take_written() { return std::atomic_ref(written_).exchange(nullptr); }
 
 void Communicator::require_handle() const {
-  if (handle_ == nullptr) throw NcclFailure(Cause::aborted, "the communicator was aborted");
+  if (handle_ == nullptr) throw TransportFailure(Cause::closed, {}, "the communicator was aborted");
 }
 
 std::shared_ptr<Communicator> Communicator::split(int color, int key,
@@ -96,7 +96,7 @@ Communicator::~Communicator() {
   try {
     settle(ncclCommFinalize(handle_), base::Deadline(kFarewell), lock);
     if (handle_ != nullptr) ncclCommDestroy(handle_);
-  } catch (const NcclFailure&) {
+  } catch (const TransportFailure&) {
     if (handle_ != nullptr) ncclCommAbort(handle_);
   }
 }
@@ -123,12 +123,13 @@ void Communicator::settle(ncclResult_t result, const base::Deadline& deadline,
     const ncclResult_t asked = ncclCommGetAsyncError(handle_, &state);
     result = asked == ncclSuccess ? state : asked;
     if (result != ncclInProgress) break;
-    if (deadline.passed()) throw NcclFailure(Cause::no_answer, "NCCL still connects the ranks");
+    if (deadline.passed())
+      throw TransportFailure(Cause::no_answer, {}, "NCCL still connects the ranks");
     lock.unlock();
     looks < kLooks ? std::this_thread::yield() : std::this_thread::sleep_for(kPause);
     lock.lock();
   }
-  if (result != ncclSuccess) throw NcclFailure(Cause::failed, text_of(result));
+  if (result != ncclSuccess) throw TransportFailure(Cause::failed, {}, text_of(result));
 }
 
 void Communicator::remember(void* base, std::size_t bytes, const base::Deadline& deadline) {

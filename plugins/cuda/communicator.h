@@ -8,27 +8,14 @@
 #include <memory>
 #include <mutex>
 #include <span>
-#include <stdexcept>
 #include <string>
 
 #include "dtrain/base/deadline.h"
+#include "dtrain/comm/transport_failure.h"
 
 namespace dtrain::cuda {
 
-/// A call of NCCL that failed, before it is known in which call of which group.
-class NcclFailure : public std::runtime_error {
- public:
-  enum class Cause {
-    failed,     ///< NCCL says why
-    no_answer,  ///< the deadline passed
-    aborted,    ///< by another thread
-  };
-  NcclFailure(Cause cause, const std::string& text) : std::runtime_error(text), cause_(cause) {}
-  [[nodiscard]] Cause cause() const { return cause_; }
-
- private:
-  Cause cause_;
-};
+using comm::TransportFailure;
 
 /// This rank's place among the ranks of a communicator.
 struct CommunicatorRank {
@@ -52,7 +39,7 @@ void abort_together(std::span<const std::shared_ptr<Communicator>> communicators
 /// Non-blocking: a call that NCCL carries on with is polled until it has been put on its stream.
 /// Of no use before join(), or unless it comes from split().
 ///
-/// Throws:  NcclFailure.
+/// Throws:  TransportFailure: failed with NCCL's words; no_answer; closed after give_up().
 /// Threads: one caller; give_up() and poll() from any thread.
 class Communicator {
  public:

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/readable.h"
 
 namespace dtrain::cuda {
 namespace {
@@ -126,30 +125,15 @@ void GroupState::fail(std::exception_ptr error) noexcept {
   has_failed_ = true;
 }
 
-void GroupState::fail(const comm::CallRecord& call, const NcclFailure& failure) {
-  fail(worded(call, failure));
+void GroupState::fail(const comm::CallRecord& call, const TransportFailure& failure) {
+  std::vector<std::int64_t> peers;
+  if (call.peer >= 0) peers.push_back(call.peer);
+  fail(error_of(identity_, call, options_.timeout, failure, peers));
 }
 
 void GroupState::fail(const std::string& reason) noexcept {
   fail(std::make_exception_ptr(
       base::Error(ErrorKind::comm, fmt::format("group '{}': {}", identity_.name, reason))));
-}
-
-std::exception_ptr GroupState::worded(const comm::CallRecord& call,
-                                      const NcclFailure& failure) const {
-  const auto rank = identity_.world_ranks[static_cast<std::size_t>(identity_.rank)];
-  const std::string where =
-      fmt::format("rank {}, group '{}', {}", rank, identity_.name, describe(call));
-  if (failure.cause() != NcclFailure::Cause::no_answer) {
-    return std::make_exception_ptr(
-        base::Error(ErrorKind::comm, fmt::format("{}: {}", where, failure.what())));
-  }
-  const std::string who = call.peer < 0 ? "a peer" : fmt::format("rank {}", call.peer);
-  const auto seconds = base::Seconds(options_.timeout).count();
-  return std::make_exception_ptr(base::Error(
-      ErrorKind::timeout, fmt::format("{}: {} did not answer within {} (--comm-timeout){}{}", where,
-                                      who, base::readable_time(seconds),
-                                      *failure.what() == '\0' ? "" : ": ", failure.what())));
 }
 
 void GroupState::add(std::shared_ptr<Communicator> communicator) {
@@ -233,7 +217,7 @@ void GroupState::follow(Calls& calls) {
   const auto [begun, is_new] = begun_.emplace(&first, now);
   if (is_new) ring_.start(first.record().number);
   if (now - begun->second > options_.timeout) {
-    fail(first.record(), NcclFailure(NcclFailure::Cause::no_answer, ""));
+    fail(first.record(), TransportFailure(TransportFailure::Cause::no_answer, {}));
   }
 }
 

@@ -94,7 +94,7 @@ class GroupState {
   /// Keeps the first error; the watchdog then ends what is under way.
   void fail(std::exception_ptr error) noexcept;
   /// The same with an error that names the call.
-  void fail(const comm::CallRecord& call, const NcclFailure& failure);
+  void fail(const comm::CallRecord& call, const TransportFailure& failure);
   /// Error{comm} giving the reason.
   void fail(const std::string& reason) noexcept;
 
@@ -122,8 +122,6 @@ class GroupState {
   void note_ends(Calls& calls);
   void follow(Calls& calls);
   void check_communicators();
-  [[nodiscard]] std::exception_ptr worded(const comm::CallRecord& call,
-                                          const NcclFailure& failure) const;
 
   const comm::GroupIdentity identity_;
   const comm::GroupOptions options_;

@@ -43,7 +43,7 @@ void Link::post(MessageLane& lane, std::shared_ptr<DeviceCall> call, const at::T
         self->carry_out(*call, stream, tensor);
         group.watch(stream, call);
       }
-    } catch (const NcclFailure& failure) {
+    } catch (const TransportFailure& failure) {
       group.fail(call->record(), failure);
     } catch (...) {
       group.fail(std::current_exception());
@@ -74,7 +74,7 @@ void Link::connect(const base::Deadline& deadline) {
   const at::Tensor bytes = at::empty({NCCL_UNIQUE_ID_BYTES}, at::kByte);
   if (direction_ == Direction::sends) {
     if (ncclGetUniqueId(&id) != ncclSuccess) {
-      throw NcclFailure(NcclFailure::Cause::failed, "NCCL cannot open a socket");
+      throw TransportFailure(TransportFailure::Cause::failed, {}, "NCCL cannot open a socket");
     }
     std::memcpy(bytes.data_ptr(), &id, sizeof(id));
   }

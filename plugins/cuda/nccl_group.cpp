@@ -150,7 +150,7 @@ void NcclGroup::collect(comm::Operation& operation, const std::shared_ptr<Device
       state_->watch(*stream_, call);
       last_ = call;
     }
-  } catch (const NcclFailure& failure) {
+  } catch (const TransportFailure& failure) {
     state_->fail(call->record(), failure);
   }
 }

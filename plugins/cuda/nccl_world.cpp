@@ -150,9 +150,9 @@ class NcclWorld final : public comm::World {
   std::shared_ptr<Communicator> connected(std::string_view name, const Connect& connect) {
     try {
       return connect(base::Deadline(options_.timeout));
-    } catch (const NcclFailure& failure) {
+    } catch (const TransportFailure& failure) {
       all_state_->rethrow_error();  // why another thread has ended it
-      const bool is_late = failure.cause() == NcclFailure::Cause::no_answer;
+      const bool is_late = failure.cause() == TransportFailure::Cause::no_answer;
       base::fail(is_late ? ErrorKind::timeout : ErrorKind::comm,
                  "rank {}, group '{}', connecting its ranks: {}", rank(), name, failure.what());
     }

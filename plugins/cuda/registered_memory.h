@@ -26,7 +26,7 @@ class Segments {
   /// Registers the segment that holds `address` with the communicator, once; foreign memory: does
   /// nothing.
   ///
-  /// Throws: NcclFailure.
+  /// Throws: TransportFailure.
   void register_with(const std::shared_ptr<Communicator>& communicator, const void* address,
                      const base::Deadline& deadline);
 

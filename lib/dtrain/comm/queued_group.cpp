@@ -45,7 +45,10 @@ class QueuedGroup::Call final : public HostCompletion, public Task {
         const base::Deadline deadline(group_.options_.timeout);
         if (group_.transport_) bytes_sent = group_.transport_->run(operation_, deadline);
       } catch (const TransportFailure& caught) {
-        failure = group_.keep_error(group_.worded(record_, caught));
+        std::vector<std::int64_t> peers;
+        for (const std::int64_t peer : caught.peers()) peers.push_back(group_.world_rank(peer));
+        failure = group_.keep_error(
+            error_of(group_.identity_, record_, group_.options_.timeout, caught, peers));
       } catch (...) {
         failure = group_.keep_error(std::current_exception());
       }
@@ -73,6 +76,29 @@ class QueuedGroup::Call final : public HostCompletion, public Task {
   Operation operation_;
   std::uint64_t number_ = 0;
 };
+
+std::exception_ptr error_of(const GroupIdentity& group, const CallRecord& call,
+                            std::chrono::milliseconds timeout, const TransportFailure& failure,
+                            const std::vector<std::int64_t>& peers) {
+  using Cause = TransportFailure::Cause;
+  const std::string who = peers.empty() ? "a peer" : base::ranks_text(peers);
+  const std::string detail = failure.what();
+  std::string text = fmt::format(
+      "rank {}, group '{}', {}: ", group.world_ranks[static_cast<std::size_t>(group.rank)],
+      group.name, describe(call));
+  if (failure.cause() == Cause::no_answer) {
+    text += fmt::format("{} did not answer within {} (--comm-timeout){}{}", who,
+                        base::readable_time(base::Seconds(timeout).count()),
+                        detail.empty() ? "" : ": ", detail);
+  } else if (failure.cause() == Cause::gone) {
+    text += fmt::format("{} closed the connection{}", who,
+                        detail.empty() ? "; what it printed says why" : ": " + detail);
+  } else {
+    text += detail;
+  }
+  const bool is_late = failure.cause() == Cause::no_answer;
+  return std::make_exception_ptr(base::Error(is_late ? ErrorKind::timeout : ErrorKind::comm, text));
+}
 
 QueuedGroup::QueuedGroup(GroupIdentity identity, const GroupOptions& options,
                          std::unique_ptr<Transport> transport)
@@ -125,33 +151,6 @@ void QueuedGroup::abort(const std::string& reason) noexcept {
 std::int64_t QueuedGroup::awaited() const noexcept {
   const std::int64_t peer = transport_ ? transport_->awaited() : -1;
   return peer < 0 ? -1 : identity_.world_ranks[static_cast<std::size_t>(peer)];
-}
-
-std::exception_ptr QueuedGroup::worded(const CallRecord& call,
-                                       const TransportFailure& failure) const {
-  const auto seconds = base::Seconds(options_.timeout).count();
-  std::vector<std::int64_t> peers;
-  for (const std::int64_t peer : failure.peers()) peers.push_back(world_rank(peer));
-  const std::string who = peers.empty() ? "a peer" : base::ranks_text(peers);
-  const std::string detail = failure.what();
-  const std::string where =
-      fmt::format("rank {}, group '{}', {}", world_rank(rank()), identity_.name, describe(call));
-  switch (failure.cause()) {
-    case TransportFailure::Cause::no_answer:
-      return std::make_exception_ptr(base::Error(
-          ErrorKind::timeout,
-          fmt::format("{}: {} did not answer within {} (--comm-timeout){}{}", where, who,
-                      base::readable_time(seconds), detail.empty() ? "" : ": ", detail)));
-    case TransportFailure::Cause::gone:
-      return std::make_exception_ptr(
-          base::Error(ErrorKind::comm,
-                      fmt::format("{}: {} closed the connection{}", where, who,
-                                  detail.empty() ? "; what it printed says why" : ": " + detail)));
-    case TransportFailure::Cause::closed:
-      break;
-  }
-  return std::make_exception_ptr(
-      base::Error(ErrorKind::comm, fmt::format("{}: {}", where, detail)));
 }
 
 std::exception_ptr QueuedGroup::keep_error(std::exception_ptr error) noexcept {

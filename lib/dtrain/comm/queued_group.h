@@ -29,6 +29,12 @@ struct GroupIdentity {
   [[nodiscard]] std::string key() const { return fmt::format("group {} '{}'", number, name); }
 };
 
+/// The error of a call of that group, which names `peers`, world ranks, as those to blame.
+[[nodiscard]] std::exception_ptr error_of(const GroupIdentity& group, const CallRecord& call,
+                                          std::chrono::milliseconds timeout,
+                                          const TransportFailure& failure,
+                                          const std::vector<std::int64_t>& peers);
+
 /// A ProcessGroup whose collective calls run one after the other in a thread of the group, so that
 /// they proceed while the caller computes; a caller that waits for one that has not begun carries
 /// it out itself. Sends and receives run in one further thread per peer and direction: they never
@@ -58,7 +64,6 @@ class QueuedGroup final : public ProcessGroup {
   class Call;
 
   [[nodiscard]] Lane& lane_of(const Operation& operation);
-  std::exception_ptr worded(const CallRecord& call, const TransportFailure& failure) const;
   /// Keeps the first error and returns the one kept.
   std::exception_ptr keep_error(std::exception_ptr error) noexcept;
   std::exception_ptr error() const;

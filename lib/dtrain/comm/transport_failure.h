@@ -9,13 +9,15 @@
 
 namespace dtrain::comm {
 
-/// Why a transport could not carry an operation out; QueuedGroup turns it into a base::Error.
+/// Why an operation could not be carried out, before it is known in which call of which group;
+/// error_of (queued_group.h) turns it into a base::Error.
 class TransportFailure : public std::runtime_error {
  public:
   enum class Cause {
     no_answer,  ///< the deadline passed
     gone,       ///< the connection to a peer is closed
     closed,     ///< this side was closed meanwhile
+    failed,     ///< the detail says why
   };
 
   /// `peers`: ranks of the group that are to blame, as far as known; `detail`: more words or none.

@@ -13,7 +13,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using Cause = NcclFailure::Cause;
+using Cause = TransportFailure::Cause;
 
 const base::Deadline& later() {
   static const base::Deadline deadline{seconds(60)};
@@ -38,13 +38,13 @@ void start_kernel(Communicator& communicator) {
 
 // Why `call` fails.
 template <typename Call>
-NcclFailure failure_of(const Call& call) {
+TransportFailure failure_of(const Call& call) {
   try {
     call();
-  } catch (const NcclFailure& failure) {
+  } catch (const TransportFailure& failure) {
     return failure;
   }
-  return {Cause::failed, "nothing"};
+  return {Cause::failed, {}, "nothing"};
 }
 
 TEST_CASE("Communicators whose kernels run are aborted without waiting for each other") {
@@ -54,7 +54,7 @@ TEST_CASE("Communicators whose kernels run are aborted without waiting for each 
   abort_together(both);
   CHECK_FALSE(testing::nccl_notes().would_hang);
   CHECK(testing::nccl_notes().aborted == 2);
-  CHECK(failure_of([&] { start_kernel(*both[0]); }).cause() == Cause::aborted);
+  CHECK(failure_of([&] { start_kernel(*both[0]); }).cause() == Cause::closed);
   abort_together(both);  // once more is no harm
   CHECK(testing::nccl_notes().aborted == 2);
 }
@@ -89,7 +89,7 @@ TEST_CASE("A communicator that is split off is there when the call returns") {
 TEST_CASE("Who waits for peers gives up at the deadline") {
   testing::forget_nccl();
   auto alone = std::make_shared<Communicator>();
-  const NcclFailure late = failure_of([&] {
+  const TransportFailure late = failure_of([&] {
     alone->join({}, {0, 2}, base::Deadline(milliseconds(30)));
   });
   CHECK(late.cause() == Cause::no_answer);
@@ -106,11 +106,11 @@ TEST_CASE("Another thread ends the wait for peers") {
   while (testing::nccl_notes().made == 0) std::this_thread::yield();
   abort_together({&alone, 1});
   REQUIRE(waiting.wait_for(seconds(5)) == std::future_status::ready);
-  CHECK(waiting.get().cause() == Cause::aborted);
+  CHECK(waiting.get().cause() == Cause::closed);
   // Nor does one wait that was ended before it began.
   const auto later_one = std::make_shared<Communicator>();
   abort_together({&later_one, 1});
-  CHECK(failure_of([&] { later_one->join({}, {0, 2}, later()); }).cause() == Cause::aborted);
+  CHECK(failure_of([&] { later_one->join({}, {0, 2}, later()); }).cause() == Cause::closed);
 }
 
 TEST_CASE("A handle that NCCL writes after an abort is not used") {
@@ -121,9 +121,9 @@ TEST_CASE("A handle that NCCL writes after an abort is not used") {
   });
   while (testing::nccl_notes().made == 0) std::this_thread::yield();
   abort_together({&alone, 1});  // returns when NCCL's thread has written it
-  CHECK(waiting.get().cause() == Cause::aborted);
+  CHECK(waiting.get().cause() == Cause::closed);
   CHECK(alone->poll().empty());
-  CHECK(failure_of([&] { start_kernel(*alone); }).cause() == Cause::aborted);
+  CHECK(failure_of([&] { start_kernel(*alone); }).cause() == Cause::closed);
   alone.reset();
   CHECK(testing::nccl_notes().freed_uses == 0);
   CHECK(testing::nccl_notes().aborted == 1);
@@ -139,7 +139,7 @@ TEST_CASE("An abort ends a split, whose handle NCCL may write later") {
   std::this_thread::sleep_for(milliseconds(20));
   abort_together({&parent, 1});
   REQUIRE(waiting.wait_for(seconds(5)) == std::future_status::ready);
-  CHECK(waiting.get().cause() == Cause::aborted);
+  CHECK(waiting.get().cause() == Cause::closed);
   parent.reset();
   CHECK(testing::nccl_notes().freed_uses == 0);
   CHECK(testing::nccl_notes().aborted == 1);
@@ -148,7 +148,7 @@ TEST_CASE("An abort ends a split, whose handle NCCL may write later") {
 TEST_CASE("What NCCL says of a failure is told in one line") {
   testing::forget_nccl();
   const auto one = joined();
-  const NcclFailure failure =
+  const TransportFailure failure =
       failure_of([&] { one->enqueue([](ncclComm_t) { return ncclSystemError; }, later()); });
   CHECK(failure.cause() == Cause::failed);
   CHECK(std::string(failure.what()) == "NCCL: unhandled system error: socket.cc says more");

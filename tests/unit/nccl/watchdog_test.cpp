@@ -101,7 +101,7 @@ TEST_CASE("The death of a peer ends the wait for it") {
   watchdog.fail_all(
       std::make_exception_ptr(base::Error(base::ErrorKind::comm, "rank 1 is no more")));
   REQUIRE(waiting.wait_for(seconds(5)) == std::future_status::ready);
-  CHECK_THROWS_AS(waiting.get(), NcclFailure);
+  CHECK_THROWS_AS(waiting.get(), TransportFailure);
   CHECK(error_of(*state) == "rank 1 is no more");
 }
 
@@ -132,7 +132,7 @@ TEST_CASE("A communicator that comes to a group that has ended is of no use") {
   abort_together(group.state->end());
   const auto late = std::make_shared<Communicator>();
   group.state->add(late);
-  CHECK_THROWS_AS(late->join({}, {0, 2}, base::Deadline(seconds(60))), NcclFailure);
+  CHECK_THROWS_AS(late->join({}, {0, 2}, base::Deadline(seconds(60))), TransportFailure);
   CHECK(testing::nccl_notes().made == 1);
 }
 
