@@ -17,7 +17,6 @@
 #include "dtrain/comm/gloo/gloo_transport.h"
 #include "dtrain/comm/hier/hier_groups.h"
 #include "dtrain/comm/host/host_survey.h"
-#include "dtrain/comm/local/local_world.h"
 #include "dtrain/comm/shm/shm_groups.h"
 #include "dtrain/comm/slices.h"
 #include "dtrain/comm/torchrun/notice.h"
@@ -150,7 +149,7 @@ std::shared_ptr<World> create_world(const WorldOptions& options) {
                  "machine.backend none serves one rank, but {} were started; use auto",
                  options.size);
     }
-    return make_local_worlds(1, options.group).front();
+    return std::make_shared<CpuWorld>(0, 1, options.group, CpuBackend{.name = "local"});
   }
   if (backend == "mpi") return create_plugin_world(backend, options);
   if (backend == "gloo" || backend == "shm" || backend == "hier" || backend == "auto") {

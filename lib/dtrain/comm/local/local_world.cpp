@@ -43,35 +43,54 @@ std::shared_ptr<ControlBlock> make_block(std::int64_t size) {
   return {block, [memory](ControlBlock*) {}};
 }
 
-/// The groups of one job of threads. Threads: any.
+/// A job of threads: its groups, and the failure that ends them. Threads: any.
 class LocalJob {
  public:
-  LocalJob(std::int64_t size, const GroupOptions& options)
-      : neighbours_(std::make_shared<ThreadNeighbours>(size)), options_(options) {}
+  explicit LocalJob(std::int64_t size) : neighbours_(std::make_shared<ThreadNeighbours>(size)) {}
 
-  [[nodiscard]] std::int64_t size() const { return neighbours_->num_ranks(); }
-  [[nodiscard]] const GroupOptions& options() const { return options_; }
-  [[nodiscard]] const std::shared_ptr<ThreadNeighbours>& neighbours() const { return neighbours_; }
-
-  /// The control block of a group, made by whichever rank comes first.
-  std::shared_ptr<ControlBlock> block(const GroupIdentity& identity) {
+  /// The transport of a group, whose control block is made by whichever rank comes first.
+  std::unique_ptr<Transport> connect(const GroupIdentity& identity) {
     const std::lock_guard lock(mutex_);
     Group& group = groups_[identity.key()];
     if (!group.block) {
       group = {.block = make_block(std::ssize(identity.world_ranks)),
                .ranks = identity.world_ranks};
-      if (aborted_) group.block->close(-1, -1, reason_);
+      if (error_) group.block->close(-1, -1, reason_);
     }
     DTRAIN_CHECK(group.ranks == identity.world_ranks, "ranks split into different groups");
-    return group.block;
+    return std::make_unique<ShmTransport>(
+        Seat{.block = group.block, .rank = identity.rank, .world_ranks = identity.world_ranks},
+        neighbours_);
   }
 
-  void abort(const std::string& reason) {
+  /// Ends all groups because of the exception under way on that rank, which calls this inside a
+  /// catch block. The others then fail because of it. A consequence may arrive before its cause, but
+  /// is recognised: it is an Error{comm}.
+  void fail(std::int64_t rank) {
+    std::string reason = fmt::format("rank {} failed", rank);
+    bool is_cause = true;
+    try {
+      throw;
+    } catch (const base::Error& caught) {
+      reason += fmt::format(": {}", caught.what());
+      is_cause = caught.kind() != base::ErrorKind::comm;
+    } catch (const std::exception& caught) {
+      reason += fmt::format(": {}", caught.what());
+    } catch (...) {  // it says nothing
+    }
     const std::lock_guard lock(mutex_);
-    if (aborted_) return;
-    aborted_ = true;
-    reason_ = reason;
-    for (auto& [key, group] : groups_) group.block->close(-1, -1, reason);
+    if (!error_) {
+      reason_ = reason;
+      for (auto& [key, group] : groups_) group.block->close(-1, -1, reason);
+    }
+    if (error_ && (is_cause_ || !is_cause)) return;
+    error_ = std::current_exception();
+    is_cause_ = is_cause;
+  }
+
+  /// Throws the failure, if there was one.
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
   }
 
  private:
@@ -81,98 +100,41 @@ class LocalJob {
   };
 
   const std::shared_ptr<ThreadNeighbours> neighbours_;
-  const GroupOptions options_;
   std::mutex mutex_;
   std::map<std::string, Group> groups_;
-  bool aborted_ = false;
-  std::string reason_;
-};
-
-std::vector<std::shared_ptr<World>> worlds_of(const std::shared_ptr<LocalJob>& job) {
-  DTRAIN_CHECK(job->size() >= 1);
-  std::vector<std::shared_ptr<World>> worlds;
-  for (std::int64_t rank = 0; rank < job->size(); ++rank) {
-    const auto connect = [job](const GroupIdentity& identity) {
-      return std::make_unique<ShmTransport>(Seat{.block = job->block(identity),
-                                                 .rank = identity.rank,
-                                                 .world_ranks = identity.world_ranks},
-                                            job->neighbours());
-    };
-    worlds.push_back(std::make_shared<CpuWorld>(rank, job->size(), job->options(),
-                                                CpuBackend{.name = "local", .connect = connect}));
-  }
-  return worlds;
-}
-
-/// The exception of the rank that failed first; the others then fail because of it. A consequence
-/// may arrive before its cause, but is recognised: it is an Error{comm}.
-class FirstFailure {
- public:
-  /// Call inside a catch block.
-  void keep_current(LocalJob& job, std::int64_t rank) {
-    try {
-      throw;
-    } catch (const base::Error& caught) {
-      keep(caught.kind() != base::ErrorKind::comm);
-    } catch (...) {
-      keep(true);
-    }
-    try {
-      throw;
-    } catch (const std::exception& caught) {
-      job.abort(fmt::format("rank {} failed: {}", rank, caught.what()));
-    } catch (...) {
-      job.abort(fmt::format("rank {} failed", rank));
-    }
-  }
-
-  void rethrow() const {
-    if (error_) std::rethrow_exception(error_);
-  }
-
- private:
-  void keep(bool is_cause) {
-    const std::lock_guard lock(mutex_);
-    if (error_ && (is_cause_ || !is_cause)) return;
-    error_ = std::current_exception();
-    is_cause_ = is_cause;
-  }
-
-  std::mutex mutex_;
+  std::string reason_;  // of the first failure
   std::exception_ptr error_;
   bool is_cause_ = false;
 };
 
 }  // namespace
 
-std::vector<std::shared_ptr<World>> make_local_worlds(std::int64_t size,
-                                                      const GroupOptions& options) {
-  return worlds_of(std::make_shared<LocalJob>(size, options));
-}
-
 void run_local_ranks(std::int64_t size, const GroupOptions& options,
                      const std::function<void(const std::shared_ptr<World>&)>& body) {
-  const auto job = std::make_shared<LocalJob>(size, options);
-  FirstFailure failure;
+  DTRAIN_CHECK(size >= 1);
+  const auto job = std::make_shared<LocalJob>(size);
+  const auto connect = [job](const GroupIdentity& identity) { return job->connect(identity); };
   {
     std::vector<std::jthread> threads;  // joined at the end of this block
-    for (auto& world : worlds_of(job)) {
-      const std::int64_t rank = world->rank();
+    for (std::int64_t rank = 0; rank < size; ++rank) {
       try {
-        threads.emplace_back([&job, &failure, &body, world = std::move(world)] {
+        threads.emplace_back([&, rank] {
+          std::shared_ptr<World> world;  // ends after the others know why
           try {
+            world = std::make_shared<CpuWorld>(rank, size, options,
+                                               CpuBackend{.name = "local", .connect = connect});
             body(world);
           } catch (...) {
-            failure.keep_current(*job, world->rank());
+            job->fail(rank);
           }
         });
       } catch (...) {  // its thread does not start: those that have must not wait for it
-        failure.keep_current(*job, rank);
+        job->fail(rank);
         break;
       }
     }
   }
-  failure.rethrow();
+  job->rethrow();
 }
 
 }  // namespace dtrain::comm

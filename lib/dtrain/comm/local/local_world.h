@@ -4,22 +4,15 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <vector>
 
 #include "dtrain/comm/world.h"
 
 namespace dtrain::comm {
 
-/// `size` worlds of one job, world i for rank i, to be used by one thread each. They share memory:
-/// a collective reads the other ranks' tensors in place.
-///
-/// Threads: each world and its groups by one thread.
-[[nodiscard]] std::vector<std::shared_ptr<World>> make_local_worlds(std::int64_t size,
-                                                                    const GroupOptions& options);
-
-/// Runs `body` as `size` ranks, each in a thread, and returns when all have ended. The first
-/// exception aborts every group, so that all ranks come to an end, and is the one rethrown; but any
-/// other error replaces an Error{comm}, which may be its consequence.
+/// Runs `body` as `size` ranks, each in a thread, and returns when all have ended. They share
+/// memory: a collective reads the other ranks' tensors in place. The first exception aborts every
+/// group, so that all ranks come to an end, and is the one rethrown; but any other error replaces an
+/// Error{comm}, which may be its consequence.
 void run_local_ranks(std::int64_t size, const GroupOptions& options,
                      const std::function<void(const std::shared_ptr<World>&)>& body);
 
