@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <optional>
 #include <utility>
 
 #include "dtrain/base/error.h"
@@ -40,9 +39,8 @@ std::shared_ptr<Rendezvous> meet(const WorldOptions& options) {
       .publish = {},
       .tells_of_waiting = options.tells_of_waiting,
       .waiting_advice = options.waiting_advice};
-  std::optional<TorchrunNotice> notice;
   if (uses_network && !options.agent_store_key.empty()) {
-    notice.emplace(place, options.agent_store_key, deadline);
+    meet_through_torchrun(place, options.agent_store_key, deadline);
   }
   return meet_all_ranks(place, deadline);
 }

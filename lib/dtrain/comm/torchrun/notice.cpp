@@ -26,13 +26,12 @@ std::string hexadecimal(const std::string& bytes) {
   return text;
 }
 
-}  // namespace
-
-/// One key of torchrun's store.
-class TorchrunNotice::Store {
+/// One key of torchrun's store, which rank 0 removes at the end.
+class Notice {
  public:
-  Store(const MeetingPlace& place, std::string key, const base::Deadline& deadline)
-      : key_(std::move(key)),
+  Notice(const MeetingPlace& place, std::string key, const base::Deadline& deadline)
+      : is_own_(place.rank == 0),
+        key_(std::move(key)),
         deadline_(deadline),
         where_(fmt::format("{}:{}", place.master_addr, place.master_port)) {
     c10d::TCPStoreOptions options;
@@ -41,6 +40,16 @@ class TorchrunNotice::Store {
     attempt("cannot reach it",
             [&] { client_ = c10::make_intrusive<c10d::TCPStore>(place.master_addr, options); });
   }
+
+  ~Notice() {
+    try {
+      if (is_own_) client_->deleteKey(key_);
+    } catch (...) {
+      // torchrun has ended, and its store with it.
+    }
+  }
+  Notice(const Notice&) = delete;
+  Notice& operator=(const Notice&) = delete;
 
   void set(const std::string& text) {
     attempt("it does not take where rank 0 listens",
@@ -61,14 +70,6 @@ class TorchrunNotice::Store {
     return {value.begin(), value.end()};
   }
 
-  void remove() noexcept {
-    try {
-      client_->deleteKey(key_);
-    } catch (...) {
-      // torchrun has ended, and its store with it.
-    }
-  }
-
   [[nodiscard]] const std::string& where() const { return where_; }
 
  private:
@@ -85,39 +86,38 @@ class TorchrunNotice::Store {
     }
   }
 
+  bool is_own_;
   std::string key_;
   base::Deadline deadline_;
   std::string where_;
   c10::intrusive_ptr<c10d::TCPStore> client_;
 };
 
-TorchrunNotice::TorchrunNotice(MeetingPlace& place, const std::string& key,
-                               const base::Deadline& deadline)
-    : store_(std::make_shared<Store>(place, key, deadline)), is_own_(place.rank == 0) {
-  if (is_own_) {
+}  // namespace
+
+void meet_through_torchrun(MeetingPlace& place, const std::string& key,
+                           const base::Deadline& deadline) {
+  const auto notice = std::make_shared<Notice>(place, key, deadline);
+  if (place.rank == 0) {
     const bool needs_secret = place.token.empty() && !place.is_one_host;
     const std::string secret = needs_secret ? hexadecimal(net::new_challenge()) : "";
     if (needs_secret) place.token = secret;
     place.master_port = 0;
-    place.publish = [store = store_, secret](std::int64_t port) {
-      store->set(fmt::format("{} {}", port, secret));
+    place.publish = [notice, secret](std::int64_t port) {
+      notice->set(fmt::format("{} {}", port, secret));
     };
     return;
   }
   base::WaitingLines waiting(deadline.limit(), place.waiting_advice);
-  const std::string notice = store_->get(place.tells_of_waiting ? &waiting : nullptr);
-  const auto space = notice.find(' ');
-  const auto port = base::number_in<std::int64_t>(notice.substr(0, space));
+  const std::string text = notice->get(place.tells_of_waiting ? &waiting : nullptr);
+  const auto space = text.find(' ');
+  const auto port = base::number_in<std::int64_t>(text.substr(0, space));
   if (space == std::string::npos || !port || *port < 1 || *port > 65'535) {
     base::fail(ErrorKind::comm, "torchrun's store at {} says that rank 0 listens at \"{}\"",
-               store_->where(), base::printable(notice, 40));
+               notice->where(), base::printable(text, 40));
   }
   place.master_port = *port;
-  if (place.token.empty()) place.token = notice.substr(space + 1);
-}
-
-TorchrunNotice::~TorchrunNotice() {
-  if (is_own_) store_->remove();
+  if (place.token.empty()) place.token = text.substr(space + 1);
 }
 
 }  // namespace dtrain::comm
