@@ -3,6 +3,7 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Dispatch_v2.h>
 #include <ATen/ops/empty.h>
+#include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
 #include "cuda/check.h"
@@ -65,12 +66,6 @@ void reduce_parts(const at::Tensor& parts, std::byte* output, comm::ReduceOp op)
 
 }  // namespace
 
-void Collectives::enqueue(const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& calls,
-                          const base::Deadline& deadline) const {
-  const cudaStream_t stream = current_stream();
-  communicator_->enqueue([&](ncclComm_t group) { return calls(group, stream); }, deadline);
-}
-
 void Collectives::run(const comm::Operation& operation, const base::Deadline& deadline) const {
   std::visit(
       [&](const auto& call) {
@@ -88,11 +83,12 @@ void Collectives::execute(const comm::AllReduce& call, const base::Deadline& dea
   if (reduction_ != comm::Reduction::fast || call.op != comm::ReduceOp::sum) {
     return tree_all_reduce(call, deadline);
   }
-  enqueue(
-      [&](ncclComm_t group, cudaStream_t stream) {
+  communicator_->enqueue(
+      [&](ncclComm_t group) {
         void* data = call.tensor.mutable_data_ptr();
         return ncclAllReduce(data, data, static_cast<std::size_t>(call.tensor.numel()),
-                             nccl_type(call.tensor.scalar_type()), ncclSum, group, stream);
+                             nccl_type(call.tensor.scalar_type()), ncclSum, group,
+                             current_stream());
       },
       deadline);
 }
@@ -131,11 +127,12 @@ void Collectives::execute(const comm::ReduceScatter& call, const base::Deadline&
   if (reduction_ == comm::Reduction::fast) {
     register_memory(input, deadline);
     register_memory(output, deadline);
-    return enqueue(
-        [&](ncclComm_t group, cudaStream_t stream) {
+    return communicator_->enqueue(
+        [&](ncclComm_t group) {
           return ncclReduceScatter(input.const_data_ptr(), output.mutable_data_ptr(),
                                    static_cast<std::size_t>(output.numel()),
-                                   nccl_type(input.scalar_type()), ncclSum, group, stream);
+                                   nccl_type(input.scalar_type()), ncclSum, group,
+                                   current_stream());
         },
         deadline);
   }
@@ -163,10 +160,10 @@ void Collectives::gather_equal(const at::Tensor& input, const at::Tensor& output
                                const base::Deadline& deadline) const {
   register_memory(input, deadline);
   register_memory(output, deadline);
-  enqueue(
-      [&](ncclComm_t group, cudaStream_t stream) {
+  communicator_->enqueue(
+      [&](ncclComm_t group) {
         return ncclAllGather(input.const_data_ptr(), output.mutable_data_ptr(), input.nbytes(),
-                             ncclInt8, group, stream);
+                             ncclInt8, group, current_stream());
       },
       deadline);
 }
@@ -182,11 +179,11 @@ void Collectives::execute(const comm::AllToAll& call, const base::Deadline& dead
 }
 
 void Collectives::execute(const comm::Broadcast& call, const base::Deadline& deadline) const {
-  enqueue(
-      [&](ncclComm_t group, cudaStream_t stream) {
+  communicator_->enqueue(
+      [&](ncclComm_t group) {
         void* data = call.tensor.mutable_data_ptr();
         return ncclBroadcast(data, data, call.tensor.nbytes(), ncclInt8,
-                             static_cast<int>(call.root), group, stream);
+                             static_cast<int>(call.root), group, current_stream());
       },
       deadline);
 }
@@ -199,8 +196,8 @@ void Collectives::exchange(const std::vector<Swap>& peers, const base::Deadline&
                           current_stream()),
           "copying within a GPU");
   }
-  enqueue(
-      [&](ncclComm_t group, cudaStream_t stream) {
+  communicator_->enqueue(
+      [&](ncclComm_t group) {
         ncclResult_t result = ncclSuccess;
         const auto add = [&](ncclResult_t next) {
           if (result == ncclSuccess || result == ncclInProgress) result = next;
@@ -210,10 +207,10 @@ void Collectives::exchange(const std::vector<Swap>& peers, const base::Deadline&
           if (peer == rank_) continue;
           const int other = static_cast<int>(peer);
           if (with.give_bytes > 0) {
-            add(ncclSend(with.give, with.give_bytes, ncclInt8, other, group, stream));
+            add(ncclSend(with.give, with.give_bytes, ncclInt8, other, group, current_stream()));
           }
           if (with.take_bytes > 0) {
-            add(ncclRecv(with.take, with.take_bytes, ncclInt8, other, group, stream));
+            add(ncclRecv(with.take, with.take_bytes, ncclInt8, other, group, current_stream()));
           }
         }
         return result;

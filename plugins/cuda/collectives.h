@@ -2,11 +2,9 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAStream.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -53,8 +51,6 @@ class Collectives {
                     const base::Deadline& deadline) const;
   /// peers: by rank; with itself a rank copies, unless both places are one.
   void exchange(const std::vector<Swap>& peers, const base::Deadline& deadline) const;
-  void enqueue(const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& calls,
-               const base::Deadline& deadline) const;
   /// NCCL may use an arena's memory in place from now on.
   void register_memory(const at::Tensor& tensor, const base::Deadline& deadline) const {
     memory_->segments().register_with(communicator_, tensor.const_data_ptr(), deadline);
