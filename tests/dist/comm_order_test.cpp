@@ -62,6 +62,19 @@ TEST_CASE("Slices begin at multiples of 64 elements and cover everything once") 
   }
 }
 
+// Through the command line it would take as many processes as there are ranks.
+TEST_CASE("A staging area holds a part of every rank's slice, however many ranks there are") {
+  for (const std::int64_t ranks : {1, 2, 3, 2048, 2049, 4097, 1 << 20}) {
+    for (const std::int64_t bytes : {1, 2, 4, 8}) {
+      CAPTURE(ranks, bytes);
+      CHECK(comm::staged_slice(ranks, bytes) >= comm::kSliceGrain);
+      CHECK(comm::staged_slice(ranks, bytes) % comm::kSliceGrain == 0);
+      CHECK(ranks * comm::staged_slice(ranks, bytes) * bytes <= comm::staging_bytes(ranks));
+    }
+  }
+  CHECK(comm::staging_bytes(64) == 1 << 20);
+}
+
 TEST_CASE("The call ring keeps the last calls and counts all of them") {
   comm::CallRing ring;
   comm::CallRecord call;

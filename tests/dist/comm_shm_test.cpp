@@ -219,8 +219,7 @@ TEST_CASE("Thousands of random calls, one right after the other, are right in th
   on_threads(size, [&](World& world) { check_random_calls(world, steps); });
 }
 
-// --- groups
-// ----------------------------------------------------------------------------------------
+// --- groups --------------------------------------------------------------------------------------
 
 /// Bytes of memory behind the segment of this process.
 std::int64_t segment_bytes() {
@@ -305,8 +304,7 @@ TEST_CASE("Ranks that make different calls are told so") {
   for (const auto& message : messages) CHECK_THAT(message, Contains("different calls"));
 }
 
-// --- memory
-// ----------------------------------------------------------------------------------------
+// --- memory --------------------------------------------------------------------------------------
 
 std::string use_memory(World& world, const std::string&) {
   constexpr std::int64_t kBytes = 8 << 20;
@@ -405,8 +403,7 @@ TEST_CASE("Free ranges neither overlap nor get lost") {
   }
 }
 
-// --- what is left behind
-// ---------------------------------------------------------------------------
+// --- what is left behind -------------------------------------------------------------------------
 
 std::set<std::string> shared_things() {
   std::set<std::string> found;
@@ -454,8 +451,7 @@ TEST_CASE("Killed processes leave nothing behind") {
   CHECK(added == std::vector<std::string>{});
 }
 
-// --- who can share memory
-// --------------------------------------------------------------------------
+// --- who can share memory ------------------------------------------------------------------------
 
 TEST_CASE("Hosts are numbered by their first ranks, and a rank without shared memory is named") {
   const comm::ShmCard here{.host = "a", .refusal = {}};
