@@ -29,7 +29,7 @@ using base::ErrorKind;
 
 // NCCL refuses a second rank on a GPU, unless it takes it for one of another machine, to which
 // nothing but the network leads. It reads these variables when it connects for the first time.
-void pretend_own_machine(std::int64_t rank) {
+void override_nccl_hostid(std::int64_t rank) {
   constexpr int kReplaces = 1;
   ::setenv("NCCL_HOSTID", fmt::format("dtrain-rank-{}", rank).c_str(), kReplaces);
   ::setenv("NCCL_P2P_DISABLE", "1", kReplaces);
@@ -176,7 +176,7 @@ class NcclWorld final : public comm::World {
 std::shared_ptr<comm::World> make_nccl_world(std::shared_ptr<comm::World> host, c10::Device device,
                                              const comm::GroupOptions& options) {
   // Before this world has threads, which may read the environment.
-  if (options.shares_devices && host->size() > 1) pretend_own_machine(host->rank());
+  if (options.shares_devices && host->size() > 1) override_nccl_hostid(host->rank());
   return std::make_shared<NcclWorld>(std::move(host), device, options);
 }
 
