@@ -19,7 +19,7 @@ using Cause = TransportFailure::Cause;
 constexpr int kLooks = 1000;
 
 // How long to sleep between two looks afterwards.
-constexpr std::chrono::microseconds kPause{50};
+constexpr std::chrono::microseconds kSettlePause{50};
 
 // How long the destructor waits for peers.
 constexpr std::chrono::seconds kFarewell{5};
@@ -126,7 +126,7 @@ void Communicator::settle(ncclResult_t result, const base::Deadline& deadline,
     if (deadline.passed())
       throw TransportFailure(Cause::no_answer, {}, "NCCL still connects the ranks");
     lock.unlock();
-    looks < kLooks ? std::this_thread::yield() : std::this_thread::sleep_for(kPause);
+    looks < kLooks ? std::this_thread::yield() : std::this_thread::sleep_for(kSettlePause);
     lock.lock();
   }
   if (result != ncclSuccess) throw TransportFailure(Cause::failed, {}, text_of(result));

@@ -16,7 +16,7 @@ namespace {
 using base::ErrorKind;
 
 // How long to sleep between two looks at a call that the host waits for.
-constexpr std::chrono::microseconds kPause{20};
+constexpr std::chrono::microseconds kEndPause{20};
 
 c10::Stream current_stream(c10::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
@@ -68,7 +68,7 @@ void DeviceCall::end_on(const c10::Stream& stream) {
 void DeviceCall::wait_until_posted() const {
   while (!is_posted_) {
     group_->rethrow_error();
-    std::this_thread::sleep_for(kPause);
+    std::this_thread::sleep_for(kEndPause);
   }
 }
 
@@ -92,7 +92,7 @@ void DeviceCall::wait_host() {
   while (!has_ended()) {
     // The watchdog ends what is overdue.
     group_->rethrow_error();
-    std::this_thread::sleep_for(kPause);
+    std::this_thread::sleep_for(kEndPause);
   }
   group_->ring().add_wait(base::Clock::now() - start);
   release();

@@ -12,7 +12,7 @@ namespace {
 using std::chrono::milliseconds;
 
 // Ends are noticed this much later than they happen.
-constexpr milliseconds kPause{10};
+constexpr milliseconds kWatchPause{10};
 
 // How often a rank says that it is there, where the timeout is long.
 constexpr milliseconds kLongestPeriod{1000};
@@ -75,7 +75,7 @@ comm::Work PeerWatch::say(Word word) {
 // Returns whether this rank is about to leave.
 bool PeerWatch::pause() {
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, kPause, [this] { return is_leaving_; });
+  changed_.wait_for(lock, kWatchPause, [this] { return is_leaving_; });
   return is_leaving_;
 }
 

@@ -25,7 +25,7 @@ constexpr std::size_t kIpv6Bytes = sizeof(in_port_t) + sizeof(in6_addr);
 constexpr std::uint64_t kUnnumbered = ~std::uint64_t{0};  // of the address of a whole process
 
 template <typename Value>
-std::string_view bytes_of(const Value& value) {
+std::string_view raw_bytes(const Value& value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
@@ -41,11 +41,11 @@ std::string endpoint_of(std::string_view socket_address) {
   std::memcpy(&storage, socket_address.data(), sizeof storage);
   if (storage.ss_family == AF_INET) {
     const auto& v4 = reinterpret_cast<const sockaddr_in&>(storage);
-    return std::string(bytes_of(v4.sin_port)).append(bytes_of(v4.sin_addr));
+    return std::string(raw_bytes(v4.sin_port)).append(raw_bytes(v4.sin_addr));
   }
   if (storage.ss_family != AF_INET6) fail_as_unknown();
   const auto& v6 = reinterpret_cast<const sockaddr_in6&>(storage);
-  return std::string(bytes_of(v6.sin6_port)).append(bytes_of(v6.sin6_addr));
+  return std::string(raw_bytes(v6.sin6_port)).append(raw_bytes(v6.sin6_addr));
 }
 
 std::string socket_address_of(const std::string& endpoint) {
@@ -64,7 +64,7 @@ std::string socket_address_of(const std::string& endpoint) {
   } else {
     fail_as_unknown();
   }
-  return std::string(bytes_of(storage));
+  return std::string(raw_bytes(storage));
 }
 
 }  // namespace
@@ -93,7 +93,7 @@ GlooRecord parse_record(std::string_view bytes, std::size_t num_members) {
 
 std::string record_bytes(const GlooRecord& record, std::size_t num_members) {
   net::MessageWriter writer;
-  writer.text("").text(socket_address_of(record.endpoint).append(bytes_of(kUnnumbered)));
+  writer.text("").text(socket_address_of(record.endpoint).append(raw_bytes(kUnnumbered)));
   const auto first = static_cast<std::uint64_t>(record.first_number);
   for (std::size_t member = 0; member < num_members; ++member) writer.number(first + member);
   return writer.bytes();

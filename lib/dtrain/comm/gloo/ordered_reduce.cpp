@@ -11,7 +11,7 @@ namespace dtrain::comm {
 
 namespace {
 
-constexpr std::int64_t kSmallBytes = 16 << 10;
+constexpr std::int64_t kWholeBytes = 16 << 10;
 constexpr std::int64_t kLargestPiece = 1 << 20;
 
 std::int64_t element_size(at::ScalarType dtype) {
@@ -36,7 +36,7 @@ std::int64_t bytes_of_piece(std::int64_t ranks) {
 }  // namespace
 
 bool OrderedReducer::is_small(std::int64_t ranks, std::int64_t bytes) {
-  return bytes <= kSmallBytes && bytes * (ranks - 1) <= kScratchBytes;
+  return bytes <= kWholeBytes && bytes * (ranks - 1) <= kScratchBytes;
 }
 
 std::int64_t OrderedReducer::scratch_bytes(std::int64_t ranks, std::int64_t tensor_bytes) {
