@@ -38,10 +38,8 @@ class Compression(FolderTest):
                 self.assertGreater(last["compress_seconds"], 0)
                 start = lines[0]["compression"]
                 self.assertAlmostEqual(start["bytes"], last["comm_bytes"], delta=2000)
-                self.assertEqual(list(start["pays_below_bits_per_second"])[0], scheme)
-                self.assertIn("topk:0.01", start["pays_below_bits_per_second"])
+                self.assertAlmostEqual(start["whole_bytes"], whole, delta=0.02 * whole)
                 self.assertIn(f"compression     {scheme}: ", result.stdout + result.stderr)
-                self.assertIn("pays below", result.stdout + result.stderr)
                 self.assertIn(f"compress={scheme} ", result.stdout + result.stderr)
                 (memory,) = [line for line in lines if line.get("event") == "memory"]
                 # The residuals alone are 300 KiB.
@@ -85,26 +83,15 @@ class Compression(FolderTest):
         result = self.train("end", *flags, "topk:0.01", "--compress-warmup", 60, "--spike-threshold", 3, steps=80)
         self.assertNotIn(": spike:", result.stderr)
 
-    def test_several_nodes_learn_what_would_pay_without_compression(self):
-        result = run(DTRUN, "--emulate-nodes", 2, "-n", 1, "--", DTRAIN, *SMALL, "--strategy", "ddp", "--steps", 1,
-                     "--run-dir", self.folder / "nodes")
-        (line,) = [line for line in result.stderr.splitlines() if "compression     " in line]
-        self.assertRegex(line, r"none: [\d.]+ KiB a step and rank; would pay: bf16 below .*, fp16 below .*, topk:0.01 below ")
-        start = self.lines("nodes")[0]["compression"]
-        self.assertEqual(start["bytes"], start["whole_bytes"])
-        self.assertNotIn("none", start["pays_below_bits_per_second"])
-        self.train("one", steps=1)
-        self.assertNotIn("compression", self.lines("one")[0])
-
     def test_what_cannot_be_is_refused_or_noted(self):
         for value in ("topk:0", "topk:1", "topk:-0.1", "topk:nan", "topk:", "topk", "powersgd:0", "powersgd:1025", "powersgd:1.5", "gzip", ""):
             with self.subTest(value):
                 result = run(DTRAIN, *SMALL, "--compress", value, "--steps", 1, "--run-dir", self.folder / "no", status=USAGE)
                 self.assertIn("--compress", result.stderr)
                 self.assertIn("powersgd:RANK", result.stderr)
-        result = self.train("small", "--compress", "powersgd:4", "--compress-min-elements", 10**6)
-        self.assertIn("compression     powersgd:4: ", result.stderr + result.stdout)
-        self.assertIn("no part is large enough to be compressed", result.stderr + result.stdout)
+        self.train("small", "--compress", "powersgd:4", "--compress-min-elements", 10**6)
+        start = self.lines("small")[0]["compression"]
+        self.assertEqual(start["bytes"], start["whole_bytes"])
         result = self.train("alike", "--compress", "topk:0.0100", steps=1)
         self.assertIn("compression     topk:0.01: ", result.stderr + result.stdout)
         for flags, text in ((("topk:0.5", "--reduce-dtype", "bfloat16"), "--compress topk:0.5 on 2 replicas sends 1 times the bytes"),

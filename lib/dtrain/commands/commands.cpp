@@ -249,16 +249,6 @@ std::string agreed_run_folder(comm::ProcessGroup& world, const config::Config& c
                            [&] { return config::named_run_folder(config, made); });
 }
 
-// Rank 0 alone measures, since it alone tells.
-job::StartFacts facts_of(const config::Config& config, job::Job& job, const data::Split& split) {
-  job::StartFacts facts{config,     job.world(), job.whole_model(), job.plan(),
-                        job.cpus(), split,       /*pay_offs=*/{}};
-  if (job.world().rank() == 0) {
-    facts.pay_offs = job::pay_offs_of(config, job.plan(), job.world().device());
-  }
-  return facts;
-}
-
 // What a rank has before it builds anything.
 struct RankParts {
   const base::RankEnv& env;
@@ -328,7 +318,8 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
     checkpoints.notify_start();
   });
   start.is_evaluated = is_evaluated(world, config, start);
-  tell_start(world, reporter, facts_of(config, job, split), settled, start);
+  tell_start(world, reporter, {config, job.world(), model, job.plan(), job.cpus(), split}, settled,
+             start);
   const auto check_folder = [&] { folder ? folder->check() : void(); };
   const train::Outlook predicted = predictions_of(config, job, settled);
   train::Trainer trainer(

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 #include <ranges>
 #include <utility>
 
@@ -15,6 +16,7 @@
 #include "dtrain/device/plugin.h"
 #include "dtrain/kernels/bfloat16_path.h"
 #include "dtrain/metrics/format.h"
+#include "dtrain/parallel/compress/compressed_sum.h"
 #include "dtrain/parallel/pipeline/simulate.h"
 
 namespace dtrain::job {
@@ -182,58 +184,40 @@ std::string graphs_line(const config::Config& config) {
          "levels are not fused\n";
 }
 
-// "1.2 Gbit/s"
-std::string format_bandwidth(double bits_per_second) {
-  return bits_per_second >= 1e9 ? fmt::format("{:.1f} Gbit/s", bits_per_second / 1e9)
-                                : fmt::format("{:.0f} Mbit/s", bits_per_second / 1e6);
+// The gradients that a rank sends in a step with --compress, and without; in bytes.
+struct SentGradients {
+  std::int64_t compressed = 0;
+  std::int64_t whole = 0;
+  bool has_small_parts_only = false;  // which are sent whole
+};
+
+// Empty if nothing is compressed.
+std::optional<SentGradients> sent_gradients(const StartFacts& facts) {
+  const std::int64_t replicas = facts.config.layout.dp / facts.config.layout.shard_size;
+  const parallel::RankSumSetup setup = parallel::sums_over_replicas(facts.plan);
+  if (setup.compression.scheme.is_none() || replicas == 1) return std::nullopt;
+  std::int64_t elements = 0;
+  SentGradients sent{.compressed = parallel::CompressedSum::costs(setup, replicas).sent,
+                     .has_small_parts_only = true};
+  for (const auto& part : gradient_parts(setup.layout, setup.shard, setup.compression)) {
+    elements += part.size();
+    if (part.is_compressed) sent.has_small_parts_only = false;
+  }
+  sent.whole = parallel::bytes_in_ring(setup.codec->sent_bytes(elements), replicas);
+  return sent;
 }
 
-constexpr std::string_view kWhole = "none";  // the scheme of gradients that are sent whole
-
-std::string pay_off_text(const parallel::PayOff& own) {
-  const std::string sent = format_bytes(own.bytes_sent) + " a step and rank";
-  if (own.scheme == kWhole) return sent;
-  return fmt::format("{} in place of {}, {}", sent, format_bytes(own.bytes_whole),
-                     own.seconds == 0        ? "no part is large enough to be compressed"
-                     : own.pays_below() == 0 ? "never pays: it sends no less than whole gradients"
-                                             : "pays below " + format_bandwidth(own.pays_below()));
-}
-
-// Nothing where compression could save nothing.
 std::string compression_line(const StartFacts& facts) {
-  if (facts.pay_offs.empty()) return {};
-  const parallel::PayOff& own = facts.pay_offs.front();
-  std::string text = fmt::format("compression     {}: {}", own.scheme, pay_off_text(own));
-  std::string_view separator = own.scheme == kWhole ? "; would pay: " : "; here ";
-  for (const parallel::PayOff& other : facts.pay_offs | std::views::drop(1)) {
-    text += fmt::format("{}{} below {}", std::exchange(separator, ", "), other.scheme,
-                        format_bandwidth(other.pays_below()));
-  }
-  return text + "\n";
-}
-
-nlohmann::ordered_json compression_fields(const std::vector<parallel::PayOff>& pay_offs) {
-  auto below = nlohmann::ordered_json::object();
-  for (const parallel::PayOff& each : pay_offs) {
-    if (each.scheme != kWhole) below[each.scheme] = each.pays_below();
-  }
-  return {{"bytes", pay_offs.front().bytes_sent},
-          {"whole_bytes", pay_offs.front().bytes_whole},
-          {"pays_below_bits_per_second", below}};
+  const auto sent = sent_gradients(facts);
+  if (!sent) return {};
+  return fmt::format(
+      "compression     {}: {} a step and rank in place of {}{}\n",
+      facts.config.machine.compress.text(), format_bytes(sent->compressed),
+      format_bytes(sent->whole),
+      sent->has_small_parts_only ? ", no part is large enough to be compressed" : "");
 }
 
 }  // namespace
-
-std::vector<parallel::PayOff> pay_offs_of(const config::Config& config,
-                                          const parallel::RankPlan& plan, c10::Device device) {
-  const std::int64_t replicas = config.layout.dp / config.layout.shard_size;
-  const bool compresses = !plan.options.data.compression.scheme.is_none();
-  const bool might_compress = compresses || config.layout.nnodes > 1;  // a network may be slow
-  if (!might_compress || replicas == 1) return {};
-  auto found = parallel::measure_pay_offs(parallel::sums_over_replicas(plan), replicas, device);
-  if (!compresses && found.size() == 1) return {};  // nothing would pay
-  return found;
-}
 
 std::string mesh_lines(const mesh::DeviceMesh& mesh) {
   const auto is_split = [&mesh](mesh::Axis axis) { return mesh.size(axis) > 1; };
@@ -282,7 +266,7 @@ std::string bitwise_class(const config::Config& config, const CpuTypes& cpus) {
 }
 
 std::string start_table(const StartFacts& facts) {
-  const auto& [config, world, model, plan, cpus, split, pay_offs] = facts;
+  const auto& [config, world, model, plan, cpus, split] = facts;
   const mesh::MeshShape mesh = config::mesh_of(config.layout);
   std::string text = model_line(facts) + data_lines(config, split) + batch_line(config);
   // A single rank communicates with none, whatever its world is made of.
@@ -305,7 +289,7 @@ std::string start_table(const StartFacts& facts) {
 }
 
 nlohmann::ordered_json start_fields(const StartFacts& facts) {
-  const auto& [config, world, model, plan, cpus, split, pay_offs] = facts;
+  const auto& [config, world, model, plan, cpus, split] = facts;
   const mesh::MeshShape mesh = config::mesh_of(config.layout);
   const parallel::MemoryPlan& memory = plan.memory;
   nlohmann::ordered_json sizes;
@@ -328,7 +312,9 @@ nlohmann::ordered_json start_fields(const StartFacts& facts) {
                                   {"work", memory.work},
                                   {"checkpoint", memory.checkpoint}}}};
   if (memory.host > 0) fields["host_memory_predicted_bytes"] = memory.host;
-  if (!pay_offs.empty()) fields["compression"] = compression_fields(pay_offs);
+  if (const auto sent = sent_gradients(facts)) {
+    fields["compression"] = {{"bytes", sent->compressed}, {"whole_bytes", sent->whole}};
+  }
   const parallel::DataTraffic& traffic = plan.traffic;
   if (traffic != parallel::DataTraffic{}) {
     fields["units_per_step"] = {

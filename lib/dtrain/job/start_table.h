@@ -3,12 +3,10 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
-#include <vector>
 
 #include "dtrain/comm/world.h"
 #include "dtrain/data/split.h"
 #include "dtrain/job/cpu_type.h"
-#include "dtrain/parallel/compress/pay_off.h"
 #include "dtrain/parallel/plan/rank_plan.h"
 
 namespace dtrain::job {
@@ -29,15 +27,7 @@ struct StartFacts {
   const parallel::RankPlan& plan;
   const CpuTypes& cpus;
   const data::Split& split;
-  /// Of compression, the run's own scheme first; empty: nothing is compressed, on one node or
-  /// without replicas.
-  std::vector<parallel::PayOff> pay_offs = {};
 };
-
-/// Measures StartFacts::pay_offs of this rank.
-[[nodiscard]] std::vector<parallel::PayOff> pay_offs_of(const config::Config& config,
-                                                        const parallel::RankPlan& plan,
-                                                        c10::Device device);
 
 /// The table for people.
 [[nodiscard]] std::string start_table(const StartFacts& facts);
