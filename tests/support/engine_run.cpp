@@ -27,12 +27,8 @@ std::uint64_t hash_of(const at::Tensor& tensor) {
 
 data::LoaderOptions loader_options(const config::Config& config, job::Job& job,
                                    std::int64_t first_step) {
-  const comm::ProcessGroup& data = job.groups().along(mesh::Axis::dp);
   return {.microbatch = config.batch.microbatch,
-          .grad_accum = config.batch.grad_accum,
-          .dp_rank = data.rank(),
-          .dp_size = data.size(),
-          .interleave = job.engine().deal().interleave,
+          .deal = job.engine().deal(),
           .seed = config.train.seed,
           .start_position = first_step * config.batch.global};
 }

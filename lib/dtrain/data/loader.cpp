@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "dtrain/base/check.h"
-#include "dtrain/data/microbatches.h"
 
 namespace dtrain::data {
 
@@ -36,17 +35,18 @@ Batch read_batch(std::int64_t seq_len, std::int64_t first, std::int64_t count, C
 Loader::Loader(Mixture samples, const LoaderOptions& options)
     : samples_(std::move(samples), options.seed),
       options_(options),
-      global_batch_(options.microbatch * options.grad_accum * options.dp_size),
+      global_batch_(options.microbatch * options.deal.num_microbatches()),
       position_(options.start_position) {
-  DTRAIN_CHECK(options.microbatch >= 1 && options.grad_accum >= 1 && options.start_position >= 0);
-  DTRAIN_CHECK(0 <= options.dp_rank && options.dp_rank < options.dp_size, "dp rank {} of {}",
-               options.dp_rank, options.dp_size);
+  const MicrobatchDeal& deal = options.deal;
+  DTRAIN_CHECK(options.microbatch >= 1 && deal.grad_accum >= 1 && options.start_position >= 0);
+  DTRAIN_CHECK(0 <= deal.rank && deal.rank < deal.num_ranks, "dp rank {} of {}", deal.rank,
+               deal.num_ranks);
   thread_ = std::jthread([this](const std::stop_token& stop) { read_ahead(stop); });
 }
 
 std::int64_t Loader::bytes(const LoaderOptions& options, std::int64_t seq_len) {
   constexpr std::int64_t kTokenBytes = 2 * sizeof(std::int64_t);  // its id and its target
-  const std::int64_t tokens = options.microbatch * options.grad_accum * seq_len;
+  const std::int64_t tokens = options.microbatch * options.deal.grad_accum * seq_len;
   return (std::int64_t{kGlobalBatchesAhead} + 2) * tokens * kTokenBytes;
 }
 
@@ -68,14 +68,12 @@ std::vector<Batch> Loader::next() {
 }
 
 void Loader::read_ahead(const std::stop_token& stop) {
-  const MicrobatchDeal deal{.rank = options_.dp_rank,
-                            .grad_accum = options_.grad_accum,
-                            .interleave = options_.interleave};
+  const MicrobatchDeal& deal = options_.deal;
   std::int64_t first = options_.start_position;
   try {
     for (;; first += global_batch_) {
       std::vector<Batch> batches;
-      for (const auto id : base::first_ids<MicrobatchId>(options_.grad_accum)) {
+      for (const auto id : base::first_ids<MicrobatchId>(deal.grad_accum)) {
         if (stop.stop_requested()) break;
         batches.push_back(read_batch(
             samples_.seq_len(), first + deal.number_of(id) * options_.microbatch,

@@ -11,23 +11,21 @@
 #include <vector>
 
 #include "dtrain/data/batch.h"
+#include "dtrain/data/microbatches.h"
 #include "dtrain/data/mixture.h"
 #include "dtrain/data/split.h"
 
 namespace dtrain::data {
 
 struct LoaderOptions {
-  std::int64_t microbatch = 1;  ///< sequences per rank and backward pass
-  std::int64_t grad_accum = 1;  ///< microbatches per rank and step
-  std::int64_t dp_rank = 0;
-  std::int64_t dp_size = 1;
-  std::int64_t interleave = 1;      ///< as MicrobatchDeal's
+  std::int64_t microbatch = 1;      ///< sequences per rank and backward pass
+  MicrobatchDeal deal = {};         ///< which of them are this rank's
   std::uint64_t seed = 0;           ///< of the sample order
   std::int64_t start_position = 0;  ///< samples consumed before the first batch, over all ranks
 };
 
 /// Serves this rank's part of one global batch after another. Global microbatch m holds the samples
-/// [position + m * microbatch, + microbatch); microbatches.h says whose it is. Two global batches
+/// [position + m * microbatch, + microbatch). Two global batches
 /// are read ahead by a thread of its own, which destruction ends within the time of reading one
 /// microbatch.
 ///
@@ -43,7 +41,7 @@ class Loader {
   Loader& operator=(const Loader&) = delete;
   /// Waits until next() returns at once.
   void wait();
-  /// This rank's grad_accum microbatches of the next global batch, in order; the position moves on
+  /// This rank's microbatches of the next global batch, in order; the position moves on
   /// by the global batch.
   [[nodiscard]] std::vector<Batch> next();
 

@@ -13,10 +13,14 @@ using MicrobatchId = base::Index<struct MicrobatchTag>;
 /// How the microbatches of a global batch are dealt to the ranks of the data axis.
 struct MicrobatchDeal {
   std::int64_t rank = 0;        ///< of the data axis
+  std::int64_t num_ranks = 1;   ///< of the data axis
   std::int64_t grad_accum = 1;  ///< microbatches of each rank
   /// Ranks whose gradients are summed after each microbatch: neighbours compute neighbouring
   /// microbatches. 1: a rank computes consecutive ones.
   std::int64_t interleave = 1;
+
+  /// Of the global batch.
+  [[nodiscard]] constexpr std::int64_t num_microbatches() const { return num_ranks * grad_accum; }
 
   /// The global number of one of this rank's grad_accum microbatches. In both cases the
   /// microbatches summed first, over `interleave` ranks or over a rank's own, have consecutive

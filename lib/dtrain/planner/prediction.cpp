@@ -32,7 +32,7 @@ class StepOfRank {
       : config_(config), plan_(plan), mesh_(config::mesh_of(config.layout)) {}
 
   [[nodiscard]] double microbatches() const {
-    return static_cast<double>(config_.batch.grad_accum);
+    return static_cast<double>(plan_.options.grad_accum_steps);
   }
   [[nodiscard]] double rows() const {
     return static_cast<double>(config_.batch.microbatch * config_.data.seq_len);

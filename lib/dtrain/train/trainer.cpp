@@ -42,14 +42,9 @@ class Timed {
 enum Vote : std::size_t { kStop, kSave, kBusy };
 
 data::LoaderOptions loader_options(const Trainer::Parts& parts, const StartPoint& start) {
-  const config::Config& config = parts.config;
-  const comm::ProcessGroup& data = parts.groups.along(mesh::Axis::dp);
-  return {.microbatch = config.batch.microbatch,
-          .grad_accum = config.batch.grad_accum,
-          .dp_rank = data.rank(),
-          .dp_size = data.size(),
-          .interleave = parts.engine.deal().interleave,
-          .seed = config.train.seed,
+  return {.microbatch = parts.config.batch.microbatch,
+          .deal = parts.engine.deal(),
+          .seed = parts.config.train.seed,
           .start_position = start.samples};
 }
 

@@ -32,8 +32,6 @@ MemoryPlan offloaded(MemoryPlan memory, const model::Model& model, const EngineO
   return memory;
 }
 
-std::int64_t tokens_in(const data::Batch& batch) { return batch.num_sequences * batch.length; }
-
 }  // namespace
 
 StepEngine::StepEngine(model::Model& model, comm::World& world, const mesh::MeshGroups& groups,
@@ -53,13 +51,11 @@ MemoryPlan StepEngine::memory(const model::Model& model, const EngineOptions& op
                                                              : offloaded(memory, model, options);
 }
 
-std::int64_t StepEngine::num_microbatches() const {
-  return setup_.options.grad_accum_steps * setup_.groups.along(mesh::Axis::dp).size();
-}
-
 data::MicrobatchDeal StepEngine::deal() const {
   const bool is_reduced_at_once = setup_.options.data.schedule.reduce_every_microbatch;
-  return {.rank = setup_.groups.along(mesh::Axis::dp).rank(),
+  const comm::ProcessGroup& ranks = setup_.groups.along(mesh::Axis::dp);
+  return {.rank = ranks.rank(),
+          .num_ranks = ranks.size(),
           .grad_accum = setup_.options.grad_accum_steps,
           .interleave = is_reduced_at_once ? setup_.groups.shards().size() : 1};
 }
@@ -71,10 +67,12 @@ double StepEngine::parameter_norm() {
 
 void StepEngine::forward_backward(std::span<const data::Batch> microbatches, const Votes& votes,
                                   bool compresses) {
-  DTRAIN_CHECK(static_cast<std::int64_t>(microbatches.size()) == setup_.options.grad_accum_steps);
-  const std::int64_t num_tokens = tokens_in(microbatches.front()) * num_microbatches();
+  const data::MicrobatchDeal own = deal();
+  DTRAIN_CHECK(std::ssize(microbatches) == own.grad_accum);
+  const data::Batch& first = microbatches.front();
+  const std::int64_t num_tokens = first.num_sequences * first.length * own.num_microbatches();
   Step& step = step_.emplace(
-      Step{.report = {setup_, num_microbatches(), votes.size()}, .num_tokens = num_tokens});
+      Step{.report = {setup_, own.num_microbatches(), votes.size()}, .num_tokens = num_tokens});
   executor_.axis().gradients().begin_step(
       {.compresses = compresses, .loss_scale = updater_.loss_scale()});
   executor_.step({.microbatches = microbatches,
@@ -82,7 +80,7 @@ void StepEngine::forward_backward(std::span<const data::Batch> microbatches, con
                   .loss_gradient = updater_.loss_scale() / static_cast<double>(num_tokens),
                   .on_losses =
                       [&](MicrobatchId microbatch, const at::Tensor& losses) {
-                        step.report.losses()[deal().number_of(microbatch)].copy_(
+                        step.report.losses()[own.number_of(microbatch)].copy_(
                             device::ordered_sum(losses).sum());
                       },
                   .on_last_losses = [&] { step.report.reduce(votes); }});

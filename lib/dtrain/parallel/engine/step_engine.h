@@ -166,9 +166,6 @@ class StepEngine {
     bool updates = false;    // where loss and norm allow it
   };
 
-  /// Microbatches of all ranks in one step.
-  [[nodiscard]] std::int64_t num_microbatches() const;
-
   EngineSetup setup_;
   Executor executor_;
   Updater updater_;

@@ -124,7 +124,7 @@ MemoryPlan plan_memory(const config::Config& config, const model::Model& model,
     transports += comm::group_memory(text_of(config.machine.backend), group);
   }
   memory.buffers += data::Loader::bytes(
-      {.microbatch = config.batch.microbatch, .grad_accum = config.batch.grad_accum},
+      {.microbatch = config.batch.microbatch, .deal = {.grad_accum = options.grad_accum_steps}},
       config.data.seq_len);
   memory.ending = ending(config, model, options);
   // A device's state is copied to the host whether training goes on meanwhile or not.

@@ -58,11 +58,12 @@ config::Offload offload_of(const config::MachineConfig& machine) {
   return has_effect ? machine.offload : config::Offload{};
 }
 
-EngineOptions engine_options(const config::Config& config, const model::Model& model,
-                             StagePlan stage) {
+// stage: its plan is taken.
+EngineOptions engine_options(const config::Config& config, Stage& stage) {
+  const model::Model& model = *stage.model;
   EngineOptions options{
       .precision = precision_of(config),
-      .grad_accum_steps = config.batch.grad_accum,
+      .grad_accum_steps = stage.place.shape.microbatches,
       .seed = config.train.seed,
       .reduction = reduction_of(config.machine),
       .offload = offload_of(config.machine),
@@ -70,7 +71,7 @@ EngineOptions engine_options(const config::Config& config, const model::Model& m
       .frozen = frozen_ids(config.train, model),
       // On a CPU --compile stands for fused kernels, which devices do not have.
       .uses_graphs = config.machine.compile && config.machine.kernels != config::Kernels::fused,
-      .stage = std::move(stage)};
+      .stage = std::move(stage.plan)};
   options.data = data_plan(config, options.offloads_masters());
   options.recompute = choose_recompute(config, model, options);
   return options;
@@ -110,12 +111,12 @@ Stage stage_at(const config::Config& config, const mesh::MeshShape& coordinate) 
 }
 
 StepFlops step_flops(const config::Config& config, const model::Model& model,
-                     const RecomputePlan& recompute) {
+                     const EngineOptions& options) {
   const std::int64_t tokens =
-      config.batch.microbatch * config.batch.grad_accum * config.data.seq_len;
+      config.batch.microbatch * options.grad_accum_steps * config.data.seq_len;
   const double share = static_cast<double>(tokens) / static_cast<double>(config.layout.tp);
   return {.passes = share * model.training_flops_per_token(),
-          .recomputed = share * recompute.extra_flops_per_token(model)};
+          .recomputed = share * options.recompute.extra_flops_per_token(model)};
 }
 
 }  // namespace
@@ -123,13 +124,13 @@ StepFlops step_flops(const config::Config& config, const model::Model& model,
 RankPlan rank_plan(const config::Config& config, const mesh::MeshShape& coordinate) {
   Stage stage = stage_at(config, coordinate);
   const model::Model& model = *stage.model;
-  EngineOptions options = engine_options(config, model, std::move(stage.plan));
+  EngineOptions options = engine_options(config, stage);
   param::ArenaLayout units = engine_layout(model, options);
   const MemoryPlan memory = plan_memory(config, model, options);
   const ActionLists lists = engine_actions(model, options);
   const DataTraffic traffic =
       DataAxis::traffic(model, units, lists.step, axis_options(options, lists));
-  const StepFlops flops = step_flops(config, model, options.recompute);
+  const StepFlops flops = step_flops(config, model, options);
   return {.model = std::move(stage.model),
           .place = std::move(stage.place),
           .options = std::move(options),
