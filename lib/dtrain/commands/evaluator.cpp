@@ -10,11 +10,11 @@
 #include "dtrain/commands/opened_model.h"
 #include "dtrain/config/data_mixture.h"
 #include "dtrain/config/resolve.h"
+#include "dtrain/data/loader.h"
 #include "dtrain/data/split.h"
 #include "dtrain/data/tokenizer/text_units.h"
 #include "dtrain/job/job.h"
 #include "dtrain/job/ranks.h"
-#include "dtrain/train/evaluate.h"
 #include "dtrain/train/model_tokenizer.h"
 
 namespace dtrain::commands {
@@ -100,8 +100,7 @@ void evaluate(const config::Config& asked, const Output& output) {
                                    opened.read_weights(model, job.engine().precision().master));
     job.engine().load_weights(source);
     const data::EvaluationSequences sequences(samples, config.report.eval_sequences.count);
-    const double loss =
-        train::evaluate(job.engine(), sequences, config.batch.microbatch, {}).value();
+    const double loss = job.engine().evaluate(sequences, config.batch.microbatch).value();
     if (!std::isfinite(loss)) {
       base::fail(ErrorKind::numerics, "the loss of {} on {} is not finite", opened.path,
                  samples.file().path());

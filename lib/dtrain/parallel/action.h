@@ -1,8 +1,10 @@
 // The actions of a step or an evaluation, as plain data: the executor works through lists of them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "dtrain/data/microbatches.h"
@@ -28,6 +30,17 @@ enum class ActionKind {
   end_gradients,     ///< that sum is added to those before it; not for a step's last one
   reduce_losses,     ///< this rank's losses are there
 };
+
+/// "send activation"
+[[nodiscard]] constexpr std::string_view name_of(ActionKind kind) {
+  constexpr std::string_view kNames[] = {"forward",          "backward",
+                                         "send activation",  "offer room for activation",
+                                         "send gradient",    "offer room for gradient",
+                                         "begin microbatch", "end microbatch",
+                                         "begin gradients",  "end gradients",
+                                         "reduce losses"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
 
 /// True where a block runs.
 [[nodiscard]] constexpr bool is_compute(ActionKind kind) {

@@ -16,7 +16,6 @@
 #include "dtrain/config/conditions.h"
 #include "dtrain/metrics/tensor_memory.h"
 #include "dtrain/train/call_answers.h"
-#include "dtrain/train/evaluate.h"
 #include "dtrain/train/final_model.h"
 #include "dtrain/train/text_sampler.h"
 
@@ -342,7 +341,7 @@ void Trainer::check_model() {
                                                      : "give --grad-clip, or lower it or --lr");
   }
   if (evaluated_step_ != step_) {
-    const double loss = evaluate(engine_, probe_, config_.batch.microbatch, {}).value();
+    const double loss = engine_.evaluate(probe_, config_.batch.microbatch).value();
     if (!std::isfinite(loss)) {
       fail(fmt::format("after step {}: the loss on training text is {}, so nothing of it was saved",
                        step_, shown(loss)),
@@ -371,7 +370,7 @@ bool Trainer::evaluate_validation() {
   reporter_.evaluating(step_);
   make_copies_equal();
   // A time limit that is shorter than an evaluation must not stop every start in the same one.
-  const auto loss = evaluate(engine_, validation_, config_.batch.microbatch, [this] {
+  const auto loss = engine_.evaluate(validation_, config_.batch.microbatch, [this] {
     return steps_done_ > 0 ? requests_.wants_stop() : requests_.wants_stop_now();
   });
   restart_step_clock();

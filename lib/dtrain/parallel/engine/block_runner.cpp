@@ -109,14 +109,11 @@ at::Tensor BlockRunner::forward(BlockId block, MicrobatchId microbatch) {
 void BlockRunner::record(BlockId block, Microbatch& entry, const model::Tap& tap) {
   SavedBlock& saved = entry.saved.at(block);
   if (model::NativeBackward* native = model_.blocks[block]->native_backward()) {
-    record_native(*native, saved, entry.input, tap);
-  } else {
-    record_graph(block, saved, entry.input, tap);
+    const at::NoGradGuard no_grad;
+    saved.output =
+        native->forward(saved.input, context_of(entry.input, read_leaf_, tap), saved.native);
+    return;
   }
-}
-
-void BlockRunner::record_graph(BlockId block, SavedBlock& saved, const MicrobatchInput& input,
-                               const model::Tap& tap) {
   const bool takes_tokens = block == BlockId(0) && model_.takes_tokens;
   if (!takes_tokens) saved.input.set_requires_grad(true);
   const std::span<const param::ParameterId> listed = model_.blocks[block]->parameters();
@@ -127,23 +124,7 @@ void BlockRunner::record_graph(BlockId block, SavedBlock& saved, const Microbatc
     if (leaf.requires_grad()) ++saved.uses[id];
     return param::use_parameter(leaf, id, *this);
   };
-  saved.output = model_.blocks[block]->forward(saved.input, context_of(input, use, tap));
-}
-
-void BlockRunner::record_native(model::NativeBackward& native, SavedBlock& saved,
-                                const MicrobatchInput& input, const model::Tap& tap) {
-  const at::NoGradGuard no_grad;
-  saved.output = native.forward(saved.input, context_of(input, read_leaf_, tap), saved.native);
-}
-
-at::Tensor BlockRunner::native_gradient(model::NativeBackward& native, const SavedBlock& saved,
-                                        const MicrobatchInput& input, const at::Tensor& gradient) {
-  const at::NoGradGuard no_grad;
-  return native.backward(saved.input, gradient, saved.native,
-                         context_of(input, read_leaf_, no_tap_), [this](param::ParameterId id) {
-                           const bool is_frozen = !leaves_[id].requires_grad();
-                           return is_frozen ? param::GradientPlace{} : gradients_.gradient_of(id);
-                         });
+  saved.output = model_.blocks[block]->forward(saved.input, context_of(entry.input, use, tap));
 }
 
 at::Tensor BlockRunner::run_without_graph(BlockId block, const at::Tensor& x,
@@ -180,7 +161,13 @@ void BlockRunner::compute(BlockId block, MicrobatchId microbatch, double seed,
   const bool begins = gives_losses(block) && !entry.gradient.defined();
   const at::Tensor gradient = begins ? at::full_like(saved.output, seed) : entry.gradient;
   if (model::NativeBackward* native = model_.blocks[block]->native_backward()) {
-    entry.gradient = native_gradient(*native, saved, entry.input, gradient);
+    const at::NoGradGuard no_grad;
+    entry.gradient = native->backward(
+        saved.input, gradient, saved.native, context_of(entry.input, read_leaf_, no_tap_),
+        [this](param::ParameterId id) {
+          const bool is_frozen = !leaves_[id].requires_grad();
+          return is_frozen ? param::GradientPlace{} : gradients_.gradient_of(id);
+        });
   } else {
     const OwnThread backward;
     if (saved.output.requires_grad()) torch::autograd::backward({saved.output}, {gradient});
@@ -201,14 +188,11 @@ void BlockRunner::add_gradient(param::ParameterId id, const at::Tensor& grad) {
 
 void BlockRunner::give(const GivenGradient& gradient, const OnSettled& on_settled) {
   if (gradient.value.defined()) gradients_.add_gradient(gradient.id, gradient.value);
-  if (gradient.is_last) settle(gradient.id, on_settled);
-}
-
-void BlockRunner::settle(param::ParameterId id, const OnSettled& on_settled) {
-  std::int64_t& unsettled = unsettled_[id];
+  if (!gradient.is_last) return;
+  std::int64_t& unsettled = unsettled_[gradient.id];
   if (--unsettled > 0) return;
-  unsettled = num_to_settle_[id];
-  on_settled(id);
+  unsettled = num_to_settle_[gradient.id];
+  on_settled(gradient.id);
 }
 
 }  // namespace dtrain::parallel

@@ -13,7 +13,6 @@
 
 #include "dtrain/model/model.h"
 #include "dtrain/parallel/action.h"
-#include "dtrain/parallel/engine/pass_runner.h"
 #include "dtrain/parallel/memory.h"
 #include "dtrain/parallel/recompute.h"
 #include "dtrain/param/arena.h"
@@ -21,6 +20,36 @@
 #include "dtrain/param/parameter_use.h"
 
 namespace dtrain::parallel {
+
+/// A microbatch as its blocks see it.
+struct MicrobatchInput {
+  at::Tensor ids = {};           ///< (B, T) int64
+  at::Tensor targets = {};       ///< (B, T) int64
+  at::Tensor first_sample = {};  ///< () int64
+};
+
+/// Runs single blocks forward and backward, microbatch by microbatch.
+///
+/// Collective: over the tensor axis, every forward and backward.
+/// Threads:    one; backward passes run on the calling thread.
+class PassRunner {
+ public:
+  using OnSettled = std::function<void(param::ParameterId)>;
+
+  virtual ~PassRunner() = default;
+
+  /// Gives a microbatch its tokens.
+  virtual void begin(MicrobatchId microbatch, const MicrobatchInput& input) = 0;
+  /// Forgets it.
+  virtual void end(MicrobatchId microbatch) = 0;
+  /// Runs one block on what the block before it gave; the last block's per-token losses (B, T) are
+  /// returned, valid until the next pass, else an undefined tensor.
+  virtual at::Tensor forward(BlockId block, MicrobatchId microbatch) = 0;
+  /// Runs the block's backward. Where recomputed blocks run again for it, they are this one and
+  /// those below it in its group. seed: the gradient of each token's loss, read for the last block.
+  virtual void backward(BlockId block, MicrobatchId microbatch, double seed,
+                        const OnSettled& on_settled) = 0;
+};
 
 /// What a block's backward gives for a parameter.
 struct GivenGradient {
@@ -119,20 +148,12 @@ class BlockRunner final : public PassRunner, private param::GradientSink {
   [[nodiscard]] model::BlockContext context_of(const MicrobatchInput& input,
                                                const model::ParameterReader& use,
                                                const model::Tap& tap);
-  // Keeps what the backward needs, from the saved input on.
+  // Runs the block on its saved input and keeps what its backward needs.
   void record(BlockId block, Microbatch& entry, const model::Tap& tap);
-  void record_graph(BlockId block, SavedBlock& saved, const MicrobatchInput& input,
-                    const model::Tap& tap);
-  void record_native(model::NativeBackward& native, SavedBlock& saved, const MicrobatchInput& input,
-                     const model::Tap& tap);
-  [[nodiscard]] at::Tensor native_gradient(model::NativeBackward& native, const SavedBlock& saved,
-                                           const MicrobatchInput& input,
-                                           const at::Tensor& gradient);
   [[nodiscard]] at::Tensor run_without_graph(BlockId block, const at::Tensor& x,
                                              const MicrobatchInput& input, const model::Tap& tap);
   void run_again(BlockId block, Microbatch& entry);
   void add_gradient(param::ParameterId id, const at::Tensor& grad) override;
-  void settle(param::ParameterId id, const OnSettled& on_settled);
 
   model::Model& model_;
   param::ParameterViews leaves_;  // require gradients unless frozen

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "dtrain/parallel/engine/parameter_pieces.h"
+#include "dtrain/parallel/engine/whole_model.h"
 
 namespace dtrain::parallel {
 namespace {

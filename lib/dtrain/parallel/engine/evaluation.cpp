@@ -1,9 +1,11 @@
-#include "dtrain/parallel/engine/evaluation.h"
+// The loss on sequences that no rank trains on.
 
 #include <algorithm>
 #include <deque>
 
+#include "dtrain/data/loader.h"
 #include "dtrain/device/ordered_sum.h"
+#include "dtrain/parallel/engine/step_engine.h"
 
 namespace dtrain::parallel {
 namespace {
@@ -31,22 +33,21 @@ class Rounds {
 
 }  // namespace
 
-std::optional<StepLoss> evaluate(const EngineSetup& setup, Executor& executor,
-                                 const EvaluationPlan& plan) {
-  const comm::ProcessGroup& ranks = setup.groups.along(mesh::Axis::dp);
-  comm::ProcessGroup& world = setup.groups.world();
+std::optional<StepLoss> StepEngine::evaluate(const EvaluationPlan& plan) {
+  const comm::ProcessGroup& ranks = setup_.groups.along(mesh::Axis::dp);
+  comm::ProcessGroup& world = setup_.groups.world();
   const std::int64_t max_under_way =
-      world.size() == 1 ? 0 : setup.groups.mesh().size(mesh::Axis::pp);
+      world.size() == 1 ? 0 : setup_.groups.mesh().size(mesh::Axis::pp);
   const std::int64_t round = ranks.size() * plan.batch_size;
   const std::int64_t own = ranks.rank() * plan.batch_size;  // where this rank's batch begins
   Rounds rounds;
   std::int64_t begin = 0;
   for (; begin < plan.num_sequences && !rounds.is_stopped(); begin += round) {
-    LossReport report(setup, std::min(round, plan.num_sequences - begin), /*num_votes=*/1);
+    LossReport report(setup_, std::min(round, plan.num_sequences - begin), /*num_votes=*/1);
     const std::int64_t count = std::min(plan.batch_size, report.losses().numel() - own);
     std::vector<data::Batch> batches;  // one, or none where too few sequences are left
     if (count > 0) batches.push_back(plan.read(begin + own, count));
-    executor.evaluate(
+    executor_.evaluate(
         {.microbatches = batches,
          .on_losses =
              [&](MicrobatchId, const at::Tensor& losses) {
@@ -56,10 +57,22 @@ std::optional<StepLoss> evaluate(const EngineSetup& setup, Executor& executor,
     rounds.begin(std::move(report));
     rounds.wait_until(max_under_way);
   }
-  executor.finish_sends();
+  executor_.finish_sends();
   rounds.wait_until(0);
   if (begin < plan.num_sequences) return std::nullopt;
   return StepLoss{.sum_nll = rounds.sum(), .num_tokens = plan.num_sequences * plan.length};
+}
+
+std::optional<double> StepEngine::evaluate(const data::EvaluationSequences& sequences,
+                                           std::int64_t batch_size,
+                                           const std::function<bool()>& wants_stop) {
+  const std::optional<StepLoss> loss = evaluate(
+      {.num_sequences = sequences.size(),
+       .length = sequences.length(),
+       .batch_size = batch_size,
+       .read = [&](std::int64_t first, std::int64_t count) { return sequences.read(first, count); },
+       .wants_stop = wants_stop});
+  return loss ? std::optional(loss->mean()) : std::nullopt;
 }
 
 }  // namespace dtrain::parallel

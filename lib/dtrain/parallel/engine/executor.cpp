@@ -11,7 +11,6 @@
 
 #include "dtrain/base/trace.h"
 #include "dtrain/device/out_of_memory.h"
-#include "dtrain/parallel/engine/fixed_places.h"
 
 namespace dtrain::parallel {
 namespace {
@@ -104,34 +103,6 @@ param::ParameterId first_held(const param::ArenaLayout& layout, param::UnitId un
   return layout.parameters_of(unit).front();
 }
 
-std::string_view name_of(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::forward:
-      return "forward";
-    case ActionKind::backward:
-      return "backward";
-    case ActionKind::send_activation:
-      return "send activation";
-    case ActionKind::recv_activation:
-      return "offer room for activation";
-    case ActionKind::send_gradient:
-      return "send gradient";
-    case ActionKind::recv_gradient:
-      return "offer room for gradient";
-    case ActionKind::begin_microbatch:
-      return "begin microbatch";
-    case ActionKind::end_microbatch:
-      return "end microbatch";
-    case ActionKind::begin_gradients:
-      return "begin gradients";
-    case ActionKind::end_gradients:
-      return "end gradients";
-    case ActionKind::reduce_losses:
-      return "reduce losses";
-  }
-  return {};
-}
-
 base::TracePart part_of(ActionKind kind) {
   if (kind == ActionKind::forward) return base::TracePart::forward;
   return kind == ActionKind::backward ? base::TracePart::backward : base::TracePart::other;
@@ -215,8 +186,6 @@ void Executor::evaluate(const ExecutorInput& input) {
   run(axis_.evaluation(), input);
 }
 
-void Executor::finish_sends() { transfers_.finish(); }
-
 void Executor::run(const DataAxis::Pass& pass, const ExecutorInput& input) {
   for (std::size_t index = 0; index < pass.actions.size(); ++index) {
     device::run_on(
@@ -225,17 +194,14 @@ void Executor::run(const DataAxis::Pass& pass, const ExecutorInput& input) {
   }
 }
 
-void Executor::note(const Action& action) const {
-  if (activity_ == nullptr || !is_compute(action.kind)) return;
-  activity_->enter(action.kind == ActionKind::forward ? "the forward pass" : "the backward pass",
-                   action.block.value());
-}
-
 void Executor::run_action(const DataAxis::Pass& pass, std::size_t index,
                           const ExecutorInput& input) {
   const Action& action = pass.actions[index];
   const auto microbatch = static_cast<std::size_t>(action.microbatch.value());
-  note(action);
+  if (activity_ != nullptr && is_compute(action.kind)) {
+    activity_->enter(action.kind == ActionKind::forward ? "the forward pass" : "the backward pass",
+                     action.block.value());
+  }
   const base::Span span(name_of(action.kind), part_of(action.kind), {"block", action.block.value()},
                         {"microbatch", action.microbatch.value()});
   axis_.before(pass, index);
@@ -248,29 +214,45 @@ void Executor::run_action(const DataAxis::Pass& pass, std::size_t index,
 }
 
 void Executor::execute(const Action& action, const data::Batch& batch, const ExecutorInput& input) {
-  switch (action.kind) {
+  const auto& [kind, block, microbatch] = action;
+  switch (kind) {
     case ActionKind::begin_microbatch:
-      return begin(action, batch);
-    case ActionKind::forward:
-      return forward(action, input);
-    case ActionKind::backward:
-      return backward(action, input);
+      return active_->begin(microbatch, input_of(batch, setup_.world));
+    case ActionKind::forward: {
+      if (at::Tensor activation = transfers_.take(Channel::activations, block, microbatch);
+          activation.defined()) {
+        runner_.set_activation(microbatch, std::move(activation));
+      }
+      const at::Tensor losses = active_->forward(block, microbatch);
+      // Ranks that hold slices of one block compute the same losses: only the first one reports.
+      const bool reports = setup_.groups.along(mesh::Axis::tp).rank() == 0;
+      if (losses.defined() && reports) input.on_losses(microbatch, losses);
+      return;
+    }
+    case ActionKind::backward: {
+      if (at::Tensor gradient = transfers_.take(Channel::gradients, block, microbatch);
+          gradient.defined()) {
+        runner_.set_gradient(microbatch, std::move(gradient));
+      }
+      return active_->backward(block, microbatch, input.loss_gradient,
+                               [this](param::ParameterId id) { axis_.gradients().settle(id); });
+    }
     case ActionKind::recv_activation:
       return offer(Channel::activations, action, batch);
     case ActionKind::recv_gradient:
       return offer(Channel::gradients, action, batch);
     case ActionKind::send_activation:
-      return transfers_.send(Channel::activations, runner_.take_activation(action.microbatch));
+      return transfers_.send(Channel::activations, runner_.take_activation(microbatch));
     case ActionKind::send_gradient:
-      return transfers_.send(Channel::gradients, runner_.take_gradient(action.microbatch));
+      return transfers_.send(Channel::gradients, runner_.take_gradient(microbatch));
     case ActionKind::begin_gradients:
-      return axis_.gradients().begin_microbatch(action.microbatch);
+      return axis_.gradients().begin_microbatch(microbatch);
     case ActionKind::end_gradients:
       return axis_.gradients().end_microbatch();
     case ActionKind::end_microbatch:
-      return active_->end(action.microbatch);
+      return active_->end(microbatch);
     case ActionKind::reduce_losses:
-      return;  // needs no microbatch: run() does it
+      return;  // needs no microbatch: run_action() does it
   }
 }
 
@@ -279,31 +261,6 @@ void Executor::offer(Channel channel, const Action& action, const data::Batch& b
                    {batch.num_sequences, batch.length, setup_.model.width},
                    setup_.world.options(setup_.options.precision.compute));
 }
-
-void Executor::begin(const Action& action, const data::Batch& batch) {
-  active_->begin(action.microbatch, input_of(batch, setup_.world));
-}
-
-void Executor::forward(const Action& action, const ExecutorInput& input) {
-  const auto& [kind, block, microbatch] = action;
-  if (transfers_.is_offered(Channel::activations, block, microbatch)) {
-    runner_.set_activation(microbatch, transfers_.wait(Channel::activations, block, microbatch));
-  }
-  const at::Tensor losses = active_->forward(block, microbatch);
-  if (losses.defined() && reports_losses()) input.on_losses(microbatch, losses);
-}
-
-void Executor::backward(const Action& action, const ExecutorInput& input) {
-  const auto& [kind, block, microbatch] = action;
-  if (transfers_.is_offered(Channel::gradients, block, microbatch)) {
-    runner_.set_gradient(microbatch, transfers_.wait(Channel::gradients, block, microbatch));
-  }
-  const auto settle = [this](param::ParameterId id) { axis_.gradients().settle(id); };
-  active_->backward(block, microbatch, input.loss_gradient, settle);
-}
-
-// Ranks that hold slices of one block compute the same losses: only the first one reports them.
-bool Executor::reports_losses() const { return setup_.groups.along(mesh::Axis::tp).rank() == 0; }
 
 // Every stage holds the sum over its own blocks.
 void Executor::sum_over_stages() {

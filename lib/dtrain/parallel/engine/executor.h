@@ -48,7 +48,7 @@ class Executor {
   /// One forward pass without dropout and without a graph.
   void evaluate(const ExecutorInput& input);
   /// Returns when all that went to other stages has left.
-  void finish_sends();
+  void finish_sends() { transfers_.finish(); }
 
   [[nodiscard]] const DataAxis& axis() const { return axis_; }
   [[nodiscard]] DataAxis& axis() { return axis_; }
@@ -60,16 +60,11 @@ class Executor {
 
  private:
   void run(const DataAxis::Pass& pass, const ExecutorInput& input);
-  void note(const Action& action) const;
   void run_action(const DataAxis::Pass& pass, std::size_t index, const ExecutorInput& input);
   void execute(const Action& action, const data::Batch& batch, const ExecutorInput& input);
-  void begin(const Action& action, const data::Batch& batch);
-  void forward(const Action& action, const ExecutorInput& input);
-  void backward(const Action& action, const ExecutorInput& input);
   /// Offers room for what another stage sends for a microbatch of this size.
   void offer(Channel channel, const Action& action, const data::Batch& batch);
   void sum_over_stages();
-  [[nodiscard]] bool reports_losses() const;
 
   const EngineSetup& setup_;
   DataAxis axis_;

@@ -12,6 +12,12 @@
 
 namespace dtrain::parallel {
 
+/// Gives memory of `allocate`, and keeps what is given back for the next one of the same size: the
+/// first that is free. So equal orders of taking and giving back lead to equal addresses.
+///
+/// Threads: one, whose stream orders what was done with memory before what is done next.
+[[nodiscard]] param::ArenaAllocator with_fixed_places(param::ArenaAllocator allocate);
+
 /// The training passes of a runner: the first step runs as it is, the second one records a graph
 /// for each forward and backward of a block and runs it, later ones run the graphs. Steps of
 /// another shape begin anew.

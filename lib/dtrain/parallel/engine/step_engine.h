@@ -3,14 +3,20 @@
 
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <span>
 #include <utility>
 
 #include "dtrain/data/microbatches.h"
-#include "dtrain/parallel/engine/evaluation.h"
+#include "dtrain/parallel/engine/executor.h"
+#include "dtrain/parallel/engine/loss_report.h"
 #include "dtrain/parallel/engine/whole_model.h"
+
+namespace dtrain::data {
+class EvaluationSequences;
+}
 
 namespace dtrain::parallel {
 
@@ -41,6 +47,18 @@ struct StepResult {
   [[nodiscard]] bool is_finite() const {
     return std::isfinite(loss.mean()) && std::isfinite(grad_norm);
   }
+};
+
+/// An evaluation over all ranks: batch b holds the sequences [b * batch_size, + batch_size), the
+/// last one possibly fewer, and is computed by data-parallel rank b mod size.
+struct EvaluationPlan {
+  std::int64_t num_sequences = 0;
+  std::int64_t length = 0;  ///< tokens of a sequence
+  std::int64_t batch_size = 1;
+  /// Reads the sequences [first, first + count). Asked for this rank's batches, one at a time.
+  std::function<data::Batch(std::int64_t first, std::int64_t count)> read = {};
+  /// Returns whether this rank wants to end early; asked after each batch. Empty: it never does.
+  std::function<bool()> wants_stop = {};
 };
 
 /// Holds a rank's parameters, gradients and optimizer state. Collective members are so over all
@@ -99,12 +117,18 @@ class StepEngine {
   /// Throws:     as finish_step.
   StepResult train_step(std::span<const data::Batch> microbatches, const StepOptions& options);
 
-  /// parallel::evaluate.
+  /// The loss over the plan's sequences, without dropout: each one's sum over its tokens, added in
+  /// their order. Nothing if a rank wanted to stop before the last round began. A round is one batch
+  /// of every data-parallel rank; its losses travel while the next rounds are computed.
+  ///
+  /// Collective: with equal plans.
+  [[nodiscard]] std::optional<StepLoss> evaluate(const EvaluationPlan& plan);
+  /// The mean over all of `sequences`, in nats per token; as above.
   ///
   /// Collective.
-  [[nodiscard]] std::optional<StepLoss> evaluate(const EvaluationPlan& plan) {
-    return parallel::evaluate(setup_, executor_, plan);
-  }
+  [[nodiscard]] std::optional<double> evaluate(const data::EvaluationSequences& sequences,
+                                               std::int64_t batch_size,
+                                               const std::function<bool()>& wants_stop = {});
 
   /// Makes copies of parameters and optimizer state that several ranks hold equal to those of the
   /// first of them; without effect where all ranks round alike.

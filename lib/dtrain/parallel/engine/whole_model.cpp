@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "dtrain/base/log.h"
+#include "dtrain/checkpoint/format/box.h"
 #include "dtrain/comm/long_task.h"
 #include "dtrain/parallel/engine/carried_state.h"
-#include "dtrain/parallel/engine/parameter_pieces.h"
 #include "dtrain/param/initialise.h"
 
 namespace dtrain::parallel {
@@ -37,6 +37,28 @@ checkpoint::Piece common_piece(const EngineSetup& setup, const std::string& name
 }
 
 }  // namespace
+
+void add_parameter_pieces(const EngineSetup& setup, param::ParameterId id, const std::string& name,
+                          const checkpoint::Replica& replica, const param::Arena& arena,
+                          checkpoint::State& state) {
+  const param::ArenaLayout& layout = setup.layout;
+  const param::ElementRange whole = layout.range(id);
+  const param::ElementRange own = layout.range_in(id, setup.shard());
+  if (own.is_empty()) return;
+  const param::ParameterSpec& spec = setup.model.parameters[id];
+  std::int64_t begin = own.begin;
+  for (checkpoint::Box& box : checkpoint::format::boxes_of_run(
+           layout.shape(id), own.begin - whole.begin, own.end - whole.begin)) {
+    const std::int64_t end = begin + checkpoint::format::num_elements(box.sizes);
+    const at::Tensor values = arena.slice({begin, end}).view(box.sizes);
+    begin = end;
+    state.push_back({.name = name + spec.name,
+                     .global_shape = spec.whole_shape(),
+                     .box = setup.placement.in_whole(id, std::move(box)),
+                     .tensor = values,
+                     .replica = replica});
+  }
+}
 
 // One parameter at a time in full: less than a unit, which a step needs anyway.
 void WholeModel::initialise() {

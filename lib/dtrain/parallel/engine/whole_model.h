@@ -12,6 +12,12 @@
 
 namespace dtrain::parallel {
 
+/// Adds the parameter's values in an arena, in as many boxes as the cut of the rank's shard takes;
+/// they share memory. name: without the parameter's own, which follows.
+void add_parameter_pieces(const EngineSetup& setup, param::ParameterId id, const std::string& name,
+                          const checkpoint::Replica& replica, const param::Arena& arena,
+                          checkpoint::State& state);
+
 /// Knows which part of the whole model this rank's masters and optimizer state are.
 ///
 /// Throws:  collective members what Work::wait throws.

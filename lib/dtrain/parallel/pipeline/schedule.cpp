@@ -2,37 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <string_view>
-
 #include "dtrain/base/check.h"
 #include "dtrain/parallel/pipeline/compute_order.h"
 #include "dtrain/parallel/pipeline/messages.h"
 
 namespace dtrain::parallel {
-
-namespace {
-
-std::string_view name_of(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::forward:
-      return "forward";
-    case ActionKind::backward:
-      return "backward";
-    case ActionKind::send_activation:
-      return "send_activation";
-    case ActionKind::recv_activation:
-      return "recv_activation";
-    case ActionKind::send_gradient:
-      return "send_gradient";
-    case ActionKind::recv_gradient:
-      return "recv_gradient";
-    default:
-      DTRAIN_CHECK(false);
-      return {};
-  }
-}
-
-}  // namespace
 
 std::string describe(const StageAction& action) {
   return fmt::format("{} of chunk {}, microbatch {}", name_of(action.kind), action.chunk,

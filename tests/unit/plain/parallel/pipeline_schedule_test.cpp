@@ -198,19 +198,19 @@ TEST_CASE("A backward ahead of its forward or of an earlier microbatch's is foun
 TEST_CASE("A message without a sender, or received too late, is found") {
   Broken unsent;
   unsent.remove(0, {Kind::send_activation, 0, 1_m});
-  unsent.refused("stage 0: there is no send_activation of chunk 0, microbatch 1");
+  unsent.refused("stage 0: there is no send activation of chunk 0, microbatch 1");
   Broken unreceived;
   unreceived.remove(1, {Kind::recv_activation, 0, 1_m});
-  unreceived.refused("stage 1: forward of chunk 0, microbatch 1 before recv_activation");
+  unreceived.refused("stage 1: forward of chunk 0, microbatch 1 before offer room for activation");
   Broken late;
   late.exchange(1, {Kind::recv_activation, 0, 0_m}, {Kind::forward, 0, 0_m});
-  late.refused("stage 1: forward of chunk 0, microbatch 0 before recv_activation");
+  late.refused("stage 1: forward of chunk 0, microbatch 0 before offer room for activation");
   Broken into_nothing;
   into_nothing.stage(1).push_back({Kind::send_activation, 0, 0_m});
-  into_nothing.refused("stage 1: send_activation of chunk 0, microbatch 0 has no other end");
+  into_nothing.refused("stage 1: send activation of chunk 0, microbatch 0 has no other end");
   Broken too_early;
   too_early.exchange(0, {Kind::send_activation, 0, 0_m}, {Kind::forward, 0, 0_m});
-  too_early.refused("stage 0: send_activation of chunk 0, microbatch 0 before forward");
+  too_early.refused("stage 0: send activation of chunk 0, microbatch 0 before forward");
 }
 
 TEST_CASE("Receives in another order than the sends are found") {

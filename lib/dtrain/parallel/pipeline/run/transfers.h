@@ -30,14 +30,11 @@ class Transfers {
   /// Offers room for the value that block `block` needs for a microbatch; values come in the order
   /// in which room was offered.
   ///
-  /// Async: wait() returns the value.
+  /// Async: take() returns the value.
   void offer(Channel channel, BlockId block, MicrobatchId microbatch, at::IntArrayRef shape,
              const at::TensorOptions& options);
-  /// True where room was offered for a value that nobody has waited for yet.
-  [[nodiscard]] bool is_offered(Channel channel, BlockId block, MicrobatchId microbatch) const {
-    return offered_[static_cast<std::size_t>(channel)].contains({block, microbatch});
-  }
-  [[nodiscard]] at::Tensor wait(Channel channel, BlockId block, MicrobatchId microbatch);
+  /// Waits for the value that room was offered for; undefined where none was.
+  [[nodiscard]] at::Tensor take(Channel channel, BlockId block, MicrobatchId microbatch);
   /// Async: `value` is kept until it has gone.
   void send(Channel channel, const at::Tensor& value);
   /// Returns when everything has gone.
