@@ -108,21 +108,24 @@ SaveVotes Checkpointer::votes(bool save_requested) {
   return {.save = save_requested || is_time, .busy = saver_.is_busy()};
 }
 
-bool Checkpointer::is_due(std::int64_t step, const SaveVotes& agreed) const {
-  return is_waiting_ || agreed.save || (config_.every.steps > 0 && step % config_.every.steps == 0);
-}
-
-void Checkpointer::after_step(const checkpoint::SavePoint& point, const SaveVotes& agreed) {
+bool Checkpointer::after_step(std::int64_t step, const SaveVotes& agreed) {
   if (saver_.is_saving() && !agreed.busy) {
     if (const auto report = saver_.advance()) tell(*report);
   }
-  is_waiting_ = is_due(point.step, agreed);
-  if (!is_waiting_) return;
-  make_room(point.step);
-  if (saver_.is_saving()) return;
-  begin(point);
-  // Without a copy of the state nothing may change before it is written.
-  if (config_.every.is_never()) finish();
+  is_waiting_ =
+      is_waiting_ || agreed.save || (config_.every.steps > 0 && step % config_.every.steps == 0);
+  if (!is_waiting_) return false;
+  make_room(step);
+  return !saver_.is_saving();
+}
+
+bool Checkpointer::after_best_step(std::int64_t step) {
+  if (saved_step_ == step) {
+    best_step_ = step;
+    return false;
+  }
+  finish();
+  return true;
 }
 
 // A step whose checkpoint is to stay for ever is saved whatever it takes. Else a save that is not
@@ -140,7 +143,6 @@ void Checkpointer::make_room(std::int64_t step) {
 }
 
 void Checkpointer::begin(const checkpoint::SavePoint& point) {
-  check_();
   saves_best_ = point.best_step == point.step;
   checkpoint::SavePoint kept = point;
   if (!saves_best_) kept.best_step = best_step_;
@@ -150,19 +152,10 @@ void Checkpointer::begin(const checkpoint::SavePoint& point) {
   is_waiting_ = is_late_ = false;
 }
 
-void Checkpointer::save_at(const checkpoint::SavePoint& point) {
-  if (saved_step_ == point.step) {
-    best_step_ = point.best_step;
-    return;
-  }
-  finish();
+// Without a copy of the state nothing may change before it is written.
+void Checkpointer::save(const checkpoint::SavePoint& point) {
   begin(point);
   if (config_.every.is_never()) finish();
-}
-
-checkpoint::SaveReport Checkpointer::save(const checkpoint::SavePoint& point) {
-  begin(point);
-  return saver_.finish();
 }
 
 void Checkpointer::finish() {
@@ -188,11 +181,15 @@ void Checkpointer::save_at_the_end(const checkpoint::SavePoint& point) {
   }
   const bool stands = saved_step_ == point.step && last_error_.empty();
   if (!report && stands) return;
-  if (!report) report = save(point);
+  const auto save_and_wait = [&] {
+    begin(point);
+    return saver_.finish();
+  };
+  if (!report) report = save_and_wait();
   if (!report->error.empty()) {
     reporter_.warn(report->step, fmt::format("checkpoint of step {} failed: {}; retrying once",
                                              report->step, report->error));
-    report = save(point);
+    report = save_and_wait();
   }
   tell(*report);
 }

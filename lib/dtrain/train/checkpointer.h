@@ -2,9 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
-#include <utility>
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/held_folder.h"
@@ -27,7 +25,7 @@ struct SaveVotes {
 /// training goes on, and the save is made as soon as the last one is over. A save that fails is
 /// reported and counted, and training goes on; the last one of a run is tried once more first.
 /// The checkpoint of SavePoint::best_step stays until that of a newer one stands: one whose save
-/// fails does not take its place. Before each save a check may refuse the state.
+/// fails does not take its place. The caller checks the state before each save that it begins.
 ///
 /// Threads: one.
 class Checkpointer {
@@ -51,22 +49,29 @@ class Checkpointer {
   Checkpointer(parallel::StepEngine& engine, comm::ProcessGroup& world, metrics::Reporter& reporter,
                base::LauncherLink& link, const Options& options);
 
-  /// Has `check` called on all ranks before each save begins; what it throws ends that save.
-  void check_before_saving(std::function<void()> check) { check_ = std::move(check); }
-
   /// This rank's, in the next step. save_requested: by a user.
   [[nodiscard]] SaveVotes votes(bool save_requested);
 
-  /// Does what is due after a step. agreed: the votes of all ranks in that step.
+  /// Takes a save under way further. Returns whether the checkpoint of this step is due, and the
+  /// last one is over: then save() it. agreed: the votes of all ranks in that step.
   ///
   /// Collective: every rank of the world, with equal arguments.
-  void after_step(const checkpoint::SavePoint& point, const SaveVotes& agreed);
+  [[nodiscard]] bool after_step(std::int64_t step, const SaveVotes& agreed);
 
-  /// Begins the checkpoint of this step, even if the last one must be waited for; nothing, where
-  /// the run goes on from it.
+  /// The same for a step with a new lowest validation loss, whose checkpoint is due even if the last
+  /// one must be waited for. False if the run goes on from it.
   ///
   /// Collective: every rank of the world.
-  void save_at(const checkpoint::SavePoint& point);
+  [[nodiscard]] bool after_best_step(std::int64_t step);
+
+  /// Begins the checkpoint of a step; none may be under way. Without a copy of the state it is
+  /// written on return.
+  ///
+  /// Collective: every rank of the world.
+  void save(const checkpoint::SavePoint& point);
+
+  /// True unless the step's save was begun, or the run goes on from it.
+  [[nodiscard]] bool lacks(std::int64_t step) const { return saved_step_ != step; }
 
   /// Saves the last step, unless --checkpoint-every is none. Returns what went wrong at the second
   /// try, which is reported too; empty: nothing.
@@ -98,10 +103,8 @@ class Checkpointer {
   void notify_failure() const;
 
  private:
-  [[nodiscard]] bool is_due(std::int64_t step, const SaveVotes& agreed) const;
   void make_room(std::int64_t step);
   void begin(const checkpoint::SavePoint& point);
-  [[nodiscard]] checkpoint::SaveReport save(const checkpoint::SavePoint& point);
   void save_at_the_end(const checkpoint::SavePoint& point);
   void tell(const checkpoint::SaveReport& report);
   void notify_launcher(std::int64_t step);
@@ -127,7 +130,6 @@ class Checkpointer {
   bool is_newest_own_;             // false: another run wrote it
   std::string resume_flags_;
   std::string run_name_;
-  std::function<void()> check_ = [] {};
 };
 
 }  // namespace dtrain::train

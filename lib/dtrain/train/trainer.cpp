@@ -111,12 +111,7 @@ Trainer::Trainer(const Parts& parts, const StartPoint& start)
                        (step_ >= config_.train.steps || !start.is_evaluated)),
       validation_record_(start.history.validation),
       spikes_(config_.train.spike_threshold, start.history.spikes),
-      profiler_(config_, groups_, world_, device(), reporter_) {
-  checkpoints_.check_before_saving([this] {
-    check_folder_();
-    check_model();
-  });
-}
+      profiler_(config_, groups_, world_, device(), reporter_) {}
 
 RunEnd Trainer::run() {
   engine_.set_activity(&link_.activity());
@@ -138,11 +133,7 @@ RunEnd Trainer::run_steps() {
   counters_ = groups_.counters();
   metrics::restart_peak(device());  // what the start needed is over
   bool stops = owes_evaluation_ && !evaluate_validation();
-  if (std::exchange(owes_best_, false)) {
-    const Timed timed(spent_.saving);
-    const base::LongPhase saving(link_.activity(), kSaving);
-    checkpoints_.save_at(save_point());
-  }
+  if (owes_best_) save_after_step({});
   while (!stops && !is_over()) {
     profile();
     const parallel::Votes votes = make_step();
@@ -153,6 +144,7 @@ RunEnd Trainer::run_steps() {
   }
   const base::LongPhase saving(link_.activity(), kSaving);
   if (stops) {
+    if (checkpoints_.lacks(step_)) check_savable();
     checkpoints_.save_now(save_point());
     profiler_.finish(steps_done_, step_);
     return {.stopped = true, .step = step_};
@@ -209,10 +201,13 @@ void Trainer::save_after_step(const parallel::Votes& votes) {
   const base::Span span("checkpoint", base::TracePart::checkpoint);
   const base::LongPhase saving(link_.activity(), kSaving);
   const Timed timed(spent_.saving);
-  if (!std::exchange(owes_best_, false)) {
-    return checkpoints_.after_step(save_point(), {.save = votes[kSave], .busy = votes[kBusy]});
-  }
-  checkpoints_.save_at(save_point());
+  const bool is_due =
+      std::exchange(owes_best_, false)
+          ? checkpoints_.after_best_step(step_)
+          : checkpoints_.after_step(step_, {.save = votes[kSave], .busy = votes[kBusy]});
+  if (!is_due) return;
+  check_savable();
+  checkpoints_.save(save_point());
 }
 
 // Collective.
@@ -328,7 +323,8 @@ void Trainer::make_copies_equal() {
 
 // Parameters may be finite and yet so large that no loss is. Costs one pass over what this rank
 // will save and, if the step was not evaluated, the forward pass of a microbatch.
-void Trainer::check_model() {
+void Trainer::check_savable() {
+  check_folder_();
   if (checked_step_ == step_) return;
   make_copies_equal();
   const auto begin = base::Clock::now();
@@ -404,13 +400,12 @@ checkpoint::SavePoint Trainer::save_point() const {
 }
 
 void Trainer::save_final() {
-  check_folder_();
   const std::string path = checkpoint::store::final_model(config_.run.dir);
   std::string error;
   {
     const Timed timed(spent_.saving);
+    check_savable();
     error = checkpoints_.save_last(save_point());
-    check_model();
     write_final_model(engine_, world_,
                       {.model = model_,
                        .settings = config_.model,

@@ -106,7 +106,7 @@ class Trainer {
   void write_sample();
   [[nodiscard]] bool evaluate_validation();
   void make_copies_equal();
-  void check_model();
+  void check_savable();
   [[nodiscard]] std::string advice() const;
   [[nodiscard]] std::string advice_on_skips(const parallel::StepResult& result) const;
   [[noreturn]] void fail(const std::string& found, const std::string& advice);
