@@ -265,8 +265,8 @@ std::int64_t committed_step_of(const SettledStart& settled) {
 }
 
 // Collective: every rank of the job.
-train::Outlook predictions_of(const config::Config& config, job::Job& job,
-                              const SettledStart& settled) {
+train::Predictions predictions_of(const config::Config& config, job::Job& job,
+                                  const SettledStart& settled) {
   comm::ProcessGroup& world = job.world().control();
   const parallel::MemoryPlan& memory = job.plan().memory;
   return {.memory = job::sum_of_process(config, world, memory.total()),
@@ -321,7 +321,7 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   tell_start(world, reporter, {config, job.world(), model, job.plan(), job.cpus(), split}, settled,
              start);
   const auto check_folder = [&] { folder ? folder->check() : void(); };
-  const train::Outlook predicted = predictions_of(config, job, settled);
+  const train::Predictions predicted = predictions_of(config, job, settled);
   train::Trainer trainer(
       {config, job.groups(), world, job.engine(), model, predicted, peak, are_cpus_mixed, split,
        reporter, link, checkpoints, *requests, check_folder, *monitor, tokenizer},

@@ -50,14 +50,9 @@ std::int64_t Loader::bytes(const LoaderOptions& options, std::int64_t seq_len) {
   return (std::int64_t{kGlobalBatchesAhead} + 2) * tokens * kTokenBytes;
 }
 
-void Loader::wait() {
+std::vector<Batch> Loader::next() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return !ready_.empty() || failure_ != nullptr; });
-}
-
-std::vector<Batch> Loader::next() {
-  wait();
-  const std::lock_guard lock(mutex_);
   // Batches read before the failure are still good.
   if (ready_.empty()) std::rethrow_exception(failure_);
   std::vector<Batch> batches = std::move(ready_.front());

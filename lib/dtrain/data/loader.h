@@ -39,8 +39,6 @@ class Loader {
   [[nodiscard]] static std::int64_t bytes(const LoaderOptions& options, std::int64_t seq_len);
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
-  /// Waits until next() returns at once.
-  void wait();
   /// This rank's microbatches of the next global batch, in order; the position moves on
   /// by the global batch.
   [[nodiscard]] std::vector<Batch> next();

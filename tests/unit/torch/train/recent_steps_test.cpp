@@ -1,7 +1,7 @@
-#include "dtrain/train/recent_steps.h"
-
 #include <catch2/catch.hpp>
 #include <limits>
+
+#include "dtrain/train/run_meter.h"
 
 namespace dtrain::train {
 namespace {
