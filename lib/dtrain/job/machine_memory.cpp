@@ -38,10 +38,10 @@ struct SharedBound {
 
 // The parts that are predicted, then a line "SCOPE BYTES SOURCE" for each bound, where the source
 // may hold spaces.
-std::string packed(const parallel::MemoryPlan& p) {
-  std::string text =
-      fmt::format("{} {} {} {} {} {} {} {} {} {}\n", p.parameters, p.gradients, p.optimizer,
-                  p.units, p.activations, p.buffers, p.work, p.checkpoint, p.ending, p.host);
+std::string packed(const parallel::MemoryPlan& predicted) {
+  std::string text;
+  for (const auto& part : parallel::kMemoryParts) text += fmt::format("{} ", predicted.*part.bytes);
+  text += fmt::format("{} {}\n", predicted.ending, predicted.host);
   for (const base::MemoryBound& bound : base::memory_bounds()) {
     text += fmt::format("{} {} {}\n", bound.scope, bound.bytes, bound.source);
   }
@@ -50,9 +50,9 @@ std::string packed(const parallel::MemoryPlan& p) {
 
 void add_rank(std::vector<SharedBound>& all, std::int64_t rank, const std::string& text) {
   std::istringstream words(text);
-  parallel::MemoryPlan p;
-  words >> p.parameters >> p.gradients >> p.optimizer >> p.units >> p.activations >> p.buffers >>
-      p.work >> p.checkpoint >> p.ending >> p.host;
+  parallel::MemoryPlan predicted;
+  for (const auto& part : parallel::kMemoryParts) words >> predicted.*part.bytes;
+  words >> predicted.ending >> predicted.host;
   base::MemoryBound own;
   while (words >> own.scope >> own.bytes >> std::ws && std::getline(words, own.source)) {
     auto shared = std::find_if(all.begin(), all.end(), [&](const SharedBound& one) {
@@ -60,7 +60,7 @@ void add_rank(std::vector<SharedBound>& all, std::int64_t rank, const std::strin
     });
     if (shared == all.end()) shared = all.insert(all.end(), {.bound = own});
     shared->ranks.push_back(rank);
-    shared->predicted = shared->predicted + p;
+    shared->predicted = shared->predicted + predicted;
     if (own.bytes < shared->bound.bytes) shared->bound = own;
   }
 }

@@ -151,19 +151,12 @@ std::string kernels_line(const config::Config& config, const parallel::RankPlan&
 // The whole and its largest parts; metrics.jsonl has all of them.
 std::string memory_lines(const parallel::MemoryPlan& memory) {
   constexpr std::size_t kShownParts = 3;
-  std::vector<std::pair<std::int64_t, std::string_view>> parts{{memory.parameters, "parameters"},
-                                                               {memory.gradients, "gradients"},
-                                                               {memory.optimizer, "optimizer"},
-                                                               {memory.units, "units"},
-                                                               {memory.activations, "activations"},
-                                                               {memory.buffers, "buffers"},
-                                                               {memory.work, "work"},
-                                                               {memory.checkpoint, "checkpoint"}};
+  auto parts = parallel::kMemoryParts;
   std::ranges::stable_sort(parts, std::ranges::greater{},
-                           [](const auto& part) { return part.first; });
+                           [&](const auto& part) { return memory.*part.bytes; });
   std::vector<std::string> largest;
-  for (const auto& [bytes, name] : parts | std::views::take(kShownParts)) {
-    largest.push_back(fmt::format("{} {}", name, format_bytes(bytes)));
+  for (const auto& part : parts | std::views::take(kShownParts)) {
+    largest.push_back(fmt::format("{} {}", part.name, format_bytes(memory.*part.bytes)));
   }
   std::string text = fmt::format("memory per rank {} predicted; largest parts: {}\n",
                                  format_bytes(memory.total()), fmt::join(largest, ", "));
@@ -301,16 +294,10 @@ nlohmann::ordered_json start_fields(const StartFacts& facts) {
                                 {"bitwise_class", bitwise_class(config, cpus)},
                                 {"train_samples", split.train.size()},
                                 {"validation_samples", split.validation.size()},
-                                {"flops_per_token", model.training_flops_per_token()},
-                                {"memory_predicted_bytes",
-                                 {{"parameters", memory.parameters},
-                                  {"gradients", memory.gradients},
-                                  {"optimizer", memory.optimizer},
-                                  {"units", memory.units},
-                                  {"activations", memory.activations},
-                                  {"buffers", memory.buffers},
-                                  {"work", memory.work},
-                                  {"checkpoint", memory.checkpoint}}}};
+                                {"flops_per_token", model.training_flops_per_token()}};
+  for (const parallel::MemoryPart& part : parallel::kMemoryParts) {
+    fields["memory_predicted_bytes"][part.name] = memory.*part.bytes;
+  }
   if (memory.host > 0) fields["host_memory_predicted_bytes"] = memory.host;
   if (const auto sent = sent_gradients(facts)) {
     fields["compression"] = {{"bytes", sent->compressed}, {"whole_bytes", sent->whole}};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
 namespace dtrain::parallel {
@@ -37,21 +38,30 @@ struct MemoryPlan {
     return std::max(total(), total() - activations - units - work + ending);
   }
   friend MemoryPlan operator+(MemoryPlan a, const MemoryPlan& b) {
-    a.parameters += b.parameters;
-    a.gradients += b.gradients;
-    a.optimizer += b.optimizer;
-    a.units += b.units;
-    a.activations += b.activations;
-    a.buffers += b.buffers;
-    a.work += b.work;
-    a.checkpoint += b.checkpoint;
-    a.ending += b.ending;
-    a.travelling += b.travelling;
-    a.state += b.state;
-    a.carried += b.carried;
-    a.host += b.host;
+    using P = MemoryPlan;
+    for (const auto part :
+         {&P::parameters, &P::gradients, &P::optimizer, &P::units, &P::activations, &P::buffers,
+          &P::work, &P::checkpoint, &P::ending, &P::travelling, &P::state, &P::carried, &P::host}) {
+      a.*part += b.*part;
+    }
     return a;
   }
 };
+
+/// A part of MemoryPlan::total().
+struct MemoryPart {
+  const char* name;    ///< "optimizer"
+  const char* phrase;  ///< "the optimizer's state takes"
+  std::int64_t MemoryPlan::*bytes;
+};
+inline constexpr std::array<MemoryPart, 8> kMemoryParts{
+    {{"parameters", "parameters take", &MemoryPlan::parameters},
+     {"gradients", "gradients take", &MemoryPlan::gradients},
+     {"optimizer", "the optimizer's state takes", &MemoryPlan::optimizer},
+     {"units", "gathered shards take", &MemoryPlan::units},
+     {"activations", "activations take", &MemoryPlan::activations},
+     {"buffers", "buffers take", &MemoryPlan::buffers},
+     {"work", "temporaries take", &MemoryPlan::work},
+     {"checkpoint", "the copy for checkpoints takes", &MemoryPlan::checkpoint}}};
 
 }  // namespace dtrain::parallel

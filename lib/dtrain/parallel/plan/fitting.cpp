@@ -287,18 +287,9 @@ std::string FitSearch::text() const {
 }  // namespace
 
 std::string largest_part(const MemoryPlan& memory) {
-  const std::pair<std::string_view, std::int64_t> parts[] = {
-      {"parameters take", memory.parameters},
-      {"gradients take", memory.gradients},
-      {"the optimizer's state takes", memory.optimizer},
-      {"gathered shards take", memory.units},
-      {"activations take", memory.activations},
-      {"buffers take", memory.buffers},
-      {"temporaries take", memory.work},
-      {"the copy for checkpoints takes", memory.checkpoint}};
-  const auto* most =
-      std::ranges::max_element(parts, {}, &std::pair<std::string_view, std::int64_t>::second);
-  return fmt::format("{} the most, {}", most->first, format_bytes(most->second));
+  const MemoryPart& most = *std::ranges::max_element(
+      kMemoryParts, {}, [&](const MemoryPart& part) { return memory.*part.bytes; });
+  return fmt::format("{} the most, {}", most.phrase, format_bytes(memory.*most.bytes));
 }
 
 std::string fitting_settings(const config::Config& config, const MemoryRoom& room) {
