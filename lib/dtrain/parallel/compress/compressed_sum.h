@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "dtrain/base/clock.h"
+#include "dtrain/parallel/compress/rank_sum.h"
 #include "dtrain/parallel/compress/scheme.h"
-#include "dtrain/parallel/compress/whole_sum.h"
 #include "dtrain/parallel/memory.h"
 
 namespace dtrain::parallel {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "dtrain/comm/process_group.h"
@@ -64,6 +65,30 @@ class RankSum {
   [[nodiscard]] virtual Carried carried() const { return {}; }
   /// Nothing where nothing is compressed.
   [[nodiscard]] virtual std::optional<CompressionReport> report() const { return std::nullopt; }
+};
+
+/// Sums in the form of a codec, each range by one call.
+class WholeSum final : public RankSum {
+ public:
+  WholeSum(comm::ProcessGroup& group, std::shared_ptr<const GradientCodec> codec)
+      : group_(group), codec_(std::move(codec)) {}
+
+  void begin_step(const StepTerms&) override { travels_.clear(); }
+  void begin(param::ElementRange, const at::Tensor& gradients) override { begin(gradients); }
+  void begin(const at::Tensor& gradients);
+  void finish() override;
+  void end_step(bool) override {}
+
+ private:
+  struct Travel {
+    at::Tensor gradients;  // where they belong
+    at::Tensor sent;       // the same tensor, or encoded
+    comm::Work work;
+  };
+
+  comm::ProcessGroup& group_;
+  std::shared_ptr<const GradientCodec> codec_;
+  std::vector<Travel> travels_;
 };
 
 /// Which gradients a RankSum sums, and how they are sent.

@@ -11,7 +11,7 @@
 #include "dtrain/optim/make_optimizer.h"
 #include "dtrain/parallel/data/data_axis.h"
 #include "dtrain/parallel/engine/placement.h"
-#include "dtrain/parallel/pipeline/run/stage_plan.h"
+#include "dtrain/parallel/pipeline/run/make_stage.h"
 #include "dtrain/parallel/precision.h"
 #include "dtrain/param/offload_memory.h"
 

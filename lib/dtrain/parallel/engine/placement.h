@@ -8,7 +8,7 @@
 #include "dtrain/checkpoint/state.h"
 #include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/model/model.h"
-#include "dtrain/parallel/pipeline/run/stage_plan.h"
+#include "dtrain/parallel/pipeline/run/make_stage.h"
 #include "dtrain/param/arena.h"
 
 namespace dtrain::parallel {
