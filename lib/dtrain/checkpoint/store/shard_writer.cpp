@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <thread>
 #include <utility>
 
 #include "dtrain/base/checksum.h"
@@ -102,6 +104,19 @@ format::FileInfo write_file(base::FileSystem& files, const std::string& folder, 
 }
 
 }  // namespace
+
+void Pace::spend(std::int64_t bytes) {
+  constexpr double kLongestSleep = 0.05;  // seconds
+  spent_ += bytes;
+  for (;;) {
+    if (stop_.stop_requested()) throw Abandoned();
+    if (bytes_per_second_ == 0 || (hurry_ != nullptr && *hurry_)) return;
+    const double due = static_cast<double>(spent_) / bytes_per_second_;
+    const double left = due - base::seconds_since(start_);
+    if (left <= 0) return;
+    std::this_thread::sleep_for(base::Seconds(std::min(left, kLongestSleep)));
+  }
+}
 
 format::Contents write_shard(base::FileSystem& files, const Shard& shard,
                              std::span<const PieceBytes> pieces, Pace pace) {
