@@ -18,7 +18,7 @@
 #include "dtrain/commands/commands.h"
 #include "dtrain/config/json.h"
 #include "dtrain/config/layout.h"
-#include "dtrain/metrics/cpu_memory.h"
+#include "dtrain/metrics/tensor_memory.h"
 
 namespace dtrain {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "dtrain/config/bdh/settings.h"
 #include "dtrain/config/json.h"
-#include "dtrain/metrics/cpu_memory.h"
 #include "dtrain/metrics/format.h"
+#include "dtrain/metrics/tensor_memory.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
 #include "support/settings.h"

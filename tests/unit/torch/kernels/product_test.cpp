@@ -6,7 +6,7 @@
 #include <tuple>
 #include <vector>
 
-#include "dtrain/metrics/cpu_memory.h"
+#include "dtrain/metrics/tensor_memory.h"
 #include "support/rounding.h"
 
 namespace dtrain::kernels {

@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "bdh_fixture.h"
-#include "dtrain/metrics/cpu_memory.h"
+#include "dtrain/metrics/tensor_memory.h"
 #include "support/local_ranks.h"
 
 namespace dtrain::model {

@@ -7,7 +7,7 @@
 #include "dtrain/base/clock.h"
 #include "dtrain/config/bdh/settings.h"
 #include "dtrain/config/resolve.h"
-#include "dtrain/metrics/cpu_memory.h"
+#include "dtrain/metrics/tensor_memory.h"
 #include "dtrain/model/registry.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"

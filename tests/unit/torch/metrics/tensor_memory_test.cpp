@@ -1,4 +1,4 @@
-#include "dtrain/metrics/cpu_memory.h"
+#include "dtrain/metrics/tensor_memory.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/CPUAllocator.h>
