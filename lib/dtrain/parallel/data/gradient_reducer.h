@@ -7,7 +7,6 @@
 
 #include "dtrain/data/microbatches.h"
 #include "dtrain/mesh/mesh_groups.h"
-#include "dtrain/parallel/compress/gradient_codec.h"
 #include "dtrain/parallel/compress/rank_sum.h"
 #include "dtrain/parallel/data/parameter_store.h"
 #include "dtrain/parallel/data/unit_schedule.h"

@@ -6,7 +6,6 @@
 #include <tuple>
 
 #include "dtrain/base/error.h"
-#include "dtrain/parallel/pipeline/messages.h"
 #include "dtrain/parallel/pipeline/simulate.h"
 
 namespace dtrain::parallel {

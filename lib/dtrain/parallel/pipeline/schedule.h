@@ -4,15 +4,15 @@
 // This folder decides, as plain data, what each stage does and in which order. Nothing here runs
 // anything: the step engine executes the lists. Read on in this order:
 //
-//   schedule.h       what a list consists of
+//   schedule.h       what a list consists of, its messages included
 //   compute_order.h  the idea: in which order a stage runs forward and backward passes
-//   messages.cpp     what it sends and receives between them
 //   simulate.h       when each pass begins and ends, and how long stages wait: the bubble
 //   check.h          that a list can be executed at all, and how much it keeps in memory
 //   balance.h        which blocks make up which part
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,6 +55,31 @@ using StageSchedule = std::vector<StageAction>;
 
 /// "forward of microbatch 3", with its chunk where a stage has several.
 [[nodiscard]] std::string describe(const StageAction& action);
+
+/// A stage's list, from the order of its passes. Each message is sent right after the pass that
+/// made it. Its receive is posted one pass early: the message travels while the pass before the one
+/// that needs it computes, and no more than one activation and one gradient wait ahead of time.
+[[nodiscard]] StageSchedule with_messages(const PipelineShape& shape, std::int64_t stage,
+                                          const StageSchedule& order);
+
+/// The receive that a pass of this stage needs; nothing where the model begins or, for a backward,
+/// ends.
+[[nodiscard]] std::optional<StageAction> receive_before(const PipelineShape& shape,
+                                                        std::int64_t stage,
+                                                        const StageAction& pass);
+/// The send of what the pass gives; nothing where the model ends or, for a backward, begins.
+[[nodiscard]] std::optional<StageAction> send_after(const PipelineShape& shape, std::int64_t stage,
+                                                    const StageAction& pass);
+
+/// Where a message goes to or comes from: the stage, and the chunk of it.
+struct Peer {
+  std::int64_t stage = 0;
+  std::int64_t chunk = 0;
+};
+
+/// message: a send or receive of `stage`.
+[[nodiscard]] Peer peer_of(const PipelineShape& shape, std::int64_t stage,
+                           const StageAction& message);
 
 /// The list of one stage.
 ///

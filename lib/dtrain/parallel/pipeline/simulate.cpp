@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
-#include "dtrain/parallel/pipeline/messages.h"
 
 namespace dtrain::parallel {
 namespace {

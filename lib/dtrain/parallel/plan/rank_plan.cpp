@@ -7,12 +7,37 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
+#include "dtrain/config/layout.h"
 #include "dtrain/model/registry.h"
 #include "dtrain/parallel/pipeline/balance.h"
-#include "dtrain/parallel/plan/plan.h"
 
 namespace dtrain::parallel {
 namespace {
+
+// The data plan of a sharding: what it leaves on every rank.
+DataPlan sharded(const config::LayoutConfig& layout, config::Sharding sharding) {
+  DataPlan plan;
+  plan.num_ranks = layout.dp;
+  if (sharding == config::Sharding::none || layout.shard_size == 1) return plan;
+  plan.shard_size = layout.shard_size;
+  plan.wrap = layout.wrap;
+  UnitScheduleOptions& schedule = plan.schedule;
+  schedule.reduce_every_microbatch = layout.accumulate == config::Accumulation::sharded;
+  if (sharding == config::Sharding::gradients || sharding == config::Sharding::optimizer)
+    return plan;
+  schedule.reshard =
+      sharding == config::Sharding::parameters ? Reshard::after_use : Reshard::after_backward;
+  schedule.backward_prefetch = layout.backward_prefetch;
+  schedule.forward_prefetch = layout.forward_prefetch;
+  schedule.limit_gathers = layout.limit_gathers;
+  schedule.tied_per_use = layout.tied_reshard == config::TiedReshard::per_use;
+  return plan;
+}
+
+PipelinePlan pipelined(const config::LayoutConfig& layout) {
+  if (layout.pp == 1) return {};
+  return {.order = layout.schedule_pp, .split = layout.pp_split.levels};
+}
 
 std::vector<param::ParameterId> frozen_ids(const config::TrainConfig& train,
                                            const model::Model& model) {
@@ -120,6 +145,13 @@ StepFlops step_flops(const config::Config& config, const model::Model& model,
 }
 
 }  // namespace
+
+Plan make_plan(const config::LayoutConfig& layout) {
+  return {.mesh = config::mesh_of(layout),
+          .data = sharded(layout, config::sharding_of(layout)),
+          .pipeline = pipelined(layout),
+          .splits_vocab = layout.tp_vocab && layout.tp > 1};
+}
 
 RankPlan rank_plan(const config::Config& config, const mesh::MeshShape& coordinate) {
   Stage stage = stage_at(config, coordinate);

@@ -4,9 +4,8 @@
 #include <span>
 #include <vector>
 
-#include "dtrain/parallel/tensor/column_split.h"
-#include "dtrain/parallel/tensor/row_split.h"
 #include "dtrain/parallel/tensor/split_vocabulary.h"
+#include "dtrain/parallel/tensor/splits.h"
 
 namespace dtrain::parallel {
 namespace {

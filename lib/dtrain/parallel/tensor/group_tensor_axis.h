@@ -1,5 +1,5 @@
-// The tensor axis over ranks. Read column_split.h and row_split.h first: everything here is one of
-// these two cuts, over all ranks of the axis or over those of a subgroup.
+// The tensor axis over ranks. Read splits.h first: everything here is one of these two cuts,
+// over all ranks of the axis or over those of a subgroup.
 #pragma once
 
 #include <memory>

@@ -6,7 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "dtrain/model/tensor_axis.h"
-#include "dtrain/parallel/tensor/row_split.h"
+#include "dtrain/parallel/tensor/splits.h"
 
 namespace dtrain::parallel {
 namespace {

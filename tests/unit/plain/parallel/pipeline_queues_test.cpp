@@ -9,7 +9,6 @@
 #include <tuple>
 #include <vector>
 
-#include "dtrain/parallel/pipeline/messages.h"
 #include "dtrain/parallel/pipeline/schedule.h"
 
 namespace dtrain::parallel {

@@ -1,10 +1,9 @@
-#include "dtrain/parallel/plan/plan.h"
-
 #include <catch2/catch.hpp>
 #include <map>
 
 #include "dtrain/config/layout.h"
 #include "dtrain/config/resolve.h"
+#include "dtrain/parallel/plan/rank_plan.h"
 #include "support/engine_run.h"
 #include "support/settings.h"
 

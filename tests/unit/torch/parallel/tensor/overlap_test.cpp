@@ -1,4 +1,6 @@
 // A column split's backward pass: dx travels while dW is computed.
+#include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -9,7 +11,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "dtrain/parallel/tensor/column_split.h"
+#include "dtrain/parallel/tensor/splits.h"
 #include "support/stub_group.h"
 
 namespace dtrain::parallel {

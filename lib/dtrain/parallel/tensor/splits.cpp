@@ -1,4 +1,4 @@
-#include "dtrain/parallel/tensor/column_split.h"
+#include "dtrain/parallel/tensor/splits.h"
 
 #include <ATen/ops/bmm.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -49,13 +49,57 @@ class ColumnSplitFunction : public torch::autograd::Function<ColumnSplitFunction
   }
 };
 
+class ReduceFunction : public torch::autograd::Function<ReduceFunction> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& partial,
+                            std::int64_t group, at::ScalarType result) {
+    ctx->saved_data["dtype"] = partial.scalar_type();
+    return PendingSum(*reinterpret_cast<comm::ProcessGroup*>(group), partial, result).wait();
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& grads) {
+    return {grads[0].to(ctx->saved_data["dtype"].toScalarType()), at::Tensor(), at::Tensor()};
+  }
+};
+
 }  // namespace
+
+at::ScalarType travel_dtype(at::ScalarType dtype) {
+  return dtype == at::kHalf ? at::kFloat : dtype;
+}
+
+PendingSum::PendingSum(comm::ProcessGroup& group, const at::Tensor& partial, at::ScalarType result)
+    : values_(partial.to(travel_dtype(result), /*non_blocking=*/false, /*copy=*/true,
+                         at::MemoryFormat::Contiguous)),
+      result_(result),
+      work_(group.all_reduce(values_)) {}
+
+at::Tensor PendingSum::wait() {
+  work_.wait();
+  return values_.to(result_);
+}
+
+at::Tensor partial_product(const at::Tensor& a, const at::Tensor& b, bool shares_heads) {
+  if (!shares_heads || a.scalar_type() != at::kHalf) return at::bmm(a, b);
+  return at::bmm(model::widened(a), model::widened(b));
+}
 
 model::ColumnSplit column_split(const ProductSplit& split, const at::Tensor& x,
                                 const at::Tensor& weight) {
   const auto outputs = ColumnSplitFunction::apply(
       x, weight, reinterpret_cast<std::int64_t>(&split.group), split.shares_heads);
   return {.product = outputs[0], .x = outputs[1]};
+}
+
+at::Tensor reduce(comm::ProcessGroup& group, const at::Tensor& partial, at::ScalarType result) {
+  return ReduceFunction::apply(partial, reinterpret_cast<std::int64_t>(&group), result);
+}
+
+at::Tensor row_split(const ProductSplit& split, const at::Tensor& x, const at::Tensor& weight) {
+  const at::Tensor products = partial_product(x, weight, split.shares_heads);  // (h, rows, D)
+  const at::Tensor partial = products.sum(0, /*keepdim=*/false, travel_dtype(x.scalar_type()));
+  return reduce(split.group, partial, x.scalar_type());
 }
 
 }  // namespace dtrain::parallel
