@@ -1,7 +1,9 @@
 // Plans one rank of a job by arithmetic alone: any rank of any number of ranks, on any machine.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "dtrain/config/config.h"
 #include "dtrain/mesh/device_mesh.h"
