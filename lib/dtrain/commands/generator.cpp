@@ -16,7 +16,7 @@
 #include "dtrain/job/device_errors.h"
 #include "dtrain/model/registry.h"
 #include "dtrain/parallel/precision.h"
-#include "dtrain/train/text_writer.h"
+#include "dtrain/train/model_tokenizer.h"
 
 namespace dtrain::commands {
 namespace {

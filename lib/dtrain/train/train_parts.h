@@ -12,7 +12,6 @@
 #include "dtrain/metrics/reporter.h"
 #include "dtrain/parallel/engine/step_engine.h"
 #include "dtrain/train/checkpointer.h"
-#include "dtrain/train/folder_monitor.h"
 #include "dtrain/train/stop_requests.h"
 
 namespace dtrain::train {
