@@ -5,11 +5,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "dtrain/checkpoint/choose.h"
-#include "dtrain/checkpoint/reader_source.h"
-#include "dtrain/checkpoint/saver.h"
-#include "support/engine_run.h"
-#include "support/local_ranks.h"
+#include "parity/saved_run.h"
 #include "support/sensitivity.h"
 #include "support/settings.h"
 #include "support/temp_folder.h"
@@ -19,14 +15,6 @@ namespace dtrain::testing {
 namespace {
 
 namespace format = checkpoint::format;
-
-checkpoint::SaverOptions options_in(const std::string& folder) {
-  checkpoint::SaverOptions options{.checkpoints = folder};
-  options.manifest.run = "test";
-  return options;
-}
-
-comm::ProcessGroup& world_group(EngineRun& run) { return run.job().world().control(); }
 
 // Slow enough that a step is over before anything is written.
 constexpr double kSlow = 1e4;  // bytes per second
@@ -45,34 +33,8 @@ void train_and_save(const config::Config& config, std::int64_t step, const std::
     if (staged) saver.stage(state);
     saver.begin({.step = step, .samples = step * config.batch.global}, state);
     if (staged) run.steps(1);
-    const checkpoint::SaveReport report = saver.finish();
-    if (!report.error.empty()) throw std::runtime_error(report.error);
+    finish(saver);
   });
-}
-
-// Goes on from the newest checkpoint to the last step, and gives what each rank ended with.
-// frozen_before: parameters that were frozen in the run that saved.
-std::vector<Trace> load_and_train(const config::Config& config, const std::string& folder,
-                                  const std::vector<std::string>& frozen_before = {}) {
-  std::vector<Trace> traces(static_cast<std::size_t>(num_ranks(config)));
-  on_threads(num_ranks(config), [&](comm::World& world) {
-    const auto group = group_of_all(world);
-    const auto chosen = checkpoint::choose_newest(*group, folder, true, [](std::string_view) {});
-    EngineRun run(config, world, chosen.value().manifest.step);
-    checkpoint::store::Reader reader(chosen->path);
-    checkpoint::ReaderSource source(reader);
-    run.job().engine().load_state(source, frozen_before);
-    run.steps(config.train.steps - chosen->manifest.step);
-    traces[static_cast<std::size_t>(world.rank())] = run.trace();
-  });
-  return traces;
-}
-
-// Losses and norms after `step`, and the last state.
-std::string text_after(Trace trace, std::int64_t step) {
-  trace.losses.erase(trace.losses.begin(), trace.losses.begin() + step);
-  trace.norms.erase(trace.norms.begin(), trace.norms.begin() + step);
-  return trace.text();
 }
 
 void check_all(const std::vector<Trace>& traces, const std::string& expected) {

@@ -4,11 +4,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "dtrain/checkpoint/choose.h"
-#include "dtrain/checkpoint/reader_source.h"
-#include "dtrain/checkpoint/saver.h"
-#include "support/engine_run.h"
-#include "support/local_ranks.h"
+#include "parity/saved_run.h"
 #include "support/rounding.h"
 #include "support/settings.h"
 #include "support/temp_folder.h"
@@ -41,16 +37,15 @@ void add_residuals(const checkpoint::State& state, Residuals& sums) {
   }
 }
 
-void save(EngineRun& run, std::int64_t step, const std::string& folder) {
-  base::Disk disk(base::ErrorKind::checkpoint);
-  checkpoint::SaverOptions options{.checkpoints = folder};
-  options.manifest.run = "test";
-  checkpoint::Saver saver(run.job().world().control(), disk, options);
-  saver.begin({.step = step, .samples = step * run.config().batch.global},
-              run.job().engine().state());
-  if (const auto report = saver.finish(); !report.error.empty()) {
-    throw std::runtime_error(report.error);
+Residuals sum_of(const std::vector<Residuals>& of_rank) {
+  Residuals sums;
+  for (const Residuals& own : of_rank) {
+    for (const auto& [name, part] : own) {
+      const auto [found, is_new] = sums.try_emplace(name, part);
+      if (!is_new) found->second += part;
+    }
   }
+  return sums;
 }
 
 // Trains to `step` and saves there; gives what all ranks carry.
@@ -60,17 +55,13 @@ Residuals train_and_save(const config::Config& config, std::int64_t step,
   on_threads(num_ranks(config), [&](comm::World& world) {
     EngineRun run(config, world);
     run.steps(step);
-    save(run, step, folder);
+    base::Disk disk(base::ErrorKind::checkpoint);
+    checkpoint::Saver saver(world_group(run), disk, options_in(folder));
+    saver.begin({.step = step, .samples = step * config.batch.global}, run.job().engine().state());
+    finish(saver);
     add_residuals(run.job().engine().state(), of_rank[static_cast<std::size_t>(world.rank())]);
   });
-  Residuals sums;
-  for (const Residuals& own : of_rank) {
-    for (const auto& [name, part] : own) {
-      const auto [found, is_new] = sums.try_emplace(name, part);
-      if (!is_new) found->second += part;
-    }
-  }
-  return sums;
+  return sum_of(of_rank);
 }
 
 // What up to four ranks have left is added in float32, once when it is saved and once by the test.
@@ -82,36 +73,14 @@ struct Resumed {
 };
 
 // frozen_before: parameters that were frozen in the run that saved.
-Resumed load_and_train(const config::Config& config, const std::string& folder,
-                       const std::vector<std::string>& frozen_before = {}) {
-  Resumed resumed;
-  resumed.traces.resize(static_cast<std::size_t>(num_ranks(config)));
-  std::vector<Residuals> of_rank(resumed.traces.size());
-  on_threads(num_ranks(config), [&](comm::World& world) {
-    const auto group = group_of_all(world);
-    const auto chosen = checkpoint::choose_newest(*group, folder, true, [](std::string_view) {});
-    EngineRun run(config, world, chosen.value().manifest.step);
-    checkpoint::store::Reader reader(chosen->path);
-    checkpoint::ReaderSource source(reader);
-    run.job().engine().load_state(source, frozen_before);
-    const auto rank = static_cast<std::size_t>(world.rank());
+Resumed load_compressed(const config::Config& config, const std::string& folder,
+                        const std::vector<std::string>& frozen_before = {}) {
+  std::vector<Residuals> of_rank(static_cast<std::size_t>(num_ranks(config)));
+  const auto loaded = [&](EngineRun& run, std::size_t rank) {
     add_residuals(run.job().engine().state(), of_rank[rank]);
-    run.steps(config.train.steps - chosen->manifest.step);
-    resumed.traces[rank] = run.trace();
-  });
-  for (const Residuals& own : of_rank) {
-    for (const auto& [name, part] : own) {
-      const auto [found, is_new] = resumed.residuals.try_emplace(name, part);
-      if (!is_new) found->second += part;
-    }
-  }
-  return resumed;
-}
-
-std::string text_after(Trace trace, std::int64_t step) {
-  trace.losses.erase(trace.losses.begin(), trace.losses.begin() + step);
-  trace.norms.erase(trace.norms.begin(), trace.norms.begin() + step);
-  return trace.text();
+  };
+  std::vector<Trace> traces = load_and_train(config, folder, frozen_before, loaded);
+  return {.traces = std::move(traces), .residuals = sum_of(of_rank)};
 }
 
 // Layouts whose ranks hold equal gradients somewhere.
@@ -138,7 +107,7 @@ TEST_CASE("Under every layout all ranks have equal bits, and a resumed run those
     for (const Trace& trace : whole) CHECK(trace.losses == whole.front().losses);
     const TempFolder folder;
     (void)train_and_save(layout, 2, folder.path("c"));
-    const Resumed resumed = load_and_train(layout, folder.path("c"));
+    const Resumed resumed = load_compressed(layout, folder.path("c"));
     for (std::size_t rank = 0; rank < whole.size(); ++rank) {
       CHECK(resumed.traces[rank].text() == text_after(whole[rank], 2));
     }
@@ -154,7 +123,7 @@ TEST_CASE("What ranks have not sent goes on in any layout, and training with it"
     REQUIRE(saved.size() > 2);
     for (const std::size_t to : {0U, 2U, 4U, 5U, 6U}) {
       INFO("from layout " << from << " to " << to);
-      const Resumed resumed = load_and_train(all[to], folder.path("c"));
+      const Resumed resumed = load_compressed(all[to], folder.path("c"));
       for (const auto& [name, sum] : saved) {
         CHECK(sum.count_nonzero().item<std::int64_t>() > 0);
         CHECK(largest_error(resumed.residuals.at(name), sum) <= kSumBound);
@@ -184,7 +153,7 @@ TEST_CASE("What ranks have not sent of a parameter that is frozen now is dropped
   const Residuals saved = train_and_save(config, 2, folder.path("c"));
   config::Config frozen = config;
   frozen.train.freeze = {"encoder"};
-  const Resumed resumed = load_and_train(frozen, folder.path("c"));
+  const Resumed resumed = load_compressed(frozen, folder.path("c"));
   for (const auto& [name, sum] : saved) {
     INFO(name);
     if (name == "encoder") continue;
@@ -205,7 +174,7 @@ TEST_CASE("Frozen parameters have no residual under any layout, and none when tr
     const TempFolder folder;
     const Residuals saved = train_and_save(saving[index], 2, folder.path("c"));
     CHECK_FALSE(saved.contains("encoder"));
-    const Resumed resumed = load_and_train(loading[index], folder.path("c"), frozen.train.freeze);
+    const Resumed resumed = load_compressed(loading[index], folder.path("c"), frozen.train.freeze);
     CHECK(resumed.residuals.at("encoder").count_nonzero().item<std::int64_t>() == 0);
   }
 }

@@ -1,0 +1,62 @@
+// Saves runs of an engine, and resumes them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "dtrain/checkpoint/choose.h"
+#include "dtrain/checkpoint/reader_source.h"
+#include "dtrain/checkpoint/saver.h"
+#include "support/engine_run.h"
+#include "support/local_ranks.h"
+
+namespace dtrain::testing {
+
+inline checkpoint::SaverOptions options_in(const std::string& folder) {
+  checkpoint::SaverOptions options{.checkpoints = folder};
+  options.manifest.run = "test";
+  return options;
+}
+
+inline comm::ProcessGroup& world_group(EngineRun& run) { return run.job().world().control(); }
+
+// Ends a save that `saver` has begun.
+inline void finish(checkpoint::Saver& saver) {
+  const checkpoint::SaveReport report = saver.finish();
+  if (!report.error.empty()) throw std::runtime_error(report.error);
+}
+
+// Resumes from the newest checkpoint, to the last step, and gives what each rank ended with.
+// frozen_before: parameters that were frozen in the run that saved.
+// loaded: called on every rank after it has loaded its state.
+inline std::vector<Trace> load_and_train(
+    const config::Config& config, const std::string& folder,
+    const std::vector<std::string>& frozen_before = {},
+    const std::function<void(EngineRun& run, std::size_t rank)>& loaded = {}) {
+  std::vector<Trace> traces(static_cast<std::size_t>(num_ranks(config)));
+  on_threads(num_ranks(config), [&](comm::World& world) {
+    const auto group = group_of_all(world);
+    const auto rank = static_cast<std::size_t>(world.rank());
+    const auto chosen = checkpoint::choose_newest(*group, folder, true, [](std::string_view) {});
+    EngineRun run(config, world, chosen.value().manifest.step);
+    checkpoint::store::Reader reader(chosen->path);
+    checkpoint::ReaderSource source(reader);
+    run.job().engine().load_state(source, frozen_before);
+    if (loaded) loaded(run, rank);
+    run.steps(config.train.steps - chosen->manifest.step);
+    traces[rank] = run.trace();
+  });
+  return traces;
+}
+
+// Losses and norms after `step`, and the last state.
+inline std::string text_after(Trace trace, std::int64_t step) {
+  trace.losses.erase(trace.losses.begin(), trace.losses.begin() + step);
+  trace.norms.erase(trace.norms.begin(), trace.norms.begin() + step);
+  return trace.text();
+}
+
+}  // namespace dtrain::testing
