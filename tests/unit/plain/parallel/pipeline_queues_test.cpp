@@ -18,18 +18,8 @@ enum Stream : std::size_t { compute, recv_act, recv_grad, send_act, send_grad };
 using Queues = std::array<int, 5>;  // by stream
 
 Stream stream_of(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::recv_activation:
-      return recv_act;
-    case ActionKind::recv_gradient:
-      return recv_grad;
-    case ActionKind::send_activation:
-      return send_act;
-    case ActionKind::send_gradient:
-      return send_grad;
-    default:
-      return compute;
-  }
+  constexpr Stream kStreams[] = {compute, compute, send_act, recv_act, send_grad, recv_grad};
+  return kStreams[static_cast<int>(kind)];
 }
 
 // What the hosts of all stages submit without ever waiting. A message is a kernel of either side,

@@ -17,31 +17,7 @@ using testing::operator""_m;
 std::string text_of(const std::vector<Action>& actions) {
   std::string text;
   for (const Action& action : actions) {
-    const char letter = [&] {
-      switch (action.kind) {
-        case ActionKind::begin_microbatch:
-          return 'b';
-        case ActionKind::forward:
-          return 'F';
-        case ActionKind::backward:
-          return 'B';
-        case ActionKind::send_activation:
-        case ActionKind::send_gradient:
-          return 'S';
-        case ActionKind::recv_activation:
-        case ActionKind::recv_gradient:
-          return 'R';
-        case ActionKind::end_microbatch:
-          return 'e';
-        case ActionKind::begin_gradients:
-          return 'g';
-        case ActionKind::end_gradients:
-          return 'h';
-        case ActionKind::reduce_losses:
-          break;
-      }
-      return 'l';
-    }();
+    const char letter = "FBSRSRbeghl"[static_cast<int>(action.kind)];
     text += fmt::format("{}{}{}", text.empty() ? "" : " ", letter, action.microbatch.value());
   }
   return text;
