@@ -13,7 +13,6 @@
 #include "dtrain/config/command_line.h"
 #include "dtrain/config/continued_run.h"
 #include "dtrain/config/data_mixture.h"
-#include "dtrain/config/fitting_ranks.h"
 #include "dtrain/config/json.h"
 #include "dtrain/config/notices.h"
 #include "dtrain/config/open_layout.h"
@@ -239,9 +238,10 @@ Meant read_settings(const config::CommandLine& command_line, const config::Launc
     return meant;
   } catch (const base::Error& error) {
     if (error.kind() != ErrorKind::usage) throw;
-    const std::string message =
-        run ? config::describe_unfit_ranks(command_line, given, *run, launch, error) : error.what();
-    base::fail(ErrorKind::usage, "{}{}", message, keys_behind(command_line, message));
+    const std::string message = error.what();
+    const std::string origin =
+        run ? fmt::format(" (settings that are not given come from {})", run->path) : "";
+    base::fail(ErrorKind::usage, "{}{}{}", message, origin, keys_behind(command_line, message));
   }
 }
 

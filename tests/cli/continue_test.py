@@ -125,14 +125,12 @@ class Continue(unittest.TestCase):
         result = self.command("--data", "text.txt", "--run-dir", run, "--resume", "auto", "--print-config")
         self.assertEqual(json.loads(result.stdout)["model"]["width"], 64)
 
-    def test_ranks_that_do_not_fit_are_told_which_do(self):
+    def test_ranks_that_do_not_fit_are_rejected_with_what_must_divide_what(self):
         result = self.command("--run-dir", self.whole, "--resume", "auto", ranks=3, status=USAGE)
-        self.assertIn(f"--run-dir {self.whole} --resume auto cannot resume with 3 ranks: launch 1, 2 or 4; of the run's "
-                      "settings, --global-batch 4 is not a multiple of 3 data-parallel ranks\n", result.stderr)
-        self.assertNotIn("change one of them", result.stderr)
+        for part in ("--global-batch 4", "multiple of 3", f"{self.whole}/config.json"):
+            self.assertIn(part, result.stderr)
         result = self.command("--run-dir", self.whole, "--resume", "auto", "--microbatch", 3, ranks=3, status=USAGE)
-        self.assertIn("--microbatch 3", result.stderr)  # what no number of ranks helps keeps its own words
-        self.assertNotIn("launch", result.stderr)
+        self.assertIn("--microbatch 3", result.stderr)
 
     def test_a_pipeline_of_more_stages_than_levels_gives_way(self):
         saved = self.config(self.whole)
@@ -144,7 +142,7 @@ class Continue(unittest.TestCase):
             self.assertEqual(json.loads(result.stdout)["layout"]["strategy"], strategy)
         self.assertIn("--strategy ddp takes the place of pp for 4 ranks", result.stderr)
         result = self.command("--run-dir", run, "--resume", "auto", ranks=3, status=USAGE)
-        self.assertIn("cannot resume with 3 ranks: launch 1, 2 or 4;", result.stderr)
+        self.assertIn("--global-batch 4 is not a multiple of 3", result.stderr)
 
     def test_data_that_was_moved_is_said_to_be_of_the_run(self):
         saved = self.config(self.whole)
