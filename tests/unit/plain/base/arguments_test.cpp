@@ -1,0 +1,96 @@
+#include "dtrain/base/arguments.h"
+
+#include <CLI/CLI.hpp>
+#include <catch2/catch.hpp>
+
+#include "dtrain/base/error.h"
+
+namespace dtrain::base {
+namespace {
+
+using Catch::Matchers::Contains;
+using Words = std::vector<std::string>;
+
+struct Parser {
+  Parser() {
+    set_up_parser(app);
+    tool = app.add_subcommand("tool", "does something");
+    tool->add_option("--log-dir", folder, "where to")->type_name("DIR");
+    tool->add_flag("-q,--quiet", quiet, "say less");
+    tool->add_option("WORD", words, "words");
+  }
+
+  CLI::App app{"a program", "program"};
+  CLI::App* tool = nullptr;
+  std::string folder = "unset";
+  bool quiet = false;
+  Words words;
+};
+
+TEST_CASE("Flags take the next word or what follows =, and _ stands for -") {
+  for (const Words& arguments :
+       {Words{"tool", "--log-dir", "a", "w", "--quiet"}, Words{"tool", "--log_dir=a", "-q", "w"},
+        Words{"tool", "w", "--log-dir=x", "--log-dir=a", "--quiet=on"}}) {
+    Parser parser;
+    parse_arguments(parser.app, arguments);
+    CHECK(parser.folder == "a");
+    CHECK(parser.quiet);
+    CHECK(parser.words == Words{"w"});
+    CHECK(parser.app.remaining(true).empty());
+    CHECK(&chosen_command(parser.app) == parser.tool);
+  }
+}
+
+TEST_CASE("An empty value takes no word, and a value begins with -- only after =") {
+  Parser parser;
+  parse_arguments(parser.app, {"tool", "--log-dir=", "w"});
+  CHECK(parser.folder.empty());
+  CHECK(parser.words == Words{"w"});
+  parse_arguments(parser.app, {"tool", "--log-dir=--odd"});
+  CHECK(parser.folder == "--odd");
+  for (const Words& arguments :
+       {Words{"tool", "--log-dir"}, Words{"tool", "--log-dir", "--quiet"}}) {
+    CHECK_THROWS_WITH(parse_arguments(parser.app, arguments),
+                      Contains("program tool: --log-dir needs a value: DIR"));
+  }
+}
+
+TEST_CASE("Unknown flags are left to the caller, before what is required is missed") {
+  Parser parser;
+  parser.tool->add_option("--output")->required();
+  CHECK_THROWS_WITH(parse_arguments(parser.app, {"tool", "w"}), Contains("--output is required"));
+  parse_arguments(parser.app, {"tool", "--outptu=x"});
+  CHECK(parser.app.remaining(true) == Words{"--outptu=x"});
+  CHECK_THROWS_AS(parse_arguments(parser.app, {"tool", "--outptu", "--help"}), CLI::CallForHelp);
+}
+
+TEST_CASE("After a program's name no word is looked at") {
+  CLI::App app("starts programs", "launcher");
+  set_up_parser(app);
+  app.prefix_command();
+  int ranks = 0;
+  app.add_option("--np,-n", ranks);
+  for (const Words& arguments :
+       {Words{"-n", "3", "prog", "-n", "4", "--np"}, Words{"-np=3", "prog", "-n", "4", "--np"},
+        Words{"-n3", "prog", "-n", "4", "--np"}}) {
+    parse_arguments(app, arguments);
+    CHECK(ranks == 3);
+    CHECK(app.remaining() == Words{"prog", "-n", "4", "--np"});
+  }
+  parse_arguments(app, {"-n", "2", "--", "--odd", "-np"});
+  CHECK(app.remaining() == Words{"--", "--odd", "-np"});
+}
+
+TEST_CASE("Help is wrapped beside the flags") {
+  const Parser parser;
+  const std::string help = help_of(*parser.tool, 40);
+  CHECK_THAT(help, Contains("program tool WORD... [flags]\n") && Contains("\n  --log-dir DIR"));
+  CHECK_THAT(help, Contains("\n  -q, --quiet"));
+  CHECK(wrapped("  one two three", 9) == "  one two\n  three\n");
+  CHECK(help_entry("--flag", "one two", 32) ==
+        "  --flag                    one\n"
+        "                            two\n");
+}
+
+}  // namespace
+}  // namespace dtrain::base
