@@ -1,7 +1,8 @@
-#include "launcher/foreign_options.h"
-
+// Options of other launchers.
 #include <algorithm>
 #include <iterator>
+
+#include "launcher/option_values.h"
 
 namespace launcher {
 namespace {

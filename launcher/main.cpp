@@ -241,7 +241,7 @@ int main(int argc, char** argv) {
   return reported(
       [&] {
         options = parse_options({argv + 1, argv + argc});
-        if (options.help) return print_and_end(help_text());
+        if (!options.help.empty()) return print_and_end(options.help);
         if (options.version) return print_and_end("dtrun " DTRAIN_VERSION "\n");
         for (const std::string& note : options.notes) {
           write_text(STDERR_FILENO, own_prefix(options) + "note: " + note + "\n");

@@ -31,6 +31,10 @@ template <typename Number>
 
 [[nodiscard]] std::vector<std::string_view> split(std::string_view text, char separator);
 
+/// Advice on an option that other launchers have and dtrun lacks; empty if `name`, with its dashes,
+/// is no such option.
+[[nodiscard]] std::string_view advice_on_foreign(std::string_view name);
+
 /// A number of ranks, or auto, gpu or cpu.
 [[nodiscard]] int num_ranks_from(std::string_view name, std::string_view value);
 /// torchrun's MIN:MAX is taken where both are one number.

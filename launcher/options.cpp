@@ -1,18 +1,16 @@
 #include "launcher/options.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <cstdlib>
-#include <optional>
 #include <string_view>
 
+#include "dtrain/base/arguments.h"
 #include "dtrain/base/error.h"
-#include "dtrain/base/nearest.h"
 #include "dtrain/base/rank_env.h"
 #include "dtrain/base/units.h"
 #include "launcher/environment.h"
-#include "launcher/foreign_options.h"
 #include "launcher/option_values.h"
 #include "launcher/slurm.h"
 
@@ -24,10 +22,17 @@ using dtrain::base::fail;
 
 /// One option: its help, and what it does to the options.
 struct OptionRow {
-  std::string_view name;   // with dashes; underscores are accepted as well
-  std::string_view value;  // placeholder in the help; empty: a switch
-  std::string_view help;
+  const char* names;  // with dashes and commas, the long one first
+  const char* value;  // placeholder in the help; empty: a switch
+  const char* help;   // empty: accepted for torchrun's sake
   void (*apply)(Options& options, std::string_view name, std::string_view value);
+  bool is_of_nodes = false;  // says which nodes there are
+
+  [[nodiscard]] std::string name() const {
+    const std::string_view all = names;
+    return std::string(all.substr(0, all.find(',')));
+  }
+  [[nodiscard]] bool is_switch() const { return *value == '\0'; }
 };
 
 constexpr int kMaxRestarts = 1'000'000;
@@ -38,19 +43,21 @@ constexpr int kDefaultMeetingPort = 29500;  // torchrun's
 void accept(Options&, std::string_view, std::string_view) {}
 
 constexpr std::array kRows = {
-    OptionRow{"--nproc-per-node", "N",
-              "ranks to start (or -n): a number, auto (GPUs, else cores), gpu or cpu [1]",
+    OptionRow{"--nproc-per-node,--np,-n", "N",
+              "ranks to start: a number, auto (GPUs, else cores), gpu or cpu [1]",
               [](Options& o, std::string_view n, std::string_view v) {
                 o.num_ranks = num_ranks_from(n, v);
               }},
     OptionRow{"--nnodes", "N", "nodes of the job; start a dtrun on each [1]",
               [](Options& o, std::string_view n, std::string_view v) {
                 o.num_nodes = num_nodes_from(n, v);
-              }},
+              },
+              /*is_of_nodes=*/true},
     OptionRow{"--node-rank", "R", "which of several nodes this is, from 0",
               [](Options& o, std::string_view n, std::string_view v) {
                 o.node_rank = number_in<int>(n, v, 0, kMaxNodes - 1);
-              }},
+              },
+              /*is_of_nodes=*/true},
     OptionRow{"--standalone", "", "one node; the default, accepted for torchrun's sake", accept},
     OptionRow{
         "--rdzv-endpoint", "HOST[:PORT]", "--master-addr and --master-port of several nodes in one",
@@ -62,12 +69,14 @@ constexpr std::array kRows = {
     OptionRow{"--local-addr", "ADDRESS", "", accept},
     OptionRow{
         "--master-addr", "ADDRESS", "address or name of node 0; one node [127.0.0.1]",
-        [](Options& o, std::string_view, std::string_view v) { o.master_addr = std::string(v); }},
+        [](Options& o, std::string_view, std::string_view v) { o.master_addr = std::string(v); },
+        /*is_of_nodes=*/true},
     OptionRow{"--master-port", "PORT",
               "several nodes: port where their dtruns meet [29500]; one: of rank 0 [a free one]",
               [](Options& o, std::string_view n, std::string_view v) {
                 o.master_port = number_in<int>(n, v, 0, 65535);
-              }},
+              },
+              /*is_of_nodes=*/true},
     OptionRow{"--rdzv-timeout", "TIME", "time for all nodes to join [600]",
               [](Options& o, std::string_view n, std::string_view v) {
                 o.rdzv_timeout = seconds_from(n, v, kLeastTimeout);
@@ -89,13 +98,13 @@ constexpr std::array kRows = {
               }},
     OptionRow{"--log-dir", "DIR", "a file for each rank and stream, under DIR; alone: --tee 3",
               [](Options& o, std::string_view, std::string_view v) { o.log_dir = std::string(v); }},
-    OptionRow{"--redirects", "WHICH",
+    OptionRow{"--redirects,-r", "WHICH",
               "streams that go to files only: 0 none, 1 output, 2 error, 3 both, or 0:3,1:1 [0]",
               [](Options& o, std::string_view n, std::string_view v) {
                 o.redirects = streams_from(n, v);
               }},
     OptionRow{
-        "--tee", "WHICH", "streams that go to files and the console, numbered alike [0]",
+        "--tee,-t", "WHICH", "streams that go to files and the console, numbered alike [0]",
         [](Options& o, std::string_view n, std::string_view v) { o.tee = streams_from(n, v); }},
     OptionRow{"--log-size-limit", "SIZE",
               "a log of this size becomes FILE.1, in place of an older one; 0: none [1GiB]",
@@ -135,63 +144,29 @@ constexpr std::array kRows = {
     OptionRow{
         "--report-file", "FILE", "write how the job ended to FILE, as JSON",
         [](Options& o, std::string_view, std::string_view v) { o.report_file = std::string(v); }},
-    OptionRow{"--help", "", "print this and exit (or -h)",
-              [](Options& o, std::string_view, std::string_view) { o.help = true; }},
-    OptionRow{"--version", "", "print the version and exit (or -V)",
+    OptionRow{"--version,-V", "", "print the version and exit",
               [](Options& o, std::string_view, std::string_view) { o.version = true; }},
 };
 
-std::string canonical(std::string_view name) {
-  if (name == "-n" || name == "-np" || name == "--np") return "--nproc-per-node";
-  if (name == "-h") return "--help";
-  if (name == "-V") return "--version";
-  if (name == "-r") return "--redirects";
-  if (name == "-t") return "--tee";
-  std::string dashed(name);
-  std::replace(dashed.begin(), dashed.end(), '_', '-');
-  return dashed;
+/// "PET_NNODES" of --nnodes: torchrun's variables are defaults of its options, and of ours.
+std::string variable_of(const std::string& name) {
+  std::string variable = "PET_";
+  for (const char c : name.substr(2)) {
+    variable += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
+  return variable;
 }
 
-const OptionRow& find_row(std::string_view given) {
-  const std::string name = canonical(given);
+void add_options(CLI::App& app) {
+  dtrain::base::set_up_parser(app);
+  app.prefix_command();
+  app.get_help_ptr()->group("options");
   for (const OptionRow& row : kRows) {
-    if (row.name == name) return row;
+    CLI::Option* option = row.is_switch() ? app.add_flag(row.names) : app.add_option(row.names);
+    option->type_name(row.value)->description(row.help);
+    option->group(*row.help == '\0' ? "accepted for torchrun's sake, without effect" : "options");
+    if (row.name() != "--version") option->envname(variable_of(row.name()));
   }
-  if (const std::string_view advice = advice_on_foreign(name); !advice.empty()) {
-    fail(ErrorKind::usage, "unknown option {}: {}", given, advice);
-  }
-  std::vector<std::string_view> names;
-  for (const OptionRow& row : kRows) names.push_back(row.name);
-  fail(ErrorKind::usage,
-       "unknown option {}{} (dtrun --help lists all; a program's own follow its name)", given,
-       dtrain::base::did_you_mean(dtrain::base::nearest(name, names)));
-}
-
-/// Applies the option at `index`, adds its full name to `given` and returns the index after it.
-std::size_t take_option(const std::vector<std::string>& arguments, std::size_t index,
-                        Options& options, std::vector<std::string>& given) {
-  const std::string_view argument = arguments[index];
-  std::string_view name = argument.substr(0, argument.find('='));
-  std::optional<std::string_view> value;
-  if (argument.starts_with("-n") && argument.size() > 2 && name != "-np") {  // -n2
-    name = "-n";
-    value = argument.substr(argument[2] == '=' ? 3 : 2);
-  } else if (name.size() < argument.size()) {
-    value = argument.substr(name.size() + 1);
-  }
-  const OptionRow& row = find_row(name);
-  given.emplace_back(row.name);
-  if (row.value.empty()) {
-    if (value) fail(ErrorKind::usage, "{} takes no value; found '{}'", name, *value);
-    row.apply(options, name, {});
-    return index + 1;
-  }
-  if (!value) {
-    if (++index == arguments.size()) fail(ErrorKind::usage, "{} needs a value", name);
-    value = arguments[index];
-  }
-  row.apply(options, name, *value);
-  return index + 1;
 }
 
 /// The names of the options that were given.
@@ -201,25 +176,41 @@ bool is_given(const Given& given, std::string_view name) {
   return std::ranges::find(given, name) != given.end();
 }
 
-/// torchrun's defaults in the environment: PET_NNODES is --nnodes, and so on.
-void take_from_environment(Options& options, Given& given) {
-  // The job has one node whatever the environment of several says.
-  const bool has_one_node = is_given(given, "--standalone") || is_given(given, "--emulate-nodes") ||
-                            (is_given(given, "--nnodes") && options.num_nodes == 1);
-  for (const OptionRow& row : kRows) {
-    const bool is_of_nodes = row.name == "--nnodes" || row.name == "--node-rank" ||
-                             row.name == "--master-addr" || row.name == "--master-port";
-    const bool is_action = row.name == "--help" || row.name == "--version";
-    if (is_action || is_given(given, row.name) || (has_one_node && is_of_nodes)) continue;
-    std::string variable = "PET_";
-    for (const char c : row.name.substr(2)) {
-      variable += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+/// What the command line says, then what the environment says of the rest.
+Given take_options(const CLI::App& app, Options& options) {
+  Given given;
+  bool has_one_node = false;
+  for (const bool is_typed : {true, false}) {
+    for (const OptionRow& row : kRows) {
+      const CLI::Option* option = app.get_option(row.name());
+      const bool is_on_line = std::ranges::count(app.parse_order(), option) > 0;
+      if (option->count() == 0 || is_on_line != is_typed) continue;
+      if (has_one_node && row.is_of_nodes) continue;
+      const std::string& value = option->results().back();
+      if (row.is_switch() && (value == "0" || value == "false")) continue;
+      row.apply(options, is_typed ? row.name() : variable_of(row.name()), value);
+      given.push_back(row.name());
     }
-    const std::string value = environment_value(variable);
-    if (value.empty() || (row.value.empty() && value == "0")) continue;
-    row.apply(options, variable, value);
-    given.emplace_back(row.name);
+    // Whatever the environment says of several.
+    has_one_node = is_given(given, "--standalone") || is_given(given, "--emulate-nodes") ||
+                   (is_given(given, "--nnodes") && options.num_nodes == 1);
   }
+  return given;
+}
+
+/// The program and its arguments, which stand after the options.
+std::vector<std::string> program_of(const CLI::App& app) {
+  std::vector<std::string> words = app.remaining();
+  if (words.empty() || !words.front().starts_with('-')) return words;
+  if (words.front() == "--") return {words.begin() + 1, words.end()};
+  std::string flag = words.front().substr(0, words.front().find('='));
+  std::ranges::replace(flag, '_', '-');
+  if (const std::string_view advice = advice_on_foreign(flag); !advice.empty()) {
+    fail(ErrorKind::usage, "unknown option {}: {}", flag, advice);
+  }
+  fail(ErrorKind::usage,
+       "unknown option {}{} (dtrun --help lists all; a program's own follow its name)", flag,
+       dtrain::base::nearest_advice(flag, dtrain::base::flags_of(app)));
 }
 
 /// "HOST:PORT", "HOST" or "[ADDRESS]:PORT". One node needs none.
@@ -338,25 +329,37 @@ void check_together(const Options& options) {
   }
 }
 
+std::string help_text(const CLI::App& app) {
+  constexpr std::size_t kColumns = 100;
+  return fmt::format(
+      "usage: dtrun [options] [--] PROGRAM [ARGUMENTS]\n{}\n{}\nTIME is {}.\n"
+      "SIZE is a number of bytes, or has a unit: 64MiB, 1GB.\n"
+      "PET_NNODES and the like are defaults of these options, as with torchrun.\n",
+      dtrain::base::wrapped(app.get_description(), kColumns),
+      dtrain::base::flags_help(app, kColumns), dtrain::base::kDurationForms);
+}
+
 }  // namespace
 
 Options parse_options(const std::vector<std::string>& arguments) {
+  CLI::App app(
+      "Starts PROGRAM once for each rank, ends all when one fails, and exits with the first "
+      "failing rank's status (docs/dtrun.md, docs/exit-status.md).",
+      "dtrun");
+  add_options(app);
   Options options;
-  Given given;
-  std::size_t index = 0;
-  while (index < arguments.size() && arguments[index].starts_with("-")) {
-    if (arguments[index] == "--") {
-      ++index;
-      break;
-    }
-    index = take_option(arguments, index, options, given);
+  try {
+    dtrain::base::parse_arguments(app, arguments);
+  } catch (const CLI::CallForHelp&) {
+    options.help = help_text(app);
+    return options;
   }
-  options.program.assign(arguments.begin() + static_cast<std::ptrdiff_t>(index), arguments.end());
+  options.program = program_of(app);
+  Given given = take_options(app, options);
   if (!options.log_dir.empty() && !options.redirects.any() && !options.tee.any()) {
     options.tee = StreamChoice(3);
   }
-  if (options.help || options.version) return options;
-  take_from_environment(options, given);
+  if (options.version) return options;
   take_endpoint(options, given);
   const auto step = dtrain::base::slurm_step_of_process();
   if (step) take_from_slurm(*step, options, given);
@@ -369,26 +372,6 @@ Options parse_options(const std::vector<std::string>& arguments) {
 
 std::string own_prefix(const Options& options) {
   return options.node_rank == 0 ? "dtrun: " : fmt::format("dtrun (node {}): ", options.node_rank);
-}
-
-std::string help_text() {
-  std::string text =
-      "usage: dtrun [options] [--] PROGRAM [ARGUMENTS]\n"
-      "Starts PROGRAM once for each rank, ends all when one fails, and exits with the first\n"
-      "failing rank's status (docs/dtrun.md, docs/exit-status.md).\n\n";
-  std::string accepted;
-  for (const OptionRow& row : kRows) {
-    if (row.help.empty()) {
-      accepted += fmt::format(" {}", row.name);
-      continue;
-    }
-    text += fmt::format("  {:<28} {}\n", fmt::format("{} {}", row.name, row.value), row.help);
-  }
-  text += fmt::format("\nTIME is {}.\nSIZE is a number of bytes, or has a unit: 64MiB, 1GB.\n",
-                      dtrain::base::kDurationForms);
-  text += fmt::format("Accepted for torchrun's sake, without effect:\n {}.\n", accepted);
-  text += "PET_NNODES and the like are defaults of these options, as with torchrun.\n";
-  return text;
 }
 
 }  // namespace launcher

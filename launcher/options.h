@@ -60,7 +60,7 @@ struct Options {
   Bind bind = Bind::none;
   std::string rdzv_endpoint;  // torchrun's spelling of the address and port of node 0
   std::string report_file;    // gets how the job ended; empty: none
-  bool help = false;
+  std::string help;           // the text of --help, where it was asked for
   bool version = false;
   std::vector<std::string> program;  // name and arguments
   std::vector<std::string> notes;    // on options that have no effect, to be printed
@@ -74,8 +74,5 @@ struct Options {
 
 /// What stands before lines of this dtrun's own: "dtrun: ", or "dtrun (node 1): ".
 [[nodiscard]] std::string own_prefix(const Options& options);
-
-/// Returns the text of --help.
-[[nodiscard]] std::string help_text();
 
 }  // namespace launcher

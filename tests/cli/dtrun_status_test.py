@@ -290,7 +290,7 @@ class RefusalTest(DtrunTest):
                 (("--stop-grace", "2d", "--", "true"), "from 0 to 86400 s"),
                 (("--redirects", "4", "--", "true"), "--redirects"),
                 (("--tee", "0:3,1", "--", "true"), "--tee"),
-                (("--standalone=1", "--", "true"), "takes no value"),
+                (("--log-dir", "--tee", "3", "--", "true"), "--log-dir needs a value"),
                 (("--local-ranks-filter", "0,2", "-n", "2", "--", "true"), "rank 2"),
                 (("--log-dir", "/proc/none", "--", "true"), "--log-dir"),
                 (("--master-addr", "192.0.2.1", "--", "true"), "192.0.2.1"),
