@@ -40,18 +40,18 @@ std::vector<std::string> inputs_of(const config::Config& config) {
   return inputs;
 }
 
-config::Config settings(const Arguments& arguments) {
-  return config::load(config::parse_command_line(config::Command::train, arguments)).config;
+config::Config settings(const config::CommandLine& command_line) {
+  return config::load(config::with_deepspeed(command_line)).config;
 }
 
 // The settings of a command line that an earlier attempt has read: an error now means that a
 // configuration file is missing.
-config::Config settings_read_before(const Arguments& arguments) {
+config::Config settings_read_before(const config::CommandLine& command_line) {
   config::Config given;
   std::exception_ptr passing;  // its retries are over
   base::retry_task([&](int) {
     try {
-      given = settings(arguments);
+      given = settings(command_line);
     } catch (const base::StorageError&) {
       passing = std::current_exception();
     } catch (const base::Error& error) {
@@ -70,13 +70,13 @@ void await_all(const std::vector<std::string>& paths) {
 
 }  // namespace
 
-void await_inputs(const Arguments& arguments) {
+void await_inputs(const config::CommandLine& command_line) {
   const base::RankEnv env = base::rank_env_of_process();
   if (env.restart_count == 0) return;
   const std::string origin = provenance(env.world_size, env);
   const bool has_committed = base::committed_step_of_process(store::name_of_run(origin)) >= 0;
   const config::Config given =
-      has_committed ? settings_read_before(arguments) : settings(arguments);
+      has_committed ? settings_read_before(command_line) : settings(command_line);
   const auto earlier = store::find_earlier_attempt(given, origin);
   if (earlier) {
     // The command line may name no data; the run's settings do.

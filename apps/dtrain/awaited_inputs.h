@@ -1,7 +1,7 @@
 // The input files that a restart waits for.
 #pragma once
 
-#include "commands.h"
+#include "dtrain/config/command_line.h"
 
 namespace dtrain::app {
 
@@ -10,7 +10,7 @@ namespace dtrain::app {
 /// or committed a checkpoint, tells of an attempt that had its inputs; otherwise nothing is awaited.
 ///
 /// Throws: StorageError naming the path that stays away; its status lets the launcher try again.
-///         Error{usage} as config::load.
-void await_inputs(const Arguments& arguments);
+///         Error{usage} as config::with_deepspeed and config::load.
+void await_inputs(const config::CommandLine& command_line);
 
 }  // namespace dtrain::app

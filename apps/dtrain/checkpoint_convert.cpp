@@ -6,7 +6,7 @@
 #include <iterator>
 #include <system_error>
 
-#include "checkpoint.h"
+#include "commands.h"
 #include "configure.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
@@ -79,9 +79,9 @@ void bring_tokenizer(const std::string& checkpoint, const std::string& file) {
 
 }  // namespace
 
-int export_checkpoint(const Arguments& arguments) {
+int export_checkpoint(const config::CommandLine& command_line) {
   constexpr auto kCommand = config::Command::export_checkpoint;
-  const auto configured = configure(kCommand, arguments);
+  const auto configured = configure(command_line);
   if (!configured) return 0;
   const config::ExportConfig& wanted = configured->config.exporting;
   if (wanted.checkpoint.empty() || wanted.file.empty()) {
@@ -108,9 +108,9 @@ int export_checkpoint(const Arguments& arguments) {
   return status;
 }
 
-int import_checkpoint(const Arguments& arguments) {
+int import_checkpoint(const config::CommandLine& command_line) {
   constexpr auto kCommand = config::Command::import_checkpoint;
-  const auto configured = configure(kCommand, arguments);
+  const auto configured = configure(command_line);
   if (!configured) return 0;
   const config::ImportConfig& wanted = configured->config.importing;
   if (wanted.file.empty() || wanted.checkpoint.empty()) {

@@ -5,12 +5,9 @@
 #include <cstdint>
 #include <ctime>
 #include <filesystem>
-#include <initializer_list>
 #include <map>
-#include <optional>
 #include <system_error>
 
-#include "checkpoint.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/path_kind.h"
 #include "dtrain/base/readable.h"
@@ -19,8 +16,7 @@
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/verify.h"
-#include "fitted_text.h"
-#include "help.h"
+#include "tool.h"
 
 namespace dtrain::app {
 namespace {
@@ -31,27 +27,14 @@ namespace store = checkpoint::store;
 using base::ErrorKind;
 using base::fail;
 
-// The words after a tool's name; none where --help was asked for, which is answered.
-std::optional<Arguments> words(std::string_view tool, std::initializer_list<std::string_view> names,
-                               const Arguments& arguments) {
-  Arguments found;
-  for (const std::string& argument : arguments) {
-    if (is_help(argument)) {
-      print_help(checkpoint_help());
-      return std::nullopt;
-    }
-    if (argument.starts_with("--")) {
-      fail(ErrorKind::usage, "dtrain checkpoint {}: unknown flag {}; it takes {}", tool, argument,
-           fmt::join(names, " "));
-    }
-    found.push_back(argument);
-  }
-  if (found.size() != names.size()) {
-    fail(ErrorKind::usage, "dtrain checkpoint {} takes {}; found {} argument{}", tool,
-         fmt::join(names, " "), found.size(), found.size() == 1 ? "" : "s");
-  }
-  return found;
-}
+struct Path {
+  std::string text;
+};
+
+struct PathPair {
+  std::string a;
+  std::string b;
+};
 
 std::string plural(std::int64_t count, std::string_view word) {
   return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
@@ -269,59 +252,87 @@ std::string comparison_text(const store::Comparison& result, const std::string& 
          fmt::format("{} of {} in both differ\n", different, plural(result.num_tensors, "tensor"));
 }
 
-}  // namespace
-
-int list_checkpoints(const Arguments& arguments) {
-  const auto found = words("list", {"RUN"}, arguments);
-  if (!found) return 0;
-  const std::string run = store::run_at(found->front());
+int list_checkpoints(const Path& path) {
+  const std::string run = store::run_at(path.text);
   std::string text;
-  for (const std::string& path : store::checkpoints_of_run(run)) text += list_line(path);
+  for (const std::string& each : store::checkpoints_of_run(run)) text += list_line(each);
   text += final_line(store::final_model(run));
   print(text.empty() ? fmt::format("{}: no checkpoint yet\n", run) : text);
   return 0;
 }
 
-int inspect_checkpoint(const Arguments& arguments) {
-  const auto found = words("inspect", {"PATH"}, arguments);
-  if (!found) return 0;
-  const std::string path = store::checkpoints_at(found->front()).front();
-  const format::Manifest manifest = store::read_manifest(path);
-  print(facts_text(path, manifest) + tensors_text(manifest.contents));
+int inspect_checkpoint(const Path& path) {
+  const std::string folder = store::checkpoints_at(path.text).front();
+  const format::Manifest manifest = store::read_manifest(folder);
+  print(facts_text(folder, manifest) + tensors_text(manifest.contents));
   return 0;
 }
 
-int verify_checkpoints(const Arguments& arguments) {
-  const auto found = words("verify", {"PATH"}, arguments);
-  if (!found) return 0;
+int verify_checkpoints(const Path& path) {
   Tally tally;
-  if (std::error_code error; fs::is_regular_file(found->front(), error)) {
-    refuse_file_of_checkpoint(found->front());
-    verify_model_file(found->front(), tally);
+  if (std::error_code error; fs::is_regular_file(path.text, error)) {
+    refuse_file_of_checkpoint(path.text);
+    verify_model_file(path.text, tally);
   } else {
-    verify_folder(found->front(), tally);
+    verify_folder(path.text, tally);
   }
   if (tally.damaged > 0) {
-    fail(ErrorKind::checkpoint, "{}: {} damaged; do not load {}", found->front(),
+    fail(ErrorKind::checkpoint, "{}: {} damaged; do not load {}", path.text,
          plural(tally.damaged, "file"), tally.damaged == 1 ? "it" : "them");
   }
   if (tally.files == 0) {
     fail(ErrorKind::checkpoint, "{}: a job removed all that were there meanwhile; try again",
-         found->front());
+         path.text);
   }
   print(fmt::format("ok: {}, {} bytes, {}\n", plural(tally.files, "file"), tally.bytes,
                     plural(tally.tensors, "tensor")));
   return 0;
 }
 
-int diff_checkpoints(const Arguments& arguments) {
-  const auto found = words("diff", {"A", "B"}, arguments);
-  if (!found) return 0;
-  store::Reader a(store::checkpoints_at(found->front()).front());
-  store::Reader b(store::checkpoints_at(found->back()).front());
+int diff_checkpoints(const PathPair& paths) {
+  store::Reader a(store::checkpoints_at(paths.a).front());
+  store::Reader b(store::checkpoints_at(paths.b).front());
   const store::Comparison result = store::compare(a, b);
   print(comparison_text(result, a.path(), b.path()));
   return result.is_equal() ? 0 : static_cast<int>(ErrorKind::numerics);
+}
+
+constexpr const char* kPaths =
+    "PATH, A and B are checkpoints (RUN/checkpoints/step-N), or run folders, for their newest one.";
+
+}  // namespace
+
+void add_checkpoint_tools(CLI::App& parent, Action& action) {
+  using AddPath = void(CLI::App&, Path&);
+  const AddPath* const add_run = [](CLI::App& app, Path& path) {
+    app.add_option("RUN", path.text, "run folder")->required();
+  };
+  const AddPath* const add_path = [](CLI::App& app, Path& path) {
+    app.add_option("PATH", path.text, "checkpoint or run folder")->required();
+  };
+  add_tool(parent, "list", "a line for each checkpoint of a run, newest first, and for final/",
+           action, add_run, list_checkpoints);
+  add_tool(parent, "inspect", "what a checkpoint holds: step, data position, layout, every tensor",
+           action, add_path, inspect_checkpoint)
+      .footer(kPaths);
+  add_tool(parent, "verify",
+           "read every byte and compare it with the checksums; of a run folder all checkpoints and "
+           "final/; exit status 6 if a file is damaged",
+           action, add_path, verify_checkpoints)
+      .footer(
+          "PATH may be a model file or its folder, too. A damaged file gets a line of its own; "
+          "without one the output is \"ok\".");
+  add_tool<PathPair>(
+      parent, "diff",
+      "compare all tensors of two checkpoints, whatever layouts wrote them; exit status 7 if they "
+      "differ",
+      action,
+      [](CLI::App& app, PathPair& paths) {
+        app.add_option("A", paths.a, "checkpoint or run folder")->required();
+        app.add_option("B", paths.b, "checkpoint or run folder")->required();
+      },
+      diff_checkpoints)
+      .footer(kPaths);
 }
 
 }  // namespace dtrain::app

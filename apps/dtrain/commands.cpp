@@ -1,57 +1,85 @@
 #include "commands.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <iterator>
-#include <string>
+#include <memory>
+#include <optional>
 
-#include "dtrain/base/error.h"
-#include "dtrain/base/nearest.h"
+#include "dtrain/base/arguments.h"
 #include "dtrain/base/rank_env.h"
+#include "dtrain/config/advice.h"
 #include "dtrain/config/help.h"
-#include "dtrain/config/unknown_word.h"
-#include "fitted_text.h"
 #include "help.h"
 #include "provenance.h"
 #include "ranks.h"
+#include "tool.h"
 
 namespace dtrain::app {
 namespace {
 
-int print_version() {
-  print_once(fmt::format("dtrain {}\n", version_text()));
-  return 0;
-}
+using base::ErrorKind;
+using base::fail;
+using config::Command;
 
-int run_settings(const Arguments& arguments) {
-  if (!arguments.empty() && is_help(arguments[0])) {
-    print_help(settings_help());
-    return 0;
-  }
-  if (!arguments.empty()) {
-    base::fail(base::ErrorKind::usage, "dtrain settings takes no arguments; found {}",
-               arguments[0]);
-  }
-  print(config::settings_markdown());
-  return 0;
-}
-
-struct Subcommand {
-  std::string_view name;
-  int (*run)(const Arguments&);
+/// A subcommand whose flags are settings.
+struct SettingsCommand {
+  const char* path;
+  Command command;
+  int (*run)(const config::CommandLine&);
+  const char* description;
 };
 
-constexpr Subcommand kSubcommands[] = {
-    {"train", run_train},           {"data", run_data},         {"generate", run_generate},
-    {"evaluate", run_evaluate},     {"verify", run_verify},     {"checkpoint", run_checkpoint},
-    {"doctor", run_doctor},         {"plan", run_plan},         {"report", run_report},
-    {"completion", run_completion}, {"schedule", run_schedule}, {"settings", run_settings}};
+constexpr SettingsCommand kTrain{"train", Command::train, run_train, "train a model (the default)"};
+constexpr SettingsCommand kBaseline{
+    "baseline", Command::train, run_baseline,
+    "print the validation loss, in nats per token, of bigram and trigram models of bytes, on the "
+    "text that a training run with the same flags is evaluated on"};
+constexpr SettingsCommand kModelCommands[] = {
+    {"generate", Command::generate, run_generate, "continue a text with a trained model"},
+    {"evaluate", Command::evaluate, run_evaluate,
+     "measure the loss of a trained model on a file, or on its end, in nats per token; settings "
+     "that are not given are those that the run trained with"},
+    {"verify", Command::verify, run_verify,
+     "compare with golden numbers of the reference implementation"}};
+constexpr SettingsCommand kExport{
+    "export", Command::export_checkpoint, export_checkpoint,
+    "write the weights as one safetensors file with the reference's names and shapes"};
+constexpr SettingsCommand kImport{"import", Command::import_checkpoint, import_checkpoint,
+                                  "write a checkpoint from such a file, for --init-from"};
+constexpr SettingsCommand kJobCommands[] = {
+    {"doctor", Command::doctor, run_doctor,
+     "check the machines and files that a job with these flags would use"},
+    {"plan", Command::plan, run_plan,
+     "rank the layouts of a job by predicted speed; show their memory, and the command line of the "
+     "best"}};
+
+void add_command(CLI::App& parent, const SettingsCommand& row, Action& action) {
+  CLI::App* app = parent.add_subcommand(row.path, row.description);
+  config::add_settings(*app, row.command);
+  app->callback([app, row, &action] {
+    const auto line =
+        std::make_shared<config::CommandLine>(config::parsed_settings(*app, row.command));
+    action = [line, row] { return row.run(*line); };
+  });
+}
+
+// The command whose settings are the flags of `app`.
+std::optional<Command> command_of(const CLI::App& app) {
+  const std::string path = base::command_path(app);
+  if (path == "dtrain data baseline") return Command::train;
+  for (const Command command : config::kCommands) {
+    if (path == fmt::format("dtrain {}", name_of(command))) return command;
+  }
+  return std::nullopt;
+}
 
 // Subcommand names of other programs.
 struct OtherName {
   std::string_view names;  // separated by spaces
   std::string_view use;
+  std::string_view parent = "dtrain";
 };
 
 constexpr OtherName kOtherNames[] = {
@@ -67,75 +95,167 @@ constexpr OtherName kOtherNames[] = {
     {"finetune fine-tune", "dtrain --init-from RUN --data FILE"},
     {"eval validate test", "dtrain evaluate --from RUN --data FILE"},
     {"prepare preprocess tokenize", "dtrain data prepare"},
-    {"fit pretrain run launch", "dtrain train"}};
+    {"fit pretrain run launch", "dtrain train"},
+    {"ls", "dtrain checkpoint list RUN", "dtrain checkpoint"},
+    {"rm remove delete", "rm -r RUN/checkpoints/step-N: a checkpoint is its folder",
+     "dtrain checkpoint"}};
 
-std::string advice_for_other_name(const std::string& name) {
+[[noreturn]] void refuse_subcommand(const CLI::App& app, const std::string& name) {
+  const std::string path = base::command_path(app);
+  std::vector<std::string> known;
+  for (const CLI::App* each : base::subcommands_of(app)) known.push_back(each->get_name());
+  if (name.empty()) {
+    fail(ErrorKind::usage, "{} needs one of {}; {} --help explains them", path,
+         fmt::join(known, ", "), path);
+  }
+  std::string advice;
   for (const OtherName& other : kOtherNames) {
-    if (fmt::format(" {} ", other.names).find(fmt::format(" {} ", name)) == std::string::npos)
-      continue;
-    return fmt::format(": use {}", other.use);
+    const bool is_it = fmt::format(" {} ", other.names).find(" " + name + " ") != std::string::npos;
+    if (is_it && other.parent == path) advice = fmt::format(": use {}", other.use);
   }
-  return {};
+  if (advice.empty()) advice = config::advice_for_word(name, Command::train);
+  if (advice.empty()) advice = base::nearest_advice(name, known);
+  fail(ErrorKind::usage, "unknown subcommand \"{}\"{}{}", name,
+       path == "dtrain" ? "" : " of " + path,
+       advice.empty() ? fmt::format("; {} --help lists them", path) : advice);
 }
 
-bool is_subcommand(std::string_view name) {
-  return std::ranges::find(kSubcommands, name, &Subcommand::name) != std::end(kSubcommands);
-}
-
-int run_help(const Arguments& arguments);
-
-int run_named(const std::string& name, const Arguments& arguments) {
-  if (name == "help") return run_help(arguments);
-  if (name == "version") return print_version();
-  std::vector<std::string_view> names = {"help"};
-  for (const Subcommand& subcommand : kSubcommands) {
-    if (subcommand.name == name) return subcommand.run(arguments);
-    names.push_back(subcommand.name);
+// Refuses what no flag has taken.
+void refuse_rest(const CLI::App& dtrain, const Arguments& arguments) {
+  const CLI::App& app = base::chosen_command(dtrain);
+  const Arguments rest = dtrain.remaining(true);
+  if (!base::subcommands_of(app).empty()) {
+    refuse_subcommand(app, rest.empty() ? "" : rest.front());
   }
-  std::string advice = advice_for_other_name(name);
-  if (advice.empty()) advice = config::advice_for_word(name, config::Command::train);
-  if (advice.empty()) advice = base::did_you_mean(base::nearest(name, names));
-  base::fail(base::ErrorKind::usage, "unknown subcommand \"{}\"{}", name,
-             advice.empty() ? "; dtrain --help lists them" : advice);
+  if (rest.empty() || app.get_prefix_command()) return;  // it takes any words
+  if (const auto command = command_of(app)) config::refuse_unknown(app, *command, arguments);
+  const std::string& word = rest.front();
+  const std::string advice = base::nearest_advice(word, base::flags_of(app));
+  const std::string path = base::command_path(app);
+  fail(ErrorKind::usage, "{}: {} {}{}", path,
+       word.starts_with('-') ? "unknown flag" : "unexpected word", word,
+       advice.empty() ? fmt::format("; {} --help shows the flags", path) : advice);
 }
 
-int explain_setting(const std::string& name) {
-  if (const auto text = config::setting_help(name)) {
-    print_help(*text);
+int explain_setting(const CLI::App& dtrain, const std::string& name) {
+  const std::size_t columns = help_columns(STDOUT_FILENO);
+  const CLI::App& train = *dtrain.get_subcommand("train");
+  if (const auto text = config::setting_help(name, columns)) {
+    print_once(*text);
     return 0;
   }
-  std::vector<std::string_view> names = config::setting_names();
-  for (const Subcommand& subcommand : kSubcommands) names.push_back(subcommand.name);
-  const std::string advice = base::did_you_mean(base::nearest(name, names));
-  base::fail(base::ErrorKind::usage, "unknown setting or subcommand \"{}\"{}", name,
-             advice.empty() ? "; dtrain --help lists them" : advice);
+  const std::string flag = name.starts_with("--") ? name : "--" + name;
+  if (const CLI::Option* option = train.get_option_no_throw(flag)) {
+    print_once(base::help_entry(*option, columns));
+    return 0;
+  }
+  std::vector<std::string> names;
+  for (const config::Setting& setting : config::settings()) {
+    names.emplace_back(setting.is_word() ? setting.key : setting.flag.substr(2));
+    names.emplace_back(setting.key);
+  }
+  for (const CLI::App* each : base::subcommands_of(dtrain)) names.push_back(each->get_name());
+  const std::string advice = base::nearest_advice(name, names);
+  fail(ErrorKind::usage, "unknown setting or subcommand \"{}\"{}", name,
+       advice.empty() ? "; dtrain --help lists them" : advice);
 }
 
 // `dtrain help checkpoint export` is `dtrain checkpoint export --help`, `dtrain help lr` explains a
 // setting.
-int run_help(const Arguments& arguments) {
-  if (arguments.empty() || is_help(arguments[0]) || arguments[0] == "help") {
-    print_help(overview_help());
-    return 0;
+int run_help(const CLI::App& dtrain, const Arguments& names) {
+  const CLI::App* app = &dtrain;
+  for (const std::string& name : names) {
+    const auto known = base::subcommands_of(*app);
+    const auto next = std::ranges::find(known, name, &CLI::App::get_name);
+    if (next == known.end()) {
+      if (app == &dtrain) return explain_setting(dtrain, name);
+      break;
+    }
+    app = *next;
   }
-  if (!is_subcommand(arguments[0])) return explain_setting(arguments[0]);
-  Arguments rest(arguments.begin() + 1, arguments.end());
-  rest.emplace_back("--help");
-  return run_named(arguments[0], rest);
+  print_help(*app);
+  return 0;
+}
+
+int print_version() {
+  print_once(fmt::format("dtrain {}\n", version_text()));
+  return 0;
+}
+
+int print_settings() {
+  print(config::settings_markdown());
+  return 0;
+}
+
+void add_plain(CLI::App& dtrain, const char* name, const char* description, Action& action,
+               int (*run)()) {
+  dtrain.add_subcommand(name, description)->callback([&action, run] { action = run; });
+}
+
+void add_commands(CLI::App& dtrain, Action& action) {
+  base::set_up_parser(dtrain);
+  add_command(dtrain, kTrain, action);
+  CLI::App& data = *dtrain.add_subcommand(
+      "data", "train tokenizers, make token files, compute n-gram baselines");
+  add_data_tools(data, action);
+  add_command(data, kBaseline, action);
+  for (const SettingsCommand& row : kModelCommands) add_command(dtrain, row, action);
+  CLI::App& checkpoint = *dtrain.add_subcommand(
+      "checkpoint", "list, inspect, verify, compare, export and import checkpoints");
+  add_checkpoint_tools(checkpoint, action);
+  add_command(checkpoint, kExport, action);
+  add_command(checkpoint, kImport, action);
+  for (const SettingsCommand& row : kJobCommands) add_command(dtrain, row, action);
+  add_report(dtrain, action);
+  add_schedule(dtrain, action);
+  add_completion(dtrain, action);
+  add_plain(
+      dtrain, "settings",
+      "print docs/settings.md: every setting with key, flag, default, unit, range and meaning",
+      action, print_settings);
+  CLI::App* help = dtrain.add_subcommand(
+      "help", "show this, the flags of a subcommand, or a setting: dtrain help lr");
+  help->prefix_command();  // "--lr" is a name, too
+  help->callback([&dtrain, &action, help] {
+    action = [&dtrain, help] { return run_help(dtrain, help->remaining()); };
+  });
+  add_plain(dtrain, "version", "print version and commit, as --version does", action,
+            print_version);
+}
+
+// The arguments with the name of a subcommand in front.
+Arguments with_subcommand(Arguments arguments) {
+  const std::string first = arguments.empty() ? "" : arguments[0];
+  if (first == "--version" || first == "-V") return {"version"};
+  const bool asks_for_help = first == "--help" || first == "-h";
+  if (asks_for_help) arguments.erase(arguments.begin());
+  if (first.empty() || first.starts_with('-')) {
+    arguments.insert(arguments.begin(), asks_for_help ? "help" : "train");
+  }
+  return arguments;
 }
 
 }  // namespace
 
 int run(const Arguments& arguments) {
-  const std::string first = arguments.empty() ? "" : arguments[0];
-  if (first == "--version" || first == "-V") return print_version();
-  if (is_help(first)) return run_help({arguments.begin() + 1, arguments.end()});
+  CLI::App dtrain(
+      "dtrain trains BDH language models, with one process or with many ranks under dtrun.",
+      "dtrain");
+  Action action;
+  add_commands(dtrain, action);
   if (arguments.empty() && base::rank_env_of_process().world_size == 1) {
-    print_usage(usage_help());
-    return static_cast<int>(base::ErrorKind::usage);
+    print_usage(dtrain);
+    return static_cast<int>(ErrorKind::usage);
   }
-  if (arguments.empty() || first.starts_with('-')) return run_train(arguments);
-  return run_named(first, {arguments.begin() + 1, arguments.end()});
+  const Arguments words = with_subcommand(arguments);
+  try {
+    base::parse_arguments(dtrain, words);
+  } catch (const CLI::CallForHelp&) {
+    print_help(base::chosen_command(dtrain));
+    return 0;
+  }
+  refuse_rest(dtrain, words);
+  return action();
 }
 
 }  // namespace dtrain::app

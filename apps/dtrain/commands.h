@@ -1,30 +1,46 @@
-// The subcommands. Each takes the arguments after its name and returns the exit status; errors are
-// thrown.
+// The subcommands.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "dtrain/base/print.h"
+#include "dtrain/config/command_line.h"
+
+namespace CLI {
+class App;
+}
 
 namespace dtrain::app {
 
 using Arguments = std::vector<std::string>;
 
-/// Finds the subcommand (`train` where none is named) and runs it.
+/// Parses the arguments and runs the subcommand that they name (`train` where none is named).
+/// Returns the exit status; errors are thrown.
 [[nodiscard]] int run(const Arguments& arguments);
 
-[[nodiscard]] int run_train(const Arguments& arguments);
-[[nodiscard]] int run_data(const Arguments& arguments);
-[[nodiscard]] int run_generate(const Arguments& arguments);
-[[nodiscard]] int run_evaluate(const Arguments& arguments);
-[[nodiscard]] int run_verify(const Arguments& arguments);
-[[nodiscard]] int run_checkpoint(const Arguments& arguments);
-[[nodiscard]] int run_doctor(const Arguments& arguments);
-[[nodiscard]] int run_plan(const Arguments& arguments);
-[[nodiscard]] int run_completion(const Arguments& arguments);
-[[nodiscard]] int run_report(const Arguments& arguments);
-[[nodiscard]] int run_schedule(const Arguments& arguments);
+/// What parsed arguments ask for; returns the exit status, errors are thrown.
+using Action = std::function<int()>;
+
+// Those that take settings.
+[[nodiscard]] int run_train(const config::CommandLine& command_line);
+[[nodiscard]] int run_generate(const config::CommandLine& command_line);
+[[nodiscard]] int run_evaluate(const config::CommandLine& command_line);
+[[nodiscard]] int run_verify(const config::CommandLine& command_line);
+[[nodiscard]] int run_doctor(const config::CommandLine& command_line);
+[[nodiscard]] int run_plan(const config::CommandLine& command_line);
+[[nodiscard]] int run_baseline(const config::CommandLine& command_line);
+[[nodiscard]] int export_checkpoint(const config::CommandLine& command_line);
+[[nodiscard]] int import_checkpoint(const config::CommandLine& command_line);
+
+// Each adds subcommands to `parent`, of which the one that the arguments name sets `action`.
+void add_info(CLI::App& parent, Action& action);  // of a token file
+void add_data_tools(CLI::App& parent, Action& action);
+void add_checkpoint_tools(CLI::App& parent, Action& action);
+void add_report(CLI::App& parent, Action& action);
+void add_schedule(CLI::App& parent, Action& action);
+void add_completion(CLI::App& parent, Action& action);
 
 using base::print;
 

@@ -3,14 +3,11 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
 
-#include "commands.h"
-#include "dtrain/base/error.h"
-#include "dtrain/base/nearest.h"
-#include "dtrain/config/help.h"
+#include "dtrain/base/arguments.h"
 #include "dtrain/config/schema.h"
-#include "fitted_text.h"
-#include "help.h"
+#include "tool.h"
 
 namespace dtrain::app {
 namespace {
@@ -36,16 +33,17 @@ _dtrain_words() {
   esac
   if [ "$COMP_CWORD" = 2 ]; then
     case "$command" in
-      checkpoint) values="list inspect verify diff export import" ;;
-      data) values="prepare tokenizer baseline info" ;;
-      completion) values="bash zsh" ;;
+@tools@      completion) values="bash zsh" ;;
       help) values="@commands@ @settings@" ;;
     esac
   fi
   case "$command" in
     checkpoint|data) command="$command ${COMP_WORDS[2]}" ;;
   esac
-  if [ "$COMP_CWORD" = 3 ] && [ "$command" = "data tokenizer" ]; then values="train"; fi
+  if [ "$command" = "data tokenizer" ]; then
+    if [ "$COMP_CWORD" = 3 ]; then values="train"; fi
+    command="$command ${COMP_WORDS[3]}"
+  fi
   case "$command" in
 @flags@  esac
   case "$before" in
@@ -91,38 +89,6 @@ constexpr std::string_view kForZsh =
     "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i; }\n"
     "autoload -Uz bashcompinit && bashcompinit\n";
 
-constexpr std::string_view kCommands =
-    "train data generate evaluate verify checkpoint doctor plan schedule report completion "
-    "settings help";
-
-// Flags of commands that take no settings, or others beside them.
-struct OtherFlags {
-  std::string_view command;
-  std::string_view flags;
-};
-constexpr OtherFlags kOtherFlags[] = {
-    {"data prepare", "--output --tokenizer --field --dataset --vocab --threads --overwrite --help"},
-    {"data tokenizer", "--output --vocab-size --type --field --dataset --overwrite --help"},
-    {"report", "--output --csv --overwrite --help"},
-    {"schedule", "--schedule-pp --pp --microbatches --help"},
-    {"checkpoint list", "--help"},
-    {"checkpoint inspect", "--help"},
-    {"checkpoint verify", "--help"},
-    {"checkpoint diff", "--help"},
-};
-
-// Words of these commands' flags.
-struct OtherWords {
-  std::string_view flag;
-  std::string_view words;
-};
-constexpr OtherWords kOtherWords[] = {
-    {"--dataset", "wikitext"},
-    {"--type", "bpe unigram"},
-    {"--device", "auto cpu cuda"},
-    {"--offload", "none optimizer all disk:"},
-};
-
 std::string filled(std::string text, std::string_view name, std::string_view value) {
   for (std::size_t at = text.find(name); at != text.npos; at = text.find(name, at + value.size())) {
     text.replace(at, name.size(), value);
@@ -130,28 +96,32 @@ std::string filled(std::string text, std::string_view name, std::string_view val
   return text;
 }
 
-std::string flags_of(config::Command command) {
-  std::string flags = "--config --set --print-config --help";
-  const auto train = static_cast<unsigned>(config::Command::train);
-  if ((static_cast<unsigned>(command) & train) != 0) flags += " --deepspeed-config --quiet";
-  for (const config::Setting& setting : config::settings()) {
-    if (setting.is_for(command) && !setting.is_word()) flags += fmt::format(" {}", setting.flag);
-  }
-  return flags;
+std::string names_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* each : base::subcommands_of(app)) names.push_back(each->get_name());
+  return fmt::format("{}", fmt::join(names, " "));
 }
 
-std::string flag_cases() {
+// The tools of each subcommand that has some.
+std::string tool_cases(const CLI::App& dtrain) {
   std::string text;
-  const auto add = [&](std::string_view command, std::string_view flags) {
-    text += fmt::format("    \"{}\") flags=\"{}\" ;;\n", command, flags);
-  };
-  for (const config::Command command : config::kCommands) {
-    add(name_of(command), flags_of(command));
+  for (const CLI::App* each : base::subcommands_of(dtrain)) {
+    const std::string tools = names_of(*each);
+    if (tools.empty()) continue;
+    text += fmt::format("      {}) values=\"{}\" ;;\n", each->get_name(), tools);
   }
-  for (const std::string_view command : {"doctor", "data baseline"}) {
-    add(command, flags_of(config::Command::train));
+  return text;
+}
+
+// The flags of each subcommand and tool.
+std::string flag_cases(const CLI::App& app) {
+  constexpr std::size_t kProgram = std::string_view("dtrain ").size();
+  std::string text;
+  for (const CLI::App* each : base::subcommands_of(app)) {
+    text += fmt::format("    \"{}\") flags=\"{}\" ;;\n", base::command_path(*each).substr(kProgram),
+                        fmt::join(base::flags_of(*each), " "));
+    text += flag_cases(*each);
   }
-  for (const OtherFlags& other : kOtherFlags) add(other.command, other.flags);
   return text;
 }
 
@@ -168,66 +138,84 @@ std::string words_in(std::string_view value_name) {
   return words;
 }
 
-std::string value_cases() {
-  std::string text;
-  const auto add = [&](std::string_view flag, std::string_view words, bool has_files) {
-    text += fmt::format("    {}) values=\"{}\"{} ;;\n", flag, words, has_files ? " files=yes" : "");
-  };
-  std::string keys;
-  for (const config::Setting& setting : config::settings()) {
-    std::string words;
-    for (const config::Choice& choice : setting.choices) {
-      if (choice.works()) words += fmt::format("{}{}", words.empty() ? "" : " ", choice.name);
-    }
-    if (setting.choices.empty() && setting.value_name.find('|') != std::string_view::npos) {
-      words = words_in(setting.value_name);
-    }
-    if (setting.is_word()) continue;
-    keys += fmt::format("{}{}=", keys.empty() ? "" : " ", setting.key);
-    const bool has_files = setting.value_name.find("PATH") != std::string_view::npos;
-    if (!words.empty()) add(setting.flag, words, has_files);
+// The words that flags take, which are the same wherever a flag is.
+void add_value_cases(const CLI::App& app, std::map<std::string, std::string>& cases) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string value = option->get_type_name();
+    const std::string words = words_in(value);
+    if (option->get_positional() || words.empty()) continue;
+    const bool has_files = value.find("PATH") != std::string::npos;
+    cases[option->get_name()] = fmt::format("\"{}\"{}", words, has_files ? " files=yes" : "");
   }
-  for (const OtherWords& other : kOtherWords) add(other.flag, other.words, /*has_files=*/false);
-  add("--set", keys, /*has_files=*/false);
+  for (const CLI::App* each : base::subcommands_of(app)) add_value_cases(*each, cases);
+}
+
+std::string value_cases(const CLI::App& dtrain) {
+  std::map<std::string, std::string> cases;
+  add_value_cases(dtrain, cases);
+  std::vector<std::string> keys;
+  for (const config::Setting& setting : config::settings()) {
+    std::vector<std::string_view> words;
+    for (const config::Choice& choice : setting.choices) {
+      if (choice.works()) words.push_back(choice.name);
+    }
+    if (!words.empty()) {
+      cases[std::string(setting.flag)] = fmt::format("\"{}\"", fmt::join(words, " "));
+    }
+    if (!setting.is_word()) keys.push_back(fmt::format("{}=", setting.key));
+  }
+  cases["--set"] = fmt::format("\"{}\"", fmt::join(keys, " "));
+  std::string text;
+  for (const auto& [flag, values] : cases)
+    text += fmt::format("    {}) values={} ;;\n", flag, values);
   return text;
 }
 
 // Names of settings that `dtrain help` explains.
-std::string setting_words() {
+std::string setting_words(const CLI::App& dtrain) {
   std::string words;
-  for (const std::string_view name : config::setting_names()) {
-    words += fmt::format("{}{}", words.empty() ? "" : " ", name);
+  for (const std::string& flag : base::flags_of(*dtrain.get_subcommand("train"))) {
+    words += flag.substr(2) + ' ';
   }
+  for (const config::Setting& setting : config::settings())
+    words += fmt::format("{} ", setting.key);
   return words;
 }
 
-std::string script() {
-  std::string names(kCommands);
-  std::replace(names.begin(), names.end(), ' ', '|');
+std::string script(const CLI::App& dtrain) {
+  const std::string commands = names_of(dtrain);
+  std::string names = commands;
+  std::ranges::replace(names, ' ', '|');
   std::string text = filled(std::string(kScript.substr(1)), "@names@", names);
-  text = filled(std::move(text), "@commands@", kCommands);
-  text = filled(std::move(text), "@settings@", setting_words());
-  text = filled(std::move(text), "@flags@", flag_cases());
-  return filled(std::move(text), "@values@", value_cases());
+  text = filled(std::move(text), "@commands@", commands);
+  text = filled(std::move(text), "@settings@", setting_words(dtrain));
+  text = filled(std::move(text), "@tools@", tool_cases(dtrain));
+  text = filled(std::move(text), "@flags@", flag_cases(dtrain));
+  return filled(std::move(text), "@values@", value_cases(dtrain));
 }
 
 }  // namespace
 
-int run_completion(const Arguments& arguments) {
-  const std::string shell = arguments.empty() ? "" : arguments[0];
-  if (is_help(shell)) {
-    print_help(completion_help());
-    return 0;
-  }
-  constexpr std::string_view kShells[] = {"bash", "zsh"};
-  if (arguments.size() != 1 || std::ranges::find(kShells, shell) == std::end(kShells)) {
-    fail(ErrorKind::usage, "dtrain completion takes a shell, bash or zsh; found {}{}",
-         shell.empty() ? "none" : fmt::format("\"{}\"", fmt::join(arguments, " ")),
-         base::did_you_mean(base::nearest(shell, kShells)));
-  }
-  const bool is_zsh = shell == "zsh";
-  print(std::string(is_zsh ? kForZsh : "") + script());
-  return 0;
+void add_completion(CLI::App& parent, Action& action) {
+  CLI::App* app = parent.add_subcommand("completion", "print a completion script for bash or zsh");
+  const auto shell = std::make_shared<std::string>();
+  app->add_option("SHELL", *shell, "bash or zsh")->required();
+  app->footer(
+      "With the script the shell completes subcommands, flags and their words, of dtrain and, "
+      "after "
+      "--, of dtrain under dtrun:\n\n"
+      "  source <(dtrain completion bash)     # in ~/.bashrc\n"
+      "  source <(dtrain completion zsh)      # in ~/.zshrc");
+  app->callback([&parent, &action, shell] {
+    action = [&parent, shell] {
+      if (*shell != "bash" && *shell != "zsh") {
+        fail(ErrorKind::usage, "dtrain completion takes a shell, bash or zsh; found \"{}\"{}",
+             *shell, base::nearest_advice(*shell, {"bash", "zsh"}));
+      }
+      print(std::string(*shell == "zsh" ? kForZsh : "") + script(parent));
+      return 0;
+    };
+  });
 }
 
 }  // namespace dtrain::app

@@ -10,7 +10,6 @@
 #include "dtrain/base/launcher_link.h"
 #include "dtrain/base/log.h"
 #include "dtrain/base/storage_error.h"
-#include "dtrain/config/command_line.h"
 #include "dtrain/config/continued_run.h"
 #include "dtrain/config/data_mixture.h"
 #include "dtrain/config/json.h"
@@ -24,8 +23,6 @@
 #include "dtrain/config/saved_run.h"
 #include "dtrain/data/split.h"
 #include "epochs.h"
-#include "fitted_text.h"
-#include "help.h"
 #include "inherited_run.h"
 #include "model_path.h"
 #include "runtime_library.h"
@@ -34,6 +31,8 @@ namespace dtrain::app {
 namespace {
 
 using base::ErrorKind;
+
+constexpr std::string_view kVocab = "model.vocab";
 
 config::Launch launch_of(const base::RankEnv& env) {
   return {.world_size = env.world_size,
@@ -146,10 +145,6 @@ config::Config resolve_with_epochs(config::Command command, config::Config confi
   return config::resolve(command, config, launch);
 }
 
-bool is_given(const config::Loaded& loaded, const config::Setting* setting) {
-  return std::ranges::find(loaded.given, setting) != loaded.given.end();
-}
-
 // True if the resumed run has trained with the vocabulary that files give.
 bool has_resumed_vocab(const config::Config& files, const config::Config& config) {
   const std::string path = config::resumed_config_file(config);
@@ -164,9 +159,7 @@ bool is_vocab_of_other_data(const config::CommandLine& command_line, const confi
   const config::Loaded below = config::load(files);
   const std::string& data = below.config.data.train;
   if (data.empty() || has_resumed_vocab(below.config, loaded.config)) return false;
-  if (data == loaded.config.data.train || !is_given(below, config::find_key("model.vocab"))) {
-    return false;
-  }
+  if (data == loaded.config.data.train || !below.gives(kVocab)) return false;
   try {
     return data::vocab_of_data(data) == below.config.model.vocab;
   } catch (const base::StorageError&) {
@@ -176,15 +169,13 @@ bool is_vocab_of_other_data(const config::CommandLine& command_line, const confi
 
 // A model has the vocabulary of its data unless somebody says otherwise.
 void take_vocab_of_data(const config::CommandLine& command_line, config::Loaded& loaded) {
-  const config::Setting* vocab = config::find_key("model.vocab");
-  const bool is_flag = std::ranges::any_of(
-      command_line.assignments, [&](const auto& given) { return given.setting == vocab; });
   const config::Config& config = loaded.config;
-  if (is_flag || !vocab->is_for(command_line.command) || config.data.train.empty()) return;
-  if (is_given(loaded, vocab) && !is_vocab_of_other_data(command_line, loaded)) return;
+  const bool has_vocab = config::find_key(kVocab)->is_for(command_line.command);
+  if (command_line.gives(kVocab) || !has_vocab || config.data.train.empty()) return;
+  if (loaded.gives(kVocab) && !is_vocab_of_other_data(command_line, loaded)) return;
   const auto found = data::vocab_of_data(config.data.train);
   if (!found) return;
-  if (is_given(loaded, vocab) && *found != config.model.vocab) {
+  if (loaded.gives(kVocab) && *found != config.model.vocab) {
     loaded.replaced.push_back(fmt::format("--data {}: its vocabulary of {} replaces --vocab {}",
                                           config.data.train, *found, config.model.vocab));
   }
@@ -265,12 +256,8 @@ Meant read_settings_of_rank(const config::CommandLine& command_line, const confi
 
 }  // namespace
 
-std::optional<Configured> configure(config::Command command, const Arguments& arguments) {
-  const config::CommandLine command_line = config::parse_command_line(command, arguments);
-  if (command_line.help) {
-    print_help(command_help(command));
-    return std::nullopt;
-  }
+std::optional<Configured> configure(const config::CommandLine& given) {
+  const config::CommandLine command_line = config::with_deepspeed(given);
   const base::RankEnv env = base::rank_env_of_process();
   const config::Launch launch = launch_of(env);
   const Meant meant = read_settings_of_rank(command_line, launch, env);
@@ -298,7 +285,7 @@ std::optional<Configured> configure(config::Command command, const Arguments& ar
   if (command_line.print_config) {
     if (env.rank == 0) {
       base::tell_plain_output();
-      print(config::to_json(command, configured.config) + "\n");
+      print(config::to_json(command_line.command, configured.config) + "\n");
     }
     return std::nullopt;
   }

@@ -21,12 +21,11 @@ struct Configured {
   bool has_file = false;      ///< settings come from --config, or from the run that is resumed
 };
 
-/// Reads arguments, files and environment. Nothing is returned where --help or --print-config was
-/// asked for, which it answers.
+/// Reads files and environment, too. Nothing is returned where --print-config was asked for, which
+/// it answers.
 ///
 /// Throws: Error{usage} for whatever is wrong with them.
-[[nodiscard]] std::optional<Configured> configure(config::Command command,
-                                                  const Arguments& arguments);
+[[nodiscard]] std::optional<Configured> configure(const config::CommandLine& command_line);
 
 /// Tells on rank 0 what a user should know of settings that are allowed.
 void warn(config::Command command, const Configured& configured);

@@ -1,14 +1,10 @@
-#include "commands.h"
-#include "data_prepare.h"
 #include "dtrain/base/error.h"
-#include "dtrain/base/nearest.h"
 #include "dtrain/config/command_line.h"
 #include "dtrain/config/resolve.h"
 #include "dtrain/data/ngram.h"
 #include "dtrain/data/split.h"
 #include "dtrain/data/token_file.h"
-#include "fitted_text.h"
-#include "help.h"
+#include "tool.h"
 
 namespace dtrain::app {
 namespace {
@@ -19,23 +15,11 @@ using base::fail;
 // Ranks and batch do not decide which validation text a run is evaluated on, so that a run's
 // configuration may say anything of them.
 config::Config baseline_config(const config::CommandLine& command_line) {
-  config::Config config = config::load(command_line).config;
+  config::Config config = config::load(config::with_deepspeed(command_line)).config;
   config.layout = {};
   config.machine = {};
   config.batch = {};
   return config::resolve(config::Command::train, config, {});
-}
-
-// Its flags are those of train.
-config::CommandLine parse_baseline(const Arguments& arguments) {
-  try {
-    return config::parse_command_line(config::Command::train, arguments);
-  } catch (const base::Error& error) {
-    constexpr std::string_view kTrain = "dtrain train: ";
-    const std::string_view message = error.what();
-    if (!message.starts_with(kTrain)) throw;
-    fail(error.kind(), "dtrain data baseline: {}", message.substr(kTrain.size()));
-  }
 }
 
 // Models of bigrams of a tokenizer's tokens would not fit memory, and say nothing of bytes.
@@ -49,31 +33,12 @@ void check_has_bytes(const std::string& path) {
        path, *vocab);
 }
 
-int run_baseline(const Arguments& arguments) {
-  const auto command_line = parse_baseline(arguments);
-  if (command_line.help) {
-    print_help(data_help());
-    return 0;
-  }
-  const config::Config config = baseline_config(command_line);
-  if (config.data.train.empty()) fail(ErrorKind::usage, "data baseline: --data is missing");
-  check_has_bytes(config.data.train);
-  const data::Split split = data::open_split(data::split_options(config));
-  const data::NgramLoss loss = data::evaluate_ngrams(split, config.report.eval_sequences.count);
-  print(fmt::format("{{\"bigram\": {}, \"trigram\": {}, \"targets\": {}}}\n", loss.bigram,
-                    loss.trigram, loss.num_targets));
-  return 0;
-}
+struct InfoOptions {
+  std::string file;
+};
 
-int run_info(const Arguments& arguments) {
-  if (arguments.size() != 1) {
-    fail(ErrorKind::usage, "data info takes one file; found {} arguments", arguments.size());
-  }
-  if (is_help(arguments.front())) {
-    print_help(data_help());
-    return 0;
-  }
-  const auto file = data::TokenFile::open(arguments.front(), data::kAnyVocab);
+int run_info(const InfoOptions& options) {
+  const auto file = data::TokenFile::open(options.file, data::kAnyVocab);
   const data::TokenDetails& details = file.details();
   const auto row = [](std::string_view name, const std::string& value) {
     return fmt::format("{:<16} {}\n", name, value);
@@ -91,25 +56,25 @@ int run_info(const Arguments& arguments) {
 
 }  // namespace
 
-int run_data(const Arguments& arguments) {
-  const std::string action = arguments.empty() ? "" : arguments[0];
-  const Arguments rest(arguments.begin() + (arguments.empty() ? 0 : 1), arguments.end());
-  if (action == "prepare") return run_prepare(rest);
-  if (action == "tokenizer") return run_tokenizer(rest);
-  if (action == "baseline") return run_baseline(rest);
-  if (action == "info") return run_info(rest);
-  if (is_help(action)) {
-    print_help(data_help());
-    return 0;
-  }
-  if (action.empty()) {
-    fail(ErrorKind::usage,
-         "dtrain data needs an action: prepare, tokenizer, baseline or info; dtrain data --help");
-  }
-  constexpr std::string_view kActions[] = {"prepare", "tokenizer", "baseline", "info"};
-  fail(ErrorKind::usage,
-       "dtrain data: found \"{}\", but it must be prepare, tokenizer, baseline or info{}", action,
-       base::did_you_mean(base::nearest(action, kActions)));
+int run_baseline(const config::CommandLine& command_line) {
+  const config::Config config = baseline_config(command_line);
+  if (config.data.train.empty()) fail(ErrorKind::usage, "data baseline: --data is missing");
+  check_has_bytes(config.data.train);
+  const data::Split split = data::open_split(data::split_options(config));
+  const data::NgramLoss loss = data::evaluate_ngrams(split, config.report.eval_sequences.count);
+  print(fmt::format("{{\"bigram\": {}, \"trigram\": {}, \"targets\": {}}}\n", loss.bigram,
+                    loss.trigram, loss.num_targets));
+  return 0;
+}
+
+void add_info(CLI::App& parent, Action& action) {
+  add_tool<InfoOptions>(
+      parent, "info",
+      "print what a token file or a text holds: tokens, vocabulary, tokenizer, documents", action,
+      [](CLI::App& app, InfoOptions& options) {
+        app.add_option("FILE", options.file, "token file or text")->required();
+      },
+      run_info);
 }
 
 }  // namespace dtrain::app

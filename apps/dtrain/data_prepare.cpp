@@ -1,6 +1,4 @@
-#include "data_prepare.h"
-
-#include <CLI/CLI.hpp>
+// The commands dtrain data prepare and dtrain data tokenizer train.
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
@@ -10,17 +8,14 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
-#include "dtrain/base/nearest.h"
 #include "dtrain/base/rank_env.h"
 #include "dtrain/base/stop_signals.h"
 #include "dtrain/data/prepare.h"
 #include "dtrain/data/tokenizer/train.h"
-#include "fitted_text.h"
-#include "help.h"
-#include "parse_words.h"
 #include "progress_bar.h"
 #include "ranks.h"
 #include "stop_signals.h"
+#include "tool.h"
 
 namespace dtrain::app {
 namespace {
@@ -31,72 +26,30 @@ using base::fail;
 constexpr std::int64_t kMostThreads = 1024;
 constexpr std::int64_t kMostVocab = std::int64_t{1} << 31;
 
-/// The words of a command that reads texts.
-class TextCommand {
- public:
-  explicit TextCommand(std::string name) : name_(std::move(name)) {
-    app_.set_help_flag();
-    app_.add_flag("-h,--help", help_);
-    app_.add_option("inputs", texts_.inputs);
-    app_.add_option("-o,--output", texts_.output);
-    app_.add_option("--field", texts_.field);
-    app_.add_option("--dataset", dataset_);
-    app_.add_flag("--overwrite", texts_.overwrite);
-  }
-
-  [[nodiscard]] CLI::App& app() { return app_; }
-
-  /// Returns false where help was asked for, and given.
-  [[nodiscard]] bool parse(const Arguments& arguments) {
-    // The flag of training, which the inputs here do not have.
-    if (std::ranges::find(arguments, "--data") != arguments.end()) {
-      fail(ErrorKind::usage, "{}: unknown flag --data: name the inputs without a flag", name_);
-    }
-    parse_words(app_, arguments, name_, "dtrain data --help");
-    if (help_) {
-      print_help(data_help());
-      return false;
-    }
-    require_one_process(name_);
-    if (texts_.output.empty()) {
-      fail(ErrorKind::usage, "{}: --output is missing: name the file to write", name_);
-    }
-    check_dataset();
-    return true;
-  }
-
-  [[nodiscard]] const data::PrepareOptions& texts() const { return texts_; }
-
-  /// The number that a flag has, which must be from `lowest` to `highest`.
-  void check_number(std::string_view flag, std::int64_t found, std::int64_t lowest,
-                    std::int64_t highest) const {
-    if (lowest <= found && found <= highest) return;
-    fail(ErrorKind::usage, "{}: {}: found {}, but it must be {} to {}", name_, flag, found, lowest,
-         highest);
-  }
-
- private:
-  void check_dataset() {
+// Flags of the commands that read texts.
+void add_text_flags(CLI::App& app, data::PrepareOptions& texts, const std::string& output) {
+  app.add_option("INPUT", texts.inputs,
+                 "a file, or a folder of which all but hidden files are read");
+  app.add_option("-o,--output", texts.output, output)->type_name("FILE")->required();
+  app.add_option("--field", texts.field, "the inputs are JSON lines, whose texts are in this field")
+      ->type_name("NAME");
+  const auto take_dataset = [&texts](const std::string& name) {
     constexpr std::string_view kWikitext = "wikitext";
-    texts_.is_wikitext = dataset_ == kWikitext;
-    if (!dataset_.empty() && !texts_.is_wikitext) {
-      fail(ErrorKind::usage, "{}: --dataset: found \"{}\", but it must be {}", name_, dataset_,
-           kWikitext);
-    }
-    if (texts_.is_wikitext && !texts_.field.empty()) {
-      fail(ErrorKind::usage,
-           "{}: --field is for JSON lines, --dataset wikitext for raw files; "
-           "give one of them",
-           name_);
-    }
-  }
-
-  std::string name_;
-  CLI::App app_;
-  data::PrepareOptions texts_;
-  std::string dataset_;
-  bool help_ = false;
-};
+    texts.is_wikitext = name == kWikitext;
+    if (texts.is_wikitext) return;
+    fail(ErrorKind::usage, "--dataset: found \"{}\", but it must be {}", name, kWikitext);
+  };
+  app.add_option_function<std::string>("--dataset", take_dataset)
+      ->type_name("wikitext")
+      ->description("the inputs are raw files of WikiText, whose articles are the documents")
+      ->excludes(app.get_option("--field"));
+  app.add_flag("--overwrite", texts.overwrite, "replace the output if it exists");
+  // The flag of training, which the inputs here do not have.
+  const auto refuse = [](const std::string&) {
+    fail(ErrorKind::usage, "unknown flag --data: name the inputs without a flag");
+  };
+  app.add_option_function<std::string>("--data", refuse)->group("")->trigger_on_parse();
+}
 
 // The bar shows how much of the texts is read; how far SentencePiece is then, nobody knows.
 data::TokenizerReport trained_with_bar(data::TokenizerTraining training) {
@@ -147,27 +100,29 @@ void note_assumed_vocab(const data::PrepareReport& report) {
                                    fewest));
 }
 
-}  // namespace
-
-int run_prepare(const Arguments& arguments) {
-  TextCommand command("data prepare");
+struct PrepareFlags {
+  data::PrepareOptions options;
   std::string tokenizer;
-  std::int64_t threads = base::usable_cores();
-  std::int64_t vocab = 0;
-  command.app().add_option("--tokenizer", tokenizer);
-  add_count(command.app(), "--threads", [&](std::int64_t count) { threads = count; });
-  const CLI::Option* vocab_flag =
-      add_count(command.app(), "--vocab", [&](std::int64_t count) { vocab = count; });
-  if (!command.parse(arguments)) return 0;
-  command.check_number("--threads", threads, 1, kMostThreads);
-  if (!vocab_flag->empty()) command.check_number("--vocab", vocab, 1, kMostVocab);
+};
 
-  data::PrepareOptions options = command.texts();
+void add_prepare_flags(CLI::App& app, PrepareFlags& flags) {
+  flags.options.threads = base::usable_cores();
+  add_text_flags(app, flags.options, "the token file; of a folder of WikiText a folder of three");
+  app.add_option("--tokenizer", flags.tokenizer,
+                 "a SentencePiece model; without it every byte is a token")
+      ->type_name("FILE.model");
+  add_number(app, "--vocab", flags.options.vocab, 1, kMostVocab)
+      ->description("vocabulary of a .bin file (default: GPT-2's, or Llama 3's)");
+  add_number(app, "--threads", flags.options.threads, 1, kMostThreads)
+      ->description("(default: all cores); the tokens do not depend on it");
+}
+
+int run_prepare(const PrepareFlags& flags) {
+  require_one_process("data prepare");
+  data::PrepareOptions options = flags.options;
   note_markup(options);
   note_paths(options);
-  options.threads = threads;
-  options.vocab = vocab;
-  if (!tokenizer.empty()) options.tokenizer = data::read_tokenizer(tokenizer);
+  if (!flags.tokenizer.empty()) options.tokenizer = data::read_tokenizer(flags.tokenizer);
   std::vector<data::PrepareReport> reports;
   try {
     const StopSignals signals;
@@ -189,43 +144,43 @@ int run_prepare(const Arguments& arguments) {
   return 0;
 }
 
-int run_tokenizer(const Arguments& arguments) {
-  constexpr std::string_view kActions[] = {"train"};
-  const std::string action = arguments.empty() ? "" : arguments[0];
-  if (is_help(action)) {
-    print_help(data_help());
-    return 0;
-  }
-  if (action.empty()) {
-    fail(ErrorKind::usage, "data tokenizer needs an action: train; dtrain data --help");
-  }
-  if (action != kActions[0]) {
-    fail(ErrorKind::usage, "data tokenizer: found \"{}\", but it must be train{}", action,
-         base::did_you_mean(base::nearest(action, kActions)));
-  }
-  TextCommand command("data tokenizer train");
-  data::TokenizerTraining training;
-  const CLI::Option* vocab_flag =
-      add_count(command.app(), "--vocab-size", [&](std::int64_t count) { training.vocab = count; });
-  command.app().add_option("--type", training.type);
-  if (!command.parse(Arguments(arguments.begin() + 1, arguments.end()))) return 0;
-  if (vocab_flag->empty()) {
-    fail(ErrorKind::usage,
-         "data tokenizer train: --vocab-size is missing: name the number of tokens, as 8000");
-  }
+void add_training_flags(CLI::App& app, data::TokenizerTraining& training) {
+  add_text_flags(app, training.texts,
+                 "the model, FILE.model; of a folder of WikiText wiki.train.raw alone is read");
   // The 256 bytes, the unknown piece and the one that ends documents, and something to learn.
-  command.check_number("--vocab-size", training.vocab, 260, 1'000'000);
-  if (training.type != "bpe" && training.type != "unigram") {
-    fail(ErrorKind::usage,
-         "data tokenizer train: --type: found \"{}\", but it must be bpe or "
-         "unigram",
-         training.type);
-  }
-  training.texts = command.texts();
+  add_number(app, "--vocab-size", training.vocab, 260, 1'000'000)
+      ->description("tokens, the 256 bytes included")
+      ->required();
+  app.add_option("--type", training.type, "(default bpe)")
+      ->type_name("bpe|unigram")
+      ->check([](const std::string& type) {
+        const bool is_known = type == "bpe" || type == "unigram";
+        return is_known ? std::string()
+                        : fmt::format("found \"{}\", but it must be bpe or unigram", type);
+      });
+}
+
+int run_training(const data::TokenizerTraining& training) {
+  require_one_process("data tokenizer train");
   const data::TokenizerReport report = trained_with_bar(training);
   print(fmt::format("{}: {} tokens, trained on {} of {} bytes\n", training.texts.output,
                     report.vocab, report.num_used_bytes, report.num_bytes));
   return 0;
+}
+
+}  // namespace
+
+void add_data_tools(CLI::App& parent, Action& action) {
+  add_tool(parent, "prepare",
+           "make one token file of texts, of JSON lines, of either as .gz or .zst, or of token "
+           "files (.bin) of nanoGPT and llm.c",
+           action, add_prepare_flags, run_prepare);
+  CLI::App& tokenizer = *parent.add_subcommand("tokenizer", "train tokenizers");
+  add_tool(tokenizer, "train",
+           "make a SentencePiece model of the inputs of dtrain data prepare; it gives back every "
+           "text unchanged",
+           action, add_training_flags, run_training);
+  add_info(parent, action);
 }
 
 }  // namespace dtrain::app

@@ -7,9 +7,10 @@
 
 namespace dtrain::app {
 
-int run_doctor(const Arguments& arguments) {
-  const DemoDefaults job = with_demo_defaults(config::Command::doctor, arguments);
-  const auto configured = configure(config::Command::doctor, job.arguments);
+int run_doctor(const config::CommandLine& command_line) {
+  config::CommandLine job = command_line;
+  (void)take_demo_defaults(job);
+  const auto configured = configure(job);
   if (!configured) return 0;
   const config::Config& config = configured->config;
   if (!config.data.train.empty()) (void)data::open_split(data::split_options(config));

@@ -10,8 +10,8 @@
 
 namespace dtrain::app {
 
-int run_evaluate(const Arguments& arguments) {
-  auto configured = configure(config::Command::evaluate, arguments);
+int run_evaluate(const config::CommandLine& command_line) {
+  auto configured = configure(command_line);
   if (!configured) return 0;
   config::Config& config = configured->config;
   require_from(config.generate.from);

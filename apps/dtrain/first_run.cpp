@@ -1,14 +1,14 @@
 #include "first_run.h"
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "dtrain/base/error.h"
-#include "dtrain/config/command_line.h"
 #include "dtrain/config/data_mixture.h"
 #include "dtrain/config/resumed_run.h"
 #include "dtrain/config/saved_run.h"
@@ -21,11 +21,6 @@ namespace {
 // A twentieth of a text of so many bytes is enough to measure a loss on.
 constexpr std::uintmax_t kLeastToHoldOut = 100'000;
 constexpr double kShareToHoldOut = 0.05;
-
-bool is_given(const config::Loaded& loaded, std::string_view key) {
-  return std::ranges::any_of(loaded.given,
-                             [&](const auto* setting) { return setting->key == key; });
-}
 
 // A resumed run cannot change its training data.
 double share_to_hold_out(const config::Config& config) {
@@ -41,75 +36,75 @@ double share_to_hold_out(const config::Config& config) {
   return !error && bytes >= kLeastToHoldOut ? kShareToHoldOut : 0;
 }
 
-Arguments validation_flags(const config::Loaded& loaded) {
+// A default, as if its flag were given.
+config::Assignment flag(std::string_view key, std::string text) {
+  const config::Setting* setting = config::find_key(key);
+  return {setting, std::move(text), std::string(setting->flag)};
+}
+
+using Flags = std::vector<config::Assignment>;
+
+Flags validation_flags(const config::Loaded& loaded) {
   const config::DataConfig& data = loaded.config.data;
-  Arguments flags;
+  Flags flags;
   bool evaluates = !data.validation.empty() || data.val_fraction > 0;
-  if (!is_given(loaded, "data.validation") && !is_given(loaded, "data.val_fraction")) {
+  if (!loaded.gives("data.validation") && !loaded.gives("data.val_fraction")) {
     const double share = share_to_hold_out(loaded.config);
     evaluates = share > 0;
-    if (evaluates) flags = {"--val-fraction", fmt::format("{}", share)};
+    if (evaluates) flags.push_back(flag("data.val_fraction", fmt::format("{}", share)));
   }
-  if (evaluates && !is_given(loaded, "report.eval_every")) {
-    flags.insert(flags.end(), {"--eval-every", "100"});
+  if (evaluates && !loaded.gives("report.eval_every")) {
+    flags.push_back(flag("report.eval_every", "100"));
   }
   return flags;
 }
 
-Arguments saving_flags(const config::Loaded& loaded) {
-  if (is_given(loaded, "checkpoint.every")) return {};
-  return {"--checkpoint-every", "100"};
-}
-
 // Sampling takes extra memory, which may exceed --memory-limit.
-Arguments sample_flags(const config::Loaded& loaded) {
+bool lacks_samples(const config::Loaded& loaded) {
   const config::Config& config = loaded.config;
-  if (is_given(loaded, "report.sample_every") || config.machine.memory_limit.count > 0 ||
-      !data::has_tokenizer(config.data.train)) {
-    return {};
+  return !loaded.gives("report.sample_every") && config.machine.memory_limit.count == 0 &&
+         data::has_tokenizer(config.data.train);
+}
+
+std::string text_of(const Flags& flags) {
+  std::string text;
+  for (const config::Assignment& each : flags) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : " ", each.origin, each.text);
   }
-  return {"--sample-every", "200"};
+  return text;
 }
 
-// True for a mixture or a short text, of which nothing is held out.
-bool lacks_validation(const config::Loaded& loaded, const Arguments& flags) {
-  return !is_given(loaded, "data.validation") && !is_given(loaded, "data.val_fraction") &&
-         std::ranges::find(flags, "--val-fraction") == flags.end();
-}
-
-void append(Arguments& all, const Arguments& more) {
-  all.insert(all.end(), more.begin(), more.end());
+// Empty unless nothing is held out of a mixture or a short text.
+std::string_view validation_note(const config::Loaded& loaded, const Flags& flags) {
+  const bool is_given =
+      loaded.gives("data.validation") || loaded.gives("data.val_fraction") ||
+      std::ranges::count(flags, "--val-fraction", &config::Assignment::origin) > 0;
+  if (is_given) return {};
+  return config::parse_mixture(loaded.config.data.train).size() > 1
+             ? "; no validation without --val-data FILE"
+             : "; no validation without --val-fraction F or --val-data FILE";
 }
 
 }  // namespace
 
-DemoDefaults with_demo_defaults(config::Command command, const Arguments& arguments) {
-  const auto command_line = config::parse_command_line(command, arguments);
-  DemoDefaults found{.arguments = arguments};
-  if (command_line.help) return found;
+std::string take_demo_defaults(config::CommandLine& command_line) {
   const config::Loaded loaded = config::load(command_line);
   // Both a fork and a continued run have the settings of the run that they resume.
   const bool is_fork = loaded.config.checkpoint.resume.kind == config::Resume::Kind::path;
-  if (loaded.config.data.train.empty() || is_fork) return found;
-  if (resumes_own_run(command_line, loaded.config)) return found;
-  Arguments flags = validation_flags(loaded);
-  append(flags, saving_flags(loaded));
+  if (loaded.config.data.train.empty() || is_fork) return {};
+  if (resumes_own_run(command_line, loaded.config)) return {};
+  Flags flags = validation_flags(loaded);
+  if (!loaded.gives("checkpoint.every")) flags.push_back(flag("checkpoint.every", "100"));
   if (!command_line.config_file.empty()) {
-    if (flags.empty()) return found;
-    found.notice = fmt::format("{} sets no validation or saving: add {} for the demo defaults",
-                               command_line.config_file, fmt::join(flags, " "));
-    return found;
+    if (flags.empty()) return {};
+    return fmt::format("{} sets no validation or saving: add {} for the demo defaults",
+                       command_line.config_file, text_of(flags));
   }
-  append(flags, sample_flags(loaded));
-  if (flags.empty()) return found;
-  found.arguments.insert(found.arguments.begin(), flags.begin(), flags.end());
-  found.notice = fmt::format("using demo defaults: {}; pass any of these flags to override it{}",
-                             fmt::join(flags, " "),
-                             !lacks_validation(loaded, flags) ? ""
-                             : config::parse_mixture(loaded.config.data.train).size() > 1
-                                 ? "; no validation without --val-data FILE"
-                                 : "; no validation without --val-fraction F or --val-data FILE");
-  return found;
+  if (lacks_samples(loaded)) flags.push_back(flag("report.sample_every", "200"));
+  if (flags.empty()) return {};
+  command_line.assignments.insert(command_line.assignments.begin(), flags.begin(), flags.end());
+  return fmt::format("using demo defaults: {}; pass any of these flags to override it{}",
+                     text_of(flags), validation_note(loaded, flags));
 }
 
 }  // namespace dtrain::app

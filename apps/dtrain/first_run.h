@@ -3,22 +3,16 @@
 
 #include <string>
 
-#include "commands.h"
-#include "dtrain/config/schema.h"
+#include "dtrain/config/command_line.h"
 
 namespace dtrain::app {
 
-/// Arguments with default flags that show a run's progress, and a notice that lists these.
-struct DemoDefaults {
-  Arguments arguments;      ///< default flags that the command does not set, then its own
-  std::string notice = {};  ///< one line for the user; empty: no defaults apply
-};
-
-/// Chooses the defaults for arguments of `train` or `doctor`, which need not be valid. A
-/// configuration file describes a complete run: with --config, the notice only lists the missing
-/// flags for validation and saving. A resumed run keeps its share of validation data.
+/// Adds default flags that show a run's progress to a command line of `train` or `doctor`, each
+/// unless a flag or file gives its setting; returns a line for the user that lists them, empty
+/// where there are none. A configuration file gets none: the line lists those that it lacks. A
+/// command that resumes or forks a run has the run's.
 ///
-/// Throws: Error{usage} as config::parse_command_line and config::load.
-[[nodiscard]] DemoDefaults with_demo_defaults(config::Command command, const Arguments& arguments);
+/// Throws: Error{usage} as config::load.
+[[nodiscard]] std::string take_demo_defaults(config::CommandLine& command_line);
 
 }  // namespace dtrain::app

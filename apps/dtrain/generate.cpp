@@ -31,8 +31,8 @@ void check_prompt_file(const std::string& path) {
 
 }  // namespace
 
-int run_generate(const Arguments& arguments) {
-  const auto configured = configure(config::Command::generate, arguments);
+int run_generate(const config::CommandLine& command_line) {
+  const auto configured = configure(command_line);
   if (!configured) return 0;
   config::Config config = configured->config;
   require_from(config.generate.from);

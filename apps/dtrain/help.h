@@ -1,28 +1,25 @@
-// Texts of --help.
+// Prints --help.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
-#include "dtrain/config/schema.h"
+namespace CLI {
+class App;
+}
 
 namespace dtrain::app {
 
-/// True for the flags that ask for help.
-[[nodiscard]] inline bool is_help(std::string_view word) {
-  return word == "--help" || word == "-h";
-}
+/// Prints the help of a subcommand once for all ranks. That of dtrain itself, and of train, is an
+/// overview.
+void print_help(const CLI::App& app);
 
-/// The text of `dtrain` without arguments: usage, the most used flags and the subcommands.
-[[nodiscard]] std::string usage_help();
-/// The text of `dtrain --help`: usage, subcommands and all flags of `train`.
-[[nodiscard]] std::string overview_help();
-[[nodiscard]] std::string command_help(config::Command command);
-[[nodiscard]] std::string data_help();
-[[nodiscard]] std::string checkpoint_help();
-[[nodiscard]] std::string completion_help();
-[[nodiscard]] std::string report_help();
-[[nodiscard]] std::string schedule_help();
-[[nodiscard]] std::string settings_help();
+/// Prints to standard error what `dtrain` is without arguments: usage, the most used flags and the
+/// subcommands.
+void print_usage(const CLI::App& dtrain);
+
+/// The width of help: that of the terminal behind a descriptor, at most 100.
+[[nodiscard]] std::size_t help_columns(int descriptor);
 
 }  // namespace dtrain::app

@@ -68,12 +68,6 @@ std::optional<config::ModelConfig> own_model(const Config& given) {
   return config::read_saved_run(config_file_in(given.run.dir)).resolved.model;
 }
 
-bool gives(const config::CommandLine& command_line, std::string_view key) {
-  return std::ranges::any_of(command_line.assignments, [&](const config::Assignment& given) {
-    return given.setting->key == key;
-  });
-}
-
 // Dropout does not change the weights.
 bool may_differ(const config::Setting& setting) { return setting.key == "model.dropout"; }
 
@@ -115,7 +109,7 @@ void take_model_of_weights(const config::CommandLine& command_line, config::Load
   if (!model) return;
   Config source;
   source.model = *model;
-  const bool is_flag = gives(command_line, "checkpoint.init_from");
+  const bool is_flag = command_line.gives("checkpoint.init_from");
   std::string replaced;
   std::string refused;
   for (const config::Setting& setting : config::settings()) {
@@ -125,10 +119,10 @@ void take_model_of_weights(const config::CommandLine& command_line, config::Load
     const std::string ours = config::value_text(setting, loaded.config);
     if (ours == theirs) continue;
     const bool is_given = std::ranges::find(loaded.given, &setting) != loaded.given.end();
-    const bool stays = is_given && (!is_flag || gives(command_line, setting.key));
+    const bool stays = is_given && (!is_flag || command_line.gives(setting.key));
     if (is_given && may_differ(setting)) continue;
     // A resumed run's settings are later compared with the flags.
-    if (own && gives(command_line, setting.key)) continue;
+    if (own && command_line.gives(setting.key)) continue;
     if (stays) {
       refused += fmt::format("{}{} {} is given, but the weights have {}",
                              refused.empty() ? "" : "; ", setting.flag, ours, theirs);

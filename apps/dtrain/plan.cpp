@@ -4,8 +4,8 @@
 
 namespace dtrain::app {
 
-int run_plan(const Arguments& arguments) {
-  const auto configured = configure(config::Command::plan, arguments);
+int run_plan(const config::CommandLine& command_line) {
+  const auto configured = configure(command_line);
   if (!configured) return 0;
   return RuntimeLibrary::open().run({config::Command::plan, configured->asked});
 }

@@ -2,7 +2,6 @@
 #include <fmt/chrono.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -13,7 +12,6 @@
 #include <set>
 #include <system_error>
 
-#include "commands.h"
 #include "dtrain/base/atomic_file.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
@@ -21,11 +19,9 @@
 #include "dtrain/checkpoint/store/run_lock.h"
 #include "dtrain/report/csv.h"
 #include "dtrain/report/page.h"
-#include "fitted_text.h"
-#include "help.h"
-#include "parse_words.h"
 #include "provenance.h"
 #include "ranks.h"
+#include "tool.h"
 
 namespace dtrain::app {
 namespace {
@@ -41,29 +37,22 @@ struct ReportOptions {
   std::string output;
   std::string csv;
   bool overwrite = false;
-  bool help = false;
 };
 
-ReportOptions parse(const Arguments& arguments) {
-  ReportOptions options;
-  CLI::App app;
-  app.set_help_flag();
-  app.add_flag("-h,--help", options.help);
-  app.add_option("runs", options.runs);
-  app.add_option("-o,--output", options.output);
-  app.add_option("--csv", options.csv);
-  app.add_flag("--overwrite", options.overwrite);
-  parse_words(app, arguments, "dtrain report", "dtrain report --help");
-  if (options.runs.empty() && !options.help) {
-    fail(ErrorKind::usage,
-         "dtrain report: give run folders, or a folder of runs, for example dtrain report runs");
-  }
-  if (!options.csv.empty() && !options.output.empty()) {
-    fail(ErrorKind::usage,
-         "dtrain report: --csv writes a table in place of the page that --output names: give one "
-         "of them");
-  }
-  return options;
+void add_flags(CLI::App& app, ReportOptions& options) {
+  app.add_option("FOLDER", options.runs, "a run folder, or a folder whose runs are all included")
+      ->required();
+  CLI::Option* output = app.add_option("-o,--output", options.output,
+                                       "the page; - for standard output (default "
+                                       "FOLDER/report.html, or report.html here for several "
+                                       "folders)");
+  output->type_name("FILE.html");
+  app.add_option("--csv", options.csv,
+                 "write the figures of all steps as comma-separated values in place of the page; - "
+                 "for standard output")
+      ->type_name("FILE")
+      ->excludes(output);
+  app.add_flag("--overwrite", options.overwrite, "replace a file that is not a report");
 }
 
 bool begins_with(const std::string& path, std::string_view mark) {
@@ -167,14 +156,7 @@ std::vector<report::RunRecord> read_runs(const std::vector<std::string>& folders
   return runs;
 }
 
-}  // namespace
-
-int run_report(const Arguments& arguments) {
-  const ReportOptions options = parse(arguments);
-  if (options.help) {
-    print_help(report_help());
-    return 0;
-  }
+int run_report(const ReportOptions& options) {
   require_one_process("report");
   const std::vector<report::RunRecord> runs = read_runs(run_folders(options.runs));
   if (!options.csv.empty()) {
@@ -192,6 +174,18 @@ int run_report(const Arguments& arguments) {
         options.overwrite);
   if (path != kStandardOutput) print(fmt::format("{}\n", path));
   return 0;
+}
+
+}  // namespace
+
+void add_report(CLI::App& parent, Action& action) {
+  add_tool(parent, "report", "show how runs went: one page with curves, or a table", action,
+           add_flags, run_report)
+      .footer(
+          "The page has a table of the runs, curves of loss, validation loss, gradient norm, "
+          "learning rate, speed, waits, memory and communication, the settings that differ, and "
+          "each run's layout, machine, starts, checkpoints, warnings and samples. It needs no "
+          "network.");
 }
 
 }  // namespace dtrain::app

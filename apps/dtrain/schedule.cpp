@@ -2,19 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
-#include <optional>
-
-#include "commands.h"
 #include "dtrain/base/error.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/pipeline.h"
 #include "dtrain/parallel/pipeline/check.h"
 #include "dtrain/parallel/pipeline/simulate.h"
-#include "fitted_text.h"
-#include "help.h"
-#include "parse_words.h"
 #include "schedule_grid.h"
+#include "tool.h"
 
 namespace dtrain::app {
 namespace {
@@ -27,31 +21,21 @@ constexpr std::int64_t kMaxForwards = 1 << 17;
 
 struct ScheduleOptions {
   std::string schedule = "1f1b";
-  std::optional<std::int64_t> stages;
-  std::optional<std::int64_t> microbatches;
-  bool help = false;
+  std::int64_t stages = 0;
+  std::int64_t microbatches = 0;
 };
 
-ScheduleOptions parse(const Arguments& arguments) {
-  ScheduleOptions options;
-  CLI::App app;
-  app.set_help_flag();
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.add_flag("-h,--help", options.help);
-  app.add_option("--schedule-pp", options.schedule);
-  add_count(app, "--pp", [&](std::int64_t count) { options.stages = count; });
-  add_count(app, "--microbatches", [&](std::int64_t count) { options.microbatches = count; });
-  parse_words(app, arguments, "schedule", "dtrain schedule --help");
-  return options;
-}
-
-std::int64_t require_count(std::string_view flag, std::optional<std::int64_t> value) {
-  if (!value) fail(ErrorKind::usage, "schedule: {} is missing: give a number", flag);
-  if (*value < 1 || *value > kMaxForwards) {
-    fail(ErrorKind::usage, "schedule: {}: found {}, but it must be 1 to {}", flag, *value,
-         kMaxForwards);
-  }
-  return *value;
+void add_flags(CLI::App& app, ScheduleOptions& options) {
+  app.add_option("--schedule-pp", options.schedule, "order of the passes (default 1f1b)")
+      ->type_name(std::string(config::kPipelineChoices));
+  add_number(app, "--pp", options.stages, 1, kMaxForwards)
+      ->type_name("P")
+      ->description("stages")
+      ->required();
+  add_number(app, "--microbatches", options.microbatches, 1, kMaxForwards)
+      ->type_name("M")
+      ->description("of each stage and step: --grad-accum of a run")
+      ->required();
 }
 
 parallel::PipelineShape shape_of(const ScheduleOptions& options) {
@@ -59,8 +43,7 @@ parallel::PipelineShape shape_of(const ScheduleOptions& options) {
   config::assign_text(*config::find_key("layout.schedule_pp"), options.schedule, "--schedule-pp",
                       config);
   const config::PipelineSetting& setting = config.layout.schedule_pp;
-  const std::int64_t stages = require_count("--pp", options.stages);
-  const std::int64_t microbatches = require_count("--microbatches", options.microbatches);
+  const auto& [schedule, stages, microbatches] = options;
   config::require_schedule_fits(setting, {.stages = stages, .microbatches = microbatches},
                                 "--microbatches");
   if (setting.chunks > kMaxForwards / stages / microbatches) {
@@ -84,14 +67,7 @@ std::string memory_line(const parallel::PipelineShape& shape,
   return fmt::format("microbatches in flight, by stage:{}\n", counts);
 }
 
-}  // namespace
-
-int run_schedule(const Arguments& arguments) {
-  const ScheduleOptions options = parse(arguments);
-  if (options.help) {
-    print_help(schedule_help());
-    return 0;
-  }
+int run_schedule(const ScheduleOptions& options) {
   const parallel::PipelineShape shape = shape_of(options);
   const auto schedules = parallel::make_pipeline_schedule(shape);
   const auto kept = parallel::check_pipeline_schedule(shape, schedules);
@@ -101,6 +77,19 @@ int run_schedule(const Arguments& arguments) {
                     simulation.bubble));
   print(memory_line(shape, kept));
   return 0;
+}
+
+}  // namespace
+
+void add_schedule(CLI::App& parent, Action& action) {
+  add_tool(parent, "schedule", "show the timeline of a pipeline's stages without running it",
+           action, add_flags, run_schedule)
+      .footer(
+          "F3 is the forward of microbatch 3, B3---- its backward, F3.1 that through the stage's "
+          "second part of the model, and a dot is a forward's time without work. Then come the "
+          "bubble, and how many microbatches' activations each stage keeps at once (those of one "
+          "of V parts count as 1/V).\n\nTime is that of stages of equal cost whose backwards take "
+          "twice as long as their forwards. docs/pipeline.md explains the schedules.");
 }
 
 }  // namespace dtrain::app

@@ -76,8 +76,8 @@ struct Start {
   std::int64_t committed = -1;  // by an earlier attempt of this run; negative: nothing
 };
 
-std::optional<Start> read_start(const Arguments& arguments) {
-  std::optional<Configured> configured = configure(config::Command::train, arguments);
+std::optional<Start> read_start(const config::CommandLine& command_line) {
+  std::optional<Configured> configured = configure(command_line);
   if (!configured) return std::nullopt;
   const config::LayoutConfig& layout = configured->config.layout;
   const bool has_threads = config::strategy_of(layout).is_local();
@@ -90,8 +90,8 @@ std::optional<Start> read_start(const Arguments& arguments) {
 
 // The mount of a restart's run folder may be about to come back; then the settings may be those that
 // the folder holds.
-std::optional<Start> wait_for_start(const Arguments& arguments) {
-  std::optional<Start> start = read_start(arguments);
+std::optional<Start> wait_for_start(const config::CommandLine& command_line) {
+  std::optional<Start> start = read_start(command_line);
   if (!start || start->committed < 0) return start;
   const config::Config& config = start->configured.config;
   // One rank looks for all, but for the settings, which every rank needs.
@@ -103,7 +103,7 @@ std::optional<Start> wait_for_start(const Arguments& arguments) {
       has_come_back = number > 0;
     });
   });
-  return has_come_back ? read_start(arguments) : start;
+  return has_come_back ? read_start(command_line) : start;
 }
 
 // A start after a failed attempt goes on with what that has left.
@@ -163,12 +163,13 @@ void note_lost_steps(const base::RankEnv& env, const config::CheckpointConfig& c
 
 }  // namespace
 
-int run_train(const Arguments& arguments) {
+int run_train(const config::CommandLine& given) {
   base::hold_requests_to_save();
   tell_stops_on_one_rank(" before the first step: nothing was to be saved");
-  await_inputs(arguments);
-  const DemoDefaults demo = with_demo_defaults(config::Command::train, arguments);
-  const auto start = wait_for_start(demo.arguments);
+  await_inputs(given);
+  config::CommandLine command_line = given;
+  const std::string demo = take_demo_defaults(command_line);
+  const auto start = wait_for_start(command_line);
   if (!start) return 0;
   const Configured* const configured = &start->configured;
   const config::Config& config = configured->config;
@@ -178,7 +179,7 @@ int run_train(const Arguments& arguments) {
   const std::vector<std::string> warnings = epoch_warnings(config, open_data(*configured));
   const RuntimeLibrary library = RuntimeLibrary::open(config.layout);
   const bool tells = first && !configured->is_quiet;
-  if (tells && !demo.notice.empty()) base::log_info("{}", demo.notice);
+  if (tells && !demo.empty()) base::log_info("{}", demo);
   warn(config::Command::train, *configured);
   for (const std::string& line : warnings) {
     if (first) base::log_warning("{}", line);

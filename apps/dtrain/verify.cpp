@@ -8,8 +8,8 @@
 
 namespace dtrain::app {
 
-int run_verify(const Arguments& arguments) {
-  const auto configured = configure(config::Command::verify, arguments);
+int run_verify(const config::CommandLine& command_line) {
+  const auto configured = configure(command_line);
   if (!configured) return 0;
   const config::VerifyConfig& verify = configured->config.verify;
   if (verify.golden.empty()) {

@@ -224,7 +224,7 @@ class Reading(Tools):
             if name != "verify":
                 self.refused(CHECKPOINT, "is not a folder", arguments=(name, self.final))
         self.refused(CHECKPOINT, empty, arguments=("diff", self.one, empty))
-        self.refused(USAGE, "takes A B", arguments=("diff", self.one))
+        self.refused(USAGE, "B is required", arguments=("diff", self.one))
         self.refused(USAGE, "--steps", arguments=("inspect", self.one, "--steps"))
         self.refused(USAGE, "did you mean verify?", arguments=("verfy", self.one))
 

@@ -141,7 +141,7 @@ class Doctor(FolderTest):
     def test_wrong_flags_are_refused_as_by_train(self):
         self.assertIn("unknown flag", self.doctor(1, "--stpes", "3", status=USAGE).stderr)
         self.assertIn("--tp", self.doctor(2, "--strategy", "3d", "--tp", "4", status=USAGE).stderr)
-        self.assertIn("dtrain doctor [flags of train]", run(DTRAIN, "doctor", "--help").stdout)
+        self.assertIn("dtrain doctor [flags]", run(DTRAIN, "doctor", "--help").stdout)
 
 
 if __name__ == "__main__":

@@ -100,8 +100,8 @@ class Values(Case):
         self.refused(USAGE, "dtrain checkpoint verify", arguments=["verify", self.folder])
 
     def test_a_switch_takes_no_value(self):
-        for flag in ("--overwrite", "--help", "--print-config"):
-            self.refused(USAGE, f'{flag}: found "banana", but it is a switch', arguments=[f"{flag}=banana"])
+        for flag in ("--overwrite", "--print-config"):
+            self.refused(USAGE, flag, "banana", arguments=[f"{flag}=banana"])
         self.refused(USAGE, '--overwrite takes no value, but "true" follows it', arguments=["--overwrite", "true"])
 
     def test_two_files_to_train_on_are_refused_and_other_repeated_flags_reported(self):
@@ -240,7 +240,7 @@ class Names(Case):
             self.refused(USAGE, "takes no value, but \"True\" follows it", arguments=[switch, "True"])
         self.refused(USAGE, "--csv needs a value", without=["TEXT"], arguments=["report", "runs", "--csv"])
         self.refused(USAGE, "rm -r RUN/checkpoints/step-N", arguments=["checkpoint", "rm"])
-        self.refused(USAGE, "did you mean list?", arguments=["checkpoint", "ls"])
+        self.refused(USAGE, "dtrain checkpoint list RUN", arguments=["checkpoint", "ls"])
         self.refused(USAGE, "dtrain report RUN RUN", "dtrain checkpoint diff", arguments=["compare", "a", "b"])
         self.refused(USAGE, "give it as --steps=5", arguments=["train", "steps=5"])
         self.refused(USAGE, "type --steps", arguments=["\u2014steps", "5"])
@@ -248,10 +248,10 @@ class Names(Case):
         self.refused(USAGE, "type --steps", without=["---"], arguments=["\u2014-steps", "5"])
 
     def test_tools_without_an_action_name_them(self):
-        self.refused(USAGE, "dtrain data needs an action: prepare, tokenizer, baseline or info", arguments=["data"])
+        for name, tools in (("data", ("prepare", "tokenizer", "info", "baseline")), ("checkpoint", ("list", "inspect", "import"))):
+            self.refused(USAGE, f"dtrain {name} needs one of", *tools, arguments=[name])
         self.refused(USAGE, "did you mean prepare?", arguments=["data", "prepair"])
-        self.refused(USAGE, "data info takes one file", arguments=["data", "info"])
-        self.refused(USAGE, "dtrain checkpoint needs a tool: list, inspect", arguments=["checkpoint"])
+        self.refused(USAGE, "dtrain data info: FILE is required", arguments=["data", "info"])
 
 
 class Files(Case):
@@ -384,7 +384,7 @@ class NamesOfWhatWasGiven(Case):
     def test_flags_of_the_data_tools_are_named(self):
         self.refused(USAGE, "unknown flag --data: name the inputs without a flag", arguments=["data", "prepare", "--data", "x"])
         self.refused(USAGE, "unknown flag --outptu: did you mean --output?", arguments=["data", "prepare", "--outptu", "x"])
-        self.refused(USAGE, "--vocab-size is missing", arguments=["data", "tokenizer", "train", self.text(), "--output", "m"])
+        self.refused(USAGE, "--vocab-size is required", arguments=["data", "tokenizer", "train", self.text(), "--output", "m"])
         self.refused(USAGE, "unknown flag --tokenizer", "dtrain data prepare", arguments=["--data", self.text(), "--tokenizer", "m"])
         self.refused(USAGE, "--recompute", arguments=["--activation_checkpoint.mode", "full"])
 
@@ -397,7 +397,7 @@ class NamesOfWhatWasGiven(Case):
     def test_a_number_that_is_given_is_not_missing(self):
         self.refused(USAGE, "--microbatches: found 0, but it must be 1 to",
                      arguments=["schedule", "--pp", "4", "--microbatches", "0"])
-        self.refused(USAGE, "--microbatches is missing", arguments=["schedule", "--pp", "4"])
+        self.refused(USAGE, "--microbatches is required", arguments=["schedule", "--pp", "4"])
 
     def test_the_variable_that_counts_ranks_is_named(self):
         for prefix, count in (("", "WORLD_SIZE"), ("OMPI_COMM_WORLD_", "OMPI_COMM_WORLD_SIZE")):

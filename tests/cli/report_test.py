@@ -330,7 +330,7 @@ class Page(FolderTest):
         (self.folder / "report.html").unlink()
         write_run(self.folder / "void", [])
         self.assertIn("it has no record of a run yet", self.report("void", status=DATA).stderr)
-        self.assertIn("give run folders", self.report(status=USAGE).stderr)
+        self.assertIn("FOLDER is required", self.report(status=USAGE).stderr)
         self.assertFalse((self.folder / "report.html").exists())
 
     def test_it_replaces_its_own_pages_and_nothing_else(self):

@@ -63,8 +63,8 @@ class Schedule(unittest.TestCase):
                      arguments=["--schedule-pp", "interleaved:2", "--pp", 4, "--microbatches", 6])
         self.refused("--schedule-pp", '"interleaved"', "interleaved:V",
                      arguments=["--schedule-pp", "interleaved", "--pp", 4, "--microbatches", 8])
-        self.refused("--pp is missing", arguments=["--microbatches", 8])
-        self.refused("--microbatches is missing", arguments=["--pp", 8])
+        self.refused("--pp is required", arguments=["--microbatches", 8])
+        self.refused("--microbatches is required", arguments=["--pp", 8])
         self.refused("--pp", "-3", arguments=["--pp", -3, "--microbatches", 8])
         self.refused("--stages", arguments=["--stages", 3])
         self.refused("forwards", arguments=["--pp", 1000, "--microbatches", 1000])

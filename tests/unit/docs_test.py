@@ -69,8 +69,9 @@ def run(program, *arguments):
 
 def known_flags():
     """Program or subcommand -> flags of its help."""
-    flags = {"dtrun": run("dtrun", "--help"), "train": run("dtrain", "--help"), "data": run("dtrain", "data", "--help")}
-    flags.update({name: run("dtrain", name, "--help") for name in ("generate", "evaluate", "verify", "checkpoint", "plan", "report", "schedule")})
+    flags = {"dtrun": run("dtrun", "--help"), "train": run("dtrain", "--help"), "data": "".join(run("dtrain", "data", *tool, "--help") for tool in (("prepare",), ("tokenizer", "train"), ("info",)))}
+    flags.update({name: run("dtrain", name, "--help") for name in ("generate", "evaluate", "verify", "plan", "report", "schedule")})
+    flags["checkpoint"] = "".join(run("dtrain", "checkpoint", tool, "--help") for tool in ("list", "diff", "verify", "export", "import"))
     flags = {name: set(FLAG.findall(text)) | {"--help"} for name, text in flags.items()}
     flags["data"] |= flags["train"]  # data baseline takes them too
     flags["scripts"] = {flag for path in (SOURCE / "scripts").rglob("*") if path.suffix in (".sh", ".py")

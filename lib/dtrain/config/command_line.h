@@ -21,28 +21,33 @@ struct Assignment {
 
 struct CommandLine {
   Command command = Command::train;
-  std::string config_file;                    ///< empty: none
-  std::string deepspeed_file;                 ///< of --deepspeed-config; empty: none
-  std::vector<std::string> deepspeed_unused;  ///< its keys that mean nothing here
-  std::size_t num_of_deepspeed = 0;           ///< its settings, at the front of the assignments
+  std::string config_file;     ///< empty: none
+  std::string deepspeed_file;  ///< of --deepspeed-config; empty: none
+  /// Of with_deepspeed: keys of the file that mean nothing here.
+  std::vector<std::string> deepspeed_unused;
+  std::size_t num_of_deepspeed = 0;  ///< its settings, at the front of the assignments
   std::vector<Assignment> assignments;
   std::vector<std::string> repeated;  ///< a line for each flag that is given several times
   bool print_config = false;
   bool quiet = false;  ///< train and what takes its flags
-  bool help = false;
+
+  /// True if a flag gives this setting, or after with_deepspeed the file.
+  [[nodiscard]] bool gives(std::string_view key) const;
 };
 
-/// Reads the arguments after the subcommand's name. Words of a flag may be joined by _ as well.
-/// What a DeepSpeed file asks for stands before all flags.
-///
-/// Throws: Error{usage}: an unknown flag or key (with the nearest name), a flag of another command,
-///         a missing value, two different --data, words that are no flags. Values are checked by
-///         load().
-[[nodiscard]] CommandLine parse_command_line(Command command,
-                                             const std::vector<std::string>& arguments);
+/// Adds the flags of `command` to `app`: those of the settings that it takes, and of files.
+void add_settings(CLI::App& app, Command command);
 
-/// "--batch_size=8" as "--batch-size=8" where that is a flag of `app`; any other word as it is.
-[[nodiscard]] std::string with_dashes(const CLI::App& app, const std::string& word);
+/// The flags that an app of add_settings has parsed. Reads no file.
+///
+/// Throws: Error{usage}: an unknown key (with the nearest name), two different --data, a path that
+///         begins with ~. Values are checked by load().
+[[nodiscard]] CommandLine parsed_settings(const CLI::App& app, Command command);
+
+/// The same with what its DeepSpeed file asks for, before the flags, which win over it.
+///
+/// Throws: as read_deepspeed_config.
+[[nodiscard]] CommandLine with_deepspeed(CommandLine command_line);
 
 /// A configuration as the user asked for it, before anything is resolved.
 struct Loaded {
@@ -52,6 +57,9 @@ struct Loaded {
   /// "--val-fraction 0.1 replaces --val-data FILE": settings of lower layers that exclude
   /// those of higher ones (rivals.h).
   std::vector<std::string> replaced = {};
+
+  /// True if a file or flag gives this setting.
+  [[nodiscard]] bool gives(std::string_view key) const;
 };
 
 /// base < files < flags; of repeated flags the last wins. What a layer gives also replaces what it

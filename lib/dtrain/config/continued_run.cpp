@@ -13,11 +13,6 @@
 namespace dtrain::config {
 namespace {
 
-bool is_given(const Loaded& given, std::string_view key) {
-  return std::ranges::any_of(given.given,
-                             [&](const Setting* setting) { return setting->key == key; });
-}
-
 // Lets the sizes of the other axes follow from the ranks.
 void forget_all_sizes_but(Axis kept, LayoutConfig& layout) {
   LayoutConfig plain;
@@ -81,9 +76,9 @@ std::string fit_layout(LayoutConfig& layout, const SavedRun& saved, std::int64_t
 
 // The global batch decides the numbers, the microbatch their bits; accumulation follows the ranks.
 void fit_batch(Config& config, const Loaded& given, const SavedRun& saved, const Launch& launch) {
-  const bool has_global = is_given(given, "batch.global");
-  const bool has_microbatch = is_given(given, "batch.microbatch");
-  const bool has_accumulation = is_given(given, "batch.grad_accum");
+  const bool has_global = given.gives("batch.global");
+  const bool has_microbatch = given.gives("batch.microbatch");
+  const bool has_accumulation = given.gives("batch.grad_accum");
   BatchConfig& batch = config.batch;
   const BatchConfig& before = saved.resolved.batch;
   if (!has_global) batch.global = has_microbatch && has_accumulation ? 0 : before.global;
@@ -96,7 +91,7 @@ void fit_batch(Config& config, const Loaded& given, const SavedRun& saved, const
 // Gives up a backend that may not serve these ranks. Returns what to say of it.
 std::string fit_backend(Config& config, const Loaded& given, const Launch& launch) {
   Backend& backend = config.machine.backend;
-  if (is_given(given, "machine.backend") || backend == Backend::automatic) return {};
+  if (given.gives("machine.backend") || backend == Backend::automatic) return {};
   const Backend before = std::exchange(backend, Backend::automatic);
   if (before == Backend::none || before == Backend::local)
     return {};                                   // of one process: automatic says the same
@@ -113,7 +108,7 @@ void check_device(const std::string& path, const Config& config, const Loaded& g
   const DeviceName& device = config.machine.device;
   const bool is_there = device.is_cpu() || device.kind == "auto" ||
                         std::ranges::count(launch.devices, device.kind) > 0;
-  if (is_there || is_given(given, "machine.device")) return;
+  if (is_there || given.gives("machine.device")) return;
   base::fail(base::ErrorKind::usage,
              "{} has --device {}, which this build does not have: give another, such as --device "
              "cpu",
@@ -138,7 +133,7 @@ ContinuedRun continue_run(const CommandLine& command_line, const Loaded& given,
   SavedRun saved = run.saved;
   forget_start(saved.asked, given.config.checkpoint.resume);
   std::string changed;
-  if (is_given(given, "layout.strategy")) {
+  if (given.gives("layout.strategy")) {
     saved.asked.layout = {};
   } else {
     changed = fit_layout(saved.asked.layout, saved, launch.world_size);

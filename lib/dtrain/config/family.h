@@ -6,8 +6,8 @@
 #include <span>
 #include <string_view>
 
+#include "dtrain/config/advice.h"
 #include "dtrain/config/device_rates.h"
-#include "dtrain/config/foreign_names.h"
 #include "dtrain/config/schema.h"
 
 // The list of families; a build of the tests has another.
@@ -30,7 +30,7 @@ struct Family {
   std::string_view name;  ///< of --model
   /// Rows of the table (rows.h). Those of the group "model" have an effect with --model NAME alone.
   std::span<const Setting> settings;
-  std::span<const ForeignName> foreign_names = {};
+  std::span<const ForeignNames> foreign_names = {};
   /// The struct that OwnSettings holds for this family, with default values.
   std::any (*defaults)();
   /// Throws: Error{usage} naming settings that contradict each other.

@@ -1,4 +1,4 @@
-#include "dtrain/config/foreign_table.h"
+#include "dtrain/config/advice.h"
 
 namespace dtrain::config {
 namespace {

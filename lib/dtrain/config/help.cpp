@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <cctype>
-#include <iterator>
 
+#include "dtrain/base/arguments.h"
 #include "dtrain/base/error.h"
+#include "dtrain/config/advice.h"
 #include "dtrain/config/assign.h"
-#include "dtrain/config/foreign_names.h"
 #include "dtrain/config/rows.h"
 
 namespace dtrain::config {
@@ -16,57 +16,6 @@ namespace {
 
 using base::ErrorKind;
 using base::fail;
-
-constexpr std::size_t kColumns = 100;
-constexpr std::size_t kTextColumn = 28;
-
-// Flags that are not settings.
-struct OtherFlag {
-  std::string_view usage;
-  std::string_view help;
-  bool is_of_train = false;  // only of train and of commands that take its flags
-};
-constexpr OtherFlag kOtherFlags[] = {
-    {"--config FILE", "JSON with comments; flags override it (docs/configuration.md)"},
-    {"--deepspeed-config FILE",
-     "settings of a DeepSpeed configuration; flags override them (docs/habits.md)",
-     /*is_of_train=*/true},
-    {"--set KEY=VALUE", "any setting by its key, for example model.width=64"},
-    {"--quiet", "or -q: print only warnings, errors and the closing summary",
-     /*is_of_train=*/true},
-    {"--print-config", "print the resolved settings as JSON and exit"},
-    {"--help", "print this and exit"}};
-
-constexpr std::string_view kMostUsed[] = {
-    "--data",  "--config", "--run-dir",      "--resume",   "--val-fraction",
-    "--steps", "--lr",     "--global-batch", "--strategy", "--checkpoint-every"};
-
-// "  --flag VALUE   text", the text wrapped and indented.
-std::string entry(std::string_view flag, std::string_view text) {
-  std::string result = fmt::format("  {:<{}}", flag, kTextColumn - 3);
-  result += ' ';
-  std::size_t column = result.size();
-  if (column > kTextColumn) {
-    result += '\n' + std::string(kTextColumn, ' ');
-    column = kTextColumn;
-  }
-  while (!text.empty()) {
-    const std::size_t space = std::min(text.find(' '), text.size());
-    if (column + space > kColumns && column > kTextColumn) {
-      result.back() = '\n';  // the space before this word
-      result += std::string(kTextColumn, ' ');
-      column = kTextColumn;
-    }
-    result += text.substr(0, space);
-    text.remove_prefix(std::min(space + 1, text.size()));
-    column += space;
-    if (!text.empty()) {
-      result += ' ';
-      ++column;
-    }
-  }
-  return result + '\n';
-}
 
 // " (default 512 tokens; 1 to 65536)"
 std::string notes(const Setting& setting) {
@@ -121,26 +70,15 @@ std::string markdown_row(const Setting& setting) {
                      cell(allowed_text(setting)), cell(setting.help), commands_text(setting));
 }
 
-std::string flag_entry(const Setting& setting) {
-  return entry(fmt::format("{} {}", setting.flag, setting.value_name),
-               std::string(setting.help) + notes(setting));
-}
-
-// Flags of all commands if none is given.
-std::string group_entries(const Group& group, const Command* command) {
-  std::string entries;
+// The flags of a group, of all commands.
+std::string group_help(const Group& group, std::size_t columns) {
+  std::string text = fmt::format("{}\n", group.title);
   for (const Setting& setting : settings()) {
-    const bool is_shown = command == nullptr ? !setting.is_word() : setting.is_for(*command);
-    if (setting.key.starts_with(group.prefix) && is_shown) entries += flag_entry(setting);
+    if (setting.is_word() || !setting.key.starts_with(group.prefix)) continue;
+    text += base::help_entry(fmt::format("{} {}", setting.flag, setting.value_name),
+                             described(setting), columns);
   }
-  return entries;
-}
-
-const OtherFlag* find_other(std::string_view flag) {
-  const auto* found = std::ranges::find_if(kOtherFlags, [&](const OtherFlag& other) {
-    return other.usage.substr(0, other.usage.find(' ')) == flag;
-  });
-  return found == std::end(kOtherFlags) ? nullptr : found;
+  return text;
 }
 
 // "--Grad_Clip" -> "grad-clip".
@@ -180,11 +118,14 @@ std::string resume_text(const Setting& setting) {
   return "may change; the start reports it if it affects later steps";
 }
 
-std::string explanation(const Setting& setting) {
+std::string explanation(const Setting& setting, std::size_t columns) {
   std::string text = setting.is_word() ? std::string(setting.flag)
                                        : fmt::format("{} {}", setting.flag, setting.value_name);
   text.erase(text.find_last_not_of(' ') + 1);
   text += '\n';
+  const auto entry = [columns](std::string_view name, std::string_view what) {
+    return base::help_entry(name, what, columns);
+  };
   const std::string value = default_text(setting);
   const std::string unit = setting.unit.empty() ? "" : fmt::format(" {}", setting.unit);
   const std::string allowed =
@@ -201,66 +142,29 @@ std::string explanation(const Setting& setting) {
 
 }  // namespace
 
-std::string flags_help(Command command) {
-  std::string text;
-  for (const Group& group : groups()) {
-    const std::string entries = group_entries(group, &command);
-    if (!entries.empty()) text += fmt::format("{}\n{}\n", group.title, entries);
-  }
-  text += "configuration\n";
-  const bool trains = (static_cast<unsigned>(command) & static_cast<unsigned>(Command::train)) != 0;
-  for (const OtherFlag& other : kOtherFlags) {
-    if (trains || !other.is_of_train) text += entry(other.usage, other.help);
-  }
-  return text;
-}
+std::string described(const Setting& setting) { return std::string(setting.help) + notes(setting); }
 
-std::string most_used_flags() {
-  std::string text = "most used flags\n";
-  for (const std::string_view flag : kMostUsed) {
-    const Setting* setting = find_flag(flag);
-    text += setting != nullptr ? flag_entry(*setting)
-                               : entry(find_other(flag)->usage, find_other(flag)->help);
-  }
-  return text + "\n";
-}
-
-std::optional<std::string> setting_help(std::string_view name) {
+std::optional<std::string> setting_help(std::string_view name, std::size_t columns) {
   const std::string wanted = spoken_form(name);
-  if (const OtherFlag* other = find_other(fmt::format("--{}", wanted)))
-    return entry(other->usage, other->help);
   std::string text;
   for (const Setting& setting : settings()) {
     if (!means(wanted, setting)) continue;
     if (!text.empty()) text += '\n';
-    text += explanation(setting);
+    text += explanation(setting, columns);
   }
   for (const Group& group : groups()) {
     if (group.prefix.substr(0, group.prefix.size() - 1) != wanted) continue;
-    text += fmt::format("{}{}\n{}", text.empty() ? "" : "\n", group.title,
-                        group_entries(group, nullptr));
+    text += (text.empty() ? "" : "\n") + group_help(group, columns);
   }
   if (!text.empty()) return text;
-  if (const ForeignName* foreign = find_foreign(name)) {
+  if (const ForeignNames* foreign = find_foreign(name)) {
     if (foreign->key.empty()) fail(ErrorKind::usage, "{}: {}", name, foreign->note);
     return fmt::format("{} in other programs is {} here{}\n\n{}", name,
                        find_key(foreign->key)->flag,
                        foreign->note.empty() ? "" : fmt::format(" ({})", foreign->note),
-                       explanation(*find_key(foreign->key)));
+                       explanation(*find_key(foreign->key), columns));
   }
   return std::nullopt;
-}
-
-std::vector<std::string_view> setting_names() {
-  std::vector<std::string_view> names;
-  for (const OtherFlag& other : kOtherFlags) {
-    names.push_back(other.usage.substr(2, other.usage.find(' ') - 2));
-  }
-  for (const Setting& setting : settings()) {
-    if (!setting.is_word()) names.push_back(setting.flag.substr(2));
-  }
-  for (const Setting& setting : settings()) names.push_back(setting.key);
-  return names;
 }
 
 std::string settings_markdown() {

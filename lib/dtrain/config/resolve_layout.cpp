@@ -209,9 +209,7 @@ Launch with_local_ranks(LayoutConfig& layout, const Launch& launch) {
 
 std::string take_default_strategy(const CommandLine& command_line, const Launch& launch,
                                   LayoutConfig& layout) {
-  const bool is_given = std::ranges::any_of(command_line.assignments, [](const auto& given) {
-    return given.setting->key == "layout.strategy";
-  });
+  const bool is_given = command_line.gives("layout.strategy");
   const Command command = command_line.command;
   const bool has_ranks =
       command == Command::train || command == Command::verify || command == Command::doctor;

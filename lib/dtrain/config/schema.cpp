@@ -229,8 +229,9 @@ constexpr Setting kSettings[] = {
      kEngine, FIELD(layout.tied_reshard), one_of(kTiedReshards), kNeeds<kTiedShards>,
      changes_bits(kAddsUses)},
 
-    {"machine.device", "--device", "NAME", "", "where to compute; auto: a GPU where there is one",
-     kModel, FIELD(machine.device), form("auto, cpu, cuda or cuda:N"), kOfDeviceKind},
+    {"machine.device", "--device", "auto|cpu|cuda|cuda:N", "",
+     "where to compute; auto: a GPU where there is one", kModel, FIELD(machine.device),
+     form("auto, cpu, cuda or cuda:N"), kOfDeviceKind},
     {"machine.share_devices", "--share-devices", "on|off", "",
      "let ranks that are processes compute on one GPU, for tests: slower than one rank", kEngine,
      FIELD(machine.share_devices), kNeeds<kDevice, kSeveralProcesses>},
@@ -288,7 +289,7 @@ constexpr Setting kSettings[] = {
      "a rank's part of a parameter with fewer elements is sent whole", kTrain,
      FIELD(machine.compress_min_elements), between(0, kMaxElements), kNeeds<kCompression>, kNoted,
      changes_bits(kCompresses)},
-    {"machine.offload", "--offload", "WHAT", "",
+    {"machine.offload", "--offload", "none|optimizer|all|disk:DIR", "",
      "what to keep in pinned host memory instead of on the GPU: optimizer (moments), all "
      "(masters too); disk:DIR keeps masters and moments in files of this folder, on a CPU",
      kEngine, FIELD(machine.offload), form("none, optimizer, all or disk:DIR"),

@@ -21,14 +21,9 @@ constexpr Setting kSettings[] = {
      kImport, kOwn<&Settings::told_heads>, between(0, kMaxHeads)},
 };
 
-constexpr ForeignName kForeignNames[] = {
-    {"n-head", "model.heads"},
-    {"n-heads", "model.heads"},
-    {"num-heads", "model.heads"},
-    {"num-attention-heads", "model.heads"},
-    {"ffn-hidden-size", "model.neurons", "per head"},
-    {"intermediate-size", "model.neurons", "per head"},
-    {"d-ff", "model.neurons", "per head"},
+constexpr ForeignNames kForeignNames[] = {
+    {"n-head n-heads num-heads num-attention-heads", "model.heads"},
+    {"ffn-hidden-size intermediate-size d-ff", "model.neurons", "per head"},
 };
 
 void check(const ModelConfig& model) {

@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "support/command_line.h"
 #include "support/settings.h"
 
 namespace dtrain::config {

@@ -8,6 +8,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/config/bdh/settings.h"
 #include "dtrain/config/command_line.h"
+#include "support/command_line.h"
 
 namespace {
 

@@ -2,14 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <catch2/catch.hpp>
 #include <set>
+#include <sstream>
 
+#include "dtrain/base/arguments.h"
+#include "dtrain/config/advice.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/bdh/settings.h"
-#include "dtrain/config/foreign_names.h"
-#include "dtrain/config/help.h"
-#include "dtrain/config/nearest_key.h"
+#include "dtrain/config/command_line.h"
+#include "dtrain/config/family.h"
 #include "support/settings.h"
 
 namespace {
@@ -70,7 +73,10 @@ TEST_CASE("Every default is a value that the setting allows") {
 
 TEST_CASE("Help fits 100 columns and names every flag of its command") {
   for (const Command command : kCommands) {
-    const std::string help = flags_help(command);
+    CLI::App app;
+    dtrain::base::set_up_parser(app);
+    add_settings(app, command);
+    const std::string help = dtrain::base::flags_help(app, 100);
     std::set<std::string_view> flags;
     for (const Setting& setting : settings()) {
       if (setting.is_for(command)) flags.insert(setting.flag);
@@ -105,12 +111,19 @@ TEST_CASE("A mistyped key suggests the one that was meant") {
 }
 
 TEST_CASE("Names of other trainers lead to settings that exist, and are none of ours") {
-  for (const ForeignName& foreign : foreign_names()) {
-    INFO(foreign.name);
-    CHECK((foreign.key.empty() || find_key(foreign.key) != nullptr));
-    CHECK((!foreign.key.empty() || !foreign.note.empty()));
-    CHECK(find_flag("--" + std::string(foreign.name)) == nullptr);
-    CHECK(find_foreign(foreign.name) == &foreign);  // each stands there once
+  const auto check = [](const ForeignNames& row) {
+    CHECK((row.key.empty() || find_key(row.key) != nullptr));
+    CHECK((!row.key.empty() || !row.note.empty()));
+    std::istringstream names{std::string(row.names)};
+    for (std::string name; names >> name;) {
+      INFO(name);
+      CHECK(find_flag("--" + name) == nullptr);
+      CHECK(find_foreign(name) == &row);  // each stands there once
+    }
+  };
+  for (const ForeignNames& row : foreign_table()) check(row);
+  for (const Family* family : families()) {
+    for (const ForeignNames& row : family->foreign_names) check(row);
   }
 }
 
