@@ -271,6 +271,7 @@ std::optional<Configured> configure(const config::CommandLine& given) {
                         .strategy = meant.strategy,
                         .origin = meant.origin,
                         .is_quiet = command_line.quiet,
+                        .is_verbose = command_line.verbose,
                         .has_file = !command_line.config_file.empty() || !meant.notice.empty()};
   if (env.rank == 0) {
     warn_unused(command_line, loaded.unused);

@@ -18,7 +18,8 @@ struct Configured {
   std::string strategy = {};  ///< a line about ranks that got a strategy; empty: they had one
   std::string origin = {};    ///< the file of the resumed run that settings come from; empty: none
   bool is_quiet = false;      ///< --quiet: of rank 0 nothing is told but warnings and errors
-  bool has_file = false;      ///< settings come from --config, or from the run that is resumed
+  bool is_verbose = false;
+  bool has_file = false;  ///< settings come from --config, or from the run that is resumed
 };
 
 /// Reads files and environment, too. Nothing is returned where --print-config was asked for, which

@@ -113,14 +113,14 @@ class Start(FolderTest):
             if times:
                 self.assertIn(f"dtrain: warning: each step of --global-batch {batch} takes the 8 samples to train on {times} times", lines[0])
 
-    def test_the_table_shows_the_epochs_of_each_file_of_a_mixture(self):
+    def test_verbose_shows_the_epochs_of_each_file_of_a_mixture(self):
         for name, samples in (("a.txt", 100), ("b.txt", 40)):
             (self.folder / name).write_bytes(TEXT.read_bytes()[:16 * samples + 1])
         a, b = self.folder / "a.txt", self.folder / "b.txt"
-        error = self.train("--data", f"{a}:3,{b}:1", "--steps", "5", "--global-batch", "16")
+        error = self.train("--data", f"{a}:3,{b}:1", "--steps", "5", "--global-batch", "16", "--verbose")
         self.assertIn(f"{a}: 100 samples, 0.60 epochs", error)
         self.assertIn(f"{b}: 40 samples, 0.50 epochs", error)
-        self.assertNotIn("100 samples, ", self.train("--data", a))
+        self.assertNotIn("100 samples, ", self.train("--data", a, "--verbose"))
 
 
 class LearningRate(FolderTest):

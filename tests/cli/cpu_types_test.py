@@ -43,7 +43,7 @@ class CpuTypes(ResumeTest):
         # Each tensor-parallel rank updates the parameters that several hold alike, from gradients of its own rounding;
         # a save takes each rank's half.
         flags = ("--mixed-cpus", "on", "--strategy", "tp", "--checkpoint-every", "20", "--width", "64", "--neurons", "256",
-                 "--dropout", "0.1")
+                 "--dropout", "0.1", "--verbose")
         result = self.mixed(*flags, steps=40)
         self.assertIn("bitwise class   none (--mixed-cpus: rank 0 has ", result.stderr)
         self.assertNotIn("has no effect", result.stderr)

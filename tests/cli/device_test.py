@@ -82,7 +82,7 @@ class Training(FolderTest):
         for index, layout in enumerate(("single", "ddp", "fsdp", "zero 1", "zero 3", "dp", "bf16", "fp16")):
             with self.subTest(layout):
                 run_dir = self.folder / layout
-                result = train(run_dir, layout, "--device", "fake", "--compile", environment=LATE if index % 2 == 0 else None)
+                result = train(run_dir, layout, "--device", "fake", "--compile", "--verbose", environment=LATE if index % 2 == 0 else None)
                 self.assertRegex(result.stderr, r"(?m)^(\[0\] )?graphs +of each block's passes")
                 self.assert_same(run_dir, layout)
 
@@ -97,7 +97,7 @@ class Training(FolderTest):
         losses = []
         for device, printed in (("cpu", "microbatch="), ("fake", r"none \(--reduction fast")):
             run_dir = self.folder / device
-            result = train(run_dir, "ddp", "--device", device, "--reduction", "auto")
+            result = train(run_dir, "ddp", "--device", device, "--reduction", "auto", "--verbose")
             self.assertRegex(result.stdout + result.stderr, "bitwise class +" + printed)
             losses.append(metrics_of(run_dir)[-1]["val_loss"])
         self.assertAlmostEqual(*losses, delta=1e-3)
@@ -109,7 +109,7 @@ class Training(FolderTest):
 
     def test_tf32_has_an_effect_on_devices_alone(self):
         for device, word in (("cpu", "--matmul-precision has no effect on the CPU"), ("fake", "matmul_precision=tf32")):
-            result = train(self.folder / device, "single", "--device", device, "--matmul-precision", "tf32")
+            result = train(self.folder / device, "single", "--device", device, "--matmul-precision", "tf32", "--verbose")
             self.assertIn(word, result.stdout + result.stderr)
             self.assertEqual("has no effect" in result.stderr, device == "cpu")
 
@@ -141,7 +141,7 @@ class Training(FolderTest):
         self.assertIn("--interface: found eth99", result.stderr)
 
     def test_a_list_of_devices_is_for_ranks_that_are_threads(self):
-        result = train(self.folder / "run", "single", "--device", "auto", "--devices", "0,1")
+        result = train(self.folder / "run", "single", "--device", "auto", "--devices", "0,1", "--verbose")
         self.assertIn("--devices has no effect", result.stderr)
         self.assertIn("bitwise class   ", result.stderr)
 

@@ -137,7 +137,7 @@ class Namespaces(DtrunTest):
         training = [*TRAINING, "--data", text, "--steps", "4", "--log-every", "1"]
         launchers = self.job(DTRAIN, *map(str, training), "--run-dir", "two", ranks=4)
         self.assertEqual(self.ends(launchers, 60), [0, 0], launchers[0].err + launchers[1].err)
-        self.assertRegex(launchers[0].err, "mesh .* dp 8 x tp 1, backend hier, device cpu")
+        self.assertRegex(launchers[0].err, "layout .* dp 8 x tp 1, backend hier, device cpu")
         subprocess.run([DTRUN, "-n", "8", "--", DTRAIN, *training, "--run-dir", "one"], cwd=self.folder, check=True,
                        capture_output=True, timeout=60)
         self.assertEqual(self.losses("one"), self.losses("two"))

@@ -39,7 +39,7 @@ class FirstRun(FolderTest):
         self.assertEqual(config["resolved"]["run"]["dir"], "runs/my book-1")
         self.assertIn("runs/my book-1", error)
         self.assertIn("configs/experiments/", error)
-        self.assertIn(", 425,984 parameters: ", error)
+        self.assertIn(", 425,984 parameters\n", error)
         again = self.train("--width", "32")
         self.assertEqual(self.runs(), ["my book-1", "my book-2"])
         self.assertNotIn("configs/experiments/", again)

@@ -15,7 +15,7 @@ FOREIGN = {
     "--test-data": "--val-data", "--test_file": "dtrain evaluate", "--eval_only": "dtrain evaluate --from RUN --data FILE", "--evaluate": "dtrain evaluate", "--do_predict": "--val-data",
     "--run-name": "--run-dir", "--experiment_name": "--run-dir", "--exp-name": "--run-dir", "--checkpoint-dir": "--run-dir", "--workdir": "--run-dir",
     "--dry-run": "--print-config", "--fast_dev_run": "doctor", "--silent": "--quiet", "--disable_tqdm": "--quiet",
-    "--verbose": "--log-every", "--min_lr_ratio": "--min-lr", "--learning_rate_decay_frac": "--min-lr", "--lr_min": "--min-lr",
+    "--debug": "--verbose", "--min_lr_ratio": "--min-lr", "--learning_rate_decay_frac": "--min-lr", "--lr_min": "--min-lr",
     "--lr-warmup-fraction": "--warmup-steps", "--warmup_epochs": "--warmup-steps", "--max_train_steps": "--steps", "--train-samples": "--steps",
     "--per_device_eval_batch_size": "--microbatch", "--mbs": "--microbatch", "--gbs": "--global-batch", "--gradient_clip_val": "--grad-clip",
     "--save_top_k": "--keep-best", "--always_save_checkpoint": "--checkpoint-every", "--no-save": "--checkpoint-every",

@@ -75,7 +75,7 @@ class Kernels(FolderTest):
         for dtype in ("float32", "bfloat16", "float64"):
             for attention in ("full", "chunked:16"):
                 flags = ("--dtype", dtype, "--attention", attention, "--eval-every", 2, "--val-fraction", 0.01)
-                one, text = self.train(f"{dtype} {attention} 1", *flags)
+                one, text = self.train(f"{dtype} {attention} 1", *flags, "--verbose")
                 self.assertRegex(text, r"(?m)^bitwise class   (?!.*threads=)")
                 for threads in (2, 3, 4):
                     with self.subTest(dtype=dtype, attention=attention, threads=threads):

@@ -36,11 +36,11 @@ class LocalRanks(ResumeTest):
         start = self.events("start", runs["two"])[0]
         self.assertEqual((start["world_size"], start["mesh"], start["backend"]), (2, {"pp": 1, "dp": 2, "tp": 1}, "local"))
 
-    def test_the_start_shows_the_mesh(self):
-        result = self.dp("--local-ranks", "4", "--grad-accum", "1", steps=1)
+    def test_the_start_shows_the_layout(self):
+        result = self.dp("--local-ranks", "4", "--grad-accum", "1", "--verbose", steps=1)
         text = result.stderr
         self.assertRegex(result.stdout + text, r"memory +[\d.]+ \w+ measured for all 4 ranks")
-        self.assertIn("mesh            pp 1 x dp 4 x tp 1, backend local, device cpu\n", text)
+        self.assertIn("layout          pp 1 x dp 4 x tp 1, backend local, device cpu\n", text)
         self.assertNotIn("groups  ", text)  # one group of all
 
     def test_a_run_goes_on_with_threads_and_without(self):

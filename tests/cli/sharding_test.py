@@ -57,7 +57,7 @@ class Telling(Case):
     def test_the_start_says_what_is_gathered_and_reduced_and_memory_shrinks(self):
         fields = {}
         for name, flags in (("ddp", "--strategy ddp"), ("full", "--strategy fsdp")):
-            text = self.train(name, "--tie-levels", "off", *flags.split())
+            text = self.train(name, "--tie-levels", "off", "--verbose", *flags.split())
             fields[name] = self.lines(name)[0]
             self.assertEqual("units per step" in text, name == "full", text)
         self.assertIn("units per step  4 of 2 shards: 7 gathers (", text)

@@ -275,13 +275,30 @@ class Screen(TrainTest):
         lines = self.single().stderr.splitlines()
         notes = [line for line in lines[:2] if line.startswith("dtrain: the microbatch of ")]
         names = [line[:15].strip() for line in lines[len(notes):]]
-        self.assertEqual(names, ["model", "data", "batch", "mesh", "kernels", "memory per rank", "bitwise class", "run folder",
-                                 "settings that d", "note: the micro", "memory: predict"])
+        self.assertEqual(names, ["model", "data", "batch", "layout", "kernels", "memory per rank", "run folder", "settings that d",
+                                 "note: the micro", "memory: predict"])
         table = "\n".join(lines)
-        for part in (" parameters: levels=2 width=32 ", "training samples of 32 tokens", "4 sequences = microbatch 4 x accumulation 1 x 1 data rank\n",
-                     "mesh            pp 1 x dp 1 x tp 1, backend none, device cpu\n", "float32: fused, full attention\n",
-                     "param-dtype=float32 buffer-dtype=float32 kernels=fused attention=full", f"{self.run_dir}/config.json\n"):
+        for part in (" parameters\n", "training samples of 32 tokens", "4 sequences = microbatch 4 x accumulation 1 x 1 data rank\n",
+                     "layout          pp 1 x dp 1 x tp 1, backend none, device cpu\n", "float32: fused, full attention\n",
+                     f"{self.run_dir}/config.json\n"):
             self.assertIn(part, table)
+
+    def test_verbose_adds_what_few_users_act_on(self):
+        text = self.single("--verbose").stderr
+        names = [line[:15].strip() for line in text.splitlines()]
+        self.assertEqual(names[names.index("run folder") + 1:][:3], ["model settings", "bitwise class", "settings that d"])
+        for part in ("levels=2 width=32 ", "param-dtype=float32 buffer-dtype=float32 kernels=fused attention=full"):
+            self.assertIn(part, text)
+        self.assertIn("--quiet", self.single("--quiet", "--verbose", status=2).stderr)
+
+    def test_a_start_prints_at_most_fifteen_lines(self):
+        mesh = ("--strategy", "3d", "--pp", "2", "--dp", "2", "--tp", "1", "--data-axis", "fsdp")
+        for ranks, flags in ((1, ()), (4, mesh)):
+            run_dir = self.root / f"short-{ranks}"
+            lines = self.run_command(launched(ranks, "--data", self.text, "--steps", "1", "--threads", "1", "--run-dir", run_dir,
+                                              *flags)).stderr.splitlines()
+            first = next(i for i, line in enumerate(lines) if "settings that differ" in line)
+            self.assertLessEqual(first + 1, 15, lines)
 
     def test_quiet_leaves_the_summary_and_changes_no_file(self):
         def events(run_dir):  # checkpoints are written while training goes on

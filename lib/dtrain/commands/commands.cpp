@@ -127,12 +127,13 @@ struct Asked {
   const config::StartRecord& record;
 };
 
-// The table, which of the settings in it somebody has chosen, and what follows from the ranks.
+// The table, the settings that somebody has chosen, and what follows from the ranks.
 std::string table_text(const job::StartFacts& facts, const SettledStart& settled) {
   const config::Config asked = settled.record.asked.value_or(facts.config);
   const std::string changed = config::changed_settings(asked);
   const std::string note = config::batch_note(asked.batch, facts.config);
   return job::start_table(facts) +
+         (settled.record.is_verbose ? "\n" + job::start_details(facts) : "") +
          "\nsettings that differ from the defaults: " + (changed.empty() ? "none" : changed) +
          (settled.choice.empty() ? "" : "\n" + settled.choice) +
          (note.empty() ? "" : "\nnote: " + note);

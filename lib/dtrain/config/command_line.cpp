@@ -29,6 +29,7 @@ constexpr const char* kConfigFile = "--config";
 constexpr const char* kDeepSpeedFile = "--deepspeed-config";
 constexpr const char* kSet = "--set";
 constexpr const char* kQuiet = "--quiet";
+constexpr const char* kVerbose = "--verbose";
 constexpr const char* kPrintConfig = "--print-config";
 
 Assignment parse_set(Command command, const std::string& text) {
@@ -164,7 +165,7 @@ void add_settings(CLI::App& app, Command command) {
   }
   const auto add = [&](const std::string& flag, const char* value, const char* help) {
     CLI::Option* option = *value == '\0' ? app.add_flag(flag) : app.add_option(flag);
-    option->type_name(value)->description(help)->group("configuration");
+    return option->type_name(value)->description(help)->group("configuration");
   };
   add(kConfigFile, "FILE", "JSON with comments; flags override it (docs/configuration.md)");
   if (takes_train_settings(command)) {
@@ -174,6 +175,8 @@ void add_settings(CLI::App& app, Command command) {
   add(kSet, "KEY=VALUE", "any setting by its key, for example model.width=64");
   if (takes_train_settings(command)) {
     add("-q," + std::string(kQuiet), "", "print only warnings, errors and the closing summary");
+    add("-v," + std::string(kVerbose), "", "print all that a start knows, beside what users act on")
+        ->excludes(app.get_option(kQuiet));
   }
   add(kPrintConfig, "", "print the resolved settings as JSON and exit");
 }
@@ -187,8 +190,13 @@ CommandLine parsed_settings(const CLI::App& app, Command command) {
     require_expanded(*option, text);
     take(option->get_name(), text, result);
   }
-  result.print_config = app.count(kPrintConfig) > 0 && app[kPrintConfig]->as<bool>();
-  result.quiet = takes_train_settings(command) && app.count(kQuiet) > 0 && app[kQuiet]->as<bool>();
+  const auto is_on = [&](const char* flag) {
+    const CLI::Option* option = app.get_option_no_throw(flag);
+    return option != nullptr && option->count() > 0 && option->as<bool>();
+  };
+  result.print_config = is_on(kPrintConfig);
+  result.quiet = is_on(kQuiet);
+  result.verbose = is_on(kVerbose);
   refuse_steps_beside_epochs(result);
   note_repeated_flags(result);
   return result;

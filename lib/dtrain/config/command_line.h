@@ -29,7 +29,8 @@ struct CommandLine {
   std::vector<Assignment> assignments;
   std::vector<std::string> repeated;  ///< a line for each flag that is given several times
   bool print_config = false;
-  bool quiet = false;  ///< train and what takes its flags
+  bool quiet = false;    ///< train and what takes its flags
+  bool verbose = false;  ///< likewise
 
   /// True if a flag gives this setting, or after with_deepspeed the file.
   [[nodiscard]] bool gives(std::string_view key) const;

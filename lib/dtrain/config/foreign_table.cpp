@@ -29,8 +29,8 @@ constexpr std::string_view kNoEvaluationAlone =
     "training";
 constexpr std::string_view kDryRun =
     "--print-config checks the settings, dtrain doctor machines and files, dtrain plan the memory";
-constexpr std::string_view kOneLevelOfDetail =
-    "leave it out: there is one level of detail; --log-every sets how often steps are printed";
+constexpr std::string_view kOneMoreLevelOfDetail =
+    "--verbose tells all about a start; --log-every sets how often steps are printed";
 constexpr std::string_view kMeasured =
     "leave it out: metrics.jsonl has loss, gradient norm, speed, memory and bytes sent of each "
     "step";
@@ -234,7 +234,7 @@ constexpr ForeignNames kForeignNames[] = {
     {"eval-only evaluate evaluate-only test-only val-only validate test skip-train eval "
      "inference-only eval-and-exit",
      "", kNoEvaluationAlone},
-    {"verbose v debug log-level logging-level verbosity", "", kOneLevelOfDetail},
+    {"debug log-level logging-level verbosity", "", kOneMoreLevelOfDetail},
     {"log-throughput log-params-norm log-memory-to-tensorboard timing-log-level log-timers "
      "log-num-zeros-in-grad include-num-input-tokens-seen log-grad-norm "
      "calculate-per-token-loss",

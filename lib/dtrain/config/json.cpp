@@ -55,7 +55,8 @@ std::string to_request(const Request& request) {
   Json object{{"command", name_of(request.command)},
               {"config", json_of(request.command, request.config)},
               {"provenance", Json::parse(request.record.provenance)},
-              {"quiet", request.record.is_quiet}};
+              {"quiet", request.record.is_quiet},
+              {"verbose", request.record.is_verbose}};
   if (request.record.asked) object["asked"] = json_of(request.command, *request.record.asked);
   return object.dump();
 }
@@ -71,6 +72,7 @@ Request from_request(std::string_view text) {
   if (object.contains("asked")) request.record.asked = from_json(object["asked"].dump());
   if (object.contains("provenance")) request.record.provenance = object["provenance"].dump();
   request.record.is_quiet = object.value("quiet", false);
+  request.record.is_verbose = object.value("verbose", false);
   return request;
 }
 

@@ -26,7 +26,7 @@ struct Request {
   StartRecord record = {};
 };
 
-/// {"command": "train", "config": {...}, "asked": {...}, "provenance": {...}, "quiet": false}
+/// {"command": "train", "config": {...}, "asked": {...}, "provenance": {...}, "quiet": false, "verbose": false}
 [[nodiscard]] std::string to_request(const Request& request);
 [[nodiscard]] Request from_request(std::string_view text);
 

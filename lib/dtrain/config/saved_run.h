@@ -32,7 +32,9 @@ struct PassedOver {
 struct StartRecord {
   std::optional<Config> asked = {};  ///< before it was resolved; none: nothing else was asked for
   std::string provenance = "{}";     ///< a JSON object: version, command line, host, ...
-  bool is_quiet = false;             ///< --quiet, which is no setting of the run and is not saved
+  // --quiet and --verbose, which are no settings of the run and are not saved.
+  bool is_quiet = false;
+  bool is_verbose = false;
   PassedOver passed_over = {};
 };
 

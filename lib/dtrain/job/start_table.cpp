@@ -25,13 +25,15 @@ namespace {
 using metrics::format_bytes;
 using metrics::format_count;
 
-// "bdh, 425,984 parameters: levels=4 width=64 ..."
 std::string model_line(const StartFacts& facts) {
-  const auto json =
-      nlohmann::ordered_json::parse(config::to_json(config::Command::train, facts.config));
-  std::string text =
-      fmt::format("model           {}, {} parameters:", json["model"]["name"].get<std::string>(),
-                  format_count(facts.model.num_elements()));
+  return fmt::format("model           {}, {} parameters\n", facts.config.model.name,
+                     format_count(facts.model.num_elements()));
+}
+
+// "model settings  levels=4 width=64 ..."
+std::string model_settings_line(const config::Config& config) {
+  const auto json = nlohmann::ordered_json::parse(config::to_json(config::Command::train, config));
+  std::string text = "model settings ";
   for (const auto& [key, value] : json["model"].items()) {
     if (key == "name") continue;
     text += fmt::format(" {}={}", key, value.is_string() ? value.get<std::string>() : value.dump());
@@ -55,25 +57,30 @@ std::string short_list(const std::vector<std::string>& items, std::string_view s
   return fmt::format("{}{}... {}", fmt::join(first, separator), separator, items.back());
 }
 
-// The epochs of all files, and of each where there are several.
-std::string data_lines(const config::Config& config, const data::Split& split) {
-  const double samples =
-      static_cast<double>(config.train.steps) * static_cast<double>(config.batch.global);
-  std::string text = fmt::format(
+double samples_of(const config::Config& config) {
+  return static_cast<double>(config.train.steps) * static_cast<double>(config.batch.global);
+}
+
+std::string data_line(const config::Config& config, const data::Split& split) {
+  return fmt::format(
       "data            {} training sample{} of {}, {:.2f} epochs in {}; {} for validation\n",
       format_count(split.train.size()), split.train.size() == 1 ? "" : "s",
       metrics::counted(config.data.seq_len, "token"),
-      samples / static_cast<double>(split.train.size()),
+      samples_of(config) / static_cast<double>(split.train.size()),
       metrics::counted(config.train.steps, "step"), format_count(split.validation.size()));
-  const std::vector<double> epochs = data::epochs_of(split.train, samples);
-  if (epochs.size() == 1) return text;
+}
+
+// The epochs of each file of a mixture; empty for one file.
+std::string mixture_lines(const config::Config& config, const data::Split& split) {
+  const std::vector<double> epochs = data::epochs_of(split.train, samples_of(config));
+  if (epochs.size() == 1) return {};
   std::vector<std::string> lines;
   for (std::size_t i = 0; i < epochs.size(); ++i) {
     const data::Samples& own = split.train.sources()[i].samples;
     lines.push_back(fmt::format("                {}: {} samples, {:.2f} epochs", own.file().path(),
                                 format_count(own.size()), epochs[i]));
   }
-  return text + short_list(lines, "\n") + "\n";
+  return short_list(lines, "\n") + "\n";
 }
 
 // Nothing where every rank holds everything.
@@ -117,7 +124,7 @@ std::string recompute_line(const parallel::RankPlan& plan) {
       100 * plan.flops.recomputed / plan.flops.passes);
 }
 
-// Nothing on a CPU, whose type stands in the bitwise class.
+// Empty on a CPU, whose type stands in the bitwise class.
 std::string device_line(const config::Config& config, c10::Device device) {
   if (device.is_cpu()) return {};
   return fmt::format("device          {}, {}\n", device.str(),
@@ -259,26 +266,25 @@ std::string bitwise_class(const config::Config& config, const CpuTypes& cpus) {
 }
 
 std::string start_table(const StartFacts& facts) {
-  const auto& [config, world, model, plan, cpus, split] = facts;
+  const config::Config& config = facts.config;
   const mesh::MeshShape mesh = config::mesh_of(config.layout);
-  std::string text = model_line(facts) + data_lines(config, split) + batch_line(config);
   // A single rank communicates with none, whatever its world is made of.
   const std::string backend = mesh.num_ranks() == 1 ? fmt::format("{}", config.machine.backend)
-                                                    : std::string(world.backend());
-  text += fmt::format("mesh            {}, backend {}, device {}\n", mesh.text(" x "), backend,
-                      c10::DeviceTypeName(world.device().type(), true));
-  text += device_line(config, world.device());
-  text += mesh_lines(mesh::DeviceMesh(mesh));
-  text += pipeline_line(facts);
-  text += kernels_line(config, plan);
-  text += traffic_line(plan);
-  text += compression_line(facts);
-  text += graphs_line(config);
-  text += memory_lines(plan.memory);
-  text += recompute_line(plan);
-  text += fmt::format("bitwise class   {}\n", bitwise_class(config, cpus));
-  return text +
+                                                    : std::string(facts.world.backend());
+  return model_line(facts) + data_line(config, facts.split) + batch_line(config) +
+         fmt::format("layout          {}, backend {}, device {}\n", mesh.text(" x "), backend,
+                     c10::DeviceTypeName(facts.world.device().type(), true)) +
+         device_line(config, facts.world.device()) + kernels_line(config, facts.plan) +
+         compression_line(facts) + memory_lines(facts.plan.memory) + recompute_line(facts.plan) +
          fmt::format("run folder      {0}; every setting is in {0}/config.json", config.run.dir);
+}
+
+std::string start_details(const StartFacts& facts) {
+  const config::Config& config = facts.config;
+  return model_settings_line(config) + mixture_lines(config, facts.split) +
+         mesh_lines(mesh::DeviceMesh(config::mesh_of(config.layout))) + pipeline_line(facts) +
+         traffic_line(facts.plan) + graphs_line(config) +
+         fmt::format("bitwise class   {}", bitwise_class(config, facts.cpus));
 }
 
 nlohmann::ordered_json start_fields(const StartFacts& facts) {

@@ -1,4 +1,4 @@
-// The table and the metrics line that a run begins with.
+// The table and the metrics line with which a run begins.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -29,8 +29,13 @@ struct StartFacts {
   const data::Split& split;
 };
 
-/// The table for people.
+/// What a user acts on: model, data, batch, layout, device, compression, memory, recomputation and
+/// run folder, in at most 12 lines, the last one without a newline.
 [[nodiscard]] std::string start_table(const StartFacts& facts);
+
+/// The rest, for --verbose: settings of the model, files of a mixture, groups of ranks, pipeline,
+/// traffic, graphs and the bitwise class; likewise.
+[[nodiscard]] std::string start_details(const StartFacts& facts);
 
 /// The fields of the "start" line of metrics.jsonl.
 [[nodiscard]] nlohmann::ordered_json start_fields(const StartFacts& facts);

@@ -364,13 +364,13 @@ TEST_CASE("The start says where each rank is, and with which ranks it forms a gr
         "dp groups       0 2 4 6 8 10 12 ... 998 | 1 3 5 7 9 11 13 ... 999\n");
 }
 
-TEST_CASE("The start table says what a sharded step gathers and reduces") {
+TEST_CASE("The details of a start say what a sharded step gathers and reduces") {
   config::Config config = mini(2, 1);
   config.model.tie_levels = false;  // units: embedding, four levels, head
   testing::on_threads(2, [&](comm::World& world) {
     testing::EngineRun run(testing::sharded(config, 2, 1, "fsdp:full"), world);
     const data::Split split = split_of(config);
-    const std::string table = start_table(facts_of(run, split));
+    const std::string table = start_details(facts_of(run, split));
     // Forward gathers all six and keeps the head's; backward gathers the other five. A level has
     // 3 x 64 x 2048 parameters, embedding and head 16384; half of each is sent.
     const std::int64_t levels = 4 * 3 * 64 * 2048;
@@ -388,8 +388,9 @@ TEST_CASE("The start table says what a sharded step gathers and reduces") {
                                                 gather_bytes, reduction_bytes),
                     units.dump());
     testing::EngineRun whole(mini(2, 1), world);
-    testing::expect(start_table(facts_of(whole, split)).find("units per step") == std::string::npos,
-                    "no such line where nothing is sharded");
+    testing::expect(
+        start_details(facts_of(whole, split)).find("units per step") == std::string::npos,
+        "no such line where nothing is sharded");
     testing::expect(!start_fields(facts_of(whole, split)).contains("units_per_step"), "nor field");
   });
 }
