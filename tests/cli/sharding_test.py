@@ -123,7 +123,6 @@ class Telling(Case):
                             ("--strategy ddp --backward-prefetch none", "--backward-prefetch"),
                             ("--strategy zero --zero-stage 2 --forward-prefetch on", "--forward-prefetch"),
                             ("--strategy zero --zero-stage 1 --limit-gathers 3", "--limit-gathers"),
-                            ("--strategy fsdp --tie-levels off --tied-reshard per-use", "--tied-reshard"),
                             ("--strategy fsdp --forward-prefetch on --limit-gathers 1", "--forward-prefetch"),
                             ("--strategy ddp --zero-stage 3", "--zero-stage"),
                             ("--strategy zero --fsdp-sharding none", "--fsdp-sharding"),
@@ -138,7 +137,7 @@ class Telling(Case):
                 self.assertEqual(text.count(f"warning: {flag} has no effect"), 1, text)
         self.program = DTRAIN
         text = self.train("run", "--strategy", "fsdp", "--wrap", "size:9", "--backward-prefetch", "post",
-                          "--limit-gathers", "1", "--tied-reshard", "per-use")
+                          "--limit-gathers", "1")
         self.assertNotIn("has no effect", text)
 
     def test_counts_whose_sums_have_an_order_of_their_own_are_told_and_named(self):

@@ -249,18 +249,6 @@ TEST_CASE("Prefetching and its limit change no bit") {
   }
 }
 
-TEST_CASE("Tied matrices gathered and reduced at every use agree to rounding in float64") {
-  config::Config config = tiny_config();
-  set(config, "machine.dtype", "float64");
-  const Trace single = train_on_threads(laid_out(config, 1, 4)).front();
-  const TraceBound bound = rounding_bound_of(laid_out(config, 1, 1), at::kDouble);
-  set(config, "layout.tied_reshard", "per-use");
-  for (const auto& [dp, grad_accum] : {std::pair{2, 2}, {4, 1}}) {
-    check_near(train_on_threads(sharded(config, dp, grad_accum, "fsdp:full")).front(), single,
-               bound);
-  }
-}
-
 TEST_CASE("Blocks that run again give the bits of blocks that keep their graphs") {
   config::Config config = tiny_config();
   config.model.tie_levels = GENERATE(true, false);

@@ -116,8 +116,7 @@ class Verifier {
 
  private:
   void add(std::string name, double error, double tolerance) {
-    const double asked = config_.verify.tolerance;
-    checks_.push_back({std::move(name), error, asked > 0 ? asked : tolerance});
+    checks_.push_back({std::move(name), error, tolerance});
   }
   parallel::StepResult step(const std::vector<data::Batch>& batches,
                             const parallel::StepOptions& options);

@@ -32,9 +32,6 @@ inline constexpr Need kShards{"without --strategy fsdp or zero on several ranks"
 inline constexpr Need kGathers{
     "unless parameters are sharded: --strategy fsdp, or zero with --zero-stage 3",
     [](const Config& c) { return kShards.is_met(c) && gathers_units(sharding_of(c.layout)); }};
-inline constexpr Need kTiedShards{
-    "unless tied levels are sharded: --strategy fsdp, --tie-levels on",
-    [](const Config& c) { return kGathers.is_met(c) && c.model.tie_levels; }};
 inline constexpr Need kSeveralUnits{"with --wrap none: there is one unit", [](const Config& c) {
                                       return c.layout.wrap.kind != WrapPolicy::Kind::none;
                                     }};
@@ -134,15 +131,11 @@ inline constexpr Need kCompression{"without --compress", kCompresses};
 inline constexpr Condition kRounds = [](const Config& c) {
   return c.layout.dp > 1 && c.machine.reduce_dtype != wide_dtype(c.machine);
 };
-// The uses of tied units are added over the ranks one by one.
-inline constexpr Condition kAddsUses = [](const Config& c) {
-  return kShards.is_met(c) && c.model.tie_levels && c.layout.tied_reshard == TiedReshard::per_use;
-};
 // Gradients are added in an order of the layout's own.
 inline constexpr Condition kHasOwnOrder = [](const Config& c) {
   const bool mixes_microbatches =
       kStages.is_met(c) && c.layout.schedule_pp.kind == PipelineKind::interleaved;
-  return mixes_microbatches || kRounds(c) || kCompresses(c) || kAddsUses(c) ||
+  return mixes_microbatches || kRounds(c) || kCompresses(c) ||
          !keeps_order_of_one_rank(c.layout, c.batch.grad_accum);
 };
 

@@ -110,7 +110,6 @@ struct LayoutConfig {
   BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
   bool forward_prefetch = false;
   std::int64_t limit_gathers = 2;  // units
-  TiedReshard tied_reshard = TiedReshard::per_pass;
 };
 
 struct MachineConfig {
@@ -192,7 +191,6 @@ struct VerifyConfig {
   std::string golden;
   std::string trajectory;
   std::string name;
-  double tolerance = 0;  // 0: default
 };
 
 /// Of `dtrain plan`.

@@ -26,6 +26,9 @@ using base::fail;
 constexpr std::string_view kExtends = "extends";
 constexpr std::size_t kMaxFileBytes = 1 << 20;
 constexpr int kMaxDepth = 16;
+// Settings of older builds, which files and checkpoints may have.
+constexpr std::string_view kRemoved[] = {"report.eval_batches", "layout.tied_reshard",
+                                         "verify.tolerance"};
 
 struct Entry {
   std::string key;  // dotted
@@ -197,12 +200,18 @@ const Setting& known(std::string_view key, std::string_view origin, Command comm
   fail(ErrorKind::usage, "{}: unknown setting \"{}\"{}", origin, key, advice_for_key(key, command));
 }
 
+// removed: gets the keys that older builds had, which are ignored.
 std::vector<const Setting*> apply_entries(const Json& object, std::string_view origin,
-                                          Command command, Config& config) {
+                                          Command command, Config& config,
+                                          std::vector<std::string>& removed) {
   std::vector<Entry> entries;
   flatten(object, "", entries);
   std::vector<const Setting*> set;
   for (const Entry& entry : entries) {
+    if (std::ranges::find(kRemoved, entry.key) != std::end(kRemoved)) {
+      removed.push_back(entry.key);
+      continue;
+    }
     const Setting& setting = known(entry.key, origin, command);
     if (std::ranges::find(set, &setting) != set.end()) {
       fail(ErrorKind::usage, "{}: the key \"{}\" appears twice", origin, entry.key);
@@ -259,7 +268,10 @@ class FileReader {
     }
     const bool is_saved = drop_sections(object);
     const Config below = config_;
-    const std::vector<const Setting*> given = apply_entries(object, path, command_, config_);
+    std::vector<std::string> removed;
+    const std::vector<const Setting*> given =
+        apply_entries(object, path, command_, config_, removed);
+    if (!is_saved) found_.unused.insert(found_.unused.end(), removed.begin(), removed.end());
     Layer layer(below, given, config_);
     drop_rivals(layer);
     for (const std::string& line : layer.replaced()) found_.replaced.push_back(line);
@@ -300,7 +312,8 @@ std::string value_in_file(const std::string& path, std::string_view key) {
 void apply_text(std::string_view text, const std::string& origin, Config& config) {
   Json object = parse(text, origin);
   drop_sections(object);
-  apply_entries(object, origin, Command::train, config);
+  std::vector<std::string> removed;
+  apply_entries(object, origin, Command::train, config, removed);
 }
 
 }  // namespace dtrain::config

@@ -13,7 +13,8 @@ namespace dtrain::config {
 /// The settings that a file and those that it extends set.
 struct FileSettings {
   std::vector<const Setting*> given;
-  std::vector<std::string> unused;  ///< keys that the command does not use, config.json's left out
+  /// Keys that the command does not use, or only older builds did; config.json's are left out.
+  std::vector<std::string> unused;
   std::vector<std::string> replaced = {};  ///< settings of extended files that a file overrides
 };
 
@@ -36,7 +37,7 @@ struct FileSettings {
 [[nodiscard]] std::string read_object_text(const std::string& path, std::string_view flag);
 
 /// Applies one JSON object of settings, nested or dotted; `origin` names it in messages. As
-/// apply_file, without `extends`.
+/// apply_file, without `extends`; settings that only older builds had are passed over.
 void apply_text(std::string_view text, const std::string& origin, Config& config);
 
 }  // namespace dtrain::config

@@ -397,6 +397,7 @@ constexpr ForeignNames kForeignNames[] = {
      "pipeline-model-parallel-layout",
      "layout.pp_split", "levels of each part"},
     {"fsdp-forward-prefetch", "layout.forward_prefetch"},
+    {"limit-all-gathers fsdp-limit-all-gathers", "layout.limit_gathers", "in units"},
     {"fsdp-backward-prefetch overlap-param-gather overlap-grad-reduce overlap-comm",
      "layout.backward_prefetch"},
 };

@@ -22,23 +22,6 @@ Json json_of(Command command, const Config& config) {
   return object;
 }
 
-struct RemovedSetting {
-  const char* group;
-  const char* name;
-};
-// Checkpoints of older builds name them; they say nothing that a run needs to go on.
-constexpr RemovedSetting kRemoved[] = {{"report", "eval_batches"}};
-
-std::string without_removed_settings(std::string_view text) {
-  Json object = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!object.is_object()) return std::string(text);
-  for (const RemovedSetting& removed : kRemoved) {
-    const auto group = object.find(removed.group);
-    if (group != object.end() && group->is_object()) group->erase(removed.name);
-  }
-  return object.dump();
-}
-
 }  // namespace
 
 std::string to_json(Command command, const Config& config) {
@@ -47,7 +30,7 @@ std::string to_json(Command command, const Config& config) {
 
 Config from_json(std::string_view text) {
   Config config;
-  apply_text(without_removed_settings(text), "configuration", config);
+  apply_text(text, "configuration", config);
   return config;
 }
 

@@ -223,11 +223,6 @@ constexpr Setting kSettings[] = {
      "most units that prefetching may hold or gather at the same time", kEngine,
      FIELD(layout.limit_gathers), between(1, kMaxLevels),
      kNeeds<kGathers, kSeveralUnits, kPrefetches>},
-    {"layout.tied_reshard", "--tied-reshard", "NAME", "",
-     "matrices that levels share are gathered and reduced once per pass, or at every use, which "
-     "sends more and holds them for less of the time",
-     kEngine, FIELD(layout.tied_reshard), one_of(kTiedReshards), kNeeds<kTiedShards>,
-     changes_bits(kAddsUses)},
 
     {"machine.device", "--device", "auto|cpu|cuda|cuda:N", "",
      "where to compute; auto: a GPU where there is one", kModel, FIELD(machine.device),
@@ -411,9 +406,6 @@ constexpr Setting kSettings[] = {
      FIELD(verify.trajectory)},
     {"verify.name", "--name", "NAME", "", "entry of the trajectory file", kVerify,
      FIELD(verify.name)},
-    {"verify.tolerance", "--tolerance", "X", "",
-     "largest relative error; 0: what rounding in --dtype allows", kVerify, FIELD(verify.tolerance),
-     at_least(0)},
 
     {"export.checkpoint", "PATH", "", "", "checkpoint, or run folder for its newest one", kExport,
      FIELD(exporting.checkpoint)},

@@ -43,7 +43,6 @@ enum class BackwardPrefetch {
   post,  ///< after it, ahead of its reduction: one unit is there
   none,  ///< when it is needed
 };
-enum class TiedReshard { per_pass, per_use };
 enum class Backend { automatic, none, gloo, shm, hier, local, nccl, mpi };
 enum class Dtype { automatic, float32, float64, bfloat16, float16 };
 enum class Reduction { automatic, ordered, fast };
@@ -81,8 +80,6 @@ inline constexpr Choice kAccumulations[] = {{"auto", Accumulation::automatic},
 inline constexpr Choice kBackwardPrefetches[] = {{"pre", BackwardPrefetch::pre},
                                                  {"post", BackwardPrefetch::post},
                                                  {"none", BackwardPrefetch::none}};
-inline constexpr Choice kTiedReshards[] = {{"per-pass", TiedReshard::per_pass},
-                                           {"per-use", TiedReshard::per_use}};
 inline constexpr Choice kBackends[] = {{"auto", Backend::automatic},     {"none", Backend::none},
                                        {"gloo", Backend::gloo},          {"shm", Backend::shm},
                                        {"hier", Backend::hier},          {"local", Backend::local},
@@ -115,7 +112,6 @@ constexpr std::span<const Choice> words_of(DataAxisKind) { return kDataAxes; }
 constexpr std::span<const Choice> words_of(FsdpSharding) { return kFsdpShardings; }
 constexpr std::span<const Choice> words_of(Accumulation) { return kAccumulations; }
 constexpr std::span<const Choice> words_of(BackwardPrefetch) { return kBackwardPrefetches; }
-constexpr std::span<const Choice> words_of(TiedReshard) { return kTiedReshards; }
 constexpr std::span<const Choice> words_of(Backend) { return kBackends; }
 constexpr std::span<const Choice> words_of(Dtype) { return kRoleDtypes; }
 constexpr std::span<const Choice> words_of(Reduction) { return kReductions; }

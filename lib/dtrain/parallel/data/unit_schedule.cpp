@@ -40,9 +40,6 @@ class Builder {
   [[nodiscard]] const std::vector<param::UnitId>& units_of(std::size_t action) const {
     return uses_.of(actions_[action]);
   }
-  [[nodiscard]] bool is_per_use(param::UnitId unit) const {
-    return options_.tied_per_use && uses_.is_tied[unit];
-  }
 
   void find_visits() {
     std::map<param::UnitId, std::size_t> latest;  // by unit: its last visit so far
@@ -62,7 +59,6 @@ class Builder {
   }
 
   [[nodiscard]] bool goes_on(const Visit& visit, std::size_t action) const {
-    if (is_per_use(visit.unit)) return false;
     // Sends and receives do not end a unit's visit.
     return options_.reshard == Reshard::after_backward ||
            places_[visit.last] + 1 == places_[action];
@@ -120,7 +116,7 @@ class Builder {
       // Blocks that run again give no gradient yet.
       for (const param::UnitId unit : uses_.of_block[block]) {
         if (uses_.frozen.contains(unit)) continue;
-        if (!placed.insert({microbatch, unit}).second && !is_per_use(unit)) continue;
+        if (!placed.insert({microbatch, unit}).second) continue;
         schedule_.after[action].push_back({UnitEventKind::reduce, unit});
       }
     }

@@ -27,7 +27,6 @@ struct UnitScheduleOptions {
   BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
   bool forward_prefetch = false;        ///< gather the next unit under the use of one
   std::int64_t limit_gathers = 2;       ///< units there or under way; only a use goes beyond
-  bool tied_per_use = false;            ///< tied units are gathered and reduced at every use
   bool reduce_every_microbatch = true;  ///< else in the last one alone
 
   bool operator==(const UnitScheduleOptions&) const = default;

@@ -92,19 +92,13 @@ const std::vector<param::UnitId>& UnitUses::of(const Action& action) const {
 
 UnitUses unit_uses(const model::Model& model, const param::ArenaLayout& layout,
                    const RecomputePlan& recompute) {
-  UnitUses uses{.of_block = {},
-                .is_tied = base::IndexedVector<param::UnitId, bool>(layout.num_units())};
+  UnitUses uses;
   for (const param::UnitId unit : layout.units()) {
     if (layout.is_frozen(unit)) uses.frozen.insert(unit);
   }
-  std::set<ParameterId> seen;
   for (const auto& block : model.blocks) {
     std::set<param::UnitId> units;
-    for (const ParameterId id : block->parameters()) {
-      const param::UnitId unit = layout.unit_of(id);
-      units.insert(unit);
-      if (!seen.insert(id).second) uses.is_tied[unit] = true;
-    }
+    for (const ParameterId id : block->parameters()) units.insert(layout.unit_of(id));
     uses.of_block.push_back({units.begin(), units.end()});
   }
   uses.of_backward = uses.of_block;

@@ -29,8 +29,6 @@ struct UnitUses {
   /// Those of all blocks that run again for a block's backward, its own included; empty where every
   /// block's backward uses its own alone.
   base::IndexedVector<BlockId, std::vector<param::UnitId>> of_backward = {};
-  /// True where several blocks share one of the unit's parameters.
-  base::IndexedVector<param::UnitId, bool> is_tied;
   /// Gathered, but never reduced.
   std::set<param::UnitId> frozen = {};
 

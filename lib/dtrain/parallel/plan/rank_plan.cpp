@@ -30,7 +30,6 @@ DataPlan sharded(const config::LayoutConfig& layout, config::Sharding sharding) 
   schedule.backward_prefetch = layout.backward_prefetch;
   schedule.forward_prefetch = layout.forward_prefetch;
   schedule.limit_gathers = layout.limit_gathers;
-  schedule.tied_per_use = layout.tied_reshard == config::TiedReshard::per_use;
   return plan;
 }
 

@@ -149,6 +149,16 @@ TEST_CASE("Settings of other commands are allowed in a file and told") {
   CHECK(config.machine.threads == 2);
 }
 
+TEST_CASE("Settings that only older builds had are ignored in a file and told") {
+  const Folder folder;
+  Config config;
+  const std::string path =
+      folder.write("a.json", R"({"layout": {"tied_reshard": "per-use"}, "model.width": 32})");
+  CHECK(apply_file(path, Command::train, config).unused ==
+        std::vector<std::string>{"layout.tied_reshard"});
+  CHECK(config.model.width == 32);
+}
+
 Config load_arguments(const std::vector<std::string>& arguments) {
   return load(parse_command_line(Command::train, arguments)).config;
 }

@@ -32,7 +32,8 @@ TEST_CASE("JSON holds exactly the settings of its command") {
 }
 
 TEST_CASE("What an older build saved is read without the settings that are gone") {
-  const Config config = from_json(R"({"report": {"eval_batches": 32, "log_every": 7}})");
+  const Config config = from_json(
+      R"({"report": {"eval_batches": 32, "log_every": 7}, "layout": {"tied_reshard": "per-use"}})");
   CHECK(config.report.log_every == 7);
   CHECK_THROWS_AS(from_json(R"({"report": {"eval_bunches": 32}})"), dtrain::base::Error);
 }

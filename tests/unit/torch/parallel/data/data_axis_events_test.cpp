@@ -73,10 +73,7 @@ TEST_CASE("Gathers, reductions and their bytes are those that the schedule annou
     set(config, "machine.dtype", "bfloat16");
     CHECK_NOTHROW(check_steps_of(config, what));
   }
-  config::Config tied = testing::tiny_config();
-  CHECK_NOTHROW(check_steps_of(tied, "fsdp:full"));
-  set(tied, "layout.tied_reshard", "per-use");
-  CHECK_NOTHROW(check_steps_of(tied, "fsdp:full"));
+  CHECK_NOTHROW(check_steps_of(testing::tiny_config(), "fsdp:full"));  // its levels are tied
 }
 
 TEST_CASE(

@@ -25,8 +25,7 @@ using testing::operator""_u;
 /// A step of three blocks, each with a unit of its own.
 inline UnitSchedule schedule_of(std::int64_t num_microbatches, bool keeps_shards,
                                 const std::set<param::UnitId>& frozen = {}) {
-  const UnitUses uses{
-      .of_block = {{0_u}, {1_u}, {2_u}}, .is_tied = {false, false, false}, .frozen = frozen};
+  const UnitUses uses{.of_block = {{0_u}, {1_u}, {2_u}}, .frozen = frozen};
   return make_unit_schedule(sequential_actions(3, num_microbatches), uses,
                             {.reduce_every_microbatch = keeps_shards});
 }

@@ -12,9 +12,9 @@ namespace {
 using testing::operator""_u;
 
 // Blocks 0, 1, 2 with a unit each.
-const UnitUses kOwn{.of_block = {{0_u}, {1_u}, {2_u}}, .is_tied = {false, false, false}};
+const UnitUses kOwn{.of_block = {{0_u}, {1_u}, {2_u}}};
 // An embedding, two levels that share a unit, a head.
-const UnitUses kTied{.of_block = {{0_u}, {1_u}, {1_u}, {2_u}}, .is_tied = {false, true, false}};
+const UnitUses kTied{.of_block = {{0_u}, {1_u}, {1_u}, {2_u}}};
 
 // One line an action: "F0 +g0 | -g0" has unit 0 gathered before forward of block 0 and freed after;
 // r0 is its reduction.
@@ -118,7 +118,7 @@ TEST_CASE("Tied levels are gathered once a pass and reduced after their last use
 }
 
 TEST_CASE("A group that runs again has all its units gathered for the last one's backward") {
-  UnitUses uses{.of_block = {{0_u}, {1_u}, {2_u}, {3_u}}, .is_tied = {false, false, false, false}};
+  UnitUses uses{.of_block = {{0_u}, {1_u}, {2_u}, {3_u}}};
   uses.of_backward = {{0_u}, {1_u}, {1_u, 2_u}, {3_u}};  // blocks 1 and 2 are a group
   CHECK(text_of(uses, {.backward_prefetch = BackwardPrefetch::none}) ==
         "F0 +0 | -0\n"
@@ -128,20 +128,6 @@ TEST_CASE("A group that runs again has all its units gathered for the last one's
         "B3 | -3 r3\n"
         "B2 +1 +2 | -2 r2\n"  // unit 1 stays for the next action, and its gradient is not there
         "B1 | -1 r1\n"
-        "B0 +0 | -0 r0\n");
-}
-
-TEST_CASE("Per use, tied levels are gathered and reduced at each") {
-  const UnitScheduleOptions options{.backward_prefetch = BackwardPrefetch::none,
-                                    .tied_per_use = true};
-  CHECK(text_of(kTied, options) ==
-        "F0 +0 | -0\n"
-        "F1 +1 | -1\n"
-        "F2 +1 | -1\n"
-        "F3 +2 |\n"
-        "B3 | -2 r2\n"
-        "B2 +1 | -1 r1\n"
-        "B1 +1 | -1 r1\n"
         "B0 +0 | -0 r0\n");
 }
 

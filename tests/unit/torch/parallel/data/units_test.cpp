@@ -42,13 +42,11 @@ TEST_CASE("Each block is a unit, and levels that share matrices share one") {
   CHECK(unit_begins(*untied, {}, kOneRegion) == Ids{0_p, 1_p, 4_p, 7_p, 10_p});
   const UnitUses uses = uses_of(*untied, {});
   CHECK((uses.of_block == Units{{0_u}, {1_u}, {2_u}, {3_u}, {4_u}}));
-  CHECK(uses.is_tied.values() == std::vector<bool>(5, false));
 
   const auto tied = bdh(3, true);
   CHECK(unit_begins(*tied, {}, kOneRegion) == Ids{0_p, 1_p, 4_p});
   const UnitUses shared = uses_of(*tied, {});
   CHECK((shared.of_block == Units{{0_u}, {1_u}, {1_u}, {1_u}, {2_u}}));
-  CHECK(shared.is_tied.values() == std::vector<bool>{false, true, false});
 }
 
 TEST_CASE("A block uses the trained and the frozen units that its parameters are cut into") {
@@ -58,7 +56,6 @@ TEST_CASE("A block uses the trained and the frozen units that its parameters are
   const UnitUses uses = unit_uses(*model, layout, {});
   CHECK((uses.of_block == Units{{0_u}, {1_u, 2_u, 3_u}, {1_u, 2_u, 3_u}, {4_u}}));
   CHECK((uses.frozen == std::set<param::UnitId>{2_u}));
-  CHECK(uses.is_tied.values() == std::vector<bool>{false, true, true, true, false});
 }
 
 // Elements: embed 128, three mixes of 64, head 128.
@@ -83,8 +80,6 @@ TEST_CASE("Without wrapping the whole model is one unit, used by every block") {
   CHECK(unit_begins(*model, none, kOneRegion) == Ids{0_p});
   const UnitUses uses = uses_of(*model, none);
   CHECK((uses.of_block == Units(4, std::vector{0_u})));
-  CHECK(uses.is_tied.values() ==
-        std::vector<bool>{false});  // its blocks share it, but no parameter
 }
 
 TEST_CASE("No unit goes beyond a region, whatever the policy") {

@@ -118,7 +118,6 @@ TEST_CASE("Settings of units mean nothing where nothing is sharded") {
   set(config, "layout.backward_prefetch", "post");
   config.layout.forward_prefetch = true;
   config.layout.limit_gathers = 7;
-  set(config, "layout.tied_reshard", "per-use");
   CHECK(make_plan(testing::sharded(config, 4, 1, "fsdp:none").layout) == ddp_plan(4));
 }
 
