@@ -190,7 +190,7 @@ MUTATIONS = [
     Mutation("a pipeline balanced without its head", "parallel/pipeline/balance.cpp",
              "part == num_parts_ - 1 ? end + 2 : end + 1",
              "end + 1", "plain_tests"),
-    Mutation("a pipeline with one microbatch by default", "config/resolve.cpp",
+    Mutation("a pipeline with one microbatch by default", "config/batch.cpp",
              "batch.grad_accum = layout.pp;",
              "batch.grad_accum = 1;", "plain_tests"),
     Mutation("a hybrid shard that counts tensor-parallel ranks", "config/resolve_layout.cpp",

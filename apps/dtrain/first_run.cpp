@@ -10,7 +10,6 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/data_mixture.h"
-#include "dtrain/config/resumed_run.h"
 #include "dtrain/config/saved_run.h"
 #include "dtrain/data/split.h"
 #include "inherited_run.h"

@@ -15,7 +15,7 @@
 #include "dtrain/checkpoint/store/verify.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/json.h"
-#include "dtrain/config/resumed_run.h"
+#include "dtrain/config/saved_run.h"
 #include "dtrain/report/run_record.h"
 
 namespace dtrain::app {

@@ -20,7 +20,6 @@
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/report/run_record.h"
-#include "open_for.h"
 
 namespace dtrain::app {
 namespace {

@@ -1,7 +1,10 @@
-// Resolves the path of --from to a model.
+// Resolves the path of --from to a model; opens files that flags name.
 #pragma once
 
 #include <string>
+#include <string_view>
+
+#include "dtrain/base/error.h"
 
 namespace dtrain::app {
 
@@ -20,5 +23,15 @@ void require_from(const std::string& from);
 ///
 /// Throws: Error{checkpoint} naming --from and the file if it is a file, but not a model's.
 void refuse_other_files(const std::string& model);
+
+/// Calls `open`, and has the message of an error begin with `flag`: readers know the path alone.
+template <typename Open>
+void open_for(std::string_view flag, Open open) {
+  try {
+    open();
+  } catch (const base::Error& error) {
+    base::fail(error.kind(), "{}: {}", flag, error.what());
+  }
+}
 
 }  // namespace dtrain::app

@@ -9,7 +9,7 @@
 #include "dtrain/checkpoint/format/safetensors.h"
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
-#include "open_for.h"
+#include "model_path.h"
 
 namespace dtrain::app {
 namespace {

@@ -22,6 +22,7 @@
 #include "dtrain/commands/layout_choice.h"
 #include "dtrain/commands/microbatch_choice.h"
 #include "dtrain/commands/verifier.h"
+#include "dtrain/config/batch.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/notices.h"
 #include "dtrain/config/resolve.h"

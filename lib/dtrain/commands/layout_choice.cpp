@@ -1,6 +1,7 @@
 #include "dtrain/commands/layout_choice.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -15,11 +16,11 @@
 #include "dtrain/comm/agreement.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/comm/long_task.h"
-#include "dtrain/commands/rank_with_progress.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/notices.h"
 #include "dtrain/job/job.h"
+#include "dtrain/metrics/console.h"
 #include "dtrain/metrics/format.h"
 
 namespace dtrain::commands {
@@ -178,6 +179,23 @@ SettledStart settle_layout(const config::Config& config, const config::StartReco
     }
   }
   return settled;
+}
+
+planner::Ranking rank_with_progress(const std::string& name, const config::Config& asked,
+                                    const planner::Site& site, const planner::Rates& rates,
+                                    const std::function<std::int64_t(std::int64_t)>& memory) {
+  metrics::Console console({.live = ::isatty(STDERR_FILENO) == 1});
+  const planner::Ranking ranking =
+      planner::rank_layouts(asked, site, rates, memory, [&](const std::string& layout) {
+        console.show_progress(fmt::format("{}: {}", name, layout));
+      });
+  console.show_progress("");
+  if (ranking.choices.empty()) {
+    const planner::Misfit& first = ranking.misfits.front();
+    base::fail(base::ErrorKind::usage, "{}: no layout fits: {}: {}", name, first.layout.text(),
+               first.reason);
+  }
+  return ranking;
 }
 
 }  // namespace dtrain::commands

@@ -1,12 +1,15 @@
 // --strategy auto: what it stands for, once the ranks have met.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
 #include "dtrain/base/rank_env.h"
 #include "dtrain/comm/world.h"
 #include "dtrain/config/saved_run.h"
+#include "dtrain/planner/planner.h"
 
 namespace dtrain::commands {
 
@@ -30,5 +33,13 @@ struct SettledStart {
 [[nodiscard]] SettledStart settle_layout(const config::Config& config,
                                          const config::StartRecord& record, comm::World& world,
                                          const base::RankEnv& env);
+
+/// planner::rank_layouts for somebody who waits.
+///
+/// name:   of what the user asked for, in progress and errors: "plan".
+/// Throws: Error{usage} with the reason of one layout if none fits.
+[[nodiscard]] planner::Ranking rank_with_progress(
+    const std::string& name, const config::Config& asked, const planner::Site& site,
+    const planner::Rates& rates, const std::function<std::int64_t(std::int64_t)>& memory);
 
 }  // namespace dtrain::commands

@@ -7,7 +7,7 @@
 #include "dtrain/base/rank_env.h"
 #include "dtrain/base/shell_word.h"
 #include "dtrain/commands/commands.h"
-#include "dtrain/commands/rank_with_progress.h"
+#include "dtrain/commands/layout_choice.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/metrics/format.h"
 

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "dtrain/config/advice.h"
-#include "dtrain/config/device_rates.h"
+#include "dtrain/config/config.h"
 #include "dtrain/config/schema.h"
 
 // The list of families; a build of the tests has another.
@@ -16,6 +16,19 @@
 #endif
 
 namespace dtrain::config {
+
+/// FLOP/s and memory bandwidth of a device, by which --attention auto chooses. Only their ratios
+/// decide.
+struct DeviceRates {
+  double products = 0;       ///< FLOP/s of matrix products of the dtype that is computed with
+  double wide_products = 0;  ///< of those that float16 leaves to float32
+  double bytes = 0;          ///< that its memory moves
+};
+
+/// An H100's rates for the machine's dtype. They are given, not measured, and the same for every
+/// device: so all ranks choose alike, and a run that resumes on another GPU as before. The ratios of
+/// other GPUs are within a factor of two, which moves the time of the choice by a few percent.
+[[nodiscard]] DeviceRates device_rates(const MachineConfig& machine);
 
 /// The input of --attention auto.
 struct AttentionWork {

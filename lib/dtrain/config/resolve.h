@@ -21,11 +21,6 @@ struct Launch {
   std::string unused_gpus = {};           ///< why the machine's GPUs are not among them
 };
 
-/// Sequences of a step, and of a rank's backward pass, where nothing is said about the batch: equal
-/// on any number of ranks that divides them; on others the step grows to the next multiple.
-inline constexpr std::int64_t kDefaultGlobalBatch = 8;
-inline constexpr std::int64_t kDefaultMicrobatch = 1;
-
 /// float32, or float64 where all is float64: of what follows from no other dtype.
 [[nodiscard]] Dtype wide_dtype(const MachineConfig& machine);
 
@@ -41,10 +36,6 @@ void resolve_dtypes(MachineConfig& machine);
 ///
 /// Throws: Error{usage} naming the settings, their values and what to change.
 [[nodiscard]] Config resolve(Command command, Config config, const Launch& launch);
-
-/// Describes what in the batch depends on the number of ranks, so that runs on different numbers
-/// differ: one line, or nothing. asked: before resolve(); config: after it.
-[[nodiscard]] std::string batch_note(const BatchConfig& asked, const Config& config);
 
 /// Returns whether gradients are float16 at some point, so that small ones would be lost. machine:
 /// of a resolved configuration.

@@ -1,9 +1,12 @@
 #include "dtrain/config/resolve_layout.h"
 
 #include <algorithm>
+#include <functional>
 #include <set>
+#include <string>
 
 #include "dtrain/base/error.h"
+#include "dtrain/config/assign.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/pipeline.h"
 
@@ -181,6 +184,17 @@ void check_bytes(const Compression& compression, std::int64_t replicas, Dtype wh
        compression, replicas, compression.ratio / bound, whole, bound);
 }
 
+void check_chosen(const Config& config,
+                  const std::function<std::string(const Setting&)>& origin_of) {
+  for (const Setting& setting : settings()) {
+    if (!is_chosen_by_auto(setting) || is_default(setting, config)) continue;
+    fail(ErrorKind::usage,
+         "{} {} does not go with --strategy auto, which chooses it: leave it out, or name a "
+         "strategy (dtrain plan compares them)",
+         origin_of(setting), value_text(setting, config));
+  }
+}
+
 }  // namespace
 
 Launch with_local_ranks(LayoutConfig& layout, const Launch& launch) {
@@ -310,6 +324,43 @@ Backend resolve_backend(Backend asked, const LayoutConfig& layout, const Launch&
   if (launch.world_size == 1) return Backend::none;
   if (launch.num_nodes == 1) return Backend::shm;
   return launch.num_nodes == 0 ? Backend::automatic : Backend::hier;
+}
+
+// --nnodes only checks the launch.
+bool is_chosen_by_auto(const Setting& setting) {
+  return (setting.key.starts_with("layout.") && setting.key != "layout.strategy" &&
+          setting.key != "layout.nnodes") ||
+         setting.key == "batch.grad_accum";
+}
+
+void check_open_layout(Command command, const Config& config) {
+  if (command != Command::train) {
+    fail(ErrorKind::usage,
+         "--strategy auto chooses the layout of a training run: give dtrain {} "
+         "another strategy",
+         name_of(command));
+  }
+  check_chosen(config, [](const Setting& setting) { return std::string(setting.flag); });
+}
+
+void check_open_layout(const CommandLine& command_line, const Config& config) {
+  const bool is_open = config.layout.strategy == Strategy::automatic;
+  if (!is_open || command_line.command != Command::train) return;
+  check_chosen(config, [&](const Setting& setting) {
+    std::string origin(setting.flag);
+    for (const Assignment& given : command_line.assignments) {
+      if (given.setting == &setting) origin = given.origin;
+    }
+    return origin;
+  });
+}
+
+void check_open_device(const DeviceName& device) {
+  if (device.is_cpu()) return;
+  fail(ErrorKind::usage,
+       "--strategy auto measures CPUs alone, and --device is {}: name a strategy (dtrain plan "
+       "--device-tflops compares them)",
+       device);
 }
 
 }  // namespace dtrain::config

@@ -1,6 +1,7 @@
 // How the ranks of a launch are laid out: the part of config::resolve that knows strategies.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "dtrain/config/command_line.h"
@@ -45,5 +46,18 @@ void check_pipeline(const Config& config, bool knows_model);
 /// Throws: Error{usage} where the one asked for does not serve these ranks.
 [[nodiscard]] Backend resolve_backend(Backend asked, const LayoutConfig& layout,
                                       const Launch& launch);
+
+/// True for settings that --strategy auto chooses, and that must not be given with it.
+[[nodiscard]] bool is_chosen_by_auto(const Setting& setting);
+
+/// Throws: Error{usage} where a setting says a part of the layout, or `command` has none to choose.
+void check_open_layout(Command command, const Config& config);
+
+/// The same where `command_line` asks for it: the error names the flag, or the file and its key,
+/// that said it. config: as given there.
+void check_open_layout(const CommandLine& command_line, const Config& config);
+
+/// Throws: Error{usage} on a device whose layouts nothing here can measure.
+void check_open_device(const DeviceName& device);
 
 }  // namespace dtrain::config

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "dtrain/config/layout.h"
-#include "dtrain/config/open_layout.h"
+#include "dtrain/config/resolve_layout.h"
 #include "dtrain/config/rivals.h"
 
 namespace dtrain::config {

@@ -59,4 +59,8 @@ struct SavedRun {
 /// The value of kPassedOverKey, as JSON text; empty text and any other: none.
 [[nodiscard]] PassedOver passed_over_in(std::string_view text);
 
+/// Returns the path of config.json of the run that this start resumes: the run folder with --resume
+/// auto, otherwise the run, or the checkpoint's run, that --resume names. Empty if there is none.
+[[nodiscard]] std::string resumed_config_file(const Config& config);
+
 }  // namespace dtrain::config

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "dtrain/base/input_file.h"
 
@@ -34,5 +35,10 @@ class ByteStream {
 
 /// How messages describe a file that is read as text.
 [[nodiscard]] const base::FileRole& text_file_role();
+
+/// By the first bytes of a file, at least 4 or all.
+[[nodiscard]] bool is_gzip(std::string_view start);
+/// The same; zstd data may begin with a frame to be skipped, as pzstd writes it.
+[[nodiscard]] bool is_zstd(std::string_view start);
 
 }  // namespace dtrain::data

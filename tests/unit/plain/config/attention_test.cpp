@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 
 #include "dtrain/config/bdh/settings.h"
-#include "dtrain/config/device_rates.h"
+#include "dtrain/config/family.h"
 
 namespace dtrain::config {
 namespace {

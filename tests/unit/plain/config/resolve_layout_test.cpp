@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "dtrain/config/batch.h"
 #include "support/settings.h"
 
 namespace {

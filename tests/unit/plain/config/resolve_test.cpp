@@ -3,8 +3,8 @@
 #include <catch2/catch.hpp>
 
 #include "dtrain/base/error.h"
+#include "dtrain/config/batch.h"
 #include "dtrain/config/notices.h"
-#include "dtrain/config/open_microbatch.h"
 #include "support/settings.h"
 
 namespace {

@@ -6,12 +6,16 @@
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/checkpoint/snapshot.h"
 #include "dtrain/checkpoint/store/commit.h"
+#include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/removal.h"
 #include "dtrain/checkpoint/store/shard_writer.h"
 #include "dtrain/commands/commands.h"
+#include "dtrain/commands/opened_model.h"
 #include "dtrain/model/registry.h"
+#include "dtrain/parallel/precision.h"
 #include "dtrain/train/model_description.h"
+#include "dtrain/train/model_tokenizer.h"
 
 namespace dtrain::commands {
 namespace {
@@ -43,7 +47,7 @@ param::ParameterSpecs storage_specs(param::ParameterSpecs specs) {
   return specs;
 }
 
-param::Arena read_weights(const SafetensorsFile& file, const model::Model& model) {
+param::Arena read_imported(const SafetensorsFile& file, const model::Model& model) {
   const at::ScalarType dtype = dtype_of(file);
   if (train::has_storage_shapes(file)) {
     return checkpoint::read_model_file(file, storage_specs(model.parameters), {}, dtype);
@@ -82,6 +86,13 @@ void write_checkpoint(const std::string& folder, std::span<const store::PieceByt
   }
 }
 
+using checkpoint::kWeightPrefix;
+
+at::ScalarType saved_dtype(const model::Model& model, const store::Reader& reader) {
+  const auto* info = reader.find(kWeightPrefix + model.parameters.front().name);
+  return info == nullptr ? at::kFloat : checkpoint::scalar_type_of(info->dtype);
+}
+
 }  // namespace
 
 void import_checkpoint(const config::Config& config, const Output& output) {
@@ -90,13 +101,31 @@ void import_checkpoint(const config::Config& config, const Output& output) {
   const config::ModelConfig described =
       train::model_of(file, {.levels = wanted.levels, .own = config.model.own});
   const auto model = model::make_model(described, /*seq_len=*/1);
-  const param::Arena arena = read_weights(file, *model);
+  const param::Arena arena = read_imported(file, *model);
   format::Manifest manifest;
   manifest.run = store::new_start_id();
   manifest.config = fmt::format(R"({{"model": {}}})", train::describe(described));
   const std::string folder = without_trailing_slashes(wanted.checkpoint);
   write_checkpoint(folder, checkpoint::bytes_of(state_of(*model, arena)), std::move(manifest));
   output(fmt::format("{}: {} parameters of {}\n", folder, model->num_elements(), wanted.file));
+}
+
+void export_checkpoint(const config::Config& config, const Output& output) {
+  const config::ExportConfig& wanted = config.exporting;
+  store::Reader reader = open_weights(store::checkpoints_at(wanted.checkpoint).front());
+  const config::ModelConfig described = model_of(reader);
+  const auto model = model::make_model(described, /*seq_len=*/1);
+  const at::ScalarType dtype = wanted.dtype == config::Dtype::automatic
+                                   ? saved_dtype(*model, reader)
+                                   : parallel::dtype_of(wanted.dtype);
+  const param::Arena arena = read_weights(reader, *model, dtype);
+  checkpoint::format::Metadata metadata =
+      train::tokenizer_metadata(train::saved_tokenizer(reader.path()));
+  metadata.emplace(train::kModelKey, train::describe(described));
+  checkpoint::write_model_file(wanted.file, model->parameters, arena,
+                               train::exported_buffers(*model), metadata);
+  output(fmt::format("{}: {} parameters of {}, step {}\n", wanted.file, model->num_elements(),
+                     reader.path(), reader.manifest().step));
 }
 
 }  // namespace dtrain::commands
