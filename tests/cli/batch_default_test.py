@@ -7,6 +7,7 @@ import subprocess
 import unittest
 
 from dtrain_harness import DTRAIN, GOLDEN, USAGE, FolderTest, launched, metrics_of, run
+from messages import assert_names, lines_naming
 
 TEXT = GOLDEN / "text.bin"
 SMALL = ("--levels", "1", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1", "--log-every", "0", "--steps", "1",
@@ -52,11 +53,11 @@ class Microbatch(FolderTest):
     def test_it_fits_the_limit_on_all_ranks_alike(self):
         run_dir, error = self.train("free")
         self.assertEqual(batch_of(run_dir)["microbatch"], 8)
-        self.assertNotIn("in place of", error)
+        self.assertEqual(lines_naming(error, "microbatch 8", "memory"), [])
         for ranks in (1, 2):
             run_dir, error = self.train(f"limited-{ranks}", "--memory-limit", self.predicted(2, ranks), ranks=ranks)
             self.assertEqual(batch_of(run_dir), {"global": 16, "microbatch": 2, "grad_accum": 8 // ranks})
-            self.assertEqual(error.count("microbatch 2 in place of 8"), 1, error)
+            self.assertEqual(len(lines_naming(error, "microbatch 2", "8", "memory")), 1, error)
         # A limit that no microbatch meets is rejected.
         self.train("nothing", "--memory-limit", "100kB", status=USAGE)
 
@@ -108,10 +109,10 @@ class Start(FolderTest):
         text = self.folder / "few.txt"
         text.write_bytes(TEXT.read_bytes()[:16 * 8 + 1])  # eight samples
         for batch, times in ((8, None), (12, "1.5"), (32, "4.0")):
-            lines = [line for line in self.train("--data", text, "--global-batch", batch).splitlines() if "each step of" in line]
+            lines = lines_naming(self.train("--data", text, "--global-batch", batch), "warning", f"--global-batch {batch}")
             self.assertEqual(len(lines), 0 if times is None else 1, lines)
             if times:
-                self.assertIn(f"dtrain: warning: each step of --global-batch {batch} takes the 8 samples to train on {times} times", lines[0])
+                assert_names(lines[0], "8 samples", times)
 
     def test_verbose_shows_the_epochs_of_each_file_of_a_mixture(self):
         for name, samples in (("a.txt", 100), ("b.txt", 40)):
@@ -128,7 +129,7 @@ class LearningRate(FolderTest):
         return run(DTRAIN, *(SMALL if data else ()), *data, "--run-dir", self.folder / "run", *flags).stderr
 
     def rates(self, error):
-        lines = [line for line in error.splitlines() if "the learning rate changes from" in line]
+        lines = [line for line in error.splitlines() if re.search(r" from \S+ in step \d+ to ", line)]
         if not lines:
             return None
         self.assertEqual(len(lines), 1)
@@ -139,7 +140,7 @@ class LearningRate(FolderTest):
             flags = ("--schedule", schedule, "--lr", "1e-2", "--overwrite") + (("--decay-steps", "4") if schedule == "wsd" else ())
             self.train(*flags, "--steps", "4")
             error = self.train("--resume", "auto", "--steps", "8", data=())
-            self.assertRegex(error, "resuming from .* with changed settings: .*train.steps is 8.*; the learning rate changes from ")
+            assert_names(error, "train.steps", "8", self.folder / "run")
             before, after = self.rates(error)
             steps = [event for event in metrics_of(self.folder / "run") if "loss" in event]
             self.assertAlmostEqual(before, steps[3]["learning_rate"], delta=0.01 * before)

@@ -1,5 +1,6 @@
 """The front end's answers to good and bad settings, as a user meets them."""
 
+import errno
 import json
 import os
 import pathlib
@@ -92,7 +93,7 @@ class Printing(Case):
 
     def test_settings_page_is_current(self):
         page = (SOURCE / "docs" / "settings.md").read_text()
-        self.assertEqual(page, run("settings").stdout, "write it anew: dtrain settings > docs/settings.md")
+        self.assertEqual(page, run("settings").stdout, "write it with: dtrain settings > docs/settings.md")
 
     def test_a_full_disk_is_told(self):
         text = SOURCE / "tests/golden/text.bin"
@@ -101,21 +102,20 @@ class Printing(Case):
             with self.subTest(words[0]), open("/dev/full", "w") as full:
                 result = subprocess.run([DTRAIN, *words], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
                 self.assertEqual(result.returncode, USAGE, result.stderr)
-                self.assertRegex(result.stderr, r"\Adtrain: error: cannot write to standard output: [^\n]*\n\Z")
+                self.assertRegex(result.stderr, rf"\Adtrain: error: [^\n]*{os.strerror(errno.ENOSPC)}[^\n]*\n\Z")
 
 
 class Refusing(Case):
     def test_unknown_names_suggest_the_nearest(self):
-        self.refused(USAGE, "unknown flag --widht", "did you mean --width?", arguments=["--widht", "3"])
-        self.refused(USAGE, "unknown subcommand \"trian\"", "did you mean train?", arguments=["trian"])
-        self.refused(USAGE, "did you mean model.width?", arguments=["--set", "model.widht=3"])
+        for names, words in ((("--widht", "--width"), ["--widht", "3"]), (("trian", "train"), ["trian"]),
+                             (("model.widht", "model.width"), ["--set", "model.widht=3"])):
+            self.refused(USAGE, *names, arguments=words)
         file = self.folder / "wrong.json"
         file.write_text('{"model": {"widht": 3}}')
-        self.refused(USAGE, file, "did you mean model.width?", arguments=["--config", file])
+        self.refused(USAGE, file, "model.width", arguments=["--config", file])
 
     def test_later_backends_and_devices_are_known_but_not_built(self):
-        self.refused(USAGE, "--backend", "nccl comes with --device cuda", arguments=["--backend", "nccl"])
-        self.refused(USAGE, "--backend: nccl comes with --device cuda, where --backend is left out", arguments=["--backend", "nccl"])
+        self.refused(USAGE, "--backend", "nccl", "--device cuda", arguments=["--backend", "nccl"])
         self.refused(USAGE, "--device", "one of auto, cpu", arguments=["--device", "tpu"])
 
     def test_contradictions(self):
@@ -124,24 +124,23 @@ class Refusing(Case):
                      arguments=["--global-batch", "8", "--microbatch", "2", "--grad-accum", "3"])
         self.refused(USAGE, "--nnodes 2", arguments=["--nnodes", "2"])
         ranks = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
-        self.refused(USAGE, "--strategy single was launched with 2 ranks: use --strategy ddp",
-                     arguments=["--strategy", "single"], variables=ranks)
+        self.refused(USAGE, "--strategy single", "2", "--strategy ddp", arguments=["--strategy", "single"], variables=ranks)
         self.refused(USAGE, "MASTER_ADDR", "dtrun -n 2", arguments=["--strategy", "ddp"], variables=ranks)
         self.refused(USAGE, "RANK", "OMPI_COMM_WORLD_RANK", arguments=[], variables={
             "RANK": "0", "WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"})
 
     def test_files_that_are_missing_or_foreign(self):
         run_dir = self.folder / "run"
-        self.refused(USAGE, "--data is missing", arguments=["--run-dir", run_dir])
+        self.refused(USAGE, "--data", arguments=["--run-dir", run_dir])
         self.refused(DATA, "/nowhere", arguments=["--run-dir", run_dir, "--data", "/nowhere"])
         empty = self.folder / "empty"
         empty.touch()
         self.refused(DATA, empty, arguments=["--run-dir", run_dir, "--data", empty])
         self.refused(DATA, self.text, "--seq-len",
                      arguments=["--run-dir", run_dir, "--data", self.text, "--seq-len", "4096"])
-        self.refused(USAGE, "--from is missing", arguments=["generate"])
+        self.refused(USAGE, "--from", arguments=["generate"])
         self.refused(CHECKPOINT, self.text, arguments=["generate", "--from", self.text, "--prompt", "x"])
-        self.refused(USAGE, "--golden is missing", arguments=["verify"])
+        self.refused(USAGE, "--golden", arguments=["verify"])
         self.refused(CHECKPOINT, "/nowhere", arguments=["verify", "--golden", "/nowhere"])
         self.assertFalse(run_dir.exists())
 
@@ -167,7 +166,7 @@ class Refusing(Case):
             subprocess.run([DTRAIN, "--neurons", "7"], env={**os.environ, **variables}, timeout=0.4,
                            capture_output=True, check=False)
         self.assertFalse(caught.exception.stderr)
-        self.refused(USAGE, "--data is missing", arguments=[], variables={**variables, "MASTER_ADDR": "localhost", "MASTER_PORT": "1"})  # printed when nobody ends it
+        self.refused(USAGE, "--data", arguments=[], variables={**variables, "MASTER_ADDR": "localhost", "MASTER_PORT": "1"})  # printed when nobody ends it
 
 
 class LibTorchMissing(Case):

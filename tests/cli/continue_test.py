@@ -9,6 +9,8 @@ import subprocess
 import tempfile
 import unittest
 
+from messages import assert_names, lines_naming
+
 BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
 DTRAIN, DTRUN = BUILD / "bin" / "dtrain", BUILD / "bin" / "dtrun"
 USAGE = 2
@@ -94,30 +96,29 @@ class Continue(unittest.TestCase):
         run = self.root / "parts"
         self.command(*TINY, "--data", "text.txt", "--steps", 3, "--run-dir", run)
         result = self.command("--run-dir", run, "--resume", "auto", "--steps", 6, ranks=2, cwd="elsewhere")
-        self.assertIn(f"settings that this command does not give come from {run}/config.json; --strategy ddp takes "
-                      "the place of single for 2 ranks", result.stderr)
-        self.assertRegex(result.stdout, r"\n\[0\] done: step 6, 3 steps since this launch in .* tok/s\)\n")
+        assert_names(result.stderr, f"{run}/config.json", "--strategy ddp", "single", "2 ranks")
+        self.assertRegex(result.stdout, r"\n\[0\] done: step 6, 3 steps .* tok/s\)\n")
         self.command("--run-dir", run, "--resume", "auto", "--steps", 9, "--strategy", "zero", ranks=4)
         self.assertEqual(self.config(run)["layout"]["strategy"], "zero")
         self.command("--run-dir", run, "--resume", "auto", "--steps", 12, cwd="elsewhere")
         self.assertEqual(self.losses(run), self.losses(self.whole))
         result = self.command("--run-dir", run, "--resume", "auto", cwd="elsewhere")  # nothing is left to do
         self.assertEqual(self.losses(run), self.losses(self.whole))
-        self.assertIn("done: step 12, nothing left to train\n", result.stdout)
+        self.assertRegex(result.stdout, "(?m)^done: step 12, ")
 
     def test_a_command_that_names_its_data_takes_the_rest_from_the_run_too(self):
         run = self.root / "named"
         first = (*TINY, "--data", "text.txt", "--eval-every", 0, "--steps", 3, "--run-dir", run, "--resume", "auto")
         self.command(*first)
         result = self.command("--data", "text.txt", "--steps", 6, "--run-dir", run, "--resume", "auto")
-        self.assertIn(f"settings that this command does not give come from {run}/config.json", result.stderr)
+        assert_names(result.stderr, f"{run}/config.json")
         self.assertNotIn("demo defaults", result.stderr)
-        self.assertNotIn("the checkpoint has", result.stderr)  # the learning rate is the run's, too
+        self.assertEqual(lines_naming(result.stderr, "train.lr is"), [])  # it is the run's, too
         self.assertEqual(self.config(run)["checkpoint"]["every"], "3")
         self.command(*first, "--steps", 12)  # the command of the first start
         self.assertEqual(self.losses(run), self.losses(self.whole))
         result = self.command("--data", "text.txt", "--width", 64, "--run-dir", run, "--resume", "auto", status=USAGE)
-        self.assertIn("model.width is 64, the checkpoint has 32", result.stderr)
+        assert_names(result.stderr, "model.width", "64", "32")
         self.assertNotIn("model.levels", result.stderr)
 
     def test_a_run_without_a_checkpoint_is_started_by_a_command_that_names_its_data(self):
@@ -127,8 +128,7 @@ class Continue(unittest.TestCase):
 
     def test_ranks_that_do_not_fit_are_rejected_with_what_must_divide_what(self):
         result = self.command("--run-dir", self.whole, "--resume", "auto", ranks=3, status=USAGE)
-        for part in ("--global-batch 4", "multiple of 3", f"{self.whole}/config.json"):
-            self.assertIn(part, result.stderr)
+        assert_names(result.stderr, "--global-batch 4", "3", f"{self.whole}/config.json")
         result = self.command("--run-dir", self.whole, "--resume", "auto", "--microbatch", 3, ranks=3, status=USAGE)
         self.assertIn("--microbatch 3", result.stderr)
 
@@ -140,17 +140,16 @@ class Continue(unittest.TestCase):
         for ranks, strategy in ((1, "pp"), (2, "pp"), (4, "ddp")):
             result = self.command("--run-dir", run, "--resume", "auto", "--print-config", ranks=ranks)
             self.assertEqual(json.loads(result.stdout)["layout"]["strategy"], strategy)
-        self.assertIn("--strategy ddp takes the place of pp for 4 ranks", result.stderr)
+        assert_names(result.stderr, "--strategy ddp", "pp", "4 ranks")
         result = self.command("--run-dir", run, "--resume", "auto", ranks=3, status=USAGE)
-        self.assertIn("--global-batch 4 is not a multiple of 3", result.stderr)
+        assert_names(result.stderr, "--global-batch 4", "3")
 
     def test_data_that_was_moved_is_said_to_be_of_the_run(self):
         saved = self.config(self.whole)
         saved["data"]["train"] = saved["resolved"]["data"]["train"] = "/nix/text.txt"
         run = self.run_with(saved, "moved")
         result = self.command("--run-dir", run, "--resume", "auto", status=3)
-        self.assertIn(f"'/nix/text.txt' does not exist; give a token file or a plain text (from {run}/config.json; if "
-                      f"the data was moved, give --config {run}/config.json --data FILE)", result.stderr)
+        assert_names(result.stderr, "/nix/text.txt", f"--config {run}/config.json --data FILE")
         self.command("--run-dir", run, "--resume", "auto", "--config", run / "config.json", "--data", "text.txt",
                      "--print-config")
 
@@ -159,7 +158,7 @@ class Continue(unittest.TestCase):
         self.command(*TINY, "--data", "text.txt", "--steps", 3, "--run-dir", run, "--strategy", "3d", "--tp", 2,
                      "--dp", 1, ranks=2)
         result = self.command("--run-dir", run, "--resume", "auto", "--steps", 4)
-        self.assertIn("--strategy ddp takes the place of 3d for 1 rank", result.stderr)
+        assert_names(result.stderr, "--strategy ddp", "3d", "1 rank")
         self.assertEqual(len(self.losses(run)), 4)
 
     def test_a_backend_that_cannot_serve_the_new_ranks_gives_way(self):
@@ -168,7 +167,7 @@ class Continue(unittest.TestCase):
                      ranks=2)
         self.command("--run-dir", run, "--resume", "auto", "--backend", "gloo", "--strategy", "single", status=USAGE)
         result = self.command("--run-dir", run, "--resume", "auto", "--steps", 4, "--strategy", "single")
-        self.assertIn(f"come from {run}/config.json; --backend auto takes the place of gloo\n", result.stderr)
+        assert_names(result.stderr, f"{run}/config.json", "--backend auto", "gloo")
         self.assertEqual(self.losses(run), self.losses(self.whole)[:4])
 
     def test_the_network_interface_is_not_kept_for_another_machine(self):
@@ -183,15 +182,13 @@ class Continue(unittest.TestCase):
         for run in (self.root / "nothing", self.root / "elsewhere"):
             result = self.command("--run-dir", run, "--resume", "auto", status=USAGE)
             self.assertEqual(result.stderr.count("\n"), 1)
-            self.assertIn(f"--resume auto: {run} holds no config.json", result.stderr)
+            assert_names(result.stderr, "--resume auto", run, "config.json")
 
     def test_the_start_says_which_settings_were_chosen(self):
         run = self.root / "chosen"
         result = self.command(*TINY, "--data", "text.txt", "--steps", 1, "--run-dir", run)
-        line = next(line for line in result.stderr.splitlines() if line.startswith("settings that differ"))
-        self.assertEqual(line, "settings that differ from the defaults: model.levels=2 model.width=32 model.heads=2 "
-                         "model.neurons=64 data.seq_len=32 batch.global=4 batch.microbatch=1 train.steps=1 "
-                         "train.lr=0.002 machine.threads=1 report.sample_every=200 checkpoint.every=3")
+        assert_names(result.stderr, "model.levels=2 model.width=32 model.heads=2 model.neurons=64 data.seq_len=32 batch.global=4 batch.microbatch=1 "
+                     "train.steps=1 train.lr=0.002 machine.threads=1 report.sample_every=200 checkpoint.every=3")
 
 
 class OneResult(unittest.TestCase):

@@ -6,6 +6,7 @@ import tempfile
 import unittest
 
 from dtrain_harness import BUILD, DTRAIN, SOURCE, USAGE, final_model, front_end_alone, run
+from messages import assert_names
 
 DEVICE = 13
 PLUGIN = BUILD / "lib" / "libdtrain_cuda.so"
@@ -31,7 +32,7 @@ class Plugin(unittest.TestCase):
         for device in ("cuda", "cuda:9"):
             result = self.train("--device", device, status=DEVICE)
             (line,) = [line for line in result.stderr.splitlines() if "error" in line]
-            self.assertRegex(line, r"^dtrain: error: this machine has no NVIDIA driver \(libcuda\.so\.1.*--device cpu")
+            assert_names(line, "dtrain: error", "libcuda.so.1", "--device cpu")
             self.assertNotIn("undefined symbol", line)
             self.assertFalse((self.folder / "run" / "metrics.jsonl").exists())
 
@@ -42,17 +43,16 @@ class Plugin(unittest.TestCase):
 
     @unittest.skipIf(HAS_DRIVER, "needs a machine without GPUs")
     def test_doctor_says_that_there_is_no_gpu(self):
-        self.assertRegex(run(DTRAIN, "doctor").stdout, r"(?m)^devices +cpu; plugins: .*cuda.*; no GPU with an NVIDIA driver is here$")
+        self.assertRegex(run(DTRAIN, "doctor").stdout, r"(?m)^devices +cpu; plugins: .*cuda.*; .*\bno GPU\b")
 
     def test_other_names_of_a_gpu_lead_to_cuda(self):
-        for name, meant in (("gpu", r": did you mean cuda\?"), ("gpu:1", r": did you mean cuda:1\?"), ("mps", "")):
+        for name, meant in (("gpu", r".*cuda\?"), ("gpu:1", r".*cuda:1\?"), ("mps", "")):
             error = self.train("--device", name, status=USAGE).stderr
-            self.assertRegex(error, rf'\Adtrain: error: --device: found "{name}", but it must be one of auto, cpu, cuda{meant}\n\Z')
+            self.assertRegex(error, rf'\Adtrain: error: --device: found "{name}", .* auto, cpu, cuda{meant}\n\Z')
 
     def test_a_build_without_the_plugin_says_so(self):
         result = run(front_end_alone(self.folder), "train", "--data", self.text, "--device", "cuda", status=USAGE)
-        self.assertRegex(result.stderr, r'\Adtrain: error: --device: found "cuda", but it must be one of auto, cpu '
-                                        r"\(cuda needs GPU support, which this build does not have\)\n\Z")
+        assert_names(result.stderr, "dtrain: error", "--device", '"cuda"', "auto, cpu")
 
     def test_a_cpu_run_loads_no_cuda_library(self):
         for arguments in (["--help"], ["train", "--data", self.text, "--run-dir", self.folder / "run", "--device", "cpu", *SMALL]):
@@ -100,9 +100,10 @@ class Header(unittest.TestCase):
 
     def test_what_does_not_fit_is_named(self):
         self.make("toolkit", 23007)
-        self.assertEqual(self.found("absent", "toolkit"),
-                         ["nccl-NOTFOUND", "not of NCCL 2.28.9, which LibTorch was built with: toolkit/nccl.h"])
-        self.assertEqual(self.found("absent", "missing"), ["nccl-NOTFOUND", "no nccl.h is in absent, missing"])
+        found, reason = self.found("absent", "toolkit")
+        self.assertEqual(found, "nccl-NOTFOUND")
+        assert_names(reason, "NCCL 2.28.9", "toolkit/nccl.h")
+        assert_names(self.found("absent", "missing")[1], "nccl.h", "absent, missing")
 
 
 if __name__ == "__main__":

@@ -142,7 +142,7 @@ class BadData(Case):
         return path
 
     def test_missing_empty_and_folder(self):
-        self.train_refused("does not exist", path=self.folder / "missing")
+        self.train_refused("missing", path=self.folder / "missing")
         self.train_refused("is empty", path=self.write("empty", b""))
         self.train_refused("is a directory", path=self.folder)
 
@@ -151,7 +151,7 @@ class BadData(Case):
         self.train_refused("truncated", "99 of 100", path=self.write("cut", whole[:-1]))
         self.train_refused("truncated", path=self.write("cut", whole[:20]))
         self.train_refused("version 9", path=self.write("new", whole[:8] + struct.pack("<I", 9) + whole[12:]))
-        self.train_refused("gzip", path=self.write("text.gz", b"\x1f\x8b\x08" + b"x" * 100))
+        self.train_refused("gzip-compressed", path=self.write("text.gz", b"\x1f\x8b\x08" + b"x" * 100))
         self.train_refused("safetensors", path=SOURCE / "tests" / "golden" / "mini.safetensors")
 
     def test_token_outside_the_vocabulary(self):

@@ -7,6 +7,7 @@ import re
 import unittest
 
 from dtrain_harness import (BUILD, DTRAIN, GOLDEN, USAGE, FolderTest, final_model, launched, make_folder, metrics_of, run)
+from messages import assert_names, error_line, lines_naming
 
 TOY = BUILD / "toy" / "bin" / "dtrain"
 MEMORY, DEVICE, INTERNAL = 8, 13, 70  # exit statuses
@@ -61,7 +62,7 @@ class Training(FolderTest):
         run_dir = self.folder / "run"
         result = train(run_dir, "ddp", "--device", "fake", "--profile", "2", environment=LATE)
         self.assert_same(run_dir, "ddp")
-        self.assertIn("profile of 2 steps, on the device, mean of 2 ranks", result.stderr + result.stdout)
+        assert_names(result.stderr + result.stdout, "profile", "2 steps", "device", "2 ranks")
         events = json.loads((run_dir / "profile" / "trace.json").read_text())["traceEvents"]
         threads = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["name"] == "thread_name"}
         for rank in range(2):
@@ -83,7 +84,7 @@ class Training(FolderTest):
             with self.subTest(layout):
                 run_dir = self.folder / layout
                 result = train(run_dir, layout, "--device", "fake", "--compile", "--verbose", environment=LATE if index % 2 == 0 else None)
-                self.assertRegex(result.stderr, r"(?m)^(\[0\] )?graphs +of each block's passes")
+                self.assertRegex(result.stderr, r"(?m)^(\[0\] )?graphs +")
                 self.assert_same(run_dir, layout)
 
     def test_a_run_moves_between_device_and_cpu(self):
@@ -108,21 +109,21 @@ class Training(FolderTest):
         self.assert_same(run_dir, "ddp")
 
     def test_tf32_has_an_effect_on_devices_alone(self):
-        for device, word in (("cpu", "--matmul-precision has no effect on the CPU"), ("fake", "matmul_precision=tf32")):
+        for device, names in (("cpu", ("warning", "--matmul-precision", "CPU")), ("fake", ("machine.matmul_precision=tf32",))):
             result = train(self.folder / device, "single", "--device", device, "--matmul-precision", "tf32", "--verbose")
-            self.assertIn(word, result.stdout + result.stderr)
-            self.assertEqual("has no effect" in result.stderr, device == "cpu")
+            assert_names(result.stdout + result.stderr, *names)
+            self.assertEqual(bool(lines_naming(result.stderr, "warning", "--matmul-precision")), device == "cpu")
 
     def test_a_resume_on_another_kind_of_device_is_noted(self):
         run_dir = self.folder / "run"
         train(run_dir, "single", "--device", "fake", "--steps", "2")
         result = train(run_dir, "single", "--device", "auto", "--resume", "auto")
-        self.assertRegex(result.stderr, r"resuming from .* with changed settings: .*machine.device is cpu, the checkpoint has fake")
+        assert_names(result.stderr, "machine.device", "cpu", "fake")
 
     def test_the_start_table_names_the_device(self):
         for device, flags in (("fake:0", ["--device", "fake"]), ("fake:3", ["--device", "fake:3"])):
             result = train(self.folder / device, "single", *flags)
-            self.assertRegex(result.stderr, rf"(?m)^device +{device}, a fake accelerator for tests, CUDA_DEVICE_MAX_CONNECTIONS=32$")
+            self.assertRegex(result.stderr, rf"(?m)^device +{device}, .*, CUDA_DEVICE_MAX_CONNECTIONS=32$")
         result = train(self.folder / "told", "single", "--device", "fake", environment={"CUDA_DEVICE_MAX_CONNECTIONS": "8"})
         self.assertRegex(result.stderr, r"(?m)^device +fake:0, .*, CUDA_DEVICE_MAX_CONNECTIONS=8$")
 
@@ -135,14 +136,14 @@ class Training(FolderTest):
         for number, (variables, expected) in enumerate((({}, "=lo"), ({"NCCL_SOCKET_IFNAME": "eth"}, "eth"))):
             result = train(self.folder / str(number), "ddp", "--device", "fake", "--interface", "eth99,lo", environment=variables)
             self.assertRegex(result.stderr, rf"(?m)device +fake:0, .*, NCCL_SOCKET_IFNAME={expected}$")
-            self.assertNotIn("has no effect", result.stderr)
+            self.assertEqual(lines_naming(result.stderr, "warning"), [])
         result = run(*launched(2, *WORK, "--strategy", "ddp", "--run-dir", self.folder / "none", "--device", "fake",
                                "--interface", "eth99", program=TOY), status=2)
         self.assertIn("--interface: found eth99", result.stderr)
 
     def test_a_list_of_devices_is_for_ranks_that_are_threads(self):
         result = train(self.folder / "run", "single", "--device", "auto", "--devices", "0,1", "--verbose")
-        self.assertIn("--devices has no effect", result.stderr)
+        assert_names(result.stderr, "warning", "--devices")
         self.assertIn("bitwise class   ", result.stderr)
 
     def test_long_sequences_are_cut_by_the_rates_of_the_device(self):
@@ -216,8 +217,7 @@ class Memory(FolderTest):
         self.train("shards", "fsdp")
         limit = (predicted(self.folder / "single") + predicted(self.folder / "shards")) // 2
         full = self.train("full", "single", "--memory-limit", str(limit), status=MEMORY)
-        self.error_of(full, "out of memory on fake:0 ", "Tried to allocate", f"capacity of {limit} bytes", "--strategy fsdp",
-                      "--recompute level", "--offload all", "a larger --memory-limit")
+        self.error_of(full, "memory on fake:0 ", f"capacity of {limit} bytes", "--strategy fsdp", "--recompute level", "--offload all", "--memory-limit")
         self.train("two", "fsdp", "--memory-limit", str(limit))
 
     def test_what_is_measured_keeps_to_the_limit(self):
@@ -250,10 +250,10 @@ class Memory(FolderTest):
     def test_what_helps_is_not_in_use_yet(self):
         flags = ["--recompute", "level", "--offload", "all"]
         full = self.train("full", "single", *flags, environment={"DTRAIN_FAKE": "memory=60000000"}, status=MEMORY)
-        self.error_of(full, "out of memory on fake:0 ", "a smaller --seq-len or model", "--strategy fsdp")
+        self.error_of(full, "memory on fake:0 ", "--seq-len", "--strategy fsdp")
         for flag in ("--recompute", "--offload", "--microbatch", "--memory-limit", " 0 B", " hold "):
             self.assertNotIn(flag, full.stderr.splitlines()[-1])
-        self.assertRegex(full.stderr.splitlines()[-1], r" Tensors took \d+\.\d MiB at the most; use ")
+        self.assertRegex(full.stderr.splitlines()[-1], r" \d+\.\d MiB .*; ")
 
     def test_a_host_without_room_for_what_is_offloaded_is_told(self):
         huge = ["--levels", "16", "--width", "16384", "--neurons", "1048576", "--offload", "all", "--memory-limit", "1GiB"]
@@ -264,17 +264,18 @@ class Memory(FolderTest):
 
     def test_a_rank_whose_device_is_full_is_named(self):
         full = self.train("full", "fsdp", environment={"DTRAIN_FAKE": "memory=90000000 device=1"}, status=MEMORY)
-        self.assertIn("out of memory on fake:1", full.stderr)
+        self.assertIn("memory on fake:1", full.stderr)
         self.assertIn("rank 1", full.stderr.splitlines()[-1])
 
     def test_devices_that_are_all_full_are_one_line(self):
         full = self.train("full", "ddp", environment={"DTRAIN_FAKE": "memory=60000000"}, status=MEMORY)
-        self.assertRegex(full.stderr, r"\A(\[0\] dtrain: (using demo defaults|--\S+ is given 2 times).*\n)*(dtrain: warning: .*\n)*dtrain: error: out of memory on fake:[01] where [^\n]*\n\Z")
+        self.assertRegex(full.stderr, r"\A((\[\d\] )?dtrain: .*\n)*dtrain: error: [^\n]*memory on fake:[01] [^\n]*\n\Z")
+        self.assertEqual(full.stderr.count("error: out"), 1)
 
     def test_a_device_that_is_lost_is_named(self):
         lost = self.train("one", "single", environment={"DTRAIN_FAKE": "lose-after=2000"}, status=DEVICE)
         self.error_of(lost, "device fake:0 was lost", "uncorrectable ECC error")
-        self.error_of(lost, "check it and start again; --resume auto")
+        self.error_of(lost, "--resume auto")
         for layout in ("ddp", "fsdp", "dp"):
             with self.subTest(layout):
                 environment = {"DTRAIN_FAKE": "late lose-after=2000 device=1"}
@@ -284,8 +285,7 @@ class Memory(FolderTest):
 
 
     def test_an_error_that_loses_no_device_says_what_it_is(self):
-        for code, status, parts in ((2, MEMORY, ("out of memory on fake:0: fake error: out of memory", "; use --recompute level")),
-                                    (700, INTERNAL, ("device fake:0 failed: fake error: an illegal memory access",))):
+        for code, status, parts in ((2, MEMORY, ("fake:0", "--recompute level")), (700, INTERNAL, ("device fake:0", "illegal memory access"))):
             with self.subTest(code):
                 found = self.train(str(code), "single", environment={"DTRAIN_FAKE": f"lose-after=2000 error={code}"}, status=status)
                 self.error_of(found, *parts)
@@ -293,25 +293,22 @@ class Memory(FolderTest):
 
     def test_generating_names_what_the_device_lacks(self):
         flags = ["--from", on_cpu("single"), "--max-tokens", "30", "--device", "fake"]
-        for setting, status, parts in (("memory=1000", MEMORY, ("out of memory on fake:0: Tried to allocate", "--device cpu")),
-                                       ("lose-after=200", DEVICE, ("device fake:0 was lost: ", "--device cpu"))):
+        for setting, status, parts in (("memory=1000", MEMORY, ("memory on fake:0", "--device cpu")),
+                                       ("lose-after=200", DEVICE, ("device fake:0", "--device cpu"))):
             self.error_of(run(TOY, "generate", *flags, environment={"DTRAIN_FAKE": setting}, status=status), *parts)
 
 
 class Missing(FolderTest):
     def test_graphs_that_cannot_be_are_refused(self):
-        for flags, part in ((["--device", "cpu", "--model", "toy"], "--model toy: on a CPU it stands for fused kernels"),
-                            (["--device", "fake", "--strategy", "mp"], "--pp 2: what stages send")):
-            self.refused(USAGE, "--compile does not go with " + part, "--compile", *flags, program=TOY)
+        for flags, part in ((["--device", "cpu", "--model", "toy"], "--model toy"), (["--device", "fake", "--strategy", "mp"], "--pp 2")):
+            self.refused(USAGE, "--compile", "--compile", *flags, program=TOY, parts=[part])
         for flags, part in ((["--kernels", "plain"], "--kernels plain"), (["--dtype", "float16"], "float16")):
-            self.refused(USAGE, f"--compile does not go with {part}: on a CPU", "--compile", *flags)
+            self.refused(USAGE, "--compile", "--compile", *flags, parts=[part])
 
-    def refused(self, status, part, *flags, program=DTRAIN, ranks=1):
+    def refused(self, status, part, *flags, program=DTRAIN, ranks=1, parts=()):
         result = run(*launched(ranks, "train", "--data", GOLDEN / "text.bin", "--seq-len", "16", "--run-dir", self.folder / "run",
                                *flags, program=program), status=status)
-        errors = [line for line in result.stderr.splitlines() if "error" in line]
-        self.assertEqual(len(errors), 1, result.stderr)
-        self.assertIn(part, errors[0])
+        error_line(result.stderr, part, *parts)
         self.assertFalse((self.folder / "run").exists())
 
     def test_a_device_of_a_run_that_this_build_lacks_is_named(self):
@@ -319,21 +316,19 @@ class Missing(FolderTest):
         train(run_dir, "single", "--device", "fake", "--steps", "2")
         flags = ["--run-dir", run_dir, "--resume", "auto", "--steps", "4"]
         result = run(DTRAIN, *flags, status=USAGE)
-        self.assertIn(f"{run_dir}/config.json has --device fake, which this build does not have: give another, such as --device cpu",
-                      result.stderr)
+        assert_names(result.stderr, f"{run_dir}/config.json", "--device fake", "--device cpu")
         run(DTRAIN, *flags, "--device", "cpu")
 
     def test_a_device_that_is_not_there_is_named(self):
-        self.refused(USAGE, '--device: found "fake", but it must be one of auto, cpu', "--device", "fake")
-        self.refused(USAGE, "auto, cpu, cuda or cuda:N", "--device", "../x")
-        self.refused(USAGE, "ranks 0 and 1 are both on fake:0: ", "--device", "fake:0", "--strategy", "ddp", program=TOY, ranks=2)
+        self.refused(USAGE, '"fake"', "--device", "fake", parts=["--device", "auto, cpu"])
+        self.refused(USAGE, "auto, cpu, cuda", "--device", "../x")
+        self.refused(USAGE, "ranks 0 and 1", "--device", "fake:0", "--strategy", "ddp", program=TOY, ranks=2, parts=["fake:0"])
         for strategy in ("dp", "mp"):
-            self.refused(USAGE, f"--device fake:0 is one device, but each rank of --strategy {strategy} needs its own: use --device "
-                         "fake, or --devices", "--device", "fake:0", "--strategy", strategy, program=TOY)
-        self.refused(USAGE, "use as many --local-ranks as there are devices", "--device", "fake", "--strategy", "dp",
-                     "--local-ranks", "9", "--global-batch", "9", program=TOY)
-        self.refused(USAGE, "--device is fake: use --offload all", "--device", "fake", "--offload", "disk:/tmp", program=TOY)
-        self.refused(DEVICE, "--device fake:9: this process sees 8 devices, numbers 0 to 7", "--device", "fake:9", program=TOY)
+            self.refused(USAGE, "--device fake:0", "--device", "fake:0", "--strategy", strategy, program=TOY,
+                         parts=[f"--strategy {strategy}", "--device fake", "--devices"])
+        self.refused(USAGE, "--local-ranks", "--device", "fake", "--strategy", "dp", "--local-ranks", "9", "--global-batch", "9", program=TOY)
+        self.refused(USAGE, "--offload all", "--device", "fake", "--offload", "disk:/tmp", program=TOY)
+        self.refused(DEVICE, "--device fake:9", "--device", "fake:9", program=TOY, parts=["8 devices", "0 to 7"])
 
 
 if __name__ == "__main__":

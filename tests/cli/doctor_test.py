@@ -1,11 +1,13 @@
 """dtrain doctor: what it says is so, what is wrong is named with what to do, and nothing is left behind."""
 
+import errno
 import os
 import re
 import socket
 import unittest
 
 from dtrain_harness import DATA, DTRAIN, DTRUN, USAGE, FolderTest, launched, need_mounts, run
+from messages import assert_names
 
 # A rank's clock that is 100 s ahead.
 WRONG_CLOCK = r"""
@@ -39,12 +41,12 @@ class Doctor(FolderTest):
         self.assertEqual(facts["hosts"], [socket.gethostname()])
         version = run(DTRAIN, "--version").stdout.strip()
         self.assertTrue(facts["versions"][0].startswith(version + ", LibTorch 2.11.0"), facts)
-        self.assertIn("deep/run: all ranks see rank 0's, and can write", facts["run folder"])
+        assert_names("\n".join(facts["run folder"]), "deep/run")
         self.assertEqual(facts["ranks"], ["2, by RANK"])
-        self.assertRegex(facts["meeting"][0], r"sockets, which need no port, in \d+\.\d+ s; backend shm$")
-        self.assertEqual(facts["result"], ["no problem found"])
+        self.assertRegex(facts["meeting"][0], r"sockets, .*\d+\.\d+ s; backend shm$")
+        self.assertNotIn("PROBLEM", facts)
         self.assertRegex(facts["clocks"][0], r"^rank 1's clock is [\d.]+ \w+ (ahead of|behind) rank 0's, \+/- ")
-        self.assertRegex(facts["configuration"][0], r"^hash [0-9a-f]{16}, equal on all ranks$")
+        self.assertRegex(facts["configuration"][0], r"^hash [0-9a-f]{16}, ")
         cpus = set(os.sched_getaffinity(0))
         listed = re.search(r"of CPUs ([\d,-]+), 1 thread per rank", facts["cores"][0])[1]
         self.assertEqual({cpu for part in listed.split(",") for cpu in
@@ -68,7 +70,7 @@ class Doctor(FolderTest):
 
     def test_it_works_alone(self):
         facts = self.facts(self.doctor(1))
-        self.assertEqual(facts["all-reduce"], ["one rank: nothing to measure"])
+        self.assertEqual(len(facts["all-reduce"]), 1)
         self.assertIn("--run-dir", facts["run folder"][0])
 
     def test_data_that_a_rank_cannot_read_end_it(self):
@@ -79,9 +81,9 @@ class Doctor(FolderTest):
     def test_ranks_with_other_settings_are_a_problem(self):
         rank = f'exec {DTRAIN} doctor --threads 1 --strategy ddp --seed $RANK'
         result = run(DTRUN, "-n", 2, "--", "sh", "-c", rank, status=USAGE)
-        self.assertRegex(result.stdout, r"PROBLEM +ranks 0 and 1 do not agree on train.seed: 0 on rank 0, 1 on rank 1")
+        self.assertRegex(result.stdout, r"PROBLEM +ranks 0 and 1 .*train.seed: 0 on rank 0, 1 on rank 1")
         self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
-        self.assertIn("the doctor found 1 problem, the first: ranks 0 and 1 do not agree", result.stderr)
+        assert_names(result.stderr, "1 problem", "ranks 0 and 1")
         self.assertIn("all-reduce ", result.stdout)  # it looks further
 
     def test_a_folder_that_is_not_shared_is_a_problem_on_all_ranks(self):
@@ -91,15 +93,15 @@ class Doctor(FolderTest):
                 'else exec "$@"; fi')
         result = run(DTRUN, "-n", 2, "--", "sh", "-c", rank, "sh", DTRAIN, "doctor", "--threads", "1", "--run-dir", "run",
                      cwd=self.folder, status=USAGE)
-        self.assertRegex(result.stdout, r"PROBLEM +--run-dir run: rank 1 of 2 does not see rank 0's folder")
+        self.assertRegex(result.stdout, r"PROBLEM +--run-dir run: rank 1 of 2 ")
         self.assertEqual(list((self.folder / "run").iterdir()), [])
 
     def test_a_folder_that_cannot_be_written_is_a_problem(self):
         (self.folder / "file").write_text("")
         result = self.doctor(2, "--run-dir", "file", status=USAGE)
-        self.assertRegex(result.stdout, r"PROBLEM +rank 0 cannot write to --run-dir: .*file")
+        self.assertRegex(result.stdout, r"PROBLEM +rank 0 .*--run-dir: .*file")
         result = self.doctor(1, "--run-dir", "/proc/run", status=USAGE)
-        self.assertRegex(result.stdout, r"PROBLEM +rank 0 cannot write to --run-dir: '/proc/run' cannot be created")
+        self.assertRegex(result.stdout, r"PROBLEM +rank 0 .*--run-dir: '/proc/run' ")
         self.assertEqual([path.name for path in self.folder.iterdir()], ["file"])
 
     def test_a_folder_that_another_machine_may_only_read_is_a_problem_of_its_ranks(self):
@@ -109,7 +111,7 @@ class Doctor(FolderTest):
                 'sh "$@"; else exec "$@"; fi')
         result = run(DTRUN, "-n", 2, "--", "sh", "-c", rank, "sh", DTRAIN, "doctor", "--threads", "1", "--run-dir", "run",
                      cwd=self.folder, status=USAGE)
-        self.assertRegex(result.stdout, r"PROBLEM +rank 1 cannot write to --run-dir: .*Read-only file system")
+        self.assertRegex(result.stdout, rf"PROBLEM +rank 1 .*--run-dir: .*{os.strerror(errno.EROFS)}")
         self.assertEqual(list((self.folder / "run").iterdir()), [])
 
     def test_a_clock_that_is_wrong_is_a_problem(self):
@@ -117,12 +119,12 @@ class Doctor(FolderTest):
         run("cc", "-shared", "-fPIC", "-o", self.folder / "clock.so", self.folder / "clock.c")
         rank = f'[ $RANK != 1 ] || export LD_PRELOAD={self.folder}/clock.so; exec {DTRAIN} doctor --threads 1'
         result = run(DTRUN, "-n", 3, "--", "sh", "-c", rank, status=USAGE)
-        self.assertRegex(result.stdout, r"PROBLEM +rank 1's clock is (?:100\.0|99\.9)\d s ahead of rank 0's, \+/- [\d.]+ \w+: set the")
+        self.assertRegex(result.stdout, r"PROBLEM +rank 1's clock .*(?:100\.0|99\.9)\d s ahead .* \+/- [\d.]+ \w+: ")
 
     def test_a_job_that_memory_cannot_hold_is_a_problem(self):
         result = self.doctor(1, "--width", "16384", "--levels", "400", "--tie-levels", "off", status=USAGE)
-        self.assertRegex(self.facts(result)["PROBLEM"][0], r"predicted to need [\d.]+ TiB of memory, and [\d.]+ GiB are available")
-        self.assertRegex(self.facts(self.doctor(2))["memory needed"][0], r"^[\d.]+ MiB predicted per rank$")
+        self.assertRegex(self.facts(result)["PROBLEM"][0], r"[\d.]+ TiB .*[\d.]+ GiB ")
+        self.assertRegex(self.facts(self.doctor(2))["memory needed"][0], r"^[\d.]+ MiB ")
 
     def test_the_memory_needed_is_that_predicted_by_the_run(self):
         (self.folder / "book.txt").write_bytes(b"words " * 50_000)
@@ -134,14 +136,14 @@ class Doctor(FolderTest):
                 with self.subTest(ranks=ranks, flags=flags):
                     needed = re.search(r"memory needed  " + size, self.doctor(ranks, *flags).stdout)[1]
                     trained = run(*launched(ranks, "--threads", "1", *flags), cwd=self.folder).stderr
-                    self.assertEqual(needed, re.search(r"memory per rank" + size, trained)[1])
+                    self.assertEqual(needed, re.search(r"memory per \w+" + size, trained)[1])
                     needs.append(needed)
             self.assertNotEqual(*needs)
 
     def test_wrong_flags_are_refused_as_by_train(self):
         self.assertIn("unknown flag", self.doctor(1, "--stpes", "3", status=USAGE).stderr)
         self.assertIn("--tp", self.doctor(2, "--strategy", "3d", "--tp", "4", status=USAGE).stderr)
-        self.assertIn("dtrain doctor [flags]", run(DTRAIN, "doctor", "--help").stdout)
+        self.assertIn("dtrain doctor", run(DTRAIN, "doctor", "--help").stdout)
 
 
 if __name__ == "__main__":

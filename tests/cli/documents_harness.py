@@ -176,9 +176,9 @@ def run_fence(shell, fence):
             command = f"OMP_NUM_THREADS=1 {reader_python.PYTHON} fence.py"  # PyTorch's threads wait for each other beside other work
         status, output = shell.run(command)
         if status != int(fence.note("status") or 0):
-            raise AssertionError(f"{command}\nended with status {status}\n{output}")
+            raise AssertionError(f"{command}\nstatus {status}\n{output}")
         if shown is not None and (wrong := difference(shown, output.splitlines(), fence)):
-            raise AssertionError(f"{command}\n{wrong}\nall of it:\n{output}")
+            raise AssertionError(f"{command}\n{wrong}\nwhole output:\n{output}")
         written += output.splitlines()
     return written
 
@@ -186,7 +186,7 @@ def run_fence(shell, fence):
 def check_output(fence, written):
     """Checks a text that shows part of the output of the commands above it."""
     if wrong := difference(["...", *fence.text.splitlines(), "..."], written, fence):
-        raise AssertionError(wrong + "\nall of it:\n" + "\n".join(written))
+        raise AssertionError(wrong + "\nwhole output:\n" + "\n".join(written))
 
 
 def run_page(path, given=("book.txt", "book.dtok")):

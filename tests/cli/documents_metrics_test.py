@@ -54,7 +54,7 @@ def wait_until(condition):
     end = time.monotonic() + LIMIT
     while not (value := condition()):
         if time.monotonic() > end:
-            raise AssertionError("it did not come to pass")
+            raise AssertionError("waited in vain")
         time.sleep(0.02)
     return value
 

@@ -5,6 +5,7 @@ import re
 import unittest
 
 from dtrun_harness import DtrunTest
+from messages import assert_names
 
 USAGE = 2
 SHOW = 'echo $(sed -n "s/Cpus_allowed_list:\\t//p" /proc/self/status) $OMP_NUM_THREADS'
@@ -33,7 +34,7 @@ class Binding(DtrunTest):
         if self.cores() < 2:
             self.skipTest("needs two cores")
         ranks, error = self.shown(2, "--bind", "cores")
-        self.assertRegex(error, r"^dtrun: ranks bound to cores: .*\n$")
+        self.assertRegex(error, r"\Adtrun: .*cores.*\n\Z")
         self.assertEqual([cpus_of(text) for text in re.findall(r"\d+ to CPUs ([\d,-]+)", error)], [cpus for cpus, _ in ranks])
         self.assertFalse(ranks[0][0] & ranks[1][0], ranks)
         for cpus, threads in ranks:
@@ -52,9 +53,10 @@ class Binding(DtrunTest):
         one = min(os.sched_getaffinity(0))
         ranks, error = self.shown(1, "--bind", "cores", preexec_fn=lambda: os.sched_setaffinity(0, {one}))
         self.assertEqual(ranks, [({one}, 1)])
-        self.assertEqual(error, f"dtrun: ranks bound to cores: 0 to CPUs {one}\n")
+        self.assertRegex(error, rf"\Adtrun: .*cores: 0 to CPUs {one}\n\Z")
         ranks, error = self.shown(1, "--bind=numa", preexec_fn=lambda: os.sched_setaffinity(0, {one}))
-        self.assertEqual((ranks, error), ([({one}, 1)], f"dtrun: ranks bound to NUMA nodes: 0 to CPUs {one}\n"))
+        self.assertEqual(ranks, [({one}, 1)])
+        self.assertRegex(error, rf"\Adtrun: .*NUMA.*: 0 to CPUs {one}\n\Z")
 
     def test_emulated_nodes_divide_the_machine(self):
         if self.cores() < 2:
@@ -67,9 +69,9 @@ class Binding(DtrunTest):
     def test_more_ranks_than_cores_are_refused(self):
         result = self.dtrun("-n", "4000", "--bind", "cores", "--", "true")
         self.assertEqual(result.returncode, USAGE)
-        self.assertRegex(result.err, r"^dtrun: error: --bind cores: 4000 ranks, but dtrun may use \d+ cores?: start fewer")
+        assert_names(result.err, "dtrun: error", "--bind cores", "4000 ranks")
         result = self.dtrun("-n", "1", "--bind", "sockets", "--", "true")
-        self.assertIn("--bind: found 'sockets'; give none, cores or numa", result.err)
+        assert_names(result.err, "--bind", "'sockets'", "none", "cores", "numa")
 
 
 if __name__ == "__main__":

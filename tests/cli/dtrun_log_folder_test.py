@@ -1,5 +1,6 @@
 """dtrun's folders among those of others: who may read them, and what strangers planted there is left alone."""
 
+import errno
 import os
 import pathlib
 import re
@@ -7,6 +8,7 @@ import stat
 import unittest
 
 from dtrun_harness import DtrunTest
+from messages import assert_names
 
 USAGE, CHECKPOINT, NOBODY = 2, 6, 65534
 
@@ -63,10 +65,10 @@ class SharedFolders(DtrunTest):
         file.touch()
         result = self.dtrun("-n", "1", "--log-dir", file, "--", "true")
         self.assertEqual(result.returncode, USAGE)
-        self.assertIn(f"--log-dir: cannot create folder {file}/", result.err)
+        assert_names(result.err, "--log-dir", re.compile(re.escape(f"{file}/")))
         result = self.dtrun("-n", "1", "--", "true", env={"TMPDIR": str(file)})
         self.assertEqual(result.returncode, USAGE)
-        self.assertIn("temporary files: cannot create folder under $TMPDIR: Not a directory", result.err)
+        assert_names(result.err, "TMPDIR", os.strerror(errno.ENOTDIR))
 
 
 class FailingStorage(DtrunTest):

@@ -10,6 +10,7 @@ import time
 
 from dtrain_harness import DTRAIN, final_model, metrics_of, run
 from dtrun_harness import DTRUN, LIMIT, DtrunTest, children_of, main, wait_until
+from messages import assert_names, holds, lines_naming
 
 QUICKLY = ("--restart-backoff", "0.02")
 HANG = "sleep 60"
@@ -42,17 +43,16 @@ class Budget(RestartTest):
                                  f"[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; {HANG}", 3)
         self.assertEqual(0, process.returncode, process.err)
         self.assertEqual([("1", "3")], self.restarts_of(process))
-        self.assertIn("restart 1 of 3 in 20 ms: rank 1 exited with status 7\n", process.err)
+        assert_names(process.err, "restart 1 of 3", "20 ms", "rank 1", "status 7")
         self.assertLessEqual({"attempt-0-of-3-1", "attempt-1-of-3-0", "attempt-1-of-3-1"}, set(self.attempts()))
-        self.assertRegex(process.err, r"dtrun: 2 attempts:\ndtrun:   attempt 0: rank 1 exited with status 7 after ")
-        self.assertRegex(self.last_line(process), r"attempt 1: ended with status 0 after ")
+        assert_names(process.err, "attempt 0", "rank 1", "status 7")
+        assert_names(self.last_line(process), "attempt 1", "status 0")
 
     def test_a_rank_that_always_fails_uses_the_budget_up_and_its_status_stays(self):
         process = self.restarted("[ $RANK = 1 ] && kill -9 $$; " + HANG, 2)
         self.assertEqual(137, process.returncode, process.err)
         self.assertEqual([("1", "2"), ("2", "2")], self.restarts_of(process))
-        self.assertEqual("dtrun: failed, and not started again: all 2 restarts are used up; "
-                         "rank 1 was killed by signal 9 (SIGKILL)", self.last_line(process))
+        assert_names(self.last_line(process), "dtrun: failed", "2 restarts", "rank 1", "signal 9")
 
     def test_without_the_option_nothing_is_started_again(self):
         process = self.dtrun(*self.shell("touch attempt-$TORCHELASTIC_RESTART_COUNT-$TORCHELASTIC_MAX_RESTARTS; exit 7",
@@ -68,16 +68,16 @@ class Budget(RestartTest):
         shutil.copy("/bin/sh", self.folder / "program")
         process = self.dtrun("-n", "1", "--max-restarts", "2", *QUICKLY, "--", "./program", "-c", "rm program; exit 7")
         self.assertEqual(12, process.returncode, process.err)
-        self.assertRegex(process.err, r"dtrun: 2 attempts:\ndtrun:   attempt 0: rank 0 exited with status 7 after .*\n"
-                                      r"dtrun:   attempt 1: did not start after .*\n"
-                                      r"dtrun: error: cannot start './program': .*\n$")
+        *_, first, second, error = process.err.splitlines()
+        assert_names(first, "attempt 0", "rank 0", "status 7")
+        assert_names(second, "attempt 1")
+        assert_names(error, "dtrun: error", "'./program'")
 
     def test_errors_that_would_come_again_and_requests_are_no_reason(self):
         for status in (2, 3, 12):
             process = self.restarted(f"exit {status}", 3, ranks=1)
             self.assertEqual((status, []), (process.returncode, self.restarts_of(process)))
-            self.assertEqual(f"dtrun: not started again: a restart cannot fix an error of status {status}",
-                             self.last_line(process))
+            assert_names(self.last_line(process), "dtrun: not started", f"status {status}")
         for status in (0, 9):
             process = self.restarted(f"exit {status}", 3, ranks=1)
             self.assertEqual((status, ""), (process.returncode, process.err))
@@ -86,9 +86,8 @@ class Budget(RestartTest):
         process = self.restarted("tell 'progress 7'; tell 'committed 5'; exit 7", 50, ranks=1)
         self.assertEqual(7, process.returncode, process.err)
         self.assertEqual(3, len(self.restarts_of(process)))
-        self.assertIn("restart 3 of 50 in 80 ms: rank 0 exited with status 7 at step 7; the newest reported checkpoint is of step 5",
-                      process.err)
-        self.assertIn("not started again: 3 restarts in a row brought no newer checkpoint", self.last_line(process))
+        assert_names(process.err, "restart 3 of 50", "80 ms", "rank 0", "status 7", "step 7", "step 5")
+        assert_names(self.last_line(process), "not started", "3 restarts")
 
     def test_newer_checkpoints_keep_a_job_going(self):
         process = self.restarted("k=$TORCHELASTIC_RESTART_COUNT; tell \"committed $((k + 1))\"; "
@@ -143,7 +142,9 @@ class Environment(RestartTest):
         self.assertEqual(["attempt_0", "attempt_1", "attempt_2"], [log.parts[-3] for log in logs])
         words = [log.read_text().split() for log in logs]
         self.assertEqual((3, 1), tuple(len(set(column)) for column in list(zip(*words))[:2]))
-        self.assertEqual([[], *2 * ["rank 0 exited with status 7".split()]], [reason for _, _, *reason in words])
+        self.assertEqual([], words[0][2:])
+        for _, _, *reason in words[1:]:
+            assert_names(" ".join(reason), "rank 0", "status 7")
         self.assertNotIn("stale", str(words))
 
     def test_error_files_of_an_earlier_attempt_are_gone(self):
@@ -174,10 +175,10 @@ class Measures(RestartTest):
         process = self.restarted(text, 1, ranks=1)
         self.assertEqual(0, process.returncode, process.err)
         # Steps 5 and 6 are done twice, 1 and 5 lead their attempts: 0.05 s each of 2-6 and 7-10.
-        found = re.search(r"recovery time (.*?) on average, \1 at most; effective training time ([\d.]+)% of (.*)$",
+        found = re.search(r"recovery time ([\d.]+ \w+) .*, \1 .*; .* ([\d.]+)% of (.*)$",
                           process.err, re.MULTILINE)
         self.assertIsNotNone(found, process.err)
-        self.assertRegex(process.err, r"attempt 1: ended with status 0 after .* at step 10; recovered in " + found[1])
+        assert_names(process.err, "attempt 1", "status 0", "step 10", re.compile(f" {re.escape(found[1])}(;|$)"))
         useful, wall, recovery = float(found[2]) / 100 * self.seconds(found[3]), self.seconds(found[3]), self.seconds(found[1])
         self.assertGreater(useful, 0.4)
         self.assertGreaterEqual(recovery, 0.1)  # the back-off and the repeated steps
@@ -217,7 +218,7 @@ class Stop(RestartTest):
             self.end_of(process)
             self.assertLess(time.monotonic() - begin, 10)
             self.assertEqual(7, process.returncode)
-            self.assertEqual(f"dtrun: not started again: {number.name} asked the job to stop", self.last_line(process))
+            assert_names(self.last_line(process), "dtrun: not started", number.name)
 
     SAVED = TELL + "tell \"requeue-file $PWD/REQUEUE\"; tell 'committed 5'; "
 
@@ -234,9 +235,8 @@ class Stop(RestartTest):
             requeue.unlink(missing_ok=True)
             process = self.stopped_in_the_back_off(number, self.SAVED + "exit 7")
             self.assertEqual(9, process.returncode, process.err)
-            self.assertEqual(f"stopped after step 5 by {number.name}\n", requeue.read_text())
-            self.assertIn(f"not started again: {number.name} asked the job to stop; it resumes after step 5",
-                          self.last_line(process))
+            assert_names(requeue.read_text(), "step 5", number.name)
+            assert_names(self.last_line(process), "not started", number.name, "step 5")
         requeue.unlink()
         process = self.stopped_in_the_back_off(signal.SIGQUIT, self.SAVED + "exit 7")
         self.assertEqual((7, False), (process.returncode, requeue.exists()), process.err)
@@ -259,7 +259,7 @@ class Stop(RestartTest):
     def test_a_stop_while_a_failed_attempt_ends_asks_for_another_start(self):
         text = self.SAVED + "trap '' TERM USR1; touch ready-$RANK; [ $RANK = 1 ] && { sleep 0.2; exit 7; }; " + HANG
         process = self.start_failing(text, "--abort-grace", "0.6", ranks=2)
-        while "ending the others" not in process.stderr.readline():
+        while not holds(process.stderr.readline(), "status 7"):
             pass
         process.send_signal(signal.SIGUSR1)
         self.end_of(process)
@@ -276,12 +276,12 @@ class Stop(RestartTest):
     def test_a_stop_while_the_others_end_is_remembered(self):
         process = self.start_failing("trap '' TERM; touch ready-$RANK; [ $RANK = 1 ] && { sleep 0.2; exit 7; }; " + HANG,
                                      "--abort-grace", "0.6", ranks=2)
-        while "ending the others" not in process.stderr.readline():
+        while not holds(process.stderr.readline(), "status 7"):
             pass
         process.send_signal(signal.SIGTERM)
         self.end_of(process)
         self.assertEqual(7, process.returncode)
-        self.assertIn("not started again: SIGTERM asked the job to stop", self.last_line(process))
+        assert_names(self.last_line(process), "not started", "SIGTERM")
 
     def test_a_stop_of_a_restarted_job_reaches_its_ranks(self):
         process = self.start("--max-restarts", "5", *QUICKLY, "--", "bash", "-c",
@@ -357,18 +357,18 @@ class Training(RestartTest):
         losses = [[(line["step"], line["loss"]) for line in metrics_of(folder) if "loss" in line] for folder in (whole, killed)]
         self.assertEqual(*losses)
         self.check_history(metrics_of(killed), error)
-        self.assertNotIn("a restart would repeat", error)
+        self.assertEqual(lines_naming(error, "dtrain", "--checkpoint-every"), [])
 
     def check_history(self, lines, error):
         starts = [line["provenance"] for line in lines if line.get("event") == "start"]
         self.assertEqual([0, 1, 2], [start["restarts"] for start in starts])
-        self.assertEqual([None, *(f"rank {rank} was killed by signal 9 (SIGKILL)" for rank in (1, 0))],
-                         [start.get("restart_reason") for start in starts])
+        for start, rank in zip(starts[1:], (1, 0)):
+            assert_names(start["restart_reason"], f"rank {rank}", "signal 9")
         resumed = [line["step"] for line in lines if line.get("event") == "resume"]
         recovered = [line for line in lines if line.get("event") == "recovery"]
         self.assertEqual((2, 2), (len(resumed), len(recovered)))
         self.assertGreater(min(line["seconds"] for line in recovered), 0)
-        self.assertRegex(error, r"effective training time [\d.]+% of ")
+        self.assertRegex(error, r"effective .* [\d.]+% of ")
         self.assertEqual([("1", "9"), ("2", "9")], re.findall(r"restart (\d) of (\d) in", error))
 
     def test_a_stop_in_the_back_off_leaves_the_run_to_resume(self):
@@ -383,7 +383,7 @@ class Training(RestartTest):
         process.send_signal(signal.SIGUSR1)
         error = process.communicate(timeout=LIMIT)[1]
         self.assertEqual(9, process.returncode, error)
-        step = int(re.fullmatch(r"stopped after step (\d+) by SIGUSR1\n", (self.folder / "run/REQUEUE").read_text())[1])
+        step = int(re.fullmatch(r"stopped .*step (\d+) by SIGUSR1\n", (self.folder / "run/REQUEUE").read_text())[1])
         # A rank may have ended between its last checkpoint and the report of it.
         names = [path.name.removeprefix("step-") for path in (self.folder / "run/checkpoints").glob("step-*")]
         newest = max(int(name) for name in names if name.isdigit())
@@ -396,7 +396,7 @@ class Training(RestartTest):
         process = self.start_training("--checkpoint-every", "none", steps=600)
         self.kill_after(0, "runs/text-1", start=1, mark='"step":20,')
         error = self.end_of(process)
-        self.assertEqual(1, error.count("dtrain: a restart would repeat all steps"), error)
+        self.assertEqual(1, len(lines_naming(error, "dtrain", "--checkpoint-every")), error)
         self.assertEqual(["text-1"], os.listdir(self.folder / "runs"))
         steps = [line["step"] for line in metrics_of(self.folder / "runs/text-1") if "loss" in line]
         self.assertEqual(list(range(1, 601)), steps)

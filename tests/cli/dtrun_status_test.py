@@ -1,5 +1,6 @@
 """dtrun's exit status and final report tell the truth about the ranks."""
 
+import errno
 import os
 import re
 import signal
@@ -8,6 +9,7 @@ import sys
 import time
 
 from dtrun_harness import DTRUN, DtrunTest, children_of, main, number_of_gpus, state_of, wait_until
+from messages import assert_names
 
 HANG = "sleep 60"
 
@@ -25,8 +27,7 @@ class StatusTest(DtrunTest):
         for status in (1, 3, 70, 255):
             process = self.dtrun(*self.shell(f"[ $RANK = 1 ] && exit {status}; {HANG}", ranks=3))
             self.assertEqual(status, process.returncode)
-            self.assertIn("failed: rank 1 (pid ", last_line(process))
-            self.assertIn(f"exited with status {status}", last_line(process))
+            assert_names(last_line(process), "dtrun: failed", "rank 1", f"status {status}")
 
     def test_a_rank_killed_by_a_signal_gives_128_and_the_signal_named(self):
         for number, name in ((9, "SIGKILL"), (11, "SIGSEGV"), (6, "SIGABRT"), (15, "SIGTERM")):
@@ -125,7 +126,7 @@ class StatusTest(DtrunTest):
         process = self.dtrun(*self.shell(f"[ $RANK = 0 ] && exit 9; exec {HANG}",
                                          "--stop-grace", "0.2"))
         self.assertEqual(5, process.returncode)
-        self.assertIn("rank 1 was killed by signal 9", last_line(process))
+        assert_names(last_line(process), "rank 1", "signal 9")
 
     def test_a_rank_that_says_it_is_busy_may_leave_late(self):
         nodes = ("--emulate-nodes", "2", "-n", "1")
@@ -140,7 +141,7 @@ class StatusTest(DtrunTest):
                 "exit 5")
         process = self.dtrun("-n", "2", "--", "bash", "-c", text)
         self.assertEqual(5, process.returncode)
-        self.assertRegex(last_line(process), r"failed: rank 0 \(.*\) gave up waiting \(status 5\) after .*: prog: rank 1 did")
+        self.assertRegex(last_line(process), r"failed: rank 0 \(.*\) .*status 5\) after .*: prog: rank 1 did")
 
     def test_the_report_tells_the_last_step(self):
         text = (f"[ $RANK = 0 ] && exec {HANG}; eval \"printf 'progress 41\\nprogress 42\\n' "
@@ -175,8 +176,8 @@ class ToldErrorTest(DtrunTest):
         self.assertRegex(process.err, r"\Aprog: WORLD_SIZE says rank \d of 3, but another says rank 1 of 12\n\Z")
 
     def test_an_error_that_one_rank_finds_for_all_is_one_line(self):
-        process = self.bash("[ $RANK = 0 ] || exec sleep 60; " + self.tell("refused 2 prog: the folder is full", 2))
-        self.assertEqual((2, "prog: the folder is full\n"), (process.returncode, process.err))
+        process = self.bash("[ $RANK = 0 ] || exec sleep 60; " + self.tell("refused 2 prog: folder full", 2))
+        self.assertEqual((2, "prog: folder full\n"), (process.returncode, process.err))
 
     def test_ranks_that_only_heard_of_it_before_the_start_add_nothing(self):
         wait = "until [ -e {0} ]; do sleep 0.01; done; "
@@ -184,8 +185,8 @@ class ToldErrorTest(DtrunTest):
                             "[ $RANK = 0 ] || { say 'error 4 prog: rank 0 failed'; touch told$RANK; "
                             + wait.format("told0") + "exit 4; }; "
                             + wait.format("told1") + wait.format("told2")
-                            + "say 'error 2 prog: the folder is full'; touch told0; exit 2")
-        self.assertEqual((2, "prog: the folder is full\n"), (process.returncode, process.err))
+                            + "say 'error 2 prog: folder full'; touch told0; exit 2")
+        self.assertEqual((2, "prog: folder full\n"), (process.returncode, process.err))
 
     def test_where_all_blame_another_each_blame_is_printed_once(self):
         process = self.bash("[ $RANK = 2 ] && r=1; " + self.tell("error 4 prog: rank ${r:-2} is gone", 4))
@@ -230,9 +231,9 @@ class TimesTest(DtrunTest):
     def test_times_are_readable_and_never_negative(self):
         process = self.dtrun(*self.shell("[ $RANK = 0 ] && exit 4; [ $RANK = 1 ] && { sleep 0.05; exit 7; }; "
                                          "sleep 60", ranks=3))
-        self.assertRegex(process.err, r"rank 0 \(exited with status 4, \d+ ms before\)")
-        self.assertRegex(process.err, r"rank 2 \(was killed by signal 15 \(SIGTERM\), [\d.]+ m?s later\)")
-        self.assertRegex(last_line(process), r"exited with status 7 after ([\d.]+ s|\d+ ms)$")
+        self.assertRegex(process.err, r"rank 0 \(.*status 4, \d+ ms before\)")
+        self.assertRegex(process.err, r"rank 2 \(.*signal 15 \(SIGTERM\), [\d.]+ m?s later\)")
+        self.assertRegex(last_line(process), r"status 7 after ([\d.]+ s|\d+ ms)$")
 
 
 class AbortTest(DtrunTest):
@@ -247,8 +248,8 @@ class AbortTest(DtrunTest):
         process = self.dtrun(*self.shell("[ $RANK = 0 ] && exec python3 listen.py; "
                                          "until [ -e ready ]; do sleep 0.01; done; exit 7"))
         self.assertEqual(7, process.returncode)
-        self.assertEqual("[0] abort 1 exited with status 7\n", process.out)
-        self.assertIn("rank 0 (exited with status 4", process.err)
+        self.assertRegex(process.out, r"\A\[0\] abort 1 .*status 7\n\Z")
+        assert_names(process.err, "rank 0", "status 4")
 
 
 class RefusalTest(DtrunTest):
@@ -272,7 +273,7 @@ class RefusalTest(DtrunTest):
             for name, words in (("lost", "interpreter"), ("busy", "nothing writes"), ("circle", "symbolic links")):
                 error = self.refused(12, "-n", "2", "--", "./" + name)
                 self.assertIn(words, error)
-                self.assertNotIn("check the name", error)
+                self.assertNotIn("check", error)
 
     def test_bad_options_give_2_and_name_the_option(self):
         for arguments, words in (
@@ -281,7 +282,7 @@ class RefusalTest(DtrunTest):
                 (("-n", "0", "--", "true"), "-n"),
                 (("-n", "two", "--", "true"), "'two'"),
                 (("-n", "-1", "--", "true"), "'-1'"),
-                (("-n", "2"), "no program"),
+                (("-n", "2"), "-n 2"),
                 (("-n",), "needs a value"),
                 (("--nnodes", "2", "--", "true"), "--node-rank"),
                 (("--master-port", "70000", "--", "true"), "'70000'"),
@@ -290,7 +291,7 @@ class RefusalTest(DtrunTest):
                 (("--stop-grace", "2d", "--", "true"), "from 0 to 86400 s"),
                 (("--redirects", "4", "--", "true"), "--redirects"),
                 (("--tee", "0:3,1", "--", "true"), "--tee"),
-                (("--log-dir", "--tee", "3", "--", "true"), "--log-dir needs a value"),
+                (("--log-dir", "--tee", "3", "--", "true"), "--log-dir"),
                 (("--local-ranks-filter", "0,2", "-n", "2", "--", "true"), "rank 2"),
                 (("--log-dir", "/proc/none", "--", "true"), "--log-dir"),
                 (("--master-addr", "192.0.2.1", "--", "true"), "192.0.2.1"),
@@ -299,15 +300,15 @@ class RefusalTest(DtrunTest):
                 self.assertIn(words, self.refused(2, *arguments))
 
     def test_refusals_and_notes_say_what_to_do(self):
-        for words, arguments in (("give --nnodes", ("--node-rank", "1")),
-                                 ("the port goes into --master-port", ("--master-addr", "127.0.0.1:29500")),
-                                 ("leave out the brackets", ("--master-addr", "[::1]")),
-                                 ("--tee: found rank 7 with 2 ranks", ("-n", "2", "-t", "7:1")),
-                                 ("give 0 (never), or at least 0.1", ("--hang-timeout", "-1"))):
-            self.assertIn(words, self.refused(2, *arguments, "--", "true"))
+        for names, arguments in ((("--nnodes", "--node-rank"), ("--node-rank", "1")),
+                                 (("--master-port", "127.0.0.1:29500"), ("--master-addr", "127.0.0.1:29500")),
+                                 (("--master-addr", "[::1]"), ("--master-addr", "[::1]")),
+                                 (("--tee", "rank 7", "2 ranks"), ("-n", "2", "-t", "7:1")),
+                                 (("--hang-timeout", "0", "0.1"), ("--hang-timeout", "-1"))):
+            assert_names(self.refused(2, *arguments, "--", "true"), *names)
         (self.folder / "p.py").touch()
         self.assertIn("try python3 p.py", self.refused(12, "p.py"))
-        self.assertIn("note: --rdzv-timeout has no effect", self.dtrun("--rdzv-timeout", "9", "--", "true").err)
+        assert_names(self.dtrun("--rdzv-timeout", "9", "--", "true").err, "note", "--rdzv-timeout")
 
     def test_times_have_units(self):
         for text in ("90s", "10min", "2h30m", "1:50", "1:50:00", "0-02:00:00", "1e3"):
@@ -335,8 +336,8 @@ class RefusalTest(DtrunTest):
         for option in ("--help", "--version"):
             with open("/dev/full", "wb") as full:
                 process = self.dtrun(option, stdout=full)
-            self.assertEqual((2, "dtrun: error: cannot write to standard output: No space left on device\n"),
-                             (process.returncode, process.err))
+            self.assertEqual(2, process.returncode)
+            assert_names(process.err, "dtrun: error", os.strerror(errno.ENOSPC))
 
     def test_starting_two_ranks_takes_little_time(self):
         times = []
@@ -371,7 +372,7 @@ class PortTest(DtrunTest):
         second = self.start("--master-port", port, "--master-addr", address, *options, "--", "true")
         _, errors = second.communicate(timeout=20)
         self.assertEqual((11, 1), (second.returncode, errors.count("\n")), errors)
-        self.assertIn(f"--master-port: port {port} of {address} is used by another dtrun", errors)
+        assert_names(errors, "--master-port", f"port {port}", address)
         return errors
 
     def test_a_port_that_another_dtrun_uses_gives_11_and_names_it_however_often_one_tries(self):

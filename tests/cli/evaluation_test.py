@@ -10,6 +10,7 @@ import unittest
 
 from dtrain_harness import (CHECKPOINT, DATA, DTRAIN, DTRUN, GOLDEN, USAGE, final_model, launched, make_folder, metrics_of,
                             overriding, run)
+from messages import assert_names
 from rounding import independent_rounding_bound
 
 LENGTH, SEQUENCES = 32, 27
@@ -163,7 +164,7 @@ class OfTrainedModels(unittest.TestCase):
         tokens.write_bytes(struct.pack("<400H", *range(400)))
         run(DTRAIN, "data", "prepare", tokens, "--vocab", "400", "--output", file)
         error = run(DTRAIN, "evaluate", "--from", run_dir, "--data", file, status=DATA).stderr
-        self.assertIn("the model has a vocabulary of 256", error)
+        assert_names(error, "vocabulary", "256")
         self.assertNotIn("--vocab", error)
 
     def test_a_damaged_final_model_names_the_newest_checkpoint(self):
@@ -179,10 +180,10 @@ class OfTrainedModels(unittest.TestCase):
     def test_what_it_cannot_evaluate_is_refused_in_one_line(self):
         run_dir = self.folder / "refusing"
         run(DTRAIN, *MODEL, "--data", TEXT, "--run-dir", run_dir)
-        for flags, status, part in ((("--data", TEXT), USAGE, "--from is missing"), (("--from", run_dir), USAGE, "--data is missing"),
+        for flags, status, part in ((("--data", TEXT), USAGE, "--from"), (("--from", run_dir), USAGE, "--data"),
                                     (("--from", run_dir, "--data", "nowhere"), DATA, "nowhere"),
                                     (("--from", "nowhere", "--data", TEXT), CHECKPOINT, "nowhere"),
-                                    (("--from", run_dir, "--data", f"{TEXT}:1,{TEXT}:2"), USAGE, "not a mixture")):
+                                    (("--from", run_dir, "--data", f"{TEXT}:1,{TEXT}:2"), USAGE, "--data")):
             error = run(DTRAIN, "evaluate", *flags, status=status).stderr
             self.assertEqual(len([line for line in error.splitlines() if "error:" in line and part in line]), 1, error)
         run(DTRUN, "-n", "2", "--", DTRAIN, "evaluate", "--from", run_dir, "--data", TEXT, status=USAGE)

@@ -15,16 +15,16 @@ from exit_statuses import RANKS  # noqa: E402
 DTRAIN = str(pathlib.Path(DTRUN).with_name("dtrain"))
 TABLE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"], "docs", "exit-status.md")
 LAUNCHERS = {"one node": ("-n", "2"), "two nodes": ("--emulate-nodes", "2", "-n", "1")}  # of two ranks
-MORE_RANKS = {"one accesses memory that is not its own": ("[ $RANK = 1 ] && kill -SEGV $$; exec sleep 20", 139),
-              "one goes on though the other saved and left": ("[ $RANK = 1 ] && exit 9; exec sleep 20", 5)}
+MORE_RANKS = {"segmentation fault": ("[ $RANK = 1 ] && kill -SEGV $$; exec sleep 20", 139),
+              "one stays after the other saved": ("[ $RANK = 1 ] && exit 9; exec sleep 20", 5)}
 TINY = ("--strategy", "ddp", "--levels", "1", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16",
         "--global-batch", "2", "--threads", "1", "--data", "text", "--steps", "3", "--overwrite", "--run-dir", "run")
 # Flags of dtrain, and its status.
-TRAINING = {"a setting that nobody knows": (("--widht", "3"), 2),
-            "a value out of range": (("--heads", "0"), 2),
-            "no such data": (("--data", "nowhere"), 3),
-            "no such checkpoint": (("--init-from", "nowhere"), 6),
-            "a loss that is not finite": (("--lr", "1e30", "--grad-clip", "0", "--steps", "20"), 7)}
+TRAINING = {"unknown setting": (("--widht", "3"), 2),
+            "value beyond its range": (("--heads", "0"), 2),
+            "missing data": (("--data", "nowhere"), 3),
+            "missing checkpoint": (("--init-from", "nowhere"), 6),
+            "infinite loss": (("--lr", "1e30", "--grad-clip", "0", "--steps", "20"), 7)}
 
 
 def documented():
@@ -51,7 +51,7 @@ class Statuses(DtrunTest):
 
     def test_of_dtrun_itself(self):
         self.assert_status("no such program", 12, "./nowhere")
-        self.assert_status("no such option", 2, "true", options=("--wrong",))
+        self.assert_status("unknown option", 2, "true", options=("--wrong",))
         missing = self.dtrun("--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port", "0",
                              "--rdzv-timeout", "0.2", "true")
         self.assertEqual(10, missing.returncode, missing.err)
@@ -83,10 +83,10 @@ class Statuses(DtrunTest):
         for name, (flags, status) in TRAINING.items():
             self.assert_status(name, status, DTRAIN, *overriding(TINY, *flags), launchers=["two nodes"])
         late = '[ $RANK = 1 ] && exec sleep 20; exec "$@"'
-        self.assert_status("a rank that does not come", 5, "sh", "-c", late, "sh", DTRAIN, *TINY, "--comm-timeout", "0.5",
+        self.assert_status("absent rank", 5, "sh", "-c", late, "sh", DTRAIN, *TINY, "--comm-timeout", "0.5",
                            launchers=["two nodes"])
         (self.folder / "run" / "STOP").touch()
-        self.assert_status("saved and left", 9, DTRAIN, *TINY[:-3], "--run-dir", "run", "--resume", "auto",
+        self.assert_status("saved", 9, DTRAIN, *TINY[:-3], "--run-dir", "run", "--resume", "auto",
                            "--checkpoint-every", "100", launchers=["two nodes"])
 
 

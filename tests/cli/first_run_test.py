@@ -11,6 +11,7 @@ import termios
 import unittest
 
 from dtrain_harness import DTRAIN, GOLDEN, SOURCE, USAGE, FolderTest, launched, run
+from messages import lines_naming
 
 STOPPED = 9
 
@@ -80,7 +81,7 @@ class FirstRun(FolderTest):
     def added(self, *flags):
         """The demo defaults of a command."""
         error = self.run_here(DTRAIN, "--threads", "1", "--time-limit", "0.001s", *flags, status=STOPPED).stderr
-        (line,) = [line for line in error.splitlines() if "using demo defaults" in line]
+        (line,) = lines_naming(error, "demo defaults")
         return re.search(r"defaults: ([^;]*);", line).group(1)
 
     def test_data_alone_gets_flags_that_fit_it(self):

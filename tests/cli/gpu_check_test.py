@@ -11,6 +11,7 @@ import time
 import unittest
 
 from dtrain_harness import BUILD, DTRUN, SOURCE, FolderTest, run
+from messages import assert_names
 
 CHECK = SOURCE / "scripts" / "gpu_check.sh"
 # What a rehearsal cannot do: it has no PyTorch, and no profiler for a device that is none.
@@ -68,7 +69,7 @@ class Rehearsal(FolderTest):
         for width in ("256", "512"):
             self.assertGreater(figures[width]["dtrain"]["tokens_per_second"], 0)
             self.assertRegex(output, rf"D {width} dtrain +[\d,]+ +- ")
-        self.assertRegex(output, r"gpu_check: \d+ passed, 0 failed, \d+ skipped, 0 left out for lack of time")
+        self.assertRegex(output, r"gpu_check: \d+ passed, 0 failed, \d+ skipped, 0 ")
 
     def write_program(self, path, text):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,7 +86,7 @@ class Rehearsal(FolderTest):
         build, out = self.folder / "release", self.folder / "out"
         words = [CHECK, "--python", python, "--built", build, "--out", out]
         refused = run(*words, status=2, environment=environment)
-        self.assertIn(f"there is no {build}/bin/dtrain: build it with --build-only", refused.stderr)
+        assert_names(refused.stderr, f"{build}/bin/dtrain", "--build-only")
         only_build = [("build", "PASS")]
         for flags, expected in ((["--build-only", "--deps", self.folder], only_build),
                                 (["--only", "D 256 ratio"], [*only_build, ("D 256 ratio", "SKIP")])):
@@ -143,18 +144,15 @@ class Rehearsal(FolderTest):
 
     def test_what_cannot_begin_is_one_line(self):
         bare = self.write_program(self.folder / "bare", "#!/bin/sh\nexec /usr/bin/python3 -S \"$@\"\n")
-        for flags, part in ((["--python", "/nope"], "--python /nope: there is no such program"),
-                            (["--python"], "argument --python: expected one argument"),
-                            (["--python", "/bin/false"], "--python /bin/false: it is no Python 3.10 or newer"),
-                            (["--device", "fake", "--built", BUILD, "--out", "/dev/null/x"], "--out /dev/null/x: Not a directory"),
-                            ([], "--python is missing"),
-                            (["--device", "fake", "--built", BUILD, "--build-only"], "--device fake takes --built and no --build-only"),
-                            (["--python", bare, "--build-only"], f"--python {bare} has no torch"),
-                            (["--device", "fake", "--built", BUILD, "--only", "chunk float"], "--only chunk float: "),
-                            (["--device", "fake", "--built", "/nope"], "--built /nope: there is no /nope/toy/bin/dtrain")):
+        for flags, part in ((["--python", "/nope"], "--python /nope"), (["--python"], "--python"), (["--python", "/bin/false"], "--python /bin/false"),
+                            (["--device", "fake", "--built", BUILD, "--out", "/dev/null/x"], "--out /dev/null/x"), ([], "--python"),
+                            (["--device", "fake", "--built", BUILD, "--build-only"], "--device fake"),
+                            (["--python", bare, "--build-only"], f"--python {bare}"),
+                            (["--device", "fake", "--built", BUILD, "--only", "chunk float"], "--only chunk float"),
+                            (["--device", "fake", "--built", "/nope"], "/nope/toy/bin/dtrain")):
             result = run(CHECK, *flags, status=2)
             self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
-            self.assertIn(part, result.stderr)
+            assert_names(result.stderr, part)
             self.assertEqual(result.stdout, "")
 
     def test_an_early_end_leaves_no_program_and_no_folder(self):
@@ -189,7 +187,7 @@ class Rehearsal(FolderTest):
 
     def test_folders_are_those_of_the_caller(self):
         (self.folder / "a b").mkdir()
-        (self.folder / "a b" / "gpu_check.json").write_text("of an earlier run")
+        (self.folder / "a b" / "gpu_check.json").write_text("stale")
         self.write_program(self.folder / "a b" / "python", "#!/bin/sh\nexec /usr/bin/python3 \"$@\"\n")
         for flag in (["--python", "a b/python"], ["--python=a b/python"]):
             run(CHECK, *flag, "--device", "fake", "--built", BUILD, "--out", "a b", "--minutes", "0", status=1, cwd=self.folder)
@@ -198,7 +196,7 @@ class Rehearsal(FolderTest):
     def test_what_there_was_no_time_for_is_no_success(self):
         output, results, _ = self.check("--minutes", "0", status=1)
         self.assertEqual({entry["outcome"] for entry in results.values()}, {"LATE"})
-        self.assertIn("left out for lack of time", output)
+        self.assertRegex(output, r"\b0 passed, 0 failed, ")
 
 
 if __name__ == "__main__":

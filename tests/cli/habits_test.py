@@ -11,6 +11,7 @@ import time
 import unittest
 
 from dtrain_harness import BUILD, DATA, DTRAIN, GOLDEN, USAGE, FolderTest, front_end_alone, launched, make_folder, metrics_of, run
+from messages import assert_names, lines_naming
 
 TEXT = GOLDEN / "text.bin"
 PATH = f"{BUILD / 'bin'}:{os.environ['PATH']}"
@@ -35,13 +36,13 @@ class Flags(unittest.TestCase):
                                for flag in ("--schedule-pp", "--schedule_pp"))
         self.assertEqual(underscores, dashes)
         refused = run(DTRAIN, "data", "tokenizer", "train", "x", "--output", "y", "--vocab_size=5", status=USAGE).stderr
-        self.assertIn("--vocab-size: found 5, but it must be", refused)
+        assert_names(refused, "--vocab-size", "5")
 
     def test_names_of_other_trainers_are_answered_with_ours(self):
-        for theirs, ours in (("--local_rank=0", "ranks take it from the environment of dtrun"), ("--use_fsdp", "--strategy (--strategy fsdp)"),
+        for theirs, ours in (("--local_rank=0", "dtrun"), ("--use_fsdp", "--strategy (--strategy fsdp)"),
                              ("--deepspeed", "--deepspeed-config FILE"), ("--load_best_model_at_end", "--keep-best"),
-                             ("--early_stopping_patience", "--patience (in evaluations)"), ("--num_train_epochs", "--epochs"),
-                             ("--wandb_log", "dtrain report RUN"), ("--report_to", "--tensorboard"),
+                             ("--early_stopping_patience", "--patience"), ("--num_train_epochs", "--epochs"),
+                             ("--wandb_log", "dtrain report"), ("--report_to", "--tensorboard"),
                              ("--nproc_per_node", "dtrun -n RANKS"), ("--optim", "--optimizer")):
             self.assertIn(ours, run(DTRAIN, theirs, "1", status=USAGE).stderr, theirs)
 
@@ -76,7 +77,7 @@ class Epochs(FolderTest):
         self.assertEqual(metrics_of(run_dir)[-1]["step"], 16)
 
     def test_what_cannot_be_is_refused(self):
-        self.assertIn("--steps and --epochs both say", run(DTRAIN, "--data", TEXT, "--steps", "3", "--epochs", "1", status=USAGE).stderr)
+        assert_names(run(DTRAIN, "--data", TEXT, "--steps", "3", "--epochs", "1", status=USAGE).stderr, "--steps", "--epochs")
         self.assertIn("--epochs: found", run(DTRAIN, "--data", TEXT, "--epochs", "-1", status=USAGE).stderr)
         self.assertIn("lower it", run(DTRAIN, "--data", TEXT, "--epochs", "1e11", status=USAGE).stderr)
         run(DTRAIN, "--data", self.folder / "missing", "--epochs", "1", status=DATA)
@@ -108,7 +109,8 @@ class DeepSpeed(FolderTest):
         self.assertEqual((found["layout"]["strategy"], found["layout"]["zero_stage"]), ("zero", 3))
         self.assertEqual((found["machine"]["dtype"], found["machine"]["reduce_dtype"]), ("bfloat16", "float32"))
         self.assertEqual(found["report"]["log_every"], 5)
-        named = error.partition("not used by dtrain train: ")[2].splitlines()[0].split(", ")
+        (line,) = lines_naming(error, "no_such_key")
+        named = line.rpartition(": ")[2].split(", ")
         self.assertEqual(sorted(named), ["no_such_key", "wall_clock_breakdown", "zero_optimization.overlap_comm",
                                          "zero_optimization.reduce_bucket_size"])
 
@@ -125,20 +127,19 @@ class DeepSpeed(FolderTest):
 
     def test_what_would_train_another_model_is_refused_by_name(self):
         for content, expected in (
-                ({"optimizer": {"type": "Lamb"}}, 'optimizer.type: found "Lamb", but it must be one of adam, adamw, sgd'),
+                ({"optimizer": {"type": "Lamb"}}, 'optimizer.type: found "Lamb"'),
                 ({"scheduler": {"type": "OneCycle"}}, 'scheduler.type: found "OneCycle"'),
-                ({"zero_optimization": {"stage": 4}}, "zero_optimization.stage: found 4, but it must be 0, 1, 2 or 3"),
+                ({"zero_optimization": {"stage": 4}}, "zero_optimization.stage: found 4"),
                 ({"train_batch_size": 16, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 3},
                  "--grad-accum from "),
                 ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, "bf16.enabled"),
                 ({"gradient_clipping": "much"}, "gradient_clipping: found"),
-                ({"optimizer": {"params": {"betas": [0.9]}}}, "optimizer.params.betas: found [0.9], but it must be two numbers"),
-                ("{", "not valid JSON"), ("[]", "found array where an object")):
+                ({"optimizer": {"params": {"betas": [0.9]}}}, "optimizer.params.betas: found [0.9]"), ("{", "JSON"), ("[]", "array")):
             error = run(DTRAIN, "--deepspeed-config", self.file(content), "--print-config", status=USAGE).stderr
             self.assertIn("ds.json", error)
             self.assertIn(expected, error)
             self.assertEqual(len(error.splitlines()), 1, error)
-        self.assertIn("--deepspeed-config is empty: name a file", run(DTRAIN, "--deepspeed-config", "", status=USAGE).stderr)
+        assert_names(run(DTRAIN, "--deepspeed-config", "", status=USAGE).stderr, "--deepspeed-config")
         self.assertIn("(--deepspeed-config)", run(DTRAIN, "--deepspeed-config", "missing.json", status=USAGE).stderr)
 
 
@@ -178,7 +179,7 @@ class Alone(FolderTest):
             with self.subTest(flags=flags):
                 config, error = self.start("--data", "book.txt", *flags)
                 self.assertEqual(self.demo(config), (0.05, 100, "100", 200))
-                self.assertEqual(error.count("using demo defaults"), 1)
+                self.assertEqual(len(lines_naming(error, "demo defaults")), 1)
 
     def demo(self, config):
         return config["data"]["val_fraction"], config["report"]["eval_every"], config["checkpoint"]["every"], config["report"]["sample_every"]
@@ -203,7 +204,7 @@ class Alone(FolderTest):
             (self.folder / "c.json").write_text(text)
             config, error = self.start("--data", "book.txt", "--config", "c.json")
             self.assertEqual(config["report"]["sample_every"], 0)
-            self.assertEqual("for the demo defaults" in error, told is not None)
+            self.assertEqual(bool(lines_naming(error, "demo defaults")), told is not None)
             self.assertIn(told or "", error)
 
     def test_a_resumed_run_keeps_its_validation_data(self):
@@ -234,7 +235,7 @@ class Alone(FolderTest):
         for flags in (["--strategy", "fsdp"], ["--config", "fsdp.json"], ["--set", "layout.strategy=fsdp"]):
             self.assertEqual(layout(*flags)["strategy"], "fsdp", flags)
         error = run(self.dtrain, "--data", "book.txt", "--strategy", "single", cwd=self.folder, environment=ranks, status=USAGE).stderr
-        self.assertIn("--strategy single was launched with 2 ranks", error)
+        assert_names(error, "--strategy single", "2 ranks")
         for launcher in ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"},
                          {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "SLURM_NODEID": "0",
                           "SLURM_NNODES": "1", "SLURM_JOB_NODELIST": "localhost", "SLURM_STEP_NODELIST": "localhost"}):
@@ -246,7 +247,7 @@ class Alone(FolderTest):
         config, error = self.start("--data", "note.txt", "--run-dir", "here")
         self.assertIn('"val_fraction": 0.0', json.dumps(config))
         self.assertNotIn("--val-fraction 0", error)
-        self.assertIn("no validation without --val-fraction F or --val-data FILE", error)
+        assert_names(error, "validation", "--val-fraction", "--val-data")
 
 
 class Completion(unittest.TestCase):
@@ -324,8 +325,8 @@ class Completion(unittest.TestCase):
             self.assertEqual(flags - set(self.bash("dtrain", "data", *tool, "--")), set(), tool)
 
     def test_another_shell_is_refused(self):
-        self.assertIn("did you mean bash", run(DTRAIN, "completion", "bsh", status=USAGE).stderr)
-        self.assertIn("SHELL is required", run(DTRAIN, "completion", status=USAGE).stderr)
+        assert_names(run(DTRAIN, "completion", "bsh", status=USAGE).stderr, "bash")
+        assert_names(run(DTRAIN, "completion", status=USAGE).stderr, "SHELL")
 
 
 if __name__ == "__main__":

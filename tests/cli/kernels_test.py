@@ -6,6 +6,7 @@ import re
 import unittest
 
 from dtrain_harness import DTRAIN, GOLDEN, USAGE, FolderTest, final_model, launched, metrics_of, run
+from messages import assert_names, lines_naming
 from rounding import condition_bound, roundings
 
 LEVELS, LENGTH, SEQUENCES, STEPS = 2, 80, 4, 3
@@ -90,7 +91,7 @@ class Kernels(FolderTest):
             with self.subTest(name):
                 several, text = self.train(name, *flags.split(), ranks=ranks)
                 self.assert_same_bits(several, one)
-                self.assertEqual("--compile: on a CPU it stands for --kernels fused" in text, name == "compiled")
+                self.assertEqual(bool(lines_naming(text, "--compile", "--kernels fused")), name == "compiled")
 
     def test_every_instruction_set_trains_the_same_to_rounding(self):
         settings = ({"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"},
@@ -103,33 +104,32 @@ class Kernels(FolderTest):
                     found, text = self.train(f"{dtype} {index}", "--dtype", dtype, environment=environment)
                     self.assert_near(found, exact, bound)
                     is_slow = dtype == "bfloat16" and bool(environment or not bfloat16_instructions())
-                    self.assertEqual("warning: --dtype bfloat16 will be slower" in text, is_slow)
+                    self.assertEqual(bool(lines_naming(text, "warning", "--dtype bfloat16")), is_slow)
                     if is_slow and environment:
-                        why = (f"ONEDNN_MAX_CPU_ISA={environment['ONEDNN_MAX_CPU_ISA']} keeps it from" if "avx512_bf16" in CPU_FLAGS else
-                               "this CPU has no instructions that multiply it")
+                        why = f"ONEDNN_MAX_CPU_ISA={environment['ONEDNN_MAX_CPU_ISA']}" if "avx512_bf16" in CPU_FLAGS else "CPU"
                         self.assertIn(why, text)
 
     def test_only_what_limits_onednn_keeps_bfloat16_from_the_instructions_of_the_cpu(self):
         # MKL multiplies no bfloat16 here.
         _, text = self.train("mkl", "--dtype", "bfloat16", "--steps", 1, environment={"MKL_CBWR": "COMPATIBLE"})
-        self.assertEqual("will be slower" in text, bfloat16_instructions() is None)
+        self.assertEqual(bool(lines_naming(text, "warning", "--dtype bfloat16")), bfloat16_instructions() is None)
         how = "by " + bfloat16_instructions() if bfloat16_instructions() else "as float32"
         self.assertRegex(text, f"(?m)^kernels         .*, bfloat16 multiplied {how}$")
 
     def test_the_start_table_says_what_computes(self):
-        for flags, line in (((), "fused, full attention"), (("--kernels", "plain"), "plain"), (("--dtype", "float16"), "plain"),
-                            (("--attention", "chunked:20"), "fused, attention in chunks of 20 positions"),
-                            (("--kernels", "plain", "--attention", "chunked:20"), "plain, attention in chunks of 20 positions"),
+        for flags, line in (((), "fused, full .*"), (("--kernels", "plain"), "plain"), (("--dtype", "float16"), "plain"),
+                            (("--attention", "chunked:20"), "fused, .* 20 .*"),
+                            (("--kernels", "plain", "--attention", "chunked:20"), "plain, .* 20 .*"),
                             (("--kernels", "plain", "--seq-len", "400"), "plain"),
-                            (("--attention", "chunked:80"), "fused, full attention"),
-                            (("--seq-len", "400"), "fused, attention in chunks of 128 positions")):
+                            (("--attention", "chunked:80"), "fused, full .*"),
+                            (("--seq-len", "400"), "fused, .* 128 .*")):
             with self.subTest(flags):
                 _, text = self.train("run" + "".join(flags), "--steps", 1, *flags)
                 self.assertRegex(text, rf"(?m)^kernels         float(32|16): {line}$")
 
     def test_what_cannot_be_is_refused_in_one_line(self):
         for flags, parts in ((("--kernels", "fused", "--dtype", "float16"), ("--kernels fused", "float16", "--kernels plain")),
-                             (("--kernels", "plain", "--recompute", "gates"), ("--recompute gates needs --kernels fused", "--recompute level")),
+                             (("--kernels", "plain", "--recompute", "gates"), ("--recompute gates", "--kernels fused", "--recompute level")),
                              (("--dtype", "float16", "--recompute", "gates"), ("--recompute gates", "float16")),
                              (("--kernels", "plain", "--compile"), ("--compile", "--kernels plain")),
                              (("--attention", "chunked:0"), ("--attention", "chunked:C")),
@@ -144,7 +144,7 @@ class Kernels(FolderTest):
     def test_another_attention_is_noted_when_a_run_resumes(self):
         self.train("run", "--attention", "full", "--checkpoint-every", 2)
         _, text = self.train("run", "--attention", "chunked:16", "--checkpoint-every", 2, "--resume", "auto", "--steps", 4)
-        self.assertIn("machine.attention is chunked:16, the checkpoint has full", text)
+        assert_names(text, "machine.attention", "chunked:16", "full")
 
     def test_a_run_resumes_bit_for_bit_with_other_threads(self):
         flags = ("--attention", "chunked:16", "--checkpoint-every", 2)

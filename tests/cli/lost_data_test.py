@@ -12,6 +12,7 @@ import unittest
 
 from data_harness import DataTest
 from dtrain_harness import CHECKPOINT, DATA, DTRAIN, DTRUN, GOLDEN, LIMIT, metrics_of
+from messages import assert_names
 
 TEXT = (GOLDEN / "text.bin").read_bytes()
 ENDLESS = ["--levels", "1", "--width", "16", "--heads", "1", "--neurons", "16", "--seq-len", "16", "--microbatch", "1", "--threads", "1",
@@ -56,8 +57,8 @@ class LostData(DataTest):
                 process = self.start(DTRAIN, "--data", "book.txt", *ENDLESS, *flags)
                 os.truncate(self.folder / "book.txt", 1000)
                 error = self.ended(process, DATA)
-                self.assertIn(f"and had {len(TEXT)} bytes", self.assert_named(error, "data file 'book.txt' ends at byte 1000"))
-                step = re.search(r"the newest checkpoint is run/checkpoints/step-(\d+)", error)[1]
+                assert_names(self.assert_named(error, "'book.txt'"), "byte 1000", f"{len(TEXT)} bytes")
+                step = re.search(r"run/checkpoints/step-(\d+)", error)[1]
                 self.assertIn("book.txt", metrics_of(self.folder / "run")[-1]["message"])
                 self.write("book.txt", TEXT)
                 self.dtrain("--resume", "auto", "--run-dir", "run", "--steps", step)
@@ -67,7 +68,7 @@ class LostData(DataTest):
         self.write("other.txt", TEXT[:9000])
         process = self.start(DTRAIN, "--data", "book.txt", "--val-data", "other.txt", "--eval-every", "2", *ENDLESS)
         os.truncate(self.folder / "other.txt", 0)
-        self.assert_named(self.ended(process, DATA), "data file 'other.txt' ends at byte 0")
+        assert_names(self.assert_named(self.ended(process, DATA), "'other.txt'"), "byte 0")
 
     def test_of_one_rank_which_dtrun_names(self):
         for rank in "01":
@@ -77,7 +78,7 @@ class LostData(DataTest):
         os.truncate(self.folder / "node1/book.txt", 1000)
         error = self.ended(process, DATA)
         self.assertRegex(error, r"rank 1 .*status 3")
-        self.assertIn("data file 'book.txt' ends at byte 1000", error)
+        assert_names(error, "'book.txt'", "byte 1000")
         self.assertIn("run/checkpoints/step-", error)
 
     def offloaded(self):
@@ -94,7 +95,7 @@ class LostData(DataTest):
 
     def test_what_is_offloaded(self):
         if os.geteuid() != 0:
-            self.skipTest("needs root: to shorten a file that has no name and no permissions")
+            self.skipTest("needs root: to shorten an unlinked file")
         process, files = self.offloaded()
         with contextlib.suppress(FileNotFoundError):  # once the process has ended
             for file in files:

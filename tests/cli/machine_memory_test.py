@@ -11,6 +11,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from dtrain_harness import need_mounts  # noqa: E402
+from messages import assert_names, lines_naming  # noqa: E402
 from train_test import DTRAIN, DTRUN, TrainTest  # noqa: E402
 
 BIN = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"]) / "bin"
@@ -34,8 +35,7 @@ class MachineMemory(unittest.TestCase):
         lines = [line for line in error.splitlines() if "dtrain: error:" in line]
         for line in lines:
             self.assertEqual(line.split("dtrain: error: ")[1], lines[0].split("dtrain: error: ")[1])
-        found = re.search(rf"error: {subject} predicted to need ([\d.]+) TiB of memory, and [\d.]+ \wiB are available \((.+?)\)",
-                          lines[0])
+        found = re.search(rf"error: {subject} .*?([\d.]+) TiB .*, and [\d.]+ \wiB .*?\((.+?)\)", lines[0])
         self.assertIsNotNone(found, error)
         self.assertRegex(lines[0], r": [\w' ]+ takes? the most, [\d.]+ [TG]iB; use ")
         self.assertIn("--memory-limit", lines[0])
@@ -44,18 +44,17 @@ class MachineMemory(unittest.TestCase):
     def test_a_model_beyond_the_machine_is_refused_with_the_flags_that_help(self):
         status, error = self.train()
         self.assertEqual(status, USAGE, error)
-        self.assertGreater(self.tebibytes(error, "this process is"), 1)
+        self.assertGreater(self.tebibytes(error, "this process"), 1)
         status, error = self.train("--recompute", "level")
         self.assertEqual(status, USAGE, error)
 
     def test_a_model_too_large_for_this_machine_is_rejected_with_the_ranks_that_fit(self):
         status, error = self.train("--levels", "24", "--width", "2048", "--tie-levels", "off", "--global-batch", "64", "--microbatch", "1")
         self.assertEqual(status, USAGE, error)
-        self.assertRegex(error, r"the most, [\d.]+ [GT]iB; use --strategy (fsdp|tp) .*on \d+ ranks \([\d.]+ [GM]iB per rank; "
-                         r"needs \d+ machines like this one")
+        self.assertRegex(error, r"[\d.]+ [GT]iB; use --strategy (fsdp|tp) .*on \d+ ranks \([\d.]+ [GM]iB .*\d+ machines")
 
     def test_the_ranks_of_a_machine_count_together(self):
-        one = self.tebibytes(self.train("--microbatch", "2048")[1], "this process is")
+        one = self.tebibytes(self.train("--microbatch", "2048")[1], "this process")
         for launcher, strategy in (((BIN / "dtrun", "-n", "2", "--"), "ddp"), ((), "dp")):
             status, error = self.train("--microbatch", "2048", "--strategy", strategy, launcher=launcher)
             self.assertEqual(status, USAGE, error)
@@ -68,9 +67,9 @@ class MachineMemory(unittest.TestCase):
 
         status, error = self.train("--memory-limit", "1000TiB", before=little_room)
         self.assertEqual(status, MEMORY, error)
-        for part in ("out of memory", "--recompute level", "--microbatch", "TiB predicted", "take the most"):
+        for part in ("error: out", "--recompute level", "--microbatch", "TiB predicted"):
             self.assertIn(part, error)
-        self.assertNotIn("predicted to need", error)
+        self.assertEqual(lines_naming(error, "error: this process"), [])
 
 
 class Containers(TrainTest):
@@ -84,7 +83,7 @@ class Containers(TrainTest):
         inside = ["unshare", "-m", "sh", "-c", 'mount --bind "$0" /proc/meminfo; exec "$@"', str(meminfo)]
         rank = [DTRAIN, "--strategy", "ddp", *self.arguments(*alike, "--overwrite", steps=1)]
         result = self.run_command([*inside, DTRUN, "-n", "2", "--", *rank], 2)
-        self.assertIn("the 2 ranks of a machine (0 to 1) are predicted to need", result.stderr)
+        assert_names(result.stderr, "2 ranks", "0 to 1")
         self.run_command([DTRUN, "-n", "2", "--", *inside, *rank])
 
 

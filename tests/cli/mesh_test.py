@@ -13,7 +13,7 @@ TINY = ["--levels", "4", "--width", "32", "--heads", "2", "--neurons", "64", "--
         "--dropout", "0.1", "--threads", "1", "--steps", "4", "--dtype", "float64", "--data", SOURCE / "tests/golden/text.bin"]
 LAYOUTS = {  # name: (ranks, flags); every one has microbatches of two samples
     "tp": (2, "--strategy tp"),
-    "tp inside heads": (4, "--strategy tp --tp-vocab on"),
+    "tp within heads": (4, "--strategy tp --tp-vocab on"),
     "pp": (4, "--strategy pp"),
     "interleaved": (2, "--strategy pp --schedule-pp interleaved:2 --recompute level"),
     "by hand": (2, "--strategy pp --schedule-pp gpipe --pp-split 3,1 --backend gloo"),
@@ -76,7 +76,7 @@ class Results(Case):
                 self.assert_same_model(self.trained(name), one)
 
     def test_a_run_goes_on_at_any_layout(self):
-        moves = [("pp", 2), ("3d", 3), ("tp inside heads", 4), ("mp", 5), ("tp", 6)]
+        moves = [("pp", 2), ("3d", 3), ("tp within heads", 4), ("mp", 5), ("tp", 6)]
         for name, steps in moves:
             ranks, flags = LAYOUTS[name]
             self.train("moved", ranks, *flags.split(), "--steps", str(steps), "--checkpoint-every", "1", "--resume", "auto")

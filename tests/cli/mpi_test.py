@@ -11,6 +11,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from dtrain_harness import BUILD, final_model  # noqa: E402
+from messages import assert_names  # noqa: E402
 from rendezvous_test import RendezvousTest, processes_below  # noqa: E402
 from train_test import DTRAIN, DTRUN, wait_until  # noqa: E402
 
@@ -22,7 +23,7 @@ shift
 exec unshare --uts sh -c 'hostname "$1"; shift; exec sh -c "$*"' sh "$host" "$@"
 """
 PLUGIN = BUILD / "lib" / "libdtrain_mpi.so"
-NO_PLUGIN = "needs the release build: the plugin is not built with sanitizers"
+NO_PLUGIN = "needs the release build: without sanitizers"
 STRATEGIES = {
     "ddp": (2, "--strategy", "ddp"),
     "fsdp": (4, "--strategy", "fsdp"),
@@ -120,7 +121,7 @@ class Failures(Mpirun):
         result = subprocess.run([str(word) for word in (DTRUN, "-n", "2", "--", DTRAIN, *self.arguments(
             "--strategy", "ddp", "--backend", "mpi"))], capture_output=True, text=True, timeout=60, check=False)
         self.assertEqual(result.returncode, 2, result.stderr)
-        self.assertRegex(result.stderr, r"--backend mpi: rank \d of 2 was not started by mpirun.*mpirun -n N")
+        self.assertRegex(result.stderr, r"--backend mpi: rank \d of 2 .*mpirun.*mpirun -n N")
 
     def test_a_bad_setting_is_mpiruns_status(self):
         error = self.train(2, "--strategy", "ddp", "--backend", "mpi", "--steps", "0x", status=2)
@@ -136,7 +137,7 @@ class Failures(Mpirun):
         job, ranks = self.endless("--comm-timeout", "2")
         os.kill(ranks[1], signal.SIGSTOP)
         error = self.end_of(job, 5)
-        self.assertRegex(error, r"did not answer within 2.0 s \(--comm-timeout\)")
+        assert_names(error, "2.0 s", "--comm-timeout")
         self.check_gone(ranks)
 
     def test_a_rank_that_fails_gives_its_status(self):

@@ -3,11 +3,13 @@
 import array
 import os
 import pathlib
+import re
 import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from dtrain_harness import front_end_alone, make_folder, run  # noqa: E402
+from messages import assert_names  # noqa: E402
 from resume_test import ResumeTest  # noqa: E402
 from safetensors_file import read_model, write_model  # noqa: E402
 from train_test import DTRAIN  # noqa: E402
@@ -30,12 +32,10 @@ class NotFinite(ResumeTest):
                 and path.parent.name != "tensorboard"}
 
     def test_a_last_update_that_destroys_the_model_is_not_done(self):
-        for name, flags, part in (("evaluated", (), "the validation loss is nan"),
-                                  ("alone", NOTHING, "(the loss on training text is nan|'model.+' holds values that are not finite)")):
+        for name, flags, part in (("evaluated", (), "validation .*nan"), ("alone", NOTHING, "(training .*nan|'model.+' )")):
             self.run_dir = self.root / name
             result = self.single("--lr", "1e38", *flags, steps=1, status=7)
-            self.assertRegex(result.stderr, "after step 1: " + part)
-            self.assertIn("there is no checkpoint", result.stderr)
+            self.assertRegex(result.stderr, "after step 1: .*" + part)
             self.assertNotIn("done:", result.stdout + result.stderr)
             self.assertFalse((self.run_dir / "final").exists())
             self.assertEqual(self.steps_saved(), [])
@@ -44,7 +44,7 @@ class NotFinite(ResumeTest):
         self.single(steps=2)
         before = self.files()
         result = self.single("--resume", "auto", "--lr", "1e38", steps=3, status=7)
-        self.assertIn(f"the last good checkpoint is {self.run_dir / 'checkpoints/step-2'}", result.stderr)
+        assert_names(result.stderr, self.run_dir / "checkpoints/step-2")
         after = self.files()
         config = str(self.run_dir / "config.json")
         self.assertEqual({**before, config: ""}, {**after, config: ""})
@@ -64,7 +64,7 @@ class NotFinite(ResumeTest):
 
     def test_skipping_ends_after_twenty_updates_in_a_row(self):
         result = self.single("--on-nonfinite", "skip", "--lr", "1e30", *NOTHING, steps=100, status=7)
-        self.assertIn("21 updates in a row were skipped, more than --max-skipped 20", result.stderr)
+        assert_names(result.stderr, "21 updates", "--max-skipped 20")
         self.assertEqual([step for step, *_ in self.losses()], list(range(1, 22)))
         self.assertFalse((self.run_dir / "final").exists())
         self.single("--on-nonfinite", "skip", "--max-skipped", "2", "--lr", "1e30", "--overwrite", *NOTHING, steps=100,
@@ -73,9 +73,7 @@ class NotFinite(ResumeTest):
 
     def test_the_advice_on_skips_in_float16_is_of_its_loss_scale(self):
         result = self.single("--dtype", "float16", "--max-skipped", "0", *NOTHING, steps=2, status=7)
-        self.assertIn("1 update in a row was skipped, more than --max-skipped 0", result.stderr)
-        self.assertIn("each halved the loss scale, which is 32768 now: the first ones are normal, so raise --max-skipped",
-                      result.stderr)
+        assert_names(result.stderr, "1 update", "--max-skipped 0", "loss scale", "32768")
         self.assertNotIn("-nan", result.stdout + result.stderr)
 
     def test_a_loss_scale_that_cannot_fall_further_names_the_last_good_checkpoint(self):
@@ -86,8 +84,8 @@ class NotFinite(ResumeTest):
                                    "--dtype", "float16", "--lr", "10", "--schedule", "linear", "--warmup-steps", "200",
                                    "--on-nonfinite", "skip", "--steps", "2000", "--checkpoint-every", "5",
                                    "--run-dir", self.run_dir], 7)
-        self.assertIn("gradients overflow in float16 at the smallest loss scale, 1, after", result.stderr)
-        self.assertIn(f"the last good checkpoint is {self.run_dir}/checkpoints/step-", result.stderr)
+        assert_names(result.stderr, "float16", "1")
+        assert_names(result.stderr, re.compile(f"{self.run_dir}/checkpoints/step-"))
         self.assertEqual(list(self.run_dir.glob("checkpoints/*.tmp-*")), [])
 
     def test_optimizer_state_that_is_not_finite_is_not_saved(self):
@@ -97,14 +95,14 @@ class NotFinite(ResumeTest):
         large = self.root / "large.safetensors"
         write_scaled(large, first / "final/model.safetensors", "lm_head", 1e22)
         result = self.single("--init-from", large, "--grad-clip", "0", "--lr", "1e-9", *NOTHING, steps=1, status=7)
-        self.assertRegex(result.stderr, r"after step 1: 'optimizer\.exp_avg_sq\.[\w.]+' holds values that are not finite, so nothing")
+        self.assertRegex(result.stderr, r"after step 1: 'optimizer\.exp_avg_sq\.[\w.]+' ")
         self.assertIn("--grad-clip", result.stderr)
         self.assertEqual(self.steps_saved(), [])
         self.assertFalse((self.run_dir / "final").exists())
 
     def test_a_limit_without_effect_is_told(self):
         result = run(front_end_alone(make_folder(self)), *self.arguments("--max-skipped", "3", steps=1), status=42)
-        self.assertIn("--max-skipped 3 has no effect", result.stderr)
+        assert_names(result.stderr, "warning", "--max-skipped 3")
 
 
 class TheEnd(ResumeTest):
@@ -123,9 +121,9 @@ class TheEnd(ResumeTest):
         error = self.end_of(process, 6)
         summary = self.progress.read_text()
         self.assertIn("done: 3000 steps", summary)
-        self.assertIn("checkpoints     1 could not be saved", summary)
+        self.assertRegex(summary, "checkpoints +1 ")
         last = error.splitlines()[-1]
-        self.assertIn("the checkpoint of step 3000, the last one, failed", last)
+        assert_names(last, "step 3000")
         self.assertIn(str(self.run_dir / "checkpoints"), last)
         self.assertEqual([line["failed_checkpoints"] for line in self.events("end")], [1])
         self.assertEqual(self.lines()[-1]["event"], "failure")
@@ -139,7 +137,7 @@ class TheEnd(ResumeTest):
     def test_a_shipped_configuration_takes_a_few_steps_at_once(self):
         config = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"]) / "configs/experiments/mini.json"
         result = self.single("--config", config, "--schedule", "linear", steps=4)
-        self.assertIn("--warmup-steps 50 is more than --steps 4: the warm-up takes half of them, 2", result.stderr)
+        assert_names(result.stderr, "--warmup-steps 50", "--steps 4", "2")
         rates = [line["learning_rate"] for line in self.lines() if "loss" in line]
         self.assertEqual(rates.index(max(rates)), 1)
 

@@ -6,6 +6,7 @@ import shlex
 import unittest
 
 from dtrain_harness import DTRAIN, USAGE, FolderTest, launched, run
+from messages import assert_names
 
 TINY = ("--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "8", "--microbatch",
         "2", "--threads", "1")
@@ -29,7 +30,7 @@ class Plan(FolderTest):
 
     def start_of(self, ranks, layout):
         """The start event of a run, and its last step with the bytes of tensors of the whole run."""
-        (self.folder / "text").write_text("the quick brown fox jumps over the lazy dog\n" * 300)
+        (self.folder / "text").write_text("In the beginning God created the heaven and the earth.\n" * 300)
         run(*launched(ranks, *TINY, *layout.split(), "--data", "text", "--steps", "4", "--run-dir", "run", "--overwrite",
                       "--checkpoint-every", "0"), cwd=self.folder)
         lines = [json.loads(line) for line in (self.folder / "run/metrics.jsonl").read_text().splitlines()]
@@ -53,7 +54,7 @@ class Plan(FolderTest):
         result = self.plan(*TINY, "--ranks", "2", "--dropout", "0")
         best = result.stdout.splitlines()[-1]
         self.assertRegex(best, r"^best: dtrun -n 2 -- dtrain --data FILE .*--dropout 0(\.0)? .*--global-batch 8 --threads 1$")
-        (self.folder / "text").write_text("the quick brown fox jumps over the lazy dog\n" * 300)
+        (self.folder / "text").write_text("In the beginning God created the heaven and the earth.\n" * 300)
         words = best.replace("FILE", "text").split()
         words = words[words.index("--data"):]
         run(*launched(2, *words, "--steps", "2", "--run-dir", "run"), cwd=self.folder)
@@ -66,7 +67,7 @@ class Plan(FolderTest):
     def test_a_size_with_g_alone_is_of_1024_and_with_gb_of_1000(self):
         for text, shown in (("4G", "4.0 GiB/s"), ("4gi", "4.0 GiB/s"), ("4GiB", "4.0 GiB/s"), ("4GB", "3.7 GiB/s"), ("512m", "512.0 MiB/s"), ("4GB/s", "3.7 GiB/s")):
             result = self.plan(*TINY, "--ranks", "4", "--ranks-per-node", "2", "--device-memory", "1.5g", "--device-tflops", "1", "--link", text)
-            self.assertIn(f" {shown} a rank between nodes", result.stdout)
+            self.assertRegex(result.stdout, f" {shown} .*between nodes")
 
     def test_a_cluster_that_is_not_here(self):
         result = self.plan(*LARGE, "--ranks", "4096", "--ranks-per-node", "8", "--device-memory", "80GiB", "--link", "50GB")
@@ -75,8 +76,8 @@ class Plan(FolderTest):
         self.assertLess(max(memory for _, memory, _, _ in rows.values()), 80 << 30)
         for layout in rows:  # tensor axes stay within a machine
             self.assertLessEqual(int(re.search(r"--tp (\d+)", layout)[1]), 8)
-        self.assertIn("400 TFLOP/s a rank as given", result.stdout)
-        self.assertRegex(result.stdout, r"  - 4096 ranks, --strategy ddp .*: takes [\d.]+ GiB per rank, more than the 80.0 GiB that a rank may take\n")
+        assert_names(result.stdout, "400 TFLOP/s")
+        self.assertRegex(result.stdout, r"  - 4096 ranks, --strategy ddp .*: .*[\d.]+ GiB .* 80.0 GiB")
         self.assertRegex(result.stdout.splitlines()[-1], r"^best: dtrun --nnodes 512 --node-rank R --master-addr HOST -n 8 -- ")
 
     def test_a_slower_link_prefers_less_traffic(self):
@@ -107,7 +108,7 @@ class Plan(FolderTest):
         self.assertGreater(self.rows(gpus)[layout][1], 1.2 * self.rows(cpus)[layout][1])
         self.assertNotIn("--threads", gpus.stdout.splitlines()[-1])
         error = self.plan(*TINY, "--device", "cuda", status=USAGE).stderr
-        self.assertRegex(error, r"plan measures CPUs alone, and --device is cuda: give --device-tflops")
+        assert_names(error, "--device", "cuda", "--device-tflops")
         self.assertEqual(len(error.splitlines()), 1)
 
     def test_an_open_global_batch_is_one_that_all_ranks_share(self):
@@ -131,7 +132,7 @@ class Plan(FolderTest):
 
     def test_what_fits_nowhere_is_refused_with_a_reason(self):
         error = self.plan(*LARGE, "--ranks", "1", "--device-memory", "1GiB", status=USAGE).stderr
-        self.assertRegex(error, r"plan: no layout fits: --strategy single .*: takes [\d.]+ GiB per rank, more than the 1.0 GiB that a rank may take\n$")
+        self.assertRegex(error, r"plan: .*: --strategy single .*: .*[\d.]+ GiB .* 1.0 GiB .*\n$")
         error = self.plan("--ranks", "0.5", status=USAGE).stderr
         self.assertIn("--ranks", error)
         error = self.plan("--heads", "3", "--neurons", "7", "--ranks", "2", status=USAGE).stderr

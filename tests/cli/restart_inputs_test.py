@@ -1,6 +1,8 @@
 """A restart by dtrun waits for what the first attempt has read: a missing path lies on a mount that is away. At a first start it is
 bad input."""
 
+import errno
+import os
 import pathlib
 import shutil
 import subprocess
@@ -8,6 +10,7 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from messages import assert_names  # noqa: E402
 from storage_test import AGAIN, StorageTest  # noqa: E402
 from train_test import DTRAIN, DTRUN, LIMIT  # noqa: E402
 
@@ -133,7 +136,7 @@ class Inputs(StorageTest):
         shutil.copy(self.text, self.input)
         stderr = self.restarted("--data", self.input, second=f"mv {self.input} {self.away}", third=f"mv {self.away} {self.input}",
                                 restarts=2)
-        self.assertIn("attempt 1: rank 0 exited with status 6", stderr)
+        assert_names(stderr, "attempt 1", "rank 0", "status 6")
         self.assertEqual([line["step"] for line in self.lines() if "loss" in line], [1, 2, 3, 4])
 
     def mount_disk(self):
@@ -149,10 +152,10 @@ class Inputs(StorageTest):
         fill = f"dd if=/dev/zero of={self.input}/full bs=1M 2> /dev/null"
         flags = ("--offload", f"disk:{self.input}")
         stderr = self.restarted(*flags, second=f"{fill}; {self.once_missed(f'rm {self.input}/full')}")
-        self.assertIn(f"'{self.input}': No space left on device; {AGAIN}", stderr)
+        assert_names(stderr, f"'{self.input}'", os.strerror(errno.ENOSPC), AGAIN)
         self.run_dir = self.root / "no-room"
         stderr = self.restarted(*flags, second=fill, third=f"rm {self.input}/full", restarts=2)
-        self.assertIn("attempt 1: rank 0 exited with status 6", stderr)
+        assert_names(stderr, "attempt 1", "rank 0", "status 6")
         subprocess.run(["sh", "-c", fill], check=False)
         self.is_bad_input(*flags, status=USAGE)
 

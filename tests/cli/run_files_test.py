@@ -1,6 +1,7 @@
 """Files of a run folder: what a start replaces and what it refuses to, what it leaves behind, and how slow or failing
 disks are met."""
 
+import errno
 import json
 import os
 import pathlib
@@ -14,6 +15,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from dtrain_harness import as_nobody  # noqa: E402
+from messages import lines_naming  # noqa: E402
 from resume_test import EVERY  # noqa: E402
 from run_folder_test import JOB, FolderTest, content_of  # noqa: E402
 from train_test import DTRAIN, DTRUN, wait_until  # noqa: E402
@@ -37,8 +39,7 @@ class Foreign(FolderTest):
             (self.run_dir / name).write_bytes(content)
             for flags in (("--overwrite",), ("--resume", "auto")):
                 result = self.single(*flags, status=USAGE)
-                self.assert_one_line(result, f"'{self.run_dir / name}' was not written by dtrain", " ".join(flags),
-                                     "move it away, or name another folder")
+                self.assert_one_line(result, self.run_dir / name, " ".join(flags))
             self.assertEqual(content_of(self.run_dir), {name: content})
 
     def test_runs_of_older_builds_are_theirs_and_go_on(self):
@@ -73,8 +74,7 @@ class Foreign(FolderTest):
         for run in (self.run_dir, other):
             before = self.content_but_lock(run)
             result = self.single(*EVERY, "--resume", "auto", run_dir=run, status=USAGE)
-            self.assert_one_line(result, f"{run}/metrics.jsonl tells of checkpoint {checkpoints}/step-4",
-                                 f"{run}/checkpoints holds none", "bring it back", "--overwrite")
+            self.assert_one_line(result, f"{run}/metrics.jsonl", f"{checkpoints}/step-4", "--overwrite")
             self.assertEqual(self.content_but_lock(run), before)
         away.rename(checkpoints)
         self.single(*EVERY, "--resume", "auto", steps=5)
@@ -117,8 +117,7 @@ class Disks(FolderTest):
         self.addCleanup((checkpoints / "step-1").chmod, 0o755)
         result = self.by_nobody(*every, "--resume", "auto", steps=6)
         self.assertEqual(sorted(path.name for path in checkpoints.iterdir()), ["step-1", "step-5", "step-6"])
-        told = f"old checkpoints were not removed: '{checkpoints}/step-1' cannot be read: Permission denied"
-        self.assertEqual(result.stderr.count(told), 1, result.stderr)
+        self.assertEqual(len(lines_naming(result.stderr, f"'{checkpoints}/step-1'", os.strerror(errno.EACCES))), 1, result.stderr)
 
     def by_nobody(self, *flags, steps):
         """Root may read everything."""
@@ -145,7 +144,7 @@ class Disks(FolderTest):
             child = pathlib.Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()[0]
             os.kill(int(child), signal.SIGCONT)
         error = self.end_of(run, 0)
-        self.assertRegex(error, r"warning: checkpoint of step 1000 failed: .*checkpoints.*; retrying once\n")
+        self.assertRegex(error, r"warning: .*step 1000 .*checkpoints")
         self.assertEqual(len(self.events("error")), 1)
         self.assertEqual(self.events("end")[0]["failed_checkpoints"], 0)
         self.assertEqual(self.steps_saved(), [1000])

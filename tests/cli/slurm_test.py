@@ -19,6 +19,7 @@ from dtrain_harness import BUILD, DTRAIN, DTRUN, SOURCE, final_model, launched, 
 from exit_statuses import RANKS
 
 sys.path.insert(0, str(SOURCE / "tests" / "support"))
+from messages import assert_names, error_line  # noqa: E402
 from slurm_cluster import NODES, SlurmCluster  # noqa: E402
 
 LIMIT = 30  # seconds after which a test has failed; none needs more than a few
@@ -180,22 +181,20 @@ class RanksTest(SlurmTest):
     def test_neither_secret_nor_munge(self):
         result = self.srun(*ended_by_one(), *WITHOUT_MUNGE, DTRAIN, *self.flags(), status=None, MASTER_ADDR=NODES["n1"])
         self.assertNotEqual(0, result.returncode)
-        self.assertRegex(result.err, r"dtrain: error: the store at \S+:\d+ is on another machine, where ranks must know each "
-                                     r"other by munge \(munge: [^)]*\) or by a secret; give every rank the same DTRAIN_JOB_TOKEN")
+        assert_names(error_line(result.err), "munge", "DTRAIN_JOB_TOKEN")
 
     def test_munge_on_one_node_alone(self):
         task = 'if [ $SLURM_NODEID = $BARE ]; then mount -t tmpfs none /run/munge; fi; exec "$@"'
-        for bare, expected in (("0", "by munge .which answers here, but not there"), ("1", "relies on munge, which does not help this rank .munge: ")):
+        for bare in "01":
             with self.subTest(bare=bare):
                 result = self.srun(*ended_by_one(), "unshare", "--mount", "sh", "-c", task, "sh", DTRAIN, *self.flags(), status=None,
                                    MASTER_ADDR=NODES["n1"], BARE=bare)
                 self.assertNotEqual(0, result.returncode)
-                self.assertRegex(result.err, "dtrain: error: .*" + expected)
+                self.assertRegex(result.err, "dtrain: error: .*munge")
 
     def test_a_node_whose_address_nobody_knows(self):
         result = self.srun(*ended_by_one(), "env", f"PATH={BUILD}/bin", DTRAIN, *self.flags(), status=None)
-        self.assertRegex(result.err, r"dtrain: error: the ranks meet on n1, the first node of this step, but its address is "
-                                     r"unknown here: [^\n]*scontrol[^\n]*; set MASTER_ADDR")
+        assert_names(result.err, "dtrain: error", "n1", "scontrol", "MASTER_ADDR")
         self.assertFalse(self.run_dir.exists())
 
     def test_strangers_at_the_store_have_no_effect(self):
@@ -219,7 +218,7 @@ class RanksTest(SlurmTest):
         result = self.call("srun", "--nodes=2", "--ntasks-per-node=1", *ended_by_one(), "sh", "-c",
                            'if [ $SLURM_PROCID = 0 ]; then exec sleep 30; fi; exec "$@"', "sh", DTRAIN, *self.flags(),
                            status=None, MASTER_ADDR=NODES["n2"], MASTER_PORT="23452")
-        self.assertRegex(result.err, r"dtrain: error: the store at \S+ relies on munge, .*it is of user 65534, not 0")
+        assert_names(result.err, "dtrain: error", "munge", "user 65534", "0")
 
 
 class LaunchersTest(SlurmTest):
@@ -250,7 +249,7 @@ class LaunchersTest(SlurmTest):
         result = self.call("srun", "--nodes=2", "--ntasks-per-node=1", *ended_by_one(), *WITHOUT_MUNGE, DTRUN, "--", "true",
                            status=None, MASTER_ADDR=NODES["n1"])
         self.assertNotEqual(0, result.returncode)
-        self.assertRegex(result.err, "node 0 at .* is on another machine, where dtruns must know each other by munge .* or by a secret")
+        assert_names(result.err, "node 0", "munge", "secret")
 
 
 class ShellTest(SlurmTest):
@@ -335,7 +334,7 @@ class StatusesTest(SlurmTest):
             self.assert_statuses(f"{name}: no data", 3, *program, *missing_data, launchers=["srun"])
             self.run_dir.mkdir()
             (self.run_dir / "STOP").touch()
-            self.assert_statuses(f"{name}: saved and left", 0, *program, *self.flags("--checkpoint-every", "100"),
+            self.assert_statuses(f"{name}: saved", 0, *program, *self.flags("--checkpoint-every", "100"),
                                  launchers=["srun"])
             self.assertTrue((self.run_dir / "REQUEUE").exists())
 
@@ -350,7 +349,7 @@ class BatchScriptsTest(SlurmTest):
         jobs = [self.interrupted("dtrain.sbatch", "--ntasks-per-node=2"), self.interrupted("dtrun.sbatch", "--cpus-per-task=2")]
         for run_dir, job, log in jobs:
             self.assertEqual(0, self.status_of(job))
-            self.assertRegex(log.read_text(), r"(?s)start 1.*saved and left; putting .*start 2.*resum.*done: ")
+            self.assertRegex(log.read_text(), r"(?s)start 1.*start 2.*resum.*done: ")
             self.assertEqual(undisturbed, final_model(run_dir).read_bytes())
 
     def interrupted(self, script, *options):
@@ -374,7 +373,7 @@ class BatchScriptsTest(SlurmTest):
         os.kill(launcher, signal.SIGKILL)
         self.wait_for_line(log, "start 2")
         self.assertEqual(0, self.status_of(job))
-        self.assertRegex(log.read_text(), r"(?s)start 1.*failed with status \d+ after step-\d+; putting .*start 2.*resum.*done: ")
+        self.assertRegex(log.read_text(), r"(?s)start 1.*status \d+ .*step-\d+; .*start 2.*resum.*done: ")
         self.assertEqual(self.bits_of_one_machine(self.STEPS), final_model(run_dir).read_bytes())
 
     def launchers_on(self, host):
@@ -425,7 +424,7 @@ class LaunchScriptsTest(SlurmTest):
         self.assertIn("usage: ", self.call(script, status=2).err)
         self.assertIn("NODE_RANK", self.call(script, "--help").out)
         result = self.call(script, "true", status=2, NUM_NODES="2", NODE_RANK="0")
-        self.assertIn("MASTER_ADDR is not set; set it", result.err)
+        assert_names(result.err, "MASTER_ADDR")
 
 
 class DocumentsTest(SlurmTest):

@@ -6,6 +6,7 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from messages import assert_names  # noqa: E402
 from resume_test import ResumeTest  # noqa: E402
 from train_test import wait_until  # noqa: E402
 
@@ -26,7 +27,7 @@ class StopDuringEvaluation(ResumeTest):
             wait_until(lambda: self.events(event), event)
         process.send_signal(signal.SIGTERM)
         error = self.end_of(process, 9)
-        self.assertIn("stopped after step 2 by SIGTERM and saved", error)
+        assert_names(error, "step 2", "SIGTERM", "saved")
         self.assertEqual(self.steps_saved(), [2])
         self.assertEqual(self.events("eval"), [])
 

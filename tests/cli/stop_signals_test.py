@@ -17,6 +17,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from dtrain_harness import front_end_alone, make_folder, run  # noqa: E402
 from dtrun_harness import children_of, state_of, wait_until  # noqa: E402
+from messages import assert_names, lines_naming  # noqa: E402
 from rendezvous_test import free_port  # noqa: E402
 from resume_test import EVERY, ResumeTest  # noqa: E402
 from train_test import DTRAIN, DTRUN, LIMIT  # noqa: E402
@@ -95,8 +96,7 @@ class Early(ResumeTest):
         self.wait_for_step(2)
         process.send_signal(signal.SIGQUIT)
         error = self.end_of(process, -signal.SIGQUIT)
-        self.assertIn("SIGQUIT, which saves nothing", error)
-        self.assertNotIn("before the first step", error)
+        assert_names(error, "SIGQUIT")
         self.assertEqual(self.steps_saved(), [])
 
     def test_an_ignored_hangup_stays_ignored(self):
@@ -110,7 +110,7 @@ class Early(ResumeTest):
         process.send_signal(signal.SIGHUP)
         self.wait_for_step(self.losses()[-1][0] + 2)
         process.terminate()
-        self.assertIn("by SIGTERM and saved", self.end_of(process, 9))
+        assert_names(self.end_of(process, 9), "SIGTERM", "saved")
 
 
 @unittest.skipUnless(has_containers(), "needs namespaces: of process numbers")
@@ -153,7 +153,7 @@ class Containers(ResumeTest):
         for nodes in (("--nnodes", "2", "--node-rank", "0"), ("--nnodes", "2", "--node-rank", "1")):
             process, first = self.contained(DTRUN, *nodes, "--master-addr", "127.0.0.1", "--master-port", free_port(), "--",
                                             "true")
-            self.assertIn("waiting for node", line_with(process, "waiting for"))
+            self.assertIn("node", line_with(process, "waiting for"))
             os.kill(first, signal.SIGHUP)
             self.end_of(process, 129)
 
@@ -161,13 +161,13 @@ class Containers(ResumeTest):
         process, first = self.contained(DTRAIN, *self.arguments("--checkpoint-every", "100", steps=10**6))
         self.wait_for_step(2)
         os.kill(first, signal.SIGHUP)
-        self.assertIn("by SIGHUP and saved", self.end_of(process, 9))
+        assert_names(self.end_of(process, 9), "SIGHUP", "saved")
         self.run_dir = self.root / "long-steps"
         process, first = self.contained(DTRAIN, *self.arguments("--global-batch", "65536", "--microbatch", "4", steps=10**6))
         wait_until(lambda: self.events("start"), "the first step, which takes long")
         for number in (signal.SIGTERM, signal.SIGINT):
             os.kill(first, number)
-            line = line_with(process, "stopping after this step")
+            line = line_with(process, "stopping")
             self.assertTrue(line)
             self.assertEqual("Ctrl-C" in line, number == signal.SIGINT, line)
         os.kill(first, signal.SIGINT)
@@ -178,7 +178,7 @@ class Waiting(ResumeTest):
     """Waiting ranks name the ranks that they wait for, and stop at once on a signal."""
 
     def test_a_stop_before_the_first_step_is_told_by_one_rank(self):
-        for words, line in ((("--strategy", "ddp", *self.arguments()), " before the first step: nothing was to be saved"), (("doctor",), "")):
+        for words in (("--strategy", "ddp", *self.arguments()), ("doctor",)):
             for rank, number in ((0, signal.SIGINT), (0, signal.SIGTERM), (1, signal.SIGTERM)):
                 with self.subTest(words[0], rank=rank, signal=number.name):
                     address = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -187,8 +187,9 @@ class Waiting(ResumeTest):
                     self.addCleanup(lambda process=process: (process.kill(), process.wait(), process.stderr.close()))
                     self.assertTrue(line_with(process, "waiting for"))
                     process.send_signal(number)
-                    told = [f"dtrain: stopped by {number.name}{line}"] if rank == 0 else []
-                    self.assertEqual([text for text in self.end_of(process, -number).splitlines() if "waiting for" not in text], told)
+                    error = self.end_of(process, -number)
+                    self.assertEqual(len(lines_naming(error, "dtrain: stopped by " + number.name)), int(rank == 0), error)
+                    self.assertEqual(len(error.splitlines()) - len(lines_naming(error, "waiting for")), int(rank == 0), error)
 
     def test_an_output_that_nobody_reads_does_not_keep_a_process_from_ending(self):
         read, write = os.pipe()
@@ -215,10 +216,9 @@ class Waiting(ResumeTest):
         self.assertTrue(line_with(process, "waiting for"))
         process.send_signal(signal.SIGINT)
         error = self.end_of(process, 130)
-        self.assertEqual(error.count("[0] dtrain: stopped before the first step"), 1, error)
-        self.assertNotIn("stopped by SIGTERM", error)
-        self.assertEqual(error.count("dtrun: stopped by SIGINT"), 1, error)
-        self.assertEqual(error.count("before the first step"), 1, error)
+        self.assertEqual(len(lines_naming(error, "[0] dtrain: stopped")), 1, error)
+        self.assertEqual(lines_naming(error, "stopped", "SIGTERM"), [])
+        self.assertEqual(len(lines_naming(error, "dtrun: stopped", "SIGINT")), 1, error)
 
     def rank(self, number, ranks, **variables):
         environment = {"RANK": str(number), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
@@ -237,7 +237,7 @@ class Waiting(ResumeTest):
     def test_without_a_launcher_rank_0_names_missing_ranks_and_how_to_start_all(self):
         first, third = self.rank(0, 4), self.rank(2, 4)
         line = line_with(first, "waiting for")
-        self.assertRegex(line, r"^dtrain: waiting for ranks 1, 3 of 4, 2\.\d s of 10 min \(--comm-timeout\); ")
+        self.assertRegex(line, r"^dtrain: waiting .*ranks 1, 3 of 4, 2\.\d s .*10 min \(--comm-timeout\); ")
         self.assertIn("dtrun --standalone -n 4 -- dtrain", line)
         ends = ((third, signal.SIGHUP), (first, signal.SIGTERM))
         for process, number in ends:
@@ -248,7 +248,7 @@ class Waiting(ResumeTest):
 
     def test_others_wait_for_rank_0(self):
         process = self.rank(1, 2)
-        self.assertRegex(line_with(process, "waiting for"), rf"^dtrain: waiting for rank 0, .* at 127.0.0.1:{self.port} \(Connection refused\)")
+        self.assertRegex(line_with(process, "waiting for"), rf"^dtrain: waiting .*rank 0, .* at 127.0.0.1:{self.port} \(Connection refused\)")
         process.send_signal(signal.SIGINT)
         self.end_of(process, -signal.SIGINT)
 
@@ -256,7 +256,7 @@ class Waiting(ResumeTest):
         step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0",
                 "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1", "RANK": "", "WORLD_SIZE": "", "MASTER_ADDR": ""}
         process = self.rank(0, 2, **step)
-        self.assertRegex(line_with(process, "waiting for"), r"waiting for rank 1 of 2, .*srun --pty.* dtrun --standalone -n 2 -- dtrain")
+        self.assertRegex(line_with(process, "waiting for"), r"waiting .*rank 1 of 2, .*srun --pty.* dtrun --standalone -n 2 -- dtrain")
         process.terminate()
         self.end_of(process, -signal.SIGTERM)
         step = {name: value for name, value in step.items() if value}
@@ -271,7 +271,7 @@ class Waiting(ResumeTest):
                                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                                    env={**os.environ, "GO": str(go)})
         self.addCleanup(lambda: (process.kill(), process.wait(), process.stderr.close()))
-        self.assertRegex(line_with(process, "waiting for"), r"^\[1\] dtrain: waiting for rank 0, .*\(--comm-timeout\)$")
+        self.assertRegex(line_with(process, "waiting for"), r"^\[1\] dtrain: waiting .*rank 0, .*\(--comm-timeout\)$")
         go.touch()
         self.assertNotRegex(self.end_of(process, 0), r"\[[23]\] .*waiting")
 

@@ -64,7 +64,7 @@ def stand(ranks, *options, limit=60):
         while len(told) < 2:
             line = process.stdout.readline()
             if not line:
-                raise AssertionError(f"dtrun ended with status {process.wait()}")
+                raise AssertionError(f"dtrun: status {process.wait()}")
             if match := TOLD.search(line):
                 told[int(match.group(1))] = int(match.group(2))
         time.sleep(0.5)  # the store closes

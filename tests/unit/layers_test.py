@@ -115,7 +115,7 @@ class Tree:
             elif layer_of(target) is None:
                 yield f"includes {header}, which is in no layer"
             elif own is not None and layer_of(own) is not None and layer_of(target) >= layer_of(own):
-                yield f"includes {header}, which is not in a lower layer"
+                yield f"includes {header}, not of a lower layer"
         if not name.startswith("lib/dtrain/comm/"):
             yield from (f"includes {header}, which only comm may know" for header in self.includes[name]
                         if TRANSPORT.match(header))
@@ -130,10 +130,10 @@ class Tree:
     def wrong_uses(self, name, text):
         code = without_comments_and_strings(text)
         if not name.startswith(ENVIRONMENT):
-            yield from (f"uses {use}; the environment is read in base/rank_env" for use in ENVIRONMENT_USE.findall(code))
+            yield from (f"uses {use}: see base/rank_env" for use in ENVIRONMENT_USE.findall(code))
         # Other headers happen to include it with GCC 12; with later ones they do not.
         if name.endswith(".h") and FIXED_WIDTH.search(code) and "cstdint" not in self.closure(name):
-            yield "names integers of <cstdint> and does not include it"
+            yield "names integers without <cstdint>"
         if not name.startswith(MAY_END_PROCESS):
             yield from (f"has {use}; throw base::Error" for use in ENDS_PROCESS.findall(code))
 

@@ -47,7 +47,7 @@ class Summary(unittest.TestCase):
 
     def test_the_tests_of_each_file_are_counted(self):
         _, lines = self.summary(SKIPPED, *(PASSED.replace("fine", text) for text in COUNTED))
-        self.assertEqual(lines[-2], "tests in these files: 284")
+        self.assertEqual(lines[-2].split()[-1], "284")
 
     def test_a_failure_is_named_and_decides_the_status(self):
         status, lines = self.summary(PASSED, FAILED)
@@ -74,7 +74,7 @@ class Summary(unittest.TestCase):
                         SKIPS_INSIDE.replace("needs root", "no zsh"), SKIPS_INSIDE.replace("skipped=3", "skipped=4")):
             status, lines = self.summary(PASSED, skipped)
             self.assertEqual(status, 1, skipped)
-            self.assertIn("FAILED: a test was skipped for a reason that tests/allowed_skips.txt does not allow", lines)
+            self.assertEqual(len([line for line in lines if line.startswith("FAILED: ") and "tests/allowed_skips.txt" in line]), 1)
 
     def test_in_ci_all_but_gpus_can_be_had(self):
         self.ci = "true"
