@@ -27,7 +27,6 @@
 #                (takes what it takes)
 #   lowered      every test passes with all instruction sets lowered to AVX2 and to the x86-64 baseline, one after the
 #                other (scripts/lowered.sh); prints the errors of each dtype on each (takes what it takes)
-#   flaky        every test again and again until one fails
 #   fresh        README's commands in a minimal Debian 12, and the tests there as another user (an hour; as root)
 #   all          these, one after the other
 set -euo pipefail
@@ -78,15 +77,9 @@ lowered() {
   return $status
 }
 
-flaky() {
-  local end=$((SECONDS + ${minutes%.*} * 60))
-  build || return
-  while [ "$SECONDS" -lt "$end" ]; do scripts/test.sh || return; done
-}
-
 all() {
   local status=0 campaign
-  for campaign in kills attack checkpoints storage parity chaos nodes mesh memory mutations waits asan fuzz repeat scale lowered flaky fresh; do
+  for campaign in kills attack checkpoints storage parity chaos nodes mesh memory mutations waits asan fuzz repeat scale lowered fresh; do
     $campaign || status=1
   done
   return $status
@@ -97,6 +90,6 @@ given=${2:-}
 minutes=${given:-30}
 [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]] || usage
 case $campaign in
-  kills | attack | checkpoints | storage | parity | chaos | nodes | mesh | memory | mutations | waits | asan | fuzz | repeat | scale | lowered | flaky | fresh | all) $campaign ;;
+  kills | attack | checkpoints | storage | parity | chaos | nodes | mesh | memory | mutations | waits | asan | fuzz | repeat | scale | lowered | fresh | all) $campaign ;;
   *) usage ;;
 esac
