@@ -14,9 +14,9 @@ import tempfile
 import time
 
 import bench_ends
+import runs
+from runs import BIN, ROOT, launched
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-BIN = ROOT / "build" / "release" / "bin"
 OUTPUT = ROOT / "build" / "bench"
 SEQUENCES = 8  # of a microbatch, on each rank
 STARTS = 20  # of each start-up command
@@ -66,16 +66,13 @@ def strategy_of(cell):
 
 def dtrain_block(cell, options, checkout=ROOT):
     warmup, timed = steps_of(cell, options)
-    bin = checkout / BIN.relative_to(ROOT)
-    launcher = [bin / "dtrun", "-n", cell.ranks, "--"] if cell.ranks > 1 else []
     with tempfile.TemporaryDirectory() as folder:
-        _, peak = run([*launcher, bin / "dtrain", "--config", checkout / f"configs/experiments/{options.config}.json",
-                       "--strategy", strategy_of(cell), "--data", OUTPUT / "text.txt",
-                       "--global-batch", "0", "--microbatch", SEQUENCES, "--grad-accum", cell.accumulation,
-                       "--threads", cell.threads, "--steps", warmup + timed, "--warmup-steps", "0",
-                       "--log-every", "0", "--run-dir", folder])
-        lines = [json.loads(line) for line in (pathlib.Path(folder) / "metrics.jsonl").read_text().splitlines()]
-    steps = [line for line in lines if "event" not in line]
+        _, peak = run(launched(cell.ranks, "--config", checkout / f"configs/experiments/{options.config}.json",
+                               "--strategy", strategy_of(cell), "--data", OUTPUT / "text.txt",
+                               "--global-batch", "0", "--microbatch", SEQUENCES, "--grad-accum", cell.accumulation,
+                               "--threads", cell.threads, "--steps", warmup + timed, "--warmup-steps", "0",
+                               "--log-every", "0", "--run-dir", folder, folder=checkout / "build" / "release" / "bin"))
+        steps = runs.steps_of(folder)
     tokens = steps[-1]["tokens"] - steps[warmup - 1]["tokens"]
     seconds = sum(step["step_seconds"] for step in steps[warmup:])
     return {"tokens_per_second": tokens / seconds, "peak_bytes": peak, "tensor_bytes": steps[-1]["memory_bytes"],

@@ -16,7 +16,8 @@ import sys
 import tempfile
 import time
 
-from bench import BIN, OUTPUT, ROOT, check_peer, machine, run, show
+from bench import OUTPUT, check_peer, machine, run, show
+from runs import BIN, ROOT, launched, metrics_of
 
 LIMIT = 300  # seconds for any wait
 SHORT = ["--config", "configs/experiments/25m.json", "--strategy", "ddp", "--seq-len", "16", "--global-batch", "0",
@@ -25,15 +26,11 @@ SHORT = ["--config", "configs/experiments/25m.json", "--strategy", "ddp", "--seq
 
 
 def command(folder, *flags):
-    return [str(word) for word in [BIN / "dtrun", "-n", "2", "--", BIN / "dtrain", *SHORT, "--data",
-                                   OUTPUT / "text.dtok", "--run-dir", folder, *flags]]
+    return launched(2, *SHORT, "--data", OUTPUT / "text.dtok", "--run-dir", folder, *flags)
 
 
 def events(folder, name):
-    path = pathlib.Path(folder) / "metrics.jsonl"
-    text = path.read_text() if path.exists() else ""
-    lines = [json.loads(line) for line in text.splitlines(True) if line.endswith("\n")]
-    return [line for line in lines if line.get("event") == name]
+    return [line for line in metrics_of(folder) if line.get("event") == name]
 
 
 def wait_for(condition, process):

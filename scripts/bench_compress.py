@@ -5,14 +5,13 @@ import argparse
 import contextlib
 import json
 import os
-import pathlib
 import shutil
 import statistics
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-BIN = ROOT / "build" / "release" / "bin"
+from runs import BIN, ROOT, launched, metrics_of, steps_of
+
 OUTPUT = ROOT / "build" / "bench" / "compress"
 MINI = ROOT / "configs" / "experiments" / "mini.json"
 ADDRESSES = ("10.213.78.1", "10.213.78.2")
@@ -66,11 +65,6 @@ class Link:
                 each.wait()
 
 
-def steps_of(folder):
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if "event" not in line]
-
-
 def flags_of(scheme, folder, text, steps, *more):
     shutil.rmtree(folder, ignore_errors=True)
     return ["--strategy", "ddp", "--config", MINI, "--data", text, "--compress", scheme, "--steps", str(steps), "--run-dir", folder,
@@ -94,11 +88,9 @@ def measure_link(scheme, text, rate, steps):
 
 def measure_loss(scheme, warmup, text, steps):
     folder = OUTPUT / "loss"
-    words = [BIN / "dtrun", "-n", "2", "--", BIN / "dtrain",
-             *flags_of(scheme, folder, text, steps, "--val-fraction", "0.1", "--compress-warmup", str(warmup), "--tensorboard", "off")]
-    subprocess.run(words, check=True, capture_output=True)
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return next(line["val_loss"] for line in lines if line.get("event") == "end")
+    subprocess.run(launched(2, *flags_of(scheme, folder, text, steps, "--val-fraction", "0.1", "--compress-warmup", str(warmup), "--tensorboard",
+                                         "off")), check=True, capture_output=True)
+    return next(line["val_loss"] for line in metrics_of(folder) if line.get("event") == "end")
 
 
 def main():

@@ -13,7 +13,9 @@ import time
 
 import bench
 import bench_ranks
-from bench import BIN, OUTPUT, ROOT
+import runs
+from bench import OUTPUT
+from runs import BIN, ROOT
 
 TRIES = 3  # of a quiet row
 FOREIGN = 0.1  # of a core, that other processes may take of a quiet row
@@ -81,9 +83,8 @@ def dtrain_block(row, options):
                              "--grad-accum", 1, "--threads", row.threads, "--dtype", row.dtype, "--steps",
                              options.warmup + timed, "--warmup-steps", 0, "--log-every", 0, "--checkpoint-every", "none",
                              "--memory-limit", 0, "--run-dir", folder, *flags, *row.flags])
-        lines = [json.loads(line) for line in (pathlib.Path(folder) / "metrics.jsonl").read_text().splitlines()]
+        steps = runs.steps_of(folder)[options.warmup:]
         sizes = json.loads((pathlib.Path(folder) / "config.json").read_text())["model"]
-    steps = [line for line in lines if "event" not in line][options.warmup:]
     # The whole block over its steps, as the peer's is.
     rate = model.batch * model.length * len(steps) / sum(step["step_seconds"] for step in steps)
     return {"tokens_per_second": rate, "peak_bytes": peak, "tensor_bytes": steps[-1]["memory_bytes"],

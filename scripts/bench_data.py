@@ -11,7 +11,8 @@ import sys
 import tempfile
 
 import bench
-from bench import BIN, OUTPUT, ROOT
+from bench import OUTPUT
+from runs import BIN, ROOT
 
 PEER = ROOT / "scripts" / "peer" / "sentencepiece_peer.py"
 VOCAB = 8000

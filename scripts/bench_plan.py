@@ -10,7 +10,8 @@ import subprocess
 import tempfile
 
 import bench
-from bench import BIN, OUTPUT, ROOT
+from bench import OUTPUT
+from runs import BIN, ROOT, launched, steps_of
 
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 SECONDS = {"ms": 1e-3, "s": 1.0}
@@ -84,18 +85,16 @@ def stages_of(ranks, flags):
 def measured(ranks, flags, model, options, steps):
     """Figures of rank 0; seconds and bytes are medians. The bubble is that of the passes in the order of a profile."""
     threads, stages = max(1, options.cores // ranks), stages_of(ranks, flags)
-    launcher = [BIN / "dtrun", "-n", ranks, "--"] if ranks > 1 else []
     # To its last step: a profile's end takes memory of its own.
     profile = ["--profile", steps] if stages > 1 and ranks > options.cores else []
     with tempfile.TemporaryDirectory() as folder:
-        bench.run([*launcher, BIN / "dtrain", *model, *flags.split(), "--threads", threads, "--data", OUTPUT / "text.txt",
-                   "--steps", steps + WARMUP, "--log-every", 0, "--val-fraction", 0, "--sample-every", 0, "--checkpoint-every", "none", "--run-dir", folder, *profile])
-        lines = [json.loads(line) for line in (pathlib.Path(folder) / "metrics.jsonl").read_text().splitlines()]
+        bench.run(launched(ranks, *model, *flags.split(), "--threads", threads, "--data", OUTPUT / "text.txt", "--steps", steps + WARMUP,
+                           "--log-every", 0, "--val-fraction", 0, "--sample-every", 0, "--checkpoint-every", "none", "--run-dir", folder, *profile))
+        timed = steps_of(folder)[WARMUP:]
         bubble = 0
         if profile:
             trace = json.loads((pathlib.Path(folder) / "profile" / "trace.json").read_text())["traceEvents"]
             bubble = replayed_bubble(passes_of_stages(trace, stages))
-    timed = [line for line in lines if "event" not in line][WARMUP:]
     return Figures(memory=timed[-1]["memory_bytes"], seconds=statistics.median(step["step_seconds"] for step in timed),
                    sent=statistics.median(step["comm_bytes"] for step in timed), bubble=bubble)
 

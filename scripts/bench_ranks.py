@@ -10,7 +10,8 @@ import tempfile
 import time
 
 import bench
-from bench import BIN, OUTPUT, ROOT, Cell
+from bench import OUTPUT, Cell
+from runs import BIN, ROOT
 
 SINGLE = Cell("single, 1 thread", ranks=1, threads=1)
 RANKS = (2, 4, 8)

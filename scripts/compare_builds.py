@@ -10,13 +10,13 @@ import subprocess
 import sys
 import tempfile
 
-from soak_parity import ROOT, difference, outcome
+from runs import ROOT, TEXT, difference, launched, outcome
 
 MICROBATCHES = 4
 STEPS = 6
 MODEL = ("--levels", 4, "--width", 30, "--heads", 2, "--neurons", 40, "--seq-len", 24, "--microbatch", 2, "--dropout", 0.1,
          "--lr", 1e-2, "--grad-clip", 0.5, "--threads", 1, "--log-every", 0, "--val-fraction", 0.1, "--eval-sequences", 9,
-         "--steps", STEPS, "--data", ROOT / "tests/golden/text.bin")
+         "--steps", STEPS, "--data", TEXT)
 # Name -> processes, data-parallel ranks, flags.
 LAYOUTS = {
     "single": (1, 1, "--strategy single"),
@@ -47,11 +47,8 @@ SETTINGS = {
 
 def command(checkout, layout, settings, folder, *more):
     processes, ranks, flags = LAYOUTS[layout]
-    programs = checkout / "build" / "release" / "bin"
-    launcher = [programs / "dtrun", "-n", processes, "--"] if processes > 1 else []
-    words = [*launcher, programs / "dtrain", *MODEL, *SETTINGS[settings].split(), *flags.format(disk=folder.parent).split(),
-             "--grad-accum", MICROBATCHES // ranks, "--run-dir", folder, *more]
-    return [str(word) for word in words]
+    return launched(processes, *MODEL, *SETTINGS[settings].split(), *flags.format(disk=folder.parent).split(),
+                    "--grad-accum", MICROBATCHES // ranks, "--run-dir", folder, *more, folder=checkout / "build" / "release" / "bin")
 
 
 def train(*arguments):

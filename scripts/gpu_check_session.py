@@ -15,8 +15,8 @@ import tempfile
 import threading
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-TEXT = ROOT / "tests" / "golden" / "text.bin"
+from runs import ROOT, TEXT, metrics_of
+
 LIMIT = 150  # seconds after which a program hangs
 
 
@@ -135,7 +135,7 @@ class Outcome:
 
     def __init__(self, run_dir):
         self.run_dir = run_dir
-        lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+        lines = metrics_of(run_dir)
         self.start = next((line for line in lines if line.get("event") == "start"), {})
         self.steps = [line for line in lines if "event" not in line]
         self.val_losses = [line["val_loss"] for line in lines if "val_loss" in line]

@@ -20,8 +20,8 @@ import tempfile
 import time
 import traceback
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-BIN = pathlib.Path(os.environ.get("DTRAIN_BINARY_DIR", ROOT / "build" / "release")) / "bin"
+from runs import BIN, ROOT, metrics_of, steps_of
+
 PYTHON = ROOT / ".deps" / "python" / "bin" / "python"  # with torch, where scripts/setup.sh --dev has made it
 NOBODY = 65534
 SECRET = "0123456789abcdef0123456789abcdef"
@@ -62,10 +62,7 @@ def end_of(job):
 
 
 def losses(run_dir):
-    with contextlib.suppress(FileNotFoundError):
-        lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-        return [line["loss"] for line in lines if "loss" in line]
-    return []
+    return [line["loss"] for line in steps_of(run_dir)]
 
 
 def rows(name):
@@ -350,7 +347,7 @@ def steps_for(folder, seconds):
     status, error = end_of(start_by_dtrun(folder / "trial", "shm", 200))
     if status != 0:
         raise RuntimeError(error[-2000:])
-    lines = [json.loads(line) for line in (folder / "trial" / "metrics.jsonl").read_text().splitlines()]
+    lines = metrics_of(folder / "trial")
     times = sorted(line["step_seconds"] for line in lines if "loss" in line)
     return int(seconds / times[len(times) // 2])
 

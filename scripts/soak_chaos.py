@@ -14,8 +14,8 @@ import tempfile
 import time
 import uuid
 
-from soak_kills import marked
-from soak_parity import BIN, difference, outcome, random_settings
+from runs import BIN, difference, end_all, launched, marked, outcome
+from soak_parity import random_settings
 
 STEPS = 400
 FAULTS_OF_A_RUN = 20
@@ -82,17 +82,16 @@ class Run:
         """A job, and the mark that all its processes inherit."""
         processes, flags = flags_of(layout, ranks)
         self.layouts.append(f"{layout} x {ranks}")
-        launcher = [BIN / "dtrun", "-n", processes, "--"] if processes > 1 else []
-        command = [*launcher, BIN / "dtrain", *flags, *(word for pair in self.settings.items() for word in pair),
-                   "--grad-accum", self.microbatches // ranks, "--resume", "auto", "--run-dir", self.folder,
-                   "--comm-timeout", 20, "--keep-last", random.choice((2, 3)), *extra]
+        command = launched(processes, *flags, *(word for pair in self.settings.items() for word in pair),
+                           "--grad-accum", self.microbatches // ranks, "--resume", "auto", "--run-dir", self.folder,
+                           "--comm-timeout", 20, "--keep-last", random.choice((2, 3)), *extra)
         mark = f"SOAK_MARK={uuid.uuid4().hex}"
 
         def limit():
             if file_limit is not None:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, resource.RLIM_INFINITY))
 
-        job = subprocess.Popen([str(word).format(disk=self.folder.parent) for word in command], preexec_fn=limit,
+        job = subprocess.Popen([word.format(disk=self.folder.parent) for word in command], preexec_fn=limit,
                                env={**self.environment, "SOAK_MARK": mark.partition("=")[2]}, stdin=subprocess.DEVNULL,
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         return job, mark
@@ -212,13 +211,6 @@ def hit(job, mark):
     except ProcessLookupError:
         return None
     return f"{how.name} to a {kind}"
-
-
-def end_all(mark):
-    left = marked(mark)
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    return left
 
 
 def one_run(name, folder):

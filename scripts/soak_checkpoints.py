@@ -1,7 +1,6 @@
 """Kills one run again and again while it saves, each time on another number of ranks, and goes on with it; at the end it
 must have the losses and weights of a run that was never stopped. See scripts/soak.sh."""
 
-import json
 import os
 import pathlib
 import random
@@ -11,29 +10,17 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-BIN = ROOT / "build" / "release" / "bin"
+from runs import BIN, TEXT, launched, outcome, seeded, steps_of
+
 LIMIT = 120  # seconds for a start and for an end
 STEPS = 4000
 MODEL = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
          "--microbatch", "1", "--lr", "3e-3", "--threads", "1", "--dropout", "0.1", "--log-every", "0", "--steps", STEPS,
-         "--data", ROOT / "tests/golden/text.bin"]
+         "--data", TEXT]
 
 
 def command(folder, ranks, *flags):
-    launcher = [BIN / "dtrun", "-n", ranks, "--"] if ranks > 1 else []
-    strategy = ["--strategy", "ddp" if ranks > 1 else "single"]
-    return [str(word) for word in [*launcher, BIN / "dtrain", *strategy, *MODEL, "--run-dir", folder, *flags]]
-
-
-def lines(folder):
-    path = folder / "metrics.jsonl"
-    text = path.read_text() if path.exists() else ""
-    return [json.loads(line) for line in text.splitlines(True) if line.endswith("\n")]
-
-
-def losses(folder):
-    return [(line["step"], line["loss"], line["grad_norm"]) for line in lines(folder) if "loss" in line]
+    return launched(ranks, "--strategy", "ddp" if ranks > 1 else "single", *MODEL, "--run-dir", folder, *flags)
 
 
 def children(pid):
@@ -85,9 +72,7 @@ def check_whole(folder):
 
 
 def main(kills):
-    seed = random.randrange(2**32)
-    random.seed(seed)
-    print(f"checkpoints: {kills} kills, seed {seed}", flush=True)
+    seeded(f"checkpoints: {kills} kills")
     with tempfile.TemporaryDirectory(prefix="dtrain-soak-") as root:
         whole, parts = pathlib.Path(root) / "whole", pathlib.Path(root) / "parts"
         subprocess.run(command(whole, 1), check=True, stderr=subprocess.DEVNULL)
@@ -95,12 +80,10 @@ def main(kills):
         while killed < kills and not one_life(parts, random.choice((1, 2, 2, 4))):
             killed += 1
             found += check_whole(parts)
-        done = max([step for step, *_ in losses(parts)], default=0)
+        done = max((line["step"] for line in steps_of(parts)), default=0)
         subprocess.run(command(parts, 2, "--resume", "auto", "--checkpoint-every", "50"), check=True,
                        stderr=subprocess.DEVNULL)
-        same = losses(parts) == losses(whole)
-        same_weights = ((parts / "final/model.safetensors").read_bytes()[-100_000:] ==
-                        (whole / "final/model.safetensors").read_bytes()[-100_000:])
+        same, same_weights = (found == expected for found, expected in zip(outcome(parts), outcome(whole)))
     print(f"checkpoints: {killed} kills up to step {done}, after {found} of them a whole checkpoint; losses "
           f"{'equal' if same else 'DIFFER'}, weights {'equal' if same_weights else 'DIFFER'}")
     sys.exit(0 if same and same_weights else 1)

@@ -10,30 +10,18 @@ import tempfile
 import time
 import uuid
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-BIN = ROOT / "build" / "release" / "bin"
+from runs import BIN, ROOT, TEXT, end_all, marked, seeded
+
 ENDS_WITHIN = 10  # seconds; dtrun's own bound is 3
 # Stopping dtrun itself is the user's right (Ctrl-Z), so only ranks are stopped.
 RANK_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP, signal.SIGSEGV)
 LAUNCHER_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-def marked(mark):
-    """Process id -> its program's name, of all processes that inherited the mark."""
-    found = {}
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if mark.encode() in pathlib.Path(f"/proc/{entry}/environ").read_bytes().split(b"\0"):
-                found[int(entry)] = pathlib.Path(f"/proc/{entry}/comm").read_text().strip()
-        except OSError:
-            continue
-    return found
-
-
 def start_job(folder, mark, ranks):
     command = [BIN / "dtrun", "-n", str(ranks), "--", BIN / "dtrain", "--strategy", "ddp",
                "--config", ROOT / "configs/experiments/mini.json", "--global-batch", str(ranks), "--steps", "100000",
-               "--data", ROOT / "tests/golden/text.bin", "--threads", "1", "--run-dir", folder / "run"]
+               "--data", TEXT, "--threads", "1", "--run-dir", folder / "run"]
     name, _, value = mark.partition("=")
     return subprocess.Popen(command, env={**os.environ, name: value, "TMPDIR": str(folder)},
                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -59,9 +47,7 @@ def one_job(folder):
     end = time.monotonic() + ENDS_WITHIN  # a killed launcher's other half needs a moment
     while marked(mark) and time.monotonic() < end:
         time.sleep(0.01)
-    left = marked(mark)
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
+    left = end_all(mark)
     files = [name for name in os.listdir(folder) if name != "run"]
     if left or (files and how != signal.SIGKILL):
         return done, f"left over: {left} {files}"
@@ -69,9 +55,7 @@ def one_job(folder):
 
 
 def main(minutes):
-    seed = random.randrange(2**32)
-    random.seed(seed)
-    print(f"kills: {minutes:g} minutes, seed {seed}", flush=True)
+    seeded(f"kills: {minutes:g} minutes")
     end, jobs, bad = time.monotonic() + 60 * minutes, 0, 0
     while time.monotonic() < end:
         with tempfile.TemporaryDirectory(prefix="dtrain-soak-") as folder:

@@ -12,8 +12,8 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-BIN = ROOT / "build" / "release" / "bin"
+from runs import TEXT, launched
+
 RANKS = 2
 LEVELS, WIDTH, HEADS, NEURONS = 8, 256, 4, 1024
 PARAMETERS = LEVELS * 3 * WIDTH * HEADS * NEURONS + 2 * 256 * WIDTH
@@ -52,10 +52,9 @@ def train(strategy, limit, *more):
     with tempfile.TemporaryDirectory(prefix="dtrain-soak-") as folder, memory_group(limit) as (group, peak):
         flags = ["--levels", LEVELS, "--width", WIDTH, "--heads", HEADS, "--neurons", NEURONS, "--tie-levels", "off",
                  "--seq-len", 16, "--microbatch", 1, "--steps", 3, "--threads", 1, "--log-every", 0,
-                 "--data", ROOT / "tests/golden/text.bin", "--run-dir", pathlib.Path(folder) / "run",
+                 "--data", TEXT, "--run-dir", pathlib.Path(folder) / "run",
                  *more]
-        command = [BIN / "dtrun", "-n", RANKS, "--", BIN / "dtrain", "--strategy", strategy, *flags]
-        result = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False,
+        result = subprocess.run(launched(RANKS, "--strategy", strategy, *flags), capture_output=True, text=True, check=False,
                                 preexec_fn=lambda: (group / "cgroup.procs").write_text(str(os.getpid())))
         used = int(peak.read_text()) if peak.exists() else 0
         return result.returncode, used, (result.stderr.splitlines() or [""])[-1]

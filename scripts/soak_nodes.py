@@ -18,10 +18,8 @@ import time
 import types
 import uuid
 
-from soak_kills import marked
-from soak_parity import BIN, difference, outcome
+from runs import BIN, ROOT, difference, marked, outcome
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "cli"))
 import two_hosts  # noqa: E402
 

@@ -2,7 +2,6 @@
 go and resumed from one layout to another, and compares every bit; see scripts/soak.sh."""
 
 import argparse
-import json
 import os
 import pathlib
 import random
@@ -11,9 +10,8 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-BIN = pathlib.Path(os.environ.get("DTRAIN_BINARY_DIR", ROOT / "build" / "release")) / "bin"
-COMPARED = ("step", "loss", "grad_norm", "learning_rate", "tokens", "samples")
+from runs import TEXT, difference, launched, outcome
+
 # The instruction sets of ATen and oneDNN; each gives bits of its own.
 INSTRUCTION_SETS = ({}, {}, {"ATEN_CPU_CAPABILITY": "default"}, {"ATEN_CPU_CAPABILITY": "avx2"},
                     {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"})
@@ -35,7 +33,7 @@ def random_settings():
         "--grad-clip": choose((0, 0.1, 1)), "--schedule": choose(("constant", "cosine")),
         "--eval-sequences": choose((random.randint(1, 30), "all")), "--freeze": choose(("", "encoder", "embed.weight")),
         "--threads": choose((1, 2)) if microbatches == 2 else 1, "--log-every": 0, "--val-fraction": 0.2,
-        "--data": ROOT / "tests/golden/text.bin"}
+        "--data": TEXT}
     if settings["--tie-levels"] == "off" or not settings["--freeze"]:
         del settings["--freeze"]  # untied levels have other names
     if settings["--optimizer"] == "sgd":
@@ -86,39 +84,17 @@ def train(settings, microbatches, environment, legs, folder):
     bytes, why it failed."""
     for ranks, layout, end in legs:
         processes = ranks if "dp" not in layout else 1
-        launcher = [BIN / "dtrun", "-n", processes, "--"] if processes > 1 else []
         flags = [word for pair in {**settings, "--steps": end}.items() for word in pair]
         layout = [str(word).format(disk=folder.parent) for word in layout]
         resumed = ["--checkpoint-every", end, "--resume", "auto"] if len(legs) > 1 else []
-        command = [*launcher, BIN / "dtrain", *layout, *resumed, "--grad-accum", microbatches // ranks, "--run-dir", folder, *flags]
+        command = launched(processes, *layout, *resumed, "--grad-accum", microbatches // ranks, "--run-dir", folder, *flags)
         try:
-            result = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False,
-                                    timeout=LIMIT, env={**os.environ, **environment})
+            result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT, env={**os.environ, **environment})
         except subprocess.TimeoutExpired:
             return f"no end within {LIMIT} s", None
         if result.returncode != 0:
             return f"status {result.returncode}: {result.stderr[-2000:]}", None
     return outcome(folder)
-
-
-def outcome(folder):
-    """The results of the run in this folder, in the form of train()."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    numbers = [{key: repr(line[key]) for key in COMPARED} for line in lines if "event" not in line]
-    validation = [repr(line["val_loss"]) for line in lines if line.get("event") == "end"][-1:]
-    model = (folder / "final" / "model.safetensors").read_bytes()
-    header = 8 + int.from_bytes(model[:8], "little")  # whose metadata builds may write in other ways
-    return numbers + validation, model[header:]
-
-
-def difference(found, expected):
-    """Describes the difference between two outcomes of train(), or nothing."""
-    if found[1] is None:
-        return found[0]
-    if found[0] != expected[0]:
-        pairs = [pair for pair in zip(found[0], expected[0]) if pair[0] != pair[1]]
-        return f"{pairs[0][0]} instead of {pairs[0][1]}" if pairs else "another number of steps"
-    return None if found[1] == expected[1] else "another final model"
 
 
 def compare(settings, microbatches, environment, runs):

@@ -4,18 +4,14 @@ A library that chooses its code in the first call of a process may choose otherw
 once: such a difference is rare, stays for the whole process, and no test that runs once sees it."""
 
 import collections
-import hashlib
-import json
-import os
-import pathlib
 import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-BIN = pathlib.Path(os.environ.get("DTRAIN_BINARY_DIR", ROOT / "build" / "release")) / "bin"
+from runs import TEXT, digest_of, launched
+
 MODEL = ("--levels", 2, "--width", 64, "--heads", 2, "--neurons", 256, "--seq-len", 64, "--global-batch", 4, "--steps", 2,
-         "--val-fraction", 0, "--dropout", 0, "--log-every", 0, "--data", ROOT / "tests/golden/text.bin")
+         "--val-fraction", 0, "--dropout", 0, "--log-every", 0, "--data", TEXT)
 CASES = {
     "1 thread": ("--threads", 1),
     "2 threads": ("--threads", 2),
@@ -28,15 +24,11 @@ CASES = {
 def outcome(flags):
     """The results of a process: losses and norms as text of every bit, and the model file's checksum."""
     with tempfile.TemporaryDirectory(prefix="dtrain-repeat-") as folder:
-        launcher = [BIN / "dtrun", "-n", 2, "--"] if "tp" in flags else []
-        command = [*launcher, BIN / "dtrain", *MODEL, *flags, "--run-dir", folder]
-        result = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+        command = launched(2 if "tp" in flags else 1, *MODEL, *flags, "--run-dir", folder)
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode != 0:
             return f"status {result.returncode}: {result.stderr[-500:]}"
-        lines = [json.loads(line) for line in (pathlib.Path(folder) / "metrics.jsonl").read_text().splitlines()]
-        numbers = [(line["loss"].hex(), line["grad_norm"].hex()) for line in lines if "loss" in line]
-        model = (pathlib.Path(folder) / "final" / "model.safetensors").read_bytes()
-        return f"{numbers} {hashlib.sha256(model).hexdigest()}"
+        return digest_of(folder)
 
 
 def minority(outcomes):

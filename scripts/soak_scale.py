@@ -2,8 +2,6 @@
 fewer ranks; see scripts/soak.sh."""
 
 import argparse
-import hashlib
-import json
 import os
 import pathlib
 import resource
@@ -12,7 +10,8 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from runs import ROOT, TEXT, digest_of, launched
+
 sys.path.insert(0, str(ROOT / "tests" / "cli"))
 import stub_ranks  # noqa: E402
 
@@ -21,7 +20,7 @@ STUB_SECONDS = 5
 MOST_MEMORY = 24 << 30  # bytes
 RANK_MEMORY = 90 << 20  # bytes, of a dtrain with this model
 MODEL = ("--levels", 1, "--width", 32, "--heads", 1, "--neurons", 64, "--seq-len", 32, "--steps", 4, "--val-fraction", 0,
-         "--log-every", 0, "--threads", 1, "--data", ROOT / "tests/golden/text.bin")
+         "--log-every", 0, "--threads", 1, "--data", TEXT)
 
 
 def mib(size):
@@ -55,12 +54,10 @@ def check_stubs():
 def train(ranks, sequences):
     """A digest of every loss, norm and weight; prints time and memory."""
     with tempfile.TemporaryDirectory(prefix="dtrain-scale-") as folder:
-        launcher = [stub_ranks.DTRUN, "-n", ranks, "--"] if ranks > 1 else []
         strategy = ("--strategy", "ddp") if ranks > 1 else ()
-        words = [*launcher, stub_ranks.BIN / "dtrain", *MODEL, *strategy, "--global-batch", sequences, "--microbatch", 1,
-                 "--run-dir", folder]
+        words = launched(ranks, *MODEL, *strategy, "--global-batch", sequences, "--microbatch", 1, "--run-dir", folder)
         begin = time.monotonic()
-        process = subprocess.Popen([str(word) for word in words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         peak = 0
         while process.poll() is None:
             peak = max(peak, memory_in_use() - before)
@@ -68,11 +65,9 @@ def train(ranks, sequences):
         if process.returncode != 0:
             return f"status {process.returncode}: {process.stderr.read()[-500:]}"
         seconds = time.monotonic() - begin
-        lines = [json.loads(line) for line in (pathlib.Path(folder) / "metrics.jsonl").read_text().splitlines()]
-        numbers = [(line["loss"].hex(), line["grad_norm"].hex()) for line in lines if "loss" in line]
-        model = (pathlib.Path(folder) / "final" / "model.safetensors").read_bytes()
+        digest = digest_of(folder)
     print(f"{ranks} ranks: {seconds:.1f} s, {mib(peak)} in all", flush=True)
-    return f"{numbers} {hashlib.sha256(model).hexdigest()}"
+    return digest
 
 
 def memory_in_use():

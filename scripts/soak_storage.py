@@ -3,7 +3,6 @@ starts, writes metrics, saves and resumes. It must end with the bits of an undis
 dtrun restarts it, and then do so. See scripts/soak.sh."""
 
 import collections
-import json
 import os
 import pathlib
 import re
@@ -12,8 +11,8 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-BIN = ROOT / "build" / "release" / "bin"
+from runs import TEXT, launched, outcome
+
 LIMIT = 300
 CALLS = ("openat", "read", "pread64", "write", "fsync", "ftruncate", "truncate", "newfstatat", "mkdir", "rename", "unlink", "rmdir",
          "flock", "getdents64", "access", "close")
@@ -25,17 +24,11 @@ MODEL = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "-
 
 def command(folder, steps):
     data = folder.parent / "text.bin"
-    return [str(word) for word in (BIN / "dtrain", *MODEL, "--data", data, "--steps", steps, "--run-dir", folder)]
+    return launched(1, *MODEL, "--data", data, "--steps", steps, "--run-dir", folder)
 
 
 def run(words):
     return subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=LIMIT, check=False)
-
-
-def result_of(folder):
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    losses = [(line["step"], line["loss"], line["grad_norm"]) for line in lines if "loss" in line]
-    return losses, (folder / "final/model.safetensors").read_bytes()[-4096:]
 
 
 def begun(folder, steps):
@@ -79,7 +72,7 @@ def sweep(folder, before, steps, expected):
     for call, number, error in points:
         begun(folder, before)
         wrong = fault(folder, steps, call, number, error)
-        if not wrong and result_of(folder) != expected:
+        if not wrong and outcome(folder) != expected:
             wrong = "other bits"
         if wrong:
             failures += 1
@@ -91,9 +84,9 @@ def sweep(folder, before, steps, expected):
 def main():
     with tempfile.TemporaryDirectory(prefix="dtrain-storage-") as name:
         root = pathlib.Path(name)
-        shutil.copy(ROOT / "tests/golden/text.bin", root / "text.bin")
+        shutil.copy(TEXT, root / "text.bin")
         run(command(root / "whole", 4)).check_returncode()
-        expected = result_of(root / "whole")
+        expected = outcome(root / "whole")
         return 1 if sum([sweep(root / "run", before, 4, expected) for before in (0, 2)]) else 0
 
 

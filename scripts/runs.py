@@ -1,0 +1,83 @@
+"""What campaigns and benchmarks share: the programs, the numbers that a run leaves, and the processes of a job."""
+
+import hashlib
+import json
+import os
+import pathlib
+import random
+import signal
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BIN = pathlib.Path(os.environ.get("DTRAIN_BINARY_DIR", ROOT / "build" / "release")) / "bin"
+TEXT = ROOT / "tests" / "golden" / "text.bin"
+COMPARED = ("step", "loss", "grad_norm", "learning_rate", "tokens", "samples")
+
+
+def launched(ranks, *words, folder=BIN):
+    """The words of a command that runs dtrain, under dtrun where there are several ranks."""
+    launcher = [folder / "dtrun", "-n", ranks, "--"] if ranks > 1 else []
+    return [str(word) for word in (*launcher, folder / "dtrain", *words)]
+
+
+def metrics_of(run_dir):
+    """The whole lines of metrics.jsonl; none where there is no such file."""
+    path = pathlib.Path(run_dir) / "metrics.jsonl"
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines(True) if line.endswith("\n")]
+
+
+def steps_of(run_dir):
+    """The lines of optimizer steps."""
+    return [line for line in metrics_of(run_dir) if "event" not in line]
+
+
+def outcome(run_dir):
+    """(compared numbers of every step and the validation loss if any, bytes of the model) of a run that has ended."""
+    numbers = [{key: repr(line[key]) for key in COMPARED} for line in steps_of(run_dir)]
+    validation = [repr(line["val_loss"]) for line in metrics_of(run_dir) if line.get("event") == "end" and "val_loss" in line][-1:]
+    model = (pathlib.Path(run_dir) / "final" / "model.safetensors").read_bytes()
+    header = 8 + int.from_bytes(model[:8], "little")  # whose metadata builds may write in other ways
+    return numbers + validation, model[header:]
+
+
+def digest_of(run_dir):
+    """A short text that differs if any bit of an outcome does."""
+    numbers, model = outcome(run_dir)
+    return f"{numbers} {hashlib.sha256(model).hexdigest()}"
+
+
+def difference(found, expected):
+    """Describes the difference between two outcomes, or None; one without bytes says why there are none."""
+    if found[1] is None:
+        return found[0]
+    if found[0] != expected[0]:
+        pairs = [pair for pair in zip(found[0], expected[0]) if pair[0] != pair[1]]
+        return f"{pairs[0][0]} instead of {pairs[0][1]}" if pairs else "another number of steps"
+    return None if found[1] == expected[1] else "another final model"
+
+
+def seeded(text):
+    """Seeds all random choices at random and prints how."""
+    seed = random.randrange(2**32)
+    random.seed(seed)
+    print(f"{text}, seed {seed}", flush=True)
+
+
+def marked(mark):
+    """Process id -> its program's name, of all processes that inherited the mark, an environment variable."""
+    found = {}
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if mark.encode() in pathlib.Path(f"/proc/{entry}/environ").read_bytes().split(b"\0"):
+                found[int(entry)] = pathlib.Path(f"/proc/{entry}/comm").read_text().strip()
+        except OSError:
+            continue
+    return found
+
+
+def end_all(mark):
+    """Kills all processes that have the mark, and returns them."""
+    left = marked(mark)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    return left
