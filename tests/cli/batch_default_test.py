@@ -39,7 +39,7 @@ class Microbatch(FolderTest):
                 self.assertEqual((found["microbatch"], found["grad_accum"]), (microbatch, accumulation))
         (self.folder / "ds.json").write_text('{"train_batch_size": 64}')
         self.assertEqual(self.resolved("--deepspeed-config", self.folder / "ds.json")["microbatch"], 8)
-        self.assertIn("--global-batch 7 is not a multiple", self.resolved("--global-batch", "7", ranks=2, status=USAGE))
+        assert_names(self.resolved("--global-batch", "7", ranks=2, status=USAGE), "--global-batch 7", "2")
 
     def train(self, name, *flags, ranks=1, **options):
         run_dir = self.folder / name

@@ -8,7 +8,7 @@ import struct
 import unittest
 
 from dtrain_harness import CHECKPOINT, DIFFERENT, DTRAIN, USAGE, FolderTest, final_model, launched, make_folder, metrics_of, run
-from messages import assert_names
+from messages import assert_error, assert_names
 from safetensors_file import read_model, write_model
 
 LEVELS, WIDTH, HEADS, NEURONS, VOCAB = 2, 12, 2, 10, 256
@@ -60,12 +60,7 @@ class Tools(FolderTest):
         return result.stdout
 
     def refused(self, status, *parts, arguments):
-        result = tool(*arguments)
-        self.assertEqual(result.returncode, status, result.stderr)
-        self.assertEqual(result.stdout, "")
-        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
-        for part in parts:
-            self.assertIn(str(part), result.stderr)
+        assert_error(tool(*arguments), status, *parts)
 
 
 class Reading(Tools):
@@ -221,7 +216,7 @@ class Reading(Tools):
             self.refused(CHECKPOINT, empty, "run folder", arguments=(name, empty))
             self.refused(CHECKPOINT, empty / "no", arguments=(name, empty / "no"))
             if name != "verify":
-                self.refused(CHECKPOINT, "is not a folder", arguments=(name, self.final))
+                self.refused(CHECKPOINT, self.final, arguments=(name, self.final))
         self.refused(CHECKPOINT, empty, arguments=("diff", self.one, empty))
         self.refused(USAGE, "B is required", arguments=("diff", self.one))
         self.refused(USAGE, "--steps", arguments=("inspect", self.one, "--steps"))

@@ -184,12 +184,6 @@ class Continue(unittest.TestCase):
             self.assertEqual(result.stderr.count("\n"), 1)
             assert_names(result.stderr, "--resume auto", run, "config.json")
 
-    def test_the_start_says_which_settings_were_chosen(self):
-        run = self.root / "chosen"
-        result = self.command(*TINY, "--data", "text.txt", "--steps", 1, "--run-dir", run)
-        assert_names(result.stderr, "model.levels=2 model.width=32 model.heads=2 model.neurons=64 data.seq_len=32 batch.global=4 batch.microbatch=1 "
-                     "train.steps=1 train.lr=0.002 machine.threads=1 report.sample_every=200 checkpoint.every=3")
-
 
 class OneResult(unittest.TestCase):
     """A command that prints one JSON object prints it alone, whatever the number of ranks."""

@@ -1,13 +1,11 @@
 """Ranks whose CPUs round differently, made on one machine by lowering one rank's instruction set."""
 
 import pathlib
-import sys
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from messages import assert_names, lines_naming  # noqa: E402
-from resume_test import ResumeTest  # noqa: E402
-from train_test import DTRAIN, DTRUN  # noqa: E402
+from messages import assert_names, lines_naming
+from resume_test import ResumeTest
+from train_test import DTRAIN, DTRUN
 
 # What other ranks are lowered to, if all are, would be no difference.
 WRAPPER = """#!/bin/sh

@@ -4,11 +4,14 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
 import types
 import unittest
+
+from messages import assert_error
 
 BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
 SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
@@ -134,3 +137,17 @@ class FolderTest(unittest.TestCase):
 
     def setUp(self):
         self.folder = make_folder(self)
+
+    def write(self, name, content):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    def refused(self, words, *names, status=USAGE, without=(), environment=None):
+        """dtrain, run in the folder, ends with one line, an error that holds the names. `words`: a command line, or its words."""
+        words = shlex.split(words) if isinstance(words, str) else words
+        result = run(DTRAIN, *words, cwd=self.folder, status=None, environment=environment)
+        assert_error(result, status, *names)
+        for part in without:
+            self.assertNotIn(part, result.stderr)

@@ -212,7 +212,7 @@ class PortTest(PythonTest):
     def test_the_port_stays_taken_as_long_as_the_job_runs(self):
         text = """
 import os, socket
-with socket.socket() as other:  # without SO_REUSEADDR, as somebody who wants a port of his own
+with socket.socket() as other:  # without SO_REUSEADDR, like a stranger
     try:
         other.bind(("127.0.0.1", int(os.environ["MASTER_PORT"])))
     except OSError as error:

@@ -2,15 +2,13 @@
 
 import ctypes
 import os
-import pathlib
 import signal
 import sys
 import time
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dtrun_harness import LIMIT, DtrunTest, children_of, state_of, wait_until  # noqa: E402
-from messages import assert_names, holds  # noqa: E402
+from dtrun_harness import LIMIT, DtrunTest, children_of, state_of, wait_until
+from messages import assert_names, holds
 
 USAGE = 2
 

@@ -10,9 +10,8 @@ import sys
 import time
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dtrun_harness import LIMIT, DtrunTest, children_of, wait_until  # noqa: E402
-from dtrun_nodes_harness import COMM, TIMEOUT, USAGE, Judge, NodesTest  # noqa: E402
+from dtrun_harness import LIMIT, DtrunTest, children_of, wait_until
+from dtrun_nodes_harness import COMM, TIMEOUT, USAGE, Judge, NodesTest
 
 # A rank that speaks to dtrun (docs/dtrun.md): each argument RANK:WORDS tells what that rank does, "*" any other.
 #   steps      two steps          busy       signs of life for 1.5 s, then the end

@@ -9,9 +9,8 @@ import subprocess
 import sys
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dtrun_harness import DTRUN, DtrunTest, main, wait_until  # noqa: E402
-from messages import assert_names  # noqa: E402
+from dtrun_harness import DTRUN, DtrunTest, main, wait_until
+from messages import assert_names
 
 SECRET = "0123456789abcdef0123456789abcdef"
 DTRAIN = str(pathlib.Path(DTRUN).with_name("dtrain"))

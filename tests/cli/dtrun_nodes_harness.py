@@ -1,12 +1,9 @@
 """What tests of dtrun over several nodes share."""
 
-import pathlib
 import socket
 import struct
-import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dtrun_harness import LIMIT, DtrunTest, children_of, wait_until  # noqa: E402
+from dtrun_harness import LIMIT, DtrunTest, children_of, wait_until
 
 RENDEZVOUS, PORT, USAGE, COMM, TIMEOUT, SPAWN, SAVED = 10, 11, 2, 4, 5, 12, 9
 SECRET = "0123456789abcdef0123456789abcdef"

@@ -1,16 +1,13 @@
 """A job of several nodes is started again by node 0's word."""
 
 import os
-import pathlib
 import re
 import signal
-import sys
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dtrun_harness import main, wait_until  # noqa: E402
-from dtrun_nodes_harness import COMM, WAIT, NodesTest, supervisor_of  # noqa: E402
-from messages import assert_names, holds  # noqa: E402
+from dtrun_harness import main, wait_until
+from dtrun_nodes_harness import COMM, WAIT, NodesTest, supervisor_of
+from messages import assert_names, holds
 
 
 class Restart(NodesTest):

@@ -8,13 +8,11 @@ import resource
 import socket
 import struct
 import subprocess
-import sys
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-import stub_ranks  # noqa: E402
-from dtrun_harness import main, wait_until  # noqa: E402
-from dtrun_nodes_harness import LISTEN, RENDEZVOUS, SECRET, free_port, text_field, NodesTest  # noqa: E402
+import stub_ranks
+from dtrun_harness import main, wait_until
+from dtrun_nodes_harness import LISTEN, RENDEZVOUS, SECRET, free_port, text_field, NodesTest
 
 
 class Strangers(NodesTest):

@@ -10,14 +10,12 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dtrun_harness import DTRUN, LIMIT, main, wait_until  # noqa: E402
-from dtrun_nodes_harness import (  # noqa: E402
+from dtrun_harness import DTRUN, LIMIT, main, wait_until
+from dtrun_nodes_harness import (
     RENDEZVOUS, PORT, USAGE, COMM, TIMEOUT, SPAWN, SAVED, SECRET, WAIT, free_port, text_field, supervisor_of, NodesTest)
-from messages import assert_names  # noqa: E402
+from messages import assert_names
 
 
 class Start(NodesTest):
@@ -278,11 +276,6 @@ class Failure(NodesTest):
         process = self.emulated("case $RANK in 1) sleep 0.1; exit 4;; esac; sleep 30")
         self.assertEqual(process.returncode, 4)
 
-    def test_a_stopped_rank(self):
-        process = self.emulated("[ $RANK != 2 ] || { sleep 0.1; kill -STOP $$; }; sleep 30")
-        self.assertEqual(process.returncode, TIMEOUT)
-        self.assertRegex(process.err, r"dtrun: failed: rank 2 .*was stopped")
-
     def test_ranks_that_obey_nothing_are_killed_within_the_bound(self):
         started = time.monotonic()
         process = self.emulated("trap '' TERM; [ $RANK != 3 ] || { sleep 0.1; exit 7; }; while :; do sleep 1; done")
@@ -303,7 +296,6 @@ class Failure(NodesTest):
         self.assertEqual(process.returncode, 3, process.err)
         self.assertNotIn("failed:", process.err)
         self.assertEqual(process.err.count("no data"), 2, "one per node")
-
 
     def test_an_error_of_all_that_one_rank_found_is_told_on_each_node(self):
         text = ('import os, time\nif os.environ["RANK"] == "3":\n'
@@ -373,7 +365,7 @@ class Loss(NodesTest):
         os.kill(supervisor_of(launchers[0]), signal.SIGKILL)
         self.assertEqual(self.ends(*launchers)[1:], [COMM, COMM])
         for node, other in ((1, r"rank [023] \("), (2, r"rank [01] \(")):
-            self.assertIn("ended as a result: rank ", launchers[node].err)
+            self.assertIn("result: rank ", launchers[node].err)
             self.assertNotRegex(launchers[node].err, other)
 
     def test_a_healthy_job_outlives_the_heartbeat_timeout(self):

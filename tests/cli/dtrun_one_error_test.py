@@ -36,9 +36,6 @@ class OneErrorTest(DtrunTest):
         self.assertRegex(process.err, r"\Adtrain: error: [^\n]*\n\Z")
         return process.err
 
-    def test_a_wrong_flag(self):
-        self.assertIn("--bad-flag", self.refused(2, "--bad-flag"))
-
     def test_a_flag_that_one_rank_alone_has(self):
         text = '[ $RANK = 3 ] && exec "$0" --bad-flag; exec sleep 60'
         process = self.dtrun("-n", "4", "--", "sh", "-c", text, DTRAIN)

@@ -406,7 +406,7 @@ class Training(RestartTest):
         (self.folder / "run/config.json").write_text('{"provenance": {"launch": "x", "command_line": ["other"]}}')
         restarted = {"TORCHELASTIC_RUN_ID": "x", "TORCHELASTIC_RESTART_COUNT": "1"}
         result = run(DTRAIN, *TINY, "--data", "text", "--run-dir", "run", status=2, environment=restarted, cwd=self.folder)
-        self.assertIn("already holds a run", result.stderr)
+        assert_names(result.stderr, "dtrain: error", "--overwrite")
 
 
 if __name__ == "__main__":

@@ -5,12 +5,10 @@ import pathlib
 import re
 import signal
 import socket
-import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dtrain_harness import overriding  # noqa: E402
-from dtrun_harness import DTRUN, DtrunTest, main  # noqa: E402
-from exit_statuses import RANKS  # noqa: E402
+from dtrain_harness import overriding
+from dtrun_harness import DTRUN, DtrunTest, main
+from exit_statuses import RANKS
 
 DTRAIN = str(pathlib.Path(DTRUN).with_name("dtrain"))
 TABLE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"], "docs", "exit-status.md")

@@ -1,15 +1,12 @@
 """A new run that starts from another run's checkpoint or weights inherits its settings."""
 
 import json
-import pathlib
 import re
 import shutil
-import sys
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dtrain_harness import USAGE, launched, make_folder, metrics_of, run  # noqa: E402
-from messages import assert_names, lines_naming  # noqa: E402
+from dtrain_harness import USAGE, launched, make_folder, metrics_of, run
+from messages import assert_names, lines_naming
 
 TINY = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
         "--microbatch", "1", "--lr", "2e-3", "--threads", "1", "--checkpoint-every", "3", "--val-fraction", "0.1"]

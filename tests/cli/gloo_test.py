@@ -6,10 +6,9 @@ import re
 import sys
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from messages import assert_names  # noqa: E402
-from rendezvous_test import LISTENING, RendezvousTest, processes_below, sockets_of, tcp_rows  # noqa: E402
-from train_test import DTRUN, wait_until  # noqa: E402
+from messages import assert_names
+from rendezvous_test import LISTENING, RendezvousTest, processes_below, sockets_of, tcp_rows
+from train_test import DTRUN, wait_until
 
 # Connects to gloo's ports before the ranks do, given as PORT:NUMBER, and says what a rank would whose connection has that
 # number there; SPEAKS is what it sends once it is asked for its proof.

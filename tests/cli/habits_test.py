@@ -38,14 +38,6 @@ class Flags(unittest.TestCase):
         refused = run(DTRAIN, "data", "tokenizer", "train", "x", "--output", "y", "--vocab_size=5", status=USAGE).stderr
         assert_names(refused, "--vocab-size", "5")
 
-    def test_names_of_other_trainers_are_answered_with_ours(self):
-        for theirs, ours in (("--local_rank=0", "dtrun"), ("--use_fsdp", "--strategy (--strategy fsdp)"),
-                             ("--deepspeed", "--deepspeed-config FILE"), ("--load_best_model_at_end", "--keep-best"),
-                             ("--early_stopping_patience", "--patience"), ("--num_train_epochs", "--epochs"),
-                             ("--wandb_log", "dtrain report"), ("--report_to", "--tensorboard"),
-                             ("--nproc_per_node", "dtrun -n RANKS"), ("--optim", "--optimizer")):
-            self.assertIn(ours, run(DTRAIN, theirs, "1", status=USAGE).stderr, theirs)
-
 
 class Epochs(FolderTest):
     def test_steps_follow_from_data_and_batch(self):

@@ -5,30 +5,66 @@ import re
 import unittest
 
 from dtrain_harness import DTRAIN, DTRUN, SOURCE, USAGE, FolderTest, front_end_alone, make_folder, run
-from messages import assert_names, error_line
+from messages import assert_error, assert_names, error_line
 
 MOST_USED = ["--data", "--config", "--run-dir", "--resume", "--val-fraction", "--steps", "--lr", "--global-batch", "--strategy",
              "--checkpoint-every"]
-# Flags of nanoGPT, llm.c, transformers, torchtitan, Lightning, DeepSpeed and Megatron, and the answer to each.
+# Flags of nanoGPT, llm.c, transformers, torchtitan, Lightning, DeepSpeed, Megatron and torchrun, by what answers them ("": only the flag itself).
 FOREIGN = {
-    "--val_split": "--val-fraction", "--validation-split": "--val-fraction", "--val_ratio": "--val-fraction", "--split": "--val-fraction",
-    "--eval-data": "--val-data", "--validation_file": "--val-data", "--valid-data-path": "--val-data",
-    "--test-data": "--val-data", "--test_file": "dtrain evaluate", "--eval_only": "dtrain evaluate", "--evaluate": "dtrain evaluate", "--do_predict": "--val-data",
-    "--run-name": "--run-dir", "--experiment_name": "--run-dir", "--exp-name": "--run-dir", "--checkpoint-dir": "--run-dir", "--workdir": "--run-dir",
-    "--dry-run": "--print-config", "--fast_dev_run": "doctor", "--silent": "--quiet", "--disable_tqdm": "--quiet",
-    "--debug": "--verbose", "--min_lr_ratio": "--min-lr", "--learning_rate_decay_frac": "--min-lr", "--lr_min": "--min-lr",
-    "--lr-warmup-fraction": "--warmup-steps", "--warmup_epochs": "--warmup-steps", "--max_train_steps": "--steps", "--train-samples": "--steps",
-    "--per_device_eval_batch_size": "--microbatch", "--mbs": "--microbatch", "--gbs": "--global-batch", "--gradient_clip_val": "--grad-clip",
-    "--save_top_k": "--keep-best", "--always_save_checkpoint": "--checkpoint-every", "--no-save": "--checkpoint-every",
-    "--resume_run": "--resume", "--finetune": "--init-from", "--no-load-optim": "--init-from", "--max-time": "--time-limit",
-    "--bias": "help model", "--rope_theta": "help model", "--fp32": "--dtype", "--tf32": "--matmul-precision", "--fp8": "--dtype",
-    "--flash": "--attention", "--use-flash-attn": "--attention", "--recompute-activations": "--recompute", "--no-cuda": "--device",
-    "--gpus": "dtrun", "--no-tensorboard": "--tensorboard off", "--lr_scheduler": "--schedule", "--val": "--val-data", "--deterministic": "--reduction", "--ddp_comm_hook": "--compress", "--use-distributed-optimizer": "--strategy zero",
-    "--model-parallel-size": "--tp", "--context-parallel-size": "--tp", "--virtual-pipeline-model-parallel-size": "--schedule-pp",
-    "--loss-scale": "--dtype float16", "--ema": "", "--shuffle": "", "--pin-memory": "",
-    "--push_to_hub": "final/model.safetensors", "--nodes_unknown_flag": None, "--num_nodes": "dtrun", "--hostfile": "dtrun",
-    "--training.local_batch_size": "--microbatch", "--checkpoint.enable_checkpoint_interval": None, "--job.dump_folder": "--run-dir",
-    "--metrics.enable_wandb": "dtrain report", "--profiling.profile_freq": "--profile", "--validation.freq": None,
+    "-- dtrain": "--rdzv-endpoint --master_port",
+    "--attention": "--flash --use-flash-attn",
+    "--checkpoint-every": "--always_save_checkpoint --no-save --save-every --save_steps --save_interval",
+    "--compress": "--ddp_comm_hook",
+    "--deepspeed-config FILE": "--deepspeed",
+    "--device": "--no-cuda",
+    "--dtype": "--fp32 --fp8",
+    "--dtype bfloat16": "--bf16",
+    "--dtype float16": "--loss-scale --fp16",
+    "--epochs": "--num-epochs --num_train_epochs",
+    "--eval-every": "--eval_interval",
+    "--global-batch": "--gbs",
+    "--grad-accum": "--gradient_accumulation_steps",
+    "--grad-clip": "--gradient_clip_val --optimizer.max_norm",
+    "--heads": "--n_head",
+    "--init-from": "--finetune --no-load-optim",
+    "--keep-best": "--save_top_k --load_best_model_at_end",
+    "--levels": "--n_layer",
+    "--lr": "--learning-rate --learning_rate",
+    "--matmul-precision": "--tf32",
+    "--microbatch": "--per_device_eval_batch_size --mbs --training.local_batch_size --batch-size --batch_size",
+    "--min-lr": "--min_lr_ratio --learning_rate_decay_frac --lr_min",
+    "--optimizer": "--optim",
+    "--patience": "--early_stopping_patience",
+    "--print-config": "--dry-run",
+    "--profile": "--profiling.profile_freq",
+    "--quiet": "--silent --disable_tqdm",
+    "--recompute": "--recompute-activations --activation_checkpoint.mode",
+    "--reduction": "--deterministic",
+    "--resume": "--resume_run --ckpt",
+    "--run-dir": "--run-name --experiment_name --exp-name --checkpoint-dir --workdir --job.dump_folder --out_dir --output_dir",
+    "--schedule": "--lr_scheduler",
+    "--schedule-pp": "--virtual-pipeline-model-parallel-size",
+    "--seq-len": "--block_size --training.seq_len",
+    "--steps": "--max_train_steps --train-samples --max-steps --max_iters",
+    "--strategy fsdp": "--use_fsdp",
+    "--strategy zero": "--use-distributed-optimizer",
+    "--tensorboard": "--report_to",
+    "--tensorboard off": "--no-tensorboard",
+    "--time-limit": "--max-time",
+    "--tp": "--model-parallel-size --context-parallel-size",
+    "--val-data": "--eval-data --validation_file --valid-data-path --test-data --do_predict --val",
+    "--val-fraction": "--val_split --validation-split --val_ratio --split",
+    "--verbose": "--debug",
+    "--warmup-steps": "--lr-warmup-fraction --warmup_epochs",
+    "--width": "--n_embd",
+    "doctor": "--fast_dev_run",
+    "dtrain evaluate": "--test_file --eval_only --evaluate",
+    "dtrain report": "--metrics.enable_wandb --wandb_log",
+    "dtrun": "--gpus --num_nodes --hostfile --local_rank=0",
+    "dtrun -n RANKS": "--nproc_per_node",
+    "final/model.safetensors": "--push_to_hub",
+    "help model": "--bias --rope_theta",
+    "": "--ema --shuffle --pin-memory --nodes_unknown_flag --checkpoint.enable_checkpoint_interval --validation.freq",
 }
 
 
@@ -69,7 +105,7 @@ class Help(unittest.TestCase):
             self.assertEqual(help_of("help", name), text)
         self.assertEqual(help_of("--help", "lr"), text)
         width = help_of("help", "model.width")
-        for part in ("--width D", "64", "1 to 16384", "a whole number"):
+        for part in ("--width D", "64", "1 to 16384"):
             self.assertIn(part, width)
         self.assertEqual(help_of("help", "width"), width)
         self.assertEqual(help_of("help", "min_lr"), help_of("help", "--min-lr"))
@@ -99,12 +135,11 @@ class Help(unittest.TestCase):
 
 class ForeignFlags(unittest.TestCase):
     def test_each_is_rejected_with_a_pointer_to_ours(self):
-        for flag, ours in FOREIGN.items():
-            with self.subTest(flag=flag):
-                result = run(DTRAIN, flag, "1", status=USAGE)
-                self.assertEqual(result.stderr.count("\n"), 1)
-                self.assertIn(flag, result.stderr)
-                if ours is not None:
+        for ours, theirs in FOREIGN.items():
+            for flag in theirs.split():
+                with self.subTest(flag=flag):
+                    result = run(DTRAIN, flag, "1", status=None)
+                    assert_error(result, USAGE, flag.partition("=")[0])
                     self.assertIn(ours, result.stderr.replace(flag, "", 1))
 
     def test_all_unknown_flags_are_named_at_once(self):

@@ -3,15 +3,13 @@
 import os
 import pathlib
 import subprocess
-import sys
 import time
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from messages import assert_names  # noqa: E402
-from rendezvous_test import LISTENING, SECRET, RendezvousTest, free_port  # noqa: E402
-from train_test import wait_until  # noqa: E402
-from two_hosts import TwoHosts, why_not  # noqa: E402
+from messages import assert_names
+from rendezvous_test import LISTENING, SECRET, RendezvousTest, free_port
+from train_test import wait_until
+from two_hosts import TwoHosts, why_not
 
 WHY_NOT = why_not()
 

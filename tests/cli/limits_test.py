@@ -2,14 +2,11 @@
 
 import errno
 import os
-import pathlib
 import subprocess
-import sys
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from messages import assert_names  # noqa: E402
-from train_test import DTRAIN, DTRUN, LIMIT, TrainTest  # noqa: E402
+from messages import assert_names
+from train_test import DTRAIN, DTRUN, LIMIT, TrainTest
 
 
 def quoted(command):

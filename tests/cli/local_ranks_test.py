@@ -1,16 +1,13 @@
 """Ranks that are threads of one process: the bits, files, ends and errors of ranks that are processes."""
 
 import os
-import pathlib
 import signal
 import subprocess
-import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dtrain_harness import BUILD, front_end_alone, make_folder, run  # noqa: E402
-from messages import assert_names, error_line, lines_naming  # noqa: E402
-from resume_test import ResumeTest  # noqa: E402
-from train_test import DTRAIN, DTRUN, LIMIT  # noqa: E402
+from dtrain_harness import BUILD, front_end_alone, make_folder, run
+from messages import assert_names, error_line, lines_naming
+from resume_test import ResumeTest
+from train_test import DTRAIN, DTRUN, LIMIT
 
 DP = ("--strategy", "dp")
 VALIDATION = ("--val-fraction", "0.05", "--eval-sequences", "16", "--eval-every", "4", "--dropout", "0.1",

@@ -12,7 +12,7 @@ import unittest
 
 from data_harness import DataTest
 from dtrain_harness import CHECKPOINT, DATA, DTRAIN, DTRUN, GOLDEN, LIMIT, metrics_of
-from messages import assert_names
+from messages import assert_names, error_line
 
 TEXT = (GOLDEN / "text.bin").read_bytes()
 ENDLESS = ["--levels", "1", "--width", "16", "--heads", "1", "--neurons", "16", "--seq-len", "16", "--microbatch", "1", "--threads", "1",
@@ -46,9 +46,7 @@ class LostData(DataTest):
 
     def assert_named(self, error, name, status=DATA):
         """One line of an error."""
-        (line,) = [line for line in error.splitlines() if "error:" in line]
-        self.assertIn(name, line)
-        return line
+        return error_line(error, name)
 
     def test_training_data(self):
         for flags in ((), ("--strategy", "dp", "--local-ranks", "2")):

@@ -6,14 +6,12 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dtrain_harness import BUILD, final_model  # noqa: E402
-from messages import assert_names  # noqa: E402
-from rendezvous_test import RendezvousTest, processes_below  # noqa: E402
-from train_test import DTRAIN, DTRUN, wait_until  # noqa: E402
+from dtrain_harness import BUILD, final_model
+from messages import assert_names
+from rendezvous_test import RendezvousTest, processes_below
+from train_test import DTRAIN, DTRUN, wait_until
 
 MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
 # Starts a daemon of mpirun "on another host": this one under another name.

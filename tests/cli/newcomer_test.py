@@ -30,20 +30,6 @@ class Case(FolderTest):
         super().setUp()
         self.text = self.write("book.txt", TEXT)
 
-    def write(self, name, content):
-        path = self.folder / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return path
-
-    def refused(self, words, *names, status=USAGE, without=(), environment=None):
-        """`words`: a command line, or its words."""
-        words = shlex.split(words) if isinstance(words, str) else words
-        result = run(DTRAIN, *words, cwd=self.folder, status=None, environment=environment)
-        assert_error(result, status, *names)
-        for part in without:
-            self.assertNotIn(part, result.stderr)
-
     def settings(self, words):
         return json.loads(run(DTRAIN, *shlex.split(words), "--print-config", cwd=self.folder).stdout)
 
@@ -165,18 +151,7 @@ class Values(Case):
 
 
 class Names(Case):
-    def test_names_of_other_trainers_get_ours(self):
-        for theirs, ours in (
-                ("--batch-size", "--microbatch"), ("--batch_size", "--microbatch"), ("--num-epochs", "--epochs"), ("--learning-rate", "--lr"),
-                ("--learning_rate", "--lr"), ("--max-steps", "--steps"), ("--max_iters", "--steps"), ("--save-every", "--checkpoint-every"),
-                ("--save_steps", "--checkpoint-every"), ("--save_interval", "--checkpoint-every"), ("--eval_interval", "--eval-every"),
-                ("--fp16", "--dtype float16"), ("--bf16", "--dtype bfloat16"), ("--gradient_accumulation_steps", "--grad-accum"),
-                ("--out_dir", "--run-dir"), ("--output_dir", "--run-dir"), ("--block_size", "--seq-len"), ("--n_layer", "--levels"),
-                ("--n_head", "--heads"), ("--n_embd", "--width"), ("--ckpt", "--resume"), ("--training.seq_len", "--seq-len"),
-                ("--optimizer.max_norm", "--grad-clip"), ("--activation_checkpoint.mode", "--recompute")):
-            self.refused([theirs, "8"], theirs, ours)
-        for option in ("--nproc_per_node=2", "--rdzv-endpoint=x", "--master_port=1"):
-            self.refused(option, "dtrun", "-- dtrain")
+    def test_settings_of_other_trainers_in_a_file_get_ours(self):
         self.write("gpt.json", '{"n_layer": 6}')
         self.refused("--config gpt.json", '"n_layer"', "model.levels")
         self.refused("--set max_iters=5", "train.steps")
@@ -187,7 +162,10 @@ class Names(Case):
             self.refused([wrong, "8"], wrong, right)
         for wrong in ("--save-weights", "--eval-model", "--log-graph", "--foo"):
             self.refused([wrong, "8"], wrong, "dtrain train --help", without=["mean"])
-        for key, meant in (("eval.sequences", "report.eval_sequences"), ("eval.every", "report.eval_every")):
+        self.write("wrong.json", '{"model": {"widht": 3}}')
+        self.refused("--config wrong.json", "wrong.json", "model.width")
+        self.refused("trian", '"trian"', "train")
+        for key, meant in (("model.widht", "model.width"), ("eval.sequences", "report.eval_sequences"), ("eval.every", "report.eval_every")):
             self.refused(f"--set {key}=8", key, meant)
 
     def test_flags_of_other_places_say_where_they_belong(self):
@@ -248,12 +226,12 @@ class Files(Case):
     def test_tokens_of_other_trainers_are_recognised(self):
         tokens = [(7919 * i) % 50257 for i in range(4000)]
         packed = struct.pack("<4000H", *tokens)
-        self.data_refused(self.write("train.bin", packed), "nanoGPT's", f"dtrain data prepare {self.folder}/train.bin --vocab N", without=["under a name"])
+        self.data_refused(self.write("train.bin", packed), "nanoGPT's", f"dtrain data prepare {self.folder}/train.bin --vocab N", without=[".bin.bin"])
         self.data_refused(self.write("train.tokens", packed), f"dtrain data prepare {self.folder}/train.tokens.bin --vocab N")
         self.data_refused(self.write("char.bin", struct.pack("<4000H", *[i % 65 for i in tokens])), "16-bit")
         for magic in (20240520, 20240801):
             path = self.write("val.bin", struct.pack("<256i", magic, 1, 4000, *[0] * 253) + packed)
-            self.data_refused(path, "llm.c", f"dtrain data prepare {path} --output", without=["under a name"])
+            self.data_refused(path, "llm.c", f"dtrain data prepare {path} --output", without=[".bin.bin"])
         self.data_refused(self.folder, f"dtrain data prepare {self.folder} --output FILE.dtok")
         self.data_refused(self.write("noise", bytes(range(250, -1, -1)) * 9), "NUL")
         header = b"\x93NUMPY\x01\x00" + b"v\x00" + b"{'descr': '<u2', 'fortran_order': False, 'shape': (200,)}\n"

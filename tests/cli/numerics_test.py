@@ -4,15 +4,13 @@ import array
 import os
 import pathlib
 import re
-import sys
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dtrain_harness import front_end_alone, make_folder, run  # noqa: E402
-from messages import assert_names  # noqa: E402
-from resume_test import ResumeTest  # noqa: E402
-from safetensors_file import read_model, write_model  # noqa: E402
-from train_test import DTRAIN  # noqa: E402
+from dtrain_harness import front_end_alone, make_folder, run
+from messages import assert_names
+from resume_test import ResumeTest
+from safetensors_file import read_model, write_model
+from train_test import DTRAIN
 
 NOTHING = ("--val-fraction", "0")
 

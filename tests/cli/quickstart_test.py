@@ -24,7 +24,7 @@ class Quickstart(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         with tempfile.TemporaryDirectory() as folder:
-            text = pathlib.Path(folder) / "a text with spaces.txt"
+            text = pathlib.Path(folder) / "text with spaces.txt"
             text.write_bytes((SOURCE / "tests/golden/text.bin").read_bytes())
             cls.results = [quickstart("--steps", "12", text) for _ in range(2)]
         cls.output = [result.stdout.decode(errors="replace") for result in cls.results]

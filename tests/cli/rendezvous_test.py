@@ -13,10 +13,9 @@ import sys
 import time
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dtrain_harness import BUILD, SOURCE, final_model, need_mounts  # noqa: E402
-from messages import assert_names  # noqa: E402
-from train_test import DTRAIN, DTRUN, LIMIT, TrainTest, wait_until  # noqa: E402
+from dtrain_harness import BUILD, SOURCE, final_model, need_mounts
+from messages import assert_names, error_line
+from train_test import DTRAIN, DTRUN, LIMIT, TrainTest, wait_until
 
 NOBODY = 65534
 SECRET = "0123456789abcdef0123456789abcdef"
@@ -110,9 +109,7 @@ class RendezvousTest(TrainTest):
         return file.exists() and '"step":1,' in file.read_text()
 
     def one_error(self, error):
-        lines = [line for line in error.splitlines() if "error:" in line]
-        self.assertEqual(len(lines), 1, error)
-        return lines[0]
+        return error_line(error)
 
 
 class Open(RendezvousTest):
@@ -242,7 +239,7 @@ class Secrets(RendezvousTest):
         return self.one_error(self.end_of(self.start_rank(rank, free_port(), **variables), status))
 
     def test_a_secret_that_cannot_be_used_is_refused_by_the_name_of_its_variable(self):
-        self.assertIn("DTRAIN_JOB_TOKEN: found a secret of 5 bytes", self.refused(0, DTRAIN_JOB_TOKEN="short"))
+        assert_names(self.refused(0, DTRAIN_JOB_TOKEN="short"), "DTRAIN_JOB_TOKEN", "5 bytes")
         path = self.root / "token"
         path.write_text(SECRET + "\n")
         path.chmod(0o644)

@@ -153,13 +153,6 @@ class Page(FolderTest):
         os.mkfifo(folder / "config.json")
         self.assertEqual(page_data(self.report("odd", "--output", "-", timeout=20).stdout)["runs"][0]["settings"], {})
 
-    def test_a_finished_run_that_was_started_again_is_not_over(self):
-        lines = [start_line(), step_line(1), {"event": "end", "step": 1}]
-        write_run(self.folder / "over", lines)
-        write_run(self.folder / "again", [*lines, start_line()])
-        states = [run["state"] for run in page_data(self.page_of("over", "again"))["runs"]]
-        self.assertEqual([states[0], states[1].split(":")[0]], ["finished", "at step 1"])
-
     def states_of(self, *names):
         runs = page_data(self.page_of(*names))["runs"]
         return [(each["state_kind"], each["state"]) for each in runs]
@@ -295,12 +288,6 @@ class Page(FolderTest):
         (found,) = page_data(self.page_of("now"))["runs"]
         self.assertEqual(found["curves"]["loss"]["steps"], [1, 2])
         assert_names(found["state"], "step 2")
-
-    def test_runs_below_a_folder_are_in_the_order_of_their_numbers(self):
-        for number in (10, 2, 1):
-            write_run(self.folder / "runs" / f"book-{number}", [step_line(1)])
-        found = page_data(self.page_of("runs"))["runs"]
-        self.assertEqual([each["name"] for each in found], ["book-1", "book-2", "book-10"])
 
     def test_a_resumed_run_has_the_same_data_as_one_that_was_not(self):
         full = {"train": "/home/u/book.txt"}

@@ -1,17 +1,14 @@
 """A restart by dtrun never begins below what the attempt before has committed, trains again what has not been saved, and needs no
 log folder."""
 
-import pathlib
 import shutil
 import subprocess
-import sys
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from messages import assert_names, lines_naming  # noqa: E402
-from run_folder_test import content_of  # noqa: E402
-from storage_test import StorageTest  # noqa: E402
-from train_test import DTRAIN, DTRUN, LIMIT  # noqa: E402
+from messages import assert_names, lines_naming
+from run_folder_test import content_of
+from storage_test import StorageTest
+from train_test import DTRAIN, DTRUN, LIMIT
 
 CHECKPOINT = 6
 

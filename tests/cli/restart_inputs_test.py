@@ -3,16 +3,13 @@ bad input."""
 
 import errno
 import os
-import pathlib
 import shutil
 import subprocess
-import sys
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from messages import assert_names  # noqa: E402
-from storage_test import AGAIN, StorageTest  # noqa: E402
-from train_test import DTRAIN, DTRUN, LIMIT  # noqa: E402
+from messages import assert_names
+from storage_test import AGAIN, StorageTest
+from train_test import DTRAIN, DTRUN, LIMIT
 
 USAGE, DATA = 2, 3
 EVERY_STEP = ("--checkpoint-every", "1")

@@ -8,11 +8,9 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from messages import assert_names, holds, lines_naming  # noqa: E402
-from train_test import DTRAIN, DTRUN, LIMIT, TrainTest, wait_until  # noqa: E402
+from messages import assert_names, holds, lines_naming
+from train_test import DTRAIN, DTRUN, LIMIT, TrainTest, wait_until
 
 EVERY = ("--checkpoint-every", "4")
 ENDLESS = 1_000_000  # steps of a run that is stopped: no machine takes them all within a test

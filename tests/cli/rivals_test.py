@@ -2,14 +2,11 @@
 names the replaced ones."""
 
 import json
-import pathlib
 import struct
-import sys
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dtrain_harness import SOURCE, USAGE, FolderTest, launched, run  # noqa: E402
-from messages import assert_names  # noqa: E402
+from dtrain_harness import SOURCE, USAGE, FolderTest, launched, run
+from messages import assert_names
 
 TEXT = SOURCE / "tests" / "golden" / "text.bin"
 PP = {"layout.strategy": "3d", "layout.pp": 2, "layout.dp": 1, "layout.tp": 1}

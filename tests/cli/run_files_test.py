@@ -10,15 +10,13 @@ import shutil
 import signal
 import struct
 import subprocess
-import sys
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dtrain_harness import as_nobody  # noqa: E402
-from messages import lines_naming  # noqa: E402
-from resume_test import EVERY  # noqa: E402
-from run_folder_test import JOB, FolderTest, content_of  # noqa: E402
-from train_test import DTRAIN, DTRUN, wait_until  # noqa: E402
+from dtrain_harness import as_nobody
+from messages import lines_naming
+from resume_test import EVERY
+from run_folder_test import JOB, FolderTest, content_of
+from train_test import DTRAIN, DTRUN, wait_until
 
 USAGE, CHECKPOINT = 2, 6
 

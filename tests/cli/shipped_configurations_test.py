@@ -1,32 +1,26 @@
-"""Commands in configs/ and the documents fit, and mean the same on any number of ranks."""
+"""Configurations in configs/ train; commands with them and in the documents fit, and mean the same on any number of ranks."""
 
 import functools
 import hashlib
 import json
-import os
-import pathlib
 import re
 import shlex
-import subprocess
 import tempfile
 import unittest
 
-from messages import assert_names, lines_naming
+import dtrain_harness
+from dtrain_harness import BUILD, DTRAIN, GOLDEN, SOURCE, USAGE, FolderTest, final_model, launched, metrics_of
+from messages import assert_error, assert_names, lines_naming
 
-BIN = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"]) / "bin"
-SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
-TEXT = SOURCE / "tests/golden/text.bin"
+TEXT = GOLDEN / "text.bin"
+STEPS = 3
+SHRUNKEN = ["--set", "model.width=32", "--set", "model.neurons=64", "--set", "data.seq_len=32"]
 MINI = ["--config", "configs/experiments/mini.json", "--data", TEXT]
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
-def run(command, environment=None):
-    return subprocess.run([str(word) for word in command], cwd=SOURCE, capture_output=True, text=True, timeout=100,
-                          env={**os.environ, **(environment or {})}, check=False)
-
-
-def launcher(ranks):
-    return [BIN / "dtrun", "-n", ranks, "--"] if ranks > 1 else []
+def run(*command, **options):
+    return dtrain_harness.run(*command, cwd=SOURCE, **options)
 
 
 @functools.cache
@@ -42,24 +36,51 @@ def training_commands():
     return found
 
 
-class TestCase(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="dtrain-shipped-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+class Experiments(FolderTest):
+    def train(self, name, *flags, ranks=1):
+        run_dir = self.folder / "run"
+        run(*launched(ranks, "--config", SOURCE / f"configs/experiments/{name}.json", "--data", GOLDEN / "text.bin",
+                      "--run-dir", run_dir, "--steps", STEPS, "--warmup-steps", "1", "--val-fraction", "0.2",
+                      "--eval-sequences", "9", "--log-every", "1", "--threads", "1", *flags))
+        self.check_losses([line["loss"] for line in metrics_of(run_dir) if "event" not in line])
+        return json.loads((run_dir / "config.json").read_text())
+
+    def check_losses(self, losses):
+        self.assertEqual(len(losses), STEPS)
+        for loss in losses:  # ln 256 = 5.545, and no step of these moves far from it
+            self.assertGreater(loss, 4)
+            self.assertLess(loss, 7)
+        self.assertLess(losses[-1], losses[0])
+
+    def test_mini(self):
+        config = self.train("mini")
+        self.assertEqual(config["train"]["lr"], 3e-3)
+        self.assertTrue(final_model(self.folder / "run").is_file())
+
+    def test_small(self):
+        self.train("small", "--global-batch", "2")
+
+    def test_25m(self):
+        config = self.train("25m", *SHRUNKEN)
+        self.assertEqual(config["resolved"]["batch"], {"global": 32, "microbatch": 1, "grad_accum": 32})
+
+    def test_prod(self):
+        config = self.train("prod", *SHRUNKEN, ranks=2)
+        resolved = config["resolved"]
+        self.assertEqual((resolved["layout"]["strategy"], resolved["batch"]["microbatch"]), ("fsdp", 1))
 
 
-class Memory(TestCase):
+class Memory(FolderTest):
     @classmethod
     @functools.cache
     def gibibytes(cls, *words):
         """The predicted memory of a command's fullest rank: it says so when it may hold a thousand bytes."""
-        words = [BIN / word if word in ("dtrain", "dtrun") else word for word in words]
+        words = [BUILD / "bin" / word if word in ("dtrain", "dtrun") else word for word in words]
         with tempfile.TemporaryDirectory(prefix="dtrain-shipped-") as folder:
-            result = run([*words, "--data", TEXT, "--run-dir", folder + "/run", "--memory-limit", "1kB"])
-        found = re.findall(r"([\d.]+) (\w*B) per rank", result.stderr)
-        if result.returncode != 2 or not found:
-            raise AssertionError(f"{words}: status {result.returncode}\n{result.stderr}")
+            error = run(*words, "--data", TEXT, "--run-dir", folder + "/run", "--memory-limit", "1kB", status=USAGE).stderr
+        found = re.findall(r"([\d.]+) (\w*B) per rank", error)
+        if not found:
+            raise AssertionError(f"{words}\n{error}")
         return max(float(number) * UNITS[unit] for number, unit in found) / 2**30
 
     def test_every_experiment_fits_what_it_is_for(self):
@@ -84,29 +105,25 @@ class Memory(TestCase):
                 self.assertLess(self.gibibytes(*kept.split()), 4)
 
 
-class Vocabulary(TestCase):
+class Vocabulary(FolderTest):
     def test_every_experiment_takes_the_vocabulary_of_tokens(self):
         model, tokens = self.folder / "t.model", self.folder / "t.dtok"
         for command in (["tokenizer", "train", TEXT, "--vocab-size", 400, "--output", model],
                         ["prepare", TEXT, "--tokenizer", model, "--output", tokens]):
-            result = run([BIN / "dtrain", "data", *command])
-            self.assertEqual(result.returncode, 0, result.stderr)
+            run(DTRAIN, "data", *command)
         for path in sorted(SOURCE.glob("configs/experiments/*.json")):
             for data, vocab in ((TEXT, 256), (tokens, 400)):
-                result = run([BIN / "dtrain", "--config", path, "--strategy", "single", "--data", data, "--print-config"])
-                self.assertEqual(result.returncode, 0, result.stderr)
+                result = run(DTRAIN, "--config", path, "--strategy", "single", "--data", data, "--print-config")
                 self.assertEqual(json.loads(result.stdout)["model"]["vocab"], vocab, path.name)
 
 
-class Batch(TestCase):
+class Batch(FolderTest):
     def test_mini_trains_the_same_bits_on_1_2_4_and_8_ranks(self):
         models = {}
         for ranks in (1, 2, 4, 8):
             folder = self.folder / str(ranks)
             strategy = ["--strategy", "ddp"] if ranks > 1 else []
-            result = run([*launcher(ranks), BIN / "dtrain", *MINI, *strategy, "--steps", 2, "--warmup-steps", 1, "--threads", 1,
-                          "--run-dir", folder])
-            self.assertEqual(result.returncode, 0, result.stderr)
+            result = run(*launched(ranks, *MINI, *strategy, "--steps", 2, "--warmup-steps", 1, "--threads", 1, "--run-dir", folder))
             self.assertEqual(lines_naming(result.stderr, "ranks", re.compile("give --")), [])
             models[ranks] = hashlib.sha256((folder / "final/model.safetensors").read_bytes()).hexdigest()
         self.assertEqual(len(set(models.values())), 1, models)
@@ -120,8 +137,7 @@ class Batch(TestCase):
         small = ["--levels", 1, "--width", 16, "--neurons", 16, "--seq-len", 16, "--threads", 1, "--steps", 1, "--overwrite"]
 
         def notes(*flags):
-            result = run([BIN / "dtrain", *MINI, *small, "--run-dir", self.folder / "run", *flags])
-            self.assertEqual(result.returncode, 0, result.stderr)
+            result = run(DTRAIN, *MINI, *small, "--run-dir", self.folder / "run", *flags)
             return lines_naming(result.stderr, "ranks", re.compile("give --"))
 
         self.assertEqual(notes(), [])
@@ -132,10 +148,7 @@ class Batch(TestCase):
 
     def test_ranks_that_do_not_divide_the_batch_are_refused_in_one_line(self):
         ranks = {"RANK": "0", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "3"}
-        result = run([BIN / "dtrain", *MINI, "--strategy", "ddp", "--print-config"], environment=ranks)
-        self.assertEqual(result.returncode, 2)
-        self.assertIn("--global-batch 8 is not a multiple of 3 data-parallel ranks", result.stderr)
-        self.assertEqual(result.stderr.count("\n"), 1)
+        assert_error(run(DTRAIN, *MINI, "--strategy", "ddp", "--print-config", environment=ranks, status=None), USAGE, "--global-batch 8", "3")
 
 
 if __name__ == "__main__":

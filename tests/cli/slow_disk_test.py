@@ -2,18 +2,15 @@
 
 import json
 import os
-import pathlib
 import re
 import signal
 import subprocess
-import sys
 import time
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dtrun_harness import LIMIT, DtrunTest, children_of, wait_until  # noqa: E402
-from dtrun_nodes_harness import free_port  # noqa: E402
-from messages import assert_names  # noqa: E402
+from dtrun_harness import LIMIT, DtrunTest, children_of, wait_until
+from dtrun_nodes_harness import free_port
+from messages import assert_names
 
 DTRAIN = os.environ["DTRAIN_BINARY_DIR"] + "/bin/dtrain"
 HANG_TIMEOUT = 2  # seconds

@@ -1,14 +1,11 @@
 """Being asked to stop where an evaluation would take long: saved at once, evaluated by the next start."""
 
-import pathlib
 import signal
-import sys
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from messages import assert_names  # noqa: E402
-from resume_test import ResumeTest  # noqa: E402
-from train_test import wait_until  # noqa: E402
+from messages import assert_names
+from resume_test import ResumeTest
+from train_test import wait_until
 
 
 class StopDuringEvaluation(ResumeTest):

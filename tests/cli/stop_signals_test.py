@@ -9,18 +9,16 @@ import select
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dtrain_harness import front_end_alone, make_folder, run  # noqa: E402
-from dtrun_harness import children_of, state_of, wait_until  # noqa: E402
-from messages import assert_names, lines_naming  # noqa: E402
-from rendezvous_test import free_port  # noqa: E402
-from resume_test import EVERY, ResumeTest  # noqa: E402
-from train_test import DTRAIN, DTRUN, LIMIT  # noqa: E402
+from dtrain_harness import front_end_alone, make_folder, run
+from dtrun_harness import children_of, state_of, wait_until
+from messages import assert_names, lines_naming
+from rendezvous_test import free_port
+from resume_test import EVERY, ResumeTest
+from train_test import DTRAIN, DTRUN, LIMIT
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 CONTAINER = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")

@@ -4,18 +4,15 @@ restarts."""
 import errno
 import fcntl
 import os
-import pathlib
 import socket
 import subprocess
-import sys
 import time
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from messages import assert_names  # noqa: E402
-from resume_test import ResumeTest  # noqa: E402
-from run_folder_test import content_of  # noqa: E402
-from train_test import DTRAIN, LIMIT  # noqa: E402
+from messages import assert_names
+from resume_test import ResumeTest
+from run_folder_test import content_of
+from train_test import DTRAIN, LIMIT
 
 CHECKPOINT = 6
 EVERY = ("--checkpoint-every", "2")

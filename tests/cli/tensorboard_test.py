@@ -8,6 +8,7 @@ import unittest
 
 import reader_python
 from dtrain_harness import GOLDEN, USAGE, FolderTest, launched, metrics_of, run
+from messages import assert_names
 
 # What TensorBoard itself would show: curves by tag, as [step, value], and texts by tag.
 READ = """
@@ -102,7 +103,7 @@ class TensorBoard(FolderTest):
         self.run_dir.mkdir()
         self.events.write_text("mine")
         result = self.train("--steps", "1", status=USAGE)
-        self.assertIn(f"'{self.events}' is not a folder", result.stderr)
+        assert_names(result.stderr, f"'{self.events}'")
         self.assertEqual(self.events.read_text(), "mine")
 
 

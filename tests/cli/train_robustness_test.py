@@ -1,17 +1,14 @@
 """Training where something around it is wrong: streams, folders, memory, other files, a store that is none."""
 
 import os
-import pathlib
 import re
 import socket
 import subprocess
-import sys
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-import train_test  # noqa: E402
-from messages import assert_names  # noqa: E402
-from train_test import DTRAIN, DTRUN, LIMIT, TrainTest  # noqa: E402
+import train_test
+from messages import assert_names
+from train_test import DTRAIN, DTRUN, LIMIT, TrainTest
 
 
 class Streams(TrainTest):
@@ -58,7 +55,7 @@ class Folder(TrainTest):
         self.single()
         self.single("--overwrite")
         result = self.run_command([DTRAIN, "--config", self.run_dir / "config.json"], 2)
-        self.assertIn("already holds a run", result.stderr)
+        assert_names(result.stderr, "dtrain: error", "--overwrite")
 
     def test_of_two_runs_that_come_together_one_is_refused(self):
         command = [DTRAIN, *map(str, self.arguments(steps=20))]

@@ -272,17 +272,6 @@ class Screen(TrainTest):
                 self.assertRegex(text, r"step 4/4 \| loss")
                 self.assertIn("done: 4 steps", text)
 
-    def test_the_start_table_comes_first(self):
-        lines = self.single().stderr.splitlines()
-        notes = [line for line in lines[:2] if line.startswith("dtrain: ")]
-        names = [line[:15].strip() for line in lines[len(notes):]]
-        self.assertEqual(names[:4], ["model", "data", "batch", "layout"])
-        table = "\n".join(lines)
-        for part in (" parameters\n", "training samples of 32 tokens", "4 sequences = microbatch 4 x accumulation 1 x 1 data rank\n",
-                     "layout          pp 1 x dp 1 x tp 1, backend none, device cpu\n", "float32: fused, full attention\n",
-                     f"{self.run_dir}/config.json\n"):
-            self.assertIn(part, table)
-
     def test_verbose_adds_what_few_users_act_on(self):
         text = self.single("--verbose").stderr
         names = [line[:15].strip() for line in text.splitlines()]

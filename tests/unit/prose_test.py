@@ -11,7 +11,7 @@ import unittest
 
 SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
 LITERAL = re.compile(r'R"(\w*)\((.*?)\)\1"|"((?:\\.|[^"\\\n])*)"', re.DOTALL)
-WORDS = re.compile(r"[A-Za-z]{2,}(?: [A-Za-z]{2,}){2,}")
+WORDS = re.compile(r"\b(?:[A-Za-z]{2,}|a)(?: (?:[A-Za-z]{2,}|a)\b){2,}")
 # Calls whose text is input, or what the test itself says.
 INPUT = {"AssertionError", "print", "sendall", "skipTest", "skipIf", "skipUnless", "subTest", "wait_until", "write", "write_bytes", "write_text"}
 COMMAND = re.compile("dtrain (checkpoint|data|help|report) |data tokenizer train")  # a name of three words
