@@ -16,8 +16,8 @@ SHAPES = {"embed.weight": [VOCAB, WIDTH], "encoder": [HEADS, WIDTH, NEURONS], "e
           "decoder": [HEADS * NEURONS, WIDTH], "lm_head": [WIDTH, VOCAB], "attn.freqs": [1, 1, 1, NEURONS]}
 
 
-def tool(*arguments):
-    return run(DTRAIN, "checkpoint", *arguments, status=None)
+def tool(*arguments, status=None):
+    return run(DTRAIN, "checkpoint", *arguments, status=status)
 
 
 def training(folder, name, *arguments, ranks=1):
@@ -150,8 +150,7 @@ class Reading(Tools):
         flipped.write_bytes(data)
         shorter.write_bytes(shorter.read_bytes()[:-1])
         missing.unlink()
-        result = tool("verify", copy)
-        self.assertEqual(result.returncode, CHECKPOINT)
+        result = tool("verify", copy, status=CHECKPOINT)
         lines = result.stdout.splitlines()
         self.assertEqual(len(lines), 3, lines)
         self.assertRegex(lines[0], f"{flipped}.*'model.")
@@ -170,8 +169,7 @@ class Reading(Tools):
             damaged[place] ^= 1
             file.write_bytes(damaged)
             with self.subTest(place - header):
-                result = tool("verify", file)
-                self.assertEqual(result.returncode, CHECKPOINT, result.stdout)
+                result = tool("verify", file, status=CHECKPOINT)
                 self.assertIn(str(file), result.stdout)
         train_from = ("--init-from", file, "--data", self.folder / "text.txt", "--seq-len", 16, "--steps", 1, "--run-dir", self.folder / "new")
         (self.folder / "text.txt").write_text("In the beginning God created the heaven and the earth.\n" * 40)
@@ -197,8 +195,7 @@ class Reading(Tools):
         for change in ({"decoder": (dtype, shape, data[4:] + data[:4])}, {"decoder": (dtype, shape[::-1], data)},
                        {"decoder": tensors["encoder"], "encoder": tensors["decoder"]}):
             write_model(file, tensors | change, metadata, keep_checksum=True)
-            result = tool("verify", file)
-            self.assertEqual(result.returncode, CHECKPOINT)
+            result = tool("verify", file, status=CHECKPOINT)
             self.assertIn("dtrain.checksum", result.stdout)
         write_model(file, tensors, metadata | {"other.checksum": metadata["dtrain.checksum"][:-1] + "g"})
         self.assertRegex(self.output("verify", file), "no checksum.*\nok: 1 file")

@@ -67,8 +67,7 @@ class Binding(DtrunTest):
         self.assertFalse(shown[0] & shown[1], result.out)
 
     def test_more_ranks_than_cores_are_refused(self):
-        result = self.dtrun("-n", "4000", "--bind", "cores", "--", "true")
-        self.assertEqual(result.returncode, USAGE)
+        result = self.dtrun("-n", "4000", "--bind", "cores", "--", "true", status=USAGE)
         assert_names(result.err, "dtrun: error", "--bind cores", "4000 ranks")
         result = self.dtrun("-n", "1", "--bind", "sockets", "--", "true")
         assert_names(result.err, "--bind", "'sockets'", "none", "cores", "numa")

@@ -67,8 +67,7 @@ else:
 class PythonTest(DtrunTest):
     def python(self, text, *options, ranks=2, **more):
         (self.folder / "program.py").write_text(text)
-        process = self.dtrun("-n", str(ranks), *options, "--", "python3", "program.py", **more)
-        self.assertEqual(0, process.returncode, process.err)
+        process = self.dtrun("-n", str(ranks), *options, "--", "python3", "program.py", **more, status=0)
         return process
 
     def variables(self, *options, ranks=2, **more):
@@ -94,8 +93,7 @@ class EnvironmentTest(PythonTest):
         for options, ranks in (((), 3), (("-n", "2"), 2)):
             found = self.dtrun(*options, "--", "sh", "-c", "echo $WORLD_SIZE", env={"PET_NPROC_PER_NODE": "3", "PET_NNODES": "1"})
             self.assertEqual((found.returncode, sorted(found.out.splitlines())), (0, [f"[{rank}] {ranks}" for rank in range(ranks)]))
-        wrong = self.dtrun("--", "true", env={"PET_NNODES": "x"})
-        self.assertEqual(wrong.returncode, 2)
+        wrong = self.dtrun("--", "true", env={"PET_NNODES": "x"}, status=2)
         self.assertIn("PET_NNODES: found 'x'", wrong.err)
         self.assertIn("--nnodes 2 needs --node-rank", self.dtrun("--", "true", env={"PET_NNODES": "2"}).err)
         self.assertEqual(self.dtrun("--standalone", "--", "true", env={"PET_NNODES": "2"}).returncode, 0)
@@ -163,8 +161,7 @@ class EnvironmentTest(PythonTest):
         self.assertEqual(f"['--', '-n', 'a b', ''] x=y z {self.folder}\n", process.out)
 
     def test_a_program_beside_dtrun_is_found_when_the_path_has_none(self):
-        process = self.dtrun("-n", "2", "--", "dtrun", "--version", env={"PATH": "/nowhere"})
-        self.assertEqual(0, process.returncode, process.err)
+        process = self.dtrun("-n", "2", "--", "dtrun", "--version", env={"PATH": "/nowhere"}, status=0)
         self.assertEqual(2, process.out.count("dtrun "))
 
     def test_a_dtrun_within_a_rank_does_not_see_the_outer_ones_descriptors(self):

@@ -149,8 +149,7 @@ class Faults(DtrunTest):
         return "--", sys.executable, "-S", "-c", text, *arguments
 
     def ended(self, status, *arguments):
-        process = self.dtrun(*arguments)
-        self.assertEqual(process.returncode, status, process.err)
+        process = self.dtrun(*arguments, status=status)
         return process.err
 
     def test_a_suspect_that_ends_well_ends_nobody(self):

@@ -76,16 +76,18 @@ class DtrunTest(unittest.TestCase):
         return subprocess.Popen([*under, DTRUN, *arguments], env=self.environment(**(env or {})),
                                 cwd=self.folder, text=True, **options)
 
-    def dtrun(self, *arguments, env=None, **options):
+    def dtrun(self, *arguments, env=None, status=None, **options):
+        """A dtrun that has ended, with `status` (any, if None), and left nothing."""
         process = self.start(*arguments, env=env, **options)
         process.out, process.err = process.communicate(timeout=LIMIT)
         self.assert_nothing_left()
+        if status is not None:
+            self.assertEqual(status, process.returncode, process.err)
         return process
 
     def refused(self, status, *arguments, env=None):
         """The one line of a dtrun that starts no rank."""
-        process = self.dtrun(*arguments, env=env)
-        self.assertEqual(status, process.returncode, process.err)
+        process = self.dtrun(*arguments, env=env, status=status)
         self.assertEqual(1, len(process.err.splitlines()), process.err)
         self.assertTrue(process.err.startswith("dtrun: error: "), process.err)
         self.assertEqual("", process.out)

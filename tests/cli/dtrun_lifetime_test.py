@@ -29,8 +29,7 @@ class DeathTest(DtrunTest):
 
     def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace(self):
         process = self.dtrun(*self.shell(f"[ $RANK = 1 ] && {{ until [ -e ready0 ]; do sleep 0.01; "
-                                         f"done; exit 3; }}; {IGNORE}", "--abort-grace", "0.3"))
-        self.assertEqual(3, process.returncode)
+                                         f"done; exit 3; }}; {IGNORE}", "--abort-grace", "0.3"), status=3)
         assert_names(process.err, "rank 0", "signal 9")
 
     def test_a_rank_may_use_its_grace(self):
@@ -60,15 +59,13 @@ class DeathTest(DtrunTest):
         self.assert_nothing_left()
 
     def test_grandchildren_end_with_a_failed_job(self):
-        process = self.dtrun(*self.shell(GRANDCHILD + "[ $RANK = 1 ] || exec sleep 60; "
-                                         "until [ -e grand0 -a -e grand1 ]; do sleep 0.01; done; "
-                                         "exit 3"))
-        self.assertEqual(3, process.returncode)
+        self.dtrun(*self.shell(GRANDCHILD + "[ $RANK = 1 ] || exec sleep 60; "
+                               "until [ -e grand0 -a -e grand1 ]; do sleep 0.01; done; "
+                               "exit 3"), status=3)
 
     def test_grandchildren_end_with_a_good_job(self):
-        process = self.dtrun(*self.shell(GRANDCHILD + "until [ -e grand$RANK ]; do sleep 0.01; done",
-                                         "--abort-grace", "0.2"))
-        self.assertEqual(0, process.returncode)
+        self.dtrun(*self.shell(GRANDCHILD + "until [ -e grand$RANK ]; do sleep 0.01; done",
+                               "--abort-grace", "0.2"), status=0)
 
     def test_a_helper_may_finish_its_work_after_a_good_end(self):
         process = self.dtrun(*self.shell("(sleep 0.05; echo written) & exit 0"))

@@ -159,8 +159,7 @@ class Limits(DtrunTest):
 
     def test_a_size_that_is_none_is_refused(self):
         for size in ("5X", "-1", "many"):
-            process = self.dtrun("--log-size-limit", size, "--", "true")
-            self.assertEqual(2, process.returncode)
+            process = self.dtrun("--log-size-limit", size, "--", "true", status=2)
             self.assertIn(f"--log-size-limit: found '{size}'", process.err)
 
 
@@ -212,11 +211,9 @@ class SharedFolders(DtrunTest):
     def test_a_log_folder_where_nothing_can_be_made_is_named(self):
         file = self.folder / "file"
         file.touch()
-        result = self.dtrun("-n", "1", "--log-dir", file, "--", "true")
-        self.assertEqual(result.returncode, USAGE)
+        result = self.dtrun("-n", "1", "--log-dir", file, "--", "true", status=USAGE)
         assert_names(result.err, "--log-dir", re.compile(re.escape(f"{file}/")))
-        result = self.dtrun("-n", "1", "--", "true", env={"TMPDIR": str(file)})
-        self.assertEqual(result.returncode, USAGE)
+        result = self.dtrun("-n", "1", "--", "true", env={"TMPDIR": str(file)}, status=USAGE)
         assert_names(result.err, "TMPDIR", os.strerror(errno.ENOTDIR))
 
 

@@ -99,5 +99,5 @@ class NodesTest(DtrunTest):
         self.assert_nothing_left()
         return [each.returncode for each in launchers]
 
-    def emulated(self, text, *options, ranks=2):
-        return self.dtrun("--emulate-nodes", "2", *self.shell(text, *options, ranks=ranks))
+    def emulated(self, text, *options, ranks=2, status=None):
+        return self.dtrun("--emulate-nodes", "2", *self.shell(text, *options, ranks=ranks), status=status)

@@ -23,8 +23,7 @@ class Start(NodesTest):
         text = ('echo "$RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE" '
                 '"$MASTER_ADDR $MASTER_PORT $DTRAIN_JOB_TOKEN $TORCHELASTIC_RUN_ID $DTRUN_STORE_PORT ${DTRUN_STORE_FD-none}" '
                 "${DTRUN_STORE_LISTENER_FD-none}")
-        process = self.emulated(text)
-        self.assertEqual(process.returncode, 0, process.err)
+        process = self.emulated(text, status=0)
         self.assertEqual(process.err, "")
         found = {}
         for line in process.out.splitlines():
@@ -78,8 +77,7 @@ class Start(NodesTest):
         self.assertRegex(shown.pop(), r"^[0-9a-f]{64} none\n$")
 
     def test_logs_of_all_nodes_in_one_folder(self):
-        process = self.dtrun("--emulate-nodes", "2", *self.shell("echo $RANK", "--log-dir", "logs"))
-        self.assertEqual(process.returncode, 0, process.err)
+        self.dtrun("--emulate-nodes", "2", *self.shell("echo $RANK", "--log-dir", "logs"), status=0)
         logs = {path.parent.name: path.read_text() for path in (self.folder / "logs").glob("*/attempt_0/*/stdout.log")}
         self.assertEqual(logs, {str(rank): f"{rank}\n" for rank in range(4)})
 
@@ -242,8 +240,7 @@ class Meeting(NodesTest):
                                  (("--nnodes", "2", "--node-rank", "2", "--master-addr", "h", "true"), "0 to 1"),
                                  (("--nnodes", "1:4", "true"), "1:4"),
                                  (("--emulate-nodes", "2", "--nnodes", "2", "true"), "--nnodes")):
-            process = self.dtrun(*arguments)
-            self.assertEqual(process.returncode, USAGE)
+            process = self.dtrun(*arguments, status=USAGE)
             assert_names(process.err, words)
 
 
@@ -270,11 +267,9 @@ class Failure(NodesTest):
     def test_who_blames_another_is_not_the_culprit(self):
         gone = "until [ -s pid ]; do :; done; while kill -0 $(cat pid) 2>&-; do :; done"
         process = self.emulated(f"case $RANK in 0) echo $$ > pid; until [ -e here3 ]; do :; done; exit 4;; "
-                                f"3) : > here3; {gone}; exit 6;; esac; sleep 30")
-        self.assertEqual(process.returncode, 6)
+                                f"3) : > here3; {gone}; exit 6;; esac; sleep 30", status=6)
         assert_names(process.err, "rank 0", "status 4")
-        process = self.emulated("case $RANK in 1) sleep 0.1; exit 4;; esac; sleep 30")
-        self.assertEqual(process.returncode, 4)
+        self.emulated("case $RANK in 1) sleep 0.1; exit 4;; esac; sleep 30", status=4)
 
     def test_ranks_that_obey_nothing_are_killed_within_the_bound(self):
         started = time.monotonic()
@@ -292,8 +287,7 @@ class Failure(NodesTest):
 
     def test_an_error_of_all_ranks_is_told_without_blame(self):
         text = 'import os; os.write(int(os.environ["DTRUN_CONTROL_FD"]), b"error 3 no data\\n"); exit(3)'
-        process = self.dtrun("--emulate-nodes", "2", "-n", "2", "--", "/usr/bin/python3", "-c", text)
-        self.assertEqual(process.returncode, 3, process.err)
+        process = self.dtrun("--emulate-nodes", "2", "-n", "2", "--", "/usr/bin/python3", "-c", text, status=3)
         self.assertNotIn("failed:", process.err)
         self.assertEqual(process.err.count("no data"), 2, "one per node")
 
@@ -309,8 +303,7 @@ class Failure(NodesTest):
         text = ('import os, time\nif os.environ["RANK"] == "2":\n'
                 '  os.write(int(os.environ["DTRUN_CONTROL_FD"]), b"error 3 no data\\n"); os._exit(3)\n'
                 'time.sleep(30)')
-        process = self.dtrun("--emulate-nodes", "2", "-n", "2", "--", "/usr/bin/python3", "-c", text)
-        self.assertEqual(process.returncode, 3, process.err)
+        process = self.dtrun("--emulate-nodes", "2", "-n", "2", "--", "/usr/bin/python3", "-c", text, status=3)
         assert_names(process.err, "failed", "rank 2", "node 1", "status 3", "no data")
 
 
@@ -446,8 +439,7 @@ class Training(NodesTest):
 
     def test_two_nodes_train_with_the_bits_of_one(self):
         for run, where in (("one", ("-n", "4")), ("two", ("--emulate-nodes", "2", "-n", "2"))):
-            process = self.dtrun(*where, "--", self.DTRAIN, *self.FLAGS, "--steps", "4", "--run-dir", run)
-            self.assertEqual(process.returncode, 0, process.err)
+            self.dtrun(*where, "--", self.DTRAIN, *self.FLAGS, "--steps", "4", "--run-dir", run, status=0)
         self.assertEqual(self.losses("one"), self.losses("two"))
         self.assertEqual(len(self.losses("one")), 4)
 

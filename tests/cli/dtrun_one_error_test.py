@@ -31,15 +31,13 @@ class OneErrorTest(DtrunTest):
 
     def refused(self, status, *arguments, ranks=4):
         """dtrain's one line, which nothing else stands beside."""
-        process = self.dtrun("-n", str(ranks), "--", DTRAIN, *arguments)
-        self.assertEqual(status, process.returncode, process.err)
+        process = self.dtrun("-n", str(ranks), "--", DTRAIN, *arguments, status=status)
         self.assertRegex(process.err, r"\Adtrain: error: [^\n]*\n\Z")
         return process.err
 
     def test_a_flag_that_one_rank_alone_has(self):
         text = '[ $RANK = 3 ] && exec "$0" --bad-flag; exec sleep 60'
-        process = self.dtrun("-n", "4", "--", "sh", "-c", text, DTRAIN)
-        self.assertEqual(2, process.returncode)
+        process = self.dtrun("-n", "4", "--", "sh", "-c", text, DTRAIN, status=2)
         self.assertRegex(process.err.splitlines()[-1], "failed: rank 3 .*--bad-flag")
 
     def test_data_that_is_missing(self):
@@ -47,8 +45,7 @@ class OneErrorTest(DtrunTest):
         self.assertIn("nowhere", self.refused(3, "--data", "nowhere", ranks=2))  # without notes on what was not given
 
     def test_it_stands_behind_what_other_ranks_still_write(self):
-        process = self.dtrun("-n", "2", "--", sys.executable, "-c", LATE_NOTE)
-        self.assertEqual(3, process.returncode, process.err)
+        process = self.dtrun("-n", "2", "--", sys.executable, "-c", LATE_NOTE, status=3)
         self.assertEqual(["[0] a note", "dtrain: error: nothing there"], process.err.splitlines())
 
     def test_an_error_that_did_not_end_the_job_is_not_held_back(self):

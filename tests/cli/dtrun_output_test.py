@@ -33,8 +33,7 @@ class LinesTest(DtrunTest):
         return self.dtrun("-n", str(ranks), *options, "--", "python3", "program.py", **more)
 
     def test_lines_of_chatty_ranks_stay_whole_and_in_order(self):
-        process = self.python(CHATTY)
-        self.assertEqual(0, process.returncode)
+        process = self.python(CHATTY, status=0)
         for text, odd in ((process.out, 1), (process.err, 0)):
             expected = {rank: [f"[{rank}] r{rank} n{n} " + "x" * (n % 200)
                                for n in range(odd, 20000, 2)] for rank in "01"}
@@ -270,8 +269,7 @@ class FilesTest(DtrunTest):
     TEXT = "echo out $RANK; echo err $RANK >&2; printf end"
 
     def run_with(self, *options, ranks=2):
-        process = self.dtrun(*self.shell(self.TEXT, "--log-dir", "logs", *options, ranks=ranks))
-        self.assertEqual(0, process.returncode, process.err)
+        process = self.dtrun(*self.shell(self.TEXT, "--log-dir", "logs", *options, ranks=ranks), status=0)
         (run,) = (self.folder / "logs").iterdir()
         files = {str(path.relative_to(run / "attempt_0")): path.read_text()
                  for path in run.rglob("*.log")}

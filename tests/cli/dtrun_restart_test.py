@@ -40,8 +40,7 @@ class Budget(RestartTest):
     def test_a_rank_that_fails_once_costs_one_restart_of_all(self):
         process = self.restarted("touch attempt-$TORCHELASTIC_RESTART_COUNT-of-$TORCHELASTIC_MAX_RESTARTS-$RANK; "
                                  f"[ $RANK-$TORCHELASTIC_RESTART_COUNT = 1-0 ] && exit 7; "
-                                 f"[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; {HANG}", 3)
-        self.assertEqual(0, process.returncode, process.err)
+                                 f"[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; {HANG}", 3, status=0)
         self.assertEqual([("1", "3")], self.restarts_of(process))
         assert_names(process.err, "restart 1 of 3", "20 ms", "rank 1", "status 7")
         self.assertLessEqual({"attempt-0-of-3-1", "attempt-1-of-3-0", "attempt-1-of-3-1"}, set(self.attempts()))
@@ -49,8 +48,7 @@ class Budget(RestartTest):
         assert_names(self.last_line(process), "attempt 1", "status 0")
 
     def test_a_rank_that_always_fails_uses_the_budget_up_and_its_status_stays(self):
-        process = self.restarted("[ $RANK = 1 ] && kill -9 $$; " + HANG, 2)
-        self.assertEqual(137, process.returncode, process.err)
+        process = self.restarted("[ $RANK = 1 ] && kill -9 $$; " + HANG, 2, status=137)
         self.assertEqual([("1", "2"), ("2", "2")], self.restarts_of(process))
         assert_names(self.last_line(process), "dtrun: failed", "2 restarts", "rank 1", "signal 9")
 
@@ -66,8 +64,7 @@ class Budget(RestartTest):
 
     def test_a_restart_that_cannot_start_the_ranks_is_part_of_the_history(self):
         shutil.copy("/bin/sh", self.folder / "program")
-        process = self.dtrun("-n", "1", "--max-restarts", "2", *QUICKLY, "--", "./program", "-c", "rm program; exit 7")
-        self.assertEqual(12, process.returncode, process.err)
+        process = self.dtrun("-n", "1", "--max-restarts", "2", *QUICKLY, "--", "./program", "-c", "rm program; exit 7", status=12)
         *_, first, second, error = process.err.splitlines()
         assert_names(first, "attempt 0", "rank 0", "status 7")
         assert_names(second, "attempt 1")
@@ -83,16 +80,14 @@ class Budget(RestartTest):
             self.assertEqual((status, ""), (process.returncode, process.err))
 
     def test_three_restarts_without_a_newer_checkpoint_are_the_last(self):
-        process = self.restarted("tell 'progress 7'; tell 'committed 5'; exit 7", 50, ranks=1)
-        self.assertEqual(7, process.returncode, process.err)
+        process = self.restarted("tell 'progress 7'; tell 'committed 5'; exit 7", 50, ranks=1, status=7)
         self.assertEqual(3, len(self.restarts_of(process)))
         assert_names(process.err, "restart 3 of 50", "80 ms", "rank 0", "status 7", "step 7", "step 5")
         assert_names(self.last_line(process), "not started", "3 restarts")
 
     def test_newer_checkpoints_keep_a_job_going(self):
         process = self.restarted("k=$TORCHELASTIC_RESTART_COUNT; tell \"committed $((k + 1))\"; "
-                                 "[ $k = 6 ] && exit 0; exit 7", 50, ranks=1)
-        self.assertEqual(0, process.returncode, process.err)
+                                 "[ $k = 6 ] && exit 0; exit 7", 50, ranks=1, status=0)
         self.assertEqual(6, process.err.count(" in 20 ms: "))
 
 
@@ -134,10 +129,9 @@ class Starts(RestartTest):
 
 class Environment(RestartTest):
     def test_each_attempt_has_new_logs_a_new_port_and_the_reason(self):
-        process = self.restarted('echo "$MASTER_PORT $TORCHELASTIC_RUN_ID $DTRUN_RESTART_REASON"; '
-                                 "[ -e $TORCHELASTIC_ERROR_FILE ] && echo stale; touch $TORCHELASTIC_ERROR_FILE; "
-                                 "[ $TORCHELASTIC_RESTART_COUNT = 2 ] || exit 7", 2, "--log-dir", "logs", ranks=1)
-        self.assertEqual(0, process.returncode, process.err)
+        self.restarted('echo "$MASTER_PORT $TORCHELASTIC_RUN_ID $DTRUN_RESTART_REASON"; '
+                       "[ -e $TORCHELASTIC_ERROR_FILE ] && echo stale; touch $TORCHELASTIC_ERROR_FILE; "
+                       "[ $TORCHELASTIC_RESTART_COUNT = 2 ] || exit 7", 2, "--log-dir", "logs", ranks=1, status=0)
         logs = sorted((self.folder / "logs").glob("*/attempt_*/0/stdout.log"))
         self.assertEqual(["attempt_0", "attempt_1", "attempt_2"], [log.parts[-3] for log in logs])
         words = [log.read_text().split() for log in logs]
@@ -148,9 +142,8 @@ class Environment(RestartTest):
         self.assertNotIn("stale", str(words))
 
     def test_error_files_of_an_earlier_attempt_are_gone(self):
-        process = self.restarted("[ -e $TORCHELASTIC_ERROR_FILE ] && exit 9; touch $TORCHELASTIC_ERROR_FILE; "
-                                 "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 7", 1, ranks=1)
-        self.assertEqual(0, process.returncode, process.err)
+        self.restarted("[ -e $TORCHELASTIC_ERROR_FILE ] && exit 9; touch $TORCHELASTIC_ERROR_FILE; "
+                       "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 7", 1, ranks=1, status=0)
 
     def test_a_port_that_the_user_named_stays(self):
         process = self.restarted("echo $MASTER_PORT; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 7", 1,
@@ -172,8 +165,7 @@ class Measures(RestartTest):
         text = ("s=$((TORCHELASTIC_RESTART_COUNT * 4)); for i in 1 2 3 4 5 6; do s=$((s + 1)); tell \"progress $s\"; "
                 "[ $i = 4 ] && tell \"committed $s\"; sleep 0.05; done; "
                 "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 7")
-        process = self.restarted(text, 1, ranks=1)
-        self.assertEqual(0, process.returncode, process.err)
+        process = self.restarted(text, 1, ranks=1, status=0)
         # Steps 5 and 6 are done twice, 1 and 5 lead their attempts: 0.05 s each of 2-6 and 7-10.
         found = re.search(r"recovery time ([\d.]+ \w+) .*, \1 .*; .* ([\d.]+)% of (.*)$",
                           process.err, re.MULTILINE)

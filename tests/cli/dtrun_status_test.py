@@ -25,8 +25,7 @@ class StatusTest(DtrunTest):
     def test_the_report_quotes_the_culprit_and_lists_the_victims_apart(self):
         text = ('if [ $RANK = 2 ]; then echo early >&2; echo "it is broken" >&2; exit 5; fi; '
                 "trap 'exit 4' TERM; sleep 60 & wait")
-        process = self.dtrun(*self.shell(text, ranks=4))
-        self.assertEqual(5, process.returncode)
+        process = self.dtrun(*self.shell(text, ranks=4), status=5)
         lines = process.err.splitlines()
         self.assertIn("dtrun:   | early", lines)
         self.assertIn("dtrun:   | it is broken", lines)
@@ -76,18 +75,15 @@ class StatusTest(DtrunTest):
                 "time.sleep(0.6)\n"
                 "sys.exit(13)")
         for told, status, culprit in ((13, 13, 1), (4, 4, 0)):
-            process = self.dtrun("-n", "2", "--", sys.executable, "-c", late.format(told=told))
-            self.assertEqual(status, process.returncode)
+            process = self.dtrun("-n", "2", "--", sys.executable, "-c", late.format(told=told), status=status)
             self.assertIn(f"failed: rank {culprit} ", last_line(process))
 
     def test_a_caller_that_ignores_dead_children_changes_nothing(self):
-        process = self.dtrun(*self.shell(f"[ $RANK = 1 ] && exit 3; {HANG}"),
-                             preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
-        self.assertEqual(3, process.returncode)
+        self.dtrun(*self.shell(f"[ $RANK = 1 ] && exit 3; {HANG}"),
+                   preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN), status=3)
 
     def test_ranks_that_saved_and_left_give_9_and_are_not_disturbed(self):
-        process = self.dtrun(*self.shell("[ $RANK = 0 ] || sleep 0.3; echo saved; exit 9"))
-        self.assertEqual(9, process.returncode)
+        process = self.dtrun(*self.shell("[ $RANK = 0 ] || sleep 0.3; echo saved; exit 9"), status=9)
         self.assertEqual(["[0] saved", "[1] saved"], sorted(process.out.splitlines()))
 
     def test_a_rank_that_says_it_is_busy_may_leave_late(self):
@@ -95,21 +91,18 @@ class StatusTest(DtrunTest):
         for options, first, sign, grace, status in ((("-n", "2"), 0, "busy", "3", 9), (nodes, 0, "busy", "3", 9),
                                                     (nodes, 1, "busy", "3", 9), (("-n", "2"), 0, "progress $i", "0.3", 5)):
             text = f'[ $RANK = {first} ] && exit 9; for i in $(seq 40); do echo "{sign}" >&$DTRUN_CONTROL_FD; sleep 0.1; done; exit 9'
-            process = self.dtrun(*options, "--stop-grace", grace, "--", "bash", "-c", text)
-            self.assertEqual(status, process.returncode, process.err)
+            self.dtrun(*options, "--stop-grace", grace, "--", "bash", "-c", text, status=status)
 
     def test_a_rank_that_waited_in_vain_gave_up(self):
         text = ('[ $RANK = 1 ] && exec sleep 60; eval "printf \'error 5 prog: rank 1 did not come\\n\' >&$DTRUN_CONTROL_FD"; '
                 "exit 5")
-        process = self.dtrun("-n", "2", "--", "bash", "-c", text)
-        self.assertEqual(5, process.returncode)
+        process = self.dtrun("-n", "2", "--", "bash", "-c", text, status=5)
         self.assertRegex(last_line(process), r"failed: rank 0 \(.*\) .*status 5\) after .*: prog: rank 1 did")
 
     def test_the_report_tells_the_last_step(self):
         text = (f"[ $RANK = 0 ] && exec {HANG}; eval \"printf 'progress 41\\nprogress 42\\n' "
                 ">&$DTRUN_CONTROL_FD\"; sleep 0.1; exit 3")
-        process = self.dtrun("-n", "2", "--", "bash", "-c", text)
-        self.assertEqual(3, process.returncode)
+        process = self.dtrun("-n", "2", "--", "bash", "-c", text, status=3)
         self.assertIn(" at step 42", last_line(process))
 
 
@@ -119,8 +112,8 @@ class ToldErrorTest(DtrunTest):
     def tell(self, message, status):
         return f"eval \"printf '{message}\\n' >&$DTRUN_CONTROL_FD\"; exit {status}; "
 
-    def bash(self, text, *options, ranks=3):
-        return self.dtrun("-n", str(ranks), *options, "--", "bash", "-c", text)
+    def bash(self, text, *options, ranks=3, status=None):
+        return self.dtrun("-n", str(ranks), *options, "--", "bash", "-c", text, status=status)
 
     def test_an_error_of_all_ranks_is_one_line_and_nobodys_fault(self):
         process = self.bash("[ $RANK = 1 ] && sleep 0.1; " + self.tell("error 2 prog: wrong flag", 2))
@@ -133,8 +126,7 @@ class ToldErrorTest(DtrunTest):
         self.assertEqual((7, "prog: loss nan\n"), (process.returncode, process.err))
 
     def test_an_error_of_all_that_names_each_rank_is_one_line(self):
-        process = self.bash(self.tell("error 2 prog: WORLD_SIZE says rank $RANK of 3, but another says rank 1 of 12", 2))
-        self.assertEqual(2, process.returncode)
+        process = self.bash(self.tell("error 2 prog: WORLD_SIZE says rank $RANK of 3, but another says rank 1 of 12", 2), status=2)
         self.assertRegex(process.err, r"\Aprog: WORLD_SIZE says rank \d of 3, but another says rank 1 of 12\n\Z")
 
     def test_an_error_that_one_rank_finds_for_all_is_one_line(self):
@@ -151,29 +143,25 @@ class ToldErrorTest(DtrunTest):
         self.assertEqual((2, "prog: folder full\n"), (process.returncode, process.err))
 
     def test_where_all_blame_another_each_blame_is_printed_once(self):
-        process = self.bash("[ $RANK = 2 ] && r=1; " + self.tell("error 4 prog: rank ${r:-2} is gone", 4))
-        self.assertEqual(4, process.returncode)
+        process = self.bash("[ $RANK = 2 ] && r=1; " + self.tell("error 4 prog: rank ${r:-2} is gone", 4), status=4)
         self.assertEqual(1, process.err.count("prog: rank 2 is gone"), process.err)
         self.assertEqual(1, process.err.count("prog: rank 1 is gone"), process.err)
 
     def test_an_error_of_one_rank_is_printed_and_the_rank_named(self):
         for rank in (0, 2):
-            process = self.bash(f"[ $RANK = {rank} ] || exec sleep 60; " + self.tell("error 2 prog: my own", 2))
-            self.assertEqual(2, process.returncode)
+            process = self.bash(f"[ $RANK = {rank} ] || exec sleep 60; " + self.tell("error 2 prog: my own", 2), status=2)
             lines = process.err.splitlines()
             self.assertEqual(["prog: my own"], lines[:-1])
             self.assertRegex(lines[-1], rf"failed: rank {rank} .*status 2 after .*: prog: my own$")
 
     def test_an_error_of_one_rank_in_mid_run_ends_the_others(self):
         process = self.bash("[ $RANK = 1 ] || { trap 'exit 4' TERM; sleep 60 & wait; }; "
-                            + self.tell("progress 7\\nerror 7 prog: loss nan", 7))
-        self.assertEqual(7, process.returncode)
+                            + self.tell("progress 7\\nerror 7 prog: loss nan", 7), status=7)
         self.assertIn("result: rank ", process.err)
         self.assertRegex(last_line(process), "failed: rank 1 .* at step 7: prog: loss nan$")
 
     def test_different_errors_are_all_printed(self):
-        process = self.bash("sleep 0.0$RANK; " + self.tell("error 3 prog: error of $RANK", 3), ranks=2)
-        self.assertEqual(3, process.returncode)
+        process = self.bash("sleep 0.0$RANK; " + self.tell("error 3 prog: error of $RANK", 3), ranks=2, status=3)
         self.assertEqual(1, len(re.findall(r"^(?:\[0\] )?prog: error of 0$", process.err, re.MULTILINE)))
         self.assertEqual(1, len(re.findall(r"^(?:\[1\] )?prog: error of 1$", process.err, re.MULTILINE)))
 
@@ -208,8 +196,7 @@ class AbortTest(DtrunTest):
                   "os._exit(4)\n")
         (self.folder / "listen.py").write_text(listen)
         process = self.dtrun(*self.shell("[ $RANK = 0 ] && exec python3 listen.py; "
-                                         "until [ -e ready ]; do sleep 0.01; done; exit 7"))
-        self.assertEqual(7, process.returncode)
+                                         "until [ -e ready ]; do sleep 0.01; done; exit 7"), status=7)
         self.assertRegex(process.out, r"\A\[0\] abort 1 .*status 7\n\Z")
         assert_names(process.err, "rank 0", "status 4")
 

@@ -54,8 +54,7 @@ class ManyRanks(DtrunTest):
     def test_too_few_files_are_told_before_a_rank_starts(self):
         limit = 200
         result = self.dtrun("-n", "64", "--", "touch", "started",
-                            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)))
-        self.assertEqual(result.returncode, SPAWN)
+                            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)), status=SPAWN)
         assert_names(result.err, "64 ranks", "4 files", f"{limit} files", "ulimit -n")
         self.assertFalse((self.folder / "started").exists())
 

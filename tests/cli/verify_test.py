@@ -26,8 +26,8 @@ def plant(path, tensor, relative):
 
 
 class Verify(FolderTest):
-    def verify(self, fixture, *flags, ranks=1):
-        result = run(*launched(ranks, "verify", "--golden", fixture, *flags), status=None)
+    def verify(self, fixture, *flags, ranks=1, status=None):
+        result = run(*launched(ranks, "verify", "--golden", fixture, *flags), status=status)
         self.assertLessEqual(result.stdout.count("\n"), 1)
         self.answer = json.loads(result.stdout) if result.stdout else None
         return result
@@ -41,8 +41,7 @@ class Verify(FolderTest):
 
     def test_one_process_agrees_with_the_reference(self):
         for dtype, threads in (("float32", "1"), ("float64", "2")):
-            result = self.verify(GOLDEN / "mini.safetensors", "--dtype", dtype, "--threads", threads)
-            self.assertEqual(result.returncode, 0, result.stderr)
+            self.verify(GOLDEN / "mini.safetensors", "--dtype", dtype, "--threads", threads, status=0)
             self.assertTrue(self.answer["passed"])
             self.assertEqual((self.answer["dtype"], self.answer["threads"]), (dtype, int(threads)))
             self.assertLessEqual({"loss", "logits", "act.layer3.out"} | {"grad." + name for name in GRADIENTS},
@@ -53,16 +52,14 @@ class Verify(FolderTest):
 
     def test_fifty_steps_follow_the_references_trajectory(self):
         """In float64 on two ranks: tests/golden/verifier_test.cpp."""
-        result = self.verify(GOLDEN / "three_heads.safetensors", "--trajectory", GOLDEN / "trajectory.json", "--name",
-                             "three_heads", "--threads", "1")
-        self.assertEqual(result.returncode, 0, result.stderr)
+        self.verify(GOLDEN / "three_heads.safetensors", "--trajectory", GOLDEN / "trajectory.json", "--name",
+                    "three_heads", "--threads", "1", status=0)
         self.assertTrue(self.answer["passed"])
         self.assertEqual(len(self.answer["checks"]), 14 + 4 + 5)
         self.assertLess(self.answer["checks"]["trajectory.loss"]["error"], 5e-4)
 
     def test_two_processes_agree_with_the_reference(self):
-        result = self.verify(GOLDEN / "three_heads.safetensors", "--strategy", "ddp", "--threads", "1", ranks=2)
-        self.assertEqual(result.returncode, 0, result.stderr)
+        self.verify(GOLDEN / "three_heads.safetensors", "--strategy", "ddp", "--threads", "1", ranks=2, status=0)
         self.assertEqual(self.answer["dp"], 2)
 
     def test_an_error_of_1e_4_in_any_gradient_is_noticed(self):
@@ -73,8 +70,7 @@ class Verify(FolderTest):
             for name in names:
                 plant(fixture, "grad." + name, 1e-4)
             planted += names
-            result = self.verify(fixture, "--threads", "1")
-            self.assertEqual(result.returncode, 7, result.stderr)
+            result = self.verify(fixture, "--threads", "1", status=7)
             self.assertEqual(sorted(self.failed()), sorted("grad." + name for name in planted))
             self.assertFalse(self.answer["passed"])
             self.assertEqual(result.stderr.count("\n"), 1)
@@ -83,15 +79,13 @@ class Verify(FolderTest):
     def test_an_error_seen_by_one_rank_fails_the_job(self):
         fixture = self.copy("three_heads")
         plant(fixture, "grad.encoder", 1e-4)
-        result = self.verify(fixture, "--strategy", "ddp", "--threads", "1", ranks=2)
-        self.assertEqual(result.returncode, 7, result.stderr)
+        self.verify(fixture, "--strategy", "ddp", "--threads", "1", ranks=2, status=7)
 
     def test_accumulation_agrees_and_a_batch_that_cannot_be_dealt_is_refused(self):
         fixture = GOLDEN / "three_heads.safetensors"
         self.assertEqual(self.verify(fixture, "--grad-accum", "2").returncode, 0)
         self.assertTrue(self.answer["passed"])
-        result = self.verify(fixture, "--grad-accum", "3")
-        self.assertEqual(result.returncode, 2, result.stderr)
+        result = self.verify(fixture, "--grad-accum", "3", status=2)
         assert_names(result.stderr, "2 rows", "1 ranks", "--grad-accum 3")
 
     def test_a_token_outside_the_vocabulary_is_refused_in_one_line(self):
@@ -101,15 +95,13 @@ class Verify(FolderTest):
         begin, _ = json.loads(content[8:8 + length])["inputs"]["data_offsets"]
         struct.pack_into("<q", content, 8 + length + begin, 300)
         fixture.write_bytes(content)
-        result = self.verify(fixture)
-        self.assertEqual(result.returncode, 6, result.stderr)
+        result = self.verify(fixture, status=6)
         self.assertEqual(result.stderr.count("\n"), 1)
         self.assertIn("'inputs' holds token 300 at row 0, position 0", result.stderr)
 
     def test_what_is_no_fixture_is_refused_in_one_line(self):
         for path, status in ((self.folder / "missing.safetensors", 6), (GOLDEN / "text.bin", 6)):
-            result = self.verify(path)
-            self.assertEqual(result.returncode, status, result.stderr)
+            result = self.verify(path, status=status)
             self.assertEqual(result.stderr.count("\n"), 1)
             self.assertIn(path.name, result.stderr)
 
