@@ -5,11 +5,10 @@ import os
 import re
 import signal
 import subprocess
-import time
 import unittest
 
 from documents_harness import fences_of
-from dtrain_harness import DIFFERENT, DTRAIN, DTRUN, LIMIT, SOURCE, launched, make_folder, metrics_of, overriding, run
+from dtrain_harness import DIFFERENT, DTRAIN, DTRUN, LIMIT, SOURCE, launched, make_folder, metrics_of, overriding, run, wait_until
 
 PAGE = SOURCE / "docs" / "formats" / "metrics.md"
 TINY = ["--levels", 1, "--width", 16, "--heads", 2, "--neurons", 16, "--seq-len", 16, "--threads", 1, "--tensorboard", "off"]
@@ -50,15 +49,6 @@ def shape(value):
     return "text" if isinstance(value, str) else "number"
 
 
-def wait_until(condition):
-    end = time.monotonic() + LIMIT
-    while not (value := condition()):
-        if time.monotonic() > end:
-            raise AssertionError("waited in vain")
-        time.sleep(0.02)
-    return value
-
-
 class Metrics(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -94,9 +84,10 @@ class Metrics(unittest.TestCase):
                  cls.folder / "book.txt", "--run-dir", folder, "--steps", 10**9, "--checkpoint-every", 5]
         with subprocess.Popen([str(word) for word in words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as job:
             try:
-                wait_until(lambda: (folder / "metrics.jsonl").exists() and '"event":"checkpoint"' in (folder / "metrics.jsonl").read_text())
+                metrics = folder / "metrics.jsonl"
+                wait_until(lambda: metrics.exists() and '"event":"checkpoint"' in metrics.read_text(), "a checkpoint")
                 os.kill(int((cls.folder / "pid.1.0").read_text()), signal.SIGKILL)
-                wait_until(lambda: '"recovery"' in (folder / "metrics.jsonl").read_text())
+                wait_until(lambda: '"recovery"' in metrics.read_text(), "a recovery")
                 (folder / "STOP").touch()
                 assert job.wait(LIMIT) == STOPPED, job.returncode
             finally:

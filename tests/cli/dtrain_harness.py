@@ -6,8 +6,10 @@ import pathlib
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import tempfile
+import time
 import types
 import unittest
 
@@ -58,6 +60,22 @@ def run(*command, status=0, environment=None, **options):
     if status not in (None, result.returncode):
         raise AssertionError(f"{command}: status {result.returncode} instead of {status}\n{result.stderr}")
     return result
+
+
+def wait_until(condition, what, limit=60):
+    """The first true value of `condition()`, which comes within `limit` seconds."""
+    end = time.monotonic() + limit
+    while not (value := condition()):
+        if time.monotonic() > end:
+            raise AssertionError("waited in vain for " + what)
+        time.sleep(0.005)
+    return value
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def need_mounts(case):

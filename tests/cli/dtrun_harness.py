@@ -11,18 +11,10 @@ import time
 import unittest
 import uuid
 
+from dtrain_harness import wait_until
+
 DTRUN = os.path.join(os.environ["DTRAIN_BINARY_DIR"], "bin", "dtrun")
 LIMIT = 20  # seconds after which a test has failed; none needs more than a few
-
-
-def wait_until(condition, what, limit=LIMIT):
-    end = time.monotonic() + limit
-    while time.monotonic() < end:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.005)
-    raise AssertionError("waited in vain for " + what)
 
 
 def state_of(pid):

@@ -1,8 +1,8 @@
 """What tests of dtrun over several nodes share."""
 
-import socket
 import struct
 
+from dtrain_harness import free_port
 from dtrun_harness import LIMIT, DtrunTest, children_of, wait_until
 
 RENDEZVOUS, PORT, USAGE, COMM, TIMEOUT, SPAWN, SAVED = 10, 11, 2, 4, 5, 12, 9
@@ -23,12 +23,6 @@ with socket.socket() as listener:
         print(error.strerror, flush=True)
     sys.stdin.read()
 """
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def text_field(text):

@@ -11,11 +11,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import unittest
 
 from documents_harness import fences_of
-from dtrain_harness import BUILD, DTRAIN, DTRUN, SOURCE, final_model, launched, make_folder, overriding, run, terminal_output
+from dtrain_harness import BUILD, DTRAIN, DTRUN, SOURCE, final_model, launched, make_folder, overriding, run, terminal_output, wait_until
 from exit_statuses import RANKS
 
 sys.path.insert(0, str(SOURCE / "tests" / "support"))
@@ -83,15 +82,6 @@ def setUpModule():
     unittest.addModuleCleanup(cluster.stop)
 
 
-def wait_until(condition, what, limit=LIMIT):
-    end = time.monotonic() + limit
-    while not (value := condition()):
-        if time.monotonic() > end:
-            raise AssertionError("waited in vain for " + what)
-        time.sleep(0.02)
-    return value
-
-
 def parent_of(pid):
     return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
@@ -140,11 +130,11 @@ class SlurmTest(unittest.TestCase):
     def status_of(self, job):
         """When it has ended for good."""
         show = lambda: self.call("scontrol", "--oneliner", "show", "job", job).out  # noqa: E731
-        shown = wait_until(lambda: re.search(r"JobState=(COMPLETED|FAILED) .* ExitCode=(\d+):0", show()), f"the end of {job}")
+        shown = wait_until(lambda: re.search(r"JobState=(COMPLETED|FAILED) .* ExitCode=(\d+):0", show()), f"the end of {job}", LIMIT)
         return int(shown[2])
 
     def wait_for_line(self, path, pattern):
-        return wait_until(lambda: path.exists() and re.search(pattern, path.read_text()), f"{pattern} in {path}")
+        return wait_until(lambda: path.exists() and re.search(pattern, path.read_text()), f"{pattern} in {path}", LIMIT)
 
     def bits_of_one_machine(self, steps):
         """The model that four ranks of one machine train."""
@@ -368,7 +358,7 @@ class BatchScriptsTest(SlurmTest):
         words = self.flags("--checkpoint-every", "20", steps=self.STEPS)[:-2]
         job = self.submit(SOURCE / "scripts" / "slurm" / "dtrun.sbatch", "--cpus-per-task=2", f"--output={log}", arguments=words,
                           RUN_DIR=str(run_dir), BIN=str(BUILD / "bin"))
-        wait_until(lambda: any(re.fullmatch(r"step-\d+", path.name) for path in run_dir.glob("checkpoints/*")), "a checkpoint")
+        wait_until(lambda: any(re.fullmatch(r"step-\d+", path.name) for path in run_dir.glob("checkpoints/*")), "a checkpoint", LIMIT)
         (launcher,) = self.launchers_on("n2")
         os.kill(launcher, signal.SIGKILL)
         self.wait_for_line(log, "start 2")

@@ -13,7 +13,7 @@ import termios
 import time
 import unittest
 
-from dtrain_harness import DTRAIN, DTRUN, launched, metrics_of, overriding, screen_lines, terminal_output
+from dtrain_harness import DTRAIN, DTRUN, launched, metrics_of, overriding, screen_lines, terminal_output, wait_until
 from messages import assert_names, lines_naming
 
 STEP_KEYS = ["step", "loss", "grad_norm", "learning_rate", "tokens", "samples", "tokens_per_second", "step_seconds",
@@ -22,14 +22,6 @@ TINY = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--
         "--lr", "3e-3", "--val-fraction", "0.05", "--eval-sequences", "16", "--threads", "1",
         "--eval-every", "0", "--checkpoint-every", "0", "--sample-every", "0"]
 LIMIT = 60  # seconds after which a test has failed; none needs more than a few
-
-
-def wait_until(condition, what):
-    end = time.monotonic() + LIMIT
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError("waited in vain for " + what)
-        time.sleep(0.01)
 
 
 class TrainTest(unittest.TestCase):
