@@ -24,22 +24,23 @@ function(dtrain_install_rpath target rpath)
     endif()")
 endfunction()
 
+# What most people need: a plugin that nobody will load takes its time to build.
+add_custom_target(programs DEPENDS ${built})
 add_custom_target(installed_parts DEPENDS ${built})  # all but the tests
 dtrain_install_rpath(dtrain_runtime "$ORIGIN:$ORIGIN/torch/lib")
 set(rpath_of_dtrain_cuda "$ORIGIN:$ORIGIN/torch/lib:$ORIGIN/nvidia/nccl/lib:$ORIGIN/nvidia/cu13/lib")
 set(rpath_of_dtrain_mpi "$ORIGIN:$ORIGIN/torch/lib")
-foreach(plugin dtrain_cuda dtrain_mpi)
-  if(TARGET ${plugin})
-    install(TARGETS ${plugin} LIBRARY DESTINATION ${libraries} OPTIONAL)  # if it was built
-    add_dependencies(installed_parts ${plugin})
-    dtrain_install_rpath(${plugin} ${rpath_of_${plugin}})
-  endif()
+foreach(plugin ${DTRAIN_PLUGINS})
+  install(TARGETS ${plugin} LIBRARY DESTINATION ${libraries} OPTIONAL)  # if it was built
+  add_dependencies(installed_parts ${plugin})
+  dtrain_install_rpath(${plugin} ${rpath_of_${plugin}})
 endforeach()
 
 # As they lie in .deps, where their own search paths lead.
 set(torch_libraries libc10.so libtorch_cpu.so libgomp.so.1)
 set(nvidia_libraries cu13/lib/libcudart.so.13 cu13/lib/libcupti.so.13)
-if(TARGET dtrain_cuda AND EXISTS ${torch}/cuda-from.txt)  # after scripts/setup.sh --cuda
+if(dtrain_cuda IN_LIST DTRAIN_PLUGINS AND EXISTS ${torch}/cuda-from.txt)  # after scripts/setup.sh --cuda
+  add_dependencies(programs dtrain_cuda)
   list(APPEND torch_libraries libc10_cuda.so libtorch_cuda.so libtorch_nvshmem.so libcaffe2_nvrtc.so)
   file(GLOB nvidia_libraries RELATIVE ${torch}/nvidia ${torch}/nvidia/*/lib/*.so*)
 endif()

@@ -63,3 +63,16 @@ function(dtrain_shared_library target folder)
   set_target_properties(${target} PROPERTIES OUTPUT_NAME dtrain LIBRARY_OUTPUT_DIRECTORY ${folder}
     BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH ${search})
 endfunction()
+
+# dtrain_plugin(TARGET REASON): adds TARGET to DTRAIN_PLUGINS, or, where there is a REASON why it cannot be built, a target that
+# fails with it.
+set(DTRAIN_PLUGINS "" CACHE INTERNAL "Plugins that can be built here")
+function(dtrain_plugin target reason)
+  if(NOT reason)
+    set(DTRAIN_PLUGINS ${DTRAIN_PLUGINS} ${target} CACHE INTERNAL "")
+    return()
+  endif()
+  message(STATUS "${target} is not built: ${reason}")
+  add_custom_target(${target} COMMAND ${CMAKE_COMMAND} -E echo "${target} cannot be built: ${reason}"
+                              COMMAND ${CMAKE_COMMAND} -E false VERBATIM)
+endfunction()

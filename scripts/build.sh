@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# build.sh [PRESET] [TARGET...]: configures and builds quietly. PRESET is release (the default), dev or asan; without targets,
-# all that is installed, "all" with the tests. The compiler's output goes to build/PRESET.log and is shown if it failed.
+# build.sh [PRESET] [TARGET...]: configures and builds, and says how far it is. PRESET is release (the default), dev or asan.
+# TARGET is "programs" (the default: dtrain, dtrun, and the plugin for GPUs after scripts/setup.sh --cuda), dtrain_cuda or
+# dtrain_mpi (a plugin), "installed_parts" (all of these) or "all" (the tests as well). The compiler's output goes to
+# build/PRESET.log and is shown if it failed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 preset=release
@@ -8,7 +10,7 @@ if [[ ${1:-} =~ ^(release|dev|asan)$ ]]; then
   preset=$1
   shift
 fi
-[ $# -gt 0 ] || set -- installed_parts
+[ $# -gt 0 ] || set -- programs
 
 mkdir -p build
 log=build/$preset.log
@@ -35,8 +37,29 @@ build() {
   cmake --build --preset "$preset" --parallel "$(nproc)" --target "$@"
 }
 
+# How many steps are done of how many, from what Ninja logs: one line that stays current on a terminal, elsewhere one every 30 s.
+tell_progress() {
+  local step=30 form='%s\n' finished all minutes
+  if [ -t 1 ]; then step=1 form='\r\e[K%s'; fi
+  while sleep "$step" >/dev/null && kill -0 $$ 2>/dev/null; do
+    read -r finished all < <(sed -nE 's|^\[([1-9][0-9]*)/([0-9]+)\].*|\1 \2|p' "$log" | tail -n 1) || continue
+    minutes=$((((SECONDS - begin) * (all - finished) / finished + 59) / 60))
+    # shellcheck disable=SC2059  # the form is one of the two above
+    printf "$form" "build.sh: $finished of $all steps done, about $minutes min left"
+  done
+}
+
 begin=$SECONDS
-if ! build "$@" >"$log" 2>&1 9>&-; then
+: >"$log"
+tell_progress 9>&- &
+progress=$!
+trap 'kill "$progress" 2>/dev/null' EXIT
+status=0
+build "$@" >"$log" 2>&1 9>&- || status=$?
+kill "$progress"
+wait "$progress" 2>/dev/null || true
+if [ -t 1 ]; then printf '\r\e[K'; fi
+if [ "$status" != 0 ]; then
   tail -n 60 "$log" >&2
   echo "build.sh: the $preset build failed; all of its output is in $log" >&2
   exit 1

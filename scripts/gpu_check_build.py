@@ -96,7 +96,7 @@ def build_here(session, python, deps, build):
     os.environ["PATH"] += f":{pathlib.Path(sys.executable).parent}"
     torch = find_torch(session, python)
     configured = session.run(configuration(torch, find_deps(deps, build), build))
-    missing = [line for line in configured.stdout.splitlines() if "libdtrain_cuda.so is not built" in line]
+    missing = [line for line in configured.stdout.splitlines() if "dtrain_cuda is not built" in line]
     if missing:
         raise Failed(missing[0].removeprefix("-- "))
     session.run(["cmake", "--build", build, "--parallel", os.cpu_count(), "--target", *TARGETS], limit=session.seconds_left())

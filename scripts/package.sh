@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 [ $# -le 1 ] || { echo "usage: scripts/package.sh [FOLDER]" >&2; exit 2; }
 folder=${1:-build}
 
-scripts/build.sh
+scripts/build.sh installed_parts
 version=$(sed -n 's/^project(dtrain VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 name=dtrain-$version-linux-$(uname -m)
 mkdir -p "$folder"

@@ -40,7 +40,7 @@ std::string plural(std::int64_t count, std::string_view word) {
   return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
 }
 
-std::string text_of(const config::MeshShape& mesh) {
+std::string mesh_text(const config::MeshShape& mesh) {
   return fmt::format("{} ({})", plural(mesh.num_ranks(), "rank"), mesh.text());
 }
 
@@ -73,7 +73,7 @@ std::int64_t bytes_in(const std::string& folder) {
 std::string list_line(const std::string& path) {
   std::string facts;
   try {
-    facts = text_of(store::read_manifest(path).mesh);
+    facts = mesh_text(store::read_manifest(path).mesh);
   } catch (const base::Error& error) {
     facts = error.what();
   }
@@ -105,7 +105,7 @@ std::string facts_text(const std::string& path, const format::Manifest& manifest
   };
   return row("checkpoint", path) + row("step", std::to_string(manifest.step)) +
          row("samples", std::to_string(manifest.samples)) +
-         row("tokens", std::to_string(manifest.tokens)) + row("layout", text_of(manifest.mesh)) +
+         row("tokens", std::to_string(manifest.tokens)) + row("layout", mesh_text(manifest.mesh)) +
          row("written by", manifest.run) +
          row("files", fmt::format("{}, {} bytes", manifest.contents.files.size(),
                                   format::bytes_in(manifest.contents)));

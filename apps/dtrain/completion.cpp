@@ -96,7 +96,7 @@ std::string filled(std::string text, std::string_view name, std::string_view val
   return text;
 }
 
-std::string names_of(const CLI::App& app) {
+std::string command_names(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::App* each : base::subcommands_of(app)) names.push_back(each->get_name());
   return fmt::format("{}", fmt::join(names, " "));
@@ -106,7 +106,7 @@ std::string names_of(const CLI::App& app) {
 std::string tool_cases(const CLI::App& dtrain) {
   std::string text;
   for (const CLI::App* each : base::subcommands_of(dtrain)) {
-    const std::string tools = names_of(*each);
+    const std::string tools = command_names(*each);
     if (tools.empty()) continue;
     text += fmt::format("      {}) values=\"{}\" ;;\n", each->get_name(), tools);
   }
@@ -183,7 +183,7 @@ std::string setting_words(const CLI::App& dtrain) {
 }
 
 std::string script(const CLI::App& dtrain) {
-  const std::string commands = names_of(dtrain);
+  const std::string commands = command_names(dtrain);
   std::string names = commands;
   std::ranges::replace(names, ' ', '|');
   std::string text = filled(std::string(kScript.substr(1)), "@names@", names);

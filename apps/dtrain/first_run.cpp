@@ -65,7 +65,7 @@ bool lacks_samples(const config::Loaded& loaded) {
          data::has_tokenizer(config.data.train);
 }
 
-std::string text_of(const Flags& flags) {
+std::string flags_text(const Flags& flags) {
   std::string text;
   for (const config::Assignment& each : flags) {
     text += fmt::format("{}{} {}", text.empty() ? "" : " ", each.origin, each.text);
@@ -97,13 +97,13 @@ std::string take_demo_defaults(config::CommandLine& command_line) {
   if (!command_line.config_file.empty()) {
     if (flags.empty()) return {};
     return fmt::format("{} sets no validation or saving: add {} for the demo defaults",
-                       command_line.config_file, text_of(flags));
+                       command_line.config_file, flags_text(flags));
   }
   if (lacks_samples(loaded)) flags.push_back(flag("report.sample_every", "200"));
   if (flags.empty()) return {};
   command_line.assignments.insert(command_line.assignments.begin(), flags.begin(), flags.end());
   return fmt::format("using demo defaults: {}; pass any of these flags to override it{}",
-                     text_of(flags), validation_note(loaded, flags));
+                     flags_text(flags), validation_note(loaded, flags));
 }
 
 }  // namespace dtrain::app

@@ -85,7 +85,7 @@ std::string model_of_run(const std::string& run) {
 }
 
 // "2 runs: a, b"
-std::string names_of(const std::vector<std::string>& runs) {
+std::string some_names(const std::vector<std::string>& runs) {
   constexpr std::size_t kMost = 5;
   const auto first = std::span(runs).first(std::min(runs.size(), kMost));
   return fmt::format("{} run{}: {}{}", runs.size(), runs.size() == 1 ? "" : "s",
@@ -99,7 +99,7 @@ std::string names_of(const std::vector<std::string>& runs) {
   fail(ErrorKind::checkpoint, "--from {}: {}; name a run folder, a checkpoint or a model file",
        folder,
        runs.empty() ? "it holds neither checkpoints nor a final model"
-                    : fmt::format("it is not a run folder, but contains {}", names_of(runs)));
+                    : fmt::format("it is not a run folder, but contains {}", some_names(runs)));
 }
 
 }  // namespace

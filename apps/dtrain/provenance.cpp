@@ -50,7 +50,7 @@ std::string now() {
 }
 
 // Bytes that are not UTF-8 are replaced: a run must not fail for its record.
-std::string text_of(const nlohmann::ordered_json& object) {
+std::string json_text(const nlohmann::ordered_json& object) {
   return object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
@@ -73,12 +73,12 @@ std::string provenance(std::int64_t ranks, const base::RankEnv& env) {
     object.update({{"launch", env.launch}, {"restarts", env.restart_count}});
   }
   if (!env.restart_reason.empty()) object["restart_reason"] = env.restart_reason;
-  return text_of(object);
+  return json_text(object);
 }
 
 std::string doctor_record() {
   const auto plugins = RuntimeLibrary::plugins();
-  return text_of(
+  return json_text(
       {{"version", DTRAIN_VERSION},
        {"commit", kCommit},
        {"cpu", cpu_model()},

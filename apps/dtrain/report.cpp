@@ -39,7 +39,7 @@ struct ReportOptions {
   bool overwrite = false;
 };
 
-void add_flags(CLI::App& app, ReportOptions& options) {
+void add_report_flags(CLI::App& app, ReportOptions& options) {
   app.add_option("FOLDER", options.runs, "a run folder, or a folder whose runs are all included")
       ->required();
   CLI::Option* output = app.add_option("-o,--output", options.output,
@@ -55,7 +55,7 @@ void add_flags(CLI::App& app, ReportOptions& options) {
   app.add_flag("--overwrite", options.overwrite, "replace a file that is not a report");
 }
 
-bool begins_with(const std::string& path, std::string_view mark) {
+bool file_begins_with(const std::string& path, std::string_view mark) {
   std::ifstream file(path, std::ios::binary);
   std::string beginning(mark.size(), '\0');
   file.read(beginning.data(), static_cast<std::streamsize>(beginning.size()));
@@ -63,7 +63,7 @@ bool begins_with(const std::string& path, std::string_view mark) {
 }
 
 // True for a page that dtrain report has written, even if its runs are gone.
-bool is_page_of_ours(const std::string& path) { return begins_with(path, report::kPageMark); }
+bool is_page_of_ours(const std::string& path) { return file_begins_with(path, report::kPageMark); }
 
 void check_may_write(const std::string& path, bool overwrite) {
   std::error_code error;
@@ -72,7 +72,7 @@ void check_may_write(const std::string& path, bool overwrite) {
     fail(ErrorKind::usage, "dtrain report: {} is {}: name a file, or - for standard output", path,
          fs::is_directory(status) ? "a folder" : "not a regular file");
   }
-  const bool is_ours = is_page_of_ours(path) || begins_with(path, report::kCsvMark);
+  const bool is_ours = is_page_of_ours(path) || file_begins_with(path, report::kCsvMark);
   if (overwrite || !fs::exists(path, error) || is_ours) return;
   fail(ErrorKind::usage,
        "dtrain report: {} exists, and is not a report: name another file, or give --overwrite",
@@ -180,7 +180,7 @@ int run_report(const ReportOptions& options) {
 
 void add_report(CLI::App& parent, Action& action) {
   add_tool(parent, "report", "show how runs went: one page with curves, or a table", action,
-           add_flags, run_report)
+           add_report_flags, run_report)
       .footer(
           "The page has a table of the runs, curves of loss, validation loss, gradient norm, "
           "learning rate, speed, waits, memory and communication, the settings that differ, and "

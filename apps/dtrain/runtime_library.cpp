@@ -27,7 +27,7 @@ std::int64_t gpus_of_machine() {
   });
 }
 
-bool begins_with(const std::string& file, std::string_view text) {
+bool first_line_begins_with(const std::string& file, std::string_view text) {
   std::string line;
   return std::getline(std::ifstream(file), line) && line.starts_with(text);
 }
@@ -38,7 +38,8 @@ bool has_nvidia_gpu() {
   std::error_code error;
   return std::ranges::any_of(base::names_in(folder, error), [&folder](const std::string& name) {
     const std::string device = folder + "/" + name;
-    return begins_with(device + "/vendor", "0x10de") && begins_with(device + "/class", "0x03");
+    return first_line_begins_with(device + "/vendor", "0x10de") &&
+           first_line_begins_with(device + "/class", "0x03");
   });
 }
 

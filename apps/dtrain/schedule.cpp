@@ -26,7 +26,7 @@ struct ScheduleOptions {
   std::int64_t microbatches = 0;
 };
 
-void add_flags(CLI::App& app, ScheduleOptions& options) {
+void add_schedule_flags(CLI::App& app, ScheduleOptions& options) {
   app.add_option("--schedule-pp", options.schedule, "order of the passes (default 1f1b)")
       ->type_name(std::string(config::kPipelineChoices));
   add_number(app, "--pp", options.stages, 1, kMaxForwards)
@@ -116,7 +116,7 @@ int run_schedule(const ScheduleOptions& options) {
 
 void add_schedule(CLI::App& parent, Action& action) {
   add_tool(parent, "schedule", "show the timeline of a pipeline's stages without running it",
-           action, add_flags, run_schedule)
+           action, add_schedule_flags, run_schedule)
       .footer(
           "F3 is the forward of microbatch 3, B3---- its backward, F3.1 that through the stage's "
           "second part of the model, and a dot is a forward's time without work. Then come the "

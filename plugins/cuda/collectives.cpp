@@ -35,7 +35,7 @@ ncclDataType_t nccl_type(at::ScalarType dtype) {
   }
 }
 
-cudaStream_t current_stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
+cudaStream_t current_cuda_stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
 
 std::byte* bytes_at(const at::Tensor& tensor, std::int64_t element) {
   return comm::bytes_of(tensor) + element * static_cast<std::int64_t>(tensor.element_size());
@@ -50,7 +50,7 @@ void reduce_parts(const at::Tensor& parts, std::byte* output, comm::ReduceOp op)
                          .stride = parts.size(1),
                          .ranks = parts.size(0),
                          .output = reinterpret_cast<scalar_t*>(output)};
-                     launch(body, current_stream());
+                     launch(body, current_cuda_stream());
                    };
                    const bool is_max = op == comm::ReduceOp::max;
                    if (parts.size(0) / comm::tree_group_size(parts.size(0)) <= 1 << kFewLevels) {
@@ -88,7 +88,7 @@ void Collectives::execute(const comm::AllReduce& call, const base::Deadline& dea
         void* data = call.tensor.mutable_data_ptr();
         return ncclAllReduce(data, data, static_cast<std::size_t>(call.tensor.numel()),
                              nccl_type(call.tensor.scalar_type()), ncclSum, group,
-                             current_stream());
+                             current_cuda_stream());
       },
       deadline);
 }
@@ -132,7 +132,7 @@ void Collectives::execute(const comm::ReduceScatter& call, const base::Deadline&
           return ncclReduceScatter(input.const_data_ptr(), output.mutable_data_ptr(),
                                    static_cast<std::size_t>(output.numel()),
                                    nccl_type(input.scalar_type()), ncclSum, group,
-                                   current_stream());
+                                   current_cuda_stream());
         },
         deadline);
   }
@@ -163,7 +163,7 @@ void Collectives::gather_equal(const at::Tensor& input, const at::Tensor& output
   communicator_->enqueue(
       [&](ncclComm_t group) {
         return ncclAllGather(input.const_data_ptr(), output.mutable_data_ptr(), input.nbytes(),
-                             ncclInt8, group, current_stream());
+                             ncclInt8, group, current_cuda_stream());
       },
       deadline);
 }
@@ -183,7 +183,7 @@ void Collectives::execute(const comm::Broadcast& call, const base::Deadline& dea
       [&](ncclComm_t group) {
         void* data = call.tensor.mutable_data_ptr();
         return ncclBroadcast(data, data, call.tensor.nbytes(), ncclInt8,
-                             static_cast<int>(call.root), group, current_stream());
+                             static_cast<int>(call.root), group, current_cuda_stream());
       },
       deadline);
 }
@@ -193,7 +193,7 @@ void Collectives::exchange(const std::vector<Swap>& peers, const base::Deadline&
   const Swap& own = peers[static_cast<std::size_t>(rank_)];
   if (own.give != own.take && own.give_bytes > 0) {
     check(cudaMemcpyAsync(own.take, own.give, own.give_bytes, cudaMemcpyDeviceToDevice,
-                          current_stream()),
+                          current_cuda_stream()),
           "copying within a GPU");
   }
   communicator_->enqueue(
@@ -207,10 +207,12 @@ void Collectives::exchange(const std::vector<Swap>& peers, const base::Deadline&
           if (peer == rank_) continue;
           const int other = static_cast<int>(peer);
           if (with.give_bytes > 0) {
-            add(ncclSend(with.give, with.give_bytes, ncclInt8, other, group, current_stream()));
+            add(ncclSend(with.give, with.give_bytes, ncclInt8, other, group,
+                         current_cuda_stream()));
           }
           if (with.take_bytes > 0) {
-            add(ncclRecv(with.take, with.take_bytes, ncclInt8, other, group, current_stream()));
+            add(ncclRecv(with.take, with.take_bytes, ncclInt8, other, group,
+                         current_cuda_stream()));
           }
         }
         return result;

@@ -37,7 +37,7 @@ ncclConfig_t config(CommunicatorUse use) {
 }
 
 // One line.
-std::string text_of(ncclResult_t result) {
+std::string result_text(ncclResult_t result) {
   const char* last = ncclGetLastError(nullptr);
   const std::string_view detail = last != nullptr ? last : "";
   return fmt::format("NCCL: {}{}{}", ncclGetErrorString(result), detail.empty() ? "" : ": ",
@@ -129,7 +129,7 @@ void Communicator::settle(ncclResult_t result, const base::Deadline& deadline,
     looks < kLooks ? std::this_thread::yield() : std::this_thread::sleep_for(kSettlePause);
     lock.lock();
   }
-  if (result != ncclSuccess) throw TransportFailure(Cause::failed, {}, text_of(result));
+  if (result != ncclSuccess) throw TransportFailure(Cause::failed, {}, result_text(result));
 }
 
 void Communicator::remember(void* base, std::size_t bytes, const base::Deadline& deadline) {
@@ -152,7 +152,7 @@ std::string Communicator::poll() noexcept {
   const std::lock_guard lock(mutex_);
   ncclResult_t state = ncclSuccess;
   if (handle_ == nullptr || ncclCommGetAsyncError(handle_, &state) != ncclSuccess) return {};
-  return state == ncclSuccess || state == ncclInProgress ? std::string() : text_of(state);
+  return state == ncclSuccess || state == ncclInProgress ? std::string() : result_text(state);
 }
 
 ncclComm_t Communicator::give_up() noexcept {

@@ -22,7 +22,7 @@ c10::Stream current_stream(c10::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
 
-std::string text_of(const std::exception_ptr& error) {
+std::string error_text(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& caught) {
@@ -183,7 +183,7 @@ std::vector<std::shared_ptr<Communicator>> GroupState::end() noexcept {
   }
   pending_.clear();
   begun_.clear();
-  host_->abort(text_of(error()));
+  host_->abort(error_text(error()));
   return communicators_;
 }
 

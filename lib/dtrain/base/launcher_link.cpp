@@ -40,7 +40,7 @@ constexpr std::size_t kMaxLine = 4096;  // a launcher's line is shorter
 
 /// Takes the number that follows `word`; leaves `number` where the line is another.
 template <typename Number>
-void take_number(std::string_view line, std::string_view word, std::atomic<Number>& number) {
+void take_told_number(std::string_view line, std::string_view word, std::atomic<Number>& number) {
   if (!line.starts_with(word)) return;
   Number value = 0;
   std::from_chars(line.data() + word.size(), line.data() + line.size(), value);
@@ -139,9 +139,9 @@ void tell_plain_output() noexcept {
 // Lines of a later launcher that are not known here are passed over.
 void LauncherLink::obey(std::string_view line) {
   constexpr std::string_view kAbort = "abort ";
-  take_number(line, "columns ", columns_);
-  take_number(line, "recovered ", recovery_);
-  take_number(line, "stop ", stop_signal_);
+  take_told_number(line, "columns ", columns_);
+  take_told_number(line, "recovered ", recovery_);
+  take_told_number(line, "stop ", stop_signal_);
   if (line == "records") send_records();
   if (!obeys_) return;
   if (line == "leave") ::_exit(static_cast<int>(ErrorKind::comm));  // dtrun says why

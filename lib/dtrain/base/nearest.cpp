@@ -14,7 +14,7 @@ constexpr std::size_t kFewestLetters = 3;  // fewer say too little to complete a
 using Words = std::vector<std::string>;
 
 // "--Save_every" -> {"save", "every"}.
-Words words_of(std::string_view name) {
+Words words_in(std::string_view name) {
   Words words;
   bool is_open = false;
   for (const char c : name) {
@@ -87,7 +87,7 @@ std::string_view completed(const std::string& beginning,
   std::string_view found;
   if (beginning.size() < kFewestLetters) return found;
   for (const std::string_view candidate : candidates) {
-    if (!joined(words_of(candidate)).starts_with(beginning)) continue;
+    if (!joined(words_in(candidate)).starts_with(beginning)) continue;
     if (!found.empty()) return {};
     found = candidate;
   }
@@ -98,11 +98,11 @@ std::string_view completed(const std::string& beginning,
 
 std::string_view nearest(std::string_view word, std::span<const std::string_view> candidates) {
   std::string_view best;
-  const Words words = words_of(word);
+  const Words words = words_in(word);
   if (word.size() > kLongestName || words.empty()) return best;
   std::optional<std::size_t> fewest;
   for (const std::string_view candidate : candidates) {
-    const auto found = distance(words, words_of(candidate));
+    const auto found = distance(words, words_in(candidate));
     if (!found || (fewest && *found >= *fewest)) continue;
     fewest = found;
     best = candidate;

@@ -115,10 +115,11 @@ std::shared_ptr<World> create_plugin_world(const std::string& name, const WorldO
   using Entry = BackendPlugin& (*)();
   const base::PluginFile file = base::open_plugin(name, "dtrain_backend_plugin");
   if (file.entry == nullptr) {
-    base::fail(base::ErrorKind::usage,
-               "--backend {}: cannot load {}: {}; it is built where Debian's libopenmpi-dev is "
-               "installed and needs its libopenmpi3 to run; or use --backend gloo",
-               name, file.path.empty() ? "libdtrain_" + name + ".so" : file.path, file.obstacle);
+    base::fail(
+        base::ErrorKind::usage,
+        "--backend {}: cannot load {}: {}; scripts/build.sh dtrain_{} builds it where Debian's "
+        "libopenmpi-dev is installed, and it needs libopenmpi3 to run; or use --backend gloo",
+        name, file.path.empty() ? "libdtrain_" + name + ".so" : file.path, file.obstacle, name);
   }
   BackendPlugin& plugin = reinterpret_cast<Entry>(file.entry)();
   if (plugin.interface() != kBackendInterface) {

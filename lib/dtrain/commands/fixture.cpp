@@ -46,8 +46,8 @@ std::int64_t count_levels(const SafetensorsFile& file) {
   return levels;
 }
 
-[[noreturn]] void refuse(const SafetensorsFile& file, const TensorView& found,
-                         std::string_view expected) {
+[[noreturn]] void refuse_tensor(const SafetensorsFile& file, const TensorView& found,
+                                std::string_view expected) {
   base::fail(base::ErrorKind::checkpoint,
              "{}: '{}' is {} ({}), but {} is expected; write the fixture as tests/golden/README.md "
              "says",
@@ -92,7 +92,7 @@ Shapes shapes_of(const config::ModelConfig& config, const Shape& batch) {
 
 void check_shape(const SafetensorsFile& file, const TensorView& view, const Shape& expected) {
   if (is_float(view) && view.shape == expected) return;
-  refuse(file, view, fmt::format("F32 or F64 ({})", fmt::join(expected, ", ")));
+  refuse_tensor(file, view, fmt::format("F32 or F64 ({})", fmt::join(expected, ", ")));
 }
 
 void check_tensors(const SafetensorsFile& file, const Shapes& shapes) {
@@ -131,10 +131,11 @@ void check_batch(const SafetensorsFile& file, std::int64_t vocab) {
   const TensorView& targets = file.at("targets");
   if (inputs.dtype != Dtype::i64 || inputs.shape.size() != 2 || inputs.shape[0] == 0 ||
       inputs.shape[1] == 0) {
-    refuse(file, inputs, "I64 (rows, positions)");
+    refuse_tensor(file, inputs, "I64 (rows, positions)");
   }
   if (targets.dtype != Dtype::i64 || targets.shape != inputs.shape) {
-    refuse(file, targets, fmt::format("I64 ({}), as 'inputs',", fmt::join(inputs.shape, ", ")));
+    refuse_tensor(file, targets,
+                  fmt::format("I64 ({}), as 'inputs',", fmt::join(inputs.shape, ", ")));
   }
   check_tokens(file, inputs, vocab);
   check_tokens(file, targets, vocab);

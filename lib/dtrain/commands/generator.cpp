@@ -30,7 +30,7 @@ std::unique_ptr<model::Generator> make_generator(const OpenedModel& opened,
       .make_generator(opened.settings, opened.read_weights(*model, options));
 }
 
-[[noreturn]] void refuse(const std::string& name) {
+[[noreturn]] void refuse_prompt(const std::string& name) {
   base::fail(ErrorKind::data, "prompt '{}' cannot be read: {}", name, std::strerror(errno));
 }
 
@@ -40,7 +40,7 @@ std::string read_all(int fd, const std::string& name, std::int64_t max_bytes) {
   while (static_cast<std::int64_t>(text.size()) <= max_bytes) {
     const ssize_t count = ::read(fd, buffer.data(), buffer.size());
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) refuse(name);
+    if (count < 0) refuse_prompt(name);
     if (count == 0) break;
     text.append(buffer.data(), static_cast<std::size_t>(count));
   }
@@ -57,7 +57,7 @@ std::string read_prompt(const config::GenerateConfig& generate, std::int64_t max
   }
   if (generate.prompt_file.empty()) return generate.prompt;
   const int fd = ::open(generate.prompt_file.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) refuse(generate.prompt_file);
+  if (fd < 0) refuse_prompt(generate.prompt_file);
   std::string text = read_all(fd, generate.prompt_file, max_bytes);
   ::close(fd);
   return text;

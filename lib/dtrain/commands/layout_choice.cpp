@@ -64,7 +64,7 @@ Layout layout_of(const config::SavedRun& saved, const config::Config& open) {
 }
 
 // True where these settings leave it possible.
-bool fits(const config::Config& open, const Layout& layout, const planner::Site& site) {
+bool fits_site(const config::Config& open, const Layout& layout, const planner::Site& site) {
   try {
     (void)planner::with_layout(open, layout, site);
     return true;
@@ -88,7 +88,7 @@ std::optional<Layout> kept_layout(const config::Config& config, const config::Co
                          !config::strategy_of(layout).is_local();
   if (!is_usable) return std::nullopt;
   Layout kept = layout_of(saved, open);
-  return fits(open, kept, launched.site) ? std::optional(kept) : std::nullopt;
+  return fits_site(open, kept, launched.site) ? std::optional(kept) : std::nullopt;
 }
 
 // By a group of its own, whose buffers go with it.
@@ -192,7 +192,7 @@ planner::Ranking rank_with_progress(const std::string& name, const config::Confi
   console.show_progress("");
   if (ranking.choices.empty()) {
     const planner::Misfit& first = ranking.misfits.front();
-    base::fail(base::ErrorKind::usage, "{}: no layout fits: {}: {}", name, first.layout.text(),
+    base::fail(base::ErrorKind::usage, "{}: no layout fits_site: {}: {}", name, first.layout.text(),
                first.reason);
   }
   return ranking;

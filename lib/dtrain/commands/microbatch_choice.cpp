@@ -63,7 +63,7 @@ std::optional<parallel::MemoryPlan> predicted_memory(const config::Config& confi
 }
 
 // Collective.
-bool fits(const config::Config& config, comm::World& world) {
+bool fits_ranks(const config::Config& config, comm::World& world) {
   comm::ProcessGroup& ranks = world.control();
   std::optional<parallel::MemoryPlan> predicted;
   comm::run_long(ranks, "predicting the memory of a microbatch",
@@ -80,7 +80,7 @@ config::Config with_fitting_microbatch(const config::Config& config, comm::World
   config::Config fitting = config;
   for (const std::int64_t size : config::open_microbatches(config, config.batch.microbatch)) {
     config::set_microbatch(fitting, size);
-    if (size == 1 || fits(fitting, world)) break;
+    if (size == 1 || fits_ranks(fitting, world)) break;
   }
   return fitting;
 }

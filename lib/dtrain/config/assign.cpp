@@ -218,7 +218,7 @@ void check_choice(const Setting& setting, std::string_view origin, std::string_v
 }
 
 // Reads a text into the field.
-void read_text(const Setting& setting, std::string_view origin, const std::string& text,
+void take_text(const Setting& setting, std::string_view origin, const std::string& text,
                Config& config) {
   if (!is_utf8(text)) fail(ErrorKind::usage, "{}: found text that is not UTF-8", origin);
   if (!setting.choices.empty()) check_choice(setting, origin, text);
@@ -252,7 +252,7 @@ void assign(const Setting& setting, std::string_view origin, std::string_view fo
     return *std::move(value);
   };
   const auto text = [&](const TextField&) {
-    read_text(setting, origin, typed.template operator()<std::string>(), config);
+    take_text(setting, origin, typed.template operator()<std::string>(), config);
   };
   const auto plain = [&]<typename T>(FieldOf<T> field) {
     T value = typed.template operator()<T>();

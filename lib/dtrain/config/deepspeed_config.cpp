@@ -53,11 +53,11 @@ std::string lower(std::string text) {
   return text;
 }
 
-void flatten(const Json& object, const std::string& prefix,
-             std::vector<std::pair<std::string, Json>>& entries) {
+void flatten_set(const Json& object, const std::string& prefix,
+                 std::vector<std::pair<std::string, Json>>& entries) {
   for (const auto& [key, value] : object.items()) {
     if (value.is_object()) {
-      flatten(value, prefix + key + '.', entries);
+      flatten_set(value, prefix + key + '.', entries);
     } else if (value != "auto") {
       entries.emplace_back(prefix + key, value);
     }
@@ -68,7 +68,7 @@ void flatten(const Json& object, const std::string& prefix,
 class Reader {
  public:
   explicit Reader(const std::string& path) : path_(path) {
-    flatten(Json::parse(read_object_text(path, "--deepspeed-config")), "", entries_);
+    flatten_set(Json::parse(read_object_text(path, "--deepspeed-config")), "", entries_);
   }
 
   /// Null if the file lacks the key.

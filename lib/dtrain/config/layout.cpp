@@ -9,8 +9,6 @@
 namespace dtrain::config {
 namespace {
 
-using Kind = DataAxisKind;
-
 // By Axis.
 constexpr std::int64_t LayoutConfig::*kSizes[]{&LayoutConfig::pp, &LayoutConfig::dp,
                                                &LayoutConfig::tp};
@@ -19,14 +17,14 @@ static_assert(std::size(kSizes) == kAxes.size());
 constexpr std::array<StrategyMeaning, 11> kStrategyMeanings{{
     {Strategy::single, Axis::dp},
     {Strategy::ddp, Axis::dp},
-    {Strategy::zero, Axis::dp, Kind::zero},
-    {Strategy::deepspeed, Axis::dp, Kind::zero},
-    {Strategy::fsdp, Axis::dp, Kind::fsdp},
+    {Strategy::zero, Axis::dp, DataAxisKind::zero},
+    {Strategy::deepspeed, Axis::dp, DataAxisKind::zero},
+    {Strategy::fsdp, Axis::dp, DataAxisKind::fsdp},
     {Strategy::tp, Axis::tp},
     {Strategy::pp, Axis::pp},
     {Strategy::three_axes, std::nullopt, std::nullopt},
-    {Strategy::dp, Axis::dp, Kind::ddp, Strategy::ddp},
-    {Strategy::mp, Axis::pp, Kind::ddp, Strategy::pp},
+    {Strategy::dp, Axis::dp, DataAxisKind::ddp, Strategy::ddp},
+    {Strategy::mp, Axis::pp, DataAxisKind::ddp, Strategy::pp},
     {Strategy::automatic, Axis::dp},  // until it is chosen
 }};
 
@@ -60,15 +58,15 @@ DataAxisKind data_axis_of(const LayoutConfig& layout) {
 }
 
 Strategy strategy_with(DataAxisKind data_axis) {
-  return data_axis == Kind::zero   ? Strategy::zero
-         : data_axis == Kind::fsdp ? Strategy::fsdp
-                                   : Strategy::ddp;
+  return data_axis == DataAxisKind::zero   ? Strategy::zero
+         : data_axis == DataAxisKind::fsdp ? Strategy::fsdp
+                                           : Strategy::ddp;
 }
 
 Sharding sharding_of(const LayoutConfig& layout) {
   const DataAxisKind axis = data_axis_of(layout);
-  if (axis == Kind::ddp) return Sharding::none;
-  if (axis == Kind::fsdp) return sharding_of(layout.fsdp_sharding);
+  if (axis == DataAxisKind::ddp) return Sharding::none;
+  if (axis == DataAxisKind::fsdp) return sharding_of(layout.fsdp_sharding);
   return layout.zero_stage == 1   ? Sharding::optimizer
          : layout.zero_stage == 2 ? Sharding::gradients
                                   : Sharding::parameters;

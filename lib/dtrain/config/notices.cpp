@@ -117,8 +117,10 @@ std::string device_note(const Config& asked, const Config& config, const Launch&
       launch.num_gpus == 1 ? "is 1 GPU" : fmt::format("are {} GPUs", launch.num_gpus);
   if (!taken.is_cpu()) return fmt::format("--device auto takes {}: there {}", taken, gpus);
   if (launch.devices.empty()) {
-    return fmt::format("--device auto takes cpu: there {}, but this build has no GPU support",
-                       gpus);
+    return fmt::format(
+        "--device auto takes cpu: there {}, but no libdtrain_cuda.so; "
+        "scripts/build.sh dtrain_cuda builds it",
+        gpus);
   }
   return fmt::format("--device auto takes cpu: there {} for more ranks of this machine", gpus);
 }

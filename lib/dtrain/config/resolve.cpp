@@ -30,7 +30,7 @@ void resolve_device(DeviceName& device, const Launch& launch) {
   std::string choices = "auto, cpu";
   for (const std::string& kind : launch.devices) choices += ", " + kind;
   fail(ErrorKind::usage, "--device: found \"{}\", but it must be one of {}{}", device, choices,
-       !brings(launch, kGpu)  ? " (cuda needs GPU support, which this build does not have)"
+       !brings(launch, kGpu)  ? " (cuda needs libdtrain_cuda.so: run scripts/build.sh dtrain_cuda)"
        : device.kind == "gpu" ? base::did_you_mean(DeviceName{kGpu, device.index}.text())
                               : "");
 }

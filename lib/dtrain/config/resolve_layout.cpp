@@ -33,8 +33,8 @@ void check_devices(const DeviceList& devices, const Launch& launch) {
   if (!devices.names_gpus()) return;
   if (launch.devices.empty()) {
     fail(ErrorKind::usage,
-         "--devices {}: GPU {} needs GPU support, which this build does not have; use cpu for each "
-         "rank",
+         "--devices {}: GPU {} needs libdtrain_cuda.so; run scripts/build.sh dtrain_cuda, or use "
+         "cpu for each rank",
          devices, *gpus.begin());
   }
   if (gpus.size() != devices.devices.size()) {

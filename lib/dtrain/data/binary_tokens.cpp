@@ -164,8 +164,9 @@ class Converter {
 };
 
 template <typename Token>
-std::int64_t convert(const std::string& path, const BinaryFormat& format, std::int64_t vocab,
-                     TokenWriter& writer, const std::function<void(std::int64_t)>& on_bytes) {
+std::int64_t convert_numbers(const std::string& path, const BinaryFormat& format,
+                             std::int64_t vocab, TokenWriter& writer,
+                             const std::function<void(std::int64_t)>& on_bytes) {
   const base::InputFile file = base::InputFile::open(path, text_file_role());
   Converter<Token> converter(path, format, vocab, writer);
   std::vector<Token> tokens(std::size_t{1} << 18);
@@ -208,8 +209,9 @@ std::optional<BinaryFormat> binary_format_of(const std::string& path, std::int64
 std::int64_t convert_binary(const std::string& path, const BinaryFormat& format, std::int64_t vocab,
                             TokenWriter& writer,
                             const std::function<void(std::int64_t)>& on_bytes) {
-  if (format.width == 2) return convert<std::uint16_t>(path, format, vocab, writer, on_bytes);
-  return convert<std::uint32_t>(path, format, vocab, writer, on_bytes);
+  if (format.width == 2)
+    return convert_numbers<std::uint16_t>(path, format, vocab, writer, on_bytes);
+  return convert_numbers<std::uint32_t>(path, format, vocab, writer, on_bytes);
 }
 
 }  // namespace dtrain::data

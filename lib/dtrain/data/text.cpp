@@ -84,7 +84,8 @@ const Signature* looks_like(std::string_view start) {
   return start.find('\0') == start.npos ? nullptr : &kBinary;
 }
 
-[[noreturn]] void refuse(const std::string& path, std::string_view what, std::string_view advice) {
+[[noreturn]] void refuse_file(const std::string& path, std::string_view what,
+                              std::string_view advice) {
   base::fail(ErrorKind::data, "data file '{}' is {}, where plain text is expected; {}", path, what,
              advice);
 }
@@ -224,11 +225,11 @@ void check_needs_no_preparing(std::string_view start, const std::string& path) {
 
 void check_is_text(std::string_view start, const std::string& path) {
   start = start.substr(0, kExaminedBytes);
-  if (const Signature* found = signed_as(start)) refuse(path, found->what, found->advice);
+  if (const Signature* found = signed_as(start)) refuse_file(path, found->what, found->advice);
   if (const ForeignData foreign = recognise_foreign(start, path); !foreign.what.empty()) {
-    refuse(path, foreign.what, foreign.advice);
+    refuse_file(path, foreign.what, foreign.advice);
   }
-  if (const Signature* found = looks_like(start)) refuse(path, found->what, found->advice);
+  if (const Signature* found = looks_like(start)) refuse_file(path, found->what, found->advice);
 }
 
 void refuse_standard_input(const std::string& path) {

@@ -24,7 +24,7 @@ struct EncodedBlock {
 };
 
 template <typename Token>
-void append(const std::vector<std::uint32_t>& tokens, std::vector<std::byte>& bytes) {
+void append_tokens(const std::vector<std::uint32_t>& tokens, std::vector<std::byte>& bytes) {
   const std::size_t before = bytes.size();
   bytes.resize(before + tokens.size() * sizeof(Token));
   std::byte* to = bytes.data() + before;
@@ -69,9 +69,9 @@ class BlockEncoder {
 
  private:
   void append(const std::vector<std::uint32_t>& tokens, std::vector<std::byte>& bytes) const {
-    if (width_ == 1) return data::append<std::uint8_t>(tokens, bytes);
-    if (width_ == 2) return data::append<std::uint16_t>(tokens, bytes);
-    data::append<std::uint32_t>(tokens, bytes);
+    if (width_ == 1) return append_tokens<std::uint8_t>(tokens, bytes);
+    if (width_ == 2) return append_tokens<std::uint16_t>(tokens, bytes);
+    append_tokens<std::uint32_t>(tokens, bytes);
   }
 
   // Encoders remember words, so that they are used again.

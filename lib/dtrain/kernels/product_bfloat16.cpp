@@ -13,7 +13,7 @@ using c10::BFloat16;
 using Factor = Matrix<const BFloat16>;
 
 // A block of b of this depth stays in a core's cache while rows pass by it.
-constexpr std::int64_t kDepthBlock = 512;
+constexpr std::int64_t kBfloat16DepthBlock = 512;
 // Rows of a that are brought into another form at once.
 constexpr std::int64_t kRowBlock = 128;
 // The same of columns of b, on a way to that form.
@@ -31,7 +31,7 @@ struct Room {
 };
 
 std::int64_t block_words(std::int64_t depth) {
-  return std::min(kDepthBlock, padded_depth(depth)) / (is_native() ? 2 : 1);
+  return std::min(kBfloat16DepthBlock, padded_depth(depth)) / (is_native() ? 2 : 1);
 }
 std::int64_t left_words(std::int64_t depth) { return kRowBlock * block_words(depth); }
 std::int64_t staging_words(std::int64_t depth) {
@@ -147,8 +147,8 @@ void Product<BFloat16>::multiply(const Factor& a, const Factor& b, const Matrix<
   DTRAIN_CHECK(a.column_stride == 1 || a.row_stride == 1);
   DTRAIN_CHECK(c.column_stride == 1 && (b.column_stride == 1 || b.row_stride == 1));
   reserve({.depth = b.rows, .columns = b.columns});
-  for (std::int64_t k = 0; k < b.rows; k += kDepthBlock) {
-    const std::int64_t depth = std::min(kDepthBlock, b.rows - k);
+  for (std::int64_t k = 0; k < b.rows; k += kBfloat16DepthBlock) {
+    const std::int64_t depth = std::min(kBfloat16DepthBlock, b.rows - k);
     const Factor left = a.column_block(k, depth);
     const Factor right = b.row_block(k, depth);
     if (is_native()) {

@@ -21,7 +21,7 @@ struct HighLow {
 
 // Eight products of 32 by 32 bits: the even and the odd lanes apart, then both halves put together
 // again.
-DTRAIN_AVX2 inline HighLow multiply(__m256i a, __m256i factor) {
+DTRAIN_AVX2 inline HighLow wide_product(__m256i a, __m256i factor) {
   constexpr int kOddLanes = 0xAA;
   const __m256i even = _mm256_mul_epu32(a, factor);
   const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), factor);
@@ -43,8 +43,8 @@ DTRAIN_AVX2 void random_halves_avx2(std::uint32_t block, const DropoutRow& row, 
   __m256i c = broadcast(row.sample_low);
   __m256i d = broadcast(row.level_and_sample_high);
   for (int round = 0; round < base::kPhiloxRounds; ++round) {
-    const HighLow product0 = multiply(a, factor0);
-    const HighLow product1 = multiply(c, factor1);
+    const HighLow product0 = wide_product(a, factor0);
+    const HighLow product1 = wide_product(c, factor1);
     a = _mm256_xor_si256(_mm256_xor_si256(product1.high, b), broadcast(key[0]));
     c = _mm256_xor_si256(_mm256_xor_si256(product0.high, d), broadcast(key[1]));
     b = product1.low;

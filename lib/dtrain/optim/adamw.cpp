@@ -11,10 +11,10 @@ namespace dtrain::optim {
 namespace {
 
 // num_updates (1) float32 counts this step; learning_rate () float64, may_update () bool.
-void update_on_cpu(const at::Tensor& weight, const at::Tensor& gradient, const at::Tensor& first,
-                   const at::Tensor& second, const at::Tensor& num_updates,
-                   const at::Tensor& learning_rate, const at::Tensor& may_update, double beta1,
-                   double beta2, double eps, double weight_decay) {
+void adamw_on_cpu(const at::Tensor& weight, const at::Tensor& gradient, const at::Tensor& first,
+                  const at::Tensor& second, const at::Tensor& num_updates,
+                  const at::Tensor& learning_rate, const at::Tensor& may_update, double beta1,
+                  double beta2, double eps, double weight_decay) {
   if (!*may_update.const_data_ptr<bool>()) return;
   const auto step = static_cast<std::int64_t>(*num_updates.const_data_ptr<float>());
   AT_DISPATCH_FLOATING_TYPES(weight.scalar_type(), "adamw", [&] {
@@ -39,7 +39,7 @@ TORCH_LIBRARY_FRAGMENT(dtrain, operators) {
       "second_moment, Tensor num_updates, Tensor learning_rate, Tensor may_update, float beta1, "
       "float beta2, float eps, float weight_decay) -> ()");
 }
-TORCH_LIBRARY_IMPL(dtrain, CPU, kernels) { kernels.impl("adamw_", update_on_cpu); }
+TORCH_LIBRARY_IMPL(dtrain, CPU, kernels) { kernels.impl("adamw_", adamw_on_cpu); }
 
 }  // namespace
 

@@ -11,9 +11,9 @@ namespace dtrain::optim {
 namespace {
 
 // learning_rate () float64, may_update () bool; no buffer: no momentum.
-void update_on_cpu(const at::Tensor& weight, const at::Tensor& gradient,
-                   const std::optional<at::Tensor>& buffer, const at::Tensor& learning_rate,
-                   const at::Tensor& may_update, double momentum, double weight_decay) {
+void sgd_on_cpu(const at::Tensor& weight, const at::Tensor& gradient,
+                const std::optional<at::Tensor>& buffer, const at::Tensor& learning_rate,
+                const at::Tensor& may_update, double momentum, double weight_decay) {
   if (!*may_update.const_data_ptr<bool>()) return;
   AT_DISPATCH_FLOATING_TYPES(weight.scalar_type(), "sgd", [&] {
     const SgdFactors<scalar_t> factors{
@@ -36,7 +36,7 @@ TORCH_LIBRARY_FRAGMENT(dtrain, operators) {
       "sgd_(Tensor(a!) weight, Tensor gradient, Tensor(b!)? buffer, Tensor learning_rate, Tensor "
       "may_update, float momentum, float weight_decay) -> ()");
 }
-TORCH_LIBRARY_IMPL(dtrain, CPU, kernels) { kernels.impl("sgd_", update_on_cpu); }
+TORCH_LIBRARY_IMPL(dtrain, CPU, kernels) { kernels.impl("sgd_", sgd_on_cpu); }
 
 }  // namespace
 

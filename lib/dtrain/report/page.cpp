@@ -27,7 +27,7 @@ const Json* since_start(const RunRecord& run, std::string_view name) {
   return is_last ? found.back() : nullptr;
 }
 
-std::string text_at(const Json& event, const char* key) {
+std::string string_at(const Json& event, const char* key) {
   const auto found = event.find(key);
   return found != event.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
@@ -42,7 +42,7 @@ struct RunState {
 RunState state_of(const RunRecord& run) {
   const std::int64_t last = run.last_step();
   if (const Json* end = since_start(run, "end"); end && end->value("step", Json()) == last) {
-    const std::string reason = text_at(*end, "reason");
+    const std::string reason = string_at(*end, "reason");
     return {"finished", reason.empty() ? "finished" : "finished: " + reason};
   }
   if (run.is_held.value_or(false)) return {"running", fmt::format("running, at step {}", last)};
@@ -50,7 +50,7 @@ RunState state_of(const RunRecord& run) {
     return {"stopped", fmt::format("stopped after step {}, and saved", last)};
   }
   if (const Json* failure = since_start(run, "failure")) {
-    const std::string message = text_at(*failure, "message");
+    const std::string message = string_at(*failure, "message");
     return {"failed", "failed: " + message.substr(0, message.find('\n'))};
   }
   if (run.is_held)

@@ -19,9 +19,8 @@ static_assert(std::endian::native == std::endian::little, "tensors are read in p
 using base::ErrorKind;
 using Json = nlohmann::json;
 
-constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
-constexpr int kMaxDepth = 3;                            // file, tensor, shape, number
+constexpr int kHeaderDepth = 3;                         // file, tensor, shape, number
 
 constexpr base::FileRole kRole{ErrorKind::checkpoint, "safetensors file",
                                "give a file in the safetensors format"};
@@ -130,7 +129,7 @@ std::span<const std::byte> HeaderParser::find_header() {
 
 Json HeaderParser::parse_json(std::span<const std::byte> header) const {
   return parse_strictly(
-      {reinterpret_cast<const char*>(header.data()), header.size()}, kMaxDepth,
+      {reinterpret_cast<const char*>(header.data()), header.size()}, kHeaderDepth,
       [this](std::string_view found) { refuse("has a header " + std::string(found)); });
 }
 

@@ -14,6 +14,9 @@
 
 namespace dtrain::checkpoint::format {
 
+/// What a file begins with: the length of its header in bytes.
+inline constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
+
 enum class Dtype { boolean, u8, i8, u16, i16, f16, bf16, u32, i32, f32, u64, i64, f64 };
 
 /// The format's word: "F32", "BF16", "BOOL", ...

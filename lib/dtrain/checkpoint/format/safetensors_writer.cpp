@@ -11,7 +11,6 @@ namespace dtrain::checkpoint::format {
 namespace {
 
 constexpr std::size_t kDataAlignment = 64;
-constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
 
 void check_tensors(std::span<const TensorView> tensors) {
   std::set<std::string_view> names{"__metadata__"};

@@ -24,7 +24,7 @@ using base::ErrorKind;
 
 // Every manifest begins with its checksum.
 constexpr std::string_view kMarker = R"({"xxh3": ")";
-constexpr base::FileRole kRole{ErrorKind::checkpoint, "checkpoint file", "check the disk"};
+constexpr base::FileRole kManifestFile{ErrorKind::checkpoint, "checkpoint file", "check the disk"};
 
 [[noreturn]] void fail_to_read(const std::string& path, const std::error_code& error) {
   base::fail_on_storage(ErrorKind::checkpoint, error.value(),
@@ -85,7 +85,7 @@ bool has_marker(const std::string& manifest) {
   std::error_code error;
   if (fs::file_size(manifest, error) < kMarker.size() || error) return false;
   std::array<char, kMarker.size()> begin{};
-  base::InputFile::open(manifest, kRole).read(0, std::as_writable_bytes(std::span(begin)));
+  base::InputFile::open(manifest, kManifestFile).read(0, std::as_writable_bytes(std::span(begin)));
   return std::string_view(begin.data(), begin.size()) == kMarker;
 }
 

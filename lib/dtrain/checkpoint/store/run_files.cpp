@@ -21,11 +21,11 @@ namespace {
 namespace fs = std::filesystem;
 using base::ErrorKind;
 
-constexpr base::FileRole kRole{ErrorKind::usage, "file", "check its permissions"};
+constexpr base::FileRole kRunFile{ErrorKind::usage, "file", "check its permissions"};
 constexpr std::int64_t kMostRead = std::int64_t{1} << 20;  // bytes in which marks are looked for
 
 std::string beginning_of(const std::string& path) {
-  const base::InputFile file = base::InputFile::open(path, kRole);
+  const base::InputFile file = base::InputFile::open(path, kRunFile);
   std::string text(static_cast<std::size_t>(std::min(file.size(), kMostRead)), '\0');
   file.read(0, std::as_writable_bytes(std::span(text)));
   return text;
@@ -33,16 +33,17 @@ std::string beginning_of(const std::string& path) {
 
 // Every start writes all settings of a run, in their groups.
 bool is_our_config(const std::string& path) {
-  const auto json = nlohmann::json::parse(beginning_of(path), nullptr, /*allow_exceptions=*/false);
+  const auto config =
+      nlohmann::json::parse(beginning_of(path), nullptr, /*allow_exceptions=*/false);
   struct Mark {
     const char* group;
     const char* setting;
   };
   constexpr std::array<Mark, 4> kMarks{
       {{"model", "levels"}, {"train", "steps"}, {"layout", "strategy"}, {"run", "dir"}}};
-  return json.is_object() && std::ranges::all_of(kMarks, [&](const Mark& mark) {
-           const auto group = json.find(mark.group);
-           return group != json.end() && group->is_object() && group->contains(mark.setting);
+  return config.is_object() && std::ranges::all_of(kMarks, [&](const Mark& mark) {
+           const auto group = config.find(mark.group);
+           return group != config.end() && group->is_object() && group->contains(mark.setting);
          });
 }
 
@@ -75,7 +76,7 @@ bool is_our_model(const std::string& path) {
 }
 
 // Why the file at `path` must stay; empty: it may be replaced.
-std::string why_kept(const std::string& path, bool (*is_ours)(const std::string&)) {
+std::string why_file_kept(const std::string& path, bool (*is_ours)(const std::string&)) {
   std::error_code error;
   const fs::file_status status = base::link_status(path);
   if (!fs::exists(status)) return {};
@@ -96,7 +97,7 @@ void check_run_files(const std::string& run_dir, std::string_view flag) {
                                    {run_dir + "/metrics.jsonl", is_our_metrics},
                                    {final_model(run_dir), is_our_model}}};
   for (const File& file : files) {
-    const std::string why = why_kept(file.path, file.is_ours);
+    const std::string why = why_file_kept(file.path, file.is_ours);
     if (why.empty()) continue;
     base::fail(ErrorKind::usage,
                "--run-dir {}: '{}' {}, and {} would replace it: move it away, or name another "

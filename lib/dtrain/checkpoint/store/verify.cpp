@@ -18,14 +18,14 @@ using base::ErrorKind;
 using base::fail;
 
 constexpr std::int64_t kMaxManifestBytes = std::int64_t{1} << 30;
-constexpr std::int64_t kChunkBytes = std::int64_t{1} << 20;
+constexpr std::int64_t kReadBytes = std::int64_t{1} << 20;
 
 std::uint64_t checksum_of_file(const base::InputFile& file) {
-  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(kChunkBytes, file.size())));
+  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(kReadBytes, file.size())));
   base::Checksum checksum;
-  for (std::int64_t at = 0; at < file.size(); at += kChunkBytes) {
+  for (std::int64_t at = 0; at < file.size(); at += kReadBytes) {
     const auto chunk =
-        std::span(buffer).first(static_cast<std::size_t>(std::min(kChunkBytes, file.size() - at)));
+        std::span(buffer).first(static_cast<std::size_t>(std::min(kReadBytes, file.size() - at)));
     file.read(at, chunk);
     checksum.add(chunk);
   }

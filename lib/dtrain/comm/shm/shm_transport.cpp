@@ -21,7 +21,7 @@ constexpr std::int64_t kLaneBytes = 2 * kPieceBytes;
 // A block is summed before it is written to the others, while it is in the core's own cache.
 constexpr std::int64_t kBlockBytes = 32 << 10;
 
-std::int64_t element_size(const at::Tensor& tensor) {
+std::int64_t bytes_per_element(const at::Tensor& tensor) {
   return static_cast<std::int64_t>(tensor.element_size());
 }
 
@@ -220,7 +220,7 @@ std::int64_t ShmTransport::execute(const AllReduce& reduce, const base::Deadline
                          tensor.scalar_type(), reduce.op);
     return bytes * (meeting_.size() - 1);
   }
-  const std::int64_t size = element_size(tensor);
+  const std::int64_t size = bytes_per_element(tensor);
   std::int64_t own_elements = 0;
   work_through(
       {.call = call,
@@ -278,7 +278,7 @@ std::int64_t ShmTransport::execute(const ReduceScatter& reduce, const base::Dead
                          output.numel(), output.scalar_type(), ReduceOp::sum);
     return bytes - size_in_bytes(output);
   }
-  const std::int64_t size = element_size(input);
+  const std::int64_t size = bytes_per_element(input);
   const std::int64_t slice = output.numel();
   // The staging area holds the same part of every slice.
   const std::int64_t staged = staged_slice(meeting_.size(), size);

@@ -38,7 +38,7 @@ bool is_visible(char32_t character) {
 bool begins_visible(std::string_view text) { return is_visible(first_character(text)); }
 bool ends_visible(std::string_view text) { return is_visible(last_character(text)); }
 
-std::vector<int> encode(const PieceModel& model, std::string_view text) {
+std::vector<int> ids_of(const PieceModel& model, std::string_view text) {
   std::vector<int> ids;
   std::string obstacle;
   if (!model.encode(text, ids, obstacle)) {
@@ -85,13 +85,13 @@ bool knows_space(const PieceModel& model) {
 PieceCuts::PieceCuts(const PieceModels& models) {
   const PieceModel& own = *models.own;
   cuts_at_spaces_ = knows_space(own) && !any_piece(own, holds_space_within);
-  joins_spaces_ = encode(own, "a  b") == encode(own, "a b");
-  const std::vector<int> alone = encode(*models.bare, "\n");
-  if (cuts_at_spaces_ && encode(own, "a\nb") == encode(own, "a b")) {
+  joins_spaces_ = ids_of(own, "a  b") == ids_of(own, "a b");
+  const std::vector<int> alone = ids_of(*models.bare, "\n");
+  if (cuts_at_spaces_ && ids_of(own, "a\nb") == ids_of(own, "a b")) {
     newline_ = Newline::is_space;
   } else if (!alone.empty() && !has_unknown(own, alone) && !any_piece(own, holds_newline_within) &&
-             encode(own, "a\nb") ==
-                 joined(joined(encode(own, "a"), alone), encode(*models.bare, "b"))) {
+             ids_of(own, "a\nb") ==
+                 joined(joined(ids_of(own, "a"), alone), ids_of(*models.bare, "b"))) {
     newline_ = Newline::stands_alone;
   }
   if (!confirms(models)) {
@@ -122,17 +122,17 @@ bool PieceCuts::confirms(const PieceModels& models) const {
                       encode_part(models, *this, kSample.substr(begin, at - begin), begin == 0));
     begin = at;
   }
-  return in_parts == encode(*models.own, kSample);
+  return in_parts == ids_of(*models.own, kSample);
 }
 
 std::vector<int> encode_part(const PieceModels& models, const PieceCuts& cuts,
                              std::string_view part, bool begins_document) {
-  if (begins_document) return encode(*models.own, part);
+  if (begins_document) return ids_of(*models.own, part);
   std::size_t spaces = 0;
   while (spaces < part.size() && cuts.is_space(part[spaces])) ++spaces;
   const bool is_word = 0 < spaces && begins_visible(part.substr(spaces));
-  if (!is_word || !cuts.joins_spaces()) return encode(*models.bare, part);
-  return encode(*models.spaced, part.substr(spaces));
+  if (!is_word || !cuts.joins_spaces()) return ids_of(*models.bare, part);
+  return ids_of(*models.spaced, part.substr(spaces));
 }
 
 }  // namespace dtrain::data

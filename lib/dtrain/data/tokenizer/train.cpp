@@ -105,7 +105,7 @@ PieceLibrary::Words trainer_words(const TokenizerTraining& training) {
 
 // "INTERNAL: src/trainer_interface.cc(582) [(a) <= (b)] Vocabulary size too high (900). ...":
 // what stands behind the brackets.
-std::string reason_of(const std::string& obstacle) {
+std::string without_source(const std::string& obstacle) {
   const auto bracket = obstacle.rfind("] ");
   const std::string reason = bracket == obstacle.npos ? obstacle : obstacle.substr(bracket + 2);
   // Its advice names options of its own.
@@ -134,7 +134,7 @@ TokenizerReport train_tokenizer(const TokenizerTraining& training) {
       trainer_words(training), [&](std::string& line) { return lines.next(line); }, obstacle);
   if (model.empty()) {
     fail(ErrorKind::usage, "SentencePiece cannot train on these texts with --vocab-size {}: {}",
-         training.vocab, reason_of(obstacle));
+         training.vocab, without_source(obstacle));
   }
   const auto tokenizer = open_tokenizer(model, training.texts.output);
   base::AtomicFile output(training.texts.output, ErrorKind::data);

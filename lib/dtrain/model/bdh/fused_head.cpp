@@ -109,7 +109,7 @@ LogSum<W>* of_rows(const at::Tensor& log_sums) {
   return reinterpret_cast<LogSum<W>*>(log_sums.mutable_data_ptr<W>());
 }
 
-enum Saved : std::size_t { kLogSums, kLogits };  // logits: undefined unless all exist at once
+enum SavedOfHead : std::size_t { kLogSums, kLogits };  // logits: undefined unless all exist at once
 
 }  // namespace
 

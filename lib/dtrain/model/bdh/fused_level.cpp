@@ -13,7 +13,7 @@ namespace dtrain::model::bdh {
 namespace {
 
 // What forward saves, in this order.
-enum Saved : std::size_t { kXs, kYs, kScores, kYkv, kYkvRstd, kY, kYRstd, kOut, kOutRstd };
+enum SavedOfLevel : std::size_t { kXs, kYs, kScores, kYkv, kYkvRstd, kY, kYRstd, kOut, kOutRstd };
 
 }  // namespace
 

@@ -10,8 +10,8 @@
 namespace dtrain::parallel {
 namespace {
 
-std::unique_ptr<param::Arena> arena_for(const RankSumSetup& setup,
-                                        const param::ArenaAllocator& allocate) {
+std::unique_ptr<param::Arena> residual_arena(const RankSumSetup& setup,
+                                             const param::ArenaAllocator& allocate) {
   return std::make_unique<param::Arena>(
       param::Arena::of_trained_shard(setup.layout, setup.shard, setup.dtype, allocate));
 }
@@ -22,8 +22,8 @@ CompressedSum::CompressedSum(const RankSumSetup& setup, comm::ProcessGroup& grou
                              const param::ArenaAllocator& allocate)
     : group_(group),
       whole_(group, setup.codec),
-      residual_(arena_for(setup, allocate)),
-      next_(arena_for(setup, allocate)),
+      residual_(residual_arena(setup, allocate)),
+      next_(residual_arena(setup, allocate)),
       waits_in_begin_(setup.compression.scheme.kind == config::Compression::Kind::power_sgd) {
   for (const GradientPart& place : gradient_parts(setup.layout, setup.shard, setup.compression)) {
     whole_bytes_ += setup.codec->sent_bytes(place.size());

@@ -25,7 +25,7 @@ std::int64_t num_entries(std::int64_t size, double ratio) {
 }
 
 // (about kMargin * count) int64: where the sizes are likely to be among the `count` largest.
-at::Tensor candidates(const at::Tensor& sizes, std::int64_t count) {
+at::Tensor candidate_places(const at::Tensor& sizes, std::int64_t count) {
   // An odd step meets all columns of a matrix whose width is a power of two.
   const std::int64_t step = (sizes.numel() / TopK::kExact) | 1;
   const at::Tensor sample = sizes.slice(0, 0, sizes.numel(), step);
@@ -43,7 +43,7 @@ at::Tensor largest(const at::Tensor& values, std::int64_t count) {
   const at::Tensor sizes = values.abs();
   at::Tensor found;
   if (sizes.numel() > TopK::kExact) {
-    found = candidates(sizes, count);
+    found = candidate_places(sizes, count);
     if (found.numel() <= count) return found;
     found = found.index_select(
         0, std::get<1>(sizes.index_select(0, found).topk(count, 0, true, /*sorted=*/false)));

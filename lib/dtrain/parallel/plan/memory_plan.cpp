@@ -208,8 +208,9 @@ std::vector<RecomputePlan> cheapest_first(std::span<const model::BlockRange> run
 }
 
 // The plans that the setting allows, the cheapest first.
-std::vector<RecomputePlan> candidates(const config::RecomputeSetting& setting,
-                                      std::span<const model::BlockRange> runs, std::int64_t limit) {
+std::vector<RecomputePlan> recompute_plans(const config::RecomputeSetting& setting,
+                                           std::span<const model::BlockRange> runs,
+                                           std::int64_t limit) {
   using Kind = config::RecomputeSetting::Kind;
   switch (setting.kind) {
     case Kind::none:
@@ -267,7 +268,7 @@ RecomputePlan choose_recompute(const config::Config& config, const model::Model&
   };
   const auto predicted = [&](const RecomputePlan& plan) { return memory_with(plan).peak(); };
   const std::vector<model::BlockRange> runs = runs_of_levels(model, options.stage);
-  const std::vector<RecomputePlan> allowed = candidates(machine.recompute, runs, limit);
+  const std::vector<RecomputePlan> allowed = recompute_plans(machine.recompute, runs, limit);
   if (limit == 0) return allowed.front();
   for (const RecomputePlan& plan : allowed) {
     if (predicted(plan) <= limit) return plan;

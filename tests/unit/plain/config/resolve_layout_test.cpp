@@ -207,7 +207,7 @@ TEST_CASE("Ranks that are threads need one process, their own backend and their 
   set(config, "layout.devices", "0,1,0");
   check_refused(config, 1, "two local ranks name GPU 0");
   set(config, "layout.devices", "cpu,0,1");
-  check_refused(config, 1, "--devices cpu,0,1: GPU 0 needs GPU support");
+  check_refused(config, 1, "--devices cpu,0,1: GPU 0 needs libdtrain_cuda.so");
 }
 
 }  // namespace

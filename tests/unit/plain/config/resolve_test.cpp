@@ -144,7 +144,7 @@ TEST_CASE("What an automatic device became is said where there are GPUs") {
   const Launch one_gpu{.devices = {"cuda"}, .num_gpus = 1};
   CHECK(note("auto", "cuda", one_gpu) == "--device auto takes cuda: there is 1 GPU");
   CHECK_THAT(note("auto", "cpu", one_gpu), Catch::Contains("takes cpu: there is 1 GPU for more"));
-  CHECK_THAT(note("auto", "cpu", {.num_gpus = 2}), Catch::Contains("no GPU support"));
+  CHECK_THAT(note("auto", "cpu", {.num_gpus = 2}), Catch::Contains("build.sh dtrain_cuda"));
   CHECK(note("auto", "cpu", {.devices = {"cuda"}}).empty());
   CHECK(note("auto", "cpu", {.devices = {"cuda"}, .unused_gpus = "they are hidden"}) ==
         "--device auto takes cpu: they are hidden");
@@ -245,7 +245,7 @@ TEST_CASE("A device is taken where the build brings it and its driver is there")
   config = {};
   for (const char* device : {"cuda", "cuda:1", "cud"}) {
     set(config, "machine.device", device);
-    check_refused(config, "one of auto, cpu (cuda needs GPU support");
+    check_refused(config, "one of auto, cpu (cuda needs libdtrain_cuda.so");
   }
 }
 
