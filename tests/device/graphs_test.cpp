@@ -6,7 +6,7 @@
 #include "support/local_ranks.h"
 #include "support/settings.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::graphs_test {
 namespace {
 
 constexpr std::uint64_t kPasses =
@@ -124,4 +124,4 @@ TEST_CASE("The host waits for a step of graphs once") {
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::graphs_test

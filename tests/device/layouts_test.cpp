@@ -9,7 +9,7 @@
 #include "support/sensitivity.h"
 #include "support/settings.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::layouts_test {
 namespace {
 
 TEST_CASE("One device trains as the CPU does") { check_bits(tiny_config()); }
@@ -163,4 +163,4 @@ TEST_CASE("Factors of gradients are the same on all devices and near the CPU's")
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::layouts_test

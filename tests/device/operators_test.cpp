@@ -16,7 +16,7 @@
 #include "support/local_ranks.h"
 #include "support/settings.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::operators_test {
 namespace {
 
 config::Config with(config::Config config, std::string_view key, std::string_view value) {
@@ -147,4 +147,4 @@ TEST_CASE("The page about devices lists the operators of the table") {
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::operators_test

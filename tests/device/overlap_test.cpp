@@ -11,7 +11,7 @@
 #include "support/local_ranks.h"
 #include "support/settings.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::overlap_test {
 namespace {
 
 using fake::Launch;
@@ -135,4 +135,4 @@ TEST_CASE("Parameters are gathered after an update while the next step computes"
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::overlap_test

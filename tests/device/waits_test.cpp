@@ -15,7 +15,7 @@
 #include "support/engine_run.h"
 #include "support/settings.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::waits_test {
 namespace {
 
 struct Outcome {
@@ -127,4 +127,4 @@ TEST_CASE("No wait of any layout can be left out", "[.waits]") {
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::waits_test

@@ -15,7 +15,7 @@
 #include "support/local_ranks.h"
 #include "support/small_blocks.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::bubble_bench_test {
 namespace {
 
 constexpr std::int64_t kStages = 4;
@@ -84,4 +84,4 @@ TEST_CASE("The bubble of each schedule, printed and measured", "[.bench-bubble]"
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::bubble_bench_test

@@ -4,7 +4,7 @@
 #include "dtrain/comm/agreement.h"
 #include "support/local_ranks.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::comm_agreement_test {
 namespace {
 
 using Catch::Contains;
@@ -60,4 +60,4 @@ TEST_CASE("A list that is longer or has other names differs") {
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::comm_agreement_test

@@ -32,7 +32,7 @@ void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 
-namespace dtrain::testing {
+namespace dtrain::testing::comm_allocations_test {
 namespace {
 
 constexpr int kRounds = 50;
@@ -110,4 +110,4 @@ TEST_CASE("The counter of allocations counts") {
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::comm_allocations_test

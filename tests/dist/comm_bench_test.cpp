@@ -10,7 +10,7 @@
 #include "support/local_ranks.h"
 #include "support/port_of.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::comm_bench_test {
 namespace {
 
 constexpr int kRepeats = 60;
@@ -105,4 +105,4 @@ TEST_CASE("Times of all-reduces", "[.bench-comm]") {
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::comm_bench_test

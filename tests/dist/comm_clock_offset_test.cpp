@@ -7,7 +7,7 @@
 #include "dtrain/comm/clock_offset.h"
 #include "support/local_ranks.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::comm_clock_offset_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -44,4 +44,4 @@ TEST_CASE("Ranks on one host share one clock") {
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::comm_clock_offset_test

@@ -6,7 +6,7 @@
 #include "support/local_ranks.h"
 #include "support/values.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::comm_control_test {
 namespace {
 
 using comm::Work;
@@ -129,4 +129,4 @@ TEST_CASE("A rank that fails ends the control plane of the others") {
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::comm_control_test

@@ -7,7 +7,7 @@
 #include "dtrain/base/error.h"
 #include "support/local_ranks.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::comm_cut_test {
 namespace {
 
 using Catch::Contains;
@@ -69,4 +69,4 @@ TEST_CASE("A process killed during a fast reduction is named though another one 
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::comm_cut_test

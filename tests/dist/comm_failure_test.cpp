@@ -13,7 +13,7 @@
 #include "support/port_of.h"
 #include "support/values.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::comm_failure_test {
 namespace {
 
 using base::ErrorKind;
@@ -462,4 +462,4 @@ TEST_CASE("A backend that does not exist is refused with the choices") {
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::comm_failure_test

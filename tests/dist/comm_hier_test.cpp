@@ -10,7 +10,7 @@
 #include "support/local_ranks.h"
 #include "support/values.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::comm_hier_test {
 namespace {
 
 using comm::HierTransport;
@@ -175,4 +175,4 @@ TEST_CASE("A grid is as many neighbouring ranks on each host") {
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::comm_hier_test

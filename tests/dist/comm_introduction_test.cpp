@@ -21,7 +21,7 @@
 #include "dtrain/comm/host/process_neighbours.h"
 #include "dtrain/comm/host/segment.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::comm_introduction_test {
 namespace {
 
 using base::Deadline;
@@ -252,4 +252,4 @@ TEST_CASE("An offset of a control block that another rank tells is checked befor
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::comm_introduction_test

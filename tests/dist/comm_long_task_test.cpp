@@ -9,7 +9,7 @@
 #include "support/local_ranks.h"
 #include "support/values.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::comm_long_task_test {
 namespace {
 
 using comm::World;
@@ -41,4 +41,4 @@ TEST_CASE("Ranks without a task wait for the one that has it, and hear that it f
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::comm_long_task_test

@@ -11,7 +11,7 @@
 #include "support/rounding.h"
 #include "support/values.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::comm_operations_test {
 namespace {
 
 using comm::ProcessGroup;
@@ -310,4 +310,4 @@ TEST_CASE("Calls, bytes and time in waits are counted") {
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::comm_operations_test

@@ -7,7 +7,7 @@
 #include "dtrain/comm/tree_order.h"
 #include "support/tree_sum.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::comm_order_test {
 namespace {
 
 /// "((ab)(cd))": the additions as brackets.
@@ -103,4 +103,4 @@ TEST_CASE("The call ring keeps the last calls and counts all of them") {
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::comm_order_test

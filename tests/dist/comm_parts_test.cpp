@@ -10,7 +10,7 @@
 #include "support/local_ranks.h"
 #include "support/values.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::comm_parts_test {
 namespace {
 
 using base::ErrorKind;
@@ -278,4 +278,4 @@ TEST_CASE("A process killed in the middle of an exchange of parts is named by th
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::comm_parts_test

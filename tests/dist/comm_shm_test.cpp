@@ -24,7 +24,7 @@
 #include "support/temp_folder.h"
 #include "support/values.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::comm_shm_test {
 namespace {
 
 using base::ErrorKind;
@@ -478,4 +478,4 @@ TEST_CASE("Automatic choice among processes of one host is shm") {
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::comm_shm_test

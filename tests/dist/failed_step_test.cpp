@@ -7,7 +7,7 @@
 #include "support/local_ranks.h"
 #include "support/small_blocks.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::failed_step_test {
 namespace {
 
 // Fails in the second of three blocks, while the unit of the third is gathered; the engine is gone
@@ -45,4 +45,4 @@ TEST_CASE("A step that fails while units are gathered ends with its own error, n
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::failed_step_test

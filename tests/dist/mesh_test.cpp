@@ -13,7 +13,7 @@
 #include "support/local_ranks.h"
 #include "support/values.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::mesh_test {
 namespace {
 
 using comm::World;
@@ -209,4 +209,4 @@ TEST_CASE("A mesh that does not fit the world is refused") {
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::mesh_test

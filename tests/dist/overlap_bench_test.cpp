@@ -12,7 +12,7 @@
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::overlap_bench_test {
 namespace {
 
 constexpr std::chrono::milliseconds kDelay{20};
@@ -82,4 +82,4 @@ TEST_CASE("Delays of collectives that show in a step", "[.bench-overlap]") {
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::overlap_bench_test

@@ -8,7 +8,7 @@
 #include "support/local_ranks.h"
 #include "support/values.h"
 
-namespace dtrain::cuda {
+namespace dtrain::cuda::peer_watch_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -83,4 +83,4 @@ TEST_CASE("An error on its way through one rank ends the watch of the others") {
 }
 
 }  // namespace
-}  // namespace dtrain::cuda
+}  // namespace dtrain::cuda::peer_watch_test

@@ -13,7 +13,7 @@
 #include "support/local_ranks.h"
 #include "support/settings.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::sharded_memory_test {
 namespace {
 
 // 6.3 million parameters in eight levels of its own matrices each, and next to no activations.
@@ -155,4 +155,4 @@ TEST_CASE("At the peak of a fully sharded step two units are there, not the mode
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::sharded_memory_test

@@ -20,7 +20,7 @@
 #include "support/temp_folder.h"
 #include "support/tensor_file.h"
 
-namespace dtrain::commands {
+namespace dtrain::commands::verifier_test {
 namespace {
 
 using testing::message_of;
@@ -350,4 +350,4 @@ TEST_CASE("An unknown trajectory is refused with its name") {
 }
 
 }  // namespace
-}  // namespace dtrain::commands
+}  // namespace dtrain::commands::verifier_test

@@ -11,7 +11,7 @@
 #include "support/temp_folder.h"
 #include "support/values.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::checkpoint_test {
 namespace {
 
 namespace format = checkpoint::format;
@@ -371,4 +371,4 @@ TEST_CASE("A checkpoint damaged in any rank's file is passed over on all ranks, 
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::checkpoint_test

@@ -9,7 +9,7 @@
 #include "support/settings.h"
 #include "support/temp_folder.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::compression_test {
 namespace {
 
 config::Config compressed(const std::string& scheme) {
@@ -191,4 +191,4 @@ TEST_CASE("Steps of the warm-up are those of a run that sends whole gradients") 
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::compression_test

@@ -16,7 +16,7 @@
 #include "support/temp_folder.h"
 #include "support/values.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::data_axis_test {
 namespace {
 
 // Only what a rank computes may be compared: all ranks are to agree first.
@@ -370,4 +370,4 @@ TEST_CASE("Masters and moments on a disk give the bits of memory") {
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::data_axis_test

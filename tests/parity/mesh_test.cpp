@@ -19,7 +19,7 @@
 #include "support/settings.h"
 #include "support/values.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::mesh_test {
 namespace {
 
 struct Layout {
@@ -371,4 +371,4 @@ TEST_CASE("A tensor axis sends two values a level and microbatch, and two more i
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::mesh_test

@@ -12,7 +12,7 @@
 #include "support/settings.h"
 #include "support/values.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::naive_test {
 namespace {
 
 config::Config float64_config(bool tie_levels) {
@@ -89,4 +89,4 @@ TEST_CASE("Reduced gradients are the naive reducer's sum") {
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::naive_test

@@ -12,7 +12,7 @@
 #include "support/sensitivity.h"
 #include "support/settings.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::rounding_test {
 namespace {
 
 constexpr std::int64_t kUpdates = 50;
@@ -119,4 +119,4 @@ TEST_CASE("Errors of each dtype", "[.rounding]") {
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::rounding_test

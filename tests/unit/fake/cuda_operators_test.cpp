@@ -3,7 +3,7 @@
 
 #include "unit/fake/fixture.h"
 
-namespace dtrain::testing::fake {
+namespace dtrain::testing::fake::cuda_operators_test {
 namespace {
 
 at::Tensor rows_of(at::ScalarType dtype) {
@@ -75,4 +75,4 @@ TEST_CASE("Operators are noted by their short names") {
 }
 
 }  // namespace
-}  // namespace dtrain::testing::fake
+}  // namespace dtrain::testing::fake::cuda_operators_test

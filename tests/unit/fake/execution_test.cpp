@@ -7,7 +7,7 @@
 
 #include "unit/fake/fixture.h"
 
-namespace dtrain::testing::fake {
+namespace dtrain::testing::fake::execution_test {
 namespace {
 
 TEST_CASE("Late kernels run when the host waits for them") {
@@ -213,4 +213,4 @@ TEST_CASE("What a late kernel throws is the next synchronisation's error") {
 }
 
 }  // namespace
-}  // namespace dtrain::testing::fake
+}  // namespace dtrain::testing::fake::execution_test

@@ -1,7 +1,7 @@
 // Failures of the fake device on demand, and the settings of a program that opens it.
 #include "unit/fake/fixture.h"
 
-namespace dtrain::testing::fake {
+namespace dtrain::testing::fake::faults_test {
 namespace {
 
 TEST_CASE("An allocation beyond the limit is out of memory") {
@@ -56,4 +56,4 @@ TEST_CASE("A program that opens the library chooses by words") {
 }
 
 }  // namespace
-}  // namespace dtrain::testing::fake
+}  // namespace dtrain::testing::fake::faults_test

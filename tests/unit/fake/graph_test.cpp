@@ -4,7 +4,7 @@
 
 #include "unit/fake/fixture.h"
 
-namespace dtrain::testing::fake {
+namespace dtrain::testing::fake::graph_test {
 namespace {
 
 std::unique_ptr<Graph> captured_by(const std::function<void()>& work) { return capture(0, work); }
@@ -120,4 +120,4 @@ TEST_CASE("A replay races as its kernels would") {
 }
 
 }  // namespace
-}  // namespace dtrain::testing::fake
+}  // namespace dtrain::testing::fake::graph_test

@@ -4,7 +4,7 @@
 
 #include "unit/fake/fixture.h"
 
-namespace dtrain::testing::fake {
+namespace dtrain::testing::fake::memory_test {
 namespace {
 
 // Standard error of a child process that does this, if SIGSEGV ends it, else "no fault".
@@ -147,4 +147,4 @@ TEST_CASE("Bytes of device memory and their peak are counted") {
 }
 
 }  // namespace
-}  // namespace dtrain::testing::fake
+}  // namespace dtrain::testing::fake::memory_test

@@ -3,7 +3,7 @@
 
 #include "unit/fake/fixture.h"
 
-namespace dtrain::testing::fake {
+namespace dtrain::testing::fake::operators_test {
 namespace {
 
 at::Tensor example(at::IntArrayRef sizes, at::ScalarType dtype) {
@@ -134,4 +134,4 @@ TEST_CASE("Fresh memory holds NaN") {
 }
 
 }  // namespace
-}  // namespace dtrain::testing::fake
+}  // namespace dtrain::testing::fake::operators_test

@@ -3,7 +3,7 @@
 
 #include "unit/fake/fixture.h"
 
-namespace dtrain::testing::fake {
+namespace dtrain::testing::fake::races_test {
 namespace {
 
 // A tensor that both streams may use, since the host has waited for it.
@@ -144,4 +144,4 @@ TEST_CASE("Races can be errors of the next synchronisation") {
 }
 
 }  // namespace
-}  // namespace dtrain::testing::fake
+}  // namespace dtrain::testing::fake::races_test

@@ -3,7 +3,7 @@
 
 #include "unit/fake/fixture.h"
 
-namespace dtrain::testing::fake {
+namespace dtrain::testing::fake::training_test {
 namespace {
 
 constexpr std::int64_t kVocabulary = 61;
@@ -95,4 +95,4 @@ TEST_CASE("Three steps end with the CPU's bits, without a wait of the host") {
 }
 
 }  // namespace
-}  // namespace dtrain::testing::fake
+}  // namespace dtrain::testing::fake::training_test

@@ -8,7 +8,7 @@
 
 #include "unit/nccl/nccl_model.h"
 
-namespace dtrain::cuda {
+namespace dtrain::cuda::communicator_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -155,4 +155,4 @@ TEST_CASE("What NCCL says of a failure is told in one line") {
 }
 
 }  // namespace
-}  // namespace dtrain::cuda
+}  // namespace dtrain::cuda::communicator_test

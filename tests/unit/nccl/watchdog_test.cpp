@@ -13,7 +13,7 @@
 #include "support/stub_group.h"
 #include "unit/nccl/nccl_model.h"
 
-namespace dtrain::cuda {
+namespace dtrain::cuda::watchdog_test {
 namespace {
 
 namespace fake = testing::fake;
@@ -137,4 +137,4 @@ TEST_CASE("A communicator that comes to a group that has ended is of no use") {
 }
 
 }  // namespace
-}  // namespace dtrain::cuda
+}  // namespace dtrain::cuda::watchdog_test

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <optional>
 
-namespace dtrain::base {
+namespace dtrain::base::activity_test {
 namespace {
 
 TEST_CASE("Phases entered within a long one do not end it") {
@@ -36,4 +36,4 @@ TEST_CASE("Entering and leaving a phase counts as progress") {
 }
 
 }  // namespace
-}  // namespace dtrain::base
+}  // namespace dtrain::base::activity_test

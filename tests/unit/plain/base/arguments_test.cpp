@@ -5,7 +5,7 @@
 
 #include "dtrain/base/error.h"
 
-namespace dtrain::base {
+namespace dtrain::base::arguments_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -93,4 +93,4 @@ TEST_CASE("Help is wrapped beside the flags") {
 }
 
 }  // namespace
-}  // namespace dtrain::base
+}  // namespace dtrain::base::arguments_test

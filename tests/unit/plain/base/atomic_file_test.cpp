@@ -8,7 +8,7 @@
 
 #include "support/temp_folder.h"
 
-namespace dtrain::base {
+namespace dtrain::base::atomic_file_test {
 namespace {
 
 using dtrain::testing::message_of;
@@ -106,4 +106,4 @@ TEST_CASE("A file that cannot grow is named, and nothing is left of it") {
 }
 
 }  // namespace
-}  // namespace dtrain::base
+}  // namespace dtrain::base::atomic_file_test

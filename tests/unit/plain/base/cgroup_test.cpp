@@ -7,6 +7,7 @@
 #include "support/temp_folder.h"
 
 // Limits of a machine cannot be set in a test, so these read folders that look like one's.
+namespace cgroup_test {
 namespace {
 
 using dtrain::base::cgroup_folders;
@@ -161,3 +162,4 @@ TEST_CASE("A need above four fifths of what is available is tight, above all of 
 }
 
 }  // namespace
+}  // namespace cgroup_test

@@ -6,6 +6,7 @@
 
 // A machine's control groups cannot be made in every test, so these read folders that look like
 // one's.
+namespace cpu_quota_test {
 namespace {
 
 using dtrain::base::cpu_quota;
@@ -52,3 +53,4 @@ TEST_CASE("A file that makes no sense is no quota") {
 }
 
 }  // namespace
+}  // namespace cpu_quota_test

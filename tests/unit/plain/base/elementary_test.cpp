@@ -8,7 +8,7 @@
 
 #include "dtrain/base/error.h"
 
-namespace dtrain::base {
+namespace dtrain::base::elementary_test {
 namespace {
 
 // The C library's long double functions are the oracle: 64 bits of mantissa, code of their own.
@@ -89,4 +89,4 @@ TEST_CASE("What lies outside an elementary function's range is a defect") {
 }
 
 }  // namespace
-}  // namespace dtrain::base
+}  // namespace dtrain::base::elementary_test

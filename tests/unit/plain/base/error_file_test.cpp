@@ -9,6 +9,7 @@
 
 #include "support/temp_folder.h"
 
+namespace error_file_test {
 namespace {
 
 using dtrain::base::error_file_content;
@@ -63,3 +64,4 @@ TEST_CASE("Without the variable, or a folder for the file, nothing happens") {
 }
 
 }  // namespace
+}  // namespace error_file_test

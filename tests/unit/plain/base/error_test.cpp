@@ -5,6 +5,7 @@
 
 #include "dtrain/base/check.h"
 
+namespace error_test {
 namespace {
 
 using namespace dtrain::base;
@@ -53,3 +54,4 @@ TEST_CASE("Conversions that change the value are refused") {
 }
 
 }  // namespace
+}  // namespace error_test

@@ -11,7 +11,7 @@
 #include "dtrain/base/storage_error.h"
 #include "support/temp_folder.h"
 
-namespace dtrain::base {
+namespace dtrain::base::file_system_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -170,4 +170,4 @@ TEST_CASE("What is no file with content is refused, and a FIFO is not waited for
 }
 
 }  // namespace
-}  // namespace dtrain::base
+}  // namespace dtrain::base::file_system_test

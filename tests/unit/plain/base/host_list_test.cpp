@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+namespace host_list_test {
 namespace {
 
 using dtrain::base::expand_host_list;
@@ -60,3 +61,4 @@ TEST_CASE("A host list is limited") {
 }
 
 }  // namespace
+}  // namespace host_list_test

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-namespace dtrain::base {
+namespace dtrain::base::index_test {
 namespace {
 
 using PageId = Index<struct PageTag>;
@@ -55,4 +55,4 @@ TEST_CASE("A container holds what only moves, and truth values") {
 }
 
 }  // namespace
-}  // namespace dtrain::base
+}  // namespace dtrain::base::index_test

@@ -15,6 +15,7 @@
 
 #include "dtrain/base/error.h"
 
+namespace launcher_link_test {
 namespace {
 
 using dtrain::base::LauncherLink;
@@ -206,3 +207,4 @@ TEST_CASE("The listening thread leaves signals to the main thread") {
 }
 
 }  // namespace
+}  // namespace launcher_link_test

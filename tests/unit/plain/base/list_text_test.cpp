@@ -4,6 +4,7 @@
 #include <numeric>
 #include <vector>
 
+namespace list_text_test {
 namespace {
 
 using dtrain::base::list_text;
@@ -30,3 +31,4 @@ TEST_CASE("Ranks are listed by their numbers, of many the first 20") {
 }
 
 }  // namespace
+}  // namespace list_text_test

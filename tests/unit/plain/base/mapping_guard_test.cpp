@@ -12,7 +12,7 @@
 #include "dtrain/base/mapped_file.h"
 #include "support/temp_folder.h"
 
-namespace dtrain::base {
+namespace dtrain::base::mapping_guard_test {
 namespace {
 
 using testing::TempFolder;
@@ -81,4 +81,4 @@ TEST_CASE("Other bus errors keep their signal, whatever is guarded") {
 }
 
 }  // namespace
-}  // namespace dtrain::base
+}  // namespace dtrain::base::mapping_guard_test

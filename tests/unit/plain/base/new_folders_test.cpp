@@ -6,7 +6,7 @@
 
 #include "support/temp_folder.h"
 
-namespace dtrain::base {
+namespace dtrain::base::new_folders_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -66,4 +66,4 @@ TEST_CASE("Only the new owner removes moved folders") {
 }
 
 }  // namespace
-}  // namespace dtrain::base
+}  // namespace dtrain::base::new_folders_test

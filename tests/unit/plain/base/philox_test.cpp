@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
+namespace philox_test {
 namespace {
 
 using dtrain::base::philox;
@@ -31,3 +32,4 @@ TEST_CASE("Streams of different purposes and seeds have different keys") {
 }
 
 }  // namespace
+}  // namespace philox_test

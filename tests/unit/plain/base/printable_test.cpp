@@ -4,7 +4,7 @@
 
 #include "dtrain/base/open_files.h"
 
-namespace dtrain::base {
+namespace dtrain::base::printable_test {
 namespace {
 
 TEST_CASE("Control characters do not reach a terminal, other text does") {
@@ -28,4 +28,4 @@ TEST_CASE("An error about open files names the limit, others stay as they are") 
 }
 
 }  // namespace
-}  // namespace dtrain::base
+}  // namespace dtrain::base::printable_test

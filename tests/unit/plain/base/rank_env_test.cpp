@@ -12,6 +12,7 @@
 
 #include "dtrain/base/error.h"
 
+namespace rank_env_test {
 namespace {
 
 using dtrain::base::RankEnv;
@@ -317,3 +318,4 @@ TEST_CASE("The variable CUDA_VISIBLE_DEVICES hides GPUs as it does for CUDA") {
 }
 
 }  // namespace
+}  // namespace rank_env_test

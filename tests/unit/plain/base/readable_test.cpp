@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <limits>
 
+namespace readable_test {
 namespace {
 
 using dtrain::base::readable_time;
@@ -28,3 +29,4 @@ TEST_CASE("No time is negative or nonsense") {
 }
 
 }  // namespace
+}  // namespace readable_test

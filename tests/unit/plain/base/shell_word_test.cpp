@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+namespace shell_word_test {
 namespace {
 
 using dtrain::base::shell_word;
@@ -15,3 +16,4 @@ TEST_CASE("A shell reads each word back as it was") {
 }
 
 }  // namespace
+}  // namespace shell_word_test

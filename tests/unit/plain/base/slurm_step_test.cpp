@@ -6,6 +6,7 @@
 
 #include "dtrain/base/rank_env.h"
 
+namespace slurm_step_test {
 namespace {
 
 using dtrain::base::first_host_of;
@@ -102,3 +103,4 @@ TEST_CASE("Hosts that make no sense are refused, naming the variable") {
 }
 
 }  // namespace
+}  // namespace slurm_step_test

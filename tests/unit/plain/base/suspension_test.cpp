@@ -9,6 +9,7 @@
 
 #include "dtrain/base/deadline.h"
 
+namespace suspension_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -58,3 +59,4 @@ TEST_CASE("Time in which the process was stopped is no part of a deadline") {
 TEST_CASE("Nothing is counted where nobody has asked for it") { CHECK(suspended_time() == 0s); }
 
 }  // namespace
+}  // namespace suspension_test

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
-namespace dtrain::base {
+namespace dtrain::base::trace_test {
 namespace {
 
 // While it lives, spans of this thread go to a trace.
@@ -71,4 +71,4 @@ TEST_CASE("Spans of other threads go elsewhere, and without a trace nowhere") {
 }
 
 }  // namespace
-}  // namespace dtrain::base
+}  // namespace dtrain::base::trace_test

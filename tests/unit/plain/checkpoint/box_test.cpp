@@ -5,7 +5,7 @@
 #include <map>
 #include <random>
 
-namespace dtrain::checkpoint::format {
+namespace dtrain::checkpoint::format::box_test {
 namespace {
 
 using Position = std::vector<std::int64_t>;
@@ -138,4 +138,4 @@ TEST_CASE("A box is within a shape or not, whatever its numbers are") {
 }
 
 }  // namespace
-}  // namespace dtrain::checkpoint::format
+}  // namespace dtrain::checkpoint::format::box_test

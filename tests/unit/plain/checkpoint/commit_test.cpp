@@ -9,7 +9,7 @@
 #include "support/example_checkpoint.h"
 #include "support/temp_folder.h"
 
-namespace dtrain::checkpoint::store {
+namespace dtrain::checkpoint::store::commit_test {
 namespace {
 
 using base::ErrorKind;
@@ -348,4 +348,4 @@ TEST_CASE("Checkpoints after the one that a run goes on from are set aside, whol
 }
 
 }  // namespace
-}  // namespace dtrain::checkpoint::store
+}  // namespace dtrain::checkpoint::store::commit_test

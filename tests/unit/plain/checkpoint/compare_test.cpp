@@ -9,7 +9,7 @@
 #include "dtrain/checkpoint/store/shard_writer.h"
 #include "support/temp_folder.h"
 
-namespace dtrain::checkpoint::store {
+namespace dtrain::checkpoint::store::compare_test {
 namespace {
 
 using dtrain::testing::TempFolder;
@@ -166,4 +166,4 @@ TEST_CASE("Tensors of one checkpoint alone and of other shapes are named") {
 }
 
 }  // namespace
-}  // namespace dtrain::checkpoint::store
+}  // namespace dtrain::checkpoint::store::compare_test

@@ -7,7 +7,7 @@
 #include "support/example_checkpoint.h"
 #include "support/temp_folder.h"
 
-namespace dtrain::checkpoint::store {
+namespace dtrain::checkpoint::store::damage_test {
 namespace {
 
 using base::ErrorKind;
@@ -139,4 +139,4 @@ TEST_CASE("A folder without a manifest is refused by the manifest's name") {
 }
 
 }  // namespace
-}  // namespace dtrain::checkpoint::store
+}  // namespace dtrain::checkpoint::store::damage_test

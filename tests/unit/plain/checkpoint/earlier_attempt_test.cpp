@@ -5,7 +5,7 @@
 #include "support/settings.h"
 #include "support/temp_folder.h"
 
-namespace dtrain::checkpoint::store {
+namespace dtrain::checkpoint::store::earlier_attempt_test {
 namespace {
 
 using config::Config;
@@ -96,4 +96,4 @@ TEST_CASE("Without a checkpoint a restart begins where the command does, in the 
 }
 
 }  // namespace
-}  // namespace dtrain::checkpoint::store
+}  // namespace dtrain::checkpoint::store::earlier_attempt_test

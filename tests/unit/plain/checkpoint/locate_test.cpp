@@ -2,7 +2,7 @@
 
 #include "support/temp_folder.h"
 
-namespace dtrain::checkpoint::store {
+namespace dtrain::checkpoint::store::locate_test {
 namespace {
 
 using base::ErrorKind;
@@ -49,4 +49,4 @@ TEST_CASE("What is neither a run nor a checkpoint is refused by name") {
 }
 
 }  // namespace
-}  // namespace dtrain::checkpoint::store
+}  // namespace dtrain::checkpoint::store::locate_test

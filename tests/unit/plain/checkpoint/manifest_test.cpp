@@ -7,7 +7,7 @@
 #include "dtrain/base/checksum.h"
 #include "support/temp_folder.h"
 
-namespace dtrain::checkpoint::format {
+namespace dtrain::checkpoint::format::manifest_test {
 namespace {
 
 using base::checksum_of;
@@ -230,4 +230,4 @@ TEST_CASE("What ranks have written is put together, and a disagreement is named"
 }
 
 }  // namespace
-}  // namespace dtrain::checkpoint::format
+}  // namespace dtrain::checkpoint::format::manifest_test

@@ -6,7 +6,7 @@
 #include "support/forgetful_file_system.h"
 #include "support/temp_folder.h"
 
-namespace dtrain::checkpoint::store {
+namespace dtrain::checkpoint::store::power_loss_test {
 namespace {
 
 using dtrain::testing::ForgetfulFileSystem;
@@ -172,4 +172,4 @@ TEST_CASE("A save without any one of its syncs would not survive every power los
 }
 
 }  // namespace
-}  // namespace dtrain::checkpoint::store
+}  // namespace dtrain::checkpoint::store::power_loss_test

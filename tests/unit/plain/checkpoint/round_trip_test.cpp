@@ -10,7 +10,7 @@
 #include "support/safetensors.h"
 #include "support/temp_folder.h"
 
-namespace dtrain::checkpoint::store {
+namespace dtrain::checkpoint::store::round_trip_test {
 namespace {
 
 using base::ErrorKind;
@@ -163,4 +163,4 @@ TEST_CASE("A write is held back to its pace and ends when its process wants to e
 }
 
 }  // namespace
-}  // namespace dtrain::checkpoint::store
+}  // namespace dtrain::checkpoint::store::round_trip_test

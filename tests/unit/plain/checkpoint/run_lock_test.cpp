@@ -12,7 +12,7 @@
 
 #include "support/temp_folder.h"
 
-namespace dtrain::checkpoint::store {
+namespace dtrain::checkpoint::store::run_lock_test {
 namespace {
 
 using base::ErrorKind;
@@ -157,4 +157,4 @@ TEST_CASE("A lock in a folder that is not there is refused by name") {
 }
 
 }  // namespace
-}  // namespace dtrain::checkpoint::store
+}  // namespace dtrain::checkpoint::store::run_lock_test

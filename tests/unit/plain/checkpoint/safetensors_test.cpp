@@ -8,7 +8,7 @@
 #include "support/safetensors.h"
 #include "support/temp_folder.h"
 
-namespace dtrain::checkpoint::format {
+namespace dtrain::checkpoint::format::safetensors_test {
 namespace {
 
 using base::ErrorKind;
@@ -271,4 +271,4 @@ TEST_CASE("A model file that cannot be written is named") {
 }
 
 }  // namespace
-}  // namespace dtrain::checkpoint::format
+}  // namespace dtrain::checkpoint::format::safetensors_test

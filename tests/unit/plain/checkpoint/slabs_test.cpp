@@ -4,7 +4,7 @@
 
 #include "dtrain/checkpoint/format/box.h"
 
-namespace dtrain::checkpoint::format {
+namespace dtrain::checkpoint::format::slabs_test {
 namespace {
 
 using Shape = std::vector<std::int64_t>;
@@ -48,4 +48,4 @@ TEST_CASE("A tensor that fits is one slab, and one without elements none") {
 }
 
 }  // namespace
-}  // namespace dtrain::checkpoint::format
+}  // namespace dtrain::checkpoint::format::slabs_test

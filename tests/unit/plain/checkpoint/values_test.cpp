@@ -7,7 +7,7 @@
 
 #include "dtrain/checkpoint/format/safetensors.h"
 
-namespace dtrain::checkpoint::format {
+namespace dtrain::checkpoint::format::values_test {
 namespace {
 
 template <typename T>
@@ -55,4 +55,4 @@ TEST_CASE("Sixteen-bit floats have the values that their bits stand for") {
 }
 
 }  // namespace
-}  // namespace dtrain::checkpoint::format
+}  // namespace dtrain::checkpoint::format::values_test

@@ -23,7 +23,7 @@
 #include "dtrain/net/proof.h"
 #include "dtrain/net/socket.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::rendezvous_test {
 namespace {
 
 using base::ErrorKind;
@@ -369,4 +369,4 @@ TEST_CASE("A server that is done ends by itself when the last rank has left") {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::rendezvous_test

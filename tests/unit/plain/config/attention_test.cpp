@@ -3,7 +3,7 @@
 #include "dtrain/config/bdh/settings.h"
 #include "dtrain/config/family.h"
 
-namespace dtrain::config {
+namespace dtrain::config::attention_test {
 namespace {
 
 constexpr std::int64_t kWidth = 256;
@@ -46,4 +46,4 @@ TEST_CASE("Only the ratio of a device's rates decides") {
 }
 
 }  // namespace
-}  // namespace dtrain::config
+}  // namespace dtrain::config::attention_test

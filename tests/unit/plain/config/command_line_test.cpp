@@ -5,7 +5,7 @@
 #include "support/command_line.h"
 #include "support/settings.h"
 
-namespace dtrain::config {
+namespace dtrain::config::command_line_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -43,4 +43,4 @@ TEST_CASE("A flag means the setting of its own command") {
 }
 
 }  // namespace
-}  // namespace dtrain::config
+}  // namespace dtrain::config::command_line_test

@@ -10,6 +10,7 @@
 #include "dtrain/config/command_line.h"
 #include "support/command_line.h"
 
+namespace file_test {
 namespace {
 
 using namespace dtrain::config;
@@ -209,3 +210,4 @@ TEST_CASE("Wrong flags are refused by name") {
 }
 
 }  // namespace
+}  // namespace file_test

@@ -6,6 +6,7 @@
 #include "dtrain/base/error.h"
 #include "support/settings.h"
 
+namespace json_test {
 namespace {
 
 using namespace dtrain::config;
@@ -49,3 +50,4 @@ TEST_CASE("A request keeps its command and configuration") {
 }
 
 }  // namespace
+}  // namespace json_test

@@ -12,7 +12,7 @@
 #include "support/settings.h"
 #include "support/tree_sum.h"
 
-namespace dtrain::config {
+namespace dtrain::config::layout_test {
 namespace {
 
 // A sum, written with the brackets of its additions.
@@ -107,4 +107,4 @@ TEST_CASE("Each axis has a setting of its name for its size") {
 }
 
 }  // namespace
-}  // namespace dtrain::config
+}  // namespace dtrain::config::layout_test

@@ -5,6 +5,7 @@
 #include "dtrain/config/batch.h"
 #include "support/settings.h"
 
+namespace resolve_layout_test {
 namespace {
 
 using namespace dtrain::config;
@@ -211,3 +212,4 @@ TEST_CASE("Ranks that are threads need one process, their own backend and their 
 }
 
 }  // namespace
+}  // namespace resolve_layout_test

@@ -7,6 +7,7 @@
 #include "dtrain/config/notices.h"
 #include "support/settings.h"
 
+namespace resolve_test {
 namespace {
 
 using namespace dtrain::config;
@@ -449,3 +450,4 @@ TEST_CASE("Verification accumulates as asked, else computes a rank's rows at onc
 }
 
 }  // namespace
+}  // namespace resolve_test

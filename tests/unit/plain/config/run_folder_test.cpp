@@ -5,7 +5,7 @@
 #include "support/settings.h"
 #include "support/temp_folder.h"
 
-namespace dtrain::config {
+namespace dtrain::config::run_folder_test {
 namespace {
 
 using testing::message_of;
@@ -49,4 +49,4 @@ TEST_CASE("A run that has a folder keeps it") {
 }
 
 }  // namespace
-}  // namespace dtrain::config
+}  // namespace dtrain::config::run_folder_test

@@ -15,6 +15,7 @@
 #include "dtrain/config/family.h"
 #include "support/settings.h"
 
+namespace schema_test {
 namespace {
 
 using namespace dtrain::config;
@@ -128,3 +129,4 @@ TEST_CASE("Names of other trainers lead to settings that exist, and are none of 
 }
 
 }  // namespace
+}  // namespace schema_test

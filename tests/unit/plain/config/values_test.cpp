@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <limits>
 
-namespace dtrain::config {
+namespace dtrain::config::values_test {
 namespace {
 
 TEST_CASE("Times are read with their units") {
@@ -175,4 +175,4 @@ TEST_CASE("A value's text is the one that it was read from") {
 }
 
 }  // namespace
-}  // namespace dtrain::config
+}  // namespace dtrain::config::values_test

@@ -2,7 +2,7 @@
 
 #include "support/temp_folder.h"
 
-namespace dtrain::data {
+namespace dtrain::data::identity_test {
 namespace {
 
 using testing::TempFolder;
@@ -63,4 +63,4 @@ TEST_CASE("What checkpoints kept before there were checksums is recognised") {
 }
 
 }  // namespace
-}  // namespace dtrain::data
+}  // namespace dtrain::data::identity_test

@@ -5,7 +5,7 @@
 
 #include "support/temp_folder.h"
 
-namespace dtrain::data {
+namespace dtrain::data::loader_test {
 namespace {
 
 using base::ErrorKind;
@@ -221,4 +221,4 @@ TEST_CASE("An evaluation's sequences are spread evenly over the text, whatever t
 }
 
 }  // namespace
-}  // namespace dtrain::data
+}  // namespace dtrain::data::loader_test

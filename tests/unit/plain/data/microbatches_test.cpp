@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
-namespace dtrain::data {
+namespace dtrain::data::microbatches_test {
 namespace {
 
 // Numbers that ranks first .. first + count - 1 compute in their microbatches, all or one.
@@ -70,4 +70,4 @@ TEST_CASE("Neighbours compute neighbouring microbatches, or a rank consecutive o
 }
 
 }  // namespace
-}  // namespace dtrain::data
+}  // namespace dtrain::data::microbatches_test

@@ -6,7 +6,7 @@
 
 #include "support/temp_folder.h"
 
-namespace dtrain::data {
+namespace dtrain::data::ngram_test {
 namespace {
 
 using base::ErrorKind;
@@ -116,4 +116,4 @@ TEST_CASE("A baseline without validation or with other tokens than bytes is refu
 }
 
 }  // namespace
-}  // namespace dtrain::data
+}  // namespace dtrain::data::ngram_test

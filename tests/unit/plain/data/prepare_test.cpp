@@ -4,7 +4,7 @@
 #include "dtrain/data/tokenizer/train.h"
 #include "support/temp_folder.h"
 
-namespace dtrain::data {
+namespace dtrain::data::prepare_test {
 namespace {
 
 using base::ErrorKind;
@@ -126,4 +126,4 @@ TEST_CASE("An output that cannot be written is named") {
 }
 
 }  // namespace
-}  // namespace dtrain::data
+}  // namespace dtrain::data::prepare_test

@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-namespace dtrain::data {
+namespace dtrain::data::sampler_test {
 namespace {
 
 std::vector<std::int64_t> epoch_of(const SampleOrder& order, std::int64_t size,
@@ -182,4 +182,4 @@ TEST_CASE("A position far in a mixture needs no earlier one") {
 }
 
 }  // namespace
-}  // namespace dtrain::data
+}  // namespace dtrain::data::sampler_test

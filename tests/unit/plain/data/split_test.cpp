@@ -4,7 +4,7 @@
 #include "dtrain/data/token_writer.h"
 #include "support/temp_folder.h"
 
-namespace dtrain::data {
+namespace dtrain::data::split_test {
 namespace {
 
 using base::ErrorKind;
@@ -247,4 +247,4 @@ TEST_CASE("A mixture of too many files, or of weights without a sum, is refused"
 }
 
 }  // namespace
-}  // namespace dtrain::data
+}  // namespace dtrain::data::split_test

@@ -9,7 +9,7 @@
 #include "dtrain/base/checksum.h"
 #include "support/temp_folder.h"
 
-namespace dtrain::data {
+namespace dtrain::data::token_file_test {
 namespace {
 
 using base::ErrorKind;
@@ -297,4 +297,4 @@ TEST_CASE("Files that are no text are refused with what they are") {
 }
 
 }  // namespace
-}  // namespace dtrain::data
+}  // namespace dtrain::data::token_file_test

@@ -6,6 +6,7 @@
 #include "dtrain/base/error.h"
 #include "support/temp_folder.h"
 
+namespace bind_test {
 namespace {
 
 using dtrain::base::cpu_list_text;
@@ -105,3 +106,4 @@ TEST_CASE("Lists of CPUs are read and written as the kernel does") {
 }
 
 }  // namespace
+}  // namespace bind_test

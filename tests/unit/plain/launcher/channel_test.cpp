@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace launcher {
+namespace launcher::channel_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -97,4 +97,4 @@ TEST_CASE("what was put back is left out, too, once a later attempt has begun") 
 }
 
 }  // namespace
-}  // namespace launcher
+}  // namespace launcher::channel_test

@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-namespace launcher {
+namespace launcher::hang_verdict_test {
 namespace {
 
 using Answers = std::vector<std::optional<RankRecords>>;
@@ -142,4 +142,4 @@ TEST_CASE("A circle of 512 ranks with 256 groups each is told") {
 }
 
 }  // namespace
-}  // namespace launcher
+}  // namespace launcher::hang_verdict_test

@@ -4,7 +4,7 @@
 
 #include "support/launcher_ranks.h"
 
-namespace launcher {
+namespace launcher::hang_watch_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -64,4 +64,4 @@ TEST_CASE("A limit of zero watches nobody") {
 }
 
 }  // namespace
-}  // namespace launcher
+}  // namespace launcher::hang_watch_test

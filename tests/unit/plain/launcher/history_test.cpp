@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+namespace history_test {
 namespace {
 
 using Catch::Contains;
@@ -91,3 +92,4 @@ TEST_CASE("The last line of a job that failed says why it is not started again")
 }
 
 }  // namespace
+}  // namespace history_test

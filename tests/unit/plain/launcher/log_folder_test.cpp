@@ -9,7 +9,7 @@
 #include "dtrain/base/error.h"
 #include "support/temp_folder.h"
 
-namespace launcher {
+namespace launcher::log_folder_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -34,4 +34,4 @@ TEST_CASE("Launchers of several nodes share a folder of logs, but take no link f
 }
 
 }  // namespace
-}  // namespace launcher
+}  // namespace launcher::log_folder_test

@@ -5,7 +5,7 @@
 
 #include "launcher/nodes/messages.h"
 
-namespace launcher {
+namespace launcher::node_messages_test {
 namespace {
 
 RankNews some_news() {
@@ -117,4 +117,4 @@ TEST_CASE("no bytes crash the readers") {
 }
 
 }  // namespace
-}  // namespace launcher
+}  // namespace launcher::node_messages_test

@@ -10,7 +10,7 @@
 
 #include "launcher/pipe.h"
 
-namespace launcher {
+namespace launcher::rank_stream_test {
 namespace {
 
 RankStreamOptions hidden_error() {
@@ -45,4 +45,4 @@ TEST_CASE("all that a full pipe holds is taken at the end") {
 }
 
 }  // namespace
-}  // namespace launcher
+}  // namespace launcher::rank_stream_test

@@ -7,6 +7,7 @@
 
 #include "dtrain/base/error.h"
 
+namespace restart_policy_test {
 namespace {
 
 using Catch::Contains;
@@ -173,3 +174,4 @@ TEST_CASE("A longer back-off than a minute stays as it was given") {
 }
 
 }  // namespace
+}  // namespace restart_policy_test

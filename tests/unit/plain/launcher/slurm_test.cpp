@@ -4,6 +4,7 @@
 
 #include "dtrain/base/error.h"
 
+namespace slurm_test {
 namespace {
 
 using dtrain::base::SlurmStep;
@@ -61,3 +62,4 @@ TEST_CASE("Several tasks on a node are refused") {
 }
 
 }  // namespace
+}  // namespace slurm_test

@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+namespace step_clock_test {
 namespace {
 
 using launcher::StepClock;
@@ -64,3 +65,4 @@ TEST_CASE("A second failure before the recovery does not shorten it") {
 }
 
 }  // namespace
+}  // namespace step_clock_test

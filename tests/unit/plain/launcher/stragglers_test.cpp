@@ -5,7 +5,7 @@
 
 #include "support/launcher_ranks.h"
 
-namespace launcher {
+namespace launcher::stragglers_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -81,4 +81,4 @@ TEST_CASE("A rank that is late now and then is not told") {
 }
 
 }  // namespace
-}  // namespace launcher
+}  // namespace launcher::stragglers_test

@@ -6,7 +6,7 @@
 #include "launcher/report.h"
 #include "support/launcher_ranks.h"
 
-namespace launcher {
+namespace launcher::verdict_test {
 namespace {
 
 using dtrain::testing::rank_of;
@@ -83,4 +83,4 @@ TEST_CASE("what node 0 decided counts for the others") {
 }
 
 }  // namespace
-}  // namespace launcher
+}  // namespace launcher::verdict_test

@@ -12,7 +12,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/net/socket.h"
 
-namespace dtrain::net {
+namespace dtrain::net::addresses_test {
 namespace {
 
 using base::Deadline;
@@ -136,4 +136,4 @@ TEST_CASE("A try to connect ends before its deadline where nobody answers") {
 }
 
 }  // namespace
-}  // namespace dtrain::net
+}  // namespace dtrain::net::addresses_test

@@ -17,7 +17,7 @@
 #include "dtrain/net/reception.h"
 #include "dtrain/net/socket.h"
 
-namespace dtrain::net {
+namespace dtrain::net::handshake_test {
 namespace {
 
 using Cause = HandshakeError::Cause;
@@ -145,4 +145,4 @@ TEST_CASE("A guest believes no host that does not prove the secret, and no weake
 }
 
 }  // namespace
-}  // namespace dtrain::net
+}  // namespace dtrain::net::handshake_test

@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+namespace munge_test {
 namespace {
 
 using dtrain::net::open_from_own_user;
@@ -30,3 +31,4 @@ TEST_CASE("What is no credential is not opened") {
 }
 
 }  // namespace
+}  // namespace munge_test

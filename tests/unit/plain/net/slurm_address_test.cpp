@@ -4,6 +4,7 @@
 
 #include "dtrain/base/error.h"
 
+namespace slurm_address_test {
 namespace {
 
 using dtrain::base::SlurmStep;
@@ -41,3 +42,4 @@ TEST_CASE("A name that no shell may see is not looked up") {
 }
 
 }  // namespace
+}  // namespace slurm_address_test

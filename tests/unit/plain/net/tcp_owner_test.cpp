@@ -14,7 +14,7 @@
 #include "dtrain/net/socket.h"
 #include "support/port_of.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::tcp_owner_test {
 namespace {
 
 struct Connection {
@@ -92,4 +92,4 @@ TEST_CASE("The kernel tells alike, by netlink and in its table, whose the end of
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::tcp_owner_test

@@ -7,7 +7,7 @@
 
 #include "support/action_ids.h"
 
-namespace dtrain::parallel {
+namespace dtrain::parallel::balance_test {
 namespace {
 
 using testing::operator""_b;
@@ -138,4 +138,4 @@ TEST_CASE("A split that does not fit is refused, naming what it has and what the
 }
 
 }  // namespace
-}  // namespace dtrain::parallel
+}  // namespace dtrain::parallel::balance_test

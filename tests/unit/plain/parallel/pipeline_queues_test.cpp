@@ -11,7 +11,7 @@
 
 #include "dtrain/parallel/pipeline/schedule.h"
 
-namespace dtrain::parallel {
+namespace dtrain::parallel::pipeline_queues_test {
 namespace {
 
 enum Stream : std::size_t { compute, recv_act, recv_grad, send_act, send_grad };
@@ -154,4 +154,4 @@ TEST_CASE("No pipeline hangs where its receives share a stream, and so do its se
 }
 
 }  // namespace
-}  // namespace dtrain::parallel
+}  // namespace dtrain::parallel::pipeline_queues_test

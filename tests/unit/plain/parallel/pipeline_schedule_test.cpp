@@ -13,7 +13,7 @@
 #include "dtrain/parallel/pipeline/simulate.h"
 #include "support/action_ids.h"
 
-namespace dtrain::parallel {
+namespace dtrain::parallel::pipeline_schedule_test {
 namespace {
 
 using testing::operator""_m;
@@ -268,4 +268,4 @@ TEST_CASE("In a simulation no stage computes two passes at once, and none before
 }
 
 }  // namespace
-}  // namespace dtrain::parallel
+}  // namespace dtrain::parallel::pipeline_schedule_test

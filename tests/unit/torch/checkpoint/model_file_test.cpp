@@ -8,7 +8,7 @@
 #include "support/tensor_file.h"
 #include "unit/torch/model/bdh_fixture.h"
 
-namespace dtrain::checkpoint {
+namespace dtrain::checkpoint::model_file_test {
 namespace {
 
 using format::SafetensorsFile;
@@ -156,4 +156,4 @@ TEST_CASE("Other frequencies are refused; missing ones are not needed") {
 }
 
 }  // namespace
-}  // namespace dtrain::checkpoint
+}  // namespace dtrain::checkpoint::model_file_test

@@ -8,7 +8,7 @@
 #include "support/temp_folder.h"
 #include "support/tensor_file.h"
 
-namespace dtrain::checkpoint {
+namespace dtrain::checkpoint::tensor_file_test {
 namespace {
 
 using format::SafetensorsFile;
@@ -109,4 +109,4 @@ TEST_CASE("A dtype that files lack is a defect of the caller") {
 }
 
 }  // namespace
-}  // namespace dtrain::checkpoint
+}  // namespace dtrain::checkpoint::tensor_file_test

@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace dtrain::comm {
+namespace dtrain::comm::call_ring_test {
 namespace {
 
 CallRecord call_of(std::string_view op, std::int64_t peer, at::ScalarType dtype,
@@ -68,4 +68,4 @@ TEST_CASE("Every call that ends while somebody keeps calls is kept, however many
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::call_ring_test

@@ -7,7 +7,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/net/message.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::gloo_record_test {
 namespace {
 
 using namespace std::string_literals;
@@ -69,4 +69,4 @@ TEST_CASE("What gloo was never seen to write is refused, and what a variable mak
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::gloo_record_test

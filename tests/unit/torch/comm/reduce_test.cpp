@@ -6,7 +6,7 @@
 
 #include "support/values.h"
 
-namespace dtrain::comm {
+namespace dtrain::comm::reduce_test {
 namespace {
 
 using testing::same_bits;
@@ -45,4 +45,4 @@ TEST_CASE("The maximum in 16 bits is exact, and a NaN wins") {
 }
 
 }  // namespace
-}  // namespace dtrain::comm
+}  // namespace dtrain::comm::reduce_test

@@ -5,7 +5,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace dtrain::testing {
+namespace dtrain::testing::silent_world_test {
 namespace {
 
 TEST_CASE("SilentWorld.EndsEveryCallAtOnceWithItsOwnValues") {
@@ -32,4 +32,4 @@ TEST_CASE("SilentWorld.EndsEveryCallAtOnceWithItsOwnValues") {
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::silent_world_test

@@ -23,7 +23,7 @@
 #include "dtrain/net/proof.h"
 #include "support/stub_group.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::thousands_test {
 namespace {
 
 constexpr std::int64_t kRanks = 4096;
@@ -324,4 +324,4 @@ TEST_CASE("A save of 4,096 ranks gathers their lists at rank 0 alone") {
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::thousands_test

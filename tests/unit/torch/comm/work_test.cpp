@@ -11,7 +11,7 @@
 #include "dtrain/comm/lane.h"
 #include "support/stub_group.h"
 
-namespace dtrain::testing {
+namespace dtrain::testing::work_test {
 namespace {
 
 using Stream = comm::Lane;  // tasks end in the order in which they were put there
@@ -110,4 +110,4 @@ TEST_CASE("A work of the host blocks in both waits and repeats its error") {
 }
 
 }  // namespace
-}  // namespace dtrain::testing
+}  // namespace dtrain::testing::work_test

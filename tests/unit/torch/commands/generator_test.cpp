@@ -6,7 +6,7 @@
 #include "support/temp_folder.h"
 #include "unit/torch/model/bdh_fixture.h"
 
-namespace dtrain::commands {
+namespace dtrain::commands::generator_test {
 namespace {
 
 using testing::BdhFixture;
@@ -167,4 +167,4 @@ TEST_CASE("A text longer than the model's positions is refused before anything i
 }
 
 }  // namespace
-}  // namespace dtrain::commands
+}  // namespace dtrain::commands::generator_test

@@ -19,7 +19,7 @@
 #include "support/gpu_on_threads.h"
 #include "support/values.h"
 
-namespace dtrain::cuda {
+namespace dtrain::cuda::bodies_test {
 namespace {
 
 using testing::same_bits;
@@ -303,4 +303,4 @@ TEST_CASE("A divider divides all numbers of 32 bits") {
 }
 
 }  // namespace
-}  // namespace dtrain::cuda
+}  // namespace dtrain::cuda::bodies_test

@@ -5,7 +5,7 @@
 
 #include "support/settings.h"
 
-namespace dtrain::job {
+namespace dtrain::job::agreed_settings_test {
 namespace {
 
 config::Config with_kernels(const char* kernels) {
@@ -44,4 +44,4 @@ TEST_CASE("Where threads change bits, ranks must agree on them, and are told how
 }
 
 }  // namespace
-}  // namespace dtrain::job
+}  // namespace dtrain::job::agreed_settings_test

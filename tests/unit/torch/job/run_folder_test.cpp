@@ -8,7 +8,7 @@
 #include "support/settings.h"
 #include "support/temp_folder.h"
 
-namespace dtrain::job {
+namespace dtrain::job::run_folder_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -136,4 +136,4 @@ TEST_CASE("A folder that cannot be made is told") {
 }
 
 }  // namespace
-}  // namespace dtrain::job
+}  // namespace dtrain::job::run_folder_test

@@ -15,7 +15,7 @@
 #include "support/settings.h"
 #include "support/values.h"
 
-namespace dtrain::job {
+namespace dtrain::job::start_table_test {
 namespace {
 
 using mesh::Axis;
@@ -396,4 +396,4 @@ TEST_CASE("The details of a start say what a sharded step gathers and reduces") 
 }
 
 }  // namespace
-}  // namespace dtrain::job
+}  // namespace dtrain::job::start_table_test

@@ -9,7 +9,7 @@
 
 #include "dtrain/base/clock.h"
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::crew_test {
 namespace {
 
 using std::chrono::microseconds;
@@ -119,4 +119,4 @@ TEST_CASE("A helper that lost its core in the middle of its work is left out, lo
 }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::crew_test

@@ -9,7 +9,7 @@
 
 #include "dtrain/kernels/product.h"
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::product_bench_test {
 namespace {
 
 struct Shape {
@@ -71,4 +71,4 @@ TEST_CASE("Rates of products", "[.bench-products]") {
 }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::product_bench_test

@@ -9,7 +9,7 @@
 #include "dtrain/metrics/tensor_memory.h"
 #include "support/rounding.h"
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::product_test {
 namespace {
 
 // a (m, k) as it is, or the transpose of a (k, m), as a matrix of its strides.
@@ -195,4 +195,4 @@ TEST_CASE("Product.EveryInstructionSetComputesTheSame") {
 }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::product_test

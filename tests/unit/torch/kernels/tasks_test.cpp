@@ -18,7 +18,7 @@
 #include "dtrain/base/clock.h"
 #include "dtrain/base/cpu_list.h"
 
-namespace dtrain::kernels {
+namespace dtrain::kernels::tasks_test {
 namespace {
 
 class Threads {
@@ -159,4 +159,4 @@ TEST_CASE("Helpers run where OpenMP would bind its threads") {
 }
 
 }  // namespace
-}  // namespace dtrain::kernels
+}  // namespace dtrain::kernels::tasks_test

@@ -3,7 +3,7 @@
 #include <array>
 #include <catch2/catch.hpp>
 
-namespace dtrain::metrics {
+namespace dtrain::metrics::event_record_test {
 namespace {
 
 std::string hex(std::string_view bytes) {
@@ -39,4 +39,4 @@ TEST_CASE("A record has the bytes that TensorBoard's own writer gives it") {
 }
 
 }  // namespace
-}  // namespace dtrain::metrics
+}  // namespace dtrain::metrics::event_record_test

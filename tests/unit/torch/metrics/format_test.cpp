@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace dtrain::metrics {
+namespace dtrain::metrics::format_test {
 namespace {
 
 TEST_CASE("Bytes are told in the unit that leaves few digits") {
@@ -27,4 +27,4 @@ TEST_CASE("Counts, durations and rates read as people write them") {
 }
 
 }  // namespace
-}  // namespace dtrain::metrics
+}  // namespace dtrain::metrics::format_test

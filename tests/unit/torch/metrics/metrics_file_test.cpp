@@ -4,7 +4,7 @@
 
 #include "support/temp_folder.h"
 
-namespace dtrain::metrics {
+namespace dtrain::metrics::metrics_file_test {
 namespace {
 
 using testing::TempFolder;
@@ -53,4 +53,4 @@ TEST_CASE("Lines are appended to those that are there, or to none") {
 }
 
 }  // namespace
-}  // namespace dtrain::metrics
+}  // namespace dtrain::metrics::metrics_file_test

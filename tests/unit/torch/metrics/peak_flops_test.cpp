@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-namespace dtrain::metrics {
+namespace dtrain::metrics::peak_flops_test {
 namespace {
 
 TEST_CASE("The peak is measured in every dtype that a model computes in") {
@@ -52,4 +52,4 @@ TEST_CASE("Without a peak there is no utilization, and nothing is measured again
 }
 
 }  // namespace
-}  // namespace dtrain::metrics
+}  // namespace dtrain::metrics::peak_flops_test

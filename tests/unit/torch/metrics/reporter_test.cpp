@@ -10,7 +10,7 @@
 #include "dtrain/metrics/progress_line.h"
 #include "support/temp_folder.h"
 
-namespace dtrain::metrics {
+namespace dtrain::metrics::reporter_test {
 namespace {
 
 using testing::TempFolder;
@@ -283,4 +283,4 @@ TEST_CASE("Metrics that cannot be written are an error that names the file") {
 }
 
 }  // namespace
-}  // namespace dtrain::metrics
+}  // namespace dtrain::metrics::reporter_test

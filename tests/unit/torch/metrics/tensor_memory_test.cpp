@@ -6,7 +6,7 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
-namespace dtrain::metrics {
+namespace dtrain::metrics::tensor_memory_test {
 namespace {
 
 TEST_CASE("Tensor memory is counted to the byte, and the peak stays") {
@@ -127,4 +127,4 @@ TEST_CASE("A request that fails uses nothing") {
 }
 
 }  // namespace
-}  // namespace dtrain::metrics
+}  // namespace dtrain::metrics::tensor_memory_test

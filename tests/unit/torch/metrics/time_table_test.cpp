@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
-namespace dtrain::metrics {
+namespace dtrain::metrics::time_table_test {
 namespace {
 
 using base::Span;
@@ -71,4 +71,4 @@ TEST_CASE("The table gives means per step, and names the ranks that differ most"
 }
 
 }  // namespace
-}  // namespace dtrain::metrics
+}  // namespace dtrain::metrics::time_table_test

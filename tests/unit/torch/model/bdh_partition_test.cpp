@@ -6,7 +6,7 @@
 #include "dtrain/config/bdh/settings.h"
 #include "dtrain/model/registry.h"
 
-namespace dtrain::model::bdh {
+namespace dtrain::model::bdh::bdh_partition_test {
 namespace {
 
 constexpr BdhSizes kSizes{.levels = 2, .width = 6, .heads = 4, .neurons = 12, .vocab = 16};
@@ -113,4 +113,4 @@ TEST_CASE("A BDH declares the ranks that share a head as its one subgroup") {
 }
 
 }  // namespace
-}  // namespace dtrain::model::bdh
+}  // namespace dtrain::model::bdh::bdh_partition_test

@@ -9,7 +9,7 @@
 #include "support/temp_folder.h"
 #include "unit/torch/model/bdh_fixture.h"
 
-namespace dtrain::model::bdh {
+namespace dtrain::model::bdh::bdh_recurrent_test {
 namespace {
 
 using testing::BdhFixture;
@@ -133,4 +133,4 @@ TEST_CASE("A token outside the vocabulary is a defect of the caller") {
 }
 
 }  // namespace
-}  // namespace dtrain::model::bdh
+}  // namespace dtrain::model::bdh::bdh_recurrent_test

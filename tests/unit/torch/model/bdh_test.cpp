@@ -9,7 +9,7 @@
 #include "unit/torch/model/bdh_fixture.h"
 #include "unit/torch/model/naive_bdh.h"
 
-namespace dtrain::model::bdh {
+namespace dtrain::model::bdh::bdh_test {
 namespace {
 
 using testing::BdhFixture;
@@ -118,4 +118,4 @@ TEST_CASE("Losses are each token's cross-entropy in nats") {
 }
 
 }  // namespace
-}  // namespace dtrain::model::bdh
+}  // namespace dtrain::model::bdh::bdh_test

@@ -12,7 +12,7 @@
 #include "dtrain/metrics/tensor_memory.h"
 #include "support/local_ranks.h"
 
-namespace dtrain::model {
+namespace dtrain::model::block_memory_test {
 namespace {
 
 constexpr std::int64_t kSequences = 4;
@@ -230,4 +230,4 @@ TEST_CASE("Fused blocks say what one microbatch takes of memory") {
 }
 
 }  // namespace
-}  // namespace dtrain::model
+}  // namespace dtrain::model::block_memory_test

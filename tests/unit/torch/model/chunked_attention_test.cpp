@@ -8,7 +8,7 @@
 #include <catch2/catch.hpp>
 #include <cstdint>
 
-namespace dtrain::model::bdh {
+namespace dtrain::model::bdh::chunked_attention_test {
 namespace {
 
 constexpr std::int64_t kLength = 40;
@@ -48,4 +48,4 @@ TEST_CASE("Chunks of any size attend as a whole square does, forward and backwar
 }
 
 }  // namespace
-}  // namespace dtrain::model::bdh
+}  // namespace dtrain::model::bdh::chunked_attention_test

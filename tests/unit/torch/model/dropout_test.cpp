@@ -8,7 +8,7 @@
 
 #include "unit/torch/model/scalar_dropout.h"
 
-namespace dtrain::model {
+namespace dtrain::model::dropout_test {
 namespace {
 
 const DropoutPlace kPlace{
@@ -153,4 +153,4 @@ TEST_CASE("Probability 0 leaves the tensor alone") {
 }
 
 }  // namespace
-}  // namespace dtrain::model
+}  // namespace dtrain::model::dropout_test

@@ -16,7 +16,7 @@
 #include "dtrain/model/bdh/fused_work.h"
 #include "support/rounding.h"
 
-namespace dtrain::model {
+namespace dtrain::model::fused_head_test {
 namespace {
 
 constexpr std::int64_t kWidth = 16;
@@ -170,4 +170,4 @@ TEST_CASE("FusedHead.SumsOfExponentialsKeepExtremesAndWhatIsNoNumber") {
 }
 
 }  // namespace
-}  // namespace dtrain::model
+}  // namespace dtrain::model::fused_head_test

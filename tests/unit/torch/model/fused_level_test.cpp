@@ -15,7 +15,7 @@
 #include "dtrain/model/bdh/sample_order.h"
 #include "support/rounding.h"
 
-namespace dtrain::model {
+namespace dtrain::model::fused_level_test {
 namespace {
 
 struct Case {
@@ -257,4 +257,4 @@ TEST_CASE("SampleOrder.LetsSamplesAddInOrderAndWaitsForNoneThatHasFailed") {
 }
 
 }  // namespace
-}  // namespace dtrain::model
+}  // namespace dtrain::model::fused_level_test

@@ -13,7 +13,7 @@
 #include "support/rounding.h"
 #include "unit/torch/model/bdh_fixture.h"
 
-namespace dtrain::model::bdh {
+namespace dtrain::model::bdh::low_precision_test {
 namespace {
 
 using testing::BdhFixture;
@@ -241,4 +241,4 @@ TEST_CASE("LayerNorm's gradient has float32 statistics in a low dtype") {
 }
 
 }  // namespace
-}  // namespace dtrain::model::bdh
+}  // namespace dtrain::model::bdh::low_precision_test

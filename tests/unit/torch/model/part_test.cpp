@@ -6,7 +6,7 @@
 #include "support/ids.h"
 #include "support/small_blocks.h"
 
-namespace dtrain::model {
+namespace dtrain::model::part_test {
 namespace {
 
 using testing::operator""_p;
@@ -38,4 +38,4 @@ TEST_CASE("A slice that is not held still knows the whole") {
 }
 
 }  // namespace
-}  // namespace dtrain::model
+}  // namespace dtrain::model::part_test

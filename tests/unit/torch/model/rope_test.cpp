@@ -10,7 +10,7 @@
 #include "dtrain/base/error.h"
 #include "unit/torch/model/bdh_fixture.h"
 
-namespace dtrain::model::bdh {
+namespace dtrain::model::bdh::rope_test {
 namespace {
 
 using testing::relative_error;
@@ -178,4 +178,4 @@ TEST_CASE("Tables follow the length and dtype asked for") {
 }
 
 }  // namespace
-}  // namespace dtrain::model::bdh
+}  // namespace dtrain::model::bdh::rope_test

@@ -14,7 +14,7 @@
 #include "dtrain/base/philox.h"
 #include "support/temp_folder.h"
 
-namespace dtrain::model {
+namespace dtrain::model::token_sampler_test {
 namespace {
 
 const at::Tensor& logits() {
@@ -144,4 +144,4 @@ TEST_CASE("A logit that is not finite is refused") {
 }
 
 }  // namespace
-}  // namespace dtrain::model
+}  // namespace dtrain::model::token_sampler_test

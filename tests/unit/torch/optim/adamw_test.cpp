@@ -5,7 +5,7 @@
 #include "optimized.h"
 #include "support/naive_trainer.h"
 
-namespace dtrain::optim {
+namespace dtrain::optim::adamw_test {
 namespace {
 
 using testing::ScalarAdamW;
@@ -117,4 +117,4 @@ TEST_CASE("An update that may not be changes nothing and is not counted") {
 }
 
 }  // namespace
-}  // namespace dtrain::optim
+}  // namespace dtrain::optim::adamw_test

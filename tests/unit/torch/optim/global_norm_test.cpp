@@ -12,7 +12,7 @@
 #include "support/specs.h"
 #include "support/values.h"
 
-namespace dtrain::optim {
+namespace dtrain::optim::global_norm_test {
 namespace {
 
 using testing::spec;
@@ -144,4 +144,4 @@ TEST_CASE("Clipping scales to the norm that is allowed, and never up") {
 }
 
 }  // namespace
-}  // namespace dtrain::optim
+}  // namespace dtrain::optim::global_norm_test

@@ -6,7 +6,7 @@
 
 #include "dtrain/base/error.h"
 
-namespace dtrain::optim {
+namespace dtrain::optim::grad_scaler_test {
 namespace {
 
 void update_often(GradScaler& scaler, std::int64_t count, bool found_overflow) {
@@ -98,4 +98,4 @@ TEST_CASE("A scaler goes on from the saved state of another") {
 }
 
 }  // namespace
-}  // namespace dtrain::optim
+}  // namespace dtrain::optim::grad_scaler_test

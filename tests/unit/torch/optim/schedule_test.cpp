@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace dtrain::optim {
+namespace dtrain::optim::schedule_test {
 namespace {
 
 Schedule schedule(ScheduleShape shape) {
@@ -72,4 +72,4 @@ TEST_CASE("A run that is all warm-up, or has none, is sound") {
 }
 
 }  // namespace
-}  // namespace dtrain::optim
+}  // namespace dtrain::optim::schedule_test

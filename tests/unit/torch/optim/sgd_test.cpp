@@ -3,7 +3,7 @@
 #include "optimized.h"
 #include "support/engine_run.h"
 
-namespace dtrain::optim {
+namespace dtrain::optim::sgd_test {
 namespace {
 
 using SgdRun = Optimized<Sgd, SgdOptions>;
@@ -98,4 +98,4 @@ TEST_CASE("SGD updates shards to the bits that the whole has") {
 }
 
 }  // namespace
-}  // namespace dtrain::optim
+}  // namespace dtrain::optim::sgd_test

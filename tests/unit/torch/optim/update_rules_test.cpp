@@ -8,7 +8,7 @@
 
 #include "support/values.h"
 
-namespace dtrain::optim {
+namespace dtrain::optim::update_rules_test {
 namespace {
 
 // More than four vectors of the widest instructions, and a rest.
@@ -116,4 +116,4 @@ TEMPLATE_TEST_CASE("SGD gives an element the bits of its rule in every range", "
 }
 
 }  // namespace
-}  // namespace dtrain::optim
+}  // namespace dtrain::optim::update_rules_test

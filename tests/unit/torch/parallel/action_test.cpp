@@ -7,7 +7,7 @@
 
 #include "support/action_ids.h"
 
-namespace dtrain::parallel {
+namespace dtrain::parallel::action_test {
 namespace {
 
 using testing::operator""_b;
@@ -59,4 +59,4 @@ TEST_CASE("Where backward passes alternate between microbatches there is one sum
 }
 
 }  // namespace
-}  // namespace dtrain::parallel
+}  // namespace dtrain::parallel::action_test

@@ -9,7 +9,7 @@
 #include "dtrain/comm/reduce.h"
 #include "support/values.h"
 
-namespace dtrain {
+namespace dtrain::element_bits_test {
 namespace {
 
 // More than four vectors of the widest instructions in float32, and a rest.
@@ -66,4 +66,4 @@ TEST_CASE("Sums, scaling and casts give an element the same bits in every range"
 }
 
 }  // namespace
-}  // namespace dtrain
+}  // namespace dtrain::element_bits_test

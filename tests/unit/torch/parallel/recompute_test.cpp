@@ -7,7 +7,7 @@
 #include "support/action_ids.h"
 #include "support/small_blocks.h"
 
-namespace dtrain::parallel {
+namespace dtrain::parallel::recompute_test {
 namespace {
 
 using testing::operator""_b;
@@ -154,4 +154,4 @@ TEST_CASE("A stage keeps what it received, and not what it has sent") {
 }
 
 }  // namespace
-}  // namespace dtrain::parallel
+}  // namespace dtrain::parallel::recompute_test

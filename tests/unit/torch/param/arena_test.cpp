@@ -7,7 +7,7 @@
 #include "dtrain/base/error.h"
 #include "support/ids.h"
 
-namespace dtrain::param {
+namespace dtrain::param::arena_test {
 namespace {
 
 using testing::operator""_p;
@@ -163,4 +163,4 @@ TEST_CASE("Export turns neuron-major storage into the reference's shape without 
 }
 
 }  // namespace
-}  // namespace dtrain::param
+}  // namespace dtrain::param::arena_test

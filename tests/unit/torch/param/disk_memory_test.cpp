@@ -7,7 +7,7 @@
 
 #include "support/temp_folder.h"
 
-namespace dtrain::param {
+namespace dtrain::param::disk_memory_test {
 namespace {
 
 TEST_CASE("Memory on a disk stays while a tensor of it is held") {
@@ -20,4 +20,4 @@ TEST_CASE("Memory on a disk stays while a tensor of it is held") {
 }
 
 }  // namespace
-}  // namespace dtrain::param
+}  // namespace dtrain::param::disk_memory_test

@@ -9,7 +9,7 @@
 #include "dtrain/base/philox.h"
 #include "support/rounding.h"
 
-namespace dtrain::param {
+namespace dtrain::param::initialise_test {
 namespace {
 
 ParameterSpec plain(std::string name, std::int64_t rows, std::int64_t columns) {
@@ -125,4 +125,4 @@ TEST_CASE("A float64 parameter starts from the float32 numbers") {
 }
 
 }  // namespace
-}  // namespace dtrain::param
+}  // namespace dtrain::param::initialise_test

@@ -9,7 +9,7 @@
 #include "support/ids.h"
 #include "support/rounding.h"
 
-namespace dtrain::param {
+namespace dtrain::param::parameter_use_test {
 namespace {
 
 using testing::operator""_p;
@@ -125,4 +125,4 @@ TEST_CASE("A use that does not reach the loss hands over nothing") {
 }
 
 }  // namespace
-}  // namespace dtrain::param
+}  // namespace dtrain::param::parameter_use_test

@@ -8,7 +8,7 @@
 #include "dtrain/planner/layouts.h"
 #include "support/settings.h"
 
-namespace dtrain::planner {
+namespace dtrain::planner::machine_rates_test {
 namespace {
 
 using mesh::Axis;
@@ -82,4 +82,4 @@ TEST_CASE("What no level fits is refused with the reason") {
 }
 
 }  // namespace
-}  // namespace dtrain::planner
+}  // namespace dtrain::planner::machine_rates_test

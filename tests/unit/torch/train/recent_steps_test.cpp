@@ -3,7 +3,7 @@
 
 #include "dtrain/train/run_meter.h"
 
-namespace dtrain::train {
+namespace dtrain::train::recent_steps_test {
 namespace {
 
 TEST_CASE("The mean loss names the steps that it is of: the last 50") {
@@ -40,4 +40,4 @@ TEST_CASE("The time of a step is the median") {
 }
 
 }  // namespace
-}  // namespace dtrain::train
+}  // namespace dtrain::train::recent_steps_test

@@ -7,7 +7,7 @@
 #include "dtrain/train/run_history.h"
 #include "support/rounding.h"
 
-namespace dtrain::train {
+namespace dtrain::train::spike_guard_test {
 namespace {
 
 // Figures that differ a little from step to step.
@@ -99,4 +99,4 @@ TEST_CASE("A record without its data is of the data of the run that saved it") {
 }
 
 }  // namespace
-}  // namespace dtrain::train
+}  // namespace dtrain::train::spike_guard_test

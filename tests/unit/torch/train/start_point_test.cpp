@@ -4,7 +4,7 @@
 
 #include "support/settings.h"
 
-namespace dtrain::train {
+namespace dtrain::train::start_point_test {
 namespace {
 
 struct Change {
@@ -118,4 +118,4 @@ TEST_CASE("What changes later numbers is noted with both values") {
 }
 
 }  // namespace
-}  // namespace dtrain::train
+}  // namespace dtrain::train::start_point_test

@@ -8,7 +8,7 @@
 #include <optional>
 #include <thread>
 
-namespace dtrain::train {
+namespace dtrain::train::stop_requests_test {
 namespace {
 
 TEST_CASE("No request to save is lost, whenever it comes") {
@@ -65,4 +65,4 @@ TEST_CASE("A request to stop that has come stays when another rank ends") {
 }
 
 }  // namespace
-}  // namespace dtrain::train
+}  // namespace dtrain::train::stop_requests_test

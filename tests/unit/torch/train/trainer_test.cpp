@@ -12,7 +12,7 @@
 #include "support/settings.h"
 #include "support/temp_folder.h"
 
-namespace dtrain::train {
+namespace dtrain::train::trainer_test {
 namespace {
 
 using testing::MemorySource;
@@ -238,4 +238,4 @@ TEST_CASE("Ranks with different settings are refused, naming the first one") {
 }
 
 }  // namespace
-}  // namespace dtrain::train
+}  // namespace dtrain::train::trainer_test

@@ -3,7 +3,7 @@
 #include "dtrain/data/source/wikitext.h"
 #include "support/temp_folder.h"
 
-namespace dtrain::data {
+namespace dtrain::data::blocks_test {
 namespace {
 
 using base::ErrorKind;
@@ -147,4 +147,4 @@ TEST_CASE("Words of WikiText are counted with an end of every line") {
 }
 
 }  // namespace
-}  // namespace dtrain::data
+}  // namespace dtrain::data::blocks_test

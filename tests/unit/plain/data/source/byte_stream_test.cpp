@@ -5,7 +5,7 @@
 
 #include "support/temp_folder.h"
 
-namespace dtrain::data {
+namespace dtrain::data::byte_stream_test {
 namespace {
 
 using base::ErrorKind;
@@ -116,4 +116,4 @@ TEST_CASE("A zstd file with a window that is too large is not called damaged") {
 }
 
 }  // namespace
-}  // namespace dtrain::data
+}  // namespace dtrain::data::byte_stream_test

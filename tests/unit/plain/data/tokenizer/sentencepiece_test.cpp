@@ -6,7 +6,7 @@
 #include "dtrain/data/tokenizer/tokenizer.h"
 #include "support/temp_folder.h"
 
-namespace dtrain::data {
+namespace dtrain::data::sentencepiece_test {
 namespace {
 
 using base::ErrorKind;
@@ -180,4 +180,4 @@ TEST_CASE("What is no model is refused by name") {
 }
 
 }  // namespace
-}  // namespace dtrain::data
+}  // namespace dtrain::data::sentencepiece_test

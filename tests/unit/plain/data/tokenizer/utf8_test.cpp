@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-namespace dtrain::data {
+namespace dtrain::data::utf8_test {
 namespace {
 
 TEST_CASE("The first byte that is no UTF-8 is found, wherever it stands") {
@@ -46,4 +46,4 @@ TEST_CASE("The characters at the ends of a text are read") {
 }
 
 }  // namespace
-}  // namespace dtrain::data
+}  // namespace dtrain::data::utf8_test

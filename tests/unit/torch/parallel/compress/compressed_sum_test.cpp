@@ -13,7 +13,7 @@
 #include "support/specs.h"
 #include "support/values.h"
 
-namespace dtrain::parallel {
+namespace dtrain::parallel::compressed_sum_test {
 namespace {
 
 using testing::expect;
@@ -223,4 +223,4 @@ TEST_CASE("Without what was left of earlier steps training stands still") {
 }
 
 }  // namespace
-}  // namespace dtrain::parallel
+}  // namespace dtrain::parallel::compressed_sum_test

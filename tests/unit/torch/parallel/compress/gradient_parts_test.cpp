@@ -5,7 +5,7 @@
 #include "support/ids.h"
 #include "support/specs.h"
 
-namespace dtrain::parallel {
+namespace dtrain::parallel::gradient_parts_test {
 namespace {
 
 using testing::spec;
@@ -85,4 +85,4 @@ TEST_CASE("A shard's whole rows are a matrix, and the ends of others travel whol
 }
 
 }  // namespace
-}  // namespace dtrain::parallel
+}  // namespace dtrain::parallel::gradient_parts_test

@@ -11,7 +11,7 @@
 #include "support/rounding.h"
 #include "support/values.h"
 
-namespace dtrain::parallel {
+namespace dtrain::parallel::power_sgd_test {
 namespace {
 
 using testing::expect;
@@ -163,4 +163,4 @@ TEST_CASE("Thin products have the same bits on any number of threads") {
 }
 
 }  // namespace
-}  // namespace dtrain::parallel
+}  // namespace dtrain::parallel::power_sgd_test

@@ -12,7 +12,7 @@
 
 #include "support/values.h"
 
-namespace dtrain::parallel {
+namespace dtrain::parallel::top_k_test {
 namespace {
 
 using testing::same_bits;
@@ -131,4 +131,4 @@ TEST_CASE("A message of one percent is one percent of the gradients' bytes") {
 }
 
 }  // namespace
-}  // namespace dtrain::parallel
+}  // namespace dtrain::parallel::top_k_test

@@ -8,7 +8,7 @@
 #include "dtrain/base/error.h"
 #include "unit/torch/parallel/data/small_units.h"
 
-namespace dtrain::parallel {
+namespace dtrain::parallel::bucket_reducer_test {
 namespace {
 
 // 128 + 192 + 64 elements with padding: float32 buckets of 512 bytes begin in the middle of "b".
@@ -146,4 +146,4 @@ TEST_CASE("A bucket that was never reduced is a defect that is noticed") {
 }
 
 }  // namespace
-}  // namespace dtrain::parallel
+}  // namespace dtrain::parallel::bucket_reducer_test

@@ -13,7 +13,7 @@
 #include "support/small_blocks.h"
 #include "support/values.h"
 
-namespace dtrain::parallel {
+namespace dtrain::parallel::data_axis_events_test {
 namespace {
 
 using testing::BlockWatch;
@@ -161,4 +161,4 @@ TEST_CASE("Never are more units gathered than the schedule says") {
 }
 
 }  // namespace
-}  // namespace dtrain::parallel
+}  // namespace dtrain::parallel::data_axis_events_test

@@ -8,7 +8,7 @@
 #include "support/rounding.h"
 #include "unit/torch/parallel/data/small_units.h"
 
-namespace dtrain::parallel {
+namespace dtrain::parallel::gradient_store_test {
 namespace {
 
 const param::ParameterSpecs kSpecs{spec("a", 200), spec("b", 70)};
@@ -149,4 +149,4 @@ TEST_CASE("Frozen parameters take no room in any arena, and are settled without 
 }
 
 }  // namespace
-}  // namespace dtrain::parallel
+}  // namespace dtrain::parallel::gradient_store_test

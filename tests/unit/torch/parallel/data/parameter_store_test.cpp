@@ -6,7 +6,7 @@
 
 #include "unit/torch/parallel/data/small_units.h"
 
-namespace dtrain::parallel {
+namespace dtrain::parallel::parameter_store_test {
 namespace {
 
 // Unit 0: "a" and "b", 320 elements with padding; unit 1: "c", 128 for two shards.
@@ -166,4 +166,4 @@ TEST_CASE("Kept copies in another dtype are brought up to date by a refresh, on 
 }
 
 }  // namespace
-}  // namespace dtrain::parallel
+}  // namespace dtrain::parallel::parameter_store_test

@@ -15,7 +15,7 @@
 #include "support/small_blocks.h"
 #include "unit/torch/parallel/data/small_units.h"
 
-namespace dtrain::parallel {
+namespace dtrain::parallel::reducer_seams_test {
 namespace {
 
 // Each is a unit of its own.
@@ -293,4 +293,4 @@ TEST_CASE("An engine trains with a reducer of one's own, and its state goes on w
 }
 
 }  // namespace
-}  // namespace dtrain::parallel
+}  // namespace dtrain::parallel::reducer_seams_test

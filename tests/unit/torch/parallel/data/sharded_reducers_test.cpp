@@ -10,7 +10,7 @@
 #include "dtrain/parallel/data/shard_reducer.h"
 #include "unit/torch/parallel/data/small_units.h"
 
-namespace dtrain::parallel {
+namespace dtrain::parallel::sharded_reducers_test {
 namespace {
 
 // Unit 0: "a", "b"; unit 1: "c"; unit 2: "frozen", "rare". Shards end within parameters.
@@ -220,4 +220,4 @@ TEST_CASE(
 }
 
 }  // namespace
-}  // namespace dtrain::parallel
+}  // namespace dtrain::parallel::sharded_reducers_test

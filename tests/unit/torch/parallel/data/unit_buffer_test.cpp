@@ -11,7 +11,7 @@
 #include "support/ids.h"
 #include "support/values.h"
 
-namespace dtrain::parallel {
+namespace dtrain::parallel::unit_buffer_test {
 namespace {
 
 using testing::same_bits;
@@ -130,4 +130,4 @@ TEST_CASE("Weights that a graph has saved are right after a free and another gat
 }
 
 }  // namespace
-}  // namespace dtrain::parallel
+}  // namespace dtrain::parallel::unit_buffer_test

@@ -6,7 +6,7 @@
 
 #include "support/ids.h"
 
-namespace dtrain::parallel {
+namespace dtrain::parallel::unit_schedule_test {
 namespace {
 
 using testing::operator""_u;
@@ -171,4 +171,4 @@ TEST_CASE("The schedule of a step with very many microbatches is made in one pas
 }
 
 }  // namespace
-}  // namespace dtrain::parallel
+}  // namespace dtrain::parallel::unit_schedule_test

@@ -9,7 +9,7 @@
 #include "support/ids.h"
 #include "support/small_blocks.h"
 
-namespace dtrain::parallel {
+namespace dtrain::parallel::units_test {
 namespace {
 
 using testing::operator""_p;
@@ -102,4 +102,4 @@ TEST_CASE("What a stage does not hold is part of the unit before it, or of the f
 }
 
 }  // namespace
-}  // namespace dtrain::parallel
+}  // namespace dtrain::parallel::units_test

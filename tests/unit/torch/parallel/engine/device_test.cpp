@@ -10,7 +10,7 @@
 #include "support/stub_group.h"
 #include "support/values.h"
 
-namespace dtrain::parallel {
+namespace dtrain::parallel::device_test {
 namespace {
 
 // One rank, whose sums are its own values.
@@ -78,4 +78,4 @@ TEST_CASE("Parameters, gradients, tokens and losses of a step lie on the world's
 }
 
 }  // namespace
-}  // namespace dtrain::parallel
+}  // namespace dtrain::parallel::device_test

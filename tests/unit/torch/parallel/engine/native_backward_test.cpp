@@ -10,7 +10,7 @@
 #include "support/small_blocks.h"
 #include "support/values.h"
 
-namespace dtrain::parallel {
+namespace dtrain::parallel::native_backward_test {
 namespace {
 
 using testing::same_bits;
@@ -92,4 +92,4 @@ TEST_CASE("A native backward is told which parameters are frozen") {
 }
 
 }  // namespace
-}  // namespace dtrain::parallel
+}  // namespace dtrain::parallel::native_backward_test

@@ -16,7 +16,7 @@
 #include "support/small_blocks.h"
 #include "support/values.h"
 
-namespace dtrain::parallel {
+namespace dtrain::parallel::step_engine_test {
 namespace {
 
 using testing::BlockWatch;
@@ -403,4 +403,4 @@ TEST_CASE("The state names every weight and moment once, with its whole shape") 
 }
 
 }  // namespace
-}  // namespace dtrain::parallel
+}  // namespace dtrain::parallel::step_engine_test

@@ -7,7 +7,7 @@
 #include "support/engine_run.h"
 #include "support/settings.h"
 
-namespace dtrain::parallel {
+namespace dtrain::parallel::plan_test {
 namespace {
 
 using mesh::Axis;
@@ -122,4 +122,4 @@ TEST_CASE("Settings of units mean nothing where nothing is sharded") {
 }
 
 }  // namespace
-}  // namespace dtrain::parallel
+}  // namespace dtrain::parallel::plan_test

@@ -14,7 +14,7 @@
 #include "support/settings.h"
 #include "support/values.h"
 
-namespace dtrain::parallel {
+namespace dtrain::parallel::rank_plan_test {
 namespace {
 
 using mesh::Axis;
@@ -187,4 +187,4 @@ TEST_CASE("A plan refuses names of parameters and bounds of memory that no model
 }
 
 }  // namespace
-}  // namespace dtrain::parallel
+}  // namespace dtrain::parallel::rank_plan_test

@@ -14,7 +14,7 @@
 #include "dtrain/parallel/tensor/splits.h"
 #include "support/stub_group.h"
 
-namespace dtrain::parallel {
+namespace dtrain::parallel::overlap_test {
 namespace {
 
 /// A group whose only operation, all_reduce, ends when the test says so.
@@ -76,4 +76,4 @@ TEST_CASE("The sum of dx is under way before dW is computed, and waited for afte
 }
 
 }  // namespace
-}  // namespace dtrain::parallel
+}  // namespace dtrain::parallel::overlap_test

@@ -10,7 +10,7 @@
 #include "support/rounding.h"
 #include "unit/torch/parallel/tensor/split_run.h"
 
-namespace dtrain::parallel {
+namespace dtrain::parallel::pieces_test {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
@@ -244,4 +244,4 @@ TEST_CASE("A logit that is not a number makes its token's loss none, on every ra
 }
 
 }  // namespace
-}  // namespace dtrain::parallel
+}  // namespace dtrain::parallel::pieces_test

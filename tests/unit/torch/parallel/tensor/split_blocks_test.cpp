@@ -13,7 +13,7 @@
 #include "support/values.h"
 #include "unit/torch/parallel/tensor/split_run.h"
 
-namespace dtrain::parallel {
+namespace dtrain::parallel::split_blocks_test {
 namespace {
 
 using testing::CallCounts;
@@ -194,4 +194,4 @@ TEST_CASE("A rank holds its slice of what is split, and all of the rest") {
 }
 
 }  // namespace
-}  // namespace dtrain::parallel
+}  // namespace dtrain::parallel::split_blocks_test
