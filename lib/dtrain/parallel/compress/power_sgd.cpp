@@ -11,8 +11,8 @@
 namespace dtrain::parallel {
 namespace {
 
-at::Tensor factor(const param::ArenaAllocator& allocate, std::int64_t rows, std::int64_t columns,
-                  at::ScalarType dtype) {
+at::Tensor factor_matrix(const param::ArenaAllocator& allocate, std::int64_t rows,
+                         std::int64_t columns, at::ScalarType dtype) {
   return allocate(param::bytes_of(rows * columns, dtype)).view(dtype).view({rows, columns});
 }
 
@@ -32,9 +32,9 @@ at::Tensor first_factor(const GradientPart& part, std::int64_t rank, const at::T
 PowerSgd::PowerSgd(const GradientPart& part, std::int64_t rank, comm::ProcessGroup& group,
                    at::ScalarType dtype, const param::ArenaAllocator& allocate)
     : group_(group),
-      left_(factor(allocate, part.rows, rank, dtype)),
-      right_(factor(allocate, part.columns, rank, dtype)),
-      next_right_(factor(allocate, part.columns, rank, dtype)) {
+      left_(factor_matrix(allocate, part.rows, rank, dtype)),
+      right_(factor_matrix(allocate, part.columns, rank, dtype)),
+      next_right_(factor_matrix(allocate, part.columns, rank, dtype)) {
   first_ = first_factor(part, rank, right_);
   right_.copy_(first_);
 }
