@@ -1,5 +1,5 @@
-# dtrain_module(PATH [PLAIN] LINK ...) makes lib/dtrain/PATH/*.cpp a static library dtrain_PATH. Without PLAIN the
-# module sees LibTorch. Sub-folders belong to the module unless they are modules themselves.
+# dtrain_module(PATH [PLAIN] [COMPUTES] LINK ...) makes lib/dtrain/PATH/*.cpp a static library dtrain_PATH. Without PLAIN the
+# module sees LibTorch; COMPUTES is for loops over many values. Sub-folders belong to the module unless they are modules themselves.
 function(dtrain_torch_flags target)
   target_link_libraries(${target} PUBLIC torch::torch_cpu)
   target_compile_options(${target} PRIVATE -fpch-preprocess -fopenmp)
@@ -7,7 +7,7 @@ function(dtrain_torch_flags target)
 endfunction()
 
 function(dtrain_module path)
-  cmake_parse_arguments(arg "PLAIN" "" "LINK" ${ARGN})
+  cmake_parse_arguments(arg "PLAIN;COMPUTES" "" "LINK" ${ARGN})
   string(REPLACE "/" "_" name ${path})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/lib/dtrain/${path}/*.cpp)
   if(path STREQUAL "checkpoint")
@@ -24,6 +24,9 @@ function(dtrain_module path)
   target_link_libraries(dtrain_${name} PUBLIC ${arg_LINK} PRIVATE dtrain_warnings)
   if(NOT arg_PLAIN)
     dtrain_torch_flags(dtrain_${name})
+  endif()
+  if(arg_COMPUTES)
+    target_compile_options(dtrain_${name} PRIVATE $<$<CONFIG:Release>:-O3>)
   endif()
 endfunction()
 

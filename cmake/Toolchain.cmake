@@ -24,7 +24,7 @@ target_compile_options(dtrain_warnings INTERFACE -Wall -Wextra -Wshadow -Wconver
 # Bits must not depend on the optimiser: no contraction of a*b+c across statements.
 target_compile_options(dtrain_warnings INTERFACE -ffp-contract=off)
 
-# From -O2 to -O3 is a quarter of a compilation; what computes asks for -O3 itself.
+# From -O2 to -O3 is a quarter of a compilation; modules that compute ask for -O3 (cmake/Modules.cmake).
 string(REPLACE -O3 -O2 CMAKE_CXX_FLAGS_RELEASE "${CMAKE_CXX_FLAGS_RELEASE}")
 
 # Most of what a file costs to compile is its headers, so that several files of a target are compiled at once. Files of one target
