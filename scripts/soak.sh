@@ -19,6 +19,7 @@
 #   mutations    defects planted in the library are noticed by the tests (takes what it takes)
 #   waits        on the fake accelerator, each wait of one stream for another that is left out gives a race or another
 #                result (takes what it takes)
+#   alone        every file compiles without the others of its target (takes what it takes)
 #   asan         every test under the address and undefined-behaviour sanitizers (takes what it takes)
 #   fuzz         the parsers of checkpoints withstand a minute of clang's libFuzzer each
 #   repeat       200 processes on 1, 2 and 4 threads and on 4 ranks that are threads compute the same bits (takes what it
@@ -56,6 +57,7 @@ mesh() { build && build/release/bin/parity_tests "[.every-mesh]"; }
 memory() { build && { /usr/bin/python3 scripts/soak_memory.py || [ $? -eq 77 ]; }; }
 mutations() { build && /usr/bin/python3 scripts/soak_mutations.py; }
 waits() { build && build/release/bin/device_tests "[.waits]"; }
+alone() { scripts/setup.sh --dev && scripts/build.sh dev all; }
 asan() { scripts/test.sh --preset=asan; }
 
 # Status 77 says that there is no clang, which is no failure.
@@ -79,7 +81,7 @@ lowered() {
 
 all() {
   local status=0 campaign
-  for campaign in kills attack checkpoints storage parity chaos nodes mesh memory mutations waits asan fuzz repeat scale lowered fresh; do
+  for campaign in kills attack checkpoints storage parity chaos nodes mesh memory mutations waits alone asan fuzz repeat scale lowered fresh; do
     $campaign || status=1
   done
   return $status
@@ -90,6 +92,6 @@ given=${2:-}
 minutes=${given:-30}
 [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]] || usage
 case $campaign in
-  kills | attack | checkpoints | storage | parity | chaos | nodes | mesh | memory | mutations | waits | asan | fuzz | repeat | scale | lowered | fresh | all) $campaign ;;
+  kills | attack | checkpoints | storage | parity | chaos | nodes | mesh | memory | mutations | waits | alone | asan | fuzz | repeat | scale | lowered | fresh | all) $campaign ;;
   *) usage ;;
 esac
