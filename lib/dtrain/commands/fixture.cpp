@@ -58,7 +58,7 @@ bool is_float(const TensorView& view) {
   return view.dtype == Dtype::f32 || view.dtype == Dtype::f64;
 }
 
-config::ModelConfig model_of(const SafetensorsFile& file) {
+config::ModelConfig model_of_fixture(const SafetensorsFile& file) {
   config::ModelConfig model = train::recognised_model(
       train::tensor_shapes(file, "weight.", /*is_storage=*/false), {.levels = count_levels(file)});
   model.dropout = 0;
@@ -238,7 +238,7 @@ Trajectory parse_trajectory(const nlohmann::json& json, const std::string& path,
 
 Fixture read_fixture(const std::string& path) {
   const SafetensorsFile file = SafetensorsFile::open(path);
-  const config::ModelConfig model = model_of(file);
+  const config::ModelConfig model = model_of_fixture(file);
   check_batch(file, model.vocab);
   check_tensors(file, shapes_of(model, file.at("inputs").shape));
   Fixture fixture{.path = path,
