@@ -6,11 +6,11 @@
 
 #include "dtrain/base/error.h"
 #include "support/local_ranks.h"
+#include "support/messages.h"
 
 namespace dtrain::testing::comm_cut_test {
 namespace {
 
-using Catch::Contains;
 using comm::World;
 using std::chrono::milliseconds;
 
@@ -54,7 +54,7 @@ TEST_CASE("A process killed in the middle of a message is noticed and named") {
   processes.signal(1, SIGKILL);
   processes.signal(0, SIGCONT);
   const auto failure = processes.wait()[0];
-  CHECK_THAT(failure.text, Catch::StartsWith(kComm) && Contains(": rank 1 closed the connection"));
+  CHECK_THAT(failure.text, Catch::StartsWith(kComm) && Names("rank 1", "closed"));
 }
 
 TEST_CASE("A process killed during a fast reduction is named though another one is still awaited") {
@@ -65,7 +65,7 @@ TEST_CASE("A process killed during a fast reduction is named though another one 
   CHECK(processes.next_line(0) == "failed");
   processes.signal(1, SIGKILL);
   const auto failure = processes.wait()[0];
-  CHECK_THAT(failure.text, Catch::StartsWith(kComm) && Contains(": rank 2 closed the connection"));
+  CHECK_THAT(failure.text, Catch::StartsWith(kComm) && Names("rank 2", "closed"));
 }
 
 }  // namespace

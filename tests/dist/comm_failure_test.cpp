@@ -10,6 +10,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/net/socket.h"
 #include "support/local_ranks.h"
+#include "support/messages.h"
 #include "support/port_of.h"
 #include "support/values.h"
 
@@ -70,7 +71,7 @@ class LateJobs {
     jobs_.push_back(std::make_unique<RankProcesses>(program, options));
     size_ = options.size;
     for (std::int64_t rank = 0; rank < size_; ++rank) {
-      if (jobs_.back()->next_line(rank) != "met") throw std::runtime_error("ranks have not met");
+      if (jobs_.back()->next_line(rank) != "met") throw std::runtime_error("not met");
     }
   }
   /// The outcomes of each job, whose last rank is killed once the others have failed.
@@ -92,7 +93,7 @@ class LateJobs {
 void check_late(const Failure& failure, const std::string& culprit) {
   CAPTURE(failure.message);
   CHECK(failure.kind == static_cast<int>(ErrorKind::timeout));
-  CHECK_THAT(failure.message, Contains(culprit + " did not answer within " + kShortText));
+  CHECK_THAT(failure.message, Names(culprit, kShortText, "--comm-timeout"));
   CHECK(failure.seconds > 0.95 * base::Seconds(kShort).count());
   CHECK(failure.seconds < base::Seconds(kShort).count() + kSlack);
   CHECK(failure.message.find('\n') == std::string::npos);
@@ -133,7 +134,7 @@ TEST_CASE("A process that never comes is named when the deadline has passed") {
       check_late(second, "rank 2");
     } else {  // over shm whoever was first tells the other
       CHECK(backends[i] == "shm");
-      CHECK_THAT(second.message, Contains("rank 2 did not answer within"));
+      CHECK_THAT(second.message, Names("rank 2", kShortText, "--comm-timeout"));
     }
   }
 }
@@ -175,7 +176,7 @@ TEST_CASE("A message that is never sent ends the wait for it") {
   for (const auto& outcomes : jobs.wait()) {
     const auto failure = unpacked(outcomes[0]);
     check_late(failure, "rank 1");
-    CHECK_THAT(failure.message, Contains("recv of 5 float32"));
+    CHECK_THAT(failure.message, Names("recv", 5, "float32"));
   }
 }
 
@@ -220,7 +221,7 @@ TEST_CASE("A killed process is noticed at once and named") {
     CAPTURE(failure.message);
     CHECK(failure.kind == static_cast<int>(ErrorKind::comm));
     // Not the other survivor, which may have noticed first and cut its connections.
-    CHECK_THAT(failure.message, Contains(": rank 1 closed the connection"));
+    CHECK_THAT(failure.message, Names("rank 1", "closed"));
   }
 }
 
@@ -235,7 +236,7 @@ TEST_CASE("A stopped process is named when the deadline has passed") {
   processes.signal(1, SIGKILL);
   const auto failure = unpacked(processes.wait()[0]);
   CHECK(failure.kind == static_cast<int>(ErrorKind::timeout));
-  CHECK_THAT(failure.message, Contains("rank 1 did not answer"));
+  CHECK_THAT(failure.message, Names("rank 1", kShortText, "--comm-timeout"));
 }
 
 // --- a rank that gives up ----------------------------------------------------------------------
@@ -267,13 +268,13 @@ TEST_CASE("An error of communication gives way to its cause, though it may come 
                  [&](World& world) {
                    if (world.rank() == 1) {
                      has_failed = true;
-                     base::fail(ErrorKind::comm, "rank 0 failed; its own message tells why");
+                     base::fail(ErrorKind::comm, "rank 0 failed");
                    }
                    while (!has_failed) std::this_thread::yield();
                    std::this_thread::sleep_for(milliseconds(100));  // until rank 1's is kept
-                   base::fail(ErrorKind::usage, "the folder is in use");
+                   base::fail(ErrorKind::usage, "rank 0's reason");
                  }),
-      Contains("the folder is in use"));
+      Contains("rank 0's reason"));
 }
 
 /// Rank 1 ends; rank 0 alone waits for it, gives up, and so lets down rank 2, which waits for rank
@@ -294,7 +295,7 @@ TEST_CASE("Who gives up because of another rank says so, and is not blamed for i
   const auto outcomes = on_processes("blame chain", {.size = 3, .backend = backend});
   for (const auto rank : {0u, 2u}) {
     const auto failure = unpacked(outcomes[rank]);
-    CHECK_THAT(failure.message, Contains(": rank 1 closed the connection"));
+    CHECK_THAT(failure.message, Names("rank 1", "closed"));
   }
 }
 
@@ -331,7 +332,7 @@ TEST_CASE("An aborted group ends its own calls with the reason, and those of its
         on_processes("abort while waiting", {.size = 2, .argument = "recv", .backend = backend});
     const auto peer = unpacked(outcomes[1]);
     check_aborted(unpacked(outcomes[0]), peer);
-    CHECK_THAT(peer.message, Contains("rank 0 closed the connection"));
+    CHECK_THAT(peer.message, Names("rank 0", "closed"));
     if (backend == "shm") CHECK_THAT(peer.message, Contains("stopped on request"));
   }
 
@@ -382,9 +383,7 @@ const RankProgram nothing("nothing", nothing_to_do);
 TEST_CASE("Ranks that were told different world sizes are refused by name") {
   for (const auto& outcome : on_processes("nothing", {.size = 2, .told_sizes = {2, 3}})) {
     CHECK(outcome.status == static_cast<int>(ErrorKind::usage));
-    CHECK_THAT(outcome.text, Contains("world size of 2") || Contains("with 2"));
-    CHECK_THAT(outcome.text, Contains("world size of 3") || Contains("with 3"));
-    CHECK_THAT(outcome.text, Contains("rank 0") && Contains("rank 1"));
+    CHECK_THAT(outcome.text, Names("rank 0", "rank 1", 2, 3, "WORLD_SIZE"));
     CHECK(outcome.standard_error.empty());
   }
 }
@@ -395,10 +394,9 @@ TEST_CASE("A rank that was never started is named by all who wait for it") {
   for (const auto rank : {0u, 1u}) {
     INFO(outcomes[rank].text);
     CHECK(outcomes[rank].status == static_cast<int>(ErrorKind::timeout));
-    CHECK_THAT(outcomes[rank].text, Contains("rank 2 did not come to the job of 3 ranks within") &&
-                                        Contains(kShortText));
+    CHECK_THAT(outcomes[rank].text, Names("rank 2", "3 ranks", kShortText, "--comm-timeout"));
   }
-  CHECK_THAT(outcomes[0].standard_error, Contains("waiting for rank 2"));
+  CHECK_THAT(outcomes[0].standard_error, Names("rank 2", "--comm-timeout"));
 }
 
 TEST_CASE("Two processes with one rank are refused") {
@@ -418,7 +416,7 @@ TEST_CASE("Two processes with one rank are refused") {
   }
   for (const auto& failure : failures) {
     CHECK(failure.kind == static_cast<int>(ErrorKind::usage));
-    CHECK_THAT(failure.message, Contains("two processes were started as rank 1 of 3"));
+    CHECK_THAT(failure.message, Names("two", "rank 1", 3, "RANK"));
   }
 }
 
@@ -441,16 +439,17 @@ TEST_CASE("A store that does not answer is named with its address") {
 
 TEST_CASE("A port that is taken is named") {
   const int taken = net::listen_at("127.0.0.1", 0);
+  const auto port = port_of(taken);
   const auto failure = failure_of([&] {
     (void)comm::create_world({.backend = "gloo",
                               .rank = 0,
                               .size = 2,
-                              .master_port = port_of(taken),
+                              .master_port = port,
                               .group = {.timeout = kShort}});
   });
   ::close(taken);
   CHECK(failure.kind == static_cast<int>(ErrorKind::port));
-  CHECK_THAT(failure.message, Contains("Address already in use"));
+  CHECK_THAT(failure.message, Names(port, "MASTER_PORT"));
 }
 
 TEST_CASE("A backend that does not exist is refused with the choices") {
@@ -458,7 +457,7 @@ TEST_CASE("A backend that does not exist is refused with the choices") {
   CHECK(failure.kind == static_cast<int>(ErrorKind::usage));
   CHECK_THAT(failure.message, Contains("'smoke'") && Contains("gloo"));
   CHECK_THAT(failure_of([] { (void)comm::create_world({.backend = "none", .size = 2}); }).message,
-             Contains("2 were started"));
+             Names("machine.backend", "none", 2));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/mesh/mesh_groups.h"
 #include "support/local_ranks.h"
+#include "support/messages.h"
 #include "support/values.h"
 
 namespace dtrain::testing::mesh_test {
@@ -55,7 +56,7 @@ TEST_CASE("A mesh of 4,096 ranks gives each one place and each axis disjoint lin
 }
 
 TEST_CASE("A mesh with an axis of zero is refused") {
-  CHECK_THROWS_WITH(DeviceMesh({{Axis::dp, 0}}), Catch::Contains("layout.dp is 0"));
+  CHECK_THROWS_WITH(DeviceMesh({{Axis::dp, 0}}), Names("layout.dp", 0));
 }
 
 std::string sum_along_axes(World& world, const std::string&) {
@@ -205,7 +206,7 @@ TEST_CASE("A mesh that does not fit the world is refused") {
                                [](World& world) {
                                  MeshGroups groups(world, DeviceMesh({{Axis::dp, 3}}));
                                }),
-                    Catch::Contains("wants 3 ranks, but 2 were started"));
+                    Names("3 ranks", 2, "--dp"));
 }
 
 }  // namespace
