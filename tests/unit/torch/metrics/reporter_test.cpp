@@ -8,11 +8,13 @@
 #include <sstream>
 
 #include "dtrain/metrics/progress_line.h"
+#include "support/messages.h"
 #include "support/temp_folder.h"
 
 namespace dtrain::metrics::reporter_test {
 namespace {
 
+using testing::Names;
 using testing::TempFolder;
 
 // Standard error of this process in a file, until the object goes.
@@ -61,6 +63,15 @@ struct Reported {
   std::vector<nlohmann::ordered_json> lines;
   std::string errors;
 };
+
+/// The first line that holds these words; empty: none does.
+std::string line_with(const std::string& text, const std::string& words) {
+  const std::size_t found = text.find(words);
+  if (found == std::string::npos) return {};
+  const std::size_t before = text.rfind('\n', found);
+  const std::size_t begin = before == std::string::npos ? 0 : before + 1;
+  return text.substr(begin, text.find('\n', found) - begin);
+}
 
 template <typename Report>
 Reported report(Reporter::Options options, Report tell) {
@@ -139,11 +150,10 @@ TEST_CASE("Other lines say by 'event' what they are") {
                                                  {"val_loss", 1.25}});
   CHECK(found.errors.find("a table\n") == 0);
   CHECK(found.errors.find("dtrain: warning: loss nan: update skipped\n") != std::string::npos);
-  CHECK(found.errors.find("training loss   2.5000 nats per token, mean of the 6 finite losses of "
-                          "steps 1 to 7\n") != std::string::npos);
+  CHECK_THAT(line_with(found.errors, "training loss"), Names("2.5000", "6 finite", "steps 1 to 7"));
   CHECK(found.errors.find("validation loss 1.2500") != std::string::npos);
   CHECK(found.errors.find("updates skipped 3") != std::string::npos);
-  CHECK(found.errors.find("checkpoints     2 could not be saved") != std::string::npos);
+  CHECK_THAT(line_with(found.errors, "checkpoints"), Names(2));
 }
 
 TEST_CASE("A failure is a line of its own, whatever its message holds") {
@@ -165,7 +175,7 @@ TEST_CASE("Without a validation nothing is said of one") {
            .model_path = "m"});
   });
   CHECK_FALSE(found.lines[0].contains("val_loss"));
-  CHECK(found.errors.find("2.0000 nats per token, of step 1\n") != std::string::npos);
+  CHECK_THAT(line_with(found.errors, "training loss"), Names("2.0000", "step 1"));
   CHECK(found.errors.find("validation") == std::string::npos);
   CHECK(found.errors.find("skipped") == std::string::npos);
 }
@@ -231,8 +241,8 @@ TEST_CASE("On a terminal evaluations and checkpoints stay as lines above the liv
   CHECK(found.errors.find(
             "step 3/25 | evaluating ...\r\r\x1b[J\rstep 3 | validation loss 1.5000\n") !=
         std::string::npos);
-  CHECK(found.errors.find("checkpoint of step 3 is complete: p (5 B in 0.2 s, stall 0 s)\n") !=
-        std::string::npos);
+  CHECK_THAT(line_with(found.errors, "checkpoint"),
+             Names("step 3", "p", "5 B", "0.2 s", "stall 0 s"));
 }
 
 TEST_CASE("A line that is too long loses the parts that matter least, and its dividers") {
@@ -265,7 +275,7 @@ TEST_CASE(
       r.memory({.step = 3, .predicted = predicted_mib << 20, .peak = peak_mib << 20});
     });
     REQUIRE(found.lines.size() == 1);
-    return found.errors.starts_with("dtrain: warning: memory: predicted");
+    return found.errors.starts_with("dtrain: warning: memory: ");
   };
   CHECK_FALSE(warns(100, 91));
   CHECK(warns(100, 90));

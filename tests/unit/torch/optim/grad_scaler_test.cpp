@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
+#include "support/messages.h"
 
 namespace dtrain::optim::grad_scaler_test {
 namespace {
@@ -73,7 +74,7 @@ TEST_CASE("The scale falls to 1, and an overflow there ends the run") {
     FAIL("no error");
   } catch (const base::Error& error) {
     CHECK(error.kind() == base::ErrorKind::numerics);
-    CHECK_THAT(error.what(), Catch::Contains("smallest loss scale, 1, after 17 skipped steps"));
+    CHECK_THAT(error.what(), testing::Names("float16", 1, 17));
   }
   CHECK(scaler.scale() == 1);
 }

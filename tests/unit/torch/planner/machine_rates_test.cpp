@@ -6,6 +6,7 @@
 #include "dtrain/config/bdh/settings.h"
 #include "dtrain/parallel/plan/rank_plan.h"
 #include "dtrain/planner/layouts.h"
+#include "support/messages.h"
 #include "support/settings.h"
 
 namespace dtrain::planner::machine_rates_test {
@@ -77,8 +78,7 @@ TEST_CASE("Of a model that does not fit fewer levels are timed, and stand for al
 }
 
 TEST_CASE("What no level fits is refused with the reason") {
-  CHECK_THROWS_WITH(timed_job(on_four_ranks(true), 1000),
-                    Catch::Contains("one level alone takes") && Catch::Contains("1000 B"));
+  CHECK_THROWS_WITH(timed_job(on_four_ranks(true), 1000), testing::Names("one level", "1000 B"));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "dtrain/train/run_history.h"
+#include "support/messages.h"
 #include "support/rounding.h"
 
 namespace dtrain::train::spike_guard_test {
@@ -74,7 +75,7 @@ TEST_CASE("A history keeps every bit in its text") {
   CHECK(to_text({}) == "{}");
   CHECK(parse_history("{}", "here") == RunHistory{});
   CHECK_THROWS_WITH(parse_history(R"({"spikes": {"num_steps": "x"}})", "PATH"),
-                    Catch::Contains("checkpoint 'PATH': bad history"));
+                    testing::Names("PATH", "history"));
 }
 
 TEST_CASE("A record without its data is of the data of the run that saved it") {

@@ -1,11 +1,38 @@
 #include "dtrain/train/start_point.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
 
+#include "support/messages.h"
 #include "support/settings.h"
 
 namespace dtrain::train::start_point_test {
 namespace {
+
+// A setting that differs: its value now, and in the checkpoint.
+struct Difference {
+  std::string key;
+  std::string now;
+  std::string saved;
+};
+
+/// Checks that a text names these differences, in this order, and no others.
+void check_differences(const std::string& text, const std::vector<Difference>& expected) {
+  INFO(text);
+  constexpr std::string_view kBetween = "; ";
+  std::size_t begin = 0;
+  for (const Difference& each : expected) {
+    REQUIRE(begin < text.size());
+    const std::size_t end = std::min(text.find(kBetween, begin), text.size());
+    CHECK_THAT(text.substr(begin, end - begin),
+               testing::Names(each.key + " is " + each.now, each.saved));
+    begin = end + kBetween.size();
+  }
+  CHECK(begin >= text.size());
+}
 
 struct Change {
   const char* key;
@@ -55,13 +82,12 @@ TEST_CASE("Steps and decay steps are noted where the rate follows them") {
   config::Config now = saved;
   now.train.steps = 2000;
   now.train.decay_steps = 200;
-  CHECK(compare_settings(now, saved).noted ==
-        "train.steps is 2000, the checkpoint has 1000; train.decay_steps is 200, the checkpoint "
-        "has 100");
+  check_differences(compare_settings(now, saved).noted,
+                    {{"train.steps", "2000", "1000"}, {"train.decay_steps", "200", "100"}});
   set(now, "train.schedule", "constant");
-  CHECK(compare_settings(now, saved).noted == "train.schedule is constant, the checkpoint has wsd");
+  check_differences(compare_settings(now, saved).noted, {{"train.schedule", "constant", "wsd"}});
   for (config::Config* config : {&now, &saved}) set(*config, "train.schedule", "cosine");
-  CHECK(compare_settings(now, saved).noted == "train.steps is 2000, the checkpoint has 1000");
+  check_differences(compare_settings(now, saved).noted, {{"train.steps", "2000", "1000"}});
 }
 
 TEST_CASE("Norms are on another level where gradients are compressed in another way") {
@@ -94,9 +120,9 @@ TEST_CASE("Settings of an optimizer that is not in use may differ without a word
   CHECK(compare_settings(now, saved).noted.empty());
   for (config::Config* config : {&now, &saved}) set(*config, "train.optimizer", "sgd");
   now.train.beta1 = now.train.beta2 = now.train.eps = 0.5;
-  CHECK(compare_settings(now, saved).noted == "train.momentum is 0.5, the checkpoint has 0.9");
+  check_differences(compare_settings(now, saved).noted, {{"train.momentum", "0.5", "0.9"}});
   saved.train.momentum = 0;  // its checkpoint has no momentum to go on with
-  CHECK(compare_settings(now, saved).refused == "train.momentum is 0.5, the checkpoint has 0");
+  check_differences(compare_settings(now, saved).refused, {{"train.momentum", "0.5", "0"}});
 }
 
 TEST_CASE("What changes later numbers is noted with both values") {
@@ -111,10 +137,11 @@ TEST_CASE("What changes later numbers is noted with both values") {
   saved.train.lr = 0.001;
   const Differences found = compare_settings(now, saved);
   CHECK(found.refused.empty());
-  CHECK(found.noted ==
-        "batch.microbatch is 2, the checkpoint has 0; train.steps is 5, the checkpoint has 1000; "
-        "train.lr is 0.5, the checkpoint has 0.001; train.schedule is linear, the checkpoint has "
-        "constant; machine.dtype is float64, the checkpoint has float32");
+  check_differences(found.noted, {{"batch.microbatch", "2", "0"},
+                                  {"train.steps", "5", "1000"},
+                                  {"train.lr", "0.5", "0.001"},
+                                  {"train.schedule", "linear", "constant"},
+                                  {"machine.dtype", "float64", "float32"}});
 }
 
 }  // namespace

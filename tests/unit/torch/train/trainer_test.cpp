@@ -9,6 +9,7 @@
 
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
+#include "support/messages.h"
 #include "support/settings.h"
 #include "support/temp_folder.h"
 
@@ -125,7 +126,7 @@ TEST_CASE("UserHints to skip, training goes on, warns of each step and leaves th
   set(config, "train.on_nonfinite", "skip");
   const auto results = train_in(folder, config);
   for (const RankResult& result : results) {  // the weights are as they were, and they are bad
-    CHECK(result.error.starts_with("numerics after step 3: the loss on training text is "));
+    CHECK_THAT(result.error, testing::Names("numerics", "step 3", "training text"));
   }
   CHECK_FALSE(std::filesystem::exists(folder.path("run/final/model.safetensors")));
   CHECK_FALSE(std::filesystem::exists(folder.path("run/checkpoints")));

@@ -11,6 +11,7 @@
 #include "dtrain/model/registry.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
+#include "support/messages.h"
 #include "support/settings.h"
 #include "support/values.h"
 
@@ -20,6 +21,7 @@ namespace {
 using mesh::Axis;
 using testing::EngineRun;
 using testing::expect;
+using testing::Names;
 
 const mesh::MeshShape kMesh{{Axis::pp, 16}, {Axis::dp, 32}, {Axis::tp, 8}};  // 4,096 ranks
 constexpr std::int64_t kLevels = 64;
@@ -178,12 +180,11 @@ TEST_CASE("A plan refuses names of parameters and bounds of memory that no model
   config::Config config = testing::tiny_config();
   config = testing::with_dtypes(testing::laid_out(config, 1, 1));
   config.train.freeze = {"encode"};
-  CHECK_THROWS_WITH(rank_plan(config, kFirst),
-                    Catch::Contains("--freeze: the model has no parameter 'encode'"));
+  CHECK_THROWS_WITH(rank_plan(config, kFirst), Names("--freeze", "encode", "encoder"));
   config.train.freeze = {"encoder"};
   CHECK_NOTHROW(rank_plan(config, kFirst));
   set(config, "machine.memory_limit", "1kB");
-  CHECK_THROWS_WITH(rank_plan(config, kFirst), Catch::Contains("--memory-limit 1kB cannot be met"));
+  CHECK_THROWS_WITH(rank_plan(config, kFirst), Names("--memory-limit 1kB", "--recompute"));
 }
 
 }  // namespace
