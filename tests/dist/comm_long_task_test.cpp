@@ -37,7 +37,7 @@ TEST_CASE("Ranks without a task wait for the one that has it, and hear that it f
       is_right = caught.kind() == (is_cause ? base::ErrorKind::data : base::ErrorKind::comm) &&
                  holds(caught.what(), is_cause ? "no disk" : "reading");
     }
-    expect(is_right, "the failure, or where another rank failed");
+    expect(is_right, "the cause, or the task that failed");
   });
 }
 

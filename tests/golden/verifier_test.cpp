@@ -16,6 +16,7 @@
 #include "dtrain/checkpoint/tensor_file.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
+#include "support/messages.h"
 #include "support/settings.h"
 #include "support/temp_folder.h"
 #include "support/tensor_file.h"
@@ -24,6 +25,7 @@ namespace dtrain::commands::verifier_test {
 namespace {
 
 using testing::message_of;
+using testing::Names;
 using testing::TempFolder;
 
 const std::string kGolden = DTRAIN_SOURCE_DIR "/tests/golden/";
@@ -242,10 +244,8 @@ TEST_CASE("A tensor that the model does not have is refused by name") {
 TEST_CASE("A token outside the vocabulary is refused with its place") {
   for (const std::string name : {"inputs", "targets"}) {
     for (const std::int64_t token : {-100, -1, 256}) {
-      CHECK_THAT(
-          refusal([&](Tensors& t) { t[name][1][7].fill_(token); }),
-          Catch::Contains(fmt::format("'{}' holds token {} at row 1, position 7", name, token)) &&
-              Catch::Contains("0 to 255"));
+      CHECK_THAT(refusal([&](Tensors& t) { t[name][1][7].fill_(token); }),
+                 Names(name, token, "row 1", "position 7", "0 to 255"));
     }
   }
 }
@@ -278,29 +278,29 @@ TEST_CASE("Tensors of another shape are refused with both shapes") {
                Catch::Contains("'" + name + "' is"));
   }
   CHECK_THAT(refusal([](Tensors& t) { t["targets"] = t["targets"].narrow(1, 0, 10); }),
-             Catch::Contains("'targets' is I64 (2, 10), but I64 (2, 64)"));
+             Names("targets", "I64 (2, 10)", "I64 (2, 64)"));
   CHECK_THAT(refusal([](Tensors& t) { t["logits"] = t["logits"].narrow(0, 0, 1); }),
-             Catch::Contains("'logits' is F32 (1, 64, 256)"));
+             Names("logits", "F32 (1, 64, 256)"));
 }
 
 TEST_CASE("Tensors of another dtype, and an odd number of neurons, are refused") {
   const auto as = [](const std::string& name, at::ScalarType dtype) {
     return refusal([&](Tensors& t) { t[name] = t[name].to(dtype); });
   };
-  CHECK_THAT(as("inputs", at::kInt), Catch::Contains("'inputs' is I32 (2, 64), but I64"));
-  CHECK_THAT(as("targets", at::kInt), Catch::Contains("'targets' is I32 (2, 64), but I64"));
-  CHECK_THAT(as("weight.encoder", at::kBFloat16), Catch::Contains("'weight.encoder' is BF16"));
-  CHECK_THAT(as("grad.decoder", at::kLong), Catch::Contains("'grad.decoder' is I64"));
+  CHECK_THAT(as("inputs", at::kInt), Names("inputs", "I32 (2, 64)", "I64"));
+  CHECK_THAT(as("targets", at::kInt), Names("targets", "I32 (2, 64)", "I64"));
+  CHECK_THAT(as("weight.encoder", at::kBFloat16), Names("weight.encoder", "BF16"));
+  CHECK_THAT(as("grad.decoder", at::kLong), Names("grad.decoder", "I64"));
   CHECK_THAT(
       refusal([](Tensors& t) { t["weight.encoder"] = t["weight.encoder"].narrow(2, 0, 255); }),
-      Catch::Contains("--neurons 255 is odd"));
+      Names("--neurons 255", "odd"));
 }
 
 TEST_CASE("A fixture whose rows cannot be dealt is refused") {
   const std::string path = kGolden + "three_heads.safetensors";
   const std::string uneven =
       message_of(base::ErrorKind::usage, [&] { verify_on(config_for(path, "float32"), 3); });
-  CHECK(uneven.find("2 rows cannot be dealt to 3 ranks") != std::string::npos);
+  CHECK_THAT(uneven, Names(path, "2 rows", "3 ranks", "--grad-accum"));
 }
 
 // A decoder of zeros: the branch gives zeros, and no gradient passes to the encoders.
@@ -338,7 +338,7 @@ TEST_CASE("A trajectory with fewer losses than steps is refused") {
   config.verify.trajectory = folder.path("trajectory.json");
   config.verify.name = "three_heads";
   CHECK_THAT(message_of(base::ErrorKind::data, [&] { verify_on(config, 1); }),
-             Catch::Contains("49 losses or norms for 50 steps"));
+             Names("three_heads", 49, "50 steps"));
 }
 
 TEST_CASE("An unknown trajectory is refused with its name") {

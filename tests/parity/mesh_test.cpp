@@ -181,7 +181,7 @@ TEST_CASE("A mesh trains what one rank trains, in every combination", "[.every-m
   }
 }
 
-const RankProgram kTrain("train on a mesh", [](comm::World& world, const std::string& request) {
+const RankProgram kTrain("mesh trainer", [](comm::World& world, const std::string& request) {
   const config::Config config = config::from_request(request).config;
   EngineRun run(config, world);
   run.steps(config.train.steps);
@@ -204,9 +204,9 @@ TEST_CASE("Processes on a mesh have the bits of threads, over shm and over gloo"
   for (const std::string backend : {"shm", "gloo"}) {
     INFO(backend);
     const auto outcomes = on_processes(
-        "train on a mesh", {.size = num_ranks(config),
-                            .argument = config::to_request({config::Command::train, config}),
-                            .backend = backend});
+        "mesh trainer", {.size = num_ranks(config),
+                         .argument = config::to_request({config::Command::train, config}),
+                         .backend = backend});
     for (const RankOutcome& outcome : outcomes) {
       INFO(outcome.standard_error);
       CHECK(outcome.status == 0);
