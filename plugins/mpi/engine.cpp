@@ -18,16 +18,9 @@ namespace {
 
 using Cause = comm::TransportFailure::Cause;
 
-struct Call {
-  Engine::Begin begin;
-  Requests pending = {};
-  bool has_ended = false;
-  std::exception_ptr failure = nullptr;
-};
-
 // Drops what has ended.
-void advance(Call& call) {
-  std::erase_if(call.pending, [](MPI_Request& each) {
+void advance(Requests& pending) {
+  std::erase_if(pending, [](MPI_Request& each) {
     int has_ended = 0;
     check(MPI_Test(&each, &has_ended, MPI_STATUS_IGNORE));
     return has_ended != 0;
@@ -59,6 +52,13 @@ void check(int code) {
                                std::string(text.data(), static_cast<std::size_t>(length)));
 }
 
+struct Engine::Call {
+  Begin begin;
+  Requests pending = {};
+  bool has_ended = false;
+  std::exception_ptr failure = nullptr;
+};
+
 struct Engine::State {
   std::mutex mutex;
   std::condition_variable posted;  // a call, or the wish to end
@@ -75,7 +75,7 @@ struct Engine::State {
   bool advance_to_end(Call& call, bool is_new);
 };
 
-std::optional<std::deque<std::shared_ptr<Call>>> Engine::State::take(bool is_idle) {
+auto Engine::State::take(bool is_idle) -> std::optional<std::deque<std::shared_ptr<Call>>> {
   std::unique_lock lock(mutex);
   if (is_idle) posted.wait(lock, [this] { return is_ending || !queue.empty(); });
   if (is_ending && (has_failed || (is_idle && queue.empty()))) return std::nullopt;
@@ -86,7 +86,7 @@ bool Engine::State::advance_to_end(Call& call, bool is_new) {
   std::exception_ptr failure;
   try {
     if (is_new) call.begin(call.pending);
-    advance(call);
+    advance(call.pending);
     if (!call.pending.empty()) return false;
   } catch (...) {
     failure = std::current_exception();

@@ -47,6 +47,7 @@ class Engine {
   void wake() noexcept;
 
  private:
+  struct Call;
   struct State;
 
   std::chrono::milliseconds patience_{10'000};
