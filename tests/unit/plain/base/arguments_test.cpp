@@ -4,12 +4,14 @@
 #include <catch2/catch.hpp>
 
 #include "dtrain/base/error.h"
+#include "support/messages.h"
 
 namespace dtrain::base::arguments_test {
 namespace {
 
 using Catch::Matchers::Contains;
 using Words = std::vector<std::string>;
+using dtrain::testing::Names;
 
 struct Parser {
   Parser() {
@@ -51,14 +53,14 @@ TEST_CASE("An empty value takes no word, and a value begins with -- only after =
   for (const Words& arguments :
        {Words{"tool", "--log-dir"}, Words{"tool", "--log-dir", "--quiet"}}) {
     CHECK_THROWS_WITH(parse_arguments(parser.app, arguments),
-                      Contains("program tool: --log-dir needs a value: DIR"));
+                      Names("program tool", "--log-dir", "DIR"));
   }
 }
 
 TEST_CASE("Unknown flags are left to the caller, before what is required is missed") {
   Parser parser;
   parser.tool->add_option("--output")->required();
-  CHECK_THROWS_WITH(parse_arguments(parser.app, {"tool", "w"}), Contains("--output is required"));
+  CHECK_THROWS_WITH(parse_arguments(parser.app, {"tool", "w"}), Names("--output"));
   parse_arguments(parser.app, {"tool", "--outptu=x"});
   CHECK(parser.app.remaining(true) == Words{"--outptu=x"});
   CHECK_THROWS_AS(parse_arguments(parser.app, {"tool", "--outptu", "--help"}), CLI::CallForHelp);

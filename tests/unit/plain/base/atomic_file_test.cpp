@@ -4,14 +4,18 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+#include <cerrno>
+#include <cstring>
 #include <vector>
 
+#include "support/messages.h"
 #include "support/temp_folder.h"
 
 namespace dtrain::base::atomic_file_test {
 namespace {
 
 using dtrain::testing::message_of;
+using dtrain::testing::Names;
 using dtrain::testing::TempFolder;
 
 std::span<const std::byte> bytes_of(std::string_view text) {
@@ -73,8 +77,7 @@ TEST_CASE("A file that cannot be created is named with the reason") {
   const std::string path = folder.path("missing/a");
   const std::string message =
       message_of(ErrorKind::checkpoint, [&] { AtomicFile(path, ErrorKind::checkpoint); });
-  CHECK(message.find(path) != std::string::npos);
-  CHECK(message.find("No such file or directory") != std::string::npos);
+  CHECK_THAT(message, Names(path, std::strerror(ENOENT)));
 }
 
 TEST_CASE("A file that cannot grow is named, and nothing is left of it") {

@@ -11,12 +11,14 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
+#include "support/messages.h"
 
 namespace rank_env_test {
 namespace {
 
 using dtrain::base::RankEnv;
 using Variables = std::map<std::string, std::string>;
+using dtrain::testing::Names;
 
 RankEnv read(const Variables& variables) {
   return dtrain::base::read_rank_env([&](const char* name) -> std::optional<std::string> {
@@ -190,11 +192,11 @@ TEST_CASE("A launcher tells its launch and how often it has started the job agai
   const RankEnv env = read({{"TORCHELASTIC_RUN_ID", "a-1"},
                             {"TORCHELASTIC_RESTART_COUNT", "2"},
                             {"TORCHELASTIC_MAX_RESTARTS", "3"},
-                            {"DTRUN_RESTART_REASON", "rank 1 exited with status 7"}});
+                            {"DTRUN_RESTART_REASON", "rank 1 failed"}});
   CHECK(env.launch == "a-1");
   CHECK(env.restart_count == 2);
   CHECK(env.max_restarts == 3);
-  CHECK(env.restart_reason == "rank 1 exited with status 7");
+  CHECK(env.restart_reason == "rank 1 failed");
   CHECK(read({{"TORCHELASTIC_RUN_ID", "none"}}).launch.empty());  // torchrun's for every launch
   CHECK(read({}).restart_count == 0);
   CHECK_THROWS_WITH(read({{"TORCHELASTIC_RESTART_COUNT", "-1"}}),
@@ -205,9 +207,8 @@ TEST_CASE("Values that make no sense are refused, naming the variable") {
   CHECK_THROWS_WITH(read({{"RANK", "zero"}, {"WORLD_SIZE", "2"}}),
                     Catch::Contains("RANK: found \"zero\""));
   CHECK_THROWS_WITH(read({{"RANK", "0"}, {"WORLD_SIZE", "0"}}), Catch::Contains("WORLD_SIZE"));
-  CHECK_THROWS_WITH(read({{"RANK", "2"}, {"WORLD_SIZE", "2"}}),
-                    Catch::Contains("RANK 2 must be below WORLD_SIZE 2"));
-  CHECK_THROWS_WITH(read({{"RANK", "0"}}), Catch::Contains("WORLD_SIZE is not"));
+  CHECK_THROWS_WITH(read({{"RANK", "2"}, {"WORLD_SIZE", "2"}}), Names("RANK 2", "WORLD_SIZE 2"));
+  CHECK_THROWS_WITH(read({{"RANK", "0"}}), Names("RANK", "WORLD_SIZE"));
   CHECK_THROWS_WITH(read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "70000"}}),
                     Catch::Contains("MASTER_PORT"));
   CHECK_THROWS_WITH(read({{"OMP_NUM_THREADS", "many"}}), Catch::Contains("OMP_NUM_THREADS"));
