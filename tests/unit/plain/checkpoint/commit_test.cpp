@@ -1,12 +1,15 @@
 #include "dtrain/checkpoint/store/commit.h"
 
 #include <catch2/catch.hpp>
+#include <cerrno>
+#include <cstring>
 #include <limits>
 #include <set>
 
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/removal.h"
 #include "support/example_checkpoint.h"
+#include "support/messages.h"
 #include "support/temp_folder.h"
 
 namespace dtrain::checkpoint::store::commit_test {
@@ -16,6 +19,7 @@ using base::ErrorKind;
 using Catch::Matchers::Contains;
 using dtrain::testing::kExampleRun;
 using dtrain::testing::message_of;
+using dtrain::testing::Names;
 using dtrain::testing::save_example;
 using dtrain::testing::TempFolder;
 using Steps = std::vector<std::int64_t>;
@@ -117,9 +121,9 @@ TEST_CASE("What is not whole is not committed") {
   const std::string temporary = dtrain::testing::example_folder(checkpoints, 5);
   const std::string file = temporary + "/model-00002-of-00002.safetensors";
   std::filesystem::resize_file(file, 8);
-  CHECK_THAT(refusal(checkpoints, manifest), Contains(file) && Contains("has 8 bytes"));
+  CHECK_THAT(refusal(checkpoints, manifest), Names(file, "8 bytes"));
   std::filesystem::remove(file);
-  CHECK_THAT(refusal(checkpoints, manifest), Contains(file) && Contains("share the run folder"));
+  CHECK_THAT(refusal(checkpoints, manifest), Names(file, std::strerror(ENOENT)));
   CHECK(list_steps(checkpoints).empty());
 }
 
@@ -140,7 +144,7 @@ class ThroughDisk : public base::FileSystem {
 class FailsAfterRename final : public ThroughDisk {
  public:
   void sync_folder(const std::string& path) override {
-    if (renamed_) base::fail(ErrorKind::checkpoint, "'{}' cannot be made durable", path);
+    if (renamed_) base::fail(ErrorKind::checkpoint, "'{}' not synced", path);
     disk.sync_folder(path);
   }
   void rename(const std::string& from, const std::string& to) override {
@@ -189,7 +193,7 @@ TEST_CASE("A manifest that cannot be read back is not committed") {
   const std::string checkpoints = folder.path("");
   LosesManifest files;
   CHECK_THAT(message_of(ErrorKind::checkpoint, [&] { save_example(files, checkpoints, 4, 1); }),
-             Contains("manifest.json") && Contains("does not exist"));
+             Names("manifest.json"));
   CHECK(list_steps(checkpoints).empty());
 }
 
@@ -228,7 +232,7 @@ TEST_CASE("A sync that fails once a checkpoint has its name leaves a whole check
   format::Manifest manifest = half_written(checkpoints);
   format::merge(manifest.contents, dtrain::testing::save_example_shard(disk, checkpoints, 5, 0, 2));
   FailsAfterRename files;
-  CHECK_THAT(commit(files, checkpoints, manifest), Contains("cannot be made durable"));
+  CHECK_THAT(commit(files, checkpoints, manifest), Contains("not synced"));
   CHECK(dtrain::testing::example_difference(folder.path("step-5"), 5).empty());
 }
 
@@ -290,8 +294,7 @@ TEST_CASE("Only a folder of dtrain's own making is removed, and links are not fo
     CHECK_THAT(removed.left_alone[index],
                Contains(checkpoint_name(5 - static_cast<std::int64_t>(index))));
   }
-  CHECK_THAT(removed.left_alone[3], Contains("'notes.txt', which dtrain did not write"));
-  CHECK_THAT(removed.left_alone[4], Contains("is a link"));
+  CHECK_THAT(removed.left_alone[3], Names("notes.txt"));
   CHECK(remove_leftovers(disk, checkpoints).size() == 1);
   CHECK(remove_all(disk, checkpoints, kExampleRun).size() == 5);
   CHECK(names_in(checkpoints) ==

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "dtrain/base/checksum.h"
+#include "support/messages.h"
 #include "support/temp_folder.h"
 
 namespace dtrain::checkpoint::format::manifest_test {
@@ -15,6 +16,7 @@ using base::checksum_text;
 using base::ErrorKind;
 using Catch::Matchers::Contains;
 using dtrain::testing::message_of;
+using dtrain::testing::Names;
 using Json = nlohmann::json;
 
 const std::string kPath = "run/step-7/manifest.json";
@@ -115,7 +117,7 @@ TEST_CASE("Fields that are unknown, missing or of another type are refused") {
   for (const std::string object : objects) {
     INFO(object);
     CHECK_THAT(refused([&](Json& json) { json[Json::json_pointer(object + "/more")] = 1; }),
-               Contains("fields that are not known"));
+               Names("fields"));
     for (const auto& [name, value] : whole.at(Json::json_pointer(object)).items()) {
       if (name == "xxh3" && object.empty()) continue;
       INFO(name);
@@ -132,8 +134,7 @@ TEST_CASE("Fields that are unknown, missing or of another type are refused") {
 
 TEST_CASE("A layout whose axes do not make its ranks is refused") {
   for (const std::int64_t size : {0, 1, 3, 4}) {
-    CHECK_THAT(refused([&](Json& json) { json["layout"]["dp"] = size; }),
-               Contains("other ranks than its axes"));
+    CHECK_THAT(refused([&](Json& json) { json["layout"]["dp"] = size; }), Names("layout"));
   }
 }
 
@@ -176,11 +177,11 @@ TEST_CASE("Pieces that overlap, are missing, given twice or outside of their ten
   CHECK_THAT(refused([&](Json& json) {
                piece(json)["offsets"] = {3, 0};
              }),
-             Contains("not within tensor 'model.w'"));
+             Names("model-00002-of-00002.safetensors", "model.w"));
   CHECK_THAT(refused([&](Json& json) {
                piece(json)["sizes"] = {1, 3};
              }),
-             Contains("'model.w' has 9 elements in its pieces, needs 12"));
+             Names("model.w", "9 elements", 12));
   CHECK_THAT(refused([&](Json& json) { piece(json)["sizes"] = {2}; }), Contains("not within"));
   CHECK_THAT(refused([&](Json& json) { piece(json)["tensor"] = "absent"; }), Contains("'absent'"));
   CHECK_THAT(refused([&](Json& json) { json["tensors"]["model.v"] = json["tensors"]["model.w"]; }),
@@ -192,7 +193,7 @@ TEST_CASE("Pieces that overlap, are missing, given twice or outside of their ten
                json["files"][1]["pieces"].push_back(piece(json));
                json["files"][1]["pieces"][1]["offsets"] = {3, 0};
              }),
-             Contains("two pieces of tensor 'model.w'"));
+             Names("model-00002-of-00002.safetensors", "model.w", "two pieces"));
   CHECK_THAT(refused([&](Json& json) {  // a scalar twice
                json["files"][1]["pieces"].push_back(json["files"][0]["pieces"][1]);
              }),
@@ -204,9 +205,9 @@ TEST_CASE("Tensors of impossible size and unknown dtype are refused by name") {
     return refused([&](Json& json) { json["tensors"]["model.w"]["shape"] = sizes; });
   };
   constexpr std::int64_t kHuge = std::int64_t{1} << 62;
-  CHECK_THAT(shape({kHuge, 4}), Contains("'model.w' is too large"));
-  CHECK_THAT(shape({kHuge, 4, 0}), Contains("'model.w' is too large"));
-  CHECK_THAT(shape(std::vector<std::int64_t>(17, 1)), Contains("too many dims"));
+  CHECK_THAT(shape({kHuge, 4}), Names("model.w", "too large"));
+  CHECK_THAT(shape({kHuge, 4, 0}), Names("model.w", "too large"));
+  CHECK_THAT(shape(std::vector<std::int64_t>(17, 1)), Names("model.w", "dims"));
   CHECK_THAT(refused([](Json& json) { json["tensors"]["model.w"]["dtype"] = "F33"; }),
              Contains("'model.w'") && Contains("F33"));
 }

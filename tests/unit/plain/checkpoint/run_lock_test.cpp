@@ -10,6 +10,7 @@
 #include <memory>
 #include <thread>
 
+#include "support/messages.h"
 #include "support/temp_folder.h"
 
 namespace dtrain::checkpoint::store::run_lock_test {
@@ -18,6 +19,7 @@ namespace {
 using base::ErrorKind;
 using Catch::Matchers::Contains;
 using dtrain::testing::message_of;
+using dtrain::testing::Names;
 using dtrain::testing::TempFolder;
 
 /// A process that holds the lock of a folder until it is killed.
@@ -101,15 +103,15 @@ TEST_CASE("A link, a FIFO or another user's file is no lock, and keeps its conte
   };
   const std::string precious = folder.write("precious", "twenty years of work");
   std::filesystem::create_symlink(precious, folder.path("lock"));
-  CHECK_THAT(refusal(), Contains("lock' is a link"));
+  CHECK_THAT(refusal(), Names("lock", "link"));
   CHECK(folder.read("precious") == "twenty years of work");
   std::filesystem::remove(folder.path("lock"));
   REQUIRE(::mkfifo(folder.path("lock").c_str(), 0600) == 0);
-  CHECK_THAT(refusal(), Contains("is not a regular file"));
+  CHECK_THAT(refusal(), Names("lock", "regular file"));
   std::filesystem::remove(folder.path("lock"));
   folder.write("lock", "a stranger's");
   if (::chown(folder.path("lock").c_str(), 12345, 12345) != 0) return;  // root alone may
-  CHECK_THAT(refusal(), Contains("belongs to user 12345"));
+  CHECK_THAT(refusal(), Names("user 12345"));
   CHECK(folder.read("lock") == "a stranger's");
 }
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "support/messages.h"
 #include "support/safetensors.h"
 #include "support/temp_folder.h"
 
@@ -14,6 +15,7 @@ namespace {
 using base::ErrorKind;
 using Catch::Matchers::Contains;
 using dtrain::testing::message_of;
+using dtrain::testing::Names;
 using dtrain::testing::TempFolder;
 using dtrain::testing::write_safetensors;
 
@@ -131,24 +133,24 @@ TEST_CASE("Headers that claim what cannot be are refused with the tensor's name"
   CHECK_NOTHROW(SafetensorsFile::open(folder.write("f", file_of(one(f32, "[2]", "[0,8]"), 8))));
   CHECK_THAT(refused(one(f32, "[3]", "[0,8]"), 8), Contains("'w'") && Contains("12 bytes"));
   CHECK_THAT(refused(one(f32, "[2]", "[0,8]"), 7), Contains("'w'") && Contains("7 bytes"));
-  CHECK_THAT(refused(one(f32, "[2]", "[0,8]"), 9), Contains("1 bytes that belong to no tensor"));
+  CHECK_THAT(refused(one(f32, "[2]", "[0,8]"), 9), Names("1 bytes"));
   CHECK_THAT(refused(one(f32, "[2]", "[8,0]"), 8), Contains("'w'"));
   CHECK_THAT(refused(one(f32, "[2]", "[4,12]"), 12), Contains("'w'") && Contains("gap"));
   CHECK_THAT(refused(one(f32, "[2]", "[0,8,8]"), 8), Contains("'w'"));
   CHECK_THAT(refused(one(f32, "[-2]", "[0,8]"), 8), Contains("-2"));
   CHECK_THAT(refused(one(f32, "[2.0]", "[0,8]"), 8), Contains("2.0"));
-  CHECK_THAT(refused(one(f32, "2", "[0,8]"), 8), Contains("shape is no list"));
+  CHECK_THAT(refused(one(f32, "2", "[0,8]"), 8), Names("w", "no list"));
   CHECK_THAT(refused(one(f32, "[[2]]", "[0,8]"), 8), Contains("nested"));
   CHECK_THAT(refused(one(f32, "[18446744073709551615]", "[0,8]"), 8), Contains("no size"));
   CHECK_THAT(refused(one(f32, "[4611686018427387904,4]", "[0,0]"), 0), Contains("too large"));
   CHECK_THAT(refused(one(f32, "[4611686018427387904,4,0]", "[0,0]"), 0), Contains("too large"));
-  CHECK_THAT(refused(one(f32, "[1e999]", "[0,8]"), 8), Contains("number out of range"));
+  CHECK_THAT(refused(one(f32, "[1e999]", "[0,8]"), 8), Names("number"));
   CHECK_THAT(refused(one(R"("F33")", "[2]", "[0,8]"), 8), Contains("\"F33\""));
   CHECK_THAT(refused(one("7", "[2]", "[0,8]"), 8), Contains("unknown dtype 7"));
   CHECK_THAT(refused(R"({"w":{"dtype":"F32","shape":[2]}})", 8), Contains("data_offsets"));
   CHECK_THAT(refused(R"({"w":3})", 8), Contains("'w'"));
   CHECK_THAT(refused(R"({"a\nb":3})", 8), Contains("control characters"));
-  CHECK_THAT(refused("[]", 0), Contains("no JSON object"));
+  CHECK_THAT(refused("[]", 0), Names("JSON object"));
   CHECK_THAT(refused("{", 0), Contains("no JSON"));
   CHECK_THAT(refused(R"({"__metadata__":{"a":1}})", 0), Contains("'a'"));
   CHECK_THAT(refused(std::string("{}\0 ", 4), 0), Contains("NUL"));
