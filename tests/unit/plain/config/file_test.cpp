@@ -9,11 +9,13 @@
 #include "dtrain/config/bdh/settings.h"
 #include "dtrain/config/command_line.h"
 #include "support/command_line.h"
+#include "support/messages.h"
 
 namespace file_test {
 namespace {
 
 using namespace dtrain::config;
+using dtrain::testing::Names;
 namespace fs = std::filesystem;
 
 class Folder {
@@ -44,7 +46,7 @@ Config load_file(const std::string& path) {
 
 std::int64_t heads_of(const Config& config) { return config.model.own.of<bdh::Settings>().heads; }
 
-void check_refused(const std::string& text, const std::vector<std::string>& parts) {
+void check_refused(const std::string& text, const Names& names) {
   const Folder folder;
   const std::string path = folder.write("some.json", text);
   INFO(text);
@@ -53,8 +55,7 @@ void check_refused(const std::string& text, const std::vector<std::string>& part
     FAIL_CHECK("accepted");
   } catch (const dtrain::base::Error& error) {
     CHECK(error.exit_status() == 2);
-    CHECK_THAT(error.what(), Catch::Contains("some.json"));
-    for (const std::string& part : parts) CHECK_THAT(error.what(), Catch::Contains(part));
+    CHECK_THAT(error.what(), Names("some.json") && names);
     CHECK(std::string(error.what()).find('\n') == std::string::npos);
   }
 }
@@ -100,43 +101,44 @@ TEST_CASE("A circle of extends is refused, a file extended twice is not") {
 }
 
 TEST_CASE("A missing extended file is named together with the file that names it") {
-  check_refused(R"({"extends": "nothing.json"})", {"nothing.json", "some.json: extends"});
-  check_refused(R"({"extends": 3})", {"extends: found 3"});
+  check_refused(R"({"extends": "nothing.json"})", Names("nothing.json", "some.json: extends"));
+  check_refused(R"({"extends": 3})", Names("extends", 3));
 }
 
 TEST_CASE("Unknown and repeated keys are refused") {
-  check_refused(R"({"model": {"widht": 64}})", {"model.widht", "did you mean model.width?"});
-  check_refused(R"({"width": 64})", {"did you mean model.width?"});
-  check_refused(R"({"model": {"width": 1, "width": 2}})", {"\"width\" appears twice"});
-  check_refused(R"({"model": {"width": 1}, "model.width": 2})", {"\"model.width\" appears twice"});
-  check_refused(R"({"model": {}, "model": {}})", {"\"model\" appears twice"});
+  check_refused(R"({"model": {"widht": 64}})", Names("model.widht", "model.width?"));
+  check_refused(R"({"width": 64})", Names("width", "model.width?"));
+  check_refused(R"({"model": {"width": 1, "width": 2}})", Names("width", "twice"));
+  check_refused(R"({"model": {"width": 1}, "model.width": 2})", Names("model.width", "twice"));
+  check_refused(R"({"model": {}, "model": {}})", Names("model", "twice"));
 }
 
 TEST_CASE("Values of a wrong type or out of range are refused with what was found and allowed") {
-  check_refused(R"({"model": {"width": "64"}})", {"model.width: found \"64\"", "whole number"});
-  check_refused(R"({"model": {"width": 64.5}})", {"64.5"});
-  check_refused(R"({"model": {"width": null}})", {"null"});
-  check_refused(R"({"model": {"width": [1]}})", {"[1]"});
-  check_refused(R"({"model": {"width": 0}})", {"found 0", "1 to 16384"});
-  check_refused(R"({"model": {"width": 18446744073709551615}})", {"18446744073709551615"});
-  check_refused(R"({"model": {"dropout": 1}})", {"at least 0 and below 1"});
-  check_refused(R"({"model": {"tie_levels": 1}})", {"on or off"});
-  check_refused(R"({"train": {"seed": -1}})", {"-1", "2^64-1"});
-  check_refused(R"({"train": {"freeze": "lm_head"}})", {"a list of names"});
+  check_refused(R"({"model": {"width": "64"}})", Names("model.width", "\"64\"", "whole number"));
+  check_refused(R"({"model": {"width": 64.5}})", Names("model.width", 64.5));
+  check_refused(R"({"model": {"width": null}})", Names("model.width", "null"));
+  check_refused(R"({"model": {"width": [1]}})", Names("model.width", "[1]"));
+  check_refused(R"({"model": {"width": 0}})", Names("model.width", 0, "1 to 16384"));
+  check_refused(R"({"model": {"width": 18446744073709551615}})", Names("18446744073709551615"));
+  check_refused(R"({"model": {"dropout": 1}})", Names("model.dropout", "found 1", "below 1"));
+  check_refused(R"({"model": {"tie_levels": 1}})", Names("model.tie_levels", 1, "on", "off"));
+  check_refused(R"({"train": {"seed": -1}})", Names("train.seed", -1, "2^64-1"));
+  check_refused(R"({"train": {"freeze": "lm_head"}})", Names("train.freeze", "lm_head", "list"));
   check_refused(R"({"train": {"schedule": "linaer"}})",
-                {"linaer", "constant, linear, cosine", "did you mean linear?"});
-  check_refused(R"({"machine": {"backend": "nccl"}})", {"nccl comes with --device cuda"});
+                Names("linaer", "constant, linear, cosine", "linear?"));
+  check_refused(R"({"machine": {"backend": "nccl"}})",
+                Names("machine.backend", "nccl", "--device cuda"));
 }
 
 TEST_CASE("What is not JSON is refused with its place") {
-  check_refused("{\"model\": {\n\"width\": }}", {"not valid JSON", "line 2"});
-  check_refused(R"({"train": {"lr": NaN}})", {"not valid JSON"});
-  check_refused(R"({"train": {"lr": 1e999}})", {"not valid JSON"});
-  check_refused("", {"it is empty"});
-  check_refused("[]", {"found array"});
-  check_refused("{} {}", {"not valid JSON"});
+  check_refused("{\"model\": {\n\"width\": }}", Names("valid JSON", "line 2"));
+  check_refused(R"({"train": {"lr": NaN}})", Names("valid JSON"));
+  check_refused(R"({"train": {"lr": 1e999}})", Names("valid JSON"));
+  check_refused("", Names("empty"));
+  check_refused("[]", Names("array"));
+  check_refused("{} {}", Names("valid JSON"));
   std::string deep(100'000, '[');
-  check_refused(R"({"model": )" + deep, {"nested too deeply"});
+  check_refused(R"({"model": )" + deep, Names("nested"));
 }
 
 TEST_CASE("Settings of other commands are allowed in a file and told") {
@@ -190,23 +192,22 @@ TEST_CASE("Flags of every type are read") {
 }
 
 TEST_CASE("Wrong flags are refused by name") {
-  const auto refused = [](const std::vector<std::string>& arguments, const std::string& part) {
-    INFO(part);
-    CHECK_THROWS_WITH(load_arguments(arguments), Catch::Contains(part));
+  const auto refused = [](const std::vector<std::string>& arguments, const Names& names) {
+    CHECK_THROWS_WITH(load_arguments(arguments), names);
   };
-  refused({"--widht", "3"}, "unknown flag --widht: did you mean --width?");
-  refused({"--max-tokens", "3"}, "--max-tokens (setting generate.max_tokens)");
-  refused({"--steps"}, "--steps needs a value: N");
-  refused({"word"}, "unexpected word \"word\"");
-  refused({"--set", "model.width"}, "KEY=VALUE");
-  refused({"--set", "model.widht=3"}, "did you mean model.width?");
-  refused({"--set", "model.width=x"}, "--set model.width: found \"x\"");
-  refused({"--lr", "nan"}, "--lr: found nan");
-  refused({"--lr", "inf"}, "--lr: found inf");
-  refused({"--lr", "-1"}, "--lr: found -1");
-  refused({"--width", "64x"}, "--width: found \"64x\"");
-  refused({"--width", "99999999999999999999"}, "whole number");
-  refused({"--data", "\xff\xfe"}, "not UTF-8");
+  refused({"--widht", "3"}, Names("--widht", "--width?"));
+  refused({"--max-tokens", "3"}, Names("--max-tokens", "generate.max_tokens"));
+  refused({"--steps"}, Names("--steps", "N"));
+  refused({"word"}, Names("\"word\""));
+  refused({"--set", "model.width"}, Names("--set", "KEY=VALUE"));
+  refused({"--set", "model.widht=3"}, Names("model.widht", "model.width?"));
+  refused({"--set", "model.width=x"}, Names("--set model.width", "\"x\""));
+  refused({"--lr", "nan"}, Names("--lr", "nan"));
+  refused({"--lr", "inf"}, Names("--lr", "inf"));
+  refused({"--lr", "-1"}, Names("--lr", -1));
+  refused({"--width", "64x"}, Names("--width", "\"64x\""));
+  refused({"--width", "99999999999999999999"}, Names("--width", "whole number"));
+  refused({"--data", "\xff\xfe"}, Names("--data", "UTF-8"));
 }
 
 }  // namespace

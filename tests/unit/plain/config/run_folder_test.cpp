@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "support/messages.h"
 #include "support/settings.h"
 #include "support/temp_folder.h"
 
@@ -9,6 +10,7 @@ namespace dtrain::config::run_folder_test {
 namespace {
 
 using testing::message_of;
+using testing::Names;
 using testing::TempFolder;
 
 Config run_in(const std::string& folder, const std::string& resume = "none") {
@@ -26,9 +28,9 @@ TEST_CASE("A folder that holds a run is refused unless the run goes on from what
   const auto refused = [&](const Config& config) {
     return message_of(base::ErrorKind::usage, [&] { check_run_folder(config); });
   };
-  CHECK_THAT(refused(run_in(run)), Catch::Contains("--resume auto"));
+  CHECK_THAT(refused(run_in(run)), Names(run, "--resume auto"));
   CHECK_THAT(refused(run_in(run, folder.path("other/checkpoints/step-4"))),
-             Catch::Contains("already holds a run"));
+             Names(run, "--overwrite"));
   check_run_folder(run_in(run, "auto"));
   check_run_folder(run_in(run, run + "/checkpoints/step-4"));
   check_run_folder(run_in(run, run + "/../run"));

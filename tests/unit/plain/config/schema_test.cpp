@@ -13,12 +13,14 @@
 #include "dtrain/config/bdh/settings.h"
 #include "dtrain/config/command_line.h"
 #include "dtrain/config/family.h"
+#include "support/messages.h"
 #include "support/settings.h"
 
 namespace schema_test {
 namespace {
 
 using namespace dtrain::config;
+using dtrain::testing::Names;
 namespace testing = dtrain::testing;
 
 TEST_CASE("Keys are unique, flags within a command, and every key belongs to a group") {
@@ -60,8 +62,7 @@ TEST_CASE("A text that no value has is refused with what the setting takes") {
     // What devices there are is known at the start alone.
     if (setting.form.text.empty() || setting.key == "machine.device") continue;
     CHECK_THROWS_WITH(assign_text(setting, "many", setting.flag, config),
-                      std::string(setting.flag) + ": found \"many\", but it must be " +
-                          std::string(setting.form.text));
+                      Names(setting.flag, "\"many\"", setting.form.text));
   }
 }
 
