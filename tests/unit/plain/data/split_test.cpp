@@ -2,6 +2,7 @@
 
 #include "dtrain/config/data_mixture.h"
 #include "dtrain/data/token_writer.h"
+#include "support/messages.h"
 #include "support/temp_folder.h"
 
 namespace dtrain::data::split_test {
@@ -10,6 +11,7 @@ namespace {
 using base::ErrorKind;
 using Catch::Matchers::Contains;
 using dtrain::testing::message_of;
+using dtrain::testing::Names;
 using dtrain::testing::TempFolder;
 
 /// A text whose byte i is i, so that tokens tell their position.
@@ -144,7 +146,7 @@ TEST_CASE(
   const TempFolder folder;
   const std::string a = folder.write("a", counting_text(30));
   CHECK_THAT(message_of(ErrorKind::usage, [&] { config::refuse_mixture_of_one(a + ":2"); }),
-             Contains("give one file without a weight: --data " + a));
+             Names("weight: --data " + a));
   CHECK_NOTHROW(config::refuse_mixture_of_one(a));
   CHECK_NOTHROW(config::refuse_mixture_of_one(a + ":2," + a + ":1"));
   CHECK(open_split({.train = a + ":2", .seq_len = 4}).train.size() ==
@@ -175,7 +177,7 @@ TEST_CASE("A mixture without good weights is refused in one line") {
                           std::ignore = open_split(
                               {.train = a + ":1," + folder.path("missing") + ":1", .seq_len = 4});
                         }),
-             Contains("missing") && Contains("does not exist"));
+             Names(folder.path("missing")));
 }
 
 /// A token file of a tokenizer that is named by its kind and model, or unknown.
@@ -240,7 +242,7 @@ TEST_CASE("A mixture of too many files, or of weights without a sum, is refused"
     return message_of(ErrorKind::usage,
                       [&] { std::ignore = open_split({.train = text, .seq_len = 4}); });
   };
-  CHECK_THAT(refusal(a + ":1e308," + a + ":1e308"), Contains("sum of the weights"));
+  CHECK_THAT(refusal(a + ":1e308," + a + ":1e308"), Names("--data", "weights"));
   std::string many = "a:1";
   for (int i = 0; i < 1 << 16; ++i) many += ",a:1";
   CHECK_THAT(refusal(many), Contains("65537 files"));

@@ -17,7 +17,7 @@ RankNews some_news() {
                   .has_told = true,
                   .told_status = 7,
                   .told_of_all = true,
-                  .told_line = "loss is not finite",
+                  .told_line = "loss is infinite",
                   .last_lines = {"one", "two"}};
 }
 

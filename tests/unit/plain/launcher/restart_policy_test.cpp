@@ -6,12 +6,14 @@
 #include <string>
 
 #include "dtrain/base/error.h"
+#include "support/messages.h"
 
 namespace restart_policy_test {
 namespace {
 
 using Catch::Contains;
 using dtrain::base::ErrorKind;
+using dtrain::testing::Names;
 using launcher::AttemptEnd;
 using launcher::RestartPolicy;
 
@@ -43,7 +45,7 @@ TEST_CASE("A job is started again as often as was asked for, and no more") {
   CHECK(policy.restarts() == 2);
   const auto decision = policy.after(failure());
   CHECK_FALSE(decision.restarts);
-  CHECK(decision.why_not == "all 2 restarts are used up");
+  CHECK_THAT(decision.why_not, Names("2 restarts"));
 }
 
 TEST_CASE("Without --max-restarts nothing is started again, and nothing is said of it") {
@@ -78,7 +80,7 @@ TEST_CASE("A job that was asked to stop is not started again, even if it failed"
   end.request = SIGTERM;
   const auto decision = RestartPolicy({.max_restarts = 3}).after(end);
   CHECK_FALSE(decision.restarts);
-  CHECK(decision.why_not == "SIGTERM asked the job to stop");
+  CHECK_THAT(decision.why_not, Names("SIGTERM"));
 }
 
 TEST_CASE("A signal during the wait takes the restart back") {
@@ -86,7 +88,7 @@ TEST_CASE("A signal during the wait takes the restart back") {
   CHECK(policy.after(failure()).restarts);
   const auto decision = policy.stopped_by(SIGINT);
   CHECK_FALSE(decision.restarts);
-  CHECK(decision.why_not == "SIGINT asked the job to stop");
+  CHECK_THAT(decision.why_not, Names("SIGINT"));
   CHECK(policy.restarts() == 0);
 }
 
@@ -114,7 +116,7 @@ TEST_CASE("Three restarts in a row without a newer checkpoint are enough") {
   for (int restart = 0; restart < 3; ++restart) CHECK(policy.after(failure_after(40)).restarts);
   const auto decision = policy.after(failure_after(40));
   CHECK_FALSE(decision.restarts);
-  CHECK(decision.why_not == "3 restarts in a row brought no newer checkpoint");
+  CHECK_THAT(decision.why_not, Names("3 restarts", "checkpoint"));
 }
 
 TEST_CASE("Attempts that storage errors have ended do not count as without progress") {
@@ -125,7 +127,7 @@ TEST_CASE("Attempts that storage errors have ended do not count as without progr
   for (int restart = 0; restart < 3; ++restart) CHECK(policy.after(failure_after(40)).restarts);
   CHECK_FALSE(policy.after(failure_after(40)).restarts);
   for (int restart = 0; restart < 2; ++restart) CHECK(policy.after(away).restarts);
-  CHECK(policy.after(away).why_not == "all 12 restarts are used up");
+  CHECK_THAT(policy.after(away).why_not, Names("12 restarts"));
 }
 
 TEST_CASE("A newer checkpoint, not an older one, gives new patience") {

@@ -33,7 +33,7 @@ GuestOptions guest_with(const std::string& secret) {
           .host = "the host",
           .self = "this guest",
           .peers = "guests",
-          .advice = "give all the same"};
+          .advice = "use one secret"};
 }
 
 /// The guest's admission, or why there was none.

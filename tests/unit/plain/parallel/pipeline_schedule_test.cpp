@@ -12,11 +12,13 @@
 #include "dtrain/parallel/pipeline/schedule.h"
 #include "dtrain/parallel/pipeline/simulate.h"
 #include "support/action_ids.h"
+#include "support/messages.h"
 
 namespace dtrain::parallel::pipeline_schedule_test {
 namespace {
 
 using testing::operator""_m;
+using dtrain::testing::Names;
 
 using Catch::Matchers::Contains;
 using Kind = ActionKind;
@@ -135,8 +137,7 @@ TEST_CASE("A receive is posted before the pass ahead of the one that needs it, a
 
 TEST_CASE("Interleaved stages refuse microbatches that make no whole groups, naming what fits") {
   CHECK_THROWS_WITH(make_pipeline_schedule({4, 6, {PipelineKind::interleaved, 2}}),
-                    Contains("--schedule-pp interleaved:2") && Contains("--pp 4") &&
-                        Contains("--grad-accum is 6") && Contains("4 or 8"));
+                    Names("--schedule-pp interleaved:2", "--pp 4", "--grad-accum", 6, "4 or 8"));
   CHECK_THROWS_WITH(make_pipeline_schedule({4, 3, {PipelineKind::interleaved, 2}}),
                     Contains("is 3: use 4,"));
   CHECK_THROWS_WITH(make_pipeline_schedule({1, 3, {PipelineKind::interleaved, 2}}),
@@ -159,8 +160,8 @@ struct Broken {
     REQUIRE((first != list.end() && second != list.end()));
     std::swap(*first, *second);
   }
-  void refused(const std::string& why) const {
-    CHECK_THROWS_WITH(check_pipeline_schedule(shape, schedules), Contains(why));
+  void refused(const Names& names) const {
+    CHECK_THROWS_WITH(check_pipeline_schedule(shape, schedules), names);
   }
 };
 
@@ -168,22 +169,22 @@ TEST_CASE("A missing pass, a pass done twice and a foreign one are found") {
   Broken missing;
   missing.remove(0, {Kind::backward, 0, 1_m});
   missing.remove(1, {Kind::send_gradient, 0, 1_m});
-  missing.refused("stage 0: there is no backward of chunk 0, microbatch 1");
+  missing.refused(Names("stage 0", "backward of chunk 0, microbatch 1"));
   Broken twice;
   twice.stage(1).push_back({Kind::forward, 0, 1_m});
-  twice.refused("stage 1: forward of chunk 0, microbatch 1 twice");
+  twice.refused(Names("stage 1", "forward of chunk 0, microbatch 1", "twice"));
   Broken foreign;
   foreign.stage(0).push_back({Kind::forward, 1, 0_m});
-  foreign.refused("stage 0: forward of chunk 1, microbatch 0 is none of its own");
+  foreign.refused(Names("stage 0", "forward of chunk 1, microbatch 0"));
   Broken too_few;
   too_few.schedules.pop_back();
-  too_few.refused("1 lists for 2 stages");
+  too_few.refused(Names("1 lists", "2 stages"));
 }
 
 TEST_CASE("A backward ahead of its forward or of an earlier microbatch's is found") {
   Broken early;
   early.exchange(1, {Kind::forward, 0, 0_m}, {Kind::backward, 0, 0_m});
-  early.refused("stage 1: backward of chunk 0, microbatch 0 before forward");
+  early.refused(Names("stage 1", "backward of chunk 0", "microbatch 0 before forward"));
   Broken descending;
   descending.shape = {2, 2, {PipelineKind::gpipe}};
   descending.schedules = make_pipeline_schedule(descending.shape);
@@ -192,25 +193,27 @@ TEST_CASE("A backward ahead of its forward or of an earlier microbatch's is foun
   }
   descending.exchange(0, {Kind::recv_gradient, 0, 0_m}, {Kind::recv_gradient, 0, 1_m});
   descending.exchange(1, {Kind::send_gradient, 0, 0_m}, {Kind::send_gradient, 0, 1_m});
-  descending.refused("backward of chunk 0, microbatch 1 before backward of chunk 0, microbatch 0");
+  descending.refused(Names("microbatch 1 before backward", "microbatch 0"));
 }
 
 TEST_CASE("A message without a sender, or received too late, is found") {
   Broken unsent;
   unsent.remove(0, {Kind::send_activation, 0, 1_m});
-  unsent.refused("stage 0: there is no send activation of chunk 0, microbatch 1");
+  unsent.refused(Names("stage 0", "send activation of chunk 0, microbatch 1"));
   Broken unreceived;
   unreceived.remove(1, {Kind::recv_activation, 0, 1_m});
-  unreceived.refused("stage 1: forward of chunk 0, microbatch 1 before offer room for activation");
+  unreceived.refused(
+      Names("stage 1", "forward of chunk 0, microbatch 1", name_of(Kind::recv_activation)));
   Broken late;
   late.exchange(1, {Kind::recv_activation, 0, 0_m}, {Kind::forward, 0, 0_m});
-  late.refused("stage 1: forward of chunk 0, microbatch 0 before offer room for activation");
+  late.refused(
+      Names("stage 1", "forward of chunk 0, microbatch 0", name_of(Kind::recv_activation)));
   Broken into_nothing;
   into_nothing.stage(1).push_back({Kind::send_activation, 0, 0_m});
-  into_nothing.refused("stage 1: send activation of chunk 0, microbatch 0 has no other end");
+  into_nothing.refused(Names("stage 1", "send activation of chunk 0, microbatch 0", "other end"));
   Broken too_early;
   too_early.exchange(0, {Kind::send_activation, 0, 0_m}, {Kind::forward, 0, 0_m});
-  too_early.refused("stage 0: send activation of chunk 0, microbatch 0 before forward");
+  too_early.refused(Names("stage 0", "send activation of chunk 0", "microbatch 0 before forward"));
 }
 
 TEST_CASE("Receives in another order than the sends are found") {
@@ -218,7 +221,7 @@ TEST_CASE("Receives in another order than the sends are found") {
   crossed.shape = {2, 2, {PipelineKind::gpipe}};
   crossed.schedules = make_pipeline_schedule(crossed.shape);
   crossed.exchange(1, {Kind::recv_activation, 0, 0_m}, {Kind::recv_activation, 0, 1_m});
-  crossed.refused("stage 1: receives activations from stage 0 in another order");
+  crossed.refused(Names("stage 1", "activations", "stage 0"));
 }
 
 TEST_CASE("Stages that wait for each other are found") {
@@ -231,9 +234,8 @@ TEST_CASE("Stages that wait for each other are found") {
                        {Kind::send_activation, 0, 0_m}, {Kind::recv_gradient, 0, 1_m},
                        {Kind::backward, 0, 0_m},        {Kind::forward, 0, 1_m},
                        {Kind::send_activation, 0, 1_m}, {Kind::backward, 0, 1_m}};
-  deadlock.refused(
-      "deadlock: stage 0 waits before the backward of chunk 0, microbatch 0, stage 1 waits before "
-      "the forward of chunk 0, microbatch 1");
+  deadlock.refused(Names("deadlock", "stage 0", "backward of chunk 0, microbatch 0", "stage 1",
+                         "forward of chunk 0, microbatch 1"));
 }
 
 TEST_CASE("In a simulation no stage computes two passes at once, and none before its message") {

@@ -3,6 +3,7 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include "support/messages.h"
 #include "support/temp_folder.h"
 
 namespace dtrain::data::byte_stream_test {
@@ -11,6 +12,7 @@ namespace {
 using base::ErrorKind;
 using Catch::Matchers::Contains;
 using dtrain::testing::message_of;
+using dtrain::testing::Names;
 using dtrain::testing::TempFolder;
 
 std::string some_text(std::size_t size) {
@@ -76,8 +78,7 @@ TEST_CASE("A compressed file that ends early is refused by name and place at eve
       INFO(length);
       const std::string path = folder.write("cut", whole.substr(0, length));
       CHECK_THAT(message_of(ErrorKind::data, [&] { content_of(path, 64); }),
-                 Contains(path) && Contains("truncated") &&
-                     Contains("ends at byte " + std::to_string(length)));
+                 Names(path, "truncated", "byte " + std::to_string(length)));
     }
   }
 }
