@@ -1,6 +1,7 @@
 // The fake device refuses what LibTorch's CUDA kernels refuse.
 #include "support/fake_device/cuda_operators.h"
 
+#include "support/messages.h"
 #include "unit/fake/fixture.h"
 
 namespace dtrain::testing::fake::cuda_operators_test {
@@ -14,9 +15,9 @@ TEST_CASE("A norm's weight of another dtype than its input's is refused") {
   const Fixture fixture(GENERATE(Execution::prompt, Execution::late));
   const at::Tensor x = rows_of(at::kBFloat16);
   const at::Tensor ones = at::ones({8}, on_device());
-  CHECK_THROWS_WITH(at::layer_norm(x, {8}, ones), Catch::Contains("dtype of its input, BFloat16"));
+  CHECK_THROWS_WITH(at::layer_norm(x, {8}, ones), Names("layer norm", "BFloat16", "Float"));
   CHECK_THROWS_WITH(at::native_layer_norm_backward(x, x, {8}, ones, ones, ones, {}, {true}),
-                    Catch::Contains("dtype of its input, BFloat16"));
+                    Names("layer norm", "BFloat16", "Float"));
   expect_equal(at::layer_norm(x, {8}, ones.to(at::kBFloat16)).cpu(),
                at::layer_norm(x.cpu(), {8}, at::ones({8}, at::kBFloat16)));
 }
@@ -46,9 +47,8 @@ TEST_CASE("Rows of a norm begin where vectors do") {
 TEST_CASE("Products of integers are refused") {
   const Fixture fixture;
   const at::Tensor whole = at::ones({3, 3}, on_device().dtype(at::kLong));
-  CHECK_THROWS_WITH(at::mm(whole, whole), Catch::Contains("mm: CUDA has no kernel for Long"));
-  CHECK_THROWS_WITH(at::bmm(whole.unsqueeze(0), whole.unsqueeze(0)),
-                    Catch::Contains("bmm: CUDA has no kernel for Long"));
+  CHECK_THROWS_WITH(at::mm(whole, whole), Names("mm", "CUDA", "Long"));
+  CHECK_THROWS_WITH(at::bmm(whole.unsqueeze(0), whole.unsqueeze(0)), Names("bmm", "CUDA", "Long"));
 }
 
 TEST_CASE("Values that meet in one place in any order are refused") {
@@ -58,7 +58,7 @@ TEST_CASE("Values that meet in one place in any order are refused") {
     const at::Tensor index = at::zeros({2, indices}, on_device().dtype(at::kLong));
     return sums.scatter_add_(1, index, at::ones({2, indices}, on_device()));
   };
-  CHECK_THROWS_WITH(add_at(3), Catch::Contains("one index per row"));
+  CHECK_THROWS_WITH(add_at(3), Names("scatter_add", "[2, 3]"));
   CHECK(add_at(1).sum().item<float>() == 2);
 }
 

@@ -206,9 +206,8 @@ TEST_CASE("What a late kernel throws is the next synchronisation's error") {
   const Fixture fixture(GENERATE(Execution::prompt, Execution::late));
   const at::Tensor x = at::ones({10}, on_device());
   launch(streams_of_device().getStream(kDevice), "broken", {}, {x},
-         [](const auto&, const auto&) { TORCH_CHECK(false, "failed on the device"); });
-  CHECK_THROWS_WITH(streams_of_device().synchronizeDevice(0),
-                    Catch::Contains("failed on the device"));
+         [](const auto&, const auto&) { TORCH_CHECK(false, "kernel failed"); });
+  CHECK_THROWS_WITH(streams_of_device().synchronizeDevice(0), Catch::Contains("kernel failed"));
   streams_of_device().synchronizeDevice(0);
 }
 

@@ -1,4 +1,5 @@
 // Failures of the fake device on demand, and the settings of a program that opens it.
+#include "support/messages.h"
 #include "unit/fake/fixture.h"
 
 namespace dtrain::testing::fake::faults_test {
@@ -9,8 +10,7 @@ TEST_CASE("An allocation beyond the limit is out of memory") {
   limit_memory(0, counters().bytes + 5000);
   const at::Tensor x = at::ones({1000}, on_device());
   CHECK_THROWS_AS(x.mul(2), c10::OutOfMemoryError);
-  CHECK_THROWS_WITH(at::empty({1000}, on_device()),
-                    Catch::Contains("Tried to allocate 4000 bytes"));
+  CHECK_THROWS_WITH(at::empty({1000}, on_device()), Names("4000 bytes", "fake:0"));
   CHECK(counters().bytes == 4000);
   limit_memory(0, std::nullopt);
   CHECK(x.mul(2).sum().item<float>() == 2000);
@@ -22,7 +22,7 @@ TEST_CASE("A lost device fails every call after its last kernel") {
   lose_device_after(0, 2);
   x.mul_(2).mul_(2);
   CHECK_THROWS_AS(x.mul_(2), c10::AcceleratorError);
-  CHECK_THROWS_WITH(x.cpu(), Catch::Contains("uncorrectable ECC error encountered on fake:0"));
+  CHECK_THROWS_WITH(x.cpu(), Names("ECC", "fake:0"));
   CHECK_THROWS_AS(at::empty({1}, on_device()), c10::AcceleratorError);
   CHECK_THROWS_AS(streams_of_device().synchronizeDevice(0), c10::AcceleratorError);
   CHECK(at::ones({10}, on_device(1)).sum().item<float>() == 10);
@@ -51,8 +51,8 @@ TEST_CASE("A program that opens the library chooses by words") {
   CHECK_THROWS_AS(x.mul_(2), c10::AcceleratorError);
   CHECK(dtrain_fake_device_open("") == nullptr);
   CHECK(at::ones({25001}, on_device(3)).mul_(2).sum().item<float>() == 50002);
-  CHECK_THAT(dtrain_fake_device_open("slow"), Catch::Contains("no setting slow"));
-  CHECK_THAT(dtrain_fake_device_open("seed=x"), Catch::Contains("seed=x: not a number"));
+  CHECK_THAT(dtrain_fake_device_open("slow"), Names("slow"));
+  CHECK_THAT(dtrain_fake_device_open("seed=x"), Names("seed=x"));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // could not hold is an error that names itself.
 #include "support/fake_device/graph.h"
 
+#include "support/messages.h"
 #include "unit/fake/fixture.h"
 
 namespace dtrain::testing::fake::graph_test {
@@ -73,8 +74,7 @@ TEST_CASE("What the host would wait for cannot be captured") {
   const at::Tensor a = at::ones({3}, on_device());
   const at::Tensor pinned = at::ones({3}, at::TensorOptions().pinned_memory(true));
   const auto refuses = [](const std::function<void()>& work, const char* named) {
-    CHECK_THROWS_WITH(captured_by(work),
-                      Catch::Contains(named) && Catch::Contains("cannot be captured"));
+    CHECK_THROWS_WITH(captured_by(work), Names(named, "captured"));
   };
   refuses([&] { (void)a.sum().item<float>(); }, "_local_scalar_dense");
   refuses([&] { (void)a.nonzero(); }, "nonzero");
@@ -99,7 +99,7 @@ TEST_CASE("Freed memory that a captured kernel uses is named at the replay") {
   const at::Tensor out = at::zeros({25}, on_device());
   const auto graph = captured_by([&] { out.copy_(in); });
   in = at::Tensor();
-  CHECK_THROWS_WITH(graph->replay(), Catch::Contains("(100 bytes of fake:0) has been freed"));
+  CHECK_THROWS_WITH(graph->replay(), Names("100 bytes", "fake:0", "freed"));
 }
 
 TEST_CASE("A replay races as its kernels would") {

@@ -1,6 +1,7 @@
 // The fake device's operators have the CPU's bits, whenever they run.
 #include <thread>
 
+#include "support/messages.h"
 #include "unit/fake/fixture.h"
 
 namespace dtrain::testing::fake::operators_test {
@@ -123,9 +124,9 @@ TEST_CASE("Backward runs on the calling thread and has the CPU's bits") {
 TEST_CASE("A tensor of the host among the device's is refused") {
   const Fixture fixture;
   const at::Tensor x = at::ones({2, 2}, on_device());
-  CHECK_THROWS_WITH(at::mm(x, at::ones({2, 2})), Catch::Contains("host tensor of [2, 2]"));
+  CHECK_THROWS_WITH(at::mm(x, at::ones({2, 2})), Names("mm", "host tensor", "[2, 2]"));
   CHECK_THROWS_WITH(at::mm(x, at::ones({2, 2}, on_device(1))), Catch::Contains("same device"));
-  CHECK_THROWS_WITH(at::ones({2}, at::TensorOptions("fake:8")), Catch::Contains("does not exist"));
+  CHECK_THROWS_WITH(at::ones({2}, at::TensorOptions("fake:8")), Names("fake:8", "fake devices"));
 }
 
 TEST_CASE("Fresh memory holds NaN") {
