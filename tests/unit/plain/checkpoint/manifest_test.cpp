@@ -185,7 +185,7 @@ TEST_CASE("Pieces that overlap, are missing, given twice or outside of their ten
   CHECK_THAT(refused([&](Json& json) { piece(json)["sizes"] = {2}; }), Contains("not within"));
   CHECK_THAT(refused([&](Json& json) { piece(json)["tensor"] = "absent"; }), Contains("'absent'"));
   CHECK_THAT(refused([&](Json& json) { json["tensors"]["model.v"] = json["tensors"]["model.w"]; }),
-             Contains("'model.v' has 0 elements"));
+             Names("model.v", "0 elements"));
   CHECK_THAT(refused([&](Json& json) { json["files"][1]["name"] = json["files"][0]["name"]; }),
              Contains("listed twice"));
   CHECK_THAT(refused([&](Json& json) {

@@ -85,13 +85,13 @@ TEST_CASE("A validation too short for one sequence is refused by name") {
       message_of(
           ErrorKind::data,
           [&] { std::ignore = open_split({.train = train, .val_fraction = 0.04, .seq_len = 4}); }),
-      Contains(train) && Contains("4 tokens for validation"));
+      Names(train, "4 tokens"));
   CHECK_THAT(message_of(ErrorKind::data,
                         [&] {
                           std::ignore =
                               open_split({.train = train, .validation = validation, .seq_len = 4});
                         }),
-             Contains(validation) && Contains("4 tokens for validation"));
+             Names(validation, "4 tokens"));
 }
 
 TEST_CASE("A configuration says which data is meant") {
