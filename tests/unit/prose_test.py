@@ -1,4 +1,4 @@
-"""Tests pin statuses, names and numbers, not sentences: no literal of a Python test repeats three words of a message.
+"""Tests pin statuses, names and numbers, not sentences: no literal of a test repeats three words of a message.
 
 Whole texts are approved in tests/transcripts. What a test feeds a program, or says itself where it fails, may be prose.
 """
@@ -14,6 +14,10 @@ LITERAL = re.compile(r'R"(\w*)\((.*?)\)\1"|"((?:\\.|[^"\\\n])*)"', re.DOTALL)
 WORDS = re.compile(r"\b(?:[A-Za-z]{2,}|a)(?: (?:[A-Za-z]{2,}|a)\b){2,}")
 # Calls whose text is input, or what the test itself says.
 INPUT = {"AssertionError", "print", "sendall", "skipTest", "skipIf", "skipUnless", "subTest", "wait_until", "write", "write_bytes", "write_text"}
+# C++ tests that keep the rule, and macros and functions whose text is input, or what the test itself says.
+CPP_FOLDERS = ("unit/fake", "unit/plain")
+CPP_INPUT = {"CAPTURE", "Error", "FAIL", "FAIL_CHECK", "INFO", "SECTION", "SKIP", "TEMPLATE_TEST_CASE", "TEST_CASE", "WARN", "fail"}
+CPP_TOKEN = re.compile(rf"//[^\n]*|/\*.*?\*/|{LITERAL.pattern}|(?<!\w)'(?:\\.|[^'\\\n])+'|\w+|[^\s\w]", re.DOTALL)
 COMMAND = re.compile("dtrain (checkpoint|data|help|report) |data tokenizer train")  # a name of three words
 ONE_VALUE = {"assertTrue", "assertFalse", "assertIsNone", "assertIsNotNone"}  # which a message may follow
 
@@ -48,6 +52,28 @@ def said_by_the_test(tree):
                 yield from node.args[1 if name in ONE_VALUE else 2:]
 
 
+def literals_of_cpp(text):
+    """(line, text) of each literal, adjacent ones as one, outside comments and the calls of CPP_INPUT."""
+    calls = []  # what stands before each open bracket
+    word, parts, line = "", [], 0
+    for match in CPP_TOKEN.finditer(text + ";"):
+        token = match[0]
+        if token.startswith(("//", "/*")):
+            continue
+        if match[2] is not None or match[3] is not None:
+            line = line if parts else text.count("\n", 0, match.start()) + 1
+            parts.append(match[2] or match[3] or "")
+            continue
+        if parts and CPP_INPUT.isdisjoint(calls):
+            yield line, "".join(parts)
+        parts = []
+        if token in "([{":
+            calls.append(word)
+        elif token in ")]}" and calls:
+            calls.pop()
+        word = token
+
+
 def messages():
     """Each three words in a row of what the programs say."""
     found = set()
@@ -63,29 +89,42 @@ def messages():
     return found
 
 
-def prose_of(text, said):
-    """(line, words) of each literal of a test that repeats what the programs say."""
+def literals_of_test(text, suffix):
+    if suffix != ".py":
+        return literals_of_cpp(text)
     tree = ast.parse(text)
-    for node in literals_of_python(tree, said_by_the_test(tree)):
-        repeated = said.intersection(triples(re.sub(r"\\(.)", r"\1", node.value)))
+    return ((node.lineno, re.sub(r"\\(.)", r"\1", node.value)) for node in literals_of_python(tree, said_by_the_test(tree)))
+
+
+def prose_of(text, suffix, said):
+    """(line, words) of each literal of a test that repeats what the programs say."""
+    for line, literal in literals_of_test(text, suffix):
+        repeated = said.intersection(triples(literal))
         if repeated:
-            yield node.lineno, sorted(repeated)[0]
+            yield line, sorted(repeated)[0]
 
 
 class Prose(unittest.TestCase):
     def test_no_test_pins_a_sentence(self):
         said = messages()
         self.assertGreater(len(said), 1000)
-        found = [f"{path.relative_to(SOURCE)}:{line}: {words}" for path in sorted((SOURCE / "tests").rglob("*.py"))
-                 for line, words in prose_of(path.read_text(), said)]
-        self.assertEqual(found, [], "assert names and numbers (tests/cli/messages.py), or approve a transcript")
+        tests = SOURCE / "tests"
+        paths = sorted(tests.rglob("*.py")) + [path for folder in CPP_FOLDERS for path in sorted((tests / folder).rglob("*.cpp"))]
+        found = [f"{path.relative_to(SOURCE)}:{line}: {words}" for path in paths
+                 for line, words in prose_of(path.read_text(), path.suffix, said)]
+        self.assertEqual(found, [], "assert names and numbers (tests/cli/messages.py, tests/support/messages.h), or approve a transcript")
 
     def test_the_rule_itself(self):
         said = {"alpha beta gamma"}
         for text, lines in (('self.assertIn("an alpha beta gamma", x)', [1]), ('\nPART = "alpha beta gamma"', [2]), ('"""Alpha beta gamma."""', []),
                             ('self.assertTrue(x, "an alpha beta gamma")', []), ('path.write_text("an alpha beta gamma")', []),
                             ('self.assertIn("alpha beta", x, "an alpha beta gamma")', []), (r'self.assertRegex(x, r"\d+ alpha beta gamma")', [1])):
-            self.assertEqual([line for line, _ in prose_of(text, said)], lines, text)
+            self.assertEqual([line for line, _ in prose_of(text, ".py", said)], lines, text)
+        for text, lines in (('CHECK_THAT(x, Contains("an alpha beta gamma"));', [1]), ('// "alpha beta gamma"\n', []),
+                            ('CHECK(x ==\n      "an alpha "\n      "beta gamma");', [2]), ('CHECK(x == R"(an alpha beta gamma)");', [1]),
+                            ("f('\"', \"alpha beta gamma\");", [1]), ('TEST_CASE("Alpha beta gamma") { f("beta"); }', []),
+                            ('TEST_CASE("x") {\n  f("alpha beta gamma");\n}', [2]), ('CHECK_THAT(of([] { throw Error(k, "alpha beta gamma"); }), y);', [])):
+            self.assertEqual([line for line, _ in prose_of(text, ".cpp", said)], lines, text)
 
 
 if __name__ == "__main__":
