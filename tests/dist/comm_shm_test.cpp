@@ -337,7 +337,7 @@ std::string use_memory(World& world, const std::string&) {
     expect(error.kind() == ErrorKind::memory, "out of memory");
     return "right";
   }
-  return "more than the machine has";
+  return "allocated 2^50 bytes";
 }
 
 const RankProgram memory("memory", use_memory);

@@ -15,8 +15,9 @@ WORDS = re.compile(r"\b(?:[A-Za-z]{2,}|a)(?: (?:[A-Za-z]{2,}|a)\b){2,}")
 # Calls whose text is input, or what the test itself says.
 INPUT = {"AssertionError", "print", "sendall", "skipTest", "skipIf", "skipUnless", "subTest", "wait_until", "write", "write_bytes", "write_text"}
 # C++ tests that keep the rule, and macros and functions whose text is input, or what the test itself says.
-CPP_FOLDERS = ("unit/fake", "unit/plain")
-CPP_INPUT = {"CAPTURE", "Error", "FAIL", "FAIL_CHECK", "INFO", "SECTION", "SKIP", "TEMPLATE_TEST_CASE", "TEST_CASE", "WARN", "fail"}
+CPP_FOLDERS = ("device", "dist", "golden", "parity", "unit/fake", "unit/nccl", "unit/plain", "unit/torch")
+CPP_INPUT = {"CAPTURE", "Error", "FAIL", "FAIL_CHECK", "INFO", "SECTION", "SKIP", "TEMPLATE_TEST_CASE", "TEST_CASE", "WARN", "expect", "fail",
+             "print", "runtime_error"}
 CPP_TOKEN = re.compile(rf"//[^\n]*|/\*.*?\*/|{LITERAL.pattern}|(?<!\w)'(?:\\.|[^'\\\n])+'|\w+|[^\s\w]", re.DOTALL)
 COMMAND = re.compile("dtrain (checkpoint|data|help|report) |data tokenizer train")  # a name of three words
 ONE_VALUE = {"assertTrue", "assertFalse", "assertIsNone", "assertIsNotNone"}  # which a message may follow
