@@ -60,11 +60,10 @@ TEST_CASE("Reduced gradients are the naive reducer's sum") {
     job::Job& job = run.job();
     const auto split = data::open_split(
         {.train = config.data.train, .validation = "", .val_fraction = 0, .seq_len = 32});
-    data::Loader loader(split.train, {.microbatch = config.batch.microbatch,
-                                      .grad_accum = 2,
-                                      .dp_rank = world.rank(),
-                                      .dp_size = 4,
-                                      .seed = config.train.seed});
+    data::Loader loader(split.train,
+                        {.microbatch = config.batch.microbatch,
+                         .deal = {.rank = world.rank(), .num_ranks = 4, .grad_accum = 2},
+                         .seed = config.train.seed});
     const std::vector<data::Batch> mine = loader.next();
     job.engine().forward_backward(mine);
     std::vector<at::Tensor> weights;
