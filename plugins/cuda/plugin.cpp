@@ -184,7 +184,7 @@ class CudaPlugin final : public device::Plugin {
 }  // namespace
 }  // namespace dtrain::cuda
 
-dtrain::device::Plugin& dtrain_device_plugin() {
+dtrain::device::Plugin& dtrain_device_plugin_2() {
   static dtrain::cuda::CudaPlugin plugin;
   return plugin;
 }

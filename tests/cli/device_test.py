@@ -3,7 +3,10 @@ and what is told where a device is missing. The device is a plugin beside the li
 
 import functools
 import json
+import os
+import pathlib
 import re
+import shutil
 import unittest
 
 from dtrain_harness import (BUILD, DTRAIN, GOLDEN, USAGE, FolderTest, final_model, launched, make_folder, metrics_of, run)
@@ -328,6 +331,17 @@ class Missing(FolderTest):
         self.refused(USAGE, "--local-ranks", "--device", "fake", "--strategy", "dp", "--local-ranks", "9", "--global-batch", "9", program=TOY)
         self.refused(USAGE, "--offload all", "--device", "fake", "--offload", "disk:/tmp", program=TOY)
         self.refused(DEVICE, "--device fake:9", "--device", "fake:9", program=TOY, parts=["8 devices", "0 to 7"])
+
+    def test_a_plugin_of_another_dtrain_is_named(self):
+        copy = self.folder / "copy"
+        for file in ("bin/dtrain", "lib/libdtrain.so"):
+            (copy / file).parent.mkdir(parents=True)
+            shutil.copy(BUILD / "toy" / file, copy / file)
+        shutil.copy("/lib/x86_64-linux-gnu/libm.so.6", copy / "lib" / "libdtrain_old.so")  # without a plugin's entry
+        torch = next(pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"], ".deps").rglob("torch/lib"))
+        result = run(*launched(1, *WORK, "--run-dir", self.folder / "run", "--device", "old", program=copy / "bin" / "dtrain"),
+                     status=DEVICE, environment={"LD_LIBRARY_PATH": str(torch)})
+        error_line(result.stderr, "libdtrain_old.so", "scripts/build.sh dtrain_old")
 
 
 if __name__ == "__main__":

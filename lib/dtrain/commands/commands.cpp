@@ -308,10 +308,12 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   requests.emplace(stop_options(config, env, *monitor));
   const std::string flags = resume_flags(config, is_unnamed);
   metrics::Reporter reporter = make_reporter(config, env, link, start, settled.record.is_quiet);
+  const auto check_folder = [&] { folder ? folder->check() : void(); };
   train::Checkpointer checkpoints(
       job.engine(), world, reporter, link,
       {config, run, data::to_text(data), saved_step(world, config, start), start.checkpoint, flags,
-       start.history.validation.data, store::name_of_run(settled.record.provenance), *held});
+       start.history.validation.data, store::name_of_run(settled.record.provenance), *held,
+       check_folder});
   // Last, when all ranks have what they need: an older run is gone afterwards. To erase a large one
   // may take long.
   comm::run_long_on_leader(world, "preparing the run folder", [&] {
@@ -322,7 +324,6 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   start.is_evaluated = is_evaluated(world, config, start);
   tell_start(world, reporter, {config, job.world(), model, job.plan(), job.cpus(), split}, settled,
              start);
-  const auto check_folder = [&] { folder ? folder->check() : void(); };
   const train::Predictions predicted = predictions_of(config, job, settled);
   train::Trainer trainer(
       {config, job.groups(), world, job.engine(), model, predicted, peak, are_cpus_mixed, split,

@@ -192,7 +192,7 @@ planner::Ranking rank_with_progress(const std::string& name, const config::Confi
   console.show_progress("");
   if (ranking.choices.empty()) {
     const planner::Misfit& first = ranking.misfits.front();
-    base::fail(base::ErrorKind::usage, "{}: no layout fits_site: {}: {}", name, first.layout.text(),
+    base::fail(base::ErrorKind::usage, "{}: no layout fits: {}: {}", name, first.layout.text(),
                first.reason);
   }
   return ranking;

@@ -17,6 +17,7 @@ namespace {
 using base::ErrorKind;
 using Entry = Plugin& (*)();
 
+constexpr const char* kEntry = "dtrain_device_plugin_2";
 constexpr const char* kNvidiaDriver = "libcuda.so.1";
 
 // The plugin's libraries need the driver's, whatever they find missing first.
@@ -36,8 +37,14 @@ bool has_nvidia_driver() {
                "GPU: use --device cpu, or install the driver until nvidia-smi lists a GPU",
                kNvidiaDriver);
   }
+  const std::size_t missing = reason.find("undefined symbol");
+  if (missing != reason.npos && reason.find("dtrain", missing) != reason.npos) {
+    base::fail(ErrorKind::device,
+               "{} is of another version of dtrain ({}): scripts/build.sh dtrain_{} builds it anew",
+               path, reason, kind);
+  }
   // Empty libraries may stand in for NVIDIA's (scripts/setup.sh --dev).
-  if (is_cuda && reason.find("undefined symbol") != reason.npos) {
+  if (is_cuda && missing != reason.npos) {
     base::fail(ErrorKind::device,
                "NVIDIA's libraries are not installed, or not those that LibTorch needs ({}); run "
                "scripts/setup.sh --cuda",
@@ -48,7 +55,7 @@ bool has_nvidia_driver() {
 }
 
 Plugin& load(const std::string& kind) {
-  const base::PluginFile file = base::open_plugin(kind, "dtrain_device_plugin");
+  const base::PluginFile file = base::open_plugin(kind, kEntry);
   if (file.path.empty()) base::fail(ErrorKind::device, "{}", file.obstacle);
   if (file.entry == nullptr) refuse(kind, file.path, file.obstacle);
   return reinterpret_cast<Entry>(file.entry)();

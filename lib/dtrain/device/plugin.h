@@ -17,7 +17,7 @@ namespace dtrain::device {
 enum class Failure { device_lost, out_of_memory, other };
 
 /// Implemented by a shared object libdtrain_NAME.so, which registers the kernels of our operators
-/// for its devices when it is loaded, and gives its only Plugin through dtrain_device_plugin().
+/// for its devices when it is loaded, and gives its only Plugin through its entry.
 ///
 /// Threads: any.
 class Plugin {
@@ -76,5 +76,5 @@ class Plugin {
 
 }  // namespace dtrain::device
 
-/// The entry of a plugin.
-extern "C" dtrain::device::Plugin& dtrain_device_plugin();
+/// The entry of a plugin. Its number changes with Plugin, comm::World and comm::ProcessGroup.
+extern "C" dtrain::device::Plugin& dtrain_device_plugin_2();

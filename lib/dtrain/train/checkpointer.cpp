@@ -83,6 +83,7 @@ Checkpointer::Checkpointer(parallel::StepEngine& engine, comm::ProcessGroup& wor
       config_(options.config.checkpoint),
       disk_(options.folder, base::ErrorKind::checkpoint),
       saver_(world, disk_, saver_options(options)),
+      check_folder_(options.check_folder),
       saved_step_(options.saved_step),
       newest_(options.saved_path),
       is_newest_own_(options.saved_step >= 0),
@@ -146,6 +147,7 @@ void Checkpointer::begin(const checkpoint::SavePoint& point) {
   saves_best_ = point.best_step == point.step;
   checkpoint::SavePoint kept = point;
   if (!saves_best_) kept.best_step = best_step_;
+  check_folder_();
   saver_.begin(kept, engine_.state());
   last_ = base::Clock::now();
   saved_step_ = point.step;

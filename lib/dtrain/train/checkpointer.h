@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "dtrain/base/clock.h"
@@ -40,6 +41,8 @@ class Checkpointer {
     std::string evaluated_data = {};  ///< of the validation record that the run goes on with
     std::string run_name = {};        ///< as store::name_of_run, for dtrun
     const base::HeldFolder& folder;   ///< the run's
+    /// Throws if the run folder is no longer this job's: called before each save.
+    std::function<void()> check_folder;
   };
 
   /// world: the group of all ranks. All but the options must outlive this.
@@ -117,6 +120,7 @@ class Checkpointer {
   base::HeldDisk disk_;
   checkpoint::Saver saver_;
   base::Clock::time_point last_ = base::Clock::now();  // start of the last save
+  std::function<void()> check_folder_;
   std::int64_t saved_step_;
   bool is_waiting_ = false;      // a save is due, and the last one not over
   bool is_late_ = false;         // training has waited for it, in vain

@@ -42,7 +42,7 @@ struct TrainParts {
   base::LauncherLink& link;  ///< may be disconnected
   Checkpointer& checkpoints;
   StopRequests& requests;
-  /// Throws if the run folder is no longer this job's: called before each save.
+  /// Throws if the run folder is no longer this job's: called before the final model is written.
   std::function<void()> check_folder;
   const FolderMonitor& folder;                            ///< does the same while training
   std::shared_ptr<const data::Tokenizer> tokenizer = {};  ///< where samples are written

@@ -90,7 +90,7 @@ RunEnd Trainer::run_steps() {
   }
   const base::LongPhase saving(parts_.link.activity(), kSaving);
   if (stops) {
-    if (parts_.checkpoints.lacks(step_)) check_savable();
+    if (parts_.checkpoints.lacks(step_)) check_state();
     parts_.checkpoints.save_now(save_point());
   }
   profiler_.finish(meter_.steps_done(), step_);
@@ -195,12 +195,11 @@ void Trainer::save_after_step(const parallel::Votes& votes) {
           ? checkpoints.after_best_step(step_)
           : checkpoints.after_step(step_, {.save = votes[kSave], .busy = votes[kBusy]});
   if (!is_due) return;
-  check_savable();
+  check_state();
   checkpoints.save(save_point());
 }
 
-void Trainer::check_savable() {
-  parts_.check_folder();
+void Trainer::check_state() {
   const auto begin = base::Clock::now();
   if (const auto bad = state_guard_.find_bad(step_)) fail(*bad);
   meter_.exclude_since(begin);
@@ -220,7 +219,7 @@ void Trainer::save_final() {
   std::string error;
   {
     const Timed timed(meter_.spent().saving);
-    check_savable();
+    check_state();
     error = parts_.checkpoints.save_last(save_point());
     write_final_model(parts_.engine, parts_.world,
                       {.model = parts_.model,

@@ -46,7 +46,7 @@ class Trainer {
   [[nodiscard]] bool evaluate();
   void write_sample();
   void save_after_step(const parallel::Votes& votes);
-  void check_savable();
+  void check_state();
   void save_final();
   [[nodiscard]] checkpoint::SavePoint save_point() const;
   [[noreturn]] void fail(const BadNumbers& bad);

@@ -77,7 +77,7 @@ class FakePlugin final : public device::Plugin {
 }  // namespace
 }  // namespace dtrain::testing
 
-dtrain::device::Plugin& dtrain_device_plugin() {
+dtrain::device::Plugin& dtrain_device_plugin_2() {
   static dtrain::testing::FakePlugin plugin;
   return plugin;
 }

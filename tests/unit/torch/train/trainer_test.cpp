@@ -48,11 +48,14 @@ std::vector<RankResult> train_in(const TempFolder& folder, config::Config config
     base::LauncherLink link(-1);
     try {
       const base::HeldFolder run_folder(config.run.dir, base::ErrorKind::checkpoint);
-      Checkpointer checkpoints(
-          job.engine(), job.groups().world(), reporter, link,
-          {.config = resolved, .run = "test", .data_fingerprint = "", .folder = run_folder});
-      StopRequests requests({});
       const auto check_folder = [&] { run_folder.check(); };
+      Checkpointer checkpoints(job.engine(), job.groups().world(), reporter, link,
+                               {.config = resolved,
+                                .run = "test",
+                                .data_fingerprint = "",
+                                .folder = run_folder,
+                                .check_folder = check_folder});
+      StopRequests requests({});
       const FolderMonitor monitor({});
       Trainer({resolved,
                job.groups(),
