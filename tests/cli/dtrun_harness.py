@@ -3,7 +3,9 @@
 import contextlib
 import os
 import pathlib
+import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -13,6 +15,7 @@ import uuid
 
 DTRUN = os.path.join(os.environ["DTRAIN_BINARY_DIR"], "bin", "dtrun")
 LIMIT = 20  # seconds after which a test has failed; none needs more than a few
+port_claims = []
 
 
 def wait_until(condition, what, limit=LIMIT):
@@ -50,6 +53,21 @@ def number_of_gpus():
     """Counts NVIDIA's GPUs, as its driver tells."""
     return (len(list(pathlib.Path("/proc/driver/nvidia/gpus").glob("*"))) or
             len(list(pathlib.Path("/dev").glob("nvidia[0-9]*"))))
+
+
+def free_port():
+    """A port of the loopback that no other test takes while this process runs, and that the system gives to nobody."""
+    while True:
+        port, claim = random.randrange(10000, 20000), socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0dtrain-test-port-{port}")
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            claim.close()
+            continue
+        port_claims.append(claim)
+        return port
 
 
 class DtrunTest(unittest.TestCase):

@@ -1,12 +1,11 @@
 """What tests of dtrun over several nodes share."""
 
 import pathlib
-import socket
 import struct
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dtrun_harness import LIMIT, DtrunTest, children_of, wait_until  # noqa: E402
+from dtrun_harness import LIMIT, DtrunTest, children_of, free_port, wait_until  # noqa: E402
 
 RENDEZVOUS, PORT, USAGE, COMM, TIMEOUT, SPAWN, SAVED = 10, 11, 2, 4, 5, 12, 9
 SECRET = "0123456789abcdef0123456789abcdef"
@@ -26,12 +25,6 @@ with socket.socket() as listener:
         print(error.strerror, flush=True)
     sys.stdin.read()
 """
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def text_field(text):

@@ -12,8 +12,8 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import stub_ranks  # noqa: E402
-from dtrun_harness import main, wait_until  # noqa: E402
-from dtrun_nodes_harness import LISTEN, RENDEZVOUS, SECRET, free_port, text_field, NodesTest  # noqa: E402
+from dtrun_harness import free_port, main, wait_until  # noqa: E402
+from dtrun_nodes_harness import LISTEN, RENDEZVOUS, SECRET, text_field, NodesTest  # noqa: E402
 
 
 class Strangers(NodesTest):

@@ -14,9 +14,9 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dtrun_harness import DTRUN, LIMIT, main, wait_until  # noqa: E402
+from dtrun_harness import DTRUN, LIMIT, free_port, main, wait_until  # noqa: E402
 from dtrun_nodes_harness import (  # noqa: E402
-    RENDEZVOUS, PORT, USAGE, COMM, TIMEOUT, SPAWN, SAVED, SECRET, WAIT, free_port, text_field, supervisor_of, NodesTest)
+    RENDEZVOUS, PORT, USAGE, COMM, TIMEOUT, SPAWN, SAVED, SECRET, WAIT, text_field, supervisor_of, NodesTest)
 
 
 class Start(NodesTest):

@@ -7,7 +7,7 @@ import socket
 import sys
 import time
 
-from dtrun_harness import DTRUN, DtrunTest, children_of, main, number_of_gpus, state_of, wait_until
+from dtrun_harness import DTRUN, DtrunTest, children_of, free_port, main, number_of_gpus, state_of, wait_until
 
 HANG = "sleep 60"
 
@@ -350,11 +350,6 @@ class RefusalTest(DtrunTest):
 class PortTest(DtrunTest):
     """A port belongs to one dtrun at a time."""
 
-    def free_port(self):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            return str(probe.getsockname()[1])
-
     def hold(self, *options):
         first = self.start(*options, "--", "sh", "-c",
                            "[ $RANK = 1 ] || { echo $MASTER_PORT > port; touch ready; }; "
@@ -375,7 +370,7 @@ class PortTest(DtrunTest):
         return errors
 
     def test_a_port_that_another_dtrun_uses_gives_11_and_names_it_however_often_one_tries(self):
-        port = self.free_port()
+        port = str(free_port())
         first = self.hold("--master-port", port)
         for _ in range(5):
             self.assertIn(f"another dtrun (pid {first.pid});", self.names_owner(port))
@@ -384,7 +379,7 @@ class PortTest(DtrunTest):
         self.assertEqual(0, self.dtrun("--master-port", port, "--", "true").returncode)
 
     def test_the_ranks_port_of_a_job_is_refused_to_jobs_of_one_and_of_several_nodes(self):
-        port = self.free_port()
+        port = str(free_port())
         for options in (("--master-port", port), ("--emulate-nodes", "2", "-n", "1")):
             first = self.hold(*options)
             port = (self.folder / "port").read_text().strip()
@@ -395,7 +390,7 @@ class PortTest(DtrunTest):
                 (self.folder / name).unlink()
 
     def test_a_port_is_still_refused_when_its_dtrun_has_been_asked_by_all_too_many(self):
-        port = self.free_port()
+        port = str(free_port())
         first = self.hold("--master-port", port)
         with self.assertRaises(BlockingIOError):
             for _ in range(100_000):
@@ -412,7 +407,7 @@ class PortTest(DtrunTest):
         self.release(first)
 
     def test_of_those_that_start_at_once_one_gets_the_port(self):
-        port = self.free_port()
+        port = str(free_port())
         everybody = [self.start("--master-port", port, "--", "sh", "-c", "until [ -e go ]; do sleep 0.02; done")
                      for _ in range(6)]
         wait_until(lambda: sum(one.poll() is not None for one in everybody) >= 5, "five to be refused")

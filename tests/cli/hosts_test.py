@@ -8,7 +8,8 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from rendezvous_test import LISTENING, SECRET, RendezvousTest, free_port  # noqa: E402
+from dtrun_harness import free_port  # noqa: E402
+from rendezvous_test import LISTENING, SECRET, RendezvousTest  # noqa: E402
 from train_test import wait_until  # noqa: E402
 from two_hosts import TwoHosts, why_not  # noqa: E402
 

@@ -14,6 +14,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from dtrain_harness import BUILD, SOURCE, final_model, need_mounts  # noqa: E402
+from dtrun_harness import free_port  # noqa: E402
 from train_test import DTRAIN, DTRUN, LIMIT, TrainTest, wait_until  # noqa: E402
 
 NOBODY = 65534
@@ -72,12 +73,6 @@ def unix_listeners():
     """Inode -> name of all unix sockets that listen."""
     rows = [line.split() for line in pathlib.Path("/proc/net/unix").read_text().splitlines()[1:]]
     return {row[6]: " ".join(row[7:]) for row in rows if row[3] == "00010000"}
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class RendezvousTest(TrainTest):

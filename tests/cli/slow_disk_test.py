@@ -11,8 +11,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dtrun_harness import LIMIT, DtrunTest, children_of, wait_until  # noqa: E402
-from dtrun_nodes_harness import free_port  # noqa: E402
+from dtrun_harness import LIMIT, DtrunTest, children_of, free_port, wait_until  # noqa: E402
 
 DTRAIN = os.environ["DTRAIN_BINARY_DIR"] + "/bin/dtrain"
 HANG_TIMEOUT = 2  # seconds

@@ -16,8 +16,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from dtrain_harness import front_end_alone, make_folder, run  # noqa: E402
-from dtrun_harness import children_of, state_of, wait_until  # noqa: E402
-from rendezvous_test import free_port  # noqa: E402
+from dtrun_harness import children_of, free_port, state_of, wait_until  # noqa: E402
 from resume_test import EVERY, ResumeTest  # noqa: E402
 from train_test import DTRAIN, DTRUN, LIMIT  # noqa: E402
 
