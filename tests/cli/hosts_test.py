@@ -4,7 +4,6 @@ import os
 import pathlib
 import subprocess
 import sys
-import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
@@ -59,7 +58,6 @@ class Hosts(RendezvousTest):
             return self.start_on(host, rank, "head", "--global-batch", "3", "--log-every", "1", size=3, names=names,
                                  steps=1_000_000, before=limited)
 
-        start = time.monotonic()
         ranks = [rank_on(0, 0, here)]
         wait_until(lambda: self.listening(0) or ranks[0].poll() is not None, "rank 0's store")
         store = {address for address, port in self.listening(0) if port == self.port}
@@ -76,7 +74,6 @@ class Hosts(RendezvousTest):
             self.end_of(rank, 9)
         self.assertEqual(shared, [pages * 5 // 8 * page, pages * 5 // 8 * page, pages * page])
         self.assertEqual(gloo, [{"01004D0A"}, {"02004D0A"}])
-        self.assertLess(time.monotonic() - start, 15)
 
     def listens_at(self, *flags, before=()):
         """Where two ranks of host 0 listen, which meet at 10.77.0.1 and have a second interface, ib0, with 10.79.0.1."""

@@ -394,9 +394,8 @@ class Errors(RendezvousTest):
         port = free_port()
         first = self.start_rank(0, port, WORLD_SIZE="4", LOCAL_WORLD_SIZE="4")
         second = self.start_rank(1, port, WORLD_SIZE="4", LOCAL_WORLD_SIZE="4")
-        connected = lambda: sum(row[1] == port and row[2] == "01" for row in tcp_rows().values()) == 1  # noqa: E731
-        wait_until(connected, "rank 1's connection")
-        time.sleep(0.1)  # it says hello
+        while "waiting for ranks 2, 3 of 4" not in (line := first.stderr.readline()):
+            self.assertTrue(line, "rank 0 has ended")
         second.kill()
         self.assertIn("rank 1 ended while the ranks met", self.one_error(self.end_of(first, 4)))
 
