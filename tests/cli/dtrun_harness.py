@@ -1,5 +1,6 @@
 """Runs the real dtrun, and finds by a mark in their environment all processes that came from it."""
 
+import atexit
 import contextlib
 import os
 import pathlib
@@ -15,7 +16,6 @@ import uuid
 
 DTRUN = os.path.join(os.environ["DTRAIN_BINARY_DIR"], "bin", "dtrun")
 LIMIT = 20  # seconds after which a test has failed; none needs more than a few, and ranks that nobody ends run for 30
-port_claims = []
 
 
 def wait_until(condition, what, limit=LIMIT):
@@ -66,7 +66,7 @@ def free_port():
         except OSError:
             claim.close()
             continue
-        port_claims.append(claim)
+        atexit.register(claim.close)
         return port
 
 
