@@ -121,7 +121,7 @@ class Doctor(FolderTest):
 
     def test_a_job_that_memory_cannot_hold_is_a_problem(self):
         result = self.doctor(1, "--width", "16384", "--levels", "400", "--tie-levels", "off", status=USAGE)
-        self.assertRegex(self.facts(result)["PROBLEM"][0], r"predicted to need [\d.]+ TiB of memory, and [\d.]+ GiB are available")
+        self.assertRegex(self.facts(result)["PROBLEM"][0], r"predicted to need [\d.]+ TiB of memory, and [\d.]+ \wiB are available")
         self.assertRegex(self.facts(self.doctor(2))["memory needed"][0], r"^[\d.]+ MiB predicted per rank$")
 
     def test_the_memory_needed_is_that_predicted_by_the_run(self):

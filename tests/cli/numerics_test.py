@@ -10,7 +10,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from dtrain_harness import front_end_alone, make_folder, run  # noqa: E402
 from resume_test import ResumeTest  # noqa: E402
 from safetensors_file import read_model, write_model  # noqa: E402
-from train_test import DTRAIN  # noqa: E402
+from train_test import DTRAIN, LIMIT  # noqa: E402
 
 NOTHING = ("--val-fraction", "0")
 
@@ -120,7 +120,7 @@ class TheEnd(ResumeTest):
         process = self.start(steps=3000)
         self.wait_for_step(1)
         (self.run_dir / "checkpoints").write_text("in the way")
-        error = self.end_of(process, 6)
+        error = self.end_of(process, 6, limit=10 * LIMIT)
         summary = self.progress.read_text()
         self.assertIn("done: 3000 steps", summary)
         self.assertIn("checkpoints     1 could not be saved", summary)
