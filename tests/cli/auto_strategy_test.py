@@ -87,14 +87,15 @@ class AutoStrategy(FolderTest):
             self.assertEqual(self.configuration()["resolved"]["batch"]["microbatch"], microbatch)
 
     def test_a_restarted_job_keeps_its_layout(self):
-        script = ('if [ $RANK = 1 ] && mkdir died 2>&-; then "$@" & until [ -e run/checkpoints/step-500 ]; do sleep 0.05; done; '
+        script = ('if [ $RANK = 1 ] && mkdir died 2>&-; then "$@" & until [ -e run/checkpoints/step-100 ]; do sleep 0.05; done; '
                   'kill -9 $!; wait $!; exit 9; fi; exec "$@"')
         result = run(DTRUN, "-n", "2", "--max-restarts", "1", "--", "sh", "-c", script, "sh", DTRAIN, *TINY, "--data", "text", *AUTO,
-                     "--steps", "3000", "--checkpoint-every", "500", "--run-dir", "run", cwd=self.folder)
+                     "--steps", "800", "--checkpoint-every", "100", "--keep-every", "100", "--run-dir", "run", cwd=self.folder,
+                     timeout=600)
         text = re.sub(r"\s*\n\s*", " ", result.stderr + result.stdout)
         self.assertEqual(len(CHOICE.findall(text)), 1, text)
         self.assertRegex(text, KEPT)
-        self.assertEqual(metrics_of(self.folder / "run")[-1]["step"], 3000)
+        self.assertEqual(metrics_of(self.folder / "run")[-1]["step"], 800)
 
     def test_what_does_not_go_with_it(self):
         for flags, names in ((("--tp", "2"), ("--tp 2",)), (("--zero-stage", "3"), ("--zero-stage 3",)), (("--grad-accum", "2"), ("--grad-accum 2",)),

@@ -123,7 +123,7 @@ class Doctor(FolderTest):
 
     def test_a_job_that_memory_cannot_hold_is_a_problem(self):
         result = self.doctor(1, "--width", "16384", "--levels", "400", "--tie-levels", "off", status=USAGE)
-        self.assertRegex(self.facts(result)["PROBLEM"][0], r"[\d.]+ TiB .*[\d.]+ GiB ")
+        self.assertRegex(self.facts(result)["PROBLEM"][0], r"[\d.]+ TiB .*[\d.]+ \wiB ")
         self.assertRegex(self.facts(self.doctor(2))["memory needed"][0], r"^[\d.]+ MiB ")
 
     def test_the_memory_needed_is_that_predicted_by_the_run(self):

@@ -1,8 +1,10 @@
 """Runs the real dtrain, alone or under dtrun, and reads what it leaves. For dtrun itself there is dtrun_harness.py."""
 
+import atexit
 import json
 import os
 import pathlib
+import random
 import re
 import shlex
 import shutil
@@ -73,9 +75,18 @@ def wait_until(condition, what, limit=60):
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A loopback port that no other test takes while this process runs, below those that the system assigns."""
+    while True:
+        port, claim = random.randrange(10000, 20000), socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0dtrain-test-port-{port}")
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            claim.close()
+            continue
+        atexit.register(claim.close)
+        return port
 
 
 def need_mounts(case):

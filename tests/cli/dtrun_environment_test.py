@@ -7,7 +7,7 @@ import socket
 import subprocess
 import unittest
 
-from dtrain_harness import need_mounts
+from dtrain_harness import free_port, need_mounts
 from dtrun_harness import DTRUN, DtrunTest, main, number_of_gpus
 from dtrun_nodes_harness import NodesTest
 from messages import lines_naming
@@ -218,10 +218,7 @@ with socket.socket() as other:  # without SO_REUSEADDR, like a stranger
         self.assertEqual(2, self.python(text).out.count(os.strerror(errno.EADDRINUSE)))
 
     def test_a_port_that_was_asked_for_is_used(self):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("127.0.0.1", 0))
-            port = str(probe.getsockname()[1])
+        port = str(free_port())
         found = self.variables("--master_port", port, "--master-addr=localhost")
         self.assertEqual([port, port], [v["MASTER_PORT"] for v in found])
         self.assertEqual("localhost", found[0]["MASTER_ADDR"])

@@ -16,6 +16,7 @@ USAGE = 2
 LEAVES = r'''
 import os, socket, sys, threading, time
 rank, status = os.environ["RANK"], int(sys.argv[1])
+asked = threading.Event()
 link = socket.socket(fileno=int(os.environ["DTRUN_CONTROL_FD"]))
 def listen():
     text = b""
@@ -25,6 +26,7 @@ def listen():
             os._exit(4)
         if b"records\n" in text:
             text = b""
+            asked.set()
             if rank == "1":
                 os._exit(status)
             link.sendall(b"where in saving after step 9\ncall 9 all_reduce 8 ended 1.0 -1 dp\nrecords-end\n")
@@ -33,7 +35,9 @@ threading.Thread(target=listen, daemon=True).start()
 link.sendall(b"progress 1 0\n")
 if rank == "1":
     time.sleep(30)
-for _ in range(20):
+while not asked.wait(0.1):
+    link.sendall(b"busy\n")
+for _ in range(5):
     time.sleep(0.1)
     link.sendall(b"busy\n")
 os._exit(status)
@@ -81,10 +85,11 @@ link.sendall(b"where in forward, step 3\ncall 17 all_reduce 4096 open 9.0 -1 dp\
 sys.exit(5)
 '''
 
-# Rank 2 is silent and goes on when it is asked; rank 1 answers after that. Later rank 0 gives up, for want of rank 1.
+# Rank 2 is silent and goes on when it is asked; rank 1 answers after that and goes on, too. Then rank 0 gives up, for want of
+# rank 1.
 LATE = r'''
 import os, socket, sys, threading, time
-rank, asks = os.environ["RANK"], 0
+rank, asks, answered = os.environ["RANK"], 0, threading.Event()
 link = socket.socket(fileno=int(os.environ["DTRUN_CONTROL_FD"]))
 def answer(where, call):
     link.sendall(f"where in {where}\ncall {call} all_reduce 8 open 1.0 -1 dp\nrecords-end\n".encode())
@@ -101,18 +106,19 @@ def listen():
         else:
             time.sleep(0.2)
             answer("B", 5)
+            answered.set()
     os._exit(4)
 threading.Thread(target=listen, daemon=True).start()
 link.sendall(b"progress 1 0\n")
-if rank != "2":
-    time.sleep(0.5)
-    link.sendall(b"busy\n")
-while not asks:
-    time.sleep(0.01)
-time.sleep(0.4)
+while rank != "2" and not answered.wait(0.1):
+    if not asks:
+        link.sendall(b"busy\n")
 link.sendall(b"busy\n")
+if rank == "1":
+    open("went-on", "w").close()
 if rank == "0":
-    time.sleep(0.1)
+    while not os.path.exists("went-on"):
+        time.sleep(0.01)
     answer("A", 9)
     sys.exit(5)
 time.sleep(30)
@@ -171,7 +177,7 @@ class Faults(DtrunTest):
         self.assertIn("failed: rank 0 (", error)
 
     def test_an_answer_that_came_too_late_is_not_believed_later(self):
-        error = self.ended(5, "-n", "3", "--hang-timeout", "0.5", *self.stub(LATE))
+        error = self.ended(5, "-n", "3", "--hang-timeout", "1.5", *self.stub(LATE))
         self.assertRegex(error, r"failed: rank 1 \(.*call 9 .* in C, stuck")
 
     def test_what_a_program_tells_wrongly_hangs_no_job(self):

@@ -58,6 +58,8 @@ while True:
 
 
 class Stubs(DtrunTest):
+    limit = 60
+
     def run_stubs(self, *parts, ranks=2, options=("--hang-timeout", "0.5"), status=None):
         begin = time.monotonic()
         process = self.dtrun(*options, "-n", str(ranks), "--", sys.executable, "-S", "-c", STUB, *parts, status=status)
@@ -71,9 +73,9 @@ class Stubs(DtrunTest):
         self.assertRegex(last, rf"failed: rank {rank} \(pid \d+ on .*\) .*{text}")
 
     def test_the_rank_that_did_not_come_is_named_with_the_call_and_where_it_was(self):
-        process = self.run_stubs("*:steps,waits", "1:steps,late", ranks=3)
+        process = self.run_stubs("*:steps,waits", "1:steps,late", ranks=3, options=("--hang-timeout", "0.5", "--abort-grace", "30"))
         self.check_verdict(process, 1, r"call 17 \(all_reduce of 4096 bytes .*'dp of 4 ranks from 0'\), .*ranks 0, 2 .*9\.0 s; .*in data, step 3; ")
-        self.assertLess(self.seconds, 3)
+        self.assertLess(self.seconds, 15)
 
     def test_so_is_one_of_another_node(self):
         process = self.run_stubs("*:steps,waits", "2:steps,late",
@@ -143,6 +145,8 @@ class Nodes(NodesTest):
 class Training(DtrunTest):
     """Ranks of dtrain, of which one stands still in its main thread."""
 
+    limit = 60
+
     def train(self, *options, dtrun=("--hang-timeout", "1.5"), ranks=2):
         text = self.folder / "text"
         text.write_text("In the beginning God created the heaven and the earth.\n" * 400)
@@ -171,7 +175,7 @@ class Training(DtrunTest):
     def hold_up(self, job, rank):
         """Delays the next calls of a rank's main thread by minutes, once it trains."""
         metrics = self.folder / "run" / "metrics.jsonl"
-        wait_until(lambda: metrics.exists() and metrics.read_text().count('"step"') > 20, "training")
+        wait_until(lambda: metrics.exists() and metrics.read_text().count('"step"') > 20, "training", self.limit)
         self.holder = subprocess.Popen(["strace", "-qq", "-o", "/dev/null", "-p", str(self.rank_of(job, rank)),
                                    "-e", "inject=all:delay_enter=200000000"], stderr=subprocess.DEVNULL)
         self.addCleanup(self.let_go)
@@ -181,7 +185,7 @@ class Training(DtrunTest):
         self.holder.wait()
 
     def check(self, job, rank, call):
-        _, error = job.communicate(timeout=LIMIT)
+        _, error = job.communicate(timeout=self.limit)
         self.let_go()  # a thread that is traced ends with its tracer
         self.assert_nothing_left(limit=5)
         self.assertEqual(job.returncode, TIMEOUT, error)
@@ -201,7 +205,7 @@ class Training(DtrunTest):
         for backend in ("shm", "gloo"):
             with self.subTest(backend=backend):
                 shutil.rmtree(self.folder / "run", ignore_errors=True)
-                job = self.train("--strategy", "ddp", "--comm-timeout", "1.5", "--backend", backend, dtrun=(), ranks=3)
+                job = self.train("--strategy", "ddp", "--comm-timeout", "5", "--backend", backend, dtrun=(), ranks=3)
                 self.hold_up(job, 2)
                 self.check(job, 2, "all_reduce")
 

@@ -14,7 +14,7 @@ import uuid
 from dtrain_harness import wait_until
 
 DTRUN = os.path.join(os.environ["DTRAIN_BINARY_DIR"], "bin", "dtrun")
-LIMIT = 20  # seconds after which a test has failed; none needs more than a few
+LIMIT = 20  # seconds after which a test has failed; none needs more than a few, and ranks that nobody ends run for 30
 
 
 def state_of(pid):
@@ -45,6 +45,8 @@ def number_of_gpus():
 
 
 class DtrunTest(unittest.TestCase):
+    limit = LIMIT
+
     def setUp(self):
         self.mark = "DTRUN_TEST_MARK=" + uuid.uuid4().hex
         folder = tempfile.TemporaryDirectory()
@@ -71,7 +73,7 @@ class DtrunTest(unittest.TestCase):
     def dtrun(self, *arguments, env=None, status=None, **options):
         """A dtrun that has ended, with `status` (any, if None), and left nothing."""
         process = self.start(*arguments, env=env, **options)
-        process.out, process.err = process.communicate(timeout=LIMIT)
+        process.out, process.err = process.communicate(timeout=self.limit)
         self.assert_nothing_left()
         if status is not None:
             self.assertEqual(status, process.returncode, process.err)

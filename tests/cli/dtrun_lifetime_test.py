@@ -68,8 +68,12 @@ class DeathTest(DtrunTest):
                                "--abort-grace", "0.2"), status=0)
 
     def test_a_helper_may_finish_its_work_after_a_good_end(self):
-        process = self.dtrun(*self.shell("(sleep 0.05; echo written) & exit 0"))
-        self.assertEqual(["[0] written", "[1] written"], sorted(process.out.splitlines()))
+        for _ in range(5):  # it has a fraction of a second, of which a busy machine may leave it too little
+            process = self.dtrun(*self.shell("(sleep 0.01; echo written) & exit 0"))
+            if sorted(process.out.splitlines()) == ["[0] written", "[1] written"]:
+                break
+        else:
+            self.fail(process.out)
 
     def test_nothing_outlives_a_killed_dtrun(self):
         process = self.run_until_ready(GRANDCHILD + IGNORE)
@@ -327,8 +331,9 @@ class ZombieTest(DtrunTest):
             self.skipTest("needs namespaces: of process ids")
         rank = ("touch ready; until [ -e looked ]; do sleep 0.02; done")
         inside = (f"cd {self.folder}; until [ -e ready ]; do sleep 0.02; done; "
-                  "sh -c 'sh -c \"exit 0\" & exit 0'; sleep 0.3; "
-                  "grep -l '^State:.Z' /proc/[0-9]*/status > zombies; touch looked")
+                  "sh -c 'sh -c \"exit 0\" & exit 0'; sleep 0.3; n=0; "  # other zombies are soon gone
+                  "while grep -ls '^State:.Z' /proc/[0-9]*/status > zombies; [ -s zombies ] && [ $n -lt 100 ]; do "
+                  "sleep 0.05; n=$((n + 1)); done; touch looked")
         process = subprocess.Popen([*unshare, DTRUN, "-n", "1", "--", "sh", "-c", rank], cwd=self.folder,
                                    env=self.environment())
         self.wait_for_files("ready")

@@ -14,7 +14,7 @@ from dtrun_harness import DtrunTest, children_of, main, state_of, wait_until
 from messages import assert_names, lines_naming
 
 USAGE, CHECKPOINT, NOBODY = 2, 6, 65534
-SOON = 5  # seconds
+SOON = 30  # seconds
 FOR_GOOD = 60
 TEXT = "".join(f"{number}\n" for number in range(1, 5001))
 WAIT_FOR_GO = "until [ -e go ]; do sleep 0.01; done; "

@@ -151,7 +151,7 @@ class Namespaces(DtrunTest):
         text.write_bytes(bytes(range(32, 96)) * 400)
         launchers = self.job(DTRAIN, *TRAINING, "--strategy", "fsdp", "--fsdp-sharding", "hybrid", "--shard-size", "2",
                              "--tie-levels", "off", "--levels", "6", "--global-batch", "4", "--compress", "powersgd:1",
-                             "--compress-min-elements", "64", "--data", str(text), "--steps", "100", "--comm-timeout", "5",
+                             "--compress-min-elements", "64", "--data", str(text), "--steps", "100", "--comm-timeout", "20",
                              "--run-dir", "run")
         self.assertEqual(self.ends(launchers, 60), [0, 0], launchers[0].err + launchers[1].err)
 
@@ -162,12 +162,11 @@ class Namespaces(DtrunTest):
     def test_a_silent_cut_ends_both_sides(self):
         launchers = self.job("sh", "-c", SAVING, options=("--heartbeat-timeout", "1"))
         self.wait_for_files(*(f"here{rank}" for rank in range(4)))
-        time.sleep(0.3)
+        time.sleep(1)  # the nodes tell each other that all have started
         started = time.monotonic()
         self.cut()
         self.assertEqual(self.ends(launchers), [5, 5])
-        self.assertGreater(time.monotonic() - started, 0.7)
-        self.assertLess(time.monotonic() - started, 5)
+        self.assertTrue(0.5 < time.monotonic() - started < 15)
         self.assertIn("failed: node 1 ", launchers[0].err)
         self.assertIn("failed: node 0 ", launchers[1].err)
         for each in launchers:

@@ -89,7 +89,7 @@ class NodesTest(DtrunTest):
     def ends(self, *launchers):
         """Their statuses, once all have ended and nothing is left."""
         for each in launchers:
-            each.out, each.err = each.communicate(timeout=LIMIT)
+            each.out, each.err = each.communicate(timeout=self.limit)
         self.assert_nothing_left()
         return [each.returncode for each in launchers]
 

@@ -32,7 +32,7 @@ class Restart(NodesTest):
         begin = time.monotonic()
         os.kill(second, signal.SIGCONT)
         self.assertEqual([137, COMM], self.ends(*launchers))
-        self.assertLess(time.monotonic() - begin, 1)
+        self.assertLess(time.monotonic() - begin, 8)
 
     def test_a_failure_on_any_node_starts_the_ranks_of_all_again(self):
         process = self.emulated("echo $RANK $TORCHELASTIC_RESTART_COUNT $MASTER_PORT; "
@@ -66,7 +66,7 @@ class Restart(NodesTest):
 
     def test_a_stop_in_the_wait_has_one_status_on_all_nodes(self):
         told = 'printf "requeue-file $PWD/REQUEUE\\ncommitted 5\\n" >&$DTRUN_CONTROL_FD'
-        text = f"test $RANK = 0 && exec bash -c '{told}; sleep 30'; sleep 0.5; exit 7"
+        text = f"test $RANK = 0 && exec bash -c '{told}; : > told; sleep 30'; until [ -e told ]; do sleep 0.02; done; exit 7"
         launchers = self.nodes(text, *self.AGAIN, "30")
         wait_until(lambda: "restart 1 of 1" in launchers[0].stderr.readline(), "the wait for the restart")
         launchers[1].send_signal(signal.SIGUSR1)
@@ -76,10 +76,11 @@ class Restart(NodesTest):
     def slowly(self, *calls):
         """Runs a dtrun whose processes' first such calls take longer than --heartbeat-timeout."""
         names = ",".join(calls)
+        self.limit = 60
         return ("strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={names}", "-e", f"inject={names}:delay_enter=5000000:when=1")
 
     def test_a_slow_disk_of_log_folders_loses_no_node(self):
-        text = "[ $RANK$TORCHELASTIC_RESTART_COUNT = 10 ] && exit 7; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || sleep 30"
+        text = "[ $RANK$TORCHELASTIC_RESTART_COUNT = 10 ] && exit 7; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || sleep 100"
         launchers = [self.node(rank, *self.AGAIN, "0.05", "--heartbeat-timeout", "2", "--log-dir", f"logs{rank}",
                                *self.shell(text, ranks=1), under=under) for rank, under in enumerate((self.slowly("mkdir"), ()))]
         self.assertEqual([0, 0], self.ends(*launchers), launchers[0].err + launchers[1].err)
@@ -87,7 +88,7 @@ class Restart(NodesTest):
 
     def test_a_slow_disk_of_the_file_that_asks_for_another_start_loses_no_node(self):
         told = 'printf "requeue-file $PWD/REQUEUE\ncommitted 5\n" >&$DTRUN_CONTROL_FD'
-        text = f"test $RANK = 0 && exec bash -c '{told}; sleep 30'; sleep 0.5; exit 7"
+        text = f"test $RANK = 0 && exec bash -c '{told}; : > told; sleep 30'; until [ -e told ]; do sleep 0.02; done; exit 7"
         launchers = [self.node(rank, *self.AGAIN, "30", "--heartbeat-timeout", "2", *self.shell(text, ranks=1), under=under)
                      for rank, under in enumerate((self.slowly("fsync"), ()))]
         wait_until(lambda: "restart 1 of 1" in launchers[0].stderr.readline(), "the wait for the restart")
@@ -110,7 +111,7 @@ class Restart(NodesTest):
 
     def test_neither_is_one_that_lost_a_node_just_after_a_rank_had_failed(self):
         launchers = self.nodes("trap '' TERM; : > here$RANK; if [ $RANK = 0 ]; then until [ -e here1 ]; do :; done; exit 7; fi; "
-                               "while :; do sleep 0.05; done", *self.AGAIN, "0.05")
+                               "while :; do sleep 0.05; done", *self.AGAIN, "0.05", "--abort-grace", "10")
         wait_until(lambda: holds(launchers[0].stderr.readline(), "status 7"), "the order to end")
         os.kill(supervisor_of(launchers[1]), signal.SIGKILL)
         self.assertEqual(self.ends(*launchers)[0], 7)
@@ -118,8 +119,8 @@ class Restart(NodesTest):
 
     def test_a_node_lost_while_the_ranks_end_is_to_blame_where_a_rank_only_says_that_another_failed(self):
         """As after the end of big ranks, whose dtrun closes its connection last."""
-        launchers = self.nodes("trap '' TERM; : > here$RANK; [ $RANK = 0 ] && exit 4; while :; do sleep 0.05; done", *self.AGAIN,
-                               "0.05")
+        launchers = self.nodes("trap '' TERM; : > here$RANK; [ $RANK = 0 ] && { until [ -e here1 ]; do :; done; exit 4; }; "
+                               "while :; do sleep 0.05; done", *self.AGAIN, "0.05", "--abort-grace", "10")
         wait_until(lambda: holds(launchers[0].stderr.readline(), "status 4"), "the order to end")
         os.kill(supervisor_of(launchers[1]), signal.SIGKILL)
         self.assertEqual(self.ends(*launchers)[0], COMM)

@@ -11,8 +11,9 @@ import subprocess
 import unittest
 
 import stub_ranks
+from dtrain_harness import free_port
 from dtrun_harness import main, wait_until
-from dtrun_nodes_harness import LISTEN, RENDEZVOUS, SECRET, free_port, text_field, NodesTest
+from dtrun_nodes_harness import LISTEN, RENDEZVOUS, SECRET, text_field, NodesTest
 
 
 class Strangers(NodesTest):

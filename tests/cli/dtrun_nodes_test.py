@@ -12,9 +12,10 @@ import struct
 import subprocess
 import time
 
+from dtrain_harness import free_port
 from dtrun_harness import DTRUN, LIMIT, main, wait_until
 from dtrun_nodes_harness import (
-    RENDEZVOUS, PORT, USAGE, COMM, TIMEOUT, SPAWN, SAVED, SECRET, WAIT, free_port, text_field, supervisor_of, NodesTest)
+    RENDEZVOUS, PORT, USAGE, COMM, TIMEOUT, SPAWN, SAVED, SECRET, WAIT, text_field, supervisor_of, NodesTest)
 from messages import assert_names
 
 
@@ -93,15 +94,15 @@ class Meeting(NodesTest):
             self.assertEqual(len(process.err.splitlines()), 1, process.err)
 
     def test_those_who_came_hear_who_did_not(self):
-        launchers = [self.node(rank, "--rdzv-timeout", limit, "true", nodes=3) for rank, limit in ((0, "1"), (1, "9"))]
+        launchers = [self.node(rank, "--rdzv-timeout", limit, "true", nodes=3) for rank, limit in ((0, "5"), (1, "9"))]
         self.assertEqual(self.ends(*launchers), [RENDEZVOUS, RENDEZVOUS])
         for each in launchers:
-            assert_names(each.err, "node 2 of 3", "1.0 s")
+            assert_names(each.err, "node 2 of 3", "5.0 s")
 
     def test_a_line_now_and_then(self):
-        process = self.node(0, "--rdzv-timeout", "2.5", "true")
+        process = self.node(0, "--rdzv-timeout", "5", "true")
         self.assertEqual(self.ends(process), [RENDEZVOUS])
-        self.assertRegex(process.err, r"dtrun: .*node 1, 2\.\d s ")
+        self.assertRegex(process.err, r"dtrun: .*node 1, \d\.\d s ")
 
     def test_a_late_node_and_one_that_comes_again(self):
         first = self.node(1, "-n", "1", "true")
@@ -248,7 +249,7 @@ class Failure(NodesTest):
     def test_a_rank_of_another_node_fails(self):
         started = time.monotonic()
         process = self.emulated("[ $RANK != 3 ] || { echo one >&2; echo two >&2; sleep 0.2; exit 7; }; sleep 30")
-        self.assertLess(time.monotonic() - started, 3)
+        self.assertLess(time.monotonic() - started, 10)
         self.assertEqual(process.returncode, 7)
         lines = [line for line in process.err.splitlines() if line.startswith("dtrun: ")]
         host = re.escape(socket.gethostname())
@@ -274,7 +275,7 @@ class Failure(NodesTest):
     def test_ranks_that_obey_nothing_are_killed_within_the_bound(self):
         started = time.monotonic()
         process = self.emulated("trap '' TERM; [ $RANK != 3 ] || { sleep 0.1; exit 7; }; while :; do sleep 1; done")
-        self.assertLess(time.monotonic() - started, 3.3)
+        self.assertLess(time.monotonic() - started, 15)
         self.assertEqual(process.returncode, 7)
 
     def test_a_program_that_is_missing_on_one_node(self):
@@ -286,7 +287,8 @@ class Failure(NodesTest):
         assert_names(launchers[1].err, "node 0", "'nosuchprogram'")
 
     def test_an_error_of_all_ranks_is_told_without_blame(self):
-        text = 'import os; os.write(int(os.environ["DTRUN_CONTROL_FD"]), b"error 3 no data\\n"); exit(3)'
+        text = ('import glob, os, time\nopen("up" + os.environ["RANK"], "w").close()\nwhile len(glob.glob("up*")) < 4:\n'
+                '  time.sleep(0.01)\nos.write(int(os.environ["DTRUN_CONTROL_FD"]), b"error 3 no data\\n"); os._exit(3)')
         process = self.dtrun("--emulate-nodes", "2", "-n", "2", "--", "/usr/bin/python3", "-c", text, status=3)
         self.assertNotIn("failed:", process.err)
         self.assertEqual(process.err.count("no data"), 2, "one per node")
@@ -319,7 +321,7 @@ class Loss(NodesTest):
                 os.kill(launchers[lost].pid if kill_guard else supervisor_of(launchers[lost]), signal.SIGKILL)
                 other = launchers[1 - lost]
                 other.out, other.err = other.communicate(timeout=LIMIT)
-                self.assertLess(time.monotonic() - started, 3)
+                self.assertLess(time.monotonic() - started, 10)
                 launchers[lost].communicate(timeout=LIMIT)
                 self.assertEqual(other.returncode, COMM, other.err)
                 ranks = f"{2 * lost} to {2 * lost + 1}"
@@ -327,23 +329,20 @@ class Loss(NodesTest):
                 for path in self.folder.glob("here*"):
                     path.unlink()
                 for path in (self.folder / "tmp").iterdir():  # of a killed dtrun, for the next one to remove
-                    for file in path.iterdir():
-                        file.unlink()
-                    path.rmdir()
+                    shutil.rmtree(path)
                 self.assert_nothing_left(1)
 
     def test_a_launcher_that_is_stopped(self):
         for lost in (0, 1):
             launchers = self.nodes(WAIT, "--heartbeat-timeout", "1")
             self.wait_for_files("here0", "here1")
-            time.sleep(0.3)
+            time.sleep(1)  # the nodes tell each other that all have started
             supervisor = supervisor_of(launchers[lost])
-            os.kill(supervisor, signal.SIGSTOP)
             started = time.monotonic()
+            os.kill(supervisor, signal.SIGSTOP)
             other = launchers[1 - lost]
             other.out, other.err = other.communicate(timeout=LIMIT)
-            self.assertGreater(time.monotonic() - started, 0.7)
-            self.assertLess(time.monotonic() - started, 4)
+            self.assertTrue(0.5 < time.monotonic() - started < 10)
             self.assertEqual(other.returncode, TIMEOUT, other.err)
             assert_names(other.err.splitlines()[-1], "failed", f"node {lost}", f"rank {lost}", "1.0 s")
             errors = launchers[lost].communicate(timeout=LIMIT)[1]  # its guard does not wait for ever
@@ -362,7 +361,7 @@ class Loss(NodesTest):
             self.assertNotRegex(launchers[node].err, other)
 
     def test_a_healthy_job_outlives_the_heartbeat_timeout(self):
-        process = self.emulated("sleep 1", "--heartbeat-timeout", "0.3")
+        process = self.emulated("sleep 4", "--heartbeat-timeout", "1.5")
         self.assertEqual((process.returncode, process.err), (0, ""))
 
 
@@ -425,6 +424,7 @@ class Stop(NodesTest):
 
 
 class Training(NodesTest):
+    limit = 60
     DTRAIN = str(pathlib.Path(DTRUN).with_name("dtrain"))
     FLAGS = ("--strategy", "ddp", "--levels", "2", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16",
              "--global-batch", "8", "--threads", "1", "--data", "text", "--log-every", "1")
@@ -449,7 +449,7 @@ class Training(NodesTest):
         os.kill(victim, signal.SIGKILL)
         started = time.monotonic()
         self.assertEqual(self.ends(process), [137])
-        self.assertLess(time.monotonic() - started, 3)
+        self.assertLess(time.monotonic() - started, 30)
         self.assertRegex(process.err, rf"dtrun: failed: rank 2 \(pid {victim} on .*, node 1\) was killed .* at step \d+")
         process = self.train()
         process.send_signal(signal.SIGTERM)
@@ -460,7 +460,7 @@ class Training(NodesTest):
         process = self.start("--emulate-nodes", "2", "-n", "2", "--", self.DTRAIN, *self.FLAGS, "--steps", "100000",
                              "--run-dir", "long", stdout=subprocess.DEVNULL)
         metrics = self.folder / "long" / "metrics.jsonl"
-        wait_until(lambda: metrics.exists() and '"step":3,' in metrics.read_text(), "steps")
+        wait_until(lambda: metrics.exists() and '"step":3,' in metrics.read_text(), "steps", self.limit)
         return process
 
     def trainer(self, rank):

@@ -25,6 +25,8 @@ MODEL = ("--levels", "1", "--width", "8", "--heads", "1", "--neurons", "16", "--
 
 
 class OneErrorTest(DtrunTest):
+    limit = 60
+
     def setUp(self):
         super().setUp()
         (self.folder / "text").write_bytes(bytes(range(32, 127)) * 100)
@@ -36,7 +38,7 @@ class OneErrorTest(DtrunTest):
         return process.err
 
     def test_a_flag_that_one_rank_alone_has(self):
-        text = '[ $RANK = 3 ] && exec "$0" --bad-flag; exec sleep 60'
+        text = '[ $RANK = 3 ] && exec "$0" --bad-flag; exec sleep 100'
         process = self.dtrun("-n", "4", "--", "sh", "-c", text, DTRAIN, status=2)
         self.assertRegex(process.err.splitlines()[-1], "failed: rank 3 .*--bad-flag")
 

@@ -163,18 +163,18 @@ class Environment(RestartTest):
 class Measures(RestartTest):
     def test_recovery_and_effective_time_are_measured(self):
         text = ("s=$((TORCHELASTIC_RESTART_COUNT * 4)); for i in 1 2 3 4 5 6; do s=$((s + 1)); tell \"progress $s\"; "
-                "[ $i = 4 ] && tell \"committed $s\"; sleep 0.05; done; "
+                "[ $i = 4 ] && tell \"committed $s\"; sleep 0.2; done; "
                 "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 7")
         process = self.restarted(text, 1, ranks=1, status=0)
-        # Steps 5 and 6 are done twice, 1 and 5 lead their attempts: 0.05 s each of 2-6 and 7-10.
+        # Steps 5 and 6 are done twice, 1 and 5 lead their attempts: 0.2 s each of 2-6 and 7-10.
         found = re.search(r"recovery time ([\d.]+ \w+) .*, \1 .*; .* ([\d.]+)% of (.*)$",
                           process.err, re.MULTILINE)
         self.assertIsNotNone(found, process.err)
         assert_names(process.err, "attempt 1", "status 0", "step 10", re.compile(f" {re.escape(found[1])}(;|$)"))
         useful, wall, recovery = float(found[2]) / 100 * self.seconds(found[3]), self.seconds(found[3]), self.seconds(found[1])
-        self.assertGreater(useful, 0.4)
-        self.assertGreaterEqual(recovery, 0.1)  # the back-off and the repeated steps
-        self.assertLess(useful, wall - 0.1)
+        self.assertGreater(useful, 1.2)
+        self.assertGreaterEqual(recovery, 0.4)  # the back-off and the repeated steps
+        self.assertLess(useful, wall - 0.4)
 
     def seconds(self, text):
         number, unit = text.split()
@@ -319,13 +319,13 @@ class Training(RestartTest):
         return [child for pid in self.marked() for child in children_of(pid)
                 if pathlib.Path(f"/proc/{child}/comm").read_text() == "dtrain\n"]
 
-    def kill_after(self, rank, run_dir, *, start, mark):
-        """Kills a rank when the run's start-th start has written a line with `mark`."""
+    def kill_after(self, rank, run_dir, start, *marks):
+        """Kills a rank when the run's start-th start has written lines with `marks`."""
         def is_there():
             lines = self.lines(run_dir)
             starts = [i for i, line in enumerate(lines) if '"event":"start"' in line]
-            return len(starts) == start and any(mark in line for line in lines[starts[-1]:])
-        wait_until(is_there, f"{mark} of start {start}", limit=60)
+            return len(starts) == start and all(any(mark in line for line in lines[starts[-1]:]) for mark in marks)
+        wait_until(is_there, f"{marks} of start {start}", limit=60)
         self.kill_rank(rank)
 
     def end_of(self, process):
@@ -341,8 +341,8 @@ class Training(RestartTest):
         # --overwrite is for the first attempt alone.
         (self.folder / "killed" / "metrics.jsonl").write_text("")
         process = self.start_training("--run-dir", "killed", "--overwrite", "--checkpoint-every", "10", steps=600)
-        self.kill_after(1, "killed", start=1, mark='"event":"checkpoint"')
-        self.kill_after(0, "killed", start=2, mark='"event":"checkpoint"')
+        self.kill_after(1, "killed", 1, '"event":"checkpoint"')
+        self.kill_after(0, "killed", 2, '"event":"checkpoint"', '"event":"recovery"')
         error = self.end_of(process)
         whole, killed = self.folder / "whole", self.folder / "killed"
         self.assertEqual(final_model(whole).read_bytes(), final_model(killed).read_bytes())
@@ -368,7 +368,7 @@ class Training(RestartTest):
         process = self.start("-n", "2", "--max-restarts", "9", "--restart-backoff", "50", "--", *self.command(*flags, steps=10**6))
         self.addCleanup(process.communicate)
         self.addCleanup(self.kill_survivors)
-        self.kill_after(1, "run", start=1, mark='"event":"checkpoint"')
+        self.kill_after(1, "run", 1, '"event":"checkpoint"')
         head = ""
         while "restart 1 of 9 in 50 s" not in head:
             head += process.stderr.readline()
@@ -386,7 +386,7 @@ class Training(RestartTest):
 
     def test_a_run_without_a_name_or_a_checkpoint_begins_again_in_its_folder(self):
         process = self.start_training("--checkpoint-every", "none", steps=600)
-        self.kill_after(0, "runs/text-1", start=1, mark='"step":20,')
+        self.kill_after(0, "runs/text-1", 1, '"step":20,')
         error = self.end_of(process)
         self.assertEqual(1, len(lines_naming(error, "dtrain", "--checkpoint-every")), error)
         self.assertEqual(["text-1"], os.listdir(self.folder / "runs"))

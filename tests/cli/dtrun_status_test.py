@@ -12,6 +12,10 @@ from dtrun_harness import DtrunTest, children_of, main, number_of_gpus, state_of
 from messages import assert_names
 
 HANG = "sleep 60"
+# Rank 0 blames another and ends; rank 1 fails as soon as it has.
+BLAMES = ("case $RANK in 0) echo $$ > pid.new; mv pid.new pid; until [ -e ready ]; do sleep 0.01; done; exit 4;; "
+          "1) until [ -e pid ]; do sleep 0.01; done; read pid < pid; : > ready; while kill -0 $pid 2>&-; do :; done; exit 7;; "
+          "esac; " + HANG)
 
 
 def last_line(process):
@@ -69,14 +73,18 @@ class StatusTest(DtrunTest):
 
     def test_a_rank_that_ends_late_with_an_error_of_its_own_is_the_culprit(self):
         late = ("import os, signal, sys, time\n"
-                "time.sleep(0.1)\n"
-                "if os.environ['RANK'] == '0': sys.exit(4)\n"
+                "if os.environ['RANK'] == '0':\n"
+                "    while not os.path.exists('ready'): time.sleep(0.01)\n"
+                "    sys.exit(4)\n"
                 "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
                 "os.write(int(os.environ['DTRUN_CONTROL_FD']), b'error {told} why\\n')\n"
+                "open('ready', 'w').close()\n"
                 "time.sleep(0.6)\n"
                 "sys.exit(13)")
         for told, status, culprit in ((13, 13, 1), (4, 4, 0)):
-            process = self.dtrun("-n", "2", "--", sys.executable, "-c", late.format(told=told), status=status)
+            process = self.dtrun("-n", "2", "--abort-grace", "10", "--", sys.executable, "-c", late.format(told=told),
+                                 status=status)
+            (self.folder / "ready").unlink()
             self.assertIn(f"failed: rank {culprit} ", last_line(process))
 
     def test_a_caller_that_ignores_dead_children_changes_nothing(self):
@@ -110,24 +118,31 @@ class StatusTest(DtrunTest):
 class ToldErrorTest(DtrunTest):
     """Ranks that tell their last line over the control descriptor instead of writing it."""
 
+    # Before ranks tell an error of all: each must have told it soon after the first.
+    MEET = ": > up$RANK; until set -- up*; [ $# = $WORLD_SIZE ]; do sleep 0.01; done; "
+
     def tell(self, message, status):
         return f"eval \"printf '{message}\\n' >&$DTRUN_CONTROL_FD\"; exit {status}; "
 
     def bash(self, text, *options, ranks=3, status=None):
+        for path in self.folder.glob("up*"):
+            path.unlink()
         return self.dtrun("-n", str(ranks), *options, "--", "bash", "-c", text, status=status)
 
     def test_an_error_of_all_ranks_is_one_line_and_nobodys_fault(self):
-        process = self.bash("[ $RANK = 1 ] && sleep 0.1; " + self.tell("error 2 prog: wrong flag", 2))
+        process = self.bash(self.MEET + "[ $RANK = 1 ] && sleep 0.1; " + self.tell("error 2 prog: wrong flag", 2))
         self.assertEqual((2, "prog: wrong flag\n"), (process.returncode, process.err))
         process = self.bash(self.tell("error 2 prog: wrong flag", 2), ranks=1)
         self.assertEqual((2, "prog: wrong flag\n"), (process.returncode, process.err))
 
     def test_an_error_of_all_in_mid_run_is_one_line_too(self):
-        process = self.bash(self.tell("progress 7\\nerror 7 prog: loss nan", 7))
+        process = self.bash(self.MEET + self.tell("progress 7\\nerror 7 prog: loss nan", 7))
         self.assertEqual((7, "prog: loss nan\n"), (process.returncode, process.err))
 
     def test_an_error_of_all_that_names_each_rank_is_one_line(self):
-        process = self.bash(self.tell("error 2 prog: WORLD_SIZE says rank $RANK of 3, but another says rank 1 of 12", 2), status=2)
+        process = self.bash(self.MEET
+                            + self.tell("error 2 prog: WORLD_SIZE says rank $RANK of 3, but another says rank 1 of 12", 2),
+                            status=2)
         self.assertRegex(process.err, r"\Aprog: WORLD_SIZE says rank \d of 3, but another says rank 1 of 12\n\Z")
 
     def test_an_error_that_one_rank_finds_for_all_is_one_line(self):
@@ -144,7 +159,7 @@ class ToldErrorTest(DtrunTest):
         self.assertEqual((2, "prog: folder full\n"), (process.returncode, process.err))
 
     def test_where_all_blame_another_each_blame_is_printed_once(self):
-        process = self.bash("[ $RANK = 2 ] && r=1; " + self.tell("error 4 prog: rank ${r:-2} is gone", 4), status=4)
+        process = self.bash(self.MEET + "[ $RANK = 2 ] && r=1; " + self.tell("error 4 prog: rank ${r:-2} is gone", 4), status=4)
         self.assertEqual(1, process.err.count("prog: rank 2 is gone"), process.err)
         self.assertEqual(1, process.err.count("prog: rank 1 is gone"), process.err)
 
@@ -162,7 +177,7 @@ class ToldErrorTest(DtrunTest):
         self.assertRegex(last_line(process), "failed: rank 1 .* at step 7: prog: loss nan$")
 
     def test_different_errors_are_all_printed(self):
-        process = self.bash("sleep 0.0$RANK; " + self.tell("error 3 prog: error of $RANK", 3), ranks=2, status=3)
+        process = self.bash(self.MEET + "sleep 0.0$RANK; " + self.tell("error 3 prog: error of $RANK", 3), ranks=2, status=3)
         self.assertEqual(1, len(re.findall(r"^(?:\[0\] )?prog: error of 0$", process.err, re.MULTILINE)))
         self.assertEqual(1, len(re.findall(r"^(?:\[1\] )?prog: error of 1$", process.err, re.MULTILINE)))
 
@@ -173,16 +188,15 @@ class ToldErrorTest(DtrunTest):
         self.assertEqual((0, "prog: a peer is gone\n"), (process.returncode, process.err))
 
     def test_each_ranks_log_has_its_error(self):
-        self.bash(self.tell("error 2 prog: wrong flag", 2), "--log-dir", "logs")
+        self.bash(self.MEET + self.tell("error 2 prog: wrong flag", 2), "--log-dir", "logs")
         logs = [path.read_text() for path in (self.folder / "logs").rglob("stderr.log")]
         self.assertEqual(["prog: wrong flag\n"] * 3, logs)
 
 
 class TimesTest(DtrunTest):
     def test_times_are_readable_and_never_negative(self):
-        process = self.dtrun(*self.shell("[ $RANK = 0 ] && exit 4; [ $RANK = 1 ] && { sleep 0.05; exit 7; }; "
-                                         "sleep 60", ranks=3))
-        self.assertRegex(process.err, r"rank 0 \(.*status 4, \d+ ms before\)")
+        process = self.dtrun(*self.shell(BLAMES, ranks=3))
+        self.assertRegex(process.err, r"rank 0 \(.*status 4, [\d.]+ m?s before\)")
         self.assertRegex(process.err, r"rank 2 \(.*signal 15 \(SIGTERM\), [\d.]+ m?s later\)")
         self.assertRegex(last_line(process), r"status 7 after ([\d.]+ s|\d+ ms)$")
 

@@ -14,6 +14,7 @@ TEXT = GOLDEN / "text.bin"
 MODEL = ["--levels", "2", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1", "--log-every", "0",
          "--tensorboard", "off"]
 PROMPT = "In the"
+KEEPING = ("--checkpoint-every", "5", "--keep-last", "2", "--keep-best", "--keep-every", "55")  # waits for the save of step 55
 
 
 def losses(run_dir):
@@ -85,7 +86,7 @@ class Decisions(RunTest):
         self.assertEqual(losses(run_dir), losses(left_alone)[:expected + 8])
 
     def test_the_best_checkpoint_stays_among_those_that_go(self):
-        flags = [*self.flags, "--checkpoint-every", "5", "--keep-last", "2", "--keep-best"]
+        flags = [*self.flags, *KEEPING]
         run_dir, output = self.train(*flags, "--steps", "60")
         best = min(evaluations(run_dir), key=lambda pair: pair[1])
         self.assertLess(best[0], 55, "this test needs a loss that rises")
@@ -96,7 +97,7 @@ class Decisions(RunTest):
         self.assertIn(f"after step {best[0]}: {path}", output)
         # A later start knows it, too.
         self.train("--resume", "auto", "--steps", "70", run_dir=run_dir)
-        self.assertEqual(kept_steps(run_dir), [best[0], 65, 70])
+        self.assertEqual(kept_steps(run_dir), [best[0], 55, 65, 70])
         # Its weights are those that were evaluated.
         weights = self.folder / "best.safetensors"
         run(DTRAIN, "checkpoint", "export", path, weights)
@@ -104,7 +105,7 @@ class Decisions(RunTest):
         self.assertAlmostEqual(evaluations(again)[0][1], best[1], places=6)
 
     def test_the_best_checkpoint_is_not_forgotten_while_the_storage_does_not_answer(self):
-        flags = [*self.flags, "--checkpoint-every", "5", "--keep-last", "2", "--keep-best"]
+        flags = [*self.flags, *KEEPING]
         run_dir, _ = self.train(*flags, "--steps", "60")
         best, _ = min(evaluations(run_dir), key=lambda pair: pair[1])
         self.assertLess(best, 55, "this test needs a loss that rises")
@@ -114,10 +115,10 @@ class Decisions(RunTest):
             *resume, status=CHECKPOINT)
         self.assertEqual(kept_steps(run_dir), [best, 55, 60])
         run(*resume)
-        self.assertEqual(kept_steps(run_dir), [best, 65, 70])
+        self.assertEqual(kept_steps(run_dir), [best, 55, 65, 70])
 
     def test_the_best_checkpoint_stays_while_the_save_of_a_better_one_fails(self):
-        flags = [*self.flags, "--checkpoint-every", "5", "--keep-last", "2", "--keep-best"]
+        flags = [*self.flags, *KEEPING]
         left_alone, _ = self.train(*self.flags, "--steps", "60")
         lowest, bests = float("inf"), []
         for step, loss in evaluations(left_alone):
@@ -133,7 +134,7 @@ class Decisions(RunTest):
         assert_names(output, f"step {best}")
         self.assertEqual(kept_steps(run_dir), [earlier, best, 55, 60])
         self.train("--resume", "auto", "--steps", "70", run_dir=run_dir)
-        self.assertEqual(kept_steps(run_dir), [earlier, best, 65, 70])
+        self.assertEqual(kept_steps(run_dir), [earlier, best, 55, 65, 70])
 
     def test_losses_on_other_sequences_are_no_measure_for_new_ones(self):
         flags = [*self.flags, "--checkpoint-every", "4", "--patience", "9"]

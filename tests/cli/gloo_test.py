@@ -49,7 +49,7 @@ class StandIns(RendezvousTest):
     def stand_in(self, speaks, ranks=2):
         """Strangers connect to ranks 0 and 1, each in the other's place; gloo takes one of the two in."""
         late = ["strace", "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null", "-e", "trace=connect",
-                "-e", "inject=connect:delay_enter=2s"]
+                "-e", "inject=connect:delay_enter=6s"]
         flags = ("--backend", "gloo", "--global-batch", str(2 * ranks))
         job = self.start([DTRUN, "-n", str(ranks), "--", *late, *self.ddp_command(*flags)])
 
@@ -63,9 +63,10 @@ class StandIns(RendezvousTest):
                         found[int(re.search(r"(?<![^\0])RANK=(\d+)", environment)[1])] = rows[inode][1]
             return found
 
-        wait_until(lambda: len(ports()) == ranks or job.poll() is not None, "gloo's ports")
+        scans = []
+        wait_until(lambda: scans.append(ports()) or len(scans[-1]) == ranks or job.poll() is not None, "gloo's ports")
         # A rank numbers the members' connections from 1 on in its first group; 0 was of its group of one.
-        places = [f"{ports()[rank]}:{1 + 1 - rank}" for rank in range(2)]
+        places = [f"{scans[-1][rank]}:{1 + 1 - rank}" for rank in range(2)]
         stranger = self.start([sys.executable, "-I", "-c", STAND_IN.replace("SPEAKS", speaks), *places])
         lines = [line for line in self.end_of(job, 4).splitlines() if "error:" in line]
         # A rank may meet the other's end before dtrun ends it, and then says so.

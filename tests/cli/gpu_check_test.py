@@ -160,17 +160,18 @@ class Rehearsal(FolderTest):
         for number in (signal.SIGINT, signal.SIGTERM):
             with subprocess.Popen([CHECK, "--device", "fake", "--built", BUILD, "--out", self.folder / "out", "--only", "killed rank"],
                                   env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
-                deadline = time.monotonic() + 60
+                deadline = time.monotonic() + 120
                 while not list(self.folder.glob("dtrain-gpu-check-*/*/run/metrics.jsonl")):
                     self.assertLess(time.monotonic(), deadline)
                     time.sleep(0.02)
                 process.send_signal(number)
-                error = process.communicate(timeout=30)[1]
+                error = process.communicate(timeout=120)[1]
             self.assertEqual(process.returncode, 128 + number)
             self.assertEqual(error.splitlines()[-1], f"gpu_check.sh: ended by {number.name}")
             report = json.loads((self.folder / "out/gpu_check.json").read_text())
             self.assertEqual([entry["name"] for entry in report["results"]], ["build"])
             self.assertEqual(list(self.folder.glob("dtrain-gpu-check-*")), [])
+            deadline = time.monotonic() + 120
             while left := self.programs_of_the_folder():
                 self.assertLess(time.monotonic(), deadline, left)
                 time.sleep(0.05)

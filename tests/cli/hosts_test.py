@@ -3,11 +3,11 @@
 import os
 import pathlib
 import subprocess
-import time
 import unittest
 
+from dtrain_harness import free_port
 from messages import assert_names
-from rendezvous_test import LISTENING, SECRET, RendezvousTest, free_port
+from rendezvous_test import LISTENING, SECRET, RendezvousTest
 from train_test import wait_until
 from two_hosts import TwoHosts, why_not
 
@@ -57,7 +57,6 @@ class Hosts(RendezvousTest):
             return self.start_on(host, rank, "head", "--global-batch", "3", "--log-every", "1", size=3, names=names,
                                  steps=1_000_000, before=limited)
 
-        start = time.monotonic()
         ranks = [rank_on(0, 0, here)]
         wait_until(lambda: self.listening(0) or ranks[0].poll() is not None, "rank 0's store")
         store = {address for address, port in self.listening(0) if port == self.port}
@@ -74,7 +73,6 @@ class Hosts(RendezvousTest):
             self.end_of(rank, 9)
         self.assertEqual(shared, [pages * 5 // 8 * page, pages * 5 // 8 * page, pages * page])
         self.assertEqual(gloo, [{"01004D0A"}, {"02004D0A"}])
-        self.assertLess(time.monotonic() - start, 15)
 
     def listens_at(self, *flags, before=()):
         """Where two ranks of host 0 listen, which meet at 10.77.0.1 and have a second interface, ib0, with 10.79.0.1."""

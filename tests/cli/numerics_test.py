@@ -10,7 +10,7 @@ from dtrain_harness import front_end_alone, make_folder, run
 from messages import assert_names
 from resume_test import ResumeTest
 from safetensors_file import read_model, write_model
-from train_test import DTRAIN
+from train_test import DTRAIN, LIMIT
 
 NOTHING = ("--val-fraction", "0")
 
@@ -116,7 +116,7 @@ class TheEnd(ResumeTest):
         process = self.start(steps=3000)
         self.wait_for_step(1)
         (self.run_dir / "checkpoints").write_text("in the way")
-        error = self.end_of(process, 6)
+        error = self.end_of(process, 6, limit=10 * LIMIT)
         summary = self.progress.read_text()
         self.assertIn("done: 3000 steps", summary)
         self.assertRegex(summary, "checkpoints +1 ")

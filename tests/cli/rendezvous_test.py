@@ -14,7 +14,7 @@ import time
 import unittest
 
 from dtrain_harness import BUILD, SOURCE, final_model, free_port, need_mounts
-from messages import assert_names, error_line
+from messages import assert_names, error_line, holds
 from train_test import DTRAIN, DTRUN, LIMIT, TrainTest, wait_until
 
 NOBODY = 65534
@@ -388,9 +388,8 @@ class Errors(RendezvousTest):
         port = free_port()
         first = self.start_rank(0, port, WORLD_SIZE="4", LOCAL_WORLD_SIZE="4")
         second = self.start_rank(1, port, WORLD_SIZE="4", LOCAL_WORLD_SIZE="4")
-        connected = lambda: sum(row[1] == port and row[2] == "01" for row in tcp_rows().values()) == 1  # noqa: E731
-        wait_until(connected, "rank 1's connection")
-        time.sleep(0.1)  # it says hello
+        while not holds(line := first.stderr.readline(), "ranks 2, 3 of 4"):
+            self.assertTrue(line, "rank 0 has ended")
         second.kill()
         assert_names(self.one_error(self.end_of(first, 4)), "rank 1")
 

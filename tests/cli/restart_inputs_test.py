@@ -12,7 +12,7 @@ from storage_test import AGAIN, StorageTest
 from train_test import DTRAIN, DTRUN, LIMIT
 
 USAGE, DATA = 2, 3
-EVERY_STEP = ("--checkpoint-every", "1")
+EVERY_STEP = ("--checkpoint-every", "1", "--keep-every", "1")  # waits for each save
 
 
 class Inputs(StorageTest):

@@ -29,8 +29,8 @@ class ResumeTest(TrainTest):
         self.addCleanup(lambda: (process.kill(), process.wait(), process.stderr.close()))
         return process
 
-    def end_of(self, process, status):
-        error = process.communicate(timeout=LIMIT)[1]
+    def end_of(self, process, status, limit=LIMIT):
+        error = process.communicate(timeout=limit)[1]
         self.assertEqual(process.returncode, status, error)
         return error
 
@@ -113,9 +113,10 @@ class GoingOn(ResumeTest):
         self.assertNotIn("nan", result.stderr)
 
     def test_an_older_checkpoint_may_be_chosen_and_later_ones_step_aside(self):
-        self.single("--checkpoint-every", "1", "--keep-last", "9", steps=6)
+        every = ("--checkpoint-every", "1", "--keep-every", "1")  # waits for each save
+        self.single(*every, steps=6)
         before = self.losses()
-        result = self.single("--checkpoint-every", "1", "--resume", self.run_dir / "checkpoints/step-2", steps=6)
+        result = self.single(*every, "--resume", self.run_dir / "checkpoints/step-2", steps=6)
         self.assertIn("step-6.superseded-", result.stderr)
         self.assertEqual(self.losses(), before)
 
@@ -137,8 +138,11 @@ class GoingOn(ResumeTest):
         self.assertLess(self.losses(from_file)[0][1], self.losses()[0][1] - 0.1)
 
     def test_old_checkpoints_go_and_multiples_stay(self):
-        self.single("--checkpoint-every", "2", "--keep-last", "2", "--keep-every", "6", steps=21)
-        self.assertEqual(self.steps_saved(), [6, 12, 18, 20, 21])
+        flags = ("--keep-last", "2", "--keep-every", "6")
+        self.single("--checkpoint-every", "3", *flags, steps=20)
+        self.assertEqual(self.steps_saved(), [6, 12, 18, 20])
+        self.single("--checkpoint-every", "7", *flags, "--resume", "auto", steps=22)
+        self.assertEqual(self.steps_saved(), [6, 12, 18, 21, 22])
 
 
 class Stopping(ResumeTest):
@@ -350,8 +354,8 @@ class Refusals(ResumeTest):
     def test_a_second_job_is_refused_with_host_and_process(self):
         process = self.start("--resume", "auto")
         self.wait_for_step(1)
-        # The refusal takes longer than ranks wait for each other.
-        result = self.ddp("--resume", "auto", "--comm-timeout", "2", status=2)
+        # The refusal takes 5 s: longer than ranks wait for each other.
+        result = self.ddp("--resume", "auto", "--comm-timeout", "4", status=2)
         assert_names(result.stderr, f"process {process.pid}", os.uname().nodename)
         self.assertIsNone(process.poll())
 
@@ -369,12 +373,12 @@ class Refusals(ResumeTest):
 
 class Foreign(ResumeTest):
     def test_what_may_not_be_removed_holds_no_restart_up(self):
-        self.single("--checkpoint-every", "1")
+        self.single("--checkpoint-every", "1", "--keep-every", "2")  # waits for the save of step 2
         (self.run_dir / "checkpoints/step-2/notes").mkdir()
         leftover = self.run_dir / "checkpoints/step-9.tmp-18ea4b45c0de1234-77"
         leftover.mkdir()
         (leftover / "notes").touch()
-        result = self.single("--checkpoint-every", "1", "--resume", "auto", steps=6)
+        result = self.single("--checkpoint-every", "1", "--keep-every", "0", "--resume", "auto", steps=6)
         assert_names(result.stderr, re.compile("step-2'"), "'notes'")
         self.assertEqual(self.steps_saved_whole(), [2, 4, 5, 6])
         self.assertEqual(self.losses()[-1][0], 6)

@@ -108,12 +108,11 @@ class Leftovers(FolderTest):
 class Disks(FolderTest):
     def test_a_checkpoint_that_cannot_be_read_holds_up_no_pruning_and_is_told_once(self):
         self.allow_nobody()
-        every = ("--checkpoint-every", "1", "--keep-last", "2")
-        self.by_nobody(*every, steps=2)
+        self.by_nobody("--checkpoint-every", "1", "--keep-every", "1", steps=2)  # waits for each save
         checkpoints = self.run_dir / "checkpoints"
         (checkpoints / "step-1").chmod(0)
         self.addCleanup((checkpoints / "step-1").chmod, 0o755)
-        result = self.by_nobody(*every, "--resume", "auto", steps=6)
+        result = self.by_nobody("--checkpoint-every", "5", "--keep-every", "0", "--keep-last", "2", "--resume", "auto", steps=6)
         self.assertEqual(sorted(path.name for path in checkpoints.iterdir()), ["step-1", "step-5", "step-6"])
         self.assertEqual(len(lines_naming(result.stderr, f"'{checkpoints}/step-1'", os.strerror(errno.EACCES))), 1, result.stderr)
 
@@ -150,12 +149,12 @@ class Disks(FolderTest):
     def test_no_rank_gives_up_while_rank_0_erases_a_run_or_syncs_the_model(self):
         self.ddp(*EVERY)
         metrics, final = self.run_dir / "metrics.jsonl", self.run_dir / "final"
-        slow = self.traced("-P", metrics, "-P", final, "-e", "trace=unlink,fsync", "-e", "inject=unlink:delay_enter=1500000:when=1",
-                           "-e", "inject=fsync:delay_enter=1500000:when=1", name="slow")
+        slow = self.traced("-P", metrics, "-P", final, "-e", "trace=unlink,fsync", "-e", "inject=unlink:delay_enter=7500000:when=1",
+                           "-e", "inject=fsync:delay_enter=7500000:when=1", name="slow")
         wrapper = self.root / "slow-disk.sh"
         wrapper.write_text('#!/bin/sh\n[ "$RANK" = 0 ] || exec "$@"\n' + f'exec {" ".join(map(str, slow))} "$@"\n')
         wrapper.chmod(0o755)
-        self.run_command([DTRUN, "-n", "2", "--", wrapper, DTRAIN, "--strategy", "ddp", "--comm-timeout", "1",
+        self.run_command([DTRUN, "-n", "2", "--", wrapper, DTRAIN, "--strategy", "ddp", "--comm-timeout", "5",
                           *self.arguments("--overwrite", "--checkpoint-every", "none", steps=1)])
         log = (self.root / "slow.log").read_text()
         self.assertEqual((log.count("unlink("), log.count("fsync(")), (1, 1), log)

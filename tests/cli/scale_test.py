@@ -25,7 +25,7 @@ class ManyRanks(DtrunTest):
         self.assertEqual((result.returncode, result.err), (0, ""))
         told = stub_ranks.TOLD.findall(result.out)
         self.assertEqual(sorted(int(rank) for rank, *_ in told), [0, 63])
-        self.assertLess(seconds, 10)  # 0.4 s on two idle cores
+        self.assertLess(seconds, 20)  # 0.4 s on two idle cores
 
     def test_the_ranks_of_two_nodes_meet_through_the_launchers(self):
         result = self.dtrun("--emulate-nodes", "2", "-n", "12", "--", str(stub_ranks.STUB))
@@ -48,7 +48,7 @@ class ManyRanks(DtrunTest):
         os.kill(victim, signal.SIGKILL)
         process.communicate(timeout=20)
         self.assertEqual(process.returncode, 128 + signal.SIGKILL)
-        self.assertLess(time.monotonic() - begin, 3)
+        self.assertLess(time.monotonic() - begin, 10)
         self.assert_nothing_left()
 
     def test_too_few_files_are_told_before_a_rank_starts(self):

@@ -8,8 +8,8 @@ import subprocess
 import time
 import unittest
 
+from dtrain_harness import free_port
 from dtrun_harness import LIMIT, DtrunTest, children_of, wait_until
-from dtrun_nodes_harness import free_port
 from messages import assert_names
 
 DTRAIN = os.environ["DTRAIN_BINARY_DIR"] + "/bin/dtrain"
@@ -29,16 +29,17 @@ class SlowTest(DtrunTest):
                 "--heads", "2", "--neurons", "64", "--seq-len", "32", "--microbatch", "2", "--threads", "1", "--strategy", "ddp",
                 "--log-every", "0", "--tensorboard", "off", *options)
 
-    def slow(self, path, *options, calls=CALLS, when="1"):
-        """Trains on two ranks whose calls that touch `path`, the first of each thread or `when`, take DELAY."""
+    def slow(self, path, *options, calls=CALLS, when="1", delay=DELAY):
+        """Trains on two ranks whose calls that touch `path`, the first of each thread or `when`, take `delay`."""
         return self.start("--hang-timeout", str(HANG_TIMEOUT), "-n", "2", "--", "strace", "-f", "-qq", "-o", "/dev/null", "-P", str(path),
-                          "-e", f"trace={calls}", "-e", f"inject={calls}:delay_enter={DELAY}000000:when={when}", *self.words(*options))
+                          "-e", f"trace={calls}", "-e", f"inject={calls}:delay_enter={delay}000000:when={when}",
+                          *self.words(*options))
 
     def events(self):
         return [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
 
     def ends(self, job, status=0):
-        _, error = job.communicate(timeout=4 * LIMIT)
+        _, error = job.communicate(timeout=8 * LIMIT)
         self.assertEqual(job.returncode, status, error)
         self.assert_nothing_left()
         return error
@@ -66,8 +67,8 @@ class SlowDisk(SlowTest):
                          ["start", 1, "error", 2, "error", 3, "memory"])
 
     def test_the_first_line_of_metrics_takes_longer_than_a_collective_may(self):
-        self.ends(self.slow(self.run_dir / "metrics.jsonl", "--steps", "3", "--checkpoint-every", "none", "--comm-timeout",
-                            str(DELAY // 2), calls="openat"))
+        self.ends(self.slow(self.run_dir / "metrics.jsonl", "--steps", "3", "--checkpoint-every", "none", "--comm-timeout", "8",
+                            calls="openat", delay=12))
         self.assertEqual([event["step"] for event in self.events() if "grad_norm" in event], [1, 2, 3])
 
     def test_a_stop(self):

@@ -144,7 +144,7 @@ class LastingErrors(StorageTest):
         limited = ("sh", "-c", 'ulimit -n 10; exec "$@"', "sh", DTRAIN, *self.arguments("--checkpoint-every", "none"))
         result = subprocess.run(list(map(str, limited)), capture_output=True, text=True, timeout=LIMIT, check=False)
         self.assertEqual(result.returncode, CHECKPOINT, result.stderr)
-        self.assertLess(time.monotonic() - begin, 20)
+        self.assertLess(time.monotonic() - begin, 29)  # not the 30 s of passing errors
         (line,) = [line for line in result.stderr.splitlines() if AGAIN in line]
         self.assertIn(os.strerror(errno.EMFILE), line)
         self.assertIn(AGAIN + "1 s", line)

@@ -5,8 +5,8 @@ import subprocess
 import unittest
 
 import reader_python
-from dtrain_harness import DTRAIN, DTRUN, final_model
-from rendezvous_test import RendezvousTest, free_port
+from dtrain_harness import DTRAIN, DTRUN, final_model, free_port
+from rendezvous_test import RendezvousTest
 from two_hosts import TwoHosts, why_not
 
 WHY_NOT = why_not()

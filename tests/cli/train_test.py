@@ -177,7 +177,7 @@ class Screen(TrainTest):
         return output.decode()
 
     PARTS = (r"step [234]/4 \| loss \d\.\d{4} \| grad \d+\.\d+ \| lr 3\.00e-03 \| [\d.]+[kM]? tok/s \| mfu \d+% \| "
-             r"[\d.]+ [KM]iB \| eta 0:0\d")
+             r"[\d.]+ [KM]iB \| eta \d+:\d\d")
 
     def test_a_terminal_shows_one_line_that_is_redrawn(self):
         output = self.on_terminal([DTRAIN, *self.arguments()])
@@ -195,12 +195,12 @@ class Screen(TrainTest):
                 self.assertEqual([re.sub(r"loss .*", "loss", line) for line in steps],
                                  ["step 1/4 | loss", "step 2/4 | loss", "step 2 | validation loss",
                                   "step 4/4 | loss", "step 4 | validation loss"])
-                self.assertEqual([line for line in steps if "/4" in line and " | eta 0:" not in line], [])
-                if not launcher:  # dtrun shows only the last of those that it reads together
-                    self.assertIn("step 2/4 | evaluating ...\r", output)
+                self.assertEqual([line for line in steps if "/4" in line and " | eta " not in line], [])
                 shown = re.findall(r"\x1b\[J([^\r\n\x1b]+)\r(?!\n)", output)
-                self.assertTrue(shown)
-                self.assertLess(max(map(len, shown)), 80)
+                if not launcher:  # dtrun shows only the last of those that it reads together, which may be none
+                    self.assertIn("step 2/4 | evaluating ...\r", output)
+                    self.assertTrue(shown)
+                self.assertLess(max(map(len, shown), default=0), 80)
 
     def test_after_a_resize_dtruns_live_line_has_what_the_new_width_allows(self):
         def then(process, resize):
@@ -223,10 +223,11 @@ class Screen(TrainTest):
                 output = self.on_terminal([*launcher, DTRAIN, *ddp, *self.arguments("--eval-every", "4", "--overwrite")],
                                           columns=30)
                 shown = re.findall(r"\x1b\[J([^\r\n\x1b]+)\r(?!\n)", output)
-                self.assertTrue(shown)
-                self.assertLess(max(map(len, shown)), 30)
+                if not launcher:
+                    self.assertTrue(shown)
+                self.assertLess(max(map(len, shown), default=0), 30)
                 for line in shown:
-                    self.assertRegex(line, r"^step [1-4]/4 (\| )?(loss \d\.\d{4}( (\| )?eta 0:0\d)?|evaluating \.\.\.)$")
+                    self.assertRegex(line, r"^step [1-4]/4 (\| )?(loss \d\.\d{4}( (\| )?eta \d+:\d\d)?|evaluating \.\.\.)$")
 
     def test_ctrl_c_is_answered_at_once(self):
         def then(process, _):
@@ -285,13 +286,14 @@ class Screen(TrainTest):
         def events(run_dir):  # checkpoints are written while training goes on
             return sorted(str([line.get(key) for key in ("event", "step", "loss", "val_loss")]) for line in self.metrics(run_dir))
 
-        flags = ("--eval-every", "2", "--checkpoint-every", "2", "--log-every", "1", "--microbatch", "2")
+        # A save of --keep-every is waited for.
+        flags = ("--eval-every", "2", "--checkpoint-every", "2", "--keep-every", "2", "--log-every", "1", "--microbatch", "2")
         self.single(*flags, run_dir=self.root / "loud")
         for name, flag, train in (("long", "--quiet", self.single), ("short", "-q", self.single), ("ranks", "--quiet", self.ddp)):
             with self.subTest(name):
                 self.run_dir = self.root / f"silent-{name}"
                 result = train(*flags, flag)
-                self.assertEqual(result.stderr, "")
+                self.assertEqual([line for line in result.stderr.splitlines() if ": waiting for " not in line], [])
                 self.assertRegex(result.stdout, r"\A(\[0\] )?done: 4 steps in ")
                 self.assertEqual(events(self.run_dir), events(self.root / "loud"))
         self.assertNotIn("quiet", (self.root / "silent-long" / "config.json").read_text().split('"provenance"')[0])
@@ -314,17 +316,26 @@ class Screen(TrainTest):
             number, unit = text.rsplit(" ", 1)
             return float(number) * {"ms": 1e-3, "s": 1}[unit]
 
-        for steps, done in ((1, "done: 1 step in "), (12, "done: 12 steps in ")):
+        names = {"steps", "evaluation", "saving"}
+
+        def checked(steps):
             output = self.single("--eval-every", "3", "--checkpoint-every", "3", "--overwrite", steps=steps).stdout
-            self.assertIn(done, output)
+            self.assertIn(f"done: {steps} step{'s' * (steps > 1)} in ", output)
             total = self.metrics()[-1]["seconds"]
             parts = dict(part.rsplit(" ", 2)[0:1] + [seconds(" ".join(part.rsplit(" ", 2)[1:]))]
                          for part in re.search(r"\n  time            (.*)\n", output)[1].split(", "))
-            self.assertGreaterEqual(set(parts), {"steps", "evaluation", "saving"})
+            self.assertLessEqual(set(parts), {*names, "other"})
             self.assertAlmostEqual(sum(parts.values()), total, delta=0.05 * total + 0.2)
             median, count = re.search(r"\n  step            (\S+ \S+) median of (\d+) step", output).groups()
             self.assertEqual(int(count), steps)
-            self.assertLessEqual(seconds(median) * (steps // 2), parts["steps"] * 1.05 + 0.1)
+            self.assertLessEqual(seconds(median) * (steps // 2), parts.get("steps", 0.01 * total) * 1.05 + 0.1)
+            return set(parts)
+
+        shown = checked(1) | checked(12)
+        for _ in range(5):  # a part below a hundredth is left out, as beside a save on a slow disk
+            if not names <= shown:
+                shown |= checked(12)
+        self.assertLessEqual(names, shown)
 
 
 class Failures(TrainTest):

@@ -223,7 +223,7 @@ std::string check_counters(World& world, const std::string&) {
   if (group->rank() == 0) {
     group->send(message, other).wait();
   } else {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::this_thread::sleep_for(std::chrono::seconds(1));
     group->recv(message, other).wait();
   }
   const auto counters = group->calls().counters();
@@ -248,7 +248,7 @@ std::vector<std::string> texts_on_processes(const std::string& program,
   for (const auto& outcome : on_processes(program, options)) {
     INFO(outcome.text << outcome.standard_error);
     CHECK(outcome.status == 0);
-    CHECK(outcome.standard_error.empty());
+    CHECK(outcome.errors().empty());
     texts.push_back(outcome.text);
   }
   return texts;

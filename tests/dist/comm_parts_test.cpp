@@ -112,7 +112,7 @@ void check_right(const std::vector<RankOutcome>& outcomes) {
     INFO(outcome.text << outcome.standard_error);
     CHECK(outcome.status == 0);
     CHECK(outcome.text == "right");
-    CHECK(outcome.standard_error.empty());
+    CHECK(outcome.errors().empty());
   }
 }
 

@@ -28,16 +28,19 @@ config::Config wide(std::int64_t ranks, const std::string& what) {
   return what == "ddp" ? laid_out(config, ranks, 1) : sharded(config, ranks, 1, what);
 }
 
-// This process's share of resident memory, in bytes.
+// This process's share of resident memory, in bytes, without files: the number of processes that
+// share a library changes.
 std::int64_t proportional_set_size() {
   std::ifstream file("/proc/self/smaps_rollup");
+  std::int64_t total = 0;
   for (std::string line; std::getline(file, line);) {
     std::istringstream words(line);
     std::string name;
     std::int64_t kibibytes = 0;
-    if (words >> name >> kibibytes && name == "Pss:") return kibibytes * 1024;
+    words >> name >> kibibytes;
+    if (name == "Pss_Anon:" || name == "Pss_Shmem:") total += kibibytes * 1024;
   }
-  return -1;
+  return total;
 }
 
 // All in bytes.

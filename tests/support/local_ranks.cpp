@@ -14,6 +14,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <map>
+#include <sstream>
 #include <stdexcept>
 #include <thread>
 
@@ -132,6 +133,15 @@ void on_threads(std::int64_t size, const std::function<void(comm::World&)>& body
     at::set_num_threads(1);  // of this rank's thread: ranks share the machine
     body(*world);
   });
+}
+
+std::string RankOutcome::errors() const {
+  std::istringstream lines(standard_error);
+  std::string kept;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("dtrain: waiting for ")) kept += line + "\n";
+  }
+  return kept;
 }
 
 RankProgram::RankProgram(const std::string& name, RankBody body) {

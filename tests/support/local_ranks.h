@@ -34,6 +34,9 @@ struct RankOutcome {
   std::string text = {};  ///< what the body returned, or the error's "KIND MESSAGE"
   std::string standard_error = {};
   double seconds = 0;  ///< from the start of the process to its end
+
+  /// Returns standard_error without lines about late ranks, which a busy machine causes.
+  [[nodiscard]] std::string errors() const;
 };
 
 struct ProcessOptions {

@@ -85,7 +85,7 @@ TEST_CASE("wait_host blocks the host until the operation has ended") {
   const at::Tensor values = at::ones({3});
   comm::Work work = group.all_reduce(values, comm::ReduceOp::sum);
   std::jthread later([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::this_thread::sleep_for(std::chrono::seconds(1));
     group.proceed();
   });
   CHECK(!work.is_completed());
@@ -99,7 +99,7 @@ TEST_CASE("A work of the host blocks in both waits and repeats its error") {
   comm::Work work(completion);
   CHECK(!work.is_completed());
   std::jthread later([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::this_thread::sleep_for(std::chrono::seconds(1));
     completion->fail(std::make_exception_ptr(std::runtime_error("no answer")));
   });
   CHECK_THROWS_WITH(work.wait(), "no answer");
