@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <condition_variable>
 #include <csignal>
+#include <latch>
 #include <thread>
 
 #include "dtrain/base/error.h"
@@ -100,6 +101,30 @@ void check_late(const Failure& failure, const std::string& culprit) {
 }
 
 // --- a rank that never comes -------------------------------------------------------------------
+
+TEST_CASE("A thread that never comes is named when the deadline has passed") {
+  std::vector<Failure> failures(3);
+  std::latch ready(2);
+  on_threads(3,
+             [&](World& world) {
+               const auto group = group_of_all(world);
+               if (world.rank() == 2) {
+                 ready.wait();
+                 return;
+               }
+               const auto tensor = at::ones({1000});
+               failures[static_cast<std::size_t>(world.rank())] =
+                   failure_of([&] { group->all_reduce(tensor).wait(); });
+               ready.count_down();
+             },
+             {.timeout = kShort});
+  // Both waited equally long; whoever was first tells the other.
+  const auto& first =
+      failures[0].kind == static_cast<int>(ErrorKind::timeout) ? failures[0] : failures[1];
+  check_late(first, "rank 2");
+  CHECK_THAT(first.message, Names("call 1", "all_reduce", 1000, "float32", "4000 bytes"));
+  for (const auto rank : {0u, 1u}) CHECK_THAT(failures[rank].message, Names("rank 2"));
+}
 
 std::string late_rank(World& world, const std::string& count) {
   const auto group = group_of_all(world);

@@ -278,5 +278,35 @@ TEST_CASE("A process killed in the middle of an exchange of parts is named by th
   }
 }
 
+std::string wait_for_parts(World& world, const std::string&) {
+  const auto group = group_of_all(world);
+  group->barrier();
+  print_progress("met");
+  if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::seconds(60));
+  const std::string message = message_of(ErrorKind::timeout, [&] {
+    const Counts two(2, 2);
+    group->all_to_all(at::ones({4}), two, at::empty({4}), two).wait();
+  });
+  print_progress("failed");
+  return message;
+}
+
+const RankProgram late_parts("wait for parts", wait_for_parts);
+
+TEST_CASE("An exchange of parts ends at its deadline and names the rank that did not come") {
+  const std::string backend = GENERATE("gloo", "shm");
+  RankProcesses processes(
+      "wait for parts",
+      {.size = 2, .backend = backend, .group = {.timeout = std::chrono::seconds(6)}});
+  for (const auto rank : {0, 1}) processes.next_line(rank);
+  (void)processes.next_line(0);
+  processes.signal(1, SIGKILL);
+  const auto outcome = processes.wait()[0];
+  INFO(outcome.text);
+  CHECK(outcome.status == 0);
+  CHECK_THAT(outcome.text,
+             Names("rank 1", "6.0 s", "--comm-timeout", "all_to_all", 4, "float32", "16 bytes"));
+}
+
 }  // namespace
 }  // namespace dtrain::testing::comm_parts_test
