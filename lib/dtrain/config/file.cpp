@@ -29,6 +29,8 @@ constexpr int kMaxDepth = 16;
 // Settings of older builds, which files and checkpoints may have.
 constexpr std::string_view kRemoved[] = {"report.eval_batches", "layout.tied_reshard",
                                          "verify.tolerance"};
+// A value of layout.tied_reshard, which added in another order.
+constexpr std::string_view kAddedPerUse = "per-use";
 
 struct Entry {
   std::string key;  // dotted
@@ -200,16 +202,16 @@ const Setting& known(std::string_view key, std::string_view origin, Command comm
   fail(ErrorKind::usage, "{}: unknown setting \"{}\"{}", origin, key, advice_for_key(key, command));
 }
 
-// removed: gets the keys that older builds had, which are ignored.
+// removed: gets the settings that older builds had, which are ignored.
 std::vector<const Setting*> apply_entries(const Json& object, std::string_view origin,
                                           Command command, Config& config,
-                                          std::vector<std::string>& removed) {
+                                          std::vector<Entry>& removed) {
   std::vector<Entry> entries;
   flatten(object, "", entries);
   std::vector<const Setting*> set;
   for (const Entry& entry : entries) {
     if (std::ranges::find(kRemoved, entry.key) != std::end(kRemoved)) {
-      removed.push_back(entry.key);
+      removed.push_back(entry);
       continue;
     }
     const Setting& setting = known(entry.key, origin, command);
@@ -268,10 +270,13 @@ class FileReader {
     }
     const bool is_saved = drop_sections(object);
     const Config below = config_;
-    std::vector<std::string> removed;
+    std::vector<Entry> removed;
     const std::vector<const Setting*> given =
         apply_entries(object, path, command_, config_, removed);
-    if (!is_saved) found_.unused.insert(found_.unused.end(), removed.begin(), removed.end());
+    for (const Entry& entry : removed) {
+      // Of what a run was saved with only this one changes how the run goes on.
+      if (!is_saved || entry.value == kAddedPerUse) found_.unused.push_back(entry.key);
+    }
     Layer layer(below, given, config_);
     drop_rivals(layer);
     for (const std::string& line : layer.replaced()) found_.replaced.push_back(line);
@@ -312,7 +317,7 @@ std::string value_in_file(const std::string& path, std::string_view key) {
 void apply_text(std::string_view text, const std::string& origin, Config& config) {
   Json object = parse(text, origin);
   drop_sections(object);
-  std::vector<std::string> removed;
+  std::vector<Entry> removed;
   apply_entries(object, origin, Command::train, config, removed);
 }
 

@@ -1,5 +1,7 @@
 #include "dtrain/config/file.h"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>
@@ -160,6 +162,12 @@ TEST_CASE("Settings that only older builds had are ignored in a file and told") 
   CHECK(apply_file(path, Command::train, config).unused ==
         std::vector<std::string>{"layout.tied_reshard"});
   CHECK(config.model.width == 32);
+  for (const auto& [value, told] : {std::pair{"per-use", 1U}, std::pair{"per-pass", 0U}}) {
+    const std::string text =
+        fmt::format(R"({{"layout": {{"tied_reshard": "{}"}}, "resolved": {{}}}})", value);
+    CHECK(apply_file(folder.write("saved.json", text), Command::train, config).unused.size() ==
+          told);
+  }
 }
 
 Config load_arguments(const std::vector<std::string>& arguments) {
