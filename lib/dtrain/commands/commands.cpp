@@ -324,10 +324,10 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   start.is_evaluated = is_evaluated(world, config, start);
   tell_start(world, reporter, {config, job.world(), model, job.plan(), job.cpus(), split}, settled,
              start);
-  const train::Predictions predicted = predictions_of(config, job, settled);
   train::Trainer trainer(
-      {config, job.groups(), world, job.engine(), model, predicted, peak, are_cpus_mixed, split,
-       reporter, link, checkpoints, *requests, check_folder, *monitor, tokenizer},
+      {config, job.groups(), world, job.engine(), model, predictions_of(config, job, settled), peak,
+       are_cpus_mixed, split, reporter, link, checkpoints, *requests, check_folder, *monitor,
+       tokenizer},
       start);
   const train::RunEnd end = run_or_advise(trainer, checkpoints, reporter, env, phase, link);
   if (!end.stopped) return 0;
