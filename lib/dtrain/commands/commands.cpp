@@ -298,10 +298,9 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
                            [&] { folder.emplace(config, run, settled.record, std::move(made)); });
   const auto held = job::hold_shared_folder(world, config.run.dir, run);
   const model::Model& model = job.whole_model();
-  const bool are_cpus_mixed = job.cpus().are_mixed;
   train::StartPoint start = train::load_start({config, world, job.engine(), model, data,
                                                split.train.tokenized_file().tokenizer(),
-                                               committed_step_of(settled), are_cpus_mixed});
+                                               committed_step_of(settled), job.cpus().are_mixed});
   std::optional<train::FolderMonitor> monitor;
   comm::run_long(world, "looking at the run folder",
                  [&] { monitor.emplace(monitor_options(folder, config.run.dir)); });
@@ -326,7 +325,7 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
              start);
   train::Trainer trainer(
       {config, job.groups(), world, job.engine(), model, predictions_of(config, job, settled), peak,
-       are_cpus_mixed, split, reporter, link, checkpoints, *requests, check_folder, *monitor,
+       job.cpus().are_mixed, split, reporter, link, checkpoints, *requests, check_folder, *monitor,
        tokenizer},
       start);
   const train::RunEnd end = run_or_advise(trainer, checkpoints, reporter, env, phase, link);
