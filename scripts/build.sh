@@ -41,7 +41,7 @@ build() {
 tell_progress() {
   local step=30 form='%s\n' finished all minutes
   if [ -t 1 ]; then step=1 form='\r\e[K%s'; fi
-  while sleep "$step" >/dev/null && kill -0 $$ 2>/dev/null; do
+  while sleep "$step" >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
     read -r finished all < <(sed -nE 's|^\[([1-9][0-9]*)/([0-9]+)\].*|\1 \2|p' "$log" | tail -n 1) || continue
     minutes=$((((SECONDS - begin) * (all - finished) / finished + 59) / 60))
     # shellcheck disable=SC2059  # the form is one of the two above
@@ -53,7 +53,7 @@ begin=$SECONDS
 : >"$log"
 tell_progress 9>&- &
 progress=$!
-trap 'kill "$progress" 2>/dev/null' EXIT
+trap 'kill "$progress" 2>/dev/null || true' EXIT
 status=0
 build "$@" >"$log" 2>&1 9>&- || status=$?
 kill "$progress"

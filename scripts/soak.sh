@@ -55,7 +55,7 @@ nodes() { build && { /usr/bin/python3 scripts/soak_nodes.py || [ $? -eq 77 ]; };
 mesh() { build && build/release/bin/parity_tests "[.every-mesh]"; }
 # Status 77 says that no cgroup can be made, which is no failure.
 memory() { build && { /usr/bin/python3 scripts/soak_memory.py || [ $? -eq 77 ]; }; }
-mutations() { build && /usr/bin/python3 scripts/soak_mutations.py; }
+mutations() { alone && /usr/bin/python3 scripts/soak_mutations.py; }
 waits() { build && build/release/bin/device_tests "[.waits]"; }
 alone() { scripts/setup.sh --dev && scripts/build.sh dev all; }
 asan() { scripts/test.sh --preset=asan; }

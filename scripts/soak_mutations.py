@@ -4,7 +4,7 @@
     scripts/soak_mutations.py [WORD]     only the mutations whose name contains WORD
 
 The tree stays as it is: a changed copy of one source is compiled with the build's own command into a temporary
-folder, and linked before the build's libraries. Needs a finished release build. Exits with 1 if a mutation survives.
+folder, and linked before the build's libraries. Needs a finished build of the preset dev, which compiles each file alone. Exits with 1 if a mutation survives.
 """
 
 import json
@@ -17,7 +17,7 @@ import tempfile
 from typing import NamedTuple
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
-BUILD = SOURCE / "build" / "release"
+BUILD = SOURCE / "build" / "dev"
 LIMIT = 600  # seconds for a test program; a mutant may well wait for its deadlines
 
 
