@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "dtrain/base/arguments.h"
+#include "dtrain/base/error.h"
 #include "dtrain/base/rank_env.h"
 #include "dtrain/config/advice.h"
 #include "dtrain/config/help.h"
@@ -123,7 +124,8 @@ constexpr OtherName kOtherNames[] = {
 // Refuses what no flag has taken.
 void refuse_rest(const CLI::App& dtrain, const Arguments& arguments) {
   const CLI::App& app = base::chosen_command(dtrain);
-  const Arguments rest = dtrain.remaining(true);
+  Arguments rest = dtrain.remaining(true);
+  if (!rest.empty() && rest.front() == "--") rest.erase(rest.begin());
   if (!base::subcommands_of(app).empty()) {
     refuse_subcommand(app, rest.empty() ? "" : rest.front());
   }

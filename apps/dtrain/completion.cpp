@@ -6,6 +6,7 @@
 #include <map>
 
 #include "dtrain/base/arguments.h"
+#include "dtrain/base/error.h"
 #include "dtrain/config/schema.h"
 #include "tool.h"
 

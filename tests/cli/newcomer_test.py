@@ -81,8 +81,23 @@ class Values(Case):
     def test_a_switch_takes_no_value(self):
         for flag in ("--overwrite", "--print-config"):
             self.refused(f"{flag}=banana", flag, "banana")
+        for words in ("--overwrite", "--strict-resume", "--print-config", "data prepare book.txt --output t.dtok --overwrite",
+                      "report . --overwrite"):
+            self.refused(words + "=", words.split()[-1], '""')
         for words in ("--overwrite true", "--overwrite True", "--strict-resume True", "--strict_resume True"):
             self.refused(words, words.split()[0].replace("_", "-"), f'"{words.split()[1]}"')
+
+    def test_words_after_two_dashes_are_no_flags(self):
+        self.write("-x", TEXT)
+        self.write("one/metrics.jsonl", json.dumps({"step": 1, "loss": 1.0}) + "\n")
+        for words, *names in (("data prepare book.txt --output t.dtok -- -x", "2 files"),
+                              ("data prepare --output=u.dtok -- book.txt -x", "2 files"), ("data info -- -x", "-x"),
+                              ("report -- one", "one/report.html"), ("report one --", "one/report.html"),
+                              ("report one --csv=t.csv -- ./one", "t.csv")):
+            assert_names(run(DTRAIN, *words.split(), cwd=self.folder).stdout, *names)
+        for words, *names in (("data info book.txt -- -x", "-x"), ("data prepare --", "--output"), ("data --", "prepare"),
+                              ("train book.txt -- -x", "--data book.txt")):
+            self.refused(words, *names)
 
     def test_two_files_to_train_on_are_refused_and_other_repeated_flags_reported(self):
         for other in ("--data b.txt", "--set data.train=b.txt"):

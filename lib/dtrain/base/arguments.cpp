@@ -38,27 +38,61 @@ const std::string& following_value(const CLI::App& app, const CLI::Option& optio
                          flag));
 }
 
-// The arguments as CLI11 takes them: it knows no "_" for "-", and takes whatever follows a flag, or
-// "--flag=", for its value.
+// The word of a switch, with `value`: empty, or "=off". CLI11 would take an empty value, as of a
+// script's variable that is not set, for "true".
+std::string switch_word(const CLI::App& app, const CLI::Option& option, const std::string& flag,
+                        const std::string& value) {
+  const bool is_empty = value == "=" || value == "={}";
+  if (is_empty || (!value.empty() && option.get_disable_flag_override())) {
+    fail(ErrorKind::usage, "{}{}: found \"{}\", but it is a switch: give it without a value",
+         prefix_of(app), flag, value.substr(1));
+  }
+  return flag + value;
+}
+
+bool takes_words(const CLI::App& app) {
+  return std::ranges::any_of(app.get_options(), &CLI::Option::get_positional);
+}
+
+// Moves those of `words` at the indices `plain`, which ascend, to the end.
+void move_to_end(std::vector<std::string>& words, const std::vector<std::size_t>& plain) {
+  std::ptrdiff_t num_moved = 0;
+  for (const std::size_t index : plain) {
+    const auto place = words.begin() + static_cast<std::ptrdiff_t>(index) - num_moved++;
+    std::rotate(place, place + 1, words.end());
+  }
+}
+
+// The arguments as CLI11 takes them: it knows no "_" for "-", takes whatever follows a flag, or
+// "--flag=", for its value, and leaves a subcommand at a "--" once that has words enough.
 std::vector<std::string> words_of(const CLI::App& root, const std::vector<std::string>& arguments) {
   const CLI::App* app = &root;
   std::vector<std::string> words;
+  std::vector<std::size_t> plain;  // indices of the words that belong to no flag of `app`
   for (auto word = arguments.begin(); word != arguments.end(); ++word) {
-    const bool is_flag = word->starts_with('-');
+    const bool is_flag = word->starts_with('-') && *word != "-";
     if (*word == "--" || (!is_flag && app->get_prefix_command())) {
+      if (*word == "--" && takes_words(*app)) {
+        words.push_back(*word++);
+        move_to_end(words, plain);
+      }
       words.insert(words.end(), word, arguments.end());
       break;
     }
     const auto subcommands = subcommands_of(*app);
     const auto named = std::ranges::find(subcommands, *word, &CLI::App::get_name);
-    if (named != subcommands.end()) app = *named;
     const std::size_t equals = std::min(word->find('='), word->size());
     const std::string flag = spelled_as_ours(word->substr(0, equals));
     const CLI::Option* option = is_flag ? app->get_option_no_throw(flag) : nullptr;
-    if (option == nullptr) {
+    if (named != subcommands.end()) {
+      app = *named;
+      plain.clear();
+      words.push_back(*word);
+    } else if (option == nullptr) {
+      if (!is_flag) plain.push_back(words.size());
       words.push_back(*word);
     } else if (option->get_items_expected_min() == 0) {
-      words.push_back(flag + word->substr(equals));
+      words.push_back(switch_word(*app, *option, flag, word->substr(equals)));
     } else if (equals < word->size()) {
       words.insert(words.end(), {flag, word->substr(equals + 1)});
     } else {
@@ -103,7 +137,7 @@ void parse_arguments(CLI::App& app, const std::vector<std::string>& arguments) {
     throw;
   } catch (const CLI::Error& error) {
     const bool lacks_something = error.get_name() == "RequiredError";
-    if (lacks_something && !app.remaining(true).empty()) return;  // perhaps its name, mistyped
+    if (lacks_something && app.remaining_size(true) > 0) return;  // perhaps its name, mistyped
     const CLI::App& chosen = chosen_command(app);
     fail(ErrorKind::usage, "{}{}; {} --help shows the flags", prefix_of(chosen), error.what(),
          command_path(chosen));

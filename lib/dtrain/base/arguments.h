@@ -18,8 +18,9 @@ namespace dtrain::base {
 void set_up_parser(CLI::App& app);
 
 /// Has `app` parse the arguments. Words of a flag may be joined by _ as well, "--flag=" gives an
-/// empty value, and the value of a flag does not begin with -- unless it follows "=". What no flag
-/// takes is left in app.remaining(true); then required flags may be missing.
+/// empty value, and the value of a flag does not begin with -- unless it follows "=". A switch
+/// refuses an empty value, and any if it is to disable_flag_override(). What no flag takes is left
+/// in app.remaining(true), perhaps behind a "--"; then required flags may be missing.
 ///
 /// Throws: CLI::CallForHelp if --help is among them; Error{usage}, which begins with the name of the
 ///         subcommand, for a missing value or flag and for values that an option refuses.

@@ -66,6 +66,24 @@ TEST_CASE("Unknown flags are left to the caller, before what is required is miss
   CHECK_THROWS_AS(parse_arguments(parser.app, {"tool", "--outptu", "--help"}), CLI::CallForHelp);
 }
 
+TEST_CASE("Words before and behind -- are words") {
+  Parser parser;
+  parse_arguments(parser.app, {"tool", "a", "--log-dir", "x", "-", "--", "-q", "--", "tool"});
+  CHECK(parser.words == Words{"a", "-", "-q", "--", "tool"});
+  CHECK(parser.folder == "x");
+  CHECK_FALSE(parser.quiet);
+  CHECK(parser.app.remaining(true) == Words{"--"});
+}
+
+TEST_CASE("A switch refuses an empty value, and any other if it is to") {
+  Parser parser;
+  CHECK_THROWS_WITH(parse_arguments(parser.app, {"tool", "--quiet="}),
+                    Names("program tool", "--quiet", "\"\""));
+  parser.tool->get_option("--quiet")->disable_flag_override();
+  CHECK_THROWS_WITH(parse_arguments(parser.app, {"tool", "--quiet=on"}),
+                    Names("program tool", "--quiet", "\"on\""));
+}
+
 TEST_CASE("After a program's name no word is looked at") {
   CLI::App app("starts programs", "launcher");
   set_up_parser(app);
