@@ -6,7 +6,6 @@
 #include <string>
 #include <string_view>
 
-#include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
 #include "dtrain/base/rank_env.h"
 #include "dtrain/base/stop_signals.h"
@@ -20,9 +19,6 @@
 namespace dtrain::app {
 namespace {
 
-using base::ErrorKind;
-using base::fail;
-
 constexpr std::int64_t kMostThreads = 1024;
 constexpr std::int64_t kMostVocab = std::int64_t{1} << 31;
 
@@ -30,23 +26,26 @@ constexpr std::int64_t kMostVocab = std::int64_t{1} << 31;
 void add_text_flags(CLI::App& app, data::PrepareOptions& texts, const std::string& output) {
   app.add_option("INPUT", texts.inputs,
                  "a file, or a folder of which all but hidden files are read");
-  app.add_option("-o,--output", texts.output, output)->type_name("FILE")->required();
-  app.add_option("--field", texts.field, "the inputs are JSON lines, whose texts are in this field")
-      ->type_name("NAME");
+  CLI::Option& file = *app.add_option("-o,--output", texts.output, output);
+  require_value(*file.type_name("FILE")->required(), "name a file");
+  CLI::Option& field = *app.add_option("--field", texts.field,
+                                       "the inputs are JSON lines, whose texts are in this field");
+  require_value(*field.type_name("NAME"), "name a field");
   const auto take_dataset = [&texts](const std::string& name) {
     constexpr std::string_view kWikitext = "wikitext";
     texts.is_wikitext = name == kWikitext;
     if (texts.is_wikitext) return;
-    fail(ErrorKind::usage, "--dataset: found \"{}\", but it must be {}", name, kWikitext);
+    throw CLI::ValidationError("--dataset",
+                               fmt::format("found \"{}\", but it must be {}", name, kWikitext));
   };
   app.add_option_function<std::string>("--dataset", take_dataset)
       ->type_name("wikitext")
       ->description("the inputs are raw files of WikiText, whose articles are the documents")
-      ->excludes(app.get_option("--field"));
+      ->excludes(&field);
   app.add_flag("--overwrite", texts.overwrite, "replace the output if it exists");
   // The flag of training, which the inputs here do not have.
   const auto refuse = [](const std::string&) {
-    fail(ErrorKind::usage, "unknown flag --data: name the inputs without a flag");
+    throw CLI::ValidationError("unknown flag --data: name the inputs without a flag");
   };
   app.add_option_function<std::string>("--data", refuse)->group("")->trigger_on_parse();
 }
@@ -108,9 +107,9 @@ struct PrepareFlags {
 void add_prepare_flags(CLI::App& app, PrepareFlags& flags) {
   flags.options.threads = base::usable_cores();
   add_text_flags(app, flags.options, "the token file; of a folder of WikiText a folder of three");
-  app.add_option("--tokenizer", flags.tokenizer,
-                 "a SentencePiece model; without it every byte is a token")
-      ->type_name("FILE.model");
+  CLI::Option& tokenizer = *app.add_option(
+      "--tokenizer", flags.tokenizer, "a SentencePiece model; without it every byte is a token");
+  require_value(*tokenizer.type_name("FILE.model"), "name a file");
   add_number(app, "--vocab", flags.options.vocab, 1, kMostVocab)
       ->description("vocabulary of a .bin file (default: GPT-2's, or Llama 3's)");
   add_number(app, "--threads", flags.options.threads, 1, kMostThreads)

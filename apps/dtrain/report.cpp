@@ -46,12 +46,12 @@ void add_report_flags(CLI::App& app, ReportOptions& options) {
                                        "the page; - for standard output (default "
                                        "FOLDER/report.html, or report.html here for several "
                                        "folders)");
-  output->type_name("FILE.html");
-  app.add_option("--csv", options.csv,
-                 "write the figures of all steps as comma-separated values in place of the page; - "
-                 "for standard output")
-      ->type_name("FILE")
-      ->excludes(output);
+  require_value(*output->type_name("FILE.html"), "name a file");
+  CLI::Option* csv = app.add_option(
+      "--csv", options.csv,
+      "write the figures of all steps as comma-separated values in place of the page; - "
+      "for standard output");
+  require_value(*csv->type_name("FILE")->excludes(output), "name a file");
   app.add_flag("--overwrite", options.overwrite, "replace a file that is not a report");
 }
 

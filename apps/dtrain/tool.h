@@ -1,13 +1,14 @@
 // Adds subcommands to the parser.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "commands.h"
-#include "dtrain/base/error.h"
 #include "dtrain/base/number.h"
 
 namespace dtrain::app {
@@ -24,14 +25,22 @@ CLI::App& add_tool(CLI::App& parent, const std::string& name, const std::string&
   return app;
 }
 
+/// Refuses an empty value, as of a script's variable that is not set; `advice`: "name a file".
+inline void require_value(CLI::Option& option, const std::string& advice) {
+  option.check([advice](const std::string& text) {
+    return text.empty() ? "is empty: " + advice : std::string();
+  });
+}
+
 /// Adds a flag whose value is a whole number from `lowest` to `highest`, in any notation (1e4).
 inline CLI::Option* add_number(CLI::App& app, const std::string& flag, std::int64_t& value,
                                std::int64_t lowest, std::int64_t highest) {
   const auto take = [flag, &value, lowest, highest](const std::string& text) {
     const auto number = base::whole_number_in<std::int64_t>(text);
     if (!number || *number < lowest || *number > highest) {
-      base::fail(base::ErrorKind::usage, "{}: found {}, but it must be {} to {}, a whole number",
-                 flag, text, lowest, highest);
+      const auto found =
+          fmt::format("found {}, but it must be {} to {}, a whole number", text, lowest, highest);
+      throw CLI::ValidationError(flag, found);
     }
     value = *number;
   };

@@ -87,6 +87,13 @@ class Values(Case):
         for words in ("--overwrite true", "--overwrite True", "--strict-resume True", "--strict_resume True"):
             self.refused(words, words.split()[0].replace("_", "-"), f'"{words.split()[1]}"')
 
+    def test_what_names_a_file_or_field_is_not_empty(self):
+        for words in ("data prepare book.txt --output", "data prepare book.txt --output t.dtok --tokenizer",
+                      "data prepare book.txt --output t.dtok --field", "data tokenizer train book.txt --vocab-size 300 --output",
+                      "report . --output", "report . --csv"):
+            self.refused(words + "=", words.split()[-1])
+            self.refused(words + " ''", words.split()[-1])
+
     def test_words_after_two_dashes_are_no_flags(self):
         self.write("-x", TEXT)
         self.write("one/metrics.jsonl", json.dumps({"step": 1, "loss": 1.0}) + "\n")
@@ -161,7 +168,9 @@ class Values(Case):
         batch = "--data book.txt --global-batch 999999999999"
         self.refused(batch, "--global-batch 999999999999", "--microbatch")
         self.refused(batch + " --grad-accum 3", "--global-batch 999999999999", "--grad-accum")
-        self.refused("schedule --pp 4 --microbatches 0", "--microbatches", "found 0")
+        for words in ("schedule --pp 4 --microbatches 0", "schedule --microbatches 4 --pp 0"):
+            self.refused(words, "dtrain schedule", words.split()[-2], "found 0")
+        self.refused("data prepare book.txt --output t.dtok --threads 0", "dtrain data prepare", "--threads", "found 0")
         self.refused("schedule --pp 4", "--microbatches")
 
 
@@ -186,7 +195,8 @@ class Names(Case):
     def test_flags_of_other_places_say_where_they_belong(self):
         self.refused("--prompt x", "--prompt", "generate.prompt", "dtrain generate")
         self.refused("--model.width 64", "--width", "--set model.width=VALUE")
-        self.refused("data prepare --data x", "--data")
+        self.refused("data prepare --data x", "dtrain data prepare", "--data")
+        self.refused("data prepare book.txt --output t.dtok --dataset x", "dtrain data prepare", "--dataset", '"x"')
         self.refused("data prepare --outptu x", "--outptu", "--output")
         self.refused("data tokenizer train book.txt --output m", "--vocab-size")
         self.refused("--data book.txt --tokenizer m", "--tokenizer", "data prepare")
