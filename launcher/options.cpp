@@ -39,7 +39,7 @@ constexpr int kMaxRestarts = 1'000'000;
 constexpr int kMaxEmulatedNodes = 64;
 constexpr int kDefaultMeetingPort = 29500;  // torchrun's
 
-/// Accepts an option that torchrun needs and dtrun does not.
+/// Of an option that torchrun needs and dtrun does not, or that is looked for apart.
 void accept(Options&, std::string_view, std::string_view) {}
 
 constexpr std::array kRows = {
@@ -144,8 +144,7 @@ constexpr std::array kRows = {
     OptionRow{
         "--report-file", "FILE", "write how the job ended to FILE, as JSON",
         [](Options& o, std::string_view, std::string_view v) { o.report_file = std::string(v); }},
-    OptionRow{"--version,-V", "", "print the version and exit",
-              [](Options& o, std::string_view, std::string_view) { o.version = true; }},
+    OptionRow{"--version,-V", "", "print the version and exit", accept},
 };
 
 /// "PET_NNODES" of --nnodes: torchrun's variables are defaults of its options, and of ours.
@@ -162,7 +161,8 @@ void add_options(CLI::App& app) {
   app.prefix_command();
   app.get_help_ptr()->group("options");
   for (const OptionRow& row : kRows) {
-    CLI::Option* option = row.is_switch() ? app.add_flag(row.names) : app.add_option(row.names);
+    CLI::Option* option = row.is_switch() ? app.add_flag(row.names)->disable_flag_override()
+                                          : app.add_option(row.names);
     option->type_name(row.value)->description(row.help);
     option->group(*row.help == '\0' ? "accepted for torchrun's sake, without effect" : "options");
     if (row.name() != "--version") option->envname(variable_of(row.name()));
@@ -186,9 +186,11 @@ Given take_options(const CLI::App& app, Options& options) {
       const bool is_on_line = std::ranges::count(app.parse_order(), option) > 0;
       if (option->count() == 0 || is_on_line != is_typed) continue;
       if (has_one_node && row.is_of_nodes) continue;
-      const std::string& value = option->results().back();
-      if (row.is_switch() && (value == "0" || value == "false")) continue;
-      row.apply(options, is_typed ? row.name() : variable_of(row.name()), value);
+      const std::vector<std::string>& values = option->results();
+      if (row.is_switch() && (values.back() == "0" || values.back() == "false")) continue;
+      for (const std::string& value : values) {
+        row.apply(options, is_typed ? row.name() : variable_of(row.name()), value);
+      }
       given.push_back(row.name());
     }
     // Whatever the environment says of several.
@@ -355,11 +357,12 @@ Options parse_options(const std::vector<std::string>& arguments) {
     return options;
   }
   options.program = program_of(app);
+  options.version = app.get_option("--version")->count() > 0;
+  if (options.version) return options;  // whatever the environment says
   Given given = take_options(app, options);
   if (!options.log_dir.empty() && !options.redirects.any() && !options.tee.any()) {
     options.tee = StreamChoice(3);
   }
-  if (options.version) return options;
   take_endpoint(options, given);
   const auto step = dtrain::base::slurm_step_of_process();
   if (step) take_from_slurm(*step, options, given);

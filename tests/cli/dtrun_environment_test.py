@@ -97,6 +97,8 @@ class EnvironmentTest(PythonTest):
         self.assertIn("PET_NNODES: found 'x'", wrong.err)
         self.assertIn("--nnodes 2 needs --node-rank", self.dtrun("--", "true", env={"PET_NNODES": "2"}).err)
         self.assertEqual(self.dtrun("--standalone", "--", "true", env={"PET_NNODES": "2"}).returncode, 0)
+        for value, name in (("1", "--standalone"), ("0", "--node-rank"), ("false", "--node-rank")):
+            self.assertIn(name, self.refused(2, "--nnodes", "2", "--", "true", env={"PET_STANDALONE": value}))
 
     def test_options_of_torchrun_that_change_nothing_are_accepted(self):
         options = ("--rdzv-backend=c10d", "--rdzv_endpoint=localhost:0", "--rdzv-id", "7", "--monitor-interval", "5", "--role", "trainer",

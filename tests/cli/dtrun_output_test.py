@@ -83,10 +83,10 @@ else:
         self.assertEqual(3000000, process.out.count("y"))
 
     def test_the_filter_shows_only_the_ranks_it_names(self):
-        process = self.dtrun(*self.shell("echo out; echo err >&2", "--local-ranks-filter", "0,2",
-                                         ranks=3))
-        self.assertEqual(["[0] out", "[2] out"], sorted(process.out.splitlines()))
-        self.assertEqual(["[0] err", "[2] err"], sorted(process.err.splitlines()))
+        for options in (("--local-ranks-filter", "0,2"), ("--local-ranks-filter", "0", "--local-ranks-filter", "2")):
+            process = self.dtrun(*self.shell("echo out; echo err >&2", *options, ranks=3))
+            self.assertEqual(["[0] out", "[2] out"], sorted(process.out.splitlines()))
+            self.assertEqual(["[0] err", "[2] err"], sorted(process.err.splitlines()))
 
 
 class ReaderTest(DtrunTest):

@@ -255,6 +255,9 @@ class RefusalTest(DtrunTest):
                 (("--local-ranks-filter", "0,2", "-n", "2", "--", "true"), "rank 2"),
                 (("--log-dir", "/proc/none", "--", "true"), "--log-dir"),
                 (("--master-addr", "192.0.2.1", "--", "true"), "192.0.2.1"),
+                (("--standalone=foo", "--", "true"), '--standalone: found "foo"'),
+                (("--standalone=", "--", "true"), '--standalone: found ""'),
+                (("--version=0",), '--version: found "0"'),
         ):
             with self.subTest(arguments=arguments):
                 self.assertIn(words, self.refused(2, *arguments))
@@ -292,7 +295,8 @@ class RefusalTest(DtrunTest):
         process = self.dtrun("--help")
         self.assertEqual((0, ""), (process.returncode, process.err))
         self.assertIn("--abort-grace", process.out)
-        self.assertRegex(self.dtrun("--version").out, r"^dtrun \d+\.\d+\.\d+\n$")
+        for environment in ({}, {"PET_NNODES": "x"}):
+            self.assertRegex(self.dtrun("--version", env=environment, status=0).out, r"^dtrun \d+\.\d+\.\d+\n$")
         for option in ("--help", "--version"):
             with open("/dev/full", "wb") as full:
                 process = self.dtrun(option, stdout=full)
