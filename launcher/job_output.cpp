@@ -47,7 +47,6 @@ void JobOutput::show_start_errors() {
 
 void JobOutput::show_old_start_errors(bool has_begun) {
   constexpr std::chrono::seconds kTimeToEnd(2);
-  if (start_errors_.empty()) return;
   const auto waited = dtrain::base::Clock::now() - start_error_time_;
   if (waited >= kTimeToEnd || has_begun) show_start_errors();
 }

@@ -42,6 +42,8 @@ class JobOutput {
   [[nodiscard]] bool has_start_errors() const { return !start_errors_.empty(); }
   void show_start_errors();
   /// Prints them if the job has begun since, or does something else: they did not end the start.
+  ///
+  /// REQUIRES: has_start_errors().
   void show_old_start_errors(bool has_begun);
 
   /// Decides whether output is held back: while dtrun's readers or the logs have too much waiting,

@@ -166,7 +166,9 @@ void Supervisor::advance() {
   ranks_.reap_orphans(now_ns(), verdict_.stop_signal != 0);
   if (deadline_ && active_.now() >= *deadline_) on_deadline();
   check_stopped_ranks();
-  if (phase_ == Phase::running) output_.show_old_start_errors(has_begun(ranks_.all()));
+  if (phase_ == Phase::running && output_.has_start_errors()) {
+    output_.show_old_start_errors(has_begun(ranks_.all()));
+  }
   check_heartbeats();
   if (phase_ < Phase::leftovers && !ranks_.any_running() && job_has_ended()) end_leftovers();
   if (phase_ == Phase::leftovers || phase_ == Phase::leftovers_term) {
