@@ -272,6 +272,10 @@ class Failure(NodesTest):
         assert_names(process.err, "rank 0", "status 4")
         self.emulated("case $RANK in 1) sleep 0.1; exit 4;; esac; sleep 30", status=4)
 
+    def test_a_stopped_rank(self):
+        process = self.emulated("[ $RANK != 2 ] || { sleep 0.1; kill -STOP $$; }; sleep 30", status=TIMEOUT)
+        assert_names(process.err, "failed", "rank 2", "node 1", "SIGSTOP")
+
     def test_ranks_that_obey_nothing_are_killed_within_the_bound(self):
         started = time.monotonic()
         process = self.emulated("trap '' TERM; [ $RANK != 3 ] || { sleep 0.1; exit 7; }; while :; do sleep 1; done")

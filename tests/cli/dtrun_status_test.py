@@ -27,6 +27,11 @@ class StatusTest(DtrunTest):
         process = self.dtrun("-n", "3", "--", "/bin/true")
         self.assertEqual((0, "", ""), (process.returncode, process.out, process.err))
 
+    def test_a_rank_killed_by_a_signal_gives_128_and_the_signal_named(self):
+        for number, name in ((11, "SIGSEGV"), (6, "SIGABRT"), (15, "SIGTERM")):
+            process = self.dtrun(*self.shell(f"[ $RANK = 0 ] && kill -{number} $$; {HANG}"), status=128 + number)
+            assert_names(last_line(process), "failed", "rank 0", f"signal {number}", name)
+
     def test_the_report_quotes_the_culprit_and_lists_the_victims_apart(self):
         text = ('if [ $RANK = 2 ]; then echo early >&2; echo "it is broken" >&2; exit 5; fi; '
                 "trap 'exit 4' TERM; sleep 60 & wait")
