@@ -30,6 +30,7 @@ struct PreparedJob {
   ReservedPort port;
   Door door;                                // of one node
   dtrain::base::Descriptor store_listener;  // of node 0 of several, for rank 0 of each attempt
+  PortClaim store_claim;                    // of its port
   LogFolder folder;
   CpuBinding binding = {};
   int attempt = 0;                  // 0: the first

@@ -135,6 +135,7 @@ PreparedJob prepare(const Options& options, Meeting meeting, const rlimit& open_
                      .port = std::move(meeting.port),
                      .door = std::move(door),
                      .store_listener = std::move(meeting.store_listener),
+                     .store_claim = std::move(meeting.store_claim),
                      .folder = std::move(folder),
                      .binding = std::move(binding),
                      .open_files = open_files};

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "dtrain/base/error.h"
 #include "dtrain/net/addresses.h"
@@ -176,12 +177,12 @@ ReservedPort reserve_port(const std::string& address, int port) {
   return reserved;
 }
 
-Descriptor listen_for_nodes(const std::string& host, int port) {
+NodeListener listen_for_nodes(const std::string& host, int port) {
   const Address address = resolve(host, port);
   const bool is_own_name = host != "localhost" && host != address.text();
   Descriptor listener;
   // The system lets anybody listen at a port that another dtrun only holds.
-  const PortClaim claim = claim_port(address);
+  PortClaim claim = claim_port(address);
   const int error = !claim.holder.empty() ? EADDRINUSE
                     : is_own_name && dtrain::net::is_loopback(address.text())
                         ? try_to_listen_everywhere(port, listener)
@@ -200,7 +201,7 @@ Descriptor listen_for_nodes(const std::string& host, int port) {
     fail(ErrorKind::port, "--master-port: cannot listen at port {} of {}: {}", port, host,
          std::strerror(error));
   }
-  return listener;
+  return {.socket = std::move(listener), .claim = std::move(claim)};
 }
 
 Descriptor listen_at_free_port(const std::string& address) {

@@ -29,13 +29,19 @@ struct ReservedPort {
 /// an address that is not this machine's.
 [[nodiscard]] ReservedPort reserve_port(const std::string& address, int port);
 
+/// A socket at which launchers meet.
+struct NodeListener {
+  dtrain::base::Descriptor socket;
+  PortClaim claim;  // tells a second node 0 which dtrun has the port
+};
+
 /// A socket that listens at that address and does not block, for other launchers. Where this
 /// machine takes the name for a loopback address, as Debian does with its own, it listens at all
 /// addresses, IPv4 and IPv6: the other nodes know the name better.
 ///
-/// Throws: Error{port} for a port that is taken, naming a dtrun that holds it for its ranks;
-///         Error{usage} for an address that is not this machine's.
-[[nodiscard]] dtrain::base::Descriptor listen_for_nodes(const std::string& host, int port);
+/// Throws: Error{port} for a port that is taken, naming a dtrun that has it; Error{usage} for an
+///         address that is not this machine's.
+[[nodiscard]] NodeListener listen_for_nodes(const std::string& host, int port);
 
 /// The same at a free port of a numeric address.
 ///

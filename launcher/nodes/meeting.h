@@ -27,6 +27,7 @@ struct Meeting {
   std::shared_ptr<Channel> channel;
   ReservedPort port;                        // of node 0: MASTER_PORT
   dtrain::base::Descriptor store_listener;  // of node 0: where all met, and where the ranks meet
+  PortClaim store_claim;                    // of its port
   std::string token;  // the secret by which the launchers know each other; empty: none
 };
 

@@ -98,10 +98,14 @@ class MeetingGuest {
     } catch (const dtrain::net::HandshakeError& error) {
       const std::string what = error.what();
       if (error.cause() == Cause::late) {
-        throw TryAgain{"something accepts connections there, but does not answer as a dtrun"};
+        throw TryAgain{
+            "what accepts connections there does not answer: it is no dtrun, or a job that has "
+            "begun"};
       }
       if (error.cause() == Cause::foreign) {
-        throw TryAgain{fmt::format("what answers there is no dtrun of this version: \"{}\"", what)};
+        throw TryAgain{fmt::format(
+            "what answers there is no dtrun of this version, or a job that has begun: \"{}\"",
+            what)};
       }
       if (error.cause() == Cause::dropped) {
         throw TryAgain{what + ": it may belong to another user, or be no dtrun"};

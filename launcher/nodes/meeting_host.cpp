@@ -237,7 +237,11 @@ Meeting host_meeting(const Options& options, const std::string& token, const std
   Meeting meeting;
   meeting.token = token;
   const bool is_emulated = static_cast<bool>(listener);
-  if (!listener) listener = listen_for_nodes(options.master_addr, options.master_port);
+  if (!is_emulated) {
+    NodeListener own = listen_for_nodes(options.master_addr, options.master_port);
+    listener = std::move(own.socket);
+    meeting.store_claim = std::move(own.claim);
+  }
   if (token.empty() && !is_emulated) meeting.token = dtrain::net::new_sealable_secret();
   const bool seals_token = token.empty() && !meeting.token.empty();
   MeetingHost host(options, meeting.token, seals_token, std::move(listener));

@@ -173,6 +173,27 @@ class Meeting(NodesTest):
             self.assertEqual(self.ends(process), [PORT])
         assert_names(process.err, "--master-port", f"port {self.port}")
 
+    def test_a_dtrun_beyond_the_job_hears_who_has_the_port(self):
+        text = ": > here$RANK; until [ -e go ]; do sleep 0.02; done"
+        launchers = [self.node(0, *self.shell(text, ranks=1))]
+        wait_until(self.try_connect, "node 0").close()
+        self.refuse_second_node_0(launchers[0].pid)
+        launchers.append(self.node(1, *self.shell(text, ranks=1)))
+        self.wait_for_files("here0", "here1")
+        self.refuse_second_node_0(launchers[0].pid)
+        late = self.node(1, "--rdzv-timeout", "0.5", "true")
+        _, errors = late.communicate(timeout=LIMIT)
+        self.assertEqual(late.returncode, RENDEZVOUS)
+        assert_names(errors, f"127.0.0.1:{self.port}", "job")
+        (self.folder / "go").touch()
+        self.assertEqual(self.ends(*launchers), [0, 0])
+
+    def refuse_second_node_0(self, first):
+        second = self.node(0, "true")
+        _, errors = second.communicate(timeout=LIMIT)
+        self.assertEqual(second.returncode, PORT)
+        assert_names(errors, "--master-port", f"port {self.port}", f"pid {first}")
+
     def test_secrets_that_differ_or_are_missing(self):
         jobs = []
         for first, second in ((SECRET, SECRET[::-1]), (SECRET, ""), ("", SECRET)):
