@@ -76,9 +76,13 @@ def listening_ports():
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Below those that the system assigns, so that no attacker's own connection takes it. That of dtrain_harness.py marks its
+    ports by unix sockets, which would be attacked in place of the jobs'."""
+    while True:
+        port = random.randrange(10000, 20000)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def by_dtrun(run_dir):
