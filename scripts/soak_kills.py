@@ -55,6 +55,9 @@ def one_job(folder):
 
 
 def main(minutes):
+    for number in (signal.SIGINT, signal.SIGHUP):  # jobs would inherit that nohup or a shell's & ignores them
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     seeded(f"kills: {minutes:g} minutes")
     end, jobs, bad = time.monotonic() + 60 * minutes, 0, 0
     while time.monotonic() < end:
