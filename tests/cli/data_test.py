@@ -1,8 +1,6 @@
 """`dtrain data prepare` and `dtrain data baseline`, and what bad data gets, as a user meets them."""
 
 import collections
-import ctypes
-import ctypes.util
 import json
 import math
 import random
@@ -11,7 +9,7 @@ import struct
 import unittest
 
 from data_harness import DataTest
-from dtrain_harness import SOURCE, USAGE
+from dtrain_harness import SOURCE, USAGE, xxh3
 
 
 def documented_writer():
@@ -67,12 +65,6 @@ def fnv1a(content):
     for byte in content:
         checksum = (checksum ^ byte) * 0x100000001B3 % 2**64
     return checksum
-
-
-def xxh3(content):
-    function = ctypes.CDLL(ctypes.util.find_library("xxhash")).XXH3_64bits
-    function.argtypes, function.restype = [ctypes.c_char_p, ctypes.c_size_t], ctypes.c_uint64
-    return function(content, len(content))
 
 
 class Prepare(Case):

@@ -1,6 +1,8 @@
 """Runs the real dtrain, alone or under dtrun, and reads what it leaves. For dtrun itself there is dtrun_harness.py."""
 
 import atexit
+import ctypes
+import ctypes.util
 import json
 import os
 import pathlib
@@ -105,6 +107,12 @@ def as_nobody(*words):
         return words
     script = f"mount --bind '{SOURCE}' /mnt && exec setpriv --reuid 65534 --regid 65534 --clear-groups \"$@\""
     return ["unshare", "--mount", "sh", "-c", script, "sh", *(word.replace(f"{SOURCE}/", "/mnt/") for word in words)]
+
+
+def xxh3(content):
+    function = ctypes.CDLL(ctypes.util.find_library("xxhash")).XXH3_64bits
+    function.argtypes, function.restype = [ctypes.c_char_p, ctypes.c_size_t], ctypes.c_uint64
+    return function(content, len(content))
 
 
 def metrics_of(run_dir):

@@ -5,7 +5,7 @@ import re
 import shutil
 import unittest
 
-from dtrain_harness import USAGE, launched, make_folder, metrics_of, run
+from dtrain_harness import USAGE, launched, make_folder, metrics_of, run, xxh3
 from messages import assert_names, lines_naming
 
 TINY = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
@@ -15,6 +15,16 @@ CHECKPOINT = 6
 
 def losses(folder):
     return [(line["step"], line["loss"], line["grad_norm"]) for line in metrics_of(folder) if "loss" in line]
+
+
+def change_manifest(path, change):
+    """Changes a checkpoint's manifest and makes its checksums right."""
+    manifest = json.loads(path.read_text())
+    del manifest["xxh3"]
+    change(manifest)
+    manifest["config_xxh3"] = f"{xxh3(json.dumps(manifest['config'], sort_keys=True, separators=(',', ':')).encode()):016x}"
+    body = json.dumps(manifest, indent=1)[1:] + "\n"
+    path.write_text(f'{{"xxh3": "{xxh3(body.encode()):016x}",{body}')
 
 
 class Runs(unittest.TestCase):
@@ -101,6 +111,23 @@ class Forks(Runs):
         error = self.train("--resume", alone, "--run-dir", fork, "--steps", 9, cwd="home").stderr
         self.assertIn(f"come from {alone}/manifest.json", error)
         self.assertEqual(losses(fork), losses(self.whole)[6:])
+
+    def test_an_order_of_sums_that_is_gone_is_told_and_refused_by_a_strict_resume(self):
+        run_dir, fork = self.new("old"), self.new("fork")
+        shutil.copytree(self.origin, run_dir)
+        change_manifest(run_dir / "checkpoints/step-6/manifest.json",
+                        lambda manifest: manifest["config"].setdefault("layout", {}).update(tied_reshard="per-use"))
+        names = (f"{run_dir}/checkpoints/step-6", "layout.tied_reshard", "per-use")
+        auto = ("--run-dir", run_dir, "--resume", "auto")
+        error = self.train(*auto, "--steps", 9, "--strict-resume", status=CHECKPOINT).stderr
+        assert_names(error, *names, "--strict-resume")
+        for flags in (("--resume", run_dir, "--run-dir", fork), auto):
+            error = self.train(*flags, "--steps", 9).stderr
+            self.assertEqual(len(lines_naming(error, "warning", *names)), 1, error)
+            self.assertEqual(len(lines_naming(error, "layout.tied_reshard")), 1, error)
+        # The checkpoints of the new build add in the one order that it has.
+        error = self.train(*auto, "--steps", 10, "--strict-resume").stderr
+        self.assertEqual(lines_naming(error, "layout.tied_reshard"), [])
 
     def test_a_path_without_a_run_is_rejected(self):
         error = self.train("--resume", "nothing", "--run-dir", self.new("fork"), status=CHECKPOINT).stderr

@@ -180,6 +180,13 @@ class Names(Case):
         self.refused("--config gpt.json", '"n_layer"', "model.levels")
         self.refused("--set max_iters=5", "train.steps")
 
+    def test_a_removed_setting_that_asks_for_other_work_is_refused_in_a_file(self):
+        self.write("old.json", '{"report": {"eval_batches": 4}}')
+        self.refused("--config old.json --print-config", '"report.eval_batches"', "report.eval_sequences")
+        self.write("old.json", '{"layout": {"tied_reshard": "per-pass"}}')
+        result = run(DTRAIN, "--config", "old.json", "--print-config", cwd=self.folder)
+        assert_names(result.stderr, "warning", "old.json", "layout.tied_reshard")
+
     def test_a_name_is_suggested_only_if_it_is_alike(self):
         for wrong, right in (("--widht", "--width"), ("--rundir", "--run-dir"), ("--every-log", "--log-every"), ("--warmup", "--warmup-steps"),
                              ("--grad-accumulation", "--grad-accum"), ("-steps", "--steps"), ("--microbatchs", "--microbatch")):

@@ -26,16 +26,38 @@ using base::fail;
 constexpr std::string_view kExtends = "extends";
 constexpr std::size_t kMaxFileBytes = 1 << 20;
 constexpr int kMaxDepth = 16;
-// Settings of older builds, which files and checkpoints may have.
-constexpr std::string_view kRemoved[] = {"report.eval_batches", "layout.tied_reshard",
-                                         "verify.tolerance"};
-// A value of layout.tied_reshard, which added in another order.
-constexpr std::string_view kAddedPerUse = "per-use";
+// A setting of older builds.
+struct RemovedSetting {
+  std::string_view key;
+  // True if it is unknown except in what a run has saved.
+  bool is_saved_only = false;
+};
+
+// A file with eval_batches asks for another amount of validation than it would get.
+constexpr RemovedSetting kRemoved[] = {
+    {"report.eval_batches", /*is_saved_only=*/true}, {"layout.tied_reshard"}, {"verify.tolerance"}};
 
 struct Entry {
   std::string key;  // dotted
   Json value;
 };
+
+// An object of settings.
+struct Source {
+  std::string origin;
+  Command command;
+  bool is_saved;  // by a run
+};
+
+bool is_removed(const Entry& entry, bool is_saved) {
+  const auto* found = std::ranges::find(kRemoved, entry.key, &RemovedSetting::key);
+  return found != std::end(kRemoved) && (is_saved || !found->is_saved_only);
+}
+
+// True for a removed setting with which gradients were added in another order.
+bool changes_rounding(const Entry& entry) {
+  return entry.key == "layout.tied_reshard" && entry.value == "per-use";
+}
 
 std::string read_text(const std::string& path, std::string_view named_by) {
   const auto refuse = [&](std::string_view why, int reason = 0) {
@@ -197,28 +219,28 @@ void flatten(const Json& object, const std::string& prefix, std::vector<Entry>& 
   }
 }
 
-const Setting& known(std::string_view key, std::string_view origin, Command command) {
+const Setting& known(std::string_view key, const Source& source) {
   if (const Setting* setting = find_key(key)) return *setting;
-  fail(ErrorKind::usage, "{}: unknown setting \"{}\"{}", origin, key, advice_for_key(key, command));
+  fail(ErrorKind::usage, "{}: unknown setting \"{}\"{}", source.origin, key,
+       advice_for_key(key, source.command));
 }
 
 // removed: gets the settings that older builds had, which are ignored.
-std::vector<const Setting*> apply_entries(const Json& object, std::string_view origin,
-                                          Command command, Config& config,
+std::vector<const Setting*> apply_entries(const Json& object, const Source& source, Config& config,
                                           std::vector<Entry>& removed) {
   std::vector<Entry> entries;
   flatten(object, "", entries);
   std::vector<const Setting*> set;
   for (const Entry& entry : entries) {
-    if (std::ranges::find(kRemoved, entry.key) != std::end(kRemoved)) {
+    if (is_removed(entry, source.is_saved)) {
       removed.push_back(entry);
       continue;
     }
-    const Setting& setting = known(entry.key, origin, command);
+    const Setting& setting = known(entry.key, source);
     if (std::ranges::find(set, &setting) != set.end()) {
-      fail(ErrorKind::usage, "{}: the key \"{}\" appears twice", origin, entry.key);
+      fail(ErrorKind::usage, "{}: the key \"{}\" appears twice", source.origin, entry.key);
     }
-    assign_json(setting, entry.value, fmt::format("{}: {}", origin, entry.key), config);
+    assign_json(setting, entry.value, fmt::format("{}: {}", source.origin, entry.key), config);
     set.push_back(&setting);
   }
   return set;
@@ -271,11 +293,10 @@ class FileReader {
     const bool is_saved = drop_sections(object);
     const Config below = config_;
     std::vector<Entry> removed;
-    const std::vector<const Setting*> given =
-        apply_entries(object, path, command_, config_, removed);
+    const Source source{.origin = path, .command = command_, .is_saved = is_saved};
+    const std::vector<const Setting*> given = apply_entries(object, source, config_, removed);
     for (const Entry& entry : removed) {
-      // Of what a run was saved with only this one changes how the run goes on.
-      if (!is_saved || entry.value == kAddedPerUse) found_.unused.push_back(entry.key);
+      if (!is_saved || changes_rounding(entry)) found_.unused.push_back(entry.key);
     }
     Layer layer(below, given, config_);
     drop_rivals(layer);
@@ -318,7 +339,16 @@ void apply_text(std::string_view text, const std::string& origin, Config& config
   Json object = parse(text, origin);
   drop_sections(object);
   std::vector<Entry> removed;
-  apply_entries(object, origin, Command::train, config, removed);
+  apply_entries(object, {.origin = origin, .command = Command::train, .is_saved = true}, config,
+                removed);
+}
+
+std::string lost_rounding(std::string_view text, const std::string& origin) {
+  std::vector<Entry> entries;
+  flatten(parse(text, origin), "", entries);
+  const auto found = std::ranges::find_if(entries, changes_rounding);
+  if (found == entries.end()) return {};
+  return fmt::format("{} {}", found->key, found->value.get_ref<const std::string&>());
 }
 
 }  // namespace dtrain::config

@@ -13,7 +13,8 @@ namespace dtrain::config {
 /// The settings that a file and those that it extends set.
 struct FileSettings {
   std::vector<const Setting*> given;
-  /// Keys that the command does not use, or only older builds did; config.json's are left out.
+  /// Keys that the command does not use, or only older builds did. Of config.json only the one of
+  /// lost_rounding.
   std::vector<std::string> unused;
   std::vector<std::string> replaced = {};  ///< settings of extended files that a file overrides
 };
@@ -36,8 +37,12 @@ struct FileSettings {
 /// Throws: Error{usage} as apply_file: unreadable, not JSON, repeated keys.
 [[nodiscard]] std::string read_object_text(const std::string& path, std::string_view flag);
 
-/// Applies one JSON object of settings, nested or dotted; `origin` names it in messages. As
-/// apply_file, without `extends`; settings that only older builds had are passed over.
+/// Applies one JSON object of settings that a run has saved, nested or dotted; `origin` names it in
+/// messages. As apply_file, without `extends`; settings that only older builds had are passed over.
 void apply_text(std::string_view text, const std::string& origin, Config& config);
+
+/// The setting of older builds in such an object without which a run's sums are rounded otherwise:
+/// "layout.tied_reshard per-use". Empty if there is none.
+[[nodiscard]] std::string lost_rounding(std::string_view text, const std::string& origin);
 
 }  // namespace dtrain::config

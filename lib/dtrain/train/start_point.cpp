@@ -162,6 +162,25 @@ void check_reachable_end(const Chosen& chosen, std::int64_t steps) {
              chosen.path, step, steps, step);
 }
 
+// No setting gives the bits of a run that an older build trained in another order of sums.
+void check_rounding(const StartParts& parts, const Chosen& chosen) {
+  const std::string lost = config::lost_rounding(chosen.manifest.config, chosen.path);
+  if (lost.empty()) return;
+  if (parts.config.checkpoint.strict_resume) {
+    base::fail(
+        ErrorKind::checkpoint,
+        "cannot resume from {} with --strict-resume: it was trained with {}, which dtrain no "
+        "longer has, and sums are rounded otherwise without it; leave out --strict-resume to "
+        "resume all the same",
+        chosen.path, lost);
+  }
+  if (!is_leader(parts)) return;
+  base::log_warning(
+      "resuming from {}, which was trained with {}: dtrain no longer has it, and sums are rounded "
+      "otherwise from here on",
+      chosen.path, lost);
+}
+
 void check_same_run(const StartParts& parts, const Chosen& chosen) {
   check_reachable_end(chosen, parts.config.train.steps);
   const config::Config saved = config_of(chosen);
@@ -172,6 +191,7 @@ void check_same_run(const StartParts& parts, const Chosen& chosen) {
                chosen.path, differences.refused);
   }
   check_same_data(parts, chosen);
+  check_rounding(parts, chosen);
   // The settings that changed are most often why the rate does: one warning.
   const std::string change = rate_change(parts.config.train, saved.train, chosen.manifest.step);
   if (!differences.noted.empty() && is_leader(parts)) {
