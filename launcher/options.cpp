@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <span>
 #include <string_view>
 
 #include "dtrain/base/arguments.h"
@@ -176,8 +177,23 @@ bool is_given(const Given& given, std::string_view name) {
   return std::ranges::find(given, name) != given.end();
 }
 
-/// What the command line says, then what the environment says of the rest.
-Given take_options(const CLI::App& app, Options& options) {
+/// The option as `words` spell it: "-n" of "-n3".
+std::string spelling_of(const OptionRow& row, std::span<const std::string> words) {
+  std::string spelling = row.name();
+  for (const std::string& word : words) {
+    const std::string typed = word.substr(0, word.find('='));
+    const std::string flag = dtrain::base::spelled_as_ours(typed);
+    for (const std::string_view name : split(row.names, ',')) {
+      const bool is_letter = name.size() == 2;
+      if (flag == name) spelling = typed;
+      if (flag != name && is_letter && flag.starts_with(name)) spelling = name;
+    }
+  }
+  return spelling;
+}
+
+/// What the command line says, in `words`, then what the environment says of the rest.
+Given take_options(const CLI::App& app, std::span<const std::string> words, Options& options) {
   Given given;
   bool has_one_node = false;
   for (const bool is_typed : {true, false}) {
@@ -188,9 +204,8 @@ Given take_options(const CLI::App& app, Options& options) {
       if (has_one_node && row.is_of_nodes) continue;
       const std::vector<std::string>& values = option->results();
       if (row.is_switch() && (values.back() == "0" || values.back() == "false")) continue;
-      for (const std::string& value : values) {
-        row.apply(options, is_typed ? row.name() : variable_of(row.name()), value);
-      }
+      const std::string name = is_typed ? spelling_of(row, words) : variable_of(row.name());
+      for (const std::string& value : values) row.apply(options, name, value);
       given.push_back(row.name());
     }
     // Whatever the environment says of several.
@@ -205,7 +220,8 @@ std::vector<std::string> program_of(const CLI::App& app) {
   std::vector<std::string> words = app.remaining();
   if (words.empty() || !words.front().starts_with('-')) return words;
   if (words.front() == "--") return {words.begin() + 1, words.end()};
-  std::string flag = words.front().substr(0, words.front().find('='));
+  std::string flag = dtrain::base::as_typed(words.front());
+  flag.resize(std::min(flag.find('='), flag.size()));
   std::ranges::replace(flag, '_', '-');
   if (const std::string_view advice = advice_on_foreign(flag); !advice.empty()) {
     fail(ErrorKind::usage, "unknown option {}: {}", flag, advice);
@@ -359,7 +375,8 @@ Options parse_options(const std::vector<std::string>& arguments) {
   options.program = program_of(app);
   options.version = app.get_option("--version")->count() > 0;
   if (options.version) return options;  // whatever the environment says
-  Given given = take_options(app, options);
+  const std::size_t num_words = arguments.size() - options.program.size();
+  Given given = take_options(app, std::span(arguments).first(num_words), options);
   if (!options.log_dir.empty() && !options.redirects.any() && !options.tee.any()) {
     options.tee = StreamChoice(3);
   }

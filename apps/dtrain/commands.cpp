@@ -76,6 +76,8 @@ std::optional<Command> command_of(const CLI::App& app) {
   return std::nullopt;
 }
 
+bool is_help(std::string_view word) { return word == "--help" || word == "-h"; }
+
 // Subcommand names of other programs.
 struct OtherName {
   std::string_view names;  // separated by spaces
@@ -121,15 +123,25 @@ constexpr OtherName kOtherNames[] = {
        advice.empty() ? fmt::format("; {} --help lists them", path) : advice);
 }
 
-// Refuses what no flag has taken.
+// What no flag has taken.
+Arguments rest_of(const CLI::App& dtrain) {
+  Arguments rest = dtrain.remaining(true);
+  std::ranges::transform(rest, rest.begin(), base::as_typed);
+  return rest;
+}
+
 void refuse_rest(const CLI::App& dtrain, const Arguments& arguments) {
   const CLI::App& app = base::chosen_command(dtrain);
-  Arguments rest = dtrain.remaining(true);
+  Arguments rest = rest_of(dtrain);
   if (!rest.empty() && rest.front() == "--") rest.erase(rest.begin());
   if (!base::subcommands_of(app).empty()) {
     refuse_subcommand(app, rest.empty() ? "" : rest.front());
   }
-  if (rest.empty() || app.get_prefix_command()) return;  // it takes any words
+  if (app.get_prefix_command()) {  // help takes any words; CLI11 drops this one
+    if (std::ranges::count(arguments, "--") == 0) return;
+    fail(ErrorKind::usage, "{}: unexpected word \"--\"", base::command_path(app));
+  }
+  if (rest.empty()) return;
   if (const auto command = command_of(app)) config::refuse_unknown(app, *command, arguments);
   const std::string& word = rest.front();
   const std::string advice = base::nearest_advice(word, base::flags_of(app));
@@ -171,7 +183,8 @@ int run_help(const CLI::App& dtrain, const Arguments& names) {
     const auto next = std::ranges::find(known, name, &CLI::App::get_name);
     if (next == known.end()) {
       if (app == &dtrain) return explain_setting(dtrain, name);
-      break;
+      if (known.empty() || is_help(name)) break;
+      refuse_subcommand(*app, name);
     }
     app = *next;
   }
@@ -218,9 +231,8 @@ void add_commands(CLI::App& dtrain, Action& action) {
   CLI::App* help = dtrain.add_subcommand(
       "help", "show this, the flags of a subcommand, or a setting: dtrain help lr");
   help->prefix_command();  // "--lr" is a name, too
-  help->callback([&dtrain, &action, help] {
-    action = [&dtrain, help] { return run_help(dtrain, help->remaining()); };
-  });
+  help->callback(
+      [&dtrain, &action] { action = [&dtrain] { return run_help(dtrain, rest_of(dtrain)); }; });
   add_plain(dtrain, "version", "print version and commit, as --version does", action,
             print_version);
 }
@@ -229,7 +241,7 @@ void add_commands(CLI::App& dtrain, Action& action) {
 Arguments with_subcommand(Arguments arguments) {
   const std::string first = arguments.empty() ? "" : arguments[0];
   if (first == "--version" || first == "-V") return {"version"};
-  const bool asks_for_help = first == "--help" || first == "-h";
+  const bool asks_for_help = is_help(first);
   if (asks_for_help) arguments.erase(arguments.begin());
   if (first.empty() || first.starts_with('-')) {
     arguments.insert(arguments.begin(), asks_for_help ? "help" : "train");

@@ -272,7 +272,11 @@ class RefusalTest(DtrunTest):
                                  (("--master-port", "127.0.0.1:29500"), ("--master-addr", "127.0.0.1:29500")),
                                  (("--master-addr", "[::1]"), ("--master-addr", "[::1]")),
                                  (("--tee", "rank 7", "2 ranks"), ("-n", "2", "-t", "7:1")),
-                                 (("--hang-timeout", "0", "0.1"), ("--hang-timeout", "-1"))):
+                                 (("--hang-timeout", "0", "0.1"), ("--hang-timeout", "-1")),
+                                 # The spelling that was typed, whatever the program's own flags are.
+                                 (("-n", "'two'"), ("-n", "two")), (("-n", "'two'"), ("-ntwo",)), (("-np", "'two'"), ("-np", "two")),
+                                 (("--nproc_per_node", "'two'"), ("--nproc_per_node=two", "--", "true", "-n", "2")),
+                                 (("-t", "'9'"), ("-t", "9")), (("-r", "'x'"), ("-r=x",))):
             assert_names(self.refused(2, *arguments, "--", "true"), *names)
         (self.folder / "p.py").touch()
         self.assertIn("try python3 p.py", self.refused(12, "p.py"))

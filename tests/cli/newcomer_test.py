@@ -79,13 +79,33 @@ class Values(Case):
         self.refused(["verify", self.folder], "checkpoint verify")
 
     def test_a_switch_takes_no_value(self):
-        for flag in ("--overwrite", "--print-config"):
-            self.refused(f"{flag}=banana", flag, "banana")
+        for flag in ("--overwrite", "--print-config", "--quiet", "-v"):
+            self.refused(f"{flag}=banana", flag, '"banana"')
         for words in ("--overwrite", "--strict-resume", "--print-config", "data prepare book.txt --output t.dtok --overwrite",
                       "report . --overwrite"):
             self.refused(words + "=", words.split()[-1], '""')
         for words in ("--overwrite true", "--overwrite True", "--strict-resume True", "--strict_resume True"):
             self.refused(words, words.split()[0].replace("_", "-"), f'"{words.split()[1]}"')
+
+    def test_quiet_and_verbose_exclude_each_other_unless_one_is_off(self):
+        self.refused("--quiet -v --print-config", "--quiet", "--verbose")
+        for words in ("--quiet=off --verbose", "-v=off -q"):
+            self.assertIn("train", self.settings(words))
+
+    def test_flags_with_one_dash_are_named_as_they_were_typed(self):
+        for words, *names in (("-vocab 256", "--vocab"), ("-val-data book.txt", "--val-data"), ("-verbose", "--verbose"), ("-version",),
+                              ("data prepare book.txt -output t.dtok", "--output"), ("checkpoint -hostfile",)):
+            flag = next(word for word in words.split() if word.startswith("-"))
+            self.refused(words, flag, *names)
+        for option, *names in (("-hn", "2"), ("-Vn", "2"), ("-hostfile", "hosts")):
+            assert_error(run(DTRUN, option, *names, "--", "true", status=None), USAGE, option)
+
+    def test_two_plus_signs_are_no_word(self):
+        for words in ("--data book.txt --print-config ++", "data prepare -o t.dtok book.txt ++", "help ++"):
+            self.refused(words, '"++"')
+        self.write("++", TEXT)
+        run(DTRAIN, *"data prepare -o t.dtok -- book.txt ++".split(), cwd=self.folder)
+        self.assertEqual(self.settings("--data ++")["data"]["train"], "++")
 
     def test_what_names_a_file_or_field_is_not_empty(self):
         for words in ("data prepare book.txt --output", "data prepare book.txt --output t.dtok --tokenizer",
@@ -333,6 +353,9 @@ class Help(Case):
             self.assertEqual(self.help_of("help", *words.split()), text)
             self.assertLessEqual(max(map(len, text.splitlines())), 100)
         self.refused("help trian", "train")
+        for words, *names in (("help checkpoint lsit", '"lsit"', "list"), ("help data tokenizer foo", '"foo"', "--help"), ("help --", '"--"'),
+                              ("help lr --", '"--"')):
+            self.refused(words, *names)
 
     def shown_on_terminal(self, columns, *arguments):
         terminal, end = pty.openpty()

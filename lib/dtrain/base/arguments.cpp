@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <functional>
+#include <iterator>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/nearest.h"
@@ -14,12 +15,8 @@ namespace {
 
 constexpr std::size_t kTextColumn = 28;
 
-// "--batch_size" as "--batch-size", and mpirun's "-np" as "--np".
-std::string spelled_as_ours(std::string flag) {
-  if (flag == "-np") return "--np";
-  if (flag.starts_with("--")) std::ranges::replace(flag, '_', '-');
-  return flag;
-}
+// Begins a word that CLI11 would take for letters of flags: no flag has an empty name.
+constexpr std::string_view kWholeWord = "--=";
 
 // What errors begin with: a program without subcommands is named elsewhere.
 std::string prefix_of(const CLI::App& app) {
@@ -38,16 +35,45 @@ const std::string& following_value(const CLI::App& app, const CLI::Option& optio
                          flag));
 }
 
+constexpr std::string_view kSwitchValues[] = {"on",  "true",  "True",  "1", "yes",
+                                              "off", "false", "False", "0", "no"};
+
 // The word of a switch, with `value`: empty, or "=off". CLI11 would take an empty value, as of a
 // script's variable that is not set, for "true".
 std::string switch_word(const CLI::App& app, const CLI::Option& option, const std::string& flag,
                         const std::string& value) {
-  const bool is_empty = value == "=" || value == "={}";
-  if (is_empty || (!value.empty() && option.get_disable_flag_override())) {
+  if (value.empty()) return flag;
+  const std::string text = value.substr(1);
+  const bool is_known = std::ranges::find(kSwitchValues, text) != std::end(kSwitchValues);
+  if (!is_known || option.get_disable_flag_override()) {
     fail(ErrorKind::usage, "{}{}: found \"{}\", but it is a switch: give it without a value",
-         prefix_of(app), flag, value.substr(1));
+         prefix_of(app), flag, text);
   }
-  return flag + value;
+  return option.get_name() + value;  // CLI11 reads "-v=off" as letters
+}
+
+// True for "-vocab", which no flags are: "-qv" is two switches, "-n3" a flag with its value, unless
+// a whole flag has that name.
+bool is_unknown_with_one_dash(const CLI::App& app, const std::string& word) {
+  if (word.starts_with("--") || word.size() < 3) return false;
+  const auto option_of = [&](const std::string& flag) {
+    return app.get_option_no_throw(spelled_as_ours(flag));
+  };
+  const CLI::Option* first = option_of(word.substr(0, 2));
+  if (first == nullptr) return false;  // CLI11 leaves it whole
+  if (option_of("-" + word.substr(0, word.find('='))) != nullptr) return true;
+  if (first->get_items_expected_min() > 0) return false;
+  return !std::all_of(word.begin() + 1, word.end(), [&](char letter) {
+    const CLI::Option* option = option_of({'-', letter});
+    return option != nullptr && option->get_items_expected_min() == 0;
+  });
+}
+
+// A subcommand ends there for CLI11, which drops the word.
+void refuse_plus_signs(const CLI::App& app, const std::string& word) {
+  if (word != "++" || app.get_parent() == nullptr) return;
+  fail(ErrorKind::usage, "{}unexpected word \"++\": a file of this name is given as ./++",
+       prefix_of(app));
 }
 
 bool takes_words(const CLI::App& app) {
@@ -71,6 +97,7 @@ std::vector<std::string> words_of(const CLI::App& root, const std::vector<std::s
   std::vector<std::size_t> plain;  // indices of the words that belong to no flag of `app`
   for (auto word = arguments.begin(); word != arguments.end(); ++word) {
     const bool is_flag = word->starts_with('-') && *word != "-";
+    refuse_plus_signs(*app, *word);
     if (*word == "--" || (!is_flag && app->get_prefix_command())) {
       if (*word == "--" && takes_words(*app)) {
         words.push_back(*word++);
@@ -90,7 +117,8 @@ std::vector<std::string> words_of(const CLI::App& root, const std::vector<std::s
       words.push_back(*word);
     } else if (option == nullptr) {
       if (!is_flag) plain.push_back(words.size());
-      words.push_back(*word);
+      const bool is_whole = is_flag && is_unknown_with_one_dash(*app, *word);
+      words.push_back(is_whole ? std::string(kWholeWord) + *word : *word);
     } else if (option->get_items_expected_min() == 0) {
       words.push_back(switch_word(*app, *option, flag, word->substr(equals)));
     } else if (equals < word->size()) {
@@ -142,6 +170,16 @@ void parse_arguments(CLI::App& app, const std::vector<std::string>& arguments) {
     fail(ErrorKind::usage, "{}{}; {} --help shows the flags", prefix_of(chosen), error.what(),
          command_path(chosen));
   }
+}
+
+std::string spelled_as_ours(std::string flag) {
+  if (flag == "-np") return "--np";
+  if (flag.starts_with("--")) std::ranges::replace(flag, '_', '-');
+  return flag;
+}
+
+std::string as_typed(const std::string& word) {
+  return word.starts_with(kWholeWord) ? word.substr(kWholeWord.size()) : word;
 }
 
 std::vector<const CLI::App*> subcommands_of(const CLI::App& app) {

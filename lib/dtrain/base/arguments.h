@@ -19,12 +19,18 @@ void set_up_parser(CLI::App& app);
 
 /// Has `app` parse the arguments. Words of a flag may be joined by _ as well, "--flag=" gives an
 /// empty value, and the value of a flag does not begin with -- unless it follows "=". A switch
-/// refuses an empty value, and any if it is to disable_flag_override(). What no flag takes is left
-/// in app.remaining(true), perhaps behind a "--"; then required flags may be missing.
+/// takes "on", "off" and the like, and no value if it is to disable_flag_override(). What no flag takes is left
+/// in app.remaining(true) for as_typed(), perhaps behind a "--"; then required flags may be missing.
 ///
 /// Throws: CLI::CallForHelp if --help is among them; Error{usage}, which begins with the name of the
 ///         subcommand, for a missing value or flag and for values that an option refuses.
 void parse_arguments(CLI::App& app, const std::vector<std::string>& arguments);
+
+/// "--batch_size" as "--batch-size", and mpirun's "-np" as "--np".
+[[nodiscard]] std::string spelled_as_ours(std::string flag);
+
+/// A word of app.remaining() as the arguments have it.
+[[nodiscard]] std::string as_typed(const std::string& word);
 
 /// All subcommands of `app`, and the names of its flags.
 [[nodiscard]] std::vector<const CLI::App*> subcommands_of(const CLI::App& app);

@@ -163,8 +163,9 @@ bool follows_data(const std::string& word, const std::vector<std::string>& argum
     fail(ErrorKind::usage, "unknown flag {}: it is the key of {} in files; --set {}=VALUE sets it",
          flag, setting->flag, key);
   }
-  std::string advice = foreign_advice(flag, NameKind::flag, command);
   const std::vector<std::string> known = base::flags_of(app);
+  const bool lacks_dash = std::ranges::count(known, "-" + flag) > 0;
+  std::string advice = lacks_dash ? "" : foreign_advice(flag, NameKind::flag, command);
   if (advice.empty()) advice = base::nearest_advice(flag, known);
   if (advice.empty() && flag.find('.') != flag.npos) {
     advice = base::nearest_advice(last_part(flag), known);
@@ -245,8 +246,9 @@ std::string advice_for_word(const std::string& word, Command command) {
 
 void refuse_unknown(const CLI::App& app, Command command,
                     const std::vector<std::string>& arguments) {
-  const std::vector<std::string> rest = app.remaining();
+  std::vector<std::string> rest = app.remaining();
   if (rest.empty()) return;
+  std::ranges::transform(rest, rest.begin(), base::as_typed);
   const std::string& word = rest.front();
   const std::string others = other_unknown_flags(rest, command);
   try {

@@ -175,8 +175,8 @@ void add_settings(CLI::App& app, Command command) {
   add(kSet, "KEY=VALUE", "any setting by its key, for example model.width=64");
   if (takes_train_settings(command)) {
     add("-q," + std::string(kQuiet), "", "print only warnings, errors and the closing summary");
-    add("-v," + std::string(kVerbose), "", "print all that a start knows, beside what users act on")
-        ->excludes(app.get_option(kQuiet));
+    add("-v," + std::string(kVerbose), "",
+        "print all that a start knows, beside what users act on");
   }
   add(kPrintConfig, "", "print the resolved settings as JSON and exit");
 }
@@ -197,6 +197,9 @@ CommandLine parsed_settings(const CLI::App& app, Command command) {
   result.print_config = is_on(kPrintConfig);
   result.quiet = is_on(kQuiet);
   result.verbose = is_on(kVerbose);
+  if (result.quiet && result.verbose) {
+    fail(ErrorKind::usage, "{} and {} exclude each other: leave out one of them", kQuiet, kVerbose);
+  }
   refuse_steps_beside_epochs(result);
   note_repeated_flags(result);
   return result;

@@ -19,6 +19,8 @@ struct Parser {
     tool = app.add_subcommand("tool", "does something");
     tool->add_option("--log-dir", folder, "where to")->type_name("DIR");
     tool->add_flag("-q,--quiet", quiet, "say less");
+    tool->add_flag("-a,--all", all, "take all");
+    tool->add_option("-n,--number", number, "how many")->type_name("N");
     tool->add_option("WORD", words, "words");
   }
 
@@ -26,6 +28,8 @@ struct Parser {
   CLI::App* tool = nullptr;
   std::string folder = "unset";
   bool quiet = false;
+  bool all = false;
+  std::string number = "unset";
   Words words;
 };
 
@@ -66,6 +70,38 @@ TEST_CASE("Unknown flags are left to the caller, before what is required is miss
   CHECK_THROWS_AS(parse_arguments(parser.app, {"tool", "--outptu", "--help"}), CLI::CallForHelp);
 }
 
+TEST_CASE("A word with one dash is letters of flags or is left whole") {
+  for (const Words& arguments : {Words{"tool", "-qa", "-n3"}, Words{"tool", "-aq", "-n=3"},
+                                 Words{"tool", "-q=on", "-a", "-n", "3"}}) {
+    Parser parser;
+    parse_arguments(parser.app, arguments);
+    CHECK(parser.quiet);
+    CHECK(parser.all);
+    CHECK(parser.number == "3");
+    CHECK(parser.app.remaining(true).empty());
+  }
+  for (const std::string word :
+       {"-quick", "-quiet", "-quiet=on", "-hq3", "-number", "-number=3", "-an", "-x", "-xq"}) {
+    Parser parser;
+    parse_arguments(parser.app, {"tool", word});
+    const Words rest = parser.app.remaining(true);
+    REQUIRE(rest.size() == 1);
+    CHECK(as_typed(rest.front()) == word);
+    CHECK_FALSE(parser.quiet);
+    CHECK_FALSE(parser.all);
+    CHECK(parser.number == "unset");
+  }
+}
+
+TEST_CASE("A word that CLI11 would drop is refused") {
+  Parser parser;
+  CHECK_THROWS_WITH(parse_arguments(parser.app, {"tool", "w", "++"}),
+                    Names("program tool", "\"++\"", "./++"));
+  parse_arguments(parser.app, {"tool", "--log-dir", "++", "--", "++"});
+  CHECK(parser.folder == "++");
+  CHECK(parser.words == Words{"++"});
+}
+
 TEST_CASE("Words before and behind -- are words") {
   Parser parser;
   parse_arguments(parser.app, {"tool", "a", "--log-dir", "x", "-", "--", "-q", "--", "tool"});
@@ -75,10 +111,14 @@ TEST_CASE("Words before and behind -- are words") {
   CHECK(parser.app.remaining(true) == Words{"--"});
 }
 
-TEST_CASE("A switch refuses an empty value, and any other if it is to") {
+TEST_CASE("A switch is on or off, and takes no value if it is to") {
   Parser parser;
-  CHECK_THROWS_WITH(parse_arguments(parser.app, {"tool", "--quiet="}),
-                    Names("program tool", "--quiet", "\"\""));
+  for (const std::string value : {"", "maybe", "{}"}) {
+    CHECK_THROWS_WITH(parse_arguments(parser.app, {"tool", "--quiet=" + value}),
+                      Names("program tool", "--quiet", '"' + value + '"'));
+  }
+  parse_arguments(parser.app, {"tool", "--quiet=off"});
+  CHECK_FALSE(parser.quiet);
   parser.tool->get_option("--quiet")->disable_flag_override();
   CHECK_THROWS_WITH(parse_arguments(parser.app, {"tool", "--quiet=on"}),
                     Names("program tool", "--quiet", "\"on\""));
