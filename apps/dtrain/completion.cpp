@@ -139,21 +139,21 @@ std::string words_in(std::string_view value_name) {
   return words;
 }
 
-// The words that flags take, which are the same wherever a flag is.
+// The words that flags take, of the first subcommand with a flag. Those of `cases` stay.
 void add_value_cases(const CLI::App& app, std::map<std::string, std::string>& cases) {
   for (const CLI::Option* option : app.get_options()) {
     const std::string value = option->get_type_name();
     const std::string words = words_in(value);
     if (option->get_positional() || words.empty()) continue;
     const bool has_files = value.find("PATH") != std::string::npos;
-    cases[option->get_name()] = fmt::format("\"{}\"{}", words, has_files ? " files=yes" : "");
+    cases.try_emplace(option->get_name(),
+                      fmt::format("\"{}\"{}", words, has_files ? " files=yes" : ""));
   }
   for (const CLI::App* each : base::subcommands_of(app)) add_value_cases(*each, cases);
 }
 
 std::string value_cases(const CLI::App& dtrain) {
   std::map<std::string, std::string> cases;
-  add_value_cases(dtrain, cases);
   std::vector<std::string> keys;
   for (const config::Setting& setting : config::settings()) {
     std::vector<std::string_view> words;
@@ -161,11 +161,13 @@ std::string value_cases(const CLI::App& dtrain) {
       if (choice.works()) words.push_back(choice.name);
     }
     if (!words.empty()) {
-      cases[std::string(setting.flag)] = fmt::format("\"{}\"", fmt::join(words, " "));
+      // Of two settings with one flag the first is train's.
+      cases.try_emplace(std::string(setting.flag), fmt::format("\"{}\"", fmt::join(words, " ")));
     }
     if (!setting.is_word()) keys.push_back(fmt::format("{}=", setting.key));
   }
   cases["--set"] = fmt::format("\"{}\"", fmt::join(keys, " "));
+  add_value_cases(dtrain, cases);
   std::string text;
   for (const auto& [flag, values] : cases)
     text += fmt::format("    {}) values={} ;;\n", flag, values);

@@ -257,6 +257,7 @@ class Completion(unittest.TestCase):
         for words, expected in ((["dtrain", "--val"], ["--val-data", "--val-fraction"]), (["dtrain", "veri"], ["verify"]),
                                 (["dtrain", "generate", "--to"], ["--top-k"]), (["dtrain", "--optimizer", ""], ["adamw", "sgd"]),
                                 (["dtrain", "--tie-levels", "of"], ["off"]), (["dtrain", "checkpoint", "ex"], ["export"]),
+                                (["dtrain", "--dtype", ""], ["float32", "float64", "bfloat16", "float16"]),
                                 (["dtrain", "--optimizer", "=", "s"], ["sgd"]), (["dtrain", "report", "--c"], ["--csv"]),
                                 (["dtrun", "-n", "2", "--", "dtrain", "--spike-g"], ["--spike-guard"]),
                                 (["dtrun", "--max-r"], ["--max-restarts"]), (["dtrain", "--data", str(TEXT)[:-2]], [str(TEXT)]),
