@@ -154,13 +154,14 @@ void refuse_rest(const CLI::App& dtrain, const Arguments& arguments) {
 int explain_setting(const CLI::App& dtrain, const std::string& name) {
   const std::size_t columns = help_columns(STDOUT_FILENO);
   const CLI::App& train = *dtrain.get_subcommand("train");
-  if (const auto text = config::setting_help(name, columns)) {
-    print_once(*text);
+  const std::string flag = name.starts_with("--") ? name : "--" + name;
+  const CLI::Option* option = train.get_option_no_throw(flag);
+  if (option != nullptr && config::find_flag(flag) == nullptr) {  // --config, --quiet
+    print_once(base::help_entry(*option, columns));
     return 0;
   }
-  const std::string flag = name.starts_with("--") ? name : "--" + name;
-  if (const CLI::Option* option = train.get_option_no_throw(flag)) {
-    print_once(base::help_entry(*option, columns));
+  if (const auto text = config::setting_help(name, columns)) {
+    print_once(*text);
     return 0;
   }
   std::vector<std::string> names;

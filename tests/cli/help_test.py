@@ -112,6 +112,7 @@ class Help(unittest.TestCase):
         self.assertIn("bdh", help_of("help", "heads"))
         self.assertIn("a switch", help_of("help", "overwrite"))
         self.assertIn("--config FILE", help_of("help", "config"))
+        self.assertIn("-v, --verbose", help_of("help", "verbose"))
         self.assertIn("constant, linear, cosine, wsd", help_of("help", "--schedule"))  # "schedule" alone is a subcommand
         for name in ("model", "layout", "machine"):  # a group
             self.assertIn({"model": "--width", "layout": "--zero-stage", "machine": "--threads"}[name], help_of("help", name))
@@ -141,6 +142,13 @@ class ForeignFlags(unittest.TestCase):
                     result = run(DTRAIN, flag, "1", status=None)
                     assert_error(result, USAGE, flag.partition("=")[0])
                     self.assertIn(ours, result.stderr.replace(flag, "", 1))
+
+    def test_flags_that_a_subcommand_lacks_say_what_became_of_them(self):
+        for words, *names in (("generate --verbose", "--verbose", "dtrain train"), ("evaluate -v", "-v", "dtrain train"),
+                              ("verify -v", "-v", "dtrain train"), ("verify --tolerance 1e-3", "--tolerance", "--dtype"),
+                              ("--tied-reshard per-use", "--tied-reshard", "fsdp", "zero"),
+                              ("--set layout.tied_reshard=per-use", '"layout.tied_reshard"', "fsdp", "zero")):
+            assert_error(run(DTRAIN, *words.split(), status=None), USAGE, *names)
 
     def test_all_unknown_flags_are_named_at_once(self):
         error = run(DTRAIN, "--batch_size", "8", "--steps", "3", "--n_layer=4", "--foo", "1", status=USAGE).stderr

@@ -31,6 +31,11 @@ constexpr std::string_view kDryRun =
     "--print-config checks the settings, dtrain doctor machines and files, dtrain plan the memory";
 constexpr std::string_view kOneMoreLevelOfDetail =
     "--verbose tells all about a start; --log-every sets how often steps are printed";
+constexpr std::string_view kDetailsOfTraining =
+    "leave it out: it adds details to the start of dtrain train";
+constexpr std::string_view kOncePerPass =
+    "leave it out: fsdp and zero gather and reduce matrices that layers share once per pass";
+constexpr std::string_view kOwnTolerances = "leave it out: each --dtype has its own tolerances";
 constexpr std::string_view kMeasured =
     "leave it out: metrics.jsonl has loss, gradient norm, speed, memory and bytes sent of each "
     "step";
@@ -235,6 +240,9 @@ constexpr ForeignNames kForeignNames[] = {
      "inference-only eval-and-exit",
      "", kNoEvaluationAlone},
     {"debug log-level logging-level verbosity", "", kOneMoreLevelOfDetail},
+    {"verbose v", "", kDetailsOfTraining},
+    {"tied-reshard", "", kOncePerPass},
+    {"tolerance", "", kOwnTolerances},
     {"log-throughput log-params-norm log-memory-to-tensorboard timing-log-level log-timers "
      "log-num-zeros-in-grad include-num-input-tokens-seen log-grad-norm "
      "calculate-per-token-loss",
