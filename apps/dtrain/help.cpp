@@ -6,6 +6,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
+#include <iterator>
+#include <string_view>
 
 #include "dtrain/base/arguments.h"
 #include "ranks.h"
@@ -19,6 +21,29 @@ constexpr std::size_t kMostColumns = 100;
 constexpr const char* kMostUsed[] = {
     "--data",  "--config", "--run-dir",      "--resume",   "--val-fraction",
     "--steps", "--lr",     "--global-batch", "--strategy", "--checkpoint-every"};
+
+// The first lines of a subcommand's help where some flags are the main ones, or where ranks run it.
+struct UsageForm {
+  std::string_view path;
+  std::string_view text;
+};
+
+constexpr UsageForm kUsageForms[] = {
+    {"dtrain generate", "dtrain generate --from RUN [--prompt TEXT | --prompt-file FILE] [flags]"},
+    {"dtrain evaluate", "dtrain evaluate --from RUN --data FILE [--val-fraction F] [flags]"},
+    {"dtrain verify",
+     "dtrain verify --golden FIXTURE.safetensors [--trajectory FILE.json --name NAME] [flags]"},
+    {"dtrain data baseline",
+     "dtrain data baseline --data FILE [--val-fraction F | --val-data FILE] [flags of train]"},
+    {"dtrain doctor",
+     "dtrain doctor [flags of train]\ndtrun -n 2 -- dtrain doctor [flags of train]"},
+    {"dtrain plan",
+     "dtrain plan [flags of train] [--ranks N] [--device-memory SIZE] [--link SIZE]"}};
+
+std::string_view usage_of(const CLI::App& app) {
+  const auto* form = std::ranges::find(kUsageForms, base::command_path(app), &UsageForm::path);
+  return form == std::end(kUsageForms) ? std::string_view() : form->text;
+}
 
 // Usage, the most used flags and the subcommands.
 std::string beginning(const CLI::App& dtrain, std::size_t columns) {
@@ -49,7 +74,7 @@ void print_help(const CLI::App& app) {
   const CLI::App& dtrain = parent == nullptr ? app : *parent;
   const bool is_overview = &dtrain == &app || app.get_name() == "train" || app.get_name() == "help";
   if (!is_overview || dtrain.get_parent() != nullptr) {
-    return print_once(base::help_of(app, columns));
+    return print_once(base::help_of(app, columns, usage_of(app)));
   }
   print_once(beginning(dtrain, columns) +
              base::flags_help(*dtrain.get_subcommand("train"), columns));

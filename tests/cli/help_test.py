@@ -97,6 +97,15 @@ class Help(unittest.TestCase):
             alone = run(DTRAIN, *words).stdout
             self.assertEqual(run(DTRUN, "-n", "2", "--", DTRAIN, *words).stdout, alone)
 
+    def test_the_usage_of_a_subcommand_shows_its_main_flags(self):
+        for words, *names in (("generate", "--from RUN", "--prompt TEXT", "--prompt-file FILE"),
+                              ("evaluate", "--from RUN", "--data FILE"),
+                              ("verify", "--golden FIXTURE.safetensors", "--trajectory FILE.json"), ("doctor", "dtrun -n 2"),
+                              ("plan", "--ranks N", "--device-memory SIZE", "--link SIZE"),
+                              ("data baseline", "--data FILE", "--val-data FILE"), ("data prepare", "INPUT...", "--output FILE")):
+            usage = " ".join(help_of(*words.split(), "--help").splitlines()[:2])
+            assert_names(usage, f"dtrain {words}", *names)
+
     def test_one_setting_is_explained_by_any_of_its_names(self):
         text = help_of("help", "lr")
         for part in ("--lr X", "train.lr", "0.003", "a number", "at least 0"):

@@ -270,9 +270,10 @@ std::string flags_help(const CLI::App& app, std::size_t columns) {
   return has_help ? text : text + help_entry(*help, columns);
 }
 
-std::string help_of(const CLI::App& app, std::size_t columns) {
+std::string help_of(const CLI::App& app, std::size_t columns, std::string_view usage) {
   const std::string subcommands = subcommands_help(app, columns);
-  std::string text = wrapped(usage_of(app) + "  " + app.get_description() + "\n\n", columns);
+  std::string text = usage.empty() ? usage_of(app) : fmt::format("{}\n", usage);
+  text = wrapped(text + "  " + app.get_description() + "\n\n", columns);
   if (!subcommands.empty()) text += "subcommands\n" + subcommands + '\n';
   text += flags_help(app, columns);
   const std::string footer = app.get_footer();

@@ -56,8 +56,10 @@ void parse_arguments(CLI::App& app, const std::vector<std::string>& arguments);
                                      std::size_t columns);
 [[nodiscard]] std::string help_entry(const CLI::Option& option, std::size_t columns);
 
-/// The help of `app`: its description, subcommands, flags by group, and footer.
-[[nodiscard]] std::string help_of(const CLI::App& app, std::size_t columns);
+/// The help of `app`: its usage, description, subcommands, flags by group, and footer. An empty
+/// `usage` stands for the subcommand's name, words and required flags.
+[[nodiscard]] std::string help_of(const CLI::App& app, std::size_t columns,
+                                  std::string_view usage = {});
 /// Its parts: a line for each subcommand; the flags by group, --help at the end of its own.
 [[nodiscard]] std::string subcommands_help(const CLI::App& app, std::size_t columns);
 [[nodiscard]] std::string flags_help(const CLI::App& app, std::size_t columns);
