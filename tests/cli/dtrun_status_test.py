@@ -274,7 +274,8 @@ class RefusalTest(DtrunTest):
                                  (("--tee", "rank 7", "2 ranks"), ("-n", "2", "-t", "7:1")),
                                  (("--hang-timeout", "0", "0.1"), ("--hang-timeout", "-1")),
                                  # The spelling that was typed, whatever the program's own flags are.
-                                 (("-n", "'two'"), ("-n", "two")), (("-n", "'two'"), ("-ntwo",)), (("-np", "'two'"), ("-np", "two")),
+                                 (("-n", "'two'"), ("-n", "two")), (("-n", "'two'"), ("-ntwo",)),
+                                 (("-np", "'two'"), ("-np", "two")),
                                  (("--nproc_per_node", "'two'"), ("--nproc_per_node=two", "--", "true", "-n", "2")),
                                  (("-t", "'9'"), ("-t", "9")), (("-r", "'x'"), ("-r=x",))):
             assert_names(self.refused(2, *arguments, "--", "true"), *names)

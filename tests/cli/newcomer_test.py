@@ -93,8 +93,8 @@ class Values(Case):
             self.assertIn("train", self.settings(words))
 
     def test_flags_with_one_dash_are_named_as_they_were_typed(self):
-        for words, *names in (("-vocab 256", "--vocab"), ("-val-data book.txt", "--val-data"), ("-verbose", "--verbose"), ("-version",),
-                              ("data prepare book.txt -output t.dtok", "--output"), ("checkpoint -hostfile",)):
+        for words, *names in (("-vocab 256", "--vocab"), ("-val-data book.txt", "--val-data"), ("-verbose", "--verbose"),
+                              ("-version",), ("data prepare book.txt -output t.dtok", "--output"), ("checkpoint -hostfile",)):
             flag = next(word for word in words.split() if word.startswith("-"))
             self.refused(words, flag, *names)
         for option, *names in (("-hn", "2"), ("-Vn", "2"), ("-hostfile", "hosts")):
@@ -353,8 +353,8 @@ class Help(Case):
             self.assertEqual(self.help_of("help", *words.split()), text)
             self.assertLessEqual(max(map(len, text.splitlines())), 100)
         self.refused("help trian", "train")
-        for words, *names in (("help checkpoint lsit", '"lsit"', "list"), ("help data tokenizer foo", '"foo"', "--help"), ("help --", '"--"'),
-                              ("help lr --", '"--"')):
+        for words, *names in (("help checkpoint lsit", '"lsit"', "list"), ("help data tokenizer foo", '"foo"', "--help"),
+                              ("help --", '"--"'), ("help lr --", '"--"')):
             self.refused(words, *names)
 
     def shown_on_terminal(self, columns, *arguments):
