@@ -193,9 +193,10 @@ struct SentGradients {
 
 // Empty if nothing is compressed.
 std::optional<SentGradients> sent_gradients(const StartFacts& facts) {
-  const std::int64_t replicas = facts.config.layout.dp / facts.config.layout.shard_size;
   const parallel::RankSumSetup setup = parallel::sums_over_replicas(facts.plan);
-  if (setup.compression.scheme.is_none() || replicas == 1) return std::nullopt;
+  if (setup.compression.scheme.is_none()) return std::nullopt;
+  const std::int64_t replicas = facts.config.layout.dp / facts.config.layout.shard_size;
+  if (replicas == 1) return std::nullopt;
   std::int64_t elements = 0;
   SentGradients sent{.compressed = parallel::CompressedSum::costs(setup, replicas).sent,
                      .has_small_parts_only = true};
