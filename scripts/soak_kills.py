@@ -69,6 +69,9 @@ def one_job(folder):
 
 
 def main(minutes):
+    for number in (signal.SIGINT, signal.SIGHUP):  # jobs would inherit that nohup or a shell's & ignores them
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     seed = random.randrange(2**32)
     random.seed(seed)
     print(f"kills: {minutes:g} minutes, seed {seed}", flush=True)

@@ -78,7 +78,7 @@ class Place:
     def command(self, host, words):
         return self.hosts.command(host, words) if self.hosts else [str(word) for word in words]
 
-    def cut(self, how="add"):
+    def cut(self, how="replace"):
         """Or, with "delete", mends it. No packet says that the others are dropped."""
         for host in range(2):
             self.hosts.on(host, "route", how, "blackhole", f"10.77.0.{2 - host}/32")
