@@ -3,7 +3,6 @@
 import contextlib
 import os
 import pathlib
-import re
 import shutil
 import socket
 import subprocess

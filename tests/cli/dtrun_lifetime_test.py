@@ -7,7 +7,6 @@ import select
 import signal
 import subprocess
 import time
-import unittest
 
 from dtrun_harness import DTRUN, DtrunTest, LIMIT, children_of, main, state_of, wait_until
 

@@ -8,11 +8,11 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from resume_test import EVERY_STEP  # noqa: E402
 from storage_test import AGAIN, StorageTest  # noqa: E402
 from train_test import DTRAIN, DTRUN, LIMIT  # noqa: E402
 
 USAGE, DATA = 2, 3
-EVERY_STEP = ("--checkpoint-every", "1", "--keep-every", "1")  # waits for each save
 
 
 class Inputs(StorageTest):

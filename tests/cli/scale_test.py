@@ -11,7 +11,7 @@ import time
 import unittest
 
 import stub_ranks
-from dtrun_harness import DtrunTest, children_of, main, wait_until
+from dtrun_harness import DtrunTest, children_of, main
 
 SPAWN = 12
 
