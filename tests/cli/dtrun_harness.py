@@ -15,7 +15,7 @@ import unittest
 import uuid
 
 DTRUN = os.path.join(os.environ["DTRAIN_BINARY_DIR"], "bin", "dtrun")
-LIMIT = 20  # seconds after which a test has failed; none needs more than a few, and ranks that nobody ends run for 30
+LIMIT = 20  # test timeout in seconds: a test needs a few, and ranks that dtrun fails to terminate sleep for 30
 
 
 def wait_until(condition, what, limit=LIMIT):
@@ -56,7 +56,7 @@ def number_of_gpus():
 
 
 def free_port():
-    """A port of the loopback that no other test takes while this process runs, and that the system gives to nobody."""
+    """Returns a free loopback port below the ephemeral range, reserved among the tests until this process exits."""
     while True:
         port, claim = random.randrange(10000, 20000), socket.socket(socket.AF_UNIX)
         try:
