@@ -85,8 +85,8 @@ link.sendall(b"where in forward, step 3\ncall 17 all_reduce 4096 open 9.0 -1 dp\
 sys.exit(5)
 '''
 
-# Rank 2 is silent and goes on when it is asked; rank 1 answers after that and goes on, too. Then rank 0 gives up, for want of
-# rank 1.
+# Rank 2 sends no heartbeat until its records are requested. Rank 1 sends its records later, then heartbeats. Then rank 0 exits
+# with a timeout of a collective that rank 1 did not join.
 LATE = r'''
 import os, socket, sys, threading, time
 rank, asks, answered = os.environ["RANK"], 0, threading.Event()

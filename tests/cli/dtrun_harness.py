@@ -14,7 +14,7 @@ import uuid
 from dtrain_harness import wait_until
 
 DTRUN = os.path.join(os.environ["DTRAIN_BINARY_DIR"], "bin", "dtrun")
-LIMIT = 20  # seconds after which a test has failed; none needs more than a few, and ranks that nobody ends run for 30
+LIMIT = 20  # test timeout in seconds: a test needs a few, and ranks that dtrun fails to terminate sleep for 30
 
 
 def state_of(pid):

@@ -160,7 +160,7 @@ def text(b): return struct.pack("<Q", len(b)) + b
 s = socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=20)
 got = s.recv(4096)
 try:
-    s.sendall(text(text(b"x" * 32) + struct.pack("<QQ", 1, 2) + text(b"y" * 32)))
+    s.sendall(text(text(b"x" * 32) + text(struct.pack("<QQ", 1, 2)) + text(b"y" * 32)))
     got += s.recv(4096)
 except OSError:
     pass
@@ -183,9 +183,10 @@ print(len(got))
             first = self.start_rank(0, port, "--overwrite", **secret)
             wait_until(lambda: any(row[1] == port and row[2] == LISTENING for row in tcp_rows().values()), "the store")
             answers = [int(self.visit(NOBODY, port)) for _ in range(2)]
-            # Another user's connection is closed unseen; one who lacks the secret gets the greeting with its challenge,
-            # and that the secret is not the job's.
-            self.assertEqual(answers, [8 + 8 + 8 + 8 + 32 + 8 + 8 + 8 if secret else 0] * 2)
+            # Another user's connection is closed unseen; one who lacks the secret gets the greeting, the offer with its
+            # challenge, and the reply that the secret is not the job's.
+            offer, reply = 8 + 8 + 8 + 8 + 32 + 8, 8 + 8 + 8 + 8 + 8
+            self.assertEqual(answers, [offer + reply if secret else 0] * 2)
             self.disturb(port)
             self.assertIsNone(first.poll())
             second = self.start_rank(1, port, "--overwrite", **secret)

@@ -8,11 +8,11 @@ import subprocess
 import unittest
 
 from messages import assert_names
+from resume_test import EVERY_STEP
 from storage_test import AGAIN, StorageTest
 from train_test import DTRAIN, DTRUN, LIMIT
 
 USAGE, DATA = 2, 3
-EVERY_STEP = ("--checkpoint-every", "1", "--keep-every", "1")  # waits for each save
 
 
 class Inputs(StorageTest):

@@ -13,6 +13,7 @@ from messages import assert_names, holds, lines_naming
 from train_test import DTRAIN, DTRUN, LIMIT, TrainTest, wait_until
 
 EVERY = ("--checkpoint-every", "4")
+EVERY_STEP = ("--checkpoint-every", "1", "--keep-every", "1")  # waits for each save
 ENDLESS = 1_000_000  # steps of a run that is stopped: no machine takes them all within a test
 
 
@@ -113,10 +114,9 @@ class GoingOn(ResumeTest):
         self.assertNotIn("nan", result.stderr)
 
     def test_an_older_checkpoint_may_be_chosen_and_later_ones_step_aside(self):
-        every = ("--checkpoint-every", "1", "--keep-every", "1")  # waits for each save
-        self.single(*every, steps=6)
+        self.single(*EVERY_STEP, steps=6)
         before = self.losses()
-        result = self.single(*every, "--resume", self.run_dir / "checkpoints/step-2", steps=6)
+        result = self.single(*EVERY_STEP, "--resume", self.run_dir / "checkpoints/step-2", steps=6)
         self.assertIn("step-6.superseded-", result.stderr)
         self.assertEqual(self.losses(), before)
 

@@ -14,7 +14,7 @@ import unittest
 
 from dtrain_harness import as_nobody
 from messages import lines_naming
-from resume_test import EVERY
+from resume_test import EVERY, EVERY_STEP
 from run_folder_test import JOB, FolderTest, content_of
 from train_test import DTRAIN, DTRUN, wait_until
 
@@ -108,7 +108,7 @@ class Leftovers(FolderTest):
 class Disks(FolderTest):
     def test_a_checkpoint_that_cannot_be_read_holds_up_no_pruning_and_is_told_once(self):
         self.allow_nobody()
-        self.by_nobody("--checkpoint-every", "1", "--keep-every", "1", steps=2)  # waits for each save
+        self.by_nobody(*EVERY_STEP, steps=2)
         checkpoints = self.run_dir / "checkpoints"
         (checkpoints / "step-1").chmod(0)
         self.addCleanup((checkpoints / "step-1").chmod, 0o755)

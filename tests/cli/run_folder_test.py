@@ -13,7 +13,7 @@ import unittest
 
 from dtrain_harness import as_nobody, need_mounts
 from messages import assert_names, error_line, lines_naming
-from resume_test import EVERY, ResumeTest
+from resume_test import EVERY, EVERY_STEP, ResumeTest
 from train_test import DTRAIN, DTRUN, LIMIT, wait_until
 
 USAGE, DATA, CHECKPOINT, MEMORY, PORT = 2, 3, 6, 8, 11
@@ -50,7 +50,7 @@ class FolderTest(ResumeTest):
 class Fence(FolderTest):
     def foreign_run(self):
         """A run with step-3 and step-4, a linked step-1 and somebody's own step-2."""
-        self.single("--checkpoint-every", "1", "--keep-every", "1")  # waits for each save
+        self.single(*EVERY_STEP)
         checkpoints, elsewhere = self.run_dir / "checkpoints", self.root / (self.run_dir.name + "-elsewhere")
         for step in (1, 2):
             shutil.rmtree(checkpoints / f"step-{step}")

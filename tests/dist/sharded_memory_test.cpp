@@ -12,6 +12,7 @@
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
 #include "support/settings.h"
+#include "support/values.h"
 
 namespace dtrain::testing::sharded_memory_test {
 namespace {
@@ -40,6 +41,7 @@ std::int64_t proportional_set_size() {
     words >> name >> kibibytes;
     if (name == "Pss_Anon:" || name == "Pss_Shmem:") total += kibibytes * 1024;
   }
+  expect(total > 0, "a kernel that tells Pss_Anon and Pss_Shmem");
   return total;
 }
 

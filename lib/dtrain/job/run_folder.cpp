@@ -57,9 +57,9 @@ std::unique_ptr<store::RunLock> locked_folder(const config::Config& config,
 
 constexpr base::FileRole kTokenizerFile{ErrorKind::usage, "file", "check its permissions"};
 
-// Whether the folder has the settings and metrics of a run that saves its last step. Without a
-// checkpoint such a run has not finished: the final model may have fitted on a disk where the
-// checkpoint did not.
+// True if the folder has the settings and metrics of a run that saves its last step. Such a run
+// without a checkpoint is not complete: the disk had room for the final model, but not for the
+// checkpoint.
 bool lacks_last_step(const std::string& run_dir) {
   const std::string path = run_dir + "/config.json";
   return base::is_there(path) && base::is_there(RunFolder::metrics_file(run_dir)) &&

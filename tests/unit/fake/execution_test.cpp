@@ -172,8 +172,8 @@ TEST_CASE("A kernel that waits for another stream lets it run") {
   streams_of_device().synchronizeDevice(0);
 }
 
-// Whether a stream's kernel runs within the limit while a kernel of another stream, submitted
-// before it, waits.
+// True if the kernel of a stream runs within the limit while an earlier kernel of another stream
+// waits.
 bool runs_beside_a_wait(std::size_t queues, std::chrono::milliseconds limit) {
   const Fixture fixture(Execution::late);
   const at::Tensor x = at::ones({10}, on_device());
