@@ -18,7 +18,7 @@ from dtrain_harness import BUILD, DTRAIN, DTRUN, SOURCE, final_model, launched, 
 from exit_statuses import RANKS
 
 sys.path.insert(0, str(SOURCE / "tests" / "support"))
-from messages import assert_names, error_line  # noqa: E402
+from messages import assert_names  # noqa: E402
 from slurm_cluster import NODES, SlurmCluster  # noqa: E402
 
 LIMIT = 120  # seconds after which a test has failed; none needs more than a few
@@ -171,7 +171,7 @@ class RanksTest(SlurmTest):
     def test_neither_secret_nor_munge(self):
         result = self.srun(*ended_by_one(), *WITHOUT_MUNGE, DTRAIN, *self.flags(), status=None, MASTER_ADDR=NODES["n1"])
         self.assertNotEqual(0, result.returncode)
-        assert_names(error_line(result.err), "munge", "DTRAIN_JOB_TOKEN")
+        assert_names(result.err, "dtrain: error", "munge", "DTRAIN_JOB_TOKEN")
 
     def test_munge_on_one_node_alone(self):
         task = 'if [ $SLURM_NODEID = $BARE ]; then mount -t tmpfs none /run/munge; fi; exec "$@"'

@@ -215,7 +215,7 @@ class Waiting(ResumeTest):
         process.send_signal(signal.SIGINT)
         error = self.end_of(process, 130)
         self.assertEqual(len(lines_naming(error, "[0] dtrain: stopped")), 1, error)
-        self.assertEqual(lines_naming(error, "stopped", "SIGTERM"), [])
+        self.assertEqual(lines_naming(error, "stopped by SIGTERM"), [])
         self.assertEqual(len(lines_naming(error, "dtrun: stopped", "SIGINT")), 1, error)
 
     def rank(self, number, ranks, **variables):
