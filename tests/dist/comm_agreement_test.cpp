@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 
 #include "dtrain/base/error.h"
-#include "dtrain/comm/agreement.h"
+#include "dtrain/comm/exchange.h"
 #include "support/local_ranks.h"
 #include "support/messages.h"
 

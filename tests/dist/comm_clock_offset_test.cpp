@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/comm/clock_offset.h"
+#include "dtrain/comm/exchange.h"
 #include "support/local_ranks.h"
 
 namespace dtrain::testing::comm_clock_offset_test {

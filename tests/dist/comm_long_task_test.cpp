@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "dtrain/base/error.h"
-#include "dtrain/comm/long_task.h"
+#include "dtrain/comm/exchange.h"
 #include "support/local_ranks.h"
 #include "support/messages.h"
 #include "support/values.h"

@@ -14,7 +14,6 @@
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/verify.h"
 #include "dtrain/comm/exchange.h"
-#include "dtrain/comm/long_task.h"
 
 namespace dtrain::checkpoint {
 namespace {

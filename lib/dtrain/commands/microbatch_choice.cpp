@@ -11,7 +11,6 @@
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/verify.h"
 #include "dtrain/comm/exchange.h"
-#include "dtrain/comm/long_task.h"
 #include "dtrain/config/batch.h"
 #include "dtrain/config/json.h"
 #include "dtrain/config/layout.h"

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "dtrain/comm/agreement.h"
+#include "dtrain/comm/exchange.h"
 #include "dtrain/config/config.h"
 
 namespace dtrain::job {

@@ -8,9 +8,8 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
-#include "dtrain/comm/agreement.h"
 #include "dtrain/comm/create_world.h"
-#include "dtrain/comm/long_task.h"
+#include "dtrain/comm/exchange.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/device/out_of_memory.h"
 #include "dtrain/device/plugin.h"

@@ -14,7 +14,6 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
 #include "dtrain/comm/exchange.h"
-#include "dtrain/comm/long_task.h"
 #include "dtrain/device/plugin.h"
 #include "dtrain/metrics/format.h"
 #include "dtrain/parallel/plan/fitting.h"

@@ -14,7 +14,6 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/list_text.h"
 #include "dtrain/comm/exchange.h"
-#include "dtrain/comm/long_task.h"
 
 namespace dtrain::job {
 namespace {

@@ -12,7 +12,7 @@
 #include "dtrain/base/storage_error.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/verify.h"
-#include "dtrain/comm/long_task.h"
+#include "dtrain/comm/exchange.h"
 #include "dtrain/config/json.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/train/run_history.h"

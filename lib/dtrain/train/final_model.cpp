@@ -11,7 +11,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/storage_error.h"
 #include "dtrain/checkpoint/model_file.h"
-#include "dtrain/comm/long_task.h"
+#include "dtrain/comm/exchange.h"
 #include "dtrain/train/model_description.h"
 #include "dtrain/train/model_tokenizer.h"
 

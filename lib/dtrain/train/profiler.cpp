@@ -10,10 +10,8 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
-#include "dtrain/comm/clock_offset.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/comm/host/introduction.h"
-#include "dtrain/comm/long_task.h"
 #include "dtrain/job/run_folder.h"
 
 namespace dtrain::train {

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "dtrain/base/error.h"
-#include "dtrain/comm/long_task.h"
+#include "dtrain/comm/exchange.h"
 #include "dtrain/data/tokenizer/text_units.h"
 #include "dtrain/metrics/format.h"
 #include "dtrain/model/registry.h"

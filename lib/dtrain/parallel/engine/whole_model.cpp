@@ -11,7 +11,7 @@
 
 #include "dtrain/base/log.h"
 #include "dtrain/checkpoint/format/box.h"
-#include "dtrain/comm/long_task.h"
+#include "dtrain/comm/exchange.h"
 #include "dtrain/parallel/engine/carried_state.h"
 #include "dtrain/param/initialise.h"
 
