@@ -10,7 +10,7 @@
 #include "cuda/launch.h"
 #include "cuda/tree_reduce_body.h"
 #include "dtrain/base/check.h"
-#include "dtrain/comm/slices.h"
+#include "dtrain/comm/reduce.h"
 
 namespace dtrain::cuda {
 namespace {

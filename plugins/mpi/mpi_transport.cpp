@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "dtrain/comm/reduce.h"
-#include "dtrain/comm/slices.h"
 
 namespace dtrain::mpi {
 namespace {

@@ -17,8 +17,8 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/readable.h"
 #include "dtrain/base/waiting_lines.h"
-#include "dtrain/comm/backend_plugin.h"
 #include "dtrain/comm/cpu_world.h"
+#include "dtrain/comm/create_world.h"
 #include "mpi/engine.h"
 #include "mpi/mpi_transport.h"
 

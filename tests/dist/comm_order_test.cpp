@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "dtrain/comm/call_ring.h"
-#include "dtrain/comm/slices.h"
+#include "dtrain/comm/reduce.h"
 #include "dtrain/comm/tree_order.h"
 #include "support/tree_sum.h"
 

@@ -6,24 +6,138 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <stdexcept>
+#include <thread>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/number.h"
 #include "dtrain/base/plugin_file.h"
-#include "dtrain/comm/backend_plugin.h"
+#include "dtrain/base/printable.h"
+#include "dtrain/base/readable.h"
+#include "dtrain/base/waiting_lines.h"
 #include "dtrain/comm/cpu_world.h"
 #include "dtrain/comm/gloo/gloo_groups.h"
 #include "dtrain/comm/gloo/gloo_transport.h"
-#include "dtrain/comm/hier/hier_groups.h"
+#include "dtrain/comm/hier/hier_transport.h"
 #include "dtrain/comm/host/host_survey.h"
-#include "dtrain/comm/shm/shm_groups.h"
-#include "dtrain/comm/slices.h"
-#include "dtrain/comm/torchrun/notice.h"
+#include "dtrain/comm/reduce.h"
+#include "dtrain/comm/shm/shm_transport.h"
 #include "dtrain/net/proof.h"
 
 namespace dtrain::comm {
 
 namespace {
+
+using base::ErrorKind;
+
+std::string hexadecimal(const std::string& bytes) {
+  std::string text;
+  for (const char byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return text;
+}
+
+/// One key of torchrun's store, which rank 0 removes at the end.
+class Notice {
+ public:
+  Notice(const MeetingPlace& place, std::string key, const base::Deadline& deadline)
+      : is_own_(place.rank == 0),
+        key_(std::move(key)),
+        deadline_(deadline),
+        where_(fmt::format("{}:{}", place.master_addr, place.master_port)) {
+    c10d::TCPStoreOptions options;
+    options.port = static_cast<std::uint16_t>(place.master_port);
+    options.timeout = deadline.remaining();
+    attempt("cannot reach it",
+            [&] { client_ = c10::make_intrusive<c10d::TCPStore>(place.master_addr, options); });
+  }
+
+  ~Notice() {
+    try {
+      if (is_own_) client_->deleteKey(key_);
+    } catch (...) {
+      // torchrun has ended, and its store with it.
+    }
+  }
+  Notice(const Notice&) = delete;
+  Notice& operator=(const Notice&) = delete;
+
+  void set(const std::string& text) {
+    attempt("it does not take where rank 0 listens",
+            [&] { client_->set(key_, std::vector<std::uint8_t>(text.begin(), text.end())); });
+  }
+
+  [[nodiscard]] std::string get(base::WaitingLines* waiting) {
+    constexpr std::chrono::milliseconds kPause(20);
+    std::vector<std::uint8_t> value;
+    attempt("rank 0 has not said there where it listens", [&] {
+      while (!client_->check({key_})) {
+        if (deadline_.passed()) throw std::runtime_error("timed out");
+        if (waiting != nullptr) waiting->show([] { return "rank 0"; });
+        std::this_thread::sleep_for(kPause);
+      }
+      value = client_->get(key_);
+    });
+    return {value.begin(), value.end()};
+  }
+
+  [[nodiscard]] const std::string& where() const { return where_; }
+
+ private:
+  template <typename Call>
+  void attempt(const char* what, Call call) {
+    try {
+      call();
+    } catch (const std::exception& caught) {
+      const std::string_view text = caught.what();
+      base::fail(deadline_.passed() ? ErrorKind::timeout : ErrorKind::comm,
+                 "torchrun's store at {} (MASTER_ADDR, MASTER_PORT): {} within {}: {}", where_,
+                 what, base::readable_time(base::Seconds(deadline_.limit()).count()),
+                 base::printable(text.substr(0, text.find('\n'))));
+    }
+  }
+
+  bool is_own_;
+  std::string key_;
+  base::Deadline deadline_;
+  std::string where_;
+  c10::intrusive_ptr<c10d::TCPStore> client_;
+};
+
+/// torchrun serves a store at MASTER_ADDR:MASTER_PORT, so that rank 0 cannot listen there: it takes
+/// a free port and leaves it in a notice in that store, with a secret for the job where ranks of
+/// several hosts have none. Whoever reaches the store can read the notice.
+///
+/// Completes `place`: rank 0 will publish its port, and takes the notice away when `place` ends,
+/// since the next program must not find it; any other rank waits for it, and learns port and
+/// secret. key: of the notice, equal on all ranks.
+///
+/// Throws: Error{timeout} or Error{comm} naming the store's address.
+void meet_through_torchrun(MeetingPlace& place, const std::string& key,
+                           const base::Deadline& deadline) {
+  const auto notice = std::make_shared<Notice>(place, key, deadline);
+  if (place.rank == 0) {
+    const bool needs_secret = place.token.empty() && !place.is_one_host;
+    const std::string secret = needs_secret ? hexadecimal(net::new_challenge()) : "";
+    if (needs_secret) place.token = secret;
+    place.master_port = 0;
+    place.publish = [notice, secret](std::int64_t port) {
+      notice->set(fmt::format("{} {}", port, secret));
+    };
+    return;
+  }
+  base::WaitingLines waiting(deadline.limit(), place.waiting_advice);
+  const std::string text = notice->get(place.tells_of_waiting ? &waiting : nullptr);
+  const auto space = text.find(' ');
+  const auto port = base::number_in<std::int64_t>(text.substr(0, space));
+  if (space == std::string::npos || !port || *port < 1 || *port > 65'535) {
+    base::fail(ErrorKind::comm, "torchrun's store at {} says that rank 0 listens at \"{}\"",
+               notice->where(), base::printable(text, 40));
+  }
+  place.master_port = *port;
+  if (place.token.empty()) place.token = text.substr(space + 1);
+}
 
 std::shared_ptr<Rendezvous> meet(const WorldOptions& options) {
   const base::Deadline deadline(options.group.timeout);
@@ -68,7 +182,7 @@ std::shared_ptr<World> create_sharing_world(const WorldOptions& options,
   const std::int64_t num_hosts = survey.num_hosts();
   std::string obstacle = survey.obstacle;
   if (obstacle.find(std::strerror(EMFILE)) != std::string::npos) {  // gloo needs more of them
-    fail_together(options.rank, base::Error(base::ErrorKind::comm, obstacle));
+    fail_together(options.rank, base::Error(ErrorKind::comm, obstacle));
   }
   if (options.backend == "shm") {
     if (num_hosts > 1 && obstacle.empty()) {
@@ -77,22 +191,29 @@ std::shared_ptr<World> create_sharing_world(const WorldOptions& options,
     }
     if (!obstacle.empty()) {
       fail_together(options.rank,
-                    base::Error(base::ErrorKind::usage,
+                    base::Error(ErrorKind::usage,
                                 "--backend shm: " + obstacle + "; use --backend gloo or hier"));
     }
   }
   if (!obstacle.empty() || (num_hosts > 1 && num_hosts == options.size)) return nullptr;
-  const auto shm =
-      std::make_shared<ShmGroups>(options, rendezvous, share_memory(std::move(survey), deadline));
-  const auto allocate = [shm](std::int64_t bytes) { return shm->allocate(bytes); };
+  const auto shm = std::make_shared<HostGroups>(options.group.timeout, rendezvous,
+                                                share_memory(std::move(survey), deadline));
+  const auto allocate = [shm](std::int64_t bytes) {
+    return allocate_shm(*shm->neighbours(), bytes);
+  };
   if (num_hosts == 1) {
     const auto connect = [shm](const GroupIdentity& identity) {
-      return shm->connect(identity.key(), identity);
+      return connect_shm(*shm, identity.key(), identity);
     };
     return rendezvous_world(options, rendezvous, {"shm", connect, allocate});
   }
-  const auto hier = std::make_shared<HierGroups>(options, rendezvous, shm, hosts);
-  const auto connect = [hier](const GroupIdentity& identity) { return hier->connect(identity); };
+  const HierGroups hier{.host_of_rank = hosts,
+                        .is_ordered = options.group.reduction == Reduction::ordered,
+                        .shm = shm,
+                        .gloo = std::make_shared<GlooGroups>(options, rendezvous)};
+  const auto connect = [hier](const GroupIdentity& identity) {
+    return connect_hier(hier, identity);
+  };
   return rendezvous_world(options, rendezvous, {"hier", connect, allocate});
 }
 
@@ -116,14 +237,14 @@ std::shared_ptr<World> create_plugin_world(const std::string& name, const WorldO
   const base::PluginFile file = base::open_plugin(name, "dtrain_backend_plugin");
   if (file.entry == nullptr) {
     base::fail(
-        base::ErrorKind::usage,
+        ErrorKind::usage,
         "--backend {}: cannot load {}: {}; scripts/build.sh dtrain_{} builds it where Debian's "
         "libopenmpi-dev is installed, and it needs libopenmpi3 to run; or use --backend gloo",
         name, file.path.empty() ? "libdtrain_" + name + ".so" : file.path, file.obstacle, name);
   }
   BackendPlugin& plugin = reinterpret_cast<Entry>(file.entry)();
   if (plugin.interface() != kBackendInterface) {
-    base::fail(base::ErrorKind::usage,
+    base::fail(ErrorKind::usage,
                "--backend {}: {} is of another version of dtrain (interface {}, this is {}); "
                "install both from one build",
                name, file.path, plugin.interface(), kBackendInterface);
@@ -134,7 +255,6 @@ std::shared_ptr<World> create_plugin_world(const std::string& name, const WorldO
 }  // namespace
 
 std::shared_ptr<World> create_world(const WorldOptions& options) {
-  using base::ErrorKind;
   if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
     base::fail(ErrorKind::usage,
                "rank {} of a world of {} makes no sense; RANK must be from 0 to WORLD_SIZE - 1",
@@ -180,7 +300,7 @@ std::int64_t group_memory(std::string_view backend, const PlannedGroup& group) {
   const GroupLoad& load = group.load;
   if (load.size == 1) return 0;  // nothing is sent
   if (backend == "gloo") {
-    return GlooTransport::bytes({.size = load.size, .reduced = group.added_over_gloo()});
+    return gloo_transport_bytes({.size = load.size, .reduced = group.added_over_gloo()});
   }
   if (backend == "hier") return hier_group_memory(group);
   if (backend == "mpi") return 2 * staging_bytes(load.size);  // of MpiTransport

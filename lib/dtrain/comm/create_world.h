@@ -1,4 +1,4 @@
-// Makes the World that a job was launched for.
+// Makes the World that a job was launched for; its backend may come in a plugin.
 #pragma once
 
 #include <cstdint>
@@ -72,4 +72,25 @@ struct PlannedGroup {
 /// they count as tensor memory. For "auto" they are shm's, which it becomes where it can.
 [[nodiscard]] std::int64_t group_memory(std::string_view backend, const PlannedGroup& group);
 
+/// The interface between libdtrain.so and a plugin of a backend; changes with WorldOptions, World and
+/// Transport.
+inline constexpr int kBackendInterface = 2;
+
+/// Implemented by a shared object libdtrain_NAME.so, which gives its only BackendPlugin through
+/// dtrain_backend_plugin().
+///
+/// Threads: any.
+class BackendPlugin {
+ public:
+  virtual ~BackendPlugin() = default;
+
+  /// kBackendInterface as the plugin was built with it.
+  [[nodiscard]] virtual int interface() const = 0;
+  /// As comm::create_world.
+  [[nodiscard]] virtual std::shared_ptr<World> create_world(const WorldOptions& options) = 0;
+};
+
 }  // namespace dtrain::comm
+
+/// The entry of a plugin.
+extern "C" dtrain::comm::BackendPlugin& dtrain_backend_plugin();

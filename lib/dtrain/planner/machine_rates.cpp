@@ -12,7 +12,6 @@
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
 #include "dtrain/comm/local/local_world.h"
-#include "dtrain/comm/silent/silent_world.h"
 #include "dtrain/data/batch.h"
 #include "dtrain/job/job.h"
 #include "dtrain/metrics/format.h"

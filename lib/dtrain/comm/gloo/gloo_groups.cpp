@@ -232,7 +232,7 @@ std::unique_ptr<Transport> GlooGroups::connect(const std::string& key,
   require_files(static_cast<std::int64_t>(identity.world_ranks.size()));
   std::unique_ptr<Link> link = connect_link(key, identity, deadline);
   check_peers(*link, key, identity, deadline);
-  return std::make_unique<GlooTransport>(std::move(link), options_.group.reduction);
+  return make_gloo_transport(std::move(link), options_.group.reduction);
 }
 
 std::vector<GlooRecord> GlooGroups::exchange_records(const std::string& key,

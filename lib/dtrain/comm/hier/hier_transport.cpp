@@ -1,6 +1,7 @@
 #include "dtrain/comm/hier/hier_transport.h"
 
 #include <ATen/ops/empty.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <set>
@@ -8,9 +9,10 @@
 #include <vector>
 
 #include "dtrain/base/check.h"
+#include "dtrain/comm/gloo/gloo_groups.h"
 #include "dtrain/comm/gloo/gloo_transport.h"
+#include "dtrain/comm/reduce.h"
 #include "dtrain/comm/shm/shm_transport.h"
-#include "dtrain/comm/slices.h"
 
 namespace dtrain::comm {
 namespace {
@@ -25,6 +27,16 @@ std::int64_t translated(Call call, GroupRank group_rank) {
     for (const std::int64_t peer : failure.peers()) peers.push_back(group_rank(peer));
     throw TransportFailure(failure.cause(), std::move(peers), failure.what());
   }
+}
+
+/// A part of a group, as one of its members sees it.
+GroupIdentity part_of(const GroupIdentity& group, const std::vector<std::int64_t>& ranks,
+                      std::int64_t own) {
+  GroupIdentity part{.name = group.name, .rank = own, .world_ranks = {}};
+  for (const std::int64_t rank : ranks) {
+    part.world_ranks.push_back(group.world_ranks[static_cast<std::size_t>(rank)]);
+  }
+  return part;
 }
 
 }  // namespace
@@ -89,7 +101,7 @@ std::int64_t HierTransport::bytes(const HostGrid& grid, const PlannedGroup& grou
   const std::int64_t added = group.added_over_gloo();
   const GroupLoad lane{.size = grid.hosts, .reduced = by_host ? added / grid.per_host : 0};
   const GroupLoad all{.size = load.size, .reduced = by_host ? 0 : added};
-  return ShmTransport::bytes(host) + GlooTransport::bytes(lane) + GlooTransport::bytes(all) +
+  return ShmTransport::bytes(host) + gloo_transport_bytes(lane) + gloo_transport_bytes(all) +
          from_lane;
 }
 
@@ -188,6 +200,38 @@ void HierTransport::close(const std::string& reason) noexcept {
   parts_.all->close(reason);
   parts_.lane->close(reason);
   parts_.host->close(reason);
+}
+
+std::unique_ptr<Transport> connect_hier(const HierGroups& groups, const GroupIdentity& identity) {
+  const std::string key = identity.key();
+  std::vector<std::int64_t> hosts;
+  for (const std::int64_t rank : identity.world_ranks) {
+    hosts.push_back(groups.host_of_rank[static_cast<std::size_t>(rank)]);
+  }
+  const auto grid = grid_of(hosts);
+  if (grid && grid->hosts == 1) return connect_shm(*groups.shm, key, identity);
+  if (!grid || grid->per_host == 1) return groups.gloo->connect(key, identity);
+  const std::int64_t host = grid->host(identity.rank);
+  const std::int64_t place = grid->place(identity.rank);
+  std::vector<std::int64_t> neighbours;
+  std::vector<std::int64_t> lane;
+  for (std::int64_t p = 0; p < grid->per_host; ++p) neighbours.push_back(grid->rank(host, p));
+  for (std::int64_t h = 0; h < grid->hosts; ++h) lane.push_back(grid->rank(h, place));
+  HierTransport::Parts parts;
+  parts.host = connect_shm(*groups.shm, fmt::format("{} on host {}", key, host),
+                           part_of(identity, neighbours, place));
+  parts.lane =
+      groups.gloo->connect(fmt::format("{} in lane {}", key, place), part_of(identity, lane, host));
+  parts.all = groups.gloo->connect(key, identity);
+  return std::make_unique<HierTransport>(*grid, identity.rank, std::move(parts), groups.is_ordered);
+}
+
+std::int64_t hier_group_memory(const PlannedGroup& group) {
+  if (group.host_of_rank.empty()) return shm_group_memory(group);
+  const auto grid = grid_of(group.host_of_rank);
+  if (grid && grid->hosts == 1) return shm_group_memory(group);
+  if (!grid || grid->per_host == 1) return group_memory("gloo", group);
+  return HierTransport::bytes(*grid, group);
 }
 
 }  // namespace dtrain::comm

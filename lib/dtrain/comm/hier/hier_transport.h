@@ -1,5 +1,4 @@
-// A group over several hosts that sums and gathers within a host before it uses the network.
-// Private to comm.
+// Groups over several hosts: shared memory within a host, gloo across. Private to comm.
 #pragma once
 
 #include <bit>
@@ -8,11 +7,15 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "dtrain/comm/create_world.h"
-#include "dtrain/comm/transport.h"
+#include "dtrain/comm/queued_group.h"
 
 namespace dtrain::comm {
+
+class GlooGroups;
+class HostGroups;
 
 /// As many ranks on each host, host after host: rank = host * per_host + place.
 struct HostGrid {
@@ -88,5 +91,22 @@ class HierTransport final : public Transport {
   Parts parts_;
   bool is_ordered_;
 };
+
+/// What the groups of a job are made with whose hosts have several ranks.
+struct HierGroups {
+  std::vector<std::int64_t> host_of_rank;  ///< by world rank
+  bool is_ordered = true;                  ///< Reduction::ordered
+  std::shared_ptr<HostGroups> shm;
+  std::shared_ptr<GlooGroups> gloo;
+};
+
+/// The transport of a group of several.
+///
+/// Collective: the group.
+[[nodiscard]] std::unique_ptr<Transport> connect_hier(const HierGroups& groups,
+                                                      const GroupIdentity& identity);
+
+/// group_memory of a group, which may lie on one host or on several.
+[[nodiscard]] std::int64_t hier_group_memory(const PlannedGroup& group);
 
 }  // namespace dtrain::comm

@@ -10,7 +10,7 @@
 
 #include "dtrain/base/descriptor.h"
 #include "dtrain/comm/host/introduction.h"
-#include "dtrain/comm/host/neighbours.h"
+#include "dtrain/comm/host/meeting.h"
 #include "dtrain/comm/host/segment.h"
 
 namespace dtrain::comm {

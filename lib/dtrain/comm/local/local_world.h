@@ -1,4 +1,4 @@
-// Ranks that are threads of one process.
+// Worlds within one process: ranks that are threads, and one rank with simulated peers.
 #pragma once
 
 #include <cstdint>
@@ -15,5 +15,13 @@ namespace dtrain::comm {
 /// Error{comm}, which may be its consequence.
 void run_local_ranks(std::int64_t size, const GroupOptions& options,
                      const std::function<void(const std::shared_ptr<World>&)>& body);
+
+/// A world of one real rank with simulated peers, to time what a rank computes and sends: rank 0 of
+/// `size`. Calls end at once and are counted; nobody answers: a sum is this rank's own
+/// contribution, gathers repeat it for every rank, and what is received is zeros.
+///
+/// Threads: as World's.
+[[nodiscard]] std::shared_ptr<World> make_silent_world(std::int64_t size,
+                                                       const GroupOptions& options = {});
 
 }  // namespace dtrain::comm

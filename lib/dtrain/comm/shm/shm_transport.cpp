@@ -1,5 +1,8 @@
 #include "dtrain/comm/shm/shm_transport.h"
 
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 #include <cstring>
 #include <iterator>
@@ -8,7 +11,6 @@
 #include "dtrain/base/check.h"
 #include "dtrain/base/hash.h"
 #include "dtrain/comm/reduce.h"
-#include "dtrain/comm/slices.h"
 
 namespace dtrain::comm {
 
@@ -431,6 +433,29 @@ std::int64_t ShmTransport::execute(const Recv& message, const base::Deadline& de
     first += piece.bytes;
   } while (first < bytes);
   return 0;
+}
+
+std::unique_ptr<Transport> connect_shm(HostGroups& groups, const std::string& key,
+                                       const GroupIdentity& identity) {
+  Seat seat = groups.seat({.key = key,
+                           .name = identity.name,
+                           .rank = identity.rank,
+                           .world_ranks = identity.world_ranks});
+  return std::make_unique<ShmTransport>(std::move(seat), groups.neighbours());
+}
+
+at::Tensor allocate_shm(Neighbours& neighbours, std::int64_t bytes) {
+  if (bytes == 0) return at::zeros({0}, at::kByte);
+  const auto memory = neighbours.allocate(bytes);
+  return at::from_blob(
+      memory.get(), {bytes}, [memory](void*) {}, at::kByte);
+}
+
+// An all_to_all has a table in the staging area, whatever it sends.
+std::int64_t shm_group_memory(const PlannedGroup& group) {
+  GroupLoad load = group.load;
+  if (group.exchanges) load.foreign = std::max(load.foreign, staging_bytes(load.size));
+  return ShmTransport::bytes(load);
 }
 
 }  // namespace dtrain::comm

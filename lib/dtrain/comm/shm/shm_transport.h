@@ -1,4 +1,4 @@
-// Collectives among ranks that see each other's memory. Private to comm/shm and comm/local.
+// Collectives among ranks that see each other's memory. Private to comm.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/comm/host/meeting.h"
-#include "dtrain/comm/transport.h"
+#include "dtrain/comm/create_world.h"
+#include "dtrain/comm/host/host_groups.h"
+#include "dtrain/comm/queued_group.h"
 
 namespace dtrain::comm {
 
@@ -84,5 +85,17 @@ class ShmTransport final : public Transport {
   std::shared_ptr<std::byte> staging_;                    // staging_bytes; made when first needed
   std::vector<std::shared_ptr<std::byte>> lane_staging_;  // by peer, used by the lane to it
 };
+
+/// The transport of a group of several ranks of one host, whose keys in the store begin with `key`.
+///
+/// Collective: the group.
+[[nodiscard]] std::unique_ptr<Transport> connect_shm(HostGroups& groups, const std::string& key,
+                                                     const GroupIdentity& identity);
+
+/// World::allocate of ranks that have mapped each other's memory.
+[[nodiscard]] at::Tensor allocate_shm(Neighbours& neighbours, std::int64_t bytes);
+
+/// group_memory of a group of one host.
+[[nodiscard]] std::int64_t shm_group_memory(const PlannedGroup& group);
 
 }  // namespace dtrain::comm

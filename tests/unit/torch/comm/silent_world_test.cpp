@@ -1,9 +1,9 @@
 // A rank whose peers are silent: calls end at once, are counted, and leave sensible values.
-#include "dtrain/comm/silent/silent_world.h"
-
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
+
+#include "dtrain/comm/local/local_world.h"
 
 namespace dtrain::testing::silent_world_test {
 namespace {
