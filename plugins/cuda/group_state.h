@@ -21,7 +21,6 @@
 #include "dtrain/comm/call_ring.h"
 #include "dtrain/comm/process_group.h"
 #include "dtrain/comm/queued_group.h"
-#include "dtrain/comm/work.h"
 
 namespace dtrain::cuda {
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "dtrain/comm/transport.h"
+#include "dtrain/comm/queued_group.h"
 
 namespace dtrain::mpi {
 namespace {

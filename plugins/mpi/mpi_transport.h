@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/comm/transport.h"
+#include "dtrain/comm/queued_group.h"
 #include "mpi/engine.h"
 
 namespace dtrain::mpi {

@@ -17,8 +17,8 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/comm/host/control_block.h"
+#include "dtrain/comm/host/host_groups.h"
 #include "dtrain/comm/host/introduction.h"
-#include "dtrain/comm/host/process_neighbours.h"
 #include "dtrain/comm/host/segment.h"
 #include "support/messages.h"
 

@@ -4,27 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <utility>
 
 namespace dtrain::comm {
 
 namespace {
-
-std::string dtype_name(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::ScalarType::Float:
-      return "float32";
-    case at::ScalarType::Double:
-      return "float64";
-    case at::ScalarType::Long:
-      return "int64";
-    case at::ScalarType::Byte:
-      return "uint8";
-    default:
-      return c10::toString(dtype);
-  }
-}
 
 bool is_of_two(const CallRecord& call) { return call.op == "send" || call.op == "recv"; }
 
@@ -40,7 +24,7 @@ std::string describe(const CallRecord& record) {
   if (record.op == "barrier") return fmt::format("call {}, {}", record.number, record.op);
   const auto bytes = record.count * static_cast<std::int64_t>(c10::elementSize(record.dtype));
   return fmt::format("call {}, {} of {} {} ({} bytes)", record.number, record.op, record.count,
-                     dtype_name(record.dtype), bytes);
+                     c10::getDtypeNames(record.dtype).first, bytes);
 }
 
 std::string call_line(const std::vector<CallRecord>& records, std::string_view group,

@@ -27,7 +27,7 @@ constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;  // of one text
 
 /// The bytes of every rank's text, by rank.
 std::vector<std::int64_t> exchange_sizes(ProcessGroup& group, const std::string& text) {
-  const auto size = at::full({1}, static_cast<std::int64_t>(text.size()), at::kLong);
+  const auto size = at::full({1}, std::ssize(text), at::kLong);
   const auto sizes = at::empty({group.size()}, at::kLong);
   group.all_gather(size, sizes).wait_host();
   const auto* begin = sizes.const_data_ptr<std::int64_t>();
@@ -40,7 +40,7 @@ std::vector<std::int64_t> exchange_sizes(ProcessGroup& group, const std::string&
 }
 
 at::Tensor tensor_of(const std::string& text) {
-  const auto tensor = at::empty({static_cast<std::int64_t>(text.size())}, at::kByte);
+  const auto tensor = at::empty({std::ssize(text)}, at::kByte);
   std::memcpy(tensor.mutable_data_ptr(), text.data(), text.size());
   return tensor;
 }
@@ -103,7 +103,7 @@ std::string shown(const std::vector<NamedValue>& values, std::size_t entry,
 
 bool all_have(ProcessGroup& group, const std::string& bytes) {
   const auto own = at::empty({2}, at::kLong);
-  own.data_ptr<std::int64_t>()[0] = static_cast<std::int64_t>(bytes.size());
+  own.data_ptr<std::int64_t>()[0] = std::ssize(bytes);
   own.data_ptr<std::int64_t>()[1] = static_cast<std::int64_t>(base::hash_text(bytes));
   const auto all = at::empty({group.size() * 2}, at::kLong);
   group.all_gather(own, all).wait_host();
@@ -165,7 +165,7 @@ std::vector<std::string> exchange_texts(ProcessGroup& group, const std::string& 
 std::vector<std::string> gather_texts(ProcessGroup& group, const std::string& text) {
   const auto sizes = exchange_sizes(group, text);
   std::vector<std::int64_t> sent(sizes.size());
-  sent.front() = static_cast<std::int64_t>(text.size());
+  sent.front() = std::ssize(text);
   const std::vector<std::int64_t> received =
       group.rank() == 0 ? sizes : std::vector<std::int64_t>(sizes.size());
   const std::int64_t bytes = std::accumulate(received.begin(), received.end(), std::int64_t{0});

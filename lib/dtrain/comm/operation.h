@@ -32,7 +32,7 @@ struct PartedTensor {
   /// Throws: Error{internal} unless they add up to the tensor's.
   PartedTensor(at::Tensor whole, std::span<const std::int64_t> counts);
 
-  [[nodiscard]] std::int64_t ranks() const { return static_cast<std::int64_t>(begins.size()) - 1; }
+  [[nodiscard]] std::int64_t ranks() const { return std::ssize(begins) - 1; }
   [[nodiscard]] std::int64_t count(std::int64_t rank) const {
     return begins[static_cast<std::size_t>(rank) + 1] - begins[static_cast<std::size_t>(rank)];
   }

@@ -1,4 +1,5 @@
-// A group of ranks that communicate, as the rest of dtrain sees it.
+// A group of ranks that communicate, as the rest of dtrain sees it, and the handles of its
+// operations.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,12 +9,53 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "dtrain/comm/call_ring.h"
 #include "dtrain/comm/operation.h"
-#include "dtrain/comm/work.h"
 
 namespace dtrain::comm {
+
+/// The end of one operation. A backend implements it; Works refer to it.
+///
+/// Throws:  wait and wait_host rethrow the operation's error, every time they are called.
+/// Threads: any.
+class Completion {
+ public:
+  virtual ~Completion() = default;
+
+  /// Orders the caller's stream after the operation. It need not block: whatever the caller puts on
+  /// its stream from now on sees the result. Host memory has no stream: there it blocks.
+  virtual void wait() = 0;
+  /// Blocks the calling thread until the operation has ended.
+  virtual void wait_host() = 0;
+  /// Never blocks; true also after an error.
+  [[nodiscard]] virtual bool is_completed() const = 0;
+};
+
+/// The handle of an operation under way. A value: copies refer to the same operation, which
+/// proceeds whether or not anyone waits. The default one is complete.
+///
+/// Throws:  as Completion.
+/// Threads: any.
+class [[nodiscard]] Work {
+ public:
+  Work() = default;
+  explicit Work(std::shared_ptr<Completion> completion) : completion_(std::move(completion)) {}
+
+  /// As Completion::wait: for whoever uses the result on a stream.
+  void wait() {
+    if (completion_) completion_->wait();
+  }
+  /// As Completion::wait_host: for whoever reads the result on the host.
+  void wait_host() {
+    if (completion_) completion_->wait_host();
+  }
+  [[nodiscard]] bool is_completed() const { return !completion_ || completion_->is_completed(); }
+
+ private:
+  std::shared_ptr<Completion> completion_;
+};
 
 /// In which order contributions are added.
 enum class Reduction {

@@ -1,22 +1,77 @@
-// A process group over any transport: numbers the calls, runs them in order beside the caller, and
-// words the errors.
+// A process group over any backend's transport: numbers the calls, runs them in order beside the
+// caller, and words the errors.
 #pragma once
 
 #include <fmt/format.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "dtrain/base/deadline.h"
 #include "dtrain/comm/lane.h"
 #include "dtrain/comm/process_group.h"
-#include "dtrain/comm/transport.h"
+#include "dtrain/comm/transport_failure.h"
 
 namespace dtrain::comm {
+
+/// The interface of a backend for one group of at least two ranks: blocking operations, without
+/// numbering, queues or error texts.
+///
+/// Throws:  TransportFailure, at the latest when the deadline has passed.
+/// Threads: collective operations from one thread at a time; send and recv meanwhile from others,
+///          one thread per peer and direction; close from any.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  /// Carries the operation out and returns the bytes that this rank sent.
+  virtual std::int64_t run(const Operation& operation, const base::Deadline& deadline) = 0;
+
+  /// A rank of the group that a collective operation under way waits for at this moment; -1: none,
+  /// or not known. Threads: any.
+  [[nodiscard]] virtual std::int64_t awaited() const noexcept { return -1; }
+
+  /// Makes operations under way and later ones fail on this rank and, soon after, on its peers.
+  /// Idempotent; does not wait for anyone.
+  virtual void close(const std::string& reason) noexcept = 0;
+};
+
+/// The end of an operation that a thread carries out: it sets the end once, Works wait for it.
+///
+/// Threads: any; finish() or fail() exactly once.
+class HostCompletion : public Completion {
+ public:
+  /// Time spent in waits is added to `ring`'s counters. number: of the call in it, for a profile.
+  explicit HostCompletion(std::shared_ptr<CallRing> ring, std::uint64_t number = 0)
+      : ring_(std::move(ring)), number_(number) {}
+
+  void finish() { end(nullptr); }
+  void fail(std::exception_ptr error) { end(std::move(error)); }
+
+  void wait() override { wait_host(); }
+  void wait_host() override;
+  [[nodiscard]] bool is_completed() const override;
+
+ private:
+  /// Called by a waiting thread before it blocks; may execute the operation.
+  virtual void help() {}
+  void end(std::exception_ptr error);
+
+  std::shared_ptr<CallRing> ring_;
+  std::uint64_t number_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool completed_ = false;
+  std::exception_ptr error_;
+};
 
 /// Who a group is.
 struct GroupIdentity {
@@ -50,9 +105,7 @@ class QueuedGroup final : public ProcessGroup {
   ~QueuedGroup() override;
 
   [[nodiscard]] std::int64_t rank() const override { return identity_.rank; }
-  [[nodiscard]] std::int64_t size() const override {
-    return static_cast<std::int64_t>(identity_.world_ranks.size());
-  }
+  [[nodiscard]] std::int64_t size() const override { return std::ssize(identity_.world_ranks); }
   [[nodiscard]] const std::string& name() const override { return identity_.name; }
 
   [[nodiscard]] Work post(Operation operation) override;

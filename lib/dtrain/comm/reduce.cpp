@@ -82,7 +82,7 @@ void reduce_two(const T* a, const T* b, T* output, std::int64_t count) {
 template <typename Op, typename T>
 void reduce_block(std::span<const std::byte* const> inputs, std::int64_t begin, std::int64_t count,
                   Slots<Wide<T>>& slots, T* output) {
-  const auto n = static_cast<std::int64_t>(inputs.size());
+  const auto n = std::ssize(inputs);
   std::size_t depth = 0;
   for (std::int64_t index = 0; index < n; ++index) {
     const T* input = reinterpret_cast<const T*>(inputs[static_cast<std::size_t>(index)]) + begin;

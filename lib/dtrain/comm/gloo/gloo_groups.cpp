@@ -201,15 +201,15 @@ GlooGroups::GlooGroups(const WorldOptions& options, std::shared_ptr<Rendezvous> 
   const GlooRecord own = own_record_of(device_, deadline);
   next_number_ = own.first_number + 1;
   exchange_endpoints(own.endpoint, deadline);
-  key_ = rendezvous_->token +
-         exchange_notes(*rendezvous_->store, "gloo's key", ranks_below(options_.size),
-                        options_.rank == 0 ? net::new_challenge() : "", deadline)
-             .front();
+  key_ =
+      rendezvous_->token + exchange_notes(*rendezvous_->store, "gloo's key", options_.size,
+                                          options_.rank == 0 ? net::new_challenge() : "", deadline)
+                               .front();
 }
 
 void GlooGroups::exchange_endpoints(const std::string& own, const base::Deadline& deadline) {
-  endpoints_ = exchange_notes(*rendezvous_->store, "gloo's addresses", ranks_below(options_.size),
-                              own, deadline);
+  endpoints_ =
+      exchange_notes(*rendezvous_->store, "gloo's addresses", options_.size, own, deadline);
   const auto wrong = std::ranges::find_if_not(endpoints_, &is_endpoint);
   if (wrong != endpoints_.end()) {
     base::fail(base::ErrorKind::comm, "rank {} sent {} bytes as the address of its gloo; {}",
@@ -229,7 +229,7 @@ void GlooGroups::exchange_endpoints(const std::string& own, const base::Deadline
 std::unique_ptr<Transport> GlooGroups::connect(const std::string& key,
                                                const GroupIdentity& identity) {
   const base::Deadline deadline(options_.group.timeout);
-  require_files(static_cast<std::int64_t>(identity.world_ranks.size()));
+  require_files(std::ssize(identity.world_ranks));
   std::unique_ptr<Link> link = connect_link(key, identity, deadline);
   check_peers(*link, key, identity, deadline);
   return make_gloo_transport(std::move(link), options_.group.reduction);

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "dtrain/base/deadline.h"
-#include "dtrain/comm/transport.h"
+#include "dtrain/comm/queued_group.h"
 
 namespace dtrain::comm {
 

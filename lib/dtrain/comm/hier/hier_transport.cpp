@@ -42,7 +42,7 @@ GroupIdentity part_of(const GroupIdentity& group, const std::vector<std::int64_t
 }  // namespace
 
 std::optional<HostGrid> grid_of(std::span<const std::int64_t> host_of_rank) {
-  const auto size = static_cast<std::int64_t>(host_of_rank.size());
+  const auto size = std::ssize(host_of_rank);
   std::int64_t per_host = 0;
   while (per_host < size && host_of_rank[static_cast<std::size_t>(per_host)] == host_of_rank[0]) {
     ++per_host;

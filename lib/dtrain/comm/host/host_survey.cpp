@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
-#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -44,12 +43,6 @@ ShmCard unpacked(const std::string& text) {
   return card;
 }
 
-std::vector<std::int64_t> all_ranks(const SurveyOptions& options) {
-  std::vector<std::int64_t> ranks(static_cast<std::size_t>(options.size));
-  std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
-  return ranks;
-}
-
 /// This rank's announcement.
 ShmCard own_card(const SurveyOptions& options, HostSurvey& survey) {
   ShmCard card;
@@ -63,22 +56,6 @@ ShmCard own_card(const SurveyOptions& options, HostSurvey& survey) {
   return card;
 }
 
-std::vector<ShmCard> exchange_cards(const SurveyOptions& options, StoreClient& store,
-                                    const ShmCard& own, const base::Deadline& deadline) {
-  std::vector<ShmCard> cards;
-  for (const auto& note :
-       exchange_notes(store, "shared memory", all_ranks(options), packed(own), deadline)) {
-    cards.push_back(unpacked(note));
-  }
-  return cards;
-}
-
-/// The first rank on that rank's host.
-std::int64_t first_on_host(const std::vector<std::int64_t>& hosts, std::int64_t rank) {
-  const auto host = hosts[static_cast<std::size_t>(rank)];
-  return std::ranges::find(hosts, host) - hosts.begin();
-}
-
 /// Finds the ranks of this host and the name of the first one's socket, which that rank tells here
 /// unless it is alone.
 void find_first(const SurveyOptions& options, StoreClient& store, HostSurvey& survey,
@@ -86,16 +63,15 @@ void find_first(const SurveyOptions& options, StoreClient& store, HostSurvey& su
   HostMember& member = survey.member;
   const auto& hosts = survey.host_of_rank;
   member.rank = options.rank;
-  for (std::int64_t rank = first_on_host(hosts, options.rank); rank < options.size; ++rank) {
-    const bool is_here =
-        hosts[static_cast<std::size_t>(rank)] == hosts[static_cast<std::size_t>(options.rank)];
-    if (is_here) member.ranks.push_back(rank);
+  const std::int64_t own = hosts[static_cast<std::size_t>(options.rank)];
+  for (std::int64_t rank = 0; rank < options.size; ++rank) {
+    if (hosts[static_cast<std::size_t>(rank)] == own) member.ranks.push_back(rank);
   }
   const std::int64_t first = member.ranks.front();
   const bool has_visitors = first == options.rank && member.ranks.size() > 1;
   if (!has_visitors) member.listener = {};
   const auto names =
-      exchange_notes(store, "first ranks", all_ranks(options), member.listener.name, deadline);
+      exchange_notes(store, "first ranks", options.size, member.listener.name, deadline);
   member.socket_name = names[static_cast<std::size_t>(first)];
 }
 
@@ -130,7 +106,7 @@ std::string reach_first(std::int64_t rank, HostSurvey& survey) {
 /// The first of what keeps the ranks from sharing memory; empty: nothing does.
 std::string first_obstacle(const SurveyOptions& options, StoreClient& store, const std::string& own,
                            const base::Deadline& deadline) {
-  for (const auto& note : exchange_notes(store, "one host", all_ranks(options), own, deadline)) {
+  for (const auto& note : exchange_notes(store, "one host", options.size, own, deadline)) {
     if (!note.empty()) return base::printable(note);
   }
   return {};
@@ -176,7 +152,11 @@ HostSurvey survey_hosts(const SurveyOptions& options, StoreClient& store,
                         const base::Deadline& deadline) {
   HostSurvey survey;
   const ShmCard card = own_card(options, survey);
-  const auto cards = exchange_cards(options, store, card, deadline);
+  std::vector<ShmCard> cards;
+  for (const auto& note :
+       exchange_notes(store, "shared memory", options.size, packed(card), deadline)) {
+    cards.push_back(unpacked(note));
+  }
   survey.obstacle = refusal_among(cards);
   if (!survey.obstacle.empty()) return survey;
   survey.host_of_rank = hosts_of(cards);

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/comm/host/host_groups.h"
 #include "dtrain/comm/host/introduction.h"
-#include "dtrain/comm/host/process_neighbours.h"
 #include "dtrain/comm/rendezvous/rendezvous.h"
 
 namespace dtrain::comm {

@@ -136,12 +136,17 @@ void Meeting::arrive_with_call(const base::Deadline& deadline) {
   }
 }
 
+void Meeting::wait_for_count(Signal& counter, std::uint32_t target, std::int64_t peer,
+                             const base::Deadline& deadline) {
+  wait(
+      counter, deadline, [target](std::uint32_t value) { return reached(value, target); },
+      [peer] { return std::vector{peer}; });
+}
+
 std::uint32_t Meeting::wait_for_room(std::int64_t peer, const base::Deadline& deadline) {
   Channel& channel = seat_.block->channel(rank(), peer);
   const std::uint32_t number = channel.posted.value.load(std::memory_order_relaxed);
-  wait(
-      channel.taken, deadline, [number](std::uint32_t taken) { return reached(taken + 1, number); },
-      [peer] { return std::vector{peer}; });
+  wait_for_count(channel.taken, number - 1, peer, deadline);
   return number;
 }
 
@@ -154,18 +159,13 @@ void Meeting::post(std::int64_t peer, std::uint32_t number, const Piece& piece) 
 void Meeting::wait_until_taken(std::int64_t peer, const base::Deadline& deadline) {
   Channel& channel = seat_.block->channel(rank(), peer);
   const std::uint32_t posted = channel.posted.value.load(std::memory_order_relaxed);
-  wait(
-      channel.taken, deadline, [posted](std::uint32_t taken) { return reached(taken, posted); },
-      [peer] { return std::vector{peer}; });
+  wait_for_count(channel.taken, posted, peer, deadline);
 }
 
 Piece Meeting::wait_for_piece(std::int64_t peer, const base::Deadline& deadline) {
   Channel& channel = seat_.block->channel(peer, rank());
   const std::uint32_t number = channel.taken.value.load(std::memory_order_relaxed);
-  wait(
-      channel.posted, deadline,
-      [number](std::uint32_t posted) { return reached(posted, number + 1); },
-      [peer] { return std::vector{peer}; });
+  wait_for_count(channel.posted, number + 1, peer, deadline);
   return channel.pieces[number % 2];
 }
 

@@ -115,6 +115,9 @@ class Meeting {
   /// Waits until ready(value of signal); missing(): the members that this depends on.
   template <typename Ready, typename Missing>
   void wait(Signal& signal, const base::Deadline& deadline, Ready ready, Missing missing);
+  /// Waits until `peer` has brought its counter to `target`.
+  void wait_for_count(Signal& counter, std::uint32_t target, std::int64_t peer,
+                      const base::Deadline& deadline);
   /// How often a wait looks before it sleeps.
   [[nodiscard]] int spins() noexcept;
   [[nodiscard]] std::vector<std::int64_t> not_arrived() const;

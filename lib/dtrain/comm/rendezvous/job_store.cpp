@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "dtrain/base/list_text.h"
+
 namespace dtrain::comm {
 
 using base::ErrorKind;
@@ -25,8 +27,7 @@ bool Gathering::join(std::int64_t rank, std::string note) {
   std::optional<std::string>& place = notes_[static_cast<std::size_t>(own - members_.begin())];
   if (place) return false;
   place = std::move(note);
-  is_complete_ = ++come_ == members_.size();
-  if (is_complete_) packed_ = packed(attendance());
+  if (++come_ == members_.size()) packed_ = packed(attendance());
   return true;
 }
 
@@ -61,16 +62,11 @@ void JobStore::admit(std::uint64_t rank, std::uint64_t size) {
 }
 
 std::string JobStore::describe_missing() const {
-  constexpr std::size_t kMostNamed = 10;
-  const std::size_t count = static_cast<std::size_t>(size_) - arrived_.size();
-  std::string names;
-  std::size_t named = 0;
-  for (std::uint64_t rank = 0; named < std::min(count, kMostNamed); ++rank) {
-    if (arrived_.contains(rank)) continue;
-    names += fmt::format("{}{}", named++ == 0 ? "" : ", ", rank);
+  std::vector<std::uint64_t> missing;
+  for (std::uint64_t rank = 0; rank < static_cast<std::uint64_t>(size_); ++rank) {
+    if (!arrived_.contains(rank)) missing.push_back(rank);
   }
-  const std::string more = count > named ? fmt::format(" and {} more", count - named) : "";
-  return fmt::format("rank{} {}{} of {}", count == 1 ? "" : "s", names, more, size_);
+  return fmt::format("{} of {}", base::ranks_text(missing), size_);
 }
 
 void JobStore::join(const std::string& key, const std::vector<std::int64_t>& members,

@@ -33,7 +33,7 @@ class Gathering {
   /// Keeps the note of a member that comes; false for who is none, or came before.
   [[nodiscard]] bool join(std::int64_t rank, std::string note);
   /// The packed Attendance once all have come, made once since each of them gets it; else nullptr.
-  [[nodiscard]] const std::string* notes() const { return is_complete_ ? &packed_ : nullptr; }
+  [[nodiscard]] const std::string* notes() const { return packed_.empty() ? nullptr : &packed_; }
   /// Who has come so far.
   [[nodiscard]] Attendance attendance() const;
 
@@ -41,8 +41,7 @@ class Gathering {
   std::vector<std::int64_t> members_;
   std::vector<std::optional<std::string>> notes_;  // by member
   std::size_t come_ = 0;
-  bool is_complete_ = false;
-  std::string packed_;
+  std::string packed_;  // empty until all have come
 };
 
 class JobStore {
@@ -56,7 +55,7 @@ class JobStore {
     return arrived_.size() == static_cast<std::size_t>(size_);
   }
 
-  /// "rank 1 of 2", "ranks 1, 3 and 4 more of 8": the ranks that have not connected.
+  /// "rank 1 of 2", "ranks 1, 3 of 8": the ranks that have not connected.
   [[nodiscard]] std::string describe_missing() const;
 
   /// Rank `rank` comes to the meeting of these members; refuses the job if members contradict each

@@ -189,12 +189,11 @@ std::shared_ptr<Rendezvous> meet_all_ranks(const MeetingPlace& place,
     result->store = enter_by_network(place, self, deadline, result->own_address);
     result->token = result->store->secret();
   }
-  std::vector<std::int64_t> ranks(static_cast<std::size_t>(place.size));
-  std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
   try {
     std::string& own = result->own_address;
     auto& addresses = result->addresses;
-    addresses = exchange_notes(*result->store, kJobKey, ranks, net::address_bytes(own), deadline);
+    addresses =
+        exchange_notes(*result->store, kJobKey, place.size, net::address_bytes(own), deadline);
     for (std::string& each : addresses) each = net::address_of_bytes(each);
     if (!has_rendezvous_socket) own = net::reachable_address(own, addresses);
     if (own.empty()) own = kLoopback;
@@ -218,6 +217,14 @@ std::vector<std::string> exchange_notes(StoreClient& store, const std::string& k
                              base::readable_time(base::Seconds(deadline.limit()).count())));
   }
   return std::move(attendance.notes);
+}
+
+std::vector<std::string> exchange_notes(StoreClient& store, const std::string& key,
+                                        std::int64_t size, const std::string& own_note,
+                                        const base::Deadline& deadline) {
+  std::vector<std::int64_t> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
+  return exchange_notes(store, key, ranks, own_note, deadline);
 }
 
 void fail_together(std::int64_t own_rank, const base::Error& error) {

@@ -55,6 +55,11 @@ struct Rendezvous {
                                                       const std::vector<std::int64_t>& world_ranks,
                                                       const std::string& own_note,
                                                       const base::Deadline& deadline);
+/// The same of ranks 0 to size - 1: all ranks of the job.
+[[nodiscard]] std::vector<std::string> exchange_notes(StoreClient& store, const std::string& key,
+                                                      std::int64_t size,
+                                                      const std::string& own_note,
+                                                      const base::Deadline& deadline);
 
 /// Fails with an error that every rank of the job finds for itself. Rank 0 serves the store a
 /// moment longer, so that the others can.

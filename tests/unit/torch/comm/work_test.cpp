@@ -8,7 +8,7 @@
 #include <future>
 #include <latch>
 
-#include "dtrain/comm/lane.h"
+#include "dtrain/comm/queued_group.h"
 #include "support/stub_group.h"
 
 namespace dtrain::testing::work_test {

@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "dtrain/comm/queued_group.h"
 #include "dtrain/parallel/tensor/splits.h"
 #include "support/stub_group.h"
 
