@@ -8,7 +8,6 @@
 #include "dtrain/config/assign.h"
 #include "dtrain/config/pipeline.h"
 #include "dtrain/parallel/pipeline/check.h"
-#include "dtrain/parallel/pipeline/simulate.h"
 #include "tool.h"
 
 namespace dtrain::app {

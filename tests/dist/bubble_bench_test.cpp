@@ -9,9 +9,9 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/mesh/mesh_groups.h"
+#include "dtrain/parallel/engine/make_stage.h"
 #include "dtrain/parallel/engine/step_engine.h"
-#include "dtrain/parallel/pipeline/run/make_stage.h"
-#include "dtrain/parallel/pipeline/simulate.h"
+#include "dtrain/parallel/pipeline/check.h"
 #include "support/local_ranks.h"
 #include "support/small_blocks.h"
 

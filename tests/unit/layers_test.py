@@ -24,14 +24,13 @@ LAYERS = [  # lowest first; modules of one layer do not see each other
 PARALLEL = [  # the folders of parallel, whose own files are below them; here neighbours do not see each other either
     {""},
     {"compress", "pipeline"},
-    {"data", "pipeline/run", "tensor"},
+    {"data", "tensor"},
     {"engine"},
     {"plan"},
 ]
 WITHOUT_LIBTORCH = ("lib/dtrain/base/", "lib/dtrain/config/", "lib/dtrain/data/", "lib/dtrain/checkpoint/format/", "lib/dtrain/checkpoint/store/",
                     "lib/dtrain/parallel/pipeline/", "lib/dtrain/report/", "lib/dtrain/net/", "lib/dtrain/comm/rendezvous/", "lib/dtrain/comm/host/",
                     "launcher/", "apps/")
-RUNS_STAGES = "lib/dtrain/parallel/pipeline/run/"  # the lists are plain data, what they move is not
 LIBTORCH = re.compile(r"(ATen|torch|c10|caffe2)/")
 TRANSPORT = re.compile(r"(torch/csrc/distributed|gloo)/")  # c10d and gloo
 STANDINS = "lib/dtrain/comm/gloo/shim/"  # named as the headers that they stand in for
@@ -119,7 +118,7 @@ class Tree:
         if not name.startswith("lib/dtrain/comm/"):
             yield from (f"includes {header}, which only comm may know" for header in self.includes[name]
                         if TRANSPORT.match(header))
-        if name.startswith(WITHOUT_LIBTORCH) and not name.startswith(RUNS_STAGES):
+        if name.startswith(WITHOUT_LIBTORCH):
             yield from (f"sees LibTorch through {header}" for header in self.closure(name) if LIBTORCH.match(header))
 
     def wrong_folder(self, own, header):
@@ -211,7 +210,7 @@ class TheTestItself(unittest.TestCase):
         self.assert_noticed({"lib/dtrain/optim/a.h": '#include "dtrain/data/b.h"\n'}, "lib/dtrain/optim/a.h")
 
     def test_including_upwards_within_parallel(self):
-        for folder, header in (("", "data/b.h"), ("data/", "tensor/b.h"), ("engine/", "plan/b.h"), ("pipeline/", "pipeline/run/b.h")):
+        for folder, header in (("", "data/b.h"), ("data/", "tensor/b.h"), ("engine/", "plan/b.h"), ("pipeline/", "data/b.h")):
             self.assert_noticed({f"lib/dtrain/parallel/{folder}a.h": f'#include "dtrain/parallel/{header}"\n'},
                                 f"lib/dtrain/parallel/{folder}a.h")
 

@@ -16,8 +16,8 @@
 #include "dtrain/device/plugin.h"
 #include "dtrain/kernels/bfloat16_path.h"
 #include "dtrain/metrics/format.h"
-#include "dtrain/parallel/compress/compressed_sum.h"
-#include "dtrain/parallel/pipeline/simulate.h"
+#include "dtrain/parallel/compress/rank_sum.h"
+#include "dtrain/parallel/pipeline/check.h"
 
 namespace dtrain::job {
 namespace {

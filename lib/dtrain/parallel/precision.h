@@ -3,6 +3,7 @@
 
 #include <c10/core/ScalarType.h>
 
+#include "dtrain/base/check.h"
 #include "dtrain/config/config.h"
 
 namespace dtrain::parallel {
@@ -17,10 +18,13 @@ struct Precision {
   bool operator==(const Precision&) const = default;
 };
 
-/// config: resolved.
-[[nodiscard]] Precision precision_of(const config::Config& config);
-
 /// dtype: any but automatic.
-[[nodiscard]] at::ScalarType dtype_of(config::Dtype dtype);
+[[nodiscard]] inline at::ScalarType dtype_of(config::Dtype dtype) {
+  if (dtype == config::Dtype::float64) return at::kDouble;
+  if (dtype == config::Dtype::bfloat16) return at::kBFloat16;
+  if (dtype == config::Dtype::float16) return at::kHalf;
+  DTRAIN_CHECK(dtype == config::Dtype::float32, "dtype {}", dtype);
+  return at::kFloat;
+}
 
 }  // namespace dtrain::parallel

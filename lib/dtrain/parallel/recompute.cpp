@@ -26,7 +26,7 @@ double RecomputePlan::extra_flops_per_token(const model::Model& model) const {
 RecomputePlan recompute_lowest_levels(std::span<const model::BlockRange> levels,
                                       std::int64_t count) {
   RecomputePlan plan = recompute_in_groups(levels, 1);
-  if (count < static_cast<std::int64_t>(plan.groups.size())) {
+  if (count < std::ssize(plan.groups)) {
     plan.groups.resize(static_cast<std::size_t>(count));
   }
   return plan;

@@ -13,8 +13,8 @@
 #include "dtrain/config/resolve_layout.h"
 #include "dtrain/metrics/format.h"
 #include "dtrain/model/registry.h"
-#include "dtrain/parallel/compress/compressed_sum.h"
-#include "dtrain/parallel/pipeline/simulate.h"
+#include "dtrain/parallel/compress/rank_sum.h"
+#include "dtrain/parallel/pipeline/check.h"
 #include "dtrain/parallel/plan/rank_plan.h"
 
 namespace dtrain::planner {

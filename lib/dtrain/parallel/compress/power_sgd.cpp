@@ -74,11 +74,7 @@ void PowerSgd::finish(const at::Tensor& sum) {
 
 void PowerSgd::keep() {
   std::swap(right_, next_right_);
-  redraw_zeros();
-}
-
-// A column of 0 would stay so for ever.
-void PowerSgd::redraw_zeros() {
+  // A column of 0 would stay so for ever.
   const at::Tensor is_zero = right_.eq(0).all(0);
   if (is_zero.any().item<bool>()) right_.copy_(first_.where(is_zero, right_));
 }

@@ -33,8 +33,6 @@ class PowerSgd final : public Scheme {
   [[nodiscard]] at::Tensor factor() const override { return right_; }
 
  private:
-  void redraw_zeros();
-
   comm::ProcessGroup& group_;
   at::Tensor first_;       // (columns, r): the first right_
   at::Tensor left_;        // P

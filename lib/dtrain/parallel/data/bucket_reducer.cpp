@@ -4,7 +4,7 @@
 #include <ranges>
 
 #include "dtrain/base/check.h"
-#include "dtrain/parallel/compress/compressed_sum.h"
+#include "dtrain/parallel/compress/rank_sum.h"
 
 namespace dtrain::parallel {
 namespace {

@@ -46,9 +46,7 @@ class BucketReducer final : public GradientReducer {
   [[nodiscard]] static MemoryPlan memory(const ReducerSetup& setup);
   [[nodiscard]] static ReducerTraffic traffic(const ReducerSetup& setup);
 
-  [[nodiscard]] std::int64_t num_buckets() const {
-    return static_cast<std::int64_t>(buckets_.size());
-  }
+  [[nodiscard]] std::int64_t num_buckets() const { return std::ssize(buckets_); }
 
  private:
   struct Bucket {

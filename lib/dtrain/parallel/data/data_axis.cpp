@@ -2,7 +2,7 @@
 
 #include "dtrain/base/trace.h"
 #include "dtrain/parallel/data/bucket_reducer.h"
-#include "dtrain/parallel/data/shard_reducer.h"
+#include "dtrain/parallel/data/sharded_reducers.h"
 
 namespace dtrain::parallel {
 namespace {
@@ -25,21 +25,9 @@ ReducerSetup reducer_setup(const param::ArenaLayout& layout, const UnitSchedule&
                       .compression = options.plan.compression}};
 }
 
-UnitSchedule schedule_of(std::span<const Action> actions, const UnitUses& uses,
-                         const DataAxisOptions& options) {
-  return make_unit_schedule(actions, uses, options.plan.schedule);
-}
-
 std::string_view name_of(UnitEventKind kind) {
-  switch (kind) {
-    case UnitEventKind::gather:
-      return "gather unit";
-    case UnitEventKind::free:
-      return "release unit";
-    case UnitEventKind::reduce:
-      return "reduce unit";
-  }
-  return {};
+  constexpr std::string_view kNames[] = {"gather unit", "release unit", "reduce unit"};
+  return kNames[static_cast<std::size_t>(kind)];
 }
 
 ParameterStore::Options store_options(const DataAxisOptions& options) {
@@ -55,9 +43,10 @@ DataAxis::DataAxis(const model::Model& model, const param::ArenaLayout& layout,
                    const mesh::MeshGroups& groups, const param::ArenaAllocator& allocate,
                    const ActionLists& lists, const DataAxisOptions& options)
     : uses_(unit_uses(model, layout, options.recompute)),
-      step_{.actions = lists.step, .schedule = schedule_of(lists.step, uses_, options)},
+      step_{.actions = lists.step,
+            .schedule = make_unit_schedule(lists.step, uses_, options.plan.schedule)},
       evaluation_{.actions = lists.evaluation,
-                  .schedule = schedule_of(lists.evaluation, uses_, options)},
+                  .schedule = make_unit_schedule(lists.evaluation, uses_, options.plan.schedule)},
       parameters_(layout, groups.gathers(), allocate, store_options(options)),
       gradients_(reducer_of(options.plan)
                      .make(reducer_setup(layout, step_.schedule, options), groups, allocate)) {}
@@ -65,7 +54,7 @@ DataAxis::DataAxis(const model::Model& model, const param::ArenaLayout& layout,
 MemoryPlan DataAxis::memory(const model::Model& model, const param::ArenaLayout& layout,
                             std::span<const Action> step, const DataAxisOptions& options) {
   const UnitSchedule schedule =
-      schedule_of(step, unit_uses(model, layout, options.recompute), options);
+      make_unit_schedule(step, unit_uses(model, layout, options.recompute), options.plan.schedule);
   return ParameterStore::memory(layout, schedule, store_options(options)) +
          reducer_of(options.plan).memory(reducer_setup(layout, schedule, options));
 }
@@ -74,7 +63,7 @@ DataTraffic DataAxis::traffic(const model::Model& model, const param::ArenaLayou
                               std::span<const Action> step, const DataAxisOptions& options) {
   if (layout.num_shards() == 1) return {};
   const UnitSchedule schedule =
-      schedule_of(step, unit_uses(model, layout, options.recompute), options);
+      make_unit_schedule(step, unit_uses(model, layout, options.recompute), options.plan.schedule);
   const ReducerTraffic reduced =
       reducer_of(options.plan).traffic(reducer_setup(layout, schedule, options));
   const bool keeps_units = options.plan.schedule.reshard == Reshard::never;

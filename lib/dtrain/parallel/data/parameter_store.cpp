@@ -78,11 +78,15 @@ ParameterStore::ParameterStore(const param::ArenaLayout& layout, comm::ProcessGr
       buffer = std::make_unique<UnitBuffer>(layout, unit, copies, allocate);
       if (options.keeps_units) buffer->take();
     }
-    unit_values_.push_back(shares ? masters_.slice(layout.unit_range(unit)) : buffer->flat());
     for (const param::ParameterId id : layout.parameters_of(unit)) {
       views_.push_back(shares ? masters_.view(id) : buffer->view(id));
     }
   }
+}
+
+at::Tensor ParameterStore::unit_values(param::UnitId unit) const {
+  const auto& buffer = units_[unit].buffer;
+  return buffer == nullptr ? masters_.slice(layout_.unit_range(unit)) : buffer->flat();
 }
 
 bool ParameterStore::is_gathered(param::UnitId unit) const {

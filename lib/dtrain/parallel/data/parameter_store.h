@@ -43,9 +43,7 @@ class ParameterStore {
   [[nodiscard]] const param::Arena& masters() const { return masters_; }
   /// The copies that blocks compute with, in the compute dtype; valid while their unit is gathered.
   [[nodiscard]] const param::ParameterViews& views() const { return views_; }
-  [[nodiscard]] const at::Tensor& unit_values(param::UnitId unit) const {
-    return unit_values_[unit];
-  }
+  [[nodiscard]] at::Tensor unit_values(param::UnitId unit) const;
 
   /// Starts to gather a unit.
   void begin_gather(param::UnitId unit);
@@ -84,7 +82,6 @@ class ParameterStore {
   base::IndexedVector<param::UnitId, Unit> units_;
   param::UnitId next_refreshed_{0};
   param::ParameterViews views_;
-  base::IndexedVector<param::UnitId, at::Tensor> unit_values_;
 };
 
 }  // namespace dtrain::parallel

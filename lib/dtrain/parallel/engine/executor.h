@@ -2,17 +2,19 @@
 // passes values between stages.
 #pragma once
 
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "dtrain/base/activity.h"
 #include "dtrain/comm/world.h"
 #include "dtrain/data/batch.h"
+#include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/parallel/engine/block_runner.h"
 #include "dtrain/parallel/engine/engine_setup.h"
-#include "dtrain/parallel/engine/graph_runner.h"
-#include "dtrain/parallel/pipeline/run/transfers.h"
 
 namespace dtrain::parallel {
 
@@ -27,6 +29,50 @@ struct ExecutorInput {
   std::function<void(MicrobatchId microbatch, const at::Tensor& losses)> on_losses;
   /// Called on every rank after the last on_losses of any.
   std::function<void()> on_last_losses;
+};
+
+/// Which of two neighbours' values.
+enum class Channel {
+  activations,  ///< from each stage to the next; from the last to the first, to its next chunk
+  gradients,    ///< the other way
+};
+
+/// Sends do not block, and room for what will come is offered early, so that a stage waits for
+/// nothing but what it needs next. Each channel has a group of its own, as messages from one rank
+/// to another keep their order within a group.
+///
+/// Throws:  members what Work::wait throws.
+/// Threads: one.
+class Transfers {
+ public:
+  /// The groups must outlive this.
+  explicit Transfers(const mesh::MeshGroups& groups) : groups_(groups) {}
+
+  /// Offers room for the value that block `block` needs for a microbatch; values come in the order
+  /// in which room was offered.
+  ///
+  /// Async: take() returns the value.
+  void offer(Channel channel, BlockId block, MicrobatchId microbatch, at::IntArrayRef shape,
+             const at::TensorOptions& options);
+  /// Waits for the value that room was offered for; undefined where none was.
+  [[nodiscard]] at::Tensor take(Channel channel, BlockId block, MicrobatchId microbatch);
+  /// Async: `value` is kept until it has gone.
+  void send(Channel channel, const at::Tensor& value);
+  /// Returns when everything has gone.
+  void finish();
+
+ private:
+  struct Value {
+    at::Tensor tensor;
+    comm::Work work;
+  };
+  using Key = std::pair<BlockId, MicrobatchId>;
+
+  [[nodiscard]] comm::ProcessGroup& group(Channel channel) const;
+
+  const mesh::MeshGroups& groups_;
+  std::map<Key, Value> offered_[2];  // by channel
+  std::deque<Value> going_;
 };
 
 /// Owns a rank's parameters and gradients, and whatever a step keeps.
@@ -69,8 +115,8 @@ class Executor {
   const EngineSetup& setup_;
   DataAxis axis_;
   BlockRunner runner_;
-  std::unique_ptr<GraphRunner> graphs_;  // null: none
-  PassRunner* active_ = &runner_;        // the graphs in a step, where there are any
+  std::unique_ptr<PassRunner> graphs_;  // null: none
+  PassRunner* active_ = &runner_;       // the graphs in a step, where there are any
   Transfers transfers_;
   base::Activity* activity_ = nullptr;
 };

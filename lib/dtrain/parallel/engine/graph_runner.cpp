@@ -9,8 +9,10 @@
 #include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "dtrain/base/check.h"
+#include "dtrain/device/graph.h"
 
 namespace dtrain::parallel {
 namespace {
@@ -42,6 +44,143 @@ at::Tensor leased(std::unique_ptr<Lease> lease) {
                           [](void* owned) { delete static_cast<Lease*>(owned); });
 }
 
+class GraphRunner final : public PassRunner {
+ public:
+  GraphRunner(BlockRunner& runner, const model::Model& model,
+              const param::ParameterViews& parameters, const RecomputePlan& recompute,
+              c10::Device device)
+      : runner_(runner),
+        model_(model),
+        parameters_(parameters),
+        recompute_(recompute),
+        device_(device),
+        recorder_(device::make_recorder(device)) {
+    for (const auto& block : model.blocks) DTRAIN_CHECK(block->native_backward() == nullptr);
+  }
+
+  // Every step has the same passes in the same order.
+  void begin(MicrobatchId microbatch, const MicrobatchInput& input) override {
+    if (microbatch == MicrobatchId(0)) begin_step(input);
+    DTRAIN_CHECK(input.ids.sizes() == shape_);
+    const auto [place, is_new] = inputs_.try_emplace(microbatch, input);
+    if (!is_new) copy_into(place->second, input);
+    if (phase_ != Phase::replaying) runner_.begin(microbatch, place->second);
+  }
+
+  void end(MicrobatchId microbatch) override { runner_.end(microbatch); }
+
+  at::Tensor forward(BlockId block, MicrobatchId microbatch) override {
+    if (phase_ == Phase::warm_up) return runner_.forward(block, microbatch);
+    Forward& pass = forwards_[{block, microbatch}];
+    if (phase_ == Phase::recording) record(block, microbatch, pass);
+    DTRAIN_CHECK(pass.places == places_of({block, block + 1}),
+                 "block {}: its parameters have moved", block.value());
+    pass.graph->replay();
+    return pass.losses;
+  }
+
+  void backward(BlockId block, MicrobatchId microbatch, double seed,
+                const OnSettled& on_settled) override {
+    if (phase_ == Phase::warm_up) return runner_.backward(block, microbatch, seed, on_settled);
+    const bool is_first = block + 1 == model_.blocks.end_id();
+    if (is_first && !loss_gradient_.defined()) {
+      loss_gradient_ = at::empty_like(forwards_.at({block, microbatch}).losses);
+    }
+    if (is_first) loss_gradient_.fill_(seed);
+    Backward& pass = backwards_[{block, microbatch}];
+    if (phase_ == Phase::recording) {
+      if (is_first) runner_.set_gradient(microbatch, loss_gradient_);
+      record(block, microbatch, seed, pass);
+    }
+    DTRAIN_CHECK(pass.places == places_of(blocks_of_backward(block)),
+                 "block {}: its parameters have moved", block.value());
+    pass.graph->replay();
+    for (const GivenGradient& gradient : pass.gradients) runner_.give(gradient, on_settled);
+  }
+
+ private:
+  enum class Phase { warm_up, recording, replaying };
+  using Key = std::pair<BlockId, MicrobatchId>;
+  // Where a pass's parameters lie.
+  using Places = std::vector<const void*>;
+
+  struct Forward {
+    std::unique_ptr<device::Graph> graph;
+    Places places;
+    at::Tensor losses;
+  };
+  struct Backward {
+    std::unique_ptr<device::Graph> graph;
+    Places places;
+    std::vector<GivenGradient> gradients;
+  };
+
+  void begin_step(const MicrobatchInput& input) {
+    const bool is_first = inputs_.empty();
+    if (!is_first && input.ids.sizes() == shape_) {
+      phase_ = phase_ == Phase::warm_up ? Phase::recording : Phase::replaying;
+      // Graphs have memory of their own: what the warm-up's tensors leave would serve nobody.
+      if (phase_ == Phase::recording) c10::getDeviceAllocator(device_.type())->emptyCache();
+      return;
+    }
+    phase_ = Phase::warm_up;
+    shape_ = input.ids.sizes().vec();
+    forwards_.clear();
+    backwards_.clear();
+    inputs_.clear();
+    loss_gradient_ = at::Tensor();
+    if (!is_first) recorder_ = device::make_recorder(device_);
+  }
+
+  void record(BlockId block, MicrobatchId microbatch, Forward& pass) {
+    pass.places = places_of({block, block + 1});
+    at::Tensor losses;
+    pass.graph = recorder_->record([&] { losses = runner_.forward(block, microbatch); });
+    if (losses.defined()) pass.losses = device::borrowed(losses);
+  }
+
+  void record(BlockId block, MicrobatchId microbatch, double seed, Backward& pass) {
+    pass.places = places_of(blocks_of_backward(block));
+    pass.graph = recorder_->record([&] {
+      runner_.compute(block, microbatch, seed, [&](const GivenGradient& gradient) {
+        pass.gradients.push_back(gradient);  // kept to the end, lest another one take its memory
+      });
+    });
+    for (GivenGradient& gradient : pass.gradients) {
+      if (gradient.value.defined()) gradient.value = device::borrowed(gradient.value);
+    }
+  }
+
+  [[nodiscard]] Places places_of(model::BlockRange blocks) const {
+    Places places;
+    for (BlockId block = blocks.begin; block < blocks.end; ++block) {
+      for (const param::ParameterId id : model_.blocks[block]->parameters()) {
+        places.push_back(parameters_[id].const_data_ptr());
+      }
+    }
+    return places;
+  }
+
+  [[nodiscard]] model::BlockRange blocks_of_backward(BlockId block) const {
+    const RecomputeGroup* group = recompute_.group_of(block);
+    return {group == nullptr ? block : group->begin, block + 1};
+  }
+
+  BlockRunner& runner_;
+  const model::Model& model_;
+  const param::ParameterViews& parameters_;
+  const RecomputePlan& recompute_;
+  c10::Device device_;
+  Phase phase_ = Phase::warm_up;
+  std::vector<std::int64_t> shape_;  // (B, T) of the step's microbatches
+  // What passes of the shape share.
+  std::unique_ptr<device::GraphRecorder> recorder_;
+  std::map<MicrobatchId, MicrobatchInput> inputs_;
+  at::Tensor loss_gradient_;  // as the losses
+  std::map<Key, Forward> forwards_;
+  std::map<Key, Backward> backwards_;
+};
+
 }  // namespace
 
 param::ArenaAllocator with_fixed_places(param::ArenaAllocator allocate) {
@@ -57,104 +196,10 @@ param::ArenaAllocator with_fixed_places(param::ArenaAllocator allocate) {
   };
 }
 
-GraphRunner::GraphRunner(BlockRunner& runner, const model::Model& model,
-                         const param::ParameterViews& parameters, const RecomputePlan& recompute,
-                         c10::Device device)
-    : runner_(runner),
-      model_(model),
-      parameters_(parameters),
-      recompute_(recompute),
-      device_(device),
-      recorder_(device::make_recorder(device)) {
-  for (const auto& block : model.blocks) DTRAIN_CHECK(block->native_backward() == nullptr);
-}
-
-void GraphRunner::begin_step(const MicrobatchInput& input) {
-  const bool is_first = inputs_.empty();
-  if (!is_first && input.ids.sizes() == shape_) {
-    phase_ = phase_ == Phase::warm_up ? Phase::recording : Phase::replaying;
-    // Graphs have memory of their own: what the warm-up's tensors leave would serve nobody.
-    if (phase_ == Phase::recording) c10::getDeviceAllocator(device_.type())->emptyCache();
-    return;
-  }
-  phase_ = Phase::warm_up;
-  shape_ = input.ids.sizes().vec();
-  forwards_.clear();
-  backwards_.clear();
-  inputs_.clear();
-  loss_gradient_ = at::Tensor();
-  if (!is_first) recorder_ = device::make_recorder(device_);
-}
-
-void GraphRunner::begin(MicrobatchId microbatch, const MicrobatchInput& input) {
-  if (microbatch == MicrobatchId(0)) begin_step(input);
-  DTRAIN_CHECK(input.ids.sizes() == shape_);
-  const auto [place, is_new] = inputs_.try_emplace(microbatch, input);
-  if (!is_new) copy_into(place->second, input);
-  if (phase_ != Phase::replaying) runner_.begin(microbatch, place->second);
-}
-
-at::Tensor GraphRunner::forward(BlockId block, MicrobatchId microbatch) {
-  if (phase_ == Phase::warm_up) return runner_.forward(block, microbatch);
-  Forward& pass = forwards_[{block, microbatch}];
-  if (phase_ == Phase::recording) record(block, microbatch, pass);
-  DTRAIN_CHECK(pass.places == places_of({block, block + 1}), "block {}: its parameters have moved",
-               block.value());
-  pass.graph->replay();
-  return pass.losses;
-}
-
-void GraphRunner::record(BlockId block, MicrobatchId microbatch, Forward& pass) {
-  pass.places = places_of({block, block + 1});
-  at::Tensor losses;
-  pass.graph = recorder_->record([&] { losses = runner_.forward(block, microbatch); });
-  if (losses.defined()) pass.losses = device::borrowed(losses);
-}
-
-void GraphRunner::backward(BlockId block, MicrobatchId microbatch, double seed,
-                           const OnSettled& on_settled) {
-  if (phase_ == Phase::warm_up) return runner_.backward(block, microbatch, seed, on_settled);
-  const bool is_first = block + 1 == model_.blocks.end_id();
-  if (is_first && !loss_gradient_.defined()) {
-    loss_gradient_ = at::empty_like(forwards_.at({block, microbatch}).losses);
-  }
-  if (is_first) loss_gradient_.fill_(seed);
-  Backward& pass = backwards_[{block, microbatch}];
-  if (phase_ == Phase::recording) {
-    if (is_first) runner_.set_gradient(microbatch, loss_gradient_);
-    record(block, microbatch, seed, pass);
-  }
-  DTRAIN_CHECK(pass.places == places_of(blocks_of_backward(block)),
-               "block {}: its parameters have moved", block.value());
-  pass.graph->replay();
-  for (const GivenGradient& gradient : pass.gradients) runner_.give(gradient, on_settled);
-}
-
-void GraphRunner::record(BlockId block, MicrobatchId microbatch, double seed, Backward& pass) {
-  pass.places = places_of(blocks_of_backward(block));
-  pass.graph = recorder_->record([&] {
-    runner_.compute(block, microbatch, seed, [&](const GivenGradient& gradient) {
-      pass.gradients.push_back(gradient);  // kept to the end, lest another one take its memory
-    });
-  });
-  for (GivenGradient& gradient : pass.gradients) {
-    if (gradient.value.defined()) gradient.value = device::borrowed(gradient.value);
-  }
-}
-
-GraphRunner::Places GraphRunner::places_of(model::BlockRange blocks) const {
-  Places places;
-  for (BlockId block = blocks.begin; block < blocks.end; ++block) {
-    for (const param::ParameterId id : model_.blocks[block]->parameters()) {
-      places.push_back(parameters_[id].const_data_ptr());
-    }
-  }
-  return places;
-}
-
-model::BlockRange GraphRunner::blocks_of_backward(BlockId block) const {
-  const RecomputeGroup* group = recompute_.group_of(block);
-  return {group == nullptr ? block : group->begin, block + 1};
+std::unique_ptr<PassRunner> make_graph_runner(BlockRunner& runner, const model::Model& model,
+                                              const param::ParameterViews& parameters,
+                                              const RecomputePlan& recompute, c10::Device device) {
+  return std::make_unique<GraphRunner>(runner, model, parameters, recompute, device);
 }
 
 }  // namespace dtrain::parallel

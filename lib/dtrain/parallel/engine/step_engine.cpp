@@ -2,9 +2,12 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <deque>
+#include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "dtrain/base/check.h"
@@ -34,28 +37,34 @@ MemoryPlan offloaded(MemoryPlan memory, const model::Model& model, const EngineO
   return memory;
 }
 
-// The rounds whose losses travel, and the sum of those that have come.
-class Rounds {
- public:
-  void begin(LossReport report) { under_way_.push_back(std::move(report)); }
-  void wait_until(std::int64_t num_under_way) {
-    for (; std::ssize(under_way_) > num_under_way; under_way_.pop_front()) {
-      const LossReport::Findings found = under_way_.front().read(sum_);
-      sum_ = found.sum;
-      is_stopped_ = is_stopped_ || found.votes.front();
-    }
-  }
-  [[nodiscard]] double sum() const { return sum_; }
-  /// Returns whether any rank wanted to stop after a round with known losses; equal on all ranks.
-  [[nodiscard]] bool is_stopped() const { return is_stopped_; }
-
- private:
-  std::deque<LossReport> under_way_;
-  double sum_ = 0;
-  bool is_stopped_ = false;
-};
-
 }  // namespace
+
+LossReport::LossReport(const EngineSetup& setup, std::int64_t num_losses, std::size_t num_votes)
+    : setup_(setup),
+      num_losses_(num_losses),
+      slots_(at::zeros({num_losses + static_cast<std::int64_t>(num_votes)},
+                       setup.world.options(at::kDouble))) {}
+
+void LossReport::reduce(const Votes& votes) {
+  DTRAIN_CHECK(num_losses_ + std::ssize(votes) == slots_.numel());
+  for (std::size_t vote = 0; vote < votes.size(); ++vote) {
+    if (votes[vote]) slots_[num_losses_ + static_cast<std::int64_t>(vote)].fill_(1.0);
+  }
+  reduced_ = setup_.groups.world().all_reduce(slots_);
+}
+
+LossReport::Findings LossReport::read(double before, const at::Tensor& along) {
+  wait();
+  // (losses + votes + n) float64
+  const at::Tensor all = (along.defined() ? at::cat({slots_, along}) : slots_).cpu();
+  reduced_.wait_host();  // it has ended; where it was aborted the copy holds anything
+  const auto* number = all.const_data_ptr<double>();
+  Findings found{.sum = std::accumulate(number, number + num_losses_, before)};
+  std::transform(number + num_losses_, number + slots_.numel(), std::back_inserter(found.votes),
+                 [](double count) { return count > 0; });
+  found.values.assign(number + slots_.numel(), number + all.numel());
+  return found;
+}
 
 StepEngine::StepEngine(model::Model& model, comm::World& world, const mesh::MeshGroups& groups,
                        EngineOptions options)
@@ -168,9 +177,18 @@ std::optional<StepLoss> StepEngine::evaluate(const EvaluationPlan& plan) {
       world.size() == 1 ? 0 : setup_.groups.mesh().size(mesh::Axis::pp);
   const std::int64_t round = ranks.size() * plan.batch_size;
   const std::int64_t own = ranks.rank() * plan.batch_size;  // where this rank's batch begins
-  Rounds rounds;
+  std::deque<LossReport> under_way;                         // rounds whose losses travel
+  double sum = 0;                                           // of those that have come
+  bool is_stopped = false;  // any rank wanted to stop after one of those; equal on all ranks
+  const auto wait_until = [&](std::int64_t num_under_way) {
+    for (; std::ssize(under_way) > num_under_way; under_way.pop_front()) {
+      const LossReport::Findings found = under_way.front().read(sum);
+      sum = found.sum;
+      is_stopped = is_stopped || found.votes.front();
+    }
+  };
   std::int64_t begin = 0;
-  for (; begin < plan.num_sequences && !rounds.is_stopped(); begin += round) {
+  for (; begin < plan.num_sequences && !is_stopped; begin += round) {
     LossReport report(setup_, std::min(round, plan.num_sequences - begin), /*num_votes=*/1);
     const std::int64_t count = std::min(plan.batch_size, report.losses().numel() - own);
     std::vector<data::Batch> batches;  // one, or none where too few sequences are left
@@ -182,13 +200,13 @@ std::optional<StepLoss> StepEngine::evaluate(const EvaluationPlan& plan) {
                report.losses().narrow(0, own, count).copy_(device::ordered_sum(losses));
              },
          .on_last_losses = [&] { report.reduce({plan.wants_stop && plan.wants_stop()}); }});
-    rounds.begin(std::move(report));
-    rounds.wait_until(max_under_way);
+    under_way.push_back(std::move(report));
+    wait_until(max_under_way);
   }
   executor_.finish_sends();
-  rounds.wait_until(0);
+  wait_until(0);
   if (begin < plan.num_sequences) return std::nullopt;
-  return StepLoss{.sum_nll = rounds.sum(), .num_tokens = plan.num_sequences * plan.length};
+  return StepLoss{.sum_nll = sum, .num_tokens = plan.num_sequences * plan.length};
 }
 
 std::optional<double> StepEngine::evaluate(const data::EvaluationSequences& sequences,

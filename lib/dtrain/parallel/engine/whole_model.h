@@ -12,12 +12,6 @@
 
 namespace dtrain::parallel {
 
-/// Adds the parameter's values in an arena, in as many boxes as the cut of the rank's shard takes;
-/// they share memory. name: without the parameter's own, which follows.
-void add_parameter_pieces(const EngineSetup& setup, param::ParameterId id, const std::string& name,
-                          const checkpoint::Replica& replica, const param::Arena& arena,
-                          checkpoint::State& state);
-
 /// Knows which part of the whole model this rank's masters and optimizer state are.
 ///
 /// Throws:  collective members what Work::wait throws.
@@ -55,7 +49,7 @@ class WholeModel {
   /// This rank's part of parameters and optimizer state, sharing memory: model.NAME,
   /// optimizer.STATE.NAME (exp_avg and exp_avg_sq, or momentum_buffer; not of frozen parameters) in
   /// storage shapes, and optimizer.num_updates; with loss scaling optimizer.loss_scale. What the
-  /// gradient reducer carries from step to step follows (carried_state.h). A loss scale that a
+  /// gradient reducer carries from step to step follows, as reducer.NAME. A loss scale that a
   /// checkpoint lacks begins anew.
   [[nodiscard]] checkpoint::State state() const;
   /// frozen_before: names of the parameters that were frozen in the run that saved. Their optimizer

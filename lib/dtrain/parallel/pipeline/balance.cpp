@@ -12,11 +12,6 @@ namespace {
 
 constexpr double kImpossible = std::numeric_limits<double>::infinity();
 
-void require_levels_fit(const PipelineShape& shape, std::int64_t num_levels,
-                        const std::vector<std::int64_t>& split) {
-  config::require_levels_fit(shape.order, shape.stages, split, num_levels);
-}
-
 // split[i] levels for part i; blocks 0 and num_levels + 1 are embedding and head.
 std::vector<BlockRange> ranges_of(std::span<const std::int64_t> split) {
   std::vector<BlockRange> parts;
@@ -49,7 +44,7 @@ class Partition {
  public:
   Partition(const PipelineShape& shape, std::span<const BlockLoad> blocks)
       : num_parts_(shape.num_parts()),
-        num_levels_(static_cast<std::int64_t>(blocks.size()) - 2),
+        num_levels_(std::ssize(blocks) - 2),
         in_flight_(microbatches_in_flight(shape)),
         flops_(1, 0),
         bytes_(1, 0) {
@@ -131,14 +126,14 @@ class Partition {
 
 std::vector<BlockRange> split_by_hand(const PipelineShape& shape, std::int64_t num_levels,
                                       const std::vector<std::int64_t>& split) {
-  require_levels_fit(shape, num_levels, split);
+  config::require_levels_fit(shape.order, shape.stages, split, num_levels);
   return ranges_of(split);
 }
 
 std::vector<BlockRange> balance_parts(const PipelineShape& shape,
                                       std::span<const BlockLoad> blocks) {
   DTRAIN_CHECK(blocks.size() >= 3, "{} blocks", blocks.size());
-  require_levels_fit(shape, static_cast<std::int64_t>(blocks.size()) - 2, {});
+  config::require_levels_fit(shape.order, shape.stages, {}, std::ssize(blocks) - 2);
   return ranges_of(Partition(shape, blocks).solve());
 }
 

@@ -10,8 +10,9 @@ namespace {
 
 bool is_forward(const StageAction& pass) { return pass.kind == ActionKind::forward; }
 
-}  // namespace
-
+// A stage's list, from the order of its passes. Each message is sent right after the pass that
+// made it. Its receive is posted one pass early: the message travels while the pass before the one
+// that needs it computes, and no more than one activation and one gradient wait ahead of time.
 StageSchedule with_messages(const PipelineShape& shape, std::int64_t stage,
                             const StageSchedule& order) {
   StageSchedule schedule;
@@ -26,6 +27,8 @@ StageSchedule with_messages(const PipelineShape& shape, std::int64_t stage,
   }
   return schedule;
 }
+
+}  // namespace
 
 std::optional<StageAction> receive_before(const PipelineShape& shape, std::int64_t stage,
                                           const StageAction& pass) {

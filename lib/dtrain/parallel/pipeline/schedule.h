@@ -6,8 +6,8 @@
 //
 //   schedule.h       what a list consists of, its messages included
 //   compute_order.h  the idea: in which order a stage runs forward and backward passes
-//   simulate.h       when each pass begins and ends, and how long stages wait: the bubble
-//   check.h          that a list can be executed at all, and how much it keeps in memory
+//   check.h          that a list can be executed at all, how much it keeps in memory, when each
+//                    pass begins and ends, and how long stages wait: the bubble
 //   balance.h        which blocks make up which part
 #pragma once
 
@@ -55,12 +55,6 @@ using StageSchedule = std::vector<StageAction>;
 
 /// "forward of microbatch 3", with its chunk where a stage has several.
 [[nodiscard]] std::string describe(const StageAction& action);
-
-/// A stage's list, from the order of its passes. Each message is sent right after the pass that
-/// made it. Its receive is posted one pass early: the message travels while the pass before the one
-/// that needs it computes, and no more than one activation and one gradient wait ahead of time.
-[[nodiscard]] StageSchedule with_messages(const PipelineShape& shape, std::int64_t stage,
-                                          const StageSchedule& order);
 
 /// The receive that a pass of this stage needs; nothing where the model begins or, for a backward,
 /// ends.

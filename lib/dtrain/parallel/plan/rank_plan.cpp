@@ -8,6 +8,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/layout.h"
+#include "dtrain/config/resolve.h"
 #include "dtrain/model/registry.h"
 #include "dtrain/parallel/pipeline/balance.h"
 
@@ -178,6 +179,17 @@ RankSumSetup sums_over_replicas(const RankPlan& plan) {
           .compression = plan.options.data.compression,
           .dtype = precision.master,
           .codec = travel_in(is_sharded ? precision.master : precision.reduce)};
+}
+
+Precision precision_of(const config::Config& config) {
+  const config::MachineConfig& machine = config.machine;
+  const at::ScalarType master = dtype_of(config::wide_dtype(machine));  // never below float32
+  return {.master = master,
+          .compute = dtype_of(machine.param_dtype),
+          // On one rank nothing travels, and so nothing is converted.
+          .reduce = config.layout.dp > 1 ? dtype_of(machine.reduce_dtype) : master,
+          .buffer = dtype_of(machine.buffer_dtype),
+          .scales_loss = config::needs_loss_scaling(machine)};
 }
 
 model::Computation computation_of(const config::MachineConfig& machine) {

@@ -9,7 +9,7 @@
 #include "dtrain/mesh/device_mesh.h"
 #include "dtrain/parallel/data/data_axis.h"
 #include "dtrain/parallel/engine/engine_setup.h"
-#include "dtrain/parallel/pipeline/run/make_stage.h"
+#include "dtrain/parallel/engine/make_stage.h"
 #include "dtrain/parallel/plan/memory_plan.h"
 
 namespace dtrain::parallel {
@@ -65,6 +65,9 @@ struct RankPlan {
 
 /// How the rank's gradients are summed over ranks that hold the same. `plan` must outlive it.
 [[nodiscard]] RankSumSetup sums_over_replicas(const RankPlan& plan);
+
+/// The dtypes of these settings. config: resolved.
+[[nodiscard]] Precision precision_of(const config::Config& config);
 
 /// How the blocks of these settings compute.
 [[nodiscard]] model::Computation computation_of(const config::MachineConfig& machine);

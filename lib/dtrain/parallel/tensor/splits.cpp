@@ -1,12 +1,55 @@
 #include "dtrain/parallel/tensor/splits.h"
 
 #include <ATen/ops/bmm.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
 #include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <span>
+#include <vector>
 
 #include "dtrain/base/check.h"
 
 namespace dtrain::parallel {
 namespace {
+
+// The dtype that partial sums of `dtype` travel in. float16 ends at 65,504, which a partial sum can
+// pass though the whole sum does not, so it travels as float32; bfloat16 has float32's range.
+at::ScalarType travel_dtype(at::ScalarType dtype) {
+  return dtype == at::kHalf ? at::kFloat : dtype;
+}
+
+// The sum over the group of every rank's `partial`, under way in travel_dtype(result).
+class PendingSum {
+ public:
+  // Collective: every rank of `group`. Async: `partial` is copied; wait() gives the sum.
+  PendingSum(comm::ProcessGroup& group, const at::Tensor& partial, at::ScalarType result)
+      : values_(partial.to(travel_dtype(result), /*non_blocking=*/false, /*copy=*/true,
+                           at::MemoryFormat::Contiguous)),
+        result_(result),
+        work_(group.all_reduce(values_)) {}
+
+  // The sum, in the dtype that was asked for; the same bits on every rank.
+  [[nodiscard]] at::Tensor wait() {
+    work_.wait();
+    return values_.to(result_);
+  }
+
+ private:
+  at::Tensor values_;
+  at::ScalarType result_;
+  comm::Work work_;
+};
+
+// The product a b of two batches of matrices that is one of several partial sums: where ranks
+// share a head, float16 factors give a float32 product, as parts of a sum over the head's neurons
+// may pass float16's range though the sum does not.
+at::Tensor partial_product(const at::Tensor& a, const at::Tensor& b, bool shares_heads) {
+  if (!shares_heads || a.scalar_type() != at::kHalf) return at::bmm(a, b);
+  return at::bmm(model::widened(a), model::widened(b));
+}
 
 class ColumnSplitFunction : public torch::autograd::Function<ColumnSplitFunction> {
  public:
@@ -63,27 +106,131 @@ class ReduceFunction : public torch::autograd::Function<ReduceFunction> {
   }
 };
 
+/// Which of some tokens a rank has.
+struct Own {
+  at::Tensor is_absent;  ///< bool
+  at::Tensor index;      ///< within the rank's part; 0 where absent
+};
+
+Own own_of(const at::Tensor& tokens, std::int64_t first, std::int64_t count) {
+  const at::Tensor index = tokens - first;
+  const at::Tensor is_absent = index.lt(0).logical_or(index.ge(count));
+  return {.is_absent = is_absent, .index = index.masked_fill(is_absent, 0)};
+}
+
+// Exponential and logarithm come from MKL's vector functions, which choose their code in the first
+// call of a process: where two ranks that are threads make it at once, or two threads of one rank,
+// one of them can get a code of low accuracy. So the first calls are made here, on a few elements
+// and thus in one thread, while every other rank waits.
+void make_first_calls_alone() {
+  static const bool are_made = [] {
+    for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+      (void)at::ones({8}, at::TensorOptions().dtype(dtype)).exp_().log_();
+    }
+    return true;
+  }();
+  (void)are_made;
+}
+
+class SplitCrossEntropy : public torch::autograd::Function<SplitCrossEntropy> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& logits,
+                            const at::Tensor& targets, std::int64_t group_address,
+                            std::int64_t first) {
+    make_first_calls_alone();
+    auto& group = *reinterpret_cast<comm::ProcessGroup*>(group_address);
+    const at::Tensor largest = logits.amax(1);  // (rows)
+    group.all_reduce(largest, comm::ReduceOp::max).wait();
+
+    const at::Tensor shifted = logits - largest.unsqueeze(1);  // (rows, V/tp)
+    const Own own = own_of(targets, first, logits.size(1));
+    // Sum of exponentials and the target's logit, side by side so that they travel together.
+    const at::Tensor sums = at::empty({2, logits.size(0)}, logits.options());
+    sums[1].copy_(shifted.gather(1, own.index.unsqueeze(1)).squeeze(1));
+    sums[1].masked_fill_(own.is_absent, 0);
+    const at::Tensor probabilities = shifted.exp_();  // in the memory of `shifted`
+    sums[0].copy_(probabilities.sum(1));
+    group.all_reduce(sums).wait();
+
+    probabilities.div_(sums[0].unsqueeze(1));
+    ctx->save_for_backward({probabilities, own.index, own.is_absent});
+    return sums[0].log() - sums[1];
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& grads) {
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor scale = grads[0].unsqueeze(1);   // (rows, 1)
+    const at::Tensor gradient = saved[0].mul(scale);  // (rows, V/tp)
+    const at::Tensor taken = scale.neg().masked_fill(saved[2].unsqueeze(1), 0);
+    gradient.scatter_add_(1, saved[1].unsqueeze(1), taken);
+    return {gradient, at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
+// Where a subgroup has several ranks, each of them holds less than the unit that they share.
+bool has_shared_parts(std::span<comm::ProcessGroup* const> subgroups) {
+  return std::any_of(subgroups.begin(), subgroups.end(),
+                     [](const comm::ProcessGroup* group) { return group->size() > 1; });
+}
+
+class GroupTensorAxis final : public model::TensorAxis {
+ public:
+  explicit GroupTensorAxis(const mesh::MeshGroups& groups)
+      : axis_{.group = groups.along(mesh::Axis::tp),
+              .shares_heads = has_shared_parts(groups.tensor_subgroups())} {
+    for (comm::ProcessGroup* group : groups.tensor_subgroups()) {
+      subgroups_.push_back({.group = *group, .shares_heads = true});
+    }
+  }
+
+  [[nodiscard]] model::ColumnSplit column_split(const at::Tensor& x,
+                                                const at::Tensor& weight) override {
+    const std::int64_t width = x.size(-1);
+    const model::ColumnSplit split =
+        parallel::column_split(axis_, x.reshape({1, -1, width}), weight);
+    return {.product = split.product, .x = split.x.view(x.sizes())};
+  }
+
+  [[nodiscard]] at::Tensor row_split(const at::Tensor& x, const at::Tensor& weight) override {
+    return parallel::row_split(axis_, x, weight);
+  }
+
+  [[nodiscard]] at::Tensor column_split_within(std::size_t subgroup, const at::Tensor& x,
+                                               const at::Tensor& weight) override {
+    const ProductSplit& split = subgroups_.at(subgroup);
+    if (split.group.size() == 1) return TensorAxis::column_split_within(subgroup, x, weight);
+    return parallel::column_split(split, x, weight).product;
+  }
+
+  [[nodiscard]] at::Tensor reduce_within(std::size_t subgroup, const at::Tensor& partial) override {
+    comm::ProcessGroup& group = subgroups_.at(subgroup).group;
+    return group.size() == 1 ? partial : parallel::reduce(group, partial, partial.scalar_type());
+  }
+
+  [[nodiscard]] at::Tensor reduce(const at::Tensor& partial) override {
+    return parallel::reduce(axis_.group, partial, partial.scalar_type());
+  }
+
+  [[nodiscard]] at::Tensor embedding(const at::Tensor& weight, const at::Tensor& ids,
+                                     std::int64_t first) override {
+    return split_embedding(axis_.group, weight, ids, first);
+  }
+
+  [[nodiscard]] at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets,
+                                         std::int64_t first) override {
+    return split_cross_entropy(axis_.group, logits, targets, first);
+  }
+
+  [[nodiscard]] std::int64_t index() const override { return axis_.group.rank(); }
+  [[nodiscard]] std::int64_t size() const override { return axis_.group.size(); }
+
+ private:
+  ProductSplit axis_;
+  std::vector<ProductSplit> subgroups_;
+};
+
 }  // namespace
-
-at::ScalarType travel_dtype(at::ScalarType dtype) {
-  return dtype == at::kHalf ? at::kFloat : dtype;
-}
-
-PendingSum::PendingSum(comm::ProcessGroup& group, const at::Tensor& partial, at::ScalarType result)
-    : values_(partial.to(travel_dtype(result), /*non_blocking=*/false, /*copy=*/true,
-                         at::MemoryFormat::Contiguous)),
-      result_(result),
-      work_(group.all_reduce(values_)) {}
-
-at::Tensor PendingSum::wait() {
-  work_.wait();
-  return values_.to(result_);
-}
-
-at::Tensor partial_product(const at::Tensor& a, const at::Tensor& b, bool shares_heads) {
-  if (!shares_heads || a.scalar_type() != at::kHalf) return at::bmm(a, b);
-  return at::bmm(model::widened(a), model::widened(b));
-}
 
 model::ColumnSplit column_split(const ProductSplit& split, const at::Tensor& x,
                                 const at::Tensor& weight) {
@@ -100,6 +247,25 @@ at::Tensor row_split(const ProductSplit& split, const at::Tensor& x, const at::T
   const at::Tensor products = partial_product(x, weight, split.shares_heads);  // (h, rows, D)
   const at::Tensor partial = products.sum(0, /*keepdim=*/false, travel_dtype(x.scalar_type()));
   return reduce(split.group, partial, x.scalar_type());
+}
+
+at::Tensor split_embedding(comm::ProcessGroup& group, const at::Tensor& weight,
+                           const at::Tensor& ids, std::int64_t first) {
+  const Own own = own_of(ids, first, weight.size(0));
+  // Wide, since a row's gradient adds up over the places of its token.
+  const at::Tensor rows = at::embedding(model::widened(weight), own.index)
+                              .masked_fill(own.is_absent.unsqueeze(-1), 0);  // (..., D)
+  return model::widened(reduce(group, rows, weight.scalar_type()));
+}
+
+at::Tensor split_cross_entropy(comm::ProcessGroup& group, const at::Tensor& logits,
+                               const at::Tensor& targets, std::int64_t first) {
+  return SplitCrossEntropy::apply(logits, targets, reinterpret_cast<std::int64_t>(&group), first);
+}
+
+std::unique_ptr<model::TensorAxis> make_tensor_axis(const mesh::MeshGroups& groups) {
+  if (groups.mesh().size(mesh::Axis::tp) == 1) return std::make_unique<model::TensorAxis>();
+  return std::make_unique<GroupTensorAxis>(groups);
 }
 
 }  // namespace dtrain::parallel

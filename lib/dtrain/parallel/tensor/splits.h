@@ -1,4 +1,5 @@
-// Megatron's two cuts of a linear map over ranks. Both add partial results over the ranks of a group.
+// Megatron's cuts of a model over ranks: two of a linear map, which add partial results over the
+// ranks of a group, and that of the vocabulary. The tensor axis is made of these.
 //
 // Column split: the outputs are divided among ranks.
 //
@@ -28,47 +29,37 @@
 // twice, once each way, however many neurons lie between.
 //
 // Source: Shoeybi et al., Megatron-LM (2019), section 3: the operator g.
+//
+// Vocabulary: its two ends are divided among ranks. Rank r has the tokens
+// [first, first + V/tp), as rows of the embedding and as columns of the output matrix.
+//
+//   embedding       y = Σ_r (embed_r[id - first] where rank r has id, else 0)
+//                   one all_reduce of (..., D) forward; backward, each rank adds the gradient to
+//                   the rows that it has
+//   cross-entropy   nll = log Σ_v exp(z_v - m) - (z_target - m), m the largest z_v
+//                   three numbers a token are reduced over ranks: m, the sum, and the target's
+//                   logit, which one rank has; the logits themselves stay where they are
+//                   backward: dz_v = softmax_v - [v is the target], of the rank's own columns
+//
+// Source: Shoeybi et al., Megatron-LM (2019), section 3, embeddings.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+
 #include "dtrain/comm/process_group.h"
+#include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/model/tensor_axis.h"
 
 namespace dtrain::parallel {
 
-/// The dtype that partial sums of `dtype` travel in. float16 ends at 65,504, which a partial sum
-/// can pass though the whole sum does not, so it travels as float32; bfloat16 has float32's range.
-[[nodiscard]] at::ScalarType travel_dtype(at::ScalarType dtype);
-
-/// A sum under way.
-class PendingSum {
- public:
-  /// Starts the sum over the group of every rank's `partial`, in travel_dtype(result).
-  ///
-  /// Collective: every rank of `group`. Async: `partial` is copied; wait() gives the sum.
-  PendingSum(comm::ProcessGroup& group, const at::Tensor& partial, at::ScalarType result);
-
-  /// The sum, in the dtype that was asked for; the same bits on every rank.
-  ///
-  /// Throws: what comm::Work::wait throws.
-  [[nodiscard]] at::Tensor wait();
-
- private:
-  at::Tensor values_;
-  at::ScalarType result_;
-  comm::Work work_;
-};
-
 /// The ranks over which a product is split, and how finely.
 struct ProductSplit {
   comm::ProcessGroup& group;
-  bool shares_heads = false;  ///< parts are smaller than a head: see partial_product
+  bool shares_heads = false;  ///< parts are smaller than a head
 };
-
-/// The product a b of two batches of matrices that is one of several partial sums: where ranks
-/// share a head, float16 factors give a float32 product, as parts of a sum over the head's neurons
-/// may pass float16's range though the sum does not.
-[[nodiscard]] at::Tensor partial_product(const at::Tensor& a, const at::Tensor& b,
-                                         bool shares_heads);
 
 /// x (1, rows, D), one for all weights, or (h, rows, D), one for each; weight (h, N, D), this
 /// rank's rows. The returned x is alike in shape, and float32 for float16: it is to be used where x
@@ -91,5 +82,25 @@ struct ProductSplit {
 /// Collective: the forward pass, every rank of the group.
 [[nodiscard]] at::Tensor reduce(comm::ProcessGroup& group, const at::Tensor& partial,
                                 at::ScalarType result);
+
+/// weight (V/tp, D), ids (...) int64 -> (..., D), float32 for a weight of 16 bits. Travels in the
+/// weight's dtype: all but one of the numbers that are added are 0.
+///
+/// Collective: the forward pass, every rank of the group.
+[[nodiscard]] at::Tensor split_embedding(comm::ProcessGroup& group, const at::Tensor& weight,
+                                         const at::Tensor& ids, std::int64_t first);
+
+/// logits (rows, V/tp) float32 or float64, targets (rows) int64 -> (rows), in nats. Keeps one
+/// tensor of the logits' size for its backward pass.
+///
+/// Collective: the forward pass, every rank of the group.
+[[nodiscard]] at::Tensor split_cross_entropy(comm::ProcessGroup& group, const at::Tensor& logits,
+                                             const at::Tensor& targets, std::int64_t first);
+
+/// The tensor axis of this rank, with the subgroups that its model declares; plain arithmetic where
+/// it has one rank. The groups must outlive it.
+///
+/// Threads: one, which runs forward and backward passes.
+[[nodiscard]] std::unique_ptr<model::TensorAxis> make_tensor_axis(const mesh::MeshGroups& groups);
 
 }  // namespace dtrain::parallel

@@ -10,7 +10,6 @@
 #include "dtrain/parallel/pipeline/check.h"
 #include "dtrain/parallel/pipeline/compute_order.h"
 #include "dtrain/parallel/pipeline/schedule.h"
-#include "dtrain/parallel/pipeline/simulate.h"
 #include "support/action_ids.h"
 #include "support/messages.h"
 

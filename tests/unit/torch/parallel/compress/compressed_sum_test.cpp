@@ -1,13 +1,12 @@
 // What holds for every scheme: nothing is lost, costs are as said, steps without an update change
 // nothing.
-#include "dtrain/parallel/compress/compressed_sum.h"
-
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
 #include <limits>
 #include <string>
 
+#include "dtrain/parallel/compress/rank_sum.h"
 #include "support/local_ranks.h"
 #include "support/rounding.h"
 #include "support/specs.h"

@@ -1,7 +1,6 @@
-#include "dtrain/parallel/compress/gradient_parts.h"
-
 #include <catch2/catch.hpp>
 
+#include "dtrain/parallel/compress/scheme.h"
 #include "support/ids.h"
 #include "support/specs.h"
 

@@ -1,5 +1,7 @@
 // The two reducers of a sharded data axis, driven as the step engine drives them, against a tree
 // over all microbatches that is written anew (support/values.h).
+#include "dtrain/parallel/data/sharded_reducers.h"
+
 #include <ATen/ATen.h>
 #include <ATen/ops/from_blob.h>
 
@@ -7,7 +9,6 @@
 #include <catch2/catch.hpp>
 
 #include "dtrain/data/microbatches.h"
-#include "dtrain/parallel/data/shard_reducer.h"
 #include "unit/torch/parallel/data/small_units.h"
 
 namespace dtrain::parallel::sharded_reducers_test {

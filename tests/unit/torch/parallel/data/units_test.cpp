@@ -1,10 +1,9 @@
-#include "dtrain/parallel/data/units.h"
-
 #include <catch2/catch.hpp>
 
 #include "dtrain/config/bdh/settings.h"
 #include "dtrain/model/part.h"
 #include "dtrain/model/registry.h"
+#include "dtrain/parallel/data/unit_schedule.h"
 #include "support/action_ids.h"
 #include "support/ids.h"
 #include "support/small_blocks.h"

@@ -5,7 +5,6 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "dtrain/parallel/tensor/split_vocabulary.h"
 #include "dtrain/parallel/tensor/splits.h"
 #include "support/rounding.h"
 #include "unit/torch/parallel/tensor/split_run.h"

@@ -17,7 +17,7 @@
 #include "dtrain/model/bdh/bdh.h"
 #include "dtrain/model/bdh/bdh_partition.h"
 #include "dtrain/parallel/engine/block_runner.h"
-#include "dtrain/parallel/tensor/group_tensor_axis.h"
+#include "dtrain/parallel/tensor/splits.h"
 #include "support/action_ids.h"
 #include "support/local_ranks.h"
 #include "support/rounding.h"

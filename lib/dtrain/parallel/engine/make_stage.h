@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "dtrain/model/model.h"
@@ -43,9 +42,5 @@ struct Stage {
 /// model: all blocks, with the parameters as this rank's place on the tensor axis cuts them. A
 /// pipeline of one stage is the whole model.
 [[nodiscard]] Stage make_stage(std::unique_ptr<model::Model> model, const StagePlace& place);
-
-/// A stage's list as actions of single blocks. chunks: the stage's own blocks.
-[[nodiscard]] std::vector<Action> block_actions(const StageSchedule& schedule,
-                                                std::span<const model::BlockRange> chunks);
 
 }  // namespace dtrain::parallel

@@ -1,7 +1,8 @@
-#include "dtrain/parallel/pipeline/run/make_stage.h"
+#include "dtrain/parallel/engine/make_stage.h"
 
 #include <algorithm>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "dtrain/base/check.h"
@@ -59,8 +60,7 @@ std::vector<param::ParameterId> regions_of(const ParameterHolders& holders, std:
   return begins;
 }
 
-}  // namespace
-
+// A stage's list as actions of single blocks. chunks: the stage's own blocks.
 std::vector<Action> block_actions(const StageSchedule& schedule,
                                   std::span<const BlockRange> chunks) {
   std::vector<Action> actions;
@@ -90,9 +90,11 @@ std::vector<Action> block_actions(const StageSchedule& schedule,
   return actions;
 }
 
+}  // namespace
+
 Stage make_stage(std::unique_ptr<model::Model> model, const StagePlace& place) {
   if (place.shape.stages == 1) return {.model = std::move(model), .plan = {}, .place = place};
-  DTRAIN_CHECK(static_cast<std::int64_t>(place.parts.size()) == place.shape.num_parts());
+  DTRAIN_CHECK(std::ssize(place.parts) == place.shape.num_parts());
   const std::vector<BlockRange> parts = parts_of_stage(place);
   const std::vector<BlockRange> chunks = own_chunks(parts);
   StagePlan plan;
