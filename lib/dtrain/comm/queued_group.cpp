@@ -181,7 +181,7 @@ void QueuedGroup::abort(const std::string& reason) noexcept {
 
 std::int64_t QueuedGroup::awaited() const noexcept {
   const std::int64_t peer = transport_ ? transport_->awaited() : -1;
-  return peer < 0 ? -1 : identity_.world_ranks[static_cast<std::size_t>(peer)];
+  return peer < 0 ? -1 : world_rank(peer);
 }
 
 std::exception_ptr QueuedGroup::keep_error(std::exception_ptr error) noexcept {

@@ -3,8 +3,12 @@
 #include <ATen/ops/from_blob.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <exception>
+#include <list>
 #include <set>
+#include <stop_token>
+#include <thread>
 #include <utility>
 
 namespace dtrain::comm {
@@ -29,88 +33,108 @@ at::Tensor view_of(const std::byte* data, std::int64_t bytes) {
 
 }  // namespace
 
-CloseWatch::CloseWatch(std::vector<Message> never) : never_(std::move(never)) {
-  thread_ = std::thread([this] { run(); });
-}
-
-CloseWatch::~CloseWatch() {
-  {
-    const std::lock_guard lock(mutex_);
-    is_stopping_ = true;
+/// When a connection closes, gloo fails the messages that wait for their turn, but not one that is
+/// halfway through, whose receiver would wait for the deadline. So a thread checks every 50 ms the
+/// connections over which a rank waits, and their deadlines: gloo's own timeouts would count time
+/// that this process spends stopped.
+///
+/// Threads: any.
+class CloseWatch {
+ public:
+  /// `never`: by peer, a receive of a message that nobody sends; no work for this rank itself.
+  explicit CloseWatch(std::vector<Message> never) : never_(std::move(never)) {
+    thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
   }
-  stopping_.notify_one();
-  thread_.join();
-}
+  CloseWatch(const CloseWatch&) = delete;
+  CloseWatch& operator=(const CloseWatch&) = delete;
 
-void CloseWatch::run() {
-  std::unique_lock lock(mutex_);
-  while (!stopping_.wait_for(lock, kLookAround, [this] { return is_stopping_; })) {
-    for (const auto& [message, deadline] : waits_) {
-      if (deadline->passed() || is_closed(message->peer)) message->work->abort();
+  /// The peers whose connections are closed.
+  [[nodiscard]] std::vector<std::int64_t> closed_peers() {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::int64_t> closed;
+    for (std::size_t peer = 0; peer < never_.size(); ++peer) {
+      if (is_closed(static_cast<std::int64_t>(peer))) {
+        closed.push_back(static_cast<std::int64_t>(peer));
+      }
+    }
+    return closed;
+  }
+
+  /// Waits until the message has come or gone. False: its connection was closed before.
+  ///
+  /// Throws: what gloo throws, at the deadline too.
+  [[nodiscard]] bool wait(const Message& message, const base::Deadline& deadline) {
+    if (wait_for_word(message, deadline)) return true;
+    // gloo prefers the watch's word to a message that has come; freed of late words, a second wait
+    // tells. (One that times out would close all connections.)
+    message.work->abort();
+    message.work->wait(kLookAround);
+    if (deadline.passed()) return message.work->wait(kMoment);  // times out, and closes them
+    return wait_for_word(message, deadline);
+  }
+
+ private:
+  struct Wait {
+    const Message* message;
+    const base::Deadline* deadline;
+  };
+
+  void run(const std::stop_token& stop) {
+    std::condition_variable_any never;
+    std::unique_lock lock(mutex_);
+    while (!never.wait_for(lock, stop, kLookAround, [&] { return stop.stop_requested(); })) {
+      for (const auto& [message, deadline] : waits_) {
+        if (deadline->passed() || is_closed(message->peer)) message->work->abort();
+      }
     }
   }
-}
 
-bool CloseWatch::is_closed(std::int64_t peer) {
-  const auto& work = never_[static_cast<std::size_t>(peer)].work;
-  if (!work) return false;
-  try {
-    work->abort();  // so that the wait is over at once, and without gloo's closing everything
-    work->wait(kLookAround);
-    return false;
-  } catch (const std::exception&) {
-    return true;
+  /// The same as wait(), but the message may have come where it returns false.
+  bool wait_for_word(const Message& message, const base::Deadline& deadline) {
+    std::list<Wait>::iterator place;
+    {
+      const std::lock_guard lock(mutex_);
+      place = waits_.insert(waits_.end(), {&message, &deadline});
+    }
+    std::exception_ptr failure;
+    bool has_come = false;
+    try {
+      has_come = message.work->wait(kForGood);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      waits_.erase(place);
+    }
+    if (failure) std::rethrow_exception(failure);
+    return has_come;
   }
-}
 
-std::vector<std::int64_t> CloseWatch::closed_peers() {
-  const std::lock_guard lock(mutex_);
-  std::vector<std::int64_t> closed;
-  for (std::size_t peer = 0; peer < never_.size(); ++peer) {
-    if (is_closed(static_cast<std::int64_t>(peer))) {
-      closed.push_back(static_cast<std::int64_t>(peer));
+  [[nodiscard]] bool is_closed(std::int64_t peer) {
+    const auto& work = never_[static_cast<std::size_t>(peer)].work;
+    if (!work) return false;
+    try {
+      work->abort();  // so that the wait is over at once, and without gloo's closing everything
+      work->wait(kLookAround);
+      return false;
+    } catch (const std::exception&) {
+      return true;
     }
   }
-  return closed;
-}
 
-bool CloseWatch::wait(const Message& message, const base::Deadline& deadline) {
-  if (wait_for_word(message, deadline)) return true;
-  // gloo prefers the watch's word to a message that has come; freed of late words, a second wait
-  // tells. (One that times out would close all connections.)
-  message.work->abort();
-  message.work->wait(kLookAround);
-  if (deadline.passed()) return message.work->wait(kMoment);  // times out, and closes them
-  return wait_for_word(message, deadline);
-}
-
-bool CloseWatch::wait_for_word(const Message& message, const base::Deadline& deadline) {
-  std::list<Wait>::iterator place;
-  {
-    const std::lock_guard lock(mutex_);
-    place = waits_.insert(waits_.end(), {&message, &deadline});
-  }
-  std::exception_ptr failure;
-  bool has_come = false;
-  try {
-    has_come = message.work->wait(kForGood);
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  {
-    const std::lock_guard lock(mutex_);
-    waits_.erase(place);
-  }
-  if (failure) std::rethrow_exception(failure);
-  return has_come;
-}
+  std::mutex mutex_;
+  std::vector<Message> never_;
+  std::list<Wait> waits_;
+  std::jthread thread_;  // ends first
+};
 
 Link::Link(c10::intrusive_ptr<c10d::ProcessGroupGloo> group)
     : group_(std::move(group)),
       notes_(static_cast<std::size_t>(size()), -1),
       never_(static_cast<std::size_t>(size())),
       note_recvs_(expect_from_all(Tag::note, notes_)),
-      watch_(expect_from_all(Tag::never, never_)) {}
+      watch_(std::make_unique<CloseWatch>(expect_from_all(Tag::never, never_))) {}
 
 Link::~Link() {
   // Its end would wait for the thread that is stuck; so it stays until the process ends.
@@ -154,7 +178,7 @@ Message Link::recv(std::byte* data, std::int64_t bytes, std::int64_t peer, Tag t
 
 void Link::wait(const Message& message, const base::Deadline& deadline) {
   try {
-    if (watch_.wait(message, deadline)) return;
+    if (watch_->wait(message, deadline)) return;
   } catch (const std::exception&) {
     throw failure(message.peer);
   }
@@ -200,7 +224,7 @@ bool Link::wait_collective(c10d::Work& work) {
       if (work.isCompleted()) return work.wait();  // or throws why it failed
     }
     // A peer that has all it needs may end before this rank has all.
-    if (!patience && !watch_.closed_peers().empty()) patience.emplace(kPatience);
+    if (!patience && !watch_->closed_peers().empty()) patience.emplace(kPatience);
     if (patience && patience->passed()) return false;
   }
 }
@@ -224,7 +248,7 @@ TransportFailure Link::failure(std::int64_t peer) {
 }
 
 TransportFailure Link::blame_connections(std::int64_t peer) {
-  std::vector<std::int64_t> gone = watch_.closed_peers();
+  std::vector<std::int64_t> gone = watch_->closed_peers();
   if (gone.empty() && peer >= 0) gone.push_back(peer);
   std::set<std::int64_t> culprits;
   for (const auto messenger : gone) {

@@ -392,12 +392,6 @@ std::int64_t ShmTransport::execute(const Barrier&, const base::Deadline& deadlin
 
 // --- messages ------------------------------------------------------------------------------------
 
-std::byte* ShmTransport::lane_staging(std::int64_t peer) {
-  std::shared_ptr<std::byte>& memory = lane_staging_[static_cast<std::size_t>(peer)];
-  if (!memory) memory = meeting_.neighbours().allocate(kLaneBytes);
-  return memory.get();
-}
-
 std::int64_t ShmTransport::execute(const Send& message, const base::Deadline& deadline) {
   const auto& [tensor, peer] = message;
   const std::int64_t bytes = size_in_bytes(tensor);
@@ -408,7 +402,9 @@ std::int64_t ShmTransport::execute(const Send& message, const base::Deadline& de
     const std::uint32_t number = meeting_.wait_for_room(peer, deadline);
     std::byte* piece = bytes_of(tensor) + first;
     if (!direct) {
-      piece = lane_staging(peer) + number % 2 * kPieceBytes;
+      std::shared_ptr<std::byte>& staged = lane_staging_[static_cast<std::size_t>(peer)];
+      if (!staged) staged = meeting_.neighbours().allocate(kLaneBytes);
+      piece = staged.get() + number % 2 * kPieceBytes;
       copy_bytes(piece, bytes_of(tensor) + first, count);
     }
     meeting_.post(

@@ -72,7 +72,6 @@ class ShmTransport final : public Transport {
   /// Lays out where this rank's tensor is and finds where everyone's is, in sources_.
   void lay_out(const LargeCall& large, bool staged, const base::Deadline& deadline);
   [[nodiscard]] std::byte* staging();
-  [[nodiscard]] std::byte* lane_staging(std::int64_t peer);
 
   /// Sums elements of a chunk and writes them into everyone's tensor.
   void reduce_and_spread(std::int64_t chunk_begin, std::int64_t begin, std::int64_t end,
