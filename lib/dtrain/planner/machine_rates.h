@@ -50,7 +50,7 @@ struct TimedJob {
 [[nodiscard]] TimedJob timed_job(const config::Config& config, std::int64_t memory);
 
 /// Runs the engine itself on made-up tokens, as one rank of those that share a tensor axis; the
-/// others are silent (comm/silent). Remembers what it has measured.
+/// others are silent (comm/local). Remembers what it has measured.
 ///
 /// Threads: one; sets the number of LibTorch's threads.
 class MachineRates {

@@ -110,7 +110,11 @@ void CompressedSum::begin_step(const StepTerms& terms) {
   terms_ = terms;
   travels_.clear();
   paying_.clear();
-  if (!std::exchange(has_begun_, true)) find_debts();
+  if (!std::exchange(has_begun_, true)) {  // a checkpoint may have brought residuals
+    for (Part& part : parts_) {
+      part.owes = residual_->slice(part.place.range).ne(0).any().item<bool>();
+    }
+  }
   whole_.begin_step(terms);
   report_ = {};
   bytes_before_ = group_.calls().counters().bytes_sent;
@@ -128,13 +132,6 @@ void CompressedSum::begin(param::ElementRange range, const at::Tensor& gradients
     } else {
       begin_part(*part, own);
     }
-  }
-}
-
-// What a checkpoint has brought.
-void CompressedSum::find_debts() {
-  for (Part& part : parts_) {
-    part.owes = residual_->slice(part.place.range).ne(0).any().item<bool>();
   }
 }
 

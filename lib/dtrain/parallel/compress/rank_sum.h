@@ -177,7 +177,6 @@ class CompressedSum final : public RankSum {
 
   void begin_part(const Part& part, const at::Tensor& gradients);
   void begin_whole(Part& part, const at::Tensor& gradients);
-  void find_debts();
   [[nodiscard]] double busy_seconds(base::Clock::time_point since, double waited_before) const;
 
   comm::ProcessGroup& group_;

@@ -46,11 +46,6 @@ class Rounding final : public Scheme {
 // A part travels while the next one is compressed, and its indices fit 32 bits.
 constexpr std::int64_t kMostElements = std::int64_t{1} << 20;
 
-// Factors of a matrix pay where they are smaller.
-bool pays(std::int64_t rows, std::int64_t columns, std::int64_t rank) {
-  return rank * (rows + columns) < rows * columns;
-}
-
 // From the first element to the last.
 class Cutter {
  public:
@@ -88,7 +83,9 @@ class Cutter {
     const std::int64_t first_row = (own.begin - begin + columns - 1) / columns;
     const std::int64_t end_row = (own.end - begin) / columns;
     const std::int64_t rows = end_row - first_row;
-    if (!pays(rows, columns, compression_.scheme.max_rank)) return add_whole(id, own);
+    // Factors of a matrix pay where they are smaller.
+    const std::int64_t rank = compression_.scheme.max_rank;
+    if (rank * (rows + columns) >= rows * columns) return add_whole(id, own);
     const param::ElementRange matrix{begin + first_row * columns, begin + end_row * columns};
     add_whole(id, {own.begin, matrix.begin});
     parts_.push_back(

@@ -13,12 +13,6 @@ bool compresses(const ReducerSetup& setup) {
   return setup.num_ranks > 1 && !setup.options.compression.scheme.is_none();
 }
 
-// Whole alignments, as many as fit.
-std::int64_t elements_of_bucket(std::int64_t bytes, at::ScalarType dtype) {
-  const std::int64_t alignment = param::bytes_of(param::kArenaAlignment, dtype);
-  return std::max(bytes / alignment, std::int64_t{1}) * param::kArenaAlignment;
-}
-
 RankSumSetup sum_setup(const ReducerSetup& setup) {
   return {.layout = setup.layout,
           .compression = setup.options.compression,
@@ -37,7 +31,10 @@ std::vector<param::ElementRange> ranges_of_buckets(const ReducerSetup& setup,
     }
     return ranges;
   }
-  const std::int64_t size = elements_of_bucket(bucket_bytes, setup.options.dtype);
+  // Whole alignments, as many as fit.
+  const std::int64_t alignment = param::bytes_of(param::kArenaAlignment, setup.options.dtype);
+  const std::int64_t size =
+      std::max(bucket_bytes / alignment, std::int64_t{1}) * param::kArenaAlignment;
   const std::vector<param::ElementRange> runs = layout.trained();
   for (const param::ElementRange run : std::views::reverse(runs)) {
     for (std::int64_t end = run.end; end > run.begin; end -= size) {

@@ -148,22 +148,6 @@ void BlockRunner::begin(MicrobatchId microbatch, const MicrobatchInput& input) {
   entry.input = input;
 }
 
-void BlockRunner::set_activation(MicrobatchId microbatch, at::Tensor activation) {
-  microbatches_.at(microbatch).activation = std::move(activation);
-}
-
-at::Tensor BlockRunner::take_activation(MicrobatchId microbatch) {
-  return std::exchange(microbatches_.at(microbatch).activation, at::Tensor());
-}
-
-void BlockRunner::set_gradient(MicrobatchId microbatch, at::Tensor gradient) {
-  microbatches_.at(microbatch).gradient = std::move(gradient);
-}
-
-at::Tensor BlockRunner::take_gradient(MicrobatchId microbatch) {
-  return std::exchange(microbatches_.at(microbatch).gradient, at::Tensor());
-}
-
 bool BlockRunner::gives_losses(BlockId block) const {
   return model_.gives_losses && block + 1 == model_.blocks.end_id();
 }

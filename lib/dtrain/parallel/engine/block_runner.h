@@ -111,14 +111,22 @@ class BlockRunner final : public PassRunner, private param::GradientSink {
   at::Tensor forward(BlockId block, MicrobatchId microbatch) override;
 
   /// Sets the input of the microbatch's next block, from another stage.
-  void set_activation(MicrobatchId microbatch, at::Tensor activation);
+  void set_activation(MicrobatchId microbatch, at::Tensor activation) {
+    microbatches_.at(microbatch).activation = std::move(activation);
+  }
   /// Takes the output of the block that ran last.
-  [[nodiscard]] at::Tensor take_activation(MicrobatchId microbatch);
+  [[nodiscard]] at::Tensor take_activation(MicrobatchId microbatch) {
+    return std::exchange(microbatches_.at(microbatch).activation, at::Tensor());
+  }
   /// Sets the gradient of the output of the block that runs backward next; of the last block's it
   /// takes the place of `seed`.
-  void set_gradient(MicrobatchId microbatch, at::Tensor gradient);
+  void set_gradient(MicrobatchId microbatch, at::Tensor gradient) {
+    microbatches_.at(microbatch).gradient = std::move(gradient);
+  }
   /// Takes the gradient of the input of the block that ran backward last.
-  [[nodiscard]] at::Tensor take_gradient(MicrobatchId microbatch);
+  [[nodiscard]] at::Tensor take_gradient(MicrobatchId microbatch) {
+    return std::exchange(microbatches_.at(microbatch).gradient, at::Tensor());
+  }
 
   void backward(BlockId block, MicrobatchId microbatch, double seed,
                 const OnSettled& on_settled) override;

@@ -59,11 +59,6 @@ std::int64_t largest_block(const model::Model& model, std::span<const param::Par
   return most;
 }
 
-at::ScalarType dtype_of_tables(const model::Model& model, const Precision& precision) {
-  const bool is_widened = model.widens_tables && at::isReducedFloatingType(precision.buffer);
-  return is_widened ? at::kFloat : precision.buffer;
-}
-
 ReceivedInputs received_inputs(const model::Model& model, const EngineOptions& options,
                                const model::BatchShape& microbatch) {
   ReceivedInputs received{
@@ -213,7 +208,9 @@ MemoryPlan Executor::memory(const model::Model& model, const EngineOptions& opti
                    memory_of_evaluation(blocks);
   }
   const std::int64_t tokens = 2 * microbatch.rows() + 1;  // their ids, targets and first sample
-  memory.buffers += param::bytes_of(model.table_values, dtype_of_tables(model, options.precision)) +
+  const at::ScalarType buffer = options.precision.buffer;
+  const bool is_widened = model.widens_tables && at::isReducedFloatingType(buffer);
+  memory.buffers += param::bytes_of(model.table_values, is_widened ? at::kFloat : buffer) +
                     param::bytes_of(most_begun(lists.step) * tokens, at::kLong);
   return memory;
 }

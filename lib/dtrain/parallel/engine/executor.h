@@ -37,9 +37,10 @@ enum class Channel {
   gradients,    ///< the other way
 };
 
-/// Sends do not block, and room for what will come is offered early, so that a stage waits for
-/// nothing but what it needs next. Each channel has a group of its own, as messages from one rank
-/// to another keep their order within a group.
+/// Sends and receives activations and gradients between the stages of a pipeline. Sends do not
+/// block, and room for what will come is offered early, so that a stage waits for nothing but what
+/// it needs next. Each channel has a group of its own, as messages from one rank to another keep
+/// their order within a group.
 ///
 /// Throws:  members what Work::wait throws.
 /// Threads: one.

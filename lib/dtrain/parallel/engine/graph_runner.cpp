@@ -38,12 +38,6 @@ struct Lease {
   ~Lease() { place->is_taken = false; }
 };
 
-at::Tensor leased(std::unique_ptr<Lease> lease) {
-  const at::Tensor& memory = lease->place->memory;
-  return device::borrowed(memory, lease.release(),
-                          [](void* owned) { delete static_cast<Lease*>(owned); });
-}
-
 class GraphRunner final : public PassRunner {
  public:
   GraphRunner(BlockRunner& runner, const model::Model& model,
@@ -192,7 +186,8 @@ param::ArenaAllocator with_fixed_places(param::ArenaAllocator allocate) {
     if (free != all.end()) free->memory.zero_();
     Place& place = free != all.end() ? *free : all.emplace_back(Place{allocate(bytes)});
     place.is_taken = true;
-    return leased(std::make_unique<Lease>(places, &place));
+    return device::borrowed(place.memory, new Lease{places, &place},
+                            [](void* owned) { delete static_cast<Lease*>(owned); });
   };
 }
 

@@ -179,7 +179,8 @@ std::optional<StepLoss> StepEngine::evaluate(const EvaluationPlan& plan) {
   const std::int64_t own = ranks.rank() * plan.batch_size;  // where this rank's batch begins
   std::deque<LossReport> under_way;                         // rounds whose losses travel
   double sum = 0;                                           // of those that have come
-  bool is_stopped = false;  // any rank wanted to stop after one of those; equal on all ranks
+  // Any rank wanted to stop after a round with known losses; equal on all ranks.
+  bool is_stopped = false;
   const auto wait_until = [&](std::int64_t num_under_way) {
     for (; std::ssize(under_way) > num_under_way; under_way.pop_front()) {
       const LossReport::Findings found = under_way.front().read(sum);

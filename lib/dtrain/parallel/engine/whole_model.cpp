@@ -86,14 +86,12 @@ std::string residual_name(std::int64_t contributor) {
   return fmt::format("{}residual.{}.", kReducerPrefix, contributor);
 }
 
-checkpoint::State residual_pieces(const EngineSetup& setup, param::ParameterId id,
-                                  const param::Arena& residuals) {
-  checkpoint::State pieces;
-  // The residual of a frozen parameter would be sent for nothing, and clipping would count it.
-  if (setup.layout.is_frozen(id)) return pieces;
+// The residual of a frozen parameter would be sent for nothing, and clipping would count it.
+void add_residual_pieces(const EngineSetup& setup, param::ParameterId id,
+                         const param::Arena& residuals, checkpoint::State& state) {
+  if (setup.layout.is_frozen(id)) return;
   add_parameter_pieces(setup, id, residual_name(contributor(setup, id).index),
-                       tensor_replica(setup, id), residuals, pieces);
-  return pieces;
+                       tensor_replica(setup, id), residuals, state);
 }
 
 // Named after all that decides what the values belong to.
@@ -134,24 +132,21 @@ void read_residual(const Contributor& own, const std::string& parameter,
   }
 }
 
-/// This rank's part, sharing memory.
+/// Adds this rank's part of what gradient reducers carry from step to step, sharing memory.
 ///
 /// reducer.residual.C.NAME: those of contributor C, in the parameter's storage shape. Contributors
 /// to a parameter's gradient are counted over the stages that hold it, and in each over replicas.
 /// reducer.factor.PLACE.NAME: equal on all ranks that hold the same part of the parameter.
-checkpoint::State carried_pieces(const EngineSetup& setup, const Carried& carried) {
-  checkpoint::State state;
+void add_carried_pieces(const EngineSetup& setup, const Carried& carried,
+                        checkpoint::State& state) {
   if (carried.residuals != nullptr) {
     for (const param::ParameterId id : setup.layout.parameters()) {
-      for (checkpoint::Piece& piece : residual_pieces(setup, id, *carried.residuals)) {
-        state.push_back(std::move(piece));
-      }
+      add_residual_pieces(setup, id, *carried.residuals, state);
     }
   }
   for (const Carried::Factor& factor : carried.factors) {
     state.push_back(factor_piece(setup, factor));
   }
-  return state;
 }
 
 /// Loads what the rank carries. With C contributors, contributor c takes the sum of the residuals
@@ -161,7 +156,9 @@ checkpoint::State carried_pieces(const EngineSetup& setup, const Carried& carrie
 void load_carried(const EngineSetup& setup, const Carried& carried, checkpoint::Source& source) {
   if (carried.residuals != nullptr) {
     for (const param::ParameterId id : setup.layout.parameters()) {
-      for (const checkpoint::Piece& piece : residual_pieces(setup, id, *carried.residuals)) {
+      checkpoint::State pieces;
+      add_residual_pieces(setup, id, *carried.residuals, pieces);
+      for (const checkpoint::Piece& piece : pieces) {
         read_residual(contributor(setup, id), setup.model.parameters[id].name, piece, source);
       }
     }
@@ -283,8 +280,7 @@ checkpoint::State WholeModel::state() const {
   state.push_back(common_piece(setup_, "optimizer.num_updates", optimizer.num_updates()));
   const optim::GradScaler* scaler = updater_.scaler();
   if (scaler != nullptr) state.push_back(common_piece(setup_, kLossScale, scaler->state()));
-  const checkpoint::State carried = carried_pieces(setup_, gradients_.carried());
-  state.insert(state.end(), carried.begin(), carried.end());
+  add_carried_pieces(setup_, gradients_.carried(), state);
   return state;
 }
 

@@ -5,7 +5,7 @@
 
 #include "dtrain/base/check.h"
 #include "dtrain/parallel/pipeline/check.h"
-#include "dtrain/parallel/pipeline/compute_order.h"
+#include "dtrain/parallel/pipeline/schedule.h"
 
 namespace dtrain::parallel {
 namespace {

@@ -23,22 +23,15 @@ namespace {
 
 using metrics::format_bytes;
 
-// The host of each rank: all nodes have equally many.
-std::vector<std::int64_t> hosts_of(std::span<const std::int64_t> ranks,
-                                   const config::LayoutConfig& layout) {
-  const std::int64_t nodes = std::max<std::int64_t>(1, layout.nnodes);
-  const std::int64_t per_host =
-      std::max<std::int64_t>(1, config::mesh_of(layout).num_ranks() / nodes);
-  std::vector<std::int64_t> hosts;
-  for (const std::int64_t rank : ranks) hosts.push_back(rank / per_host);
-  return hosts;
-}
-
 comm::PlannedGroup with_ranks(comm::PlannedGroup group, std::span<const std::int64_t> ranks,
                               const config::Config& config) {
   group.load.size = std::ssize(ranks);
   group.is_ordered = config.machine.reduction != config::Reduction::fast;
-  group.host_of_rank = hosts_of(ranks, config.layout);
+  // All nodes have equally many ranks.
+  const std::int64_t nodes = std::max<std::int64_t>(1, config.layout.nnodes);
+  const std::int64_t per_host =
+      std::max<std::int64_t>(1, config::mesh_of(config.layout).num_ranks() / nodes);
+  for (const std::int64_t rank : ranks) group.host_of_rank.push_back(rank / per_host);
   return group;
 }
 

@@ -34,11 +34,6 @@ DataPlan sharded(const config::LayoutConfig& layout, config::Sharding sharding) 
   return plan;
 }
 
-PipelinePlan pipelined(const config::LayoutConfig& layout) {
-  if (layout.pp == 1) return {};
-  return {.order = layout.schedule_pp, .split = layout.pp_split.levels};
-}
-
 std::vector<param::ParameterId> frozen_ids(const config::TrainConfig& train,
                                            const model::Model& model) {
   std::vector<std::string_view> known;
@@ -147,10 +142,11 @@ StepFlops step_flops(const config::Config& config, const model::Model& model,
 }  // namespace
 
 Plan make_plan(const config::LayoutConfig& layout) {
-  return {.mesh = config::mesh_of(layout),
-          .data = sharded(layout, config::sharding_of(layout)),
-          .pipeline = pipelined(layout),
-          .splits_vocab = layout.tp_vocab && layout.tp > 1};
+  Plan plan{.mesh = config::mesh_of(layout),
+            .data = sharded(layout, config::sharding_of(layout)),
+            .splits_vocab = layout.tp_vocab && layout.tp > 1};
+  if (layout.pp > 1) plan.pipeline = {layout.schedule_pp, layout.pp_split.levels};
+  return plan;
 }
 
 RankPlan rank_plan(const config::Config& config, const mesh::MeshShape& coordinate) {

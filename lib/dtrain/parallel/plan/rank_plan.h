@@ -17,7 +17,7 @@ namespace dtrain::parallel {
 /// How a pipeline cuts the model into parts, and in which order microbatches go through them.
 struct PipelinePlan {
   config::PipelineSetting order = {};
-  std::vector<std::int64_t> split;  ///< levels of each part; empty: balanced
+  std::vector<std::int64_t> split = {};  ///< levels of each part; empty: balanced
 
   bool operator==(const PipelinePlan&) const = default;
 };
@@ -26,8 +26,8 @@ struct PipelinePlan {
 struct Plan {
   mesh::MeshShape mesh;
   DataPlan data;
-  PipelinePlan pipeline;      ///< as it is by default where there is one stage
-  bool splits_vocab = false;  ///< over the tensor axis; false where that has one rank
+  PipelinePlan pipeline = {};  ///< as it is by default where there is one stage
+  bool splits_vocab = false;   ///< over the tensor axis; false where that has one rank
 
   bool operator==(const Plan&) const = default;
 };

@@ -6,8 +6,6 @@
 #include <ATen/ops/ones.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <algorithm>
-#include <span>
 #include <vector>
 
 #include "dtrain/base/check.h"
@@ -168,19 +166,14 @@ class SplitCrossEntropy : public torch::autograd::Function<SplitCrossEntropy> {
   }
 };
 
-// Where a subgroup has several ranks, each of them holds less than the unit that they share.
-bool has_shared_parts(std::span<comm::ProcessGroup* const> subgroups) {
-  return std::any_of(subgroups.begin(), subgroups.end(),
-                     [](const comm::ProcessGroup* group) { return group->size() > 1; });
-}
-
 class GroupTensorAxis final : public model::TensorAxis {
  public:
   explicit GroupTensorAxis(const mesh::MeshGroups& groups)
-      : axis_{.group = groups.along(mesh::Axis::tp),
-              .shares_heads = has_shared_parts(groups.tensor_subgroups())} {
+      : axis_{.group = groups.along(mesh::Axis::tp)} {
     for (comm::ProcessGroup* group : groups.tensor_subgroups()) {
       subgroups_.push_back({.group = *group, .shares_heads = true});
+      // Where a subgroup has several ranks, each of them holds less than the unit that they share.
+      if (group->size() > 1) axis_.shares_heads = true;
     }
   }
 

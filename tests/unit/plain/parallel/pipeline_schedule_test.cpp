@@ -8,7 +8,6 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/parallel/pipeline/check.h"
-#include "dtrain/parallel/pipeline/compute_order.h"
 #include "dtrain/parallel/pipeline/schedule.h"
 #include "support/action_ids.h"
 #include "support/messages.h"
