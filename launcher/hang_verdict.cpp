@@ -6,11 +6,9 @@
 #include <unordered_map>
 #include <utility>
 
-#include "dtrain/base/list_text.h"
 #include "dtrain/base/number.h"
-#include "dtrain/base/printable.h"
-#include "dtrain/base/readable.h"
-#include "launcher/line_splitter.h"
+#include "dtrain/base/text.h"
+#include "launcher/rank_stream.h"
 
 namespace launcher {
 namespace {

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <string>
 
-#include "dtrain/base/readable.h"
+#include "dtrain/base/text.h"
 #include "launcher/hang_verdict.h"
-#include "launcher/median.h"
+#include "launcher/stragglers.h"
 
 namespace launcher {
 

@@ -1,11 +1,14 @@
-// The lines that tell of restarts.
+// What dtrun tells of a job's attempts: lines about restarts, and the report file that programs
+// read (docs/dtrun.md, "The report file").
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "launcher/nodes/placement.h"
 #include "launcher/report.h"
 #include "launcher/restart_policy.h"
 
@@ -32,5 +35,12 @@ struct History {
 
 /// The last line of a job that failed: why it is not started again. why: not empty.
 [[nodiscard]] std::string no_restart_line(const History& history, const std::string& why);
+
+/// The content of the file. status: dtrun's.
+[[nodiscard]] std::string report_text(const History& history, const Placement& placement,
+                                      int status, const std::string& why_no_restart);
+
+/// Returns whether a text begins as report_text does, or is empty: it may be replaced by a report.
+[[nodiscard]] bool is_report_or_empty(std::string_view begin);
 
 }  // namespace launcher

@@ -10,9 +10,9 @@
 #include <cstring>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/open_files.h"
+#include "dtrain/base/process.h"
 #include "launcher/environment.h"
-#include "launcher/pipe.h"
+#include "launcher/processes.h"
 #include "launcher/spawn.h"
 
 namespace launcher {

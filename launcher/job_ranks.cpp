@@ -8,7 +8,7 @@
 #include <chrono>
 #include <set>
 
-#include "launcher/descendants.h"
+#include "launcher/processes.h"
 
 namespace launcher {
 

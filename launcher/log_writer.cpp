@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "dtrain/base/storage_error.h"
-#include "launcher/writer_thread.h"
+#include "launcher/output_writer.h"
 
 namespace launcher {
 namespace {

@@ -21,21 +21,19 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/file_system.h"
 #include "dtrain/base/input_file.h"
-#include "dtrain/base/open_files.h"
 #include "dtrain/base/path_kind.h"
-#include "dtrain/base/print.h"
 #include "dtrain/base/process.h"
 #include "dtrain/base/stop_signals.h"
 #include "dtrain/net/message.h"
 #include "launcher/attempts.h"
 #include "launcher/environment.h"
 #include "launcher/guard.h"
+#include "launcher/history.h"
 #include "launcher/job.h"
 #include "launcher/nodes/emulation.h"
 #include "launcher/nodes/meeting.h"
 #include "launcher/options.h"
 #include "launcher/output_writer.h"
-#include "launcher/report_file.h"
 
 namespace {
 

@@ -9,11 +9,10 @@
 
 #include "dtrain/base/arguments.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/number.h"
 #include "dtrain/base/rank_env.h"
-#include "dtrain/base/units.h"
 #include "launcher/environment.h"
 #include "launcher/option_values.h"
-#include "launcher/slurm.h"
 
 namespace launcher {
 namespace {

@@ -8,10 +8,8 @@
 #include <cstdlib>
 #include <limits>
 
-#include "dtrain/base/list_text.h"
-#include "dtrain/base/printable.h"
-#include "dtrain/base/readable.h"
-#include "launcher/signals.h"
+#include "dtrain/base/text.h"
+#include "launcher/processes.h"
 
 namespace launcher {
 namespace {

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "dtrain/base/error.h"
-#include "launcher/signals.h"
+#include "launcher/processes.h"
 
 namespace launcher {
 namespace {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include "dtrain/base/clock.h"
 
@@ -22,12 +23,26 @@ class StepClock {
   using Time = dtrain::base::Clock::time_point;
   using Seconds = std::chrono::duration<double>;
 
-  void begin_attempt();
+  void begin_attempt() {
+    last_.reset();
+    recovery_.reset();
+  }
   /// step: the newest that is done; a report of no newer step has no effect.
   /// Returns: whether the job has recovered with it.
-  bool report(std::int64_t step, Time now);
+  bool report(std::int64_t step, Time now) {
+    if (step < 0 || (last_ && step <= last_->step)) return false;
+    const bool is_new = step > highest_;
+    const bool recovers = is_new && failed_;
+    if (recovers) recovery_ = now - *std::exchange(failed_, std::nullopt);
+    if (is_new && last_ && last_->step >= highest_) useful_ += now - last_->time;
+    if (is_new) highest_ = step;
+    last_ = Report{step, now};
+    return recovers;
+  }
   /// The attempt failed. The job has recovered when a step is done that no attempt had done before.
-  void fail(Time when);
+  void fail(Time when) {
+    if (!failed_) failed_ = when;
+  }
 
   /// The time of the steps that advanced the job.
   [[nodiscard]] Seconds useful() const { return useful_; }

@@ -11,8 +11,8 @@
 #include <limits>
 #include <utility>
 
-#include "dtrain/base/readable.h"
-#include "launcher/descendants.h"
+#include "dtrain/base/text.h"
+#include "launcher/processes.h"
 
 namespace launcher {
 namespace {

@@ -15,10 +15,9 @@
 #include "launcher/job.h"
 #include "launcher/job_output.h"
 #include "launcher/job_ranks.h"
-#include "launcher/nodes/job_nodes.h"
+#include "launcher/nodes/channel.h"
 #include "launcher/report.h"
 #include "launcher/step_clock.h"
-#include "launcher/stopped_ranks.h"
 #include "launcher/stragglers.h"
 
 namespace launcher {

@@ -5,10 +5,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "dtrain/base/printable.h"
-#include "dtrain/base/readable.h"
+#include "dtrain/base/text.h"
 #include "dtrain/net/message.h"
-#include "launcher/signals.h"
+#include "launcher/processes.h"
 #include "launcher/supervisor.h"
 
 namespace launcher {

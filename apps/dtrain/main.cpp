@@ -1,5 +1,4 @@
 #include "commands.h"
-#include "dtrain/base/open_files.h"
 #include "dtrain/base/process.h"
 #include "dtrain/base/stop_signals.h"
 #include "ranks.h"

@@ -8,7 +8,7 @@
 #include <chrono>
 #include <utility>
 
-#include "dtrain/base/readable.h"
+#include "dtrain/base/text.h"
 #include "dtrain/net/message.h"
 #include "dtrain/net/proof.h"
 

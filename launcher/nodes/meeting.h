@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "dtrain/base/deadline.h"
+#include "dtrain/base/clock.h"
 #include "dtrain/base/descriptor.h"
 #include "dtrain/base/waiting_lines.h"
 #include "launcher/nodes/channel.h"

@@ -7,10 +7,8 @@
 #include <utility>
 
 #include "dtrain/base/clock.h"
-#include "dtrain/base/deadline.h"
 #include "dtrain/base/error.h"
-#include "dtrain/base/printable.h"
-#include "dtrain/base/readable.h"
+#include "dtrain/base/text.h"
 #include "dtrain/net/frames.h"
 #include "dtrain/net/handshake.h"
 #include "dtrain/net/message.h"

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/readable.h"
+#include "dtrain/base/text.h"
 #include "dtrain/base/waiting_lines.h"
 #include "dtrain/comm/backend_plugin.h"
 #include "dtrain/comm/cpu_world.h"

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <ranges>
 #include <utility>
 
 #include "dtrain/base/descriptor.h"
@@ -82,15 +83,18 @@ class DiskFile final : public OutputFile {
 }  // namespace
 
 std::unique_ptr<OutputFile> Disk::create_file(const std::string& path) {
+  check_folder();
   return std::make_unique<DiskFile>(path, kind_);
 }
 
 void Disk::make_folder(const std::string& path) {
+  check_folder();
   const auto make = [&] { return ::mkdir(path.c_str(), 0777) == 0 || errno == EEXIST ? 0 : -1; };
   if (with_patience(path, make) != 0) fail_with_errno(kind_, path, "created");
 }
 
 void Disk::sync_folder(const std::string& path) {
+  check_folder();
   Descriptor folder(with_patience(
       path, [&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   if (!folder) fail_with_errno(kind_, path, "opened");
@@ -100,6 +104,7 @@ void Disk::sync_folder(const std::string& path) {
 }
 
 void Disk::rename(const std::string& from, const std::string& to) {
+  check_folder();
   bool is_repeated = false;
   const auto give_name = [&] {
     if (std::rename(from.c_str(), to.c_str()) == 0) return 0;
@@ -112,11 +117,13 @@ void Disk::rename(const std::string& from, const std::string& to) {
 }
 
 void Disk::remove_file(const std::string& path) {
+  check_folder();
   const auto remove = [&] { return ::unlink(path.c_str()) == 0 || errno == ENOENT ? 0 : -1; };
   if (with_patience(path, remove) != 0) fail_with_errno(kind_, path, "removed");
 }
 
 void Disk::remove_folder(const std::string& path) {
+  check_folder();
   const auto remove = [&] { return ::rmdir(path.c_str()) == 0 || errno == ENOENT ? 0 : -1; };
   if (with_patience(path, remove) != 0) fail_with_errno(kind_, path, "removed");
 }
@@ -169,6 +176,71 @@ std::string parent_folder(std::string_view path) {
   const auto slash = path.find_last_of('/');
   if (slash == std::string_view::npos) return ".";
   return std::string(slash == 0 ? "/" : path.substr(0, slash));
+}
+
+HeldFolder::HeldFolder(std::string path, ErrorKind kind)
+    : path_(std::move(path)), kind_(kind), folder_(with_patience(path_, [&] {
+        return ::open(path_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+      })) {
+  if (folder_) return;
+  const int error = errno;
+  fail_on_storage(kind_, error,
+                  fmt::format("folder '{}' cannot be opened ({})", path_, std::strerror(error)));
+}
+
+void HeldFolder::check() const {
+  struct stat own {};
+  struct stat there {};
+  // The number of a folder that is open is not given to another one.
+  if (with_patience(path_, [&] { return ::fstat(folder_.get(), &own); }) != 0) {
+    const int error = errno;
+    fail_on_storage(
+        kind_, error,
+        fmt::format("folder '{}' cannot be examined ({})", path_, std::strerror(error)));
+  }
+  if (::stat(path_.c_str(), &there) != 0) {
+    // A disk that does not answer for a while has not moved the folder: what is written then fails
+    // by itself.
+    if (errno != ENOENT && errno != ENOTDIR) return;
+    fail(kind_,
+         "folder '{}' was moved or removed while this job ran ({}); nothing more is written; if it "
+         "was moved, resume with --run-dir NEWNAME --resume auto",
+         path_, std::strerror(errno));
+  }
+  if (own.st_dev == there.st_dev && own.st_ino == there.st_ino) return;
+  fail(kind_,
+       "folder '{}' was moved while this job ran, and another has its name; nothing is written "
+       "there",
+       path_);
+}
+
+NewFolders::~NewFolders() {
+  for (const std::string& path : made_ | std::views::reverse) {
+    if (::rmdir(path.c_str()) != 0) return;
+  }
+}
+
+bool NewFolders::add(const std::string& path, std::error_code& error) {
+  namespace fs = std::filesystem;
+  std::vector<fs::path> missing;
+  fs::path each = fs::absolute(path, error);
+  if (error) return false;
+  if (!each.has_filename()) each = each.parent_path();  // "runs/a/"
+  for (std::error_code unseen; !fs::exists(each, unseen) && each.has_relative_path();
+       each = each.parent_path()) {
+    missing.push_back(each);
+  }
+  bool is_new = false;
+  for (const fs::path& folder : missing | std::views::reverse) {
+    (void)with_patience(folder.string(), [&] {
+      is_new = fs::create_directory(folder, error);
+      errno = error.value();
+      return error ? -1 : 0;
+    });
+    if (error) return false;
+    if (is_new) made_.push_back(folder.string());
+  }
+  return is_new;
 }
 
 }  // namespace dtrain::base

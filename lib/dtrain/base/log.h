@@ -1,5 +1,5 @@
-// Lines for people on standard error. Whole lines, one write each, so that ranks do not mix within
-// a line.
+// Lines for people on standard error, and reports of errors. Whole lines, one write each, so that
+// ranks do not mix within a line.
 #pragma once
 
 #include <fmt/format.h>
@@ -34,5 +34,18 @@ void log_warning(fmt::format_string<Args...> format, Args&&... args) {
 /// kind; std::bad_alloc, and a thread that the system does not start, give `memory`; all else
 /// `internal`.
 [[nodiscard]] int report_current_exception(ErrorScope scope = ErrorScope::own);
+
+/// From now on an exception that leaves a thread, e.g. one that a library started, ends the process
+/// with one line and the status of its kind, instead of by a signal.
+void report_unhandled_exceptions() noexcept;
+
+/// Writes `message` to the file that TORCHELASTIC_ERROR_FILE names, if it is set, as
+/// torch.distributed.elastic does: its time is that of this call, and what stands where Python's
+/// call stack would is shown to the user. The file is readable for its owner alone. A link or
+/// another user's file is left as it is; then, as for any other failure, nothing is written.
+void write_error_file(std::string_view message) noexcept;
+
+/// The content of such a file, in ASCII: other characters become '?'. time: seconds since 1970.
+[[nodiscard]] std::string error_file_content(std::string_view message, long long time);
 
 }  // namespace dtrain::base

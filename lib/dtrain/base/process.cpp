@@ -1,11 +1,18 @@
 #include "dtrain/base/process.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "dtrain/base/error.h"
 
 namespace dtrain::base {
 
@@ -33,6 +40,46 @@ void end_process(int status) {
   std::fflush(nullptr);
   ::_exit(status);
 #endif
+}
+
+bool print(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && errno == EPIPE) return false;
+    if (written < 0) {
+      fail(ErrorKind::usage, "cannot write to standard output: {}", std::strerror(errno));
+    }
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return true;
+}
+
+void raise_open_file_limit() noexcept {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);  // where it is refused, the old one stays
+}
+
+bool can_open_files(std::int64_t count) noexcept {
+  std::vector<int> probes;
+  while (static_cast<std::int64_t>(probes.size()) < count) {
+    const int probe = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
+    if (probe < 0) break;
+    probes.push_back(probe);
+  }
+  for (const int probe : probes) ::close(probe);
+  return static_cast<std::int64_t>(probes.size()) == count;
+}
+
+std::string with_open_file_limit(std::string message) {
+  const bool is_met = message.find(std::strerror(EMFILE)) != std::string::npos &&
+                      message.find(std::strerror(ENFILE)) == std::string::npos;
+  rlimit limit{};
+  if (!is_met || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return message;
+  return fmt::format("{}; this process may open {} files: raise the limit (ulimit -n)", message,
+                     limit.rlim_cur);
 }
 
 }  // namespace dtrain::base

@@ -1,5 +1,9 @@
-// How a program begins and ends.
+// How a program begins, prints and ends, and its limit on open files.
 #pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
 
 namespace dtrain::base {
 
@@ -20,5 +24,20 @@ void hold_requests_to_save();
 /// Destructors of static objects do not run: LibTorch's take 80 ms, a quarter of a short run, to
 /// free what the system frees at once. Where a sanitizer is to look for leaks they do run.
 [[noreturn]] void end_process(int status);
+
+/// Writes text to standard output, at once. Returns false if its reader wants no more (`| head`),
+/// which is no error.
+///
+/// Throws: Error{usage} if it cannot be written (full disk).
+bool print(std::string_view text);
+
+/// Raises this process's limit on open files (ulimit -n) to the most that it may have.
+void raise_open_file_limit() noexcept;
+
+/// Returns whether this process can open that many more files.
+[[nodiscard]] bool can_open_files(std::int64_t count) noexcept;
+
+/// `message`, and where it says "Too many open files" also the limit and how to raise it.
+[[nodiscard]] std::string with_open_file_limit(std::string message);
 
 }  // namespace dtrain::base

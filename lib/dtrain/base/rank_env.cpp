@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "dtrain/base/cgroup.h"
 #include "dtrain/base/cpu_list.h"
-#include "dtrain/base/cpu_quota.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/number.h"
 

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "dtrain/base/log.h"
-#include "dtrain/base/readable.h"
+#include "dtrain/base/text.h"
 
 namespace dtrain::base {
 

@@ -7,9 +7,9 @@
 #include <functional>
 #include <optional>
 
+#include "dtrain/base/checksum.h"
 #include "dtrain/base/error.h"
-#include "dtrain/base/hash.h"
-#include "dtrain/base/printable.h"
+#include "dtrain/base/text.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/comm/rendezvous/wire.h"
 #include "dtrain/net/message.h"

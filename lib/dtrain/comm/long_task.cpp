@@ -6,7 +6,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
-#include "dtrain/base/readable.h"
+#include "dtrain/base/text.h"
 #include "dtrain/base/threads.h"
 #include "dtrain/base/waiting_lines.h"
 #include "dtrain/comm/exchange.h"

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "dtrain/base/deadline.h"
+#include "dtrain/base/clock.h"
 #include "dtrain/comm/process_group.h"
 #include "dtrain/comm/transport_failure.h"
 

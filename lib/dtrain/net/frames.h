@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "dtrain/base/deadline.h"
+#include "dtrain/base/clock.h"
 #include "dtrain/base/descriptor.h"
 
 namespace dtrain::net {

@@ -9,9 +9,8 @@
 #include <optional>
 #include <utility>
 
-#include "dtrain/base/printable.h"
+#include "dtrain/base/text.h"
 #include "dtrain/net/message.h"
-#include "dtrain/net/munge.h"
 #include "dtrain/net/proof.h"
 #include "dtrain/net/tcp_owner.h"
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "dtrain/base/deadline.h"
+#include "dtrain/base/clock.h"
 #include "dtrain/base/descriptor.h"
 
 namespace dtrain::net {

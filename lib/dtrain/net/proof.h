@@ -1,5 +1,5 @@
-// Proves that ranks belong to one job: by its secret, or by the kernel's word on who owns a unix
-// socket.
+// Proves that processes belong to one job: by its secret, by munge, or by the kernel's word on who
+// owns a unix socket.
 #pragma once
 
 #include <sys/types.h>
@@ -29,5 +29,25 @@ namespace dtrain::net {
 /// Throws: Error{usage} naming the variable, for both at once, a secret below 16 bytes, or a file
 ///         that cannot be read or that others can read.
 [[nodiscard]] std::string job_secret(const std::string& token, const std::string& token_file);
+
+/// Seals a text so that only processes of this user can read it, on machines that share a munge
+/// key: munge calls it a credential. No munge is needed to build or to start; libmunge is opened
+/// here.
+///
+/// Returns: nothing, with `reason`, where there is no munge or it does not answer.
+[[nodiscard]] std::optional<std::string> seal_for_own_user(std::string_view text,
+                                                           std::string& reason);
+
+/// A new secret for a job, if munge can show it to other processes of this user; else empty.
+[[nodiscard]] std::string new_sealable_secret();
+
+/// The text that a process of this same user has sealed, at most five minutes ago (by munge's
+/// default). A machine opens each credential once.
+///
+/// Returns: nothing, with `reason`, for what somebody else has sealed, a stale or forged
+/// credential,
+///          and where munge does not answer.
+[[nodiscard]] std::optional<std::string> open_from_own_user(const std::string& credential,
+                                                            std::string& reason);
 
 }  // namespace dtrain::net

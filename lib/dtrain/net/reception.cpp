@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "dtrain/net/message.h"
-#include "dtrain/net/munge.h"
 #include "dtrain/net/packet.h"
 #include "dtrain/net/proof.h"
 #include "dtrain/net/tcp_owner.h"

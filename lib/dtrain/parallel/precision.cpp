@@ -1,6 +1,6 @@
 #include "dtrain/parallel/precision.h"
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/config/resolve.h"
 
 namespace dtrain::parallel {

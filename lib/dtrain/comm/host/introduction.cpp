@@ -18,8 +18,7 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/printable.h"
-#include "dtrain/base/readable.h"
+#include "dtrain/base/text.h"
 #include "dtrain/net/packet.h"
 #include "dtrain/net/proof.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/base/deadline.h"
+#include "dtrain/base/clock.h"
 #include "dtrain/comm/host/control_block.h"
 #include "dtrain/comm/host/neighbours.h"
 #include "dtrain/comm/transport_failure.h"

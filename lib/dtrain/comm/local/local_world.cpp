@@ -8,7 +8,7 @@
 #include <string>
 #include <thread>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/comm/cpu_world.h"
 #include "dtrain/comm/host/neighbours.h"
 #include "dtrain/comm/shm/shm_transport.h"

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/base/deadline.h"
+#include "dtrain/base/clock.h"
 #include "dtrain/base/descriptor.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/waiting_lines.h"

@@ -5,8 +5,8 @@
 #include <iterator>
 #include <span>
 
-#include "dtrain/base/check.h"
-#include "dtrain/base/hash.h"
+#include "dtrain/base/checksum.h"
+#include "dtrain/base/error.h"
 #include "dtrain/comm/reduce.h"
 #include "dtrain/comm/slices.h"
 

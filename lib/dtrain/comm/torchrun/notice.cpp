@@ -9,8 +9,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/number.h"
-#include "dtrain/base/printable.h"
-#include "dtrain/base/readable.h"
+#include "dtrain/base/text.h"
 #include "dtrain/base/waiting_lines.h"
 #include "dtrain/net/proof.h"
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "dtrain/base/deadline.h"
+#include "dtrain/base/clock.h"
 #include "dtrain/comm/rendezvous/rendezvous.h"
 
 namespace dtrain::comm {

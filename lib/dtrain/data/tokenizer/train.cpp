@@ -7,7 +7,7 @@
 
 #include "dtrain/base/atomic_file.h"
 #include "dtrain/base/error.h"
-#include "dtrain/base/printable.h"
+#include "dtrain/base/text.h"
 #include "dtrain/data/tokenizer/piece_library.h"
 #include "dtrain/data/tokenizer/utf8.h"
 

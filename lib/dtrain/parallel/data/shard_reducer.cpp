@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/comm/tree_order.h"
 
 namespace dtrain::parallel {

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 
 namespace dtrain::parallel {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/parallel/tensor/group_tensor_axis.h"
 #include "dtrain/param/disk_memory.h"
 #include "dtrain/param/pinned_memory.h"

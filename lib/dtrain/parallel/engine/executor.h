@@ -6,7 +6,7 @@
 #include <memory>
 #include <span>
 
-#include "dtrain/base/activity.h"
+#include "dtrain/base/launcher_link.h"
 #include "dtrain/comm/world.h"
 #include "dtrain/data/batch.h"
 #include "dtrain/parallel/engine/block_runner.h"

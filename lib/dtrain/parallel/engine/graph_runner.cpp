@@ -10,7 +10,7 @@
 #include <memory>
 #include <utility>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 
 namespace dtrain::parallel {
 namespace {

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <numeric>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 
 namespace dtrain::parallel {
 

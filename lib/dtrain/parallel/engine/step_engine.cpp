@@ -7,7 +7,7 @@
 #include <deque>
 #include <utility>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/base/trace.h"
 #include "dtrain/data/loader.h"
 #include "dtrain/device/ordered_sum.h"

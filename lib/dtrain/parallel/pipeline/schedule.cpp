@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/parallel/pipeline/compute_order.h"
 
 namespace dtrain::parallel {

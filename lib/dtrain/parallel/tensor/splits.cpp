@@ -3,7 +3,7 @@
 #include <ATen/ops/bmm.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 
 namespace dtrain::parallel {
 namespace {

@@ -4,7 +4,7 @@
 #include <set>
 #include <utility>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/model/part.h"
 
 namespace dtrain::parallel {

@@ -1,4 +1,4 @@
-#include "dtrain/base/suspension.h"
+#include "dtrain/base/clock.h"
 
 #include <pthread.h>
 

@@ -1,4 +1,4 @@
-#include "dtrain/base/units.h"
+#include "dtrain/base/number.h"
 
 #include <algorithm>
 #include <array>

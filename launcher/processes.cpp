@@ -1,8 +1,11 @@
-#include "launcher/descendants.h"
+#include "launcher/processes.h"
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +14,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <set>
@@ -21,6 +25,8 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/descriptor.h"
+#include "dtrain/base/error.h"
+#include "dtrain/base/number.h"
 
 namespace launcher {
 namespace {
@@ -148,6 +154,46 @@ bool kill_descendants(std::chrono::milliseconds limit, const std::function<void(
     if (dtrain::base::Clock::now() > deadline) return !has_children();
   }
   return true;
+}
+
+Pipe make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) {
+    dtrain::base::fail(dtrain::base::ErrorKind::spawn, "cannot make a pipe: {}",
+                       std::strerror(errno));
+  }
+  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  return {dtrain::base::Descriptor(ends[0]), dtrain::base::Descriptor(ends[1])};
+}
+
+bool is_readable_within(const dtrain::base::Descriptor& reader, std::chrono::milliseconds limit) {
+  pollfd waited{.fd = reader.get(), .events = POLLIN, .revents = 0};
+  return ::poll(&waited, 1, static_cast<int>(limit.count())) > 0;
+}
+
+std::string signal_name(int signal) {
+  const char* const name = ::sigabbrev_np(signal);
+  return name != nullptr ? fmt::format("SIG{}", name) : std::to_string(signal);
+}
+
+int signal_in(std::string_view text) {
+  constexpr int kMostSignal = 64;
+  const auto signal = dtrain::base::number_in<int>(text);
+  return signal && *signal > 0 && *signal <= kMostSignal ? *signal : 0;
+}
+
+bool asks_to_stop(int signal) {
+  constexpr int kRequests[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1};
+  return std::ranges::count(kRequests, signal) > 0;
+}
+
+void stop_until_continued() {
+  sigset_t stop;
+  ::sigemptyset(&stop);
+  ::sigaddset(&stop, SIGTSTP);
+  ::raise(SIGTSTP);
+  ::sigprocmask(SIG_UNBLOCK, &stop, nullptr);  // stops here
+  ::sigprocmask(SIG_BLOCK, &stop, nullptr);
 }
 
 }  // namespace launcher

@@ -1,4 +1,4 @@
-// The descendants of this process, however deep.
+// Processes below this one, the pipes between them, and what their signals are called.
 #pragma once
 
 #include <sys/types.h>
@@ -6,6 +6,10 @@
 #include <chrono>
 #include <functional>
 #include <set>
+#include <string>
+#include <string_view>
+
+#include "dtrain/base/descriptor.h"
 
 namespace launcher {
 
@@ -37,5 +41,33 @@ void reap_all();
 /// Returns: whether none is left.
 bool kill_descendants(std::chrono::milliseconds limit,
                       const std::function<void()>& reap = &reap_all);
+
+struct Pipe {
+  dtrain::base::Descriptor reader;
+  dtrain::base::Descriptor writer;
+};
+
+/// Makes a pipe whose ends close on exec, and whose reader does not block.
+///
+/// Throws: Error{spawn}.
+[[nodiscard]] Pipe make_pipe();
+
+/// Returns whether a read gives something, or the end, within `limit`.
+[[nodiscard]] bool is_readable_within(const dtrain::base::Descriptor& reader,
+                                      std::chrono::milliseconds limit);
+
+/// "SIGTERM"; the number of a signal without a name.
+[[nodiscard]] std::string signal_name(int signal);
+
+/// The signal that another launcher names by its number; 0: none.
+[[nodiscard]] int signal_in(std::string_view text);
+
+/// Returns whether a signal to dtrun asks the job to stop. SIGUSR1 does: dtrain saves and stops.
+[[nodiscard]] bool asks_to_stop(int signal);
+
+/// Stops this process as Ctrl-Z does by default and returns once it is continued. Returns at once
+/// in an orphaned process group, which no shell could continue. SIGTSTP is blocked before and
+/// after.
+void stop_until_continued();
 
 }  // namespace launcher
