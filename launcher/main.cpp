@@ -90,7 +90,6 @@ void tell_failure(Channel& nodes, const Options& options, int status, const std:
 }
 
 int supervise(PreparedJob job, GuardLink guard) {
-  const LogFolder folder = job.folder;
   const Options options = job.options;
   const std::shared_ptr<Channel> nodes = job.nodes;
   const int status = reported([&] { return run_attempts(std::move(job), std::move(guard)); },
@@ -99,7 +98,6 @@ int supervise(PreparedJob job, GuardLink guard) {
                                 if (nodes) tell_failure(*nodes, options, failure, message);
                               });
   if (nodes && options.node_rank == 0) nodes->wait_for_closing();
-  folder.remove_unless_kept();
   return status;
 }
 
@@ -149,13 +147,6 @@ Meeting meet_nobody(const Options& options) {
   return meeting;
 }
 
-int run_prepared(PreparedJob job) {
-  const LogFolder folder = job.folder;
-  const int status = run_guarded(std::move(job), &supervise);
-  folder.remove_unless_kept();  // again, for a supervisor that was killed
-  return status;
-}
-
 /// Runs this launcher's part in a job of several nodes.
 int run_node(Options options, EmulatedStart start, const rlimit& open_files) {
   const std::string token = job_secret_of_environment();
@@ -173,7 +164,7 @@ int run_node(Options options, EmulatedStart start, const rlimit& open_files) {
         tell_failure(*nodes, options, failure, message);
       });
   nodes.reset();  // the supervisor's alone from here on: others see it close when that one dies
-  return job ? run_prepared(*std::move(job)) : status;
+  return job ? run_guarded(*std::move(job), &supervise) : status;
 }
 
 /// Returns the first bytes of the file that a report is to replace.
@@ -224,7 +215,7 @@ int run(Options options, const rlimit& open_files) {
     });
   }
   if (options.num_nodes > 1) return run_node(std::move(options), {}, open_files);
-  return run_prepared(prepare(options, meet_nobody(options), open_files));
+  return run_guarded(prepare(options, meet_nobody(options), open_files), &supervise);
 }
 
 }  // namespace
