@@ -77,33 +77,6 @@ Descriptor input_of(int index) {
   return Descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC));
 }
 
-RankEnvironment environment_of_rank(const PreparedJob& job, int index) {
-  const Placement& placement = job.placement;
-  RankEnvironment environment;
-  environment.rank = index;
-  environment.world_size = placement.world_size();
-  environment.local_rank = index - placement.own().first_rank;
-  environment.local_world_size = placement.own().num_ranks;
-  environment.node_rank = placement.node_rank;
-  environment.num_nodes = placement.num_nodes();
-  environment.ranks_of_machine =
-      job.options.emulate_nodes > 0 ? placement.world_size() : placement.own().num_ranks;
-  environment.master_addr = placement.master_addr;
-  environment.master_port = placement.master_port;
-  environment.run_id = job.folder.run_id();
-  environment.error_file = job.folder.error_file(index);
-  environment.store_fd = index == 0 ? job.door.inside.get() : job.door.outside.get();
-  if (index == 0) environment.store_listener = job.store_listener.get();
-  environment.store_port = placement.store_port;
-  environment.rank_token = placement.rank_token;
-  environment.threads = job.binding.threads;
-  environment.restart_count = job.attempt;
-  environment.max_restarts = job.options.max_restarts;
-  environment.restart_reason = job.restart_reason;
-  environment.committed = job.committed;
-  return environment;
-}
-
 }  // namespace
 
 void require_files_for(int num_ranks) {
@@ -143,23 +116,22 @@ Rank start_rank(const PreparedJob& job, int index, const sigset_t& signal_mask,
   RankStream error_stream(std::move(error.reader),
                           stream_options(job, index, Stream::error, console, logs));
 
-  RankEnvironment environment = environment_of_rank(job, index);
-  environment.control_fd = control.writer.get();
+  RankStart start{.index = index, .control_fd = control.writer.get()};
   // Where output goes elsewhere, a program's progress belongs into it (dtrun ... | tee log).
   const bool sees_all = !output_stream.shown() || ::isatty(STDOUT_FILENO) == 1;
   if (error_stream.live() && sees_all) {
-    environment.terminal_columns = error_stream.columns_within(console.columns());
+    start.terminal_columns = error_stream.columns_within(console.columns());
   }
 
   const Descriptor input = input_of(index);
   SpawnRequest request;
   request.file = job.program_file;
   request.arguments = job.options.program;
-  request.environment = environment_of(environment);
+  request.environment = environment_of(job, start);
   request.standard_input = input.get();
   request.standard_output = output.writer.get();
   request.standard_error = error.writer.get();
-  request.inherited = {environment.control_fd, environment.store_fd, environment.store_listener};
+  request.inherited = {start.control_fd, job.store_fd(index), job.store_listener_fd(index)};
   if (!job.binding.masks.empty()) {
     const int local = index - job.placement.own().first_rank;
     request.cpus = job.binding.masks[static_cast<std::size_t>(local)];

@@ -37,6 +37,15 @@ struct PreparedJob {
   std::string committed = {};       // CommittedSteps of the attempts before this one
   std::string restart_reason = {};  // how the attempt before this one failed
   rlimit open_files{};              // RLIMIT_NOFILE as dtrun found it, which the ranks get
+
+  /// A rank's end of the door, by its index in the job; -1: the ranks meet over TCP.
+  [[nodiscard]] int store_fd(int index) const {
+    return index == 0 ? door.inside.get() : door.outside.get();
+  }
+  /// Of rank 0: the socket that listens for its store; -1: none.
+  [[nodiscard]] int store_listener_fd(int index) const {
+    return index == 0 ? store_listener.get() : -1;
+  }
 };
 
 /// Starts one rank of this node. `index` counts the ranks of the job.
