@@ -19,29 +19,14 @@ std::atomic<StopLine> kind_of_line = StopLine::with_signal;
 static_assert(std::atomic<const char*>::is_always_lock_free);
 static_assert(std::atomic<StopLine>::is_always_lock_free);
 
-const char* name_of(int signal) noexcept {
-  switch (signal) {
-    case SIGINT:
-      return "SIGINT";
-    case SIGTERM:
-      return "SIGTERM";
-    case SIGHUP:
-      return "SIGHUP";
-    case SIGQUIT:
-      return "SIGQUIT";
-    default:
-      return "SIGUSR1";
-  }
-}
-
 // One write() call, so that lines of several ranks do not interleave. Nothing is written to a full
 // pipe, which would block the end of the process.
 void write_stop_line(int signal, const char* rest) noexcept {
   std::array<char, 256> line{};
   std::size_t size = 0;
   const bool names_signal = kind_of_line == StopLine::with_signal;
-  for (const char* part : {"dtrain: stopped", names_signal ? " by " : "",
-                           names_signal ? name_of(signal) : "", rest, "\n"}) {
+  for (const char* part : {"dtrain: stopped", names_signal ? " by SIG" : "",
+                           names_signal ? ::sigabbrev_np(signal) : "", rest, "\n"}) {
     const std::size_t length = std::min(std::strlen(part), line.size() - size);
     std::memcpy(line.data() + size, part, length);
     size += length;
