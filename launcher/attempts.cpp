@@ -13,9 +13,9 @@
 #include <variant>
 #include <vector>
 
-#include "dtrain/base/atomic_file.h"
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/file_system.h"
 #include "dtrain/base/number.h"
 #include "launcher/environment.h"
 #include "launcher/history.h"
@@ -307,17 +307,17 @@ int run_attempts(PreparedJob job, GuardLink guard) {
   History history;
   const auto start = Clock::now();
   LastWord last;
+  std::exception_ptr failure;  // its line follows the report
   try {
     last = decide(job, guard, steps, history);
-  } catch (const std::exception& error) {  // its line follows
+  } catch (const std::exception& error) {
     const auto* const known = dynamic_cast<const dtrain::base::Error*>(&error);
-    const int status = static_cast<int>(known ? known->kind() : dtrain::base::ErrorKind::internal);
-    report(job.options, history, steps, start, "");
-    write_report_file(job, history, {.status = status, .why_not = ""});
-    throw;
+    last.status = static_cast<int>(known ? known->kind() : dtrain::base::ErrorKind::internal);
+    failure = std::current_exception();
   }
   report(job.options, history, steps, start, last.why_not);
   write_report_file(job, history, last);
+  if (failure) std::rethrow_exception(failure);
   return last.status;
 }
 

@@ -12,6 +12,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/rank_env.h"
+#include "dtrain/base/text.h"
 #include "dtrain/net/proof.h"
 #include "launcher/job.h"
 
@@ -109,14 +110,10 @@ int count_gpus() {
 std::string find_program(const std::string& name) {
   if (name.find('/') != std::string::npos) return name;
   const char* const path = std::getenv("PATH");
-  std::string_view rest = path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin";
-  while (!name.empty()) {
-    const auto colon = rest.find(':');
-    const std::string_view folder = rest.substr(0, colon);
+  const std::string_view folders = path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin";
+  for (const std::string_view folder : dtrain::base::split(folders, ':')) {
     const std::string candidate = folder.empty() ? name : fmt::format("{}/{}", folder, name);
     if (is_executable_file(candidate)) return candidate;
-    if (colon == std::string_view::npos) break;
-    rest.remove_prefix(colon + 1);
   }
   std::error_code error;
   const fs::path sibling = fs::read_symlink("/proc/self/exe", error).replace_filename(name);

@@ -16,7 +16,7 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
-#include "dtrain/base/stop_signals.h"
+#include "dtrain/base/process.h"
 #include "dtrain/base/text.h"
 #include "launcher/active_clock.h"
 #include "launcher/options.h"

@@ -178,11 +178,7 @@ std::string mute_text(const Records& records) {
 
 RankRecords parse_records(std::string_view text) {
   RankRecords records;
-  while (!text.empty()) {
-    const auto end = std::min(text.find('\n'), text.size());
-    take_line(records, text.substr(0, end));
-    text.remove_prefix(std::min(text.size(), end + 1));
-  }
+  for (const std::string_view line : dtrain::base::split(text, '\n')) take_line(records, line);
   return records;
 }
 

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
@@ -76,11 +77,8 @@ std::string make_run_id() {
   ::localtime_r(&now, &local);
   char text[32];
   std::strftime(text, sizeof(text), "%Y%m%d-%H%M%S", &local);
-  char host[64] = "";
-  ::gethostname(host, sizeof(host) - 1);
-  for (char& c : host) {
-    if (c == '/') c = '-';
-  }
+  std::string host = host_name();
+  std::ranges::replace(host, '/', '-');
   std::uint32_t random = 0;
   if (::getentropy(&random, sizeof(random)) != 0) random = static_cast<std::uint32_t>(::getpid());
   return fmt::format("{}-{}-{:08x}", text, host, random);

@@ -17,13 +17,11 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/base/atomic_file.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/file_system.h"
 #include "dtrain/base/input_file.h"
 #include "dtrain/base/path_kind.h"
 #include "dtrain/base/process.h"
-#include "dtrain/base/stop_signals.h"
 #include "dtrain/net/message.h"
 #include "launcher/attempts.h"
 #include "launcher/environment.h"
@@ -39,8 +37,8 @@ namespace {
 
 using namespace launcher;
 
-void write_text(int fd, std::string_view text) {
-  [[maybe_unused]] const auto written = ::write(fd, text.data(), text.size());
+void write_error(std::string_view text) {
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
 int print_and_end(std::string_view text) {
@@ -208,10 +206,9 @@ void begin_report_file(const Options& options) {
 int run(Options options, const rlimit& open_files) {
   if (options.emulate_nodes > 0) {
     return run_emulated(options, [&](Options own, EmulatedStart start) {
-      return reported([&] { return run_node(own, std::move(start), open_files); },
-                      [&](int, const std::string& message) {
-                        write_text(STDERR_FILENO, error_line(own, message));
-                      });
+      return reported(
+          [&] { return run_node(own, std::move(start), open_files); },
+          [&](int, const std::string& message) { write_error(error_line(own, message)); });
     });
   }
   if (options.num_nodes > 1) return run_node(std::move(options), {}, open_files);
@@ -233,16 +230,11 @@ int main(int argc, char** argv) {
         options = parse_options({argv + 1, argv + argc});
         if (!options.help.empty()) return print_and_end(options.help);
         if (options.version) return print_and_end("dtrun " DTRAIN_VERSION "\n");
-        for (const std::string& note : options.notes) {
-          write_text(STDERR_FILENO, own_prefix(options) + "note: " + note + "\n");
-        }
-        for (const std::string& warning : options.warnings) {
-          write_text(STDERR_FILENO, own_prefix(options) + "warning: " + warning + "\n");
+        for (const std::string& remark : options.remarks) {
+          write_error(own_prefix(options) + remark + "\n");
         }
         begin_report_file(options);
         return run(options, open_files);
       },
-      [&](int, const std::string& message) {
-        write_text(STDERR_FILENO, error_line(options, message));
-      });
+      [&](int, const std::string& message) { write_error(error_line(options, message)); });
 }

@@ -11,6 +11,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/number.h"
 #include "dtrain/base/rank_env.h"
+#include "dtrain/base/text.h"
 #include "dtrain/net/addresses.h"
 #include "launcher/environment.h"
 
@@ -19,15 +20,14 @@ namespace {
 
 using dtrain::base::ErrorKind;
 using dtrain::base::fail;
+using dtrain::base::SlurmStep;
+using dtrain::base::split;
 
 /// As dtrain reads times: a number of seconds ("1e3"), or a duration.
 std::optional<double> seconds_in(std::string_view value) {
   if (const auto seconds = dtrain::base::number_in<double>(value)) return seconds;
   return dtrain::base::seconds_in(value);
 }
-
-using dtrain::base::ErrorKind;
-using dtrain::base::SlurmStep;
 
 int default_num_ranks(const SlurmStep& step) {
   if (step.gpus > 0) return static_cast<int>(step.gpus);
@@ -96,16 +96,6 @@ constexpr ForeignOption kForeignOptions[] = {
 };
 
 }  // namespace
-
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  for (;;) {
-    const auto at = text.find(separator);
-    parts.push_back(text.substr(0, at));
-    if (at == std::string_view::npos) return parts;
-    text.remove_prefix(at + 1);
-  }
-}
 
 int num_ranks_from(std::string_view name, std::string_view value) {
   const int gpus = value == "auto" || value == "gpu" ? count_gpus() : 0;

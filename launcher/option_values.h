@@ -32,8 +32,6 @@ template <typename Number>
   return *value;
 }
 
-[[nodiscard]] std::vector<std::string_view> split(std::string_view text, char separator);
-
 /// Advice on an option that other launchers have and dtrun lacks; empty if `name`, with its dashes,
 /// is no such option.
 [[nodiscard]] std::string_view advice_on_foreign(std::string_view name);

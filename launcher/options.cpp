@@ -11,6 +11,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/number.h"
 #include "dtrain/base/rank_env.h"
+#include "dtrain/base/text.h"
 #include "launcher/environment.h"
 #include "launcher/option_values.h"
 
@@ -19,6 +20,7 @@ namespace {
 
 using dtrain::base::ErrorKind;
 using dtrain::base::fail;
+using dtrain::base::split;
 
 /// One option: its help, and what it does to the options.
 struct OptionRow {
@@ -238,7 +240,7 @@ void take_endpoint(Options& options, Given& given) {
 
 /// Operators set WORLD_SIZE where they mean a job of several nodes; without more each dtrun would
 /// run one of its own.
-std::vector<std::string> warnings_on(const Options& options) {
+std::string warning_on(const Options& options) {
   const std::string inherited = environment_value("WORLD_SIZE");
   const bool is_within_job = !environment_value("DTRUN_CONTROL_FD").empty();
   const int own = options.num_ranks * std::max(options.emulate_nodes, 1);
@@ -246,10 +248,10 @@ std::vector<std::string> warnings_on(const Options& options) {
       inherited == std::to_string(own)) {
     return {};
   }
-  return {fmt::format(
-      "WORLD_SIZE={} of the environment is replaced: this job has {} rank{}; for several nodes "
-      "give --nnodes and --node-rank, or set PET_NNODES and PET_NODE_RANK",
-      inherited, own, own == 1 ? "" : "s")};
+  return fmt::format(
+      "warning: WORLD_SIZE={} of the environment is replaced: this job has {} rank{}; for several "
+      "nodes give --nnodes and --node-rank, or set PET_NNODES and PET_NODE_RANK",
+      inherited, own, own == 1 ? "" : "s");
 }
 
 /// The address of node 0 stands alone: no port, no brackets.
@@ -275,7 +277,8 @@ void check_one_node(const Options& options, const Given& given) {
 std::vector<std::string> notes_on(const Options& options, const Given& given) {
   std::vector<std::string> notes;
   const auto note = [&](std::string_view name, std::string_view why) {
-    if (is_given(given, name)) notes.push_back(fmt::format("{} has no effect: {}", name, why));
+    if (is_given(given, name))
+      notes.push_back(fmt::format("note: {} has no effect: {}", name, why));
   };
   if (options.num_nodes == 1 && options.emulate_nodes == 0) {
     note("--rdzv-timeout", "there is one node");
@@ -373,8 +376,10 @@ Options parse_options(const std::vector<std::string>& arguments) {
   if (step) take_from_slurm(*step, options, given);
   settle_nodes(options, given);
   check_together(options);
-  options.notes = notes_on(options, given);
-  options.warnings = warnings_on(options);
+  options.remarks = notes_on(options, given);
+  if (std::string warning = warning_on(options); !warning.empty()) {
+    options.remarks.push_back(std::move(warning));
+  }
   return options;
 }
 

@@ -83,11 +83,11 @@ struct Rank {
   int index = 0;   // in the job
   int node = 0;    // where it runs; the record of a rank elsewhere has no descriptors
   pid_t pid = -1;  // in its own machine
-  dtrain::base::Descriptor pidfd;    // readable once the process has ended
-  dtrain::base::Descriptor control;  // dtrun's end of DTRUN_CONTROL_FD
-  std::string control_partial;
-  RankStream output;
-  RankStream error;
+  dtrain::base::Descriptor pidfd = {};    // readable once the process has ended
+  dtrain::base::Descriptor control = {};  // dtrun's end of DTRUN_CONTROL_FD
+  std::string control_partial = {};
+  RankStream output = {};
+  RankStream error = {};
   std::int64_t step = -1;       // last one it reported
   std::int64_t waited_us = 0;   // for others, by its own account, up to that step
   std::int64_t signs = 0;       // of life: how often it has said that it goes on
@@ -103,9 +103,9 @@ struct Rank {
   std::string hang = {};                // the others wait for it: for what, and where it was
   bool stopped = false;                 // by SIGSTOP or the like, for too long
   bool lost = false;                    // its node is lost, so its end is unknown
-  std::optional<ToldError> told;
-  std::optional<RankEnd> end;
-  std::optional<RankEnd> orphan;  // what the leader left behind when a stop ended it
+  std::optional<ToldError> told = {};
+  std::optional<RankEnd> end = {};
+  std::optional<RankEnd> orphan = {};  // what the leader left behind when a stop ended it
 
   [[nodiscard]] bool running() const { return !end && !lost; }
   /// Until it is asked again; what one that has ended said last stays.

@@ -76,6 +76,8 @@ struct RankStreamOptions {
 /// Reads the pipe a rank writes into. Keeps the last lines for the report on a failure.
 class RankStream {
  public:
+  /// Of a rank that another launcher reads.
+  RankStream() : RankStream({}, {}) {}
   RankStream(dtrain::base::Descriptor pipe, RankStreamOptions options);
 
   [[nodiscard]] int fd() const { return pipe_.get(); }

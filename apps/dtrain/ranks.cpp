@@ -8,7 +8,6 @@
 #include "dtrain/base/log.h"
 #include "dtrain/base/process.h"
 #include "dtrain/base/rank_env.h"
-#include "dtrain/base/stop_signals.h"
 
 namespace dtrain::app {
 namespace {

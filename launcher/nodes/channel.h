@@ -1,6 +1,7 @@
 // The connections between the launchers of a job while its ranks run.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -139,10 +140,7 @@ class JobNodes {
   /// All ranks of a node have ended, or it is lost.
   void set_done(int node) { are_done_[static_cast<std::size_t>(node)] = true; }
   [[nodiscard]] bool are_all_done() const {
-    for (const bool done : are_done_) {
-      if (!done) return false;
-    }
-    return true;
+    return std::ranges::find(are_done_, false) == are_done_.end();
   }
   [[nodiscard]] bool is_done(int node) const { return are_done_[static_cast<std::size_t>(node)]; }
 

@@ -1,8 +1,6 @@
 #include "launcher/nodes/meeting.h"
 
 #include <fmt/format.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -11,6 +9,7 @@
 #include "dtrain/base/text.h"
 #include "dtrain/net/message.h"
 #include "dtrain/net/proof.h"
+#include "launcher/output_writer.h"
 
 namespace launcher {
 namespace {
@@ -66,11 +65,7 @@ WaitingLines::WaitingLines(const Options& options)
 
 void WaitingLines::show(const std::string& what) {
   if (!times_.take()) return;
-  if (!writer_) {
-    wake_ = dtrain::base::Descriptor(::eventfd(0, EFD_CLOEXEC));
-    writer_.emplace(STDERR_FILENO, wake_.get(), Pieces::atomic);
-  }
-  writer_->write(fmt::format(
+  write_error_for_a_while(fmt::format(
       "{}waiting for {}, {} of {}{}\n", prefix_, what, dtrain::base::readable_time(times_.waited()),
       dtrain::base::readable_time(dtrain::base::Seconds(deadline_.limit()).count()),
       std::exchange(advice_, "")));

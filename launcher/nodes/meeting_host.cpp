@@ -14,9 +14,9 @@
 #include "dtrain/base/text.h"
 #include "dtrain/net/addresses.h"
 #include "dtrain/net/frames.h"
+#include "dtrain/net/handshake.h"
 #include "dtrain/net/message.h"
 #include "dtrain/net/proof.h"
-#include "dtrain/net/reception.h"
 #include "dtrain/net/socket.h"
 #include "launcher/nodes/meeting.h"
 

@@ -13,7 +13,6 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
 #include "dtrain/base/process.h"
-#include "dtrain/base/threads.h"
 #include "dtrain/commands/commands.h"
 #include "dtrain/config/json.h"
 #include "dtrain/config/layout.h"

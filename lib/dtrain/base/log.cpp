@@ -126,4 +126,11 @@ void report_unhandled_exceptions() noexcept {
   });
 }
 
+void WaitingLines::show(const std::function<std::string()>& whom) {
+  if (!times_.take()) return;
+  const std::string advice = std::exchange(advice_, "");
+  log_info("waiting for {}, {} of {} (--comm-timeout){}{}", whom(), readable_time(times_.waited()),
+           readable_time(Seconds(limit_).count()), advice.empty() ? "" : "; ", advice);
+}
+
 }  // namespace dtrain::base

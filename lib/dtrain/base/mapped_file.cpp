@@ -79,17 +79,17 @@ MappingGuard::Entry* free_entry() {
 MappingGuard::MappingGuard(std::span<const std::byte> bytes, ErrorKind kind,
                            std::string_view message) {
   const std::lock_guard lock(changes);
-  entry_ = free_entry();
-  entry_->line = "dtrain: error: " + printable(message) + "\n";
-  entry_->status = static_cast<int>(kind);
-  entry_->end.store(reinterpret_cast<std::uintptr_t>(bytes.data() + bytes.size()));
-  entry_->begin.store(reinterpret_cast<std::uintptr_t>(bytes.data()));
+  Entry* entry = free_entry();
+  entry->line = "dtrain: error: " + printable(message) + "\n";
+  entry->status = static_cast<int>(kind);
+  entry->end.store(reinterpret_cast<std::uintptr_t>(bytes.data() + bytes.size()));
+  entry->begin.store(reinterpret_cast<std::uintptr_t>(bytes.data()));
+  entry_.reset(entry);
 }
 
-MappingGuard::~MappingGuard() {
-  if (entry_ == nullptr) return;
+void MappingGuard::Release::operator()(Entry* entry) const {
   const std::lock_guard lock(changes);
-  entry_->begin.store(0);
+  entry->begin.store(0);
 }
 
 MappedFile MappedFile::open(const std::string& path, const FileRole& role) {
@@ -107,33 +107,20 @@ MappedFile MappedFile::open(const std::string& path, const FileRole& role) {
     if (error == ENODEV) throw Error(role.kind, text);  // its file system never maps files
     fail_on_storage(role.kind, error, text);
   }
-  return {path, {static_cast<const std::byte*>(memory), size}, role};
+  MappedFile mapped;
+  mapped.path_ = path;
+  mapped.memory_ = {static_cast<const std::byte*>(memory), Unmap{size}};
+  mapped.guard_ = MappingGuard(
+      mapped.bytes(), role.kind,
+      fmt::format("{} '{}' cannot be read any more: it was shortened while it was in use, or its "
+                  "disk failed; replace files by renaming new ones over them",
+                  role.what, path));
+  return mapped;
 }
 
-MappedFile::MappedFile(std::string path, std::span<const std::byte> bytes, const FileRole& role)
-    : path_(std::move(path)),
-      bytes_(bytes),
-      guard_(
-          bytes, role.kind,
-          fmt::format("{} '{}' cannot be read any more: it was shortened while it was in use, or "
-                      "its disk failed; replace files by renaming new ones over them",
-                      role.what, path_)) {}
-
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      bytes_(std::exchange(other.bytes_, {})),
-      guard_(std::move(other.guard_)) {}
-
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(bytes_, other.bytes_);
-  std::swap(guard_, other.guard_);
-  return *this;
-}
-
-MappedFile::~MappedFile() {
+void MappedFile::Unmap::operator()(const std::byte* memory) const {
   // The pages come from mmap and are const only by our own promise, so the cast is safe.
-  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  ::munmap(const_cast<std::byte*>(memory), size);
 }
 
 }  // namespace dtrain::base

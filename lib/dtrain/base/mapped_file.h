@@ -3,10 +3,10 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/input_file.h"
@@ -23,19 +23,15 @@ class MappingGuard {
  public:
   MappingGuard() = default;
   MappingGuard(std::span<const std::byte> bytes, ErrorKind kind, std::string_view message);
-  MappingGuard(MappingGuard&& other) noexcept : entry_(std::exchange(other.entry_, nullptr)) {}
-  MappingGuard& operator=(MappingGuard&& other) noexcept {
-    std::swap(entry_, other.entry_);
-    return *this;
-  }
-  MappingGuard(const MappingGuard&) = delete;
-  MappingGuard& operator=(const MappingGuard&) = delete;
-  ~MappingGuard();
 
   struct Entry;
 
  private:
-  Entry* entry_ = nullptr;
+  struct Release {
+    void operator()(Entry* entry) const;
+  };
+
+  std::unique_ptr<Entry, Release> entry_;
 };
 
 /// A regular file mapped for reading. The bytes live as long as the object; moving it does not move
@@ -48,20 +44,21 @@ class MappedFile {
  public:
   [[nodiscard]] static MappedFile open(const std::string& path, const FileRole& role);
 
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&& other) noexcept;
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-  ~MappedFile();
-
-  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return bytes_; }
+  [[nodiscard]] std::span<const std::byte> bytes() const noexcept {
+    return {memory_.get(), memory_.get_deleter().size};
+  }
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
  private:
-  MappedFile(std::string path, std::span<const std::byte> bytes, const FileRole& role);
+  struct Unmap {
+    std::size_t size;  // bytes
+    void operator()(const std::byte* memory) const;
+  };
+
+  MappedFile() = default;
 
   std::string path_;
-  std::span<const std::byte> bytes_;
+  std::unique_ptr<const std::byte, Unmap> memory_;
   MappingGuard guard_;
 };
 

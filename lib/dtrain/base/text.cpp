@@ -47,6 +47,16 @@ std::string list_text(const std::vector<std::string>& parts, std::string_view se
   return text;
 }
 
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (;;) {
+    const auto at = text.find(separator);
+    parts.push_back(text.substr(0, at));
+    if (at == std::string_view::npos) return parts;
+    text.remove_prefix(at + 1);
+  }
+}
+
 std::string printable(std::string_view text, std::size_t most_bytes) {
   std::string result;
   int continued = 0;  // bytes that the character under way still has in UTF-8

@@ -1,4 +1,4 @@
-// Formats values for messages, and makes foreign text safe to print.
+// Formats values for messages, splits text, and makes foreign text safe to print.
 #pragma once
 
 #include <fmt/format.h>
@@ -28,6 +28,9 @@ template <typename Ranks>
   for (const auto rank : ranks) numbers.push_back(fmt::format("{}", rank));
   return fmt::format("rank{} {}", numbers.size() == 1 ? "" : "s", list_text(numbers));
 }
+
+/// The parts of `text` between separators: one more than there are separators.
+[[nodiscard]] std::vector<std::string_view> split(std::string_view text, char separator);
 
 /// `text` with each control character replaced by '?', C1 controls included, so that a terminal
 /// does not obey it; cut after `most_bytes`.

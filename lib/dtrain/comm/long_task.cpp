@@ -8,7 +8,6 @@
 #include "dtrain/base/log.h"
 #include "dtrain/base/text.h"
 #include "dtrain/base/threads.h"
-#include "dtrain/base/waiting_lines.h"
 #include "dtrain/comm/exchange.h"
 
 namespace dtrain::comm {

@@ -175,11 +175,9 @@ std::vector<Interface> interfaces() {
 
 Interface find_interface(std::string_view names, std::string_view source) {
   const std::vector<Interface> all = interfaces();
-  for (std::string_view rest = names; !rest.empty();) {
-    const std::string_view name = rest.substr(0, rest.find(','));
+  for (const std::string_view name : base::split(names, ',')) {
     const auto found = std::ranges::find(all, name, &Interface::name);
     if (found != all.end()) return *found;
-    rest.remove_prefix(std::min(name.size() + 1, rest.size()));
   }
   std::vector<std::string_view> known;
   for (const Interface& each : all) known.push_back(each.name);

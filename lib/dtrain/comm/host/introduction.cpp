@@ -19,8 +19,8 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/text.h"
-#include "dtrain/net/packet.h"
 #include "dtrain/net/proof.h"
+#include "dtrain/net/socket.h"
 
 namespace dtrain::comm {
 

@@ -14,7 +14,6 @@
 
 #include "dtrain/base/text.h"
 #include "dtrain/net/addresses.h"
-#include "dtrain/net/packet.h"
 #include "dtrain/net/proof.h"
 #include "dtrain/net/socket.h"
 

@@ -13,7 +13,7 @@
 #include "dtrain/base/clock.h"
 #include "dtrain/base/descriptor.h"
 #include "dtrain/base/error.h"
-#include "dtrain/base/waiting_lines.h"
+#include "dtrain/base/log.h"
 #include "dtrain/comm/rendezvous/wire.h"
 #include "dtrain/net/frames.h"
 

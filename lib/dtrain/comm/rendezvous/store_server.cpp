@@ -13,7 +13,6 @@
 
 #include "dtrain/base/text.h"
 #include "dtrain/net/message.h"
-#include "dtrain/net/packet.h"
 #include "dtrain/net/proof.h"
 #include "dtrain/net/socket.h"
 

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/log.h"
 #include "dtrain/base/number.h"
 #include "dtrain/base/text.h"
-#include "dtrain/base/waiting_lines.h"
 #include "dtrain/net/proof.h"
 
 namespace dtrain::comm {
