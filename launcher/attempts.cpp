@@ -17,12 +17,12 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/file_system.h"
 #include "dtrain/base/number.h"
+#include "launcher/clocks.h"
 #include "launcher/environment.h"
 #include "launcher/history.h"
 #include "launcher/output_writer.h"
 #include "launcher/processes.h"
 #include "launcher/restart_policy.h"
-#include "launcher/step_clock.h"
 #include "launcher/stragglers.h"
 #include "launcher/supervisor.h"
 

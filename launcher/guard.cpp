@@ -18,7 +18,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/process.h"
 #include "dtrain/base/text.h"
-#include "launcher/active_clock.h"
+#include "launcher/clocks.h"
 #include "launcher/options.h"
 #include "launcher/output_writer.h"
 #include "launcher/processes.h"

@@ -9,7 +9,7 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/descriptor.h"
-#include "launcher/active_clock.h"
+#include "launcher/clocks.h"
 #include "launcher/guard.h"
 #include "launcher/hang_watch.h"
 #include "launcher/job.h"
@@ -17,7 +17,6 @@
 #include "launcher/job_ranks.h"
 #include "launcher/nodes/channel.h"
 #include "launcher/report.h"
-#include "launcher/step_clock.h"
 #include "launcher/stragglers.h"
 
 namespace launcher {

@@ -12,7 +12,7 @@
 
 #include "dtrain/base/descriptor.h"
 #include "dtrain/net/frames.h"
-#include "launcher/active_clock.h"
+#include "launcher/clocks.h"
 #include "launcher/nodes/messages.h"
 #include "launcher/nodes/placement.h"
 

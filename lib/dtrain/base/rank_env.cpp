@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dtrain/base/cgroup.h"
+#include "dtrain/base/available_resources.h"
 #include "dtrain/base/cpu_list.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/number.h"

@@ -12,7 +12,7 @@
 #include <set>
 #include <vector>
 
-#include "dtrain/base/cgroup.h"
+#include "dtrain/base/available_resources.h"
 #include "dtrain/base/cpu_list.h"
 #include "dtrain/kernels/crew.h"
 #include "dtrain/kernels/product.h"

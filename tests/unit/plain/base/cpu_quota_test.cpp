@@ -1,6 +1,6 @@
 #include <catch2/catch.hpp>
 
-#include "dtrain/base/cgroup.h"
+#include "dtrain/base/available_resources.h"
 #include "support/temp_folder.h"
 
 // A machine's control groups cannot be made in every test, so these read folders that look like
