@@ -44,10 +44,9 @@ struct Meeting {
 [[nodiscard]] Meeting meet(Options& options, const std::string& token, const std::string& run_id,
                            dtrain::base::Descriptor listener);
 
-/// Node 0's part and the others'. Private to nodes/.
+/// Node 0's part. Private to nodes/.
 [[nodiscard]] Meeting host_meeting(const Options& options, const std::string& token,
                                    const std::string& run_id, dtrain::base::Descriptor listener);
-[[nodiscard]] Meeting join_meeting(Options& options, const std::string& token);
 
 /// The secret by which the ranks of a run know each other, which follows from one of the launchers.
 /// Private to nodes/.

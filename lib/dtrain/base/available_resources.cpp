@@ -97,6 +97,14 @@ void add_folders(const Mount& mount, const fs::path& group, const std::string& r
   folders.push_back({mount.version, point.string()});
 }
 
+// The first line of a file of the folder, without its end; nothing where it cannot be read.
+std::optional<std::string> first_line(const CgroupFolder& folder, const std::string& file) {
+  std::ifstream stream(folder.path + "/" + file);
+  std::string line;
+  if (!std::getline(stream, line)) return std::nullopt;
+  return line;
+}
+
 // Version 2 has "QUOTA PERIOD" in one line ("max" for no quota), version 1 a file for each.
 std::optional<std::int64_t> cores_of(const CgroupFolder& folder) {
   std::optional<std::int64_t> quota;
@@ -104,7 +112,7 @@ std::optional<std::int64_t> cores_of(const CgroupFolder& folder) {
   if (folder.version == 1) {
     quota = cgroup_number(folder, "cpu.cfs_quota_us");
     period = cgroup_number(folder, "cpu.cfs_period_us");
-  } else if (const auto line = cgroup_line(folder, "cpu.max")) {
+  } else if (const auto line = first_line(folder, "cpu.max")) {
     const auto space = line->find(' ');
     if (space == std::string::npos) return std::nullopt;
     quota = number_in<std::int64_t>(std::string_view(*line).substr(0, space));
@@ -198,15 +206,8 @@ std::vector<CgroupFolder> cgroup_folders(std::string_view controller, const std:
   return folders;
 }
 
-std::optional<std::string> cgroup_line(const CgroupFolder& folder, const std::string& file) {
-  std::ifstream stream(folder.path + "/" + file);
-  std::string line;
-  if (!std::getline(stream, line)) return std::nullopt;
-  return line;
-}
-
 std::optional<std::int64_t> cgroup_number(const CgroupFolder& folder, const std::string& file) {
-  const auto line = cgroup_line(folder, file);
+  const auto line = first_line(folder, file);
   const auto number = line ? number_in<std::int64_t>(*line) : std::nullopt;
   return number && *number >= 0 ? number : std::nullopt;
 }

@@ -25,10 +25,6 @@ struct CgroupFolder {
 [[nodiscard]] std::vector<CgroupFolder> cgroup_folders(std::string_view controller,
                                                        const std::string& root = {});
 
-/// The first line of a file of the folder, without its end; nothing where it cannot be read.
-[[nodiscard]] std::optional<std::string> cgroup_line(const CgroupFolder& folder,
-                                                     const std::string& file);
-
 /// The number that a file of one number holds; nothing for "max", -1 and files that are not there.
 [[nodiscard]] std::optional<std::int64_t> cgroup_number(const CgroupFolder& folder,
                                                         const std::string& file);

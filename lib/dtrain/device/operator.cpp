@@ -1,11 +1,9 @@
-#include "dtrain/device/ordered_sum.h"
+#include "dtrain/device/operator.h"
 
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include <numeric>
-
-#include "dtrain/device/operator.h"
 
 namespace dtrain::device {
 namespace {
