@@ -19,10 +19,9 @@
 #include "dtrain/base/number.h"
 #include "launcher/clocks.h"
 #include "launcher/environment.h"
-#include "launcher/history.h"
 #include "launcher/output_writer.h"
 #include "launcher/processes.h"
-#include "launcher/restart_policy.h"
+#include "launcher/restarts.h"
 #include "launcher/stragglers.h"
 #include "launcher/supervisor.h"
 

@@ -26,12 +26,12 @@
 #include "launcher/attempts.h"
 #include "launcher/environment.h"
 #include "launcher/guard.h"
-#include "launcher/history.h"
 #include "launcher/job.h"
 #include "launcher/nodes/emulation.h"
 #include "launcher/nodes/meeting.h"
 #include "launcher/options.h"
 #include "launcher/output_writer.h"
+#include "launcher/restarts.h"
 
 namespace {
 

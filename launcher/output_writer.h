@@ -28,14 +28,15 @@ enum class Pieces { large, atomic };
 /// Returns: 0, or why nothing could be written.
 [[nodiscard]] int write_piece(int fd, std::string_view& rest, Pieces pieces = Pieces::large);
 
-/// Makes an eventfd readable. Its descriptor is a duplicate, which stays good after the owner of
-/// the first has closed that.
+/// An eventfd that threads make readable to wake the supervisor.
 class Waker {
  public:
-  Waker() = default;
-  explicit Waker(int eventfd);
+  Waker();
 
+  [[nodiscard]] int fd() const { return fd_.get(); }
   void wake() const;
+  /// Takes what has come, so that it is not readable any more.
+  void rest() const;
 
  private:
   dtrain::base::Descriptor fd_;
@@ -51,11 +52,11 @@ class Waker {
 /// Threads: one caller. A thread that waits for a reader is left behind by the destructor.
 class OutputWriter {
  public:
-  /// `wake` is written to (an eventfd) whenever something was written or dropped.
+  /// `waker` is woken whenever something was written or dropped.
   ///
   /// pieces: atomic where other processes write lines to the same pipe.
   /// Throws: Error{spawn} when no thread can be made.
-  OutputWriter(int fd, int wake, Pieces pieces = Pieces::large);
+  OutputWriter(int fd, std::shared_ptr<const Waker> waker, Pieces pieces = Pieces::large);
   OutputWriter(const OutputWriter&) = delete;
   OutputWriter& operator=(const OutputWriter&) = delete;
   ~OutputWriter();
