@@ -119,8 +119,6 @@ struct Free {
   void operator()(void* memory) const { std::free(memory); }
 };
 
-using base::ErrorKind;
-
 constexpr std::string_view kEstablished = "01";  // TCP_ESTABLISHED in /proc/net/tcp
 
 /// Port and address as netlink wants them, both in the network's order.
@@ -181,10 +179,10 @@ std::optional<TcpOwner> owner_in(const char* name, std::string_view prefix, cons
   std::ifstream table(name);
   std::string line;
   if (!std::getline(table, line)) {  // the heading
-    base::fail(ErrorKind::comm,
-               "cannot see whose a connection is ({}: {}); give every rank the same "
-               "DTRAIN_JOB_TOKEN",
-               name, std::strerror(errno));
+    fail(ErrorKind::comm,
+         "cannot see whose a connection is ({}: {}); give every rank the same "
+         "DTRAIN_JOB_TOKEN",
+         name, std::strerror(errno));
   }
   while (std::getline(table, line)) {
     std::istringstream words(line);
