@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "dtrain/base/descriptor.h"
-#include "dtrain/net/frames.h"
+#include "dtrain/net/message.h"
 #include "launcher/clocks.h"
 #include "launcher/nodes/messages.h"
 #include "launcher/nodes/placement.h"

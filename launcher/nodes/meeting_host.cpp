@@ -13,7 +13,6 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/text.h"
 #include "dtrain/net/addresses.h"
-#include "dtrain/net/frames.h"
 #include "dtrain/net/handshake.h"
 #include "dtrain/net/message.h"
 #include "dtrain/net/proof.h"

@@ -24,7 +24,7 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/descriptor.h"
-#include "dtrain/net/frames.h"
+#include "dtrain/net/message.h"
 
 namespace dtrain::net {
 

@@ -15,7 +15,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
 #include "dtrain/comm/rendezvous/wire.h"
-#include "dtrain/net/frames.h"
+#include "dtrain/net/message.h"
 
 namespace dtrain::comm {
 

@@ -15,7 +15,6 @@
 #include "dtrain/base/log.h"
 #include "dtrain/comm/rendezvous/job_store.h"
 #include "dtrain/comm/rendezvous/wire.h"
-#include "dtrain/net/frames.h"
 #include "dtrain/net/handshake.h"
 #include "dtrain/net/message.h"
 

@@ -1,12 +1,10 @@
-#include "dtrain/net/frames.h"
+#include "dtrain/net/message.h"
 
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-
-#include "dtrain/net/message.h"
 
 namespace dtrain::net {
 
