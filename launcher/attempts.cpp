@@ -13,17 +13,15 @@
 #include <variant>
 #include <vector>
 
-#include "dtrain/base/atomic_file.h"
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/file_system.h"
 #include "dtrain/base/number.h"
+#include "launcher/clocks.h"
 #include "launcher/environment.h"
-#include "launcher/history.h"
 #include "launcher/output_writer.h"
-#include "launcher/report_file.h"
-#include "launcher/restart_policy.h"
-#include "launcher/signals.h"
-#include "launcher/step_clock.h"
+#include "launcher/processes.h"
+#include "launcher/restarts.h"
 #include "launcher/stragglers.h"
 #include "launcher/supervisor.h"
 
@@ -308,17 +306,17 @@ int run_attempts(PreparedJob job, GuardLink guard) {
   History history;
   const auto start = Clock::now();
   LastWord last;
+  std::exception_ptr failure;  // its line follows the report
   try {
     last = decide(job, guard, steps, history);
-  } catch (const std::exception& error) {  // its line follows
+  } catch (const std::exception& error) {
     const auto* const known = dynamic_cast<const dtrain::base::Error*>(&error);
-    const int status = static_cast<int>(known ? known->kind() : dtrain::base::ErrorKind::internal);
-    report(job.options, history, steps, start, "");
-    write_report_file(job, history, {.status = status, .why_not = ""});
-    throw;
+    last.status = static_cast<int>(known ? known->kind() : dtrain::base::ErrorKind::internal);
+    failure = std::current_exception();
   }
   report(job.options, history, steps, start, last.why_not);
   write_report_file(job, history, last);
+  if (failure) std::rethrow_exception(failure);
   return last.status;
 }
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/list_text.h"
+#include "dtrain/base/text.h"
 
 namespace launcher {
 namespace {

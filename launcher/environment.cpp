@@ -1,38 +1,39 @@
 #include "launcher/environment.h"
 
-#include <dirent.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
-#include <memory>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/rank_env.h"
+#include "dtrain/base/text.h"
 #include "dtrain/net/proof.h"
+#include "launcher/job.h"
 
 namespace launcher {
 namespace {
 
+namespace fs = std::filesystem;
 using dtrain::base::ErrorKind;
 using dtrain::base::fail;
 
 /// Entries of a folder that are `prefix` and, with digits_only, a number.
 int count_entries(const char* folder, std::string_view prefix, bool digits_only) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(folder), &::closedir);
-  if (!dir) return 0;
   int count = 0;
-  while (const dirent* entry = ::readdir(dir.get())) {
-    std::string_view name = entry->d_name;
-    if (name.starts_with('.') || !name.starts_with(prefix)) continue;
-    name.remove_prefix(prefix.size());
-    const bool digits =
-        !name.empty() && name.find_first_not_of("0123456789") == std::string_view::npos;
-    if (digits || !digits_only) ++count;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (!name.starts_with(prefix)) continue;
+    const std::string_view rest = std::string_view(name).substr(prefix.size());
+    const bool is_number = !rest.empty() && rest.find_first_not_of("0123456789") == rest.npos;
+    if (is_number || !digits_only) ++count;
   }
   return count;
 }
@@ -43,13 +44,59 @@ bool is_executable_file(const std::string& path) {
          ::access(path.c_str(), X_OK) == 0;
 }
 
-/// dtrun's own folder, with a slash at its end; empty where it cannot be known.
-std::string own_folder() {
-  std::string path(4096, '\0');
-  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
-  if (length <= 0) return {};
-  path.resize(static_cast<std::size_t>(length));
-  return path.substr(0, path.rfind('/') + 1);
+/// Names and values.
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+/// OMP_NUM_THREADS of a rank.
+std::string threads_of(const PreparedJob& job) {
+  if (std::string given = environment_value("OMP_NUM_THREADS"); !given.empty()) return given;
+  const Placement& placement = job.placement;
+  const int ranks_of_machine =
+      job.options.emulate_nodes > 0 ? placement.world_size() : placement.own().num_ranks;
+  const int share = std::max(1, static_cast<int>(dtrain::base::usable_cores()) / ranks_of_machine);
+  return std::to_string(job.binding.threads > 0 ? std::min(job.binding.threads, share) : share);
+}
+
+/// The variables that a rank gets beyond those that dtrun itself was started with.
+Variables variables_of(const PreparedJob& job, const RankStart& rank) {
+  const Placement& placement = job.placement;
+  const std::string index = std::to_string(rank.index);
+  const std::string world_size = std::to_string(placement.world_size());
+  const std::string master_port = std::to_string(placement.master_port);
+  Variables own = {
+      {"RANK", index},
+      {"LOCAL_RANK", std::to_string(rank.index - placement.own().first_rank)},
+      {"WORLD_SIZE", world_size},
+      {"LOCAL_WORLD_SIZE", std::to_string(placement.own().num_ranks)},
+      {"ROLE_RANK", index},
+      {"ROLE_WORLD_SIZE", world_size},
+      {"GROUP_RANK", std::to_string(placement.node_rank)},
+      {"GROUP_WORLD_SIZE", std::to_string(placement.num_nodes())},
+      {"MASTER_ADDR", placement.master_addr},
+      {"MASTER_PORT", master_port},
+      {"DTRUN_MASTER", placement.master_addr + ":" + master_port},
+      {"TORCHELASTIC_USE_AGENT_STORE", "False"},  // nobody serves a store there before rank 0 does
+      {"OMP_NUM_THREADS", threads_of(job)},
+      {"TORCHELASTIC_RESTART_COUNT", std::to_string(job.attempt)},
+      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(job.options.max_restarts)},
+      {"TORCHELASTIC_RUN_ID", job.folder.run_id()},
+      {"TORCHELASTIC_ERROR_FILE", job.folder.error_file(rank.index)},
+      {"DTRUN_CONTROL_FD", std::to_string(rank.control_fd)}};
+  const auto add_number = [&](const char* name, int value, int least) {
+    if (value >= least) own.emplace_back(name, std::to_string(value));
+  };
+  const auto add_text = [&](const char* name, const std::string& value) {
+    if (!value.empty()) own.emplace_back(name, value);
+  };
+  add_number("DTRUN_STORE_FD", job.store_fd(rank.index), 0);
+  add_number("DTRUN_STORE_PORT", placement.store_port, 1);
+  add_number("DTRUN_STORE_LISTENER_FD", job.store_listener_fd(rank.index), 0);
+  add_text("DTRAIN_JOB_TOKEN", placement.rank_token);
+  add_text("DTRUN_RESTART_REASON", job.restart_reason);
+  add_text("DTRUN_COMMITTED", job.committed);
+  if (rank.terminal_columns > 0) own.emplace_back("DTRUN_TERMINAL", "1");
+  add_number("COLUMNS", rank.terminal_columns, 1);
+  return own;
 }
 
 }  // namespace
@@ -63,16 +110,14 @@ int count_gpus() {
 std::string find_program(const std::string& name) {
   if (name.find('/') != std::string::npos) return name;
   const char* const path = std::getenv("PATH");
-  std::string_view rest = path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin";
-  while (!name.empty()) {
-    const auto colon = rest.find(':');
-    const std::string_view folder = rest.substr(0, colon);
+  const std::string_view folders = path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin";
+  for (const std::string_view folder : dtrain::base::split(folders, ':')) {
     const std::string candidate = folder.empty() ? name : fmt::format("{}/{}", folder, name);
     if (is_executable_file(candidate)) return candidate;
-    if (colon == std::string_view::npos) break;
-    rest.remove_prefix(colon + 1);
   }
-  if (const std::string sibling = own_folder() + name; is_executable_file(sibling)) return sibling;
+  std::error_code error;
+  const fs::path sibling = fs::read_symlink("/proc/self/exe", error).replace_filename(name);
+  if (is_executable_file(sibling.string())) return sibling.string();
   const bool is_here = !name.empty() && ::access(name.c_str(), R_OK) == 0;
   const std::string advice = !is_here                ? "check the name and PATH"
                              : name.ends_with(".py") ? fmt::format("try python3 {}", name)
@@ -90,54 +135,17 @@ std::string job_secret_of_environment() {
                                  environment_value("DTRAIN_JOB_TOKEN_FILE"));
 }
 
-std::vector<std::string> environment_of(const RankEnvironment& rank) {
-  const char* const user_threads = std::getenv("OMP_NUM_THREADS");
-  const int threads =
-      std::max(1, static_cast<int>(dtrain::base::usable_cores()) / rank.ranks_of_machine);
-  const int own_threads = rank.threads > 0 ? std::min(rank.threads, threads) : threads;
-  std::vector<std::pair<std::string, std::string>> own = {
-      {"RANK", std::to_string(rank.rank)},
-      {"LOCAL_RANK", std::to_string(rank.local_rank)},
-      {"WORLD_SIZE", std::to_string(rank.world_size)},
-      {"LOCAL_WORLD_SIZE", std::to_string(rank.local_world_size)},
-      {"ROLE_RANK", std::to_string(rank.rank)},
-      {"ROLE_WORLD_SIZE", std::to_string(rank.world_size)},
-      {"GROUP_RANK", std::to_string(rank.node_rank)},
-      {"GROUP_WORLD_SIZE", std::to_string(rank.num_nodes)},
-      {"MASTER_ADDR", rank.master_addr},
-      {"MASTER_PORT", std::to_string(rank.master_port)},
-      {"DTRUN_MASTER", fmt::format("{}:{}", rank.master_addr, rank.master_port)},
-      {"TORCHELASTIC_USE_AGENT_STORE", "False"},  // nobody serves a store there before rank 0 does
-      {"OMP_NUM_THREADS", user_threads != nullptr && *user_threads != '\0'
-                              ? std::string(user_threads)
-                              : std::to_string(own_threads)},
-      {"TORCHELASTIC_RESTART_COUNT", std::to_string(rank.restart_count)},
-      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(rank.max_restarts)},
-      {"TORCHELASTIC_RUN_ID", rank.run_id},
-      {"TORCHELASTIC_ERROR_FILE", rank.error_file},
-      {"DTRUN_CONTROL_FD", std::to_string(rank.control_fd)}};
-  if (rank.store_fd >= 0) own.emplace_back("DTRUN_STORE_FD", std::to_string(rank.store_fd));
-  if (rank.store_port > 0) own.emplace_back("DTRUN_STORE_PORT", std::to_string(rank.store_port));
-  if (rank.store_listener >= 0) {
-    own.emplace_back("DTRUN_STORE_LISTENER_FD", std::to_string(rank.store_listener));
-  }
-  if (!rank.rank_token.empty()) own.emplace_back("DTRAIN_JOB_TOKEN", rank.rank_token);
-  if (!rank.restart_reason.empty()) own.emplace_back("DTRUN_RESTART_REASON", rank.restart_reason);
-  if (!rank.committed.empty()) own.emplace_back("DTRUN_COMMITTED", rank.committed);
-  if (rank.terminal_columns > 0) {
-    own.emplace_back("DTRUN_TERMINAL", "1");
-    own.emplace_back("COLUMNS", std::to_string(rank.terminal_columns));
-  }
+std::vector<std::string> environment_of(const PreparedJob& job, const RankStart& rank) {
+  const Variables own = variables_of(job, rank);
   std::vector<std::string> result;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text = *variable;
     const std::string_view name = text.substr(0, text.find('='));
-    const bool ours =
-        std::any_of(own.begin(), own.end(), [&](const auto& v) { return v.first == name; });
-    // A dtrun inside a rank of another dtrun must not hand on the outer one's descriptors.
+    const bool is_own = std::ranges::find(own, name, &Variables::value_type::first) != own.end();
     // The ranks of several nodes have a secret of their own.
-    const bool is_replaced = name == "DTRAIN_JOB_TOKEN_FILE" && !rank.rank_token.empty();
-    if (!ours && !is_replaced && !name.starts_with("DTRUN_")) result.emplace_back(text);
+    const bool is_replaced = name == "DTRAIN_JOB_TOKEN_FILE" && !job.placement.rank_token.empty();
+    // A dtrun inside a rank of another dtrun must not hand on the outer one's descriptors.
+    if (!is_own && !is_replaced && !name.starts_with("DTRUN_")) result.emplace_back(text);
   }
   for (const auto& [name, value] : own) result.push_back(name + "=" + value);
   return result;

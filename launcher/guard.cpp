@@ -16,14 +16,12 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
-#include "dtrain/base/readable.h"
-#include "dtrain/base/stop_signals.h"
-#include "launcher/active_clock.h"
-#include "launcher/descendants.h"
+#include "dtrain/base/process.h"
+#include "dtrain/base/text.h"
+#include "launcher/clocks.h"
 #include "launcher/options.h"
 #include "launcher/output_writer.h"
-#include "launcher/pipe.h"
-#include "launcher/signals.h"
+#include "launcher/processes.h"
 
 namespace launcher {
 namespace {

@@ -1,16 +1,58 @@
-// Finds out which rank holds up a job that stands still.
+// Finds out which rank holds up a job that stands still, and which ones a signal has stopped.
 #pragma once
+
+#include <signal.h>
 
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "dtrain/base/clock.h"
 #include "launcher/rank.h"
 
 namespace launcher {
+
+/// A rank's oldest open call of one group, or its last one.
+struct GroupCall {
+  std::uint64_t number = 0;  // within the group
+  std::string op;
+  std::int64_t bytes = 0;
+  bool is_open = false;
+  bool is_queued = false;  // open, but not begun
+  double seconds = 0;      // since it was made
+  int awaited = -1;        // the rank that it needs at this moment; -1: none, or not known
+  std::string group;       // named alike in all ranks
+};
+
+/// What a rank answered when it was asked where it is.
+struct RankRecords {
+  std::string where;  // "in the backward pass, block 3, of step 12"
+  std::vector<GroupCall> calls;
+  bool is_whole = false;  // the answer has come to its end
+};
+
+/// text: an answer (docs/dtrun.md); lines of another form are passed over.
+[[nodiscard]] RankRecords parse_records(std::string_view text);
+
+/// Whom a job that stands still waits for.
+struct HangVerdict {
+  int culprit = 0;
+  std::string text;  // what it did not do, and where it was
+};
+
+/// records: of every rank, none for one that was not asked, e.g. since it has ended. A rank waits
+/// for those of a group that have not made its open call, and for the one that it says it needs;
+/// the culprit is one that gave no answer where others did, or else one that is waited for and
+/// waits for nobody.
+///
+/// Returns: nothing where nobody waits for anybody.
+[[nodiscard]] std::optional<HangVerdict> hang_verdict(
+    const std::vector<std::optional<RankRecords>>& records);
 
 /// Notices silent ranks by their signs of life, and judges what all ranks answer when they are
 /// asked where they are. A rank is watched from its first sign, so a program that gives none never is.
@@ -80,6 +122,49 @@ class HangWatch {
   int suspect_ = 0;
   std::optional<Silence> silence_;  // as last looked for
   Time looked_;                     // when that was
+};
+
+/// Tells a rank that stays stopped, and so holds up all others, from a job that its user has
+/// suspended as a whole (Ctrl-Z).
+class StoppedRanks {
+ public:
+  using Time = dtrain::base::Clock::time_point;
+
+  [[nodiscard]] bool is_suspended() const { return is_suspended_; }
+  /// The job is suspended or continued as a whole.
+  void suspend(bool suspends) {
+    is_suspended_ = suspends;
+    since_.clear();
+    if (suspends) note_suspension();
+  }
+  /// A suspension has been asked for, whatever becomes of it.
+  void note_suspension() { was_suspended_ = true; }
+
+  /// Returns whether a rank's stop may precede the news of a suspension: a batch system sends
+  /// SIGTSTP to all processes at once.
+  [[nodiscard]] bool may_be_suspension(int signal) const {
+    return signal == SIGTSTP && !is_suspended_ && !was_suspended_;
+  }
+  /// Returns whether a rank stopped because of a suspension after it was continued.
+  [[nodiscard]] bool is_belated(int signal) const { return signal == SIGTSTP && was_suspended_; }
+
+  void add(int rank, Time now) { since_[rank] = now; }
+  void remove(int rank) { since_.erase(rank); }
+  [[nodiscard]] bool empty() const { return since_.empty(); }
+  /// The ranks that have been stopped for too long.
+  [[nodiscard]] std::vector<int> overdue(Time now) const {
+    constexpr std::chrono::seconds kLimit(2);  // a job that is stopped as a whole is continued so
+    std::vector<int> ranks;
+    for (const auto& [rank, since] : since_) {
+      if (now - since >= kLimit) ranks.push_back(rank);
+    }
+    return ranks;
+  }
+
+ private:
+  bool is_suspended_ = false;
+  bool was_suspended_ = false;
+  std::map<int, Time> since_;
 };
 
 }  // namespace launcher

@@ -7,7 +7,7 @@ namespace launcher {
 
 JobOutput::JobOutput(const Options& options)
     : console_(own_prefix(options), options.emulate_nodes > 0 ? Pieces::atomic : Pieces::large),
-      logs_(console_.wake_fd(), options.log_size_limit) {}
+      logs_(console_.waker(), options.log_size_limit) {}
 
 void JobOutput::warn_of_logs() {
   for (const std::string& text : logs_.take_warnings()) warn(text);

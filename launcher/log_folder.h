@@ -1,11 +1,9 @@
 // The folder of a run's log and error files.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <system_error>
 
-#include "dtrain/base/descriptor.h"
 #include "launcher/log_writer.h"
 #include "launcher/nodes/placement.h"
 #include "launcher/options.h"
@@ -16,9 +14,8 @@ namespace launcher {
 [[nodiscard]] std::string make_run_id();
 
 /// RUN_ID/attempt_N/RANK/{stdout.log,stderr.log,error.json} under --log-dir, as torchrun names
-/// them; a private temporary folder otherwise, removed at the end unless it holds logs. The next
-/// dtrun removes folders that a killed one left behind, recognising the form of their names. Calls
-/// that fail in passing are repeated.
+/// them, or in a private temporary folder; no folder where the ranks have no logs. Calls that fail
+/// in passing are repeated.
 class LogFolder {
  public:
   /// Throws: Error{usage}, or StorageError, naming --log-dir and the folder that cannot be made.
@@ -29,7 +26,7 @@ class LogFolder {
   [[nodiscard]] std::string begin_attempt(int number);
 
   [[nodiscard]] const std::string& run_id() const { return run_id_; }
-  /// Where a torch.distributed program writes why it failed.
+  /// Where a torch.distributed program writes why it failed; empty where the ranks have no logs.
   [[nodiscard]] std::string error_file(int rank) const;
   /// The log of one stream ("stdout" or "stderr"), new and empty. No file if the attempt has no
   /// logs, or if it cannot be made, which `why_not` tells then.
@@ -39,25 +36,18 @@ class LogFolder {
   /// The folder the user should look into; empty when there are no logs.
   [[nodiscard]] std::string log_folder() const { return has_logs_ ? attempt_ : std::string(); }
 
-  /// Removes the folder unless it holds logs. May be called again.
-  void remove_unless_kept() const noexcept;
-
  private:
   [[nodiscard]] std::string rank_folder(int rank) const;
   [[nodiscard]] std::error_code make_rank_folders() const;
-  [[noreturn]] void refuse(const std::error_code& error) const;
-  void remove_error_files() const noexcept;
 
   int first_rank_;
   int num_ranks_;
-  bool is_named_;  // by --log-dir
-  bool keep_;
+  bool keep_;      // there are logs to keep
   bool has_logs_;  // in this attempt
   bool is_first_ = true;
   std::string run_id_;
   std::string root_;
   std::string attempt_;
-  std::shared_ptr<dtrain::base::Descriptor> lock_;  // of a temporary folder
 };
 
 }  // namespace launcher

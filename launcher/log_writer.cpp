@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "dtrain/base/storage_error.h"
-#include "launcher/writer_thread.h"
 
 namespace launcher {
 namespace {
@@ -52,7 +51,7 @@ struct LogWriter::State {
     bool broken = false;      // takes nothing any more
   };
 
-  Waker waker;
+  std::shared_ptr<const Waker> waker;
   std::size_t size_limit = 0;
   mutable std::mutex mutex;
   std::condition_variable changed;
@@ -84,7 +83,7 @@ void LogWriter::State::run() {
       close(file, lock);
     }
     tasks.pop_front();
-    waker.wake();
+    waker->wake();
   }
 }
 
@@ -159,8 +158,9 @@ void Log::write(std::string_view bytes) const {
   if (writer_ != nullptr) writer_->write(index_, bytes);
 }
 
-LogWriter::LogWriter(int wake, std::int64_t size_limit) : state_(std::make_shared<State>()) {
-  state_->waker = Waker(wake);
+LogWriter::LogWriter(std::shared_ptr<const Waker> waker, std::int64_t size_limit)
+    : state_(std::make_shared<State>()) {
+  state_->waker = std::move(waker);
   state_->size_limit = static_cast<std::size_t>(size_limit);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dtrain/base/descriptor.h"
+#include "launcher/output_writer.h"
 
 namespace launcher {
 
@@ -51,9 +52,9 @@ class Log {
 /// Threads: one caller. A thread that hangs is left behind by the destructor.
 class LogWriter {
  public:
-  /// `wake` is written to (an eventfd) whenever something was written or lost. size_limit: bytes of
-  /// each file; 0: none.
-  LogWriter(int wake, std::int64_t size_limit);
+  /// `waker` is woken whenever something was written or lost. size_limit: bytes of each file; 0:
+  /// none.
+  LogWriter(std::shared_ptr<const Waker> waker, std::int64_t size_limit);
   LogWriter(const LogWriter&) = delete;
   LogWriter& operator=(const LogWriter&) = delete;
   ~LogWriter();

@@ -17,15 +17,11 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/base/atomic_file.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/file_system.h"
 #include "dtrain/base/input_file.h"
-#include "dtrain/base/open_files.h"
 #include "dtrain/base/path_kind.h"
-#include "dtrain/base/print.h"
 #include "dtrain/base/process.h"
-#include "dtrain/base/stop_signals.h"
 #include "dtrain/net/message.h"
 #include "launcher/attempts.h"
 #include "launcher/environment.h"
@@ -35,14 +31,14 @@
 #include "launcher/nodes/meeting.h"
 #include "launcher/options.h"
 #include "launcher/output_writer.h"
-#include "launcher/report_file.h"
+#include "launcher/restarts.h"
 
 namespace {
 
 using namespace launcher;
 
-void write_text(int fd, std::string_view text) {
-  [[maybe_unused]] const auto written = ::write(fd, text.data(), text.size());
+void write_error(std::string_view text) {
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
 int print_and_end(std::string_view text) {
@@ -92,7 +88,6 @@ void tell_failure(Channel& nodes, const Options& options, int status, const std:
 }
 
 int supervise(PreparedJob job, GuardLink guard) {
-  const LogFolder folder = job.folder;
   const Options options = job.options;
   const std::shared_ptr<Channel> nodes = job.nodes;
   const int status = reported([&] { return run_attempts(std::move(job), std::move(guard)); },
@@ -101,7 +96,6 @@ int supervise(PreparedJob job, GuardLink guard) {
                                 if (nodes) tell_failure(*nodes, options, failure, message);
                               });
   if (nodes && options.node_rank == 0) nodes->wait_for_closing();
-  folder.remove_unless_kept();
   return status;
 }
 
@@ -151,13 +145,6 @@ Meeting meet_nobody(const Options& options) {
   return meeting;
 }
 
-int run_prepared(PreparedJob job) {
-  const LogFolder folder = job.folder;
-  const int status = run_guarded(std::move(job), &supervise);
-  folder.remove_unless_kept();  // again, for a supervisor that was killed
-  return status;
-}
-
 /// Runs this launcher's part in a job of several nodes.
 int run_node(Options options, EmulatedStart start, const rlimit& open_files) {
   const std::string token = job_secret_of_environment();
@@ -175,7 +162,7 @@ int run_node(Options options, EmulatedStart start, const rlimit& open_files) {
         tell_failure(*nodes, options, failure, message);
       });
   nodes.reset();  // the supervisor's alone from here on: others see it close when that one dies
-  return job ? run_prepared(*std::move(job)) : status;
+  return job ? run_guarded(*std::move(job), &supervise) : status;
 }
 
 /// Returns the first bytes of the file that a report is to replace.
@@ -219,14 +206,13 @@ void begin_report_file(const Options& options) {
 int run(Options options, const rlimit& open_files) {
   if (options.emulate_nodes > 0) {
     return run_emulated(options, [&](Options own, EmulatedStart start) {
-      return reported([&] { return run_node(own, std::move(start), open_files); },
-                      [&](int, const std::string& message) {
-                        write_text(STDERR_FILENO, error_line(own, message));
-                      });
+      return reported(
+          [&] { return run_node(own, std::move(start), open_files); },
+          [&](int, const std::string& message) { write_error(error_line(own, message)); });
     });
   }
   if (options.num_nodes > 1) return run_node(std::move(options), {}, open_files);
-  return run_prepared(prepare(options, meet_nobody(options), open_files));
+  return run_guarded(prepare(options, meet_nobody(options), open_files), &supervise);
 }
 
 }  // namespace
@@ -244,16 +230,11 @@ int main(int argc, char** argv) {
         options = parse_options({argv + 1, argv + argc});
         if (!options.help.empty()) return print_and_end(options.help);
         if (options.version) return print_and_end("dtrun " DTRAIN_VERSION "\n");
-        for (const std::string& note : options.notes) {
-          write_text(STDERR_FILENO, own_prefix(options) + "note: " + note + "\n");
-        }
-        for (const std::string& warning : options.warnings) {
-          write_text(STDERR_FILENO, own_prefix(options) + "warning: " + warning + "\n");
+        for (const std::string& remark : options.remarks) {
+          write_error(own_prefix(options) + remark + "\n");
         }
         begin_report_file(options);
         return run(options, open_files);
       },
-      [&](int, const std::string& message) {
-        write_text(STDERR_FILENO, error_line(options, message));
-      });
+      [&](int, const std::string& message) { write_error(error_line(options, message)); });
 }

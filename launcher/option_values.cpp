@@ -1,11 +1,18 @@
 #include "launcher/option_values.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
 #include <map>
 #include <optional>
+#include <string_view>
 #include <utility>
 
+#include "dtrain/base/error.h"
+#include "dtrain/base/number.h"
 #include "dtrain/base/rank_env.h"
-#include "dtrain/base/units.h"
+#include "dtrain/base/text.h"
+#include "dtrain/net/addresses.h"
 #include "launcher/environment.h"
 
 namespace launcher {
@@ -13,6 +20,8 @@ namespace {
 
 using dtrain::base::ErrorKind;
 using dtrain::base::fail;
+using dtrain::base::SlurmStep;
+using dtrain::base::split;
 
 /// As dtrain reads times: a number of seconds ("1e3"), or a duration.
 std::optional<double> seconds_in(std::string_view value) {
@@ -20,17 +29,73 @@ std::optional<double> seconds_in(std::string_view value) {
   return dtrain::base::seconds_in(value);
 }
 
-}  // namespace
-
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  for (;;) {
-    const auto at = text.find(separator);
-    parts.push_back(text.substr(0, at));
-    if (at == std::string_view::npos) return parts;
-    text.remove_prefix(at + 1);
-  }
+int default_num_ranks(const SlurmStep& step) {
+  if (step.gpus > 0) return static_cast<int>(step.gpus);
+  // Without a plugin that binds tasks to cores, SLURM's number alone says which part is theirs.
+  const std::int64_t usable = dtrain::base::usable_cores();
+  return static_cast<int>(step.cores > 0 ? std::min(step.cores, usable) : 1);
 }
+
+/// An option of another launcher that dtrun does not have, and what to do instead.
+struct ForeignOption {
+  std::string_view name;
+  std::string_view advice;
+};
+
+constexpr std::string_view kStatic =
+    "leave it out: the nodes meet at --master-addr and --master-port";
+constexpr std::string_view kNoPython = "leave it out: any program is started, dtrun -- PROGRAM";
+constexpr std::string_view kRanks = "use -n RANKS";
+constexpr std::string_view kNodes = "use --nnodes N";
+constexpr std::string_view kNoHosts =
+    "dtrun starts the ranks of its own node only: start one dtrun on each node, by ssh or srun "
+    "(docs/nodes.md)";
+constexpr std::string_view kBind = "use --bind none, cores or numa";
+constexpr std::string_view kOfProgram =
+    "it concerns the program: dtrun -- dtrain --dtype NAME --strategy NAME ...";
+constexpr std::string_view kNothingToSay = "leave it out: dtrun needs no such option";
+constexpr ForeignOption kForeignOptions[] = {
+    {"--num-processes", kRanks},
+    {"--num-gpus", kRanks},
+    {"--gpus", kRanks},
+    {"--ngpus", kRanks},
+    {"--num-ranks", kRanks},
+    {"--nprocs", kRanks},
+    {"--ntasks", kRanks},
+    {"--ntasks-per-node", kRanks},
+    {"--world-size", kRanks},
+    {"--num-nodes", kNodes},
+    {"--nodes", kNodes},
+    {"--num-machines", kNodes},
+    {"-N", kNodes},
+    {"--machine-rank", "use --node-rank R"},
+    {"--main-process-ip", "use --master-addr ADDRESS"},
+    {"--main-process-port", "use --master-port PORT"},
+    {"--hostfile", kNoHosts},
+    {"--host", kNoHosts},
+    {"--hosts", kNoHosts},
+    {"-H", kNoHosts},
+    {"--include", kNoHosts},
+    {"--exclude", kNoHosts},
+    {"--bind-to", kBind},
+    {"--map-by", kBind},
+    {"--mixed-precision", kOfProgram},
+    {"--use-deepspeed", kOfProgram},
+    {"--use-fsdp", kOfProgram},
+    {"--gpu-ids", "set CUDA_VISIBLE_DEVICES"},
+    {"--multi-gpu", kNothingToSay},
+    {"--launcher", kNothingToSay},
+    {"--oversubscribe", kNothingToSay},
+    {"--allow-run-as-root", kNothingToSay},
+    {"-x", "leave it out: ranks inherit the environment of dtrun"},
+    {"--rdzv-conf", kStatic},
+    {"--start-method", kNoPython},
+    {"--no-python", kNoPython},
+    {"--module", "dtrun starts programs, not modules: dtrun -- python3 -m MODULE"},
+    {"-m", "dtrun starts programs, not modules: dtrun -- python3 -m MODULE"},
+};
+
+}  // namespace
 
 int num_ranks_from(std::string_view name, std::string_view value) {
   const int gpus = value == "auto" || value == "gpu" ? count_gpus() : 0;
@@ -109,6 +174,41 @@ std::chrono::duration<double> hang_timeout_from(std::string_view name, std::stri
          name, value, kLeastTimeout);
   }
   return seconds_from(name, value, kLeastTimeout);
+}
+
+void take_from_slurm(const SlurmStep& step, Options& options, std::vector<std::string>& given) {
+  const auto is_given = [&](std::string_view name) {
+    return std::find(given.begin(), given.end(), name) != given.end();
+  };
+  const auto fill = [&](std::string_view name, auto& field, const auto& value) {
+    if (is_given(name)) return;
+    field = value();
+    given.emplace_back(name);
+  };
+  for (const std::string_view name : {"--nnodes", "--standalone", "--emulate-nodes"}) {
+    if (is_given(name)) return;
+  }
+  if (step.num_tasks != step.num_nodes) {
+    dtrain::base::fail(ErrorKind::usage,
+                       "srun started {} dtruns on {} node{}; give it --ntasks-per-node=1, since "
+                       "dtrun starts the ranks of a node, or dtrun --standalone for jobs of their "
+                       "own",
+                       step.num_tasks, step.num_nodes, step.num_nodes == 1 ? "" : "s");
+  }
+  fill("--nproc-per-node", options.num_ranks, [&] { return default_num_ranks(step); });
+  if (step.num_nodes == 1) return;
+  options.follows_slurm = true;
+  fill("--nnodes", options.num_nodes, [&] { return static_cast<int>(step.num_nodes); });
+  fill("--node-rank", options.node_rank, [&] { return static_cast<int>(step.node); });
+  fill("--master-addr", options.master_addr,
+       [&] { return dtrain::net::address_of_first_node(step); });
+  fill("--master-port", options.master_port,
+       [&] { return static_cast<int>(dtrain::base::port_of(step)); });
+}
+
+std::string_view advice_on_foreign(std::string_view name) {
+  const auto* foreign = std::ranges::find(kForeignOptions, name, &ForeignOption::name);
+  return foreign == std::end(kForeignOptions) ? std::string_view() : foreign->advice;
 }
 
 }  // namespace launcher

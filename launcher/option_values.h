@@ -1,13 +1,16 @@
-// Reads the values of dtrun's options.
+// Reads the values of dtrun's options, takes from SLURM what the command line does not say, and
+// knows the options of other launchers.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/number.h"
+#include "dtrain/base/slurm_step.h"
 #include "launcher/options.h"
 
 namespace launcher {
@@ -29,8 +32,6 @@ template <typename Number>
   return *value;
 }
 
-[[nodiscard]] std::vector<std::string_view> split(std::string_view text, char separator);
-
 /// Advice on an option that other launchers have and dtrun lacks; empty if `name`, with its dashes,
 /// is no such option.
 [[nodiscard]] std::string_view advice_on_foreign(std::string_view name);
@@ -49,5 +50,14 @@ template <typename Number>
 /// 0: never.
 [[nodiscard]] std::chrono::duration<double> hang_timeout_from(std::string_view name,
                                                               std::string_view value);
+
+/// Where srun started one dtrun per node: the number of nodes, which one this is, and where they
+/// meet, unless the command line says how many nodes there are; and without -n a rank for each of
+/// the step's GPUs on this node, else for each of its cores. `given` holds the options of the
+/// command line, and gets those that were filled in.
+///
+/// Throws: Error{usage} for several tasks per node, or if the first node's address is unknown.
+void take_from_slurm(const dtrain::base::SlurmStep& step, Options& options,
+                     std::vector<std::string>& given);
 
 }  // namespace launcher

@@ -9,17 +9,18 @@
 
 #include "dtrain/base/arguments.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/number.h"
 #include "dtrain/base/rank_env.h"
-#include "dtrain/base/units.h"
+#include "dtrain/base/text.h"
 #include "launcher/environment.h"
 #include "launcher/option_values.h"
-#include "launcher/slurm.h"
 
 namespace launcher {
 namespace {
 
 using dtrain::base::ErrorKind;
 using dtrain::base::fail;
+using dtrain::base::split;
 
 /// One option: its help, and what it does to the options.
 struct OptionRow {
@@ -43,108 +44,97 @@ constexpr int kDefaultMeetingPort = 29500;  // torchrun's
 /// Of an option that torchrun needs and dtrun does not, or that is looked for apart.
 void accept(Options&, std::string_view, std::string_view) {}
 
+/// Sets `field` to what `read` makes of the option's name and value.
+template <auto field, auto read>
+void set(Options& options, std::string_view name, std::string_view value) {
+  options.*field = read(name, value);
+}
+
+template <int low, int high>
+int number_from(std::string_view name, std::string_view value) {
+  return number_in<int>(name, value, low, high);
+}
+
+std::string text_from(std::string_view, std::string_view value) { return std::string(value); }
+
+std::chrono::duration<double> grace_from(std::string_view name, std::string_view value) {
+  return seconds_from(name, value, 0.0);
+}
+
+std::chrono::duration<double> timeout_from(std::string_view name, std::string_view value) {
+  return seconds_from(name, value, kLeastTimeout);
+}
+
+/// May be given several times.
+void add_filtered_ranks(Options& options, std::string_view name, std::string_view value) {
+  for (const std::string_view part : split(value, ',')) {
+    options.local_ranks_filter.push_back(number_in<int>(name, part, 0, kMaxRanks - 1));
+  }
+}
+
 constexpr std::array kRows = {
     OptionRow{"--nproc-per-node,--np,-n", "N",
               "ranks to start: a number, auto (GPUs, else cores), gpu or cpu [1]",
-              [](Options& o, std::string_view n, std::string_view v) {
-                o.num_ranks = num_ranks_from(n, v);
-              }},
+              set<&Options::num_ranks, num_ranks_from>},
     OptionRow{"--nnodes", "N", "nodes of the job; start a dtrun on each [1]",
-              [](Options& o, std::string_view n, std::string_view v) {
-                o.num_nodes = num_nodes_from(n, v);
-              },
-              /*is_of_nodes=*/true},
+              set<&Options::num_nodes, num_nodes_from>, /*is_of_nodes=*/true},
     OptionRow{"--node-rank", "R", "which of several nodes this is, from 0",
-              [](Options& o, std::string_view n, std::string_view v) {
-                o.node_rank = number_in<int>(n, v, 0, kMaxNodes - 1);
-              },
-              /*is_of_nodes=*/true},
+              set<&Options::node_rank, number_from<0, kMaxNodes - 1>>, /*is_of_nodes=*/true},
     OptionRow{"--standalone", "", "one node; the default, accepted for torchrun's sake", accept},
-    OptionRow{
-        "--rdzv-endpoint", "HOST[:PORT]", "--master-addr and --master-port of several nodes in one",
-        [](Options& o, std::string_view, std::string_view v) { o.rdzv_endpoint = std::string(v); }},
+    OptionRow{"--rdzv-endpoint", "HOST[:PORT]",
+              "--master-addr and --master-port of several nodes in one",
+              set<&Options::rdzv_endpoint, text_from>},
     OptionRow{"--rdzv-backend", "NAME", "", accept},
     OptionRow{"--rdzv-id", "NAME", "", accept},
     OptionRow{"--monitor-interval", "TIME", "", accept},
     OptionRow{"--role", "NAME", "", accept},
     OptionRow{"--local-addr", "ADDRESS", "", accept},
-    OptionRow{
-        "--master-addr", "ADDRESS", "address or name of node 0; one node [127.0.0.1]",
-        [](Options& o, std::string_view, std::string_view v) { o.master_addr = std::string(v); },
-        /*is_of_nodes=*/true},
+    OptionRow{"--master-addr", "ADDRESS", "address or name of node 0; one node [127.0.0.1]",
+              set<&Options::master_addr, text_from>, /*is_of_nodes=*/true},
     OptionRow{"--master-port", "PORT",
               "several nodes: port where their dtruns meet [29500]; one: of rank 0 [a free one]",
-              [](Options& o, std::string_view n, std::string_view v) {
-                o.master_port = number_in<int>(n, v, 0, 65535);
-              },
-              /*is_of_nodes=*/true},
+              set<&Options::master_port, number_from<0, 65535>>, /*is_of_nodes=*/true},
     OptionRow{"--rdzv-timeout", "TIME", "time for all nodes to join [600]",
-              [](Options& o, std::string_view n, std::string_view v) {
-                o.rdzv_timeout = seconds_from(n, v, kLeastTimeout);
-              }},
+              set<&Options::rdzv_timeout, timeout_from>},
     OptionRow{"--heartbeat-timeout", "TIME",
               "a node that is silent for this long is lost; node 0's value counts [10]",
-              [](Options& o, std::string_view n, std::string_view v) {
-                o.heartbeat_timeout = seconds_from(n, v, kLeastTimeout);
-              }},
+              set<&Options::heartbeat_timeout, timeout_from>},
     OptionRow{
         "--hang-timeout", "TIME",
         "a rank without progress for this long ends the job; 0: never [20 steps, at least 10m]",
-        [](Options& o, std::string_view n, std::string_view v) {
-          o.hang_timeout = hang_timeout_from(n, v);
-        }},
+        set<&Options::hang_timeout, hang_timeout_from>},
     OptionRow{"--emulate-nodes", "K", "run K nodes on this machine, each with -n ranks, as a test",
-              [](Options& o, std::string_view n, std::string_view v) {
-                o.emulate_nodes = number_in<int>(n, v, 2, kMaxEmulatedNodes);
-              }},
+              set<&Options::emulate_nodes, number_from<2, kMaxEmulatedNodes>>},
     OptionRow{"--log-dir", "DIR", "a file for each rank and stream, under DIR; alone: --tee 3",
-              [](Options& o, std::string_view, std::string_view v) { o.log_dir = std::string(v); }},
+              set<&Options::log_dir, text_from>},
     OptionRow{"--redirects,-r", "WHICH",
               "streams that go to files only: 0 none, 1 output, 2 error, 3 both, or 0:3,1:1 [0]",
-              [](Options& o, std::string_view n, std::string_view v) {
-                o.redirects = streams_from(n, v);
-              }},
-    OptionRow{
-        "--tee,-t", "WHICH", "streams that go to files and the console, numbered alike [0]",
-        [](Options& o, std::string_view n, std::string_view v) { o.tee = streams_from(n, v); }},
+              set<&Options::redirects, streams_from>},
+    OptionRow{"--tee,-t", "WHICH", "streams that go to files and the console, numbered alike [0]",
+              set<&Options::tee, streams_from>},
     OptionRow{"--log-size-limit", "SIZE",
               "a log of this size becomes FILE.1, in place of an older one; 0: none [1GiB]",
-              [](Options& o, std::string_view n, std::string_view v) {
-                o.log_size_limit = size_from(n, v);
-              }},
+              set<&Options::log_size_limit, size_from>},
     OptionRow{"--local-ranks-filter", "LIST", "show only these ranks on the console, e.g. 0,3",
-              [](Options& o, std::string_view n, std::string_view v) {
-                for (const std::string_view part : split(v, ',')) {
-                  o.local_ranks_filter.push_back(number_in<int>(n, part, 0, kMaxRanks - 1));
-                }
-              }},
+              add_filtered_ranks},
     OptionRow{
         "--bind", "WHAT",
         "where ranks may run: none (anywhere), cores (each on its own), numa (a node each) [none]",
-        [](Options& o, std::string_view n, std::string_view v) { o.bind = bind_from(n, v); }},
+        set<&Options::bind, bind_from>},
     OptionRow{"--abort-grace", "TIME",
               "after a rank failed, time for the others between SIGTERM and SIGKILL [2]",
-              [](Options& o, std::string_view n, std::string_view v) {
-                o.abort_grace = seconds_from(n, v, 0.0);
-              }},
+              set<&Options::abort_grace, grace_from>},
     OptionRow{"--stop-grace", "TIME",
               "after SIGINT or SIGTERM, time for the ranks to save before SIGKILL [60]",
-              [](Options& o, std::string_view n, std::string_view v) {
-                o.stop_grace = seconds_from(n, v, 0.0);
-              }},
+              set<&Options::stop_grace, grace_from>},
     OptionRow{"--max-restarts", "K",
               "when the job fails, start it again, at most K times; dtrain then resumes [0]",
-              [](Options& o, std::string_view n, std::string_view v) {
-                o.max_restarts = number_in<int>(n, v, 0, kMaxRestarts);
-              }},
+              set<&Options::max_restarts, number_from<0, kMaxRestarts>>},
     OptionRow{"--restart-backoff", "TIME",
               "wait before a restart; doubles while no newer checkpoint comes, up to 60 [1]",
-              [](Options& o, std::string_view n, std::string_view v) {
-                o.restart_backoff = seconds_from(n, v, 0.0);
-              }},
-    OptionRow{
-        "--report-file", "FILE", "write how the job ended to FILE, as JSON",
-        [](Options& o, std::string_view, std::string_view v) { o.report_file = std::string(v); }},
+              set<&Options::restart_backoff, grace_from>},
+    OptionRow{"--report-file", "FILE", "write how the job ended to FILE, as JSON",
+              set<&Options::report_file, text_from>},
     OptionRow{"--version,-V", "", "print the version and exit", accept},
 };
 
@@ -250,7 +240,7 @@ void take_endpoint(Options& options, Given& given) {
 
 /// Operators set WORLD_SIZE where they mean a job of several nodes; without more each dtrun would
 /// run one of its own.
-std::vector<std::string> warnings_on(const Options& options) {
+std::string warning_on(const Options& options) {
   const std::string inherited = environment_value("WORLD_SIZE");
   const bool is_within_job = !environment_value("DTRUN_CONTROL_FD").empty();
   const int own = options.num_ranks * std::max(options.emulate_nodes, 1);
@@ -258,10 +248,10 @@ std::vector<std::string> warnings_on(const Options& options) {
       inherited == std::to_string(own)) {
     return {};
   }
-  return {fmt::format(
-      "WORLD_SIZE={} of the environment is replaced: this job has {} rank{}; for several nodes "
-      "give --nnodes and --node-rank, or set PET_NNODES and PET_NODE_RANK",
-      inherited, own, own == 1 ? "" : "s")};
+  return fmt::format(
+      "warning: WORLD_SIZE={} of the environment is replaced: this job has {} rank{}; for several "
+      "nodes give --nnodes and --node-rank, or set PET_NNODES and PET_NODE_RANK",
+      inherited, own, own == 1 ? "" : "s");
 }
 
 /// The address of node 0 stands alone: no port, no brackets.
@@ -287,7 +277,8 @@ void check_one_node(const Options& options, const Given& given) {
 std::vector<std::string> notes_on(const Options& options, const Given& given) {
   std::vector<std::string> notes;
   const auto note = [&](std::string_view name, std::string_view why) {
-    if (is_given(given, name)) notes.push_back(fmt::format("{} has no effect: {}", name, why));
+    if (is_given(given, name))
+      notes.push_back(fmt::format("note: {} has no effect: {}", name, why));
   };
   if (options.num_nodes == 1 && options.emulate_nodes == 0) {
     note("--rdzv-timeout", "there is one node");
@@ -385,8 +376,10 @@ Options parse_options(const std::vector<std::string>& arguments) {
   if (step) take_from_slurm(*step, options, given);
   settle_nodes(options, given);
   check_together(options);
-  options.notes = notes_on(options, given);
-  options.warnings = warnings_on(options);
+  options.remarks = notes_on(options, given);
+  if (std::string warning = warning_on(options); !warning.empty()) {
+    options.remarks.push_back(std::move(warning));
+  }
   return options;
 }
 

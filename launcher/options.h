@@ -63,8 +63,7 @@ struct Options {
   std::string help;           // the text of --help, where it was asked for
   bool version = false;
   std::vector<std::string> program;  // name and arguments
-  std::vector<std::string> notes;    // on options that have no effect, to be printed
-  std::vector<std::string> warnings = {};
+  std::vector<std::string> remarks;  // "note: ..." and "warning: ...", to be printed
 };
 
 /// The command line's meaning.

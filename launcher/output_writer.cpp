@@ -1,14 +1,20 @@
 #include "launcher/output_writer.h"
 
+#include <linux/limits.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 #include <optional>
 #include <string_view>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "dtrain/base/clock.h"
@@ -18,12 +24,53 @@
 
 namespace launcher {
 
+void start_writer_thread(std::function<void()> body) {
+  try {
+    std::thread(std::move(body)).detach();
+  } catch (const std::system_error& error) {
+    dtrain::base::fail(dtrain::base::ErrorKind::spawn,
+                       "cannot start a thread: {}; raise the limit (ulimit -u)", error.what());
+  }
+}
+
+int write_piece(int fd, std::string_view& rest, Pieces pieces) {
+  constexpr std::size_t kPiece = std::size_t{1} << 16;
+  std::size_t size = std::min(kPiece, rest.size());
+  if (pieces == Pieces::atomic && size > PIPE_BUF) {
+    const auto end = rest.substr(0, PIPE_BUF).rfind('\n');
+    size = end == std::string_view::npos ? PIPE_BUF : end + 1;
+  }
+  const ssize_t written = ::write(fd, rest.data(), size);
+  if (written >= 0) {
+    rest.remove_prefix(static_cast<std::size_t>(written));
+    return 0;
+  }
+  if (errno == EAGAIN) {  // another program has made it non-blocking
+    pollfd ready{fd, POLLOUT, 0};
+    ::poll(&ready, 1, -1);
+    return 0;
+  }
+  return errno == EINTR ? 0 : errno;
+}
+
+Waker::Waker() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+void Waker::wake() const {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(fd_.get(), &one, sizeof(one));
+}
+
+void Waker::rest() const {
+  std::uint64_t count = 0;
+  [[maybe_unused]] const auto length = ::read(fd_.get(), &count, sizeof(count));
+}
+
 using dtrain::base::Clock;
 
 struct OutputWriter::State {
   int fd = -1;
   Pieces pieces = Pieces::large;
-  Waker waker;
+  std::shared_ptr<const Waker> waker;
   mutable std::mutex mutex;
   std::condition_variable changed;
   std::string queue;        // not yet taken by the thread
@@ -41,7 +88,7 @@ struct OutputWriter::State {
 
 void OutputWriter::State::wait_for_room(int reason, std::unique_lock<std::mutex>& lock) {
   constexpr std::chrono::milliseconds kPause(50);
-  if (std::exchange(full_reason, reason) == 0) waker.wake();
+  if (std::exchange(full_reason, reason) == 0) waker->wake();
   changed.wait_for(lock, kPause, [this] { return stopped; });
   closed = stopped || (patience_end && Clock::now() >= *patience_end);
 }
@@ -59,7 +106,7 @@ void OutputWriter::State::write_batch(std::string_view rest, std::unique_lock<st
     }
     full_reason = 0;
     closed = error != 0;
-    waker.wake();
+    waker->wake();
   }
   if (full_reason == 0) return;
   lines_lost += std::count(rest.begin(), rest.end(), '\n');
@@ -76,14 +123,15 @@ void OutputWriter::State::run() {
     write_batch(batch, lock);
     in_hand = 0;
     if (closed) queue.clear();
-    waker.wake();
+    waker->wake();
   }
 }
 
-OutputWriter::OutputWriter(int fd, int wake, Pieces pieces) : state_(std::make_shared<State>()) {
+OutputWriter::OutputWriter(int fd, std::shared_ptr<const Waker> waker, Pieces pieces)
+    : state_(std::make_shared<State>()) {
   state_->fd = fd;
   state_->pieces = pieces;
-  state_->waker = Waker(wake);
+  state_->waker = std::move(waker);
   start_writer_thread([state = state_] { state->run(); });
 }
 
@@ -132,8 +180,7 @@ std::int64_t OutputWriter::take_lines_lost() {
 void write_error_for_a_while(const std::string& text) {
   constexpr auto kLimit = std::chrono::seconds(1);
   try {
-    const dtrain::base::Descriptor wake(::eventfd(0, EFD_CLOEXEC));
-    OutputWriter writer(STDERR_FILENO, wake.get());
+    OutputWriter writer(STDERR_FILENO, std::make_shared<Waker>());
     writer.write(text);
     const auto start = dtrain::base::Clock::now();
     while (writer.waiting() > 0 && dtrain::base::Clock::now() - start < kLimit) ::usleep(1000);

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,10 +14,29 @@
 #include "dtrain/base/clock.h"
 #include "dtrain/base/descriptor.h"
 #include "dtrain/base/error.h"
-#include "launcher/committed_steps.h"
 #include "launcher/rank_stream.h"
 
 namespace launcher {
+
+/// The committed steps that ranks have reported, by the name of the run: a script may train several
+/// runs, one after the other. Holds at most 1,000 runs, which a rank's environment has room for;
+/// ignores later ones.
+class CommittedSteps {
+ public:
+  /// Replaces the step of a run. Ignores a negative one.
+  void set(const std::string& run, std::int64_t step);
+  /// Sets all of `newer`.
+  void update(const CommittedSteps& newer);
+  /// Sets those of `other` that are higher. Returns whether there are any.
+  [[nodiscard]] bool raise(const CommittedSteps& other);
+
+  [[nodiscard]] bool empty() const { return steps_.empty(); }
+  /// "RUN=STEP RUN=STEP", as ranks find it in DTRUN_COMMITTED.
+  [[nodiscard]] std::string text() const;
+
+ private:
+  std::map<std::string, std::int64_t> steps_;
+};
 
 /// How a process ended.
 struct RankEnd {
@@ -63,11 +83,11 @@ struct Rank {
   int index = 0;   // in the job
   int node = 0;    // where it runs; the record of a rank elsewhere has no descriptors
   pid_t pid = -1;  // in its own machine
-  dtrain::base::Descriptor pidfd;    // readable once the process has ended
-  dtrain::base::Descriptor control;  // dtrun's end of DTRUN_CONTROL_FD
-  std::string control_partial;
-  RankStream output;
-  RankStream error;
+  dtrain::base::Descriptor pidfd = {};    // readable once the process has ended
+  dtrain::base::Descriptor control = {};  // dtrun's end of DTRUN_CONTROL_FD
+  std::string control_partial = {};
+  RankStream output = {};
+  RankStream error = {};
   std::int64_t step = -1;       // last one it reported
   std::int64_t waited_us = 0;   // for others, by its own account, up to that step
   std::int64_t signs = 0;       // of life: how often it has said that it goes on
@@ -83,9 +103,9 @@ struct Rank {
   std::string hang = {};                // the others wait for it: for what, and where it was
   bool stopped = false;                 // by SIGSTOP or the like, for too long
   bool lost = false;                    // its node is lost, so its end is unknown
-  std::optional<ToldError> told;
-  std::optional<RankEnd> end;
-  std::optional<RankEnd> orphan;  // what the leader left behind when a stop ended it
+  std::optional<ToldError> told = {};
+  std::optional<RankEnd> end = {};
+  std::optional<RankEnd> orphan = {};  // what the leader left behind when a stop ended it
 
   [[nodiscard]] bool running() const { return !end && !lost; }
   /// Until it is asked again; what one that has ended said last stays.

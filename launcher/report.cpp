@@ -6,12 +6,9 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <limits>
 
-#include "dtrain/base/list_text.h"
-#include "dtrain/base/printable.h"
-#include "dtrain/base/readable.h"
-#include "launcher/signals.h"
+#include "dtrain/base/text.h"
+#include "launcher/processes.h"
 
 namespace launcher {
 namespace {
@@ -261,7 +258,6 @@ ReportedCheckpoint newest_checkpoint(const std::vector<Rank>& ranks) {
 
 void report(const Verdict& verdict, const std::vector<Rank>& ranks, const Placement& placement,
             bool may_restart, SharedOutput& console) {
-  console.drop_beyond(std::numeric_limits<std::size_t>::max());  // the report is no such line
   if (const std::int64_t dropped = console.lines_dropped(); dropped > 0) {
     console.line(Stream::error, console.own_prefix(),
                  fmt::format("{} lines were dropped: nobody read dtrun's output", dropped));

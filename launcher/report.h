@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "launcher/clocks.h"
 #include "launcher/nodes/messages.h"
 #include "launcher/nodes/placement.h"
 #include "launcher/rank.h"
 #include "launcher/shared_output.h"
-#include "launcher/step_clock.h"
 
 namespace launcher {
 

@@ -1,7 +1,6 @@
 #include "launcher/shared_output.h"
 
 #include <fmt/format.h>
-#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -36,13 +35,12 @@ std::string_view fitted(std::string_view text, std::size_t columns) {
 
 SharedOutput::SharedOutput(std::string own_prefix, Pieces pieces)
     : own_prefix_(std::move(own_prefix)),
-      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      error_("standard error", STDERR_FILENO, wake_.get(), pieces),
+      error_("standard error", STDERR_FILENO, waker_, pieces),
       terminal_(::isatty(STDERR_FILENO) == 1) {
   if (same_file(STDOUT_FILENO, STDERR_FILENO)) {
     error_.name = "standard output and error";
   } else {
-    output_.emplace("standard output", STDOUT_FILENO, wake_.get(), pieces);
+    output_.emplace("standard output", STDOUT_FILENO, waker_, pieces);
   }
 }
 
@@ -142,11 +140,6 @@ std::size_t SharedOutput::pending_for_readers() const {
     return sink.writer.full_reason() == 0 ? sink.bytes() : 0;
   };
   return bytes_of(error_) + (output_ ? bytes_of(*output_) : 0);
-}
-
-void SharedOutput::rest() const {
-  std::uint64_t count = 0;
-  [[maybe_unused]] const auto length = ::read(wake_.get(), &count, sizeof(count));
 }
 
 }  // namespace launcher

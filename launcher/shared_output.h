@@ -3,11 +3,12 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
-#include "dtrain/base/descriptor.h"
 #include "launcher/output_writer.h"
 
 namespace launcher {
@@ -58,9 +59,8 @@ class SharedOutput {
   [[nodiscard]] std::size_t pending() const;
   /// Those of them that wait for a reader, not for room on a disk.
   [[nodiscard]] std::size_t pending_for_readers() const;
-  /// Readable when bytes were written since the last call of rest().
-  [[nodiscard]] int wake_fd() const { return wake_.get(); }
-  void rest() const;
+  /// Woken when bytes were written.
+  [[nodiscard]] const std::shared_ptr<const Waker>& waker() const { return waker_; }
 
  private:
   struct Sink {
@@ -70,8 +70,8 @@ class SharedOutput {
     std::int64_t lines_lost = 0;  // for want of room, and not told yet
     int lost_reason = 0;
 
-    Sink(std::string_view words, int fd, int wake, Pieces pieces)
-        : name(words), writer(fd, wake, pieces) {}
+    Sink(std::string_view words, int fd, std::shared_ptr<const Waker> waker, Pieces pieces)
+        : name(words), writer(fd, std::move(waker), pieces) {}
     [[nodiscard]] std::size_t bytes() const { return pending.size() + writer.waiting(); }
   };
 
@@ -84,7 +84,7 @@ class SharedOutput {
   void hide_live();
 
   std::string own_prefix_;
-  dtrain::base::Descriptor wake_;
+  std::shared_ptr<const Waker> waker_ = std::make_shared<Waker>();
   Sink error_;
   std::optional<Sink> output_;  // none where both are one file: one queue keeps the order
   bool terminal_;

@@ -5,8 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "dtrain/base/readable.h"
-#include "launcher/median.h"
+#include "dtrain/base/text.h"
 
 namespace launcher {
 namespace {

@@ -1,14 +1,27 @@
 // Notices ranks that the others keep waiting for.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dtrain/base/clock.h"
 #include "launcher/rank.h"
 
 namespace launcher {
+
+/// The upper one of two in the middle.
+///
+/// Requires: at least one value.
+template <typename Value>
+[[nodiscard]] Value median(std::vector<Value> values) {
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
 
 /// Compares how long the ranks wait for each other. The rank that waits least, while the others
 /// wait, is late.

@@ -11,8 +11,8 @@
 #include <limits>
 #include <utility>
 
-#include "dtrain/base/readable.h"
-#include "launcher/descendants.h"
+#include "dtrain/base/text.h"
+#include "launcher/processes.h"
 
 namespace launcher {
 namespace {
@@ -59,7 +59,7 @@ Supervisor::Supervisor(PreparedJob& job, const GuardLink& guard, StepClock& step
   child_signals_ = dtrain::base::Descriptor(::signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK));
   watch(guard_.signals.get(), tag_of(Source::guard));
   watch(child_signals_.get(), tag_of(Source::child));
-  watch(output_.console().wake_fd(), tag_of(Source::console));
+  watch(output_.console().waker()->fd(), tag_of(Source::console));
   if (nodes_.has_several()) watch(nodes_.channel().fd(), tag_of(Source::nodes));
 }
 
@@ -151,7 +151,7 @@ void Supervisor::handle(std::uint64_t tag) {
   const auto source = static_cast<Source>(tag >> 32);
   if (source == Source::guard) return on_guard();
   if (source == Source::child) return on_child();
-  if (source == Source::console) return output_.console().rest();  // advance() goes on
+  if (source == Source::console) return output_.console().waker()->rest();  // advance() goes on
   if (source == Source::nodes) return on_nodes();
   Rank& rank = ranks_.at(static_cast<int>(tag & 0xFFFFFFFF));
   if (source == Source::end) return on_end(rank);

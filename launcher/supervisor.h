@@ -9,16 +9,13 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/descriptor.h"
-#include "launcher/active_clock.h"
+#include "launcher/clocks.h"
 #include "launcher/guard.h"
 #include "launcher/hang_watch.h"
 #include "launcher/job.h"
 #include "launcher/job_output.h"
-#include "launcher/job_ranks.h"
-#include "launcher/nodes/job_nodes.h"
+#include "launcher/nodes/channel.h"
 #include "launcher/report.h"
-#include "launcher/step_clock.h"
-#include "launcher/stopped_ranks.h"
 #include "launcher/stragglers.h"
 
 namespace launcher {
@@ -48,7 +45,7 @@ class Supervisor {
   /// job: its door is handed to the ranks. steps and stragglers: take the steps of this attempt.
   Supervisor(PreparedJob& job, const GuardLink& guard, StepClock& steps, Stragglers& stragglers);
 
-  /// Throws: as start_rank when a rank cannot be started; the others are gone by then.
+  /// Throws: as JobRanks::start.
   [[nodiscard]] AttemptEnd run();
 
  private:

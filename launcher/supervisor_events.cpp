@@ -13,11 +13,9 @@
 #include <string>
 #include <utility>
 
-#include "dtrain/base/readable.h"
-#include "launcher/descendants.h"
+#include "dtrain/base/text.h"
 #include "launcher/output_writer.h"
-#include "launcher/pipe.h"
-#include "launcher/signals.h"
+#include "launcher/processes.h"
 #include "launcher/supervisor.h"
 
 namespace launcher {

@@ -5,10 +5,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "dtrain/base/printable.h"
-#include "dtrain/base/readable.h"
+#include "dtrain/base/text.h"
 #include "dtrain/net/message.h"
-#include "launcher/signals.h"
+#include "launcher/processes.h"
 #include "launcher/supervisor.h"
 
 namespace launcher {
@@ -33,23 +32,13 @@ std::string words_on(NodeLoss loss, const SilenceLimits& limits) {
 }
 
 RankNews news_of(const Rank& rank) {
-  RankNews news;
-  news.rank = rank.index;
-  news.step = rank.step;
-  news.stopped = rank.stopped;
-  if (rank.end) {
-    news.by_signal = rank.end->by_signal;
-    news.code = rank.end->code;
-  }
-  news.has_told = rank.told.has_value();
-  if (rank.told) {
-    news.told_status = rank.told->status;
-    news.told_of_all = rank.told->of_all;
-    news.told_line = rank.told->line;
-  }
   const auto& lines = rank.error.last_lines();
-  news.last_lines.assign(lines.begin(), lines.end());
-  return news;
+  return {.rank = rank.index,
+          .step = rank.step,
+          .stopped = rank.stopped,
+          .end = rank.end.value_or(RankEnd{}),
+          .told = rank.told,
+          .last_lines = {lines.begin(), lines.end()}};
 }
 
 }  // namespace
@@ -236,17 +225,14 @@ void Supervisor::take_news(int node, const RankNews& news) {
   Rank& rank = *found;
   const bool is_new = !rank.end;
   rank.step = news.step;
-  if (news.has_told) {
-    rank.told =
-        ToldError{.status = news.told_status, .of_all = news.told_of_all, .line = news.told_line};
-  }
+  if (news.told) rank.told = news.told;
   rank.error.recall(news.last_lines);
   if (news.stopped && !rank.stopped) {
     rank.stopped = true;
     if (is_undisturbed() || phase_ == Phase::blaming) begin_failure(rank);
     return;
   }
-  rank.end = RankEnd{now_ns(), news.by_signal, news.code};
+  rank.end = RankEnd{now_ns(), news.end.by_signal, news.end.code};
   if (is_new) judge_end(rank);
 }
 

@@ -10,7 +10,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/path_kind.h"
-#include "dtrain/base/readable.h"
+#include "dtrain/base/text.h"
 #include "dtrain/checkpoint/format/file_checksum.h"
 #include "dtrain/checkpoint/store/compare.h"
 #include "dtrain/checkpoint/store/locate.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/base/print.h"
+#include "dtrain/base/process.h"
 #include "dtrain/config/command_line.h"
 
 namespace CLI {

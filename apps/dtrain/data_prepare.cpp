@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "dtrain/base/log.h"
+#include "dtrain/base/process.h"
 #include "dtrain/base/rank_env.h"
-#include "dtrain/base/stop_signals.h"
 #include "dtrain/data/prepare.h"
 #include "dtrain/data/tokenizer/train.h"
 #include "progress_bar.h"

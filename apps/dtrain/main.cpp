@@ -1,7 +1,5 @@
 #include "commands.h"
-#include "dtrain/base/open_files.h"
 #include "dtrain/base/process.h"
-#include "dtrain/base/stop_signals.h"
 #include "ranks.h"
 
 int main(int argc, char** argv) {

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "dtrain/base/readable.h"
+#include "dtrain/base/text.h"
 
 namespace dtrain::app {
 namespace {

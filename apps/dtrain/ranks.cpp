@@ -6,9 +6,8 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/launcher_link.h"
 #include "dtrain/base/log.h"
-#include "dtrain/base/print.h"
+#include "dtrain/base/process.h"
 #include "dtrain/base/rank_env.h"
-#include "dtrain/base/stop_signals.h"
 
 namespace dtrain::app {
 namespace {

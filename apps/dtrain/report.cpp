@@ -12,8 +12,8 @@
 #include <set>
 #include <system_error>
 
-#include "dtrain/base/atomic_file.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/file_system.h"
 #include "dtrain/base/log.h"
 #include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/store/run_lock.h"

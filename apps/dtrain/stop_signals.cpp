@@ -6,7 +6,7 @@
 #include <atomic>
 #include <cstddef>
 
-#include "dtrain/base/stop_signals.h"
+#include "dtrain/base/process.h"
 
 namespace dtrain::app {
 namespace {

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <utility>
 
-#include "dtrain/base/deadline.h"
+#include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
 
 namespace launcher {

@@ -18,11 +18,9 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/net/socket.h"
-#include "launcher/descendants.h"
 #include "launcher/output_writer.h"
-#include "launcher/pipe.h"
 #include "launcher/port.h"
-#include "launcher/signals.h"
+#include "launcher/processes.h"
 
 namespace launcher {
 namespace {

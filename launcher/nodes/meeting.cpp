@@ -1,19 +1,32 @@
 #include "launcher/nodes/meeting.h"
 
 #include <fmt/format.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
+#include <thread>
 #include <utility>
 
-#include "dtrain/base/readable.h"
+#include "dtrain/base/clock.h"
+#include "dtrain/base/error.h"
+#include "dtrain/base/text.h"
+#include "dtrain/net/handshake.h"
 #include "dtrain/net/message.h"
 #include "dtrain/net/proof.h"
+#include "dtrain/net/socket.h"
+#include "launcher/output_writer.h"
 
 namespace launcher {
 namespace {
+
+using namespace std::chrono_literals;
+using dtrain::base::Deadline;
+using dtrain::base::Descriptor;
+using dtrain::base::ErrorKind;
+using dtrain::base::fail;
+using dtrain::net::FrameBuffer;
+using dtrain::net::Transfer;
 
 // Advice for a shell in one of several tasks, where no other task starts a dtrun.
 std::string advice_on_waiting(const Options& options) {
@@ -24,13 +37,197 @@ std::string advice_on_waiting(const Options& options) {
       options.num_nodes);
 }
 
+// --- the part of nodes 1 and above --------------------------------------------------------------
+
+// An address that does not answer costs seconds, not the kernel's minutes.
+constexpr std::chrono::milliseconds kConnectLimit = 2s;
+constexpr std::chrono::milliseconds kHandshakeLimit = 10s;
+constexpr std::chrono::milliseconds kShortPause = 5ms;
+constexpr std::chrono::milliseconds kLongPause = 500ms;
+
+// How long an answer that ends the wait must stay the same before it counts. A program that held
+// node 0's port before node 0 came has gone by then.
+constexpr double kInsistence = 2;  // seconds
+
+/// This attempt came to nothing; a later one may succeed.
+struct TryAgain {
+  std::string reason;
+  bool is_final = false;  ///< it was an answer that ends the wait, if it stays the same
+};
+
+class MeetingGuest {
+ public:
+  MeetingGuest(Options& options, const std::string& token)
+      : options_(options),
+        own_token_(token),
+        where_(fmt::format("node 0 at {}:{}", options.master_addr, options.master_port)),
+        waiting_(options) {}
+
+  Meeting run() {
+    for (std::chrono::milliseconds pause = kShortPause;; pause = std::min(2 * pause, kLongPause)) {
+      try {
+        return attend();
+      } catch (const TryAgain& again) {
+        weigh(again);
+      }
+      check_time();
+      std::this_thread::sleep_for(std::min(pause, waiting_.deadline().remaining()));
+    }
+  }
+
+ private:
+  Meeting attend() {
+    std::string reason = "no address";
+    socket_ = dtrain::net::connect_to(options_.master_addr, options_.master_port,
+                                      Deadline(shortened(kConnectLimit)), reason);
+    if (!socket_) throw TryAgain{reason};
+    input_ = FrameBuffer();
+    introduce();
+    missing_ = "the other nodes";
+    return wait_for_start();
+  }
+
+  void introduce() {
+    using Cause = dtrain::net::HandshakeError::Cause;
+    const dtrain::net::GuestOptions self{.greeting = kNodeGreeting,
+                                         .secret = own_token_,
+                                         .hello = encode(NodeHello{.version = DTRAIN_VERSION,
+                                                                   .node_rank = options_.node_rank,
+                                                                   .num_nodes = options_.num_nodes,
+                                                                   .num_ranks = options_.num_ranks,
+                                                                   .host = host_name()}),
+                                         .host = where_,
+                                         .self = "this dtrun",
+                                         .peers = "dtruns",
+                                         .advice = kNodeSecretAdvice};
+    try {
+      auto [secret, reply] =
+          dtrain::net::be_admitted(socket_, input_, self, Deadline(shortened(kHandshakeLimit)));
+      if (reply.answer == dtrain::net::Answer::refused) refused(reply.kind, reply.text);
+      token_ = std::move(secret);
+      input_.allow(kMostNodeMessageBytes);
+    } catch (const dtrain::net::HandshakeError& error) {
+      const std::string what = error.what();
+      if (error.cause() == Cause::late) {
+        throw TryAgain{
+            "what accepts connections there does not answer: it is no dtrun, or a job that has "
+            "begun"};
+      }
+      if (error.cause() == Cause::foreign) {
+        throw TryAgain{fmt::format(
+            "what answers there is no dtrun of this version, or a job that has begun: \"{}\"",
+            what)};
+      }
+      if (error.cause() == Cause::dropped) {
+        throw TryAgain{what + ": it may belong to another user, or be no dtrun"};
+      }
+      throw TryAgain{.reason = what, .is_final = error.cause() == Cause::mismatch};
+    }
+  }
+
+  /// Nobody has proved that such an answer is node 0's: it counts when it is given for a while.
+  void weigh(const TryAgain& again) {
+    if (!again.is_final || again.reason != reason_) first_told_ = dtrain::base::Clock::now();
+    reason_ = again.reason;
+    if (!again.is_final) return;
+    answer_ = reason_;
+    const bool insists = dtrain::base::seconds_since(first_told_) >= kInsistence;
+    if (insists) fail(ErrorKind::usage, "{}", answer_);
+  }
+
+  [[nodiscard]] std::chrono::milliseconds shortened(std::chrono::milliseconds limit) const {
+    return std::min(limit, waiting_.deadline().remaining());
+  }
+
+  /// Prints a line now and then; ends the wait when its time is over.
+  void check_time() {
+    const std::string what = missing_.empty() ? fmt::format("{} ({})", where_, reason_) : missing_;
+    waiting_.show(what);
+    if (!waiting_.deadline().passed()) return;
+    // Node 0 may have left by now, and tells more by what it said than by its silence.
+    if (missing_.empty() && !answer_.empty()) fail(ErrorKind::usage, "{}", answer_);
+    fail(ErrorKind::rendezvous, "{} did not join within {} (--rdzv-timeout); {}", what,
+         dtrain::base::readable_time(options_.rdzv_timeout.count()),
+         missing_.empty()
+             ? "check the name, the port and the reason above, and that dtrun runs there"
+             : "start dtrun there with the same --master-addr and --master-port");
+  }
+
+  [[noreturn]] static void refused(std::uint64_t kind, const std::string& text) {
+    const bool is_late = kind == static_cast<std::uint64_t>(ErrorKind::rendezvous);
+    throw dtrain::base::Error(is_late ? ErrorKind::rendezvous : ErrorKind::usage,
+                              dtrain::base::printable(text));
+  }
+
+  Meeting wait_for_start() {
+    auto heard = dtrain::base::Clock::now();
+    while (true) {
+      while (auto message = input_.take_message()) {
+        if (auto meeting = handle(*message)) return *std::move(meeting);
+      }
+      check_time();
+      const Deadline soon(shortened(500ms));
+      int error = 0;
+      const Transfer transfer = dtrain::net::receive_some(socket_, input_, soon, error);
+      if (transfer == Transfer::done) heard = dtrain::base::Clock::now();
+      const bool is_silent = dtrain::base::Clock::now() - heard > meeting_silence_limit(options_);
+      if (transfer == Transfer::closed || input_.is_broken() || is_silent) {
+        missing_.clear();
+        throw TryAgain{is_silent ? "nothing is heard of it any more" : "its dtrun has left"};
+      }
+    }
+  }
+
+  std::optional<Meeting> handle(const std::string& message) {
+    const auto envelope = decode_envelope(message);
+    if (!envelope) return std::nullopt;
+    const std::string& body = envelope->body;
+    if (envelope->kind == NodeMessage::waiting) missing_ = dtrain::base::printable(body);
+    if (envelope->kind == NodeMessage::refused) {
+      dtrain::net::MessageReader reader(body);
+      const std::uint64_t error = reader.number();
+      refused(error, reader.text());
+    }
+    if (envelope->kind != NodeMessage::start) return std::nullopt;
+    const auto start = decode_start(body);
+    if (!start || start->placement.num_nodes() != options_.num_nodes) {
+      fail(ErrorKind::internal, "{} sent a start message that cannot be decoded", where_);
+    }
+    options_.abort_grace = std::chrono::duration<double>(start->abort_grace);
+    options_.stop_grace = std::chrono::duration<double>(start->stop_grace);
+    options_.heartbeat_timeout = std::chrono::duration<double>(start->heartbeat_timeout);
+    options_.max_restarts = start->max_restarts;
+    Meeting meeting;
+    meeting.token = token_;
+    meeting.placement = start->placement;
+    meeting.placement.store_port = options_.master_port;
+    std::vector<NodeLink> links;
+    links.push_back({0, {.socket = std::move(socket_), .input = std::move(input_)}});
+    meeting.channel =
+        std::make_shared<Channel>(options_.node_rank, std::move(links), silence_limits(options_));
+    return meeting;
+  }
+
+  Options& options_;
+  const std::string& own_token_;
+  std::string token_;  // own_token_, or what munge has shown
+  std::string where_;
+  WaitingLines waiting_;
+  dtrain::base::Clock::time_point first_told_{};  // of reason_
+  std::string reason_;
+  std::string answer_;   // the last one that would have been final
+  std::string missing_;  // as node 0 told; empty: it is itself missing
+  Descriptor socket_;
+  FrameBuffer input_;
+};
+
 }  // namespace
 
 Meeting meet(Options& options, const std::string& token, const std::string& run_id,
              dtrain::base::Descriptor listener) {
   Meeting meeting = options.node_rank == 0
                         ? host_meeting(options, token, run_id, std::move(listener))
-                        : join_meeting(options, token);
+                        : MeetingGuest(options, token).run();
   Placement& placement = meeting.placement;
   placement.node_rank = options.node_rank;
   if (!meeting.token.empty()) {
@@ -66,11 +263,7 @@ WaitingLines::WaitingLines(const Options& options)
 
 void WaitingLines::show(const std::string& what) {
   if (!times_.take()) return;
-  if (!writer_) {
-    wake_ = dtrain::base::Descriptor(::eventfd(0, EFD_CLOEXEC));
-    writer_.emplace(STDERR_FILENO, wake_.get(), Pieces::atomic);
-  }
-  writer_->write(fmt::format(
+  write_error_for_a_while(fmt::format(
       "{}waiting for {}, {} of {}{}\n", prefix_, what, dtrain::base::readable_time(times_.waited()),
       dtrain::base::readable_time(dtrain::base::Seconds(deadline_.limit()).count()),
       std::exchange(advice_, "")));

@@ -3,17 +3,15 @@
 
 #include <chrono>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 
-#include "dtrain/base/deadline.h"
+#include "dtrain/base/clock.h"
 #include "dtrain/base/descriptor.h"
-#include "dtrain/base/waiting_lines.h"
+#include "dtrain/base/log.h"
 #include "launcher/nodes/channel.h"
 #include "launcher/nodes/placement.h"
 #include "launcher/options.h"
-#include "launcher/output_writer.h"
 #include "launcher/port.h"
 
 namespace launcher {
@@ -46,10 +44,9 @@ struct Meeting {
 [[nodiscard]] Meeting meet(Options& options, const std::string& token, const std::string& run_id,
                            dtrain::base::Descriptor listener);
 
-/// Node 0's part and the others'. Private to nodes/.
+/// Node 0's part. Private to nodes/.
 [[nodiscard]] Meeting host_meeting(const Options& options, const std::string& token,
                                    const std::string& run_id, dtrain::base::Descriptor listener);
-[[nodiscard]] Meeting join_meeting(Options& options, const std::string& token);
 
 /// The secret by which the ranks of a run know each other, which follows from one of the launchers.
 /// Private to nodes/.
@@ -71,7 +68,8 @@ class WaitingLines {
  public:
   explicit WaitingLines(const Options& options);
 
-  /// Prints "waiting for WHAT, 10 s of 10 min" if it is time for a line. Waits for no reader.
+  /// Prints "waiting for WHAT, 10 s of 10 min" if it is time for a line. Waits for a reader for 1 s at
+  /// most.
   void show(const std::string& what);
   [[nodiscard]] const dtrain::base::Deadline& deadline() const { return deadline_; }
 
@@ -80,8 +78,6 @@ class WaitingLines {
   std::string advice_;  // appended to the first line
   dtrain::base::Deadline deadline_;
   dtrain::base::WaitingTimes times_;
-  dtrain::base::Descriptor wake_;  // that the writer wants; nobody reads it
-  std::optional<OutputWriter> writer_;
 };
 
 }  // namespace launcher

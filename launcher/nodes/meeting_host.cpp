@@ -9,15 +9,13 @@
 #include <span>
 #include <utility>
 
-#include "dtrain/base/deadline.h"
+#include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
-#include "dtrain/base/readable.h"
+#include "dtrain/base/text.h"
 #include "dtrain/net/addresses.h"
-#include "dtrain/net/frames.h"
+#include "dtrain/net/handshake.h"
 #include "dtrain/net/message.h"
-#include "dtrain/net/munge.h"
 #include "dtrain/net/proof.h"
-#include "dtrain/net/reception.h"
 #include "dtrain/net/socket.h"
 #include "launcher/nodes/meeting.h"
 

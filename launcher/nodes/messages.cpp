@@ -4,7 +4,7 @@
 #include <limits>
 #include <utility>
 
-#include "dtrain/base/printable.h"
+#include "dtrain/base/text.h"
 #include "dtrain/net/message.h"
 
 namespace launcher {
@@ -109,12 +109,15 @@ void fields(Coder& coder, RankNews& news) {
   coder.number(news.rank, 0, kMostRanks);
   coder.number(news.step, -1, kAny);
   coder.flag(news.stopped);
-  coder.flag(news.by_signal);
-  coder.number(news.code, 0, kMostStatus);
-  coder.flag(news.has_told);
-  coder.number(news.told_status, 0, kMostStatus);
-  coder.flag(news.told_of_all);
-  coder.text(news.told_line);
+  coder.flag(news.end.by_signal);
+  coder.number(news.end.code, 0, kMostStatus);
+  bool has_told = news.told.has_value();
+  ToldError told = news.told.value_or(ToldError{});
+  coder.flag(has_told);
+  coder.number(told.status, 0, kMostStatus);
+  coder.flag(told.of_all);
+  coder.text(told.line);
+  news.told = has_told ? std::optional(std::move(told)) : std::nullopt;
   coder.list(news.last_lines, 0, kMostLines, [&](std::string& line) { coder.text(line); });
 }
 

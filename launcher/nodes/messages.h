@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "launcher/nodes/placement.h"
+#include "launcher/rank.h"
 
 namespace launcher {
 
@@ -70,13 +71,9 @@ struct RankNews {
   int rank = 0;
   std::int64_t step = -1;
   bool stopped = false;
-  bool by_signal = false;
-  int code = 0;
-  bool has_told = false;  ///< it reported an error, which follows
-  int told_status = 0;
-  bool told_of_all = false;
-  std::string told_line;
-  std::vector<std::string> last_lines;  ///< of its standard error
+  RankEnd end = {};                          ///< of one that has ended, without its time
+  std::optional<ToldError> told = {};        ///< the error that it reported
+  std::vector<std::string> last_lines = {};  ///< of its standard error
 };
 
 /// The order to end all ranks.

@@ -9,12 +9,10 @@
 #include <string>
 #include <string_view>
 
+#include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
-#include "dtrain/base/print.h"
-#include "dtrain/base/suspension.h"
-#include "dtrain/base/threads.h"
-#include "dtrain/base/unhandled.h"
+#include "dtrain/base/process.h"
 #include "dtrain/commands/commands.h"
 #include "dtrain/config/json.h"
 #include "dtrain/config/layout.h"

@@ -9,7 +9,7 @@
 #include "cuda/check.h"
 #include "cuda/launch.h"
 #include "cuda/tree_reduce_body.h"
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/comm/reduce.h"
 
 namespace dtrain::cuda {

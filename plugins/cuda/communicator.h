@@ -10,7 +10,7 @@
 #include <span>
 #include <string>
 
-#include "dtrain/base/deadline.h"
+#include "dtrain/base/clock.h"
 #include "dtrain/comm/transport_failure.h"
 
 namespace dtrain::cuda {

@@ -11,7 +11,7 @@
 
 #include "cuda/check.h"
 #include "cuda/tree_reduce_body.h"
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 
 namespace dtrain::cuda {
 namespace {

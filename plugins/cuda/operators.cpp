@@ -11,7 +11,7 @@
 
 #include "cuda/bodies.h"
 #include "cuda/launch.h"
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 
 namespace dtrain::cuda {
 namespace {

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "dtrain/base/deadline.h"
+#include "dtrain/base/clock.h"
 
 namespace dtrain::mpi {
 

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/readable.h"
-#include "dtrain/base/waiting_lines.h"
+#include "dtrain/base/log.h"
+#include "dtrain/base/text.h"
 #include "dtrain/comm/cpu_world.h"
 #include "dtrain/comm/create_world.h"
 #include "mpi/engine.h"

@@ -112,14 +112,18 @@ class EnvironmentTest(PythonTest):
             self.assertEqual(bool(lines_naming(process.err, "warning", "WORLD_SIZE=4", "1 rank")), is_told)
             self.assertEqual(process.returncode, 0)
 
-    def test_ranks_agree_on_the_job_and_have_error_files_of_their_own(self):
+    def test_ranks_agree_on_the_job(self):
         found = self.variables(ranks=3)
         for name in ("MASTER_PORT", "TORCHELASTIC_RUN_ID"):
             self.assertEqual(1, len({v[name] for v in found}))
-        self.assertEqual(3, len({v["TORCHELASTIC_ERROR_FILE"] for v in found}))
 
-    def test_an_error_file_can_be_written_and_does_not_stay(self):
-        self.python('import os; open(os.environ["TORCHELASTIC_ERROR_FILE"], "w").write("{}")')
+    def test_each_rank_has_an_error_file_beside_its_logs(self):
+        self.python('import os; open(os.environ["TORCHELASTIC_ERROR_FILE"], "w").write("{}")', "--log-dir", "logs")
+        self.assertEqual(2, len(list((self.folder / "logs").glob("*/attempt_0/*/error.json"))))
+
+    def test_without_logs_an_outer_launchers_error_file_is_not_handed_on(self):
+        (found,) = self.variables(ranks=1, env={"TORCHELASTIC_ERROR_FILE": "outer.json"})
+        self.assertEqual("", found["TORCHELASTIC_ERROR_FILE"])
 
     def test_threads_share_the_usable_cores_and_the_users_value_wins(self):
         cores = len(os.sched_getaffinity(0))

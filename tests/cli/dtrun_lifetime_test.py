@@ -347,46 +347,6 @@ class ZombieTest(DtrunTest):
         self.assert_nothing_left()
 
 
-class LeftFolderTest(DtrunTest):
-    def test_a_temporary_folder_of_a_killed_dtrun_is_removed_by_the_next(self):
-        dead = self.start(*self.shell("touch ready$RANK; exec sleep 60"))
-        self.wait_for_files("ready0", "ready1")
-        (supervisor,) = children_of(dead.pid)
-        for pid in (dead.pid, supervisor):
-            os.kill(pid, signal.SIGSTOP)  # so that neither sees the other's end
-        for pid in (supervisor, dead.pid):
-            os.kill(pid, signal.SIGKILL)
-        dead.communicate(timeout=LIMIT)
-        living = self.start(*self.shell("touch alive$RANK; until [ -e go ]; do sleep 0.02; done"))
-        self.wait_for_files("alive0", "alive1")
-        self.assertEqual(1, len(os.listdir(self.folder / "tmp")))  # its own
-        kept = self.folder / "tmp" / "dtrun-mylogs"
-        kept.mkdir()
-        (kept / "log").touch()
-        other = self.start(*self.shell(":"))
-        other.communicate(timeout=LIMIT)
-        self.assertEqual(2, len(os.listdir(self.folder / "tmp")))  # a living one's, and a user's
-        (kept / "log").unlink()
-        kept.rmdir()
-        (self.folder / "go").touch()
-        self.assertEqual(0, living.wait(LIMIT))
-        living.communicate()
-        self.assert_nothing_left()
-
-
-    def test_a_users_own_folders_stay_however_they_are_named(self):
-        temporary = self.folder / "tmp"
-        names = ["dtrun-backup", "dtrun-a1b2c3", "dtrun-errors", "dtrun-" + "x" * 32]
-        for name in names:
-            (temporary / name).mkdir()
-        (temporary / "dtrun-errors" / "error-0.json").touch()
-        process = self.start(*self.shell(":"))
-        process.communicate(timeout=LIMIT)
-        self.assertEqual(0, process.returncode)
-        self.assertEqual(sorted(names), sorted(os.listdir(temporary)))
-        self.assertTrue((temporary / "dtrun-errors" / "error-0.json").exists())
-
-
 class TerminalStopTest(DtrunTest):
     def start_on_terminal(self, text, *options):
         """dtrun as the foreground of a terminal of its own, where typing \\x03 is Ctrl-C."""

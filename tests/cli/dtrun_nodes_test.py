@@ -353,8 +353,6 @@ class Loss(NodesTest):
                 assert_names(other.err.splitlines()[-1], "failed", f"node {lost}", f"ranks {ranks}")
                 for path in self.folder.glob("here*"):
                     path.unlink()
-                for path in (self.folder / "tmp").iterdir():  # of a killed dtrun, for the next one to remove
-                    shutil.rmtree(path)
                 self.assert_nothing_left(1)
 
     def test_a_launcher_that_is_stopped(self):

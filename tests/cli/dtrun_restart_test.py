@@ -141,10 +141,6 @@ class Environment(RestartTest):
             assert_names(" ".join(reason), "rank 0", "status 7")
         self.assertNotIn("stale", str(words))
 
-    def test_error_files_of_an_earlier_attempt_are_gone(self):
-        self.restarted("[ -e $TORCHELASTIC_ERROR_FILE ] && exit 9; touch $TORCHELASTIC_ERROR_FILE; "
-                       "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 7", 1, ranks=1, status=0)
-
     def test_a_port_that_the_user_named_stays(self):
         process = self.restarted("echo $MASTER_PORT; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 7", 1,
                                  "--master-port", "0", ranks=1)

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <stdexcept>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/config/bdh/settings.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/resolve.h"

@@ -6,7 +6,7 @@
 #include <random>
 #include <utility>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 
 namespace dtrain::testing {
 

@@ -10,17 +10,7 @@ namespace dtrain::testing {
 /// A rank that runs, or has ended so.
 inline launcher::Rank rank_of(int index, int node = 0,
                               std::optional<launcher::RankEnd> end = std::nullopt) {
-  return {.index = index,
-          .node = node,
-          .pid = 100 + index,
-          .pidfd = {},
-          .control = {},
-          .control_partial = {},
-          .output = launcher::RankStream({}, {}),
-          .error = launcher::RankStream({}, {}),
-          .told = std::nullopt,
-          .end = end,
-          .orphan = std::nullopt};
+  return {.index = index, .node = node, .pid = 100 + index, .end = end};
 }
 
 }  // namespace dtrain::testing

@@ -17,7 +17,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/launcher_link.h"
-#include "dtrain/base/open_files.h"
+#include "dtrain/base/process.h"
 #include "dtrain/base/rank_env.h"
 #include "dtrain/comm/host/host_groups.h"
 #include "dtrain/comm/host/host_survey.h"

@@ -6,7 +6,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "dtrain/base/hash.h"
+#include "dtrain/base/checksum.h"
 #include "support/local_ranks.h"
 #include "support/rounding.h"
 #include "support/settings.h"

@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
-#include <memory>
 
 #include "dtrain/base/number.h"
 
@@ -14,13 +14,7 @@ namespace dtrain::base {
 namespace {
 
 constexpr int kMostCpus = 1 << 13;  // that Linux can be built for
-constexpr std::size_t kSetBytes = CPU_ALLOC_SIZE(kMostCpus);
-
-using CpuSet = std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)>;
-
-CpuSet new_cpu_set() {
-  return {CPU_ALLOC(kMostCpus), [](cpu_set_t* memory) { CPU_FREE(memory); }};
-}
+using CpuSet = std::array<cpu_set_t, kMostCpus / CPU_SETSIZE>;
 
 // "3" or "0-3".
 bool add_range(std::string_view text, CpuList& cpus) {
@@ -62,21 +56,19 @@ std::string cpu_list_text(const CpuList& cpus) {
 }
 
 CpuList affinity_mask() {
-  const CpuSet set = new_cpu_set();
+  CpuSet set{};
   CpuList cpus;
-  if (!set || ::sched_getaffinity(0, kSetBytes, set.get()) != 0) return cpus;
+  if (::sched_getaffinity(0, sizeof(set), set.data()) != 0) return cpus;
   for (int cpu = 0; cpu < kMostCpus; ++cpu) {
-    if (CPU_ISSET_S(static_cast<std::size_t>(cpu), kSetBytes, set.get())) cpus.push_back(cpu);
+    if (CPU_ISSET_S(static_cast<std::size_t>(cpu), sizeof(set), set.data())) cpus.push_back(cpu);
   }
   return cpus;
 }
 
-void bind_thread(const CpuList& cpus) {
-  const CpuSet set = new_cpu_set();
-  if (!set || cpus.empty()) return;
-  CPU_ZERO_S(kSetBytes, set.get());
-  for (const int cpu : cpus) CPU_SET_S(static_cast<std::size_t>(cpu), kSetBytes, set.get());
-  (void)::sched_setaffinity(0, kSetBytes, set.get());
+bool bind_thread(const CpuList& cpus) {
+  CpuSet set{};
+  for (const int cpu : cpus) CPU_SET_S(static_cast<std::size_t>(cpu), sizeof(set), set.data());
+  return cpus.empty() || ::sched_setaffinity(0, sizeof(set), set.data()) == 0;
 }
 
 bool is_bound() { return std::ssize(affinity_mask()) < ::sysconf(_SC_NPROCESSORS_ONLN); }

@@ -22,7 +22,8 @@ using CpuList = std::vector<int>;
 /// True where the mask leaves out some of the machine's CPUs, as that of a rank that its launcher has
 /// bound.
 [[nodiscard]] bool is_bound();
-/// Binds the calling thread to `cpus`. Nothing changes where there are none or the system refuses.
-void bind_thread(const CpuList& cpus);
+/// Binds the calling thread to `cpus`, if there are any. Returns false, with errno, if the system
+/// refuses, which changes nothing. Makes system calls only, so a child of vfork may call it.
+bool bind_thread(const CpuList& cpus);
 
 }  // namespace dtrain::base

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <numbers>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 
 namespace dtrain::base {
 namespace {

@@ -23,7 +23,7 @@
 namespace dtrain::base {
 namespace {
 
-constexpr std::size_t kMaxLine = 4096;  // a launcher's line is shorter
+constexpr std::size_t kMaxLine = 4096;  // of either side
 
 [[noreturn]] void end_process(std::string_view why) {
   log_line(why);
@@ -63,6 +63,11 @@ int control_fd_of_process() noexcept {
   };
   const bool is_line = fd >= 0 && option(SO_DOMAIN) == AF_UNIX && option(SO_TYPE) == SOCK_STREAM;
   return is_line ? fd : -1;
+}
+
+/// Returns whether the line took all of it; never waits.
+bool send_now(int fd, std::string_view text) noexcept {
+  return ::send(fd, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL) == std::ssize(text);
 }
 
 }  // namespace
@@ -108,32 +113,24 @@ void LauncherLink::requeue_file(const std::string& path) {
 }
 
 void LauncherLink::send(std::string_view text) const noexcept {
-  if (control_fd_ < 0) return;
-  [[maybe_unused]] const auto sent =
-      ::send(control_fd_, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (control_fd_ >= 0) (void)send_now(control_fd_, text);
 }
 
 bool has_launcher() noexcept { return control_fd_of_process() >= 0; }
 
 bool tell_error(int status, std::string_view line, ErrorScope scope) noexcept {
-  constexpr std::size_t kMaxMessage = 4096;
   const int fd = control_fd_of_process();
   if (fd < 0) return false;
-  std::array<char, kMaxMessage> message;
+  std::array<char, kMaxLine> message;
   const char* const word = scope == ErrorScope::all ? "refused" : "error";
   const auto end =
       fmt::format_to_n(message.data(), message.size(), "{} {} {}\n", word, status, line);
-  if (end.size > message.size()) return false;
-  return ::send(fd, message.data(), end.size, MSG_DONTWAIT | MSG_NOSIGNAL) ==
-         static_cast<ssize_t>(end.size);
+  return end.size <= message.size() && send_now(fd, {message.data(), end.size});
 }
 
 void tell_plain_output() noexcept {
-  constexpr std::string_view kMessage = "plain-output\n";
   const int fd = control_fd_of_process();
-  if (fd < 0) return;
-  [[maybe_unused]] const auto sent =
-      ::send(fd, kMessage.data(), kMessage.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (fd >= 0) (void)send_now(fd, "plain-output\n");
 }
 
 // Lines of a later launcher that are not known here are passed over.

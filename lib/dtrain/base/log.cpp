@@ -1,16 +1,57 @@
 #include "dtrain/base/log.h"
 
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdlib>
+#include <ctime>
+#include <exception>
 #include <new>
 #include <string>
+#include <string_view>
 #include <system_error>
 
-#include "dtrain/base/error_file.h"
-#include "dtrain/base/open_files.h"
-#include "dtrain/base/printable.h"
+#include "dtrain/base/descriptor.h"
+#include "dtrain/base/process.h"
+#include "dtrain/base/rank_env.h"
+#include "dtrain/base/text.h"
 
 namespace dtrain::base {
+namespace {
+
+/// A file of this user's own that has no second name, made if need be and empty.
+Descriptor open_own_file(const std::string& path) {
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  Descriptor file(::open(path.c_str(), kFlags, 0600));
+  struct stat status {};
+  const bool is_own = file && ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) &&
+                      status.st_uid == ::geteuid() && status.st_nlink == 1;
+  const bool is_ready =
+      is_own && ::fchmod(file.get(), 0600) == 0 && ::ftruncate(file.get(), 0) == 0;
+  return is_ready ? std::move(file) : Descriptor();
+}
+
+int report() {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    const std::string_view text = error.what();
+    // gloo's thread has no other way to tell that it cannot read what came.
+    if (text.find("gloo/transport") == std::string_view::npos) return report_current_exception();
+    return report_error(ErrorKind::comm,
+                        fmt::format("gloo gave up: {}; who sent that is perhaps no rank of this "
+                                    "job: use a network that strangers cannot reach, or --backend "
+                                    "shm",
+                                    text.substr(0, text.find('\n'))),
+                        ErrorScope::own);
+  } catch (...) {
+    return report_current_exception();
+  }
+}
+
+}  // namespace
 
 void log_line(std::string_view text) {
   const std::string line = fmt::format("dtrain: {}\n", text);
@@ -55,6 +96,41 @@ int report_current_exception(ErrorScope scope) {
     message = "unexpected exception of unknown type";
   }
   return report_error(kind, std::move(message), scope);
+}
+
+std::string error_file_content(std::string_view message, long long time) {
+  const std::string text = json_text(message);
+  return fmt::format(
+      R"({{"message": {{"message": {}, "extraInfo": {{"py_callstack": {}, "timestamp": "{}"}}}}}})"
+      "\n",
+      text, text, time);
+}
+
+void write_error_file(std::string_view message) noexcept {
+  try {
+    const std::string path = error_file_of_process();
+    if (path.empty()) return;
+    const Descriptor file = open_own_file(path);
+    if (!file) return;
+    const std::string content = error_file_content(message, std::time(nullptr));
+    [[maybe_unused]] const auto written = ::write(file.get(), content.data(), content.size());
+  } catch (...) {
+    // The error that is to be reported counts, and standard error says it.
+  }
+}
+
+void report_unhandled_exceptions() noexcept {
+  std::set_terminate([] {
+    if (!std::current_exception()) std::abort();
+    ::_exit(report());
+  });
+}
+
+void WaitingLines::show(const std::function<std::string()>& whom) {
+  if (!times_.take()) return;
+  const std::string advice = std::exchange(advice_, "");
+  log_info("waiting for {}, {} of {} (--comm-timeout){}{}", whom(), readable_time(times_.waited()),
+           readable_time(Seconds(limit_).count()), advice.empty() ? "" : "; ", advice);
 }
 
 }  // namespace dtrain::base

@@ -1,5 +1,9 @@
-// How a program begins and ends.
+// How a program begins, prints and ends, and its limits on open files and threads.
 #pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
 
 namespace dtrain::base {
 
@@ -20,5 +24,49 @@ void hold_requests_to_save();
 /// Destructors of static objects do not run: LibTorch's take 80 ms, a quarter of a short run, to
 /// free what the system frees at once. Where a sanitizer is to look for leaks they do run.
 [[noreturn]] void end_process(int status);
+
+/// Writes text to standard output, at once. Returns false if its reader wants no more (`| head`),
+/// which is no error.
+///
+/// Throws: Error{usage} if it cannot be written (full disk).
+bool print(std::string_view text);
+
+/// Raises this process's limit on open files (ulimit -n) to the most that it may have.
+void raise_open_file_limit() noexcept;
+
+/// Returns whether this process can open that many more files.
+[[nodiscard]] bool can_open_files(std::int64_t count) noexcept;
+
+/// Starts so many threads at once and ends them again. Libraries that cannot start theirs later
+/// wait for ever, or end the process.
+///
+/// Throws: Error{memory} telling how many the system started, and why no more.
+void require_threads(std::int64_t count);
+
+/// `message`, and where it says "Too many open files" also the limit and how to raise it.
+[[nodiscard]] std::string with_open_file_limit(std::string message);
+
+/// From now on SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGUSR1 end the process by themselves, as by
+/// default. A handler does it, since the kernel leaves the default out for process 1 of a
+/// container. Signals that the caller ignores stay ignored, as SIGHUP under nohup. All but SIGUSR1
+/// are unblocked: else a caller that blocks them would make this process deaf. Call first in main.
+void end_on_stop_signals() noexcept;
+
+/// Whether a stop line names its signal. A launcher sends SIGTERM whatever signal it got itself.
+enum class StopLine { with_signal, without_signal };
+
+/// From now on such a signal first writes "dtrain: stopped by SIGINT", or "dtrain: stopped", and
+/// `rest` to standard error; null: it writes nothing. rest: outlives the process's main.
+void tell_stops(const char* rest, StopLine line = StopLine::with_signal) noexcept;
+
+/// Writes that line, if any, and ends the process as end_by_signal. Safe in a handler.
+[[noreturn]] void end_by_stop(int signal) noexcept;
+
+/// Returns whether this process ignores the signal, as it does SIGHUP under nohup.
+[[nodiscard]] bool is_ignored(int signal) noexcept;
+
+/// Ends the process by the signal's default; process 1 of a container, which that does not end,
+/// exits with status 128 + signal. Safe in a handler.
+[[noreturn]] void end_by_signal(int signal) noexcept;
 
 }  // namespace dtrain::base

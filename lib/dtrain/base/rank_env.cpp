@@ -9,10 +9,11 @@
 #include <string_view>
 #include <vector>
 
+#include "dtrain/base/available_resources.h"
 #include "dtrain/base/cpu_list.h"
-#include "dtrain/base/cpu_quota.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/number.h"
+#include "dtrain/base/text.h"
 
 namespace dtrain::base {
 namespace {
@@ -304,10 +305,7 @@ bool is_restart_of_process() {
 
 std::int64_t committed_step_of_process(std::string_view run) {
   const std::string all = value_in_process("DTRUN_COMMITTED").value_or("");
-  std::string_view rest = all;
-  while (!rest.empty()) {
-    const std::string_view entry = rest.substr(0, rest.find(' '));
-    rest.remove_prefix(std::min(rest.size(), entry.size() + 1));
+  for (const std::string_view entry : split(all, ' ')) {
     const std::size_t end = entry.rfind('=');
     if (end == entry.npos || entry.substr(0, end) != run) continue;
     return number_in<std::int64_t>(entry.substr(end + 1)).value_or(-1);
@@ -352,14 +350,12 @@ void name_nccl_interface(const std::string& name) {
 std::int64_t visible_gpus(const char* listed, std::int64_t present) {
   if (listed == nullptr) return present;
   std::int64_t visible = 0;
-  for (std::string_view rest = listed; visible < present;) {
-    const std::string_view entry = rest.substr(0, rest.find(','));
+  for (const std::string_view entry : split(listed, ',')) {
     const bool has_uuid = entry.starts_with("GPU-") || entry.starts_with("MIG-");
-    const auto index = number_in<std::int64_t>(std::string(entry));
-    if (!has_uuid && (!index || *index < 0 || *index >= present)) break;
+    const auto index = number_in<std::int64_t>(entry);
+    const bool is_shown = has_uuid || (index && *index >= 0 && *index < present);
+    if (visible == present || !is_shown) break;
     ++visible;
-    if (entry.size() == rest.size()) break;
-    rest.remove_prefix(entry.size() + 1);
   }
   return visible;
 }

@@ -8,9 +8,20 @@
 #include <string>
 
 #include "dtrain/base/slurm_step.h"
-#include "dtrain/base/store_sockets.h"
 
 namespace dtrain::base {
+
+/// The sockets of dtrun through which its ranks reach the store that rank 0 serves, as its
+/// environment variables name them; unset in ranks that dtrun did not start.
+struct StoreSockets {
+  /// One node: this rank's end of dtrun's rendezvous socket, a pair of unix sockets
+  /// (DTRUN_STORE_FD); -1: ranks meet over TCP.
+  int rendezvous_fd = -1;
+  /// Several nodes: where node 0's dtrun listens (DTRUN_STORE_PORT); 0: rank 0 listens by itself.
+  std::int64_t port = 0;
+  /// Of rank 0: the socket that listens there (DTRUN_STORE_LISTENER_FD); -1: none.
+  int listener_fd = -1;
+};
 
 /// This process within its job. A process that nobody launched is rank 0 of 1.
 struct RankEnv {
@@ -64,15 +75,17 @@ using EnvLookup = std::function<std::optional<std::string>(const char* name)>;
 
 /// Finds the rank in RANK, WORLD_SIZE and LOCAL_RANK; else OMPI_COMM_WORLD_*; else PMI_*, except
 /// what srun --mpi=pmi2 sets; else, inside a SLURM step, SLURM_PROCID, SLURM_NTASKS and
-/// SLURM_LOCALID (docs/configuration.md). A command that was typed in a shell of `srun --pty` is rank
-/// 0 of 1, however many tasks the step has: the others have no terminal, and nobody types there.
+/// SLURM_LOCALID (docs/configuration.md). A command that was typed in a shell of `srun --pty` is
+/// rank 0 of 1, however many tasks the step has: the others have no terminal, and nobody types
+/// there.
 ///
 /// Throws: Error{usage} naming the variable that is missing or holds no sensible number, or the two
 ///         sources that disagree.
 [[nodiscard]] RankEnv read_rank_env(const EnvLookup& lookup);
 
 /// The SLURM step that this process is a task of; nothing outside of one, as in a batch script, and
-/// in a rank that dtrun or torchrun started. In a shell of `srun --pty` this node is the whole step.
+/// in a rank that dtrun or torchrun started. In a shell of `srun --pty` this node is the whole
+/// step.
 ///
 /// Throws: Error{usage} naming the variable that is missing or holds no sensible number.
 [[nodiscard]] std::optional<SlurmStep> read_slurm_step(const EnvLookup& lookup);

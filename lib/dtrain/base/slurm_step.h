@@ -1,8 +1,11 @@
-// A step of SLURM: what `srun` tells its tasks.
+// A step of SLURM: what `srun` tells its tasks, and the lists of host names that it writes.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace dtrain::base {
 
@@ -29,5 +32,12 @@ struct SlurmStep {
 /// 29998; the next one belongs to the step as well. The first 5,000 steps of a job have different
 /// ports, and so have the first 61 steps of a job and those of the next one.
 [[nodiscard]] std::int64_t port_of(const SlurmStep& step);
+
+/// The hosts of a list such as "a[01-03,7],b5" or "rack[1-2]n[1-4]-ib", in its order; a number has
+/// at least as many digits as the lower end of its range.
+///
+/// Returns: nothing for a list that makes no sense, is empty, or has more than 65,536 hosts or a
+///          name of more than 255 characters.
+[[nodiscard]] std::optional<std::vector<std::string>> expand_host_list(std::string_view list);
 
 }  // namespace dtrain::base

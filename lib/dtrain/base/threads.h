@@ -1,21 +1,13 @@
-// Starts threads as far as the system does, and finds out beforehand whether it will; what a thread
-// does that waits in a loop.
+// Starts threads as far as the system does; what a thread does that waits in a loop.
 #pragma once
 
 #include <signal.h>
 
-#include <cstdint>
 #include <future>
 #include <system_error>
 #include <thread>
 
 namespace dtrain::base {
-
-/// Starts so many threads at once and ends them again. Libraries that cannot start theirs later
-/// wait for ever, or end the process.
-///
-/// Throws: Error{memory} telling how many the system started, and why no more.
-void require_threads(std::int64_t count);
 
 /// Runs `task` in a thread of its own, for whose end the destruction of the future waits. Where the
 /// system starts no more threads the task is done before this returns.

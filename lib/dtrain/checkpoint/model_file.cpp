@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/checkpoint/format/file_checksum.h"
 
 namespace dtrain::checkpoint {

@@ -5,7 +5,7 @@
 
 #include <span>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/checkpoint/tensor_file.h"
 
 namespace dtrain::checkpoint {

@@ -9,9 +9,9 @@
 #include <memory>
 #include <utility>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
-#include "dtrain/base/readable.h"
+#include "dtrain/base/text.h"
 #include "dtrain/base/threads.h"
 #include "dtrain/base/trace.h"
 #include "dtrain/checkpoint/store/names.h"

@@ -11,7 +11,7 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/file_system.h"
-#include "dtrain/base/waiting_lines.h"
+#include "dtrain/base/log.h"
 #include "dtrain/checkpoint/format/manifest.h"
 #include "dtrain/checkpoint/snapshot.h"
 #include "dtrain/checkpoint/state.h"

@@ -2,7 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/checkpoint/tensor_file.h"
 #include "dtrain/device/synchronize.h"
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 
 namespace dtrain::checkpoint {
 namespace {

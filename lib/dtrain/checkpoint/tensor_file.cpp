@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/checkpoint/format/box.h"
 
 namespace dtrain::checkpoint {

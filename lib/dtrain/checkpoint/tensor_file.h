@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/base/atomic_file.h"
+#include "dtrain/base/file_system.h"
 #include "dtrain/checkpoint/format/file_checksum.h"
 #include "dtrain/checkpoint/format/safetensors.h"
 

@@ -12,11 +12,10 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/log.h"
 #include "dtrain/base/number.h"
 #include "dtrain/base/plugin_file.h"
-#include "dtrain/base/printable.h"
-#include "dtrain/base/readable.h"
-#include "dtrain/base/waiting_lines.h"
+#include "dtrain/base/text.h"
 #include "dtrain/comm/cpu_world.h"
 #include "dtrain/comm/gloo/gloo_groups.h"
 #include "dtrain/comm/gloo/gloo_transport.h"

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dtrain/base/store_sockets.h"
+#include "dtrain/base/rank_env.h"
 #include "dtrain/comm/world.h"
 
 namespace dtrain::comm {

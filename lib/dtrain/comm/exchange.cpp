@@ -11,13 +11,11 @@
 #include <numeric>
 #include <optional>
 
+#include "dtrain/base/checksum.h"
 #include "dtrain/base/error.h"
-#include "dtrain/base/hash.h"
 #include "dtrain/base/log.h"
-#include "dtrain/base/printable.h"
-#include "dtrain/base/readable.h"
+#include "dtrain/base/text.h"
 #include "dtrain/base/threads.h"
-#include "dtrain/base/waiting_lines.h"
 #include "dtrain/net/message.h"
 
 namespace dtrain::comm {

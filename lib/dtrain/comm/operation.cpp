@@ -1,6 +1,6 @@
 #include "dtrain/comm/operation.h"
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/comm/reduce.h"
 
 namespace dtrain::comm {

@@ -2,9 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "dtrain/base/check.h"
-#include "dtrain/base/list_text.h"
-#include "dtrain/base/readable.h"
+#include "dtrain/base/error.h"
+#include "dtrain/base/text.h"
 #include "dtrain/base/trace.h"
 
 namespace dtrain::comm {

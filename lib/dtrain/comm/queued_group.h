@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/base/deadline.h"
+#include "dtrain/base/clock.h"
 #include "dtrain/comm/lane.h"
 #include "dtrain/comm/process_group.h"
 #include "dtrain/comm/transport_failure.h"

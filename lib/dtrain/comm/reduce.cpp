@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/comm/tree_order.h"
 
 namespace dtrain::comm {

@@ -12,7 +12,7 @@
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
-#include "dtrain/base/readable.h"
+#include "dtrain/base/text.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/layout.h"

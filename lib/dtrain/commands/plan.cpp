@@ -5,7 +5,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/rank_env.h"
-#include "dtrain/base/shell_word.h"
+#include "dtrain/base/text.h"
 #include "dtrain/commands/commands.h"
 #include "dtrain/commands/layout_choice.h"
 #include "dtrain/config/assign.h"

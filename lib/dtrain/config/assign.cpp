@@ -13,7 +13,6 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/nearest.h"
 #include "dtrain/base/number.h"
-#include "dtrain/base/units.h"
 
 namespace dtrain::config {
 namespace {

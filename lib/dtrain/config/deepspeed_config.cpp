@@ -9,7 +9,6 @@
 #include <set>
 #include <utility>
 
-#include "dtrain/base/check.h"
 #include "dtrain/base/error.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/file.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 
 namespace dtrain::config {
 

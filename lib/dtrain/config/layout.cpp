@@ -4,7 +4,7 @@
 #include <array>
 #include <bit>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 
 namespace dtrain::config {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "dtrain/base/units.h"
+#include "dtrain/base/number.h"
 #include "dtrain/config/conditions.h"
 #include "dtrain/config/family.h"
 #include "dtrain/config/rows.h"

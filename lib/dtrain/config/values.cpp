@@ -10,7 +10,6 @@
 #include <limits>
 
 #include "dtrain/base/number.h"
-#include "dtrain/base/units.h"
 
 namespace dtrain::config {
 namespace {

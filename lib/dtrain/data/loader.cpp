@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 
 namespace dtrain::data {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/data/loader.h"
 
 namespace dtrain::data {

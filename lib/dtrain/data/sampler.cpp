@@ -6,7 +6,7 @@
 #include <queue>
 #include <tuple>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 
 namespace dtrain::data {
 

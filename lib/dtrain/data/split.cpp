@@ -4,7 +4,7 @@
 #include <string_view>
 #include <utility>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/base/path_kind.h"
 #include "dtrain/base/storage_error.h"
 #include "dtrain/config/data_mixture.h"

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <utility>
 
-#include "dtrain/base/check.h"
 #include "dtrain/base/checksum.h"
+#include "dtrain/base/error.h"
 #include "dtrain/data/text.h"
 
 namespace dtrain::data {

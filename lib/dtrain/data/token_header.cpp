@@ -5,8 +5,8 @@
 #include <bit>
 #include <cstring>
 
-#include "dtrain/base/check.h"
-#include "dtrain/base/hash.h"
+#include "dtrain/base/checksum.h"
+#include "dtrain/base/error.h"
 #include "dtrain/data/text.h"
 
 namespace dtrain::data {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/base/atomic_file.h"
 #include "dtrain/base/checksum.h"
+#include "dtrain/base/file_system.h"
 #include "dtrain/data/token_header.h"
 
 namespace dtrain::data {

@@ -1,8 +1,9 @@
-// Operators of our own: LibTorch's dispatcher finds the kernel of the device that the tensors are
-// on.
+// Operators of our own, for which LibTorch's dispatcher finds the kernel of the device that the
+// tensors are on; and one of them, a sum in a fixed order.
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <utility>
@@ -35,5 +36,9 @@ class Operator<Result(Args...)> {
  private:
   c10::TypedOperatorHandle<Result(Args...)> handle_;
 };
+
+/// values (..., n), n > 0, of a floating point type -> (...) float64: each row's values, widened
+/// and added from the first to the last, beginning with 0. Equal bits whatever the number of rows.
+[[nodiscard]] at::Tensor ordered_sum(const at::Tensor& values);
 
 }  // namespace dtrain::device

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/list_text.h"
 #include "dtrain/base/rank_env.h"
+#include "dtrain/base/text.h"
 #include "dtrain/comm/exchange.h"
 
 namespace dtrain::job {

@@ -19,7 +19,6 @@
 #include "dtrain/metrics/tensor_memory.h"
 #include "dtrain/model/registry.h"
 #include "dtrain/net/addresses.h"
-#include "dtrain/net/slurm_address.h"
 #include "dtrain/parallel/plan/fitting.h"
 #include "dtrain/param/disk_memory.h"
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/base/available_memory.h"
+#include "dtrain/base/available_resources.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
 #include "dtrain/comm/exchange.h"

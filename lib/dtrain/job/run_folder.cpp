@@ -8,7 +8,7 @@
 #include <system_error>
 #include <utility>
 
-#include "dtrain/base/atomic_file.h"
+#include "dtrain/base/file_system.h"
 #include "dtrain/base/input_file.h"
 #include "dtrain/base/log.h"
 #include "dtrain/base/path_kind.h"

@@ -7,8 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dtrain/base/held_folder.h"
-#include "dtrain/base/new_folders.h"
+#include "dtrain/base/file_system.h"
 #include "dtrain/checkpoint/store/commit.h"
 #include "dtrain/checkpoint/store/run_lock.h"
 #include "dtrain/config/saved_run.h"
@@ -84,7 +83,7 @@ class RunFolder {
   std::string checkpoints_;
   std::unique_ptr<checkpoint::store::RunLock> lock_;
   base::HeldFolder held_;
-  base::HeldDisk disk_;
+  base::Disk disk_;
 };
 
 }  // namespace dtrain::job

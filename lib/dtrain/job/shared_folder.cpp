@@ -12,7 +12,7 @@
 #include "dtrain/base/clock.h"
 #include "dtrain/base/descriptor.h"
 #include "dtrain/base/error.h"
-#include "dtrain/base/list_text.h"
+#include "dtrain/base/text.h"
 #include "dtrain/comm/exchange.h"
 
 namespace dtrain::job {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "dtrain/base/held_folder.h"
+#include "dtrain/base/file_system.h"
 #include "dtrain/comm/process_group.h"
 
 namespace dtrain::job {

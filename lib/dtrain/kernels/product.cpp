@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 
 namespace dtrain::kernels {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/kernels/bfloat16_path.h"
 #include "dtrain/kernels/product.h"
 

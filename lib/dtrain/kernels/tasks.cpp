@@ -12,8 +12,8 @@
 #include <set>
 #include <vector>
 
+#include "dtrain/base/available_resources.h"
 #include "dtrain/base/cpu_list.h"
-#include "dtrain/base/cpu_quota.h"
 #include "dtrain/kernels/crew.h"
 #include "dtrain/kernels/product.h"
 

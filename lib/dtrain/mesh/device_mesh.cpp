@@ -1,6 +1,6 @@
 #include "dtrain/mesh/device_mesh.h"
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 
 namespace dtrain::mesh {
 

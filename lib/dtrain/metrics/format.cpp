@@ -8,8 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "dtrain/base/printable.h"
-#include "dtrain/base/readable.h"
+#include "dtrain/base/text.h"
 
 namespace dtrain::metrics {
 

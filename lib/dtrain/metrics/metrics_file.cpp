@@ -13,8 +13,8 @@
 #include <span>
 #include <system_error>
 
-#include "dtrain/base/atomic_file.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/file_system.h"
 #include "dtrain/base/input_file.h"
 #include "dtrain/base/log.h"
 #include "dtrain/base/path_kind.h"

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/base/readable.h"
+#include "dtrain/base/text.h"
 #include "dtrain/metrics/format.h"
 #include "dtrain/metrics/progress_line.h"
 

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <utility>
 
-#include "dtrain/base/atomic_file.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/file_system.h"
 
 namespace dtrain::metrics {
 namespace {

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <array>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/base/philox.h"
 #include "dtrain/device/operator.h"
 #include "dtrain/model/dropout_element.h"

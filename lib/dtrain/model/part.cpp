@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 
 namespace dtrain::model {
 

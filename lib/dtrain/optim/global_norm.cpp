@@ -20,7 +20,6 @@
 #include <numeric>
 
 #include "dtrain/device/operator.h"
-#include "dtrain/device/ordered_sum.h"
 #include "dtrain/optim/norm_cell.h"
 
 namespace dtrain::optim {

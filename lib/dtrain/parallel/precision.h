@@ -3,7 +3,7 @@
 
 #include <c10/core/ScalarType.h>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/config/config.h"
 
 namespace dtrain::parallel {

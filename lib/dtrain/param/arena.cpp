@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 
 namespace dtrain::param {
 namespace {

@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/base/rank_env.h"
 #include "dtrain/base/storage_error.h"
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "dtrain/base/descriptor.h"
-#include "dtrain/base/mapping_guard.h"
+#include "dtrain/base/mapped_file.h"
 #include "dtrain/param/offload_memory.h"
 
 namespace dtrain::param {

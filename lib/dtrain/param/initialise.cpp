@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/checksum.h"
 #include "dtrain/base/elementary.h"
-#include "dtrain/base/hash.h"
+#include "dtrain/base/error.h"
 #include "dtrain/base/philox.h"
 
 namespace dtrain::param {

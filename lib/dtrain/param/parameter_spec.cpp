@@ -3,7 +3,7 @@
 #include <functional>
 #include <numeric>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 
 namespace dtrain::param {
 

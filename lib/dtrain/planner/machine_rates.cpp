@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "dtrain/base/available_memory.h"
+#include "dtrain/base/available_resources.h"
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
 #include "dtrain/comm/local/local_world.h"

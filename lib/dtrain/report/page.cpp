@@ -12,7 +12,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "dtrain/base/shell_word.h"
+#include "dtrain/base/text.h"
 #include "dtrain/report/page_parts.h"
 
 namespace dtrain::report {

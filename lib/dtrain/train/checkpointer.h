@@ -6,7 +6,7 @@
 #include <string>
 
 #include "dtrain/base/clock.h"
-#include "dtrain/base/held_folder.h"
+#include "dtrain/base/file_system.h"
 #include "dtrain/base/launcher_link.h"
 #include "dtrain/checkpoint/saver.h"
 #include "dtrain/config/config.h"
@@ -117,7 +117,7 @@ class Checkpointer {
   metrics::Reporter& reporter_;
   base::LauncherLink& link_;
   config::CheckpointConfig config_;
-  base::HeldDisk disk_;
+  base::Disk disk_;
   checkpoint::Saver saver_;
   base::Clock::time_point last_ = base::Clock::now();  // start of the last save
   std::function<void()> check_folder_;

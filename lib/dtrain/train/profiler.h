@@ -8,7 +8,7 @@
 
 #include "dtrain/base/trace.h"
 #include "dtrain/config/config.h"
-#include "dtrain/device/timeline.h"
+#include "dtrain/device/synchronize.h"
 #include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/metrics/reporter.h"
 #include "dtrain/metrics/time_table.h"

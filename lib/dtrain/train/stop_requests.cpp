@@ -14,7 +14,7 @@
 #include <system_error>
 #include <utility>
 
-#include "dtrain/base/stop_signals.h"
+#include "dtrain/base/process.h"
 
 namespace dtrain::train {
 namespace {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "dtrain/base/check.h"
 #include "dtrain/base/checksum.h"
 #include "dtrain/base/error.h"
 

@@ -3,7 +3,7 @@
 #include <numeric>
 #include <set>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/checkpoint/format/safetensors.h"
 
 namespace dtrain::checkpoint::format {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 
 namespace dtrain::checkpoint::format {
 

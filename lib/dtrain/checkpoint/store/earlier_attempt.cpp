@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "dtrain/base/hash.h"
+#include "dtrain/base/checksum.h"
 #include "dtrain/base/path_kind.h"
 #include "dtrain/base/storage_error.h"
 #include "dtrain/checkpoint/store/names.h"

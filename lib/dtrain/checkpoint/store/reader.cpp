@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/checkpoint/store/verify.h"
 
 namespace dtrain::checkpoint::store {

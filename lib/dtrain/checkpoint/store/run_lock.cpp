@@ -17,8 +17,8 @@
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
-#include "dtrain/base/printable.h"
 #include "dtrain/base/storage_error.h"
+#include "dtrain/base/text.h"
 
 namespace dtrain::checkpoint::store {
 namespace {

@@ -12,9 +12,8 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/number.h"
-#include "dtrain/base/open_files.h"
-#include "dtrain/base/printable.h"
-#include "dtrain/base/readable.h"
+#include "dtrain/base/process.h"
+#include "dtrain/base/text.h"
 #include "dtrain/comm/gloo/gloo_record.h"
 #include "dtrain/comm/gloo/gloo_transport.h"
 #include "dtrain/net/addresses.h"

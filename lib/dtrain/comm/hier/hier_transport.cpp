@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/comm/gloo/gloo_groups.h"
 #include "dtrain/comm/gloo/gloo_transport.h"
 #include "dtrain/comm/reduce.h"

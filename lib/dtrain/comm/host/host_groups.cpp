@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/printable.h"
+#include "dtrain/base/text.h"
 
 namespace dtrain::comm {
 namespace {

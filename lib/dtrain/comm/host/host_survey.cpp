@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/printable.h"
+#include "dtrain/base/text.h"
 #include "dtrain/net/message.h"
 #include "dtrain/net/proof.h"
 

@@ -18,10 +18,9 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/printable.h"
-#include "dtrain/base/readable.h"
-#include "dtrain/net/packet.h"
+#include "dtrain/base/text.h"
 #include "dtrain/net/proof.h"
+#include "dtrain/net/socket.h"
 
 namespace dtrain::comm {
 

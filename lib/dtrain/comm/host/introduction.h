@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/base/deadline.h"
+#include "dtrain/base/clock.h"
 #include "dtrain/base/descriptor.h"
 
 namespace dtrain::comm {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/base/rank_env.h"
 #include "dtrain/base/threads.h"
 

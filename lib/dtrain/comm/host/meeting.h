@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/base/deadline.h"
+#include "dtrain/base/clock.h"
 #include "dtrain/comm/host/control_block.h"
 #include "dtrain/comm/transport_failure.h"
 

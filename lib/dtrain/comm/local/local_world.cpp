@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/comm/cpu_world.h"
 #include "dtrain/comm/host/meeting.h"
 #include "dtrain/comm/shm/shm_transport.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "dtrain/base/list_text.h"
+#include "dtrain/base/text.h"
 
 namespace dtrain::comm {
 

@@ -12,11 +12,8 @@
 #include <thread>
 #include <utility>
 
-#include "dtrain/base/list_text.h"
-#include "dtrain/base/readable.h"
+#include "dtrain/base/text.h"
 #include "dtrain/net/addresses.h"
-#include "dtrain/net/munge.h"
-#include "dtrain/net/packet.h"
 #include "dtrain/net/proof.h"
 #include "dtrain/net/socket.h"
 

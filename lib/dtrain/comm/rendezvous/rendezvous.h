@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/base/deadline.h"
+#include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
-#include "dtrain/base/store_sockets.h"
+#include "dtrain/base/rank_env.h"
 #include "dtrain/comm/rendezvous/store_client.h"
 #include "dtrain/comm/rendezvous/store_server.h"
 

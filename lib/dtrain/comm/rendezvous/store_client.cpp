@@ -3,10 +3,9 @@
 #include <cstring>
 #include <exception>
 
-#include "dtrain/base/check.h"
 #include "dtrain/base/clock.h"
-#include "dtrain/base/printable.h"
-#include "dtrain/base/readable.h"
+#include "dtrain/base/error.h"
+#include "dtrain/base/text.h"
 #include "dtrain/net/handshake.h"
 #include "dtrain/net/message.h"
 

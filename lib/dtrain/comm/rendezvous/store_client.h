@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/base/deadline.h"
+#include "dtrain/base/clock.h"
 #include "dtrain/base/descriptor.h"
 #include "dtrain/base/error.h"
-#include "dtrain/base/waiting_lines.h"
+#include "dtrain/base/log.h"
 #include "dtrain/comm/rendezvous/wire.h"
-#include "dtrain/net/frames.h"
+#include "dtrain/net/message.h"
 
 namespace dtrain::comm {
 

@@ -11,9 +11,8 @@
 #include <span>
 #include <utility>
 
-#include "dtrain/base/printable.h"
+#include "dtrain/base/text.h"
 #include "dtrain/net/message.h"
-#include "dtrain/net/packet.h"
 #include "dtrain/net/proof.h"
 #include "dtrain/net/socket.h"
 

@@ -12,18 +12,17 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/descriptor.h"
-#include "dtrain/base/waiting_lines.h"
+#include "dtrain/base/log.h"
 #include "dtrain/comm/rendezvous/job_store.h"
 #include "dtrain/comm/rendezvous/wire.h"
-#include "dtrain/net/frames.h"
+#include "dtrain/net/handshake.h"
 #include "dtrain/net/message.h"
-#include "dtrain/net/reception.h"
 
 namespace dtrain::comm {
 
 /// Serves a JobStore in a thread of its own.
 ///
-/// Admits nobody once every rank has come; strangers have no effect (net/reception.h). A rank that
+/// Admits nobody once every rank has come; strangers have no effect (net/handshake.h). A rank that
 /// ends without a word fails the job.
 class StoreServer {
  public:

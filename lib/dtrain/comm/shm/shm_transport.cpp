@@ -8,8 +8,8 @@
 #include <iterator>
 #include <span>
 
-#include "dtrain/base/check.h"
-#include "dtrain/base/hash.h"
+#include "dtrain/base/checksum.h"
+#include "dtrain/base/error.h"
 #include "dtrain/comm/reduce.h"
 
 namespace dtrain::comm {

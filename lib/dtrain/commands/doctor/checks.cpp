@@ -15,7 +15,7 @@
 #include <system_error>
 #include <vector>
 
-#include "dtrain/base/available_memory.h"
+#include "dtrain/base/available_resources.h"
 #include "dtrain/base/clock.h"
 #include "dtrain/base/cpu_list.h"
 #include "dtrain/base/file_system.h"

@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "dtrain/base/checksum.h"
 #include "dtrain/base/clock.h"
-#include "dtrain/base/hash.h"
 #include "dtrain/base/launcher_link.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/commands/commands.h"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/printable.h"
+#include "dtrain/base/text.h"
 #include "dtrain/data/source/wikitext.h"
 #include "dtrain/data/text.h"
 #include "dtrain/data/tokenizer/utf8.h"

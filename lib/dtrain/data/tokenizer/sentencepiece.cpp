@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/data/tokenizer/piece_cuts.h"
 #include "dtrain/data/tokenizer/tokenizer.h"
 #include "dtrain/data/tokenizer/utf8.h"

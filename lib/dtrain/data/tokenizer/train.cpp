@@ -5,9 +5,9 @@
 #include <string_view>
 #include <vector>
 
-#include "dtrain/base/atomic_file.h"
 #include "dtrain/base/error.h"
-#include "dtrain/base/printable.h"
+#include "dtrain/base/file_system.h"
+#include "dtrain/base/text.h"
 #include "dtrain/data/tokenizer/piece_library.h"
 #include "dtrain/data/tokenizer/utf8.h"
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 
 namespace dtrain::model::bdh {
 namespace {

@@ -8,7 +8,7 @@
 #include <ATen/ops/view_as_complex.h>
 #include <ATen/ops/zeros.h>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/model/bdh/bdh_blocks.h"
 #include "dtrain/model/bdh/rope.h"
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/kernels/tasks.h"
 #include "dtrain/model/bdh/fused_type.h"
 #include "dtrain/model/bdh/fused_work.h"

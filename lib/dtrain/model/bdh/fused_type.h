@@ -3,7 +3,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "dtrain/base/check.h"
 #include "dtrain/base/error.h"
 #include "dtrain/kernels/product.h"
 

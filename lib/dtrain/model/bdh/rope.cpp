@@ -12,8 +12,8 @@
 #include <cmath>
 #include <numbers>
 
-#include "dtrain/base/check.h"
 #include "dtrain/base/elementary.h"
+#include "dtrain/base/error.h"
 #include "dtrain/device/operator.h"
 #include "dtrain/model/bdh/rope_element.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <ranges>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/parallel/compress/rank_sum.h"
 
 namespace dtrain::parallel {

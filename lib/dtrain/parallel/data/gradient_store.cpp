@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/comm/tree_order.h"
 
 namespace dtrain::parallel {

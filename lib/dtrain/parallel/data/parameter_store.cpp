@@ -4,7 +4,7 @@
 #include <limits>
 #include <utility>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/base/trace.h"
 
 namespace dtrain::parallel {

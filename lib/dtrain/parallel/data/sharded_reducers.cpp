@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/comm/tree_order.h"
 
 namespace dtrain::parallel {

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 
 namespace dtrain::parallel {
 namespace {

@@ -8,7 +8,7 @@
 #include <map>
 #include <optional>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 
 namespace dtrain::parallel {
 namespace {

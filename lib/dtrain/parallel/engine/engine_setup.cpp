@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/parallel/tensor/splits.h"
 #include "dtrain/param/disk_memory.h"
 #include "dtrain/param/pinned_memory.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/base/trace.h"
 #include "dtrain/device/out_of_memory.h"
 #include "dtrain/parallel/engine/graph_runner.h"

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/device/graph.h"
 
 namespace dtrain::parallel {

@@ -5,7 +5,7 @@
 #include <span>
 #include <utility>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/model/part.h"
 
 namespace dtrain::parallel {

@@ -10,10 +10,10 @@
 #include <numeric>
 #include <utility>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/base/trace.h"
 #include "dtrain/data/loader.h"
-#include "dtrain/device/ordered_sum.h"
+#include "dtrain/device/operator.h"
 #include "dtrain/device/out_of_memory.h"
 
 namespace dtrain::parallel {

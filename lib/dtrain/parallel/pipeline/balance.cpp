@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 #include "dtrain/parallel/pipeline/check.h"
 #include "dtrain/parallel/pipeline/schedule.h"
 

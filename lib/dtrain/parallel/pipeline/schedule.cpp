@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 
 namespace dtrain::parallel {
 namespace {

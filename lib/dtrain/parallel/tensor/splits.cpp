@@ -8,7 +8,7 @@
 
 #include <vector>
 
-#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
 
 namespace dtrain::parallel {
 namespace {

@@ -1,7 +1,7 @@
-#include "dtrain/base/activity.h"
-
 #include <catch2/catch.hpp>
 #include <optional>
+
+#include "dtrain/base/launcher_link.h"
 
 namespace dtrain::base::activity_test {
 namespace {

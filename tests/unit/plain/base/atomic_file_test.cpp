@@ -1,5 +1,3 @@
-#include "dtrain/base/atomic_file.h"
-
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -8,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "dtrain/base/file_system.h"
 #include "support/messages.h"
 #include "support/temp_folder.h"
 

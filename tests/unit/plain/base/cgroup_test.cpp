@@ -1,9 +1,7 @@
-#include "dtrain/base/cgroup.h"
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "dtrain/base/available_memory.h"
+#include "dtrain/base/available_resources.h"
 #include "support/temp_folder.h"
 
 // Limits of a machine cannot be set in a test, so these read folders that look like one's.

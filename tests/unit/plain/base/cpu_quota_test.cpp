@@ -1,7 +1,6 @@
-#include "dtrain/base/cpu_quota.h"
-
 #include <catch2/catch.hpp>
 
+#include "dtrain/base/available_resources.h"
 #include "support/temp_folder.h"
 
 // A machine's control groups cannot be made in every test, so these read folders that look like

@@ -1,5 +1,3 @@
-#include "dtrain/base/error_file.h"
-
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -7,6 +5,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "dtrain/base/log.h"
 #include "support/temp_folder.h"
 
 namespace error_file_test {

@@ -3,8 +3,6 @@
 #include <catch2/catch.hpp>
 #include <cstdint>
 
-#include "dtrain/base/check.h"
-
 namespace error_test {
 namespace {
 

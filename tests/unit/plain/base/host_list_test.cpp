@@ -1,6 +1,6 @@
-#include "dtrain/base/host_list.h"
-
 #include <catch2/catch.hpp>
+
+#include "dtrain/base/slurm_step.h"
 
 namespace host_list_test {
 namespace {

@@ -1,8 +1,8 @@
-#include "dtrain/base/list_text.h"
-
 #include <catch2/catch.hpp>
 #include <numeric>
 #include <vector>
+
+#include "dtrain/base/text.h"
 
 namespace list_text_test {
 namespace {

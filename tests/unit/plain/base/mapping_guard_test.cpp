@@ -1,4 +1,3 @@
-#include "dtrain/base/mapping_guard.h"
 
 #include <sys/mman.h>
 #include <sys/resource.h>

@@ -1,9 +1,8 @@
-#include "dtrain/base/new_folders.h"
-
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <memory>
 
+#include "dtrain/base/file_system.h"
 #include "support/temp_folder.h"
 
 namespace dtrain::base::new_folders_test {

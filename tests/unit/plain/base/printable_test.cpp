@@ -1,8 +1,7 @@
-#include "dtrain/base/printable.h"
-
 #include <catch2/catch.hpp>
 
-#include "dtrain/base/open_files.h"
+#include "dtrain/base/process.h"
+#include "dtrain/base/text.h"
 #include "support/messages.h"
 
 namespace dtrain::base::printable_test {

@@ -1,7 +1,7 @@
-#include "dtrain/base/readable.h"
-
 #include <catch2/catch.hpp>
 #include <limits>
+
+#include "dtrain/base/text.h"
 
 namespace readable_test {
 namespace {

@@ -1,6 +1,6 @@
-#include "dtrain/base/shell_word.h"
-
 #include <catch2/catch.hpp>
+
+#include "dtrain/base/text.h"
 
 namespace shell_word_test {
 namespace {

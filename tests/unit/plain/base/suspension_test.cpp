@@ -1,5 +1,3 @@
-#include "dtrain/base/suspension.h"
-
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -7,7 +5,7 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
-#include "dtrain/base/deadline.h"
+#include "dtrain/base/clock.h"
 
 namespace suspension_test {
 namespace {

@@ -19,7 +19,6 @@
 #include "dtrain/comm/rendezvous/wire.h"
 #include "dtrain/net/handshake.h"
 #include "dtrain/net/message.h"
-#include "dtrain/net/packet.h"
 #include "dtrain/net/proof.h"
 #include "dtrain/net/socket.h"
 #include "support/messages.h"

@@ -1,10 +1,9 @@
-#include "launcher/hang_verdict.h"
-
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
 #include <string>
 
+#include "launcher/hang_watch.h"
 #include "support/messages.h"
 
 namespace launcher::hang_verdict_test {

@@ -1,7 +1,6 @@
-#include "launcher/history.h"
-
 #include <catch2/catch.hpp>
 
+#include "launcher/restarts.h"
 #include "support/messages.h"
 
 namespace history_test {

@@ -12,12 +12,8 @@ RankNews some_news() {
   return RankNews{.rank = 3,
                   .step = 12,
                   .stopped = false,
-                  .by_signal = true,
-                  .code = 9,
-                  .has_told = true,
-                  .told_status = 7,
-                  .told_of_all = true,
-                  .told_line = "loss is infinite",
+                  .end = {.by_signal = true, .code = 9},
+                  .told = ToldError{.status = 7, .of_all = true, .line = "loss is infinite"},
                   .last_lines = {"one", "two"}};
 }
 
@@ -79,7 +75,7 @@ TEST_CASE("a message with a piece missing, or with more behind it, is none") {
 
 TEST_CASE("numbers beyond their limits are refused") {
   RankNews news = some_news();
-  news.code = 256;
+  news.end.code = 256;
   CHECK_FALSE(decode_rank_news(encode(news)));
   news = some_news();
   news.step = -2;

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "launcher/pipe.h"
+#include "launcher/processes.h"
 
 namespace launcher::rank_stream_test {
 namespace {

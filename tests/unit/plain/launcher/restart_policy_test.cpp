@@ -1,11 +1,10 @@
-#include "launcher/restart_policy.h"
-
 #include <signal.h>
 
 #include <catch2/catch.hpp>
 #include <string>
 
 #include "dtrain/base/error.h"
+#include "launcher/restarts.h"
 #include "support/messages.h"
 
 namespace restart_policy_test {

@@ -1,8 +1,7 @@
-#include "launcher/slurm.h"
-
 #include <catch2/catch.hpp>
 
 #include "dtrain/base/error.h"
+#include "launcher/option_values.h"
 #include "support/messages.h"
 
 namespace slurm_test {

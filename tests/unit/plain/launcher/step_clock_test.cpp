@@ -1,6 +1,6 @@
-#include "launcher/step_clock.h"
-
 #include <catch2/catch.hpp>
+
+#include "launcher/clocks.h"
 
 namespace step_clock_test {
 namespace {

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "dtrain/net/message.h"
-#include "dtrain/net/reception.h"
 #include "dtrain/net/socket.h"
 
 namespace dtrain::net::handshake_test {

@@ -1,6 +1,6 @@
-#include "dtrain/net/munge.h"
-
 #include <catch2/catch.hpp>
+
+#include "dtrain/net/proof.h"
 
 namespace munge_test {
 namespace {

@@ -1,8 +1,7 @@
-#include "dtrain/net/slurm_address.h"
-
 #include <catch2/catch.hpp>
 
 #include "dtrain/base/error.h"
+#include "dtrain/net/addresses.h"
 #include "support/messages.h"
 
 namespace slurm_address_test {

@@ -1,6 +1,4 @@
 // Whose the ends of TCP connections are.
-#include "dtrain/net/tcp_owner.h"
-
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -11,6 +9,7 @@
 #include <utility>
 
 #include "dtrain/base/descriptor.h"
+#include "dtrain/net/proof.h"
 #include "dtrain/net/socket.h"
 #include "support/port_of.h"
 

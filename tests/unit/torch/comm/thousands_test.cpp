@@ -19,8 +19,8 @@
 #include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/net/addresses.h"
 #include "dtrain/net/message.h"
-#include "dtrain/net/packet.h"
 #include "dtrain/net/proof.h"
+#include "dtrain/net/socket.h"
 #include "support/stub_group.h"
 
 namespace dtrain::testing::thousands_test {

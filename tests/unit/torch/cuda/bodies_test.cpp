@@ -11,7 +11,6 @@
 #include "cuda/tree_reduce_body.h"
 #include "dtrain/comm/reduce.h"
 #include "dtrain/device/operator.h"
-#include "dtrain/device/ordered_sum.h"
 #include "dtrain/model/bdh/mirror_lower.h"
 #include "dtrain/model/bdh/rope.h"
 #include "dtrain/model/dropout.h"

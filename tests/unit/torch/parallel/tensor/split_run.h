@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/base/hash.h"
+#include "dtrain/base/checksum.h"
 #include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/model/bdh/bdh.h"
 #include "dtrain/model/bdh/bdh_partition.h"

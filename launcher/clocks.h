@@ -1,0 +1,92 @@
+// Clocks of a job: the time in which this process ran, and the time that goes into steps.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "dtrain/base/clock.h"
+
+namespace launcher {
+
+/// A clock without the time in which this process was stopped (SIGSTOP, a suspended job), so that
+/// limits on others do not count it. It takes a pause of more than two seconds between two calls of
+/// now() for a stop: call it at least once a second.
+///
+/// Threads: one.
+class ActiveClock {
+ public:
+  using Time = dtrain::base::Clock::time_point;
+  static constexpr std::chrono::seconds kMostBetweenCalls{1};
+
+  Time now() {
+    const Time time = dtrain::base::Clock::now();
+    if (time - last_ > kLeastStop) stopped_ += time - last_;
+    last_ = time;
+    return time - stopped_;
+  }
+  /// The moment of dtrain::base::Clock at which this clock shows `time` unless the process stops.
+  [[nodiscard]] Time on_wall(Time time) const { return time + stopped_; }
+
+ private:
+  static constexpr std::chrono::seconds kLeastStop{2};
+
+  Time last_ = dtrain::base::Clock::now();
+  dtrain::base::Clock::duration stopped_{0};
+};
+
+/// Takes the steps that rank 0 reports, with the time of each report.
+///
+/// A step advances the job the first time it is done; a restarted job repeats those after its
+/// checkpoint. The time of a step is that between its report and the one before it in the same
+/// attempt, with evaluations and saves; so the first step of an attempt counts as part of its
+/// start.
+///
+/// Threads: one.
+class StepClock {
+ public:
+  using Time = dtrain::base::Clock::time_point;
+  using Seconds = std::chrono::duration<double>;
+
+  void begin_attempt() {
+    last_.reset();
+    recovery_.reset();
+  }
+  /// step: the newest that is done; a report of no newer step has no effect.
+  /// Returns: whether the job has recovered with it.
+  bool report(std::int64_t step, Time now) {
+    if (step < 0 || (last_ && step <= last_->step)) return false;
+    const bool is_new = step > highest_;
+    const bool recovers = is_new && failed_;
+    if (recovers) recovery_ = now - *std::exchange(failed_, std::nullopt);
+    if (is_new && last_ && last_->step >= highest_) useful_ += now - last_->time;
+    if (is_new) highest_ = step;
+    last_ = Report{step, now};
+    return recovers;
+  }
+  /// The attempt failed. The job has recovered when a step is done that no attempt had done before.
+  void fail(Time when) {
+    if (!failed_) failed_ = when;
+  }
+
+  /// The time of the steps that advanced the job.
+  [[nodiscard]] Seconds useful() const { return useful_; }
+  /// From the failure to the recovery, if the newest attempt has recovered. Where attempts failed
+  /// before they had recovered, from the first of their failures.
+  [[nodiscard]] std::optional<Seconds> recovery() const { return recovery_; }
+
+ private:
+  struct Report {
+    std::int64_t step;
+    Time time;
+  };
+
+  std::int64_t highest_ = 0;    // step that any attempt has done
+  std::optional<Report> last_;  // of this attempt
+  std::optional<Time> failed_;  // not recovered since
+  std::optional<Seconds> recovery_;
+  Seconds useful_{0};
+};
+
+}  // namespace launcher
