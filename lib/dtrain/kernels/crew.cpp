@@ -4,7 +4,6 @@
 
 #include <system_error>
 
-#include "dtrain/base/clock.h"
 #include "dtrain/base/threads.h"
 
 namespace dtrain::kernels {

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "dtrain/kernels/product.h"
-#include "dtrain/kernels/scratch.h"
 #include "dtrain/kernels/tasks.h"
 #include "dtrain/model/bdh/fused_shape.h"
 #include "dtrain/model/bdh/gradient_sum.h"

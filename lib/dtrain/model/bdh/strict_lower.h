@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "dtrain/kernels/matrix.h"
 #include "dtrain/kernels/product.h"
 
 namespace dtrain::model::bdh {
