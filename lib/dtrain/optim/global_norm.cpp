@@ -50,14 +50,6 @@ double cell_sum(const scalar_t* values, std::int64_t count) {
   return sum_of_lanes(sums.data());
 }
 
-// Calls cell(index, sum) for the cells of `count` values, in order.
-template <typename scalar_t, typename Cell>
-void for_each_cell(const scalar_t* values, std::int64_t count, Cell cell) {
-  for (std::int64_t begin = 0; begin < count; begin += kCell) {
-    cell(begin / kCell, cell_sum(values + begin, std::min(kCell, count - begin)));
-  }
-}
-
 // Adds to sums (slots) float64 what each block of `values` contributes. blocks (n, 4) int64: its
 // first value, their number, its slot, and 1 where each cell has a slot of its own.
 void norm_sums_on_cpu(const at::Tensor& values, const at::Tensor& blocks, const at::Tensor& sums) {
@@ -67,9 +59,10 @@ void norm_sums_on_cpu(const at::Tensor& values, const at::Tensor& blocks, const 
     const auto* all = values.const_data_ptr<scalar_t>();
     at::parallel_for(0, blocks.size(0), 8, [&](std::int64_t begin, std::int64_t end) {
       for (const std::int64_t* block = table + begin * 4; block != table + end * 4; block += 4) {
-        for_each_cell(all + block[0], block[1], [&](std::int64_t cell, double sum) {
-          slots[block[2] + cell * block[3]] += sum;
-        });
+        for (std::int64_t at = 0, cell = 0; at < block[1]; at += kCell, ++cell) {
+          slots[block[2] + cell * block[3]] +=
+              cell_sum(all + block[0] + at, std::min(kCell, block[1] - at));
+        }
       }
     });
   });
@@ -213,12 +206,6 @@ at::Tensor GlobalNorm::squares(const at::Tensor& sums) const {
 
 at::Tensor GlobalNorm::norm(const at::Tensor& squares) const {
   return device::ordered_sum(squares.index_select(0, by_name_)).sqrt_();
-}
-
-double global_norm(const param::Arena& values, const param::ArenaLayout& layout,
-                   const param::ParameterSpecs& specs) {
-  const GlobalNorm norm(layout, specs, param::ShardId(0), values.flat().device());
-  return norm.norm(norm.squares(norm.sums_of(values))).item<double>();
 }
 
 at::Tensor norm_of(const at::Tensor& values) {
