@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "dtrain/model/registry.h"
-#include "dtrain/param/initialise.h"
+#include "dtrain/param/parameter_spec.h"
 
 namespace dtrain::testing {
 namespace {

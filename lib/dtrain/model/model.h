@@ -15,8 +15,8 @@
 #include "dtrain/config/words.h"
 #include "dtrain/model/block_range.h"
 #include "dtrain/model/tensor_axis.h"
-#include "dtrain/param/gradient_memory.h"
 #include "dtrain/param/parameter_spec.h"
+#include "dtrain/param/parameter_use.h"
 
 namespace dtrain::model {
 

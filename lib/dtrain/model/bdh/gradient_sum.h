@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "dtrain/param/gradient_memory.h"
+#include "dtrain/param/parameter_use.h"
 
 namespace dtrain::model::bdh {
 
@@ -30,12 +30,7 @@ class GradientSum {
   }
   /// Brings the sum to its place; once, when all is added.
   void finish() {
-    if (is_direct_ || !sum_.defined()) return;
-    if (place_.is_first) {
-      place_.view.copy_(sum_);
-    } else {
-      place_.view.add_(sum_);
-    }
+    if (!is_direct_ && sum_.defined()) place_.take(sum_);
   }
 
  private:

@@ -5,7 +5,7 @@
 #include "dtrain/base/check.h"
 #include "dtrain/parallel/tensor/group_tensor_axis.h"
 #include "dtrain/param/disk_memory.h"
-#include "dtrain/param/pinned_memory.h"
+#include "dtrain/param/offload_memory.h"
 
 namespace dtrain::parallel {
 namespace {

@@ -13,7 +13,7 @@
 #include "dtrain/checkpoint/format/box.h"
 #include "dtrain/comm/long_task.h"
 #include "dtrain/parallel/engine/carried_state.h"
-#include "dtrain/param/initialise.h"
+#include "dtrain/param/parameter_spec.h"
 
 namespace dtrain::parallel {
 namespace {
