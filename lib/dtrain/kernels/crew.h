@@ -87,12 +87,10 @@ class Crew {
     std::thread thread;
   };
 
-  void start(std::int64_t worker);
   void help(std::int64_t worker, Helper& self);
   void call(std::int64_t helpers);
   void finish();
   [[nodiscard]] bool join();
-  void leave();
   template <typename Word>
   void wait_while(const std::atomic<Word>& word, Word value) const;
 

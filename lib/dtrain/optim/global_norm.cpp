@@ -103,8 +103,7 @@ TORCH_LIBRARY_IMPL(dtrain, CPU, kernels) {
 }
 
 void add_norm_sums(const at::Tensor& values, const at::Tensor& blocks, const at::Tensor& sums) {
-  static const device::Operator<void(const at::Tensor&, const at::Tensor&, const at::Tensor&)>
-      kNormSums("dtrain::norm_sums_");
+  static const device::Operator<decltype(norm_sums_on_cpu)> kNormSums("dtrain::norm_sums_");
   kNormSums(values, blocks, sums);
 }
 
@@ -199,8 +198,7 @@ at::Tensor GlobalNorm::sums_of(const param::Arena& values) const {
 }
 
 at::Tensor GlobalNorm::squares(const at::Tensor& sums) const {
-  static const device::Operator<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&)>
-      kNormSquares("dtrain::norm_squares");
+  static const device::Operator<decltype(norm_squares_on_cpu)> kNormSquares("dtrain::norm_squares");
   return kNormSquares(sums, blocks_, ends_);
 }
 
@@ -226,8 +224,7 @@ at::Tensor clip_factor(const at::Tensor& norm, double max_norm) {
 }
 
 void scale_by(const at::Tensor& values, const at::Tensor& factor) {
-  static const device::Operator<void(const at::Tensor&, const at::Tensor&)> kScale(
-      "dtrain::scale_");
+  static const device::Operator<decltype(scale_on_cpu)> kScale("dtrain::scale_");
   kScale(values, factor);
 }
 

@@ -78,10 +78,7 @@ AdamW::AdamW(const OptimizerShard& shard, const AdamWOptions& options)
 
 void AdamW::update(const UpdateGroup& group, const param::Arena& parameters,
                    const param::Arena& gradients, const StepInputs& inputs) {
-  static const device::Operator<void(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                     const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                     const at::Tensor&, double, double, double, double)>
-      kAdamW("dtrain::adamw_");
+  static const device::Operator<decltype(adamw_on_cpu)> kAdamW("dtrain::adamw_");
   const auto values = [&](const param::Arena& arena) { return inputs.values(arena, group.range); };
   kAdamW(values(parameters), values(gradients), values(first_moment_), values(second_moment_),
          num_updates(), inputs.learning_rate, inputs.may_update, options_.beta1, options_.beta2,
@@ -95,10 +92,7 @@ Sgd::Sgd(const OptimizerShard& shard, const SgdOptions& options)
 
 void Sgd::update(const UpdateGroup& group, const param::Arena& parameters,
                  const param::Arena& gradients, const StepInputs& inputs) {
-  static const device::Operator<void(const at::Tensor&, const at::Tensor&,
-                                     const std::optional<at::Tensor>&, const at::Tensor&,
-                                     const at::Tensor&, double, double)>
-      kSgd("dtrain::sgd_");
+  static const device::Operator<decltype(sgd_on_cpu)> kSgd("dtrain::sgd_");
   const auto values = [&](const param::Arena& arena) { return inputs.values(arena, group.range); };
   kSgd(values(parameters), values(gradients),
        momentum_ ? std::optional(values(*momentum_)) : std::nullopt, inputs.learning_rate,
