@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "dtrain/model/registry.h"
+#include "dtrain/model/family.h"
 #include "dtrain/param/parameter_spec.h"
 
 namespace dtrain::testing {

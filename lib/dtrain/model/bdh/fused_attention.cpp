@@ -84,26 +84,20 @@ at::Tensor FusedAttention<S>::forward(const at::Tensor& x, const at::Tensor& enc
   if (shape.has_state()) {
     by_state = work_.wide_empty({shape.lanes(), shape.batch, shape.length, shape.width}).zero_();
   }
-  kernels::run_tasks(shape.lanes() * shape.batch, [&](std::int64_t task, std::int64_t index) {
-    Worker& worker = work_.worker(index);
-    const std::int64_t lane = task / shape.batch;
-    const std::int64_t sample = task % shape.batch;
-    const std::int64_t head = lane / shape.groups();
+  work_.for_each_tile([&](Worker& worker, const TilePlace& place) {
+    const auto& [lane, head, sample, range] = place;
+    const std::int64_t index = lane * shape.batch + sample;
     const Input input = work_.input(x, sample);
-    bool adds = false;
-    for_each_chunk(shape, lane, [&](const NeuronRange& range) {
-      const Matrix<S> out = work_.tile(xs, head, sample, range);
-      for_each_span(shape, [&](const Span& span) {
-        encode(worker, part(input, span), work_.weight_rows(encoder, head, range), part(out, span));
-        const Matrix<S> q = turned(worker, out, span, range);
-        lower_outer(worker.product, q.read_only(), q.read_only(), square<W>(parts, task, span),
-                    adds);
-        if (shape.has_state()) {
-          read_state(worker, q, part(input, span), span, range,
-                     part(work_.template stream<W>(by_state, task), span));
-        }
-      });
-      adds = true;
+    const Matrix<S> out = work_.tile(xs, head, sample, range);
+    for_each_span(shape, [&](const Span& span) {
+      encode(worker, part(input, span), work_.weight_rows(encoder, head, range), part(out, span));
+      const Matrix<S> q = turned(worker, out, span, range);
+      lower_outer(worker.product, q.read_only(), q.read_only(), square<W>(parts, index, span),
+                  !place.is_first_of_lane());
+      if (shape.has_state()) {
+        read_state(worker, q, part(input, span), span, range,
+                   part(work_.template stream<W>(by_state, index), span));
+      }
     });
   });
   score(parts, scores);

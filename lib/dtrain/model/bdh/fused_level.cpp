@@ -6,8 +6,6 @@
 #include <algorithm>
 
 #include "dtrain/model/bdh/fused_attention.h"
-#include "dtrain/model/bdh/fused_type.h"
-#include "dtrain/model/bdh/gradient_sum.h"
 
 namespace dtrain::model::bdh {
 namespace {

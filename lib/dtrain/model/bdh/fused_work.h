@@ -4,29 +4,43 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <thread>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
+#include "dtrain/base/error.h"
 #include "dtrain/kernels/product.h"
 #include "dtrain/kernels/tasks.h"
 #include "dtrain/model/bdh/fused_shape.h"
-#include "dtrain/model/bdh/gradient_sum.h"
 #include "dtrain/model/bdh/level_rows.h"
-#include "dtrain/model/bdh/sample_order.h"
+#include "dtrain/param/parameter_use.h"
 
 namespace dtrain::model::bdh {
 
-/// S as code knows it that must not see LibTorch's headers.
+/// What numbers S are summed in.
 template <typename S>
-struct RowStorage {
-  using Type = S;
-};
-template <>
-struct RowStorage<c10::BFloat16> {
-  using Type = Bfloat16Bits;
-};
+inline constexpr at::ScalarType kWideType =
+    c10::CppTypeToScalarType<typename kernels::SumOf<S>::Type>::value;
+
+/// Returns pass(S{}) for a type that fused blocks compute in.
+template <typename Pass>
+[[nodiscard]] auto for_type(at::ScalarType type, const Pass& pass) {
+  switch (type) {
+    case at::kFloat:
+      return pass(float{});
+    case at::kDouble:
+      return pass(double{});
+    case at::kBFloat16:
+      return pass(c10::BFloat16{});
+    default:
+      base::fail(base::ErrorKind::internal, "no fused kernels for {}", at::toString(type));
+  }
+}
 
 /// The element-wise code for this CPU.
 template <typename S>
@@ -40,6 +54,81 @@ template <typename S>
   }
 }
 
+/// Numbers as LevelRows takes them.
+inline float* stored(float* data) { return data; }
+inline double* stored(double* data) { return data; }
+inline Bfloat16Bits* stored(c10::BFloat16* data) { return reinterpret_cast<Bfloat16Bits*>(data); }
+
+/// Calls of_row(i) for each row, on all threads.
+template <typename OfRow>
+void for_each_row(std::int64_t rows, const OfRow& of_row) {
+  constexpr std::int64_t kRows = 32;
+  kernels::run_tasks((rows + kRows - 1) / kRows, [&](std::int64_t task, std::int64_t) {
+    const std::int64_t end = std::min(rows, (task + 1) * kRows);
+    for (std::int64_t row = task * kRows; row < end; ++row) of_row(row);
+  });
+}
+
+/// Where the gradient of a weight is summed; an undefined tensor wants none.
+struct FusedGradient {
+  at::Tensor sum = {};    ///< the weight's shape, of the wide type, contiguous
+  bool is_first = false;  ///< `sum` has no value yet
+};
+
+/// A gradient that is summed in its place, or beside it where that is of another type than `wide`.
+class GradientSum {
+ public:
+  GradientSum(param::GradientPlace place, at::ScalarType wide) : place_(std::move(place)) {
+    if (!place_.view.defined()) return;
+    is_direct_ = place_.view.scalar_type() == wide && place_.view.is_contiguous();
+    sum_ = is_direct_ ? place_.view
+                      : at::empty(place_.view.sizes(), place_.view.options().dtype(wide));
+  }
+  [[nodiscard]] FusedGradient get() const {
+    return {.sum = sum_, .is_first = !is_direct_ || place_.is_first};
+  }
+  /// Brings the sum to its place; once, when all is added.
+  void finish() {
+    if (!is_direct_ && sum_.defined()) place_.take(sum_);
+  }
+
+ private:
+  param::GradientPlace place_;
+  at::Tensor sum_;
+  bool is_direct_ = false;
+};
+
+/// Several gradients, to each of which samples add one after the other, so that their sums have the
+/// same bits on any number of threads.
+///
+/// Threads: any; one for each sample of a gradient.
+class SampleOrder {
+ public:
+  explicit SampleOrder(std::int64_t num_gradients)
+      : added_(static_cast<std::size_t>(num_gradients)) {}
+
+  /// Waits until all samples before this one have added to the gradient. REQUIRES: threads compute
+  /// them. Returns at once when one of them has failed: nobody will read the sum.
+  void wait(std::int64_t gradient, std::int64_t sample) const {
+    constexpr auto kSpin = std::chrono::microseconds(1);
+    const std::atomic<std::int64_t>& added = added_[static_cast<std::size_t>(gradient)];
+    const auto begin = std::chrono::steady_clock::now();
+    while (added.load(std::memory_order_acquire) < sample && !has_failed_.load()) {
+      if (std::chrono::steady_clock::now() - begin > kSpin) std::this_thread::yield();
+    }
+  }
+  /// The sample has added all it has.
+  void pass_on(std::int64_t gradient, std::int64_t sample) {
+    added_[static_cast<std::size_t>(gradient)].store(sample + 1, std::memory_order_release);
+  }
+  /// A sample will not add.
+  void fail() { has_failed_ = true; }
+
+ private:
+  std::vector<std::atomic<std::int64_t>> added_;  // samples of each gradient
+  std::atomic<bool> has_failed_ = false;
+};
+
 /// One microbatch's work of a level, in numbers S (float, double or bfloat16) that are summed as W.
 /// Tensors are contiguous; those of neurons lie in tiles, one for each head, sample and chunk:
 /// (T, chunk).
@@ -50,8 +139,7 @@ template <typename S>
 class FusedWork {
  public:
   using W = typename kernels::SumOf<S>::Type;
-  using Storage = typename RowStorage<S>::Type;
-  using Rows = LevelRows<Storage, W>;
+  using Rows = std::remove_cvref_t<decltype(level_rows<S>())>;
   using Input = kernels::Matrix<const S>;
 
   /// What one thread works in: a tile of sums, of a span or of all positions; two tiles of a
@@ -79,7 +167,7 @@ class FusedWork {
 
   /// A tensor of W.
   [[nodiscard]] at::Tensor wide_empty(at::IntArrayRef sizes) const {
-    return at::empty(sizes, options_.dtype(c10::CppTypeToScalarType<W>::value));
+    return at::empty(sizes, options_.dtype(kWideType<S>));
   }
 
   /// Matrix `index` of (T, D) that a tensor holds one after the other.
@@ -175,11 +263,6 @@ class FusedWork {
   const Rows& rows_;
   std::vector<Worker> workers_;
 };
-
-/// Numbers as LevelRows takes them.
-inline float* stored(float* data) { return data; }
-inline double* stored(double* data) { return data; }
-inline Bfloat16Bits* stored(c10::BFloat16* data) { return reinterpret_cast<Bfloat16Bits*>(data); }
 
 extern template class FusedWork<float>;
 extern template class FusedWork<double>;

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "dtrain/base/check.h"
-#include "dtrain/model/part.h"
+#include "dtrain/model/model.h"
 
 namespace dtrain::parallel {
 namespace {

@@ -3,8 +3,8 @@
 #include <catch2/catch.hpp>
 
 #include "dtrain/config/bdh/settings.h"
-#include "dtrain/model/part.h"
-#include "dtrain/model/registry.h"
+#include "dtrain/model/family.h"
+#include "dtrain/model/model.h"
 #include "support/action_ids.h"
 #include "support/ids.h"
 #include "support/small_blocks.h"
