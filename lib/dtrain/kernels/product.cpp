@@ -1,6 +1,9 @@
 #include "dtrain/kernels/product.h"
 
+#include <ATen/Version.h>
+
 #include <algorithm>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -30,6 +33,15 @@ bool is_panel(const Matrix<T>& b) {
 }
 
 }  // namespace
+
+InstructionSet instruction_set() {
+  static const InstructionSet set = [] {
+    const std::string name = at::get_cpu_capability();
+    if (name == "AVX512") return InstructionSet::avx512;
+    return name == "AVX2" ? InstructionSet::avx2 : InstructionSet::baseline;
+  }();
+  return set;
+}
 
 template <typename T>
 Product<T>::Product(InstructionSet set) : kernels_(kernels_of<T>(set)) {}

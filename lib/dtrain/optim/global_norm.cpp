@@ -18,6 +18,7 @@
 #include <array>
 #include <cmath>
 #include <numeric>
+#include <span>
 
 #include "dtrain/device/operator.h"
 #include "dtrain/device/ordered_sum.h"
@@ -50,18 +51,18 @@ double cell_sum(const scalar_t* values, std::int64_t count) {
   return sum_of_lanes(sums.data());
 }
 
-// Adds to sums (slots) float64 what each block of `values` contributes. blocks (n, 4) int64: its
-// first value, their number, its slot, and 1 where each cell has a slot of its own.
+// Adds to sums (slots) float64 what each block of `values` contributes. blocks (n, 4) int64: rows of
+// NormBlock.
 void norm_sums_on_cpu(const at::Tensor& values, const at::Tensor& blocks, const at::Tensor& sums) {
   auto* slots = sums.mutable_data_ptr<double>();
-  const auto* table = blocks.const_data_ptr<std::int64_t>();
+  const auto* table = reinterpret_cast<const NormBlock*>(blocks.const_data_ptr<std::int64_t>());
   AT_DISPATCH_FLOATING_TYPES(values.scalar_type(), "norm_sums", [&] {
     const auto* all = values.const_data_ptr<scalar_t>();
     at::parallel_for(0, blocks.size(0), 8, [&](std::int64_t begin, std::int64_t end) {
-      for (const std::int64_t* block = table + begin * 4; block != table + end * 4; block += 4) {
-        for (std::int64_t at = 0, cell = 0; at < block[1]; at += kCell, ++cell) {
-          slots[block[2] + cell * block[3]] +=
-              cell_sum(all + block[0] + at, std::min(kCell, block[1] - at));
+      for (const NormBlock& block : std::span(table + begin, table + end)) {
+        for (std::int64_t cell = 0; cell < block.num_cells(); ++cell) {
+          slots[block.slot + cell * block.is_cell_wise] +=
+              cell_sum(all + block.first + cell * kCell, block.count_of(cell));
         }
       }
     });
