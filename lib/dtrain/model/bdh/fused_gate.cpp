@@ -62,22 +62,6 @@ at::Tensor FusedGate<S>::forward(const at::Tensor& y_kv, const at::Tensor& xs,
 }
 
 template <typename S>
-void FusedGate<S>::open(const at::Tensor& y_kv, const at::Tensor& encoder_v, const at::Tensor& ys) {
-  work_.for_each_tile([&](auto& worker, const TilePlace& place) {
-    const auto rows = work_.input(y_kv, place.head * work_.shape().batch + place.sample);
-    const Matrix<S> tile = work_.tile(ys, place.head, place.sample, place.range);
-    for_each_span(work_.shape(), [&](const Span& span) {
-      const Matrix<W> sums = work_.tile_in(worker.sums, span, place.range);
-      const Matrix<S> out = part(tile, span);
-      worker.product.write(part(rows, span),
-                           work_.weight_rows(encoder_v, place.head, place.range).transposed(),
-                           sums);
-      work_.rows().rectify(sums.data, stored(out.data), out.rows * out.columns);
-    });
-  });
-}
-
-template <typename S>
 at::Tensor FusedGate<S>::backward(const at::Tensor& d_decoded, const at::Tensor& y_kv,
                                   const at::Tensor& xs, const at::Tensor& encoder_v,
                                   const at::Tensor& decoder, const at::Tensor& ys,
@@ -104,11 +88,9 @@ at::Tensor FusedGate<S>::backward(const at::Tensor& d_decoded, const at::Tensor&
       }
       if (span.begin == 0) wait();
       const bool has_begun = sample > 0 || span.begin > 0;
-      work_.add_gradient(worker, gated, d_out, gradients.decoder, head, range,
-                         has_begun || !gradients.decoder.is_first);
+      work_.add_gradient(worker, gated, d_out, gradients.decoder, head, range, has_begun);
       work_.add_gradient(worker, d_sums, part(work_.input(y_kv, head * shape.batch + sample), span),
-                         gradients.encoder_v, head, range,
-                         has_begun || !gradients.encoder_v.is_first);
+                         gradients.encoder_v, head, range, has_begun);
       worker.product.multiply(d_sums.read_only(), work_.weight_rows(encoder_v, head, range),
                               part(d_input, span), !place.is_first_of_lane());
     });

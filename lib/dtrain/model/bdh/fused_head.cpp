@@ -149,8 +149,8 @@ at::Tensor FusedHead::backward(const at::Tensor& x, const at::Tensor& gradient,
             d_losses.const_data_ptr<W>()[first + row], target_of(targets, first + row, part_.vocab),
             stored(d_part.mutable_data_ptr<S>() + row * part_.vocab), part_.vocab);
       });
-      if (const FusedGradient place = sum.get(); place.sum.defined()) {
-        multiply<S>(part.t(), d_part, place.sum, first > 0 || !place.is_first);
+      if (sum.sum().defined()) {
+        multiply<S>(part.t(), d_part, sum.sum(), first > 0 || !sum.is_first());
       }
       multiply<S>(d_part, weight.t(), d_rows.narrow(0, first, count), false);
     }

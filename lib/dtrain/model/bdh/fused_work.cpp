@@ -56,13 +56,35 @@ std::int64_t FusedWork<S>::bytes(const FusedShape& shape, std::int64_t threads, 
 
 template <typename S>
 void FusedWork<S>::add_gradient(Worker& worker, const Matrix<S>& neurons, const Input& values,
-                                const FusedGradient& gradient, std::int64_t head,
+                                const GradientSum& gradient, std::int64_t head,
                                 const NeuronRange& range, bool adds) const {
-  if (!gradient.sum.defined()) return;
+  if (!gradient.sum().defined()) return;
   const std::int64_t first = head * shape_.neurons + range.begin;
-  const Matrix<W> sum{gradient.sum.mutable_data_ptr<W>() + first * shape_.width, range.count,
+  const Matrix<W> sum{gradient.sum().mutable_data_ptr<W>() + first * shape_.width, range.count,
                       shape_.width};
-  worker.product.multiply(neurons.transposed().read_only(), values, sum, adds);
+  worker.product.multiply(neurons.transposed().read_only(), values, sum,
+                          adds || !gradient.is_first());
+}
+
+template <typename S>
+void FusedWork<S>::encode(Worker& worker, const Input& values, const Input& weight,
+                          const Matrix<S>& out) const {
+  const Matrix<W> sums{worker.sums.data(), out.rows, out.columns};
+  worker.product.write(values, weight.transposed(), sums);
+  rows_.rectify(sums.data, stored(out.data), out.rows * out.columns);
+}
+
+template <typename S>
+void FusedWork<S>::encode(const at::Tensor& values, const at::Tensor& weight,
+                          const at::Tensor& out) {
+  for_each_tile([&](Worker& worker, const TilePlace& place) {
+    const auto& [lane, head, sample, range] = place;
+    const std::int64_t first = values.dim() == 4 ? head * shape_.batch : 0;
+    for_each_span(shape_, [&](const Span& span) {
+      encode(worker, part(input(values, first + sample), span), weight_rows(weight, head, range),
+             part(tile(out, head, sample, range), span));
+    });
+  });
 }
 
 template <typename S>

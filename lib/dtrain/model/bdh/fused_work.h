@@ -69,13 +69,7 @@ void for_each_row(std::int64_t rows, const OfRow& of_row) {
   });
 }
 
-/// Where the gradient of a weight is summed; an undefined tensor wants none.
-struct FusedGradient {
-  at::Tensor sum = {};    ///< the weight's shape, of the wide type, contiguous
-  bool is_first = false;  ///< `sum` has no value yet
-};
-
-/// A gradient that is summed in its place, or beside it where that is of another type than `wide`.
+/// A weight's gradient, which is summed in its place, or beside it where that is of another type than `wide`.
 class GradientSum {
  public:
   GradientSum(param::GradientPlace place, at::ScalarType wide) : place_(std::move(place)) {
@@ -84,9 +78,10 @@ class GradientSum {
     sum_ = is_direct_ ? place_.view
                       : at::empty(place_.view.sizes(), place_.view.options().dtype(wide));
   }
-  [[nodiscard]] FusedGradient get() const {
-    return {.sum = sum_, .is_first = !is_direct_ || place_.is_first};
-  }
+  /// The weight's shape, of `wide`, contiguous; undefined: none is wanted.
+  [[nodiscard]] const at::Tensor& sum() const { return sum_; }
+  /// True if sum() has no value yet.
+  [[nodiscard]] bool is_first() const { return !is_direct_ || place_.is_first; }
   /// Brings the sum to its place; once, when all is added.
   void finish() {
     if (!is_direct_ && sum_.defined()) place_.take(sum_);
@@ -198,9 +193,10 @@ class FusedWork {
     return {weight.const_data_ptr<S>() + first * shape_.width, range.count, shape_.width};
   }
 
-  /// Adds, or writes, the gradient of the neurons' rows of a weight by one span: neuronsᵀ values.
+  /// Adds the gradient of the neurons' rows of a weight by one span: neuronsᵀ values; writes it
+  /// where it is the first of the backward pass (`adds` false) and of its place.
   void add_gradient(Worker& worker, const kernels::Matrix<S>& neurons, const Input& values,
-                    const FusedGradient& gradient, std::int64_t head, const NeuronRange& range,
+                    const GradientSum& gradient, std::int64_t head, const NeuronRange& range,
                     bool adds) const;
 
   /// Calls of_tile(Worker&, TilePlace) for every tile, on all threads.
@@ -245,6 +241,13 @@ class FusedWork {
       }
     });
   }
+
+  /// out = relu(values weightᵀ), a span of a tile.
+  void encode(Worker& worker, const Input& values, const Input& weight,
+              const kernels::Matrix<S>& out) const;
+  /// The same of all neurons: values (B, T, D), or (nh, B, T, D) with rows of each head's own; out
+  /// (nh, B, T, N).
+  void encode(const at::Tensor& values, const at::Tensor& weight, const at::Tensor& out);
 
   /// (parts, ...) -> the sum over parts, in order, in the place of the first.
   [[nodiscard]] at::Tensor sum_parts(const at::Tensor& parts) const;
