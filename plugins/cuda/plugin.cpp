@@ -21,7 +21,6 @@
 #include "cuda/check.h"
 #include "cuda/launch.h"
 #include "cuda/nccl_world.h"
-#include "cuda/versions.h"
 #include "dtrain/base/error.h"
 #include "dtrain/device/graph.h"
 

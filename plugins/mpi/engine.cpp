@@ -28,18 +28,11 @@ void advance(Requests& pending) {
 }
 
 // Looks often at first; then leaves the core to others.
-class Pauses {
- public:
-  void restart() { looks_ = 0; }
-  void pause() {
-    constexpr int kEager = 200;
-    if (++looks_ < kEager) return std::this_thread::yield();
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
-
- private:
-  int looks_ = 0;
-};
+void pause_after(int looks) {
+  constexpr int kEager = 200;
+  if (looks < kEager) return std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::microseconds(50));
+}
 
 }  // namespace
 
@@ -101,15 +94,15 @@ bool Engine::State::advance_to_end(Call& call, bool is_new) {
 
 void Engine::State::serve() {
   std::list<std::shared_ptr<Call>> active;
-  Pauses pauses;
+  int looks = 0;  // in a row at which nothing had moved
   while (auto fresh = take(active.empty())) {
     auto has_ended = [&](const auto& call) { return advance_to_end(*call, false); };
     const bool has_moved = std::erase_if(active, has_ended) > 0 || !fresh->empty();
     for (auto& call : *fresh) {
       if (!advance_to_end(*call, true)) active.push_back(std::move(call));
     }
-    if (has_moved) pauses.restart();
-    if (!active.empty()) pauses.pause();
+    if (has_moved) looks = 0;
+    if (!active.empty()) pause_after(++looks);
   }
   // MPI may still write where these point to.
   if (!active.empty()) new std::list<std::shared_ptr<Call>>(std::move(active));

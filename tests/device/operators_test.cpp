@@ -8,7 +8,7 @@
 
 #include "device/on_fake.h"
 #include "dtrain/checkpoint/state.h"
-#include "dtrain/model/registry.h"
+#include "dtrain/model/family.h"
 #include "dtrain/model/token_sampler.h"
 #include "dtrain/parallel/compress/top_k.h"
 #include "support/engine_run.h"

@@ -5,8 +5,8 @@
 
 #include <cmath>
 
-#include "dtrain/model/registry.h"
-#include "dtrain/param/initialise.h"
+#include "dtrain/model/family.h"
+#include "dtrain/param/parameter_spec.h"
 
 namespace dtrain::testing {
 namespace {

@@ -31,7 +31,7 @@
 #include "dtrain/job/run_folder.h"
 #include "dtrain/job/shared_folder.h"
 #include "dtrain/job/start_table.h"
-#include "dtrain/kernels/bfloat16_path.h"
+#include "dtrain/kernels/product.h"
 #include "dtrain/metrics/peak_flops.h"
 #include "dtrain/parallel/precision.h"
 #include "dtrain/train/checkpointer.h"

@@ -12,7 +12,7 @@
 #include "dtrain/checkpoint/store/shard_writer.h"
 #include "dtrain/commands/commands.h"
 #include "dtrain/commands/opened_model.h"
-#include "dtrain/model/registry.h"
+#include "dtrain/model/family.h"
 #include "dtrain/parallel/precision.h"
 #include "dtrain/train/model_description.h"
 #include "dtrain/train/model_tokenizer.h"

@@ -13,7 +13,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/checkpoint/tensor_file.h"
 #include "dtrain/data/token_file.h"
-#include "dtrain/model/registry.h"
+#include "dtrain/model/family.h"
 #include "dtrain/train/model_description.h"
 
 namespace dtrain::commands {

@@ -14,7 +14,7 @@
 #include "dtrain/data/tokenizer/text_units.h"
 #include "dtrain/device/plugin.h"
 #include "dtrain/job/device_errors.h"
-#include "dtrain/model/registry.h"
+#include "dtrain/model/family.h"
 #include "dtrain/parallel/precision.h"
 #include "dtrain/train/model_tokenizer.h"
 

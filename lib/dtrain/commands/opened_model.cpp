@@ -17,7 +17,7 @@
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/verify.h"
-#include "dtrain/model/registry.h"
+#include "dtrain/model/family.h"
 #include "dtrain/train/model_description.h"
 #include "dtrain/train/model_tokenizer.h"
 

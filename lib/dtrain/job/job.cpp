@@ -17,7 +17,7 @@
 #include "dtrain/job/machine_memory.h"
 #include "dtrain/metrics/format.h"
 #include "dtrain/metrics/tensor_memory.h"
-#include "dtrain/model/registry.h"
+#include "dtrain/model/family.h"
 #include "dtrain/net/addresses.h"
 #include "dtrain/parallel/plan/fitting.h"
 #include "dtrain/param/disk_memory.h"

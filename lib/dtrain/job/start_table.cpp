@@ -14,7 +14,7 @@
 #include "dtrain/config/layout.h"
 #include "dtrain/data/mixture.h"
 #include "dtrain/device/plugin.h"
-#include "dtrain/kernels/bfloat16_path.h"
+#include "dtrain/kernels/product.h"
 #include "dtrain/metrics/format.h"
 #include "dtrain/parallel/compress/rank_sum.h"
 #include "dtrain/parallel/pipeline/check.h"

@@ -4,7 +4,6 @@
 
 #include <system_error>
 
-#include "dtrain/base/clock.h"
 #include "dtrain/base/threads.h"
 
 namespace dtrain::kernels {
@@ -25,7 +24,10 @@ std::chrono::nanoseconds processor_time() {
 
 Crew::Crew(const Options& options) : options_(options) {
   try {
-    for (std::int64_t worker = 1; worker < options_.workers; ++worker) start(worker);
+    for (std::int64_t worker = 1; worker < options_.workers; ++worker) {
+      Helper& helper = helpers_.emplace_back();
+      helper.thread = std::thread([this, worker, &helper] { help(worker, helper); });
+    }
   } catch (const std::system_error&) {
     helpers_.pop_back();
   }
@@ -37,11 +39,6 @@ Crew::~Crew() {
     helper.call.notify_one();
   }
   for (Helper& helper : helpers_) helper.thread.join();
-}
-
-void Crew::start(std::int64_t worker) {
-  Helper& helper = helpers_.emplace_back();
-  helper.thread = std::thread([this, worker, &helper] { help(worker, helper); });
 }
 
 void Crew::run(std::int64_t helpers, const Work& work) noexcept {
@@ -84,7 +81,8 @@ void Crew::help(std::int64_t worker, Helper& self) {
     const std::chrono::nanoseconds passed = Clock::now() - begin;
     const auto lost = passed - (processor_time() - used);
     self.rest.report(lost, passed);
-    leave();
+    // The last one to leave closed work wakes the caller.
+    if (joined_.fetch_sub(1, std::memory_order_acq_rel) == 1) joined_.notify_one();
   }
 }
 
@@ -97,11 +95,6 @@ bool Crew::join() {
     }
   }
   return false;
-}
-
-// The last one to leave closed work wakes the caller.
-void Crew::leave() {
-  if (joined_.fetch_sub(1, std::memory_order_acq_rel) == 1) joined_.notify_one();
 }
 
 template <typename Word>

@@ -1,9 +1,15 @@
 #include "dtrain/kernels/product.h"
 
-#include <algorithm>
-#include <type_traits>
+#include <ATen/Version.h>
 
+#include <algorithm>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
+#include "dtrain/kernels/tasks.h"
 
 namespace dtrain::kernels {
 namespace {
@@ -27,6 +33,15 @@ bool is_panel(const Matrix<T>& b) {
 }
 
 }  // namespace
+
+InstructionSet instruction_set() {
+  static const InstructionSet set = [] {
+    const std::string name = at::get_cpu_capability();
+    if (name == "AVX512") return InstructionSet::avx512;
+    return name == "AVX2" ? InstructionSet::avx2 : InstructionSet::baseline;
+  }();
+  return set;
+}
 
 template <typename T>
 Product<T>::Product(InstructionSet set) : kernels_(kernels_of<T>(set)) {}
@@ -104,5 +119,55 @@ void Product<T>::multiply_margin(PanelFactors<T> factors, const Matrix<T>& c, bo
 
 template class Product<float>;
 template class Product<double>;
+
+namespace {
+
+constexpr std::int64_t kSide = 256;  // rows and columns
+constexpr auto kElements = static_cast<std::size_t>(kSide * kSide);
+
+// What one thread multiplies, over and over into the same memory.
+template <typename T>
+struct RateWork {
+  Product<T> product;
+  std::vector<T> a = std::vector<T>(kElements, T(0.5F));
+  std::vector<T> b = std::vector<T>(kElements, T(0.5F));
+  std::vector<typename SumOf<T>::Type> c = std::vector<typename SumOf<T>::Type>(kElements);
+};
+
+template <typename T>
+double measured_rate(double seconds) {
+  constexpr std::int64_t kProducts = 4;
+  const std::int64_t workers = num_workers();
+  std::vector<RateWork<T>> work(static_cast<std::size_t>(workers));
+  const double flops = static_cast<double>(workers * kProducts * 2 * kSide * kSide * kSide);
+  double best = 0;
+  for (const auto start = base::Clock::now(); base::seconds_since(start) < seconds;) {
+    const auto begin = base::Clock::now();
+    run_tasks(workers, [&](std::int64_t task, std::int64_t) {
+      RateWork<T>& own = work[static_cast<std::size_t>(task)];
+      for (std::int64_t i = 0; i < kProducts; ++i) {
+        own.product.write({own.a.data(), kSide, kSide}, {own.b.data(), kSide, kSide},
+                          {own.c.data(), kSide, kSide});
+      }
+    });
+    best = std::max(best, flops / base::seconds_since(begin));
+  }
+  return best;
+}
+
+}  // namespace
+
+double product_rate(c10::ScalarType type, double seconds) {
+  switch (type) {
+    case c10::ScalarType::Float:
+      return measured_rate<float>(seconds);
+    case c10::ScalarType::Double:
+      return measured_rate<double>(seconds);
+    case c10::ScalarType::BFloat16:
+      return measured_rate<c10::BFloat16>(seconds);
+    default:
+      return 0;
+  }
+}
 
 }  // namespace dtrain::kernels

@@ -1,16 +1,68 @@
 // Products of matrices that fit a core's cache, computed by the calling thread.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <c10/util/BFloat16.h>
 
 #include <cstdint>
+#include <string>
 
 #include "dtrain/kernels/instruction_set.h"
-#include "dtrain/kernels/matrix.h"
 #include "dtrain/kernels/product_kernels.h"
-#include "dtrain/kernels/scratch.h"
 
 namespace dtrain::kernels {
+
+/// A matrix that lies in memory of its owner.
+///
+/// Units: strides count elements.
+template <typename T>
+struct Matrix {
+  T* data = nullptr;
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  std::int64_t row_stride = columns;
+  std::int64_t column_stride = 1;
+
+  [[nodiscard]] T* row(std::int64_t index) const { return data + index * row_stride; }
+  [[nodiscard]] Matrix transposed() const {
+    return {data, columns, rows, column_stride, row_stride};
+  }
+  [[nodiscard]] Matrix block(std::int64_t row, std::int64_t num_rows, std::int64_t column,
+                             std::int64_t num_columns) const {
+    return {data + row * row_stride + column * column_stride, num_rows, num_columns, row_stride,
+            column_stride};
+  }
+  [[nodiscard]] Matrix row_block(std::int64_t row, std::int64_t num_rows) const {
+    return block(row, num_rows, 0, columns);
+  }
+  [[nodiscard]] Matrix column_block(std::int64_t column, std::int64_t num_columns) const {
+    return block(0, rows, column, num_columns);
+  }
+  [[nodiscard]] Matrix<const T> read_only() const {
+    return {data, rows, columns, row_stride, column_stride};
+  }
+};
+
+/// Memory of one thread, which LibTorch counts; without initial values.
+template <typename T>
+class Scratch {
+ public:
+  /// Makes room for `count` elements; where there is room already, nothing changes, else what was
+  /// there is lost.
+  void require(std::int64_t count) {
+    if (count <= count_) return;
+    count_ = 0;
+    memory_.reset();  // so that both never exist at once
+    memory_ = at::empty({count * static_cast<std::int64_t>(sizeof(T))}, at::kByte);
+    count_ = count;
+  }
+  [[nodiscard]] T* data() const { return static_cast<T*>(memory_.mutable_data_ptr()); }
+
+ private:
+  at::Tensor memory_;
+  std::int64_t count_ = 0;
+};
 
 /// The type that products of T are summed in.
 template <typename T>
@@ -79,6 +131,16 @@ class Product {
   return (depth + 31) / 32 * 32;
 }
 
+/// How this process multiplies bfloat16: by the CPU's own instructions, through oneDNN, or as
+/// float32.
+enum class Bfloat16Path : std::uint8_t { widened, avx512_bf16, amx };
+
+[[nodiscard]] Bfloat16Path bfloat16_path();
+
+/// Why the path is `widened`: what the CPU lacks, or the setting that keeps its instructions from
+/// being used. Empty: it is another one.
+[[nodiscard]] std::string why_bfloat16_is_widened();
+
 /// The same for bfloat16, summed in float32: by oneDNN's kernels where the CPU multiplies bfloat16
 /// (bfloat16_path), else after widening. Equal calls give equal bits: the depth is cut into blocks
 /// by its size alone, whose sums are added in order.
@@ -111,5 +173,9 @@ extern template class Product<double>;
 /// A thread that has multiplied bfloat16 calls it before other code of oneDNN's may run in it: lets
 /// go of what a CPU's tiles are set up for.
 void release_tiles();
+
+/// FLOP/s of Product on all threads of the rank at once, on matrices in their caches: the best of
+/// as many measurements of about a millisecond as fit into `seconds`. 0 for an unsupported type.
+[[nodiscard]] double product_rate(c10::ScalarType type, double seconds);
 
 }  // namespace dtrain::kernels

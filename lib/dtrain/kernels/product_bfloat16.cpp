@@ -1,9 +1,10 @@
 #include <ATen/native/CPUBlas.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "dtrain/base/error.h"
-#include "dtrain/kernels/bfloat16_path.h"
+#include "dtrain/base/rank_env.h"
 #include "dtrain/kernels/product.h"
 
 namespace dtrain::kernels {
@@ -20,6 +21,16 @@ constexpr std::int64_t kRowBlock = 128;
 constexpr std::int64_t kColumnBlock = 64;
 // The depth that is turned at once: of bfloat16, as many words as the kernel's square has.
 constexpr std::int64_t kTurnedDepth = 32;
+
+// The setting that limits oneDNN's instructions, "ONEDNN_MAX_CPU_ISA=AVX2"; those that limit MKL's
+// do not concern it.
+std::string limit_of_onednn() {
+  std::istringstream settings(base::cpu_settings_of_process());
+  for (std::string setting; settings >> setting;) {
+    if (setting.find("_MAX_CPU_ISA=") != std::string::npos) return setting;
+  }
+  return {};
+}
 
 bool is_native() { return bfloat16_path() != Bfloat16Path::widened; }
 
@@ -126,6 +137,25 @@ Matrix<const float> widen(const Factor& from, float* to) {
 }
 
 }  // namespace
+
+std::string why_bfloat16_is_widened() {
+  if (__builtin_cpu_supports("avx512bf16") == 0) {
+    return "this CPU has no instructions that multiply it (AMX or AVX512-BF16)";
+  }
+  std::string limit = limit_of_onednn();
+  if (limit.empty() && instruction_set() < InstructionSet::avx512) limit = "ATEN_CPU_CAPABILITY";
+  return limit.empty() ? "" : limit + " keeps it from the CPU's instructions that multiply it";
+}
+
+Bfloat16Path bfloat16_path() {
+  static const Bfloat16Path path = [] {
+    if (!why_bfloat16_is_widened().empty()) return Bfloat16Path::widened;
+    // LibTorch packs bfloat16 where oneDNN uses AMX, for which it has asked the system too.
+    return at::native::cpublas::could_pack(at::kBFloat16) ? Bfloat16Path::amx
+                                                          : Bfloat16Path::avx512_bf16;
+  }();
+  return path;
+}
 
 void release_tiles() {
   if (is_native()) at::native::cpublas::brgemm_release();

@@ -4,6 +4,16 @@
 
 namespace dtrain::mesh {
 
+Lines combs(std::int64_t count, std::int64_t size, std::int64_t stride) {
+  Lines groups;
+  for (std::int64_t first = 0; first < count; ++first) {
+    if (first / stride % size != 0) continue;
+    Ranks& places = groups.emplace_back();
+    for (std::int64_t i = 0; i < size; ++i) places.push_back(first + i * stride);
+  }
+  return groups;
+}
+
 DeviceMesh::DeviceMesh(const MeshShape& sizes) : sizes_(sizes) {
   for (const Axis axis : kAxes) {
     if (sizes_[axis] < 1) {
@@ -18,29 +28,6 @@ MeshShape DeviceMesh::coordinate(std::int64_t rank) const {
   MeshShape place;
   for (const Axis axis : kAxes) place[axis] = rank / sizes_.stride(axis) % sizes_[axis];
   return place;
-}
-
-std::int64_t DeviceMesh::rank(const MeshShape& coordinate) const {
-  std::int64_t rank = 0;
-  for (const Axis axis : kAxes) rank += coordinate[axis] * sizes_.stride(axis);
-  return rank;
-}
-
-Ranks DeviceMesh::line(Axis axis, std::int64_t rank) const {
-  const std::int64_t stride = sizes_.stride(axis);
-  const std::int64_t first = rank - coordinate(rank)[axis] * stride;
-  Ranks ranks;
-  for (std::int64_t index = 0; index < size(axis); ++index) ranks.push_back(first + index * stride);
-  return ranks;
-}
-
-Lines DeviceMesh::lines(Axis axis) const {
-  const std::int64_t stride = sizes_.stride(axis);
-  Lines result;
-  for (std::int64_t first = 0; first < world_size(); ++first) {
-    if (first / stride % size(axis) == 0) result.push_back(line(axis, first));
-  }
-  return result;
 }
 
 }  // namespace dtrain::mesh

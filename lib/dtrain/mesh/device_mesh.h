@@ -16,6 +16,10 @@ using config::MeshShape;
 using Ranks = std::vector<std::int64_t>;
 using Lines = std::vector<Ranks>;
 
+/// Groups of `size` among `count` places, whose members are `stride` apart, by their first place.
+/// Each place is in exactly one.
+[[nodiscard]] Lines combs(std::int64_t count, std::int64_t size, std::int64_t stride);
+
 /// Runs of neighbours on an axis, each a group of its own.
 struct Subgroup {
   std::string name;       ///< in messages
@@ -34,12 +38,12 @@ class DeviceMesh {
   [[nodiscard]] std::int64_t world_size() const { return sizes_.num_ranks(); }
 
   [[nodiscard]] MeshShape coordinate(std::int64_t rank) const;
-  [[nodiscard]] std::int64_t rank(const MeshShape& coordinate) const;
 
-  /// The ranks that differ from `rank` along `axis` alone, itself included, by coordinate.
-  [[nodiscard]] Ranks line(Axis axis, std::int64_t rank) const;
-  /// Every line along `axis`, by its first rank. Each rank is in exactly one.
-  [[nodiscard]] Lines lines(Axis axis) const;
+  /// Every line along `axis`, by its first rank: ranks that differ along `axis` alone, by
+  /// coordinate. Each rank is in exactly one.
+  [[nodiscard]] Lines lines(Axis axis) const {
+    return combs(world_size(), size(axis), sizes_.stride(axis));
+  }
 
  private:
   MeshShape sizes_;

@@ -10,17 +10,6 @@ namespace dtrain::mesh {
 
 namespace {
 
-// Groups of `size` among `count` places, whose members are `stride` apart.
-Lines combs(std::int64_t count, std::int64_t size, std::int64_t stride) {
-  Lines groups;
-  for (std::int64_t first = 0; first < count; ++first) {
-    if (first / stride % size != 0) continue;
-    auto& places = groups.emplace_back();
-    for (std::int64_t i = 0; i < size; ++i) places.push_back(first + i * stride);
-  }
-  return groups;
-}
-
 // The ranks of each line that are in the places of each group.
 Lines ranks_in(const Lines& lines, const Lines& groups) {
   Lines result;

@@ -10,7 +10,7 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/device/synchronize.h"
-#include "dtrain/kernels/product_rate.h"
+#include "dtrain/kernels/product.h"
 #include "dtrain/metrics/tensor_memory.h"
 
 namespace dtrain::metrics {

@@ -1,4 +1,5 @@
-// What dropout does to one element, for the CPU and for kernels of devices.
+// The random bits of dropout and what they do to one element, for the CPU and for kernels of
+// devices.
 #pragma once
 
 #include <ATen/OpMathType.h>
@@ -7,9 +8,25 @@
 #include <cstdint>
 
 #include "dtrain/base/device_function.h"
-#include "dtrain/model/dropout_bits.h"
+#include "dtrain/base/philox.h"
 
 namespace dtrain::model {
+
+/// Neurons that share a block: eight Philox counters, each of four words of two 16-bit halves.
+inline constexpr std::int64_t kDropoutBlock = 64;
+
+/// Words 1 to 3 of the counters, which the neurons of one (sample, level, position) share.
+struct DropoutRow {
+  std::uint32_t position = 0;
+  std::uint32_t sample_low = 0;
+  std::uint32_t level_and_sample_high = 0;
+};
+
+/// halves[i], i < kDropoutBlock: 16 random bits of neuron block * kDropoutBlock + i, which are half
+/// i / 8 (low halves first) of the words of counter {block * 8 + i % 8, row}: neighbours lie in the
+/// lanes of one vector register.
+void random_halves(std::uint32_t block, const DropoutRow& row, base::PhiloxKey key,
+                   std::uint32_t* halves);
 
 /// scale: in the type that scalar_t is multiplied in.
 template <typename scalar_t>

@@ -1,35 +1,94 @@
 #include "dtrain/model/family.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "dtrain/base/error.h"
+#include "dtrain/config/family.h"
 
 namespace dtrain::model {
 
-using base::ErrorKind;
-using base::fail;
+#define FAMILY(name)      \
+  namespace name {        \
+  const Family& family(); \
+  }
+#include DTRAIN_FAMILIES
+#undef FAMILY
+
+namespace {
+
+struct Named {
+  std::string_view name;
+  const Family& family;
+};
+
+std::vector<Named> families() {
+#define FAMILY(each) {config::each::family().name, each::family()},
+  return {
+#include DTRAIN_FAMILIES
+  };
+#undef FAMILY
+}
+
+}  // namespace
+
+const Family& family_of(const config::ModelConfig& config) {
+  for (const Named& each : families()) {
+    if (each.name == config.name) return each.family;
+  }
+  base::fail(base::ErrorKind::internal, "no model family '{}'", config.name);
+}
+
+std::unique_ptr<Model> make_model(const config::ModelConfig& config, std::int64_t seq_len,
+                                  const TensorPlace& place, const Computation& computation) {
+  return model::family_of(config).make(config, seq_len, place, computation);
+}
+
+std::vector<mesh::Subgroup> tensor_subgroups(const config::ModelConfig& config, std::int64_t tp) {
+  return model::family_of(config).tensor_subgroups(config, tp);
+}
+
+config::ModelConfig recognise(const TensorShapes& tensors, const UserHints& told) {
+  std::vector<std::string_view> names;
+  for (const Named& each : families()) {
+    names.push_back(each.name);
+    if (!each.family.recognises(tensors)) continue;
+    config::ModelConfig found = each.family.read_sizes(tensors, told);
+    found.name = each.name;
+    if (found.levels == 0) tensors.refuse_silent("levels", fmt::format("{} L", told.levels_flag));
+    return found;
+  }
+  const std::string first = tensors.shapes.empty() ? "" : tensors.shapes.begin()->first;
+  base::fail(base::ErrorKind::checkpoint,
+             "model file '{}' holds no model of a known family ({}): its first tensor is '{}{}'",
+             tensors.path, fmt::join(names, ", "), tensors.prefix, first);
+}
 
 std::int64_t TensorShapes::size(std::string_view name, std::size_t rank, std::size_t dim) const {
   const auto found = shapes.find(name);
   if (found == shapes.end()) {
-    fail(ErrorKind::checkpoint, "model file '{}' has no tensor '{}{}'; give a file of this model",
-         path, prefix, name);
+    base::fail(base::ErrorKind::checkpoint,
+               "model file '{}' has no tensor '{}{}'; give a file of this model", path, prefix,
+               name);
   }
   if (found->second.size() != rank) {
-    fail(ErrorKind::checkpoint, "model file '{}': tensor '{}{}' has {} dims, its model's has {}",
-         path, prefix, name, found->second.size(), rank);
+    base::fail(base::ErrorKind::checkpoint,
+               "model file '{}': tensor '{}{}' has {} dims, its model's has {}", path, prefix, name,
+               found->second.size(), rank);
   }
   return found->second[dim];
 }
 
 void TensorShapes::refuse_silent(std::string_view what, std::string_view advice) const {
-  fail(ErrorKind::checkpoint, "model file '{}' does not say how many {} its model has; give {}",
-       path, what, advice);
+  base::fail(base::ErrorKind::checkpoint,
+             "model file '{}' does not say how many {} its model has; give {}", path, what, advice);
 }
 
 void check_told(std::string_view path, std::string_view flag, std::int64_t told,
                 std::int64_t found) {
   if (told == 0 || told == found) return;
-  fail(ErrorKind::usage, "{} {}: the model of '{}' has {}; leave the flag out", flag, told, path,
-       found);
+  base::fail(base::ErrorKind::usage, "{} {}: the model of '{}' has {}; leave the flag out", flag,
+             told, path, found);
 }
 
 }  // namespace dtrain::model

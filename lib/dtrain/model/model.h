@@ -15,8 +15,8 @@
 #include "dtrain/config/words.h"
 #include "dtrain/model/block_range.h"
 #include "dtrain/model/tensor_axis.h"
-#include "dtrain/param/gradient_memory.h"
 #include "dtrain/param/parameter_spec.h"
+#include "dtrain/param/parameter_use.h"
 
 namespace dtrain::model {
 
@@ -164,5 +164,11 @@ struct Model {
     return 3 * forward;
   }
 };
+
+/// Makes the blocks of `ranges`, which ascend without overlap, a model of their own, for a stage of a
+/// pipeline. Parameters keep their ids; those that no block of the part uses are not held. Buffers
+/// and tables stay.
+[[nodiscard]] std::unique_ptr<Model> take_part(std::unique_ptr<Model> whole,
+                                               std::span<const BlockRange> ranges);
 
 }  // namespace dtrain::model

@@ -56,7 +56,7 @@ class TensorAxis {
 
   /// x Wᵀ where each weight has an x of its own, which the ranks of a subgroup have alike: the
   /// gradient of x is summed over these ranks. subgroup: of those that the family declares
-  /// (tensor_subgroups in registry.h).
+  /// (tensor_subgroups in family.h).
   ///
   /// Shapes: x (h, rows, D), weight (h, N, D); returns (h, rows, N).
   [[nodiscard]] virtual at::Tensor column_split_within(std::size_t subgroup, const at::Tensor& x,

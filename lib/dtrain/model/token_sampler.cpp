@@ -36,9 +36,7 @@ double uniform(std::uint64_t seed, std::int64_t index) {
   const auto words = base::philox(
       {static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32), 0, 0},
       base::philox_key(seed, base::RandomPurpose::sampling));
-  constexpr double kTwoToThe26 = 67108864.0;
-  constexpr double kTwoToThe53 = 9007199254740992.0;
-  return ((words[0] >> 5) * kTwoToThe26 + (words[1] >> 6)) / kTwoToThe53;
+  return ((words[0] >> 5) * 0x1p26 + (words[1] >> 6)) / 0x1p53;
 }
 
 // A token that may come next.

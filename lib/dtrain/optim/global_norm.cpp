@@ -18,6 +18,7 @@
 #include <array>
 #include <cmath>
 #include <numeric>
+#include <span>
 
 #include "dtrain/device/operator.h"
 #include "dtrain/optim/norm_cell.h"
@@ -49,26 +50,19 @@ double cell_sum(const scalar_t* values, std::int64_t count) {
   return sum_of_lanes(sums.data());
 }
 
-// Calls cell(index, sum) for the cells of `count` values, in order.
-template <typename scalar_t, typename Cell>
-void for_each_cell(const scalar_t* values, std::int64_t count, Cell cell) {
-  for (std::int64_t begin = 0; begin < count; begin += kCell) {
-    cell(begin / kCell, cell_sum(values + begin, std::min(kCell, count - begin)));
-  }
-}
-
-// Adds to sums (slots) float64 what each block of `values` contributes. blocks (n, 4) int64: its
-// first value, their number, its slot, and 1 where each cell has a slot of its own.
+// Adds to sums (slots) float64 what each block of `values` contributes. blocks (n, 4) int64: rows of
+// NormBlock.
 void norm_sums_on_cpu(const at::Tensor& values, const at::Tensor& blocks, const at::Tensor& sums) {
   auto* slots = sums.mutable_data_ptr<double>();
-  const auto* table = blocks.const_data_ptr<std::int64_t>();
+  const auto* table = reinterpret_cast<const NormBlock*>(blocks.const_data_ptr<std::int64_t>());
   AT_DISPATCH_FLOATING_TYPES(values.scalar_type(), "norm_sums", [&] {
     const auto* all = values.const_data_ptr<scalar_t>();
     at::parallel_for(0, blocks.size(0), 8, [&](std::int64_t begin, std::int64_t end) {
-      for (const std::int64_t* block = table + begin * 4; block != table + end * 4; block += 4) {
-        for_each_cell(all + block[0], block[1], [&](std::int64_t cell, double sum) {
-          slots[block[2] + cell * block[3]] += sum;
-        });
+      for (const NormBlock& block : std::span(table + begin, table + end)) {
+        for (std::int64_t cell = 0; cell < block.num_cells(); ++cell) {
+          slots[block.slot + cell * block.is_cell_wise] +=
+              cell_sum(all + block.first + cell * kCell, block.count_of(cell));
+        }
       }
     });
   });
@@ -109,8 +103,7 @@ TORCH_LIBRARY_IMPL(dtrain, CPU, kernels) {
 }
 
 void add_norm_sums(const at::Tensor& values, const at::Tensor& blocks, const at::Tensor& sums) {
-  static const device::Operator<void(const at::Tensor&, const at::Tensor&, const at::Tensor&)>
-      kNormSums("dtrain::norm_sums_");
+  static const device::Operator<decltype(norm_sums_on_cpu)> kNormSums("dtrain::norm_sums_");
   kNormSums(values, blocks, sums);
 }
 
@@ -205,19 +198,12 @@ at::Tensor GlobalNorm::sums_of(const param::Arena& values) const {
 }
 
 at::Tensor GlobalNorm::squares(const at::Tensor& sums) const {
-  static const device::Operator<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&)>
-      kNormSquares("dtrain::norm_squares");
+  static const device::Operator<decltype(norm_squares_on_cpu)> kNormSquares("dtrain::norm_squares");
   return kNormSquares(sums, blocks_, ends_);
 }
 
 at::Tensor GlobalNorm::norm(const at::Tensor& squares) const {
   return device::ordered_sum(squares.index_select(0, by_name_)).sqrt_();
-}
-
-double global_norm(const param::Arena& values, const param::ArenaLayout& layout,
-                   const param::ParameterSpecs& specs) {
-  const GlobalNorm norm(layout, specs, param::ShardId(0), values.flat().device());
-  return norm.norm(norm.squares(norm.sums_of(values))).item<double>();
 }
 
 at::Tensor norm_of(const at::Tensor& values) {
@@ -238,8 +224,7 @@ at::Tensor clip_factor(const at::Tensor& norm, double max_norm) {
 }
 
 void scale_by(const at::Tensor& values, const at::Tensor& factor) {
-  static const device::Operator<void(const at::Tensor&, const at::Tensor&)> kScale(
-      "dtrain::scale_");
+  static const device::Operator<decltype(scale_on_cpu)> kScale("dtrain::scale_");
   kScale(values, factor);
 }
 

@@ -49,10 +49,6 @@ class GlobalNorm {
   at::Tensor by_name_;  // (parameters) int64: ids
 };
 
-/// The norm of values that are all here.
-[[nodiscard]] double global_norm(const param::Arena& values, const param::ArenaLayout& layout,
-                                 const param::ParameterSpecs& specs);
-
 /// The norm of values (n), contiguous, () float64: sums over blocks of kNormBlock elements are added
 /// in order, so the bits do not depend on threads. Copies no values.
 [[nodiscard]] at::Tensor norm_of(const at::Tensor& values);

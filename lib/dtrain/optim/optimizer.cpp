@@ -4,9 +4,9 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <utility>
 
 namespace dtrain::optim {
+namespace {
 
 std::vector<UpdateGroup> update_groups(const OptimizerShard& shard, double weight_decay) {
   std::vector<UpdateGroup> groups;
@@ -30,12 +30,6 @@ std::vector<UpdateGroup> update_groups(const OptimizerShard& shard, double weigh
   return groups;
 }
 
-param::Arena state_arena(const OptimizerShard& shard) {
-  return param::Arena::of_trained_shard(shard.layout, shard.shard, shard.dtype, shard.allocate);
-}
-
-namespace {
-
 // The same elements in ranges of at most `size`, a multiple of the alignment.
 std::vector<UpdateGroup> cut(const std::vector<UpdateGroup>& groups, std::int64_t size) {
   std::vector<UpdateGroup> parts;
@@ -49,10 +43,10 @@ std::vector<UpdateGroup> cut(const std::vector<UpdateGroup>& groups, std::int64_
 
 }  // namespace
 
-Optimizer::Optimizer(std::vector<UpdateGroup> groups, c10::Device device)
-    : groups_(std::move(groups)),
-      num_updates_(at::zeros({1}, at::TensorOptions(device).dtype(at::kFloat))),
-      learning_rate_(at::zeros({}, at::TensorOptions(device).dtype(at::kDouble))) {}
+Optimizer::Optimizer(const OptimizerShard& shard, double weight_decay)
+    : groups_(update_groups(shard, weight_decay)),
+      num_updates_(at::zeros({1}, at::TensorOptions(shard.device).dtype(at::kFloat))),
+      learning_rate_(at::zeros({}, at::TensorOptions(shard.device).dtype(at::kDouble))) {}
 
 void Optimizer::step(const param::Arena& parameters, const param::Arena& gradients,
                      double learning_rate, const at::Tensor& may_update, UpdateWindow* window,

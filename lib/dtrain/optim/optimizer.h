@@ -26,6 +26,11 @@ struct OptimizerShard {
   at::ScalarType dtype = at::kFloat;  ///< of parameters, gradients and state
   const param::ArenaAllocator& allocate;
   c10::Device device = at::kCPU;  ///< of all of them, and of what `allocate` gives
+
+  /// Zeros for each element that the shard trains.
+  [[nodiscard]] param::Arena state_arena() const {
+    return param::Arena::of_trained_shard(layout, shard, dtype, allocate);
+  }
 };
 
 /// Elements that are updated alike.
@@ -33,14 +38,6 @@ struct UpdateGroup {
   param::ElementRange range;
   double weight_decay;
 };
-
-/// The elements that `shard` trains, in the longest ranges that share a weight decay; parameters
-/// whose spec says no decay have none.
-[[nodiscard]] std::vector<UpdateGroup> update_groups(const OptimizerShard& shard,
-                                                     double weight_decay);
-
-/// Zeros for each element that the shard trains.
-[[nodiscard]] param::Arena state_arena(const OptimizerShard& shard);
 
 /// Learns which elements an update comes to, so that it can bring them to where it runs, and back.
 class UpdateWindow {
@@ -81,7 +78,8 @@ class Optimizer {
   [[nodiscard]] const at::Tensor& num_updates() const { return num_updates_; }
 
  protected:
-  Optimizer(std::vector<UpdateGroup> groups, c10::Device device);
+  /// Parameters whose spec says no decay have none.
+  Optimizer(const OptimizerShard& shard, double weight_decay);
 
   /// What the update of a group reads beside its gradients; the tensors lie where it runs.
   struct StepInputs {
@@ -99,7 +97,7 @@ class Optimizer {
                       const param::Arena& gradients, const StepInputs& inputs) = 0;
 
  private:
-  std::vector<UpdateGroup> groups_;
+  std::vector<UpdateGroup> groups_;  // the longest ranges that share a weight decay
   at::Tensor num_updates_;
   at::Tensor learning_rate_;
 };

@@ -58,41 +58,27 @@ DTRAIN_FOR(avx512, __attribute__((target("avx512f"))))
 constexpr std::array kInstructionSets{InstructionSet::any, InstructionSet::avx2,
                                       InstructionSet::avx512};
 
-std::size_t count_instruction_sets() noexcept {
-  if (!__builtin_cpu_supports("avx2")) return 1;
-  return __builtin_cpu_supports("avx512f") ? 3 : 2;
-}
-
 }  // namespace
 
 std::span<const InstructionSet> instruction_sets() noexcept {
-  static const std::size_t count = count_instruction_sets();
+  static const std::size_t count = [] {
+    if (!__builtin_cpu_supports("avx2")) return 1;
+    return __builtin_cpu_supports("avx512f") ? 3 : 2;
+  }();
   return std::span(kInstructionSets).first(count);
 }
 
 template <typename T>
 void update_adamw(const AdamWElements<T>& elements, const AdamWFactors<T>& factors,
                   InstructionSet set) {
-  switch (set) {
-    case InstructionSet::any:
-      return adamw_any(elements, factors);
-    case InstructionSet::avx2:
-      return adamw_avx2(elements, factors);
-    case InstructionSet::avx512:
-      return adamw_avx512(elements, factors);
-  }
+  constexpr std::array kUpdates{adamw_any<T>, adamw_avx2<T>, adamw_avx512<T>};
+  kUpdates[static_cast<std::size_t>(set)](elements, factors);
 }
 
 template <typename T>
 void update_sgd(const SgdElements<T>& elements, const SgdFactors<T>& factors, InstructionSet set) {
-  switch (set) {
-    case InstructionSet::any:
-      return sgd_any(elements, factors);
-    case InstructionSet::avx2:
-      return sgd_avx2(elements, factors);
-    case InstructionSet::avx512:
-      return sgd_avx512(elements, factors);
-  }
+  constexpr std::array kUpdates{sgd_any<T>, sgd_avx2<T>, sgd_avx512<T>};
+  kUpdates[static_cast<std::size_t>(set)](elements, factors);
 }
 
 template void update_adamw(const AdamWElements<float>&, const AdamWFactors<float>&, InstructionSet);

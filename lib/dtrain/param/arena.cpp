@@ -92,22 +92,13 @@ std::vector<ElementRange> ArenaLayout::runs(bool frozen_too) const {
   return runs;
 }
 
-std::vector<ElementRange> ArenaLayout::owned_by(ShardId shard) const {
-  if (num_shards_ == 1) return runs(/*frozen_too=*/true);
-  std::vector<ElementRange> owned;
-  for (const UnitId unit : units()) owned.push_back(shard_range(unit, shard));
-  return owned;
-}
-
-std::vector<ElementRange> ArenaLayout::trained() const { return runs(/*frozen_too=*/false); }
-
-std::vector<ElementRange> ArenaLayout::trained_by(ShardId shard) const {
-  if (num_shards_ == 1) return trained();
-  std::vector<ElementRange> owned;
+std::vector<ElementRange> ArenaLayout::ranges_of(ShardId shard, bool frozen_too) const {
+  if (num_shards_ == 1) return runs(frozen_too);
+  std::vector<ElementRange> ranges;
   for (const UnitId unit : units()) {
-    if (!is_frozen(unit)) owned.push_back(shard_range(unit, shard));
+    if (frozen_too || !is_frozen(unit)) ranges.push_back(shard_range(unit, shard));
   }
-  return owned;
+  return ranges;
 }
 
 std::int64_t ArenaLayout::num_trained() const {

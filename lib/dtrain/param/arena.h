@@ -83,15 +83,19 @@ class ArenaLayout {
   [[nodiscard]] ElementRange range_in(ParameterId id, ShardId shard) const;
   /// All elements of one shard, in order: a range for each unit, or, with a single shard, for each
   /// run of units that are trained or frozen alike.
-  [[nodiscard]] std::vector<ElementRange> owned_by(ShardId shard) const;
+  [[nodiscard]] std::vector<ElementRange> owned_by(ShardId shard) const {
+    return ranges_of(shard, /*frozen_too=*/true);
+  }
 
   /// Returns the elements of all trained units, padding included.
   [[nodiscard]] std::int64_t num_trained() const;
   [[nodiscard]] std::int64_t largest_trained_unit() const;
   /// The elements of all trained units, in order: a range for each run of them.
-  [[nodiscard]] std::vector<ElementRange> trained() const;
+  [[nodiscard]] std::vector<ElementRange> trained() const { return runs(/*frozen_too=*/false); }
   /// Those ranges of owned_by(shard) that are trained.
-  [[nodiscard]] std::vector<ElementRange> trained_by(ShardId shard) const;
+  [[nodiscard]] std::vector<ElementRange> trained_by(ShardId shard) const {
+    return ranges_of(shard, /*frozen_too=*/false);
+  }
 
  private:
   struct Parameter {
@@ -108,6 +112,7 @@ class ArenaLayout {
 
   void add_unit(const ParameterSpecs& specs, Unit unit);
   [[nodiscard]] std::vector<ElementRange> runs(bool frozen_too) const;
+  [[nodiscard]] std::vector<ElementRange> ranges_of(ShardId shard, bool frozen_too) const;
 
   base::IndexedVector<ParameterId, Parameter> parameters_;
   base::IndexedVector<UnitId, Unit> units_;

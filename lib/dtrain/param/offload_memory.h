@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Event.h>
+#include <c10/core/Stream.h>
 
 #include <cstdint>
 #include <memory>
@@ -47,6 +48,25 @@ class OffloadMemory {
   virtual void release(const at::Tensor& part) = 0;
   /// The caller's stream goes on when all that is under way has arrived.
   virtual void settle() = 0;
+};
+
+/// Pinned memory of the host. Values travel on a stream of their own, in the order of the calls. The
+/// host may read and write the memory once it has waited for the stream that has called settle().
+///
+/// Threads: one.
+class PinnedMemory final : public OffloadMemory {
+ public:
+  explicit PinnedMemory(c10::Device device);
+
+  [[nodiscard]] c10::Device device() const override { return copies_.device(); }
+  [[nodiscard]] at::Tensor allocate(std::int64_t bytes) override;
+  [[nodiscard]] Fetched fetch(const at::Tensor& part) override;
+  void store(const at::Tensor& values, const at::Tensor& part) override;
+  void release(const at::Tensor& part) override;
+  void settle() override;
+
+ private:
+  c10::Stream copies_;
 };
 
 }  // namespace dtrain::param

@@ -1,9 +1,20 @@
 #include "dtrain/param/parameter_spec.h"
 
-#include <functional>
-#include <numeric>
+#include <ATen/ops/empty.h>
 
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <numbers>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "dtrain/base/checksum.h"
+#include "dtrain/base/elementary.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/philox.h"
 
 namespace dtrain::param {
 
@@ -35,6 +46,146 @@ std::vector<std::int64_t> ParameterSpec::exported(const std::vector<std::int64_t
 at::Tensor exported_view(const ParameterSpec& spec, const at::Tensor& storage) {
   DTRAIN_CHECK(storage.sizes() == at::IntArrayRef(spec.whole_shape()), "{}", spec.name);
   return storage.view(spec.export_view).permute(spec.export_order);
+}
+
+namespace {
+
+// Two normal values from two words; the half keeps the logarithm's argument above zero.
+std::array<double, 2> box_muller(std::uint32_t a, std::uint32_t b) {
+  constexpr double kScale = 1.0 / 4294967296.0;
+  const double radius = std::sqrt(-2.0 * base::logarithm((a + 0.5) * kScale));
+  const auto [sine, cosine] = base::sine_cosine(2.0 * std::numbers::pi * b * kScale);
+  return {radius * cosine, radius * sine};
+}
+
+// The values of a parameter, by index in its exported shape.
+class Values {
+ public:
+  Values(const ParameterSpec& spec, std::uint64_t seed)
+      : key_(base::philox_key(seed, base::RandomPurpose::initialisation)),
+        hash_(base::hash_text(spec.name)),
+        stddev_(spec.init_stddev) {}
+
+  // Those of indices [begin, begin + count).
+  void write(std::int64_t begin, std::int64_t count, float* out) const {
+    std::array<double, 4> four{};
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t index = begin + i;
+      if (i == 0 || index % 4 == 0) four = values_of(static_cast<std::uint64_t>(index / 4));
+      out[i] = static_cast<float>(four[static_cast<std::size_t>(index % 4)] * stddev_);
+    }
+  }
+
+ private:
+  [[nodiscard]] std::array<double, 4> values_of(std::uint64_t counter) const {
+    const auto words = base::philox(
+        {static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32),
+         static_cast<std::uint32_t>(hash_), static_cast<std::uint32_t>(hash_ >> 32)},
+        key_);
+    const auto low = box_muller(words[0], words[1]);
+    const auto high = box_muller(words[2], words[3]);
+    return {low[0], low[1], high[0], high[1]};
+  }
+
+  base::PhiloxKey key_;
+  std::uint64_t hash_;
+  double stddev_;
+};
+
+// Part of an array: along each dim `sizes` entries from `offsets` on.
+struct Part {
+  std::vector<std::int64_t> offsets;
+  std::vector<std::int64_t> sizes;
+};
+
+// The values of a part of an array of `shape`, contiguous: draws consecutive ones at once.
+at::Tensor values_in(const Part& part, at::IntArrayRef shape, const Values& values) {
+  const at::Tensor result = at::empty(part.sizes, at::TensorOptions().dtype(at::kFloat));
+  float* out = result.mutable_data_ptr<float>();
+  std::size_t run_dim = shape.size() - 1;  // the dims after it are there in full
+  std::int64_t after = 1;                  // elements of these
+  while (run_dim > 0 && part.sizes[run_dim] == shape[run_dim]) after *= shape[run_dim--];
+  const std::int64_t run = part.sizes[run_dim] * after;
+  for (std::int64_t done = 0; done < result.numel(); done += run) {
+    std::int64_t rest = done / run;  // which run, by the dims before run_dim
+    std::int64_t begin = part.offsets[run_dim] * after;
+    std::int64_t stride = shape[run_dim] * after;
+    for (std::size_t dim = run_dim; dim-- > 0;) {
+      begin += (part.offsets[dim] + rest % part.sizes[dim]) * stride;
+      rest /= part.sizes[dim];
+      stride *= shape[dim];
+    }
+    values.write(begin, run, out + done);
+  }
+  return result;
+}
+
+// A range of rows of storage that is a part of the parameter as export views it.
+struct StorageRows {
+  std::int64_t begin = 0;  // along the cut dim of the whole storage
+  std::int64_t end = 0;
+  Part view;  // of export_view
+};
+
+// The dims of export_view that one dim of storage is split into: [first, end).
+struct ViewDims {
+  std::size_t first = 0;
+  std::size_t end = 0;
+};
+
+ViewDims view_dims(const ParameterSpec& spec, std::int64_t storage_dim) {
+  const std::vector<std::int64_t> whole = spec.whole_shape();
+  ViewDims dims;
+  for (std::int64_t dim = 0; dim <= storage_dim; ++dim) {
+    dims.first = dims.end;
+    for (std::int64_t size = 1; size < whole[static_cast<std::size_t>(dim)]; ++dims.end) {
+      size *= spec.export_view[dims.end];
+    }
+  }
+  return dims;
+}
+
+// The rank's part: a piece for each entry of the outermost dim (head) that it cuts, or one.
+std::vector<StorageRows> pieces_of(const ParameterSpec& spec) {
+  Part all{.offsets = std::vector<std::int64_t>(spec.export_view.size()),
+           .sizes = spec.export_view};
+  if (!spec.cut) return {{0, spec.whole_shape()[0], std::move(all)}};
+  const ViewDims dims = view_dims(spec, spec.cut->dim);
+  DTRAIN_CHECK(dims.end - dims.first == 1 || dims.end - dims.first == 2, "{}", spec.name);
+  const std::size_t inner = dims.end - 1;
+  const bool has_outer = inner > dims.first;
+  const std::int64_t length = spec.export_view[inner];
+  const std::int64_t end = spec.cut->begin + spec.shape[static_cast<std::size_t>(spec.cut->dim)];
+  std::vector<StorageRows> pieces;
+  for (std::int64_t begin = spec.cut->begin; begin < end;) {
+    StorageRows piece{
+        .begin = begin, .end = std::min(end, (begin / length + 1) * length), .view = all};
+    if (has_outer) {
+      piece.view.offsets[dims.first] = begin / length;
+      piece.view.sizes[dims.first] = 1;
+    }
+    piece.view.offsets[inner] = begin % length;
+    piece.view.sizes[inner] = piece.end - begin;
+    begin = piece.end;
+    pieces.push_back(std::move(piece));
+  }
+  return pieces;
+}
+
+}  // namespace
+
+void initialise(const ParameterSpec& spec, std::uint64_t seed, const at::Tensor& storage) {
+  DTRAIN_CHECK(storage.sizes() == at::IntArrayRef(spec.shape), "{}", spec.name);
+  const Values values(spec, seed);
+  for (const StorageRows& piece : pieces_of(spec)) {
+    const Part exported{spec.exported(piece.view.offsets), spec.exported(piece.view.sizes)};
+    const at::Tensor held = spec.cut ? storage.narrow(spec.cut->dim, piece.begin - spec.cut->begin,
+                                                      piece.end - piece.begin)
+                                     : storage;
+    held.view(piece.view.sizes)
+        .permute(spec.export_order)
+        .copy_(values_in(exported, spec.export_shape(), values));
+  }
 }
 
 }  // namespace dtrain::param

@@ -1,4 +1,4 @@
-// The description of a parameter before memory is allocated.
+// The description of a parameter before memory is allocated, and its initial values.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -48,5 +48,13 @@ using ParameterSpecs = base::IndexedVector<ParameterId, ParameterSpec>;
 
 /// The whole parameter in the reference's shape, a view of `storage`.
 [[nodiscard]] at::Tensor exported_view(const ParameterSpec& spec, const at::Tensor& storage);
+
+/// Fills `storage` (spec.shape: the slice that this rank holds) with normal values of standard
+/// deviation spec.init_stddev around 0, rounded to float32 whatever the storage's dtype is, so that
+/// every layout and dtype starts from the same numbers, and a slice from those that it has in the
+/// whole. Allocates no more than a slice.
+///
+/// Source: Box and Muller 1958 over Philox words; four values a counter.
+void initialise(const ParameterSpec& spec, std::uint64_t seed, const at::Tensor& storage);
 
 }  // namespace dtrain::param

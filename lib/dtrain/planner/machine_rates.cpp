@@ -15,7 +15,7 @@
 #include "dtrain/data/batch.h"
 #include "dtrain/job/job.h"
 #include "dtrain/metrics/format.h"
-#include "dtrain/model/registry.h"
+#include "dtrain/model/family.h"
 #include "dtrain/parallel/plan/rank_plan.h"
 
 namespace dtrain::planner {

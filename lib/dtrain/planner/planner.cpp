@@ -12,7 +12,7 @@
 #include "dtrain/config/layout.h"
 #include "dtrain/config/resolve_layout.h"
 #include "dtrain/metrics/format.h"
-#include "dtrain/model/registry.h"
+#include "dtrain/model/family.h"
 #include "dtrain/parallel/compress/rank_sum.h"
 #include "dtrain/parallel/pipeline/check.h"
 #include "dtrain/parallel/plan/rank_plan.h"

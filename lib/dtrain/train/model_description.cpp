@@ -9,7 +9,7 @@
 #include "dtrain/checkpoint/state.h"
 #include "dtrain/config/family.h"
 #include "dtrain/config/json.h"
-#include "dtrain/model/registry.h"
+#include "dtrain/model/family.h"
 
 namespace dtrain::train {
 namespace {

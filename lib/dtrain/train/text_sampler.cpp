@@ -9,7 +9,7 @@
 #include "dtrain/comm/exchange.h"
 #include "dtrain/data/tokenizer/text_units.h"
 #include "dtrain/metrics/format.h"
-#include "dtrain/model/registry.h"
+#include "dtrain/model/family.h"
 #include "dtrain/parallel/precision.h"
 #include "dtrain/param/arena.h"
 #include "dtrain/train/model_tokenizer.h"

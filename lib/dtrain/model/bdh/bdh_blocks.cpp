@@ -11,7 +11,7 @@
 
 #include <algorithm>
 
-#include "dtrain/model/bdh/mirror_lower.h"
+#include "dtrain/model/bdh/chunked_attention.h"
 #include "dtrain/model/dropout.h"
 
 // Each block's memory() counts what its forward and the backward pass of that save and make; its

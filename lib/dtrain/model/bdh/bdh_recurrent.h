@@ -26,9 +26,6 @@ class BdhRecurrent final : public Generator {
 
   [[nodiscard]] const at::Tensor& step(std::int64_t token) override;
 
-  /// Tokens fed so far.
-  [[nodiscard]] std::int64_t position() const { return position_; }
-
  private:
   struct Level {
     at::Tensor encoder;    // (nh*N, D)
@@ -44,8 +41,8 @@ class BdhRecurrent final : public Generator {
   at::Tensor embed_;    // (V, D)
   at::Tensor lm_head_;  // (V, D)
   std::vector<Level> levels_;
-  std::int64_t position_ = 0;
-  at::Tensor rotations_;  // (kRotationChunk, N/2, 2), of the positions around position_
+  std::int64_t position_ = 0;  // of the next token
+  at::Tensor rotations_;       // (kRotationChunk, N/2, 2), of the positions around position_
 
   // Written anew for every token and level; q_ and attended_ as wide as the state.
   at::Tensor x_;         // (D)

@@ -26,4 +26,11 @@ struct ChunkWork {
 [[nodiscard]] ChunkWork chunk_work(at::ScalarType dtype, std::int64_t states, std::int64_t queries,
                                    std::int64_t scores);
 
+/// The gradient of products of each row with those before it, for both of its factors at once:
+/// lower + lowerᵀ, where lower is what lies strictly below the diagonal of each matrix.
+///
+/// Shapes:  matrices (batch, T, T), floating point -> (batch, T, T), contiguous.
+/// Threads: any.
+[[nodiscard]] at::Tensor mirror_lower(const at::Tensor& matrices);
+
 }  // namespace dtrain::model::bdh

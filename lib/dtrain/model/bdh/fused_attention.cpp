@@ -42,14 +42,6 @@ const typename FusedAttention<S>::W* FusedAttention<S>::turns_of(std::int64_t po
 }
 
 template <typename S>
-void FusedAttention<S>::encode(Worker& worker, const Input& x, const Input& weight,
-                               const Matrix<S>& xs) const {
-  const Matrix<W> sums{worker.sums.data(), xs.rows, xs.columns};
-  worker.product.write(x, weight.transposed(), sums);
-  work_.rows().rectify(sums.data, stored(xs.data), xs.rows * xs.columns);
-}
-
-template <typename S>
 kernels::Matrix<S> FusedAttention<S>::turned(Worker& worker, const Matrix<S>& xs, const Span& span,
                                              const NeuronRange& range) const {
   const Matrix<S> q = work_.tile_in(worker.first, span, range);
@@ -59,18 +51,6 @@ kernels::Matrix<S> FusedAttention<S>::turned(Worker& worker, const Matrix<S>& xs
                       range.count);
   }
   return q;
-}
-
-template <typename S>
-void FusedAttention<S>::encode(const at::Tensor& x, const at::Tensor& encoder,
-                               const at::Tensor& xs) {
-  work_.for_each_tile([&](Worker& worker, const TilePlace& place) {
-    const Input weight = work_.weight_rows(encoder, place.head, place.range);
-    const Matrix<S> out = work_.tile(xs, place.head, place.sample, place.range);
-    for_each_span(work_.shape(), [&](const Span& span) {
-      encode(worker, part(work_.input(x, place.sample), span), weight, part(out, span));
-    });
-  });
 }
 
 template <typename S>
@@ -84,26 +64,21 @@ at::Tensor FusedAttention<S>::forward(const at::Tensor& x, const at::Tensor& enc
   if (shape.has_state()) {
     by_state = work_.wide_empty({shape.lanes(), shape.batch, shape.length, shape.width}).zero_();
   }
-  kernels::run_tasks(shape.lanes() * shape.batch, [&](std::int64_t task, std::int64_t index) {
-    Worker& worker = work_.worker(index);
-    const std::int64_t lane = task / shape.batch;
-    const std::int64_t sample = task % shape.batch;
-    const std::int64_t head = lane / shape.groups();
+  work_.for_each_tile([&](Worker& worker, const TilePlace& place) {
+    const auto& [lane, head, sample, range] = place;
+    const std::int64_t index = lane * shape.batch + sample;
     const Input input = work_.input(x, sample);
-    bool adds = false;
-    for_each_chunk(shape, lane, [&](const NeuronRange& range) {
-      const Matrix<S> out = work_.tile(xs, head, sample, range);
-      for_each_span(shape, [&](const Span& span) {
-        encode(worker, part(input, span), work_.weight_rows(encoder, head, range), part(out, span));
-        const Matrix<S> q = turned(worker, out, span, range);
-        lower_outer(worker.product, q.read_only(), q.read_only(), square<W>(parts, task, span),
-                    adds);
-        if (shape.has_state()) {
-          read_state(worker, q, part(input, span), span, range,
-                     part(work_.template stream<W>(by_state, task), span));
-        }
-      });
-      adds = true;
+    const Matrix<S> out = work_.tile(xs, head, sample, range);
+    for_each_span(shape, [&](const Span& span) {
+      work_.encode(worker, part(input, span), work_.weight_rows(encoder, head, range),
+                   part(out, span));
+      const Matrix<S> q = turned(worker, out, span, range);
+      lower_outer(worker.product, q.read_only(), q.read_only(), square<W>(parts, index, span),
+                  !place.is_first_of_lane());
+      if (shape.has_state()) {
+        read_state(worker, q, part(input, span), span, range,
+                   part(work_.template stream<W>(by_state, index), span));
+      }
     });
   });
   score(parts, scores);
@@ -156,8 +131,7 @@ at::Tensor FusedAttention<S>::apply_scores(const at::Tensor& x, const at::Tensor
     const Input input = work_.input(x, task % shape.batch);
     for_each_span(shape, [&](const Span& span) {
       lower_times(work_.worker(index).product, square<S>(scores, task, span).read_only(),
-                  input.row_block(span.begin, span.count),
-                  work_.template stream<W>(attended, task).row_block(span.begin, span.count));
+                  part(input, span), part(work_.template stream<W>(attended, task), span));
     });
   });
   return attended;
@@ -187,11 +161,10 @@ at::Tensor FusedAttention<S>::backward_of_scores(const at::Tensor& d_attended, c
     Worker& worker = work_.worker(index);
     for_each_span(shape, [&](const Span& span) {
       const Matrix<S> score = square<S>(scores, task, span);
-      const Input gradient = work_.input(d_attended, task).row_block(span.begin, span.count);
-      const Input values = work_.input(x, task % shape.batch).row_block(span.begin, span.count);
-      lower_transposed_times(
-          worker.product, score.read_only(), gradient,
-          work_.template stream<W>(d_values, task).row_block(span.begin, span.count));
+      const Input gradient = part(work_.input(d_attended, task), span);
+      const Input values = part(work_.input(x, task % shape.batch), span);
+      lower_transposed_times(worker.product, score.read_only(), gradient,
+                             part(work_.template stream<W>(d_values, task), span));
       const Matrix<W> d_score = sums_of_square(worker, score);
       lower_outer(worker.product, gradient, values, d_score, /*adds=*/false);
       symmetric_from_lower(d_score, score);
@@ -234,7 +207,7 @@ template <typename S>
 at::Tensor FusedAttention<S>::backward(const at::Tensor& d_attended, const at::Tensor& x,
                                        const at::Tensor& encoder, const at::Tensor& xs,
                                        const at::Tensor& d_xs, const at::Tensor& scores,
-                                       const FusedGradient& gradient) {
+                                       const GradientSum& gradient) {
   const FusedShape& shape = work_.shape();
   const at::Tensor d_values = backward_of_scores(d_attended, x, scores);
   const at::Tensor parts =
@@ -273,7 +246,7 @@ at::Tensor FusedAttention<S>::backward(const at::Tensor& d_attended, const at::T
       }
       if (is_last(span)) wait();
       work_.add_gradient(worker, d_sums, part(input, span), gradient, head, range,
-                         sample > 0 || !is_last(span) || !gradient.is_first);
+                         sample > 0 || !is_last(span));
       worker.product.multiply(d_sums.read_only(), work_.weight_rows(encoder, head, range),
                               part(d_x, span), shape.has_state() || !tile.is_first_of_lane());
     });

@@ -25,15 +25,12 @@ class FusedAttention {
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& encoder,
                                    const at::Tensor& xs, const at::Tensor& scores);
 
-  /// Writes xs alone.
-  void encode(const at::Tensor& x, const at::Tensor& encoder, const at::Tensor& xs);
-
   /// d_attended (nh, B, T, D) of S; d_xs: what xs gets from elsewhere. Adds the encoder's gradient,
   /// spoils scores, returns the gradient of x, (B, T, D) of W.
   [[nodiscard]] at::Tensor backward(const at::Tensor& d_attended, const at::Tensor& x,
                                     const at::Tensor& encoder, const at::Tensor& xs,
                                     const at::Tensor& d_xs, const at::Tensor& scores,
-                                    const FusedGradient& gradient);
+                                    const GradientSum& gradient);
 
  private:
   using Worker = typename FusedWork<S>::Worker;
@@ -45,13 +42,12 @@ class FusedAttention {
   template <typename T>
   [[nodiscard]] Matrix<T> square(const at::Tensor& scores, std::int64_t index,
                                  const Span& span) const;
-  // The first or second state (chunk, D) of a worker.
+  // The state (chunk, D) of a worker.
   [[nodiscard]] Matrix<W> state(Worker& worker, const NeuronRange& range) const;
   // A state as a factor.
   [[nodiscard]] Input rounded(Worker& worker, const Matrix<W>& state) const;
   [[nodiscard]] const W* turns_of(std::int64_t position, const NeuronRange& range) const;
 
-  void encode(Worker& worker, const Input& x, const Input& weight, const Matrix<S>& xs) const;
   // The q of a span, in the worker's first tile.
   [[nodiscard]] Matrix<S> turned(Worker& worker, const Matrix<S>& xs, const Span& span,
                                  const NeuronRange& range) const;

@@ -1,6 +1,5 @@
 #include "dtrain/model/bdh/fused_gate.h"
 
-#include "dtrain/model/dropout_bits.h"
 #include "dtrain/model/dropout_element.h"
 
 namespace dtrain::model::bdh {
@@ -39,49 +38,27 @@ at::Tensor FusedGate<S>::forward(const at::Tensor& y_kv, const at::Tensor& xs,
   const FusedShape& shape = work_.shape();
   const at::Tensor parts =
       work_.wide_empty({shape.lanes(), shape.batch, shape.length, shape.width});
-  kernels::run_tasks(shape.lanes() * shape.batch, [&](std::int64_t task, std::int64_t index) {
-    auto& worker = work_.worker(index);
-    const std::int64_t lane = task / shape.batch;
-    const std::int64_t sample = task % shape.batch;
-    const std::int64_t head = lane / shape.groups();
-    bool adds = false;
-    for_each_chunk(shape, lane, [&](const NeuronRange& range) {
-      for_each_span(shape, [&](const Span& span) {
-        const Matrix<W> sums = work_.tile_in(worker.sums, span, range);
-        const Matrix<S> gated = work_.tile_in(worker.first, span, range);
-        const Matrix<S> by = part(work_.tile(xs, head, sample, range), span);
-        const Matrix<S> out = ys.defined() ? part(work_.tile(ys, head, sample, range), span)
-                                           : work_.tile_in(worker.second, span, range);
-        worker.product.write(part(work_.input(y_kv, head * shape.batch + sample), span),
-                             work_.weight_rows(encoder_v, head, range).transposed(), sums);
-        for (std::int64_t t = 0; t < span.count; ++t) {
-          work_.rows().gate(sums.row(t), stored(by.row(t)),
-                            mask_of(head, sample, span.begin + t, range, worker.halves),
-                            stored(out.row(t)), stored(gated.row(t)), range.count);
-        }
-        worker.product.multiply(gated.read_only(), work_.weight_rows(decoder, head, range),
-                                part(work_.template stream<W>(parts, task), span), adds);
-      });
-      adds = true;
+  work_.for_each_tile([&](auto& worker, const TilePlace& place) {
+    const auto& [lane, head, sample, range] = place;
+    const Matrix<W> decoded = work_.template stream<W>(parts, lane * shape.batch + sample);
+    for_each_span(shape, [&](const Span& span) {
+      const Matrix<W> sums = work_.tile_in(worker.sums, span, range);
+      const Matrix<S> gated = work_.tile_in(worker.first, span, range);
+      const Matrix<S> by = part(work_.tile(xs, head, sample, range), span);
+      const Matrix<S> out = ys.defined() ? part(work_.tile(ys, head, sample, range), span)
+                                         : work_.tile_in(worker.second, span, range);
+      worker.product.write(part(work_.input(y_kv, head * shape.batch + sample), span),
+                           work_.weight_rows(encoder_v, head, range).transposed(), sums);
+      for (std::int64_t t = 0; t < span.count; ++t) {
+        work_.rows().gate(sums.row(t), stored(by.row(t)),
+                          mask_of(head, sample, span.begin + t, range, worker.halves),
+                          stored(out.row(t)), stored(gated.row(t)), range.count);
+      }
+      worker.product.multiply(gated.read_only(), work_.weight_rows(decoder, head, range),
+                              part(decoded, span), !place.is_first_of_lane());
     });
   });
   return work_.sum_parts(parts);
-}
-
-template <typename S>
-void FusedGate<S>::open(const at::Tensor& y_kv, const at::Tensor& encoder_v, const at::Tensor& ys) {
-  work_.for_each_tile([&](auto& worker, const TilePlace& place) {
-    const auto rows = work_.input(y_kv, place.head * work_.shape().batch + place.sample);
-    const Matrix<S> tile = work_.tile(ys, place.head, place.sample, place.range);
-    for_each_span(work_.shape(), [&](const Span& span) {
-      const Matrix<W> sums = work_.tile_in(worker.sums, span, place.range);
-      const Matrix<S> out = part(tile, span);
-      worker.product.write(part(rows, span),
-                           work_.weight_rows(encoder_v, place.head, place.range).transposed(),
-                           sums);
-      work_.rows().rectify(sums.data, stored(out.data), out.rows * out.columns);
-    });
-  });
 }
 
 template <typename S>
@@ -111,11 +88,9 @@ at::Tensor FusedGate<S>::backward(const at::Tensor& d_decoded, const at::Tensor&
       }
       if (span.begin == 0) wait();
       const bool has_begun = sample > 0 || span.begin > 0;
-      work_.add_gradient(worker, gated, d_out, gradients.decoder, head, range,
-                         has_begun || !gradients.decoder.is_first);
+      work_.add_gradient(worker, gated, d_out, gradients.decoder, head, range, has_begun);
       work_.add_gradient(worker, d_sums, part(work_.input(y_kv, head * shape.batch + sample), span),
-                         gradients.encoder_v, head, range,
-                         has_begun || !gradients.encoder_v.is_first);
+                         gradients.encoder_v, head, range, has_begun);
       worker.product.multiply(d_sums.read_only(), work_.weight_rows(encoder_v, head, range),
                               part(d_input, span), !place.is_first_of_lane());
     });

@@ -34,12 +34,9 @@ class FusedGate {
                                    const at::Tensor& encoder_v, const at::Tensor& decoder,
                                    const at::Tensor& ys);
 
-  /// Writes ys alone.
-  void open(const at::Tensor& y_kv, const at::Tensor& encoder_v, const at::Tensor& ys);
-
   struct Gradients {
-    FusedGradient encoder_v;
-    FusedGradient decoder;
+    const GradientSum& encoder_v;
+    const GradientSum& decoder;
   };
   /// d_decoded (B, T, D) of S: adds the gradients of both weights, and leaves in the place of ys
   /// what xs gets by the gate. Returns the gradient of y_kv, (nh, B, T, D) of W.

@@ -6,9 +6,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/kernels/tasks.h"
-#include "dtrain/model/bdh/fused_type.h"
 #include "dtrain/model/bdh/fused_work.h"
-#include "dtrain/model/bdh/gradient_sum.h"
 
 namespace dtrain::model::bdh {
 namespace {
@@ -39,12 +37,6 @@ TaskSize task_size(const FactorSize& b, std::int64_t rows) {
   return {rows * across >= 2048 ? 128 : 32, std::min(kColumns, b.columns)};
 }
 
-// What each thread works in.
-template <typename S>
-std::int64_t product_bytes(const FactorSize& b) {
-  return kernels::Product<S>::bytes({.depth = b.depth, .columns = task_size(b, 0).columns});
-}
-
 // c = or += a b, cut into blocks for tasks. All are (rows, columns).
 template <typename S>
 void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c, bool adds) {
@@ -66,42 +58,15 @@ void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c, boo
   });
 }
 
-// of_row(i) for each row, on all threads.
-template <typename OfRow>
-void for_each_row(std::int64_t rows, const OfRow& of_row) {
-  constexpr std::int64_t kRows = 32;
-  kernels::run_tasks((rows + kRows - 1) / kRows, [&](std::int64_t task, std::int64_t) {
-    const std::int64_t end = std::min(rows, (task + 1) * kRows);
-    for (std::int64_t row = task * kRows; row < end; ++row) of_row(row);
-  });
-}
-
 // Logits of so many bytes exist at once. Where those of a microbatch are more, they are computed
 // again for the backward pass.
 constexpr std::int64_t kLogitBytes = 64 << 20;
 
-// The token that each row should name.
-class Targets {
- public:
-  Targets(const at::Tensor& targets, std::int64_t vocab)
-      : targets_(targets.contiguous()), vocab_(vocab) {}
-  [[nodiscard]] std::int64_t operator[](std::int64_t row) const {
-    const std::int64_t target = targets_.const_data_ptr<std::int64_t>()[row];
-    DTRAIN_CHECK(target >= 0 && target < vocab_, "token {} of {}", target, vocab_);
-    return target;
-  }
-
- private:
-  at::Tensor targets_;  // (B, T)
-  std::int64_t vocab_;
-};
-
-// of_part(first, count) for the parts of the rows that are worked through at once.
-template <typename OfPart>
-void for_each_part(std::int64_t rows, std::int64_t at_once, const OfPart& of_part) {
-  for (std::int64_t first = 0; first < rows; first += at_once) {
-    of_part(first, std::min(at_once, rows - first));
-  }
+// The token that a row should name. targets (B, T), contiguous.
+std::int64_t target_of(const at::Tensor& targets, std::int64_t row, std::int64_t vocab) {
+  const std::int64_t target = targets.const_data_ptr<std::int64_t>()[row];
+  DTRAIN_CHECK(target >= 0 && target < vocab, "token {} of {}", target, vocab);
+  return target;
 }
 
 template <typename W>
@@ -128,7 +93,7 @@ at::Tensor FusedHead::forward(const at::Tensor& x, const BlockContext& context,
   part_.check(context.tensor_axis);
   const at::Tensor weight = context.use(ids_[0]);              // (D, V)
   const at::Tensor rows = x.reshape({-1, part_.whole.width});  // (B*T, D)
-  const Targets targets(context.targets, part_.vocab);
+  const at::Tensor targets = context.targets.contiguous();     // (B, T)
   return for_type(x.scalar_type(), [&]<typename S>(S) {
     using W = typename kernels::SumOf<S>::Type;
     const auto wide = x.options().dtype(kWideType<S>);
@@ -137,16 +102,17 @@ at::Tensor FusedHead::forward(const at::Tensor& x, const BlockContext& context,
     // Whoever looks at logits sees all.
     const std::int64_t at_once = context.tap ? rows.size(0) : rows_at_once(rows.size(0), sizeof(W));
     const at::Tensor logits = at::empty({at_once, part_.vocab}, wide);
-    for_each_part(rows.size(0), at_once, [&](std::int64_t first, std::int64_t count) {
+    for (std::int64_t first = 0; first < rows.size(0); first += at_once) {
+      const std::int64_t count = std::min(at_once, rows.size(0) - first);
       multiply<S>(rows.narrow(0, first, count), weight, logits.narrow(0, 0, count), false);
       for_each_row(count, [&](std::int64_t row) {
         const W* values = logits.const_data_ptr<W>() + row * part_.vocab;
         const LogSum<W> sum = level_rows<S>().log_sum_exp(values, part_.vocab);
         of_rows<W>(log_sums)[first + row] = sum;
         losses.mutable_data_ptr<W>()[first + row] =
-            sum.log_sum - (values[targets[first + row]] - sum.top);
+            sum.log_sum - (values[target_of(targets, first + row, part_.vocab)] - sum.top);
       });
-    });
+    }
     const bool has_all = at_once == rows.size(0);
     if (context.tap) context.report("logits", logits.view({x.size(0), x.size(1), part_.vocab}));
     saved = {log_sums, has_all ? logits : at::Tensor()};
@@ -159,7 +125,7 @@ at::Tensor FusedHead::backward(const at::Tensor& x, const at::Tensor& gradient,
                                const GradientOf& gradient_of) {
   const at::Tensor weight = context.use(ids_[0]);  // (D, V)
   const at::Tensor rows = x.reshape({-1, part_.whole.width});
-  const Targets targets(context.targets, part_.vocab);
+  const at::Tensor targets = context.targets.contiguous();  // (B, T)
   return for_type(x.scalar_type(), [&]<typename S>(S) {
     using W = typename kernels::SumOf<S>::Type;
     const at::Tensor d_losses = gradient.to(kWideType<S>).contiguous();
@@ -172,33 +138,25 @@ at::Tensor FusedHead::backward(const at::Tensor& x, const at::Tensor& gradient,
                                   ? saved[kLogits]
                                   : at::empty({at_once, part_.vocab}, log_sums.options());
     const at::Tensor d_logits = at::empty({at_once, part_.vocab}, x.options());
-    for_each_part(rows.size(0), at_once, [&](std::int64_t first, std::int64_t count) {
+    for (std::int64_t first = 0; first < rows.size(0); first += at_once) {
+      const std::int64_t count = std::min(at_once, rows.size(0) - first);
       const at::Tensor part = rows.narrow(0, first, count);
       if (!saved[kLogits].defined()) multiply<S>(part, weight, logits.narrow(0, 0, count), false);
       const at::Tensor d_part = d_logits.narrow(0, 0, count);
       for_each_row(count, [&](std::int64_t row) {
         level_rows<S>().logits_backward(
             logits.const_data_ptr<W>() + row * part_.vocab, of_rows<W>(log_sums)[first + row],
-            d_losses.const_data_ptr<W>()[first + row], targets[first + row],
+            d_losses.const_data_ptr<W>()[first + row], target_of(targets, first + row, part_.vocab),
             stored(d_part.mutable_data_ptr<S>() + row * part_.vocab), part_.vocab);
       });
-      if (const FusedGradient place = sum.get(); place.sum.defined()) {
-        multiply<S>(part.t(), d_part, place.sum, first > 0 || !place.is_first);
+      if (sum.sum().defined()) {
+        multiply<S>(part.t(), d_part, sum.sum(), first > 0 || !sum.is_first());
       }
       multiply<S>(d_part, weight.t(), d_rows.narrow(0, first, count), false);
-    });
+    }
     sum.finish();
     return d_rows.view(x.sizes()).to(x.scalar_type());
   });
-}
-
-template <typename S>
-FusedHead::WorkBytes FusedHead::work_bytes(std::int64_t rows) const {
-  const std::int64_t width = part_.whole.width;
-  const std::int64_t logits = product_bytes<S>({.depth = width, .columns = part_.vocab});
-  const std::int64_t weight = product_bytes<S>({.depth = rows, .columns = part_.vocab});
-  const std::int64_t d_rows = product_bytes<S>({.depth = part_.vocab, .columns = width});
-  return {.forward = threads_ * logits, .backward = threads_ * std::max({logits, weight, d_rows})};
 }
 
 BlockMemory FusedHead::memory(const BatchShape& shape) const {
@@ -207,16 +165,24 @@ BlockMemory FusedHead::memory(const BatchShape& shape) const {
   const std::int64_t at_once = rows_at_once(shape.rows(), wide);
   const bool has_all = at_once == shape.rows();
   const std::int64_t logits = at_once * part_.vocab * wide;
-  const std::int64_t row = shape.rows() * part_.whole.width;
+  const std::int64_t width = part_.whole.width;
+  const std::int64_t row = shape.rows() * width;
   const std::int64_t rows = shape.rows() * wide;  // a number for each
-  const WorkBytes work =
-      for_type(shape.dtype, [&]<typename S>(S) { return work_bytes<S>(at_once); });
+  const auto work = [&](const FactorSize& b) {    // what all threads work in
+    return threads_ * for_type(shape.dtype, [&]<typename S>(S) {
+             return kernels::Product<S>::bytes(
+                 {.depth = b.depth, .columns = task_size(b, 0).columns});
+           });
+  };
+  const std::int64_t logits_work = work({.depth = width, .columns = part_.vocab});
+  const std::int64_t weight_work = work({.depth = at_once, .columns = part_.vocab});
+  const std::int64_t rows_work = work({.depth = part_.vocab, .columns = width});
   BlockMemory memory{.output = rows, .saved = 2 * rows + (has_all ? logits : 0)};
-  memory.forward = 3 * rows + logits + work.forward;
+  memory.forward = 3 * rows + logits + logits_work;
   memory.forward_without_graph = memory.forward;
   const std::int64_t rounded = low == wide ? 0 : low * row;
-  memory.backward =
-      2 * rows + logits + at_once * part_.vocab * low + row * wide + rounded + work.backward;
+  memory.backward = 2 * rows + logits + at_once * part_.vocab * low + row * wide + rounded +
+                    std::max({logits_work, weight_work, rows_work});
   return memory;
 }
 

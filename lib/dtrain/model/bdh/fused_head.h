@@ -32,14 +32,6 @@ class FusedHead final : public Block, private NativeBackward {
   /// Of `rows`, how many have their logits at once; wide: bytes of a logit.
   [[nodiscard]] std::int64_t rows_at_once(std::int64_t rows, std::int64_t wide) const;
 
-  /// What all threads work in, where `rows` have their logits at once.
-  struct WorkBytes {
-    std::int64_t forward;
-    std::int64_t backward;
-  };
-  template <typename S>
-  [[nodiscard]] WorkBytes work_bytes(std::int64_t rows) const;
-
   BdhPart part_;
   std::array<param::ParameterId, 1> ids_;
   std::int64_t threads_;

@@ -6,8 +6,6 @@
 #include <algorithm>
 
 #include "dtrain/model/bdh/fused_attention.h"
-#include "dtrain/model/bdh/fused_type.h"
-#include "dtrain/model/bdh/gradient_sum.h"
 
 namespace dtrain::model::bdh {
 namespace {
@@ -109,16 +107,15 @@ at::Tensor FusedLevel::run_backward(const at::Tensor& x, const at::Tensor& gradi
   if (options_.recomputes_gates) {
     xs = at::empty({part_.heads, x.size(0), x.size(1), part_.neurons}, x.options());
     ys = at::empty_like(xs);
-    passes.attention.encode(x, context.use(ids_[0]), xs);
-    passes.gate.open(saved[kYkv], context.use(ids_[1]), ys);
+    passes.work.encode(x, context.use(ids_[0]), xs);
+    passes.work.encode(saved[kYkv], context.use(ids_[1]), ys);
   }
   GradientSum encoder_v(gradient_of(ids_[1]), wide);
   GradientSum decoder(gradient_of(ids_[2]), wide);
   at::Tensor d_y_kv = axis.reduce_within(
       kHeadSubgroup,
       passes.gate.backward(d_decoded.to(x.scalar_type()), saved[kYkv], xs, context.use(ids_[1]),
-                           context.use(ids_[2]), ys,
-                           {.encoder_v = encoder_v.get(), .decoder = decoder.get()}));
+                           context.use(ids_[2]), ys, {.encoder_v = encoder_v, .decoder = decoder}));
   encoder_v.finish();
   decoder.finish();
   passes.work.normalize_backward(d_y_kv, saved[kYkv], saved[kYkvRstd]);
@@ -126,7 +123,7 @@ at::Tensor FusedLevel::run_backward(const at::Tensor& x, const at::Tensor& gradi
   GradientSum encoder(gradient_of(ids_[0]), wide);
   const at::Tensor d_x =
       passes.attention.backward(d_y_kv.to(x.scalar_type()), x, context.use(ids_[0]), xs,
-                                /*d_xs=*/ys, saved[kScores], encoder.get());
+                                /*d_xs=*/ys, saved[kScores], encoder);
   encoder.finish();
   return axis.reduce(d_x).add(d_sum).to(x.scalar_type());
 }

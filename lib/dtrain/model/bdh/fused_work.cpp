@@ -3,23 +3,12 @@
 #include <algorithm>
 
 #include "dtrain/model/bdh/strict_lower.h"
-#include "dtrain/model/dropout_bits.h"
+#include "dtrain/model/dropout_element.h"
 
 namespace dtrain::model::bdh {
 namespace {
 
 using kernels::Matrix;
-
-// Calls of_block(begin, count) for blocks of up to `size` of `total`, on all threads.
-template <typename OfBlock>
-void in_blocks(std::int64_t total, std::int64_t size, const OfBlock& of_block) {
-  kernels::run_tasks((total + size - 1) / size, [&](std::int64_t task, std::int64_t) {
-    of_block(task * size, std::min(size, total - task * size));
-  });
-}
-
-constexpr std::int64_t kRowsOfTask = 32;
-constexpr std::int64_t kElementsOfTask = 8192;
 
 // Sums go over neurons, positions or the width; columns are neurons, the width, or positions of a
 // block of a triangle.
@@ -67,13 +56,35 @@ std::int64_t FusedWork<S>::bytes(const FusedShape& shape, std::int64_t threads, 
 
 template <typename S>
 void FusedWork<S>::add_gradient(Worker& worker, const Matrix<S>& neurons, const Input& values,
-                                const FusedGradient& gradient, std::int64_t head,
+                                const GradientSum& gradient, std::int64_t head,
                                 const NeuronRange& range, bool adds) const {
-  if (!gradient.sum.defined()) return;
+  if (!gradient.sum().defined()) return;
   const std::int64_t first = head * shape_.neurons + range.begin;
-  const Matrix<W> sum{gradient.sum.mutable_data_ptr<W>() + first * shape_.width, range.count,
+  const Matrix<W> sum{gradient.sum().mutable_data_ptr<W>() + first * shape_.width, range.count,
                       shape_.width};
-  worker.product.multiply(neurons.transposed().read_only(), values, sum, adds);
+  worker.product.multiply(neurons.transposed().read_only(), values, sum,
+                          adds || !gradient.is_first());
+}
+
+template <typename S>
+void FusedWork<S>::encode(Worker& worker, const Input& values, const Input& weight,
+                          const Matrix<S>& out) const {
+  const Matrix<W> sums{worker.sums.data(), out.rows, out.columns};
+  worker.product.write(values, weight.transposed(), sums);
+  rows_.rectify(sums.data, stored(out.data), out.rows * out.columns);
+}
+
+template <typename S>
+void FusedWork<S>::encode(const at::Tensor& values, const at::Tensor& weight,
+                          const at::Tensor& out) {
+  for_each_tile([&](Worker& worker, const TilePlace& place) {
+    const auto& [lane, head, sample, range] = place;
+    const std::int64_t first = values.dim() == 4 ? head * shape_.batch : 0;
+    for_each_span(shape_, [&](const Span& span) {
+      encode(worker, part(input(values, first + sample), span), weight_rows(weight, head, range),
+             part(tile(out, head, sample, range), span));
+    });
+  });
 }
 
 template <typename S>
@@ -81,7 +92,10 @@ at::Tensor FusedWork<S>::sum_parts(const at::Tensor& parts) const {
   const at::Tensor sum = parts.select(0, 0);
   const std::int64_t size = sum.numel();
   W* sums = sum.mutable_data_ptr<W>();
-  in_blocks(size, kElementsOfTask, [&](std::int64_t begin, std::int64_t count) {
+  constexpr std::int64_t kElements = 8192;  // of a task
+  kernels::run_tasks((size + kElements - 1) / kElements, [&](std::int64_t task, std::int64_t) {
+    const std::int64_t begin = task * kElements;
+    const std::int64_t count = std::min(kElements, size - begin);
     for (std::int64_t part = 1; part < parts.size(0); ++part) {
       rows_.add(sums + part * size + begin, sums + begin, count);
     }
@@ -101,12 +115,10 @@ template <typename S>
 at::Tensor FusedWork<S>::normalize(const at::Tensor& values, const at::Tensor& normalized) const {
   const std::int64_t width = shape_.width;
   const at::Tensor rstd = wide_empty({values.numel() / width});
-  in_blocks(rstd.numel(), kRowsOfTask, [&](std::int64_t begin, std::int64_t count) {
-    for (std::int64_t row = begin; row < begin + count; ++row) {
-      W* value = values.mutable_data_ptr<W>() + row * width;
-      rstd.mutable_data_ptr<W>()[row] = rows_.normalize(value, width);
-      rows_.narrow(value, stored(normalized.mutable_data_ptr<S>() + row * width), width);
-    }
+  for_each_row(rstd.numel(), [&](std::int64_t row) {
+    W* value = values.mutable_data_ptr<W>() + row * width;
+    rstd.mutable_data_ptr<W>()[row] = rows_.normalize(value, width);
+    rows_.narrow(value, stored(normalized.mutable_data_ptr<S>() + row * width), width);
   });
   return rstd;
 }
@@ -115,12 +127,10 @@ template <typename S>
 void FusedWork<S>::normalize_backward(at::Tensor& gradient, const at::Tensor& normalized,
                                       const at::Tensor& rstd) const {
   const std::int64_t width = shape_.width;
-  in_blocks(rstd.numel(), kRowsOfTask, [&](std::int64_t begin, std::int64_t count) {
-    for (std::int64_t row = begin; row < begin + count; ++row) {
-      rows_.normalize_backward(gradient.mutable_data_ptr<W>() + row * width,
-                               stored(normalized.mutable_data_ptr<S>() + row * width),
-                               rstd.const_data_ptr<W>()[row], width);
-    }
+  for_each_row(rstd.numel(), [&](std::int64_t row) {
+    rows_.normalize_backward(gradient.mutable_data_ptr<W>() + row * width,
+                             stored(normalized.mutable_data_ptr<S>() + row * width),
+                             rstd.const_data_ptr<W>()[row], width);
   });
 }
 

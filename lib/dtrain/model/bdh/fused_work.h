@@ -4,30 +4,43 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <thread>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
+#include "dtrain/base/error.h"
 #include "dtrain/kernels/product.h"
-#include "dtrain/kernels/scratch.h"
 #include "dtrain/kernels/tasks.h"
 #include "dtrain/model/bdh/fused_shape.h"
-#include "dtrain/model/bdh/gradient_sum.h"
 #include "dtrain/model/bdh/level_rows.h"
-#include "dtrain/model/bdh/sample_order.h"
+#include "dtrain/param/parameter_use.h"
 
 namespace dtrain::model::bdh {
 
-/// S as code knows it that must not see LibTorch's headers.
+/// What numbers S are summed in.
 template <typename S>
-struct RowStorage {
-  using Type = S;
-};
-template <>
-struct RowStorage<c10::BFloat16> {
-  using Type = Bfloat16Bits;
-};
+inline constexpr at::ScalarType kWideType =
+    c10::CppTypeToScalarType<typename kernels::SumOf<S>::Type>::value;
+
+/// Returns pass(S{}) for a type that fused blocks compute in.
+template <typename Pass>
+[[nodiscard]] auto for_type(at::ScalarType type, const Pass& pass) {
+  switch (type) {
+    case at::kFloat:
+      return pass(float{});
+    case at::kDouble:
+      return pass(double{});
+    case at::kBFloat16:
+      return pass(c10::BFloat16{});
+    default:
+      base::fail(base::ErrorKind::internal, "no fused kernels for {}", at::toString(type));
+  }
+}
 
 /// The element-wise code for this CPU.
 template <typename S>
@@ -41,6 +54,76 @@ template <typename S>
   }
 }
 
+/// Numbers as LevelRows takes them.
+inline float* stored(float* data) { return data; }
+inline double* stored(double* data) { return data; }
+inline Bfloat16Bits* stored(c10::BFloat16* data) { return reinterpret_cast<Bfloat16Bits*>(data); }
+
+/// Calls of_row(i) for each row, on all threads.
+template <typename OfRow>
+void for_each_row(std::int64_t rows, const OfRow& of_row) {
+  constexpr std::int64_t kRows = 32;
+  kernels::run_tasks((rows + kRows - 1) / kRows, [&](std::int64_t task, std::int64_t) {
+    const std::int64_t end = std::min(rows, (task + 1) * kRows);
+    for (std::int64_t row = task * kRows; row < end; ++row) of_row(row);
+  });
+}
+
+/// A weight's gradient, which is summed in its place, or beside it where that is of another type than `wide`.
+class GradientSum {
+ public:
+  GradientSum(param::GradientPlace place, at::ScalarType wide) : place_(std::move(place)) {
+    if (!place_.view.defined()) return;
+    is_direct_ = place_.view.scalar_type() == wide && place_.view.is_contiguous();
+    sum_ = is_direct_ ? place_.view
+                      : at::empty(place_.view.sizes(), place_.view.options().dtype(wide));
+  }
+  /// The weight's shape, of `wide`, contiguous; undefined: none is wanted.
+  [[nodiscard]] const at::Tensor& sum() const { return sum_; }
+  /// True if sum() has no value yet.
+  [[nodiscard]] bool is_first() const { return !is_direct_ || place_.is_first; }
+  /// Brings the sum to its place; once, when all is added.
+  void finish() {
+    if (!is_direct_ && sum_.defined()) place_.take(sum_);
+  }
+
+ private:
+  param::GradientPlace place_;
+  at::Tensor sum_;
+  bool is_direct_ = false;
+};
+
+/// Several gradients, to each of which samples add one after the other, so that their sums have the
+/// same bits on any number of threads.
+///
+/// Threads: any; one for each sample of a gradient.
+class SampleOrder {
+ public:
+  explicit SampleOrder(std::int64_t num_gradients)
+      : added_(static_cast<std::size_t>(num_gradients)) {}
+
+  /// Waits until all samples before this one have added to the gradient. REQUIRES: threads compute
+  /// them. Returns at once when one of them has failed: nobody will read the sum.
+  void wait(std::int64_t gradient, std::int64_t sample) const {
+    constexpr auto kSpin = std::chrono::microseconds(1);
+    const std::atomic<std::int64_t>& added = added_[static_cast<std::size_t>(gradient)];
+    const auto begin = std::chrono::steady_clock::now();
+    while (added.load(std::memory_order_acquire) < sample && !has_failed_.load()) {
+      if (std::chrono::steady_clock::now() - begin > kSpin) std::this_thread::yield();
+    }
+  }
+  /// The sample has added all it has.
+  void pass_on(std::int64_t gradient, std::int64_t sample) {
+    added_[static_cast<std::size_t>(gradient)].store(sample + 1, std::memory_order_release);
+  }
+  /// A sample will not add.
+  void fail() { has_failed_ = true; }
+
+ private:
+  std::vector<std::atomic<std::int64_t>> added_;  // samples of each gradient
+  std::atomic<bool> has_failed_ = false;
+};
+
 /// One microbatch's work of a level, in numbers S (float, double or bfloat16) that are summed as W.
 /// Tensors are contiguous; those of neurons lie in tiles, one for each head, sample and chunk:
 /// (T, chunk).
@@ -51,8 +134,7 @@ template <typename S>
 class FusedWork {
  public:
   using W = typename kernels::SumOf<S>::Type;
-  using Storage = typename RowStorage<S>::Type;
-  using Rows = LevelRows<Storage, W>;
+  using Rows = std::remove_cvref_t<decltype(level_rows<S>())>;
   using Input = kernels::Matrix<const S>;
 
   /// What one thread works in: a tile of sums, of a span or of all positions; two tiles of a
@@ -80,7 +162,7 @@ class FusedWork {
 
   /// A tensor of W.
   [[nodiscard]] at::Tensor wide_empty(at::IntArrayRef sizes) const {
-    return at::empty(sizes, options_.dtype(c10::CppTypeToScalarType<W>::value));
+    return at::empty(sizes, options_.dtype(kWideType<S>));
   }
 
   /// Matrix `index` of (T, D) that a tensor holds one after the other.
@@ -111,9 +193,10 @@ class FusedWork {
     return {weight.const_data_ptr<S>() + first * shape_.width, range.count, shape_.width};
   }
 
-  /// Adds, or writes, the gradient of the neurons' rows of a weight by one span: neuronsᵀ values.
+  /// Adds the gradient of the neurons' rows of a weight by one span: neuronsᵀ values; writes it
+  /// where it is the first of the backward pass (`adds` false) and of its place.
   void add_gradient(Worker& worker, const kernels::Matrix<S>& neurons, const Input& values,
-                    const FusedGradient& gradient, std::int64_t head, const NeuronRange& range,
+                    const GradientSum& gradient, std::int64_t head, const NeuronRange& range,
                     bool adds) const;
 
   /// Calls of_tile(Worker&, TilePlace) for every tile, on all threads.
@@ -159,6 +242,13 @@ class FusedWork {
     });
   }
 
+  /// out = relu(values weightᵀ), a span of a tile.
+  void encode(Worker& worker, const Input& values, const Input& weight,
+              const kernels::Matrix<S>& out) const;
+  /// The same of all neurons: values (B, T, D), or (nh, B, T, D) with rows of each head's own; out
+  /// (nh, B, T, N).
+  void encode(const at::Tensor& values, const at::Tensor& weight, const at::Tensor& out);
+
   /// (parts, ...) -> the sum over parts, in order, in the place of the first.
   [[nodiscard]] at::Tensor sum_parts(const at::Tensor& parts) const;
   /// (nh * groups, ...) -> the sums over each head's groups, (nh, ...).
@@ -176,11 +266,6 @@ class FusedWork {
   const Rows& rows_;
   std::vector<Worker> workers_;
 };
-
-/// Numbers as LevelRows takes them.
-inline float* stored(float* data) { return data; }
-inline double* stored(double* data) { return data; }
-inline Bfloat16Bits* stored(c10::BFloat16* data) { return reinterpret_cast<Bfloat16Bits*>(data); }
 
 extern template class FusedWork<float>;
 extern template class FusedWork<double>;

@@ -10,7 +10,7 @@ struct Bfloat16Bits {
   unsigned short bits;
 };
 
-/// Random halves (dropout_bits.h) and what they decide; halves null: nothing is dropped.
+/// Random halves (dropout_element.h) and what they decide; halves null: nothing is dropped.
 struct RowMask {
   const unsigned* halves = nullptr;
   unsigned threshold = 0;
@@ -55,7 +55,6 @@ struct LevelRows {
                           S* d_logits, long count);
 
   void (*add)(const W* from, W* to, long count);
-  void (*widen)(const S* from, W* to, long count);
   void (*narrow)(const W* from, S* to, long count);
 };
 

@@ -238,11 +238,6 @@ void add(const W* __restrict from, W* __restrict to, long count) {
 }
 
 template <typename S, typename W>
-void widen(const S* __restrict from, W* __restrict to, long count) {
-  for (long i = 0; i < count; ++i) to[i] = wide(from[i]);
-}
-
-template <typename S, typename W>
 void narrow(const W* __restrict from, S* __restrict to, long count) {
   for (long i = 0; i < count; ++i) to[i] = narrowed<S>(from[i]);
 }
@@ -258,7 +253,6 @@ constexpr LevelRows<S, W> kRows{.rectify = rectify<S, W>,
                                 .log_sum_exp = log_sum_exp<W>,
                                 .logits_backward = logits_backward<S, W>,
                                 .add = add<W>,
-                                .widen = widen<S, W>,
                                 .narrow = narrow<S, W>};
 
 }  // namespace

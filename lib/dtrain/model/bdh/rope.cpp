@@ -54,8 +54,7 @@ TORCH_LIBRARY_IMPL(dtrain, CPU, kernels) { kernels.impl("rope_turn", turn_on_cpu
 
 // v (..., T, N) bfloat16 or float16, table (T, N/2, 2) float32; direction as in turn_pair.
 at::Tensor turn_low(const at::Tensor& v, const at::Tensor& table, double direction) {
-  static const device::Operator<at::Tensor(const at::Tensor&, const at::Tensor&, double)> kTurn(
-      "dtrain::rope_turn");
+  static const device::Operator<decltype(turn_on_cpu)> kTurn("dtrain::rope_turn");
   return kTurn(v, table, direction);
 }
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "dtrain/kernels/matrix.h"
 #include "dtrain/kernels/product.h"
 
 namespace dtrain::model::bdh {
@@ -20,14 +19,8 @@ void lower_outer(kernels::Product<T>& product, const kernels::Matrix<const T>& a
                  const kernels::Matrix<typename kernels::SumOf<T>::Type>& c, bool adds) {
   for (std::int64_t at = 0; at < c.columns; at += kTriangleBlock) {
     const std::int64_t columns = std::min(kTriangleBlock, c.columns - at);
-    const auto left = a.row_block(at, a.rows - at);
-    const auto right = b.row_block(at, columns).transposed();
-    const auto out = c.block(at, c.rows - at, at, columns);
-    if (adds) {
-      product.add(left, right, out);
-    } else {
-      product.write(left, right, out);
-    }
+    product.multiply(a.row_block(at, a.rows - at), b.row_block(at, columns).transposed(),
+                     c.block(at, c.rows - at, at, columns), adds);
   }
 }
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "dtrain/parallel/compress/thin_products.h"
-#include "dtrain/param/initialise.h"
+#include "dtrain/param/parameter_spec.h"
 
 namespace dtrain::parallel {
 namespace {

@@ -11,7 +11,7 @@
 #include "dtrain/parallel/data/parameter_store.h"
 #include "dtrain/parallel/data/unit_schedule.h"
 #include "dtrain/param/arena.h"
-#include "dtrain/param/gradient_memory.h"
+#include "dtrain/param/parameter_use.h"
 
 namespace dtrain::parallel {
 

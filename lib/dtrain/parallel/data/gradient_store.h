@@ -9,7 +9,7 @@
 #include "dtrain/comm/process_group.h"
 #include "dtrain/data/microbatches.h"
 #include "dtrain/param/arena.h"
-#include "dtrain/param/gradient_memory.h"
+#include "dtrain/param/parameter_use.h"
 
 namespace dtrain::parallel {
 

@@ -16,7 +16,6 @@
 #include "dtrain/parallel/memory.h"
 #include "dtrain/parallel/recompute.h"
 #include "dtrain/param/arena.h"
-#include "dtrain/param/gradient_memory.h"
 #include "dtrain/param/parameter_use.h"
 
 namespace dtrain::parallel {

@@ -9,7 +9,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/parallel/tensor/splits.h"
 #include "dtrain/param/disk_memory.h"
-#include "dtrain/param/pinned_memory.h"
+#include "dtrain/param/offload_memory.h"
 
 namespace dtrain::parallel {
 namespace {

@@ -9,7 +9,7 @@
 #include "dtrain/config/values.h"
 #include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/model/model.h"
-#include "dtrain/optim/make_optimizer.h"
+#include "dtrain/optim/optimizers.h"
 #include "dtrain/parallel/data/data_axis.h"
 #include "dtrain/parallel/engine/make_stage.h"
 #include "dtrain/parallel/precision.h"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
-#include "dtrain/model/part.h"
+#include "dtrain/model/model.h"
 
 namespace dtrain::parallel {
 namespace {

@@ -14,7 +14,7 @@
 #include "dtrain/base/log.h"
 #include "dtrain/checkpoint/format/box.h"
 #include "dtrain/comm/exchange.h"
-#include "dtrain/param/initialise.h"
+#include "dtrain/param/parameter_spec.h"
 
 namespace dtrain::parallel {
 namespace {

@@ -13,7 +13,7 @@
 #include "dtrain/config/layout.h"
 #include "dtrain/data/loader.h"
 #include "dtrain/metrics/format.h"
-#include "dtrain/model/registry.h"
+#include "dtrain/model/family.h"
 #include "dtrain/parallel/engine/step_engine.h"
 #include "dtrain/parallel/engine/whole_model.h"
 #include "dtrain/parallel/plan/fitting.h"

@@ -9,7 +9,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/resolve.h"
-#include "dtrain/model/registry.h"
+#include "dtrain/model/family.h"
 #include "dtrain/parallel/pipeline/balance.h"
 
 namespace dtrain::parallel {

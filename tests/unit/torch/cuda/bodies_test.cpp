@@ -11,7 +11,7 @@
 #include "cuda/tree_reduce_body.h"
 #include "dtrain/comm/reduce.h"
 #include "dtrain/device/operator.h"
-#include "dtrain/model/bdh/mirror_lower.h"
+#include "dtrain/model/bdh/chunked_attention.h"
 #include "dtrain/model/bdh/rope.h"
 #include "dtrain/model/dropout.h"
 #include "dtrain/optim/norm_cell.h"

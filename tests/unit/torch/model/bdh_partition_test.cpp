@@ -4,7 +4,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/bdh/settings.h"
-#include "dtrain/model/registry.h"
+#include "dtrain/model/family.h"
 #include "support/messages.h"
 
 namespace dtrain::model::bdh::bdh_partition_test {

@@ -5,7 +5,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/bdh/settings.h"
-#include "dtrain/model/registry.h"
+#include "dtrain/model/family.h"
 #include "unit/torch/model/bdh_fixture.h"
 #include "unit/torch/model/naive_bdh.h"
 

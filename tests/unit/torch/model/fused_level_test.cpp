@@ -12,7 +12,7 @@
 
 #include "bdh_fixture.h"
 #include "dtrain/model/bdh/bdh_blocks.h"
-#include "dtrain/model/bdh/sample_order.h"
+#include "dtrain/model/bdh/fused_work.h"
 #include "support/rounding.h"
 
 namespace dtrain::model::fused_level_test {

@@ -1,7 +1,6 @@
-#include "dtrain/model/part.h"
-
 #include <catch2/catch.hpp>
 
+#include "dtrain/model/model.h"
 #include "support/action_ids.h"
 #include "support/ids.h"
 #include "support/small_blocks.h"

@@ -1,7 +1,6 @@
-#include "dtrain/optim/adamw.h"
-
 #include <catch2/catch.hpp>
 
+#include "dtrain/optim/optimizers.h"
 #include "optimized.h"
 #include "support/naive_trainer.h"
 

@@ -19,6 +19,13 @@ using testing::spec;
 using testing::operator""_p;
 using testing::operator""_s;
 
+// Of values that are all here.
+double global_norm(const param::Arena& values, const param::ArenaLayout& layout,
+                   const param::ParameterSpecs& specs) {
+  const GlobalNorm norm(layout, specs, 0_s);
+  return norm.norm(norm.squares(norm.sums_of(values))).item<double>();
+}
+
 struct Gradients {
   explicit Gradients(param::ParameterSpecs given, at::ScalarType dtype = at::kFloat)
       : specs(std::move(given)), layout(specs), arena(layout, dtype, param::private_memory) {

@@ -1,5 +1,4 @@
-#include "dtrain/optim/sgd.h"
-
+#include "dtrain/optim/optimizers.h"
 #include "optimized.h"
 #include "support/engine_run.h"
 

@@ -1,5 +1,3 @@
-#include "dtrain/param/initialise.h"
-
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
@@ -7,6 +5,7 @@
 #include <numbers>
 
 #include "dtrain/base/philox.h"
+#include "dtrain/param/parameter_spec.h"
 #include "support/rounding.h"
 
 namespace dtrain::param::initialise_test {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "dtrain/model/registry.h"
+#include "dtrain/model/family.h"
 #include "dtrain/parallel/plan/rank_plan.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"

@@ -1,8 +1,8 @@
 #include <catch2/catch.hpp>
 
 #include "dtrain/config/bdh/settings.h"
-#include "dtrain/model/part.h"
-#include "dtrain/model/registry.h"
+#include "dtrain/model/family.h"
+#include "dtrain/model/model.h"
 #include "dtrain/parallel/data/unit_schedule.h"
 #include "support/action_ids.h"
 #include "support/ids.h"

@@ -8,7 +8,7 @@
 #include <span>
 
 #include "dtrain/config/bdh/settings.h"
-#include "dtrain/model/registry.h"
+#include "dtrain/model/family.h"
 #include "support/engine_run.h"
 #include "support/ids.h"
 #include "support/local_ranks.h"

@@ -8,7 +8,7 @@
 #include "dtrain/config/bdh/settings.h"
 #include "dtrain/config/resolve.h"
 #include "dtrain/metrics/tensor_memory.h"
-#include "dtrain/model/registry.h"
+#include "dtrain/model/family.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
 #include "support/messages.h"

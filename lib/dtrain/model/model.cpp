@@ -1,4 +1,4 @@
-#include "dtrain/model/part.h"
+#include "dtrain/model/model.h"
 
 #include <utility>
 
