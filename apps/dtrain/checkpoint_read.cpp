@@ -13,9 +13,8 @@
 #include "dtrain/base/readable.h"
 #include "dtrain/checkpoint/format/file_checksum.h"
 #include "dtrain/checkpoint/store/compare.h"
-#include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
-#include "dtrain/checkpoint/store/verify.h"
+#include "dtrain/checkpoint/store/reader.h"
 #include "tool.h"
 
 namespace dtrain::app {

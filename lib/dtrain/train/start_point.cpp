@@ -19,7 +19,6 @@
 #include "dtrain/checkpoint/reader_source.h"
 #include "dtrain/checkpoint/store/commit.h"
 #include "dtrain/checkpoint/store/earlier_attempt.h"
-#include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/comm/agreement.h"
 #include "dtrain/comm/long_task.h"

@@ -14,8 +14,8 @@
 #include "dtrain/base/path_kind.h"
 #include "dtrain/base/storage_error.h"
 #include "dtrain/checkpoint/store/names.h"
+#include "dtrain/checkpoint/store/reader.h"
 #include "dtrain/checkpoint/store/removal.h"
-#include "dtrain/checkpoint/store/verify.h"
 
 namespace dtrain::checkpoint::store {
 namespace {
