@@ -11,7 +11,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/path_kind.h"
 #include "dtrain/base/readable.h"
-#include "dtrain/checkpoint/format/file_checksum.h"
+#include "dtrain/checkpoint/format/safetensors.h"
 #include "dtrain/checkpoint/store/compare.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/reader.h"

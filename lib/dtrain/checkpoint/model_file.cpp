@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "dtrain/base/check.h"
-#include "dtrain/checkpoint/format/file_checksum.h"
+#include "dtrain/checkpoint/format/safetensors.h"
 
 namespace dtrain::checkpoint {
 namespace {

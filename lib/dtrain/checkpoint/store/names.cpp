@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <regex>
 #include <system_error>
 
 #include "dtrain/base/error.h"
@@ -25,9 +26,6 @@ using base::fail;
 using base::is_there;
 
 constexpr std::string_view kPrefix = "step-";
-// Nanoseconds since 1970 have 16 digits until the year 2554; on a machine that has lost its clock
-// fewer, but 12 after three days.
-constexpr std::size_t kLeastTimeDigits = 12;
 
 // "run/" and "run" are one folder; "." has a name only as a full path.
 fs::path full_path(const std::string& path) {
@@ -72,12 +70,10 @@ std::string new_start_id() {
 }
 
 bool is_start_id(std::string_view text) {
-  const auto dash = text.find('-');
-  if (dash == std::string_view::npos || dash < kLeastTimeDigits) return false;
-  const std::string_view time = text.substr(0, dash);
-  const std::string_view process = text.substr(dash + 1);
-  return time.find_first_not_of("0123456789abcdef") == std::string_view::npos && !process.empty() &&
-         process.find_first_not_of("0123456789") == std::string_view::npos;
+  // Nanoseconds since 1970 have 16 digits until the year 2554; on a machine that has lost its clock
+  // fewer, but 12 after three days.
+  static const std::regex kStartId("[0-9a-f]{12,}-[0-9]+");
+  return std::regex_match(text.begin(), text.end(), kStartId);
 }
 
 std::string temporary_folder(const std::string& checkpoints, std::int64_t step,
