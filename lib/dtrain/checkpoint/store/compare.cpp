@@ -90,10 +90,15 @@ std::optional<TensorDifference> compare_tensor(Reader& a, Reader& b, const std::
   TensorDifference result{.tensor = tensor, .index = {}};
   Side in_a(a, tensor);
   Side in_b(b, tensor);
-  for (const format::Box& box : format::slabs(a.find(tensor)->shape, kSlabElements)) {
-    in_a.read(box);
-    in_b.read(box);
-    compare_slab(in_a, in_b, box, result);
+  const std::vector<std::int64_t>& shape = a.find(tensor)->shape;
+  const std::int64_t count = format::num_elements(shape);
+  for (std::int64_t begin = 0; begin < count; begin += kSlabElements) {
+    const std::int64_t end = std::min(begin + kSlabElements, count);
+    for (const format::Box& box : format::boxes_of_run(shape, begin, end)) {
+      in_a.read(box);
+      in_b.read(box);
+      compare_slab(in_a, in_b, box, result);
+    }
   }
   if (result.num_elements == 0) return std::nullopt;
   return result;
