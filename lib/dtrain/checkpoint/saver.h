@@ -13,7 +13,6 @@
 #include "dtrain/base/file_system.h"
 #include "dtrain/base/waiting_lines.h"
 #include "dtrain/checkpoint/format/manifest.h"
-#include "dtrain/checkpoint/snapshot.h"
 #include "dtrain/checkpoint/state.h"
 #include "dtrain/checkpoint/store/commit.h"
 #include "dtrain/comm/process_group.h"

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "dtrain/checkpoint/model_file.h"
-#include "dtrain/checkpoint/snapshot.h"
+#include "dtrain/checkpoint/state.h"
 #include "dtrain/checkpoint/store/commit.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/removal.h"

@@ -13,7 +13,7 @@
 #include "dtrain/base/log.h"
 #include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/model_file.h"
-#include "dtrain/checkpoint/reader_source.h"
+#include "dtrain/checkpoint/state.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/reader.h"
 #include "dtrain/model/registry.h"

@@ -16,7 +16,7 @@
 #include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/choose.h"
 #include "dtrain/checkpoint/model_file.h"
-#include "dtrain/checkpoint/reader_source.h"
+#include "dtrain/checkpoint/state.h"
 #include "dtrain/checkpoint/store/commit.h"
 #include "dtrain/checkpoint/store/earlier_attempt.h"
 #include "dtrain/checkpoint/store/names.h"
