@@ -11,8 +11,9 @@ namespace dtrain::checkpoint::store {
 /// Holds RUN/lock from construction to destruction, or to the end of the process, however it ends.
 /// A lock that is held is tried again for `patience`, because a job that was just killed may still
 /// be on its way out; and for two minutes if its holder cannot be seen from this host or has ended,
-/// because a file server keeps the locks of a host that is gone until their lease runs out. A file that was not there before is removed again, unless keep() is called: a
-/// start that is refused leaves none.
+/// because a file server keeps the locks of a host that is gone until their lease runs out. A file
+/// that was not there before is removed again, unless keep() is called: a start that is refused
+/// leaves none.
 ///
 /// The file must be a regular one of this user: it is never reached through a link, and a FIFO or
 /// device is not waited for.
