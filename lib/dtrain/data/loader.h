@@ -6,13 +6,12 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <span>
 #include <stop_token>
 #include <thread>
 #include <vector>
 
 #include "dtrain/data/batch.h"
-#include "dtrain/data/microbatches.h"
-#include "dtrain/data/mixture.h"
 #include "dtrain/data/split.h"
 
 namespace dtrain::data {
@@ -50,8 +49,13 @@ class Loader {
 
  private:
   void read_ahead(const std::stop_token& stop);
+  // The sample that is read after `consumed` were. Each source has its own epochs.
+  void copy(std::int64_t consumed, std::span<std::int64_t> inputs,
+            std::span<std::int64_t> targets) const;
 
-  MixtureReader samples_;
+  Mixture samples_;
+  SourceOrder turns_;
+  std::vector<SampleOrder> orders_;  // of each source
   LoaderOptions options_;
   std::int64_t global_batch_;
   std::int64_t position_;

@@ -10,7 +10,6 @@
 #include "dtrain/base/error.h"
 #include "dtrain/data/binary_tokens.h"
 #include "dtrain/data/text.h"
-#include "dtrain/data/token_pipeline.h"
 
 namespace dtrain::data {
 namespace {

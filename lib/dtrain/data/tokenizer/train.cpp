@@ -1,5 +1,3 @@
-#include "dtrain/data/tokenizer/train.h"
-
 #include <cinttypes>
 #include <cstdio>
 #include <string_view>
@@ -8,6 +6,7 @@
 #include "dtrain/base/atomic_file.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/printable.h"
+#include "dtrain/data/prepare.h"
 #include "dtrain/data/tokenizer/piece_library.h"
 #include "dtrain/data/tokenizer/utf8.h"
 

@@ -9,7 +9,7 @@
 #include <span>
 #include <utility>
 
-#include "dtrain/data/microbatches.h"
+#include "dtrain/data/batch.h"
 #include "dtrain/parallel/engine/executor.h"
 #include "dtrain/parallel/engine/loss_report.h"
 #include "dtrain/parallel/engine/whole_model.h"

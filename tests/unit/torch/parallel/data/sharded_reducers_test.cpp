@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "dtrain/data/microbatches.h"
+#include "dtrain/data/batch.h"
 #include "dtrain/parallel/data/shard_reducer.h"
 #include "unit/torch/parallel/data/small_units.h"
 
