@@ -115,19 +115,18 @@ base::Descriptor open_lock(const std::string& path, bool& is_new) {
     return made < 0 && errno == EEXIST ? ::open(path.c_str(), kFlags, 0600) : made;
   }));
   const int reason = file ? 0 : errno;
-  const bool is_link = reason == ELOOP;
   if (file || reason == EACCES) refuse_lock_of_another(path, file);
-  if (!file && !is_link) {
+  if (!file && reason != ELOOP) {
     base::fail_on_storage(ErrorKind::checkpoint, reason,
                           fmt::format("'{}' cannot be created ({})", path, std::strerror(reason)));
   }
-  if (!is_link && is_regular(path, file.get())) {
+  if (file && is_regular(path, file.get())) {
     // Who can read a file can lock it, and keep the run from its owner. An older one may be open.
     (void)::fchmod(file.get(), 0600);
     return file;
   }
   fail(ErrorKind::usage, "'{}' {}: it cannot be this run's lock; remove it, or name another folder",
-       path, is_link ? "is a link" : "is not a regular file");
+       path, file ? "is not a regular file" : "is a link");
 }
 
 // True if the path leads to the open file.
@@ -198,17 +197,16 @@ RunLock::RunLock(const std::string& run_dir, std::chrono::milliseconds patience)
   write_holder(file_.get());
 }
 
-RunHolder find_run_holder(const std::string& run_dir) {
+std::optional<bool> is_run_held(const std::string& run_dir) {
   const base::Descriptor file(::open((run_dir + "/lock").c_str(),
                                      O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
   struct stat status {};
-  if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    return RunHolder::unknown;
-  }
+  if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
   // A shared lock, held briefly: a job that starts meanwhile retries.
-  const bool is_free = ::flock(file.get(), LOCK_SH | LOCK_NB) == 0;
-  if (!is_free) return errno == EWOULDBLOCK ? RunHolder::alive : RunHolder::unknown;
-  return read_holder(file.get()).ends_with(host_text()) ? RunHolder::gone : RunHolder::unknown;
+  if (::flock(file.get(), LOCK_SH | LOCK_NB) != 0) {
+    return errno == EWOULDBLOCK ? std::optional(true) : std::nullopt;
+  }
+  return read_holder(file.get()).ends_with(host_text()) ? std::optional(false) : std::nullopt;
 }
 
 RunLock::~RunLock() {

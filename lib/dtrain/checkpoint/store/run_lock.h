@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 
 #include "dtrain/base/descriptor.h"
@@ -40,14 +41,9 @@ class RunLock {
   bool is_for_removal_ = false;
 };
 
-/// Whether a job holds a run folder.
-enum class RunHolder {
-  unknown,  ///< no lock was ever taken, it cannot be examined, or it was taken on another host
-  alive,
-  gone,  ///< the lock was taken on this host, and nobody holds it any more
-};
-
+/// Whether a job holds a run folder: false if the lock was taken on this host and nobody holds it any
+/// more; nothing if no lock was ever taken, it cannot be examined, or it was taken on another host.
 /// Asks without waiting, and leaves everything as it is.
-[[nodiscard]] RunHolder find_run_holder(const std::string& run_dir);
+[[nodiscard]] std::optional<bool> is_run_held(const std::string& run_dir);
 
 }  // namespace dtrain::checkpoint::store
