@@ -5,8 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <functional>
-#include <numeric>
 #include <set>
 #include <string_view>
 #include <vector>
@@ -116,9 +114,7 @@ std::int64_t ModelFileWriter::write_bytes(const param::ParameterSpecs& specs,
   std::int64_t largest = 0;  // elements
   for (const param::ParameterSpec& spec : specs) {
     if (std::ranges::is_sorted(spec.export_order)) continue;
-    const auto& shape = spec.export_view;
-    largest = std::max(
-        largest, std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>()));
+    largest = std::max(largest, format::num_elements(spec.export_view));
   }
   return param::bytes_of(largest, dtype);
 }

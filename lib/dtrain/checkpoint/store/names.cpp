@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -14,6 +13,7 @@
 #include <system_error>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/number.h"
 #include "dtrain/base/path_kind.h"
 #include "dtrain/base/storage_error.h"
 
@@ -56,11 +56,9 @@ std::string checkpoint_name(std::int64_t step) { return fmt::format("{}{}", kPre
 
 std::optional<std::int64_t> step_of(std::string_view name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
-  std::int64_t step = -1;
-  std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), step);
-  // Each step has one spelling: no sign, no leading zeros, no suffix.
-  if (step < 0 || checkpoint_name(step) != name) return std::nullopt;
-  return step;
+  const auto step = base::number_in<std::int64_t>(name.substr(kPrefix.size()));
+  // Each step has one spelling: no sign, no leading zeros.
+  return step && *step >= 0 && checkpoint_name(*step) == name ? step : std::nullopt;
 }
 
 std::string new_start_id() {

@@ -53,16 +53,12 @@ std::vector<std::string> all_names_in(const std::string& folder) {
   return names;
 }
 
-// What a checkpoint's folder holds: data files, KIND-RRRRR-of-WWWWW[-partP].safetensors, and the
-// manifest, also under the name that base::write_anew gives it.
-bool is_name_of_ours(const std::string& name) {
+// Data files, KIND-RRRRR-of-WWWWW[-partP].safetensors, and the manifest, also under the name that
+// base::write_anew gives it.
+bool is_ours(const std::string& folder, const std::string& name) {
   static const std::regex kNames(R"(.+-[0-9]+-of-[0-9]+(-part[0-9]+)?\.safetensors)"
                                  R"(|(again[0-9]+-)?manifest\.json)");
-  return std::regex_match(name, kNames);
-}
-
-bool is_ours(const std::string& folder, const std::string& name) {
-  return is_name_of_ours(name) && fs::is_regular_file(status_of(folder + "/" + name));
+  return std::regex_match(name, kNames) && fs::is_regular_file(status_of(folder + "/" + name));
 }
 
 bool has_marker(const std::string& manifest) {
