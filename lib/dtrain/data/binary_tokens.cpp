@@ -84,7 +84,7 @@ std::optional<BinaryFormat> without_header(const std::string& path,
   return kNanoGpt;
 }
 
-/// Tokens of one file, checked and written.
+/// Checks and writes the tokens of one file.
 class Converter {
  public:
   Converter(const std::string& path, const BinaryFormat& format, std::int64_t vocab,
@@ -92,46 +92,45 @@ class Converter {
       : path_(path), format_(format), vocab_(vocab), writer_(writer) {}
 
   void add(std::span<const std::uint32_t> tokens) {
-    for (const std::uint32_t token : tokens) {
-      if (token >= vocab_) {
-        fail(ErrorKind::data,
-             "token file '{}': token {} at position {} is outside the vocabulary of {}; give "
-             "--vocab N, or check that it is a file of {}",
-             path_, token, position_, vocab_, format_.name);
-      }
-      const bool is_delimiter = token == format_.delimiter;
-      if (is_delimiter && format_.delimiter_is_first && position_ > 0) end_document();
-      pending_.push_back(token);
-      highest_ = std::max<std::int64_t>(highest_, token);
-      ++position_;
-      if (is_delimiter && !format_.delimiter_is_first) end_document();
+    check(tokens);
+    std::size_t begin = 0;
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      if (tokens[i] != format_.delimiter) continue;
+      const std::size_t end = format_.delimiter_is_first ? i : i + 1;
+      write(tokens.subspan(begin, end - begin));
+      end_document();
+      begin = end;
     }
-    flush();
+    write(tokens.subspan(begin));
+    position_ += std::ssize(tokens);
   }
-  void end() {
-    if (open_ > 0) end_document();
+  void end_document() {
+    if (open_ > 0) writer_.end_document();
+    open_ = 0;
   }
   [[nodiscard]] std::int64_t highest() const { return highest_; }
 
  private:
-  void end_document() {
-    flush();
-    if (open_ > 0) writer_.end_document();
-    open_ = 0;
+  void check(std::span<const std::uint32_t> tokens) {
+    highest_ = std::max<std::int64_t>(highest_, std::ranges::max(tokens));
+    if (highest_ < vocab_) return;
+    const auto outside = std::ranges::find_if(tokens, [&](auto token) { return token >= vocab_; });
+    fail(ErrorKind::data,
+         "token file '{}': token {} at position {} is outside the vocabulary of {}; give "
+         "--vocab N, or check that it is a file of {}",
+         path_, *outside, position_ + (outside - tokens.begin()), vocab_, format_.name);
   }
-  void flush() {
-    open_ += std::ssize(pending_);
+  void write(std::span<const std::uint32_t> tokens) {
     std::vector<std::byte> bytes;
-    append_tokens(pending_, bytes_per_token(vocab_), bytes);
+    append_tokens(tokens, bytes_per_token(vocab_), bytes);
     writer_.add(bytes);
-    pending_.clear();
+    open_ += std::ssize(tokens);
   }
 
   const std::string& path_;
   const BinaryFormat& format_;
   std::int64_t vocab_;
   TokenWriter& writer_;
-  std::vector<std::uint32_t> pending_;
   std::int64_t position_ = 0;
   std::int64_t highest_ = -1;
   std::int64_t open_ = 0;  // tokens of the document that is not ended
@@ -177,7 +176,7 @@ std::int64_t convert_binary(const std::string& path, const BinaryFormat& format,
     converter.add(tokens_in(bytes, format.width));
     on_bytes(offset);
   }
-  converter.end();
+  converter.end_document();
   return converter.highest();
 }
 

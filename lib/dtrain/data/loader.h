@@ -44,8 +44,6 @@ class Loader {
 
   /// Samples consumed by all ranks so far: what a Loader needs to go on from here.
   [[nodiscard]] std::int64_t position() const noexcept { return position_; }
-  /// Samples per next(), over all ranks.
-  [[nodiscard]] std::int64_t global_batch() const noexcept { return global_batch_; }
 
  private:
   void read_ahead(const std::stop_token& stop);

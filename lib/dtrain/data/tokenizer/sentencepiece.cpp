@@ -112,34 +112,24 @@ class PieceCuts {
 
   /// Whether `text` may be cut before `at`, 0 < at < text.size().
   [[nodiscard]] bool may_cut(std::string_view text, std::size_t at) const;
-  /// Whether the model reads this byte as a space.
-  [[nodiscard]] bool is_space(char first) const {
-    return first == ' ' || (first == '\n' && newline_ == Newline::is_space);
-  }
-  /// Whether it reads several spaces as one.
-  [[nodiscard]] bool joins_spaces() const { return joins_spaces_; }
+  /// Reads a part as its place demands.
+  ///
+  /// Throws: Error{internal} where SentencePiece fails.
+  [[nodiscard]] std::vector<int> encode(const PieceModels& models, std::string_view part,
+                                        bool begins_document) const;
 
  private:
   enum class Newline { no_cut, is_space, stands_alone };
+  // Whether the model reads this byte as a space.
+  [[nodiscard]] bool is_space(char first) const {
+    return first == ' ' || (first == '\n' && newline_ == Newline::is_space);
+  }
   [[nodiscard]] bool confirms(const PieceModels& models) const;
 
   bool cuts_at_spaces_ = false;
-  bool joins_spaces_ = false;
+  bool joins_spaces_ = false;  // reads several spaces as one
   Newline newline_ = Newline::no_cut;
 };
-
-/// Reads a part as its place demands.
-///
-/// Throws: Error{internal} where SentencePiece fails.
-std::vector<int> encode_part(const PieceModels& models, const PieceCuts& cuts,
-                             std::string_view part, bool begins_document) {
-  if (begins_document) return ids_of(*models.own, part);
-  std::size_t spaces = 0;
-  while (spaces < part.size() && cuts.is_space(part[spaces])) ++spaces;
-  const bool is_word = 0 < spaces && begins_visible(part.substr(spaces));
-  if (!is_word || !cuts.joins_spaces()) return ids_of(*models.bare, part);
-  return ids_of(*models.spaced, part.substr(spaces));
-}
 
 PieceCuts::PieceCuts(const PieceModels& models) {
   const PieceModel& own = *models.own;
@@ -172,13 +162,23 @@ bool PieceCuts::may_cut(std::string_view text, std::size_t at) const {
                                                (before.back() == '\n' && begins_visible(rest)));
 }
 
+std::vector<int> PieceCuts::encode(const PieceModels& models, std::string_view part,
+                                   bool begins_document) const {
+  if (begins_document) return ids_of(*models.own, part);
+  std::size_t spaces = 0;
+  while (spaces < part.size() && is_space(part[spaces])) ++spaces;
+  const bool is_word = 0 < spaces && begins_visible(part.substr(spaces));
+  if (!is_word || !joins_spaces_) return ids_of(*models.bare, part);
+  return ids_of(*models.spaced, part.substr(spaces));
+}
+
 bool PieceCuts::confirms(const PieceModels& models) const {
   std::vector<int> in_parts;
   std::size_t begin = 0;
   for (std::size_t at = 1; at <= kSample.size(); ++at) {
     if (at < kSample.size() && !may_cut(kSample, at)) continue;
-    in_parts = joined(std::move(in_parts),
-                      encode_part(models, *this, kSample.substr(begin, at - begin), begin == 0));
+    in_parts =
+        joined(std::move(in_parts), encode(models, kSample.substr(begin, at - begin), begin == 0));
     begin = at;
   }
   return in_parts == ids_of(*models.own, kSample);
@@ -255,7 +255,7 @@ class PieceEncoder final : public Encoder {
       tokens.insert(tokens.end(), found->second.begin(), found->second.end());
       return;
     }
-    const std::vector<int> ids = encode_part(models_, cuts_, part, begins_document);
+    const std::vector<int> ids = cuts_.encode(models_, part, begins_document);
     tokens.insert(tokens.end(), ids.begin(), ids.end());
     if (!is_word) return;
     if (words_.size() == kMaxWords) words_.clear();

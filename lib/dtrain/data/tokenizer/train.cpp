@@ -1,3 +1,4 @@
+// Trains a SentencePiece model of texts: `dtrain data tokenizer train`.
 #include <cinttypes>
 #include <cstdio>
 #include <string_view>
