@@ -105,7 +105,8 @@ std::optional<SaveReport> Saver::advance() {
 std::optional<SaveReport> Saver::finish_within(base::Seconds patience) {
   const auto end = base::Clock::now() + std::chrono::duration_cast<base::Clock::duration>(patience);
   while (is_saving()) {
-    wait_until(end);
+    if (written_.valid()) written_.wait_until(end);
+    if (committed_.valid()) committed_.wait_until(end);
     warn_if_slow();
     const at::Tensor busy = at::full({1}, is_busy() ? 1.0 : 0.0, at::kDouble);
     world_.all_reduce(busy).wait_host();
@@ -121,11 +122,6 @@ SaveReport Saver::finish() {
   for (;;) {
     if (auto report = finish_within(kPoll)) return *report;
   }
-}
-
-void Saver::wait_until(base::Clock::time_point end) const {
-  if (written_.valid()) written_.wait_until(end);
-  if (committed_.valid()) committed_.wait_until(end);
 }
 
 std::string Saver::folder() const {

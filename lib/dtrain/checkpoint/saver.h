@@ -118,7 +118,6 @@ class Saver {
   [[nodiscard]] Committed commit() const;
   [[nodiscard]] std::string prune() const;
   void give_up() const;
-  void wait_until(base::Clock::time_point end) const;
   void collect();
   [[nodiscard]] SaveReport end();
 
