@@ -211,14 +211,11 @@ PieceModels load_models(const std::string& model, const std::string& name) {
 }
 
 /// A piece as text, with spaces for their mark.
-std::string with_spaces(std::string_view piece) {
-  std::string text;
-  while (!piece.empty()) {
-    const bool is_space = piece.starts_with(kSpaceMark);
-    text.push_back(is_space ? ' ' : piece.front());
-    piece.remove_prefix(is_space ? kSpaceMark.size() : 1);
+std::string with_spaces(std::string piece) {
+  for (auto at = piece.find(kSpaceMark); at != piece.npos; at = piece.find(kSpaceMark, at)) {
+    piece.replace(at, kSpaceMark.size(), " ");
   }
-  return text;
+  return piece;
 }
 
 /// Finds a word without a copy of it.
