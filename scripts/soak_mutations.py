@@ -140,7 +140,7 @@ MUTATIONS = [
              "rows * ((index + 1) % count) / count", "parity_tests"),
     Mutation("runs of a box that are put in one place", "checkpoint/store/reader.cpp",
              "to.subspan(static_cast<std::size_t>(run.in_b * width),", "to.subspan(0,", "parity_tests"),
-    Mutation("a resume without the optimizer's state", "checkpoint/reader_source.cpp",
+    Mutation("a resume without the optimizer's state", "checkpoint/state.cpp",
              "if (type == piece.tensor.scalar_type() && piece.tensor.is_cpu()) {",
              "if (piece.name.starts_with(\"optimizer.exp_avg_sq\")) return;\n  if (type == piece.tensor.scalar_type() && piece.tensor.is_cpu()) {",
              "parity_tests"),

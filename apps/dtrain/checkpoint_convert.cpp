@@ -12,9 +12,8 @@
 #include "dtrain/base/log.h"
 #include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/format/safetensors.h"
-#include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
-#include "dtrain/checkpoint/store/verify.h"
+#include "dtrain/checkpoint/store/reader.h"
 #include "runtime_library.h"
 
 namespace dtrain::app {

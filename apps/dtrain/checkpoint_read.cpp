@@ -11,11 +11,10 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/path_kind.h"
 #include "dtrain/base/text.h"
-#include "dtrain/checkpoint/format/file_checksum.h"
+#include "dtrain/checkpoint/format/safetensors.h"
 #include "dtrain/checkpoint/store/compare.h"
-#include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
-#include "dtrain/checkpoint/store/verify.h"
+#include "dtrain/checkpoint/store/reader.h"
 #include "tool.h"
 
 namespace dtrain::app {

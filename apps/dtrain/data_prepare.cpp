@@ -10,7 +10,6 @@
 #include "dtrain/base/process.h"
 #include "dtrain/base/rank_env.h"
 #include "dtrain/data/prepare.h"
-#include "dtrain/data/tokenizer/train.h"
 #include "progress_bar.h"
 #include "ranks.h"
 #include "stop_signals.h"

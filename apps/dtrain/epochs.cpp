@@ -4,7 +4,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/schema.h"
-#include "dtrain/data/mixture.h"
+#include "dtrain/data/split.h"
 
 namespace dtrain::app {
 

@@ -17,7 +17,6 @@
 #include "dtrain/base/log.h"
 #include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/format/safetensors.h"
-#include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/report/run_record.h"
 

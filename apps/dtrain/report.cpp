@@ -122,15 +122,9 @@ std::vector<std::string> run_folders(const std::vector<std::string>& named) {
   return folders;
 }
 
-std::optional<bool> is_held(const std::string& folder) {
-  using checkpoint::store::RunHolder;
-  const RunHolder holder = checkpoint::store::find_run_holder(folder);
-  return holder == RunHolder::unknown ? std::nullopt : std::optional(holder == RunHolder::alive);
-}
-
 // Checks the lock first, so that a run that ends meanwhile is reported as ended, not dead.
 report::RunRecord read_run(const std::string& folder) {
-  const std::optional<bool> held = is_held(folder);
+  const std::optional<bool> held = checkpoint::store::is_run_held(folder);
   report::RunRecord run = report::read_run(folder);
   run.is_held = held;
   return run;

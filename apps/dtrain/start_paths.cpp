@@ -7,7 +7,6 @@
 #include "dtrain/base/nearest.h"
 #include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/format/safetensors.h"
-#include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "model_path.h"
 

@@ -16,7 +16,7 @@
 #include "dtrain/base/rank_env.h"
 #include "dtrain/base/storage_error.h"
 #include "dtrain/checkpoint/store/earlier_attempt.h"
-#include "dtrain/checkpoint/store/run_files.h"
+#include "dtrain/checkpoint/store/removal.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/run_folder.h"

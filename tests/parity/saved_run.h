@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "dtrain/checkpoint/choose.h"
-#include "dtrain/checkpoint/reader_source.h"
 #include "dtrain/checkpoint/saver.h"
+#include "dtrain/checkpoint/state.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "dtrain/data/microbatches.h"
+#include "dtrain/data/batch.h"
 #include "dtrain/model/block_range.h"
 
 namespace dtrain::testing {

@@ -7,7 +7,6 @@
 
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/reader.h"
-#include "dtrain/checkpoint/store/verify.h"
 
 namespace dtrain::testing {
 namespace {

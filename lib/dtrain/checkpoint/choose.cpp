@@ -12,7 +12,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/storage_error.h"
 #include "dtrain/checkpoint/store/names.h"
-#include "dtrain/checkpoint/store/verify.h"
+#include "dtrain/checkpoint/store/reader.h"
 #include "dtrain/comm/exchange.h"
 
 namespace dtrain::checkpoint {

@@ -5,14 +5,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <functional>
-#include <numeric>
 #include <set>
 #include <string_view>
 #include <vector>
 
 #include "dtrain/base/error.h"
-#include "dtrain/checkpoint/format/file_checksum.h"
+#include "dtrain/checkpoint/format/safetensors.h"
 
 namespace dtrain::checkpoint {
 namespace {
@@ -116,9 +114,7 @@ std::int64_t ModelFileWriter::write_bytes(const param::ParameterSpecs& specs,
   std::int64_t largest = 0;  // elements
   for (const param::ParameterSpec& spec : specs) {
     if (std::ranges::is_sorted(spec.export_order)) continue;
-    const auto& shape = spec.export_view;
-    largest = std::max(
-        largest, std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>()));
+    largest = std::max(largest, format::num_elements(spec.export_view));
   }
   return param::bytes_of(largest, dtype);
 }

@@ -27,10 +27,12 @@ namespace {
 constexpr base::Seconds kPoll(0.5);
 constexpr std::chrono::seconds kSlow(60);
 
-// The message of the exception being handled.
-std::string current_message() {
+// Runs a task. Returns why it failed; empty: it did not.
+template <typename Task>
+std::string failure_of(const Task& task) {
   try {
-    throw;
+    task();
+    return {};
   } catch (const std::exception& error) {
     return error.what();
   } catch (const store::Abandoned&) {
@@ -103,7 +105,8 @@ std::optional<SaveReport> Saver::advance() {
 std::optional<SaveReport> Saver::finish_within(base::Seconds patience) {
   const auto end = base::Clock::now() + std::chrono::duration_cast<base::Clock::duration>(patience);
   while (is_saving()) {
-    wait_until(end);
+    if (written_.valid()) written_.wait_until(end);
+    if (committed_.valid()) committed_.wait_until(end);
     warn_if_slow();
     const at::Tensor busy = at::full({1}, is_busy() ? 1.0 : 0.0, at::kDouble);
     world_.all_reduce(busy).wait_host();
@@ -121,28 +124,21 @@ SaveReport Saver::finish() {
   }
 }
 
-void Saver::wait_until(base::Clock::time_point end) const {
-  if (written_.valid()) written_.wait_until(end);
-  if (committed_.valid()) committed_.wait_until(end);
-}
-
 std::string Saver::folder() const {
   return store::temporary_folder(options_.checkpoints, manifest_.step, manifest_.run);
 }
 
 // In the thread of a save.
 Saver::Written Saver::write(const std::vector<store::PieceBytes>& pieces) const {
-  try {
+  Written own;
+  own.error = failure_of([&] {
     files_.make_folder(options_.checkpoints);
     files_.make_folder(folder());
     const store::Shard shard{.folder = folder(), .rank = world_.rank(), .num_ranks = world_.size()};
-    return {.contents = store::write_shard(
-                files_, shard, pieces,
-                store::Pace(options_.bytes_per_second, stop_.get_token(), &hurry_)),
-            .error = {}};
-  } catch (...) {
-    return {.contents = {}, .error = current_message()};
-  }
+    own.contents = store::write_shard(
+        files_, shard, pieces, store::Pace(options_.bytes_per_second, stop_.get_token(), &hurry_));
+  });
+  return own;
 }
 
 // Waits for this rank's part, and starts the commit if all parts are there. Rank 0 alone receives
@@ -172,45 +168,38 @@ void Saver::collect() {
 
 // In the thread of a save, on rank 0.
 Saver::Committed Saver::commit() const {
+  Committed done;
   std::string unsure;
-  try {
-    unsure = store::commit(files_, options_.checkpoints, manifest_);
-  } catch (...) {
-    return {.error = current_message(), .warning = {}};
+  done.error = failure_of([&] { unsure = store::commit(files_, options_.checkpoints, manifest_); });
+  if (!done.error.empty()) return done;
+  if (unsure.empty()) {  // the folder may be a new one
+    unsure = failure_of([&] { files_.sync_folder(base::parent_folder(options_.checkpoints)); });
   }
-  try {
-    if (unsure.empty()) {
-      files_.sync_folder(base::parent_folder(options_.checkpoints));  // it may be a new folder
-    }
-  } catch (...) {
-    unsure = current_message();
-  }
-  if (unsure.empty()) return {.error = {}, .warning = prune()};
-  return {
-      .error = {},
-      .warning = "it may not survive a crash of the machine, so that older ones stay: " + unsure};
+  done.warning =
+      unsure.empty()
+          ? prune()
+          : "it may not survive a crash of the machine, so that older ones stay: " + unsure;
+  return done;
 }
 
 // In the thread of a save, on rank 0. Returns what stays that should have gone, and why.
 std::string Saver::prune() const {
-  try {
-    store::Retention retention = options_.retention;
-    retention.newest_step = manifest_.step;
-    retention.best_step = best_step_;
-    const store::Removed removed =
-        store::prune(files_, options_.checkpoints, retention, manifest_.run);
-    std::vector<std::string> parts;
-    if (!removed.failures.empty()) {
-      parts.push_back(
-          fmt::format("old checkpoints were not removed: {}", fmt::join(removed.failures, "; ")));
-    }
-    if (!removed.left_alone.empty()) {
-      parts.push_back(fmt::format("left alone: {}", fmt::join(removed.left_alone, "; ")));
-    }
-    return fmt::format("{}", fmt::join(parts, "; "));
-  } catch (...) {
-    return "old checkpoints were not removed: " + current_message();
+  store::Retention retention = options_.retention;
+  retention.newest_step = manifest_.step;
+  retention.best_step = best_step_;
+  store::Removed removed;
+  const std::string failure = failure_of(
+      [&] { removed = store::prune(files_, options_.checkpoints, retention, manifest_.run); });
+  if (!failure.empty()) removed.failures = {failure};
+  std::vector<std::string> parts;
+  if (!removed.failures.empty()) {
+    parts.push_back(
+        fmt::format("old checkpoints were not removed: {}", fmt::join(removed.failures, "; ")));
   }
+  if (!removed.left_alone.empty()) {
+    parts.push_back(fmt::format("left alone: {}", fmt::join(removed.left_alone, "; ")));
+  }
+  return fmt::format("{}", fmt::join(parts, "; "));
 }
 
 // Removes what a failed save has written. Where that fails too, the next start does it.

@@ -13,7 +13,6 @@
 #include "dtrain/base/file_system.h"
 #include "dtrain/base/log.h"
 #include "dtrain/checkpoint/format/manifest.h"
-#include "dtrain/checkpoint/snapshot.h"
 #include "dtrain/checkpoint/state.h"
 #include "dtrain/checkpoint/store/commit.h"
 #include "dtrain/comm/process_group.h"
@@ -119,7 +118,6 @@ class Saver {
   [[nodiscard]] Committed commit() const;
   [[nodiscard]] std::string prune() const;
   void give_up() const;
-  void wait_until(base::Clock::time_point end) const;
   void collect();
   [[nodiscard]] SaveReport end();
 

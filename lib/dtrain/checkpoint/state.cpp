@@ -1,12 +1,17 @@
 #include "dtrain/checkpoint/state.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
+#include <fmt/ranges.h>
 
 #include <bit>
 #include <cstdint>
 #include <limits>
+#include <span>
 
 #include "dtrain/base/error.h"
+#include "dtrain/checkpoint/tensor_file.h"
+#include "dtrain/device/synchronize.h"
 
 namespace dtrain::checkpoint {
 namespace {
@@ -47,6 +52,28 @@ bool are_finite(const at::Tensor& values) {
              : is_finite<std::uint32_t>(values.const_data_ptr<float>(), values.numel());
 }
 
+std::span<std::byte> writable_bytes(const at::Tensor& tensor) {
+  DTRAIN_CHECK(tensor.is_contiguous() && tensor.is_cpu());
+  return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
+}
+
+// The piece, whose values lie at `data`.
+store::PieceBytes bytes_at(const void* data, const Piece& piece) {
+  return {.tensor = piece.name,
+          .dtype = dtype_of(piece.tensor.scalar_type()),
+          .shape = piece.global_shape,
+          .box = piece.box,
+          .bytes = {static_cast<const std::byte*>(data), piece.tensor.nbytes()}};
+}
+
+// Where most pieces lie; some numbers are the host's.
+c10::Device device_of(const State& pieces) {
+  for (const Piece& piece : pieces) {
+    if (!piece.tensor.is_cpu()) return piece.tensor.device();
+  }
+  return c10::kCPU;
+}
+
 }  // namespace
 
 State owned_part(const State& state) {
@@ -77,6 +104,66 @@ std::int64_t bytes_in(const State& pieces) {
   std::int64_t bytes = 0;
   for (const Piece& piece : pieces) bytes += static_cast<std::int64_t>(piece.tensor.nbytes());
   return bytes;
+}
+
+void ReaderSource::read(const Piece& piece) {
+  const format::TensorInfo* found = reader_.find(piece.name);
+  if (found == nullptr) {
+    base::fail(base::ErrorKind::checkpoint, "checkpoint '{}' has no tensor '{}'", reader_.path(),
+               piece.name);
+  }
+  if (found->shape != piece.global_shape) {
+    base::fail(base::ErrorKind::checkpoint,
+               "checkpoint '{}': tensor '{}' has shape ({}), this model needs ({})", reader_.path(),
+               piece.name, fmt::join(found->shape, ", "), fmt::join(piece.global_shape, ", "));
+  }
+  const at::ScalarType type = scalar_type_of(found->dtype);
+  if (type == piece.tensor.scalar_type() && piece.tensor.is_cpu()) {
+    return reader_.read(piece.name, piece.box, writable_bytes(piece.tensor));
+  }
+  if (type != piece.tensor.scalar_type() && !at::isFloatingType(type)) {
+    base::fail(base::ErrorKind::checkpoint, "checkpoint '{}': tensor '{}' holds {} values",
+               reader_.path(), piece.name, format::name_of(found->dtype));
+  }
+  const at::Tensor values = at::empty(piece.box.sizes, at::TensorOptions().dtype(type));
+  reader_.read(piece.name, piece.box, writable_bytes(values));
+  at::Tensor target = piece.tensor;
+  target.copy_(values);
+}
+
+bool are_on_host(const State& pieces) { return device_of(pieces).is_cpu(); }
+
+std::vector<store::PieceBytes> bytes_of(const State& pieces) {
+  std::vector<store::PieceBytes> result;
+  for (const Piece& piece : pieces) {
+    DTRAIN_CHECK(piece.tensor.is_contiguous() && piece.tensor.is_cpu(), "piece {}", piece.name);
+    result.push_back(bytes_at(piece.tensor.const_data_ptr(), piece));
+  }
+  return result;
+}
+
+Staging::Staging(const State& pieces)
+    : num_bytes_(bytes_in(pieces)),
+      device_(device_of(pieces)),
+      memory_(at::empty({num_bytes_},
+                        at::TensorOptions().dtype(at::kByte).pinned_memory(!device_.is_cpu()))) {
+  // Large memory is not there before it is written to.
+  memory_.fill_(1);
+}
+
+std::vector<store::PieceBytes> Staging::take(const State& pieces) {
+  DTRAIN_CHECK(bytes_in(pieces) == num_bytes_);
+  std::vector<store::PieceBytes> copies;
+  std::int64_t begin = 0;
+  for (const Piece& piece : pieces) {
+    const at::Tensor bytes = piece.tensor.flatten().view(at::kByte);
+    const at::Tensor copy = memory_.narrow(0, begin, bytes.numel());
+    copy.copy_(bytes, /*non_blocking=*/true);
+    copies.push_back(bytes_at(copy.const_data_ptr(), piece));
+    begin += bytes.numel();
+  }
+  device::synchronize_stream(device_);
+  return copies;
 }
 
 }  // namespace dtrain::checkpoint

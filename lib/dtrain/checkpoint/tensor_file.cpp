@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>
@@ -15,34 +16,20 @@ namespace {
 
 using format::Dtype;
 
-constexpr std::array<std::pair<Dtype, at::ScalarType>, 13> kScalarTypes{
-    {{Dtype::boolean, at::kBool},
-     {Dtype::u8, at::kByte},
-     {Dtype::i8, at::kChar},
-     {Dtype::u16, at::kUInt16},
-     {Dtype::i16, at::kShort},
-     {Dtype::f16, at::kHalf},
-     {Dtype::bf16, at::kBFloat16},
-     {Dtype::u32, at::kUInt32},
-     {Dtype::i32, at::kInt},
-     {Dtype::f32, at::kFloat},
-     {Dtype::u64, at::kUInt64},
-     {Dtype::i64, at::kLong},
-     {Dtype::f64, at::kDouble}}};
+// By Dtype.
+constexpr std::array kScalarTypes{at::kBool,   at::kByte,     at::kChar,   at::kUInt16, at::kShort,
+                                  at::kHalf,   at::kBFloat16, at::kUInt32, at::kInt,    at::kFloat,
+                                  at::kUInt64, at::kLong,     at::kDouble};
 
 }  // namespace
 
 at::ScalarType scalar_type_of(Dtype dtype) {
-  for (const auto& [candidate, type] : kScalarTypes) {
-    if (candidate == dtype) return type;
-  }
-  base::fail(base::ErrorKind::internal, "no tensor type for {}", format::name_of(dtype));
+  return kScalarTypes.at(static_cast<std::size_t>(dtype));
 }
 
 Dtype dtype_of(at::ScalarType type) {
-  for (const auto& [dtype, candidate] : kScalarTypes) {
-    if (candidate == type) return dtype;
-  }
+  const auto* const found = std::ranges::find(kScalarTypes, type);
+  if (found != kScalarTypes.end()) return static_cast<Dtype>(found - kScalarTypes.begin());
   base::fail(base::ErrorKind::internal, "safetensors files have no dtype for {}",
              c10::toString(type));
 }
@@ -61,10 +48,10 @@ TensorFileWriter::TensorFileWriter(const std::string& path, std::span<const Tens
                                    const format::Metadata& metadata)
     : file_(path, base::ErrorKind::checkpoint), metadata_(metadata) {
   for (const TensorSpec& tensor : tensors) {
-    const auto count = format::num_elements(tensor.shape);
-    const auto bytes = static_cast<std::size_t>(count) * c10::elementSize(tensor.dtype);
+    const Dtype dtype = dtype_of(tensor.dtype);
+    const auto bytes = static_cast<std::size_t>(format::bytes_of(dtype, tensor.shape).value());
     tensors_.push_back({.name = tensor.name,
-                        .dtype = dtype_of(tensor.dtype),
+                        .dtype = dtype,
                         .shape = tensor.shape,
                         .bytes = {static_cast<const std::byte*>(nullptr), bytes}});  // sizes alone
   }

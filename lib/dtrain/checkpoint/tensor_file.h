@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "dtrain/base/file_system.h"
-#include "dtrain/checkpoint/format/file_checksum.h"
 #include "dtrain/checkpoint/format/safetensors.h"
 
 namespace dtrain::checkpoint {
@@ -36,7 +35,7 @@ struct TensorSpec {
 };
 
 /// Writes a file a tensor at a time, so that no more than one need be in memory, with a checksum in
-/// its metadata (format/file_checksum.h). Without commit() nothing is left.
+/// its metadata (format/safetensors.h). Without commit() nothing is left.
 ///
 /// Throws:  Error{checkpoint} naming the file if it cannot be written; Error{internal} for a dtype
 ///          that the format lacks or a name given twice.

@@ -25,7 +25,7 @@
 #include "dtrain/config/notices.h"
 #include "dtrain/config/resolve.h"
 #include "dtrain/config/run_folder.h"
-#include "dtrain/data/identity.h"
+#include "dtrain/data/split.h"
 #include "dtrain/job/job.h"
 #include "dtrain/job/ranks.h"
 #include "dtrain/job/run_folder.h"

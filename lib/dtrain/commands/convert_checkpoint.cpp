@@ -4,9 +4,8 @@
 #include <string>
 
 #include "dtrain/checkpoint/model_file.h"
-#include "dtrain/checkpoint/snapshot.h"
+#include "dtrain/checkpoint/state.h"
 #include "dtrain/checkpoint/store/commit.h"
-#include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/removal.h"
 #include "dtrain/checkpoint/store/shard_writer.h"

@@ -12,7 +12,7 @@
 #include "dtrain/config/resolve.h"
 #include "dtrain/data/loader.h"
 #include "dtrain/data/split.h"
-#include "dtrain/data/tokenizer/text_units.h"
+#include "dtrain/data/token_file.h"
 #include "dtrain/job/job.h"
 #include "dtrain/job/ranks.h"
 #include "dtrain/train/model_tokenizer.h"

@@ -11,7 +11,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/commands/commands.h"
 #include "dtrain/commands/opened_model.h"
-#include "dtrain/data/tokenizer/text_units.h"
+#include "dtrain/data/token_file.h"
 #include "dtrain/device/plugin.h"
 #include "dtrain/job/device_errors.h"
 #include "dtrain/model/family.h"

@@ -9,7 +9,7 @@
 #include "dtrain/base/number.h"
 #include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/store/names.h"
-#include "dtrain/checkpoint/store/verify.h"
+#include "dtrain/checkpoint/store/reader.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/config/batch.h"
 #include "dtrain/config/json.h"

@@ -33,7 +33,8 @@ Batch read_batch(std::int64_t seq_len, std::int64_t first, std::int64_t count, C
 }  // namespace
 
 Loader::Loader(Mixture samples, const LoaderOptions& options)
-    : samples_(std::move(samples), options.seed),
+    : samples_(std::move(samples)),
+      turns_(samples_.order()),
       options_(options),
       global_batch_(options.microbatch * options.deal.num_microbatches()),
       position_(options.start_position) {
@@ -41,6 +42,9 @@ Loader::Loader(Mixture samples, const LoaderOptions& options)
   DTRAIN_CHECK(options.microbatch >= 1 && deal.grad_accum >= 1 && options.start_position >= 0);
   DTRAIN_CHECK(0 <= deal.rank && deal.rank < deal.num_ranks, "dp rank {} of {}", deal.rank,
                deal.num_ranks);
+  for (const Mixture::Source& source : samples_.sources()) {
+    orders_.emplace_back(source.samples.size(), options.seed);
+  }
   thread_ = std::jthread([this](const std::stop_token& stop) { read_ahead(stop); });
 }
 
@@ -73,7 +77,7 @@ void Loader::read_ahead(const std::stop_token& stop) {
         batches.push_back(read_batch(
             samples_.seq_len(), first + deal.number_of(id) * options_.microbatch,
             options_.microbatch, [this](std::int64_t consumed, auto inputs, auto targets) {
-              samples_.copy(consumed, inputs, targets);
+              copy(consumed, inputs, targets);
             }));
       }
       std::unique_lock lock(mutex_);
@@ -89,6 +93,15 @@ void Loader::read_ahead(const std::stop_token& stop) {
     failure_ = std::current_exception();
     changed_.notify_all();
   }
+}
+
+void Loader::copy(std::int64_t consumed, std::span<std::int64_t> inputs,
+                  std::span<std::int64_t> targets) const {
+  const SourceOrder::Place place =
+      orders_.size() == 1 ? SourceOrder::Place{.consumed = consumed} : turns_(consumed);
+  const SampleOrder& order = orders_[place.source];
+  samples_.sources()[place.source].samples.copy(order(place.consumed), inputs, targets,
+                                                order.shift(place.consumed, samples_.seq_len()));
 }
 
 EvaluationSequences::EvaluationSequences(Samples samples, std::int64_t count)

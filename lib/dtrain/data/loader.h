@@ -6,13 +6,12 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <span>
 #include <stop_token>
 #include <thread>
 #include <vector>
 
 #include "dtrain/data/batch.h"
-#include "dtrain/data/microbatches.h"
-#include "dtrain/data/mixture.h"
 #include "dtrain/data/split.h"
 
 namespace dtrain::data {
@@ -45,13 +44,16 @@ class Loader {
 
   /// Samples consumed by all ranks so far: what a Loader needs to go on from here.
   [[nodiscard]] std::int64_t position() const noexcept { return position_; }
-  /// Samples per next(), over all ranks.
-  [[nodiscard]] std::int64_t global_batch() const noexcept { return global_batch_; }
 
  private:
   void read_ahead(const std::stop_token& stop);
+  // The sample that is read after `consumed` were. Each source has its own epochs.
+  void copy(std::int64_t consumed, std::span<std::int64_t> inputs,
+            std::span<std::int64_t> targets) const;
 
-  MixtureReader samples_;
+  Mixture samples_;
+  SourceOrder turns_;
+  std::vector<SampleOrder> orders_;  // of each source
   LoaderOptions options_;
   std::int64_t global_batch_;
   std::int64_t position_;

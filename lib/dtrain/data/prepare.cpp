@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <system_error>
 
 #include "dtrain/base/error.h"
 #include "dtrain/data/binary_tokens.h"
 #include "dtrain/data/text.h"
-#include "dtrain/data/token_pipeline.h"
 
 namespace dtrain::data {
 namespace {
@@ -117,15 +117,10 @@ bool is_wikitext_folder(const PrepareOptions& options) {
          fs::is_directory(options.inputs.front(), error);
 }
 
-std::vector<Task> tasks_of(const PrepareOptions& options) {
-  if (is_wikitext_folder(options)) return wikitext_tasks(options, options.inputs.front());
-  return {{options.output, list_inputs(options.inputs)}};
-}
-
 /// The format that all files have: of other trainers' tokens, or nothing for texts.
 std::optional<BinaryFormat> format_of(const std::vector<std::string>& files, std::int64_t vocab) {
   const std::optional<BinaryFormat> first = binary_format_of(files.front(), vocab);
-  for (const std::string& file : files) {
+  for (const std::string& file : std::span(files).subspan(1)) {
     const auto format = binary_format_of(file, vocab);
     if ((format ? format->name : "") == (first ? first->name : "")) continue;
     fail(ErrorKind::usage, "'{}' and '{}' hold different things: {} and {}; prepare them apart",
@@ -232,7 +227,10 @@ class OutputFolder {
 }  // namespace
 
 std::vector<PrepareReport> prepare(const PrepareOptions& options) {
-  const std::vector<Task> tasks = tasks_of(options);
+  const std::vector<Task> tasks =
+      is_wikitext_folder(options)
+          ? wikitext_tasks(options, options.inputs.front())
+          : std::vector<Task>{{options.output, list_inputs(options.inputs)}};
   for (const Task& task : tasks) check_output(options, task.output, task.files);
   const OutputFolder folder(options, tasks.front().output != options.output);
   Progress progress(options, tasks);

@@ -1,4 +1,5 @@
-// `dtrain data prepare`: texts to token files.
+// `dtrain data prepare`: texts to token files. `dtrain data tokenizer train`: a SentencePiece model
+// of texts.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "dtrain/data/source/blocks.h"
+#include "dtrain/data/token_writer.h"
 #include "dtrain/data/tokenizer/tokenizer.h"
 
 namespace dtrain::data {
@@ -72,5 +74,41 @@ void check_output(const PrepareOptions& options, const std::string& output,
 /// Throws: as prepare.
 void read_texts(const std::vector<std::string>& files, const PrepareOptions& options,
                 const std::function<void(std::string_view)>& visit);
+
+/// Called with the bytes of files read so far, after each block.
+using OnBytes = std::function<void(std::int64_t)>;
+
+/// Writes the tokens of all files. options: what prepare was asked; its inputs and output are not
+/// read.
+///
+/// Throws: Error{data} as prepare.
+void write_tokens_of(const std::vector<std::string>& files, const PrepareOptions& options,
+                     const Tokenizer& tokenizer, TokenWriter& writer, const OnBytes& on_bytes);
+
+/// How prepare reads files with these options.
+[[nodiscard]] BlockOptions block_options(const std::vector<std::string>& files,
+                                         const PrepareOptions& options, const Tokenizer& tokenizer);
+
+struct TokenizerTraining {
+  /// Inputs (of a folder of WikiText the training part is read) and how to read them; output: the
+  /// model's file.
+  PrepareOptions texts{};
+  std::int64_t vocab = 0;    ///< pieces, those of the 256 bytes included
+  std::string type = "bpe";  ///< or unigram
+};
+
+struct TokenizerReport {
+  std::int64_t vocab = 0;
+  std::int64_t num_bytes = 0;       ///< of the text
+  std::int64_t num_used_bytes = 0;  ///< all of them, or those of the lines in the sample
+};
+
+/// Trains a model that gives back every text as it was: no normalizing, spaces and lines kept,
+/// unknown characters as bytes, and a token that ends documents. Of more than 100 MB of text it
+/// takes lines that are spread evenly. The same texts give the same model on every machine.
+///
+/// Throws: Error{usage} naming what SentencePiece refuses (a vocabulary too large for the text);
+///         Error{data} as prepare.
+TokenizerReport train_tokenizer(const TokenizerTraining& training);
 
 }  // namespace dtrain::data

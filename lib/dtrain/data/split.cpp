@@ -42,10 +42,27 @@ std::int64_t Mixture::size() const noexcept {
   return size;
 }
 
+SourceOrder Mixture::order() const {
+  static_assert(config::kMostMixedFiles == SourceOrder::kBlock);
+  std::vector<double> weights;
+  for (const Source& source : sources_) weights.push_back(source.weight);
+  return SourceOrder(weights);
+}
+
 const TokenFile& Mixture::tokenized_file() const noexcept {
   const auto knows = [](const Source& source) { return source.samples.file().knows_tokenizer(); };
   const auto found = std::ranges::find_if(sources_, knows);
   return (found == sources_.end() ? sources_.front() : *found).samples.file();
+}
+
+std::vector<double> epochs_of(const Mixture& mixture, double samples) {
+  const SourceOrder order = mixture.order();
+  std::vector<double> epochs;
+  for (std::size_t i = 0; i < mixture.sources().size(); ++i) {
+    const double share = static_cast<double>(order.share(i)) / SourceOrder::kBlock;
+    epochs.push_back(share * samples / static_cast<double>(mixture.sources()[i].samples.size()));
+  }
+  return epochs;
 }
 
 namespace {
@@ -113,6 +130,44 @@ Mixture open_training(const SplitOptions& options) {
   return Mixture(std::move(sources));
 }
 
+// Calls visit(file) for each file of data.train. Returns false if one cannot be read.
+template <typename Visit>
+bool visit_files(const std::string& train, Visit visit) {
+  try {
+    for (const config::WeightedFile& each : config::parse_mixture(train)) {
+      visit(TokenFile::open(each.path, kAnyVocab));
+    }
+    return true;
+  } catch (const base::StorageError&) {
+    throw;
+  } catch (const base::Error&) {
+    return false;
+  }
+}
+
+constexpr std::string_view kBetween = "; validation: ";
+constexpr std::string_view kOldForm = " samples, fingerprint ";
+
+std::string describe(const Samples& samples, std::uint64_t checksum) {
+  if (samples.size() == 0) return "none";
+  const std::int64_t width = samples.file().bytes_per_token();
+  return fmt::format("{} samples, tokens {} to {} of a file with xxh3 {:016x}{}", samples.size(),
+                     samples.range().begin, samples.range().end, checksum,
+                     width == 1 ? "" : fmt::format(" ({} bytes per token)", width));
+}
+
+/// Several files, each with its share of SourceOrder::kBlock samples.
+std::string describe(const Mixture& mixture) {
+  const SourceOrder order = mixture.order();
+  std::string text;
+  for (std::size_t i = 0; i < mixture.sources().size(); ++i) {
+    const Samples& samples = mixture.sources()[i].samples;
+    text += fmt::format("{}{} of {}: {}", i == 0 ? "mixture of " : " and ", order.share(i),
+                        SourceOrder::kBlock, describe(samples, samples.file().checksum()));
+  }
+  return text;
+}
+
 }  // namespace
 
 SplitOptions split_options(const config::Config& config) {
@@ -147,30 +202,44 @@ Split open_split(const SplitOptions& options) {
 }
 
 std::optional<std::int64_t> vocab_of_data(const std::string& train) {
-  try {
-    std::int64_t vocab = 0;
-    for (const config::WeightedFile& each : config::parse_mixture(train)) {
-      vocab = std::max(vocab, TokenFile::open(each.path, kAnyVocab).vocab());
-    }
-    return vocab;
-  } catch (const base::StorageError&) {
-    throw;
-  } catch (const base::Error&) {
-    return std::nullopt;
-  }
+  std::int64_t vocab = 0;
+  const auto count = [&](const TokenFile& file) { vocab = std::max(vocab, file.vocab()); };
+  return visit_files(train, count) ? std::optional(vocab) : std::nullopt;
 }
 
 bool has_tokenizer(const std::string& train) {
-  try {
-    return std::ranges::any_of(config::parse_mixture(train), [](const config::WeightedFile& each) {
-      const TokenFile file = TokenFile::open(each.path, kAnyVocab);
-      return file.knows_tokenizer() || file.vocab() == kByteVocab;
-    });
-  } catch (const base::StorageError&) {
-    throw;
-  } catch (const base::Error&) {
-    return false;
-  }
+  bool has_one = false;
+  const auto look = [&](const TokenFile& file) {
+    has_one = has_one || file.knows_tokenizer() || file.vocab() == kByteVocab;
+  };
+  return visit_files(train, look) && has_one;
+}
+
+DataIdentity identify(const Split& split) {
+  const Samples& training = split.train.first();
+  const Samples& validation = split.validation;
+  const bool is_mixture = split.train.sources().size() > 1;
+  const bool shares_file = &validation.file() == &training.file();
+  const std::uint64_t checksum = is_mixture ? 0 : training.file().checksum();
+  const bool reads_other = (!shares_file || is_mixture) && validation.size() > 0;
+  return {
+      .training = is_mixture ? describe(split.train) : describe(training, checksum),
+      .validation = describe(validation, reads_other ? validation.file().checksum() : checksum)};
+}
+
+std::string to_text(const DataIdentity& identity) {
+  return fmt::format("{}{}{}", identity.training, kBetween, identity.validation);
+}
+
+DataIdentity identity_from(std::string_view text) {
+  const std::size_t cut = text.find(kBetween);
+  if (cut == std::string_view::npos) return {.training = std::string(text), .validation = {}};
+  return {.training = std::string(text.substr(0, cut)),
+          .validation = std::string(text.substr(cut + kBetween.size()))};
+}
+
+bool is_without_checksum(std::string_view training) {
+  return training.find(kOldForm) != std::string_view::npos;
 }
 
 }  // namespace dtrain::data

@@ -1,4 +1,4 @@
-// Splits a token file's samples into training and validation.
+// The data of a run: opens it, splits it into training and validation, identifies it.
 #pragma once
 
 #include <cstdint>
@@ -6,10 +6,12 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "dtrain/config/config.h"
+#include "dtrain/data/sampler.h"
 #include "dtrain/data/token_file.h"
 
 namespace dtrain::data {
@@ -52,7 +54,7 @@ class Samples {
   std::int64_t seq_len_;
 };
 
-/// Samples of one file, or of several that are mixed in proportion to weights (mixture.h).
+/// Samples of one file, or of several that are mixed in proportion to weights.
 class Mixture {
  public:
   struct Source {
@@ -71,10 +73,15 @@ class Mixture {
   [[nodiscard]] std::int64_t seq_len() const noexcept { return first().seq_len(); }
   /// Samples of all sources; of one file, those of an epoch.
   [[nodiscard]] std::int64_t size() const noexcept;
+  /// The order in which the sources take turns.
+  [[nodiscard]] SourceOrder order() const;
 
  private:
   std::vector<Source> sources_;
 };
+
+/// The epochs of each source that `samples` samples of the mixture are.
+[[nodiscard]] std::vector<double> epochs_of(const Mixture& mixture, double samples);
 
 struct SplitOptions {
   std::string train{};       ///< data.train: token files, or texts read as bytes
@@ -115,5 +122,26 @@ struct Split {
 ///
 /// Throws: as vocab_of_data.
 [[nodiscard]] bool has_tokenizer(const std::string& train);
+
+/// Equal texts mean equal samples, down to the last token: each holds the number of samples, the
+/// range of tokens, and the checksum (XXH3) of all tokens of its file.
+struct DataIdentity {
+  std::string training;
+  std::string validation;  ///< "none" without validation
+};
+
+/// Reads every file of the split once, at the speed of the disk.
+[[nodiscard]] DataIdentity identify(const Split& split);
+
+/// Both in one text, as checkpoints keep them.
+[[nodiscard]] std::string to_text(const DataIdentity& identity);
+
+/// Parses the text in a checkpoint. In a text of another form all is `training`, and `validation`
+/// is empty.
+[[nodiscard]] DataIdentity identity_from(std::string_view text);
+
+/// Returns whether a checkpoint's `training` has the form used before checksums: its number of
+/// samples and a fingerprint of some of them.
+[[nodiscard]] bool is_without_checksum(std::string_view training);
 
 }  // namespace dtrain::data

@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "dtrain/data/source/byte_stream.h"
 
@@ -20,17 +22,27 @@ using base::ErrorKind;
 
 constexpr std::size_t kExaminedBytes = 64 * 1024;
 
+using namespace std::string_view_literals;
+
+/// What a file is that holds `bytes` at `at`. advice: {} is the file's path.
 struct Signature {
   std::string_view bytes;
   std::string_view what;
   std::string_view advice;
+  std::size_t at = 0;
 };
 
 constexpr std::string_view kDecompress = "decompress it first";
 constexpr std::string_view kUnpack = "unpack it, and give the texts in it, or their folder";
 constexpr std::string_view kExport = "export its texts as plain text or JSON lines first";
 constexpr std::string_view kGiveText = "give a text";
+constexpr std::string_view kGiveOther = "give a text, or the tokens that such models train on";
+constexpr std::string_view kPrepare =
+    "make a token file of it: dtrain data prepare {} --output FILE.dtok";
+constexpr std::string_view kFromUtf16 = "convert it to UTF-8: iconv -f UTF-16 -t UTF-8 {}";
+constexpr std::string_view kFromUtf32 = "convert it to UTF-8: iconv -f UTF-32 -t UTF-8 {}";
 
+// The first that fits: the mark of UTF-32 begins as that of UTF-16.
 constexpr Signature kSignatures[] = {
     {kTokenMagic, "a token file", "it is prepared already: train on it with --data FILE"},
     {"\x1f\x8b", "gzip-compressed", kDecompress},
@@ -53,140 +65,70 @@ constexpr Signature kSignatures[] = {
     {"\x89HDF", "an HDF5 file", kExport},
     {"\x80\x02", "a pickle of Python", kExport},
     {"\x80\x04\x95", "a pickle of Python", kExport},
+    {"ustar", "a tar archive", kUnpack, 257},
+    {"\xff\xfe\0\0"sv, "UTF-32 text", kFromUtf32},
+    {"\0\0\xfe\xff"sv, "UTF-32 text", kFromUtf32},
+    {"\xff\xfe", "UTF-16 text", kFromUtf16},
+    {"\xfe\xff", "UTF-16 text", kFromUtf16},
+    {"\x88\xd8\x34\x01", "a token file of llm.c (GPT-2 tokens)", kPrepare},
+    {"\xa1\xd9\x34\x01", "a token file of llm.c (Llama 3 tokens)", kPrepare},
+    {"\x8a\xd8\x34\x01", "an evaluation file of llm.c", kGiveOther},
+    {"\xc6\xd7\x34\x01", "a model of llm.c", kGiveOther},
 };
-
-constexpr Signature kTar{"", "a tar archive", kUnpack};
-constexpr Signature kSafetensors{"", "a safetensors file", kGiveText};
-constexpr Signature kBinary{"", "binary (it holds NUL bytes)", "convert it to text first"};
 
 /// Eight bytes of a little-endian length below 4 GiB, then a JSON object.
 bool is_safetensors(std::string_view start) {
-  return start.size() > 8 && start[8] == '{' &&
-         start.substr(4, 4) == std::string_view("\0\0\0\0", 4);
-}
-
-bool is_tar(std::string_view start) {
-  constexpr std::size_t kPlaceOfMagic = 257;
-  return start.size() > kPlaceOfMagic && start.substr(kPlaceOfMagic).starts_with("ustar");
-}
-
-/// Null if no signature speaks against a text.
-const Signature* signed_as(std::string_view start) {
-  for (const Signature& signature : kSignatures) {
-    if (start.starts_with(signature.bytes)) return &signature;
-  }
-  return is_tar(start) ? &kTar : nullptr;
-}
-
-/// Null if the bytes look like a text.
-const Signature* looks_like(std::string_view start) {
-  if (is_safetensors(start)) return &kSafetensors;
-  return start.find('\0') == start.npos ? nullptr : &kBinary;
+  return start.size() > 8 && start[8] == '{' && start.substr(4, 4) == "\0\0\0\0"sv;
 }
 
 [[noreturn]] void refuse_file(const std::string& path, std::string_view what,
                               std::string_view advice) {
   base::fail(ErrorKind::data, "data file '{}' is {}, where plain text is expected; {}", path, what,
-             advice);
+             fmt::format(fmt::runtime(advice), path));
 }
 
-constexpr std::string_view kGiveOther = "give a text, or the tokens that such models train on";
-
-std::string convert_from(std::string_view encoding, const std::string& path) {
-  return fmt::format("convert it to UTF-8: iconv -f {} -t UTF-8 {}", encoding, path);
+std::vector<std::uint16_t> units_of_text(std::string_view bytes) {
+  std::vector<std::uint16_t> units(bytes.size() / 2);
+  std::memcpy(units.data(), bytes.data(), 2 * units.size());
+  return units;
 }
 
-std::string make_tokens(const std::string& path) {
-  return fmt::format("make a token file of it: dtrain data prepare {} --output FILE.dtok", path);
-}
-
-// dtrain data prepare takes tokens without a header from files of this name alone.
-std::string make_tokens_without_header(const std::string& path) {
-  const bool has_name = path.ends_with(".bin");
-  return fmt::format(
-      "make a token file of it{}: dtrain data prepare {} --vocab N --output FILE.dtok, with the "
-      "vocabulary of its tokenizer (GPT-2's: 50257)",
-      has_name ? "" : ", under a name that ends with .bin", has_name ? path : path + ".bin");
-}
-
-// GPT-2's vocabulary, rounded up as trainers round it.
-constexpr std::uint16_t kLargestVocab = 50304;
-
-struct Magic {
-  std::uint32_t number;
-  std::string_view what;
-  bool has_tokens;
-};
-constexpr Magic kMagics[] = {{20240520, "a token file of llm.c (GPT-2 tokens)", true},
-                             {20240801, "a token file of llm.c (Llama 3 tokens)", true},
-                             {20240522, "an evaluation file of llm.c", false},
-                             {20240326, "a model of llm.c", false}};
-
-std::uint16_t unit_at(std::string_view bytes, std::size_t index) {
-  std::uint16_t unit = 0;
-  std::memcpy(&unit, bytes.data() + index * sizeof(unit), sizeof(unit));
-  return unit;
-}
-
-bool is_printable(std::uint16_t unit) {
-  return unit == '\t' || unit == '\n' || unit == '\r' || (unit >= ' ' && unit != 0x7f);
+std::uint16_t swapped(std::uint16_t unit) {
+  return static_cast<std::uint16_t>(unit << 8 | unit >> 8);
 }
 
 // Text of European languages in 16-bit units: nearly all of them below 0x500, none a control.
-bool is_utf16(std::string_view bytes, bool is_big_endian) {
-  const std::size_t count = bytes.size() / 2;
-  std::size_t usual = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    std::uint16_t unit = unit_at(bytes, i);
-    if (is_big_endian) unit = static_cast<std::uint16_t>(unit << 8 | unit >> 8);
-    if (is_printable(unit) && unit < 0x500) ++usual;
-  }
-  return count > 0 && usual >= count - count / 50;
+bool is_usual(std::uint16_t unit) {
+  const bool is_space = unit == '\t' || unit == '\n' || unit == '\r';
+  return is_space || (unit >= ' ' && unit != 0x7f && unit < 0x500);
 }
 
-// Recognises the files of nanoGPT's prepare.py: no header, each token below GPT-2's vocabulary. In
-// other bytes a quarter of the units would be above.
-bool is_16_bit_tokens(std::string_view bytes) {
+// At least 98 % of the units.
+template <typename Condition>
+bool holds_for_most(const std::vector<std::uint16_t>& units, Condition condition) {
+  const std::int64_t count = std::ssize(units);
+  return count > 0 && std::ranges::count_if(units, condition) >= count - count / 50;
+}
+
+// Recognises the files of nanoGPT's prepare.py: no header, each token below GPT-2's vocabulary,
+// rounded up as trainers round it. In other bytes a quarter of the units would be above.
+bool is_16_bit_tokens(const std::vector<std::uint16_t>& units) {
+  constexpr std::uint16_t kLargestVocab = 50304;
   constexpr std::size_t kFewestTokens = 32;
-  const std::size_t count = bytes.size() / 2;
-  if (bytes.size() % 2 != 0 || count < kFewestTokens) return false;
-  bool differ = false;
-  for (std::size_t i = 0; i < count; ++i) {
-    if (unit_at(bytes, i) >= kLargestVocab) return false;
-    differ = differ || unit_at(bytes, i) != unit_at(bytes, 0);
-  }
-  return differ;
+  return units.size() >= kFewestTokens && std::ranges::max(units) < kLargestVocab &&
+         std::ranges::adjacent_find(units, std::ranges::not_equal_to()) != units.end();
 }
 
-// A data file's kind that dtrain cannot read, and what to do about it.
-struct ForeignData {
-  std::string_view what = {};  ///< "UTF-16 text"; empty: nothing is recognised
-  std::string advice = {};     ///< "convert it: iconv ..."
-};
-
-// start: the first 64 KiB of the file, or all of it. path: for the advice.
-ForeignData recognise_foreign(std::string_view start, const std::string& path) {
-  using namespace std::string_view_literals;
-  if (start.starts_with("\xff\xfe\0\0"sv) || start.starts_with("\0\0\xfe\xff"sv)) {
-    return {"UTF-32 text", convert_from("UTF-32", path)};
-  }
-  if (start.starts_with("\xff\xfe") || start.starts_with("\xfe\xff")) {
-    return {"UTF-16 text", convert_from("UTF-16", path)};
-  }
-  std::uint32_t number = 0;
-  std::memcpy(&number, start.data(), std::min(start.size(), sizeof(number)));
-  const auto* magic = std::ranges::find(kMagics, number, &Magic::number);
-  if (magic != std::end(kMagics)) {
-    return {magic->what, magic->has_tokens ? make_tokens(path) : std::string(kGiveOther)};
-  }
-  if (start.find('\0') == start.npos) return {};
-  if (is_utf16(start, false)) return {"UTF-16 text", convert_from("UTF-16LE", path)};
-  if (is_utf16(start, true)) return {"UTF-16 text", convert_from("UTF-16BE", path)};
-  if (is_16_bit_tokens(start)) {
-    return {"probably 16-bit tokens without a header, as nanoGPT's prepare.py writes them",
-            make_tokens_without_header(path)};
-  }
-  return {};
+// dtrain data prepare takes tokens without a header from files of this name alone.
+[[noreturn]] void refuse_tokens_without_header(const std::string& path) {
+  const bool has_name = path.ends_with(".bin");
+  base::fail(ErrorKind::data,
+             "data file '{}' is probably 16-bit tokens without a header, as nanoGPT's prepare.py "
+             "writes them, where plain text is expected; make a token file of it{}: dtrain data "
+             "prepare {} --vocab N --output FILE.dtok, with the vocabulary of its tokenizer "
+             "(GPT-2's: 50257)",
+             path, has_name ? "" : ", under a name that ends with .bin",
+             has_name ? path : path + ".bin");
 }
 
 }  // namespace
@@ -225,11 +167,21 @@ void check_needs_no_preparing(std::string_view start, const std::string& path) {
 
 void check_is_text(std::string_view start, const std::string& path) {
   start = start.substr(0, kExaminedBytes);
-  if (const Signature* found = signed_as(start)) refuse_file(path, found->what, found->advice);
-  if (const ForeignData foreign = recognise_foreign(start, path); !foreign.what.empty()) {
-    refuse_file(path, foreign.what, foreign.advice);
+  for (const Signature& known : kSignatures) {
+    if (start.size() < known.at || !start.substr(known.at).starts_with(known.bytes)) continue;
+    refuse_file(path, known.what, known.advice);
   }
-  if (const Signature* found = looks_like(start)) refuse_file(path, found->what, found->advice);
+  if (start.find('\0') == start.npos) return;
+  const std::vector<std::uint16_t> units = units_of_text(start);
+  if (holds_for_most(units, is_usual)) {
+    refuse_file(path, "UTF-16 text", "convert it to UTF-8: iconv -f UTF-16LE -t UTF-8 {}");
+  }
+  if (holds_for_most(units, [](std::uint16_t unit) { return is_usual(swapped(unit)); })) {
+    refuse_file(path, "UTF-16 text", "convert it to UTF-8: iconv -f UTF-16BE -t UTF-8 {}");
+  }
+  if (start.size() % 2 == 0 && is_16_bit_tokens(units)) refuse_tokens_without_header(path);
+  if (is_safetensors(start)) refuse_file(path, "a safetensors file", kGiveText);
+  refuse_file(path, "binary (it holds NUL bytes)", "convert it to text first");
 }
 
 void refuse_standard_input(const std::string& path) {
@@ -260,12 +212,6 @@ void refuse_folder(const std::string& path) {
        "data file '{}' is a directory; make one token file of all it holds: dtrain data prepare {} "
        "--output FILE.dtok",
        path, path);
-}
-
-const base::FileRole& data_file_role() {
-  static constexpr base::FileRole kRole{ErrorKind::data, "data file",
-                                        "give a token file or a plain text"};
-  return kRole;
 }
 
 }  // namespace dtrain::data

@@ -49,6 +49,7 @@ void refuse_standard_input(const std::string& path);
 void refuse_folder(const std::string& path);
 
 /// How a data file that cannot be read is spoken of.
-[[nodiscard]] const base::FileRole& data_file_role();
+inline constexpr base::FileRole kDataFile{base::ErrorKind::data, "data file",
+                                          "give a token file or a plain text"};
 
 }  // namespace dtrain::data

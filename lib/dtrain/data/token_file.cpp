@@ -1,7 +1,9 @@
 #include "dtrain/data/token_file.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <numbers>
 #include <utility>
 
 #include "dtrain/base/checksum.h"
@@ -42,11 +44,27 @@ auto with_token_type(std::int64_t bytes_per_token, F f) {
        path, token, position, vocab);
 }
 
+std::optional<double> tokens_per(const TokenFile& file, std::int64_t count) {
+  if (count <= 0) return std::nullopt;
+  return static_cast<double>(file.size()) / static_cast<double>(count);
+}
+
+// A prompt's tokens must be among the model's.
+std::shared_ptr<const Tokenizer> piece_tokenizer_of(const TokenFile& file) {
+  auto tokenizer = open_tokenizer(std::string(file.tokenizer_model()), file.path());
+  if (tokenizer->vocab() > file.vocab()) {
+    refuse_token_file(file.path(),
+                      fmt::format("has a vocabulary of {}, and its tokenizer one of {}",
+                                  file.vocab(), tokenizer->vocab()));
+  }
+  return tokenizer;
+}
+
 }  // namespace
 
 TokenFile TokenFile::open(const std::string& path, std::int64_t vocab) {
   refuse_folder(path);
-  return {base::InputFile::open(path, data_file_role()), vocab};
+  return {base::InputFile::open(path, kDataFile), vocab};
 }
 
 TokenFile::TokenFile(base::InputFile file, std::int64_t vocab)
@@ -184,6 +202,34 @@ void TokenFile::copy(std::int64_t begin, std::span<std::int64_t> out) const {
     const auto found = std::find(out.begin(), out.end(), largest);
     fail_outside(path(), largest, begin + (found - out.begin()), vocab_);
   }
+}
+
+std::optional<double> TextUnits::bits_per_byte(double loss) const {
+  if (!tokens_per_byte) return std::nullopt;
+  return loss / std::numbers::ln2 * *tokens_per_byte;
+}
+
+std::optional<double> TextUnits::perplexity_per_word(double loss) const {
+  if (!tokens_per_word) return std::nullopt;
+  return std::exp(loss * *tokens_per_word);
+}
+
+TextUnits units_of(const TokenFile& file) {
+  return {.tokens_per_byte = tokens_per(file, file.details().num_bytes),
+          .tokens_per_word = tokens_per(file, file.details().num_words)};
+}
+
+std::shared_ptr<const Tokenizer> tokenizer_of(const TokenFile& file) {
+  switch (file.details().tokenizer) {
+    case TokenizerKind::bytes:
+      return byte_tokenizer();
+    case TokenizerKind::sentencepiece:
+      return piece_tokenizer_of(file);
+    case TokenizerKind::unknown:
+      break;
+  }
+  // Files of versions 1 and 2 do not say so where they hold bytes.
+  return file.vocab() == kByteVocab ? byte_tokenizer() : nullptr;
 }
 
 }  // namespace dtrain::data

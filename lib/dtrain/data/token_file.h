@@ -1,8 +1,9 @@
-// Token files, and texts read as bytes (docs/formats/tokens.md).
+// Token files, and texts read as bytes (docs/formats/tokens.md); their losses in units of the text.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -73,5 +74,25 @@ class TokenFile {
   std::int64_t bytes_per_token_ = 1;
   std::optional<std::uint64_t> stored_checksum_;
 };
+
+/// How a loss in nats per token reads in units of the text, as far as its file knows them.
+struct TextUnits {
+  std::optional<double> tokens_per_byte{};
+  std::optional<double> tokens_per_word{};
+
+  /// loss / ln 2 x tokens / bytes.
+  [[nodiscard]] std::optional<double> bits_per_byte(double loss) const;
+  /// exp(loss x tokens / words).
+  [[nodiscard]] std::optional<double> perplexity_per_word(double loss) const;
+};
+
+/// Those of all of a file.
+[[nodiscard]] TextUnits units_of(const TokenFile& file);
+
+/// The tokenizer of a file's tokens; null where the file does not have it.
+///
+/// Throws: as open_tokenizer; Error{data} naming a file whose tokenizer has more tokens than the
+///         file's vocabulary.
+[[nodiscard]] std::shared_ptr<const Tokenizer> tokenizer_of(const TokenFile& file);
 
 }  // namespace dtrain::data

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <type_traits>
 
 #include "dtrain/base/checksum.h"
 #include "dtrain/base/error.h"
@@ -30,14 +31,10 @@ static_assert(sizeof(RawHeader) == kTokenHeaderBytes);
 /// What version 3 has behind it.
 struct RawDetails {
   std::uint64_t checksum_of_tokens;
-  std::uint64_t num_bytes;
-  std::uint64_t num_words;
-  std::uint64_t num_documents;
-  std::uint64_t model_bytes;
-  std::uint64_t tokenizer;
-  std::uint64_t tail_checksum;
+  TokenDetails details;
   std::uint64_t checksum;
 };
+static_assert(std::is_trivially_copyable_v<RawDetails>);
 static_assert(kTokenHeaderBytes + sizeof(RawDetails) == kTokenHeaderBytes3);
 
 /// FNV-1a of all but its last eight bytes, where it stands.
@@ -68,17 +65,13 @@ TokenDetails details_of(const RawDetails& raw, const std::string& path) {
   if (raw.checksum != own_checksum(raw)) {
     refuse_token_file(path, "has a damaged header: its second checksum does not agree");
   }
-  const std::uint64_t largest = static_cast<std::uint64_t>(TokenizerKind::sentencepiece);
-  if (raw.tokenizer > largest) {
-    refuse_token_file(
-        path, fmt::format("names tokenizer kind {}, known are 0 to {}", raw.tokenizer, largest));
+  constexpr TokenizerKind kLargest = TokenizerKind::sentencepiece;
+  if (raw.details.tokenizer > kLargest) {
+    refuse_token_file(path, fmt::format("names tokenizer kind {}, known are 0 to {}",
+                                        static_cast<std::uint64_t>(raw.details.tokenizer),
+                                        static_cast<std::uint64_t>(kLargest)));
   }
-  return {.num_bytes = static_cast<std::int64_t>(raw.num_bytes),
-          .num_words = static_cast<std::int64_t>(raw.num_words),
-          .num_documents = static_cast<std::int64_t>(raw.num_documents),
-          .model_bytes = static_cast<std::int64_t>(raw.model_bytes),
-          .tokenizer = static_cast<TokenizerKind>(raw.tokenizer),
-          .tail_checksum = raw.tail_checksum};
+  return raw.details;
 }
 
 }  // namespace
@@ -108,14 +101,8 @@ std::vector<std::byte> encode_token_header(const TokenHeader& header) {
     if (header.checksum) append(bytes, *header.checksum);
     return bytes;
   }
-  RawDetails details{.checksum_of_tokens = *header.checksum,
-                     .num_bytes = base::narrow<std::uint64_t>(header.details->num_bytes),
-                     .num_words = base::narrow<std::uint64_t>(header.details->num_words),
-                     .num_documents = base::narrow<std::uint64_t>(header.details->num_documents),
-                     .model_bytes = base::narrow<std::uint64_t>(header.details->model_bytes),
-                     .tokenizer = static_cast<std::uint64_t>(header.details->tokenizer),
-                     .tail_checksum = header.details->tail_checksum,
-                     .checksum = 0};
+  RawDetails details{
+      .checksum_of_tokens = *header.checksum, .details = *header.details, .checksum = 0};
   details.checksum = own_checksum(details);
   append(bytes, details);
   return bytes;

@@ -15,7 +15,7 @@ namespace dtrain::data {
 /// A text read as bytes has these many different tokens.
 inline constexpr std::int64_t kByteVocab = 256;
 
-/// What version 3 adds: where the tokens come from.
+/// What version 3 adds: where the tokens come from. It lies in files as in memory.
 struct TokenDetails {
   std::int64_t num_bytes = 0;      ///< of the text; 0: not known
   std::int64_t num_words = 0;      ///< of the text; 0: not counted

@@ -12,12 +12,35 @@
 
 namespace dtrain::data {
 
+namespace {
+
 using base::ErrorKind;
 using base::fail;
+
+template <typename Token>
+void append_as(std::span<const std::uint32_t> tokens, std::vector<std::byte>& bytes) {
+  const std::size_t before = bytes.size();
+  bytes.resize(before + tokens.size() * sizeof(Token));
+  std::byte* to = bytes.data() + before;
+  for (const std::uint32_t token : tokens) {
+    const auto narrow = static_cast<Token>(token);
+    std::memcpy(to, &narrow, sizeof(narrow));
+    to += sizeof(narrow);
+  }
+}
+
+}  // namespace
 
 std::int64_t bytes_per_token(std::int64_t vocab) {
   if (vocab <= std::int64_t{1} << 8) return 1;
   return vocab <= std::int64_t{1} << 16 ? 2 : 4;
+}
+
+void append_tokens(std::span<const std::uint32_t> tokens, std::int64_t width,
+                   std::vector<std::byte>& bytes) {
+  if (width == 1) return append_as<std::uint8_t>(tokens, bytes);
+  if (width == 2) return append_as<std::uint16_t>(tokens, bytes);
+  append_as<std::uint32_t>(tokens, bytes);
 }
 
 SpilledNumbers::SpilledNumbers(const std::string& beside) : beside_(beside) {

@@ -1,6 +1,7 @@
 // Writes token files whose size is not known before.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -16,6 +17,10 @@ namespace dtrain::data {
 
 /// Bytes that a token takes in a file: 1, 2 or 4.
 [[nodiscard]] std::int64_t bytes_per_token(std::int64_t vocab);
+
+/// Appends tokens as they lie in a file, each in `width` bytes.
+void append_tokens(std::span<const std::uint32_t> tokens, std::int64_t width,
+                   std::vector<std::byte>& bytes);
 
 /// A list of numbers that grows on the disk: a file without a name beside the one that is written,
 /// gone with this object or its process.
@@ -59,7 +64,6 @@ class TokenWriter {
 
   [[nodiscard]] std::int64_t num_tokens() const noexcept { return bytes_ / width_; }
   [[nodiscard]] std::int64_t num_documents() const noexcept { return documents_.size(); }
-  [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
   /// Writes all but the name.
   void finish();

@@ -12,7 +12,7 @@
 #include "dtrain/config/assign.h"
 #include "dtrain/config/json.h"
 #include "dtrain/config/layout.h"
-#include "dtrain/data/mixture.h"
+#include "dtrain/data/split.h"
 #include "dtrain/device/plugin.h"
 #include "dtrain/kernels/product.h"
 #include "dtrain/metrics/format.h"

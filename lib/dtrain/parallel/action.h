@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dtrain/data/microbatches.h"
+#include "dtrain/data/batch.h"
 #include "dtrain/model/block_range.h"
 
 namespace dtrain::parallel {

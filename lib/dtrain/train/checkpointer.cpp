@@ -11,7 +11,7 @@
 #include "dtrain/base/path_kind.h"
 #include "dtrain/base/storage_error.h"
 #include "dtrain/checkpoint/store/names.h"
-#include "dtrain/checkpoint/store/verify.h"
+#include "dtrain/checkpoint/store/reader.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/config/json.h"
 #include "dtrain/config/layout.h"

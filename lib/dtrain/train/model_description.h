@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dtrain/checkpoint/store/locate.h"
+#include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/tensor_file.h"
 #include "dtrain/config/config.h"
 #include "dtrain/model/family.h"

@@ -7,7 +7,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/input_file.h"
 #include "dtrain/base/path_kind.h"
-#include "dtrain/checkpoint/store/locate.h"
+#include "dtrain/checkpoint/store/names.h"
 #include "dtrain/job/run_folder.h"
 
 namespace dtrain::train {

@@ -7,7 +7,7 @@
 
 #include "dtrain/checkpoint/format/manifest.h"
 #include "dtrain/config/config.h"
-#include "dtrain/data/identity.h"
+#include "dtrain/data/split.h"
 #include "dtrain/train/spike_guard.h"
 
 namespace dtrain::train {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "dtrain/base/trace.h"
-#include "dtrain/checkpoint/store/locate.h"
+#include "dtrain/checkpoint/store/names.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/metrics/tensor_memory.h"
 

@@ -7,7 +7,7 @@
 
 #include "dtrain/comm/process_group.h"
 #include "dtrain/config/config.h"
-#include "dtrain/data/identity.h"
+#include "dtrain/data/split.h"
 #include "dtrain/parallel/engine/step_engine.h"
 #include "dtrain/train/run_history.h"
 

@@ -11,7 +11,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/trace.h"
-#include "dtrain/checkpoint/store/locate.h"
+#include "dtrain/checkpoint/store/names.h"
 #include "dtrain/metrics/tensor_memory.h"
 #include "dtrain/train/final_model.h"
 #include "dtrain/train/text_sampler.h"

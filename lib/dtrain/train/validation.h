@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "dtrain/data/loader.h"
-#include "dtrain/data/tokenizer/text_units.h"
+#include "dtrain/data/token_file.h"
 #include "dtrain/train/run_history.h"
 #include "dtrain/train/start_point.h"
 #include "dtrain/train/train_parts.h"

@@ -104,23 +104,6 @@ std::vector<Box> boxes_of_run(std::span<const std::int64_t> shape, std::int64_t 
   return boxes;
 }
 
-std::vector<Box> slabs(std::span<const std::int64_t> shape, std::int64_t max_elements) {
-  if (num_elements(shape) == 0) return {};
-  if (num_elements(shape) <= max_elements) return {whole(shape)};
-  // Cut the first dim, and where one of its rows is still too large, that row.
-  const std::int64_t row = num_elements(shape.subspan(1));
-  const std::int64_t rows = std::max<std::int64_t>(1, max_elements / row);
-  const std::vector<Box> within_row = row > max_elements ? slabs(shape.subspan(1), max_elements)
-                                                         : std::vector{whole(shape.subspan(1))};
-  std::vector<Box> result;
-  for (std::int64_t first = 0; first < shape[0]; first += rows) {
-    for (const Box& part : within_row) {
-      result.push_back(of_rows(first, std::min(rows, shape[0] - first), part));
-    }
-  }
-  return result;
-}
-
 bool are_disjoint(const Box& a, const Box& b) { return !intersection(a, b).has_value(); }
 
 std::vector<CommonRun> common_runs(const Box& a, const Box& b) {

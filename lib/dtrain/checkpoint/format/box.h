@@ -30,11 +30,6 @@ struct Box {
 [[nodiscard]] std::vector<Box> boxes_of_run(std::span<const std::int64_t> shape, std::int64_t begin,
                                             std::int64_t end);
 
-/// Boxes of at most `max_elements` that cover a tensor once, each one run of its row-major values,
-/// in their order; none for a tensor without elements. Shapes are as a parsed manifest has them.
-[[nodiscard]] std::vector<Box> slabs(std::span<const std::int64_t> shape,
-                                     std::int64_t max_elements);
-
 /// Returns whether two boxes of one tensor share no element.
 [[nodiscard]] bool are_disjoint(const Box& a, const Box& b);
 

@@ -35,10 +35,7 @@ void check_tensor(const std::string& name, const TensorInfo& tensor, std::string
   }
   if (name.empty() || name.size() > kMaxNameBytes) refuse("has no name or one that is too long");
   if (tensor.shape.size() > kMaxDims) refuse("has too many dims");
-  std::int64_t num_bytes = size_of(tensor.dtype);
-  for (const std::int64_t size : tensor.shape) {
-    if (size != 0 && __builtin_mul_overflow(num_bytes, size, &num_bytes)) refuse("is too large");
-  }
+  if (!bytes_of(tensor.dtype, tensor.shape)) refuse("is too large");
 }
 
 // Boxes that begin in order of their first dim: only near ones can overlap.

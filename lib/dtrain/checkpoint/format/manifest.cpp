@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -121,11 +120,9 @@ class Fields {
 
  private:
   [[nodiscard]] std::int64_t number_of(const Json& value, std::string_view name) const {
-    constexpr auto kMax = std::uint64_t{std::numeric_limits<std::int64_t>::max()};
-    if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kMax) {
-      refuse(fmt::format("has a \"{}\" that is no size: {}", name, value.dump()));
-    }
-    return value.get<std::int64_t>();
+    const std::optional<std::int64_t> number = size_in(value);
+    if (!number) refuse(fmt::format("has a \"{}\" that is no size: {}", name, value.dump()));
+    return *number;
   }
 
   const Json& object_;

@@ -1,4 +1,4 @@
-// Model files: named tensors as bytes (docs/formats/model.md).
+// Model files: named tensors as bytes, and their checksum (docs/formats/model.md).
 #pragma once
 
 #include <cstddef>
@@ -24,6 +24,9 @@ enum class Dtype { boolean, u8, i8, u16, i16, f16, bf16, u32, i32, f32, u64, i64
 [[nodiscard]] std::optional<Dtype> dtype_named(std::string_view name);
 /// Bytes per element.
 [[nodiscard]] std::int64_t size_of(Dtype dtype);
+/// Bytes of a tensor; nothing where the product of its sizes other than 0 is too large.
+[[nodiscard]] std::optional<std::int64_t> bytes_of(Dtype dtype,
+                                                   std::span<const std::int64_t> shape);
 
 /// The element whose size_of(dtype) bytes begin at `bytes`, aligned or not; of integers beyond 2^53
 /// the nearest double.
@@ -81,5 +84,34 @@ struct FilePlan {
 /// Throws: Error{internal} if bytes do not fit the shape or a name is given twice.
 [[nodiscard]] FilePlan plan_safetensors(std::span<const TensorView> tensors,
                                         const Metadata& metadata);
+
+/// Metadata key of "xxh3 0123456789abcdef": a checksum of the tensors and of dtrain's own metadata.
+/// Other readers of safetensors ignore the key, and may keep it when they write the tensors anew.
+inline constexpr const char* kChecksumKey = "dtrain.checksum";
+inline constexpr std::string_view kBlankChecksum = "xxh3 0000000000000000";
+
+/// The checksum of tensors that come one at a time. Neither their order nor the layout of the
+/// file's header changes it.
+///
+/// Threads: one caller.
+class ContentChecksum {
+ public:
+  /// Name, dtype and shape of `tensor`, and its bytes.
+  void add(const TensorView& tensor, std::span<const std::byte> bytes);
+  /// The value of kChecksumKey in a file of these tensors with `metadata`, which may have the key.
+  [[nodiscard]] std::string text(const Metadata& metadata) const;
+
+ private:
+  std::map<std::string, std::string> tensors_;  // by name
+};
+
+/// Where the value of kChecksumKey begins in a header of plan_safetensors whose metadata has it.
+[[nodiscard]] std::size_t find_checksum(std::string_view header);
+
+/// Reads all tensors. Returns false if the file has no checksum, as files of other writers.
+///
+/// Throws:  Error{checkpoint} naming the file if its content is not what dtrain wrote.
+/// Threads: any number of callers.
+[[nodiscard]] bool verify_checksum(const SafetensorsFile& file);
 
 }  // namespace dtrain::checkpoint::format

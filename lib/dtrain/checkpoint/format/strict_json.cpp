@@ -1,6 +1,7 @@
 #include "dtrain/checkpoint/format/strict_json.h"
 
 #include <algorithm>
+#include <limits>
 #include <set>
 #include <string>
 #include <vector>
@@ -16,6 +17,12 @@ bool is_printable(std::string_view text) {
     const auto byte = static_cast<unsigned char>(c);
     return byte < 0x20 || byte == 0x7f;
   });
+}
+
+std::optional<std::int64_t> size_in(const Json& value) {
+  constexpr auto kMax = std::uint64_t{std::numeric_limits<std::int64_t>::max()};
+  if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kMax) return std::nullopt;
+  return value.get<std::int64_t>();
 }
 
 Json parse_strictly(std::string_view text, int max_depth, const Refuse& refuse) {

@@ -14,8 +14,8 @@
 #include "dtrain/base/path_kind.h"
 #include "dtrain/base/storage_error.h"
 #include "dtrain/checkpoint/store/names.h"
+#include "dtrain/checkpoint/store/reader.h"
 #include "dtrain/checkpoint/store/removal.h"
-#include "dtrain/checkpoint/store/verify.h"
 
 namespace dtrain::checkpoint::store {
 namespace {
@@ -29,18 +29,17 @@ std::string path_of(const std::string& checkpoints, std::int64_t step) {
   return checkpoints + "/" + checkpoint_name(step);
 }
 
-// Returns whether a name is a checkpoint's, followed by `mark` and a start's ID. A copy made by
-// hand has another name.
-bool is_marked(std::string_view name, std::string_view mark) {
-  const auto at = name.find(mark);
-  return at != std::string_view::npos && step_of(name.substr(0, at)) &&
-         is_start_id(name.substr(at + mark.size()));
-}
-
-// Leaves out what cannot be read; the later removal or listing reports it.
-std::vector<std::string> readable_names_in(const std::string& folder) {
+// The names in a folder that are a checkpoint's, followed by `mark` and a start's ID: a copy made by
+// hand has another name. Leaves out what cannot be read; the later removal or listing reports it.
+std::vector<std::string> marked_names(const std::string& checkpoints, std::string_view mark) {
   std::error_code ignored;
-  return base::names_in(folder, ignored);
+  std::vector<std::string> names = base::names_in(checkpoints, ignored);
+  std::erase_if(names, [&](std::string_view name) {
+    const auto at = name.find(mark);
+    return at == name.npos || !step_of(name.substr(0, at)) ||
+           !is_start_id(name.substr(at + mark.size()));
+  });
+  return names;
 }
 
 // Rank 0 writes the manifest for all: it must not list what others wrote elsewhere.
@@ -174,8 +173,7 @@ Removed prune(base::FileSystem& files, const std::string& checkpoints, const Ret
 
 std::vector<std::string> remove_leftovers(base::FileSystem& files, const std::string& checkpoints) {
   std::vector<std::string> failures;
-  for (const std::string& name : readable_names_in(checkpoints)) {
-    if (!is_marked(name, kTemporary)) continue;
+  for (const std::string& name : marked_names(checkpoints, kTemporary)) {
     attempt(failures, [&] { remove_folder_and_files(files, checkpoints + "/" + name); });
   }
   return failures;
@@ -188,8 +186,7 @@ std::vector<std::string> remove_all(base::FileSystem& files, const std::string& 
     base::fail(base::ErrorKind::checkpoint, "{}", fmt::join(removed.failures, "; "));
   }
   std::vector<std::string> left_alone = std::move(removed.left_alone);
-  for (const std::string& name : readable_names_in(checkpoints)) {
-    if (!is_marked(name, kSetAside)) continue;
+  for (const std::string& name : marked_names(checkpoints, kSetAside)) {
     const std::string folder = checkpoints + "/" + name;
     const std::string why = why_kept(folder, FolderKind::checkpoint);
     if (why.empty()) {
@@ -222,8 +219,8 @@ SetAside set_aside_after(base::FileSystem& files, const std::string& checkpoints
 }
 
 bool is_set_aside(const std::string& checkpoints, std::int64_t step) {
-  return std::ranges::any_of(readable_names_in(checkpoints), [&](const std::string& name) {
-    return is_marked(name, kSetAside) && step_of(name.substr(0, name.find(kSetAside))) == step;
+  return std::ranges::any_of(marked_names(checkpoints, kSetAside), [&](std::string_view name) {
+    return step_of(name.substr(0, name.find(kSetAside))) == step;
   });
 }
 

@@ -2,48 +2,41 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <optional>
+#include <span>
 
 namespace dtrain::checkpoint::store {
 namespace {
 
-constexpr std::int64_t kSlabElements = std::int64_t{1} << 20;
+constexpr std::int64_t kElementsAtOnce = std::int64_t{1} << 20;
 
-// One slab of the tensor in one of the checkpoints.
-class Side {
- public:
-  Side(Reader& reader, const std::string& tensor)
-      : reader_(reader), tensor_(tensor), dtype_(reader.find(tensor)->dtype) {}
+// Some of a tensor's values in one of the checkpoints.
+struct Values {
+  format::Dtype dtype;
+  std::vector<std::byte> bytes;
 
-  void read(const format::Box& box) {
-    bytes_.resize(static_cast<std::size_t>(format::num_elements(box.sizes) * width()));
-    reader_.read(tensor_, box, bytes_);
+  [[nodiscard]] std::span<const std::byte> bytes_at(std::int64_t element) const {
+    const auto width = static_cast<std::size_t>(format::size_of(dtype));
+    return std::span(bytes).subspan(static_cast<std::size_t>(element) * width, width);
   }
-  [[nodiscard]] format::Dtype dtype() const { return dtype_; }
-  [[nodiscard]] const std::vector<std::byte>& bytes() const { return bytes_; }
-  [[nodiscard]] const std::byte* at(std::int64_t element) const {
-    return bytes_.data() + element * width();
+  [[nodiscard]] double at(std::int64_t element) const {
+    return format::value_at(dtype, bytes_at(element).data());
   }
-  [[nodiscard]] double value(std::int64_t element) const {
-    return format::value_at(dtype_, at(element));
-  }
-  [[nodiscard]] std::int64_t width() const { return format::size_of(dtype_); }
-
- private:
-  Reader& reader_;
-  const std::string& tensor_;
-  format::Dtype dtype_;
-  std::vector<std::byte> bytes_;
 };
 
-bool are_equal(const Side& a, const Side& b, std::int64_t element) {
-  if (a.dtype() == b.dtype()) {
-    return std::memcmp(a.at(element), b.at(element), static_cast<std::size_t>(a.width())) == 0;
-  }
-  const double in_a = a.value(element);
-  const double in_b = b.value(element);
+Values values_in(Reader& reader, const std::string& tensor, const format::Box& box) {
+  Values values{.dtype = reader.find(tensor)->dtype, .bytes = {}};
+  const std::int64_t count = format::num_elements(box.sizes);
+  values.bytes.resize(static_cast<std::size_t>(count * format::size_of(values.dtype)));
+  reader.read(tensor, box, values.bytes);
+  return values;
+}
+
+bool are_equal(const Values& a, const Values& b, std::int64_t element) {
+  if (a.dtype == b.dtype) return std::ranges::equal(a.bytes_at(element), b.bytes_at(element));
+  const double in_a = a.at(element);
+  const double in_b = b.at(element);
   return in_a == in_b || (std::isnan(in_a) && std::isnan(in_b));
 }
 
@@ -69,13 +62,14 @@ std::vector<std::int64_t> index_of(const format::Box& box, std::int64_t element)
   return index;
 }
 
-void compare_slab(const Side& a, const Side& b, const format::Box& box, TensorDifference& result) {
-  if (a.dtype() == b.dtype() && a.bytes() == b.bytes()) return;
+void compare_box(const Values& a, const Values& b, const format::Box& box,
+                 TensorDifference& result) {
+  if (a.dtype == b.dtype && a.bytes == b.bytes) return;
   const std::int64_t count = format::num_elements(box.sizes);
   for (std::int64_t element = 0; element < count; ++element) {
     if (are_equal(a, b, element)) continue;
-    const double in_a = a.value(element);
-    const double in_b = b.value(element);
+    const double in_a = a.at(element);
+    const double in_b = b.at(element);
     if (result.num_elements++ == 0) {
       result.index = index_of(box, element);
       result.value_in_a = in_a;
@@ -88,12 +82,13 @@ void compare_slab(const Side& a, const Side& b, const format::Box& box, TensorDi
 
 std::optional<TensorDifference> compare_tensor(Reader& a, Reader& b, const std::string& tensor) {
   TensorDifference result{.tensor = tensor, .index = {}};
-  Side in_a(a, tensor);
-  Side in_b(b, tensor);
-  for (const format::Box& box : format::slabs(a.find(tensor)->shape, kSlabElements)) {
-    in_a.read(box);
-    in_b.read(box);
-    compare_slab(in_a, in_b, box, result);
+  const std::vector<std::int64_t>& shape = a.find(tensor)->shape;
+  const std::int64_t count = format::num_elements(shape);
+  for (std::int64_t begin = 0; begin < count; begin += kElementsAtOnce) {
+    const std::int64_t end = std::min(begin + kElementsAtOnce, count);
+    for (const format::Box& box : format::boxes_of_run(shape, begin, end)) {
+      compare_box(values_in(a, tensor, box), values_in(b, tensor, box), box, result);
+    }
   }
   if (result.num_elements == 0) return std::nullopt;
   return result;

@@ -4,22 +4,49 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
+#include <filesystem>
 #include <functional>
+#include <regex>
 #include <system_error>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/number.h"
 #include "dtrain/base/path_kind.h"
 #include "dtrain/base/storage_error.h"
 
 namespace dtrain::checkpoint::store {
 namespace {
 
+namespace fs = std::filesystem;
+using base::ErrorKind;
+using base::fail;
+using base::is_there;
+
 constexpr std::string_view kPrefix = "step-";
-// Nanoseconds since 1970 have 16 digits until the year 2554; on a machine that has lost its clock
-// fewer, but 12 after three days.
-constexpr std::size_t kLeastTimeDigits = 12;
+
+// "run/" and "run" are one folder; "." has a name only as a full path.
+fs::path full_path(const std::string& path) {
+  std::error_code error;
+  const fs::path full = fs::absolute(path, error).lexically_normal();
+  return full.has_filename() ? full : full.parent_path();
+}
+
+// Goes by the name even where the manifest is gone: that is damage, which must be named as such.
+bool is_checkpoint(const std::string& path) {
+  return is_there(fs::path(path) / kManifestName) || step_of(full_path(path).filename().string());
+}
+
+void require_folder(const std::string& path) {
+  if (base::is_folder(path)) {
+    if (::access(path.c_str(), X_OK) == 0) return;
+    fail(ErrorKind::checkpoint, "'{}' cannot be read: {}", path, std::strerror(errno));
+  }
+  fail(ErrorKind::checkpoint, "'{}' {}; name a run folder or a checkpoint in it", path,
+       is_there(path) ? "is not a folder" : "does not exist");
+}
 
 }  // namespace
 
@@ -29,11 +56,9 @@ std::string checkpoint_name(std::int64_t step) { return fmt::format("{}{}", kPre
 
 std::optional<std::int64_t> step_of(std::string_view name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
-  std::int64_t step = -1;
-  std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), step);
-  // Each step has one spelling: no sign, no leading zeros, no suffix.
-  if (step < 0 || checkpoint_name(step) != name) return std::nullopt;
-  return step;
+  const auto step = base::number_in<std::int64_t>(name.substr(kPrefix.size()));
+  // Each step has one spelling: no sign, no leading zeros.
+  return step && *step >= 0 && checkpoint_name(*step) == name ? step : std::nullopt;
 }
 
 std::string new_start_id() {
@@ -43,12 +68,10 @@ std::string new_start_id() {
 }
 
 bool is_start_id(std::string_view text) {
-  const auto dash = text.find('-');
-  if (dash == std::string_view::npos || dash < kLeastTimeDigits) return false;
-  const std::string_view time = text.substr(0, dash);
-  const std::string_view process = text.substr(dash + 1);
-  return time.find_first_not_of("0123456789abcdef") == std::string_view::npos && !process.empty() &&
-         process.find_first_not_of("0123456789") == std::string_view::npos;
+  // Nanoseconds since 1970 have 16 digits until the year 2554; on a machine that has lost its clock
+  // fewer, but 12 after three days.
+  static const std::regex kStartId("[0-9a-f]{12,}-[0-9]+");
+  return std::regex_match(text.begin(), text.end(), kStartId);
 }
 
 std::string temporary_folder(const std::string& checkpoints, std::int64_t step,
@@ -64,11 +87,69 @@ std::vector<std::int64_t> list_steps(const std::string& checkpoints) {
   }
   if (error && error != std::errc::no_such_file_or_directory) {
     base::fail_on_storage(
-        base::ErrorKind::checkpoint, error.value(),
+        ErrorKind::checkpoint, error.value(),
         fmt::format("folder '{}' cannot be read: {}", checkpoints, error.message()));
   }
   std::sort(steps.begin(), steps.end(), std::greater<>());
   return steps;
+}
+
+std::string run_at(const std::string& path) {
+  const fs::path folder = full_path(path);
+  const bool is_named = checkpoints_folder(folder.parent_path().string()) == folder;
+  if (!is_named || !base::is_folder(folder) || list_steps(path).empty()) return path;
+  const fs::path run = (fs::path(path) / "..").lexically_normal();
+  return (run.has_filename() ? run : run.parent_path()).string();
+}
+
+bool has_checkpoints_folder(const std::string& run_dir) {
+  const fs::path folder = checkpoints_folder(run_dir);
+  return base::is_folder(folder) && !is_there(folder / "config.json");
+}
+
+std::vector<std::string> checkpoints_of_run(const std::string& path) {
+  require_folder(path);
+  const std::string run_dir = run_at(path);
+  const std::string folder = checkpoints_folder(run_dir);
+  if (!has_checkpoints_folder(run_dir) && !is_there(fs::path(run_dir) / "config.json")) {
+    fail(ErrorKind::checkpoint,
+         "'{}' is not a run folder: it holds neither checkpoints nor config.json; name the "
+         "--run-dir of a run",
+         run_dir);
+  }
+  std::vector<std::string> paths;
+  for (const std::int64_t step : list_steps(folder)) {
+    paths.push_back(folder + "/" + checkpoint_name(step));
+  }
+  return paths;
+}
+
+std::vector<std::string> checkpoints_at(const std::string& path) {
+  require_folder(path);
+  if (is_checkpoint(path)) return {path};
+  std::vector<std::string> paths = checkpoints_of_run(path);
+  if (paths.empty()) {
+    const std::string final = final_model(path);
+    fail(ErrorKind::checkpoint, "run folder '{}' holds no checkpoint; {}", path,
+         is_there(final) ? fmt::format("its model is in {}", final)
+                         : "train with --checkpoint-every to write some");
+  }
+  return paths;
+}
+
+std::string weights_at(const std::string& path) {
+  require_folder(path);
+  const std::string folder = run_at(path);
+  const std::string inside = (fs::path(folder) / "model.safetensors").string();
+  if (is_there(inside) && !is_checkpoint(folder)) return inside;
+  const std::string final = final_model(folder);
+  const bool has_checkpoint =
+      is_checkpoint(folder) || !list_steps(checkpoints_folder(folder)).empty();
+  return !has_checkpoint && is_there(final) ? final : checkpoints_at(folder).front();
+}
+
+std::string final_model(const std::string& run_dir) {
+  return (fs::path(run_dir) / "final" / "model.safetensors").string();
 }
 
 }  // namespace dtrain::checkpoint::store

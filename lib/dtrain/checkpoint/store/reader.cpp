@@ -1,12 +1,27 @@
 #include "dtrain/checkpoint/store/reader.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
+#include "dtrain/base/checksum.h"
 #include "dtrain/base/error.h"
-#include "dtrain/checkpoint/store/verify.h"
+#include "dtrain/checkpoint/store/names.h"
 
 namespace dtrain::checkpoint::store {
 namespace {
+
+using base::ErrorKind;
+using base::fail;
+
+// The first tensor whose bytes are not what was written; empty if the damage lies elsewhere.
+std::string damaged_tensor(const std::string& path, const format::FileInfo& info) {
+  const auto file = format::SafetensorsFile::open(path);
+  for (const format::PieceInfo& piece : info.pieces) {
+    if (base::checksum_of(file.at(piece.tensor).bytes) != piece.checksum) return piece.tensor;
+  }
+  return {};
+}
 
 // Where each piece's bytes begin, checked against the manifest.
 std::map<std::string, std::int64_t> offsets_of(const std::string& path,
@@ -17,9 +32,9 @@ std::map<std::string, std::int64_t> offsets_of(const std::string& path,
   for (const format::PieceInfo& piece : info.pieces) {
     const format::TensorView& view = file.at(piece.tensor);
     if (view.dtype != contents.tensors.at(piece.tensor).dtype || view.shape != piece.box.sizes) {
-      base::fail(base::ErrorKind::checkpoint,
-                 "checkpoint file '{}' holds tensor '{}' otherwise than its manifest says", path,
-                 piece.tensor);
+      fail(ErrorKind::checkpoint,
+           "checkpoint file '{}' holds tensor '{}' otherwise than its manifest says", path,
+           piece.tensor);
     }
     offsets[piece.tensor] = view.bytes.data() - file.bytes().data();
   }
@@ -27,6 +42,28 @@ std::map<std::string, std::int64_t> offsets_of(const std::string& path,
 }
 
 }  // namespace
+
+format::Manifest read_manifest(const std::string& checkpoint) {
+  const std::string path = fmt::format("{}/{}", checkpoint, kManifestName);
+  return format::parse_manifest(base::content_of(path, kCheckpointFile), path);
+}
+
+void verify_file(const std::string& checkpoint, const format::FileInfo& info) {
+  const std::string path = checkpoint + "/" + info.name;
+  const auto file = base::InputFile::open(path, kCheckpointFile);
+  if (file.size() != info.bytes) {
+    fail(ErrorKind::checkpoint, "checkpoint file '{}' has {} bytes, {} were written", path,
+         file.size(), info.bytes);
+  }
+  base::Checksum checksum;
+  file.read_in_pieces(0, file.size(), [&](auto piece) { checksum.add(piece); });
+  const std::uint64_t found = checksum.value();
+  if (found == info.checksum) return;
+  const std::string tensor = damaged_tensor(path, info);
+  fail(ErrorKind::checkpoint, "checkpoint file '{}' is damaged{}: its checksum is {}, expected {}",
+       path, tensor.empty() ? "" : fmt::format(" in tensor '{}'", tensor),
+       base::checksum_text(found), base::checksum_text(info.checksum));
+}
 
 Reader::Reader(std::string checkpoint) : Reader(checkpoint, read_manifest(checkpoint)) {}
 

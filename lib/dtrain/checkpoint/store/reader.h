@@ -1,4 +1,4 @@
-// Reads any part of any tensor of a checkpoint, however it was cut.
+// Reads checkpoints: the manifest, whole files to verify them, any part of any tensor.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,24 @@
 
 namespace dtrain::checkpoint::store {
 
+inline constexpr base::FileRole kCheckpointFile{base::ErrorKind::checkpoint, "checkpoint file",
+                                                "the checkpoint is damaged"};
+
+/// Throws: Error{checkpoint} naming the manifest: missing, damaged; FileError if it cannot be read.
+[[nodiscard]] format::Manifest read_manifest(const std::string& checkpoint);
+
+/// Reads the whole file and compares size and checksum with the manifest's.
+///
+/// Throws:  Error{checkpoint} naming the file, and the tensor in which the damage lies if it lies
+///          in one; FileError if it cannot be read.
+/// Threads: any number of callers.
+void verify_file(const std::string& checkpoint, const format::FileInfo& file);
+
 /// Reads boxes from the files that hold them, only the bytes that are asked for. Checks no
 /// checksums: verify_file does.
 ///
 /// Throws:  Error{checkpoint} naming the file that cannot be read or does not hold what the
-/// manifest
-///          says.
+///          manifest says.
 /// Threads: one caller.
 class Reader {
  public:

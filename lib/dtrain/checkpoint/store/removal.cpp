@@ -6,7 +6,9 @@
 #include <array>
 #include <cerrno>
 #include <filesystem>
-#include <string_view>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <sstream>
 #include <system_error>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "dtrain/base/input_file.h"
 #include "dtrain/base/path_kind.h"
 #include "dtrain/base/storage_error.h"
+#include "dtrain/checkpoint/format/safetensors.h"
 #include "dtrain/checkpoint/store/names.h"
 
 namespace dtrain::checkpoint::store {
@@ -50,34 +53,12 @@ std::vector<std::string> all_names_in(const std::string& folder) {
   return names;
 }
 
-bool take_back(std::string_view& text, std::string_view end) {
-  if (!text.ends_with(end)) return false;
-  text.remove_suffix(end.size());
-  return true;
-}
-
-bool take_digits_back(std::string_view& text) {
-  const auto size = text.size();
-  while (!text.empty() && text.back() >= '0' && text.back() <= '9') text.remove_suffix(1);
-  return text.size() < size;
-}
-
-// KIND-RRRRR-of-WWWWW[-partP].safetensors
-bool is_data_file(std::string_view name) {
-  if (!take_back(name, ".safetensors") || !take_digits_back(name)) return false;
-  if (take_back(name, "-part") && !take_digits_back(name)) return false;
-  return take_back(name, "-of-") && take_digits_back(name) && take_back(name, "-") && !name.empty();
-}
-
-// Also under the name that base::write_anew gives it.
-bool is_manifest(std::string_view name) {
-  if (!take_back(name, kManifestName)) return false;
-  return name.empty() || (take_back(name, "-") && take_digits_back(name) && name == "again");
-}
-
+// Data files, KIND-RRRRR-of-WWWWW[-partP].safetensors, and the manifest, also under the name that
+// base::write_anew gives it.
 bool is_ours(const std::string& folder, const std::string& name) {
-  return (is_manifest(name) || is_data_file(name)) &&
-         fs::is_regular_file(status_of(folder + "/" + name));
+  static const std::regex kNames(R"(.+-[0-9]+-of-[0-9]+(-part[0-9]+)?\.safetensors)"
+                                 R"(|(again[0-9]+-)?manifest\.json)");
+  return std::regex_match(name, kNames) && fs::is_regular_file(status_of(folder + "/" + name));
 }
 
 bool has_marker(const std::string& manifest) {
@@ -109,6 +90,57 @@ std::string why_no_folder(const std::string& path, const fs::file_status& status
   return {};
 }
 
+constexpr base::FileRole kRunFile{ErrorKind::usage, "file", "check its permissions"};
+
+// The first MiB, in which marks are looked for.
+std::string beginning_of(const std::string& path) {
+  const base::InputFile file = base::InputFile::open(path, kRunFile);
+  std::string text(static_cast<std::size_t>(std::min(file.size(), std::int64_t{1} << 20)), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+// Every start writes all settings of a run, in their groups.
+bool is_our_config(const std::string& path) {
+  using Json = nlohmann::json;
+  const Json config = Json::parse(beginning_of(path), nullptr, /*allow_exceptions=*/false);
+  constexpr std::array kMarks{"/model/levels", "/train/steps", "/layout/strategy", "/run/dir"};
+  return std::ranges::all_of(
+      kMarks, [&](const char* mark) { return config.contains(Json::json_pointer(mark)); });
+}
+
+// Has the line of a start, or of a step if a crash of the machine has spoilt the first lines.
+bool is_our_metrics(const std::string& path) {
+  std::istringstream lines(beginning_of(path));
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(R"({"event":"start","parameters":)")) return true;
+    if (line.starts_with(R"({"step":)") && line.find(R"("wait_seconds":)") != line.npos)
+      return true;
+  }
+  return false;
+}
+
+bool is_our_model(const std::string& path) {
+  try {
+    return format::SafetensorsFile::open(path).metadata().contains(kModelKey);
+  } catch (const base::StorageError&) {
+    throw;
+  } catch (const base::Error&) {
+    return false;  // another format
+  }
+}
+
+// Why the file at `path` must stay; empty: it may be replaced.
+std::string why_file_kept(const std::string& path, bool (*is_ours)(const std::string&)) {
+  std::error_code error;
+  const fs::file_status status = base::link_status(path);
+  if (!fs::exists(status)) return {};
+  if (fs::is_symlink(status)) return "is a link";
+  if (!fs::is_regular_file(status)) return "is no regular file";
+  if (fs::file_size(path, error) == 0 && !error) return {};
+  return is_ours(path) ? "" : "was not written by dtrain";
+}
+
 }  // namespace
 
 std::string why_kept(const std::string& folder, FolderKind kind) {
@@ -128,6 +160,24 @@ void remove_folder_and_files(base::FileSystem& files, const std::string& folder)
   if (!why.empty()) base::fail(ErrorKind::checkpoint, "{}", why);
   for (const std::string& name : names) files.remove_file(folder + "/" + name);
   files.remove_folder(folder);
+}
+
+void check_run_files(const std::string& run_dir, std::string_view flag) {
+  struct File {
+    std::string path;
+    bool (*is_ours)(const std::string&);
+  };
+  const std::array<File, 3> files{{{run_dir + "/config.json", is_our_config},
+                                   {run_dir + "/metrics.jsonl", is_our_metrics},
+                                   {final_model(run_dir), is_our_model}}};
+  for (const File& file : files) {
+    const std::string why = why_file_kept(file.path, file.is_ours);
+    if (why.empty()) continue;
+    base::fail(ErrorKind::usage,
+               "--run-dir {}: '{}' {}, and {} would replace it: move it away, or name another "
+               "folder",
+               run_dir, file.path, why, flag);
+  }
 }
 
 }  // namespace dtrain::checkpoint::store

@@ -1,8 +1,8 @@
-// Decides what dtrain may remove in RUN/checkpoints: folders that it wrote, with nothing else
-// inside.
+// Decides what dtrain may remove or replace in a run folder: what it wrote.
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "dtrain/base/file_system.h"
 
@@ -25,5 +25,13 @@ enum class FolderKind {
 /// Throws: what `files` throws; Error{checkpoint} naming the folder if it must stay: nothing of it
 ///         is removed then.
 void remove_folder_and_files(base::FileSystem& files, const std::string& folder);
+
+/// Refuses a run folder in which dtrain would replace or remove what it did not write: looks for
+/// the marks that every build has left in config.json, metrics.jsonl and final/model.safetensors. A
+/// file that is empty or missing is no loss.
+///
+/// flag: what would replace them, for the message.
+/// Throws: Error{usage} naming the file, and what to do.
+void check_run_files(const std::string& run_dir, std::string_view flag);
 
 }  // namespace dtrain::checkpoint::store

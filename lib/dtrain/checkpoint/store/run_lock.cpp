@@ -34,12 +34,13 @@ std::string read_holder(int fd) {
                     : std::string("a process that has just begun");
 }
 
-bool try_lock(int fd) {
+// Takes the lock, or returns the errno of the refusal.
+int take_lock(int fd) {
   int status = 0;
   do {
     status = ::flock(fd, LOCK_EX | LOCK_NB);
   } while (status != 0 && errno == EINTR);
-  return status == 0;
+  return status == 0 ? 0 : errno;
 }
 
 std::string host_text() {
@@ -91,7 +92,7 @@ void refuse_lock_of_another(const std::string& path, const base::Descriptor& fil
   if (base::with_patience(path, examine) != 0 || !S_ISREG(status.st_mode) ||
       status.st_uid == ::geteuid())
     return;
-  if (file && !try_lock(file.get()) && errno == EWOULDBLOCK) {
+  if (file && take_lock(file.get()) == EWOULDBLOCK) {
     fail(ErrorKind::usage,
          "'{}' is held by {}, a job of user {}: wait for it, stop it, or name another folder", path,
          read_holder(file.get()), status.st_uid);
@@ -114,19 +115,18 @@ base::Descriptor open_lock(const std::string& path, bool& is_new) {
     return made < 0 && errno == EEXIST ? ::open(path.c_str(), kFlags, 0600) : made;
   }));
   const int reason = file ? 0 : errno;
-  const bool is_link = reason == ELOOP;
   if (file || reason == EACCES) refuse_lock_of_another(path, file);
-  if (!file && !is_link) {
+  if (!file && reason != ELOOP) {
     base::fail_on_storage(ErrorKind::checkpoint, reason,
                           fmt::format("'{}' cannot be created ({})", path, std::strerror(reason)));
   }
-  if (!is_link && is_regular(path, file.get())) {
+  if (file && is_regular(path, file.get())) {
     // Who can read a file can lock it, and keep the run from its owner. An older one may be open.
     (void)::fchmod(file.get(), 0600);
     return file;
   }
   fail(ErrorKind::usage, "'{}' {}: it cannot be this run's lock; remove it, or name another folder",
-       path, is_link ? "is a link" : "is not a regular file");
+       path, file ? "is not a regular file" : "is a link");
 }
 
 // True if the path leads to the open file.
@@ -140,82 +140,73 @@ bool leads_to(const std::string& path, int fd) {
          own.st_ino == there.st_ino;
 }
 
-/// Waits for a lock.
-class LockWait {
- public:
-  LockWait(const std::string& run_dir, const std::string& path, std::chrono::milliseconds patience)
-      : run_dir_(run_dir), path_(path), patience_(patience), retry_(path) {}
+// Throws if the holder lives, or is_over: its lock has outlived it for too long.
+void refuse_holder(const std::string& run_dir, const std::string& path, const std::string& holder,
+                   bool is_over) {
+  if (is_alive(holder)) {
+    fail(ErrorKind::usage,
+         "--run-dir {} is in use by {}: wait for it, stop it, or name another folder", run_dir,
+         holder);
+  }
+  if (is_over) {
+    throw base::StorageError(
+        fmt::format("'{}' has been locked by {} for {} s: end that process, or restart its host",
+                    path, holder, kLeasePatience.count()));
+  }
+}
 
-  /// Returns false if the file must be opened again, because the storage has failed.
-  bool take(int fd) {
-    while (!try_lock(fd)) {
-      const int reason = errno;
-      if (reason != EWOULDBLOCK) return fails_in_passing(reason);
-      const auto waited = base::Clock::now() - start_;
-      if (waited >= patience_) check_holder(read_holder(fd), waited >= kLeasePatience);
+// Waits for the lock of the file that `path` leads to. is_new: as open_lock.
+base::Descriptor locked_file(const std::string& run_dir, const std::string& path,
+                             std::chrono::milliseconds patience, bool& is_new) {
+  const base::Clock::time_point start = base::Clock::now();
+  base::StorageRetry retry(path);
+  bool has_warned = false;
+  for (;;) {
+    base::Descriptor file = open_lock(path, is_new);
+    int reason = take_lock(file.get());
+    for (; reason == EWOULDBLOCK; reason = take_lock(file.get())) {
+      const auto waited = base::Clock::now() - start;
+      if (waited >= patience) {
+        const std::string holder = read_holder(file.get());
+        refuse_holder(run_dir, path, holder, waited >= kLeasePatience);
+        if (!std::exchange(has_warned, true)) {
+          base::log_warning(
+              "'{}' is locked by {}, which is gone or cannot be seen from this host; waiting "
+              "up to {} s",
+              path, holder, kLeasePatience.count());
+        }
+      }
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
-    return true;
-  }
-
- private:
-  bool fails_in_passing(int reason) {
-    if (retry_.again(reason)) return false;
-    base::fail_on_storage(ErrorKind::checkpoint, reason,
-                          fmt::format("'{}' cannot be locked ({})", path_, std::strerror(reason)));
-  }
-
-  void check_holder(const std::string& holder, bool is_over) {
-    if (is_alive(holder)) {
-      fail(ErrorKind::usage,
-           "--run-dir {} is in use by {}: wait for it, stop it, or name another folder", run_dir_,
-           holder);
-    }
-    if (is_over) {
-      throw base::StorageError(
-          fmt::format("'{}' has been locked by {} for {} s: end that process, or restart its host",
-                      path_, holder, std::chrono::seconds(kLeasePatience).count()));
-    }
-    if (!std::exchange(has_warned_, true)) {
-      base::log_warning(
-          "'{}' is locked by {}, which is gone or cannot be seen from this host; waiting "
-          "up to {} s",
-          path_, holder, std::chrono::seconds(kLeasePatience).count());
+    // Otherwise the last holder has removed the file, and another job may have created a new one.
+    if (reason == 0 && leads_to(path, file.get())) return file;
+    if (reason != 0 && !retry.again(reason)) {
+      base::fail_on_storage(ErrorKind::checkpoint, reason,
+                            fmt::format("'{}' cannot be locked ({})", path, std::strerror(reason)));
     }
   }
-
-  const std::string& run_dir_;
-  const std::string& path_;
-  std::chrono::milliseconds patience_;
-  base::StorageRetry retry_;
-  base::Clock::time_point start_ = base::Clock::now();
-  bool has_warned_ = false;
-};
+}
 
 }  // namespace
 
 RunLock::RunLock(const std::string& run_dir, std::chrono::milliseconds patience)
     : path_(run_dir + "/lock") {
-  LockWait wait(run_dir, path_, patience);
   bool is_new = false;
-  do {  // retry if the last holder removed the file, since another job may have created a new one
-    file_ = open_lock(path_, is_new);
-  } while (!wait.take(file_.get()) || !leads_to(path_, file_.get()));
+  file_ = locked_file(run_dir, path_, patience, is_new);
   is_for_removal_ = is_new;
   write_holder(file_.get());
 }
 
-RunHolder find_run_holder(const std::string& run_dir) {
+std::optional<bool> is_run_held(const std::string& run_dir) {
   const base::Descriptor file(::open((run_dir + "/lock").c_str(),
                                      O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
   struct stat status {};
-  if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    return RunHolder::unknown;
-  }
+  if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
   // A shared lock, held briefly: a job that starts meanwhile retries.
-  const bool is_free = ::flock(file.get(), LOCK_SH | LOCK_NB) == 0;
-  if (!is_free) return errno == EWOULDBLOCK ? RunHolder::alive : RunHolder::unknown;
-  return read_holder(file.get()).ends_with(host_text()) ? RunHolder::gone : RunHolder::unknown;
+  if (::flock(file.get(), LOCK_SH | LOCK_NB) != 0) {
+    return errno == EWOULDBLOCK ? std::optional(true) : std::nullopt;
+  }
+  return read_holder(file.get()).ends_with(host_text()) ? std::optional(false) : std::nullopt;
 }
 
 RunLock::~RunLock() {

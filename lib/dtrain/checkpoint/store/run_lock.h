@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 
 #include "dtrain/base/descriptor.h"
@@ -11,8 +12,9 @@ namespace dtrain::checkpoint::store {
 /// Holds RUN/lock from construction to destruction, or to the end of the process, however it ends.
 /// A lock that is held is tried again for `patience`, because a job that was just killed may still
 /// be on its way out; and for two minutes if its holder cannot be seen from this host or has ended,
-/// because a file server keeps the locks of a host that is gone until their lease runs out. A file that was not there before is removed again, unless keep() is called: a
-/// start that is refused leaves none.
+/// because a file server keeps the locks of a host that is gone until their lease runs out. A file
+/// that was not there before is removed again, unless keep() is called: a start that is refused
+/// leaves none.
 ///
 /// The file must be a regular one of this user: it is never reached through a link, and a FIFO or
 /// device is not waited for.
@@ -39,14 +41,9 @@ class RunLock {
   bool is_for_removal_ = false;
 };
 
-/// Whether a job holds a run folder.
-enum class RunHolder {
-  unknown,  ///< no lock was ever taken, it cannot be examined, or it was taken on another host
-  alive,
-  gone,  ///< the lock was taken on this host, and nobody holds it any more
-};
-
+/// Whether a job holds a run folder: false if the lock was taken on this host and nobody holds it any
+/// more; nothing if no lock was ever taken, it cannot be examined, or it was taken on another host.
 /// Asks without waiting, and leaves everything as it is.
-[[nodiscard]] RunHolder find_run_holder(const std::string& run_dir);
+[[nodiscard]] std::optional<bool> is_run_held(const std::string& run_dir);
 
 }  // namespace dtrain::checkpoint::store

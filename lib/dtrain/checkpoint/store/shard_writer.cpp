@@ -51,36 +51,6 @@ format::Metadata metadata_of(const Pieces& pieces) {
           {"dtrain.shapes", shapes.dump()}};
 }
 
-/// Writes bytes in chunks and keeps the checksum of all of them.
-class ChunkWriter {
- public:
-  ChunkWriter(base::OutputFile& file, Pace& pace) : file_(file), pace_(pace) {}
-
-  /// Returns the checksum of these bytes alone.
-  std::uint64_t write(std::span<const std::byte> bytes) {
-    base::Checksum own;
-    num_bytes_ += static_cast<std::int64_t>(bytes.size());
-    while (!bytes.empty()) {
-      const auto chunk = bytes.first(std::min(bytes.size(), kChunkBytes));
-      pace_.spend(static_cast<std::int64_t>(chunk.size()));
-      own.add(chunk);
-      all_.add(chunk);
-      file_.write(chunk);
-      bytes = bytes.subspan(chunk.size());
-    }
-    return own.value();
-  }
-
-  [[nodiscard]] std::int64_t num_bytes() const { return num_bytes_; }
-  [[nodiscard]] std::uint64_t checksum() const { return all_.value(); }
-
- private:
-  base::OutputFile& file_;
-  Pace& pace_;
-  base::Checksum all_;
-  std::int64_t num_bytes_ = 0;
-};
-
 format::FileInfo write_file(base::FileSystem& files, const std::string& folder, std::string name,
                             const Pieces& pieces, Pace& pace) {
   std::vector<format::TensorView> views;
@@ -90,15 +60,29 @@ format::FileInfo write_file(base::FileSystem& files, const std::string& folder, 
   const format::FilePlan plan = format::plan_safetensors(views, metadata_of(pieces));
   format::FileInfo info{.name = std::move(name), .bytes = 0, .checksum = 0, .pieces = {}};
   base::write_anew(files, folder + "/" + info.name, [&](base::OutputFile& file) {
-    ChunkWriter writer(file, pace);
-    writer.write(std::as_bytes(std::span(plan.header)));
+    base::Checksum all;
+    info.bytes = 0;
     info.pieces.clear();
+    // Returns the checksum of these bytes alone.
+    const auto write = [&](std::span<const std::byte> bytes) {
+      base::Checksum own;
+      info.bytes += std::ssize(bytes);
+      while (!bytes.empty()) {
+        const auto chunk = bytes.first(std::min(bytes.size(), kChunkBytes));
+        pace.spend(std::ssize(chunk));
+        own.add(chunk);
+        all.add(chunk);
+        file.write(chunk);
+        bytes = bytes.subspan(chunk.size());
+      }
+      return own.value();
+    };
+    (void)write(std::as_bytes(std::span(plan.header)));
     for (const std::size_t index : plan.order) {
       const PieceBytes& piece = *pieces[index];
-      info.pieces.push_back({piece.tensor, piece.box, writer.write(piece.bytes)});
+      info.pieces.push_back({piece.tensor, piece.box, write(piece.bytes)});
     }
-    info.bytes = writer.num_bytes();
-    info.checksum = writer.checksum();
+    info.checksum = all.value();
   });
   return info;
 }

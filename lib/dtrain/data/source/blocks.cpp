@@ -9,7 +9,6 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/text.h"
-#include "dtrain/data/source/wikitext.h"
 #include "dtrain/data/text.h"
 #include "dtrain/data/tokenizer/utf8.h"
 
@@ -113,6 +112,63 @@ std::vector<Part> documents_of_lines(const Block& block, const LineRule& rule,
   return parts;
 }
 
+// The raw files of WikiText: articles whose first line is " = Title = ".
+constexpr std::string_view kBeginsTitle = "\n = ";
+constexpr std::string_view kBeginsSection = "\n = =";
+constexpr std::string_view kEndsTitle = " = \n";
+
+std::string_view line_at(std::string_view text, std::size_t at) {
+  const std::size_t end = text.find('\n', at);
+  return text.substr(at, end == text.npos ? text.npos : end + 1 - at);
+}
+
+bool is_blank(std::string_view line) { return line.find_first_not_of(" \r\n") == line.npos; }
+
+// The line that ends before `at`.
+std::string_view line_before(std::string_view text, std::size_t at) {
+  const std::size_t end = at - 1;
+  const std::size_t newline = end == 0 ? text.npos : text.rfind('\n', end - 1);
+  const std::size_t begin = newline == text.npos ? 0 : newline + 1;
+  return text.substr(begin, end - begin);
+}
+
+// line_begin: of " = Title = \n".
+bool is_title(std::string_view text, std::size_t line_begin) {
+  const std::string_view line = line_at(text, line_begin);
+  if (!line.starts_with(kBeginsTitle.substr(1)) || line.starts_with(kBeginsSection.substr(1)) ||
+      !line.ends_with(kEndsTitle)) {
+    return false;
+  }
+  const std::size_t after = line_begin + line.size();
+  return after < text.size() && is_blank(line_at(text, after)) &&
+         (line_begin == 0 || is_blank(line_before(text, line_begin)));
+}
+
+// Whether an article's title stands at `at`: a line " = Title = " that is neither a section's
+// (" = = Section = = ") nor follows text, between lines that are empty or the file's ends.
+bool begins_article(std::string_view text, std::size_t at) {
+  return at < text.size() && (at == 0 || text[at - 1] == '\n') && is_title(text, at);
+}
+
+// Where the next article after text's first byte begins; text.size(): nowhere. Blank lines at
+// text's beginning belong to the article after them.
+std::size_t next_article(std::string_view text) {
+  for (auto at = text.find(kBeginsTitle); at != text.npos; at = text.find(kBeginsTitle, at + 1)) {
+    if (is_title(text, at + 1) && !is_blank(text.substr(0, at))) return at + 1;
+  }
+  return text.size();
+}
+
+// Where the last article of `text` begins, all of whose title's surroundings are there; 0: only at
+// the beginning, behind blank lines, or nowhere.
+std::size_t last_article(std::string_view text) {
+  for (auto at = text.rfind(kBeginsTitle); at != text.npos; at = text.rfind(kBeginsTitle, at - 1)) {
+    if (is_title(text, at + 1)) return is_blank(text.substr(0, at)) ? 0 : at + 1;
+    if (at == 0) break;
+  }
+  return 0;
+}
+
 }  // namespace
 
 bool BlockReader::next(Block& block) {
@@ -204,15 +260,11 @@ std::size_t BlockReader::bytes_to_take() {
 
 std::vector<Part> parts_of(const Block& block, const LineRule& rule, std::string& storage) {
   if (block.format == Format::json_lines) return documents_of_lines(block, rule, storage);
-  std::vector<Part> parts{{.text = block.bytes,
-                           .begins_document = block.begins_document,
-                           .ends_document = block.ends_document}};
-  if (block.format == Format::text) return parts;
-  parts.clear();
+  std::vector<Part> parts;
   std::string_view rest = block.bytes;
   bool begins = block.begins_document;
   while (!rest.empty()) {
-    const std::size_t next = next_article(rest);
+    const std::size_t next = block.format == Format::wikitext ? next_article(rest) : rest.size();
     parts.push_back({.text = rest.substr(0, next),
                      .begins_document = begins,
                      .ends_document = next < rest.size() || block.ends_document});
@@ -220,6 +272,28 @@ std::vector<Part> parts_of(const Block& block, const LineRule& rule, std::string
     begins = true;
   }
   return parts;
+}
+
+std::size_t count_words(std::string_view text) {
+  std::size_t words = 0;
+  bool is_within = false;
+  for (const char c : text) {
+    const bool is_space = c == ' ' || c == '\n' || c == '\t' || c == '\r';
+    if (c == '\n' || (!is_space && !is_within)) ++words;
+    is_within = !is_space;
+  }
+  return words;
+}
+
+void check_utf8(const Block& block) {
+  if (block.format == Format::json_lines) return;  // the parser of JSON does
+  const auto wrong = invalid_utf8_at(block.bytes);
+  if (!wrong) return;
+  base::fail(base::ErrorKind::data,
+             "data file '{}' is not UTF-8, which its tokenizer needs: byte {:#04x} at offset {} of "
+             "the text; convert it with iconv, or leave out --tokenizer to train on bytes",
+             block.file, static_cast<unsigned char>(block.bytes[*wrong]),
+             block.offset + static_cast<std::int64_t>(*wrong));
 }
 
 }  // namespace dtrain::data

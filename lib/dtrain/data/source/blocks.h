@@ -92,4 +92,11 @@ struct LineRule {
 [[nodiscard]] std::vector<Part> parts_of(const Block& block, const LineRule& rule,
                                          std::string& storage);
 
+/// Words as the literature of WikiText counts them: what stands between spaces, and a sign for the
+/// end of each line.
+[[nodiscard]] std::size_t count_words(std::string_view text);
+
+/// Throws: Error{data} naming file and place of the first byte that is no UTF-8.
+void check_utf8(const Block& block);
+
 }  // namespace dtrain::data

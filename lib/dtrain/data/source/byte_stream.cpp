@@ -27,6 +27,7 @@ class PlainStream final : public ByteStream {
     return to.size();
   }
   [[nodiscard]] std::int64_t consumed() const noexcept override { return offset_; }
+  [[nodiscard]] const std::string& path() const noexcept { return file_.path(); }
 
  private:
   base::InputFile file_;
@@ -42,8 +43,8 @@ constexpr std::size_t kMostWindow = std::size_t{1} << 27;  // ZSTD_createDStream
 /// What both formats share: compressed bytes come in buffers, text goes where the caller wants it.
 class Decompressing : public ByteStream {
  public:
-  Decompressing(std::unique_ptr<ByteStream> from, std::string path, std::string_view format)
-      : from_(std::move(from)), path_(std::move(path)), format_(format), buffer_(kBufferBytes) {}
+  Decompressing(PlainStream from, std::string_view format)
+      : from_(std::move(from)), format_(format), buffer_(kBufferBytes) {}
 
   std::size_t read(std::span<char> to) final {
     std::size_t filled = 0;
@@ -54,44 +55,43 @@ class Decompressing : public ByteStream {
     }
     return filled;
   }
-  [[nodiscard]] std::int64_t consumed() const noexcept final { return from_->consumed(); }
+  [[nodiscard]] std::int64_t consumed() const noexcept final { return from_.consumed(); }
 
  protected:
-  /// Takes some of the compressed bytes and returns how many bytes of text it wrote.
+  /// Takes some of the compressed bytes and returns how many bytes of text it wrote. Sets
+  /// is_complete_ and is_full_.
   [[nodiscard]] virtual std::size_t decompress(std::span<char> to) = 0;
-  /// Whether the bytes taken so far end a member or frame.
-  [[nodiscard]] virtual bool is_complete() const = 0;
 
   [[nodiscard]] std::span<char> compressed() {
     return std::span(buffer_).first(available_).subspan(taken_);
   }
   void take(std::size_t count) { taken_ += count; }
-  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] const std::string& path() const { return from_.path(); }
   [[noreturn]] void refuse_damaged(std::string_view reason) const {
     fail(ErrorKind::data,
          "data file '{}' is damaged: its {} data is wrong near byte {} ({}); fetch or compress it "
          "again",
-         path_, format_, from_->consumed() - std::int64_t(available_ - taken_), reason);
+         path(), format_, from_.consumed() - std::int64_t(available_ - taken_), reason);
   }
+
+  bool is_complete_ = false;  // the bytes taken so far end a member or frame
+  bool is_full_ = false;      // text may come without further compressed bytes
 
  private:
   /// Returns whether there is something to decompress.
   bool fill() {
-    if (taken_ < available_ || has_more_text()) return true;
-    available_ = from_->read(buffer_);
+    if (taken_ < available_ || is_full_) return true;
+    available_ = from_.read(buffer_);
     taken_ = 0;
     if (available_ > 0) return true;
-    if (is_complete()) return false;
+    if (is_complete_) return false;
     fail(ErrorKind::data,
          "data file '{}' is truncated: its {} data ends at byte {} in the middle of the text, "
          "after {} bytes of it; fetch or compress it again",
-         path_, format_, from_->consumed(), text_bytes_);
+         path(), format_, from_.consumed(), text_bytes_);
   }
-  /// Whether text may come without further compressed bytes.
-  [[nodiscard]] virtual bool has_more_text() const = 0;
 
-  std::unique_ptr<ByteStream> from_;
-  std::string path_;
+  PlainStream from_;
   std::string_view format_;
   std::vector<char> buffer_;
   std::size_t available_ = 0;  // bytes in buffer_
@@ -101,8 +101,7 @@ class Decompressing : public ByteStream {
 
 class GzipStream final : public Decompressing {
  public:
-  GzipStream(std::unique_ptr<ByteStream> from, std::string path)
-      : Decompressing(std::move(from), std::move(path), "gzip") {
+  explicit GzipStream(PlainStream from) : Decompressing(std::move(from), "gzip") {
     constexpr int kGzipOfAnyWindow = 15 + 16;
     if (::inflateInit2(&state_, kGzipOfAnyWindow) != Z_OK) throw std::bad_alloc();
   }
@@ -127,18 +126,14 @@ class GzipStream final : public Decompressing {
     is_full_ = state_.avail_out == 0 && !is_complete_;
     return room - state_.avail_out;
   }
-  [[nodiscard]] bool is_complete() const override { return is_complete_; }
-  [[nodiscard]] bool has_more_text() const override { return is_full_; }
 
   z_stream state_{};
-  bool is_complete_ = false;
-  bool is_full_ = false;
 };
 
 class ZstdStream final : public Decompressing {
  public:
-  ZstdStream(std::unique_ptr<ByteStream> from, std::string path)
-      : Decompressing(std::move(from), std::move(path), "zstd"), state_(::ZSTD_createDStream()) {
+  explicit ZstdStream(PlainStream from)
+      : Decompressing(std::move(from), "zstd"), state_(::ZSTD_createDStream()) {
     if (state_ == nullptr) throw std::bad_alloc();
   }
 
@@ -167,42 +162,22 @@ class ZstdStream final : public Decompressing {
          "above); decompress it: zstd -d --long=31",
          path(), kMostWindow >> 20);
   }
-  [[nodiscard]] bool is_complete() const override { return is_complete_; }
-  [[nodiscard]] bool has_more_text() const override { return is_full_; }
 
   std::unique_ptr<ZSTD_DStream, Deleter> state_;
-  bool is_complete_ = false;
-  bool is_full_ = false;
 };
-
-// The text of gzip data, of one member after another. path: for messages.
-std::unique_ptr<ByteStream> gunzip(std::unique_ptr<ByteStream> from, std::string path) {
-  return std::make_unique<GzipStream>(std::move(from), std::move(path));
-}
-
-// The text of zstd data, of one frame after another.
-std::unique_ptr<ByteStream> unzstd(std::unique_ptr<ByteStream> from, std::string path) {
-  return std::make_unique<ZstdStream>(std::move(from), std::move(path));
-}
 
 }  // namespace
 
-const base::FileRole& text_file_role() {
-  static constexpr base::FileRole kRole{base::ErrorKind::data, "data file",
-                                        "give a plain text, or a folder of them"};
-  return kRole;
-}
-
 std::unique_ptr<ByteStream> open_bytes(const std::string& path) {
-  base::InputFile file = base::InputFile::open(path, text_file_role());
+  base::InputFile file = base::InputFile::open(path, kTextFile);
   char start[4] = {};
   const std::span found(start, static_cast<std::size_t>(std::min<std::int64_t>(4, file.size())));
   file.read(0, std::as_writable_bytes(found));
   const std::string_view magic(found.data(), found.size());
-  auto plain = std::make_unique<PlainStream>(std::move(file));
-  if (is_gzip(magic)) return gunzip(std::move(plain), path);
-  if (is_zstd(magic)) return unzstd(std::move(plain), path);
-  return plain;
+  PlainStream plain(std::move(file));
+  if (is_gzip(magic)) return std::make_unique<GzipStream>(std::move(plain));
+  if (is_zstd(magic)) return std::make_unique<ZstdStream>(std::move(plain));
+  return std::make_unique<PlainStream>(std::move(plain));
 }
 
 bool is_gzip(std::string_view start) { return start.starts_with("\x1f\x8b"); }

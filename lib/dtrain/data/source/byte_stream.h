@@ -34,7 +34,8 @@ class ByteStream {
 [[nodiscard]] std::unique_ptr<ByteStream> open_bytes(const std::string& path);
 
 /// How messages describe a file that is read as text.
-[[nodiscard]] const base::FileRole& text_file_role();
+inline constexpr base::FileRole kTextFile{base::ErrorKind::data, "data file",
+                                          "give a plain text, or a folder of them"};
 
 /// By the first bytes of a file, at least 4 or all.
 [[nodiscard]] bool is_gzip(std::string_view start);

@@ -2,6 +2,7 @@
 // and export it, so that one process may link only one of them; the other is opened apart.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,6 +14,10 @@ namespace dtrain::data {
 
 /// How pieces write a space: U+2581.
 inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
+
+/// The longest stretch that SentencePiece reads at once, for which it takes 200 times the memory.
+/// Where there is no place to cut, the next character behind so many bytes is one.
+inline constexpr std::size_t kLongestPart = std::size_t{64} << 10;
 
 /// A loaded SentencePiece model.
 ///

@@ -8,7 +8,8 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
-#include "dtrain/data/tokenizer/piece_cuts.h"
+#include "dtrain/base/plugin_file.h"
+#include "dtrain/data/tokenizer/piece_library.h"
 #include "dtrain/data/tokenizer/tokenizer.h"
 #include "dtrain/data/tokenizer/utf8.h"
 
@@ -17,6 +18,171 @@ namespace {
 
 using base::ErrorKind;
 using base::fail;
+
+/// A model in three readings of its own normalizer: as it is, for the beginning of a document;
+/// without the space that it puts before a text, for what follows in the middle; with one, for
+/// words whose spaces are taken away because the model joins them.
+struct PieceModels {
+  std::unique_ptr<PieceModel> own;
+  std::unique_ptr<PieceModel> bare;
+  std::unique_ptr<PieceModel> spaced;
+};
+
+constexpr std::string_view kSample =
+    "The quick brown fox,  3 times:\njumps over (the)   lazy dogs. E.g. 2024-01-02;\nit's a "
+    "\"word\" "
+    "and another_one @ home\nend";
+
+/// Characters of which SentencePiece's normalizers make neither nothing nor a space, and which they
+/// never join with a space or a line's end.
+struct Range {
+  char32_t first;
+  char32_t last;
+};
+constexpr Range kVisible[] = {
+    {U'!', U'~'},     {0xAB, 0xAB},     {0xBB, 0xBB},      // ASCII, quotation marks
+    {0xC0, 0x2AF},    {0x388, 0x3FF},   {0x400, 0x481},    // Latin, Greek, Cyrillic
+    {0x48A, 0x52F},   {0x531, 0x556},   {0x561, 0x587},    // Cyrillic, Armenian
+    {0x5D0, 0x5EA},   {0x620, 0x64A},   {0x660, 0x669},    // Hebrew, Arabic
+    {0x671, 0x6D3},   {0x904, 0x939},   {0x964, 0x96F},    // Arabic, Devanagari
+    {0xE01, 0xE30},   {0xE40, 0xE46},   {0x2013, 0x2014},  // Thai, dashes
+    {0x2018, 0x201F}, {0x2026, 0x2026}, {0x3001, 0x3002},  // quotation marks, full stops
+    {0x3008, 0x3011}, {0x3041, 0x3096}, {0x30A1, 0x30FA},  // brackets, kana
+    {0x30FC, 0x30FC}, {0x3400, 0x4DBF}, {0x4E00, 0x9FFF},  // Han
+    {0xAC00, 0xD7A3}, {0xFF01, 0xFF5E}};                   // Hangul, wide forms of ASCII
+
+bool is_visible(char32_t character) {
+  const auto* const range = std::ranges::lower_bound(kVisible, character, {}, &Range::last);
+  return range != std::end(kVisible) && range->first <= character;
+}
+bool begins_visible(std::string_view text) { return is_visible(first_character(text)); }
+bool ends_visible(std::string_view text) { return is_visible(last_character(text)); }
+
+std::vector<int> ids_of(const PieceModel& model, std::string_view text) {
+  std::vector<int> ids;
+  std::string obstacle;
+  if (!model.encode(text, ids, obstacle)) {
+    fail(ErrorKind::internal, "SentencePiece: {}", obstacle);
+  }
+  return ids;
+}
+
+std::vector<int> joined(std::vector<int> first, const std::vector<int>& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+/// Whether a space stands behind another character.
+bool holds_space_within(std::string_view piece) {
+  while (piece.starts_with(kSpaceMark)) piece.remove_prefix(kSpaceMark.size());
+  return piece.find(kSpaceMark) != piece.npos || piece.find(' ') != piece.npos;
+}
+
+bool holds_newline_within(std::string_view piece) {
+  return piece.find('\n') != piece.npos && piece.find_first_not_of('\n') != piece.npos;
+}
+
+template <typename Condition>
+bool any_piece(const PieceModel& model, Condition condition) {
+  for (int id = 0; id < model.size(); ++id) {
+    if (model.kind(id) == PieceModel::Kind::normal && condition(model.piece(id))) return true;
+  }
+  return false;
+}
+
+bool has_unknown(const PieceModel& model, const std::vector<int>& ids) {
+  return std::ranges::any_of(ids,
+                             [&](int id) { return model.kind(id) == PieceModel::Kind::unknown; });
+}
+
+/// A space by itself, so that unknown characters before and after it never become one token.
+bool knows_space(const PieceModel& model) {
+  return any_piece(model, [](std::string_view piece) { return piece == kSpaceMark; });
+}
+
+/// The places that no piece of a model can span: before spaces or at line ends, between visible
+/// ASCII characters, letters and characters of other scripts. A model with pieces that hold a space
+/// after another character has none. The constructor checks them: a sample text must give the same
+/// tokens whole and in parts.
+///
+/// Threads: any.
+class PieceCuts {
+ public:
+  explicit PieceCuts(const PieceModels& models);
+
+  /// Whether `text` may be cut before `at`, 0 < at < text.size().
+  [[nodiscard]] bool may_cut(std::string_view text, std::size_t at) const;
+  /// Reads a part as its place demands.
+  ///
+  /// Throws: Error{internal} where SentencePiece fails.
+  [[nodiscard]] std::vector<int> encode(const PieceModels& models, std::string_view part,
+                                        bool begins_document) const;
+
+ private:
+  enum class Newline { no_cut, is_space, stands_alone };
+  // Whether the model reads this byte as a space.
+  [[nodiscard]] bool is_space(char first) const {
+    return first == ' ' || (first == '\n' && newline_ == Newline::is_space);
+  }
+  [[nodiscard]] bool confirms(const PieceModels& models) const;
+
+  bool cuts_at_spaces_ = false;
+  bool joins_spaces_ = false;  // reads several spaces as one
+  Newline newline_ = Newline::no_cut;
+};
+
+PieceCuts::PieceCuts(const PieceModels& models) {
+  const PieceModel& own = *models.own;
+  cuts_at_spaces_ = knows_space(own) && !any_piece(own, holds_space_within);
+  joins_spaces_ = ids_of(own, "a  b") == ids_of(own, "a b");
+  const std::vector<int> alone = ids_of(*models.bare, "\n");
+  if (cuts_at_spaces_ && ids_of(own, "a\nb") == ids_of(own, "a b")) {
+    newline_ = Newline::is_space;
+  } else if (!alone.empty() && !has_unknown(own, alone) && !any_piece(own, holds_newline_within) &&
+             ids_of(own, "a\nb") ==
+                 joined(joined(ids_of(own, "a"), alone), ids_of(*models.bare, "b"))) {
+    newline_ = Newline::stands_alone;
+  }
+  if (!confirms(models)) {
+    cuts_at_spaces_ = false;
+    newline_ = Newline::no_cut;
+  }
+}
+
+bool PieceCuts::may_cut(std::string_view text, std::size_t at) const {
+  const std::string_view before = text.substr(0, at);
+  const std::string_view rest = text.substr(at);
+  if (is_space(rest.front())) {
+    if (!cuts_at_spaces_ || !ends_visible(before)) return false;
+    std::size_t end = 1;
+    while (end < rest.size() && is_space(rest[end])) ++end;
+    return begins_visible(rest.substr(end));
+  }
+  return newline_ == Newline::stands_alone && ((rest.front() == '\n' && ends_visible(before)) ||
+                                               (before.back() == '\n' && begins_visible(rest)));
+}
+
+std::vector<int> PieceCuts::encode(const PieceModels& models, std::string_view part,
+                                   bool begins_document) const {
+  if (begins_document) return ids_of(*models.own, part);
+  std::size_t spaces = 0;
+  while (spaces < part.size() && is_space(part[spaces])) ++spaces;
+  const bool is_word = 0 < spaces && begins_visible(part.substr(spaces));
+  if (!is_word || !joins_spaces_) return ids_of(*models.bare, part);
+  return ids_of(*models.spaced, part.substr(spaces));
+}
+
+bool PieceCuts::confirms(const PieceModels& models) const {
+  std::vector<int> in_parts;
+  std::size_t begin = 0;
+  for (std::size_t at = 1; at <= kSample.size(); ++at) {
+    if (at < kSample.size() && !may_cut(kSample, at)) continue;
+    in_parts =
+        joined(std::move(in_parts), encode(models, kSample.substr(begin, at - begin), begin == 0));
+    begin = at;
+  }
+  return in_parts == ids_of(*models.own, kSample);
+}
 
 /// What protobuf appends to a model so that its normalizer's add_dummy_prefix reads anew: a message
 /// that comes twice is merged, field by field (ModelProto.normalizer_spec is field 3, and
@@ -45,52 +211,19 @@ PieceModels load_models(const std::string& model, const std::string& name) {
 }
 
 /// A piece as text, with spaces for their mark.
-std::string with_spaces(std::string_view piece) {
-  std::string text;
-  while (!piece.empty()) {
-    const bool is_space = piece.starts_with(kSpaceMark);
-    text.push_back(is_space ? ' ' : piece.front());
-    piece.remove_prefix(is_space ? kSpaceMark.size() : 1);
+std::string with_spaces(std::string piece) {
+  for (auto at = piece.find(kSpaceMark); at != piece.npos; at = piece.find(kSpaceMark, at)) {
+    piece.replace(at, kSpaceMark.size(), " ");
   }
-  return text;
+  return piece;
 }
 
-/// The tokens of short texts that were met lately.
-class WordCache {
- public:
-  static constexpr std::size_t kLongestWord = 48;  // bytes
-
-  /// Null where the word is not remembered; else (tokens, how many).
-  [[nodiscard]] std::optional<std::pair<const std::uint32_t*, std::size_t>> find(
-      std::string_view word) const {
-    const auto found = words_.find(word);
-    if (found == words_.end()) return std::nullopt;
-    return std::pair(tokens_.data() + found->second.begin, found->second.count);
+/// Finds a word without a copy of it.
+struct WordHash {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view text) const {
+    return std::hash<std::string_view>()(text);
   }
-
-  void add(std::string_view word, const std::vector<int>& ids) {
-    constexpr std::size_t kMaxWords = 1 << 16;
-    if (words_.size() == kMaxWords) {
-      words_.clear();
-      tokens_.clear();
-    }
-    words_.emplace(word, Range{tokens_.size(), ids.size()});
-    tokens_.insert(tokens_.end(), ids.begin(), ids.end());
-  }
-
- private:
-  struct Range {
-    std::size_t begin;
-    std::size_t count;
-  };
-  struct Hash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view text) const {
-      return std::hash<std::string_view>()(text);
-    }
-  };
-  std::unordered_map<std::string, Range, Hash, std::equal_to<>> words_;
-  std::vector<std::uint32_t> tokens_;
 };
 
 class PieceEncoder final : public Encoder {
@@ -111,22 +244,25 @@ class PieceEncoder final : public Encoder {
 
  private:
   void add(std::string_view part, bool begins_document, std::vector<std::uint32_t>& tokens) {
+    constexpr std::size_t kLongestWord = 48;  // bytes
+    constexpr std::size_t kMaxWords = 1 << 16;
     // The same word means other tokens behind a space, which is part of it here, than elsewhere.
-    const bool is_word = !begins_document && part.size() <= WordCache::kLongestWord;
-    if (is_word) {
-      if (const auto found = words_.find(part)) {
-        tokens.insert(tokens.end(), found->first, found->first + found->second);
-        return;
-      }
+    const bool is_word = !begins_document && part.size() <= kLongestWord;
+    if (const auto found = is_word ? words_.find(part) : words_.end(); found != words_.end()) {
+      tokens.insert(tokens.end(), found->second.begin(), found->second.end());
+      return;
     }
-    const std::vector<int> ids = encode_part(models_, cuts_, part, begins_document);
-    if (is_word) words_.add(part, ids);
+    const std::vector<int> ids = cuts_.encode(models_, part, begins_document);
     tokens.insert(tokens.end(), ids.begin(), ids.end());
+    if (!is_word) return;
+    if (words_.size() == kMaxWords) words_.clear();
+    words_.emplace(part, ids);
   }
 
   const PieceModels& models_;
   const PieceCuts& cuts_;
-  WordCache words_;
+  // The tokens of short texts that were met lately.
+  std::unordered_map<std::string, std::vector<int>, WordHash, std::equal_to<>> words_;
 };
 
 class SentencePieceTokenizer final : public Tokenizer {
@@ -188,6 +324,19 @@ class SentencePieceTokenizer final : public Tokenizer {
 };
 
 }  // namespace
+
+PieceLibrary& piece_library() {
+  using Entry = PieceLibrary& (*)();
+  static const base::PluginFile file =
+      base::open_apart("libdtrain-sentencepiece.so", "dtrain_piece_library");
+  if (file.entry == nullptr) {
+    base::fail(base::ErrorKind::usage,
+               "cannot load SentencePiece through {}: {}; install Debian's libsentencepiece-dev "
+               "(scripts/setup.sh) and build again",
+               file.path, file.obstacle);
+  }
+  return reinterpret_cast<Entry>(file.entry)();
+}
 
 std::shared_ptr<const Tokenizer> open_tokenizer(std::string model, const std::string& name) {
   return std::make_shared<const SentencePieceTokenizer>(std::move(model), name);

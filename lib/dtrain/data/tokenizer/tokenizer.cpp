@@ -4,6 +4,7 @@
 
 #include "dtrain/base/checksum.h"
 #include "dtrain/base/input_file.h"
+#include "dtrain/data/tokenizer/utf8.h"
 
 namespace dtrain::data {
 namespace {
@@ -62,6 +63,22 @@ std::string identity_of(TokenizerKind kind, std::string_view model) {
       break;
   }
   return "unknown";
+}
+
+std::vector<std::int64_t> prompt_tokens(const Tokenizer& tokenizer, std::string_view text,
+                                        std::string_view name) {
+  if (tokenizer.kind() != TokenizerKind::bytes && invalid_utf8_at(text)) {
+    base::fail(base::ErrorKind::data, "{} is not UTF-8, which the model's tokenizer needs: byte {}",
+               name, *invalid_utf8_at(text));
+  }
+  std::vector<std::uint32_t> tokens;
+  if (text.empty() && tokenizer.end_of_document()) {
+    tokens.push_back(*tokenizer.end_of_document());
+  } else {
+    tokenizer.make_encoder()->encode(text.empty() ? "\n" : text, true, tokens);
+  }
+  if (tokens.empty()) tokens.push_back(0);  // a text that the tokenizer normalises away
+  return {tokens.begin(), tokens.end()};
 }
 
 }  // namespace dtrain::data

@@ -64,4 +64,11 @@ class Tokenizer {
 /// A short text that tells a tokenizer from others: "sentencepiece xxh3 ...", "bytes", "unknown".
 [[nodiscard]] std::string identity_of(TokenizerKind kind, std::string_view model);
 
+/// The tokens of a text that a model continues; of an empty one, what comes before a document.
+///
+/// Throws: Error{data} for a text that is not UTF-8 under a tokenizer that needs it; `name` is the
+///         text's.
+[[nodiscard]] std::vector<std::int64_t> prompt_tokens(const Tokenizer& tokenizer,
+                                                      std::string_view text, std::string_view name);
+
 }  // namespace dtrain::data

@@ -1,5 +1,4 @@
-#include "dtrain/data/tokenizer/train.h"
-
+// Trains a SentencePiece model of texts: `dtrain data tokenizer train`.
 #include <cinttypes>
 #include <cstdio>
 #include <string_view>
@@ -8,6 +7,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/file_system.h"
 #include "dtrain/base/text.h"
+#include "dtrain/data/prepare.h"
 #include "dtrain/data/tokenizer/piece_library.h"
 #include "dtrain/data/tokenizer/utf8.h"
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "dtrain/data/microbatches.h"
+#include "dtrain/data/batch.h"
 #include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/parallel/compress/rank_sum.h"
 #include "dtrain/parallel/data/parameter_store.h"

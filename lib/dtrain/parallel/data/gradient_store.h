@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "dtrain/comm/process_group.h"
-#include "dtrain/data/microbatches.h"
+#include "dtrain/data/batch.h"
 #include "dtrain/param/arena.h"
 #include "dtrain/param/parameter_use.h"
 

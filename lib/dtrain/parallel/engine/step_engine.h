@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/data/microbatches.h"
+#include "dtrain/data/batch.h"
 #include "dtrain/parallel/engine/executor.h"
 #include "dtrain/parallel/engine/whole_model.h"
 

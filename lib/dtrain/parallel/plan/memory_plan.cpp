@@ -8,7 +8,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/checkpoint/model_file.h"
-#include "dtrain/checkpoint/snapshot.h"
+#include "dtrain/checkpoint/state.h"
 #include "dtrain/comm/create_world.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/data/loader.h"

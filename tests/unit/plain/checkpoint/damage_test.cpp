@@ -3,7 +3,7 @@
 #include <random>
 
 #include "dtrain/checkpoint/store/names.h"
-#include "dtrain/checkpoint/store/verify.h"
+#include "dtrain/checkpoint/store/reader.h"
 #include "support/example_checkpoint.h"
 #include "support/messages.h"
 #include "support/temp_folder.h"

@@ -1,5 +1,4 @@
-#include "dtrain/checkpoint/store/locate.h"
-
+#include "dtrain/checkpoint/store/names.h"
 #include "support/messages.h"
 #include "support/temp_folder.h"
 

@@ -5,7 +5,6 @@
 #include <thread>
 
 #include "dtrain/checkpoint/store/reader.h"
-#include "dtrain/checkpoint/store/verify.h"
 #include "support/example_checkpoint.h"
 #include "support/messages.h"
 #include "support/safetensors.h"

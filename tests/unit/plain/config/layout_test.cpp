@@ -8,7 +8,7 @@
 
 #include "dtrain/config/assign.h"
 #include "dtrain/config/schema.h"
-#include "dtrain/data/microbatches.h"
+#include "dtrain/data/batch.h"
 #include "support/settings.h"
 #include "support/tree_sum.h"
 

@@ -1,5 +1,4 @@
-#include "dtrain/data/identity.h"
-
+#include "dtrain/data/split.h"
 #include "support/temp_folder.h"
 
 namespace dtrain::data::identity_test {

@@ -1,8 +1,8 @@
-#include "dtrain/data/microbatches.h"
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <vector>
+
+#include "dtrain/data/batch.h"
 
 namespace dtrain::data::microbatches_test {
 namespace {

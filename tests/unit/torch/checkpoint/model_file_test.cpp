@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "dtrain/checkpoint/format/file_checksum.h"
+#include "dtrain/checkpoint/format/safetensors.h"
 #include "support/ids.h"
 #include "support/temp_folder.h"
 #include "support/tensor_file.h"

@@ -1,6 +1,5 @@
 #include "dtrain/data/source/blocks.h"
 
-#include "dtrain/data/source/wikitext.h"
 #include "support/temp_folder.h"
 
 namespace dtrain::data::blocks_test {

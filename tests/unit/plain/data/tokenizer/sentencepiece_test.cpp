@@ -1,8 +1,8 @@
 #include <deque>
 
+#include "dtrain/data/token_file.h"
 #include "dtrain/data/token_writer.h"
-#include "dtrain/data/tokenizer/piece_cuts.h"
-#include "dtrain/data/tokenizer/text_units.h"
+#include "dtrain/data/tokenizer/piece_library.h"
 #include "dtrain/data/tokenizer/tokenizer.h"
 #include "support/messages.h"
 #include "support/temp_folder.h"

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "dtrain/data/microbatches.h"
+#include "dtrain/data/batch.h"
 #include "unit/torch/parallel/data/small_units.h"
 
 namespace dtrain::parallel::sharded_reducers_test {
