@@ -96,7 +96,7 @@ MUTATIONS = [
     Mutation("gradients of frozen parameters that are reduced", "parallel/data/unit_schedule.cpp",
              "if (uses_.frozen.contains(unit)) continue;", "", "unit_tests"),
     Mutation("replicas that are not summed", "parallel/data/unit_reductions.h",
-             "    replicas_->begin(range, shard);", "    (void)range, (void)shard;", "unit_tests"),
+             "    replicas_->begin(range, shard);", "    (void)range, (void)shard;", "parity_tests"),
     Mutation("a gather of what the first gather brought", "parallel/data/parameter_store.cpp",
              "unit.sent = unit.part.wait().to(options_.compute_dtype);",
              "static thread_local std::map<param::UnitId, at::Tensor> old; if (!old.contains(id)) old[id] = "
@@ -104,7 +104,7 @@ MUTATIONS = [
     Mutation("a unit that is not waited for", "parallel/data/data_axis.cpp", "parameters_.wait(unit);", "(void)unit;",
              "parity_tests"),
     Mutation("a sum of shards from left to right", "parallel/data/shard_reducer.cpp",
-             "if (in_tree_order) return comm::tree_step(index, count);", "(void)in_tree_order;", "unit_tests"),
+             "if (in_tree_order) return comm::tree_step(index, count);", "(void)in_tree_order;", "parity_tests"),
     Mutation("a unit's gradient that keeps the last use's", "parallel/data/shard_reducer.cpp",
              "const bool is_first = !unit.has_gradient[place];", "const bool is_first = true;", "parity_tests"),
     Mutation("microbatches dealt as if nothing were summed at once", "parallel/engine/step_engine.cpp",

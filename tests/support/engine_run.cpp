@@ -9,9 +9,9 @@
 
 #include "dtrain/base/check.h"
 #include "dtrain/config/bdh/settings.h"
+#include "dtrain/config/json.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/resolve.h"
-#include "support/local_ranks.h"
 #include "support/settings.h"
 
 namespace dtrain::testing {
@@ -127,6 +127,13 @@ class LowScale final : public checkpoint::Source {
  private:
   MemorySource state_;
 };
+
+const RankProgram kTrain("train", [](comm::World& world, const std::string& request) {
+  const config::Config config = config::from_request(request).config;
+  EngineRun run(config, world);
+  run.steps(config.train.steps);
+  return run.trace().text();
+});
 
 }  // namespace
 
@@ -280,6 +287,13 @@ std::vector<Trace> train_on_threads(const config::Config& config, const WorldOf&
     traces[static_cast<std::size_t>(world->rank())] = run.trace();
   });
   return traces;
+}
+
+std::vector<RankOutcome> train_on_processes(const config::Config& config,
+                                            const std::string& backend) {
+  return on_processes("train", {.size = num_ranks(config),
+                                .argument = config::to_request({config::Command::train, config}),
+                                .backend = backend});
 }
 
 double largest_error(const at::Tensor& found, const at::Tensor& expected) {

@@ -16,6 +16,7 @@
 #include "dtrain/config/config.h"
 #include "dtrain/data/loader.h"
 #include "dtrain/job/job.h"
+#include "support/local_ranks.h"
 
 namespace dtrain::testing {
 
@@ -102,6 +103,10 @@ using WorldOf = std::function<std::shared_ptr<comm::World>(std::shared_ptr<comm:
 /// Trains on ranks that are threads; the trace of each rank. world_of: empty for the host's.
 [[nodiscard]] std::vector<Trace> train_on_threads(const config::Config& config,
                                                   const WorldOf& world_of = {});
+
+/// Trains on ranks that are processes; their texts are their traces'.
+[[nodiscard]] std::vector<RankOutcome> train_on_processes(const config::Config& config,
+                                                          const std::string& backend);
 
 /// Largest difference over the largest expected value.
 [[nodiscard]] double largest_error(const at::Tensor& found, const at::Tensor& expected);

@@ -3,9 +3,12 @@
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
+#include <memory>
 
 #include "dtrain/base/error.h"
+#include "dtrain/param/disk_memory.h"
 #include "support/ids.h"
+#include "support/temp_folder.h"
 
 namespace dtrain::param::arena_test {
 namespace {
@@ -13,6 +16,7 @@ namespace {
 using testing::operator""_p;
 using testing::operator""_s;
 using testing::operator""_u;
+using Ranges = std::vector<ElementRange>;
 
 ParameterSpec spec(std::string name, std::int64_t rows, std::int64_t columns) {
   return {.name = std::move(name),
@@ -52,8 +56,6 @@ TEST_CASE("Views share the flat memory, are aligned and leave the padding zero")
   }
   CHECK(arena.flat().sum().item<double>() == 15 * 1 + 64 * 2 + 65 * 3);
 }
-
-using Ranges = std::vector<ElementRange>;
 
 TEST_CASE("Units are cut between trained and frozen parameters") {
   const ArenaLayout whole(kSpecs, {.frozen = {1_p}});
@@ -160,6 +162,15 @@ TEST_CASE("Export turns neuron-major storage into the reference's shape without 
   exported.zero_();
   CHECK(storage.count_nonzero().item<std::int64_t>() == 0);
   CHECK_THROWS_AS(exported_view(encoder, storage.view({4, 6})), base::Error);
+}
+
+TEST_CASE("Memory on a disk stays while a tensor of it is held") {
+  const testing::TempFolder folder;
+  auto disk = std::make_unique<DiskMemory>(folder.path(""));
+  at::Tensor held = disk->allocate(3 * 4096).narrow(0, 4096, 4096);
+  disk.reset();
+  held.fill_(7);
+  CHECK(held.sum().item<std::int64_t>() == 7 * 4096);
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <catch2/catch.hpp>
 
 #include "support/ids.h"
-#include "support/specs.h"
 
 namespace dtrain::parallel::gradient_parts_test {
 namespace {
