@@ -28,6 +28,19 @@ std::string fault_of(const std::function<void()>& act) {
   return WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV ? text : "no fault";
 }
 
+TEST_CASE("A tensor of the host among the device's is refused") {
+  const Fixture fixture;
+  const at::Tensor x = at::ones({2, 2}, on_device());
+  CHECK_THROWS_WITH(at::mm(x, at::ones({2, 2})), Names("mm", "host tensor", "[2, 2]"));
+  CHECK_THROWS_WITH(at::mm(x, at::ones({2, 2}, on_device(1))), Catch::Contains("same device"));
+  CHECK_THROWS_WITH(at::ones({2}, at::TensorOptions("fake:8")), Names("fake:8", "fake devices"));
+}
+
+TEST_CASE("Fresh memory holds NaN") {
+  const Fixture fixture;
+  CHECK(at::empty({1000}, on_device()).isnan().all().item<bool>());
+}
+
 TEST_CASE("A stray access of the host ends the process and names the block") {
   const Fixture fixture;
   const at::Tensor x = at::ones({100}, on_device());
