@@ -65,31 +65,22 @@ TEST_CASE("Several buckets give the bits of one rank") {
 }
 
 TEST_CASE("Two processes over gloo and over shm give the bits of one rank") {
+  const auto [what, dtype, backend] = GENERATE(
+      table<std::string, std::string, std::string>({{"fsdp:none", "float32", "gloo"},
+                                                    {"fsdp:none", "float64", "gloo"},
+                                                    {"fsdp:none", "float32", "shm"},
+                                                    {"fsdp:none", "float64", "shm"},
+                                                    {"fsdp:full", "float32", "gloo"},
+                                                    {"zero:1", "float32", "gloo"},
+                                                    {"fsdp:full+local", "float32", "gloo"}}));
+  CAPTURE(what, dtype, backend);
   config::Config config = tiny_config();
-  set(config, "machine.dtype", GENERATE("float32", "float64"));
-  const std::string backend = GENERATE("gloo", "shm");
+  set(config, "machine.dtype", dtype);
   const std::string single = text_of_all(laid_out(config, 1, 4));
-  for (const RankOutcome& outcome : train_on_processes(laid_out(config, 2, 2), backend)) {
+  for (const RankOutcome& outcome : train_on_processes(sharded(config, 2, 2, what), backend)) {
     CHECK(outcome.status == 0);
     CHECK(outcome.text == single);
   }
-}
-
-TEST_CASE("A frozen parameter keeps its initial bits and the layouts stay equal") {
-  config::Config config = tiny_config();
-  config.train.freeze = {"encoder", "embed.weight"};
-  check_equal_layouts(config);
-  const Trace trace = train_on_threads(laid_out(config, 2, 1)).front();
-  config.train.steps = 0;
-  const Trace start = train_on_threads(laid_out(config, 2, 1)).front();
-  const Trace free = train_on_threads(laid_out(tiny_config(), 2, 1)).front();
-  for (const std::string name : {"model.encoder", "model.embed.weight"}) {
-    INFO(name);
-    CHECK(at::equal(trace.state.at(name), start.state.at(name)));
-    CHECK_FALSE(at::equal(free.state.at(name), start.state.at(name)));
-  }
-  CHECK_FALSE(at::equal(trace.state.at("model.decoder"), start.state.at("model.decoder")));
-  CHECK(trace.norms.front() < free.norms.front());  // without the frozen gradients
 }
 
 // M = 2^k * q microbatches are summed in groups of q, then by the tree: bits stay equal where what
@@ -204,17 +195,6 @@ TEST_CASE("Units of any size give the bits of one rank") {
   }
 }
 
-TEST_CASE("Two sharded processes over gloo give the bits of one rank") {
-  config::Config config = tiny_config();
-  const std::string single = text_of_all(laid_out(config, 1, 4));
-  const std::string what = GENERATE("fsdp:full", "zero:1", "fsdp:full+local");
-  INFO(what);
-  for (const RankOutcome& outcome : train_on_processes(sharded(config, 2, 2, what), "gloo")) {
-    CHECK(outcome.status == 0);
-    CHECK(outcome.text == single);
-  }
-}
-
 TEST_CASE("Prefetching and its limit change no bit") {
   config::Config config = tiny_config();
   config.model.tie_levels = false;
@@ -259,11 +239,22 @@ TEST_CASE("SGD with momentum has the bits of one rank under every sharding") {
   CHECK(train_on_threads(laid_out(config, 1, 8)).front().text() != single.text());
 }
 
-TEST_CASE("Under sharding a frozen parameter keeps its bits too") {
+TEST_CASE("A frozen parameter keeps its initial bits and all layouts stay equal") {
   config::Config config = tiny_config();
   config.train.freeze = {"encoder", "embed.weight"};
-  const std::string single = text_of_all(laid_out(config, 1, 8));
-  check_sharded(single, config, 4, 2, kShardings);
+  check_equal_layouts(config);
+  check_sharded(text_of_all(laid_out(config, 1, 8)), config, 4, 2, kShardings);
+  const Trace trace = train_on_threads(laid_out(config, 2, 1)).front();
+  config.train.steps = 0;
+  const Trace start = train_on_threads(laid_out(config, 2, 1)).front();
+  const Trace free = train_on_threads(laid_out(tiny_config(), 2, 1)).front();
+  for (const std::string name : {"model.encoder", "model.embed.weight"}) {
+    INFO(name);
+    CHECK(at::equal(trace.state.at(name), start.state.at(name)));
+    CHECK_FALSE(at::equal(free.state.at(name), start.state.at(name)));
+  }
+  CHECK_FALSE(at::equal(trace.state.at("model.decoder"), start.state.at("model.decoder")));
+  CHECK(trace.norms.front() < free.norms.front());  // without the frozen gradients
 }
 
 // At tiny_config's rate, ten times as high, training is chaotic: rounding says little of the loss.

@@ -17,6 +17,7 @@
 #include "dtrain/data/loader.h"
 #include "dtrain/job/job.h"
 #include "support/local_ranks.h"
+#include "support/values.h"
 
 namespace dtrain::testing {
 
@@ -107,8 +108,5 @@ using WorldOf = std::function<std::shared_ptr<comm::World>(std::shared_ptr<comm:
 /// Trains on ranks that are processes; their texts are their traces'.
 [[nodiscard]] std::vector<RankOutcome> train_on_processes(const config::Config& config,
                                                           const std::string& backend);
-
-/// Largest difference over the largest expected value.
-[[nodiscard]] double largest_error(const at::Tensor& found, const at::Tensor& expected);
 
 }  // namespace dtrain::testing

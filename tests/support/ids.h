@@ -20,6 +20,14 @@ consteval param::ShardId operator""_s(unsigned long long value) {
   return param::ShardId(static_cast<std::int64_t>(value));
 }
 
+/// A parameter of two dims, exported as it lies.
+inline param::ParameterSpec matrix(std::string name, std::int64_t rows, std::int64_t columns) {
+  return {.name = std::move(name),
+          .shape = {rows, columns},
+          .export_view = {rows, columns},
+          .export_order = {0, 1}};
+}
+
 /// A parameter of one dim.
 inline param::ParameterSpec spec(std::string name, std::int64_t count, bool decay = true) {
   return {.name = std::move(name),

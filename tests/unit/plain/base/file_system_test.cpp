@@ -25,14 +25,11 @@ namespace dtrain::base::file_system_test {
 namespace {
 
 using Catch::Matchers::Contains;
+using dtrain::testing::bytes_of;
 using dtrain::testing::message_of;
 using dtrain::testing::Names;
 using dtrain::testing::TempFolder;
 namespace fs = std::filesystem;
-
-std::span<const std::byte> bytes_of(std::string_view text) {
-  return std::as_bytes(std::span(text.data(), text.size()));
-}
 
 constexpr FileRole kRole{ErrorKind::data, "data file", "give another"};
 

@@ -208,10 +208,6 @@ std::size_t header_size(const std::string& file) {
   return sizeof(length) + length;
 }
 
-void flip(std::string& file, std::size_t bit) {
-  file[bit / 8] = static_cast<char>(file[bit / 8] ^ (1 << bit % 8));
-}
-
 TEST_CASE("A flipped bit in the header is refused or changes no more than names") {
   const TempFolder folder;
   write_example(folder.path("whole"));
@@ -220,9 +216,7 @@ TEST_CASE("A flipped bit in the header is refused or changes no more than names"
   int refused = 0;
   for (std::size_t bit = 0; bit < 8 * header_size(whole); ++bit) {
     INFO("bit " << bit);
-    std::string damaged = whole;
-    flip(damaged, bit);
-    const std::string path = folder.write("damaged", damaged);
+    const std::string path = folder.write("damaged", dtrain::testing::flipped(whole, bit));
     try {
       const auto file = SafetensorsFile::open(path);
       CHECK(same_tensors(file, original));

@@ -20,7 +20,8 @@ namespace dtrain::model::bdh::bdh_test {
 namespace {
 
 using testing::BdhFixture;
-using testing::relative_error;
+using testing::largest_error;
+using testing::length_error;
 
 TEST_CASE("The 25m model has the reference's 25,296,896 parameters and 1.218 GFLOP a token") {
   const auto model = make_model(
@@ -102,9 +103,9 @@ TEST_CASE("The blocks compute the equations, with and without ties and dropout")
   for (std::int64_t row = 0; row < 3; ++row) {
     const at::Tensor expected = testing::naive_logits(
         fixture, ids[row], {.probability = probability, .seed = 77, .sample = 41 + row});
-    CHECK(relative_error(found[row], expected) <= bound);
+    CHECK(largest_error(found[row], expected) <= bound);
   }
-  if (probability > 0) CHECK(relative_error(fixture.logits(ids), found) > 1e-3);
+  if (probability > 0) CHECK(largest_error(fixture.logits(ids), found) > 1e-3);
 }
 
 TEST_CASE("Losses are each token's cross-entropy in nats") {
@@ -121,7 +122,7 @@ TEST_CASE("Losses are each token's cross-entropy in nats") {
   const at::Tensor probabilities = fixture.logits(ids).softmax(-1);
   const at::Tensor expected = -probabilities.gather(-1, targets.unsqueeze(-1)).squeeze(-1).log();
   // Exponentials, their sum over seven tokens, a division and a logarithm, twice.
-  CHECK(relative_error(x, expected) <= testing::rounding_bound(at::kDouble, 2 * 20));
+  CHECK(largest_error(x, expected) <= testing::rounding_bound(at::kDouble, 2 * 20));
 }
 
 constexpr std::int64_t kLength = 40;
@@ -130,10 +131,6 @@ at::Tensor leaf(std::uint64_t seed, std::int64_t columns, double scale, at::Scal
   auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
   const at::Tensor values = at::randn({3, kLength, columns}, generator, at::kDouble);
   return values.mul(scale).to(dtype).set_requires_grad(true);
-}
-
-double length_error(const at::Tensor& found, const at::Tensor& expected) {
-  return ((found.to(at::kDouble) - expected).norm() / expected.norm()).item<double>();
 }
 
 TEST_CASE("Chunks of any size attend as a whole square does, forward and backward") {

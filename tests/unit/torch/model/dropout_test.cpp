@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 
+#include "support/values.h"
 #include "unit/torch/model/naive_bdh.h"
 
 namespace dtrain::model::dropout_test {
@@ -56,10 +57,10 @@ TEST_CASE("The mask is the scalar rule's, also where samples carry into the high
 TEST_CASE("The mask does not depend on dtype, thread count or values") {
   const std::vector<std::int64_t> shape{3, 4, 50, 70};
   const at::Tensor expected = dropout(ones(shape), 0.25, kPlace);
-  const int threads = at::get_num_threads();
-  at::set_num_threads(threads == 1 ? 2 : 1);
-  CHECK(at::equal(dropout(ones(shape), 0.25, kPlace), expected));
-  at::set_num_threads(threads);
+  {
+    const testing::Threads other(at::get_num_threads() == 1 ? 2 : 1);
+    CHECK(at::equal(dropout(ones(shape), 0.25, kPlace), expected));
+  }
   CHECK(at::equal(dropout(ones(shape, at::kFloat), 0.25, kPlace), expected.to(at::kFloat)));
   CHECK(at::equal(dropout(ones(shape) * -3, 0.25, kPlace), expected * -3));
 }

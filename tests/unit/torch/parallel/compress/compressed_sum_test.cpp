@@ -24,10 +24,7 @@ using testing::values_of;
 constexpr std::int64_t kRanks = 2;
 
 param::ParameterSpecs specs() {
-  param::ParameterSpec matrix = testing::spec("matrix", 80 * 40);
-  matrix.shape = matrix.export_view = {80, 40};
-  matrix.export_order = {0, 1};
-  return {testing::spec("small", 50), matrix};
+  return {testing::spec("small", 50), testing::matrix("matrix", 80, 40)};
 }
 
 Compression compression_of(const std::string& scheme) {

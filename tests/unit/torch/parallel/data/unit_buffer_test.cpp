@@ -14,20 +14,15 @@
 namespace dtrain::parallel::unit_buffer_test {
 namespace {
 
+using testing::matrix;
 using testing::same_bits;
 using testing::values_of;
 using testing::operator""_p;
 using testing::operator""_u;
 
-param::ParameterSpec spec(std::string name, std::vector<std::int64_t> shape) {
-  return {.name = std::move(name), .shape = shape, .export_view = shape, .export_order = {0, 1}};
-}
-
 // Unit 0 is "a"; unit 1 holds "b" at its element 0 and "c" at 128.
-const param::ParameterSpecs kSpecs{spec("a", {2, 8}), spec("b", {10, 10}), spec("c", {4, 16})};
+const param::ParameterSpecs kSpecs{matrix("a", 2, 8), matrix("b", 10, 10), matrix("c", 4, 16)};
 const param::ArenaLayout kLayout(kSpecs, {.unit_begins = {0_p, 1_p}, .num_shards = 2});
-
-at::Tensor fresh_memory(std::int64_t bytes) { return at::zeros({bytes}, at::kByte); }
 
 // As a gather fills it: beside autograd, which must not take it for a change made by hand.
 void fill(const UnitBuffer& buffer, const at::Tensor& values) {
@@ -35,7 +30,7 @@ void fill(const UnitBuffer& buffer, const at::Tensor& values) {
 }
 
 TEST_CASE("A product with a unit that has no memory is an error, not a look at old values") {
-  UnitBuffer buffer(kLayout, 1_u, at::kFloat, fresh_memory);
+  UnitBuffer buffer(kLayout, 1_u, at::kFloat, param::private_memory);
   const at::Tensor weights = buffer.view(1_p);  // (10, 10)
   const at::Tensor x = at::ones({4, 10});
   CHECK_THROWS(at::matmul(x, weights));
@@ -51,7 +46,7 @@ TEST_CASE("Memory is taken once and goes back to whom it came from") {
   bool is_back = false;
   UnitBuffer buffer(kLayout, 0_u, at::kDouble, [&](std::int64_t bytes) {
     asked = bytes;
-    const at::Tensor memory = fresh_memory(bytes);
+    const at::Tensor memory = param::private_memory(bytes);
     return at::from_blob(
         memory.mutable_data_ptr(), {bytes}, [&is_back, memory](void*) { is_back = true; },
         at::kByte);
@@ -69,7 +64,7 @@ TEST_CASE("Memory is taken once and goes back to whom it came from") {
 TEST_CASE("What still holds a unit's tensor when its buffer is destroyed keeps the memory") {
   bool is_back = false;
   auto buffer = std::make_unique<UnitBuffer>(kLayout, 1_u, at::kFloat, [&](std::int64_t bytes) {
-    const at::Tensor memory = fresh_memory(bytes);
+    const at::Tensor memory = param::private_memory(bytes);
     return at::from_blob(
         memory.mutable_data_ptr(), {bytes}, [&is_back, memory](void*) { is_back = true; },
         at::kByte);
