@@ -355,12 +355,6 @@ TEST_CASE("A step is read, and preferred to its job") {
   CHECK(first_host_of(*step) == "a7");
 }
 
-TEST_CASE("A batch script is no step") {
-  Variables batch = kStep;
-  batch.erase("SLURM_STEP_ID");
-  CHECK_FALSE(dtrain::base::read_slurm_step(lookup_in(batch)));
-}
-
 TEST_CASE("Ranks of a step meet at its own port") {
   const auto env = read(kStep);
   REQUIRE(env.slurm_step);
