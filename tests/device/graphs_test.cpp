@@ -1,7 +1,7 @@
 // Training by graphs of the fake accelerator gives the bits of the CPU.
 #include <array>
 
-#include "device/check_bits.h"
+#include "device/on_fake.h"
 #include "support/fake_device/counters.h"
 #include "support/local_ranks.h"
 #include "support/settings.h"

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "device/check_bits.h"
+#include "device/on_fake.h"
 #include "support/fake_device/counters.h"
 #include "support/local_ranks.h"
 #include "support/sensitivity.h"

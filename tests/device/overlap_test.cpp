@@ -7,7 +7,6 @@
 #include "device/on_fake.h"
 #include "support/engine_run.h"
 #include "support/fake_device/counters.h"
-#include "support/fake_device/launches.h"
 #include "support/local_ranks.h"
 #include "support/settings.h"
 

@@ -1,15 +1,24 @@
+#include <array>
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "dtrain/base/error.h"
 #include "dtrain/comm/exchange.h"
 #include "support/local_ranks.h"
 #include "support/messages.h"
+#include "support/values.h"
 
 namespace dtrain::testing::comm_agreement_test {
 namespace {
 
 using comm::NamedValue;
 using comm::World;
+using namespace std::chrono_literals;
+using base::Clock;
 
 /// The message each rank gets; empty for none.
 std::vector<std::string> messages(
@@ -56,6 +65,63 @@ TEST_CASE("A list that is longer or has other names differs") {
     return std::vector<NamedValue>{{rank == 0 ? "a" : "b", "1"}};
   });
   for (const auto& message : renamed) CHECK_THAT(message, Names("a", "b = 1", "rank 1"));
+}
+
+// Long work that only some ranks have.
+TEST_CASE("Ranks without a task wait for the one that has it, and hear that it failed") {
+  std::atomic<bool> is_done = false;
+  on_threads(3, [&](World& world) {
+    const auto group = group_of_all(world);
+    std::function<void()> task;
+    if (world.rank() == 1) {
+      task = [&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        is_done = true;
+      };
+    }
+    comm::run_long(*group, "working", task);
+    expect(is_done, "the others to wait");
+    if (world.rank() == 1) task = [] { base::fail(base::ErrorKind::data, "no disk"); };
+    const bool is_cause = world.rank() == 1;
+    bool is_right = false;
+    try {
+      comm::run_long(*group, "reading", task);
+    } catch (const base::Error& caught) {
+      is_right = caught.kind() == (is_cause ? base::ErrorKind::data : base::ErrorKind::comm) &&
+                 holds(caught.what(), is_cause ? "no disk" : "reading");
+    }
+    expect(is_right, "the cause, or the task that failed");
+  });
+}
+
+// Times that a clock of host h is ahead of this machine's.
+constexpr std::array kAhead{5s, -3600s, 86'400s};
+
+/// What each rank finds where rank r lives on host hosts[r].
+std::vector<Clock::duration> offsets(const std::vector<std::size_t>& hosts) {
+  std::vector<Clock::duration> found(hosts.size());
+  on_threads(static_cast<std::int64_t>(hosts.size()), [&](comm::World& world) {
+    const auto rank = static_cast<std::size_t>(world.rank());
+    const std::size_t host = hosts[rank];
+    found[rank] = comm::clock_offset(world.control(), std::to_string(host),
+                                     [&] { return Clock::now() + kAhead.at(host); });
+  });
+  return found;
+}
+
+TEST_CASE("Every rank learns how far its host's clock is ahead of rank 0's") {
+  const std::vector<std::size_t> hosts{0, 1, 0, 2, 1};
+  const auto found = offsets(hosts);
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
+    const auto error = found[rank] - (kAhead.at(hosts[rank]) - kAhead.at(0));
+    INFO("rank " << rank << " is off by " << error.count() << " ns");
+    CHECK(std::chrono::abs(error) < 50ms);
+  }
+  CHECK(found[1] == found[4]);  // one clock
+}
+
+TEST_CASE("Ranks on one host share one clock") {
+  for (const Clock::duration each : offsets({0, 0, 0})) CHECK(each == 0s);
 }
 
 }  // namespace

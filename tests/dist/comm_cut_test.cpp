@@ -1,9 +1,11 @@
-// The errors of the others over gloo when a process dies in the middle of a message.
+// The errors of the others when a process dies in the middle of a message.
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <csignal>
+#include <functional>
 #include <thread>
 
+#include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
 #include "support/local_ranks.h"
 #include "support/messages.h"
@@ -17,20 +19,35 @@ using std::chrono::milliseconds;
 const std::string kComm = std::to_string(static_cast<int>(base::ErrorKind::comm));
 
 /// Messages longer than sockets hold, so that a rank that stops does so in the middle of one.
+std::function<void()> long_call(comm::ProcessGroup& group, const std::string& op) {
+  const auto size = static_cast<std::size_t>(group.size());
+  if (op == "all_gather_v") {
+    const std::vector<std::int64_t> counts{2'000'000, 1'000'000, 0};
+    const at::Tensor own = at::ones({counts.at(static_cast<std::size_t>(group.rank()))});
+    return [&group, counts, own, all = at::empty({3'000'000})] {
+      group.all_gather_v(own, all, counts).wait();
+    };
+  }
+  if (op == "all_to_all") {
+    const std::vector<std::int64_t> counts(size, 700'000);
+    const at::Tensor parts = at::ones({700'000 * group.size()});
+    return [&group, counts, parts, all = at::empty_like(parts)] {
+      group.all_to_all(parts, counts, all, counts).wait();
+    };
+  }
+  const at::Tensor tensor = at::ones({std::int64_t{16} << 20});
+  if (op == "all_reduce") return [&group, tensor] { group.all_reduce(tensor).wait(); };
+  if (group.rank() == 0) return [&group, tensor] { group.recv(tensor, 1).wait(); };
+  return [&group, tensor] { group.send(tensor, 0).wait(); };
+}
+
 std::string stream_until_failure(World& world, const std::string& op) {
   const auto group = group_of_all(world);
-  const auto tensor = at::ones({std::int64_t{16} << 20});
-  print_progress("started");
+  const std::function<void()> call = long_call(*group, op);
   try {
-    while (true) {
-      if (op == "all_reduce") {
-        group->all_reduce(tensor).wait();
-      } else if (world.rank() == 0) {
-        group->recv(tensor, 1).wait();
-      } else {
-        group->send(tensor, 0).wait();
-      }
-    }
+    call();
+    print_progress("started");
+    while (true) call();
   } catch (const base::Error& error) {
     print_progress("failed");
     return std::to_string(static_cast<int>(error.kind())) + " " + error.what();
@@ -66,6 +83,23 @@ TEST_CASE("A process killed during a fast reduction is named though another one 
   processes.signal(1, SIGKILL);
   const auto failure = processes.wait()[0];
   CHECK_THAT(failure.text, Catch::StartsWith(kComm) && Names("rank 2", "closed"));
+}
+
+TEST_CASE("A process killed in the middle of an exchange of parts is named by the others") {
+  ProcessOptions options = options_for(3, GENERATE("all_gather_v", "all_to_all"));
+  options.backend = GENERATE("gloo", "shm");
+  options.group.reduction = comm::Reduction::ordered;
+  CAPTURE(options.argument, options.backend);
+  RankProcesses processes("stream until failure", options);
+  for (const auto rank : {0, 1, 2}) processes.next_line(rank);
+  std::this_thread::sleep_for(milliseconds(30));
+  const auto killed = base::Clock::now();
+  processes.signal(1, SIGKILL);
+  const auto outcomes = processes.wait();
+  CHECK(base::seconds_since(killed) < 3);
+  for (const auto rank : {0U, 2U}) {
+    CHECK_THAT(outcomes[rank].text, Catch::StartsWith(kComm) && Names("rank 1", "closed"));
+  }
 }
 
 }  // namespace

@@ -182,11 +182,17 @@ TEST_CASE("The fast reduction has a deadline too") {
   check_late(unpacked(jobs.wait()[0][0]), "a peer");
 }
 
-std::string receive_nothing(World& world, const std::string&) {
+std::string receive_nothing(World& world, const std::string& op) {
   const auto group = group_of_all(world);
+  const std::vector<std::int64_t> two(2, 2);
+  const auto parts = at::ones({4});
+  if (op == "all_to_all") group->barrier();
   print_progress("met");
   if (world.rank() == 1) stay_away();
-  const auto failure = failure_of([&] { group->recv(at::ones({5}), 1).wait(); });
+  const auto failure = failure_of([&] {
+    if (op == "recv") group->recv(at::ones({4}), 1).wait();
+    group->all_to_all(parts, two, at::empty({4}), two).wait();
+  });
   print_progress("failed");
   return packed(failure);
 }
@@ -194,14 +200,15 @@ std::string receive_nothing(World& world, const std::string&) {
 const RankProgram nothing_sent("receive nothing", receive_nothing);
 
 TEST_CASE("A message that is never sent ends the wait for it") {
+  const std::string op = GENERATE("recv", "all_to_all");
   LateJobs jobs;
   for (const std::string backend : {"gloo", "shm"}) {
-    jobs.start("receive nothing", {.size = 2, .backend = backend});
+    jobs.start("receive nothing", {.size = 2, .argument = op, .backend = backend});
   }
   for (const auto& outcomes : jobs.wait()) {
     const auto failure = unpacked(outcomes[0]);
     check_late(failure, "rank 1");
-    CHECK_THAT(failure.message, Names("recv", 5, "float32"));
+    CHECK_THAT(failure.message, Names(op, 4, "float32", "16 bytes"));
   }
 }
 

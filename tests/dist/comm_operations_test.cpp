@@ -4,20 +4,27 @@
 #include <catch2/catch.hpp>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <thread>
 #include <tuple>
+#include <vector>
 
+#include "dtrain/base/error.h"
 #include "support/local_ranks.h"
+#include "support/messages.h"
 #include "support/rounding.h"
 #include "support/values.h"
 
 namespace dtrain::testing::comm_operations_test {
 namespace {
 
+using base::ErrorKind;
+using Catch::Contains;
 using comm::ProcessGroup;
 using comm::ReduceOp;
 using comm::Work;
 using comm::World;
+using Counts = std::vector<std::int64_t>;
 
 constexpr at::ScalarType kTypes[] = {at::kFloat, at::kDouble, at::kBFloat16,
                                      at::kHalf,  at::kLong,   at::kByte};
@@ -116,6 +123,69 @@ void check_ring(ProcessGroup& group, std::int64_t count, at::ScalarType dtype) {
          at_size("the previous rank's", count, dtype));
 }
 
+/// How many elements rank `from` has for rank `to`: unequal, and for some pairs none.
+std::int64_t part_count(std::int64_t from, std::int64_t to, std::int64_t count) {
+  return (2 * from + to) % 3 == 1 ? 0 : count + 13 * from + 5 * to;
+}
+
+/// The part that rank `from` has for rank `to`.
+at::Tensor part_of(std::int64_t from, std::int64_t to, std::int64_t count, at::ScalarType dtype) {
+  return values_of(7 * from + to, part_count(from, to, count), dtype);
+}
+
+void check_all_gather_v(ProcessGroup& group, std::int64_t count, at::ScalarType dtype) {
+  Counts counts;
+  std::vector<at::Tensor> parts;
+  for (std::int64_t rank = 0; rank < group.size(); ++rank) {
+    parts.push_back(part_of(rank, 0, count, dtype));
+    counts.push_back(parts.back().numel());
+  }
+  const at::Tensor own = parts[static_cast<std::size_t>(group.rank())];
+  const at::Tensor expected = at::cat(parts);
+  const at::Tensor output = at::zeros_like(expected);
+  group.all_gather_v(own, output, counts).wait();
+  expect(same_bits(output, expected), at_size("all unequal parts", count, dtype));
+  const std::int64_t before =
+      std::accumulate(counts.begin(), counts.begin() + group.rank(), std::int64_t{0});
+  const at::Tensor in_place = at::zeros_like(expected);
+  const at::Tensor slice = in_place.narrow(0, before, own.numel()).copy_(own);
+  group.all_gather_v(slice, in_place, counts).wait();
+  expect(same_bits(in_place, expected), at_size("all unequal parts in place", count, dtype));
+}
+
+void check_all_to_all(ProcessGroup& group, std::int64_t count, at::ScalarType dtype) {
+  Counts sent;
+  Counts received;
+  std::vector<at::Tensor> to_all;
+  std::vector<at::Tensor> from_all;
+  for (std::int64_t peer = 0; peer < group.size(); ++peer) {
+    to_all.push_back(part_of(group.rank(), peer, count, dtype));
+    from_all.push_back(part_of(peer, group.rank(), count, dtype));
+    sent.push_back(to_all.back().numel());
+    received.push_back(from_all.back().numel());
+  }
+  const at::Tensor input = at::cat(to_all);
+  const at::Tensor expected = at::cat(from_all);
+  const at::Tensor output = at::zeros_like(expected);
+  group.all_to_all(input, sent, output, received).wait();
+  expect(same_bits(output, expected), at_size("a part from each rank", count, dtype));
+  expect(same_bits(input, at::cat(to_all)), "the input of all_to_all untouched");
+}
+
+/// Several pieces, and nothing at all.
+void check_extremes(ProcessGroup& group) {
+  constexpr std::int64_t kLargePart = 300'017;  // more than a staging area of float32 holds
+  check_all_reduce(group, kManyPieces, at::kFloat);
+  check_reduce_scatter(group, kManyPieces / group.size(), at::kFloat);
+  check_ring(group, kManyPieces, at::kFloat);
+  check_all_gather_v(group, kLargePart, at::kFloat);
+  check_all_to_all(group, kLargePart, at::kFloat);
+  const Counts none(static_cast<std::size_t>(group.size()), 0);
+  const at::Tensor nothing = at::empty({0});
+  group.all_gather_v(nothing, nothing.clone(), none).wait();
+  group.all_to_all(nothing, none, nothing.clone(), none).wait();
+}
+
 std::string check_every_operation(World& world, const std::string&) {
   const auto group = group_of_all(world);
   for (const auto dtype : kTypes) {
@@ -125,11 +195,11 @@ std::string check_every_operation(World& world, const std::string&) {
       check_all_gather(*group, count, dtype);
       check_broadcast(*group, count, dtype);
       check_ring(*group, count, dtype);
+      check_all_gather_v(*group, count, dtype);
+      check_all_to_all(*group, count, dtype);
     }
   }
-  check_all_reduce(*group, kManyPieces, at::kFloat);
-  check_reduce_scatter(*group, kManyPieces / group->size(), at::kFloat);
-  check_ring(*group, kManyPieces, at::kFloat);
+  check_extremes(*group);
   group->barrier();
   const auto sum = contents_of(group->rank(), kManyPieces, at::kFloat);
   group->all_reduce(sum).wait();
@@ -240,7 +310,29 @@ std::string check_counters(World& world, const std::string&) {
   return {};
 }
 
+std::string count_parts(World& world, const std::string&) {
+  const auto group = group_of_all(world);
+  const std::int64_t rank = group->rank();
+  group->all_gather_v(at::ones({3 + rank}), at::empty({7}), Counts{3, 4}).wait();
+  // Rank 0 keeps 2 elements and sends 5; rank 1 sends none and keeps 1.
+  const Counts sent = rank == 0 ? Counts{2, 5} : Counts{0, 1};
+  const Counts received = rank == 0 ? Counts{2, 0} : Counts{5, 1};
+  group
+      ->all_to_all(at::ones({sent[0] + sent[1]}), sent, at::empty({received[0] + received[1]}),
+                   received)
+      .wait();
+  const auto records = group->calls().records();
+  expect(records.size() == 2 && records[0].op == "all_gather_v" && records[1].op == "all_to_all",
+         "a record of each call");
+  expect(records[0].count == 3 + rank && records[0].bytes_sent == 4 * (3 + rank),
+         "this rank's part, sent once");
+  expect(records[1].count == sent[0] + sent[1] && records[1].bytes_sent == (rank == 0 ? 20 : 0),
+         "what the other rank gets");
+  return {};
+}
+
 const RankProgram counters("counters", check_counters);
+const RankProgram counted_parts("counted parts", count_parts);
 
 std::vector<std::string> texts_on_processes(const std::string& program,
                                             const ProcessOptions& options) {
@@ -271,6 +363,8 @@ TEST_CASE("Every operation gives what a naive one gives, on ranks that are threa
       check_reduce_scatter(*group, count, at::kFloat);
       check_all_gather(*group, count, at::kFloat);
       check_broadcast(*group, count, at::kFloat);
+      check_all_gather_v(*group, count, at::kFloat);
+      check_all_to_all(*group, count, at::kFloat);
     }
     group->barrier();
   });
@@ -306,7 +400,87 @@ TEST_CASE("A reduction completes though nobody waits for it") {
 
 TEST_CASE("Calls, bytes and time in waits are counted") {
   texts_on_threads(2, check_counters);
-  texts_on_processes("counters", {.size = 2, .backend = process_backend()});
+  texts_on_threads(2, count_parts);
+  const std::string backend = process_backend();
+  texts_on_processes("counters", {.size = 2, .backend = backend});
+  texts_on_processes("counted parts", {.size = 2, .backend = backend});
+}
+
+/// The message of the error that `action` must end with.
+template <typename Action>
+std::string message_of(ErrorKind kind, Action&& action) {
+  try {
+    action();
+  } catch (const base::Error& error) {
+    expect(error.kind() == kind, fmt::format("another kind of error than: {}", error.what()));
+    return error.what();
+  }
+  throw std::runtime_error("expected an error");
+}
+
+TEST_CASE("Counts that do not fit this rank's tensors are refused before the call") {
+  on_threads(2, [](World& world) {
+    const auto group = group_of_all(world);
+    const auto three = at::ones({3});
+    const auto seven = at::ones({7});
+    const std::vector<std::function<void()>> calls{
+        [&] {
+          (void)group->all_gather_v(three, seven, Counts{3, 5});
+        },
+        [&] {
+          (void)group->all_gather_v(three, seven, Counts{2, 5});
+        },
+        [&] {
+          (void)group->all_gather_v(three, seven, Counts{3, 4, 0});
+        },
+        [&] {
+          (void)group->all_gather_v(three, seven, Counts{8, -1});
+        },
+        [&] {
+          (void)group->all_to_all(three, Counts{1, 1}, seven, Counts{1, 6});
+        },
+        [&] {
+          (void)group->all_to_all(three, Counts{1, 2}, seven, Counts{5, 3});
+        },
+        [&] {
+          (void)group->all_to_all(three, Counts{1, 2}, seven, Counts{2, 5});
+        },
+        [&] {
+          (void)group->all_to_all(three, Counts{1, 2}, at::ones({3}, at::kLong), Counts{1, 2});
+        },
+    };
+    for (const auto& call : calls) (void)message_of(ErrorKind::internal, call);
+    expect(group->calls().counters().calls == 0, "no call made");
+  });
+}
+
+TEST_CASE("Ranks whose counts disagree are told so") {
+  std::vector<std::string> gathered(2);
+  std::vector<std::string> exchanged(2);
+  on_threads(2, [&](World& world) {
+    const auto rank = static_cast<std::size_t>(world.rank());
+    const auto gather = group_of_all(world);
+    const auto exchange = group_of_all(world);
+    try {
+      const Counts counts = rank == 0 ? Counts{3, 4} : Counts{4, 3};
+      gather->all_gather_v(at::ones({3}), at::empty({7}), counts).wait();
+    } catch (const base::Error& error) {
+      gathered[rank] = error.what();
+    }
+    try {
+      const Counts sent = rank == 0 ? Counts{1, 5} : Counts{1, 1};
+      const Counts received = rank == 0 ? Counts{1, 1} : Counts{4, 1};
+      const auto input = at::ones({sent[0] + sent[1]});
+      exchange->all_to_all(input, sent, at::empty({received[0] + received[1]}), received).wait();
+      exchange->barrier();
+    } catch (const base::Error& error) {
+      exchanged[rank] = error.what();
+    }
+  });
+  for (const auto& message : gathered) CHECK_THAT(message, Contains("different calls"));
+  for (const auto& message : exchanged) {
+    CHECK_THAT(message, Names("rank 0", "20 bytes", "rank 1", 16));
+  }
 }
 
 }  // namespace

@@ -214,12 +214,6 @@ TEST_CASE("Thousands of random calls, one right after the other, are right in pr
   check_right(on_processes("random calls", {.size = size, .argument = steps, .backend = "shm"}));
 }
 
-TEST_CASE("Thousands of random calls, one right after the other, are right in threads") {
-  const auto [size, steps] =
-      GENERATE(table<std::int64_t, std::string>({{2, "4000"}, {4, "1200"}, {8, "400"}}));
-  on_threads(size, [&](World& world) { check_random_calls(world, steps); });
-}
-
 // --- groups --------------------------------------------------------------------------------------
 
 /// Bytes of memory behind the segment of this process.

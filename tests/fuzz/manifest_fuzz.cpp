@@ -9,6 +9,7 @@
 
 namespace {
 
+namespace base = dtrain::base;
 namespace format = dtrain::checkpoint::format;
 
 const std::string kPath = "run/step-1/manifest.json";

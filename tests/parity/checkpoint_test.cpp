@@ -138,15 +138,6 @@ TEST_CASE("Without staging what is saved is the state at the call") {
             text_after(train_on_threads(config).front(), 3));
 }
 
-TEST_CASE("A float64 run keeps all bits across a checkpoint") {
-  config::Config config = laid_out(tiny_config(), 2, 2);
-  set(config, "machine.dtype", "float64");
-  const TempFolder folder;
-  train_and_save(config, 1, folder.path("c"), /*staged=*/true);
-  check_all(load_and_train(config, folder.path("c")),
-            text_after(train_on_threads(config).front(), 1));
-}
-
 TEST_CASE("SGD keeps its momentum across a checkpoint, under another layout too") {
   config::Config config = tiny_config();
   set(config, "train.optimizer", "sgd");

@@ -6,7 +6,6 @@
 #include <filesystem>
 
 #include "dtrain/config/bdh/settings.h"
-#include "dtrain/config/json.h"
 #include "dtrain/config/layout.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
@@ -26,13 +25,6 @@ std::string text_of_all(const config::Config& config) {
   for (const Trace& trace : traces) CHECK(trace.text() == text);
   return text;
 }
-
-const RankProgram kTrain("train", [](comm::World& world, const std::string& request) {
-  const config::Config config = config::from_request(request).config;
-  EngineRun run(config, world);
-  run.steps(config.train.steps);
-  return run.trace().text();
-});
 
 void check_equal_layouts(const config::Config& config) {
   const std::string single = text_of_all(laid_out(config, 1, 8));
@@ -73,36 +65,22 @@ TEST_CASE("Several buckets give the bits of one rank") {
 }
 
 TEST_CASE("Two processes over gloo and over shm give the bits of one rank") {
+  const auto [what, dtype, backend] = GENERATE(
+      table<std::string, std::string, std::string>({{"fsdp:none", "float32", "gloo"},
+                                                    {"fsdp:none", "float64", "gloo"},
+                                                    {"fsdp:none", "float32", "shm"},
+                                                    {"fsdp:none", "float64", "shm"},
+                                                    {"fsdp:full", "float32", "gloo"},
+                                                    {"zero:1", "float32", "gloo"},
+                                                    {"fsdp:full+local", "float32", "gloo"}}));
+  CAPTURE(what, dtype, backend);
   config::Config config = tiny_config();
-  set(config, "machine.dtype", GENERATE("float32", "float64"));
-  const std::string backend = GENERATE("gloo", "shm");
+  set(config, "machine.dtype", dtype);
   const std::string single = text_of_all(laid_out(config, 1, 4));
-  const config::Config two = laid_out(config, 2, 2);
-  const auto outcomes =
-      on_processes("train", {.size = 2,
-                             .argument = config::to_request({config::Command::train, two}),
-                             .backend = backend});
-  for (const RankOutcome& outcome : outcomes) {
+  for (const RankOutcome& outcome : train_on_processes(sharded(config, 2, 2, what), backend)) {
     CHECK(outcome.status == 0);
     CHECK(outcome.text == single);
   }
-}
-
-TEST_CASE("A frozen parameter keeps its initial bits and the layouts stay equal") {
-  config::Config config = tiny_config();
-  config.train.freeze = {"encoder", "embed.weight"};
-  check_equal_layouts(config);
-  const Trace trace = train_on_threads(laid_out(config, 2, 1)).front();
-  config.train.steps = 0;
-  const Trace start = train_on_threads(laid_out(config, 2, 1)).front();
-  const Trace free = train_on_threads(laid_out(tiny_config(), 2, 1)).front();
-  for (const std::string name : {"model.encoder", "model.embed.weight"}) {
-    INFO(name);
-    CHECK(at::equal(trace.state.at(name), start.state.at(name)));
-    CHECK_FALSE(at::equal(free.state.at(name), start.state.at(name)));
-  }
-  CHECK_FALSE(at::equal(trace.state.at("model.decoder"), start.state.at("model.decoder")));
-  CHECK(trace.norms.front() < free.norms.front());  // without the frozen gradients
 }
 
 // M = 2^k * q microbatches are summed in groups of q, then by the tree: bits stay equal where what
@@ -166,31 +144,35 @@ TEST_CASE("Fast reduction agrees with the ordered one to rounding") {
   check_near(fast[0], ordered, bound);
 }
 
+// Each of these shardings gives the text of one rank.
+void check_sharded(const std::string& single, const config::Config& config, std::int64_t dp,
+                   std::int64_t grad_accum, const std::vector<std::string>& shardings) {
+  for (const std::string& what : shardings) {
+    INFO(what << " on " << dp);
+    CHECK(text_of_all(sharded(config, dp, grad_accum, what)) == single);
+  }
+}
+
 const std::vector<std::string> kShardings{"fsdp:full", "fsdp:grad-op", "fsdp:none",
                                           "zero:1",    "zero:2",       "zero:3"};
+const std::vector<std::string> kSomeShardings{"fsdp:none", "fsdp:full", "zero:1", "zero:2",
+                                              "hybrid:2"};
 
 TEST_CASE("Every sharding gives the bits of one rank on 2, 4 and 8 ranks") {
   config::Config config = tiny_config();
   config.model.tie_levels = GENERATE(true, false);
   INFO("tied levels " << config.model.tie_levels);
   const std::string single = text_of_all(laid_out(config, 1, 8));
-  for (const std::string& what : kShardings) {
-    for (const std::int64_t dp : {2, 4, 8}) {
-      INFO(what << " on " << dp);
-      CHECK(text_of_all(sharded(config, dp, 8 / dp, what)) == single);
-    }
-  }
+  for (const std::int64_t dp : {2, 4, 8}) check_sharded(single, config, dp, 8 / dp, kShardings);
 }
 
 TEST_CASE("Gradients accumulated in full and cut at the end have the bits of one rank") {
   config::Config config = tiny_config();
   config.model.tie_levels = GENERATE(true, false);
   const std::string single = text_of_all(laid_out(config, 1, 8));
-  for (const std::string what : {"fsdp:full+local", "fsdp:grad-op+local", "zero:2+local"}) {
-    for (const std::int64_t dp : {2, 4}) {
-      INFO(what << " on " << dp);
-      CHECK(text_of_all(sharded(config, dp, 8 / dp, what)) == single);
-    }
+  for (const std::int64_t dp : {2, 4}) {
+    check_sharded(single, config, dp, 8 / dp,
+                  {"fsdp:full+local", "fsdp:grad-op+local", "zero:2+local"});
   }
 }
 
@@ -198,15 +180,8 @@ TEST_CASE("Shards within neighbours and replicas across them give the bits of on
   config::Config config = tiny_config();
   config.model.tie_levels = GENERATE(true, false);
   const std::string single = text_of_all(laid_out(config, 1, 8));
-  for (const auto& [dp, what] : {std::pair{4, "hybrid:2"},
-                                 {8, "hybrid:2"},
-                                 {8, "hybrid:4"},
-                                 {4, "hybrid:1"},
-                                 {4, "hybrid:4"},
-                                 {4, "hybrid:2+local"}}) {
-    INFO(what << " on " << dp);
-    CHECK(text_of_all(sharded(config, dp, 8 / dp, what)) == single);
-  }
+  check_sharded(single, config, 4, 2, {"hybrid:1", "hybrid:2", "hybrid:4", "hybrid:2+local"});
+  check_sharded(single, config, 8, 1, {"hybrid:2", "hybrid:4"});
 }
 
 TEST_CASE("Units of any size give the bits of one rank") {
@@ -217,20 +192,6 @@ TEST_CASE("Units of any size give the bits of one rank") {
     INFO(wrap);
     set(config, "layout.wrap", wrap);
     CHECK(text_of_all(sharded(config, 4, 2, "fsdp:full")) == single);
-  }
-}
-
-TEST_CASE("Two sharded processes over gloo give the bits of one rank") {
-  config::Config config = tiny_config();
-  const std::string single = text_of_all(laid_out(config, 1, 4));
-  const std::string what = GENERATE("fsdp:full", "zero:1", "fsdp:full+local");
-  INFO(what);
-  const config::Config two = sharded(config, 2, 2, what);
-  const auto outcomes = on_processes(
-      "train", {.size = 2, .argument = config::to_request({config::Command::train, two})});
-  for (const RankOutcome& outcome : outcomes) {
-    CHECK(outcome.status == 0);
-    CHECK(outcome.text == single);
   }
 }
 
@@ -259,10 +220,7 @@ TEST_CASE("Blocks that run again give the bits of blocks that keep their graphs"
     INFO(recompute);
     set(config, "machine.recompute", recompute);
     CHECK(text_of_all(laid_out(config, 1, 4)) == single);
-    for (const std::string what : {"fsdp:full", "fsdp:grad-op", "zero:1", "fsdp:full+local"}) {
-      INFO(what);
-      CHECK(text_of_all(sharded(config, 2, 2, what)) == single);
-    }
+    check_sharded(single, config, 2, 2, {"fsdp:full", "fsdp:grad-op", "zero:1", "fsdp:full+local"});
   }
   set(config, "machine.recompute", "every:2");
   config.layout.limit_gathers = 1;
@@ -276,22 +234,27 @@ TEST_CASE("SGD with momentum has the bits of one rank under every sharding") {
   config.train.lr = 0.5;
   const Trace single = train_on_threads(laid_out(config, 1, 8)).front();
   CHECK(single.state.contains("optimizer.momentum_buffer.encoder"));
-  for (const std::string& what : kShardings) {
-    INFO(what);
-    CHECK(text_of_all(sharded(config, 4, 2, what)) == single.text());
-  }
+  check_sharded(single.text(), config, 4, 2, kShardings);
   config.train.momentum = 0.5;
   CHECK(train_on_threads(laid_out(config, 1, 8)).front().text() != single.text());
 }
 
-TEST_CASE("Under sharding a frozen parameter keeps its bits too") {
+TEST_CASE("A frozen parameter keeps its initial bits and all layouts stay equal") {
   config::Config config = tiny_config();
   config.train.freeze = {"encoder", "embed.weight"};
-  const std::string single = text_of_all(laid_out(config, 1, 8));
-  for (const std::string& what : kShardings) {
-    INFO(what);
-    CHECK(text_of_all(sharded(config, 4, 2, what)) == single);
+  check_equal_layouts(config);
+  check_sharded(text_of_all(laid_out(config, 1, 8)), config, 4, 2, kShardings);
+  const Trace trace = train_on_threads(laid_out(config, 2, 1)).front();
+  config.train.steps = 0;
+  const Trace start = train_on_threads(laid_out(config, 2, 1)).front();
+  const Trace free = train_on_threads(laid_out(tiny_config(), 2, 1)).front();
+  for (const std::string name : {"model.encoder", "model.embed.weight"}) {
+    INFO(name);
+    CHECK(at::equal(trace.state.at(name), start.state.at(name)));
+    CHECK_FALSE(at::equal(free.state.at(name), start.state.at(name)));
   }
+  CHECK_FALSE(at::equal(trace.state.at("model.decoder"), start.state.at("model.decoder")));
+  CHECK(trace.norms.front() < free.norms.front());  // without the frozen gradients
 }
 
 // At tiny_config's rate, ten times as high, training is chaotic: rounding says little of the loss.
@@ -320,10 +283,7 @@ TEST_CASE(
   set(config, "machine.dtype", dtype);
   const config::Config alone = sharded(config, 1, 8, "fsdp:none");
   const Trace single = train_on_threads(alone).front();
-  for (const std::string what : {"fsdp:none", "fsdp:full", "zero:1", "zero:2", "hybrid:2"}) {
-    INFO(config.machine.dtype << " " << what);
-    CHECK(text_of_all(sharded(config, 4, 2, what)) == single.text());
-  }
+  check_sharded(single.text(), config, 4, 2, kSomeShardings);
   // float16 leaves out its first updates, until the loss's scale fits.
   const std::size_t steps = config.machine.dtype == config::Dtype::float16 ? 1 : exact.size();
   for (std::size_t step = 0; step < steps; ++step) {
@@ -362,10 +322,7 @@ TEST_CASE("Masters and moments on a disk give the bits of memory") {
   const TempFolder folder;
   set(config, "machine.offload", "disk:" + folder.path(""));
   CHECK(text_of_all(laid_out(config, 1, 8)) == single);
-  for (const std::string what : {"fsdp:none", "fsdp:full", "zero:1", "zero:2", "hybrid:2"}) {
-    INFO(what);
-    CHECK(text_of_all(sharded(config, 4, 2, what)) == single);
-  }
+  check_sharded(single, config, 4, 2, kSomeShardings);
   CHECK(std::filesystem::is_empty(folder.path("")));
 }
 

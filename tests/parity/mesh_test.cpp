@@ -12,7 +12,6 @@
 #include <mutex>
 
 #include "dtrain/config/bdh/settings.h"
-#include "dtrain/config/json.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
 #include "support/sensitivity.h"
@@ -181,13 +180,6 @@ TEST_CASE("A mesh trains what one rank trains, in every combination", "[.every-m
   }
 }
 
-const RankProgram kTrain("mesh trainer", [](comm::World& world, const std::string& request) {
-  const config::Config config = config::from_request(request).config;
-  EngineRun run(config, world);
-  run.steps(config.train.steps);
-  return run.trace().text();
-});
-
 TEST_CASE("Processes on a mesh have the bits of threads, over shm and over gloo") {
   const std::vector<Layout> layouts{
       {.mesh = {{Axis::tp, 2}}},
@@ -203,11 +195,7 @@ TEST_CASE("Processes on a mesh have the bits of threads, over shm and over gloo"
   const std::string threads = train_on_threads(config).front().text();
   for (const std::string backend : {"shm", "gloo"}) {
     INFO(backend);
-    const auto outcomes = on_processes(
-        "mesh trainer", {.size = num_ranks(config),
-                         .argument = config::to_request({config::Command::train, config}),
-                         .backend = backend});
-    for (const RankOutcome& outcome : outcomes) {
+    for (const RankOutcome& outcome : train_on_processes(config, backend)) {
       INFO(outcome.standard_error);
       CHECK(outcome.status == 0);
       CHECK(outcome.text == threads);
@@ -352,8 +340,12 @@ TEST_CASE("Stages send each microbatch's activation and gradient once, and nothi
 TEST_CASE("A tensor axis sends two values a level and microbatch, and two more inside heads") {
   const std::int64_t tp = GENERATE(2, 4, 8);
   const bool recomputes = GENERATE(false, true);
+  const bool splits_vocab = GENERATE(false, true);
   config::Config config =
-      config_of({.mesh = {{Axis::tp, tp}}}, {.accumulates = true, .recomputes = recomputes});
+      config_of({.mesh = {{Axis::tp, tp}}},
+                {.accumulates = true, .recomputes = recomputes, .splits_vocab = splits_vocab});
+  // Embedding forward, output matrix backward, the largest logits, and sums of exponentials.
+  const std::int64_t of_vocabulary = splits_vocab ? 4 * config.batch.grad_accum : 0;
   on_threads(tp, [&](comm::World& world) {
     EngineRun run(config, world);
     const mesh::MeshGroups& groups = run.job().groups();
@@ -364,7 +356,7 @@ TEST_CASE("A tensor axis sends two values a level and microbatch, and two more i
     run.forward_backward_only();
     const std::int64_t passes = config.model.levels * config.batch.grad_accum;
     const std::int64_t times = recomputes ? 3 : 2;
-    expect(sent_by(axis).calls - before == times * passes, "calls over the axis");
+    expect(sent_by(axis).calls - before == times * passes + of_vocabulary, "calls over the axis");
     expect(sent_by(head).calls - head_before == (tp == 8 ? times * passes : 0),
            "calls within heads");
   });

@@ -9,9 +9,9 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/bdh/settings.h"
+#include "dtrain/config/json.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/resolve.h"
-#include "support/local_ranks.h"
 #include "support/settings.h"
 
 namespace dtrain::testing {
@@ -63,52 +63,31 @@ bool has_moments(job::Job& job, const std::string& name) {
   return true;
 }
 
-// Assembles AdamW's state from shards, slices and stages; takes the first of equal copies.
-std::map<std::string, at::Tensor> assembled_state(job::Job& job) {
-  std::map<std::string, std::vector<checkpoint::Piece>> parts;
-  at::ScalarType counter = at::kDouble;
-  for (const checkpoint::Piece& piece : job.engine().state()) {
-    if (piece.name == "optimizer.num_updates") counter = piece.tensor.scalar_type();
-    if (piece.replica.index == 0) parts[piece.name].push_back(piece);
-  }
-  std::map<std::string, at::Tensor> whole;
-  const auto add = [&](const std::string& name, at::IntArrayRef shape, at::ScalarType dtype) {
-    whole[name] = joined(job.groups().world(), parts[name], shape, job.world().options(dtype));
-  };
-  add("optimizer.num_updates", {1}, counter);
-  for (const param::ParameterSpec& spec : job.whole_model().parameters) {
-    for (const std::string prefix : {"model.", "optimizer.exp_avg.", "optimizer.exp_avg_sq."}) {
-      if (prefix != "model." && !has_moments(job, spec.name)) continue;
-      add(prefix + spec.name, spec.shape, job.engine().precision().master);
-    }
-  }
-  return whole;
-}
-
+// Assembles weights and moments from shards, slices and stages; takes the first of equal copies.
 std::map<std::string, at::Tensor> whole_state(job::Job& job) {
-  const mesh::MeshShape& sizes = job.groups().mesh().sizes();
-  if (sizes[Axis::pp] > 1 || sizes[Axis::tp] > 1) return assembled_state(job);
   const checkpoint::State state = job.engine().state();
-  comm::ProcessGroup& shards = job.groups().shards();
-  if (shards.size() == 1) return MemorySource(state).tensors();
-  std::map<std::string, std::vector<checkpoint::Piece>> parts;
-  for (const checkpoint::Piece& piece : state) parts[piece.name].push_back(piece);
+  const mesh::MeshShape& sizes = job.groups().mesh().sizes();
+  const bool is_replicated = sizes[Axis::pp] == 1 && sizes[Axis::tp] == 1;
+  if (is_replicated && job.groups().shards().size() == 1) return MemorySource(state).tensors();
   std::map<std::string, at::Tensor> whole;
-  for (const std::string name : {"optimizer.num_updates", "optimizer.loss_scale"}) {
-    if (parts.contains(name)) whole[name] = parts.at(name).front().tensor.clone().cpu();
-  }
-  const std::vector<std::string> moments =
-      std::holds_alternative<optim::SgdOptions>(job.plan().options.optimizer)
-          ? std::vector<std::string>{"optimizer.momentum_buffer."}
-          : std::vector<std::string>{"optimizer.exp_avg.", "optimizer.exp_avg_sq."};
-  for (const param::ParameterSpec& spec : job.plan().model->parameters) {
-    std::vector<std::string> prefixes{"model."};
-    if (has_moments(job, spec.name)) {
-      prefixes.insert(prefixes.end(), moments.begin(), moments.end());
+  std::map<std::string, std::vector<checkpoint::Piece>> parts;
+  for (const checkpoint::Piece& piece : state) {
+    if (piece.name == "optimizer.num_updates" || piece.name == "optimizer.loss_scale") {
+      whole[piece.name] = piece.tensor.clone().cpu();  // which every rank has
+    } else if (piece.replica.index == 0) {
+      parts[piece.name].push_back(piece);
     }
+  }
+  std::vector<std::string> prefixes{"model.", "optimizer.exp_avg.", "optimizer.exp_avg_sq."};
+  if (std::holds_alternative<optim::SgdOptions>(job.plan().options.optimizer)) {
+    prefixes = {"model.", "optimizer.momentum_buffer."};
+  }
+  const auto options = job.world().options(job.engine().precision().master);
+  for (const param::ParameterSpec& spec : job.whole_model().parameters) {
     for (const std::string& prefix : prefixes) {
-      whole[prefix + spec.name] = joined(shards, parts[prefix + spec.name], spec.shape,
-                                         job.world().options(job.engine().precision().master));
+      if (prefix != "model." && !has_moments(job, spec.name)) continue;
+      const std::string name = prefix + spec.name;
+      whole[name] = joined(job.groups().world(), parts[name], spec.shape, options);
     }
   }
   return whole;
@@ -127,6 +106,13 @@ class LowScale final : public checkpoint::Source {
  private:
   MemorySource state_;
 };
+
+const RankProgram kTrain("train", [](comm::World& world, const std::string& request) {
+  const config::Config config = config::from_request(request).config;
+  EngineRun run(config, world);
+  run.steps(config.train.steps);
+  return run.trace().text();
+});
 
 }  // namespace
 
@@ -282,11 +268,11 @@ std::vector<Trace> train_on_threads(const config::Config& config, const WorldOf&
   return traces;
 }
 
-double largest_error(const at::Tensor& found, const at::Tensor& expected) {
-  const at::Tensor reference = expected.to(at::kDouble);
-  const double scale = reference.abs().max().item<double>();
-  const double difference = (found.to(at::kDouble) - reference).abs().max().item<double>();
-  return scale == 0 ? difference : difference / scale;
+std::vector<RankOutcome> train_on_processes(const config::Config& config,
+                                            const std::string& backend) {
+  return on_processes("train", {.size = num_ranks(config),
+                                .argument = config::to_request({config::Command::train, config}),
+                                .backend = backend});
 }
 
 }  // namespace dtrain::testing

@@ -16,6 +16,8 @@
 #include "dtrain/config/config.h"
 #include "dtrain/data/loader.h"
 #include "dtrain/job/job.h"
+#include "support/local_ranks.h"
+#include "support/values.h"
 
 namespace dtrain::testing {
 
@@ -103,7 +105,8 @@ using WorldOf = std::function<std::shared_ptr<comm::World>(std::shared_ptr<comm:
 [[nodiscard]] std::vector<Trace> train_on_threads(const config::Config& config,
                                                   const WorldOf& world_of = {});
 
-/// Largest difference over the largest expected value.
-[[nodiscard]] double largest_error(const at::Tensor& found, const at::Tensor& expected);
+/// Trains on ranks that are processes; their texts are their traces'.
+[[nodiscard]] std::vector<RankOutcome> train_on_processes(const config::Config& config,
+                                                          const std::string& backend);
 
 }  // namespace dtrain::testing

@@ -1,9 +1,12 @@
-// Literals of ids: 3_p is parameter 3, 1_u is unit 1, 0_s is shard 0.
+// Literals of ids (3_p is parameter 3, 1_u is unit 1, 0_s is shard 0), and parameters of which sizes alone count.
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <utility>
 
 #include "dtrain/param/arena.h"
+#include "dtrain/param/parameter_spec.h"
 
 namespace dtrain::testing {
 
@@ -15,6 +18,23 @@ consteval param::UnitId operator""_u(unsigned long long value) {
 }
 consteval param::ShardId operator""_s(unsigned long long value) {
   return param::ShardId(static_cast<std::int64_t>(value));
+}
+
+/// A parameter of two dims, exported as it lies.
+inline param::ParameterSpec matrix(std::string name, std::int64_t rows, std::int64_t columns) {
+  return {.name = std::move(name),
+          .shape = {rows, columns},
+          .export_view = {rows, columns},
+          .export_order = {0, 1}};
+}
+
+/// A parameter of one dim.
+inline param::ParameterSpec spec(std::string name, std::int64_t count, bool decay = true) {
+  return {.name = std::move(name),
+          .shape = {count},
+          .export_view = {count},
+          .export_order = {0},
+          .decay = decay};
 }
 
 }  // namespace dtrain::testing

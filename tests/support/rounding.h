@@ -4,9 +4,12 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <stdexcept>
+#include <string>
 
 namespace dtrain::testing {
 
@@ -75,5 +78,18 @@ struct Disturbance {
  private:
   static constexpr double kEnlarged = 0x1p20;
 };
+
+/// By name the most that disturbed runs are off by, as a bound. errors(relative, draw) gives the
+/// errors, by name, of a run whose inputs are off by that share.
+template <typename Errors>
+std::map<std::string, double> bounds_of(const Disturbance& disturbance, const Errors& errors) {
+  std::map<std::string, double> bounds;
+  for (std::uint64_t draw = 1; draw <= Disturbance::kDraws; ++draw) {
+    for (const auto& [name, error] : errors(disturbance.relative, draw)) {
+      bounds[name] = std::max(bounds[name], error * disturbance.scale);
+    }
+  }
+  return bounds;
+}
 
 }  // namespace dtrain::testing

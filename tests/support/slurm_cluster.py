@@ -23,7 +23,6 @@ LOGIN = NETWORK + "254"
 START_LIMIT = 20  # seconds
 NAMESPACES = ("--mount", "--net", "--uts", "--pid")
 DAEMONS = ("munged", "slurmctld", "slurmd", "nsenter")
-PROGRAMS = ("slurmctld", "slurmd", "srun", "sbatch", "munged", "ip", "unshare", "nsenter")
 
 CONFIGURATION = """
 ClusterName=dt

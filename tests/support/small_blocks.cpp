@@ -6,18 +6,18 @@
 
 #include <utility>
 
+#include "support/ids.h"
+
 namespace dtrain::testing {
 namespace {
 
 constexpr std::int64_t kWidth = 8;
 constexpr std::int64_t kVocab = 16;
 
-param::ParameterSpec spec(std::string name, std::int64_t rows, std::int64_t columns) {
-  return {.name = std::move(name),
-          .shape = {rows, columns},
-          .export_view = {rows, columns},
-          .export_order = {0, 1},
-          .init_stddev = 0.5};
+param::ParameterSpec weight(std::string name, std::int64_t rows, std::int64_t columns) {
+  param::ParameterSpec spec = matrix(std::move(name), rows, columns);
+  spec.init_stddev = 0.5;
+  return spec;
 }
 
 // The identity, whose backward calls a function.
@@ -119,43 +119,19 @@ class Head final : public OneParameterBlock {
   }
 };
 
-class WatchedBlock final : public model::Block {
- public:
-  WatchedBlock(std::unique_ptr<model::Block> block, BlockWatch watch)
-      : block_(std::move(block)), watch_(std::move(watch)) {}
-  std::span<const param::ParameterId> parameters() const override { return block_->parameters(); }
-  model::BlockMemory memory(const model::BatchShape& shape) const override {
-    return block_->memory(shape);
-  }
-  at::Tensor forward(const at::Tensor& x, const model::BlockContext& context) override {
-    if (watch_.on_forward) watch_.on_forward();
-    at::Tensor y = block_->forward(x, context);
-    if (!watch_.on_backward) return y;
-    return Watched::apply(y, reinterpret_cast<std::int64_t>(&watch_.on_backward));
-  }
-
- private:
-  std::unique_ptr<model::Block> block_;
-  BlockWatch watch_;
-};
-
 }  // namespace
-
-std::unique_ptr<model::Block> watched(std::unique_ptr<model::Block> block, BlockWatch watch) {
-  return std::make_unique<WatchedBlock>(std::move(block), std::move(watch));
-}
 
 std::unique_ptr<model::Model> small_model(const std::vector<BlockWatch>& watches) {
   auto model = std::make_unique<model::Model>();
-  model->parameters.push_back(spec("embed", kVocab, kWidth));
+  model->parameters.push_back(weight("embed", kVocab, kWidth));
   model->blocks.push_back(std::make_unique<Embedding>(param::ParameterId(0)));
   for (const BlockWatch& watch : watches) {
     const param::ParameterId id = model->parameters.end_id();
-    model->parameters.push_back(spec(fmt::format("mix.{}", id.value() - 1), kWidth, kWidth));
+    model->parameters.push_back(weight(fmt::format("mix.{}", id.value() - 1), kWidth, kWidth));
     model->blocks.push_back(mix(id, watch));
   }
   model->blocks.push_back(std::make_unique<Head>(model->parameters.end_id()));
-  model->parameters.push_back(spec("head", kWidth, kVocab));
+  model->parameters.push_back(weight("head", kWidth, kVocab));
   model->costs = decltype(model->costs)(model->blocks.size());
   model->width = kWidth;
   return model;

@@ -4,10 +4,13 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cstddef>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -45,6 +48,15 @@ class TempFolder {
     return {std::istreambuf_iterator<char>(stream), {}};
   }
 
+  /// Names of the entries directly in the folder, or in one below it.
+  [[nodiscard]] std::set<std::string> names(std::string_view below = "") const {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(path_ / below)) {
+      names.insert(entry.path().filename());
+    }
+    return names;
+  }
+
   /// Number of entries directly in the folder.
   [[nodiscard]] std::ptrdiff_t count() const {
     return std::distance(std::filesystem::directory_iterator(path_), {});
@@ -53,6 +65,16 @@ class TempFolder {
  private:
   std::filesystem::path path_;
 };
+
+inline std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+/// `bytes` with one bit flipped.
+[[nodiscard]] inline std::string flipped(std::string bytes, std::size_t bit) {
+  bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8));
+  return bytes;
+}
 
 /// The message of the Error that f() throws, after checking its kind and that it is one line.
 template <typename F>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <cstdint>
 #include <stdexcept>
@@ -59,5 +60,33 @@ inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
          (a.numel() == 0 ||
           at::equal(a.contiguous().view(at::kByte), b.contiguous().view(at::kByte)));
 }
+
+/// Largest difference over the largest expected value.
+inline double largest_error(const at::Tensor& found, const at::Tensor& expected) {
+  const at::Tensor reference = expected.to(at::kDouble);
+  const double scale = reference.abs().max().item<double>();
+  const double difference = (found.to(at::kDouble) - reference).abs().max().item<double>();
+  return scale == 0 ? difference : difference / scale;
+}
+
+/// Length of the difference over the expected length: a neuron that rounding switches on changes
+/// single values by any amount.
+inline double length_error(const at::Tensor& found, const at::Tensor& expected) {
+  const at::Tensor reference = expected.to(at::kDouble);
+  const double error = (found.to(at::kDouble) - reference).norm().item<double>();
+  return error == 0 ? 0 : error / reference.norm().item<double>();
+}
+
+/// So many threads of LibTorch while it lives.
+class Threads {
+ public:
+  explicit Threads(int count) : before_(at::get_num_threads()) { at::set_num_threads(count); }
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+  ~Threads() { at::set_num_threads(before_); }
+
+ private:
+  int before_;
+};
 
 }  // namespace dtrain::testing

@@ -182,11 +182,6 @@ class TheTestItself(unittest.TestCase):
                 file.write_text(text)
             return Tree(folder).violations()
 
-    def assert_noticed(self, files, name):
-        found = self.violations(files)
-        self.assertEqual(len(found), 1, found)
-        self.assertTrue(found[0].startswith(name), found)
-
     def test_what_is_right_passes(self):
         self.assertEqual(self.violations({
             "lib/dtrain/base/error.h": "// getenv(\"X\") and std::cerr in words only\n",
@@ -198,50 +193,29 @@ class TheTestItself(unittest.TestCase):
             "launcher/main.cpp": '#include "dtrain/base/error.h"\n#include "launcher/job.h"\nint f() { _exit(1); }\n',
         }), [])
 
-    def test_an_integer_without_its_header(self):
-        self.assert_noticed({"launcher/a.h": "#include <string>\nstd::int64_t step = 0;\n",
-                             "launcher/b.h": '#include "launcher/c.h"\nstd::uint8_t x;\n', "launcher/c.h": "#include <cstdint>\n"},
-                            "launcher/a.h")
-
-    def test_including_upwards(self):
-        self.assert_noticed({"lib/dtrain/comm/a.h": '#include "dtrain/model/b.h"\n'}, "lib/dtrain/comm/a.h")
-
-    def test_including_a_neighbour(self):
-        self.assert_noticed({"lib/dtrain/optim/a.h": '#include "dtrain/data/b.h"\n'}, "lib/dtrain/optim/a.h")
-
-    def test_including_upwards_within_parallel(self):
-        for folder, header in (("", "data/b.h"), ("data/", "tensor/b.h"), ("engine/", "plan/b.h"), ("pipeline/", "data/b.h")):
-            self.assert_noticed({f"lib/dtrain/parallel/{folder}a.h": f'#include "dtrain/parallel/{header}"\n'},
-                                f"lib/dtrain/parallel/{folder}a.h")
-
-    def test_the_launcher_knowing_more_than_base_and_net(self):
-        self.assert_noticed({"launcher/a.cpp": '#include "dtrain/config/config.h"\n'}, "launcher/a.cpp")
-
-    def test_libtorch_in_a_plain_module(self):
-        for folder in WITHOUT_LIBTORCH:
-            self.assert_noticed({folder + "a.cpp": "#include <ATen/Tensor.h>\n"}, folder)
-
-    def test_libtorch_through_a_header(self):
-        self.assert_noticed({"apps/dtrain/main.cpp": '#include "dtrain/param/arena.h"\n',
-                             "lib/dtrain/param/arena.h": "#include <ATen/ATen.h>\n"}, "apps/dtrain/main.cpp")
-
-    def test_c10d_and_gloo_outside_comm(self):
-        for header in ("torch/csrc/distributed/c10d/Work.hpp", "gloo/context.h"):
-            self.assert_noticed({"lib/dtrain/parallel/a.h": f"#include <{header}>\n"}, "lib/dtrain/parallel/a.h")
-
-    def test_a_module_in_no_layer(self):
-        self.assert_noticed({"lib/dtrain/magic/a.h": ""}, "lib/dtrain/magic/a.h")
-
-    def test_folders_named_for_nothing(self):
-        for folder in ("lib/dtrain/base/utils", "apps/common", "tests/misc"):
-            self.assert_noticed({folder + "/a.h": ""}, folder)
-
-    def test_reading_the_environment_elsewhere(self):
-        self.assert_noticed({"lib/dtrain/comm/a.cpp": 'auto x = std::getenv("X");\n'}, "lib/dtrain/comm/a.cpp")
-
-    def test_ending_the_process_from_a_library(self):
-        for line in ("std::exit(1);", "  _exit(2);", 'std::cerr << "no";'):
-            self.assert_noticed({"lib/dtrain/train/a.cpp": line + "\n"}, "lib/dtrain/train/a.cpp")
+    def test_what_is_wrong_is_noticed(self):
+        inside = (("", "data/b.h"), ("data/", "tensor/b.h"), ("engine/", "plan/b.h"), ("pipeline/", "data/b.h"))
+        for files in (
+                # The first file of each is the one to be named.
+                {"launcher/a.h": "#include <string>\nstd::int64_t step = 0;\n",
+                 "launcher/b.h": '#include "launcher/c.h"\nstd::uint8_t x;\n', "launcher/c.h": "#include <cstdint>\n"},
+                {"lib/dtrain/comm/a.h": '#include "dtrain/model/b.h"\n'},  # upwards
+                {"lib/dtrain/optim/a.h": '#include "dtrain/data/b.h"\n'},  # a neighbour
+                *({f"lib/dtrain/parallel/{folder}a.h": f'#include "dtrain/parallel/{header}"\n'} for folder, header in inside),
+                {"launcher/a.cpp": '#include "dtrain/config/config.h"\n'},
+                *({folder + "a.cpp": "#include <ATen/Tensor.h>\n"} for folder in WITHOUT_LIBTORCH),
+                {"apps/dtrain/main.cpp": '#include "dtrain/param/arena.h"\n',
+                 "lib/dtrain/param/arena.h": "#include <ATen/ATen.h>\n"},
+                {"lib/dtrain/parallel/a.h": "#include <torch/csrc/distributed/c10d/Work.hpp>\n"},
+                {"lib/dtrain/parallel/a.h": "#include <gloo/context.h>\n"},
+                {"lib/dtrain/magic/a.h": ""},  # a module in no layer
+                *({folder + "/a.h": ""} for folder in ("lib/dtrain/base/utils", "apps/common", "tests/misc")),
+                {"lib/dtrain/comm/a.cpp": 'auto x = std::getenv("X");\n'},
+                *({"lib/dtrain/train/a.cpp": line + "\n"} for line in ("std::exit(1);", "  _exit(2);", 'std::cerr << "no";'))):
+            with self.subTest(files=files):
+                found = self.violations(files)
+                self.assertEqual(len(found), 1, found)
+                self.assertTrue(found[0].startswith(next(iter(files)).removesuffix("/a.h").removesuffix("a.cpp")), found)
 
 
 if __name__ == "__main__":

@@ -3,13 +3,12 @@
 
 #include <utility>
 
-#include "support/fake_device/aliases.h"
+#include "support/fake_device/access.h"
 #include "support/fake_device/cuda_operators.h"
-#include "support/fake_device/current.h"
 #include "support/fake_device/graph.h"
 #include "support/fake_device/kernels.h"
 #include "support/fake_device/launched_kernel.h"
-#include "support/fake_device/pinned.h"
+#include "support/fake_device/streams.h"
 
 namespace dtrain::testing::fake {
 namespace {

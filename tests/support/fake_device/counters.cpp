@@ -1,11 +1,14 @@
 #include "support/fake_device/counters.h"
 
 #include <array>
+#include <atomic>
 #include <mutex>
+#include <utility>
 
 #include "support/fake_device/fake_device.h"
 
 namespace dtrain::testing::fake {
+
 namespace {
 
 struct Meters {
@@ -36,6 +39,34 @@ void reset_counters(c10::DeviceIndex device) {
 void change_counters(c10::DeviceIndex device, const std::function<void(Counters&)>& change) {
   const std::lock_guard lock(meters().mutex);
   change(meters().of(device));
+}
+
+namespace {
+
+struct Kept {
+  std::atomic<bool> is_on = false;
+  std::mutex mutex;
+  std::vector<Launch> launches;
+};
+
+Kept& kept() {
+  static auto* const made = new Kept;  // never freed: streams may outlive main
+  return *made;
+}
+
+}  // namespace
+
+void keep_launches(bool keep) { kept().is_on = keep; }
+
+std::vector<Launch> take_launches() {
+  const std::lock_guard lock(kept().mutex);
+  return std::exchange(kept().launches, {});
+}
+
+void note_launch(const Launch& launch) {
+  if (!kept().is_on) return;
+  const std::lock_guard lock(kept().mutex);
+  kept().launches.push_back(launch);
 }
 
 }  // namespace dtrain::testing::fake

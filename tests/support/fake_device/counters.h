@@ -1,4 +1,4 @@
-// What a fake device did, in numbers.
+// What a fake device did: in numbers, and the kernels that were launched.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -6,6 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <vector>
+
+#include "support/fake_device/history.h"
 
 namespace dtrain::testing::fake {
 
@@ -59,5 +62,31 @@ void reset_counters(c10::DeviceIndex device = 0);
 ///
 /// Threads: any; `change` must not call the device.
 void change_counters(c10::DeviceIndex device, const std::function<void(Counters&)>& change);
+
+struct Launch {
+  c10::DeviceIndex device = 0;
+  Epoch kernel;
+  /// The kernels that it runs after.
+  Clock before;
+
+  /// Neither of the two waits for the other.
+  [[nodiscard]] bool is_beside(const Launch& other) const {
+    return !kernel.is_before(other.before) && !other.kernel.is_before(before);
+  }
+};
+
+/// Keeps the launches of all devices from now on, or no more.
+///
+/// Threads: any.
+void keep_launches(bool keep);
+/// Those kept since the last call, in the order in which they were launched.
+///
+/// Threads: any.
+[[nodiscard]] std::vector<Launch> take_launches();
+
+/// For the device's own code.
+///
+/// Threads: any.
+void note_launch(const Launch& launch);
 
 }  // namespace dtrain::testing::fake

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <vector>
 
-#include "support/fake_device/aliases.h"
+#include "support/fake_device/launched_kernel.h"
 #include "support/fake_device/output_shapes.h"
 
 namespace dtrain::testing::fake {
@@ -49,18 +49,6 @@ unsigned kind_of(at::ScalarType dtype) {
     default:
       return 0;
   }
-}
-
-// The device's tensors among these values.
-std::vector<at::Tensor> tensors_of(Stack values) {
-  std::vector<at::Tensor> tensors;
-  for (c10::IValue& value : values) {
-    replace_tensors(value, [&](const at::Tensor& t) {
-      if (is_on_device(t)) tensors.push_back(t);
-      return t;
-    });
-  }
-  return tensors;
 }
 
 bool is_absent(const c10::IValue& tensor) {
@@ -225,7 +213,8 @@ void check_as_cuda(const c10::OperatorHandle& op, const Stack& arguments) {
   const auto* const listed =
       std::ranges::find_if(kOperators, [&](const CudaOperator& each) { return each.name == name; });
   if (listed == kOperators.end()) return;
-  for (const at::Tensor& tensor : tensors_of(arguments)) {
+  for (const at::Tensor& tensor : tensors_in(arguments)) {
+    if (!is_on_device(tensor)) continue;
     TORCH_CHECK((kind_of(tensor.scalar_type()) & listed->kinds) != 0, name,
                 ": CUDA has no kernel for ", tensor.scalar_type());
   }

@@ -8,7 +8,6 @@
 #include <mutex>
 #include <utility>
 
-#include "support/fake_device/current.h"
 #include "support/fake_device/faults.h"
 #include "support/fake_device/graph.h"
 #include "support/fake_device/launched_kernel.h"

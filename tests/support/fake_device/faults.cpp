@@ -27,7 +27,7 @@ Plan& plan_of(c10::DeviceIndex device) {
   return made->at(static_cast<std::size_t>(device));
 }
 
-const char* text_of(int error_code) {
+const char* error_text(int error_code) {
   switch (error_code) {
     case kMemoryAllocation:
       return "out of memory";
@@ -62,7 +62,7 @@ void check_device(c10::DeviceIndex device) {
   if (!is_lost(device)) return;
   const int code = plan_of(device).error_code;
   throw c10::AcceleratorError({__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)}, code,
-                              c10::str("fake error: ", text_of(code), " on fake:", int{device},
+                              c10::str("fake error: ", error_text(code), " on fake:", int{device},
                                        "\nAsynchronous errors ..."));
 }
 

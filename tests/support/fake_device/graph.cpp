@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "support/fake_device/counters.h"
-#include "support/fake_device/current.h"
 #include "support/fake_device/faults.h"
 #include "support/fake_device/launched_kernel.h"
+#include "support/fake_device/streams.h"
 
 namespace dtrain::testing::fake {
 namespace {

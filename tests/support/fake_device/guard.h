@@ -9,4 +9,7 @@ namespace dtrain::testing::fake {
 /// Throws:  the calls, all but destroying an event: AcceleratorError if the device is lost.
 void register_guard();
 
+/// at::manual_seed also seeds the device's generator, which is the CPU's kind.
+void register_hooks();
+
 }  // namespace dtrain::testing::fake

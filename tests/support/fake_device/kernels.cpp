@@ -1,35 +1,31 @@
 #include "support/fake_device/kernels.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/set_native.h>
+#include <ATen/ops/view_native.h>
 
+#include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
-#include "support/fake_device/aliases.h"
 #include "support/fake_device/cuda_operators.h"
-#include "support/fake_device/current.h"
 #include "support/fake_device/device_memory.h"
 #include "support/fake_device/graph.h"
 #include "support/fake_device/launched_kernel.h"
 #include "support/fake_device/output_shapes.h"
+#include "support/fake_device/streams.h"
 
 namespace dtrain::testing::fake {
+
 namespace {
 
 void run_cpu_kernel(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
-}
-
-std::vector<at::Tensor> tensors_of(torch::jit::Stack values) {
-  std::vector<at::Tensor> tensors;
-  for (c10::IValue& value : values) {
-    replace_tensors(value, [&](const at::Tensor& t) {
-      tensors.push_back(t);
-      return t;
-    });
-  }
-  return tensors;
 }
 
 /// One call of an operator.
@@ -138,7 +134,7 @@ class Call {
     defer([op = op_, name = name_, stack = std::move(stack_),
            outputs = std::move(outputs)]() mutable {
       run_cpu_kernel(op, stack);
-      const std::vector<at::Tensor> results = tensors_of(std::move(stack));
+      const std::vector<at::Tensor> results = tensors_in(std::move(stack));
       TORCH_CHECK(results.size() == outputs.size(), name, ": wrong number of results predicted");
       for (std::size_t i = 0; i < results.size(); ++i) {
         TORCH_CHECK(
@@ -238,6 +234,71 @@ void run_by_cpu_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
   for (c10::IValue& result : Call(op, std::move(arguments)).run()) {
     stack->push_back(std::move(result));
   }
+}
+
+namespace {
+
+using Dtype = std::optional<at::ScalarType>;
+using Layout = std::optional<at::Layout>;
+using Device = std::optional<at::Device>;
+using Pin = std::optional<bool>;
+
+c10::DeviceIndex device_index(const Device& device) {
+  return device && device->has_index() ? device->index() : current_device();
+}
+
+at::Tensor empty(at::IntArrayRef sizes, Dtype dtype, Layout, Device device, Pin,
+                 std::optional<at::MemoryFormat> format) {
+  const OnDevice on(device_index(device));
+  return at::detail::empty_generic(sizes, &device_allocator(),
+                                   c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                   c10::dtype_or_default(dtype), format);
+}
+
+at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, Dtype dtype, Layout,
+                         Device device, Pin) {
+  const OnDevice on(device_index(device));
+  return new_tensor(sizes, strides, c10::dtype_or_default(dtype));
+}
+
+// Not at::native::resize_: it copies through the storage on the host.
+const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef sizes,
+                          std::optional<at::MemoryFormat>) {
+  if (self.sizes() == sizes) return self;
+  std::vector<std::int64_t> strides(sizes.size(), 1);
+  for (std::size_t d = sizes.size(); d-- > 1;) {
+    strides[d - 1] = strides[d] * std::max<std::int64_t>(sizes[d], 1);
+  }
+  const OnDevice on(self.device().index());
+  resize(self, sizes, strides);
+  return self;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& source, const at::Tensor& target) {
+  if (target.sizes() != source.sizes()) target.resize_(source.sizes());
+  return copy_from(source, target, false);
+}
+
+void record_stream(at::Tensor& self, c10::Stream stream) {
+  device_allocator().recordStream(self.storage().data_ptr(), stream);
+}
+
+}  // namespace
+
+void register_tensor_operators(torch::Library& aten) {
+  aten.impl("empty.memory_format", &empty);
+  aten.impl("empty_strided", &empty_strided);
+  aten.impl("resize_", &resize_);
+  aten.impl("_copy_from", &copy_from);
+  aten.impl("_copy_from_and_resize", &copy_from_and_resize);
+  aten.impl("record_stream", &record_stream);
+  aten.impl("view", &at::native::view);
+  aten.impl("as_strided", &at::native::as_strided_tensorimpl);
+  aten.impl("_reshape_alias", &at::native::_reshape_alias);
+  aten.impl("set_.source_Storage_storage_offset", &at::native::set_storage_cpu_);
+  aten.impl("set_.source_Storage",
+            static_cast<at::Tensor& (*)(at::Tensor&, at::Storage)>(&at::native::set_));
+  aten.impl("set_.source_Tensor", &at::native::set_tensor_);
 }
 
 }  // namespace dtrain::testing::fake

@@ -2,13 +2,18 @@
 
 #include <c10/util/Exception.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <ucontext.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 namespace dtrain::testing::fake {
+
 namespace {
 
 constexpr std::size_t kWindow = std::size_t{1} << 42;
@@ -131,6 +136,52 @@ void Memory::protect(const Block& block, const Range& range, int rights) {
 Memory& memory() {
   static Memory* const made = new Memory;
   return *made;
+}
+
+namespace {
+
+bool is_write(const void* context) {
+  constexpr greg_t kWriteBit = 2;  // of x86's page fault error code
+  return (static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_ERR] & kWriteBit) != 0;
+}
+
+void report(const char* who, const char* verb, const void* address) {
+  std::array<char, 256> line{};
+  int length = 0;
+  if (const BlockPtr block = memory().find_at_fault(address)) {
+    const bool is_pinned = block->place == Place::pinned;
+    length =
+        std::snprintf(line.data(), line.size(),
+                      "fake device: %s %s byte %zu of %s allocation %llu (%zu bytes)%s\n", who,
+                      verb, memory().offset_in(*block, address), is_pinned ? "pinned" : "device",
+                      static_cast<unsigned long long>(block->number), block->bytes,
+                      is_pinned ? " while a copy uses it" : "");
+  } else {
+    length = std::snprintf(line.data(), line.size(),
+                           "fake device: %s %s memory that is free or beyond an allocation\n", who,
+                           verb);
+  }
+  [[maybe_unused]] const ssize_t written =
+      write(STDERR_FILENO, line.data(), static_cast<std::size_t>(length));
+}
+
+void on_fault(int signal_number, siginfo_t* info, void* context) {
+  const void* const address = info->si_addr;
+  const bool is_host = memory().is_for_host(address);
+  if (is_host || memory().is_for_kernels(address)) {
+    report(is_host ? "the host" : "a kernel", is_write(context) ? "writes" : "reads", address);
+  }
+  signal(signal_number, SIG_DFL);  // the access faults again, and ends the process
+}
+
+}  // namespace
+
+void report_stray_accesses() {
+  (void)memory();  // a handler cannot make it
+  struct sigaction action {};
+  action.sa_sigaction = on_fault;
+  action.sa_flags = SA_SIGINFO;
+  sigaction(SIGSEGV, &action, nullptr);
 }
 
 }  // namespace dtrain::testing::fake

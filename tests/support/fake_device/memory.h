@@ -98,4 +98,9 @@ class Memory {
 /// The process's one; never freed, since tensors may outlive main.
 Memory& memory();
 
+/// From now on a SIGSEGV in the address windows writes a line to standard error before it ends the
+/// process: who accessed which byte of which allocation. It must be set again after another
+/// handler.
+void report_stray_accesses();
+
 }  // namespace dtrain::testing::fake

@@ -83,6 +83,17 @@ void replace_tensors(c10::IValue& value,
   }
 }
 
+std::vector<at::Tensor> tensors_in(torch::jit::Stack values) {
+  std::vector<at::Tensor> tensors;
+  for (c10::IValue& value : values) {
+    replace_tensors(value, [&](const at::Tensor& t) {
+      tensors.push_back(t);
+      return t;
+    });
+  }
+  return tensors;
+}
+
 std::optional<torch::jit::Stack> predict_results(const c10::OperatorHandle& op,
                                                  const torch::jit::Stack& arguments) {
   const bool has_meta = op.hasKernelForDispatchKey(c10::DispatchKey::Meta);

@@ -31,6 +31,9 @@ enum class Results {
 void replace_tensors(c10::IValue& value,
                      const std::function<at::Tensor(const at::Tensor&)>& replacement);
 
+/// The defined tensors among these values.
+[[nodiscard]] std::vector<at::Tensor> tensors_in(torch::jit::Stack values);
+
 /// Tensors with the sizes, strides and dtypes of the new tensors that this operator returns for
 /// these CPU arguments, found on tensors without memory or on zeros. Nothing: only running the
 /// operator tells.

@@ -1,7 +1,8 @@
-// Streams of kernels, and who waits for whom.
+// Streams of kernels, who waits for whom, and the calling thread's current ones.
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/core/Stream.h>
 
 #include <array>
 #include <chrono>
@@ -18,9 +19,9 @@
 #include <thread>
 #include <vector>
 
-#include "support/fake_device/clock.h"
 #include "support/fake_device/counters.h"
 #include "support/fake_device/fake_device.h"
+#include "support/fake_device/history.h"
 
 namespace dtrain::testing::fake {
 
@@ -146,5 +147,25 @@ class Streams {
 
 /// The process's streams; never freed, since their threads never end.
 Streams& streams();
+
+/// Each thread starts with device 0 and the devices' default streams.
+///
+/// Throws:  c10::Error if there is no such device.
+[[nodiscard]] c10::DeviceIndex current_device();
+c10::DeviceIndex exchange_current_device(c10::DeviceIndex device);
+[[nodiscard]] StreamNumber current_stream(c10::DeviceIndex device);
+StreamNumber exchange_current_stream(c10::DeviceIndex device, StreamNumber stream);
+
+/// Makes a device the current one while it lives.
+class OnDevice {
+ public:
+  explicit OnDevice(c10::DeviceIndex device) : before_(exchange_current_device(device)) {}
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+  ~OnDevice() { exchange_current_device(before_); }
+
+ private:
+  c10::DeviceIndex before_;
+};
 
 }  // namespace dtrain::testing::fake

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "support/fake_device/clock.h"
+#include "support/fake_device/history.h"
 
 namespace dtrain::testing::fake {
 

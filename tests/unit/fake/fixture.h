@@ -15,7 +15,7 @@
 #include "support/fake_device/counters.h"
 #include "support/fake_device/fake_device.h"
 #include "support/fake_device/faults.h"
-#include "support/fake_device/stray_access.h"
+#include "support/fake_device/memory.h"
 
 namespace dtrain::testing::fake {
 

@@ -5,11 +5,17 @@
 #include <cmath>
 #include <cstdint>
 #include <numbers>
+#include <set>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/philox.h"
 
 namespace dtrain::base::elementary_test {
 namespace {
+
+using dtrain::base::philox;
+using dtrain::base::philox_key;
+using dtrain::base::RandomPurpose;
 
 // The C library's long double functions are the oracle: 64 bits of mantissa, code of their own.
 
@@ -86,6 +92,27 @@ TEST_CASE("What lies outside an elementary function's range is a defect") {
   CHECK_THROWS_AS(sine_cosine(std::nan("")), Error);
   CHECK_THROWS_AS(power_of_two(1001), Error);
   CHECK_THROWS_AS(logarithm(0), Error);
+}
+
+// The known-answer vectors of philox4x32-10 published with Random123 (kat_vectors).
+TEST_CASE("Philox gives the published known answers") {
+  using Words = std::array<std::uint32_t, 4>;
+  CHECK(philox({0, 0, 0, 0}, {0, 0}) == Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
+  CHECK(philox({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff}) ==
+        Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
+  CHECK(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}) ==
+        Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
+}
+
+TEST_CASE("Streams of different purposes and seeds have different keys") {
+  std::set<dtrain::base::PhiloxKey> keys;
+  for (const std::uint64_t seed : {0ULL, 1ULL, 1ULL << 32, ~0ULL}) {
+    for (const RandomPurpose purpose : {RandomPurpose::initialisation, RandomPurpose::dropout,
+                                        RandomPurpose::shuffle, RandomPurpose::sampling}) {
+      keys.insert(philox_key(seed, purpose));
+    }
+  }
+  CHECK(keys.size() == 16);
 }
 
 }  // namespace

@@ -7,25 +7,36 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/slurm_step.h"
 #include "support/messages.h"
 
 namespace rank_env_test {
 namespace {
 
+using dtrain::base::expand_host_list;
+using dtrain::base::first_host_of;
+using dtrain::base::port_of;
 using dtrain::base::RankEnv;
+using Hosts = std::vector<std::string>;
 using Variables = std::map<std::string, std::string>;
 using dtrain::testing::Names;
 
-RankEnv read(const Variables& variables) {
-  return dtrain::base::read_rank_env([&](const char* name) -> std::optional<std::string> {
+dtrain::base::EnvLookup lookup_in(const Variables& variables) {
+  return [&variables](const char* name) -> std::optional<std::string> {
     const auto found = variables.find(name);
     if (found == variables.end()) return std::nullopt;
     return found->second;
-  });
+  };
+}
+
+RankEnv read(const Variables& variables) {
+  return dtrain::base::read_rank_env(lookup_in(variables));
 }
 
 Variables operator+(Variables a, const Variables& b) {
@@ -316,6 +327,125 @@ TEST_CASE("The variable CUDA_VISIBLE_DEVICES hides GPUs as it does for CUDA") {
   CHECK(visible_gpus("GPU-8932f937-d72c,GPU-11", 2) == 2);
   CHECK(visible_gpus("none", 2) == 0);
   CHECK(visible_gpus("0", 0) == 0);
+}
+
+const Variables kStep = {{"SLURM_JOB_ID", "70"},
+                         {"SLURM_STEP_ID", "3"},
+                         {"SLURM_PROCID", "2"},
+                         {"SLURM_NTASKS", "9"},
+                         {"SLURM_STEP_NUM_TASKS", "4"},
+                         {"SLURM_LOCALID", "0"},
+                         {"SLURM_NODEID", "1"},
+                         {"SLURM_STEP_NUM_NODES", "2"},
+                         {"SLURM_STEP_NODELIST", "a[7-8]"},
+                         {"SLURM_JOB_NODELIST", "a[1-8]"},
+                         {"SLURM_CPUS_ON_NODE", "6"}};
+
+TEST_CASE("A step is read, and preferred to its job") {
+  const auto step = dtrain::base::read_slurm_step(lookup_in(kStep));
+  REQUIRE(step);
+  CHECK(step->job_id == 70);
+  CHECK(step->step_id == 3);
+  CHECK(step->num_tasks == 4);
+  CHECK(step->num_nodes == 2);
+  CHECK(step->node == 1);
+  CHECK(step->cores == 6);
+  CHECK(step->gpus == 0);
+  CHECK(first_host_of(*step) == "a7");
+}
+
+TEST_CASE("Ranks of a step meet at its own port") {
+  const auto env = read(kStep);
+  REQUIRE(env.slurm_step);
+  CHECK(env.master_port == port_of(*env.slurm_step));
+  CHECK(env.threads_hint == 0);
+  const auto threads_of = [&](const std::string& cores) {
+    return read(Variables{{"SLURM_CPUS_PER_TASK", cores}} + kStep).threads_hint;
+  };
+  CHECK(threads_of("1") == 1);
+  CHECK(threads_of("100000") == dtrain::base::usable_cores());  // more than the task may use
+  CHECK(env.master_addr.empty());  // of a host whose address is still to be found
+
+  Variables own = kStep;
+  own.insert({{"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "29500"}});
+  CHECK(read(own).master_addr == "10.0.0.1");
+  CHECK(read(own).master_port == 29500);
+
+  Variables one_node = kStep;
+  one_node["SLURM_STEP_NUM_NODES"] = "1";
+  CHECK(read(one_node).master_addr == "127.0.0.1");
+}
+
+TEST_CASE("Steps that may run at the same time have different ports within the range") {
+  std::set<std::int64_t> ports;
+  for (std::int64_t job = 1'000'000; job < 1'000'080; ++job) {
+    for (std::int64_t step = 0; step < 61; ++step) {
+      const auto port = port_of({.job_id = job, .step_id = step});
+      CHECK((port >= 20'000 && port <= 29'998 && port % 2 == 0));
+      ports.insert(port);
+    }
+  }
+  CHECK(ports.size() == 80 * 61);
+}
+
+TEST_CASE("Hosts that make no sense are refused, naming the variable") {
+  CHECK_THROWS_WITH(
+      first_host_of({.num_nodes = 2, .hosts = "a[1-"}),
+      Catch::Contains("SLURM_STEP_NODELIST: found \"a[1-\"") && Catch::Contains("MASTER_ADDR"));
+  CHECK_THROWS_WITH(first_host_of({.num_nodes = 2}),
+                    Names("SLURM_STEP_NODELIST", "2 nodes", "MASTER_ADDR"));
+}
+
+TEST_CASE("Ranges, lists and names of a host list are expanded in their order") {
+  CHECK(expand_host_list("n1") == Hosts{"n1"});
+  CHECK(expand_host_list("a[01-03,7],b5") == Hosts{"a01", "a02", "a03", "a7", "b5"});
+  CHECK(expand_host_list("b,a") == Hosts{"b", "a"});
+  CHECK(expand_host_list("n[8-11]") == Hosts{"n8", "n9", "n10", "n11"});
+  CHECK(expand_host_list("n[008-010]") == Hosts{"n008", "n009", "n010"});
+  CHECK(expand_host_list("[1-2].example.org") == Hosts{"1.example.org", "2.example.org"});
+}
+
+TEST_CASE("Names go on after brackets, of which there may be several") {
+  CHECK(expand_host_list("gpu[1,3]-ib") == Hosts{"gpu1-ib", "gpu3-ib"});
+  CHECK(expand_host_list("r[1-2]n[1-2]x") == Hosts{"r1n1x", "r1n2x", "r2n1x", "r2n2x"});
+}
+
+TEST_CASE("A host list that makes no sense has no hosts") {
+  for (const char* list : {"",
+                           ",",
+                           "a,",
+                           ",a",
+                           "a[",
+                           "a]",
+                           "a[]",
+                           "a[1",
+                           "a1]",
+                           "a[1-]",
+                           "a[-1]",
+                           "a[3-1]",
+                           "a[x]",
+                           "a[1,]",
+                           "a[1--2]",
+                           "a[[1]]",
+                           "a[1]]",
+                           "a[1 ]",
+                           "a[1234567890]",
+                           "a[1-2,b]"}) {
+    INFO(list);
+    CHECK_FALSE(expand_host_list(list));
+  }
+}
+
+TEST_CASE("A host list is limited") {
+  CHECK(expand_host_list("n[1-65536]")->size() == 65'536);
+  CHECK_FALSE(expand_host_list("n[1-65537]"));
+  CHECK_FALSE(expand_host_list("n[0-999999999]"));
+  CHECK_FALSE(expand_host_list("n[1-1000][1-1000]"));
+  CHECK(expand_host_list(std::string(255, 'x')));
+  CHECK_FALSE(expand_host_list(std::string(256, 'x')));
+  std::string brackets;  // one host, but a deep recursion
+  for (int i = 0; i < 100'000; ++i) brackets += "[1]";
+  CHECK_FALSE(expand_host_list(brackets));
 }
 
 }  // namespace

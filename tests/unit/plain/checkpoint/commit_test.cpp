@@ -27,14 +27,6 @@ using Steps = std::vector<std::int64_t>;
 base::Disk disk(ErrorKind::checkpoint);
 const std::string kLeft = ".tmp-" + kExampleRun;  // by a start that was killed
 
-std::set<std::string> names_in(const std::string& folder) {
-  std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    names.insert(entry.path().filename());
-  }
-  return names;
-}
-
 TEST_CASE("Folders of checkpoints have one name each") {
   CHECK(checkpoints_folder("run") == "run/checkpoints");
   CHECK(checkpoint_name(12) == "step-12");
@@ -206,7 +198,7 @@ TEST_CASE("A step that cannot take its name leaves it to the older checkpoint of
              Contains("step-4' no"));
   CHECK(list_steps(checkpoints) == Steps{4});
   CHECK(dtrain::testing::verify_all(folder.path("step-4")).mesh.num_ranks() == 1);
-  CHECK(names_in(checkpoints) ==
+  CHECK(folder.names() ==
         std::set<std::string>{"step-4", std::string("step-4.tmp-") + kExampleRun});
 }
 
@@ -220,7 +212,7 @@ TEST_CASE("What cannot be removed is told, and holds up the removal of no other 
   CHECK_THAT(removed.failures[0], Contains("step-2' no name"));
   CHECK_THAT(removed.failures[1], Contains("step-1.tmp-") && Contains("not removed"));
   CHECK(list_steps(checkpoints) == Steps{5, 4, 2});
-  CHECK_FALSE(names_in(checkpoints).contains(std::string("step-3.tmp-") + kExampleRun));
+  CHECK_FALSE(folder.names().contains(std::string("step-3.tmp-") + kExampleRun));
   CHECK_THAT(message_of(ErrorKind::checkpoint,
                         [&] { std::ignore = remove_all(files, checkpoints, kExampleRun); }),
              Contains("step-2' no name"));
@@ -270,7 +262,7 @@ TEST_CASE("A leftover that cannot be removed is told, and the others go") {
   REQUIRE(failures.size() == 2);
   CHECK_THAT(failures[0] + failures[1],
              Contains("step-5" + kLeft + "' holds 'folder'") && Contains("step-6" + kLeft));
-  CHECK(names_in(checkpoints) == std::set<std::string>{"step-5" + kLeft, "step-6" + kLeft});
+  CHECK(folder.names() == std::set<std::string>{"step-5" + kLeft, "step-6" + kLeft});
 }
 
 TEST_CASE("Only a folder of dtrain's own making is removed, and links are not followed") {
@@ -297,7 +289,7 @@ TEST_CASE("Only a folder of dtrain's own making is removed, and links are not fo
   CHECK_THAT(removed.left_alone[3], Names("notes.txt"));
   CHECK(remove_leftovers(disk, checkpoints).size() == 1);
   CHECK(remove_all(disk, checkpoints, kExampleRun).size() == 5);
-  CHECK(names_in(checkpoints) ==
+  CHECK(folder.names("run") ==
         std::set<std::string>{"step-1", "step-2", "step-3", "step-4", "step-5", link});
   CHECK(dtrain::testing::example_difference(folder.path("elsewhere"), 1).empty());
   CHECK(dtrain::testing::example_difference(folder.path("run/step-2"), 2).empty());
@@ -316,9 +308,8 @@ TEST_CASE("What killed runs left is removed, and nothing else is") {
   folder.write("step-x" + kLeft + "/file", "x");
   folder.write("step-4.tmp-mine/model-00001-of-00001.safetensors", "x");
   CHECK(remove_leftovers(disk, checkpoints).empty());
-  CHECK(names_in(checkpoints) == std::set<std::string>{"step-4", "step-4.superseded-b",
-                                                       "mine" + kLeft, "step-x" + kLeft,
-                                                       "step-4.tmp-mine"});
+  CHECK(folder.names() == std::set<std::string>{"step-4", "step-4.superseded-b", "mine" + kLeft,
+                                                "step-x" + kLeft, "step-4.tmp-mine"});
   CHECK(dtrain::testing::example_difference(folder.path("step-4"), 4).empty());
   CHECK_NOTHROW(remove_leftovers(disk, folder.path("absent")));
   CHECK_NOTHROW(remove_folder_and_files(disk, folder.path("absent")));

@@ -24,14 +24,12 @@ class Damaged {
   Damaged() {
     base::Disk disk(ErrorKind::checkpoint);
     dtrain::testing::save_example(disk, folder_.path(""), 3, 2);
-    for (const auto& entry : std::filesystem::directory_iterator(checkpoint())) {
-      names_.push_back(entry.path().filename());
-    }
+    names_ = folder_.names("step-3");
     manifest_ = verify_all(checkpoint());
   }
 
   [[nodiscard]] std::string checkpoint() const { return folder_.path("step-3"); }
-  [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
+  [[nodiscard]] const std::set<std::string>& names() const { return names_; }
   [[nodiscard]] std::string read(const std::string& name) const {
     return folder_.read("step-3/" + name);
   }
@@ -59,7 +57,7 @@ class Damaged {
 
  private:
   TempFolder folder_;
-  std::vector<std::string> names_;
+  std::set<std::string> names_;
   format::Manifest manifest_;
 };
 

@@ -1,5 +1,9 @@
+#include <filesystem>
+
+#include "dtrain/checkpoint/store/earlier_attempt.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "support/messages.h"
+#include "support/settings.h"
 #include "support/temp_folder.h"
 
 namespace dtrain::checkpoint::store::locate_test {
@@ -11,6 +15,7 @@ using dtrain::testing::message_of;
 using dtrain::testing::Names;
 using dtrain::testing::TempFolder;
 using Paths = std::vector<std::string>;
+using config::Config;
 
 std::string refusal(const std::string& path) {
   const std::string message =
@@ -47,6 +52,90 @@ TEST_CASE("What is neither a run nor a checkpoint is refused by name") {
   CHECK_THAT(refusal(folder.path("empty")), Names("config.json", "--run-dir"));
   CHECK_THAT(refusal(folder.path("empty/run")), Names("--checkpoint-every"));
   CHECK(checkpoints_of_run(folder.path("empty/run")).empty());
+}
+
+constexpr const char* kRestart =
+    R"({"command_line": ["dtrain", "--data", "text"], "launch": "a-1", "restarts": 1})";
+
+std::string config_file(std::string_view launch, std::string_view command = "dtrain") {
+  return R"({"provenance": {"command_line": [")" + std::string(command) +
+         R"(", "--data", "text"], "launch": ")" + std::string(launch) + R"(", "restarts": 0}})";
+}
+
+Config run_in(const std::string& folder) {
+  Config config;
+  config.run.dir = folder;
+  return config;
+}
+
+TEST_CASE("A run of the same launch and command line is an earlier attempt's") {
+  const TempFolder folder;
+  folder.write("run/config.json", config_file("a-1"));
+  const Config config = run_in(folder.path("run"));
+  const auto begun = find_earlier_attempt(config, kRestart);
+  REQUIRE(begun);
+  CHECK(begun->run_dir == folder.path("run"));
+  CHECK_FALSE(begun->has_checkpoint);
+  folder.write("run/checkpoints/step-4/manifest.json", "{}");
+  CHECK(find_earlier_attempt(config, kRestart)->has_checkpoint);
+}
+
+TEST_CASE("Another run is no earlier attempt's") {
+  const TempFolder folder;
+  folder.write("other-launch/config.json", config_file("a-2"));
+  folder.write("other-command/config.json", config_file("a-1", "other"));
+  folder.write("foreign/config.json", "no JSON");
+  folder.write("without/config.json", "{}");
+  for (const char* name : {"other-launch", "other-command", "foreign", "without", "missing"}) {
+    CHECK_FALSE(find_earlier_attempt(run_in(folder.path(name)), kRestart));
+  }
+}
+
+TEST_CASE("A first start, or one without a launcher, looks for no earlier attempt") {
+  const TempFolder folder;
+  folder.write("run/config.json", config_file("a-1"));
+  const Config config = run_in(folder.path("run"));
+  for (const char* provenance :
+       {"{}", R"({"command_line": ["dtrain", "--data", "text"], "restarts": 1})",
+        R"({"command_line": ["dtrain", "--data", "text"], "launch": "a-1", "restarts": 0})"}) {
+    CHECK_FALSE(find_earlier_attempt(config, provenance));
+  }
+}
+
+TEST_CASE("A command that names no run folder finds the one that it made") {
+  const TempFolder folder;
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(folder.path(""));
+  folder.write("runs/text-1/config.json", config_file("a-0"));
+  folder.write("runs/text-2/config.json", config_file("a-1"));
+  folder.write("runs/other-1/config.json", config_file("a-1"));
+  Config config;
+  config.data.train = "data/text.dtok";
+  const auto earlier = find_earlier_attempt(config, kRestart);
+  std::filesystem::current_path(before);
+  REQUIRE(earlier);
+  CHECK(earlier->run_dir == "runs/text-2");
+}
+
+TEST_CASE("A restart goes on from the newest checkpoint, whatever the command says") {
+  for (const char* resume : {"none", "auto", "/other/run"}) {
+    Config config = run_in("");
+    set(config, "checkpoint.resume", resume);
+    config.run.overwrite = true;
+    const Config now = going_on_with(config, {.run_dir = "run", .has_checkpoint = true});
+    CHECK(now.checkpoint.resume.is_automatic());
+    CHECK_FALSE(now.run.overwrite);
+    CHECK(now.run.dir == "run");
+  }
+}
+
+TEST_CASE("Without a checkpoint a restart begins where the command does, in the same folder") {
+  Config config = run_in("");
+  CHECK(going_on_with(config, {.run_dir = "run"}).checkpoint.resume.is_automatic());
+  set(config, "checkpoint.resume", "/other/run");
+  const Config now = going_on_with(config, {.run_dir = "run"});
+  CHECK(now.checkpoint.resume.path == "/other/run");
+  CHECK(now.run.overwrite);  // of what the earlier attempt began there
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 namespace dtrain::checkpoint::store::power_loss_test {
 namespace {
 
+using dtrain::testing::bytes_of;
 using dtrain::testing::ForgetfulFileSystem;
 using dtrain::testing::kExampleRun;
 using dtrain::testing::PowerLoss;
@@ -17,10 +18,6 @@ using dtrain::testing::Survival;
 using dtrain::testing::TempFolder;
 using dtrain::testing::write_remains;
 using Kind = ForgetfulFileSystem::Operation::Kind;
-
-std::span<const std::byte> bytes_of(std::string_view text) {
-  return std::as_bytes(std::span(text.data(), text.size()));
-}
 
 TEST_CASE("After a power loss, files and names survive as far as they were synced") {
   const TempFolder folder;

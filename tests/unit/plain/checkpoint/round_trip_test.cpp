@@ -80,11 +80,7 @@ TEST_CASE("Any box of a saved tensor is read, whichever files it crosses") {
 TEST_CASE("Each rank's files have their names, and each file a tensor once") {
   const TempFolder folder;
   dtrain::testing::save_example(disk, folder.path(""), 5, 2);
-  std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(folder.path("step-5"))) {
-    names.insert(entry.path().filename());
-  }
-  CHECK(names ==
+  CHECK(folder.names("step-5") ==
         std::set<std::string>{
             "manifest.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
             "optimizer-00001-of-00002-part2.safetensors", "optimizer-00001-of-00002.safetensors",

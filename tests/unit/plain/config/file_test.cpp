@@ -2,43 +2,38 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <catch2/catch.hpp>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
+#include <string>
+#include <vector>
 
+#include "dtrain/base/arguments.h"
 #include "dtrain/base/error.h"
+#include "dtrain/config/advice.h"
 #include "dtrain/config/bdh/settings.h"
 #include "dtrain/config/command_line.h"
-#include "support/command_line.h"
 #include "support/messages.h"
+#include "support/settings.h"
+#include "support/temp_folder.h"
 
-namespace file_test {
+namespace dtrain::config::file_test {
 namespace {
 
 using namespace dtrain::config;
+using Catch::Matchers::Contains;
 using dtrain::testing::Names;
-namespace fs = std::filesystem;
+using dtrain::testing::TempFolder;
+using Words = std::vector<std::string>;
 
-class Folder {
- public:
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "dtrain-config-XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  ~Folder() { fs::remove_all(path_); }
-
-  std::string write(const std::string& name, const std::string& text) const {
-    fs::create_directories((path_ / name).parent_path());
-    std::ofstream(path_ / name) << text;
-    return (path_ / name).string();
-  }
-
- private:
-  fs::path path_;
-};
+// Parses the flags of a command as the front end does.
+CommandLine parse_command_line(Command command, const std::vector<std::string>& arguments) {
+  CLI::App app("", fmt::format("dtrain {}", name_of(command)));
+  base::set_up_parser(app);
+  add_settings(app, command);
+  base::parse_arguments(app, arguments);
+  refuse_unknown(app, command, arguments);
+  return with_deepspeed(parsed_settings(app, command));
+}
 
 Config load_file(const std::string& path) {
   Config config;
@@ -49,7 +44,7 @@ Config load_file(const std::string& path) {
 std::int64_t heads_of(const Config& config) { return config.model.own.of<bdh::Settings>().heads; }
 
 void check_refused(const std::string& text, const Names& names) {
-  const Folder folder;
+  const TempFolder folder;
   const std::string path = folder.write("some.json", text);
   INFO(text);
   try {
@@ -63,7 +58,7 @@ void check_refused(const std::string& text, const Names& names) {
 }
 
 TEST_CASE("A file may nest objects, use dotted keys and hold comments") {
-  const Folder folder;
+  const TempFolder folder;
   const Config config = load_file(folder.write("a.json", R"(// a comment
     {"model": {"width": 64, /* another */ "tie_levels": false}, "train.lr": 3e-3,
      "train": {"freeze": ["embed.weight", "lm_head"], "seed": 18446744073709551615},
@@ -78,7 +73,7 @@ TEST_CASE("A file may nest objects, use dotted keys and hold comments") {
 }
 
 TEST_CASE("A file wins over the files it extends, and the later of those over the earlier") {
-  const Folder folder;
+  const TempFolder folder;
   folder.write("base/deep.json", R"({"model.levels": 1, "model.width": 1, "model.heads": 1})");
   folder.write("base/a.json", R"({"extends": "deep.json", "model.width": 2, "model.heads": 2})");
   folder.write("base/b.json", R"({"model": {"heads": 3}, "train.steps": 3})");
@@ -91,7 +86,7 @@ TEST_CASE("A file wins over the files it extends, and the later of those over th
 }
 
 TEST_CASE("A circle of extends is refused, a file extended twice is not") {
-  const Folder folder;
+  const TempFolder folder;
   folder.write("a.json", R"({"extends": "b.json"})");
   folder.write("b.json", R"({"extends": "./a.json"})");
   CHECK_THROWS_WITH(load_file(folder.write("c.json", R"({"extends": "a.json"})")),
@@ -144,7 +139,7 @@ TEST_CASE("What is not JSON is refused with its place") {
 }
 
 TEST_CASE("Settings of other commands are allowed in a file and told") {
-  const Folder folder;
+  const TempFolder folder;
   Config config;
   const auto unused =
       apply_file(folder.write("a.json", R"({"model.width": 64, "machine.threads": 2})"),
@@ -155,7 +150,7 @@ TEST_CASE("Settings of other commands are allowed in a file and told") {
 }
 
 TEST_CASE("Settings that only older builds had are ignored in a file and told") {
-  const Folder folder;
+  const TempFolder folder;
   Config config;
   const std::string path =
       folder.write("a.json", R"({"layout": {"tied_reshard": "per-use"}, "model.width": 32})");
@@ -175,7 +170,7 @@ Config load_arguments(const std::vector<std::string>& arguments) {
 }
 
 TEST_CASE("Flags win over files, and the last of repeated flags wins") {
-  const Folder folder;
+  const TempFolder folder;
   const std::string path =
       folder.write("a.json", R"({"model": {"width": 64, "heads": 2, "levels": 3}})");
   const Config config = load_arguments({"--width", "96", "--set", "model.width=128", "--levels=5",
@@ -218,5 +213,36 @@ TEST_CASE("Wrong flags are refused by name") {
   refused({"--data", "\xff\xfe"}, Names("--data", "UTF-8"));
 }
 
+ExportConfig parse(const Words& words) {
+  return load(parse_command_line(Command::export_checkpoint, words)).config.exporting;
+}
+
+TEST_CASE("Words without a flag fill their settings in order, wherever flags stand") {
+  for (const Words& words : {Words{"run", "m.safetensors", "--dtype", "float16"},
+                             Words{"--dtype", "float16", "run", "m.safetensors"},
+                             Words{"run", "--dtype=float16", "m.safetensors"}}) {
+    const ExportConfig found = parse(words);
+    CHECK(found.checkpoint == "run");
+    CHECK(found.file == "m.safetensors");
+    CHECK(found.dtype == Dtype::float16);
+  }
+  CHECK(parse({"run"}).checkpoint == "run");
+  CHECK(parse({"run"}).file.empty());
+}
+
+TEST_CASE("A word too many is refused") {
+  CHECK_THROWS_WITH(parse({"run", "m.safetensors", "more"}), Contains("\"more\""));
+  CHECK_THROWS_WITH(parse_command_line(Command::train, {"run"}), Contains("\"run\""));
+}
+
+TEST_CASE("A flag means the setting of its own command") {
+  const auto train = parse_command_line(Command::train, {"--dtype", "float64"});
+  CHECK(load(train).config.machine.dtype == Dtype::float64);
+  CHECK(load(train).config.exporting.dtype == Dtype::automatic);
+  CHECK(parse({"--dtype", "bfloat16"}).dtype == Dtype::bfloat16);
+  CHECK_THROWS_WITH(load(parse_command_line(Command::train, {"--backend", "nccl"})),
+                    Names("nccl", "--device cuda"));
+}
+
 }  // namespace
-}  // namespace file_test
+}  // namespace dtrain::config::file_test

@@ -2,9 +2,23 @@
 
 #include <catch2/catch.hpp>
 #include <limits>
+#include <vector>
 
 namespace dtrain::config::values_test {
 namespace {
+
+template <typename Value>
+void check_refused(const std::vector<const char*>& texts) {
+  for (const char* text : texts) {
+    INFO(text);
+    CHECK_FALSE(Value::parse(text).has_value());
+  }
+}
+
+template <typename Value>
+void check_texts(const std::vector<const char*>& texts) {
+  for (const char* text : texts) CHECK(Value::parse(text)->text() == text);
+}
 
 TEST_CASE("Times are read with their units") {
   CHECK(Duration::parse("90")->seconds == 90.0);
@@ -33,15 +47,12 @@ TEST_CASE("Times are read in SLURM's forms") {
 }
 
 TEST_CASE("What is no time is refused") {
-  for (const char* text : {"",      "m",     "-5",      "-5s",           "-0s",
+  check_refused<Duration>({"",      "m",     "-5",      "-5s",           "-0s",
                            "1x",    "1h30",  "nan",     "inf",           "1e3s",
                            "ms",    "1:60",  "1:60:00", "1-24",          "1-",
                            "-1:00", ":30",   "1:",      "1:000",         "1:2:3:4",
                            "1:30m", "1-2-3", "1.5:00",  "1-02:00:00:00", "99999999999d",
-                           "s10"}) {
-    INFO(text);
-    CHECK_FALSE(Duration::parse(text).has_value());
-  }
+                           "s10"});
 }
 
 TEST_CASE("An interval without a unit counts steps") {
@@ -54,20 +65,14 @@ TEST_CASE("An interval without a unit counts steps") {
   CHECK(Interval::parse("0")->at_the_end);
   CHECK(Interval::parse("none")->is_never());
   CHECK_FALSE(Interval::parse("none")->at_the_end);
-  for (const char* text : {"", "-1", "1.5", "nan", "ten", "10k", "99999999999999999999"}) {
-    INFO(text);
-    CHECK_FALSE(Interval::parse(text).has_value());
-  }
+  check_refused<Interval>({"", "-1", "1.5", "nan", "ten", "10k", "99999999999999999999"});
 }
 
 TEST_CASE("Sequences are a number or all") {
   CHECK(Sequences::parse("1")->count == 1);
   CHECK(Sequences::parse("2147483648")->count == std::int64_t{1} << 31);
   CHECK(Sequences::parse("all")->count == std::numeric_limits<std::int64_t>::max());
-  for (const char* text : {"", "0", "-1", "2147483649", "1.5", "ALL", "all ", "8 "}) {
-    INFO(text);
-    CHECK_FALSE(Sequences::parse(text).has_value());
-  }
+  check_refused<Sequences>({"", "0", "-1", "2147483649", "1.5", "ALL", "all ", "8 "});
 }
 
 TEST_CASE("Sizes are bytes, or have a unit of 1000 or of 1024") {
@@ -87,11 +92,8 @@ TEST_CASE("Sizes are bytes, or have a unit of 1000 or of 1024") {
   CHECK_FALSE(ByteSize::parse("4GB/s"));
   CHECK(ByteRate::parse("4GB/s")->count == 4'000'000'000);
   CHECK(ByteRate::parse("4GB")->count == 4'000'000'000);
-  for (const char* text : {"", "GB", "-1", "-1G", "2XB", "2GiBs", "2G5", "2i", "G2", "nan", "inf",
-                           "1.5e0", "1e3GB", "9999999TB", "0.5", "0.0001kB"}) {
-    INFO(text);
-    CHECK_FALSE(ByteSize::parse(text));
-  }
+  check_refused<ByteSize>({"", "GB", "-1", "-1G", "2XB", "2GiBs", "2G5", "2i", "G2", "nan", "inf",
+                           "1.5e0", "1e3GB", "9999999TB", "0.5", "0.0001kB"});
 }
 
 TEST_CASE("Recompute is none, level, every:K or auto") {
@@ -101,10 +103,8 @@ TEST_CASE("Recompute is none, level, every:K or auto") {
   CHECK(RecomputeSetting::parse("auto")->kind == Kind::automatic);
   CHECK(RecomputeSetting::parse("every:3")->kind == Kind::every);
   CHECK(RecomputeSetting::parse("every:3")->group_size == 3);
-  for (const char* text : {"", "all", "every", "every:", "every:0", "every:-1", "every:2x"}) {
-    INFO(text);
-    CHECK_FALSE(RecomputeSetting::parse(text));
-  }
+  check_refused<RecomputeSetting>(
+      {"", "all", "every", "every:", "every:0", "every:-1", "every:2x"});
 }
 
 TEST_CASE("A pipeline's schedule is gpipe, 1f1b or interleaved:V") {
@@ -112,66 +112,45 @@ TEST_CASE("A pipeline's schedule is gpipe, 1f1b or interleaved:V") {
   CHECK(PipelineSetting::parse("1f1b")->kind == PipelineKind::one_f_one_b);
   CHECK(PipelineSetting::parse("interleaved:3") ==
         PipelineSetting{.kind = PipelineKind::interleaved, .chunks = 3});
-  for (const char* text : {"gpipe", "1f1b", "interleaved:12"}) {
-    CHECK(PipelineSetting::parse(text)->text() == text);
-  }
-  for (const char* text : {"", "1F1B", "interleaved", "interleaved:", "interleaved:1",
-                           "interleaved:-2", "interleaved:2x", "interleaved:2 "}) {
-    INFO(text);
-    CHECK_FALSE(PipelineSetting::parse(text));
-  }
+  check_texts<PipelineSetting>({"gpipe", "1f1b", "interleaved:12"});
+  check_refused<PipelineSetting>({"", "1F1B", "interleaved", "interleaved:", "interleaved:1",
+                                  "interleaved:-2", "interleaved:2x", "interleaved:2 "});
 }
 
 TEST_CASE("A pipeline's split is a list of numbers") {
   CHECK(LevelSplit::parse("")->levels.empty());
   CHECK(LevelSplit::parse("7")->levels == std::vector<std::int64_t>{7});
   CHECK(LevelSplit::parse("3,5,4")->levels == std::vector<std::int64_t>{3, 5, 4});
-  for (const char* text : {",", "3,", ",3", "3,,4", "3, 5", "a", "3,-1", "3.5"}) {
-    INFO(text);
-    CHECK_FALSE(LevelSplit::parse(text));
-  }
+  check_refused<LevelSplit>({",", "3,", ",3", "3,,4", "3, 5", "a", "3,-1", "3.5"});
 }
 
 TEST_CASE("Devices are a list of CPUs and numbers of GPUs") {
   CHECK(DeviceList::parse("")->devices.empty());
   CHECK(DeviceList::parse("cpu,0,12")->devices ==
         std::vector<std::optional<std::int64_t>>{std::nullopt, 0, 12});
-  for (const char* text : {",", "cpu,", ",cpu", "cpu,,cpu", "gpu", "cpu, cpu", "cpu,-1", "1.5"}) {
-    INFO(text);
-    CHECK_FALSE(DeviceList::parse(text));
-  }
+  check_refused<DeviceList>({",", "cpu,", ",cpu", "cpu,,cpu", "gpu", "cpu, cpu", "cpu,-1", "1.5"});
 }
 
 TEST_CASE("A device is a kind, with a number where there are several") {
   CHECK(DeviceName::parse("cuda")->kind == "cuda");
   CHECK(DeviceName::parse("cuda:12")->index == 12);
   CHECK(DeviceName::parse("cuda:12")->text() == "cuda:12");
-  for (const char* text :
-       {"", ":1", "cuda:", "cuda:-1", "cuda:x", "cpu:0", "auto:0", "../x", "GPU"}) {
-    INFO(text);
-    CHECK_FALSE(DeviceName::parse(text));
-  }
+  check_refused<DeviceName>(
+      {"", ":1", "cuda:", "cuda:-1", "cuda:x", "cpu:0", "auto:0", "../x", "GPU"});
 }
 
 TEST_CASE("A value's text is the one that it was read from") {
   CHECK(ByteSize::parse("1.5kib")->text() == "1.5kib");
   CHECK(Duration::parse("1h30m")->text() == "1h30m");
-  for (const char* text : {"100", "10m", "none"}) CHECK(Interval::parse(text)->text() == text);
+  check_texts<Interval>({"100", "10m", "none"});
   CHECK(Interval::parse("0s")->text() == "0");
-  for (const char* text : {"8", "all"}) CHECK(Sequences::parse(text)->text() == text);
-  for (const char* text : {"none", "auto", "runs/a", ""})
-    CHECK(Resume::parse(text)->text() == text);
-  for (const char* text : {"none", "level", "every:3", "auto"}) {
-    CHECK(RecomputeSetting::parse(text)->text() == text);
-  }
-  for (const char* text : {"none", "optimizer", "all", "disk:/a b"}) {
-    CHECK(Offload::parse(text)->text() == text);
-  }
-  for (const char* text : {"", "disk", "disk:", "cpu"}) CHECK_FALSE(Offload::parse(text));
+  check_texts<Sequences>({"8", "all"});
+  check_texts<Resume>({"none", "auto", "runs/a", ""});
+  check_texts<RecomputeSetting>({"none", "level", "every:3", "auto"});
+  check_texts<Offload>({"none", "optimizer", "all", "disk:/a b"});
+  check_refused<Offload>({"", "disk", "disk:", "cpu"});
   CHECK(LevelSplit::parse("3,5,4")->text() == "3,5,4");
-  for (const char* text : {"", "cpu,cpu", "1,cpu,0"}) {
-    CHECK(DeviceList::parse(text)->text() == text);
-  }
+  check_texts<DeviceList>({"", "cpu,cpu", "1,cpu,0"});
 }
 
 }  // namespace

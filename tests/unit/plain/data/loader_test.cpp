@@ -148,23 +148,6 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("A loader started at another's position goes on with the same batches") {
-  const TempFolder folder;
-  const Samples samples = numbered_samples(folder, 30);
-  LoaderOptions options{
-      .microbatch = 2, .deal = {.rank = 1, .num_ranks = 2, .grad_accum = 3}, .seed = 8};
-  Loader first(samples, options);
-  CHECK(first.position() == 0);
-  for (int step = 0; step < 9; ++step) std::ignore = first.next();
-  CHECK(first.position() == 9 * 12);
-  options.start_position = first.position();
-  Loader second(samples, options);
-  for (int step = 0; step < 3; ++step) {
-    CHECK(numbers_in(first.next()) == numbers_in(second.next()));
-  }
-  CHECK(second.position() == first.position());
-}
-
 TEST_CASE("What the reading thread meets is thrown by next, at every call") {
   const TempFolder folder;
   std::string tokens(400, '\x01');

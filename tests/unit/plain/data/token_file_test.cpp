@@ -15,6 +15,7 @@ namespace {
 
 using base::ErrorKind;
 using Catch::Matchers::Contains;
+using dtrain::testing::flipped;
 using dtrain::testing::message_of;
 using dtrain::testing::Names;
 using dtrain::testing::TempFolder;
@@ -120,9 +121,7 @@ TEST_CASE("Every bit of a token file's header matters") {
   // A flipped bit of the magic makes a file of unknown kind, which its NUL bytes give away.
   for (std::size_t bit = 0; bit < 8 * kTokenHeaderBytes; ++bit) {
     INFO(bit);
-    std::string damaged = whole;
-    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
-    refusal(folder.write("t", damaged), 300);
+    refusal(folder.write("t", flipped(whole, bit)), 300);
   }
 }
 
@@ -138,8 +137,7 @@ TEST_CASE("Every bit of a prepared file's checksum and tokens matters to its che
   CHECK(checksum_of_file(whole + text) == checksum_of_file(text));
   for (std::size_t bit = 8 * kTokenHeaderBytes; bit < 8 * (whole + text).size(); ++bit) {
     INFO(bit);
-    std::string damaged = whole + text;
-    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
+    const std::string damaged = flipped(whole + text, bit);
     CHECK_THAT(message_of(ErrorKind::data, [&] { std::ignore = checksum_of_file(damaged); }),
                Contains("damaged"));
   }
@@ -188,9 +186,7 @@ TEST_CASE("Every bit of a file of version 3 matters, and it is refused when cut 
   const std::string whole = file_of_version_3({1, 2, 299}, "model");
   for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
     INFO(bit);
-    std::string damaged = whole;
-    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
-    const std::string path = folder.write("t", damaged);
+    const std::string path = folder.write("t", flipped(whole, bit));
     message_of(ErrorKind::data, [&] { std::ignore = TokenFile::open(path, 300).checksum(); });
   }
   for (std::size_t length = 1; length < whole.size(); ++length) {

@@ -4,6 +4,7 @@
 
 #include "dtrain/base/cpu_list.h"
 #include "dtrain/base/error.h"
+#include "launcher/option_values.h"
 #include "support/messages.h"
 #include "support/temp_folder.h"
 
@@ -17,6 +18,10 @@ using dtrain::testing::Names;
 using launcher::Bind;
 using launcher::bind_ranks;
 using launcher::Cpu;
+using Texts = std::vector<std::string>;
+using dtrain::base::SlurmStep;
+using launcher::Options;
+using Given = std::vector<std::string>;
 
 // Two sockets of four cores with two siblings each, numbered as Intel's machines are: core c has
 // CPUs c and c + 8, socket 0 the cores 0 to 3.
@@ -38,8 +43,6 @@ std::vector<std::string> masks(Bind how, const std::vector<Cpu>& cpus, int num_r
     texts.push_back(cpu_list_text(mask));
   return texts;
 }
-
-using Texts = std::vector<std::string>;
 
 TEST_CASE("Ranks get whole cores side by side, as many each") {
   CHECK(masks(Bind::cores, two_sockets(), 1) == Texts{"0-15"});
@@ -104,6 +107,55 @@ TEST_CASE("Lists of CPUs are read and written as the kernel does") {
   for (const char* text : {"a", "1-", "-1", "3-1", "1,,2", "0-99999999", "1 2"}) {
     CHECK_FALSE(parse_cpu_list(text));
   }
+}
+
+const SlurmStep kStep = {.job_id = 1,
+                         .step_id = 2,
+                         .num_tasks = 4,
+                         .num_nodes = 4,
+                         .node = 3,
+                         .hosts = "192.0.2.[1-4]",
+                         .cores = 1};
+
+Options filled(const SlurmStep& step, Given given = {}) {
+  Options options;
+  take_from_slurm(step, options, given);
+  return options;
+}
+
+TEST_CASE("A dtrun on each node of a step is one of the job's nodes") {
+  const Options options = filled(kStep);
+  CHECK(options.num_nodes == 4);
+  CHECK(options.node_rank == 3);
+  CHECK(options.num_ranks == 1);
+  CHECK(options.master_addr == "192.0.2.1");
+  CHECK(options.master_port == 20'126);
+}
+
+TEST_CASE("Ranks are the step's GPUs, else its cores") {
+  SlurmStep step = kStep;
+  step.gpus = 3;
+  CHECK(filled(step).num_ranks == 3);
+  CHECK(filled(step, {"--nproc-per-node"}).num_ranks == 1);
+  step = {};
+  step.cores = 1 << 20;
+  const int usable = filled(step).num_ranks;
+  CHECK((usable >= 1 && usable < 1 << 20));
+}
+
+TEST_CASE("The command line wins over the step") {
+  for (const char* option : {"--nnodes", "--standalone", "--emulate-nodes"}) {
+    CHECK(filled(kStep, {option}).num_nodes == 1);
+  }
+  CHECK(filled(kStep, {"--master-addr"}).master_addr == "127.0.0.1");
+  CHECK(filled(kStep, {"--master-port"}).master_port == 0);
+  CHECK(filled(kStep, {"--node-rank"}).node_rank == 0);
+}
+
+TEST_CASE("Several tasks on a node are refused") {
+  SlurmStep step = kStep;
+  step.num_tasks = 8;
+  CHECK_THROWS_WITH(filled(step), Names("8 dtruns", "4 nodes", "--ntasks-per-node=1"));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "dtrain/base/error.h"
+#include "launcher/clocks.h"
 #include "launcher/restarts.h"
 #include "support/messages.h"
 
@@ -14,7 +15,11 @@ using Catch::Contains;
 using dtrain::base::ErrorKind;
 using dtrain::testing::Names;
 using launcher::AttemptEnd;
+using launcher::History;
 using launcher::RestartPolicy;
+using Seconds = std::chrono::duration<double>;
+using launcher::StepClock;
+using std::chrono::milliseconds;
 
 AttemptEnd failure(int status = 7) {
   AttemptEnd end;
@@ -172,6 +177,136 @@ TEST_CASE("A longer back-off than a minute stays as it was given") {
   RestartPolicy policy({.max_restarts = 3, .backoff = std::chrono::duration<double>(90)});
   CHECK(wait_after(policy, failure()) == 90);
   CHECK(wait_after(policy, failure()) == 90);
+}
+
+AttemptEnd failed_attempt() {
+  AttemptEnd end;
+  end.status = 7;
+  end.has_failed = true;
+  end.how = "rank 1 failed";
+  end.is_reporting = true;
+  end.step = 57;
+  end.checkpoint.step = 50;
+  end.duration = Seconds(12);
+  return end;
+}
+
+TEST_CASE("A restart's line tells which, of how many, when, why and from where") {
+  launcher::RestartPolicy policy({.max_restarts = 3});
+  const auto decision = policy.after(failed_attempt());
+  CHECK_THAT(launcher::restart_line(failed_attempt(), decision, policy, 3),
+             Names("restart 1 of 3", "1.0 s", "rank 1 failed", "step 57", "step 50"));
+}
+
+TEST_CASE("The history has a line for each attempt, and what was measured") {
+  AttemptEnd last;
+  last.how = "ended well";
+  last.step = 100;
+  last.duration = Seconds(20);
+  last.recovery = Seconds(3);
+  const History history{{failed_attempt(), last}, Seconds(16), Seconds(40)};
+  const auto lines = launcher::history_lines(history);
+  REQUIRE(lines.size() == 4);
+  CHECK(lines[0] == "2 attempts:");
+  CHECK_THAT(lines[1], Names("attempt 0", "rank 1 failed", "12 s", "step 57", "step 50"));
+  CHECK_THAT(lines[2], Names("attempt 1", "ended well", "20 s", "step 100", "3.0 s"));
+  CHECK_THAT(lines[3], Names("3.0 s", "40.0%", "40 s"));
+}
+
+TEST_CASE("The newest checkpoint is that of the last attempt that had one") {
+  AttemptEnd old = failed_attempt();
+  old.checkpoint = {.step = 100, .resume_advice = "old", .requeue_file = "/old/REQUEUE"};
+  AttemptEnd last = failed_attempt();
+  last.checkpoint = {.step = 5, .resume_advice = {}, .requeue_file = "/last/REQUEUE"};
+  const AttemptEnd without{};
+  const auto found = launcher::newest_checkpoint({{old, last, without}, Seconds(1), Seconds(2)});
+  CHECK(found.step == 5);
+  CHECK(found.resume_advice.empty());
+  CHECK(found.requeue_file == "/last/REQUEUE");
+  CHECK(launcher::newest_checkpoint({{without}, Seconds(1), Seconds(2)}).step == -1);
+}
+
+TEST_CASE("A job of one attempt has no history") {
+  CHECK(launcher::history_lines({{failed_attempt()}, Seconds(1), Seconds(2)}).empty());
+}
+
+TEST_CASE("Nothing is said of measures that were not taken") {
+  AttemptEnd silent = failed_attempt();
+  silent.step = silent.checkpoint.step = -1;
+  const auto lines = launcher::history_lines({{silent, silent}, Seconds(0), Seconds(2)});
+  REQUIRE(lines.size() == 3);
+  CHECK_THAT(lines[2], Names("attempt 1", "rank 1 failed", "12 s") && !Contains("step"));
+}
+
+TEST_CASE("Of many attempts the last are shown") {
+  const History history{std::vector<AttemptEnd>(61, failed_attempt()), Seconds(1), Seconds(2)};
+  const auto lines = launcher::history_lines(history);
+  CHECK(lines[0] == "61 attempts, the last 20:");
+  CHECK_THAT(lines[1], Contains("attempt 41:"));
+  CHECK(lines.size() == 22);
+}
+
+TEST_CASE("The last line of a job that failed says why it is not started again") {
+  const History once{{failed_attempt()}, Seconds(0), Seconds(0)};
+  CHECK_THAT(launcher::no_restart_line(once, "so"), Names("so") && !Contains("rank 1"));
+  const History twice{{failed_attempt(), failed_attempt()}, Seconds(0), Seconds(0)};
+  CHECK_THAT(launcher::no_restart_line(twice, "so"), Names("so", "rank 1 failed"));
+}
+
+StepClock::Time at(int ms) { return StepClock::Time(milliseconds(ms)); }
+
+TEST_CASE("The time of steps counts from the second report of an attempt on") {
+  StepClock clock;
+  clock.begin_attempt();
+  clock.report(1, at(5000));
+  CHECK(clock.useful().count() == 0);
+  clock.report(2, at(5100));
+  clock.report(2, at(5150));  // again: nothing new
+  clock.report(4, at(5300));
+  CHECK(clock.useful().count() == Approx(300e-3));
+}
+
+TEST_CASE("A step that is repeated after a failure counts once") {
+  StepClock clock;
+  clock.begin_attempt();
+  for (int step = 1; step <= 5; ++step) clock.report(step, at(100 * step));
+  clock.fail(at(550));
+  CHECK(clock.useful().count() == Approx(400e-3));
+  clock.begin_attempt();  // resumes after step 3
+  clock.report(4, at(2000));
+  clock.report(5, at(2100));
+  CHECK(clock.useful().count() == Approx(400e-3));
+  clock.report(6, at(2200));
+  CHECK(clock.useful().count() == Approx(500e-3));
+}
+
+TEST_CASE("A job has recovered with the first step that no attempt had done") {
+  StepClock clock;
+  clock.begin_attempt();
+  clock.report(5, at(100));
+  clock.fail(at(500));
+  clock.begin_attempt();
+  CHECK_FALSE(clock.report(5, at(1000)));
+  CHECK_FALSE(clock.recovery());
+  CHECK(clock.report(6, at(1250)));
+  CHECK(clock.recovery()->count() == Approx(0.75));
+  CHECK_FALSE(clock.report(7, at(1300)));
+  CHECK(clock.recovery()->count() == Approx(0.75));
+  clock.begin_attempt();
+  CHECK_FALSE(clock.recovery());
+}
+
+TEST_CASE("A second failure before the recovery does not shorten it") {
+  StepClock clock;
+  clock.begin_attempt();
+  clock.report(5, at(100));
+  clock.fail(at(500));
+  clock.begin_attempt();
+  clock.report(4, at(1000));
+  clock.fail(at(1100));
+  clock.begin_attempt();
+  CHECK(clock.report(6, at(2500)));
+  CHECK(clock.recovery()->count() == Approx(2));
 }
 
 }  // namespace

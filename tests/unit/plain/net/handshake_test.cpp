@@ -1,4 +1,3 @@
-// Who is admitted by a handshake, and who has no effect.
 #include "dtrain/net/handshake.h"
 
 #include <poll.h>
@@ -14,14 +13,18 @@
 #include <vector>
 
 #include "dtrain/net/message.h"
+#include "dtrain/net/proof.h"
 #include "dtrain/net/socket.h"
 
 namespace dtrain::net::handshake_test {
 namespace {
 
 using Cause = HandshakeError::Cause;
+using dtrain::net::open_from_own_user;
+using dtrain::net::seal_for_own_user;
 using std::chrono::milliseconds;
 
+// Who is admitted by a handshake, and who has no effect.
 constexpr const char* kGreeting = "test/1\n";
 constexpr const char* kSecret = "0123456789abcdef";
 
@@ -140,6 +143,28 @@ TEST_CASE("A guest believes no host that does not prove the secret, and no weake
                               framed(reply_message({.answer = Answer::refused}, "no proof"));
     REQUIRE(send_all(other, words, base::Deadline(milliseconds(2000))) == Transfer::done);
     CHECK(come(own, guest_with(kSecret)).cause == cause);
+  }
+}
+
+// tests/cli/slurm_test.py starts a munge of its own; here it is what the machine has.
+TEST_CASE("A text is sealed and opened, or a reason says why not") {
+  std::string reason;
+  const auto sealed = seal_for_own_user("a secret", reason);
+  if (!sealed) {
+    CHECK_FALSE(reason.empty());
+    return;
+  }
+  CHECK(sealed->starts_with("MUNGE:"));
+  CHECK(open_from_own_user(*sealed, reason) == "a secret");
+  CHECK_FALSE(open_from_own_user(*sealed, reason));  // once
+  CHECK_FALSE(reason.empty());
+}
+
+TEST_CASE("What is no credential is not opened") {
+  for (const char* text : {"", "MUNGE:", "MUNGE:AAAA:", "nonsense"}) {
+    std::string reason;
+    CHECK_FALSE(open_from_own_user(text, reason));
+    CHECK_FALSE(reason.empty());
   }
 }
 

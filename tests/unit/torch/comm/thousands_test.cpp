@@ -252,12 +252,6 @@ TEST_CASE("Rank 0 answers at most 64 KiB to each of 1,024 ranks that gloo connec
   CHECK(answered <= kMost);
 }
 
-TEST_CASE("What gloo itself has each of 1,024 ranks read is a hundred times as much") {
-  const comm::GlooRecord record = gloo_record(0, address(0, false), 0, kGlooRanks);
-  const auto whole = static_cast<std::int64_t>(comm::record_bytes(record, kGlooRanks).size());
-  CHECK(whole * kGlooRanks > 100 * (64 << 10));
-}
-
 // --- a save --------------------------------------------------------------------------------------
 
 /// A group in which every rank does what this one does; counts what it sends and holds.

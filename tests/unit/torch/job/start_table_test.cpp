@@ -76,7 +76,15 @@ std::vector<Measured> measure(std::vector<config::Config> configs, std::size_t r
   return all;
 }
 
-// How far a prediction may be from what is measured, as a part of that.
+// tolerance: how far the prediction may be from what is measured, as a part of that.
+void check_prediction(const Measured& found, double tolerance = 0.05) {
+  const double ratio = static_cast<double>(found.predicted) / static_cast<double>(found.peak);
+  INFO("predicted " << metrics::format_bytes(found.predicted) << ", measured "
+                    << metrics::format_bytes(found.peak));
+  CHECK(ratio > 1 - tolerance);
+  CHECK(ratio < 1 + tolerance);
+}
+
 struct Case {
   config::Config config;
   double tolerance = 0.05;
@@ -89,15 +97,11 @@ void check_within(const std::vector<Case>& cases, const std::string& backend = "
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const config::Config& config = cases[i].config;
     const Measured& found = measured[i];
-    const double ratio = static_cast<double>(found.predicted) / static_cast<double>(found.peak);
     INFO(backend << " " << config.machine.dtype << " " << config.machine.recompute << " dp "
                  << config.layout.dp << " tp " << config.layout.tp << " pp " << config.layout.pp
                  << " accum " << config.batch.grad_accum << " tied " << config.model.tie_levels
-                 << " dropout " << config.model.dropout << ": predicted "
-                 << metrics::format_bytes(found.predicted) << ", measured "
-                 << metrics::format_bytes(found.peak));
-    CHECK(ratio > 1 - cases[i].tolerance);
-    CHECK(ratio < 1 + cases[i].tolerance);
+                 << " dropout " << config.model.dropout);
+    check_prediction(found, cases[i].tolerance);
   }
 }
 
@@ -206,13 +210,7 @@ Measured measure_schedule(const std::string& schedule) {
 TEST_CASE("1f1b keeps the activations of as many microbatches as there are stages, gpipe of all") {
   const Measured all = measure_schedule("gpipe");
   const Measured few = measure_schedule("1f1b");
-  for (const Measured& found : {all, few}) {
-    const double ratio = static_cast<double>(found.predicted) / static_cast<double>(found.peak);
-    WARN("predicted " << metrics::format_bytes(found.predicted) << ", measured "
-                      << metrics::format_bytes(found.peak));
-    CHECK(ratio > 0.95);
-    CHECK(ratio < 1.05);
-  }
+  for (const Measured& found : {all, few}) check_prediction(found);
   // Two levels of one sample: 4.5 tensors (T, n) each.
   const std::int64_t microbatch = 2 * 9 * 128 * 4 * 512 * 4 / 2;
   CHECK(all.peak - few.peak > 6 * microbatch * 9 / 10);
@@ -227,11 +225,7 @@ TEST_CASE("The memory of a later stage is predicted where levels run again") {
   set(config, "machine.recompute", "every:2");
   config = testing::meshed(config, {{Axis::pp, 2}}, 64);
   const Measured found = measure({config}, 1).front();
-  const double ratio = static_cast<double>(found.predicted) / static_cast<double>(found.peak);
-  WARN("predicted " << metrics::format_bytes(found.predicted) << ", measured "
-                    << metrics::format_bytes(found.peak));
-  CHECK(ratio > 0.95);
-  CHECK(ratio < 1.05);
+  check_prediction(found);
 }
 
 TEST_CASE("Parameters, gradients and moments are predicted to the byte") {

@@ -17,20 +17,12 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/cpu_list.h"
+#include "support/values.h"
 
 namespace dtrain::kernels::tasks_test {
 namespace {
 
-class Threads {
- public:
-  explicit Threads(int count) : before_(at::get_num_threads()) { at::set_num_threads(count); }
-  ~Threads() { at::set_num_threads(before_); }
-  Threads(const Threads&) = delete;
-  Threads& operator=(const Threads&) = delete;
-
- private:
-  int before_;
-};
+using testing::Threads;
 
 // How often each task was done, and that no two did it as the same worker at once.
 std::vector<int> counts_of(std::int64_t tasks) {

@@ -1,7 +1,10 @@
 #include "dtrain/metrics/metrics_file.h"
 
+#include <array>
 #include <catch2/catch.hpp>
 
+#include "dtrain/metrics/event_record.h"
+#include "dtrain/metrics/format.h"
 #include "support/temp_folder.h"
 
 namespace dtrain::metrics::metrics_file_test {
@@ -50,6 +53,59 @@ TEST_CASE("Lines are appended to those that are there, or to none") {
   CHECK(folder.read("m") == "{\"step\":1}\n{\"step\":2}\n");
   MetricsFile(folder.path("m"), MetricsFile::Start::empty).write({{"step", 3}});
   CHECK(folder.read("m") == "{\"step\":3}\n");
+}
+
+TEST_CASE("Bytes are told in the unit that leaves few digits") {
+  CHECK(format_bytes(0) == "0 B");
+  CHECK(format_bytes(1023) == "1023 B");
+  CHECK(format_bytes(1536) == "1.5 KiB");
+  CHECK(format_bytes(std::int64_t{5} << 30) == "5.0 GiB");
+  CHECK(format_bytes(std::int64_t{5000} << 40) == "5000.0 TiB");
+}
+
+TEST_CASE("Counts, durations and rates read as people write them") {
+  CHECK(format_count(7) == "7");
+  CHECK(format_count(425'984) == "425,984");
+  CHECK(format_count(25'296'896) == "25,296,896");
+  CHECK(format_duration(0.4) == "0:00");
+  CHECK(format_duration(59.6) == "1:00");
+  CHECK(format_duration(3723) == "1:02:03");
+  CHECK(format_duration(-1) == "0:00");
+  CHECK(format_rate(999) == "999");
+  CHECK(format_rate(12'340) == "12.3k");
+  CHECK(format_rate(1'234'567) == "1.23M");
+}
+
+std::string hex(std::string_view bytes) {
+  std::string text;
+  for (const char byte : bytes) {
+    constexpr std::string_view kDigits = "0123456789abcdef";
+    text += kDigits[static_cast<unsigned char>(byte) >> 4];
+    text += kDigits[byte & 0xF];
+  }
+  return text;
+}
+
+TEST_CASE("CRC-32C has the values of RFC 3720") {
+  CHECK(crc32c("123456789") == 0xE3069283);
+  CHECK(crc32c(std::string(32, '\0')) == 0x8A9136AA);
+  CHECK(crc32c(std::string(32, '\xFF')) == 0x62A8AB43);
+  CHECK(crc32c("") == 0);
+}
+
+// Encoded by Python's tensorboard 2.21 (EventFileWriter's RecordWriter).
+TEST_CASE("A record has the bytes that TensorBoard's own writer gives it") {
+  const EventTime at{.wall_seconds = 1.5, .step = 300};
+  CHECK(hex(scalars_record(at, std::array{Scalar{"train/loss", 2.5}})) ==
+        "2100000000000000017becf609000000000000f83f10ac022a130a110a0a747261696e2f6c6f7373"
+        "1500002040b4ca3a3b");
+  CHECK(hex(start_record(at)) ==
+        "100000000000000095fbfe1809000000000000f83f10ac023a020801713b788a");
+  CHECK(hex(text_record(at, "start", "a\nb")) ==
+        "300000000000000095f5d05f09000000000000f83f10ac022a220a200a057374617274420d080712"
+        "04120208014203610a624a080a060a04746578747aa09b39");
+  CHECK(hex(version_record(1.5)) ==
+        "1800000000000000a37f4b2209000000000000f83f1a0d627261696e2e4576656e743a322a28646c");
 }
 
 }  // namespace

@@ -165,21 +165,6 @@ TEST_CASE("A failure is a line of its own, whatever its message holds") {
   CHECK(found.errors.empty());
 }
 
-TEST_CASE("Without a validation nothing is said of one") {
-  const auto found = report({.metrics_path = "", .console = {}}, [](Reporter& r) {
-    r.end({.steps = 1,
-           .steps_here = 1,
-           .train_loss = MeanLoss{.loss = 2, .first_step = 1, .last_step = 1, .num_losses = 1},
-           .time = {.total = 1},
-           .tokens_per_second = 1,
-           .model_path = "m"});
-  });
-  CHECK_FALSE(found.lines[0].contains("val_loss"));
-  CHECK_THAT(line_with(found.errors, "training loss"), Names("2.0000", "step 1"));
-  CHECK(found.errors.find("validation") == std::string::npos);
-  CHECK(found.errors.find("skipped") == std::string::npos);
-}
-
 TEST_CASE("A rank that does not write writes nothing at all") {
   const auto found = report({.writes = false, .metrics_path = "", .console = {}}, [](Reporter& r) {
     r.start("a table", {});

@@ -12,24 +12,15 @@
 #include "dtrain/model/bdh/bdh.h"
 #include "dtrain/param/arena.h"
 #include "support/rounding.h"
+#include "support/values.h"
 
 namespace dtrain::testing {
-
-inline at::Tensor plain_memory(std::int64_t bytes) {
-  return at::zeros({bytes}, at::TensorOptions().dtype(at::kByte));
-}
-
-/// Largest difference over the largest expected value.
-inline double relative_error(const at::Tensor& found, const at::Tensor& expected) {
-  const at::Tensor reference = expected.to(at::kDouble);
-  return ((found.to(at::kDouble) - reference).abs().max() / reference.abs().max()).item<double>();
-}
 
 struct BdhFixture {
   BdhFixture(const model::bdh::BdhSizes& given, at::ScalarType dtype, std::int64_t length = 64)
       : sizes(given),
         model(model::bdh::make_bdh(given, length)),
-        weights(param::ArenaLayout(model->parameters), dtype, plain_memory) {}
+        weights(param::ArenaLayout(model->parameters), dtype, param::private_memory) {}
 
   /// Normal weights of deviation 0.5, the same numbers for every dtype.
   void randomise(std::uint64_t seed) {
@@ -98,7 +89,7 @@ inline double roundings_of_forward(const model::bdh::BdhSizes& sizes, std::int64
   return at::isReducedFloatingType(dtype) ? results : results * static_cast<double>(terms);
 }
 
-/// Bounds the relative_error of the fixture's logits for ids (B, T), computed in `dtype`.
+/// Bounds the largest_error of the fixture's logits for ids (B, T), computed in `dtype`.
 inline double logits_bound(const BdhFixture& fixture, const at::Tensor& ids, at::ScalarType dtype,
                            const BdhFixture::Run& run = {}) {
   const Disturbance disturbance(dtype, roundings_of_forward(fixture.sizes, ids.size(-1), dtype));
@@ -106,7 +97,7 @@ inline double logits_bound(const BdhFixture& fixture, const at::Tensor& ids, at:
   double error = 0;
   for (std::uint64_t draw = 1; draw <= Disturbance::kDraws; ++draw) {
     const BdhFixture off = fixture.widened(disturbance.relative, draw);
-    error = std::max(error, relative_error(off.logits(ids, run), exact));
+    error = std::max(error, largest_error(off.logits(ids, run), exact));
   }
   return error * disturbance.scale;
 }

@@ -1,10 +1,17 @@
 #include "dtrain/model/bdh/bdh.h"
 
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/variable.h>
+
 #include <catch2/catch.hpp>
+#include <cstdint>
 #include <map>
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/bdh/settings.h"
+#include "dtrain/model/bdh/chunked_attention.h"
 #include "dtrain/model/family.h"
 #include "unit/torch/model/bdh_fixture.h"
 #include "unit/torch/model/naive_bdh.h"
@@ -13,7 +20,8 @@ namespace dtrain::model::bdh::bdh_test {
 namespace {
 
 using testing::BdhFixture;
-using testing::relative_error;
+using testing::largest_error;
+using testing::length_error;
 
 TEST_CASE("The 25m model has the reference's 25,296,896 parameters and 1.218 GFLOP a token") {
   const auto model = make_model(
@@ -95,9 +103,9 @@ TEST_CASE("The blocks compute the equations, with and without ties and dropout")
   for (std::int64_t row = 0; row < 3; ++row) {
     const at::Tensor expected = testing::naive_logits(
         fixture, ids[row], {.probability = probability, .seed = 77, .sample = 41 + row});
-    CHECK(relative_error(found[row], expected) <= bound);
+    CHECK(largest_error(found[row], expected) <= bound);
   }
-  if (probability > 0) CHECK(relative_error(fixture.logits(ids), found) > 1e-3);
+  if (probability > 0) CHECK(largest_error(fixture.logits(ids), found) > 1e-3);
 }
 
 TEST_CASE("Losses are each token's cross-entropy in nats") {
@@ -114,7 +122,39 @@ TEST_CASE("Losses are each token's cross-entropy in nats") {
   const at::Tensor probabilities = fixture.logits(ids).softmax(-1);
   const at::Tensor expected = -probabilities.gather(-1, targets.unsqueeze(-1)).squeeze(-1).log();
   // Exponentials, their sum over seven tokens, a division and a logarithm, twice.
-  CHECK(relative_error(x, expected) <= testing::rounding_bound(at::kDouble, 2 * 20));
+  CHECK(largest_error(x, expected) <= testing::rounding_bound(at::kDouble, 2 * 20));
+}
+
+constexpr std::int64_t kLength = 40;
+
+at::Tensor leaf(std::uint64_t seed, std::int64_t columns, double scale, at::ScalarType dtype) {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+  const at::Tensor values = at::randn({3, kLength, columns}, generator, at::kDouble);
+  return values.mul(scale).to(dtype).set_requires_grad(true);
+}
+
+TEST_CASE("Chunks of any size attend as a whole square does, forward and backward") {
+  const at::ScalarType dtype = GENERATE(at::kDouble, at::kFloat, at::kBFloat16, at::kHalf);
+  const std::int64_t chunk = GENERATE(1, 7, 16, 39);  // the last one is shorter, but for 1
+  INFO(dtype << " chunk " << chunk);
+  const at::Tensor q = leaf(1, 20, 0.3, dtype);
+  const at::Tensor values = leaf(2, 6, 1, dtype == at::kHalf ? at::kFloat : dtype);
+  const at::Tensor gradient = leaf(3, 6, 1, at::kDouble).detach();
+  const at::Tensor whole_q = q.detach().to(at::kDouble).set_requires_grad(true);
+  const at::Tensor whole_values = values.detach().to(at::kDouble).set_requires_grad(true);
+  const at::Tensor found = attend_in_chunks(q, values, chunk);
+  const at::Tensor expected = at::bmm(at::bmm(whole_q, whole_q.mT()).tril(-1), whole_values);
+  torch::autograd::backward({found}, {gradient.to(values.scalar_type())});
+  torch::autograd::backward({expected}, {gradient});
+  CHECK(found.scalar_type() == values.scalar_type());
+  // Half of the last digit of what is rounded: a handful of partial sums.
+  const double bound = dtype == at::kDouble  ? 1e-14
+                       : dtype == at::kFloat ? 1e-6
+                       : dtype == at::kHalf  ? 2e-3
+                                             : 1.6e-2;
+  CHECK(length_error(found, expected) < bound);
+  CHECK(length_error(q.grad(), whole_q.grad()) < bound);
+  CHECK(length_error(values.grad(), whole_values.grad()) < bound);
 }
 
 }  // namespace

@@ -5,8 +5,10 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <functional>
 
-#include "unit/torch/model/scalar_dropout.h"
+#include "support/values.h"
+#include "unit/torch/model/naive_bdh.h"
 
 namespace dtrain::model::dropout_test {
 namespace {
@@ -55,10 +57,10 @@ TEST_CASE("The mask is the scalar rule's, also where samples carry into the high
 TEST_CASE("The mask does not depend on dtype, thread count or values") {
   const std::vector<std::int64_t> shape{3, 4, 50, 70};
   const at::Tensor expected = dropout(ones(shape), 0.25, kPlace);
-  const int threads = at::get_num_threads();
-  at::set_num_threads(threads == 1 ? 2 : 1);
-  CHECK(at::equal(dropout(ones(shape), 0.25, kPlace), expected));
-  at::set_num_threads(threads);
+  {
+    const testing::Threads other(at::get_num_threads() == 1 ? 2 : 1);
+    CHECK(at::equal(dropout(ones(shape), 0.25, kPlace), expected));
+  }
   CHECK(at::equal(dropout(ones(shape, at::kFloat), 0.25, kPlace), expected.to(at::kFloat)));
   CHECK(at::equal(dropout(ones(shape) * -3, 0.25, kPlace), expected * -3));
 }
@@ -75,32 +77,28 @@ TEST_CASE("Low dtypes have the same mask, and round the scaled value once") {
   CHECK(at::equal(gradient, mask_by_hand(shape, 0.1, kPlace).to(dtype)));
 }
 
-TEST_CASE("A batch split over calls has the masks of the whole") {
-  const at::Tensor whole = dropout(ones({2, 6, 7, 24}), 0.3, kPlace);
-  for (std::int64_t b = 0; b < 6; b += 2) {
+// Dropout of `shape` in parts of `count` along `dim`, each at the place that `move` gives it.
+void check_parts(const std::vector<std::int64_t>& shape, std::int64_t dim, std::int64_t count,
+                 const std::function<void(DropoutPlace&, std::int64_t first)>& move) {
+  const at::Tensor whole = dropout(ones(shape), 0.3, kPlace);
+  std::vector<std::int64_t> part = shape;
+  part[static_cast<std::size_t>(dim)] = count;
+  for (std::int64_t first = 0; first < whole.size(dim); first += count) {
     DropoutPlace place = kPlace;
-    place.first_sample = place.first_sample + b;
-    CHECK(at::equal(dropout(ones({2, 2, 7, 24}), 0.3, place), whole.narrow(1, b, 2)));
+    move(place, first);
+    CHECK(at::equal(dropout(ones(part), 0.3, place), whole.narrow(dim, first, count)));
   }
 }
 
-TEST_CASE("Heads split over calls have the masks of the whole") {
-  const at::Tensor whole = dropout(ones({4, 3, 7, 22}), 0.3, kPlace);
-  for (std::int64_t h = 0; h < 4; h += 2) {
-    DropoutPlace place = kPlace;
-    place.first_neuron += h * 22;
-    CHECK(at::equal(dropout(ones({2, 3, 7, 22}), 0.3, place), whole.narrow(0, h, 2)));
-  }
-}
-
-TEST_CASE("Parts of a head have the masks of the whole, wherever they begin") {
-  const std::int64_t neurons = 150;
-  const at::Tensor whole = dropout(ones({1, 3, 7, neurons}), 0.3, kPlace);
-  const std::int64_t count = GENERATE(2, 6, 30, 50);
-  for (std::int64_t first = 0; first < neurons; first += count) {
-    DropoutPlace place = kPlace;
-    place.first_neuron += first;
-    CHECK(at::equal(dropout(ones({1, 3, 7, count}), 0.3, place), whole.narrow(3, first, count)));
+TEST_CASE("Samples, heads and parts of a head split over calls have the masks of the whole") {
+  check_parts({2, 6, 7, 24}, 1, 2, [](DropoutPlace& place, std::int64_t first) {
+    place.first_sample = place.first_sample + first;
+  });
+  check_parts({4, 3, 7, 22}, 0, 2,
+              [](DropoutPlace& place, std::int64_t first) { place.first_neuron += first * 22; });
+  for (const std::int64_t count : {2, 6, 30, 50}) {
+    check_parts({1, 3, 7, 150}, 3, count,
+                [](DropoutPlace& place, std::int64_t first) { place.first_neuron += first; });
   }
 }
 

@@ -136,18 +136,12 @@ class Bench {
   Tap tap_;
 };
 
-// Of the differences, over the expected values; both by their Euclidean norm, since a neuron that
-// rounding switches on changes single values by any amount.
-double error_of(const at::Tensor& found, const at::Tensor& expected) {
-  const at::Tensor reference = expected.to(at::kDouble);
-  const double error = (found.to(at::kDouble) - reference).norm().item<double>();
-  return error == 0 ? 0 : error / reference.norm().item<double>();
-}
-
-std::vector<double> errors(const Result& found, const Result& expected) {
-  std::vector<double> all{error_of(found.output, expected.output)};
+std::map<std::string, double> errors(const Result& found, const Result& expected) {
+  std::map<std::string, double> all{
+      {"output", testing::length_error(found.output, expected.output)}};
   for (std::size_t i = 0; i < expected.gradients.size(); ++i) {
-    all.push_back(error_of(found.gradients[i], expected.gradients[i]));
+    all[fmt::format("gradient {}", i)] =
+        testing::length_error(found.gradients[i], expected.gradients[i]);
   }
   return all;
 }
@@ -164,18 +158,13 @@ void check_near(const Case& test, at::ScalarType dtype) {
   Bench bench(test, dtype);
   const testing::Disturbance disturbance(dtype, roundings_of(test, dtype));
   const Result expected = bench.in_float64().run_plain();
-  const std::vector<double> found = errors(bench.run_fused(), expected);
-  std::vector<double> bounds(found.size());
-  for (std::uint64_t draw = 1; draw <= testing::Disturbance::kDraws; ++draw) {
-    const auto off = errors(bench.in_float64(disturbance.relative, draw).run_plain(), expected);
-    for (std::size_t i = 0; i < off.size(); ++i) {
-      bounds[i] = std::max(bounds[i], off[i] * disturbance.scale);
-    }
-  }
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    INFO(at::toString(dtype) << ", output and gradients: " << i);
-    CHECK(found[i] <= bounds[i]);
-    CHECK(bounds[i] < 0.5);
+  const auto bounds = testing::bounds_of(disturbance, [&](double relative, std::uint64_t draw) {
+    return errors(bench.in_float64(relative, draw).run_plain(), expected);
+  });
+  for (const auto& [name, error] : errors(bench.run_fused(), expected)) {
+    INFO(at::toString(dtype) << ", " << name);
+    CHECK(error <= bounds.at(name));
+    CHECK(bounds.at(name) < 0.5);
   }
 }
 
@@ -213,7 +202,7 @@ TEST_CASE("FusedLevel.AddsToGradientsThatHaveAValue") {
   CHECK(at::equal(added.gradients[0], first.gradients[0]));
   for (std::size_t i = 1; i < first.gradients.size(); ++i) {
     // Sums over as many positions as there are, which begin with 2.5.
-    CHECK(error_of(added.gradients[i], first.gradients[i] + 2.5) <=
+    CHECK(testing::length_error(added.gradients[i], first.gradients[i] + 2.5) <=
           testing::rounding_bound(at::kDouble, static_cast<double>(2 * 40 + 1)));
   }
 }

@@ -17,15 +17,10 @@ namespace dtrain::model::bdh::low_precision_test {
 namespace {
 
 using testing::BdhFixture;
-using testing::relative_error;
+using testing::largest_error;
+using testing::length_error;
 
 constexpr BdhSizes kSizes{.levels = 2, .width = 24, .heads = 2, .neurons = 66, .vocab = 13};
-
-/// Length of the difference over the expected length: single gradients may jump where a rounding
-/// turns a ReLU on or off.
-double length_error(const at::Tensor& found, const at::Tensor& expected) {
-  return ((found - expected).norm() / expected.norm()).item<double>();
-}
 
 /// Weights in `dtype`, each rounded to `precision` first.
 BdhFixture fixture_of(const BdhSizes& sizes, at::ScalarType dtype, at::ScalarType precision) {
@@ -132,9 +127,9 @@ TEST_CASE("Every product multiplies the low dtype, but for float16's scores time
 
 /// How far a result is from the exact one, by what is compared.
 std::map<std::string, double> errors(const Result& found, const Result& exact) {
-  std::map<std::string, double> all{{"losses", relative_error(found.losses, exact.losses)}};
+  std::map<std::string, double> all{{"losses", largest_error(found.losses, exact.losses)}};
   for (const auto& [name, value] : exact.taps) {
-    all[name] = relative_error(found.taps.at(name), value);
+    all[name] = largest_error(found.taps.at(name), value);
   }
   for (const auto& [id, gradient] : exact.gradients.sums) {
     const std::string name = std::to_string(id.value());
@@ -154,13 +149,9 @@ std::map<std::string, double> check_near(const Result& found, const BdhFixture& 
   const testing::Disturbance disturbance(
       dtype, 2 * testing::roundings_of_forward(fixture.sizes, 19, dtype));  // and backward
   const Result exact = train_once(fixture.widened());
-  std::map<std::string, double> bounds;
-  for (std::uint64_t draw = 1; draw <= testing::Disturbance::kDraws; ++draw) {
-    const Result off = train_once(fixture.widened(disturbance.relative, draw));
-    for (const auto& [name, error] : errors(off, exact)) {
-      bounds[name] = std::max(bounds[name], error * disturbance.scale);
-    }
-  }
+  const auto bounds = testing::bounds_of(disturbance, [&](double relative, std::uint64_t draw) {
+    return errors(train_once(fixture.widened(relative, draw)), exact);
+  });
   const std::map<std::string, double> all = errors(found, exact);
   for (const auto& [name, error] : all) {
     CAPTURE(name);
@@ -210,7 +201,7 @@ TEST_CASE("A token's gradient does not stall where the token is frequent") {
     return sink.sums.at(param::ParameterId(0));
   };
   // The norm's input and output, the gradient and its sum are rounded; 8,000 are added in float32.
-  CHECK(relative_error(gradient(dtype), gradient(at::kDouble)) <=
+  CHECK(largest_error(gradient(dtype), gradient(at::kDouble)) <=
         testing::rounding_bound(dtype, 4) + testing::rounding_bound(at::kFloat, 8000));
 }
 

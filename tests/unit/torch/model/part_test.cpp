@@ -1,15 +1,120 @@
 #include <catch2/catch.hpp>
 
+#include "dtrain/base/error.h"
+#include "dtrain/config/bdh/settings.h"
+#include "dtrain/model/bdh/bdh_partition.h"
+#include "dtrain/model/family.h"
 #include "dtrain/model/model.h"
 #include "support/action_ids.h"
 #include "support/ids.h"
+#include "support/messages.h"
 #include "support/small_blocks.h"
 
-namespace dtrain::model::part_test {
+namespace dtrain::model::bdh::part_test {
 namespace {
 
+using testing::Names;
 using testing::operator""_p;
 using testing::operator""_b;
+
+constexpr BdhSizes kSizes{.levels = 2, .width = 6, .heads = 4, .neurons = 12, .vocab = 16};
+
+TEST_CASE("Ranks hold whole heads while there are enough of them") {
+  const BdhPart part = part_of(kSizes, {.index = 1, .size = 2});
+  CHECK(part.heads == 2);
+  CHECK(part.neurons == 12);
+  CHECK(part.first_neuron == 24);
+  CHECK(part.ranks_per_head == 1);
+  CHECK(part.vocab == 16);
+}
+
+TEST_CASE("Beyond that a head's neighbours share its neurons, in whole pairs") {
+  const BdhPart part = part_of(kSizes, {.index = 5, .size = 8, .splits_vocab = true});
+  CHECK(part.heads == 1);
+  CHECK(part.neurons == 6);
+  CHECK(part.first_neuron == 30);
+  CHECK(part.head_slice().first == 6);
+  CHECK(part.ranks_per_head == 2);
+  CHECK(part.vocab == 2);
+  CHECK(part.first_token == 10);
+}
+
+TEST_CASE("The parts of all ranks are the whole, each neuron and token once") {
+  for (const std::int64_t tp : {1, 2, 4, 8, 12, 24}) {
+    std::int64_t next = 0;
+    for (std::int64_t index = 0; index < tp; ++index) {
+      const BdhPart part = part_of(kSizes, {.index = index, .size = tp});
+      CHECK(part.first_neuron == next);
+      CHECK(part.first_neuron % 2 == 0);
+      CHECK(part.neurons % 2 == 0);
+      next += part.all_neurons();
+    }
+    CHECK(next == kSizes.all_neurons());
+  }
+}
+
+std::string refusal(const BdhSizes& sizes, const TensorPlace& place) {
+  try {
+    (void)part_of(sizes, place);
+  } catch (const base::Error& error) {
+    CHECK(error.kind() == base::ErrorKind::usage);
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST_CASE("What does not fit is refused, with what would") {
+  CHECK_THAT(refusal(kSizes, {.size = 3}), Names("--tp 3", "--heads 4", "--tp 2 or 4"));
+  CHECK_THAT(refusal(kSizes, {.size = 6}), Names("--tp 6", "--heads 4", "--tp 4 or 8"));
+  // 12 neurons in 4 parts are 3 each: a pair of RoPE would be cut.
+  CHECK_THAT(refusal(kSizes, {.size = 16}),
+             Names("--tp 16", "--heads 4", "--neurons 12", "4 parts", "--tp 12 or 24"));
+  CHECK_THAT(refusal(kSizes, {.size = 100}), Names("--tp 100", "--tp 24"));
+  BdhSizes sizes = kSizes;
+  sizes.vocab = 255;
+  CHECK(refusal(sizes, {.size = 2}) == "accepted");
+  CHECK_THAT(refusal(sizes, {.size = 2, .splits_vocab = true}),
+             Names("--tp-vocab", "--vocab 255", "--tp 2", 1));
+}
+
+TEST_CASE("A rank's specs say which slice of the whole it holds") {
+  const auto model = make_bdh(kSizes, 8, {.index = 5, .size = 8, .splits_vocab = true});
+  const auto whole = make_bdh(kSizes, 8);
+  REQUIRE(model->parameters.size() == whole->parameters.size());
+  for (const param::ParameterId id : model->parameters.ids()) {
+    const param::ParameterSpec& spec = model->parameters[id];
+    CAPTURE(spec.name);
+    const bool is_vocabulary = spec.name == "embed.weight" || spec.name == "lm_head";
+    REQUIRE(spec.cut.has_value());
+    CHECK(spec.cut->dim == (spec.name == "lm_head" ? 1 : 0));
+    CHECK(spec.cut->begin == (is_vocabulary ? 10 : 30));
+    CHECK(spec.num_elements() * 8 == whole->parameters[id].num_elements());
+    CHECK(spec.whole_shape() == whole->parameters[id].shape);
+    CHECK(spec.export_shape() == whole->parameters[id].export_shape());
+    CHECK_FALSE(whole->parameters[id].cut.has_value());
+  }
+  CHECK(model->training_flops_per_token() == whole->training_flops_per_token());
+  CHECK(model->table_values == whole->table_values / 2);
+  const auto replicated = make_bdh(kSizes, 8, {.index = 1, .size = 2});
+  CHECK_FALSE(replicated->parameters.front().cut.has_value());
+}
+
+TEST_CASE("A block refuses to run on another axis than it was made for") {
+  const BdhPart part = part_of(kSizes, {.index = 1, .size = 2});
+  const TensorAxis one;
+  CHECK_THROWS_AS(part.check(one), base::Error);
+  part_of(kSizes, {}).check(one);
+}
+
+TEST_CASE("A BDH declares the ranks that share a head as its one subgroup") {
+  const config::ModelConfig config{.own = config::bdh::Settings{.heads = 4, .neurons = 12}};
+  for (const auto& [tp, sharing] : {std::pair{1, 1}, {4, 1}, {12, 3}}) {
+    const std::vector<mesh::Subgroup> subgroups = model::tensor_subgroups(config, tp);
+    REQUIRE(subgroups.size() == 1);
+    CHECK(subgroups[kHeadSubgroup].size == sharing);
+  }
+  CHECK_THROWS_AS(model::tensor_subgroups(config, 5), base::Error);
+}
 
 TEST_CASE("A part keeps the parameters' ids and holds those that its blocks use") {
   const auto whole = testing::small_model({{}, {}, {}});
@@ -37,4 +142,4 @@ TEST_CASE("A slice that is not held still knows the whole") {
 }
 
 }  // namespace
-}  // namespace dtrain::model::part_test
+}  // namespace dtrain::model::bdh::part_test

@@ -13,7 +13,7 @@
 namespace dtrain::model::bdh::rope_test {
 namespace {
 
-using testing::relative_error;
+using testing::largest_error;
 
 TEST_CASE("Frequencies fall from 1/2pi by 2^16 over the neurons, equal within a pair") {
   const std::int64_t neurons = GENERATE(2, 6, 70, 512);
@@ -95,10 +95,10 @@ TEST_CASE("Rotation turns interleaved pairs by position times frequency") {
   // much and a rounding more; two of them, times numbers of the pair, are added.
   const double bound =
       std::numbers::sqrt2 * testing::rounding_bound(at::kFloat, 2 * 2 * std::numbers::pi + 1);
-  CHECK(relative_error(found, rotate_by_hand(v, begin)) <= bound);
+  CHECK(largest_error(found, rotate_by_hand(v, begin)) <= bound);
   const at::Tensor narrow = v.to(at::kFloat);
-  CHECK(relative_error(rope_rotate(narrow, rope_rotations(begin, begin + 9, {14}, at::kFloat)),
-                       rotate_by_hand(v, begin)) <=
+  CHECK(largest_error(rope_rotate(narrow, rope_rotations(begin, begin + 9, {14}, at::kFloat)),
+                      rotate_by_hand(v, begin)) <=
         bound + testing::rounding_bound(at::kFloat, 3));  // v, the products, the sum
 }
 
@@ -119,7 +119,7 @@ TEST_CASE("Low dtypes are turned in float32 and rounded once, and turned back by
   // A rotation's gradient is the rotation back: turning what was turned gives v again.
   const at::Tensor gradient = torch::autograd::grad({found}, {v}, {found.detach()})[0];
   // Two numbers of a pair are rounded, and their rotation.
-  CHECK(relative_error(gradient, v.detach()) <= (std::numbers::sqrt2 + 1) * rounding * 1.01);
+  CHECK(largest_error(gradient, v.detach()) <= (std::numbers::sqrt2 + 1) * rounding * 1.01);
   CHECK(gradient.scalar_type() == dtype);
 }
 

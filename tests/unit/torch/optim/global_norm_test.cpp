@@ -9,7 +9,6 @@
 
 #include "support/ids.h"
 #include "support/rounding.h"
-#include "support/specs.h"
 #include "support/values.h"
 
 namespace dtrain::optim::global_norm_test {
@@ -67,35 +66,6 @@ TEST_CASE("The norm has the same bits in any order of parameters, with any numbe
   at::set_num_threads(1);
   CHECK(Gradients(specs).norm() == norm);
   at::set_num_threads(threads);
-}
-
-TEST_CASE("Shards that cut blocks of the sum give the norm the bits of the whole") {
-  const param::ParameterSpecs specs{spec("a", 9'000), spec("b", 65), spec("c", 20'001),
-                                    spec("d", 4'096)};
-  const Gradients whole(specs);
-  for (const std::int64_t count : {2, 3, 8}) {
-    using Begins = base::IndexedVector<param::UnitId, param::ParameterId>;
-    for (const Begins& begins : {Begins{0_p}, {0_p, 2_p}, {0_p, 1_p, 2_p, 3_p}}) {
-      const param::ArenaLayout layout(specs, {.unit_begins = begins, .num_shards = count});
-      at::Tensor sums;
-      for (const param::ShardId shard : base::first_ids<param::ShardId>(count)) {
-        const GlobalNorm norm(layout, specs, shard);
-        const auto part = param::Arena::of_shard(layout, shard, at::kFloat, param::private_memory);
-        for (const param::ParameterId id : specs.ids()) {
-          const param::ElementRange all = layout.range(id);
-          const param::ElementRange own =
-              common(all, layout.shard_range(layout.unit_of(id), shard));
-          if (own.is_empty()) continue;
-          part.slice(own).copy_(whole.arena.view(id).narrow(0, own.begin - all.begin, own.size()));
-        }
-        const at::Tensor mine = norm.sums_of(part);
-        sums = shard == 0_s ? mine : mine + sums;
-      }
-      INFO(count << " shards, " << begins.size() << " units");
-      const GlobalNorm norm(layout, specs, 0_s);
-      CHECK(norm.norm(norm.squares(sums)).item<double>() == whole.norm());
-    }
-  }
 }
 
 TEST_CASE("What an arena does not hold counts as zero, with the bits of zeros") {

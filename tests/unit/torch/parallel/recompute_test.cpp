@@ -1,8 +1,11 @@
 #include "dtrain/parallel/recompute.h"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <string>
 
+#include "dtrain/parallel/action.h"
 #include "dtrain/parallel/engine/block_runner.h"
 #include "support/action_ids.h"
 #include "support/small_blocks.h"
@@ -87,70 +90,49 @@ TEST_CASE("Each block that runs again does so right before its backward, a group
   CHECK(trace_of(4, recompute_in_groups(levels_of(6), 4)) == "abcd abcdDcCbBaA");
 }
 
-// Blocks that save 100 and put out 1; half of a backward pass comes on top.
-constexpr model::BlockMemory kEnd{
-    .output = 1, .saved = 10, .forward = 11, .forward_without_graph = 11, .backward = 20};
-constexpr model::BlockMemory kLevel{
-    .output = 1, .saved = 100, .forward = 120, .forward_without_graph = 60, .backward = 150};
-
-MemoryPlan memory_of(const RecomputePlan& plan) {
-  const base::IndexedVector<BlockId, model::BlockMemory> blocks{kEnd,   kLevel, kLevel,
-                                                                kLevel, kLevel, kEnd};
-  return BlockRunner::memory(blocks, sequential_actions(6, 1), plan);
-}
-
-TEST_CASE("Graphs are kept from forward to backward, and a level's backward comes on top") {
-  const MemoryPlan none = memory_of({});
-  CHECK(none.activations == 2 * 11 + 4 * 101);
-  // The last level's backward: of the head its losses are left, its input's gradient is there.
-  CHECK(none.activations + none.work == 11 + 4 * 101 + 1 + 1 + 50);
-}
-
-TEST_CASE("A level that runs again keeps its input, and one graph is there at a time") {
-  const MemoryPlan level = memory_of(recompute_in_groups(levels_of(6), 1));
-  CHECK(level.activations == 2 * 11 + 4);
-  CHECK(level.activations + level.work == 11 + 3 + 1 + 1 + (1 + 100) + 50);
-  const MemoryPlan pairs = memory_of(recompute_in_groups(levels_of(6), 2));
-  CHECK(pairs.activations == 2 * 11 + 2);
-  CHECK(pairs.activations + pairs.work == level.activations + level.work - 1);
-}
-
-TEST_CASE("Leaving out the lowest levels' graphs lowers the peak by a graph each") {
-  const std::int64_t none = memory_of({}).activations + memory_of({}).work;
-  for (const std::int64_t count : {1, 2, 3}) {
-    const MemoryPlan some = memory_of(recompute_lowest_levels(levels_of(6), count));
-    CHECK(some.activations + some.work == none - 100 * count);
+// One letter and a microbatch for each action; small letters are events.
+std::string text_of(const std::vector<Action>& actions) {
+  std::string text;
+  for (const Action& action : actions) {
+    const char letter = "FBSRSRbeghl"[static_cast<int>(action.kind)];
+    text += fmt::format("{}{}{}", text.empty() ? "" : " ", letter, action.microbatch.value());
   }
+  return text;
 }
 
-TEST_CASE("Graphs of several microbatches count until each one's backward") {
-  const base::IndexedVector<BlockId, model::BlockMemory> blocks{kEnd, kLevel};
-  std::vector<Action> actions;  // two forward, then two back
-  for (const MicrobatchId microbatch : {0_m, 1_m}) {
-    for (const BlockId block : {0_b, 1_b}) {
-      actions.push_back({ActionKind::forward, block, microbatch});
+TEST_CASE("Each microbatch's gradients are a sum of their own, and only the last one has no end") {
+  const std::vector<Action> step = with_events(sequential_actions(2, 3));
+  CHECK(text_of(step) ==
+        "b0 F0 F0 g0 B0 B0 h0 e0 "
+        "b1 F1 F1 g1 B1 B1 h1 e1 "
+        "b2 F2 F2 l2 g2 B2 B2 e2");
+  CHECK(num_gradient_sums(step) == 3);
+}
+
+TEST_CASE("A microbatch lives from its first message to its last") {
+  const std::vector<Action> stage{
+      {ActionKind::recv_activation, 0_b, 0_m}, {ActionKind::recv_activation, 0_b, 1_m},
+      {ActionKind::forward, 0_b, 0_m},         {ActionKind::forward, 0_b, 1_m},
+      {ActionKind::backward, 0_b, 0_m},        {ActionKind::send_gradient, 0_b, 0_m},
+      {ActionKind::backward, 0_b, 1_m},        {ActionKind::send_gradient, 0_b, 1_m}};
+  CHECK(text_of(with_events(stage)) == "b0 R0 b1 R1 F0 F1 l1 g0 B0 h0 S0 e0 g1 B1 S1 e1");
+}
+
+TEST_CASE("Where backward passes alternate between microbatches there is one sum of all") {
+  std::vector<Action> stage;  // two chunks of one block
+  for (const BlockId block : {0_b, 1_b}) {
+    for (const MicrobatchId microbatch : {0_m, 1_m}) {
+      stage.push_back({ActionKind::forward, block, microbatch});
     }
   }
-  for (const MicrobatchId microbatch : {0_m, 1_m}) {
-    for (const BlockId block : {1_b, 0_b}) {
-      actions.push_back({ActionKind::backward, block, microbatch});
+  for (const BlockId block : {1_b, 0_b}) {
+    for (const MicrobatchId microbatch : {0_m, 1_m}) {
+      stage.push_back({ActionKind::backward, block, microbatch});
     }
   }
-  CHECK(BlockRunner::memory(blocks, actions, {}).activations == 2 * (11 + 101));
-}
-
-TEST_CASE("A stage keeps what it received, and not what it has sent") {
-  const base::IndexedVector<BlockId, model::BlockMemory> blocks{kLevel, kLevel};
-  const std::vector<Action> actions{
-      {ActionKind::recv_activation, 0_b, 0_m}, {ActionKind::forward, 0_b, 0_m},
-      {ActionKind::forward, 1_b, 0_m},         {ActionKind::send_activation, 1_b, 0_m},
-      {ActionKind::recv_activation, 0_b, 1_m}, {ActionKind::forward, 0_b, 1_m},
-      {ActionKind::forward, 1_b, 1_m},         {ActionKind::send_activation, 1_b, 1_m}};
-  const RecomputePlan both{.groups = {{0_b, 2_b}}};
-  const ReceivedInputs received{.blocks = {0_b}, .bytes = 7};
-  // The inputs of two microbatches, and the output that the second has not yet sent.
-  CHECK(BlockRunner::memory(blocks, actions, both, received).activations == 2 * 7 + 1);
-  CHECK(BlockRunner::memory(blocks, actions, {}, received).activations == 2 * (7 + 2 * 101));
+  const std::vector<Action> step = with_events(stage);
+  CHECK(text_of(step) == "b0 F0 b1 F1 F0 F1 l1 g0 B0 B1 B0 e0 B1 e1");
+  CHECK(num_gradient_sums(step) == 1);
 }
 
 }  // namespace

@@ -3,29 +3,23 @@
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
+#include <memory>
 
 #include "dtrain/base/error.h"
+#include "dtrain/param/disk_memory.h"
 #include "support/ids.h"
+#include "support/temp_folder.h"
 
 namespace dtrain::param::arena_test {
 namespace {
 
+using testing::matrix;
 using testing::operator""_p;
 using testing::operator""_s;
 using testing::operator""_u;
+using Ranges = std::vector<ElementRange>;
 
-ParameterSpec spec(std::string name, std::int64_t rows, std::int64_t columns) {
-  return {.name = std::move(name),
-          .shape = {rows, columns},
-          .export_view = {rows, columns},
-          .export_order = {0, 1}};
-}
-
-at::Tensor plain_memory(std::int64_t bytes) {
-  return at::zeros({bytes}, at::TensorOptions().dtype(at::kByte));
-}
-
-const ParameterSpecs kSpecs{spec("a", 3, 5), spec("b", 8, 8), spec("c", 1, 65)};
+const ParameterSpecs kSpecs{matrix("a", 3, 5), matrix("b", 8, 8), matrix("c", 1, 65)};
 
 TEST_CASE("Every parameter starts at a multiple of 64 elements and overlaps no other") {
   const ArenaLayout layout(kSpecs);
@@ -39,7 +33,7 @@ TEST_CASE("Every parameter starts at a multiple of 64 elements and overlaps no o
 TEST_CASE("Views share the flat memory, are aligned and leave the padding zero") {
   const at::ScalarType dtype = GENERATE(at::kFloat, at::kDouble);
   const ArenaLayout layout(kSpecs);
-  const Arena arena(layout, dtype, plain_memory);
+  const Arena arena(layout, dtype, private_memory);
   CHECK(arena.flat().scalar_type() == dtype);
   CHECK(arena.flat().numel() == layout.num_elements());
   for (const ParameterId id : layout.parameters()) {
@@ -52,8 +46,6 @@ TEST_CASE("Views share the flat memory, are aligned and leave the padding zero")
   }
   CHECK(arena.flat().sum().item<double>() == 15 * 1 + 64 * 2 + 65 * 3);
 }
-
-using Ranges = std::vector<ElementRange>;
 
 TEST_CASE("Units are cut between trained and frozen parameters") {
   const ArenaLayout whole(kSpecs, {.frozen = {1_p}});
@@ -87,7 +79,7 @@ TEST_CASE("Without frozen parameters all is trained, and neighbours that are fro
 }
 
 TEST_CASE("Parameters that are not held cut no unit") {
-  const ParameterSpecs specs{spec("a", 3, 5), spec("elsewhere", 0, 5), spec("b", 8, 8)};
+  const ParameterSpecs specs{matrix("a", 3, 5), matrix("elsewhere", 0, 5), matrix("b", 8, 8)};
   const ArenaLayout layout(specs, {.frozen = {1_p}});
   CHECK(layout.num_units() == 1);
   CHECK(layout.is_frozen(1_p));
@@ -97,7 +89,7 @@ TEST_CASE("Parameters that are not held cut no unit") {
 
 TEST_CASE("An arena of what is trained holds no frozen parameter") {
   const ArenaLayout layout(kSpecs, {.num_shards = 2, .frozen = {1_p}});
-  const Arena whole = Arena::of_trained(layout, at::kFloat, plain_memory);
+  const Arena whole = Arena::of_trained(layout, at::kFloat, private_memory);
   CHECK(whole.flat().numel() == 256);
   CHECK(Arena::bytes_of_trained(layout, at::kFloat) == 4 * 256);
   CHECK_FALSE(whole.holds(layout.range(1_p)));
@@ -107,7 +99,7 @@ TEST_CASE("An arena of what is trained holds no frozen parameter") {
   CHECK(whole.flat().narrow(0, 128, 65).sum().item<float>() == 65 * 2);
   CHECK_THROWS_AS(whole.slice(layout.range(1_p)), base::Error);
   for (const ShardId shard : {0_s, 1_s}) {
-    const Arena part = Arena::of_trained_shard(layout, shard, at::kFloat, plain_memory);
+    const Arena part = Arena::of_trained_shard(layout, shard, at::kFloat, private_memory);
     CHECK(static_cast<std::int64_t>(part.flat().nbytes()) ==
           Arena::bytes_of_trained_shard(layout, at::kFloat));
     for (const ElementRange own : layout.trained_by(shard)) CHECK(part.holds(own));
@@ -120,7 +112,7 @@ TEST_CASE("Where all is frozen an arena of what is trained is empty, and asks fo
   CHECK(layout.num_units() == 1);
   const Arena arena = Arena::of_trained(layout, at::kFloat, [](std::int64_t bytes) {
     CHECK(bytes > 0);
-    return plain_memory(bytes);
+    return private_memory(bytes);
   });
   CHECK(arena.flat().numel() == 0);
   CHECK(arena.flat().scalar_type() == at::kFloat);
@@ -130,14 +122,14 @@ TEST_CASE("An arena takes exactly the bytes it needs from its allocator") {
   std::int64_t asked = 0;
   const Arena arena(ArenaLayout(kSpecs), at::kDouble, [&](std::int64_t bytes) {
     asked += bytes;
-    return plain_memory(bytes);
+    return private_memory(bytes);
   });
   CHECK(asked == 256 * 8);
 }
 
 TEST_CASE("An unknown parameter has no range and no view") {
   const ArenaLayout layout(kSpecs);
-  const Arena arena(layout, at::kFloat, plain_memory);
+  const Arena arena(layout, at::kFloat, private_memory);
   CHECK_THROWS(layout.range(3_p));
   CHECK_THROWS(arena.view(ParameterId(-1)));
 }
@@ -160,6 +152,15 @@ TEST_CASE("Export turns neuron-major storage into the reference's shape without 
   exported.zero_();
   CHECK(storage.count_nonzero().item<std::int64_t>() == 0);
   CHECK_THROWS_AS(exported_view(encoder, storage.view({4, 6})), base::Error);
+}
+
+TEST_CASE("Memory on a disk stays while a tensor of it is held") {
+  const testing::TempFolder folder;
+  auto disk = std::make_unique<DiskMemory>(folder.path(""));
+  at::Tensor held = disk->allocate(3 * 4096).narrow(0, 4096, 4096);
+  disk.reset();
+  held.fill_(7);
+  CHECK(held.sum().item<std::int64_t>() == 7 * 4096);
 }
 
 }  // namespace

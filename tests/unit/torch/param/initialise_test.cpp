@@ -6,17 +6,13 @@
 
 #include "dtrain/base/philox.h"
 #include "dtrain/param/parameter_spec.h"
+#include "support/ids.h"
 #include "support/rounding.h"
 
 namespace dtrain::param::initialise_test {
 namespace {
 
-ParameterSpec plain(std::string name, std::int64_t rows, std::int64_t columns) {
-  return {.name = std::move(name),
-          .shape = {rows, columns},
-          .export_view = {rows, columns},
-          .export_order = {0, 1}};
-}
+using testing::matrix;
 
 at::Tensor initialised(const ParameterSpec& spec, std::uint64_t seed,
                        at::ScalarType dtype = at::kFloat) {
@@ -26,7 +22,7 @@ at::Tensor initialised(const ParameterSpec& spec, std::uint64_t seed,
 }
 
 TEST_CASE("Initial values have the asked moments, within five deviations") {
-  const at::Tensor values = initialised(plain("w", 500, 1000), 1).to(at::kDouble) / 0.02;
+  const at::Tensor values = initialised(matrix("w", 500, 1000), 1).to(at::kDouble) / 0.02;
   const auto count = static_cast<double>(values.numel());
   const double unit = 5 / std::sqrt(count);
   CHECK(std::abs(values.mean().item<double>()) < unit);
@@ -49,7 +45,7 @@ TEST_CASE("An element's value follows from seed, name and exported index alone")
   const double u = (words[2] + 0.5) / 4294967296.0;
   const double angle = 2 * std::numbers::pi * words[3] / 4294967296.0;
   const double expected = 0.02 * std::sqrt(-2 * std::log(u)) * std::cos(angle);
-  const at::Tensor values = initialised(plain("ab", 3, 4), 9);
+  const at::Tensor values = initialised(matrix("ab", 3, 4), 9);
   // Computed in float64 and rounded once.
   CHECK(values[1][2].item<float>() ==
         Approx(expected).epsilon(testing::rounding_bound(at::kFloat, 1.01)));
@@ -65,8 +61,8 @@ TEST_CASE("Initial values do not depend on the storage order") {
 }
 
 TEST_CASE("Initial values do not depend on the size beyond them") {
-  CHECK(
-      at::equal(initialised(plain("w", 3, 7), 4), initialised(plain("w", 9, 7), 4).slice(0, 0, 3)));
+  CHECK(at::equal(initialised(matrix("w", 3, 7), 4),
+                  initialised(matrix("w", 9, 7), 4).slice(0, 0, 3)));
 }
 
 /// `spec` cut into slices of these sizes along `dim`, each filled by itself.
@@ -93,16 +89,16 @@ TEST_CASE("Slices have the numbers of the whole: inside heads, across heads, alo
        {std::vector<std::int64_t>{7, 14}, {3, 4, 2, 5, 7}, {2, 9, 10}, {1, 19, 1}}) {
     CHECK(at::equal(at::cat(slices_of(encoder, 0, sizes), 0), whole));
   }
-  const ParameterSpec decoder = plain("decoder", 21, 5);
+  const ParameterSpec decoder = matrix("decoder", 21, 5);
   CHECK(at::equal(at::cat(slices_of(decoder, 0, {2, 9, 10}), 0), initialised(decoder, 4)));
-  const ParameterSpec head = plain("lm_head", 5, 18);
+  const ParameterSpec head = matrix("lm_head", 5, 18);
   CHECK(at::equal(at::cat(slices_of(head, 1, {6, 7, 5}), 1), initialised(head, 4)));
 }
 
 TEST_CASE("A slice of a parameter that is larger than memory can be filled") {
   // A terabyte in float32, of which one row is held.
   constexpr std::int64_t kRows = std::int64_t{1} << 30;
-  ParameterSpec spec = plain("w", 1, 256);
+  ParameterSpec spec = matrix("w", 1, 256);
   spec.export_view = {kRows, 256};
   spec.cut = TensorCut{.dim = 0, .begin = kRows - 1, .whole = kRows};
   const at::Tensor row = initialised(spec, 4);
@@ -110,17 +106,17 @@ TEST_CASE("A slice of a parameter that is larger than memory can be filled") {
 }
 
 TEST_CASE("Seed, both halves of it, and name change the values") {
-  const at::Tensor base = initialised(plain("w", 4, 4), 4);
-  CHECK(at::equal(initialised(plain("w", 4, 4), 4), base));
-  CHECK_FALSE(at::equal(initialised(plain("w", 4, 4), 5), base));
-  CHECK_FALSE(at::equal(initialised(plain("w", 4, 4), 4 + (std::uint64_t{1} << 32)), base));
-  CHECK_FALSE(at::equal(initialised(plain("v", 4, 4), 4), base));
+  const at::Tensor base = initialised(matrix("w", 4, 4), 4);
+  CHECK(at::equal(initialised(matrix("w", 4, 4), 4), base));
+  CHECK_FALSE(at::equal(initialised(matrix("w", 4, 4), 5), base));
+  CHECK_FALSE(at::equal(initialised(matrix("w", 4, 4), 4 + (std::uint64_t{1} << 32)), base));
+  CHECK_FALSE(at::equal(initialised(matrix("v", 4, 4), 4), base));
 }
 
 TEST_CASE("A float64 parameter starts from the float32 numbers") {
-  const at::Tensor wide = initialised(plain("w", 10, 10), 4, at::kDouble);
+  const at::Tensor wide = initialised(matrix("w", 10, 10), 4, at::kDouble);
   CHECK(wide.scalar_type() == at::kDouble);
-  CHECK(at::equal(wide, initialised(plain("w", 10, 10), 4).to(at::kDouble)));
+  CHECK(at::equal(wide, initialised(matrix("w", 10, 10), 4).to(at::kDouble)));
 }
 
 }  // namespace

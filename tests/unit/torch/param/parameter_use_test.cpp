@@ -31,35 +31,6 @@ at::Tensor leaf_of(at::IntArrayRef shape, std::uint64_t seed) {
   return at::randn(shape, generator, at::kDouble).requires_grad_();
 }
 
-TEST_CASE("A parameter used three times hands over three gradients that sum to autograd's") {
-  const at::Tensor weight = leaf_of({4, 4}, 1);
-  const at::Tensor input = leaf_of({3, 4}, 2);
-  const auto loss_of = [&](const auto& use) {
-    return input.mm(use()).tanh().mm(use().t()).mm(use()).square().sum();
-  };
-  const at::Tensor expected = torch::autograd::grad({loss_of([&] { return weight; })}, {weight})[0];
-
-  SummingSink sink;
-  const at::Tensor loss = loss_of([&] { return use_parameter(weight, 7_p, sink); });
-  torch::autograd::backward({loss}, {});
-  CHECK((sink.uses == std::map<ParameterId, std::int64_t>{{7_p, 3}}));
-  // Three products of four terms each way, of numbers of about that size.
-  const double bound = testing::rounding_bound(at::kDouble, 2 * 3 * (4 + 2));
-  CHECK(at::allclose(sink.sums[7_p], expected, 0, bound * expected.abs().max().item<double>()));
-  CHECK_FALSE(weight.grad().defined());
-  CHECK(input.grad().defined());
-}
-
-TEST_CASE("Uses of several parameters reach the sink under their own ids") {
-  const at::Tensor a = leaf_of({2, 3}, 1);
-  const at::Tensor b = leaf_of({3, 2}, 2);
-  SummingSink sink;
-  const at::Tensor product = use_parameter(a, 0_p, sink).mm(use_parameter(b, 1_p, sink));
-  torch::autograd::backward({product.sum()}, {});
-  CHECK(at::allclose(sink.sums[0_p], b.detach().sum(1).expand({2, 3})));
-  CHECK(at::allclose(sink.sums[1_p], a.detach().sum(0).unsqueeze(1).expand({3, 2})));
-}
-
 TEST_CASE("A use shares the parameter's memory") {
   const at::Tensor weight = leaf_of({5}, 1);
   SummingSink sink;

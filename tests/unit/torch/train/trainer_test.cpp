@@ -182,20 +182,6 @@ TEST_CASE("The trainer's steps are the engine's, with the schedule's rate and cu
   CHECK(std::filesystem::exists(folder.path("run/final/model.safetensors")));
 }
 
-TEST_CASE("A peak that steps beat is no peak: MFU is null until another was measured") {
-  const TempFolder folder;
-  config::Config config = testing::laid_out(testing::tiny_config(), 2, 2);
-  config.train.steps = 12;
-  (void)train_in(folder, config, /*peak_flops=*/1e3);
-  for (const nlohmann::json& line : metrics_of(folder)) {
-    if (line.contains("event")) continue;
-    INFO(line.dump());
-    const bool is_measured_again = line["step"] > 10;
-    CHECK(line["mfu"].is_null() != is_measured_again);
-    if (is_measured_again) CHECK((line["mfu"] > 0 && line["mfu"] <= 1));
-  }
-}
-
 TEST_CASE("The trainer trains exactly as the engine driven by hand") {
   const TempFolder folder;
   const config::Config config = testing::laid_out(testing::tiny_config(), 2, 2);
@@ -212,17 +198,6 @@ TEST_CASE("The trainer trains exactly as the engine driven by hand") {
   for (const auto& [name, tensor] : trace.state) {
     CHECK(at::equal(results[0].state.at(name), tensor));
   }
-}
-
-TEST_CASE("A name to freeze that the model lacks is refused with the names it has") {
-  config::Config config = testing::laid_out(testing::tiny_config(), 1, 1);
-  config.train.freeze = {"encoders"};
-  testing::on_threads(1, [&](comm::World& world) {
-    const std::string message =
-        testing::message_of(base::ErrorKind::usage, [&] { testing::EngineRun(config, world); });
-    CHECK(message.find("'encoders'") != std::string::npos);
-    CHECK(message.find("encoder_v") != std::string::npos);
-  });
 }
 
 TEST_CASE("Ranks with different settings are refused, naming the first one") {

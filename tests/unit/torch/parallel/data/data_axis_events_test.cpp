@@ -1,13 +1,17 @@
-// The calls of a sharded step to the group, and their times, beside the schedule that was printed.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 
+#include "dtrain/config/bdh/settings.h"
 #include "dtrain/model/family.h"
+#include "dtrain/model/model.h"
+#include "dtrain/parallel/data/unit_schedule.h"
 #include "dtrain/parallel/plan/rank_plan.h"
+#include "support/action_ids.h"
 #include "support/engine_run.h"
+#include "support/ids.h"
 #include "support/local_ranks.h"
 #include "support/settings.h"
 #include "support/small_blocks.h"
@@ -18,7 +22,13 @@ namespace {
 
 using testing::BlockWatch;
 using testing::expect;
+using testing::operator""_p;
+using testing::operator""_u;
+using testing::operator""_b;
+using Ids = base::IndexedVector<param::UnitId, param::ParameterId>;
+using Units = base::IndexedVector<BlockId, std::vector<param::UnitId>>;
 
+// The calls of a sharded step to the group, and their times, beside the schedule that was printed.
 struct Calls {
   std::int64_t count = 0;
   std::int64_t bytes = 0;
@@ -95,69 +105,86 @@ TEST_CASE(
   }
 }
 
-struct Watched {
-  // "GATHERS/REDUCTIONS" issued when a level's backward begins, the last level first.
-  std::string backwards;
-  std::int64_t most_gathered = 0;  // units there when a level runs forward or backward
-  std::int64_t announced = 0;
-};
+const std::vector<param::ParameterId> kOneRegion{0_p};
 
-// One step of an untied stack of `levels` under full sharding on two ranks, seen by rank 0.
-Watched watch(std::int64_t levels, const UnitScheduleOptions& schedule) {
-  Watched found;
-  testing::on_threads(2, [&](comm::World& world) {
-    const mesh::MeshGroups groups(world, mesh::DeviceMesh({{mesh::Axis::dp, 2}}),
-                                  {.shard_size = 2});
-    const StepEngine* engine = nullptr;
-    const auto look = [&](bool is_backward) {
-      if (world.rank() != 0) return;
-      std::int64_t gathered = 0;
-      for (const auto unit : base::first_ids<param::UnitId>(levels + 2)) {
-        gathered += engine->data_axis().parameters().is_gathered(unit) ? 1 : 0;
-      }
-      found.most_gathered = std::max(found.most_gathered, gathered);
-      if (is_backward) {
-        found.backwards += fmt::format(" {}/{}", calls_of(groups.shards(), "all_gather").count,
-                                       calls_of(groups.shards(), "reduce_scatter").count);
-      }
-    };
-    const std::vector<BlockWatch> watches(
-        static_cast<std::size_t>(levels),
-        {.on_forward = [&] { look(false); }, .on_backward = [&] { look(true); }});
-    const auto model = testing::small_model(watches);
-    StepEngine own(
-        *model, world, groups,
-        {.seed = 3, .data = {.shard_size = 2, .wrap = {}, .schedule = schedule}, .optimizer = {}});
-    engine = &own;
-    const data::Batch batch = testing::small_batch(world.rank() * 2);
-    own.forward_backward({&batch, 1});
-    if (world.rank() == 0) found.announced = own.data_axis().step().schedule.max_gathered;
-  });
-  return found;
+std::unique_ptr<model::Model> bdh(std::int64_t levels, bool tied) {
+  return model::make_model({.levels = levels,
+                            .width = 16,
+                            .own = config::bdh::Settings{.heads = 2, .neurons = 32},
+                            .tie_levels = tied},
+                           16);
 }
 
-TEST_CASE("A gather is issued before the backward that it overlaps with, a reduction right after") {
-  // Forward gathers an embedding, three levels and a head, which stays for its backward. With
-  // `pre` the gather of the level that comes next is issued as well.
-  CHECK(watch(3, {.backward_prefetch = BackwardPrefetch::pre}).backwards == " 7/1 8/2 9/3");
-  CHECK(watch(3, {.backward_prefetch = BackwardPrefetch::post}).backwards == " 6/1 7/2 8/3");
-  CHECK(watch(3, {.backward_prefetch = BackwardPrefetch::none}).backwards == " 6/1 7/2 8/3");
-  CHECK(watch(3, {.limit_gathers = 1}).backwards == " 6/1 7/2 8/3");
-  CHECK(watch(3, {.limit_gathers = 3}).backwards == " 8/1 9/2 9/3");
+UnitUses uses_of(const model::Model& model, const WrapPolicy& policy) {
+  return unit_uses(
+      model,
+      param::ArenaLayout(model.parameters, {.unit_begins = unit_begins(model, policy, kOneRegion)}),
+      {});
 }
 
-TEST_CASE("Never are more units gathered than the schedule says") {
-  for (const std::int64_t limit : {1, 2, 3, 5}) {
-    for (const bool forward : {false, true}) {
-      INFO("limit " << limit << ", forward prefetch " << forward);
-      const Watched found = watch(8, {.forward_prefetch = forward, .limit_gathers = limit});
-      CHECK(found.announced == limit);
-      CHECK(found.most_gathered == limit);
-    }
-  }
-  const Watched kept = watch(8, {.reshard = Reshard::after_backward});
-  CHECK(kept.announced == 10);
-  CHECK(kept.most_gathered == 9);  // as levels see it: the head's comes last and goes first
+TEST_CASE("Each block is a unit, and levels that share matrices share one") {
+  const auto untied = bdh(3, false);
+  REQUIRE(untied->parameters.size() == 1 + 3 * 3 + 1);
+  CHECK(unit_begins(*untied, {}, kOneRegion) == Ids{0_p, 1_p, 4_p, 7_p, 10_p});
+  const UnitUses uses = uses_of(*untied, {});
+  CHECK((uses.of_block == Units{{0_u}, {1_u}, {2_u}, {3_u}, {4_u}}));
+
+  const auto tied = bdh(3, true);
+  CHECK(unit_begins(*tied, {}, kOneRegion) == Ids{0_p, 1_p, 4_p});
+  const UnitUses shared = uses_of(*tied, {});
+  CHECK((shared.of_block == Units{{0_u}, {1_u}, {1_u}, {1_u}, {2_u}}));
+}
+
+TEST_CASE("A block uses the trained and the frozen units that its parameters are cut into") {
+  const auto model = bdh(2, true);  // embedding; encoder, encoder_v and decoder; head
+  const param::ArenaLayout layout(
+      model->parameters, {.unit_begins = unit_begins(*model, {}, kOneRegion), .frozen = {2_p}});
+  const UnitUses uses = unit_uses(*model, layout, {});
+  CHECK((uses.of_block == Units{{0_u}, {1_u, 2_u, 3_u}, {1_u, 2_u, 3_u}, {4_u}}));
+  CHECK((uses.frozen == std::set<param::UnitId>{2_u}));
+}
+
+// Elements: embed 128, three mixes of 64, head 128.
+TEST_CASE("Neighbours are merged until each unit has as many parameters as asked") {
+  const auto model = testing::small_model({{}, {}, {}});
+  const auto begins = [&](std::int64_t min_elements) {
+    return unit_begins(*model, {.kind = WrapPolicy::Kind::size, .min_elements = min_elements},
+                       kOneRegion);
+  };
+  CHECK(begins(1) == Ids{0_p, 1_p, 2_p, 3_p, 4_p});
+  CHECK(begins(64) == Ids{0_p, 1_p, 2_p, 3_p, 4_p});
+  CHECK(begins(65) == Ids{0_p, 1_p, 3_p});  // 128 | 64 + 64 | 64 + 128
+  CHECK(begins(128) == Ids{0_p, 1_p, 3_p});
+  CHECK(begins(129) == Ids{0_p, 2_p});  // 128 + 64 | 64 + 64 + 128
+  CHECK(begins(193) == Ids{0_p});       // what is left, 192, is too little for a unit
+  CHECK(begins(1'000'000) == Ids{0_p});
+}
+
+TEST_CASE("Without wrapping the whole model is one unit, used by every block") {
+  const auto model = bdh(2, false);
+  const WrapPolicy none{.kind = WrapPolicy::Kind::none};
+  CHECK(unit_begins(*model, none, kOneRegion) == Ids{0_p});
+  const UnitUses uses = uses_of(*model, none);
+  CHECK((uses.of_block == Units(4, std::vector{0_u})));
+}
+
+TEST_CASE("No unit goes beyond a region, whatever the policy") {
+  const auto model = testing::small_model({{}, {}, {}});
+  const std::vector<param::ParameterId> regions{0_p, 1_p, 4_p};
+  CHECK(unit_begins(*model, {}, regions) == Ids{0_p, 1_p, 2_p, 3_p, 4_p});
+  CHECK(unit_begins(*model, {.kind = WrapPolicy::Kind::none}, regions) == Ids(regions));
+  const WrapPolicy size{.kind = WrapPolicy::Kind::size, .min_elements = 65};
+  CHECK(unit_begins(*model, size, regions) == Ids(regions));
+}
+
+TEST_CASE("What a stage does not hold is part of the unit before it, or of the first one") {
+  const std::vector<model::BlockRange> levels{{2_b, 3_b}, {4_b, 6_b}};
+  const auto stage = model::take_part(bdh(5, false), levels);
+  CHECK(unit_begins(*stage, {}, kOneRegion) == Ids{0_p, 10_p, 13_p});
+  const param::ArenaLayout layout(stage->parameters,
+                                  {.unit_begins = unit_begins(*stage, {}, kOneRegion)});
+  CHECK(layout.num_elements() == stage->num_elements());
+  CHECK(layout.unit_range(0_u).size() == layout.range(4_p).size() * 3);
 }
 
 }  // namespace

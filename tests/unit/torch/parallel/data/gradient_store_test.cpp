@@ -56,20 +56,6 @@ TEST_CASE("The tree takes one spare arena for each level, fast reduction takes n
   CHECK(arenas(8, comm::Reduction::fast) == 1);
 }
 
-TEST_CASE("Several uses of a parameter in one microbatch are added as they come") {
-  GradientStore store(kLayout, at::kDouble, param::private_memory, 1, comm::Reduction::ordered);
-  store.begin_microbatch(0_m);
-  for (std::int64_t use = 0; use < 3; ++use) {
-    store.add_gradient(1_p, values_of(use, 70, at::kDouble));
-  }
-  store.settle(0_p);
-  store.settle(1_p);
-  store.finish({0, kLayout.num_elements()});
-  const at::Tensor expected =
-      values_of(0, 70, at::kDouble) + values_of(1, 70, at::kDouble) + values_of(2, 70, at::kDouble);
-  CHECK(same_bits(store.gradients().view(1_p), expected));
-}
-
 TEST_CASE("A parameter without a gradient counts as zero, not as what the last step left") {
   const auto reduction = GENERATE(comm::Reduction::ordered, comm::Reduction::fast);
   GradientStore store(kLayout, at::kFloat, param::private_memory, 2, reduction);
@@ -83,25 +69,6 @@ TEST_CASE("A parameter without a gradient counts as zero, not as what the last s
   }
   store.finish({0, kLayout.num_elements()});
   CHECK(at::equal(store.gradients().view(0_p), values_of(5, 200, at::kFloat)));
-}
-
-TEST_CASE("Fast reduction adds every use to one arena") {
-  GradientStore store(kLayout, at::kDouble, param::private_memory, 4, comm::Reduction::fast);
-  for (int step = 0; step < 2; ++step) {
-    for (std::int64_t m = 0; m < 4; ++m) {
-      store.begin_microbatch(data::MicrobatchId(m));
-      store.add_gradient(1_p, values_of(m, 70, at::kDouble));
-      store.settle(0_p);
-      store.settle(1_p);
-      if (m < 3) store.end_microbatch();
-    }
-    store.finish({0, kLayout.num_elements()});
-    const at::Tensor difference =
-        store.gradients().view(1_p) - testing::tree_sum(0, 4, 70, at::kDouble);
-    // Four values up to a million in another order.
-    CHECK(difference.abs().max().item<double>() <=
-          4e6 * testing::rounding_bound(at::kDouble, 2 * 4));
-  }
 }
 
 TEST_CASE("A step that was broken off leaves nothing in the next one") {
@@ -122,30 +89,6 @@ TEST_CASE("Finishing before the last microbatch is a defect that is noticed") {
   store.end_microbatch();
   store.begin_microbatch(1_m);
   CHECK_THROWS_AS(store.end_microbatch(), base::Error);
-}
-
-TEST_CASE("Frozen parameters take no room in any arena, and are settled without a gradient") {
-  const param::ParameterSpecs specs{spec("a", 100), spec("frozen", 64), spec("b", 200)};
-  const param::ArenaLayout layout(specs, {.frozen = {1_p}});
-  std::int64_t asked = 0;
-  GradientStore store(
-      layout, at::kFloat,
-      [&](std::int64_t bytes) {
-        asked += bytes;
-        return param::private_memory(bytes);
-      },
-      /*num_microbatches=*/4, comm::Reduction::ordered);
-  CHECK(asked == GradientStore::bytes(layout, at::kFloat, 4, comm::Reduction::ordered));
-  CHECK(asked == 3 * 4 * (128 + 256));
-  for (const auto id : base::first_ids<data::MicrobatchId>(4)) {
-    store.begin_microbatch(id);
-    store.add_gradient(2_p, at::ones({200}));
-    for (const param::ParameterId parameter : layout.parameters()) store.settle(parameter);
-    if (id < data::MicrobatchId(3)) store.end_microbatch();
-  }
-  for (const param::ElementRange run : layout.trained()) store.finish(run);
-  CHECK(store.gradients().view(2_p).eq(4).all().item<bool>());
-  CHECK(store.gradients().view(0_p).eq(0).all().item<bool>());
 }
 
 }  // namespace

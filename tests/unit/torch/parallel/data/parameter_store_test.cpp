@@ -74,22 +74,6 @@ TEST_CASE("A unit that is freed while it travels does no harm to the next gather
   });
 }
 
-TEST_CASE("Whole masters serve as copies, and a refresh brings the other shards") {
-  on_two_shards({.keeps_units = true}, [&](ParameterStore& store, comm::ProcessGroup& group) {
-    expect(store.masters().flat().numel() == kLayout.num_elements(), "whole masters");
-    expect(store.views()[2_p].is_alias_of(store.masters().flat()), "no second copy");
-    for (std::int64_t round = 0; round < 2; ++round) {
-      set_own_shards(store, group.rank(), round);
-      store.refresh();
-      for (const param::UnitId unit : {0_u, 1_u}) {
-        store.wait(unit);
-        expect(store.is_gathered(unit), "a unit that is always there");
-        expect(same_bits(store.unit_values(unit), expected_unit(unit, round)), "all shards");
-      }
-    }
-  });
-}
-
 TEST_CASE("Units whose masters have changed travel while the others' still change") {
   on_two_shards({.keeps_units = true}, [&](ParameterStore& store, comm::ProcessGroup& group) {
     const auto end_of = [&](param::UnitId unit) {
@@ -109,59 +93,6 @@ TEST_CASE("Units whose masters have changed travel while the others' still chang
         expect(same_bits(store.unit_values(unit), expected_unit(unit, round)), "all shards");
       }
     }
-  });
-}
-
-TEST_CASE("An update brings trained units alone up to date, and a refresh all of them") {
-  const param::ArenaLayout layout(kSpecs,
-                                  {.unit_begins = {0_p}, .num_shards = 2, .frozen = {0_p, 1_p}});
-  testing::on_threads(2, [&](comm::World& world) {
-    const auto group = testing::group_of_all(world);
-    ParameterStore store(layout, *group, [&](std::int64_t bytes) { return world.allocate(bytes); },
-                         {});
-    const auto refreshed = [&](float value, const std::function<void()>& refresh) {
-      for (const param::UnitId unit : layout.units()) {
-        store.masters().slice(layout.shard_range(unit, param::ShardId(world.rank()))).fill_(value);
-      }
-      const std::int64_t before = group->calls().counters().calls;
-      refresh();
-      store.wait_for_all();
-      return group->calls().counters().calls - before;
-    };
-    expect(refreshed(1, [&] { store.refresh(); }) == 2, "all units");
-    expect(store.unit_values(0_u).eq(1).all().item<bool>(), "the frozen unit of all ranks");
-    expect(refreshed(2, [&] { store.refresh_trained(); }) == 1, "the trained unit alone");
-    expect(store.unit_values(1_u).eq(2).all().item<bool>(), "the trained unit of all ranks");
-    expect(refreshed(3, [&] { store.refresh_trained(); }) == 1, "once for each update");
-  });
-}
-
-TEST_CASE("Kept copies in another dtype are brought up to date by a refresh, on one rank too") {
-  const ParameterStore::Options options{.compute_dtype = at::kBFloat16, .keeps_units = true};
-  on_two_shards(options, [&](ParameterStore& store, comm::ProcessGroup& group) {
-    expect(store.masters().flat().numel() == kLayout.num_elements() / 2, "a shard of masters");
-    for (std::int64_t round = 0; round < 2; ++round) {
-      set_own_shards(store, group.rank(), round);
-      store.refresh();
-      store.wait_for_all();
-      for (const param::UnitId unit : {0_u, 1_u}) {
-        expect(same_bits(store.unit_values(unit), expected_unit(unit, round).to(at::kBFloat16)),
-               "bfloat16 copies of float32 masters");
-      }
-    }
-  });
-  testing::on_threads(1, [&](comm::World& world) {
-    const param::ArenaLayout layout(kSpecs, {.unit_begins = {0_p, 2_p}, .num_shards = 1});
-    const auto group = testing::group_of_all(world);
-    ParameterStore store(
-        layout, *group, [&](std::int64_t bytes) { return world.allocate(bytes); }, options);
-    store.masters().flat().copy_(values_of(5, layout.num_elements(), at::kFloat));
-    store.refresh();
-    store.wait_for_all();
-    expect(same_bits(store.unit_values(1_u),
-                     store.masters().slice(layout.unit_range(1_u)).to(at::kBFloat16)),
-           "one rank's own masters");
-    expect(group->calls().counters().calls == 0, "nothing to communicate");
   });
 }
 

@@ -9,7 +9,6 @@
 #include "support/action_ids.h"
 #include "support/ids.h"
 #include "support/local_ranks.h"
-#include "support/specs.h"
 #include "support/values.h"
 
 namespace dtrain::parallel {

@@ -14,47 +14,23 @@
 namespace dtrain::parallel::unit_buffer_test {
 namespace {
 
+using testing::matrix;
 using testing::same_bits;
 using testing::values_of;
 using testing::operator""_p;
 using testing::operator""_u;
 
-param::ParameterSpec spec(std::string name, std::vector<std::int64_t> shape) {
-  return {.name = std::move(name), .shape = shape, .export_view = shape, .export_order = {0, 1}};
-}
-
 // Unit 0 is "a"; unit 1 holds "b" at its element 0 and "c" at 128.
-const param::ParameterSpecs kSpecs{spec("a", {2, 8}), spec("b", {10, 10}), spec("c", {4, 16})};
+const param::ParameterSpecs kSpecs{matrix("a", 2, 8), matrix("b", 10, 10), matrix("c", 4, 16)};
 const param::ArenaLayout kLayout(kSpecs, {.unit_begins = {0_p, 1_p}, .num_shards = 2});
-
-at::Tensor fresh_memory(std::int64_t bytes) { return at::zeros({bytes}, at::kByte); }
 
 // As a gather fills it: beside autograd, which must not take it for a change made by hand.
 void fill(const UnitBuffer& buffer, const at::Tensor& values) {
   std::memcpy(buffer.flat().mutable_data_ptr(), values.const_data_ptr(), values.nbytes());
 }
 
-TEST_CASE("The views of a unit follow its memory as it is taken, given back and taken again") {
-  UnitBuffer buffer(kLayout, 1_u, at::kFloat, fresh_memory);
-  const at::Tensor b = buffer.view(1_p);  // (10, 10)
-  const at::Tensor c = buffer.view(2_p);  // (4, 16)
-  const std::int64_t count = buffer.flat().numel();
-  REQUIRE(count == kLayout.unit_range(1_u).size());
-  for (std::int64_t round = 0; round < 3; ++round) {
-    CHECK_FALSE(buffer.is_taken());
-    buffer.take();
-    CHECK(buffer.is_taken());
-    CHECK(buffer.flat().abs().max().item<float>() == 0);
-    const at::Tensor values = values_of(round, count, at::kFloat);
-    fill(buffer, values);
-    CHECK(same_bits(b.view(-1), values.narrow(0, 0, 100)));
-    CHECK(same_bits(c.view(-1), values.narrow(0, 128, 64)));
-    buffer.give_back();
-  }
-}
-
 TEST_CASE("A product with a unit that has no memory is an error, not a look at old values") {
-  UnitBuffer buffer(kLayout, 1_u, at::kFloat, fresh_memory);
+  UnitBuffer buffer(kLayout, 1_u, at::kFloat, param::private_memory);
   const at::Tensor weights = buffer.view(1_p);  // (10, 10)
   const at::Tensor x = at::ones({4, 10});
   CHECK_THROWS(at::matmul(x, weights));
@@ -70,7 +46,7 @@ TEST_CASE("Memory is taken once and goes back to whom it came from") {
   bool is_back = false;
   UnitBuffer buffer(kLayout, 0_u, at::kDouble, [&](std::int64_t bytes) {
     asked = bytes;
-    const at::Tensor memory = fresh_memory(bytes);
+    const at::Tensor memory = param::private_memory(bytes);
     return at::from_blob(
         memory.mutable_data_ptr(), {bytes}, [&is_back, memory](void*) { is_back = true; },
         at::kByte);
@@ -88,7 +64,7 @@ TEST_CASE("Memory is taken once and goes back to whom it came from") {
 TEST_CASE("What still holds a unit's tensor when its buffer is destroyed keeps the memory") {
   bool is_back = false;
   auto buffer = std::make_unique<UnitBuffer>(kLayout, 1_u, at::kFloat, [&](std::int64_t bytes) {
-    const at::Tensor memory = fresh_memory(bytes);
+    const at::Tensor memory = param::private_memory(bytes);
     return at::from_blob(
         memory.mutable_data_ptr(), {bytes}, [&is_back, memory](void*) { is_back = true; },
         at::kByte);
@@ -100,33 +76,6 @@ TEST_CASE("What still holds a unit's tensor when its buffer is destroyed keeps t
   queued.fill_(1);
   queued = at::Tensor();
   CHECK(is_back);
-}
-
-// A graph saves the weight in its forward; its backward reads what a later gather brought.
-TEST_CASE("Weights that a graph has saved are right after a free and another gather") {
-  struct Sink final : param::GradientSink {
-    void add_gradient(param::ParameterId, const at::Tensor& grad) override { sum = grad.clone(); }
-    at::Tensor sum;
-  } sink;
-  UnitBuffer buffer(kLayout, 1_u, at::kFloat, fresh_memory);
-  const at::Tensor leaf = buffer.view(1_p).detach().requires_grad_(true);  // (10, 10)
-  const at::Tensor weights = values_of(3, buffer.flat().numel(), at::kFloat) * 1e-6;
-  const at::Tensor x = (values_of(7, 40, at::kFloat) * 1e-6).view({4, 10}).requires_grad_(true);
-
-  buffer.take();
-  fill(buffer, weights);
-  const at::Tensor y = at::matmul(x, param::use_parameter(leaf, 1_p, sink));  // (4, 10)
-  buffer.give_back();
-  CHECK_THROWS(y.sum().backward({}, /*retain_graph=*/true));  // nothing is there to be read
-  buffer.take();
-  fill(buffer, weights);
-  y.sum().backward();
-
-  const at::Tensor plain = weights.narrow(0, 0, 100).view({10, 10}).clone().requires_grad_(true);
-  const at::Tensor plain_x = x.detach().clone().requires_grad_(true);
-  at::matmul(plain_x, plain).sum().backward();
-  CHECK(same_bits(x.grad(), plain_x.grad()));
-  CHECK(same_bits(sink.sum, plain.grad()));
 }
 
 }  // namespace

@@ -115,67 +115,6 @@ TEST_CASE("Nothing is communicated before the last microbatch") {
   });
 }
 
-TEST_CASE("Buckets are under way before the backward pass ends") {
-  // Untied levels of 6 MiB each between an embedding and a head of 32 KiB.
-  const config::ModelConfig sizes{.levels = 3,
-                                  .width = 32,
-                                  .own = config::bdh::Settings{.heads = 2, .neurons = 8192},
-                                  .tie_levels = false};
-  testing::on_threads(2, [&](comm::World& world) {
-    const mesh::MeshGroups groups = replicas_of(world);
-    std::vector<std::int64_t> calls;  // made when a level's backward begins
-    const auto model = model::make_model(sizes, 8);
-    const auto note = [&] { calls.push_back(calls_of(groups)); };
-    for (const BlockId level : model->levels().ids()) {
-      std::unique_ptr<model::Block>& block = model->blocks[level];
-      block = testing::watched(std::move(block), {.on_backward = note});
-    }
-    StepEngine engine(*model, world, groups, {.seed = 3, .optimizer = {}});
-    data::Batch batch{.inputs = std::vector<std::int64_t>(8, world.rank()),
-                      .targets = std::vector<std::int64_t>(8, 7),
-                      .num_sequences = 1,
-                      .length = 8};
-    engine.forward_backward({&batch, 1});
-    // From the end, four buckets of 4 MiB and a rest: the last level completes one, the two last
-    // levels three. The loss's call comes before all.
-    expect(calls == std::vector<std::int64_t>{1, 1 + 1, 1 + 3}, "the calls seen by the levels");
-    expect(calls_of(groups) == 1 + 5, "all buckets and the loss");
-    const auto records = groups.along(mesh::Axis::dp).calls().records();
-    expect(records[1].count == (4 << 20) / 4, "elements of a full bucket");
-    std::int64_t elements = 0;
-    for (const comm::CallRecord& record : std::span(records).subspan(1)) elements += record.count;
-    expect(elements == engine.gradients().flat().numel(), "every element once");
-  });
-}
-
-TEST_CASE("The loss is the mean over the tokens of all ranks, equal on all") {
-  std::vector<StepLoss> losses(3);
-  double expected = 0;
-  testing::on_threads(3, [&](comm::World& world) {
-    const mesh::MeshGroups groups = replicas_of(world);
-    const auto model = testing::small_model({{}});
-    StepEngine engine(*model, world, groups, {.grad_accum_steps = 2, .seed = 3, .optimizer = {}});
-    engine.forward_backward(batches_of(world.rank(), 2));
-    losses[static_cast<std::size_t>(world.rank())] = engine.finish_step().loss;
-  });
-  testing::on_threads(1, [&](comm::World& world) {
-    const mesh::MeshGroups groups = replicas_of(world);
-    const auto model = testing::small_model({{}});
-    StepEngine engine(*model, world, groups, {.seed = 3, .optimizer = {}});
-    for (std::int64_t m = 0; m < 6; ++m) {
-      engine.forward_backward(batches_of(m, 1));
-      expected += engine.finish_step().loss.mean() / 6;
-    }
-  });
-  for (const StepLoss& loss : losses) {
-    CHECK(loss.num_tokens == 6 * 10);
-    CHECK(loss.sum_nll == losses[0].sum_nll);
-    // Sums of 60 positive losses.
-    const double bound = testing::rounding_bound(at::kDouble, 2 * (6 * 10 + 6));
-    CHECK(loss.mean() == Approx(expected).epsilon(bound));
-  }
-}
-
 TEST_CASE(
     "A gradient that is not finite is seen by every rank, and neither clipped nor followed by an "
     "update") {
@@ -220,40 +159,6 @@ TEST_CASE("A step beyond its limits updates nothing on any rank, and says so") {
     expect(same_bits(engine.parameters().flat(), before), "parameters as they were, again");
     expect(!step({.loss = 2 * loss, .grad_norm = 2 * found.grad_norm}).is_beyond, "within");
     expect(!same_bits(engine.parameters().flat(), before), "an update");
-  });
-}
-
-// Counts what this thread reads of tensors' values through LibTorch.
-class HostReads {
- public:
-  HostReads() : handle_(at::addThreadLocalCallback(at::RecordFunctionCallback(&count))) {
-    num_reads_ = 0;
-  }
-  ~HostReads() { at::removeCallback(handle_); }
-  [[nodiscard]] static int num_reads() { return num_reads_; }
-
- private:
-  static std::unique_ptr<at::ObserverContext> count(const at::RecordFunction& function) {
-    if (std::string_view(function.name()) == "aten::_local_scalar_dense") ++num_reads_;
-    return nullptr;
-  }
-
-  inline static thread_local int num_reads_ = 0;
-  at::CallbackHandle handle_;
-};
-
-TEST_CASE("The host reads what a step found at its end alone") {
-  testing::on_threads(2, [&](comm::World& world) {
-    const mesh::MeshGroups groups = replicas_of(world);
-    const auto model = testing::small_model({{}, {.is_native = true}});
-    StepEngine engine(*model, world, groups, {.seed = 3, .optimizer = {}});
-    const HostReads reads;
-    engine.forward_backward(batches_of(world.rank(), 1));
-    engine.clip_grad_norm(1e-3);
-    engine.optimizer_step(1e-2);
-    expect(reads.num_reads() == 0, "no read before the end");
-    expect(engine.finish_step().is_finite() && reads.num_reads() == 0, "one copy at the end");
-    expect(at::ones({1}).item<float>() == 1 && reads.num_reads() == 1, "a read that is counted");
   });
 }
 
@@ -344,61 +249,6 @@ TEST_CASE("An evaluation that one rank wants to stop ends on all of them, soon")
     plan.num_sequences = 16;  // the request comes with the last batch: nothing is left to stop
     plan.wants_stop = [&] { return read >= 8; };
     expect(run.job().engine().evaluate(plan).has_value(), "a loss");
-  });
-}
-
-// --- state ---
-
-// Two steps on dp ranks, then two more on new_dp ranks from the state alone.
-std::string resumed(const config::Config& config, std::int64_t dp, std::int64_t new_dp) {
-  std::unique_ptr<MemorySource> saved;
-  testing::on_threads(dp, [&](comm::World& world) {
-    testing::EngineRun run(testing::laid_out(config, dp, 4 / dp), world);
-    run.steps(2);
-    if (world.rank() == 0) saved = std::make_unique<MemorySource>(run.job().engine().state());
-  });
-  std::string text;
-  testing::on_threads(new_dp, [&](comm::World& world) {
-    config::Config other = testing::laid_out(config, new_dp, 4 / new_dp);
-    testing::EngineRun run(other, world, /*first_step=*/2);
-    run.job().engine().load_state(*saved);
-    run.steps(2);
-    if (world.rank() == 0) text = run.trace().text();
-  });
-  return text;
-}
-
-TEST_CASE("Loaded into a new engine, of any number of ranks, the state goes on bit by bit") {
-  config::Config config = testing::tiny_config();
-  config.model.tie_levels = GENERATE(true, false);
-  const std::string full = testing::train_on_threads(testing::laid_out(config, 1, 4))[0].text();
-  const std::string tail = full.substr(full.find("step 3"));
-  for (const auto& [dp, new_dp] :
-       {std::pair{1, 1}, std::pair{2, 2}, std::pair{2, 1}, std::pair{2, 4}}) {
-    INFO(dp << " ranks, then " << new_dp);
-    std::string text = resumed(config, dp, new_dp);
-    // The resumed run counts its own steps from one.
-    text.replace(text.find("step 2"), 6, "step 4");
-    text.replace(text.find("step 1"), 6, "step 3");
-    CHECK(text == tail);
-  }
-}
-
-TEST_CASE("The state names every weight and moment once, with its whole shape") {
-  testing::on_threads(2, [&](comm::World& world) {
-    testing::EngineRun run(testing::laid_out(testing::tiny_config(), 2, 1), world);
-    const checkpoint::State state = run.job().engine().state();
-    std::map<std::string, std::vector<std::int64_t>> shapes;
-    for (const checkpoint::Piece& piece : state) {
-      expect(shapes.emplace(piece.name, piece.global_shape).second, "once: " + piece.name);
-      expect(piece.tensor.sizes() == at::IntArrayRef(piece.box.sizes), "the box's sizes");
-    }
-    expect(shapes.size() == 5 * 3 + 1, "three tensors a parameter and the number of updates");
-    expect(shapes.at("model.encoder") == std::vector<std::int64_t>{64, 16}, "neuron-major rows");
-    expect(shapes.contains("optimizer.exp_avg_sq.lm_head"), "moments by exported names");
-    run.steps(3);
-    const MemorySource source(run.job().engine().state());
-    expect(source.tensors().at("optimizer.num_updates").item<float>() == 3, "updates so far");
   });
 }
 

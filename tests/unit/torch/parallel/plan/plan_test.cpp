@@ -1,16 +1,28 @@
+#include <ATen/Parallel.h>
+
 #include <catch2/catch.hpp>
 #include <map>
 
+#include "dtrain/base/clock.h"
+#include "dtrain/config/bdh/settings.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/resolve.h"
+#include "dtrain/metrics/tensor_memory.h"
+#include "dtrain/model/family.h"
 #include "dtrain/parallel/plan/rank_plan.h"
 #include "support/engine_run.h"
+#include "support/local_ranks.h"
+#include "support/messages.h"
 #include "support/settings.h"
+#include "support/values.h"
 
 namespace dtrain::parallel::plan_test {
 namespace {
 
 using mesh::Axis;
+using testing::EngineRun;
+using testing::expect;
+using testing::Names;
 
 Plan plan_of(const std::string& what, std::int64_t dp) {
   return make_plan(testing::sharded(testing::tiny_config(), dp, 1, what).layout);
@@ -119,6 +131,170 @@ TEST_CASE("Settings of units mean nothing where nothing is sharded") {
   config.layout.forward_prefetch = true;
   config.layout.limit_gathers = 7;
   CHECK(make_plan(testing::sharded(config, 4, 1, "fsdp:none").layout) == ddp_plan(4));
+}
+
+const mesh::MeshShape kMesh{{Axis::pp, 16}, {Axis::dp, 32}, {Axis::tp, 8}};  // 4,096 ranks
+constexpr std::int64_t kLevels = 64;
+
+// Ten billion parameters in untied levels, far more than this machine could hold.
+config::Config large() {
+  config::Config config;
+  config.model = {
+      .levels = kLevels, .width = 2048, .own = config::bdh::Settings{.heads = 32, .neurons = 1024}};
+  config.model.tie_levels = false;
+  config.data.seq_len = 2048;
+  config.batch.global = 32 * 32;
+  config.layout.data_axis = config::DataAxisKind::fsdp;
+  set(config, "machine.dtype", "bfloat16");
+  set(config, "machine.backend", "gloo");
+  set(config, "machine.recompute", "level");
+  return testing::meshed(config, kMesh, 32);
+}
+
+std::unique_ptr<model::Model> whole_model(const config::Config& config) {
+  return model::make_model(config.model, config.data.seq_len);
+}
+
+// Every parameter once, from the ranks of one data shard: 1 where stages and slices are complete.
+double covered(const config::Config& config, const model::Model& whole) {
+  double elements = 0;
+  for (std::int64_t pp = 0; pp < kMesh[Axis::pp]; ++pp) {
+    for (std::int64_t tp = 0; tp < kMesh[Axis::tp]; ++tp) {
+      const RankPlan plan = rank_plan(config, {{Axis::pp, pp}, {Axis::dp, 0}, {Axis::tp, tp}});
+      for (const param::ParameterSpec& spec : plan.model->parameters) {
+        const double copies = spec.cut ? 1 : static_cast<double>(kMesh[Axis::tp]);
+        elements += static_cast<double>(spec.num_elements()) / copies;
+      }
+    }
+  }
+  return elements / static_cast<double>(whole.num_elements());
+}
+
+TEST_CASE("Any rank of 4,096 is planned in milliseconds, and nothing of it is allocated") {
+  metrics::install_counting_allocator();
+  const config::Config config = large();
+  const mesh::DeviceMesh mesh(kMesh);
+  const auto whole = whole_model(config);
+  CHECK(whole->num_elements() > 10'000'000'000);
+  const std::int64_t before = metrics::memory_use().current;
+  metrics::restart_peak();
+  const auto begin = base::Clock::now();
+  std::int64_t planned = 0;
+  for (std::int64_t rank = 0; rank < mesh.world_size(); rank += 89, ++planned) {
+    const RankPlan plan = rank_plan(config, mesh.coordinate(rank));
+    CHECK(plan.place.stage == mesh.coordinate(rank)[Axis::pp]);
+    CHECK(plan.memory.total() > (std::int64_t{1} << 28));
+    CHECK(plan.traffic.gathers > 0);
+    CHECK(plan.units.num_shards() == kMesh[Axis::dp]);
+  }
+  CHECK(metrics::memory_use().peak - before < (std::int64_t{1} << 20));
+  const double milliseconds = 1e3 * base::seconds_since(begin) / static_cast<double>(planned);
+  WARN("a rank's plan takes " << milliseconds << " ms");
+  CHECK(milliseconds < 100);
+  CHECK(covered(config, *whole) == Approx(1));
+}
+
+TEST_CASE("The FLOPs of all ranks are those of the model, and recomputing a level adds a third") {
+  const config::Config config = large();
+  const mesh::DeviceMesh mesh(kMesh);
+  const auto whole = whole_model(config);
+  double passes = 0;
+  double recomputed = 0;
+  for (std::int64_t pp = 0; pp < kMesh[Axis::pp]; ++pp) {
+    const RankPlan plan = rank_plan(config, {{Axis::pp, pp}, {Axis::dp, 3}, {Axis::tp, 5}});
+    passes += plan.flops.passes;
+    recomputed += plan.flops.recomputed;
+  }
+  const double ranks = static_cast<double>(kMesh[Axis::dp] * kMesh[Axis::tp]);
+  const double tokens = static_cast<double>(config.batch.global * config.data.seq_len);
+  const double head = 3 * whole->costs.back().forward_flops_per_token * tokens;
+  CHECK(passes * ranks == Approx(tokens * whole->training_flops_per_token()));
+  CHECK(3 * recomputed * ranks == Approx(passes * ranks - head));
+}
+
+std::string text_of(const RankPlan& plan) {
+  std::string text = fmt::format(
+      "stage {} memory {} state {} gathers {} reductions {} of {} bytes, {} FLOPs, {} elements in "
+      "{} units, chunks {}",
+      plan.place.stage, plan.memory.total(), plan.memory.state, plan.traffic.gathers,
+      plan.traffic.reductions, plan.traffic.reduction_bytes, plan.flops.passes,
+      plan.units.num_elements(), plan.units.num_units(), plan.options.stage.chunk_begins.size());
+  for (const param::ParameterSpec& spec : plan.model->parameters) {
+    text += fmt::format(" {} from {}", spec.name, spec.cut ? spec.cut->begin : 0);
+  }
+  return text;
+}
+
+const mesh::MeshShape kCube{{Axis::pp, 2}, {Axis::dp, 2}, {Axis::tp, 2}};
+const mesh::MeshShape kFirst{{Axis::pp, 0}, {Axis::dp, 0}, {Axis::tp, 0}};
+
+TEST_CASE("What a rank plans for itself is what any other process plans for it") {
+  config::Config config = testing::tiny_config();
+  config.model.levels = 4;
+  config.model.tie_levels = false;
+  config.layout.data_axis = config::DataAxisKind::fsdp;
+  config::Config meshed = testing::meshed(config, kCube, 2);
+  meshed.machine.backend = config::Backend::local;  // which threads have
+  std::vector<std::string> plans;
+  for (std::int64_t rank = 0; rank < 8; ++rank) {
+    plans.push_back(text_of(rank_plan(meshed, mesh::DeviceMesh(kCube).coordinate(rank))));
+  }
+  CHECK(plans[0] != plans[1]);  // other slices
+  CHECK(plans[0] == plans[2]);  // other data
+  CHECK(plans[0] != plans[4]);  // other levels
+  testing::on_threads(8, [&](comm::World& world) {
+    EngineRun run(meshed, world);
+    const std::string found = text_of(run.job().plan());
+    expect(found == plans[static_cast<std::size_t>(world.rank())], found);
+  });
+}
+
+TEST_CASE("A plan's memory is that of the rank's threads, not of those that this process has") {
+  config::Config config = testing::with_dtypes(testing::laid_out(testing::tiny_config(), 1, 1));
+  set(config, "machine.kernels", "fused");
+  const auto memory = [&config](std::int64_t threads) {
+    config.machine.threads = threads;
+    return rank_plan(config, kFirst).memory.total();
+  };
+  const int before = at::get_num_threads();
+  at::set_num_threads(1);
+  const std::int64_t of_four = memory(4);
+  CHECK(of_four > memory(1));
+  at::set_num_threads(2);
+  CHECK(memory(4) == of_four);
+  at::set_num_threads(before);
+}
+
+TEST_CASE("One value holds all dtypes of a run") {
+  config::Config config = testing::with_dtypes(testing::laid_out(testing::tiny_config(), 2, 1));
+  CHECK(precision_of(config) == Precision{});
+  config.machine = {};
+  set(config, "machine.dtype", "float16");
+  config = testing::with_dtypes(config);
+  CHECK(precision_of(config) == Precision{.compute = at::kHalf, .scales_loss = true});
+  config.machine = {};
+  set(config, "machine.reduce_dtype", "bfloat16");
+  config = testing::with_dtypes(config);
+  CHECK(precision_of(config) == Precision{.reduce = at::kBFloat16});
+  config.layout.dp = 1;  // nothing travels
+  CHECK(precision_of(config) == Precision{});
+  config.machine = {};
+  set(config, "machine.dtype", "float64");
+  config = testing::with_dtypes(config);
+  const at::ScalarType wide = at::kDouble;
+  CHECK(precision_of(config) ==
+        Precision{.master = wide, .compute = wide, .reduce = wide, .buffer = wide});
+}
+
+TEST_CASE("A plan refuses names of parameters and bounds of memory that no model meets") {
+  config::Config config = testing::tiny_config();
+  config = testing::with_dtypes(testing::laid_out(config, 1, 1));
+  config.train.freeze = {"encode"};
+  CHECK_THROWS_WITH(rank_plan(config, kFirst), Names("--freeze", "encode", "encoder"));
+  config.train.freeze = {"encoder"};
+  CHECK_NOTHROW(rank_plan(config, kFirst));
+  set(config, "machine.memory_limit", "1kB");
+  CHECK_THROWS_WITH(rank_plan(config, kFirst), Names("--memory-limit 1kB", "--recompute"));
 }
 
 }  // namespace

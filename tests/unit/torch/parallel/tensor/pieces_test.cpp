@@ -1,13 +1,17 @@
 // The pieces of the tensor axis, each alone, beside plain autograd of the whole.
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <array>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <functional>
+#include <vector>
 
 #include "dtrain/parallel/tensor/splits.h"
+#include "support/local_ranks.h"
 #include "support/rounding.h"
-#include "unit/torch/parallel/tensor/split_run.h"
 
 namespace dtrain::parallel::pieces_test {
 namespace {

@@ -1,33 +1,31 @@
-// A BDH whose blocks are split over ranks, beside the same one whole.
-#include <fmt/format.h>
+// The attention of a BDH whose blocks are split over ranks, beside the same one whole. (Losses, norms,
+// gradients and what is sent: tests/parity/mesh_test.cpp.)
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 
-#include <algorithm>
-#include <array>
 #include <catch2/catch.hpp>
-#include <cmath>
-#include <map>
-#include <string>
+#include <cstdint>
+#include <memory>
+#include <string_view>
 #include <vector>
 
-#include "support/rounding.h"
-#include "support/values.h"
-#include "unit/torch/parallel/tensor/split_run.h"
+#include "dtrain/base/checksum.h"
+#include "dtrain/mesh/mesh_groups.h"
+#include "dtrain/model/bdh/bdh.h"
+#include "dtrain/model/bdh/bdh_partition.h"
+#include "dtrain/parallel/engine/block_runner.h"
+#include "dtrain/parallel/tensor/splits.h"
+#include "support/action_ids.h"
+#include "support/local_ranks.h"
 
 namespace dtrain::parallel::split_blocks_test {
 namespace {
 
-using testing::CallCounts;
-using testing::error_of;
-using testing::SplitCase;
-using testing::SplitResult;
+using testing::operator""_m;
 
-constexpr std::int64_t kLevels = 3;
 constexpr std::int64_t kHeads = 4;
-constexpr std::array kLevelBlocks{
-    model::BlockRange{model::BlockId(1), model::BlockId(kLevels + 1)}};
-
 // Neurons of a head that are no multiple of a dropout block, so that parts start within one.
-constexpr model::bdh::BdhSizes kSizes{.levels = kLevels,
+constexpr model::bdh::BdhSizes kSizes{.levels = 3,
                                       .width = 6,
                                       .heads = kHeads,
                                       .neurons = 12,
@@ -35,161 +33,74 @@ constexpr model::bdh::BdhSizes kSizes{.levels = kLevels,
                                       .dropout = 0.1,
                                       .tie_levels = true};
 
-// Length of the difference over the expected length: single gradients may jump where a rounding
-// turns a ReLU on or off.
-double length_error(const at::Tensor& found, const at::Tensor& expected) {
-  const at::Tensor wide = expected.to(at::kDouble);
-  return ((found.to(at::kDouble) - wide).norm() / wide.norm()).item<double>();
+// A rank's slice of a parameter's normal values, which follow from its name.
+at::Tensor weight_of(const param::ParameterSpec& spec, at::ScalarType dtype) {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(base::hash_text(spec.name) % 1000);
+  at::Tensor weight = at::randn(spec.whole_shape(), generator, at::kDouble).mul(0.25);
+  if (spec.cut) {
+    weight = weight.narrow(spec.cut->dim, spec.cut->begin,
+                           spec.shape[static_cast<std::size_t>(spec.cut->dim)]);
+  }
+  return weight.to(dtype).contiguous();
 }
 
-using Distance = double (*)(const at::Tensor&, const at::Tensor&);
+// Has no backward pass to serve.
+class NoGradients final : public param::GradientMemory {
+  param::GradientPlace gradient_of(param::ParameterId) override { return {}; }
+};
 
-// How far a part's results are from those of the whole, by what is compared.
-std::map<std::string, double> errors(const SplitResult& part, const SplitResult& whole,
-                                     Distance distance) {
-  std::map<std::string, double> all{{"losses", distance(part.losses, whole.losses)},
-                                    {"evaluated", distance(part.evaluated, whole.evaluated)}};
-  for (const param::ParameterSpec& spec : part.specs) {
-    const at::Tensor expected = testing::slice_of(spec, whole.gradients.at(spec.name));
-    all[spec.name] = distance(part.gradients.at(spec.name), expected);
-  }
-  const auto tap = part.taps.find("act.layer2.out");
-  if (tap != part.taps.end() && whole.taps.contains(tap->first)) {
-    all[tap->first] = distance(tap->second, whole.taps.at(tap->first));
-  }
-  return all;
-}
-
-// Checks results in c.dtype beside a whole model in float64.
-void check_near(const std::vector<SplitResult>& parts, SplitCase c, Distance distance) {
-  const testing::Disturbance disturbance(c.dtype, testing::roundings_of(c, c.dtype));
-  c.dtype = at::kDouble;
-  const SplitResult whole = testing::run_whole(c);
-  std::map<std::string, double> bounds;
-  c.relative = disturbance.relative;
-  for (c.draw = 1; c.draw <= testing::Disturbance::kDraws; ++c.draw) {
-    for (const auto& [name, error] : errors(testing::run_whole(c), whole, distance)) {
-      bounds[name] = std::max(bounds[name], error * disturbance.scale);
+// The first level's attention (B, nh/tp, T, D) on each rank, for two sequences of seven tokens.
+std::vector<at::Tensor> attention_on(std::int64_t tp, at::ScalarType dtype,
+                                     const model::Computation& computation) {
+  std::vector<at::Tensor> found(static_cast<std::size_t>(tp));
+  testing::on_threads(tp, [&](comm::World& world) {
+    const mesh::MeshGroups groups(world, mesh::DeviceMesh({{mesh::Axis::tp, tp}}),
+                                  {.tensor = model::bdh::tensor_subgroups(kSizes, tp)});
+    const auto model = model::bdh::make_bdh(kSizes, /*seq_len=*/7,
+                                            {.index = world.rank(), .size = tp}, computation);
+    param::ParameterViews weights;
+    for (const param::ParameterSpec& spec : model->parameters) {
+      weights.push_back(weight_of(spec, dtype));
     }
-  }
-  for (const SplitResult& part : parts) {
-    for (const auto& [name, error] : errors(part, whole, distance)) {
-      CAPTURE(name, error);
-      // A part of a gradient, too, is compared with the bound of the whole one.
-      CHECK(error <= bounds.at(name));
-    }
-  }
-}
-
-TEST_CASE("Split blocks compute what whole blocks do: losses, outputs and every gradient") {
-  SplitCase c{.sizes = kSizes};
-  c.tp = GENERATE(2, 4, 8);
-  c.sizes.tie_levels = GENERATE(true, false);
-  c.sizes.dropout = GENERATE(0.0, 0.1);
-  c.splits_vocab = GENERATE(false, true);
-  const bool recomputes = GENERATE(false, true);
-  if (recomputes) c.recompute = recompute_in_groups(kLevelBlocks, 1);
-  CAPTURE(c.tp, c.sizes.tie_levels, c.sizes.dropout, c.splits_vocab, recomputes);
-  std::vector<SplitResult> parts = testing::run_split(c);
-  for (SplitResult& part : parts) {
-    CHECK(part.taps.contains("act.layer2.out"));
-    if (recomputes) part.taps.clear();  // taps see a first forward with a graph alone
-  }
-  check_near(parts, c, error_of);
-  const SplitResult whole = testing::run_whole(c);
-  // Dropout is at work: training and evaluation differ.
-  CHECK((error_of(whole.evaluated, whole.losses) > 1e-3) == (c.sizes.dropout > 0));
-}
-
-TEST_CASE("Split blocks of 16 bits have losses and gradients near float64's") {
-  SplitCase c{.sizes = kSizes};
-  c.sizes.width = 24;
-  c.sizes.neurons = 68;
-  c.dtype = GENERATE(at::kBFloat16, at::kHalf);
-  c.tp = GENERATE(4, 8);
-  c.splits_vocab = GENERATE(false, true);
-  c.rounded_to = c.dtype;
-  c.weight_scale = 0.25;
-  CAPTURE(c.dtype, c.tp, c.splits_vocab);
-  const std::vector<SplitResult> parts = testing::run_split(c);
-  for (const SplitResult& part : parts) CHECK(part.losses.scalar_type() == at::kFloat);
-  check_near(parts, c, length_error);
+    const std::unique_ptr<model::TensorAxis> axis = make_tensor_axis(groups);
+    NoGradients gradients;
+    BlockRunner runner(*model, weights, gradients, *axis,
+                       {.seed = 77, .buffer_dtype = at::kFloat, .frozen = {}});
+    runner.set_tap([&](std::string_view name, const at::Tensor& value) {
+      if (name != "act.layer0.ykv") return;
+      found[static_cast<std::size_t>(world.rank())] = value.detach().clone();
+    });
+    auto generator = at::make_generator<at::CPUGeneratorImpl>(std::uint64_t{22});
+    const at::Tensor ids = at::randint(kSizes.vocab, {2, 7}, generator, at::kLong);
+    runner.begin(
+        0_m,
+        {.ids = ids, .targets = ids.roll(-1, 1), .first_sample = at::scalar_tensor(5, at::kLong)});
+    for (const model::BlockId block : model->blocks.ids()) (void)runner.forward(block, 0_m);
+  });
+  return found;
 }
 
 // float16's scores are scaled, and values whose variance is near the norm's epsilon show whether all
 // ranks undo that.
 TEST_CASE("The attention of split 16 bits is that of one rank") {
-  SplitCase c{.sizes = kSizes};
-  c.dtype = GENERATE(at::kBFloat16, at::kHalf);
-  c.tp = GENERATE(2, 8);
+  const at::ScalarType dtype = GENERATE(at::kBFloat16, at::kHalf);
+  const std::int64_t tp = GENERATE(2, 8);
   const std::int64_t chunk = GENERATE(0, 3);
+  model::Computation computation;
   if (chunk > 0) {
-    c.computation.attention = {.kind = config::AttentionSetting::Kind::chunked, .chunk = chunk};
+    computation.attention = {.kind = config::AttentionSetting::Kind::chunked, .chunk = chunk};
   }
-  c.weight_scale = 0.25;
-  c.rounded_to = c.dtype;
-  CAPTURE(c.dtype, c.tp, chunk);
-  const at::Tensor whole = testing::run_whole(c).taps.at("act.layer0.ykv");  // (B, nh, T, D)
+  CAPTURE(dtype, tp, chunk);
+  const at::Tensor whole = attention_on(1, dtype, computation).front();
   // Neurons, scores, their sum over ranks and the norm round in 16 bits, each once or twice.
-  const double bound = c.dtype == at::kHalf ? 8 * 0x1p-11 : 8 * 0x1p-8;
-  const std::vector<SplitResult> parts = testing::run_split(c);
+  const double bound = dtype == at::kHalf ? 8 * 0x1p-11 : 8 * 0x1p-8;
+  const std::vector<at::Tensor> parts = attention_on(tp, dtype, computation);
   for (std::size_t rank = 0; rank < parts.size(); ++rank) {
-    const at::Tensor& own = parts[rank].taps.at("act.layer0.ykv");
-    const std::int64_t first = static_cast<std::int64_t>(rank) * kHeads / c.tp;
+    const at::Tensor own = parts[rank].to(at::kDouble);
+    const std::int64_t first = static_cast<std::int64_t>(rank) * kHeads / tp;
+    const at::Tensor expected = whole.narrow(1, first, own.size(1)).to(at::kDouble);
     CAPTURE(rank);
-    CHECK(length_error(own, whole.narrow(1, first, own.size(1))) <= bound);
-  }
-}
-
-TEST_CASE("Ranks end with the same bits where they hold the same") {
-  SplitCase c{.sizes = kSizes};
-  c.tp = GENERATE(4, 8);
-  const std::vector<SplitResult> parts = testing::run_split(c);
-  for (const SplitResult& part : parts) {
-    CHECK(testing::same_bits(part.losses, parts[0].losses));
-    for (const std::string name : {"embed.weight", "lm_head"}) {
-      CHECK(testing::same_bits(part.gradients.at(name), parts[0].gradients.at(name)));
-    }
-  }
-}
-
-std::string all_reduce(std::int64_t count) { return fmt::format("all_reduce of {} Double", count); }
-
-TEST_CASE("What is sent is an activation a level each way, and nothing else") {
-  constexpr std::int64_t kTokens = 14;
-  constexpr std::int64_t kActivation = kTokens * 6;
-  SplitCase c{.sizes = kSizes};
-  c.tp = GENERATE(2, 4, 8);
-  c.splits_vocab = GENERATE(false, true);
-  const bool recomputes = GENERATE(false, true);
-  if (recomputes) c.recompute = recompute_in_groups(kLevelBlocks, 1);
-  CallCounts axis{{all_reduce(kActivation), (recomputes ? 3 : 2) * kLevels}};
-  if (c.splits_vocab) {
-    axis[all_reduce(kActivation)] += 2;       // embedding forward, output matrix backward
-    axis["all_reduce max of 14 Double"] = 1;  // largest logits
-    axis[all_reduce(2 * kTokens)] = 1;        // sums of exponentials and the targets' logits
-  }
-  CallCounts head;
-  if (c.tp > kHeads) head[all_reduce(kActivation)] = (recomputes ? 3 : 2) * kLevels;
-  CAPTURE(c.tp, c.splits_vocab, recomputes);
-  for (const SplitResult& part : testing::run_split(c)) {
-    CHECK(part.axis_calls == axis);
-    CHECK(part.head_calls == head);
-  }
-}
-
-TEST_CASE("A rank holds its slice of what is split, and all of the rest") {
-  SplitCase c{.sizes = kSizes};
-  c.tp = GENERATE(2, 8);
-  c.splits_vocab = GENERATE(false, true);
-  const std::int64_t split = 3 * 4 * 12 * 6;
-  const std::int64_t vocabulary = 2 * 16 * 6;
-  for (const SplitResult& part : testing::run_split(c)) {
-    std::int64_t held = 0;
-    for (const param::ParameterSpec& spec : part.specs) held += spec.num_elements();
-    CHECK(held == split / c.tp + vocabulary / (c.splits_vocab ? c.tp : 1));
-    for (const auto& [name, gradient] : part.gradients) held -= gradient.numel();
-    CHECK(held == 0);
+    CHECK(((own - expected).norm() / expected.norm()).item<double>() <= bound);
   }
 }
 
