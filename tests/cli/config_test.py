@@ -8,7 +8,7 @@ import subprocess
 import unittest
 
 from dtrain_harness import CHECKPOINT, DATA, DTRAIN, GOLDEN, SOURCE, USAGE, FolderTest, run
-from messages import assert_names
+from messages import assert_names, error_line
 
 FIRST, SECOND = ({"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"} for rank in (0, 1))
 
@@ -98,6 +98,8 @@ class Refusing(Case):
     def test_a_run_folder_that_cannot_be(self):
         for run_dir in ("text.txt", "text.txt/below"):
             self.refused(f"--data text.txt --seq-len 16 --run-dir {run_dir}", "text.txt")
+        result = run(DTRAIN, *"--data text.txt --seq-len 16 --run-dir /proc/run".split(), cwd=self.folder, status=USAGE)
+        error_line(result.stderr, "/proc/run")
 
     def test_a_wrong_rank_waits_for_the_first_to_speak(self):
         with self.assertRaises(subprocess.TimeoutExpired) as caught:

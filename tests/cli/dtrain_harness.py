@@ -1,6 +1,7 @@
 """Runs the real dtrain, alone or under dtrun, and reads what it leaves. For dtrun itself there is dtrun_harness.py."""
 
 import atexit
+import concurrent.futures
 import ctypes
 import ctypes.util
 import json
@@ -188,3 +189,22 @@ class FolderTest(unittest.TestCase):
         assert_error(result, status, *names)
         for part in without:
             self.assertNotIn(part, result.stderr)
+
+
+class SideBySide:
+    """A TestCase whose methods check_* wait more than they compute: they run at the same time, each on an instance of its own."""
+
+    def test_side_by_side(self):
+        with concurrent.futures.ThreadPoolExecutor(6) as pool:
+            checks = {name: pool.submit(self.run_alone, name) for name in dir(self) if name.startswith("check_")}
+        for name, check in checks.items():
+            with self.subTest(name):
+                check.result()
+
+    def run_alone(self, name):
+        case = type(self)(name)
+        try:
+            case.setUp()
+            getattr(case, name)()
+        finally:
+            case.doCleanups()

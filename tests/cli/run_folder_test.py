@@ -63,11 +63,15 @@ class Fence(FolderTest):
 
     def test_links_and_foreign_files_are_left_alone_and_named(self):
         checkpoints, elsewhere, before = self.foreign_run()
+        leftover = checkpoints / f"step-8.tmp-{JOB}"
+        leftover.mkdir()
+        (leftover / "notes").touch()
         for folder in (checkpoints / f"step-9.tmp-{JOB}", checkpoints / f"step-9.superseded-{JOB}"):
             folder.symlink_to(elsewhere)
         result = self.single("--checkpoint-every", "6", "--keep-last", "2", "--keep-every", "0", "--resume", "auto", steps=7)
         self.assertEqual(content_of(elsewhere), before)
         self.assertEqual((checkpoints / "step-2/thesis.txt").read_text(), "mine")
+        self.assertTrue((leftover / "notes").exists())
         self.assertEqual(sorted(path.name for path in checkpoints.glob("step-?")),
                          ["step-1", "step-2", "step-6", "step-7"])
         for text in (f"'{checkpoints}/step-2' holds 'thesis.txt'", f"'{checkpoints}/step-1' is a",
