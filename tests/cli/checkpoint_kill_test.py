@@ -140,9 +140,7 @@ class Kill(SaverTest):
         injection = f"inject={name}:signal=SIGKILL:when={number}"
         run, save = self.save(f"{mode}-{name}-{number}", mode, "-e", injection)
         expect(save.status == -signal.SIGKILL, "ended with", save.status, "instead of being killed")
-        steps = check(run)
-        save_again(run)
-        return steps
+        return run, check(run)
 
     def test_killed_at_each_system_call(self):
         calls = self.calls("serial")
@@ -150,7 +148,8 @@ class Kill(SaverTest):
 
         def kill(index):
             call = calls[index]
-            steps = self.kill("serial", call.name, call.number)
+            run, steps = self.kill("serial", call.name, call.number)
+            save_again(run)
             # strace kills before the call takes place.
             expected = [1] if index <= committed else [2, 1] if index <= pruned else [2]
             expect(steps == expected, call.line, "left", steps, "instead of", expected)
@@ -165,7 +164,7 @@ class Kill(SaverTest):
         points = sorted({(call.name, call.number) for call in calls})
 
         def kill(point):
-            steps = self.kill("threads", *point)
+            _, steps = self.kill("threads", *point)
             expect(steps in ([1], [2, 1], [2]), "left", steps)
 
         self.for_each(kill, points)

@@ -111,7 +111,6 @@ class Memory(TrainTest):
         self.compare("pp", two, "--strategy", "pp", *small, backend="shm")
         frozen = ("--freeze", "encoder,lm_head", *small)
         self.compare("frozen-ddp", two, "--strategy", "ddp", *frozen, backend="shm", few_percent=0.01)
-        self.compare("frozen-fsdp", two, "--strategy", "fsdp", *frozen, backend="shm")
         self.compare("frozen-zero", two, "--strategy", "zero", "--zero-stage", "2", *frozen, backend="shm")
 
     def test_samples_and_odd_evaluations_take_no_part_in_the_comparison(self):

@@ -25,7 +25,6 @@ NO_PLUGIN = "needs the release build: without sanitizers"
 STRATEGIES = {
     "ddp": (2, "--strategy", "ddp"),
     "fsdp": (4, "--strategy", "fsdp"),
-    "tp": (2, "--strategy", "tp"),
     "pp": (2, "--strategy", "pp"),
 }
 

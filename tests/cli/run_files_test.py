@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import struct
-import subprocess
 import unittest
 
 from dtrain_harness import as_nobody
@@ -127,9 +126,7 @@ class Disks(FolderTest):
         checkpoints, log = self.run_dir / "checkpoints", self.root / "tries.log"
         # Each try runs in a thread of its own, and is stopped there once it has looked for the folder.
         stops = self.traced("-P", checkpoints, "-e", "trace=mkdir", "-e", "inject=mkdir:signal=SIGSTOP:when=1", name="tries")
-        run = subprocess.Popen([*stops, DTRAIN, *map(str, self.arguments(steps=1000))], stdout=subprocess.DEVNULL,
-                               stderr=subprocess.PIPE, text=True)
-        self.addCleanup(lambda: (run.kill(), run.wait(), run.stderr.close()))
+        run = self.launched([*stops, DTRAIN, *self.arguments(steps=1000)])
         self.wait_for_step(1)
         checkpoints.write_text("in the way")
         for tries in (1, 2):

@@ -304,8 +304,7 @@ class Threads(FolderTest):
 
     def test_a_save_that_gets_no_thread_is_made_all_the_same(self):
         self.allow_nobody()
-        run = subprocess.Popen(as_nobody(DTRAIN, *self.arguments(*EVERY, steps=1_000_000)), stderr=subprocess.PIPE, text=True)
-        self.addCleanup(lambda: (run.kill(), run.wait(), run.stderr.close()))
+        run = self.launched(as_nobody(DTRAIN, *self.arguments(*EVERY, steps=1_000_000)))
         self.wait_for_step(1)
         subprocess.run(as_nobody("prlimit", "--pid", run.pid, "--nproc=1"), check=True)
         done = self.losses()[-1][0]
