@@ -34,13 +34,6 @@ class Printing(Case):
         for file in files:
             self.resolved("--config", file)
 
-    def test_named_sizes(self):
-        for name, (width, heads, neurons, levels, length) in {
-                "mini": (64, 4, 512, 4, 128), "small": (128, 4, 1024, 4, 256), "25m": (256, 4, 8192, 6, 512)}.items():
-            config = self.resolved("--config", SOURCE / f"configs/experiments/{name}.json")
-            self.assertEqual([config["model"][key] for key in ("width", "heads", "neurons", "levels")], [width, heads, neurons, levels])
-            self.assertEqual(config["data"]["seq_len"], length)
-
     def test_nothing_automatic_is_left(self):
         config = self.resolved("--config", SOURCE / "configs/experiments/mini.json", "--strategy", "ddp", environment={**FIRST, "OMP_NUM_THREADS": "3"})
         self.assertEqual(config["batch"], {"global": 8, "microbatch": 1, "grad_accum": 4})
@@ -71,7 +64,6 @@ class Printing(Case):
 
 
 class Refusing(Case):
-
     def test_later_backends_and_devices_are_known_but_not_built(self):
         self.refused("--backend nccl", "--backend", "nccl", "--device cuda")
         self.refused("--device tpu", "--device", "auto, cpu")

@@ -153,14 +153,6 @@ class Continue(unittest.TestCase):
         self.command("--run-dir", run, "--resume", "auto", "--config", run / "config.json", "--data", "text.txt",
                      "--print-config")
 
-    def test_a_mesh_that_does_not_fit_gives_way(self):
-        run = self.root / "mesh"
-        self.command(*TINY, "--data", "text.txt", "--steps", 3, "--run-dir", run, "--strategy", "3d", "--tp", 2,
-                     "--dp", 1, ranks=2)
-        result = self.command("--run-dir", run, "--resume", "auto", "--steps", 4)
-        assert_names(result.stderr, "--strategy ddp", "3d", "1 rank")
-        self.assertEqual(len(self.losses(run)), 4)
-
     def test_a_backend_that_cannot_serve_the_new_ranks_gives_way(self):
         run = self.root / "backend"
         self.command(*TINY, "--data", "text.txt", "--steps", 3, "--run-dir", run, "--strategy", "ddp", "--backend", "gloo",

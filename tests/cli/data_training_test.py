@@ -1,15 +1,22 @@
-"""Runs on tokens of a tokenizer, on mixtures and on WikiText: what follows from the data, what is kept, what is refused."""
+"""Runs on tokens of a tokenizer, on mixtures and on WikiText; resumed with the same data to the last byte; and on data that is
+shortened meanwhile: one line that names the file, the status of data, and the last checkpoint; no SIGBUS."""
 
+import contextlib
 import json
 import math
+import os
+import pathlib
+import re
 import shutil
+import signal
 import struct
+import subprocess
+import time
 import unittest
 
-from data_harness import DataTest
-from dtrain_harness import CHECKPOINT, DATA, DTRAIN, DTRUN, GOLDEN, USAGE, final_model, metrics_of, run
-from messages import assert_names, lines_naming
-from token_file import read_token_file
+from data_harness import DataTest, read_token_file
+from dtrain_harness import CHECKPOINT, DATA, DTRAIN, DTRUN, GOLDEN, LIMIT, USAGE, final_model, metrics_of, run
+from messages import assert_names, error_line, lines_naming
 
 TEXT = (GOLDEN / "text.bin").read_bytes()
 TINY = ["--levels", 1, "--width", 16, "--heads", 1, "--neurons", 16, "--seq-len", 16, "--threads", 1, "--checkpoint-every", 1]
@@ -182,6 +189,156 @@ class WikiText(Training):
         self.assertAlmostEqual(evaluation["perplexity_per_word"] / math.exp(loss * len(text) / words), 1)
         assert_names(result.stdout + result.stderr, "per byte", "per word")
         assert_names(result.stderr, "--val-data test.dtok", "training data")
+
+
+SAVING = ["--levels", "1", "--width", "16", "--heads", "1", "--neurons", "16", "--seq-len", "16", "--threads", "1",
+        "--checkpoint-every", "1", "--run-dir", "run"]
+
+
+class DataIdentity(DataTest):
+    def setUp(self):
+        super().setUp()
+        self.write("book.txt", TEXT)
+
+    def train(self, *flags, steps, status=0):
+        return self.dtrain(*SAVING, "--steps", steps, *flags, status=status)
+
+    def overwrite(self, name, begin, size):
+        """Other bytes in a file, whose size stays."""
+        with (self.folder / name).open("r+b") as file:
+            file.seek(begin)
+            file.write(b"#" * size)
+
+    def test_one_byte_of_the_text_is_enough_to_refuse(self):
+        self.train("--data", "book.txt", steps=1)
+        self.train("--data", "book.txt", "--resume", "auto", steps=2)
+        self.overwrite("book.txt", 30007, 1)  # between the samples that a fingerprint of 64 of them looks at
+        result = self.train("--data", "book.txt", "--resume", "auto", steps=3, status=USAGE)
+        self.one_error(result, "data.train (book.txt)")
+
+    def test_a_token_file_is_the_text_that_it_was_made_of(self):
+        self.train("--data", "book.txt", steps=1)
+        self.dtrain("data", "prepare", "book.txt", "--output", "book.dtok")
+        self.train("--data", "book.dtok", "--resume", "auto", steps=2)
+        self.overwrite("book.dtok", 104 + 30007, 1)
+        for flags in (("--resume", "auto"), ("--overwrite",)):
+            result = self.train("--data", "book.dtok", *flags, steps=3, status=DATA)
+            self.assertIn("token file 'book.dtok' is damaged", result.stderr)
+
+    def test_validation_data_is_compared_where_there_was_some(self):
+        validation = ("--val-data", "other.txt")
+        self.write("other.txt", TEXT[:8000])
+        self.train("--data", "book.txt", steps=1)
+        result = self.train("--data", "book.txt", *validation, "--resume", "auto", steps=2)
+        assert_names(result.stderr, "validation data")
+        self.overwrite("other.txt", 4003, 2)
+        result = self.train("--data", "book.txt", *validation, "--resume", "auto", steps=3, status=USAGE)
+        self.one_error(result, "data.validation (other.txt)")
+
+    def test_the_part_kept_for_validation_belongs_to_it(self):
+        self.train("--data", "book.txt", "--val-fraction", "0.1", steps=1)
+        self.overwrite("book.txt", len(TEXT) - 9, 1)
+        result = self.train("--data", "book.txt", "--val-fraction", "0.1", "--resume", "auto", steps=2, status=USAGE)
+        self.one_error(result, "data.train (book.txt)")
+
+    def test_ranks_with_different_files_are_named(self):
+        for rank in "01":
+            self.write(f"node{rank}/book.txt", TEXT)
+        self.overwrite("node1/book.txt", 30007, 1)
+        command = " ".join(["cd node$RANK && exec", str(DTRAIN), "--strategy ddp --data book.txt", *SAVING, "--steps 1"])
+        result = run(DTRUN, "-n", "2", "--", "bash", "-c", command, cwd=self.folder, status=USAGE)
+        assert_names(result.stderr, "ranks 0 and 1", "training data")
+
+
+ENDLESS = ["--levels", "1", "--width", "16", "--heads", "1", "--neurons", "16", "--seq-len", "16", "--microbatch", "1", "--threads", "1",
+           "--steps", "1000000", "--checkpoint-every", "5", "--tensorboard", "off", "--run-dir", "run"]
+
+
+class LostData(DataTest):
+    def setUp(self):
+        super().setUp()
+        self.write("book.txt", TEXT)
+
+    def start(self, *command):
+        """A process whose training has a checkpoint."""
+        process = subprocess.Popen([str(word) for word in command], cwd=self.folder, text=True, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE)
+        self.addCleanup(process.__exit__, None, None, None)
+        self.addCleanup(process.kill)
+        limit = time.monotonic() + LIMIT
+        # Any one: the first may be removed again before this looks.
+        while not any(path.name.removeprefix("step-").isdigit() for path in self.folder.glob("run/checkpoints/step-*")):
+            if process.poll() is not None:
+                self.fail(process.communicate()[1])
+            self.assertLess(time.monotonic(), limit)
+            time.sleep(0.02)
+        return process
+
+    def ended(self, process, status):
+        _, error = process.communicate(timeout=LIMIT)
+        self.assertEqual(process.returncode, status, error)
+        return error
+
+    def assert_named(self, error, name, status=DATA):
+        """One line of an error."""
+        return error_line(error, name)
+
+    def test_training_data(self):
+        for flags in ((), ("--strategy", "dp", "--local-ranks", "2")):
+            with self.subTest(flags):
+                self.addCleanup(shutil.rmtree, self.folder / "run", ignore_errors=True)
+                process = self.start(DTRAIN, "--data", "book.txt", *ENDLESS, *flags)
+                os.truncate(self.folder / "book.txt", 1000)
+                error = self.ended(process, DATA)
+                assert_names(self.assert_named(error, "'book.txt'"), "byte 1000", f"{len(TEXT)} bytes")
+                step = re.search(r"run/checkpoints/step-(\d+)", error)[1]
+                self.assertIn("book.txt", metrics_of(self.folder / "run")[-1]["message"])
+                self.write("book.txt", TEXT)
+                self.dtrain("--resume", "auto", "--run-dir", "run", "--steps", step)
+                shutil.rmtree(self.folder / "run")
+
+    def test_validation_data(self):
+        self.write("other.txt", TEXT[:9000])
+        process = self.start(DTRAIN, "--data", "book.txt", "--val-data", "other.txt", "--eval-every", "2", *ENDLESS)
+        os.truncate(self.folder / "other.txt", 0)
+        assert_names(self.assert_named(self.ended(process, DATA), "'other.txt'"), "byte 0")
+
+    def test_of_one_rank_which_dtrun_names(self):
+        for rank in "01":
+            self.write(f"node{rank}/book.txt", TEXT)
+        command = " ".join(["cd node$RANK && exec", str(DTRAIN), "--strategy ddp --data book.txt", *ENDLESS, "--run-dir", f"{self.folder}/run"])
+        process = self.start(DTRUN, "-n", "2", "--", "bash", "-c", command)
+        os.truncate(self.folder / "node1/book.txt", 1000)
+        error = self.ended(process, DATA)
+        self.assertRegex(error, r"rank 1 .*status 3")
+        assert_names(error, "'book.txt'", "byte 1000")
+        self.assertIn("run/checkpoints/step-", error)
+
+    def offloaded(self):
+        """A process, and its file of masters and moments."""
+        (self.folder / "disk").mkdir(exist_ok=True)
+        process = self.start(DTRAIN, "--data", "book.txt", "--offload", "disk:disk", *ENDLESS)
+        files = []
+        for file in pathlib.Path(f"/proc/{process.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # one that it has closed meanwhile
+                if os.readlink(file).startswith(f"{os.path.realpath(self.folder)}/disk/"):
+                    files.append(file)
+        self.assertTrue(files)
+        return process, files
+
+    def test_what_is_offloaded(self):
+        if os.geteuid() != 0:
+            self.skipTest("needs root: to shorten an unlinked file")
+        process, files = self.offloaded()
+        with contextlib.suppress(FileNotFoundError):  # once the process has ended
+            for file in files:
+                os.truncate(file, 0)
+        self.assert_named(self.ended(process, CHECKPOINT), "--offload disk:disk")
+
+    def test_other_bus_errors_end_as_before(self):
+        process, _ = self.offloaded()
+        process.send_signal(signal.SIGBUS)
+        self.assertNotIn("--offload", self.ended(process, -signal.SIGBUS))
 
 
 if __name__ == "__main__":

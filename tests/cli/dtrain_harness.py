@@ -23,6 +23,7 @@ from messages import assert_error
 BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
 SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
 GOLDEN = SOURCE / "tests" / "golden"
+PYTHON = SOURCE / ".deps" / "python" / "bin" / "python"  # has safetensors and PyTorch: scripts/setup.sh --dev makes it
 DTRAIN, DTRUN = BUILD / "bin" / "dtrain", BUILD / "bin" / "dtrun"
 USAGE, DATA, CHECKPOINT, DIFFERENT = 2, 3, 6, 7
 LIMIT = 120  # seconds after which a test has failed; none needs more than a few

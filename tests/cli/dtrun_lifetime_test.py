@@ -140,17 +140,6 @@ class StopTest(DtrunTest):
             for rank in (0, 1):
                 (self.folder / f"ready{rank}").unlink()
 
-    def test_ranks_that_do_not_save_give_the_signals_status(self):
-        for sent, status in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
-            process = self.run_until_ready(READY + "exec sleep 60")
-            process.send_signal(sent)
-            self.assertEqual(status, self.end(process))
-            assert_names(process.err, "dtrun", sent.name)
-            self.assertIn("stopped by " + sent.name, process.err.splitlines()[-1])
-            self.assert_nothing_left()
-            for rank in (0, 1):
-                (self.folder / f"ready{rank}").unlink()
-
     def test_ranks_are_killed_after_the_stop_grace(self):
         process = self.run_until_ready(IGNORE, "--stop-grace", "200ms")
         process.send_signal(signal.SIGTERM)

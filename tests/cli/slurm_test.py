@@ -15,7 +15,7 @@ import unittest
 
 from documents_harness import fences_of
 from dtrain_harness import BUILD, DTRAIN, DTRUN, SOURCE, final_model, launched, make_folder, overriding, run, terminal_output, wait_until
-from exit_statuses import RANKS
+from dtrun_harness import RANKS
 
 sys.path.insert(0, str(SOURCE / "tests" / "support"))
 from messages import assert_names, error_line  # noqa: E402

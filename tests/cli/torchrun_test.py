@@ -4,8 +4,7 @@ import os
 import subprocess
 import unittest
 
-import reader_python
-from dtrain_harness import DTRAIN, DTRUN, final_model, free_port
+from dtrain_harness import DTRAIN, DTRUN, PYTHON, final_model, free_port
 from rendezvous_test import RendezvousTest
 from two_hosts import TwoHosts, why_not
 
@@ -30,7 +29,7 @@ class Torchrun(RendezvousTest):
             self.ddp(run_dir=self.plain)
 
     def launcher(self, *words):
-        return [str(reader_python.PYTHON), "-m", "torch.distributed.run", *words, "--no-python"]
+        return [str(PYTHON), "-m", "torch.distributed.run", *words, "--no-python"]
 
     def command(self, *words):
         return [*self.launcher(*words), *self.ddp_command("--comm-timeout", "30")]
@@ -67,7 +66,7 @@ class Torchrun(RendezvousTest):
 
     def test_torch_distributed_runs_under_dtrun(self):
         for ranks in (("-n", "2"), ("--emulate-nodes", "2", "-n", "1")):
-            result = subprocess.run([DTRUN, *ranks, "--", str(reader_python.PYTHON), "-c", PROGRAM], capture_output=True,
+            result = subprocess.run([DTRUN, *ranks, "--", str(PYTHON), "-c", PROGRAM], capture_output=True,
                                     text=True, timeout=60, check=False)
             self.assertEqual((result.returncode, result.stdout.count("sum 3")), (0, 2), result.stderr)
 
