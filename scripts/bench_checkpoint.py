@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 
-from bench import OUTPUT, check_peer, machine, run, show
+from bench import OUTPUT, machine, prepare, run, show
 from runs import BIN, ROOT, launched, metrics_of
 
 LIMIT = 300  # seconds for any wait
@@ -94,11 +94,7 @@ def main():
     parser.add_argument("--dir", help="where to write [build/bench]")
     parser.add_argument("--peer", metavar="PYTHON", help="a Python with torch 2.11.0")
     options = parser.parse_args()
-    if options.peer:
-        check_peer(options.peer)
-    OUTPUT.mkdir(parents=True, exist_ok=True)
-    (OUTPUT / "text.txt").write_text(run(["bible", "-f", "gen1:1-rev22:21"])[0])
-    run([BIN / "dtrain", "data", "prepare", OUTPUT / "text.txt", "--output", OUTPUT / "text.dtok", "--overwrite"])
+    run([BIN / "dtrain", "data", "prepare", prepare(options.peer), "--output", OUTPUT / "text.dtok", "--overwrite"])
     found = {"dtrain": {name: [] for name in MEANING}, "peer": {name: [] for name in MEANING}}
     for index in range(options.rounds):
         programs = ["dtrain", "peer"] if options.peer else ["dtrain"]

@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import pathlib
-import random
 import signal
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -54,13 +53,6 @@ def difference(found, expected):
         pairs = [pair for pair in zip(found[0], expected[0]) if pair[0] != pair[1]]
         return f"{pairs[0][0]} instead of {pairs[0][1]}" if pairs else "another number of steps"
     return None if found[1] == expected[1] else "another final model"
-
-
-def seeded(text):
-    """Seeds all random choices at random and prints how."""
-    seed = random.randrange(2**32)
-    random.seed(seed)
-    print(f"{text}, seed {seed}", flush=True)
 
 
 def marked(mark):
