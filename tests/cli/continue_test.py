@@ -4,16 +4,10 @@ its own settings."""
 import datetime
 import json
 import os
-import pathlib
-import subprocess
-import tempfile
 import unittest
 
+from dtrain_harness import DTRAIN, DTRUN, USAGE, launched, make_folder, metrics_of, run
 from messages import assert_names, lines_naming
-
-BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
-DTRAIN, DTRUN = BUILD / "bin" / "dtrain", BUILD / "bin" / "dtrun"
-USAGE = 2
 TINY = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
         "--microbatch", "1", "--lr", "2e-3", "--threads", "1", "--checkpoint-every", "3"]
 
@@ -21,9 +15,7 @@ TINY = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--
 class Continue(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory(prefix="dtrain-continue-")
-        cls.addClassCleanup(folder.cleanup)
-        cls.root = pathlib.Path(folder.name)
+        cls.root = make_folder(cls)
         (cls.root / "home").mkdir()
         (cls.root / "elsewhere").mkdir()
         (cls.root / "home/text.txt").write_text("In the beginning God created the heaven and the earth.\n" * 60)
@@ -32,12 +24,7 @@ class Continue(unittest.TestCase):
 
     @classmethod
     def command(cls, *arguments, ranks=1, cwd="home", status=0):
-        launcher = [DTRUN, "-n", str(ranks), "--"] if ranks > 1 else []
-        result = subprocess.run([*launcher, DTRAIN, *map(str, arguments)], capture_output=True, text=True, errors="replace",
-                                timeout=60, cwd=cls.root / cwd, check=False)
-        if result.returncode != status:
-            raise AssertionError(f"{arguments}: status {result.returncode}\n{result.stderr}")
-        return result
+        return run(*launched(ranks, *arguments), cwd=cls.root / cwd, status=status)
 
     def config(self, run):
         return json.loads((run / "config.json").read_text())
@@ -49,11 +36,8 @@ class Continue(unittest.TestCase):
         (run / "config.json").write_text(json.dumps(config))
         return run
 
-    def lines(self, run):
-        return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
     def losses(self, run):
-        return [(line["loss"], line["grad_norm"]) for line in self.lines(run) if "loss" in line]
+        return [(line["loss"], line["grad_norm"]) for line in metrics_of(run) if "loss" in line]
 
     def test_it_holds_what_was_asked_for_beside_what_that_became(self):
         saved = self.config(self.whole)
@@ -76,7 +60,7 @@ class Continue(unittest.TestCase):
         self.assertEqual((saved["host"], saved["ranks"]), (os.uname().nodename, 1))
         age = datetime.datetime.now(datetime.timezone.utc) - datetime.datetime.fromisoformat(saved["started"])
         self.assertLess(abs(age.total_seconds()), 300)
-        self.assertEqual(self.lines(self.whole)[0]["provenance"], saved)
+        self.assertEqual(metrics_of(self.whole)[0]["provenance"], saved)
         version = self.command("--version").stdout
         self.assertEqual(version, f"dtrain {saved['version']} (commit {saved['commit']})\n")
 
@@ -180,15 +164,11 @@ class Continue(unittest.TestCase):
 class OneResult(unittest.TestCase):
     """A command that prints one JSON object prints it alone, whatever the number of ranks."""
 
-    def print_config(self, *arguments):
-        result = subprocess.run([DTRUN, "-n", "3", "--", DTRAIN, *arguments, "--print-config"], capture_output=True,
-                                text=True, timeout=60, check=False)
-        self.assertEqual((result.returncode, result.stderr), (0, ""))
-        return json.loads(result.stdout)
-
     def test_the_resolved_configuration_is_plain_json_under_dtrun(self):
         for _ in range(3):  # the ranks end in any order
-            config = self.print_config("--strategy", "ddp", "--microbatch", "2")
+            result = run(DTRUN, "-n", "3", "--", DTRAIN, "--strategy", "ddp", "--microbatch", "2", "--print-config")
+            self.assertEqual(result.stderr, "")
+            config = json.loads(result.stdout)
             self.assertEqual((config["layout"]["dp"], config["batch"]["global"]), (3, 6))
 
 

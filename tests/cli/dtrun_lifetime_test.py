@@ -75,14 +75,21 @@ class DeathTest(DtrunTest):
         else:
             self.fail(process.out)
 
-    def test_nothing_outlives_a_killed_dtrun(self):
-        process = self.run_until_ready(GRANDCHILD + IGNORE)
-        self.wait_for_files("grand0", "grand1")
-        self.assertGreaterEqual(len(self.marked()), 6)  # the look through /proc finds them
-        process.send_signal(signal.SIGKILL)
-        self.end(process)
-        self.assert_nothing_left(limit=3)
-        assert_names(process.err, "dtrun", "killed")
+    def test_nothing_outlives_a_killed_dtrun_supervisor_or_process_group(self):
+        for killed, status in (("dtrun", -9), ("supervisor", 137), ("group", -9)):
+            with self.subTest(killed):
+                process = self.run_until_ready(GRANDCHILD + IGNORE, start_new_session=True)
+                self.wait_for_files("grand0", "grand1")
+                self.assertGreaterEqual(len(self.marked()), 6)  # the look through /proc finds them
+                (supervisor,) = children_of(process.pid)
+                {"dtrun": process.kill, "supervisor": lambda: os.kill(supervisor, signal.SIGKILL),
+                 "group": lambda: os.killpg(process.pid, signal.SIGKILL)}[killed]()
+                self.assertEqual(status, self.end(process))
+                self.assert_nothing_left(limit=3)
+                if killed != "group":
+                    assert_names(process.err, "dtrun", "killed" if killed == "dtrun" else "signal 9")
+                for name in ("ready0", "ready1", "grand0", "grand1"):
+                    (self.folder / name).unlink()
 
     def test_ranks_are_killed_before_all_processes_of_the_machine_are_looked_at(self):
         job = subprocess.Popen(["strace", "-f", "-qq", "-o", "trace", "-e", "trace=kill,openat", DTRUN,
@@ -95,22 +102,6 @@ class DeathTest(DtrunTest):
         first = {what: next(number for number, line in enumerate(lines) if what in line)
                  for what in (" kill(", '"/proc/1/stat"')}
         self.assertLess(first[" kill("], first['"/proc/1/stat"'], lines)
-
-    def test_nothing_outlives_a_killed_supervisor(self):
-        process = self.run_until_ready(GRANDCHILD + IGNORE)
-        self.wait_for_files("grand0", "grand1")
-        (supervisor,) = children_of(process.pid)
-        os.kill(supervisor, signal.SIGKILL)
-        self.assertEqual(137, self.end(process))
-        self.assert_nothing_left(limit=3)
-        assert_names(process.err.splitlines()[-1], "dtrun: failed", "signal 9")
-
-    def test_nothing_outlives_a_process_group_that_is_killed(self):
-        process = self.run_until_ready(GRANDCHILD + IGNORE, start_new_session=True)
-        self.wait_for_files("grand0", "grand1")
-        os.killpg(process.pid, signal.SIGKILL)
-        self.end(process)
-        self.assert_nothing_left(limit=3)
 
     def test_no_rank_outlives_both_processes_of_dtrun(self):
         process = self.run_until_ready(IGNORE)

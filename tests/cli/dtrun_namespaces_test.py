@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import pathlib
 import shutil
 import subprocess
@@ -11,6 +10,7 @@ import time
 
 from dtrun_harness import DTRUN, DtrunTest, main, wait_until
 from messages import assert_names
+from two_hosts import TwoHosts, why_not
 
 SECRET = "0123456789abcdef0123456789abcdef"
 DTRAIN = str(pathlib.Path(DTRUN).with_name("dtrain"))
@@ -19,39 +19,14 @@ TRAINING = ["--strategy", "ddp", "--levels", "2", "--width", "16", "--heads", "2
 SAVING = "trap 'kill -KILL $!; exit 0' TERM; : > here$RANK; sleep 30 & wait $!"
 
 
-def ip(*words, check=True):
-    return subprocess.run(["ip", *words], capture_output=True, text=True, check=check)
-
-
-def why_not():
-    """Why there can be no namespaces; empty where there can."""
-    if os.geteuid() != 0:
-        return "needs root: to make network namespaces"
-    name = f"dtprobe{os.getpid()}"
-    ip("netns", "add", name, check=False)
-    made = ip("-n", name, "link", "show", check=False)
-    ip("netns", "del", name, check=False)
-    return "" if made.returncode == 0 else "needs namespaces: of networks: " + made.stderr.strip()
-
-
 class Namespaces(DtrunTest):
-    ADDRESSES = ("10.213.77.1", "10.213.77.2")
+    ADDRESSES = ("10.77.0.1", "10.77.0.2")
     SIXES = ("fd77::1", "fd77::2")
 
     def setUp(self):
         super().setUp()
-        self.names = [f"dt{os.getpid()}x{node}" for node in range(2)]
-        ends = [f"dt{os.getpid()}e{node}" for node in range(2)]
-        for name in self.names:
-            ip("netns", "add", name)
-            self.addCleanup(ip, "netns", "del", name, check=False)
-        ip("link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
-        for name, end, address, six in zip(self.names, ends, self.ADDRESSES, self.SIXES):
-            ip("link", "set", end, "netns", name)
-            ip("-n", name, "addr", "add", address + "/24", "dev", end)
-            ip("-n", name, "addr", "add", six + "/64", "dev", end, "nodad")
-            ip("-n", name, "link", "set", end, "up")
-            ip("-n", name, "link", "set", "lo", "up")
+        self.hosts = TwoHosts(self, self.folder)
+        self.names = self.hosts.names
 
     def job(self, *program, secret=SECRET, **options):
         environment = {"DTRAIN_JOB_TOKEN": secret} if secret else {}
@@ -66,8 +41,8 @@ class Namespaces(DtrunTest):
 
     def cut(self, how="add"):
         """Or, with "del", mends the network."""
-        for name, other in zip(self.names, reversed(self.ADDRESSES)):
-            ip("-n", name, "route", how, "blackhole", other + "/32")
+        for host, other in enumerate(reversed(self.ADDRESSES)):
+            self.hosts.on(host, "route", how, "blackhole", other + "/32")
 
     def connections(self, name, *states):
         """The rows of /proc/net/tcp with these states."""

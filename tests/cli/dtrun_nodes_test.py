@@ -158,8 +158,7 @@ class Meeting(NodesTest):
         wait_until(lambda: len(guest.recv(1000, socket.MSG_PEEK)) >= 72, "a greeting")
         greeting = guest.recv(1000)
         self.assertEqual(greeting[:8], b"dtrun/4\n")
-        hello = text_field(b"9.9") + struct.pack("<QQQ", 1, 2, 1) + text_field(b"elsewhere")
-        guest.sendall(text_field(text_field(bytes(32)) + text_field(hello) + text_field(b"")))
+        guest.sendall(self.introduction(1, 2, b"9.9"))
         self.assertEqual(self.ends(launcher), [USAGE])
         self.assertIn("node 1 (elsewhere) runs dtrun 9.9, but node 0", launcher.err)
         self.assertIn(b"install one version", guest.recv(4096))
@@ -208,19 +207,22 @@ class Meeting(NodesTest):
             self.assertNotIn(SECRET, wrong.err + waiting.err)
         self.assert_nothing_left()
 
+    def introduction(self, rank, nodes, version=None):
+        """Of a node with one rank, as a launcher of this version says it."""
+        version = version or subprocess.run([DTRUN, "--version"], capture_output=True, check=True).stdout.split()[1]
+        hello = text_field(version) + struct.pack("<QQQ", rank, nodes, 1) + text_field(b"elsewhere")
+        return text_field(text_field(bytes(32)) + text_field(hello) + text_field(b""))
+
     def test_a_node_beyond_the_number_of_nodes_is_refused(self):
-        version = subprocess.run([DTRUN, "--version"], capture_output=True, check=True).stdout.split()[1]
-        hello = text_field(version) + struct.pack("<QQQ", 7, 2, 1) + text_field(b"elsewhere")
+        introduction = self.introduction(7, 2)
         launcher = self.node(0, "-n", "1", "true")
         with wait_until(self.try_connect, "node 0") as guest:
-            guest.sendall(text_field(text_field(bytes(32)) + text_field(hello) + text_field(b"")))
+            guest.sendall(introduction)
             self.assertEqual(self.ends(launcher), [USAGE], launcher.err)
         assert_names(launcher.err, "node 7 (elsewhere)", "--nnodes 2")
 
     def test_a_node_may_come_again_before_node_0_has_seen_its_end(self):
-        version = subprocess.run([DTRUN, "--version"], capture_output=True, check=True).stdout.split()[1]
-        hello = text_field(version) + struct.pack("<QQQ", 1, 3, 1) + text_field(b"elsewhere")
-        introduction = text_field(text_field(bytes(32)) + text_field(hello) + text_field(b""))
+        introduction = self.introduction(1, 3)
         launcher = self.node(0, "-n", "1", "true", nodes=3)
         first, second = (wait_until(self.try_connect, "node 0") for _ in range(2))
         for guest in (first, second):
@@ -239,14 +241,13 @@ class Meeting(NodesTest):
         self.ends(launcher)
 
     def test_a_node_that_does_not_tell_how_its_ranks_ended_is_lost(self):
-        version = subprocess.run([DTRUN, "--version"], capture_output=True, check=True).stdout.split()[1]
-        hello = text_field(version) + struct.pack("<QQQ", 1, 2, 1) + text_field(b"elsewhere")
+        introduction = self.introduction(1, 2)
         rank_end, node_done = 16, 18
         for message in (struct.pack("<QQ", rank_end, 0) + bytes(8), struct.pack("<QQ", node_done, 0)):
             with self.subTest(message):
                 launcher = self.node(0, "-n", "1", "sleep", "30")
                 with wait_until(self.try_connect, "node 0") as guest:
-                    guest.sendall(text_field(text_field(bytes(32)) + text_field(hello) + text_field(b"")) + text_field(message))
+                    guest.sendall(introduction + text_field(message))
                     self.assertEqual(self.ends(launcher), [COMM], launcher.err)
                 assert_names(launcher.err, "failed", "node 1 (elsewhere)", "rank 1")
 

@@ -286,25 +286,14 @@ class FilesTest(DtrunTest):
         texts = {"stdout": "out {}\nend", "stderr": "err {}\n"}
         return {name + ".log": texts[name[2:]].format(name[0]) for name in names}
 
-    def test_a_log_folder_alone_takes_all_streams_and_hides_none(self):
-        files, shown = self.run_with()
-        self.assertEqual(self.files("0/stdout", "0/stderr", "1/stdout", "1/stderr"), files)
-        self.assertEqual(4, len(shown))
-
-    def test_redirected_streams_go_to_files_only(self):
-        files, shown = self.run_with("--redirects", "2")
-        self.assertEqual(self.files("0/stderr", "1/stderr"), files)
-        self.assertEqual({"[0] out 0", "[1] out 1"}, shown)
-
-    def test_a_map_names_streams_of_single_ranks(self):
-        files, shown = self.run_with("--redirects", "0:3,1:1")
-        self.assertEqual(self.files("0/stdout", "0/stderr", "1/stdout"), files)
-        self.assertEqual({"[1] err 1"}, shown)
-
-    def test_teed_streams_go_to_both(self):
-        files, shown = self.run_with("--redirects=3", "--tee=1:2")
-        self.assertEqual(self.files("0/stdout", "0/stderr", "1/stdout", "1/stderr"), files)
-        self.assertEqual({"[1] err 1"}, shown)
+    def test_streams_go_to_files_to_the_screen_or_to_both(self):
+        every = ("0/stdout", "0/stderr", "1/stdout", "1/stderr")
+        for options, files, shown in (((), every, {"[0] out 0", "[1] out 1", "[0] err 0", "[1] err 1"}),
+                                      (("--redirects", "2"), ("0/stderr", "1/stderr"), {"[0] out 0", "[1] out 1"}),
+                                      (("--redirects", "0:3,1:1"), ("0/stdout", "0/stderr", "1/stdout"), {"[1] err 1"}),
+                                      (("--redirects=3", "--tee=1:2"), every, {"[1] err 1"})):
+            with self.subTest(options):
+                self.assertEqual((self.files(*files), shown), self.run_with(*options))
 
     def test_a_second_run_overwrites_nothing(self):
         for _ in range(2):

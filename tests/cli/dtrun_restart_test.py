@@ -233,20 +233,15 @@ class Stop(RestartTest):
         process = self.stopped_in_the_back_off(signal.SIGQUIT, self.SAVED + "exit 7")
         self.assertEqual((7, False), (process.returncode, requeue.exists()), process.err)
 
-    def test_within_slurm_its_status_is_0(self):
-        process = self.stopped_in_the_back_off(signal.SIGUSR1, self.SAVED + "exit 7", env={"SLURM_JOB_ID": "7"})
-        self.assertEqual((0, True), (process.returncode, (self.folder / "REQUEUE").exists()), process.err)
-
-    def test_where_another_start_cannot_be_asked_for_the_failure_counts(self):
-        process = self.stopped_in_the_back_off(signal.SIGUSR1, self.SAVED.replace("$PWD", "$PWD/gone") + "exit 7")
-        self.assertEqual(7, process.returncode, process.err)
-        self.assertRegex(process.err, "dtrun: warning: .*gone/REQUEUE")
-
-    def test_where_no_file_is_named_that_asks_for_another_start_the_failure_counts(self):
-        for env in ({}, {"SLURM_JOB_ID": "7"}):
-            process = self.stopped_in_the_back_off(signal.SIGUSR1, TELL + "tell 'committed 5'; exit 7", env=env)
-            self.assertEqual(7, process.returncode, process.err)
-            self.assertRegex(process.err, "dtrun: warning: .*requeue-file")
+    def test_where_another_start_cannot_be_asked_for_the_failure_counts_and_within_slurm_a_stop_is_0(self):
+        slurm, requeue = {"SLURM_JOB_ID": "7"}, self.folder / "REQUEUE"
+        unnamed = TELL + "tell 'committed 5'; "
+        for text, env, status, warning in ((self.SAVED, slurm, 0, None), (self.SAVED.replace("$PWD", "$PWD/gone"), {}, 7, "gone/REQUEUE"),
+                                           (unnamed, {}, 7, "requeue-file"), (unnamed, slurm, 7, "requeue-file")):
+            requeue.unlink(missing_ok=True)
+            process = self.stopped_in_the_back_off(signal.SIGUSR1, text + "exit 7", env=env)
+            self.assertEqual((status, status == 0), (process.returncode, requeue.exists()), process.err)
+            self.assertRegex(process.err, f"dtrun: warning: .*{warning}" if warning else "")
 
     def test_a_stop_while_a_failed_attempt_ends_asks_for_another_start(self):
         text = self.SAVED + "trap '' TERM USR1; touch ready-$RANK; [ $RANK = 1 ] && { sleep 0.2; exit 7; }; " + HANG

@@ -131,25 +131,22 @@ class ToldErrorTest(DtrunTest):
             path.unlink()
         return self.dtrun("-n", str(ranks), *options, "--", "bash", "-c", text, status=status)
 
-    def test_an_error_of_all_ranks_is_one_line_and_nobodys_fault(self):
-        process = self.bash(self.MEET + "[ $RANK = 1 ] && sleep 0.1; " + self.tell("error 2 prog: wrong flag", 2))
-        self.assertEqual((2, "prog: wrong flag\n"), (process.returncode, process.err))
-        process = self.bash(self.tell("error 2 prog: wrong flag", 2), ranks=1)
-        self.assertEqual((2, "prog: wrong flag\n"), (process.returncode, process.err))
-
-    def test_an_error_of_all_in_mid_run_is_one_line_too(self):
-        process = self.bash(self.MEET + self.tell("progress 7\\nerror 7 prog: loss nan", 7))
-        self.assertEqual((7, "prog: loss nan\n"), (process.returncode, process.err))
+    def test_an_error_of_all_ranks_or_of_one_that_finds_it_for_all_is_one_line_and_nobodys_fault(self):
+        wrong, nan = self.tell("error 2 prog: wrong flag", 2), self.tell("progress 7\\nerror 7 prog: loss nan", 7)
+        full, gone = self.tell("refused 2 prog: folder full", 2), self.tell("error 4 prog: a peer is gone", 4)
+        for text, ranks, status, line in ((self.MEET + "[ $RANK = 1 ] && sleep 0.1; " + wrong, 3, 2, "wrong flag"), (wrong, 1, 2, "wrong flag"),
+                                          (self.MEET + nan, 3, 7, "loss nan"), ("[ $RANK = 0 ] || exec sleep 60; " + full, 3, 2, "folder full"),
+                                          # It does not end the rank.
+                                          (f"({wrong}); sleep 0.1; exit 0", 2, 0, "wrong flag"), (f"({gone}); sleep 0.1; exit 0", 1, 0, "a peer is gone")):
+            with self.subTest(text):
+                process = self.bash(text, ranks=ranks)
+                self.assertEqual((status, f"prog: {line}\n"), (process.returncode, process.err))
 
     def test_an_error_of_all_that_names_each_rank_is_one_line(self):
         process = self.bash(self.MEET
                             + self.tell("error 2 prog: WORLD_SIZE says rank $RANK of 3, but another says rank 1 of 12", 2),
                             status=2)
         self.assertRegex(process.err, r"\Aprog: WORLD_SIZE says rank \d of 3, but another says rank 1 of 12\n\Z")
-
-    def test_an_error_that_one_rank_finds_for_all_is_one_line(self):
-        process = self.bash("[ $RANK = 0 ] || exec sleep 60; " + self.tell("refused 2 prog: folder full", 2))
-        self.assertEqual((2, "prog: folder full\n"), (process.returncode, process.err))
 
     def test_ranks_that_only_heard_of_it_before_the_start_add_nothing(self):
         wait = "until [ -e {0} ]; do sleep 0.01; done; "
@@ -182,12 +179,6 @@ class ToldErrorTest(DtrunTest):
         process = self.bash(self.MEET + "sleep 0.0$RANK; " + self.tell("error 3 prog: error of $RANK", 3), ranks=2, status=3)
         self.assertEqual(1, len(re.findall(r"^(?:\[0\] )?prog: error of 0$", process.err, re.MULTILINE)))
         self.assertEqual(1, len(re.findall(r"^(?:\[1\] )?prog: error of 1$", process.err, re.MULTILINE)))
-
-    def test_an_error_that_does_not_end_the_rank_is_printed(self):
-        process = self.bash("(" + self.tell("error 2 prog: wrong flag", 2) + "); sleep 0.1; exit 0", ranks=2)
-        self.assertEqual((0, "prog: wrong flag\n"), (process.returncode, process.err))
-        process = self.bash("(" + self.tell("error 4 prog: a peer is gone", 4) + "); sleep 0.1; exit 0", ranks=1)
-        self.assertEqual((0, "prog: a peer is gone\n"), (process.returncode, process.err))
 
     def test_each_ranks_log_has_its_error(self):
         self.bash(self.MEET + self.tell("error 2 prog: wrong flag", 2), "--log-dir", "logs")

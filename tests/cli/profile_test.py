@@ -179,9 +179,6 @@ class Profile(FolderTest):
         self.train("run", "--steps", "4", "--checkpoint-every", "4")
         run_dir, _ = self.train("run", "--steps", "8", "--resume", "auto", "--profile", "1")
         self.assertEqual([span["args"]["step"] for span in Trace(run_dir).named("step")], [7])
-
-    def test_overwriting_a_run_removes_its_trace(self):
-        run_dir, _ = self.train("run", "--profile", "1")
         self.train("run", "--overwrite")
         self.assertFalse((run_dir / "profile" / "trace.json").exists())
 

@@ -40,25 +40,21 @@ class Refused(FolderTest):
 
     def test_rejected_after_the_rendezvous(self):
         flags = {"memory": ("--memory-limit", "1kB"), "a frozen name": ("--freeze", "nothing.of.this.name")}
-        for run_dir in ("runs/a/b", ""):
-            for name, refused in flags.items():
-                with self.subTest(name, run_dir=run_dir):
-                    self.refused(USAGE, *refused, ranks=2, run_dir=run_dir)
+        for run_dir, (name, refused) in zip(("runs/a/b", ""), flags.items()):
+            with self.subTest(name, run_dir=run_dir):
+                self.refused(USAGE, *refused, ranks=2, run_dir=run_dir)
         self.refused(USAGE, "--memory-limit", "1kB")
         self.refused(USAGE, "--freeze", "nothing.of.this.name", "--strategy", "dp", "--local-ranks", "2")
 
     def test_ranks_with_different_settings(self):
         shell = ("sh", "-c", '[ "$RANK" = 0 ] && set -- "$@" --lr 1e-5; exec "$@"', "rank")
-        for run_dir in ("runs/a/b", ""):
-            error = self.refused(USAGE, program=(DTRUN, "-n", "2", "--", *shell), run_dir=run_dir)
-            self.assertIn("train.lr", error)
+        self.assertIn("train.lr", self.refused(USAGE, program=(DTRUN, "-n", "2", "--", *shell), run_dir=""))
 
     def test_rejected_after_the_folder_was_created(self):
         run(DTRAIN, *SMALL, "--data", TEXT, "--run-dir", "old", cwd=self.folder)
-        for ranks in (1, 2):
-            for run_dir in ("runs/a/b", "", "runs/a/") if ranks == 1 else ("runs/a/b", ""):
-                with self.subTest(ranks=ranks, run_dir=run_dir):
-                    self.refused(USAGE, "--resume", "old", "--seed", "7", run_dir=run_dir, ranks=ranks)
+        for ranks, run_dir in ((1, "runs/a/b"), (1, "runs/a/"), (2, "")):
+            with self.subTest(ranks=ranks, run_dir=run_dir):
+                self.refused(USAGE, "--resume", "old", "--seed", "7", run_dir=run_dir, ranks=ranks)
 
     def test_an_existing_folder_is_left_unchanged(self):
         run(DTRAIN, *SMALL, "--data", TEXT, "--run-dir", "old", cwd=self.folder)

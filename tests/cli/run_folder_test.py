@@ -144,6 +144,19 @@ class Fence(FolderTest):
 
 class OtherHands(FolderTest):
 
+    def test_a_run_whose_folder_was_moved_stops_and_touches_no_other(self):
+        first = self.start("--checkpoint-every", "1", "--resume", "auto", ranks=2)
+        wait_until(lambda: len(self.steps_saved_by_name()) >= 2, "two checkpoints")
+        moved = self.root / "moved-away"
+        self.run_dir.rename(moved)
+        error = self.end_of(first, CHECKPOINT)
+        self.assertIn(f"folder '{self.run_dir}' was moved", error)
+        assert_names(error, "--run-dir NEWNAME --resume auto")
+        self.assertEqual(lines_naming(error, re.compile("checkpoints/step-.*--resume auto")), [])  # it is not there any more
+        self.assertFalse(self.run_dir.exists())
+        self.assertFalse((moved / "final").exists())
+        self.run_command([DTRAIN, "checkpoint", "verify", moved])
+
     def test_a_second_job_under_the_old_name_keeps_all_that_it_writes(self):
         second_run = self.root / "second"
         self.single("--checkpoint-every", "1", "--keep-last", "9", "--seed", "7", run_dir=second_run)
@@ -152,13 +165,8 @@ class OtherHands(FolderTest):
         wait_until(lambda: len(self.steps_saved_by_name()) >= 2, "two checkpoints")
         os.rename(self.run_dir, self.root / "first-moved")
         os.rename(second_run, self.run_dir)
-        error = self.end_of(first, CHECKPOINT)
-        self.assertIn(f"folder '{self.run_dir}' was moved", error)
-        assert_names(error, "--run-dir NEWNAME --resume auto")
-        self.assertEqual(lines_naming(error, re.compile("checkpoints/step-.*--resume auto")), [])  # it is not there any more
+        self.assertIn(f"folder '{self.run_dir}' was moved", self.end_of(first, CHECKPOINT))
         self.assertEqual(content_of(self.run_dir), before)
-        self.assertFalse((self.root / "first-moved/final").exists())
-        self.run_command([DTRAIN, "checkpoint", "verify", self.root / "first-moved"])
 
     def steps_saved_by_name(self):
         return [path for path in self.run_dir.glob("checkpoints/step-*") if path.name[5:].isdigit()]
