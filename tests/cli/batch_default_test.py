@@ -22,7 +22,6 @@ def batch_of(run_dir):
 
 
 class Microbatch(FolderTest):
-
     def train(self, name, *flags, ranks=1, **options):
         run_dir = self.folder / name
         return run_dir, run(*launched(ranks, *WIDE, "--run-dir", run_dir, *flags), **options).stderr

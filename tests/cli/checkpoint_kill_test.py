@@ -17,6 +17,7 @@ import sys
 import tempfile
 import unittest
 
+from dtrain_harness import make_folder, mount_tmpfs
 from messages import assert_names, holds
 
 SAVER = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"]) / "bin" / "small_saver"
@@ -105,9 +106,7 @@ def save_again(run):
 
 class SaverTest(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="dtrain-kill-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        self.folder = make_folder(self)
         self.template = self.folder / "template"
         self.template.mkdir()
         subprocess.run([SAVER, "save", self.template, "1", "2", "serial"], input="x", check=True, timeout=LIMIT,
@@ -203,12 +202,7 @@ class Error(SaverTest):
 
     def test_a_disk_that_is_full(self):
         disk = self.folder / "disk"
-        disk.mkdir()
-        mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True, text=True,
-                               check=False)
-        if mount.returncode != 0:
-            self.skipTest("needs root: to mount a small file system: " + mount.stderr.strip())
-        self.addCleanup(subprocess.run, ["umount", "-l", disk], check=True)
+        mount_tmpfs(self, disk, "size=1m")
         run = disk / "run"
         shutil.copytree(self.template, run)
         moments = [self.fill(disk, run, limit) for limit in ("nr_blocks", "nr_inodes")]

@@ -69,13 +69,10 @@ class Refusing(Case):
         self.refused("--device tpu", "--device", "auto, cpu")
 
     def test_contradictions(self):
-        self.refused("--neurons 7", "--neurons 7")
+        """More of them: tests/unit/plain/config/resolve_test.cpp."""
         self.refused("--global-batch 8 --microbatch 2 --grad-accum 3", "8", "2", "3", "6")
-        self.refused("--nnodes 2", "--nnodes 2")
         self.refused("--strategy single", "--strategy single", "2", "--strategy ddp", environment=FIRST)
         self.refused("--strategy ddp", "MASTER_ADDR", "dtrun -n 2", environment=FIRST)
-        self.refused("", "RANK", "OMPI_COMM_WORLD_RANK", environment={
-            "RANK": "0", "WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"})
 
     def test_files_that_are_missing_or_foreign(self):
         self.write("empty", "")

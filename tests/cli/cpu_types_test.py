@@ -5,27 +5,20 @@ import unittest
 
 from messages import assert_names, lines_naming
 from resume_test import ResumeTest
-from train_test import DTRAIN, DTRUN
+from train_test import DTRAIN
 
 # What other ranks are lowered to, if all are, would be no difference.
-WRAPPER = """#!/bin/sh
-unset ATEN_CPU_CAPABILITY ONEDNN_MAX_CPU_ISA GLIBC_TUNABLES
+WRAPPER = """unset ATEN_CPU_CAPABILITY ONEDNN_MAX_CPU_ISA GLIBC_TUNABLES
 if [ "$RANK" = 1 ]; then export {}; fi
 exec "$@"
 """
-
-
 LOWEST = "ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41"
 HAS_AVX2 = " avx2 " in pathlib.Path("/proc/cpuinfo").read_text()
 
 
 class CpuTypes(ResumeTest):
     def mixed(self, *flags, setting=LOWEST, ranks=2, status=0, **options):
-        wrapper = self.root / "lowered.sh"
-        wrapper.write_text(WRAPPER.format(setting))
-        wrapper.chmod(0o755)
-        return self.run_command([DTRUN, "-n", str(ranks), "--", wrapper, DTRAIN, "--strategy", "ddp",
-                                 *map(str, self.arguments(*flags, **options))], status)
+        return self.wrapped(WRAPPER.format(setting), *flags, ranks=ranks, status=status, **options)
 
     def test_different_types_are_refused_with_their_ranks(self):
         tunables = "GLIBC_TUNABLES=glibc.cpu.hwcaps=-FMA"

@@ -37,7 +37,6 @@ class Sources(DataTest):
 
 
 class Texts(Sources):
-
     def test_a_byte_order_mark_is_no_part_of_a_text(self):
         plain = self.prepare(self.write("t", TEXT))
         self.assertEqual(self.prepare(self.write("marked", b"\xef\xbb\xbf" + TEXT)), plain)
@@ -118,7 +117,6 @@ class Texts(Sources):
 
 
 class WikiText(Sources):
-
     def test_a_folder_gives_a_file_for_each_part(self):
         for part in ("train", "valid", "test"):
             self.write(f"raw/wiki.{part}.raw", WIKITEXT + part)

@@ -167,7 +167,6 @@ class Mixtures(Training):
         self.one_error(self.train("--data", "a.txt:1,missing:1", status=DATA), "missing")
         self.assertFalse((self.folder / "run").exists())
 
-
     def test_a_file_that_is_named_twice_is_reported(self):
         self.write("a.txt", TEXT[:20000])
         self.write("b,c.txt", TEXT[20000:26000])

@@ -99,6 +99,15 @@ def need_mounts(case):
         case.skipTest("needs namespaces: of mounts")
 
 
+def mount_tmpfs(case, folder, options):
+    """Mounts a file system of its own at a folder, until the test's end; skips the test where that is not allowed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True, text=True, check=False)
+    if mount.returncode != 0:
+        case.skipTest("needs root: to mount a small file system: " + mount.stderr.strip())
+    case.addCleanup(subprocess.run, ["umount", "-l", folder], check=True)
+
+
 def as_nobody(*words):
     """The words of a command, run as user 65534 if we are root.
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import pathlib
 import shutil
 import socket
 import subprocess
@@ -10,7 +9,7 @@ import sys
 import time
 import unittest
 
-from dtrun_harness import LIMIT, DtrunTest, children_of, wait_until
+from dtrun_harness import LIMIT, DtrunTest, family, program_of, variable_of, wait_until
 from dtrun_nodes_harness import COMM, TIMEOUT, USAGE, Judge, NodesTest
 
 # A rank that speaks to dtrun (docs/dtrun.md): each argument RANK:WORDS tells what that rank does, "*" any other.
@@ -154,20 +153,8 @@ class Training(DtrunTest):
 
     def rank_of(self, job, rank):
         def find():
-            for pid in self.family(job.pid):
-                try:
-                    environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                    if f"RANK={rank}".encode() in environment and b"dtrain\0train" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
-                        return pid
-                except OSError:
-                    pass
-            return None
-        return wait_until(find, f"rank {rank}")
-
-    def family(self, pid):
-        for child in children_of(pid):
-            yield child
-            yield from self.family(child)
+            return [pid for pid in family(job.pid) if program_of(pid) == "dtrain" and variable_of(pid, "RANK") == str(rank)]
+        return wait_until(find, f"rank {rank}")[0]
 
     def hold_up(self, job, rank):
         """Delays the next calls of a rank's main thread by minutes, once it trains."""

@@ -50,6 +50,30 @@ def children_of(pid):
     return found
 
 
+def family(pid):
+    """A process and all below it, parents first."""
+    yield pid
+    for child in children_of(pid):
+        yield from family(child)
+
+
+def variable_of(pid, name):
+    """An environment variable of a process; None where it is not set, and of a process that has ended."""
+    with contextlib.suppress(OSError):
+        for variable in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if variable.startswith(f"{name}=".encode()):
+                return variable.partition(b"=")[2].decode()
+    return None
+
+
+def program_of(pid):
+    """The name of its program; None of a process that has ended."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return None
+
+
 def number_of_gpus():
     """Counts NVIDIA's GPUs, as its driver tells."""
     return (len(list(pathlib.Path("/proc/driver/nvidia/gpus").glob("*"))) or

@@ -39,13 +39,6 @@ class DeathTest(DtrunTest):
         process = self.dtrun(*self.shell(text))
         self.assertEqual((3, "[0] cleaned\n"), (process.returncode, process.out))
 
-    def test_a_program_below_a_shell_gets_the_sigterm_too(self):
-        text = ("[ $RANK = 1 ] && { until [ -e ready0 ]; do sleep 0.01; done; exit 3; }; "
-                "trap : TERM; sh -c \"trap 'echo cleaned; exit 4' TERM; touch ready0; "
-                "while :; do sleep 0.02; done\"; exit 4")
-        process = self.dtrun(*self.shell(text))
-        self.assertEqual((3, "[0] cleaned\n"), (process.returncode, process.out))
-
     def test_stopped_ranks_are_woken_so_that_they_can_end_in_order(self):
         process = self.run_until_ready("trap 'echo cleaned; exit 4' TERM; " + READY +
                                        "while :; do sleep 0.02; done")
@@ -57,11 +50,6 @@ class DeathTest(DtrunTest):
         self.assertEqual(5, self.end(process))
         self.assertEqual(["[0] cleaned", "[1] cleaned"], sorted(process.out.splitlines()))
         self.assert_nothing_left()
-
-    def test_grandchildren_end_with_a_failed_job(self):
-        self.dtrun(*self.shell(GRANDCHILD + "[ $RANK = 1 ] || exec sleep 60; "
-                               "until [ -e grand0 -a -e grand1 ]; do sleep 0.01; done; "
-                               "exit 3"), status=3)
 
     def test_grandchildren_end_with_a_good_job(self):
         self.dtrun(*self.shell(GRANDCHILD + "until [ -e grand$RANK ]; do sleep 0.01; done",
@@ -258,22 +246,6 @@ class WrapperTest(DtrunTest):
                 for rank in range(ranks):
                     (self.folder / f"ready{rank}").unlink()
 
-    def test_the_grace_ends_for_them_as_well(self):
-        text = "sh -c 'trap : TERM; touch ready$RANK; while :; do sleep 0.02; done'; echo not reached"
-        process = self.run_until_ready(text, "--stop-grace", "0.3")
-        process.send_signal(signal.SIGTERM)
-        self.assertEqual(143, self.end(process))
-        self.assert_nothing_left()
-
-    def test_a_second_ctrl_c_ends_them_at_once(self):
-        text = "sh -c 'trap \"touch told$RANK\" TERM; touch ready$RANK; while :; do sleep 0.02; done'; :"
-        process = self.run_until_ready(text, "--stop-grace", "1000")
-        process.send_signal(signal.SIGINT)
-        self.wait_for_files("told0", "told1")
-        process.send_signal(signal.SIGINT)
-        self.assertEqual(130, self.end(process))
-        self.assert_nothing_left()
-
     def test_user_signals_reach_a_program_below_a_shell_and_spare_the_shell(self):
         text = ("sh -c 'trap \"echo got; exit 0\" USR1; touch ready$RANK; while :; do sleep 0.02; done'; "
                 "echo after")
@@ -352,7 +324,6 @@ class LeftFolderTest(DtrunTest):
         self.assertEqual(0, living.wait(LIMIT))
         living.communicate()
         self.assert_nothing_left()
-
 
     def test_a_users_own_folders_stay_however_they_are_named(self):
         temporary = self.folder / "tmp"

@@ -13,7 +13,7 @@ import subprocess
 import time
 
 from dtrain_harness import free_port
-from dtrun_harness import DTRUN, LIMIT, main, wait_until
+from dtrun_harness import DTRUN, LIMIT, main, program_of, variable_of, wait_until
 from dtrun_nodes_harness import (
     RENDEZVOUS, PORT, USAGE, COMM, TIMEOUT, SPAWN, SAVED, SECRET, WAIT, text_field, supervisor_of, NodesTest)
 from messages import assert_names
@@ -294,16 +294,6 @@ class Failure(NodesTest):
         assert_names(process.err, "rank 0", "status 4")
         self.emulated("case $RANK in 1) sleep 0.1; exit 4;; esac; sleep 30", status=4)
 
-    def test_a_stopped_rank(self):
-        process = self.emulated("[ $RANK != 2 ] || { sleep 0.1; kill -STOP $$; }; sleep 30", status=TIMEOUT)
-        assert_names(process.err, "failed", "rank 2", "node 1", "SIGSTOP")
-
-    def test_ranks_that_obey_nothing_are_killed_within_the_bound(self):
-        started = time.monotonic()
-        process = self.emulated("trap '' TERM; [ $RANK != 3 ] || { sleep 0.1; exit 7; }; while :; do sleep 1; done")
-        self.assertLess(time.monotonic() - started, 15)
-        self.assertEqual(process.returncode, 7)
-
     def test_a_program_that_is_missing_on_one_node(self):
         launchers = [self.node(0, "-n", "1", "sleep", "30"), self.node(1, "-n", "1", "nosuchprogram")]
         self.assertEqual(self.ends(*launchers), [SPAWN, SPAWN])
@@ -402,13 +392,6 @@ class Stop(NodesTest):
             for path in self.folder.glob("here*"):
                 path.unlink()
 
-    def test_the_status_of_a_stop_that_ends_nothing_in_peace(self):
-        launchers = self.nodes(": > here$RANK; exec sleep 30")
-        self.wait_for_files("here0", "here1")
-        launchers[1].send_signal(signal.SIGTERM)
-        self.assertEqual(self.ends(*launchers), [143, 143])
-        assert_names(launchers[0].err, "stopped", "SIGTERM", "rank 0", "rank 1", "signal 15")
-
     def test_the_same_signal_at_all_nodes_is_one_stop_and_a_second_one_kills(self):
         text = "trap ': > told$RANK' TERM; : > here$RANK; while :; do sleep 0.05; done"
         process = self.start("--emulate-nodes", "2", *self.shell(text))
@@ -471,7 +454,7 @@ class Training(NodesTest):
 
     def test_a_rank_that_is_killed_is_named_with_its_step_and_a_stop_saves(self):
         process = self.train()
-        victim = self.trainer("2")
+        (victim,) = [pid for pid in self.marked() if program_of(pid) == "dtrain" and variable_of(pid, "RANK") == "2"]
         os.kill(victim, signal.SIGKILL)
         started = time.monotonic()
         self.assertEqual(self.ends(process), [137])
@@ -488,10 +471,6 @@ class Training(NodesTest):
         metrics = self.folder / "long" / "metrics.jsonl"
         wait_until(lambda: metrics.exists() and '"step":3,' in metrics.read_text(), "steps", self.limit)
         return process
-
-    def trainer(self, rank):
-        return next(pid for pid in self.marked()
-                    if f"\0RANK={rank}\0" in pathlib.Path(f"/proc/{pid}/environ").read_text())
 
 
 if __name__ == "__main__":

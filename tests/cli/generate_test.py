@@ -81,10 +81,6 @@ class Generate(unittest.TestCase):
         self.assertEqual(self.text(*arguments, "--seed", 5), self.text(*arguments, "--seed", 5))
         self.assertNotEqual(self.text(*arguments, "--seed", 5), self.text(*arguments, "--seed", 6))
 
-    def test_top_k_1_is_greedy_at_any_temperature(self):
-        self.assertEqual(self.text("--prompt", "abc", "--top-k", 1, "--temperature", 9, "--max-tokens", 40),
-                         self.text("--prompt", "abc", "--temperature", 0, "--max-tokens", 40))
-
     def test_without_a_prompt_a_line_begins(self):
         self.assertEqual(self.text("--max-tokens", 10, "--temperature", 0), b"abcdefghij")
 

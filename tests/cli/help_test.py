@@ -71,7 +71,6 @@ def help_of(*arguments):
 
 
 class Help(unittest.TestCase):
-
     def test_the_command_alone_prints_a_line_of_ranks(self):
         ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
         self.assertEqual(run(DTRAIN, status=USAGE, environment=ranks).stderr.count("\n"), 1)

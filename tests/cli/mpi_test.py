@@ -9,8 +9,9 @@ import subprocess
 import unittest
 
 from dtrain_harness import BUILD, final_model
+from dtrun_harness import family, program_of
 from messages import assert_names
-from rendezvous_test import RendezvousTest, processes_below
+from rendezvous_test import RendezvousTest
 from train_test import DTRAIN, DTRUN, wait_until
 
 MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
@@ -41,9 +42,7 @@ class Mpirun(RendezvousTest):
         return self.end_of(self.start_mpi(ranks, *flags, **options), status)
 
     def ranks_of(self, job):
-        found = [pid for pid in processes_below(job.pid)
-                 if pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == "dtrain"]
-        return sorted(found)
+        return sorted(pid for pid in family(job.pid) if program_of(pid) == "dtrain")
 
 
 class WithoutThePlugin(Mpirun):

@@ -71,15 +71,6 @@ class Values(Case):
         self.refused("generate --out f.txt", "--from RUN", without=["use --from"])
         self.refused(["verify", self.folder], "checkpoint verify")
 
-    def test_a_switch_takes_no_value(self):
-        for flag in ("--overwrite", "--print-config", "--quiet", "-v"):
-            self.refused(f"{flag}=banana", flag, '"banana"')
-        for words in ("--overwrite", "--strict-resume", "--print-config", "data prepare book.txt --output t.dtok --overwrite",
-                      "report . --overwrite"):
-            self.refused(words + "=", words.split()[-1], '""')
-        for words in ("--overwrite true", "--overwrite True", "--strict-resume True", "--strict_resume True"):
-            self.refused(words, words.split()[0].replace("_", "-"), f'"{words.split()[1]}"')
-
     def test_quiet_and_verbose_exclude_each_other_unless_one_is_off(self):
         self.refused("--quiet -v --print-config", "--quiet", "--verbose")
         for words in ("--quiet=off --verbose", "-v=off -q"):

@@ -101,7 +101,6 @@ class NotFinite(ResumeTest):
 
 
 class TheEnd(ResumeTest):
-
     def test_a_last_checkpoint_that_fails_is_told_by_status_and_summary(self):
         process = self.start(steps=3000)
         self.wait_for_step(1)

@@ -13,6 +13,7 @@ import time
 import unittest
 
 from dtrain_harness import BUILD, SOURCE, final_model, free_port, need_mounts
+from dtrun_harness import family, program_of
 from dtrun_nodes_harness import LISTEN
 from messages import assert_names, error_line, holds
 from train_test import DTRAIN, DTRUN, LIMIT, TrainTest, wait_until
@@ -29,19 +30,6 @@ if os.environ["RANK"] == "1":
     WHAT
 os.execv(sys.argv[1], sys.argv[1:])
 """
-
-
-def processes_below(pid):
-    children = {}
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            parent = int(pathlib.Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(entry))
-    found, queue = [], [pid]
-    while queue:
-        found.append(queue.pop())
-        queue += children.get(found[-1], [])
-    return found
 
 
 def sockets_of(pid):
@@ -113,8 +101,8 @@ class Open(RendezvousTest):
         job = self.start([DTRUN, "-n", "2", "--", *self.ddp_command("--log-every", "1", *flags, steps=1_000_000)])
         wait_until(lambda: self.has_trained() or job.poll() is not None, "a step")
         self.assertIsNone(job.poll(), job.poll() is not None and job.stderr.read())
-        found = {pid: sockets_of(pid) for pid in processes_below(job.pid)}
-        ranks = [pid for pid in found if pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == "dtrain"]
+        found = {pid: sockets_of(pid) for pid in family(job.pid)}
+        ranks = [pid for pid in found if program_of(pid) == "dtrain"]
         self.assertEqual(len(ranks), 2)
         tcp, unix = tcp_rows(), unix_listeners()
         job.terminate()
@@ -159,11 +147,11 @@ class Open(RendezvousTest):
         job = self.start([DTRUN, "--emulate-nodes", "2", "-n", "1", "--",
                           *self.ddp_command("--log-every", "1", steps=1_000_000)])
         wait_until(lambda: self.has_trained() or job.poll() is not None, "a step")
-        sockets = {pid: set(sockets_of(pid)) for pid in processes_below(job.pid)}
+        sockets = {pid: set(sockets_of(pid)) for pid in family(job.pid)}
         held = set().union(*sockets.values())
         tcp, unix = tcp_rows(), unix_listeners()
         listening = {inode for inode in held & set(tcp) if tcp[inode][2] == LISTENING}
-        holders = [pathlib.Path(f"/proc/{pid}/comm").read_text().strip() for pid, own in sockets.items() if own & listening]
+        holders = [program_of(pid) for pid, own in sockets.items() if own & listening]
         job.terminate()
         self.end_of(job, 9)
         self.assertGreater(len(held & set(tcp)), 0)  # the launchers' channel
@@ -275,13 +263,6 @@ class Secrets(RendezvousTest):
             self.assertNotIn(SECRET, error)
         self.end_of(self.start_rank(1, port, DTRAIN_JOB_TOKEN=SECRET))  # the right one, of whatever source
         self.end_of(first)
-
-    def test_a_refusal_of_the_jobs_own_store_is_believed(self):
-        port = free_port()
-        first = self.start_rank(0, port, DTRAIN_JOB_TOKEN=SECRET)
-        second = self.start_rank(1, port, WORLD_SIZE="4", LOCAL_WORLD_SIZE="4", DTRAIN_JOB_TOKEN=SECRET)
-        for rank in (first, second):
-            assert_names(self.one_error(self.end_of(rank, 2)), "world size", "4")
 
 
 class Nodes(RendezvousTest):

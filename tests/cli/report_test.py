@@ -258,12 +258,6 @@ class Page(FolderTest):
         layout = page_data(self.page_of("threads"))["runs"][0]["layout"]
         self.assertEqual([fact[1] for fact in layout if fact[0] in ("predicted memory", "measured")], [6, 7])
 
-    def test_numbers_that_are_not_finite_are_kept(self):
-        write_run(self.folder / "odd", [step_line(1), step_line(2, loss="nan", grad_norm="inf"), step_line(3, loss="-inf")])
-        curves = page_data(self.page_of("odd"))["runs"][0]["curves"]
-        self.assertEqual(curves["loss"]["values"][1:], ["nan", "-inf"])
-        self.assertEqual(curves["grad_norm"]["values"][1], "inf")
-
     def test_a_run_that_is_being_written_is_shown_as_far_as_it_is(self):
         folder = write_run(self.folder / "now", [start_line(), step_line(1), step_line(2)])
         with (folder / "metrics.jsonl").open("a") as file:

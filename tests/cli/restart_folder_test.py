@@ -136,14 +136,12 @@ class LastSteps(StorageTest):
         return self.model.read_bytes()
 
     def test_without_a_checkpoint_are_taken_again_by_a_restart(self):
-        script = self.root / "limited.sh"
-        script.write_text(f'#!/bin/bash\n[ $TORCHELASTIC_RESTART_COUNT != 0 ] || {self.LIMITED}\nexec "$@"\n')
-        script.chmod(0o755)
+        limited = f'[ $TORCHELASTIC_RESTART_COUNT != 0 ] || {self.LIMITED}; exec "$@"'
         for flags in ((), ("--resume", "auto"), ("--overwrite",)):
             with self.subTest(flags):
                 self.run_dir = self.root / f"limited{''.join(flags)}"
-                result = self.run_command([DTRUN, "-n", "1", "--max-restarts", "1", "--restart-backoff", "0.02", "--", script, DTRAIN,
-                                           *self.arguments(*flags)])
+                result = self.run_command([DTRUN, "-n", "1", "--max-restarts", "1", "--restart-backoff", "0.02", "--",
+                                           "bash", "-c", limited, "bash", DTRAIN, *self.arguments(*flags)])
                 self.assertIn("restart 1 of 1", result.stderr)
                 self.assert_trained_anew()
 

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import unittest
 
-from dtrain_harness import SideBySide
+from dtrain_harness import SideBySide, mount_tmpfs
 from messages import assert_names
 from resume_test import EVERY_STEP
 from storage_test import AGAIN, StorageTest
@@ -125,9 +125,7 @@ class Inputs(SideBySide, StorageTest):
 
     def check_what_no_attempt_has_read_is_not_awaited(self):
         """A second program of a script, which the first attempt did not reach."""
-        script = self.root / "both.sh"
-        script.write_text(f'#!/bin/sh\n"$@" && exec {DTRAIN} --data {self.input} --run-dir {self.root}/second\n')
-        script.chmod(0o755)
+        script = self.script(f'"$@" && exec {DTRAIN} --data {self.input} --run-dir {self.root}/second\n', "both")
         self.assertNotIn(AGAIN, self.restarted(second=":", restarts=2, status=DATA, then=(script,)))
 
     def check_data_that_stays_away_ends_an_attempt_that_restarts(self):
@@ -137,16 +135,8 @@ class Inputs(SideBySide, StorageTest):
         assert_names(stderr, "attempt 1", "rank 0", "status 6")
         self.assertEqual([line["step"] for line in self.lines() if "loss" in line], [1, 2, 3, 4])
 
-    def mount_disk(self):
-        self.input.mkdir()
-        mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", self.input], capture_output=True, text=True,
-                               check=False)
-        if mount.returncode != 0:
-            self.skipTest("needs root: to mount a small file system: " + mount.stderr.strip())
-        self.addCleanup(subprocess.run, ["umount", "-l", self.input], check=True)
-
     def check_room_for_what_is_offloaded(self):
-        self.mount_disk()
+        mount_tmpfs(self, self.input, "size=4m")
         fill = f"dd if=/dev/zero of={self.input}/full bs=1M 2> /dev/null"
         flags = ("--offload", f"disk:{self.input}")
         stderr = self.restarted(*flags, second=f"{fill}; {self.once_missed(f'rm {self.input}/full')}")

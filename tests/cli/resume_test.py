@@ -278,7 +278,6 @@ class Refusals(ResumeTest):
 
 
 class Foreign(ResumeTest):
-
     def test_a_checkpoint_under_the_name_of_another_step_is_passed_over(self):
         self.single(*EVERY, steps=8)
         shutil.copytree(self.run_dir / "checkpoints/step-4", self.run_dir / "checkpoints/step-90")
@@ -288,11 +287,7 @@ class Foreign(ResumeTest):
 
     def init_from_two_places(self, path, status):
         """Starts rank 0 in the folder r0 and rank 1 in r1, where `path` means different things."""
-        script = self.root / "in-own-folder"
-        script.write_text(f'#!/bin/sh\ncd "{self.root}/r$RANK" && exec "$@"\n')
-        script.chmod(0o755)
-        return self.run_command([DTRUN, "-n", "2", "--", script, DTRAIN, "--strategy", "ddp",
-                                 *self.arguments("--init-from", path, run_dir=self.root / "new")], status)
+        return self.wrapped(f'cd "{self.root}/r$RANK" && exec "$@"\n', "--init-from", path, run_dir=self.root / "new", status=status)
 
     def test_ranks_that_see_other_checkpoints_or_files_never_begin_with_other_weights(self):
         self.single(*EVERY, steps=8)

@@ -148,11 +148,8 @@ class Disks(FolderTest):
         metrics, final = self.run_dir / "metrics.jsonl", self.run_dir / "final"
         slow = self.traced("-P", metrics, "-P", final, "-e", "trace=unlink,fsync", "-e", "inject=unlink:delay_enter=7500000:when=1",
                            "-e", "inject=fsync:delay_enter=7500000:when=1", name="slow")
-        wrapper = self.root / "slow-disk.sh"
-        wrapper.write_text('#!/bin/sh\n[ "$RANK" = 0 ] || exec "$@"\n' + f'exec {" ".join(map(str, slow))} "$@"\n')
-        wrapper.chmod(0o755)
-        self.run_command([DTRUN, "-n", "2", "--", wrapper, DTRAIN, "--strategy", "ddp", "--comm-timeout", "5",
-                          *self.arguments("--overwrite", "--checkpoint-every", "none", steps=1)])
+        self.wrapped('[ "$RANK" = 0 ] || exec "$@"\n' + f'exec {" ".join(map(str, slow))} "$@"\n', "--comm-timeout", "5", "--overwrite",
+                     "--checkpoint-every", "none", steps=1)
         log = (self.root / "slow.log").read_text()
         self.assertEqual((log.count("unlink("), log.count("fsync(")), (1, 1), log)
 

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import unittest
 
-from dtrain_harness import as_nobody, need_mounts
+from dtrain_harness import as_nobody, mount_tmpfs, need_mounts
 from messages import assert_names, error_line, lines_naming
 from resume_test import EVERY, EVERY_STEP, ResumeTest
 from train_test import DTRAIN, DTRUN, LIMIT, wait_until
@@ -37,14 +37,6 @@ class FolderTest(ResumeTest):
         self.root.chmod(0o755)
         self.run_dir.mkdir()
         os.chown(self.run_dir, 65534, 65534)
-
-    def mount_read_only(self, folder):
-        folder.mkdir(exist_ok=True)
-        mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,size=100k", "tmpfs", folder], capture_output=True,
-                               text=True, check=False)
-        if mount.returncode != 0:
-            self.skipTest("needs root: to mount a small file system: " + mount.stderr.strip())
-        self.addCleanup(subprocess.run, ["umount", "-l", folder], check=True)
 
 
 class Fence(FolderTest):
@@ -143,7 +135,6 @@ class Fence(FolderTest):
 
 
 class OtherHands(FolderTest):
-
     def test_a_run_whose_folder_was_moved_stops_and_touches_no_other(self):
         first = self.start("--checkpoint-every", "1", "--resume", "auto", ranks=2)
         wait_until(lambda: len(self.steps_saved_by_name()) >= 2, "two checkpoints")
@@ -184,12 +175,8 @@ class OtherHands(FolderTest):
     def test_ranks_that_do_not_share_the_folder_are_refused_and_named(self):
         need_mounts(self)
         self.run_dir.mkdir()
-        wrapper = self.root / "own-folder.sh"
-        wrapper.write_text(f'#!/bin/sh\n[ "$RANK" = 1 ] || exec "$@"\n'
-                           f'exec unshare -m sh -c \'mount -t tmpfs tmpfs {self.run_dir} && exec "$@"\' sh "$@"\n')
-        wrapper.chmod(0o755)
-        result = self.run_command([DTRUN, "-n", "2", "--", wrapper, DTRAIN, "--strategy", "ddp",
-                                   *self.arguments(*EVERY)], USAGE)
+        own = f'exec unshare -m sh -c \'mount -t tmpfs tmpfs {self.run_dir} && exec "$@"\' sh "$@"\n'
+        result = self.wrapped('[ "$RANK" = 1 ] || exec "$@"\n' + own, *EVERY, status=USAGE)
         assert_names(result.stderr, "rank 1 of 2", "rank 0's folder")
         self.assertEqual(list(self.run_dir.iterdir()), [])
 
@@ -214,12 +201,11 @@ class OtherHands(FolderTest):
 
 
 class Early(FolderTest):
-
     def test_a_run_that_cannot_write_its_results_overwrites_nothing(self):
         self.single(*EVERY)
         (self.run_dir / "final/model.safetensors").unlink()
         before = content_of(self.run_dir)
-        self.mount_read_only(self.run_dir / "final")
+        mount_tmpfs(self, self.run_dir / "final", "ro,size=100k")
         self.assert_one_line(self.single("--overwrite", status=CHECKPOINT), self.run_dir / "final/model.safetensors")
         self.assertEqual({name: text for name, text in content_of(self.run_dir).items() if name != "lock"},
                          {name: text for name, text in before.items() if name != "lock"})
@@ -300,13 +286,9 @@ class Slow(FolderTest):
     def test_a_rank_that_verifies_for_longer_than_the_timeout_holds_no_resume_up(self):
         self.ddp(*EVERY)
         slow = self.run_dir / "checkpoints/step-4/optimizer-00002-of-00002.safetensors"  # dealt to rank 1
-        wrapper = self.root / "slow-disk.sh"
-        wrapper.write_text('#!/bin/sh\n[ "$RANK" = 1 ] || exec "$@"\n'
-                           f'exec strace -f --seccomp-bpf -o {self.root}/slow.log -e trace=pread64 -P {slow} '
-                           '-e inject=pread64:delay_enter=7500000:when=1 "$@"\n')
-        wrapper.chmod(0o755)
-        result = self.run_command([DTRUN, "-n", "2", "--", wrapper, DTRAIN, "--strategy", "ddp", "--comm-timeout", "5",
-                                   *self.arguments(*EVERY, "--resume", "auto", steps=5)])
+        result = self.wrapped('[ "$RANK" = 1 ] || exec "$@"\n'
+                              f'exec strace -f --seccomp-bpf -o {self.root}/slow.log -e trace=pread64 -P {slow} '
+                              '-e inject=pread64:delay_enter=7500000:when=1 "$@"\n', *EVERY, "--comm-timeout", "5", "--resume", "auto", steps=5)
         self.assertIn("resumed from", result.stderr)
         self.assertIn("pread64", (self.root / "slow.log").read_text())
 

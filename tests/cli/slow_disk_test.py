@@ -9,7 +9,7 @@ import time
 import unittest
 
 from dtrain_harness import SideBySide, free_port
-from dtrun_harness import LIMIT, DtrunTest, children_of, wait_until
+from dtrun_harness import LIMIT, DtrunTest, family, wait_until
 from messages import assert_names
 
 DTRAIN = os.environ["DTRAIN_BINARY_DIR"] + "/bin/dtrain"
@@ -37,6 +37,12 @@ class SlowTest(DtrunTest):
 
     def events(self):
         return [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
+
+    def wait_for_training(self):
+        """Returns the run's metrics.jsonl."""
+        metrics = self.run_dir / "metrics.jsonl"
+        wait_until(lambda: metrics.exists() and metrics.read_text().count('"step"') > 20, "training", limit=3 * LIMIT)
+        return metrics
 
     def ends(self, job, status=0):
         _, error = job.communicate(timeout=8 * LIMIT)
@@ -73,8 +79,7 @@ class SlowDisk(SideBySide, SlowTest):
 
     def check_a_stop(self):
         job = self.slow(self.run_dir / "checkpoints", "--steps", "100000000", "--checkpoint-every", "100000000")
-        metrics = self.run_dir / "metrics.jsonl"
-        wait_until(lambda: metrics.exists() and metrics.read_text().count('"step"') > 20, "training", limit=3 * LIMIT)
+        self.wait_for_training()
         job.send_signal(signal.SIGTERM)
         self.ends(job, 9)
         self.assertEqual(len(list((self.run_dir / "checkpoints").glob("step-*"))), 1)
@@ -94,10 +99,6 @@ class SlowDisk(SideBySide, SlowTest):
 
 
 class Suspension(SlowTest):
-    def family(self, pid):
-        yield pid
-        for child in children_of(pid):
-            yield from self.family(child)
 
     def test_sigstop_and_sigcont_of_all_processes_in_any_order(self):
         nodes = ("--emulate-nodes", "2", "--heartbeat-timeout", "2")
@@ -106,9 +107,8 @@ class Suspension(SlowTest):
                 self.run_dir = self.folder / f"run-{stopped}-{continued}-{len(options)}"
                 job = self.start("--hang-timeout", "1", *options, "-n", "2", "--",
                                  *self.words("--steps", "100000000", "--checkpoint-every", "none"))
-                metrics = self.run_dir / "metrics.jsonl"
-                wait_until(lambda: metrics.exists() and metrics.read_text().count('"step"') > 20, "training", limit=3 * LIMIT)
-                processes = list(self.family(job.pid))  # dtrun first
+                metrics = self.wait_for_training()
+                processes = list(family(job.pid))  # dtrun first
                 for pid in processes if stopped == "dtrun" else reversed(processes):
                     os.kill(pid, signal.SIGSTOP)
                     time.sleep(0.05)
@@ -131,8 +131,7 @@ class Suspension(SlowTest):
                 words = self.words("--steps", "100000000", "--checkpoint-every", "none", "--backend", backend, "--comm-timeout", "3")
                 ranks = [subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                                           env=self.environment(RANK=str(rank), **place)) for rank in range(2)]
-                metrics = self.run_dir / "metrics.jsonl"
-                wait_until(lambda: metrics.exists() and metrics.read_text().count('"step"') > 20, "training", limit=3 * LIMIT)
+                metrics = self.wait_for_training()
                 for number in (signal.SIGSTOP, signal.SIGCONT):
                     for rank in ranks:
                         rank.send_signal(number)

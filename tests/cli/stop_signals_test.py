@@ -372,12 +372,10 @@ class Terminals(ResumeTest):
     def dtrains_of(run_dir):
         found = []
         for entry in filter(str.isdigit, os.listdir("/proc")):
-            try:
+            with contextlib.suppress(OSError):
                 words = pathlib.Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if words[0] == str(DTRAIN).encode() and str(run_dir).encode() in words:
-                found.append(int(entry))
+                if words[0] == str(DTRAIN).encode() and str(run_dir).encode() in words:
+                    found.append(int(entry))
         return found
 
     def test_a_suspended_job_can_be_stopped(self):

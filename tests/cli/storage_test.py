@@ -10,7 +10,7 @@ import threading
 import time
 import unittest
 
-from dtrain_harness import SideBySide
+from dtrain_harness import SideBySide, mount_tmpfs
 from messages import assert_names, holds
 from resume_test import ResumeTest
 from run_folder_test import content_of
@@ -45,10 +45,7 @@ class StorageTest(ResumeTest):
         kill = " ".join(map(str, ["strace", "-f", "-o", self.log, "-P", self.run_dir / "metrics.jsonl", "-e", "trace=write",
                                   "-e", f"inject=write:signal=SIGKILL:when={number}"]))
         cases = "".join(f"{attempt}) {command} ;;\n" for attempt, command in enumerate(commands, 1))
-        script = self.root / (self.run_dir.name + ".sh")
-        script.write_text(f'#!/bin/sh\ncase $TORCHELASTIC_RESTART_COUNT in\n0) exec {kill} "$@" ;;\n{cases}esac\nexec "$@"\n')
-        script.chmod(0o755)
-        return script
+        return self.script(f'case $TORCHELASTIC_RESTART_COUNT in\n0) exec {kill} "$@" ;;\n{cases}esac\nexec "$@"\n')
 
     def disturbed(self, path, faults, *flags, when="1", status=0, steps=4):
         """A run in which calls on `path` (None: on anything) fail; `faults`: CALL:ERROR, of different calls."""
@@ -196,18 +193,12 @@ class LastingErrors(SideBySide, StorageTest):
         self.assertEqual(self.events("resume")[0]["step"], 2)
         self.assertEqual(content_of(newest), before)
 
-    def mount_small_disk(self, disk):
-        disk.mkdir(parents=True)
-        # Room for two checkpoints of 0.35 MB, of which at least two are kept.
-        mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=900k", "tmpfs", disk], capture_output=True, text=True,
-                               check=False)
-        if mount.returncode != 0:
-            self.skipTest("needs root: to mount a small file system: " + mount.stderr.strip())
-        self.addCleanup(subprocess.run, ["umount", "-l", disk], check=True)
+    # Room for two checkpoints of 0.35 MB, of which at least two are kept.
+    SMALL = "size=900k"
 
     def check_a_save_waits_for_room_on_a_full_disk(self):
         disk = self.run_dir / "checkpoints"
-        self.mount_small_disk(disk)
+        mount_tmpfs(self, disk, self.SMALL)
         process = self.start("--checkpoint-every", "2", "--keep-last", "2", "--resume", "auto", ranks=2, steps=10)
         told = next((line for line in iter(process.stderr.readline, "") if holds(line, "30 s")), "")
         self.assertIn(os.strerror(errno.ENOSPC), told)
@@ -218,7 +209,7 @@ class LastingErrors(SideBySide, StorageTest):
         self.run_command([DTRAIN, "checkpoint", "verify", self.run_dir])
 
     def check_no_line_of_metrics_is_lost_while_checkpoints_fill_the_disk(self):
-        self.mount_small_disk(self.run_dir)
+        mount_tmpfs(self, self.run_dir, self.SMALL)
         # The room that saves leave is for lines alone.
         process = self.start("--checkpoint-every", "2", "--keep-last", "2", "--resume", "auto", "--tensorboard", "off", ranks=2, steps=80)
         error = process.communicate(timeout=4 * LIMIT)[1]  # three saves wait for room

@@ -14,6 +14,7 @@ import time
 import unittest
 
 from dtrain_harness import DTRAIN, DTRUN, launched, metrics_of, overriding, screen_lines, terminal_output, wait_until
+from dtrun_harness import family, program_of, variable_of
 from messages import assert_names, lines_naming
 
 STEP_KEYS = ["step", "loss", "grad_norm", "learning_rate", "tokens", "samples", "tokens_per_second", "step_seconds",
@@ -44,6 +45,18 @@ class TrainTest(unittest.TestCase):
         result = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
         self.assertEqual(result.returncode, status, result.stderr)
         return result
+
+    def script(self, text, name="sh"):
+        """An executable file with this text of a shell."""
+        path = self.root / f"{self.run_dir.name}.{name}"
+        path.write_text("#!/bin/sh\n" + text)
+        path.chmod(0o755)
+        return path
+
+    def wrapped(self, text, *flags, status=0, ranks=2, **options):
+        """dtrun, whose ranks run a text of a shell with dtrain's words."""
+        words = launched(1, "--strategy", "ddp", *self.arguments(*flags, **options))
+        return self.run_command([DTRUN, "-n", str(ranks), "--", self.script(text), *words], status)
 
     def single(self, *flags, status=0, **options):
         return self.run_command([DTRAIN, *self.arguments(*flags, **options)], status)
@@ -319,26 +332,11 @@ class Failures(TrainTest):
         wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") > 5, "steps")
         return process
 
-    def ranks_of(self):
-        """Processes of this test's run folder that are dtrain, by rank."""
-        found = {}
-        for entry in os.listdir("/proc"):
-            if not entry.isdigit():
-                continue
-            try:
-                arguments = pathlib.Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
-                variables = pathlib.Path(f"/proc/{entry}/environ").read_bytes().split(b"\0")
-            except (FileNotFoundError, ProcessLookupError, PermissionError):
-                continue
-            if arguments[0] == bytes(DTRAIN) and bytes(self.run_dir) in arguments:
-                rank = [value[5:] for value in variables if value.startswith(b"RANK=")]
-                found[int(rank[0]) if rank else -1] = int(entry)
-        return found
-
     def test_a_rank_killed_in_mid_run_gives_its_status_and_is_named(self):
         process = self.start("--checkpoint-every", "2")
         wait_until(lambda: '"checkpoint","step"' in (self.run_dir / "metrics.jsonl").read_text(), "a checkpoint")
-        os.kill(self.ranks_of()[1], signal.SIGKILL)
+        ranks = {variable_of(pid, "RANK"): pid for pid in family(process.pid) if program_of(pid) == "dtrain"}
+        os.kill(ranks["1"], signal.SIGKILL)
         begin = time.monotonic()
         _, errors = process.communicate(timeout=LIMIT)
         self.assertEqual(process.returncode, 128 + signal.SIGKILL, errors)
@@ -348,7 +346,7 @@ class Failures(TrainTest):
         self.assertIn(int(named[1]), steps, errors)
         self.assertRegex(last, r"rank 1\b")
         self.assertIn("SIGKILL", last)
-        self.assertEqual(self.ranks_of(), {})
+        self.assertEqual([pid for pid in ranks.values() if program_of(pid) == "dtrain"], [])
         self.assertLess(time.monotonic() - begin, LIMIT)
 
 
