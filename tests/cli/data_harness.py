@@ -5,7 +5,7 @@ import dataclasses
 import struct
 
 from dtrain_harness import DATA, DTRAIN, FolderTest, run
-from messages import assert_error, error_line
+from messages import assert_error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +52,3 @@ class DataTest(FolderTest):
         before = sorted(self.folder.rglob("*"))
         assert_error(self.dtrain(*arguments, status=None), status, *parts)
         self.assertEqual(sorted(self.folder.rglob("*")), before)
-
-    def one_error(self, result, *names):
-        """Among notes and warnings of a run."""
-        error_line(result.stderr, *names)

@@ -90,8 +90,6 @@ class RendezvousTest(TrainTest):
         file = self.run_dir / "metrics.jsonl"
         return file.exists() and '"step":1,' in file.read_text()
 
-    def one_error(self, error):
-        return error_line(error)
 
 
 class Open(RendezvousTest):
@@ -241,7 +239,7 @@ print(len(got))
 class Secrets(RendezvousTest):
     def refused(self, rank, status=2, **variables):
         """Returns the error of a rank that finds a mistake before it waits for another one."""
-        return self.one_error(self.end_of(self.start_rank(rank, free_port(), **variables), status))
+        return error_line(self.end_of(self.start_rank(rank, free_port(), **variables), status))
 
     def test_a_secret_that_cannot_be_used_is_refused_by_the_name_of_its_variable(self):
         assert_names(self.refused(0, DTRAIN_JOB_TOKEN="short"), "DTRAIN_JOB_TOKEN", "5 bytes")
@@ -258,7 +256,7 @@ class Secrets(RendezvousTest):
         port = free_port()
         first = self.start_rank(0, port, DTRAIN_JOB_TOKEN_FILE=str(path))
         for variables in ({}, {"DTRAIN_JOB_TOKEN": SECRET[::-1]}):
-            error = self.one_error(self.end_of(self.start_rank(1, port, **variables), 2))
+            error = error_line(self.end_of(self.start_rank(1, port, **variables), 2))
             self.assertIn("DTRAIN_JOB_TOKEN", error)
             self.assertNotIn(SECRET, error)
         self.end_of(self.start_rank(1, port, DTRAIN_JOB_TOKEN=SECRET))  # the right one, of whatever source
@@ -302,7 +300,7 @@ class Errors(RendezvousTest):
         ranks = [self.start_rank(0, port),
                  self.start_rank(1, port, before=["sh", "-c", 'shift; exec "$0" "$@"', other], LD_LIBRARY_PATH=torch)]
         for rank in ranks:
-            self.assertRegex(self.one_error(self.end_of(rank, 2)),
+            self.assertRegex(error_line(self.end_of(rank, 2)),
                              r"ranks 0 and 1 .*: dtrain \S+ \(commit .*\), LibTorch \S+ on rank 0, dtrain \S+ \(commit f+\), LibTorch \S+ on rank 1; ")
 
     def test_a_port_that_is_taken_at_a_names_first_address_is_not_taken_at_its_second(self):
@@ -315,7 +313,7 @@ class Errors(RendezvousTest):
         with socket.create_server(("127.0.0.1", 0)) as holder:
             port = holder.getsockname()[1]
             rank = self.start_rank(0, port, "--comm-timeout", "1", before=named, MASTER_ADDR="head")
-            error = self.one_error(self.end_of(rank, 11))
+            error = error_line(self.end_of(rank, 11))
         assert_names(error, "rank 0", f"head:{port}", os.strerror(errno.EADDRINUSE))
 
     def test_a_foreign_program_at_the_port_is_told_from_a_store(self):
@@ -325,7 +323,7 @@ class Errors(RendezvousTest):
             connection, _ = server.accept()
             with connection:
                 connection.sendall(b"SSH-2.0-\x1b[31mOpen\x9b\r\n")
-                error = self.one_error(self.end_of(rank, 4))
+                error = error_line(self.end_of(rank, 4))
         self.assertIn(f"127.0.0.1:{port}", error)
         self.assertIn('it sent "SSH-2.0-?[31mOpen', error)
 
@@ -334,14 +332,14 @@ class Errors(RendezvousTest):
             rank = self.start_rank(1, server.getsockname()[1])
             with server.accept()[0] as connection:
                 connection.sendall(b"dtrain/1")
-                error = self.one_error(self.end_of(rank, 2))
+                error = error_line(self.end_of(rank, 2))
         assert_names(error, "builds")
         self.assertIn('"dtrain/1"', error)
 
     def test_a_store_that_never_comes_is_named_with_the_time_really_waited(self):
         port = free_port()
         start = time.monotonic()
-        error = self.one_error(self.end_of(self.start_rank(1, port, "--comm-timeout", "1"), 5))
+        error = error_line(self.end_of(self.start_rank(1, port, "--comm-timeout", "1"), 5))
         waited = float(re.search(r"within ([\d.]+) s", error)[1])
         self.assertLessEqual(1.0, waited)
         self.assertLess(waited, time.monotonic() - start)
@@ -355,7 +353,7 @@ class Errors(RendezvousTest):
         with socket.create_server(("127.0.0.1", 0)) as server:  # dtrun's
             port = server.getsockname()[1]
             rank = self.start_rank(1, 1, "--comm-timeout", "1", DTRUN_STORE_PORT=str(port), DTRUN_MASTER="127.0.0.1:1")
-            error = self.one_error(self.end_of(rank, 5))
+            error = error_line(self.end_of(rank, 5))
         self.assertRegex(error, r"rank 0, .*[\d.]+ s")
 
     def test_a_listening_socket_that_did_not_reach_rank_0_is_named(self):
@@ -365,7 +363,7 @@ class Errors(RendezvousTest):
                 if descriptor is not None:
                     words["DTRUN_STORE_LISTENER_FD"] = str(descriptor)
                 rank = self.start_rank(0, 1, pass_fds=[mute.fileno(), elsewhere.fileno()], **words)
-                error = self.one_error(self.end_of(rank, 2))
+                error = error_line(self.end_of(rank, 2))
                 found = "nothing" if descriptor is None else f"descriptor {descriptor}"
                 assert_names(error, "DTRUN_STORE_LISTENER_FD", found, "port 2")
 
@@ -376,7 +374,7 @@ class Errors(RendezvousTest):
         while not holds(line := first.stderr.readline(), "ranks 2, 3 of 4"):
             self.assertTrue(line, "rank 0 has ended")
         second.kill()
-        assert_names(self.one_error(self.end_of(first, 4)), "rank 1")
+        assert_names(error_line(self.end_of(first, 4)), "rank 1")
 
 
 if __name__ == "__main__":

@@ -282,12 +282,6 @@ class ShellTest(SlurmTest):
 class StatusesTest(SlurmTest):
     """What srun ends with, and a batch script whose last command it is."""
 
-    # With what srun ends when it starts the tasks itself: the highest status.
-    TASKS = {"all end well": ("exit 0", 0),
-             "one fails": ("[ $SLURM_PROCID = 1 ] && exit 3; exit 0", 3),
-             "one fails, and others say so": ("[ $SLURM_PROCID = 1 ] && exit 3; exit 4", 4),
-             "one is killed": ("[ $SLURM_PROCID = 1 ] && kill -9 $$; exit 0", 137)}
-
     def assert_statuses(self, name, status, *words, launchers=("srun", "sbatch")):
         for launcher in launchers:
             with self.subTest(name, launcher=launcher):
@@ -311,10 +305,6 @@ class StatusesTest(SlurmTest):
             launchers = ("srun", "sbatch") if name in ("one fails", "one is killed", "one saves and leaves, outside of dtrain") else ("srun",)
             self.assert_statuses(name, status, DTRUN, "-n1", self.script(f"rank-{number}", text), launchers=launchers)
         self.assert_statuses("a wrong flag", 2, DTRUN, "--wrong", "true", launchers=["srun"])
-
-    def test_of_tasks(self):
-        for number, (name, (text, status)) in enumerate(self.TASKS.items()):
-            self.assert_statuses(name, status, self.script(f"task-{number}", text), launchers=["srun"])
 
     def test_of_dtrain(self):
         launchers = {"srun alone": [DTRAIN], "dtrun": [DTRUN, "-n1", "--", DTRAIN]}
