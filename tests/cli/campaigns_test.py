@@ -2,13 +2,14 @@
 
 import concurrent.futures
 import contextlib
+import pathlib
 import random
 import sys
 import unittest
 
 from dtrain_harness import SOURCE, FolderTest, run
 
-sys.path.insert(0, str(SOURCE / "scripts"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
 sys.dont_write_bytecode = True
 import soak_nodes  # noqa: E402
 import soak_parity  # noqa: E402
