@@ -124,7 +124,8 @@ class Reading(Tools):
         files = list(self.two.rglob("*.safetensors"))
         size = sum(path.stat().st_size for path in files)
         self.assertEqual(self.output("verify", self.two), f"ok: {len(files)} files, {size} bytes, {32 + len(SHAPES)} tensors\n")
-        self.assertEqual(self.output("verify", self.final), f"ok: 1 file, {self.final.stat().st_size} bytes, {len(SHAPES)} tensors\n")
+        for model in (self.final, self.final.parent, f"{self.final.parent}/", pathlib.Path(shutil.copytree(self.final.parent, self.folder / "copy"))):
+            self.assertEqual(self.output("verify", model), f"ok: 1 file, {self.final.stat().st_size} bytes, {len(SHAPES)} tensors\n")
         self.assertIn("ok: 4 files", self.output("verify", self.two / "checkpoints" / "step-2"))
 
     def test_verify_refuses_a_file_of_a_checkpoint_and_names_the_checkpoint(self):
@@ -143,6 +144,8 @@ class Reading(Tools):
         data = bytearray(flipped.read_bytes())
         data[-1] ^= 1
         flipped.write_bytes(data)
+        self.refused(CHECKPOINT, flipped, "tensor", arguments=("export", copy, self.folder / "m"))
+        self.assertFalse((self.folder / "m").exists())
         shorter.write_bytes(shorter.read_bytes()[:-1])
         missing.unlink()
         result = tool("verify", copy, status=CHECKPOINT)

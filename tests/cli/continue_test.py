@@ -116,7 +116,7 @@ class Continue(unittest.TestCase):
         result = self.command("--run-dir", self.whole, "--resume", "auto", "--microbatch", 3, ranks=3, status=USAGE)
         self.assertIn("--microbatch 3", result.stderr)
 
-    def test_a_pipeline_of_more_stages_than_levels_gives_way(self):
+    def test_a_pipeline_of_more_stages_than_levels_and_a_mesh_that_does_not_fit_give_way(self):
         saved = self.config(self.whole)
         saved["layout"]["strategy"] = saved["resolved"]["layout"]["strategy"] = "pp"
         saved["resolved"]["layout"]["pp"] = saved["provenance"]["ranks"] = 2
@@ -127,6 +127,10 @@ class Continue(unittest.TestCase):
         assert_names(result.stderr, "--strategy ddp", "pp", "4 ranks")
         result = self.command("--run-dir", run, "--resume", "auto", ranks=3, status=USAGE)
         assert_names(result.stderr, "--global-batch 4", "3")
+        saved["layout"].update(strategy="3d", tp=2, dp=1)
+        saved["resolved"]["layout"].update(strategy="3d", pp=1, tp=2, dp=1)
+        result = self.command("--run-dir", self.run_with(saved, "mesh"), "--resume", "auto", "--print-config")
+        assert_names(result.stderr, "--strategy ddp", "3d", "1 rank")
 
     def test_data_that_was_moved_is_said_to_be_of_the_run(self):
         saved = self.config(self.whole)

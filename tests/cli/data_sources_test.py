@@ -224,6 +224,7 @@ class Tokenizers(DataTest):
     def test_a_model_of_ours_gives_back_every_text(self):
         for flags in ((), ("--type", "unigram")):
             model = self.our_model(*flags, "--overwrite")
+            self.assertEqual(self.our_model(*flags, "--overwrite", name="again.model").read_bytes(), model.read_bytes())
             text = TEXT[:5000].decode() + "  two\tspaces \u65e5\u672c\u8a9e \U0001f600\n\n\nend \n"
             found = self.prepare(self.write("t", text), "--tokenizer", model)
             self.assertEqual(found.tokens.pop(), 1)  # the end of the document

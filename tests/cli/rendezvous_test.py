@@ -235,6 +235,14 @@ print(len(got))
         for folder in folders:
             self.assertEqual(self.metrics(folder)[-1]["event"], "end")
 
+    def test_whose_a_connection_is_takes_no_reading_of_all_connections(self):
+        port, log = free_port(), self.root / "opened"
+        tracer = ["strace", "-f", "--seccomp-bpf", "-qq", "-o", str(log), "-e", "trace=open,openat"]
+        ranks = [self.start_rank(rank, port, before=() if rank else tracer) for rank in range(2)]
+        for rank in ranks:
+            self.end_of(rank)
+        self.assertNotIn("/proc/net/tcp", log.read_text())
+
 
 class Secrets(RendezvousTest):
     def refused(self, rank, status=2, **variables):

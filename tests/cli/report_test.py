@@ -100,6 +100,15 @@ class Page(FolderTest):
             self.assertEqual(found, dict(zip(curve["steps"], curve["values"], strict=True)), key)
         self.assertEqual({row["run"] for row in rows}, {"real"})
 
+    def test_curves_of_many_runs_share_their_points(self):
+        spike = [step_line(step, loss=50.0 if step == 777 else 1.0 + step) for step in range(1, 2001)]
+        runs = [write_run(self.folder / "runs" / str(number), spike) for number in range(40)]
+        found = page_data(self.page_of("runs"))["runs"]
+        self.assertEqual(len(found), len(runs))
+        for each in found:
+            self.assertLessEqual(len(each["curves"]["loss"]["steps"]), 1000)
+            self.assertIn(50.0, each["curves"]["loss"]["values"])
+
     def test_spikes_beside_numbers_that_are_not_finite_stay_in_long_curves(self):
         odd = {step: "nan" for step in range(10, 20001, 10)} | {5003: "inf", 9001: "-inf"}
         lines = [step_line(step, loss=odd.get(step, 50.0 if step == 7777 else 2.0 if step == 5001 else 1.0)) for step in range(1, 20001)]
@@ -217,6 +226,7 @@ class Page(FolderTest):
         self.assertEqual([row["run"] for row in rows], names)
         self.assertEqual(self.report("sweep", "sweep/two").stdout, "report.html\n")
         # The expansion of sweep/* once the page exists.
+        (self.folder / "sweep" / "gone").unlink()
         self.assertEqual(len(page_data(self.page_of(*sorted(str(path) for path in (self.folder / "sweep").iterdir())))["runs"]), 4)
         (self.folder / "bare" / "deep").mkdir(parents=True)
         assert_names(self.report("bare", status=DATA).stderr, "bare")
