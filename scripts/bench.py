@@ -118,6 +118,15 @@ def show(progress):
         print(progress, file=sys.stderr, flush=True)
 
 
+def turns(what, programs, rounds):
+    """The programs of each round; who begins takes turns."""
+    for index in range(rounds):
+        for program in list(programs)[:: 1 if index % 2 == 0 else -1]:
+            show(f"{what}: round {index + 1} of {rounds}, {program}")
+            yield program
+    show("")
+
+
 def milliseconds(command, status, starts=STARTS):
     times = []
     for _ in range(starts):

@@ -133,10 +133,8 @@ def measure_once(row, options):
     blocks = {name: [] for name in programs}
     begin, busy, own = time.monotonic(), busy_seconds(), own_seconds()
     with Busy(row.disturbed):
-        for index in range(options.rounds):
-            for name in list(programs)[:: 1 if index % 2 == 0 else -1]:
-                bench.show(f"{row.name}: round {index + 1} of {options.rounds}, {name}")
-                blocks[name].append(programs[name]())
+        for name in bench.turns(row.name, programs, options.rounds):
+            blocks[name].append(programs[name]())
     foreign = max(0.0, busy_seconds() - busy - (own_seconds() - own)) / (time.monotonic() - begin)
     return blocks, foreign
 

@@ -76,13 +76,10 @@ def encode(model, text, options):
 
 
 def in_turns(name, programs, options):
-    """Program -> its blocks; who begins takes turns."""
+    """Program -> its blocks."""
     blocks = {program: [] for program in programs}
-    for index in range(options.rounds):
-        for program in list(programs)[:: 1 if index % 2 == 0 else -1]:
-            bench.show(f"{name}: round {index + 1} of {options.rounds}, {program}")
-            blocks[program].append(programs[program]())
-    bench.show("")
+    for program in bench.turns(name, programs, options.rounds):
+        blocks[program].append(programs[program]())
     return blocks
 
 
