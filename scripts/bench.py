@@ -118,6 +118,15 @@ def show(progress):
         print(progress, file=sys.stderr, flush=True)
 
 
+def turns(what, programs, rounds):
+    """The programs of each round; who begins takes turns."""
+    for index in range(rounds):
+        for program in list(programs)[:: 1 if index % 2 == 0 else -1]:
+            show(f"{what}: round {index + 1} of {rounds}, {program}")
+            yield program
+    show("")
+
+
 def milliseconds(command, status, starts=STARTS):
     times = []
     for _ in range(starts):
@@ -190,6 +199,23 @@ def check_peer(python):
         sys.exit(f"bench: --peer {python} has torch {found.strip()}; it must be 2.11.0, as dtrain's")
 
 
+def prepare(peer):
+    """Checks the peer, if any, and writes the text that all benchmarks read; returns its path."""
+    if peer:
+        check_peer(peer)
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    text = OUTPUT / "text.txt"
+    text.write_text(run(["bible", "-f", "gen1:1-rev22:21"])[0])
+    return text
+
+
+def write(name, report):
+    """Returns what to print of the report's place."""
+    path = OUTPUT / f"{name}.json"
+    path.write_text(json.dumps(report, indent=1) + "\n")
+    return f"\nwritten to {path.relative_to(ROOT)}"
+
+
 def machine():
     model = next((line.partition(":")[2].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "")
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -238,10 +264,7 @@ def main():
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.steps, options.warmup = 1, 8, 4
-    if options.peer:
-        check_peer(options.peer)
-    OUTPUT.mkdir(parents=True, exist_ok=True)
-    (OUTPUT / "text.txt").write_text(run(["bible", "-f", "gen1:1-rev22:21"])[0])
+    prepare(options.peer)
     report = {"time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "machine": machine(),
               "config": options.config, "rounds": options.rounds, "steps": options.steps}
     show("starts of programs and jobs")
@@ -255,10 +278,9 @@ def main():
     show("ends of jobs")
     report["end_milliseconds"] = bench_ends.measure(BIN / "dtrun", options.peer)
     show("")
-    path = OUTPUT / (report["time"][:19].replace(":", "") + ".json")
-    path.write_text(json.dumps(report, indent=1) + "\n")
+    written = write(report["time"][:19].replace(":", ""), report)
     print_table(report)
-    print(f"\nwritten to {path.relative_to(ROOT)}")
+    print(written)
 
 
 if __name__ == "__main__":

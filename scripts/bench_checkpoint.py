@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 
-from bench import OUTPUT, check_peer, machine, run, show
+from bench import OUTPUT, machine, prepare, run, turns
 from runs import BIN, ROOT, launched, metrics_of
 
 LIMIT = 300  # seconds for any wait
@@ -94,24 +94,16 @@ def main():
     parser.add_argument("--dir", help="where to write [build/bench]")
     parser.add_argument("--peer", metavar="PYTHON", help="a Python with torch 2.11.0")
     options = parser.parse_args()
-    if options.peer:
-        check_peer(options.peer)
-    OUTPUT.mkdir(parents=True, exist_ok=True)
-    (OUTPUT / "text.txt").write_text(run(["bible", "-f", "gen1:1-rev22:21"])[0])
-    run([BIN / "dtrain", "data", "prepare", OUTPUT / "text.txt", "--output", OUTPUT / "text.dtok", "--overwrite"])
+    run([BIN / "dtrain", "data", "prepare", prepare(options.peer), "--output", OUTPUT / "text.dtok", "--overwrite"])
     found = {"dtrain": {name: [] for name in MEANING}, "peer": {name: [] for name in MEANING}}
-    for index in range(options.rounds):
-        programs = ["dtrain", "peer"] if options.peer else ["dtrain"]
-        for program in programs[:: 1 if index % 2 == 0 else -1]:
-            show(f"round {index + 1} of {options.rounds}: {program}")
-            with tempfile.TemporaryDirectory(dir=options.dir or OUTPUT) as folder:
-                os.sync()
-                scratch = pathlib.Path(folder)
-                result = (dtrain_round(scratch, options.repeats) if program == "dtrain" else
-                          peer_round(scratch, options.repeats, options.peer))
-            for name, values in result.items():
-                found[program][name].append(statistics.median(values))
-    show("")
+    for program in turns("saves and loads", ["dtrain", "peer"] if options.peer else ["dtrain"], options.rounds):
+        with tempfile.TemporaryDirectory(dir=options.dir or OUTPUT) as folder:
+            os.sync()
+            scratch = pathlib.Path(folder)
+            result = (dtrain_round(scratch, options.repeats) if program == "dtrain" else
+                      peer_round(scratch, options.repeats, options.peer))
+        for name, values in result.items():
+            found[program][name].append(statistics.median(values))
     about = machine()
     print(f"{about['cpu']}, {about['cores']} cores; 25m with AdamW on 2 ranks, 304 MB; medians of {options.rounds} rounds "
           f"of {options.repeats}\n\n{'':46}{'dtrain':>10}{'DCP':>10}{'ratio':>8}")

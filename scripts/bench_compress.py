@@ -5,53 +5,50 @@ import argparse
 import contextlib
 import json
 import os
+import pathlib
 import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
+import types
 
+import bench
 from runs import BIN, ROOT, launched, metrics_of, steps_of
 
-OUTPUT = ROOT / "build" / "bench" / "compress"
+sys.path.insert(0, str(ROOT / "tests" / "cli"))
+import two_hosts  # noqa: E402
+
+OUTPUT = bench.OUTPUT / "compress"
 MINI = ROOT / "configs" / "experiments" / "mini.json"
-ADDRESSES = ("10.213.78.1", "10.213.78.2")
 SCHEMES = ("none", "bf16", "topk:0.01", "powersgd:4")
 LOSSES = (("none", 0), ("bf16", 0),
           *(("powersgd:4", warmup) for warmup in (0, 50, 100, 150)), ("powersgd:8", 0), ("powersgd:16", 0),
           *(("topk:0.01", warmup) for warmup in (0, 50, 100, 150)), ("topk:0.05", 0))
 
 
-def ip(*words):
-    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
-
-
 class Link:
-    """Two hosts, each a network namespace, and one link between them."""
+    """The link between two hosts."""
 
     def __init__(self, stack, rate):
-        self.names = [f"dtc{os.getpid()}x{node}" for node in range(2)]
-        self.devices = [f"dtc{os.getpid()}e{node}" for node in range(2)]
-        for name in self.names:
-            ip("netns", "add", name)
-            stack.callback(subprocess.run, ["ip", "netns", "del", name], check=False)
-        ip("link", "add", self.devices[0], "type", "veth", "peer", "name", self.devices[1])
-        for name, device, address in zip(self.names, self.devices, ADDRESSES):
-            ip("link", "set", device, "netns", name)
-            ip("-n", name, "addr", "add", address + "/24", "dev", device)
-            ip("-n", name, "link", "set", device, "up")
-            ip("-n", name, "link", "set", "lo", "up")
+        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        self.hosts = two_hosts.TwoHosts(types.SimpleNamespace(addCleanup=stack.callback), folder)
+        self.devices = [name.replace("dtrain-", "dt") for name in self.hosts.names]
+        for name, device in zip(self.hosts.names, self.devices):
             if rate:
                 shaping = ["tc", "-n", name, "qdisc", "add", "dev", device, "root", "tbf", "rate", rate, "burst", "64kb", "latency", "50ms"]
                 subprocess.run(shaping, check=True)
 
     def bytes_sent(self):
         """By host 0, as its device counts."""
-        (device,) = json.loads(ip("-n", self.names[0], "-s", "-j", "link", "show", "dev", self.devices[0]))
+        shown = subprocess.run(["ip", "-n", self.hosts.names[0], "-s", "-j", "link", "show", "dev", self.devices[0]], check=True,
+                               capture_output=True, text=True).stdout
+        (device,) = json.loads(shown)
         return device["stats64"]["tx"]["bytes"]
 
     def train(self, *flags):
-        nodes = [["ip", "netns", "exec", name, BIN / "dtrun", "--nnodes", "2", "--node-rank", str(node), "--master-addr", ADDRESSES[0],
-                  "--master-port", "29621", "-n", "1", "--", BIN / "dtrain", *flags] for node, name in enumerate(self.names)]
+        nodes = [self.hosts.command(node, [BIN / "dtrun", "--nnodes", "2", "--node-rank", node, "--master-addr", "10.77.0.1",
+                                           "--master-port", "29621", "-n", "1", "--", BIN / "dtrain", *flags]) for node in range(2)]
         environment = {**os.environ, "DTRAIN_JOB_TOKEN": "0123456789abcdef0123456789abcdef"}
         running = [subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for words in nodes]
         try:
@@ -100,9 +97,7 @@ def main():
     parser.add_argument("--loss-steps", type=int, default=300)
     parser.add_argument("--only", choices=("link", "loss"))
     options = parser.parse_args()
-    OUTPUT.mkdir(parents=True, exist_ok=True)
-    text = OUTPUT / "text.txt"
-    text.write_text(subprocess.run(["bible", "-f", "gen1:1-rev22:21"], check=True, capture_output=True, text=True).stdout)
+    text = bench.prepare(peer=None)
     if options.only != "loss":
         print(f"mini, microbatch 1, 2 ranks, link of {options.rate}")
         print(f"{'--compress':14} {'tok/s':>8} {'over none':>9} {'bytes/step':>11} {'of none':>8}")

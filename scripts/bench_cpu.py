@@ -133,10 +133,8 @@ def measure_once(row, options):
     blocks = {name: [] for name in programs}
     begin, busy, own = time.monotonic(), busy_seconds(), own_seconds()
     with Busy(row.disturbed):
-        for index in range(options.rounds):
-            for name in list(programs)[:: 1 if index % 2 == 0 else -1]:
-                bench.show(f"{row.name}: round {index + 1} of {options.rounds}, {name}")
-                blocks[name].append(programs[name]())
+        for name in bench.turns(row.name, programs, options.rounds):
+            blocks[name].append(programs[name]())
     foreign = max(0.0, busy_seconds() - busy - (own_seconds() - own)) / (time.monotonic() - begin)
     return blocks, foreign
 
@@ -224,22 +222,18 @@ def main():
     parser.add_argument("--loud", action="store_true", help="keep rows that other processes disturbed")
     parser.add_argument("--peer", metavar="PYTHON", help="a Python with torch 2.11.0, to run scripts/peer")
     options = parser.parse_args()
-    if options.peer:
-        bench.check_peer(options.peer)
-    OUTPUT.mkdir(parents=True, exist_ok=True)
-    (OUTPUT / "text.txt").write_text(bench.run(["bible", "-f", "gen1:1-rev22:21"])[0])
+    bench.prepare(options.peer)
     report = {"machine": bench.machine(), "rounds": options.rounds, "gflops": roofline(), "rows": []}
     for row in rows(options):
         report["rows"].append(measure(row, options))
     if options.only in "ranks":
         report["ranks"] = bench_ranks.measure(options.rounds)
     bench.show("")
-    path = OUTPUT / "cpu.json"
-    path.write_text(json.dumps(report, indent=1) + "\n")
+    written = bench.write("cpu", report)
     print_table(report)
     if "ranks" in report:
         bench_ranks.print_tables(report["ranks"])
-    print(f"\nwritten to {path.relative_to(ROOT)}")
+    print(written)
 
 
 if __name__ == "__main__":

@@ -76,13 +76,10 @@ def encode(model, text, options):
 
 
 def in_turns(name, programs, options):
-    """Program -> its blocks; who begins takes turns."""
+    """Program -> its blocks."""
     blocks = {program: [] for program in programs}
-    for index in range(options.rounds):
-        for program in list(programs)[:: 1 if index % 2 == 0 else -1]:
-            bench.show(f"{name}: round {index + 1} of {options.rounds}, {program}")
-            blocks[program].append(programs[program]())
-    bench.show("")
+    for program in bench.turns(name, programs, options.rounds):
+        blocks[program].append(programs[program]())
     return blocks
 
 
@@ -200,10 +197,8 @@ def main():
     options = parser.parse_args()
     options.big_bytes = QUICK_BIG_BYTES if options.quick else BIG_BYTES
     options.rounds = 1 if options.quick else options.rounds
-    OUTPUT.mkdir(parents=True, exist_ok=True)
+    text = bench.prepare(peer=None)
     report = {"machine": bench.machine(), "versions": versions(options), "rounds": options.rounds}
-    text = OUTPUT / "text.txt"
-    text.write_text(bench.run(["bible", "-f", "gen1:1-rev22:21"])[0])
     report["text_bytes"] = text.stat().st_size
     trainers = ["dtrain", "Python"] if options.peer else ["dtrain"]
     models = [Model(type, trainer) for trainer in trainers for type in ("bpe", "unigram")]
@@ -212,10 +207,9 @@ def main():
         report["rows"] = [measure_bytes("bytes", text, scratch, options),
                           *(measure_model(model, text, scratch, options) for model in models)]
         report["big"] = measure_big(text, scratch, options)
-    path = OUTPUT / "data.json"
-    path.write_text(json.dumps(report, indent=1) + "\n")
+    written = bench.write("data", report)
     print_table(report)
-    print(f"\nwritten to {path.relative_to(ROOT)}")
+    print(written)
     if below := list(missed(report)):
         sys.exit("bench: missed: " + "; ".join(below))
 

@@ -155,8 +155,7 @@ def main():
                         help="[mini small]; the first one on 4 ranks, too")
     options = parser.parse_args()
     options.cores = int(subprocess.run(["nproc"], capture_output=True, text=True, check=True).stdout)
-    OUTPUT.mkdir(parents=True, exist_ok=True)
-    (OUTPUT / "text.txt").write_text(bench.run(["bible", "-f", "gen1:1-rev22:21"])[0])
+    bench.prepare(peer=None)
     report = {"machine": bench.machine()}
     for name in options.models:
         report[name] = compare(model_flags(name), options, options.microbatches, options.steps)
@@ -165,8 +164,7 @@ def main():
     # Their memory, bytes and order are those of every step.
     report[f"{name} on {MORE_RANKS} ranks"] = more = compare(model_flags(name), options, [1], 4, "--ranks", MORE_RANKS)
     print_more_ranks(name, more)
-    (OUTPUT / "plan.json").write_text(json.dumps(report, indent=1) + "\n")
-    print(f"\nwritten to {(OUTPUT / 'plan.json').relative_to(ROOT)}")
+    print(bench.write("plan", report))
 
 
 if __name__ == "__main__":

@@ -5,12 +5,12 @@ A check takes the session and returns a line that says what was found; it raises
 
 import functools
 import os
-import pathlib
 import re
 import signal
 import time
 
 from gpu_check_session import ROOT, Failed, OutOfTime, Skipped, error_line, require_close, require_equal
+from runs import family, variable_of
 
 GOLDEN = ROOT / "tests" / "golden"
 USAGE, MEMORY, DEVICE = 2, 8, 13  # exit statuses
@@ -146,25 +146,6 @@ def out_of_memory(session):
     return f"one process ends with {MEMORY}, fsdp on 2 ranks trains in {sum(needs) / 2**21:.1f} MiB each"
 
 
-def rank_of(pid):
-    try:
-        words = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return None
-    return next((int(word[5:]) for word in words if word.startswith(b"RANK=")), None)
-
-
-def children_of(pid):
-    try:
-        return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-
-
-def descendants(pid):
-    return [pid, *(each for child in children_of(pid) for each in descendants(child))]
-
-
 def wait_for_steps(session, job, run_dir):
     end = time.monotonic() + min(FIRST_STEPS_WITHIN, session.seconds_left())
     metrics = run_dir / "metrics.jsonl"
@@ -183,8 +164,8 @@ def killed_rank(session):
                                         ranks=2, run_dir=run_dir))
     try:
         wait_for_steps(session, job, run_dir)
-        processes = descendants(job.pid)
-        os.kill(next(pid for pid in processes if pid != job.pid and rank_of(pid) == 1), signal.SIGKILL)
+        processes = list(family(job.pid))
+        os.kill(next(pid for pid in processes if pid != job.pid and variable_of(pid, "RANK") == "1"), signal.SIGKILL)
         begin = time.monotonic()
         error = job.communicate(timeout=ENDS_WITHIN)[1]
         seconds = time.monotonic() - begin

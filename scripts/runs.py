@@ -1,10 +1,10 @@
-"""What campaigns and benchmarks share: the programs, the numbers that a run leaves, and the processes of a job."""
+"""What tests, campaigns and benchmarks share: the programs, the numbers that a run leaves, and the processes of a job."""
 
+import contextlib
 import hashlib
 import json
 import os
 import pathlib
-import random
 import signal
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -56,23 +56,55 @@ def difference(found, expected):
     return None if found[1] == expected[1] else "another final model"
 
 
-def seeded(text):
-    """Seeds all random choices at random and prints how."""
-    seed = random.randrange(2**32)
-    random.seed(seed)
-    print(f"{text}, seed {seed}", flush=True)
+def state_of(pid):
+    """'R', 'S', 'T', 'Z', ...; None when there is no such process."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def children_of(pid):
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                stat = pathlib.Path(f"/proc/{entry}/stat").read_text()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if int(stat.rpartition(")")[2].split()[1]) == pid:
+                found.append(int(entry))
+    return found
+
+
+def family(pid):
+    """A process and all below it, parents first."""
+    yield pid
+    for child in children_of(pid):
+        yield from family(child)
+
+
+def variable_of(pid, name):
+    """An environment variable of a process; None where it is not set, and of a process that has ended."""
+    with contextlib.suppress(OSError):
+        for variable in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if variable.startswith(f"{name}=".encode()):
+                return variable.partition(b"=")[2].decode()
+    return None
+
+
+def program_of(pid):
+    """The name of its program; None of a process that has ended."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return None
 
 
 def marked(mark):
     """Process id -> its program's name, of all processes that inherited the mark, an environment variable."""
-    found = {}
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if mark.encode() in pathlib.Path(f"/proc/{entry}/environ").read_bytes().split(b"\0"):
-                found[int(entry)] = pathlib.Path(f"/proc/{entry}/comm").read_text().strip()
-        except OSError:
-            continue
-    return found
+    name, _, value = mark.partition("=")
+    return {pid: program_of(pid) for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if variable_of(pid, name) == value}
 
 
 def end_all(mark):

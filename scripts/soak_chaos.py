@@ -1,5 +1,6 @@
 """Trains random small models through random faults: each run is ended again and again, in any phase and in any way, goes
-on under another layout each time, and must end with the bits of a run that nothing disturbed. See scripts/soak.sh."""
+on under another layout each time, leaves nothing, and must end with the bits of a run that nothing disturbed. See
+scripts/soak.sh."""
 
 import argparse
 import collections
@@ -19,6 +20,7 @@ from soak_parity import random_settings
 
 STEPS = 400
 FAULTS_OF_A_RUN = 20
+KINDS = ("signal", "signal", "in a save", "in a save", "in a save", "file limit", "damage")
 ENDS_WITHIN = 120  # seconds; a stop may have to save, and a rank that waits for another has --comm-timeout
 INTERNAL = (70, 128 + signal.SIGABRT)  # statuses that no fault explains
 
@@ -69,8 +71,8 @@ def settings_of(name):
 class Run:
     """One run folder and what was done to it."""
 
-    def __init__(self, name, settings, microbatches, environment, folder):
-        self.name, self.settings, self.microbatches, self.folder = name, settings, microbatches, folder
+    def __init__(self, name, settings, microbatches, environment, folder, choices=KINDS):
+        self.name, self.settings, self.microbatches, self.folder, self.choices = name, settings, microbatches, folder, choices
         self.environment = {**os.environ, **environment, "TMPDIR": str(folder.parent)}
         self.done = collections.Counter()
         self.kinds = set()  # of the faults, those included that the run was too fast for
@@ -110,7 +112,7 @@ class Run:
 
     def disturb(self):
         """One fault; what was wrong with the job's end ("" for nothing), or None if the run was over before it."""
-        kind = random.choice(("signal", "signal", "in a save", "in a save", "in a save", "file limit", "damage"))
+        kind = random.choice(self.choices)
         if kind == "damage":
             return self.damage()
         self.kinds.add(kind)
@@ -118,7 +120,7 @@ class Run:
         job, mark = self.start(*self.random_layout(), extra, random.randint(1_000, 400_000) if kind == "file limit" else None)
         self.wait(job, kind)
         how = hit(job, mark) if job.poll() is None else None
-        problem = self.judge(job, mark, f"{kind}, {how}")
+        problem = self.judge(job, mark, f"{kind}, {how}", how)
         if how:
             self.done[f"{kind}, {how}"] += 1
         return problem
@@ -146,7 +148,7 @@ class Run:
         self.done["damage"] += 1
         return ""
 
-    def judge(self, job, mark, kind):
+    def judge(self, job, mark, kind, how):
         try:
             error = job.communicate(timeout=ENDS_WITHIN)[1]
         except subprocess.TimeoutExpired:
@@ -156,8 +158,9 @@ class Run:
         while marked(mark) and time.monotonic() < end:
             time.sleep(0.005)
         left = end_all(mark)
-        if left:
-            return f"{kind}: left over: {left}"
+        files = [path.name for path in self.folder.parent.iterdir() if path.name.startswith("dtrun-")]
+        if left or (files and "SIGKILL" not in str(how)):
+            return f"{kind}: left over: {left} {files}"
         if job.returncode in INTERNAL or "internal" in error:
             return f"{kind}: status {job.returncode}: {error[-2000:]}"
         return None if job.returncode == 0 else self.check_checkpoints(kind, error)
@@ -180,7 +183,6 @@ class Run:
         job, mark = self.start(layout, ranks)
         error = job.communicate(timeout=10 * ENDS_WITHIN)[1]
         return f"the end: status {job.returncode}: {error[-2000:]}{end_all(mark) or ''}" if job.returncode != 0 else ""
-
 
     def difference_from(self, whole):
         """Lines of metrics that wait for room are lost with a process that is killed meanwhile: where a limit on file sizes
@@ -213,13 +215,13 @@ def hit(job, mark):
     return f"{how.name} to a {kind}"
 
 
-def one_run(name, folder):
-    """The run, and what was wrong with it ("" for nothing)."""
+def one_run(name, folder, kinds, most):
+    """The run of at most so many faults, and what was wrong with it ("" for nothing)."""
     settings = settings_of(name)
-    whole, run = (Run(name, *settings, folder / part) for part in ("whole", "run"))
+    whole, run = (Run(name, *settings, folder / part, kinds) for part in ("whole", "run"))
     problem = whole.finish(CLASSES[name][0], 1)
     faults = ""
-    while not problem and faults == "" and sum(run.done.values()) < FAULTS_OF_A_RUN:
+    while not problem and faults == "" and sum(run.done.values()) < most:
         faults = run.disturb()
     problem = problem or faults or run.finish(*run.random_layout()) or run.difference_from(whole)
     if not problem:
@@ -230,16 +232,24 @@ def one_run(name, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--faults", type=int, default=500, metavar="N")
+    limit = parser.add_mutually_exclusive_group()
+    limit.add_argument("--faults", type=int, default=500, metavar="N")
+    limit.add_argument("--minutes", type=float, metavar="M", help="as many faults as they allow")
+    parser.add_argument("--of-a-run", type=int, default=FAULTS_OF_A_RUN, metavar="N")
+    parser.add_argument("--kind", action="append", choices=sorted({*KINDS}), help="of the faults [any]")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32), metavar="S")
     options = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGHUP):  # jobs would inherit that nohup or a shell's & ignores them
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     random.seed(options.seed)
-    print(f"chaos: {options.faults} faults, seed {options.seed}", flush=True)
+    amount = f"{options.minutes:g} minutes" if options.minutes else f"{options.faults} faults"
+    print(f"chaos: {amount}, seed {options.seed}", flush=True)
     begin, runs, bad, faults, layouts = time.monotonic(), 0, 0, collections.Counter(), collections.Counter()
-    while sum(faults.values()) < options.faults:
+    while time.monotonic() < begin + 60 * options.minutes if options.minutes else sum(faults.values()) < options.faults:
         name = random.choice(("data", "data", "data", "tensor", "pipeline", "mesh"))
         with tempfile.TemporaryDirectory(prefix="dtrain-soak-") as folder:
-            run, problem = one_run(name, pathlib.Path(folder))
+            run, problem = one_run(name, pathlib.Path(folder), options.kind or KINDS, options.of_a_run)
         runs, faults = runs + 1, faults + run.done
         layouts.update(layout.rpartition(" x ")[0] for layout in run.layouts)
         print(f"run {runs}, {name}: {sum(run.done.values())} faults, {len(run.layouts)} starts", flush=True)

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import unittest
 
+from dtrain_harness import make_folder, mount_tmpfs
 from messages import assert_names, holds
 
 SAVER = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"]) / "bin" / "small_saver"
@@ -105,9 +106,7 @@ def save_again(run):
 
 class SaverTest(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="dtrain-kill-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        self.folder = make_folder(self)
         self.template = self.folder / "template"
         self.template.mkdir()
         subprocess.run([SAVER, "save", self.template, "1", "2", "serial"], input="x", check=True, timeout=LIMIT,
@@ -140,9 +139,7 @@ class Kill(SaverTest):
         injection = f"inject={name}:signal=SIGKILL:when={number}"
         run, save = self.save(f"{mode}-{name}-{number}", mode, "-e", injection)
         expect(save.status == -signal.SIGKILL, "ended with", save.status, "instead of being killed")
-        steps = check(run)
-        save_again(run)
-        return steps
+        return run, check(run)
 
     def test_killed_at_each_system_call(self):
         calls = self.calls("serial")
@@ -150,7 +147,8 @@ class Kill(SaverTest):
 
         def kill(index):
             call = calls[index]
-            steps = self.kill("serial", call.name, call.number)
+            run, steps = self.kill("serial", call.name, call.number)
+            save_again(run)
             # strace kills before the call takes place.
             expected = [1] if index <= committed else [2, 1] if index <= pruned else [2]
             expect(steps == expected, call.line, "left", steps, "instead of", expected)
@@ -165,7 +163,7 @@ class Kill(SaverTest):
         points = sorted({(call.name, call.number) for call in calls})
 
         def kill(point):
-            steps = self.kill("threads", *point)
+            _, steps = self.kill("threads", *point)
             expect(steps in ([1], [2, 1], [2]), "left", steps)
 
         self.for_each(kill, points)
@@ -204,12 +202,7 @@ class Error(SaverTest):
 
     def test_a_disk_that_is_full(self):
         disk = self.folder / "disk"
-        disk.mkdir()
-        mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True, text=True,
-                               check=False)
-        if mount.returncode != 0:
-            self.skipTest("needs root: to mount a small file system: " + mount.stderr.strip())
-        self.addCleanup(subprocess.run, ["umount", "-l", disk], check=True)
+        mount_tmpfs(self, disk, "size=1m")
         run = disk / "run"
         shutil.copytree(self.template, run)
         moments = [self.fill(disk, run, limit) for limit in ("nr_blocks", "nr_inodes")]

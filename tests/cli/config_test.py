@@ -8,7 +8,7 @@ import subprocess
 import unittest
 
 from dtrain_harness import CHECKPOINT, DATA, DTRAIN, GOLDEN, SOURCE, USAGE, FolderTest, run
-from messages import assert_names
+from messages import assert_names, error_line
 
 FIRST, SECOND = ({"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"} for rank in (0, 1))
 
@@ -33,13 +33,6 @@ class Printing(Case):
         self.assertEqual(len(files), 7)
         for file in files:
             self.resolved("--config", file)
-
-    def test_named_sizes(self):
-        for name, (width, heads, neurons, levels, length) in {
-                "mini": (64, 4, 512, 4, 128), "small": (128, 4, 1024, 4, 256), "25m": (256, 4, 8192, 6, 512)}.items():
-            config = self.resolved("--config", SOURCE / f"configs/experiments/{name}.json")
-            self.assertEqual([config["model"][key] for key in ("width", "heads", "neurons", "levels")], [width, heads, neurons, levels])
-            self.assertEqual(config["data"]["seq_len"], length)
 
     def test_nothing_automatic_is_left(self):
         config = self.resolved("--config", SOURCE / "configs/experiments/mini.json", "--strategy", "ddp", environment={**FIRST, "OMP_NUM_THREADS": "3"})
@@ -71,19 +64,15 @@ class Printing(Case):
 
 
 class Refusing(Case):
-
     def test_later_backends_and_devices_are_known_but_not_built(self):
         self.refused("--backend nccl", "--backend", "nccl", "--device cuda")
         self.refused("--device tpu", "--device", "auto, cpu")
 
     def test_contradictions(self):
-        self.refused("--neurons 7", "--neurons 7")
+        """More of them: tests/unit/plain/config/resolve_test.cpp."""
         self.refused("--global-batch 8 --microbatch 2 --grad-accum 3", "8", "2", "3", "6")
-        self.refused("--nnodes 2", "--nnodes 2")
         self.refused("--strategy single", "--strategy single", "2", "--strategy ddp", environment=FIRST)
         self.refused("--strategy ddp", "MASTER_ADDR", "dtrun -n 2", environment=FIRST)
-        self.refused("", "RANK", "OMPI_COMM_WORLD_RANK", environment={
-            "RANK": "0", "WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"})
 
     def test_files_that_are_missing_or_foreign(self):
         self.write("empty", "")
@@ -98,6 +87,8 @@ class Refusing(Case):
     def test_a_run_folder_that_cannot_be(self):
         for run_dir in ("text.txt", "text.txt/below"):
             self.refused(f"--data text.txt --seq-len 16 --run-dir {run_dir}", "text.txt")
+        result = run(DTRAIN, *"--data text.txt --seq-len 16 --run-dir /proc/run".split(), cwd=self.folder, status=USAGE)
+        error_line(result.stderr, "/proc/run")
 
     def test_a_wrong_rank_waits_for_the_first_to_speak(self):
         with self.assertRaises(subprocess.TimeoutExpired) as caught:

@@ -4,16 +4,10 @@ its own settings."""
 import datetime
 import json
 import os
-import pathlib
-import subprocess
-import tempfile
 import unittest
 
+from dtrain_harness import DTRAIN, DTRUN, USAGE, launched, make_folder, metrics_of, run
 from messages import assert_names, lines_naming
-
-BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
-DTRAIN, DTRUN = BUILD / "bin" / "dtrain", BUILD / "bin" / "dtrun"
-USAGE = 2
 TINY = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
         "--microbatch", "1", "--lr", "2e-3", "--threads", "1", "--checkpoint-every", "3"]
 
@@ -21,9 +15,7 @@ TINY = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--
 class Continue(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory(prefix="dtrain-continue-")
-        cls.addClassCleanup(folder.cleanup)
-        cls.root = pathlib.Path(folder.name)
+        cls.root = make_folder(cls)
         (cls.root / "home").mkdir()
         (cls.root / "elsewhere").mkdir()
         (cls.root / "home/text.txt").write_text("In the beginning God created the heaven and the earth.\n" * 60)
@@ -32,12 +24,7 @@ class Continue(unittest.TestCase):
 
     @classmethod
     def command(cls, *arguments, ranks=1, cwd="home", status=0):
-        launcher = [DTRUN, "-n", str(ranks), "--"] if ranks > 1 else []
-        result = subprocess.run([*launcher, DTRAIN, *map(str, arguments)], capture_output=True, text=True, errors="replace",
-                                timeout=60, cwd=cls.root / cwd, check=False)
-        if result.returncode != status:
-            raise AssertionError(f"{arguments}: status {result.returncode}\n{result.stderr}")
-        return result
+        return run(*launched(ranks, *arguments), cwd=cls.root / cwd, status=status)
 
     def config(self, run):
         return json.loads((run / "config.json").read_text())
@@ -49,11 +36,8 @@ class Continue(unittest.TestCase):
         (run / "config.json").write_text(json.dumps(config))
         return run
 
-    def lines(self, run):
-        return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
     def losses(self, run):
-        return [(line["loss"], line["grad_norm"]) for line in self.lines(run) if "loss" in line]
+        return [(line["loss"], line["grad_norm"]) for line in metrics_of(run) if "loss" in line]
 
     def test_it_holds_what_was_asked_for_beside_what_that_became(self):
         saved = self.config(self.whole)
@@ -76,7 +60,7 @@ class Continue(unittest.TestCase):
         self.assertEqual((saved["host"], saved["ranks"]), (os.uname().nodename, 1))
         age = datetime.datetime.now(datetime.timezone.utc) - datetime.datetime.fromisoformat(saved["started"])
         self.assertLess(abs(age.total_seconds()), 300)
-        self.assertEqual(self.lines(self.whole)[0]["provenance"], saved)
+        self.assertEqual(metrics_of(self.whole)[0]["provenance"], saved)
         version = self.command("--version").stdout
         self.assertEqual(version, f"dtrain {saved['version']} (commit {saved['commit']})\n")
 
@@ -132,7 +116,7 @@ class Continue(unittest.TestCase):
         result = self.command("--run-dir", self.whole, "--resume", "auto", "--microbatch", 3, ranks=3, status=USAGE)
         self.assertIn("--microbatch 3", result.stderr)
 
-    def test_a_pipeline_of_more_stages_than_levels_gives_way(self):
+    def test_a_pipeline_of_more_stages_than_levels_and_a_mesh_that_does_not_fit_give_way(self):
         saved = self.config(self.whole)
         saved["layout"]["strategy"] = saved["resolved"]["layout"]["strategy"] = "pp"
         saved["resolved"]["layout"]["pp"] = saved["provenance"]["ranks"] = 2
@@ -143,6 +127,10 @@ class Continue(unittest.TestCase):
         assert_names(result.stderr, "--strategy ddp", "pp", "4 ranks")
         result = self.command("--run-dir", run, "--resume", "auto", ranks=3, status=USAGE)
         assert_names(result.stderr, "--global-batch 4", "3")
+        saved["layout"].update(strategy="3d", tp=2, dp=1)
+        saved["resolved"]["layout"].update(strategy="3d", pp=1, tp=2, dp=1)
+        result = self.command("--run-dir", self.run_with(saved, "mesh"), "--resume", "auto", "--print-config")
+        assert_names(result.stderr, "--strategy ddp", "3d", "1 rank")
 
     def test_data_that_was_moved_is_said_to_be_of_the_run(self):
         saved = self.config(self.whole)
@@ -152,14 +140,6 @@ class Continue(unittest.TestCase):
         assert_names(result.stderr, "/nix/text.txt", f"--config {run}/config.json --data FILE")
         self.command("--run-dir", run, "--resume", "auto", "--config", run / "config.json", "--data", "text.txt",
                      "--print-config")
-
-    def test_a_mesh_that_does_not_fit_gives_way(self):
-        run = self.root / "mesh"
-        self.command(*TINY, "--data", "text.txt", "--steps", 3, "--run-dir", run, "--strategy", "3d", "--tp", 2,
-                     "--dp", 1, ranks=2)
-        result = self.command("--run-dir", run, "--resume", "auto", "--steps", 4)
-        assert_names(result.stderr, "--strategy ddp", "3d", "1 rank")
-        self.assertEqual(len(self.losses(run)), 4)
 
     def test_a_backend_that_cannot_serve_the_new_ranks_gives_way(self):
         run = self.root / "backend"
@@ -188,15 +168,11 @@ class Continue(unittest.TestCase):
 class OneResult(unittest.TestCase):
     """A command that prints one JSON object prints it alone, whatever the number of ranks."""
 
-    def print_config(self, *arguments):
-        result = subprocess.run([DTRUN, "-n", "3", "--", DTRAIN, *arguments, "--print-config"], capture_output=True,
-                                text=True, timeout=60, check=False)
-        self.assertEqual((result.returncode, result.stderr), (0, ""))
-        return json.loads(result.stdout)
-
     def test_the_resolved_configuration_is_plain_json_under_dtrun(self):
         for _ in range(3):  # the ranks end in any order
-            config = self.print_config("--strategy", "ddp", "--microbatch", "2")
+            result = run(DTRUN, "-n", "3", "--", DTRAIN, "--strategy", "ddp", "--microbatch", "2", "--print-config")
+            self.assertEqual(result.stderr, "")
+            config = json.loads(result.stdout)
             self.assertEqual((config["layout"]["dp"], config["batch"]["global"]), (3, 6))
 
 

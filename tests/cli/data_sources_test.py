@@ -5,26 +5,22 @@ import gzip
 import json
 import os
 import pty
+import random
 import signal
 import struct
 import subprocess
 import termios
 import unittest
-import zlib
 
-from data_harness import DataTest
-from dtrain_harness import DATA, DTRAIN, GOLDEN, SOURCE, USAGE, run
+from data_harness import DataTest, read_token_file
+from dtrain_harness import DATA, DTRAIN, GOLDEN, SOURCE, USAGE, run, terminal_output
 from messages import assert_names, lines_naming
-from token_file import read_token_file
 
 TEXT = (GOLDEN / "text.bin").read_bytes()
+LINES = [line for line in TEXT.decode().splitlines() if line]
+SENTENCEPIECE = 2
 ARTICLE = " \n = {} = \n \n {} \n = = Section = = \n \n More of it . \n"
 WIKITEXT = ARTICLE.format("First", "Words of article one") + ARTICLE.format("Second", "Others , = x =")
-SECOND_BEGINS = WIKITEXT.index(" = Second")
-
-
-def zstd(content):
-    return subprocess.run(["zstd", "-q", "-c"], input=content, capture_output=True, check=True).stdout
 
 
 def little(tokens, code="H"):
@@ -41,12 +37,6 @@ class Sources(DataTest):
 
 
 class Texts(Sources):
-    def test_compressed_texts_are_their_texts(self):
-        plain = self.prepare(self.write("t", TEXT))
-        for path in (self.write("t.gz", gzip.compress(TEXT)), self.write("t.zst", zstd(TEXT))):
-            self.assertEqual(self.prepare(path), plain)
-        self.assertEqual((bytes(plain.tokens), plain.num_bytes, plain.document_ends), (TEXT, len(TEXT), [len(TEXT)]))
-
     def test_a_byte_order_mark_is_no_part_of_a_text(self):
         plain = self.prepare(self.write("t", TEXT))
         self.assertEqual(self.prepare(self.write("marked", b"\xef\xbb\xbf" + TEXT)), plain)
@@ -90,38 +80,19 @@ class Texts(Sources):
             self.prepare(*arguments, "--threads", 7)
             self.assertEqual((self.folder / "out.dtok").read_bytes(), one)
 
-    def test_lines_of_json_are_documents(self):
-        content = "".join(json.dumps(line) + "\n" for line in ({"t": "one", "n": 1}, {"t": "zw\u00f6lf\n"}, {"t": ""}))
-        for name, bytes_of in (("a.jsonl", str.encode), ("a.jsonl.gz", lambda text: gzip.compress(text.encode())),
-                               ("a.jsonl.zst", lambda text: zstd(text.encode()))):
-            found = self.prepare(self.write(name, bytes_of(content)), "--field", "t")
-            self.assertEqual([bytes(document).decode() for document in found.documents], ["one\n", "zw\u00f6lf\n"])
-
-    def test_a_bar_is_drawn_on_a_terminal_alone(self):
+    def test_a_bar_is_drawn_on_a_terminal_alone_and_fits_a_narrow_window(self):
         text = self.write("t", TEXT)
-        result = self.dtrain("data", "prepare", text, "--output", "a.dtok")
-        self.assertEqual(result.stderr, "")
-        parent, child = pty.openpty()
-        subprocess.run([DTRAIN, "data", "prepare", text, "--output", "b.dtok"], cwd=self.folder, stderr=child,
-                       stdout=subprocess.DEVNULL, check=True, timeout=60)
-        os.close(child)
-        drawn = os.read(parent, 4096).decode()
-        os.close(parent)
-        self.assertIn("100 %", drawn)
-        self.assertTrue(drawn.endswith("\r\x1b[K"), drawn)
-
-    def test_the_bar_fits_a_narrow_window(self):
-        text = self.write("t", TEXT)
-        for columns in (30, 50, 200):
+        self.assertEqual(self.dtrain("data", "prepare", text, "--output", "a.dtok").stderr, "")
+        for columns in (30, 200):
             parent, child = pty.openpty()
             fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
             subprocess.run([DTRAIN, "data", "prepare", text, "--output", "b.dtok", "--overwrite"], cwd=self.folder, stderr=child,
                            stdout=subprocess.DEVNULL, check=True, timeout=60)
             os.close(child)
-            drawn = os.read(parent, 65536).decode().split("\r\x1b[K")
-            os.close(parent)
-            self.assertIn(" %", drawn[1])
-            self.assertLess(max(map(len, drawn)), columns)
+            drawn = terminal_output(parent).decode()
+            self.assertIn("100 %", drawn)
+            self.assertTrue(drawn.endswith("\r\x1b[K"), drawn)
+            self.assertLess(max(map(len, drawn.split("\r\x1b[K"))), columns)
 
     def test_nothing_is_left_when_a_signal_ends_it(self):
         self.write("t", TEXT * 1500)
@@ -134,11 +105,8 @@ class Texts(Sources):
             self.assertEqual([path.name for path in self.folder.iterdir()], ["t"])
 
     def test_what_is_wrong_is_named_and_nothing_is_left(self):
-        packed, small = gzip.compress(TEXT), zstd(TEXT)
-        self.refused(self.write("cut.gz", packed[:20000]), parts=["cut.gz", "truncated", "byte 20000"])
-        held = len(zlib.decompressobj(31).decompress(packed[:20000]))
-        self.refused(self.write("cut.gz", packed[:20000]), parts=[f"after {held} bytes"])
-        self.refused(self.write("cut.zst", small[:20000]), parts=["cut.zst", "truncated", "byte 20000"])
+        """More of it: tests/unit/plain/data/source."""
+        self.refused(self.write("cut.gz", gzip.compress(TEXT)[:20000]), parts=["cut.gz", "truncated", "byte 20000"])
         lines = self.write("l.jsonl", '{"text": "x"}\n{"body": "y"}\n')
         self.refused(lines, "--field", "text", parts=["l.jsonl", "line 2", "no field \"text\"", "body"])
         self.refused(lines, parts=["--field"], status=USAGE)
@@ -149,14 +117,6 @@ class Texts(Sources):
 
 
 class WikiText(Sources):
-    def test_articles_are_documents_and_words_are_counted(self):
-        found = self.prepare(self.write("wiki.test.raw", WIKITEXT), "--dataset", "wikitext")
-        self.assertEqual(bytes(found.tokens).decode(), WIKITEXT)
-        # The blank line before a title ends the article before it.
-        self.assertEqual(found.document_ends, [SECOND_BEGINS, len(WIKITEXT)])
-        # By hand: what stands between spaces, and one for each of the 7 lines of an article.
-        self.assertEqual(found.num_words, (3 + 4 + 5 + 4 + 7) + (3 + 5 + 5 + 4 + 7))
-
     def test_a_folder_gives_a_file_for_each_part(self):
         for part in ("train", "valid", "test"):
             self.write(f"raw/wiki.{part}.raw", WIKITEXT + part)
@@ -170,7 +130,6 @@ class WikiText(Sources):
         self.refused("--dataset", "wikitext", "raw", parts=["wiki.valid.raw"])
         self.write("empty/x", "")
         self.refused("--dataset", "wikitext", "empty", parts=["wiki.train.raw", "get_wikitext.sh"])
-
 
     def test_an_archive_of_another_checksum_is_not_unpacked(self):
         archive = self.write("wikitext.zip", "not the archive")
@@ -223,6 +182,86 @@ class OtherTrainers(Sources):
         self.refused(self.write("g.bin", good), self.write("t.txt", "text"), parts=["g.bin", "t.txt"], status=USAGE)
         self.refused("g.bin", "--field", "text", parts=["--field"], status=USAGE)
         self.refused("t.txt", "--vocab", 300, parts=["--vocab"], status=USAGE)
+
+
+def spm(program, *arguments, text=None):
+    return subprocess.run([f"spm_{program}", "--minloglevel=2", *map(str, arguments)], input=text, capture_output=True, text=True,
+                          check=True).stdout
+
+
+class Tokenizers(DataTest):
+    """SentencePiece: tokens compared with those of its own programs, models of ours, and what a wrong one gets."""
+
+    def refused(self, *arguments, **expected):
+        super().refused("data", *arguments, **expected)
+
+    def our_model(self, *flags, name="ours.model", vocab=700):
+        self.dtrain("data", "tokenizer", "train", self.write("book.txt", TEXT), "--vocab-size", vocab, "--output", name, *flags)
+        return self.folder / name
+
+    def test_tokens_of_each_document_are_those_of_spm_encode(self):
+        text = self.write("book.txt", TEXT)
+        documents = self.write("lines.jsonl", "".join(json.dumps({"text": line}) + "\n" for line in LINES))
+        for flags in (["--model_type=unigram"], ["--model_type=bpe", "--byte_fallback", "--normalization_rule_name=identity"]):
+            spm("train", f"--input={text}", f"--model_prefix={self.folder / 'theirs'}", "--vocab_size=600", *flags)
+            model = self.folder / "theirs.model"
+            expected = spm("encode", f"--model={model}", "--output_format=id", text="\n".join(LINES) + "\n").splitlines()
+            found = self.prepare(documents, "--field", "text", "--tokenizer", model)
+            end = 2  # of a sentence, by spm_train's defaults
+            self.assertEqual(found.documents, [[*map(int, line.split()), end] for line in expected])
+            self.assertEqual((found.vocab, found.tokenizer, found.model), (600, SENTENCEPIECE, model.read_bytes()))
+            self.assertEqual(found.num_bytes, len("".join(LINES).encode()))
+
+    def test_the_report_counts_every_byte_of_the_text(self):
+        book = self.write("lines.txt", b"\n\n" + TEXT + b"\n\n")
+        size = book.stat().st_size
+        result = self.dtrain("data", "tokenizer", "train", book, "--vocab-size", 700, "--output", "lines.model")
+        self.assertIn(f"trained on {size} of {size} bytes", result.stdout)
+
+    def test_a_model_of_ours_gives_back_every_text(self):
+        for flags in ((), ("--type", "unigram")):
+            model = self.our_model(*flags, "--overwrite")
+            self.assertEqual(self.our_model(*flags, "--overwrite", name="again.model").read_bytes(), model.read_bytes())
+            text = TEXT[:5000].decode() + "  two\tspaces \u65e5\u672c\u8a9e \U0001f600\n\n\nend \n"
+            found = self.prepare(self.write("t", text), "--tokenizer", model)
+            self.assertEqual(found.tokens.pop(), 1)  # the end of the document
+            self.assertEqual(spm("decode", f"--model={model}", "--input_format=id", text=" ".join(map(str, found.tokens)) + "\n"),
+                             text + "\n")
+
+    def test_the_bytes_do_not_depend_on_the_threads(self):
+        model, text = self.our_model(), self.write("long", TEXT * 60)
+        found = []
+        for threads in (1, 5):
+            self.prepare(text, "--tokenizer", model, "--threads", threads)
+            found.append((self.folder / "out.dtok").read_bytes())
+        self.assertEqual(*found)
+
+    def test_a_text_without_spaces_takes_little_memory(self):
+        signs = random.Random(7)
+        text = "".join(chr(0x4E00 + signs.randrange(3000)) for _ in range(700_000))
+        model, book = self.our_model(), self.write("signs.txt", text)
+        run("prlimit", f"--data={250 << 20}", DTRAIN, "data", "prepare", book, "--tokenizer", model, "--output", "signs.dtok",
+            "--threads", 2, cwd=self.folder)
+        self.assertEqual(read_token_file(self.folder / "signs.dtok").num_bytes, len(text.encode()))
+
+    def test_what_is_wrong_is_named_and_nothing_is_left(self):
+        model, book = self.our_model(), self.folder / "book.txt"
+        bad = self.write("bad.txt", TEXT + b"caf\xe9 " + TEXT)
+        out = ("--output", "new.dtok")
+        self.refused("prepare", bad, "--tokenizer", model, *out, parts=["bad.txt", "0xe9", f"offset {len(TEXT) + 3}", "iconv"])
+        self.dtrain("data", "prepare", bad, "--output", "bytes.dtok")
+        self.refused("prepare", book, "--tokenizer", book, *out, parts=["book.txt", "SentencePiece"])
+        self.refused("prepare", book, "--tokenizer", "missing", *out, parts=["missing"])
+        train = ("tokenizer", "train", book, "--output", "new.model", "--vocab-size")
+        self.refused(*train, 100000, parts=["--vocab-size 100000", "too high"], status=USAGE)
+        self.refused(*train, 100, parts=["--vocab-size", "100", "260"], status=USAGE)
+        many = self.write("many.txt", "".join(map(chr, range(0x400, 0x600))))
+        result = self.dtrain("data", "tokenizer", "train", many, "--output", "new.model", "--vocab-size", 300, status=USAGE)
+        self.assertRegex(result.stderr, r"characters .*\d+$")
+        self.refused(*train, 500, "--type", "word", parts=["--type", "bpe"], status=USAGE)
+        self.refused("tokenizer", "train", book, "--output", "ours.model", "--vocab-size", 500, parts=["--overwrite"], status=USAGE)
+        self.refused("tokenizer", "train", bad, "--output", "new.model", "--vocab-size", 500, parts=["bad.txt", "UTF-8"])
+        self.refused("tokenizer", "trian", parts=["train"], status=USAGE)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,22 @@
-"""Runs on tokens of a tokenizer, on mixtures and on WikiText: what follows from the data, what is kept, what is refused."""
+"""Runs on tokens of a tokenizer, on mixtures and on WikiText; resumed with the same data to the last byte; and on data that is
+shortened meanwhile: one line that names the file, the status of data, and the last checkpoint; no SIGBUS."""
 
+import contextlib
 import json
 import math
+import os
+import pathlib
+import re
 import shutil
+import signal
 import struct
+import subprocess
+import time
 import unittest
 
-from data_harness import DataTest
-from dtrain_harness import CHECKPOINT, DATA, DTRAIN, DTRUN, GOLDEN, USAGE, final_model, metrics_of, run
-from messages import assert_names, lines_naming
-from token_file import read_token_file
+from data_harness import DataTest, read_token_file
+from dtrain_harness import CHECKPOINT, DATA, DTRAIN, DTRUN, GOLDEN, LIMIT, USAGE, final_model, metrics_of, run
+from messages import assert_names, error_line, lines_naming
 
 TEXT = (GOLDEN / "text.bin").read_bytes()
 TINY = ["--levels", 1, "--width", 16, "--heads", 1, "--neurons", 16, "--seq-len", 16, "--threads", 1, "--checkpoint-every", 1]
@@ -59,9 +66,9 @@ class Tokenizers(Training):
         self.assertGreater(len(written), 60)  # tokens stand for more than a byte
         self.dtrain("generate", "--from", "run", "--max-tokens", 5)
         self.write("bad.txt", b"caf\xe9")
-        self.one_error(self.dtrain("generate", "--from", "run", "--prompt-file", "bad.txt", status=DATA), "UTF-8", "byte 3")
+        error_line(self.dtrain("generate", "--from", "run", "--prompt-file", "bad.txt", status=DATA).stderr, "UTF-8", "byte 3")
         self.write("long.txt", "a" + "\u00e9" * 1_200_000)
-        self.one_error(self.dtrain("generate", "--from", "run", "--prompt-file", "long.txt", status=USAGE), "more than 2097152 bytes",
+        error_line(self.dtrain("generate", "--from", "run", "--prompt-file", "long.txt", status=USAGE).stderr, "more than 2097152 bytes",
                        "65536 positions")
         self.dtrain("checkpoint", "export", "run", "exported.safetensors")
         beside = self.folder / "tokenizer.model"
@@ -71,7 +78,7 @@ class Tokenizers(Training):
         assert_names(self.dtrain("checkpoint", "export", "run", "exported.safetensors", "--overwrite").stderr, "tokenizer.model")
         self.assertEqual(beside.read_text(), "another")
         beside.unlink()
-        self.one_error(self.dtrain("generate", "--from", "exported.safetensors", status=CHECKPOINT), "exported.safetensors",
+        error_line(self.dtrain("generate", "--from", "exported.safetensors", status=CHECKPOINT).stderr, "exported.safetensors",
                        "tokenizer.model", "copy it")
         shutil.copy(self.folder / "a.model", self.folder / "tokenizer.model")
         self.dtrain("generate", "--from", "exported.safetensors", "--max-tokens", 5)
@@ -80,25 +87,25 @@ class Tokenizers(Training):
         self.dtrain("data", "tokenizer", "train", "book.txt", "--vocab-size", 400, "--type", "unigram", "--output", "b.model")
         self.dtrain("data", "prepare", "book.txt", "--tokenizer", "b.model", "--output", "b.dtok")
         shutil.copy(self.folder / "b.model", self.folder / "tokenizer.model")
-        self.one_error(self.dtrain("generate", "--from", "exported.safetensors", status=CHECKPOINT), "tokenizer.model")
+        error_line(self.dtrain("generate", "--from", "exported.safetensors", status=CHECKPOINT).stderr, "tokenizer.model")
         for source in ("run", "run/final/model.safetensors"):
-            self.one_error(self.train("--data", "b.dtok", "--init-from", source, run_dir="new", status=USAGE), "--init-from", "b.dtok",
+            error_line(self.train("--data", "b.dtok", "--init-from", source, run_dir="new", status=USAGE).stderr, "--init-from", "b.dtok",
                            "tokenizer")
         link = self.folder / "link"
         link.symlink_to(max(self.folder.glob("run/checkpoints/step-*")))
         for source in ("run", "link"):
-            self.one_error(self.dtrain("evaluate", "--from", source, "--data", "b.dtok", status=USAGE), "b.dtok")
-        self.one_error(self.train("--data", "b.dtok", "--val-fraction", 0.1, "--resume", "auto", steps=3, status=USAGE), "data.train (b.dtok)")
-        self.one_error(self.train("--data", "a.dtok", "--val-data", "b.dtok", run_dir="new", status=DATA), "a.dtok", "b.dtok",
+            error_line(self.dtrain("evaluate", "--from", source, "--data", "b.dtok", status=USAGE).stderr, "b.dtok")
+        error_line(self.train("--data", "b.dtok", "--val-fraction", 0.1, "--resume", "auto", steps=3, status=USAGE).stderr, "data.train (b.dtok)")
+        error_line(self.train("--data", "a.dtok", "--val-data", "b.dtok", run_dir="new", status=DATA).stderr, "a.dtok", "b.dtok",
                        "tokenizers")
-        self.one_error(self.train("--data", "a.dtok", "--vocab", 300, run_dir="new", status=DATA), "a.dtok", "400", "300")
+        error_line(self.train("--data", "a.dtok", "--vocab", 300, run_dir="new", status=DATA).stderr, "a.dtok", "400", "300")
         self.train("--data", "a.dtok", "--init-from", "run", run_dir="new")
 
     def test_a_tokenizer_of_somebody_else_is_not_replaced(self):
         self.tokens("a")
         (self.folder / "mine").mkdir()
         self.write("mine/tokenizer.model", "precious")
-        self.one_error(self.train("--data", "a.dtok", run_dir="mine", status=USAGE), "mine/tokenizer.model", "move it")
+        error_line(self.train("--data", "a.dtok", run_dir="mine", status=USAGE).stderr, "mine/tokenizer.model", "move it")
         self.assertEqual((self.folder / "mine" / "tokenizer.model").read_text(), "precious")
         self.assertFalse((self.folder / "mine" / "config.json").exists())
 
@@ -111,7 +118,7 @@ class Tokenizers(Training):
         self.assertEqual(kept.read_bytes(), (self.folder / "b.model").read_bytes())
         kept.write_text("precious")
         before = {path: path.read_bytes() for path in (self.folder / "run").rglob("*") if path.is_file() and path.name != "lock"}
-        self.one_error(self.train("--data", "a.dtok", "--overwrite", status=USAGE), "run/tokenizer.model", "move it")
+        error_line(self.train("--data", "a.dtok", "--overwrite", status=USAGE).stderr, "run/tokenizer.model", "move it")
         after = {path: path.read_bytes() for path in (self.folder / "run").rglob("*") if path.is_file() and path.name != "lock"}
         self.assertEqual(after, before)
         self.train("--data", "book.txt", "--overwrite")
@@ -128,9 +135,9 @@ class Tokenizers(Training):
     def test_samples_need_a_tokenizer(self):
         self.write("train.bin", struct.pack("<400H", *(i % 65 for i in range(400))))
         self.dtrain("data", "prepare", "train.bin", "--vocab", 65, "--output", "t.dtok")
-        self.one_error(self.train("--data", "t.dtok", "--sample-every", 1, status=USAGE), "--sample-every", "t.dtok")
+        error_line(self.train("--data", "t.dtok", "--sample-every", 1, status=USAGE).stderr, "--sample-every", "t.dtok")
         self.train("--data", "t.dtok")
-        self.one_error(self.dtrain("generate", "--from", "run", status=CHECKPOINT), "65", "tokenizer")
+        error_line(self.dtrain("generate", "--from", "run", status=CHECKPOINT).stderr, "65", "tokenizer")
 
 
 class Mixtures(Training):
@@ -148,18 +155,17 @@ class Mixtures(Training):
         run(DTRUN, "-n", 2, "--", DTRAIN, *TINY, "--steps", 6, "--run-dir", "two", "--strategy", "ddp", *data, cwd=self.folder)
         self.assertEqual(self.losses("two"), self.losses("whole"))
         self.write("b.txt", TEXT[20000:25999] + b"#")
-        self.one_error(self.train(*data, "--resume", "auto", steps=7, run_dir="parts", status=USAGE), "data.train (a.txt:0.7,b.txt:0.3)")
-        self.one_error(self.train("--data", "a.txt:0.6,b.txt:0.4", *data[2:], "--resume", "auto", steps=7, run_dir="parts", status=USAGE),
+        error_line(self.train(*data, "--resume", "auto", steps=7, run_dir="parts", status=USAGE).stderr, "data.train (a.txt:0.7,b.txt:0.3)")
+        error_line(self.train("--data", "a.txt:0.6,b.txt:0.4", *data[2:], "--resume", "auto", steps=7, run_dir="parts", status=USAGE).stderr,
                        "data.train")
 
     def test_weights_that_cannot_be_are_refused_before_anything_starts(self):
         self.write("a.txt", TEXT[:20000])
         for mixture, part in (("a.txt:0,a.txt:1", '"0"'), ("a.txt:x,a.txt:1", '"x"'), ("a.txt:1,a.txt", "a.txt"),
                               ("a.txt:-2,a.txt:1", '"-2"'), ("a,b.txt:1,a.txt:1", "a")):
-            self.one_error(self.train("--data", mixture, status=USAGE), "--data", part)
-        self.one_error(self.train("--data", "a.txt:1,missing:1", status=DATA), "missing")
+            error_line(self.train("--data", mixture, status=USAGE).stderr, "--data", part)
+        error_line(self.train("--data", "a.txt:1,missing:1", status=DATA).stderr, "missing")
         self.assertFalse((self.folder / "run").exists())
-
 
     def test_a_file_that_is_named_twice_is_reported(self):
         self.write("a.txt", TEXT[:20000])
@@ -182,6 +188,152 @@ class WikiText(Training):
         self.assertAlmostEqual(evaluation["perplexity_per_word"] / math.exp(loss * len(text) / words), 1)
         assert_names(result.stdout + result.stderr, "per byte", "per word")
         assert_names(result.stderr, "--val-data test.dtok", "training data")
+
+
+SAVING = ["--levels", "1", "--width", "16", "--heads", "1", "--neurons", "16", "--seq-len", "16", "--threads", "1",
+        "--checkpoint-every", "1", "--run-dir", "run"]
+
+
+class DataIdentity(DataTest):
+    def setUp(self):
+        super().setUp()
+        self.write("book.txt", TEXT)
+
+    def train(self, *flags, steps, status=0):
+        return self.dtrain(*SAVING, "--steps", steps, *flags, status=status)
+
+    def overwrite(self, name, begin, size):
+        """Other bytes in a file, whose size stays."""
+        with (self.folder / name).open("r+b") as file:
+            file.seek(begin)
+            file.write(b"#" * size)
+
+    def test_one_byte_of_the_text_is_enough_to_refuse(self):
+        self.train("--data", "book.txt", steps=1)
+        self.train("--data", "book.txt", "--resume", "auto", steps=2)
+        self.overwrite("book.txt", 30007, 1)  # between the samples that a fingerprint of 64 of them looks at
+        result = self.train("--data", "book.txt", "--resume", "auto", steps=3, status=USAGE)
+        error_line(result.stderr, "data.train (book.txt)")
+
+    def test_a_token_file_is_the_text_that_it_was_made_of(self):
+        self.train("--data", "book.txt", steps=1)
+        self.dtrain("data", "prepare", "book.txt", "--output", "book.dtok")
+        self.train("--data", "book.dtok", "--resume", "auto", steps=2)
+        self.overwrite("book.dtok", 104 + 30007, 1)
+        for flags in (("--resume", "auto"), ("--overwrite",)):
+            result = self.train("--data", "book.dtok", *flags, steps=3, status=DATA)
+            self.assertIn("token file 'book.dtok' is damaged", result.stderr)
+
+    def test_validation_data_is_compared_where_there_was_some(self):
+        validation = ("--val-data", "other.txt")
+        self.write("other.txt", TEXT[:8000])
+        self.train("--data", "book.txt", steps=1)
+        result = self.train("--data", "book.txt", *validation, "--resume", "auto", steps=2)
+        assert_names(result.stderr, "validation data")
+        self.overwrite("other.txt", 4003, 2)
+        result = self.train("--data", "book.txt", *validation, "--resume", "auto", steps=3, status=USAGE)
+        error_line(result.stderr, "data.validation (other.txt)")
+
+    def test_the_part_kept_for_validation_belongs_to_it(self):
+        self.train("--data", "book.txt", "--val-fraction", "0.1", steps=1)
+        self.overwrite("book.txt", len(TEXT) - 9, 1)
+        result = self.train("--data", "book.txt", "--val-fraction", "0.1", "--resume", "auto", steps=2, status=USAGE)
+        error_line(result.stderr, "data.train (book.txt)")
+
+    def test_ranks_with_different_files_are_named(self):
+        for rank in "01":
+            self.write(f"node{rank}/book.txt", TEXT)
+        self.overwrite("node1/book.txt", 30007, 1)
+        command = " ".join(["cd node$RANK && exec", str(DTRAIN), "--strategy ddp --data book.txt", *SAVING, "--steps 1"])
+        result = run(DTRUN, "-n", "2", "--", "bash", "-c", command, cwd=self.folder, status=USAGE)
+        assert_names(result.stderr, "ranks 0 and 1", "training data")
+
+
+ENDLESS = ["--levels", "1", "--width", "16", "--heads", "1", "--neurons", "16", "--seq-len", "16", "--microbatch", "1", "--threads", "1",
+           "--steps", "1000000", "--checkpoint-every", "5", "--tensorboard", "off", "--run-dir", "run"]
+
+
+class LostData(DataTest):
+    def setUp(self):
+        super().setUp()
+        self.write("book.txt", TEXT)
+
+    def start(self, *command):
+        """A process whose training has a checkpoint."""
+        process = subprocess.Popen([str(word) for word in command], cwd=self.folder, text=True, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE)
+        self.addCleanup(process.__exit__, None, None, None)
+        self.addCleanup(process.kill)
+        limit = time.monotonic() + LIMIT
+        # Any one: the first may be removed again before this looks.
+        while not any(path.name.removeprefix("step-").isdigit() for path in self.folder.glob("run/checkpoints/step-*")):
+            if process.poll() is not None:
+                self.fail(process.communicate()[1])
+            self.assertLess(time.monotonic(), limit)
+            time.sleep(0.02)
+        return process
+
+    def ended(self, process, status):
+        _, error = process.communicate(timeout=LIMIT)
+        self.assertEqual(process.returncode, status, error)
+        return error
+
+    def test_training_data(self):
+        for flags in ((), ("--strategy", "dp", "--local-ranks", "2")):
+            with self.subTest(flags):
+                self.addCleanup(shutil.rmtree, self.folder / "run", ignore_errors=True)
+                process = self.start(DTRAIN, "--data", "book.txt", *ENDLESS, *flags)
+                os.truncate(self.folder / "book.txt", 1000)
+                error = self.ended(process, DATA)
+                assert_names(error_line(error, "'book.txt'"), "byte 1000", f"{len(TEXT)} bytes")
+                step = re.search(r"run/checkpoints/step-(\d+)", error)[1]
+                self.assertIn("book.txt", metrics_of(self.folder / "run")[-1]["message"])
+                self.write("book.txt", TEXT)
+                self.dtrain("--resume", "auto", "--run-dir", "run", "--steps", step)
+                shutil.rmtree(self.folder / "run")
+
+    def test_validation_data(self):
+        self.write("other.txt", TEXT[:9000])
+        process = self.start(DTRAIN, "--data", "book.txt", "--val-data", "other.txt", "--eval-every", "2", *ENDLESS)
+        os.truncate(self.folder / "other.txt", 0)
+        assert_names(error_line(self.ended(process, DATA), "'other.txt'"), "byte 0")
+
+    def test_of_one_rank_which_dtrun_names(self):
+        for rank in "01":
+            self.write(f"node{rank}/book.txt", TEXT)
+        command = " ".join(["cd node$RANK && exec", str(DTRAIN), "--strategy ddp --data book.txt", *ENDLESS, "--run-dir", f"{self.folder}/run"])
+        process = self.start(DTRUN, "-n", "2", "--", "bash", "-c", command)
+        os.truncate(self.folder / "node1/book.txt", 1000)
+        error = self.ended(process, DATA)
+        self.assertRegex(error, r"rank 1 .*status 3")
+        assert_names(error, "'book.txt'", "byte 1000")
+        self.assertIn("run/checkpoints/step-", error)
+
+    def offloaded(self):
+        """A process, and its file of masters and moments."""
+        (self.folder / "disk").mkdir(exist_ok=True)
+        process = self.start(DTRAIN, "--data", "book.txt", "--offload", "disk:disk", *ENDLESS)
+        files = []
+        for file in pathlib.Path(f"/proc/{process.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # one that it has closed meanwhile
+                if os.readlink(file).startswith(f"{os.path.realpath(self.folder)}/disk/"):
+                    files.append(file)
+        self.assertTrue(files)
+        return process, files
+
+    def test_what_is_offloaded(self):
+        if os.geteuid() != 0:
+            self.skipTest("needs root: to shorten an unlinked file")
+        process, files = self.offloaded()
+        with contextlib.suppress(FileNotFoundError):  # once the process has ended
+            for file in files:
+                os.truncate(file, 0)
+        error_line(self.ended(process, CHECKPOINT), "--offload disk:disk")
+
+    def test_other_bus_errors_end_as_before(self):
+        process, _ = self.offloaded()
+        process.send_signal(signal.SIGBUS)
+        self.assertNotIn("--offload", self.ended(process, -signal.SIGBUS))
 
 
 if __name__ == "__main__":

@@ -19,13 +19,16 @@ WORK = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--
         "--steps", "4", "--checkpoint-every", "2", "--reduction", "ordered", "--data", GOLDEN / "text.bin"]
 LATE = {"DTRAIN_FAKE": "late"}  # a kernel runs when somebody waits for it
 LAYOUTS = {"single": (1, "--dropout 0.1"), "ddp": (2, "--strategy ddp --dropout 0.1"),
-           "fsdp": (2, "--strategy fsdp --recompute level"), "zero 1": (2, "--strategy zero --zero-stage 1"),
+           "fsdp": (2, "--strategy fsdp --recompute level"),
            "zero 3": (2, "--strategy zero --zero-stage 3"), "tp": (2, "--strategy tp"), "pp": (2, "--strategy pp"),
            "dp": (1, "--strategy dp --local-ranks 2"), "mp": (1, "--strategy mp --local-ranks 2"),
            "chunks": (2, "--strategy tp --attention chunked:12"), "bf16 chunks": (1, "--dtype bfloat16 --attention chunked:12"),
            "bf16": (1, "--dtype bfloat16"), "fp16": (2, "--dtype float16 --strategy ddp"),
            "moments on the host": (1, "--offload optimizer"),
            "masters on the host": (2, "--strategy fsdp --offload all --dtype bfloat16")}
+# Layouts of which another one has the bits on the CPU (sharding_test.py, local_ranks_test.py), and those that run as graphs alone.
+SAME_BITS = {**dict.fromkeys(("ddp", "fsdp", "zero 3", "dp", "moments on the host"), "single"), "masters on the host": "bf16"}
+AS_GRAPHS = ("zero 3", "dp", "bf16")
 # Next to no activations: shards halve what a rank needs.
 WIDE = ["--tie-levels", "off", "--levels", "8", "--width", "64", "--neurons", "4096", "--global-batch", "2", "--microbatch", "1",
         "--seq-len", "16", "--device", "fake"]
@@ -36,9 +39,10 @@ def train(run_dir, layout, *flags, environment=None):
     return run(*launched(ranks, *WORK, *setting.split(), "--run-dir", run_dir, *flags, program=TOY), environment=environment)
 
 
-@functools.cache
 def on_cpu(layout):
     """The run folder of a layout on the CPU, which no test changes."""
+    if layout in SAME_BITS:
+        return on_cpu(SAME_BITS[layout])
     run_dir = make_folder(unittest) / "run"
     train(run_dir, layout, "--device", "cpu", "--kernels", "plain")  # as devices compute
     return run_dir
@@ -55,7 +59,8 @@ class Training(FolderTest):
         self.assertEqual(final_model(run_dir).read_bytes(), final_model(on_cpu(layout)).read_bytes())
 
     def test_every_layout_has_the_bits_of_the_cpu(self):
-        for index, layout in enumerate(LAYOUTS):
+        """More of them, in one process: tests/device."""
+        for index, layout in enumerate(layout for layout in LAYOUTS if layout not in AS_GRAPHS):
             with self.subTest(layout):
                 run_dir = self.folder / layout
                 train(run_dir, layout, "--device", "fake", environment=LATE if index % 2 == 0 else None)
@@ -83,7 +88,7 @@ class Training(FolderTest):
             self.assertTrue(all(device["dur"] > 0 for _, device in forward))
 
     def test_graphs_have_the_bits_of_the_cpu(self):
-        for index, layout in enumerate(("single", "ddp", "fsdp", "zero 1", "zero 3", "dp", "bf16", "fp16")):
+        for index, layout in enumerate(("single", "ddp", "fp16", *AS_GRAPHS)):
             with self.subTest(layout):
                 run_dir = self.folder / layout
                 result = train(run_dir, layout, "--device", "fake", "--compile", "--verbose", environment=LATE if index % 2 == 0 else None)
@@ -94,7 +99,8 @@ class Training(FolderTest):
         for first, then in (("fake", "cpu"), ("cpu", "fake")):
             run_dir = self.folder / first
             train(run_dir, "ddp", "--device", first, "--kernels", "plain", "--steps", "2")
-            train(run_dir, "ddp", "--device", then, "--kernels", "plain", "--resume", "auto", environment=LATE)
+            result = train(run_dir, "ddp", "--device", then, "--kernels", "plain", "--resume", "auto", environment=LATE)
+            assert_names(result.stderr, "machine.device", "cpu", "fake")
             self.assert_same(run_dir, "ddp")
 
     def test_a_device_adds_in_any_order_unless_it_is_told_one(self):
@@ -117,23 +123,13 @@ class Training(FolderTest):
             assert_names(result.stdout + result.stderr, *names)
             self.assertEqual(bool(lines_naming(result.stderr, "warning", "--matmul-precision")), device == "cpu")
 
-    def test_a_resume_on_another_kind_of_device_is_noted(self):
-        run_dir = self.folder / "run"
-        train(run_dir, "single", "--device", "fake", "--steps", "2")
-        result = train(run_dir, "single", "--device", "auto", "--resume", "auto")
-        assert_names(result.stderr, "machine.device", "cpu", "fake")
-
     def test_the_start_table_names_the_device(self):
-        for device, flags in (("fake:0", ["--device", "fake"]), ("fake:3", ["--device", "fake:3"])):
-            result = train(self.folder / device, "single", *flags)
-            self.assertRegex(result.stderr, rf"(?m)^device +{device}, .*, CUDA_DEVICE_MAX_CONNECTIONS=32$")
-        result = train(self.folder / "told", "single", "--device", "fake", environment={"CUDA_DEVICE_MAX_CONNECTIONS": "8"})
-        self.assertRegex(result.stderr, r"(?m)^device +fake:0, .*, CUDA_DEVICE_MAX_CONNECTIONS=8$")
-
-    def test_kernels_are_loaded_before_stages_wait_for_each_other(self):
-        for strategy, expected in (("ddp", 0), ("pp", 1)):
-            result = train(self.folder / strategy, strategy, "--device", "fake")
-            self.assertEqual(len(re.findall(r"(?m)device +fake:0, .*, CUDA_MODULE_LOADING=EAGER", result.stderr)), expected)
+        for device, name, layout, variables in (("fake:0", "fake", "pp", {}), ("fake:3", "fake:3", "single", {"CUDA_DEVICE_MAX_CONNECTIONS": "8"})):
+            error = train(self.folder / device, layout, "--device", name, environment=variables).stderr
+            number = variables.get("CUDA_DEVICE_MAX_CONNECTIONS", 32)
+            self.assertRegex(error, rf"(?m)^(\[0\] )?device +{device}, .*, CUDA_DEVICE_MAX_CONNECTIONS={number}\b")
+            # Kernels are loaded before stages wait for each other.
+            self.assertEqual(len(re.findall(rf"(?m)device +{device}, .*, CUDA_MODULE_LOADING=EAGER", error)), int(layout == "pp"))
 
     def test_an_interface_is_named_to_nccl_unless_its_variable_names_one(self):
         for number, (variables, expected) in enumerate((({}, "=lo"), ({"NCCL_SOCKET_IFNAME": "eth"}, "eth"))):
@@ -177,6 +173,15 @@ def predicted(run_dir):
 
 
 class Memory(FolderTest):
+    @classmethod
+    @functools.cache
+    def whole(cls, layout):
+        """The run folder of a layout without limits, which no test changes."""
+        ranks, setting = LAYOUTS[layout]
+        run_dir = make_folder(cls) / "run"
+        run(*launched(ranks, *WORK, *setting.split(), *WIDE, "--run-dir", run_dir, program=TOY))
+        return run_dir
+
     def train(self, name, layout, *flags, environment=None, status=0):
         ranks, setting = LAYOUTS[layout]
         return run(*launched(ranks, *WORK, *setting.split(), *WIDE, *flags, "--run-dir", self.folder / name, program=TOY),
@@ -190,9 +195,8 @@ class Memory(FolderTest):
     def test_the_prediction_holds_on_a_device(self):
         for layout in ("single", "moments on the host", "masters on the host"):
             with self.subTest(layout):
-                self.train(layout, layout)
-                [memory] = [line for line in metrics_of(self.folder / layout) if line.get("event") == "memory"]
-                self.assertAlmostEqual(predicted(self.folder / layout) / memory["peak_bytes"], 1, delta=0.05)
+                [memory] = [line for line in metrics_of(self.whole(layout)) if line.get("event") == "memory"]
+                self.assertAlmostEqual(predicted(self.whole(layout)) / memory["peak_bytes"], 1, delta=0.05)
 
     def test_the_prediction_holds_with_graphs(self):
         many_activations = ["--levels", "4", "--width", "128", "--seq-len", "64", "--neurons", "1024", "--global-batch", "4",
@@ -205,26 +209,22 @@ class Memory(FolderTest):
                 self.assertAlmostEqual(predicted(self.folder / name) / memory["peak_bytes"], 1, delta=0.12)
 
     def test_what_is_offloaded_leaves_the_device(self):
-        self.train("whole", "single", "--dropout", "0")
-        needs = [predicted(self.folder / "whole")]
-        for what in ("optimizer", "all"):
-            self.train(what, "single", "--offload", what)
-            needs.append(predicted(self.folder / what))
-            self.assertGreater(start_of(self.folder / what)["host_memory_predicted_bytes"], 0)
+        self.train("all", "single", "--offload", "all")
+        runs = (self.whole("single"), self.whole("moments on the host"), self.folder / "all")
+        for run_dir in runs[1:]:
+            self.assertGreater(start_of(run_dir)["host_memory_predicted_bytes"], 0)
+        needs = [predicted(run_dir) for run_dir in runs]
         self.assertLess(needs[1], 0.7 * needs[0])
         self.assertLess(needs[2], 0.9 * needs[1])
 
     def test_a_model_too_large_for_one_device_trains_on_two(self):
-        self.train("single", "single")
-        self.train("shards", "fsdp")
-        limit = (predicted(self.folder / "single") + predicted(self.folder / "shards")) // 2
+        limit = (predicted(self.whole("single")) + predicted(self.whole("fsdp"))) // 2
         full = self.train("full", "single", "--memory-limit", str(limit), status=MEMORY)
         self.error_of(full, "memory on fake:0 ", f"capacity of {limit} bytes", "--strategy fsdp", "--recompute level", "--offload all", "--memory-limit")
         self.train("two", "fsdp", "--memory-limit", str(limit))
 
     def test_what_is_measured_keeps_to_the_limit(self):
-        self.train("free", "single")
-        limit = predicted(self.folder / "free")
+        limit = predicted(self.whole("single"))
         self.assertGreater(1.2 * limit, 3 << 20)
         self.train("limited", "single", "--memory-limit", str(limit * 11 // 10))
         self.assertTrue(all(line["mfu"] > 0 for line in metrics_of(self.folder / "limited") if "mfu" in line))
@@ -278,13 +278,12 @@ class Memory(FolderTest):
         lost = self.train("one", "single", environment={"DTRAIN_FAKE": "lose-after=2000"}, status=DEVICE)
         self.error_of(lost, "device fake:0 was lost", "uncorrectable ECC error")
         self.error_of(lost, "--resume auto")
-        for layout in ("ddp", "fsdp", "dp"):
+        for layout in ("ddp", "dp"):
             with self.subTest(layout):
                 environment = {"DTRAIN_FAKE": "late lose-after=2000 device=1"}
                 lost = self.train(layout, layout, environment=environment, status=DEVICE)
                 self.assertIn("device fake:1 was lost", lost.stderr)
                 self.assertIn("rank 1", lost.stderr.splitlines()[-1])
-
 
     def test_an_error_that_loses_no_device_says_what_it_is(self):
         for code, status, parts in ((2, MEMORY, ("fake:0", "--recompute level")), (700, INTERNAL, ("device fake:0", "illegal memory access"))):

@@ -29,8 +29,7 @@ import subprocess
 import tempfile
 import unittest
 
-import reader_python
-from dtrain_harness import BUILD, DTRAIN, SOURCE, make_folder, run
+from dtrain_harness import BUILD, DTRAIN, PYTHON, SOURCE, make_folder, run
 
 TAGS = ("sh", "console", "python", "json", "text")
 RUN_TAGS = ("sh", "console", "python")
@@ -173,7 +172,7 @@ def run_fence(shell, fence):
     for command, shown in commands_of(fence):
         if fence.tag == "python":
             (shell.folder / "fence.py").write_text(command)
-            command = f"OMP_NUM_THREADS=1 {reader_python.PYTHON} fence.py"  # PyTorch's threads wait for each other beside other work
+            command = f"OMP_NUM_THREADS=1 {PYTHON} fence.py"  # PyTorch's threads wait for each other beside other work
         status, output = shell.run(command)
         if status != int(fence.note("status") or 0):
             raise AssertionError(f"{command}\nstatus {status}\n{output}")

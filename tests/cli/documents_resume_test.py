@@ -4,6 +4,7 @@ import re
 import unittest
 
 from dtrain_harness import DTRAIN, GOLDEN, SOURCE, USAGE, make_folder, overriding, run
+from messages import error_line
 
 TINY = ["--levels", 1, "--width", 16, "--heads", 2, "--neurons", 16, "--seq-len", 16, "--threads", 1, "--tensorboard", "off"]
 # A flag of the table -> its value in the resumed run, and the flags of the original run beside TINY.
@@ -16,6 +17,8 @@ CHANGES = {
               "--reduction": ("fast", []), "--val-data": ("other.txt", []), "--eval-sequences": (2, ["--val-fraction", 0.1])},
     "allowed": {"--steps": (4, []), "--eval-every": (1, ["--val-fraction", 0.1])},
 }
+KEYS = {"--seq-len": "data.seq_len", "--val-fraction": "data.val_fraction", "--seed": "train.seed", "--global-batch": "batch.global",
+        "--optimizer": "train.optimizer", "--momentum": "train.momentum", "--data": "data.train", "--val-data": "data.validation"}
 # No effect for one process on a CPU or with a constant schedule, or derived from the batch and the ranks.
 WITHOUT_EFFECT = {"--matmul-precision", "--compress", "--device", "--decay-steps", "--grad-accum"}
 
@@ -67,6 +70,8 @@ class WhatMayDiffer(unittest.TestCase):
                 with self.subTest(f"{outcome}: {flag} {value}"):
                     self.assertEqual(result.returncode, USAGE if outcome == "refused" else 0, result.stderr)
                     self.assertEqual(bool(warnings), outcome == "noted", result.stderr)
+                    if outcome == "refused":
+                        error_line(result.stderr, re.compile(KEYS[flag]))
 
 
 if __name__ == "__main__":

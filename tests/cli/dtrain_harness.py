@@ -1,6 +1,7 @@
 """Runs the real dtrain, alone or under dtrun, and reads what it leaves. For dtrun itself there is dtrun_harness.py."""
 
 import atexit
+import concurrent.futures
 import ctypes
 import ctypes.util
 import json
@@ -22,6 +23,7 @@ from messages import assert_error
 BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
 SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
 GOLDEN = SOURCE / "tests" / "golden"
+PYTHON = SOURCE / ".deps" / "python" / "bin" / "python"  # has safetensors and PyTorch: scripts/setup.sh --dev makes it
 DTRAIN, DTRUN = BUILD / "bin" / "dtrain", BUILD / "bin" / "dtrun"
 USAGE, DATA, CHECKPOINT, DIFFERENT = 2, 3, 6, 7
 LIMIT = 120  # seconds after which a test has failed; none needs more than a few
@@ -95,6 +97,15 @@ def need_mounts(case):
     """Skips the test if mount namespaces are unavailable, as in a chroot whose / is not a mount."""
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode != 0:
         case.skipTest("needs namespaces: of mounts")
+
+
+def mount_tmpfs(case, folder, options):
+    """Mounts a file system of its own at a folder, until the test's end; skips the test where that is not allowed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True, text=True, check=False)
+    if mount.returncode != 0:
+        case.skipTest("needs root: to mount a small file system: " + mount.stderr.strip())
+    case.addCleanup(subprocess.run, ["umount", "-l", folder], check=True)
 
 
 def as_nobody(*words):
@@ -188,3 +199,22 @@ class FolderTest(unittest.TestCase):
         assert_error(result, status, *names)
         for part in without:
             self.assertNotIn(part, result.stderr)
+
+
+class SideBySide:
+    """A TestCase whose methods check_* wait more than they compute: they run at the same time, each on an instance of its own."""
+
+    def test_side_by_side(self):
+        with concurrent.futures.ThreadPoolExecutor(6) as pool:
+            checks = {name: pool.submit(self.run_alone, name) for name in dir(self) if name.startswith("check_")}
+        for name, check in checks.items():
+            with self.subTest(name):
+                check.result()
+
+    def run_alone(self, name):
+        case = type(self)(name)
+        try:
+            case.setUp()
+            getattr(case, name)()
+        finally:
+            case.doCleanups()

@@ -13,29 +13,23 @@ import uuid
 
 from dtrain_harness import wait_until
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
+from runs import children_of, family, marked, program_of, state_of, variable_of  # noqa: E402, F401
+
 DTRUN = os.path.join(os.environ["DTRAIN_BINARY_DIR"], "bin", "dtrun")
+# What ranks do, shell texts that find their number in RANK, and the status with which a launcher of two of them ends. Of two
+# that fail, rank 1's FIFO ends with rank 0.
+RANKS = {"all end well": ("exit 0", 0),
+         "one fails": ("[ $RANK = 1 ] && exit 3; exec sleep 20", 3),
+         "one fails, and others say so": ("mkfifo $0.fifo 2>&-; [ $RANK = 1 ] && { read line < $0.fifo; exit 3; }; "
+                                          "exec 3> $0.fifo; exit 4", 3),
+         "one is killed": ("[ $RANK = 1 ] && kill -9 $$; exec sleep 20", 137),
+         "one gets SIGTERM": ("[ $RANK = 1 ] && kill $$; exec sleep 20", 143),
+         "one is stopped": ("[ $RANK = 1 ] && kill -STOP $$; exec sleep 20", 5),
+         "one only says that another failed": ("[ $RANK = 1 ] && exit 4; exec sleep 20", 4),
+         "one saves and leaves, outside of dtrain": ("exit 9", 9)}
+
 LIMIT = 20  # test timeout in seconds: a test needs a few, and ranks that dtrun fails to terminate sleep for 30
-
-
-def state_of(pid):
-    """'R', 'S', 'T', 'Z', ...; None when there is no such process."""
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-
-
-def children_of(pid):
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                stat = pathlib.Path(f"/proc/{entry}/stat").read_text()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            if int(stat.rpartition(")")[2].split()[1]) == pid:
-                found.append(int(entry))
-    return found
 
 
 def number_of_gpus():
@@ -98,17 +92,7 @@ class DtrunTest(unittest.TestCase):
         return tracer
 
     def marked(self):
-        mark = ("X_" + self.mark).encode()
-        found = []
-        for entry in os.listdir("/proc"):
-            if entry.isdigit() and int(entry) != os.getpid():
-                try:
-                    variables = pathlib.Path(f"/proc/{entry}/environ").read_bytes()
-                except OSError:
-                    continue
-                if mark in variables.split(b"\0"):
-                    found.append(int(entry))
-        return found
+        return [pid for pid in marked("X_" + self.mark) if pid != os.getpid()]
 
     def assert_nothing_left(self, limit=0.0):
         """No process of the job, and no temporary file."""

@@ -39,13 +39,6 @@ class DeathTest(DtrunTest):
         process = self.dtrun(*self.shell(text))
         self.assertEqual((3, "[0] cleaned\n"), (process.returncode, process.out))
 
-    def test_a_program_below_a_shell_gets_the_sigterm_too(self):
-        text = ("[ $RANK = 1 ] && { until [ -e ready0 ]; do sleep 0.01; done; exit 3; }; "
-                "trap : TERM; sh -c \"trap 'echo cleaned; exit 4' TERM; touch ready0; "
-                "while :; do sleep 0.02; done\"; exit 4")
-        process = self.dtrun(*self.shell(text))
-        self.assertEqual((3, "[0] cleaned\n"), (process.returncode, process.out))
-
     def test_stopped_ranks_are_woken_so_that_they_can_end_in_order(self):
         process = self.run_until_ready("trap 'echo cleaned; exit 4' TERM; " + READY +
                                        "while :; do sleep 0.02; done")
@@ -57,11 +50,6 @@ class DeathTest(DtrunTest):
         self.assertEqual(5, self.end(process))
         self.assertEqual(["[0] cleaned", "[1] cleaned"], sorted(process.out.splitlines()))
         self.assert_nothing_left()
-
-    def test_grandchildren_end_with_a_failed_job(self):
-        self.dtrun(*self.shell(GRANDCHILD + "[ $RANK = 1 ] || exec sleep 60; "
-                               "until [ -e grand0 -a -e grand1 ]; do sleep 0.01; done; "
-                               "exit 3"), status=3)
 
     def test_grandchildren_end_with_a_good_job(self):
         self.dtrun(*self.shell(GRANDCHILD + "until [ -e grand$RANK ]; do sleep 0.01; done",
@@ -75,14 +63,21 @@ class DeathTest(DtrunTest):
         else:
             self.fail(process.out)
 
-    def test_nothing_outlives_a_killed_dtrun(self):
-        process = self.run_until_ready(GRANDCHILD + IGNORE)
-        self.wait_for_files("grand0", "grand1")
-        self.assertGreaterEqual(len(self.marked()), 6)  # the look through /proc finds them
-        process.send_signal(signal.SIGKILL)
-        self.end(process)
-        self.assert_nothing_left(limit=3)
-        assert_names(process.err, "dtrun", "killed")
+    def test_nothing_outlives_a_killed_dtrun_supervisor_or_process_group(self):
+        for killed, status in (("dtrun", -9), ("supervisor", 137), ("group", -9)):
+            with self.subTest(killed):
+                process = self.run_until_ready(GRANDCHILD + IGNORE, start_new_session=True)
+                self.wait_for_files("grand0", "grand1")
+                self.assertGreaterEqual(len(self.marked()), 6)  # the look through /proc finds them
+                (supervisor,) = children_of(process.pid)
+                {"dtrun": process.kill, "supervisor": lambda: os.kill(supervisor, signal.SIGKILL),
+                 "group": lambda: os.killpg(process.pid, signal.SIGKILL)}[killed]()
+                self.assertEqual(status, self.end(process))
+                self.assert_nothing_left(limit=3)
+                if killed != "group":
+                    assert_names(process.err, "dtrun", "killed" if killed == "dtrun" else "signal 9")
+                for name in ("ready0", "ready1", "grand0", "grand1"):
+                    (self.folder / name).unlink()
 
     def test_ranks_are_killed_before_all_processes_of_the_machine_are_looked_at(self):
         job = subprocess.Popen(["strace", "-f", "-qq", "-o", "trace", "-e", "trace=kill,openat", DTRUN,
@@ -95,22 +90,6 @@ class DeathTest(DtrunTest):
         first = {what: next(number for number, line in enumerate(lines) if what in line)
                  for what in (" kill(", '"/proc/1/stat"')}
         self.assertLess(first[" kill("], first['"/proc/1/stat"'], lines)
-
-    def test_nothing_outlives_a_killed_supervisor(self):
-        process = self.run_until_ready(GRANDCHILD + IGNORE)
-        self.wait_for_files("grand0", "grand1")
-        (supervisor,) = children_of(process.pid)
-        os.kill(supervisor, signal.SIGKILL)
-        self.assertEqual(137, self.end(process))
-        self.assert_nothing_left(limit=3)
-        assert_names(process.err.splitlines()[-1], "dtrun: failed", "signal 9")
-
-    def test_nothing_outlives_a_process_group_that_is_killed(self):
-        process = self.run_until_ready(GRANDCHILD + IGNORE, start_new_session=True)
-        self.wait_for_files("grand0", "grand1")
-        os.killpg(process.pid, signal.SIGKILL)
-        self.end(process)
-        self.assert_nothing_left(limit=3)
 
     def test_no_rank_outlives_both_processes_of_dtrun(self):
         process = self.run_until_ready(IGNORE)
@@ -136,17 +115,6 @@ class StopTest(DtrunTest):
             process.send_signal(sent)
             self.assertEqual(9, self.end(process))
             self.assertEqual(["[0] saved", "[1] saved"], sorted(process.out.splitlines()))
-            self.assert_nothing_left()
-            for rank in (0, 1):
-                (self.folder / f"ready{rank}").unlink()
-
-    def test_ranks_that_do_not_save_give_the_signals_status(self):
-        for sent, status in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
-            process = self.run_until_ready(READY + "exec sleep 60")
-            process.send_signal(sent)
-            self.assertEqual(status, self.end(process))
-            assert_names(process.err, "dtrun", sent.name)
-            self.assertIn("stopped by " + sent.name, process.err.splitlines()[-1])
             self.assert_nothing_left()
             for rank in (0, 1):
                 (self.folder / f"ready{rank}").unlink()
@@ -277,22 +245,6 @@ class WrapperTest(DtrunTest):
                 self.assertEqual(9, self.end(process), process.err)
                 for rank in range(ranks):
                     (self.folder / f"ready{rank}").unlink()
-
-    def test_the_grace_ends_for_them_as_well(self):
-        text = "sh -c 'trap : TERM; touch ready$RANK; while :; do sleep 0.02; done'; echo not reached"
-        process = self.run_until_ready(text, "--stop-grace", "0.3")
-        process.send_signal(signal.SIGTERM)
-        self.assertEqual(143, self.end(process))
-        self.assert_nothing_left()
-
-    def test_a_second_ctrl_c_ends_them_at_once(self):
-        text = "sh -c 'trap \"touch told$RANK\" TERM; touch ready$RANK; while :; do sleep 0.02; done'; :"
-        process = self.run_until_ready(text, "--stop-grace", "1000")
-        process.send_signal(signal.SIGINT)
-        self.wait_for_files("told0", "told1")
-        process.send_signal(signal.SIGINT)
-        self.assertEqual(130, self.end(process))
-        self.assert_nothing_left()
 
     def test_user_signals_reach_a_program_below_a_shell_and_spare_the_shell(self):
         text = ("sh -c 'trap \"echo got; exit 0\" USR1; touch ready$RANK; while :; do sleep 0.02; done'; "

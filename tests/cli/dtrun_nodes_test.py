@@ -13,7 +13,7 @@ import subprocess
 import time
 
 from dtrain_harness import free_port
-from dtrun_harness import DTRUN, LIMIT, main, wait_until
+from dtrun_harness import DTRUN, LIMIT, main, program_of, variable_of, wait_until
 from dtrun_nodes_harness import (
     RENDEZVOUS, PORT, USAGE, COMM, TIMEOUT, SPAWN, SAVED, SECRET, WAIT, text_field, supervisor_of, NodesTest)
 from messages import assert_names
@@ -158,8 +158,7 @@ class Meeting(NodesTest):
         wait_until(lambda: len(guest.recv(1000, socket.MSG_PEEK)) >= 72, "a greeting")
         greeting = guest.recv(1000)
         self.assertEqual(greeting[:8], b"dtrun/4\n")
-        hello = text_field(b"9.9") + struct.pack("<QQQ", 1, 2, 1) + text_field(b"elsewhere")
-        guest.sendall(text_field(text_field(bytes(32)) + text_field(hello) + text_field(b"")))
+        guest.sendall(self.introduction(1, 2, b"9.9"))
         self.assertEqual(self.ends(launcher), [USAGE])
         self.assertIn("node 1 (elsewhere) runs dtrun 9.9, but node 0", launcher.err)
         self.assertIn(b"install one version", guest.recv(4096))
@@ -208,19 +207,22 @@ class Meeting(NodesTest):
             self.assertNotIn(SECRET, wrong.err + waiting.err)
         self.assert_nothing_left()
 
+    def introduction(self, rank, nodes, version=None):
+        """Of a node with one rank, as a launcher of this version says it."""
+        version = version or subprocess.run([DTRUN, "--version"], capture_output=True, check=True).stdout.split()[1]
+        hello = text_field(version) + struct.pack("<QQQ", rank, nodes, 1) + text_field(b"elsewhere")
+        return text_field(text_field(bytes(32)) + text_field(hello) + text_field(b""))
+
     def test_a_node_beyond_the_number_of_nodes_is_refused(self):
-        version = subprocess.run([DTRUN, "--version"], capture_output=True, check=True).stdout.split()[1]
-        hello = text_field(version) + struct.pack("<QQQ", 7, 2, 1) + text_field(b"elsewhere")
+        introduction = self.introduction(7, 2)
         launcher = self.node(0, "-n", "1", "true")
         with wait_until(self.try_connect, "node 0") as guest:
-            guest.sendall(text_field(text_field(bytes(32)) + text_field(hello) + text_field(b"")))
+            guest.sendall(introduction)
             self.assertEqual(self.ends(launcher), [USAGE], launcher.err)
         assert_names(launcher.err, "node 7 (elsewhere)", "--nnodes 2")
 
     def test_a_node_may_come_again_before_node_0_has_seen_its_end(self):
-        version = subprocess.run([DTRUN, "--version"], capture_output=True, check=True).stdout.split()[1]
-        hello = text_field(version) + struct.pack("<QQQ", 1, 3, 1) + text_field(b"elsewhere")
-        introduction = text_field(text_field(bytes(32)) + text_field(hello) + text_field(b""))
+        introduction = self.introduction(1, 3)
         launcher = self.node(0, "-n", "1", "true", nodes=3)
         first, second = (wait_until(self.try_connect, "node 0") for _ in range(2))
         for guest in (first, second):
@@ -239,14 +241,13 @@ class Meeting(NodesTest):
         self.ends(launcher)
 
     def test_a_node_that_does_not_tell_how_its_ranks_ended_is_lost(self):
-        version = subprocess.run([DTRUN, "--version"], capture_output=True, check=True).stdout.split()[1]
-        hello = text_field(version) + struct.pack("<QQQ", 1, 2, 1) + text_field(b"elsewhere")
+        introduction = self.introduction(1, 2)
         rank_end, node_done = 16, 18
         for message in (struct.pack("<QQ", rank_end, 0) + bytes(8), struct.pack("<QQ", node_done, 0)):
             with self.subTest(message):
                 launcher = self.node(0, "-n", "1", "sleep", "30")
                 with wait_until(self.try_connect, "node 0") as guest:
-                    guest.sendall(text_field(text_field(bytes(32)) + text_field(hello) + text_field(b"")) + text_field(message))
+                    guest.sendall(introduction + text_field(message))
                     self.assertEqual(self.ends(launcher), [COMM], launcher.err)
                 assert_names(launcher.err, "failed", "node 1 (elsewhere)", "rank 1")
 
@@ -292,16 +293,6 @@ class Failure(NodesTest):
                                 f"3) : > here3; {gone}; exit 6;; esac; sleep 30", status=6)
         assert_names(process.err, "rank 0", "status 4")
         self.emulated("case $RANK in 1) sleep 0.1; exit 4;; esac; sleep 30", status=4)
-
-    def test_a_stopped_rank(self):
-        process = self.emulated("[ $RANK != 2 ] || { sleep 0.1; kill -STOP $$; }; sleep 30", status=TIMEOUT)
-        assert_names(process.err, "failed", "rank 2", "node 1", "SIGSTOP")
-
-    def test_ranks_that_obey_nothing_are_killed_within_the_bound(self):
-        started = time.monotonic()
-        process = self.emulated("trap '' TERM; [ $RANK != 3 ] || { sleep 0.1; exit 7; }; while :; do sleep 1; done")
-        self.assertLess(time.monotonic() - started, 15)
-        self.assertEqual(process.returncode, 7)
 
     def test_a_program_that_is_missing_on_one_node(self):
         launchers = [self.node(0, "-n", "1", "sleep", "30"), self.node(1, "-n", "1", "nosuchprogram")]
@@ -399,13 +390,6 @@ class Stop(NodesTest):
             for path in self.folder.glob("here*"):
                 path.unlink()
 
-    def test_the_status_of_a_stop_that_ends_nothing_in_peace(self):
-        launchers = self.nodes(": > here$RANK; exec sleep 30")
-        self.wait_for_files("here0", "here1")
-        launchers[1].send_signal(signal.SIGTERM)
-        self.assertEqual(self.ends(*launchers), [143, 143])
-        assert_names(launchers[0].err, "stopped", "SIGTERM", "rank 0", "rank 1", "signal 15")
-
     def test_the_same_signal_at_all_nodes_is_one_stop_and_a_second_one_kills(self):
         text = "trap ': > told$RANK' TERM; : > here$RANK; while :; do sleep 0.05; done"
         process = self.start("--emulate-nodes", "2", *self.shell(text))
@@ -468,7 +452,7 @@ class Training(NodesTest):
 
     def test_a_rank_that_is_killed_is_named_with_its_step_and_a_stop_saves(self):
         process = self.train()
-        victim = self.trainer("2")
+        (victim,) = [pid for pid in self.marked() if program_of(pid) == "dtrain" and variable_of(pid, "RANK") == "2"]
         os.kill(victim, signal.SIGKILL)
         started = time.monotonic()
         self.assertEqual(self.ends(process), [137])
@@ -485,10 +469,6 @@ class Training(NodesTest):
         metrics = self.folder / "long" / "metrics.jsonl"
         wait_until(lambda: metrics.exists() and '"step":3,' in metrics.read_text(), "steps", self.limit)
         return process
-
-    def trainer(self, rank):
-        return next(pid for pid in self.marked()
-                    if f"\0RANK={rank}\0" in pathlib.Path(f"/proc/{pid}/environ").read_text())
 
 
 if __name__ == "__main__":

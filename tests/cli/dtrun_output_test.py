@@ -69,9 +69,6 @@ else:
                          sorted(line for line in process.out.splitlines() if "before" not in line))
         self.assertEqual("[0] errors keep it\n", process.err)
 
-    def test_one_rank_has_no_prefix(self):
-        self.assertEqual("a\nb\n", self.dtrun(*self.shell("echo a; echo b", ranks=1)).out)
-
     def test_bytes_that_are_no_text_pass_unchanged(self):
         (self.folder / "bytes").write_bytes(bytes(range(256)) + b"\n")
         with open(self.folder / "got", "wb") as got:
@@ -187,18 +184,6 @@ class FullDiskTest(DtrunTest):
         numbers = [int(line.split()[1]) for line in lines[:-1]]
         self.assertEqual(numbers, sorted(set(numbers)))
 
-    def test_a_full_disk_that_takes_both_streams_is_told_of_what_it_did_not_take(self):
-        path = self.folder / "output"
-        with open(path, "ab") as output:
-            program = self.start_limited(self.TEXT, stdout=output, stderr=output)
-        self.wait_for_files("written")
-        self.make_room(program)
-        wait_until(lambda: path.stat().st_size > 2**20, "the lines that wait to be written")
-        self.end(program)
-        text = path.read_text()
-        dropped = re.search(r"\ndtrun: warning: (\d+) lines of .*: ", text)
-        self.assertEqual(self.LINES, len(re.findall("^line ", text, re.MULTILINE)) + int(dropped[1]))
-
     def test_lines_that_a_full_disk_never_took_are_counted_at_the_end(self):
         for text, status in (("echo one; echo two; echo three", 0), ("echo one; echo two; echo three; exit 3", 3)):
             with open("/dev/full", "wb") as full:
@@ -210,19 +195,6 @@ class FullDiskTest(DtrunTest):
         with open("/dev/full", "wb") as full:
             self.assertEqual(0, self.dtrun(*self.shell(f"seq {self.LINES}; seq 9 >&2"), stdout=full,
                                            stderr=subprocess.STDOUT).returncode)
-
-    def test_a_log_goes_on_when_the_disk_has_room_again(self):
-        program = self.start_limited(self.TEXT.replace(str(self.LINES), "200"), "--log-dir", "logs", "--redirects", "3")
-        self.wait_for_files("written")
-        log = next((self.folder / "logs").rglob("stdout.log"))
-        self.wait_until_full(log)
-        self.make_room(program)
-        errors = self.end(program)
-        self.assertTrue(log.read_text().endswith("the last\n"))
-        whole = sum(len(f"line {i} words, words, words that fill a disk and wait\n") for i in range(1, 201))
-        assert_names(errors, "rank 0's stdout", os.strerror(errno.EFBIG))
-        missing = whole + len("the last\n") - log.stat().st_size
-        assert_names(errors, "rank 0's stdout", f"{missing} bytes")
 
 
 class UnreadTerminalTest(DtrunTest):
@@ -286,30 +258,14 @@ class FilesTest(DtrunTest):
         texts = {"stdout": "out {}\nend", "stderr": "err {}\n"}
         return {name + ".log": texts[name[2:]].format(name[0]) for name in names}
 
-    def test_a_log_folder_alone_takes_all_streams_and_hides_none(self):
-        files, shown = self.run_with()
-        self.assertEqual(self.files("0/stdout", "0/stderr", "1/stdout", "1/stderr"), files)
-        self.assertEqual(4, len(shown))
-
-    def test_redirected_streams_go_to_files_only(self):
-        files, shown = self.run_with("--redirects", "2")
-        self.assertEqual(self.files("0/stderr", "1/stderr"), files)
-        self.assertEqual({"[0] out 0", "[1] out 1"}, shown)
-
-    def test_a_map_names_streams_of_single_ranks(self):
-        files, shown = self.run_with("--redirects", "0:3,1:1")
-        self.assertEqual(self.files("0/stdout", "0/stderr", "1/stdout"), files)
-        self.assertEqual({"[1] err 1"}, shown)
-
-    def test_teed_streams_go_to_both(self):
-        files, shown = self.run_with("--redirects=3", "--tee=1:2")
-        self.assertEqual(self.files("0/stdout", "0/stderr", "1/stdout", "1/stderr"), files)
-        self.assertEqual({"[1] err 1"}, shown)
-
-    def test_a_second_run_overwrites_nothing(self):
-        for _ in range(2):
-            self.dtrun(*self.shell(self.TEXT, "--log-dir", "logs"))
-        self.assertEqual(2, len(list((self.folder / "logs").iterdir())))
+    def test_streams_go_to_files_to_the_screen_or_to_both(self):
+        every = ("0/stdout", "0/stderr", "1/stdout", "1/stderr")
+        for options, files, shown in (((), every, {"[0] out 0", "[1] out 1", "[0] err 0", "[1] err 1"}),
+                                      (("--redirects", "2"), ("0/stderr", "1/stderr"), {"[0] out 0", "[1] out 1"}),
+                                      (("--redirects", "0:3,1:1"), ("0/stdout", "0/stderr", "1/stdout"), {"[1] err 1"}),
+                                      (("--redirects=3", "--tee=1:2"), every, {"[1] err 1"})):
+            with self.subTest(options):
+                self.assertEqual((self.files(*files), shown), self.run_with(*options))
 
     def test_containers_may_share_a_log_folder(self):
         contained = ["unshare", "--pid", "--fork", "--mount-proc"]

@@ -1,7 +1,6 @@
 """--max-restarts: a job that failed is started again as a whole, as long as that makes sense, and reports what that cost."""
 
 import os
-import pathlib
 import re
 import shutil
 import signal
@@ -9,7 +8,7 @@ import subprocess
 import time
 
 from dtrain_harness import DTRAIN, final_model, metrics_of, run
-from dtrun_harness import DTRUN, LIMIT, DtrunTest, children_of, main, wait_until
+from dtrun_harness import DTRUN, LIMIT, DtrunTest, children_of, main, program_of, variable_of, wait_until
 from messages import assert_names, holds, lines_naming
 
 QUICKLY = ("--restart-backoff", "0.02")
@@ -52,16 +51,6 @@ class Budget(RestartTest):
         self.assertEqual([("1", "2"), ("2", "2")], self.restarts_of(process))
         assert_names(self.last_line(process), "dtrun: failed", "2 restarts", "rank 1", "signal 9")
 
-    def test_without_the_option_nothing_is_started_again(self):
-        process = self.dtrun(*self.shell("touch attempt-$TORCHELASTIC_RESTART_COUNT-$TORCHELASTIC_MAX_RESTARTS; exit 7",
-                                         ranks=1))
-        self.assertEqual((7, ["attempt-0-0"]), (process.returncode, self.attempts()))
-        self.assertNotIn("started again", process.err)
-
-    def test_underscores_are_torchruns(self):
-        process = self.dtrun("--max_restarts=1", *QUICKLY, *self.shell("exit 7", ranks=1))
-        self.assertEqual([("1", "1")], self.restarts_of(process))
-
     def test_a_restart_that_cannot_start_the_ranks_is_part_of_the_history(self):
         shutil.copy("/bin/sh", self.folder / "program")
         process = self.dtrun("-n", "1", "--max-restarts", "2", *QUICKLY, "--", "./program", "-c", "rm program; exit 7", status=12)
@@ -70,25 +59,11 @@ class Budget(RestartTest):
         assert_names(second, "attempt 1")
         assert_names(error, "dtrun: error", "'./program'")
 
-    def test_errors_that_would_come_again_and_requests_are_no_reason(self):
-        for status in (2, 3, 12):
-            process = self.restarted(f"exit {status}", 3, ranks=1)
-            self.assertEqual((status, []), (process.returncode, self.restarts_of(process)))
-            assert_names(self.last_line(process), "dtrun: not started", f"status {status}")
-        for status in (0, 9):
-            process = self.restarted(f"exit {status}", 3, ranks=1)
-            self.assertEqual((status, ""), (process.returncode, process.err))
-
     def test_three_restarts_without_a_newer_checkpoint_are_the_last(self):
         process = self.restarted("tell 'progress 7'; tell 'committed 5'; exit 7", 50, ranks=1, status=7)
         self.assertEqual(3, len(self.restarts_of(process)))
         assert_names(process.err, "restart 3 of 50", "80 ms", "rank 0", "status 7", "step 7", "step 5")
         assert_names(self.last_line(process), "not started", "3 restarts")
-
-    def test_newer_checkpoints_keep_a_job_going(self):
-        process = self.restarted("k=$TORCHELASTIC_RESTART_COUNT; tell \"committed $((k + 1))\"; "
-                                 "[ $k = 6 ] && exit 0; exit 7", 50, ranks=1, status=0)
-        self.assertEqual(6, process.err.count(" in 20 ms: "))
 
 
 class Starts(RestartTest):
@@ -229,20 +204,15 @@ class Stop(RestartTest):
         process = self.stopped_in_the_back_off(signal.SIGQUIT, self.SAVED + "exit 7")
         self.assertEqual((7, False), (process.returncode, requeue.exists()), process.err)
 
-    def test_within_slurm_its_status_is_0(self):
-        process = self.stopped_in_the_back_off(signal.SIGUSR1, self.SAVED + "exit 7", env={"SLURM_JOB_ID": "7"})
-        self.assertEqual((0, True), (process.returncode, (self.folder / "REQUEUE").exists()), process.err)
-
-    def test_where_another_start_cannot_be_asked_for_the_failure_counts(self):
-        process = self.stopped_in_the_back_off(signal.SIGUSR1, self.SAVED.replace("$PWD", "$PWD/gone") + "exit 7")
-        self.assertEqual(7, process.returncode, process.err)
-        self.assertRegex(process.err, "dtrun: warning: .*gone/REQUEUE")
-
-    def test_where_no_file_is_named_that_asks_for_another_start_the_failure_counts(self):
-        for env in ({}, {"SLURM_JOB_ID": "7"}):
-            process = self.stopped_in_the_back_off(signal.SIGUSR1, TELL + "tell 'committed 5'; exit 7", env=env)
-            self.assertEqual(7, process.returncode, process.err)
-            self.assertRegex(process.err, "dtrun: warning: .*requeue-file")
+    def test_where_another_start_cannot_be_asked_for_the_failure_counts_and_within_slurm_a_stop_is_0(self):
+        slurm, requeue = {"SLURM_JOB_ID": "7"}, self.folder / "REQUEUE"
+        unnamed = TELL + "tell 'committed 5'; "
+        for text, env, status, warning in ((self.SAVED, slurm, 0, None), (self.SAVED.replace("$PWD", "$PWD/gone"), {}, 7, "gone/REQUEUE"),
+                                           (unnamed, {}, 7, "requeue-file"), (unnamed, slurm, 7, "requeue-file")):
+            requeue.unlink(missing_ok=True)
+            process = self.stopped_in_the_back_off(signal.SIGUSR1, text + "exit 7", env=env)
+            self.assertEqual((status, status == 0), (process.returncode, requeue.exists()), process.err)
+            self.assertRegex(process.err, f"dtrun: warning: .*{warning}" if warning else "dtrun: ")
 
     def test_a_stop_while_a_failed_attempt_ends_asks_for_another_start(self):
         text = self.SAVED + "trap '' TERM USR1; touch ready-$RANK; [ $RANK = 1 ] && { sleep 0.2; exit 7; }; " + HANG
@@ -306,21 +276,16 @@ class Training(RestartTest):
             return []
 
     def kill_rank(self, number):
-        def is_rank(pid):
-            return f"RANK={number}".encode() in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        (pid,) = [pid for pid in self.marked() if pid in self.ranks() and is_rank(pid)]
+        (pid,) = [pid for pid in self.marked() if program_of(pid) == "dtrain" and variable_of(pid, "RANK") == str(number)]
         os.kill(pid, signal.SIGKILL)
 
-    def ranks(self):
-        return [child for pid in self.marked() for child in children_of(pid)
-                if pathlib.Path(f"/proc/{child}/comm").read_text() == "dtrain\n"]
-
     def kill_after(self, rank, run_dir, start, *marks):
-        """Kills a rank when the run's start-th start has written lines with `marks`."""
+        """Kills a rank when the run's start-th start has written lines with `marks`, in their order."""
         def is_there():
             lines = self.lines(run_dir)
             starts = [i for i, line in enumerate(lines) if '"event":"start"' in line]
-            return len(starts) == start and all(any(mark in line for line in lines[starts[-1]:]) for mark in marks)
+            rest = iter(lines[starts[-1]:] if len(starts) == start else ())
+            return all(any(mark in line for line in rest) for mark in marks)
         wait_until(is_there, f"{marks} of start {start}", limit=60)
         self.kill_rank(rank)
 
@@ -338,7 +303,8 @@ class Training(RestartTest):
         (self.folder / "killed" / "metrics.jsonl").write_text("")
         process = self.start_training("--run-dir", "killed", "--overwrite", "--checkpoint-every", "10", steps=600)
         self.kill_after(1, "killed", 1, '"event":"checkpoint"')
-        self.kill_after(0, "killed", 2, '"event":"checkpoint"', '"event":"recovery"')
+        # A resume drops the lines of later steps; the first save may have begun before the recovery was told.
+        self.kill_after(0, "killed", 2, '"event":"recovery"', '"event":"checkpoint"', '"event":"checkpoint"')
         error = self.end_of(process)
         whole, killed = self.folder / "whole", self.folder / "killed"
         self.assertEqual(final_model(whole).read_bytes(), final_model(killed).read_bytes())

@@ -180,13 +180,6 @@ class Decisions(RunTest):
         (end,) = events(run_dir, "end")[-1:]
         self.assertEqual((end["best_step"], end["best_val_loss"]), self.record_of(new))
 
-    def test_a_record_of_other_sequences_is_dropped_although_a_start_without_lies_between(self):
-        run_dir = self.start_without_validation()
-        again = [*self.flags, "--resume", "auto", "--steps", "16", "--eval-sequences", "3"]
-        _, output = self.train(*again, run_dir=run_dir)
-        self.assertEqual(len([line for line in output.splitlines() if "is dropped" in line]), 1)
-        self.assertEqual(self.record(run_dir, 16), self.record_of([pair for pair in evaluations(run_dir) if pair[0] >= 12]))
-
     def test_what_needs_evaluations_says_so_without(self):
         _, output = self.train("--data", TEXT, "--steps", "1", "--patience", "2", "--keep-best")
         for flag in ("--patience 2", "--keep-best"):
@@ -280,12 +273,6 @@ class Spikes(RunTest):
         resumed, _ = self.train(*self.flags, "--spike-guard", "skip", "--resume", skipped / "checkpoints" / "step-240")
         self.assertEqual(losses(resumed), losses(skipped)[240:])
         self.assertEqual(final_model(resumed).read_bytes(), final_model(skipped).read_bytes())
-
-    def test_a_threshold_that_nothing_reaches_changes_nothing(self):
-        plain, _ = self.train(*self.flags)
-        guarded, _ = self.train(*self.flags, "--spike-guard", "skip", "--spike-threshold", "1e6")
-        self.assertEqual(losses(guarded), losses(plain))
-        self.assertEqual(self.warnings(guarded), [])
 
     def test_too_many_updates_in_a_row_end_the_run(self):
         _, output = self.train(*overriding(self.flags, "--spike-guard", "skip", "--spike-threshold", "1e-9", "--max-skipped", "2",

@@ -49,13 +49,6 @@ class Evaluation(unittest.TestCase):
             self.assertEqual(tokens, SEQUENCES * LENGTH)
             self.assertLessEqual(abs(found / expected - 1), BOUND)
 
-    def test_with_one_microbatch_the_bits_are_equal_over_the_data_axis(self):
-        flags = ("--microbatch", "2", "--eval-sequences", "23")
-        expected = self.loss(*flags)
-        self.assertEqual(expected[1], 23 * LENGTH)
-        for ranks, strategy in ((2, "ddp"), (4, "fsdp")):
-            self.assertEqual(self.loss(*flags, "--strategy", strategy, ranks=ranks), expected)
-
     def test_a_loss_is_the_mean_over_sequences_spread_over_the_text(self):
         pieces = [self.loss(validation=self.write("piece", self.tokens[LENGTH * i:LENGTH * (i + 1) + 1]))[0]
                   for i in (0, 9, 18)]
@@ -64,24 +57,11 @@ class Evaluation(unittest.TestCase):
         self.assertEqual(tokens, 3 * LENGTH)
         self.assertLessEqual(abs(found / (sum(pieces) / 3) - 1), BOUND)
 
-    def test_all_is_the_mean_over_the_parts_of_the_text(self):
-        cut = 10 * LENGTH
-        first, _ = self.loss(validation=self.write("first", self.tokens[:cut + 1]))
-        second, _ = self.loss(validation=self.write("second", self.tokens[cut:]))
-        found, tokens = self.loss("--eval-sequences", "all")
-        self.assertEqual(tokens, SEQUENCES * LENGTH)
-        self.assertLessEqual(abs(found * SEQUENCES / (first * 10 + second * (SEQUENCES - 10)) - 1), BOUND)
-
     def test_baselines_score_the_same_tokens(self):
         for asked in ("5", "all"):
             result = run(DTRAIN, "data", "baseline", "--data", TEXT, "--val-data", self.validation, "--seq-len", LENGTH,
                          "--eval-sequences", asked)
             self.assertEqual(json.loads(result.stdout)["targets"], (5 if asked == "5" else SEQUENCES) * LENGTH)
-
-    def test_wrong_numbers_are_refused(self):
-        for value in ("0", "-1", "some", "1.5"):
-            result = run(DTRAIN, "--data", TEXT, "--run-dir", self.folder / "refused", "--eval-sequences", value, status=USAGE)
-            self.assertIn(f'--eval-sequences: found "{value}"', result.stderr)
 
 
 class OfTrainedModels(unittest.TestCase):

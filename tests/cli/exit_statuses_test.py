@@ -7,8 +7,7 @@ import signal
 import socket
 
 from dtrain_harness import overriding
-from dtrun_harness import DTRUN, DtrunTest, main
-from exit_statuses import RANKS
+from dtrun_harness import DTRUN, RANKS, DtrunTest, main
 
 DTRAIN = str(pathlib.Path(DTRUN).with_name("dtrain"))
 TABLE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"], "docs", "exit-status.md")

@@ -82,13 +82,6 @@ class Forks(Runs):
         self.assertEqual((saved["layout"]["strategy"], saved["train"]["lr"], saved["model"]["width"]), ("fsdp", 1e-3, 32))
         self.assertEqual([step for step, *_ in losses(fork)], [7, 8])
 
-    def test_a_fork_may_name_data_that_was_moved(self):
-        shutil.copy(self.root / "home/text.txt", self.root / "elsewhere/moved.txt")
-        fork = self.new("fork")
-        self.train("--resume", self.origin, "--run-dir", fork, "--steps", 9, "--data", "moved.txt")
-        self.assertEqual(losses(fork), losses(self.whole)[6:])
-        self.assertEqual(self.settings(fork)["report"], self.settings(self.origin)["report"])  # no demo defaults
-
     def test_a_fork_may_validate_on_another_file(self):
         (self.root / "elsewhere/valid.txt").write_text("And God said, Let there be light: and there was light.\n" * 20)
         fork = self.new("fork")
@@ -99,8 +92,10 @@ class Forks(Runs):
 
     def test_a_fork_on_other_ranks_keeps_its_bits_or_names_what_does_not_divide(self):
         fork = self.new("fork")
-        error = self.train("--resume", self.origin, "--run-dir", fork, "--steps", 9, ranks=2).stderr
+        shutil.copy(self.root / "home/text.txt", self.root / "elsewhere/moved.txt")
+        error = self.train("--resume", self.origin, "--run-dir", fork, "--steps", 9, "--data", "moved.txt", ranks=2).stderr
         assert_names(error, "--strategy ddp", "single", "2 ranks")
+        self.assertEqual(self.settings(fork)["report"], self.settings(self.origin)["report"])  # no demo defaults
         self.assertEqual(losses(fork), losses(self.whole)[6:])
         error = self.train("--resume", self.origin, "--run-dir", self.new("three"), ranks=3, status=USAGE).stderr
         assert_names(error, "--global-batch 4", "3", self.origin)
@@ -192,9 +187,6 @@ class Weights(Runs):
         shutil.rmtree(source)
         self.train(*command, "--steps", 2)
         self.assertEqual([step for step, *_ in losses(self.new("new"))], [1, 2])
-
-    def test_all_ranks_take_them(self):
-        self.assertIn("new optimizer", self.start(self.origin, "--strategy", "ddp", ranks=2))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
 """Gloo's own sockets: at which network interface they listen, and who takes a rank's place there."""
 
 import os
-import pathlib
 import re
 import sys
 import unittest
 
+from dtrun_harness import family, variable_of
 from messages import assert_names
-from rendezvous_test import LISTENING, RendezvousTest, processes_below, sockets_of, tcp_rows
+from rendezvous_test import LISTENING, RendezvousTest, sockets_of, tcp_rows
 from train_test import DTRUN, wait_until
 
 # Connects to gloo's ports before the ranks do, given as PORT:NUMBER, and says what a rank would whose connection has that
@@ -56,11 +56,10 @@ class StandIns(RendezvousTest):
         def ports():
             """Of each rank."""
             rows, found = tcp_rows(), {}
-            for pid in processes_below(job.pid):
+            for pid in family(job.pid):
                 for inode in sockets_of(pid):
                     if inode in rows and rows[inode][2] == LISTENING:
-                        environment = pathlib.Path(f"/proc/{pid}/environ").read_text()
-                        found[int(re.search(r"(?<![^\0])RANK=(\d+)", environment)[1])] = rows[inode][1]
+                        found[int(variable_of(pid, "RANK"))] = rows[inode][1]
             return found
 
         scans = []

@@ -31,13 +31,6 @@ class Flags(unittest.TestCase):
         self.assertEqual(resolved("--run_dir", "my_run")["run"]["dir"], "my_run")
         self.assertIn("unknown flag --no_such_flag", run(DTRAIN, "--no_such_flag", status=USAGE).stderr)
 
-    def test_commands_without_settings_take_underscores_too(self):
-        dashes, underscores = (run(DTRAIN, "schedule", "--pp", "2", "--microbatches", "2", flag, "gpipe").stdout
-                               for flag in ("--schedule-pp", "--schedule_pp"))
-        self.assertEqual(underscores, dashes)
-        refused = run(DTRAIN, "data", "tokenizer", "train", "x", "--output", "y", "--vocab_size=5", status=USAGE).stderr
-        assert_names(refused, "--vocab-size", "5")
-
 
 class Epochs(FolderTest):
     def test_steps_follow_from_data_and_batch(self):
@@ -133,7 +126,6 @@ class DeepSpeed(FolderTest):
             self.assertEqual(len(error.splitlines()), 1, error)
         assert_names(run(DTRAIN, "--deepspeed-config", "", status=USAGE).stderr, "--deepspeed-config")
         self.assertIn("(--deepspeed-config)", run(DTRAIN, "--deepspeed-config", "missing.json", status=USAGE).stderr)
-
 
     def test_auto_replaces_the_layout_of_a_file(self):
         for content, expected in (({"gradient_accumulation_steps": 4}, "--grad-accum 4"), ({"zero_optimization": {"stage": 3}}, "--zero-stage 3")):

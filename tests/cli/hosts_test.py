@@ -6,7 +6,7 @@ import subprocess
 import unittest
 
 from dtrain_harness import free_port
-from messages import assert_names
+from messages import assert_names, error_line
 from rendezvous_test import LISTENING, SECRET, RendezvousTest
 from train_test import wait_until
 from two_hosts import TwoHosts, why_not
@@ -104,7 +104,7 @@ class Hosts(RendezvousTest):
                                       ((), ("env", "GLOO_SOCKET_IFNAME=lo"), "GLOO_SOCKET_IFNAME")):
             ranks = [self.start_on(rank, rank, "10.77.0.1", *flags, before=before) for rank in range(2)]
             for rank in ranks:
-                assert_names(self.one_error(self.end_of(rank, 2)), source, "lo")
+                assert_names(error_line(self.end_of(rank, 2)), source, "lo")
 
     def test_gloo_refuses_link_local_addresses(self):
         devices = [name.replace("dtrain-", "dt") for name in self.hosts.names]
@@ -112,7 +112,7 @@ class Hosts(RendezvousTest):
             self.hosts.on(host, "address", "add", f"fe80::77:{host + 1}/64", "dev", device, "nodad")
         ranks = [self.start_on(rank, rank, f"fe80::77:1%{devices[rank]}") for rank in range(2)]
         for rank in ranks:
-            self.assertIn("fe80::", self.one_error(self.end_of(rank, 2)))
+            self.assertIn("fe80::", error_line(self.end_of(rank, 2)))
 
     def test_ranks_meet_at_an_address_of_ipv6(self):
         ranks = [self.start_on(rank, rank, "fd77::1") for rank in range(2)]
@@ -128,7 +128,7 @@ class Hosts(RendezvousTest):
         ranks = [self.start_on(rank, rank, "10.77.0.1", "--backend", "shm", "--overwrite", identity="net:[1]")
                  for rank in range(2)]
         for rank in ranks:
-            assert_names(self.one_error(self.end_of(rank, 2)), "--backend shm", "ranks 0 and 1")
+            assert_names(error_line(self.end_of(rank, 2)), "--backend shm", "ranks 0 and 1")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Fused kernels beside plain ones, as a user chooses them: every layout, long sequences, threads, instruction sets."""
+"""Fused kernels beside plain ones, as a user chooses them: every layout, long sequences, threads, instruction sets; and ranks whose CPUs
+round differently, made on one machine by lowering one rank's instruction set."""
 
 import os
 import pathlib
@@ -7,12 +8,13 @@ import unittest
 
 from dtrain_harness import DTRAIN, GOLDEN, USAGE, FolderTest, final_model, launched, metrics_of, run
 from messages import assert_names, lines_naming
+from resume_test import ResumeTest
 from rounding import condition_bound, roundings
 
 LEVELS, LENGTH, SEQUENCES, STEPS = 2, 80, 4, 3
 WORK = ("--levels", LEVELS, "--width", 32, "--heads", 2, "--neurons", 72, "--seq-len", LENGTH, "--global-batch", SEQUENCES, "--steps", STEPS,
         "--lr", 1e-2, "--data", GOLDEN / "text.bin", "--checkpoint-every", "none")
-LAYOUTS = {"single": (1, ""), "accumulation": (1, "--microbatch 1"), "fsdp": (2, "--strategy fsdp --tie-levels off"),
+LAYOUTS = {"single": (1, ""), "accumulation": (1, "--microbatch 1"), "fsdp": (2, "--strategy fsdp"),
            "tp": (2, "--strategy tp"), "tp, shared heads": (4, "--strategy tp"), "tp, vocabulary": (2, "--strategy tp --tp-vocab on"),
            "pp": (2, "--strategy pp"), "recompute": (1, "--recompute level"), "gates": (1, "--recompute gates")}
 
@@ -48,40 +50,38 @@ class Kernels(FolderTest):
     def bound(self, dtype, *flags):
         """Bound of the relative errors of `numbers` in `dtype`."""
         flags = ("--dtype", "float64", "--kernels", "plain", *flags)
-        initial, _ = self.train("initial", *flags, "--steps", 1, "--lr", 0, "--overwrite")
 
         def results_of(model):
             run_dir, _ = self.train("conditioned", *flags, "--init-from", model, "--overwrite")
             return {index: [number] for index, number in enumerate(numbers(run_dir))}
+        initial = final_model(self.train("initial", *flags, "--steps", 1, "--lr", 0, "--overwrite")[0])
         count = roundings(LEVELS, STEPS, LENGTH * SEQUENCES, dtype)
-        return condition_bound(dtype, count, results_of, final_model(initial), self.folder)
+        return condition_bound(dtype, count, results_of, initial, self.folder)
 
     def test_in_float64_they_train_what_plain_ones_train_in_every_layout(self):
+        """Plain ones in every layout: tests/parity."""
         for tied in ("on", "off"):
+            flags = ("--dtype", "float64", "--tie-levels", tied)
             bound = 2 * self.bound("float64", "--tie-levels", tied)
-            for name, (ranks, words) in LAYOUTS.items():
-                with self.subTest(name, tied=tied):
-                    flags = words.split() if "--tie-levels" in words else [*words.split(), "--tie-levels", tied]
-                    plain_flags = ["level" if flag == "gates" else flag for flag in flags]
-                    plain, _ = self.train(f"plain {name} {tied}", "--dtype", "float64", "--kernels", "plain", *plain_flags, ranks=ranks)
-                    chunks, _ = self.train(f"plain chunks {name} {tied}", "--dtype", "float64", "--kernels", "plain",
-                                           "--attention", "chunked:24", *plain_flags, ranks=ranks)
-                    self.assert_near(chunks, plain, bound)
-                    for attention in ("full", "chunked:24"):
-                        found, _ = self.train(f"{attention} {name} {tied}", "--dtype", "float64", "--attention", attention, *flags,
-                                              ranks=ranks)
-                        self.assert_near(found, plain, bound)
+            plain, _ = self.train(f"plain {tied}", *flags, "--kernels", "plain")
+            chunks, _ = self.train(f"plain chunks {tied}", *flags, "--kernels", "plain", "--attention", "chunked:24")
+            self.assert_near(chunks, plain, bound)
+            for number, (name, (ranks, words)) in enumerate(LAYOUTS.items()):
+                attention = ("full", "chunked:24")[(number + (tied == "on")) % 2]
+                with self.subTest(name, tied=tied, attention=attention):
+                    found, _ = self.train(f"{name} {tied}", *flags, "--attention", attention, *words.split(), ranks=ranks)
+                    self.assert_near(found, plain, bound)
 
     def test_threads_never_change_a_bit(self):
-        for dtype in ("float32", "bfloat16", "float64"):
-            for attention in ("full", "chunked:16"):
-                flags = ("--dtype", dtype, "--attention", attention, "--eval-every", 2, "--val-fraction", 0.01)
-                one, text = self.train(f"{dtype} {attention} 1", *flags, "--verbose")
-                self.assertRegex(text, r"(?m)^bitwise class   (?!.*threads=)")
-                for threads in (2, 3, 4):
-                    with self.subTest(dtype=dtype, attention=attention, threads=threads):
-                        several, _ = self.train(f"{dtype} {attention} {threads}", *flags, threads=threads)
-                        self.assert_same_bits(several, one)
+        for dtype, attention, numbers_of_threads in (("float32", "full", (2, 3, 4)), ("float32", "chunked:16", (3,)), ("bfloat16", "full", (3,)),
+                                                     ("bfloat16", "chunked:16", (2,)), ("float64", "chunked:16", (3,))):
+            flags = ("--dtype", dtype, "--attention", attention, "--eval-every", 2, "--val-fraction", 0.01)
+            one, text = self.train(f"{dtype} {attention} 1", *flags, "--verbose")
+            self.assertRegex(text, r"(?m)^bitwise class   (?!.*threads=)")
+            for threads in numbers_of_threads:
+                with self.subTest(dtype=dtype, attention=attention, threads=threads):
+                    several, _ = self.train(f"{dtype} {attention} {threads}", *flags, threads=threads)
+                    self.assert_same_bits(several, one)
 
     def test_the_data_axis_never_changes_a_bit(self):
         one, _ = self.train("one", "--microbatch", 1)
@@ -99,7 +99,7 @@ class Kernels(FolderTest):
         exact, _ = self.train("exact", "--dtype", "float64", "--kernels", "plain")
         for dtype in ("float64", "float32", "bfloat16"):
             bound = self.bound(dtype)
-            for index, environment in enumerate(({}, *settings)):
+            for index, environment in enumerate(({}, *settings[:3 if dtype == "bfloat16" else 2])):
                 with self.subTest(dtype=dtype, environment=environment):
                     found, text = self.train(f"{dtype} {index}", "--dtype", dtype, environment=environment)
                     self.assert_near(found, exact, bound)
@@ -141,17 +141,59 @@ class Kernels(FolderTest):
                     self.assertIn(part, result.stderr)
                 self.assertFalse((self.folder / "refused").exists())
 
-    def test_another_attention_is_noted_when_a_run_resumes(self):
-        self.train("run", "--attention", "full", "--checkpoint-every", 2)
-        _, text = self.train("run", "--attention", "chunked:16", "--checkpoint-every", 2, "--resume", "auto", "--steps", 4)
-        assert_names(text, "machine.attention", "chunked:16", "full")
 
-    def test_a_run_resumes_bit_for_bit_with_other_threads(self):
-        flags = ("--attention", "chunked:16", "--checkpoint-every", 2)
-        whole, _ = self.train("whole", *flags, "--steps", 4)
-        self.train("cut", *flags, "--steps", 2)
-        again, _ = self.train("cut", *flags, "--steps", 4, "--resume", "auto", threads=2)
-        self.assertEqual(final_model(again).read_bytes(), final_model(whole).read_bytes())
+# What other ranks are lowered to, if all are, would be no difference.
+WRAPPER = """unset ATEN_CPU_CAPABILITY ONEDNN_MAX_CPU_ISA GLIBC_TUNABLES
+if [ "$RANK" = 1 ]; then export {}; fi
+exec "$@"
+"""
+LOWEST = "ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41"
+HAS_AVX2 = " avx2 " in pathlib.Path("/proc/cpuinfo").read_text()
+
+
+class CpuTypes(ResumeTest):
+    def mixed(self, *flags, setting=LOWEST, ranks=2, status=0, **options):
+        return self.wrapped(WRAPPER.format(setting), *flags, ranks=ranks, status=status, **options)
+
+    def test_different_types_are_refused_with_their_ranks(self):
+        tunables = "GLIBC_TUNABLES=glibc.cpu.hwcaps=-FMA"
+        for setting, shown in (("ATEN_CPU_CAPABILITY=default" if HAS_AVX2 else LOWEST, "rank 1 has DEFAULT/"),
+                               ("ONEDNN_MAX_CPU_ISA=SSE41", "ONEDNN_MAX_CPU_ISA=SSE41"), (tunables, tunables)):
+            result = self.mixed("--global-batch", "6", setting=setting, ranks=3, status=2)
+            error = [line for line in result.stderr.splitlines() if "error" in line][0]
+            self.assertIn(shown, error)
+            self.assertRegex(error, r"ranks 0, 2 have \w+/")
+            self.assertIn("--mixed-cpus on", error)
+            self.assertFalse((self.run_dir / "metrics.jsonl").exists())
+
+    def test_allowed_they_say_so_and_copies_are_made_equal_at_checkpoints(self):
+        # Each tensor-parallel rank updates the parameters that several hold alike, from gradients of its own rounding;
+        # a save takes each rank's half.
+        flags = ("--mixed-cpus", "on", "--strategy", "tp", "--checkpoint-every", "20", "--width", "64", "--neurons", "256",
+                 "--dropout", "0.1", "--verbose")
+        result = self.mixed(*flags, steps=40)
+        assert_names(result.stderr, "bitwise class", "none", "--mixed-cpus", "rank 0")
+        self.assertEqual(lines_naming(result.stderr, "warning", "--mixed-cpus"), [])
+        # Every rank went on with the contents of the checkpoint of step 20.
+        whole = self.root / "again"
+        self.mixed(*flags, "--resume", self.run_dir / "checkpoints/step-20", steps=40, run_dir=whole)
+        self.assertEqual(self.losses(whole), self.losses()[20:])
+        result = self.run_command([DTRAIN, "checkpoint", "diff", self.run_dir, whole])
+        self.assertNotIn("differs", result.stdout)
+
+    def test_a_validation_loss_is_of_the_copies_that_are_saved(self):
+        # Each tensor-parallel rank updates the parameters that several hold alike, from gradients of its own rounding.
+        flags = ("--mixed-cpus", "on", "--strategy", "tp", "--eval-sequences", "8", "--checkpoint-every", "20", "--eval-every", "20")
+        self.mixed(*flags, steps=21)
+        # A start in another folder finds no loss of step 20, and evaluates what it has read.
+        again = self.root / "evaluated-again"
+        self.mixed(*flags, "--resume", self.run_dir / "checkpoints/step-20", steps=21, run_dir=again)
+        self.assertEqual([(line["step"], line["val_loss"]) for line in self.events("eval", again)],
+                         [(line["step"], line["val_loss"]) for line in self.events("eval")])
+
+    def test_without_effect_it_is_told(self):
+        result = self.single("--mixed-cpus", "on", steps=1)
+        assert_names(result.stderr, "warning", "--mixed-cpus")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,11 @@
 """Ranks that are threads of one process: the bits, files, ends and errors of ranks that are processes."""
 
-import os
 import signal
-import subprocess
 
 from dtrain_harness import BUILD, front_end_alone, make_folder, run
 from messages import assert_names, error_line, lines_naming
 from resume_test import ResumeTest
-from train_test import DTRAIN, DTRUN, LIMIT
+from train_test import DTRAIN, DTRUN
 
 DP = ("--strategy", "dp")
 VALIDATION = ("--val-fraction", "0.05", "--eval-sequences", "16", "--eval-every", "4", "--dropout", "0.1",
@@ -26,11 +24,16 @@ class LocalRanks(ResumeTest):
         self.single(*VALIDATION, "--grad-accum", "4", steps=8, run_dir=runs["one"])
         self.ddp(*VALIDATION, "--grad-accum", "2", steps=8, run_dir=runs["processes"])
         self.dp(*VALIDATION, "--grad-accum", "2", steps=8, run_dir=runs["two"])
-        self.dp(*VALIDATION, "--grad-accum", "1", "--devices", "cpu,cpu,cpu,cpu", steps=8, run_dir=runs["four"])
+        # Resumed by processes and by threads again.
+        self.dp(*VALIDATION, "--grad-accum", "1", "--devices", "cpu,cpu,cpu,cpu", steps=3, run_dir=runs["four"])
+        self.ddp(*VALIDATION, "--grad-accum", "2", "--resume", "auto", steps=5, run_dir=runs["four"])
+        self.dp(*VALIDATION, "--grad-accum", "1", "--local-ranks", "4", "--resume", "auto", steps=8, run_dir=runs["four"])
         for name in ("processes", "two", "four"):
             self.assert_same_run(runs[name], runs["one"])
+        for name in ("processes", "two"):
             self.assertEqual(self.evaluations(runs[name]), self.evaluations(runs["one"]))
         self.assertEqual(len(self.evaluations(runs["one"])), 2)
+        self.assertEqual([line["step"] for line in self.events("resume", runs["four"])], [3, 5])
         start = self.events("start", runs["two"])[0]
         self.assertEqual((start["world_size"], start["mesh"], start["backend"]), (2, {"pp": 1, "dp": 2, "tp": 1}, "local"))
 
@@ -40,15 +43,6 @@ class LocalRanks(ResumeTest):
         self.assertRegex(result.stdout + text, r"memory +[\d.]+ \w+ measured .* 4 ranks")
         self.assertIn("layout          pp 1 x dp 4 x tp 1, backend local, device cpu\n", text)
         self.assertNotIn("groups  ", text)  # one group of all
-
-    def test_a_run_goes_on_with_threads_and_without(self):
-        whole, other = self.root / "whole", self.root / "parts"
-        self.single("--grad-accum", "4", "--checkpoint-every", "4", steps=12, run_dir=whole)
-        self.dp("--grad-accum", "2", "--checkpoint-every", "4", steps=5, run_dir=other)
-        self.dp("--local-ranks", "4", "--grad-accum", "1", "--checkpoint-every", "4", "--resume", "auto", steps=9, run_dir=other)
-        self.ddp("--grad-accum", "2", "--checkpoint-every", "4", "--resume", "auto", steps=12, run_dir=other)
-        self.assert_same_run(other, whole)
-        self.assertEqual([line["step"] for line in self.events("resume", other)], [5, 9])
 
     def test_a_signal_to_the_process_saves_once_and_says_so(self):
         process = self.start(*DP)
@@ -62,14 +56,8 @@ class LocalRanks(ResumeTest):
         verified = self.run_command([DTRAIN, "checkpoint", "verify", self.run_dir])
         self.assertEqual(verified.returncode, 0, verified.stderr)
 
-    def test_a_stop_file_and_a_time_limit_stop_all_ranks(self):
-        process = self.start(*DP)
-        self.wait_for_step(2)
-        (self.run_dir / "STOP").touch()
-        assert_names(self.end_of(process, 9), "STOP", "saved")
-        other = self.root / "limited"
-        process = self.start(*DP, "--time-limit", "1s", run_dir=other)
-        assert_names(self.end_of(process, 9), "--time-limit", "saved")
+    def test_a_time_limit_stops_all_ranks(self):
+        assert_names(self.end_of(self.start(*DP, "--time-limit", "1s"), 9), "--time-limit", "saved")
 
     def test_the_first_error_ends_all_threads_in_one_line(self):
         result = self.dp("--lr", "1e30", "--grad-clip", "0", steps=20, status=7)
@@ -116,12 +104,6 @@ class LocalRanks(ResumeTest):
                             (["--local-ranks", "2"], "--local-ranks"), (["--devices", "cpu"], "--devices")):
             text = run(front_end, *self.arguments(*flags, steps=1), status=42).stderr
             self.assertEqual(len(lines_naming(text, "warning", flag)), 1, text)
-
-    def test_one_launched_process_tells_dtrun_of_its_progress(self):
-        result = subprocess.run([DTRUN, "-n", "1", "--", DTRAIN, *map(str, self.arguments(*DP, steps=2))],
-                                capture_output=True, text=True, timeout=LIMIT, check=False, env=dict(os.environ))
-        self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertEqual(len(self.losses()), 2)
 
 
 if __name__ == "__main__":

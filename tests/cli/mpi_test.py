@@ -1,4 +1,5 @@
-"""dtrain under mpirun: the plugin for MPI has the bits of the other backends, and what fails says so and ends all."""
+"""dtrain under other launchers. mpirun: the plugin for MPI has the bits of the other backends, and what fails says so and ends all.
+torchrun, which keeps MASTER_PORT for its own store; and a program of torch.distributed under dtrun."""
 
 import os
 import pathlib
@@ -8,10 +9,11 @@ import socket
 import subprocess
 import unittest
 
-from dtrain_harness import BUILD, final_model
+from dtrain_harness import BUILD, DTRAIN, DTRUN, PYTHON, final_model, free_port, wait_until
+from dtrun_harness import family, program_of
 from messages import assert_names
-from rendezvous_test import RendezvousTest, processes_below
-from train_test import DTRAIN, DTRUN, wait_until
+from rendezvous_test import RendezvousTest
+from two_hosts import TwoHosts, why_not
 
 MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
 # Starts a daemon of mpirun "on another host": this one under another name.
@@ -25,7 +27,6 @@ NO_PLUGIN = "needs the release build: without sanitizers"
 STRATEGIES = {
     "ddp": (2, "--strategy", "ddp"),
     "fsdp": (4, "--strategy", "fsdp"),
-    "tp": (2, "--strategy", "tp"),
     "pp": (2, "--strategy", "pp"),
 }
 
@@ -42,9 +43,7 @@ class Mpirun(RendezvousTest):
         return self.end_of(self.start_mpi(ranks, *flags, **options), status)
 
     def ranks_of(self, job):
-        found = [pid for pid in processes_below(job.pid)
-                 if pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == "dtrain"]
-        return sorted(found)
+        return sorted(pid for pid in family(job.pid) if program_of(pid) == "dtrain")
 
 
 class WithoutThePlugin(Mpirun):
@@ -142,6 +141,69 @@ class Failures(Mpirun):
         error = self.train(2, "--strategy", "ddp", "--backend", "mpi", "--lr", "1e30",
                            status=7)
         self.assertRegex(error, "dtrain: error: .*(loss|grad|finite)")
+
+
+WHY_NOT = why_not()
+
+# Meets, adds the ranks' numbers and prints the sum.
+PROGRAM = """
+import torch, torch.distributed
+torch.distributed.init_process_group("gloo")
+rank = torch.tensor([torch.distributed.get_rank() + 1])
+torch.distributed.all_reduce(rank)
+print("sum", int(rank))
+torch.distributed.destroy_process_group()
+"""
+
+
+class Torchrun(RendezvousTest):
+    def setUp(self):
+        super().setUp()
+        self.plain = self.root / "dtrun"  # one for all tests
+        if not self.plain.exists():
+            self.ddp(run_dir=self.plain)
+
+    def torchrun(self, *words):
+        return [str(PYTHON), "-m", "torch.distributed.run", *words, "--no-python"]
+
+    def command(self, *words):
+        return [*self.torchrun(*words), *self.ddp_command("--comm-timeout", "30")]
+
+    def check_run(self, agents, backend):
+        for agent in agents:
+            self.end_of(agent)
+        self.assertEqual(final_model(self.run_dir).read_bytes(), final_model(self.plain).read_bytes())
+        self.assertEqual(self.metrics()[0]["backend"], backend)
+
+    def test_ranks_under_torchrun_meet_and_train_with_the_bits_of_dtrun(self):
+        self.check_run([self.start(self.command("--nproc-per-node", "2", "--master-port", str(free_port())))], "shm")
+
+    def test_a_torchrun_that_serves_no_store_runs_within_a_rank_of_dtrun(self):
+        # torchrun closes dtrun's descriptors, but hands on their variables.
+        words = ["env", "-u", "DTRUN_CONTROL_FD",
+                 *self.command("--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2")]
+        environment = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
+        self.check_run([self.start([DTRUN, "-n", "1", "--", *words], env=environment)], "shm")
+
+    def test_the_doctor_says_where_they_met(self):
+        port = free_port()
+        result = subprocess.run([*self.torchrun("--nproc-per-node", "2", "--master-port", str(port)), str(DTRAIN), "doctor",
+                                 "--threads", "1"], capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stdout, rf"meeting +.*rank 0's, .*torchrun.* port {port}, in ")
+
+    @unittest.skipIf(WHY_NOT, WHY_NOT)
+    def test_ranks_under_torchrun_on_two_hosts_find_their_secret_in_its_store(self):
+        hosts = TwoHosts(self, self.root)
+        self.check_run([self.start(hosts.command(host, self.command(
+            "--nnodes", "2", "--node-rank", str(host), "--nproc-per-node", "1", "--master-addr", "10.77.0.1",
+            "--master-port", "29500"))) for host in range(2)], "gloo")
+
+    def test_torch_distributed_runs_under_dtrun(self):
+        for ranks in (("-n", "2"), ("--emulate-nodes", "2", "-n", "1")):
+            result = subprocess.run([DTRUN, *ranks, "--", str(PYTHON), "-c", PROGRAM], capture_output=True,
+                                    text=True, timeout=60, check=False)
+            self.assertEqual((result.returncode, result.stdout.count("sum 3")), (0, 2), result.stderr)
 
 
 if __name__ == "__main__":

@@ -65,9 +65,6 @@ class NotFinite(ResumeTest):
         assert_names(result.stderr, "21 updates", "--max-skipped 20")
         self.assertEqual([step for step, *_ in self.losses()], list(range(1, 22)))
         self.assertFalse((self.run_dir / "final").exists())
-        self.single("--on-nonfinite", "skip", "--max-skipped", "2", "--lr", "1e30", "--overwrite", *NOTHING, steps=100,
-                    status=7)
-        self.assertEqual(len(self.losses()), 3)
 
     def test_the_advice_on_skips_in_float16_is_of_its_loss_scale(self):
         result = self.single("--dtype", "float16", "--max-skipped", "0", *NOTHING, steps=2, status=7)
@@ -104,14 +101,6 @@ class NotFinite(ResumeTest):
 
 
 class TheEnd(ResumeTest):
-    def test_a_run_with_plain_settings_can_be_extended(self):
-        whole = self.root / "whole"
-        self.single(steps=2)
-        self.assertEqual(self.steps_saved(), [2])
-        self.single("--resume", "auto", steps=5)
-        self.single(steps=5, run_dir=whole)
-        self.assert_same_run(self.run_dir, whole)
-
     def test_a_last_checkpoint_that_fails_is_told_by_status_and_summary(self):
         process = self.start(steps=3000)
         self.wait_for_step(1)
@@ -127,10 +116,6 @@ class TheEnd(ResumeTest):
         self.assertEqual(self.lines()[-1]["event"], "failure")
         self.assertEqual(len(self.events("error")), 2)  # of two tries
         self.assertTrue((self.run_dir / "final/model.safetensors").exists())
-
-    def test_none_saves_nothing_at_the_end(self):
-        self.single("--checkpoint-every", "none", steps=2)
-        self.assertEqual(self.steps_saved(), [])
 
     def test_a_shipped_configuration_takes_a_few_steps_at_once(self):
         config = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"]) / "configs/experiments/mini.json"

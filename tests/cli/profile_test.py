@@ -110,7 +110,8 @@ class Profile(FolderTest):
             lines = [line for line in metrics_of(run_dir) if "event" not in line]
             sent = sum(line["comm_bytes"] for line in lines if FIRST <= line["step"] < FIRST + STEPS)
             traced = sum(call["args"]["bytes_sent"] for call in trace.calls(0))
-            self.assertAlmostEqual(traced, sent, delta=sent / STEPS)
+            # With ddp no call begins before its step.
+            self.assertAlmostEqual(traced, sent, delta=0 if run_dir.name == "ddp" else sent / STEPS)
             self.assertGreater(traced, 0)
 
     def check_one_clock(self, trace, num_ranks):
@@ -145,12 +146,6 @@ class Profile(FolderTest):
                 self.check_table(output, trace)
                 self.assertIn(f"trace: {run_dir}/profile/trace.json", output)
 
-    def test_ddp_moves_every_byte_that_its_metrics_count(self):
-        run_dir, _ = self.train("ddp", "--strategy", "ddp", "--profile", STEPS, ranks=2)
-        trace = Trace(run_dir)
-        lines = [line for line in metrics_of(run_dir) if "event" not in line and FIRST <= line["step"] < FIRST + STEPS]
-        self.assertEqual(sum(call["args"]["bytes_sent"] for call in trace.calls(0)), sum(line["comm_bytes"] for line in lines))
-
     def test_bits_are_those_of_a_run_without_it(self):
         plain, _ = self.train("plain", "--strategy", "fsdp", ranks=2)
         profiled, _ = self.train("profiled", "--strategy", "fsdp", "--profile", STEPS, ranks=2)
@@ -184,9 +179,6 @@ class Profile(FolderTest):
         self.train("run", "--steps", "4", "--checkpoint-every", "4")
         run_dir, _ = self.train("run", "--steps", "8", "--resume", "auto", "--profile", "1")
         self.assertEqual([span["args"]["step"] for span in Trace(run_dir).named("step")], [7])
-
-    def test_overwriting_a_run_removes_its_trace(self):
-        run_dir, _ = self.train("run", "--profile", "1")
         self.train("run", "--overwrite")
         self.assertFalse((run_dir / "profile" / "trace.json").exists())
 

@@ -1,9 +1,15 @@
-"""A rejected start leaves no new folder, parent folder or lock, for any reason and number of ranks."""
+"""A rejected start leaves no new folder, parent folder or lock, for any reason and number of ranks; the front end leaves the run
+folder alone."""
 
+import json
+import os
 import pathlib
+import struct
 import unittest
 
-from dtrain_harness import CHECKPOINT, DATA, DTRAIN, DTRUN, GOLDEN, USAGE, FolderTest, launched, run
+from dtrain_harness import (
+    CHECKPOINT, DATA, DTRAIN, DTRUN, GOLDEN, SOURCE, USAGE, FolderTest, front_end_alone, launched, make_folder, run)
+from messages import assert_names
 
 TEXT = GOLDEN / "text.bin"
 SMALL = ("--levels", "1", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1", "--log-every", "0", "--steps", "1",
@@ -34,25 +40,21 @@ class Refused(FolderTest):
 
     def test_rejected_after_the_rendezvous(self):
         flags = {"memory": ("--memory-limit", "1kB"), "a frozen name": ("--freeze", "nothing.of.this.name")}
-        for run_dir in ("runs/a/b", ""):
-            for name, refused in flags.items():
-                with self.subTest(name, run_dir=run_dir):
-                    self.refused(USAGE, *refused, ranks=2, run_dir=run_dir)
+        for run_dir, (name, refused) in zip(("runs/a/b", ""), flags.items()):
+            with self.subTest(name, run_dir=run_dir):
+                self.refused(USAGE, *refused, ranks=2, run_dir=run_dir)
         self.refused(USAGE, "--memory-limit", "1kB")
         self.refused(USAGE, "--freeze", "nothing.of.this.name", "--strategy", "dp", "--local-ranks", "2")
 
     def test_ranks_with_different_settings(self):
         shell = ("sh", "-c", '[ "$RANK" = 0 ] && set -- "$@" --lr 1e-5; exec "$@"', "rank")
-        for run_dir in ("runs/a/b", ""):
-            error = self.refused(USAGE, program=(DTRUN, "-n", "2", "--", *shell), run_dir=run_dir)
-            self.assertIn("train.lr", error)
+        self.assertIn("train.lr", self.refused(USAGE, program=(DTRUN, "-n", "2", "--", *shell), run_dir=""))
 
     def test_rejected_after_the_folder_was_created(self):
         run(DTRAIN, *SMALL, "--data", TEXT, "--run-dir", "old", cwd=self.folder)
-        for ranks in (1, 2):
-            for run_dir in ("runs/a/b", "", "runs/a/") if ranks == 1 else ("runs/a/b", ""):
-                with self.subTest(ranks=ranks, run_dir=run_dir):
-                    self.refused(USAGE, "--resume", "old", "--seed", "7", run_dir=run_dir, ranks=ranks)
+        for ranks, run_dir in ((1, "runs/a/b"), (1, "runs/a/"), (2, "")):
+            with self.subTest(ranks=ranks, run_dir=run_dir):
+                self.refused(USAGE, "--resume", "old", "--seed", "7", run_dir=run_dir, ranks=ranks)
 
     def test_an_existing_folder_is_left_unchanged(self):
         run(DTRAIN, *SMALL, "--data", TEXT, "--run-dir", "old", cwd=self.folder)
@@ -83,6 +85,72 @@ class Refused(FolderTest):
             result = run(DTRAIN, *command, cwd=self.folder, status=None)
             self.assertNotEqual(result.returncode, 0, command)
             self.assertEqual(self.tree(), before, command)
+
+
+class FrontEnd(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.root = make_folder(cls)
+        cls.program = front_end_alone(cls.root)
+        cls.text = cls.root / "text.txt"
+        cls.text.write_text("And the evening and the morning were the first day.\n" * 40)
+
+    def setUp(self):
+        self.run_dir = self.root / self.id().rsplit(".", 1)[-1]
+
+    def train(self, *arguments, variables=None):
+        environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
+        return run(self.program, "--data", self.text, "--seq-len", "16", "--run-dir", self.run_dir, *arguments, status=None,
+                   env={**environment, **(variables or {})})
+
+    def test_the_resolved_configuration_arrives_and_the_status_comes_back(self):
+        result = self.train("--config", SOURCE / "configs/experiments/mini.json", "--threads", "2", "--checkpoint-every", "0")
+        self.assertEqual((result.returncode, result.stderr), (42, ""))
+        request = json.loads(result.stdout)
+        self.assertEqual(request["command"], "train")
+        config = request["config"]
+        self.assertEqual(config["batch"], {"global": 8, "microbatch": 1, "grad_accum": 8})
+        self.assertEqual((config["machine"]["threads"], config["machine"]["backend"]), (2, "none"))
+        self.assertEqual(config["train"]["lr"], 3e-3)
+        self.assertFalse(self.run_dir.exists(), "claimed too early")
+
+    def test_nothing_is_removed_before_the_job_stands(self):
+        (self.run_dir / "final").mkdir(parents=True)
+        header = b'{"__metadata__": {"dtrain.model": "{}"}}'
+        old = {"config.json": b'{"model": {"levels": 1}, "train": {"steps": 1}, "layout": {"strategy": ""}, "run": {"dir": ""}}',
+               "metrics.jsonl": b'{"event":"start","parameters":1}\n',
+               "final/model.safetensors": struct.pack("<Q", len(header)) + header}
+        for name, content in old.items():
+            (self.run_dir / name).write_bytes(content)
+        self.assertEqual(self.train().returncode, 2)
+        self.assertEqual(self.train("--overwrite").returncode, 42)
+        for name, content in old.items():
+            self.assertEqual((self.run_dir / name).read_bytes(), content)
+
+    def test_any_trace_of_a_run_protects_the_folder(self):
+        for name in ("metrics.jsonl", "final/model.safetensors"):
+            file = self.run_dir / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("old")
+            result = self.train()
+            self.assertEqual(result.returncode, 2)
+            self.assertIn(name, result.stderr)
+            file.unlink()
+        self.assertEqual(self.train().returncode, 42)
+
+    def test_other_ranks_do_not_touch_the_folder(self):
+        self.run_dir.mkdir()
+        (self.run_dir / "config.json").write_text("rank 0 wrote this a moment ago")
+        ranks = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
+                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+        result = self.train("--strategy", "ddp", variables=ranks)
+        self.assertEqual((result.returncode, result.stderr), (42, ""))
+        self.assertTrue((self.run_dir / "config.json").exists())
+
+    def test_evaluation_without_validation_data_warns(self):
+        result = self.train("--eval-every", "5")
+        self.assertEqual(result.returncode, 42)
+        assert_names(result.stderr, "warning", "--eval-every 5")
 
 
 if __name__ == "__main__":

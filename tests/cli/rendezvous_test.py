@@ -7,13 +7,14 @@ import pathlib
 import re
 import shutil
 import socket
-import struct
 import subprocess
 import sys
 import time
 import unittest
 
 from dtrain_harness import BUILD, SOURCE, final_model, free_port, need_mounts
+from dtrun_harness import family, program_of
+from dtrun_nodes_harness import LISTEN
 from messages import assert_names, error_line, holds
 from train_test import DTRAIN, DTRUN, LIMIT, TrainTest, wait_until
 
@@ -29,19 +30,6 @@ if os.environ["RANK"] == "1":
     WHAT
 os.execv(sys.argv[1], sys.argv[1:])
 """
-
-
-def processes_below(pid):
-    children = {}
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            parent = int(pathlib.Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(entry))
-    found, queue = [], [pid]
-    while queue:
-        found.append(queue.pop())
-        queue += children.get(found[-1], [])
-    return found
 
 
 def sockets_of(pid):
@@ -102,8 +90,6 @@ class RendezvousTest(TrainTest):
         file = self.run_dir / "metrics.jsonl"
         return file.exists() and '"step":1,' in file.read_text()
 
-    def one_error(self, error):
-        return error_line(error)
 
 
 class Open(RendezvousTest):
@@ -113,8 +99,8 @@ class Open(RendezvousTest):
         job = self.start([DTRUN, "-n", "2", "--", *self.ddp_command("--log-every", "1", *flags, steps=1_000_000)])
         wait_until(lambda: self.has_trained() or job.poll() is not None, "a step")
         self.assertIsNone(job.poll(), job.poll() is not None and job.stderr.read())
-        found = {pid: sockets_of(pid) for pid in processes_below(job.pid)}
-        ranks = [pid for pid in found if pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == "dtrain"]
+        found = {pid: sockets_of(pid) for pid in family(job.pid)}
+        ranks = [pid for pid in found if program_of(pid) == "dtrain"]
         self.assertEqual(len(ranks), 2)
         tcp, unix = tcp_rows(), unix_listeners()
         job.terminate()
@@ -139,6 +125,37 @@ class Open(RendezvousTest):
         rows = [tcp[inode] for pid in ranks for inode in found[pid] if inode in tcp]
         self.assertEqual({row[0] for row in rows}, {"0100007F"}, rows)
         self.assertEqual([state for _, _, state in rows].count(LISTENING), 2)
+
+    def test_who_listens_at_master_port_does_not_end_a_job_of_two_nodes(self):
+        port, go = self.root / "port", self.root / "go"
+        waiting = f'[ $RANK = 1 ] || {{ echo $MASTER_PORT >{port}.tmp; mv {port}.tmp {port}; }}; ' \
+                  f'until [ -e {go} ]; do sleep 0.02; done; exec "$@"'
+        job = self.start([DTRUN, "--emulate-nodes", "2", "-n", "1", "--", "sh", "-c", waiting, "sh",
+                          *self.ddp_command("--backend", "gloo")])
+        wait_until(port.exists, "the port")
+        with subprocess.Popen([sys.executable, "-c", LISTEN, port.read_text().strip()], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, text=True) as stranger:
+            self.assertEqual(stranger.stdout.readline(), "listens\n")
+            go.touch()
+            self.end_of(job)
+            stranger.communicate()
+        self.assertEqual(self.metrics()[-1]["event"], "end")
+
+    def test_nothing_listens_while_two_nodes_train_on_one_machine_but_the_socket_of_node_0s_dtrun(self):
+        job = self.start([DTRUN, "--emulate-nodes", "2", "-n", "1", "--",
+                          *self.ddp_command("--log-every", "1", steps=1_000_000)])
+        wait_until(lambda: self.has_trained() or job.poll() is not None, "a step")
+        sockets = {pid: set(sockets_of(pid)) for pid in family(job.pid)}
+        held = set().union(*sockets.values())
+        tcp, unix = tcp_rows(), unix_listeners()
+        listening = {inode for inode in held & set(tcp) if tcp[inode][2] == LISTENING}
+        holders = [program_of(pid) for pid, own in sockets.items() if own & listening]
+        job.terminate()
+        self.end_of(job, 9)
+        self.assertGreater(len(held & set(tcp)), 0)  # the launchers' channel
+        self.assertEqual((len(listening), holders), (1, ["dtrun-ranks"]))
+        # By this name a dtrun says whose MASTER_PORT is; it answers with its process id.
+        self.assertEqual([], [unix[inode] for inode in held & set(unix) if not unix[inode].startswith("@dtrun-port-")])
 
 
 class Strangers(RendezvousTest):
@@ -193,15 +210,6 @@ print(len(got))
             self.assertEqual(self.end_of(second), "")
             self.end_of(first)
 
-    def test_whose_a_connection_is_takes_no_reading_of_all_connections(self):
-        port = free_port()
-        log = self.root / "opened"
-        tracer = ["strace", "-f", "--seccomp-bpf", "-qq", "-o", str(log), "-e", "trace=open,openat"]
-        first = self.start_rank(0, port, "--overwrite", before=tracer)
-        self.end_of(self.start_rank(1, port, "--overwrite"))
-        self.end_of(first)
-        self.assertNotIn("/proc/net/tcp", log.read_text())
-
     def through_the_door(self, what):
         wrapper = self.root / "before_rank.py"
         wrapper.write_text(BEFORE_RANK.replace("WHAT", what))
@@ -227,11 +235,19 @@ print(len(got))
         for folder in folders:
             self.assertEqual(self.metrics(folder)[-1]["event"], "end")
 
+    def test_whose_a_connection_is_takes_no_reading_of_all_connections(self):
+        port, log = free_port(), self.root / "opened"
+        tracer = ["strace", "-f", "--seccomp-bpf", "-qq", "-o", str(log), "-e", "trace=open,openat"]
+        ranks = [self.start_rank(rank, port, before=() if rank else tracer) for rank in range(2)]
+        for rank in ranks:
+            self.end_of(rank)
+        self.assertNotIn("/proc/net/tcp", log.read_text())
+
 
 class Secrets(RendezvousTest):
     def refused(self, rank, status=2, **variables):
         """Returns the error of a rank that finds a mistake before it waits for another one."""
-        return self.one_error(self.end_of(self.start_rank(rank, free_port(), **variables), status))
+        return error_line(self.end_of(self.start_rank(rank, free_port(), **variables), status))
 
     def test_a_secret_that_cannot_be_used_is_refused_by_the_name_of_its_variable(self):
         assert_names(self.refused(0, DTRAIN_JOB_TOKEN="short"), "DTRAIN_JOB_TOKEN", "5 bytes")
@@ -248,40 +264,11 @@ class Secrets(RendezvousTest):
         port = free_port()
         first = self.start_rank(0, port, DTRAIN_JOB_TOKEN_FILE=str(path))
         for variables in ({}, {"DTRAIN_JOB_TOKEN": SECRET[::-1]}):
-            error = self.one_error(self.end_of(self.start_rank(1, port, **variables), 2))
+            error = error_line(self.end_of(self.start_rank(1, port, **variables), 2))
             self.assertIn("DTRAIN_JOB_TOKEN", error)
             self.assertNotIn(SECRET, error)
         self.end_of(self.start_rank(1, port, DTRAIN_JOB_TOKEN=SECRET))  # the right one, of whatever source
         self.end_of(first)
-
-
-    def test_neither_a_refusal_without_a_proof_nor_a_closed_connection_ends_the_start(self):
-        def text(data):
-            return struct.pack("<Q", len(data)) + data
-
-        # As by a program at the port, and as by a store that a flood of strangers makes drop connections.
-        for answer in (text(struct.pack("<QQ", 2, 2) + text(b"give up") + text(b"p" * 32)), b""):
-            self.start_after_a_stranger(text(struct.pack("<Q", 3) + text(b"c" * 32) + text(b"")), answer)
-
-    def start_after_a_stranger(self, greeting, answer):
-        with socket.create_server(("127.0.0.1", 0)) as stranger:
-            port = stranger.getsockname()[1]
-            second = self.start_rank(1, port, "--overwrite", DTRAIN_JOB_TOKEN=SECRET)
-            connection, _ = stranger.accept()
-            with connection:
-                connection.sendall(b"dtrain/3" + greeting)
-                self.assertTrue(connection.recv(4096))
-                connection.sendall(answer)
-        first = self.start_rank(0, port, "--overwrite", DTRAIN_JOB_TOKEN=SECRET)
-        self.end_of(second)
-        self.end_of(first)
-
-    def test_a_refusal_of_the_jobs_own_store_is_believed(self):
-        port = free_port()
-        first = self.start_rank(0, port, DTRAIN_JOB_TOKEN=SECRET)
-        second = self.start_rank(1, port, WORLD_SIZE="4", LOCAL_WORLD_SIZE="4", DTRAIN_JOB_TOKEN=SECRET)
-        for rank in (first, second):
-            assert_names(self.one_error(self.end_of(rank, 2)), "world size", "4")
 
 
 class Nodes(RendezvousTest):
@@ -321,7 +308,7 @@ class Errors(RendezvousTest):
         ranks = [self.start_rank(0, port),
                  self.start_rank(1, port, before=["sh", "-c", 'shift; exec "$0" "$@"', other], LD_LIBRARY_PATH=torch)]
         for rank in ranks:
-            self.assertRegex(self.one_error(self.end_of(rank, 2)),
+            self.assertRegex(error_line(self.end_of(rank, 2)),
                              r"ranks 0 and 1 .*: dtrain \S+ \(commit .*\), LibTorch \S+ on rank 0, dtrain \S+ \(commit f+\), LibTorch \S+ on rank 1; ")
 
     def test_a_port_that_is_taken_at_a_names_first_address_is_not_taken_at_its_second(self):
@@ -334,7 +321,7 @@ class Errors(RendezvousTest):
         with socket.create_server(("127.0.0.1", 0)) as holder:
             port = holder.getsockname()[1]
             rank = self.start_rank(0, port, "--comm-timeout", "1", before=named, MASTER_ADDR="head")
-            error = self.one_error(self.end_of(rank, 11))
+            error = error_line(self.end_of(rank, 11))
         assert_names(error, "rank 0", f"head:{port}", os.strerror(errno.EADDRINUSE))
 
     def test_a_foreign_program_at_the_port_is_told_from_a_store(self):
@@ -344,7 +331,7 @@ class Errors(RendezvousTest):
             connection, _ = server.accept()
             with connection:
                 connection.sendall(b"SSH-2.0-\x1b[31mOpen\x9b\r\n")
-                error = self.one_error(self.end_of(rank, 4))
+                error = error_line(self.end_of(rank, 4))
         self.assertIn(f"127.0.0.1:{port}", error)
         self.assertIn('it sent "SSH-2.0-?[31mOpen', error)
 
@@ -353,25 +340,28 @@ class Errors(RendezvousTest):
             rank = self.start_rank(1, server.getsockname()[1])
             with server.accept()[0] as connection:
                 connection.sendall(b"dtrain/1")
-                error = self.one_error(self.end_of(rank, 2))
+                error = error_line(self.end_of(rank, 2))
         assert_names(error, "builds")
         self.assertIn('"dtrain/1"', error)
 
     def test_a_store_that_never_comes_is_named_with_the_time_really_waited(self):
         port = free_port()
         start = time.monotonic()
-        error = self.one_error(self.end_of(self.start_rank(1, port, "--comm-timeout", "1"), 5))
+        error = error_line(self.end_of(self.start_rank(1, port, "--comm-timeout", "1"), 5))
         waited = float(re.search(r"within ([\d.]+) s", error)[1])
         self.assertLessEqual(1.0, waited)
         self.assertLess(waited, time.monotonic() - start)
         self.assertIn(f"127.0.0.1:{port}", error)
         self.assertIn("Connection refused", error)
+        with socket.create_server(("127.0.0.1", 0)) as mute:
+            port = mute.getsockname()[1]
+            self.assertIn(f"127.0.0.1:{port}", self.end_of(self.start_rank(1, port, "--comm-timeout", "1"), 5))
 
     def test_at_dtruns_port_ranks_wait_for_rank_0(self):
         with socket.create_server(("127.0.0.1", 0)) as server:  # dtrun's
             port = server.getsockname()[1]
             rank = self.start_rank(1, 1, "--comm-timeout", "1", DTRUN_STORE_PORT=str(port), DTRUN_MASTER="127.0.0.1:1")
-            error = self.one_error(self.end_of(rank, 5))
+            error = error_line(self.end_of(rank, 5))
         self.assertRegex(error, r"rank 0, .*[\d.]+ s")
 
     def test_a_listening_socket_that_did_not_reach_rank_0_is_named(self):
@@ -381,7 +371,7 @@ class Errors(RendezvousTest):
                 if descriptor is not None:
                     words["DTRUN_STORE_LISTENER_FD"] = str(descriptor)
                 rank = self.start_rank(0, 1, pass_fds=[mute.fileno(), elsewhere.fileno()], **words)
-                error = self.one_error(self.end_of(rank, 2))
+                error = error_line(self.end_of(rank, 2))
                 found = "nothing" if descriptor is None else f"descriptor {descriptor}"
                 assert_names(error, "DTRUN_STORE_LISTENER_FD", found, "port 2")
 
@@ -392,7 +382,7 @@ class Errors(RendezvousTest):
         while not holds(line := first.stderr.readline(), "ranks 2, 3 of 4"):
             self.assertTrue(line, "rank 0 has ended")
         second.kill()
-        assert_names(self.one_error(self.end_of(first, 4)), "rank 1")
+        assert_names(error_line(self.end_of(first, 4)), "rank 1")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import unittest
 
+from dtrain_harness import SideBySide
 from messages import assert_names, lines_naming
 from run_folder_test import content_of
 from storage_test import StorageTest
@@ -13,7 +14,7 @@ from train_test import DTRAIN, DTRUN, LIMIT
 CHECKPOINT = 6
 
 
-class Restarts(StorageTest):
+class Restarts(SideBySide, StorageTest):
     """A dtrun whose first attempt is killed after a checkpoint, and whose second finds something else."""
 
     STEPS = 24
@@ -31,25 +32,22 @@ class Restarts(StorageTest):
         return [line for line in stderr.splitlines() if f"run folder '{self.run_dir}': found" in line and "error: " in line]
 
     def assert_whole(self):
-        whole = self.root / "whole"
-        if not whole.exists():
-            self.single("--checkpoint-every", "4", steps=self.STEPS, run_dir=whole)
-        self.assert_same_run(self.run_dir, whole)
+        self.assert_same_run(self.run_dir, self.whole_run("whole", "--checkpoint-every", "4", steps=self.STEPS))
 
-    def test_wait_for_a_run_folder_that_is_gone(self):
+    def check_wait_for_a_run_folder_that_is_gone(self):
         away = self.root / "away"
         stderr = self.restarted(f"mv {self.run_dir} {away}", f"[ ! -e {self.run_dir} ] && mv {away} {self.run_dir}")
         self.assertEqual(len(set(self.refusals(stderr))), 1, stderr)
         self.assert_whole()
 
-    def test_a_run_folder_that_comes_back_costs_no_restart(self):
+    def check_a_run_folder_that_comes_back_costs_no_restart(self):
         away = self.root / "away-for-a-moment"
         stderr = self.restarted(f"mv {self.run_dir} {away}; (sleep 2; mv {away} {self.run_dir}) &", restarts=1)
         self.assertEqual(self.refusals(stderr), [])
         self.assertIn("trying again", stderr)
         self.assert_whole()
 
-    def test_leave_another_run_alone(self):
+    def check_leave_another_run_alone(self):
         away, other = self.root / "away-for-another", self.root / "other"
         self.single("--checkpoint-every", "4", steps=self.STEPS, run_dir=other)
         before = content_of(other)
@@ -59,24 +57,24 @@ class Restarts(StorageTest):
         self.assertEqual(content_of(other), before)
         self.assert_whole()
 
-    def test_do_not_begin_below_a_checkpoint_that_is_gone(self):
+    def check_do_not_begin_below_a_checkpoint_that_is_gone(self):
         stderr = self.restarted(f"rm -r {self.run_dir}/checkpoints", restarts=1, status=CHECKPOINT)
         self.assertEqual(len(set(self.refusals(stderr))), 1, stderr)
 
-    def test_go_on_below_one_that_is_damaged(self):
+    def check_go_on_below_one_that_is_damaged(self):
         newest = f"{self.run_dir}/checkpoints/$(ls -v {self.run_dir}/checkpoints | grep -x 'step-[0-9]*' | tail -1)"
         stderr = self.restarted(f"truncate -s 5 {newest}/manifest.json")
         self.assertEqual(self.refusals(stderr), [])
         assert_names(stderr, "older")
         self.assert_whole()
 
-    def test_go_on_below_one_that_an_attempt_has_set_aside_and_then_failed(self):
+    def check_go_on_below_one_that_an_attempt_has_set_aside_and_then_failed(self):
         newest = f"$(ls -v {self.run_dir}/checkpoints | grep -x 'step-[0-9]*' | tail -1)"
         stderr = self.restarted(f"cd {self.run_dir}/checkpoints; n={newest}; mv $n $n.superseded-18ea4b45cafe00-12; cd - > /dev/null")
         self.assertEqual(self.refusals(stderr), [])
         self.assert_whole()
 
-    def test_another_run_of_the_same_script_begins_at_its_start(self):
+    def check_another_run_of_the_same_script_begins_at_its_start(self):
         """The restart finishes the first run, and then the second one begins: the first one's steps are not its own."""
         first, second = self.root / "first", self.root / "second"
         train = " ".join(str(word) for word in (DTRAIN, *self.arguments("--checkpoint-every", "2", run_dir="$RUN", steps=8)))
@@ -86,7 +84,7 @@ class Restarts(StorageTest):
         for folder in (first, second):
             self.assertTrue((folder / "final" / "model.safetensors").exists())
 
-    def test_know_the_last_committed_step(self):
+    def check_know_the_last_committed_step(self):
         seen = self.root / "seen"
         text = (f'echo "${{DTRUN_COMMITTED-none}}" >> {seen}; '
                 'case $TORCHELASTIC_RESTART_COUNT in 0) echo "committed 8" >&$DTRUN_CONTROL_FD; exit 7 ;; '
@@ -94,7 +92,7 @@ class Restarts(StorageTest):
         self.run_command([DTRUN, "-n", "1", "--max-restarts", "3", "--restart-backoff", "0.02", "--", "bash", "-c", text])
         self.assertEqual(seen.read_text().split(), ["none", "=8", "=8", "=4"])
 
-    def test_know_the_step_of_each_run(self):
+    def check_know_the_step_of_each_run(self):
         for nodes in ((), ("--emulate-nodes", "2")):
             seen = self.root / f"runs-seen-{len(nodes)}"
             text = (f'echo "$RANK $TORCHELASTIC_RESTART_COUNT ${{DTRUN_COMMITTED-none}}" >> {seen}; '
@@ -106,7 +104,7 @@ class Restarts(StorageTest):
             expected = {"0 0 none", "0 1 one=8 two=2", "0 2 one=9 two=2", "0 3 one=9 two=2", *(["1 3 one=9 two=2"] if nodes else [])}
             self.assertLessEqual(expected, lines)
 
-    def test_none_of_a_scripts_runs_begins_below_its_checkpoint(self):
+    def check_none_of_a_scripts_runs_begins_below_its_checkpoint(self):
         first, second = self.root / "script-first", self.root / "script-second"
         train = " ".join(str(word) for word in (DTRAIN, *self.arguments("--checkpoint-every", "2", run_dir="$RUN", steps=8)))
         text = (f'set -e; [ $TORCHELASTIC_RESTART_COUNT = 0 ] || mv {first} {first}-away; RUN={first}; {train} --resume auto; '
@@ -129,10 +127,7 @@ class LastSteps(StorageTest):
 
     def assert_trained_anew(self):
         self.assertEqual(self.steps_saved(), [4])
-        whole = self.root / "saved"
-        if not whole.exists():
-            self.single(run_dir=whole)
-        self.assert_same_run(self.run_dir, whole)
+        self.assert_same_run(self.run_dir, self.whole_run("saved"))
 
     def end_without_checkpoint(self, *flags):
         command = ["bash", "-c", f'{self.LIMITED}; exec "$@"', "bash", DTRAIN, *map(str, self.arguments(*flags))]
@@ -141,14 +136,12 @@ class LastSteps(StorageTest):
         return self.model.read_bytes()
 
     def test_without_a_checkpoint_are_taken_again_by_a_restart(self):
-        script = self.root / "limited.sh"
-        script.write_text(f'#!/bin/bash\n[ $TORCHELASTIC_RESTART_COUNT != 0 ] || {self.LIMITED}\nexec "$@"\n')
-        script.chmod(0o755)
+        limited = f'[ $TORCHELASTIC_RESTART_COUNT != 0 ] || {self.LIMITED}; exec "$@"'
         for flags in ((), ("--resume", "auto"), ("--overwrite",)):
             with self.subTest(flags):
                 self.run_dir = self.root / f"limited{''.join(flags)}"
-                result = self.run_command([DTRUN, "-n", "1", "--max-restarts", "1", "--restart-backoff", "0.02", "--", script, DTRAIN,
-                                           *self.arguments(*flags)])
+                result = self.run_command([DTRUN, "-n", "1", "--max-restarts", "1", "--restart-backoff", "0.02", "--",
+                                           "bash", "-c", limited, "bash", DTRAIN, *self.arguments(*flags)])
                 self.assertIn("restart 1 of 1", result.stderr)
                 self.assert_trained_anew()
 

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import unittest
 
+from dtrain_harness import SideBySide, mount_tmpfs
 from messages import assert_names
 from resume_test import EVERY_STEP
 from storage_test import AGAIN, StorageTest
@@ -15,7 +16,7 @@ from train_test import DTRAIN, DTRUN, LIMIT
 USAGE, DATA = 2, 3
 
 
-class Inputs(StorageTest):
+class Inputs(SideBySide, StorageTest):
     """Jobs whose first attempt is killed while it trains."""
 
     def setUp(self):
@@ -54,25 +55,25 @@ class Inputs(StorageTest):
         self.assertNotIn(AGAIN, result.stderr)
         self.assertNotIn("restart 1 of 1", result.stderr)
 
-    def test_training_data(self):
+    def check_training_data(self):
         shutil.copy(self.text, self.input)
         self.returns_in_time("--data", self.input)
         self.input.unlink()
         self.is_bad_input("--data", self.input, status=DATA)
 
-    def test_validation_data(self):
+    def check_validation_data(self):
         shutil.copy(self.text, self.input)
         flags = ("--val-fraction", "0", "--val-data", self.input)
         self.returns_in_time(*flags)
         self.input.unlink()
         self.is_bad_input(*flags, status=DATA)
 
-    def test_the_folder_of_the_data(self):
+    def check_the_folder_of_the_data(self):
         self.input.mkdir()
         shutil.copy(self.text, self.input)
         self.returns_in_time("--data", self.input / self.text.name)
 
-    def test_a_configuration(self):
+    def check_a_configuration(self):
         name = self.run_dir.name
         for flag, text in (("--config", '{"train": {"weight_decay": 0.05}}'), ("--deepspeed-config", '{"gradient_clipping": 0.5}')):
             with self.subTest(flag):
@@ -82,13 +83,13 @@ class Inputs(StorageTest):
                 self.input.unlink()
                 self.is_bad_input(flag, self.input, status=USAGE)
 
-    def test_the_folder_of_what_is_offloaded(self):
+    def check_the_folder_of_what_is_offloaded(self):
         self.input.mkdir()
         self.returns_in_time("--offload", f"disk:{self.input}")
         self.input.rmdir()
         self.is_bad_input("--offload", f"disk:{self.input}", status=USAGE)
 
-    def test_data_of_which_a_share_is_held_out_by_default(self):
+    def check_data_of_which_a_share_is_held_out_by_default(self):
         self.input.write_bytes(self.text.read_bytes() * (1 + 200_000 // self.text.stat().st_size))
         arguments = self.arguments(*EVERY_STEP, "--eval-every", "2", "--data", self.input)
         position = arguments.index("--val-fraction")
@@ -96,11 +97,11 @@ class Inputs(StorageTest):
         self.returns_in_time(arguments=arguments)
         self.assertTrue(any(line.get("event") == "eval" for line in self.lines()))
 
-    def test_each_file_of_a_mixture(self):
+    def check_each_file_of_a_mixture(self):
         shutil.copy(self.text, self.input)
         self.returns_in_time("--val-fraction", "0", "--data", f"{self.text}:1,{self.input}:2")
 
-    def test_the_run_that_another_one_begins_with(self):
+    def check_the_run_that_another_one_begins_with(self):
         """The settings are that run's."""
         run, self.run_dir = self.run_dir, self.input
         self.single(*EVERY_STEP, steps=1)
@@ -108,7 +109,7 @@ class Inputs(StorageTest):
         arguments = ["--resume", self.input, "--run-dir", run, "--steps", "4", "--checkpoint-every", "0"]
         self.returns_in_time(steps=(2, 3, 4), arguments=arguments, ranks=2)
 
-    def test_weights_are_awaited_until_there_is_a_checkpoint(self):
+    def check_weights_are_awaited_until_there_is_a_checkpoint(self):
         run, self.run_dir = self.run_dir, self.input
         self.single(steps=1)
         self.run_dir = run
@@ -117,35 +118,25 @@ class Inputs(StorageTest):
         stderr = self.restarted("--init-from", self.input, second=f"mv {self.input} {self.away}")
         self.assertNotIn(AGAIN, stderr)
 
-    def test_data_that_the_command_replaces_is_not_awaited(self):
+    def check_data_that_the_command_replaces_is_not_awaited(self):
         origin = self.root / "origin.json"
         origin.write_text(f'{{"data": {{"train": "{self.input}"}}, "model": {{"vocab": 256}}}}')
         self.assertNotIn(AGAIN, self.restarted("--config", origin, second=":"))
 
-    def test_what_no_attempt_has_read_is_not_awaited(self):
+    def check_what_no_attempt_has_read_is_not_awaited(self):
         """A second program of a script, which the first attempt did not reach."""
-        script = self.root / "both.sh"
-        script.write_text(f'#!/bin/sh\n"$@" && exec {DTRAIN} --data {self.input} --run-dir {self.root}/second\n')
-        script.chmod(0o755)
+        script = self.script(f'"$@" && exec {DTRAIN} --data {self.input} --run-dir {self.root}/second\n', "both")
         self.assertNotIn(AGAIN, self.restarted(second=":", restarts=2, status=DATA, then=(script,)))
 
-    def test_data_that_stays_away_ends_an_attempt_that_restarts(self):
+    def check_data_that_stays_away_ends_an_attempt_that_restarts(self):
         shutil.copy(self.text, self.input)
         stderr = self.restarted("--data", self.input, second=f"mv {self.input} {self.away}", third=f"mv {self.away} {self.input}",
                                 restarts=2)
         assert_names(stderr, "attempt 1", "rank 0", "status 6")
         self.assertEqual([line["step"] for line in self.lines() if "loss" in line], [1, 2, 3, 4])
 
-    def mount_disk(self):
-        self.input.mkdir()
-        mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", self.input], capture_output=True, text=True,
-                               check=False)
-        if mount.returncode != 0:
-            self.skipTest("needs root: to mount a small file system: " + mount.stderr.strip())
-        self.addCleanup(subprocess.run, ["umount", "-l", self.input], check=True)
-
-    def test_room_for_what_is_offloaded(self):
-        self.mount_disk()
+    def check_room_for_what_is_offloaded(self):
+        mount_tmpfs(self, self.input, "size=4m")
         fill = f"dd if=/dev/zero of={self.input}/full bs=1M 2> /dev/null"
         flags = ("--offload", f"disk:{self.input}")
         stderr = self.restarted(*flags, second=f"{fill}; {self.once_missed(f'rm {self.input}/full')}")

@@ -1,15 +1,15 @@
 """Stopping and going on as a user meets it: signals, limits, restarts, damage, two jobs at once."""
 
-import errno
 import json
 import os
 import pathlib
-import re
 import shutil
 import signal
 import subprocess
+import unittest
 
-from messages import assert_names, holds, lines_naming
+from dtrain_harness import front_end_alone, launched, make_folder, run
+from messages import assert_names, error_line, lines_naming
 from train_test import DTRAIN, DTRUN, LIMIT, TrainTest, wait_until
 
 EVERY = ("--checkpoint-every", "4")
@@ -19,15 +19,16 @@ ENDLESS = 1_000_000  # steps of a run that is stopped: no machine takes them all
 
 class ResumeTest(TrainTest):
     def start(self, *flags, ranks=1, run_dir=None, steps=ENDLESS, environment=None):
-        launcher = [DTRUN, "-n", str(ranks), "--"] if ranks > 1 else []
         strategy = ["--strategy", "ddp"] if ranks > 1 else []
         self.progress = self.root / "progress.txt"  # what it writes to standard output
         with self.progress.open("w") as progress:
-            process = subprocess.Popen([*launcher, DTRAIN, *map(str, self.arguments(*strategy, *flags, run_dir=run_dir,
-                                                                                     steps=steps))],
-                                       stdout=progress, stderr=subprocess.PIPE, text=True,
-                                       env={**os.environ, **(environment or {})})
-        self.addCleanup(lambda: (process.kill(), process.wait(), process.stderr.close()))
+            return self.launched(launched(ranks, *self.arguments(*strategy, *flags, run_dir=run_dir, steps=steps)), stdout=progress,
+                                 env={**os.environ, **(environment or {})})
+
+    def launched(self, command, **options):
+        process = subprocess.Popen([str(word) for word in command], **{"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE,
+                                                                       "stdin": subprocess.DEVNULL, "text": True, **options})
+        self.addCleanup(lambda: (process.kill(), process.wait(), process.stderr and process.stderr.close()))
         return process
 
     def end_of(self, process, status, limit=LIMIT):
@@ -72,15 +73,6 @@ class GoingOn(ResumeTest):
         self.assert_same_run(other, whole)
         self.assertEqual([line["step"] for line in self.events("resume", other)], [6, 13])
 
-    def test_the_layout_may_change_at_every_restart(self):
-        whole, other = self.root / "whole-layouts", self.root / "layouts"
-        accumulate = ("--grad-accum", "4")
-        self.single(*EVERY, *accumulate, steps=12, run_dir=whole)
-        self.ddp(*EVERY, "--grad-accum", "2", "--resume", "auto", steps=4, run_dir=other)
-        self.ddp(*EVERY, "--grad-accum", "1", "--resume", "auto", steps=8, ranks=4, run_dir=other)
-        self.single(*EVERY, *accumulate, "--resume", "auto", steps=12, run_dir=other)
-        self.assert_same_run(other, whole)
-
     def test_more_than_an_epoch_goes_on_where_it_stopped(self):
         whole, other = self.root / "whole-epochs", self.root / "epochs"
         small = self.root / "small.txt"
@@ -91,51 +83,12 @@ class GoingOn(ResumeTest):
             self.single(*flags, "--resume", "auto", steps=steps, run_dir=other)
         self.assert_same_run(other, whole)
 
-    def test_a_killed_run_goes_on_with_the_same_command(self):
-        whole = self.root / "whole-killed"
-        self.ddp(*EVERY, steps=40, run_dir=whole)
-        for _ in range(3):
-            process = self.start(*EVERY, "--resume", "auto", ranks=2, steps=40)
-            done = max([line["step"] for line in self.lines() if "loss" in line], default=0)
-            wait_until(lambda: process.poll() is not None or self.events("checkpoint") and
-                       max(line["step"] for line in self.lines() if "loss" in line) > min(done + 6, 38), "progress")
-            process.kill()
-            process.communicate(timeout=LIMIT)
-        self.ddp(*EVERY, "--resume", "auto", steps=40)
-        self.assert_same_run(self.run_dir, whole)
-        leftovers = [path.name for path in (self.run_dir / "checkpoints").iterdir() if not path.name[5:].isdigit()]
-        self.assertEqual(leftovers, [])
-
-    def test_a_finished_run_has_nothing_left_to_do(self):
-        self.single(*EVERY)
-        before = self.losses()
-        result = self.single(*EVERY, "--resume", "auto")
-        self.assertEqual(self.losses(), before)
-        self.assertNotIn("nan", result.stderr)
-
     def test_an_older_checkpoint_may_be_chosen_and_later_ones_step_aside(self):
         self.single(*EVERY_STEP, steps=6)
         before = self.losses()
         result = self.single(*EVERY_STEP, "--resume", self.run_dir / "checkpoints/step-2", steps=6)
         self.assertIn("step-6.superseded-", result.stderr)
         self.assertEqual(self.losses(), before)
-
-    def test_another_folder_may_go_on_from_a_run(self):
-        self.single(*EVERY, steps=8)
-        whole, other = self.root / "whole-other", self.root / "other"
-        self.single(*EVERY, steps=12, run_dir=whole)
-        self.single(*EVERY, "--resume", self.run_dir, steps=12, run_dir=other)
-        self.assertEqual(self.losses(other), self.losses(whole)[8:])
-        self.assertEqual(self.steps_saved(), [4, 8])
-
-    def test_only_weights_are_taken_by_init_from(self):
-        self.single(*EVERY, steps=8)
-        from_file, from_checkpoint = self.root / "from-file", self.root / "from-checkpoint"
-        flags = ("--seed", "5", "--lr", "1e-4")
-        self.single(*flags, "--init-from", self.run_dir / "final/model.safetensors", run_dir=from_file)
-        self.single(*flags, "--init-from", self.run_dir, run_dir=from_checkpoint)
-        self.assertEqual(self.losses(from_file), self.losses(from_checkpoint))
-        self.assertLess(self.losses(from_file)[0][1], self.losses()[0][1] - 0.1)
 
     def test_old_checkpoints_go_and_multiples_stay(self):
         flags = ("--keep-last", "2", "--keep-every", "6")
@@ -146,14 +99,14 @@ class GoingOn(ResumeTest):
 
 
 class Stopping(ResumeTest):
-    def assert_stopped(self, error, reason, requeue=True):
+    def assert_stopped(self, error, reason):
         step = self.losses()[-1][0]
         self.assertEqual(self.steps_saved()[-1], step)
         assert_names(error, f"step {step}", reason)
         stop = self.events("stop")[-1]
         self.assertEqual((stop["step"], stop["reason"], pathlib.Path(stop["checkpoint"])),
                          (step, reason, self.run_dir / "checkpoints" / f"step-{step}"))
-        self.assertEqual((self.run_dir / "REQUEUE").exists(), requeue)
+        self.assertTrue((self.run_dir / "REQUEUE").exists())
         self.assertFalse((self.run_dir / "final").exists())
 
     def assert_goes_on(self):
@@ -164,14 +117,16 @@ class Stopping(ResumeTest):
         self.single(steps=steps, *EVERY, run_dir=whole)
         self.assert_same_run(self.run_dir, whole)
 
-    def test_signals_save_and_stop_with_status_9(self):
-        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP):
+    def test_signals_save_and_stop_also_if_the_caller_blocks_them(self):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        self.addCleanup(signal.pthread_sigmask, signal.SIG_UNBLOCK, {signal.SIGTERM})
+        for number, variables, status in ((signal.SIGTERM, {}, 9), (signal.SIGUSR1, {"SLURM_JOB_ID": "7"}, 0)):
             with self.subTest(signal=number.name):
                 self.run_dir = self.root / ("stop-" + number.name)
-                process = self.start()
+                process = self.start(environment=variables)
                 self.wait_for_step(2)
                 process.send_signal(number)
-                self.assert_stopped(self.end_of(process, 9), number.name)
+                self.assert_stopped(self.end_of(process, status), number.name)
         self.assert_goes_on()
 
     def test_a_request_that_comes_while_the_run_starts_waits_for_its_first_step(self):
@@ -186,25 +141,9 @@ class Stopping(ResumeTest):
         process.send_signal(signal.SIGUSR1)
         self.assert_stopped(self.end_of(process, 9), "SIGUSR1")
 
-    def test_a_caller_who_blocks_signals_can_ask_all_the_same(self):
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        self.addCleanup(signal.pthread_sigmask, signal.SIG_UNBLOCK, {signal.SIGTERM})
-        process = self.start()
-        self.wait_for_step(2)
-        process.terminate()
-        self.assert_stopped(self.end_of(process, 9), "SIGTERM")
-
-    def test_a_signal_to_dtrun_stops_all_ranks(self):
-        process = self.start(ranks=2)
-        self.wait_for_step(2)
-        process.terminate()
-        self.assert_stopped(self.end_of(process, 9), "SIGTERM")
-
     def test_ranks_below_a_shell_save_when_dtrun_is_stopped(self):
-        command = [DTRUN, "-n", "2", "--", "bash", "-c", '"$0" "$@"; echo not reached >&2', DTRAIN, "--strategy", "ddp",
-                   *map(str, self.arguments(steps=ENDLESS))]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        self.addCleanup(lambda: (process.kill(), process.wait(), process.stderr.close()))
+        process = self.launched([DTRUN, "-n", "2", "--", "bash", "-c", '"$0" "$@"; echo not reached >&2', DTRAIN, "--strategy", "ddp",
+                                 *self.arguments(steps=ENDLESS)])
         self.wait_for_step(2)
         process.terminate()
         error = self.end_of(process, 9)
@@ -220,12 +159,6 @@ class Stopping(ResumeTest):
         self.assertEqual(len(ranks), 2)
         os.kill(int(ranks[1]), signal.SIGUSR1)
         self.assert_stopped(self.end_of(process, 9), "another rank")
-
-    def test_within_slurm_the_status_is_0(self):
-        process = self.start(environment={"SLURM_JOB_ID": "7"})
-        self.wait_for_step(2)
-        process.terminate()
-        self.assert_stopped(self.end_of(process, 0), "SIGTERM")
 
     def test_a_stop_file_is_obeyed_and_removed(self):
         process = self.start(ranks=2)
@@ -257,70 +190,53 @@ class Stopping(ResumeTest):
         self.assertEqual(1, len(lines_naming(self.ddp(*bad, steps=20, status=7).stderr, "dtrun", newest, "--resume auto")))
 
     def test_checkpoints_by_time(self):
-        process = self.start("--checkpoint-every", "0.2s", ranks=2)
+        process = self.start("--checkpoint-every", "0.2s")
         wait_until(lambda: len(self.events("checkpoint")) >= 3, "three checkpoints")
         process.terminate()
         self.end_of(process, 9)
 
 
 class Refusals(ResumeTest):
-    def test_other_model_data_seed_and_batch_are_refused_by_name(self):
+    def test_another_model_is_refused_by_name_and_moved_data_are_not(self):
+        """Other settings: documents_resume_test.py."""
         self.single(*EVERY)
-        other = self.root / "other-text.txt"
-        other.write_bytes(self.text.read_bytes()[:-200_000] + b" " * 200_000)
         before = sorted(str(path) for path in self.run_dir.rglob("*"))
-        for flags, name in [(("--levels", "3"), "model.levels"), (("--dropout", "0.2"), "model.dropout"),
-                            (("--seq-len", "16"), "data.seq_len"), (("--data", other), "data.train"),
-                            (("--val-fraction", "0.1"), "data.val_fraction"), (("--seed", "2"), "train.seed"),
-                            (("--optimizer", "sgd"), "train.optimizer"), (("--global-batch", "8"), "batch.global")]:
-            with self.subTest(name):
-                result = self.single(*EVERY, "--resume", "auto", *flags, status=2)
-                self.assertIn(name, result.stderr)
-                self.assertEqual(len([line for line in result.stderr.splitlines() if "error" in line]), 1)
+        for flags, name in ((("--levels", "3"), "model.levels"), (("--dropout", "0.2"), "model.dropout")):
+            error_line(self.single(*EVERY, "--resume", "auto", *flags, status=2).stderr, name)
         self.assertEqual(sorted(str(path) for path in self.run_dir.rglob("*")), before)
         moved = self.root / "moved.txt"
         shutil.copy(self.text, moved)
         self.single(*EVERY, "--resume", "auto", "--data", moved, steps=6)
 
-    def test_what_changes_numbers_is_noted(self):
-        self.single(*EVERY)
-        result = self.single(*EVERY, "--resume", "auto", "--lr", "1e-3", steps=6)
-        assert_names(result.stderr, "train.lr", "0.001", "0.003")
-
     def test_settings_without_effect_are_told(self):
-        result = self.single("--strict-resume", "--keep-every", "5", "--checkpoint-write-limit", "9", "--checkpoint-every", "0")
-        for flag in ("--strict-resume", "--keep-every 5", "--checkpoint-write-limit 9"):
-            assert_names(result.stderr, "warning", flag)
-        result = self.single("--overwrite", "--optimizer", "sgd", "--beta1", "0.8", "--eps", "1e-4", steps=1)
-        for flag in ("--beta1", "--eps"):
-            assert_names(result.stderr, "warning", flag, "--optimizer sgd")
-        result = self.single("--overwrite", "--momentum", "0.5", "--val-fraction", "0.6", steps=1)
-        assert_names(result.stderr, "warning", "--momentum", "--optimizer adamw")
-        assert_names(result.stderr, "warning", "--val-fraction 0.6", "--data")
+        program = front_end_alone(make_folder(self))
+        for flags, *told in ((("--strict-resume", "--keep-every", "5", "--checkpoint-write-limit", "9", "--checkpoint-every", "0"),
+                              ("--strict-resume",), ("--keep-every 5",), ("--checkpoint-write-limit 9",)),
+                             (("--optimizer", "sgd", "--beta1", "0.8", "--eps", "1e-4"), ("--beta1", "--optimizer sgd"),
+                              ("--eps", "--optimizer sgd")),
+                             (("--momentum", "0.5", "--val-fraction", "0.6"), ("--momentum", "--optimizer adamw"),
+                              ("--val-fraction 0.6", "--data"))):
+            error = run(program, *self.arguments(*flags), status=42).stderr
+            for names in told:
+                assert_names(error, "warning", *names)
 
     def test_fewer_steps_than_the_run_has_taken_are_refused(self):
-        self.ddp(*EVERY, steps=6)
         def files():
             return {path: path.read_bytes() for path in self.run_dir.rglob("*") if path.is_file() and path.name != "lock"}
 
+        self.single(*EVERY, steps=6)
         before = files()
-        for start in (self.single, self.ddp):
-            result = start(*EVERY, "--resume", "auto", steps=5, status=2)
-            self.assertIn("step 6, beyond --steps 5", result.stderr)
+        self.assertIn("step 6, beyond --steps 5", self.ddp(*EVERY, "--resume", "auto", steps=5, status=2).stderr)
         fork = self.root / "short-fork"
         self.run_command([DTRAIN, "--resume", self.run_dir, "--run-dir", fork, "--steps", "5"], status=2)
         self.assertFalse(fork.exists())
         self.assertEqual(before, files())
-        self.single(*EVERY, "--resume", "auto", steps=6)  # finished already
-        self.assertEqual(self.losses()[-1][0], 6)
 
     def test_bad_values_are_told_at_once(self):
         for flags, name in [(("--checkpoint-every", "soon"), "--checkpoint-every"), (("--keep-last", "1"), "--keep-last"),
                             (("--time-limit", "1 fortnight"), "--time-limit"),
                             (("--resume", "auto", "--overwrite"), "--overwrite"), (("--resume", ""), "--resume")]:
             self.assertIn(name, self.single(*flags, status=2).stderr)
-        self.assertIn("no/such", self.single("--resume", "no/such", status=6).stderr)
-        self.assertIn("no/such", self.single("--init-from", "no/such", status=6).stderr)
         self.assertFalse((self.run_dir / "config.json").exists())
 
     def test_damage_is_named_and_passed_over_unless_strict(self):
@@ -347,6 +263,7 @@ class Refusals(ResumeTest):
 
     def test_a_finished_run_without_checkpoints_is_not_begun_anew(self):
         self.single("--checkpoint-every", "none")
+        self.assertEqual(self.steps_saved(), [])
         before = self.losses()
         self.assertIn("--resume auto", self.single("--resume", "auto", status=2).stderr)
         self.assertEqual(self.losses(), before)
@@ -359,33 +276,8 @@ class Refusals(ResumeTest):
         assert_names(result.stderr, f"process {process.pid}", os.uname().nodename)
         self.assertIsNone(process.poll())
 
-    def test_a_restart_right_after_a_kill_waits_for_the_lock(self):
-        process = self.start(*EVERY, "--resume", "auto")
-        wait_until(lambda: self.events("checkpoint"), "a checkpoint")
-        holder = subprocess.Popen(["flock", self.run_dir / "lock", "sleep", "1"])
-        process.kill()
-        process.wait()
-        steps = self.losses()[-1][0] + 2
-        self.single(*EVERY, "--resume", "auto", steps=steps)
-        holder.wait()
-        self.assertEqual(self.losses()[-1][0], steps)
-
 
 class Foreign(ResumeTest):
-    def test_what_may_not_be_removed_holds_no_restart_up(self):
-        self.single("--checkpoint-every", "1", "--keep-every", "2")  # waits for the save of step 2
-        (self.run_dir / "checkpoints/step-2/notes").mkdir()
-        leftover = self.run_dir / "checkpoints/step-9.tmp-18ea4b45c0de1234-77"
-        leftover.mkdir()
-        (leftover / "notes").touch()
-        result = self.single("--checkpoint-every", "1", "--keep-every", "0", "--resume", "auto", steps=6)
-        assert_names(result.stderr, re.compile("step-2'"), "'notes'")
-        self.assertEqual(self.steps_saved_whole(), [2, 4, 5, 6])
-        self.assertEqual(self.losses()[-1][0], 6)
-
-    def steps_saved_whole(self):
-        return sorted(int(path.parent.name[5:]) for path in self.run_dir.glob("checkpoints/step-?/manifest.json"))
-
     def test_a_checkpoint_under_the_name_of_another_step_is_passed_over(self):
         self.single(*EVERY, steps=8)
         shutil.copytree(self.run_dir / "checkpoints/step-4", self.run_dir / "checkpoints/step-90")
@@ -395,11 +287,7 @@ class Foreign(ResumeTest):
 
     def init_from_two_places(self, path, status):
         """Starts rank 0 in the folder r0 and rank 1 in r1, where `path` means different things."""
-        script = self.root / "in-own-folder"
-        script.write_text(f'#!/bin/sh\ncd "{self.root}/r$RANK" && exec "$@"\n')
-        script.chmod(0o755)
-        return self.run_command([DTRUN, "-n", "2", "--", script, DTRAIN, "--strategy", "ddp",
-                                 *self.arguments("--init-from", path, run_dir=self.root / "new")], status)
+        return self.wrapped(f'cd "{self.root}/r$RANK" && exec "$@"\n', "--init-from", path, run_dir=self.root / "new", status=status)
 
     def test_ranks_that_see_other_checkpoints_or_files_never_begin_with_other_weights(self):
         self.single(*EVERY, steps=8)
@@ -438,42 +326,74 @@ class SlowAndFull(ResumeTest):
         self.end_of(process, 9)
         self.assertEqual(self.steps_saved()[-1], self.losses()[-1][0])
 
-    def mount_small_disk(self, disk):
-        disk.mkdir(parents=True)
-        # Room for two checkpoints of 0.35 MB, of which at least two are kept.
-        mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=900k", "tmpfs", disk], capture_output=True, text=True,
-                               check=False)
-        if mount.returncode != 0:
-            self.skipTest("needs root: to mount a small file system: " + mount.stderr.strip())
-        self.addCleanup(subprocess.run, ["umount", "-l", disk], check=True)
 
-    def test_a_save_waits_for_room_on_a_full_disk(self):
-        disk = self.run_dir / "checkpoints"
-        self.mount_small_disk(disk)
-        process = self.start("--checkpoint-every", "2", "--keep-last", "2", "--resume", "auto", ranks=2, steps=10)
-        told = next((line for line in iter(process.stderr.readline, "") if holds(line, "30 s")), "")
-        self.assertIn(os.strerror(errno.ENOSPC), told)
-        subprocess.run(["mount", "-o", "remount,size=9000k", disk], check=True)
-        self.end_of(process, 0)
-        self.assertEqual(self.steps_saved()[-1], 10)
-        self.assertFalse(self.events("end")[0].get("failed_checkpoints"))
-        self.run_command([DTRAIN, "checkpoint", "verify", self.run_dir])
+class StopDuringEvaluation(ResumeTest):
+    """Asked to stop where an evaluation would take long: saved at once, evaluated by the next start."""
 
-    def test_no_line_of_metrics_is_lost_while_checkpoints_fill_the_disk(self):
-        self.mount_small_disk(self.run_dir)
-        # The room that saves leave is for lines alone.
-        process = self.start("--checkpoint-every", "2", "--keep-last", "2", "--resume", "auto", "--tensorboard", "off", ranks=2, steps=80)
-        error = process.communicate(timeout=4 * LIMIT)[1]  # three saves wait for room
-        self.assertEqual(process.returncode, 6, error)
-        self.assertIn("No space left on device", error)
-        self.assertEqual([loss[0] for loss in self.losses()], list(range(1, 81)))
-        failed = [line["step"] for line in self.events("error") if "failed: " in line["message"]]
-        self.assertEqual(failed[-2:], [80, 80])  # the last one is tried twice
-        self.assertEqual(self.events("end")[0]["failed_checkpoints"], len(failed) - 1)
-        self.assertEqual(self.steps_saved(), [2, 4])
-        self.run_command([DTRAIN, "checkpoint", "verify", self.run_dir])
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.long = cls.root / "long.txt"  # minutes of evaluation
+        cls.long.write_bytes(cls.text.read_bytes() * 400)
+
+    def stop_in_evaluation(self, *flags, ranks=1, event=None):
+        process = self.start("--val-data", self.long, "--val-fraction", "0", "--eval-sequences", "all", "--eval-every", "2",
+                             "--checkpoint-every", "100", *flags, ranks=ranks)
+        if event is None:
+            self.wait_for_step(2)  # its line is written when its evaluation begins
+        else:
+            wait_until(lambda: self.events(event), event)
+        process.send_signal(signal.SIGTERM)
+        error = self.end_of(process, 9)
+        assert_names(error, "step 2", "SIGTERM", "saved")
+        self.assertEqual(self.steps_saved(), [2])
+        self.assertEqual(self.events("eval"), [])
+
+    def test_the_step_is_saved_and_the_next_start_evaluates_it(self):
+        self.stop_in_evaluation()
+        flags = ("--val-data", self.long, "--val-fraction", "0", "--eval-every", "2", "--checkpoint-every", "100")
+        self.single(*flags, "--resume", "auto", steps=5)
+        whole = self.root / "whole"
+        self.single(*flags, steps=5, run_dir=whole)
+        self.assertEqual(self.events("eval"), self.events("eval", whole))
+        self.assertEqual([line["step"] for line in self.events("eval")], [2, 4, 5])
+        self.assert_same_run(self.run_dir, whole)
+
+    def test_a_time_limit_shorter_than_an_evaluation_does_not_stop_every_start_in_it(self):
+        limit = ("--eval-every", "2", "--time-limit", "0.001s")  # is over before a step is
+        self.single(*limit, steps=4, status=9)
+        for status in (9, 9, 9, 0):
+            self.single(*limit, "--resume", "auto", steps=4, status=status)
+        self.assertEqual([line["step"] for line in self.events("eval")], [2, 4])
+        self.assertEqual(len(self.events("end")), 1)
+        # A finished run has nothing that a limit could stop.
+        self.single(*limit, "--resume", "auto", steps=4)
+        self.assertFalse((self.run_dir / "REQUEUE").exists())
+
+    def test_ranks_and_stages_leave_together(self):
+        self.stop_in_evaluation(ranks=2)
+        self.run_dir = self.root / "stages"
+        self.stop_in_evaluation("--strategy", "mp", "--grad-accum", "2")
+
+    def test_what_another_run_has_saved_is_saved_here_too(self):
+        first = self.root / "first"
+        self.single("--val-fraction", "0", steps=2, run_dir=first)
+        self.stop_in_evaluation("--resume", first, event="resume")  # which is followed by the evaluation of its step
+        self.single("--val-data", self.long, "--val-fraction", "0", "--resume", "auto", steps=3)
+        whole = self.root / "whole-of-two"
+        self.single("--val-fraction", "0", steps=3, run_dir=whole)
+        self.assertEqual(self.losses(), self.losses(whole)[2:])
+
+    def test_a_stop_before_an_evaluation_that_is_due_does_not_wait_for_it(self):
+        self.run_dir.mkdir()
+        (self.run_dir / "STOP").touch()
+        process = self.start("--val-data", self.long, "--val-fraction", "0", "--eval-sequences", "all", steps=1)
+        self.end_of(process, 9)
+        self.assertEqual((self.steps_saved(), self.events("eval")), ([1], []))
+        self.single("--val-data", self.long, "--val-fraction", "0", "--resume", "auto", steps=1)
+        self.assertEqual([line["step"] for line in self.events("eval")], [1])
+        self.assertTrue((self.run_dir / "final/model.safetensors").exists())
 
 
 if __name__ == "__main__":
-    import unittest
     unittest.main()

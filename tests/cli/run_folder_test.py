@@ -11,7 +11,7 @@ import socket
 import subprocess
 import unittest
 
-from dtrain_harness import as_nobody, need_mounts
+from dtrain_harness import as_nobody, mount_tmpfs, need_mounts
 from messages import assert_names, error_line, lines_naming
 from resume_test import EVERY, EVERY_STEP, ResumeTest
 from train_test import DTRAIN, DTRUN, LIMIT, wait_until
@@ -38,14 +38,6 @@ class FolderTest(ResumeTest):
         self.run_dir.mkdir()
         os.chown(self.run_dir, 65534, 65534)
 
-    def mount_read_only(self, folder):
-        folder.mkdir(exist_ok=True)
-        mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,size=100k", "tmpfs", folder], capture_output=True,
-                               text=True, check=False)
-        if mount.returncode != 0:
-            self.skipTest("needs root: to mount a small file system: " + mount.stderr.strip())
-        self.addCleanup(subprocess.run, ["umount", "-l", folder], check=True)
-
 
 class Fence(FolderTest):
     def foreign_run(self):
@@ -63,11 +55,15 @@ class Fence(FolderTest):
 
     def test_links_and_foreign_files_are_left_alone_and_named(self):
         checkpoints, elsewhere, before = self.foreign_run()
+        leftover = checkpoints / f"step-8.tmp-{JOB}"
+        leftover.mkdir()
+        (leftover / "notes").touch()
         for folder in (checkpoints / f"step-9.tmp-{JOB}", checkpoints / f"step-9.superseded-{JOB}"):
             folder.symlink_to(elsewhere)
         result = self.single("--checkpoint-every", "6", "--keep-last", "2", "--keep-every", "0", "--resume", "auto", steps=7)
         self.assertEqual(content_of(elsewhere), before)
         self.assertEqual((checkpoints / "step-2/thesis.txt").read_text(), "mine")
+        self.assertTrue((leftover / "notes").exists())
         self.assertEqual(sorted(path.name for path in checkpoints.glob("step-?")),
                          ["step-1", "step-2", "step-6", "step-7"])
         for text in (f"'{checkpoints}/step-2' holds 'thesis.txt'", f"'{checkpoints}/step-1' is a",
@@ -87,14 +83,6 @@ class Fence(FolderTest):
         self.assertEqual((checkpoints / "step-9/thesis.txt").read_text(), "mine")
         assert_names(result.stderr, f"'{checkpoints}/step-9'", "'thesis.txt'")
         self.assertEqual(len(lines_naming(result.stderr, "set aside")), 1, result.stderr)
-
-    def test_overwrite_removes_neither(self):
-        checkpoints, elsewhere, before = self.foreign_run()
-        result = self.single("--overwrite")
-        self.assertEqual(content_of(elsewhere), before)
-        self.assertEqual((checkpoints / "step-2/thesis.txt").read_text(), "mine")
-        self.assertEqual(sorted(path.name for path in checkpoints.glob("step-[1-3]")), ["step-1", "step-2"])
-        assert_names(result.stderr, "--overwrite", "left alone")
 
     def test_a_link_in_place_of_a_folder_of_the_run_is_refused(self):
         other = self.root / "other-run"
@@ -128,14 +116,8 @@ class Fence(FolderTest):
             self.assert_one_line(self.single("--resume", "auto", status=USAGE), self.run_dir)
         fifo = self.root / "fifo"
         os.mkfifo(fifo)
-        for command in (["--config", fifo], ["--data", fifo], ["--val-data", fifo, "--val-fraction", "0"],
-                        ["--init-from", fifo]):
-            result = self.single(*command, run_dir=self.root / "no-run",
-                                 status={"--config": USAGE, "--init-from": CHECKPOINT}.get(command[0], DATA))
-            self.assert_one_line(result, fifo)
-        for command, status in ((["generate", "--from", fifo], CHECKPOINT), (["verify", "--golden", fifo], CHECKPOINT),
-                                (["checkpoint", "inspect", fifo], CHECKPOINT)):
-            self.assert_one_line(self.run_command([DTRAIN, *command], status), fifo)
+        for command, status in ((["--config", fifo], USAGE), (["--init-from", fifo], CHECKPOINT)):
+            self.assert_one_line(self.single(*command, run_dir=self.root / "no-run", status=status), fifo)
 
     def test_an_export_replaces_no_fifo_or_device(self):
         self.single(*EVERY)
@@ -187,12 +169,8 @@ class OtherHands(FolderTest):
     def test_ranks_that_do_not_share_the_folder_are_refused_and_named(self):
         need_mounts(self)
         self.run_dir.mkdir()
-        wrapper = self.root / "own-folder.sh"
-        wrapper.write_text(f'#!/bin/sh\n[ "$RANK" = 1 ] || exec "$@"\n'
-                           f'exec unshare -m sh -c \'mount -t tmpfs tmpfs {self.run_dir} && exec "$@"\' sh "$@"\n')
-        wrapper.chmod(0o755)
-        result = self.run_command([DTRUN, "-n", "2", "--", wrapper, DTRAIN, "--strategy", "ddp",
-                                   *self.arguments(*EVERY)], USAGE)
+        own = f'exec unshare -m sh -c \'mount -t tmpfs tmpfs {self.run_dir} && exec "$@"\' sh "$@"\n'
+        result = self.wrapped('[ "$RANK" = 1 ] || exec "$@"\n' + own, *EVERY, status=USAGE)
         assert_names(result.stderr, "rank 1 of 2", "rank 0's folder")
         self.assertEqual(list(self.run_dir.iterdir()), [])
 
@@ -217,22 +195,12 @@ class OtherHands(FolderTest):
 
 
 class Early(FolderTest):
-    def test_a_final_model_that_cannot_be_written_is_found_at_the_start(self):
-        self.mount_read_only_final_of_new_run()
-        result = self.single(status=CHECKPOINT)
-        self.assert_one_line(result, self.run_dir / "final/model.safetensors")
-        self.assertFalse((self.run_dir / "metrics.jsonl").exists())
-
-    def mount_read_only_final_of_new_run(self):
-        self.run_dir.mkdir()
-        self.mount_read_only(self.run_dir / "final")
-
     def test_a_run_that_cannot_write_its_results_overwrites_nothing(self):
         self.single(*EVERY)
         (self.run_dir / "final/model.safetensors").unlink()
         before = content_of(self.run_dir)
-        self.mount_read_only(self.run_dir / "final")
-        self.single("--overwrite", status=CHECKPOINT)
+        mount_tmpfs(self, self.run_dir / "final", "ro,size=100k")
+        self.assert_one_line(self.single("--overwrite", status=CHECKPOINT), self.run_dir / "final/model.safetensors")
         self.assertEqual({name: text for name, text in content_of(self.run_dir).items() if name != "lock"},
                          {name: text for name, text in before.items() if name != "lock"})
 
@@ -284,10 +252,6 @@ class Early(FolderTest):
         self.assertEqual(result.returncode, PORT, result.stderr)
         self.assert_one_line(result, place["MASTER_PORT"], os.strerror(errno.EADDRINUSE))
 
-    def test_a_file_size_limit_ends_no_launcher(self):
-        command = f"ulimit -f 4; exec {DTRUN} --log-dir {self.root}/logs -n 2 -- sh -c 'yes | head -20000'"
-        self.assertIn(os.strerror(errno.EFBIG), self.run_command(["bash", "-c", command]).stderr)
-
 
 class Threads(FolderTest):
     """Without the right to start a thread; root has it always."""
@@ -300,8 +264,7 @@ class Threads(FolderTest):
 
     def test_a_save_that_gets_no_thread_is_made_all_the_same(self):
         self.allow_nobody()
-        run = subprocess.Popen(as_nobody(DTRAIN, *self.arguments(*EVERY, steps=1_000_000)), stderr=subprocess.PIPE, text=True)
-        self.addCleanup(lambda: (run.kill(), run.wait(), run.stderr.close()))
+        run = self.launched(as_nobody(DTRAIN, *self.arguments(*EVERY, steps=1_000_000)))
         self.wait_for_step(1)
         subprocess.run(as_nobody("prlimit", "--pid", run.pid, "--nproc=1"), check=True)
         done = self.losses()[-1][0]
@@ -317,13 +280,9 @@ class Slow(FolderTest):
     def test_a_rank_that_verifies_for_longer_than_the_timeout_holds_no_resume_up(self):
         self.ddp(*EVERY)
         slow = self.run_dir / "checkpoints/step-4/optimizer-00002-of-00002.safetensors"  # dealt to rank 1
-        wrapper = self.root / "slow-disk.sh"
-        wrapper.write_text('#!/bin/sh\n[ "$RANK" = 1 ] || exec "$@"\n'
-                           f'exec strace -f --seccomp-bpf -o {self.root}/slow.log -e trace=pread64 -P {slow} '
-                           '-e inject=pread64:delay_enter=7500000:when=1 "$@"\n')
-        wrapper.chmod(0o755)
-        result = self.run_command([DTRUN, "-n", "2", "--", wrapper, DTRAIN, "--strategy", "ddp", "--comm-timeout", "5",
-                                   *self.arguments(*EVERY, "--resume", "auto", steps=5)])
+        result = self.wrapped('[ "$RANK" = 1 ] || exec "$@"\n'
+                              f'exec strace -f --seccomp-bpf -o {self.root}/slow.log -e trace=pread64 -P {slow} '
+                              '-e inject=pread64:delay_enter=7500000:when=1 "$@"\n', *EVERY, "--comm-timeout", "5", "--resume", "auto", steps=5)
         self.assertIn("resumed from", result.stderr)
         self.assertIn("pread64", (self.root / "slow.log").read_text())
 

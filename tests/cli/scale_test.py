@@ -2,13 +2,9 @@
 run its meeting, its groups and its line to dtrun (tests/support/rank_stub.cpp)."""
 
 import os
-import pathlib
 import resource
 import signal
-import subprocess
-import sys
 import time
-import unittest
 
 import stub_ranks
 from dtrun_harness import DtrunTest, children_of, main
@@ -57,14 +53,6 @@ class ManyRanks(DtrunTest):
                             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)), status=SPAWN)
         assert_names(result.err, "64 ranks", "4 files", f"{limit} files", "ulimit -n")
         self.assertFalse((self.folder / "started").exists())
-
-
-class RealRanks(unittest.TestCase):
-    def test_8_ranks_compute_the_bits_of_one(self):
-        script = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"]) / "scripts" / "soak_scale.py"
-        result = subprocess.run([sys.executable, str(script), "--no-stubs", "--ranks", "8"], capture_output=True, text=True,
-                                timeout=120, check=False)
-        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
 
 if __name__ == "__main__":

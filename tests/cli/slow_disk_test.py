@@ -8,13 +8,13 @@ import subprocess
 import time
 import unittest
 
-from dtrain_harness import free_port
-from dtrun_harness import LIMIT, DtrunTest, children_of, wait_until
+from dtrain_harness import SideBySide, free_port
+from dtrun_harness import LIMIT, DtrunTest, family, wait_until
 from messages import assert_names
 
 DTRAIN = os.environ["DTRAIN_BINARY_DIR"] + "/bin/dtrain"
 HANG_TIMEOUT = 2  # seconds
-DELAY = 3 * HANG_TIMEOUT
+DELAY = 2 * HANG_TIMEOUT
 CALLS = "fsync,fdatasync,openat,newfstatat,write,rename"
 
 
@@ -38,6 +38,12 @@ class SlowTest(DtrunTest):
     def events(self):
         return [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
 
+    def wait_for_training(self):
+        """Returns the run's metrics.jsonl."""
+        metrics = self.run_dir / "metrics.jsonl"
+        wait_until(lambda: metrics.exists() and metrics.read_text().count('"step"') > 20, "training", limit=3 * LIMIT)
+        return metrics
+
     def ends(self, job, status=0):
         _, error = job.communicate(timeout=8 * LIMIT)
         self.assertEqual(job.returncode, status, error)
@@ -45,8 +51,8 @@ class SlowTest(DtrunTest):
         return error
 
 
-class SlowDisk(SlowTest):
-    def test_the_last_save(self):
+class SlowDisk(SideBySide, SlowTest):
+    def check_the_last_save(self):
         checkpoint = self.run_dir / "checkpoints" / "step-3"
         begin = time.monotonic()
         self.ends(self.slow(self.run_dir / "checkpoints", "--steps", "3", "--checkpoint-every", "3"))
@@ -54,11 +60,11 @@ class SlowDisk(SlowTest):
         self.assertTrue((checkpoint / "manifest.json").exists())
         self.assertTrue((self.run_dir / "final" / "model.safetensors").exists())
 
-    def test_a_line_of_metrics(self):
+    def check_a_line_of_metrics(self):
         self.ends(self.slow(self.run_dir / "metrics.jsonl", "--steps", "3", "--checkpoint-every", "none"))
         self.assertEqual([event["step"] for event in self.events() if "grad_norm" in event], [1, 2, 3])
 
-    def test_each_line_of_metrics(self):
+    def check_each_line_of_metrics(self):
         error = self.ends(self.slow(self.run_dir / "metrics.jsonl", "--steps", "100", "--checkpoint-every", "none", "--val-fraction", "0",
                                     "--lr", "1e30", "--on-nonfinite", "skip", "--max-skipped", "2", calls="write", when="1+"), 7)
         assert_names(error, "3", "--max-skipped 2")
@@ -66,21 +72,19 @@ class SlowDisk(SlowTest):
         self.assertEqual([event.get("event", event.get("step")) for event in self.events()][:7],
                          ["start", 1, "error", 2, "error", 3, "memory"])
 
-    def test_the_first_line_of_metrics_takes_longer_than_a_collective_may(self):
+    def check_the_first_line_of_metrics_takes_longer_than_a_collective_may(self):
         self.ends(self.slow(self.run_dir / "metrics.jsonl", "--steps", "3", "--checkpoint-every", "none", "--comm-timeout", "8",
                             calls="openat", delay=12))
         self.assertEqual([event["step"] for event in self.events() if "grad_norm" in event], [1, 2, 3])
 
-    def test_a_stop(self):
+    def check_a_stop(self):
         job = self.slow(self.run_dir / "checkpoints", "--steps", "100000000", "--checkpoint-every", "100000000")
-        metrics = self.run_dir / "metrics.jsonl"
-        wait_until(lambda: metrics.exists() and metrics.read_text().count('"step"') > 20, "training", limit=3 * LIMIT)
+        self.wait_for_training()
         job.send_signal(signal.SIGTERM)
         self.ends(job, 9)
         self.assertEqual(len(list((self.run_dir / "checkpoints").glob("step-*"))), 1)
 
-
-    def test_a_save_that_does_not_end_says_so(self):
+    def check_a_save_that_does_not_end_says_so(self):
         jobs = {}
         for folder, name, doing in (("checkpoints", "step-3", "committing"), ("final", "model.safetensors", "writing")):
             self.run_dir = self.folder / f"run-{folder}"
@@ -95,10 +99,6 @@ class SlowDisk(SlowTest):
 
 
 class Suspension(SlowTest):
-    def family(self, pid):
-        yield pid
-        for child in children_of(pid):
-            yield from self.family(child)
 
     def test_sigstop_and_sigcont_of_all_processes_in_any_order(self):
         nodes = ("--emulate-nodes", "2", "--heartbeat-timeout", "2")
@@ -107,19 +107,18 @@ class Suspension(SlowTest):
                 self.run_dir = self.folder / f"run-{stopped}-{continued}-{len(options)}"
                 job = self.start("--hang-timeout", "1", *options, "-n", "2", "--",
                                  *self.words("--steps", "100000000", "--checkpoint-every", "none"))
-                metrics = self.run_dir / "metrics.jsonl"
-                wait_until(lambda: metrics.exists() and metrics.read_text().count('"step"') > 20, "training", limit=3 * LIMIT)
-                processes = list(self.family(job.pid))  # dtrun first
+                metrics = self.wait_for_training()
+                processes = list(family(job.pid))  # dtrun first
                 for pid in processes if stopped == "dtrun" else reversed(processes):
                     os.kill(pid, signal.SIGSTOP)
                     time.sleep(0.05)
-                time.sleep(4)
+                time.sleep(3)  # longer than both timeouts
                 for pid in processes if continued == "dtrun" else reversed(processes):
                     os.kill(pid, signal.SIGCONT)
                     time.sleep(0.05)
                 steps = metrics.read_text().count('"step"')
                 wait_until(lambda: metrics.read_text().count('"step"') > steps + 20 or job.poll() is not None, "training", limit=3 * LIMIT)
-                time.sleep(3)
+                time.sleep(2)
                 self.assertIsNone(job.poll(), "the job has ended")
                 job.send_signal(signal.SIGTERM)
                 self.ends(job, 9)
@@ -132,8 +131,7 @@ class Suspension(SlowTest):
                 words = self.words("--steps", "100000000", "--checkpoint-every", "none", "--backend", backend, "--comm-timeout", "3")
                 ranks = [subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                                           env=self.environment(RANK=str(rank), **place)) for rank in range(2)]
-                metrics = self.run_dir / "metrics.jsonl"
-                wait_until(lambda: metrics.exists() and metrics.read_text().count('"step"') > 20, "training", limit=3 * LIMIT)
+                metrics = self.wait_for_training()
                 for number in (signal.SIGSTOP, signal.SIGCONT):
                     for rank in ranks:
                         rank.send_signal(number)

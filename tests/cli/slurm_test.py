@@ -1,9 +1,7 @@
 """Training on a real SLURM of two nodes: nothing but srun's own flags, munge for trust, statuses, requeue and resume."""
 
-import contextlib
 import json
 import os
-import pathlib
 import pty
 import re
 import select
@@ -15,7 +13,7 @@ import unittest
 
 from documents_harness import fences_of
 from dtrain_harness import BUILD, DTRAIN, DTRUN, SOURCE, final_model, launched, make_folder, overriding, run, terminal_output, wait_until
-from exit_statuses import RANKS
+from dtrun_harness import RANKS, children_of, program_of, variable_of
 
 sys.path.insert(0, str(SOURCE / "tests" / "support"))
 from messages import assert_names  # noqa: E402
@@ -80,10 +78,6 @@ def setUpModule():
     (root / "text").write_bytes(run("bible", "-f", "gen1:1-gen20:18").stdout.encode())
     cluster = SlurmCluster().start()
     unittest.addModuleCleanup(cluster.stop)
-
-
-def parent_of(pid):
-    return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def ended_by_one():
@@ -282,12 +276,6 @@ class ShellTest(SlurmTest):
 class StatusesTest(SlurmTest):
     """What srun ends with, and a batch script whose last command it is."""
 
-    # With what srun ends when it starts the tasks itself: the highest status.
-    TASKS = {"all end well": ("exit 0", 0),
-             "one fails": ("[ $SLURM_PROCID = 1 ] && exit 3; exit 0", 3),
-             "one fails, and others say so": ("[ $SLURM_PROCID = 1 ] && exit 3; exit 4", 4),
-             "one is killed": ("[ $SLURM_PROCID = 1 ] && kill -9 $$; exit 0", 137)}
-
     def assert_statuses(self, name, status, *words, launchers=("srun", "sbatch")):
         for launcher in launchers:
             with self.subTest(name, launcher=launcher):
@@ -308,12 +296,9 @@ class StatusesTest(SlurmTest):
 
     def test_of_dtrun(self):
         for number, (name, (text, status)) in enumerate(RANKS.items()):
-            self.assert_statuses(name, status, DTRUN, "-n1", self.script(f"rank-{number}", text))
-        self.assert_statuses("a wrong flag", 2, DTRUN, "--wrong", "true")
-
-    def test_of_tasks(self):
-        for number, (name, (text, status)) in enumerate(self.TASKS.items()):
-            self.assert_statuses(name, status, self.script(f"task-{number}", text), launchers=["srun"])
+            launchers = ("srun", "sbatch") if name in ("one fails", "one is killed", "one saves and leaves, outside of dtrain") else ("srun",)
+            self.assert_statuses(name, status, DTRUN, "-n1", self.script(f"rank-{number}", text), launchers=launchers)
+        self.assert_statuses("a wrong flag", 2, DTRUN, "--wrong", "true", launchers=["srun"])
 
     def test_of_dtrain(self):
         launchers = {"srun alone": [DTRAIN], "dtrun": [DTRUN, "-n1", "--", DTRAIN]}
@@ -367,15 +352,11 @@ class BatchScriptsTest(SlurmTest):
         self.assertEqual(self.bits_of_one_machine(self.STEPS), final_model(run_dir).read_bytes())
 
     def launchers_on(self, host):
-        """The guards of the dtruns on a node, by their numbers outside of the cluster."""
-        found = []
-        for entry in filter(str.isdigit, os.listdir("/proc")):
-            with contextlib.suppress(OSError):
-                words = pathlib.Path("/proc", entry, "cmdline").read_bytes().split(b"\0")
-                environment = pathlib.Path("/proc", entry, "environ").read_bytes().split(b"\0")
-                if words[0].endswith(b"dtrun") and f"SLURMD_NODENAME={host}".encode() in environment:
-                    found.append(int(entry))
-        return [pid for pid in found if parent_of(pid) not in found]
+        """The dtruns on a node that no other one has started, by their numbers outside of the cluster."""
+        found = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+                 if program_of(pid) == "dtrun" and variable_of(pid, "SLURMD_NODENAME") == host]
+        below = {child for pid in found for child in children_of(pid)}
+        return [pid for pid in found if pid not in below]
 
     def test_a_failure_without_a_newer_checkpoint_ends_the_job(self):
         for script in ("dtrain.sbatch", "dtrun.sbatch"):

@@ -79,14 +79,11 @@ class Early(ResumeTest):
                 self.assertLess(max(of_signals), first)
 
     def test_a_signal_while_libtorch_is_loaded_ends_the_program(self):
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            with self.subTest(number.name):
-                self.run_dir = self.root / f"early-{number.name}"
-                process = self.start()
-                wait_for_handlers(process.pid)
-                process.send_signal(number)
-                self.end_of(process, -number)
-                self.assertFalse((self.run_dir / "metrics.jsonl").exists())
+        process = self.start()
+        wait_for_handlers(process.pid)
+        process.send_signal(signal.SIGHUP)
+        self.end_of(process, -signal.SIGHUP)
+        self.assertFalse((self.run_dir / "metrics.jsonl").exists())
 
     def test_a_quit_while_training_ends_it_at_once_and_says_that_nothing_is_saved(self):
         process = self.start("--checkpoint-every", "none")
@@ -99,9 +96,7 @@ class Early(ResumeTest):
     def test_an_ignored_hangup_stays_ignored(self):
         self.progress = self.root / "nohup.txt"
         with self.progress.open("w") as output:
-            process = subprocess.Popen(["nohup", *map(str, [DTRAIN, *self.arguments(steps=10**6)])], stdout=output,
-                                       stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
-        self.addCleanup(lambda: (process.kill(), process.wait(), process.stderr.close()))
+            process = self.launched(["nohup", DTRAIN, *self.arguments(steps=10**6)], stdout=output)
         self.wait_for_step(2)
         self.assertIn(signal.SIGHUP, signals_of(process.pid, "SigIgn"))
         process.send_signal(signal.SIGHUP)
@@ -116,9 +111,7 @@ class Containers(ResumeTest):
 
     def contained(self, *command, **options):
         """The process of unshare, and process 1 of the container."""
-        process = subprocess.Popen([*CONTAINER, *map(str, command)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                                   stdin=subprocess.DEVNULL, text=True, **options)
-        self.addCleanup(lambda: (process.kill(), process.wait(), process.stderr.close()))
+        process = self.launched([*CONTAINER, *command], **options)
         (first,) = wait_until(lambda: children_of(process.pid), "the container")
         name = pathlib.Path(command[0]).name
         wait_until(lambda: pathlib.Path(f"/proc/{first}/comm").read_text().strip() == name, "the program")
@@ -131,7 +124,7 @@ class Containers(ResumeTest):
         self.end_of(process, 128 + number)
 
     def test_a_start_can_be_stopped(self):
-        for number in STOPS:
+        for number in (signal.SIGINT, signal.SIGQUIT):
             with self.subTest(number.name):
                 self.assert_ends(number, DTRAIN, *self.arguments(steps=10**6))
 
@@ -176,18 +169,18 @@ class Waiting(ResumeTest):
     """Waiting ranks name the ranks that they wait for, and stop at once on a signal."""
 
     def test_a_stop_before_the_first_step_is_told_by_one_rank(self):
-        for words in (("--strategy", "ddp", *self.arguments()), ("doctor",)):
-            for rank, number in ((0, signal.SIGINT), (0, signal.SIGTERM), (1, signal.SIGTERM)):
-                with self.subTest(words[0], rank=rank, signal=number.name):
-                    address = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-                    process = subprocess.Popen([str(word) for word in (DTRAIN, *words)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                                               stdin=subprocess.DEVNULL, text=True, env={**os.environ, **address})
-                    self.addCleanup(lambda process=process: (process.kill(), process.wait(), process.stderr.close()))
-                    self.assertTrue(line_with(process, "waiting for"))
-                    process.send_signal(number)
-                    error = self.end_of(process, -number)
-                    self.assertEqual(len(lines_naming(error, "dtrain: stopped by " + number.name)), int(rank == 0), error)
-                    self.assertEqual(len(error.splitlines()) - len(lines_naming(error, "waiting for")), int(rank == 0), error)
+        for rank, number, words in ((0, signal.SIGINT, ("--strategy", "ddp", *self.arguments())), (0, signal.SIGTERM, ("doctor",)),
+                                    (1, signal.SIGTERM, ("--strategy", "ddp", *self.arguments()))):
+            with self.subTest(words[0], rank=rank, signal=number.name):
+                process = self.rank(rank, 2, words=words)
+                line = line_with(process, "waiting for")
+                self.assertTrue(line)
+                if rank == 1:
+                    self.assertRegex(line, rf"^dtrain: waiting .*rank 0, .* at 127.0.0.1:{self.port} \(Connection refused\)")
+                process.send_signal(number)
+                error = self.end_of(process, -number)
+                self.assertEqual(len(lines_naming(error, "dtrain: stopped by " + number.name)), int(rank == 0), error)
+                self.assertEqual(len(error.splitlines()) - len(lines_naming(error, "waiting for")), int(rank == 0), error)
 
     def test_an_output_that_nobody_reads_does_not_keep_a_process_from_ending(self):
         read, write = os.pipe()
@@ -197,20 +190,15 @@ class Waiting(ResumeTest):
             while os.write(write, bytes(4096)):
                 pass
         os.set_blocking(write, True)
-        address = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        process = subprocess.Popen([str(word) for word in (DTRAIN, "--strategy", "ddp", *self.arguments())], stdout=subprocess.DEVNULL,
-                                   stderr=write, stdin=subprocess.DEVNULL, env={**os.environ, **address})
+        process = self.rank(0, 2, stderr=write)
         os.close(write)
-        self.addCleanup(process.kill)
         time.sleep(3)
         process.send_signal(signal.SIGTERM)
         self.assertEqual(process.wait(LIMIT), -signal.SIGTERM)
 
     def test_a_stop_of_dtrun_before_the_first_step_is_told_once(self):
         alone = (DTRUN, "-n", "2", "--nnodes", "1", "--", "sh", "-c", f'[ "$RANK" = 1 ] && exec sleep 60; exec {DTRAIN} "$@"', "sh")
-        process = subprocess.Popen([str(word) for word in (*alone, "--strategy", "ddp", *self.arguments())], stdout=subprocess.DEVNULL,
-                                   stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
-        self.addCleanup(lambda: (process.kill(), process.wait(), process.stderr.close()))
+        process = self.launched([*alone, "--strategy", "ddp", *self.arguments()])
         self.assertTrue(line_with(process, "waiting for"))
         process.send_signal(signal.SIGINT)
         error = self.end_of(process, 130)
@@ -218,15 +206,12 @@ class Waiting(ResumeTest):
         self.assertEqual(lines_naming(error, "stopped by SIGTERM"), [])
         self.assertEqual(len(lines_naming(error, "dtrun: stopped", "SIGINT")), 1, error)
 
-    def rank(self, number, ranks, **variables):
+    def rank(self, number, ranks, words=None, stderr=subprocess.PIPE, **variables):
         environment = {"RANK": str(number), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
                        "MASTER_PORT": str(self.port), **variables}
         environment = {name: value for name, value in environment.items() if value}
-        process = subprocess.Popen([str(word) for word in (DTRAIN, "--strategy", "ddp", *self.arguments())],
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
-                                   env={**os.environ, **environment})
-        self.addCleanup(lambda: (process.kill(), process.wait(), process.stderr.close()))
-        return process
+        words = words or ("--strategy", "ddp", *self.arguments())
+        return self.launched([DTRAIN, *words], stderr=stderr, env={**os.environ, **environment})
 
     def setUp(self):
         super().setUp()
@@ -244,12 +229,6 @@ class Waiting(ResumeTest):
             self.assertNotRegex(self.end_of(process, -number), r"waiting .*\branks\b")
         self.assertFalse(self.run_dir.exists())
 
-    def test_others_wait_for_rank_0(self):
-        process = self.rank(1, 2)
-        self.assertRegex(line_with(process, "waiting for"), rf"^dtrain: waiting .*rank 0, .* at 127.0.0.1:{self.port} \(Connection refused\)")
-        process.send_signal(signal.SIGINT)
-        self.end_of(process, -signal.SIGINT)
-
     def test_tasks_of_srun_name_the_command_for_a_shell(self):
         step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0",
                 "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1", "RANK": "", "WORLD_SIZE": "", "MASTER_ADDR": ""}
@@ -264,11 +243,8 @@ class Waiting(ResumeTest):
     def test_under_dtrun_two_ranks_report_for_all(self):
         late = '[ $RANK = 0 ] && until [ -e "$GO" ]; do sleep 0.05; done; exec "$@"'
         go = self.root / "go"
-        process = subprocess.Popen([str(word) for word in (DTRUN, "-n", "4", "--", "sh", "-c", late, "sh", DTRAIN, "--strategy",
-                                                           "ddp", *self.arguments("--grad-accum", "1", steps=1))],
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                                   env={**os.environ, "GO": str(go)})
-        self.addCleanup(lambda: (process.kill(), process.wait(), process.stderr.close()))
+        process = self.launched([DTRUN, "-n", "4", "--", "sh", "-c", late, "sh", DTRAIN, "--strategy", "ddp",
+                                 *self.arguments("--grad-accum", "1", steps=1)], env={**os.environ, "GO": str(go)})
         self.assertRegex(line_with(process, "waiting for"), r"^\[1\] dtrain: waiting .*rank 0, .*\(--comm-timeout\)$")
         go.touch()
         self.assertNotRegex(self.end_of(process, 0), r"\[[23]\] .*waiting")
@@ -303,15 +279,13 @@ class Pipes(ResumeTest):
 
     def test_the_run_saves_behind_any_reader_of_its_output(self):
         log = self.root / "log"
-        texts = {"tee": f"DTRAIN | tee {log}", "tee of both": f"DTRAIN 2>&1 | tee {log}", "head": "DTRAIN 2>&1 | head -n 1",
-                 "closed": "DTRAIN >&- 2>&-", "closed error": f"DTRAIN 2>&- | tee {log}"}
-        of_dtrun = ("tee of both", "closed")
-        for launcher, names in (((), texts), ((DTRUN, "-n", "1", "--"), of_dtrun)):
-            for name in names:
-                with self.subTest(name, launcher=launcher):
-                    self.run_dir = self.root / f"{len(launcher)}-{name.replace(' ', '-')}"
-                    self.assertEqual(self.interrupted(texts[name], launcher), 9)
-                    self.assert_saved()
+        for number, (text, *launcher) in enumerate((
+                [f"DTRAIN 2>&1 | tee {log}"], ["DTRAIN 2>&1 | head -n 1"], [f"DTRAIN 2>&- | tee {log}"],
+                [f"DTRAIN 2>&1 | tee {log}", DTRUN, "-n", "1", "--"], ["DTRAIN >&- 2>&-", DTRUN, "-n", "1", "--"])):
+            with self.subTest(text, launcher=launcher):
+                self.run_dir = self.root / f"read-{number}"
+                self.assertEqual(self.interrupted(text, launcher), 9)
+                self.assert_saved()
 
 
 class Terminals(ResumeTest):
@@ -364,7 +338,7 @@ class Terminals(ResumeTest):
                 self.run_dir = self.root / f"suspended-{number}"
                 terminal = self.shell()
                 command = [DTRUN, *nodes, "--hang-timeout", "3", "--", DTRAIN, "--strategy", "ddp",
-                           *self.arguments("--checkpoint-every", "100000", "--comm-timeout", "6", "--backend", backend,
+                           *self.arguments("--checkpoint-every", "100000", "--comm-timeout", "4", "--backend", backend,
                                            steps=10**6)]
                 end = self.root / f"end-{number}"
                 os.write(terminal, f"{' '.join(map(str, command))}\n".encode())
@@ -375,7 +349,7 @@ class Terminals(ResumeTest):
                 wait_until(lambda: [state_of(rank) for rank in ranks] == ["T", "T"], "the ranks to stop")
                 self.drain(terminal)
                 before = self.losses()[-1][0]
-                self.pause(8)
+                self.pause(5)
                 self.assertEqual(self.losses()[-1][0], before)
                 os.write(terminal, f"fg; echo $? > {end}.new; mv {end}.new {end}\n".encode())
                 wait_until(lambda: "T" not in [state_of(rank) for rank in ranks], "the ranks to go on")
@@ -398,12 +372,10 @@ class Terminals(ResumeTest):
     def dtrains_of(run_dir):
         found = []
         for entry in filter(str.isdigit, os.listdir("/proc")):
-            try:
+            with contextlib.suppress(OSError):
                 words = pathlib.Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if words[0] == str(DTRAIN).encode() and str(run_dir).encode() in words:
-                found.append(int(entry))
+                if words[0] == str(DTRAIN).encode() and str(run_dir).encode() in words:
+                    found.append(int(entry))
         return found
 
     def test_a_suspended_job_can_be_stopped(self):

@@ -6,16 +6,19 @@ import fcntl
 import os
 import socket
 import subprocess
+import threading
 import time
 import unittest
 
-from messages import assert_names
+from dtrain_harness import SideBySide, mount_tmpfs
+from messages import assert_names, holds
 from resume_test import ResumeTest
 from run_folder_test import content_of
 from train_test import DTRAIN, LIMIT
 
 CHECKPOINT = 6
 EVERY = ("--checkpoint-every", "2")
+MAKING = threading.Lock()
 AGAIN = "trying again"
 
 
@@ -25,14 +28,13 @@ class StorageTest(ResumeTest):
         self.log = self.root / (self.run_dir.name + ".strace")
 
     @classmethod
-    def undisturbed(cls):
-        """A whole run of four steps, made once."""
-        run = cls.root / "undisturbed"
-        if not run.exists():
-            case = cls()
-            case.run_dir = run
-            case.single(*EVERY)
-        return run
+    def whole_run(cls, name, *flags, steps=4):
+        """A run that nothing disturbs, made once."""
+        run_dir = cls.root / name
+        with MAKING:
+            if not run_dir.exists():
+                cls.single(cls(), *flags, steps=steps, run_dir=run_dir)
+        return run_dir
 
     def traced(self, *rules):
         return ["strace", "-f", "--seccomp-bpf", "-o", self.log, *rules]
@@ -43,103 +45,99 @@ class StorageTest(ResumeTest):
         kill = " ".join(map(str, ["strace", "-f", "-o", self.log, "-P", self.run_dir / "metrics.jsonl", "-e", "trace=write",
                                   "-e", f"inject=write:signal=SIGKILL:when={number}"]))
         cases = "".join(f"{attempt}) {command} ;;\n" for attempt, command in enumerate(commands, 1))
-        script = self.root / (self.run_dir.name + ".sh")
-        script.write_text(f'#!/bin/sh\ncase $TORCHELASTIC_RESTART_COUNT in\n0) exec {kill} "$@" ;;\n{cases}esac\nexec "$@"\n')
-        script.chmod(0o755)
-        return script
+        return self.script(f'case $TORCHELASTIC_RESTART_COUNT in\n0) exec {kill} "$@" ;;\n{cases}esac\nexec "$@"\n')
 
-    def disturbed(self, path, call, error, *flags, when="1", status=0, steps=4):
-        """A run in which `call` on `path` (None: on anything) fails."""
+    def disturbed(self, path, faults, *flags, when="1", status=0, steps=4):
+        """A run in which calls on `path` (None: on anything) fail; `faults`: CALL:ERROR, of different calls."""
+        calls = [fault.split(":")[0] for fault in faults.split()]
         rules = ["-P", path] if path else []
-        command = [*self.traced(*rules, "-e", f"trace={call}", "-e", f"inject={call}:error={error}:when={when}"), DTRAIN,
-                   *self.arguments(*EVERY, *flags, steps=steps)]
+        for fault in faults.split():
+            rules += ["-e", f"inject={fault.replace(':', ':error=', 1)}:when={when}"]
+        command = [*self.traced(*rules, "-e", "trace=" + ",".join(calls)), DTRAIN, *self.arguments(*EVERY, *flags, steps=steps)]
         result = subprocess.run(command, capture_output=True, text=True, timeout=2 * LIMIT, check=False)
-        self.assertIn("(INJECTED)", self.log.read_text(), "nothing was injected")
+        for call in calls:
+            self.assertRegex(self.log.read_text(), rf"\b{call}\b.*\(INJECTED\)")
         self.assertEqual(result.returncode, status, result.stderr)
         return result.stderr
 
     def assert_undisturbed(self):
-        self.assert_same_run(self.run_dir, self.undisturbed())
+        self.assert_same_run(self.run_dir, self.whole_run("undisturbed", *EVERY))
         lines = (self.run_dir / "metrics.jsonl").read_text().splitlines()
         self.assertEqual([line["step"] for line in self.lines() if "loss" in line], [1, 2, 3, 4])
         self.assertEqual(len(lines), len(self.lines()))
 
 
-class PassingErrors(StorageTest):
-    def check_each(self, cases, *flags, before=None, status=0):
+class PassingErrors(SideBySide, StorageTest):
+    def passes_each(self, cases, *flags, before=None, status=0):
         name = self.run_dir.name
-        for number, (path, call, error) in enumerate(cases):
-            with self.subTest(path=path, call=call, error=error):
+        for number, (path, faults) in enumerate(cases):
+            with self.subTest(path=path, faults=faults):
                 self.run_dir = self.root / f"{name}-{number}"
                 if before:
                     before()
-                stderr = self.disturbed(self.run_dir / path if path else None, call, error, *flags, status=status)
+                stderr = self.disturbed(self.run_dir / path if path else None, faults, *flags, status=status)
                 self.assertIn(AGAIN, stderr)
                 if status != 0:
                     self.single(*EVERY, "--resume", "auto")
                 self.assert_undisturbed()
 
-    def test_at_the_start(self):
-        self.check_each((("lock", "openat", "EIO"), ("lock", "newfstatat", "EIO"), ("lock", "flock", "ENOLCK"), (None, "mkdir", "ESTALE"),
-                         (None, "rename", "EIO")))
+    def check_at_the_start(self):
+        self.passes_each((("lock", "openat:EIO newfstatat:EIO flock:ENOLCK"), (None, "mkdir:ESTALE rename:EIO")))
 
-    def test_on_the_first_sync_of_each_thread(self):
+    def check_on_the_first_sync_of_each_thread(self):
         # Each try to write the final model syncs in a thread of its own, all of which fail.
-        self.check_each(((None, "fsync", "EIO"),), status=CHECKPOINT)
+        self.passes_each(((None, "fsync:EIO"),), status=CHECKPOINT)
         self.assertEqual(self.steps_saved(), [2, 4])
 
-    def test_on_a_line_of_metrics(self):
-        slow = "EMFILE:delay_enter=1500000"  # longer than its patience
-        self.check_each((("metrics.jsonl", "openat", "EMFILE"), ("metrics.jsonl", "write", slow), ("metrics.jsonl", "write", "EIO"),
-                         ("metrics.jsonl", "write", "ESTALE"), ("metrics.jsonl", "ftruncate", "EIO")))
+    def check_on_a_line_of_metrics(self):
+        slow = "write:EMFILE:delay_enter=1500000"  # longer than its patience
+        self.passes_each((("metrics.jsonl", f"openat:EMFILE {slow} ftruncate:EIO"), ("metrics.jsonl", "write:EIO"),
+                          ("metrics.jsonl", "write:ESTALE")))
 
-    def test_at_a_resume(self):
+    def check_at_a_resume(self):
         def begin():
             self.single(*EVERY, steps=2)
 
         step = "checkpoints/step-2/"
-        self.check_each(((step + "manifest.json", "openat", "ESTALE"), (step + "manifest.json", "pread64", "EIO"),
-                         (step + "model-00001-of-00001.safetensors", "openat", "EIO"),
-                         (step + "optimizer-00001-of-00001.safetensors", "pread64", "EIO"),
-                         ("metrics.jsonl", "openat", "EIO"), ("checkpoints", "openat", "EIO")),
-                        "--resume", "auto", before=begin)
+        self.passes_each(((step + "manifest.json", "openat:ESTALE pread64:EIO"), (step + "model-00001-of-00001.safetensors", "openat:EIO"),
+                          (step + "optimizer-00001-of-00001.safetensors", "pread64:EIO"), ("metrics.jsonl", "openat:EIO"),
+                          ("checkpoints", "openat:EIO")), "--resume", "auto", before=begin)
 
-    def test_without_room(self):
-        self.check_each(((None, "mkdir", "ENOSPC"), (None, "rename", "EDQUOT"), ("metrics.jsonl", "openat", "EDQUOT"),
-                         ("lock", "openat", "ENOSPC")))
+    def check_without_room(self):
+        self.passes_each(((None, "mkdir:ENOSPC rename:EDQUOT"), ("metrics.jsonl", "openat:EDQUOT"), ("lock", "openat:ENOSPC")))
 
-    def test_while_event_files_of_an_older_run_are_removed(self):
+    def check_while_event_files_of_an_older_run_are_removed(self):
         folder = self.run_dir / "tensorboard"
-        for call, error in (("unlink", "EIO"), ("getdents64", "ESTALE")):
-            with self.subTest(call):
+        for fault in ("unlink:EIO", "getdents64:ESTALE"):
+            with self.subTest(fault):
                 self.single(*EVERY, "--overwrite", steps=2)
                 (events,) = folder.iterdir()
-                stderr = self.disturbed(events if call == "unlink" else folder, call, error, "--overwrite")
+                stderr = self.disturbed(events if "unlink" in fault else folder, fault, "--overwrite")
                 self.assertIn(AGAIN, stderr)
                 self.assertNotIn(events, list(folder.iterdir()))
                 self.assert_undisturbed()
 
-    def test_of_the_disk_that_values_are_offloaded_to(self):
+    def check_of_the_disk_that_values_are_offloaded_to(self):
         disk = self.root / "offload"
         disk.mkdir()
         flags = ("--offload", f"disk:{disk}")
-        self.check_each(((disk, "statfs", "ESTALE"), (disk, "openat", "EIO"), (None, "fallocate", "EDQUOT")), *flags)
+        self.passes_each(((disk, "statfs:ESTALE openat:EIO"), (None, "fallocate:EDQUOT")), *flags)
         # What could not be written is lost: a restart has it.
         for error in ("EIO", "ESTALE"):
             self.run_dir = self.root / f"offloaded-{error}"
-            stderr = self.disturbed(None, "sync_file_range", error, *flags, status=CHECKPOINT)
+            stderr = self.disturbed(None, f"sync_file_range:{error}", *flags, status=CHECKPOINT)
             self.assertIn(f"--offload disk:{disk}: writing failed", stderr)
             self.single(*EVERY, *flags, "--resume", "auto")
             self.assert_undisturbed()
 
-    def test_on_the_data(self):
-        stderr = self.disturbed(self.text, "openat", "EIO")
+    def check_on_the_data(self):
+        stderr = self.disturbed(self.text, "openat:EIO")
         self.assertIn(AGAIN, stderr)
         self.assert_undisturbed()
 
 
-class LastingErrors(StorageTest):
-    def test_too_many_open_files_are_not_waited_for(self):
+class LastingErrors(SideBySide, StorageTest):
+    def check_too_many_open_files_are_not_waited_for(self):
         begin = time.monotonic()
         limited = ("sh", "-c", 'ulimit -n 10; exec "$@"', "sh", DTRAIN, *self.arguments("--checkpoint-every", "none"))
         result = subprocess.run(list(map(str, limited)), capture_output=True, text=True, timeout=LIMIT, check=False)
@@ -150,26 +148,26 @@ class LastingErrors(StorageTest):
         self.assertRegex(line, AGAIN + r".*\b1 s\b")
         self.assertEqual(line.count(str(self.run_dir)), 1, line)
 
-    def test_metrics_that_cannot_be_written_end_a_run_that_restarts(self):
+    def check_metrics_that_cannot_be_written_end_a_run_that_restarts(self):
         path = self.run_dir / "metrics.jsonl"
-        stderr = self.disturbed(path, "write", "EIO", "--resume", "auto", when="3+", status=CHECKPOINT)
+        stderr = self.disturbed(path, "write:EIO", "--resume", "auto", when="3+", status=CHECKPOINT)
         self.assertIn(AGAIN, stderr)
         assert_names(stderr.splitlines()[-1], path, os.strerror(errno.EIO))
         self.single(*EVERY, "--resume", "auto")
         self.assert_undisturbed()
 
-    def test_metrics_that_find_no_room_end_a_run_that_restarts(self):
+    def check_metrics_that_find_no_room_end_a_run_that_restarts(self):
         path = self.run_dir / "metrics.jsonl"
-        self.disturbed(path, "openat", "EDQUOT", when="1+", status=CHECKPOINT)
+        self.disturbed(path, "openat:EDQUOT", when="1+", status=CHECKPOINT)
         self.single(*EVERY, "--resume", "auto")
         self.assert_undisturbed()
 
-    def test_a_checkpoint_that_cannot_be_read_is_passed_over_and_stays(self):
+    def check_a_checkpoint_that_cannot_be_read_is_passed_over_and_stays(self):
         self.single(*EVERY)
         newest = self.run_dir / "checkpoints/step-4"
         before = content_of(newest)
         # Of the run's own save of step 4 nothing is traced: its folder has another name until then.
-        stderr = self.disturbed(newest / "manifest.json", "openat", "ESTALE", "--resume", "auto", when="1+", steps=3)
+        stderr = self.disturbed(newest / "manifest.json", "openat:ESTALE", "--resume", "auto", when="1+", steps=3)
         assert_names(stderr, f"'{newest}/manifest.json'", os.strerror(errno.ESTALE))
         self.assertNotIn("set aside", stderr)
         self.assertEqual(self.events("resume")[0]["step"], 2)
@@ -184,16 +182,45 @@ class LastingErrors(StorageTest):
         self.assertNotIn("passed over", stderr)
         self.assertEqual(self.events("resume")[-1]["step"], 5)
 
-    def test_a_checkpoint_that_may_not_be_read_is_not_damaged(self):
+    def check_a_checkpoint_that_may_not_be_read_is_not_damaged(self):
         self.single(*EVERY)
         newest = self.run_dir / "checkpoints/step-4"
         before = content_of(newest)
         file = newest / "model-00001-of-00001.safetensors"
-        stderr = self.disturbed(file, "openat", "EKEYEXPIRED", "--resume", "auto", when="1+", steps=3)
+        stderr = self.disturbed(file, "openat:EKEYEXPIRED", "--resume", "auto", when="1+", steps=3)
         assert_names(stderr, f"'{file}'")
         self.assertNotIn("set aside", stderr)
         self.assertEqual(self.events("resume")[0]["step"], 2)
         self.assertEqual(content_of(newest), before)
+
+    # Room for two checkpoints of 0.35 MB, of which at least two are kept.
+    SMALL = "size=900k"
+
+    def check_a_save_waits_for_room_on_a_full_disk(self):
+        disk = self.run_dir / "checkpoints"
+        mount_tmpfs(self, disk, self.SMALL)
+        process = self.start("--checkpoint-every", "2", "--keep-last", "2", "--resume", "auto", ranks=2, steps=10)
+        told = next((line for line in iter(process.stderr.readline, "") if holds(line, "30 s")), "")
+        self.assertIn(os.strerror(errno.ENOSPC), told)
+        subprocess.run(["mount", "-o", "remount,size=9000k", disk], check=True)
+        self.end_of(process, 0)
+        self.assertEqual(self.steps_saved()[-1], 10)
+        self.assertFalse(self.events("end")[0].get("failed_checkpoints"))
+        self.run_command([DTRAIN, "checkpoint", "verify", self.run_dir])
+
+    def check_no_line_of_metrics_is_lost_while_checkpoints_fill_the_disk(self):
+        mount_tmpfs(self, self.run_dir, self.SMALL)
+        # The room that saves leave is for lines alone.
+        process = self.start("--checkpoint-every", "2", "--keep-last", "2", "--resume", "auto", "--tensorboard", "off", ranks=2, steps=80)
+        error = process.communicate(timeout=4 * LIMIT)[1]  # three saves wait for room
+        self.assertEqual(process.returncode, 6, error)
+        self.assertIn("No space left on device", error)
+        self.assertEqual([loss[0] for loss in self.losses()], list(range(1, 81)))
+        failed = [line["step"] for line in self.events("error") if "failed: " in line["message"]]
+        self.assertEqual(failed[-2:], [80, 80])  # the last one is tried twice
+        self.assertEqual(self.events("end")[0]["failed_checkpoints"], len(failed) - 1)
+        self.assertEqual(self.steps_saved(), [2, 4])
+        self.run_command([DTRAIN, "checkpoint", "verify", self.run_dir])
 
 
 class Lock(StorageTest):
@@ -219,10 +246,6 @@ class Lock(StorageTest):
             assert_names(told, f"'{self.run_dir}/lock'", holder)
             fcntl.flock(lock, fcntl.LOCK_UN)
             self.end_of(job, 0)
-
-    def test_a_holder_that_lives_is_not(self):
-        self.hold(f"process {os.getpid()} on host {socket.gethostname()}")
-        assert_names(self.single("--resume", "auto", status=2).stderr, f"process {os.getpid()}")
 
 
 if __name__ == "__main__":

@@ -6,9 +6,12 @@ import os
 import pathlib
 import re
 import subprocess
+import sys
 import time
 
-BIN = pathlib.Path(os.environ.get("DTRAIN_BINARY_DIR", pathlib.Path(__file__).resolve().parents[2] / "build/release")) / "bin"
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
+from runs import BIN, children_of  # noqa: E402
+
 DTRUN, STUB = BIN / "dtrun", BIN / "rank_stub"
 TOLD = re.compile(r"rank (\d+): (\d+) open files, (\d+) bytes for the group")
 
@@ -37,11 +40,6 @@ def kernel_memory():
     """Memory that the system holds for processes, in bytes."""
     values = dict(re.findall(r"^(\w+): +(\d+) kB", pathlib.Path("/proc/meminfo").read_text(), re.MULTILINE))
     return 1024 * sum(int(values[name]) for name in ("Slab", "PageTables", "KernelStack"))
-
-
-def children_of(pid):
-    return [int(child) for task in pathlib.Path(f"/proc/{pid}/task").iterdir()
-            for child in (task / "children").read_text().split()]
 
 
 @dataclasses.dataclass

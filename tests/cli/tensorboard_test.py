@@ -6,8 +6,7 @@ import shutil
 import struct
 import unittest
 
-import reader_python
-from dtrain_harness import GOLDEN, USAGE, FolderTest, launched, metrics_of, run
+from dtrain_harness import GOLDEN, PYTHON, USAGE, FolderTest, launched, metrics_of, run
 from messages import assert_names
 
 # What TensorBoard itself would show: curves by tag, as [step, value], and texts by tag.
@@ -42,7 +41,7 @@ class TensorBoard(FolderTest):
         return run(*launched(ranks, *SMALL, "--run-dir", self.run_dir, *flags), **options)
 
     def read(self):
-        return json.loads(run(reader_python.PYTHON, "-c", READ, self.events).stdout)
+        return json.loads(run(PYTHON, "-c", READ, self.events).stdout)
 
     def check_equal_to_metrics(self):
         found, lines = self.read()["curves"], metrics_of(self.run_dir)

@@ -14,6 +14,7 @@ import time
 import unittest
 
 from dtrain_harness import DTRAIN, DTRUN, launched, metrics_of, overriding, screen_lines, terminal_output, wait_until
+from dtrun_harness import family, program_of, variable_of
 from messages import assert_names, lines_naming
 
 STEP_KEYS = ["step", "loss", "grad_norm", "learning_rate", "tokens", "samples", "tokens_per_second", "step_seconds",
@@ -44,6 +45,18 @@ class TrainTest(unittest.TestCase):
         result = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
         self.assertEqual(result.returncode, status, result.stderr)
         return result
+
+    def script(self, text, name="sh"):
+        """An executable file with this text of a shell."""
+        path = self.root / f"{self.run_dir.name}.{name}"
+        path.write_text("#!/bin/sh\n" + text)
+        path.chmod(0o755)
+        return path
+
+    def wrapped(self, text, *flags, status=0, ranks=2, **options):
+        """dtrun, whose ranks run a text of a shell with dtrain's words."""
+        words = launched(1, "--strategy", "ddp", *self.arguments(*flags, **options))
+        return self.run_command([DTRUN, "-n", str(ranks), "--", self.script(text), *words], status)
 
     def single(self, *flags, status=0, **options):
         return self.run_command([DTRAIN, *self.arguments(*flags, **options)], status)
@@ -84,25 +97,6 @@ class RunFolder(TrainTest):
         self.assertEqual(lines[-1]["val_loss"], lines[-3]["val_loss"])
         self.assertLess(steps[-1]["loss"], steps[0]["loss"])
 
-    def test_a_second_run_into_the_folder_is_refused_and_overwrite_replaces_it(self):
-        self.single(steps=2)
-        before = {path: path.read_bytes() for path in self.run_dir.rglob("*") if path.is_file()}
-        result = self.single(steps=3, status=2)
-        self.assertIn(str(self.run_dir), result.stderr)
-        self.assertIn("--overwrite", result.stderr)
-        self.assertEqual(before, {path: path.read_bytes() for path in self.run_dir.rglob("*") if path.is_file()})
-        self.single("--overwrite", steps=3)
-        self.assertEqual(self.metrics()[-1]["step"], 3)
-
-    def test_unwritable_output_is_refused_before_step_0(self):
-        blocked = self.root / "a_file"
-        blocked.write_text("")
-        for run_dir in (blocked / "run", pathlib.Path("/proc/run")):
-            result = self.single(run_dir=run_dir, status=2)
-            errors = [line for line in result.stderr.splitlines() if "microbatch of 4" not in line]
-            self.assertEqual(len(errors), 1, result.stderr)
-            self.assertIn(str(run_dir), errors[0])
-
     def test_a_full_standard_output_loses_lines_and_no_training(self):
         def status_and_errors(*words):
             with open("/dev/full", "w") as full:
@@ -121,42 +115,6 @@ class RunFolder(TrainTest):
                       ("checkpoint", "verify", run_dir)):
             status, errors = status_and_errors(DTRAIN, *words)
             self.assertEqual((status, len(errors)), (2, 1), (words, errors))
-
-    def test_a_run_that_diverges_stops_with_the_numerics_status_on_all_ranks(self):
-        result = self.ddp("--lr", "1e30", status=7)
-        assert_names(result.stderr, "stopped", "update")
-        self.assertEqual([line["step"] for line in self.metrics() if "event" not in line], [1])
-        self.assertFalse((self.run_dir / "final" / "model.safetensors").exists())
-
-
-class Layouts(TrainTest):
-    def outcome(self, name):
-        folder = self.root / name
-        values = [tuple(line[key] for key in ("step", "loss", "grad_norm") if key in line) or line
-                  for line in self.metrics(folder) if "event" not in line]
-        evaluations = [line for line in self.metrics(folder) if line.get("event") == "eval"]
-        # The file's metadata is the model's; the layout does not show in it.
-        return values, evaluations, (folder / "final" / "model.safetensors").read_bytes()
-
-    def test_one_process_and_two_leave_equal_losses_and_equal_files(self):
-        for extra in (["--dropout", "0.1"], ["--dropout", "0.1", "--tie-levels", "off", "--dtype", "float64"]):
-            with self.subTest(extra):
-                self.single("--grad-accum", "2", "--eval-every", "2", "--overwrite", *extra, run_dir=self.root / "one")
-                self.ddp("--eval-every", "2", "--overwrite", *extra, run_dir=self.root / "two")
-                one, two = self.outcome("one"), self.outcome("two")
-                self.assertEqual(one, two)
-                self.assertEqual(len(one[0]), 4)
-        self.single("--grad-accum", "2", "--overwrite", "--seed", "2", run_dir=self.root / "two")
-        self.assertNotEqual(self.outcome("one")[2], self.outcome("two")[2])
-
-    def test_ranks_given_different_settings_are_told_the_first_one(self):
-        wrapper = self.root / "wrapper.sh"
-        wrapper.write_text('#!/bin/sh\n[ "$RANK" = 1 ] && exec "$@" --lr 0.5\nexec "$@"\n')
-        wrapper.chmod(0o755)
-        result = self.run_command([DTRUN, "-n", "2", "--", wrapper, DTRAIN, "--strategy", "ddp", *self.arguments()], 2)
-        self.assertIn("train.lr", result.stderr)
-        self.assertIn("0.5", result.stderr)
-        self.assertFalse((self.run_dir / "metrics.jsonl").exists())
 
 
 class Screen(TrainTest):
@@ -179,16 +137,12 @@ class Screen(TrainTest):
     PARTS = (r"step [234]/4 \| loss \d\.\d{4} \| grad \d+\.\d+ \| lr 3\.00e-03 \| [\d.]+[kM]? tok/s \| mfu \d+% \| "
              r"[\d.]+ [KM]iB \| eta \d+:\d\d")
 
-    def test_a_terminal_shows_one_line_that_is_redrawn(self):
-        output = self.on_terminal([DTRAIN, *self.arguments()])
-        self.assertRegex(output, r"\x1b\[J" + self.PARTS + r"\r")
-        self.assertIn("done: 4 steps", output)
-
     def test_on_a_terminal_everything_but_the_live_line_stays(self):
         for launcher, ddp in (((), ()), ((DTRUN, "-n", "2", "--"), ("--strategy", "ddp"))):
             with self.subTest(launcher):
                 output = self.on_terminal([*launcher, DTRAIN, *ddp, *self.arguments(
-                    "--log-every", "2", "--eval-every", "2", "--checkpoint-every", "3", "--overwrite")], columns=80)
+                    "--log-every", "2", "--eval-every", "2", "--checkpoint-every", "3", "--overwrite")])
+                self.assertRegex(output, self.PARTS)
                 lines = [line.removeprefix("[0] ") for line in screen_lines(output)]
                 steps = [line for line in lines if line.startswith("step ")]
                 self.assertEqual(len(lines_naming("\n".join(lines), "step 3", re.compile("^checkpoint"))), 1)
@@ -199,8 +153,8 @@ class Screen(TrainTest):
                 shown = re.findall(r"\x1b\[J([^\r\n\x1b]+)\r(?!\n)", output)
                 if not launcher:  # dtrun shows only the last of those that it reads together, which may be none
                     self.assertIn("step 2/4 | evaluating ...\r", output)
-                    self.assertTrue(shown)
-                self.assertLess(max(map(len, shown), default=0), 80)
+                    self.assertRegex(output, r"\x1b\[J" + self.PARTS + r"\r")
+                self.assertLess(max(map(len, shown), default=0), 140)
 
     def test_after_a_resize_dtruns_live_line_has_what_the_new_width_allows(self):
         def then(process, resize):
@@ -223,11 +177,18 @@ class Screen(TrainTest):
                 output = self.on_terminal([*launcher, DTRAIN, *ddp, *self.arguments("--eval-every", "4", "--overwrite")],
                                           columns=30)
                 shown = re.findall(r"\x1b\[J([^\r\n\x1b]+)\r(?!\n)", output)
-                if not launcher:
-                    self.assertTrue(shown)
+                self.assertTrue(shown or launcher)
                 self.assertLess(max(map(len, shown), default=0), 30)
                 for line in shown:
                     self.assertRegex(line, r"^step [1-4]/4 (\| )?(loss \d\.\d{4}( (\| )?eta \d+:\d\d)?|evaluating \.\.\.)$")
+
+    def test_the_live_line_fits_80_columns(self):
+        output = self.on_terminal([DTRAIN, *self.arguments("--eval-every", "1")], columns=80)
+        for line in re.findall(r"\x1b\[J([^\r]+)\r", output):
+            self.assertLess(len(line), 80)
+            self.assertNotIn("\n", line)
+        # Memory and MFU have left the line; the time left is there.
+        self.assertRegex(output, r"\x1b\[Jstep 4/4 \| loss [^\r\n]*tok/s \| eta \d+:\d\d[^\r\n]*\r")
 
     def test_ctrl_c_is_answered_at_once(self):
         def then(process, _):
@@ -242,18 +203,6 @@ class Screen(TrainTest):
         self.assertEqual((1, 1), (len(answer), len(stopped)), lines)
         self.assertLess(answer[0], stopped[0])
         self.assertIn("Ctrl-C", lines[answer[0]])
-
-    def test_a_terminal_of_dtrun_shows_the_same_line(self):
-        output = self.on_terminal([DTRUN, "-n", "2", "--", DTRAIN, "--strategy", "ddp", *self.arguments()])
-        self.assertRegex(output, self.PARTS)
-
-    def test_elsewhere_lines_are_plain_and_progress_is_on_standard_output(self):
-        result = self.single("--log-every", "1")
-        self.assertRegex(result.stdout, "\n" + self.PARTS + r"\n")
-        for text in (result.stdout, result.stderr):
-            self.assertNotIn("\x1b", text)
-            self.assertNotIn("\r", text)
-        self.assertNotIn("step ", result.stderr)
 
     def test_a_pipe_gets_the_progress_though_standard_error_is_a_terminal(self):
         for launcher, ddp in (((), ()), ((DTRUN, "-n", "2", "--"), ("--strategy", "ddp"))):
@@ -288,8 +237,11 @@ class Screen(TrainTest):
 
         # A save of --keep-every is waited for.
         flags = ("--eval-every", "2", "--checkpoint-every", "2", "--keep-every", "2", "--log-every", "1", "--microbatch", "2")
-        self.single(*flags, run_dir=self.root / "loud")
-        for name, flag, train in (("long", "--quiet", self.single), ("short", "-q", self.single), ("ranks", "--quiet", self.ddp)):
+        loud = self.single(*flags, run_dir=self.root / "loud")
+        self.assertRegex(loud.stdout, "\n" + self.PARTS + r"\n")
+        self.assertNotRegex(loud.stdout + loud.stderr, "[\x1b\r]")
+        self.assertNotIn("step ", loud.stderr)
+        for name, flag, train in (("long", "--quiet", self.single), ("ranks", "-q", self.ddp)):
             with self.subTest(name):
                 self.run_dir = self.root / f"silent-{name}"
                 result = train(*flags, flag)
@@ -338,6 +290,36 @@ class Screen(TrainTest):
         self.assertLessEqual(names, shown)
 
 
+class Streams(TrainTest):
+    def test_neither_closed_streams_nor_other_programs_variables_reach_the_metrics(self):
+        command = " ".join(f"'{word}'" for word in [DTRAIN, *self.arguments("--log-every", "1")])
+        for closed in ("2>&-", "<&- >&- 2>&-"):
+            self.run_command(["env", "COLUMNS=abc", "MASTER_PORT=0", "sh", "-c", f"{command} --overwrite {closed}"])
+            self.assertEqual(len([line for line in self.metrics() if "loss" in line]), 4)
+
+    def test_a_reader_that_goes_away_does_not_end_the_training(self):
+        read_end, write_end = os.pipe()
+        os.close(read_end)
+        result = subprocess.run([DTRAIN, *map(str, self.arguments("--log-every", "1"))], stdout=write_end,
+                                stderr=write_end, timeout=LIMIT, check=False)
+        os.close(write_end)
+        self.assertEqual(result.returncode, 0)
+        self.assertEqual(self.metrics()[-1]["event"], "end")
+
+    def test_a_saved_configuration_does_not_overwrite(self):
+        self.single("--overwrite")
+        result = self.run_command([DTRAIN, "--config", self.run_dir / "config.json"], 2)
+        assert_names(result.stderr, "dtrain: error", "--overwrite")
+
+    def test_of_two_runs_that_come_together_one_is_refused(self):
+        command = [DTRAIN, *map(str, self.arguments(steps=20))]
+        both = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                for _ in range(2)]
+        errors = [process.communicate(timeout=LIMIT)[1] for process in both]
+        self.assertEqual(sorted(process.returncode for process in both), [0, 2], errors)
+        self.assertEqual([line["step"] for line in self.metrics() if "loss" in line], list(range(1, 21)))
+
+
 class Failures(TrainTest):
     def start(self, *flags, ranks=2):
         process = subprocess.Popen(
@@ -350,26 +332,11 @@ class Failures(TrainTest):
         wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") > 5, "steps")
         return process
 
-    def ranks_of(self):
-        """Processes of this test's run folder that are dtrain, by rank."""
-        found = {}
-        for entry in os.listdir("/proc"):
-            if not entry.isdigit():
-                continue
-            try:
-                arguments = pathlib.Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
-                variables = pathlib.Path(f"/proc/{entry}/environ").read_bytes().split(b"\0")
-            except (FileNotFoundError, ProcessLookupError, PermissionError):
-                continue
-            if arguments[0] == bytes(DTRAIN) and bytes(self.run_dir) in arguments:
-                rank = [value[5:] for value in variables if value.startswith(b"RANK=")]
-                found[int(rank[0]) if rank else -1] = int(entry)
-        return found
-
     def test_a_rank_killed_in_mid_run_gives_its_status_and_is_named(self):
         process = self.start("--checkpoint-every", "2")
         wait_until(lambda: '"checkpoint","step"' in (self.run_dir / "metrics.jsonl").read_text(), "a checkpoint")
-        os.kill(self.ranks_of()[1], signal.SIGKILL)
+        ranks = {variable_of(pid, "RANK"): pid for pid in family(process.pid) if program_of(pid) == "dtrain"}
+        os.kill(ranks["1"], signal.SIGKILL)
         begin = time.monotonic()
         _, errors = process.communicate(timeout=LIMIT)
         self.assertEqual(process.returncode, 128 + signal.SIGKILL, errors)
@@ -379,15 +346,8 @@ class Failures(TrainTest):
         self.assertIn(int(named[1]), steps, errors)
         self.assertRegex(last, r"rank 1\b")
         self.assertIn("SIGKILL", last)
-        self.assertEqual(self.ranks_of(), {})
+        self.assertEqual([pid for pid in ranks.values() if program_of(pid) == "dtrain"], [])
         self.assertLess(time.monotonic() - begin, LIMIT)
-
-    def test_killing_dtrun_leaves_no_rank(self):
-        process = self.start()
-        self.assertEqual(sorted(self.ranks_of()), [0, 1])
-        process.kill()
-        process.wait(LIMIT)
-        wait_until(lambda: not self.ranks_of(), "the ranks' end")
 
 
 if __name__ == "__main__":
