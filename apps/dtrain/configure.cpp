@@ -12,15 +12,12 @@
 #include "dtrain/base/storage_error.h"
 #include "dtrain/config/continued_run.h"
 #include "dtrain/config/data_mixture.h"
-#include "dtrain/config/json.h"
 #include "dtrain/config/notices.h"
 #include "dtrain/config/resolve.h"
-#include "dtrain/config/resolve_layout.h"
 #include "dtrain/config/rivals.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/config/saved_run.h"
 #include "dtrain/data/split.h"
-#include "epochs.h"
 #include "inherited_run.h"
 #include "model_path.h"
 #include "runtime_library.h"
@@ -127,6 +124,22 @@ std::string keys_behind(const config::CommandLine& command_line, std::string_vie
     keys += (keys.empty() ? "" : ", ") + flag + "from " + given.origin;
   }
   return keys.empty() ? "" : " (" + keys + ")";
+}
+
+// The steps of train.epochs passes over the training data, rounded up. config: resolved, except for
+// its steps.
+std::int64_t steps_of_epochs(const config::Config& config) {
+  const data::Split split = data::open_split(data::split_options(config));
+  const double samples = std::ceil(config.train.epochs * static_cast<double>(split.train.size()));
+  const double steps = std::ceil(samples / static_cast<double>(config.batch.global));
+  const double most = config::find_key("train.steps")->range.highest;
+  if (steps > most) {
+    base::fail(base::ErrorKind::usage,
+               "--epochs {} over {} samples in batches of {} are {:.3g} steps, more than {:.3g}: "
+               "lower it",
+               config.train.epochs, split.train.size(), config.batch.global, steps, most);
+  }
+  return static_cast<std::int64_t>(steps);
 }
 
 // With --epochs the steps follow from the data and the batch, and other settings from the steps.

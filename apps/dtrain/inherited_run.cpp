@@ -14,7 +14,6 @@
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/verify.h"
 #include "dtrain/config/assign.h"
-#include "dtrain/config/json.h"
 #include "dtrain/config/saved_run.h"
 #include "dtrain/report/run_record.h"
 

@@ -16,8 +16,8 @@
 #include "dtrain/base/threads.h"
 #include "dtrain/base/unhandled.h"
 #include "dtrain/commands/commands.h"
-#include "dtrain/config/json.h"
 #include "dtrain/config/layout.h"
+#include "dtrain/config/saved_run.h"
 #include "dtrain/metrics/tensor_memory.h"
 
 namespace dtrain {

@@ -6,8 +6,8 @@
 #include <filesystem>
 
 #include "dtrain/config/bdh/settings.h"
-#include "dtrain/config/json.h"
 #include "dtrain/config/layout.h"
+#include "dtrain/config/saved_run.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
 #include "support/rounding.h"

@@ -1,9 +1,11 @@
 #include "dtrain/commands/commands.h"
 
 #include <fmt/format.h>
+#include <torch/headeronly/version.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
@@ -18,9 +20,7 @@
 #include "dtrain/comm/create_world.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/comm/long_task.h"
-#include "dtrain/commands/build_text.h"
 #include "dtrain/commands/layout_choice.h"
-#include "dtrain/commands/microbatch_choice.h"
 #include "dtrain/commands/verifier.h"
 #include "dtrain/config/batch.h"
 #include "dtrain/config/layout.h"
@@ -367,6 +367,12 @@ void verify_rank(const config::Config& config, const base::RankEnv& env, const j
 }
 
 }  // namespace
+
+std::string build_text(const config::StartRecord& record) {
+  const auto program = nlohmann::json::parse(record.provenance);
+  return fmt::format("dtrain {} (commit {}), LibTorch {}", program.value("version", "?"),
+                     program.value("commit", "?"), TORCH_VERSION);
+}
 
 int train(const config::Config& config, const config::StartRecord& record) {
   return job::run_ranks(config, [&](const base::RankEnv& env, const job::JoinWorld& join) {

@@ -24,6 +24,10 @@
 namespace dtrain::commands {
 namespace {
 
+using base::ErrorKind;
+using checkpoint::kWeightPrefix;
+using checkpoint::format::FileInfo;
+using checkpoint::format::PieceInfo;
 using checkpoint::format::SafetensorsFile;
 namespace fs = std::filesystem;
 namespace store = checkpoint::store;
@@ -82,11 +86,6 @@ OpenedModel open_checkpoint(const std::string& path, const model::UserHints& tol
                 return read_weights(*reader, model, options);
               }};
 }
-
-using base::ErrorKind;
-using checkpoint::kWeightPrefix;
-using checkpoint::format::FileInfo;
-using checkpoint::format::PieceInfo;
 
 bool holds_weights(const FileInfo& file) {
   return std::ranges::any_of(

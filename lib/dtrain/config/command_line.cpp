@@ -13,7 +13,6 @@
 #include "dtrain/base/error.h"
 #include "dtrain/config/advice.h"
 #include "dtrain/config/assign.h"
-#include "dtrain/config/deepspeed_config.h"
 #include "dtrain/config/file.h"
 #include "dtrain/config/help.h"
 #include "dtrain/config/rivals.h"
@@ -203,17 +202,6 @@ CommandLine parsed_settings(const CLI::App& app, Command command) {
   refuse_steps_beside_epochs(result);
   note_repeated_flags(result);
   return result;
-}
-
-CommandLine with_deepspeed(CommandLine command_line) {
-  if (command_line.deepspeed_file.empty()) return command_line;
-  DeepSpeedConfig found = read_deepspeed_config(command_line.deepspeed_file);
-  command_line.deepspeed_unused = std::move(found.unused);
-  command_line.num_of_deepspeed = found.assignments.size();
-  found.assignments.insert(found.assignments.end(), command_line.assignments.begin(),
-                           command_line.assignments.end());
-  command_line.assignments = std::move(found.assignments);
-  return command_line;
 }
 
 Loaded load(const CommandLine& command_line, const Config& base) {

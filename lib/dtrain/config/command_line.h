@@ -23,7 +23,7 @@ struct CommandLine {
   Command command = Command::train;
   std::string config_file;     ///< empty: none
   std::string deepspeed_file;  ///< of --deepspeed-config; empty: none
-  /// Of with_deepspeed: keys of the file that mean nothing here.
+  /// Of with_deepspeed: dotted keys of the file that have no part in it.
   std::vector<std::string> deepspeed_unused;
   std::size_t num_of_deepspeed = 0;  ///< its settings, at the front of the assignments
   std::vector<Assignment> assignments;
@@ -45,9 +45,12 @@ void add_settings(CLI::App& app, Command command);
 ///         begins with ~. Values are checked by load().
 [[nodiscard]] CommandLine parsed_settings(const CLI::App& app, Command command);
 
-/// The same with what its DeepSpeed file asks for, before the flags, which win over it.
+/// The same with what its DeepSpeed file asks for, before the flags, which win over it. A value
+/// "auto" is as if not given (deepspeed_config.cpp).
 ///
-/// Throws: as read_deepspeed_config.
+/// Throws: Error{usage} naming file and key: unreadable, not JSON, a value of another type, or
+///         something that would train another model here (an optimizer, scheduler or sharding that
+///         dtrain does not have).
 [[nodiscard]] CommandLine with_deepspeed(CommandLine command_line);
 
 /// A configuration as the user asked for it, before anything is resolved.

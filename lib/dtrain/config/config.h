@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "dtrain/config/values.h"
-#include "dtrain/config/words.h"
 
 namespace dtrain::config {
 

@@ -1,5 +1,4 @@
-#include "dtrain/config/deepspeed_config.h"
-
+// A configuration file of DeepSpeed's, in our settings (docs/habits.md).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include "dtrain/base/check.h"
 #include "dtrain/base/error.h"
 #include "dtrain/config/assign.h"
+#include "dtrain/config/command_line.h"
 #include "dtrain/config/file.h"
 
 namespace dtrain::config {
@@ -107,12 +107,14 @@ class Reader {
          allowed);
   }
 
-  [[nodiscard]] DeepSpeedConfig finish() {
-    DeepSpeedConfig result{.assignments = std::move(found_), .unused = {}};
+  /// Puts what was set in front of the flags, which win over it, and lists the keys that are left.
+  [[nodiscard]] CommandLine add_to(CommandLine flags) {
     for (const auto& [name, value] : entries_) {
-      if (!taken_.contains(name)) result.unused.push_back(name);
+      if (!taken_.contains(name)) flags.deepspeed_unused.push_back(name);
     }
-    return result;
+    flags.num_of_deepspeed = found_.size();
+    flags.assignments.insert(flags.assignments.begin(), found_.begin(), found_.end());
+    return flags;
   }
 
  private:
@@ -197,8 +199,9 @@ void take_offload(Reader& reader) {
 
 }  // namespace
 
-DeepSpeedConfig read_deepspeed_config(const std::string& path) {
-  Reader reader(path);
+CommandLine with_deepspeed(CommandLine command_line) {
+  if (command_line.deepspeed_file.empty()) return command_line;
+  Reader reader(command_line.deepspeed_file);
   for (const Same& same : kSame) {
     if (const Json* value = reader.take(same.theirs)) {
       reader.set(same.ours, number_text(*value), same.theirs);
@@ -210,7 +213,7 @@ DeepSpeedConfig read_deepspeed_config(const std::string& path) {
   take_dtype(reader);
   take_sharding(reader);
   take_offload(reader);
-  return reader.finish();
+  return reader.add_to(std::move(command_line));
 }
 
 }  // namespace dtrain::config

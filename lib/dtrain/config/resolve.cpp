@@ -7,7 +7,6 @@
 #include "dtrain/config/batch.h"
 #include "dtrain/config/family.h"
 #include "dtrain/config/layout.h"
-#include "dtrain/config/resolve_layout.h"
 
 namespace dtrain::config {
 namespace {

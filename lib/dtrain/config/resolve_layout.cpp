@@ -1,5 +1,4 @@
-#include "dtrain/config/resolve_layout.h"
-
+// How the ranks of a launch are laid out: the part of resolve() that knows strategies.
 #include <algorithm>
 #include <functional>
 #include <set>
@@ -7,8 +6,9 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/assign.h"
+#include "dtrain/config/command_line.h"
 #include "dtrain/config/layout.h"
-#include "dtrain/config/pipeline.h"
+#include "dtrain/config/resolve.h"
 
 namespace dtrain::config {
 namespace {

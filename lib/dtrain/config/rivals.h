@@ -52,7 +52,7 @@ class Layer {
 /// stay, and resolve() rejects them.
 void drop_rivals(Layer& layer);
 
-/// Likewise for layouts (rival_layouts.cpp): a new strategy drops the settings of the inherited
+/// Likewise for layouts: a new strategy drops the settings of the inherited
 /// one, and a setting of another strategy selects that strategy.
 void drop_rival_layouts(Layer& layer);
 

@@ -4,7 +4,6 @@
 #include <iterator>
 
 #include "dtrain/base/units.h"
-#include "dtrain/config/conditions.h"
 #include "dtrain/config/family.h"
 #include "dtrain/config/rows.h"
 

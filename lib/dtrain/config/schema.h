@@ -42,7 +42,7 @@ using CommandSet = unsigned;
 template <typename T>
 using FieldOf = T& (*)(Config&);
 
-/// A setting that files and flags give as a text: a value of words.h or values.h, or the text
+/// A setting that files and flags give as a text: a value of values.h, or the text
 /// itself.
 struct TextField {
   /// Returns false, and changes nothing, for a text that no value has.

@@ -14,7 +14,6 @@
 #include "dtrain/comm/long_task.h"
 #include "dtrain/commands/commands.h"
 #include "dtrain/commands/doctor/checks.h"
-#include "dtrain/commands/doctor/findings.h"
 #include "dtrain/config/batch.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/job/agreed_settings.h"

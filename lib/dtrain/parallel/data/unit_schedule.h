@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "dtrain/config/words.h"
+#include "dtrain/config/values.h"
 #include "dtrain/parallel/action.h"
 #include "dtrain/parallel/data/units.h"
 

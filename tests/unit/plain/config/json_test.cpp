@@ -1,9 +1,8 @@
-#include "dtrain/config/json.h"
-
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
 #include "dtrain/base/error.h"
+#include "dtrain/config/saved_run.h"
 #include "support/settings.h"
 
 namespace json_test {

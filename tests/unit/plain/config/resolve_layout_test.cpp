@@ -1,8 +1,7 @@
-#include "dtrain/config/resolve_layout.h"
-
 #include <catch2/catch.hpp>
 
 #include "dtrain/config/batch.h"
+#include "dtrain/config/resolve.h"
 #include "support/messages.h"
 #include "support/settings.h"
 

@@ -4,7 +4,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "dtrain/config/json.h"
+#include "dtrain/config/saved_run.h"
 #include "support/messages.h"
 #include "support/settings.h"
 #include "support/temp_folder.h"
