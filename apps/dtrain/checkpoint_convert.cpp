@@ -1,6 +1,4 @@
 // Tools that need the model: they check here what can be checked without LibTorch, and run there.
-#include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -24,31 +22,6 @@ namespace fs = std::filesystem;
 using base::ErrorKind;
 using base::fail;
 using base::is_there;
-
-// "model-00001-of-00002.safetensors" has a part of each tensor.
-void refuse_piece(const std::string& path) {
-  const std::string name = fs::path(path).filename().string();
-  int piece = 0;
-  int pieces = 0;
-  if (std::sscanf(name.c_str(), "model-%d-of-%d.safetensors", &piece, &pieces) != 2) return;
-  if (pieces < 2) return;
-  const std::string folder = fs::path(path).parent_path().string();
-  fail(ErrorKind::checkpoint,
-       "'{}' is one of {} pieces of a checkpoint: make one model file of all, dtrain checkpoint "
-       "export {} FILE.safetensors, and import that",
-       path, pieces, folder.empty() ? "." : folder);
-}
-
-// torch.load and other readers go by the name, and would fail on what is in the file.
-void refuse_other_format(const std::string& file) {
-  constexpr std::string_view kOther[] = {".pt",  ".pth",  ".bin", ".ckpt", ".pkl",
-                                         ".npz", ".gguf", ".h5",  ".onnx", ".msgpack"};
-  const std::string suffix = fs::path(file).extension().string();
-  if (std::ranges::find(kOther, suffix) == std::end(kOther)) return;
-  fail(ErrorKind::usage,
-       "'{}': export writes safetensors, which readers of {} files do not take: name it {}", file,
-       suffix, fs::path(file).replace_extension(".safetensors").string());
-}
 
 std::string content_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -88,7 +61,6 @@ int export_checkpoint(const config::CommandLine& command_line) {
     fail(ErrorKind::usage,
          "dtrain checkpoint export takes PATH FILE: a checkpoint, and the file to write");
   }
-  refuse_other_format(wanted.file);
   if (is_there(wanted.file) && !wanted.overwrite) {
     fail(ErrorKind::usage, "'{}' exists: name another file, or give --overwrite to replace it",
          wanted.file);
@@ -121,7 +93,6 @@ int import_checkpoint(const config::CommandLine& command_line) {
     fail(ErrorKind::usage, "'{}' exists: name another folder for the checkpoint",
          wanted.checkpoint);
   }
-  refuse_piece(wanted.file);
   (void)checkpoint::format::SafetensorsFile::open(wanted.file);  // refuses what is no model file
   warn(kCommand, *configured);
   return RuntimeLibrary::open().run({kCommand, configured->config});

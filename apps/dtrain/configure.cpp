@@ -92,21 +92,6 @@ void refuse_empty_run_dir(const config::CommandLine& command_line) {
   }
 }
 
-// "--memory-limit 10" means 10 GB to everybody, and no model fits into a million bytes.
-void refuse_bare_sizes(const config::CommandLine& command_line) {
-  constexpr std::string_view kSizes[] = {"machine.memory_limit", "plan.device_memory", "plan.link"};
-  constexpr std::size_t kDigits = 6;
-  for (const config::Assignment& given : command_line.assignments) {
-    const std::string& text = given.text;
-    const bool is_size = std::ranges::find(kSizes, given.setting->key) != std::end(kSizes);
-    const bool is_bare = text != "0" && text.find_first_not_of("0123456789") == text.npos;
-    if (!is_size || !is_bare || text.empty() || text.size() > kDigits) continue;
-    base::fail(ErrorKind::usage,
-               "{}: {} without a unit is bytes, which is too little: give one, as in {}GB",
-               given.origin, text, text);
-  }
-}
-
 void refuse_mixture_of_one(const config::CommandLine& command_line) {
   for (const config::Assignment& given : command_line.assignments) {
     if (given.setting->key == "data.train") config::refuse_mixture_of_one(given.text);
@@ -207,7 +192,6 @@ void fit_batch(const config::CommandLine& command_line, config::Loaded& loaded,
 // Reads the settings of the command, or of the run that it resumes.
 Meant read_settings(const config::CommandLine& command_line, const config::Launch& launch) {
   refuse_empty_run_dir(command_line);
-  refuse_bare_sizes(command_line);
   refuse_mixture_of_one(command_line);
   config::Loaded given = config::load(command_line);
   const config::Command command = command_line.command;

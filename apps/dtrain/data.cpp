@@ -65,32 +65,6 @@ data::TokenizerReport trained_with_bar(data::TokenizerTraining training) {
   return data::train_tokenizer(training);
 }
 
-// Tags and separators are as good a text as any, and seldom what a model is to learn.
-void note_markup(const data::PrepareOptions& options) {
-  constexpr std::string_view kMarkup[] = {".csv", ".tsv", ".html", ".htm", ".xml", ".json"};
-  if (!options.field.empty()) return;
-  for (const std::string& input : options.inputs) {
-    const std::string extension = std::filesystem::path(input).extension().string();
-    if (std::ranges::find(kMarkup, extension) == std::end(kMarkup)) continue;
-    base::log_info(
-        "{}: read as plain text, with its markup; to train on its texts alone, export them as "
-        "plain text or JSON lines first",
-        input);
-  }
-}
-
-// Mistakes that look like a wish.
-void note_paths(const data::PrepareOptions& options) {
-  const std::set<std::string> different(options.inputs.begin(), options.inputs.end());
-  for (const std::string& input : different) {
-    const auto count = std::ranges::count(options.inputs, input);
-    if (count > 1) base::log_info("{}: given {} times, and as often in the output", input, count);
-  }
-  if (options.output.ends_with(".gz") || options.output.ends_with(".zst")) {
-    base::log_info("{}: a token file is not compressed, whatever its name", options.output);
-  }
-}
-
 // A model gets the vocabulary of its data, so a choice for the user must not pass unseen.
 void note_assumed_vocab(const data::PrepareReport& report) {
   if (report.assumed_from.empty()) return;
@@ -124,8 +98,6 @@ void add_prepare_flags(CLI::App& app, PrepareFlags& flags) {
 int run_prepare(const PrepareFlags& flags) {
   require_one_process("data prepare");
   data::PrepareOptions options = flags.options;
-  note_markup(options);
-  note_paths(options);
   if (!flags.tokenizer.empty()) options.tokenizer = data::read_tokenizer(flags.tokenizer);
   std::vector<data::PrepareReport> reports;
   try {

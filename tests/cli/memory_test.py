@@ -128,8 +128,6 @@ class Memory(TrainTest):
             self.assertIn(f"{name}: found", self.train("bad", *flags, status=2))
         result = run(front_end_alone(make_folder(self)), *self.arguments("--recompute", "auto", steps=1), status=42)
         assert_names(result.stderr, "warning", "--recompute auto", "--memory-limit")
-        result = self.single("--recompute", "every:99", "--overwrite", steps=1)
-        self.assertRegex(result.stderr, r"warning: --recompute every:99: there are \d+ levels")
         result = self.single("--backend", "shm", "--overwrite", steps=1, status=2)
         assert_names(result.stderr, "--backend shm")
 

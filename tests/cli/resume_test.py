@@ -294,9 +294,8 @@ class Refusals(ResumeTest):
         result = self.single("--overwrite", "--optimizer", "sgd", "--beta1", "0.8", "--eps", "1e-4", steps=1)
         for flag in ("--beta1", "--eps"):
             assert_names(result.stderr, "warning", flag, "--optimizer sgd")
-        result = self.single("--overwrite", "--momentum", "0.5", "--val-fraction", "0.6", steps=1)
+        result = self.single("--overwrite", "--momentum", "0.5", steps=1)
         assert_names(result.stderr, "warning", "--momentum", "--optimizer adamw")
-        assert_names(result.stderr, "warning", "--val-fraction 0.6", "--data")
 
     def test_fewer_steps_than_the_run_has_taken_are_refused(self):
         self.ddp(*EVERY, steps=6)

@@ -24,6 +24,10 @@ struct ForeignNames {
 /// The table (foreign_table.cpp), without the names that model families bring.
 [[nodiscard]] std::span<const ForeignNames> foreign_table() noexcept;
 
+/// A flag or key without dashes in front, in small letters, with '-' between words: "--N_Layer"
+/// gives "n-layer".
+[[nodiscard]] std::string normal_form(std::string_view name);
+
 /// The row for a flag or key of another program ("--n_layer", "training.max_steps"), or null.
 [[nodiscard]] const ForeignNames* find_foreign(std::string_view name);
 

@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <filesystem>
-#include <set>
 #include <string_view>
 #include <system_error>
 
@@ -72,14 +71,6 @@ void refuse_mixture_of_one(const std::string& text) {
   if (files.size() > 1 || files.front().path == text) return;
   fail(ErrorKind::usage, "--data {}: {}; give one file without a weight: --data {}", text, kForm,
        files.front().path);
-}
-
-std::string repeated_file(const std::string& text) {
-  std::set<std::filesystem::path> seen;
-  for (const WeightedFile& file : parse_mixture(text)) {
-    if (!seen.insert(std::filesystem::path(file.path).lexically_normal()).second) return file.path;
-  }
-  return {};
 }
 
 std::string mixture_text(const std::vector<WeightedFile>& files) {

@@ -2,9 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cctype>
-
 #include "dtrain/base/arguments.h"
 #include "dtrain/base/error.h"
 #include "dtrain/config/advice.h"
@@ -81,18 +78,8 @@ std::string group_help(const Group& group, std::size_t columns) {
   return text;
 }
 
-// "--Grad_Clip" -> "grad-clip".
-std::string spoken_form(std::string_view name) {
-  name.remove_prefix(std::min(name.find_first_not_of('-'), name.size()));
-  std::string form;
-  for (const char c : name) {
-    form += c == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
-  return form;
-}
-
 bool means(std::string_view wanted, const Setting& setting) {
-  const std::string key = spoken_form(setting.key);
+  const std::string key = normal_form(setting.key);
   if (wanted == key || (!setting.is_word() && wanted == setting.flag.substr(2))) return true;
   return !setting.is_word() && wanted == std::string_view(key).substr(key.find('.') + 1);
 }
@@ -145,7 +132,7 @@ std::string explanation(const Setting& setting, std::size_t columns) {
 std::string described(const Setting& setting) { return std::string(setting.help) + notes(setting); }
 
 std::optional<std::string> setting_help(std::string_view name, std::size_t columns) {
-  const std::string wanted = spoken_form(name);
+  const std::string wanted = normal_form(name);
   std::string text;
   for (const Setting& setting : settings()) {
     if (!means(wanted, setting)) continue;

@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "dtrain/config/assign.h"
-#include "dtrain/config/data_mixture.h"
 #include "dtrain/config/layout.h"
 
 namespace dtrain::config {
@@ -61,11 +60,6 @@ void add_prices(const Config& config, std::vector<std::string>& lines) {
     lines.push_back(
         "--compile: on a CPU it stands for --kernels fused, which the run has without it too");
   }
-  const RecomputeSetting& recompute = config.machine.recompute;
-  if (recompute.group_size > config.model.levels) {
-    lines.push_back(fmt::format("--recompute {}: there are {} levels, which run again as one group",
-                                recompute, config.model.levels));
-  }
   if (is_low(config.machine.buffer_dtype)) {
     lines.push_back(
         fmt::format("--buffer-dtype {}: positions lose precision; float32 costs next to nothing",
@@ -77,15 +71,6 @@ void add_prices(const Config& config, std::vector<std::string>& lines) {
         "--val-data {} is the training data: its loss says nothing about other text; give another "
         "file, or --val-fraction",
         config.data.validation));
-  }
-  if (const std::string file = repeated_file(config.data.train); !file.empty()) {
-    lines.push_back(
-        fmt::format("--data names {} several times, and its weights add up: name it once", file));
-  }
-  if (config.data.val_fraction > 0.5) {
-    lines.push_back(
-        fmt::format("--val-fraction {} keeps more of --data for validation than it trains on",
-                    config.data.val_fraction));
   }
 }
 
