@@ -184,9 +184,9 @@ void fit_batch(const config::CommandLine& command_line, config::Loaded& loaded,
   std::vector<const config::Setting*> given;
   for (const config::Assignment& each : command_line.assignments) given.push_back(each.setting);
   const config::Config below = loaded.config;
-  config::Layer flags(below, given, loaded.config);
-  config::drop_rival_batch(flags, launch);
-  for (std::string& line : flags.replaced()) loaded.replaced.push_back(std::move(line));
+  for (std::string& line : config::drop_rival_batch(below, given, loaded.config, launch)) {
+    loaded.replaced.push_back(std::move(line));
+  }
 }
 
 // Reads the settings of the command, or of the run that it resumes.

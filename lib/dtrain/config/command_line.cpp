@@ -15,7 +15,6 @@
 #include "dtrain/config/assign.h"
 #include "dtrain/config/file.h"
 #include "dtrain/config/help.h"
-#include "dtrain/config/rivals.h"
 
 namespace dtrain::config {
 namespace {
@@ -135,10 +134,7 @@ void apply_layer(std::span<const Assignment> layer, Loaded& loaded) {
     assign_text(*assignment.setting, assignment.text, assignment.origin, loaded.config);
     given.push_back(assignment.setting);
   }
-  Layer rivals(below, given, loaded.config);
-  drop_rivals(rivals);
-  for (std::string& line : rivals.replaced()) loaded.replaced.push_back(std::move(line));
-  loaded.given.insert(loaded.given.end(), given.begin(), given.end());
+  loaded.add_layer(below, given);
 }
 
 }  // namespace
@@ -146,10 +142,6 @@ void apply_layer(std::span<const Assignment> layer, Loaded& loaded) {
 bool CommandLine::gives(std::string_view key) const {
   return std::ranges::any_of(assignments,
                              [&](const Assignment& each) { return each.setting->key == key; });
-}
-
-bool Loaded::gives(std::string_view key) const {
-  return std::ranges::any_of(given, [&](const Setting* setting) { return setting->key == key; });
 }
 
 void add_settings(CLI::App& app, Command command) {
@@ -205,13 +197,9 @@ CommandLine parsed_settings(const CLI::App& app, Command command) {
 }
 
 Loaded load(const CommandLine& command_line, const Config& base) {
-  Loaded loaded;
-  loaded.config = base;
+  Loaded loaded{.config = base};
   if (!command_line.config_file.empty()) {
-    FileSettings file = apply_file(command_line.config_file, command_line.command, loaded.config);
-    loaded.unused = std::move(file.unused);
-    loaded.given = std::move(file.given);
-    loaded.replaced = std::move(file.replaced);
+    apply_file(command_line.config_file, command_line.command, loaded);
     forget_unused(command_line.command, loaded.config);
   }
   const std::span all(command_line.assignments);

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/config/file.h"
 #include "dtrain/config/schema.h"
 
 namespace CLI {
@@ -52,19 +53,6 @@ void add_settings(CLI::App& app, Command command);
 ///         something that would train another model here (an optimizer, scheduler or sharding that
 ///         dtrain does not have).
 [[nodiscard]] CommandLine with_deepspeed(CommandLine command_line);
-
-/// A configuration as the user asked for it, before anything is resolved.
-struct Loaded {
-  Config config;
-  std::vector<std::string> unused;    ///< keys of the file that the command does not use
-  std::vector<const Setting*> given;  ///< by files and flags, some perhaps several times
-  /// "--val-fraction 0.1 replaces --val-data FILE": settings of lower layers that exclude
-  /// those of higher ones (rivals.h).
-  std::vector<std::string> replaced = {};
-
-  /// True if a file or flag gives this setting.
-  [[nodiscard]] bool gives(std::string_view key) const;
-};
 
 /// base < files < flags; of repeated flags the last wins. What a layer gives also replaces what it
 /// excludes in the layers below. What a file sets and the command does not use stays at its

@@ -93,8 +93,8 @@ std::string read_text(const std::string& path, std::string_view named_by) {
 // recognised.
 std::string_view foreign_format(const std::string& path, std::string_view text) {
   constexpr std::pair<std::string_view, std::string_view> kFormats[] = {
-      {".yaml", "YAML"},   {".yml", "YAML"},        {".toml", "TOML"},
-      {".py", "Python"},   {".ini", "an INI file"}, {".safetensors", "a model"}};
+      {".yaml", "YAML"}, {".yml", "YAML"},        {".toml", "TOML"},
+      {".py", "Python"}, {".ini", "an INI file"}, {".safetensors", "a model"}};
   if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff")) return "UTF-16 text";
   for (const auto& [ending, format] : kFormats) {
     if (path.ends_with(ending)) return format;
@@ -226,7 +226,7 @@ bool drop_sections(Json& object) {
 
 class FileReader {
  public:
-  FileReader(Command command, Config& config) : command_(command), config_(config) {}
+  FileReader(Command command, Loaded& loaded) : command_(command), loaded_(loaded) {}
 
   void read(const std::string& path, std::string_view named_by) {
     std::error_code unresolvable;  // left to read_text, which says what is wrong
@@ -244,38 +244,40 @@ class FileReader {
       }
     }
     const bool is_saved = drop_sections(object);
-    const Config below = config_;
+    const Config below = loaded_.config;
     std::vector<Entry> removed;
     const Source source{.origin = path, .command = command_, .is_saved = is_saved};
-    const std::vector<const Setting*> given = apply_entries(object, source, config_, removed);
+    const std::vector<const Setting*> given =
+        apply_entries(object, source, loaded_.config, removed);
     for (const Entry& entry : removed) {
-      if (!is_saved || changes_rounding(entry)) found_.unused.push_back(entry.key);
+      if (!is_saved || changes_rounding(entry)) loaded_.unused.push_back(entry.key);
     }
-    Layer layer(below, given, config_);
-    drop_rivals(layer);
-    for (const std::string& line : layer.replaced()) found_.replaced.push_back(line);
+    loaded_.add_layer(below, given);
     for (const Setting* setting : given) {
-      found_.given.push_back(setting);
-      if (!is_saved && !setting->is_for(command_)) found_.unused.emplace_back(setting->key);
+      if (!is_saved && !setting->is_for(command_)) loaded_.unused.emplace_back(setting->key);
     }
     open_.pop_back();
   }
 
-  [[nodiscard]] FileSettings take_found() { return std::move(found_); }
-
  private:
   Command command_;
-  Config& config_;
+  Loaded& loaded_;
   std::vector<std::string> open_;  // files being read, outermost first
-  FileSettings found_;
 };
 
 }  // namespace
 
-FileSettings apply_file(const std::string& path, Command command, Config& config) {
-  FileReader reader(command, config);
-  reader.read(path, "--config");
-  return reader.take_found();
+bool Loaded::gives(std::string_view key) const {
+  return std::ranges::any_of(given, [&](const Setting* setting) { return setting->key == key; });
+}
+
+void Loaded::add_layer(const Config& below, const std::vector<const Setting*>& layer) {
+  for (std::string& line : drop_rivals(below, layer, config)) replaced.push_back(std::move(line));
+  given.insert(given.end(), layer.begin(), layer.end());
+}
+
+void apply_file(const std::string& path, Command command, Loaded& loaded) {
+  FileReader(command, loaded).read(path, "--config");
 }
 
 std::string read_object_text(const std::string& path, std::string_view flag) {

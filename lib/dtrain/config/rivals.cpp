@@ -16,6 +16,66 @@
 namespace dtrain::config {
 namespace {
 
+std::string flag_text(const Setting& setting, const Config& config) {
+  if (setting.is_switch()) return std::string(setting.flag);
+  return fmt::format("{} {}", setting.flag, value_text(setting, config));
+}
+
+// A file or the flags, applied over the files (or the run) below. Parameters as of drop_rivals.
+class Layer {
+ public:
+  Layer(const Config& below, std::span<const Setting* const> given, Config& config)
+      : below_(below), given_(given), config_(config) {}
+
+  [[nodiscard]] const Config& below() const { return below_; }
+  [[nodiscard]] Config& config() { return config_; }
+  [[nodiscard]] bool gives(std::string_view key) const {
+    return std::ranges::any_of(given_, [&](const Setting* setting) { return setting->key == key; });
+  }
+  // True if a layer below set it to another value than its default and this layer does not set it.
+  [[nodiscard]] bool inherits(std::string_view key) const {
+    return !gives(key) && !is_default(*find_key(key), config_);
+  }
+  // Resets an inherited setting to its default; no-op otherwise. winner: the key that replaces it.
+  void reset(std::string_view key, std::string_view winner) {
+    if (!inherits(key)) return;
+    const Setting& setting = *find_key(key);
+    add(winner, flag_text(setting, config_));
+    static const Config plain;
+    assign_json(setting, value_json(setting, plain), key, config_);
+  }
+  // Records that `winner` has changed an inherited setting to its present value.
+  void note_change(std::string_view key, std::string_view winner) {
+    const Setting& setting = *find_key(key);
+    add(winner,
+        fmt::format("{} (now {})", flag_text(setting, below_), value_text(setting, config_)));
+  }
+  [[nodiscard]] std::vector<std::string> replaced() const {
+    std::vector<std::string> lines;
+    for (const auto& [winner, rivals] : replaced_) {
+      lines.push_back(fmt::format("{} replaces {}", flag_text(*find_key(winner), config_), rivals));
+    }
+    return lines;
+  }
+
+ private:
+  struct Replaced {
+    std::string_view winner;
+    std::string rivals;
+  };
+
+  void add(std::string_view winner, const std::string& rival) {
+    auto found = std::ranges::find(replaced_, winner, &Replaced::winner);
+    if (found == replaced_.end()) found = replaced_.insert(replaced_.end(), {winner, {}});
+    found->rivals += (found->rivals.empty() ? "" : ", ") + rival;
+  }
+
+  const Config& below_;
+  std::span<const Setting* const> given_;
+  Config& config_;
+  std::vector<Replaced> replaced_;
+};
+
 using Keys = std::array<std::string_view, 4>;
 
 /// Any of `given` resets `inherited` if `clash` holds.
@@ -154,11 +214,6 @@ void drop_third_of_batch(Layer& layer) {
   layer.reset(*loser, *winner);
 }
 
-std::string flag_text(const Setting& setting, const Config& config) {
-  if (setting.is_switch()) return std::string(setting.flag);
-  return fmt::format("{} {}", setting.flag, value_text(setting, config));
-}
-
 /// A setting that only some strategies use, or that fixes their number of ranks.
 struct OfStrategies {
   std::string_view key;
@@ -293,73 +348,8 @@ void drop_third_size(Layer& layer) {
   }
 }
 
-}  // namespace
-
-bool Layer::gives(std::string_view key) const {
-  return std::ranges::any_of(given_, [&](const Setting* setting) { return setting->key == key; });
-}
-
-bool Layer::inherits(std::string_view key) const {
-  return !gives(key) && !is_default(*find_key(key), config_);
-}
-
-void Layer::add(std::string_view winner, const std::string& rival) {
-  auto found = std::ranges::find(replaced_, winner, &Replaced::winner);
-  if (found == replaced_.end()) found = replaced_.insert(replaced_.end(), {winner, {}});
-  found->rivals += (found->rivals.empty() ? "" : ", ") + rival;
-}
-
-void Layer::reset(std::string_view key, std::string_view winner) {
-  if (!inherits(key)) return;
-  const Setting& setting = *find_key(key);
-  add(winner, flag_text(setting, config_));
-  static const Config plain;
-  assign_json(setting, value_json(setting, plain), key, config_);
-}
-
-void Layer::note_change(std::string_view key, std::string_view winner) {
-  const Setting& setting = *find_key(key);
-  add(winner, fmt::format("{} (now {})", flag_text(setting, below_), value_text(setting, config_)));
-}
-
-std::vector<std::string> Layer::replaced() const {
-  std::vector<std::string> lines;
-  for (const Replaced& each : replaced_) {
-    lines.push_back(
-        fmt::format("{} replaces {}", flag_text(*find_key(each.winner), config_), each.rivals));
-  }
-  return lines;
-}
-
-void drop_rivals(Layer& layer) {
-  for (const Rival& rival : kRivals) {
-    const auto* winner =
-        std::ranges::find_if(rival.given, [&](std::string_view key) { return layer.gives(key); });
-    if (winner == rival.given.end() || !rival.clash(layer.config())) continue;
-    layer.reset(rival.inherited, *winner);
-  }
-  drop_third_of_batch(layer);
-  drop_rival_layouts(layer);
-}
-
-bool fits_ranks(std::int64_t microbatch, const Config& config, const Launch& launch) {
-  LayoutConfig layout = config.layout;
-  resolve_layout(layout, with_local_ranks(layout, launch));
-  const std::int64_t at_once = microbatch * layout.dp;
-  return at_once > 0 && config.batch.global % at_once == 0 &&
-         config.batch.global / at_once >= layout.pp;
-}
-
-void drop_rival_batch(Layer& layer, const Launch& launch) {
-  const BatchConfig& batch = layer.config().batch;
-  if (!layer.gives("batch.global") || batch.global == 0) return;
-  for (const std::string_view key : {"batch.microbatch", "batch.grad_accum"}) {
-    const std::int64_t factor = key == "batch.microbatch" ? batch.microbatch : batch.grad_accum;
-    if (!layer.inherits(key) || fits_ranks(factor, layer.config(), launch)) continue;
-    layer.reset(key, "batch.global");
-  }
-}
-
+// A new strategy drops the settings of the inherited one, and a setting of another strategy
+// selects that strategy.
 void drop_rival_layouts(Layer& layer) {
   drop_open_strategy(layer);
   if (!layer.gives(kStrategy)) {
@@ -381,6 +371,44 @@ void drop_rival_layouts(Layer& layer) {
   for (const OfStrategies& each : kOfStrategies) {
     if (!each.is_read(layer.config())) layer.reset(each.key, *winner);
   }
+}
+
+}  // namespace
+
+std::vector<std::string> drop_rivals(const Config& below, std::span<const Setting* const> given,
+                                     Config& config) {
+  Layer layer(below, given, config);
+  for (const Rival& rival : kRivals) {
+    const auto* winner =
+        std::ranges::find_if(rival.given, [&](std::string_view key) { return layer.gives(key); });
+    if (winner == rival.given.end() || !rival.clash(layer.config())) continue;
+    layer.reset(rival.inherited, *winner);
+  }
+  drop_third_of_batch(layer);
+  drop_rival_layouts(layer);
+  return layer.replaced();
+}
+
+bool fits_ranks(std::int64_t microbatch, const Config& config, const Launch& launch) {
+  LayoutConfig layout = config.layout;
+  resolve_layout(layout, with_local_ranks(layout, launch));
+  const std::int64_t at_once = microbatch * layout.dp;
+  return at_once > 0 && config.batch.global % at_once == 0 &&
+         config.batch.global / at_once >= layout.pp;
+}
+
+std::vector<std::string> drop_rival_batch(const Config& below,
+                                          std::span<const Setting* const> given, Config& config,
+                                          const Launch& launch) {
+  Layer layer(below, given, config);
+  const BatchConfig& batch = config.batch;
+  if (!layer.gives("batch.global") || batch.global == 0) return {};
+  for (const std::string_view key : {"batch.microbatch", "batch.grad_accum"}) {
+    const std::int64_t factor = key == "batch.microbatch" ? batch.microbatch : batch.grad_accum;
+    if (!layer.inherits(key) || fits_ranks(factor, config, launch)) continue;
+    layer.reset(key, "batch.global");
+  }
+  return layer.replaced();
 }
 
 }  // namespace dtrain::config

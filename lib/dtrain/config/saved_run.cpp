@@ -71,9 +71,9 @@ std::string saved_text(const Config& resolved, const StartRecord& record) {
 }
 
 SavedRun read_saved_run(const std::string& path) {
-  SavedRun saved;
+  Loaded asked;
   try {
-    (void)apply_file(path, Command::train, saved.asked);
+    apply_file(path, Command::train, asked);
   } catch (const base::Error& error) {
     if (error.kind() != base::ErrorKind::usage) throw;
     base::fail(error.kind(),
@@ -81,7 +81,7 @@ SavedRun read_saved_run(const std::string& path) {
                "run's first command",
                error.what());
   }
-  saved.resolved = saved.asked;
+  SavedRun saved{.asked = asked.config, .resolved = asked.config};
   if (const std::string resolved = value_in_file(path, kResolvedKey); !resolved.empty()) {
     saved.resolved = {};
     apply_text(resolved, fmt::format("{}: {}", path, kResolvedKey), saved.resolved);
