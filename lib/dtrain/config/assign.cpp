@@ -190,31 +190,25 @@ const Choice* meant_choice(const Setting& setting, std::string_view value) {
 }
 
 void check_choice(const Setting& setting, std::string_view origin, std::string_view value) {
-  for (const Choice& choice : setting.choices) {
-    if (choice.name == value && choice.works()) return;
-    if (choice.name == value) {
-      fail(ErrorKind::usage, "{}: {} {}; use one of {}", origin, value, choice.refusal,
-           working_choices(setting));
-    }
+  if (std::ranges::count(setting.choices, value, &Choice::name) > 0) return;
+  const std::string choices = choices_text(setting);
+  if (setting.key == "machine.backend" && value == "nccl") {
+    fail(ErrorKind::usage,
+         "{}: nccl comes with --device cuda, where --backend is left out; use one of {}", origin,
+         choices);
   }
   if (std::error_code error;
       setting.key == "model.name" &&
       (value.find('/') != value.npos || std::filesystem::exists(value, error))) {
     fail(ErrorKind::usage,
          "{}: found the path \"{}\" instead of an architecture, one of {}; to start from these "
-         "weights "
-         "give --init-from {}",
-         origin, value, working_choices(setting), value);
+         "weights give --init-from {}",
+         origin, value, choices, value);
   }
-  // A choice that is known but does not work must not be offered as if it did.
-  std::string advice;
-  if (const Choice* meant = meant_choice(setting, value)) {
-    advice = meant->works() ? base::did_you_mean(meant->name)
-                            : fmt::format(" ({} {})", meant->name, meant->refusal);
-  }
-  const std::string choices = working_choices(setting);
+  const Choice* meant = meant_choice(setting, value);
   fail(ErrorKind::usage, "{}: found \"{}\", but it must be {}{}{}", origin, value,
-       choices.find(',') == choices.npos ? "" : "one of ", choices, advice);
+       choices.find(',') == choices.npos ? "" : "one of ", choices,
+       meant == nullptr ? "" : base::did_you_mean(meant->name));
 }
 
 // Reads a text into the field.

@@ -20,12 +20,13 @@ namespace {
 using base::ErrorKind;
 using base::fail;
 
-/// A key whose value is that of a setting, as it is.
-struct Same {
+/// A key or word of theirs and ours.
+struct Pair {
   std::string_view theirs;
   std::string_view ours;
 };
-constexpr Same kSame[] = {{"train_batch_size", "batch.global"},
+// Keys whose values are those of a setting, as they are.
+constexpr Pair kSame[] = {{"train_batch_size", "batch.global"},
                           {"train_micro_batch_size_per_gpu", "batch.microbatch"},
                           {"gradient_accumulation_steps", "batch.grad_accum"},
                           {"gradient_clipping", "train.grad_clip"},
@@ -37,16 +38,10 @@ constexpr Same kSame[] = {{"train_batch_size", "batch.global"},
                           {"scheduler.params.warmup_max_lr", "train.lr"},
                           {"scheduler.params.warmup_num_steps", "train.warmup_steps"},
                           {"scheduler.params.total_num_steps", "train.steps"}};
-
-/// A word of theirs and ours.
-struct WordPair {
-  std::string_view theirs;
-  std::string_view ours;
-};
-constexpr WordPair kOptimizers[] = {{"adam", "adamw"}, {"adamw", "adamw"}, {"sgd", "sgd"}};
-constexpr WordPair kSchedulers[] = {
+constexpr Pair kOptimizers[] = {{"adam", "adamw"}, {"adamw", "adamw"}, {"sgd", "sgd"}};
+constexpr Pair kSchedulers[] = {
     {"warmuplr", "constant"}, {"warmupdecaylr", "linear"}, {"warmupcosinelr", "cosine"}};
-constexpr WordPair kDtypeWords[] = {{"fp32", "float32"}, {"fp16", "float16"}, {"bf16", "bfloat16"}};
+constexpr Pair kDtypeWords[] = {{"fp32", "float32"}, {"fp16", "float16"}, {"bf16", "bfloat16"}};
 
 std::string lower(std::string text) {
   std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
@@ -133,12 +128,12 @@ std::string number_text(const Json& value) {
                   : fmt::format("{}", number);
 }
 
-void take_word(Reader& reader, std::string_view key, std::span<const WordPair> pairs,
+void take_word(Reader& reader, std::string_view key, std::span<const Pair> pairs,
                std::string_view ours) {
   const std::string word = reader.word(key);
   if (word.empty()) return;
   std::string known;
-  for (const WordPair& pair : pairs) {
+  for (const Pair& pair : pairs) {
     if (pair.theirs == lower(word)) return reader.set(ours, std::string(pair.ours), key);
     known += fmt::format("{}{}", known.empty() ? "one of " : ", ", pair.theirs);
   }
@@ -202,7 +197,7 @@ void take_offload(Reader& reader) {
 CommandLine with_deepspeed(CommandLine command_line) {
   if (command_line.deepspeed_file.empty()) return command_line;
   Reader reader(command_line.deepspeed_file);
-  for (const Same& same : kSame) {
+  for (const Pair& same : kSame) {
     if (const Json* value = reader.take(same.theirs)) {
       reader.set(same.ours, number_text(*value), same.theirs);
     }

@@ -22,19 +22,14 @@ std::string notes(const Setting& setting) {
     if (!setting.unit.empty()) text += fmt::format(" {}", setting.unit);
   }
   std::string allowed = setting.range.brief();
-  if (!setting.choices.empty()) allowed = "of " + working_choices(setting);
+  if (!setting.choices.empty()) allowed = "of " + choices_text(setting);
   if (!allowed.empty()) text += (text.empty() ? "" : "; ") + allowed;
   return text.empty() ? text : " (" + text + ")";
 }
 
-// The values that the setting takes, and the words that are reserved.
+// The values that the setting takes.
 std::string allowed_text(const Setting& setting) {
-  if (setting.choices.empty()) return setting.range.text();
-  std::string reserved;
-  for (const Choice& choice : setting.choices) {
-    if (!choice.works()) reserved += (reserved.empty() ? "" : ", ") + std::string(choice.name);
-  }
-  return working_choices(setting) + (reserved.empty() ? "" : "; reserved: " + reserved);
+  return setting.choices.empty() ? setting.range.text() : choices_text(setting);
 }
 
 // One cell of a Markdown table.

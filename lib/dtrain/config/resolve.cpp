@@ -160,11 +160,6 @@ void resolve_kernels(const ModelConfig& model, MachineConfig& machine) {
   }
 }
 
-std::int64_t value_bytes(Dtype dtype) {
-  if (dtype == Dtype::float64) return 8;
-  return dtype == Dtype::bfloat16 || dtype == Dtype::float16 ? 2 : 4;
-}
-
 // Once resolved, the start table, the bitwise class and checkpoints name what computes.
 void resolve_attention(Config& config) {
   const MachineConfig& machine = config.machine;
@@ -182,7 +177,7 @@ void resolve_attention(Config& config) {
   const std::int64_t chunk =
       family.attention(config.model, {.seq_len = config.data.seq_len,
                                       .rates = is_fused ? nullptr : &rates,
-                                      .value_bytes = value_bytes(machine.param_dtype)});
+                                      .value_bytes = bytes_of(machine.param_dtype)});
   const auto kind = chunk > 0 ? AttentionSetting::Kind::chunked : AttentionSetting::Kind::full;
   attention = {.kind = kind, .chunk = chunk};
 }
@@ -228,7 +223,6 @@ Config resolve(Command command, Config config, const Launch& launch) {
   while (run_dir.size() > 1 && run_dir.ends_with('/')) run_dir.pop_back();
   if (command == Command::plan) return config;  // for each layout it is resolved anew
   const bool is_open_layout = config.layout.strategy == Strategy::automatic;
-  if (is_open_layout) check_open_layout(command, config);
   const Launch ranks = with_local_ranks(config.layout, launch);
   resolve_layout(config.layout, ranks);
   resolve_machine(config.machine, config.layout, ranks);

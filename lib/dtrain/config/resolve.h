@@ -86,11 +86,10 @@ void check_pipeline(const Config& config, bool knows_model);
 /// True for settings that --strategy auto chooses, and that must not be given with it.
 [[nodiscard]] bool is_chosen_by_auto(const Setting& setting);
 
-/// Throws: Error{usage} where a setting says a part of the layout, or `command` has none to choose.
-void check_open_layout(Command command, const Config& config);
-
-/// The same where `command_line` asks for it: the error names the flag, or the file and its key,
-/// that said it. config: as given there.
+/// Refuses --strategy auto beside a setting of the layout that it would choose, and for commands that
+/// have no layout to choose. config: as asked.
+///
+/// Throws: Error{usage} naming the flag, or the file and its key, that set it.
 void check_open_layout(const CommandLine& command_line, const Config& config);
 
 /// Throws: Error{usage} on a device whose layouts nothing here can measure.

@@ -165,6 +165,6 @@ struct Group {
 [[nodiscard]] const Setting* find_flag(std::string_view flag) noexcept;
 
 /// "single, ddp": the words the setting allows.
-[[nodiscard]] std::string working_choices(const Setting& setting);
+[[nodiscard]] std::string choices_text(const Setting& setting);
 
 }  // namespace dtrain::config

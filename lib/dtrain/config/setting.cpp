@@ -55,10 +55,9 @@ std::string Range::brief() const {
   return text();
 }
 
-std::string working_choices(const Setting& setting) {
+std::string choices_text(const Setting& setting) {
   std::string names;
   for (const Choice& choice : setting.choices) {
-    if (!choice.works()) continue;
     if (!names.empty()) names += ", ";
     names += choice.name;
   }

@@ -1,5 +1,5 @@
-// Values of settings that are more than a word or a number. parse() takes the text of a flag and
-// gives nothing for texts that no value has; text() is as a flag takes it.
+// Values of settings: those with a text of their own, whose parse() takes the text of a flag and gives
+// nothing for texts that no value has, and words of a list, with the only tables of these words.
 #pragma once
 
 #include <fmt/format.h>
@@ -207,16 +207,14 @@ concept ParsedValue = requires(const Value& value, std::string_view text) {
   { value.text() } -> std::same_as<std::string>;
 };
 
-/// A word a setting allows, or a known one that is refused: "NAME REFUSAL; use one of: ...".
+/// A word that a setting allows.
 struct Choice {
   std::string_view name;
   int value = 0;  ///< of the setting's enum
-  std::string_view refusal = {};
 
   template <typename Value>
-  constexpr Choice(std::string_view word, Value meaning, std::string_view why_not = {})
-      : name(word), value(static_cast<int>(meaning)), refusal(why_not) {}
-  [[nodiscard]] constexpr bool works() const noexcept { return refusal.empty(); }
+  constexpr Choice(std::string_view word, Value meaning)
+      : name(word), value(static_cast<int>(meaning)) {}
 };
 
 enum class Strategy {
@@ -241,7 +239,7 @@ enum class BackwardPrefetch {
   post,  ///< after it, ahead of its reduction: one unit is there
   none,  ///< when it is needed
 };
-enum class Backend { automatic, none, gloo, shm, hier, local, nccl, mpi };
+enum class Backend { automatic, none, gloo, shm, hier, local, mpi };
 enum class Dtype { automatic, float32, float64, bfloat16, float16 };
 enum class Reduction { automatic, ordered, fast };
 /// How levels are computed.
@@ -252,8 +250,6 @@ enum class UpdateRule { adamw, sgd };
 enum class OnNonfinite { stop, skip };
 /// What follows from a loss or gradient norm far above those of the steps before.
 enum class SpikeGuard { off, warn, skip };
-
-inline constexpr std::string_view kOfGpus = "comes with --device cuda, where --backend is left out";
 
 inline constexpr Choice kStrategies[] = {{"single", Strategy::single},
                                          {"ddp", Strategy::ddp},
@@ -278,10 +274,10 @@ inline constexpr Choice kAccumulations[] = {{"auto", Accumulation::automatic},
 inline constexpr Choice kBackwardPrefetches[] = {{"pre", BackwardPrefetch::pre},
                                                  {"post", BackwardPrefetch::post},
                                                  {"none", BackwardPrefetch::none}};
-inline constexpr Choice kBackends[] = {{"auto", Backend::automatic},     {"none", Backend::none},
-                                       {"gloo", Backend::gloo},          {"shm", Backend::shm},
-                                       {"hier", Backend::hier},          {"local", Backend::local},
-                                       {"nccl", Backend::nccl, kOfGpus}, {"mpi", Backend::mpi}};
+inline constexpr Choice kBackends[] = {{"auto", Backend::automatic}, {"none", Backend::none},
+                                       {"gloo", Backend::gloo},      {"shm", Backend::shm},
+                                       {"hier", Backend::hier},      {"local", Backend::local},
+                                       {"mpi", Backend::mpi}};
 inline constexpr Choice kRoleDtypes[] = {{"auto", Dtype::automatic},
                                          {"float32", Dtype::float32},
                                          {"float64", Dtype::float64},
@@ -337,6 +333,11 @@ template <Word Value>
 /// 16 bits.
 [[nodiscard]] constexpr bool is_low(Dtype dtype) {
   return dtype == Dtype::bfloat16 || dtype == Dtype::float16;
+}
+
+/// Bytes of a value; dtype: not automatic.
+[[nodiscard]] constexpr std::int64_t bytes_of(Dtype dtype) {
+  return is_low(dtype) ? 2 : dtype == Dtype::float64 ? 8 : 4;
 }
 
 }  // namespace dtrain::config
