@@ -161,17 +161,12 @@ std::vector<std::string> verify_checkpoint(const std::string& path, Tally& tally
   return damage;
 }
 
-// A job that writes to the run folder takes a checkpoint's name away before it removes the files.
-bool is_gone(const std::string& path) {
-  std::error_code error;
-  return fs::symlink_status(path, error).type() == fs::file_type::not_found;
-}
-
-// A run folder's checkpoint that is removed meanwhile does not count.
+// A run folder's checkpoint that is removed meanwhile does not count: a job that writes to the
+// folder takes a checkpoint's name away before it removes the files.
 void verify_one(const std::string& path, bool is_of_run, Tally& tally) {
   Tally own;
   const std::vector<std::string> damage = verify_checkpoint(path, own);
-  if (is_of_run && !damage.empty() && is_gone(path)) {
+  if (is_of_run && !damage.empty() && !fs::exists(base::link_status(path))) {
     print(fmt::format("{}: a job removed it meanwhile\n", path));
     return;
   }

@@ -1,7 +1,6 @@
 #include "configure.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -84,17 +83,12 @@ struct Meant {
   std::string strategy = {};
 };
 
-// A script's variable that is not set must not begin a new run somewhere else.
-void refuse_empty_run_dir(const config::CommandLine& command_line) {
-  for (const config::Assignment& given : command_line.assignments) {
-    if (given.setting->key != "run.dir" || !given.text.empty()) continue;
-    base::fail(ErrorKind::usage, "{} is empty: name a folder, or leave it out", given.origin);
-  }
-}
-
-void refuse_mixture_of_one(const config::CommandLine& command_line) {
+void refuse_values(const config::CommandLine& command_line) {
   for (const config::Assignment& given : command_line.assignments) {
     if (given.setting->key == "data.train") config::refuse_mixture_of_one(given.text);
+    // A script's variable that is not set must not begin a new run somewhere else.
+    if (given.setting->key != "run.dir" || !given.text.empty()) continue;
+    base::fail(ErrorKind::usage, "{} is empty: name a folder, or leave it out", given.origin);
   }
 }
 
@@ -191,8 +185,7 @@ void fit_batch(const config::CommandLine& command_line, config::Loaded& loaded,
 
 // Reads the settings of the command, or of the run that it resumes.
 Meant read_settings(const config::CommandLine& command_line, const config::Launch& launch) {
-  refuse_empty_run_dir(command_line);
-  refuse_mixture_of_one(command_line);
+  refuse_values(command_line);
   config::Loaded given = config::load(command_line);
   const config::Command command = command_line.command;
   if (command == config::Command::evaluate && !given.config.generate.from.empty()) {

@@ -67,9 +67,6 @@ std::optional<config::ModelConfig> own_model(const Config& given) {
   return config::read_saved_run(config_file_in(given.run.dir)).resolved.model;
 }
 
-// Dropout does not change the weights.
-bool may_differ(const config::Setting& setting) { return setting.key == "model.dropout"; }
-
 }  // namespace
 
 bool resumes_own_run(const config::CommandLine& command_line, const Config& given) {
@@ -119,7 +116,7 @@ void take_model_of_weights(const config::CommandLine& command_line, config::Load
     if (ours == theirs) continue;
     const bool is_given = std::ranges::find(loaded.given, &setting) != loaded.given.end();
     const bool stays = is_given && (!is_flag || command_line.gives(setting.key));
-    if (is_given && may_differ(setting)) continue;
+    if (is_given && setting.key == "model.dropout") continue;  // it does not change the weights
     // A resumed run's settings are later compared with the flags.
     if (own && command_line.gives(setting.key)) continue;
     if (stays) {

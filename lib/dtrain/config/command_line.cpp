@@ -14,7 +14,6 @@
 #include "dtrain/config/advice.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/file.h"
-#include "dtrain/config/help.h"
 
 namespace dtrain::config {
 namespace {

@@ -1,5 +1,3 @@
-#include "dtrain/config/help.h"
-
 #include <fmt/format.h>
 
 #include "dtrain/base/arguments.h"
