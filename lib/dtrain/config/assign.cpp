@@ -79,17 +79,6 @@ std::optional<double> number_from_text(const Setting& setting, std::string_view 
   return bytes ? std::optional(static_cast<double>(*bytes) / kMegabyte) : std::nullopt;
 }
 
-// Splits "a,b" into its words; "" has none.
-std::vector<std::string> split_names(std::string_view text) {
-  std::vector<std::string> names;
-  while (!text.empty()) {
-    const std::size_t comma = std::min(text.find(','), text.size());
-    names.emplace_back(text.substr(0, comma));
-    text.remove_prefix(std::min(comma + 1, text.size()));
-  }
-  return names;
-}
-
 template <typename T>
 std::optional<T> from_text(const Setting& setting, std::string_view text) {
   if constexpr (std::is_same_v<T, bool>) {
@@ -97,7 +86,10 @@ std::optional<T> from_text(const Setting& setting, std::string_view text) {
   } else if constexpr (std::is_same_v<T, std::string>) {
     return std::string(text);
   } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-    return split_names(text);
+    const auto items = items_of(text);
+    T names(items.begin(), items.end());
+    if (text.ends_with(',')) names.pop_back();
+    return names;
   } else if constexpr (std::integral<T>) {
     return base::whole_number_in<T>(text);
   } else {

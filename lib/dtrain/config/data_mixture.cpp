@@ -9,6 +9,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/number.h"
+#include "dtrain/config/values.h"
 
 namespace dtrain::config {
 namespace {
@@ -57,11 +58,7 @@ std::vector<WeightedFile> parse_mixture(const std::string& text) {
   const bool is_list = text.find(',') != text.npos || ends_with_number(text);
   if (!is_list || std::filesystem::exists(text, error)) return {{text, 1}};
   std::vector<WeightedFile> files;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    files.push_back(weighted_file(std::string_view(text).substr(begin, end - begin), text));
-    begin = end + 1;
-  }
+  for (const std::string_view item : items_of(text)) files.push_back(weighted_file(item, text));
   check_together(files);
   return files;
 }

@@ -15,6 +15,9 @@
 
 namespace dtrain::config {
 
+/// The items of "a,b"; "" has none, "a," a last one that is empty.
+[[nodiscard]] std::vector<std::string_view> items_of(std::string_view text);
+
 /// Bytes of "2GiB", "500MB", "1.5GB" or "4096"; units are kB, MB, GB, TB (powers of 1000) and KiB,
 /// MiB, GiB, TiB (of 1024), in any case.
 struct ByteSize {
