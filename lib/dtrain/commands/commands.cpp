@@ -122,12 +122,6 @@ train::FolderMonitor::Options monitor_options(const std::optional<job::RunFolder
   return {.check = [&folder] { folder->check(); }, .stop_file = job::RunFolder::stop_file(run_dir)};
 }
 
-// The request of a start: its settings, resolved, and what is recorded of it.
-struct Asked {
-  const config::Config& config;
-  const config::StartRecord& record;
-};
-
 // The table, the settings that somebody has chosen, and what follows from the ranks.
 std::string table_text(const job::StartFacts& facts, const SettledStart& settled) {
   const config::Config asked = settled.record.asked.value_or(facts.config);
@@ -140,18 +134,14 @@ std::string table_text(const job::StartFacts& facts, const SettledStart& settled
          (note.empty() ? "" : "\nnote: " + note);
 }
 
-nlohmann::ordered_json fields_of_start(const job::StartFacts& facts,
-                                       const config::StartRecord& record) {
-  nlohmann::ordered_json fields = job::start_fields(facts);
-  fields[std::string(config::kProvenanceKey)] = nlohmann::ordered_json::parse(record.provenance);
-  return fields;
-}
-
 void tell_start(comm::ProcessGroup& world, metrics::Reporter& reporter,
                 const job::StartFacts& facts, const SettledStart& settled,
                 const train::StartPoint& start) {
   comm::run_long_on_leader(world, "writing metrics", [&] {
-    reporter.start(table_text(facts, settled), fields_of_start(facts, settled.record));
+    nlohmann::ordered_json fields = job::start_fields(facts);
+    fields[std::string(config::kProvenanceKey)] =
+        nlohmann::ordered_json::parse(settled.record.provenance);
+    reporter.start(table_text(facts, settled), fields);
     if (start.checkpoint.empty()) return;
     reporter.resume({.step = start.step, .path = start.checkpoint, .seconds = start.seconds});
   });
@@ -229,19 +219,21 @@ train::RunEnd run_or_advise(train::Trainer& trainer, const train::Checkpointer& 
 
 // The settings of a restart by the launcher, which continues from what rank 0 finds of the earlier
 // attempt; empty otherwise.
-std::optional<config::Config> after_earlier_attempt(comm::ProcessGroup& world, const Asked& asked,
+std::optional<config::Config> after_earlier_attempt(comm::ProcessGroup& world,
+                                                    const config::Config& config,
+                                                    const config::StartRecord& record,
                                                     const base::RankEnv& env) {
   constexpr std::string_view kSaved = "saved ";
   constexpr std::string_view kBegun = "begun ";
   if (env.restart_count == 0) return std::nullopt;
   const std::string found = comm::leader_text(world, "looking for an earlier attempt", [&] {
-    const auto earlier = store::find_earlier_attempt(asked.config, asked.record.provenance);
+    const auto earlier = store::find_earlier_attempt(config, record.provenance);
     if (!earlier) return std::string();
     return std::string(earlier->has_checkpoint ? kSaved : kBegun) + earlier->run_dir;
   });
   if (found.empty()) return std::nullopt;
-  return store::going_on_with(asked.config, {.run_dir = found.substr(kSaved.size()),
-                                             .has_checkpoint = found.starts_with(kSaved)});
+  return store::going_on_with(config, {.run_dir = found.substr(kSaved.size()),
+                                       .has_checkpoint = found.starts_with(kSaved)});
 }
 
 // Broadcasts rank 0's run folder.
@@ -337,15 +329,16 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   return env.in_slurm ? 0 : static_cast<int>(base::ErrorKind::interrupted);
 }
 
-int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorld& join) {
+int train_rank(const config::Config& config, const config::StartRecord& record,
+               const base::RankEnv& env, const job::JoinWorld& join) {
   base::LauncherLink link(env.control_fd);
   std::optional<base::LongPhase> phase(std::in_place, link.activity(), "the start");
-  const data::Split split = data::open_split(data::split_options(asked.config));
-  const auto tokenizer = train::sample_tokenizer(asked.config, split);
+  const data::Split split = data::open_split(data::split_options(config));
+  const auto tokenizer = train::sample_tokenizer(config, split);
   const std::shared_ptr<comm::World> world = join();
-  comm::check_agreement(world->control(), {{"the build", build_text(asked.record)}});
-  const auto later = after_earlier_attempt(world->control(), asked, env);
-  SettledStart settled = settle_layout(later.value_or(asked.config), asked.record, *world, env);
+  comm::check_agreement(world->control(), {{"the build", build_text(record)}});
+  const auto later = after_earlier_attempt(world->control(), config, record, env);
+  SettledStart settled = settle_layout(later.value_or(config), record, *world, env);
   settle_microbatch(settled, later ? Attempt::later : Attempt::first, *world);
   return train_settled(settled, {env, link, phase, split, tokenizer, world});
 }
@@ -376,7 +369,7 @@ std::string build_text(const config::StartRecord& record) {
 
 int train(const config::Config& config, const config::StartRecord& record) {
   return job::run_ranks(config, [&](const base::RankEnv& env, const job::JoinWorld& join) {
-    return train_rank({config, record}, env, join);
+    return train_rank(config, record, env, join);
   });
 }
 

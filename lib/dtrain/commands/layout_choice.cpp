@@ -38,6 +38,7 @@
 namespace dtrain::commands {
 namespace {
 
+namespace store = checkpoint::store;
 using planner::Layout;
 
 // The ranks that are there, with what they are known to have.
@@ -135,25 +136,13 @@ std::string words_on(const planner::Ranking& ranking, double seconds) {
   return fmt::format("{}; chosen in {}", text, base::readable_time(seconds));
 }
 
-// A flag and its value a line.
-std::string to_text(const Layout& layout) {
-  std::string text;
-  for (const auto& [flag, value] : layout.flags) text += fmt::format("{}\n{}\n", flag, value);
-  return text;
-}
-
-Layout from_text(const std::string& text, std::int64_t ranks) {
+// The inverse of Layout::text().
+Layout layout_from(const std::string& text, std::int64_t ranks) {
   Layout layout{.ranks = ranks, .flags = {}};
-  std::istringstream lines(text);
-  std::string flag;
-  std::string value;
-  while (std::getline(lines, flag) && std::getline(lines, value)) {
-    layout.flags.emplace_back(flag, value);
-  }
+  std::istringstream words(text);
+  for (std::string flag, value; words >> flag >> value;) layout.flags.emplace_back(flag, value);
   return layout;
 }
-
-namespace store = checkpoint::store;
 
 // The batch of the run that this start resumes, or of the launch's attempt before it; 0: there is
 // none.
@@ -240,7 +229,7 @@ SettledStart settle_layout(const config::Config& config, const config::StartReco
     settled.choice = words_on(ranking, base::seconds_since(begin));
     settled.step_seconds = ranking.choices.front().prediction.seconds();
   });
-  const Layout layout = from_text(comm::exchange_texts(ranks, to_text(taken)).front(), here.ranks);
+  const Layout layout = layout_from(comm::exchange_texts(ranks, taken.text()).front(), here.ranks);
   settled.config = planner::with_layout(open_config, layout, here.site);
   settled.config.layout.nnodes = config.layout.nnodes;
   settled.config.plan = config.plan;
