@@ -15,7 +15,7 @@ constexpr std::size_t kShown = 24;
 constexpr std::string_view kOfEveryRun[] = {"data.train", "data.validation", "run.dir",
                                             "run.overwrite", "checkpoint.resume"};
 
-// "--flag has no effect without ..."; empty where the setting has one, or its default.
+// "--flag VALUE has no effect without ..."; empty where the setting has one, or its default.
 std::string idle_line(const Setting& setting, const Config& config) {
   if (is_default(setting, config)) return {};
   if (!setting.family.empty() && setting.family != config.model.name) {
@@ -27,9 +27,8 @@ std::string idle_line(const Setting& setting, const Config& config) {
     if (!need->shown.empty()) {
       reason.replace(reason.find("{}"), 2, value_text(*find_key(need->shown), config));
     }
-    return fmt::format(
-        "{}{} has no effect {}", setting.flag,
-        setting.effect.names_value ? fmt::format(" {}", value_text(setting, config)) : "", reason);
+    const std::string value = setting.is_switch() ? "" : " " + value_text(setting, config);
+    return fmt::format("{}{} has no effect {}", setting.flag, value, reason);
   }
   return {};
 }

@@ -84,8 +84,6 @@ inline constexpr ResumeRule kNoted = [](const Config&, const Config&) { return O
 
 template <const Need&... all>
 inline constexpr Effect kNeeds{{&all...}};
-template <const Need&... all>
-inline constexpr Effect kValueNeeds{{&all...}, /*names_value=*/true};
 
 template <const Need& need>
 inline constexpr ResumeRule kNotedWith = [](const Config& now, const Config&) {

@@ -84,7 +84,7 @@ using Condition = bool (*)(const Config& resolved);
 
 /// A condition for a setting to have an effect.
 struct Need {
-  std::string_view otherwise;  ///< the end of "--flag has no effect ..."
+  std::string_view otherwise;  ///< the end of "--flag VALUE has no effect ..."
   Condition is_met;
   std::string_view shown = {};  ///< the key of the setting whose value stands for {} in it
 };
@@ -92,7 +92,6 @@ struct Need {
 /// A setting has an effect where all its needs are met.
 struct Effect {
   std::array<const Need*, 3> needs = {};  ///< null: none
-  bool names_value = false;               ///< "--flag VALUE has no effect ..."
 };
 
 /// A row of the table: seven columns, then in any order what else holds for the setting.
