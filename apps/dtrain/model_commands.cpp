@@ -1,16 +1,9 @@
 // The subcommands that need LibTorch beside train: they check here what can be checked without it.
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-#include <string>
-
 #include "commands.h"
 #include "configure.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/input_file.h"
 #include "dtrain/base/log.h"
-#include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/format/safetensors.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/schema.h"
@@ -22,24 +15,6 @@
 #include "runtime_library.h"
 
 namespace dtrain::app {
-namespace {
-
-using base::ErrorKind;
-using base::fail;
-using base::is_folder;
-
-// A pipe is left alone: what opens it takes its bytes.
-void check_prompt_file(const std::string& path) {
-  if (path.empty() || path == "-") return;
-  if (is_folder(path)) {
-    fail(ErrorKind::data, "--prompt-file {}: it is a directory", path);
-  }
-  if (::access(path.c_str(), R_OK) != 0) {
-    fail(ErrorKind::data, "--prompt-file {}: {}", path, std::strerror(errno));
-  }
-}
-
-}  // namespace
 
 int run_generate(const config::CommandLine& command_line) {
   const auto configured = configure(command_line);
@@ -48,7 +23,6 @@ int run_generate(const config::CommandLine& command_line) {
   require_from(config.generate.from);
   config.generate.from = model_path(config.generate.from);
   refuse_other_files(config.generate.from);
-  check_prompt_file(config.generate.prompt_file);
   warn(config::Command::generate, *configured);
   return RuntimeLibrary::open().run({config::Command::generate, config});
 }
