@@ -27,10 +27,6 @@ namespace store = checkpoint::store;
 using base::ErrorKind;
 using base::fail;
 
-struct Path {
-  std::string text;
-};
-
 struct PathPair {
   std::string a;
   std::string b;
@@ -247,8 +243,8 @@ std::string comparison_text(const store::Comparison& result, const std::string& 
          fmt::format("{} of {} in both differ\n", different, plural(result.num_tensors, "tensor"));
 }
 
-int list_checkpoints(const Path& path) {
-  const std::string run = store::run_at(path.text);
+int list_checkpoints(const std::string& path) {
+  const std::string run = store::run_at(path);
   std::string text;
   for (const std::string& each : store::checkpoints_of_run(run)) text += list_line(each);
   text += final_line(store::final_model(run));
@@ -256,28 +252,27 @@ int list_checkpoints(const Path& path) {
   return 0;
 }
 
-int inspect_checkpoint(const Path& path) {
-  const std::string folder = store::checkpoints_at(path.text).front();
+int inspect_checkpoint(const std::string& path) {
+  const std::string folder = store::checkpoints_at(path).front();
   const format::Manifest manifest = store::read_manifest(folder);
   print(facts_text(folder, manifest) + tensors_text(manifest.contents));
   return 0;
 }
 
-int verify_checkpoints(const Path& path) {
+int verify_checkpoints(const std::string& path) {
   Tally tally;
-  if (std::error_code error; fs::is_regular_file(path.text, error)) {
-    refuse_file_of_checkpoint(path.text);
-    verify_model_file(path.text, tally);
+  if (std::error_code error; fs::is_regular_file(path, error)) {
+    refuse_file_of_checkpoint(path);
+    verify_model_file(path, tally);
   } else {
-    verify_folder(path.text, tally);
+    verify_folder(path, tally);
   }
   if (tally.damaged > 0) {
-    fail(ErrorKind::checkpoint, "{}: {} damaged; do not load {}", path.text,
+    fail(ErrorKind::checkpoint, "{}: {} damaged; do not load {}", path,
          plural(tally.damaged, "file"), tally.damaged == 1 ? "it" : "them");
   }
   if (tally.files == 0) {
-    fail(ErrorKind::checkpoint, "{}: a job removed all that were there meanwhile; try again",
-         path.text);
+    fail(ErrorKind::checkpoint, "{}: a job removed all that were there meanwhile; try again", path);
   }
   print(fmt::format("ok: {}, {} bytes, {}\n", plural(tally.files, "file"), tally.bytes,
                     plural(tally.tensors, "tensor")));
@@ -298,12 +293,12 @@ constexpr const char* kPaths =
 }  // namespace
 
 void add_checkpoint_tools(CLI::App& parent, Action& action) {
-  using AddPath = void(CLI::App&, Path&);
-  const AddPath* const add_run = [](CLI::App& app, Path& path) {
-    app.add_option("RUN", path.text, "run folder")->required();
+  using AddPath = void(CLI::App&, std::string&);
+  const AddPath* const add_run = [](CLI::App& app, std::string& path) {
+    app.add_option("RUN", path, "run folder")->required();
   };
-  const AddPath* const add_path = [](CLI::App& app, Path& path) {
-    app.add_option("PATH", path.text, "checkpoint or run folder")->required();
+  const AddPath* const add_path = [](CLI::App& app, std::string& path) {
+    app.add_option("PATH", path, "checkpoint or run folder")->required();
   };
   add_tool(parent, "list", "a line for each checkpoint of a run, newest first, and for final/",
            action, add_run, list_checkpoints);

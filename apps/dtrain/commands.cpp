@@ -250,16 +250,6 @@ int run_help(const CLI::App& dtrain, const Arguments& names) {
   return 0;
 }
 
-int print_version() {
-  print_once(fmt::format("dtrain {}\n", version_text()));
-  return 0;
-}
-
-int print_settings() {
-  print(config::settings_markdown());
-  return 0;
-}
-
 void add_plain(CLI::App& dtrain, const char* name, const char* description, Action& action,
                int (*run)()) {
   dtrain.add_subcommand(name, description)->callback([&action, run] { action = run; });
@@ -284,14 +274,19 @@ void add_commands(CLI::App& dtrain, Action& action) {
   add_plain(
       dtrain, "settings",
       "print docs/settings.md: every setting with key, flag, default, unit, range and meaning",
-      action, print_settings);
+      action, [] {
+        print(config::settings_markdown());
+        return 0;
+      });
   CLI::App* help = dtrain.add_subcommand(
       "help", "show this, the flags of a subcommand, or a setting: dtrain help lr");
   help->prefix_command();  // "--lr" is a name, too
   help->callback(
       [&dtrain, &action] { action = [&dtrain] { return run_help(dtrain, rest_of(dtrain)); }; });
-  add_plain(dtrain, "version", "print version and commit, as --version does", action,
-            print_version);
+  add_plain(dtrain, "version", "print version and commit, as --version does", action, [] {
+    print_once(fmt::format("dtrain {}\n", version_text()));
+    return 0;
+  });
 }
 
 // The arguments with the name of a subcommand in front.

@@ -168,12 +168,8 @@ void check_has_bytes(const std::string& path) {
        path, *vocab);
 }
 
-struct InfoOptions {
-  std::string file;
-};
-
-int run_info(const InfoOptions& options) {
-  const auto file = data::TokenFile::open(options.file, data::kAnyVocab);
+int run_info(const std::string& path) {
+  const auto file = data::TokenFile::open(path, data::kAnyVocab);
   const data::TokenDetails& details = file.details();
   const auto row = [](std::string_view name, const std::string& value) {
     return fmt::format("{:<16} {}\n", name, value);
@@ -201,11 +197,11 @@ void add_data_tools(CLI::App& parent, Action& action) {
            "make a SentencePiece model of the inputs of dtrain data prepare; it gives back every "
            "text unchanged",
            action, add_training_flags, run_training);
-  add_tool<InfoOptions>(
+  add_tool<std::string>(
       parent, "info",
       "print what a token file or a text holds: tokens, vocabulary, tokenizer, documents", action,
-      [](CLI::App& app, InfoOptions& options) {
-        app.add_option("FILE", options.file, "token file or text")->required();
+      [](CLI::App& app, std::string& path) {
+        app.add_option("FILE", path, "token file or text")->required();
       },
       run_info);
 }
