@@ -11,12 +11,13 @@
 namespace dtrain::app {
 
 struct Configured {
-  config::Config config;  ///< resolved
-  config::Config asked;   ///< before that
-  base::RankEnv env;
-  config::Launch launch;
+  config::Config config = {};  ///< resolved
+  config::Loaded loaded = {};  ///< what it was resolved from
+  base::RankEnv env = {};
+  config::Launch launch = {};
   std::string strategy = {};  ///< a line about ranks that got a strategy; empty: they had one
   std::string origin = {};    ///< the file of the resumed run that settings come from; empty: none
+  std::string notice = {};    ///< a line about these settings; empty: none
   bool is_quiet = false;      ///< --quiet: of rank 0 nothing is told but warnings and errors
   bool is_verbose = false;
   bool has_file = false;  ///< settings come from --config, or from the run that is resumed

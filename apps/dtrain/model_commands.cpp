@@ -38,7 +38,7 @@ int run_evaluate(const config::CommandLine& command_line) {
   // The sequences are validation data, as settings and their notices know it.
   if (config.data.val_fraction == 0) config.data.validation = config.data.train;
   warn(config::Command::evaluate, *configured);
-  config::Config asked = configured->asked;  // the rest follows from the model
+  config::Config asked = configured->loaded.config;  // the rest follows from the model
   asked.machine.device = config.machine.device;
   asked.machine.threads = config.machine.threads;
   if (!configured->is_quiet && run_of_model(asked.generate.from).empty()) {
@@ -72,7 +72,7 @@ int run_verify(const config::CommandLine& command_line) {
 int run_plan(const config::CommandLine& command_line) {
   const auto configured = configure(command_line);
   if (!configured) return 0;
-  return RuntimeLibrary::open().run({config::Command::plan, configured->asked});
+  return RuntimeLibrary::open().run({config::Command::plan, configured->loaded.config});
 }
 
 int run_doctor(const config::CommandLine& command_line) {
@@ -86,7 +86,7 @@ int run_doctor(const config::CommandLine& command_line) {
   return RuntimeLibrary::open(config.layout)
       .run({config::Command::doctor,
             config,
-            {.asked = configured->asked, .provenance = doctor_record()}});
+            {.asked = configured->loaded.config, .provenance = doctor_record()}});
 }
 
 }  // namespace dtrain::app

@@ -291,10 +291,10 @@ int run_train(const config::CommandLine& given) {
   if (!configured->is_quiet) note_shell_of_step(configured->env);
   if (tells) note_lost_steps(configured->env, config.checkpoint);
   if (tells && !configured->has_file) note_default_model(config);
-  return library.run(
-      {config::Command::train,
-       config,
-       {configured->asked, start->provenance, configured->is_quiet, configured->is_verbose}});
+  return library.run({config::Command::train,
+                      config,
+                      {configured->loaded.config, start->provenance, configured->is_quiet,
+                       configured->is_verbose}});
 }
 
 }  // namespace dtrain::app
