@@ -8,7 +8,6 @@
 #include "dtrain/config/assign.h"
 #include "dtrain/config/schema.h"
 #include "dtrain/data/split.h"
-#include "first_run.h"
 #include "inherited_run.h"
 #include "model_path.h"
 #include "provenance.h"

@@ -26,7 +26,6 @@
 #include "dtrain/config/saved_run.h"
 #include "dtrain/data/mixture.h"
 #include "dtrain/data/split.h"
-#include "first_run.h"
 #include "model_path.h"
 #include "provenance.h"
 #include "ranks.h"
