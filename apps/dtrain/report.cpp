@@ -90,11 +90,6 @@ void write(const std::string& path, const std::string& text, bool overwrite) {
   file.commit();
 }
 
-std::string now_text() {
-  const std::time_t now = std::time(nullptr);
-  return fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(now));
-}
-
 // The page of one folder is written there; a page of several is written here.
 std::string page_path(const ReportOptions& options) {
   constexpr const char* kName = "report.html";
@@ -170,7 +165,8 @@ int run_report(const ReportOptions& options) {
     fail(ErrorKind::data, "{}: {}; name another file with --output FILE.html", path,
          std::strerror(errno));
   }
-  write(path, report::page_of(report::page_data(runs, "dtrain " + version_text(), now_text())),
+  const auto now = fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(std::time(nullptr)));
+  write(path, report::page_of(report::page_data(runs, "dtrain " + version_text(), now)),
         options.overwrite);
   if (path != kStandardOutput) print(fmt::format("{}\n", path));
   return 0;

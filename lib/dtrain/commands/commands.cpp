@@ -253,11 +253,6 @@ struct RankParts {
   std::shared_ptr<comm::World> world;
 };
 
-// The step that an earlier attempt of this run has committed; -1: none.
-std::int64_t committed_step_of(const SettledStart& settled) {
-  return base::committed_step_of_process(store::name_of_run(settled.record.provenance));
-}
-
 // Collective: every rank of the job.
 train::Predictions predictions_of(const config::Config& config, job::Job& job,
                                   const SettledStart& settled) {
@@ -282,6 +277,7 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   const data::DataIdentity data = agree_on_data(world, config, split);
   if (world.rank() == 0) warn_of_cpus(config, job.cpus());
   const std::string run = job_name(world);
+  const std::string lineage = store::name_of_run(settled.record.provenance);
   const bool is_unnamed = config.run.dir.empty();
   base::NewFolders made;  // rank 0's
   config.run.dir = agreed_run_folder(world, config, made);
@@ -290,9 +286,9 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
                            [&] { folder.emplace(config, run, settled.record, std::move(made)); });
   const auto held = job::hold_shared_folder(world, config.run.dir, run);
   const model::Model& model = job.whole_model();
-  train::StartPoint start = train::load_start({config, world, job.engine(), model, data,
-                                               split.train.tokenized_file().tokenizer(),
-                                               committed_step_of(settled), job.cpus().are_mixed});
+  train::StartPoint start = train::load_start(
+      {config, world, job.engine(), model, data, split.train.tokenized_file().tokenizer(),
+       base::committed_step_of_process(lineage), job.cpus().are_mixed});
   std::optional<train::FolderMonitor> monitor;
   comm::run_long(world, "looking at the run folder",
                  [&] { monitor.emplace(monitor_options(folder, config.run.dir)); });
@@ -303,8 +299,7 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   train::Checkpointer checkpoints(
       job.engine(), world, reporter, link,
       {config, run, data::to_text(data), saved_step(world, config, start), start.checkpoint, flags,
-       start.history.validation.data, store::name_of_run(settled.record.provenance), *held,
-       check_folder});
+       start.history.validation.data, lineage, *held, check_folder});
   // Last, when all ranks have what they need: an older run is gone afterwards. To erase a large one
   // may take long.
   comm::run_long_on_leader(world, "preparing the run folder", [&] {

@@ -54,10 +54,6 @@ std::int64_t count_levels(const SafetensorsFile& file) {
              file.path(), found.name, name_of(found.dtype), fmt::join(found.shape, ", "), expected);
 }
 
-bool is_float(const TensorView& view) {
-  return view.dtype == Dtype::f32 || view.dtype == Dtype::f64;
-}
-
 config::ModelConfig model_of_fixture(const SafetensorsFile& file) {
   config::ModelConfig model = train::recognised_model(
       train::tensor_shapes(file, "weight.", /*is_storage=*/false), {.levels = count_levels(file)});
@@ -91,7 +87,8 @@ Shapes shapes_of(const config::ModelConfig& config, const Shape& batch) {
 }
 
 void check_shape(const SafetensorsFile& file, const TensorView& view, const Shape& expected) {
-  if (is_float(view) && view.shape == expected) return;
+  const bool is_float = view.dtype == Dtype::f32 || view.dtype == Dtype::f64;
+  if (is_float && view.shape == expected) return;
   refuse_tensor(file, view, fmt::format("F32 or F64 ({})", fmt::join(expected, ", ")));
 }
 

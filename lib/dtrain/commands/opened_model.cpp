@@ -66,11 +66,6 @@ OpenedModel open_checkpoint(const std::string& path, const model::UserHints& tol
               }};
 }
 
-bool holds_weights(const FileInfo& file) {
-  return std::ranges::any_of(
-      file.pieces, [](const PieceInfo& piece) { return piece.tensor.starts_with(kWeightPrefix); });
-}
-
 // Opens a checkpoint of a run and checks that its name gives its step.
 store::Reader open_step(const std::string& checkpoint) {
   store::Reader reader = open_weights(checkpoint);
@@ -110,7 +105,10 @@ store::Reader open_weights(const std::string& checkpoint) {
   store::Reader reader(checkpoint);
   reader.open_files_of(kWeightPrefix);
   for (const FileInfo& file : reader.manifest().contents.files) {
-    if (holds_weights(file)) store::verify_file(checkpoint, file);
+    const bool holds_weights = std::ranges::any_of(file.pieces, [](const PieceInfo& piece) {
+      return piece.tensor.starts_with(kWeightPrefix);
+    });
+    if (holds_weights) store::verify_file(checkpoint, file);
   }
   return reader;
 }

@@ -36,10 +36,6 @@ struct Overloaded : Functions... {
   using Functions::operator()...;
 };
 
-bool takes_units(const Setting& setting) {
-  return setting.unit == kSeconds || setting.unit == kMegabytesPerSecond;
-}
-
 template <typename T>
 constexpr std::string_view type_words() {
   if constexpr (std::is_same_v<T, bool>) return "on or off";
@@ -111,7 +107,8 @@ std::optional<T> from_value(const Setting& setting, const Json& value) {
     if (!value.is_number_unsigned()) return std::nullopt;
   } else if constexpr (std::is_same_v<T, double>) {
     const auto* text = value.get_ptr<const std::string*>();
-    if (text != nullptr && takes_units(setting)) return number_from_text(setting, *text);
+    const bool takes_units = setting.unit == kSeconds || setting.unit == kMegabytesPerSecond;
+    if (text != nullptr && takes_units) return number_from_text(setting, *text);
     if (!value.is_number()) return std::nullopt;
   } else if constexpr (std::is_same_v<T, std::string>) {
     if (value.is_number_integer()) return value.dump();  // 256 for "256", where "all" is possible

@@ -86,12 +86,6 @@ bool takes_train_settings(Command command) {
   return (static_cast<unsigned>(command) & static_cast<unsigned>(Command::train)) != 0;
 }
 
-// Which of them would win is nothing that anybody should have to know.
-void refuse_steps_beside_epochs(const CommandLine& flags) {
-  if (!flags.gives("train.steps") || !flags.gives("train.epochs")) return;
-  fail(ErrorKind::usage, "--steps and --epochs both say how long to train: give one of them");
-}
-
 // Which of two files is meant is not known: users of other trainers mix them in this way.
 [[noreturn]] void refuse_two_data(const std::vector<std::string>& files) {
   fail(ErrorKind::usage,
@@ -190,7 +184,10 @@ CommandLine parsed_settings(const CLI::App& app, Command command) {
   if (result.quiet && result.verbose) {
     fail(ErrorKind::usage, "{} and {} exclude each other: leave out one of them", kQuiet, kVerbose);
   }
-  refuse_steps_beside_epochs(result);
+  // Which of them would win is nothing that anybody should have to know.
+  if (result.gives("train.steps") && result.gives("train.epochs")) {
+    fail(ErrorKind::usage, "--steps and --epochs both say how long to train: give one of them");
+  }
   note_repeated_flags(result);
   return result;
 }

@@ -43,11 +43,6 @@ constexpr Pair kSchedulers[] = {
     {"warmuplr", "constant"}, {"warmupdecaylr", "linear"}, {"warmupcosinelr", "cosine"}};
 constexpr Pair kDtypeWords[] = {{"fp32", "float32"}, {"fp16", "float16"}, {"bf16", "bfloat16"}};
 
-std::string lower(std::string text) {
-  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
-
 void flatten_set(const Json& object, const std::string& prefix,
                  std::vector<std::pair<std::string, Json>>& entries) {
   for (const auto& [key, value] : object.items()) {
@@ -132,9 +127,11 @@ void take_word(Reader& reader, std::string_view key, std::span<const Pair> pairs
                std::string_view ours) {
   const std::string word = reader.word(key);
   if (word.empty()) return;
+  std::string lower = word;
+  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
   std::string known;
   for (const Pair& pair : pairs) {
-    if (pair.theirs == lower(word)) return reader.set(ours, std::string(pair.ours), key);
+    if (pair.theirs == lower) return reader.set(ours, std::string(pair.ours), key);
     known += fmt::format("{}{}", known.empty() ? "one of " : ", ", pair.theirs);
   }
   reader.refuse(key, word, known);

@@ -172,12 +172,6 @@ void flatten(const Json& object, const std::string& prefix, std::vector<Entry>& 
   }
 }
 
-const Setting& known(std::string_view key, const Source& source) {
-  if (const Setting* setting = find_key(key)) return *setting;
-  fail(ErrorKind::usage, "{}: unknown setting \"{}\"{}", source.origin, key,
-       advice_for_key(key, source.command));
-}
-
 // removed: gets the settings that older builds had, which are ignored.
 std::vector<const Setting*> apply_entries(const Json& object, const Source& source, Config& config,
                                           std::vector<Entry>& removed) {
@@ -189,12 +183,16 @@ std::vector<const Setting*> apply_entries(const Json& object, const Source& sour
       removed.push_back(entry);
       continue;
     }
-    const Setting& setting = known(entry.key, source);
-    if (std::ranges::find(set, &setting) != set.end()) {
+    const Setting* setting = find_key(entry.key);
+    if (setting == nullptr) {
+      fail(ErrorKind::usage, "{}: unknown setting \"{}\"{}", source.origin, entry.key,
+           advice_for_key(entry.key, source.command));
+    }
+    if (std::ranges::find(set, setting) != set.end()) {
       fail(ErrorKind::usage, "{}: the key \"{}\" appears twice", source.origin, entry.key);
     }
-    assign_json(setting, entry.value, fmt::format("{}: {}", source.origin, entry.key), config);
-    set.push_back(&setting);
+    assign_json(*setting, entry.value, fmt::format("{}: {}", source.origin, entry.key), config);
+    set.push_back(setting);
   }
   return set;
 }

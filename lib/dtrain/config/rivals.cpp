@@ -85,12 +85,10 @@ struct Rival {
   Condition clash;
 };
 
-Dtype computed_in(const MachineConfig& machine) {
-  return machine.param_dtype == Dtype::automatic ? machine.dtype : machine.param_dtype;
-}
-
 bool lacks_fused_kernels(const Config& c) {
-  return !c.machine.device.is_cpu() || computed_in(c.machine) == Dtype::float16;
+  const Dtype given = c.machine.param_dtype;
+  const Dtype computed = given == Dtype::automatic ? c.machine.dtype : given;
+  return !c.machine.device.is_cpu() || computed == Dtype::float16;
 }
 
 bool has_plain_kernels(const Config& c) {
