@@ -103,10 +103,10 @@ std::int64_t steps_of_epochs(const config::Config& config) {
   const double steps = std::ceil(samples / static_cast<double>(config.batch.global));
   const double most = config::find_key("train.steps")->range.highest;
   if (steps > most) {
-    base::fail(base::ErrorKind::usage,
-               "--epochs {} over {} samples in batches of {} are {:.3g} steps, more than {:.3g}: "
-               "lower it",
-               config.train.epochs, split.train.size(), config.batch.global, steps, most);
+    base::fail(
+        base::ErrorKind::usage,
+        "--epochs {} over {} samples in batches of {} are {:.3g} steps, more than {:.3g}: lower it",
+        config.train.epochs, split.train.size(), config.batch.global, steps, most);
   }
   return static_cast<std::int64_t>(steps);
 }
@@ -222,11 +222,10 @@ Configured read_settings_of_rank(const config::CommandLine& command_line,
     const std::string_view message = error.what();
     const bool is_of_step = env.slurm_step && env.world_size > 1;
     if (!is_of_step || message.find("launched with") == message.npos) throw;
-    base::fail(
-        error.kind(),
-        "{} ({} sets their number; in a shell of srun --pty start ranks with dtrun --standalone "
-        "-n {} -- dtrain ...)",
-        message, count_variable(env.source), env.world_size);
+    base::fail(error.kind(),
+               "{} ({} sets their number; in a shell of srun --pty start ranks with dtrun "
+               "--standalone -n {} -- dtrain ...)",
+               message, count_variable(env.source), env.world_size);
   }
 }
 

@@ -42,15 +42,14 @@ struct ReportOptions {
 void add_report_flags(CLI::App& app, ReportOptions& options) {
   app.add_option("FOLDER", options.runs, "a run folder, or a folder whose runs are all included")
       ->required();
-  CLI::Option* output = app.add_option("-o,--output", options.output,
-                                       "the page; - for standard output (default "
-                                       "FOLDER/report.html, or report.html here for several "
-                                       "folders)");
+  CLI::Option* output =
+      app.add_option("-o,--output", options.output,
+                     "the page; - for standard output (default FOLDER/report.html, or report.html "
+                     "here for several folders)");
   require_value(*output->type_name("FILE.html"), "name a file");
-  CLI::Option* csv = app.add_option(
-      "--csv", options.csv,
-      "write the figures of all steps as comma-separated values in place of the page; - "
-      "for standard output");
+  CLI::Option* csv = app.add_option("--csv", options.csv,
+                                    "write the figures of all steps as comma-separated values in "
+                                    "place of the page; - for standard output");
   require_value(*csv->type_name("FILE")->excludes(output), "name a file");
   app.add_flag("--overwrite", options.overwrite, "replace a file that is not a report");
 }

@@ -120,10 +120,9 @@ std::vector<std::string> epoch_warnings(const config::Config& config, const data
   std::vector<std::string> warnings;
   if (batch > split.train.size()) {
     const double times = static_cast<double>(batch) / static_cast<double>(split.train.size());
-    warnings.push_back(
-        fmt::format("each step of --global-batch {} takes the {} samples to train on {:.1f} times; "
-                    "lower it",
-                    batch, split.train.size(), times));
+    warnings.push_back(fmt::format(
+        "each step of --global-batch {} takes the {} samples to train on {:.1f} times; lower it",
+        batch, split.train.size(), times));
   }
   for (std::size_t i = 0; i < epochs.size(); ++i) {
     if (epochs[i] < kMany) continue;
@@ -154,21 +153,20 @@ data::Split open_data(const Configured& configured) {
   if (config.data.train.empty()) {
     const config::Resume& resume = config.checkpoint.resume;
     if (resume.kind == config::Resume::Kind::path) {
-      base::fail(base::ErrorKind::usage,
-                 "--data is missing, and --resume {} has no saved settings: give --data and the "
-                 "other settings of the run, or resume the run itself with --run-dir RUN --resume "
-                 "auto",
-                 resume);
+      base::fail(
+          base::ErrorKind::usage,
+          "--data is missing, and --resume {} has no saved settings: give --data and the other "
+          "settings of the run, or resume the run itself with --run-dir RUN --resume auto",
+          resume);
     }
     const bool goes_on = resume.is_automatic() && !config.run.dir.empty();
     if (!goes_on) {
       base::fail(base::ErrorKind::usage, "--data is missing: name a token file or a text");
     }
-    base::fail(
-        base::ErrorKind::usage,
-        "--resume auto: {} holds no config.json that says what to train: check --run-dir, or "
-        "give --data and the other settings of the run",
-        config.run.dir);
+    base::fail(base::ErrorKind::usage,
+               "--resume auto: {} holds no config.json that says what to train: check --run-dir, "
+               "or give --data and the other settings of the run",
+               config.run.dir);
   }
   return open_split(config, configured.origin);
 }

@@ -48,10 +48,10 @@ std::int64_t count_levels(const SafetensorsFile& file) {
 
 [[noreturn]] void refuse_tensor(const SafetensorsFile& file, const TensorView& found,
                                 std::string_view expected) {
-  base::fail(base::ErrorKind::checkpoint,
-             "{}: '{}' is {} ({}), but {} is expected; write the fixture as tests/golden/README.md "
-             "says",
-             file.path(), found.name, name_of(found.dtype), fmt::join(found.shape, ", "), expected);
+  base::fail(
+      base::ErrorKind::checkpoint,
+      "{}: '{}' is {} ({}), but {} is expected; write the fixture as tests/golden/README.md says",
+      file.path(), found.name, name_of(found.dtype), fmt::join(found.shape, ", "), expected);
 }
 
 config::ModelConfig model_of_fixture(const SafetensorsFile& file) {

@@ -106,10 +106,10 @@ void check_device(const std::string& path, const Config& config, const Loaded& g
   const bool is_there = device.is_cpu() || device.kind == "auto" ||
                         std::ranges::count(launch.devices, device.kind) > 0;
   if (is_there || given.gives("machine.device")) return;
-  base::fail(base::ErrorKind::usage,
-             "{} has --device {}, which this build does not have: give another, such as --device "
-             "cpu",
-             path, device);
+  base::fail(
+      base::ErrorKind::usage,
+      "{} has --device {}, which this build does not have: give another, such as --device cpu",
+      path, device);
 }
 
 // Resets the settings that concern one start and its machines alone. Weights come from the

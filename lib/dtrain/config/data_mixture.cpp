@@ -28,8 +28,8 @@ WeightedFile weighted_file(std::string_view item, const std::string& text) {
   const auto weight = base::number_in<double>(item.substr(colon + 1));
   if (!weight || !std::isfinite(*weight) || *weight <= 0) {
     fail(ErrorKind::usage,
-         "--data {}: the weight of \"{}\" is \"{}\", but it must be a number above "
-         "0; leave out files that you do not want",
+         "--data {}: the weight of \"{}\" is \"{}\", but it must be a number above 0; leave out "
+         "files that you do not want",
          text, item.substr(0, colon), item.substr(colon + 1));
   }
   return {std::string(item.substr(0, colon)), *weight};

@@ -11,8 +11,7 @@ constexpr std::string_view kLaunchesNodes =
     "(docs/nodes.md)";
 constexpr std::string_view kDecayEndsWithRun =
     "leave it out: linear and cosine reach --min-lr at the last step (--steps); with --schedule "
-    "wsd "
-    "only the last --decay-steps decay";
+    "wsd only the last --decay-steps decay";
 constexpr std::string_view kFromLauncher =
     "leave it out: ranks take it from the environment of dtrun, torchrun, srun or mpirun";
 constexpr std::string_view kNoService =
@@ -73,12 +72,11 @@ constexpr ForeignNames kForeignNames[] = {
     {"global-batch-size train-batch-size gbs effective-batch-size", "batch.global", "in sequences"},
     {"total-batch-size tokens-per-step", "batch.global", "in sequences, not tokens"},
     {"rampup-batch-size", "batch.global", "constant for the whole run"},
-    {"gradient-accumulation-steps gradient-accumulation grad-accum-steps "
-     "accumulate-grad-batches",
+    {"gradient-accumulation-steps gradient-accumulation grad-accum-steps accumulate-grad-batches",
      "batch.grad_accum"},
     {"num-epochs max-epochs num-train-epochs", "train.epochs"},
-    {"max-steps max-iters num-iterations train-iters iterations training-steps "
-     "max-train-steps num-steps",
+    {"max-steps max-iters num-iterations train-iters iterations training-steps max-train-steps "
+     "num-steps",
      "train.steps"},
     {"train-samples train-tokens", "train.steps", "in steps of --global-batch sequences"},
     {"exit-interval", "train.steps",
@@ -113,8 +111,8 @@ constexpr ForeignNames kForeignNames[] = {
     {"no-save enable-checkpointing", "checkpoint.every", "none saves nothing before the end"},
     {"save-total-limit keep-latest-k max-checkpoints checkpoints-total-limit",
      "checkpoint.keep_last"},
-    {"resume-from-checkpoint resume-from resume-run ckpt ckpt-path load load-dir "
-     "load-checkpoint restart auto-resume",
+    {"resume-from-checkpoint resume-from resume-run ckpt ckpt-path load load-dir load-checkpoint "
+     "restart auto-resume",
      "checkpoint.resume", "auto, or the path of a checkpoint"},
     {"continue load-latest", "checkpoint.resume", "auto"},
     {"finetune model-name-or-path pretrained pretrained-checkpoint weights initial-load-path "
@@ -122,31 +120,29 @@ constexpr ForeignNames kForeignNames[] = {
      "checkpoint.init_from"},
     {"no-load-optim no-load-rng initial-load-model-only save-only-model", "checkpoint.init_from",
      "loads only the weights"},
-    {"eval-interval eval-steps eval-freq eval-strategy evaluation-strategy val-interval "
-     "val-every val-loss-every val-check-interval validation-freq",
+    {"eval-interval eval-steps eval-freq eval-strategy evaluation-strategy val-interval val-every "
+     "val-loss-every val-check-interval validation-freq",
      "report.eval_every", "in steps"},
     {"skip-eval no-eval eval-on-start", "report.eval_every", "0 evaluates at the end alone"},
-    {"eval-iters eval-batches val-max-steps limit-val-batches max-eval-samples "
-     "max-eval-steps val-tokens",
+    {"eval-iters eval-batches val-max-steps limit-val-batches max-eval-samples max-eval-steps "
+     "val-tokens",
      "report.eval_sequences", "in sequences, not batches"},
-    {"log-interval log-freq logging-steps log-every-n-steps print-every print-freq "
-     "steps-per-print",
+    {"log-interval log-freq logging-steps log-every-n-steps print-every print-freq steps-per-print",
      "report.log_every", "in steps"},
     {"silent disable-tqdm enable-progress-bar", "", "--quiet"},
     {"output-dir out-dir output out save-dir save-path save log-dir logdir run-name exp-name "
      "experiment-name checkpoint-dir dump-folder default-root-dir workdir results-dir",
      "run.dir"},
-    {"data-path dataset dataset-path dataset-name train-data train-data-path train-file "
-     "input input-bin data-dir train text",
+    {"data-path dataset dataset-path dataset-name train-data train-data-path train-file input "
+     "input-bin data-dir train text",
      "data.train"},
     {"data-mix data-weights per-split-data-args-path data-args-path", "data.train",
      "FILE:WEIGHT,FILE:WEIGHT mixes several"},
     {"val validation-file val-file input-val-bin valid-data-path eval-data validation-data "
      "val-dataset",
      "data.validation"},
-    {"block-size seq-length sequence-length context-length context max-seq-len "
-     "max-seq-length max-length max-position-embeddings n-ctx encoder-seq-length "
-     "decoder-seq-length",
+    {"block-size seq-length sequence-length context-length context max-seq-len max-seq-length "
+     "max-length max-position-embeddings n-ctx encoder-seq-length decoder-seq-length",
      "data.seq_len"},
     {"n-layer n-layers num-layers num-hidden-layers layers depth encoder-num-layers",
      "model.levels"},
@@ -157,29 +153,27 @@ constexpr ForeignNames kForeignNames[] = {
     {"precision mixed-precision torch-dtype mixed-precision-param autocast", "machine.dtype",
      kNamesDtype},
     {"fp32 float32 no-fp16", "machine.dtype", "float32 is the default"},
-    {"gradient-checkpointing activation-checkpointing recompute-activations "
-     "checkpoint-activations gradient-checkpointing-kwargs use-gradient-checkpointing",
+    {"gradient-checkpointing activation-checkpointing recompute-activations checkpoint-activations "
+     "gradient-checkpointing-kwargs use-gradient-checkpointing",
      "machine.recompute", "--recompute level"},
     {"activation-checkpoint.mode recompute-granularity recompute-method recompute-num-layers "
      "selective-ac-option recompute-modules",
      "machine.recompute", "none, gates, level, every:K or auto"},
-    {"tokenizer tokenizer-path tokenizer-type tokenizer-model tokenizer-name vocab-file "
-     "merge-file field json-keys hf-assets-path use-fast-tokenizer tokenizer-name-or-path",
+    {"tokenizer tokenizer-path tokenizer-type tokenizer-model tokenizer-name vocab-file merge-file "
+     "field json-keys hf-assets-path use-fast-tokenizer tokenizer-name-or-path",
      "", kPrepares},
-    {"n np gpus nproc-per-node nproc nprocs num-gpus num-processes num-ranks ntasks "
-     "max-restarts monitor-interval standalone",
+    {"n np gpus nproc-per-node nproc nprocs num-gpus num-processes num-ranks ntasks max-restarts "
+     "monitor-interval standalone",
      "", kLaunches},
-    {"node-rank nodes num-nodes num-machines machine-rank master-addr master-port "
-     "rdzv-backend rdzv-endpoint rdzv-id rdzv-conf hostfile host hosts main-process-ip "
-     "main-process-port",
+    {"node-rank nodes num-nodes num-machines machine-rank master-addr master-port rdzv-backend "
+     "rdzv-endpoint rdzv-id rdzv-conf hostfile host hosts main-process-ip main-process-port",
      "", kLaunchesNodes},
     {"local-rank rank world-size dist-url init-method", "", kFromLauncher},
-    {"wandb wandb-log wandb-project wandb-run-name wandb-name wandb-entity enable-wandb "
-     "mlflow comet track",
+    {"wandb wandb-log wandb-project wandb-run-name wandb-name wandb-entity enable-wandb mlflow "
+     "comet track",
      "", kNoService},
     {"num-workers dataloader-num-workers pin-memory dataloader-pin-memory prefetch-factor "
-     "persistent-workers dataloader-prefetch-factor dataloader-persistent-workers "
-     "dataloader-type",
+     "persistent-workers dataloader-prefetch-factor dataloader-persistent-workers dataloader-type",
      "", kNoWorkers},
     {"do-train", "", "leave it out: dtrain trains, and evaluates where there is validation data"},
     {"do-eval", "", "give --val-data or --val-fraction, and --eval-every"},
@@ -201,15 +195,14 @@ constexpr ForeignNames kForeignNames[] = {
     {"dry-run check fast-dev-run overfit-batches print-args estimate-memory", "", kDryRun},
     {"shuffle no-shuffle dataloader-drop-last drop-last", "", kShuffled},
     {"bias disable-bias-linear rope-theta rotary-base position-embedding-type normalization "
-     "norm-type swiglu n-kv-heads num-query-groups activation-function init-method-std "
-     "num-experts lora lora-r use-rotary-position-embeddings rotary-percent "
-     "group-query-attention qk-layernorm norm-epsilon kv-channels moe-router-topk",
+     "norm-type swiglu n-kv-heads num-query-groups activation-function init-method-std num-experts "
+     "lora lora-r use-rotary-position-embeddings rotary-percent group-query-attention qk-layernorm "
+     "norm-epsilon kv-channels moe-router-topk",
      "", kNoSuchPart},
     {"fp8 fp8-format float8 enable-fp8-linear int8 load-in-8bit load-in-4bit quantization", "",
      kNoFp8},
-    {"context-parallel-size context-parallel-degree sequence-parallel "
-     "expert-model-parallel-size expert-parallel-degree cp sp disable-loss-parallel "
-     "enable-async-tensor-parallel",
+    {"context-parallel-size context-parallel-degree sequence-parallel expert-model-parallel-size "
+     "expert-parallel-degree cp sp disable-loss-parallel enable-async-tensor-parallel",
      "", kNoSuchAxis},
     {"find-unused-parameters ddp-find-unused-parameters static-graph broadcast-buffers "
      "ddp-broadcast-buffers",
@@ -224,14 +217,12 @@ constexpr ForeignNames kForeignNames[] = {
      "num-stages",
      "layout.pp", "with --strategy pp or 3d"},
     {"pipeline-parallel-schedule", "layout.schedule_pp"},
-    {"pipeline-schedule virtual-pipeline-model-parallel-size "
-     "num-layers-per-virtual-pipeline-stage pipeline-parallel-schedule-csv "
-     "num-virtual-stages-per-pipeline-rank",
+    {"pipeline-schedule virtual-pipeline-model-parallel-size num-layers-per-virtual-pipeline-stage "
+     "pipeline-parallel-schedule-csv num-virtual-stages-per-pipeline-rank",
      "layout.schedule_pp", "gpipe, 1f1b or interleaved:V"},
     {"zero stage zero-optimization data-parallel-sharding-strategy", "layout.zero_stage",
      "with --strategy zero"},
-    {"sharding-strategy fsdp-sharding-strategy fsdp-reshard-after-forward "
-     "reshard-after-forward",
+    {"sharding-strategy fsdp-sharding-strategy fsdp-reshard-after-forward reshard-after-forward",
      "layout.fsdp_sharding", "with --strategy fsdp"},
     {"max-new-tokens num-tokens max-gen-len num-tokens-to-generate out-seq-length",
      "generate.max_tokens"},
@@ -260,8 +251,8 @@ constexpr ForeignNames kForeignNames[] = {
     {"offload-optimizer", "machine.offload", "--offload optimizer"},
     {"cpu-offload", "machine.offload", "--offload all"},
     {"optimizer-cpu-offload offload-param fsdp-cpu-offload enable-cpu-offload "
-     "offload-optimizer-device offload-param-device fsdp-offload-params "
-     "optimizer-offload-fraction nvme-path",
+     "offload-optimizer-device offload-param-device fsdp-offload-params optimizer-offload-fraction "
+     "nvme-path",
      "machine.offload", "none, optimizer, all or disk:DIR"},
     {"optim", "train.optimizer"},
     {"optimizer-name adamw", "train.optimizer", "adamw or sgd"},

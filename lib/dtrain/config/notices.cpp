@@ -66,10 +66,10 @@ void add_prices(const Config& config, std::vector<std::string>& lines) {
   }
   if (!config.data.validation.empty() && config.data.validation == config.data.train &&
       config.train.lr > 0) {
-    lines.push_back(fmt::format(
-        "--val-data {} is the training data: its loss says nothing about other text; give another "
-        "file, or --val-fraction",
-        config.data.validation));
+    lines.push_back(
+        fmt::format("--val-data {} is the training data: its loss says nothing about other text; "
+                    "give another file, or --val-fraction",
+                    config.data.validation));
   }
 }
 
@@ -102,8 +102,8 @@ std::string device_note(const Config& asked, const Config& config, const Launch&
   if (!taken.is_cpu()) return fmt::format("--device auto takes {}: there {}", taken, gpus);
   if (launch.devices.empty()) {
     return fmt::format(
-        "--device auto takes cpu: there {}, but no libdtrain_cuda.so; "
-        "scripts/build.sh dtrain_cuda builds it",
+        "--device auto takes cpu: there {}, but no libdtrain_cuda.so; scripts/build.sh dtrain_cuda "
+        "builds it",
         gpus);
   }
   return fmt::format("--device auto takes cpu: there {} for more ranks of this machine", gpus);

@@ -44,11 +44,10 @@ void resolve_machine(MachineConfig& machine, const LayoutConfig& layout, const L
   if (lists_gpus && machine.device.kind == "auto") machine.device.kind = kGpu;
   resolve_device(machine.device, launch);
   if (is_local && machine.device.index && layout.devices.devices.empty()) {
-    fail(
-        ErrorKind::usage,
-        "--device {} is one device, but each rank of --strategy {} needs its own: use --device {}, "
-        "or --devices with a number for each rank, as in 0,1",
-        machine.device, layout.strategy, machine.device.kind);
+    fail(ErrorKind::usage,
+         "--device {} is one device, but each rank of --strategy {} needs its own: use --device "
+         "{}, or --devices with a number for each rank, as in 0,1",
+         machine.device, layout.strategy, machine.device.kind);
   }
   if (machine.reduction == Reduction::automatic) {
     machine.reduction = machine.device.is_cpu() ? Reduction::ordered : Reduction::fast;

@@ -81,9 +81,9 @@ constexpr Setting kSettings[] = {
      "neither is given",
      kTrain, FIELD(batch.global), between(0, kMaxGlobalBatch), kFixed},
     {"batch.microbatch", "--microbatch", "N", "sequences",
-     "sequences that a rank computes at once; changes rounding; 0: with --global-batch the "
-     "largest number up to 8 that divides a rank's share and fits --memory-limit and what is free "
-     "in the memory, else 1",
+     "sequences that a rank computes at once; changes rounding; 0: with --global-batch the largest "
+     "number up to 8 that divides a rank's share and fits --memory-limit and what is free in the "
+     "memory, else 1",
      kTrain | kEvaluate, FIELD(batch.microbatch), between(0, kMaxMicrobatch), kNoted, kChangesBits},
     {"batch.grad_accum", "--grad-accum", "N", "microbatches",
      "microbatches per rank and step; 0: follows from the other two, else 1, or the stages of a "
@@ -254,8 +254,8 @@ constexpr Setting kSettings[] = {
      kEngine, FIELD(machine.reduction), one_of(kReductions), kNoted},
     {"machine.kernels", "--kernels", "NAME", "",
      "how levels are computed; fused: one block with a backward pass of its own, on the CPU, in "
-     "float32, float64 "
-     "or bfloat16; plain: LibTorch's operators and its autograd; auto: fused where it exists",
+     "float32, float64 or bfloat16; plain: LibTorch's operators and its autograd; auto: fused "
+     "where it exists",
      kEngine | kEvaluate, FIELD(machine.kernels), one_of(kKernels), kNoted, kChangesBits},
     {"machine.attention", "--attention", "auto|full|chunked:C", "",
      "full: each position attends to all before it, at a cost that grows with the square of "
@@ -283,8 +283,8 @@ constexpr Setting kSettings[] = {
      FIELD(machine.compress_min_elements), between(0, kMaxElements), kNeeds<kCompression>, kNoted,
      changes_bits(kCompresses)},
     {"machine.offload", "--offload", "none|optimizer|all|disk:DIR", "",
-     "what to keep in pinned host memory instead of on the GPU: optimizer (moments), all "
-     "(masters too); disk:DIR keeps masters and moments in files of this folder, on a CPU",
+     "what to keep in pinned host memory instead of on the GPU: optimizer (moments), all (masters "
+     "too); disk:DIR keeps masters and moments in files of this folder, on a CPU",
      kEngine, FIELD(machine.offload), form("none, optimizer, all or disk:DIR"), kNeeds<kOffloads>},
     {"machine.interface", "--interface", "NAME,...", "",
      "network interface through which gloo and NCCL connect ranks, the first of these that a node "
@@ -305,9 +305,7 @@ constexpr Setting kSettings[] = {
      kTrain, FIELD(machine.compile)},
     {"machine.memory_limit", "--memory-limit", "SIZE", "",
      "memory for the tensors of a rank (4G or 4GiB, 500MB): on a CPU a run that is predicted to "
-     "need "
-     "more does "
-     "not start, a device gives no more; 0: what the machine has for all its ranks",
+     "need more does not start, a device gives no more; 0: what the machine has for all its ranks",
      kTrain, FIELD(machine.memory_limit),
      form("a size: 4G or 4GiB (of 1024), 500MB (of 1000), or bytes; 0 for none")},
     {"machine.mixed_cpus", "--mixed-cpus", "on|off", "",
@@ -322,8 +320,7 @@ constexpr Setting kSettings[] = {
      between(0, kMaxSteps), kNeeds<kValidation>},
     {"report.eval_sequences", "--eval-sequences", "N|all", "sequences",
      "validation sequences per evaluation, spread evenly over the data; the same ones on any "
-     "number of "
-     "ranks",
+     "number of ranks",
      kTrain | kEvaluate, FIELD(report.eval_sequences),
      form("a number of sequences from 1 to 2^31, or all"), kNeeds<kValidation>,
      kNotedWith<kValidation>},
