@@ -1,6 +1,6 @@
 #include "configure.h"
 
-#include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 

@@ -1,8 +1,4 @@
 // The commands of dtrain data: prepare, tokenizer train, info and baseline.
-#include <algorithm>
-#include <filesystem>
-#include <iterator>
-#include <set>
 #include <string>
 #include <string_view>
 

@@ -2,7 +2,6 @@
 #include <fmt/chrono.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <ctime>

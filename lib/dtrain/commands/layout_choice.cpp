@@ -9,8 +9,6 @@
 #include <sstream>
 #include <string>
 #include <system_error>
-#include <utility>
-#include <vector>
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"

@@ -8,7 +8,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <span>
-#include <utility>
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/advice.h"

@@ -3,9 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
-#include <cmath>
 #include <limits>
 #include <ranges>
 
