@@ -26,10 +26,6 @@ namespace store = checkpoint::store;
 using base::ErrorKind;
 using base::fail;
 
-struct Path {
-  std::string text;
-};
-
 struct PathPair {
   std::string a;
   std::string b;
@@ -160,17 +156,12 @@ std::vector<std::string> verify_checkpoint(const std::string& path, Tally& tally
   return damage;
 }
 
-// A job that writes to the run folder takes a checkpoint's name away before it removes the files.
-bool is_gone(const std::string& path) {
-  std::error_code error;
-  return fs::symlink_status(path, error).type() == fs::file_type::not_found;
-}
-
-// A run folder's checkpoint that is removed meanwhile does not count.
+// A run folder's checkpoint that is removed meanwhile does not count: a job that writes to the
+// folder takes a checkpoint's name away before it removes the files.
 void verify_one(const std::string& path, bool is_of_run, Tally& tally) {
   Tally own;
   const std::vector<std::string> damage = verify_checkpoint(path, own);
-  if (is_of_run && !damage.empty() && is_gone(path)) {
+  if (is_of_run && !damage.empty() && !fs::exists(base::link_status(path))) {
     print(fmt::format("{}: a job removed it meanwhile\n", path));
     return;
   }
@@ -251,8 +242,8 @@ std::string comparison_text(const store::Comparison& result, const std::string& 
          fmt::format("{} of {} in both differ\n", different, plural(result.num_tensors, "tensor"));
 }
 
-int list_checkpoints(const Path& path) {
-  const std::string run = store::run_at(path.text);
+int list_checkpoints(const std::string& path) {
+  const std::string run = store::run_at(path);
   std::string text;
   for (const std::string& each : store::checkpoints_of_run(run)) text += list_line(each);
   text += final_line(store::final_model(run));
@@ -260,28 +251,27 @@ int list_checkpoints(const Path& path) {
   return 0;
 }
 
-int inspect_checkpoint(const Path& path) {
-  const std::string folder = store::checkpoints_at(path.text).front();
+int inspect_checkpoint(const std::string& path) {
+  const std::string folder = store::checkpoints_at(path).front();
   const format::Manifest manifest = store::read_manifest(folder);
   print(facts_text(folder, manifest) + tensors_text(manifest.contents));
   return 0;
 }
 
-int verify_checkpoints(const Path& path) {
+int verify_checkpoints(const std::string& path) {
   Tally tally;
-  if (std::error_code error; fs::is_regular_file(path.text, error)) {
-    refuse_file_of_checkpoint(path.text);
-    verify_model_file(path.text, tally);
+  if (std::error_code error; fs::is_regular_file(path, error)) {
+    refuse_file_of_checkpoint(path);
+    verify_model_file(path, tally);
   } else {
-    verify_folder(path.text, tally);
+    verify_folder(path, tally);
   }
   if (tally.damaged > 0) {
-    fail(ErrorKind::checkpoint, "{}: {} damaged; do not load {}", path.text,
+    fail(ErrorKind::checkpoint, "{}: {} damaged; do not load {}", path,
          plural(tally.damaged, "file"), tally.damaged == 1 ? "it" : "them");
   }
   if (tally.files == 0) {
-    fail(ErrorKind::checkpoint, "{}: a job removed all that were there meanwhile; try again",
-         path.text);
+    fail(ErrorKind::checkpoint, "{}: a job removed all that were there meanwhile; try again", path);
   }
   print(fmt::format("ok: {}, {} bytes, {}\n", plural(tally.files, "file"), tally.bytes,
                     plural(tally.tensors, "tensor")));
@@ -302,12 +292,12 @@ constexpr const char* kPaths =
 }  // namespace
 
 void add_checkpoint_tools(CLI::App& parent, Action& action) {
-  using AddPath = void(CLI::App&, Path&);
-  const AddPath* const add_run = [](CLI::App& app, Path& path) {
-    app.add_option("RUN", path.text, "run folder")->required();
+  using AddPath = void(CLI::App&, std::string&);
+  const AddPath* const add_run = [](CLI::App& app, std::string& path) {
+    app.add_option("RUN", path, "run folder")->required();
   };
-  const AddPath* const add_path = [](CLI::App& app, Path& path) {
-    app.add_option("PATH", path.text, "checkpoint or run folder")->required();
+  const AddPath* const add_path = [](CLI::App& app, std::string& path) {
+    app.add_option("PATH", path, "checkpoint or run folder")->required();
   };
   add_tool(parent, "list", "a line for each checkpoint of a run, newest first, and for final/",
            action, add_run, list_checkpoints);

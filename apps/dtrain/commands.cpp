@@ -1,18 +1,19 @@
 #include "commands.h"
 
 #include <fmt/ranges.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <iostream>
+#include <iterator>
 #include <memory>
-#include <optional>
+#include <string_view>
 
 #include "dtrain/base/arguments.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/rank_env.h"
 #include "dtrain/config/advice.h"
-#include "dtrain/config/help.h"
-#include "help.h"
 #include "provenance.h"
 #include "ranks.h"
 #include "tool.h"
@@ -26,54 +27,56 @@ using config::Command;
 
 /// A subcommand whose flags are settings.
 struct SettingsCommand {
-  const char* path;
+  std::string_view path;
   Command command;
   int (*run)(const config::CommandLine&);
   const char* description;
+  /// The first lines of its help where some flags are the main ones, or where ranks run it.
+  std::string_view usage = {};
 };
 
-constexpr SettingsCommand kTrain{"train", Command::train, run_train, "train a model (the default)"};
-constexpr SettingsCommand kBaseline{
-    "baseline", Command::train, run_baseline,
-    "print the validation loss, in nats per token, of bigram and trigram models of bytes, on the "
-    "text that a training run with the same flags is evaluated on"};
-constexpr SettingsCommand kModelCommands[] = {
-    {"generate", Command::generate, run_generate, "continue a text with a trained model"},
-    {"evaluate", Command::evaluate, run_evaluate,
+constexpr SettingsCommand kSettingsCommands[] = {
+    {"dtrain train", Command::train, run_train, "train a model (the default)"},
+    {"dtrain data baseline", Command::train, run_baseline,
+     "print the validation loss, in nats per token, of bigram and trigram models of bytes, on the "
+     "text that a training run with the same flags is evaluated on",
+     "dtrain data baseline --data FILE [--val-fraction F | --val-data FILE] [flags of train]"},
+    {"dtrain generate", Command::generate, run_generate, "continue a text with a trained model",
+     "dtrain generate --from RUN [--prompt TEXT | --prompt-file FILE] [flags]"},
+    {"dtrain evaluate", Command::evaluate, run_evaluate,
      "measure the loss of a trained model on a file, or on its end, in nats per token; settings "
-     "that are not given are those that the run trained with"},
-    {"verify", Command::verify, run_verify,
-     "compare with golden numbers of the reference implementation"}};
-constexpr SettingsCommand kExport{
-    "export", Command::export_checkpoint, export_checkpoint,
-    "write the weights as one safetensors file with the reference's names and shapes"};
-constexpr SettingsCommand kImport{"import", Command::import_checkpoint, import_checkpoint,
-                                  "write a checkpoint from such a file, for --init-from"};
-constexpr SettingsCommand kJobCommands[] = {
-    {"doctor", Command::doctor, run_doctor,
-     "check the machines and files that a job with these flags would use"},
-    {"plan", Command::plan, run_plan,
+     "that are not given are those that the run trained with",
+     "dtrain evaluate --from RUN --data FILE [--val-fraction F] [flags]"},
+    {"dtrain verify", Command::verify, run_verify,
+     "compare with golden numbers of the reference implementation",
+     "dtrain verify --golden FIXTURE.safetensors [--trajectory FILE.json --name NAME] [flags]"},
+    {"dtrain checkpoint export", Command::export_checkpoint, export_checkpoint,
+     "write the weights as one safetensors file with the reference's names and shapes"},
+    {"dtrain checkpoint import", Command::import_checkpoint, import_checkpoint,
+     "write a checkpoint from such a file, for --init-from"},
+    {"dtrain doctor", Command::doctor, run_doctor,
+     "check the machines and files that a job with these flags would use",
+     "dtrain doctor [flags of train]\ndtrun -n 2 -- dtrain doctor [flags of train]"},
+    {"dtrain plan", Command::plan, run_plan,
      "rank the layouts of a job by predicted speed; show their memory, and the command line of the "
-     "best"}};
+     "best",
+     "dtrain plan [flags of train] [--ranks N] [--device-memory SIZE] [--link SIZE]"}};
 
-void add_command(CLI::App& parent, const SettingsCommand& row, Action& action) {
-  CLI::App* app = parent.add_subcommand(row.path, row.description);
-  config::add_settings(*app, row.command);
-  app->callback([app, row, &action] {
-    const auto line =
-        std::make_shared<config::CommandLine>(config::parsed_settings(*app, row.command));
-    action = [line, row] { return row.run(*line); };
-  });
+// Null for commands without settings.
+const SettingsCommand* settings_command(std::string_view path) {
+  const auto* row = std::ranges::find(kSettingsCommands, path, &SettingsCommand::path);
+  return row == std::end(kSettingsCommands) ? nullptr : row;
 }
 
-// The command whose settings are the flags of `app`.
-std::optional<Command> command_of(const CLI::App& app) {
-  const std::string path = base::command_path(app);
-  if (path == "dtrain data baseline") return Command::train;
-  for (const Command command : config::kCommands) {
-    if (path == fmt::format("dtrain {}", name_of(command))) return command;
-  }
-  return std::nullopt;
+void add_command(CLI::App& parent, const std::string& name, Action& action) {
+  const auto* row = settings_command(fmt::format("{} {}", base::command_path(parent), name));
+  CLI::App* app = parent.add_subcommand(name, row->description);
+  config::add_settings(*app, row->command);
+  app->callback([app, row, &action] {
+    const auto line =
+        std::make_shared<config::CommandLine>(config::parsed_settings(*app, row->command));
+    action = [line, row] { return row->run(*line); };
+  });
 }
 
 bool is_help(std::string_view word) { return word == "--help" || word == "-h"; }
@@ -142,13 +145,67 @@ void refuse_rest(const CLI::App& dtrain, const Arguments& arguments) {
     fail(ErrorKind::usage, "{}: unexpected word \"--\"", base::command_path(app));
   }
   if (rest.empty()) return;
-  if (const auto command = command_of(app)) config::refuse_unknown(app, *command, arguments);
+  if (const auto* row = settings_command(base::command_path(app))) {
+    config::refuse_unknown(app, row->command, arguments);
+  }
   const std::string& word = rest.front();
   const std::string advice = base::nearest_advice(word, base::flags_of(app));
   const std::string path = base::command_path(app);
   fail(ErrorKind::usage, "{}: {} {}{}", path,
        word.starts_with('-') ? "unknown flag" : "unexpected word", word,
        advice.empty() ? fmt::format("; {} --help shows the flags", path) : advice);
+}
+
+constexpr std::size_t kFewestColumns = 40;  // with less, texts beside flags have no room
+constexpr std::size_t kMostColumns = 100;
+
+constexpr const char* kMostUsed[] = {
+    "--data",  "--config", "--run-dir",      "--resume",   "--val-fraction",
+    "--steps", "--lr",     "--global-batch", "--strategy", "--checkpoint-every"};
+
+// Usage, the most used flags and the subcommands.
+std::string beginning(const CLI::App& dtrain, std::size_t columns) {
+  std::string text = base::wrapped(
+      dtrain.get_description() +
+          "\n\n  dtrain [train] --data FILE [--config FILE] [--run-dir DIR] [flags]\n"
+          "  dtrun -n 2 -- dtrain --strategy ddp --data FILE [flags]\n\nmost used flags\n",
+      columns);
+  const CLI::App* train = dtrain.get_subcommand("train");
+  for (const char* flag : kMostUsed) {
+    text += base::help_entry(*train->get_option(flag), columns);
+  }
+  return text + "\nsubcommands\n" + base::subcommands_help(dtrain, columns) + '\n';
+}
+
+// The width of help: that of the terminal behind a descriptor.
+std::size_t help_columns(int descriptor) {
+  winsize size{};
+  const bool is_known = ::ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return is_known ? std::clamp<std::size_t>(size.ws_col, kFewestColumns, kMostColumns)
+                  : kMostColumns;
+}
+
+// Prints the help of a subcommand once for all ranks. That of dtrain itself, and of train, is an
+// overview.
+void print_help(const CLI::App& app) {
+  const std::size_t columns = help_columns(STDOUT_FILENO);
+  const CLI::App* parent = app.get_parent();
+  const CLI::App& dtrain = parent == nullptr ? app : *parent;
+  const bool is_overview = &dtrain == &app || app.get_name() == "train" || app.get_name() == "help";
+  if (!is_overview || dtrain.get_parent() != nullptr) {
+    const auto* row = settings_command(base::command_path(app));
+    return print_once(base::help_of(app, columns, row == nullptr ? "" : row->usage));
+  }
+  print_once(beginning(dtrain, columns) +
+             base::flags_help(*dtrain.get_subcommand("train"), columns));
+}
+
+// Prints to standard error what `dtrain` is without arguments.
+void print_usage(const CLI::App& dtrain) {
+  const std::size_t columns = help_columns(STDERR_FILENO);
+  std::cerr << beginning(dtrain, columns)
+            << "dtrain --help lists all flags, dtrain help NAME explains one.\n"
+            << std::flush;
 }
 
 int explain_setting(const CLI::App& dtrain, const std::string& name) {
@@ -193,16 +250,6 @@ int run_help(const CLI::App& dtrain, const Arguments& names) {
   return 0;
 }
 
-int print_version() {
-  print_once(fmt::format("dtrain {}\n", version_text()));
-  return 0;
-}
-
-int print_settings() {
-  print(config::settings_markdown());
-  return 0;
-}
-
 void add_plain(CLI::App& dtrain, const char* name, const char* description, Action& action,
                int (*run)()) {
   dtrain.add_subcommand(name, description)->callback([&action, run] { action = run; });
@@ -210,32 +257,36 @@ void add_plain(CLI::App& dtrain, const char* name, const char* description, Acti
 
 void add_commands(CLI::App& dtrain, Action& action) {
   base::set_up_parser(dtrain);
-  add_command(dtrain, kTrain, action);
+  add_command(dtrain, "train", action);
   CLI::App& data = *dtrain.add_subcommand(
       "data", "train tokenizers, make token files, compute n-gram baselines");
   add_data_tools(data, action);
-  add_command(data, kBaseline, action);
-  for (const SettingsCommand& row : kModelCommands) add_command(dtrain, row, action);
+  add_command(data, "baseline", action);
+  for (const char* name : {"generate", "evaluate", "verify"}) add_command(dtrain, name, action);
   CLI::App& checkpoint = *dtrain.add_subcommand(
       "checkpoint", "list, inspect, verify, compare, export and import checkpoints");
   add_checkpoint_tools(checkpoint, action);
-  add_command(checkpoint, kExport, action);
-  add_command(checkpoint, kImport, action);
-  for (const SettingsCommand& row : kJobCommands) add_command(dtrain, row, action);
+  for (const char* name : {"export", "import"}) add_command(checkpoint, name, action);
+  for (const char* name : {"doctor", "plan"}) add_command(dtrain, name, action);
   add_report(dtrain, action);
   add_schedule(dtrain, action);
   add_completion(dtrain, action);
   add_plain(
       dtrain, "settings",
       "print docs/settings.md: every setting with key, flag, default, unit, range and meaning",
-      action, print_settings);
+      action, [] {
+        print(config::settings_markdown());
+        return 0;
+      });
   CLI::App* help = dtrain.add_subcommand(
       "help", "show this, the flags of a subcommand, or a setting: dtrain help lr");
   help->prefix_command();  // "--lr" is a name, too
   help->callback(
       [&dtrain, &action] { action = [&dtrain] { return run_help(dtrain, rest_of(dtrain)); }; });
-  add_plain(dtrain, "version", "print version and commit, as --version does", action,
-            print_version);
+  add_plain(dtrain, "version", "print version and commit, as --version does", action, [] {
+    print_once(fmt::format("dtrain {}\n", version_text()));
+    return 0;
+  });
 }
 
 // The arguments with the name of a subcommand in front.

@@ -35,7 +35,6 @@ using Action = std::function<int()>;
 [[nodiscard]] int import_checkpoint(const config::CommandLine& command_line);
 
 // Each adds subcommands to `parent`, of which the one that the arguments name sets `action`.
-void add_info(CLI::App& parent, Action& action);  // of a token file
 void add_data_tools(CLI::App& parent, Action& action);
 void add_checkpoint_tools(CLI::App& parent, Action& action);
 void add_report(CLI::App& parent, Action& action);

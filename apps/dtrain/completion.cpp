@@ -157,9 +157,7 @@ std::string value_cases(const CLI::App& dtrain) {
   std::vector<std::string> keys;
   for (const config::Setting& setting : config::settings()) {
     std::vector<std::string_view> words;
-    for (const config::Choice& choice : setting.choices) {
-      if (choice.works()) words.push_back(choice.name);
-    }
+    for (const config::Choice& choice : setting.choices) words.push_back(choice.name);
     if (!words.empty()) {
       // Of two settings with one flag the first is train's.
       cases.try_emplace(std::string(setting.flag), fmt::format("\"{}\"", fmt::join(words, " ")));

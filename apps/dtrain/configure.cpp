@@ -1,7 +1,6 @@
 #include "configure.h"
 
-#include <algorithm>
-#include <iterator>
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -12,15 +11,12 @@
 #include "dtrain/base/storage_error.h"
 #include "dtrain/config/continued_run.h"
 #include "dtrain/config/data_mixture.h"
-#include "dtrain/config/json.h"
 #include "dtrain/config/notices.h"
 #include "dtrain/config/resolve.h"
-#include "dtrain/config/resolve_layout.h"
 #include "dtrain/config/rivals.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/config/saved_run.h"
 #include "dtrain/data/split.h"
-#include "epochs.h"
 #include "inherited_run.h"
 #include "model_path.h"
 #include "runtime_library.h"
@@ -77,42 +73,12 @@ void warn_shortened(const config::TrainConfig& asked, const config::TrainConfig&
                     asked.warmup_steps, asked.steps, resolved.warmup_steps);
 }
 
-struct Meant {
-  config::Loaded loaded;
-  config::Config config;
-  // Notice about inherited settings; empty: none are inherited.
-  std::string notice = {};
-  std::string origin = {};  // the file that they come from
-  // Notice of a default --strategy; empty: none was set.
-  std::string strategy = {};
-};
-
-// A script's variable that is not set must not begin a new run somewhere else.
-void refuse_empty_run_dir(const config::CommandLine& command_line) {
-  for (const config::Assignment& given : command_line.assignments) {
-    if (given.setting->key != "run.dir" || !given.text.empty()) continue;
-    base::fail(ErrorKind::usage, "{} is empty: name a folder, or leave it out", given.origin);
-  }
-}
-
-// "--memory-limit 10" means 10 GB to everybody, and no model fits into a million bytes.
-void refuse_bare_sizes(const config::CommandLine& command_line) {
-  constexpr std::string_view kSizes[] = {"machine.memory_limit", "plan.device_memory", "plan.link"};
-  constexpr std::size_t kDigits = 6;
-  for (const config::Assignment& given : command_line.assignments) {
-    const std::string& text = given.text;
-    const bool is_size = std::ranges::find(kSizes, given.setting->key) != std::end(kSizes);
-    const bool is_bare = text != "0" && text.find_first_not_of("0123456789") == text.npos;
-    if (!is_size || !is_bare || text.empty() || text.size() > kDigits) continue;
-    base::fail(ErrorKind::usage,
-               "{}: {} without a unit is bytes, which is too little: give one, as in {}GB",
-               given.origin, text, text);
-  }
-}
-
-void refuse_mixture_of_one(const config::CommandLine& command_line) {
+void refuse_values(const config::CommandLine& command_line) {
   for (const config::Assignment& given : command_line.assignments) {
     if (given.setting->key == "data.train") config::refuse_mixture_of_one(given.text);
+    // A script's variable that is not set must not begin a new run somewhere else.
+    if (given.setting->key != "run.dir" || !given.text.empty()) continue;
+    base::fail(ErrorKind::usage, "{} is empty: name a folder, or leave it out", given.origin);
   }
 }
 
@@ -129,6 +95,22 @@ std::string keys_behind(const config::CommandLine& command_line, std::string_vie
   return keys.empty() ? "" : " (" + keys + ")";
 }
 
+// The steps of train.epochs passes over the training data, rounded up. config: resolved, except for
+// its steps.
+std::int64_t steps_of_epochs(const config::Config& config) {
+  const data::Split split = data::open_split(data::split_options(config));
+  const double samples = std::ceil(config.train.epochs * static_cast<double>(split.train.size()));
+  const double steps = std::ceil(samples / static_cast<double>(config.batch.global));
+  const double most = config::find_key("train.steps")->range.highest;
+  if (steps > most) {
+    base::fail(
+        base::ErrorKind::usage,
+        "--epochs {} over {} samples in batches of {} are {:.3g} steps, more than {:.3g}: lower it",
+        config.train.epochs, split.train.size(), config.batch.global, steps, most);
+  }
+  return static_cast<std::int64_t>(steps);
+}
+
 // With --epochs the steps follow from the data and the batch, and other settings from the steps.
 config::Config resolve_with_epochs(config::Command command, config::Config config,
                                    const config::Launch& launch) {
@@ -143,12 +125,6 @@ config::Config resolve_with_epochs(config::Command command, config::Config confi
   return config::resolve(command, config, launch);
 }
 
-// True if the resumed run has trained with the vocabulary that files give.
-bool has_resumed_vocab(const config::Config& files, const config::Config& config) {
-  const std::string path = config::resumed_config_file(config);
-  return !path.empty() && config::read_saved_run(path).resolved.model.vocab == files.model.vocab;
-}
-
 // True if files give the vocabulary of their own data, which the command replaces.
 bool is_vocab_of_other_data(const config::CommandLine& command_line, const config::Loaded& loaded) {
   config::CommandLine files = command_line;
@@ -156,10 +132,15 @@ bool is_vocab_of_other_data(const config::CommandLine& command_line, const confi
   files.num_of_deepspeed = 0;
   const config::Loaded below = config::load(files);
   const std::string& data = below.config.data.train;
-  if (data.empty() || has_resumed_vocab(below.config, loaded.config)) return false;
+  if (data.empty()) return false;
+  const std::string resumed = config::resumed_config_file(loaded.config);
+  const std::int64_t vocab = below.config.model.vocab;
+  if (!resumed.empty() && config::read_saved_run(resumed).resolved.model.vocab == vocab) {
+    return false;  // the run has trained with it
+  }
   if (data == loaded.config.data.train || !below.gives(kVocab)) return false;
   try {
-    return data::vocab_of_data(data) == below.config.model.vocab;
+    return data::vocab_of_data(data) == vocab;
   } catch (const base::StorageError&) {
     return false;  // the command replaces that data
   }
@@ -186,16 +167,14 @@ void fit_batch(const config::CommandLine& command_line, config::Loaded& loaded,
   std::vector<const config::Setting*> given;
   for (const config::Assignment& each : command_line.assignments) given.push_back(each.setting);
   const config::Config below = loaded.config;
-  config::Layer flags(below, given, loaded.config);
-  config::drop_rival_batch(flags, launch);
-  for (std::string& line : flags.replaced()) loaded.replaced.push_back(std::move(line));
+  for (std::string& line : config::drop_rival_batch(below, given, loaded.config, launch)) {
+    loaded.replaced.push_back(std::move(line));
+  }
 }
 
 // Reads the settings of the command, or of the run that it resumes.
-Meant read_settings(const config::CommandLine& command_line, const config::Launch& launch) {
-  refuse_empty_run_dir(command_line);
-  refuse_bare_sizes(command_line);
-  refuse_mixture_of_one(command_line);
+Configured read_settings(const config::CommandLine& command_line, const config::Launch& launch) {
+  refuse_values(command_line);
   config::Loaded given = config::load(command_line);
   const config::Command command = command_line.command;
   if (command == config::Command::evaluate && !given.config.generate.from.empty()) {
@@ -209,22 +188,21 @@ Meant read_settings(const config::CommandLine& command_line, const config::Launc
   if (starts) config::check_run_dir_named(given.config);
   const auto run = inherited_run(command_line, given.config);
   try {
-    Meant meant{.loaded = given, .config = {}};
+    Configured configured{.loaded = given};
     if (run) {
       config::ContinuedRun continued = config::continue_run(command_line, given, *run, launch);
-      meant = {.loaded = std::move(continued.loaded),
-               .config = {},
-               .notice = std::move(continued.notice),
-               .origin = run->path};
+      configured = {.loaded = std::move(continued.loaded),
+                    .origin = run->path,
+                    .notice = std::move(continued.notice)};
     }
-    config::Loaded& loaded = meant.loaded;
-    meant.strategy = config::take_default_strategy(command_line, launch, loaded.config.layout);
+    config::Loaded& loaded = configured.loaded;
+    configured.strategy = config::take_default_strategy(command_line, launch, loaded.config.layout);
     if (!run) {
       take_model_of_weights(command_line, loaded);
       if (command == config::Command::train) fit_batch(command_line, loaded, launch);
     }
-    meant.config = resolve_with_epochs(command, loaded.config, launch);
-    return meant;
+    configured.config = resolve_with_epochs(command, loaded.config, launch);
+    return configured;
   } catch (const base::Error& error) {
     if (error.kind() != ErrorKind::usage) throw;
     const std::string message = error.what();
@@ -236,19 +214,18 @@ Meant read_settings(const config::CommandLine& command_line, const config::Launc
 
 // As read_settings. If only SLURM sets the number of ranks, an error about it also says how to
 // start them from a shell of srun --pty, where no other task of the step runs dtrain.
-Meant read_settings_of_rank(const config::CommandLine& command_line, const config::Launch& launch,
-                            const base::RankEnv& env) {
+Configured read_settings_of_rank(const config::CommandLine& command_line,
+                                 const config::Launch& launch, const base::RankEnv& env) {
   try {
     return read_settings(command_line, launch);
   } catch (const base::Error& error) {
     const std::string_view message = error.what();
     const bool is_of_step = env.slurm_step && env.world_size > 1;
     if (!is_of_step || message.find("launched with") == message.npos) throw;
-    base::fail(
-        error.kind(),
-        "{} ({} sets their number; in a shell of srun --pty start ranks with dtrun --standalone "
-        "-n {} -- dtrain ...)",
-        message, count_variable(env.source), env.world_size);
+    base::fail(error.kind(),
+               "{} ({} sets their number; in a shell of srun --pty start ranks with dtrun "
+               "--standalone -n {} -- dtrain ...)",
+               message, count_variable(env.source), env.world_size);
   }
 }
 
@@ -258,19 +235,15 @@ std::optional<Configured> configure(const config::CommandLine& given) {
   const config::CommandLine command_line = config::with_deepspeed(given);
   const base::RankEnv env = base::rank_env_of_process();
   const config::Launch launch = launch_of(env);
-  const Meant meant = read_settings_of_rank(command_line, launch, env);
+  Configured configured = read_settings_of_rank(command_line, launch, env);
+  configured.env = env;
+  configured.launch = launch;
+  configured.is_quiet = command_line.quiet;
+  configured.is_verbose = command_line.verbose;
+  configured.has_file = !command_line.config_file.empty() || !configured.notice.empty();
+  const config::Loaded& loaded = configured.loaded;
   const bool tells = env.rank == 0 && !command_line.quiet;
-  if (tells && !meant.notice.empty()) base::log_info("{}", meant.notice);
-  const config::Loaded& loaded = meant.loaded;
-  Configured configured{.config = meant.config,
-                        .asked = loaded.config,
-                        .env = env,
-                        .launch = launch,
-                        .strategy = meant.strategy,
-                        .origin = meant.origin,
-                        .is_quiet = command_line.quiet,
-                        .is_verbose = command_line.verbose,
-                        .has_file = !command_line.config_file.empty() || !meant.notice.empty()};
+  if (tells && !configured.notice.empty()) base::log_info("{}", configured.notice);
   if (env.rank == 0) {
     warn_unused(command_line, loaded.unused);
     warn_shortened(loaded.config.train, configured.config.train);
@@ -296,7 +269,7 @@ void warn(config::Command command, const Configured& configured) {
   if (configured.env.rank != 0) return;
   if (!configured.is_quiet && !configured.strategy.empty())
     base::log_info("{}", configured.strategy);
-  const std::string threads = config::threads_warning(configured.asked, configured.config,
+  const std::string threads = config::threads_warning(configured.loaded.config, configured.config,
                                                       configured.launch, base::is_bound());
   if (!threads.empty()) base::log_warning("{}", threads);
   // Of a layout that is still to be chosen nothing is known; commands::settle_layout warns then.

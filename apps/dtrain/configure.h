@@ -1,4 +1,4 @@
-// From arguments to a resolved configuration: what train, generate and verify have in common.
+// From arguments to a resolved configuration, with default flags for commands that give --data alone.
 #pragma once
 
 #include <optional>
@@ -10,13 +10,22 @@
 
 namespace dtrain::app {
 
+/// Adds default flags that show a run's progress to a command line of `train` or `doctor`, each
+/// unless a flag or file gives its setting; returns a line for the user that lists them, empty
+/// where there are none. A configuration file gets none: the line lists those that it lacks. A
+/// command that resumes or forks a run has the run's.
+///
+/// Throws: Error{usage} as config::load.
+[[nodiscard]] std::string take_demo_defaults(config::CommandLine& command_line);
+
 struct Configured {
-  config::Config config;  ///< resolved
-  config::Config asked;   ///< before that
-  base::RankEnv env;
-  config::Launch launch;
+  config::Config config = {};  ///< resolved
+  config::Loaded loaded = {};  ///< what it was resolved from
+  base::RankEnv env = {};
+  config::Launch launch = {};
   std::string strategy = {};  ///< a line about ranks that got a strategy; empty: they had one
   std::string origin = {};    ///< the file of the resumed run that settings come from; empty: none
+  std::string notice = {};    ///< a line about these settings; empty: none
   bool is_quiet = false;      ///< --quiet: of rank 0 nothing is told but warnings and errors
   bool is_verbose = false;
   bool has_file = false;  ///< settings come from --config, or from the run that is resumed

@@ -1,13 +1,143 @@
+// The commands of dtrain data: prepare, tokenizer train, info and baseline.
+#include <string>
+#include <string_view>
+
 #include "dtrain/base/error.h"
+#include "dtrain/base/log.h"
+#include "dtrain/base/process.h"
+#include "dtrain/base/rank_env.h"
 #include "dtrain/config/command_line.h"
 #include "dtrain/config/resolve.h"
 #include "dtrain/data/ngram.h"
+#include "dtrain/data/prepare.h"
 #include "dtrain/data/split.h"
 #include "dtrain/data/token_file.h"
+#include "long_work.h"
+#include "ranks.h"
 #include "tool.h"
 
 namespace dtrain::app {
 namespace {
+
+constexpr std::int64_t kMostThreads = 1024;
+constexpr std::int64_t kMostVocab = std::int64_t{1} << 31;
+
+// Flags of the commands that read texts.
+void add_text_flags(CLI::App& app, data::PrepareOptions& texts, const std::string& output) {
+  app.add_option("INPUT", texts.inputs,
+                 "a file, or a folder of which all but hidden files are read");
+  CLI::Option& file = *app.add_option("-o,--output", texts.output, output);
+  require_value(*file.type_name("FILE")->required(), "name a file");
+  CLI::Option& field = *app.add_option("--field", texts.field,
+                                       "the inputs are JSON lines, whose texts are in this field");
+  require_value(*field.type_name("NAME"), "name a field");
+  const auto take_dataset = [&texts](const std::string& name) {
+    constexpr std::string_view kWikitext = "wikitext";
+    texts.is_wikitext = name == kWikitext;
+    if (texts.is_wikitext) return;
+    throw CLI::ValidationError("--dataset",
+                               fmt::format("found \"{}\", but it must be {}", name, kWikitext));
+  };
+  app.add_option_function<std::string>("--dataset", take_dataset)
+      ->type_name("wikitext")
+      ->description("the inputs are raw files of WikiText, whose articles are the documents")
+      ->excludes(&field);
+  app.add_flag("--overwrite", texts.overwrite, "replace the output if it exists");
+  // The flag of training, which the inputs here do not have.
+  const auto refuse = [](const std::string&) {
+    throw CLI::ValidationError("unknown flag --data: name the inputs without a flag");
+  };
+  app.add_option_function<std::string>("--data", refuse)->group("")->trigger_on_parse();
+}
+
+// The bar shows how much of the texts is read; how far SentencePiece is then, nobody knows.
+data::TokenizerReport trained_with_bar(data::TokenizerTraining training) {
+  ProgressBar bar;
+  training.texts.on_progress = [&bar](const data::PrepareProgress& progress) {
+    const bool is_read = progress.bytes == progress.total_bytes;
+    bar.show(progress.bytes, progress.total_bytes, is_read ? "training" : "reading");
+  };
+  return data::train_tokenizer(training);
+}
+
+// A model gets the vocabulary of its data, so a choice for the user must not pass unseen.
+void note_assumed_vocab(const data::PrepareReport& report) {
+  if (report.assumed_from.empty()) return;
+  const std::int64_t fewest = report.highest_token + 1;
+  base::log_info("{}: vocabulary {} assumed, the usual one of {}; the highest token is {}{}",
+                 report.output, report.assumed_vocab, report.assumed_from, report.highest_token,
+                 fewest == report.assumed_vocab
+                     ? ""
+                     : fmt::format("; if its tokenizer has fewer (vocab_size in nanoGPT's "
+                                   "meta.pkl), give --vocab N, at least {}",
+                                   fewest));
+}
+
+struct PrepareFlags {
+  data::PrepareOptions options;
+  std::string tokenizer;
+};
+
+void add_prepare_flags(CLI::App& app, PrepareFlags& flags) {
+  flags.options.threads = base::usable_cores();
+  add_text_flags(app, flags.options, "the token file; of a folder of WikiText a folder of three");
+  CLI::Option& tokenizer = *app.add_option(
+      "--tokenizer", flags.tokenizer, "a SentencePiece model; without it every byte is a token");
+  require_value(*tokenizer.type_name("FILE.model"), "name a file");
+  add_number(app, "--vocab", flags.options.vocab, 1, kMostVocab)
+      ->description("vocabulary of a .bin file (default: GPT-2's, or Llama 3's)");
+  add_number(app, "--threads", flags.options.threads, 1, kMostThreads)
+      ->description("(default: all cores); the tokens do not depend on it");
+}
+
+int run_prepare(const PrepareFlags& flags) {
+  require_one_process("data prepare");
+  data::PrepareOptions options = flags.options;
+  if (!flags.tokenizer.empty()) options.tokenizer = data::read_tokenizer(flags.tokenizer);
+  std::vector<data::PrepareReport> reports;
+  try {
+    const StopSignals signals;
+    ProgressBar bar;
+    options.on_progress = [&bar](const data::PrepareProgress& progress) {
+      StopSignals::check();
+      bar.show(progress.bytes, progress.total_bytes, fmt::format("{} tokens", progress.num_tokens));
+    };
+    reports = data::prepare(options);
+  } catch (const Stopped& stopped) {
+    base::end_by_stop(stopped.signal);
+  }
+  for (const data::PrepareReport& report : reports) {
+    note_assumed_vocab(report);
+    print(fmt::format("{}: {} tokens from {} file{}, {} document{}\n", report.output,
+                      report.num_tokens, report.num_files, report.num_files == 1 ? "" : "s",
+                      report.num_documents, report.num_documents == 1 ? "" : "s"));
+  }
+  return 0;
+}
+
+void add_training_flags(CLI::App& app, data::TokenizerTraining& training) {
+  add_text_flags(app, training.texts,
+                 "the model, FILE.model; of a folder of WikiText wiki.train.raw alone is read");
+  // The 256 bytes, the unknown piece and the one that ends documents, and something to learn.
+  add_number(app, "--vocab-size", training.vocab, 260, 1'000'000)
+      ->description("tokens, the 256 bytes included")
+      ->required();
+  app.add_option("--type", training.type, "(default bpe)")
+      ->type_name("bpe|unigram")
+      ->check([](const std::string& type) {
+        const bool is_known = type == "bpe" || type == "unigram";
+        return is_known ? std::string()
+                        : fmt::format("found \"{}\", but it must be bpe or unigram", type);
+      });
+}
+
+int run_training(const data::TokenizerTraining& training) {
+  require_one_process("data tokenizer train");
+  const data::TokenizerReport report = trained_with_bar(training);
+  print(fmt::format("{}: {} tokens, trained on {} of {} bytes\n", training.texts.output,
+                    report.vocab, report.num_used_bytes, report.num_bytes));
+  return 0;
+}
 
 using base::ErrorKind;
 using base::fail;
@@ -33,12 +163,8 @@ void check_has_bytes(const std::string& path) {
        path, *vocab);
 }
 
-struct InfoOptions {
-  std::string file;
-};
-
-int run_info(const InfoOptions& options) {
-  const auto file = data::TokenFile::open(options.file, data::kAnyVocab);
+int run_info(const std::string& path) {
+  const auto file = data::TokenFile::open(path, data::kAnyVocab);
   const data::TokenDetails& details = file.details();
   const auto row = [](std::string_view name, const std::string& value) {
     return fmt::format("{:<16} {}\n", name, value);
@@ -56,6 +182,25 @@ int run_info(const InfoOptions& options) {
 
 }  // namespace
 
+void add_data_tools(CLI::App& parent, Action& action) {
+  add_tool(parent, "prepare",
+           "make one token file of texts, of JSON lines, of either as .gz or .zst, or of token "
+           "files (.bin) of nanoGPT and llm.c",
+           action, add_prepare_flags, run_prepare);
+  CLI::App& tokenizer = *parent.add_subcommand("tokenizer", "train tokenizers");
+  add_tool(tokenizer, "train",
+           "make a SentencePiece model of the inputs of dtrain data prepare; it gives back every "
+           "text unchanged",
+           action, add_training_flags, run_training);
+  add_tool<std::string>(
+      parent, "info",
+      "print what a token file or a text holds: tokens, vocabulary, tokenizer, documents", action,
+      [](CLI::App& app, std::string& path) {
+        app.add_option("FILE", path, "token file or text")->required();
+      },
+      run_info);
+}
+
 int run_baseline(const config::CommandLine& command_line) {
   const config::Config config = baseline_config(command_line);
   if (config.data.train.empty()) fail(ErrorKind::usage, "data baseline: --data is missing");
@@ -65,16 +210,6 @@ int run_baseline(const config::CommandLine& command_line) {
   print(fmt::format("{{\"bigram\": {}, \"trigram\": {}, \"targets\": {}}}\n", loss.bigram,
                     loss.trigram, loss.num_targets));
   return 0;
-}
-
-void add_info(CLI::App& parent, Action& action) {
-  add_tool<InfoOptions>(
-      parent, "info",
-      "print what a token file or a text holds: tokens, vocabulary, tokenizer, documents", action,
-      [](CLI::App& app, InfoOptions& options) {
-        app.add_option("FILE", options.file, "token file or text")->required();
-      },
-      run_info);
 }
 
 }  // namespace dtrain::app

@@ -1,5 +1,4 @@
-#include "first_run.h"
-
+// Default flags for validation, saving and samples of a command that gives --data alone.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "configure.h"
 #include "dtrain/base/error.h"
 #include "dtrain/config/data_mixture.h"
 #include "dtrain/config/saved_run.h"

@@ -13,7 +13,6 @@
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/reader.h"
 #include "dtrain/config/assign.h"
-#include "dtrain/config/json.h"
 #include "dtrain/config/saved_run.h"
 #include "dtrain/report/run_record.h"
 
@@ -61,15 +60,6 @@ bool resumes_run_folder(const Config& given) {
          is_there(config_file_in(run));
 }
 
-// Model settings of a run that resumes: it no longer needs the file of its initial weights.
-std::optional<config::ModelConfig> own_model(const Config& given) {
-  if (!resumes_run_folder(given)) return std::nullopt;
-  return config::read_saved_run(config_file_in(given.run.dir)).resolved.model;
-}
-
-// Dropout does not change the weights.
-bool may_differ(const config::Setting& setting) { return setting.key == "model.dropout"; }
-
 }  // namespace
 
 bool resumes_own_run(const config::CommandLine& command_line, const Config& given) {
@@ -98,12 +88,16 @@ void take_model_of_weights(const config::CommandLine& command_line, config::Load
   const std::string& path = loaded.config.checkpoint.init_from;
   const bool trains = config::find_key("checkpoint.init_from")->is_for(command_line.command);
   if (path.empty() || !trains) return;
-  std::optional<config::ModelConfig> own = own_model(loaded.config);
-  std::optional<config::ModelConfig> model = own;
-  try {
-    if (!model) model = model_at(path);
-  } catch (const base::Error&) {
-    return;  // check_start_paths reports the error
+  std::optional<config::ModelConfig> model;
+  const bool resumes = resumes_run_folder(loaded.config);
+  if (resumes) {  // it no longer needs the file of its initial weights
+    model = config::read_saved_run(config_file_in(loaded.config.run.dir)).resolved.model;
+  } else {
+    try {
+      model = model_at(path);
+    } catch (const base::Error&) {
+      return;  // check_start_paths reports the error
+    }
   }
   if (!model) return;
   Config source;
@@ -119,9 +113,9 @@ void take_model_of_weights(const config::CommandLine& command_line, config::Load
     if (ours == theirs) continue;
     const bool is_given = std::ranges::find(loaded.given, &setting) != loaded.given.end();
     const bool stays = is_given && (!is_flag || command_line.gives(setting.key));
-    if (is_given && may_differ(setting)) continue;
+    if (is_given && setting.key == "model.dropout") continue;  // it does not change the weights
     // A resumed run's settings are later compared with the flags.
-    if (own && command_line.gives(setting.key)) continue;
+    if (resumes && command_line.gives(setting.key)) continue;
     if (stays) {
       refused += fmt::format("{}{} {} is given, but the weights have {}",
                              refused.empty() ? "" : "; ", setting.flag, ours, theirs);

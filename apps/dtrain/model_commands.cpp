@@ -1,9 +1,8 @@
 // The subcommands that need LibTorch beside train: they check here what can be checked without it.
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-#include <string>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <system_error>
 
 #include "commands.h"
 #include "configure.h"
@@ -12,10 +11,11 @@
 #include "dtrain/base/log.h"
 #include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/format/safetensors.h"
+#include "dtrain/checkpoint/store/names.h"
+#include "dtrain/checkpoint/store/reader.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/schema.h"
 #include "dtrain/data/split.h"
-#include "first_run.h"
 #include "inherited_run.h"
 #include "model_path.h"
 #include "provenance.h"
@@ -24,19 +24,36 @@
 namespace dtrain::app {
 namespace {
 
+namespace fs = std::filesystem;
 using base::ErrorKind;
 using base::fail;
-using base::is_folder;
+using base::is_there;
 
-// A pipe is left alone: what opens it takes its bytes.
-void check_prompt_file(const std::string& path) {
-  if (path.empty() || path == "-") return;
-  if (is_folder(path)) {
-    fail(ErrorKind::data, "--prompt-file {}: it is a directory", path);
+std::string content_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// generate finds the tokenizer of a model file beside it; that of a run is in its folder.
+void bring_tokenizer(const std::string& checkpoint, const std::string& file) {
+  constexpr const char* kName = "tokenizer.model";
+  std::error_code error;
+  const fs::path run = fs::weakly_canonical(checkpoint, error).parent_path().parent_path();
+  const fs::path from = run / kName;
+  const fs::path to = fs::path(file).parent_path() / kName;
+  if (!fs::is_regular_file(from, error) || fs::equivalent(from, to, error)) return;
+  if (is_there(to.string())) {
+    if (content_of(from) == content_of(to)) return;
+    base::log_warning("{} is another one, and stays; generate needs a copy of {} beside {}",
+                      to.string(), from.string(), file);
+    return;
   }
-  if (::access(path.c_str(), R_OK) != 0) {
-    fail(ErrorKind::data, "--prompt-file {}: {}", path, std::strerror(errno));
+  fs::copy_file(from, to, error);
+  if (error) {
+    fail(ErrorKind::checkpoint, "{}: cannot be written ({}); copy {} there: generate needs it",
+         to.string(), error.message(), from.string());
   }
+  base::log_info("also wrote {}, which generate needs beside the model", to.string());
 }
 
 }  // namespace
@@ -48,7 +65,6 @@ int run_generate(const config::CommandLine& command_line) {
   require_from(config.generate.from);
   config.generate.from = model_path(config.generate.from);
   refuse_other_files(config.generate.from);
-  check_prompt_file(config.generate.prompt_file);
   warn(config::Command::generate, *configured);
   return RuntimeLibrary::open().run({config::Command::generate, config});
 }
@@ -59,12 +75,12 @@ int run_evaluate(const config::CommandLine& command_line) {
   config::Config& config = configured->config;
   require_from(config.generate.from);
   if (config.data.train.empty()) {
-    base::fail(base::ErrorKind::usage, "--data is missing: name a token file or a text");
+    fail(ErrorKind::usage, "--data is missing: name a token file or a text");
   }
   // The sequences are validation data, as settings and their notices know it.
   if (config.data.val_fraction == 0) config.data.validation = config.data.train;
   warn(config::Command::evaluate, *configured);
-  config::Config asked = configured->asked;  // the rest follows from the model
+  config::Config asked = configured->loaded.config;  // the rest follows from the model
   asked.machine.device = config.machine.device;
   asked.machine.threads = config.machine.threads;
   if (!configured->is_quiet && run_of_model(asked.generate.from).empty()) {
@@ -81,14 +97,14 @@ int run_verify(const config::CommandLine& command_line) {
   if (!configured) return 0;
   const config::VerifyConfig& verify = configured->config.verify;
   if (verify.golden.empty()) {
-    base::fail(base::ErrorKind::usage, "--golden is missing: name a fixture, as in tests/golden");
+    fail(ErrorKind::usage, "--golden is missing: name a fixture, as in tests/golden");
   }
   // Refuse here what cannot be read.
   open_for("--golden", [&] { (void)checkpoint::format::SafetensorsFile::open(verify.golden); });
   if (!verify.trajectory.empty()) {
     (void)base::InputFile::open(
         verify.trajectory,
-        {.kind = base::ErrorKind::data, .what = "trajectory file", .advice = "check --trajectory"});
+        {.kind = ErrorKind::data, .what = "trajectory file", .advice = "check --trajectory"});
   }
   warn(config::Command::verify, *configured);
   return RuntimeLibrary::open(configured->config.layout)
@@ -98,7 +114,7 @@ int run_verify(const config::CommandLine& command_line) {
 int run_plan(const config::CommandLine& command_line) {
   const auto configured = configure(command_line);
   if (!configured) return 0;
-  return RuntimeLibrary::open().run({config::Command::plan, configured->asked});
+  return RuntimeLibrary::open().run({config::Command::plan, configured->loaded.config});
 }
 
 int run_doctor(const config::CommandLine& command_line) {
@@ -112,7 +128,53 @@ int run_doctor(const config::CommandLine& command_line) {
   return RuntimeLibrary::open(config.layout)
       .run({config::Command::doctor,
             config,
-            {.asked = configured->asked, .provenance = doctor_record()}});
+            {.asked = configured->loaded.config, .provenance = doctor_record()}});
+}
+
+int export_checkpoint(const config::CommandLine& command_line) {
+  constexpr auto kCommand = config::Command::export_checkpoint;
+  const auto configured = configure(command_line);
+  if (!configured) return 0;
+  const config::ExportConfig& wanted = configured->config.exporting;
+  if (wanted.checkpoint.empty() || wanted.file.empty()) {
+    fail(ErrorKind::usage,
+         "dtrain checkpoint export takes PATH FILE: a checkpoint, and the file to write");
+  }
+  if (is_there(wanted.file) && !wanted.overwrite) {
+    fail(ErrorKind::usage, "'{}' exists: name another file, or give --overwrite to replace it",
+         wanted.file);
+  }
+  if (std::error_code error; is_there(wanted.file) && !fs::is_regular_file(wanted.file, error)) {
+    fail(ErrorKind::usage, "'{}' is not a regular file and is not replaced; name another file",
+         wanted.file);
+  }
+  if (is_there((fs::path(wanted.file).parent_path() / checkpoint::store::kManifestName).string())) {
+    fail(ErrorKind::usage, "'{}' lies in a checkpoint: name a file elsewhere", wanted.file);
+  }
+  const auto path = checkpoint::store::checkpoints_at(wanted.checkpoint).front();
+  (void)checkpoint::store::read_manifest(path);  // refuses what is no checkpoint
+  warn(kCommand, *configured);
+  const int status = RuntimeLibrary::open().run({kCommand, configured->config});
+  if (status == 0 && configured->env.rank == 0) bring_tokenizer(path, wanted.file);
+  return status;
+}
+
+int import_checkpoint(const config::CommandLine& command_line) {
+  constexpr auto kCommand = config::Command::import_checkpoint;
+  const auto configured = configure(command_line);
+  if (!configured) return 0;
+  const config::ImportConfig& wanted = configured->config.importing;
+  if (wanted.file.empty() || wanted.checkpoint.empty()) {
+    fail(ErrorKind::usage,
+         "dtrain checkpoint import takes FILE FOLDER: a model file, and the checkpoint to write");
+  }
+  if (is_there(wanted.checkpoint)) {
+    fail(ErrorKind::usage, "'{}' exists: name another folder for the checkpoint",
+         wanted.checkpoint);
+  }
+  (void)checkpoint::format::SafetensorsFile::open(wanted.file);  // refuses what is no model file
+  warn(kCommand, *configured);
+  return RuntimeLibrary::open().run({kCommand, configured->config});
 }
 
 }  // namespace dtrain::app

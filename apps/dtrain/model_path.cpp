@@ -1,24 +1,22 @@
 #include "model_path.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <span>
+#include <string>
 #include <system_error>
 #include <vector>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
+#include "dtrain/base/nearest.h"
 #include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/format/safetensors.h"
 #include "dtrain/checkpoint/store/names.h"
-#include "dtrain/report/run_record.h"
 
 namespace dtrain::app {
 namespace {
@@ -83,22 +81,60 @@ std::string model_of_run(const std::string& run) {
   return run;
 }
 
-// "2 runs: a, b"
-std::string some_names(const std::vector<std::string>& runs) {
-  constexpr std::size_t kMost = 5;
-  const auto first = std::span(runs).first(std::min(runs.size(), kMost));
-  return fmt::format("{} run{}: {}{}", runs.size(), runs.size() == 1 ? "" : "s",
-                     fmt::join(first, ", "), runs.size() > kMost ? ", ..." : "");
+// "auto" for what other programs take in its place.
+std::string_view meant_word(std::string_view word) {
+  for (const std::string_view name : {"latest", "last", "newest", "true", "yes", "on"}) {
+    if (word == name) return "auto";
+  }
+  constexpr std::string_view kWords[] = {"auto", "none"};
+  return base::nearest(word, kWords);
 }
 
-// `folder` is not a run, but may contain runs.
-[[noreturn]] void refuse_folder(const std::string& folder) {
-  constexpr int kDepth = 2;  // enough for a hint
-  const std::vector<std::string> runs = report::runs_below(folder, kDepth);
-  fail(ErrorKind::checkpoint, "--from {}: {}; name a run folder, a checkpoint or a model file",
-       folder,
-       runs.empty() ? "it holds neither checkpoints nor a final model"
-                    : fmt::format("it is not a run folder, but contains {}", some_names(runs)));
+void check_resume(const config::Resume& resume) {
+  if (resume.kind != config::Resume::Kind::path) return;
+  const std::string& path = resume.path;
+  constexpr std::string_view kWanted =
+      "give auto, or a run folder, or a checkpoint in it (RUN/checkpoints/step-N)";
+  if (!is_there(path)) {
+    const std::string advice = base::did_you_mean(meant_word(path));
+    fail(ErrorKind::checkpoint, "--resume {}: no such file or folder{}", path,
+         advice.empty() ? fmt::format("; {}", kWanted) : advice);
+  }
+  if (!is_folder(path)) {
+    fail(ErrorKind::checkpoint,
+         "--resume {}: it is a file, not a checkpoint's folder; {}; the weights of a model file "
+         "are taken with --init-from",
+         path, kWanted);
+  }
+  if (is_there(fs::path(path) / "model.safetensors") &&
+      !is_there(fs::path(path) / store::kManifestName)) {
+    fail(ErrorKind::checkpoint,
+         "--resume {}: it holds a model without the state of a run; give a checkpoint, or take the "
+         "weights alone with --init-from {}/model.safetensors",
+         path, path);
+  }
+  if (const std::string run = store::run_at(path); run != path) {
+    fail(
+        ErrorKind::checkpoint,
+        "--resume {}: it holds the checkpoints of a run; give the run (--resume {}) or one of them",
+        path, run);
+  }
+  if (store::has_checkpoints_folder(path)) return;
+  (void)store::checkpoints_at(path);  // refuses what is neither run nor checkpoint
+}
+
+void check_init_from(const std::string& path) {
+  if (path.empty()) return;
+  if (!is_there(path)) {
+    fail(ErrorKind::checkpoint, "--init-from {}: no such file or folder; {}", path,
+         path == "resume"    ? "to resume a run, give --resume auto"
+         : path == "scratch" ? "omit it to start from new weights"
+                             : "give a model file (RUN/final/model.safetensors), a checkpoint or a "
+                               "run folder");
+  }
+  const std::string weights = is_folder(path) ? store::weights_at(path) : path;
+  if (is_folder(weights)) return;
+  open_for("--init-from", [&] { (void)checkpoint::format::SafetensorsFile::open(weights); });
 }
 
 }  // namespace
@@ -128,7 +164,10 @@ std::string model_path(const std::string& from) {
                       is_there(folder / "config.json");
   if (is_run) return model_of_run(from);
   if (const std::string run = store::run_at(from); run != from) return run;
-  refuse_folder(from);
+  fail(ErrorKind::checkpoint,
+       "--from {}: it holds neither checkpoints nor a final model; name a run folder, a checkpoint "
+       "or a model file",
+       from);
 }
 
 void require_from(const std::string& from) {
@@ -140,6 +179,15 @@ void require_from(const std::string& from) {
 void refuse_other_files(const std::string& model) {
   if (is_folder(model)) return;
   open_for("--from", [&] { (void)checkpoint::format::SafetensorsFile::open(model); });
+}
+
+void check_start_paths(const config::Config& config) {
+  const config::CheckpointConfig& wanted = config.checkpoint;
+  check_resume(wanted.resume);
+  // A resumed run no longer needs the file of its initial weights.
+  const bool resumes = wanted.resume.is_automatic() &&
+                       !store::list_steps(store::checkpoints_folder(config.run.dir)).empty();
+  if (!resumes) check_init_from(wanted.init_from);
 }
 
 }  // namespace dtrain::app

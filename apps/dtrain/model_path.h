@@ -1,10 +1,11 @@
-// Resolves the path of --from to a model; opens files that flags name.
+// The paths of --from, --resume and --init-from, looked at before LibTorch is loaded.
 #pragma once
 
 #include <string>
 #include <string_view>
 
 #include "dtrain/base/error.h"
+#include "dtrain/config/config.h"
 
 namespace dtrain::app {
 
@@ -33,5 +34,11 @@ void open_for(std::string_view flag, Open open) {
     base::fail(error.kind(), "{}: {}", flag, error.what());
   }
 }
+
+/// Refuses paths that cannot be what the flags need, so that they are not taken for damaged
+/// checkpoints. What is in a checkpoint is examined later.
+///
+/// Throws: Error{checkpoint} naming the flag, the path, what it is and what to give.
+void check_start_paths(const config::Config& config);
 
 }  // namespace dtrain::app

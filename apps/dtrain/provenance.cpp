@@ -7,7 +7,6 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <vector>
@@ -35,11 +34,6 @@ std::string cpu_model() {
   return "unknown";
 }
 
-std::string directory() {
-  std::error_code error;
-  return std::filesystem::current_path(error).string();
-}
-
 std::string now() {
   const std::time_t seconds = std::time(nullptr);
   std::tm parts{};
@@ -61,10 +55,11 @@ std::string version_text() { return fmt::format("{} (commit {})", DTRAIN_VERSION
 std::string provenance(std::int64_t ranks, const base::RankEnv& env) {
   utsname machine{};
   ::uname(&machine);
+  std::error_code error;
   nlohmann::ordered_json object{{"version", DTRAIN_VERSION},
                                 {"commit", kCommit},
                                 {"command_line", command_line()},
-                                {"directory", directory()},
+                                {"directory", std::filesystem::current_path(error).string()},
                                 {"host", machine.nodename},
                                 {"cpu", cpu_model()},
                                 {"started", now()},

@@ -2,7 +2,6 @@
 #include <fmt/chrono.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
@@ -42,15 +41,14 @@ struct ReportOptions {
 void add_report_flags(CLI::App& app, ReportOptions& options) {
   app.add_option("FOLDER", options.runs, "a run folder, or a folder whose runs are all included")
       ->required();
-  CLI::Option* output = app.add_option("-o,--output", options.output,
-                                       "the page; - for standard output (default "
-                                       "FOLDER/report.html, or report.html here for several "
-                                       "folders)");
+  CLI::Option* output =
+      app.add_option("-o,--output", options.output,
+                     "the page; - for standard output (default FOLDER/report.html, or report.html "
+                     "here for several folders)");
   require_value(*output->type_name("FILE.html"), "name a file");
-  CLI::Option* csv = app.add_option(
-      "--csv", options.csv,
-      "write the figures of all steps as comma-separated values in place of the page; - "
-      "for standard output");
+  CLI::Option* csv = app.add_option("--csv", options.csv,
+                                    "write the figures of all steps as comma-separated values in "
+                                    "place of the page; - for standard output");
   require_value(*csv->type_name("FILE")->excludes(output), "name a file");
   app.add_flag("--overwrite", options.overwrite, "replace a file that is not a report");
 }
@@ -88,11 +86,6 @@ void write(const std::string& path, const std::string& text, bool overwrite) {
   base::AtomicFile file(path, ErrorKind::data);
   file.write(std::as_bytes(std::span(text)));
   file.commit();
-}
-
-std::string now_text() {
-  const std::time_t now = std::time(nullptr);
-  return fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(now));
 }
 
 // The page of one folder is written there; a page of several is written here.
@@ -164,7 +157,8 @@ int run_report(const ReportOptions& options) {
     fail(ErrorKind::data, "{}: {}; name another file with --output FILE.html", path,
          std::strerror(errno));
   }
-  write(path, report::page_of(report::page_data(runs, "dtrain " + version_text(), now_text())),
+  const auto now = fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(std::time(nullptr)));
+  write(path, report::page_of(report::page_data(runs, "dtrain " + version_text(), now)),
         options.overwrite);
   if (path != kStandardOutput) print(fmt::format("{}\n", path));
   return 0;

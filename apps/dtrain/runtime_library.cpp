@@ -43,18 +43,15 @@ bool has_nvidia_gpu() {
   });
 }
 
-// True where --strategy auto may choose a pipeline, too.
-bool may_have_stages(const config::LayoutConfig& layout) {
-  return layout.pp > 1 || layout.strategy == config::Strategy::automatic;
-}
-
 }  // namespace
 
 RuntimeLibrary RuntimeLibrary::open(const config::LayoutConfig& layout) {
   const std::string path = base::library_folder_of_program() + "/libdtrain.so";
   base::bound_spinning();
   base::give_streams_queues();
-  if (may_have_stages(layout)) base::load_kernels_early();
+  // --strategy auto may choose a pipeline, too.
+  const bool may_have_stages = layout.pp > 1 || layout.strategy == config::Strategy::automatic;
+  if (may_have_stages) base::load_kernels_early();
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   void* symbol = library == nullptr ? nullptr : ::dlsym(library, "dtrain_run");
   if (symbol == nullptr) {

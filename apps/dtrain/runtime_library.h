@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "dtrain/config/config.h"
-#include "dtrain/config/json.h"
+#include "dtrain/config/saved_run.h"
 
 namespace dtrain::app {
 

@@ -6,7 +6,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/assign.h"
-#include "dtrain/config/pipeline.h"
+#include "dtrain/config/layout.h"
 #include "dtrain/parallel/pipeline/check.h"
 #include "tool.h"
 

@@ -1,4 +1,6 @@
+#include <cerrno>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -6,11 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "awaited_inputs.h"
 #include "commands.h"
 #include "configure.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
+#include "dtrain/base/path_kind.h"
 #include "dtrain/base/plugin_file.h"
 #include "dtrain/base/process.h"
 #include "dtrain/base/rank_env.h"
@@ -18,18 +20,118 @@
 #include "dtrain/checkpoint/store/earlier_attempt.h"
 #include "dtrain/checkpoint/store/removal.h"
 #include "dtrain/config/assign.h"
+#include "dtrain/config/data_mixture.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/run_folder.h"
+#include "dtrain/config/saved_run.h"
 #include "dtrain/data/split.h"
-#include "epochs.h"
-#include "first_run.h"
+#include "model_path.h"
 #include "provenance.h"
 #include "ranks.h"
 #include "runtime_library.h"
-#include "start_paths.h"
 
 namespace dtrain::app {
 namespace {
+
+namespace store = checkpoint::store;
+
+// parse_mixture takes a file name with a comma for a mixture if there is no such file.
+std::vector<std::string> files_of(const std::string& train) {
+  try {
+    const auto mixture = config::parse_mixture(train);
+    if (mixture.size() == 1) return {train};
+    std::vector<std::string> files;
+    for (const config::WeightedFile& each : mixture) files.push_back(each.path);
+    return files;
+  } catch (const base::Error&) {
+    return {train};
+  }
+}
+
+std::vector<std::string> inputs_of(const config::Config& config) {
+  std::vector<std::string> inputs = files_of(config.data.train);
+  inputs.push_back(config.data.validation);
+  inputs.push_back(config.machine.offload.folder);
+  return inputs;
+}
+
+config::Config settings(const config::CommandLine& command_line) {
+  return config::load(config::with_deepspeed(command_line)).config;
+}
+
+// The settings of a command line that an earlier attempt has read: an error now means that a
+// configuration file is missing.
+config::Config settings_read_before(const config::CommandLine& command_line) {
+  config::Config given;
+  std::exception_ptr passing;  // its retries are over
+  base::retry_task([&](int) {
+    try {
+      given = settings(command_line);
+    } catch (const base::StorageError&) {
+      passing = std::current_exception();
+    } catch (const base::Error& error) {
+      throw base::StorageError(error.what(), ENOENT);
+    }
+  });
+  if (passing) std::rethrow_exception(passing);
+  return given;
+}
+
+void await_all(const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) {
+    if (!path.empty()) base::await_path(path);
+  }
+}
+
+// Waits, at a start after a failed attempt, for what that attempt's run has read and this one will
+// read again: a path that is missing now lies on a mount that is away. Only a run that has begun,
+// or committed a checkpoint, tells of an attempt that had its inputs; otherwise nothing is awaited.
+//
+// Throws: StorageError naming the path that stays away; its status lets the launcher try again.
+//         Error{usage} as config::with_deepspeed and config::load.
+void await_inputs(const config::CommandLine& command_line) {
+  const base::RankEnv env = base::rank_env_of_process();
+  if (env.restart_count == 0) return;
+  const std::string origin = provenance(env.world_size, env);
+  const bool has_committed = base::committed_step_of_process(store::name_of_run(origin)) >= 0;
+  const config::Config given =
+      has_committed ? settings_read_before(command_line) : settings(command_line);
+  const auto earlier = store::find_earlier_attempt(given, origin);
+  if (earlier) {
+    // The command line may name no data; the run's settings do.
+    const std::string record = earlier->run_dir + "/config.json";
+    await_all(inputs_of(config::read_saved_run(record).resolved));
+    await_all({given.checkpoint.resume.path});  // its settings are inherited
+    if (!earlier->has_checkpoint) await_all({given.checkpoint.init_from});
+  } else if (has_committed) {  // its folder is away as well
+    await_all(inputs_of(given));
+  }
+}
+
+// Warns about batches of more samples than there are, and about files that the run reads so often
+// that it memorises them, one line per file. config: resolved.
+std::vector<std::string> epoch_warnings(const config::Config& config, const data::Split& split) {
+  constexpr double kMany = 1000;
+  const std::int64_t steps = config.train.steps;
+  const std::int64_t batch = config.batch.global;
+  const double samples = static_cast<double>(steps) * static_cast<double>(batch);
+  const std::vector<double> epochs = data::epochs_of(split.train, samples);
+  std::vector<std::string> warnings;
+  if (batch > split.train.size()) {
+    const double times = static_cast<double>(batch) / static_cast<double>(split.train.size());
+    warnings.push_back(fmt::format(
+        "each step of --global-batch {} takes the {} samples to train on {:.1f} times; lower it",
+        batch, split.train.size(), times));
+  }
+  for (std::size_t i = 0; i < epochs.size(); ++i) {
+    if (epochs[i] < kMany) continue;
+    warnings.push_back(
+        fmt::format("{} steps of {} sequences read {} {:.0f} times: the model will memorise it; "
+                    "give more data, or lower --steps or --global-batch",
+                    steps, batch, split.train.sources()[i].samples.file().path(), epochs[i]));
+  }
+  return warnings;
+}
 
 // origin: the file that a resumed run inherits its settings from; empty: none.
 data::Split open_split(const config::Config& config, const std::string& origin) {
@@ -50,21 +152,20 @@ data::Split open_data(const Configured& configured) {
   if (config.data.train.empty()) {
     const config::Resume& resume = config.checkpoint.resume;
     if (resume.kind == config::Resume::Kind::path) {
-      base::fail(base::ErrorKind::usage,
-                 "--data is missing, and --resume {} has no saved settings: give --data and the "
-                 "other settings of the run, or resume the run itself with --run-dir RUN --resume "
-                 "auto",
-                 resume);
+      base::fail(
+          base::ErrorKind::usage,
+          "--data is missing, and --resume {} has no saved settings: give --data and the other "
+          "settings of the run, or resume the run itself with --run-dir RUN --resume auto",
+          resume);
     }
     const bool goes_on = resume.is_automatic() && !config.run.dir.empty();
     if (!goes_on) {
       base::fail(base::ErrorKind::usage, "--data is missing: name a token file or a text");
     }
-    base::fail(
-        base::ErrorKind::usage,
-        "--resume auto: {} holds no config.json that says what to train: check --run-dir, or "
-        "give --data and the other settings of the run",
-        config.run.dir);
+    base::fail(base::ErrorKind::usage,
+               "--resume auto: {} holds no config.json that says what to train: check --run-dir, "
+               "or give --data and the other settings of the run",
+               config.run.dir);
   }
   return open_split(config, configured.origin);
 }
@@ -83,8 +184,7 @@ std::optional<Start> read_start(const config::CommandLine& command_line) {
   const bool has_threads = config::strategy_of(layout).is_local();
   const std::int64_t ranks = has_threads ? layout.local_ranks : configured->env.world_size;
   std::string origin = provenance(ranks, configured->env);
-  const std::int64_t committed =
-      base::committed_step_of_process(checkpoint::store::name_of_run(origin));
+  const std::int64_t committed = base::committed_step_of_process(store::name_of_run(origin));
   return Start{std::move(*configured), std::move(origin), committed};
 }
 
@@ -99,7 +199,7 @@ std::optional<Start> wait_for_start(const config::CommandLine& command_line) {
   bool has_come_back = false;
   check_for_all_ranks([&] {
     base::retry_task([&](int number) {
-      checkpoint::store::check_is_of_launch(config, start->provenance, start->committed);
+      store::check_is_of_launch(config, start->provenance, start->committed);
       has_come_back = number > 0;
     });
   });
@@ -108,12 +208,12 @@ std::optional<Start> wait_for_start(const config::CommandLine& command_line) {
 
 // A start after a failed attempt goes on with what that has left.
 void check_run(config::Config config, const std::string& provenance) {
-  if (const auto earlier = checkpoint::store::find_earlier_attempt(config, provenance)) {
-    config = checkpoint::store::going_on_with(std::move(config), *earlier);
+  if (const auto earlier = store::find_earlier_attempt(config, provenance)) {
+    config = store::going_on_with(std::move(config), *earlier);
   }
   config::check_run_folder(config);
   if (!config.run.dir.empty()) {
-    checkpoint::store::check_run_files(config.run.dir, config::replacing_flag(config));
+    store::check_run_files(config.run.dir, config::replacing_flag(config));
   }
   check_start_paths(config);
 }
@@ -187,10 +287,10 @@ int run_train(const config::CommandLine& given) {
   if (!configured->is_quiet) note_shell_of_step(configured->env);
   if (tells) note_lost_steps(configured->env, config.checkpoint);
   if (tells && !configured->has_file) note_default_model(config);
-  return library.run(
-      {config::Command::train,
-       config,
-       {configured->asked, start->provenance, configured->is_quiet, configured->is_verbose}});
+  return library.run({config::Command::train,
+                      config,
+                      {configured->loaded.config, start->provenance, configured->is_quiet,
+                       configured->is_verbose}});
 }
 
 }  // namespace dtrain::app

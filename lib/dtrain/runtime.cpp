@@ -14,8 +14,8 @@
 #include "dtrain/base/log.h"
 #include "dtrain/base/process.h"
 #include "dtrain/commands/commands.h"
-#include "dtrain/config/json.h"
 #include "dtrain/config/layout.h"
+#include "dtrain/config/saved_run.h"
 #include "dtrain/metrics/tensor_memory.h"
 
 namespace dtrain {

@@ -77,10 +77,6 @@ class Reading(Tools):
         self.assertEqual(self.output("list", self.two / "checkpoints"), self.output("list", self.two))
         self.assertEqual(self.output("inspect", self.two / "checkpoints"), self.output("inspect", self.two))
 
-    def test_export_does_not_name_a_file_after_another_format(self):
-        self.refused(USAGE, "m.pt", "name it", "m.safetensors", arguments=("export", self.two, self.folder / "m.pt"))
-        self.assertFalse((self.folder / "m.pt").exists())
-
     def test_list_goes_on_after_a_damaged_manifest_and_names_it(self):
         copy = self.copy(self.two)
         manifest = copy / "checkpoints" / "step-4" / "manifest.json"

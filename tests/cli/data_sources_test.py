@@ -14,7 +14,6 @@ import unittest
 
 from data_harness import DataTest, read_token_file
 from dtrain_harness import DATA, DTRAIN, GOLDEN, SOURCE, USAGE, run, terminal_output
-from messages import assert_names, lines_naming
 
 TEXT = (GOLDEN / "text.bin").read_bytes()
 LINES = [line for line in TEXT.decode().splitlines() if line]
@@ -42,20 +41,6 @@ class Texts(Sources):
         self.assertEqual(self.prepare(self.write("marked", b"\xef\xbb\xbf" + TEXT)), plain)
         marked = self.write("marked.jsonl", b"\xef\xbb\xbf" + b'{"text": "one"}\n')
         self.assertEqual(bytes(self.prepare(marked, "--field", "text").tokens), b"one\n")
-
-    def test_markup_is_taken_as_text_with_a_note(self):
-        page = self.write("page.html", "<p>One</p>\n")
-        for path, is_noted in ((page, True), (self.write("page.txt", "<p>One</p>\n"), False)):
-            result = self.dtrain("data", "prepare", path, "--output", "out.dtok", "--overwrite")
-            self.assertEqual(bool(lines_naming(result.stderr, "markup")), is_noted, result.stderr)
-            self.assertEqual(bytes(read_token_file(self.folder / "out.dtok").tokens), b"<p>One</p>\n")
-
-    def test_inputs_given_twice_and_names_of_compressed_outputs_are_noted(self):
-        text = self.write("t", TEXT)
-        result = self.dtrain("data", "prepare", text, text, "--output", "t.gz")
-        self.assertIn(f"{text}: given 2 times", result.stderr)
-        assert_names(result.stderr, "t.gz", "token file")
-        self.assertEqual(bytes(read_token_file(self.folder / "t.gz").tokens), TEXT * 2)
 
     def test_hidden_files_of_a_folder_are_left_out_unless_named(self):
         for name, text in (("texts/a.txt", b"seen"), ("texts/.DS_Store", b"\0binary"), ("texts/.git/config", b"hidden"), (".one/b", b"named")):

@@ -48,8 +48,8 @@ class Statuses(DtrunTest):
     def test_of_dtrun_itself(self):
         self.assert_status("no such program", 12, "./nowhere")
         self.assert_status("unknown option", 2, "true", options=("--wrong",))
-        missing = self.dtrun("--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port", "0",
-                             "--rdzv-timeout", "0.2", "true", status=10)
+        self.dtrun("--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port", "0",
+                   "--rdzv-timeout", "0.2", "true", status=10)
         with socket.create_server(("127.0.0.1", 0)) as holder:
             taken = self.dtrun("--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port",
                                str(holder.getsockname()[1]), "true")

@@ -262,7 +262,7 @@ class From(FolderTest):
                             (piece, [f"--from {piece.parent}"]), (run_dir / "metrics.jsonl", ["metrics.jsonl"])):
             result = self.generate(path, status=CHECKPOINT)
             self.assertEqual((result.stderr.count("\n"), result.stdout), (1, ""), result.stderr)
-            for part in (f"--from", *parts):
+            for part in ("--from", *parts):
                 self.assertIn(part, result.stderr)
 
     def test_a_path_given_to_another_flag_is_rejected_with_a_pointer_to_from(self):

@@ -9,7 +9,7 @@ import unittest
 
 from dtrain_harness import DTRAIN, DTRUN, GOLDEN, front_end_alone, launched, make_folder, need_mounts, run
 from messages import assert_names, lines_naming
-from train_test import DTRAIN, DTRUN, TINY, TrainTest
+from train_test import TINY, TrainTest
 
 SIZES = ["--levels", "4", "--width", "64", "--heads", "4", "--neurons", "256", "--seq-len", "64", "--global-batch", "8",
          "--microbatch", "8"]
@@ -131,8 +131,6 @@ class Memory(TrainTest):
             self.assertIn(f"{name}: found", self.train("bad", *flags, status=2))
         result = run(front_end_alone(make_folder(self)), *self.arguments("--recompute", "auto", steps=1), status=42)
         assert_names(result.stderr, "warning", "--recompute auto", "--memory-limit")
-        result = self.single("--recompute", "every:99", "--overwrite", steps=1)
-        self.assertRegex(result.stderr, r"warning: --recompute every:99: there are \d+ levels")
         result = self.single("--backend", "shm", "--overwrite", steps=1, status=2)
         assert_names(result.stderr, "--backend shm")
 

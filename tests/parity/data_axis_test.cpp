@@ -7,6 +7,7 @@
 
 #include "dtrain/config/bdh/settings.h"
 #include "dtrain/config/layout.h"
+#include "dtrain/config/saved_run.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
 #include "support/rounding.h"

@@ -12,6 +12,7 @@
 #include <mutex>
 
 #include "dtrain/config/bdh/settings.h"
+#include "dtrain/config/saved_run.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
 #include "support/sensitivity.h"

@@ -61,7 +61,7 @@ inline void change(const config::Setting& setting, config::Config& config) {
       if (config::value_text(setting, config) != before) return;
     }
     for (const config::Choice& choice : setting.choices) {
-      if (choice.works()) config::assign_text(setting, choice.name, setting.key, config);
+      config::assign_text(setting, choice.name, setting.key, config);
     }
   };
   std::visit(

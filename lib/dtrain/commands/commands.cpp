@@ -1,9 +1,11 @@
 #include "dtrain/commands/commands.h"
 
 #include <fmt/format.h>
+#include <torch/headeronly/version.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
@@ -16,9 +18,7 @@
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/comm/create_world.h"
 #include "dtrain/comm/exchange.h"
-#include "dtrain/commands/build_text.h"
 #include "dtrain/commands/layout_choice.h"
-#include "dtrain/commands/microbatch_choice.h"
 #include "dtrain/commands/verifier.h"
 #include "dtrain/config/batch.h"
 #include "dtrain/config/layout.h"
@@ -120,12 +120,6 @@ train::FolderMonitor::Options monitor_options(const std::optional<job::RunFolder
   return {.check = [&folder] { folder->check(); }, .stop_file = job::RunFolder::stop_file(run_dir)};
 }
 
-// The request of a start: its settings, resolved, and what is recorded of it.
-struct Asked {
-  const config::Config& config;
-  const config::StartRecord& record;
-};
-
 // The table, the settings that somebody has chosen, and what follows from the ranks.
 std::string table_text(const job::StartFacts& facts, const SettledStart& settled) {
   const config::Config asked = settled.record.asked.value_or(facts.config);
@@ -138,18 +132,14 @@ std::string table_text(const job::StartFacts& facts, const SettledStart& settled
          (note.empty() ? "" : "\nnote: " + note);
 }
 
-nlohmann::ordered_json fields_of_start(const job::StartFacts& facts,
-                                       const config::StartRecord& record) {
-  nlohmann::ordered_json fields = job::start_fields(facts);
-  fields[std::string(config::kProvenanceKey)] = nlohmann::ordered_json::parse(record.provenance);
-  return fields;
-}
-
 void tell_start(comm::ProcessGroup& world, metrics::Reporter& reporter,
                 const job::StartFacts& facts, const SettledStart& settled,
                 const train::StartPoint& start) {
   comm::run_long_on_leader(world, "writing metrics", [&] {
-    reporter.start(table_text(facts, settled), fields_of_start(facts, settled.record));
+    nlohmann::ordered_json fields = job::start_fields(facts);
+    fields[std::string(config::kProvenanceKey)] =
+        nlohmann::ordered_json::parse(settled.record.provenance);
+    reporter.start(table_text(facts, settled), fields);
     if (start.checkpoint.empty()) return;
     reporter.resume({.step = start.step, .path = start.checkpoint, .seconds = start.seconds});
   });
@@ -227,19 +217,21 @@ train::RunEnd run_or_advise(train::Trainer& trainer, const train::Checkpointer& 
 
 // The settings of a restart by the launcher, which continues from what rank 0 finds of the earlier
 // attempt; empty otherwise.
-std::optional<config::Config> after_earlier_attempt(comm::ProcessGroup& world, const Asked& asked,
+std::optional<config::Config> after_earlier_attempt(comm::ProcessGroup& world,
+                                                    const config::Config& config,
+                                                    const config::StartRecord& record,
                                                     const base::RankEnv& env) {
   constexpr std::string_view kSaved = "saved ";
   constexpr std::string_view kBegun = "begun ";
   if (env.restart_count == 0) return std::nullopt;
   const std::string found = comm::leader_text(world, "looking for an earlier attempt", [&] {
-    const auto earlier = store::find_earlier_attempt(asked.config, asked.record.provenance);
+    const auto earlier = store::find_earlier_attempt(config, record.provenance);
     if (!earlier) return std::string();
     return std::string(earlier->has_checkpoint ? kSaved : kBegun) + earlier->run_dir;
   });
   if (found.empty()) return std::nullopt;
-  return store::going_on_with(asked.config, {.run_dir = found.substr(kSaved.size()),
-                                             .has_checkpoint = found.starts_with(kSaved)});
+  return store::going_on_with(config, {.run_dir = found.substr(kSaved.size()),
+                                       .has_checkpoint = found.starts_with(kSaved)});
 }
 
 // Broadcasts rank 0's run folder.
@@ -258,11 +250,6 @@ struct RankParts {
   std::shared_ptr<const data::Tokenizer> tokenizer;
   std::shared_ptr<comm::World> world;
 };
-
-// The step that an earlier attempt of this run has committed; -1: none.
-std::int64_t committed_step_of(const SettledStart& settled) {
-  return base::committed_step_of_process(store::name_of_run(settled.record.provenance));
-}
 
 // Collective: every rank of the job.
 train::Predictions predictions_of(const config::Config& config, job::Job& job,
@@ -288,6 +275,7 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   const data::DataIdentity data = agree_on_data(world, config, split);
   if (world.rank() == 0) warn_of_cpus(config, job.cpus());
   const std::string run = job_name(world);
+  const std::string lineage = store::name_of_run(settled.record.provenance);
   const bool is_unnamed = config.run.dir.empty();
   base::NewFolders made;  // rank 0's
   config.run.dir = agreed_run_folder(world, config, made);
@@ -296,9 +284,9 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
                            [&] { folder.emplace(config, run, settled.record, std::move(made)); });
   const auto held = job::hold_shared_folder(world, config.run.dir, run);
   const model::Model& model = job.whole_model();
-  train::StartPoint start = train::load_start({config, world, job.engine(), model, data,
-                                               split.train.tokenized_file().tokenizer(),
-                                               committed_step_of(settled), job.cpus().are_mixed});
+  train::StartPoint start = train::load_start(
+      {config, world, job.engine(), model, data, split.train.tokenized_file().tokenizer(),
+       base::committed_step_of_process(lineage), job.cpus().are_mixed});
   std::optional<train::FolderMonitor> monitor;
   comm::run_long(world, "looking at the run folder",
                  [&] { monitor.emplace(monitor_options(folder, config.run.dir)); });
@@ -309,8 +297,7 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   train::Checkpointer checkpoints(
       job.engine(), world, reporter, link,
       {config, run, data::to_text(data), saved_step(world, config, start), start.checkpoint, flags,
-       start.history.validation.data, store::name_of_run(settled.record.provenance), *held,
-       check_folder});
+       start.history.validation.data, lineage, *held, check_folder});
   // Last, when all ranks have what they need: an older run is gone afterwards. To erase a large one
   // may take long.
   comm::run_long_on_leader(world, "preparing the run folder", [&] {
@@ -335,15 +322,16 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   return env.in_slurm ? 0 : static_cast<int>(base::ErrorKind::interrupted);
 }
 
-int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorld& join) {
+int train_rank(const config::Config& config, const config::StartRecord& record,
+               const base::RankEnv& env, const job::JoinWorld& join) {
   base::LauncherLink link(env.control_fd);
   std::optional<base::LongPhase> phase(std::in_place, link.activity(), "the start");
-  const data::Split split = data::open_split(data::split_options(asked.config));
-  const auto tokenizer = train::sample_tokenizer(asked.config, split);
+  const data::Split split = data::open_split(data::split_options(config));
+  const auto tokenizer = train::sample_tokenizer(config, split);
   const std::shared_ptr<comm::World> world = join();
-  comm::check_agreement(world->control(), {{"the build", build_text(asked.record)}});
-  const auto later = after_earlier_attempt(world->control(), asked, env);
-  SettledStart settled = settle_layout(later.value_or(asked.config), asked.record, *world, env);
+  comm::check_agreement(world->control(), {{"the build", build_text(record)}});
+  const auto later = after_earlier_attempt(world->control(), config, record, env);
+  SettledStart settled = settle_layout(later.value_or(config), record, *world, env);
   settle_microbatch(settled, later ? Attempt::later : Attempt::first, *world);
   return train_settled(settled, {env, link, phase, split, tokenizer, world});
 }
@@ -366,9 +354,15 @@ void verify_rank(const config::Config& config, const base::RankEnv& env, const j
 
 }  // namespace
 
+std::string build_text(const config::StartRecord& record) {
+  const auto program = nlohmann::json::parse(record.provenance);
+  return fmt::format("dtrain {} (commit {}), LibTorch {}", program.value("version", "?"),
+                     program.value("commit", "?"), TORCH_VERSION);
+}
+
 int train(const config::Config& config, const config::StartRecord& record) {
   return job::run_ranks(config, [&](const base::RankEnv& env, const job::JoinWorld& join) {
-    return train_rank({config, record}, env, join);
+    return train_rank(config, record, env, join);
   });
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <string_view>
 
 #include "dtrain/config/saved_run.h"
@@ -15,6 +16,9 @@ namespace dtrain::commands {
 /// Collective: every rank of the job.
 /// Throws:     as train::Trainer, job::make_world, job::Job, train::load_start and job::RunFolder.
 [[nodiscard]] int train(const config::Config& config, const config::StartRecord& record);
+
+/// "dtrain 0.1.0 (commit 1a2b3c4d5e6f), LibTorch 2.11.0": the build that made this record.
+[[nodiscard]] std::string build_text(const config::StartRecord& record);
 
 /// Takes results as they come; `train` alone writes its table and lines itself.
 using Output = std::function<void(std::string_view)>;

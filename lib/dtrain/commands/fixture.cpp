@@ -48,14 +48,10 @@ std::int64_t count_levels(const SafetensorsFile& file) {
 
 [[noreturn]] void refuse_tensor(const SafetensorsFile& file, const TensorView& found,
                                 std::string_view expected) {
-  base::fail(base::ErrorKind::checkpoint,
-             "{}: '{}' is {} ({}), but {} is expected; write the fixture as tests/golden/README.md "
-             "says",
-             file.path(), found.name, name_of(found.dtype), fmt::join(found.shape, ", "), expected);
-}
-
-bool is_float(const TensorView& view) {
-  return view.dtype == Dtype::f32 || view.dtype == Dtype::f64;
+  base::fail(
+      base::ErrorKind::checkpoint,
+      "{}: '{}' is {} ({}), but {} is expected; write the fixture as tests/golden/README.md says",
+      file.path(), found.name, name_of(found.dtype), fmt::join(found.shape, ", "), expected);
 }
 
 config::ModelConfig model_of_fixture(const SafetensorsFile& file) {
@@ -91,7 +87,8 @@ Shapes shapes_of(const config::ModelConfig& config, const Shape& batch) {
 }
 
 void check_shape(const SafetensorsFile& file, const TensorView& view, const Shape& expected) {
-  if (is_float(view) && view.shape == expected) return;
+  const bool is_float = view.dtype == Dtype::f32 || view.dtype == Dtype::f64;
+  if (is_float && view.shape == expected) return;
   refuse_tensor(file, view, fmt::format("F32 or F64 ({})", fmt::join(expected, ", ")));
 }
 

@@ -30,17 +30,18 @@ std::unique_ptr<model::Generator> make_generator(const OpenedModel& opened,
       .make_generator(opened.settings, opened.read_weights(*model, options));
 }
 
-[[noreturn]] void refuse_prompt(const std::string& name) {
-  base::fail(ErrorKind::data, "prompt '{}' cannot be read: {}", name, std::strerror(errno));
+// source: "standard input", or the flag with its file.
+[[noreturn]] void refuse_prompt(const std::string& source) {
+  base::fail(ErrorKind::data, "{}: cannot be read: {}", source, std::strerror(errno));
 }
 
-std::string read_all(int fd, const std::string& name, std::int64_t max_bytes) {
+std::string read_all(int fd, const std::string& source, std::int64_t max_bytes) {
   std::string text;
   std::array<char, 4096> buffer;
   while (static_cast<std::int64_t>(text.size()) <= max_bytes) {
     const ssize_t count = ::read(fd, buffer.data(), buffer.size());
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) refuse_prompt(name);
+    if (count < 0) refuse_prompt(source);
     if (count == 0) break;
     text.append(buffer.data(), static_cast<std::size_t>(count));
   }
@@ -56,9 +57,10 @@ std::string read_prompt(const config::GenerateConfig& generate, std::int64_t max
     return read_all(STDIN_FILENO, "standard input", max_bytes);
   }
   if (generate.prompt_file.empty()) return generate.prompt;
+  const std::string source = "--prompt-file " + generate.prompt_file;
   const int fd = ::open(generate.prompt_file.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) refuse_prompt(generate.prompt_file);
-  std::string text = read_all(fd, generate.prompt_file, max_bytes);
+  if (fd < 0) refuse_prompt(source);
+  std::string text = read_all(fd, source, max_bytes);
   ::close(fd);
   return text;
 }

@@ -1,4 +1,4 @@
-// --strategy auto: what it stands for, once the ranks have met.
+// What --strategy auto and an automatic microbatch stand for, once the ranks have met.
 #pragma once
 
 #include <cstdint>
@@ -41,5 +41,19 @@ struct SettledStart {
 [[nodiscard]] planner::Ranking rank_with_progress(
     const std::string& name, const config::Config& asked, const planner::Site& site,
     const planner::Rates& rates, const std::function<std::int64_t(std::int64_t)>& memory);
+
+/// Which attempt of its launch a start is, as far as an earlier one has begun a run.
+enum class Attempt { first, later };
+
+/// Lowers an automatic microbatch to the largest one that --memory-limit allows, or that takes no
+/// more than 80 % of what the ranks' devices and machines have; the smallest where none does, which
+/// job::Job then warns of or refuses. A run that resumes, or that a launcher starts again, keeps the
+/// microbatch it has had where the global batch and the ranks allow that, so that its bits stay.
+/// Other starts are left as they are.
+///
+/// start:      its layout is settled.
+/// Collective: every rank of the world; all have the same microbatch afterwards.
+/// Throws:     as parallel::rank_plan, but where only memory is missing.
+void settle_microbatch(SettledStart& start, Attempt attempt, comm::World& world);
 
 }  // namespace dtrain::commands

@@ -23,31 +23,13 @@
 namespace dtrain::commands {
 namespace {
 
+using base::ErrorKind;
+using checkpoint::kWeightPrefix;
+using checkpoint::format::FileInfo;
+using checkpoint::format::PieceInfo;
 using checkpoint::format::SafetensorsFile;
 namespace fs = std::filesystem;
 namespace store = checkpoint::store;
-
-// Empty if the file is no run's final model, or the run has no checkpoint.
-std::string newest_checkpoint_beside(const std::string& file) {
-  const fs::path whole = base::resolved_path(file);
-  const fs::path run = whole.parent_path().parent_path();
-  if (whole != store::final_model(run.string())) return {};
-  const std::string folder = store::checkpoints_folder(run.string());
-  const std::vector<std::int64_t> steps = store::list_steps(folder);
-  return steps.empty() ? "" : (fs::path(folder) / store::checkpoint_name(steps.front())).string();
-}
-
-param::Arena read_model(const SafetensorsFile& file, const model::Model& model,
-                        const at::TensorOptions& options) {
-  try {
-    return checkpoint::read_model_file(file, model.parameters, train::exported_buffers(model),
-                                       options);
-  } catch (const base::Error& error) {
-    const std::string newest = newest_checkpoint_beside(file.path());
-    if (error.kind() != base::ErrorKind::checkpoint || newest.empty()) throw;
-    base::fail(error.kind(), "{}; the run's newest checkpoint: --from {}", error.what(), newest);
-  }
-}
 
 OpenedModel open_model_file(const std::string& path, const model::UserHints& told) {
   const auto file = std::make_shared<SafetensorsFile>(SafetensorsFile::open(path));
@@ -58,7 +40,8 @@ OpenedModel open_model_file(const std::string& path, const model::UserHints& tol
               [file, vocab = settings.vocab] { return train::tokenizer_of_model(*file, vocab); },
           .read_weights =
               [file](const model::Model& model, const at::TensorOptions& options) {
-                return read_model(*file, model, options);
+                return checkpoint::read_model_file(*file, model.parameters,
+                                                   train::exported_buffers(model), options);
               }};
 }
 
@@ -80,16 +63,6 @@ OpenedModel open_checkpoint(const std::string& path, const model::UserHints& tol
               [reader](const model::Model& model, const at::TensorOptions& options) {
                 return read_weights(*reader, model, options);
               }};
-}
-
-using base::ErrorKind;
-using checkpoint::kWeightPrefix;
-using checkpoint::format::FileInfo;
-using checkpoint::format::PieceInfo;
-
-bool holds_weights(const FileInfo& file) {
-  return std::ranges::any_of(
-      file.pieces, [](const PieceInfo& piece) { return piece.tensor.starts_with(kWeightPrefix); });
 }
 
 // Opens a checkpoint of a run and checks that its name gives its step.
@@ -131,7 +104,10 @@ store::Reader open_weights(const std::string& checkpoint) {
   store::Reader reader(checkpoint);
   reader.open_files_of(kWeightPrefix);
   for (const FileInfo& file : reader.manifest().contents.files) {
-    if (holds_weights(file)) store::verify_file(checkpoint, file);
+    const bool holds_weights = std::ranges::any_of(file.pieces, [](const PieceInfo& piece) {
+      return piece.tensor.starts_with(kWeightPrefix);
+    });
+    if (holds_weights) store::verify_file(checkpoint, file);
   }
   return reader;
 }

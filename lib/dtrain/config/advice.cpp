@@ -20,16 +20,6 @@ namespace fs = std::filesystem;
 using base::ErrorKind;
 using base::fail;
 
-// "--N_Layer" -> "n-layer".
-std::string normal_form(std::string_view name) {
-  name.remove_prefix(std::min(name.find_first_not_of('-'), name.size()));
-  std::string normal;
-  for (const char c : name) {
-    normal += c == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
-  return normal;
-}
-
 std::string_view last_part(std::string_view key) { return key.substr(key.rfind('.') + 1); }
 
 bool has_word(std::string_view words, std::string_view word) {
@@ -84,26 +74,6 @@ std::string foreign_advice(std::string_view given, NameKind kind, Command comman
                      has_note ? fmt::format(" ({})", foreign->note) : "");
 }
 
-// En dash, em dash and minus sign, which editors and web pages write for "--".
-constexpr std::string_view kOtherDashes[] = {"\xe2\x80\x93", "\xe2\x80\x94", "\xe2\x88\x92"};
-
-// Advice on a word that begins with such a dash; empty where it does not.
-std::string advice_for_dashes(std::string_view word) {
-  const std::size_t whole = word.size();
-  for (bool found = true; found;) {
-    found = false;
-    for (const std::string_view dash : kOtherDashes) {
-      if (!word.starts_with(dash)) continue;
-      word.remove_prefix(dash.size());
-      found = true;
-    }
-  }
-  if (word.size() == whole) return {};
-  word.remove_prefix(std::min(word.find_first_not_of('-'), word.size()));  // "\u2014-lr"
-  return fmt::format(
-      "; it begins with a typographic dash, as text editors make of two hyphens: type --{}", word);
-}
-
 // Subcommands that have the flag.
 std::string commands_with(std::string_view flag) {
   std::string names;
@@ -116,17 +86,8 @@ std::string commands_with(std::string_view flag) {
   return names;
 }
 
-// "a.txt b.txt", as a shell writes for *.txt.
-bool follows_data(const std::string& word, const std::vector<std::string>& arguments) {
-  const auto place = std::ranges::find(arguments, word);
-  return place - arguments.begin() >= 2 && *(place - 2) == "--data";
-}
-
 [[noreturn]] void refuse_plain_word(const std::string& word, const std::string& path,
                                     Command command, const std::vector<std::string>& arguments) {
-  if (const std::string advice = advice_for_dashes(word); !advice.empty()) {
-    fail(ErrorKind::usage, "{}: unexpected word \"{}\"{}", path, word, advice);
-  }
   const auto place = std::ranges::find(arguments, word);
   if (place != arguments.begin() && place != arguments.end()) {
     std::string flag = *(place - 1);
@@ -137,7 +98,8 @@ bool follows_data(const std::string& word, const std::vector<std::string>& argum
            word);
     }
   }
-  if (follows_data(word, arguments)) {
+  // "a.txt b.txt", as a shell writes for *.txt.
+  if (place - arguments.begin() >= 2 && *(place - 2) == "--data") {
     fail(ErrorKind::usage,
          "--data takes one file, but \"{}\" follows it: make one of several with dtrain data "
          "prepare FILE... --output FILE.dtok",
@@ -188,6 +150,15 @@ std::string other_unknown_flags(const std::vector<std::string>& rest, Command co
 
 }  // namespace
 
+std::string normal_form(std::string_view name) {
+  name.remove_prefix(std::min(name.find_first_not_of('-'), name.size()));
+  std::string normal;
+  for (const char c : name) {
+    normal += c == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return normal;
+}
+
 const ForeignNames* find_foreign(std::string_view name) {
   const std::string wanted = normal_form(name);
   const ForeignNames* row = row_of(wanted);
@@ -221,7 +192,6 @@ std::string advice_for_key(std::string_view key, Command command) {
 }
 
 std::string advice_for_word(const std::string& word, Command command) {
-  if (std::string advice = advice_for_dashes(word); !advice.empty()) return advice;
   const std::string key = word.substr(0, word.find('='));
   if (key != word && find_key(key) != nullptr) return fmt::format(": give it as --set {}", word);
   if (key != word && find_flag("--" + key) != nullptr)

@@ -1,6 +1,9 @@
-// Advice about flags, keys and words that dtrain does not know: what was probably meant.
+// What users read about settings: help and documentation, written from the schema, and advice about
+// flags, keys and words that dtrain does not know.
 #pragma once
 
+#include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,6 +27,10 @@ struct ForeignNames {
 /// The table (foreign_table.cpp), without the names that model families bring.
 [[nodiscard]] std::span<const ForeignNames> foreign_table() noexcept;
 
+/// A flag or key without dashes in front, in small letters, with '-' between words: "--N_Layer"
+/// gives "n-layer".
+[[nodiscard]] std::string normal_form(std::string_view name);
+
 /// The row for a flag or key of another program ("--n_layer", "training.max_steps"), or null.
 [[nodiscard]] const ForeignNames* find_foreign(std::string_view name);
 
@@ -46,5 +53,20 @@ struct ForeignNames {
 ///         unknown flags.
 void refuse_unknown(const CLI::App& app, Command command,
                     const std::vector<std::string>& arguments);
+
+// help.cpp
+
+/// "learning rate after the warm-up (default 0.003; at least 0)".
+[[nodiscard]] std::string described(const Setting& setting);
+
+/// Full help of the settings that `name` matches: a key ("train.lr"), its last part, a flag, with
+/// or without dashes, or a group ("model"). Translates another program's name for a setting. Empty
+/// for any other name. columns: of a line.
+///
+/// Throws: Error{usage} with advice for another program's name that has no counterpart here.
+[[nodiscard]] std::optional<std::string> setting_help(std::string_view name, std::size_t columns);
+
+/// docs/settings.md: every setting in one table a group.
+[[nodiscard]] std::string settings_markdown();
 
 }  // namespace dtrain::config

@@ -1,10 +1,14 @@
 #include "dtrain/config/assign.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <concepts>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <system_error>
@@ -13,6 +17,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/nearest.h"
 #include "dtrain/base/number.h"
+#include "dtrain/config/schema.h"
 
 namespace dtrain::config {
 namespace {
@@ -29,10 +34,6 @@ template <typename... Functions>
 struct Overloaded : Functions... {
   using Functions::operator()...;
 };
-
-bool takes_units(const Setting& setting) {
-  return setting.unit == kSeconds || setting.unit == kMegabytesPerSecond;
-}
 
 template <typename T>
 constexpr std::string_view type_words() {
@@ -73,17 +74,6 @@ std::optional<double> number_from_text(const Setting& setting, std::string_view 
   return bytes ? std::optional(static_cast<double>(*bytes) / kMegabyte) : std::nullopt;
 }
 
-// Splits "a,b" into its words; "" has none.
-std::vector<std::string> split_names(std::string_view text) {
-  std::vector<std::string> names;
-  while (!text.empty()) {
-    const std::size_t comma = std::min(text.find(','), text.size());
-    names.emplace_back(text.substr(0, comma));
-    text.remove_prefix(std::min(comma + 1, text.size()));
-  }
-  return names;
-}
-
 template <typename T>
 std::optional<T> from_text(const Setting& setting, std::string_view text) {
   if constexpr (std::is_same_v<T, bool>) {
@@ -91,7 +81,10 @@ std::optional<T> from_text(const Setting& setting, std::string_view text) {
   } else if constexpr (std::is_same_v<T, std::string>) {
     return std::string(text);
   } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-    return split_names(text);
+    const auto items = items_of(text);
+    T names(items.begin(), items.end());
+    if (text.ends_with(',')) names.pop_back();
+    return names;
   } else if constexpr (std::integral<T>) {
     return base::whole_number_in<T>(text);
   } else {
@@ -113,7 +106,8 @@ std::optional<T> from_value(const Setting& setting, const Json& value) {
     if (!value.is_number_unsigned()) return std::nullopt;
   } else if constexpr (std::is_same_v<T, double>) {
     const auto* text = value.get_ptr<const std::string*>();
-    if (text != nullptr && takes_units(setting)) return number_from_text(setting, *text);
+    const bool takes_units = setting.unit == kSeconds || setting.unit == kMegabytesPerSecond;
+    if (text != nullptr && takes_units) return number_from_text(setting, *text);
     if (!value.is_number()) return std::nullopt;
   } else if constexpr (std::is_same_v<T, std::string>) {
     if (value.is_number_integer()) return value.dump();  // 256 for "256", where "all" is possible
@@ -189,31 +183,25 @@ const Choice* meant_choice(const Setting& setting, std::string_view value) {
 }
 
 void check_choice(const Setting& setting, std::string_view origin, std::string_view value) {
-  for (const Choice& choice : setting.choices) {
-    if (choice.name == value && choice.works()) return;
-    if (choice.name == value) {
-      fail(ErrorKind::usage, "{}: {} {}; use one of {}", origin, value, choice.refusal,
-           working_choices(setting));
-    }
+  if (std::ranges::count(setting.choices, value, &Choice::name) > 0) return;
+  const std::string choices = choices_text(setting);
+  if (setting.key == "machine.backend" && value == "nccl") {
+    fail(ErrorKind::usage,
+         "{}: nccl comes with --device cuda, where --backend is left out; use one of {}", origin,
+         choices);
   }
   if (std::error_code error;
       setting.key == "model.name" &&
       (value.find('/') != value.npos || std::filesystem::exists(value, error))) {
     fail(ErrorKind::usage,
          "{}: found the path \"{}\" instead of an architecture, one of {}; to start from these "
-         "weights "
-         "give --init-from {}",
-         origin, value, working_choices(setting), value);
+         "weights give --init-from {}",
+         origin, value, choices, value);
   }
-  // A choice that is known but does not work must not be offered as if it did.
-  std::string advice;
-  if (const Choice* meant = meant_choice(setting, value)) {
-    advice = meant->works() ? base::did_you_mean(meant->name)
-                            : fmt::format(" ({} {})", meant->name, meant->refusal);
-  }
-  const std::string choices = working_choices(setting);
+  const Choice* meant = meant_choice(setting, value);
   fail(ErrorKind::usage, "{}: found \"{}\", but it must be {}{}{}", origin, value,
-       choices.find(',') == choices.npos ? "" : "one of ", choices, advice);
+       choices.find(',') == choices.npos ? "" : "one of ", choices,
+       meant == nullptr ? "" : base::did_you_mean(meant->name));
 }
 
 // Reads a text into the field.
@@ -317,6 +305,61 @@ std::vector<std::pair<std::string, std::string>> value_texts(Command command,
     }
   }
   return texts;
+}
+
+std::string_view name_of(Command command) noexcept {
+  constexpr std::string_view kNames[] = {
+      "train",  "generate", "verify",  "checkpoint export", "checkpoint import",
+      "doctor", "plan",     "evaluate"};
+  return kNames[std::bit_width(static_cast<unsigned>(command)) - 1];
+}
+
+const Setting* find_key(std::string_view key) noexcept {
+  const auto found = std::ranges::find(settings(), key, &Setting::key);
+  return found == settings().end() ? nullptr : &*found;
+}
+
+const Setting* find_flag(std::string_view flag) noexcept {
+  const auto found = std::ranges::find(settings(), flag, &Setting::flag);
+  return found == settings().end() ? nullptr : &*found;
+}
+
+bool Range::contains(double value) const noexcept {
+  if (bounds == Bounds::none) return true;
+  const bool is_above = bounds == Bounds::open_below ? value > lowest : value >= lowest;
+  return is_above && (bounds == Bounds::open_above ? value < highest : value <= highest);
+}
+
+std::string Range::text() const {
+  // Settings are whole or simple numbers: %g would print 16777216 as 1.67772e+07.
+  const auto number = [](double value) { return fmt::format("{}", value); };
+  if (bounds == Bounds::none) return {};
+  if (bounds == Bounds::open_above) {
+    return fmt::format("at least {} and below {}", number(lowest), number(highest));
+  }
+  if (bounds == Bounds::open_below) {
+    return fmt::format("above {}, at most {}", number(lowest), number(highest));
+  }
+  if (highest == std::numeric_limits<double>::max()) return "at least " + number(lowest);
+  return number(lowest) + " to " + number(highest);
+}
+
+std::string Range::brief() const {
+  constexpr double kNobodyMeets = 1e6;
+  if (bounds == Bounds::closed && highest >= kNobodyMeets)
+    return fmt::format("at least {}", lowest);
+  if (bounds == Bounds::open_below && highest >= kNobodyMeets)
+    return fmt::format("above {}", lowest);
+  return text();
+}
+
+std::string choices_text(const Setting& setting) {
+  std::string names;
+  for (const Choice& choice : setting.choices) {
+    if (!names.empty()) names += ", ";
+    names += choice.name;
+  }
+  return names;
 }
 
 }  // namespace dtrain::config

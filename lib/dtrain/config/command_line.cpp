@@ -8,15 +8,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <span>
-#include <utility>
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/advice.h"
 #include "dtrain/config/assign.h"
-#include "dtrain/config/deepspeed_config.h"
 #include "dtrain/config/file.h"
-#include "dtrain/config/help.h"
-#include "dtrain/config/rivals.h"
 
 namespace dtrain::config {
 namespace {
@@ -89,12 +85,6 @@ bool takes_train_settings(Command command) {
   return (static_cast<unsigned>(command) & static_cast<unsigned>(Command::train)) != 0;
 }
 
-// Which of them would win is nothing that anybody should have to know.
-void refuse_steps_beside_epochs(const CommandLine& flags) {
-  if (!flags.gives("train.steps") || !flags.gives("train.epochs")) return;
-  fail(ErrorKind::usage, "--steps and --epochs both say how long to train: give one of them");
-}
-
 // Which of two files is meant is not known: users of other trainers mix them in this way.
 [[noreturn]] void refuse_two_data(const std::vector<std::string>& files) {
   fail(ErrorKind::usage,
@@ -136,10 +126,7 @@ void apply_layer(std::span<const Assignment> layer, Loaded& loaded) {
     assign_text(*assignment.setting, assignment.text, assignment.origin, loaded.config);
     given.push_back(assignment.setting);
   }
-  Layer rivals(below, given, loaded.config);
-  drop_rivals(rivals);
-  for (std::string& line : rivals.replaced()) loaded.replaced.push_back(std::move(line));
-  loaded.given.insert(loaded.given.end(), given.begin(), given.end());
+  loaded.add_layer(below, given);
 }
 
 }  // namespace
@@ -147,10 +134,6 @@ void apply_layer(std::span<const Assignment> layer, Loaded& loaded) {
 bool CommandLine::gives(std::string_view key) const {
   return std::ranges::any_of(assignments,
                              [&](const Assignment& each) { return each.setting->key == key; });
-}
-
-bool Loaded::gives(std::string_view key) const {
-  return std::ranges::any_of(given, [&](const Setting* setting) { return setting->key == key; });
 }
 
 void add_settings(CLI::App& app, Command command) {
@@ -200,30 +183,18 @@ CommandLine parsed_settings(const CLI::App& app, Command command) {
   if (result.quiet && result.verbose) {
     fail(ErrorKind::usage, "{} and {} exclude each other: leave out one of them", kQuiet, kVerbose);
   }
-  refuse_steps_beside_epochs(result);
+  // Which of them would win is nothing that anybody should have to know.
+  if (result.gives("train.steps") && result.gives("train.epochs")) {
+    fail(ErrorKind::usage, "--steps and --epochs both say how long to train: give one of them");
+  }
   note_repeated_flags(result);
   return result;
 }
 
-CommandLine with_deepspeed(CommandLine command_line) {
-  if (command_line.deepspeed_file.empty()) return command_line;
-  DeepSpeedConfig found = read_deepspeed_config(command_line.deepspeed_file);
-  command_line.deepspeed_unused = std::move(found.unused);
-  command_line.num_of_deepspeed = found.assignments.size();
-  found.assignments.insert(found.assignments.end(), command_line.assignments.begin(),
-                           command_line.assignments.end());
-  command_line.assignments = std::move(found.assignments);
-  return command_line;
-}
-
 Loaded load(const CommandLine& command_line, const Config& base) {
-  Loaded loaded;
-  loaded.config = base;
+  Loaded loaded{.config = base};
   if (!command_line.config_file.empty()) {
-    FileSettings file = apply_file(command_line.config_file, command_line.command, loaded.config);
-    loaded.unused = std::move(file.unused);
-    loaded.given = std::move(file.given);
-    loaded.replaced = std::move(file.replaced);
+    apply_file(command_line.config_file, command_line.command, loaded);
     forget_unused(command_line.command, loaded.config);
   }
   const std::span all(command_line.assignments);

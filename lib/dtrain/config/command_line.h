@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/config/file.h"
 #include "dtrain/config/schema.h"
 
 namespace CLI {
@@ -23,7 +24,7 @@ struct CommandLine {
   Command command = Command::train;
   std::string config_file;     ///< empty: none
   std::string deepspeed_file;  ///< of --deepspeed-config; empty: none
-  /// Of with_deepspeed: keys of the file that mean nothing here.
+  /// Of with_deepspeed: dotted keys of the file that have no part in it.
   std::vector<std::string> deepspeed_unused;
   std::size_t num_of_deepspeed = 0;  ///< its settings, at the front of the assignments
   std::vector<Assignment> assignments;
@@ -45,23 +46,13 @@ void add_settings(CLI::App& app, Command command);
 ///         begins with ~. Values are checked by load().
 [[nodiscard]] CommandLine parsed_settings(const CLI::App& app, Command command);
 
-/// The same with what its DeepSpeed file asks for, before the flags, which win over it.
+/// The same with what its DeepSpeed file asks for, before the flags, which win over it. A value
+/// "auto" is as if not given (deepspeed_config.cpp).
 ///
-/// Throws: as read_deepspeed_config.
+/// Throws: Error{usage} naming file and key: unreadable, not JSON, a value of another type, or
+///         something that would train another model here (an optimizer, scheduler or sharding that
+///         dtrain does not have).
 [[nodiscard]] CommandLine with_deepspeed(CommandLine command_line);
-
-/// A configuration as the user asked for it, before anything is resolved.
-struct Loaded {
-  Config config;
-  std::vector<std::string> unused;    ///< keys of the file that the command does not use
-  std::vector<const Setting*> given;  ///< by files and flags, some perhaps several times
-  /// "--val-fraction 0.1 replaces --val-data FILE": settings of lower layers that exclude
-  /// those of higher ones (rivals.h).
-  std::vector<std::string> replaced = {};
-
-  /// True if a file or flag gives this setting.
-  [[nodiscard]] bool gives(std::string_view key) const;
-};
 
 /// base < files < flags; of repeated flags the last wins. What a layer gives also replaces what it
 /// excludes in the layers below. What a file sets and the command does not use stays at its

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "dtrain/config/values.h"
-#include "dtrain/config/words.h"
 
 namespace dtrain::config {
 
@@ -68,7 +67,7 @@ struct BatchConfig {
 
 struct TrainConfig {
   std::int64_t steps = 800;
-  double epochs = 0;  // from which `steps` follows (config/epochs.h); 0: it is given itself
+  double epochs = 0;  // from which `steps` follows (apps/dtrain/configure.cpp); 0: it is given
   std::uint64_t seed = 1;
   double lr = 3e-3;
   double weight_decay = 0.1;

@@ -42,11 +42,6 @@ void fit_three_axes(LayoutConfig& layout, const LayoutConfig& resolved, std::int
   }
 }
 
-// True where each stage of a pipeline of all ranks has a level for each of its parts.
-bool has_levels_for(const SavedRun& saved, std::int64_t num_ranks) {
-  return num_ranks * saved.resolved.layout.schedule_pp.chunks <= saved.resolved.model.levels;
-}
-
 // Gives way where the run's ranks were others. Returns what to say of it.
 std::string fit_layout(LayoutConfig& layout, const SavedRun& saved, std::int64_t num_ranks) {
   layout.nnodes = 0;
@@ -60,14 +55,16 @@ std::string fit_layout(LayoutConfig& layout, const SavedRun& saved, std::int64_t
   layout.accumulate = plain.accumulate;
   layout.devices = plain.devices;
   if (!strategy.axis) {
-    fit_three_axes(layout, saved.resolved.layout, num_ranks);
+    fit_three_axes(layout, then, num_ranks);
   } else {
     forget_all_sizes_but(Axis::dp, layout);
     layout.pp_split = plain.pp_split;
     if (strategy.is_local()) layout.strategy = *strategy.with_processes;
     if (before == Strategy::single) layout.strategy = Strategy::ddp;
+    // Each stage of a pipeline of all ranks needs a level for each of its parts.
+    const std::int64_t parts = num_ranks * then.schedule_pp.chunks;
     const bool is_pipeline = strategy.axis == Axis::pp;
-    if (is_pipeline && !has_levels_for(saved, num_ranks)) keep_data_axis_alone(layout);
+    if (is_pipeline && parts > saved.resolved.model.levels) keep_data_axis_alone(layout);
   }
   if (layout.strategy == before) return {};
   return fmt::format("; --strategy {} takes the place of {} for {} rank{}", layout.strategy, before,
@@ -109,10 +106,10 @@ void check_device(const std::string& path, const Config& config, const Loaded& g
   const bool is_there = device.is_cpu() || device.kind == "auto" ||
                         std::ranges::count(launch.devices, device.kind) > 0;
   if (is_there || given.gives("machine.device")) return;
-  base::fail(base::ErrorKind::usage,
-             "{} has --device {}, which this build does not have: give another, such as --device "
-             "cpu",
-             path, device);
+  base::fail(
+      base::ErrorKind::usage,
+      "{} has --device {}, which this build does not have: give another, such as --device cpu",
+      path, device);
 }
 
 // Resets the settings that concern one start and its machines alone. Weights come from the

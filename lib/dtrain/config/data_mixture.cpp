@@ -4,12 +4,12 @@
 
 #include <cmath>
 #include <filesystem>
-#include <set>
 #include <string_view>
 #include <system_error>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/number.h"
+#include "dtrain/config/values.h"
 
 namespace dtrain::config {
 namespace {
@@ -28,8 +28,8 @@ WeightedFile weighted_file(std::string_view item, const std::string& text) {
   const auto weight = base::number_in<double>(item.substr(colon + 1));
   if (!weight || !std::isfinite(*weight) || *weight <= 0) {
     fail(ErrorKind::usage,
-         "--data {}: the weight of \"{}\" is \"{}\", but it must be a number above "
-         "0; leave out files that you do not want",
+         "--data {}: the weight of \"{}\" is \"{}\", but it must be a number above 0; leave out "
+         "files that you do not want",
          text, item.substr(0, colon), item.substr(colon + 1));
   }
   return {std::string(item.substr(0, colon)), *weight};
@@ -58,11 +58,7 @@ std::vector<WeightedFile> parse_mixture(const std::string& text) {
   const bool is_list = text.find(',') != text.npos || ends_with_number(text);
   if (!is_list || std::filesystem::exists(text, error)) return {{text, 1}};
   std::vector<WeightedFile> files;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    files.push_back(weighted_file(std::string_view(text).substr(begin, end - begin), text));
-    begin = end + 1;
-  }
+  for (const std::string_view item : items_of(text)) files.push_back(weighted_file(item, text));
   check_together(files);
   return files;
 }
@@ -72,14 +68,6 @@ void refuse_mixture_of_one(const std::string& text) {
   if (files.size() > 1 || files.front().path == text) return;
   fail(ErrorKind::usage, "--data {}: {}; give one file without a weight: --data {}", text, kForm,
        files.front().path);
-}
-
-std::string repeated_file(const std::string& text) {
-  std::set<std::filesystem::path> seen;
-  for (const WeightedFile& file : parse_mixture(text)) {
-    if (!seen.insert(std::filesystem::path(file.path).lexically_normal()).second) return file.path;
-  }
-  return {};
 }
 
 std::string mixture_text(const std::vector<WeightedFile>& files) {

@@ -28,11 +28,6 @@ struct WeightedFile {
 /// Throws: Error{usage}; also as parse_mixture.
 void refuse_mixture_of_one(const std::string& text);
 
-/// A file that a mixture names more than once. Empty: there is none.
-///
-/// Throws: as parse_mixture.
-[[nodiscard]] std::string repeated_file(const std::string& text);
-
 /// The inverse of parse_mixture, but for the weight of one file alone.
 [[nodiscard]] std::string mixture_text(const std::vector<WeightedFile>& files);
 

@@ -1,5 +1,4 @@
-#include "dtrain/config/deepspeed_config.h"
-
+// A configuration file of DeepSpeed's, in our settings (docs/habits.md).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/assign.h"
+#include "dtrain/config/command_line.h"
 #include "dtrain/config/file.h"
 
 namespace dtrain::config {
@@ -19,12 +19,13 @@ namespace {
 using base::ErrorKind;
 using base::fail;
 
-/// A key whose value is that of a setting, as it is.
-struct Same {
+/// A key or word of theirs and ours.
+struct Pair {
   std::string_view theirs;
   std::string_view ours;
 };
-constexpr Same kSame[] = {{"train_batch_size", "batch.global"},
+// Keys whose values are those of a setting, as they are.
+constexpr Pair kSame[] = {{"train_batch_size", "batch.global"},
                           {"train_micro_batch_size_per_gpu", "batch.microbatch"},
                           {"gradient_accumulation_steps", "batch.grad_accum"},
                           {"gradient_clipping", "train.grad_clip"},
@@ -36,21 +37,10 @@ constexpr Same kSame[] = {{"train_batch_size", "batch.global"},
                           {"scheduler.params.warmup_max_lr", "train.lr"},
                           {"scheduler.params.warmup_num_steps", "train.warmup_steps"},
                           {"scheduler.params.total_num_steps", "train.steps"}};
-
-/// A word of theirs and ours.
-struct WordPair {
-  std::string_view theirs;
-  std::string_view ours;
-};
-constexpr WordPair kOptimizers[] = {{"adam", "adamw"}, {"adamw", "adamw"}, {"sgd", "sgd"}};
-constexpr WordPair kSchedulers[] = {
+constexpr Pair kOptimizers[] = {{"adam", "adamw"}, {"adamw", "adamw"}, {"sgd", "sgd"}};
+constexpr Pair kSchedulers[] = {
     {"warmuplr", "constant"}, {"warmupdecaylr", "linear"}, {"warmupcosinelr", "cosine"}};
-constexpr WordPair kDtypeWords[] = {{"fp32", "float32"}, {"fp16", "float16"}, {"bf16", "bfloat16"}};
-
-std::string lower(std::string text) {
-  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
+constexpr Pair kDtypeWords[] = {{"fp32", "float32"}, {"fp16", "float16"}, {"bf16", "bfloat16"}};
 
 void flatten_set(const Json& object, const std::string& prefix,
                  std::vector<std::pair<std::string, Json>>& entries) {
@@ -106,12 +96,14 @@ class Reader {
          allowed);
   }
 
-  [[nodiscard]] DeepSpeedConfig finish() {
-    DeepSpeedConfig result{.assignments = std::move(found_), .unused = {}};
+  /// Puts what was set in front of the flags, which win over it, and lists the keys that are left.
+  [[nodiscard]] CommandLine add_to(CommandLine flags) {
     for (const auto& [name, value] : entries_) {
-      if (!taken_.contains(name)) result.unused.push_back(name);
+      if (!taken_.contains(name)) flags.deepspeed_unused.push_back(name);
     }
-    return result;
+    flags.num_of_deepspeed = found_.size();
+    flags.assignments.insert(flags.assignments.begin(), found_.begin(), found_.end());
+    return flags;
   }
 
  private:
@@ -130,13 +122,15 @@ std::string number_text(const Json& value) {
                   : fmt::format("{}", number);
 }
 
-void take_word(Reader& reader, std::string_view key, std::span<const WordPair> pairs,
+void take_word(Reader& reader, std::string_view key, std::span<const Pair> pairs,
                std::string_view ours) {
   const std::string word = reader.word(key);
   if (word.empty()) return;
+  std::string lower = word;
+  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
   std::string known;
-  for (const WordPair& pair : pairs) {
-    if (pair.theirs == lower(word)) return reader.set(ours, std::string(pair.ours), key);
+  for (const Pair& pair : pairs) {
+    if (pair.theirs == lower) return reader.set(ours, std::string(pair.ours), key);
     known += fmt::format("{}{}", known.empty() ? "one of " : ", ", pair.theirs);
   }
   reader.refuse(key, word, known);
@@ -196,9 +190,10 @@ void take_offload(Reader& reader) {
 
 }  // namespace
 
-DeepSpeedConfig read_deepspeed_config(const std::string& path) {
-  Reader reader(path);
-  for (const Same& same : kSame) {
+CommandLine with_deepspeed(CommandLine command_line) {
+  if (command_line.deepspeed_file.empty()) return command_line;
+  Reader reader(command_line.deepspeed_file);
+  for (const Pair& same : kSame) {
     if (const Json* value = reader.take(same.theirs)) {
       reader.set(same.ours, number_text(*value), same.theirs);
     }
@@ -209,7 +204,7 @@ DeepSpeedConfig read_deepspeed_config(const std::string& path) {
   take_dtype(reader);
   take_sharding(reader);
   take_offload(reader);
-  return reader.finish();
+  return reader.add_to(std::move(command_line));
 }
 
 }  // namespace dtrain::config

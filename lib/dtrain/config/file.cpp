@@ -1,7 +1,6 @@
 #include "dtrain/config/file.h"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -90,63 +89,17 @@ std::string read_text(const std::string& path, std::string_view named_by) {
   return text;
 }
 
-constexpr std::string_view kBlanks = " \t\r";
-
-// The first line that is neither blank nor a comment, without blanks around it.
-std::string_view first_line(std::string_view text) {
-  while (!text.empty()) {
-    std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(line.size() + 1, text.size()));
-    line.remove_prefix(std::min(line.find_first_not_of(kBlanks), line.size()));
-    line = line.substr(0, line.find_last_not_of(kBlanks) + 1);
-    if (!line.empty() && line.front() != '#') return line;
-  }
-  return {};
-}
-
-// The sign after a bare name at the line's beginning: ':' in "steps: 5", '=' in "steps = 5".
-char sign_after_name(std::string_view line) {
-  const auto end = std::ranges::find_if(line, [](char c) {
-    const bool is_letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
-    return !is_letter && !(c >= '0' && c <= '9') && c != '.' && c != '-';
-  });
-  std::string_view rest(end, line.end());
-  if (end == line.begin()) return 0;
-  rest.remove_prefix(std::min(rest.find_first_not_of(kBlanks), rest.size()));
-  return rest.empty() ? char{0} : rest.front();
-}
-
 // The likely format of a file's text that is no JSON: "YAML", "UTF-16 text"; empty where nothing is
 // recognised.
 std::string_view foreign_format(const std::string& path, std::string_view text) {
-  struct Ending {
-    std::string_view ending;
-    std::string_view format;
-  };
-  constexpr std::array<Ending, 6> kEndings = {{{".yaml", "YAML"},
-                                               {".yml", "YAML"},
-                                               {".toml", "TOML"},
-                                               {".py", "Python"},
-                                               {".ini", "an INI file"},
-                                               {".safetensors", "a model"}}};
+  constexpr std::pair<std::string_view, std::string_view> kFormats[] = {
+      {".yaml", "YAML"}, {".yml", "YAML"},        {".toml", "TOML"},
+      {".py", "Python"}, {".ini", "an INI file"}, {".safetensors", "a model"}};
   if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff")) return "UTF-16 text";
-  if (text.find('\0') != text.npos) return "binary, or UTF-16 text";
-  for (const Ending& ending : kEndings) {
-    if (path.ends_with(ending.ending)) return ending.format;
+  for (const auto& [ending, format] : kFormats) {
+    if (path.ends_with(ending)) return format;
   }
-  const std::string_view line = first_line(text);
-  if (line.starts_with("---")) return "YAML";
-  if (line.starts_with('[') && line.ends_with(']') && line.find_first_of("\",") == line.npos) {
-    return "TOML";
-  }
-  switch (sign_after_name(line)) {
-    case ':':
-      return "YAML";
-    case '=':
-      return "TOML or Python";
-    default:
-      return {};
-  }
+  return {};
 }
 
 // The part of nlohmann's message that speaks of the text: without its exception id.
@@ -219,12 +172,6 @@ void flatten(const Json& object, const std::string& prefix, std::vector<Entry>& 
   }
 }
 
-const Setting& known(std::string_view key, const Source& source) {
-  if (const Setting* setting = find_key(key)) return *setting;
-  fail(ErrorKind::usage, "{}: unknown setting \"{}\"{}", source.origin, key,
-       advice_for_key(key, source.command));
-}
-
 // removed: gets the settings that older builds had, which are ignored.
 std::vector<const Setting*> apply_entries(const Json& object, const Source& source, Config& config,
                                           std::vector<Entry>& removed) {
@@ -236,12 +183,16 @@ std::vector<const Setting*> apply_entries(const Json& object, const Source& sour
       removed.push_back(entry);
       continue;
     }
-    const Setting& setting = known(entry.key, source);
-    if (std::ranges::find(set, &setting) != set.end()) {
+    const Setting* setting = find_key(entry.key);
+    if (setting == nullptr) {
+      fail(ErrorKind::usage, "{}: unknown setting \"{}\"{}", source.origin, entry.key,
+           advice_for_key(entry.key, source.command));
+    }
+    if (std::ranges::find(set, setting) != set.end()) {
       fail(ErrorKind::usage, "{}: the key \"{}\" appears twice", source.origin, entry.key);
     }
-    assign_json(setting, entry.value, fmt::format("{}: {}", source.origin, entry.key), config);
-    set.push_back(&setting);
+    assign_json(*setting, entry.value, fmt::format("{}: {}", source.origin, entry.key), config);
+    set.push_back(setting);
   }
   return set;
 }
@@ -273,7 +224,7 @@ bool drop_sections(Json& object) {
 
 class FileReader {
  public:
-  FileReader(Command command, Config& config) : command_(command), config_(config) {}
+  FileReader(Command command, Loaded& loaded) : command_(command), loaded_(loaded) {}
 
   void read(const std::string& path, std::string_view named_by) {
     std::error_code unresolvable;  // left to read_text, which says what is wrong
@@ -291,38 +242,40 @@ class FileReader {
       }
     }
     const bool is_saved = drop_sections(object);
-    const Config below = config_;
+    const Config below = loaded_.config;
     std::vector<Entry> removed;
     const Source source{.origin = path, .command = command_, .is_saved = is_saved};
-    const std::vector<const Setting*> given = apply_entries(object, source, config_, removed);
+    const std::vector<const Setting*> given =
+        apply_entries(object, source, loaded_.config, removed);
     for (const Entry& entry : removed) {
-      if (!is_saved || changes_rounding(entry)) found_.unused.push_back(entry.key);
+      if (!is_saved || changes_rounding(entry)) loaded_.unused.push_back(entry.key);
     }
-    Layer layer(below, given, config_);
-    drop_rivals(layer);
-    for (const std::string& line : layer.replaced()) found_.replaced.push_back(line);
+    loaded_.add_layer(below, given);
     for (const Setting* setting : given) {
-      found_.given.push_back(setting);
-      if (!is_saved && !setting->is_for(command_)) found_.unused.emplace_back(setting->key);
+      if (!is_saved && !setting->is_for(command_)) loaded_.unused.emplace_back(setting->key);
     }
     open_.pop_back();
   }
 
-  [[nodiscard]] FileSettings take_found() { return std::move(found_); }
-
  private:
   Command command_;
-  Config& config_;
+  Loaded& loaded_;
   std::vector<std::string> open_;  // files being read, outermost first
-  FileSettings found_;
 };
 
 }  // namespace
 
-FileSettings apply_file(const std::string& path, Command command, Config& config) {
-  FileReader reader(command, config);
-  reader.read(path, "--config");
-  return reader.take_found();
+bool Loaded::gives(std::string_view key) const {
+  return std::ranges::any_of(given, [&](const Setting* setting) { return setting->key == key; });
+}
+
+void Loaded::add_layer(const Config& below, const std::vector<const Setting*>& layer) {
+  for (std::string& line : drop_rivals(below, layer, config)) replaced.push_back(std::move(line));
+  given.insert(given.end(), layer.begin(), layer.end());
+}
+
+void apply_file(const std::string& path, Command command, Loaded& loaded) {
+  FileReader(command, loaded).read(path, "--config");
 }
 
 std::string read_object_text(const std::string& path, std::string_view flag) {

@@ -10,22 +10,30 @@
 
 namespace dtrain::config {
 
-/// The settings that a file and those that it extends set.
-struct FileSettings {
-  std::vector<const Setting*> given;
-  /// Keys that the command does not use, or only older builds did. Of config.json only the one of
-  /// lost_rounding.
-  std::vector<std::string> unused;
-  std::vector<std::string> replaced = {};  ///< settings of extended files that a file overrides
+/// A configuration as the user asked for it, before anything is resolved.
+struct Loaded {
+  Config config;
+  /// Keys of files that the command does not use, or only older builds did. Of config.json only the
+  /// one of lost_rounding.
+  std::vector<std::string> unused = {};
+  std::vector<const Setting*> given = {};  ///< by files and flags, some perhaps several times
+  /// "--val-fraction 0.1 replaces --val-data FILE": settings of lower layers that exclude those of
+  /// higher ones (rivals.h).
+  std::vector<std::string> replaced = {};
+
+  /// True if a file or flag gives this setting.
+  [[nodiscard]] bool gives(std::string_view key) const;
+  /// Records the settings of a layer, which `config` has already; resets what they exclude of
+  /// `below`, the settings before it.
+  void add_layer(const Config& below, const std::vector<const Setting*>& layer);
 };
 
-/// Applies the file at `path` over `config`, after the files that it extends. Resets settings of
-/// those files that its own settings exclude (rivals.h). Skips what a run has added to its
-/// config.json (saved_run.h).
+/// Applies the file at `path` over `loaded`, after the files that it extends, each a layer of its
+/// own. Skips what a run has added to its config.json (saved_run.h).
 ///
 /// Throws: Error{usage} naming the file and key: unreadable, not JSON, unknown or repeated keys,
 ///         wrong values, an `extends` cycle.
-[[nodiscard]] FileSettings apply_file(const std::string& path, Command command, Config& config);
+void apply_file(const std::string& path, Command command, Loaded& loaded);
 
 /// The value of a key at the top of a file as JSON text; empty if the file lacks the key.
 ///

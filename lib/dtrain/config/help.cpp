@@ -1,9 +1,4 @@
-#include "dtrain/config/help.h"
-
 #include <fmt/format.h>
-
-#include <algorithm>
-#include <cctype>
 
 #include "dtrain/base/arguments.h"
 #include "dtrain/base/error.h"
@@ -25,19 +20,14 @@ std::string notes(const Setting& setting) {
     if (!setting.unit.empty()) text += fmt::format(" {}", setting.unit);
   }
   std::string allowed = setting.range.brief();
-  if (!setting.choices.empty()) allowed = "of " + working_choices(setting);
+  if (!setting.choices.empty()) allowed = "of " + choices_text(setting);
   if (!allowed.empty()) text += (text.empty() ? "" : "; ") + allowed;
   return text.empty() ? text : " (" + text + ")";
 }
 
-// The values that the setting takes, and the words that are reserved.
+// The values that the setting takes.
 std::string allowed_text(const Setting& setting) {
-  if (setting.choices.empty()) return setting.range.text();
-  std::string reserved;
-  for (const Choice& choice : setting.choices) {
-    if (!choice.works()) reserved += (reserved.empty() ? "" : ", ") + std::string(choice.name);
-  }
-  return working_choices(setting) + (reserved.empty() ? "" : "; reserved: " + reserved);
+  return setting.choices.empty() ? setting.range.text() : choices_text(setting);
 }
 
 // One cell of a Markdown table.
@@ -81,18 +71,8 @@ std::string group_help(const Group& group, std::size_t columns) {
   return text;
 }
 
-// "--Grad_Clip" -> "grad-clip".
-std::string spoken_form(std::string_view name) {
-  name.remove_prefix(std::min(name.find_first_not_of('-'), name.size()));
-  std::string form;
-  for (const char c : name) {
-    form += c == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
-  return form;
-}
-
 bool means(std::string_view wanted, const Setting& setting) {
-  const std::string key = spoken_form(setting.key);
+  const std::string key = normal_form(setting.key);
   if (wanted == key || (!setting.is_word() && wanted == setting.flag.substr(2))) return true;
   return !setting.is_word() && wanted == std::string_view(key).substr(key.find('.') + 1);
 }
@@ -145,7 +125,7 @@ std::string explanation(const Setting& setting, std::size_t columns) {
 std::string described(const Setting& setting) { return std::string(setting.help) + notes(setting); }
 
 std::optional<std::string> setting_help(std::string_view name, std::size_t columns) {
-  const std::string wanted = spoken_form(name);
+  const std::string wanted = normal_form(name);
   std::string text;
   for (const Setting& setting : settings()) {
     if (!means(wanted, setting)) continue;

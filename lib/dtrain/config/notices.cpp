@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "dtrain/config/assign.h"
-#include "dtrain/config/data_mixture.h"
 #include "dtrain/config/layout.h"
 
 namespace dtrain::config {
@@ -16,7 +15,7 @@ constexpr std::size_t kShown = 24;
 constexpr std::string_view kOfEveryRun[] = {"data.train", "data.validation", "run.dir",
                                             "run.overwrite", "checkpoint.resume"};
 
-// "--flag has no effect without ..."; empty where the setting has one, or its default.
+// "--flag VALUE has no effect without ..."; empty where the setting has one, or its default.
 std::string idle_line(const Setting& setting, const Config& config) {
   if (is_default(setting, config)) return {};
   if (!setting.family.empty() && setting.family != config.model.name) {
@@ -28,9 +27,8 @@ std::string idle_line(const Setting& setting, const Config& config) {
     if (!need->shown.empty()) {
       reason.replace(reason.find("{}"), 2, value_text(*find_key(need->shown), config));
     }
-    return fmt::format(
-        "{}{} has no effect {}", setting.flag,
-        setting.effect.names_value ? fmt::format(" {}", value_text(setting, config)) : "", reason);
+    const std::string value = setting.is_switch() ? "" : " " + value_text(setting, config);
+    return fmt::format("{}{} has no effect {}", setting.flag, value, reason);
   }
   return {};
 }
@@ -61,11 +59,6 @@ void add_prices(const Config& config, std::vector<std::string>& lines) {
     lines.push_back(
         "--compile: on a CPU it stands for --kernels fused, which the run has without it too");
   }
-  const RecomputeSetting& recompute = config.machine.recompute;
-  if (recompute.group_size > config.model.levels) {
-    lines.push_back(fmt::format("--recompute {}: there are {} levels, which run again as one group",
-                                recompute, config.model.levels));
-  }
   if (is_low(config.machine.buffer_dtype)) {
     lines.push_back(
         fmt::format("--buffer-dtype {}: positions lose precision; float32 costs next to nothing",
@@ -73,19 +66,10 @@ void add_prices(const Config& config, std::vector<std::string>& lines) {
   }
   if (!config.data.validation.empty() && config.data.validation == config.data.train &&
       config.train.lr > 0) {
-    lines.push_back(fmt::format(
-        "--val-data {} is the training data: its loss says nothing about other text; give another "
-        "file, or --val-fraction",
-        config.data.validation));
-  }
-  if (const std::string file = repeated_file(config.data.train); !file.empty()) {
     lines.push_back(
-        fmt::format("--data names {} several times, and its weights add up: name it once", file));
-  }
-  if (config.data.val_fraction > 0.5) {
-    lines.push_back(
-        fmt::format("--val-fraction {} keeps more of --data for validation than it trains on",
-                    config.data.val_fraction));
+        fmt::format("--val-data {} is the training data: its loss says nothing about other text; "
+                    "give another file, or --val-fraction",
+                    config.data.validation));
   }
 }
 
@@ -118,8 +102,8 @@ std::string device_note(const Config& asked, const Config& config, const Launch&
   if (!taken.is_cpu()) return fmt::format("--device auto takes {}: there {}", taken, gpus);
   if (launch.devices.empty()) {
     return fmt::format(
-        "--device auto takes cpu: there {}, but no libdtrain_cuda.so; "
-        "scripts/build.sh dtrain_cuda builds it",
+        "--device auto takes cpu: there {}, but no libdtrain_cuda.so; scripts/build.sh dtrain_cuda "
+        "builds it",
         gpus);
   }
   return fmt::format("--device auto takes cpu: there {} for more ranks of this machine", gpus);

@@ -7,7 +7,6 @@
 #include "dtrain/config/batch.h"
 #include "dtrain/config/family.h"
 #include "dtrain/config/layout.h"
-#include "dtrain/config/resolve_layout.h"
 
 namespace dtrain::config {
 namespace {
@@ -45,11 +44,10 @@ void resolve_machine(MachineConfig& machine, const LayoutConfig& layout, const L
   if (lists_gpus && machine.device.kind == "auto") machine.device.kind = kGpu;
   resolve_device(machine.device, launch);
   if (is_local && machine.device.index && layout.devices.devices.empty()) {
-    fail(
-        ErrorKind::usage,
-        "--device {} is one device, but each rank of --strategy {} needs its own: use --device {}, "
-        "or --devices with a number for each rank, as in 0,1",
-        machine.device, layout.strategy, machine.device.kind);
+    fail(ErrorKind::usage,
+         "--device {} is one device, but each rank of --strategy {} needs its own: use --device "
+         "{}, or --devices with a number for each rank, as in 0,1",
+         machine.device, layout.strategy, machine.device.kind);
   }
   if (machine.reduction == Reduction::automatic) {
     machine.reduction = machine.device.is_cpu() ? Reduction::ordered : Reduction::fast;
@@ -161,11 +159,6 @@ void resolve_kernels(const ModelConfig& model, MachineConfig& machine) {
   }
 }
 
-std::int64_t value_bytes(Dtype dtype) {
-  if (dtype == Dtype::float64) return 8;
-  return dtype == Dtype::bfloat16 || dtype == Dtype::float16 ? 2 : 4;
-}
-
 // Once resolved, the start table, the bitwise class and checkpoints name what computes.
 void resolve_attention(Config& config) {
   const MachineConfig& machine = config.machine;
@@ -183,7 +176,7 @@ void resolve_attention(Config& config) {
   const std::int64_t chunk =
       family.attention(config.model, {.seq_len = config.data.seq_len,
                                       .rates = is_fused ? nullptr : &rates,
-                                      .value_bytes = value_bytes(machine.param_dtype)});
+                                      .value_bytes = bytes_of(machine.param_dtype)});
   const auto kind = chunk > 0 ? AttentionSetting::Kind::chunked : AttentionSetting::Kind::full;
   attention = {.kind = kind, .chunk = chunk};
 }
@@ -229,7 +222,6 @@ Config resolve(Command command, Config config, const Launch& launch) {
   while (run_dir.size() > 1 && run_dir.ends_with('/')) run_dir.pop_back();
   if (command == Command::plan) return config;  // for each layout it is resolved anew
   const bool is_open_layout = config.layout.strategy == Strategy::automatic;
-  if (is_open_layout) check_open_layout(command, config);
   const Launch ranks = with_local_ranks(config.layout, launch);
   resolve_layout(config.layout, ranks);
   resolve_machine(config.machine, config.layout, ranks);

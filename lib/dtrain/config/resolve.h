@@ -9,6 +9,8 @@
 
 namespace dtrain::config {
 
+struct CommandLine;
+
 /// How this process was started, as far as it decides settings.
 struct Launch {
   std::int64_t world_size = 1;
@@ -40,5 +42,57 @@ void resolve_dtypes(MachineConfig& machine);
 /// Returns whether gradients are float16 at some point, so that small ones would be lost. machine:
 /// of a resolved configuration.
 [[nodiscard]] bool needs_loss_scaling(const MachineConfig& machine);
+
+// How the ranks of a launch are laid out (resolve_layout.cpp).
+
+/// The launch as other settings see it: ranks that are threads of this process count like launched
+/// ones. Settles --local-ranks and --devices.
+///
+/// Throws: Error{usage} where the launch has several processes already, and for devices that do not
+///         fit the ranks or that this build cannot use.
+[[nodiscard]] Launch with_local_ranks(LayoutConfig& layout, const Launch& launch);
+
+/// Sets strategy ddp if several processes were launched and neither the command line nor a
+/// DeepSpeed file gives a strategy: `single` of a configuration file cannot be meant for them.
+/// Returns a notice; empty if the strategy is unchanged.
+///
+/// Throws: Error{usage} naming the flags of a fitting strategy where --pp or --tp is above 1.
+[[nodiscard]] std::string take_default_strategy(const CommandLine& command_line,
+                                                const Launch& launch, LayoutConfig& layout);
+
+/// Settles the sizes of all axes and the number of nodes.
+///
+/// Throws: Error{usage} naming the sizes that do not make the ranks that were launched.
+void resolve_layout(LayoutConfig& layout, const Launch& launch);
+
+/// Settles how many data-parallel ranks share one copy of the state, and what accumulates it.
+void resolve_sharding(LayoutConfig& layout, const MachineConfig& machine, const Launch& launch);
+
+/// Of a settled layout and dtypes.
+///
+/// Throws: Error{usage} where compression of gradients has no place, or saves no bytes.
+void check_compression(const LayoutConfig& layout, const MachineConfig& machine);
+
+/// Throws: Error{usage} where the pipeline's settings do not go together, with the microbatches or
+///         with the model, where `knows_model`.
+void check_pipeline(const Config& config, bool knows_model);
+
+/// none, local, shm, gloo, or automatic where the ranks have to meet first.
+///
+/// Throws: Error{usage} where the one asked for does not serve these ranks.
+[[nodiscard]] Backend resolve_backend(Backend asked, const LayoutConfig& layout,
+                                      const Launch& launch);
+
+/// True for settings that --strategy auto chooses, and that must not be given with it.
+[[nodiscard]] bool is_chosen_by_auto(const Setting& setting);
+
+/// Refuses --strategy auto beside a setting of the layout that it would choose, and for commands that
+/// have no layout to choose. config: as asked.
+///
+/// Throws: Error{usage} naming the flag, or the file and its key, that set it.
+void check_open_layout(const CommandLine& command_line, const Config& config);
+
+/// Throws: Error{usage} on a device whose layouts nothing here can measure.
+void check_open_device(const DeviceName& device);
 
 }  // namespace dtrain::config

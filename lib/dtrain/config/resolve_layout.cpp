@@ -1,14 +1,13 @@
-#include "dtrain/config/resolve_layout.h"
-
+// How the ranks of a launch are laid out: the part of resolve() that knows strategies.
 #include <algorithm>
-#include <functional>
 #include <set>
 #include <string>
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/assign.h"
+#include "dtrain/config/command_line.h"
 #include "dtrain/config/layout.h"
-#include "dtrain/config/pipeline.h"
+#include "dtrain/config/resolve.h"
 
 namespace dtrain::config {
 namespace {
@@ -162,10 +161,6 @@ void resolve_shard_size(LayoutConfig& layout, const Launch& launch) {
   }
 }
 
-std::int64_t bytes_of(Dtype dtype) {
-  return dtype == Dtype::float64 ? 8 : dtype == Dtype::float32 ? 4 : 2;
-}
-
 // docs/compression.md: whole gradients travel twice, 1/R at a time; messages of topk, of 4 bytes a
 // value, once to each rank.
 void check_bytes(const Compression& compression, std::int64_t replicas, Dtype whole) {
@@ -182,17 +177,6 @@ void check_bytes(const Compression& compression, std::int64_t replicas, Dtype wh
        "--compress {} on {} replicas sends {:.3g} times the bytes of whole gradients in {}: use a "
        "ratio below {:.3g}",
        compression, replicas, compression.ratio / bound, whole, bound);
-}
-
-void check_chosen(const Config& config,
-                  const std::function<std::string(const Setting&)>& origin_of) {
-  for (const Setting& setting : settings()) {
-    if (!is_chosen_by_auto(setting) || is_default(setting, config)) continue;
-    fail(ErrorKind::usage,
-         "{} {} does not go with --strategy auto, which chooses it: leave it out, or name a "
-         "strategy (dtrain plan compares them)",
-         origin_of(setting), value_text(setting, config));
-  }
 }
 
 }  // namespace
@@ -333,26 +317,25 @@ bool is_chosen_by_auto(const Setting& setting) {
          setting.key == "batch.grad_accum";
 }
 
-void check_open_layout(Command command, const Config& config) {
+void check_open_layout(const CommandLine& command_line, const Config& config) {
+  const Command command = command_line.command;
+  if (config.layout.strategy != Strategy::automatic || command == Command::plan) return;
   if (command != Command::train) {
     fail(ErrorKind::usage,
-         "--strategy auto chooses the layout of a training run: give dtrain {} "
-         "another strategy",
+         "--strategy auto chooses the layout of a training run: give dtrain {} another strategy",
          name_of(command));
   }
-  check_chosen(config, [](const Setting& setting) { return std::string(setting.flag); });
-}
-
-void check_open_layout(const CommandLine& command_line, const Config& config) {
-  const bool is_open = config.layout.strategy == Strategy::automatic;
-  if (!is_open || command_line.command != Command::train) return;
-  check_chosen(config, [&](const Setting& setting) {
+  for (const Setting& setting : settings()) {
+    if (!is_chosen_by_auto(setting) || is_default(setting, config)) continue;
     std::string origin(setting.flag);
     for (const Assignment& given : command_line.assignments) {
       if (given.setting == &setting) origin = given.origin;
     }
-    return origin;
-  });
+    fail(ErrorKind::usage,
+         "{} {} does not go with --strategy auto, which chooses it: leave it out, or name a "
+         "strategy (dtrain plan compares them)",
+         origin, value_text(setting, config));
+  }
 }
 
 void check_open_device(const DeviceName& device) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
@@ -12,7 +13,6 @@
 #include "dtrain/config/assign.h"
 #include "dtrain/config/data_mixture.h"
 #include "dtrain/config/file.h"
-#include "dtrain/config/json.h"
 
 namespace dtrain::config {
 namespace {
@@ -24,6 +24,17 @@ void make_absolute(std::string& path) {
   std::error_code error;
   const fs::path absolute = fs::absolute(path, error);
   if (!error) path = absolute.lexically_normal().string();
+}
+
+Json json_of(Command command, const Config& config) {
+  Json object = Json::object();
+  for (const Setting& setting : settings()) {
+    if (!setting.is_used(command, config)) continue;
+    const std::size_t dot = setting.key.find('.');
+    object[std::string(setting.key.substr(0, dot))][std::string(setting.key.substr(dot + 1))] =
+        value_json(setting, config);
+  }
+  return object;
 }
 
 }  // namespace
@@ -49,8 +60,8 @@ Config reusable(Config asked) {
 
 std::string saved_text(const Config& resolved, const StartRecord& record) {
   const Config asked = reusable(record.asked.value_or(resolved));
-  Json object = Json::parse(to_json(Command::train, asked));
-  object[std::string(kResolvedKey)] = Json::parse(to_json(Command::train, resolved));
+  Json object = json_of(Command::train, asked);
+  object[std::string(kResolvedKey)] = json_of(Command::train, resolved);
   object[std::string(kProvenanceKey)] = Json::parse(record.provenance);
   if (const PassedOver& passed = record.passed_over; !passed.steps.empty()) {
     object[std::string(kPassedOverKey)] = {{"by", passed.run}, {"steps", passed.steps}};
@@ -59,9 +70,9 @@ std::string saved_text(const Config& resolved, const StartRecord& record) {
 }
 
 SavedRun read_saved_run(const std::string& path) {
-  SavedRun saved;
+  Loaded asked;
   try {
-    (void)apply_file(path, Command::train, saved.asked);
+    apply_file(path, Command::train, asked);
   } catch (const base::Error& error) {
     if (error.kind() != base::ErrorKind::usage) throw;
     base::fail(error.kind(),
@@ -69,7 +80,7 @@ SavedRun read_saved_run(const std::string& path) {
                "run's first command",
                error.what());
   }
-  saved.resolved = saved.asked;
+  SavedRun saved{.asked = asked.config, .resolved = asked.config};
   if (const std::string resolved = value_in_file(path, kResolvedKey); !resolved.empty()) {
     saved.resolved = {};
     apply_text(resolved, fmt::format("{}: {}", path, kResolvedKey), saved.resolved);
@@ -106,6 +117,41 @@ std::string resumed_config_file(const Config& config) {
     if (resume.is_automatic()) break;
   }
   return {};
+}
+
+std::string to_json(Command command, const Config& config) {
+  return json_of(command, config).dump(2);
+}
+
+Config from_json(std::string_view text) {
+  Config config;
+  apply_text(text, "configuration", config);
+  return config;
+}
+
+std::string to_request(const Request& request) {
+  Json object{{"command", name_of(request.command)},
+              {"config", json_of(request.command, request.config)},
+              {"provenance", Json::parse(request.record.provenance)},
+              {"quiet", request.record.is_quiet},
+              {"verbose", request.record.is_verbose}};
+  if (request.record.asked) object["asked"] = json_of(request.command, *request.record.asked);
+  return object.dump();
+}
+
+Request from_request(std::string_view text) {
+  const Json object = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  DTRAIN_CHECK(object.is_object() && object.contains("command") && object.contains("config"),
+               "not a request: {}", text);
+  const auto is_meant = [&](Command command) { return object["command"] == name_of(command); };
+  const auto* command = std::ranges::find_if(kCommands, is_meant);
+  DTRAIN_CHECK(command != std::end(kCommands), "unknown command in request: {}", text);
+  Request request{*command, from_json(object["config"].dump())};
+  if (object.contains("asked")) request.record.asked = from_json(object["asked"].dump());
+  if (object.contains("provenance")) request.record.provenance = object["provenance"].dump();
+  request.record.is_quiet = object.value("quiet", false);
+  request.record.is_verbose = object.value("verbose", false);
+  return request;
 }
 
 }  // namespace dtrain::config

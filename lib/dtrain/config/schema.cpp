@@ -4,7 +4,6 @@
 #include <iterator>
 
 #include "dtrain/base/number.h"
-#include "dtrain/config/conditions.h"
 #include "dtrain/config/family.h"
 #include "dtrain/config/rows.h"
 
@@ -82,9 +81,9 @@ constexpr Setting kSettings[] = {
      "neither is given",
      kTrain, FIELD(batch.global), between(0, kMaxGlobalBatch), kFixed},
     {"batch.microbatch", "--microbatch", "N", "sequences",
-     "sequences that a rank computes at once; changes rounding; 0: with --global-batch the "
-     "largest number up to 8 that divides a rank's share and fits --memory-limit and what is free "
-     "in the memory, else 1",
+     "sequences that a rank computes at once; changes rounding; 0: with --global-batch the largest "
+     "number up to 8 that divides a rank's share and fits --memory-limit and what is free in the "
+     "memory, else 1",
      kTrain | kEvaluate, FIELD(batch.microbatch), between(0, kMaxMicrobatch), kNoted, kChangesBits},
     {"batch.grad_accum", "--grad-accum", "N", "microbatches",
      "microbatches per rank and step; 0: follows from the other two, else 1, or the stages of a "
@@ -122,10 +121,10 @@ constexpr Setting kSettings[] = {
      FIELD(train.warmup_steps), between(0, kMaxSteps), kNoted},
     {"train.decay_steps", "--decay-steps", "N", "steps",
      "steps at the end, over which schedule wsd falls; 0: a tenth of --steps, rounded up", kTrain,
-     FIELD(train.decay_steps), between(0, kMaxSteps), kNotedWith<kDecay>, kValueNeeds<kDecay>},
+     FIELD(train.decay_steps), between(0, kMaxSteps), kNotedWith<kDecay>, kNeeds<kDecay>},
     {"train.min_lr", "--min-lr", "X", "",
      "learning rate where the linear, cosine and wsd schedules end", kTrain, FIELD(train.min_lr),
-     at_least(0), kNoted, kValueNeeds<kFallingRate>},
+     at_least(0), kNoted, kNeeds<kFallingRate>},
     {"train.optimizer", "--optimizer", "NAME", "",
      "rule of the update: adamw, or sgd with momentum", kTrain, FIELD(train.optimizer),
      one_of(kUpdateRules), kFixed},
@@ -135,12 +134,11 @@ constexpr Setting kSettings[] = {
     {"train.max_skipped", "--max-skipped", "N", "steps",
      "updates in a row that may be skipped (--on-nonfinite or --spike-guard skip, overflows of "
      "float16); one more ends the run",
-     kTrain, FIELD(train.max_skipped), between(0, kMaxSteps), kValueNeeds<kSkips>},
+     kTrain, FIELD(train.max_skipped), between(0, kMaxSteps), kNeeds<kSkips>},
     {"train.patience", "--patience", "N", "evaluations",
      "end the run after this many evaluations in a row without a new lowest validation loss; 0 is "
      "off",
-     kTrain, FIELD(train.patience), between(0, kMaxSteps),
-     kValueNeeds<kValidation, kEvaluatesOften>},
+     kTrain, FIELD(train.patience), between(0, kMaxSteps), kNeeds<kValidation, kEvaluatesOften>},
     {"train.spike_guard", "--spike-guard", "NAME", "",
      "what to do when the loss or the gradient norm is far above its recent average: nothing "
      "(off), warn, or skip the update",
@@ -236,7 +234,7 @@ constexpr Setting kSettings[] = {
      "of its own or memory cannot be shared; mpi: Open MPI's, under mpirun",
      kEngine, FIELD(machine.backend), one_of(kBackends)},
     {"machine.dtype", "--dtype", "NAME", "", "arithmetic of the forward and backward pass", kModel,
-     FIELD(machine.dtype), one_of(kDtypes), kNoted, kValueNeeds<kComputed>},
+     FIELD(machine.dtype), one_of(kDtypes), kNoted, kNeeds<kComputed>},
     {"machine.param_dtype", "--param-dtype", "NAME", "",
      "dtype of the parameters that blocks read and compute with; auto: --dtype",
      kEngine | kEvaluate, FIELD(machine.param_dtype), one_of(kRoleDtypes), kNoted, kChangesBits},
@@ -256,8 +254,8 @@ constexpr Setting kSettings[] = {
      kEngine, FIELD(machine.reduction), one_of(kReductions), kNoted},
     {"machine.kernels", "--kernels", "NAME", "",
      "how levels are computed; fused: one block with a backward pass of its own, on the CPU, in "
-     "float32, float64 "
-     "or bfloat16; plain: LibTorch's operators and its autograd; auto: fused where it exists",
+     "float32, float64 or bfloat16; plain: LibTorch's operators and its autograd; auto: fused "
+     "where it exists",
      kEngine | kEvaluate, FIELD(machine.kernels), one_of(kKernels), kNoted, kChangesBits},
     {"machine.attention", "--attention", "auto|full|chunked:C", "",
      "full: each position attends to all before it, at a cost that grows with the square of "
@@ -276,7 +274,7 @@ constexpr Setting kSettings[] = {
      "values, or low-rank factors; what is not sent is added to the next step's",
      kTrain, FIELD(machine.compress),
      form("none, bf16, fp16, topk:RATIO (above 0, below 1) or powersgd:RANK (1 to 1024)"),
-     kValueNeeds<kReplicas>, kNoted, changes_bits(kCompresses)},
+     kNeeds<kReplicas>, kNoted, changes_bits(kCompresses)},
     {"machine.compress_warmup", "--compress-warmup", "N", "steps",
      "steps at the start that send uncompressed gradients", kTrain, FIELD(machine.compress_warmup),
      between(0, kMaxSteps), kNeeds<kCompression>, kNoted, changes_bits(kCompresses)},
@@ -285,10 +283,9 @@ constexpr Setting kSettings[] = {
      FIELD(machine.compress_min_elements), between(0, kMaxElements), kNeeds<kCompression>, kNoted,
      changes_bits(kCompresses)},
     {"machine.offload", "--offload", "none|optimizer|all|disk:DIR", "",
-     "what to keep in pinned host memory instead of on the GPU: optimizer (moments), all "
-     "(masters too); disk:DIR keeps masters and moments in files of this folder, on a CPU",
-     kEngine, FIELD(machine.offload), form("none, optimizer, all or disk:DIR"),
-     kValueNeeds<kOffloads>},
+     "what to keep in pinned host memory instead of on the GPU: optimizer (moments), all (masters "
+     "too); disk:DIR keeps masters and moments in files of this folder, on a CPU",
+     kEngine, FIELD(machine.offload), form("none, optimizer, all or disk:DIR"), kNeeds<kOffloads>},
     {"machine.interface", "--interface", "NAME,...", "",
      "network interface through which gloo and NCCL connect ranks, the first of these that a node "
      "has (default: GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME, else the route to rank 0)",
@@ -301,16 +298,14 @@ constexpr Setting kSettings[] = {
      "(gates, with fused kernels), all of each (level), in groups of K of which only the first "
      "input is kept (every:K), or as few as --memory-limit allows (auto)",
      kEngine, FIELD(machine.recompute),
-     form("none, gates, level, every:K (levels, at least 1) or auto"), kValueNeeds<kLimit>},
+     form("none, gates, level, every:K (levels, at least 1) or auto"), kNeeds<kLimit>},
     {"machine.compile", "--compile", "", "",
      "on a GPU: record the passes of each block as graphs and run these from the second step on; "
      "on a CPU: compute with fused kernels",
      kTrain, FIELD(machine.compile)},
     {"machine.memory_limit", "--memory-limit", "SIZE", "",
      "memory for the tensors of a rank (4G or 4GiB, 500MB): on a CPU a run that is predicted to "
-     "need "
-     "more does "
-     "not start, a device gives no more; 0: what the machine has for all its ranks",
+     "need more does not start, a device gives no more; 0: what the machine has for all its ranks",
      kTrain, FIELD(machine.memory_limit),
      form("a size: 4G or 4GiB (of 1024), 500MB (of 1000), or bytes; 0 for none")},
     {"machine.mixed_cpus", "--mixed-cpus", "on|off", "",
@@ -322,13 +317,12 @@ constexpr Setting kSettings[] = {
      kTrain, FIELD(report.log_every), between(0, kMaxSteps)},
     {"report.eval_every", "--eval-every", "N", "steps",
      "steps between validation losses; 0: only at the end", kTrain, FIELD(report.eval_every),
-     between(0, kMaxSteps), kValueNeeds<kValidation>},
+     between(0, kMaxSteps), kNeeds<kValidation>},
     {"report.eval_sequences", "--eval-sequences", "N|all", "sequences",
      "validation sequences per evaluation, spread evenly over the data; the same ones on any "
-     "number of "
-     "ranks",
+     "number of ranks",
      kTrain | kEvaluate, FIELD(report.eval_sequences),
-     form("a number of sequences from 1 to 2^31, or all"), kValueNeeds<kValidation>,
+     form("a number of sequences from 1 to 2^31, or all"), kNeeds<kValidation>,
      kNotedWith<kValidation>},
     {"report.sample_every", "--sample-every", "N", "steps",
      "steps between texts that the model generates as it trains; 0 is off", kTrain,
@@ -354,7 +348,7 @@ constexpr Setting kSettings[] = {
      kTrain, FIELD(checkpoint.keep_last), between(2, kMaxSteps)},
     {"checkpoint.keep_every", "--keep-every", "N", "steps",
      "checkpoints at multiples of this are never removed; 0 is off", kTrain,
-     FIELD(checkpoint.keep_every), between(0, kMaxSteps), kValueNeeds<kCheckpoints>},
+     FIELD(checkpoint.keep_every), between(0, kMaxSteps), kNeeds<kCheckpoints>},
     {"checkpoint.keep_best", "--keep-best", "", "",
      "save at every new lowest validation loss, and never remove the checkpoint of the lowest",
      kTrain, FIELD(checkpoint.keep_best), kNeeds<kValidation, kEvaluatesOften>},
@@ -369,7 +363,7 @@ constexpr Setting kSettings[] = {
      FIELD(checkpoint.init_from)},
     {"checkpoint.write_limit", "--checkpoint-write-limit", "X", "MB/s",
      "rate at which each rank writes checkpoints (200, or 200MB); 0: as fast as it goes", kTrain,
-     FIELD(checkpoint.write_limit_mbps), at_least(0), kValueNeeds<kCheckpoints>},
+     FIELD(checkpoint.write_limit_mbps), at_least(0), kNeeds<kCheckpoints>},
 
     {"run.dir", "--run-dir", "DIR", "",
      "folder for config.json, metrics.jsonl and the model; without it a new one, runs/NAME-N with "

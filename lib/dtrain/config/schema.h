@@ -42,7 +42,7 @@ using CommandSet = unsigned;
 template <typename T>
 using FieldOf = T& (*)(Config&);
 
-/// A setting that files and flags give as a text: a value of words.h or values.h, or the text
+/// A setting that files and flags give as a text: a value of values.h, or the text
 /// itself.
 struct TextField {
   /// Returns false, and changes nothing, for a text that no value has.
@@ -84,7 +84,7 @@ using Condition = bool (*)(const Config& resolved);
 
 /// A condition for a setting to have an effect.
 struct Need {
-  std::string_view otherwise;  ///< the end of "--flag has no effect ..."
+  std::string_view otherwise;  ///< the end of "--flag VALUE has no effect ..."
   Condition is_met;
   std::string_view shown = {};  ///< the key of the setting whose value stands for {} in it
 };
@@ -92,7 +92,6 @@ struct Need {
 /// A setting has an effect where all its needs are met.
 struct Effect {
   std::array<const Need*, 3> needs = {};  ///< null: none
-  bool names_value = false;               ///< "--flag VALUE has no effect ..."
 };
 
 /// A row of the table: seven columns, then in any order what else holds for the setting.
@@ -165,6 +164,6 @@ struct Group {
 [[nodiscard]] const Setting* find_flag(std::string_view flag) noexcept;
 
 /// "single, ddp": the words the setting allows.
-[[nodiscard]] std::string working_choices(const Setting& setting);
+[[nodiscard]] std::string choices_text(const Setting& setting);
 
 }  // namespace dtrain::config

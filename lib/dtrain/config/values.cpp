@@ -3,11 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
-#include <cmath>
-#include <functional>
 #include <limits>
+#include <ranges>
 
 #include "dtrain/base/number.h"
 
@@ -30,17 +28,6 @@ std::optional<std::int64_t> whole_number(std::string_view text, std::int64_t lea
   return value && *value >= least ? value : std::nullopt;
 }
 
-// Reads the items of "a,b" one by one; false where `read` refuses one, or where nothing follows a
-// comma.
-bool each_item(std::string_view text, const std::function<bool(std::string_view)>& read) {
-  while (!text.empty()) {
-    const std::size_t comma = std::min(text.find(','), text.size());
-    if (!read(text.substr(0, comma)) || comma + 1 == text.size()) return false;
-    text.remove_prefix(std::min(comma + 1, text.size()));
-  }
-  return true;
-}
-
 // The number of "every:3"; nothing for texts without the prefix.
 std::optional<std::int64_t> number_after(std::string_view prefix, std::string_view text,
                                          std::int64_t least) {
@@ -49,6 +36,12 @@ std::optional<std::int64_t> number_after(std::string_view prefix, std::string_vi
 }
 
 }  // namespace
+
+std::vector<std::string_view> items_of(std::string_view text) {
+  std::vector<std::string_view> items;
+  for (const auto item : std::views::split(text, ',')) items.emplace_back(item.begin(), item.end());
+  return items;
+}
 
 std::optional<ByteSize> ByteSize::parse(std::string_view text) {
   const auto bytes = base::bytes_in(text);
@@ -203,12 +196,12 @@ std::string PipelineSetting::text() const {
 
 std::optional<LevelSplit> LevelSplit::parse(std::string_view text) {
   LevelSplit split;
-  const bool is_split = each_item(text, [&](std::string_view item) {
+  for (const std::string_view item : items_of(text)) {
     const auto count = whole_number(item, 0);
-    if (count) split.levels.push_back(*count);
-    return count.has_value();
-  });
-  return is_split ? std::optional(split) : std::nullopt;
+    if (!count) return std::nullopt;
+    split.levels.push_back(*count);
+  }
+  return split;
 }
 
 std::string LevelSplit::text() const { return fmt::format("{}", fmt::join(levels, ",")); }
@@ -230,12 +223,12 @@ std::string DeviceName::text() const { return index ? fmt::format("{}:{}", kind,
 
 std::optional<DeviceList> DeviceList::parse(std::string_view text) {
   DeviceList list;
-  const bool is_list = each_item(text, [&](std::string_view item) {
+  for (const std::string_view item : items_of(text)) {
     const auto gpu = whole_number(item, 0);
-    if (gpu || item == kCpu) list.devices.push_back(gpu);
-    return gpu || item == kCpu;
-  });
-  return is_list ? std::optional(list) : std::nullopt;
+    if (!gpu && item != kCpu) return std::nullopt;
+    list.devices.push_back(gpu);
+  }
+  return list;
 }
 
 std::string DeviceList::text() const {

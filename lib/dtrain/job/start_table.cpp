@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "dtrain/config/assign.h"
-#include "dtrain/config/json.h"
 #include "dtrain/config/layout.h"
+#include "dtrain/config/saved_run.h"
 #include "dtrain/data/split.h"
 #include "dtrain/device/plugin.h"
 #include "dtrain/kernels/product.h"

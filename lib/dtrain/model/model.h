@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "dtrain/config/values.h"
-#include "dtrain/config/words.h"
 #include "dtrain/model/block_range.h"
 #include "dtrain/model/tensor_axis.h"
 #include "dtrain/param/parameter_spec.h"

@@ -1,11 +1,10 @@
-#include "dtrain/planner/layouts.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "dtrain/config/assign.h"
 #include "dtrain/config/layout.h"
+#include "dtrain/planner/planner.h"
 
 namespace dtrain::planner {
 namespace {

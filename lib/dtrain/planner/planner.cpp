@@ -10,7 +10,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/config/batch.h"
 #include "dtrain/config/layout.h"
-#include "dtrain/config/resolve_layout.h"
+#include "dtrain/config/resolve.h"
 #include "dtrain/metrics/format.h"
 #include "dtrain/model/family.h"
 #include "dtrain/parallel/compress/rank_sum.h"

@@ -13,8 +13,8 @@
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/reader.h"
 #include "dtrain/comm/exchange.h"
-#include "dtrain/config/json.h"
 #include "dtrain/config/layout.h"
+#include "dtrain/config/saved_run.h"
 #include "dtrain/train/run_history.h"
 
 namespace dtrain::train {

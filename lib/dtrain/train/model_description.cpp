@@ -8,7 +8,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/checkpoint/state.h"
 #include "dtrain/config/family.h"
-#include "dtrain/config/json.h"
+#include "dtrain/config/saved_run.h"
 #include "dtrain/model/family.h"
 
 namespace dtrain::train {

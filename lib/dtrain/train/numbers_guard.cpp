@@ -6,7 +6,7 @@
 
 #include "dtrain/checkpoint/state.h"
 #include "dtrain/comm/exchange.h"
-#include "dtrain/config/conditions.h"
+#include "dtrain/config/rows.h"
 
 namespace dtrain::train {
 namespace {

@@ -13,6 +13,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "dtrain/base/available_resources.h"
@@ -22,7 +23,7 @@
 #include "dtrain/base/rank_env.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/comm/exchange.h"
-#include "dtrain/commands/build_text.h"
+#include "dtrain/commands/commands.h"
 #include "dtrain/job/cpu_type.h"
 #include "dtrain/job/shared_folder.h"
 #include "dtrain/metrics/format.h"
@@ -30,9 +31,13 @@
 namespace dtrain::commands::doctor {
 namespace {
 
+namespace fs = std::filesystem;
+using base::ErrorKind;
+using Json = nlohmann::json;
+
 constexpr int kQuestions = 8;
-constexpr double kMostApart =
-    1.0;  // seconds; logs, time limits and authentication suffer from more
+// Seconds; logs, time limits and authentication suffer from more.
+constexpr double kMostApart = 1.0;
 
 double now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -73,6 +78,25 @@ std::string readable(double seconds) {
   return fmt::format("{:.2f} s", seconds);
 }
 
+// "A (ranks 0-2,5); B (rank 3)"; the value alone where all are equal.
+std::string by_rank(std::span<const std::string> values) {
+  std::vector<std::string> order;
+  std::map<std::string, std::vector<int>> ranks_of;
+  for (std::size_t rank = 0; rank < values.size(); ++rank) {
+    std::vector<int>& ranks = ranks_of[values[rank]];
+    if (ranks.empty()) order.push_back(values[rank]);
+    ranks.push_back(static_cast<int>(rank));
+  }
+  if (order.size() == 1) return order.front();
+  std::string text;
+  for (const std::string& value : order) {
+    const std::vector<int>& ranks = ranks_of[value];
+    text += fmt::format("{}{} (rank{} {})", text.empty() ? "" : "; ", value,
+                        ranks.size() == 1 ? "" : "s", base::cpu_list_text(ranks));
+  }
+  return text;
+}
+
 struct Size {
   std::int64_t bytes;
   int repetitions;
@@ -90,8 +114,6 @@ double seconds_of(comm::World& world, comm::ProcessGroup& group, const Size& siz
   world.control().all_reduce(seconds, comm::ReduceOp::max).wait_host();
   return seconds.item<double>();
 }
-
-using Json = nlohmann::json;
 
 std::string host_name() {
   char name[256] = "";
@@ -160,9 +182,6 @@ void find_memory(const std::vector<Json>& ranks, Findings& findings) {
                                       whose + least->value("bound", "")));
 }
 
-using base::ErrorKind;
-namespace fs = std::filesystem;
-
 // The folders that have to be made, outermost first.
 std::vector<fs::path> missing_folders(const fs::path& folder) {
   std::vector<fs::path> missing;
@@ -206,10 +225,10 @@ bool find_refusals(comm::ProcessGroup& world, const std::string& why, Findings& 
     if (!answers[rank].empty()) refused.push_back(static_cast<int>(rank));
   }
   if (refused.empty()) return true;
-  findings.problem(
-      ErrorKind::usage,
-      fmt::format("rank{} {} cannot write to --run-dir: {}", refused.size() == 1 ? "" : "s",
-                  rank_list(refused), answers[static_cast<std::size_t>(refused.front())]));
+  findings.problem(ErrorKind::usage,
+                   fmt::format("rank{} {} cannot write to --run-dir: {}",
+                               refused.size() == 1 ? "" : "s", base::cpu_list_text(refused),
+                               answers[static_cast<std::size_t>(refused.front())]));
   return false;
 }
 
@@ -230,6 +249,35 @@ void find_folder(comm::ProcessGroup& world, const std::string& run_dir, const st
 }
 
 }  // namespace
+
+void Findings::fact(std::string_view name, std::string_view value) {
+  output_(fmt::format("{:<15} {}\n", name, value));
+}
+
+void Findings::problem(base::ErrorKind kind, std::string text) {
+  fact("PROBLEM", text);
+  problems_.push_back({kind, std::move(text)});
+}
+
+void Findings::fact_of_ranks(std::string_view name, std::span<const std::string> values) {
+  fact(name, by_rank(values));
+}
+
+void Findings::equal_fact(std::string_view name, std::span<const std::string> values,
+                          std::string_view advice) {
+  fact_of_ranks(name, values);
+  if (std::ranges::all_of(values, [&](const auto& value) { return value == values.front(); })) {
+    return;
+  }
+  problem(base::ErrorKind::usage, fmt::format("{} differs between ranks: {}", name, advice));
+}
+
+void Findings::require_none() const {
+  if (problems_.empty()) return;
+  const Problem& first = problems_.front();
+  base::fail(first.kind, "the doctor found {} problem{}, the first: {}", problems_.size(),
+             problems_.size() == 1 ? "" : "s", first.text);
+}
 
 void measure_clocks(comm::World& world, Findings& findings) {
   if (world.size() == 1) return findings.fact("clocks", "one rank: nothing to compare");

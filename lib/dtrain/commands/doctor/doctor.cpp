@@ -12,7 +12,6 @@
 #include "dtrain/comm/exchange.h"
 #include "dtrain/commands/commands.h"
 #include "dtrain/commands/doctor/checks.h"
-#include "dtrain/commands/doctor/findings.h"
 #include "dtrain/config/batch.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/job/agreed_settings.h"
@@ -67,10 +66,9 @@ bool find_configuration(comm::ProcessGroup& world, const config::Config& config,
 }
 
 // Whether the job would be refused for the memory that it is predicted to need. An automatic
-// strategy is chosen when the job's ranks have met, and an automatic microbatch by what fits.
+// microbatch is chosen by what fits.
 void find_needed_memory(comm::ProcessGroup& world, const config::Config& config,
                         const config::StartRecord& record, Findings& findings) {
-  if (config.layout.strategy == config::Strategy::automatic) return;
   config::Config job = config;
   if (record.asked && config::is_microbatch_open(record.asked->batch)) {
     const auto possible = config::open_microbatches(job, job.batch.microbatch);

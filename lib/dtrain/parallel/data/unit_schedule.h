@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "dtrain/config/values.h"
-#include "dtrain/config/words.h"
 #include "dtrain/model/model.h"
 #include "dtrain/parallel/action.h"
 #include "dtrain/parallel/recompute.h"

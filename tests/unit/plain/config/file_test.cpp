@@ -35,11 +35,13 @@ CommandLine parse_command_line(Command command, const std::vector<std::string>& 
   return with_deepspeed(parsed_settings(app, command));
 }
 
-Config load_file(const std::string& path) {
-  Config config;
-  (void)apply_file(path, Command::train, config);
-  return config;
+Loaded loaded_from(const std::string& path, Command command = Command::train) {
+  Loaded loaded;
+  apply_file(path, command, loaded);
+  return loaded;
 }
+
+Config load_file(const std::string& path) { return loaded_from(path).config; }
 
 std::int64_t heads_of(const Config& config) { return config.model.own.of<bdh::Settings>().heads; }
 
@@ -140,28 +142,22 @@ TEST_CASE("What is not JSON is refused with its place") {
 
 TEST_CASE("Settings of other commands are allowed in a file and told") {
   const TempFolder folder;
-  Config config;
-  const auto unused =
-      apply_file(folder.write("a.json", R"({"model.width": 64, "machine.threads": 2})"),
-                 Command::generate, config)
-          .unused;
-  CHECK(unused == std::vector<std::string>{"model.width"});
-  CHECK(config.machine.threads == 2);
+  const Loaded loaded = loaded_from(
+      folder.write("a.json", R"({"model.width": 64, "machine.threads": 2})"), Command::generate);
+  CHECK(loaded.unused == std::vector<std::string>{"model.width"});
+  CHECK(loaded.config.machine.threads == 2);
 }
 
 TEST_CASE("Settings that only older builds had are ignored in a file and told") {
   const TempFolder folder;
-  Config config;
-  const std::string path =
-      folder.write("a.json", R"({"layout": {"tied_reshard": "per-use"}, "model.width": 32})");
-  CHECK(apply_file(path, Command::train, config).unused ==
-        std::vector<std::string>{"layout.tied_reshard"});
-  CHECK(config.model.width == 32);
+  const Loaded loaded = loaded_from(
+      folder.write("a.json", R"({"layout": {"tied_reshard": "per-use"}, "model.width": 32})"));
+  CHECK(loaded.unused == std::vector<std::string>{"layout.tied_reshard"});
+  CHECK(loaded.config.model.width == 32);
   for (const auto& [value, told] : {std::pair{"per-use", 1U}, std::pair{"per-pass", 0U}}) {
     const std::string text =
         fmt::format(R"({{"layout": {{"tied_reshard": "{}"}}, "resolved": {{}}}})", value);
-    CHECK(apply_file(folder.write("saved.json", text), Command::train, config).unused.size() ==
-          told);
+    CHECK(loaded_from(folder.write("saved.json", text)).unused.size() == told);
   }
 }
 

@@ -1,5 +1,3 @@
-#include "dtrain/config/resolve_layout.h"
-
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
@@ -11,6 +9,7 @@
 #include "dtrain/config/bdh/settings.h"
 #include "dtrain/config/family.h"
 #include "dtrain/config/layout.h"
+#include "dtrain/config/resolve.h"
 #include "dtrain/config/schema.h"
 #include "dtrain/data/batch.h"
 #include "support/messages.h"

@@ -15,7 +15,7 @@
 #include "dtrain/config/bdh/settings.h"
 #include "dtrain/config/command_line.h"
 #include "dtrain/config/family.h"
-#include "dtrain/config/json.h"
+#include "dtrain/config/saved_run.h"
 #include "support/messages.h"
 #include "support/settings.h"
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "dtrain/config/json.h"
+#include "dtrain/config/saved_run.h"
 #include "dtrain/job/agreed_settings.h"
 #include "support/messages.h"
 #include "support/settings.h"

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "dtrain/config/bdh/settings.h"
-#include "dtrain/config/json.h"
+#include "dtrain/config/saved_run.h"
 #include "dtrain/metrics/format.h"
 #include "dtrain/metrics/tensor_memory.h"
 #include "support/engine_run.h"

@@ -5,7 +5,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/config/bdh/settings.h"
 #include "dtrain/parallel/plan/rank_plan.h"
-#include "dtrain/planner/layouts.h"
+#include "dtrain/planner/planner.h"
 #include "support/messages.h"
 #include "support/settings.h"
 

@@ -1,9 +1,8 @@
-// A line on the terminal that shows how far long work has come.
+// For long work of the front end: a progress bar, and stop signals as an exception, so that the work
+// leaves no file.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <string>
 #include <string_view>
 
 #include "dtrain/base/clock.h"
@@ -29,16 +28,25 @@ class ProgressBar {
   double last_ = 0;  // seconds after begin_
 };
 
-/// State of a progress bar.
-struct Progress {
-  std::int64_t bytes = 0;
-  std::int64_t total_bytes = 0;
-  double seconds = 0;
-  std::string_view note;
+/// Thrown after a stop signal.
+struct Stopped {
+  int signal;
 };
 
-/// Returns the bar's line, "[#####     ]  50 %  100 of 200 MB  20 MB/s  5.0 s left  NOTE", cut to
-/// `columns` by dropping the note, then the speed, the bytes and the bar.
-[[nodiscard]] std::string progress_text(const Progress& progress, std::size_t columns);
+/// Records the first SIGINT, SIGTERM or SIGHUP while alive; a second one ends the process. Ignored
+/// signals stay ignored.
+///
+/// Threads: one at a time in the process.
+class StopSignals {
+ public:
+  StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+  /// Restores the previous handlers.
+  ~StopSignals();
+
+  /// Throws: Stopped if a signal came.
+  static void check();
+};
 
 }  // namespace dtrain::app

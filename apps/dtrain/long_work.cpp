@@ -1,11 +1,17 @@
-#include "progress_bar.h"
+#include "long_work.h"
 
 #include <fmt/format.h>
+#include <signal.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <string>
 
+#include "dtrain/base/process.h"
 #include "dtrain/base/text.h"
 
 namespace dtrain::app {
@@ -25,11 +31,11 @@ std::size_t columns_of_terminal() {
   return (is_known ? size.ws_col : kUsual) - 1;
 }
 
-}  // namespace
-
-std::string progress_text(const Progress& progress, std::size_t columns) {
+// "[#####     ]  50 %  100 of 200 MB  20 MB/s  5.0 s left  NOTE", cut to `columns` by dropping the
+// note, then the speed, the bytes and the bar.
+std::string progress_text(std::int64_t bytes, std::int64_t total_bytes, double seconds,
+                          std::string_view note, std::size_t columns) {
   constexpr int kWidth = 24;
-  const auto& [bytes, total_bytes, seconds, note] = progress;
   const bool is_large = total_bytes >= 1'000'000;
   const double unit = is_large ? 1e6 : 1e3;
   const std::string_view name = is_large ? "MB" : "kB";
@@ -55,6 +61,20 @@ std::string progress_text(const Progress& progress, std::size_t columns) {
   return percent.substr(0, columns);
 }
 
+constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
+
+// A handler can reach nothing else.
+std::atomic<int> noted = 0;
+static_assert(decltype(noted)::is_always_lock_free, "a handler may use nothing that takes a lock");
+
+std::array<struct sigaction, kSignals.size()> previous{};
+
+void note(int signal) {
+  if (noted.exchange(signal) != 0) base::end_by_stop(signal);
+}
+
+}  // namespace
+
 ProgressBar::ProgressBar()
     : is_on_terminal_(::isatty(STDERR_FILENO) == 1), begin_(base::Clock::now()) {}
 
@@ -68,7 +88,29 @@ void ProgressBar::show(std::int64_t bytes, std::int64_t total_bytes, std::string
   if (!is_on_terminal_ || (is_drawn_ && now - last_ < kSecondsBetween)) return;
   last_ = now;
   is_drawn_ = true;
-  draw("\r\x1b[K" + progress_text({bytes, total_bytes, now, note}, columns_of_terminal()));
+  draw("\r\x1b[K" + progress_text(bytes, total_bytes, now, note, columns_of_terminal()));
+}
+
+StopSignals::StopSignals() {
+  noted = 0;
+  for (std::size_t index = 0; index < kSignals.size(); ++index) {
+    ::sigaction(kSignals[index], nullptr, &previous[index]);
+    if (previous[index].sa_handler == SIG_IGN) continue;
+    struct sigaction action {};
+    action.sa_handler = note;
+    action.sa_flags = SA_RESTART;
+    ::sigaction(kSignals[index], &action, nullptr);
+  }
+}
+
+StopSignals::~StopSignals() {
+  for (std::size_t index = 0; index < kSignals.size(); ++index) {
+    ::sigaction(kSignals[index], &previous[index], nullptr);
+  }
+}
+
+void StopSignals::check() {
+  if (noted != 0) throw Stopped{noted};
 }
 
 }  // namespace dtrain::app
