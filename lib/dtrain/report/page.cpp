@@ -1,6 +1,6 @@
 #include "dtrain/report/page.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,6 @@
 #include <system_error>
 
 #include "dtrain/base/shell_word.h"
-#include "dtrain/report/page_parts.h"
 
 namespace dtrain::report {
 namespace {
@@ -27,9 +26,9 @@ const Json* since_start(const RunRecord& run, std::string_view name) {
   return is_last ? found.back() : nullptr;
 }
 
-std::string string_at(const Json& event, const char* key) {
-  const auto found = event.find(key);
-  return found != event.end() && found->is_string() ? found->get<std::string>() : std::string();
+std::string text_at(const Json& object, std::string_view key) {
+  const auto found = object.find(key);
+  return found == object.end() || found->is_null() ? std::string() : plain_text(*found);
 }
 
 struct RunState {
@@ -42,7 +41,7 @@ struct RunState {
 RunState state_of(const RunRecord& run) {
   const std::int64_t last = run.last_step();
   if (const Json* end = since_start(run, "end"); end && end->value("step", Json()) == last) {
-    const std::string reason = string_at(*end, "reason");
+    const std::string reason = text_at(*end, "reason");
     return {"finished", reason.empty() ? "finished" : "finished: " + reason};
   }
   if (run.is_held.value_or(false)) return {"running", fmt::format("running, at step {}", last)};
@@ -50,7 +49,7 @@ RunState state_of(const RunRecord& run) {
     return {"stopped", fmt::format("stopped after step {}, and saved", last)};
   }
   if (const Json* failure = since_start(run, "failure")) {
-    const std::string message = string_at(*failure, "message");
+    const std::string message = text_at(*failure, "message");
     return {"failed", "failed: " + message.substr(0, message.find('\n'))};
   }
   if (run.is_held)
@@ -72,22 +71,11 @@ std::string embedded(const Json& data) {
   return text;
 }
 
-std::string text_at(const Json& object, std::string_view key) {
-  const auto found = object.find(key);
-  if (found == object.end() || found->is_null()) return {};
-  return found->is_string() ? found->get<std::string>() : found->dump();
-}
-
 // A command as a shell would take it.
 std::string command_text(const Json& words) {
-  if (!words.is_array()) return {};
-  std::string text;
-  for (const Json& word : words) {
-    const std::string plain = word.is_string() ? word.get<std::string>() : word.dump();
-    if (!text.empty()) text += ' ';
-    text += base::shell_word(plain);
-  }
-  return text;
+  std::vector<std::string> shown;
+  for (const Json& word : words) shown.push_back(base::shell_word(plain_text(word)));
+  return fmt::format("{}", fmt::join(shown, " "));
 }
 
 const Curve* curve_of(const RunRecord& run, std::string_view key) {
@@ -198,45 +186,6 @@ const Json& last_start(const RunRecord& run) {
 
 Json parameters_of(const RunRecord& run) { return last_start(run).value("parameters", Json()); }
 
-double largest(const Curve& curve) {
-  return *std::max_element(curve.values.begin(), curve.values.end());
-}
-
-Json summary_json(const RunRecord& run) {
-  Json facts = Json::array();
-  add_fact(facts, "parameters", parameters_of(run), "count");
-  const std::string steps = setting(run, "train.steps");
-  add_fact(facts, "steps",
-           fmt::format("{}{}", run.last_step(), steps.empty() ? "" : " of " + steps), "text");
-  if (const auto loss = last_loss(run)) {
-    const std::string steps_text =
-        loss->first_step == loss->last_step
-            ? fmt::format("step {}", loss->last_step)
-            : fmt::format("steps {} to {}", loss->first_step, loss->last_step);
-    add_fact(facts, "loss, " + steps_text, json_number(loss->mean), "number");
-  }
-  if (const auto lowest = lowest_validation(run)) {
-    add_fact(facts, "validation loss", json_number(curve_of(run, "val_loss")->values.back()),
-             "number");
-    add_fact(facts, "lowest", fmt::format("{:.4f} after step {}", lowest->loss, lowest->step),
-             "text");
-  }
-  if (const Curve* tokens = curve_of(run, "tokens")) {
-    add_fact(facts, "tokens", tokens->values.back(), "count");
-  }
-  const double seconds = sum_of(run, "step_seconds");
-  if (seconds > 0) {
-    add_fact(facts, "time in steps", seconds, "seconds");
-    add_fact(facts, "waiting",
-             fmt::format("{:.1f} % of it, rank 0", 100 * sum_of(run, "wait_seconds") / seconds),
-             "text");
-  }
-  if (const Curve* memory = curve_of(run, "memory_bytes")) {
-    add_fact(facts, "peak memory", largest(*memory), "bytes");
-  }
-  return facts;
-}
-
 // The figures by which runs are compared; unknown ones are omitted.
 Json figures_json(const RunRecord& run) {
   Json figures{{"steps", run.last_step()}, {"parameters", parameters_of(run)}};
@@ -249,8 +198,42 @@ Json figures_json(const RunRecord& run) {
   if (seconds > 0) figures["seconds"] = seconds;
   if (const Curve* tokens = curve_of(run, "tokens")) figures["tokens"] = tokens->values.back();
   if (const auto rate = median_of(run, "tokens_per_second")) figures["tokens_per_second"] = *rate;
-  if (const Curve* memory = curve_of(run, "memory_bytes")) figures["memory"] = largest(*memory);
+  if (const Curve* memory = curve_of(run, "memory_bytes")) {
+    figures["memory"] = std::ranges::max(memory->values);
+  }
   return figures;
+}
+
+// The facts of a run's card, of its figures where these say it.
+Json summary_json(const RunRecord& run, const Json& figures) {
+  Json facts = Json::array();
+  const auto add_figure = [&](const char* key, std::string_view name, std::string_view kind) {
+    if (figures.contains(key)) add_fact(facts, name, figures[key], kind);
+  };
+  add_figure("parameters", "parameters", "count");
+  const std::string steps = setting(run, "train.steps");
+  add_fact(facts, "steps",
+           fmt::format("{}{}", run.last_step(), steps.empty() ? "" : " of " + steps), "text");
+  if (const auto loss = last_loss(run)) {
+    const std::string name =
+        loss->first_step == loss->last_step
+            ? fmt::format("loss, step {}", loss->last_step)
+            : fmt::format("loss, steps {} to {}", loss->first_step, loss->last_step);
+    add_figure("loss", name, "number");
+  }
+  add_figure("val_loss", "validation loss", "number");
+  if (const auto lowest = lowest_validation(run)) {
+    add_fact(facts, "lowest", fmt::format("{:.4f} after step {}", lowest->loss, lowest->step),
+             "text");
+  }
+  add_figure("tokens", "tokens", "count");
+  add_figure("seconds", "time in steps", "seconds");
+  if (figures.contains("seconds")) {
+    const double percent = 100 * sum_of(run, "wait_seconds") / figures["seconds"].get<double>();
+    add_fact(facts, "waiting", fmt::format("{:.1f} % of it, rank 0", percent), "text");
+  }
+  add_figure("memory", "peak memory", "bytes");
+  return facts;
 }
 
 Json settings_json(const RunRecord& run) {
@@ -260,23 +243,19 @@ Json settings_json(const RunRecord& run) {
 }
 
 std::string mesh_text(const Json& start) {
-  const auto mesh = start.find("mesh");
-  if (mesh == start.end() || !mesh->is_object()) return {};
-  std::string text;
-  for (const auto& [axis, size] : mesh->items()) {
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", axis, size.dump());
-  }
-  return text;
+  std::vector<std::string> axes;
+  const Json mesh = start.value("mesh", Json::object());
+  for (const auto& [axis, size] : mesh.items()) axes.push_back(axis + ' ' + size.dump());
+  return fmt::format("{}", fmt::join(axes, ", "));
 }
 
 Json provenance_of(const Json& start) {
-  const auto found = start.find("provenance");
-  return found != start.end() && found->is_object() ? *found : Json::object();
+  Json found = start.value("provenance", Json());
+  return found.is_object() ? found : Json::object();
 }
 
 Json start_json(const Json& start) {
   const Json provenance = provenance_of(start);
-  const std::string reason = text_at(provenance, "restart_reason");
   return {
       {"started", text_at(provenance, "started")},
       {"ranks", text_at(start, "world_size")},
@@ -284,14 +263,12 @@ Json start_json(const Json& start) {
       {"machine", fmt::format("{}, {}", text_at(provenance, "host"), text_at(provenance, "cpu"))},
       {"version",
        fmt::format("{} {}", text_at(provenance, "version"), text_at(provenance, "commit"))},
-      {"reason", reason}};
+      {"reason", text_at(provenance, "restart_reason")}};
 }
 
 double predicted_memory(const Json& start) {
-  const auto parts = start.find("memory_predicted_bytes");
   double sum = 0;
-  if (parts == start.end() || !parts->is_object()) return sum;
-  for (const auto& [name, bytes] : parts->items()) {
+  for (const Json& bytes : start.value("memory_predicted_bytes", Json::object())) {
     if (bytes.is_number()) sum += bytes.get<double>();
   }
   return sum;
@@ -356,11 +333,12 @@ Json run_json(const RunRecord& run, std::size_t points) {
     checkpoints.push_back(checkpoint_json(run, *event));
   }
   const RunState state = state_of(run);
+  const Json figures = figures_json(run);
   return {{"name", run.name},
           {"state", state.text},
           {"state_kind", state.kind},
-          {"summary", summary_json(run)},
-          {"figures", figures_json(run)},
+          {"summary", summary_json(run, figures)},
+          {"figures", figures},
           {"curves", curves_json(run, points)},
           {"settings", settings_json(run)},
           {"layout", layout_json(run)},

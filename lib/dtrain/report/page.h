@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dtrain/report/run_record.h"
@@ -10,6 +11,10 @@ namespace dtrain::report {
 
 /// First characters of a page: a file that starts with them may be overwritten.
 inline constexpr std::string_view kPageMark = "<!DOCTYPE html>\n<!-- dtrain report -->\n";
+
+/// The style and the program of a page: page.css and page.js, which the build makes texts of.
+extern const std::string_view kPageStyle;
+extern const std::string_view kPageProgram;
 
 /// Longer curves are thinned to the lowest and the highest of neighbouring points. More runs than
 /// kMaxFullCurves share the points of that many: a page of 100 full runs would take 40 MB.

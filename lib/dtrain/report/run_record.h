@@ -1,4 +1,4 @@
-// Reads the record of a run from its folder: metrics.jsonl and config.json.
+// Reads the record of a run from its folder: metrics.jsonl and config.json; its figures as a table.
 #pragma once
 
 #include <cstddef>
@@ -63,5 +63,15 @@ void name_apart(std::vector<RunRecord>& runs);
 
 /// As metrics.jsonl has numbers: one that is not finite as a text.
 [[nodiscard]] Json json_number(double value);
+
+/// A text as it is, other JSON as one writes it.
+[[nodiscard]] std::string plain_text(const Json& value);
+
+/// First characters of a written table: a file that starts with them may be overwritten.
+inline constexpr std::string_view kCsvMark = "run,step";
+
+/// Comma-separated values: a header and a line for each step of each run, with the run's name, the
+/// step, and every figure that a run has, empty where it is not known. Numbers keep every bit.
+[[nodiscard]] std::string csv_of(const std::vector<RunRecord>& runs);
 
 }  // namespace dtrain::report
