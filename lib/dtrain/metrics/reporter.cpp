@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "dtrain/base/readable.h"
+#include "dtrain/metrics/console.h"
 #include "dtrain/metrics/format.h"
-#include "dtrain/metrics/progress_line.h"
 
 namespace dtrain::metrics {
 namespace {

@@ -11,7 +11,6 @@
 #include "dtrain/metrics/console.h"
 #include "dtrain/metrics/event_file.h"
 #include "dtrain/metrics/metrics_file.h"
-#include "dtrain/metrics/progress_line.h"
 
 namespace dtrain::metrics {
 

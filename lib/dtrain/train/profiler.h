@@ -10,9 +10,8 @@
 #include "dtrain/config/config.h"
 #include "dtrain/device/timeline.h"
 #include "dtrain/mesh/mesh_groups.h"
+#include "dtrain/metrics/profile.h"
 #include "dtrain/metrics/reporter.h"
-#include "dtrain/metrics/time_table.h"
-#include "dtrain/metrics/trace_file.h"
 
 namespace dtrain::train {
 

@@ -1,7 +1,7 @@
-#include "dtrain/metrics/event_record.h"
-
 #include <array>
 #include <catch2/catch.hpp>
+
+#include "dtrain/metrics/event_file.h"
 
 namespace dtrain::metrics::event_record_test {
 namespace {

@@ -7,7 +7,7 @@
 #include <limits>
 #include <sstream>
 
-#include "dtrain/metrics/progress_line.h"
+#include "dtrain/metrics/console.h"
 #include "support/messages.h"
 #include "support/temp_folder.h"
 

@@ -1,8 +1,7 @@
-#include "dtrain/metrics/time_table.h"
-
 #include <catch2/catch.hpp>
 #include <thread>
 
+#include "dtrain/metrics/profile.h"
 #include "support/messages.h"
 
 namespace dtrain::metrics::time_table_test {
