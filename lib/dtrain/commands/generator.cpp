@@ -13,7 +13,7 @@
 #include "dtrain/commands/opened_model.h"
 #include "dtrain/data/tokenizer/text_units.h"
 #include "dtrain/device/plugin.h"
-#include "dtrain/job/device_errors.h"
+#include "dtrain/job/ranks.h"
 #include "dtrain/model/registry.h"
 #include "dtrain/parallel/precision.h"
 #include "dtrain/train/model_tokenizer.h"

@@ -1,8 +1,7 @@
-#include "dtrain/job/agreed_settings.h"
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 
+#include "dtrain/job/job.h"
 #include "support/messages.h"
 #include "support/settings.h"
 
