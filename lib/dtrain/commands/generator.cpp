@@ -16,7 +16,7 @@
 #include "dtrain/job/ranks.h"
 #include "dtrain/model/registry.h"
 #include "dtrain/parallel/precision.h"
-#include "dtrain/train/model_tokenizer.h"
+#include "dtrain/train/model_file.h"
 
 namespace dtrain::commands {
 namespace {

@@ -18,8 +18,7 @@
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/verify.h"
 #include "dtrain/model/registry.h"
-#include "dtrain/train/model_description.h"
-#include "dtrain/train/model_tokenizer.h"
+#include "dtrain/train/model_file.h"
 
 namespace dtrain::commands {
 namespace {

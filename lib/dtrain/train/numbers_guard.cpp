@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "dtrain/checkpoint/state.h"
@@ -10,6 +11,21 @@
 
 namespace dtrain::train {
 namespace {
+
+// A figure that hardly moves would make a spike of every breath.
+constexpr double kLeastDeviation = 1e-3;  // of the mean
+
+double limit_of(const Moments& moments, double threshold) {
+  const double deviation =
+      std::max(std::sqrt(moments.variance), kLeastDeviation * std::abs(moments.mean));
+  return moments.mean + threshold * deviation;
+}
+
+void add(double value, double weight, Moments& moments) {
+  const double apart = value - moments.mean;
+  moments.mean += weight * apart;
+  moments.variance = (1 - weight) * (moments.variance + weight * apart * apart);
+}
 
 // The name of a tensor of the run's state that is not finite on some rank; empty: all are.
 std::string bad_tensor(const parallel::StepEngine& engine, comm::ProcessGroup& world) {
@@ -21,6 +37,32 @@ std::string bad_tensor(const parallel::StepEngine& engine, comm::ProcessGroup& w
 }
 
 }  // namespace
+
+parallel::StepLimits SpikeGuard::limits() const {
+  if (statistics_.num_steps < kWarmUpSteps) return {};
+  return {.loss = limit_of(statistics_.loss, threshold_),
+          .grad_norm = limit_of(statistics_.grad_norm, threshold_)};
+}
+
+void SpikeGuard::note(double loss, double grad_norm) {
+  const parallel::StepLimits most = limits();
+  const std::int64_t count = std::min(++statistics_.num_steps, kWindow);
+  const double weight = 1 / static_cast<double>(count);
+  add(std::min(loss, most.loss), weight, statistics_.loss);
+  add(std::min(grad_norm, most.grad_norm), weight, statistics_.grad_norm);
+}
+
+std::string describe_spike(const parallel::StepResult& result, const parallel::StepLimits& limits) {
+  std::string text;
+  const auto tell = [&](std::string_view name, double value, double limit) {
+    if (value <= limit) return;
+    text +=
+        fmt::format("{}{} {:.4g} is above {:.4g}", text.empty() ? "" : ", ", name, value, limit);
+  };
+  tell("loss", result.loss.mean(), limits.loss);
+  tell("gradient norm", result.grad_norm, limits.grad_norm);
+  return text;
+}
 
 std::string shown(double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); }
 

@@ -12,7 +12,7 @@
 #include "dtrain/model/registry.h"
 #include "dtrain/parallel/precision.h"
 #include "dtrain/param/arena.h"
-#include "dtrain/train/model_tokenizer.h"
+#include "dtrain/train/model_file.h"
 
 namespace dtrain::train {
 

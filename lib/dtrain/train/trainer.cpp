@@ -13,7 +13,7 @@
 #include "dtrain/base/trace.h"
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/metrics/tensor_memory.h"
-#include "dtrain/train/final_model.h"
+#include "dtrain/train/model_file.h"
 #include "dtrain/train/text_sampler.h"
 
 namespace dtrain::train {

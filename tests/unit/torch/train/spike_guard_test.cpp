@@ -1,9 +1,8 @@
-#include "dtrain/train/spike_guard.h"
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <vector>
 
+#include "dtrain/train/numbers_guard.h"
 #include "dtrain/train/run_history.h"
 #include "support/messages.h"
 #include "support/rounding.h"
