@@ -23,6 +23,7 @@
 #include "dtrain/config/json.h"
 #include "dtrain/job/run_folder.h"
 #include "dtrain/model/registry.h"
+#include "dtrain/train/train_parts.h"
 
 namespace dtrain::train {
 namespace {
@@ -66,14 +67,13 @@ std::shared_ptr<const data::Tokenizer> open_fitting(std::string model, const std
 }
 
 // Returns why rank 0 must try again: what it has written is given up.
-std::optional<base::StorageError> try_to_write(parallel::StepEngine& engine,
-                                               comm::ProcessGroup& world, const FinalModel& final) {
-  const std::vector<checkpoint::NamedTensor> buffers = exported_buffers(final.model);
+std::optional<base::StorageError> try_to_write(const TrainParts& parts, const std::string& path) {
+  const std::vector<checkpoint::NamedTensor> buffers = exported_buffers(parts.model);
   std::optional<checkpoint::ModelFileWriter> writer;  // rank 0's
   std::optional<base::StorageError> failure;          // likewise
   // A disk that is slow, or full in the middle of a gather, must not look like a rank that hangs.
   const auto write = [&](const std::function<void()>& task) {
-    comm::run_long_on_leader(world, "writing " + final.path, [&] {
+    comm::run_long_on_leader(parts.world, "writing " + path, [&] {
       if (failure) return;
       const at::NoGradGuard no_grad;
       try {
@@ -85,19 +85,20 @@ std::optional<base::StorageError> try_to_write(parallel::StepEngine& engine,
     });
   };
   write([&] {
-    final.check();
-    base::Disk(ErrorKind::checkpoint).make_folder(base::parent_folder(final.path));
-    checkpoint::format::Metadata metadata = tokenizer_metadata(final.tokenizer);
-    metadata.emplace(kModelKey, describe(final.settings));
-    writer.emplace(final.path, final.model.parameters, engine.precision().master, buffers,
+    parts.check_folder();
+    base::Disk(ErrorKind::checkpoint).make_folder(base::parent_folder(path));
+    checkpoint::format::Metadata metadata =
+        tokenizer_metadata(parts.split.train.tokenized_file().tokenizer());
+    metadata.emplace(kModelKey, describe(parts.config.model));
+    writer.emplace(path, parts.model.parameters, parts.engine.precision().master, buffers,
                    metadata);
   });
-  engine.visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
+  parts.engine.visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
     const at::Tensor on_host = values.cpu();  // in this thread, whose streams made them
     write([&] { writer->write(id, on_host); });
   });
   write([&] {
-    final.check();
+    parts.check_folder();
     writer->commit();
   });
   return failure;
@@ -243,12 +244,12 @@ void continue_text(model::Generator& generator, const data::Tokenizer& tokenizer
   });
 }
 
-void write_final_model(parallel::StepEngine& engine, comm::ProcessGroup& world,
-                       const FinalModel& final) {
+void write_final_model(const TrainParts& parts) {
+  const std::string path = checkpoint::store::final_model(parts.config.run.dir);
   base::StorageRetry retry;
   for (bool is_over = false; !is_over;) {
-    const auto failure = try_to_write(engine, world, final);
-    is_over = comm::leader_text(world, "writing the final model", [&] {
+    const auto failure = try_to_write(parts, path);
+    is_over = comm::leader_text(parts.world, "writing the final model", [&] {
                 if (failure && !retry.again(*failure)) throw *failure;
                 return std::string(failure ? "again" : "");
               }).empty();

@@ -12,13 +12,11 @@
 #include "dtrain/checkpoint/format/safetensors.h"
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/tensor_file.h"
-#include "dtrain/comm/process_group.h"
 #include "dtrain/config/config.h"
 #include "dtrain/data/tokenizer/tokenizer.h"
 #include "dtrain/model/family.h"
 #include "dtrain/model/model.h"
 #include "dtrain/model/token_sampler.h"
-#include "dtrain/parallel/engine/step_engine.h"
 
 namespace dtrain::train {
 
@@ -83,21 +81,14 @@ void continue_text(model::Generator& generator, const data::Tokenizer& tokenizer
                    std::span<const std::int64_t> prompt, const model::SamplingRule& rule,
                    std::int64_t count, const std::function<void(std::string_view)>& output);
 
-struct FinalModel {
-  const model::Model& model;  ///< of all ranks together
-  const config::ModelConfig& settings;
-  std::string path;
-  /// Called on rank 0 before the file is begun and again before it takes its name; throws if the
-  /// folder must not be written to.
-  std::function<void()> check;
-  std::string tokenizer = {};  ///< data::identity_of that of the tokens
-};
+struct TrainParts;
 
-/// Writes the engine's weights. One unit of the parameters is in memory in full at a time.
+/// Writes RUN/final/model.safetensors: the engine's weights under the reference's names and shapes.
+/// One unit of the parameters is in memory in full at a time. Rank 0 checks the run folder before
+/// the file is begun and again before it takes its name.
 ///
-/// Collective: every rank of `world`, the group of all ranks.
-/// Throws:     Error{checkpoint} naming the file if it cannot be written; what `check` throws.
-void write_final_model(parallel::StepEngine& engine, comm::ProcessGroup& world,
-                       const FinalModel& final);
+/// Collective: every rank of the world.
+/// Throws:     Error{checkpoint} naming the file if it cannot be written; what check_folder throws.
+void write_final_model(const TrainParts& parts);
 
 }  // namespace dtrain::train

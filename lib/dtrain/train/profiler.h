@@ -7,11 +7,9 @@
 #include <vector>
 
 #include "dtrain/base/trace.h"
-#include "dtrain/config/config.h"
 #include "dtrain/device/timeline.h"
-#include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/metrics/profile.h"
-#include "dtrain/metrics/reporter.h"
+#include "dtrain/train/train_parts.h"
 
 namespace dtrain::train {
 
@@ -23,10 +21,8 @@ namespace dtrain::train {
 /// Threads:    one, which makes the steps.
 class Profiler {
  public:
-  /// config: of the start, which must outlive this as the rest must. world: for what hosts know.
-  /// device: that makes the steps.
-  Profiler(const config::Config& config, const mesh::MeshGroups& groups, comm::ProcessGroup& world,
-           c10::Device device, metrics::Reporter& reporter);
+  /// `parts` must outlive this.
+  explicit Profiler(const TrainParts& parts) : parts_(parts) {}
   ~Profiler();
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
@@ -46,11 +42,7 @@ class Profiler {
   void write(const std::vector<std::string>& parts, std::int64_t step) const;
   [[nodiscard]] std::vector<metrics::GroupTrace> take_calls() const;
 
-  const config::Config& config_;
-  const mesh::MeshGroups& groups_;
-  comm::ProcessGroup& world_;
-  c10::Device device_;
-  metrics::Reporter& reporter_;
+  const TrainParts& parts_;
   base::Clock::duration ahead_{};             // of rank 0's clock
   std::optional<device::Timeline> timeline_;  // of a device that is not a CPU
   std::optional<base::Trace> trace_;
