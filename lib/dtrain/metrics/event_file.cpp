@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <concepts>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -74,15 +75,10 @@ class Message {
     add_varint(value);
     return *this;
   }
-  Message& real64(std::uint64_t field, double value) {
-    constexpr std::uint64_t kFixed64 = 1;
-    add_key(field, kFixed64);
-    bytes_ += little_endian(value);
-    return *this;
-  }
-  Message& real32(std::uint64_t field, float value) {
-    constexpr std::uint64_t kFixed32 = 5;
-    add_key(field, kFixed32);
+  template <std::floating_point Real>
+  Message& real(std::uint64_t field, Real value) {
+    constexpr std::uint64_t kFixed64 = 1, kFixed32 = 5;
+    add_key(field, sizeof(Real) == 8 ? kFixed64 : kFixed32);
     bytes_ += little_endian(value);
     return *this;
   }
@@ -110,7 +106,7 @@ class Message {
 
 Message event_at(const EventTime& at) {
   return Message()
-      .real64(event::kWallTime, at.wall_seconds)
+      .real(event::kWallTime, at.wall_seconds)
       .number(event::kStep, static_cast<std::uint64_t>(at.step));
 }
 
@@ -187,7 +183,7 @@ std::uint32_t crc32c(std::string_view bytes) {
 
 std::string version_record(double wall_seconds) {
   return framed(
-      Message().real64(event::kWallTime, wall_seconds).bytes(event::kFileVersion, "brain.Event:2"));
+      Message().real(event::kWallTime, wall_seconds).bytes(event::kFileVersion, "brain.Event:2"));
 }
 
 std::string start_record(const EventTime& at) {
@@ -200,7 +196,7 @@ std::string scalars_record(const EventTime& at, std::span<const Scalar> scalars)
     values.message(summary::kValue,
                    Message()
                        .bytes(summary::kTag, scalar.tag)
-                       .real32(summary::kSimpleValue, static_cast<float>(scalar.value)));
+                       .real(summary::kSimpleValue, static_cast<float>(scalar.value)));
   }
   return framed(event_at(at).message(event::kSummary, values));
 }
