@@ -63,16 +63,6 @@ bool Profiler::before_step(std::int64_t done, std::int64_t step) {
   return begins || ends;
 }
 
-void Profiler::finish(std::int64_t done, std::int64_t step) {
-  if (trace_) return end(step);
-  const bool was_told = done > 0 && step >= parts_.config.train.steps;  // when the launch began
-  if (parts_.config.report.profile == 0 || done > kStepsBefore || was_told) return;
-  parts_.reporter.warn(step,
-                       fmt::format("--profile {} has traced nothing: it begins after {} steps, and "
-                                   "this launch has made {}",
-                                   parts_.config.report.profile, kStepsBefore, done));
-}
-
 // Before the first step, so that nobody waits for a profile in vain.
 void Profiler::warn_if_short(std::int64_t step) {
   const std::int64_t wanted = parts_.config.report.profile;

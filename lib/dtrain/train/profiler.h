@@ -31,7 +31,9 @@ class Profiler {
   /// Returns whether that took time which is no part of a step.
   bool before_step(std::int64_t done, std::int64_t step);
   /// The run has made its last step: ends a profile under way.
-  void finish(std::int64_t done, std::int64_t step);
+  void finish(std::int64_t step) {
+    if (trace_) end(step);
+  }
 
  private:
   void warn_if_short(std::int64_t step);

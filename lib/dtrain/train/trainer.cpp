@@ -92,7 +92,7 @@ RunEnd Trainer::run_steps() {
     if (parts_.checkpoints.lacks(step_)) check_state();
     parts_.checkpoints.save_now(save_point());
   }
-  profiler_.finish(meter_.steps_done(), step_);
+  profiler_.finish(step_);
   if (!stops) save_final();
   return {.stopped = stops, .step = step_};
 }
