@@ -19,6 +19,7 @@
 #include "dtrain/base/log.h"
 #include "dtrain/base/path_kind.h"
 #include "dtrain/base/storage_error.h"
+#include "dtrain/metrics/format.h"
 
 namespace dtrain::metrics {
 namespace {
@@ -239,8 +240,7 @@ std::string last_checkpoint(const std::string& path) {
 
 nlohmann::ordered_json json_number(double value) {
   if (std::isfinite(value)) return value;
-  // A NaN's sign means nothing, and depends on the processor.
-  return std::isnan(value) ? std::string("nan") : fmt::format("{}", value);
+  return format_number(value);
 }
 
 }  // namespace dtrain::metrics

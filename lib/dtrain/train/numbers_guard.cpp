@@ -8,9 +8,12 @@
 #include "dtrain/checkpoint/state.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/config/conditions.h"
+#include "dtrain/metrics/format.h"
 
 namespace dtrain::train {
 namespace {
+
+using metrics::format_number;
 
 // A figure that hardly moves would make a spike of every breath.
 constexpr double kLeastDeviation = 1e-3;  // of the mean
@@ -64,8 +67,6 @@ std::string describe_spike(const parallel::StepResult& result, const parallel::S
   return text;
 }
 
-std::string shown(double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); }
-
 std::string advice_on_numbers(const parallel::StepEngine& engine) {
   return engine.precision().scales_loss
              ? "use bfloat16 or float32 in place of float16, whose range is small, or lower --lr"
@@ -87,8 +88,9 @@ parallel::StepLimits StepGuard::begin_step(std::int64_t step) {
 std::optional<BadNumbers> StepGuard::end_step(std::int64_t step,
                                               const parallel::StepResult& result) {
   const config::TrainConfig& train = parts_.config.train;
-  const std::string found = fmt::format("step {}: loss {}, gradient norm {}", step,
-                                        shown(result.loss.mean()), shown(result.grad_norm));
+  const std::string found =
+      fmt::format("step {}: loss {}, gradient norm {}", step, format_number(result.loss.mean()),
+                  format_number(result.grad_norm));
   if (!result.is_finite() && !result.has_overflowed) {
     if (train.on_nonfinite == config::OnNonfinite::stop) {
       return BadNumbers{found + ": stopped before the update",
@@ -162,7 +164,7 @@ std::optional<BadNumbers> StateGuard::find_bad(std::int64_t step) {
     if (!std::isfinite(loss)) {
       return BadNumbers{
           fmt::format("after step {}: the loss on training text is {}, so nothing of it was saved",
-                      step, shown(loss)),
+                      step, format_number(loss)),
           advice};
     }
   }

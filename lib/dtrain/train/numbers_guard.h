@@ -55,9 +55,6 @@ struct BadNumbers {
 /// What helps against numbers that are not finite.
 [[nodiscard]] std::string advice_on_numbers(const parallel::StepEngine& engine);
 
-/// A NaN's sign means nothing, and depends on the processor.
-[[nodiscard]] std::string shown(double value);
-
 /// Judges each step's loss and gradient norm; all ranks know the same figures, so all decide alike.
 ///
 /// Threads: one.

@@ -11,6 +11,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/trace.h"
+#include "dtrain/metrics/format.h"
 #include "dtrain/metrics/tensor_memory.h"
 #include "dtrain/train/model_file.h"
 #include "dtrain/train/text_sampler.h"
@@ -164,7 +165,7 @@ bool Trainer::evaluate() {
   if (!loss) return false;
   if (!std::isfinite(*loss)) {
     fail({fmt::format("after step {}: the validation loss is {}, so nothing of it was saved", step_,
-                      shown(*loss)),
+                      metrics::format_number(*loss)),
           advice_on_numbers(parts_.engine)});
   }
   state_guard_.note_evaluated(step_);
