@@ -41,6 +41,9 @@ class AppendedFile {
 
   /// Appends the bytes; they have left the process on return, if the disk has room.
   void write(std::string_view bytes);
+  /// Appends a line of JSON. Numbers keep every bit; one that is not finite is to be a text, since
+  /// JSON has none.
+  void write_line(const nlohmann::ordered_json& line) { write(line.dump() + "\n"); }
 
   /// Nothing follows: waits a while for the room that is missing.
   ///
@@ -61,26 +64,6 @@ class AppendedFile {
   bool has_warned_ = false;  // that something waits
 };
 
-/// An AppendedFile of lines.
-///
-/// Throws:  as AppendedFile.
-/// Threads: one caller.
-class MetricsFile {
- public:
-  using Start = AppendedFile::Start;
-  MetricsFile(std::string path, Start start) : file_(std::move(path), start, "lines") {}
-
-  /// Appends one line. Numbers keep every bit; a number that is not finite becomes a string ("nan",
-  /// "inf", "-inf"), since JSON has none.
-  void write(const nlohmann::ordered_json& line) { file_.write(line.dump() + "\n"); }
-
-  /// As AppendedFile::finish.
-  void finish() { file_.finish(); }
-
- private:
-  AppendedFile file_;
-};
-
 /// Removes everything from the first line of a later step than `step` on, lines that cannot be
 /// read, which a warning counts, and a last line that was cut short: a run that goes on from `step`
 /// writes what came later anew. A file that does not exist is left so.
@@ -96,7 +79,7 @@ void cut_back(const std::string& path, std::int64_t step);
 /// Skips lines that cannot be read.
 [[nodiscard]] std::string last_checkpoint(const std::string& path);
 
-/// A number as metrics.jsonl writes it.
+/// A number as metrics.jsonl writes it: "nan", "inf" or "-inf" where it is not finite.
 [[nodiscard]] nlohmann::ordered_json json_number(double value);
 
 }  // namespace dtrain::metrics
