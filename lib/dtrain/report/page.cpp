@@ -17,6 +17,11 @@
 namespace dtrain::report {
 namespace {
 
+// Longer curves are thinned. More runs than kMaxFullCurves share the points of that many: a page of
+// 100 full runs would take 40 MB.
+constexpr std::size_t kMaxPoints = 2000;
+constexpr std::size_t kMaxFullCurves = 20;
+
 // The last event of this name, unless a start follows it: an ended run may have been restarted.
 const Json* since_start(const RunRecord& run, std::string_view name) {
   const auto found = run.events_named(name);
@@ -99,6 +104,49 @@ Json curve_json(const Curve& curve) {
   Json values = Json::array();
   for (const double value : curve.values) values.push_back(json_number(value));
   return {{"steps", curve.steps}, {"values", std::move(values)}};
+}
+
+// Of the values from begin to end: the places of the lowest and of the highest finite one, and of
+// the first that is not finite.
+std::set<std::size_t> marks_of(const std::vector<double>& values, std::size_t begin,
+                               std::size_t end) {
+  std::optional<std::size_t> lowest;
+  std::optional<std::size_t> highest;
+  std::optional<std::size_t> odd;
+  for (std::size_t i = begin; i < end; ++i) {
+    if (!std::isfinite(values[i])) {
+      if (!odd) odd = i;
+      continue;
+    }
+    if (!lowest || values[i] < values[*lowest]) lowest = i;
+    if (!highest || values[i] > values[*highest]) highest = i;
+  }
+  std::set<std::size_t> marks;
+  for (const auto& mark : {lowest, highest, odd}) {
+    if (mark) marks.insert(*mark);
+  }
+  return marks;
+}
+
+// The first, the last and, of each stretch in between, the lowest and the highest finite point of a
+// curve and its first that is not finite; all of them if there are no more than `most`.
+Curve thinned(const Curve& curve, std::size_t most) {
+  if (curve.size() <= most) return curve;
+  const auto is_finite = [](double value) { return std::isfinite(value); };
+  const std::size_t marks = std::ranges::all_of(curve.values, is_finite) ? 2 : 3;  // of a stretch
+  const std::size_t num_stretches = (most - 2) / marks;
+  const std::size_t inner = curve.size() - 2;
+  std::set<std::size_t> kept{0, curve.size() - 1};
+  for (std::size_t stretch = 0; stretch < num_stretches; ++stretch) {
+    kept.merge(marks_of(curve.values, 1 + stretch * inner / num_stretches,
+                        1 + (stretch + 1) * inner / num_stretches));
+  }
+  Curve thin;
+  for (const std::size_t index : kept) {
+    thin.steps.push_back(curve.steps[index]);
+    thin.values.push_back(curve.values[index]);
+  }
+  return thin;
 }
 
 // The time of the steps so far, for charts over time.
@@ -349,48 +397,7 @@ Json run_json(const RunRecord& run, std::size_t points) {
           {"command", command}};
 }
 
-// Of the values from begin to end: the places of the lowest and of the highest finite one, and of
-// the first that is not finite.
-std::set<std::size_t> marks_of(const std::vector<double>& values, std::size_t begin,
-                               std::size_t end) {
-  std::optional<std::size_t> lowest;
-  std::optional<std::size_t> highest;
-  std::optional<std::size_t> odd;
-  for (std::size_t i = begin; i < end; ++i) {
-    if (!std::isfinite(values[i])) {
-      if (!odd) odd = i;
-      continue;
-    }
-    if (!lowest || values[i] < values[*lowest]) lowest = i;
-    if (!highest || values[i] > values[*highest]) highest = i;
-  }
-  std::set<std::size_t> marks;
-  for (const auto& mark : {lowest, highest, odd}) {
-    if (mark) marks.insert(*mark);
-  }
-  return marks;
-}
-
 }  // namespace
-
-Curve thinned(const Curve& curve, std::size_t most) {
-  if (curve.size() <= most) return curve;
-  const auto is_finite = [](double value) { return std::isfinite(value); };
-  const std::size_t marks = std::ranges::all_of(curve.values, is_finite) ? 2 : 3;  // of a stretch
-  const std::size_t num_stretches = (most - 2) / marks;
-  const std::size_t inner = curve.size() - 2;
-  std::set<std::size_t> kept{0, curve.size() - 1};
-  for (std::size_t stretch = 0; stretch < num_stretches; ++stretch) {
-    kept.merge(marks_of(curve.values, 1 + stretch * inner / num_stretches,
-                        1 + (stretch + 1) * inner / num_stretches));
-  }
-  Curve thin;
-  for (const std::size_t index : kept) {
-    thin.steps.push_back(curve.steps[index]);
-    thin.values.push_back(curve.values[index]);
-  }
-  return thin;
-}
 
 Json page_data(const std::vector<RunRecord>& runs, const std::string& version,
                const std::string& written) {
