@@ -27,18 +27,14 @@ constexpr double kBytesPerMegabyte = 1e6;
 // take, so that they come at the steps they were asked for.
 constexpr base::Seconds kPatience(1);
 
-checkpoint::format::Manifest manifest_of(const Checkpointer::Options& options) {
-  return {.run = options.run,
-          .mesh = config::mesh_of(options.config.layout),
-          .config = config::to_json(config::Command::train, options.config),
-          .data_fingerprint = options.data_fingerprint,
-          .contents = {}};
-}
-
 checkpoint::SaverOptions saver_options(const Checkpointer::Options& options) {
   const config::CheckpointConfig& config = options.config.checkpoint;
   return {.checkpoints = store::checkpoints_folder(options.config.run.dir),
-          .manifest = manifest_of(options),
+          .manifest = {.run = options.run,
+                       .mesh = config::mesh_of(options.config.layout),
+                       .config = config::to_json(config::Command::train, options.config),
+                       .data_fingerprint = options.data_fingerprint,
+                       .contents = {}},
           .retention = {.keep_last = config.keep_last, .keep_every = config.keep_every},
           .bytes_per_second = config.write_limit_mbps * kBytesPerMegabyte};
 }

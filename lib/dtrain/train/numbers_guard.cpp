@@ -30,6 +30,19 @@ void add(double value, double weight, Moments& moments) {
   moments.variance = (1 - weight) * (moments.variance + weight * apart * apart);
 }
 
+// "loss 9.1 is above 3.4, gradient norm ..."; empty: neither is beyond the limits.
+std::string describe_spike(const parallel::StepResult& result, const parallel::StepLimits& limits) {
+  std::string text;
+  const auto tell = [&](std::string_view name, double value, double limit) {
+    if (value <= limit) return;
+    text +=
+        fmt::format("{}{} {:.4g} is above {:.4g}", text.empty() ? "" : ", ", name, value, limit);
+  };
+  tell("loss", result.loss.mean(), limits.loss);
+  tell("gradient norm", result.grad_norm, limits.grad_norm);
+  return text;
+}
+
 // The name of a tensor of the run's state that is not finite on some rank; empty: all are.
 std::string bad_tensor(const parallel::StepEngine& engine, comm::ProcessGroup& world) {
   const std::string own = checkpoint::first_not_finite(owned_part(engine.state()));
@@ -53,18 +66,6 @@ void SpikeGuard::note(double loss, double grad_norm) {
   const double weight = 1 / static_cast<double>(count);
   add(std::min(loss, most.loss), weight, statistics_.loss);
   add(std::min(grad_norm, most.grad_norm), weight, statistics_.grad_norm);
-}
-
-std::string describe_spike(const parallel::StepResult& result, const parallel::StepLimits& limits) {
-  std::string text;
-  const auto tell = [&](std::string_view name, double value, double limit) {
-    if (value <= limit) return;
-    text +=
-        fmt::format("{}{} {:.4g} is above {:.4g}", text.empty() ? "" : ", ", name, value, limit);
-  };
-  tell("loss", result.loss.mean(), limits.loss);
-  tell("gradient norm", result.grad_norm, limits.grad_norm);
-  return text;
 }
 
 std::string advice_on_numbers(const parallel::StepEngine& engine) {

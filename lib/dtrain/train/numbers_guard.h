@@ -42,10 +42,6 @@ class SpikeGuard {
   SpikeStatistics statistics_;
 };
 
-/// "loss 9.1 is above 3.4, gradient norm ..."; empty: neither is beyond the limits.
-[[nodiscard]] std::string describe_spike(const parallel::StepResult& result,
-                                         const parallel::StepLimits& limits);
-
 /// Why a run must end, as parts of a message.
 struct BadNumbers {
   std::string found;   ///< "step 7: loss nan, gradient norm nan: stopped before the update"
