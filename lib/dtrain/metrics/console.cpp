@@ -31,22 +31,19 @@ std::size_t indent_of(std::string_view line, std::size_t room) {
   return column != line.npos && column < room / 2 ? column : 2;
 }
 
-std::string wrap_line(std::string_view line, std::size_t room) {
+std::string wrap_line(std::string line, std::size_t room) {
   constexpr std::size_t kNarrowest = 20;
-  if (room < kNarrowest) return std::string(line);
-  const std::string indent(indent_of(line, room), ' ');
+  if (room < kNarrowest) return line;
+  const std::size_t indent = indent_of(line, room);
   std::string wrapped;
-  std::size_t used = 0;  // of the row, by its indent
-  while (line.size() > room - used) {
-    std::size_t space = line.rfind(' ', room - used);
-    const std::size_t begin = wrapped.empty() ? indent.size() : 0;
-    if (space == line.npos || space <= begin) space = line.find(' ', room - used);  // a long word
+  while (line.size() > room) {
+    std::size_t space = line.rfind(' ', room);
+    if (space == line.npos || space <= indent) space = line.find(' ', room);  // a long word
     if (space == line.npos) break;
-    wrapped.append(line.substr(0, space)).append("\n").append(indent);
-    line.remove_prefix(space + 1);
-    used = indent.size();
+    wrapped += line.substr(0, space) + '\n';
+    line.replace(0, space + 1, indent, ' ');
   }
-  return wrapped.append(line);
+  return wrapped + line;
 }
 
 // Of parts that all have rank 0.
@@ -80,7 +77,7 @@ std::string wrap_words(std::string_view text, std::size_t room) {
   std::string wrapped;
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
-    wrapped.append(wrap_line(text.substr(begin, end - begin), room));
+    wrapped += wrap_line(std::string(text.substr(begin, end - begin)), room);
     if (end < text.size()) wrapped += '\n';
     begin = end + 1;
   }
