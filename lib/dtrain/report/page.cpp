@@ -93,13 +93,6 @@ double sum_of(const RunRecord& run, std::string_view key) {
   return curve == nullptr ? 0 : std::accumulate(curve->values.begin(), curve->values.end(), 0.0);
 }
 
-std::string setting(const RunRecord& run, std::string_view key) {
-  for (const auto& [name, value] : run.settings) {
-    if (name == key) return value;
-  }
-  return {};
-}
-
 Json curve_json(const Curve& curve) {
   Json values = Json::array();
   for (const double value : curve.values) values.push_back(json_number(value));
@@ -259,7 +252,7 @@ Json summary_json(const RunRecord& run, const Json& figures) {
     if (figures.contains(key)) add_fact(facts, name, figures[key], kind);
   };
   add_figure("parameters", "parameters", "count");
-  const std::string steps = setting(run, "train.steps");
+  const std::string steps = text_at(run.settings, "train.steps");
   add_fact(facts, "steps",
            fmt::format("{}{}", run.last_step(), steps.empty() ? "" : " of " + steps), "text");
   if (const auto loss = last_loss(run)) {
@@ -282,12 +275,6 @@ Json summary_json(const RunRecord& run, const Json& figures) {
   }
   add_figure("memory", "peak memory", "bytes");
   return facts;
-}
-
-Json settings_json(const RunRecord& run) {
-  Json settings = Json::object();
-  for (const auto& [key, value] : run.settings) settings[key] = value;
-  return settings;
 }
 
 std::string mesh_text(const Json& start) {
@@ -328,12 +315,13 @@ Json layout_json(const RunRecord& run) {
   if (start.empty()) return facts;
   add_fact(facts, "folder", run.folder, "text");
   add_fact(facts, "parameters", start.value("parameters", Json()), "count");
-  add_fact(facts, "strategy", setting(run, "layout.strategy"), "text");
+  add_fact(facts, "strategy", text_at(run.settings, "layout.strategy"), "text");
   add_fact(facts, "ranks", fmt::format("{} ({})", text_at(start, "world_size"), mesh_text(start)),
            "text");
   add_fact(facts, "backend", text_at(start, "backend"), "text");
   add_fact(facts, "device, dtype",
-           fmt::format("{}, {}", setting(run, "machine.device"), setting(run, "machine.dtype")),
+           fmt::format("{}, {}", text_at(run.settings, "machine.device"),
+                       text_at(run.settings, "machine.dtype")),
            "text");
   add_fact(facts, "equal bits with", text_at(start, "bitwise_class"), "text");
   if (const auto found = run.events_named("memory"); !found.empty()) {
@@ -388,7 +376,7 @@ Json run_json(const RunRecord& run, std::size_t points) {
           {"summary", summary_json(run, figures)},
           {"figures", figures},
           {"curves", curves_json(run, points)},
-          {"settings", settings_json(run)},
+          {"settings", run.settings},
           {"layout", layout_json(run)},
           {"starts", std::move(starts)},
           {"checkpoints", std::move(checkpoints)},

@@ -83,12 +83,13 @@ bool take(RunRecord& run, const std::string& text) {
   return true;
 }
 
-void flatten(const Json& object, const std::string& prefix, RunRecord& run) {
+// Adds the values of an object and of those within, by their keys with dots between, as texts.
+void flatten(const Json& object, const std::string& prefix, Json& settings) {
   for (const auto& [key, value] : object.items()) {
     if (value.is_object()) {
-      flatten(value, prefix + key + '.', run);
+      flatten(value, prefix + key + '.', settings);
     } else {
-      run.settings.emplace_back(prefix + key, plain_text(value));
+      settings[prefix + key] = plain_text(value);
     }
   }
 }
@@ -101,17 +102,13 @@ void read_settings(const std::string& path, RunRecord& run) {
   const Json config = parsed(file);
   if (!config.is_object()) return;
   const auto resolved = config.find("resolved");
-  flatten(resolved == config.end() ? config : *resolved, "", run);
+  flatten(resolved == config.end() ? config : *resolved, "", run.settings);
   // As the run saved them for later starts: full paths, and nothing of one start alone.
-  constexpr std::string_view kOfAsked[] = {"data.train", "data.validation", "checkpoint.init_from",
-                                           "checkpoint.resume", "run.overwrite"};
-  RunRecord asked;
+  Json asked = Json::object();
   flatten(config, "", asked);
-  for (auto& [key, value] : run.settings) {
-    const auto found =
-        std::ranges::find(asked.settings, key, &std::pair<std::string, std::string>::first);
-    const bool is_taken = std::ranges::find(kOfAsked, key) != std::end(kOfAsked);
-    if (is_taken && found != asked.settings.end()) value = found->second;
+  for (const char* key : {"data.train", "data.validation", "checkpoint.init_from",
+                          "checkpoint.resume", "run.overwrite"}) {
+    if (run.settings.contains(key) && asked.contains(key)) run.settings[key] = asked[key];
   }
 }
 

@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace dtrain::report {
@@ -32,8 +31,8 @@ struct RunRecord {
   /// Of each value of "val_loss": which sequences it is the loss of; empty: unknown.
   std::vector<std::string> evaluated_data = {};
   std::vector<Json> events = {};  ///< lines with an "event", in order
-  /// Key and value of what config.json says was resolved; empty where there is none.
-  std::vector<std::pair<std::string, std::string>> settings = {};
+  /// By key, as texts: what config.json says was resolved; empty where there is none.
+  Json settings = Json::object();
   bool wants_requeue = false;        ///< it was stopped early, and saved
   std::optional<bool> is_held = {};  ///< a job holds the folder's lock; empty: unknown
   std::int64_t num_unreadable = 0;   ///< lines that were skipped
