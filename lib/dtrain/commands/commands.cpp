@@ -29,7 +29,6 @@
 #include "dtrain/job/job.h"
 #include "dtrain/job/ranks.h"
 #include "dtrain/job/run_folder.h"
-#include "dtrain/job/shared_folder.h"
 #include "dtrain/job/start_table.h"
 #include "dtrain/kernels/product.h"
 #include "dtrain/metrics/peak_flops.h"

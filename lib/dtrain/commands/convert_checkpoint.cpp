@@ -13,8 +13,7 @@
 #include "dtrain/commands/opened_model.h"
 #include "dtrain/model/family.h"
 #include "dtrain/parallel/precision.h"
-#include "dtrain/train/model_description.h"
-#include "dtrain/train/model_tokenizer.h"
+#include "dtrain/train/model_file.h"
 
 namespace dtrain::commands {
 namespace {

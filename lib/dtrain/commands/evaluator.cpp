@@ -15,7 +15,7 @@
 #include "dtrain/data/token_file.h"
 #include "dtrain/job/job.h"
 #include "dtrain/job/ranks.h"
-#include "dtrain/train/model_tokenizer.h"
+#include "dtrain/train/model_file.h"
 
 namespace dtrain::commands {
 namespace {

@@ -14,7 +14,7 @@
 #include "dtrain/checkpoint/tensor_file.h"
 #include "dtrain/data/token_file.h"
 #include "dtrain/model/family.h"
-#include "dtrain/train/model_description.h"
+#include "dtrain/train/model_file.h"
 
 namespace dtrain::commands {
 namespace {

@@ -13,10 +13,10 @@
 #include "dtrain/commands/opened_model.h"
 #include "dtrain/data/token_file.h"
 #include "dtrain/device/plugin.h"
-#include "dtrain/job/device_errors.h"
+#include "dtrain/job/ranks.h"
 #include "dtrain/model/family.h"
 #include "dtrain/parallel/precision.h"
-#include "dtrain/train/model_tokenizer.h"
+#include "dtrain/train/model_file.h"
 
 namespace dtrain::commands {
 namespace {

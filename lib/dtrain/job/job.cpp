@@ -1,19 +1,23 @@
 #include "dtrain/job/job.h"
 
+#include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
 #include "dtrain/comm/create_world.h"
 #include "dtrain/comm/exchange.h"
+#include "dtrain/config/assign.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/device/out_of_memory.h"
 #include "dtrain/device/plugin.h"
-#include "dtrain/job/agreed_settings.h"
 #include "dtrain/job/machine_memory.h"
 #include "dtrain/metrics/format.h"
 #include "dtrain/metrics/tensor_memory.h"
@@ -24,6 +28,22 @@
 
 namespace dtrain::job {
 namespace {
+
+// By the numbers of cores, GPUs and ranks of a node.
+constexpr std::array<std::string_view, 3> kFromNode{"machine.threads", "machine.device",
+                                                    "layout.shard_size"};
+
+// Ranks that recompute other parts would make other collective calls.
+bool plan_depends_on_threads(const config::MachineConfig& machine) {
+  return machine.recompute.kind == config::RecomputeSetting::Kind::automatic &&
+         machine.memory_limit.count > 0;
+}
+
+bool may_differ(const config::Setting& setting, const config::Config& config) {
+  if (setting.key == "layout.nnodes" || setting.key == "machine.interface") return true;
+  return setting.key == "machine.threads" && !setting.changes_bits(config) &&
+         !plan_depends_on_threads(config.machine);
+}
 
 // The settings with the backend in use: hier on one host is shm.
 config::Config with_backend_of(const comm::World& world, config::Config config) {
@@ -52,32 +72,6 @@ parallel::RankPlan plan_of(const config::Config& asked, comm::World& world) {
   return std::move(*plan);
 }
 
-}  // namespace
-
-comm::GroupOptions group_options(const config::Config& config) {
-  const std::chrono::duration<double> timeout(config.machine.comm_timeout_seconds);
-  return {.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(timeout),
-          .reduction = parallel::reduction_of(config.machine),
-          .shares_devices =
-              config.machine.share_devices && !config::strategy_of(config.layout).is_local()};
-}
-
-config::DeviceName device_of(const config::Config& config, const base::RankEnv& env) {
-  const config::DeviceName& device = config.machine.device;
-  const auto& listed = config.layout.devices.devices;
-  if (listed.empty() || !config::strategy_of(config.layout).is_local()) return device;
-  const auto& own = listed.at(static_cast<std::size_t>(env.local_rank));
-  return own ? config::DeviceName{device.kind, own} : config::DeviceName{"cpu"};
-}
-
-std::string meeting_addr(const base::RankEnv& env) {
-  if (!env.master_addr.empty()) return env.master_addr;
-  const bool spans_nodes = env.slurm_step && env.num_nodes != 1;
-  return spans_nodes ? net::address_of_first_node(*env.slurm_step) : "127.0.0.1";
-}
-
-namespace {
-
 // Advice if one process was started although the environment describes several ranks.
 std::string advice_on_waiting(const base::RankEnv& env) {
   const bool starts_all = env.control_fd >= 0 || !env.agent_store_key.empty();
@@ -101,6 +95,43 @@ bool tells_of_waiting(const base::RankEnv& env) {
 }
 
 }  // namespace
+
+std::vector<comm::NamedValue> agreed_settings(const config::Config& config) {
+  std::vector<comm::NamedValue> agreed;
+  for (auto& [key, value] : config::value_texts(config::Command::train, config)) {
+    const config::Setting& setting = *config::find_key(key);
+    if (may_differ(setting, config)) continue;
+    const bool is_from_node = std::ranges::find(kFromNode, key) != kFromNode.end();
+    agreed.emplace_back(
+        is_from_node
+            ? fmt::format("{}, which follows from each node unless {} gives it", key, setting.flag)
+            : key,
+        std::move(value));
+  }
+  return agreed;
+}
+
+comm::GroupOptions group_options(const config::Config& config) {
+  const std::chrono::duration<double> timeout(config.machine.comm_timeout_seconds);
+  return {.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(timeout),
+          .reduction = parallel::reduction_of(config.machine),
+          .shares_devices =
+              config.machine.share_devices && !config::strategy_of(config.layout).is_local()};
+}
+
+config::DeviceName device_of(const config::Config& config, const base::RankEnv& env) {
+  const config::DeviceName& device = config.machine.device;
+  const auto& listed = config.layout.devices.devices;
+  if (listed.empty() || !config::strategy_of(config.layout).is_local()) return device;
+  const auto& own = listed.at(static_cast<std::size_t>(env.local_rank));
+  return own ? config::DeviceName{device.kind, own} : config::DeviceName{"cpu"};
+}
+
+std::string meeting_addr(const base::RankEnv& env) {
+  if (!env.master_addr.empty()) return env.master_addr;
+  const bool spans_nodes = env.slurm_step && env.num_nodes != 1;
+  return spans_nodes ? net::address_of_first_node(*env.slurm_step) : "127.0.0.1";
+}
 
 std::shared_ptr<comm::World> make_world(const config::Config& config, const base::RankEnv& env) {
   const std::string& interface = config.machine.interface;

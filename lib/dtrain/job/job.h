@@ -3,8 +3,10 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "dtrain/base/rank_env.h"
+#include "dtrain/comm/exchange.h"
 #include "dtrain/comm/world.h"
 #include "dtrain/config/config.h"
 #include "dtrain/job/cpu_type.h"
@@ -13,6 +15,11 @@
 #include "dtrain/parallel/plan/rank_plan.h"
 
 namespace dtrain::job {
+
+/// The settings of `train`, for comm::check_agreement. Left out is what may differ between nodes
+/// since no result depends on it: --nnodes, --interface, and --threads except where it changes
+/// bits. Of what follows from a rank's node unless it is given, the name says how to give it.
+[[nodiscard]] std::vector<comm::NamedValue> agreed_settings(const config::Config& config);
 
 /// Options that all groups of a job share.
 [[nodiscard]] comm::GroupOptions group_options(const config::Config& config);

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <limits>
 #include <map>
-#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -80,14 +79,12 @@ bool has_own_limit(const config::Config& config) {
   return config.machine.memory_limit.count > 0 && config.machine.device.is_cpu();
 }
 
-// Those first of which the largest part is needed.
-void sort_by_need(std::vector<SharedBound>& all, bool is_on_device) {
-  const auto part = [&](const SharedBound& one) {
+// The one of which the largest part is needed.
+const SharedBound& tightest(const std::vector<SharedBound>& all, bool is_on_device) {
+  return *std::ranges::max_element(all, {}, [&](const SharedBound& one) {
     return static_cast<double>(one.bytes(is_on_device)) /
            static_cast<double>(std::max<std::int64_t>(1, one.bound.bytes));
-  };
-  std::stable_sort(all.begin(), all.end(),
-                   [&](const SharedBound& a, const SharedBound& b) { return part(a) > part(b); });
+  });
 }
 
 // "this process is", "the 4 ranks of this machine (0 to 3) are".
@@ -169,29 +166,21 @@ bool fits_device_memory(const config::Config& config, comm::World& world,
 
 void check_machine_memory(const config::Config& config, comm::ProcessGroup& world,
                           const parallel::MemoryPlan& predicted) {
-  std::vector<SharedBound> bounds = shared_bounds(world, predicted);
-  if (has_own_limit(config)) return;
+  const std::vector<SharedBound> bounds = shared_bounds(world, predicted);
+  if (has_own_limit(config) || bounds.empty()) return;
   const bool is_on_device = !config.machine.device.is_cpu();
-  sort_by_need(bounds, is_on_device);
-  std::set<std::vector<std::int64_t>> warned;  // one warning for ranks that share several bounds
-  std::vector<const SharedBound*> tight;       // equal on all ranks
-  for (const SharedBound& shared : bounds) {
-    const base::Fit fit = base::fit_of(shared.bytes(is_on_device), shared.bound.bytes);
-    if (fit == base::Fit::exceeds) {
-      base::fail(
-          base::ErrorKind::usage, "{}: {}{}", need(shared, world.size(), is_on_device),
-          what_helps(config, shared),
-          is_on_device ? "" : "; or set another limit with --memory-limit SIZE, which is a rank's");
-    }
-    if (fit == base::Fit::tight && warned.insert(shared.ranks).second) tight.push_back(&shared);
+  const SharedBound& shared = tightest(bounds, is_on_device);
+  const base::Fit fit = base::fit_of(shared.bytes(is_on_device), shared.bound.bytes);
+  if (fit == base::Fit::well) return;
+  const std::string needed = need(shared, world.size(), is_on_device);
+  if (fit == base::Fit::exceeds) {
+    base::fail(
+        base::ErrorKind::usage, "{}: {}{}", needed, what_helps(config, shared),
+        is_on_device ? "" : "; or set another limit with --memory-limit SIZE, which is a rank's");
   }
-  if (tight.empty()) return;
   // To look for what helps takes seconds where there are many ranks to plan.
   comm::run_long_on_leader(world, "looking for settings that need less memory", [&] {
-    for (const SharedBound* shared : tight) {
-      base::log_warning("{}: should that not suffice, {}",
-                        need(*shared, world.size(), is_on_device), what_helps(config, *shared));
-    }
+    base::log_warning("{}: should that not suffice, {}", needed, what_helps(config, shared));
   });
 }
 

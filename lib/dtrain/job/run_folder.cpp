@@ -1,24 +1,33 @@
 #include "dtrain/job/run_folder.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <system_error>
+#include <thread>
 #include <utility>
+#include <vector>
 
+#include "dtrain/base/clock.h"
+#include "dtrain/base/descriptor.h"
+#include "dtrain/base/error.h"
 #include "dtrain/base/file_system.h"
 #include "dtrain/base/input_file.h"
 #include "dtrain/base/log.h"
 #include "dtrain/base/path_kind.h"
 #include "dtrain/base/storage_error.h"
+#include "dtrain/base/text.h"
 #include "dtrain/checkpoint/format/safetensors.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/removal.h"
+#include "dtrain/comm/exchange.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/data/tokenizer/tokenizer.h"
-#include "dtrain/job/shared_folder.h"
 #include "dtrain/metrics/event_file.h"
 #include "dtrain/metrics/metrics_file.h"
 
@@ -64,8 +73,52 @@ bool lacks_last_step(const std::string& run_dir) {
          config::read_saved_run(path).resolved.checkpoint.every.at_the_end;
 }
 
-void write_file(const std::string& path, const std::string& text) {
+void add_folder(base::NewFolders& made, const std::string& path) {
+  std::error_code error;
+  made.add(path, error);
+  if (!error) return;
+  base::fail_on_storage(ErrorKind::checkpoint, error.value(),
+                        fmt::format("'{}' cannot be created ({})", path, error.message()));
+}
+
+void write_file(const std::string& path, std::string_view text) {
   base::write_atomically(path, ErrorKind::checkpoint, text);
+}
+
+// A client of NFS that has looked for a name in vain believes so for half a minute, unless it opens
+// the folder: then it asks the server whether that has changed.
+void open_nearest_folder(std::filesystem::path path) {
+  base::Descriptor folder;
+  while (folder.get() < 0 && path.has_relative_path()) {
+    path = path.parent_path();
+    folder = base::Descriptor(
+        ::open(path.empty() ? "." : path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK));
+  }
+}
+
+// Network file systems may show a new name a moment later on other machines.
+bool appears(const std::string& path) {
+  constexpr std::chrono::milliseconds kPause(20);
+  constexpr base::Seconds kPatience(5);
+  const auto begin = base::Clock::now();
+  while (::access(path.c_str(), F_OK) != 0) {
+    open_nearest_folder(path);
+    if (base::seconds_since(begin) > kPatience.count()) return false;
+    std::this_thread::sleep_for(kPause);
+  }
+  return true;
+}
+
+// The ranks that do not see the file; equal on all ranks.
+std::vector<std::size_t> blind_ranks(comm::ProcessGroup& world, const std::string& path) {
+  bool is_seen = false;
+  comm::run_long(world, "looking for the run folder", [&] { is_seen = appears(path); });
+  std::vector<std::size_t> blind;
+  const auto answers = comm::exchange_texts(world, is_seen ? "" : "no");
+  for (std::size_t rank = 0; rank < answers.size(); ++rank) {
+    if (!answers[rank].empty()) blind.push_back(rank);
+  }
+  return blind;
 }
 
 }  // namespace
@@ -163,10 +216,6 @@ void RunFolder::ask_for_requeue(std::int64_t step, const std::string& reason) {
   }
 }
 
-std::string RunFolder::requeue_file(const std::string& run_dir) { return run_dir + "/REQUEUE"; }
-
-std::string RunFolder::stop_file(const std::string& run_dir) { return run_dir + "/STOP"; }
-
 void RunFolder::check_tokenizer(std::string_view model) const {
   const std::string path = tokenizer_file(dir_);
   if (model.empty() || !base::is_there(path) || base::content_of(path, kTokenizerFile) == model)
@@ -180,7 +229,7 @@ void RunFolder::check_tokenizer(std::string_view model) const {
 
 void RunFolder::keep_tokenizer(std::string_view model) const {
   const std::string path = tokenizer_file(dir_);
-  if (!model.empty() && !base::is_there(path)) write_file(path, std::string(model));
+  if (!model.empty() && !base::is_there(path)) write_file(path, model);
 }
 
 // Whether tokenizer.model is that of the old run's final model.
@@ -199,33 +248,13 @@ bool RunFolder::replaces_tokenizer() const {
   }
 }
 
-std::string RunFolder::tokenizer_file(const std::string& run_dir) {
-  return run_dir + "/tokenizer.model";
-}
-
-std::string RunFolder::metrics_file(const std::string& run_dir) {
-  return run_dir + "/metrics.jsonl";
-}
-
-std::string RunFolder::event_folder(const std::string& run_dir) { return run_dir + "/tensorboard"; }
-
-std::string RunFolder::trace_file(const std::string& run_dir) {
-  return run_dir + "/profile/trace.json";
-}
-
 // Finds at the start what cannot be written at the end.
 void RunFolder::check_writable() {
   check();
   const std::string model = store::final_model(dir_);
-  const std::string folder = base::parent_folder(model);
   {
     base::NewFolders made;
-    std::error_code error;
-    made.add(folder, error);
-    if (error) {
-      base::fail_on_storage(ErrorKind::checkpoint, error.value(),
-                            fmt::format("'{}' cannot be created ({})", folder, error.message()));
-    }
+    add_folder(made, base::parent_folder(model));
     const base::AtomicFile probe(model, ErrorKind::checkpoint);
   }
   const auto access = [&] { return ::access(checkpoints_.c_str(), R_OK | W_OK | X_OK); };
@@ -242,13 +271,7 @@ void RunFolder::check_writable() {
 // Tries what a commit needs of the file system: renaming a folder, and fsync.
 void RunFolder::check_commits() {
   base::NewFolders made;
-  std::error_code error;
-  made.add(checkpoints_, error);
-  if (error) {
-    base::fail_on_storage(
-        ErrorKind::checkpoint, error.value(),
-        fmt::format("'{}' cannot be created ({})", checkpoints_, error.message()));
-  }
+  add_folder(made, checkpoints_);
   // Names of leftovers, which the next start removes.
   const std::string folder = store::temporary_folder(checkpoints_, 0, run_);
   const std::string renamed = store::temporary_folder(checkpoints_, 1, run_);
@@ -288,6 +311,26 @@ void RunFolder::remove_leftovers() {
 
 void RunFolder::write_config() const {
   write_file(dir_ + "/config.json", config::saved_text(config_, record_));
+}
+
+std::unique_ptr<base::HeldFolder> hold_shared_folder(comm::ProcessGroup& world,
+                                                     const std::string& run_dir,
+                                                     const std::string& job) {
+  if (world.size() > 1) {
+    const std::string path = fmt::format("{}.tmp-{}", shared_file(run_dir), job);
+    base::Disk disk(ErrorKind::checkpoint);
+    comm::run_long_on_leader(world, "writing to the run folder",
+                             [&] { base::write_anew(disk, path, [](base::OutputFile&) {}); });
+    const std::vector<std::size_t> blind = blind_ranks(world, path);
+    comm::run_long_on_leader(world, "writing to the run folder", [&] { disk.remove_file(path); });
+    if (!blind.empty()) {
+      base::fail(ErrorKind::usage,
+                 "--run-dir {}: {} of {} {} not see rank 0's folder, and every rank writes "
+                 "its part of a checkpoint there; name a folder that all machines share",
+                 run_dir, base::ranks_text(blind), world.size(), blind.size() == 1 ? "does" : "do");
+    }
+  }
+  return std::make_unique<base::HeldFolder>(run_dir, ErrorKind::checkpoint);
 }
 
 }  // namespace dtrain::job

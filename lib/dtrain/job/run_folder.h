@@ -1,4 +1,4 @@
-// The folder of a run, as the rank that leads holds it.
+// The folder of a run, as the rank that leads holds it, and the proof that all ranks share it.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include "dtrain/base/file_system.h"
 #include "dtrain/checkpoint/store/commit.h"
 #include "dtrain/checkpoint/store/run_lock.h"
+#include "dtrain/comm/process_group.h"
 #include "dtrain/config/saved_run.h"
 
 namespace dtrain::job {
@@ -54,14 +55,26 @@ class RunFolder {
   /// Leaves word that the run was stopped early and should be started again.
   void ask_for_requeue(std::int64_t step, const std::string& reason);
 
-  [[nodiscard]] static std::string requeue_file(const std::string& run_dir);
-  [[nodiscard]] static std::string stop_file(const std::string& run_dir);
-  [[nodiscard]] static std::string metrics_file(const std::string& run_dir);
-  [[nodiscard]] static std::string tokenizer_file(const std::string& run_dir);
+  [[nodiscard]] static std::string requeue_file(const std::string& run_dir) {
+    return run_dir + "/REQUEUE";
+  }
+  [[nodiscard]] static std::string stop_file(const std::string& run_dir) {
+    return run_dir + "/STOP";
+  }
+  [[nodiscard]] static std::string metrics_file(const std::string& run_dir) {
+    return run_dir + "/metrics.jsonl";
+  }
+  [[nodiscard]] static std::string tokenizer_file(const std::string& run_dir) {
+    return run_dir + "/tokenizer.model";
+  }
   /// Of event files for TensorBoard.
-  [[nodiscard]] static std::string event_folder(const std::string& run_dir);
+  [[nodiscard]] static std::string event_folder(const std::string& run_dir) {
+    return run_dir + "/tensorboard";
+  }
   /// Of --profile, which finds its folder there.
-  [[nodiscard]] static std::string trace_file(const std::string& run_dir);
+  [[nodiscard]] static std::string trace_file(const std::string& run_dir) {
+    return run_dir + "/profile/trace.json";
+  }
 
  private:
   void check_is_new() const;
@@ -85,5 +98,21 @@ class RunFolder {
   base::HeldFolder held_;
   base::Disk disk_;
 };
+
+/// Opens the run folder on every rank, after each has seen a file in it that rank 0 has just made,
+/// and that is gone on return. job: a name that no other start has.
+///
+/// Collective: every rank of `world`, once rank 0 has made the folder.
+/// Throws:     Error{usage}, the same on every rank, naming the ranks that do not see rank 0's
+///             folder; on rank 0 Error{checkpoint} if the file cannot be made.
+[[nodiscard]] std::unique_ptr<base::HeldFolder> hold_shared_folder(comm::ProcessGroup& world,
+                                                                   const std::string& run_dir,
+                                                                   const std::string& job);
+
+/// The files that hold_shared_folder makes are named as an AtomicFile's of this path: what a killed
+/// job leaves of them is removed in the same way.
+[[nodiscard]] inline std::string shared_file(const std::string& run_dir) {
+  return run_dir + "/seen-by-all-ranks";
+}
 
 }  // namespace dtrain::job

@@ -4,14 +4,56 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace dtrain::metrics {
 namespace {
+
+// Parts of a higher rank go before the dividers do.
+constexpr int kBelowDividers = 6;
+
+std::string joined(const std::vector<LinePart>& parts, std::string_view divider) {
+  std::string line;
+  for (const LinePart& part : parts) line.append(line.empty() ? "" : divider).append(part.text);
+  return line;
+}
+
+// Where the second column of "mesh            pp 1" begins; 2 where a line has one.
+std::size_t indent_of(std::string_view line, std::size_t room) {
+  const std::size_t gap = line.find("  ");
+  const std::size_t column = gap == line.npos ? line.npos : line.find_first_not_of(' ', gap);
+  return column != line.npos && column < room / 2 ? column : 2;
+}
+
+std::string wrap_line(std::string line, std::size_t room) {
+  constexpr std::size_t kNarrowest = 20;
+  if (room < kNarrowest) return line;
+  const std::size_t indent = indent_of(line, room);
+  std::string wrapped;
+  while (line.size() > room) {
+    std::size_t space = line.rfind(' ', room);
+    if (space == line.npos || space <= indent) space = line.find(' ', room);  // a long word
+    if (space == line.npos) break;
+    wrapped += line.substr(0, space) + '\n';
+    line.replace(0, space + 1, indent, ' ');
+  }
+  return wrapped + line;
+}
+
+// Of parts that all have rank 0.
+std::string fit_last_parts(std::vector<LinePart> parts, std::size_t room) {
+  for (LinePart& part : parts) {
+    if (joined(parts, " ").size() > room && !part.brief.empty()) part.text = part.brief;
+  }
+  while (parts.size() > 1 && joined(parts, " ").size() > room) parts.pop_back();
+  return joined(parts, " ").substr(0, room);
+}
 
 // Erases downwards from the start of the live line, where the cursor waits: a window that became
 // narrower has broken that line into several rows.
@@ -30,6 +72,35 @@ int write_all(int fd, std::string_view text) {
 }
 
 }  // namespace
+
+std::string wrap_words(std::string_view text, std::size_t room) {
+  std::string wrapped;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    wrapped += wrap_line(std::string(text.substr(begin, end - begin)), room);
+    if (end < text.size()) wrapped += '\n';
+    begin = end + 1;
+  }
+  return wrapped;
+}
+
+std::string fit_parts(std::vector<LinePart> parts, std::size_t room) {
+  std::erase_if(parts, [](const LinePart& part) { return part.text.empty(); });
+  for (;;) {
+    const auto next =
+        std::max_element(parts.begin(), parts.end(),
+                         [](const LinePart& a, const LinePart& b) { return a.rank < b.rank; });
+    const int rank = next == parts.end() ? 0 : next->rank;
+    const std::string line = joined(parts, " | ");
+    if (line.size() <= room) return line;
+    if (rank < kBelowDividers) {
+      const std::string narrow = joined(parts, " ");
+      if (narrow.size() <= room) return narrow;
+      if (rank == 0) return fit_last_parts(std::move(parts), room);
+    }
+    parts.erase(next);
+  }
+}
 
 Console::Console(Options options) : options_(std::move(options)) {}
 

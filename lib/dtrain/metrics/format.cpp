@@ -28,6 +28,10 @@ std::string counted(std::int64_t count, std::string_view noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
+std::string format_number(double value) {
+  return std::isnan(value) ? "nan" : fmt::format("{}", value);
+}
+
 std::string format_duration(double seconds) {
   const auto total = static_cast<std::int64_t>(std::llround(std::max(seconds, 0.0)));
   const std::int64_t hours = total / 3600;

@@ -11,6 +11,8 @@ namespace dtrain::metrics {
 [[nodiscard]] std::string format_count(std::int64_t count);  ///< "425,984"
 /// "1 step", "1024 steps"
 [[nodiscard]] std::string counted(std::int64_t count, std::string_view noun);
+/// Every bit of a number. A NaN's sign means nothing, and depends on the processor: "nan".
+[[nodiscard]] std::string format_number(double value);
 [[nodiscard]] std::string format_duration(double seconds);   ///< "2:31", "1:02:03"
 [[nodiscard]] std::string format_rate(double per_second);    ///< "12.3k"
 [[nodiscard]] std::string format_step_time(double seconds);  ///< "44.7 ms", "1.25 s"

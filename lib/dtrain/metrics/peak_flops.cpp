@@ -61,8 +61,9 @@ std::optional<double> measure_peak_flops(const at::TensorOptions& options) {
     const double of_kernels =
         kernels::product_rate(c10::typeMetaToScalarType(options.dtype()), kKernelBudgetSeconds);
     if (of_kernels > best.value_or(0)) best = of_kernels;
+  } else {
+    c10::getDeviceAllocator(options.device().type())->emptyCache();
   }
-  if (!options.device().is_cpu()) c10::getDeviceAllocator(options.device().type())->emptyCache();
   restart_peak(options.device());
   return best;
 }

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "dtrain/base/text.h"
+#include "dtrain/metrics/console.h"
 #include "dtrain/metrics/format.h"
-#include "dtrain/metrics/progress_line.h"
 
 namespace dtrain::metrics {
 namespace {
@@ -176,9 +176,9 @@ std::string best_line(const Summary& summary) {
 
 Reporter::Reporter(Options options) : options_(std::move(options)) {
   if (!options_.writes) return;
-  file_ = std::make_unique<MetricsFile>(options_.metrics_path, options_.appends
-                                                                   ? MetricsFile::Start::appended
-                                                                   : MetricsFile::Start::empty);
+  using Start = AppendedFile::Start;
+  file_ = std::make_unique<AppendedFile>(
+      options_.metrics_path, options_.appends ? Start::appended : Start::empty, "lines");
   if (!options_.event_folder.empty()) {
     events_ = std::make_unique<EventFile>(options_.event_folder, options_.first_step);
   }
@@ -189,7 +189,7 @@ void Reporter::start(const std::string& table, const nlohmann::ordered_json& fie
   if (!options_.writes) return;
   nlohmann::ordered_json line{{"event", "start"}};
   line.update(fields);
-  file_->write(line);
+  file_->write_line(line);
   if (events_) events_->text(options_.first_step - 1, "start", table);
   tell(wrap_words(table, console_->room()));
 }
@@ -235,7 +235,7 @@ void Reporter::evaluating(std::int64_t step) {
 
 void Reporter::step(const StepRecord& record) {
   if (!options_.writes) return;
-  file_->write(to_json(record));
+  file_->write_line(to_json(record));
   if (events_) events_->scalars(record.step, curves_of(record));
   constexpr double kSmoothing = 0.1;
   smoothed_step_seconds_ =
@@ -260,7 +260,7 @@ void Reporter::evaluation(const EvaluationRecord& record) {
                               {"tokens", record.tokens}};
   add_units(line, record);
   if (!record.data.empty()) line["data"] = record.data;
-  file_->write(line);
+  file_->write_line(line);
   if (events_) events_->scalars(record.step, curves_of(record));
   last_validation_ = fmt::format("val {:.4f}", loss);
   tell_progress(
@@ -271,17 +271,17 @@ void Reporter::evaluation(const EvaluationRecord& record) {
 void Reporter::sample(std::int64_t step, const std::string& text) {
   if (!options_.writes) return;
   const std::string readable = readable_text(text);
-  file_->write({{"event", "sample"}, {"step", step}, {"text", readable}});
+  file_->write_line({{"event", "sample"}, {"step", step}, {"text", readable}});
   if (events_) events_->text(step, "samples", readable);
   tell_progress(fmt::format("step {} | sample: {}", step, readable));
 }
 
 void Reporter::memory(const MemoryRecord& record) {
   if (!options_.writes) return;
-  file_->write({{"event", "memory"},
-                {"step", record.step},
-                {"predicted_bytes", record.predicted},
-                {"peak_bytes", record.peak}});
+  file_->write_line({{"event", "memory"},
+                     {"step", record.step},
+                     {"predicted_bytes", record.predicted},
+                     {"peak_bytes", record.peak}});
   const double percent =
       100 * static_cast<double>(record.predicted) / static_cast<double>(record.peak);
   const std::int64_t apart = std::abs(record.predicted - record.peak);
@@ -294,12 +294,12 @@ void Reporter::memory(const MemoryRecord& record) {
 
 void Reporter::checkpoint(const CheckpointRecord& record) {
   if (!options_.writes) return;
-  file_->write({{"event", "checkpoint"},
-                {"step", record.step},
-                {"path", record.path},
-                {"bytes", record.bytes},
-                {"stall_seconds", record.stall_seconds},
-                {"seconds", record.seconds}});
+  file_->write_line({{"event", "checkpoint"},
+                     {"step", record.step},
+                     {"path", record.path},
+                     {"bytes", record.bytes},
+                     {"stall_seconds", record.stall_seconds},
+                     {"seconds", record.seconds}});
   // Steps go on meanwhile: without a step in front the line does not look out of order.
   tell_progress(fmt::format("checkpoint of step {} is complete: {} ({} in {}, stall {})",
                             record.step, record.path, format_bytes(record.bytes),
@@ -309,22 +309,22 @@ void Reporter::checkpoint(const CheckpointRecord& record) {
 
 void Reporter::resume(const ResumeRecord& record) {
   if (!options_.writes) return;
-  file_->write({{"event", "resume"},
-                {"step", record.step},
-                {"path", record.path},
-                {"seconds", record.seconds}});
+  file_->write_line({{"event", "resume"},
+                     {"step", record.step},
+                     {"path", record.path},
+                     {"seconds", record.seconds}});
   tell(fmt::format("resumed from {} after step {} in {}", record.path, record.step,
                    base::readable_time(record.seconds)));
 }
 
 void Reporter::recovery(std::int64_t step, double seconds) {
   if (!options_.writes) return;
-  file_->write({{"event", "recovery"}, {"step", step}, {"seconds", seconds}});
+  file_->write_line({{"event", "recovery"}, {"step", step}, {"seconds", seconds}});
 }
 
 void Reporter::warn(std::int64_t step, const std::string& message) {
   if (!options_.writes) return;
-  file_->write({{"event", "error"}, {"step", step}, {"message", message}});
+  file_->write_line({{"event", "error"}, {"step", step}, {"message", message}});
   if (events_) events_->text(step, "warnings", message);
   console_->print("dtrain: warning: " + message);
 }
@@ -343,17 +343,17 @@ void Reporter::finish() {
 void Reporter::failure(std::int64_t step, const std::string& message) noexcept {
   if (!options_.writes) return;
   try {
-    file_->write({{"event", "failure"}, {"step", step}, {"message", readable_text(message)}});
+    file_->write_line({{"event", "failure"}, {"step", step}, {"message", readable_text(message)}});
   } catch (const std::exception&) {  // the run ends with the error that came first
   }
 }
 
 void Reporter::stop(const StopRecord& record) {
   if (!options_.writes) return;
-  file_->write({{"event", "stop"},
-                {"step", record.step},
-                {"reason", record.reason},
-                {"checkpoint", record.checkpoint}});
+  file_->write_line({{"event", "stop"},
+                     {"step", record.step},
+                     {"reason", record.reason},
+                     {"checkpoint", record.checkpoint}});
   note(record.message);
 }
 
@@ -399,7 +399,7 @@ void Reporter::end(const Summary& summary) {
   if (summary.failed_checkpoints > 0) {
     text += fmt::format("  checkpoints     {} could not be saved\n", summary.failed_checkpoints);
   }
-  file_->write(line);
+  file_->write_line(line);
   console_->print_progress(text + "  model           " + summary.model_path);
 }
 

@@ -11,7 +11,6 @@
 #include "dtrain/metrics/console.h"
 #include "dtrain/metrics/event_file.h"
 #include "dtrain/metrics/metrics_file.h"
-#include "dtrain/metrics/progress_line.h"
 
 namespace dtrain::metrics {
 
@@ -200,7 +199,7 @@ class Reporter {
   [[nodiscard]] std::string progress_line(const StepRecord& record, std::size_t room) const;
 
   Options options_;
-  std::unique_ptr<MetricsFile> file_;
+  std::unique_ptr<AppendedFile> file_;
   std::unique_ptr<EventFile> events_;  // null: no TensorBoard
   std::unique_ptr<Console> console_;
   std::string last_validation_;

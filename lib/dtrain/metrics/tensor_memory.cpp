@@ -217,16 +217,12 @@ void install_counting_allocator() {
 
 void count_other_memory(std::int64_t bytes) { CountingAllocator::instance().count(bytes); }
 
-void restart_peak() { CountingAllocator::instance().restart_peak(); }
-
 void begin_step(std::int64_t step) { CountingAllocator::instance().begin_step(step); }
 
 void end_step(std::int64_t step) { CountingAllocator::instance().end_step(step); }
 
-MemoryUse memory_use() { return CountingAllocator::instance().use(); }
-
 MemoryUse memory_use(c10::Device device) {
-  if (device.is_cpu()) return memory_use();
+  if (device.is_cpu()) return CountingAllocator::instance().use();
   const auto bytes = c10::getDeviceAllocator(device.type())
                          ->getDeviceStats(device.index())
                          .allocated_bytes[0];  // in pools of every kind
@@ -234,7 +230,7 @@ MemoryUse memory_use(c10::Device device) {
 }
 
 void restart_peak(c10::Device device) {
-  if (device.is_cpu()) return restart_peak();
+  if (device.is_cpu()) return CountingAllocator::instance().restart_peak();
   c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
 }
 

@@ -33,10 +33,15 @@ void install_counting_allocator();
 /// Counts tensor memory that comes from elsewhere: `bytes` more, or less if negative.
 void count_other_memory(std::int64_t bytes);
 
-[[nodiscard]] MemoryUse memory_use();
+/// Of this process: on the device as its allocator counts, for the CPU as the counting allocator.
+///
+/// Threads: any.
+[[nodiscard]] MemoryUse memory_use(c10::Device device = c10::DeviceType::CPU);
 
 /// The peak is from now on that of what follows.
-void restart_peak();
+///
+/// Threads: any.
+void restart_peak(c10::Device device = c10::DeviceType::CPU);
 
 /// Brackets training step `step`, 1 or more, each larger than the last. Between steps there are
 /// evaluations and samples, whose blocks of other sizes are freed when the next step begins.
@@ -44,15 +49,5 @@ void restart_peak();
 /// Threads: of ranks that are threads each calls it; the first call for a step counts.
 void begin_step(std::int64_t step);
 void end_step(std::int64_t step);
-
-/// Of this process: on the device as its allocator counts, for the CPU memory_use().
-///
-/// Threads: any.
-[[nodiscard]] MemoryUse memory_use(c10::Device device);
-
-/// The peak is from now on that of what follows.
-///
-/// Threads: any.
-void restart_peak(c10::Device device);
 
 }  // namespace dtrain::metrics

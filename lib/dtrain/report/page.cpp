@@ -1,6 +1,6 @@
 #include "dtrain/report/page.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -18,6 +18,11 @@
 namespace dtrain::report {
 namespace {
 
+// Longer curves are thinned. More runs than kMaxFullCurves share the points of that many: a page of
+// 100 full runs would take 40 MB.
+constexpr std::size_t kMaxPoints = 2000;
+constexpr std::size_t kMaxFullCurves = 20;
+
 // The last event of this name, unless a start follows it: an ended run may have been restarted.
 const Json* since_start(const RunRecord& run, std::string_view name) {
   const auto found = run.events_named(name);
@@ -27,9 +32,9 @@ const Json* since_start(const RunRecord& run, std::string_view name) {
   return is_last ? found.back() : nullptr;
 }
 
-std::string string_at(const Json& event, const char* key) {
-  const auto found = event.find(key);
-  return found != event.end() && found->is_string() ? found->get<std::string>() : std::string();
+std::string text_at(const Json& object, std::string_view key) {
+  const auto found = object.find(key);
+  return found == object.end() || found->is_null() ? std::string() : plain_text(*found);
 }
 
 struct RunState {
@@ -42,7 +47,7 @@ struct RunState {
 RunState state_of(const RunRecord& run) {
   const std::int64_t last = run.last_step();
   if (const Json* end = since_start(run, "end"); end && end->value("step", Json()) == last) {
-    const std::string reason = string_at(*end, "reason");
+    const std::string reason = text_at(*end, "reason");
     return {"finished", reason.empty() ? "finished" : "finished: " + reason};
   }
   if (run.is_held.value_or(false)) return {"running", fmt::format("running, at step {}", last)};
@@ -50,7 +55,7 @@ RunState state_of(const RunRecord& run) {
     return {"stopped", fmt::format("stopped after step {}, and saved", last)};
   }
   if (const Json* failure = since_start(run, "failure")) {
-    const std::string message = string_at(*failure, "message");
+    const std::string message = text_at(*failure, "message");
     return {"failed", "failed: " + message.substr(0, message.find('\n'))};
   }
   if (run.is_held)
@@ -72,22 +77,11 @@ std::string embedded(const Json& data) {
   return text;
 }
 
-std::string text_at(const Json& object, std::string_view key) {
-  const auto found = object.find(key);
-  if (found == object.end() || found->is_null()) return {};
-  return found->is_string() ? found->get<std::string>() : found->dump();
-}
-
 // A command as a shell would take it.
 std::string command_text(const Json& words) {
-  if (!words.is_array()) return {};
-  std::string text;
-  for (const Json& word : words) {
-    const std::string plain = word.is_string() ? word.get<std::string>() : word.dump();
-    if (!text.empty()) text += ' ';
-    text += base::shell_word(plain);
-  }
-  return text;
+  std::vector<std::string> shown;
+  for (const Json& word : words) shown.push_back(base::shell_word(plain_text(word)));
+  return fmt::format("{}", fmt::join(shown, " "));
 }
 
 const Curve* curve_of(const RunRecord& run, std::string_view key) {
@@ -100,17 +94,53 @@ double sum_of(const RunRecord& run, std::string_view key) {
   return curve == nullptr ? 0 : std::accumulate(curve->values.begin(), curve->values.end(), 0.0);
 }
 
-std::string setting(const RunRecord& run, std::string_view key) {
-  for (const auto& [name, value] : run.settings) {
-    if (name == key) return value;
-  }
-  return {};
-}
-
 Json curve_json(const Curve& curve) {
   Json values = Json::array();
   for (const double value : curve.values) values.push_back(json_number(value));
   return {{"steps", curve.steps}, {"values", std::move(values)}};
+}
+
+// Of the values from begin to end: the places of the lowest and of the highest finite one, and of
+// the first that is not finite.
+std::set<std::size_t> marks_of(const std::vector<double>& values, std::size_t begin,
+                               std::size_t end) {
+  std::optional<std::size_t> lowest;
+  std::optional<std::size_t> highest;
+  std::optional<std::size_t> odd;
+  for (std::size_t i = begin; i < end; ++i) {
+    if (!std::isfinite(values[i])) {
+      if (!odd) odd = i;
+      continue;
+    }
+    if (!lowest || values[i] < values[*lowest]) lowest = i;
+    if (!highest || values[i] > values[*highest]) highest = i;
+  }
+  std::set<std::size_t> marks;
+  for (const auto& mark : {lowest, highest, odd}) {
+    if (mark) marks.insert(*mark);
+  }
+  return marks;
+}
+
+// The first, the last and, of each stretch in between, the lowest and the highest finite point of a
+// curve and its first that is not finite; all of them if there are no more than `most`.
+Curve thinned(const Curve& curve, std::size_t most) {
+  if (curve.size() <= most) return curve;
+  const auto is_finite = [](double value) { return std::isfinite(value); };
+  const std::size_t marks = std::ranges::all_of(curve.values, is_finite) ? 2 : 3;  // of a stretch
+  const std::size_t num_stretches = (most - 2) / marks;
+  const std::size_t inner = curve.size() - 2;
+  std::set<std::size_t> kept{0, curve.size() - 1};
+  for (std::size_t stretch = 0; stretch < num_stretches; ++stretch) {
+    kept.merge(marks_of(curve.values, 1 + stretch * inner / num_stretches,
+                        1 + (stretch + 1) * inner / num_stretches));
+  }
+  Curve thin;
+  for (const std::size_t index : kept) {
+    thin.steps.push_back(curve.steps[index]);
+    thin.values.push_back(curve.values[index]);
+  }
+  return thin;
 }
 
 // The time of the steps so far, for charts over time.
@@ -198,45 +228,6 @@ const Json& last_start(const RunRecord& run) {
 
 Json parameters_of(const RunRecord& run) { return last_start(run).value("parameters", Json()); }
 
-double largest(const Curve& curve) {
-  return *std::max_element(curve.values.begin(), curve.values.end());
-}
-
-Json summary_json(const RunRecord& run) {
-  Json facts = Json::array();
-  add_fact(facts, "parameters", parameters_of(run), "count");
-  const std::string steps = setting(run, "train.steps");
-  add_fact(facts, "steps",
-           fmt::format("{}{}", run.last_step(), steps.empty() ? "" : " of " + steps), "text");
-  if (const auto loss = last_loss(run)) {
-    const std::string steps_text =
-        loss->first_step == loss->last_step
-            ? fmt::format("step {}", loss->last_step)
-            : fmt::format("steps {} to {}", loss->first_step, loss->last_step);
-    add_fact(facts, "loss, " + steps_text, json_number(loss->mean), "number");
-  }
-  if (const auto lowest = lowest_validation(run)) {
-    add_fact(facts, "validation loss", json_number(curve_of(run, "val_loss")->values.back()),
-             "number");
-    add_fact(facts, "lowest", fmt::format("{:.4f} after step {}", lowest->loss, lowest->step),
-             "text");
-  }
-  if (const Curve* tokens = curve_of(run, "tokens")) {
-    add_fact(facts, "tokens", tokens->values.back(), "count");
-  }
-  const double seconds = sum_of(run, "step_seconds");
-  if (seconds > 0) {
-    add_fact(facts, "time in steps", seconds, "seconds");
-    add_fact(facts, "waiting",
-             fmt::format("{:.1f} % of it, rank 0", 100 * sum_of(run, "wait_seconds") / seconds),
-             "text");
-  }
-  if (const Curve* memory = curve_of(run, "memory_bytes")) {
-    add_fact(facts, "peak memory", largest(*memory), "bytes");
-  }
-  return facts;
-}
-
 // The figures by which runs are compared; unknown ones are omitted.
 Json figures_json(const RunRecord& run) {
   Json figures{{"steps", run.last_step()}, {"parameters", parameters_of(run)}};
@@ -249,34 +240,58 @@ Json figures_json(const RunRecord& run) {
   if (seconds > 0) figures["seconds"] = seconds;
   if (const Curve* tokens = curve_of(run, "tokens")) figures["tokens"] = tokens->values.back();
   if (const auto rate = median_of(run, "tokens_per_second")) figures["tokens_per_second"] = *rate;
-  if (const Curve* memory = curve_of(run, "memory_bytes")) figures["memory"] = largest(*memory);
+  if (const Curve* memory = curve_of(run, "memory_bytes")) {
+    figures["memory"] = std::ranges::max(memory->values);
+  }
   return figures;
 }
 
-Json settings_json(const RunRecord& run) {
-  Json settings = Json::object();
-  for (const auto& [key, value] : run.settings) settings[key] = value;
-  return settings;
+// The facts of a run's card, of its figures where these say it.
+Json summary_json(const RunRecord& run, const Json& figures) {
+  Json facts = Json::array();
+  const auto add_figure = [&](const char* key, std::string_view name, std::string_view kind) {
+    if (figures.contains(key)) add_fact(facts, name, figures[key], kind);
+  };
+  add_figure("parameters", "parameters", "count");
+  const std::string steps = text_at(run.settings, "train.steps");
+  add_fact(facts, "steps",
+           fmt::format("{}{}", run.last_step(), steps.empty() ? "" : " of " + steps), "text");
+  if (const auto loss = last_loss(run)) {
+    const std::string name =
+        loss->first_step == loss->last_step
+            ? fmt::format("loss, step {}", loss->last_step)
+            : fmt::format("loss, steps {} to {}", loss->first_step, loss->last_step);
+    add_figure("loss", name, "number");
+  }
+  add_figure("val_loss", "validation loss", "number");
+  if (const auto lowest = lowest_validation(run)) {
+    add_fact(facts, "lowest", fmt::format("{:.4f} after step {}", lowest->loss, lowest->step),
+             "text");
+  }
+  add_figure("tokens", "tokens", "count");
+  add_figure("seconds", "time in steps", "seconds");
+  if (figures.contains("seconds")) {
+    const double percent = 100 * sum_of(run, "wait_seconds") / figures["seconds"].get<double>();
+    add_fact(facts, "waiting", fmt::format("{:.1f} % of it, rank 0", percent), "text");
+  }
+  add_figure("memory", "peak memory", "bytes");
+  return facts;
 }
 
 std::string mesh_text(const Json& start) {
-  const auto mesh = start.find("mesh");
-  if (mesh == start.end() || !mesh->is_object()) return {};
-  std::string text;
-  for (const auto& [axis, size] : mesh->items()) {
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", axis, size.dump());
-  }
-  return text;
+  std::vector<std::string> axes;
+  const Json mesh = start.value("mesh", Json::object());
+  for (const auto& [axis, size] : mesh.items()) axes.push_back(axis + ' ' + size.dump());
+  return fmt::format("{}", fmt::join(axes, ", "));
 }
 
 Json provenance_of(const Json& start) {
-  const auto found = start.find("provenance");
-  return found != start.end() && found->is_object() ? *found : Json::object();
+  Json found = start.value("provenance", Json());
+  return found.is_object() ? found : Json::object();
 }
 
 Json start_json(const Json& start) {
   const Json provenance = provenance_of(start);
-  const std::string reason = text_at(provenance, "restart_reason");
   return {
       {"started", text_at(provenance, "started")},
       {"ranks", text_at(start, "world_size")},
@@ -284,14 +299,12 @@ Json start_json(const Json& start) {
       {"machine", fmt::format("{}, {}", text_at(provenance, "host"), text_at(provenance, "cpu"))},
       {"version",
        fmt::format("{} {}", text_at(provenance, "version"), text_at(provenance, "commit"))},
-      {"reason", reason}};
+      {"reason", text_at(provenance, "restart_reason")}};
 }
 
 double predicted_memory(const Json& start) {
-  const auto parts = start.find("memory_predicted_bytes");
   double sum = 0;
-  if (parts == start.end() || !parts->is_object()) return sum;
-  for (const auto& [name, bytes] : parts->items()) {
+  for (const Json& bytes : start.value("memory_predicted_bytes", Json::object())) {
     if (bytes.is_number()) sum += bytes.get<double>();
   }
   return sum;
@@ -303,12 +316,13 @@ Json layout_json(const RunRecord& run) {
   if (start.empty()) return facts;
   add_fact(facts, "folder", run.folder, "text");
   add_fact(facts, "parameters", start.value("parameters", Json()), "count");
-  add_fact(facts, "strategy", setting(run, "layout.strategy"), "text");
+  add_fact(facts, "strategy", text_at(run.settings, "layout.strategy"), "text");
   add_fact(facts, "ranks", fmt::format("{} ({})", text_at(start, "world_size"), mesh_text(start)),
            "text");
   add_fact(facts, "backend", text_at(start, "backend"), "text");
   add_fact(facts, "device, dtype",
-           fmt::format("{}, {}", setting(run, "machine.device"), setting(run, "machine.dtype")),
+           fmt::format("{}, {}", text_at(run.settings, "machine.device"),
+                       text_at(run.settings, "machine.dtype")),
            "text");
   add_fact(facts, "equal bits with", text_at(start, "bitwise_class"), "text");
   if (const auto found = run.events_named("memory"); !found.empty()) {
@@ -356,13 +370,14 @@ Json run_json(const RunRecord& run, std::size_t points) {
     checkpoints.push_back(checkpoint_json(run, *event));
   }
   const RunState state = state_of(run);
+  const Json figures = figures_json(run);
   return {{"name", run.name},
           {"state", state.text},
           {"state_kind", state.kind},
-          {"summary", summary_json(run)},
-          {"figures", figures_json(run)},
+          {"summary", summary_json(run, figures)},
+          {"figures", figures},
           {"curves", curves_json(run, points)},
-          {"settings", settings_json(run)},
+          {"settings", run.settings},
           {"layout", layout_json(run)},
           {"starts", std::move(starts)},
           {"checkpoints", std::move(checkpoints)},
@@ -371,48 +386,7 @@ Json run_json(const RunRecord& run, std::size_t points) {
           {"command", command}};
 }
 
-// Of the values from begin to end: the places of the lowest and of the highest finite one, and of
-// the first that is not finite.
-std::set<std::size_t> marks_of(const std::vector<double>& values, std::size_t begin,
-                               std::size_t end) {
-  std::optional<std::size_t> lowest;
-  std::optional<std::size_t> highest;
-  std::optional<std::size_t> odd;
-  for (std::size_t i = begin; i < end; ++i) {
-    if (!std::isfinite(values[i])) {
-      if (!odd) odd = i;
-      continue;
-    }
-    if (!lowest || values[i] < values[*lowest]) lowest = i;
-    if (!highest || values[i] > values[*highest]) highest = i;
-  }
-  std::set<std::size_t> marks;
-  for (const auto& mark : {lowest, highest, odd}) {
-    if (mark) marks.insert(*mark);
-  }
-  return marks;
-}
-
 }  // namespace
-
-Curve thinned(const Curve& curve, std::size_t most) {
-  if (curve.size() <= most) return curve;
-  const auto is_finite = [](double value) { return std::isfinite(value); };
-  const std::size_t marks = std::ranges::all_of(curve.values, is_finite) ? 2 : 3;  // of a stretch
-  const std::size_t num_stretches = (most - 2) / marks;
-  const std::size_t inner = curve.size() - 2;
-  std::set<std::size_t> kept{0, curve.size() - 1};
-  for (std::size_t stretch = 0; stretch < num_stretches; ++stretch) {
-    kept.merge(marks_of(curve.values, 1 + stretch * inner / num_stretches,
-                        1 + (stretch + 1) * inner / num_stretches));
-  }
-  Curve thin;
-  for (const std::size_t index : kept) {
-    thin.steps.push_back(curve.steps[index]);
-    thin.values.push_back(curve.values[index]);
-  }
-  return thin;
-}
 
 Json page_data(const std::vector<RunRecord>& runs, const std::string& version,
                const std::string& written) {

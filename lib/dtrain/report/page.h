@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dtrain/report/run_record.h"
@@ -11,14 +12,9 @@ namespace dtrain::report {
 /// First characters of a page: a file that starts with them may be overwritten.
 inline constexpr std::string_view kPageMark = "<!DOCTYPE html>\n<!-- dtrain report -->\n";
 
-/// Longer curves are thinned to the lowest and the highest of neighbouring points. More runs than
-/// kMaxFullCurves share the points of that many: a page of 100 full runs would take 40 MB.
-inline constexpr std::size_t kMaxPoints = 2000;
-inline constexpr std::size_t kMaxFullCurves = 20;
-
-/// The first, the last and, of each stretch in between, the lowest and the highest finite point of
-/// a curve and its first that is not finite; all of them if there are no more than `most`.
-[[nodiscard]] Curve thinned(const Curve& curve, std::size_t most);
+/// The style and the program of a page: page.css and page.js, which the build makes texts of.
+extern const std::string_view kPageStyle;
+extern const std::string_view kPageProgram;
 
 /// The page's data, as docs/views.md describes it.
 ///

@@ -1,9 +1,9 @@
 #include "dtrain/report/run_record.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -11,6 +11,7 @@
 #include <fstream>
 #include <limits>
 #include <optional>
+#include <set>
 #include <system_error>
 
 #include "dtrain/base/error.h"
@@ -23,20 +24,12 @@ namespace fs = std::filesystem;
 
 constexpr const char* kMetricsName = "metrics.jsonl";
 
-struct Word {
-  std::string_view text;
-  double value;
-};
-constexpr std::array<Word, 3> kNotFinite{{{"nan", std::numeric_limits<double>::quiet_NaN()},
-                                          {"inf", std::numeric_limits<double>::infinity()},
-                                          {"-inf", -std::numeric_limits<double>::infinity()}}};
-
 std::optional<double> number_in(const Json& value) {
+  using Limits = std::numeric_limits<double>;
   if (value.is_number()) return value.get<double>();
-  if (!value.is_string()) return std::nullopt;
-  for (const Word& word : kNotFinite) {
-    if (value.get_ref<const std::string&>() == word.text) return word.value;
-  }
+  if (value == "nan") return Limits::quiet_NaN();
+  if (value == "inf") return Limits::infinity();
+  if (value == "-inf") return -Limits::infinity();
   return std::nullopt;
 }
 
@@ -90,13 +83,13 @@ bool take(RunRecord& run, const std::string& text) {
   return true;
 }
 
-void flatten(const Json& object, const std::string& prefix, RunRecord& run) {
+// Adds the values of an object and of those within, by their keys with dots between, as texts.
+void flatten(const Json& object, const std::string& prefix, Json& settings) {
   for (const auto& [key, value] : object.items()) {
     if (value.is_object()) {
-      flatten(value, prefix + key + '.', run);
+      flatten(value, prefix + key + '.', settings);
     } else {
-      run.settings.emplace_back(prefix + key,
-                                value.is_string() ? value.get<std::string>() : value.dump());
+      settings[prefix + key] = plain_text(value);
     }
   }
 }
@@ -109,17 +102,13 @@ void read_settings(const std::string& path, RunRecord& run) {
   const Json config = parsed(file);
   if (!config.is_object()) return;
   const auto resolved = config.find("resolved");
-  flatten(resolved == config.end() ? config : *resolved, "", run);
+  flatten(resolved == config.end() ? config : *resolved, "", run.settings);
   // As the run saved them for later starts: full paths, and nothing of one start alone.
-  constexpr std::string_view kOfAsked[] = {"data.train", "data.validation", "checkpoint.init_from",
-                                           "checkpoint.resume", "run.overwrite"};
-  RunRecord asked;
+  Json asked = Json::object();
   flatten(config, "", asked);
-  for (auto& [key, value] : run.settings) {
-    const auto found =
-        std::ranges::find(asked.settings, key, &std::pair<std::string, std::string>::first);
-    const bool is_taken = std::ranges::find(kOfAsked, key) != std::end(kOfAsked);
-    if (is_taken && found != asked.settings.end()) value = found->second;
+  for (const char* key : {"data.train", "data.validation", "checkpoint.init_from",
+                          "checkpoint.resume", "run.overwrite"}) {
+    if (run.settings.contains(key) && asked.contains(key)) run.settings[key] = asked[key];
   }
 }
 
@@ -143,6 +132,52 @@ std::string name_of(const std::string& folder) {
   const fs::path whole = fs::absolute(folder, error).lexically_normal();  // "." has no name
   const std::string name = (whole.has_filename() ? whole : whole.parent_path()).filename().string();
   return name.empty() ? folder : name;
+}
+
+// The order of metrics.jsonl; others follow by name.
+constexpr std::string_view kFirstKeys[] = {"loss", "val_loss", "grad_norm", "learning_rate"};
+
+// A field that RFC 4180 would not take as it is.
+std::string field(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == text.npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + "\"";
+}
+
+std::vector<std::string> keys_of(const std::vector<RunRecord>& runs) {
+  std::set<std::string> all;
+  for (const RunRecord& run : runs) {
+    for (const auto& [key, curve] : run.curves) all.insert(key);
+  }
+  std::vector<std::string> keys;
+  for (const std::string_view key : kFirstKeys) {
+    if (all.erase(std::string(key)) > 0) keys.emplace_back(key);
+  }
+  keys.insert(keys.end(), all.begin(), all.end());
+  return keys;
+}
+
+// The same for NaNs of either sign.
+std::string number(double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); }
+
+void add_lines(const RunRecord& run, const std::vector<std::string>& keys, std::string& text) {
+  std::set<std::int64_t> steps;
+  for (const auto& [key, curve] : run.curves) steps.insert(curve.steps.begin(), curve.steps.end());
+  std::vector<std::size_t> places(keys.size(), 0);  // of each curve
+  for (const std::int64_t step : steps) {
+    text += fmt::format("{},{}", field(run.name), step);
+    for (std::size_t key = 0; key < keys.size(); ++key) {
+      text += ',';
+      const auto found = run.curves.find(keys[key]);
+      if (found == run.curves.end()) continue;
+      const Curve& curve = found->second;
+      std::size_t& place = places[key];
+      while (place < curve.size() && curve.steps[place] < step) ++place;
+      if (place < curve.size() && curve.steps[place] == step) text += number(curve.values[place]);
+    }
+    text += '\n';
+  }
 }
 
 }  // namespace
@@ -228,10 +263,19 @@ void name_apart(std::vector<RunRecord>& runs) {
   }
 }
 
-Json json_number(double value) {
-  if (std::isfinite(value)) return value;
-  if (std::isnan(value)) return "nan";
-  return value > 0 ? "inf" : "-inf";
+std::string plain_text(const Json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+Json json_number(double value) { return std::isfinite(value) ? Json(value) : Json(number(value)); }
+
+std::string csv_of(const std::vector<RunRecord>& runs) {
+  const std::vector<std::string> keys = keys_of(runs);
+  std::string text(kCsvMark);
+  for (const std::string& key : keys) text += ',' + field(key);
+  text += '\n';
+  for (const RunRecord& run : runs) add_lines(run, keys, text);
+  return text;
 }
 
 }  // namespace dtrain::report

@@ -1,4 +1,4 @@
-// Reads the record of a run from its folder: metrics.jsonl and config.json.
+// Reads the record of a run from its folder: metrics.jsonl and config.json; its figures as a table.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace dtrain::report {
@@ -32,8 +31,8 @@ struct RunRecord {
   /// Of each value of "val_loss": which sequences it is the loss of; empty: unknown.
   std::vector<std::string> evaluated_data = {};
   std::vector<Json> events = {};  ///< lines with an "event", in order
-  /// Key and value of what config.json says was resolved; empty where there is none.
-  std::vector<std::pair<std::string, std::string>> settings = {};
+  /// By key, as texts: what config.json says was resolved; empty where there is none.
+  Json settings = Json::object();
   bool wants_requeue = false;        ///< it was stopped early, and saved
   std::optional<bool> is_held = {};  ///< a job holds the folder's lock; empty: unknown
   std::int64_t num_unreadable = 0;   ///< lines that were skipped
@@ -63,5 +62,15 @@ void name_apart(std::vector<RunRecord>& runs);
 
 /// As metrics.jsonl has numbers: one that is not finite as a text.
 [[nodiscard]] Json json_number(double value);
+
+/// A text as it is, other JSON as one writes it.
+[[nodiscard]] std::string plain_text(const Json& value);
+
+/// First characters of a written table: a file that starts with them may be overwritten.
+inline constexpr std::string_view kCsvMark = "run,step";
+
+/// Comma-separated values: a header and a line for each step of each run, with the run's name, the
+/// step, and every figure that a run has, empty where it is not known. Numbers keep every bit.
+[[nodiscard]] std::string csv_of(const std::vector<RunRecord>& runs);
 
 }  // namespace dtrain::report

@@ -27,18 +27,14 @@ constexpr double kBytesPerMegabyte = 1e6;
 // take, so that they come at the steps they were asked for.
 constexpr base::Seconds kPatience(1);
 
-checkpoint::format::Manifest manifest_of(const Checkpointer::Options& options) {
-  return {.run = options.run,
-          .mesh = config::mesh_of(options.config.layout),
-          .config = config::to_json(config::Command::train, options.config),
-          .data_fingerprint = options.data_fingerprint,
-          .contents = {}};
-}
-
 checkpoint::SaverOptions saver_options(const Checkpointer::Options& options) {
   const config::CheckpointConfig& config = options.config.checkpoint;
   return {.checkpoints = store::checkpoints_folder(options.config.run.dir),
-          .manifest = manifest_of(options),
+          .manifest = {.run = options.run,
+                       .mesh = config::mesh_of(options.config.layout),
+                       .config = config::to_json(config::Command::train, options.config),
+                       .data_fingerprint = options.data_fingerprint,
+                       .contents = {}},
           .retention = {.keep_last = config.keep_last, .keep_every = config.keep_every},
           .bytes_per_second = config.write_limit_mbps * kBytesPerMegabyte};
 }
@@ -175,25 +171,17 @@ std::string Checkpointer::save_last(const checkpoint::SavePoint& point) {
 
 // No later save makes up for one that fails here, so it is retried once.
 void Checkpointer::save_at_the_end(const checkpoint::SavePoint& point) {
-  std::optional<checkpoint::SaveReport> report;
-  if (saver_.is_saving()) report = saver_.finish();
-  if (report && report->step != point.step) {
-    tell(*report);
-    report.reset();
-  }
-  const bool stands = saved_step_ == point.step && last_error_.empty();
-  if (!report && stands) return;
-  const auto save_and_wait = [&] {
+  if (saved_step_ != point.step) finish();
+  if (saved_step_ == point.step && !saver_.is_saving() && last_error_.empty()) return;
+  if (!saver_.is_saving()) begin(point);
+  checkpoint::SaveReport report = saver_.finish();
+  if (!report.error.empty()) {
+    reporter_.warn(report.step, fmt::format("checkpoint of step {} failed: {}; retrying once",
+                                            report.step, report.error));
     begin(point);
-    return saver_.finish();
-  };
-  if (!report) report = save_and_wait();
-  if (!report->error.empty()) {
-    reporter_.warn(report->step, fmt::format("checkpoint of step {} failed: {}; retrying once",
-                                             report->step, report->error));
-    report = save_and_wait();
+    report = saver_.finish();
   }
-  tell(*report);
+  tell(report);
 }
 
 void Checkpointer::save_now(const checkpoint::SavePoint& point) {

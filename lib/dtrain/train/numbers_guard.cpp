@@ -2,14 +2,46 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "dtrain/checkpoint/state.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/config/rows.h"
+#include "dtrain/metrics/format.h"
 
 namespace dtrain::train {
 namespace {
+
+using metrics::format_number;
+
+// A figure that hardly moves would make a spike of every breath.
+constexpr double kLeastDeviation = 1e-3;  // of the mean
+
+double limit_of(const Moments& moments, double threshold) {
+  const double deviation =
+      std::max(std::sqrt(moments.variance), kLeastDeviation * std::abs(moments.mean));
+  return moments.mean + threshold * deviation;
+}
+
+void add(double value, double weight, Moments& moments) {
+  const double apart = value - moments.mean;
+  moments.mean += weight * apart;
+  moments.variance = (1 - weight) * (moments.variance + weight * apart * apart);
+}
+
+// "loss 9.1 is above 3.4, gradient norm ..."; empty: neither is beyond the limits.
+std::string describe_spike(const parallel::StepResult& result, const parallel::StepLimits& limits) {
+  std::string text;
+  const auto tell = [&](std::string_view name, double value, double limit) {
+    if (value <= limit) return;
+    text +=
+        fmt::format("{}{} {:.4g} is above {:.4g}", text.empty() ? "" : ", ", name, value, limit);
+  };
+  tell("loss", result.loss.mean(), limits.loss);
+  tell("gradient norm", result.grad_norm, limits.grad_norm);
+  return text;
+}
 
 // The name of a tensor of the run's state that is not finite on some rank; empty: all are.
 std::string bad_tensor(const parallel::StepEngine& engine, comm::ProcessGroup& world) {
@@ -22,7 +54,19 @@ std::string bad_tensor(const parallel::StepEngine& engine, comm::ProcessGroup& w
 
 }  // namespace
 
-std::string shown(double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); }
+parallel::StepLimits SpikeGuard::limits() const {
+  if (statistics_.num_steps < kWarmUpSteps) return {};
+  return {.loss = limit_of(statistics_.loss, threshold_),
+          .grad_norm = limit_of(statistics_.grad_norm, threshold_)};
+}
+
+void SpikeGuard::note(double loss, double grad_norm) {
+  const parallel::StepLimits most = limits();
+  const std::int64_t count = std::min(++statistics_.num_steps, kWindow);
+  const double weight = 1 / static_cast<double>(count);
+  add(std::min(loss, most.loss), weight, statistics_.loss);
+  add(std::min(grad_norm, most.grad_norm), weight, statistics_.grad_norm);
+}
 
 std::string advice_on_numbers(const parallel::StepEngine& engine) {
   return engine.precision().scales_loss
@@ -45,8 +89,9 @@ parallel::StepLimits StepGuard::begin_step(std::int64_t step) {
 std::optional<BadNumbers> StepGuard::end_step(std::int64_t step,
                                               const parallel::StepResult& result) {
   const config::TrainConfig& train = parts_.config.train;
-  const std::string found = fmt::format("step {}: loss {}, gradient norm {}", step,
-                                        shown(result.loss.mean()), shown(result.grad_norm));
+  const std::string found =
+      fmt::format("step {}: loss {}, gradient norm {}", step, format_number(result.loss.mean()),
+                  format_number(result.grad_norm));
   if (!result.is_finite() && !result.has_overflowed) {
     if (train.on_nonfinite == config::OnNonfinite::stop) {
       return BadNumbers{found + ": stopped before the update",
@@ -120,7 +165,7 @@ std::optional<BadNumbers> StateGuard::find_bad(std::int64_t step) {
     if (!std::isfinite(loss)) {
       return BadNumbers{
           fmt::format("after step {}: the loss on training text is {}, so nothing of it was saved",
-                      step, shown(loss)),
+                      step, format_number(loss)),
           advice};
     }
   }

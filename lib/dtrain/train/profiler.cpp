@@ -47,16 +47,12 @@ std::int64_t num_lost(const base::Trace& trace, const std::vector<metrics::Group
 
 }  // namespace
 
-Profiler::Profiler(const config::Config& config, const mesh::MeshGroups& groups,
-                   comm::ProcessGroup& world, c10::Device device, metrics::Reporter& reporter)
-    : config_(config), groups_(groups), world_(world), device_(device), reporter_(reporter) {}
-
 Profiler::~Profiler() {
   if (trace_) base::Trace::of_thread() = nullptr;
 }
 
 bool Profiler::before_step(std::int64_t done, std::int64_t step) {
-  const std::int64_t steps = config_.report.profile;
+  const std::int64_t steps = parts_.config.report.profile;
   if (steps > 0 && done == 0) warn_if_short(step);
   const bool begins = steps > 0 && done == kStepsBefore;
   const bool ends = trace_ && done == kStepsBefore + steps;
@@ -65,21 +61,12 @@ bool Profiler::before_step(std::int64_t done, std::int64_t step) {
   return begins || ends;
 }
 
-void Profiler::finish(std::int64_t done, std::int64_t step) {
-  if (trace_) return end(step);
-  const bool was_told = done > 0 && step >= config_.train.steps;  // when the launch began
-  if (config_.report.profile == 0 || done > kStepsBefore || was_told) return;
-  reporter_.warn(step, fmt::format("--profile {} has traced nothing: it begins after {} steps, and "
-                                   "this launch has made {}",
-                                   config_.report.profile, kStepsBefore, done));
-}
-
 // Before the first step, so that nobody waits for a profile in vain.
 void Profiler::warn_if_short(std::int64_t step) {
-  const std::int64_t wanted = config_.report.profile;
-  const std::int64_t left = config_.train.steps - step;
+  const std::int64_t wanted = parts_.config.report.profile;
+  const std::int64_t left = parts_.config.train.steps - step;
   if (left >= kStepsBefore + wanted) return;
-  reporter_.warn(
+  parts_.reporter.warn(
       step, fmt::format("--profile {} traces {} steps: it begins after {}, and this launch makes "
                         "{}; --steps {} gives it all",
                         wanted, std::max<std::int64_t>(left - kStepsBefore, 0), kStepsBefore, left,
@@ -87,18 +74,18 @@ void Profiler::warn_if_short(std::int64_t step) {
 }
 
 void Profiler::begin() {
-  ahead_ = comm::clock_offset(world_, comm::host_of_process());
-  groups_.for_each([](const std::string&, comm::ProcessGroup& group) {
+  ahead_ = comm::clock_offset(parts_.world, comm::host_of_process());
+  parts_.groups.for_each([](const std::string&, comm::ProcessGroup& group) {
     group.calls().begin_keeping(kMostCalls);
   });
-  if (!device_.is_cpu()) timeline_.emplace(device_);
+  if (!parts_.device().is_cpu()) timeline_.emplace(parts_.device());
   trace_.emplace(kMostSpans, timeline_ ? &*timeline_ : nullptr);
   base::Trace::of_thread() = &*trace_;
 }
 
 std::vector<metrics::GroupTrace> Profiler::take_calls() const {
   std::vector<metrics::GroupTrace> groups;
-  groups_.for_each([&](const std::string& label, comm::ProcessGroup& group) {
+  parts_.groups.for_each([&](const std::string& label, comm::ProcessGroup& group) {
     groups.push_back({.label = label, .calls = group.calls().end_keeping()});
   });
   return groups;
@@ -106,24 +93,26 @@ std::vector<metrics::GroupTrace> Profiler::take_calls() const {
 
 void Profiler::end(std::int64_t step) {
   base::Trace::of_thread() = nullptr;
-  metrics::RankTrace rank{.rank = world_.rank(),
-                          .num_ranks = world_.size(),
+  metrics::RankTrace rank{.rank = parts_.world.rank(),
+                          .num_ranks = parts_.world.size(),
                           .host = host_name(),
                           .ahead = ahead_,
                           .spans = *trace_,
                           .groups = take_calls()};
   if (timeline_) rank.device_spans = metrics::on_device(*trace_, timeline_->times());
-  rank.origin = earliest_of_all(world_, metrics::begin_of(rank));
-  const auto lost = comm::gather_texts(world_, std::to_string(num_lost(*trace_, rank.groups)));
+  rank.origin = earliest_of_all(parts_.world, metrics::begin_of(rank));
+  const auto lost =
+      comm::gather_texts(parts_.world, std::to_string(num_lost(*trace_, rank.groups)));
   tell(metrics::part_times(trace_->spans()), {});
   if (timeline_) tell(metrics::part_times(rank.device_spans), "on the device");
-  const auto parts = comm::gather_texts(world_, metrics::trace_events(rank));
+  const auto parts = comm::gather_texts(parts_.world, metrics::trace_events(rank));
   trace_.reset();
   timeline_.reset();
-  comm::run_long_on_leader(world_, "writing the profile", [&] {
+  comm::run_long_on_leader(parts_.world, "writing the profile", [&] {
     const auto most = std::ranges::max_element(lost, {}, [](auto& text) { return stoll(text); });
     if (*most != "0") {
-      reporter_.warn(step, fmt::format("the profile lacks {} spans and calls of rank {}, for which "
+      parts_.reporter.warn(step,
+                           fmt::format("the profile lacks {} spans and calls of rank {}, for which "
                                        "there was no room: give fewer steps to --profile",
                                        *most, most - lost.begin()));
     }
@@ -133,20 +122,22 @@ void Profiler::end(std::int64_t step) {
 
 void Profiler::tell(const metrics::PartTimes& own, std::string_view clock) {
   std::vector<metrics::PartTimes> ranks;
-  for (const std::string& text : comm::gather_texts(world_, to_text(own))) {
+  for (const std::string& text : comm::gather_texts(parts_.world, to_text(own))) {
     ranks.push_back(metrics::times_from(text));
   }
-  if (world_.rank() == 0) reporter_.note(metrics::time_table(ranks, clock, reporter_.room()));
+  if (parts_.world.rank() == 0)
+    parts_.reporter.note(metrics::time_table(ranks, clock, parts_.reporter.room()));
 }
 
 void Profiler::write(const std::vector<std::string>& parts, std::int64_t step) const {
-  const std::string path = job::RunFolder::trace_file(config_.run.dir);
+  const std::string path = job::RunFolder::trace_file(parts_.config.run.dir);
   try {
     metrics::write_trace(path, parts);
   } catch (const base::Error& error) {
-    return reporter_.warn(step, fmt::format("the profile could not be written: {}", error.what()));
+    return parts_.reporter.warn(step,
+                                fmt::format("the profile could not be written: {}", error.what()));
   }
-  reporter_.note(fmt::format("trace: {}, for https://ui.perfetto.dev", path));
+  parts_.reporter.note(fmt::format("trace: {}, for https://ui.perfetto.dev", path));
 }
 
 }  // namespace dtrain::train

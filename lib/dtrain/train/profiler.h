@@ -10,9 +10,9 @@
 #include "dtrain/config/config.h"
 #include "dtrain/device/synchronize.h"
 #include "dtrain/mesh/mesh_groups.h"
+#include "dtrain/metrics/profile.h"
 #include "dtrain/metrics/reporter.h"
-#include "dtrain/metrics/time_table.h"
-#include "dtrain/metrics/trace_file.h"
+#include "dtrain/train/train_parts.h"
 
 namespace dtrain::train {
 
@@ -24,10 +24,8 @@ namespace dtrain::train {
 /// Threads:    one, which makes the steps.
 class Profiler {
  public:
-  /// config: of the start, which must outlive this as the rest must. world: for what hosts know.
-  /// device: that makes the steps.
-  Profiler(const config::Config& config, const mesh::MeshGroups& groups, comm::ProcessGroup& world,
-           c10::Device device, metrics::Reporter& reporter);
+  /// `parts` must outlive this.
+  explicit Profiler(const TrainParts& parts) : parts_(parts) {}
   ~Profiler();
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
@@ -36,7 +34,9 @@ class Profiler {
   /// Returns whether that took time which is no part of a step.
   bool before_step(std::int64_t done, std::int64_t step);
   /// The run has made its last step: ends a profile under way.
-  void finish(std::int64_t done, std::int64_t step);
+  void finish(std::int64_t step) {
+    if (trace_) end(step);
+  }
 
  private:
   void warn_if_short(std::int64_t step);
@@ -47,11 +47,7 @@ class Profiler {
   void write(const std::vector<std::string>& parts, std::int64_t step) const;
   [[nodiscard]] std::vector<metrics::GroupTrace> take_calls() const;
 
-  const config::Config& config_;
-  const mesh::MeshGroups& groups_;
-  comm::ProcessGroup& world_;
-  c10::Device device_;
-  metrics::Reporter& reporter_;
+  const TrainParts& parts_;
   base::Clock::duration ahead_{};             // of rank 0's clock
   std::optional<device::Timeline> timeline_;  // of a device that is not a CPU
   std::optional<base::Trace> trace_;

@@ -8,7 +8,7 @@
 #include "dtrain/checkpoint/format/manifest.h"
 #include "dtrain/config/config.h"
 #include "dtrain/data/split.h"
-#include "dtrain/train/spike_guard.h"
+#include "dtrain/train/numbers_guard.h"
 
 namespace dtrain::train {
 
@@ -26,6 +26,23 @@ struct ValidationRecord {
   bool note(std::int64_t step, double loss);
 
   bool operator==(const ValidationRecord&) const = default;
+};
+
+/// Mean and variance of a figure, in which older steps count less and less.
+struct Moments {
+  double mean = 0;
+  double variance = 0;
+
+  bool operator==(const Moments&) const = default;
+};
+
+/// What a SpikeGuard knows of the steps before.
+struct SpikeStatistics {
+  std::int64_t num_steps = 0;
+  Moments loss = {};
+  Moments grad_norm = {};
+
+  bool operator==(const SpikeStatistics&) const = default;
 };
 
 struct RunHistory {

@@ -26,8 +26,7 @@
 #include "dtrain/config/rows.h"
 #include "dtrain/config/saved_run.h"
 #include "dtrain/optim/schedule.h"
-#include "dtrain/train/model_description.h"
-#include "dtrain/train/model_tokenizer.h"
+#include "dtrain/train/model_file.h"
 
 namespace dtrain::train {
 namespace {
@@ -42,6 +41,10 @@ bool is_leader(const StartParts& parts) { return parts.world.rank() == 0; }
 // not show all machines the same at the same time.
 std::string as_leader_finds(const StartParts& parts, const std::function<std::string()>& look) {
   return comm::leader_text(parts.world, "looking for a checkpoint", look);
+}
+
+bool leader_sees(const StartParts& parts, const std::function<bool()>& look) {
+  return !as_leader_finds(parts, [&] { return std::string(look() ? "yes" : ""); }).empty();
 }
 
 std::optional<Chosen> choose_newest(const StartParts& parts, const std::string& checkpoints) {
@@ -80,11 +83,9 @@ void check_reaches(const StartParts& parts, const std::optional<Chosen>& chosen)
   const std::int64_t committed = parts.committed_step;
   if (chosen && std::ranges::find(chosen->steps, committed) != chosen->steps.end()) return;
   const std::string checkpoints = store::checkpoints_folder(parts.config.run.dir);
-  const bool is_set_aside =
-      chosen && !as_leader_finds(parts, [&] {
-                   return std::string(store::is_set_aside(checkpoints, committed) ? "yes" : "");
-                 }).empty();
-  if (!is_set_aside) store::refuse_below(parts.config.run.dir, found, committed);
+  const auto is_set_aside = [&] { return store::is_set_aside(checkpoints, committed); };
+  if (!chosen || !leader_sees(parts, is_set_aside))
+    store::refuse_below(parts.config.run.dir, found, committed);
 }
 
 config::Config config_of(const Chosen& chosen) {
@@ -179,9 +180,8 @@ void check_rounding(const StartParts& parts, const Chosen& chosen) {
       chosen.path, lost);
 }
 
-void check_same_run(const StartParts& parts, const Chosen& chosen) {
+void check_same_run(const StartParts& parts, const Chosen& chosen, const config::Config& saved) {
   check_reachable_end(chosen, parts.config.train.steps);
-  const config::Config saved = config_of(chosen);
   const Differences differences = compare_settings(parts.config, saved);
   if (!differences.refused.empty()) {
     base::fail(ErrorKind::usage,
@@ -223,9 +223,10 @@ void drop_other_record(ValidationRecord& record, const StartParts& parts, const 
 }
 
 StartPoint resume(const StartParts& parts, const Chosen& chosen) {
+  const config::Config saved = config_of(chosen);
+  check_same_run(parts, chosen, saved);
   store::Reader reader(chosen.path, chosen.manifest);
   checkpoint::ReaderSource source(reader);
-  const config::Config saved = config_of(chosen);
   parts.engine.load_state(source, saved.train.freeze);
   RunHistory history = history_of(chosen.manifest, saved, chosen.path);
   drop_other_record(history.validation, parts, chosen, saved);
@@ -238,13 +239,6 @@ StartPoint resume(const StartParts& parts, const Chosen& chosen) {
           .history = std::move(history)};
 }
 
-// The weights of a checkpoint, wherever else its run stands.
-void take_weights(const StartParts& parts, const Chosen& chosen) {
-  store::Reader reader(chosen.path, chosen.manifest);
-  checkpoint::ReaderSource source(reader);
-  parts.engine.load_weights(source);
-}
-
 void take_model_file(const StartParts& parts, const std::string& path) {
   const auto file = checkpoint::format::SafetensorsFile::open(path);
   const model::Model& model = parts.model;
@@ -252,21 +246,6 @@ void take_model_file(const StartParts& parts, const std::string& path) {
       model.parameters, checkpoint::read_model_file(file, model.parameters, exported_buffers(model),
                                                     parts.engine.precision().master));
   parts.engine.load_weights(source);
-}
-
-// The model file or the checkpoint at a path.
-std::string weights_at(const StartParts& parts, const std::string& path) {
-  return as_leader_finds(parts,
-                         [&] { return base::is_folder(path) ? store::weights_at(path) : path; });
-}
-
-void initialise_from(const StartParts& parts, const std::string& weights) {
-  if (is_leader(parts)) base::log_info("weights from {}, new optimizer", weights);
-  const bool is_checkpoint = !as_leader_finds(parts, [&] {
-                                return std::string(base::is_folder(weights) ? "yes" : "");
-                              }).empty();
-  if (!is_checkpoint) return take_model_file(parts, weights);
-  take_weights(parts, checkpoint::choose(parts.world, weights));
 }
 
 // Equal shapes say nothing of what a token means.
@@ -277,6 +256,21 @@ void check_tokenizer(const StartParts& parts, const std::string& path, const std
              "--init-from {}: its model was trained on tokens of {}, data.train ({}) has those of "
              "{}; prepare the data with the model's tokenizer",
              path, saved, parts.config.data.train, parts.tokenizer);
+}
+
+// path: of a model file, a checkpoint, or a run whose weights are taken.
+void initialise_from(const StartParts& parts, const std::string& path) {
+  const std::string weights = as_leader_finds(
+      parts, [&] { return base::is_folder(path) ? store::weights_at(path) : path; });
+  check_tokenizer(parts, path, weights);
+  if (is_leader(parts)) base::log_info("weights from {}, new optimizer", weights);
+  if (!leader_sees(parts, [&] { return base::is_folder(weights); })) {
+    return take_model_file(parts, weights);
+  }
+  const Chosen chosen = checkpoint::choose(parts.world, weights);
+  store::Reader reader(chosen.path, chosen.manifest);
+  checkpoint::ReaderSource source(reader);
+  parts.engine.load_weights(source);
 }
 
 // Equal paths may hold different files on different machines.
@@ -322,16 +316,13 @@ StartPoint load_start(const StartParts& parts) {
   StartPoint start;
   const auto chosen = find(parts);
   check_reaches(parts, chosen);
+  const std::string& weights = parts.config.checkpoint.init_from;
   if (chosen) {
-    check_same_run(parts, *chosen);
     start = resume(parts, *chosen);
-    check_loaded_weights(parts);
-  } else if (const std::string& path = parts.config.checkpoint.init_from; !path.empty()) {
-    const std::string weights = weights_at(parts, path);
-    check_tokenizer(parts, path, weights);
+  } else if (!weights.empty()) {
     initialise_from(parts, weights);
-    check_loaded_weights(parts);
   }
+  if (chosen || !weights.empty()) check_loaded_weights(parts);
   ValidationRecord& record = start.history.validation;
   if (record.best_step < 0) record.data = evaluation_data(parts.data, parts.config);
   start.seconds = base::seconds_since(begin);

@@ -68,16 +68,15 @@ void end_at_once(int signal) {
 
 struct Handled {
   int signal;
-  const char* name;
   void (*handler)(int);
 };
 
-constexpr std::array<Handled, 6> kHandled{{{SIGTERM, "SIGTERM", ask_to_stop},
-                                           {SIGUSR1, "SIGUSR1", ask_to_stop},
-                                           {SIGINT, "SIGINT", ask_to_stop},
-                                           {SIGHUP, "SIGHUP", ask_to_stop},
-                                           {SIGQUIT, "SIGQUIT", end_at_once},
-                                           {SIGUSR2, "SIGUSR2", ask_to_save}}};
+constexpr std::array<Handled, 6> kHandled{{{SIGTERM, ask_to_stop},
+                                           {SIGUSR1, ask_to_stop},
+                                           {SIGINT, ask_to_stop},
+                                           {SIGHUP, ask_to_stop},
+                                           {SIGQUIT, end_at_once},
+                                           {SIGUSR2, ask_to_save}}};
 
 // The process's signal actions before the first StopRequests, and how many there are.
 std::mutex users_mutex;
@@ -85,10 +84,8 @@ std::int64_t num_users = 0;                                // guarded by users_m
 std::array<struct sigaction, kHandled.size()> previous{};  // guarded by users_mutex
 
 std::string name_of(int signal) {
-  for (const Handled& handled : kHandled) {
-    if (handled.signal == signal) return handled.name;
-  }
-  return "a signal";
+  const char* const name = ::sigabbrev_np(signal);
+  return name == nullptr ? "a signal" : std::string("SIG") + name;
 }
 
 }  // namespace
@@ -137,7 +134,7 @@ StopRequests::StopRequests(Options options) : options_(std::move(options)) {
   if (++num_users > 1) return;
   base::tell_stops(nullptr);  // the training tells how it ends
   for (std::size_t index = 0; index < kHandled.size(); ++index) {
-    const auto& [signal, name, handler] = kHandled[index];
+    const auto& [signal, handler] = kHandled[index];
     ::sigaction(signal, nullptr, &previous[index]);
     const bool may_be_ignored = signal == SIGHUP || signal == SIGQUIT;  // by nohup, by shells
     if (may_be_ignored && base::is_ignored(signal)) continue;

@@ -12,7 +12,7 @@
 #include "dtrain/model/family.h"
 #include "dtrain/parallel/precision.h"
 #include "dtrain/param/arena.h"
-#include "dtrain/train/model_tokenizer.h"
+#include "dtrain/train/model_file.h"
 
 namespace dtrain::train {
 
@@ -56,29 +56,30 @@ void check_sample_memory(const config::Config& config, const parallel::MemoryPla
       metrics::format_bytes(sample), metrics::format_bytes(rest), machine.memory_limit);
 }
 
-std::string sample_text(parallel::StepEngine& engine, comm::ProcessGroup& world,
-                        const config::Config& config, const model::Model& model,
-                        const data::Tokenizer& tokenizer) {
+std::string sample_text(const TrainParts& parts) {
   const at::NoGradGuard no_grad;
+  const config::Config& config = parts.config;
   std::optional<param::Arena> weights;  // rank 0's
-  if (world.rank() == 0) {
-    weights.emplace(param::ArenaLayout(model.parameters), parallel::dtype_of(config.machine.dtype),
-                    param::private_memory);
+  if (parts.world.rank() == 0) {
+    weights.emplace(param::ArenaLayout(parts.model.parameters),
+                    parallel::dtype_of(config.machine.dtype), param::private_memory);
   }
-  engine.visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
+  parts.engine.visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
     if (weights) weights->view(id).copy_(values);
   });
-  std::string text = config.report.sample_prompt;
-  const config::GenerateConfig plain;
-  comm::run_long_on_leader(world, "writing a sample", [&] {
+  std::string text;
+  comm::run_long_on_leader(parts.world, "writing a sample", [&] {
+    const config::GenerateConfig plain;
+    const std::string& prompt = config.report.sample_prompt;
     const auto generator = model::family_of(config.model).make_generator(config.model, *weights);
+    text = prompt;
     continue_text(
-        *generator, tokenizer,
-        data::prompt_tokens(tokenizer, config.report.sample_prompt, "--sample-prompt"),
+        *generator, *parts.tokenizer,
+        data::prompt_tokens(*parts.tokenizer, prompt, "--sample-prompt"),
         {.temperature = plain.temperature, .top_k = plain.top_k, .seed = config.train.seed},
         plain.max_tokens, [&](std::string_view bytes) { text += bytes; });
   });
-  return world.rank() == 0 ? text : std::string();
+  return text;
 }
 
 }  // namespace dtrain::train

@@ -5,11 +5,11 @@
 #include <memory>
 #include <string>
 
-#include "dtrain/comm/process_group.h"
 #include "dtrain/config/config.h"
 #include "dtrain/data/split.h"
 #include "dtrain/data/tokenizer/tokenizer.h"
-#include "dtrain/parallel/engine/step_engine.h"
+#include "dtrain/parallel/memory.h"
+#include "dtrain/train/train_parts.h"
 
 namespace dtrain::train {
 
@@ -32,11 +32,9 @@ void check_sample_memory(const config::Config& config, const parallel::MemoryPla
 /// and its own defaults. Rank 0 holds a copy of the whole model meanwhile, whatever the layout;
 /// nothing of the run changes.
 ///
-/// Collective: every rank of `world`, the group of all ranks.
+/// Collective: every rank of the world.
 /// Throws:     Error{numerics} if the model gives logits that are not finite.
 /// Returns:    the prompt and what follows it; empty on ranks other than 0.
-[[nodiscard]] std::string sample_text(parallel::StepEngine& engine, comm::ProcessGroup& world,
-                                      const config::Config& config, const model::Model& model,
-                                      const data::Tokenizer& tokenizer);
+[[nodiscard]] std::string sample_text(const TrainParts& parts);
 
 }  // namespace dtrain::train

@@ -12,8 +12,9 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/trace.h"
 #include "dtrain/checkpoint/store/names.h"
+#include "dtrain/metrics/format.h"
 #include "dtrain/metrics/tensor_memory.h"
-#include "dtrain/train/final_model.h"
+#include "dtrain/train/model_file.h"
 #include "dtrain/train/text_sampler.h"
 
 namespace dtrain::train {
@@ -58,7 +59,7 @@ Trainer::Trainer(const TrainParts& parts, const StartPoint& start)
       validation_(parts_, start),
       step_guard_(parts_, start.history.spikes),
       state_guard_(parts_),
-      profiler_(parts.config, parts.groups, parts.world, parts.device(), parts.reporter) {}
+      profiler_(parts_) {}
 
 RunEnd Trainer::run() {
   parts_.engine.set_activity(&parts_.link.activity());
@@ -93,7 +94,7 @@ RunEnd Trainer::run_steps() {
     if (parts_.checkpoints.lacks(step_)) check_state();
     parts_.checkpoints.save_now(save_point());
   }
-  profiler_.finish(meter_.steps_done(), step_);
+  profiler_.finish(step_);
   if (!stops) save_final();
   return {.stopped = stops, .step = step_};
 }
@@ -165,7 +166,7 @@ bool Trainer::evaluate() {
   if (!loss) return false;
   if (!std::isfinite(*loss)) {
     fail({fmt::format("after step {}: the validation loss is {}, so nothing of it was saved", step_,
-                      shown(*loss)),
+                      metrics::format_number(*loss)),
           advice_on_numbers(parts_.engine)});
   }
   state_guard_.note_evaluated(step_);
@@ -178,9 +179,7 @@ void Trainer::write_sample() {
   const base::LongPhase sampling(parts_.link.activity(), "writing a sample");
   state_guard_.make_copies_equal(step_);
   meter_.begin_unpredicted();
-  const std::string text =
-      sample_text(parts_.engine, parts_.world, parts_.config, parts_.model, *parts_.tokenizer);
-  parts_.reporter.sample(step_, text);
+  parts_.reporter.sample(step_, sample_text(parts_));
   meter_.end_unpredicted();
 }
 
@@ -215,18 +214,12 @@ checkpoint::SavePoint Trainer::save_point() const {
 }
 
 void Trainer::save_final() {
-  const std::string path = checkpoint::store::final_model(parts_.config.run.dir);
   std::string error;
   {
     const Timed timed(meter_.spent().saving);
     check_state();
     error = parts_.checkpoints.save_last(save_point());
-    write_final_model(parts_.engine, parts_.world,
-                      {.model = parts_.model,
-                       .settings = parts_.config.model,
-                       .path = path,
-                       .check = parts_.check_folder,
-                       .tokenizer = parts_.split.train.tokenized_file().tokenizer()});
+    write_final_model(parts_);
   }
   metrics::Summary summary = meter_.summary(step_);
   validation_.add_to(summary);
@@ -235,8 +228,8 @@ void Trainer::save_final() {
   parts_.reporter.end(summary);
   if (error.empty()) return parts_.reporter.finish();
   base::fail(base::ErrorKind::checkpoint,
-             "{} is written, but the checkpoint of step {}, the last one, failed: {}", path, step_,
-             error);
+             "{} is written, but the checkpoint of step {}, the last one, failed: {}",
+             summary.model_path, step_, error);
 }
 
 // Ends the run because of its numbers, on all ranks after the same step.

@@ -25,7 +25,7 @@
 #include "dtrain/comm/exchange.h"
 #include "dtrain/commands/commands.h"
 #include "dtrain/job/cpu_type.h"
-#include "dtrain/job/shared_folder.h"
+#include "dtrain/job/run_folder.h"
 #include "dtrain/metrics/format.h"
 
 namespace dtrain::commands::doctor {

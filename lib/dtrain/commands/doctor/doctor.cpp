@@ -14,7 +14,6 @@
 #include "dtrain/commands/doctor/checks.h"
 #include "dtrain/config/batch.h"
 #include "dtrain/config/layout.h"
-#include "dtrain/job/agreed_settings.h"
 #include "dtrain/job/job.h"
 #include "dtrain/job/machine_memory.h"
 #include "dtrain/job/ranks.h"

@@ -6,7 +6,7 @@
 #include <catch2/catch.hpp>
 
 #include "dtrain/config/saved_run.h"
-#include "dtrain/job/agreed_settings.h"
+#include "dtrain/job/job.h"
 #include "support/messages.h"
 #include "support/settings.h"
 #include "support/temp_folder.h"

@@ -3,7 +3,7 @@
 #include <array>
 #include <catch2/catch.hpp>
 
-#include "dtrain/metrics/event_record.h"
+#include "dtrain/metrics/event_file.h"
 #include "dtrain/metrics/format.h"
 #include "support/temp_folder.h"
 
@@ -38,10 +38,10 @@ TEST_CASE("Without a file nothing is cut") {
 }
 
 TEST_CASE("Lines wait while the disk is full, but not without end") {
-  MetricsFile file("/dev/full", MetricsFile::Start::appended);
-  CHECK_NOTHROW(file.write({{"step", 1}}));
+  AppendedFile file("/dev/full", AppendedFile::Start::appended, "lines");
+  CHECK_NOTHROW(file.write_line({{"step", 1}}));
   const std::string full = testing::message_of(base::ErrorKind::checkpoint, [&] {
-    file.write({{"message", std::string(AppendedFile::kMaxWaitingBytes, 'x')}});
+    file.write_line({{"message", std::string(AppendedFile::kMaxWaitingBytes, 'x')}});
   });
   CHECK_THAT(full, Catch::Contains("/dev/full"));
 }
@@ -49,9 +49,9 @@ TEST_CASE("Lines wait while the disk is full, but not without end") {
 TEST_CASE("Lines are appended to those that are there, or to none") {
   const TempFolder folder;
   folder.write("m", "{\"step\":1}\n");
-  MetricsFile(folder.path("m"), MetricsFile::Start::appended).write({{"step", 2}});
+  AppendedFile(folder.path("m"), AppendedFile::Start::appended, "lines").write_line({{"step", 2}});
   CHECK(folder.read("m") == "{\"step\":1}\n{\"step\":2}\n");
-  MetricsFile(folder.path("m"), MetricsFile::Start::empty).write({{"step", 3}});
+  AppendedFile(folder.path("m"), AppendedFile::Start::empty, "lines").write_line({{"step", 3}});
   CHECK(folder.read("m") == "{\"step\":3}\n");
 }
 

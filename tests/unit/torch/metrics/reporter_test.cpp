@@ -7,7 +7,7 @@
 #include <limits>
 #include <sstream>
 
-#include "dtrain/metrics/progress_line.h"
+#include "dtrain/metrics/console.h"
 #include "support/messages.h"
 #include "support/temp_folder.h"
 
@@ -271,8 +271,8 @@ TEST_CASE(
 
 TEST_CASE("Metrics that cannot be written are an error that names the file") {
   const std::string message = testing::message_of(base::ErrorKind::data, [] {
-    MetricsFile("/proc/no-such-folder/metrics.jsonl", MetricsFile::Start::empty)
-        .write({{"event", "start"}});
+    AppendedFile("/proc/no-such-folder/metrics.jsonl", AppendedFile::Start::empty, "lines")
+        .write_line({{"event", "start"}});
   });
   CHECK(message.find("/proc/no-such-folder/metrics.jsonl") != std::string::npos);
 }

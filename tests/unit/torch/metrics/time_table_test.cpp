@@ -1,5 +1,3 @@
-#include "dtrain/metrics/time_table.h"
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <optional>
@@ -7,6 +5,7 @@
 #include <vector>
 
 #include "dtrain/metrics/peak_flops.h"
+#include "dtrain/metrics/profile.h"
 #include "support/messages.h"
 
 namespace dtrain::metrics::time_table_test {

@@ -1,10 +1,9 @@
-#include "dtrain/train/spike_guard.h"
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 #include <vector>
 
+#include "dtrain/train/numbers_guard.h"
 #include "dtrain/train/run_history.h"
 #include "dtrain/train/run_meter.h"
 #include "support/messages.h"

@@ -1,0 +1,259 @@
+#include "dtrain/train/model_file.h"
+
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <system_error>
+#include <vector>
+
+#include "dtrain/base/error.h"
+#include "dtrain/base/file_system.h"
+#include "dtrain/base/input_file.h"
+#include "dtrain/base/path_kind.h"
+#include "dtrain/base/storage_error.h"
+#include "dtrain/checkpoint/model_file.h"
+#include "dtrain/checkpoint/state.h"
+#include "dtrain/checkpoint/store/names.h"
+#include "dtrain/comm/exchange.h"
+#include "dtrain/config/family.h"
+#include "dtrain/config/saved_run.h"
+#include "dtrain/job/run_folder.h"
+#include "dtrain/model/family.h"
+#include "dtrain/train/train_parts.h"
+
+namespace dtrain::train {
+namespace {
+
+namespace fs = std::filesystem;
+using base::ErrorKind;
+using checkpoint::format::SafetensorsFile;
+using checkpoint::format::TensorView;
+using checkpoint::store::kTokenizerKey;
+using config::ModelConfig;
+using data::TokenizerKind;
+
+constexpr std::int64_t kByteVocabulary = 256;
+
+constexpr base::FileRole kTokenizerFile{ErrorKind::usage, "file", "check its permissions"};
+
+// The tokenizer in a run's folder; empty if there is none.
+std::string tokenizer_in(const fs::path& folder) {
+  std::string path = job::RunFolder::tokenizer_file(folder.string());
+  return fs::is_regular_file(base::path_status(path)) ? path : std::string();
+}
+
+// The tokenizer beside a model file or checkpoint, or in the folder above; empty if there is none.
+std::string tokenizer_near(const std::string& path) {
+  const fs::path folder = fs::absolute(path).parent_path();
+  std::string beside = tokenizer_in(folder);
+  return beside.empty() ? tokenizer_in(folder.parent_path()) : beside;
+}
+
+// model: the tokenizer's, read from `path`. named: the model file or checkpoint, for messages.
+std::shared_ptr<const data::Tokenizer> open_fitting(std::string model, const std::string& path,
+                                                    const std::string& named, std::int64_t vocab) {
+  auto tokenizer = data::open_tokenizer(std::move(model), path);
+  if (tokenizer->vocab() > vocab) {
+    base::fail(ErrorKind::checkpoint,
+               "{} has a vocabulary of {}, its tokenizer '{}' one of {}; train it on data that "
+               "dtrain data prepare makes",
+               named, vocab, path, tokenizer->vocab());
+  }
+  return tokenizer;
+}
+
+// Returns why rank 0 must try again: what it has written is given up.
+std::optional<base::StorageError> try_to_write(const TrainParts& parts, const std::string& path) {
+  const std::vector<checkpoint::NamedTensor> buffers = exported_buffers(parts.model);
+  std::optional<checkpoint::ModelFileWriter> writer;  // rank 0's
+  std::optional<base::StorageError> failure;          // likewise
+  // A disk that is slow, or full in the middle of a gather, must not look like a rank that hangs.
+  const auto write = [&](const std::function<void()>& task) {
+    comm::run_long_on_leader(parts.world, "writing " + path, [&] {
+      if (failure) return;
+      const at::NoGradGuard no_grad;
+      try {
+        task();
+      } catch (const base::StorageError& error) {
+        failure = error;
+        writer.reset();
+      }
+    });
+  };
+  write([&] {
+    parts.check_folder();
+    base::Disk(ErrorKind::checkpoint).make_folder(base::parent_folder(path));
+    checkpoint::format::Metadata metadata =
+        tokenizer_metadata(parts.split.train.tokenized_file().tokenizer());
+    metadata.emplace(kModelKey, describe(parts.config.model));
+    writer.emplace(path, parts.model.parameters, parts.engine.precision().master, buffers,
+                   metadata);
+  });
+  parts.engine.visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
+    const at::Tensor on_host = values.cpu();  // in this thread, whose streams made them
+    write([&] { writer->write(id, on_host); });
+  });
+  write([&] {
+    parts.check_folder();
+    writer->commit();
+  });
+  return failure;
+}
+
+}  // namespace
+
+std::string describe(const ModelConfig& model) {
+  config::Config config;
+  config.model = model;
+  const auto json = nlohmann::ordered_json::parse(to_json(config::Command::train, config));
+  return json.at("model").dump();
+}
+
+ModelConfig parse_description(std::string_view json, const std::string& origin) {
+  try {
+    const ModelConfig model = config::from_json(fmt::format(R"({{"model": {}}})", json)).model;
+    config::family_of(model).check(model);
+    return model;
+  } catch (const base::Error& error) {
+    base::fail(ErrorKind::checkpoint, "{}: {}", origin, error.what());
+  }
+}
+
+bool has_storage_shapes(const SafetensorsFile& file) {
+  return std::ranges::any_of(file.tensors(), [](const TensorView& tensor) {
+    return tensor.name.starts_with(checkpoint::kWeightPrefix);
+  });
+}
+
+std::vector<checkpoint::NamedTensor> exported_buffers(const model::Model& model) {
+  std::vector<checkpoint::NamedTensor> buffers;
+  for (const model::ExportedBuffer& buffer : model.buffers) {
+    buffers.push_back({buffer.name, buffer.value});
+  }
+  return buffers;
+}
+
+model::TensorShapes tensor_shapes(const SafetensorsFile& file, const std::string& prefix,
+                                  bool is_storage) {
+  model::TensorShapes tensors{.path = file.path(), .prefix = prefix, .is_storage = is_storage};
+  for (const TensorView& tensor : file.tensors()) {
+    if (!tensor.name.starts_with(prefix)) continue;
+    tensors.shapes.emplace(tensor.name.substr(prefix.size()), tensor.shape);
+  }
+  return tensors;
+}
+
+ModelConfig recognised_model(const model::TensorShapes& tensors, const model::UserHints& told) {
+  // A description of tensors goes the same way as text, whose ranges are checked.
+  return parse_description(describe(model::recognise(tensors, told)),
+                           fmt::format("model file '{}': bad shapes", tensors.path));
+}
+
+ModelConfig model_of(const SafetensorsFile& file, const model::UserHints& told) {
+  const auto found = file.metadata().find(kModelKey);
+  const bool is_storage = has_storage_shapes(file);
+  const std::string prefix = is_storage ? checkpoint::kWeightPrefix : "";
+  const ModelConfig model =
+      found == file.metadata().end()
+          ? recognised_model(tensor_shapes(file, prefix, is_storage), told)
+          : parse_description(found->second, fmt::format("model file '{}': bad metadata '{}'",
+                                                         file.path(), kModelKey));
+  model::check_told(file.path(), told.levels_flag, told.levels, model.levels);
+  model::family_of(model).check_own(model, told, file.path());
+  return model;
+}
+
+std::shared_ptr<const data::Tokenizer> tokenizer_of_model(const SafetensorsFile& file,
+                                                          std::int64_t vocab) {
+  const auto found = file.metadata().find(kTokenizerKey);
+  if (found == file.metadata().end()) {
+    if (vocab == kByteVocabulary) return data::byte_tokenizer();
+    base::fail(ErrorKind::checkpoint,
+               "model file '{}' has a vocabulary of {} and does not name its tokenizer; text is "
+               "generated by byte models, with {}, and by those of a SentencePiece model",
+               file.path(), vocab, kByteVocabulary);
+  }
+  const std::string path = tokenizer_near(file.path());
+  if (path.empty()) {
+    base::fail(ErrorKind::checkpoint,
+               "model file '{}' was trained with a SentencePiece tokenizer ({}), and no "
+               "tokenizer.model is beside it or in the folder above; copy it there from the run's "
+               "folder",
+               file.path(), found->second);
+  }
+  std::string model = base::content_of(path, kTokenizerFile);
+  const std::string identity = data::identity_of(TokenizerKind::sentencepiece, model);
+  if (identity != found->second) {
+    base::fail(ErrorKind::checkpoint,
+               "tokenizer '{}' is not that of the model file '{}': it is {}, expected {}; bring "
+               "that of the model's run",
+               path, file.path(), identity, found->second);
+  }
+  return open_fitting(std::move(model), path, fmt::format("model file '{}'", file.path()), vocab);
+}
+
+std::shared_ptr<const data::Tokenizer> tokenizer_of_checkpoint(const std::string& checkpoint,
+                                                               std::int64_t vocab) {
+  std::error_code error;
+  // Resolves a link to a checkpoint, whose run folder has the tokenizer.
+  const std::string path = tokenizer_near(fs::weakly_canonical(checkpoint, error).string());
+  if (!path.empty()) {
+    return open_fitting(base::content_of(path, kTokenizerFile), path,
+                        fmt::format("checkpoint '{}'", checkpoint), vocab);
+  }
+  if (vocab == kByteVocabulary) return data::byte_tokenizer();
+  base::fail(ErrorKind::checkpoint,
+             "checkpoint '{}' has a vocabulary of {}, and its run's folder holds no "
+             "tokenizer.model; text is generated by byte models, with {}, and by those of a "
+             "SentencePiece model",
+             checkpoint, vocab, kByteVocabulary);
+}
+
+std::string saved_tokenizer(const std::string& model_file_or_checkpoint) {
+  std::error_code error;
+  if (fs::is_directory(model_file_or_checkpoint, error)) {  // RUN/checkpoints/step-N
+    const std::string path = tokenizer_in(
+        fs::weakly_canonical(model_file_or_checkpoint, error).parent_path().parent_path());
+    return path.empty() ? path
+                        : data::identity_of(TokenizerKind::sentencepiece,
+                                            base::content_of(path, kTokenizerFile));
+  }
+  const auto file = SafetensorsFile::open(model_file_or_checkpoint);
+  const auto found = file.metadata().find(kTokenizerKey);
+  return found == file.metadata().end() ? std::string() : found->second;
+}
+
+checkpoint::format::Metadata tokenizer_metadata(const std::string& identity) {
+  if (!identity.starts_with("sentencepiece")) return {};
+  return {{kTokenizerKey, identity}};
+}
+
+void continue_text(model::Generator& generator, const data::Tokenizer& tokenizer,
+                   std::span<const std::int64_t> prompt, const model::SamplingRule& rule,
+                   std::int64_t count, const std::function<void(std::string_view)>& output) {
+  const auto end = tokenizer.end_of_document();
+  model::continue_tokens(generator, prompt, rule, count, [&](std::int64_t token) {
+    if (end && token == *end) return false;
+    // A model may have more tokens than its tokenizer; these stand for nothing.
+    if (token < tokenizer.vocab()) output(tokenizer.text_of(token));
+    return true;
+  });
+}
+
+void write_final_model(const TrainParts& parts) {
+  const std::string path = checkpoint::store::final_model(parts.config.run.dir);
+  base::StorageRetry retry;
+  for (bool is_over = false; !is_over;) {
+    const auto failure = try_to_write(parts, path);
+    is_over = comm::leader_text(parts.world, "writing the final model", [&] {
+                if (failure && !retry.again(*failure)) throw *failure;
+                return std::string(failure ? "again" : "");
+              }).empty();
+  }
+}
+
+}  // namespace dtrain::train
