@@ -13,7 +13,6 @@
 #include <system_error>
 
 #include "dtrain/base/text.h"
-#include "dtrain/report/page_parts.h"
 
 namespace dtrain::report {
 namespace {
