@@ -8,7 +8,6 @@
 #include "dtrain/checkpoint/format/manifest.h"
 #include "dtrain/config/config.h"
 #include "dtrain/data/split.h"
-#include "dtrain/train/numbers_guard.h"
 
 namespace dtrain::train {
 
