@@ -12,14 +12,12 @@
 #include <string>
 
 #include "dtrain/base/index.h"
+#include "dtrain/base/log.h"
 #include "support/temp_folder.h"
 
 namespace dtrain::base::error_test {
 namespace {
 
-using namespace dtrain::base;
-using dtrain::base::error_file_content;
-using dtrain::base::write_error_file;
 using PageId = Index<struct PageTag>;
 using LineId = Index<struct LineTag>;
 using Pages = IndexedVector<PageId, std::string>;

@@ -24,11 +24,6 @@ using testing::operator""_u;
 const param::ParameterSpecs kSpecs{matrix("a", 2, 8), matrix("b", 10, 10), matrix("c", 4, 16)};
 const param::ArenaLayout kLayout(kSpecs, {.unit_begins = {0_p, 1_p}, .num_shards = 2});
 
-// As a gather fills it: beside autograd, which must not take it for a change made by hand.
-void fill(const UnitBuffer& buffer, const at::Tensor& values) {
-  std::memcpy(buffer.flat().mutable_data_ptr(), values.const_data_ptr(), values.nbytes());
-}
-
 TEST_CASE("A product with a unit that has no memory is an error, not a look at old values") {
   UnitBuffer buffer(kLayout, 1_u, at::kFloat, param::private_memory);
   const at::Tensor weights = buffer.view(1_p);  // (10, 10)
