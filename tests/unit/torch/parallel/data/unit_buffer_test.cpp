@@ -4,7 +4,6 @@
 #include <ATen/ops/from_blob.h>
 
 #include <catch2/catch.hpp>
-#include <cstring>
 
 #include "dtrain/base/error.h"
 #include "dtrain/param/parameter_use.h"
@@ -15,8 +14,6 @@ namespace dtrain::parallel::unit_buffer_test {
 namespace {
 
 using testing::matrix;
-using testing::same_bits;
-using testing::values_of;
 using testing::operator""_p;
 using testing::operator""_u;
 
