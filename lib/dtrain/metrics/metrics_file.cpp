@@ -88,15 +88,15 @@ void for_each_line(const std::string& text, Visit visit) {
 // Lines with an "event"; those that cannot be read are passed over.
 void for_each_event(const std::string& path,
                     const std::function<void(const nlohmann::json&)>& visit) {
-  std::string text;
+  const auto status = base::path_status(path);
   try {
-    text = text_in(path, base::path_status(path));
+    if (std::filesystem::is_regular_file(status)) (void)base::InputFile::open(path, kRole);
   } catch (const base::StorageError&) {
     throw;
   } catch (const base::Error&) {
-    return;
+    return;  // what can be opened, but not read, is an error: its events are not "none"
   }
-  for_each_line(text, [&](std::string_view line) {
+  for_each_line(text_in(path, status), [&](std::string_view line) {
     if (line.find("\"event\"") == line.npos) return;  // a step: there are many
     const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (json.is_object() && json.contains("event")) visit(json);

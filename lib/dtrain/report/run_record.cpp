@@ -83,13 +83,14 @@ bool take(RunRecord& run, const std::string& text) {
   return true;
 }
 
-// Adds the values of an object and of those within, by their keys with dots between, as texts.
+// Adds the values of an object and of those within, by their keys with dots between, as texts; in
+// linear time, which a search for each key would not take: the file may be anybody's.
 void flatten(const Json& object, const std::string& prefix, Json& settings) {
   for (const auto& [key, value] : object.items()) {
     if (value.is_object()) {
       flatten(value, prefix + key + '.', settings);
     } else {
-      settings[prefix + key] = plain_text(value);
+      settings.get_ref<Json::object_t&>().emplace_back(prefix + key, plain_text(value));
     }
   }
 }

@@ -61,11 +61,21 @@ bool Profiler::before_step(std::int64_t done, std::int64_t step) {
   return begins || ends;
 }
 
+void Profiler::finish(std::int64_t step) {
+  if (trace_) return end(step);
+  const std::int64_t wanted = parts_.config.report.profile;
+  if (wanted == 0 || is_settled_) return;
+  parts_.reporter.warn(step, fmt::format("--profile {} has traced nothing: it begins after {} "
+                                         "steps, and this launch has made fewer",
+                                         wanted, kStepsBefore));
+}
+
 // Before the first step, so that nobody waits for a profile in vain.
 void Profiler::warn_if_short(std::int64_t step) {
   const std::int64_t wanted = parts_.config.report.profile;
   const std::int64_t left = parts_.config.train.steps - step;
   if (left >= kStepsBefore + wanted) return;
+  is_settled_ = true;
   parts_.reporter.warn(
       step, fmt::format("--profile {} traces {} steps: it begins after {}, and this launch makes "
                         "{}; --steps {} gives it all",
@@ -74,6 +84,7 @@ void Profiler::warn_if_short(std::int64_t step) {
 }
 
 void Profiler::begin() {
+  is_settled_ = true;
   ahead_ = comm::clock_offset(parts_.world, comm::host_of_process());
   parts_.groups.for_each([](const std::string&, comm::ProcessGroup& group) {
     group.calls().begin_keeping(kMostCalls);

@@ -33,10 +33,9 @@ class Profiler {
   /// Begins or ends the profile where it is time to. done: steps of this start; step: of the run.
   /// Returns whether that took time which is no part of a step.
   bool before_step(std::int64_t done, std::int64_t step);
-  /// The run has made its last step: ends a profile under way.
-  void finish(std::int64_t step) {
-    if (trace_) end(step);
-  }
+  /// The launch has made its last step: ends a profile under way. One that never began is told,
+  /// unless the start has told it.
+  void finish(std::int64_t step);
 
  private:
   void warn_if_short(std::int64_t step);
@@ -51,6 +50,7 @@ class Profiler {
   base::Clock::duration ahead_{};             // of rank 0's clock
   std::optional<device::Timeline> timeline_;  // of a device that is not a CPU
   std::optional<base::Trace> trace_;
+  bool is_settled_ = false;  // it began, or a warning said that it would not bring all
 };
 
 }  // namespace dtrain::train

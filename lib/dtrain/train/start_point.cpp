@@ -181,7 +181,6 @@ void check_rounding(const StartParts& parts, const Chosen& chosen) {
 }
 
 void check_same_run(const StartParts& parts, const Chosen& chosen, const config::Config& saved) {
-  check_reachable_end(chosen, parts.config.train.steps);
   const Differences differences = compare_settings(parts.config, saved);
   if (!differences.refused.empty()) {
     base::fail(ErrorKind::usage,
@@ -223,6 +222,7 @@ void drop_other_record(ValidationRecord& record, const StartParts& parts, const 
 }
 
 StartPoint resume(const StartParts& parts, const Chosen& chosen) {
+  check_reachable_end(chosen, parts.config.train.steps);
   const config::Config saved = config_of(chosen);
   check_same_run(parts, chosen, saved);
   store::Reader reader(chosen.path, chosen.manifest);
