@@ -80,7 +80,6 @@ Variables variables_of(const PreparedJob& job, const RankStart& rank) {
       {"TORCHELASTIC_RESTART_COUNT", std::to_string(job.attempt)},
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(job.options.max_restarts)},
       {"TORCHELASTIC_RUN_ID", job.folder.run_id()},
-      {"TORCHELASTIC_ERROR_FILE", job.folder.error_file(rank.index)},
       {"DTRUN_CONTROL_FD", std::to_string(rank.control_fd)}};
   const auto add_number = [&](const char* name, int value, int least) {
     if (value >= least) own.emplace_back(name, std::to_string(value));
@@ -91,6 +90,7 @@ Variables variables_of(const PreparedJob& job, const RankStart& rank) {
   add_number("DTRUN_STORE_FD", job.store_fd(rank.index), 0);
   add_number("DTRUN_STORE_PORT", placement.store_port, 1);
   add_number("DTRUN_STORE_LISTENER_FD", job.store_listener_fd(rank.index), 0);
+  add_text("TORCHELASTIC_ERROR_FILE", job.folder.error_file(rank.index));
   add_text("DTRAIN_JOB_TOKEN", placement.rank_token);
   add_text("DTRUN_RESTART_REASON", job.restart_reason);
   add_text("DTRUN_COMMITTED", job.committed);
@@ -144,8 +144,10 @@ std::vector<std::string> environment_of(const PreparedJob& job, const RankStart&
     const bool is_own = std::ranges::find(own, name, &Variables::value_type::first) != own.end();
     // The ranks of several nodes have a secret of their own.
     const bool is_replaced = name == "DTRAIN_JOB_TOKEN_FILE" && !job.placement.rank_token.empty();
-    // A dtrun inside a rank of another dtrun must not hand on the outer one's descriptors.
-    if (!is_own && !is_replaced && !name.starts_with("DTRUN_")) result.emplace_back(text);
+    // A dtrun inside a rank of another launcher must not hand on the outer one's descriptors, nor
+    // the file where that looks for the outer rank's failure.
+    const bool is_outer = name == "TORCHELASTIC_ERROR_FILE" || name.starts_with("DTRUN_");
+    if (!is_own && !is_replaced && !is_outer) result.emplace_back(text);
   }
   for (const auto& [name, value] : own) result.push_back(name + "=" + value);
   return result;

@@ -57,6 +57,8 @@ struct Verdict {
 /// Prints the lines after a job that failed or was stopped: the culprit's last output, the ranks
 /// that ended because of it, how to continue if no restart may follow, and last the one line that
 /// names the rank, how and where it failed, and why.
+///
+/// Requires: `console` drops no lines.
 void report(const Verdict& verdict, const std::vector<Rank>& ranks, const Placement& placement,
             bool may_restart, SharedOutput& console);
 

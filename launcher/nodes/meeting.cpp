@@ -1,9 +1,11 @@
 #include "launcher/nodes/meeting.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -15,7 +17,6 @@
 #include "dtrain/net/message.h"
 #include "dtrain/net/proof.h"
 #include "dtrain/net/socket.h"
-#include "launcher/output_writer.h"
 
 namespace launcher {
 namespace {
@@ -263,7 +264,8 @@ WaitingLines::WaitingLines(const Options& options)
 
 void WaitingLines::show(const std::string& what) {
   if (!times_.take()) return;
-  write_error_for_a_while(fmt::format(
+  if (!writer_) writer_.emplace(STDERR_FILENO, std::make_shared<Waker>(), Pieces::atomic);
+  writer_->write(fmt::format(
       "{}waiting for {}, {} of {}{}\n", prefix_, what, dtrain::base::readable_time(times_.waited()),
       dtrain::base::readable_time(dtrain::base::Seconds(deadline_.limit()).count()),
       std::exchange(advice_, "")));

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -12,6 +13,7 @@
 #include "launcher/nodes/channel.h"
 #include "launcher/nodes/placement.h"
 #include "launcher/options.h"
+#include "launcher/output_writer.h"
 #include "launcher/port.h"
 
 namespace launcher {
@@ -68,8 +70,7 @@ class WaitingLines {
  public:
   explicit WaitingLines(const Options& options);
 
-  /// Prints "waiting for WHAT, 10 s of 10 min" if it is time for a line. Waits for a reader for 1 s at
-  /// most.
+  /// Prints "waiting for WHAT, 10 s of 10 min" if it is time for a line. Waits for no reader.
   void show(const std::string& what);
   [[nodiscard]] const dtrain::base::Deadline& deadline() const { return deadline_; }
 
@@ -78,6 +79,7 @@ class WaitingLines {
   std::string advice_;  // appended to the first line
   dtrain::base::Deadline deadline_;
   dtrain::base::WaitingTimes times_;
+  std::optional<OutputWriter> writer_;  // none before the first line
 };
 
 }  // namespace launcher

@@ -156,7 +156,10 @@ class OtherTrainers(Sources):
 
     def test_what_is_wrong_is_named_and_nothing_is_left(self):
         good = llm_c(range(1000))
+        self.refused(self.write("s.bin", struct.pack(">256i", 20240520, 1, 5, *[0] * 253)), parts=["s.bin", "byte-swapped"])
+        self.refused(self.write("n.bin", struct.pack(">100H", *range(1000, 1100))), parts=["n.bin", "byte-swapped"])
         letters = [i % 65 for i in range(400)]
+        self.refused(self.write("b.bin", struct.pack(">400H", *letters)), "--vocab", 65, parts=["b.bin", "byte-swapped"])
         for code in "IQ":
             self.refused(self.write("w.bin", little(letters, code)), parts=["w.bin", "32- or 64-bit", "'<u2'"])
         self.refused(self.write("v.bin", llm_c([1], version=3)), parts=["v.bin", "version 3"])

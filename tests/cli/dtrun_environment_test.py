@@ -124,7 +124,7 @@ class EnvironmentTest(PythonTest):
 
     def test_without_logs_an_outer_launchers_error_file_is_not_handed_on(self):
         (found,) = self.variables(ranks=1, env={"TORCHELASTIC_ERROR_FILE": "outer.json"})
-        self.assertEqual("", found["TORCHELASTIC_ERROR_FILE"])
+        self.assertNotIn("TORCHELASTIC_ERROR_FILE", found)
 
     def test_threads_share_the_usable_cores_and_the_users_value_wins(self):
         cores = len(os.sched_getaffinity(0))

@@ -100,6 +100,8 @@ TEST_CASE("The call ring keeps the last calls and counts all of them") {
   CHECK(ring.counters().calls == static_cast<std::int64_t>(kCapacity) + 6);
   CHECK(ring.counters().bytes_sent == (static_cast<std::int64_t>(kCapacity) + 5) * 40);
   CHECK(describe(records.back()) == "call 262, all_reduce of 10 float32 (40 bytes)");
+  call.dtype = at::kBFloat16;
+  CHECK(describe(call) == "call 0, all_reduce of 10 bfloat16 (20 bytes)");
 }
 
 }  // namespace

@@ -5,26 +5,33 @@
 namespace dtrain::base {
 
 std::string_view name_of(ErrorKind kind) noexcept {
-  struct Name {
-    ErrorKind kind;
-    std::string_view text;
-  };
-  static constexpr Name kNames[] = {
-      {ErrorKind::usage, "usage"},
-      {ErrorKind::data, "data"},
-      {ErrorKind::comm, "comm"},
-      {ErrorKind::timeout, "timeout"},
-      {ErrorKind::checkpoint, "checkpoint"},
-      {ErrorKind::numerics, "numerics"},
-      {ErrorKind::memory, "memory"},
-      {ErrorKind::interrupted, "interrupted"},
-      {ErrorKind::rendezvous, "rendezvous"},
-      {ErrorKind::port, "port"},
-      {ErrorKind::spawn, "spawn"},
-      {ErrorKind::device, "device"},
-  };
-  for (const Name& name : kNames) {
-    if (name.kind == kind) return name.text;
+  switch (kind) {
+    case ErrorKind::usage:
+      return "usage";
+    case ErrorKind::data:
+      return "data";
+    case ErrorKind::comm:
+      return "comm";
+    case ErrorKind::timeout:
+      return "timeout";
+    case ErrorKind::checkpoint:
+      return "checkpoint";
+    case ErrorKind::numerics:
+      return "numerics";
+    case ErrorKind::memory:
+      return "memory";
+    case ErrorKind::interrupted:
+      return "interrupted";
+    case ErrorKind::rendezvous:
+      return "rendezvous";
+    case ErrorKind::port:
+      return "port";
+    case ErrorKind::spawn:
+      return "spawn";
+    case ErrorKind::device:
+      return "device";
+    case ErrorKind::internal:
+      return "internal";
   }
   return "internal";
 }

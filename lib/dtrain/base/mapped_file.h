@@ -44,8 +44,9 @@ class MappedFile {
  public:
   [[nodiscard]] static MappedFile open(const std::string& path, const FileRole& role);
 
+  /// Empty after the object was moved from.
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept {
-    return {memory_.get(), memory_.get_deleter().size};
+    return {memory_.get(), memory_ ? memory_.get_deleter().size : 0};
   }
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 

@@ -4,11 +4,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 namespace dtrain::comm {
 
 namespace {
+
+// "bfloat16". LibTorch throws for a dtype without such a name, and callers may be noexcept.
+std::string dtype_name(at::ScalarType dtype) {
+  try {
+    return c10::getDtypeNames(dtype).first;
+  } catch (const std::exception&) {
+    return c10::toString(dtype);
+  }
+}
 
 bool is_of_two(const CallRecord& call) { return call.op == "send" || call.op == "recv"; }
 
@@ -24,7 +34,7 @@ std::string describe(const CallRecord& record) {
   if (record.op == "barrier") return fmt::format("call {}, {}", record.number, record.op);
   const auto bytes = record.count * static_cast<std::int64_t>(c10::elementSize(record.dtype));
   return fmt::format("call {}, {} of {} {} ({} bytes)", record.number, record.op, record.count,
-                     c10::getDtypeNames(record.dtype).first, bytes);
+                     dtype_name(record.dtype), bytes);
 }
 
 std::string call_line(const std::vector<CallRecord>& records, std::string_view group,

@@ -29,6 +29,13 @@ constexpr KnownHeader kKnown[] = {
     {20240801, 7, {"llm.c (Llama 3)", kHeaderBytes, 4, kLlama3Vocab, kLlama3Begin, true}}};
 constexpr BinaryFormat kNanoGpt{"nanoGPT", 0, 2, kGpt2Vocab, kGpt2End, false};
 
+[[noreturn]] void refuse_swapped(const std::string& path) {
+  fail(ErrorKind::data,
+       "token file '{}' is byte-swapped: it was written on a big-endian machine; write it anew as "
+       "little-endian (numpy: astype('<u2').tofile)",
+       path);
+}
+
 void check_header(const base::InputFile& file, const KnownHeader& known,
                   std::span<const std::uint32_t> numbers) {
   if (numbers.size() < 3 || file.size() < known.format.header_bytes) {
@@ -58,10 +65,14 @@ std::vector<Number> numbers_in(std::span<const std::byte> bytes) {
   return numbers;
 }
 
-// Small numbers that are wider pass for 16-bit tokens, but each second unit of theirs is 0.
-void refuse_wider_numbers(const std::string& path, std::span<const std::uint16_t> units) {
+// Small numbers that are wider or byte-swapped pass for 16-bit tokens, but each second unit of
+// theirs, or each low byte, is 0.
+void refuse_other_numbers(const std::string& path, std::span<const std::uint16_t> units) {
   constexpr std::size_t kFewest = 64;
   if (units.size() < kFewest) return;
+  if (std::ranges::all_of(units, [](std::uint16_t unit) { return (unit & 0xFF) == 0; })) {
+    refuse_swapped(path);
+  }
   for (std::size_t i = 1; i < units.size(); i += 2) {
     if (units[i] != 0) return;
   }
@@ -77,11 +88,15 @@ std::optional<BinaryFormat> without_header(const std::string& path,
   const auto units = numbers_in<std::uint16_t>(start);
   const bool has_nul = std::ranges::find(start, std::byte{0}) != start.end();
   const auto fits = [vocab](std::uint16_t unit) { return unit < vocab; };
-  if (!path.ends_with(".bin") || units.empty() || !has_nul || !std::ranges::all_of(units, fits)) {
-    return std::nullopt;
+  if (!path.ends_with(".bin") || units.empty() || !has_nul) return std::nullopt;
+  if (std::ranges::all_of(units, fits)) {
+    refuse_other_numbers(path, units);
+    return kNanoGpt;
   }
-  refuse_wider_numbers(path, units);
-  return kNanoGpt;
+  if (std::ranges::all_of(units, fits, [](auto unit) { return __builtin_bswap16(unit); })) {
+    refuse_swapped(path);
+  }
+  return std::nullopt;
 }
 
 /// Checks and writes the tokens of one file.
@@ -150,7 +165,9 @@ std::optional<BinaryFormat> binary_format_of(const std::string& path, std::int64
   const auto bytes = std::as_bytes(std::span(start));
   const auto numbers = numbers_in<std::uint32_t>(bytes);
   for (const KnownHeader& known : kKnown) {
-    if (numbers.empty() || numbers[0] != known.magic) continue;
+    if (numbers.empty()) break;
+    if (numbers[0] == __builtin_bswap32(known.magic)) refuse_swapped(path);
+    if (numbers[0] != known.magic) continue;
     check_header(file, known, numbers);
     return known.format;
   }

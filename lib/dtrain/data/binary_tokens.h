@@ -27,8 +27,8 @@ struct BinaryFormat {
 ///
 /// vocab: of the tokens, where it is known; 0: usual.
 ///
-/// Throws: Error{data} naming a file of llm.c that is truncated or of another version, and one
-///         without a header that has wider numbers.
+/// Throws: Error{data} naming a file of llm.c that is truncated, of another version or
+///         byte-swapped, and one without a header that is byte-swapped or has wider numbers.
 [[nodiscard]] std::optional<BinaryFormat> binary_format_of(const std::string& path,
                                                            std::int64_t vocab);
 

@@ -45,8 +45,7 @@ namespace dtrain::net {
 /// The text that a process of this same user has sealed, at most five minutes ago (by munge's
 /// default). A machine opens each credential once.
 ///
-/// Returns: nothing, with `reason`, for what somebody else has sealed, a stale or forged
-/// credential,
+/// Returns: nothing, with `reason`, for what somebody else has sealed, a stale or forged credential,
 ///          and where munge does not answer.
 [[nodiscard]] std::optional<std::string> open_from_own_user(const std::string& credential,
                                                             std::string& reason);

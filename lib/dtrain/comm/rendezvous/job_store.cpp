@@ -3,9 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
-
-#include "dtrain/base/text.h"
 
 namespace dtrain::comm {
 
@@ -41,6 +40,12 @@ Attendance Gathering::attendance() const {
   return result;
 }
 
+JobStore::JobStore(std::int64_t size) : size_(size) {
+  for (std::int64_t rank = 0; rank < size; ++rank) {
+    missing_.insert(missing_.end(), static_cast<std::uint64_t>(rank));
+  }
+}
+
 void JobStore::admit(std::uint64_t rank, std::uint64_t size) {
   if (size != static_cast<std::uint64_t>(size_)) {
     return refuse(ErrorKind::usage,
@@ -54,7 +59,7 @@ void JobStore::admit(std::uint64_t rank, std::uint64_t size) {
                               "from 0",
                               rank, size));
   }
-  if (!arrived_.insert(rank).second) {
+  if (missing_.erase(rank) == 0) {
     refuse(ErrorKind::usage,
            fmt::format("two processes were started as rank {} of {}; give each its own RANK", rank,
                        size));
@@ -62,11 +67,13 @@ void JobStore::admit(std::uint64_t rank, std::uint64_t size) {
 }
 
 std::string JobStore::describe_missing() const {
-  std::vector<std::uint64_t> missing;
-  for (std::uint64_t rank = 0; rank < static_cast<std::uint64_t>(size_); ++rank) {
-    if (!arrived_.contains(rank)) missing.push_back(rank);
-  }
-  return fmt::format("{} of {}", base::ranks_text(missing), size_);
+  constexpr std::size_t kMostNamed = 10;
+  const std::size_t named = std::min(missing_.size(), kMostNamed);
+  const auto end = std::next(missing_.begin(), static_cast<std::ptrdiff_t>(named));
+  const std::size_t others = missing_.size() - named;
+  return fmt::format("rank{} {}{} of {}", missing_.size() == 1 ? "" : "s",
+                     fmt::join(missing_.begin(), end, ", "),
+                     others > 0 ? fmt::format(" and {} more", others) : "", size_);
 }
 
 void JobStore::join(const std::string& key, const std::vector<std::int64_t>& members,

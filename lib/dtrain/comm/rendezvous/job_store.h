@@ -46,16 +46,15 @@ class Gathering {
 
 class JobStore {
  public:
-  explicit JobStore(std::int64_t size) : size_(size) {}
+  explicit JobStore(std::int64_t size);
 
   /// Admits a process that claims to be rank `rank` of `size`; refuses the job if that contradicts
   /// what the others claim.
   void admit(std::uint64_t rank, std::uint64_t size);
-  [[nodiscard]] bool everyone_came() const {
-    return arrived_.size() == static_cast<std::size_t>(size_);
-  }
+  [[nodiscard]] bool everyone_came() const { return missing_.empty(); }
 
-  /// "rank 1 of 2", "ranks 1, 3 of 8": the ranks that have not connected.
+  /// "rank 1 of 2", "ranks 1, 3 of 8": the ranks that have not connected; of more than 10 the first
+  /// ones and the number of the others. Costs no more than the ranks that it names.
   [[nodiscard]] std::string describe_missing() const;
 
   /// Rank `rank` comes to the meeting of these members; refuses the job if members contradict each
@@ -76,7 +75,7 @@ class JobStore {
 
  private:
   std::int64_t size_;
-  std::set<std::uint64_t> arrived_;
+  std::set<std::uint64_t> missing_;  // ranks that have not connected
   std::map<std::string, Gathering> gatherings_;
   std::size_t gathered_bytes_ = 0;  // members and notes of all gatherings
   std::optional<Refusal> refusal_;

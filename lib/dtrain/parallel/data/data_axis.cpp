@@ -26,8 +26,15 @@ ReducerSetup reducer_setup(const param::ArenaLayout& layout, const UnitSchedule&
 }
 
 std::string_view name_of(UnitEventKind kind) {
-  constexpr std::string_view kNames[] = {"gather unit", "release unit", "reduce unit"};
-  return kNames[static_cast<std::size_t>(kind)];
+  switch (kind) {
+    case UnitEventKind::gather:
+      return "gather unit";
+    case UnitEventKind::free:
+      return "release unit";
+    case UnitEventKind::reduce:
+      return "reduce unit";
+  }
+  return {};
 }
 
 ParameterStore::Options store_options(const DataAxisOptions& options) {

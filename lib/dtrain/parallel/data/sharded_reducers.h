@@ -1,5 +1,5 @@
-// Reducers of gradients where ranks hold shards: units are summed over the ranks beside the backward
-// pass.
+// Reducers of gradients where ranks hold shards: units are summed over the ranks beside the
+// backward pass.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,13 @@
 namespace dtrain::parallel {
 
 /// Sums units in the order in which they are handed over: each over the shards, so that every rank
-/// gets the sum of its own shard, and then, where it is the last of a step, over the replicas, where
-/// compression acts.
+/// gets the sum of its own shard, and then, where it is the last of a step, over the replicas,
+/// where compression acts.
+///
+/// Collective: begin_sum, over the shards; finish, over shards and replicas; in the same order on
+///             all ranks.
+/// Throws:     what Work::wait throws.
+/// Threads:    one.
 class ShardedReducer : public GradientReducer {
  public:
   void begin_step(const StepTerms& terms) override { replicas_->begin_step(terms); }
@@ -41,7 +46,8 @@ class ShardedReducer : public GradientReducer {
   [[nodiscard]] static MemoryPlan memory_of_sums(const ReducerSetup& setup, std::int64_t elements);
 
   /// input (the unit) -> output (this rank's shard of it, which may be that part of `input`).
-  /// `arrived` is called once the output is there, in some later call.
+  /// `arrived` is called once the output is there, in some later call. Takes note of earlier sums
+  /// that have arrived; never blocks.
   void begin_sum(const at::Tensor& input, const at::Tensor& output, std::function<void()> arrived);
   /// Waits until at most `count` sums over shards are under way.
   void wait_until(std::size_t count);

@@ -163,11 +163,13 @@ class FitSearch {
     return {{{{"--recompute", "gates"}}, ranks_}, {{{"--recompute", "level"}}, ranks_}};
   }
 
+  // Omits the copy of the state for asynchronous checkpoints.
   [[nodiscard]] std::vector<Change> fewer_saves() const {
     if (config_.checkpoint.every.is_never()) return {};
     return {{{{"--checkpoint-every", "0"}}, ranks_}};
   }
 
+  // Fewer replicas per machine.
   [[nodiscard]] std::vector<Change> fewer_ranks() const {
     const bool is_shared = room_.ranks == ranks_ && config_.layout.dp == ranks_;
     std::vector<Change> changes;
@@ -177,6 +179,7 @@ class FitSearch {
     return changes;
   }
 
+  // Ordered by the loss of speed: each way to save memory with each microbatch, the largest first.
   [[nodiscard]] std::vector<Change> all_together(std::int64_t ranks,
                                                  const std::string& strategy) const {
     const Flags no_copy{{"--checkpoint-every", "0"}};
@@ -223,6 +226,7 @@ class FitSearch {
     return std::nullopt;
   }
 
+  // The smallest of all combined changes, on these ranks or more.
   [[nodiscard]] std::string text_of_least() const {
     std::optional<Fit> least;
     for (std::int64_t ranks = ranks_; ranks <= kMostRanks; ranks *= 2) {
@@ -235,6 +239,7 @@ class FitSearch {
                  : std::string(kSmaller);
   }
 
+  // "--strategy fsdp --microbatch 1 on 4 ranks (1.2 GiB per rank; needs 2 machines like this one)"
   [[nodiscard]] std::string text_of(const Fit& fit) const {
     const std::int64_t ranks = fit.change.ranks;
     std::string text;

@@ -31,6 +31,7 @@ comm::PlannedGroup with_ranks(comm::PlannedGroup group, std::span<const std::int
   const std::int64_t nodes = std::max<std::int64_t>(1, config.layout.nnodes);
   const std::int64_t per_host =
       std::max<std::int64_t>(1, config::mesh_of(config.layout).num_ranks() / nodes);
+  group.host_of_rank.clear();
   for (const std::int64_t rank : ranks) group.host_of_rank.push_back(rank / per_host);
   return group;
 }

@@ -30,6 +30,8 @@ class PendingSum {
         work_(group.all_reduce(values_)) {}
 
   // The sum, in the dtype that was asked for; the same bits on every rank.
+  //
+  // Throws: what comm::Work::wait throws.
   [[nodiscard]] at::Tensor wait() {
     work_.wait();
     return values_.to(result_);

@@ -58,7 +58,8 @@ namespace dtrain::parallel {
 /// The ranks over which a product is split, and how finely.
 struct ProductSplit {
   comm::ProcessGroup& group;
-  bool shares_heads = false;  ///< parts are smaller than a head
+  /// Parts are smaller than a head: float16 products are made in float32.
+  bool shares_heads = false;
 };
 
 /// x (1, rows, D), one for all weights, or (h, rows, D), one for each; weight (h, N, D), this

@@ -60,6 +60,14 @@ TEST_CASE("A mapped file that is shortened ends the process with its line and st
   CHECK(output.find('\n') == output.size() - 1);
 }
 
+TEST_CASE("A mapped file has its bytes until it is moved from") {
+  const TempFolder folder;
+  MappedFile first = MappedFile::open(folder.write("f", "12345"), kRole);
+  const MappedFile moved = std::move(first);
+  CHECK(moved.bytes().size() == 5);
+  CHECK(first.bytes().empty());
+}
+
 TEST_CASE("Other bus errors keep their signal, whatever is guarded") {
   const TempFolder folder;
   const std::string path = folder.write("f", std::string(10'000, 'x'));

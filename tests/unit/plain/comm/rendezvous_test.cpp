@@ -178,6 +178,20 @@ struct Meeting {
   std::map<std::int64_t, std::unique_ptr<StoreClient>> clients;
 };
 
+TEST_CASE("Of the ranks that have not come the first 10 are named") {
+  JobStore few(3);
+  few.admit(1, 3);
+  CHECK(few.describe_missing() == "ranks 0, 2 of 3");
+  few.admit(0, 3);
+  CHECK(few.describe_missing() == "rank 2 of 3");
+
+  JobStore many(1 << 20);
+  for (const std::uint64_t rank : {0, 2}) many.admit(rank, 1 << 20);
+  CHECK(many.describe_missing() ==
+        "ranks 1, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 1048564 more of 1048576");
+  CHECK_FALSE(many.refusal());
+}
+
 TEST_CASE("Members of a meeting get all notes in their order, the late ones are named") {
   Meeting meeting(4);
   for (const std::int64_t rank : {1, 2, 3}) meeting.join(rank);
