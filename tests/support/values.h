@@ -58,7 +58,7 @@ inline at::Tensor tree_sum(std::int64_t first, std::int64_t ranks, std::int64_t 
 inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   return a.numel() == b.numel() && a.scalar_type() == b.scalar_type() &&
          (a.numel() == 0 ||
-          at::equal(a.contiguous().view(at::kByte), b.contiguous().view(at::kByte)));
+          at::equal(a.flatten().view(at::kByte), b.flatten().view(at::kByte)));  // of scalars, too
 }
 
 /// Largest difference over the largest expected value.
