@@ -14,6 +14,8 @@ namespace {
 using base::ErrorKind;
 using base::fail;
 
+constexpr std::int64_t kMaxManifestBytes = std::int64_t{1} << 30;
+
 // The first tensor whose bytes are not what was written; empty if the damage lies elsewhere.
 std::string damaged_tensor(const std::string& path, const format::FileInfo& info) {
   const auto file = format::SafetensorsFile::open(path);
@@ -45,7 +47,13 @@ std::map<std::string, std::int64_t> offsets_of(const std::string& path,
 
 format::Manifest read_manifest(const std::string& checkpoint) {
   const std::string path = fmt::format("{}/{}", checkpoint, kManifestName);
-  return format::parse_manifest(base::content_of(path, kCheckpointFile), path);
+  const auto file = base::InputFile::open(path, kCheckpointFile);
+  if (file.size() > kMaxManifestBytes) {
+    fail(ErrorKind::checkpoint, "manifest '{}' is too large: {} bytes", path, file.size());
+  }
+  std::string text(static_cast<std::size_t>(file.size()), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  return format::parse_manifest(text, path);
 }
 
 void verify_file(const std::string& checkpoint, const format::FileInfo& info) {

@@ -130,6 +130,16 @@ TEST_CASE("Files that are missing, folders or of another checkpoint are refused 
   damaged.refusal(first);
 }
 
+TEST_CASE("A manifest that is empty, or too large for one, is refused before it is read") {
+  const Damaged damaged;
+  const std::string name(kManifestName);
+  constexpr std::uintmax_t kTooLarge = (std::uintmax_t{1} << 30) + 1;
+  std::filesystem::resize_file(damaged.path_of(name), 0);
+  CHECK_THAT(damaged.refusal(name), Contains("is empty"));
+  std::filesystem::resize_file(damaged.path_of(name), kTooLarge);  // takes no room on the disk
+  CHECK_THAT(damaged.refusal(name), Contains("too large") && Names(kTooLarge));
+}
+
 TEST_CASE("A folder without a manifest is refused by the manifest's name") {
   const TempFolder folder;
   std::filesystem::create_directory(folder.path("step-1"));
