@@ -14,8 +14,13 @@ constexpr std::int64_t kElementsAtOnce = std::int64_t{1} << 20;
 // Some of a tensor's values in one of the checkpoints.
 struct Values {
   format::Dtype dtype;
-  std::vector<std::byte> bytes;
+  std::vector<std::byte> bytes = {};
 
+  void read(Reader& reader, const std::string& tensor, const format::Box& box) {
+    const std::int64_t count = format::num_elements(box.sizes);
+    bytes.resize(static_cast<std::size_t>(count * format::size_of(dtype)));
+    reader.read(tensor, box, bytes);
+  }
   [[nodiscard]] std::span<const std::byte> bytes_at(std::int64_t element) const {
     const auto width = static_cast<std::size_t>(format::size_of(dtype));
     return std::span(bytes).subspan(static_cast<std::size_t>(element) * width, width);
@@ -24,14 +29,6 @@ struct Values {
     return format::value_at(dtype, bytes_at(element).data());
   }
 };
-
-Values values_in(Reader& reader, const std::string& tensor, const format::Box& box) {
-  Values values{.dtype = reader.find(tensor)->dtype, .bytes = {}};
-  const std::int64_t count = format::num_elements(box.sizes);
-  values.bytes.resize(static_cast<std::size_t>(count * format::size_of(values.dtype)));
-  reader.read(tensor, box, values.bytes);
-  return values;
-}
 
 bool are_equal(const Values& a, const Values& b, std::int64_t element) {
   if (a.dtype == b.dtype) return std::ranges::equal(a.bytes_at(element), b.bytes_at(element));
@@ -82,12 +79,16 @@ void compare_box(const Values& a, const Values& b, const format::Box& box,
 
 std::optional<TensorDifference> compare_tensor(Reader& a, Reader& b, const std::string& tensor) {
   TensorDifference result{.tensor = tensor, .index = {}};
+  Values in_a{.dtype = a.find(tensor)->dtype};
+  Values in_b{.dtype = b.find(tensor)->dtype};
   const std::vector<std::int64_t>& shape = a.find(tensor)->shape;
   const std::int64_t count = format::num_elements(shape);
   for (std::int64_t begin = 0; begin < count; begin += kElementsAtOnce) {
     const std::int64_t end = std::min(begin + kElementsAtOnce, count);
     for (const format::Box& box : format::boxes_of_run(shape, begin, end)) {
-      compare_box(values_in(a, tensor, box), values_in(b, tensor, box), box, result);
+      in_a.read(a, tensor, box);
+      in_b.read(b, tensor, box);
+      compare_box(in_a, in_b, box, result);
     }
   }
   if (result.num_elements == 0) return std::nullopt;

@@ -7,11 +7,14 @@
 #include "dtrain/checkpoint/store/commit.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/shard_writer.h"
+#include "support/messages.h"
 #include "support/temp_folder.h"
 
 namespace dtrain::checkpoint::store::compare_test {
 namespace {
 
+using dtrain::testing::message_of;
+using dtrain::testing::Names;
 using dtrain::testing::TempFolder;
 using format::Box;
 using format::Dtype;
@@ -152,6 +155,19 @@ TEST_CASE("A number that became NaN is infinitely far away") {
   REQUIRE(result.differences.size() == 1);
   CHECK(result.differences[0].largest_absolute == std::numeric_limits<double>::infinity());
   CHECK(result.differences[0].num_elements == 1);
+}
+
+TEST_CASE("Of two checkpoints whose files are gone the first is named") {
+  const TempFolder folder;
+  const std::vector<Tensor> tensors{floats("model.w", {1}, {1})};
+  Reader reader_a(save(folder, "a", tensors, 1));
+  Reader reader_b(save(folder, "b", tensors, 1));
+  for (const Reader* reader : {&reader_a, &reader_b}) {
+    std::filesystem::remove(reader->path() + "/model-00001-of-00001.safetensors");
+  }
+  CHECK_THAT(
+      message_of(base::ErrorKind::checkpoint, [&] { std::ignore = compare(reader_a, reader_b); }),
+      Names(reader_a.path()));
 }
 
 TEST_CASE("Tensors of one checkpoint alone and of other shapes are named") {
