@@ -34,7 +34,8 @@ std::string failure_of(const Task& task) {
     task();
     return {};
   } catch (const std::exception& error) {
-    return error.what();
+    const std::string text = error.what();
+    return text.empty() ? "an error without a message" : text;
   } catch (const store::Abandoned&) {
     return "given up";
   }
