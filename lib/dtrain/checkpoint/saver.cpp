@@ -185,22 +185,24 @@ Saver::Committed Saver::commit() const {
 
 // In the thread of a save, on rank 0. Returns what stays that should have gone, and why.
 std::string Saver::prune() const {
-  store::Retention retention = options_.retention;
-  retention.newest_step = manifest_.step;
-  retention.best_step = best_step_;
-  store::Removed removed;
-  const std::string failure = failure_of(
-      [&] { removed = store::prune(files_, options_.checkpoints, retention, manifest_.run); });
-  if (!failure.empty()) removed.failures = {failure};
-  std::vector<std::string> parts;
-  if (!removed.failures.empty()) {
-    parts.push_back(
-        fmt::format("old checkpoints were not removed: {}", fmt::join(removed.failures, "; ")));
-  }
-  if (!removed.left_alone.empty()) {
-    parts.push_back(fmt::format("left alone: {}", fmt::join(removed.left_alone, "; ")));
-  }
-  return fmt::format("{}", fmt::join(parts, "; "));
+  std::string stays;
+  const std::string failure = failure_of([&] {
+    store::Retention retention = options_.retention;
+    retention.newest_step = manifest_.step;
+    retention.best_step = best_step_;
+    const store::Removed removed =
+        store::prune(files_, options_.checkpoints, retention, manifest_.run);
+    std::vector<std::string> parts;
+    if (!removed.failures.empty()) {
+      parts.push_back(
+          fmt::format("old checkpoints were not removed: {}", fmt::join(removed.failures, "; ")));
+    }
+    if (!removed.left_alone.empty()) {
+      parts.push_back(fmt::format("left alone: {}", fmt::join(removed.left_alone, "; ")));
+    }
+    stays = fmt::format("{}", fmt::join(parts, "; "));
+  });
+  return failure.empty() ? stays : "old checkpoints were not removed: " + failure;
 }
 
 // Removes what a failed save has written. Where that fails too, the next start does it.
