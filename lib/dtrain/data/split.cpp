@@ -130,12 +130,13 @@ Mixture open_training(const SplitOptions& options) {
   return Mixture(std::move(sources));
 }
 
-// Calls visit(file) for each file of data.train. Returns false if one cannot be read.
+// Calls visit(file) for the files of data.train, until it returns false. Returns false if one of
+// them cannot be read.
 template <typename Visit>
 bool visit_files(const std::string& train, Visit visit) {
   try {
     for (const config::WeightedFile& each : config::parse_mixture(train)) {
-      visit(TokenFile::open(each.path, kAnyVocab));
+      if (!visit(TokenFile::open(each.path, kAnyVocab))) break;
     }
     return true;
   } catch (const base::StorageError&) {
@@ -203,14 +204,18 @@ Split open_split(const SplitOptions& options) {
 
 std::optional<std::int64_t> vocab_of_data(const std::string& train) {
   std::int64_t vocab = 0;
-  const auto count = [&](const TokenFile& file) { vocab = std::max(vocab, file.vocab()); };
+  const auto count = [&](const TokenFile& file) {
+    vocab = std::max(vocab, file.vocab());
+    return true;
+  };
   return visit_files(train, count) ? std::optional(vocab) : std::nullopt;
 }
 
 bool has_tokenizer(const std::string& train) {
   bool has_one = false;
   const auto look = [&](const TokenFile& file) {
-    has_one = has_one || file.knows_tokenizer() || file.vocab() == kByteVocab;
+    has_one = file.knows_tokenizer() || file.vocab() == kByteVocab;
+    return !has_one;
   };
   return visit_files(train, look) && has_one;
 }

@@ -232,7 +232,9 @@ TEST_CASE("Files are compared with the first that knows its tokenizer, and it is
   }
   CHECK(has_tokenizer(mixed));
   CHECK_FALSE(has_tokenizer(unknown));
-  CHECK_FALSE(has_tokenizer(folder.path("missing")));
+  const std::string missing = folder.path("missing");
+  CHECK_FALSE(has_tokenizer(missing));
+  CHECK(has_tokenizer(a + ":1," + missing + ":1"));  // the second is not looked at
 }
 
 TEST_CASE("A mixture of too many files, or of weights without a sum, is refused") {
