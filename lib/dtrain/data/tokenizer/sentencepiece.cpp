@@ -211,11 +211,13 @@ PieceModels load_models(const std::string& model, const std::string& name) {
 }
 
 /// A piece as text, with spaces for their mark.
-std::string with_spaces(std::string piece) {
-  for (auto at = piece.find(kSpaceMark); at != piece.npos; at = piece.find(kSpaceMark, at)) {
-    piece.replace(at, kSpaceMark.size(), " ");
+std::string with_spaces(std::string_view piece) {
+  std::string text;
+  for (auto at = piece.find(kSpaceMark); at != piece.npos; at = piece.find(kSpaceMark)) {
+    text.append(piece.substr(0, at)).push_back(' ');
+    piece.remove_prefix(at + kSpaceMark.size());
   }
-  return piece;
+  return text.append(piece);
 }
 
 /// Finds a word without a copy of it.
