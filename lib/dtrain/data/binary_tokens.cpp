@@ -1,7 +1,6 @@
 #include "dtrain/data/binary_tokens.h"
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "dtrain/data/source/byte_stream.h"
@@ -54,15 +53,6 @@ void check_header(const base::InputFile& file, const KnownHeader& known,
        "again",
        file.path(), known.format.name, there < wanted ? "is truncated" : "is too long", numbers[2],
        there);
-}
-
-template <typename Number>
-std::vector<Number> numbers_in(std::span<const std::byte> bytes) {
-  std::vector<Number> numbers(bytes.size() / sizeof(Number));
-  if (!numbers.empty()) {
-    std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(Number));
-  }
-  return numbers;
 }
 
 // Small numbers that are wider or byte-swapped pass for 16-bit tokens, but each second unit of

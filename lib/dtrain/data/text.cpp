@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <span>
@@ -87,12 +86,6 @@ bool is_safetensors(std::string_view start) {
              fmt::format(fmt::runtime(advice), path));
 }
 
-std::vector<std::uint16_t> units_of_text(std::string_view bytes) {
-  std::vector<std::uint16_t> units(bytes.size() / 2);
-  std::memcpy(units.data(), bytes.data(), 2 * units.size());
-  return units;
-}
-
 std::uint16_t swapped(std::uint16_t unit) {
   return static_cast<std::uint16_t>(unit << 8 | unit >> 8);
 }
@@ -172,7 +165,7 @@ void check_is_text(std::string_view start, const std::string& path) {
     refuse_file(path, known.what, known.advice);
   }
   if (start.find('\0') == start.npos) return;
-  const std::vector<std::uint16_t> units = units_of_text(start);
+  const auto units = numbers_in<std::uint16_t>(std::as_bytes(std::span(start)));
   if (holds_for_most(units, is_usual)) {
     refuse_file(path, "UTF-16 text", "convert it to UTF-8: iconv -f UTF-16LE -t UTF-8 {}");
   }

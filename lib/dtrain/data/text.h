@@ -1,8 +1,12 @@
 // Detects plain text.
 #pragma once
 
+#include <cstddef>
+#include <cstring>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "dtrain/base/input_file.h"
 
@@ -39,6 +43,16 @@ void check_needs_no_preparing(std::string_view start, const std::string& path);
 
 /// The first 64 KiB of a file, or all of it.
 [[nodiscard]] std::string beginning(const base::InputFile& file);
+
+/// The whole numbers that bytes begin with, in this machine's byte order.
+template <typename Number>
+[[nodiscard]] std::vector<Number> numbers_in(std::span<const std::byte> bytes) {
+  std::vector<Number> numbers(bytes.size() / sizeof(Number));
+  if (!numbers.empty()) {
+    std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(Number));
+  }
+  return numbers;
+}
 
 /// Throws: Error{data} if `path` is "-", as other programs name standard input.
 void refuse_standard_input(const std::string& path);

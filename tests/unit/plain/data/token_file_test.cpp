@@ -292,6 +292,7 @@ TEST_CASE("Files that are no text are refused with what they are") {
              Contains("program"));
   CHECK_THAT(refused(std::string_view("\x02\0\0\0\0\0\0\0{}", 10)), Contains("safetensors"));
   CHECK_THAT(refused(std::string_view("te\0xt", 5)), Contains("NUL"));
+  CHECK_THAT(refused(std::string_view("\0", 1)), Contains("NUL"));
 }
 
 }  // namespace
