@@ -164,9 +164,9 @@ struct Model {
   }
 };
 
-/// Makes the blocks of `ranges`, which ascend without overlap, a model of their own, for a stage of a
-/// pipeline. Parameters keep their ids; those that no block of the part uses are not held. Buffers
-/// and tables stay.
+/// Makes the blocks of `ranges`, which ascend without overlap, a model of their own, for a stage of
+/// a pipeline. Parameters keep their ids; those that no block of the part uses are not held.
+/// Buffers and tables stay.
 [[nodiscard]] std::unique_ptr<Model> take_part(std::unique_ptr<Model> whole,
                                                std::span<const BlockRange> ranges);
 

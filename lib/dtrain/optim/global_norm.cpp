@@ -50,8 +50,8 @@ double cell_sum(const scalar_t* values, std::int64_t count) {
   return sum_of_lanes(sums.data());
 }
 
-// Adds to sums (slots) float64 what each block of `values` contributes. blocks (n, 4) int64: rows of
-// NormBlock.
+// Adds to sums (slots) float64 what each block of `values` contributes. blocks (n, 4) int64: rows
+// of NormBlock.
 void norm_sums_on_cpu(const at::Tensor& values, const at::Tensor& blocks, const at::Tensor& sums) {
   auto* slots = sums.mutable_data_ptr<double>();
   const auto* table = reinterpret_cast<const NormBlock*>(blocks.const_data_ptr<std::int64_t>());

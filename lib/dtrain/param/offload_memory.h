@@ -50,8 +50,9 @@ class OffloadMemory {
   virtual void settle() = 0;
 };
 
-/// Pinned memory of the host. Values travel on a stream of their own, in the order of the calls. The
-/// host may read and write the memory once it has waited for the stream that has called settle().
+/// Pinned memory of the host. Values travel on a stream of their own, in the order of the calls.
+/// The host may read and write the memory once it has waited for the stream that has called
+/// settle().
 ///
 /// Threads: one.
 class PinnedMemory final : public OffloadMemory {

@@ -29,8 +29,9 @@ std::string path_of(const std::string& checkpoints, std::int64_t step) {
   return checkpoints + "/" + checkpoint_name(step);
 }
 
-// The names in a folder that are a checkpoint's, followed by `mark` and a start's ID: a copy made by
-// hand has another name. Leaves out what cannot be read; the later removal or listing reports it.
+// The names in a folder that are a checkpoint's, followed by `mark` and a start's ID: a copy made
+// by hand has another name. Leaves out what cannot be read; the later removal or listing reports
+// it.
 std::vector<std::string> marked_names(const std::string& checkpoints, std::string_view mark) {
   std::error_code ignored;
   std::vector<std::string> names = base::names_in(checkpoints, ignored);

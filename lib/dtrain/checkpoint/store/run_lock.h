@@ -41,9 +41,9 @@ class RunLock {
   bool is_for_removal_ = false;
 };
 
-/// Whether a job holds a run folder: false if the lock was taken on this host and nobody holds it any
-/// more; nothing if no lock was ever taken, it cannot be examined, or it was taken on another host.
-/// Asks without waiting, and leaves everything as it is.
+/// Whether a job holds a run folder: false if the lock was taken on this host and nobody holds it
+/// any more; nothing if no lock was ever taken, it cannot be examined, or it was taken on another
+/// host. Asks without waiting, and leaves everything as it is.
 [[nodiscard]] std::optional<bool> is_run_held(const std::string& run_dir);
 
 }  // namespace dtrain::checkpoint::store

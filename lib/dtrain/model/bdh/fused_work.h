@@ -69,7 +69,8 @@ void for_each_row(std::int64_t rows, const OfRow& of_row) {
   });
 }
 
-/// A weight's gradient, which is summed in its place, or beside it where that is of another type than `wide`.
+/// A weight's gradient, which is summed in its place, or beside it where that is of another
+/// type than `wide`.
 class GradientSum {
  public:
   GradientSum(param::GradientPlace place, at::ScalarType wide) : place_(std::move(place)) {
