@@ -172,6 +172,16 @@ TEST_CASE("SGD is the published rule, number by number, with decay where the spe
   check_array(state[0].arena->view(3_p), scalars, &ScalarSgd::buffer, bound);
 }
 
+TEST_CASE("An optimizer keeps as many values of an element as it says") {
+  const OptimizerOptions options =
+      GENERATE(OptimizerOptions(AdamWOptions{}), OptimizerOptions(SgdOptions{}),
+               OptimizerOptions(SgdOptions{.momentum = 0}));
+  const param::ArenaLayout layout(kSpecs);
+  const auto optimizer =
+      make_optimizer({layout, kSpecs, 0_s, at::kFloat, param::private_memory}, options);
+  CHECK(std::ssize(optimizer->state()) == values_per_element(options));
+}
+
 TEST_CASE("An update that may not be touches no element on the CPU") {
   struct Counting final : UpdateWindow {
     void before(param::ElementRange, param::ElementRange) override { ++ranges; }
