@@ -1,4 +1,5 @@
 // The subcommands that need LibTorch beside train: they check here what can be checked without it.
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -28,6 +29,20 @@ namespace fs = std::filesystem;
 using base::ErrorKind;
 using base::fail;
 using base::is_there;
+
+// "model-00001-of-00002.safetensors" has a part of each tensor.
+void refuse_piece(const std::string& path) {
+  const std::string name = fs::path(path).filename().string();
+  int piece = 0;
+  int pieces = 0;
+  if (std::sscanf(name.c_str(), "model-%d-of-%d.safetensors", &piece, &pieces) != 2) return;
+  if (pieces < 2) return;
+  const std::string folder = fs::path(path).parent_path().string();
+  fail(ErrorKind::checkpoint,
+       "'{}' is one of {} pieces of a checkpoint: make one model file of all, dtrain checkpoint "
+       "export {} FILE.safetensors, and import that",
+       path, pieces, folder.empty() ? "." : folder);
+}
 
 std::string content_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -172,6 +187,7 @@ int import_checkpoint(const config::CommandLine& command_line) {
     fail(ErrorKind::usage, "'{}' exists: name another folder for the checkpoint",
          wanted.checkpoint);
   }
+  refuse_piece(wanted.file);
   (void)checkpoint::format::SafetensorsFile::open(wanted.file);  // refuses what is no model file
   warn(kCommand, *configured);
   return RuntimeLibrary::open().run({kCommand, configured->config});

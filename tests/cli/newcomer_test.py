@@ -276,6 +276,7 @@ class Files(Case):
         for name in (piece, "step-4/manifest.json"):
             self.write(name, "{}")
         self.refused(f"generate --from {piece}", f"--from {piece}", "--from step-4", status=CHECKPOINT)
+        self.refused(f"checkpoint import {piece} out", f"'{piece}'", "export step-4 FILE", status=CHECKPOINT)
 
     def test_a_report_does_not_take_the_place_of_a_folder(self):
         (self.folder / "runs").mkdir()
