@@ -3,9 +3,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <set>
 #include <string_view>
 
 #include "dtrain/config/assign.h"
+#include "dtrain/config/data_mixture.h"
 #include "dtrain/config/layout.h"
 
 namespace dtrain::config {
@@ -52,6 +55,15 @@ std::string order_line(const Config& config) {
       keeps_order_of_one_rank(local, grad_accum) ? "set --accumulate local, or " : "");
 }
 
+// A file that a mixture names more than once. Empty: there is none.
+std::string repeated_file(const std::string& mixture) {
+  std::set<std::filesystem::path> seen;
+  for (const WeightedFile& file : parse_mixture(mixture)) {
+    if (!seen.insert(std::filesystem::path(file.path).lexically_normal()).second) return file.path;
+  }
+  return {};
+}
+
 // Settings that have an effect, and a price.
 void add_prices(const Config& config, std::vector<std::string>& lines) {
   lines.push_back(order_line(config));
@@ -70,6 +82,10 @@ void add_prices(const Config& config, std::vector<std::string>& lines) {
         fmt::format("--val-data {} is the training data: its loss says nothing about other text; "
                     "give another file, or --val-fraction",
                     config.data.validation));
+  }
+  if (const std::string file = repeated_file(config.data.train); !file.empty()) {
+    lines.push_back(
+        fmt::format("--data names {} several times, and its weights add up: name it once", file));
   }
 }
 
