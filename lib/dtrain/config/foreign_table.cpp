@@ -63,11 +63,12 @@ constexpr std::string_view kSteps = "a number of steps, or a time such as 10m";
 // Hugging Face.
 constexpr ForeignNames kForeignNames[] = {
     {"micro-batch-size batch-size local-batch-size device-batch-size "
-     "train-micro-batch-size-per-gpu per-device-train-batch-size batch bs mbs",
+     "train-micro-batch-size-per-gpu per-device-train-batch-size per-gpu-train-batch-size batch bs "
+     "mbs",
      "batch.microbatch", kPerRank},
-    {"per-device-eval-batch-size eval-batch-size val-batch-size", "batch.microbatch",
-     "of training and evaluation"},
-    {"auto-find-batch-size", "batch.microbatch",
+    {"per-device-eval-batch-size per-gpu-eval-batch-size eval-batch-size val-batch-size",
+     "batch.microbatch", "of training and evaluation"},
+    {"auto-find-batch-size auto-scale-batch-size", "batch.microbatch",
      "the default is chosen to fit the memory, at most 8"},
     {"global-batch-size train-batch-size gbs effective-batch-size", "batch.global", "in sequences"},
     {"total-batch-size tokens-per-step", "batch.global", "in sequences, not tokens"},
@@ -76,7 +77,7 @@ constexpr ForeignNames kForeignNames[] = {
      "batch.grad_accum"},
     {"num-epochs max-epochs num-train-epochs", "train.epochs"},
     {"max-steps max-iters num-iterations train-iters iterations training-steps max-train-steps "
-     "num-steps",
+     "limit-train-batches num-steps",
      "train.steps"},
     {"train-samples train-tokens", "train.steps", "in steps of --global-batch sequences"},
     {"exit-interval", "train.steps",
@@ -85,7 +86,8 @@ constexpr ForeignNames kForeignNames[] = {
     {"min-learning-rate lr-min final-lr end-lr", "train.min_lr"},
     {"min-lr-ratio min-lr-factor learning-rate-decay-frac", "train.min_lr",
      "a rate, not a share of --lr"},
-    {"warmup-iters warmup-iterations num-warmup-steps lr-warmup-steps lr-warmup-iters",
+    {"warmup-iters warmup-iterations num-warmup-steps lr-warmup-steps lr-warmup-iters "
+     "warmup-updates",
      "train.warmup_steps"},
     {"warmup-ratio lr-warmup-fraction", "train.warmup_steps", "in steps, not a share of them"},
     {"warmup-epochs lr-warmup-samples lr-warmup-init", "train.warmup_steps", "in steps"},
@@ -96,17 +98,17 @@ constexpr ForeignNames kForeignNames[] = {
     {"lr-scheduler-type lr-scheduler lr-schedule lr-decay-style scheduler", "train.schedule"},
     {"decay-lr decay-type decay lr-wsd-decay-style lr-scheduler-kwargs", "train.schedule",
      "constant, linear, cosine or wsd"},
-    {"wd adam-weight-decay", "train.weight_decay"},
+    {"wd adam-weight-decay l2", "train.weight_decay"},
     {"adam-beta1", "train.beta1"},
     {"betas adam-betas", "train.beta1", "and --beta2"},
     {"adam-beta2", "train.beta2"},
     {"adam-eps adam-epsilon", "train.eps"},
-    {"clip-grad clip-grad-norm max-grad-norm max-norm gradient-clipping gradient-clip-val "
-     "grad-norm-clip",
+    {"clip-grad clip clip-norm clip-grad-norm max-grad-norm max-norm gradient-clipping "
+     "gradient-clip-val grad-norm-clip",
      "train.grad_clip"},
     {"random-seed manual-seed data-seed seed-everything", "train.seed"},
-    {"save-every save-steps save-interval save-freq save-strategy checkpoint-interval "
-     "ckpt-interval every-n-train-steps always-save-checkpoint",
+    {"save-every save-steps save-interval save-freq save-strategy checkpointing-steps "
+     "checkpoint-interval ckpt-interval every-n-train-steps always-save-checkpoint",
      "checkpoint.every", kSteps},
     {"no-save enable-checkpointing", "checkpoint.every", "none saves nothing before the end"},
     {"save-total-limit keep-latest-k max-checkpoints checkpoints-total-limit",
@@ -121,7 +123,7 @@ constexpr ForeignNames kForeignNames[] = {
     {"no-load-optim no-load-rng initial-load-model-only save-only-model", "checkpoint.init_from",
      "loads only the weights"},
     {"eval-interval eval-steps eval-freq eval-strategy evaluation-strategy val-interval val-every "
-     "val-loss-every val-check-interval validation-freq",
+     "val-loss-every val-check-interval check-val-every-n-epoch validation-freq",
      "report.eval_every", "in steps"},
     {"skip-eval no-eval eval-on-start", "report.eval_every", "0 evaluates at the end alone"},
     {"eval-iters eval-batches val-max-steps limit-val-batches max-eval-samples max-eval-steps "
@@ -129,28 +131,33 @@ constexpr ForeignNames kForeignNames[] = {
      "report.eval_sequences", "in sequences, not batches"},
     {"log-interval log-freq logging-steps log-every-n-steps print-every print-freq steps-per-print",
      "report.log_every", "in steps"},
-    {"silent disable-tqdm enable-progress-bar", "", "--quiet"},
+    {"silent disable-tqdm no-progress-bar enable-progress-bar", "", "--quiet"},
     {"output-dir out-dir output out save-dir save-path save log-dir logdir run-name exp-name "
      "experiment-name checkpoint-dir dump-folder default-root-dir workdir results-dir",
      "run.dir"},
     {"data-path dataset dataset-path dataset-name train-data train-data-path train-file input "
      "input-bin data-dir train text",
      "data.train"},
+    {"data-cache-path", "", "leave it out: the order of samples is computed, not stored"},
+    {"ckpt-dir", "",
+     "leave it out: --run-dir names the folder of a run, --init-from the weights to begin with"},
     {"data-mix data-weights per-split-data-args-path data-args-path", "data.train",
      "FILE:WEIGHT,FILE:WEIGHT mixes several"},
-    {"val validation-file val-file input-val-bin valid-data-path eval-data validation-data "
-     "val-dataset",
+    {"val validation-file val-file input-val-bin valid-data-path val-data-path eval-data "
+     "validation-data val-dataset",
      "data.validation"},
     {"block-size seq-length sequence-length context-length context max-seq-len max-seq-length "
-     "max-length max-position-embeddings n-ctx encoder-seq-length decoder-seq-length",
+     "max-length max-source-length model-max-length bptt max-position-embeddings n-ctx "
+     "encoder-seq-length decoder-seq-length",
      "data.seq_len"},
-    {"n-layer n-layers num-layers num-hidden-layers layers depth encoder-num-layers",
+    {"n-layer n-layers num-layers num-hidden-layers nlayers layers depth encoder-num-layers",
      "model.levels"},
     {"n-embd d-model dim hidden-size embed-dim hidden-dim embedding-dim", "model.width"},
     {"vocab-size n-vocab padded-vocab-size", "model.vocab"},
-    {"fp16 half use-fp16 float16 fp16-full-eval fp16-opt-level", "machine.dtype", kFloat16},
+    {"fp16 half use-fp16 float16 fp16-full-eval fp16-opt-level fp16-backend", "machine.dtype",
+     kFloat16},
     {"bf16 amp use-bf16 bfloat16 use-amp bf16-full-eval", "machine.dtype", kBfloat16},
-    {"precision mixed-precision torch-dtype mixed-precision-param autocast", "machine.dtype",
+    {"precision mixed-precision torch-dtype mp mixed-precision-param autocast", "machine.dtype",
      kNamesDtype},
     {"fp32 float32 no-fp16", "machine.dtype", "float32 is the default"},
     {"gradient-checkpointing activation-checkpointing recompute-activations checkpoint-activations "
@@ -160,20 +167,21 @@ constexpr ForeignNames kForeignNames[] = {
      "selective-ac-option recompute-modules",
      "machine.recompute", "none, gates, level, every:K or auto"},
     {"tokenizer tokenizer-path tokenizer-type tokenizer-model tokenizer-name vocab-file merge-file "
-     "field json-keys hf-assets-path use-fast-tokenizer tokenizer-name-or-path",
+     "text-column field json-keys hf-assets-path use-fast-tokenizer tokenizer-name-or-path",
      "", kPrepares},
-    {"n np gpus nproc-per-node nproc nprocs num-gpus num-processes num-ranks ntasks max-restarts "
-     "monitor-interval standalone",
+    {"n np gpus ngpus n-gpus nproc-per-node nproc nprocs num-gpus num-processes num-ranks ntasks "
+     "max-restarts monitor-interval standalone",
      "", kLaunches},
     {"node-rank nodes num-nodes num-machines machine-rank master-addr master-port rdzv-backend "
      "rdzv-endpoint rdzv-id rdzv-conf hostfile host hosts main-process-ip main-process-port",
      "", kLaunchesNodes},
-    {"local-rank rank world-size dist-url init-method", "", kFromLauncher},
-    {"wandb wandb-log wandb-project wandb-run-name wandb-name wandb-entity enable-wandb mlflow "
-     "comet track",
+    {"local-rank global-rank rank world-size dist-url init-method", "", kFromLauncher},
+    {"wandb wandb-log wandb-project wandb-run-name wandb-name wandb-exp-name wandb-save-dir "
+     "wandb-entity enable-wandb mlflow comet track with-tracking",
      "", kNoService},
-    {"num-workers dataloader-num-workers pin-memory dataloader-pin-memory prefetch-factor "
-     "persistent-workers dataloader-prefetch-factor dataloader-persistent-workers dataloader-type",
+    {"num-workers dataloader-num-workers workers preprocessing-num-workers pin-memory "
+     "dataloader-pin-memory prefetch-factor persistent-workers dataloader-prefetch-factor "
+     "dataloader-persistent-workers dataloader-type",
      "", kNoWorkers},
     {"do-train", "", "leave it out: dtrain trains, and evaluates where there is validation data"},
     {"do-eval", "", "give --val-data or --val-fraction, and --eval-every"},
@@ -181,9 +189,10 @@ constexpr ForeignNames kForeignNames[] = {
      kNoLossScale},
     {"ema ema-decay use-ema swa label-smoothing z-loss", "", kNoAverage},
     {"async-save async-mode use-dist-ckpt dist-ckpt-format save-safetensors", "", kSavesAside},
-    {"export-dtype save-model last-save-model-only push-to-hub hub-model-id", "", kWritesModel},
+    {"export-dtype save-model last-save-model-only save-last push-to-hub hub-model-id", "",
+     kWritesModel},
     {"test-data test-data-path test-file do-predict", "", kNoTestData},
-    {"eval-only evaluate val-only test skip-train eval", "", kNoEvaluationAlone},
+    {"eval-only evaluate val-only test skip-train inference-only eval", "", kNoEvaluationAlone},
     {"debug log-level logging-level", "", kOneMoreLevelOfDetail},
     {"verbose v", "", kDetailsOfTraining},
     {"tied-reshard", "", kOncePerPass},
@@ -192,22 +201,26 @@ constexpr ForeignNames kForeignNames[] = {
      "log-grad-norm include-num-input-tokens-seen log-memory-to-tensorboard "
      "calculate-per-token-loss",
      "", kMeasured},
-    {"dry-run check fast-dev-run overfit-batches print-args estimate-memory", "", kDryRun},
+    {"dry-run check fast-dev-run overfit-batches overfit-single-batch print-args estimate-memory",
+     "", kDryRun},
     {"shuffle no-shuffle dataloader-drop-last drop-last", "", kShuffled},
     {"bias disable-bias-linear rope-theta rotary-base position-embedding-type normalization "
-     "norm-type swiglu n-kv-heads num-query-groups activation-function init-method-std num-experts "
-     "lora lora-r use-rotary-position-embeddings rotary-percent group-query-attention qk-layernorm "
-     "norm-epsilon kv-channels moe-router-topk",
+     "norm-type swiglu n-kv-heads num-key-value-heads num-query-groups activation-function "
+     "init-method-std num-experts lora lora-r lora-alpha lora-dropout "
+     "use-rotary-position-embeddings rotary-percent group-query-attention qk-layernorm "
+     "norm-epsilon layernorm-epsilon kv-channels moe-router-topk",
      "", kNoSuchPart},
-    {"fp8 fp8-format float8 enable-fp8-linear int8 load-in-8bit load-in-4bit quantization", "",
-     kNoFp8},
+    {"fp8 fp8-format fp8-hybrid float8 enable-fp8-linear int8 load-in-8bit load-in-4bit "
+     "quantization quantize",
+     "", kNoFp8},
     {"context-parallel-size context-parallel-degree sequence-parallel expert-model-parallel-size "
      "expert-parallel-degree cp sp disable-loss-parallel enable-async-tensor-parallel",
      "", kNoSuchAxis},
     {"find-unused-parameters ddp-find-unused-parameters static-graph broadcast-buffers "
-     "ddp-broadcast-buffers",
+     "ddp-broadcast-buffers sync-batchnorm",
      "", kUsesAll},
-    {"top-p num-samples repetition-penalty num-beams do-sample min-p", "", kNoSampler},
+    {"top-p p num-samples repetition-penalty num-beams num-return-sequences do-sample min-p", "",
+     kNoSampler},
     {"dist-backend ddp-backend distributed-backend process-group-backend", "machine.backend"},
     {"num-threads omp-num-threads num-cpu-threads-per-process cpus", "machine.threads"},
     {"tp-size tensor-parallel-size tensor-model-parallel-size tensor-parallel-degree "
@@ -224,7 +237,7 @@ constexpr ForeignNames kForeignNames[] = {
      "with --strategy zero"},
     {"sharding-strategy fsdp-sharding-strategy fsdp-reshard-after-forward reshard-after-forward",
      "layout.fsdp_sharding", "with --strategy fsdp"},
-    {"max-new-tokens num-tokens max-gen-len num-tokens-to-generate out-seq-length",
+    {"max-new-tokens num-tokens length max-gen-len num-tokens-to-generate out-seq-length",
      "generate.max_tokens"},
     {"temp", "generate.temperature"},
     {"greedy", "generate.temperature", "0 takes the likeliest token"},
@@ -250,7 +263,7 @@ constexpr ForeignNames kForeignNames[] = {
      "with --fsdp-sharding hybrid"},
     {"offload-optimizer", "machine.offload", "--offload optimizer"},
     {"cpu-offload", "machine.offload", "--offload all"},
-    {"optimizer-cpu-offload offload-param fsdp-cpu-offload enable-cpu-offload "
+    {"optimizer-cpu-offload cpu-optimizer offload-param fsdp-cpu-offload enable-cpu-offload "
      "offload-optimizer-device offload-param-device fsdp-offload-params optimizer-offload-fraction "
      "nvme-path",
      "machine.offload", "none, optimizer, all or disk:DIR"},
@@ -260,13 +273,13 @@ constexpr ForeignNames kForeignNames[] = {
     {"load-best-model-at-end save-best save-top-k metric-for-best-model monitor",
      "checkpoint.keep_best"},
     {"sample-interval generate-every", "report.sample_every", "in steps"},
-    {"enable-tensorboard use-tensorboard tb logging-dir log-timers-to-tensorboard logger "
-     "save-tb-folder tensorboard-log-dir",
+    {"enable-tensorboard use-tensorboard tb logging-dir tensorboard-logdir "
+     "log-timers-to-tensorboard logger save-tb-folder tensorboard-log-dir",
      "report.tensorboard", "on unless --tensorboard off"},
     {"tensorboard-dir", "report.tensorboard", "RUN/tensorboard"},
     {"report-to", "report.tensorboard", "and dtrain report RUN makes a page"},
     {"enable-profiling profile-steps profile-freq profiler profiling profile-step-start "
-     "profile-step-end enable-memory-snapshot",
+     "profile-step-end enable-memory-snapshot use-pytorch-profiler",
      "report.profile", "in steps"},
     {"torch-compile use-compile enable-compile torch-compile-backend torch-compile-mode",
      "machine.compile"},
@@ -285,7 +298,7 @@ constexpr ForeignNames kForeignNames[] = {
     {"untie-embeddings-and-output-weights tie-word-embeddings tie-embeddings weight-tying",
      "model.tie_levels",
      "for the layers; the embedding and the output layer have matrices of their own"},
-    {"arch architecture model-type flavor", "model.name"},
+    {"arch architecture model-type flavor config-name", "model.name"},
     {"fsdp-param-dtype params-dtype mixed-precision-param-dtype", "machine.param_dtype"},
     {"accumulate-allreduce-grads-in-fp32 mixed-precision-reduce communication-data-type "
      "grad-reduce-in-bf16 grad-reduce-in-fp32 main-grads-dtype",
@@ -298,8 +311,8 @@ constexpr ForeignNames kForeignNames[] = {
     {"no-tensorboard", "report.tensorboard", "--tensorboard off"},
     {"device-ids", "layout.devices", "with --strategy dp or mp"},
     {"gloo-socket-ifname nccl-socket-ifname network-interface", "machine.interface"},
-    {"distributed-timeout-minutes ddp-timeout timeout init-timeout-seconds", "machine.comm_timeout",
-     "a time as 10m, or seconds"},
+    {"distributed-timeout-minutes ddp-timeout timeout init-timeout-seconds train-timeout-seconds",
+     "machine.comm_timeout", "a time as 10m, or seconds"},
     {"deterministic deterministic-mode full-determinism use-deterministic-algorithms",
      "machine.reduction", "ordered or fast"},
     {"ddp-comm-hook gradient-compression powersgd", "machine.compress",
