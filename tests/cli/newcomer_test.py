@@ -190,6 +190,8 @@ class Names(Case):
                 ("compare a b", "dtrain report", "checkpoint diff"), ("data", "prepare", "tokenizer", "info", "baseline"), ("data prepair", "prepare"),
                 ("data info", "data info", "FILE"), ("checkpoint", "list", "inspect", "import")):
             self.refused(words, *names)
+        for words in ("\u2014steps 5", "--overwrite \u2013steps 5", "\u2014-steps 5"):
+            self.refused(words, "type --steps", without=["---"])
 
     def test_resume_names_the_flag_that_continues_a_run(self):
         for rank in ({}, RANKS):

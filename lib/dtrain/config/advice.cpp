@@ -74,6 +74,19 @@ std::string foreign_advice(std::string_view given, NameKind kind, Command comman
                      has_note ? fmt::format(" ({})", foreign->note) : "");
 }
 
+// Advice on a word that begins with an en dash, em dash or minus sign, which editors and web pages
+// write for "--"; empty where it does not.
+std::string advice_for_dashes(std::string_view word) {
+  std::string_view name = word;
+  for (const std::string_view dash : {"\xe2\x80\x93", "\xe2\x80\x94", "\xe2\x88\x92"}) {
+    while (name.starts_with(dash)) name.remove_prefix(dash.size());
+  }
+  if (name.size() == word.size()) return {};
+  name.remove_prefix(std::min(name.find_first_not_of('-'), name.size()));  // "\u2014-lr"
+  return fmt::format(
+      "; it begins with a typographic dash, as text editors make of two hyphens: type --{}", name);
+}
+
 // Subcommands that have the flag.
 std::string commands_with(std::string_view flag) {
   std::string names;
@@ -88,6 +101,9 @@ std::string commands_with(std::string_view flag) {
 
 [[noreturn]] void refuse_plain_word(const std::string& word, const std::string& path,
                                     Command command, const std::vector<std::string>& arguments) {
+  if (const std::string advice = advice_for_dashes(word); !advice.empty()) {
+    fail(ErrorKind::usage, "{}: unexpected word \"{}\"{}", path, word, advice);
+  }
   const auto place = std::ranges::find(arguments, word);
   if (place != arguments.begin() && place != arguments.end()) {
     std::string flag = *(place - 1);
@@ -192,6 +208,7 @@ std::string advice_for_key(std::string_view key, Command command) {
 }
 
 std::string advice_for_word(const std::string& word, Command command) {
+  if (std::string advice = advice_for_dashes(word); !advice.empty()) return advice;
   const std::string key = word.substr(0, word.find('='));
   if (key != word && find_key(key) != nullptr) return fmt::format(": give it as --set {}", word);
   if (key != word && find_flag("--" + key) != nullptr)
