@@ -214,7 +214,8 @@ class Refusals(ResumeTest):
                               ("--strict-resume",), ("--keep-every 5",), ("--checkpoint-write-limit 9",)),
                              (("--optimizer", "sgd", "--beta1", "0.8", "--eps", "1e-4"), ("--beta1", "--optimizer sgd"),
                               ("--eps", "--optimizer sgd")),
-                             (("--momentum", "0.5"), ("--momentum", "--optimizer adamw"))):
+                             (("--momentum", "0.5"), ("--momentum", "--optimizer adamw")),
+                             (("--val-fraction", "0.6"), ("--val-fraction 0.6", "--data"))):
             error = run(program, *self.arguments(*flags), status=42).stderr
             for names in told:
                 assert_names(error, "warning", *names)

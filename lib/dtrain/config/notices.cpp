@@ -87,6 +87,11 @@ void add_prices(const Config& config, std::vector<std::string>& lines) {
     lines.push_back(
         fmt::format("--data names {} several times, and its weights add up: name it once", file));
   }
+  if (config.data.val_fraction > 0.5) {
+    lines.push_back(
+        fmt::format("--val-fraction {} keeps more of --data for validation than it trains on",
+                    config.data.val_fraction));
+  }
 }
 
 }  // namespace
