@@ -1,5 +1,6 @@
 #include "configure.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/launcher_link.h"
 #include "dtrain/base/log.h"
+#include "dtrain/base/number.h"
 #include "dtrain/base/storage_error.h"
 #include "dtrain/config/continued_run.h"
 #include "dtrain/config/data_mixture.h"
@@ -73,9 +75,22 @@ void warn_shortened(const config::TrainConfig& asked, const config::TrainConfig&
                     asked.warmup_steps, asked.steps, resolved.warmup_steps);
 }
 
+// "--memory-limit 10" means 10 GB to everybody, and no model fits into a million bytes.
+void refuse_bare_size(const config::Assignment& given) {
+  constexpr std::string_view kSizes[] = {"machine.memory_limit", "plan.device_memory", "plan.link"};
+  constexpr std::int64_t kFewestBytes = 1'000'000;
+  if (std::ranges::count(kSizes, given.setting->key) == 0) return;
+  const auto bytes = base::whole_number_in<std::int64_t>(given.text);
+  if (!bytes || *bytes <= 0 || *bytes >= kFewestBytes) return;
+  base::fail(ErrorKind::usage,
+             "{}: {} without a unit is bytes, which is too little: give one, as in {}GB",
+             given.origin, given.text, given.text);
+}
+
 void refuse_values(const config::CommandLine& command_line) {
   for (const config::Assignment& given : command_line.assignments) {
     if (given.setting->key == "data.train") config::refuse_mixture_of_one(given.text);
+    refuse_bare_size(given);
     // A script's variable that is not set must not begin a new run somewhere else.
     if (given.setting->key != "run.dir" || !given.text.empty()) continue;
     base::fail(ErrorKind::usage, "{} is empty: name a folder, or leave it out", given.origin);

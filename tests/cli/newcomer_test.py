@@ -117,6 +117,9 @@ class Values(Case):
         self.refused("--comm-timeout 0s", "--comm-timeout", "0")
         self.refused("--checkpoint-write-limit 2X", "--checkpoint-write-limit", '"2X"', "MB/s")
         self.refused("--steps 1.5", "--steps", '"1.5"')
+        for words in ("--data book.txt --memory-limit 10", "--data book.txt --set=machine.memory_limit=10", "plan --device-memory 10",
+                      "plan --link 10"):
+            self.refused(words, "10GB")
 
     def test_a_choice_that_is_not_built_is_not_offered(self):
         has_plugin = (BUILD / "lib" / "libdtrain_cuda.so").exists()
