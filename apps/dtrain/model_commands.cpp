@@ -1,8 +1,10 @@
 // The subcommands that need LibTorch beside train: they check here what can be checked without it.
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <string_view>
 #include <system_error>
 
 #include "commands.h"
@@ -42,6 +44,17 @@ void refuse_piece(const std::string& path) {
        "'{}' is one of {} pieces of a checkpoint: make one model file of all, dtrain checkpoint "
        "export {} FILE.safetensors, and import that",
        path, pieces, folder.empty() ? "." : folder);
+}
+
+// torch.load and other readers go by the name, and would fail on what is in the file.
+void refuse_other_format(const std::string& file) {
+  constexpr std::string_view kOther[] = {".pt",  ".pth",  ".bin", ".ckpt", ".pkl",
+                                         ".npz", ".gguf", ".h5",  ".onnx", ".msgpack"};
+  const std::string suffix = fs::path(file).extension().string();
+  if (std::ranges::count(kOther, suffix) == 0) return;
+  fail(ErrorKind::usage,
+       "'{}': export writes safetensors, which readers of {} files do not take: name it {}", file,
+       suffix, fs::path(file).replace_extension(".safetensors").string());
 }
 
 std::string content_of(const fs::path& path) {
@@ -155,6 +168,7 @@ int export_checkpoint(const config::CommandLine& command_line) {
     fail(ErrorKind::usage,
          "dtrain checkpoint export takes PATH FILE: a checkpoint, and the file to write");
   }
+  refuse_other_format(wanted.file);
   if (is_there(wanted.file) && !wanted.overwrite) {
     fail(ErrorKind::usage, "'{}' exists: name another file, or give --overwrite to replace it",
          wanted.file);

@@ -253,6 +253,10 @@ class Converting(Tools):
         self.output("export", self.one, file, "--overwrite")
         self.assertEqual(file.read_bytes(), self.final.read_bytes())
 
+    def test_an_export_is_not_named_after_another_format(self):
+        self.refused(USAGE, "m.pt", "name it", "m.safetensors", arguments=("export", self.two, self.folder / "m.pt"))
+        self.assertFalse((self.folder / "m.pt").exists())
+
     def test_an_import_of_an_export_holds_the_same_weights(self):
         self.output("import", self.final, self.folder / "imported")
         self.assertRegex(self.output("verify", self.folder / "imported"), "^ok: 1 file, .* 5 tensors")
