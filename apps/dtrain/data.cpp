@@ -1,4 +1,6 @@
 // The commands of dtrain data: prepare, tokenizer train, info and baseline.
+#include <algorithm>
+#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -60,6 +62,20 @@ data::TokenizerReport trained_with_bar(data::TokenizerTraining training) {
   return data::train_tokenizer(training);
 }
 
+// Tags and separators are as good a text as any, and seldom what a model is to learn.
+void note_markup(const data::PrepareOptions& options) {
+  constexpr std::string_view kMarkup[] = {".csv", ".tsv", ".html", ".htm", ".xml", ".json"};
+  if (!options.field.empty()) return;
+  for (const std::string& input : options.inputs) {
+    const std::string extension = std::filesystem::path(input).extension().string();
+    if (std::ranges::count(kMarkup, extension) == 0) continue;
+    base::log_info(
+        "{}: read as plain text, with its markup; to train on its texts alone, export them as "
+        "plain text or JSON lines first",
+        input);
+  }
+}
+
 // A model gets the vocabulary of its data, so a choice for the user must not pass unseen.
 void note_assumed_vocab(const data::PrepareReport& report) {
   if (report.assumed_from.empty()) return;
@@ -93,6 +109,7 @@ void add_prepare_flags(CLI::App& app, PrepareFlags& flags) {
 int run_prepare(const PrepareFlags& flags) {
   require_one_process("data prepare");
   data::PrepareOptions options = flags.options;
+  note_markup(options);
   if (!flags.tokenizer.empty()) options.tokenizer = data::read_tokenizer(flags.tokenizer);
   std::vector<data::PrepareReport> reports;
   try {

@@ -14,6 +14,7 @@ import unittest
 
 from data_harness import DataTest, read_token_file
 from dtrain_harness import DATA, DTRAIN, GOLDEN, SOURCE, USAGE, run, terminal_output
+from messages import lines_naming
 
 TEXT = (GOLDEN / "text.bin").read_bytes()
 LINES = [line for line in TEXT.decode().splitlines() if line]
@@ -41,6 +42,12 @@ class Texts(Sources):
         self.assertEqual(self.prepare(self.write("marked", b"\xef\xbb\xbf" + TEXT)), plain)
         marked = self.write("marked.jsonl", b"\xef\xbb\xbf" + b'{"text": "one"}\n')
         self.assertEqual(bytes(self.prepare(marked, "--field", "text").tokens), b"one\n")
+
+    def test_markup_is_taken_as_text_with_a_note(self):
+        for name, is_noted in (("table.csv", True), ("texts.json", True), ("table.txt", False)):
+            result = self.dtrain("data", "prepare", self.write(name, "a,b\n"), "--output", "out.dtok", "--overwrite")
+            self.assertEqual(bool(lines_naming(result.stderr, "markup", name)), is_noted, result.stderr)
+            self.assertEqual(bytes(read_token_file(self.folder / "out.dtok").tokens), b"a,b\n")
 
     def test_hidden_files_of_a_folder_are_left_out_unless_named(self):
         for name, text in (("texts/a.txt", b"seen"), ("texts/.DS_Store", b"\0binary"), ("texts/.git/config", b"hidden"), (".one/b", b"named")):
