@@ -65,7 +65,8 @@ class Printing(Case):
 
 class Refusing(Case):
     def test_later_backends_and_devices_are_known_but_not_built(self):
-        self.refused("--backend nccl", "--backend", "nccl", "--device cuda")
+        for name in ("nccl", "NCCL"):
+            self.refused(f"--backend {name}", "--backend", "nccl", "--device cuda")
         self.refused("--device tpu", "--device", "auto, cpu")
 
     def test_contradictions(self):

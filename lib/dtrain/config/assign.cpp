@@ -185,7 +185,8 @@ const Choice* meant_choice(const Setting& setting, std::string_view value) {
 void check_choice(const Setting& setting, std::string_view origin, std::string_view value) {
   if (std::ranges::count(setting.choices, value, &Choice::name) > 0) return;
   const std::string choices = choices_text(setting);
-  if (setting.key == "machine.backend" && value == "nccl") {
+  constexpr std::string_view kNccl[] = {"nccl"};
+  if (setting.key == "machine.backend" && !base::nearest(value, kNccl).empty()) {
     fail(ErrorKind::usage,
          "{}: nccl comes with --device cuda, where --backend is left out; use one of {}", origin,
          choices);
