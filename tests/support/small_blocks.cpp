@@ -119,7 +119,31 @@ class Head final : public OneParameterBlock {
   }
 };
 
+class WatchedBlock final : public model::Block {
+ public:
+  WatchedBlock(std::unique_ptr<model::Block> block, BlockWatch watch)
+      : block_(std::move(block)), watch_(std::move(watch)) {}
+  std::span<const param::ParameterId> parameters() const override { return block_->parameters(); }
+  model::BlockMemory memory(const model::BatchShape& shape) const override {
+    return block_->memory(shape);
+  }
+  at::Tensor forward(const at::Tensor& x, const model::BlockContext& context) override {
+    if (watch_.on_forward) watch_.on_forward();
+    at::Tensor y = block_->forward(x, context);
+    if (!watch_.on_backward) return y;
+    return Watched::apply(y, reinterpret_cast<std::int64_t>(&watch_.on_backward));
+  }
+
+ private:
+  std::unique_ptr<model::Block> block_;
+  BlockWatch watch_;
+};
+
 }  // namespace
+
+std::unique_ptr<model::Block> watched(std::unique_ptr<model::Block> block, BlockWatch watch) {
+  return std::make_unique<WatchedBlock>(std::move(block), std::move(watch));
+}
 
 std::unique_ptr<model::Model> small_model(const std::vector<BlockWatch>& watches) {
   auto model = std::make_unique<model::Model>();

@@ -28,6 +28,10 @@ struct BlockWatch {
 /// vocabulary 16. Parameters: "embed", "mix.0", "mix.1", ..., "head".
 [[nodiscard]] std::unique_ptr<model::Model> small_model(const std::vector<BlockWatch>& watches);
 
+/// `block` as it is, but watched; uses_parameter is not asked.
+[[nodiscard]] std::unique_ptr<model::Block> watched(std::unique_ptr<model::Block> block,
+                                                    BlockWatch watch);
+
 /// Two sequences of five tokens that follow from first_sample.
 [[nodiscard]] data::Batch small_batch(std::int64_t first_sample);
 

@@ -115,6 +115,39 @@ TEST_CASE("Nothing is communicated before the last microbatch") {
   });
 }
 
+TEST_CASE("Buckets are under way before the backward pass ends") {
+  // Untied levels of 6 MiB each between an embedding and a head of 32 KiB.
+  const config::ModelConfig sizes{.levels = 3,
+                                  .width = 32,
+                                  .own = config::bdh::Settings{.heads = 2, .neurons = 8192},
+                                  .tie_levels = false};
+  testing::on_threads(2, [&](comm::World& world) {
+    const mesh::MeshGroups groups = replicas_of(world);
+    std::vector<std::int64_t> calls;  // made when a level's backward begins
+    const auto model = model::make_model(sizes, 8);
+    const auto note = [&] { calls.push_back(calls_of(groups)); };
+    for (const BlockId level : model->levels().ids()) {
+      std::unique_ptr<model::Block>& block = model->blocks[level];
+      block = testing::watched(std::move(block), {.on_backward = note});
+    }
+    StepEngine engine(*model, world, groups, {.seed = 3, .optimizer = {}});
+    data::Batch batch{.inputs = std::vector<std::int64_t>(8, world.rank()),
+                      .targets = std::vector<std::int64_t>(8, 7),
+                      .num_sequences = 1,
+                      .length = 8};
+    engine.forward_backward({&batch, 1});
+    // From the end, four buckets of 4 MiB and a rest: the last level completes one, the two last
+    // levels three. The loss's call comes before all.
+    expect(calls == std::vector<std::int64_t>{1, 1 + 1, 1 + 3}, "the calls seen by the levels");
+    expect(calls_of(groups) == 1 + 5, "all buckets and the loss");
+    const auto records = groups.along(mesh::Axis::dp).calls().records();
+    expect(records[1].count == (4 << 20) / 4, "elements of a full bucket");
+    std::int64_t elements = 0;
+    for (const comm::CallRecord& record : std::span(records).subspan(1)) elements += record.count;
+    expect(elements == engine.gradients().flat().numel(), "every element once");
+  });
+}
+
 TEST_CASE(
     "A gradient that is not finite is seen by every rank, and neither clipped nor followed by an "
     "update") {
