@@ -182,6 +182,20 @@ TEST_CASE("The trainer's steps are the engine's, with the schedule's rate and cu
   CHECK(std::filesystem::exists(folder.path("run/final/model.safetensors")));
 }
 
+TEST_CASE("A peak that steps beat is no peak: MFU is null until another was measured") {
+  const TempFolder folder;
+  config::Config config = testing::laid_out(testing::tiny_config(), 2, 2);
+  config.train.steps = 12;
+  (void)train_in(folder, config, /*peak_flops=*/1e3);
+  for (const nlohmann::json& line : metrics_of(folder)) {
+    if (line.contains("event")) continue;
+    INFO(line.dump());
+    const bool is_measured_again = line["step"] > 10;
+    CHECK(line["mfu"].is_null() != is_measured_again);
+    if (is_measured_again) CHECK((line["mfu"] > 0 && line["mfu"] <= 1));
+  }
+}
+
 TEST_CASE("The trainer trains exactly as the engine driven by hand") {
   const TempFolder folder;
   const config::Config config = testing::laid_out(testing::tiny_config(), 2, 2);
