@@ -25,7 +25,7 @@ namespace {
 struct Layout {
   mesh::MeshShape mesh;
   std::string schedule = "1f1b";
-  std::string data_axis = "ddp";  // "zero:1" and so on with a stage
+  std::string data_axis = "ddp";  // "zero:1" and so on with a stage, "hybrid:2" of two shards
 };
 
 // Everything but the layout that a case may change.
@@ -65,7 +65,12 @@ config::Config config_of(const Layout& layout, const Variant& variant,
   config::Config config = base_config(variant);
   set(config, "machine.dtype", dtype);
   set(config, "layout.schedule_pp", layout.schedule);
-  set(config, "layout.data_axis", layout.data_axis.substr(0, layout.data_axis.find(':')));
+  const std::string kind = layout.data_axis.substr(0, layout.data_axis.find(':'));
+  set(config, "layout.data_axis", kind == "hybrid" ? "fsdp" : kind);
+  if (kind == "hybrid") {
+    set(config, "layout.fsdp_sharding", kind);
+    config.layout.shard_size = layout.data_axis.back() - '0';
+  }
   if (config.layout.data_axis == config::DataAxisKind::zero)
     config.layout.zero_stage = layout.data_axis.back() - '0';
   config.layout.tp_vocab = variant.splits_vocab && layout.mesh[Axis::tp] > 1;
@@ -208,7 +213,8 @@ TEST_CASE("Processes on a mesh have the bits of threads, over shm and over gloo"
 TEST_CASE("All copies of a piece of the state end with the same bits") {
   const Layout layout =
       GENERATE(Layout{.mesh = {{Axis::tp, 4}}}, Layout{.mesh = {{Axis::pp, 4}}},
-               Layout{.mesh = {{Axis::pp, 2}, {Axis::dp, 2}, {Axis::tp, 2}}, .data_axis = "fsdp"});
+               Layout{.mesh = {{Axis::pp, 2}, {Axis::dp, 2}, {Axis::tp, 2}}, .data_axis = "fsdp"},
+               Layout{.mesh = {{Axis::pp, 2}, {Axis::dp, 4}}, .data_axis = "hybrid:2"});
   const Variant variant{.accumulates = true, .ties = true};
   INFO(name_of(layout, variant));
   config::Config config = config_of(layout, variant, "float32");

@@ -63,18 +63,21 @@ bool has_moments(job::Job& job, const std::string& name) {
   return true;
 }
 
-// Assembles weights and moments from shards, slices and stages; takes the first of equal copies.
+// Assembles weights and moments from shards, or on a mesh from shards, slices and stages. Without
+// pipeline and tensor axis each replica has its own copy, so that tests compare them; on a mesh all
+// have the first one.
 std::map<std::string, at::Tensor> whole_state(job::Job& job) {
   const checkpoint::State state = job.engine().state();
   const mesh::MeshShape& sizes = job.groups().mesh().sizes();
-  const bool is_replicated = sizes[Axis::pp] == 1 && sizes[Axis::tp] == 1;
-  if (is_replicated && job.groups().shards().size() == 1) return MemorySource(state).tensors();
+  const bool is_on_mesh = sizes[Axis::pp] > 1 || sizes[Axis::tp] > 1;
+  comm::ProcessGroup& holders = is_on_mesh ? job.groups().world() : job.groups().shards();
+  if (holders.size() == 1) return MemorySource(state).tensors();
   std::map<std::string, at::Tensor> whole;
   std::map<std::string, std::vector<checkpoint::Piece>> parts;
   for (const checkpoint::Piece& piece : state) {
     if (piece.name == "optimizer.num_updates" || piece.name == "optimizer.loss_scale") {
       whole[piece.name] = piece.tensor.clone().cpu();  // which every rank has
-    } else if (piece.replica.index == 0) {
+    } else if (!is_on_mesh || piece.replica.index == 0) {
       parts[piece.name].push_back(piece);
     }
   }
@@ -87,7 +90,7 @@ std::map<std::string, at::Tensor> whole_state(job::Job& job) {
     for (const std::string& prefix : prefixes) {
       if (prefix != "model." && !has_moments(job, spec.name)) continue;
       const std::string name = prefix + spec.name;
-      whole[name] = joined(job.groups().world(), parts[name], spec.shape, options);
+      whole[name] = joined(holders, parts[name], spec.shape, options);
     }
   }
   return whole;
