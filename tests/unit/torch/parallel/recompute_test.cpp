@@ -90,6 +90,40 @@ TEST_CASE("Each block that runs again does so right before its backward, a group
   CHECK(trace_of(4, recompute_in_groups(levels_of(6), 4)) == "abcd abcdDcCbBaA");
 }
 
+// Blocks that save 100 and put out 1; half of a backward pass comes on top.
+constexpr model::BlockMemory kEnd{
+    .output = 1, .saved = 10, .forward = 11, .forward_without_graph = 11, .backward = 20};
+constexpr model::BlockMemory kLevel{
+    .output = 1, .saved = 100, .forward = 120, .forward_without_graph = 60, .backward = 150};
+
+MemoryPlan memory_of(const RecomputePlan& plan) {
+  const base::IndexedVector<BlockId, model::BlockMemory> blocks{kEnd,   kLevel, kLevel,
+                                                                kLevel, kLevel, kEnd};
+  return BlockRunner::memory(blocks, sequential_actions(6, 1), plan);
+}
+
+TEST_CASE("Leaving out the lowest levels' graphs lowers the peak by a graph each") {
+  const std::int64_t none = memory_of({}).activations + memory_of({}).work;
+  for (const std::int64_t count : {1, 2, 3}) {
+    const MemoryPlan some = memory_of(recompute_lowest_levels(levels_of(6), count));
+    CHECK(some.activations + some.work == none - 100 * count);
+  }
+}
+
+TEST_CASE("A stage keeps what it received, and not what it has sent") {
+  const base::IndexedVector<BlockId, model::BlockMemory> blocks{kLevel, kLevel};
+  const std::vector<Action> actions{
+      {ActionKind::recv_activation, 0_b, 0_m}, {ActionKind::forward, 0_b, 0_m},
+      {ActionKind::forward, 1_b, 0_m},         {ActionKind::send_activation, 1_b, 0_m},
+      {ActionKind::recv_activation, 0_b, 1_m}, {ActionKind::forward, 0_b, 1_m},
+      {ActionKind::forward, 1_b, 1_m},         {ActionKind::send_activation, 1_b, 1_m}};
+  const RecomputePlan both{.groups = {{0_b, 2_b}}};
+  const ReceivedInputs received{.blocks = {0_b}, .bytes = 7};
+  // The inputs of two microbatches, and the output that the second has not yet sent.
+  CHECK(BlockRunner::memory(blocks, actions, both, received).activations == 2 * 7 + 1);
+  CHECK(BlockRunner::memory(blocks, actions, {}, received).activations == 2 * (7 + 2 * 101));
+}
+
 // One letter and a microbatch for each action; small letters are events.
 std::string text_of(const std::vector<Action>& actions) {
   std::string text;
