@@ -89,12 +89,15 @@ void check_costs(const ReducerKind& kind, bool is_sharded, bool keeps_shards,
       Meter meter;
       const auto reducer = kind.make(setup, groups, meter.allocator());
       expect(meter.now == memory.gradients, "what is held always");
-      step(*reducer, setup, world.rank());
+      for (int round = 0; round < 2; ++round) {
+        step(*reducer, setup, world.rank());
+        expect(meter.now == memory.gradients, "no whole unit between steps");
+      }
       expect(meter.most <= memory.gradients + memory.units, "units at the peak");
       expect(meter.most >= memory.gradients + memory.units / 2, "no more than there are");
       const comm::ProcessGroup& group = is_sharded ? groups.shards() : groups.along(mesh::Axis::dp);
-      expect(bytes_sent(group) == traffic.bytes, "bytes of reductions");
-      expect(group.calls().counters().calls == traffic.reductions, "reductions");
+      expect(bytes_sent(group) == 2 * traffic.bytes, "bytes of two steps' reductions");
+      expect(group.calls().counters().calls == 2 * traffic.reductions, "reductions of two steps");
     });
     expect((memory.travelling > 0) == (dtype != at::kFloat), "copies that travel");
   }
