@@ -228,6 +228,32 @@ TEST_CASE("A flipped bit in the header is refused or changes no more than names"
   CHECK(refused > 1000);
 }
 
+TEST_CASE("Whatever is done to a header, what is read fits its shapes or is refused") {
+  const TempFolder folder;
+  write_example(folder.path("whole"));
+  const std::string whole = folder.read("whole");
+  std::mt19937_64 random(20'240'607);
+  for (int round = 0; round < 1000; ++round) {
+    INFO("round " << round);
+    std::string damaged = whole;
+    const std::uint64_t num_flips = 1 + random() % 6;
+    for (std::uint64_t i = 0; i < num_flips; ++i) {
+      damaged = dtrain::testing::flipped(damaged, random() % (8 * header_size(whole)));
+    }
+    const std::string path = folder.write("damaged", damaged);
+    try {
+      const auto file = SafetensorsFile::open(path);
+      for (const TensorView& tensor : file.tensors()) {
+        std::int64_t num_bytes = size_of(tensor.dtype);
+        for (const std::int64_t size : tensor.shape) num_bytes *= size;
+        CHECK(num_bytes == std::ssize(tensor.bytes));
+      }
+    } catch (const base::Error& error) {
+      CHECK(error.kind() == ErrorKind::checkpoint);
+    }
+  }
+}
+
 TEST_CASE("Wrong requests to the writer are defects and write nothing") {
   const TempFolder folder;
   const std::vector<float> two(2);
