@@ -214,6 +214,10 @@ TEST_CASE("Thousands of random calls, one right after the other, are right in pr
   check_right(on_processes("random calls", {.size = size, .argument = steps, .backend = "shm"}));
 }
 
+TEST_CASE("Thousands of random calls, one right after the other, are right in threads") {
+  on_threads(4, [](World& world) { check_random_calls(world, "1200"); });
+}
+
 // --- groups --------------------------------------------------------------------------------------
 
 /// Bytes of memory behind the segment of this process.
