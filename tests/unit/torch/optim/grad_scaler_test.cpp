@@ -1,8 +1,6 @@
 #include "dtrain/optim/grad_scaler.h"
 
 #include <catch2/catch.hpp>
-#include <random>
-#include <vector>
 
 #include "dtrain/base/error.h"
 #include "support/messages.h"
