@@ -5,6 +5,7 @@
 #include <ATen/Parallel.h>
 
 #include <cstdint>
+#include <limits>
 #include <stdexcept>
 #include <string>
 
@@ -61,20 +62,24 @@ inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
           at::equal(a.flatten().view(at::kByte), b.flatten().view(at::kByte)));  // of scalars, too
 }
 
-/// Largest difference over the largest expected value.
+/// error / expected; NaN, which is within no bound, where nothing but zeros is expected: a reference
+/// that is zero by mistake must not let a test pass.
+inline double share_of(const at::Tensor& error, const at::Tensor& expected) {
+  if (expected.item<double>() == 0) return std::numeric_limits<double>::quiet_NaN();
+  return (error / expected).item<double>();
+}
+
+/// Largest difference over the largest expected value; NaN as share_of().
 inline double largest_error(const at::Tensor& found, const at::Tensor& expected) {
   const at::Tensor reference = expected.to(at::kDouble);
-  const double scale = reference.abs().max().item<double>();
-  const double difference = (found.to(at::kDouble) - reference).abs().max().item<double>();
-  return scale == 0 ? difference : difference / scale;
+  return share_of((found.to(at::kDouble) - reference).abs().max(), reference.abs().max());
 }
 
 /// Length of the difference over the expected length: a neuron that rounding switches on changes
-/// single values by any amount.
+/// single values by any amount. NaN as share_of().
 inline double length_error(const at::Tensor& found, const at::Tensor& expected) {
   const at::Tensor reference = expected.to(at::kDouble);
-  const double error = (found.to(at::kDouble) - reference).norm().item<double>();
-  return error == 0 ? 0 : error / reference.norm().item<double>();
+  return share_of((found.to(at::kDouble) - reference).norm(), reference.norm());
 }
 
 /// So many threads of LibTorch while it lives.
