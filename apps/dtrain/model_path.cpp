@@ -1,12 +1,15 @@
 #include "model_path.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -17,6 +20,7 @@
 #include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/format/safetensors.h"
 #include "dtrain/checkpoint/store/names.h"
+#include "dtrain/report/run_record.h"
 
 namespace dtrain::app {
 namespace {
@@ -79,6 +83,24 @@ std::string model_of_run(const std::string& run) {
   if (!is_outdated(run, checkpoints)) return is_readable_model(final) ? final : run;
   base::log_info("{} is older than {}: using the checkpoint", final, checkpoints.front());
   return run;
+}
+
+// "2 runs: a, b"
+std::string some_names(const std::vector<std::string>& runs) {
+  constexpr std::size_t kMost = 5;
+  const auto first = std::span(runs).first(std::min(runs.size(), kMost));
+  return fmt::format("{} run{}: {}{}", runs.size(), runs.size() == 1 ? "" : "s",
+                     fmt::join(first, ", "), runs.size() > kMost ? ", ..." : "");
+}
+
+// `folder` is not a run, but may contain runs.
+[[noreturn]] void refuse_folder(const std::string& folder) {
+  constexpr int kDepth = 2;  // enough for a hint
+  const std::vector<std::string> runs = report::runs_below(folder, kDepth);
+  fail(ErrorKind::checkpoint, "--from {}: {}; name a run folder, a checkpoint or a model file",
+       folder,
+       runs.empty() ? "it holds neither checkpoints nor a final model"
+                    : fmt::format("it is not a run folder, but contains {}", some_names(runs)));
 }
 
 // "auto" for what other programs take in its place.
@@ -164,10 +186,7 @@ std::string model_path(const std::string& from) {
                       is_there(folder / "config.json");
   if (is_run) return model_of_run(from);
   if (const std::string run = store::run_at(from); run != from) return run;
-  fail(ErrorKind::checkpoint,
-       "--from {}: it holds neither checkpoints nor a final model; name a run folder, a checkpoint "
-       "or a model file",
-       from);
+  refuse_folder(from);
 }
 
 void require_from(const std::string& from) {

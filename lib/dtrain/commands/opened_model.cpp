@@ -30,6 +30,28 @@ using checkpoint::format::SafetensorsFile;
 namespace fs = std::filesystem;
 namespace store = checkpoint::store;
 
+// Empty if the file is no run's final model, or the run has no checkpoint.
+std::string newest_checkpoint_beside(const std::string& file) {
+  const fs::path whole = base::resolved_path(file);
+  const fs::path run = whole.parent_path().parent_path();
+  if (whole != store::final_model(run.string())) return {};
+  const std::string folder = store::checkpoints_folder(run.string());
+  const std::vector<std::int64_t> steps = store::list_steps(folder);
+  return steps.empty() ? "" : (fs::path(folder) / store::checkpoint_name(steps.front())).string();
+}
+
+param::Arena read_model(const SafetensorsFile& file, const model::Model& model,
+                        const at::TensorOptions& options) {
+  try {
+    return checkpoint::read_model_file(file, model.parameters, train::exported_buffers(model),
+                                       options);
+  } catch (const base::Error& error) {
+    const std::string newest = newest_checkpoint_beside(file.path());
+    if (error.kind() != ErrorKind::checkpoint || newest.empty()) throw;
+    base::fail(error.kind(), "{}; the run's newest checkpoint: --from {}", error.what(), newest);
+  }
+}
+
 OpenedModel open_model_file(const std::string& path, const model::UserHints& told) {
   const auto file = std::make_shared<SafetensorsFile>(SafetensorsFile::open(path));
   const config::ModelConfig settings = train::model_of(*file, told);
@@ -39,8 +61,7 @@ OpenedModel open_model_file(const std::string& path, const model::UserHints& tol
               [file, vocab = settings.vocab] { return train::tokenizer_of_model(*file, vocab); },
           .read_weights =
               [file](const model::Model& model, const at::TensorOptions& options) {
-                return checkpoint::read_model_file(*file, model.parameters,
-                                                   train::exported_buffers(model), options);
+                return read_model(*file, model, options);
               }};
 }
 
