@@ -20,6 +20,9 @@ class Refused(FolderTest):
     def tree(self):
         return sorted(str(path.relative_to(self.folder)) for path in pathlib.Path(self.folder).rglob("*"))
 
+    def contents(self):
+        return {name: (self.folder / name).read_bytes() for name in self.tree() if (self.folder / name).is_file()}
+
     def refused(self, status, *flags, ranks=1, data=TEXT, run_dir="runs/a/b", program=()):
         before = self.tree()
         where = ("--run-dir", run_dir) if run_dir else ()
@@ -69,6 +72,15 @@ class Refused(FolderTest):
         # The run can be started afterwards.
         run(DTRAIN, *SMALL, "--data", TEXT, "--run-dir", "runs/a/b", cwd=self.folder)
         self.assertTrue((self.folder / "runs/a/b/lock").exists())
+
+    def test_a_start_that_would_overwrite_leaves_the_old_run_alone(self):
+        run(DTRAIN, *SMALL, "--data", TEXT, "--run-dir", "old", cwd=self.folder)
+        before = self.contents()
+        self.assertIn("old/final/model.safetensors", before)
+        for flags in (("--freeze", "nothing"), ("--memory-limit", "1kB")):
+            with self.subTest(flags):
+                self.assertIn(flags[0], self.refused(USAGE, "--overwrite", *flags, run_dir="old"))
+                self.assertEqual(self.contents(), before)
 
     def test_a_dangling_link_occupies_a_name_and_fails_no_start(self):
         (self.folder / "runs").mkdir()
