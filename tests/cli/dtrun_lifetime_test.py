@@ -39,6 +39,13 @@ class DeathTest(DtrunTest):
         process = self.dtrun(*self.shell(text))
         self.assertEqual((3, "[0] cleaned\n"), (process.returncode, process.out))
 
+    def test_a_program_below_a_shell_gets_the_sigterm_too(self):
+        text = ("[ $RANK = 1 ] && { until [ -e ready0 ]; do sleep 0.01; done; exit 3; }; "
+                "trap : TERM; sh -c \"trap 'echo cleaned; exit 4' TERM; touch ready0; "
+                "while :; do sleep 0.02; done\"; exit 4")
+        process = self.dtrun(*self.shell(text))
+        self.assertEqual((3, "[0] cleaned\n"), (process.returncode, process.out))
+
     def test_stopped_ranks_are_woken_so_that_they_can_end_in_order(self):
         process = self.run_until_ready("trap 'echo cleaned; exit 4' TERM; " + READY +
                                        "while :; do sleep 0.02; done")
@@ -50,6 +57,11 @@ class DeathTest(DtrunTest):
         self.assertEqual(5, self.end(process))
         self.assertEqual(["[0] cleaned", "[1] cleaned"], sorted(process.out.splitlines()))
         self.assert_nothing_left()
+
+    def test_grandchildren_end_with_a_failed_job(self):
+        self.dtrun(*self.shell(GRANDCHILD + "[ $RANK = 1 ] || exec sleep 60; "
+                               "until [ -e grand0 -a -e grand1 ]; do sleep 0.01; done; "
+                               "exit 3"), status=3)
 
     def test_grandchildren_end_with_a_good_job(self):
         self.dtrun(*self.shell(GRANDCHILD + "until [ -e grand$RANK ]; do sleep 0.01; done",
