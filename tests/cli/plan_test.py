@@ -239,6 +239,13 @@ class AutoStrategy(FolderTest):
         result = run(DTRAIN, "doctor", *AUTO, cwd=self.folder, status=USAGE)
         assert_names(result.stderr, "--strategy auto")
 
+    def test_ranks_that_do_not_agree(self):
+        script = 'exec "$@" --strategy $([ $RANK = 0 ] && echo auto || echo ddp)'
+        command = launched(2, *MODEL, "--data", "text", "--steps", "2", "--run-dir", "run")
+        at = command.index("--") + 1
+        result = run(*command[:at], "sh", "-c", script, "sh", *command[at:], cwd=self.folder, status=USAGE)
+        self.assertIn("layout.strategy", result.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()
