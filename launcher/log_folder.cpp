@@ -131,7 +131,7 @@ std::error_code LogFolder::make_rank_folders() const {
 std::string LogFolder::rank_folder(int rank) const { return fmt::format("{}/{}", attempt_, rank); }
 
 std::string LogFolder::error_file(int rank) const {
-  return keep_ ? rank_folder(rank) + "/error.json" : "";
+  return has_logs_ ? rank_folder(rank) + "/error.json" : "";
 }
 
 LogFile LogFolder::create_log(int rank, const char* stream, std::string& why_not) const {

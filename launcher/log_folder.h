@@ -26,7 +26,8 @@ class LogFolder {
   [[nodiscard]] std::string begin_attempt(int number);
 
   [[nodiscard]] const std::string& run_id() const { return run_id_; }
-  /// Where a torch.distributed program writes why it failed; empty where the ranks have no logs.
+  /// Where a torch.distributed program writes why it failed, which does not exist when the attempt
+  /// begins; empty if the attempt has no logs.
   [[nodiscard]] std::string error_file(int rank) const;
   /// The log of one stream ("stdout" or "stderr"), new and empty. No file if the attempt has no
   /// logs, or if it cannot be made, which `why_not` tells then.

@@ -175,13 +175,15 @@ class Logs(StorageTest):
         for number, then in enumerate((":", "touch logs")):
             folder = self.root / f"logs-{number}"
             folder.mkdir()
-            text = (f"cd {folder}; [ $TORCHELASTIC_RESTART_COUNT = 1 ] && echo well && exit 0; rm -r logs; {then}; exit 7")
+            text = (f"cd {folder}; echo ${{TORCHELASTIC_ERROR_FILE+set}} > error-file; "
+                    f"[ $TORCHELASTIC_RESTART_COUNT = 1 ] && echo well && exit 0; rm -r logs; {then}; exit 7")
             command = ["env", "-C", folder, DTRUN, "-n", "1", "--max-restarts", "1", "--restart-backoff", "0.02", "--log-dir", "logs",
                        "--redirects", "3", "--", "bash", "-c", text]
             stderr = self.run_command(command).stderr
             self.assertEqual(bool(lines_naming(stderr, "attempt 1", "logs")), then != ":", stderr)
             logs = list(folder.glob("logs/*/attempt_1/0/stdout.log"))
             self.assertEqual([log.read_text() for log in logs], ["well\n"] if then == ":" else [])
+            self.assertEqual((folder / "error-file").read_text(), "set\n" if then == ":" else "\n")
 
 
 if __name__ == "__main__":
