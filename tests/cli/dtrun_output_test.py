@@ -196,6 +196,19 @@ class FullDiskTest(DtrunTest):
             self.assertEqual(0, self.dtrun(*self.shell(f"seq {self.LINES}; seq 9 >&2"), stdout=full,
                                            stderr=subprocess.STDOUT).returncode)
 
+    def test_a_log_goes_on_when_the_disk_has_room_again(self):
+        program = self.start_limited(self.TEXT.replace(str(self.LINES), "200"), "--log-dir", "logs", "--redirects", "3")
+        self.wait_for_files("written")
+        log = next((self.folder / "logs").rglob("stdout.log"))
+        self.wait_until_full(log)
+        self.make_room(program)
+        errors = self.end(program)
+        self.assertTrue(log.read_text().endswith("the last\n"))
+        whole = sum(len(f"line {i} words, words, words that fill a disk and wait\n") for i in range(1, 201))
+        assert_names(errors, "rank 0's stdout", os.strerror(errno.EFBIG))
+        missing = whole + len("the last\n") - log.stat().st_size
+        assert_names(errors, "rank 0's stdout", f"{missing} bytes")
+
 
 class UnreadTerminalTest(DtrunTest):
     """A terminal that nobody reads: a write to it may block though poll says that it would not."""
