@@ -190,7 +190,7 @@ class Stopping(ResumeTest):
         self.assertEqual(1, len(lines_naming(self.ddp(*bad, steps=20, status=7).stderr, "dtrun", newest, "--resume auto")))
 
     def test_checkpoints_by_time(self):
-        process = self.start("--checkpoint-every", "0.2s")
+        process = self.start("--checkpoint-every", "0.2s", ranks=2)
         wait_until(lambda: len(self.events("checkpoint")) >= 3, "three checkpoints")
         process.terminate()
         self.end_of(process, 9)
