@@ -2,6 +2,7 @@
 
 import atexit
 import concurrent.futures
+import contextlib
 import ctypes
 import ctypes.util
 import json
@@ -213,8 +214,7 @@ class SideBySide:
 
     def run_alone(self, name):
         case = type(self)(name)
-        try:
+        with contextlib.ExitStack() as cleanups:  # doCleanups swallows their errors outside of a test's run
+            case.addCleanup = cleanups.callback
             case.setUp()
             getattr(case, name)()
-        finally:
-            case.doCleanups()
