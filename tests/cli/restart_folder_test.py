@@ -23,10 +23,16 @@ class Restarts(SideBySide, StorageTest):
         script = self.killed_at_write(20, second or ":", third or ":")
         command = [DTRUN, "-n", "1", "--max-restarts", str(restarts), "--restart-backoff", "0.02", "--", script, DTRAIN,
                    *self.arguments("--checkpoint-every", "4", "--resume", "auto", steps=self.STEPS)]
-        # A folder that is gone is waited for.
-        result = subprocess.run(command, capture_output=True, text=True, timeout=3 * LIMIT, check=False)
-        self.assertEqual(result.returncode, status, result.stderr)
-        return result.stderr
+        with self.errors().open("w") as errors:
+            # A folder that is gone is waited for.
+            result = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=errors, timeout=3 * LIMIT, check=False)
+        stderr = self.errors().read_text()
+        self.assertEqual(result.returncode, status, stderr)
+        return stderr
+
+    def errors(self):
+        """What the job has written to its standard error."""
+        return self.root / (self.run_dir.name + ".errors")
 
     def refusals(self, stderr):
         return [line for line in stderr.splitlines() if f"run folder '{self.run_dir}': found" in line and "error: " in line]
@@ -42,7 +48,8 @@ class Restarts(SideBySide, StorageTest):
 
     def check_a_run_folder_that_comes_back_costs_no_restart(self):
         away = self.root / "away-for-a-moment"
-        stderr = self.restarted(f"mv {self.run_dir} {away}; (sleep 2; mv {away} {self.run_dir}) &", restarts=1)
+        told = f"for i in $(seq 1800); do grep -q 'trying again' {self.errors()} && break; sleep 0.1; done"
+        stderr = self.restarted(f"mv {self.run_dir} {away}; ({told}; mv {away} {self.run_dir}) &", restarts=1)
         self.assertEqual(self.refusals(stderr), [])
         self.assertIn("trying again", stderr)
         self.assert_whole()
