@@ -188,7 +188,7 @@ class Training(DtrunTest):
         for backend in ("shm", "gloo"):
             with self.subTest(backend=backend):
                 shutil.rmtree(self.folder / "run", ignore_errors=True)
-                job = self.train("--strategy", "ddp", "--comm-timeout", "4", "--backend", backend, dtrun=(), ranks=3)
+                job = self.train("--strategy", "ddp", "--comm-timeout", "5", "--backend", backend, dtrun=(), ranks=3)
                 self.hold_up(job, 2)
                 self.check(job, 2, "all_reduce")
 

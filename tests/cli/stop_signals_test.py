@@ -338,7 +338,7 @@ class Terminals(ResumeTest):
                 self.run_dir = self.root / f"suspended-{number}"
                 terminal = self.shell()
                 command = [DTRUN, *nodes, "--hang-timeout", "3", "--", DTRAIN, "--strategy", "ddp",
-                           *self.arguments("--checkpoint-every", "100000", "--comm-timeout", "4", "--backend", backend,
+                           *self.arguments("--checkpoint-every", "100000", "--comm-timeout", "6", "--backend", backend,
                                            steps=10**6)]
                 end = self.root / f"end-{number}"
                 os.write(terminal, f"{' '.join(map(str, command))}\n".encode())
@@ -349,7 +349,7 @@ class Terminals(ResumeTest):
                 wait_until(lambda: [state_of(rank) for rank in ranks] == ["T", "T"], "the ranks to stop")
                 self.drain(terminal)
                 before = self.losses()[-1][0]
-                self.pause(5)
+                self.pause(8)
                 self.assertEqual(self.losses()[-1][0], before)
                 os.write(terminal, f"fg; echo $? > {end}.new; mv {end}.new {end}\n".encode())
                 wait_until(lambda: "T" not in [state_of(rank) for rank in ranks], "the ranks to go on")
