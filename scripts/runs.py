@@ -60,7 +60,7 @@ def state_of(pid):
     """'R', 'S', 'T', 'Z', ...; None when there is no such process."""
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
+    except OSError:
         return None
 
 
@@ -70,7 +70,7 @@ def children_of(pid):
         if entry.isdigit():
             try:
                 stat = pathlib.Path(f"/proc/{entry}/stat").read_text()
-            except (FileNotFoundError, ProcessLookupError):
+            except OSError:
                 continue
             if int(stat.rpartition(")")[2].split()[1]) == pid:
                 found.append(int(entry))
@@ -111,5 +111,6 @@ def end_all(mark):
     """Kills all processes that have the mark, and returns them."""
     left = marked(mark)
     for pid in left:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # the others' end may have been its own
+            os.kill(pid, signal.SIGKILL)
     return left
