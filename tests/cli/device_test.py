@@ -39,6 +39,7 @@ def train(run_dir, layout, *flags, environment=None):
     return run(*launched(ranks, *WORK, *setting.split(), "--run-dir", run_dir, *flags, program=TOY), environment=environment)
 
 
+@functools.cache
 def on_cpu(layout):
     """The run folder of a layout on the CPU, which no test changes."""
     if layout in SAME_BITS:
