@@ -4,7 +4,8 @@
 #   kills        training jobs ended at random moments in random ways leave nothing behind
 #   attack       another user attacks jobs from before they start, on one node, on two and under torchrun; they end as if left
 #                alone (fifteen minutes; as root)
-#   checkpoints  one run ended 30 times while it saves, on changing numbers of ranks, ends with the bits of a whole one
+#   checkpoints  one run of 4000 steps, ended 30 times while it saves, under changing layouts, ends with the bits of a whole
+#                one
 #   storage      one passing error at each file call of a start, a line of metrics, a save and a resume: the run ends with the
 #                bits of an undisturbed one, or with a status that restarts and then does (takes what it takes)
 #   parity       300 random shapes (or as many as MINUTES allow) give the bits of one process on 2, 4 and 8 ranks, in one
@@ -43,10 +44,10 @@ build() {
   scripts/build.sh release all
 }
 
-kills() { build && /usr/bin/python3 scripts/soak_chaos.py --kind signal --minutes "$minutes"; }
+kills() { build && /usr/bin/python3 scripts/soak_chaos.py kills --minutes "$minutes"; }
 # Status 77 says that this user cannot act as another one, which is no failure.
 attack() { build && { /usr/bin/python3 scripts/soak_attack.py || [ $? -eq 77 ]; }; }
-checkpoints() { build && /usr/bin/python3 scripts/soak_chaos.py --kind "in a save" --faults 30 --of-a-run 30; }
+checkpoints() { build && /usr/bin/python3 scripts/soak_chaos.py checkpoints --faults 30; }
 storage() { build && /usr/bin/python3 scripts/soak_storage.py; }
 parity() { build && /usr/bin/python3 scripts/soak_parity.py ${given:+--minutes "$given"}; }
 chaos() { build && /usr/bin/python3 scripts/soak_chaos.py; }

@@ -4,6 +4,7 @@ scripts/soak.sh."""
 
 import argparse
 import collections
+import dataclasses
 import os
 import pathlib
 import random
@@ -18,9 +19,6 @@ import uuid
 from runs import BIN, difference, end_all, launched, marked, outcome
 from soak_parity import random_settings
 
-STEPS = 400
-FAULTS_OF_A_RUN = 20
-KINDS = ("signal", "signal", "in a save", "in a save", "in a save", "file limit", "damage")
 ENDS_WITHIN = 120  # seconds; a stop may have to save, and a rank that waits for another has --comm-timeout
 INTERNAL = (70, 128 + signal.SIGABRT)  # statuses that no fault explains
 
@@ -31,7 +29,29 @@ SHARDED = {"zero 1": ("zero", "--zero-stage", 1), "zero 2": ("zero", "--zero-sta
            "fsdp hybrid": ("fsdp", "--fsdp-sharding", "hybrid", "--shard-size", 2)}
 # Layouts of one class have the same bits, so a run may change between them. The first one computes what is expected.
 CLASSES = {"data": ["single", "dp", *SHARDED], "tensor": ["tp"], "pipeline": ["pp"], "mesh": ["3d"]}
+# How often each is chosen.
+KINDS = ("signal", "signal", "in a save", "in a save", "in a save", "file limit", "damage")
+NAMES = ("data", "data", "data", "tensor", "pipeline", "mesh")
 SIZES = {"tp": (1, 2), "pp": (2, 1), "3d": (2, 2)}  # stages, ranks that share a block
+
+
+@dataclasses.dataclass
+class Campaign:
+    """What is done to each run."""
+
+    kinds: tuple = KINDS  # of faults
+    most: int = 20  # faults
+    names: tuple = NAMES  # of classes of layouts
+    steps: int = 400
+    every: tuple = (3, 40)  # steps between saves: the least and the most
+    within: float = 0.05  # seconds after a save has begun, in which it is met
+    limits: tuple = (0, 0, 0.2)  # MB/s that a rank writes
+
+
+CAMPAIGNS = {"chaos": Campaign(), "kills": Campaign(kinds=("signal",)),
+             # Saves that are slow enough to be met at every stage, or as fast as they go.
+             "checkpoints": Campaign(kinds=("in a save",), most=30, names=("data",), steps=4000, every=(2, 2), within=1.5,
+                                     limits=(0, 0.5, 3))}
 
 
 def data_ranks(layout, microbatches):
@@ -57,10 +77,10 @@ def flags_of(layout, ranks):
     return ranks, ["--strategy", *SHARDED[layout], *backend]
 
 
-def settings_of(name):
+def settings_of(name, steps):
     """Random settings that every layout of the class takes, microbatches of a step, and the processes' environment."""
     settings, microbatches, environment = random_settings()
-    settings |= {"--steps": STEPS, "--threads": 1, "--eval-every": random.choice((0, 50)), "--schedule": "constant",
+    settings |= {"--steps": steps, "--threads": 1, "--eval-every": random.choice((0, 50)), "--schedule": "constant",
                  "--eval-sequences": 8, "--dtype": random.choice(("float32", "float32", "float64", "bfloat16"))}
     if name != "data":
         settings |= {"--levels": random.choice((2, 3)), "--heads": 2, "--neurons": 4 * random.randint(1, 30),
@@ -71,8 +91,9 @@ def settings_of(name):
 class Run:
     """One run folder and what was done to it."""
 
-    def __init__(self, name, settings, microbatches, environment, folder, choices=KINDS):
-        self.name, self.settings, self.microbatches, self.folder, self.choices = name, settings, microbatches, folder, choices
+    def __init__(self, name, settings, microbatches, environment, folder, campaign):
+        self.name, self.settings, self.microbatches, self.folder = name, settings, microbatches, folder
+        self.campaign = campaign
         self.environment = {**os.environ, **environment, "TMPDIR": str(folder.parent)}
         self.done = collections.Counter()
         self.kinds = set()  # of the faults, those included that the run was too fast for
@@ -107,30 +128,33 @@ class Run:
         found = self.folder.glob("checkpoints/step-*/manifest.json")
         return sorted(int(path.parent.name[5:]) for path in found if path.parent.name[5:].isdigit())
 
-    def is_saving(self):
-        return any(self.folder.glob("checkpoints/*.tmp-*"))
+    def saves(self):
+        """The names of saves that are under way, or were when their job was killed."""
+        return {path.name for path in self.folder.glob("checkpoints/*.tmp-*")}
 
     def disturb(self):
         """One fault; what was wrong with the job's end ("" for nothing), or None if the run was over before it."""
-        kind = random.choice(self.choices)
+        kind = random.choice(self.campaign.kinds)
         if kind == "damage":
             return self.damage()
         self.kinds.add(kind)
-        extra = ["--checkpoint-every", random.randint(3, 40), "--checkpoint-write-limit", random.choice((0, 0, 0.2))]
+        extra = ["--checkpoint-every", random.randint(*self.campaign.every),
+                 "--checkpoint-write-limit", random.choice(self.campaign.limits)]
+        saves = self.saves()
         job, mark = self.start(*self.random_layout(), extra, random.randint(1_000, 400_000) if kind == "file limit" else None)
-        self.wait(job, kind)
+        self.wait(job, kind, saves)
         how = hit(job, mark) if job.poll() is None else None
         problem = self.judge(job, mark, f"{kind}, {how}", how)
         if how:
             self.done[f"{kind}, {how}"] += 1
         return problem
 
-    def wait(self, job, kind):
+    def wait(self, job, kind, saves):
         """Until the moment of the fault, at most for some seconds."""
         end = time.monotonic() + (20 if kind == "in a save" else random.uniform(0, 2.5))
         while time.monotonic() < end and job.poll() is None:
-            if kind == "in a save" and self.is_saving():
-                time.sleep(random.uniform(0, 0.05))
+            if kind == "in a save" and not self.saves() <= saves:
+                time.sleep(random.uniform(0, self.campaign.within))
                 return
             time.sleep(0.002)
 
@@ -215,13 +239,14 @@ def hit(job, mark):
     return f"{how.name} to a {kind}"
 
 
-def one_run(name, folder, kinds, most):
-    """The run of at most so many faults, and what was wrong with it ("" for nothing)."""
-    settings = settings_of(name)
-    whole, run = (Run(name, *settings, folder / part, kinds) for part in ("whole", "run"))
+def one_run(campaign, folder):
+    """The run, and what was wrong with it ("" for nothing)."""
+    name = random.choice(campaign.names)
+    settings = settings_of(name, campaign.steps)
+    whole, run = (Run(name, *settings, folder / part, campaign) for part in ("whole", "run"))
     problem = whole.finish(CLASSES[name][0], 1)
     faults = ""
-    while not problem and faults == "" and sum(run.done.values()) < most:
+    while not problem and faults == "" and sum(run.done.values()) < campaign.most:
         faults = run.disturb()
     problem = problem or faults or run.finish(*run.random_layout()) or run.difference_from(whole)
     if not problem:
@@ -232,11 +257,10 @@ def one_run(name, folder, kinds, most):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("campaign", nargs="?", choices=sorted(CAMPAIGNS), default="chaos")
     limit = parser.add_mutually_exclusive_group()
     limit.add_argument("--faults", type=int, default=500, metavar="N")
     limit.add_argument("--minutes", type=float, metavar="M", help="as many faults as they allow")
-    parser.add_argument("--of-a-run", type=int, default=FAULTS_OF_A_RUN, metavar="N")
-    parser.add_argument("--kind", action="append", choices=sorted({*KINDS}), help="of the faults [any]")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32), metavar="S")
     options = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGHUP):  # jobs would inherit that nohup or a shell's & ignores them
@@ -244,15 +268,14 @@ def main():
             signal.signal(number, signal.SIG_DFL)
     random.seed(options.seed)
     amount = f"{options.minutes:g} minutes" if options.minutes else f"{options.faults} faults"
-    print(f"chaos: {amount}, seed {options.seed}", flush=True)
+    print(f"{options.campaign}: {amount}, seed {options.seed}", flush=True)
     begin, runs, bad, faults, layouts = time.monotonic(), 0, 0, collections.Counter(), collections.Counter()
     while time.monotonic() < begin + 60 * options.minutes if options.minutes else sum(faults.values()) < options.faults:
-        name = random.choice(("data", "data", "data", "tensor", "pipeline", "mesh"))
         with tempfile.TemporaryDirectory(prefix="dtrain-soak-") as folder:
-            run, problem = one_run(name, pathlib.Path(folder), options.kind or KINDS, options.of_a_run)
+            run, problem = one_run(CAMPAIGNS[options.campaign], pathlib.Path(folder))
         runs, faults = runs + 1, faults + run.done
         layouts.update(layout.rpartition(" x ")[0] for layout in run.layouts)
-        print(f"run {runs}, {name}: {sum(run.done.values())} faults, {len(run.layouts)} starts", flush=True)
+        print(f"run {runs}, {run.name}: {sum(run.done.values())} faults, {len(run.layouts)} starts", flush=True)
         if problem:
             bad += 1
             print(problem, flush=True)
@@ -261,7 +284,7 @@ def main():
     for kind, count in faults.most_common():
         print(f"  {count:4} {kind}")
     print("  starts: " + ", ".join(f"{layout} {count}" for layout, count in layouts.most_common()))
-    print(f"chaos: {sum(faults.values())} faults in {runs} runs over {len(layouts)} layouts, {bad} runs ended badly, "
+    print(f"{options.campaign}: {sum(faults.values())} faults in {runs} runs over {len(layouts)} layouts, {bad} runs ended badly, "
           f"{time.monotonic() - begin:.0f} s")
     return 1 if bad else 0
 
