@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # soak.sh CAMPAIGN [MINUTES] runs what takes too long for scripts/test.sh. MINUTES is how long the random campaigns go on
 # (default 30); each prints its seed and what went wrong, and its status says whether something did.
-#   kills        training jobs ended at random moments in random ways leave nothing behind
+#   kills        training jobs ended at random moments in random ways end in time and leave nothing behind
 #   attack       another user attacks jobs from before they start, on one node, on two and under torchrun; they end as if left
 #                alone (fifteen minutes; as root)
 #   checkpoints  one run of 4000 steps, ended 30 times while it saves, under changing layouts, ends with the bits of a whole

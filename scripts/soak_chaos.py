@@ -20,6 +20,7 @@ from runs import BIN, difference, end_all, launched, marked, outcome
 from soak_parity import random_settings
 
 ENDS_WITHIN = 120  # seconds; a stop may have to save, and a rank that waits for another has --comm-timeout
+ENDS_AT_ONCE = 10  # where no save is pending; dtrun's own bound is 3
 INTERNAL = (70, 128 + signal.SIGABRT)  # statuses that no fault explains
 
 SHARDED = {"zero 1": ("zero", "--zero-stage", 1), "zero 2": ("zero", "--zero-stage", 2),
@@ -108,6 +109,8 @@ class Run:
         command = launched(processes, *flags, *(word for pair in self.settings.items() for word in pair),
                            "--grad-accum", self.microbatches // ranks, "--resume", "auto", "--run-dir", self.folder,
                            "--comm-timeout", 20, "--keep-last", random.choice((2, 3)), *extra)
+        if processes == 1 and random.random() < 0.5:
+            command = [str(BIN / "dtrun"), "-n", "1", "--", *command]
         mark = f"SOAK_MARK={uuid.uuid4().hex}"
 
         def limit():
@@ -140,11 +143,13 @@ class Run:
         self.kinds.add(kind)
         extra = ["--checkpoint-every", random.randint(*self.campaign.every),
                  "--checkpoint-write-limit", random.choice(self.campaign.limits)]
-        saves = self.saves()
+        files, saves = self.files(), self.saves()
         job, mark = self.start(*self.random_layout(), extra, random.randint(1_000, 400_000) if kind == "file limit" else None)
         self.wait(job, kind, saves)
+        saves = self.saves() - saves
         how = hit(job, mark) if job.poll() is None else None
-        problem = self.judge(job, mark, f"{kind}, {how}", how)
+        limit = ENDS_AT_ONCE if how and kind == "signal" and not saves else ENDS_WITHIN
+        problem = self.judge(job, mark, f"{kind}, {how}", how, limit, files)
         if how:
             self.done[f"{kind}, {how}"] += 1
         return problem
@@ -172,22 +177,29 @@ class Run:
         self.done["damage"] += 1
         return ""
 
-    def judge(self, job, mark, kind, how):
+    def files(self):
+        """The names beside the run folder: temporary files, and those of --offload."""
+        return {path.name for path in self.folder.parent.iterdir() if path != self.folder}
+
+    def judge(self, job, mark, kind, how, limit, before):
         try:
-            error = job.communicate(timeout=ENDS_WITHIN)[1]
+            error = job.communicate(timeout=limit)[1]
         except subprocess.TimeoutExpired:
             end_all(mark)
-            return f"{kind}: no end within {ENDS_WITHIN} s"
+            return f"{kind}: no end within {limit} s"
         end = time.monotonic() + 10  # a killed launcher's other half needs a moment
         while marked(mark) and time.monotonic() < end:
             time.sleep(0.005)
         left = end_all(mark)
-        files = [path.name for path in self.folder.parent.iterdir() if path.name.startswith("dtrun-")]
+        files = self.files() - before
         if left or (files and "SIGKILL" not in str(how)):
             return f"{kind}: left over: {left} {files}"
         if job.returncode in INTERNAL or "internal" in error:
             return f"{kind}: status {job.returncode}: {error[-2000:]}"
-        return None if job.returncode == 0 else self.check_checkpoints(kind, error)
+        if job.returncode != 0:
+            return self.check_checkpoints(kind, error)
+        is_over = (self.folder / "final" / "model.safetensors").exists()
+        return None if is_over else f"{kind}: status 0 before the last step\n{error[-2000:]}"
 
     def check_checkpoints(self, kind, error):
         """Nothing that was committed may be lost or damaged."""
@@ -229,7 +241,7 @@ def hit(job, mark):
     elif kind == "supervisor":
         how = signal.SIGKILL  # it hears other signals from the launcher alone
     else:
-        how = random.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGINT))
+        how = random.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
     if how == signal.SIGSTOP and "launcher" not in names:
         how = signal.SIGKILL  # who starts one process alone may stop and continue it
     try:
