@@ -153,7 +153,7 @@ class Screen(TrainTest):
                 shown = re.findall(r"\x1b\[J([^\r\n\x1b]+)\r(?!\n)", output)
                 if not launcher:  # dtrun shows only the last of those that it reads together, which may be none
                     self.assertIn("step 2/4 | evaluating ...\r", output)
-                    self.assertRegex(output, r"\x1b\[J" + self.PARTS + r"\r")
+                    self.assertTrue([line for line in shown if re.fullmatch(self.PARTS, line)], shown)
                 self.assertLess(max(map(len, shown), default=0), 140)
 
     def test_after_a_resize_dtruns_live_line_has_what_the_new_width_allows(self):
