@@ -1,6 +1,7 @@
 """Trains a model in a memory cgroup that ddp does not fit into and full sharding does; see scripts/soak.sh.
 
-ddp is refused there before it starts, and ended by the system where a limit of the user's says to try.
+Nothing is saved, because a save copies the state, for which there is no room in either case. ddp is refused there before it
+starts, and ended by the system where a limit of the user's says to try.
 
 Status 77 says that no such group can be made here (it takes root, or a delegated cgroup).
 """
@@ -51,7 +52,7 @@ def train(strategy, limit, *more):
     """(exit status, peak of the group in bytes, what was said last)."""
     with tempfile.TemporaryDirectory(prefix="dtrain-soak-") as folder, memory_group(limit) as (group, peak):
         flags = ["--levels", LEVELS, "--width", WIDTH, "--heads", HEADS, "--neurons", NEURONS, "--tie-levels", "off",
-                 "--seq-len", 16, "--microbatch", 1, "--steps", 3, "--threads", 1, "--log-every", 0,
+                 "--seq-len", 16, "--microbatch", 1, "--steps", 3, "--threads", 1, "--log-every", 0, "--checkpoint-every", 0,
                  "--data", TEXT, "--run-dir", pathlib.Path(folder) / "run",
                  *more]
         result = subprocess.run(launched(RANKS, "--strategy", strategy, *flags), capture_output=True, text=True, check=False,
