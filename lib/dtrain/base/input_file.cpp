@@ -94,7 +94,10 @@ std::string content_of(const std::string& path, const FileRole& role) {
   struct stat status {};
   const int result = with_patience(path, [&] { return ::stat(path.c_str(), &status); });
   if (result == 0 && S_ISREG(status.st_mode) && status.st_size == 0) return {};
-  const InputFile file = InputFile::open(path, role);
+  return content_of(InputFile::open(path, role));
+}
+
+std::string content_of(const InputFile& file) {
   std::string text(static_cast<std::size_t>(file.size()), '\0');
   file.read(0, std::as_writable_bytes(std::span(text)));
   return text;

@@ -75,4 +75,7 @@ class InputFile {
 /// Throws: as InputFile.
 [[nodiscard]] std::string content_of(const std::string& path, const FileRole& role);
 
+/// Throws: as InputFile::read.
+[[nodiscard]] std::string content_of(const InputFile& file);
+
 }  // namespace dtrain::base

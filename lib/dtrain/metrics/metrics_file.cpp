@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -85,18 +86,20 @@ void for_each_line(const std::string& text, Visit visit) {
   }
 }
 
-// Lines with an "event"; those that cannot be read are passed over.
+// Lines with an "event"; those that are no JSON are passed over, and so is a file that is none or
+// that this process may not open. One that is open and cannot be read is an error, not "no events".
 void for_each_event(const std::string& path,
                     const std::function<void(const nlohmann::json&)>& visit) {
-  const auto status = base::path_status(path);
+  if (!std::filesystem::is_regular_file(base::path_status(path))) return;  // a FIFO never answers
+  std::optional<base::InputFile> file;
   try {
-    if (std::filesystem::is_regular_file(status)) (void)base::InputFile::open(path, kRole);
+    file = base::InputFile::open(path, kRole);
   } catch (const base::StorageError&) {
     throw;
   } catch (const base::Error&) {
-    return;  // what can be opened, but not read, is an error: its events are not "none"
+    return;
   }
-  for_each_line(text_in(path, status), [&](std::string_view line) {
+  for_each_line(base::content_of(*file), [&](std::string_view line) {
     if (line.find("\"event\"") == line.npos) return;  // a step: there are many
     const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (json.is_object() && json.contains("event")) visit(json);
