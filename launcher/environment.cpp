@@ -75,7 +75,7 @@ Variables variables_of(const PreparedJob& job, const RankStart& rank) {
       {"MASTER_ADDR", placement.master_addr},
       {"MASTER_PORT", master_port},
       {"DTRUN_MASTER", placement.master_addr + ":" + master_port},
-      {"TORCHELASTIC_USE_AGENT_STORE", "False"},  // nobody serves a store there before rank 0 does
+      {"TORCHELASTIC_USE_AGENT_STORE", "False"},  // rank 0 serves the store, not an agent
       {"OMP_NUM_THREADS", threads_of(job)},
       {"TORCHELASTIC_RESTART_COUNT", std::to_string(job.attempt)},
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(job.options.max_restarts)},

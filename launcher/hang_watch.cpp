@@ -49,7 +49,7 @@ bool is_behind(const GroupCall& other, const GroupCall& call) {
   return order_of(other) < order_of(call);
 }
 
-/// Of each group the call of `ranks` that is behind all others.
+/// For each group, the call of `ranks` that is behind the others.
 std::unordered_map<std::string_view, const GroupCall*> last_calls(const Groups& groups,
                                                                   const std::vector<bool>& ranks) {
   std::unordered_map<std::string_view, const GroupCall*> last;
@@ -69,7 +69,7 @@ bool names_one(const GroupCall& call, int rank, const std::vector<bool>& ranks) 
          ranks[static_cast<std::size_t>(call.awaited)];
 }
 
-/// Of each rank the first open call for which it waits for one of `ranks`; nullptr: none. Takes one
+/// For each rank, its first open call that waits for one of `ranks`; nullptr if none does. Takes one
 /// pass over all calls: with hundreds of ranks in a circle there are too many pairs to look at each.
 std::vector<const GroupCall*> waiting_calls(const Records& records, const Groups& groups,
                                             const std::vector<bool>& ranks) {
@@ -157,7 +157,7 @@ void take_line(RankRecords& records, std::string_view line) {
   }
 }
 
-/// Of a rank that answers nothing: for what another has waited longest.
+/// For a rank that does not respond: the call for which another has waited longest.
 std::string mute_text(const Records& records) {
   const GroupCall* longest = nullptr;
   int waiting = 0;
@@ -199,7 +199,7 @@ std::optional<HangVerdict> hang_verdict(const Records& records) {
   std::vector<bool> waits_for_nobody;
   for (const GroupCall* call : waiting_calls(records, groups, all))
     waits_for_nobody.push_back(call == nullptr);
-  // Of the first rank that waits for one of `ranks`.
+  // The verdict on the first rank that waits for one of `ranks`.
   const auto verdict_on = [&](const std::vector<bool>& ranks) -> std::optional<HangVerdict> {
     const auto calls = waiting_calls(records, groups, ranks);
     const auto first = std::ranges::find_if(calls, [](const GroupCall* call) { return call; });

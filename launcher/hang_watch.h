@@ -29,11 +29,11 @@ struct GroupCall {
   std::string group;       // named alike in all ranks
 };
 
-/// What a rank answered when it was asked where it is.
+/// The response of a rank that was asked for its position and its open collectives.
 struct RankRecords {
   std::string where;  // "in the backward pass, block 3, of step 12"
   std::vector<GroupCall> calls;
-  bool is_whole = false;  // the answer has come to its end
+  bool is_whole = false;  // the response is complete
 };
 
 /// text: an answer (docs/dtrun.md); lines of another form are passed over.
@@ -50,7 +50,7 @@ struct HangVerdict {
 /// the culprit is one that gave no answer where others did, or else one that is waited for and
 /// waits for nobody.
 ///
-/// Returns: nothing where nobody waits for anybody.
+/// Returns: nullopt if no rank waits for another.
 [[nodiscard]] std::optional<HangVerdict> hang_verdict(
     const std::vector<std::optional<RankRecords>>& records);
 

@@ -126,7 +126,7 @@ constexpr OtherName kOtherNames[] = {
        advice.empty() ? fmt::format("; {} --help lists them", path) : advice);
 }
 
-// What no flag has taken.
+// The arguments that no flag has parsed.
 Arguments rest_of(const CLI::App& dtrain) {
   Arguments rest = dtrain.remaining(true);
   std::ranges::transform(rest, rest.begin(), base::as_typed);

@@ -159,7 +159,7 @@ std::string value_cases(const CLI::App& dtrain) {
     std::vector<std::string_view> words;
     for (const config::Choice& choice : setting.choices) words.push_back(choice.name);
     if (!words.empty()) {
-      // Of two settings with one flag the first is train's.
+      // Where two settings share a flag, the first is that of `train`.
       cases.try_emplace(std::string(setting.flag), fmt::format("\"{}\"", fmt::join(words, " ")));
     }
     if (!setting.is_word()) keys.push_back(fmt::format("{}=", setting.key));

@@ -52,7 +52,7 @@ void add_text_flags(CLI::App& app, data::PrepareOptions& texts, const std::strin
   app.add_option_function<std::string>("--data", refuse)->group("")->trigger_on_parse();
 }
 
-// The bar shows how much of the texts is read; how far SentencePiece is then, nobody knows.
+// The bar shows how much of the texts is read; SentencePiece reports no progress of its own.
 data::TokenizerReport trained_with_bar(data::TokenizerTraining training) {
   ProgressBar bar;
   training.texts.on_progress = [&bar](const data::PrepareProgress& progress) {
