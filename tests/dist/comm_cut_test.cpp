@@ -5,7 +5,6 @@
 #include <functional>
 #include <thread>
 
-#include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
 #include "support/local_ranks.h"
 #include "support/messages.h"
@@ -91,12 +90,8 @@ TEST_CASE("A process killed in the middle of an exchange of parts is named by th
   options.group.reduction = comm::Reduction::ordered;
   CAPTURE(options.argument, options.backend);
   RankProcesses processes("stream until failure", options);
-  for (const auto rank : {0, 1, 2}) processes.next_line(rank);
-  std::this_thread::sleep_for(milliseconds(30));
-  const auto killed = base::Clock::now();
-  processes.signal(1, SIGKILL);
-  const auto outcomes = processes.wait();
-  CHECK(base::seconds_since(killed) < 3);
+  const auto [outcomes, seconds_until_end] = processes.kill_at_work(1);
+  CHECK(seconds_until_end < 3);
   for (const auto rank : {0U, 2U}) {
     CHECK_THAT(outcomes[rank].text, Catch::StartsWith(kComm) && Names("rank 1", "closed"));
   }

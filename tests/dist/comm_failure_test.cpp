@@ -241,12 +241,8 @@ TEST_CASE("A killed process is noticed at once and named") {
                            .argument = count,
                            .backend = backend,
                            .group = {.timeout = timeout, .reduction = reduction}});
-  for (const auto rank : {0, 1, 2}) processes.next_line(rank);
-  std::this_thread::sleep_for(milliseconds(30));
-  const auto killed = base::Clock::now();
-  processes.signal(1, SIGKILL);
-  const auto outcomes = processes.wait();
-  CHECK(base::seconds_since(killed) < 3);
+  const auto [outcomes, seconds_until_end] = processes.kill_at_work(1);
+  CHECK(seconds_until_end < 3);
   CHECK(outcomes[1].status == 128 + SIGKILL);
   for (const auto rank : {0u, 2u}) {
     const auto failure = unpacked(outcomes[rank]);

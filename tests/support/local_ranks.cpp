@@ -286,6 +286,15 @@ std::vector<RankOutcome> RankProcesses::wait() {
   return outcomes;
 }
 
+AfterKill RankProcesses::kill_at_work(std::int64_t rank) {
+  for (std::int64_t each = 0; each < std::ssize(processes_); ++each) (void)next_line(each);
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  const auto killed = base::Clock::now();
+  signal(rank, SIGKILL);
+  std::vector<RankOutcome> outcomes = wait();
+  return {.outcomes = std::move(outcomes), .seconds = base::seconds_since(killed)};
+}
+
 std::vector<RankOutcome> on_processes(const std::string& program, const ProcessOptions& options) {
   return RankProcesses(program, options).wait();
 }

@@ -49,6 +49,12 @@ struct ProcessOptions {
   std::chrono::milliseconds limit = std::chrono::seconds(60);  ///< then all are killed
 };
 
+/// What became of all ranks after one was killed, and how long that took.
+struct AfterKill {
+  std::vector<RankOutcome> outcomes;  // by rank
+  double seconds = 0;
+};
+
 /// Processes that run one program, each a rank of one world.
 class RankProcesses {
  public:
@@ -63,6 +69,9 @@ class RankProcesses {
   std::string next_line(std::int64_t rank);
   /// Waits for all and returns their outcomes by rank; absent ranks have a default one.
   std::vector<RankOutcome> wait();
+  /// Waits for a line of each rank, kills `rank` 30 ms later, amid its collectives, and waits for
+  /// all.
+  AfterKill kill_at_work(std::int64_t rank);
 
  private:
   struct Process;
