@@ -133,7 +133,7 @@ HangVerdict blame(const Records& records, const Groups& groups, const GroupCall&
 
 void take_line(RankRecords& records, std::string_view line) {
   const std::string_view word = take_word(line);
-  if (word == "records-end") {
+  if (word == "records-end" || word == "records-last") {
     records.is_whole = true;
   } else if (word == "where") {
     records.where = dtrain::base::printable(line, 200);

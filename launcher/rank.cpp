@@ -28,7 +28,8 @@ void take_record(Rank& rank, std::string_view word, std::string_view rest) {
   }
   if (rank.has_records || rank.records.size() > kMostBytes) return;
   rank.records.append(word).append(" ").append(rest).append("\n");
-  rank.has_records = word == "records-end";
+  rank.records_are_last = word == "records-last";
+  rank.has_records = rank.records_are_last || word == "records-end";
 }
 
 /// Returns whether the line reported an error.
@@ -43,7 +44,7 @@ bool obey(Rank& rank, std::string_view line) {
     ++rank.signs;
   } else if (word == "busy") {
     ++rank.signs;
-  } else if (word == "where" || word == "call" || word == "records-end") {
+  } else if (word == "where" || word == "call" || word.starts_with("records-")) {
     take_record(rank, word, line);
   } else if (word == "run") {
     rank.run = dtrain::base::printable(take_word(line), 64);

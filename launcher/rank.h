@@ -99,6 +99,7 @@ struct Rank {
   std::string requeue_file = {};        // of the checkpoints that it reports from now on
   std::string records = {};             // where it is (docs/dtrun.md), as it has answered so far
   bool has_records = false;             // the answer is whole
+  bool records_are_last = false;        // it fails: it gave them unasked and answers no more
   std::int64_t records_signs = 0;       // what `signs` was when the answer began
   std::string hang = {};                // the others wait for it: for what, and where it was
   bool stopped = false;                 // by SIGSTOP or the like, for too long
@@ -108,9 +109,9 @@ struct Rank {
   std::optional<RankEnd> orphan = {};  // what the leader left behind when a stop ended it
 
   [[nodiscard]] bool running() const { return !end && !lost; }
-  /// Until it is asked again; what one that has ended said last stays.
+  /// Until it is asked again; what one that fails or has ended said last stays.
   void forget_records() {
-    if (!running()) return;
+    if (!running() || records_are_last) return;
     records.clear();
     has_records = false;
   }

@@ -173,9 +173,11 @@ void Supervisor::take_from_node(const NodeEvent& event) {
   } else if (event.kind == NodeMessage::records) {
     const std::uint64_t index = reader.number();
     const std::string text = reader.text();
+    const bool are_last = reader.number() != 0;
     Rank* const rank = reader.is_whole() ? ranks_.find(index, event.node) : nullptr;
-    if (rank == nullptr) return;
+    if (rank == nullptr || rank->records_are_last) return;
     rank->records = text;
+    rank->records_are_last = are_last;
     rank->has_records = true;
     rank->records_signs = rank->signs;
     on_records(*rank);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
+#include <utility>
 
 #include "dtrain/net/message.h"
 #include "launcher/supervisor.h"
@@ -30,7 +32,7 @@ void Supervisor::judge_end(const Rank& rank) {
   if (may_ask && waited_in_vain) {
     ask_ranks(rank.index);
   } else if (phase_ == Phase::asking && rank.end->failed()) {
-    if (!waited_in_vain && !rank.end->blames_another()) return begin_failure(rank);
+    if (!rank.end->timed_out() && !rank.end->blames_another()) return begin_failure(rank);
     if (HangWatch::all_have_answered(ranks_.all())) judge_hang();
   } else if (is_undisturbed() && rank.end->failed()) {
     begin_failure(rank);
@@ -124,7 +126,9 @@ void Supervisor::ask_ranks(int suspect) {
 
 void Supervisor::ask_own_ranks() {
   for (const Rank& rank : ranks_.own()) {
-    if (rank.running() && !rank.has_records) JobRanks::tell(rank, "records\n");
+    if (rank.running() && !rank.has_records && !rank.records_are_last) {
+      JobRanks::tell(rank, "records\n");
+    }
   }
 }
 
@@ -148,9 +152,11 @@ void Supervisor::on_records(Rank& rank) {
     nodes_.tell_coordinator(NodeMessage::records,
                             dtrain::net::MessageWriter()
                                 .number(static_cast<std::uint64_t>(rank.index))
-                                .text(rank.records)
+                                .text(std::exchange(rank.records, {}))
+                                .number(rank.records_are_last ? 1 : 0)
                                 .bytes());
-    rank.forget_records();  // sent again later, an old answer would pass for a new one
+    // Sent again later, an old answer would pass for a new one.
+    rank.has_records = false;
   } else if (phase_ == Phase::asking && HangWatch::all_have_answered(ranks_.all())) {
     judge_hang();
   }

@@ -17,6 +17,8 @@ from dtrun_nodes_harness import COMM, TIMEOUT, USAGE, Judge, NodesTest
 #   waits      answers that call 17 is open      late   that it has not come to it
 #   alive      signs of life for 3 s without an answer, then status 7
 #   deaf       answers nothing    fails      an end with status 5 after an answer of its own accord
+#   needs      an end with status 5 after its last answer: it receives from the next rank
+#   fades      the same, but a second passes until it ends, in which it says that it is busy and answers nothing
 STUB = r'''
 import os, socket, sys, time
 rank = os.environ["RANK"]
@@ -40,6 +42,13 @@ if "alive" in words:
 if "fails" in words:
     time.sleep(0.3)
     link.sendall(WAITS)
+    sys.exit(5)
+if "needs" in words or "fades" in words:
+    time.sleep(0.3)
+    link.sendall(b"where in forward\ncall 8 recv 4096 open 9.0 %d pp of 3 ranks from 0\nrecords-last\n" % (int(rank) + 1))
+    if "fades" in words:
+        link.sendall(b"busy\n")
+        time.sleep(1)
     sys.exit(5)
 if "floods" in words:
     for _ in range(40000):
@@ -86,6 +95,12 @@ class Stubs(DtrunTest):
         for rank, ranks, options in ((1, 3, ()), (2, 2, ("--emulate-nodes", "2"))):
             process = self.run_stubs("*:steps,fails", f"{rank}:steps,late", ranks=ranks, options=options)
             self.check_verdict(process, rank, "call 17")
+
+    def test_the_last_answer_of_a_rank_counts_though_signs_of_life_follow_it(self):
+        for ranks, options in ((3, ()), (1, ("--emulate-nodes", "3"))):
+            process = self.run_stubs("0:steps,needs", "1:steps,fades", "2:steps,late", ranks=ranks,
+                                     options=("--abort-grace", "30", *options))
+            self.check_verdict(process, 2, r"call 8 \(recv of 4096 bytes .*, for which rank 1 waited")
 
     def test_a_rank_that_does_not_answer_is_named(self):
         process = self.run_stubs("0:steps,waits", "1:steps,deaf")
@@ -157,11 +172,12 @@ class Training(DtrunTest):
         return wait_until(find, f"rank {rank}")[0]
 
     def hold_up(self, job, rank):
-        """Delays the next calls of a rank's main thread by minutes, once it trains."""
+        """Delays the next step that a rank's main thread tells dtrun, by minutes, once it trains. Elsewhere it might be in
+        what a disk may delay, such as reading the data, which has no limit."""
         metrics = self.folder / "run" / "metrics.jsonl"
         wait_until(lambda: metrics.exists() and metrics.read_text().count('"step"') > 20, "training", self.limit)
         self.holder = subprocess.Popen(["strace", "-qq", "-o", "/dev/null", "-p", str(self.rank_of(job, rank)),
-                                   "-e", "inject=all:delay_enter=200000000"], stderr=subprocess.DEVNULL)
+                                   "-e", "trace=sendto", "-e", "inject=sendto:delay_enter=200000000"], stderr=subprocess.DEVNULL)
         self.addCleanup(self.let_go)
 
     def let_go(self):

@@ -139,7 +139,7 @@ void LauncherLink::obey(std::string_view line) {
   take_told_number(line, "columns ", columns_);
   take_told_number(line, "recovered ", recovery_);
   take_told_number(line, "stop ", stop_signal_);
-  if (line == "records") send_records();
+  if (line == "records" && !sent_last_) send_records("records-end\n");
   if (!obeys_) return;
   if (line == "leave") ::_exit(static_cast<int>(ErrorKind::comm));  // dtrun says why
   if (line.starts_with(kAbort)) abort_because(line.substr(kAbort.size()));
@@ -150,13 +150,18 @@ void LauncherLink::answer_with(std::function<std::string()> calls) {
   calls_ = std::move(calls);
 }
 
-void LauncherLink::send_records() {
+void LauncherLink::send_last_records() {
+  sent_last_ = true;
+  send_records("records-last\n");
+}
+
+void LauncherLink::send_records(std::string_view end) {
   std::string text = fmt::format("where {}\n", activity_.describe());
   {
     const std::lock_guard lock(calls_mutex_);
     if (calls_) text += calls_();
   }
-  send(text + "records-end\n");
+  send(text.append(end));
 }
 
 void LauncherLink::tell_whether_busy() {

@@ -114,8 +114,9 @@ class LauncherLink {
   /// From now on dtrun's order to end is not obeyed: this rank ends with an error of its own, which
   /// dtrun is to hear, however long its groups take to close. dtrun's --abort-grace bounds that.
   void disobey() noexcept { obeys_ = false; }
-  /// Answers without being asked, for a rank that is about to end.
-  void send_records();
+  /// Answers for the last time, without being asked: this rank fails. What it is asked later it
+  /// does not answer, since by then its calls have ended.
+  void send_last_records();
   /// The width of dtrun's terminal since it was last resized; 0: it was not.
   [[nodiscard]] std::int64_t columns() const noexcept { return columns_; }
   /// The signal that asked dtrun to stop the job, which the ranks got as SIGTERM; 0: none.
@@ -126,6 +127,8 @@ class LauncherLink {
 
  private:
   void send(std::string_view text) const noexcept;
+  /// end: the last word of the answer.
+  void send_records(std::string_view end);
   void listen();
   void obey(std::string_view line);
   void tell_whether_busy();
@@ -135,6 +138,7 @@ class LauncherLink {
   Activity activity_;
   std::uint64_t told_count_ = 0;
   std::atomic<bool> obeys_ = true;
+  std::atomic<bool> sent_last_ = false;
   std::mutex calls_mutex_;
   std::function<std::string()> calls_;
   std::atomic<std::int64_t> columns_ = 0;

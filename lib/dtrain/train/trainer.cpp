@@ -34,7 +34,7 @@ class CallAnswers {
     link_.answer_with([&groups] { return groups.call_lines(); });
   }
   ~CallAnswers() {
-    if (std::uncaught_exceptions() > exceptions_) link_.send_records();
+    if (std::uncaught_exceptions() > exceptions_) link_.send_last_records();
     link_.answer_with({});
   }
   CallAnswers(const CallAnswers&) = delete;

@@ -150,6 +150,23 @@ TEST_CASE("A rank that fails on its own account is not ended by dtrun's order") 
   ::close(line.launcher);
 }
 
+TEST_CASE("A rank that fails answers once, unasked") {
+  const Line line = make_line();
+  {
+    LauncherLink link(line.rank);
+    link.answer_with([] { return std::string("call 7\n"); });
+    link.send_last_records();
+    link.answer_with({});
+    send_text(line.launcher, "records\ncolumns 80\n");
+    while (link.columns() == 0) ::usleep(1000);
+  }
+  ::close(line.rank);
+  const std::string received = read_all(line.launcher);
+  const std::string end = "\ncall 7\nrecords-last\n";
+  CHECK(received.ends_with(end));
+  CHECK(received.find("where") == received.rfind("where"));
+}
+
 TEST_CASE("Progress arrives as one line a step") {
   const Line line = make_line();
   {
