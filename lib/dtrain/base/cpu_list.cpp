@@ -37,8 +37,7 @@ std::optional<CpuList> parse_cpu_list(std::string_view text) {
     text.remove_prefix(comma == text.npos ? text.size() : comma + 1);
   }
   std::ranges::sort(cpus);
-  const auto repeated = std::ranges::unique(cpus);
-  cpus.erase(repeated.begin(), repeated.end());
+  cpus.erase(std::unique(cpus.begin(), cpus.end()), cpus.end());
   return cpus;
 }
 

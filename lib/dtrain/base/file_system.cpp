@@ -4,11 +4,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <ranges>
 #include <system_error>
 #include <utility>
 
@@ -234,9 +234,7 @@ void HeldFolder::check() const {
 }
 
 NewFolders::~NewFolders() {
-  for (const std::string& path : made_ | std::views::reverse) {
-    if (::rmdir(path.c_str()) != 0) return;
-  }
+  while (!made_.empty() && ::rmdir(made_.back().c_str()) == 0) made_.pop_back();
 }
 
 bool NewFolders::add(const std::string& path, std::error_code& error) {
@@ -250,7 +248,8 @@ bool NewFolders::add(const std::string& path, std::error_code& error) {
     missing.push_back(each);
   }
   bool is_new = false;
-  for (const fs::path& folder : missing | std::views::reverse) {
+  std::ranges::reverse(missing);
+  for (const fs::path& folder : missing) {
     (void)with_patience(folder.string(), [&] {
       is_new = fs::create_directory(folder, error);
       errno = error.value();
