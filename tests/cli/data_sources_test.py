@@ -68,7 +68,7 @@ class Texts(Sources):
         texts, documents = self.prepare("in"), self.prepare("lines.jsonl", "--field", "text")
         self.assertEqual(texts, documents)
         self.assertEqual((bytes(texts.tokens), texts.document_ends, texts.num_bytes), (b"one\ntwo\n", [4, 8], 8))
-        self.dtrain("data", "tokenizer", "train", self.write("book.txt", TEXT), "--vocab-size", 300, "--output", "t.model")
+        self.dtrain("data", "tokenizer", "train", self.write("book.txt", TEXT), "--vocab-size", 400, "--output", "t.model")
         texts, documents = (self.prepare(*inputs, "--tokenizer", "t.model") for inputs in (["in"], ["lines.jsonl", "--field", "text"]))
         self.assertEqual(texts, documents)
 
