@@ -78,14 +78,16 @@ class Texts(Sources):
         (self.folder / "cache/snapshots/main").mkdir(parents=True)
         (self.folder / "cache/snapshots/main/data.txt").symlink_to("../../blobs/5f3a")
         (self.folder / "cache/snapshots/main/gone.txt").symlink_to("../../blobs/gone")
+        (self.folder / "cache/snapshots/main/same.txt").symlink_to("data.txt")
         self.write("cache/snapshots/.lock", "hidden")
         os.mkfifo(self.folder / "cache/snapshots/fifo")
         result = self.dtrain("data", "prepare", "cache/snapshots", "--output", "out.dtok")
         self.assertEqual(bytes(read_token_file(self.folder / "out.dtok").tokens), TEXT)
         (line,) = result.stderr.splitlines()
-        for what in ("link", "broken", "hidden", "special"):
+        for what in ("link followed", "link to", "broken", "hidden", "special"):
             self.assertRegex(line, rf"\b1 {what}")
-        (self.folder / "cache/snapshots/main/data.txt").unlink()
+        for name in ("data.txt", "same.txt"):
+            (self.folder / "cache/snapshots/main" / name).unlink()
         self.refused("cache/snapshots", parts=["cache/snapshots", "1 broken"], status=USAGE)
 
     def test_files_of_other_programs_are_refused_by_their_content(self):

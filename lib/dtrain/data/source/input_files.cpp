@@ -79,8 +79,9 @@ class FolderWalk {
     }
     const Identity identity{status.st_dev, status.st_ino};
     const bool is_folder = S_ISDIR(status.st_mode);
-    if ((is_folder ? folders_ : files_).contains(identity)) return;
-    ++found_.num_links;
+    const bool is_known = (is_folder ? folders_ : files_).contains(identity);
+    ++(is_known ? found_.num_known_links : found_.num_links);
+    if (is_known) return;
     if (is_folder) {
       walk(link);
     } else {
@@ -110,6 +111,7 @@ class FolderWalk {
 void InputFiles::add(InputFiles more) {
   std::ranges::move(more.paths, std::back_inserter(paths));
   num_links += more.num_links;
+  num_known_links += more.num_known_links;
   num_hidden += more.num_hidden;
   num_empty += more.num_empty;
   num_broken_links += more.num_broken_links;
@@ -122,6 +124,8 @@ std::string InputFiles::notes() const {
     if (count > 0) notes.push_back(fmt::format("{} {}", count, count == 1 ? one : many));
   };
   note(num_links, "link followed", "links followed");
+  note(num_known_links, "link to what is read anyway skipped",
+       "links to what is read anyway skipped");
   note(num_hidden, "hidden entry skipped", "hidden entries skipped");
   note(num_empty, "empty file skipped", "empty files skipped");
   note(num_broken_links, "broken link skipped", "broken links skipped");

@@ -11,6 +11,7 @@ namespace dtrain::data {
 struct InputFiles {
   std::vector<std::string> paths{};
   std::int64_t num_links = 0;         ///< symbolic links that were followed
+  std::int64_t num_known_links = 0;   ///< to files and folders that are read anyway: skipped
   std::int64_t num_hidden = 0;        ///< files and folders whose name begins with a dot: skipped
   std::int64_t num_empty = 0;         ///< skipped
   std::int64_t num_broken_links = 0;  ///< skipped, loops of links included

@@ -61,6 +61,7 @@ TEST_CASE("Links of a folder are followed, to each file once, and what is skippe
   CHECK(files.paths == std::vector{folder.path("in/a.txt"), folder.path("in/b.txt"),
                                    folder.path("in/far/c/d.txt"), folder.path("in/z.txt")});
   CHECK(files.num_links == 4);
+  CHECK(files.num_known_links == 3);
   CHECK(files.num_hidden == 1);
   CHECK(files.num_empty == 1);
   CHECK(files.num_broken_links == 2);
