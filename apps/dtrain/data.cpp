@@ -1,4 +1,6 @@
 // The commands of dtrain data: prepare, tokenizer train, info and baseline.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <string>
@@ -26,13 +28,21 @@ constexpr std::int64_t kMostVocab = std::int64_t{1} << 31;
 
 // Flags of the commands that read texts.
 void add_text_flags(CLI::App& app, data::PrepareOptions& texts, const std::string& output) {
-  app.add_option("INPUT", texts.inputs,
-                 "a file, or a folder of which all but hidden files are read");
+  app.add_option(
+      "INPUT", texts.inputs,
+      "a file, or a folder of which all but hidden files are read; - for standard input");
   CLI::Option& file = *app.add_option("-o,--output", texts.output, output);
   require_value(*file.type_name("FILE")->required(), "name a file");
-  CLI::Option& field = *app.add_option("--field", texts.field,
-                                       "the inputs are JSON lines, whose texts are in this field");
+  CLI::Option& field =
+      *app.add_option("--field", texts.field,
+                      "the inputs are JSON: lines, or an array of objects, whose "
+                      "texts are in this field; OUTER.INNER: of an object in them");
   require_value(*field.type_name("NAME"), "name a field");
+  app.add_flag("--skip-bad-lines", texts.skips_bad_records,
+               "pass over what is not JSON or holds no text in --field, and count it")
+      ->needs(&field);
+  app.add_flag("--as-text", texts.as_text, "read inputs that are JSON as plain text")
+      ->excludes(&field);
   const auto take_dataset = [&texts](const std::string& name) {
     constexpr std::string_view kWikitext = "wikitext";
     texts.is_wikitext = name == kWikitext;
@@ -76,6 +86,21 @@ void note_markup(const data::PrepareOptions& options) {
   }
 }
 
+// What was left out must not pass unseen.
+void note_skipped(const std::string& output, const std::string& folders,
+                  const data::RecordReport& records, const std::string& field) {
+  if (!folders.empty()) base::log_info("{}: folders: {}", output, folders);
+  if (const auto& places = records.without_text; places.count > 0) {
+    base::log_info(
+        "{}: {} record{} with no field \"{}\", or null in it, passed over; the first: {}", output,
+        places.count, places.count == 1 ? "" : "s", field, fmt::join(places.first, ", "));
+  }
+  if (const auto& places = records.bad; places.count > 0) {
+    base::log_warning("{}: {} bad line{} skipped; the first: {}", output, places.count,
+                      places.count == 1 ? "" : "s", fmt::join(places.first, ", "));
+  }
+}
+
 // A model gets the vocabulary of its data, so a choice for the user must not pass unseen.
 void note_assumed_vocab(const data::PrepareReport& report) {
   if (report.assumed_from.empty()) return;
@@ -109,12 +134,12 @@ void add_prepare_flags(CLI::App& app, PrepareFlags& flags) {
 int run_prepare(const PrepareFlags& flags) {
   require_one_process("data prepare");
   data::PrepareOptions options = flags.options;
-  note_markup(options);
   if (!flags.tokenizer.empty()) options.tokenizer = data::read_tokenizer(flags.tokenizer);
   std::vector<data::PrepareReport> reports;
   try {
     const StopSignals signals;
     ProgressBar bar;
+    options.check_stop = StopSignals::check;
     options.on_progress = [&bar](const data::PrepareProgress& progress) {
       StopSignals::check();
       bar.show(progress.bytes, progress.total_bytes, fmt::format("{} tokens", progress.num_tokens));
@@ -123,8 +148,10 @@ int run_prepare(const PrepareFlags& flags) {
   } catch (const Stopped& stopped) {
     base::end_by_stop(stopped.signal);
   }
+  note_markup(options);
   for (const data::PrepareReport& report : reports) {
     note_assumed_vocab(report);
+    note_skipped(report.output, report.notes, report.records, options.field);
     print(fmt::format("{}: {} tokens from {} file{}, {} document{}\n", report.output,
                       report.num_tokens, report.num_files, report.num_files == 1 ? "" : "s",
                       report.num_documents, report.num_documents == 1 ? "" : "s"));
@@ -151,6 +178,7 @@ void add_training_flags(CLI::App& app, data::TokenizerTraining& training) {
 int run_training(const data::TokenizerTraining& training) {
   require_one_process("data tokenizer train");
   const data::TokenizerReport report = trained_with_bar(training);
+  note_skipped(training.texts.output, report.notes, report.records, training.texts.field);
   print(fmt::format("{}: {} tokens, trained on {} of {} bytes\n", training.texts.output,
                     report.vocab, report.num_used_bytes, report.num_bytes));
   return 0;
@@ -201,8 +229,8 @@ int run_info(const std::string& path) {
 
 void add_data_tools(CLI::App& parent, Action& action) {
   add_tool(parent, "prepare",
-           "make one token file of texts, of JSON lines, of either as .gz or .zst, or of token "
-           "files (.bin) of nanoGPT and llm.c",
+           "make one token file of texts, of JSON, of either as .gz or .zst, or of token files "
+           "(.bin) of nanoGPT and llm.c",
            action, add_prepare_flags, run_prepare);
   CLI::App& tokenizer = *parent.add_subcommand("tokenizer", "train tokenizers");
   add_tool(tokenizer, "train",

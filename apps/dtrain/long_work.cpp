@@ -9,6 +9,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <iterator>
 #include <string>
 
 #include "dtrain/base/process.h"
@@ -31,34 +32,46 @@ std::size_t columns_of_terminal() {
   return (is_known ? size.ws_col : kUsual) - 1;
 }
 
+// The first that fits into `columns`, or the beginning of the last.
+template <typename Lines>
+std::string fitting(const Lines& lines, std::size_t columns) {
+  for (const std::string& line : lines) {
+    if (line.size() <= columns) return line;
+  }
+  return std::end(lines)[-1].substr(0, columns);
+}
+
 // "[#####     ]  50 %  100 of 200 MB  20 MB/s  5.0 s left  NOTE", cut to `columns` by dropping the
-// note, then the speed, the bytes and the bar.
+// note, then the speed, the bytes and the bar. Of an unknown total, 0, the bytes, speed and note.
 std::string progress_text(std::int64_t bytes, std::int64_t total_bytes, double seconds,
                           std::string_view note, std::size_t columns) {
   constexpr int kWidth = 24;
-  const bool is_large = total_bytes >= 1'000'000;
+  const bool is_large = std::max(bytes, total_bytes) >= 1'000'000;
   const double unit = is_large ? 1e6 : 1e3;
   const std::string_view name = is_large ? "MB" : "kB";
   const double share =
       total_bytes > 0 ? std::min(1.0, static_cast<double>(bytes) / double(total_bytes)) : 0;
   const double rate = seconds > 0 ? static_cast<double>(bytes) / seconds : 0;
   const double left = rate > 0 ? static_cast<double>(total_bytes - bytes) / rate : 0;
+  const std::string speed = fmt::format("{:.0f} {}/s", rate / unit, name);
+  if (total_bytes == 0) {
+    const std::string read = fmt::format("{:.0f} {}", double(bytes) / unit, name);
+    return fitting(std::array{fmt::format("{}  {}  {}", read, speed, note), read}, columns);
+  }
   const std::string bar(static_cast<std::size_t>(share * kWidth), '#');
   const std::string drawn = fmt::format("[{:<{}}]", bar, kWidth);
   const std::string percent = fmt::format("{:3.0f} %", 100 * share);
   const std::string sizes =
       fmt::format("{:.0f} of {:.0f} {}", double(bytes) / unit, double(total_bytes) / unit, name);
-  const std::string speed = fmt::format("{:.0f} {}/s", rate / unit, name);
   const std::string time = fmt::format("{} left", base::readable_time(std::max(0.0, left)));
   const std::string lines[] = {
       fmt::format("{} {}  {}  {}  {}  {}", drawn, percent, sizes, speed, time, note),
       fmt::format("{} {}  {}  {}  {}", drawn, percent, sizes, speed, time),
       fmt::format("{} {}  {}  {}", drawn, percent, sizes, time),
-      fmt::format("{} {}  {}", drawn, percent, time), fmt::format("{}  {}", percent, time)};
-  for (const std::string& line : lines) {
-    if (line.size() <= columns) return line;
-  }
-  return percent.substr(0, columns);
+      fmt::format("{} {}  {}", drawn, percent, time),
+      fmt::format("{}  {}", percent, time),
+      percent};
+  return fitting(lines, columns);
 }
 
 constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};

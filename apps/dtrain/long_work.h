@@ -18,7 +18,7 @@ class ProgressBar {
   ProgressBar& operator=(const ProgressBar&) = delete;
   ~ProgressBar();
 
-  /// note: what stands behind the speed.
+  /// total_bytes: 0 if it is unknown. note: what stands behind the speed.
   void show(std::int64_t bytes, std::int64_t total_bytes, std::string_view note);
 
  private:

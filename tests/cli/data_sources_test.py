@@ -2,15 +2,20 @@
 
 import fcntl
 import gzip
+import io
 import json
 import os
+import pickle
 import pty
 import random
+import re
 import signal
+import sqlite3
 import struct
 import subprocess
 import termios
 import unittest
+import zipfile
 
 from data_harness import DataTest, read_token_file
 from dtrain_harness import DATA, DTRAIN, GOLDEN, SOURCE, USAGE, run, terminal_output
@@ -53,8 +58,53 @@ class Texts(Sources):
         for name, text in (("texts/a.txt", b"seen"), ("texts/.DS_Store", b"\0binary"), ("texts/.git/config", b"hidden"), (".one/b", b"named")):
             self.write(name, text)
         self.assertEqual(bytes(self.prepare("texts").tokens), b"seen")
-        self.assertEqual(bytes(self.prepare("texts/.git/config", "texts/.git", ".one").tokens), b"hiddenhiddennamed")
+        self.assertEqual(bytes(self.prepare("texts/.git/config", "texts/.git", ".one").tokens), b"hidden\nhidden\nnamed\n")
         self.refused("texts/.DS_Store", parts=[".DS_Store"])
+
+    def test_texts_of_a_folder_are_separated_like_documents_of_json(self):
+        self.write("in/a", "one")
+        self.write("in/b", "two\n")
+        self.write("lines.jsonl", '{"text": "one"}\n{"text": "two\\n"}\n')
+        texts, documents = self.prepare("in"), self.prepare("lines.jsonl", "--field", "text")
+        self.assertEqual(texts, documents)
+        self.assertEqual((bytes(texts.tokens), texts.document_ends, texts.num_bytes), (b"one\ntwo\n", [4, 8], 8))
+        self.dtrain("data", "tokenizer", "train", self.write("book.txt", TEXT), "--vocab-size", 400, "--output", "t.model")
+        texts, documents = (self.prepare(*inputs, "--tokenizer", "t.model") for inputs in (["in"], ["lines.jsonl", "--field", "text"]))
+        self.assertEqual(texts, documents)
+
+    def test_links_of_a_folder_are_followed_and_what_is_skipped_is_told(self):
+        """A cache of Hugging Face holds nothing but links."""
+        self.write("cache/blobs/5f3a", TEXT)
+        (self.folder / "cache/snapshots/main").mkdir(parents=True)
+        (self.folder / "cache/snapshots/main/data.txt").symlink_to("../../blobs/5f3a")
+        (self.folder / "cache/snapshots/main/gone.txt").symlink_to("../../blobs/gone")
+        (self.folder / "cache/snapshots/main/same.txt").symlink_to("data.txt")
+        self.write("cache/snapshots/.lock", "hidden")
+        os.mkfifo(self.folder / "cache/snapshots/fifo")
+        result = self.dtrain("data", "prepare", "cache/snapshots", "--output", "out.dtok")
+        self.assertEqual(bytes(read_token_file(self.folder / "out.dtok").tokens), TEXT)
+        (line,) = result.stderr.splitlines()
+        for what in ("link followed", "link to", "broken", "hidden", "special"):
+            self.assertRegex(line, rf"\b1 {what}")
+        for name in ("data.txt", "same.txt"):
+            (self.folder / "cache/snapshots/main" / name).unlink()
+        self.refused("cache/snapshots", parts=["cache/snapshots", "1 broken"], status=USAGE)
+
+    def test_files_of_other_programs_are_refused_by_their_content(self):
+        archive = io.BytesIO()
+        with zipfile.ZipFile(archive, "w"):
+            pass
+        table = sqlite3.connect(self.folder / "t.txt")
+        table.execute("create table texts (text)")
+        table.commit()
+        table.close()
+        contents = [pickle.dumps(["text"], protocol=protocol) for protocol in (2, 3, 4, 5)]
+        contents += [archive.getvalue(), (self.folder / "t.txt").read_bytes(), b"PAR1\x15\x04", b"\x93NUMPY\x01\x00", b"ARROW1\0\0",
+                     b"\xff\xff\xff\xff\x88\x01\0\0"]
+        for content in contents:
+            for flags in ((), ("--field", "text")):
+                self.refused(self.write("t.txt", content), *flags, parts=["t.txt", re.compile("JSON lines|unpack")])
+                self.refused(self.write("t.gz", gzip.compress(content)), *flags, parts=["t.gz", re.compile("JSON lines|unpack")])
 
     def test_info_tells_what_a_file_holds(self):
         self.prepare(self.write("t", TEXT))
@@ -100,7 +150,7 @@ class Texts(Sources):
         """More of it: tests/unit/plain/data/source."""
         self.refused(self.write("cut.gz", gzip.compress(TEXT)[:20000]), parts=["cut.gz", "truncated", "byte 20000"])
         lines = self.write("l.jsonl", '{"text": "x"}\n{"body": "y"}\n')
-        self.refused(lines, "--field", "text", parts=["l.jsonl", "line 2", "no field \"text\"", "body"])
+        self.refused(lines, "--field", "txt", parts=["l.jsonl", "line 1", "\"txt\"", "text"])
         self.refused(lines, parts=["--field"], status=USAGE)
         self.refused(self.write("in.gz", gzip.compress(b"\x7fELF\0\0")), parts=["in.gz", "a program"])
         self.refused(lines, "--field", "text", "--dataset", "wikitext", parts=["--field"], status=USAGE)

@@ -255,17 +255,17 @@ class Files(Case):
         run(DTRAIN, "data", "prepare", "book.txt", "--output", "book.dtok", cwd=self.folder)
         (self.folder / "empty").mkdir()
         os.mkfifo(self.folder / "fifo")
-        for name, content in (("a.json", '[{"text": "a"}]'), ("b.json", '[\n {"text": "a"}\n]\n')):
-            self.write(name, content)
+        self.write("a.json", '[{"text": "a"}]')
         for words, *names in (
-                ("data prepare book.dtok --output new.dtok", "book.dtok", "--data"), ("data prepare - --output new.dtok", "standard input"),
-                ("--data -", "standard input"), ("data prepare a.json --field text --output new.dtok", "jq -c"),
-                ("data prepare b.json --field text --output new.dtok", "jq -c"), ("data prepare nix --output new.dtok", "'nix'"),
+                ("data prepare book.dtok --output new.dtok", "book.dtok", "--data"),
+                ("--data -", "dtrain data prepare -"), ("--data a.json", "a.json", "dtrain data prepare a.json --field"),
+                ("data prepare nix --output new.dtok", "'nix'"),
                 ("data prepare fifo --output new.dtok", "'fifo'"), ("data prepare book.txt --output nodir/t.dtok", "'nodir/t.dtok'"),
                 ("--data book.txt --val-data nix", "--val-data", "'nix'"), ("--data book.dtok --val-fraction 0.0001", "--val-fraction")):
             self.refused(words, *names, status=DATA, without=["decompress", ".tmp-"])
         for words, *names in (("--data book.dtok:0.5", "--data book.dtok"), ("--data book.dtok --val-data a:1,b:1", "--val-data"),
-                              ("data prepare empty --output t.dtok", "'empty'")):
+                              ("data prepare empty --output t.dtok", "'empty'"),
+                              ("data prepare a.json --output t.dtok", "a.json", "--field", "--as-text")):
             self.refused(words, *names)
 
     def test_text_that_is_not_utf_8_says_how_to_convert_it(self):

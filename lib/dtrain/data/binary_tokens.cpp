@@ -150,6 +150,7 @@ std::vector<std::uint32_t> tokens_in(std::span<const std::byte> bytes, std::int6
 }  // namespace
 
 std::optional<BinaryFormat> binary_format_of(const std::string& path, std::int64_t vocab) {
+  if (path == kStandardInput) return std::nullopt;  // which is read once, as a text
   const base::InputFile file = base::InputFile::open(path, kTextFile);
   const std::string start = beginning(file);
   const auto bytes = std::as_bytes(std::span(start));

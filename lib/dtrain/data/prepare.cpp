@@ -1,12 +1,13 @@
 #include "dtrain/data/prepare.h"
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <span>
 #include <system_error>
+#include <utility>
 
 #include "dtrain/base/error.h"
 #include "dtrain/data/binary_tokens.h"
@@ -19,76 +20,17 @@ namespace fs = std::filesystem;
 using base::ErrorKind;
 using base::fail;
 
-// As .git and .DS_Store, which are no texts of the user's.
-bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
-
-std::vector<std::string> files_below(const std::string& folder) {
-  std::vector<std::string> files;
-  try {
-    const fs::recursive_directory_iterator end;
-    for (fs::recursive_directory_iterator entry(folder); entry != end; ++entry) {
-      if (is_hidden(entry->path())) {
-        entry.disable_recursion_pending();
-        continue;
-      }
-      if (entry->is_symlink() || !entry->is_regular_file() || entry->file_size() == 0) continue;
-      files.push_back(entry->path().string());
-    }
-  } catch (const fs::filesystem_error& error) {
-    fail(ErrorKind::data, "folder '{}' cannot be read: {}; check its permissions", folder,
-         error.code().message());
-  }
-  std::sort(files.begin(), files.end());
-  return files;
-}
-
-// Files as they are named, and folders' regular files recursively, sorted by path: without empty
-// ones, links, and files and folders whose name begins with a dot.
-//
-// Throws: Error{usage} where that gives no file; Error{data} for a folder that cannot be read.
-std::vector<std::string> list_inputs(const std::vector<std::string>& named) {
-  std::vector<std::string> files;
-  for (const std::string& input : named) {
-    refuse_standard_input(input);
-    std::error_code ignored;  // what is wrong with a file is said when it is opened
-    if (fs::is_directory(input, ignored)) {
-      const auto below = files_below(input);
-      files.insert(files.end(), below.begin(), below.end());
-    } else {
-      files.push_back(input);
-    }
-  }
-  if (!files.empty()) return files;
-  if (named.empty()) fail(ErrorKind::usage, "no text is given; name files or folders with files");
-  fail(ErrorKind::usage, "no text is found in '{}'; name files or folders with files",
-       fmt::join(named, "', '"));
-}
-
-// Bytes of all files, those that are missing left out.
-std::int64_t total_bytes(const std::vector<std::string>& files) {
-  std::int64_t total = 0;
-  for (const std::string& file : files) {
-    std::error_code error;
-    const std::uintmax_t size = fs::file_size(file, error);
-    if (!error) total += static_cast<std::int64_t>(size);
-  }
-  return total;
-}
-
 /// One token file to be made.
 struct Task {
   std::string output;
   std::vector<std::string> files;
+  std::string notes{};  // of the inputs
 };
 
+// By their names, before anything is read.
 void check_field(const PrepareOptions& options, const std::vector<std::string>& files) {
-  if (!options.field.empty()) return;
-  for (const std::string& file : files) {
-    if (!is_named_json_lines(file)) continue;
-    fail(ErrorKind::usage,
-         "data file '{}' is JSON lines by its name; say which field holds the text: --field text",
-         file);
-  }
+  if (!options.field.empty() || options.as_text) return;
+  for (const std::string& file : files) check_is_no_json({}, file);
 }
 
 std::string wikitext_file(const std::string& folder, std::string_view part) {
@@ -109,6 +51,12 @@ std::vector<Task> wikitext_tasks(const PrepareOptions& options, const std::strin
        "folder '{}' holds none of wiki.train.raw, wiki.valid.raw and wiki.test.raw; "
        "scripts/get_wikitext.sh fetches them",
        folder);
+}
+
+Task one_task(const PrepareOptions& options) {
+  InputFiles inputs = list_inputs(options.inputs);
+  const std::string notes = inputs.notes();
+  return {options.output, std::move(inputs.paths), notes};
 }
 
 bool is_wikitext_folder(const PrepareOptions& options) {
@@ -185,7 +133,7 @@ std::unique_ptr<TokenWriter> convert(const PrepareOptions& options, const Task& 
 }
 
 std::unique_ptr<TokenWriter> encode(const PrepareOptions& options, const Task& task,
-                                    Progress& progress) {
+                                    Progress& progress, PrepareReport& report) {
   if (options.vocab > 0) {
     fail(ErrorKind::usage, "--vocab is for token files of nanoGPT and llm.c, and '{}' is a text",
          task.files.front());
@@ -196,8 +144,8 @@ std::unique_ptr<TokenWriter> encode(const PrepareOptions& options, const Task& t
       std::make_unique<TokenWriter>(task.output, TokenWriter::Origin{.tokenizer = tokenizer->kind(),
                                                                      .vocab = tokenizer->vocab(),
                                                                      .model = tokenizer->model()});
-  write_tokens_of(task.files, options, *tokenizer, *writer,
-                  [&](std::int64_t bytes) { progress.report(bytes, *writer); });
+  report.records = write_tokens_of(task.files, options, *tokenizer, *writer,
+                                   [&](std::int64_t bytes) { progress.report(bytes, *writer); });
   progress.finish_files(task.files, writer->num_tokens());
   return writer;
 }
@@ -227,10 +175,9 @@ class OutputFolder {
 }  // namespace
 
 std::vector<PrepareReport> prepare(const PrepareOptions& options) {
-  const std::vector<Task> tasks =
-      is_wikitext_folder(options)
-          ? wikitext_tasks(options, options.inputs.front())
-          : std::vector<Task>{{options.output, list_inputs(options.inputs)}};
+  const std::vector<Task> tasks = is_wikitext_folder(options)
+                                      ? wikitext_tasks(options, options.inputs.front())
+                                      : std::vector<Task>{one_task(options)};
   for (const Task& task : tasks) check_output(options, task.output, task.files);
   const OutputFolder folder(options, tasks.front().output != options.output);
   Progress progress(options, tasks);
@@ -240,9 +187,10 @@ std::vector<PrepareReport> prepare(const PrepareOptions& options) {
     const auto format = format_of(task.files, options.vocab);
     PrepareReport& report = reports.emplace_back();
     writers.push_back(format ? convert(options, task, *format, progress, report)
-                             : encode(options, task, progress));
+                             : encode(options, task, progress, report));
     writers.back()->finish();
     report.output = task.output;
+    report.notes = task.notes;
     report.num_files = std::ssize(task.files);
     report.num_tokens = writers.back()->num_tokens();
     report.num_documents = writers.back()->num_documents();
@@ -268,26 +216,31 @@ void check_output(const PrepareOptions& options, const std::string& output,
   }
 }
 
-std::vector<std::string> training_texts(const PrepareOptions& options) {
+InputFiles training_texts(const PrepareOptions& options) {
   if (!is_wikitext_folder(options)) return list_inputs(options.inputs);
-  return {wikitext_file(options.inputs.front(), "train")};
+  return {.paths = {wikitext_file(options.inputs.front(), "train")}};
 }
 
-void read_texts(const std::vector<std::string>& files, const PrepareOptions& options,
-                const std::function<void(std::string_view)>& visit) {
+RecordReport read_texts(const std::vector<std::string>& files, const PrepareOptions& options,
+                        const std::function<void(std::string_view)>& visit) {
   check_field(options, files);
   BlockOptions by_lines = block_options(files, options, *byte_tokenizer());
   by_lines.cut = [](std::string_view text) { return text.rfind('\n') + 1; };
   BlockReader reader(by_lines);
+  const DocumentRule rule{.field = options.field, .skips_bad_records = options.skips_bad_records};
   const std::int64_t total = total_bytes(files);
+  RecordReport records;
   Block block;
   while (reader.next(block)) {
     check_utf8(block);
     std::string storage;
-    for (const Part& part : parts_of(block, {.field = options.field}, storage)) visit(part.text);
+    for (const Part& part : parts_of(block, rule, storage, records)) visit(part.text);
+    records.check_field_exists(false);
     if (options.on_progress)
       options.on_progress({.bytes = reader.consumed(), .total_bytes = total});
   }
+  records.check_field_exists(true);
+  return records;
 }
 
 }  // namespace dtrain::data

@@ -7,12 +7,15 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <system_error>
 #include <vector>
 
 #include "dtrain/data/source/byte_stream.h"
+#include "dtrain/data/source/json_records.h"
+#include "dtrain/data/source/json_text.h"
 
 namespace dtrain::data {
 namespace {
@@ -46,6 +49,7 @@ constexpr Signature kSignatures[] = {
     {kTokenMagic, "a token file", "it is prepared already: train on it with --data FILE"},
     {"\x1f\x8b", "gzip-compressed", kDecompress},
     {"PK\x03\x04", "a zip archive", kUnpack},
+    {"PK\x05\x06", "a zip archive", kUnpack},
     {"\x28\xb5\x2f\xfd", "zstd-compressed", kDecompress},
     {"\xfd"
      "7zXZ",
@@ -61,9 +65,15 @@ constexpr Signature kSignatures[] = {
     {"%PDF-", "a PDF document", "extract its text first: pdftotext FILE.pdf FILE.txt"},
     {"PAR1", "a Parquet file", kExport},
     {"ARROW1", "an Arrow file", kExport},
+    {"\xff\xff\xff\xff", "an Arrow stream", kExport},
     {"\x89HDF", "an HDF5 file", kExport},
     {"\x80\x02", "a pickle of Python", kExport},
-    {"\x80\x04\x95", "a pickle of Python", kExport},
+    {"\x80\x03", "a pickle of Python", kExport},
+    {"\x80\x04", "a pickle of Python", kExport},
+    {"\x80\x05", "a pickle of Python", kExport},
+    {"SQLite format 3", "an SQLite database", kExport},
+    {"Rar!\x1a\x07", "a RAR archive", kUnpack},
+    {"\x04\x22\x4d\x18", "lz4-compressed", kDecompress},
     {"ustar", "a tar archive", kUnpack, 257},
     {"\xff\xfe\0\0"sv, "UTF-32 text", kFromUtf32},
     {"\0\0\xfe\xff"sv, "UTF-32 text", kFromUtf32},
@@ -78,6 +88,22 @@ constexpr Signature kSignatures[] = {
 /// Eight bytes of a little-endian length below 4 GiB, then a JSON object.
 bool is_safetensors(std::string_view start) {
   return start.size() > 8 && start[8] == '{' && start.substr(4, 4) == "\0\0\0\0"sv;
+}
+
+bool is_named_json_lines(std::string_view path) {
+  for (const std::string_view suffix : {".gz", ".zst"}) {
+    if (path.ends_with(suffix)) path.remove_suffix(suffix.size());
+  }
+  return path.ends_with(".jsonl") || path.ends_with(".ndjson");
+}
+
+// Why a file is JSON, as words behind that; nothing for what is none.
+std::optional<std::string> json_found(std::string_view start, const std::string& path) {
+  if (begins_as_json(start)) {
+    return fmt::format(" (its first object has texts in: {})", text_fields(first_record(start)));
+  }
+  if (is_named_json_lines(path)) return " lines by its name";
+  return std::nullopt;
 }
 
 [[noreturn]] void refuse_file(const std::string& path, std::string_view what,
@@ -136,19 +162,23 @@ bool is_token_file(std::string_view start) {
   return start.substr(0, kTokenMagic.size()) == kTokenMagic.substr(0, start.size());
 }
 
-bool is_named_json_lines(std::string_view path) {
-  for (const std::string_view suffix : {".gz", ".zst"}) {
-    if (path.ends_with(suffix)) path.remove_suffix(suffix.size());
-  }
-  return path.ends_with(".jsonl") || path.ends_with(".ndjson");
+void check_is_no_json(std::string_view start, const std::string& path) {
+  const auto found = json_found(start, path);
+  if (!found) return;
+  fail(
+      ErrorKind::usage,
+      "data file '{}' is JSON{}; name the field that holds the text: --field NAME; or train on the "
+      "JSON itself: --as-text",
+      path, *found);
 }
 
 void check_needs_no_preparing(std::string_view start, const std::string& path) {
-  if (is_named_json_lines(path)) {
-    fail(ErrorKind::data,
-         "data file '{}' is JSON lines by its name; make a token file of the field that holds the "
-         "text: dtrain data prepare {} --field text --output FILE.dtok",
-         path, path);
+  if (const auto found = json_found(start, path)) {
+    fail(
+        ErrorKind::data,
+        "data file '{}' is JSON{}; make a token file of the field that holds the text: dtrain data "
+        "prepare {} --field NAME --output FILE.dtok (--as-text in place of --field keeps the JSON)",
+        path, *found, path);
   }
   const std::string_view format = is_gzip(start) ? "gzip" : is_zstd(start) ? "zstd" : "";
   if (format.empty()) return;
@@ -177,16 +207,13 @@ void check_is_text(std::string_view start, const std::string& path) {
   refuse_file(path, "binary (it holds NUL bytes)", "convert it to text first");
 }
 
-void refuse_standard_input(const std::string& path) {
-  if (path != "-") return;
-  fail(ErrorKind::data,
-       "data file '{}': standard input cannot be read as data, for it is read more than once; "
-       "write it to a file first",
-       path);
-}
-
 void refuse_folder(const std::string& path) {
-  refuse_standard_input(path);
+  if (path == kStandardInput) {
+    fail(ErrorKind::data,
+         "data file '{}': standard input cannot be trained on, for it is read more than once; make "
+         "a token file of it: dtrain data prepare - --output FILE.dtok",
+         path);
+  }
   std::error_code error;
   if (path.starts_with("~/") && !std::filesystem::exists(path, error)) {
     fail(ErrorKind::data,

@@ -33,8 +33,14 @@ void check_is_text(std::string_view start, const std::string& path);
 /// Whether a file is JSON lines by its name, compressed or not.
 [[nodiscard]] bool is_named_json_lines(std::string_view path);
 
-/// Refuses what `dtrain data prepare` reads and nothing else does: compressed files and JSON lines,
-/// which read as text would train a model of JSON.
+/// Refuses JSON, by its content or its name, which read as text would train a model of JSON.
+///
+/// start: as check_is_text; empty: the name alone decides.
+///
+/// Throws: Error{usage} naming the file, its fields, and the flags of `dtrain data prepare` for it.
+void check_is_no_json(std::string_view start, const std::string& path);
+
+/// Refuses what `dtrain data prepare` reads and nothing else does: compressed files and JSON.
 ///
 /// start: as check_is_text.
 ///
@@ -54,12 +60,8 @@ template <typename Number>
   return numbers;
 }
 
-/// Throws: Error{data} if `path` is "-", as other programs name standard input.
-void refuse_standard_input(const std::string& path);
-
-/// As refuse_standard_input.
-/// Throws: Error{data} that says how to make a token file of a folder, if `path` is one; or that ~
-///         was not replaced.
+/// Throws: Error{data} that says how to make a token file of a folder or standard input ("-"), if
+///         `path` is one; or that ~ was not replaced.
 void refuse_folder(const std::string& path);
 
 /// How a data file that cannot be read is spoken of.

@@ -16,25 +16,25 @@ struct EncodedBlock {
   std::int64_t num_bytes = 0;               // of text
   std::int64_t num_words = 0;
   std::int64_t consumed = 0;  // bytes of files when the block was read
+  RecordReport records;
 };
 
-EncodedBlock encode_block(const Block& block, const PrepareOptions& options,
-                          const Tokenizer& tokenizer, Encoder& encoder) {
+EncodedBlock encode_block(const Block& block, const DocumentRule& rule, const Tokenizer& tokenizer,
+                          Encoder& encoder) {
   if (tokenizer.kind() != TokenizerKind::bytes) check_utf8(block);
   const std::optional<std::uint32_t> end_of_document = tokenizer.end_of_document();
-  const LineRule rule{.field = options.field, .adds_newline = !end_of_document};
   const std::int64_t width = bytes_per_token(tokenizer.vocab());
   std::string storage;
   EncodedBlock encoded;
   std::vector<std::uint32_t> tokens;
-  for (const Part& part : parts_of(block, rule, storage)) {
+  for (const Part& part : parts_of(block, rule, storage, encoded.records)) {
     tokens.clear();
     encoder.encode(part.text, part.begins_document, tokens);
     if (part.ends_document && end_of_document) tokens.push_back(*end_of_document);
     append_tokens(tokens, width, encoded.tokens);
     if (part.ends_document) encoded.document_ends.push_back(std::ssize(encoded.tokens));
     encoded.num_bytes += std::ssize(part.text);
-    if (options.is_wikitext) {
+    if (block.format == Format::wikitext) {
       encoded.num_words += static_cast<std::int64_t>(count_words(part.text));
     }
   }
@@ -61,13 +61,22 @@ BlockOptions block_options(const std::vector<std::string>& files, const PrepareO
   return {.files = files,
           .format = options.is_wikitext     ? Format::wikitext
                     : options.field.empty() ? Format::text
-                                            : Format::json_lines,
-          .cut = [&tokenizer](std::string_view text) { return tokenizer.cut(text); }};
+                                            : Format::json,
+          .cut = [&tokenizer](std::string_view text) { return tokenizer.cut(text); },
+          .refuses_json = !options.as_text,
+          .on_wait = options.check_stop};
 }
 
-void write_tokens_of(const std::vector<std::string>& files, const PrepareOptions& options,
-                     const Tokenizer& tokenizer, TokenWriter& writer, const OnBytes& on_bytes) {
+RecordReport write_tokens_of(const std::vector<std::string>& files, const PrepareOptions& options,
+                             const Tokenizer& tokenizer, TokenWriter& writer,
+                             const OnBytes& on_bytes) {
   BlockReader reader(block_options(files, options, tokenizer));
+  // A single text and its token file are the same data.
+  const bool is_separate = !options.field.empty() || files.size() > 1;
+  const DocumentRule rule{.field = options.field,
+                          .adds_newline = is_separate && !tokenizer.end_of_document(),
+                          .skips_bad_records = options.skips_bad_records};
+  RecordReport records;
   // Block n takes encoder n % threads, which remembers words: block n - threads is done by then.
   std::vector<std::unique_ptr<Encoder>> encoders(static_cast<std::size_t>(options.threads));
   for (auto& encoder : encoders) encoder = tokenizer.make_encoder();
@@ -76,13 +85,15 @@ void write_tokens_of(const std::vector<std::string>& files, const PrepareOptions
     const EncodedBlock done = in_work.front().get();
     in_work.pop_front();
     write(done, writer);
+    records.add(done.records);
+    records.check_field_exists(false);
     on_bytes(done.consumed);
   };
   auto block = std::make_shared<Block>();
   for (std::size_t number = 0; reader.next(*block); ++number) {
-    in_work.push_back(base::start_task([&options, &tokenizer, block, consumed = reader.consumed(),
+    in_work.push_back(base::start_task([&rule, &tokenizer, block, consumed = reader.consumed(),
                                         encoder = encoders[number % encoders.size()].get()] {
-      EncodedBlock encoded = encode_block(*block, options, tokenizer, *encoder);
+      EncodedBlock encoded = encode_block(*block, rule, tokenizer, *encoder);
       encoded.consumed = consumed;
       return encoded;
     }));
@@ -90,6 +101,8 @@ void write_tokens_of(const std::vector<std::string>& files, const PrepareOptions
     if (std::ssize(in_work) == options.threads) write_first();
   }
   while (!in_work.empty()) write_first();
+  records.check_field_exists(true);
+  return records;
 }
 
 }  // namespace dtrain::data

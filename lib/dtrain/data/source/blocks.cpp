@@ -1,14 +1,10 @@
 #include "dtrain/data/source/blocks.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/text.h"
+#include "dtrain/data/source/json_text.h"
 #include "dtrain/data/text.h"
 #include "dtrain/data/tokenizer/utf8.h"
 
@@ -17,101 +13,6 @@ namespace {
 
 using base::ErrorKind;
 using base::fail;
-using Json = nlohmann::json;
-
-struct Place {
-  const Block& block;
-  std::int64_t line;
-};
-
-template <typename... Args>
-[[noreturn]] void refuse(const Place& place, fmt::format_string<Args...> format, Args&&... args) {
-  base::fail(ErrorKind::data, "data file '{}', line {}: {}", place.block.file, place.line,
-             fmt::format(format, std::forward<Args>(args)...));
-}
-
-// The parser's own words begin with "[json.exception.parse_error.101] parse error at line 1, ".
-std::string reason_of(const Json::exception& error) {
-  const std::string message = error.what();
-  const auto place = message.find("column");
-  return base::printable(place == message.npos ? message : message.substr(place));
-}
-
-// JSON lines are often taken for a JSON array.
-std::string_view advice_for(std::string_view line) {
-  const std::size_t first = line.find_first_not_of(" \t\r");
-  return first != line.npos && line[first] == '['
-             ? "; it seems to be a JSON array: jq -c '.[]' FILE writes its objects as lines"
-             : "";
-}
-
-Json parse(const Place& place, std::string_view line) {
-  try {
-    return Json::parse(line);
-  } catch (const Json::exception& error) {
-    refuse(place, "it is not JSON ({}); every line must be one object{}", reason_of(error),
-           advice_for(line));
-  }
-}
-
-// The first ones: a stranger's object may have any number of them, of any length.
-std::string fields_with_texts(const Json& object) {
-  constexpr std::size_t kMostNames = 10;
-  constexpr std::size_t kLongestName = 40;
-  std::vector<std::string> names;
-  for (const auto& [name, value] : object.items()) {
-    if (!value.is_string()) continue;
-    if (names.size() == kMostNames) {
-      names.emplace_back("...");
-      break;
-    }
-    names.push_back(name.size() > kLongestName ? name.substr(0, kLongestName) + "..." : name);
-  }
-  return names.empty() ? "none" : base::printable(fmt::format("{}", fmt::join(names, ", ")));
-}
-
-std::string text_in(const Place& place, std::string_view line, const std::string& field) {
-  Json object = parse(place, line);
-  if (!object.is_object()) {
-    refuse(place, "found {} where an object is needed{}", object.type_name(), advice_for(line));
-  }
-  const auto found = object.find(field);
-  if (found == object.end()) {
-    refuse(place, "it has no field \"{}\"; its texts are in: {}; name one with --field", field,
-           fields_with_texts(object));
-  }
-  if (!found->is_string()) {
-    refuse(place, "its field \"{}\" is {}, not a string; name another with --field", field,
-           found->type_name());
-  }
-  return std::move(found->get_ref<std::string&>());
-}
-
-// As parts_of. Blank lines are passed over.
-std::vector<Part> documents_of_lines(const Block& block, const LineRule& rule,
-                                     std::string& storage) {
-  std::vector<std::size_t> ends;
-  std::int64_t number = block.first_line;
-  for (std::string_view rest = block.bytes; !rest.empty(); ++number) {
-    const std::size_t end = rest.find('\n');
-    const std::string_view line = rest.substr(0, end);
-    rest.remove_prefix(end == rest.npos ? rest.size() : end + 1);
-    if (line.find_first_not_of(" \t\r") == line.npos) continue;
-    const std::string text = text_in({block, number}, line, rule.field);
-    if (text.empty()) continue;
-    storage += text;
-    if (rule.adds_newline && text.back() != '\n') storage += '\n';
-    ends.push_back(storage.size());
-  }
-  std::vector<Part> parts;
-  std::size_t begin = 0;
-  for (const std::size_t end : ends) {
-    parts.push_back({.text = std::string_view(storage).substr(begin, end - begin)});
-    begin = end;
-  }
-  return parts;
-}
-
 // The raw files of WikiText: articles whose first line is " = Title = ".
 constexpr std::string_view kBeginsTitle = "\n = ";
 constexpr std::string_view kBeginsSection = "\n = =";
@@ -180,17 +81,19 @@ bool BlockReader::next(Block& block) {
       if (next_file_ == options_.files.size()) return false;
       open_next_file();
     }
-    taken = bytes_to_take();
+    taken = options_.format == Format::json ? record_bytes_to_take() : bytes_to_take();
   }
   block = {.bytes = buffer_.substr(0, taken),
            .file = options_.files[next_file_ - 1],
            .offset = offset_,
            .first_line = line_,
            .format = options_.format,
+           .shape = shape_,
            .begins_document = is_first_,
            .ends_document = is_at_end_ && taken == buffer_.size()};
-  if (options_.format == Format::json_lines) {
+  if (options_.format == Format::json) {
     line_ += std::count(block.bytes.begin(), block.bytes.end(), '\n');
+    splitter_.drop(taken);
   }
   // What follows an article's head begins a document too.
   is_first_ = options_.format == Format::wikitext && begins_article(buffer_, taken);
@@ -204,18 +107,44 @@ std::int64_t BlockReader::consumed() const noexcept {
   return consumed_before_ + (stream_ == nullptr ? 0 : stream_->consumed());
 }
 
+std::int64_t BlockReader::line_of_unfinished() const {
+  const std::size_t before = buffer_.size() - splitter_.unfinished(buffer_).size();
+  return line_ + std::ranges::count(buffer_.substr(0, before), '\n');
+}
+
+void BlockReader::check_closed() const {
+  if (splitter_.is_closed()) return;
+  fail(
+      ErrorKind::data,
+      "data file '{}' is truncated: the end of its JSON is missing from line {} on, where an array "
+      "or object is not closed; fetch or write it again",
+      options_.files[next_file_ - 1], line_of_unfinished());
+}
+
 void BlockReader::open_next_file() {
   const std::string& path = options_.files[next_file_++];
-  stream_ = open_bytes(path);
+  stream_ = open_bytes(path, options_.on_wait);
   is_at_end_ = false;
   is_first_ = true;
   offset_ = 0;
   line_ = 1;
   read_more();
   check_is_text(buffer_, path);
-  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";  // editors' mark, no part of a text
+  if (options_.format == Format::text && options_.refuses_json) check_is_no_json(buffer_, path);
   if (buffer_.starts_with(kByteOrderMark)) offset_ = std::ssize(kByteOrderMark);
   buffer_.erase(0, static_cast<std::size_t>(offset_));
+  if (options_.format == Format::json) find_shape();
+}
+
+void BlockReader::find_shape() {
+  const auto has_line = [this] {
+    const std::size_t first = buffer_.find_first_not_of(kJsonSpace);
+    return first != buffer_.npos &&
+           (buffer_[first] == '[' || buffer_.find('\n', first) != buffer_.npos);
+  };
+  while (!is_at_end_ && buffer_.size() < options_.longest_part && !has_line()) read_more();
+  shape_ = shape_of(buffer_);
+  splitter_ = RecordSplitter(shape_);
 }
 
 void BlockReader::read_more() {
@@ -230,38 +159,47 @@ std::size_t BlockReader::bytes_to_take() {
   while (!is_at_end_ && buffer_.size() < options_.block_bytes) read_more();
   for (;;) {
     if (is_at_end_ && buffer_.size() <= 2 * options_.block_bytes) return buffer_.size();
-    std::size_t cut = 0;
-    switch (options_.format) {
-      case Format::text:
-        cut = options_.cut(buffer_);
-        break;
-      case Format::json_lines:
-        cut = buffer_.rfind('\n') + 1;
-        break;
-      case Format::wikitext:
-        cut = last_article(buffer_);
-        break;
-    }
+    const bool has_articles = options_.format == Format::wikitext;
+    std::size_t cut = has_articles ? last_article(buffer_) : options_.cut(buffer_);
     if (cut > 0) return cut;
     if (is_at_end_) return buffer_.size();
     if (buffer_.size() < options_.longest_part) {
       read_more();
       continue;
     }
-    if (options_.format == Format::json_lines) {
-      fail(ErrorKind::data, "data file '{}': line {} is longer than {} MiB; is it JSON lines?",
-           options_.files[next_file_ - 1], line_, options_.longest_part >> 20);
-    }
-    if (options_.format == Format::wikitext) cut = options_.cut(buffer_);
+    if (has_articles) cut = options_.cut(buffer_);
     if (cut > 0) return cut;
     return whole_characters(std::string_view(buffer_).substr(0, buffer_.size() - 1));
   }
 }
 
-std::vector<Part> parts_of(const Block& block, const LineRule& rule, std::string& storage) {
-  if (block.format == Format::json_lines) return documents_of_lines(block, rule, storage);
+std::size_t BlockReader::record_bytes_to_take() {
+  while (!is_at_end_ && buffer_.size() < options_.block_bytes) read_more();
+  for (;;) {
+    const std::size_t cut = splitter_.last_end(buffer_);
+    if (is_at_end_) {
+      check_closed();
+      return buffer_.size();
+    }
+    if (cut > 0) return cut;
+    if (buffer_.size() >= options_.longest_record) {
+      fail(ErrorKind::data,
+           "data file '{}': the record in line {} is longer than {} MiB; is it JSON?",
+           options_.files[next_file_ - 1], line_of_unfinished(), options_.longest_record >> 20);
+    }
+    read_more();
+  }
+}
+
+std::vector<Part> parts_of(const Block& block, const DocumentRule& rule, std::string& storage,
+                           RecordReport& report) {
+  if (block.format == Format::json) return documents_of_records(block, rule, storage, report);
   std::vector<Part> parts;
   std::string_view rest = block.bytes;
+  if (rule.adds_newline && block.ends_document && !rest.ends_with('\n')) {
+    storage = block.bytes + '\n';
+    rest = storage;
+  }
   bool begins = block.begins_document;
   while (!rest.empty()) {
     const std::size_t next = block.format == Format::wikitext ? next_article(rest) : rest.size();
@@ -286,7 +224,7 @@ std::size_t count_words(std::string_view text) {
 }
 
 void check_utf8(const Block& block) {
-  if (block.format == Format::json_lines) return;  // the parser of JSON does
+  if (block.format == Format::json) return;  // field_text does
   const auto wrong = invalid_utf8_at(block.bytes);
   if (!wrong) return;
   base::fail(base::ErrorKind::data,

@@ -11,19 +11,20 @@
 #include <vector>
 
 #include "dtrain/data/source/byte_stream.h"
+#include "dtrain/data/source/json_records.h"
 
 namespace dtrain::data {
 
 /// What files hold.
 enum class Format {
-  text,        ///< each file is a document
-  json_lines,  ///< each line is an object, one field of which is a document
-  wikitext,    ///< articles, each a document, begin with " = Title = "
+  text,      ///< each file is a document
+  json,      ///< objects, of each of which one field is a document
+  wikitext,  ///< articles, each a document, begin with " = Title = "
 };
 
 /// A stretch of one document.
 struct Part {
-  std::string_view text;  ///< of the block's bytes
+  std::string_view text;
   bool begins_document = true;
   bool ends_document = true;
 };
@@ -33,8 +34,9 @@ struct Block {
   std::string bytes{};
   std::string file{};           ///< path, for messages
   std::int64_t offset = 0;      ///< of bytes in the file, decompressed
-  std::int64_t first_line = 1;  ///< of json_lines
+  std::int64_t first_line = 1;  ///< of JSON
   Format format = Format::text;
+  JsonShape shape = JsonShape::lines;
   bool begins_document = true;
   bool ends_document = true;
 };
@@ -45,9 +47,15 @@ struct BlockOptions {
   /// Where a text may be cut: Tokenizer::cut. Returns 0 for nowhere.
   std::function<std::size_t(std::string_view)> cut{};
   std::size_t block_bytes = std::size_t{1} << 20;
-  /// A document without a place to cut, or a line of JSON, is at most so long; longer documents are
-  /// cut between two characters.
+  /// A document without a place to cut is at most so long; longer ones are cut between two
+  /// characters.
   std::size_t longest_part = std::size_t{16} << 20;
+  /// A record of JSON, which is in memory as a whole.
+  std::size_t longest_record = std::size_t{1} << 30;
+  /// Refuse texts that begin as JSON does.
+  bool refuses_json = true;
+  /// As open_bytes.
+  std::function<void()> on_wait{};
 };
 
 /// Reads files one after the other. The blocks depend on nothing but the files and the options.
@@ -59,15 +67,20 @@ class BlockReader {
 
   /// Returns false at the end of the last file.
   ///
-  /// Throws: Error{data} naming a file that cannot be read, is no text, or has too long a line.
+  /// Throws: Error{data} naming a file that cannot be read, is no text, has too long a record, or
+  ///         ends within its JSON; Error{usage} naming one that is JSON where a text is expected.
   [[nodiscard]] bool next(Block& block);
   /// Bytes of files, as they lie on the disk, that were read so far.
   [[nodiscard]] std::int64_t consumed() const noexcept;
 
  private:
   void open_next_file();
+  void check_closed() const;
+  [[nodiscard]] std::int64_t line_of_unfinished() const;
+  void find_shape();
   void read_more();
   [[nodiscard]] std::size_t bytes_to_take();
+  [[nodiscard]] std::size_t record_bytes_to_take();
 
   BlockOptions options_;
   std::size_t next_file_ = 0;
@@ -78,19 +91,16 @@ class BlockReader {
   std::int64_t offset_ = 0;             // of buffer_
   std::int64_t line_ = 1;               // of buffer_
   std::int64_t consumed_before_ = 0;    // by files that are done
+  JsonShape shape_ = JsonShape::lines;  // of the open file
+  RecordSplitter splitter_{JsonShape::lines};
 };
 
-/// How JSON objects become documents.
-struct LineRule {
-  std::string field{};        ///< the member that holds the text
-  bool adds_newline = false;  ///< to a text that does not end with one
-};
-
-/// The documents of a block. Those of json_lines are written to `storage`.
+/// The documents of a block. Those that are not parts of its bytes are written to `storage`. Adds
+/// what records of JSON hold to `report`.
 ///
-/// Throws: Error{data} naming file and line of what is no JSON, or lacks the field.
-[[nodiscard]] std::vector<Part> parts_of(const Block& block, const LineRule& rule,
-                                         std::string& storage);
+/// Throws: as documents_of_records.
+[[nodiscard]] std::vector<Part> parts_of(const Block& block, const DocumentRule& rule,
+                                         std::string& storage, RecordReport& report);
 
 /// Words as the literature of WikiText counts them: what stands between spaces, and a sign for the
 /// end of each line.

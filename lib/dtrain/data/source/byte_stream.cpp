@@ -1,10 +1,13 @@
 #include "dtrain/data/source/byte_stream.h"
 
+#include <poll.h>
+#include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
 #include <zstd_errors.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
@@ -14,10 +17,13 @@
 namespace dtrain::data {
 namespace {
 
+using base::ErrorKind;
+using base::fail;
+
 /// A file as it is.
 class PlainStream final : public ByteStream {
  public:
-  explicit PlainStream(base::InputFile file) : file_(std::move(file)) {}
+  explicit PlainStream(const std::string& path) : file_(base::InputFile::open(path, kTextFile)) {}
 
   std::size_t read(std::span<char> to) override {
     const auto left = static_cast<std::size_t>(file_.size() - offset_);
@@ -27,15 +33,69 @@ class PlainStream final : public ByteStream {
     return to.size();
   }
   [[nodiscard]] std::int64_t consumed() const noexcept override { return offset_; }
-  [[nodiscard]] const std::string& path() const noexcept { return file_.path(); }
 
  private:
   base::InputFile file_;
   std::int64_t offset_ = 0;
 };
 
-using base::ErrorKind;
-using base::fail;
+/// Standard input as it is.
+class StandardInput final : public ByteStream {
+ public:
+  explicit StandardInput(std::function<void()> on_wait) : on_wait_(std::move(on_wait)) {}
+
+  std::size_t read(std::span<char> to) override {
+    std::size_t filled = 0;
+    while (filled < to.size()) {
+      const std::size_t count = read_some(to.subspan(filled));
+      if (count == 0) break;
+      filled += count;
+    }
+    offset_ += static_cast<std::int64_t>(filled);
+    return filled;
+  }
+  [[nodiscard]] std::int64_t consumed() const noexcept override { return offset_; }
+
+ private:
+  // Returns 0 at the end. A read that waits would be continued after a stop signal, so that poll
+  // waits, and only for a while, in case the signal came just before.
+  std::size_t read_some(std::span<char> to) const {
+    constexpr int kMilliseconds = 200;
+    for (;;) {
+      if (on_wait_) on_wait_();
+      pollfd ready{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+      if (::poll(&ready, 1, kMilliseconds) <= 0) continue;
+      const ssize_t count = ::read(STDIN_FILENO, to.data(), to.size());
+      if (count >= 0) return static_cast<std::size_t>(count);
+      if (errno == EINTR || errno == EAGAIN) continue;
+      fail(ErrorKind::data, "standard input cannot be read after {} bytes ({}); name a file",
+           offset_, std::strerror(errno));
+    }
+  }
+
+  std::function<void()> on_wait_;
+  std::int64_t offset_ = 0;
+};
+
+/// A stream whose first bytes were read already.
+class Unread final : public ByteStream {
+ public:
+  Unread(std::string start, std::unique_ptr<ByteStream> rest)
+      : start_(std::move(start)), rest_(std::move(rest)) {}
+
+  std::size_t read(std::span<char> to) override {
+    const std::size_t count = start_.copy(to.data(), to.size());
+    start_.erase(0, count);
+    return count + rest_->read(to.subspan(count));
+  }
+  [[nodiscard]] std::int64_t consumed() const noexcept override {
+    return rest_->consumed() - std::ssize(start_);
+  }
+
+ private:
+  std::string start_;
+  std::unique_ptr<ByteStream> rest_;
+};
 
 constexpr std::size_t kBufferBytes = 256 * 1024;
 constexpr std::size_t kMostWindow = std::size_t{1} << 27;  // ZSTD_createDStream's own
@@ -43,8 +103,8 @@ constexpr std::size_t kMostWindow = std::size_t{1} << 27;  // ZSTD_createDStream
 /// What both formats share: compressed bytes come in buffers, text goes where the caller wants it.
 class Decompressing : public ByteStream {
  public:
-  Decompressing(PlainStream from, std::string_view format)
-      : from_(std::move(from)), format_(format), buffer_(kBufferBytes) {}
+  Decompressing(std::unique_ptr<ByteStream> from, std::string path, std::string_view format)
+      : from_(std::move(from)), path_(std::move(path)), format_(format), buffer_(kBufferBytes) {}
 
   std::size_t read(std::span<char> to) final {
     std::size_t filled = 0;
@@ -55,7 +115,7 @@ class Decompressing : public ByteStream {
     }
     return filled;
   }
-  [[nodiscard]] std::int64_t consumed() const noexcept final { return from_.consumed(); }
+  [[nodiscard]] std::int64_t consumed() const noexcept final { return from_->consumed(); }
 
  protected:
   /// Takes some of the compressed bytes and returns how many bytes of text it wrote. Sets
@@ -66,12 +126,12 @@ class Decompressing : public ByteStream {
     return std::span(buffer_).first(available_).subspan(taken_);
   }
   void take(std::size_t count) { taken_ += count; }
-  [[nodiscard]] const std::string& path() const { return from_.path(); }
+  [[nodiscard]] const std::string& path() const { return path_; }
   [[noreturn]] void refuse_damaged(std::string_view reason) const {
     fail(ErrorKind::data,
          "data file '{}' is damaged: its {} data is wrong near byte {} ({}); fetch or compress it "
          "again",
-         path(), format_, from_.consumed() - std::int64_t(available_ - taken_), reason);
+         path(), format_, from_->consumed() - std::int64_t(available_ - taken_), reason);
   }
 
   bool is_complete_ = false;  // the bytes taken so far end a member or frame
@@ -81,17 +141,18 @@ class Decompressing : public ByteStream {
   /// Returns whether there is something to decompress.
   bool fill() {
     if (taken_ < available_ || is_full_) return true;
-    available_ = from_.read(buffer_);
+    available_ = from_->read(buffer_);
     taken_ = 0;
     if (available_ > 0) return true;
     if (is_complete_) return false;
     fail(ErrorKind::data,
          "data file '{}' is truncated: its {} data ends at byte {} in the middle of the text, "
          "after {} bytes of it; fetch or compress it again",
-         path(), format_, from_.consumed(), text_bytes_);
+         path(), format_, from_->consumed(), text_bytes_);
   }
 
-  PlainStream from_;
+  std::unique_ptr<ByteStream> from_;
+  std::string path_;
   std::string_view format_;
   std::vector<char> buffer_;
   std::size_t available_ = 0;  // bytes in buffer_
@@ -101,7 +162,8 @@ class Decompressing : public ByteStream {
 
 class GzipStream final : public Decompressing {
  public:
-  explicit GzipStream(PlainStream from) : Decompressing(std::move(from), "gzip") {
+  GzipStream(std::unique_ptr<ByteStream> from, const std::string& path)
+      : Decompressing(std::move(from), path, "gzip") {
     constexpr int kGzipOfAnyWindow = 15 + 16;
     if (::inflateInit2(&state_, kGzipOfAnyWindow) != Z_OK) throw std::bad_alloc();
   }
@@ -109,6 +171,7 @@ class GzipStream final : public Decompressing {
 
  private:
   std::size_t decompress(std::span<char> to) override {
+    if (is_complete_ && skip_padding()) return 0;
     if (is_complete_) ::inflateReset(&state_);
     is_complete_ = false;
     const std::span<char> in = compressed();
@@ -127,13 +190,22 @@ class GzipStream final : public Decompressing {
     return room - state_.avail_out;
   }
 
+  // Zeros after a member, as tapes and some archives fill up blocks. Returns whether nothing else
+  // is there yet.
+  bool skip_padding() {
+    const std::span<char> in = compressed();
+    const auto other = std::ranges::find_if(in, [](char c) { return c != 0; });
+    take(static_cast<std::size_t>(other - in.begin()));
+    return compressed().empty();
+  }
+
   z_stream state_{};
 };
 
 class ZstdStream final : public Decompressing {
  public:
-  explicit ZstdStream(PlainStream from)
-      : Decompressing(std::move(from), "zstd"), state_(::ZSTD_createDStream()) {
+  ZstdStream(std::unique_ptr<ByteStream> from, const std::string& path)
+      : Decompressing(std::move(from), path, "zstd"), state_(::ZSTD_createDStream()) {
     if (state_ == nullptr) throw std::bad_alloc();
   }
 
@@ -168,16 +240,20 @@ class ZstdStream final : public Decompressing {
 
 }  // namespace
 
-std::unique_ptr<ByteStream> open_bytes(const std::string& path) {
-  base::InputFile file = base::InputFile::open(path, kTextFile);
-  char start[4] = {};
-  const std::span found(start, static_cast<std::size_t>(std::min<std::int64_t>(4, file.size())));
-  file.read(0, std::as_writable_bytes(found));
-  const std::string_view magic(found.data(), found.size());
-  PlainStream plain(std::move(file));
-  if (is_gzip(magic)) return std::make_unique<GzipStream>(std::move(plain));
-  if (is_zstd(magic)) return std::make_unique<ZstdStream>(std::move(plain));
-  return std::make_unique<PlainStream>(std::move(plain));
+std::unique_ptr<ByteStream> open_bytes(const std::string& path,
+                                       const std::function<void()>& on_wait) {
+  std::unique_ptr<ByteStream> plain;
+  if (path == kStandardInput) {
+    plain = std::make_unique<StandardInput>(on_wait);
+  } else {
+    plain = std::make_unique<PlainStream>(path);
+  }
+  std::string start(4, '\0');
+  start.resize(plain->read(start));
+  auto whole = std::make_unique<Unread>(start, std::move(plain));
+  if (is_gzip(start)) return std::make_unique<GzipStream>(std::move(whole), path);
+  if (is_zstd(start)) return std::make_unique<ZstdStream>(std::move(whole), path);
+  return whole;
 }
 
 bool is_gzip(std::string_view start) { return start.starts_with("\x1f\x8b"); }

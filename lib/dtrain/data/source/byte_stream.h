@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -28,10 +29,16 @@ class ByteStream {
   [[nodiscard]] virtual std::int64_t consumed() const noexcept = 0;
 };
 
-/// Opens a file; its first bytes say how it is compressed.
+/// Names standard input among paths.
+inline constexpr std::string_view kStandardInput = "-";
+
+/// Opens a file, or standard input; its first bytes say how it is compressed.
 ///
-/// Throws: Error{data} as InputFile::open.
-[[nodiscard]] std::unique_ptr<ByteStream> open_bytes(const std::string& path);
+/// on_wait: called again and again while standard input is waited for; may be empty.
+///
+/// Throws: Error{data} as InputFile::open; what on_wait throws.
+[[nodiscard]] std::unique_ptr<ByteStream> open_bytes(const std::string& path,
+                                                     const std::function<void()>& on_wait = {});
 
 /// How messages describe a file that is read as text.
 inline constexpr base::FileRole kTextFile{base::ErrorKind::data, "data file",

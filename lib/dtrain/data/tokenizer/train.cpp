@@ -121,11 +121,12 @@ std::string without_source(const std::string& obstacle) {
 }  // namespace
 
 TokenizerReport train_tokenizer(const TokenizerTraining& training) {
-  const std::vector<std::string> files = training_texts(training.texts);
-  check_writable(training.texts, files);
+  const InputFiles files = training_texts(training.texts);
+  check_writable(training.texts, files.paths);
   PieceLibrary& library = piece_library();
   SpreadLines lines;
-  read_texts(files, training.texts, [&](std::string_view text) { lines.add(text); });
+  RecordReport records =
+      read_texts(files.paths, training.texts, [&](std::string_view text) { lines.add(text); });
   if (lines.is_empty()) {
     fail(ErrorKind::data, "the texts hold no line that is not empty; give more text");
   }
@@ -142,7 +143,9 @@ TokenizerReport train_tokenizer(const TokenizerTraining& training) {
   output.commit();
   return {.vocab = tokenizer->vocab(),
           .num_bytes = lines.num_bytes(),
-          .num_used_bytes = lines.num_used_bytes()};
+          .num_used_bytes = lines.num_used_bytes(),
+          .notes = files.notes(),
+          .records = std::move(records)};
 }
 
 }  // namespace dtrain::data

@@ -32,8 +32,50 @@ TEST_CASE("Files and folders become one token file, folders sorted by path") {
   const PrepareReport report =
       prepare({.inputs = {alone, folder.path("in")}, .output = output}).front();
   CHECK(report.num_files == 4);
-  CHECK(report.num_tokens == 26);
-  CHECK(content_of(output) == "zeroth first second third ");
+  CHECK(report.num_tokens == 30);
+  CHECK(content_of(output) == "zeroth \nfirst \nsecond \nthird \n");
+}
+
+TEST_CASE("Links of a folder are followed, to each file once, and what is skipped is counted") {
+  namespace fs = std::filesystem;
+  const TempFolder folder;
+  folder.write("blobs/1", "one ");
+  folder.write("blobs/2", "two ");
+  folder.write("far/c/d.txt", "four ");
+  folder.write("in/b.txt", "three ");
+  folder.write("in/.hidden", "no");
+  folder.write("in/none", "");
+  const auto link = [&](const std::string& target, const std::string& name) {
+    fs::create_symlink(target, folder.path("in/" + name));
+  };
+  link("../blobs/2", "a.txt");
+  link("../blobs/1", "z.txt");
+  link("../blobs", "zz");    // both files of which have links already
+  link("b.txt", "a_b.txt");  // a file of the folder itself
+  link("../far", "far");
+  link(".", "loop");
+  link("nowhere", "broken");
+  link("self", "self");
+  fs::create_symlink("../../in", folder.path("far/c/back"));
+  const InputFiles files = list_inputs({folder.path("in")});
+  CHECK(files.paths == std::vector{folder.path("in/a.txt"), folder.path("in/b.txt"),
+                                   folder.path("in/far/c/d.txt"), folder.path("in/z.txt")});
+  CHECK(files.num_links == 4);
+  CHECK(files.num_known_links == 3);
+  CHECK(files.num_hidden == 1);
+  CHECK(files.num_empty == 1);
+  CHECK(files.num_broken_links == 2);
+  CHECK(list_inputs({folder.path("blobs")}).notes().empty());
+  CHECK_FALSE(files.notes().empty());
+}
+
+TEST_CASE("A folder is read once, though a link leads above it") {
+  const TempFolder folder;
+  folder.write("top/in/a", "a");
+  folder.write("top/b", "b");
+  std::filesystem::create_symlink("..", folder.path("top/in/up"));
+  CHECK(list_inputs({folder.path("top/in")}).paths ==
+        std::vector{folder.path("top/in/a"), folder.path("top/in/up/b")});
 }
 
 TEST_CASE("An existing output is kept unless overwriting is asked for") {
@@ -80,7 +122,7 @@ TEST_CASE("A tokenizer is trained on WikiText's training part alone") {
   const std::string train = folder.write("raw/wiki.train.raw", "x");
   folder.write("raw/wiki.test.raw", "y");
   const PrepareOptions options{.inputs = {folder.path("raw")}, .is_wikitext = true};
-  CHECK(training_texts(options) == std::vector<std::string>{train});
+  CHECK(training_texts(options).paths == std::vector<std::string>{train});
 }
 
 TEST_CASE("A bad input is named and no output appears") {

@@ -262,8 +262,11 @@ TEST_CASE("What data prepare reads is refused with its command") {
   };
   for (const std::string_view name : {"a.jsonl", "a.ndjson", "a.jsonl.gz", "a.jsonl.zst"}) {
     CHECK_THAT(refused(std::string(name), "{\"text\": \"x\"}\n"),
-               Contains("JSON lines") && Contains("--field"));
+               Names("JSON", "text", "--field", "--as-text"));
+    CHECK_THAT(refused(std::string(name), "words"), Names("JSON", "--field"));
   }
+  CHECK_THAT(refused("a.json", "[\n{\"body\": \"x\"}]"), Names("JSON", "body", "--field"));
+  CHECK_THAT(refused("a.txt", "{\"body\": \"x\"}"), Names("JSON", "body"));
   CHECK_THAT(refused("a.txt.gz", "\x1f\x8b\x08xxxx"), Contains("gzip-compressed"));
   CHECK_THAT(refused("a.zst", "\x28\xb5\x2f\xfdxxx"), Contains("zstd-compressed"));
   CHECK_THAT(refused("p.zst", std::string_view("\x50\x2a\x4d\x18\x04\0\0\0", 8)),

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "dtrain/data/source/byte_stream.h"
+#include "dtrain/data/source/json_text.h"
 #include "dtrain/data/tokenizer/utf8.h"
 #include "support/messages.h"
 #include "support/temp_folder.h"
@@ -26,15 +27,17 @@ std::size_t after_last_space(std::string_view text) {
 }
 
 /// What the blocks of files hold, put together again.
-Documents documents_of(BlockOptions options, const LineRule& rule = {}) {
+Documents documents_of(BlockOptions options, const DocumentRule& rule = {},
+                       RecordReport* report = nullptr) {
   if (!options.cut) options.cut = after_last_space;
   BlockReader reader(std::move(options));
   Documents documents;
+  RecordReport unread;
   bool is_open = false;
   Block block;
   while (reader.next(block)) {
     std::string storage;
-    for (const Part& part : parts_of(block, rule, storage)) {
+    for (const Part& part : parts_of(block, rule, storage, report != nullptr ? *report : unread)) {
       CHECK(part.begins_document == !is_open);
       if (!is_open) documents.emplace_back();
       documents.back() += part.text;
@@ -83,13 +86,22 @@ TEST_CASE("A document without a place to cut is cut between characters") {
   CHECK(found == text);
 }
 
+TEST_CASE("Several texts end with a newline each, where that is asked for") {
+  const TempFolder folder;
+  for (const std::size_t size : {1, 4, 1000}) {
+    CHECK(documents_of({.files = {folder.write("a", "no end"), folder.write("b", "ended\n")},
+                        .block_bytes = size},
+                       {.adds_newline = true}) == Documents{"no end\n", "ended\n"});
+  }
+}
+
 TEST_CASE("Lines of JSON become documents, blank lines none") {
   const TempFolder folder;
   BlockOptions options{
       .files = {folder.write("a",
                              "{\"text\": \"one\", \"n\": 1}\n\n{\"text\": \"t\\u00e4\\n\"}\r\n"),
                 folder.write("b", "{\"text\": \"\"}\n{\"text\": \"last\"}")},
-      .format = Format::json_lines};
+      .format = Format::json};
   for (const std::size_t size : {1, 20, 1000}) {
     options.block_bytes = size;
     CHECK(documents_of(options, {.field = "text", .adds_newline = true}) ==
@@ -98,39 +110,189 @@ TEST_CASE("Lines of JSON become documents, blank lines none") {
   }
 }
 
-TEST_CASE("A line without the field, or that is no JSON, is named with its number") {
+TEST_CASE("Objects in arrays, over several lines or on one line are the same records as lines") {
+  const TempFolder folder;
+  const std::string one = R"({"text": "o, ]n}e", "tags": ["[", {}]})";
+  const std::string two = R"({"n": {"text": "\\"}, "text": "two\"\\"})";
+  const std::string three = "{\n  \"text\":\r\n    \"three\"\n}";
+  const Documents expected{"o, ]n}e", "two\"\\", "three"};
+  for (const std::string& text :
+       {"[" + one + "," + two + "," + three + "]",
+        "\n [\n" + one + ",\n" + two + ", " + three + "\n]\n",
+        "[[" + one + "," + two + "],\n[" + three + "], []]", three.substr(0, 0) + one + two + three,
+        one + "\r" + two + "\r" + three,
+        "{\n" + one.substr(1) + "\n" + two + "\n" + three + "\n"}) {
+    INFO(text);
+    const std::string path = folder.write("j", text);
+    for (const std::size_t size : {1, 7, 20, 1000}) {
+      CHECK(documents_of({.files = {path}, .format = Format::json, .block_bytes = size},
+                         {.field = "text"}) == expected);
+    }
+  }
+}
+
+TEST_CASE("What is not read of a record need not be valid") {
+  const TempFolder folder;
+  const std::string deep(300'000, '[');
+  const std::string closed(300'000, ']');
+  const std::string path = folder.write("j",
+                                        "{\"bad\": \"\xff\xfe\", \"text\": \"one\"}\n"
+                                        "{\"n\": NaN, \"m\": -Infinity, \"h\": 1" +
+                                            std::string(400, '9') +
+                                            "e999999, \"text\": \"two\"}\n"
+                                            "{\"d\": " +
+                                            deep + closed +
+                                            ", \"text\": \"three\", \"e\": \"\\q\"}\n"
+                                            "{\"text\": \"first\", \"te\\u0078t\": \"last\"}\n");
+  CHECK(documents_of({.files = {path}, .format = Format::json}, {.field = "text"}) ==
+        Documents{"one", "two", "three", "last"});
+}
+
+TEST_CASE("Surrogate pairs become characters, and halves of them U+FFFD") {
+  const TempFolder folder;
+  const auto text_of = [&](const std::string& escaped) {
+    const std::string path = folder.write("j", "{\"text\": \"" + escaped + "\"}\n");
+    return documents_of({.files = {path}, .format = Format::json}, {.field = "text"}).at(0);
+  };
+  CHECK(text_of(R"(\ud83d\ude00)") == "\U0001F600");
+  CHECK(text_of(R"(a\ud800b)") == "a\uFFFDb");
+  CHECK(text_of(R"(\udc00)") == "\uFFFD");
+  CHECK(text_of(R"(\ud800\ud83d\uDE00)") == "\uFFFD\U0001F600");
+  CHECK(text_of(R"(\ud800\n\u20ac\u007f)") == "\uFFFD\n\u20AC\x7f");
+}
+
+TEST_CASE("A field may lie in an object of another, and lists of strings are lines") {
+  const TempFolder folder;
+  const auto texts_of = [&](const std::string& lines, const std::string& field) {
+    return documents_of({.files = {folder.write("j", lines)}, .format = Format::json},
+                        {.field = field});
+  };
+  CHECK(texts_of("{\"content\": {\"a\": {\"text\": \"in\"}}}\n", "content.a.text") ==
+        Documents{"in"});
+  CHECK(texts_of("{\"a\": {\"b\": \"nested\"}, \"a.b\": \"exact\"}\n", "a.b") ==
+        Documents{"exact"});
+  CHECK(texts_of("{\"t\": [\"one\", null , \"two\"]}\n{\"t\": []}\n", "t") ==
+        Documents{"one\ntwo"});
+}
+
+TEST_CASE("Records whose field is missing or null are counted and passed over") {
+  const TempFolder folder;
+  const std::string path = folder.write(
+      "j",
+      "{\"a\": null}\n{\"b\": 1}\n{\"a\": {\"t\": \"x\"}}\n{\"a\": {}}\n{\"a\": {\"t\": null}}\n");
+  RecordReport report;
+  for (const std::size_t size : {1, 1000}) {
+    report = {};
+    CHECK(documents_of({.files = {path}, .format = Format::json, .block_bytes = size},
+                       {.field = "a.t"}, &report) == Documents{"x"});
+    CHECK(report.without_text.count == 4);
+    CHECK_THAT(report.without_text.first.at(2), Names(path, "line 4"));
+  }
+  report.check_field_exists(true);
+}
+
+TEST_CASE("A field that no record has is refused with those that hold texts") {
+  const TempFolder folder;
+  const auto refusal = [&](const std::string& line) {
+    const std::string path = folder.write("j", "\n" + line + "\n{}\n");
+    RecordReport report;
+    documents_of({.files = {path}, .format = Format::json}, {.field = "text"}, &report);
+    report.check_field_exists(false);  // more may follow
+    const std::string message =
+        message_of(ErrorKind::data, [&] { report.check_field_exists(true); });
+    CHECK_THAT(message, Names(path, "line 2", "\"text\"", "--field"));
+    return message;
+  };
+  CHECK_THAT(refusal("{\"body\": \"x\", \"n\": 1, \"in\": {\"t\": \"\"}}"), Names("body", "in.t"));
+  std::string many = "{\"" + std::string(999, 'a') + "\": \"\", ";
+  for (int i = 10; i < 40; ++i) many += fmt::format("\"k{}\": \"\", ", i);
+  CHECK_THAT(refusal(many + "\"last\": 1}"),
+             Contains("aaaa..., k10") && Contains("k18, ...;") && !Contains("k19"));
+  RecordReport enough;
+  for (int i = 0; i < 1000; ++i)
+    enough.add({.without_text = {1, {"place"}}, .first_fault = "fault"});
+  message_of(ErrorKind::data, [&] { enough.check_field_exists(false); });
+}
+
+TEST_CASE("A bad record is named with its line, or counted and passed over") {
   const TempFolder folder;
   const auto refusal = [&](const std::string& line) {
     const std::string path =
         folder.write("j", "{\"text\": \"good\"}\n\n" + line + "\n{\"text\": \"good\"}\n");
+    std::string message;
     for (const std::size_t size : {1, 1000}) {
-      const std::string message = message_of(ErrorKind::data, [&] {
-        documents_of({.files = {path}, .format = Format::json_lines, .block_bytes = size},
-                     {.field = "text"});
-      });
-      CHECK_THAT(message, Contains(path) && Contains("line 3"));
-      if (size > 1) return message;
+      const BlockOptions options{.files = {path}, .format = Format::json, .block_bytes = size};
+      message = message_of(ErrorKind::data, [&] { documents_of(options, {.field = "text"}); });
+      CHECK_THAT(message, Names(path, "line 3", "--skip-bad-lines"));
+      RecordReport report;
+      CHECK(documents_of(options, {.field = "text", .skips_bad_records = true}, &report) ==
+            Documents{"good", "good"});
+      CHECK(report.bad.count == 1);
+      CHECK_THAT(report.bad.first.at(0), Names(path, "line 3"));
     }
-    return std::string();
+    return message;
   };
-  CHECK_THAT(refusal("{\"body\": \"x\", \"n\": 1}"),
-             Contains("no field \"text\"") && Contains("body") && Contains("--field"));
-  std::string many = "{";
-  for (int i = 10; i < 40; ++i) many += fmt::format("\"k{}\": \"\", ", i);
-  CHECK_THAT(refusal(many + "\"" + std::string(999, 'a') + "\": \"\"}"),
-             Contains("aaaa..., k10") && Contains("k18, ...;") && !Contains("k19"));
   CHECK_THAT(refusal("{\"text\": 5}"), Contains("number"));
+  CHECK_THAT(refusal("{\"text\": {}}"), Contains("object"));
+  CHECK_THAT(refusal("{\"text\": [\"a\", 1]}"), Contains("number"));
   CHECK_THAT(refusal("[1]"), Contains("array"));
-  CHECK_THAT(refusal("{\"text\": \"x\""), Contains("not JSON"));
-  CHECK_THAT(refusal("{\"text\": \"\xff\"}"), Contains("not JSON"));
-  CHECK_THAT(message_of(ErrorKind::data,
-                        [&] {
-                          documents_of({.files = {folder.write("l", std::string(200, 'x'))},
-                                        .format = Format::json_lines,
-                                        .block_bytes = 10,
-                                        .longest_part = 50});
-                        }),
-             Contains("line 1"));
+  CHECK_THAT(refusal("\"text\""), Contains("string"));
+  for (const std::string_view bad :
+       {"{\"text\": \"x\"", "{\"text\": \"x", "{\"text\" \"x\"}", "{\"text\": }", "{text: \"x\"}",
+        "{\"text\": \"x\"} y", "{\"text\": \"x\"} {\"text\": \"y\"}", "words", "{\"text\": [\"x\"",
+        "{\"text\": \"\xff\"}", "{\"text\": \"\\x\"}", "{\"text\": \"\\u12\"}",
+        "{\"text\": \"\t\"}"}) {
+    refusal(std::string(bad));
+  }
+}
+
+TEST_CASE("JSON that ends within an array or object is refused as truncated") {
+  const TempFolder folder;
+  for (const std::string_view text : {"[{\"text\": \"a\"},\n{\"text\": \"b\"}",
+                                      "[{\"text\": \"a\"},\n{\"text\": ", "{\n\"text\": \"a\"",
+                                      "[{\"text\": \"a\"}, \"", "[[{\"text\": \"a\"}]"}) {
+    INFO(text);
+    const std::string path = folder.write("j", text);
+    for (const std::size_t size : {1, 1000}) {
+      CHECK_THAT(message_of(ErrorKind::data,
+                            [&] {
+                              documents_of(
+                                  {.files = {path}, .format = Format::json, .block_bytes = size},
+                                  {.field = "text", .skips_bad_records = true});
+                            }),
+                 Names(path, "truncated"));
+    }
+  }
+}
+
+TEST_CASE("A record that is too long for memory is named with its line") {
+  const TempFolder folder;
+  for (const std::string_view before : {"{}\n{", "[{},\n{"}) {
+    const std::string path = folder.write("l", std::string(before) + std::string(200, 'x'));
+    CHECK_THAT(message_of(ErrorKind::data,
+                          [&] {
+                            documents_of({.files = {path},
+                                          .format = Format::json,
+                                          .block_bytes = 10,
+                                          .longest_record = 50});
+                          }),
+               Names(path, "line 2"));
+  }
+}
+
+TEST_CASE("Texts that begin as JSON are told from others") {
+  for (const std::string_view text :
+       {"{\"a\": 1}\n", "\xef\xbb\xbf{\"a\":", " \n[\n{ \"a\" : \"", "[[{\"a\":1}]]",
+        "{}\n{\"a\": 1}", "[\"a\", \"b\"]", "{\n  \"a\\\"b\": 1"}) {
+    INFO(text);
+    CHECK(begins_as_json(text));
+  }
+  for (const std::string_view text :
+       {"", "{", "{a: 1}", "[1] A note", "[1, 2]", "{\"quoted\"} text", "[\"Yes\" he said]",
+        "{} is empty", "\"a\": 1", "{{name}}", "text {\"a\": 1}"}) {
+    INFO(text);
+    CHECK_FALSE(begins_as_json(text));
+  }
 }
 
 const std::string kFirst =
@@ -204,6 +366,9 @@ TEST_CASE("Plain, gzip and zstd files give the same bytes, whatever the size of 
     CHECK(content_of(folder.write("plain", text), piece) == text);
     CHECK(content_of(folder.write("one.gz", zipped(text)), piece) == text);
     CHECK(content_of(folder.write("two.gz", zipped(half) + zipped(rest)), piece) == text);
+    const std::string padding(600'000, '\0');
+    CHECK(content_of(folder.write("p.gz", zipped(half) + padding + zipped(rest) + padding),
+                     piece) == text);
     CHECK(content_of(folder.write("one.zst", zstandard(text)), piece) == text);
     CHECK(content_of(folder.write("two.zst", zstandard(half) + zstandard(rest)), piece) == text);
   }

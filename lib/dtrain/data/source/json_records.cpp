@@ -1,0 +1,235 @@
+#include "dtrain/data/source/json_records.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "dtrain/base/error.h"
+#include "dtrain/data/source/blocks.h"
+#include "dtrain/data/source/json_text.h"
+
+namespace dtrain::data {
+namespace {
+
+using base::ErrorKind;
+using base::fail;
+
+bool holds_nothing(std::string_view text) {
+  return text.find_first_not_of(kJsonSpace) == text.npos;
+}
+
+/// Makes documents of the records of one block.
+class DocumentMaker {
+ public:
+  DocumentMaker(const Block& block, const DocumentRule& rule, std::string& storage,
+                RecordReport& report)
+      : block_(block), rule_(rule), storage_(storage), report_(report) {}
+
+  void add(std::string_view record, std::int64_t line) {
+    if (holds_nothing(record)) return;
+    try {
+      add_text(field_text(record, rule_.field), record, line);
+    } catch (const RecordFault& fault) {
+      const std::string message = place_of(line, fault.what());
+      if (!rule_.skips_bad_records) {
+        fail(ErrorKind::data, "{}; --skip-bad-lines passes over what is bad", message);
+      }
+      note(report_.bad, line, message);
+    }
+  }
+
+  [[nodiscard]] std::vector<Part> parts() const {
+    std::vector<Part> parts;
+    std::size_t begin = 0;
+    for (const std::size_t end : ends_) {
+      parts.push_back({.text = std::string_view(storage_).substr(begin, end - begin)});
+      begin = end;
+    }
+    return parts;
+  }
+
+ private:
+  void add_text(const FieldText& found, std::string_view record, std::int64_t line) {
+    if (found.text || found.is_null) ++report_.num_with_field;
+    if (!found.text) {
+      const std::string fault =
+          found.is_null ? fmt::format("its field \"{}\" is null", rule_.field)
+                        : fmt::format(
+                              "it has no field \"{}\"; its texts are in: {}; name one with "
+                              "--field",
+                              rule_.field, text_fields(record));
+      return note(report_.without_text, line, place_of(line, fault));
+    }
+    if (found.text->empty()) return;
+    storage_ += *found.text;
+    if (rule_.adds_newline && found.text->back() != '\n') storage_ += '\n';
+    ends_.push_back(storage_.size());
+  }
+
+  [[nodiscard]] std::string place_of(std::int64_t line, std::string_view fault) const {
+    return fmt::format("data file '{}', line {}: {}", block_.file, line, fault);
+  }
+
+  void note(RecordPlaces& places, std::int64_t line, const std::string& fault) {
+    if (report_.first_fault.empty()) report_.first_fault = fault;
+    places.add({.count = 1, .first = {fmt::format("'{}' line {}", block_.file, line)}});
+  }
+
+  const Block& block_;
+  const DocumentRule& rule_;
+  std::string& storage_;
+  RecordReport& report_;
+  std::vector<std::size_t> ends_{};  // of documents in storage_
+};
+
+}  // namespace
+
+JsonShape shape_of(std::string_view start) {
+  const std::size_t first = start.find_first_not_of(kJsonSpace);
+  if (first == start.npos) return JsonShape::lines;
+  if (start[first] == '[') return JsonShape::values;
+  if (start[first] != '{') return JsonShape::lines;
+  std::string_view line = start.substr(first);
+  line = line.substr(0, line.find('\n'));
+  RecordSplitter splitter(JsonShape::values);
+  const auto object = splitter.next(line);
+  if (!object) return splitter.is_within_string() ? JsonShape::lines : JsonShape::values;
+  const std::string_view rest = line.substr(object->size());
+  const std::size_t next = rest.find_first_not_of(kJsonSpace);
+  const bool has_more = next != rest.npos && (rest[next] == '{' || rest[next] == ',');
+  return has_more ? JsonShape::values : JsonShape::lines;
+}
+
+std::optional<std::string_view> RecordSplitter::next(std::string_view text) {
+  const auto record = shape_ == JsonShape::lines ? next_line(text) : next_value(text);
+  if (record) after_ = at_;
+  return record;
+}
+
+std::optional<std::string_view> RecordSplitter::next_line(std::string_view text) {
+  const std::size_t newline = text.find('\n', at_);
+  at_ = newline == text.npos ? text.size() : newline + 1;
+  if (newline == text.npos) return std::nullopt;
+  const std::size_t begin = begin_;
+  begin_ = at_;
+  return text.substr(begin, at_ - begin);
+}
+
+std::optional<std::string_view> RecordSplitter::next_value(std::string_view text) {
+  for (; at_ < text.size(); ++at_) {
+    const char c = text[at_];
+    // A number or a word ends before what follows it.
+    if (state_ == State::bare && (kJsonSpace.find(c) != kJsonSpace.npos || c == ',' || c == ']')) {
+      state_ = State::between;
+      return text.substr(begin_, at_ - begin_);
+    }
+    if (step(c)) return text.substr(begin_, ++at_ - begin_);
+  }
+  return std::nullopt;
+}
+
+// Returns whether c, at at_, ends a record.
+bool RecordSplitter::step(char c) {
+  switch (state_) {
+    case State::between:
+      if (c == '[') ++arrays_;
+      if (c == ']') --arrays_;
+      if (c == '[' || c == ']' || c == ',' || kJsonSpace.find(c) != kJsonSpace.npos) return false;
+      begin_ = at_;
+      depth_ = c == '{' ? 1 : 0;
+      state_ = c == '{' ? State::object : c == '"' ? State::string : State::bare;
+      return false;
+    case State::bare:
+      return false;
+    case State::escaped:
+      state_ = State::string;
+      return false;
+    case State::string:
+      if (c == '\\') state_ = State::escaped;
+      if (c != '"') return false;
+      state_ = depth_ > 0 ? State::object : State::between;
+      return depth_ == 0;
+    case State::object:
+      if (c == '"') state_ = State::string;
+      if (c == '{' || c == '[') ++depth_;
+      if ((c != '}' && c != ']') || --depth_ > 0) return false;
+      state_ = State::between;
+      return true;
+  }
+  return false;
+}
+
+std::string_view RecordSplitter::unfinished(std::string_view text) const {
+  const bool is_within = shape_ == JsonShape::lines || state_ != State::between;
+  return is_within ? text.substr(begin_) : std::string_view();
+}
+
+std::size_t RecordSplitter::last_end(std::string_view text) {
+  while (next(text)) continue;
+  return after_;
+}
+
+void RecordSplitter::drop(std::size_t count) {
+  const auto move = [count](std::size_t& place) { place -= std::min(place, count); };
+  move(at_);
+  move(begin_);
+  move(after_);
+}
+
+bool RecordSplitter::is_within_string() const {
+  return state_ == State::string || state_ == State::escaped;
+}
+
+bool RecordSplitter::is_closed() const {
+  if (shape_ == JsonShape::lines) return true;
+  return !is_within_string() && state_ != State::object && arrays_ == 0;
+}
+
+std::string_view first_record(std::string_view start) {
+  if (start.starts_with(kByteOrderMark)) start.remove_prefix(kByteOrderMark.size());
+  RecordSplitter splitter(JsonShape::values);
+  const auto record = splitter.next(start);
+  return record ? *record : splitter.unfinished(start);
+}
+
+void RecordPlaces::add(const RecordPlaces& later) {
+  constexpr std::size_t kMostShown = 3;
+  count += later.count;
+  for (const std::string& place : later.first) {
+    if (first.size() < kMostShown) first.push_back(place);
+  }
+}
+
+void RecordReport::add(const RecordReport& later) {
+  num_with_field += later.num_with_field;
+  bad.add(later.bad);
+  without_text.add(later.without_text);
+  if (first_fault.empty()) first_fault = later.first_fault;
+}
+
+void RecordReport::check_field_exists(bool is_all_read) const {
+  constexpr std::int64_t kEnough = 1000;
+  const std::int64_t num_faults = bad.count + without_text.count;
+  if (num_with_field > 0 || num_faults == 0 || (num_faults < kEnough && !is_all_read)) return;
+  fail(ErrorKind::data, "{} (none of the first {} records has a text)", first_fault, num_faults);
+}
+
+std::vector<Part> documents_of_records(const Block& block, const DocumentRule& rule,
+                                       std::string& storage, RecordReport& report) {
+  DocumentMaker maker(block, rule, storage, report);
+  RecordSplitter splitter(block.shape);
+  std::int64_t line = block.first_line;
+  std::size_t counted = 0;  // bytes whose newlines are in `line`
+  const std::string_view bytes = block.bytes;
+  const auto add = [&](std::string_view record) {
+    const auto begin = static_cast<std::size_t>(record.data() - bytes.data());
+    line += std::ranges::count(bytes.substr(counted, begin - counted), '\n');
+    counted = begin;
+    maker.add(record, line);
+  };
+  while (const auto record = splitter.next(bytes)) add(*record);
+  if (const auto rest = splitter.unfinished(bytes); !rest.empty()) add(rest);
+  return maker.parts();
+}
+
+}  // namespace dtrain::data

@@ -1,0 +1,254 @@
+#include "dtrain/data/source/json_text.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "dtrain/base/text.h"
+
+namespace dtrain::data {
+namespace {
+
+bool is_space(char c) { return kJsonSpace.find(c) != kJsonSpace.npos; }
+
+/// Walks through JSON without recursion, so that no depth of it is too large.
+class Scanner {
+ public:
+  /// record: the whole that `text` lies in, for the places in messages.
+  Scanner(std::string_view text, std::string_view record) : text_(text), record_(record) {}
+
+  [[nodiscard]] bool is_at_end() const { return at_ == text_.size(); }
+  [[nodiscard]] char peek() const { return is_at_end() ? '\0' : text_[at_]; }
+  bool take(char c) {
+    if (is_at_end() || text_[at_] != c) return false;
+    ++at_;
+    return true;
+  }
+  void skip_space() {
+    while (!is_at_end() && is_space(text_[at_])) ++at_;
+  }
+  [[nodiscard]] bool is_line_over() const {
+    const std::size_t next = text_.find_first_not_of(" \t\r", at_);
+    return next == text_.npos || text_[next] == '\n';
+  }
+  void need(char c) {
+    skip_space();
+    if (!take(c)) refuse(fmt::format("'{}' is missing", c));
+  }
+  [[noreturn]] void refuse(std::string_view reason) const {
+    const std::ptrdiff_t before = text_.data() - record_.data();
+    throw RecordFault(fmt::format("it is not JSON (byte {}: {})",
+                                  before + static_cast<std::ptrdiff_t>(at_) + 1, reason));
+  }
+
+  /// What stands between the quotes, the first of which is taken already; takes the second.
+  std::string_view raw_string() {
+    const std::size_t begin = at_;
+    for (; !is_at_end(); ++at_) {
+      if (text_[at_] == '"') return text_.substr(begin, at_++ - begin);
+      if (text_[at_] == '\\' && ++at_ == text_.size()) break;
+    }
+    at_ = text_.size();
+    refuse("a string is not closed");
+  }
+
+  /// A value with its quotes or brackets. Within brackets only brackets and strings are told apart.
+  std::string_view raw_value() {
+    const std::size_t begin = at_;
+    if (take('"')) {
+      (void)raw_string();
+    } else if (peek() == '{' || peek() == '[') {
+      skip_brackets();
+    } else {
+      while (!is_at_end() && !is_space(text_[at_]) && !ends_value(text_[at_])) ++at_;
+      if (at_ == begin) refuse("a value is missing");
+    }
+    return text_.substr(begin, at_ - begin);
+  }
+
+ private:
+  static bool ends_value(char c) { return c == ',' || c == '}' || c == ']'; }
+
+  void skip_brackets() {
+    std::int64_t depth = 0;
+    while (!is_at_end()) {
+      const char c = text_[at_++];
+      if (c == '"') (void)raw_string();
+      if (c == '{' || c == '[') ++depth;
+      if ((c == '}' || c == ']') && --depth == 0) return;
+    }
+    refuse("a bracket is not closed");
+  }
+
+  std::string_view text_;
+  std::string_view record_;
+  std::size_t at_ = 0;
+};
+
+std::string_view kind_of(std::string_view value) {
+  if (value == "null") return "null";
+  if (value == "true" || value == "false") return "a boolean";
+  if (value[0] == '"') return "a string";
+  if (value[0] == '{') return "an object";
+  if (value[0] == '[') return "an array";
+  const bool is_number = value[0] == '-' || (value[0] >= '0' && value[0] <= '9');
+  return is_number ? "a number" : "other text";
+}
+
+/// Calls visit(raw name, raw value) for each member.
+template <typename Visit>
+void for_each_member(std::string_view object, std::string_view record, Visit visit) {
+  Scanner scanner(object, record);
+  scanner.skip_space();
+  if (!scanner.take('{')) {
+    throw RecordFault(
+        fmt::format("found {} where an object is needed", kind_of(scanner.raw_value())));
+  }
+  scanner.skip_space();
+  if (!scanner.take('}')) {
+    do {
+      scanner.need('"');
+      const std::string_view name = scanner.raw_string();
+      scanner.need(':');
+      scanner.skip_space();
+      visit(name, scanner.raw_value());
+      scanner.skip_space();
+    } while (scanner.take(','));
+    scanner.need('}');
+  }
+  scanner.skip_space();
+  if (!scanner.is_at_end()) scanner.refuse("the object has ended");
+}
+
+bool is_name(std::string_view raw, std::string_view name) {
+  if (raw.find('\\') == raw.npos) return raw == name;
+  return unescaped(raw) == name;
+}
+
+std::optional<std::string_view> member(std::string_view object, std::string_view record,
+                                       std::string_view name) {
+  std::optional<std::string_view> found;
+  for_each_member(object, record, [&](std::string_view raw, std::string_view value) {
+    if (is_name(raw, name)) found = value;
+  });
+  return found;
+}
+
+[[noreturn]] void refuse_field(std::string_view path, std::string_view found,
+                               std::string_view needed) {
+  throw RecordFault(fmt::format("its field \"{}\" is {}, not {}; name another with --field", path,
+                                found, needed));
+}
+
+std::optional<std::string_view> value_at(std::string_view record, std::string_view path) {
+  std::string_view object = record;
+  for (std::string_view rest = path;;) {
+    if (const auto value = member(object, record, rest)) return value;
+    const std::size_t dot = rest.find('.');
+    if (dot == rest.npos) return std::nullopt;
+    const auto outer = member(object, record, rest.substr(0, dot));
+    if (!outer || *outer == "null") return outer;
+    if (outer->front() != '{') refuse_field(rest.substr(0, dot), kind_of(*outer), "an object");
+    object = *outer;
+    rest.remove_prefix(dot + 1);
+  }
+}
+
+std::string text_of(std::string_view string) {
+  return unescaped(string.substr(1, string.size() - 2));
+}
+
+// The lines of a text, or its paragraphs.
+std::string joined_strings(std::string_view array, std::string_view record, std::string_view path) {
+  Scanner scanner(array, record);
+  std::vector<std::string> lines;
+  scanner.need('[');
+  scanner.skip_space();
+  if (scanner.take(']')) return {};
+  do {
+    scanner.skip_space();
+    const std::string_view value = scanner.raw_value();
+    if (value[0] == '"') {
+      lines.push_back(text_of(value));
+    } else if (value != "null") {
+      refuse_field(path, fmt::format("a list with {}", kind_of(value)), "strings");
+    }
+    scanner.skip_space();
+  } while (scanner.take(','));
+  scanner.need(']');
+  return fmt::format("{}", fmt::join(lines, "\n"));
+}
+
+// The first ones: a stranger's object may have any number of them, of any length.
+class NameList {
+ public:
+  void add(std::string_view name) {
+    constexpr std::size_t kMostNames = 10;
+    constexpr std::size_t kLongestName = 40;
+    if (names_.size() > kMostNames) return;
+    const bool is_long = name.size() > kLongestName;
+    names_.push_back(names_.size() == kMostNames ? "..."
+                     : is_long                   ? std::string(name.substr(0, kLongestName)) + "..."
+                                                 : std::string(name));
+  }
+  [[nodiscard]] std::string text() const {
+    return names_.empty() ? "none" : base::printable(fmt::format("{}", fmt::join(names_, ", ")));
+  }
+
+ private:
+  std::vector<std::string> names_;
+};
+
+}  // namespace
+
+FieldText field_text(std::string_view record, std::string_view path) {
+  const auto value = value_at(record, path);
+  if (!value) return {};
+  if (*value == "null") return {.text = std::nullopt, .is_null = true};
+  if (value->front() == '[') return {.text = joined_strings(*value, record, path)};
+  if (value->front() != '"') refuse_field(path, kind_of(*value), "a string");
+  return {.text = text_of(*value)};
+}
+
+std::string text_fields(std::string_view record) {
+  NameList names;
+  const auto visit_inner = [&](std::string_view outer, std::string_view object) {
+    for_each_member(object, object, [&](std::string_view name, std::string_view value) {
+      if (value[0] == '"') names.add(fmt::format("{}.{}", outer, name));
+    });
+  };
+  try {
+    for_each_member(record, record, [&](std::string_view name, std::string_view value) {
+      if (value[0] == '"') names.add(name);
+      if (value[0] == '{') visit_inner(name, value);
+    });
+  } catch (const RecordFault&) {
+    return names.text();  // those before the place where it is cut
+  }
+  return names.text();
+}
+
+bool begins_as_json(std::string_view start) {
+  if (start.starts_with(kByteOrderMark)) start.remove_prefix(kByteOrderMark.size());
+  Scanner scanner(start, start);
+  scanner.skip_space();
+  const bool is_array = scanner.peek() == '[';
+  while (scanner.take('[')) scanner.skip_space();
+  const bool is_object = scanner.take('{');
+  if (!is_object && !is_array) return false;
+  scanner.skip_space();
+  if (is_object && scanner.take('}')) return scanner.is_line_over();
+  if (!scanner.take('"')) return false;
+  try {
+    (void)scanner.raw_string();
+  } catch (const RecordFault&) {
+    return false;
+  }
+  scanner.skip_space();
+  return is_object ? scanner.take(':') : scanner.take(',') || scanner.take(']');
+}
+
+}  // namespace dtrain::data
