@@ -14,6 +14,7 @@
 #include "dtrain/base/log.h"
 #include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/format/safetensors.h"
+#include "dtrain/checkpoint/format/weight_file.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/reader.h"
 #include "dtrain/config/assign.h"
@@ -202,7 +203,7 @@ int import_checkpoint(const config::CommandLine& command_line) {
          wanted.checkpoint);
   }
   refuse_piece(wanted.file);
-  (void)checkpoint::format::SafetensorsFile::open(wanted.file);  // refuses what is no model file
+  (void)checkpoint::format::WeightFile::open(wanted.file);  // refuses what is no model file
   warn(kCommand, *configured);
   return RuntimeLibrary::open().run({kCommand, configured->config});
 }
