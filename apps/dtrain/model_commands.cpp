@@ -191,9 +191,9 @@ int export_checkpoint(const config::CommandLine& command_line) {
 
 int import_checkpoint(const config::CommandLine& command_line) {
   constexpr auto kCommand = config::Command::import_checkpoint;
-  const auto configured = configure(command_line);
+  auto configured = configure(command_line);
   if (!configured) return 0;
-  const config::ImportConfig& wanted = configured->config.importing;
+  config::ImportConfig& wanted = configured->config.importing;
   if (wanted.file.empty() || wanted.checkpoint.empty()) {
     fail(ErrorKind::usage,
          "dtrain checkpoint import takes FILE FOLDER: a model file, and the checkpoint to write");
@@ -203,6 +203,8 @@ int import_checkpoint(const config::CommandLine& command_line) {
          wanted.checkpoint);
   }
   refuse_piece(wanted.file);
+  const std::string inside = checkpoint::store::model_file_in(wanted.file);
+  if (!inside.empty()) wanted.file = inside;
   (void)checkpoint::format::WeightFile::open(wanted.file);  // refuses what is no model file
   warn(kCommand, *configured);
   return RuntimeLibrary::open().run({kCommand, configured->config});

@@ -129,12 +129,12 @@ void check_resume(const config::Resume& resume) {
          "are taken with --init-from",
          path, kWanted);
   }
-  if (is_there(fs::path(path) / "model.safetensors") &&
-      !is_there(fs::path(path) / store::kManifestName)) {
+  const std::string model = store::model_file_in(path);
+  if (!model.empty() && !is_there(fs::path(path) / store::kManifestName)) {
     fail(ErrorKind::checkpoint,
          "--resume {}: it holds a model without the state of a run; give a checkpoint, or take the "
-         "weights alone with --init-from {}/model.safetensors",
-         path, path);
+         "weights alone with --init-from {}",
+         path, model);
   }
   if (const std::string run = store::run_at(path); run != path) {
     fail(

@@ -139,10 +139,12 @@ class ForeignWeights(FolderTest):
         assert_names(written, "'net.'")
 
     def test_shards_and_their_folder(self):
-        for path in ("shards/model.safetensors.index.json", "bins"):
-            file = self.files / path
-            file = file / "pytorch_model.bin.index.json" if file.is_dir() else file
-            self.assert_same(file)
+        self.assert_same("shards/model.safetensors.index.json")
+        self.assert_same("bins")
+        self.assertTrue(tool("verify", self.files / "bins").stdout.splitlines()[-1].startswith("ok: 1 file"))
+        for resumed in ("shards", "bins"):
+            words = ("train", "--resume", self.files / resumed)
+            assert_names(run(DTRAIN, *words, status=CHECKPOINT).stderr, "--init-from", f"{resumed}/")
         result = run(DTRAIN, "generate", "--from", self.files / "shards", "--from-levels", LEVELS, "--max-tokens", 1)
         self.assertEqual(result.stderr, "")
 
@@ -211,7 +213,7 @@ class ForeignWeights(FolderTest):
             archive.writestr("decoder.npy", b"0")
         self.assert_refused(self.folder / "arrays.npz", "data.pkl")
         pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
-        self.assert_refused(self.write("pointer.safetensors", pointer), "git lfs pull")
+        self.assert_refused(self.write("pointer.safetensors", pointer), "Git LFS")
         self.assert_refused(self.write("m.gguf", b"GGUF" + bytes(99)), "GGUF")
 
     def test_wrappers_are_left_out_of_names_of_safetensors_too(self):

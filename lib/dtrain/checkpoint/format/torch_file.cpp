@@ -116,8 +116,9 @@ class TensorReader {
 
  private:
   [[noreturn]] void refuse_tensor(const std::string& name) const {
-    refuse_(fmt::format("has a tensor '{}' that is not dense, not of a plain dtype, or damaged; {}",
-                        base::printable(name), kAdvice));
+    refuse_(fmt::format(
+        "has a tensor '{}' that is sparse, quantized, damaged or without a dtype of ours; {}",
+        base::printable(name), kAdvice));
     __builtin_unreachable();
   }
 

@@ -208,8 +208,20 @@ const TensorView* WeightFile::find(std::string_view name) const noexcept {
   return found == tensors_.end() ? nullptr : &*found;
 }
 
-void WeightFile::verify_checksums() const {
-  for (const SafetensorsFile& file : safetensors_) (void)verify_checksum(file);
+std::int64_t WeightFile::num_bytes() const noexcept {
+  std::int64_t bytes = 0;
+  for (const SafetensorsFile& file : safetensors_) bytes += std::ssize(file.bytes());
+  for (const base::MappedFile& file : torch_files_) bytes += std::ssize(file.bytes());
+  return bytes;
+}
+
+bool WeightFile::verify_checksums() const {
+  bool have_all = torch_files_.empty();
+  for (const SafetensorsFile& file : safetensors_) {
+    const bool has_it = verify_checksum(file);
+    have_all = have_all && has_it;
+  }
+  return have_all;
 }
 
 }  // namespace dtrain::checkpoint::format

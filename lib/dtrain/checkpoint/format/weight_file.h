@@ -1,6 +1,7 @@
 // The weights of a model as its users save them: safetensors or torch.save, whole or in shards.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -38,8 +39,12 @@ class WeightFile {
   /// instead of the reference's.
   [[nodiscard]] bool has_storage_shapes() const noexcept;
 
-  /// Throws: as format::verify_checksum, for each safetensors file.
-  void verify_checksums() const;
+  /// Of all files.
+  [[nodiscard]] std::int64_t num_bytes() const noexcept;
+  /// Reads all tensors of safetensors files. Returns false if a file has no checksum.
+  ///
+  /// Throws: as format::verify_checksum.
+  [[nodiscard]] bool verify_checksums() const;
 
  private:
   void add_file(const std::string& path);
