@@ -17,8 +17,10 @@ SIZES = ("--levels", LEVELS, "--width", WIDTH, "--heads", HEADS, "--neurons", NE
 WRITER = f"""
 import argparse, json, os, pickle, sys
 import torch
+import torch.distributed.checkpoint as checkpoint
 from safetensors.torch import save_file
 from torch import nn
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 os.chdir(sys.argv[1])
 torch.manual_seed(1)
 
@@ -55,7 +57,8 @@ torch.save({{"state_dict": {{"model." + name: value for name, value in views.ite
             "hyper_parameters": argparse.Namespace(width={WIDTH}, rate=0.5),
             "pytorch-lightning_version": "2.5", "callbacks": {{}}}}, "lightning.ckpt", pickle_protocol=4)
 
-torch.save(model.double().state_dict(keep_vars=True), "parameters.pt")
+averaged = torch.optim.swa_utils.AveragedModel(model.double())
+torch.save(averaged.state_dict(keep_vars=True), "parameters.pt")
 model.float()
 save_file({{"net." + name: value.bfloat16() for name, value in plain.items()}}, "narrow.safetensors", {{"format": "pt"}})
 
@@ -77,6 +80,8 @@ torch.save(plain, "old.pt", _use_new_zipfile_serialization=False)
 # As the refusals of these advise:
 torch.save(torch.load("module_inside.pt", weights_only=False)["model"].state_dict(), "inside.pt")
 torch.save(torch.load("old.pt", map_location="cpu"), "new.pt")
+checkpoint.save({{"model": plain}}, checkpoint_id="distributed", no_dist=True)
+dcp_to_torch_save("distributed", "whole.pt")
 torch.save({{"model": plain, "state_dict": plain}}, "two.pt")
 torch.save({{"optimizer": optimizer.state_dict(), "step": 3}}, "none.pt")
 torch.save(plain | {{"decoder": plain["decoder"].to_sparse()}}, "sparse.pt")
@@ -125,7 +130,8 @@ class ForeignWeights(FolderTest):
         self.assert_same("lightning.ckpt", "'state_dict'", "'model.'")
 
     def test_parameters_of_float64_keep_their_precision(self):
-        folder, _ = self.read(self.files / "parameters.pt")
+        folder, written = self.read(self.files / "parameters.pt")
+        assert_names(written, "n_averaged", "module.")
         tool("export", folder, self.folder / "wide.safetensors")
         wide, _ = read_model(self.folder / "wide.safetensors")
         plain, _ = read_model(self.files / "plain.safetensors")
@@ -182,13 +188,13 @@ class ForeignWeights(FolderTest):
                              ("script_module.pt", "torch.jit.load"), ("old.pt", "1.6", "torch.load"),
                              ("two.pt", "'model'", "'state_dict'"), ("none.pt", "optimizer"), ("sparse.pt", "'decoder'"),
                              ("twice.pt", "'decoder'", "'module.decoder'"), ("pickle.bin", "state_dict"),
-                             ("transposed.pt", "'decoder'", ".mT"), ("nan.pt", "'model.decoder'"), ("gpt2.pt", "bdh")):
+                             ("transposed.pt", "'decoder'", ".mT"), ("nan.pt", "'model.decoder'"), ("gpt2.pt", "bdh"), ("distributed", "dcp_to_torch")):
             with self.subTest(name):
                 self.assert_refused(self.files / name, *names)
 
     def test_what_was_refused_is_read_once_it_is_saved_as_advised(self):
-        for name in ("new.pt", "inside.pt"):
-            self.assert_same(name)
+        for name in ("new.pt", "inside.pt", "whole.pt"):
+            self.assert_same(name, *(["'model'"] if name == "whole.pt" else []))
 
     def test_damaged_and_foreign_archives_are_refused(self):
         whole = (self.files / "script.pt").read_bytes()

@@ -77,9 +77,11 @@ void refuse_foreign_format(const base::MappedFile& file) {
   }
 }
 
+// The length of a safetensors file's header may begin with the byte of a brace, and ends with 0.
 bool is_index(const base::MappedFile& file) {
   const std::string_view text = text_of(file);
-  return text.starts_with('{') && text.find(kIndexKey) != std::string_view::npos;
+  return text.starts_with('{') && text.substr(0, kLengthBytes).back() != '\0' &&
+         text.find(kIndexKey) != std::string_view::npos;
 }
 
 std::string without_wrappers(std::string_view name, std::set<std::string_view>& left_out) {
@@ -102,6 +104,7 @@ WeightFile WeightFile::open(const std::string& path) {
   WeightFile result;
   result.path_ = path;
   result.add_file(path);
+  result.leave_out_average_count();
   std::vector<std::string> original;
   for (const TensorView& tensor : result.tensors_) original.push_back(tensor.name);
   result.leave_out_wrappers();
@@ -155,6 +158,13 @@ void WeightFile::add_shards(const base::MappedFile& index) {
   }
   for (const TensorView& tensor : tensors_) names.erase(tensor.name);
   if (!names.empty()) refuse(fmt::format("names '{}', which no shard holds", *names.begin()));
+}
+
+void WeightFile::leave_out_average_count() {
+  constexpr std::string_view kCount = "n_averaged";  // of torch.optim.swa_utils.AveragedModel
+  const auto num_left_out =
+      std::erase_if(tensors_, [&](const TensorView& tensor) { return tensor.name == kCount; });
+  if (num_left_out > 0) notes_.push_back(fmt::format("left out {}", kCount));
 }
 
 void WeightFile::leave_out_wrappers() {

@@ -50,6 +50,7 @@ class WeightFile {
   void add_file(const std::string& path);
   void add_torch_file(base::MappedFile file);
   void add_shards(const base::MappedFile& index);
+  void leave_out_average_count();
   void leave_out_wrappers();
   void leave_out_common_prefix();
   void refuse_equal_names(std::span<const std::string> original) const;

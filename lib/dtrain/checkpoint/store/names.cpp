@@ -138,6 +138,12 @@ std::vector<std::string> checkpoints_at(const std::string& path) {
 }
 
 std::string model_file_in(const std::string& folder) {
+  if (is_there(fs::path(folder) / "__0_0.distcp")) {
+    fail(ErrorKind::checkpoint,
+         "'{}' is a checkpoint of torch.distributed.checkpoint; make a file of it: python -m "
+         "torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER NEW_FILE",
+         folder);
+  }
   for (const char* name : {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
                            "pytorch_model.bin.index.json"}) {
     std::string path = (fs::path(folder) / name).string();
