@@ -148,9 +148,9 @@ class ForeignWeights(FolderTest):
         self.assert_same("shards/model.safetensors.index.json")
         self.assert_same("bins")
         self.assertTrue(tool("verify", self.files / "bins").stdout.splitlines()[-1].startswith("ok: 1 file"))
-        for resumed in ("shards", "bins"):
-            words = ("train", "--resume", self.files / resumed)
-            assert_names(run(DTRAIN, *words, status=CHECKPOINT).stderr, "--init-from", f"{resumed}/")
+        for folder, name in (("shards", "model.safetensors.index.json"), ("bins", "pytorch_model.bin.index.json")):
+            words = ("train", "--resume", self.files / folder)
+            assert_names(run(DTRAIN, *words, status=CHECKPOINT).stderr, "--init-from", self.files / folder / name)
         result = run(DTRAIN, "generate", "--from", self.files / "shards", "--from-levels", LEVELS, "--max-tokens", 1)
         self.assertEqual(result.stderr, "")
 
