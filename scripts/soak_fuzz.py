@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
 FLAGS = ["-std=c++20", "-g", "-O1", "-DFMT_HEADER_ONLY", "-I", SOURCE / "lib", "-I", SOURCE / "tests",
@@ -23,6 +24,10 @@ PARSERS = [*(SOURCE / "lib/dtrain/checkpoint/format").glob("*.cpp"),
 # Words that chance seldom writes and a careless reader accepts.
 WORDS = ("/", "../", "a/b", "\\\\u0000", "\\\\n", "-1", "0", "1e999", "9223372036854775807", "18446744073709551615", "[]",
          "{}", "null", ",", ":", "F32", "BOOL")
+
+# What torch.save makes of {"t": a tensor of 2 rows of 3}.
+TORCH_PICKLE = (b"\x80\x02}X\x01\0\0\0tctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\nFloatStorage\n"
+                b"X\x01\0\0\x000X\x03\0\0\0cpuK\x06tQK\0K\x02K\x03\x86K\x03K\x01\x86\x89NtRs.")
 
 
 def compile_targets(targets, folder):
@@ -46,7 +51,7 @@ def first_inputs(build, folder):
     run.mkdir()
     subprocess.run([build / "bin/small_saver", "save", run, "1", "2", "serial"], input="x", text=True, check=True,
                    stdout=subprocess.DEVNULL)
-    inputs = {"manifest_fuzz": folder / "manifests", "safetensors_fuzz": folder / "files"}
+    inputs = {"manifest_fuzz": folder / "manifests", "safetensors_fuzz": folder / "files", "weights_fuzz": folder / "torch"}
     for place in inputs.values():
         place.mkdir()
     checkpoint = run / "checkpoints/step-1"
@@ -63,6 +68,9 @@ def first_inputs(build, folder):
     (inputs["manifest_fuzz"] / "little").write_text(json.dumps(little, separators=(",", ":"))[1:])
     for path in checkpoint.glob("*.safetensors"):
         shutil.copy(path, inputs["safetensors_fuzz"])
+    with zipfile.ZipFile(inputs["weights_fuzz"] / "whole", "w") as archive:
+        archive.writestr("a/data.pkl", TORCH_PICKLE)
+        archive.writestr("a/data/0", bytes(24))
     return inputs
 
 

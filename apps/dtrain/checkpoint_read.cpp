@@ -11,7 +11,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/path_kind.h"
 #include "dtrain/base/text.h"
-#include "dtrain/checkpoint/format/safetensors.h"
+#include "dtrain/checkpoint/format/weight_file.h"
 #include "dtrain/checkpoint/store/compare.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/reader.h"
@@ -186,10 +186,10 @@ void verify_model_file(const std::string& path, Tally& tally) {
   std::vector<std::string> damage;
   note_damage(damage, [&] {
     ++tally.files;
-    const auto file = format::SafetensorsFile::open(path);
-    tally.bytes += std::ssize(file.bytes());
+    const auto file = format::WeightFile::open(path);
+    tally.bytes += file.num_bytes();
     tally.tensors += std::ssize(file.tensors());
-    if (!format::verify_checksum(file)) {
+    if (!file.verify_checksums()) {
       print(fmt::format("{}: it has no checksum, so its header alone was checked\n", path));
     }
   });
@@ -199,8 +199,8 @@ void verify_model_file(const std::string& path, Tally& tally) {
 
 // path: a checkpoint, a run, whose final model counts too, or the folder of a model file.
 void verify_folder(const std::string& path, Tally& tally) {
-  const std::string inside = (fs::path(path) / "model.safetensors").string();
-  if (base::is_there(inside) && store::weights_at(path) == inside) {
+  const std::string inside = store::model_file_in(path);
+  if (!inside.empty() && store::weights_at(path) == inside) {
     verify_model_file(inside, tally);
     return;
   }

@@ -14,6 +14,7 @@
 #include "dtrain/base/log.h"
 #include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/format/safetensors.h"
+#include "dtrain/checkpoint/format/weight_file.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/reader.h"
 #include "dtrain/config/assign.h"
@@ -190,9 +191,9 @@ int export_checkpoint(const config::CommandLine& command_line) {
 
 int import_checkpoint(const config::CommandLine& command_line) {
   constexpr auto kCommand = config::Command::import_checkpoint;
-  const auto configured = configure(command_line);
+  auto configured = configure(command_line);
   if (!configured) return 0;
-  const config::ImportConfig& wanted = configured->config.importing;
+  config::ImportConfig& wanted = configured->config.importing;
   if (wanted.file.empty() || wanted.checkpoint.empty()) {
     fail(ErrorKind::usage,
          "dtrain checkpoint import takes FILE FOLDER: a model file, and the checkpoint to write");
@@ -202,7 +203,9 @@ int import_checkpoint(const config::CommandLine& command_line) {
          wanted.checkpoint);
   }
   refuse_piece(wanted.file);
-  (void)checkpoint::format::SafetensorsFile::open(wanted.file);  // refuses what is no model file
+  const std::string inside = checkpoint::store::model_file_in(wanted.file);
+  if (!inside.empty()) wanted.file = inside;
+  (void)checkpoint::format::WeightFile::open(wanted.file);  // refuses what is no model file
   warn(kCommand, *configured);
   return RuntimeLibrary::open().run({kCommand, configured->config});
 }

@@ -19,6 +19,7 @@
 #include "dtrain/base/nearest.h"
 #include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/format/safetensors.h"
+#include "dtrain/checkpoint/format/weight_file.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/report/run_record.h"
 
@@ -128,12 +129,12 @@ void check_resume(const config::Resume& resume) {
          "are taken with --init-from",
          path, kWanted);
   }
-  if (is_there(fs::path(path) / "model.safetensors") &&
-      !is_there(fs::path(path) / store::kManifestName)) {
+  const std::string model = store::model_file_in(path);
+  if (!model.empty() && !is_there(fs::path(path) / store::kManifestName)) {
     fail(ErrorKind::checkpoint,
          "--resume {}: it holds a model without the state of a run; give a checkpoint, or take the "
-         "weights alone with --init-from {}/model.safetensors",
-         path, path);
+         "weights alone with --init-from {}",
+         path, model);
   }
   if (const std::string run = store::run_at(path); run != path) {
     fail(
@@ -156,7 +157,7 @@ void check_init_from(const std::string& path) {
   }
   const std::string weights = is_folder(path) ? store::weights_at(path) : path;
   if (is_folder(weights)) return;
-  open_for("--init-from", [&] { (void)checkpoint::format::SafetensorsFile::open(weights); });
+  open_for("--init-from", [&] { (void)checkpoint::format::WeightFile::open(weights); });
 }
 
 }  // namespace
@@ -180,8 +181,7 @@ std::string model_path(const std::string& from) {
   const bool is_checkpoint =
       is_there(folder / store::kManifestName) || store::step_of(folder.filename().string());
   if (is_checkpoint) return from;
-  if (is_there(folder / "model.safetensors"))
-    return (fs::path(from) / "model.safetensors").string();
+  if (const std::string inside = store::model_file_in(from); !inside.empty()) return inside;
   const bool is_run = store::has_checkpoints_folder(from) || is_there(store::final_model(from)) ||
                       is_there(folder / "config.json");
   if (is_run) return model_of_run(from);
@@ -197,7 +197,7 @@ void require_from(const std::string& from) {
 
 void refuse_other_files(const std::string& model) {
   if (is_folder(model)) return;
-  open_for("--from", [&] { (void)checkpoint::format::SafetensorsFile::open(model); });
+  open_for("--from", [&] { (void)checkpoint::format::WeightFile::open(model); });
 }
 
 void check_start_paths(const config::Config& config) {

@@ -10,29 +10,41 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
-#include "dtrain/checkpoint/format/safetensors.h"
+#include "dtrain/base/text.h"
 
 namespace dtrain::checkpoint {
 namespace {
 
 using base::ErrorKind;
+using format::WeightFile;
 
 // Frequencies that another machine's pow() rounded differently are the same frequencies.
 constexpr double kBufferTolerance = 1e-5;
 
-const format::TensorView& checked_tensor(const format::SafetensorsFile& file, std::string_view name,
-                                         at::IntArrayRef shape) {
-  const format::TensorView& found = file.at(name);
-  if (at::IntArrayRef(found.shape) != shape) {
-    base::fail(ErrorKind::checkpoint,
-               "model file '{}': tensor '{}' has shape ({}), this model needs ({})", file.path(),
-               name, fmt::join(found.shape, ", "), fmt::join(shape, ", "));
-  }
-  return found;
+// The last part of a dotted name.
+std::string_view own_name(std::string_view name) {
+  return name.substr(name.rfind('.') + 1);  // npos + 1 is 0
 }
 
-void check_parameter(const format::SafetensorsFile& file, const param::ParameterSpec& spec) {
-  const format::TensorView& found = checked_tensor(file, spec.name, spec.export_shape());
+bool is_transposed(at::IntArrayRef shape, at::IntArrayRef expected) {
+  if (shape.size() < 2 || shape.size() != expected.size()) return false;
+  std::vector<std::int64_t> turned = shape.vec();
+  std::swap(turned[turned.size() - 1], turned[turned.size() - 2]);
+  return turned == expected;
+}
+
+void check_parameter(const WeightFile& file, const param::ParameterSpec& spec) {
+  const format::TensorView& found = *file.find(spec.name);
+  const std::vector<std::int64_t> expected = spec.export_shape();
+  if (found.shape != expected) {
+    base::fail(ErrorKind::checkpoint,
+               "model file '{}': tensor '{}' has shape ({}), this model needs ({}); {}",
+               file.path(), spec.name, fmt::join(found.shape, ", "), fmt::join(expected, ", "),
+               is_transposed(found.shape, expected)
+                   ? "it is transposed: save its .mT"
+                   : "give the sizes of the file's model, or let --init-from take them from what "
+                     "dtrain checkpoint import makes of the file");
+  }
   if (!at::isFloatingType(scalar_type_of(found.dtype))) {
     base::fail(ErrorKind::checkpoint,
                "model file '{}': tensor '{}' holds {} values, weights are floating point",
@@ -40,28 +52,77 @@ void check_parameter(const format::SafetensorsFile& file, const param::Parameter
   }
 }
 
-void check_buffer(const format::SafetensorsFile& file, const NamedTensor& buffer) {
-  if (file.find(buffer.name) == nullptr) return;
-  const at::Tensor found =
-      to_tensor(checked_tensor(file, buffer.name, buffer.value.sizes())).to(at::kDouble);
-  if (!at::allclose(found, buffer.value.to(at::kDouble), kBufferTolerance, 0)) {
-    base::fail(ErrorKind::checkpoint,
-               "model file '{}': tensor '{}' differs from what this model computes with; merged or "
-               "changed models cannot be loaded",
-               file.path(), buffer.name);
+// Rounded to the file's dtype as the file's values were.
+bool has_values_of(const format::TensorView& found, const at::Tensor& buffer) {
+  const at::ScalarType dtype = scalar_type_of(found.dtype);
+  if (!at::isFloatingType(dtype) ||
+      format::bytes_of(found.dtype, found.shape) != format::size_of(found.dtype) * buffer.numel()) {
+    return false;
+  }
+  const bool is_half = dtype == at::kHalf;
+  const double relative = is_half ? 0x1p-10 : dtype == at::kBFloat16 ? 0x1p-7 : kBufferTolerance;
+  const double absolute = is_half ? 0x1p-24 : 0;  // its smallest number
+  return at::allclose(to_tensor(found).to(at::kDouble).flatten(),
+                      buffer.to(dtype).to(at::kDouble).flatten(), relative, absolute);
+}
+
+/// The tensors of a file by what reading does with them.
+struct SortedTensors {
+  std::vector<std::string> missing;
+  std::vector<std::string> unknown;
+  std::vector<std::string> ignored;  // beside the buffers of our own names
+  std::vector<std::pair<const format::TensorView*, const NamedTensor*>> buffers;
+};
+
+void sort_tensor(const format::TensorView& tensor, const Constants& constants,
+                 SortedTensors& sorted) {
+  const auto buffer =
+      std::ranges::find(constants.buffers, own_name(tensor.name),
+                        [](const NamedTensor& each) { return own_name(each.name); });
+  if (buffer != constants.buffers.end()) {
+    sorted.buffers.emplace_back(&tensor, &*buffer);
+    if (tensor.name != buffer->name) sorted.ignored.push_back(tensor.name);
+  } else if (std::ranges::find(constants.unused, tensor.name) != constants.unused.end()) {
+    sorted.ignored.push_back(tensor.name);
+  } else {
+    sorted.unknown.push_back(tensor.name);
   }
 }
 
-void check_names(const format::SafetensorsFile& file, const param::ParameterSpecs& specs,
-                 std::span<const NamedTensor> buffers) {
-  std::set<std::string_view> known;
-  for (const param::ParameterSpec& spec : specs) known.insert(spec.name);
-  for (const NamedTensor& buffer : buffers) known.insert(buffer.name);
+SortedTensors sort_tensors(const WeightFile& file, const param::ParameterSpecs& specs,
+                           const Constants& constants) {
+  SortedTensors sorted;
+  std::set<std::string_view> parameters;
+  for (const param::ParameterSpec& spec : specs) {
+    parameters.insert(spec.name);
+    if (file.find(spec.name) == nullptr) sorted.missing.push_back(spec.name);
+  }
   for (const format::TensorView& tensor : file.tensors()) {
-    if (!known.contains(tensor.name)) {
-      base::fail(ErrorKind::checkpoint, "model file '{}': tensor '{}' is no part of this model",
-                 file.path(), tensor.name);
-    }
+    if (!parameters.contains(tensor.name)) sort_tensor(tensor, constants, sorted);
+  }
+  return sorted;
+}
+
+void check_contents(const WeightFile& file, const SortedTensors& contents) {
+  if (!contents.unknown.empty()) {
+    base::fail(
+        ErrorKind::checkpoint,
+        "model file '{}' holds tensors that are no part of this model: {}{}; give weights of "
+        "this model, under its names",
+        file.path(), base::list_text(contents.unknown),
+        contents.missing.empty() ? "" : ", and lacks " + base::list_text(contents.missing));
+  }
+  if (!contents.missing.empty()) {
+    base::fail(ErrorKind::checkpoint,
+               "model file '{}' lacks tensors of this model: {}; give a file of the whole model",
+               file.path(), base::list_text(contents.missing));
+  }
+  for (const auto& [found, buffer] : contents.buffers) {
+    if (has_values_of(*found, buffer->value)) continue;
+    base::fail(ErrorKind::checkpoint,
+               "model file '{}': tensor '{}' differs from what this model computes with; merged or "
+               "changed models cannot be loaded",
+               file.path(), found->name);
   }
 }
 
@@ -132,23 +193,46 @@ void write_model_file(const std::string& path, const param::ParameterSpecs& spec
   writer.commit();
 }
 
-param::Arena read_model_file(const format::SafetensorsFile& file,
-                             const param::ParameterSpecs& specs,
-                             std::span<const NamedTensor> buffers,
-                             const at::TensorOptions& options) {
-  (void)format::verify_checksum(file);
-  check_names(file, specs, buffers);
+param::Arena read_model_file(const WeightFile& file, const param::ParameterSpecs& specs,
+                             const Constants& constants, const at::TensorOptions& options) {
+  (void)file.verify_checksums();
+  check_contents(file, sort_tensors(file, specs, constants));
   for (const param::ParameterSpec& spec : specs) check_parameter(file, spec);
-  for (const NamedTensor& buffer : buffers) check_buffer(file, buffer);
   const param::ArenaAllocator allocate = [&](std::int64_t bytes) {
     return at::zeros({bytes}, options.dtype(at::kByte));
   };
   param::Arena arena(param::ArenaLayout(specs), c10::typeMetaToScalarType(options.dtype()),
                      allocate);
   for (const param::ParameterId id : specs.ids()) {
-    param::exported_view(specs[id], arena.view(id)).copy_(to_tensor(file.at(specs[id].name)));
+    param::exported_view(specs[id], arena.view(id)).copy_(to_tensor(*file.find(specs[id].name)));
   }
   return arena;
+}
+
+std::string reading_note(const WeightFile& file, const param::ParameterSpecs& specs,
+                         const Constants& constants) {
+  std::vector<std::string> notes(file.notes().begin(), file.notes().end());
+  const SortedTensors contents = sort_tensors(file, specs, constants);
+  if (!contents.ignored.empty()) {
+    notes.push_back(fmt::format("left out {}, which the model does not need",
+                                base::list_text(contents.ignored)));
+  }
+  return notes.empty() ? "" : fmt::format("{}: {}", file.path(), fmt::join(notes, "; "));
+}
+
+void check_finite(const State& pieces, std::string_view path) {
+  const std::string name = first_not_finite(pieces);
+  if (name.empty()) return;
+  base::fail(ErrorKind::checkpoint,
+             "'{}': tensor '{}' holds values that are NaN, infinite or too large for {}; give "
+             "weights from before the run diverged",
+             path, name,
+             pieces.front().tensor.scalar_type() == at::kDouble ? "float64" : "float32");
+}
+
+void FiniteSource::read(const Piece& piece) {
+  source_.read(piece);
+  check_finite({piece}, path_);
 }
 
 bool ArenaSource::has(const std::string& name) const {

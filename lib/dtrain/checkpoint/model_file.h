@@ -5,7 +5,11 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
+#include "dtrain/checkpoint/format/weight_file.h"
 #include "dtrain/checkpoint/state.h"
 #include "dtrain/checkpoint/tensor_file.h"
 #include "dtrain/param/arena.h"
@@ -48,18 +52,47 @@ void write_model_file(const std::string& path, const param::ParameterSpecs& spec
                       const param::Arena& arena, std::span<const NamedTensor> buffers,
                       const format::Metadata& metadata);
 
+/// The tensors that a model's files may hold beside its parameters.
+struct Constants {
+  std::vector<NamedTensor> buffers;  ///< the model computes with these values
+  std::vector<std::string> unused;   ///< names; the model computes nothing with them
+};
+
 /// The file's parameters in memory of their own, of the options' dtype and on their device. A
-/// buffer may be missing from the file; one that is there must hold the values of `buffers` up to
-/// rounding, because the model computes with its own. Nothing is allocated before every shape is
-/// known to fit.
+/// buffer may be missing from the file. One that is there, or stands in another module of the file
+/// (`layers.0.freqs` for `attn.freqs`), must hold the values of `buffers` up to rounding, because
+/// the model computes with its own. Nothing is allocated before every shape is known to fit.
 ///
-/// Throws: Error{checkpoint} naming file and tensor if one is missing, unknown, not of floating
+/// Throws: Error{checkpoint} naming file and tensors if they are missing, unknown, not of floating
 ///         point or of another shape, or a buffer has other values; naming the file if its checksum
 ///         shows damage.
-[[nodiscard]] param::Arena read_model_file(const format::SafetensorsFile& file,
+[[nodiscard]] param::Arena read_model_file(const format::WeightFile& file,
                                            const param::ParameterSpecs& specs,
-                                           std::span<const NamedTensor> buffers,
+                                           const Constants& constants,
                                            const at::TensorOptions& options);
+
+/// What read_model_file does not take as it stands in the file: parts of names, and tensors that it
+/// leaves out. Empty: nothing.
+[[nodiscard]] std::string reading_note(const format::WeightFile& file,
+                                       const param::ParameterSpecs& specs,
+                                       const Constants& constants);
+
+/// Throws: Error{checkpoint} naming `path` and the first piece with a value that is NaN or infinite.
+void check_finite(const State& pieces, std::string_view path);
+
+/// Refuses values of another source that are not finite.
+class FiniteSource final : public Source {
+ public:
+  /// path: of the source, for messages. `source` must outlive this.
+  FiniteSource(Source& source, std::string path) : source_(source), path_(std::move(path)) {}
+
+  [[nodiscard]] bool has(const std::string& name) const override { return source_.has(name); }
+  void read(const Piece& piece) override;
+
+ private:
+  Source& source_;
+  std::string path_;
+};
 
 /// A whole model in memory as the source of weights.
 class ArenaSource final : public Source {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dtrain/checkpoint/format/box.h"
+#include "dtrain/checkpoint/format/weight_file.h"
 #include "dtrain/checkpoint/store/reader.h"
 #include "dtrain/checkpoint/store/shard_writer.h"
 
@@ -32,8 +33,7 @@ struct Piece {
   Replica replica = {};
 };
 
-/// Names of parameters begin so.
-inline constexpr const char* kWeightPrefix = "model.";
+using format::kWeightPrefix;
 
 /// All pieces of one rank.
 using State = std::vector<Piece>;

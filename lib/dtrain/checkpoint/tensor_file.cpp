@@ -35,13 +35,16 @@ Dtype dtype_of(at::ScalarType type) {
 }
 
 at::Tensor to_tensor(const format::TensorView& view) {
-  at::Tensor result = at::empty(view.shape, at::TensorOptions().dtype(scalar_type_of(view.dtype)));
-  DTRAIN_CHECK(result.nbytes() == view.bytes.size());
+  const std::int64_t count = std::ssize(view.bytes) / format::size_of(view.dtype);
+  const at::Tensor values =
+      at::empty({count}, at::TensorOptions().dtype(scalar_type_of(view.dtype)));
+  DTRAIN_CHECK(values.nbytes() == view.bytes.size());
   // Foreign files do not align their tensors, so a view of the mapping would not always do.
   if (!view.bytes.empty()) {
-    std::memcpy(result.mutable_data_ptr(), view.bytes.data(), view.bytes.size());
+    std::memcpy(values.mutable_data_ptr(), view.bytes.data(), view.bytes.size());
   }
-  return result;
+  if (view.strides.empty()) return values.view(view.shape);
+  return values.as_strided(view.shape, view.strides).contiguous();
 }
 
 TensorFileWriter::TensorFileWriter(const std::string& path, std::span<const TensorSpec> tensors,

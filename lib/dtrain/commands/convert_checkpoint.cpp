@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "dtrain/base/log.h"
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/checkpoint/state.h"
 #include "dtrain/checkpoint/store/commit.h"
@@ -20,12 +21,12 @@ namespace {
 
 using base::ErrorKind;
 using checkpoint::format::Dtype;
-using checkpoint::format::SafetensorsFile;
 using checkpoint::format::TensorView;
+using checkpoint::format::WeightFile;
 namespace format = checkpoint::format;
 namespace store = checkpoint::store;
 
-at::ScalarType dtype_of(const SafetensorsFile& file) {
+at::ScalarType dtype_of(const WeightFile& file) {
   const bool is_double =
       std::any_of(file.tensors().begin(), file.tensors().end(),
                   [](const TensorView& tensor) { return tensor.dtype == Dtype::f64; });
@@ -45,12 +46,16 @@ param::ParameterSpecs storage_specs(param::ParameterSpecs specs) {
   return specs;
 }
 
-param::Arena read_imported(const SafetensorsFile& file, const model::Model& model) {
-  const at::ScalarType dtype = dtype_of(file);
-  if (train::has_storage_shapes(file)) {
-    return checkpoint::read_model_file(file, storage_specs(model.parameters), {}, dtype);
-  }
-  return checkpoint::read_model_file(file, model.parameters, train::exported_buffers(model), dtype);
+param::Arena read_imported(const WeightFile& file, const model::Model& model) {
+  const bool is_storage = file.has_storage_shapes();
+  const param::ParameterSpecs specs =
+      is_storage ? storage_specs(model.parameters) : model.parameters;
+  const checkpoint::Constants constants =
+      is_storage ? checkpoint::Constants() : train::constants_of(model);
+  param::Arena arena = checkpoint::read_model_file(file, specs, constants, dtype_of(file));
+  const std::string note = checkpoint::reading_note(file, specs, constants);
+  if (!note.empty()) base::log_info("{}", note);
+  return arena;
 }
 
 checkpoint::State state_of(const model::Model& model, const param::Arena& arena) {
@@ -95,16 +100,18 @@ at::ScalarType saved_dtype(const model::Model& model, const store::Reader& reade
 
 void import_checkpoint(const config::Config& config, const Output& output) {
   const config::ImportConfig& wanted = config.importing;
-  const auto file = SafetensorsFile::open(wanted.file);
+  const auto file = WeightFile::open(wanted.file);
   const config::ModelConfig described =
       train::model_of(file, {.levels = wanted.levels, .own = config.model.own});
   const auto model = model::make_model(described, /*seq_len=*/1);
   const param::Arena arena = read_imported(file, *model);
+  const checkpoint::State state = state_of(*model, arena);
+  checkpoint::check_finite(state, wanted.file);
   format::Manifest manifest;
   manifest.run = store::new_start_id();
   manifest.config = fmt::format(R"({{"model": {}}})", train::describe(described));
   const std::string folder = without_trailing_slashes(wanted.checkpoint);
-  write_checkpoint(folder, checkpoint::bytes_of(state_of(*model, arena)), std::move(manifest));
+  write_checkpoint(folder, checkpoint::bytes_of(state), std::move(manifest));
   output(fmt::format("{}: {} parameters of {}\n", folder, model->num_elements(), wanted.file));
 }
 

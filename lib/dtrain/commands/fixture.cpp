@@ -56,7 +56,8 @@ std::int64_t count_levels(const SafetensorsFile& file) {
 
 config::ModelConfig model_of_fixture(const SafetensorsFile& file) {
   config::ModelConfig model = train::recognised_model(
-      train::tensor_shapes(file, "weight.", /*is_storage=*/false), {.levels = count_levels(file)});
+      train::tensor_shapes(file.path(), file.tensors(), "weight.", /*is_storage=*/false),
+      {.levels = count_levels(file)});
   model.dropout = 0;
   return model;
 }

@@ -26,7 +26,7 @@ using base::ErrorKind;
 using checkpoint::kWeightPrefix;
 using checkpoint::format::FileInfo;
 using checkpoint::format::PieceInfo;
-using checkpoint::format::SafetensorsFile;
+using checkpoint::format::WeightFile;
 namespace fs = std::filesystem;
 namespace store = checkpoint::store;
 
@@ -40,11 +40,14 @@ std::string newest_checkpoint_beside(const std::string& file) {
   return steps.empty() ? "" : (fs::path(folder) / store::checkpoint_name(steps.front())).string();
 }
 
-param::Arena read_model(const SafetensorsFile& file, const model::Model& model,
+param::Arena read_model(const WeightFile& file, const model::Model& model,
                         const at::TensorOptions& options) {
   try {
-    return checkpoint::read_model_file(file, model.parameters, train::exported_buffers(model),
-                                       options);
+    const checkpoint::Constants constants = train::constants_of(model);
+    param::Arena arena = checkpoint::read_model_file(file, model.parameters, constants, options);
+    const std::string note = checkpoint::reading_note(file, model.parameters, constants);
+    if (!note.empty()) base::log_info("{}", note);
+    return arena;
   } catch (const base::Error& error) {
     const std::string newest = newest_checkpoint_beside(file.path());
     if (error.kind() != ErrorKind::checkpoint || newest.empty()) throw;
@@ -53,7 +56,7 @@ param::Arena read_model(const SafetensorsFile& file, const model::Model& model,
 }
 
 OpenedModel open_model_file(const std::string& path, const model::UserHints& told) {
-  const auto file = std::make_shared<SafetensorsFile>(SafetensorsFile::open(path));
+  const auto file = std::make_shared<WeightFile>(WeightFile::open(path));
   const config::ModelConfig settings = train::model_of(*file, told);
   return {.settings = settings,
           .path = path,

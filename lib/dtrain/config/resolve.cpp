@@ -120,6 +120,14 @@ void check_training(const Config& config) {
     fail(ErrorKind::usage, "--min-lr {} is above --lr {}: a {} schedule can only fall",
          train.min_lr, train.lr, train.schedule);
   }
+  const bool rounds_eps =
+      train.optimizer == UpdateRule::adamw && config.machine.dtype != Dtype::float64;
+  if (rounds_eps && static_cast<float>(train.eps) == 0) {
+    fail(ErrorKind::usage,
+         "--eps {} is 0 in float32, the dtype of the optimizer's state: give more than 1e-45, or "
+         "--dtype float64",
+         train.eps);
+  }
   if (!config.data.validation.empty() && config.data.val_fraction > 0) {
     fail(ErrorKind::usage, "--val-data {} and --val-fraction {} exclude each other: leave one out",
          config.data.validation, config.data.val_fraction);

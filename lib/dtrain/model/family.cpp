@@ -60,7 +60,8 @@ config::ModelConfig recognise(const TensorShapes& tensors, const UserHints& told
   }
   const std::string first = tensors.shapes.empty() ? "" : tensors.shapes.begin()->first;
   base::fail(base::ErrorKind::checkpoint,
-             "model file '{}' holds no model of a known family ({}): its first tensor is '{}{}'",
+             "model file '{}' holds no model of a known family ({}): its first tensor is '{}{}'; "
+             "give weights of one of them",
              tensors.path, fmt::join(names, ", "), tensors.prefix, first);
 }
 

@@ -139,6 +139,8 @@ struct Model {
   base::IndexedVector<BlockId, std::unique_ptr<Block>> blocks;
   base::IndexedVector<BlockId, BlockCost> costs;
   std::vector<ExportedBuffer> buffers;
+  /// Names in files of other programs whose tensors are trained, but change no result.
+  std::vector<std::string> unused_tensors = {};
   std::int64_t table_values = 0;  ///< elements of constant tables that blocks share
   bool widens_tables = false;     ///< they lie there in float32 where their dtype is narrower
   std::string kernels = {};       ///< what computes the levels, for the user

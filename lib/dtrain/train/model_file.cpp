@@ -30,8 +30,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using base::ErrorKind;
-using checkpoint::format::SafetensorsFile;
 using checkpoint::format::TensorView;
+using checkpoint::format::WeightFile;
 using checkpoint::store::kTokenizerKey;
 using config::ModelConfig;
 using data::TokenizerKind;
@@ -123,12 +123,6 @@ ModelConfig parse_description(std::string_view json, const std::string& origin) 
   }
 }
 
-bool has_storage_shapes(const SafetensorsFile& file) {
-  return std::ranges::any_of(file.tensors(), [](const TensorView& tensor) {
-    return tensor.name.starts_with(checkpoint::kWeightPrefix);
-  });
-}
-
 std::vector<checkpoint::NamedTensor> exported_buffers(const model::Model& model) {
   std::vector<checkpoint::NamedTensor> buffers;
   for (const model::ExportedBuffer& buffer : model.buffers) {
@@ -137,14 +131,18 @@ std::vector<checkpoint::NamedTensor> exported_buffers(const model::Model& model)
   return buffers;
 }
 
-model::TensorShapes tensor_shapes(const SafetensorsFile& file, const std::string& prefix,
-                                  bool is_storage) {
-  model::TensorShapes tensors{.path = file.path(), .prefix = prefix, .is_storage = is_storage};
-  for (const TensorView& tensor : file.tensors()) {
+checkpoint::Constants constants_of(const model::Model& model) {
+  return {.buffers = exported_buffers(model), .unused = model.unused_tensors};
+}
+
+model::TensorShapes tensor_shapes(const std::string& path, std::span<const TensorView> tensors,
+                                  const std::string& prefix, bool is_storage) {
+  model::TensorShapes found{.path = path, .prefix = prefix, .is_storage = is_storage};
+  for (const TensorView& tensor : tensors) {
     if (!tensor.name.starts_with(prefix)) continue;
-    tensors.shapes.emplace(tensor.name.substr(prefix.size()), tensor.shape);
+    found.shapes.emplace(tensor.name.substr(prefix.size()), tensor.shape);
   }
-  return tensors;
+  return found;
 }
 
 ModelConfig recognised_model(const model::TensorShapes& tensors, const model::UserHints& told) {
@@ -153,13 +151,13 @@ ModelConfig recognised_model(const model::TensorShapes& tensors, const model::Us
                            fmt::format("model file '{}': bad shapes", tensors.path));
 }
 
-ModelConfig model_of(const SafetensorsFile& file, const model::UserHints& told) {
+ModelConfig model_of(const WeightFile& file, const model::UserHints& told) {
   const auto found = file.metadata().find(kModelKey);
-  const bool is_storage = has_storage_shapes(file);
+  const bool is_storage = file.has_storage_shapes();
   const std::string prefix = is_storage ? checkpoint::kWeightPrefix : "";
   const ModelConfig model =
       found == file.metadata().end()
-          ? recognised_model(tensor_shapes(file, prefix, is_storage), told)
+          ? recognised_model(tensor_shapes(file.path(), file.tensors(), prefix, is_storage), told)
           : parse_description(found->second, fmt::format("model file '{}': bad metadata '{}'",
                                                          file.path(), kModelKey));
   model::check_told(file.path(), told.levels_flag, told.levels, model.levels);
@@ -167,7 +165,7 @@ ModelConfig model_of(const SafetensorsFile& file, const model::UserHints& told) 
   return model;
 }
 
-std::shared_ptr<const data::Tokenizer> tokenizer_of_model(const SafetensorsFile& file,
+std::shared_ptr<const data::Tokenizer> tokenizer_of_model(const WeightFile& file,
                                                           std::int64_t vocab) {
   const auto found = file.metadata().find(kTokenizerKey);
   if (found == file.metadata().end()) {
@@ -222,7 +220,7 @@ std::string saved_tokenizer(const std::string& model_file_or_checkpoint) {
                         : data::identity_of(TokenizerKind::sentencepiece,
                                             base::content_of(path, kTokenizerFile));
   }
-  const auto file = SafetensorsFile::open(model_file_or_checkpoint);
+  const auto file = WeightFile::open(model_file_or_checkpoint);
   const auto found = file.metadata().find(kTokenizerKey);
   return found == file.metadata().end() ? std::string() : found->second;
 }

@@ -9,7 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "dtrain/checkpoint/format/safetensors.h"
+#include "dtrain/checkpoint/format/weight_file.h"
+#include "dtrain/checkpoint/model_file.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/tensor_file.h"
 #include "dtrain/config/config.h"
@@ -33,13 +34,12 @@ using checkpoint::store::kModelKey;
 [[nodiscard]] config::ModelConfig parse_description(std::string_view json,
                                                     const std::string& origin);
 
-/// Returns whether the file has the names and shapes of checkpoints (model.NAME, a row per neuron)
-/// instead of the reference's.
-[[nodiscard]] bool has_storage_shapes(const checkpoint::format::SafetensorsFile& file);
-
 /// Names and shapes of the tensors that begin with `prefix`, without it.
-[[nodiscard]] model::TensorShapes tensor_shapes(const checkpoint::format::SafetensorsFile& file,
-                                                const std::string& prefix, bool is_storage);
+///
+/// path: of their file, for messages.
+[[nodiscard]] model::TensorShapes tensor_shapes(
+    const std::string& path, std::span<const checkpoint::format::TensorView> tensors,
+    const std::string& prefix, bool is_storage);
 
 /// As model::recognise; what it finds is within the ranges of the settings.
 [[nodiscard]] config::ModelConfig recognised_model(const model::TensorShapes& tensors,
@@ -49,11 +49,14 @@ using checkpoint::store::kModelKey;
 ///
 /// Throws: Error{checkpoint} naming the file and the tensor that is missing or has no such shape,
 ///         or the flag that says what the file does not; Error{usage} if a flag contradicts it.
-[[nodiscard]] config::ModelConfig model_of(const checkpoint::format::SafetensorsFile& file,
+[[nodiscard]] config::ModelConfig model_of(const checkpoint::format::WeightFile& file,
                                            const model::UserHints& told);
 
 /// The constants that a model file holds besides its parameters.
 [[nodiscard]] std::vector<checkpoint::NamedTensor> exported_buffers(const model::Model& model);
+
+/// What files of others may hold besides the parameters.
+[[nodiscard]] checkpoint::Constants constants_of(const model::Model& model);
 
 /// The tokenizer of a model file of this vocabulary: bytes, or the tokenizer.model beside the file
 /// or in the folder above it, which is the run's.
@@ -61,7 +64,7 @@ using checkpoint::store::kModelKey;
 /// Throws: Error{checkpoint} naming the file whose tokenizer is not there, is another, or is not
 ///         known.
 [[nodiscard]] std::shared_ptr<const data::Tokenizer> tokenizer_of_model(
-    const checkpoint::format::SafetensorsFile& file, std::int64_t vocab);
+    const checkpoint::format::WeightFile& file, std::int64_t vocab);
 
 /// Likewise for a checkpoint's model; its run folder contains tokenizer.model.
 [[nodiscard]] std::shared_ptr<const data::Tokenizer> tokenizer_of_checkpoint(

@@ -239,13 +239,23 @@ StartPoint resume(const StartParts& parts, const Chosen& chosen) {
           .history = std::move(history)};
 }
 
+// Training from values that are not finite would end at the first step, which says less.
+void load_finite_weights(const StartParts& parts, checkpoint::Source& source,
+                         const std::string& path) {
+  checkpoint::FiniteSource finite(source, path);
+  parts.engine.load_weights(finite);
+}
+
 void take_model_file(const StartParts& parts, const std::string& path) {
-  const auto file = checkpoint::format::SafetensorsFile::open(path);
+  const auto file = checkpoint::format::WeightFile::open(path);
   const model::Model& model = parts.model;
-  checkpoint::ArenaSource source(
-      model.parameters, checkpoint::read_model_file(file, model.parameters, exported_buffers(model),
-                                                    parts.engine.precision().master));
-  parts.engine.load_weights(source);
+  const checkpoint::Constants constants = constants_of(model);
+  checkpoint::ArenaSource source(model.parameters,
+                                 checkpoint::read_model_file(file, model.parameters, constants,
+                                                             parts.engine.precision().master));
+  const std::string note = checkpoint::reading_note(file, model.parameters, constants);
+  if (!note.empty() && is_leader(parts)) base::log_info("{}", note);
+  load_finite_weights(parts, source, path);
 }
 
 // Equal shapes say nothing of what a token means.
@@ -270,7 +280,7 @@ void initialise_from(const StartParts& parts, const std::string& path) {
   const Chosen chosen = checkpoint::choose(parts.world, weights);
   store::Reader reader(chosen.path, chosen.manifest);
   checkpoint::ReaderSource source(reader);
-  parts.engine.load_weights(source);
+  load_finite_weights(parts, source, chosen.path);
 }
 
 // Equal paths may hold different files on different machines.

@@ -21,8 +21,7 @@ static_assert(std::endian::native == std::endian::little, "tensors are read in p
 using base::ErrorKind;
 using Json = nlohmann::json;
 
-constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
-constexpr int kHeaderDepth = 3;                         // file, tensor, shape, number
+constexpr int kHeaderDepth = 3;  // file, tensor, shape, number
 
 constexpr base::FileRole kRole{ErrorKind::checkpoint, "safetensors file",
                                "give a file in the safetensors format"};

@@ -16,6 +16,8 @@ namespace dtrain::checkpoint::format {
 
 /// What a file begins with: the length of its header in bytes.
 inline constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
+/// The format's own limit of that length.
+inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 
 enum class Dtype { boolean, u8, i8, u16, i16, f16, bf16, u32, i32, f32, u64, i64, f64 };
 
@@ -34,13 +36,16 @@ enum class Dtype { boolean, u8, i8, u16, i16, f16, bf16, u32, i32, f32, u64, i64
 
 using Metadata = std::map<std::string, std::string>;
 
-/// A tensor of a file being read. `bytes` lies in the file's mapping: row-major, little-endian, in
-/// a foreign file not necessarily aligned.
+/// A tensor of a file being read. `bytes` lies in the file's mapping: little-endian, in a foreign
+/// file not necessarily aligned, from the first element to the last.
 struct TensorView {
   std::string name{};
   Dtype dtype = Dtype::f32;
   std::vector<std::int64_t> shape{};
   std::span<const std::byte> bytes{};
+  /// Elements from one index to the next, of each dim; empty: row-major without gaps, as in all
+  /// files but those of torch.save.
+  std::vector<std::int64_t> strides{};
 };
 
 /// A safetensors file, mapped for reading, every claim of its header checked: what a TensorView

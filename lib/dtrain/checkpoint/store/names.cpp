@@ -137,11 +137,26 @@ std::vector<std::string> checkpoints_at(const std::string& path) {
   return paths;
 }
 
+std::string model_file_in(const std::string& folder) {
+  if (is_there(fs::path(folder) / "__0_0.distcp")) {
+    fail(ErrorKind::checkpoint,
+         "'{}' is a checkpoint of torch.distributed.checkpoint; make a file of it: python -m "
+         "torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER NEW_FILE",
+         folder);
+  }
+  for (const char* name : {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
+                           "pytorch_model.bin.index.json"}) {
+    std::string path = (fs::path(folder) / name).string();
+    if (is_there(path)) return path;
+  }
+  return {};
+}
+
 std::string weights_at(const std::string& path) {
   require_folder(path);
   const std::string folder = run_at(path);
-  const std::string inside = (fs::path(folder) / "model.safetensors").string();
-  if (is_there(inside) && !is_checkpoint(folder)) return inside;
+  const std::string inside = model_file_in(folder);
+  if (!inside.empty() && !is_checkpoint(folder)) return inside;
   const std::string final = final_model(folder);
   const bool has_checkpoint =
       is_checkpoint(folder) || !list_steps(checkpoints_folder(folder)).empty();

@@ -54,6 +54,11 @@ inline constexpr std::string_view kManifestName = "manifest.json";
 /// True if the folder has one of checkpoints. A run of its own may be named checkpoints, too.
 [[nodiscard]] bool has_checkpoints_folder(const std::string& run_dir);
 
+/// The model file in a folder, under the name that its writers give it; empty if there is none.
+///
+/// Throws: Error{checkpoint} naming the folder if it is a checkpoint of PyTorch's.
+[[nodiscard]] std::string model_file_in(const std::string& folder);
+
 /// Resolves a folder to weights: the model file of a final/ folder or of a run without checkpoints;
 /// otherwise the first of checkpoints_at.
 ///

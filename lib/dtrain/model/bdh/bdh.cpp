@@ -150,6 +150,7 @@ std::unique_ptr<Model> make_bdh(const BdhSizes& sizes, std::int64_t seq_len,
   model->table_values = seq_len * part.neurons;  // of RoPE
   model->width = sizes.width;
   model->buffers.push_back({"attn.freqs", rope_frequencies(sizes.neurons).view({1, 1, 1, -1})});
+  model->unused_tensors.push_back("lm_gate");  // (D, 1), of the reference's first versions
 
   const BdhParameters ids = parameter_ids(sizes);
   const auto rope = std::make_shared<RopeTables>(part.head_slice());

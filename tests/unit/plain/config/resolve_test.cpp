@@ -316,6 +316,24 @@ TEST_CASE("Dtypes may be given one by one, but float64 is for all or none") {
   check_refused(config, Names("--param-dtype float64", "--dtype float32"));
 }
 
+TEST_CASE("An epsilon that the optimizer's dtype rounds to zero is refused") {
+  Config config;
+  config.train.eps = 1e-50;
+  check_refused(config, Names("--eps", "1e-50", "float32"));
+  set(config, "machine.dtype", "float16");  // whose optimizer state is float32
+  check_refused(config, Names("--eps", "1e-50", "float32"));
+  config.train.eps = 1e-12;
+  CHECK_NOTHROW(resolve_train(config));
+  config = {};
+  config.train.eps = 1e-50;
+  set(config, "machine.dtype", "float64");
+  CHECK_NOTHROW(resolve_train(config));
+  config = {};
+  config.train.eps = 1e-50;
+  set(config, "train.optimizer", "sgd");  // it has none
+  CHECK_NOTHROW(resolve_train(config));
+}
+
 TEST_CASE("A run shorter than its warm-up warms up over its first half") {
   Config config;
   config.train.steps = 1000;

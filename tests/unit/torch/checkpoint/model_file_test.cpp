@@ -1,6 +1,7 @@
 #include "dtrain/checkpoint/model_file.h"
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <functional>
 
 #include "dtrain/checkpoint/format/safetensors.h"
@@ -28,14 +29,18 @@ std::vector<NamedTensor> buffers_of(const BdhFixture& fixture) {
   return buffers;
 }
 
+Constants constants_of(const BdhFixture& fixture) {
+  return {.buffers = buffers_of(fixture), .unused = fixture.model->unused_tensors};
+}
+
 void write(const std::string& path, const BdhFixture& fixture) {
   write_model_file(path, fixture.model->parameters, fixture.weights, buffers_of(fixture),
                    {{"dtrain.model", "{}"}});
 }
 
 param::Arena read(const std::string& path, const BdhFixture& fixture, at::ScalarType dtype) {
-  return read_model_file(SafetensorsFile::open(path), fixture.model->parameters,
-                         buffers_of(fixture), dtype);
+  return read_model_file(format::WeightFile::open(path), fixture.model->parameters,
+                         constants_of(fixture), dtype);
 }
 
 /// The tensors of a written model, to be changed and written again.
@@ -133,6 +138,30 @@ TEST_CASE("Tensors that are missing, unknown, of another shape or no floats are 
        },
        testing::Names("lm_head", "I32")}};
   for (const auto& [change, names] : changes) CHECK_THAT(Written().refusal(change), names);
+}
+
+TEST_CASE("Weights that are not finite, or not in the model's dtype, are refused by name") {
+  const double value = GENERATE(std::nan(""), -HUGE_VAL, 1e300);
+  const Written written(kSizes, at::kDouble);
+  std::vector<NamedTensor> tensors = tensors_of(written.path);
+  named(tensors, "encoder_v").value[2][5][3] = value;
+  write_tensor_file(written.path, tensors);
+  const param::ParameterSpecs& specs = written.fixture.model->parameters;
+  ArenaSource source(specs, read(written.path, written.fixture, at::kFloat));
+  FiniteSource finite(source, written.path);
+  for (const param::ParameterId id : specs.ids()) {
+    const param::ParameterSpec& spec = specs[id];
+    const Piece piece{.name = kWeightPrefix + spec.name,
+                      .global_shape = spec.shape,
+                      .box = format::whole(spec.shape),
+                      .tensor = at::empty(spec.shape)};
+    if (spec.name != "encoder_v") {
+      CHECK_NOTHROW(finite.read(piece));
+      continue;
+    }
+    CHECK_THAT(testing::message_of(base::ErrorKind::checkpoint, [&] { finite.read(piece); }),
+               testing::Names(written.path, "'model.encoder_v'"));
+  }
 }
 
 TEST_CASE("Other frequencies are refused; missing ones are not needed") {

@@ -1,0 +1,237 @@
+#include "dtrain/checkpoint/format/weight_file.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "dtrain/base/error.h"
+#include "dtrain/base/text.h"
+#include "dtrain/checkpoint/format/strict_json.h"
+#include "dtrain/checkpoint/format/torch_file.h"
+
+namespace dtrain::checkpoint::format {
+namespace {
+
+namespace fs = std::filesystem;
+using base::ErrorKind;
+
+constexpr base::FileRole kWeightFileRole{ErrorKind::checkpoint, "model file",
+                                         "give a safetensors file or a file of torch.save"};
+
+constexpr std::string_view kIndexKey = "weight_map";
+constexpr int kIndexDepth = 3;  // file, weight_map, shard
+
+// Modules that hold the model as their attribute of this name: torch.compile, DataParallel and DDP,
+// FSDP, activation checkpointing.
+constexpr std::array<std::string_view, 4> kWrappers{"_orig_mod", "module", "_fsdp_wrapped_module",
+                                                    "_checkpoint_wrapped_module"};
+
+std::string_view text_of(const base::MappedFile& file) {
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+struct ForeignFormat {
+  std::string_view begin;
+  std::string_view what;
+  std::string_view advice;
+};
+
+constexpr std::string_view kSaveAnew =
+    "save it anew in Python: torch.save(torch.load(FILE, map_location='cpu'), NEW_FILE)";
+
+// The first pickle of torch.save before PyTorch 1.6 is a number.
+constexpr std::array<ForeignFormat, 4> kForeignFormats{
+    {{"\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19",
+      "is in the format of torch.save before PyTorch 1.6", kSaveAnew},
+     {"GGUF", "is in the GGUF format", "give the weights that it was converted from"},
+     {"\x89HDF", "is in the HDF5 format", "save the weights as a safetensors file"},
+     {"version https://git-lfs", "is a pointer of Git LFS, not the file itself",
+      "fetch it: git lfs pull"}}};
+
+// The length of a safetensors file's header may begin with the byte of a pickle, but is smaller.
+bool is_pickle(std::string_view text) {
+  std::uint64_t length = 0;
+  if (!text.starts_with('\x80') || text.size() < kLengthBytes) return false;
+  std::memcpy(&length, text.data(), kLengthBytes);
+  return length > kMaxHeaderBytes;
+}
+
+void refuse_foreign_format(const base::MappedFile& file) {
+  for (const ForeignFormat& format : kForeignFormats) {
+    if (!text_of(file).starts_with(format.begin)) continue;
+    base::fail(ErrorKind::checkpoint, "'{}' {}; {}", file.path(), format.what, format.advice);
+  }
+  if (is_pickle(text_of(file))) {
+    base::fail(ErrorKind::checkpoint,
+               "'{}' is a pickle that torch.save has not written; save the weights alone: "
+               "torch.save(model.state_dict(), NEW_FILE)",
+               file.path());
+  }
+}
+
+// The length of a safetensors file's header may begin with the byte of a brace, and ends with 0.
+bool is_index(const base::MappedFile& file) {
+  const std::string_view text = text_of(file);
+  return text.starts_with('{') && text.substr(0, kLengthBytes).back() != '\0' &&
+         text.find(kIndexKey) != std::string_view::npos;
+}
+
+std::string without_wrappers(std::string_view name, std::set<std::string_view>& left_out) {
+  std::vector<std::string_view> kept;
+  const std::vector<std::string_view> parts = base::split(name, '.');
+  for (const std::string_view& part : parts) {
+    const auto* const wrapper = std::ranges::find(kWrappers, part);
+    if (wrapper == kWrappers.end() || &part == &parts.back()) {
+      kept.push_back(part);
+    } else {
+      left_out.insert(*wrapper);
+    }
+  }
+  return fmt::format("{}", fmt::join(kept, "."));
+}
+
+}  // namespace
+
+WeightFile WeightFile::open(const std::string& path) {
+  WeightFile result;
+  result.path_ = path;
+  result.add_file(path);
+  result.leave_out_average_count();
+  std::vector<std::string> original;
+  for (const TensorView& tensor : result.tensors_) original.push_back(tensor.name);
+  result.leave_out_wrappers();
+  result.leave_out_common_prefix();
+  result.refuse_equal_names(original);
+  return result;
+}
+
+void WeightFile::add_file(const std::string& path) {
+  auto file = base::MappedFile::open(path, kWeightFileRole);
+  if (is_torch_file(file.bytes())) return add_torch_file(std::move(file));
+  if (path == path_ && is_index(file)) return add_shards(file);
+  refuse_foreign_format(file);
+  const SafetensorsFile& added = safetensors_.emplace_back(SafetensorsFile::open(path));
+  tensors_.insert(tensors_.end(), added.tensors().begin(), added.tensors().end());
+  if (path == path_) metadata_ = added.metadata();
+}
+
+void WeightFile::add_torch_file(base::MappedFile file) {
+  TorchWeights weights = read_torch_file(file.bytes(), file.path());
+  tensors_.insert(tensors_.end(), weights.tensors.begin(), weights.tensors.end());
+  if (!weights.key.empty()) notes_.push_back(fmt::format("took its '{}'", weights.key));
+  if (!weights.skipped.empty()) {
+    notes_.push_back(fmt::format("left out {}", base::list_text(weights.skipped)));
+  }
+  torch_files_.push_back(std::move(file));
+}
+
+void WeightFile::add_shards(const base::MappedFile& index) {
+  const auto refuse = [&](std::string_view found) {
+    base::fail(ErrorKind::checkpoint,
+               "index of shards '{}' {}; give the index of a whole model, or save it in one file",
+               index.path(), found);
+  };
+  const nlohmann::json root = parse_strictly(text_of(index), kIndexDepth, refuse);
+  const auto map = root.find(kIndexKey);
+  if (map == root.end() || !map->is_object()) refuse("has no weight_map");
+  std::set<std::string> names;
+  std::set<std::string> shards;
+  for (const auto& [name, shard] : map->items()) {
+    const std::string file = shard.is_string() ? shard.get<std::string>() : "";
+    // An index must not make dtrain read files elsewhere.
+    if (file.empty() || fs::path(file).filename() != file || file == fs::path(path_).filename()) {
+      refuse(fmt::format("names no file beside it for '{}'", name));
+    }
+    names.insert(name);
+    shards.insert(file);
+  }
+  for (const std::string& shard : shards) {
+    add_file((fs::path(index.path()).parent_path() / shard).string());
+  }
+  for (const TensorView& tensor : tensors_) names.erase(tensor.name);
+  if (!names.empty()) refuse(fmt::format("names '{}', which no shard holds", *names.begin()));
+}
+
+void WeightFile::leave_out_average_count() {
+  constexpr std::string_view kCount = "n_averaged";  // of torch.optim.swa_utils.AveragedModel
+  const auto num_left_out =
+      std::erase_if(tensors_, [&](const TensorView& tensor) { return tensor.name == kCount; });
+  if (num_left_out > 0) notes_.push_back(fmt::format("left out {}", kCount));
+}
+
+void WeightFile::leave_out_wrappers() {
+  std::set<std::string_view> left_out;
+  for (TensorView& tensor : tensors_) tensor.name = without_wrappers(tensor.name, left_out);
+  if (left_out.empty()) return;
+  notes_.push_back(fmt::format("left '{}.' out of the names", fmt::join(left_out, ".' and '")));
+}
+
+void WeightFile::leave_out_common_prefix() {
+  if (tensors_.size() < 2 || has_storage_shapes()) return;
+  const std::string& first = tensors_.front().name;
+  std::size_t length = 0;
+  for (std::size_t dot = first.find('.'); dot != std::string::npos;
+       dot = first.find('.', dot + 1)) {
+    const std::string_view prefix = std::string_view(first).substr(0, dot + 1);
+    const bool is_common = std::ranges::all_of(
+        tensors_, [&](const TensorView& tensor) { return tensor.name.starts_with(prefix); });
+    if (!is_common) break;
+    length = prefix.size();
+  }
+  if (length == 0) return;
+  notes_.push_back(fmt::format("left '{}' out of the names", first.substr(0, length)));
+  for (TensorView& tensor : tensors_) tensor.name.erase(0, length);
+}
+
+void WeightFile::refuse_equal_names(std::span<const std::string> original) const {
+  std::map<std::string_view, std::string_view> seen;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const auto [found, is_new] = seen.emplace(tensors_[i].name, original[i]);
+    if (is_new) continue;
+    base::fail(ErrorKind::checkpoint,
+               "model file '{}': '{}' and '{}' are both the tensor '{}'; save one of them", path_,
+               found->second, original[i], found->first);
+  }
+}
+
+bool WeightFile::has_storage_shapes() const noexcept {
+  const auto is_of_checkpoint = [](const TensorView& tensor) {
+    return tensor.name.starts_with(kWeightPrefix);
+  };
+  // Modules that hold the model as `model` give such names, too, but not to matrices alone.
+  return std::ranges::any_of(tensors_, is_of_checkpoint) &&
+         std::ranges::all_of(tensors_, [&](const TensorView& tensor) {
+           return !is_of_checkpoint(tensor) || tensor.shape.size() <= 2;
+         });
+}
+
+const TensorView* WeightFile::find(std::string_view name) const noexcept {
+  const auto found = std::ranges::find(tensors_, name, &TensorView::name);
+  return found == tensors_.end() ? nullptr : &*found;
+}
+
+std::int64_t WeightFile::num_bytes() const noexcept {
+  std::int64_t bytes = 0;
+  for (const SafetensorsFile& file : safetensors_) bytes += std::ssize(file.bytes());
+  for (const base::MappedFile& file : torch_files_) bytes += std::ssize(file.bytes());
+  return bytes;
+}
+
+bool WeightFile::verify_checksums() const {
+  bool have_all = torch_files_.empty();
+  for (const SafetensorsFile& file : safetensors_) {
+    const bool has_it = verify_checksum(file);
+    have_all = have_all && has_it;
+  }
+  return have_all;
+}
+
+}  // namespace dtrain::checkpoint::format
