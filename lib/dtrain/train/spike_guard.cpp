@@ -50,8 +50,8 @@ void add(double figure, double reach, FigureLevel& level) {
   } else if (becomes_new_level(value, level)) {
     return;
   }
-  const std::int64_t count = std::min(level.num_steps, SpikeGuard::kWindow);
-  const double weight = 1 / static_cast<double>(count);
+  const double weight =
+      std::max(3 / static_cast<double>(level.num_steps + 2), 1.0 / SpikeGuard::kWindow);
   const double apart = std::clamp(value - level.mean, -reach, reach);
   level.mean += weight * apart;
   level.variance = (1 - weight) * (level.variance + weight * apart * apart);

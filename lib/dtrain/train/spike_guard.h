@@ -12,6 +12,8 @@ namespace dtrain::train {
 /// deviations above the mean of their logarithms. The first kWarmUpSteps steps are never spikes.
 /// All ranks give it equal figures, so all decide alike.
 ///
+/// The newest of n steps has weight 3 / (n + 2), and at least 1 / kWindow: at first step k counts with
+/// k (k + 1), so the fall of the norm at the start of a run does not widen the limits for long.
 /// A spike enters the moments as the limit that it passed: one spike hides no other, while figures
 /// beyond the limit in more than 1/threshold² of all steps raise it, as by Chebyshev's inequality
 /// they are part of the distribution. After kNewLevelSteps in a row on one side their mean is the

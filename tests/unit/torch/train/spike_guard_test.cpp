@@ -1,5 +1,6 @@
 #include "dtrain/train/spike_guard.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -65,15 +66,19 @@ TEST_CASE("A guard knows no limits before its warm-up is over") {
 }
 
 TEST_CASE("Limits are so many standard deviations of the logarithms above their mean") {
-  constexpr int kSteps = SpikeGuard::kWindow;  // as long as every step counts alike
+  constexpr int kSteps = 200;  // as long as step k counts with k (k + 1)
   constexpr double kDeviation = 0.3;
   Noise noise(kDeviation);
   std::vector<double> logarithms;
-  for (int step = 0; step < kSteps; ++step) logarithms.push_back(std::log(noise.next()));
+  std::vector<double> weights;
+  for (int step = 1; step <= kSteps; ++step) {
+    logarithms.push_back(std::log(noise.next()));
+    weights.push_back(3.0 * step * (step + 1) / kSteps / (kSteps + 1) / (kSteps + 2));
+  }
   double mean = 0;
   double variance = 0;
-  for (const double value : logarithms) mean += value / kSteps;
-  for (const double value : logarithms) variance += std::pow(value - mean, 2) / kSteps;
+  for (int i = 0; i < kSteps; ++i) mean += weights[i] * logarithms[i];
+  for (int i = 0; i < kSteps; ++i) variance += weights[i] * std::pow(logarithms[i] - mean, 2);
   const auto limits = guard_after(kSteps, 4, kDeviation).limits();
   // A running mean and variance: of each step a few roundings, relative to values of up to 2.
   const double bound = testing::rounding_bound(at::kDouble, 32.0 * kSteps) * 4 / variance;
@@ -99,6 +104,19 @@ TEST_CASE("Norms that fall or rise steadily are no spikes") {
       CHECK(spikes_at(level, 1, noise, guard) == 0);
       level *= rate;
     }
+  }
+}
+
+TEST_CASE(
+    "The fall of a norm at the start hides no spike of ten times the norm after the warm-up") {
+  SpikeGuard guard(kThreshold);
+  Noise noise(0.1);
+  for (int step = 0; step < SpikeGuard::kWarmUpSteps; ++step) {
+    CHECK(spikes_at(std::max(4 * std::pow(0.95, step), 0.7), 1, noise, guard) == 0);
+  }
+  for (int step = 0; step < 200; ++step) {
+    CHECK(is_spike(guard, 2, 7));
+    CHECK(spikes_at(0.7, 1, noise, guard) == 0);
   }
 }
 
