@@ -1,7 +1,9 @@
-"""A small part of each random campaign of scripts/soak.sh."""
+"""A small part of each random campaign of scripts/soak.sh, and of scripts/sweep_defaults.py."""
 
 import concurrent.futures
 import contextlib
+import json
+import math
 import pathlib
 import random
 import sys
@@ -14,6 +16,7 @@ sys.dont_write_bytecode = True
 import soak_nodes  # noqa: E402
 import soak_parity  # noqa: E402
 import soak_repeat  # noqa: E402
+import sweep_defaults  # noqa: E402
 
 STEPS = 8
 DISK = ("--offload", "disk:{disk}")
@@ -106,6 +109,36 @@ class Chaos(FolderTest):
             run.start(over_network=soak_nodes.CUT in kinds)
             for kind in kinds:
                 yield kind, random.choice(("steps", "save"))
+
+
+class Sweep(FolderTest):
+    """Candidates of default hyperparameters."""
+
+    def sweep(self, *flags, **more):
+        return run(sys.executable, SOURCE / "scripts" / "sweep_defaults.py", "--text", SOURCE / "tests/golden/text.bin", "--steps", 1,
+                   "--jobs", 1, "--results", self.folder / "results.jsonl", *flags, **more)
+
+    def test_runs_that_have_ended_are_not_repeated(self):
+        first = self.sweep("--candidates", "defaults,linear", "--seeds", "1,2")
+        results = self.folder / "results.jsonl"
+        lines = results.read_text().splitlines(True)
+        self.assertEqual([("defaults", 1), ("linear", 1), ("defaults", 2), ("linear", 2)],
+                         [(line["candidate"], line["run"]["seed"]) for line in map(json.loads, lines)])
+        results.write_text("".join(lines[:3]) + lines[3][:40])  # as a kill amid a write leaves it
+        again = self.sweep("--candidates", "defaults,linear", "--seeds", "1,2")
+        self.assertEqual(first.stdout, again.stdout)
+        self.assertEqual(lines[:3], results.read_text().splitlines(True)[:3])
+        self.assertEqual(1, len(again.stderr.splitlines()))
+
+    def test_a_table_ranks_means_and_compares_equal_seeds(self):
+        losses = {"first": [2.0, 2.2, 2.4], "second": [1.9, 2.1, 2.3], "bad": [2.0, math.inf, 2.0]}
+        lines = [line.split() for line in sweep_defaults.table(losses)]
+        self.assertEqual(["second", "first", "bad"], [line[0] for line in lines[1:]])
+        # The mean's interval: 4.303 * 0.2 / sqrt(3). The same differences on all seeds have none.
+        self.assertEqual(["2.1000", "±", "0.4969", "-0.1000", "±", "0.0000", "3"], lines[1][1:])
+
+    def test_a_candidate_that_there_is_not_is_refused(self):
+        self.assertIn("linear", self.sweep("--candidates", "no", status=2).stderr)
 
 
 class Scripts(unittest.TestCase):

@@ -269,7 +269,7 @@ class Spikes(RunTest):
 
         # From the checkpoint of step 240 the guard decides as if never interrupted.
         manifest = json.loads((skipped / "checkpoints" / "step-240" / "manifest.json").read_text())
-        self.assertEqual(manifest["history"]["spikes"]["num_steps"], 240)
+        self.assertEqual(manifest["history"]["spike_levels"]["grad_norm"]["num_steps"], 240)
         resumed, _ = self.train(*self.flags, "--spike-guard", "skip", "--resume", skipped / "checkpoints" / "step-240")
         self.assertEqual(losses(resumed), losses(skipped)[240:])
         self.assertEqual(final_model(resumed).read_bytes(), final_model(skipped).read_bytes())

@@ -144,7 +144,8 @@ constexpr Setting kSettings[] = {
      "(off), warn, or skip the update",
      kTrain, FIELD(train.spike_guard), one_of(kSpikeGuards), kOfSkippedSpikes},
     {"train.spike_threshold", "--spike-threshold", "Z", "standard deviations",
-     "standard deviations above the recent mean, beyond which a loss or gradient norm is a spike",
+     "standard deviations above the mean of recent logarithms, beyond which a loss or gradient "
+     "norm is a spike",
      kTrain, FIELD(train.spike_threshold), above(0, kMaxSteps), kOfSkippedSpikes,
      kNeeds<kGuardsSpikes>},
     {"train.freeze", "--freeze", "NAME,...", "", "parameters that keep their initial values",

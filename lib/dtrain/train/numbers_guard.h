@@ -7,40 +7,10 @@
 
 #include "dtrain/data/loader.h"
 #include "dtrain/parallel/engine/step_engine.h"
-#include "dtrain/train/run_history.h"
+#include "dtrain/train/spike_guard.h"
 #include "dtrain/train/train_parts.h"
 
 namespace dtrain::train {
-
-/// Computes the loss and gradient norm beyond which a step is a spike: `threshold` standard
-/// deviations above their means. The first kWarmUpSteps steps are never spikes. All ranks give it
-/// equal figures, so all decide alike.
-///
-/// Source: z-scores over exponential moments (West, CACM 1979); a spike enters them as the limit
-///         that it passed, so that one spike hides no other, and a lasting change of level is
-///         taken for the new one after some steps.
-class SpikeGuard {
- public:
-  static constexpr std::int64_t kWarmUpSteps = 50;
-  static constexpr std::int64_t kWindow = 100;  ///< steps that the moments reach back, about
-
-  explicit SpikeGuard(double threshold, const SpikeStatistics& before = {})
-      : threshold_(threshold), statistics_(before) {}
-
-  /// Of the next step.
-  [[nodiscard]] parallel::StepLimits limits() const;
-  /// Takes the figures of that step, which are finite.
-  void note(double loss, double grad_norm);
-
-  /// Starts anew, warm-up included.
-  void forget() { statistics_ = {}; }
-
-  [[nodiscard]] const SpikeStatistics& statistics() const { return statistics_; }
-
- private:
-  double threshold_;
-  SpikeStatistics statistics_;
-};
 
 /// Why a run must end, as parts of a message.
 struct BadNumbers {

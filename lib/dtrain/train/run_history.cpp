@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "dtrain/base/elementary.h"
 #include "dtrain/base/error.h"
 
 namespace dtrain::train {
@@ -12,12 +15,47 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json to_json(const Moments& moments) {
-  return {{"mean", moments.mean}, {"variance", moments.variance}};
+constexpr const char* kSpikeLevels = "spike_levels";
+constexpr const char* kFormerSpikes = "spikes";
+
+Json to_json(const FigureLevel& level) {
+  return {{"num_steps", level.num_steps},
+          {"mean", level.mean},
+          {"variance", level.variance},
+          {"num_beyond", level.num_beyond},
+          {"mean_beyond", level.mean_beyond}};
 }
 
-Moments moments_from(const Json& json) {
-  return {.mean = json.at("mean").get<double>(), .variance = json.at("variance").get<double>()};
+FigureLevel level_from(const Json& json) {
+  return {.num_steps = json.at("num_steps").get<std::int64_t>(),
+          .mean = json.at("mean").get<double>(),
+          .variance = json.at("variance").get<double>(),
+          .num_beyond = json.at("num_beyond").get<std::int64_t>(),
+          .mean_beyond = json.at("mean_beyond").get<double>()};
+}
+
+// Of an older dtrain's mean and variance of the figure itself. A figure that was always 0 has no
+// level.
+FigureLevel level_from_moments(const Json& json, std::int64_t num_steps) {
+  const auto mean = json.at("mean").get<double>();
+  const auto variance = json.at("variance").get<double>();
+  const double ratio = variance / mean / mean;
+  if (mean < std::numeric_limits<double>::min() || !(ratio >= 0) || !std::isfinite(ratio))
+    return {};
+  const double spread = base::logarithm(1 + ratio);
+  return {.num_steps = num_steps, .mean = base::logarithm(mean) - spread / 2, .variance = spread};
+}
+
+SpikeStatistics spikes_from(const Json& history) {
+  if (const auto levels = history.find(kSpikeLevels); levels != history.end()) {
+    return {.loss = level_from(levels->at("loss")),
+            .grad_norm = level_from(levels->at("grad_norm"))};
+  }
+  const auto former = history.find(kFormerSpikes);
+  if (former == history.end()) return {};
+  const auto num_steps = former->at("num_steps").get<std::int64_t>();
+  return {.loss = level_from_moments(former->at("loss"), num_steps),
+          .grad_norm = level_from_moments(former->at("grad_norm"), num_steps)};
 }
 
 }  // namespace
@@ -42,10 +80,8 @@ std::string to_text(const RunHistory& history) {
                           {"num_since_best", validation.num_since_best}};
     if (!validation.data.empty()) json["validation"]["data"] = validation.data;
   }
-  if (const SpikeStatistics& spikes = history.spikes; spikes.num_steps > 0) {
-    json["spikes"] = {{"num_steps", spikes.num_steps},
-                      {"loss", to_json(spikes.loss)},
-                      {"grad_norm", to_json(spikes.grad_norm)}};
+  if (const SpikeStatistics& spikes = history.spikes; spikes != SpikeStatistics{}) {
+    json[kSpikeLevels] = {{"loss", to_json(spikes.loss)}, {"grad_norm", to_json(spikes.grad_norm)}};
   }
   return json.dump();
 }
@@ -61,11 +97,7 @@ RunHistory parse_history(const std::string& text, const std::string& path) {
                             .last_step = found->at("last_step").get<std::int64_t>(),
                             .num_since_best = found->at("num_since_best").get<std::int64_t>()};
     }
-    if (const auto found = json.find("spikes"); found != json.end()) {
-      history.spikes = {.num_steps = found->at("num_steps").get<std::int64_t>(),
-                        .loss = moments_from(found->at("loss")),
-                        .grad_norm = moments_from(found->at("grad_norm"))};
-    }
+    history.spikes = spikes_from(json);
   } catch (const Json::exception& error) {
     base::fail(base::ErrorKind::checkpoint, "checkpoint '{}': bad history: {}", path, error.what());
   }

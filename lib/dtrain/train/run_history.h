@@ -27,19 +27,21 @@ struct ValidationRecord {
   bool operator==(const ValidationRecord&) const = default;
 };
 
-/// Mean and variance of a figure, in which older steps count less and less.
-struct Moments {
+/// The level of a figure, in natural logarithms: moments in which older steps count less and less.
+struct FigureLevel {
+  std::int64_t num_steps = 0;  ///< with a figure above 0
   double mean = 0;
   double variance = 0;
+  std::int64_t num_beyond = 0;  ///< last steps in a row above the limit; negative: far below
+  double mean_beyond = 0;       ///< of these steps
 
-  bool operator==(const Moments&) const = default;
+  bool operator==(const FigureLevel&) const = default;
 };
 
 /// What a SpikeGuard knows of the steps before.
 struct SpikeStatistics {
-  std::int64_t num_steps = 0;
-  Moments loss = {};
-  Moments grad_norm = {};
+  FigureLevel loss = {};
+  FigureLevel grad_norm = {};
 
   bool operator==(const SpikeStatistics&) const = default;
 };
@@ -54,7 +56,8 @@ struct RunHistory {
 /// A JSON object in which numbers keep every bit; "{}" where nothing has happened.
 [[nodiscard]] std::string to_text(const RunHistory& history);
 
-/// The inverse of to_text.
+/// The inverse of to_text. Spike statistics of an older dtrain, moments of the figures themselves,
+/// become those of the logarithms of log-normal figures that have these moments.
 ///
 /// path:   of the checkpoint, for messages.
 /// Throws: Error{checkpoint} naming the checkpoint if the text is none of to_text's.

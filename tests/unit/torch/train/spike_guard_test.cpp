@@ -1,9 +1,13 @@
+#include "dtrain/train/spike_guard.h"
+
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
+#include <random>
+#include <string>
 #include <vector>
 
-#include "dtrain/train/numbers_guard.h"
 #include "dtrain/train/run_history.h"
 #include "dtrain/train/run_meter.h"
 #include "support/messages.h"
@@ -12,60 +16,206 @@
 namespace dtrain::train::spike_guard_test {
 namespace {
 
-// Figures that differ a little from step to step.
-double figure(std::int64_t step) { return 2 + 0.1 * std::sin(static_cast<double>(step)); }
+constexpr double kThreshold = 6;
 
-SpikeGuard guard_after(std::int64_t num_steps, double threshold) {
+// Figures whose logarithms are normal, about: the sum of twelve uniform numbers less their mean.
+class Noise {
+ public:
+  explicit Noise(double deviation) : deviation_(deviation) {}
+
+  double next() {
+    double sum = -6;
+    for (int i = 0; i < 12; ++i) sum += std::ldexp(static_cast<double>(bits_()), -32);
+    return std::exp(deviation_ * sum);
+  }
+
+ private:
+  std::mt19937 bits_{5};
+  double deviation_;
+};
+
+SpikeGuard guard_after(std::int64_t num_steps, double threshold, double deviation = 0.1) {
   SpikeGuard guard(threshold);
-  for (std::int64_t step = 0; step < num_steps; ++step) guard.note(figure(step), 3 * figure(step));
+  Noise noise(deviation);
+  for (std::int64_t step = 0; step < num_steps; ++step) {
+    const double figure = noise.next();
+    guard.note(2 * figure, 6 * figure);
+  }
   return guard;
 }
 
-TEST_CASE("A guard knows no limits before its warm-up is over") {
-  CHECK_FALSE(guard_after(SpikeGuard::kWarmUpSteps - 1, 6).limits().any());
-  CHECK(guard_after(SpikeGuard::kWarmUpSteps, 6).limits().any());
+bool is_spike(const SpikeGuard& guard, double loss, double norm) {
+  const auto limits = guard.limits();
+  return loss > limits.loss || norm > limits.grad_norm;
 }
 
-TEST_CASE("Limits are so many standard deviations above the mean") {
-  constexpr std::int64_t kSteps = SpikeGuard::kWindow;  // as long as every step counts alike
-  double sum = 0;
-  double squares = 0;
-  for (std::int64_t step = 0; step < kSteps; ++step) sum += figure(step);
-  const double mean = sum / kSteps;
-  for (std::int64_t step = 0; step < kSteps; ++step) squares += std::pow(figure(step) - mean, 2);
-  const double deviation = std::sqrt(squares / kSteps);
-  const auto limits = guard_after(kSteps, 4).limits();
-  // A running mean and variance of figures near 2, whose deviation is 0.07: of each step a few
-  // roundings, which the small variance magnifies.
-  const double variance = deviation * deviation;
-  const double bound = testing::rounding_bound(at::kDouble, 8.0 * kSteps) * mean * mean / variance;
-  CHECK(limits.loss == Approx(mean + 4 * deviation).epsilon(bound));
-  CHECK(limits.grad_norm == Approx(3 * (mean + 4 * deviation)).epsilon(bound));
-}
-
-TEST_CASE("One spike hides no other, and a lasting change is taken for the new level") {
-  SpikeGuard guard = guard_after(200, 6);
-  const double before = guard.limits().loss;
-  guard.note(1000, 1000);
-  CHECK(guard.limits().loss < 1.5 * before);
+// How many of `num_steps` steps whose norms are `level` times the noise are spikes.
+int spikes_at(double level, int num_steps, Noise& noise, SpikeGuard& guard) {
   int spikes = 0;
-  while (4 > guard.limits().loss && spikes < 1000) {
-    guard.note(4, 3 * figure(1));
-    ++spikes;
+  for (int step = 0; step < num_steps; ++step) {
+    const double norm = level * noise.next();
+    spikes += is_spike(guard, 2, norm);
+    guard.note(2, norm);
   }
-  CHECK(spikes > 0);
-  CHECK(spikes < 50);
+  return spikes;
+}
+
+TEST_CASE("A guard knows no limits before its warm-up is over") {
+  CHECK_FALSE(guard_after(SpikeGuard::kWarmUpSteps - 1, kThreshold).limits().any());
+  CHECK(guard_after(SpikeGuard::kWarmUpSteps, kThreshold).limits().any());
+}
+
+TEST_CASE("Limits are so many standard deviations of the logarithms above their mean") {
+  constexpr int kSteps = 200;  // as long as step k counts with k (k + 1)
+  constexpr double kDeviation = 0.3;
+  Noise noise(kDeviation);
+  std::vector<double> logarithms;
+  std::vector<double> weights;
+  for (int step = 1; step <= kSteps; ++step) {
+    logarithms.push_back(std::log(noise.next()));
+    weights.push_back(3.0 * step * (step + 1) / kSteps / (kSteps + 1) / (kSteps + 2));
+  }
+  double mean = 0;
+  double variance = 0;
+  for (int i = 0; i < kSteps; ++i) mean += weights[i] * logarithms[i];
+  for (int i = 0; i < kSteps; ++i) variance += weights[i] * std::pow(logarithms[i] - mean, 2);
+  const auto limits = guard_after(kSteps, 4, kDeviation).limits();
+  // A running mean and variance: of each step a few roundings, relative to values of up to 2.
+  const double bound = testing::rounding_bound(at::kDouble, 32.0 * kSteps) * 4 / variance;
+  const double factor = std::exp(mean + 4 * std::sqrt(variance));
+  CHECK(limits.loss == Approx(2 * factor).epsilon(bound));
+  CHECK(limits.grad_norm == Approx(6 * factor).epsilon(bound));
+}
+
+TEST_CASE("Norms that differ by factors, as healthy ones do, are no spikes") {
+  for (const double deviation : {0.02, 0.1, 0.2, 0.4}) {
+    SpikeGuard guard(kThreshold);
+    Noise noise(deviation);
+    CHECK(spikes_at(1, 20'000, noise, guard) == 0);
+  }
+}
+
+TEST_CASE("Norms that fall or rise steadily are no spikes") {
+  for (const double rate : {0.9, 0.99, 1.01, 1.1}) {
+    SpikeGuard guard(kThreshold);
+    Noise noise(0.05);
+    double level = 1;
+    for (int step = 0; step < 300; ++step) {
+      CHECK(spikes_at(level, 1, noise, guard) == 0);
+      level *= rate;
+    }
+  }
+}
+
+TEST_CASE(
+    "The fall of a norm at the start hides no spike of ten times the norm after the warm-up") {
+  SpikeGuard guard(kThreshold);
+  Noise noise(0.1);
+  for (int step = 0; step < SpikeGuard::kWarmUpSteps; ++step) {
+    CHECK(spikes_at(std::max(4 * std::pow(0.95, step), 0.7), 1, noise, guard) == 0);
+  }
+  for (int step = 0; step < 200; ++step) {
+    CHECK(is_spike(guard, 2, 7));
+    CHECK(spikes_at(0.7, 1, noise, guard) == 0);
+  }
+}
+
+TEST_CASE("One spike hides no other") {
+  for (const double factor : {10.0, 100.0, 1e30}) {
+    SpikeGuard guard(kThreshold);
+    Noise noise(0.2);
+    CHECK(spikes_at(1, 300, noise, guard) == 0);
+    for (int spike = 0; spike < 20; ++spike) {
+      CHECK(spikes_at(factor, 1, noise, guard) == 1);
+      CHECK(spikes_at(1, 50, noise, guard) == 0);
+    }
+    CHECK(is_spike(guard, 10, 1));  // of the loss, whose level is its own
+  }
+}
+
+// Chebyshev: no distribution has more than 1/Z² of its values beyond Z deviations.
+TEST_CASE("Norms that are as frequent as no spikes can be are learned") {
+  SpikeGuard guard(kThreshold);
+  Noise noise(0.2);
+  CHECK(spikes_at(1, 300, noise, guard) == 0);
+  int spikes = 0;
+  for (int cycle = 0; cycle < 40; ++cycle) {
+    spikes = spikes_at(10, 1, noise, guard);
+    CHECK(spikes_at(1, 19, noise, guard) == 0);
+  }
+  CHECK(spikes == 0);
+}
+
+TEST_CASE("A level that stays is taken for the new one after three steps, above and below") {
+  for (const double factor : {10.0, 100.0, 1e6}) {
+    SpikeGuard guard(kThreshold);
+    Noise noise(0.1);
+    CHECK(spikes_at(1, 300, noise, guard) == 0);
+    for (int repetition = 0; repetition < 3; ++repetition) {
+      CHECK(spikes_at(factor, 300, noise, guard) == SpikeGuard::kNewLevelSteps);
+      CHECK(is_spike(guard, 2, 10 * factor));
+      CHECK(spikes_at(1, 300, noise, guard) == 0);
+      CHECK(is_spike(guard, 2, 10));
+    }
+  }
 }
 
 TEST_CASE("A figure that never moves has a limit above itself") {
-  SpikeGuard guard(6);
-  for (int step = 0; step < 300; ++step) guard.note(1.5, 0);
+  SpikeGuard guard(kThreshold);
+  for (int step = 0; step < 300; ++step) guard.note(1.5, 1e-30);
   CHECK(guard.limits().loss > 1.5);
-  CHECK_FALSE(0 > guard.limits().grad_norm);
+  CHECK(guard.limits().loss < 1.6);
+  CHECK(guard.limits().grad_norm > 1.7e-30);  // a breath of noise is no spike
+  CHECK(guard.limits().grad_norm < 2e-30);
+}
+
+TEST_CASE("A figure of 0 is no spike, and changes no limit") {
+  SpikeGuard guard(kThreshold);
+  for (int step = 0; step < 300; ++step) guard.note(0, 0);
+  CHECK_FALSE(guard.limits().any());
+  guard = guard_after(200, kThreshold);
+  const auto limits = guard.limits();
+  for (int step = 0; step < 10; ++step) guard.note(0, 0);
+  CHECK(guard.limits().loss == limits.loss);
+  CHECK(guard.limits().grad_norm == limits.grad_norm);
+}
+
+TEST_CASE("A guard that was saved amid spikes decides as if never interrupted") {
+  SpikeGuard guard = guard_after(200, kThreshold);
+  guard.note(2, 600);
+  guard.note(2, 700);
+  const RunHistory history{.spikes = guard.statistics()};
+  SpikeGuard resumed(kThreshold, parse_history(to_text(history), "here").spikes);
+  guard.note(2, 650);
+  resumed.note(2, 650);
+  CHECK(resumed.statistics() == guard.statistics());
+  CHECK_FALSE(is_spike(resumed, 2, 650));
+}
+
+TEST_CASE("Moments of an older dtrain become those of log-normal figures") {
+  const auto parsed = [](const std::string& norm) {
+    return parse_history(R"({"spikes": {"num_steps": 300, "loss": {"mean": 2.0, "variance": 0.04},
+                         "grad_norm": )" +
+                             norm + "}}",
+                         "here")
+        .spikes;
+  };
+  const SpikeStatistics spikes = parsed(R"({"mean": 0.5, "variance": 0.01})");
+  CHECK(spikes.loss.num_steps == 300);
+  CHECK(spikes.grad_norm.variance == Approx(std::log(1.04)));
+  CHECK(spikes.grad_norm.mean == Approx(std::log(0.5) - std::log(1.04) / 2));
+  const SpikeGuard guard(kThreshold, spikes);
+  CHECK_FALSE(is_spike(guard, 2, 1));
+  CHECK(is_spike(guard, 2, 5));
+  for (const char* norm :
+       {R"({"mean": 0.0, "variance": 0.0})", R"({"mean": 1.0, "variance": -1.0})",
+        R"({"mean": 1e-300, "variance": 1e300})"}) {
+    CHECK(parsed(norm).grad_norm == FigureLevel{});
+  }
 }
 
 TEST_CASE("A history keeps every bit in its text") {
-  RunHistory history{.spikes = guard_after(77, 6).statistics()};
+  RunHistory history{.spikes = guard_after(77, kThreshold).statistics()};
   CHECK(history.validation.note(10, 1.0 / 3));
   CHECK_FALSE(history.validation.note(20, 0.4));
   CHECK_FALSE(history.validation.note(20, 0.1));  // evaluated again
@@ -75,8 +225,10 @@ TEST_CASE("A history keeps every bit in its text") {
   CHECK(parse_history(to_text(history), "here") == history);
   CHECK(to_text({}) == "{}");
   CHECK(parse_history("{}", "here") == RunHistory{});
-  CHECK_THROWS_WITH(parse_history(R"({"spikes": {"num_steps": "x"}})", "PATH"),
-                    testing::Names("PATH", "history"));
+  for (const char* text :
+       {R"({"spikes": {"num_steps": "x"}})", R"({"spike_levels": {"loss": {}}})"}) {
+    CHECK_THROWS_WITH(parse_history(text, "PATH"), testing::Names("PATH", "history"));
+  }
 }
 
 TEST_CASE("A record without its data is of the data of the run that saved it") {
