@@ -285,7 +285,7 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   const model::Model& model = job.whole_model();
   train::StartPoint start = train::load_start(
       {config, world, job.engine(), model, data, split.train.tokenized_file().tokenizer(),
-       base::committed_step_of_process(lineage), job.cpus().are_mixed});
+       base::committed_step_of_process(lineage), job.cpus().are_mixed, settled.record.is_quiet});
   std::optional<train::FolderMonitor> monitor;
   comm::run_long(world, "looking at the run folder",
                  [&] { monitor.emplace(monitor_options(folder, config.run.dir)); });
@@ -305,8 +305,9 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
     checkpoints.notify_start();
   });
   start.is_evaluated = is_evaluated(world, config, start);
-  tell_start(world, reporter, {config, job.world(), model, job.plan(), job.cpus(), split}, settled,
-             start);
+  tell_start(world, reporter,
+             {config, job.world(), model, job.plan(), job.cpus(), split, start.history.data_step},
+             settled, start);
   train::Trainer trainer(
       {config, job.groups(), world, job.engine(), model, predictions_of(config, job, settled), peak,
        job.cpus().are_mixed, split, reporter, link, checkpoints, *requests, check_folder, *monitor,

@@ -65,7 +65,7 @@ TEST_CASE("A figure that never moves has a limit above itself") {
 }
 
 TEST_CASE("A history keeps every bit in its text") {
-  RunHistory history{.spikes = guard_after(77, 6).statistics()};
+  RunHistory history{.data_step = 7, .spikes = guard_after(77, 6).statistics()};
   CHECK(history.validation.note(10, 1.0 / 3));
   CHECK_FALSE(history.validation.note(20, 0.4));
   CHECK_FALSE(history.validation.note(20, 0.1));  // evaluated again
