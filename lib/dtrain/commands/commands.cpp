@@ -131,9 +131,9 @@ std::string table_text(const job::StartFacts& facts, const SettledStart& settled
          (note.empty() ? "" : "\nnote: " + note);
 }
 
-void tell_start(comm::ProcessGroup& world, metrics::Reporter& reporter,
-                const job::StartFacts& facts, const SettledStart& settled,
-                const train::StartPoint& start) {
+void tell_start(comm::ProcessGroup& world, metrics::Reporter& reporter, job::StartFacts facts,
+                const SettledStart& settled, const train::StartPoint& start) {
+  facts.data_step = start.history.data_step;
   comm::run_long_on_leader(world, "writing metrics", [&] {
     nlohmann::ordered_json fields = job::start_fields(facts);
     fields[std::string(config::kProvenanceKey)] =
@@ -305,9 +305,8 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
     checkpoints.notify_start();
   });
   start.is_evaluated = is_evaluated(world, config, start);
-  tell_start(world, reporter,
-             {config, job.world(), model, job.plan(), job.cpus(), split, start.history.data_step},
-             settled, start);
+  tell_start(world, reporter, {config, job.world(), model, job.plan(), job.cpus(), split}, settled,
+             start);
   train::Trainer trainer(
       {config, job.groups(), world, job.engine(), model, predictions_of(config, job, settled), peak,
        job.cpus().are_mixed, split, reporter, link, checkpoints, *requests, check_folder, *monitor,
