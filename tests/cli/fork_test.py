@@ -285,8 +285,8 @@ class NewData(Runs):
         other = self.other[1:]
         for flags, *names in ((("--data", "text.txt", "--new-data"), "--new-data", "--resume"),
                               (("--resume", self.origin, "--new-data", "--init-from", self.origin, *other), "--new-data", "--init-from"),
-                              (("--resume", self.origin, "--new-data"), "--new-data", "--data"),
-                              (("--resume", self.fork, *self.other), "--new-data", "--data"),
+                              (("--resume", self.origin, "--new-data"), "--new-data", f"{self.origin}/checkpoints/step-6"),
+                              (("--resume", self.fork, *self.other), "--new-data", f"{self.fork}/checkpoints/step-12"),
                               (("--resume", "auto", *self.other), "--new-data", "--run-dir"),
                               (("--resume", self.origin, *self.other, "--epochs", 1), "--epochs", "6", "--steps")):
             run_dir = self.new("refused")

@@ -192,11 +192,11 @@ bool begins_data(const StartParts& parts, const Chosen& chosen, const config::Co
   if (differs) return true;
   const bool is_restart = config.checkpoint.resume.is_automatic() && history.data_step > 0;
   if (!is_restart) {
-    base::fail(
-        ErrorKind::usage,
-        "--new-data: nothing of data.train ({}), --global-batch, --seq-len and --seed differs "
-        "from {}; give other data, or omit --new-data to continue in the checkpoint's",
-        config.data.train, chosen.path);
+    base::fail(ErrorKind::usage,
+               "--new-data: --data {}, --global-batch, --seq-len and --seed are those of {}; "
+               "change one of "
+               "them, or omit --new-data to continue in the checkpoint's data",
+               config.data.train, chosen.path);
   }
   if (is_leader(parts) && !parts.is_quiet) {
     base::log_info("--new-data: the run began this data after step {}, and continues in it",
