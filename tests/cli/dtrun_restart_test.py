@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 
-from dtrain_harness import DTRAIN, final_model, metrics_of, run
+from dtrain_harness import DTRAIN, final_model, metrics_of, overriding, run
 from dtrun_harness import DTRUN, LIMIT, DtrunTest, children_of, main, program_of, variable_of, wait_until
 from messages import assert_names, holds, lines_naming
 
@@ -260,7 +260,7 @@ class Training(RestartTest):
             subprocess.run(["bible", "-f", "gen1:1-gen10:32"], stdout=file, check=True, timeout=20)
 
     def command(self, *flags, steps):
-        return (DTRAIN, "--strategy", "ddp", *TINY, "--data", "text", "--steps", str(steps), *flags)
+        return (DTRAIN, "--strategy", "ddp", *overriding([*TINY, "--data", "text", "--steps", str(steps)], *flags))
 
     def start_training(self, *flags, steps):
         process = self.start("-n", "2", "--max-restarts", "9", *QUICKLY, "--", *self.command(*flags, steps=steps))
