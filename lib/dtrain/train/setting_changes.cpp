@@ -43,12 +43,13 @@ std::vector<SettingChange> setting_changes(const config::Config& now, const conf
 
 std::vector<SettingChange> rate_change(const config::TrainConfig& now,
                                        const config::TrainConfig& saved, std::int64_t step) {
-  const double before = optim::schedule_of(saved).rate(step);
+  const optim::Schedule before = optim::schedule_of(saved);
   const double rate = optim::schedule_of(now).rate(step);
-  if (step >= now.steps || rate == before) return {};
-  return {{.name = fmt::format("learning rate of step {}", step + 1),
-           .saved = fmt::format("{:.3g}", before),
-           .now = fmt::format("{:.3g}", rate)}};
+  if (step >= now.steps || rate == before.rate(step)) return {};
+  const std::int64_t last = std::max<std::int64_t>(step - 1, 0);
+  return {{.name = "learning rate",
+           .saved = fmt::format("{:.3g} (step {})", before.rate(last), last + 1),
+           .now = fmt::format("{:.3g} (step {})", rate, step + 1)}};
 }
 
 Refusal refusal_of(const std::vector<SettingChange>& changes, bool has_new_data) {

@@ -25,8 +25,8 @@ struct SettingChange {
 [[nodiscard]] std::vector<SettingChange> setting_changes(const config::Config& now,
                                                          const config::Config& saved);
 
-/// The learning rate of the first step after `step` as both settings have it; empty if they agree or
-/// no step follows. Changed settings or more steps may raise it by orders of magnitude.
+/// The learning rates of `step` and of the next step; empty if `saved` gives the next step the same
+/// rate, or if there is none. Changed settings or more steps may raise it by orders of magnitude.
 [[nodiscard]] std::vector<SettingChange> rate_change(const config::TrainConfig& now,
                                                      const config::TrainConfig& saved,
                                                      std::int64_t step);
