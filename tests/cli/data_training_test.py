@@ -229,7 +229,7 @@ class DataIdentity(DataTest):
         self.write("other.txt", TEXT[:8000])
         self.train("--data", "book.txt", steps=1)
         result = self.train("--data", "book.txt", *validation, "--resume", "auto", steps=2)
-        assert_names(result.stderr, "validation data")
+        assert_names(result.stderr, "data.validation", "none", re.compile("other.txt"))
         self.overwrite("other.txt", 4003, 2)
         result = self.train("--data", "book.txt", *validation, "--resume", "auto", steps=3, status=USAGE)
         error_line(result.stderr, "data.validation (other.txt)")

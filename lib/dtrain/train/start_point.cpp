@@ -99,20 +99,19 @@ std::string_view count_of(std::string_view identity) {
   return identity.substr(0, identity.find(' '));
 }
 
-[[noreturn]] void refuse_data(const Chosen& chosen, const SettingChange& change,
-                              std::string_view advice) {
-  base::fail(ErrorKind::usage,
-             "cannot resume from {}: {} differs from the checkpoint's data: it is {}, the "
-             "checkpoint has {}; give the file as it was, {}or --init-from to take the weights "
-             "alone",
-             chosen.path, change.name, change.now, change.saved, advice);
-}
-
-// Data as the checkpoint has it, and now. file: empty for a share of the training data.
+// Data of the checkpoint or of this run. file: empty for a share of the training data.
 struct DataPart {
   const std::string& file;
   const std::string& identity;
 };
+
+[[noreturn]] void refuse_data(const Chosen& chosen, std::string_view key, const DataPart& saved,
+                              const DataPart& now, std::string_view advice) {
+  base::fail(ErrorKind::usage,
+             "cannot resume from {}: {} ({}) differs from the checkpoint's data: it has {}, the "
+             "checkpoint {}; give the file as it was, {}or --init-from to take the weights alone",
+             chosen.path, key, now.file, now.identity, saved.identity, advice);
+}
 
 std::string data_text(const DataPart& part, std::string_view content) {
   return fmt::format("{}{}{}", part.file, part.file.empty() ? "" : ": ", content);
@@ -122,6 +121,7 @@ std::string data_text(const DataPart& part, std::string_view content) {
 SettingChange data_change(const std::string& key, const DataPart& saved, const DataPart& now) {
   const auto brief = [](const DataPart& part) {
     if (part.identity == "none") return part.identity;
+    if (part.identity.starts_with("mixture")) return part.file;  // with weights
     return data_text(part, fmt::format("{} samples", count_of(part.identity)));
   };
   SettingChange change{.name = key, .saved = brief(saved), .now = brief(now)};
@@ -162,18 +162,20 @@ std::vector<SettingChange> data_changes(const StartParts& parts, const Chosen& c
   if (!has_new_data && may_be_same_data(parts, chosen)) return {};
   std::vector<SettingChange> changes;
   if (saved.training != now.training) {
-    changes.push_back(
-        data_change("data.train", {before.train, saved.training}, {config.train, now.training}));
+    const DataPart saved_part{before.train, saved.training};
+    const DataPart own_part{config.train, now.training};
     if (!has_new_data) {
-      refuse_data(chosen, changes.back(),
+      refuse_data(chosen, "data.train", saved_part, own_part,
                   "--new-data to begin it anew with the checkpoint's model and optimizer, ");
     }
+    changes.push_back(data_change("data.train", saved_part, own_part));
   }
   if (saved.validation != now.validation) {
-    changes.push_back(data_change("data.validation", {before.validation, saved.validation},
-                                  {config.validation, now.validation}));
+    const DataPart saved_part{before.validation, saved.validation};
+    const DataPart own_part{config.validation, now.validation};
     const bool is_other = saved.validation != "none" && now.validation != "none";
-    if (is_other && !has_new_data) refuse_data(chosen, changes.back(), "");
+    if (is_other && !has_new_data) refuse_data(chosen, "data.validation", saved_part, own_part, "");
+    changes.push_back(data_change("data.validation", saved_part, own_part));
   }
   return changes;
 }
