@@ -96,6 +96,8 @@ class Tokenizers(Training):
         for source in ("run", "link"):
             error_line(self.dtrain("evaluate", "--from", source, "--data", "b.dtok", status=USAGE).stderr, "b.dtok")
         error_line(self.train("--data", "b.dtok", "--val-fraction", 0.1, "--resume", "auto", steps=3, status=USAGE).stderr, "data.train (b.dtok)")
+        error_line(self.train("--data", "b.dtok", "--val-fraction", 0.1, "--resume", "auto", "--new-data", steps=3, status=USAGE).stderr,
+                   "--new-data", "data.train (b.dtok)", "tokenizer")
         error_line(self.train("--data", "a.dtok", "--val-data", "b.dtok", run_dir="new", status=DATA).stderr, "a.dtok", "b.dtok",
                        "tokenizers")
         error_line(self.train("--data", "a.dtok", "--vocab", 300, run_dir="new", status=DATA).stderr, "a.dtok", "400", "300")
