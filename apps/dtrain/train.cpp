@@ -109,7 +109,8 @@ void await_inputs(const config::CommandLine& command_line) {
 }
 
 // Warns about batches of more samples than there are, and about files that the run reads so often
-// that it memorises them, one line per file. config: resolved.
+// that it memorises them, one line per file. With new data, only the checkpoint tells how many of
+// the steps read it. config: resolved.
 std::vector<std::string> epoch_warnings(const config::Config& config, const data::Split& split) {
   constexpr double kMany = 1000;
   const std::int64_t steps = config.train.steps;
@@ -124,7 +125,7 @@ std::vector<std::string> epoch_warnings(const config::Config& config, const data
         batch, split.train.size(), times));
   }
   for (std::size_t i = 0; i < epochs.size(); ++i) {
-    if (epochs[i] < kMany) continue;
+    if (epochs[i] < kMany || config.checkpoint.new_data) continue;
     warnings.push_back(
         fmt::format("{} steps of {} sequences read {} {:.0f} times: the model will memorise it; "
                     "give more data, or lower --steps or --global-batch",

@@ -96,6 +96,8 @@ class Tokenizers(Training):
         for source in ("run", "link"):
             error_line(self.dtrain("evaluate", "--from", source, "--data", "b.dtok", status=USAGE).stderr, "b.dtok")
         error_line(self.train("--data", "b.dtok", "--val-fraction", 0.1, "--resume", "auto", steps=3, status=USAGE).stderr, "data.train (b.dtok)")
+        error_line(self.train("--data", "b.dtok", "--val-fraction", 0.1, "--resume", "auto", "--new-data", steps=3, status=USAGE).stderr,
+                   "--new-data", "data.train (b.dtok)", "tokenizer")
         error_line(self.train("--data", "a.dtok", "--val-data", "b.dtok", run_dir="new", status=DATA).stderr, "a.dtok", "b.dtok",
                        "tokenizers")
         error_line(self.train("--data", "a.dtok", "--vocab", 300, run_dir="new", status=DATA).stderr, "a.dtok", "400", "300")
@@ -229,7 +231,7 @@ class DataIdentity(DataTest):
         self.write("other.txt", TEXT[:8000])
         self.train("--data", "book.txt", steps=1)
         result = self.train("--data", "book.txt", *validation, "--resume", "auto", steps=2)
-        assert_names(result.stderr, "validation data")
+        assert_names(result.stderr, "data.validation", "none", re.compile("other.txt"))
         self.overwrite("other.txt", 4003, 2)
         result = self.train("--data", "book.txt", *validation, "--resume", "auto", steps=3, status=USAGE)
         error_line(result.stderr, "data.validation (other.txt)")

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 
-from dtrain_harness import DTRAIN, final_model, metrics_of, run
+from dtrain_harness import DTRAIN, final_model, metrics_of, overriding, run
 from dtrun_harness import DTRUN, LIMIT, DtrunTest, children_of, main, program_of, variable_of, wait_until
 from messages import assert_names, holds, lines_naming
 
@@ -260,7 +260,7 @@ class Training(RestartTest):
             subprocess.run(["bible", "-f", "gen1:1-gen10:32"], stdout=file, check=True, timeout=20)
 
     def command(self, *flags, steps):
-        return (DTRAIN, "--strategy", "ddp", *TINY, "--data", "text", "--steps", str(steps), *flags)
+        return (DTRAIN, "--strategy", "ddp", *overriding([*TINY, "--data", "text", "--steps", str(steps)], *flags))
 
     def start_training(self, *flags, steps):
         process = self.start("-n", "2", "--max-restarts", "9", *QUICKLY, "--", *self.command(*flags, steps=steps))
@@ -312,6 +312,23 @@ class Training(RestartTest):
         self.assertEqual(*losses)
         self.check_history(metrics_of(killed), error)
         self.assertEqual(lines_naming(error, "dtrain", "--checkpoint-every"), [])
+
+    def test_new_data_begins_once_whatever_restarts(self):
+        (self.folder / "other").write_bytes((self.folder / "text").read_bytes()[5000:20000])
+        run(DTRUN, "-n", "2", "--", *self.command("--run-dir", "whole", steps=4), cwd=self.folder)
+        shutil.copytree(self.folder / "whole", self.folder / "killed")
+        flags = ("--resume", "auto", "--new-data", "--data", "other", "--checkpoint-every", "10")
+        run(DTRUN, "-n", "2", "--", *self.command("--run-dir", "whole", *flags, steps=300), cwd=self.folder)
+        process = self.start_training("--run-dir", "killed", *flags, steps=300)
+        self.kill_after(1, "killed", 2, '"event":"resume"')  # the newest checkpoint is of the old data
+        self.kill_after(0, "killed", 3, '"event":"checkpoint"')
+        self.end_of(process)
+        whole, killed = self.folder / "whole", self.folder / "killed"
+        steps = [[(line["step"], line["loss"], line["samples"]) for line in metrics_of(folder) if "loss" in line]
+                 for folder in (whole, killed)]
+        self.assertEqual(*steps)
+        self.assertEqual([number for step, _, number in steps[0][4:]], [4 * step for step in range(1, 297)])
+        self.assertEqual(final_model(whole).read_bytes(), final_model(killed).read_bytes())
 
     def check_history(self, lines, error):
         starts = [line["provenance"] for line in lines if line.get("event") == "start"]

@@ -215,18 +215,18 @@ class LearningRate(FolderTest):
         return run(DTRAIN, *(SMALL if data else ()), *data, "--run-dir", self.folder / "run", *flags).stderr
 
     def rates(self, error):
-        lines = [line for line in error.splitlines() if re.search(r" from \S+ in step \d+ to ", line)]
-        if not lines:
+        rows = re.findall(r"^  learning rate +(\S+) \(step \d+\) +(\S+) \(step \d+\)$", error, re.MULTILINE)
+        if not rows:
             return None
-        self.assertEqual(len(lines), 1)
-        return [float(number) for number in re.search(r"from (\S+) in step \d+ to (\S+) in step", lines[0]).groups()]
+        self.assertEqual(len(rows), 1)
+        return [float(number) for number in rows[0]]
 
     def test_a_jump_at_a_resume_is_reported_with_both_rates(self):
         for schedule in ("cosine", "wsd"):
             flags = ("--schedule", schedule, "--lr", "1e-2", "--overwrite") + (("--decay-steps", "4") if schedule == "wsd" else ())
             self.train(*flags, "--steps", "4")
             error = self.train("--resume", "auto", "--steps", "8", data=())
-            assert_names(error, "train.steps", "8", self.folder / "run")
+            assert_names(error, "train.steps", "4", "8")
             before, after = self.rates(error)
             steps = [event for event in metrics_of(self.folder / "run") if "loss" in event]
             self.assertAlmostEqual(before, steps[3]["learning_rate"], delta=0.01 * before)

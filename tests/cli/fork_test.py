@@ -1,12 +1,13 @@
 """A new run that starts from another run's checkpoint or weights inherits its settings."""
 
 import json
+import pathlib
 import re
 import shutil
 import unittest
 
-from dtrain_harness import USAGE, launched, make_folder, metrics_of, run, xxh3
-from messages import assert_names, lines_naming
+from dtrain_harness import USAGE, launched, make_folder, metrics_of, overriding, run, xxh3
+from messages import assert_names, error_line, lines_naming
 
 TINY = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
         "--microbatch", "1", "--lr", "2e-3", "--threads", "1", "--checkpoint-every", "3", "--val-fraction", "0.1"]
@@ -15,6 +16,22 @@ CHECKPOINT = 6
 
 def losses(folder):
     return [(line["step"], line["loss"], line["grad_norm"]) for line in metrics_of(folder) if "loss" in line]
+
+
+def samples(folder):
+    return [(line["step"], line["samples"], line["tokens"]) for line in metrics_of(folder) if "loss" in line]
+
+
+def table_of(error):
+    """The rows of the settings that differ from the checkpoint's: name, checkpoint's value, value now."""
+    lines = error.splitlines()
+    head = [i for i, line in enumerate(lines) if re.fullmatch(r" +checkpoint +now", line)]
+    rows = []
+    for line in lines[head[0] + 1:] if head else []:
+        if not re.match(r"  \S", line):
+            break
+        rows.append(re.split(r"  +", line.strip()))
+    return rows
 
 
 def change_manifest(path, change):
@@ -61,7 +78,8 @@ class Forks(Runs):
                 error = self.train("--resume", start, "--run-dir", fork, "--steps", 9).stderr
                 self.assertEqual(losses(fork), losses(self.whole)[step:])
                 assert_names(error, re.compile("/config.json"))
-                self.assertEqual(lines_naming(error, "changed settings"), [])
+                self.assertEqual(table_of(error), [["train.steps", "6", "9"]])
+                self.assertEqual(lines_naming(error, "warning"), [])
                 saved = self.settings(fork)
                 self.assertEqual((saved["run"]["dir"], saved["checkpoint"]["resume"]), (str(fork), "none"))
                 self.assertEqual(saved["data"]["train"], str(self.root / "home/text.txt"))
@@ -187,6 +205,112 @@ class Weights(Runs):
         shutil.rmtree(source)
         self.train(*command, "--steps", 2)
         self.assertEqual([step for step, *_ in losses(self.new("new"))], [1, 2])
+
+
+class NewData(Runs):
+    """--new-data: the step, the model and the optimizer of a checkpoint, and data from its beginning."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        (cls.root / "home/other.txt").write_text("And God said, Let there be light: and there was light.\n" * 70)
+        cls.other = ["--new-data", "--data", cls.root / "home/other.txt"]
+        cls.fork = cls.root / "new-data"
+        cls.told = cls.train("--resume", cls.origin, "--run-dir", cls.fork, *cls.other, "--steps", 12).stderr
+
+    def copy(self, name):
+        """The run of 6 steps in a folder of its own."""
+        return pathlib.Path(shutil.copytree(self.origin, self.new(name)))
+
+    def test_step_model_and_optimizer_go_on_and_the_data_begins(self):
+        self.assertEqual(samples(self.fork), [(step, 4 * (step - 6), 4 * 32 * step) for step in range(7, 13)])
+        weights = self.new("weights")
+        self.train("--init-from", self.origin, *self.other[1:], "--run-dir", weights, *self.batch(), "--steps", 2)
+        first, second = (losses(folder) for folder in (self.fork, weights))
+        self.assertEqual(first[0][1:], second[0][1:])  # the same weights read the same samples
+        self.assertNotEqual(first[1][1:], second[1][1:])  # the optimizer is another
+
+    def batch(self):
+        return ["--seq-len", 32, "--global-batch", 4, "--microbatch", 1, "--lr", "2e-3", "--val-fraction", 0.1, "--threads", 1]
+
+    def test_the_start_tells_what_differs_and_how_long_the_data_is_read(self):
+        rows = table_of(self.told)
+        self.assertEqual([row[0] for row in rows], ["train.steps", "data.train", "data.validation"])
+        assert_names(self.told, "warning", f"{self.origin}/checkpoints/step-6")
+        assert_names(self.told, re.compile(r"^data .* epochs in 6 steps"))
+
+    def test_a_plain_resume_and_the_same_command_continue_in_the_new_data(self):
+        for name, flags in (("plain", ()), ("same", self.other)):
+            run_dir = self.copy(name)
+            self.train("--run-dir", run_dir, "--resume", "auto", *self.other, "--steps", 8)
+            self.assertFalse(self.settings(run_dir)["checkpoint"]["new_data"])
+            error = self.train("--run-dir", run_dir, "--resume", "auto", *flags, "--steps", 10).stderr
+            self.assertEqual(bool(lines_naming(error, "--new-data", "6")), bool(flags), error)
+            self.train("--run-dir", run_dir, "--resume", "auto", "--steps", 12)
+            self.assertEqual(losses(run_dir)[6:], losses(self.fork))
+            self.assertEqual(samples(run_dir)[6:], samples(self.fork))
+
+    def test_layouts_over_the_data_axis_have_equal_bits(self):
+        run_dir = self.copy("ddp")
+        self.train("--run-dir", run_dir, "--resume", "auto", *self.other, "--steps", 12, "--strategy", "fsdp", "--microbatch", 1, ranks=2)
+        self.assertEqual(losses(run_dir)[6:], losses(self.fork))
+
+    def test_another_batch_sequence_length_and_seed_need_it(self):
+        flags = ("--global-batch", 8, "--seq-len", 16, "--seed", 3)
+        error = self.train("--resume", self.origin, "--run-dir", self.new("refused"), "--steps", 8, *flags, status=USAGE).stderr
+        assert_names(error, "batch.global", "data.seq_len", "train.seed", "--new-data")
+        fork = self.new("fork")
+        error = self.train("--resume", self.origin, "--run-dir", fork, "--steps", 8, *flags, "--new-data").stderr
+        self.assertTrue([["data.seq_len", "32", "16"], ["batch.global", "4", "8"]] == table_of(error)[:2], error)
+        self.assertEqual(samples(fork), [(7, 8, 6 * 128 + 128), (8, 16, 6 * 128 + 256)])
+        # A model is refused as ever.
+        error = self.train("--resume", self.origin, "--run-dir", self.new("refused"), "--levels", 3, *flags, "--new-data",
+                           status=USAGE).stderr
+        assert_names(error, "model.levels", "3", "2")
+        self.assertNotIn("data.seq_len", error)
+
+    def test_a_file_that_grew_is_refused_and_begun_with_the_flag_alone(self):
+        text = self.root / "home/grown.txt"
+        shutil.copy(self.root / "home/text.txt", text)
+        run_dir = self.new("run")
+        self.train(*TINY, "--data", text, "--steps", 3, "--run-dir", run_dir)
+        text.write_text(text.read_text() * 2)
+        resumed = ("--run-dir", run_dir, "--resume", "auto", "--steps", 5)
+        assert_names(self.train(*resumed, status=USAGE).stderr, "data.train", text, "--new-data")
+        error = self.train(*resumed, "--new-data").stderr
+        self.assertEqual([row[0] for row in table_of(error)], ["train.steps", "data.train", "data.validation"])
+        self.assertEqual([number for _, number, _ in samples(run_dir)], [4, 8, 12, 4, 8])
+
+    def test_what_it_cannot_do_is_refused_in_one_line(self):
+        other = self.other[1:]
+        for flags, *names in ((("--data", "text.txt", "--new-data"), "--new-data", "--resume"),
+                              (("--resume", self.origin, "--new-data", "--init-from", self.origin, *other), "--new-data", "--init-from"),
+                              (("--resume", self.origin, "--new-data"), "--new-data", f"{self.origin}/checkpoints/step-6"),
+                              (("--resume", self.fork, *self.other), "--new-data", f"{self.fork}/checkpoints/step-12"),
+                              (("--resume", "auto", *self.other), "--new-data", "--run-dir"),
+                              (("--resume", self.origin, *self.other, "--epochs", 1), "--epochs", "6", "--steps")):
+            run_dir = self.new("refused")
+            error_line(self.train(*flags, "--run-dir", run_dir, cwd="home", status=USAGE).stderr, *names)
+            self.assertFalse(run_dir.exists())
+
+    def test_a_validation_record_stays_with_its_own_data(self):
+        (self.root / "home/valid.txt").write_text("And the evening and the morning were the first day.\n" * 20)
+        run_dir, watched = self.new("run"), ("--val-fraction", 0, "--val-data", "valid.txt", "--eval-every", 3, "--patience", 50)
+        self.train(*overriding([*TINY, "--data", "text.txt", "--steps", 3, "--run-dir", run_dir], *watched), cwd="home")
+        error = self.train("--run-dir", run_dir, "--resume", "auto", *self.other, "--steps", 6).stderr
+        self.assertEqual([line["step"] for line in metrics_of(run_dir) if line.get("event") == "eval"], [3, 6])
+        self.assertEqual(lines_naming(error, "--patience"), [])
+        history = json.loads((run_dir / "checkpoints/step-6/manifest.json").read_text())["history"]
+        self.assertEqual((history["data_step"], history["validation"]["last_step"]), (3, 6))
+        error = self.train("--run-dir", run_dir, "--resume", "auto", "--new-data", "--val-data", "text.txt", "--data", "text.txt",
+                           "--steps", 9, cwd="home").stderr
+        assert_names(error, "--patience")
+
+    def test_the_learning_rate_stands_first(self):
+        error = self.train("--resume", self.origin, "--run-dir", self.new("fork"), "--steps", 8, "--lr", "1e-3", "--weight-decay", 0,
+                           "--threads", 2).stderr
+        self.assertEqual(table_of(error)[:2], [["learning rate", "0.002 (step 6)", "0.001 (step 7)"], ["train.lr", "0.002", "0.001"]])
+        self.assertIn("train.weight_decay", [row[0] for row in table_of(error)])
 
 
 if __name__ == "__main__":

@@ -131,9 +131,9 @@ std::string table_text(const job::StartFacts& facts, const SettledStart& settled
          (note.empty() ? "" : "\nnote: " + note);
 }
 
-void tell_start(comm::ProcessGroup& world, metrics::Reporter& reporter,
-                const job::StartFacts& facts, const SettledStart& settled,
-                const train::StartPoint& start) {
+void tell_start(comm::ProcessGroup& world, metrics::Reporter& reporter, job::StartFacts facts,
+                const SettledStart& settled, const train::StartPoint& start) {
+  facts.data_step = start.history.data_step;
   comm::run_long_on_leader(world, "writing metrics", [&] {
     nlohmann::ordered_json fields = job::start_fields(facts);
     fields[std::string(config::kProvenanceKey)] =
@@ -285,7 +285,7 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   const model::Model& model = job.whole_model();
   train::StartPoint start = train::load_start(
       {config, world, job.engine(), model, data, split.train.tokenized_file().tokenizer(),
-       base::committed_step_of_process(lineage), job.cpus().are_mixed});
+       base::committed_step_of_process(lineage), job.cpus().are_mixed, settled.record.is_quiet});
   std::optional<train::FolderMonitor> monitor;
   comm::run_long(world, "looking at the run folder",
                  [&] { monitor.emplace(monitor_options(folder, config.run.dir)); });

@@ -153,6 +153,7 @@ struct CheckpointConfig {
   bool keep_best = false;       // the one of the lowest validation loss is made, and not removed
   Resume resume;
   bool strict_resume = false;   // refuse to pass over a damaged checkpoint
+  bool new_data = false;        // resume with other data, from its beginning
   std::string init_from;        // weights to begin with
   double write_limit_mbps = 0;  // MB/s of each rank; 0: as fast as it goes
 };

@@ -113,14 +113,17 @@ void check_device(const std::string& path, const Config& config, const Loaded& g
 }
 
 // Resets the settings that concern one start and its machines alone. Weights come from the
-// checkpoint.
-void forget_start(Config& config, const Resume& resume) {
+// checkpoint. given: of the command that resumes.
+void forget_start(Config& config, const CheckpointConfig& given) {
   const CheckpointConfig plain;
   config.run = {};
   config.machine.interface.clear();
   config.checkpoint.resume = plain.resume;
   config.checkpoint.strict_resume = plain.strict_resume;
-  if (!resume.is_automatic()) config.checkpoint.init_from = plain.init_from;
+  config.checkpoint.new_data = plain.new_data;
+  if (!given.resume.is_automatic() || given.new_data) {
+    config.checkpoint.init_from = plain.init_from;
+  }
 }
 
 }  // namespace
@@ -128,7 +131,7 @@ void forget_start(Config& config, const Resume& resume) {
 ContinuedRun continue_run(const CommandLine& command_line, const Loaded& given,
                           const RunSettings& run, const Launch& launch) {
   SavedRun saved = run.saved;
-  forget_start(saved.asked, given.config.checkpoint.resume);
+  forget_start(saved.asked, given.config.checkpoint);
   std::string changed;
   if (given.gives("layout.strategy")) {
     saved.asked.layout = {};

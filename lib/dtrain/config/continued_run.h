@@ -23,8 +23,9 @@ struct ContinuedRun {
 /// The settings of `run` under those of the command, fit to this launch: the batch is the run's
 /// wherever that is possible, so that the bits are too, and a layout for another number of ranks
 /// gives way to one that all ranks here can have, as does a backend that cannot serve the ranks. A
-/// --strategy of the command replaces the whole layout of the run; overwrite, resume, strict-resume
-/// and time-limit are not taken, nor is init-from where the command resumes from a path.
+/// --strategy of the command replaces the whole layout of the run; overwrite, resume, strict-resume,
+/// new-data and time-limit are not taken, nor is init-from where the command resumes from a path or
+/// with new-data.
 ///
 /// given: what the command alone says.
 /// Throws: Error{usage} as load and resolve_layout, or naming run.path for a device that this build

@@ -117,6 +117,7 @@ constexpr ForeignNames kForeignNames[] = {
      "restart auto-resume",
      "checkpoint.resume", "auto, or the path of a checkpoint"},
     {"continue load-latest", "checkpoint.resume", "auto"},
+    {"ignore-data-skip reset-dataloader", "checkpoint.new_data"},
     {"finetune model-name-or-path pretrained pretrained-checkpoint weights initial-load-path "
      "pretrained-model-name-or-path",
      "checkpoint.init_from"},

@@ -94,7 +94,9 @@ std::string type_text(const Setting& setting) {
 std::string resume_text(const Setting& setting) {
   if (setting.on_resume == rows::kFixed) return "must not change: it affects the results";
   if (setting.on_resume == rows::kNoted) return "may change; the start reports it";
-  if (setting.on_resume == find_key("run.dir")->on_resume) return "may change";
+  if (setting.on_resume == rows::kWithNewData) return "may change with --new-data alone";
+  const bool is_free = setting.on_resume == find_key("report.log_every")->on_resume;
+  if (is_free || setting.on_resume == rows::kOfStart) return "may change";
   return "may change; the start reports it if it affects later steps";
 }
 

@@ -145,6 +145,18 @@ void check_start(const Config& config) {
   if (resume.text().empty()) {
     fail(ErrorKind::usage, "--resume is empty: give auto, none or the path of a checkpoint");
   }
+  if (!config.checkpoint.new_data) return;
+  if (resume.is_none()) {
+    fail(ErrorKind::usage,
+         "--new-data needs --resume: it keeps the model and optimizer of a checkpoint; give "
+         "--resume auto or --resume PATH, or omit it to begin at step 0");
+  }
+  if (!config.checkpoint.init_from.empty()) {
+    fail(ErrorKind::usage,
+         "--new-data and --init-from {} exclude each other: one keeps the checkpoint's optimizer "
+         "and step, the other begins with weights alone; omit one of them",
+         config.checkpoint.init_from);
+  }
 }
 
 void resolve_kernels(const ModelConfig& model, MachineConfig& machine) {

@@ -140,6 +140,10 @@ bool decays_too_long(const Config& c) {
 
 bool begins_at_path(const Config& c) { return c.checkpoint.resume.kind == Resume::Kind::path; }
 
+bool begins_new_data(const Config& c) {
+  return c.checkpoint.new_data && !c.checkpoint.init_from.empty();
+}
+
 bool replaces_and_resumes(const Config& c) {
   return c.run.overwrite && !c.checkpoint.resume.is_none();
 }
@@ -164,6 +168,8 @@ constexpr Rival kRivals[] = {
     {kDecayKeys, "train.decay_steps", decays_too_long},
     {{"checkpoint.init_from"}, "checkpoint.resume", begins_at_path},
     {{"checkpoint.resume"}, "checkpoint.init_from", begins_at_path},
+    {{"checkpoint.init_from"}, "checkpoint.new_data", begins_new_data},
+    {{"checkpoint.new_data"}, "checkpoint.init_from", begins_new_data},
     {{"run.overwrite"}, "checkpoint.resume", replaces_and_resumes},
     {{"checkpoint.resume"}, "run.overwrite", replaces_and_resumes},
     {{"generate.prompt"},

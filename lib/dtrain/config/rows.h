@@ -81,6 +81,12 @@ inline constexpr Field kOwn = field_of([](auto& config) -> auto& {
 
 inline constexpr ResumeRule kFixed = [](const Config&, const Config&) { return OnResume::fixed; };
 inline constexpr ResumeRule kNoted = [](const Config&, const Config&) { return OnResume::noted; };
+inline constexpr ResumeRule kWithNewData = [](const Config&, const Config&) {
+  return OnResume::with_new_data;
+};
+inline constexpr ResumeRule kOfStart = [](const Config&, const Config&) {
+  return OnResume::of_start;
+};
 
 template <const Need&... all>
 inline constexpr Effect kNeeds{{&all...}};

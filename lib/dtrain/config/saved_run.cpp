@@ -46,6 +46,7 @@ bool PassedOver::holds(std::int64_t step, std::string_view written_by) const {
 Config reusable(Config asked) {
   asked.run.overwrite = false;
   asked.checkpoint.resume = CheckpointConfig{}.resume;
+  asked.checkpoint.new_data = false;
   if (!asked.data.train.empty()) {
     std::vector<WeightedFile> files = parse_mixture(asked.data.train);
     for (WeightedFile& file : files) make_absolute(file.path);

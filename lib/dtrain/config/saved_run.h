@@ -40,7 +40,7 @@ struct StartRecord {
 };
 
 /// `asked` for use by another start, wherever it is made: paths are absolute, and what concerns one
-/// start alone (run.overwrite, checkpoint.resume) is as if not given.
+/// start alone (run.overwrite, checkpoint.resume, checkpoint.new_data) is as if not given.
 [[nodiscard]] Config reusable(Config asked);
 
 /// The text of config.json. Its settings are those that were asked for, so that it can be given to

@@ -74,9 +74,11 @@ struct Form {
 
 /// How a run that goes on treats a setting that differs from its checkpoint's.
 enum class OnResume {
-  free,   ///< it may differ without a word
-  noted,  ///< it may, and is worth a line: the bits of later steps change with it
-  fixed,  ///< it may not: it decides the numbers of the run
+  free,           ///< it may differ: later steps keep their bits
+  noted,          ///< it may, and triggers a warning: the bits of later steps change with it
+  with_new_data,  ///< only with checkpoint.new_data: it decides which samples a step reads
+  fixed,          ///< it may not: it decides the numbers of the run
+  of_start,       ///< it concerns one start alone and is not compared
 };
 using ResumeRule = OnResume (*)(const Config& now, const Config& saved);
 

@@ -57,26 +57,33 @@ std::string short_list(const std::vector<std::string>& items, std::string_view s
   return fmt::format("{}{}... {}", fmt::join(first, separator), separator, items.back());
 }
 
-double samples_of(const config::Config& config) {
-  return static_cast<double>(config.train.steps) * static_cast<double>(config.batch.global);
+// That the run reads of its data, from that data's first step to the run's last.
+double samples_of(const StartFacts& facts) {
+  const config::Config& config = facts.config;
+  return static_cast<double>(config.train.steps - facts.data_step) *
+         static_cast<double>(config.batch.global);
 }
 
-std::string data_line(const config::Config& config, const data::Split& split) {
+std::string data_line(const StartFacts& facts) {
+  const config::Config& config = facts.config;
+  const data::Split& split = facts.split;
   return fmt::format(
       "data            {} training sample{} of {}, {:.2f} epochs in {}; {} for validation\n",
       format_count(split.train.size()), split.train.size() == 1 ? "" : "s",
       metrics::counted(config.data.seq_len, "token"),
-      samples_of(config) / static_cast<double>(split.train.size()),
-      metrics::counted(config.train.steps, "step"), format_count(split.validation.size()));
+      samples_of(facts) / static_cast<double>(split.train.size()),
+      metrics::counted(config.train.steps - facts.data_step, "step"),
+      format_count(split.validation.size()));
 }
 
 // The epochs of each file of a mixture; empty for one file.
-std::string mixture_lines(const config::Config& config, const data::Split& split) {
-  const std::vector<double> epochs = data::epochs_of(split.train, samples_of(config));
+std::string mixture_lines(const StartFacts& facts) {
+  const data::Mixture& mixture = facts.split.train;
+  const std::vector<double> epochs = data::epochs_of(mixture, samples_of(facts));
   if (epochs.size() == 1) return {};
   std::vector<std::string> lines;
   for (std::size_t i = 0; i < epochs.size(); ++i) {
-    const data::Samples& own = split.train.sources()[i].samples;
+    const data::Samples& own = mixture.sources()[i].samples;
     lines.push_back(fmt::format("                {}: {} samples, {:.2f} epochs", own.file().path(),
                                 format_count(own.size()), epochs[i]));
   }
@@ -272,7 +279,7 @@ std::string start_table(const StartFacts& facts) {
   // A single rank communicates with none, whatever its world is made of.
   const std::string backend = mesh.num_ranks() == 1 ? fmt::format("{}", config.machine.backend)
                                                     : std::string(facts.world.backend());
-  return model_line(facts) + data_line(config, facts.split) + batch_line(config) +
+  return model_line(facts) + data_line(facts) + batch_line(config) +
          fmt::format("layout          {}, backend {}, device {}\n", mesh.text(" x "), backend,
                      c10::DeviceTypeName(facts.world.device().type(), true)) +
          device_line(config, facts.world.device()) + kernels_line(config, facts.plan) +
@@ -282,14 +289,14 @@ std::string start_table(const StartFacts& facts) {
 
 std::string start_details(const StartFacts& facts) {
   const config::Config& config = facts.config;
-  return model_settings_line(config) + mixture_lines(config, facts.split) +
+  return model_settings_line(config) + mixture_lines(facts) +
          mesh_lines(mesh::DeviceMesh(config::mesh_of(config.layout))) + pipeline_line(facts) +
          traffic_line(facts.plan) + graphs_line(config) +
          fmt::format("bitwise class   {}", bitwise_class(config, facts.cpus));
 }
 
 nlohmann::ordered_json start_fields(const StartFacts& facts) {
-  const auto& [config, world, model, plan, cpus, split] = facts;
+  const auto& [config, world, model, plan, cpus, split, data_step] = facts;
   const mesh::MeshShape mesh = config::mesh_of(config.layout);
   const parallel::MemoryPlan& memory = plan.memory;
   nlohmann::ordered_json sizes;

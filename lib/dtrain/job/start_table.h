@@ -27,6 +27,7 @@ struct StartFacts {
   const parallel::RankPlan& plan;
   const CpuTypes& cpus;
   const data::Split& split;
+  std::int64_t data_step = 0;  ///< after which the run began this data
 };
 
 /// What a user acts on: model, data, batch, layout, device, compression, memory, recomputation and

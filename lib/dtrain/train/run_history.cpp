@@ -73,6 +73,7 @@ bool ValidationRecord::note(std::int64_t step, double loss) {
 
 std::string to_text(const RunHistory& history) {
   Json json = Json::object();
+  if (history.data_step > 0) json["data_step"] = history.data_step;
   if (const ValidationRecord& validation = history.validation; validation.best_step >= 0) {
     json["validation"] = {{"best_step", validation.best_step},
                           {"best_loss", validation.best_loss},
@@ -90,6 +91,7 @@ RunHistory parse_history(const std::string& text, const std::string& path) {
   RunHistory history;
   try {
     const Json json = Json::parse(text);
+    history.data_step = json.value("data_step", std::int64_t{0});
     if (const auto found = json.find("validation"); found != json.end()) {
       history.validation = {.data = found->value("data", std::string()),
                             .best_step = found->at("best_step").get<std::int64_t>(),

@@ -47,6 +47,8 @@ struct SpikeStatistics {
 };
 
 struct RunHistory {
+  /// The step after which checkpoint.new_data began the data; 0: the run began with it.
+  std::int64_t data_step = 0;
   ValidationRecord validation = {};
   SpikeStatistics spikes = {};
 

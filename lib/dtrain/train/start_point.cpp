@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
-#include <tuple>
 #include <utility>
 
 #include "dtrain/base/clock.h"
@@ -21,12 +20,10 @@
 #include "dtrain/checkpoint/store/earlier_attempt.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/comm/exchange.h"
-#include "dtrain/config/assign.h"
 #include "dtrain/config/file.h"
-#include "dtrain/config/rows.h"
 #include "dtrain/config/saved_run.h"
-#include "dtrain/optim/schedule.h"
 #include "dtrain/train/model_file.h"
+#include "dtrain/train/setting_changes.h"
 
 namespace dtrain::train {
 namespace {
@@ -102,52 +99,121 @@ std::string_view count_of(std::string_view identity) {
   return identity.substr(0, identity.find(' '));
 }
 
-[[noreturn]] void refuse_data(const Chosen& chosen, std::string_view key, const std::string& file,
-                              std::string_view found, std::string_view saved) {
+// Data of the checkpoint or of this run. file: empty for a share of the training data.
+struct DataPart {
+  const std::string& file;
+  const std::string& identity;
+};
+
+[[noreturn]] void refuse_data(const Chosen& chosen, std::string_view key, const DataPart& saved,
+                              const DataPart& now, std::string_view advice) {
   base::fail(ErrorKind::usage,
              "cannot resume from {}: {} ({}) differs from the checkpoint's data: it has {}, the "
-             "checkpoint {}; give the file as it was, or --init-from to take the weights alone",
-             chosen.path, key, file, found, saved);
+             "checkpoint {}; give the file as it was, {}or --init-from to take the weights alone",
+             chosen.path, key, now.file, now.identity, saved.identity, advice);
 }
 
-void check_same_data(const StartParts& parts, const Chosen& chosen) {
+std::string data_text(const DataPart& part, std::string_view content) {
+  return fmt::format("{}{}{}", part.file, part.file.empty() ? "" : ": ", content);
+}
+
+// Shows checksums only where files and numbers of samples are equal.
+SettingChange data_change(const std::string& key, const DataPart& saved, const DataPart& now) {
+  const auto brief = [](const DataPart& part) {
+    if (part.identity == "none") return part.identity;
+    if (part.identity.starts_with("mixture")) return part.file;  // with weights
+    return data_text(part, fmt::format("{} samples", count_of(part.identity)));
+  };
+  SettingChange change{.name = key, .saved = brief(saved), .now = brief(now)};
+  if (change.saved == change.now) {
+    change.saved = data_text(saved, saved.identity);
+    change.now = data_text(now, now.identity);
+  }
+  return change;
+}
+
+// Whether the checkpoint's training data is this run's, down to the last token.
+bool has_same_data(const StartParts& parts, const Chosen& chosen) {
+  return data::identity_from(chosen.manifest.data_fingerprint).training == parts.data.training;
+}
+
+// Where an older dtrain kept no checksum, an equal number of samples has to do.
+bool may_be_same_data(const StartParts& parts, const Chosen& chosen) {
+  const data::DataIdentity saved = data::identity_from(chosen.manifest.data_fingerprint);
+  const bool is_unknown = data::is_without_checksum(saved.training) &&
+                          count_of(saved.training) == count_of(parts.data.training);
+  if (is_unknown && is_leader(parts)) {
+    base::log_warning(
+        "{} is of an older dtrain, which kept no checksum of its data: it may be "
+        "other data than {}, of which the number of samples is equal",
+        chosen.path, parts.config.data.train);
+  }
+  return is_unknown;
+}
+
+// The data that differs. Without new data that is validation that the checkpoint's run lacked, or
+// that this one lacks; other changes are refused.
+std::vector<SettingChange> data_changes(const StartParts& parts, const Chosen& chosen,
+                                        const config::Config& saved_config, bool has_new_data) {
   const data::DataIdentity& now = parts.data;
   const config::DataConfig& config = parts.config.data;
+  const config::DataConfig& before = saved_config.data;
   const data::DataIdentity saved = data::identity_from(chosen.manifest.data_fingerprint);
-  if (data::is_without_checksum(saved.training) &&
-      count_of(saved.training) == count_of(now.training)) {
-    if (is_leader(parts)) {
-      base::log_warning(
-          "{} is of an older dtrain, which kept no checksum of its data: it may be "
-          "other data than {}, of which the number of samples is equal",
-          chosen.path, config.train);
-    }
-    return;
-  }
+  if (!has_new_data && may_be_same_data(parts, chosen)) return {};
+  std::vector<SettingChange> changes;
   if (saved.training != now.training) {
-    refuse_data(chosen, "data.train", config.train, now.training, saved.training);
+    const DataPart saved_part{before.train, saved.training};
+    const DataPart own_part{config.train, now.training};
+    if (!has_new_data) {
+      refuse_data(chosen, "data.train", saved_part, own_part,
+                  "--new-data to begin it anew with the checkpoint's model and optimizer, ");
+    }
+    changes.push_back(data_change("data.train", saved_part, own_part));
   }
-  if (saved.validation == now.validation) return;
-  if (saved.validation != "none" && now.validation != "none") {
-    refuse_data(chosen, "data.validation", config.validation, now.validation, saved.validation);
+  if (saved.validation != now.validation) {
+    const DataPart saved_part{before.validation, saved.validation};
+    const DataPart own_part{config.validation, now.validation};
+    const bool is_other = saved.validation != "none" && now.validation != "none";
+    if (is_other && !has_new_data) refuse_data(chosen, "data.validation", saved_part, own_part, "");
+    changes.push_back(data_change("data.validation", saved_part, own_part));
   }
-  if (is_leader(parts)) {
-    base::log_warning("resuming from {} {} validation data", chosen.path,
-                      now.validation == "none" ? "without its" : "with new");
-  }
+  return changes;
 }
 
-// "the learning rate changes from A in step N to B in step N + 1": changed settings or more steps
-// may raise it by orders of magnitude. Empty if the checkpoint's settings give the same rate.
-std::string rate_change(const config::TrainConfig& now, const config::TrainConfig& saved,
-                        std::int64_t step) {
-  const optim::Schedule before = optim::schedule_of(saved);
-  const double rate = optim::schedule_of(now).rate(step);
-  if (step >= now.steps || rate == before.rate(step)) return {};
-  return fmt::format(
-      "the learning rate changes from {:.3g} in step {} to {:.3g} in step {}, where the "
-      "checkpoint's settings give {:.3g}",
-      before.rate(std::max<std::int64_t>(step - 1, 0)), step, rate, step + 1, before.rate(step));
+// With new data a run begins it at the first sample, unless it has done so: then the same command is
+// a restart of that run.
+bool begins_data(const StartParts& parts, const Chosen& chosen, const config::Config& saved,
+                 const RunHistory& history) {
+  const config::Config& config = parts.config;
+  if (!config.checkpoint.new_data) return false;
+  const auto is_of_data = [](const SettingChange& change) {
+    return change.rule == config::OnResume::with_new_data;
+  };
+  const bool differs = !has_same_data(parts, chosen) ||
+                       std::ranges::any_of(setting_changes(config, saved), is_of_data);
+  if (differs) return true;
+  const bool is_restart = config.checkpoint.resume.is_automatic() && history.data_step > 0;
+  if (!is_restart) {
+    base::fail(ErrorKind::usage,
+               "--new-data: --data {}, --global-batch, --seq-len and --seed are those of {}; "
+               "change one of "
+               "them, or omit --new-data to continue in the checkpoint's data",
+               config.data.train, chosen.path);
+  }
+  if (is_leader(parts) && !parts.is_quiet) {
+    base::log_info("--new-data: the run began this data after step {}, and continues in it",
+                   history.data_step);
+  }
+  return false;
+}
+
+// The steps that --epochs becomes are counted from step 0.
+void check_epochs(const config::TrainConfig& train, const Chosen& chosen, std::int64_t data_step) {
+  if (train.epochs == 0 || data_step == 0) return;
+  base::fail(ErrorKind::usage,
+             "cannot resume from {} with --epochs {}, which counts from step 0: this data begins "
+             "after step {}; give --steps",
+             chosen.path, train.epochs, data_step);
 }
 
 // Its config.json would claim fewer steps than the run has taken.
@@ -180,23 +246,42 @@ void check_rounding(const StartParts& parts, const Chosen& chosen) {
       chosen.path, lost);
 }
 
-void check_same_run(const StartParts& parts, const Chosen& chosen, const config::Config& saved) {
-  const Differences differences = compare_settings(parts.config, saved);
-  if (!differences.refused.empty()) {
+// One table of all that differs: a warning if results change, otherwise a note.
+void report_changes(const StartParts& parts, const Chosen& chosen,
+                    const std::vector<SettingChange>& changes, bool has_new_data) {
+  const bool is_warning = changes_results(changes);
+  if (changes.empty() || !is_leader(parts) || (parts.is_quiet && !is_warning)) return;
+  base::log_info("{}resuming from {} with changed settings{}:\n{}", is_warning ? "warning: " : "",
+                 chosen.path, has_new_data ? ", the data from its first sample on" : "",
+                 table_of(changes));
+}
+
+void check_same_run(const StartParts& parts, const Chosen& chosen, const config::Config& saved,
+                    bool has_new_data) {
+  std::vector<SettingChange> changes = setting_changes(parts.config, saved);
+  if (const Refusal refusal = refusal_of(changes, has_new_data); !refusal.changes.empty()) {
     base::fail(ErrorKind::usage,
-               "cannot resume from {}: {}; give the same, or --init-from to take its weights alone",
-               chosen.path, differences.refused);
+               "cannot resume from {}: {}; give the same, {}or --init-from to take its weights "
+               "alone",
+               chosen.path, refusal.changes,
+               refusal.needs_new_data ? "--new-data to begin the data anew, " : "");
   }
-  check_same_data(parts, chosen);
+  const auto of_data = data_changes(parts, chosen, saved, has_new_data);
   check_rounding(parts, chosen);
-  // The settings that changed are most often why the rate does: one warning.
-  const std::string change = rate_change(parts.config.train, saved.train, chosen.manifest.step);
-  if (!differences.noted.empty() && is_leader(parts)) {
-    base::log_warning("resuming from {} with changed settings: {}{}{}", chosen.path,
-                      differences.noted, change.empty() ? "" : "; ", change);
-  } else if (!change.empty() && is_leader(parts)) {
-    base::log_warning("{}", change);
-  }
+  const auto rate = rate_change(parts.config.train, saved.train, chosen.manifest.step);
+  changes.insert(changes.begin(), rate.begin(), rate.end());
+  changes.insert(changes.end(), of_data.begin(), of_data.end());
+  report_changes(parts, chosen, changes, has_new_data);
+}
+
+// Equal shapes say nothing of what a token means. flag: which takes the model.
+void check_tokenizer(const StartParts& parts, std::string_view flag, const std::string& weights) {
+  const std::string saved = as_leader_finds(parts, [&] { return saved_tokenizer(weights); });
+  if (saved.empty() || parts.tokenizer == "unknown" || saved == parts.tokenizer) return;
+  base::fail(ErrorKind::usage,
+             "{}: the model of {} was trained on tokens of {}, data.train ({}) has those of {}; "
+             "prepare the data with the model's tokenizer",
+             flag, weights, saved, parts.config.data.train, parts.tokenizer);
 }
 
 // Losses of other sequences are no measure for new ones. A start that evaluates none keeps the
@@ -222,18 +307,26 @@ void drop_other_record(ValidationRecord& record, const StartParts& parts, const 
 }
 
 StartPoint resume(const StartParts& parts, const Chosen& chosen) {
-  check_reachable_end(chosen, parts.config.train.steps);
   const config::Config saved = config_of(chosen);
-  check_same_run(parts, chosen, saved);
+  const checkpoint::format::Manifest& manifest = chosen.manifest;
+  RunHistory history = history_of(manifest, saved, chosen.path);
+  const bool has_new_data = begins_data(parts, chosen, saved, history);
+  if (has_new_data) {
+    check_tokenizer(parts, "--new-data", chosen.path);
+    history.data_step = manifest.step;
+    history.spikes = {};  // losses of other text are on another level
+  }
+  check_epochs(parts.config.train, chosen, history.data_step);
+  check_reachable_end(chosen, parts.config.train.steps);
+  check_same_run(parts, chosen, saved, has_new_data);
   store::Reader reader(chosen.path, chosen.manifest);
   checkpoint::ReaderSource source(reader);
   parts.engine.load_state(source, saved.train.freeze);
-  RunHistory history = history_of(chosen.manifest, saved, chosen.path);
   drop_other_record(history.validation, parts, chosen, saved);
   if (!have_equal_norms(parts.config, saved)) history.spikes = {};
-  return {.step = chosen.manifest.step,
-          .samples = chosen.manifest.samples,
-          .tokens = chosen.manifest.tokens,
+  return {.step = manifest.step,
+          .samples = has_new_data ? 0 : manifest.samples,
+          .tokens = manifest.tokens,
           .checkpoint = chosen.path,
           .unreadable = chosen.unreadable,
           .history = std::move(history)};
@@ -258,21 +351,11 @@ void take_model_file(const StartParts& parts, const std::string& path) {
   load_finite_weights(parts, source, path);
 }
 
-// Equal shapes say nothing of what a token means.
-void check_tokenizer(const StartParts& parts, const std::string& path, const std::string& weights) {
-  const std::string saved = as_leader_finds(parts, [&] { return saved_tokenizer(weights); });
-  if (saved.empty() || parts.tokenizer == "unknown" || saved == parts.tokenizer) return;
-  base::fail(ErrorKind::usage,
-             "--init-from {}: its model was trained on tokens of {}, data.train ({}) has those of "
-             "{}; prepare the data with the model's tokenizer",
-             path, saved, parts.config.data.train, parts.tokenizer);
-}
-
 // path: of a model file, a checkpoint, or a run whose weights are taken.
 void initialise_from(const StartParts& parts, const std::string& path) {
   const std::string weights = as_leader_finds(
       parts, [&] { return base::is_folder(path) ? store::weights_at(path) : path; });
-  check_tokenizer(parts, path, weights);
+  check_tokenizer(parts, fmt::format("--init-from {}", path), weights);
   if (is_leader(parts)) base::log_info("weights from {}, new optimizer", weights);
   if (!leader_sees(parts, [&] { return base::is_folder(weights); })) {
     return take_model_file(parts, weights);
@@ -293,39 +376,18 @@ void check_loaded_weights(const StartParts& parts) {
 
 }  // namespace
 
-bool have_equal_norms(const config::Config& now, const config::Config& saved) {
-  const auto compresses = config::conditions::kCompresses;
-  if (!compresses(now) && !compresses(saved)) return true;
-  const auto terms = [&](const config::Config& config) {
-    const config::MachineConfig& machine = config.machine;
-    const config::LayoutConfig& layout = config.layout;
-    return std::tuple(compresses(config), machine.compress, machine.compress_warmup,
-                      machine.compress_min_elements, layout.pp, layout.dp, layout.tp,
-                      layout.shard_size);
-  };
-  return terms(now) == terms(saved);
-}
-
-Differences compare_settings(const config::Config& now, const config::Config& saved) {
-  Differences differences;
-  for (const config::Setting& setting : config::settings()) {
-    if (!setting.is_used(config::Command::train, now)) continue;
-    const config::OnResume rule = setting.on_resume(now, saved);
-    const std::string ours = config::value_text(setting, now);
-    const std::string theirs = config::value_text(setting, saved);
-    if (ours == theirs || rule == config::OnResume::free) continue;
-    std::string& text = rule == config::OnResume::fixed ? differences.refused : differences.noted;
-    text += fmt::format("{}{} is {}, the checkpoint has {}", text.empty() ? "" : "; ", setting.key,
-                        ours, theirs);
-  }
-  return differences;
-}
-
 StartPoint load_start(const StartParts& parts) {
   const auto begin = base::Clock::now();
   StartPoint start;
   const auto chosen = find(parts);
   check_reaches(parts, chosen);
+  if (!chosen && parts.config.checkpoint.new_data) {
+    base::fail(
+        ErrorKind::usage,
+        "--new-data: {} has no checkpoint to resume from; check --run-dir, or omit --new-data "
+        "to begin at step 0",
+        parts.config.run.dir);
+  }
   const std::string& weights = parts.config.checkpoint.init_from;
   if (chosen) {
     start = resume(parts, *chosen);

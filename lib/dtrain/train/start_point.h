@@ -15,7 +15,7 @@ namespace dtrain::train {
 
 struct StartPoint {
   std::int64_t step = 0;
-  std::int64_t samples = 0;
+  std::int64_t samples = 0;  ///< of the data that the run reads
   std::int64_t tokens = 0;
   std::string checkpoint = {};                ///< folder; empty: the run begins
   std::vector<std::int64_t> unreadable = {};  ///< steps of newer checkpoints that may be whole
@@ -34,26 +34,17 @@ struct StartParts {
   std::string tokenizer = {};        ///< data::identity_of that of the training data
   std::int64_t committed_step = -1;  ///< that an earlier attempt has reached; negative: none
   bool are_cpus_mixed = false;       ///< ranks may find different norms of the same weights
+  bool is_quiet = false;             ///< only changes of results are shown
 };
 
-/// Finds what config.checkpoint asks for, verifies it and loads it into the engine.
+/// Finds what config.checkpoint asks for, verifies it and loads it into the engine. Shows the
+/// settings that differ from the checkpoint's. With new_data the step, model and optimizer are the
+/// checkpoint's and the position in the data is 0, unless the run has begun this data before.
 ///
 /// Collective: every rank of the world.
 /// Throws:     Error{usage} naming the setting or the data in which the checkpoint's run differs,
-///             or a --resume or --init-from path that is none; Error{checkpoint} as
+///             new_data without any, or a --resume or --init-from path that is none; Error{checkpoint} as
 ///             checkpoint::choose.
 [[nodiscard]] StartPoint load_start(const StartParts& parts);
-
-/// The settings in which a run may not differ from the one that it goes on from, each as "KEY is A,
-/// the checkpoint has B"; and those in which it may and does. Empty texts: none.
-struct Differences {
-  std::string refused;
-  std::string noted;
-};
-[[nodiscard]] Differences compare_settings(const config::Config& now, const config::Config& saved);
-
-/// False where gradients are compressed in another way or by another layout: their norms are on
-/// another level, and what ranks have not sent yet may be due at once.
-[[nodiscard]] bool have_equal_norms(const config::Config& now, const config::Config& saved);
 
 }  // namespace dtrain::train

@@ -54,6 +54,7 @@ Trainer::Trainer(const TrainParts& parts, const StartPoint& start)
                                   .seed = parts.config.train.seed,
                                   .start_position = start.samples}),
       schedule_(optim::schedule_of(parts.config.train)),
+      data_step_(start.history.data_step),
       step_(start.step),
       meter_(parts_, start.tokens),
       validation_(parts_, start),
@@ -205,7 +206,9 @@ void Trainer::check_state() {
 }
 
 checkpoint::SavePoint Trainer::save_point() const {
-  const RunHistory history{.validation = validation_.record(), .spikes = step_guard_.statistics()};
+  const RunHistory history{.data_step = data_step_,
+                           .validation = validation_.record(),
+                           .spikes = step_guard_.statistics()};
   return {.step = step_,
           .samples = loader_.position(),
           .tokens = meter_.tokens(),

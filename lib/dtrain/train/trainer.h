@@ -54,7 +54,8 @@ class Trainer {
   const TrainParts parts_;
   data::Loader loader_;
   optim::Schedule schedule_;
-  std::int64_t step_;  // steps of the run that are done
+  const std::int64_t data_step_;  // after which the data began
+  std::int64_t step_;             // steps of the run that are done
   RunMeter meter_;
   Validation validation_;
   StepGuard step_guard_;

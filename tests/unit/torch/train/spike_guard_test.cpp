@@ -215,7 +215,7 @@ TEST_CASE("Moments of an older dtrain become those of log-normal figures") {
 }
 
 TEST_CASE("A history keeps every bit in its text") {
-  RunHistory history{.spikes = guard_after(77, kThreshold).statistics()};
+  RunHistory history{.data_step = 7, .spikes = guard_after(77, kThreshold).statistics()};
   CHECK(history.validation.note(10, 1.0 / 3));
   CHECK_FALSE(history.validation.note(20, 0.4));
   CHECK_FALSE(history.validation.note(20, 0.1));  // evaluated again
