@@ -10,7 +10,7 @@ import time
 import sentencepiece
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests" / "cli"))
-from token_file import read_token_file
+from data_harness import read_token_file
 
 
 def train(options):
