@@ -126,7 +126,20 @@ void add_prepare_flags(CLI::App& app, PrepareFlags& flags) {
       "--tokenizer", flags.tokenizer, "a SentencePiece model; without it every byte is a token");
   require_value(*tokenizer.type_name("FILE.model"), "name a file");
   add_number(app, "--vocab", flags.options.vocab, 1, kMostVocab)
-      ->description("vocabulary of a .bin file (default: GPT-2's, or Llama 3's)");
+      ->description(
+          "vocabulary of other trainers' tokens (default: GPT-2's or Llama 3's of nanoGPT "
+          "and llm.c)");
+  const auto take_type = [&flags](const std::string& name) {
+    flags.options.token_type = data::number_type_named(name);
+    if (flags.options.token_type) return;
+    throw CLI::ValidationError("--token-type", fmt::format("found \"{}\", but it must be one of {}",
+                                                           name, data::number_type_names()));
+  };
+  app.add_option_function<std::string>("--token-type", take_type)
+      ->type_name("TYPE")
+      ->description(
+          "the inputs are tokens without a header, little-endian: uint8, uint16, uint32, "
+          "uint64, or signed (default of .bin: uint16, if its bytes leave no doubt)");
   add_number(app, "--threads", flags.options.threads, 1, kMostThreads)
       ->description("(default: all cores); the tokens do not depend on it");
 }
@@ -229,8 +242,8 @@ int run_info(const std::string& path) {
 
 void add_data_tools(CLI::App& parent, Action& action) {
   add_tool(parent, "prepare",
-           "make one token file of texts, of JSON, of either as .gz or .zst, or of token files "
-           "(.bin) of nanoGPT and llm.c",
+           "make one token file of texts, of JSON, of either as .gz or .zst, or of token files of "
+           "nanoGPT, llm.c, Megatron (.bin) and NumPy (.npy)",
            action, add_prepare_flags, run_prepare);
   CLI::App& tokenizer = *parent.add_subcommand("tokenizer", "train tokenizers");
   add_tool(tokenizer, "train",

@@ -3,6 +3,7 @@
 #include <sentencepiece_trainer.h>
 
 #include <utility>
+#include <vector>
 
 #include "dtrain/data/tokenizer/piece_library.h"
 
@@ -23,6 +24,11 @@ class Model final : public data::PieceModel {
   }
 
   [[nodiscard]] int size() const override { return processor_.GetPieceSize(); }
+  // The library does not tell the type of a model, and gives several readings with this one alone.
+  [[nodiscard]] bool is_unigram() const override {
+    std::vector<std::vector<int>> readings;
+    return processor_.NBestEncode("a", 1, &readings).ok();
+  }
   [[nodiscard]] std::string piece(int id) const override { return processor_.IdToPiece(id); }
   [[nodiscard]] int end_id() const override { return processor_.eos_id(); }
   [[nodiscard]] Kind kind(int id) const override {

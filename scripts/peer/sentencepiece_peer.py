@@ -3,14 +3,18 @@ one line of JSON."""
 
 import argparse
 import json
+import os
 import pathlib
 import sys
 import time
 
 import sentencepiece
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests" / "cli"))
-from token_file import read_token_file
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+os.environ.setdefault("DTRAIN_SOURCE_DIR", str(ROOT))  # which the tests' modules read
+os.environ.setdefault("DTRAIN_BINARY_DIR", str(ROOT / "build" / "release"))
+sys.path.insert(0, str(ROOT / "tests" / "cli"))
+from data_harness import read_token_file
 
 
 def train(options):

@@ -1,5 +1,6 @@
 """What `dtrain data prepare` reads: texts, JSON lines, compressed ones, WikiText, and other trainers' tokens; and what bad ones get."""
 
+import collections
 import fcntl
 import gzip
 import io
@@ -34,6 +35,19 @@ def little(tokens, code="H"):
 
 def llm_c(tokens, magic=20240520, version=1, code="H"):
     return struct.pack("<256i", magic, version, len(tokens), *[0] * 253) + little(tokens, code)
+
+
+def numpy_file(tokens, descr="<u2", shape=None, order="False", code="H", version=1):
+    shape = f"({len(tokens)},)" if shape is None else shape
+    header = f"{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}".ljust(100) + "\n"
+    length = struct.pack("<H" if version == 1 else "<I", len(header))
+    return b"\x93NUMPY" + bytes([version, 0]) + length + header.encode() + little(tokens, code)
+
+
+def megatron_index(lengths, documents, dtype=8, width=2, version=1):
+    begins = [width * sum(lengths[:i]) for i in range(len(lengths))]
+    return (b"MMIDIDX\0\0" + struct.pack("<QBQQ", version, dtype, len(lengths), len(documents))
+            + struct.pack(f"<{len(lengths)}i{len(lengths)}q{len(documents)}q", *lengths, *begins, *documents))
 
 
 class Sources(DataTest):
@@ -195,11 +209,105 @@ class OtherTrainers(Sources):
         tokens = [1, 2, 50256, 300, 4, 50256, 5] * 9
         found = self.prepare(self.write("train.bin", little(tokens)))
         self.assertEqual((found.vocab, found.tokens, found.document_ends[:3]), (50257, tokens, [3, 6, 10]))
-        found = self.prepare(self.write("all.bin", little([0, 60000, 65535] * 30)), "--vocab", 65536)
+        found = self.prepare(self.write("all.bin", little([0, 60000, 65535] * 30)), "--vocab", 65536, "--token-type", "uint16")
         self.assertEqual((found.vocab, found.tokens), (65536, [0, 60000, 65535] * 30))
         letters = [i % 65 for i in range(400)]
         found = self.prepare(self.write("letters.bin", little(letters)), "--vocab", 65)
         self.assertEqual((found.vocab, found.tokens, found.tokenizer), (65, letters, 0))
+
+    def test_tokens_of_a_named_type_are_converted_whatever_the_name(self):
+        tokens = [1, 200, 50256, 7, 99] * 9
+        for name, code in (("uint16", "H"), ("int32", "i"), ("uint32", "I"), ("int64", "q"), ("uint64", "Q")):
+            found = self.prepare(self.write("tokens.dat", little(tokens, code)), "--token-type", name, "--vocab", 50304)
+            self.assertEqual((found.vocab, found.tokens, found.document_ends[:2]), (50304, tokens, [3, 8]), name)
+        found = self.prepare(self.write("t.bin", bytes(range(65)) * 9), "--token-type", "uint8", "--vocab", 65)
+        self.assertEqual((found.tokens, found.document_ends), (list(range(65)) * 9, [585]))
+
+    def test_arrays_of_numpy_are_converted_by_their_header(self):
+        tokens = [1, 200, 3, 127] * 9
+        for descr, code in (("|u1", "B"), ("<u2", "H"), ("<u4", "I"), ("<i4", "i"), ("<i8", "q"), ("<u8", "Q")):
+            values = [token % 128 for token in tokens] if code == "B" else tokens
+            found = self.prepare(self.write("t.npy", numpy_file(values, descr, code=code)), "--vocab", 256)
+            self.assertEqual((found.tokens, found.document_ends), (values, [36]), descr)
+        found = self.prepare(self.write("t.npy", numpy_file([50256, 1, 50256, 2], version=2)), "--vocab", 50257)
+        self.assertEqual(found.documents, [[50256, 1], [50256, 2]])
+
+    def test_files_of_megatron_are_converted_by_their_index(self):
+        tokens, (path, index) = list(range(100, 110)), (self.folder / "m.bin", self.folder / "m.idx")
+        for dtype, width, code in ((8, 2, "H"), (4, 4, "i"), (5, 8, "q")):
+            path.write_bytes(little(tokens, code))
+            index.write_bytes(megatron_index([3, 2, 5], [0, 2, 3], dtype, width))
+            found = self.prepare(path, "--vocab", 200)
+            self.assertEqual((found.tokens, found.document_ends), (tokens, [5, 10]), code)
+        self.write("folder/m.bin", path.read_bytes())
+        self.write("folder/m.idx", index.read_bytes())
+        self.assertEqual(self.prepare("folder", "--vocab", 200).tokens, tokens)
+
+    def test_what_disagrees_with_a_header_or_index_is_refused(self):
+        some = list(range(50))
+        for parts, content in (
+                (["(5, 10)", "ravel"], numpy_file(some, shape="(5, 10)")), (["(5, 10)"], numpy_file(some, shape="(5, 10)", order="True")),
+                (["'<f4'"], numpy_file(some, "<f4", code="f")), (["'|b1'"], numpy_file(some, "|b1", code="B")),
+                (["byte-swapped", ">u2", "<u2"], numpy_file(some, ">u2")), (["truncated", "50 numbers"], numpy_file(some)[:-2]),
+                (["too long"], numpy_file(some) + b"\0"), (["shape ()"], numpy_file([1], shape="()")),
+                (["truncated"], numpy_file(some)[:9]), (["101 bytes"], numpy_file(some)[:60]), (["version 4"], numpy_file(some, version=4)),
+                (["token -100", "position 2"], numpy_file([1, 2, -100], "<i4", code="i")),
+                (["token 18446744073709551615"], numpy_file([2**64 - 1], "<u8", code="Q"))):
+            self.refused(self.write("t.npy", content), "--vocab", 100, parts=["t.npy", *parts])
+        self.refused(self.write("t.npy", numpy_file(some)), parts=["t.npy", "--vocab N"], status=USAGE)
+        self.write("t.bin", little(some))
+        good = megatron_index([20, 30], [0, 1, 2])
+        for parts, content in (
+                (["98 bytes", "100"], megatron_index([20, 29], [0, 1, 2])), (["type 7"], megatron_index([20, 30], [0, 1, 2], 7)),
+                (["version 2"], megatron_index([20, 30], [0, 1, 2], version=2)), (["truncated"], good[:-1]), (["truncated"], good[:20]),
+                (["TNTIDX"], b"TNTIDX\0\0" + bytes(90)), (["MMIDIDX"], bytes(90)),
+                (["document 0", "sequence 9"], megatron_index([20, 30], [0, 9, 2]))):
+            self.write("t.idx", content)
+            self.refused("t.bin", "--vocab", 100, parts=["t.idx", *parts])
+        self.write("t.idx", good)
+        self.refused("t.bin", "--vocab", 100, "--token-type", "uint16", parts=["t.bin", "--token-type"], status=USAGE)
+        self.refused("t.idx", parts=["t.idx", "Megatron"])
+
+    def test_files_of_different_types_are_not_mixed(self):
+        self.write("shards/a.npy", numpy_file([1, 2]))
+        self.write("shards/b.npy", numpy_file([1, 2], "<u4", code="I"))
+        self.refused("shards", "--vocab", 9, parts=["a.npy", "b.npy", "uint16", "uint32"], status=USAGE)
+
+    def test_a_type_in_doubt_is_never_guessed(self):
+        """Tokens of every text, as words numbered by frequency, alphabetically and as characters."""
+        words = TEXT.decode().split()
+        by_name = {word: number for number, word in enumerate(sorted(set(words)))}
+        by_count = {word: number for number, (word, _) in enumerate(collections.Counter(words).most_common())}
+        signs = sorted(set(TEXT))
+        wide = [131 * by_name[word] % 128256 for word in words]  # more than 16 bits
+        for tokens in ([by_name[word] for word in words], [by_count[word] for word in words], [signs.index(sign) for sign in TEXT],
+                       wide):
+            for count in (100, len(tokens)):
+                for code, part in (("<H", None), (">H", "byte-swapped"), ("<I", "32- or 64-bit"), (">I", "32- or 64-bit"), ("<q", "32- or 64-bit"),
+                                   (">q", "32- or 64-bit")):
+                    if tokens is wide and code[1] == "H":
+                        continue
+                    path = self.write("t.bin", struct.pack(f"{code[0]}{count}{code[1]}", *tokens[:count]))
+                    if part is None:
+                        self.assertEqual(self.prepare(path, "--vocab", 65536).tokens, tokens[:count])
+                    else:
+                        self.refused(path, "--vocab", 65536, parts=["t.bin", part])
+        for content in (bytes(token % 65 for token in TEXT), bytes(400), little([5] * 99), little([0x4142, 0x4344, 0x8081]),
+                        little([1, 2]), little([258]), bytes(range(256)) * 4, TEXT[:99] + b"\xe9"):
+            self.refused(self.write("t.bin", content), "--vocab", 65536, parts=["t.bin", "--token-type"])
+        self.refused(self.write("t.bin", little(range(9)) + b"\0"), parts=["t.bin", "truncated", "19 bytes"])
+        self.assertEqual(bytes(self.prepare(self.write("t.bin", TEXT)).tokens), TEXT)
+        self.refused(self.write("t.bin", TEXT.decode().encode("utf-16-le")), parts=["t.bin", "UTF-16LE"])
+
+    def test_a_named_type_is_for_numbers_without_a_header_alone(self):
+        typed = ("--token-type", "uint16", "--vocab", 65536)
+        for name, content in (("t.txt", TEXT), ("g.bin", llm_c([1, 2])), ("t.npy", numpy_file([1, 2])), ("t.gz", gzip.compress(TEXT)),
+                              ("t.dtok", b"\x89DTOK\r\n\x1a" + bytes(90)), ("t.zip", b"PK\x03\x04" + bytes(90))):
+            self.refused(self.write(name, content), *typed, parts=[name, "--token-type"], status=USAGE)
+        self.refused(self.write("t.bin", bytes(99)), *typed, parts=["t.bin", "truncated", "99 bytes"])
+        self.refused(self.write("t.bin", little([1, 2])), "--token-type", "uint16", parts=["t.bin", "--vocab N"], status=USAGE)
+        self.refused("t.bin", "--token-type", "float32", parts=["--token-type", "float32", "uint16"], status=USAGE)
+        self.refused(self.write("t.bin", little([1, -1], "i")), "--token-type", "int32", "--vocab", 9, parts=["t.bin", "token -1"])
 
     def test_an_assumed_vocabulary_is_told_with_the_highest_token(self):
         letters = self.write("letters.bin", little([i % 65 for i in range(400)]))
@@ -218,12 +326,11 @@ class OtherTrainers(Sources):
         letters = [i % 65 for i in range(400)]
         self.refused(self.write("b.bin", struct.pack(">400H", *letters)), "--vocab", 65, parts=["b.bin", "byte-swapped"])
         for code in "IQ":
-            self.refused(self.write("w.bin", little(letters, code)), parts=["w.bin", "32- or 64-bit", "'<u2'"])
+            self.refused(self.write("w.bin", little(letters, code)), parts=["w.bin", "32- or 64-bit", "--token-type"])
         self.refused(self.write("v.bin", llm_c([1], version=3)), parts=["v.bin", "version 3"])
         self.refused(self.write("c.bin", good[:-10]), parts=["c.bin", "truncated", "1000 tokens"])
         self.refused(self.write("o.bin", little(range(100, 300))), "--vocab", 250,
                      parts=["o.bin", "token 250", "position 150", "--vocab"])
-        self.refused(self.write("x.bin", bytes(range(256)) * 4), parts=["x.bin", "binary"])
         self.refused(self.write("g.bin", good), self.write("t.txt", "text"), parts=["g.bin", "t.txt"], status=USAGE)
         self.refused("g.bin", "--field", "text", parts=["--field"], status=USAGE)
         self.refused("t.txt", "--vocab", 300, parts=["--vocab"], status=USAGE)

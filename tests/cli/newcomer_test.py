@@ -233,15 +233,26 @@ class Files(Case):
         tokens = [(7919 * i) % 50257 for i in range(4000)]
         packed = struct.pack("<4000H", *tokens)
         self.data_refused(self.write("train.bin", packed), "nanoGPT's", f"dtrain data prepare {self.folder}/train.bin --vocab N", without=[".bin.bin"])
-        self.data_refused(self.write("train.tokens", packed), f"dtrain data prepare {self.folder}/train.tokens.bin --vocab N")
-        self.data_refused(self.write("char.bin", struct.pack("<4000H", *[i % 65 for i in tokens])), "16-bit")
+        self.data_refused(self.write("train.tokens", packed), f"dtrain data prepare {self.folder}/train.tokens --token-type uint16 --vocab N")
+        self.data_refused(self.write("char.bin", struct.pack("<4000H", *[i % 65 for i in tokens])), "uint16")
+        for code, name in (("I", "uint32"), ("Q", "uint64")):
+            path = self.write("wide.bin", struct.pack(f"<4000{code}", *[3 * i for i in tokens]))
+            self.data_refused(path, f"dtrain data prepare {path} --token-type {name} --vocab N", without=["nanoGPT"])
         for magic in (20240520, 20240801):
             path = self.write("val.bin", struct.pack("<256i", magic, 1, 4000, *[0] * 253) + packed)
             self.data_refused(path, "llm.c", f"dtrain data prepare {path} --output", without=[".bin.bin"])
         self.data_refused(self.folder, f"dtrain data prepare {self.folder} --output FILE.dtok")
         self.data_refused(self.write("noise", bytes(range(250, -1, -1)) * 9), "NUL")
         header = b"\x93NUMPY\x01\x00" + b"v\x00" + b"{'descr': '<u2', 'fortran_order': False, 'shape': (200,)}\n"
-        self.data_refused(self.write("tokens.npy", header + struct.pack("<200H", *range(100, 300))), "NumPy", without=["UTF-16"])
+        self.data_refused(self.write("tokens.npy", header + struct.pack("<200H", *range(100, 300))), "NumPy", f"dtrain data prepare {self.folder}/tokens.npy --vocab N", without=["UTF-16"])
+        for name, parts in (("x.pt", ("PyTorch", "numpy.save")), ("x.npz", ("npz", "numpy.save"))):
+            entry = b"x/data.pkl" if name == "x.pt" else b"x.npy"
+            self.data_refused(self.write(name, b"PK\x03\x04" + bytes(22) + struct.pack("<HH", len(entry), 0) + entry + bytes(9)), *parts)
+        self.data_refused(self.write("x.arrow", b"\xff\xff\xff\xff\x88\x01" + bytes(90)), "Arrow stream")
+        self.data_refused(self.write("x.idx", b"MMIDIDX\0\0" + bytes(90)), "Megatron")
+        without_nul = struct.pack("<400H", *[256 * (1 + i % 9) + 1 + i % 200 for i in range(400)])
+        self.data_refused(self.write("few.tokens", without_nul), "uint16", "--token-type uint16")
+        self.data_refused(self.write("latin.bin", self.text.read_bytes()[:100] + b"\xe9"), "UTF-8")
 
     def test_archives_are_to_be_unpacked(self):
         archive = io.BytesIO()

@@ -1,8 +1,13 @@
 #include "dtrain/data/binary_tokens.h"
 
 #include <algorithm>
+#include <span>
+#include <string_view>
 #include <vector>
 
+#include "dtrain/data/headerless.h"
+#include "dtrain/data/megatron.h"
+#include "dtrain/data/numpy_file.h"
 #include "dtrain/data/source/byte_stream.h"
 #include "dtrain/data/text.h"
 
@@ -13,6 +18,7 @@ using base::ErrorKind;
 using base::fail;
 
 constexpr std::int64_t kGpt2Vocab = 50257;
+constexpr std::int64_t kGpt2LargestVocab = 50304;  // as trainers round it up
 constexpr std::int64_t kGpt2End = 50256;
 constexpr std::int64_t kLlama3Vocab = 128256;
 constexpr std::int64_t kLlama3Begin = 128000;
@@ -21,12 +27,13 @@ constexpr std::int64_t kHeaderBytes = 1024;  // 256 numbers of llm.c
 struct KnownHeader {
   std::uint32_t magic;
   std::uint32_t version;
-  BinaryFormat format;
+  std::string_view name;
+  std::int64_t width;  // bytes of a token
+  std::int64_t vocab;
+  std::int64_t delimiter;
 };
-constexpr KnownHeader kKnown[] = {
-    {20240520, 1, {"llm.c (GPT-2)", kHeaderBytes, 2, kGpt2Vocab, kGpt2End, true}},
-    {20240801, 7, {"llm.c (Llama 3)", kHeaderBytes, 4, kLlama3Vocab, kLlama3Begin, true}}};
-constexpr BinaryFormat kNanoGpt{"nanoGPT", 0, 2, kGpt2Vocab, kGpt2End, false};
+constexpr KnownHeader kKnown[] = {{20240520, 1, "llm.c (GPT-2)", 2, kGpt2Vocab, kGpt2End},
+                                  {20240801, 7, "llm.c (Llama 3)", 4, kLlama3Vocab, kLlama3Begin}};
 
 [[noreturn]] void refuse_swapped(const std::string& path) {
   fail(ErrorKind::data,
@@ -37,71 +44,124 @@ constexpr BinaryFormat kNanoGpt{"nanoGPT", 0, 2, kGpt2Vocab, kGpt2End, false};
 
 void check_header(const base::InputFile& file, const KnownHeader& known,
                   std::span<const std::uint32_t> numbers) {
-  if (numbers.size() < 3 || file.size() < known.format.header_bytes) {
+  if (numbers.size() < 3 || file.size() < kHeaderBytes) {
     fail(ErrorKind::data, "token file '{}' of {} is truncated: {} bytes, less than its header",
-         file.path(), known.format.name, file.size());
+         file.path(), known.name, file.size());
   }
   if (numbers[1] != known.version) {
     fail(ErrorKind::data, "token file '{}' of {} has version {}, known is {}; make it anew",
-         file.path(), known.format.name, numbers[1], known.version);
+         file.path(), known.name, numbers[1], known.version);
   }
-  const std::int64_t there = file.size() - known.format.header_bytes;
-  const std::int64_t wanted = std::int64_t{numbers[2]} * known.format.width;
+  const std::int64_t there = file.size() - kHeaderBytes;
+  const std::int64_t wanted = std::int64_t{numbers[2]} * known.width;
   if (there == wanted) return;
   fail(ErrorKind::data,
        "token file '{}' of {} {}: its header says {} tokens, {} bytes for them are there; copy it "
        "again",
-       file.path(), known.format.name, there < wanted ? "is truncated" : "is too long", numbers[2],
-       there);
+       file.path(), known.name, there < wanted ? "is truncated" : "is too long", numbers[2], there);
 }
 
-// Small numbers that are wider or byte-swapped pass for 16-bit tokens, but each second unit of
-// theirs, or each low byte, is 0.
-void refuse_other_numbers(const std::string& path, std::span<const std::uint16_t> units) {
-  constexpr std::size_t kFewest = 64;
-  if (units.size() < kFewest) return;
-  if (std::ranges::all_of(units, [](std::uint16_t unit) { return (unit & 0xFF) == 0; })) {
-    refuse_swapped(path);
-  }
-  for (std::size_t i = 1; i < units.size(); i += 2) {
-    if (units[i] != 0) return;
-  }
-  fail(ErrorKind::data,
-       "token file '{}' holds 32- or 64-bit numbers, and a .bin without a header is read as 16-bit "
-       "ones; write it anew (numpy: astype('<u2').tofile)",
-       path);
-}
-
-// nanoGPT's files have no header. Texts are told apart by having no NUL byte.
-std::optional<BinaryFormat> without_header(const std::string& path,
-                                           std::span<const std::byte> start, std::int64_t vocab) {
-  const auto units = numbers_in<std::uint16_t>(start);
-  const bool has_nul = std::ranges::find(start, std::byte{0}) != start.end();
-  const auto fits = [vocab](std::uint16_t unit) { return unit < vocab; };
-  if (!path.ends_with(".bin") || units.empty() || !has_nul) return std::nullopt;
-  if (std::ranges::all_of(units, fits)) {
-    refuse_other_numbers(path, units);
-    return kNanoGpt;
-  }
-  if (std::ranges::all_of(units, fits, [](auto unit) { return __builtin_bswap16(unit); })) {
-    refuse_swapped(path);
+std::optional<BinaryFormat> llm_c_format(const base::InputFile& file, std::string_view start) {
+  const auto numbers = numbers_in<std::uint32_t>(std::as_bytes(std::span(start)));
+  for (const KnownHeader& known : kKnown) {
+    if (numbers.empty()) break;
+    if (numbers[0] == __builtin_bswap32(known.magic)) refuse_swapped(file.path());
+    if (numbers[0] != known.magic) continue;
+    check_header(file, known, numbers);
+    return BinaryFormat{.name = std::string(known.name),
+                        .header_bytes = kHeaderBytes,
+                        .type = {.bytes = known.width},
+                        .vocab = known.vocab,
+                        .delimiter = known.delimiter,
+                        .delimiter_is_first = true};
   }
   return std::nullopt;
+}
+
+// Of tokens with a vocabulary that the user gave: GPT-2's token between documents, if they are its.
+std::optional<std::int64_t> delimiter_of(std::int64_t vocab) {
+  const bool is_gpt2 = kGpt2Vocab <= vocab && vocab <= kGpt2LargestVocab;
+  return is_gpt2 ? std::optional(kGpt2End) : std::nullopt;
+}
+
+/// The format of a file that says itself what it holds.
+std::optional<BinaryFormat> certain_format(const base::InputFile& file, std::string_view start,
+                                           std::int64_t vocab) {
+  if (auto llm_c = llm_c_format(file, start)) return llm_c;
+  if (start.starts_with(kNumpyMagic)) {
+    const NumpyArray array = read_numpy_header(file, start);
+    return BinaryFormat{.name = fmt::format("NumPy ({})", name_of(array.type)),
+                        .header_bytes = array.header_bytes,
+                        .type = array.type,
+                        .delimiter = delimiter_of(vocab),
+                        .delimiter_is_first = true};
+  }
+  const auto index = MegatronIndex::open(file);
+  if (index == nullptr) return std::nullopt;
+  return BinaryFormat{.name = fmt::format("Megatron ({})", name_of(index->type())),
+                      .type = index->type(),
+                      .has_index = true};
+}
+
+void check_whole_numbers(const base::InputFile& file, NumberType type) {
+  if (file.size() % type.bytes == 0) return;
+  fail(ErrorKind::data,
+       "token file '{}' is truncated, or does not hold {} numbers: its {} bytes end within one; "
+       "copy it again, or name its numbers' type: --token-type TYPE",
+       file.path(), name_of(type), file.size());
+}
+
+/// A file without a header, whose numbers the user names.
+BinaryFormat named_format(const base::InputFile& file, std::string_view start,
+                          const BinaryHints& hints) {
+  const std::string_view what = is_plain_text(start) ? "a text" : format_by_signature(start);
+  if (!what.empty()) {
+    fail(ErrorKind::usage, "--token-type is for numbers without a header, and '{}' is {}; {}",
+         file.path(), what,
+         what.ends_with("compressed") ? "decompress it first" : "prepare it apart");
+  }
+  check_whole_numbers(file, *hints.type);
+  return {.name = fmt::format("{} numbers without a header", name_of(*hints.type)),
+          .type = *hints.type,
+          .delimiter = delimiter_of(hints.vocab)};
+}
+
+/// A .bin file without a header or a known beginning that is no text: nanoGPT's, or none that can
+/// be told.
+BinaryFormat nanogpt_format(const base::InputFile& file, std::string_view start) {
+  check_whole_numbers(file, {.bytes = 2});
+  switch (examine_headerless(std::as_bytes(std::span(start)))) {
+    case Headerless::uint16:
+      break;
+    case Headerless::swapped:
+      refuse_swapped(file.path());
+    case Headerless::wider:
+      fail(ErrorKind::data,
+           "token file '{}' seems to hold 32- or 64-bit numbers, and a .bin without a header is "
+           "read as 16-bit ones; name their type: --token-type uint32 (or uint64) --vocab N",
+           file.path());
+    case Headerless::unknown:
+      fail(ErrorKind::data,
+           "token file '{}' is binary, but not certainly 16-bit tokens, as which a .bin without a "
+           "header is read; if it holds tokens, name their type: --token-type uint16 (or uint8) "
+           "--vocab N",
+           file.path());
+  }
+  return {.name = "nanoGPT", .vocab = kGpt2Vocab, .delimiter = kGpt2End};
 }
 
 /// Checks and writes the tokens of one file.
 class Converter {
  public:
+  /// index: null if the format has none.
   Converter(const std::string& path, const BinaryFormat& format, std::int64_t vocab,
-            TokenWriter& writer)
-      : path_(path), format_(format), vocab_(vocab), writer_(writer) {}
+            MegatronIndex* index, TokenWriter& writer)
+      : path_(path), format_(format), vocab_(vocab), index_(index), writer_(writer) {}
 
-  void add(std::span<const std::uint32_t> tokens) {
+  void add(std::span<const std::int64_t> tokens) {
     check(tokens);
     std::size_t begin = 0;
-    for (std::size_t i = 0; i < tokens.size(); ++i) {
-      if (tokens[i] != format_.delimiter) continue;
-      const std::size_t end = format_.delimiter_is_first ? i : i + 1;
+    for (const std::size_t end : document_ends(tokens)) {
       write(tokens.subspan(begin, end - begin));
       end_document();
       begin = end;
@@ -116,18 +176,37 @@ class Converter {
   [[nodiscard]] std::int64_t highest() const { return highest_; }
 
  private:
-  void check(std::span<const std::uint32_t> tokens) {
-    highest_ = std::max<std::int64_t>(highest_, std::ranges::max(tokens));
-    if (highest_ < vocab_) return;
-    const auto outside = std::ranges::find_if(tokens, [&](auto token) { return token >= vocab_; });
+  // Numbers of tokens, of these, before the ends of documents.
+  [[nodiscard]] std::vector<std::size_t> document_ends(std::span<const std::int64_t> tokens) const {
+    std::vector<std::size_t> ends;
+    if (index_ != nullptr) {
+      for (const std::int64_t end : index_->ends_up_to(position_ + std::ssize(tokens))) {
+        ends.push_back(static_cast<std::size_t>(end - position_));
+      }
+      return ends;
+    }
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      if (tokens[i] == format_.delimiter) ends.push_back(format_.delimiter_is_first ? i : i + 1);
+    }
+    return ends;
+  }
+  void check(std::span<const std::int64_t> tokens) {
+    const auto is_outside = [this](std::int64_t token) { return token < 0 || token >= vocab_; };
+    const auto outside = std::ranges::find_if(tokens, is_outside);
+    if (outside == tokens.end()) {
+      highest_ = std::max(highest_, std::ranges::max(tokens));
+      return;
+    }
     fail(ErrorKind::data,
          "token file '{}': token {} at position {} is outside the vocabulary of {}; give "
          "--vocab N, or check that it is a file of {}",
-         path_, *outside, position_ + (outside - tokens.begin()), vocab_, format_.name);
+         path_, text_of(*outside, format_.type), position_ + (outside - tokens.begin()), vocab_,
+         format_.name);
   }
-  void write(std::span<const std::uint32_t> tokens) {
+  void write(std::span<const std::int64_t> tokens) {
+    const std::vector<std::uint32_t> narrow(tokens.begin(), tokens.end());
     std::vector<std::byte> bytes;
-    append_tokens(tokens, bytes_per_token(vocab_), bytes);
+    append_tokens(narrow, bytes_per_token(vocab_), bytes);
     writer_.add(bytes);
     open_ += std::ssize(tokens);
   }
@@ -135,34 +214,29 @@ class Converter {
   const std::string& path_;
   const BinaryFormat& format_;
   std::int64_t vocab_;
+  MegatronIndex* index_;
   TokenWriter& writer_;
   std::int64_t position_ = 0;
   std::int64_t highest_ = -1;
   std::int64_t open_ = 0;  // tokens of the document that is not ended
 };
 
-std::vector<std::uint32_t> tokens_in(std::span<const std::byte> bytes, std::int64_t width) {
-  if (width == 4) return numbers_in<std::uint32_t>(bytes);
-  const auto narrow = numbers_in<std::uint16_t>(bytes);
-  return {narrow.begin(), narrow.end()};
-}
-
 }  // namespace
 
-std::optional<BinaryFormat> binary_format_of(const std::string& path, std::int64_t vocab) {
+std::optional<BinaryFormat> binary_format_of(const std::string& path, const BinaryHints& hints) {
   if (path == kStandardInput) return std::nullopt;  // which is read once, as a text
   const base::InputFile file = base::InputFile::open(path, kTextFile);
   const std::string start = beginning(file);
-  const auto bytes = std::as_bytes(std::span(start));
-  const auto numbers = numbers_in<std::uint32_t>(bytes);
-  for (const KnownHeader& known : kKnown) {
-    if (numbers.empty()) break;
-    if (numbers[0] == __builtin_bswap32(known.magic)) refuse_swapped(path);
-    if (numbers[0] != known.magic) continue;
-    check_header(file, known, numbers);
-    return known.format;
+  if (auto certain = certain_format(file, start, hints.vocab)) {
+    if (!hints.type) return certain;
+    fail(ErrorKind::usage, "'{}' says itself which numbers it holds: {}; leave out --token-type",
+         path, certain->name);
   }
-  return without_header(path, bytes, std::max(vocab, kGpt2Vocab));
+  if (hints.type) return named_format(file, start, hints);
+  const bool is_other =
+      !format_by_signature(start).empty() || is_plain_text(start) || !utf16_kind_of(start).empty();
+  if (!path.ends_with(".bin") || is_other) return std::nullopt;
+  return nanogpt_format(file, start);
 }
 
 std::int64_t convert_binary(const std::string& path, const BinaryFormat& format, std::int64_t vocab,
@@ -170,18 +244,19 @@ std::int64_t convert_binary(const std::string& path, const BinaryFormat& format,
                             const std::function<void(std::int64_t)>& on_bytes) {
   constexpr std::int64_t kTokensAtOnce = 1 << 18;
   const base::InputFile file = base::InputFile::open(path, kTextFile);
-  Converter converter(path, format, vocab, writer);
+  const auto index = format.has_index ? MegatronIndex::open(file) : nullptr;
+  Converter converter(path, format, vocab, index.get(), writer);
   std::vector<std::byte> bytes;
   for (std::int64_t offset = format.header_bytes; offset < file.size();) {
-    const std::int64_t left = (file.size() - offset) / format.width;
+    const std::int64_t left = (file.size() - offset) / format.type.bytes;
     if (left == 0) {
       fail(ErrorKind::data, "token file '{}' is truncated: it ends within a token; copy it again",
            path);
     }
-    bytes.resize(static_cast<std::size_t>(std::min(left, kTokensAtOnce) * format.width));
+    bytes.resize(static_cast<std::size_t>(std::min(left, kTokensAtOnce) * format.type.bytes));
     file.read(offset, bytes);
     offset += std::ssize(bytes);
-    converter.add(tokens_in(bytes, format.width));
+    converter.add(numbers_of(bytes, format.type));
     on_bytes(offset);
   }
   converter.end_document();

@@ -1,36 +1,43 @@
-// Reads the token files of nanoGPT and llm.c.
+// Reads the token files of other trainers: nanoGPT, llm.c, Megatron, NumPy, and numbers without a
+// header.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <span>
 #include <string>
-#include <string_view>
 
+#include "dtrain/data/number_type.h"
 #include "dtrain/data/token_writer.h"
 
 namespace dtrain::data {
 
-/// What a file's beginning says.
+/// What a file holds.
 struct BinaryFormat {
-  std::string_view name;  ///< "nanoGPT", "llm.c (GPT-2)"
+  std::string name{};  ///< "nanoGPT", "llm.c (GPT-2)", "NumPy (uint16)"
   std::int64_t header_bytes = 0;
-  std::int64_t width = 2;           ///< bytes of a token
-  std::int64_t vocab = 0;           ///< of the tokenizer that it is usually made with
-  std::int64_t delimiter = 0;       ///< the token between documents
-  bool delimiter_is_first = false;  ///< of its document, else its last
+  NumberType type{};
+  std::int64_t vocab = 0;  ///< of the tokenizer that it is usually made with; 0: not known
+  std::optional<std::int64_t> delimiter{};  ///< the token between documents
+  bool delimiter_is_first = false;          ///< of its document, else its last
+  bool has_index = false;                   ///< a MegatronIndex, which knows the documents
 };
 
-/// The format of a token file; nothing for what is none. Files without a header are recognised by
-/// the end of their name (.bin) and by their tokens.
+/// What the user says of tokens.
+struct BinaryHints {
+  std::int64_t vocab = 0;            ///< 0: not said
+  std::optional<NumberType> type{};  ///< of files without a header
+};
+
+/// The format of a token file; nothing for what is none. A header or an index is certain. Without
+/// one, files are recognised by the end of their name (.bin) and read as 16-bit tokens if their
+/// bytes leave no doubt (headerless.h), or as hints.type says.
 ///
-/// vocab: of the tokens, where it is known; 0: usual.
-///
-/// Throws: Error{data} naming a file of llm.c that is truncated, of another version or
-///         byte-swapped, and one without a header that is byte-swapped or has wider numbers.
+/// Throws: Error{data} naming a file that is truncated, of another version, byte-swapped, of
+///         numbers that are no tokens, or of numbers whose type is in doubt; Error{usage} if
+///         hints.type is given for a file that says its own, or for a text.
 [[nodiscard]] std::optional<BinaryFormat> binary_format_of(const std::string& path,
-                                                           std::int64_t vocab);
+                                                           const BinaryHints& hints);
 
 /// Appends the tokens and documents of a file. vocab: of the writer. Returns the highest token, -1
 /// for a file without any.

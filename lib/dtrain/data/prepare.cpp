@@ -4,13 +4,12 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <optional>
-#include <span>
 #include <system_error>
 #include <utility>
 
 #include "dtrain/base/error.h"
 #include "dtrain/data/binary_tokens.h"
+#include "dtrain/data/megatron.h"
 #include "dtrain/data/text.h"
 
 namespace dtrain::data {
@@ -19,6 +18,17 @@ namespace {
 namespace fs = std::filesystem;
 using base::ErrorKind;
 using base::fail;
+
+// The indexes of Megatron's files, which are read with them.
+void remove_indexes(std::vector<std::string>& files) {
+  std::vector<std::string> indexes;
+  for (const std::string& file : files) {
+    if (const std::string index = index_path_of(file); !index.empty()) indexes.push_back(index);
+  }
+  std::erase_if(files, [&](const std::string& file) {
+    return std::ranges::find(indexes, file) != indexes.end();
+  });
+}
 
 /// One token file to be made.
 struct Task {
@@ -55,6 +65,7 @@ std::vector<Task> wikitext_tasks(const PrepareOptions& options, const std::strin
 
 Task one_task(const PrepareOptions& options) {
   InputFiles inputs = list_inputs(options.inputs);
+  remove_indexes(inputs.paths);
   const std::string notes = inputs.notes();
   return {options.output, std::move(inputs.paths), notes};
 }
@@ -65,16 +76,22 @@ bool is_wikitext_folder(const PrepareOptions& options) {
          fs::is_directory(options.inputs.front(), error);
 }
 
-/// The format that all files have: of other trainers' tokens, or nothing for texts.
-std::optional<BinaryFormat> format_of(const std::vector<std::string>& files, std::int64_t vocab) {
-  const std::optional<BinaryFormat> first = binary_format_of(files.front(), vocab);
-  for (const std::string& file : std::span(files).subspan(1)) {
-    const auto format = binary_format_of(file, vocab);
-    if ((format ? format->name : "") == (first ? first->name : "")) continue;
-    fail(ErrorKind::usage, "'{}' and '{}' hold different things: {} and {}; prepare them apart",
-         files.front(), file, first ? first->name : "a text", format ? format->name : "a text");
+/// The formats of files of other trainers' tokens, all of one name; empty for texts.
+std::vector<BinaryFormat> formats_of(const std::vector<std::string>& files,
+                                     const PrepareOptions& options) {
+  std::vector<BinaryFormat> formats;
+  std::string first;
+  for (const std::string& file : files) {
+    auto format = binary_format_of(file, {.vocab = options.vocab, .type = options.token_type});
+    const std::string name = format ? format->name : "a text";
+    if (first.empty()) first = name;
+    if (name != first) {
+      fail(ErrorKind::usage, "'{}' and '{}' hold different things: {} and {}; prepare them apart",
+           files.front(), file, first, name);
+    }
+    if (format) formats.push_back(std::move(*format));
   }
-  return first;
+  return formats;
 }
 
 void refuse_text_options(const PrepareOptions& options, const BinaryFormat& format,
@@ -114,14 +131,22 @@ class Progress {
 };
 
 std::unique_ptr<TokenWriter> convert(const PrepareOptions& options, const Task& task,
-                                     const BinaryFormat& format, Progress& progress,
+                                     const std::vector<BinaryFormat>& formats, Progress& progress,
                                      PrepareReport& report) {
+  const BinaryFormat& format = formats.front();
   refuse_text_options(options, format, task.files.front());
   const std::int64_t vocab = options.vocab > 0 ? options.vocab : format.vocab;
+  if (vocab == 0) {
+    fail(ErrorKind::usage,
+         "'{}' holds tokens of {}, which do not say their vocabulary; give it: --vocab N",
+         task.files.front(), format.name);
+  }
   auto writer = std::make_unique<TokenWriter>(task.output, TokenWriter::Origin{.vocab = vocab});
-  for (const std::string& file : task.files) {
-    const std::int64_t highest = convert_binary(
-        file, format, vocab, *writer, [&](std::int64_t bytes) { progress.report(bytes, *writer); });
+  for (std::size_t i = 0; i < formats.size(); ++i) {
+    const std::string& file = task.files[i];
+    const std::int64_t highest =
+        convert_binary(file, formats[i], vocab, *writer,
+                       [&](std::int64_t bytes) { progress.report(bytes, *writer); });
     report.highest_token = std::max(report.highest_token, highest);
     progress.finish_files({file}, 0);
   }
@@ -135,7 +160,7 @@ std::unique_ptr<TokenWriter> convert(const PrepareOptions& options, const Task& 
 std::unique_ptr<TokenWriter> encode(const PrepareOptions& options, const Task& task,
                                     Progress& progress, PrepareReport& report) {
   if (options.vocab > 0) {
-    fail(ErrorKind::usage, "--vocab is for token files of nanoGPT and llm.c, and '{}' is a text",
+    fail(ErrorKind::usage, "--vocab is for token files of other trainers, and '{}' is a text",
          task.files.front());
   }
   check_field(options, task.files);
@@ -184,10 +209,10 @@ std::vector<PrepareReport> prepare(const PrepareOptions& options) {
   std::vector<std::unique_ptr<TokenWriter>> writers;
   std::vector<PrepareReport> reports;
   for (const Task& task : tasks) {
-    const auto format = format_of(task.files, options.vocab);
+    const std::vector<BinaryFormat> formats = formats_of(task.files, options);
     PrepareReport& report = reports.emplace_back();
-    writers.push_back(format ? convert(options, task, *format, progress, report)
-                             : encode(options, task, progress, report));
+    writers.push_back(formats.empty() ? encode(options, task, progress, report)
+                                      : convert(options, task, formats, progress, report));
     writers.back()->finish();
     report.output = task.output;
     report.notes = task.notes;

@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "dtrain/data/number_type.h"
 #include "dtrain/data/source/blocks.h"
 #include "dtrain/data/source/input_files.h"
 #include "dtrain/data/token_writer.h"
@@ -34,6 +36,7 @@ struct PrepareOptions {
   bool is_wikitext = false;
   std::shared_ptr<const Tokenizer> tokenizer{};  ///< null: bytes
   std::int64_t vocab = 0;                        ///< of tokens that come without theirs; 0: usual
+  std::optional<NumberType> token_type{};        ///< of tokens without a header
   std::int64_t threads = 1;
   std::function<void(const PrepareProgress&)> on_progress{};
   std::function<void()> check_stop{};  ///< throws to end the wait for standard input; may be empty
@@ -48,7 +51,7 @@ struct PrepareReport {
   RecordReport records{};  ///< of JSON
   /// Of tokens whose vocabulary nobody gave: the trainer whose usual one was taken, that one, and
   /// the highest token. Empty for others.
-  std::string_view assumed_from{};
+  std::string assumed_from{};
   std::int64_t assumed_vocab = 0;
   std::int64_t highest_token = -1;
 };
@@ -56,7 +59,7 @@ struct PrepareReport {
 /// Writes the tokens of all inputs, one after the other, as a token file; of a folder of WikiText,
 /// train.dtok, valid.dtok and test.dtok into a folder. All outputs appear whole or none does. They
 /// have the same bytes with any number of threads, and what is in memory does not grow with the
-/// inputs. Token files of nanoGPT and llm.c are converted. Of several texts each ends with a newline
+/// inputs. Token files of other trainers (binary_tokens.h) are converted. Of several texts each ends with a newline
 /// under a tokenizer of bytes, which has no other sign for a document's end; one is added where it
 /// is missing.
 ///

@@ -13,9 +13,11 @@
 #include <system_error>
 #include <vector>
 
+#include "dtrain/data/headerless.h"
 #include "dtrain/data/source/byte_stream.h"
 #include "dtrain/data/source/json_records.h"
 #include "dtrain/data/source/json_text.h"
+#include "dtrain/data/tokenizer/utf8.h"
 
 namespace dtrain::data {
 namespace {
@@ -37,17 +39,21 @@ struct Signature {
 constexpr std::string_view kDecompress = "decompress it first";
 constexpr std::string_view kUnpack = "unpack it, and give the texts in it, or their folder";
 constexpr std::string_view kExport = "export its texts as plain text or JSON lines first";
+constexpr std::string_view kSaveArray =
+    "save its tokens as a flat array of NumPy: numpy.save('FILE.npy', numpy.asarray(tokens))";
 constexpr std::string_view kGiveText = "give a text";
 constexpr std::string_view kGiveOther = "give a text, or the tokens that such models train on";
 constexpr std::string_view kPrepare =
     "make a token file of it: dtrain data prepare {} --output FILE.dtok";
+constexpr std::string_view kPrepareArray =
+    "make a token file of it: dtrain data prepare {} --vocab N --output FILE.dtok";
 constexpr std::string_view kFromUtf16 = "convert it to UTF-8: iconv -f UTF-16 -t UTF-8 {}";
 constexpr std::string_view kFromUtf32 = "convert it to UTF-8: iconv -f UTF-32 -t UTF-8 {}";
 
 // The first that fits: the mark of UTF-32 begins as that of UTF-16.
 constexpr Signature kSignatures[] = {
     {kTokenMagic, "a token file", "it is prepared already: train on it with --data FILE"},
-    {"\x1f\x8b", "gzip-compressed", kDecompress},
+    {"\x1f\x8b\x08", "gzip-compressed", kDecompress},
     {"PK\x03\x04", "a zip archive", kUnpack},
     {"PK\x05\x06", "a zip archive", kUnpack},
     {"\x28\xb5\x2f\xfd", "zstd-compressed", kDecompress},
@@ -59,14 +65,16 @@ constexpr Signature kSignatures[] = {
     {"\x7f"
      "ELF",
      "a program or library", kGiveText},
-    {"\x93NUMPY", "a NumPy array", kExport},
+    {"\x93NUMPY", "a NumPy array", kPrepareArray},
     {"\x89PNG", "an image", kGiveText},
     {"\xff\xd8\xff", "an image", kGiveText},
     {"%PDF-", "a PDF document", "extract its text first: pdftotext FILE.pdf FILE.txt"},
     {"PAR1", "a Parquet file", kExport},
     {"ARROW1", "an Arrow file", kExport},
-    {"\xff\xff\xff\xff", "an Arrow stream", kExport},
+    {"\xff\xff\xff\xff", "an Arrow stream", kExport},  // as Hugging Face's datasets save it
+    {"MMIDIDX", "an index of Megatron's", "give the .bin beside it"},
     {"\x89HDF", "an HDF5 file", kExport},
+    {"\x80\x02\x8a\x0a", "a file of PyTorch's", kSaveArray},
     {"\x80\x02", "a pickle of Python", kExport},
     {"\x80\x03", "a pickle of Python", kExport},
     {"\x80\x04", "a pickle of Python", kExport},
@@ -87,7 +95,8 @@ constexpr Signature kSignatures[] = {
 
 /// Eight bytes of a little-endian length below 4 GiB, then a JSON object.
 bool is_safetensors(std::string_view start) {
-  return start.size() > 8 && start[8] == '{' && start.substr(4, 4) == "\0\0\0\0"sv;
+  return start.size() > 8 && start[8] == '{' && start.substr(4, 4) == "\0\0\0\0"sv &&
+         start.substr(9, 2).find('\0') == start.npos;  // unlike a 64-bit token
 }
 
 bool is_named_json_lines(std::string_view path) {
@@ -122,32 +131,72 @@ bool is_usual(std::uint16_t unit) {
   return is_space || (unit >= ' ' && unit != 0x7f && unit < 0x500);
 }
 
-// At least 98 % of the units.
-template <typename Condition>
-bool holds_for_most(const std::vector<std::uint16_t>& units, Condition condition) {
+// At least 98 % of the units are usual, and more than 5 % are spaces, as they are not among the
+// tokens of a small vocabulary.
+bool is_utf16_text(const std::vector<std::uint16_t>& units) {
   const std::int64_t count = std::ssize(units);
-  return count > 0 && std::ranges::count_if(units, condition) >= count - count / 50;
+  return count > 0 && std::ranges::count_if(units, is_usual) >= count - count / 50 &&
+         std::ranges::count(units, ' ') > count / 20;
 }
 
-// Recognises the files of nanoGPT's prepare.py: no header, each token below GPT-2's vocabulary,
-// rounded up as trainers round it. In other bytes a quarter of the units would be above.
-bool is_16_bit_tokens(const std::vector<std::uint16_t>& units) {
-  constexpr std::uint16_t kLargestVocab = 50304;
+// At least 32 numbers below `limit` that are not all equal. In other bytes some would be above.
+template <typename Number>
+bool are_tokens(std::string_view start, Number limit) {
   constexpr std::size_t kFewestTokens = 32;
-  return units.size() >= kFewestTokens && std::ranges::max(units) < kLargestVocab &&
-         std::ranges::adjacent_find(units, std::ranges::not_equal_to()) != units.end();
+  const auto numbers = numbers_in<Number>(std::as_bytes(std::span(start)));
+  return numbers.size() >= kFewestTokens && start.size() % sizeof(Number) == 0 &&
+         std::ranges::max(numbers) < limit &&
+         std::ranges::adjacent_find(numbers, std::ranges::not_equal_to()) != numbers.end();
 }
 
-// dtrain data prepare takes tokens without a header from files of this name alone.
-[[noreturn]] void refuse_tokens_without_header(const std::string& path) {
-  const bool has_name = path.ends_with(".bin");
+// The likely type of a file's tokens; empty if it does not look like tokens. It is for advice alone.
+std::string_view likely_token_type(std::string_view start) {
+  constexpr std::uint32_t kLargestVocab = 1 << 20;
+  constexpr std::uint16_t kLargestGpt2Vocab = 50304;  // as trainers round it up
+  if (are_tokens<std::uint64_t>(start, kLargestVocab)) return "uint64";
+  if (are_tokens<std::uint32_t>(start, kLargestVocab)) return "uint32";
+  if (are_tokens<std::uint16_t>(start, kLargestGpt2Vocab)) return "uint16";
+  return {};
+}
+
+[[noreturn]] void refuse_tokens_without_header(const std::string& path, std::string_view type) {
+  const bool is_nanogpt = type == "uint16";
+  // data prepare needs no type for nanoGPT's own files.
+  const bool needs_type = !is_nanogpt || !path.ends_with(".bin");
   base::fail(ErrorKind::data,
-             "data file '{}' is probably 16-bit tokens without a header, as nanoGPT's prepare.py "
-             "writes them, where plain text is expected; make a token file of it{}: dtrain data "
-             "prepare {} --vocab N --output FILE.dtok, with the vocabulary of its tokenizer "
-             "(GPT-2's: 50257)",
-             path, has_name ? "" : ", under a name that ends with .bin",
-             has_name ? path : path + ".bin");
+             "data file '{}' is probably {} tokens without a header{}, where plain text is "
+             "expected; make a token file of it: dtrain data prepare {} {}--vocab N --output "
+             "FILE.dtok, with the vocabulary of its tokenizer (GPT-2's: 50257)",
+             path, type, is_nanogpt ? ", as nanoGPT's prepare.py writes them" : "", path,
+             needs_type ? fmt::format("--token-type {} ", type) : "");
+}
+
+// The first entry of an archive, whose name stands after 30 bytes, tells those that hold no texts.
+void refuse_arrays_in_zip(std::string_view start, const std::string& path) {
+  constexpr std::size_t kNameAt = 30;
+  if (!start.starts_with("PK\x03\x04") || start.size() < kNameAt) return;
+  const auto length = numbers_in<std::uint16_t>(std::as_bytes(std::span(start.substr(26, 2))))[0];
+  const std::string_view name = start.substr(kNameAt, length);
+  if (name.ends_with("/data.pkl")) refuse_file(path, "a file of PyTorch's", kSaveArray);
+  if (name.ends_with(".npy")) refuse_file(path, "NumPy arrays (.npz)", kSaveArray);
+}
+
+// Control characters but white space, backspace and escape.
+bool is_control(char c) {
+  const auto code = static_cast<unsigned char>(c);
+  const bool is_usual = ('\b' <= c && c <= '\r') || c == '\x1b';
+  return (code < ' ' && !is_usual) || c == '\x7f';
+}
+
+// Texts have one here and there. In numbers, each tenth byte is one.
+bool has_many_controls(std::string_view start) {
+  return std::ranges::count_if(start, is_control) > std::ssize(start) / 50;
+}
+
+// Tokens among which no byte is NUL. Other bytes may be meant as they are.
+bool are_evidently_tokens(std::string_view start) {
+  return has_many_controls(start) && !likely_token_type(start).empty() &&
+         examine_headerless(std::as_bytes(std::span(start))) != Headerless::unknown;
 }
 
 }  // namespace
@@ -188,23 +237,52 @@ void check_needs_no_preparing(std::string_view start, const std::string& path) {
        path, format, path);
 }
 
+bool is_plain_text(std::string_view start) {
+  start = start.substr(0, kExaminedBytes);
+  // Where the examined bytes end, a character may be cut.
+  const std::string_view whole =
+      start.size() == kExaminedBytes ? start.substr(0, whole_characters(start)) : start;
+  return start.find('\0') == start.npos && !has_many_controls(start) && !invalid_utf8_at(whole);
+}
+
+std::string_view format_by_signature(std::string_view start) {
+  constexpr std::size_t kFewestBytes = 3;
+  for (const Signature& known : kSignatures) {
+    if (known.bytes.size() < kFewestBytes || start.size() < known.at) continue;
+    if (start.substr(known.at).starts_with(known.bytes)) return known.what;
+  }
+  return is_safetensors(start) ? "a safetensors file" : "";
+}
+
+std::string_view utf16_kind_of(std::string_view start) {
+  auto units = numbers_in<std::uint16_t>(std::as_bytes(std::span(start)));
+  if (is_utf16_text(units)) return "LE";
+  std::ranges::transform(units, units.begin(), swapped);
+  return is_utf16_text(units) ? "BE" : "";
+}
+
 void check_is_text(std::string_view start, const std::string& path) {
   start = start.substr(0, kExaminedBytes);
+  refuse_arrays_in_zip(start, path);
   for (const Signature& known : kSignatures) {
     if (start.size() < known.at || !start.substr(known.at).starts_with(known.bytes)) continue;
     refuse_file(path, known.what, known.advice);
   }
-  if (start.find('\0') == start.npos) return;
-  const auto units = numbers_in<std::uint16_t>(std::as_bytes(std::span(start)));
-  if (holds_for_most(units, is_usual)) {
-    refuse_file(path, "UTF-16 text", "convert it to UTF-8: iconv -f UTF-16LE -t UTF-8 {}");
+  const bool has_nul = start.find('\0') != start.npos;
+  const bool is_named_binary = path.ends_with(".bin") && !is_plain_text(start);
+  if (!has_nul && !is_named_binary && !are_evidently_tokens(start)) return;
+  if (const auto kind = utf16_kind_of(start); has_nul && !kind.empty()) {
+    refuse_file(path, "UTF-16 text",
+                fmt::format("convert it to UTF-8: iconv -f UTF-16{} -t UTF-8 {{}}", kind));
   }
-  if (holds_for_most(units, [](std::uint16_t unit) { return is_usual(swapped(unit)); })) {
-    refuse_file(path, "UTF-16 text", "convert it to UTF-8: iconv -f UTF-16BE -t UTF-8 {}");
+  if (const auto type = likely_token_type(start); !type.empty()) {
+    refuse_tokens_without_header(path, type);
   }
-  if (start.size() % 2 == 0 && is_16_bit_tokens(units)) refuse_tokens_without_header(path);
   if (is_safetensors(start)) refuse_file(path, "a safetensors file", kGiveText);
-  refuse_file(path, "binary (it holds NUL bytes)", "convert it to text first");
+  refuse_file(path,
+              has_nul ? "binary (it holds NUL bytes)" : "not UTF-8, as a text of this name must be",
+              "convert it to text first, or, if it holds tokens, make a token file of it: dtrain "
+              "data prepare {} --token-type TYPE --vocab N --output FILE.dtok");
 }
 
 void refuse_folder(const std::string& path) {

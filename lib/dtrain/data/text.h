@@ -23,12 +23,27 @@ inline constexpr std::string_view kTokenMagic =
 [[nodiscard]] bool is_token_file(std::string_view start);
 
 /// Refuses content that is no text: compressed files, archives, programs, tensors, token files of
-/// other trainers, UTF-16, and whatever holds a NUL byte in its first 64 KiB.
+/// other trainers, UTF-16, whatever holds a NUL byte in its first 64 KiB or is evidently tokens
+/// (headerless.h), and a .bin that is not UTF-8.
 ///
 /// start: at least the first 64 KiB, or all. path: for messages.
 ///
 /// Throws: Error{data} naming the file, what it looks like and what to do.
 void check_is_text(std::string_view start, const std::string& path);
+
+/// Whether a file begins as UTF-8 text: without NUL bytes, and hardly any other control characters.
+///
+/// start: as check_is_text.
+[[nodiscard]] bool is_plain_text(std::string_view start);
+
+/// What a file is by its first bytes, at least three of which are its format's: "a zip archive";
+/// empty if they are of none.
+///
+/// start: as check_is_text.
+[[nodiscard]] std::string_view format_by_signature(std::string_view start);
+
+/// "LE" or "BE" for UTF-16 text without a mark; empty for all else.
+[[nodiscard]] std::string_view utf16_kind_of(std::string_view start);
 
 /// Whether a file is JSON lines by its name, compressed or not.
 [[nodiscard]] bool is_named_json_lines(std::string_view path);

@@ -16,7 +16,8 @@ namespace dtrain::data {
 inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
 
 /// The longest stretch that SentencePiece reads at once, for which it takes 200 times the memory.
-/// Where there is no place to cut, the next character behind so many bytes is one.
+/// A unigram model reads documents up to this size whole. A longer stretch without a place to cut
+/// is cut at the first character behind so many bytes.
 inline constexpr std::size_t kLongestPart = std::size_t{64} << 10;
 
 /// A loaded SentencePiece model.
@@ -31,6 +32,9 @@ class PieceModel {
   /// As the model writes it: kSpaceMark for a space, "<0x0A>" for a byte.
   [[nodiscard]] virtual std::string piece(int id) const = 0;
   [[nodiscard]] virtual Kind kind(int id) const = 0;
+  /// True if tokens follow from sums of float32 over the whole text, whose rounding may decide
+  /// between two readings of a word.
+  [[nodiscard]] virtual bool is_unigram() const = 0;
   /// The piece that ends a sentence; -1: there is none.
   [[nodiscard]] virtual int end_id() const = 0;
   /// Returns false, and why, where SentencePiece refuses.

@@ -102,13 +102,13 @@ bool knows_space(const PieceModel& model) {
 
 /// The places that no piece of a model can span: before spaces or at line ends, between visible
 /// ASCII characters, letters and characters of other scripts. A model with pieces that hold a space
-/// after another character has none. The constructor checks them: a sample text must give the same
-/// tokens whole and in parts.
+/// after another character has none, nor has one with normalization rules of its own. The
+/// constructor checks them: a sample text must give the same tokens whole and in parts.
 ///
 /// Threads: any.
 class PieceCuts {
  public:
-  explicit PieceCuts(const PieceModels& models);
+  PieceCuts(const PieceModels& models, std::string_view file);
 
   /// Whether `text` may be cut before `at`, 0 < at < text.size().
   [[nodiscard]] bool may_cut(std::string_view text, std::size_t at) const;
@@ -131,7 +131,14 @@ class PieceCuts {
   Newline newline_ = Newline::no_cut;
 };
 
-PieceCuts::PieceCuts(const PieceModels& models) {
+// NormalizerSpec.name of a model that was trained with --normalization_rule_tsv: field 1, 12 bytes.
+// A piece of this name is written in the same way; with it, too, there is only no place to cut.
+bool has_rules_of_its_own(std::string_view file) {
+  return file.find("\x0a\x0cuser_defined") != file.npos;
+}
+
+PieceCuts::PieceCuts(const PieceModels& models, std::string_view file) {
+  if (has_rules_of_its_own(file)) return;
   const PieceModel& own = *models.own;
   cuts_at_spaces_ = knows_space(own) && !any_piece(own, holds_space_within);
   joins_spaces_ = ids_of(own, "a  b") == ids_of(own, "a b");
@@ -230,10 +237,14 @@ struct WordHash {
 
 class PieceEncoder final : public Encoder {
  public:
-  PieceEncoder(const PieceModels& models, const PieceCuts& cuts) : models_(models), cuts_(cuts) {}
+  PieceEncoder(const PieceModels& models, const PieceCuts& cuts)
+      : models_(models), cuts_(cuts), is_unigram_(models.own->is_unigram()) {}
 
   void encode(std::string_view text, bool begins_document,
               std::vector<std::uint32_t>& tokens) override {
+    if (is_unigram_ && begins_document && text.size() <= kLongestPart) {
+      return add(text, begins_document, tokens);
+    }
     std::size_t begin = 0;
     for (std::size_t at = 1; at <= text.size(); ++at) {
       const bool is_long = at - begin >= kLongestPart && at < text.size() &&
@@ -263,6 +274,7 @@ class PieceEncoder final : public Encoder {
 
   const PieceModels& models_;
   const PieceCuts& cuts_;
+  bool is_unigram_;
   // The tokens of short texts that were met lately.
   std::unordered_map<std::string, std::vector<int>, WordHash, std::equal_to<>> words_;
 };
@@ -270,7 +282,7 @@ class PieceEncoder final : public Encoder {
 class SentencePieceTokenizer final : public Tokenizer {
  public:
   SentencePieceTokenizer(std::string model, const std::string& name)
-      : model_(std::move(model)), models_(load_models(model_, name)), cuts_(models_) {}
+      : model_(std::move(model)), models_(load_models(model_, name)), cuts_(models_, model_) {}
 
   [[nodiscard]] TokenizerKind kind() const override { return TokenizerKind::sentencepiece; }
   [[nodiscard]] std::int64_t vocab() const override { return models_.own->size(); }

@@ -4,6 +4,7 @@
 #include "dtrain/data/token_writer.h"
 #include "dtrain/data/tokenizer/piece_library.h"
 #include "dtrain/data/tokenizer/tokenizer.h"
+#include "dtrain/data/tokenizer/utf8.h"
 #include "support/messages.h"
 #include "support/temp_folder.h"
 
@@ -124,6 +125,46 @@ TEST_CASE("Tokens are those of SentencePiece for the whole text, whatever the mo
       CHECK(in_blocks(*tokenizer, text, size) == expected);
     }
   }
+}
+
+/// `text` again and again: the whole characters in `size` bytes.
+std::string repeated(const std::string& text, std::size_t size) {
+  std::string all;
+  while (all.size() < size) all += text;
+  return all.substr(0, whole_characters(std::string_view(all).substr(0, size)));
+}
+
+TEST_CASE("Documents of up to 64 KiB have SentencePiece's tokens, where float32 rounds sums too") {
+  const std::vector<std::string> documents = {
+      repeated(english() + kOdd, kLongestPart), repeated(english(), kLongestPart - 1),
+      repeated(english_without_spaces(), kLongestPart),
+      repeated("\xE6\x97\xA5\xE6\x9C\xAC\xE3\x80\x82", kLongestPart)};
+  for (const std::string_view type : {"unigram", "bpe"}) {
+    const std::string file = model_of({{"model_type", std::string(type)},
+                                       {"vocab_size", "1600"},
+                                       {"byte_fallback", "true"},
+                                       {"user_defined_symbols", "<sep>,\n,  "},
+                                       {"normalization_rule_name", "identity"}});
+    const auto tokenizer = open_tokenizer(file, "test.model");
+    for (std::size_t i = 0; i < documents.size(); ++i) {
+      INFO(type << " " << i);
+      Tokens tokens;
+      tokenizer->make_encoder()->encode(documents[i], true, tokens);
+      CHECK(tokens == oracle(file, documents[i]));
+    }
+  }
+}
+
+TEST_CASE("A model with normalization rules of its own has no places to cut") {
+  const dtrain::testing::TempFolder folder;
+  const std::string rules = folder.write("rules.tsv", "71 20 71\t58\n");  // "q q" becomes "X"
+  const std::string file = model_of({{"model_type", "bpe"}, {"normalization_rule_tsv", rules}});
+  const auto tokenizer = open_tokenizer(file, "test.model");
+  const std::string text = "one q q two q q";
+  CHECK(tokenizer->cut(text) == 0);
+  Tokens tokens;
+  tokenizer->make_encoder()->encode(text, true, tokens);
+  CHECK(tokens == oracle(file, text));
 }
 
 TEST_CASE("A model of ours has places to cut at words and lines") {
