@@ -156,7 +156,7 @@ TEST_CASE("What JSON lacks is refused with what to write") {
   check_refused(R"({model: {}})", Names("double quotes"));
   check_refused("{ # a comment\n}", Names("//"));
   check_refused(R"({"model": {"width": 96,}})", Names("comma"));
-  check_refused(R"({"model": {"width": 96)", Names("end of input", "complete"));
+  check_refused(R"({"model": {"width": 96)", Names("line 1", "complete"));
 }
 
 TEST_CASE("Bytes of 0, as in UTF-16 text, do not end a file early") {
