@@ -141,7 +141,9 @@ int run_verify(const config::CommandLine& command_line) {
 }
 
 int run_plan(const config::CommandLine& command_line) {
-  const auto configured = configure(command_line);
+  config::CommandLine job = command_line;
+  (void)take_demo_defaults(job);  // the command that the plan ends with would take them
+  const auto configured = configure(job);
   if (!configured) return 0;
   return RuntimeLibrary::open().run({config::Command::plan, configured->loaded.config});
 }

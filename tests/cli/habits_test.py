@@ -119,13 +119,30 @@ class DeepSpeed(FolderTest):
                  "--grad-accum from "),
                 ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, "bf16.enabled"),
                 ({"gradient_clipping": "much"}, "gradient_clipping: found"),
-                ({"optimizer": {"params": {"betas": [0.9]}}}, "optimizer.params.betas: found [0.9]"), ("{", "JSON"), ("[]", "array")):
+                ({"optimizer": {"params": {"betas": [0.9]}}}, "optimizer.params.betas: found [0.9]"),
+                ({"optimizer": {"params": {"betas": ["0.9", 0.95]}}}, 'optimizer.params.betas: found "0.9"'),
+                ({"train_batch_size": "8"}, 'train_batch_size: found "8"'), ({"train_batch_size": None}, "train_batch_size: found null"),
+                ({"zero_optimization": {"stage": "2"}}, 'zero_optimization.stage: found "2"'),
+                ({"zero_optimization": {"stage": "auto"}}, 'zero_optimization.stage: found "auto"'),
+                ({"zero_optimization": True}, "zero_optimization: found true"), ({"zero_optimization": "auto"}, "zero_optimization: found"),
+                ({"optimizer": None}, "optimizer: found null"), ({"optimizer": {"params": [1]}}, "optimizer.params: found [1]"),
+                ({"optimizer": {"params": {"lr": 1}}, "optimizer.params.lr": 0.1}, '"optimizer.params.lr"'),
+                ("{", "JSON"), ("[]", "array")):
             error = run(DTRAIN, "--deepspeed-config", self.file(content), "--print-config", status=USAGE).stderr
             self.assertIn("ds.json", error)
             self.assertIn(expected, error)
             self.assertEqual(len(error.splitlines()), 1, error)
         assert_names(run(DTRAIN, "--deepspeed-config", "", status=USAGE).stderr, "--deepspeed-config")
         self.assertIn("(--deepspeed-config)", run(DTRAIN, "--deepspeed-config", "missing.json", status=USAGE).stderr)
+
+    def test_a_file_without_a_key_of_deepspeed_is_refused(self):
+        for content, key in (({"output_dir": "out", "learning_rate": 5e-5}, "output_dir"), ({"deepspeed": {"train_batch_size": 8}}, "deepspeed.train_batch_size"),
+                             ({"model": {"width": 96}}, "model.width"), ({"model_type": "gpt2", "n_layer": 12}, "model_type")):
+            error = run(DTRAIN, "--deepspeed-config", self.file(content), "--print-config", status=USAGE).stderr
+            assert_names(error, "ds.json", key, "--config")
+            self.assertEqual(len(error.splitlines()), 1, error)
+        _, error = self.config({"train_batch_size": "auto", "wall_clock_breakdown": False})
+        self.assertEqual(len(lines_naming(error, "wall_clock_breakdown")), 1)
 
     def test_auto_replaces_the_layout_of_a_file(self):
         for content, expected in (({"gradient_accumulation_steps": 4}, "--grad-accum 4"), ({"zero_optimization": {"stage": 3}}, "--zero-stage 3")):

@@ -216,11 +216,11 @@ class Names(Case):
 
 
 class Files(Case):
-    def test_configurations_in_other_formats_say_what_they_look_like(self):
+    def test_configurations_in_other_formats_say_how_they_begin(self):
         for name, content, *seen in (
-                ("a.yaml", "model:\n  width: 64\n", "YAML"),
-                ("b.toml", "[model]\nwidth = 64\n", "TOML"),
-                ("c.py", "batch_size = 12\n", "Python"), ("c.json", "batch_size = 12\n", "JSON"),
+                ("a.yaml", "model:\n  width: 64\n", '"model:"', "JSON"),
+                ("b.toml", "[model]\nwidth = 64\n", '"[model]"', "JSON"),
+                ("c.py", "batch_size = 12\n", '"batch_size = 12"', "JSON"), ("c.json", "batch_size = 12\n", '"batch_size = 12"', "JSON"),
                 ("d.json", '{"model": {}}'.encode("utf-16"), "UTF-16"), ("e.json", " \n", "empty"), ("f.json", '{"seed": 1,}', "comma"),
                 ("g.json", '{"train": 5}', '"train"', '{"train": {...}}')):
             self.write(name, content)

@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import unittest
+from pathlib import Path
 
 from dtrain_harness import DTRAIN, DTRUN, USAGE, FolderTest, launched, metrics_of, run
 from messages import assert_names
@@ -88,6 +89,49 @@ class Plan(FolderTest):
         sent = [next(iter(self.rows(self.plan(*flags, "--link", link)).values()))[2] for link in ("100GB", "10MB")]
         self.assertLess(sent[1], sent[0])
 
+    def test_free_communication_prefers_replicas_and_the_microbatch_of_a_run(self):
+        """All layouts without a pipeline are equally fast then, but for the noise of rounding."""
+        flags = (*TINY[:10], "--global-batch", "128", "--ranks", "8", "--device-tflops", "200", "--show", "99")
+        result = self.plan(*flags, "--device-memory", "80GB")
+        layouts = list(self.rows(result))
+        self.assertEqual(layouts[:4], [f"--strategy {name} --microbatch 8" for name in ("ddp", "zero --zero-stage 1", "zero --zero-stage 2", "fsdp")])
+        ddp, fsdp = (self.rows(result)[layouts[i]][1] for i in (0, 3))
+        # Where replicas do not fit, the first that shards state.
+        result = self.plan(*flags, "--microbatch", "8", "--device-memory", str(int((ddp + fsdp) / 2)))
+        self.assertTrue(next(iter(self.rows(result))).startswith("--strategy zero"), result.stdout)
+
+    def test_another_machine_is_described_as_a_whole(self):
+        for flags in (("--device-tflops", "200"), ("--device-tflops", "200", "--ranks", "8"), ("--device-tflops", "200", "--device-memory", "80GB")):
+            error = self.plan(*TINY, *flags, status=USAGE).stderr
+            assert_names(error, "--device-tflops 200", "--ranks", "--device-memory")
+            self.assertEqual(len(error.splitlines()), 1)
+
+    def test_the_length_of_the_run_and_of_a_pass(self):
+        there = ("--ranks", "2", "--device-memory", "80GiB", "--device-tflops", "1e-6", "--show", "1")
+        (self.folder / "text").write_text("In the beginning God created the heaven and the earth.\n" * 300)
+        seconds = {}
+        for flags in (("--steps", "10"), ("--steps", "20"), ("--epochs", "2", "--data", "text")):
+            result = self.plan(*TINY, *there, *flags)
+            line = result.stdout.splitlines()[-2]
+            self.assertTrue(line.startswith("time: "), line)
+            seconds[flags[1]] = re.findall(r"(\d[\d,]*) steps? of 256 tokens", line)
+        self.assertIn(" --checkpoint-every 100 ", result.stdout.splitlines()[-1])  # the run's copy of its state is counted
+        samples = 300 * 55 // 32
+        self.assertEqual(seconds, {"10": ["10"], "20": ["20"], "2": [str(-(-2 * samples // 8))]})
+        self.assertFalse(any(line.startswith("time: ") for line in self.plan(*TINY, *there, "--epochs", "2").stdout.splitlines()))
+
+    def test_other_machines_are_suggested_for_what_this_one_does_not_hold(self):
+        """The state of the one layer, 16 bytes for each parameter, takes twice the memory."""
+        memory = 1024 * int(re.search(r"MemTotal: +(\d+)", Path("/proc/meminfo").read_text())[1])
+        neurons = 256 * (2 * memory // (16 * 3 * 4 * 1024) // 256)
+        error = self.plan("--levels", "1", "--width", "1024", "--heads", "4", "--neurons", str(neurons), "--seq-len", "16", "--ranks", "2",
+                          status=USAGE).stderr
+        self.assertRegex(error, r"on \d+ ranks \([\d.]+ GiB per rank; [^)]*\d+ machines")
+
+    def test_no_more_misfits_than_layouts_are_shown(self):
+        result = self.plan(*LARGE, "--ranks", "4096", "--ranks-per-node", "8", "--device-memory", "16GiB", "--show", "2")
+        self.assertEqual(sum(line.startswith("  - ") for line in result.stdout.splitlines()), 2)
+
     def test_a_limit_that_the_whole_model_does_not_meet_leaves_what_is_sharded(self):
         flags = ("--levels", "6", "--tie-levels", "off", "--width", "64", "--heads", "2", "--neurons", "1024", "--seq-len", "16",
                  "--microbatch", "1", "--global-batch", "2", "--threads", "1", "--show", "99")
@@ -134,6 +178,16 @@ class Plan(FolderTest):
     def test_what_fits_nowhere_is_refused_with_a_reason(self):
         error = self.plan(*LARGE, "--ranks", "1", "--device-memory", "1GiB", status=USAGE).stderr
         self.assertRegex(error, r"plan: .*: --strategy single .*: .*[\d.]+ GiB .* 1.0 GiB .*\n$")
+
+    def test_the_smallest_layout_that_does_not_fit_is_named_with_what_would(self):
+        flags = (*TINY[:10], "--ranks", "4", "--device", "cpu", "--device-tflops", "0.05", "--microbatch", "8", "--global-batch", "32")
+        rows = self.rows(self.plan(*flags, "--device-memory", "80GiB", "--show", "99"))
+        least = min(memory for _, memory, _, _ in rows.values())
+        limited = (*flags, "--device-memory", str(int(0.9 * least)))
+        error = self.plan(*limited, status=USAGE).stderr
+        (named,) = [layout for layout in rows if f"{layout}:" in error]
+        self.assertEqual(rows[named][1], least)
+        self.plan(*limited, *re.search(r"--recompute \w+", error)[0].split())
         error = self.plan("--ranks", "0.5", status=USAGE).stderr
         self.assertIn("--ranks", error)
         error = self.plan("--heads", "3", "--neurons", "7", "--ranks", "2", status=USAGE).stderr

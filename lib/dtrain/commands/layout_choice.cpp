@@ -29,6 +29,7 @@
 #include "dtrain/mesh/device_mesh.h"
 #include "dtrain/metrics/console.h"
 #include "dtrain/metrics/format.h"
+#include "dtrain/parallel/plan/fitting.h"
 #include "dtrain/parallel/plan/rank_plan.h"
 
 namespace dtrain::commands {
@@ -109,12 +110,10 @@ planner::LinkRate measured_link(comm::World& world) {
 planner::Ranking rank_here(const config::Config& open, const planner::Site& site,
                            const planner::LinkRate& link) {
   planner::MachineRates measured(link);
+  planner::MemoryLimits memory{.machine = planner::available_memory()};
   const std::int64_t limit = open.machine.memory_limit.count;
-  return rank_with_progress("--strategy auto", open, site, {.measured = &measured},
-                            [&](std::int64_t ranks) {
-                              const std::int64_t available = planner::memory_of_rank(ranks);
-                              return limit > 0 ? std::min(limit, available) : available;
-                            });
+  if (limit > 0) memory.rank = limit;
+  return rank_with_progress("--strategy auto", open, site, {.measured = &measured}, memory);
 }
 
 std::string words_on(const planner::Ranking& ranking, double seconds) {
@@ -242,7 +241,7 @@ SettledStart settle_layout(const config::Config& config, const config::StartReco
 
 planner::Ranking rank_with_progress(const std::string& name, const config::Config& asked,
                                     const planner::Site& site, const planner::Rates& rates,
-                                    const std::function<std::int64_t(std::int64_t)>& memory) {
+                                    const planner::MemoryLimits& memory) {
   metrics::Console console({.live = ::isatty(STDERR_FILENO) == 1});
   const planner::Ranking ranking =
       planner::rank_layouts(asked, site, rates, memory, [&](const std::string& layout) {
@@ -250,9 +249,11 @@ planner::Ranking rank_with_progress(const std::string& name, const config::Confi
       });
   console.show_progress("");
   if (ranking.choices.empty()) {
-    const planner::Misfit& first = ranking.misfits.front();
-    base::fail(base::ErrorKind::usage, "{}: no layout fits: {}: {}", name, first.layout.text(),
-               first.reason);
+    const planner::Misfit& nearest = ranking.nearest_misfit();
+    const std::string advice =
+        nearest.config ? "; use " + parallel::fitting_settings(*nearest.config, nearest.room) : "";
+    base::fail(base::ErrorKind::usage, "{}: no layout fits: {}: {}{}", name, nearest.layout.text(),
+               nearest.reason, advice);
   }
   return ranking;
 }

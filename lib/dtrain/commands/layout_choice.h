@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 
@@ -38,9 +37,11 @@ struct SettledStart {
 ///
 /// name:   of what the user asked for, in progress and errors: "plan".
 /// Throws: Error{usage} with the reason of one layout if none fits.
-[[nodiscard]] planner::Ranking rank_with_progress(
-    const std::string& name, const config::Config& asked, const planner::Site& site,
-    const planner::Rates& rates, const std::function<std::int64_t(std::int64_t)>& memory);
+[[nodiscard]] planner::Ranking rank_with_progress(const std::string& name,
+                                                  const config::Config& asked,
+                                                  const planner::Site& site,
+                                                  const planner::Rates& rates,
+                                                  const planner::MemoryLimits& memory);
 
 /// Which attempt of its launch a start is, as far as an earlier one has begun a run.
 enum class Attempt { first, later };

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/rank_env.h"
@@ -9,6 +10,7 @@
 #include "dtrain/commands/commands.h"
 #include "dtrain/commands/layout_choice.h"
 #include "dtrain/config/assign.h"
+#include "dtrain/data/split.h"
 #include "dtrain/metrics/format.h"
 
 namespace dtrain::commands {
@@ -71,6 +73,29 @@ std::string command_line(const config::Config& asked, const Choice& best,
   return text;
 }
 
+// How long the run takes, and a pass over its data where they are given.
+std::string duration_line(const config::Config& asked, const Choice& best) {
+  const config::Config& config = best.config;
+  const auto time_of = [&](double steps) {
+    return base::readable_time(steps * best.prediction.seconds());
+  };
+  double steps = static_cast<double>(asked.train.steps);
+  std::string of_pass;
+  if (!asked.data.train.empty()) {
+    const data::Split split = data::open_split(data::split_options(config));
+    const double pass =
+        static_cast<double>(split.train.size()) / static_cast<double>(config.batch.global);
+    if (asked.train.epochs > 0) steps = std::ceil(asked.train.epochs * pass);
+    of_pass = fmt::format("; a pass over the data takes {}", time_of(pass));
+  } else if (asked.train.epochs > 0) {
+    return {};
+  }
+  return fmt::format(
+      "time: {} of {} tokens take {}{}, evaluations and saves not counted\n",
+      metrics::format_count(static_cast<std::int64_t>(steps)) + (steps == 1 ? " step" : " steps"),
+      metrics::format_count(config.batch.global * config.data.seq_len), time_of(steps), of_pass);
+}
+
 // Where the ranks would be. A machine that is not here has GPUs unless another device is named.
 planner::Site site_of(const config::Config& asked) {
   const config::PlanConfig& plan = asked.plan;
@@ -82,6 +107,12 @@ planner::Site site_of(const config::Config& asked) {
                "plan measures CPUs alone, and --device is {}: give --device-tflops, the rate that "
                "a rank reaches on it",
                device);
+  }
+  if (!is_here(plan) && (plan.ranks == 0 || plan.device_memory.count == 0)) {
+    base::fail(base::ErrorKind::usage,
+               "--device-tflops {:g} describes another machine: give its --ranks and "
+               "--device-memory as well",
+               plan.device_tflops);
   }
   if (!is_here(plan)) site.device = device.kind == "auto" ? "cuda" : device.kind;
   return site;
@@ -115,11 +146,13 @@ void plan_layouts(const config::Config& asked, const Output& output) {
   const planner::Rates rates{.flops = plan.device_tflops * 1e12,
                              .link_bytes_per_second = static_cast<double>(plan.link.count),
                              .measured = is_here(plan) ? &measured : nullptr};
-  const planner::Ranking ranking =
-      rank_with_progress("plan", asked, site, rates, [&](std::int64_t ranks) {
-        const std::int64_t given = plan.device_memory.count;
-        return given > 0 ? given : planner::memory_of_rank(ranks);
-      });
+  planner::MemoryLimits memory;
+  if (plan.device_memory.count > 0) {
+    memory.rank = plan.device_memory.count;
+  } else {
+    memory.machine = planner::available_memory();
+  }
+  const planner::Ranking ranking = rank_with_progress("plan", asked, site, rates, memory);
   output(fmt::format("plan: {}\n", rates_line(rates, site)));
   output(fmt::format("{:>3} {:>6} {:>10} {:>10} {:>7} {:>9} {:>6} {:>10}  layout\n", "", "ranks",
                      "memory", "sent", "bubble", "step", "comm", "tokens/s"));
@@ -128,10 +161,17 @@ void plan_layouts(const config::Config& asked, const Output& output) {
   if (shown < ranking.choices.size()) {
     output(fmt::format("    and {} more, slower (--show N)\n", ranking.choices.size() - shown));
   }
-  for (const planner::Misfit& misfit : ranking.misfits) {
+  const auto named = std::min(ranking.misfits.size(), static_cast<std::size_t>(plan.show));
+  for (std::size_t i = 0; i < named; ++i) {
+    const planner::Misfit& misfit = ranking.misfits[i];
     output(fmt::format("  - {} ranks, {}: {}\n", misfit.layout.ranks, misfit.layout.text(),
                        misfit.reason));
   }
+  if (named < ranking.misfits.size()) {
+    output(fmt::format("    and {} more that do not fit (--show N)\n",
+                       ranking.misfits.size() - named));
+  }
+  output(duration_line(asked, ranking.choices.front()));
   output(fmt::format("best: {}\n", command_line(asked, ranking.choices.front(), site)));
 }
 

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/text.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/command_line.h"
 #include "dtrain/config/file.h"
@@ -42,30 +44,61 @@ constexpr Pair kSchedulers[] = {
     {"warmuplr", "constant"}, {"warmupdecaylr", "linear"}, {"warmupcosinelr", "cosine"}};
 constexpr Pair kDtypeWords[] = {{"fp32", "float32"}, {"fp16", "float16"}, {"bf16", "bfloat16"}};
 
-void flatten_set(const Json& object, const std::string& prefix,
+// Their objects of keys.
+constexpr std::string_view kSections[] = {"optimizer",
+                                          "optimizer.params",
+                                          "scheduler",
+                                          "scheduler.params",
+                                          "fp16",
+                                          "bf16",
+                                          "bfloat16",
+                                          "zero_optimization",
+                                          "zero_optimization.offload_optimizer",
+                                          "zero_optimization.offload_param"};
+constexpr std::string_view kAuto = "auto";
+
+void flatten_all(const Json& object, const std::string& prefix,
                  std::vector<std::pair<std::string, Json>>& entries) {
   for (const auto& [key, value] : object.items()) {
     if (value.is_object()) {
-      flatten_set(value, prefix + key + '.', entries);
-    } else if (value != "auto") {
+      flatten_all(value, prefix + key + '.', entries);
+    } else {
       entries.emplace_back(prefix + key, value);
     }
   }
+}
+
+// A number as a flag has it: 1e3 where whole numbers are meant is 1000.
+std::string number_text(const Json& value) {
+  if (!value.is_number_float()) return value.dump();
+  const auto number = value.get<double>();
+  const bool is_whole = std::abs(number) < 1e15 && number == std::floor(number);
+  return is_whole ? fmt::format("{}", static_cast<std::int64_t>(number))
+                  : fmt::format("{}", number);
 }
 
 /// Takes the keys of a file one by one, and knows which are left.
 class Reader {
  public:
   explicit Reader(const std::string& path) : path_(path) {
-    flatten_set(Json::parse(read_object_text(path, "--deepspeed-config")), "", entries_);
+    flatten_all(Json::parse(read_object_text(path, "--deepspeed-config")), "", entries_);
+    std::set<std::string_view> names;
+    for (const auto& [name, value] : entries_) {
+      if (!names.insert(name).second) {
+        fail(ErrorKind::usage, "{}: the key \"{}\" appears twice", path_, name);
+      }
+      if (std::ranges::find(kSections, name) != std::end(kSections)) {
+        refuse(name, value, "an object {...}, or left out");
+      }
+    }
   }
 
-  /// Null if the file lacks the key.
+  /// Null if the file lacks the key, or leaves it open: "auto".
   [[nodiscard]] const Json* take(std::string_view key) {
     for (const auto& [name, value] : entries_) {
       if (name != key) continue;
       taken_.insert(name);
-      return &value;
+      return value == kAuto ? nullptr : &value;
     }
     return nullptr;
   }
@@ -83,11 +116,21 @@ class Reader {
     return value->get<bool>();
   }
 
+  [[nodiscard]] bool is_auto(std::string_view key) const {
+    return std::ranges::any_of(
+        entries_, [&](const auto& entry) { return entry.first == key && entry.second == kAuto; });
+  }
+
   /// text: as a flag has it. key: of theirs, for messages.
   void set(std::string_view ours, std::string text, std::string_view key) {
     const Setting* setting = find_key(ours);
     DTRAIN_CHECK(setting != nullptr);
     found_.push_back({setting, std::move(text), fmt::format("{}: {}", path_, key)});
+  }
+
+  void set_number(std::string_view ours, const Json& value, std::string_view key) {
+    if (!value.is_number()) refuse(key, value, "a number, without quotes");
+    set(ours, number_text(value), key);
   }
 
   [[noreturn]] void refuse(std::string_view key, const Json& value,
@@ -97,9 +140,17 @@ class Reader {
   }
 
   /// Puts what was set in front of the flags, which win over it, and lists the keys that are left.
+  ///
+  /// Throws: Error{usage} if there are keys, and none is one of DeepSpeed's.
   [[nodiscard]] CommandLine add_to(CommandLine flags) {
+    if (!entries_.empty() && taken_.empty()) {
+      fail(ErrorKind::usage,
+           "{}: it is no configuration of DeepSpeed's: dtrain knows none of its keys, such as {}; "
+           "settings of dtrain go into a file for --config",
+           path_, base::json_text(entries_.front().first));
+    }
     for (const auto& [name, value] : entries_) {
-      if (!taken_.contains(name)) flags.deepspeed_unused.push_back(name);
+      if (!taken_.contains(name) && value != kAuto) flags.deepspeed_unused.push_back(name);
     }
     flags.num_of_deepspeed = found_.size();
     flags.assignments.insert(flags.assignments.begin(), found_.begin(), found_.end());
@@ -112,15 +163,6 @@ class Reader {
   std::set<std::string, std::less<>> taken_;
   std::vector<Assignment> found_;
 };
-
-// A number as a flag has it: 1e3 where whole numbers are meant is 1000.
-std::string number_text(const Json& value) {
-  if (!value.is_number_float()) return value.is_string() ? value.get<std::string>() : value.dump();
-  const auto number = value.get<double>();
-  const bool is_whole = std::abs(number) < 1e15 && number == std::floor(number);
-  return is_whole ? fmt::format("{}", static_cast<std::int64_t>(number))
-                  : fmt::format("{}", number);
-}
 
 void take_word(Reader& reader, std::string_view key, std::span<const Pair> pairs,
                std::string_view ours) {
@@ -141,8 +183,8 @@ void take_betas(Reader& reader) {
   const Json* betas = reader.take(kKey);
   if (betas == nullptr) return;
   if (!betas->is_array() || betas->size() != 2) reader.refuse(kKey, *betas, "two numbers");
-  reader.set("train.beta1", number_text((*betas)[0]), kKey);
-  reader.set("train.beta2", number_text((*betas)[1]), kKey);
+  reader.set_number("train.beta1", (*betas)[0], kKey);
+  reader.set_number("train.beta2", (*betas)[1], kKey);
 }
 
 void take_dtype(Reader& reader) {
@@ -158,10 +200,12 @@ void take_dtype(Reader& reader) {
 
 void take_sharding(Reader& reader) {
   constexpr std::string_view kKey = "zero_optimization.stage";
+  constexpr std::string_view kStages = "0, 1, 2 or 3";
+  if (reader.is_auto(kKey)) reader.refuse(kKey, kAuto, kStages);
   const Json* stage = reader.take(kKey);
   if (stage == nullptr || *stage == 0) return reader.set("layout.strategy", "ddp", kKey);
   const std::string found = number_text(*stage);
-  if (found != "1" && found != "2" && found != "3") reader.refuse(kKey, *stage, "0, 1, 2 or 3");
+  if (found != "1" && found != "2" && found != "3") reader.refuse(kKey, *stage, kStages);
   reader.set("layout.strategy", "zero", kKey);
   reader.set("layout.zero_stage", found, kKey);
 }
@@ -195,7 +239,7 @@ CommandLine with_deepspeed(CommandLine command_line) {
   Reader reader(command_line.deepspeed_file);
   for (const Pair& same : kSame) {
     if (const Json* value = reader.take(same.theirs)) {
-      reader.set(same.ours, number_text(*value), same.theirs);
+      reader.set_number(same.ours, *value, same.theirs);
     }
   }
   take_word(reader, "optimizer.type", kOptimizers, "train.optimizer");

@@ -209,7 +209,7 @@ constexpr ForeignNames kForeignNames[] = {
      "norm-type swiglu n-kv-heads num-key-value-heads num-query-groups activation-function "
      "init-method-std num-experts lora lora-r lora-alpha lora-dropout "
      "use-rotary-position-embeddings rotary-percent group-query-attention qk-layernorm "
-     "norm-epsilon layernorm-epsilon kv-channels moe-router-topk",
+     "norm-epsilon layernorm-epsilon kv-channels moe-router-topk architectures",
      "", kNoSuchPart},
     {"fp8 fp8-format fp8-hybrid float8 enable-fp8-linear int8 load-in-8bit load-in-4bit "
      "quantization quantize",

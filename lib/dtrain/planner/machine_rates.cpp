@@ -4,7 +4,6 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <limits>
 #include <memory>
 #include <vector>
 
@@ -26,6 +25,8 @@ using mesh::Axis;
 // Enough for a quiet median, little beside a run.
 constexpr double kSeconds = 1.0;
 constexpr std::size_t kMostSteps = 5;
+// A pass of so many seconds runs as fast as longer ones, and is not repeated.
+constexpr double kLongPass = 0.5;
 // What LibTorch and the program take beside tensors.
 constexpr std::int64_t kProcessBytes = 200 << 20;
 
@@ -77,9 +78,8 @@ std::int64_t memory_of(const config::Config& config) {
   return parallel::rank_plan(config, {{Axis::pp, 0}, {Axis::dp, 0}, {Axis::tp, 0}}).memory.peak();
 }
 
-ComputeTimes measure(const config::Config& asked) {
-  const TimedJob timed = timed_job(asked, memory_of_rank(1));
-  const config::Config& config = timed.config;
+// The times of the timed job itself.
+ComputeTimes step_times(const config::Config& config) {
   at::set_num_threads(static_cast<int>(config.machine.threads));
   job::Job job(config, comm::make_silent_world(config.layout.tp));
   parallel::StepEngine& engine = job.engine();
@@ -95,12 +95,27 @@ ComputeTimes measure(const config::Config& asked) {
     engine.optimizer_step(config.train.lr);
     (void)engine.finish_step();
     updates.push_back(base::seconds_since(start) - passes.back());
+    if (passes.front() > kLongPass) return {passes.front(), updates.front()};
   } while (passes.size() < 2 ||
            (passes.size() < kMostSteps && base::seconds_since(begin) < kSeconds));
   // The first step touches new memory.
   passes.erase(passes.begin());
   updates.erase(updates.begin());
-  return {timed.pass_factor * median(passes), timed.update_factor * median(updates)};
+  return {median(passes), median(updates)};
+}
+
+ComputeTimes measure(const config::Config& asked) {
+  const std::int64_t memory = MemoryLimits{.machine = available_memory()}.of_rank(1);
+  const auto measured = [&](std::int64_t levels) {
+    const TimedJob timed = timed_job(asked, memory, levels);
+    const ComputeTimes times = step_times(timed.config);
+    return ComputeTimes{timed.pass_factor * times.pass, timed.update_factor * times.update};
+  };
+  // How long the whole model would take, before it does.
+  const ComputeTimes from_one_level = measured(1);
+  const double of_a_level = from_one_level.pass / static_cast<double>(asked.model.levels);
+  const auto levels = static_cast<std::int64_t>(std::max(1.0, kLongPass / of_a_level));
+  return levels == 1 ? from_one_level : measured(std::min(levels, asked.model.levels));
 }
 
 double seconds_of_all_reduce(comm::ProcessGroup& group, const at::Tensor& values, int repetitions) {
@@ -125,17 +140,26 @@ double ring_share(std::int64_t ranks) {
   return 2.0 * static_cast<double>(ranks - 1) / static_cast<double>(ranks);
 }
 
-std::int64_t memory_of_rank(std::int64_t ranks) {
-  std::int64_t available = std::numeric_limits<std::int64_t>::max();
+bool MemoryLimits::is_shared(std::int64_t ranks) const {
+  return machine != kNone && machine / ranks - kProcessBytes <= rank;
+}
+
+std::int64_t MemoryLimits::of_rank(std::int64_t ranks) const {
+  return is_shared(ranks) ? std::max<std::int64_t>(0, machine / ranks - kProcessBytes) : rank;
+}
+
+std::int64_t available_memory() {
+  std::int64_t available = MemoryLimits::kNone;
   for (const base::MemoryBound& bound : base::memory_bounds()) {
     available = std::min(available, bound.bytes);
   }
-  return std::max<std::int64_t>(0, available / ranks - kProcessBytes);
+  return available;
 }
 
-TimedJob timed_job(const config::Config& config, std::int64_t memory) {
+TimedJob timed_job(const config::Config& config, std::int64_t memory, std::int64_t most_levels) {
   TimedJob timed{alone(config)};
   config::Config& job = timed.config;
+  job.model.levels = std::min(job.model.levels, most_levels);
   // What fits no better than that brings a warning (job/machine_memory.h).
   while (base::fit_of(memory_of(job), memory) != base::Fit::well) {
     if (job.model.levels == 1) {
@@ -144,9 +168,9 @@ TimedJob timed_job(const config::Config& config, std::int64_t memory) {
                  metrics::format_bytes(memory_of(job)), metrics::format_bytes(memory));
     }
     job.model.levels /= 2;
-    job.train.freeze.clear();  // may name a level that is not there
   }
   if (job.model.levels == config.model.levels) return timed;
+  job.train.freeze.clear();  // may name a level that is not there
   const auto whole = whole_model(config);
   const auto part = whole_model(job);
   timed.pass_factor = whole->training_flops_per_token() / part->training_flops_per_token();
@@ -167,10 +191,18 @@ LinkRate measure_link(comm::ProcessGroup& group) {
 }
 
 const ComputeTimes& MachineRates::compute(const config::Config& config) {
-  const Key key{config.batch.microbatch, config.machine.threads, config.layout.tp};
-  const auto found = compute_.find(key);
-  return found != compute_.end() ? found->second
-                                 : compute_.emplace(key, measure(config)).first->second;
+  const std::int64_t microbatch = config.batch.microbatch;
+  const Key key{microbatch, config.machine.threads, config.layout.tp};
+  if (const auto found = compute_.find(key); found != compute_.end()) return found->second;
+  if (microbatch % 2 == 0) {
+    config::Config half = config;
+    half.batch.microbatch = microbatch / 2;
+    const ComputeTimes& times = compute(half);
+    if (times.pass > kLongPass) {
+      return compute_.emplace(key, ComputeTimes{2 * times.pass, times.update}).first->second;
+    }
+  }
+  return compute_.emplace(key, measure(config)).first->second;
 }
 
 const LinkRate& MachineRates::link() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <tuple>
 
@@ -32,8 +33,22 @@ struct LinkRate {
 /// Bytes that a rank sends in a ring all-reduce, divided by the bytes of the tensor.
 [[nodiscard]] double ring_share(std::int64_t ranks);
 
-/// Bytes of tensors that each of so many ranks on this machine may take.
-[[nodiscard]] std::int64_t memory_of_rank(std::int64_t ranks);
+/// Bytes of tensors that ranks may take.
+struct MemoryLimits {
+  static constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
+
+  std::int64_t rank = kNone;     ///< of each
+  std::int64_t machine = kNone;  ///< shared by those of a machine, programs included
+
+  /// True if `ranks` of a machine are bound by what they share.
+  [[nodiscard]] bool is_shared(std::int64_t ranks) const;
+  /// Bytes that each of `ranks` on a machine may take.
+  [[nodiscard]] std::int64_t of_rank(std::int64_t ranks) const;
+};
+
+/// Bytes that this machine and its control groups have left now. What was measured in this process
+/// counts as taken, so read it before.
+[[nodiscard]] std::int64_t available_memory();
 
 /// A job of one rank, or of those that share a tensor axis, whose times stand for those of another.
 struct TimedJob {
@@ -43,11 +58,13 @@ struct TimedJob {
 };
 
 /// What is timed for `config`: the same model without other axes, without --memory-limit and
-/// without levels that run again, which predict() adds. Of a model that does not fit `memory` bytes
-/// it has fewer levels, and the factors are those of FLOPs and of parameters.
+/// without levels that run again, which predict() adds. Of a model that has more than `most_levels`
+/// or does not fit `memory` bytes it has fewer levels, and the factors are those of FLOPs and of
+/// parameters.
 ///
 /// Throws: Error{usage} if even one level takes more; as parallel::rank_plan.
-[[nodiscard]] TimedJob timed_job(const config::Config& config, std::int64_t memory);
+[[nodiscard]] TimedJob timed_job(const config::Config& config, std::int64_t memory,
+                                 std::int64_t most_levels);
 
 /// Runs the engine itself on made-up tokens, as one rank of those that share a tensor axis; the
 /// others are silent (comm/local). Remembers what it has measured.
@@ -59,7 +76,9 @@ class MachineRates {
   /// link: as it was measured between the ranks themselves.
   explicit MachineRates(const LinkRate& link) : link_(link) {}
 
-  /// config: resolved; its layout counts only by the size of its tensor axis. Takes a few steps.
+  /// config: resolved; its layout counts only by the size of its tensor axis. Takes a few steps, of
+  /// a large model one of a few of its levels. What half the microbatch takes at least half a second
+  /// for is not run: it takes twice as long.
   [[nodiscard]] const ComputeTimes& compute(const config::Config& config);
   /// Unless it was given, between two ranks of this machine, of which each has a core.
   [[nodiscard]] const LinkRate& link();

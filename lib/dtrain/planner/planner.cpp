@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
+#include <functional>
+#include <limits>
 #include <optional>
+#include <utility>
 #include <variant>
 
 #include "dtrain/base/error.h"
@@ -227,68 +229,103 @@ std::string without_microbatch(const Layout& layout) {
   return fmt::format("{} {}", layout.ranks, rest.text());
 }
 
+Misfit too_large(const Layout& layout, const config::Config& config, std::int64_t bytes,
+                 const parallel::MemoryRoom& room) {
+  const std::int64_t limit = room.bytes / std::max<std::int64_t>(1, room.ranks);
+  return {.layout = layout,
+          .reason = fmt::format("takes {} per rank, more than the {} that a rank may take",
+                                metrics::format_bytes(bytes), metrics::format_bytes(limit)),
+          .config = config,
+          .memory = bytes,
+          .room = room};
+}
+
 Outcome look_at(const config::Config& asked, const Layout& layout, const Site& site,
-                const Rates& rates, const std::function<std::int64_t(std::int64_t)>& memory) {
+                const Rates& rates, const MemoryLimits& memory) {
   try {
     const config::Config config = with_layout(asked, layout, site);
-    const std::int64_t limit = memory(std::min(layout.ranks, site.ranks_per_node));
+    const std::int64_t on_node = std::min(layout.ranks, site.ranks_per_node);
+    const std::int64_t limit = memory.of_rank(on_node);
     // What does not fit is not run.
     Prediction found = predict(config, site, rates.without_runs());
     if (found.memory > limit) {
-      return Misfit{layout,
-                    fmt::format("takes {} per rank, more than the {} that a rank may take",
-                                metrics::format_bytes(found.memory), metrics::format_bytes(limit)),
-                    /*lacks_memory=*/true};
+      const bool is_shared = memory.is_shared(on_node);
+      return too_large(layout, config, found.memory,
+                       is_shared ? parallel::MemoryRoom{limit * on_node, on_node}
+                                 : parallel::MemoryRoom{limit, 0});
     }
     if (rates.measured != nullptr) found = predict(config, site, rates);
     return Choice{layout, config, found};
   } catch (const base::Error& error) {
     if (error.kind() != base::ErrorKind::usage) throw;
-    return Misfit{layout, error.what()};
+    return Misfit{.layout = layout, .reason = error.what()};
   }
 }
+
+// Without the noise of rounding, in which equal predictions of given rates differ.
+float speed_of(const Choice& choice) { return static_cast<float>(choice.tokens_per_second()); }
+
+// A way to share the work, with the best of its microbatches, or why none fits.
+struct Candidate {
+  std::string name;
+  std::optional<Choice> choice;
+  std::optional<Misfit> misfit;
+
+  // A larger microbatch takes more.
+  [[nodiscard]] bool lacks_memory() const { return misfit && misfit->config; }
+
+  // outcome:        of a larger microbatch than those before.
+  // prefers_larger: of equally fast microbatches, as long as a run would choose them itself.
+  void add(Outcome outcome, bool prefers_larger) {
+    if (auto* found = std::get_if<Misfit>(&outcome)) {
+      misfit = std::move(*found);
+      return;
+    }
+    Choice& found = std::get<Choice>(outcome);
+    const bool is_preferred = choice && prefers_larger && speed_of(found) == speed_of(*choice) &&
+                              found.config.batch.microbatch <= config::kMostAutomaticMicrobatch;
+    if (!choice || is_preferred || speed_of(found) > speed_of(*choice)) choice = std::move(found);
+  }
+};
 
 }  // namespace
 
 Ranking rank_layouts(const config::Config& asked, const Site& site, const Rates& rates,
-                     const std::function<std::int64_t(std::int64_t)>& memory,
+                     const MemoryLimits& memory,
                      const std::function<void(const std::string&)>& progress) {
   const std::vector<std::int64_t> all_ranks = ranks_to_plan(asked, site.cores);
   config::Config open = asked;
   config::resolve_open_batch(open.batch, std::ranges::max(all_ranks));
-  std::map<std::string, Choice> best;  // by all flags but the microbatch
-  std::map<std::string, Misfit> misfits;
+  std::vector<Candidate> candidates;
   for (const std::int64_t ranks : all_ranks) {
     for (const Layout& layout : layouts_of(open, ranks, site)) {
-      const std::string key = without_microbatch(layout);
-      // A larger microbatch takes more.
-      const auto before = misfits.find(key);
-      if (before != misfits.end() && before->second.lacks_memory) continue;
+      const std::string name = without_microbatch(layout);
+      if (candidates.empty() || candidates.back().name != name) {
+        candidates.push_back({.name = name, .choice = {}, .misfit = {}});
+      }
+      Candidate& candidate = candidates.back();
+      if (candidate.lacks_memory()) continue;
       progress(fmt::format("{} ranks: {}", ranks, layout.text()));
-      Outcome outcome = look_at(open, layout, site, rates, memory);
-      if (auto* misfit = std::get_if<Misfit>(&outcome)) {
-        misfits.insert_or_assign(key, std::move(*misfit));
-        continue;
-      }
-      Choice& choice = std::get<Choice>(outcome);
-      const auto found = best.find(key);
-      if (found == best.end() || choice.tokens_per_second() > found->second.tokens_per_second()) {
-        best.insert_or_assign(key, std::move(choice));
-      }
+      candidate.add(look_at(open, layout, site, rates, memory), rates.flops > 0);
     }
   }
   Ranking ranking;
-  for (auto& [key, choice] : best) {
-    misfits.erase(key);
-    ranking.choices.push_back(std::move(choice));
+  for (Candidate& candidate : candidates) {
+    if (candidate.choice) {
+      ranking.choices.push_back(std::move(*candidate.choice));
+    } else {
+      ranking.misfits.push_back(std::move(*candidate.misfit));
+    }
   }
-  for (auto& [key, misfit] : misfits) ranking.misfits.push_back(std::move(misfit));
-  std::ranges::stable_sort(ranking.choices, [](const Choice& a, const Choice& b) {
-    const double first = a.tokens_per_second();
-    const double second = b.tokens_per_second();
-    return first != second ? first > second : a.prediction.memory < b.prediction.memory;
-  });
+  std::ranges::stable_sort(ranking.choices, std::greater{}, speed_of);
   return ranking;
+}
+
+const Misfit& Ranking::nearest_misfit() const {
+  const auto bytes = [](const Misfit& misfit) {
+    return misfit.config ? misfit.memory : std::numeric_limits<std::int64_t>::max();
+  };
+  return *std::ranges::min_element(misfits, {}, bytes);
 }
 
 }  // namespace dtrain::planner

@@ -4,12 +4,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "dtrain/config/config.h"
 #include "dtrain/config/resolve.h"
+#include "dtrain/parallel/plan/fitting.h"
 #include "dtrain/planner/machine_rates.h"
 
 namespace dtrain::planner {
@@ -88,23 +90,32 @@ struct Choice {
 struct Misfit {
   Layout layout;
   std::string reason;
-  bool lacks_memory = false;
+  /// Where memory is missing: the layout resolved, the bytes that a rank takes, and what there is.
+  std::optional<config::Config> config = {};
+  std::int64_t memory = 0;
+  parallel::MemoryRoom room = {};
 };
 
 struct Ranking {
-  std::vector<Choice> choices;  ///< the fastest first
-  std::vector<Misfit> misfits;
+  /// The fastest first; of equally fast ones, as where communication is free, the first in the order
+  /// of layouts_of: ddp before what shards state, data axes before others.
+  std::vector<Choice> choices;
+  std::vector<Misfit> misfits;  ///< in the order of layouts_of
+
+  /// The one that takes least of those that lack memory; where none does, the first. There must be
+  /// one.
+  [[nodiscard]] const Misfit& nearest_misfit() const;
 };
 
-/// Predicts every layout of the ranks to plan for, each with the microbatch that is fastest.
+/// Predicts every layout of the ranks to plan for, each with the microbatch that is fastest. Of
+/// equally fast ones it is the smallest, where rates are given the largest up to
+/// config::kMostAutomaticMicrobatch: larger ones use a GPU better.
 ///
 /// asked:    before anything is resolved. Without a global batch all layouts have the same one, as
 ///           config::resolve_open_batch sets it for the most ranks.
-/// memory:   bytes that a rank of a job of so many ranks on a node may take.
 /// progress: told what comes next; for people who wait.
 [[nodiscard]] Ranking rank_layouts(const config::Config& asked, const Site& site,
-                                   const Rates& rates,
-                                   const std::function<std::int64_t(std::int64_t)>& memory,
+                                   const Rates& rates, const MemoryLimits& memory,
                                    const std::function<void(const std::string&)>& progress);
 
 }  // namespace dtrain::planner

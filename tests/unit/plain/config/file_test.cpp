@@ -107,7 +107,8 @@ TEST_CASE("A missing extended file is named together with the file that names it
 TEST_CASE("Unknown and repeated keys are refused") {
   check_refused(R"({"model": {"widht": 64}})", Names("model.widht", "model.width?"));
   check_refused(R"({"width": 64})", Names("width", "model.width?"));
-  check_refused(R"({"model": {"width": 1, "width": 2}})", Names("width", "twice"));
+  check_refused(R"({"model": {"width": 1, "width": 2}})", Names("model.width", "twice"));
+  check_refused(R"({"mo\u0000del": 1})", Names("mo?del"));
   check_refused(R"({"model": {"width": 1}, "model.width": 2})", Names("model.width", "twice"));
   check_refused(R"({"model": {}, "model": {}})", Names("model", "twice"));
 }
@@ -131,13 +132,55 @@ TEST_CASE("Values of a wrong type or out of range are refused with what was foun
 
 TEST_CASE("What is not JSON is refused with its place") {
   check_refused("{\"model\": {\n\"width\": }}", Names("valid JSON", "line 2"));
-  check_refused(R"({"train": {"lr": NaN}})", Names("valid JSON"));
-  check_refused(R"({"train": {"lr": 1e999}})", Names("valid JSON"));
   check_refused("", Names("empty"));
+  check_refused("\xef\xbb\xbf", Names("empty"));
   check_refused("[]", Names("array"));
   check_refused("{} {}", Names("valid JSON"));
   std::string deep(100'000, '[');
   check_refused(R"({"model": )" + deep, Names("nested"));
+}
+
+TEST_CASE("Other formats are recognised by their first line, whatever the file is called") {
+  check_refused("model:\n  width: 96\n", Names("valid JSON", "model:", "{\"key\": value"));
+  check_refused("\n[model]\nwidth = 96\n", Names("[model]", "{\"key\": value"));
+  check_refused("# a comment\nout_dir = 'x'\n", Names("# a comment", "{\"key\": value"));
+  check_refused("\xef\xbb\xbfversion https://git-lfs.github.com/spec/v1\n", Names("version https"));
+}
+
+TEST_CASE("What JSON lacks is refused with what to write") {
+  check_refused(R"({"train": {"lr": NaN}})", Names("lr", "finite"));
+  check_refused(R"({"train": {"lr": Infinity}})", Names("lr", "finite"));
+  check_refused(R"({"model": {"tie_levels": True}})", Names("tie_levels", "true"));
+  check_refused(R"({"data": {"validation": None}})", Names("validation", "leave"));
+  check_refused(R"({'model': {}})", Names("double quotes"));
+  check_refused(R"({model: {}})", Names("double quotes"));
+  check_refused("{ # a comment\n}", Names("//"));
+  check_refused(R"({"model": {"width": 96,}})", Names("comma"));
+  check_refused(R"({"model": {"width": 96)", Names("line 1", "complete"));
+}
+
+TEST_CASE("Bytes of 0, as in UTF-16 text, do not end a file early") {
+  const std::string text = R"({"model": {"width": 96}})";
+  std::string utf16;
+  for (const char letter : text) utf16 += {letter, '\0'};
+  check_refused("\xff\xfe" + utf16, Names("UTF-16", "UTF-8"));
+  check_refused(utf16, Names("UTF-16", "UTF-8"));
+  check_refused(text + '\0' + "more", Names("UTF-16", "UTF-8"));
+}
+
+TEST_CASE("A number that no float64 holds is refused by its key, not rounded to 0") {
+  check_refused(R"({"train": {"beta1": 0.5, "lr": 1e-400}})", Names("train.lr", "1e-400"));
+  check_refused(R"({"train": {"lr": 1e400}})", Names("train.lr", "1e400"));
+  const TempFolder folder;
+  CHECK(load_file(folder.write("a.json", R"({"train": {"lr": 0e-999}})")).train.lr == 0);
+  CHECK(load_file(folder.write("b.json", R"({"train": {"lr": 1e-310}})")).train.lr == 1e-310);
+}
+
+TEST_CASE("Only groups of settings may be empty objects") {
+  check_refused(R"({"mdoel": {}})", Names("mdoel"));
+  check_refused(R"({"model": {"width": {}}})", Names("model.width", "{}"));
+  const TempFolder folder;
+  CHECK(loaded_from(folder.write("a.json", R"({"model": {}})")).given.empty());
 }
 
 TEST_CASE("Settings of other commands are allowed in a file and told") {

@@ -37,7 +37,7 @@ std::int64_t memory_of(const config::Config& config) {
 TEST_CASE("The whole model is timed on one rank, within the machine's memory and no other limit") {
   config::Config asked = on_four_ranks(true);
   set(asked, "machine.memory_limit", "1KiB");
-  const TimedJob timed = timed_job(asked, kPlenty);
+  const TimedJob timed = timed_job(asked, kPlenty, kLevels);
   CHECK(timed.config.model.levels == kLevels);
   CHECK(timed.config.layout.dp == 1);
   CHECK(timed.config.machine.memory_limit.count == 0);
@@ -48,20 +48,20 @@ TEST_CASE("The whole model is timed on one rank, within the machine's memory and
 
 TEST_CASE("What runs again is not timed: the prediction adds it") {
   for (const char* recompute : {"level", "every:2", "auto"}) {
-    const TimedJob timed = timed_job(on_four_ranks(true, recompute), kPlenty);
+    const TimedJob timed = timed_job(on_four_ranks(true, recompute), kPlenty, kLevels);
     CHECK(timed.config.machine.recompute.kind == Recompute::none);
   }
   // Gates are part of a level's kernels, which a prediction counts once.
-  const TimedJob timed = timed_job(on_four_ranks(true, "gates"), kPlenty);
+  const TimedJob timed = timed_job(on_four_ranks(true, "gates"), kPlenty, kLevels);
   CHECK(timed.config.machine.recompute.kind == Recompute::gates);
 }
 
 TEST_CASE("Of a model that does not fit fewer levels are timed, and stand for all") {
   for (const bool ties_levels : {true, false}) {
     config::Config asked = on_four_ranks(ties_levels);
-    const config::Config whole = timed_job(asked, kPlenty).config;
+    const config::Config whole = timed_job(asked, kPlenty, kLevels).config;
     const std::int64_t half = memory_of(whole) / 2;
-    const TimedJob timed = timed_job(asked, half);
+    const TimedJob timed = timed_job(asked, half, kLevels);
     const std::int64_t levels = timed.config.model.levels;
     REQUIRE(levels < kLevels);
     CHECK(memory_of(timed.config) <= half);
@@ -77,8 +77,32 @@ TEST_CASE("Of a model that does not fit fewer levels are timed, and stand for al
   }
 }
 
+TEST_CASE("Of a model with more levels than there is time for, fewer are timed and stand for all") {
+  config::Config asked = on_four_ranks(true);
+  asked.train.freeze = {"embed.weight"};
+  const TimedJob timed = timed_job(asked, kPlenty, 1);
+  CHECK(timed.config.model.levels == 1);
+  CHECK(timed.config.train.freeze.empty());
+  CHECK(timed.pass_factor > 0.8 * kLevels);
+  CHECK(timed_job(asked, kPlenty, 2 * kLevels).config.model.levels == kLevels);
+}
+
+TEST_CASE("Ranks share a machine's memory, and each keeps below its own limit") {
+  constexpr std::int64_t kGiB = std::int64_t{1} << 30;
+  const MemoryLimits both{.rank = 3 * kGiB, .machine = 8 * kGiB};
+  CHECK_FALSE(both.is_shared(2));
+  CHECK(both.of_rank(2) == 3 * kGiB);
+  CHECK(both.is_shared(4));
+  CHECK(both.of_rank(4) < 2 * kGiB);  // the programs take some
+  CHECK(both.of_rank(1000) == 0);
+  const MemoryLimits of_ranks{.rank = 3 * kGiB};
+  CHECK(of_ranks.of_rank(1000) == 3 * kGiB);
+  CHECK_FALSE(of_ranks.is_shared(1000));
+}
+
 TEST_CASE("What no level fits is refused with the reason") {
-  CHECK_THROWS_WITH(timed_job(on_four_ranks(true), 1000), testing::Names("one level", "1000 B"));
+  CHECK_THROWS_WITH(timed_job(on_four_ranks(true), 1000, kLevels),
+                    testing::Names("one level", "1000 B"));
 }
 
 }  // namespace
