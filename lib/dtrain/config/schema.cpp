@@ -415,8 +415,8 @@ constexpr Setting kSettings[] = {
     {"export.overwrite", "--overwrite", "", "", "replace the file if it exists", kExport,
      FIELD(exporting.overwrite)},
 
-    {"import.file", "FILE", "", "", "safetensors file with a model's weights", kImport,
-     FIELD(importing.file)},
+    {"import.file", "FILE", "", "", "a model's weights, as safetensors or torch.save wrote them",
+     kImport, FIELD(importing.file)},
     {"import.checkpoint", "FOLDER", "", "", "checkpoint to write; it must not exist", kImport,
      FIELD(importing.checkpoint)},
     {"import.levels", "--levels", "L", "",
