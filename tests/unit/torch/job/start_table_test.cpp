@@ -382,9 +382,9 @@ TEST_CASE("The details of a start say what a sharded step gathers and reduces") 
     const std::int64_t levels = 4 * 3 * 64 * 2048;
     const std::int64_t gather_bytes = (2 * levels + 3 * 16384) * 4 / 2;
     const std::int64_t reduction_bytes = (levels + 2 * 16384) * 4 / 2;
-    const std::string row = row_of(table, "units");
+    const std::string row = row_of(table, "gathered shards");
     for (const std::string& part :
-         {std::string("6 of 2 shards"),
+         {std::string("6 units of 2 shards"),
           fmt::format("11 gathers ({} sent)", metrics::format_bytes(gather_bytes)),
           fmt::format("6 reductions ({} sent)", metrics::format_bytes(reduction_bytes)),
           std::string("at most 2")}) {
@@ -397,7 +397,8 @@ TEST_CASE("The details of a start say what a sharded step gathers and reduces") 
                                                 gather_bytes, reduction_bytes),
                     units.dump());
     testing::EngineRun whole(mini(2, 1), world);
-    testing::expect(row_of(start_details(facts_of(whole, split)), "units").empty(), "no such row");
+    testing::expect(row_of(start_details(facts_of(whole, split)), "gathered shards").empty(),
+                    "no such row");
     testing::expect(!start_fields(facts_of(whole, split)).contains("units_per_step"), "nor field");
   });
 }
