@@ -52,7 +52,7 @@ std::string time_of(const fs::path& path) {
                      parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
 }
 
-// The size of all files in a folder, whatever the manifest says.
+// The size of all files in a folder.
 std::int64_t bytes_in(const std::string& folder) {
   std::int64_t bytes = 0;
   std::error_code error;
@@ -67,14 +67,18 @@ std::int64_t bytes_in(const std::string& folder) {
 
 std::string list_line(const std::string& path) {
   std::string facts;
+  std::int64_t bytes = 0;  // as the save reported and inspect prints: without the manifest
   try {
-    facts = mesh_text(store::read_manifest(path).mesh);
+    const format::Manifest manifest = store::read_manifest(path);
+    facts = mesh_text(manifest.mesh);
+    bytes = format::bytes_in(manifest.contents);
   } catch (const base::Error& error) {
     facts = error.what();
+    bytes = bytes_in(path);
   }
   return fmt::format("{:<16} {:>10}  {}  {}\n", fs::path(path).filename().string(),
-                     base::readable_bytes(bytes_in(path)),
-                     time_of(fs::path(path) / store::kManifestName), facts);
+                     base::readable_bytes(bytes), time_of(fs::path(path) / store::kManifestName),
+                     facts);
 }
 
 std::string final_line(const std::string& path) {

@@ -71,8 +71,11 @@ void warn_unused(const config::CommandLine& command_line, const std::vector<std:
 
 void warn_shortened(const config::TrainConfig& asked, const config::TrainConfig& resolved) {
   if (asked.warmup_steps == resolved.warmup_steps) return;
-  base::log_warning("--warmup-steps {} is more than --steps {}: the warm-up takes half of them, {}",
-                    asked.warmup_steps, asked.steps, resolved.warmup_steps);
+  const std::string length = resolved.epochs > 0 ? fmt::format("the {} steps of --epochs {}",
+                                                               resolved.steps, resolved.epochs)
+                                                 : fmt::format("--steps {}", resolved.steps);
+  base::log_warning("--warmup-steps {} is more than {}: the warm-up takes half of them, {}",
+                    asked.warmup_steps, length, resolved.warmup_steps);
 }
 
 // "--memory-limit 10" means 10 GB to everybody, and no model fits into a million bytes.
@@ -129,8 +132,8 @@ std::int64_t steps_of_epochs(const config::Config& config) {
 // With --epochs the steps follow from the data and the batch, and other settings from the steps.
 config::Config resolve_with_epochs(config::Command command, config::Config config,
                                    const config::Launch& launch) {
-  const bool counts_epochs =
-      command == config::Command::train && config.train.epochs > 0 && !config.data.train.empty();
+  const bool trains = command == config::Command::train || command == config::Command::doctor;
+  const bool counts_epochs = trains && config.train.epochs > 0 && !config.data.train.empty();
   if (counts_epochs) {
     config::Config unlimited = config;
     unlimited.train.steps =

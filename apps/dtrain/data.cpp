@@ -179,7 +179,7 @@ void add_training_flags(CLI::App& app, data::TokenizerTraining& training) {
   add_number(app, "--vocab-size", training.vocab, 260, 1'000'000)
       ->description("tokens, the 256 bytes included")
       ->required();
-  app.add_option("--type", training.type, "(default bpe)")
+  app.add_option("--type", training.type, "(default: bpe)")
       ->type_name("bpe|unigram")
       ->check([](const std::string& type) {
         const bool is_known = type == "bpe" || type == "unigram";

@@ -58,19 +58,37 @@ Flags validation_flags(const config::Loaded& loaded) {
   return flags;
 }
 
-// Sampling takes extra memory, which may exceed --memory-limit.
-bool lacks_samples(const config::Loaded& loaded) {
-  const config::Config& config = loaded.config;
-  return !loaded.gives("report.sample_every") && config.machine.memory_limit.count == 0 &&
-         data::has_tokenizer(config.data.train);
-}
-
 std::string flags_text(const Flags& flags) {
   std::string text;
   for (const config::Assignment& each : flags) {
     text += fmt::format("{}{} {}", text.empty() ? "" : " ", each.origin, each.text);
   }
   return text;
+}
+
+// The note about flags that a configuration file and the flags lack; empty: they have them.
+std::string missing_flags_note(const config::CommandLine& command_line,
+                               const config::Loaded& loaded, const Flags& flags) {
+  const bool validates = loaded.gives("data.validation") || loaded.gives("data.val_fraction");
+  Flags missing;
+  std::string what;
+  for (const config::Assignment& each : flags) {
+    const bool saves = each.setting->key == "checkpoint.every";
+    if (!saves && validates) continue;
+    const std::string_view name = saves ? "saving" : "validation";
+    if (what.find(name) == what.npos) what += fmt::format("{}{}", what.empty() ? "" : " or ", name);
+    missing.push_back(each);
+  }
+  if (missing.empty()) return {};
+  return fmt::format("{} sets no {}: add {} for the demo defaults", command_line.config_file, what,
+                     flags_text(missing));
+}
+
+// Sampling takes extra memory, which may exceed --memory-limit.
+bool lacks_samples(const config::Loaded& loaded) {
+  const config::Config& config = loaded.config;
+  return !loaded.gives("report.sample_every") && config.machine.memory_limit.count == 0 &&
+         data::has_tokenizer(config.data.train);
 }
 
 // Empty unless nothing is held out of a mixture or a short text.
@@ -94,11 +112,7 @@ std::string take_demo_defaults(config::CommandLine& command_line) {
   if (resumes_own_run(command_line, loaded.config)) return {};
   Flags flags = validation_flags(loaded);
   if (!loaded.gives("checkpoint.every")) flags.push_back(flag("checkpoint.every", "100"));
-  if (!command_line.config_file.empty()) {
-    if (flags.empty()) return {};
-    return fmt::format("{} sets no validation or saving: add {} for the demo defaults",
-                       command_line.config_file, flags_text(flags));
-  }
+  if (!command_line.config_file.empty()) return missing_flags_note(command_line, loaded, flags);
   if (lacks_samples(loaded)) flags.push_back(flag("report.sample_every", "200"));
   if (flags.empty()) return {};
   command_line.assignments.insert(command_line.assignments.begin(), flags.begin(), flags.end());

@@ -67,8 +67,9 @@ std::string content_of(const fs::path& path) {
 void bring_tokenizer(const std::string& checkpoint, const std::string& file) {
   constexpr const char* kName = "tokenizer.model";
   std::error_code error;
-  const fs::path run = fs::weakly_canonical(checkpoint, error).parent_path().parent_path();
-  const fs::path from = run / kName;
+  const std::string run = checkpoint::store::run_of_checkpoint(checkpoint);
+  if (run.empty()) return;
+  const fs::path from = fs::path(run) / kName;
   const fs::path to = fs::path(file).parent_path() / kName;
   if (!fs::is_regular_file(from, error) || fs::equivalent(from, to, error)) return;
   if (is_there(to.string())) {
@@ -183,8 +184,11 @@ int export_checkpoint(const config::CommandLine& command_line) {
   if (is_there((fs::path(wanted.file).parent_path() / checkpoint::store::kManifestName).string())) {
     fail(ErrorKind::usage, "'{}' lies in a checkpoint: name a file elsewhere", wanted.file);
   }
-  const auto path = checkpoint::store::checkpoints_at(wanted.checkpoint).front();
-  (void)checkpoint::store::read_manifest(path);  // refuses what is no checkpoint
+  const auto checkpoints = checkpoint::store::checkpoints_at(wanted.checkpoint);
+  const std::string& path = checkpoints.front();
+  checkpoint::store::with_older_advice(checkpoints, [&] {
+    (void)checkpoint::store::read_manifest(path);  // refuses what is no checkpoint
+  });
   warn(kCommand, *configured);
   const int status = RuntimeLibrary::open().run({kCommand, configured->config});
   if (status == 0 && configured->env.rank == 0) bring_tokenizer(path, wanted.file);

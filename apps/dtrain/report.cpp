@@ -43,7 +43,7 @@ void add_report_flags(CLI::App& app, ReportOptions& options) {
       ->required();
   CLI::Option* output =
       app.add_option("-o,--output", options.output,
-                     "the page; - for standard output (default FOLDER/report.html, or report.html "
+                     "the page; - for standard output (default: FOLDER/report.html, or report.html "
                      "here for several folders)");
   require_value(*output->type_name("FILE.html"), "name a file");
   CLI::Option* csv = app.add_option("--csv", options.csv,

@@ -26,7 +26,7 @@ struct ScheduleOptions {
 };
 
 void add_schedule_flags(CLI::App& app, ScheduleOptions& options) {
-  app.add_option("--schedule-pp", options.schedule, "order of the passes (default 1f1b)")
+  app.add_option("--schedule-pp", options.schedule, "order of the passes (default: 1f1b)")
       ->type_name(std::string(config::kPipelineChoices));
   add_number(app, "--pp", options.stages, 1, kMaxForwards)
       ->type_name("P")

@@ -253,6 +253,20 @@ void note_shell_of_step(const base::RankEnv& env) {
       env.tasks_of_shell, env.tasks_of_shell, env.tasks_of_shell);
 }
 
+// A strategy divides the work among ranks that a launcher starts.
+void note_lone_process(const Configured& configured) {
+  const base::RankEnv& env = configured.env;
+  const config::Strategy strategy = configured.config.layout.strategy;
+  const bool needs_no_ranks = strategy == config::Strategy::single ||
+                              strategy == config::Strategy::automatic ||
+                              config::strategy_of(configured.config.layout).is_local();
+  if (needs_no_ranks || !env.source.empty() || env.tasks_of_shell > 1) return;
+  base::log_info(
+      "--strategy {0} in one process, started by no launcher, trains on a single rank; to start 2 "
+      "ranks: dtrun -n 2 -- dtrain --strategy {0} ...",
+      strategy);
+}
+
 // Before a launcher may start the run again.
 void note_lost_steps(const base::RankEnv& env, const config::CheckpointConfig& checkpoint) {
   const bool is_first_start = env.max_restarts > 0 && env.restart_count == 0;
@@ -286,6 +300,7 @@ int run_train(const config::CommandLine& given) {
     if (first) base::log_warning("{}", line);
   }
   if (!configured->is_quiet) note_shell_of_step(configured->env);
+  if (tells) note_lone_process(*configured);
   if (tells) note_lost_steps(configured->env, config.checkpoint);
   if (tells && !configured->has_file) note_default_model(config);
   return library.run({config::Command::train,

@@ -69,7 +69,7 @@ class Reading(Tools):
         self.assertEqual([line.split()[0] for line in lines], ["step-4", "step-2", "final"])
         for line in lines[:2]:
             step = self.two / "checkpoints" / line.split()[0]
-            size = sum(path.stat().st_size for path in step.iterdir())
+            size = sum(path.stat().st_size for path in step.glob("*.safetensors"))  # as the save's line has it
             self.assertEqual(line.split()[1:3], [f"{size / 1024:.1f}", "KiB"] if size < 2**20 else [f"{size / 2**20:.1f}", "MiB"])
             self.assertIn("2 ranks (pp 1, dp 2, tp 1)", line)
 
@@ -140,7 +140,9 @@ class Reading(Tools):
         data = bytearray(flipped.read_bytes())
         data[-1] ^= 1
         flipped.write_bytes(data)
-        self.refused(CHECKPOINT, flipped, "tensor", arguments=("export", copy, self.folder / "m"))
+        older = copy / "checkpoints" / "step-2"
+        self.refused(CHECKPOINT, flipped, "tensor", older, arguments=("export", copy, self.folder / "m"))
+        self.assertNotIn(str(older), tool("export", flipped.parent, self.folder / "m", status=CHECKPOINT).stderr)
         self.assertFalse((self.folder / "m").exists())
         shorter.write_bytes(shorter.read_bytes()[:-1])
         missing.unlink()

@@ -94,7 +94,7 @@ class Tokenizers(Training):
         link = self.folder / "link"
         link.symlink_to(max(self.folder.glob("run/checkpoints/step-*")))
         for source in ("run", "link"):
-            error_line(self.dtrain("evaluate", "--from", source, "--data", "b.dtok", status=USAGE).stderr, "b.dtok")
+            error_line(self.dtrain("evaluate", "--from", source, "--data", "b.dtok", status=DATA).stderr, "b.dtok")
         error_line(self.train("--data", "b.dtok", "--val-fraction", 0.1, "--resume", "auto", steps=3, status=USAGE).stderr, "data.train (b.dtok)")
         error_line(self.train("--data", "b.dtok", "--val-fraction", 0.1, "--resume", "auto", "--new-data", steps=3, status=USAGE).stderr,
                    "--new-data", "data.train (b.dtok)", "tokenizer")

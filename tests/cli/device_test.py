@@ -109,7 +109,7 @@ class Training(FolderTest):
         for device, printed in (("cpu", "microbatch="), ("fake", r"none \(--reduction fast")):
             run_dir = self.folder / device
             result = train(run_dir, "ddp", "--device", device, "--reduction", "auto", "--verbose")
-            self.assertRegex(result.stdout + result.stderr, "bitwise class +" + printed)
+            self.assertRegex(result.stdout + result.stderr, "reproducibility class +" + printed)
             losses.append(metrics_of(run_dir)[-1]["val_loss"])
         self.assertAlmostEqual(*losses, delta=1e-3)
 
@@ -144,7 +144,7 @@ class Training(FolderTest):
     def test_a_list_of_devices_is_for_ranks_that_are_threads(self):
         result = train(self.folder / "run", "single", "--device", "auto", "--devices", "0,1", "--verbose")
         assert_names(result.stderr, "warning", "--devices")
-        self.assertIn("bitwise class   ", result.stderr)
+        self.assertIn("reproducibility class ", result.stderr)
 
     def test_long_sequences_are_cut_by_the_rates_of_the_device(self):
         for length, attention in ((256, "full"), (2048, "chunked:256")):

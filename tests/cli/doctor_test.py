@@ -43,7 +43,7 @@ class Doctor(FolderTest):
         self.assertTrue(facts["versions"][0].startswith(version + ", LibTorch 2.11.0"), facts)
         assert_names("\n".join(facts["run folder"]), "deep/run")
         self.assertEqual(facts["ranks"], ["2, by RANK"])
-        self.assertRegex(facts["meeting"][0], r"sockets, .*\d+\.\d+ s; backend shm$")
+        self.assertRegex(facts["rendezvous"][0], r"sockets, .*\d+\.\d+ s; backend shm$")
         self.assertNotIn("PROBLEM", facts)
         self.assertRegex(facts["clocks"][0], r"^rank 1's clock is [\d.]+ \w+ (ahead of|behind) rank 0's, \+/- ")
         self.assertRegex(facts["configuration"][0], r"^hash [0-9a-f]{16}, ")
@@ -71,6 +71,8 @@ class Doctor(FolderTest):
     def test_it_works_alone(self):
         facts = self.facts(self.doctor(1))
         self.assertEqual(len(facts["all-reduce"]), 1)
+        self.assertEqual(facts["ranks"], ["1, no launcher"])
+        self.assertTrue(facts["rendezvous"][0].endswith("backend none"), facts)  # as train's start has it
         self.assertIn("--run-dir", facts["run folder"][0])
 
     def test_data_that_a_rank_cannot_read_end_it(self):

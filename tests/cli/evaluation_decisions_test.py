@@ -80,7 +80,9 @@ class Decisions(RunTest):
             self.assertIn(f"ended by --patience 3: {expected} steps", output)
             self.assertTrue(final_model(run_dir).exists())
         # It is over: another start has nothing to train, with more patience it goes on.
-        self.train("--resume", "auto", run_dir=run_dir)
+        _, output = self.train("--resume", "auto", run_dir=run_dir)
+        assert_names(output, "--patience 3", f"step {expected}")
+        self.assertNotIn("nothing left", output)
         self.assertEqual(len(losses(run_dir)), expected)
         self.train("--resume", "auto", "--patience", "5", run_dir=run_dir)
         self.assertEqual(losses(run_dir), losses(left_alone)[:expected + 8])

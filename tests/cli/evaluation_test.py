@@ -166,6 +166,10 @@ class OfTrainedModels(unittest.TestCase):
                                     (("--from", run_dir, "--data", f"{TEXT}:1,{TEXT}:2"), USAGE, "--data")):
             error = run(DTRAIN, "evaluate", *flags, status=status).stderr
             self.assertEqual(len([line for line in error.splitlines() if "error:" in line and part in line]), 1, error)
+        for words, flag in (((run_dir, "--data", TEXT), "--from"), (("--data", TEXT, run_dir), "--from"), ((TEXT,), "--data")):
+            assert_names(run(DTRAIN, "evaluate", *words, status=USAGE).stderr, f"{flag} {words[0] if flag == '--data' else run_dir}")
+        for command in ((), ("train",), ("doctor",), ("plan",)):
+            assert_names(run(DTRAIN, *command, run_dir, status=USAGE).stderr, f"--run-dir {run_dir}")
         run(DTRUN, "-n", "2", "--", DTRAIN, "evaluate", "--from", run_dir, "--data", TEXT, status=USAGE)
 
 

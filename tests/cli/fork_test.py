@@ -176,6 +176,7 @@ class Weights(Runs):
         small = self.new("small")
         self.train(*TINY, "--data", "text.txt", "--steps", 1, "--run-dir", small, "--checkpoint-every", "none", cwd="home")
         self.assertIn("final/model.safetensors, new optimizer", self.start(small))
+        self.assertNotIn("new optimizer", self.start(small, "-q", name="quiet"))
 
     def test_sizes_that_contradict_the_weights_are_rejected_with_both_values(self):
         error = self.start(self.origin, "--width", 64, "--heads", 2, status=USAGE)

@@ -248,7 +248,17 @@ class From(FolderTest):
         self.assertEqual(self.generated(run_dir, step=2), expected)
         self.assertEqual(self.generated(".", step=2, cwd=checkpoint), expected)
         (run_dir / "tokenizer.model").unlink()
-        self.assertIn("tokenizer.model", self.generate(checkpoint, status=CHECKPOINT).stderr)
+        missing = self.generate(checkpoint, status=CHECKPOINT).stderr
+        assert_names(missing, checkpoint, "tokenizer.model", "300")
+        # The tokenizer of another run stands beside: bytes need none, tokens their own.
+        imported = self.folder / "imported"
+        run(DTRAIN, "checkpoint", "import", final_model(self.train("bytes", steps=2)), imported)
+        (self.folder / "tokenizer.model").write_bytes(model.read_bytes())
+        self.generate(imported)
+        larger = self.folder / "larger.model"
+        run(DTRAIN, "data", "tokenizer", "train", words, "--vocab-size", 310, "--output", larger)
+        (run_dir / "tokenizer.model").write_bytes(larger.read_bytes())
+        assert_names(self.generate(checkpoint, status=CHECKPOINT).stderr, checkpoint, run_dir / "tokenizer.model", "300", "310")
 
     def test_paths_without_a_model_are_rejected_with_advice(self):
         run_dir = self.train("runs/one", steps=2)

@@ -61,6 +61,14 @@ class Epochs(FolderTest):
         run(DTRAIN, "--run-dir", run_dir, "--resume", "auto", "--steps", "16")
         self.assertEqual(metrics_of(run_dir)[-1]["step"], 16)
 
+    def test_a_warm_up_is_compared_with_the_steps_of_the_epochs(self):
+        for command in ([], ["doctor"]):
+            for epochs, warmup, names in ((0.02, 20, ("--epochs 0.02",)), (100, 1000, ())):
+                error = run(DTRAIN, *command, "--data", TEXT, "--seq-len", "16", "--epochs", epochs, "--warmup-steps", warmup,
+                            "--print-config").stderr
+                self.assertEqual(len(lines_naming(error, "warning", "--warmup-steps", *names)), len(names), error)
+                self.assertNotIn("--steps 800", error)
+
     def test_what_cannot_be_is_refused(self):
         assert_names(run(DTRAIN, "--data", TEXT, "--steps", "3", "--epochs", "1", status=USAGE).stderr, "--steps", "--epochs")
         self.assertIn("--epochs: found", run(DTRAIN, "--data", TEXT, "--epochs", "-1", status=USAGE).stderr)
@@ -201,7 +209,8 @@ class Alone(FolderTest):
     def test_a_configuration_gets_no_defaults_and_missing_flags_are_listed(self):
         (self.folder / "book.txt").write_bytes(b"words " * 50_000)
         for text, told in (("{}", "--val-fraction 0.05 --eval-every 100 --checkpoint-every 100"), ('{"data.val_fraction": 0.1, "report.eval_every": 5}',
-                           "add --checkpoint-every 100 "), ('{"data.val_fraction": 0, "checkpoint.every": "none"}', None)):
+                           "add --checkpoint-every 100 "), ('{"data.val_fraction": 0.1, "checkpoint.every": "20"}', None),
+                           ('{"checkpoint.every": "20"}', "add --val-fraction 0.05 --eval-every 100 "), ('{"data.val_fraction": 0, "checkpoint.every": "none"}', None)):
             (self.folder / "c.json").write_text(text)
             config, error = self.start("--data", "book.txt", "--config", "c.json")
             self.assertEqual(config["report"]["sample_every"], 0)
@@ -233,6 +242,19 @@ class Alone(FolderTest):
             self.assertEqual(layout(*flags)["strategy"], "ddp", flags)
             error = run(self.dtrain, "--data", "book.txt", *flags, cwd=self.folder, environment=ranks, status=42).stderr
             self.assertEqual(error.count("2 ranks without --strategy: using --strategy ddp"), 1, error)
+        for flags, strategy in ((["--zero-stage", "3"], "zero"), (["--fsdp-sharding", "full"], "fsdp"),
+                                (["--shard-size", "2"], "fsdp"), (["--config", "single.json", "--zero-stage", "1"], "zero")):
+            self.assertEqual(layout(*flags)["strategy"], strategy, flags)
+            error = run(self.dtrain, "--data", "book.txt", *flags, cwd=self.folder, environment=ranks, status=42).stderr
+            self.assertEqual(len(lines_naming(error, *flags[-2:], f"--strategy {strategy}")), 1, error)
+            self.assertNotIn("no effect", error)
+        error = run(self.dtrain, "--data", "book.txt", "--zero-stage", "3", "--fsdp-sharding", "full", cwd=self.folder, environment=ranks,
+                    status=USAGE).stderr
+        assert_names(error, "--zero-stage 3", "--fsdp-sharding full", "--strategy")
+        for flags, is_lone in ((["--strategy", "tp"], True), (["--strategy", "dp"], False), (["--strategy", "single"], False),
+                               (["--strategy", "tp", "-q"], False)):
+            error = run(self.dtrain, "--data", "book.txt", *flags, cwd=self.folder, status=42).stderr
+            self.assertEqual(len(lines_naming(error, "dtrun -n 2", "--strategy tp")), is_lone, error)
         for flags in (["--strategy", "fsdp"], ["--config", "fsdp.json"], ["--set", "layout.strategy=fsdp"]):
             self.assertEqual(layout(*flags)["strategy"], "fsdp", flags)
         error = run(self.dtrain, "--data", "book.txt", "--strategy", "single", cwd=self.folder, environment=ranks, status=USAGE).stderr

@@ -98,6 +98,9 @@ class Help(unittest.TestCase):
         self.assertEqual(help_of("help", "width"), width)
         self.assertEqual(help_of("help", "min_lr"), help_of("help", "--min-lr"))
         self.assertIn("bdh", help_of("help", "heads"))
+        for name, commands in (("levels", "train, doctor, plan"), ("run-dir", "train, doctor, plan"), ("prompt", "generate")):
+            self.assertRegex(help_of("help", name), f"used by +{commands}\n")
+        self.assertRegex(help_of("--help"), r"\(default: bdh; choices: bdh\)")
         self.assertIn("a switch", help_of("help", "overwrite"))
         self.assertIn("--config FILE", help_of("help", "config"))
         self.assertIn("-v, --verbose", help_of("help", "verbose"))

@@ -77,7 +77,7 @@ class Kernels(FolderTest):
                                                      ("bfloat16", "chunked:16", (2,)), ("float64", "chunked:16", (3,))):
             flags = ("--dtype", dtype, "--attention", attention, "--eval-every", 2, "--val-fraction", 0.01)
             one, text = self.train(f"{dtype} {attention} 1", *flags, "--verbose")
-            self.assertRegex(text, r"(?m)^bitwise class   (?!.*threads=)")
+            self.assertRegex(text, r"(?m)^reproducibility class (?!.*threads=)")
             for threads in numbers_of_threads:
                 with self.subTest(dtype=dtype, attention=attention, threads=threads):
                     several, _ = self.train(f"{dtype} {attention} {threads}", *flags, threads=threads)
@@ -172,7 +172,7 @@ class CpuTypes(ResumeTest):
         flags = ("--mixed-cpus", "on", "--strategy", "tp", "--checkpoint-every", "20", "--width", "64", "--neurons", "256",
                  "--dropout", "0.1", "--verbose")
         result = self.mixed(*flags, steps=40)
-        assert_names(result.stderr, "bitwise class", "none", "--mixed-cpus", "rank 0")
+        assert_names(result.stderr, "reproducibility class", "none", "--mixed-cpus", "rank 0")
         self.assertEqual(lines_naming(result.stderr, "warning", "--mixed-cpus"), [])
         # Every rank went on with the contents of the checkpoint of step 20.
         whole = self.root / "again"

@@ -67,6 +67,22 @@ class Quickstart(unittest.TestCase):
         self.assertTrue(self.results[0].stdout[begin:].startswith(prompt))
         self.assertEqual(end - begin, len(prompt) + 200)
 
+    def test_a_short_text_is_rejected_before_anything(self):
+        with tempfile.NamedTemporaryFile() as text:
+            text.write(b"short\n")
+            text.flush()
+            result = quickstart(text.name)
+            self.assertEqual((result.returncode, result.stdout), (3, b""))
+            assert_names(result.stderr.decode(), text.name, "6 bytes", "2600")
+
+    def test_help_says_what_it_does(self):
+        for flag, status in (("--help", 0), ("-h", 0), ("--no-such", 2)):
+            result = quickstart(flag)
+            self.assertEqual(result.returncode, status)
+            shown, other = (result.stdout, result.stderr)[::1 if status == 0 else -1]
+            self.assertIn(b"--steps N", shown)
+            self.assertEqual(other, b"")
+
     def test_a_text_that_is_not_there_is_told_before_anything(self):
         result = quickstart("/nonexistent/text")
         self.assertEqual((result.returncode, result.stdout), (3, b""))

@@ -152,7 +152,7 @@ class RanksTest(SlurmTest):
     def test_pmi2_changes_nothing_and_the_doctor_says_where_they_met(self):
         result = self.srun("--mpi=pmi2", DTRAIN, "doctor", "--threads", "1")
         self.assertRegex(result.out, r"ranks +4, by SLURM_PROCID\n")
-        self.assertRegex(result.out, rf"meeting +at {NODES['n1']} port 2\d{{4}}, in [\d.]+ s; backend hier\n")
+        self.assertRegex(result.out, rf"rendezvous +at {NODES['n1']} port 2\d{{4}}, in [\d.]+ s; backend hier\n")
 
     def test_one_node_needs_no_network(self):
         result = self.call("srun", "--nodes=1", "--ntasks=2", DTRAIN, *self.flags())

@@ -217,7 +217,7 @@ class Screen(TrainTest):
     def test_verbose_adds_what_few_users_act_on(self):
         text = self.single("--verbose").stderr
         names = [line[:15].strip() for line in text.splitlines()]
-        self.assertEqual(names[names.index("run folder") + 1:][:3], ["model settings", "bitwise class", "settings that d"])
+        self.assertEqual(names[names.index("run folder") + 1:][:3], ["model settings", "reproducibility", "settings that d"])
         for part in ("levels=2 width=32 ", "param-dtype=float32 buffer-dtype=float32 kernels=fused attention=full"):
             self.assertIn(part, text)
         self.assertIn("--quiet", self.single("--quiet", "--verbose", status=2).stderr)

@@ -48,7 +48,7 @@ TEST_CASE("Accumulation of 1, 2 and 4 microbatches of two samples gives equal bi
   const std::string single = text_of_all(laid_out(config, 1, 4));
   CHECK(text_of_all(laid_out(config, 2, 2)) == single);
   CHECK(text_of_all(laid_out(config, 4, 1)) == single);
-  // Another microbatch is another bitwise class, which shows that the comparison can fail.
+  // Another microbatch is another reproducibility class, which shows that the comparison can fail.
   CHECK(text_of_all(laid_out(config, 1, 8)) != single);
 }
 

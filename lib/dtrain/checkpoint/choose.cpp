@@ -136,7 +136,7 @@ std::optional<Chosen> choose_newest(comm::ProcessGroup& group, const std::string
       continue;
     }
     if (strict) {
-      refuse(fmt::format("{}; leave out --strict-resume to go on from an older checkpoint",
+      refuse(fmt::format("{}; leave out --strict-resume to resume from an older checkpoint",
                          verdict.damage),
              verdict.is_unreadable);
     }

@@ -138,6 +138,9 @@ void tell_start(comm::ProcessGroup& world, metrics::Reporter& reporter, job::Sta
     nlohmann::ordered_json fields = job::start_fields(facts);
     fields[std::string(config::kProvenanceKey)] =
         nlohmann::ordered_json::parse(settled.record.provenance);
+    if (!start.initial_weights.empty() && !settled.record.is_quiet) {
+      base::log_info("weights from {}, new optimizer", start.initial_weights);
+    }
     reporter.start(table_text(facts, settled), fields);
     if (start.checkpoint.empty()) return;
     reporter.resume({.step = start.step, .path = start.checkpoint, .seconds = start.seconds});

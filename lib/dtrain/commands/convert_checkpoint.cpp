@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "dtrain/base/log.h"
 #include "dtrain/checkpoint/model_file.h"
@@ -117,7 +119,10 @@ void import_checkpoint(const config::Config& config, const Output& output) {
 
 void export_checkpoint(const config::Config& config, const Output& output) {
   const config::ExportConfig& wanted = config.exporting;
-  store::Reader reader = open_weights(store::checkpoints_at(wanted.checkpoint).front());
+  const std::vector<std::string> checkpoints = store::checkpoints_at(wanted.checkpoint);
+  std::optional<store::Reader> opened;
+  store::with_older_advice(checkpoints, [&] { opened.emplace(open_weights(checkpoints.front())); });
+  store::Reader& reader = *opened;
   const config::ModelConfig described = model_of(reader);
   const auto model = model::make_model(described, /*seq_len=*/1);
   const at::ScalarType dtype = wanted.dtype == config::Dtype::automatic

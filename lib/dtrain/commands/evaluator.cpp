@@ -70,7 +70,9 @@ data::Samples opened_samples(const config::Config& config) {
 void check_tokenizer(const OpenedModel& opened, const data::TokenFile& file) {
   const std::string saved = train::saved_tokenizer(opened.path);
   if (saved.empty() || !file.knows_tokenizer() || file.tokenizer() == saved) return;
-  base::fail(ErrorKind::usage, "--data {} has tokens of {}, the model was trained on those of {}",
+  base::fail(ErrorKind::data,
+             "data file '{}' has tokens of {}, the model was trained on those of {}: give data of "
+             "its tokenizer",
              file.path(), file.tokenizer(), saved);
 }
 

@@ -215,7 +215,7 @@ SettledStart settle_layout(const config::Config& config, const config::StartReco
   comm::run_long_on_leader(ranks, "choosing a layout", [&] {
     if (const auto kept = kept_layout(config, open_config, here)) {
       taken = *kept;
-      settled.choice = fmt::format("--strategy auto goes on with the layout of {}", config.run.dir);
+      settled.choice = fmt::format("--strategy auto keeps the layout of {}", config.run.dir);
       return;
     }
     const auto begin = base::Clock::now();

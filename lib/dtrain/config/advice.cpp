@@ -40,13 +40,16 @@ const ForeignNames* row_of(std::string_view name) {
   return row;
 }
 
+bool reads_model(Command command) {
+  return command == Command::generate || command == Command::evaluate;
+}
+
 // The key that a user of `command` means by that of another command's setting: what names a run or
 // weights while training is --from to generate. The key itself where nothing else is meant.
 std::string_view key_meant_in(Command command, std::string_view key) {
   const bool is_of_model =
       has_word("model.name checkpoint.resume checkpoint.init_from run.dir", key);
-  const bool reads_model = command == Command::generate || command == Command::evaluate;
-  return is_of_model && reads_model ? "generate.from" : key;
+  return is_of_model && reads_model(command) ? "generate.from" : key;
 }
 
 // dtrain plan starts no ranks: it is told their number.
@@ -115,7 +118,9 @@ std::string commands_with(std::string_view flag) {
     }
   }
   // "a.txt b.txt", as a shell writes for *.txt.
-  if (place - arguments.begin() >= 2 && *(place - 2) == "--data") {
+  std::error_code error;
+  const bool is_folder = fs::is_directory(word, error);
+  if (place - arguments.begin() >= 2 && *(place - 2) == "--data" && !is_folder) {
     fail(ErrorKind::usage,
          "--data takes one file, but \"{}\" follows it: make one of several with dtrain data "
          "prepare FILE... --output FILE.dtok",
@@ -219,14 +224,16 @@ std::string advice_for_word(const std::string& word, Command command) {
     return fmt::format("; it is a folder: dtrain checkpoint verify {} checks a run's checkpoints",
                        word);
   }
-  if (generates && fs::is_directory(word, error)) {
-    return fmt::format("; it is a folder: give it as --from {}", word);
+  if (fs::is_directory(word, error)) {
+    return fmt::format("; it is a folder: give it as {} {}",
+                       reads_model(command) ? "--from" : "--run-dir", word);
   }
   if (!fs::is_regular_file(word, error)) {
     return generates ? "; a text is given as --prompt TEXT" : "";
   }
   const std::string_view flag = word.ends_with(".json") ? "--config"
                                 : generates             ? "--from or --prompt-file"
+                                : reads_model(command)  ? "--from or --data"
                                                         : "--data";
   return fmt::format("; it is a file: give it as {} {}", flag, word);
 }

@@ -12,15 +12,15 @@ namespace {
 using base::ErrorKind;
 using base::fail;
 
-// " (default 512 tokens; 1 to 65536)"
+// " (default: 512 tokens; 1 to 65536)"
 std::string notes(const Setting& setting) {
   std::string text;
   if (const std::string value = default_text(setting); !value.empty() && !setting.is_switch()) {
-    text = "default " + value;
+    text = "default: " + value;
     if (!setting.unit.empty()) text += fmt::format(" {}", setting.unit);
   }
   std::string allowed = setting.range.brief();
-  if (!setting.choices.empty()) allowed = "of " + choices_text(setting);
+  if (!setting.choices.empty()) allowed = "choices: " + choices_text(setting);
   if (!allowed.empty()) text += (text.empty() ? "" : "; ") + allowed;
   return text.empty() ? text : " (" + text + ")";
 }
@@ -40,10 +40,11 @@ std::string cell(std::string_view text) {
   return escaped;
 }
 
-std::string commands_text(const Setting& setting) {
+// The commands for which `takes` holds, with commas.
+std::string commands_text(const Setting& setting, bool (Setting::*takes)(Command) const noexcept) {
   std::string text;
   for (const Command command : kCommands) {
-    if (!setting.is_of(command)) continue;
+    if (!(setting.*takes)(command)) continue;
     if (!text.empty()) text += ", ";
     text += name_of(command);
   }
@@ -57,7 +58,8 @@ std::string markdown_row(const Setting& setting) {
                                : fmt::format("{} {}", setting.flag, setting.value_name);
   return fmt::format("| `{}` | `{}` | {} | {} | {} | {} | {} |\n", setting.key, cell(flag),
                      value.empty() ? "" : "`" + value + "`", setting.unit,
-                     cell(allowed_text(setting)), cell(setting.help), commands_text(setting));
+                     cell(allowed_text(setting)), cell(setting.help),
+                     commands_text(setting, &Setting::is_of));
 }
 
 // The flags of a group, of all commands.
@@ -119,7 +121,7 @@ std::string explanation(const Setting& setting, std::size_t columns) {
   if (!allowed.empty()) text += entry("allowed", allowed);
   if (setting.is_for(Command::train)) text += entry("when a run resumes", resume_text(setting));
   if (!setting.family.empty()) text += entry("of the family", setting.family);
-  return text + entry("used by", commands_text(setting));
+  return text + entry("used by", commands_text(setting, &Setting::is_for));
 }
 
 }  // namespace
@@ -153,7 +155,8 @@ std::string settings_markdown() {
   std::string text =
       "# Settings\n\n"
       "Every setting of dtrain, written from `lib/dtrain/config/schema.cpp` by `dtrain settings`. "
-      "[configuration.md](configuration.md) says how files and flags combine.\n";
+      "[configuration.md](configuration.md) says how files and flags combine. `doctor`, `plan` and "
+      "`data baseline` take the settings that train uses, too.\n";
   for (const Group& group : groups()) {
     text += fmt::format(
         "\n## {}\n\n"

@@ -179,7 +179,7 @@ void resolve_kernels(const ModelConfig& model, MachineConfig& machine) {
   }
 }
 
-// Once resolved, the start table, the bitwise class and checkpoints name what computes.
+// Once resolved, the start table, the reproducibility class and checkpoints name what computes.
 void resolve_attention(Config& config) {
   const MachineConfig& machine = config.machine;
   AttentionSetting& attention = config.machine.attention;

@@ -52,11 +52,13 @@ void resolve_dtypes(MachineConfig& machine);
 ///         fit the ranks or that this build cannot use.
 [[nodiscard]] Launch with_local_ranks(LayoutConfig& layout, const Launch& launch);
 
-/// Sets strategy ddp if several processes were launched and neither the command line nor a
-/// DeepSpeed file gives a strategy: `single` of a configuration file cannot be meant for them.
-/// Returns a notice; empty if the strategy is unchanged.
+/// Sets a strategy if several processes were launched and neither the command line nor a DeepSpeed
+/// file gives one: `single` of a configuration file cannot be meant for them. It is zero with
+/// --zero-stage, fsdp with --fsdp-sharding or --shard-size, otherwise ddp. Returns a notice; empty
+/// if the strategy is unchanged.
 ///
-/// Throws: Error{usage} naming the flags of a fitting strategy where --pp or --tp is above 1.
+/// Throws: Error{usage} naming the flags of a fitting strategy where --pp or --tp is above 1, or
+///         the flags that choose both zero and fsdp.
 [[nodiscard]] std::string take_default_strategy(const CommandLine& command_line,
                                                 const Launch& launch, LayoutConfig& layout);
 

@@ -126,6 +126,38 @@ std::string flags_with_strategy(LayoutConfig layout, std::int64_t num_ranks) {
   return text;
 }
 
+// The strategy of ranks whose command line names none, and the flags that choose it.
+struct DefaultStrategy {
+  Strategy strategy = Strategy::ddp;
+  std::string flags = {};  // "--zero-stage 3"; empty: none does
+};
+
+DefaultStrategy default_strategy(const CommandLine& command_line, const LayoutConfig& layout) {
+  Config config;
+  config.layout = layout;
+  const auto given = [&](std::initializer_list<std::string_view> keys) {
+    std::string text;
+    for (const std::string_view key : keys) {
+      if (!command_line.gives(key)) continue;
+      const Setting& setting = *find_key(key);
+      text += fmt::format("{}{} {}", text.empty() ? "" : " ", setting.flag,
+                          value_text(setting, config));
+    }
+    return text;
+  };
+  const std::string zero = given({"layout.zero_stage"});
+  const std::string fsdp = given({"layout.fsdp_sharding", "layout.shard_size"});
+  if (!zero.empty() && !fsdp.empty()) {
+    fail(ErrorKind::usage,
+         "{} and {} need different strategies: give --strategy zero or fsdp, and "
+         "the flags of one",
+         zero, fsdp);
+  }
+  if (!zero.empty()) return {Strategy::zero, zero};
+  if (!fsdp.empty()) return {Strategy::fsdp, fsdp};
+  return {};
+}
+
 // How many data-parallel ranks share one copy of the state.
 void resolve_shard_size(LayoutConfig& layout, const Launch& launch) {
   const bool is_hybrid =
@@ -218,8 +250,11 @@ std::string take_default_strategy(const CommandLine& command_line, const Launch&
          layout.tp > 1 ? "tp" : "pp", layout.tp > 1 ? layout.tp : layout.pp,
          flags_with_strategy(layout, launch.world_size));
   }
-  layout.strategy = Strategy::ddp;
-  return fmt::format("{} ranks without --strategy: using --strategy ddp", launch.world_size);
+  const DefaultStrategy chosen = default_strategy(command_line, layout);
+  layout.strategy = chosen.strategy;
+  return fmt::format("{} ranks {}: using --strategy {}", launch.world_size,
+                     chosen.flags.empty() ? "without --strategy" : "with " + chosen.flags,
+                     layout.strategy);
 }
 
 void resolve_layout(LayoutConfig& layout, const Launch& launch) {

@@ -124,7 +124,7 @@ struct Setting {
   Form form = {};
   ResumeRule on_resume = [](const Config&, const Config&) { return OnResume::free; };
   Effect effect = {};
-  Condition changes_bits = nullptr;  ///< where its value is part of the bitwise class; null: never
+  Condition changes_bits = nullptr;  ///< where the reproducibility class holds it; null: never
   std::string_view family = {};      ///< the model family it belongs to; empty: not to one alone
 
   [[nodiscard]] bool is_for(Command command) const noexcept {

@@ -136,7 +136,7 @@ DeviceAdvice advice_for(const config::Config& config) {
   help.emplace_back(is_shared ? "more ranks" : "ranks that share the model (--strategy fsdp)");
   if (machine.memory_limit.count > 0) help.emplace_back("a larger --memory-limit");
   return {.if_full = fmt::format("use {}", fmt::join(help, ", or ")),
-          .if_lost = "check it and start again; --resume auto goes on from the last checkpoint"};
+          .if_lost = "check it and start again; --resume auto resumes from the latest checkpoint"};
 }
 
 void report_device_errors(const config::DeviceName& name, const DeviceAdvice& advice,

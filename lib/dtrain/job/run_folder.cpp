@@ -157,7 +157,7 @@ void RunFolder::check() const {
 void RunFolder::begin(std::string_view tokenizer) {
   if (config_.checkpoint.resume.is_automatic()) {
     check_is_new();
-    if (base::is_there(dir_ + "/config.json")) {
+    if (base::is_there(dir_ + "/config.json") && !record_.is_quiet) {
       base::log_info(
           "{} holds a run without a checkpoint: it begins again at step 0, with this command's "
           "settings",

@@ -95,8 +95,8 @@ std::string traffic_line(const parallel::RankPlan& plan) {
   const parallel::DataTraffic& traffic = plan.traffic;
   if (traffic == parallel::DataTraffic{}) return {};
   return fmt::format(
-      "units per step  {} of {} shards: {} gathers ({} sent), {} reductions ({} sent), at most {} "
-      "gathered\n",
+      "gathered shards {} units of {} shards; per step {} gathers ({} sent), {} reductions ({} "
+      "sent), at most {} units gathered\n",
       plan.units.num_units(), plan.units.num_shards(), traffic.gathers,
       format_bytes(traffic.gather_bytes), traffic.reductions, format_bytes(traffic.reduction_bytes),
       traffic.max_gathered);
@@ -131,7 +131,7 @@ std::string recompute_line(const parallel::RankPlan& plan) {
       100 * plan.flops.recomputed / plan.flops.passes);
 }
 
-// Empty on a CPU, whose type stands in the bitwise class.
+// Empty on a CPU, whose type stands in the reproducibility class.
 std::string device_line(const config::Config& config, c10::Device device) {
   if (device.is_cpu()) return {};
   return fmt::format("device          {}, {}\n", device.str(),
@@ -170,7 +170,7 @@ std::string memory_lines(const parallel::MemoryPlan& memory) {
                            [&](const auto& part) { return memory.*part.bytes; });
   std::vector<std::string> largest;
   for (const auto& part : parts | std::views::take(kShownParts)) {
-    largest.push_back(fmt::format("{} {}", part.name, format_bytes(memory.*part.bytes)));
+    largest.push_back(fmt::format("{} {}", part.label, format_bytes(memory.*part.bytes)));
   }
   std::string text = fmt::format("memory per rank {} predicted; largest parts: {}\n",
                                  format_bytes(memory.total()), fmt::join(largest, ", "));
@@ -253,7 +253,13 @@ std::string mesh_lines(const mesh::DeviceMesh& mesh) {
   return text;
 }
 
-std::string bitwise_class(const config::Config& config, const CpuTypes& cpus) {
+std::string backend_text(const config::Config& config, const comm::World& world) {
+  // A single rank communicates with none, whatever its world is made of.
+  const bool is_single = config::mesh_of(config.layout).num_ranks() == 1;
+  return is_single ? fmt::format("{}", config.machine.backend) : std::string(world.backend());
+}
+
+std::string reproducibility_class(const config::Config& config, const CpuTypes& cpus) {
   if (config.machine.reduction == config::Reduction::fast) {
     const bool is_alone = config::mesh_of(config.layout).num_ranks() == 1;
     return is_alone ? "none (--reduction fast: other layouts add in another order)"
@@ -276,11 +282,9 @@ std::string bitwise_class(const config::Config& config, const CpuTypes& cpus) {
 std::string start_table(const StartFacts& facts) {
   const config::Config& config = facts.config;
   const mesh::MeshShape mesh = config::mesh_of(config.layout);
-  // A single rank communicates with none, whatever its world is made of.
-  const std::string backend = mesh.num_ranks() == 1 ? fmt::format("{}", config.machine.backend)
-                                                    : std::string(facts.world.backend());
   return model_line(facts) + data_line(facts) + batch_line(config) +
-         fmt::format("layout          {}, backend {}, device {}\n", mesh.text(" x "), backend,
+         fmt::format("layout          {}, backend {}, device {}\n", mesh.text(" x "),
+                     backend_text(config, facts.world),
                      c10::DeviceTypeName(facts.world.device().type(), true)) +
          device_line(config, facts.world.device()) + kernels_line(config, facts.plan) +
          compression_line(facts) + memory_lines(facts.plan.memory) + recompute_line(facts.plan) +
@@ -292,7 +296,7 @@ std::string start_details(const StartFacts& facts) {
   return model_settings_line(config) + mixture_lines(facts) +
          mesh_lines(mesh::DeviceMesh(config::mesh_of(config.layout))) + pipeline_line(facts) +
          traffic_line(facts.plan) + graphs_line(config) +
-         fmt::format("bitwise class   {}", bitwise_class(config, facts.cpus));
+         fmt::format("reproducibility class {}", reproducibility_class(config, facts.cpus));
 }
 
 nlohmann::ordered_json start_fields(const StartFacts& facts) {
@@ -305,7 +309,7 @@ nlohmann::ordered_json start_fields(const StartFacts& facts) {
                                 {"world_size", world.size()},
                                 {"mesh", sizes},
                                 {"backend", world.backend()},
-                                {"bitwise_class", bitwise_class(config, cpus)},
+                                {"bitwise_class", reproducibility_class(config, cpus)},
                                 {"train_samples", split.train.size()},
                                 {"validation_samples", split.validation.size()},
                                 {"flops_per_token", model.training_flops_per_token()}};

@@ -11,9 +11,13 @@
 
 namespace dtrain::job {
 
+/// The name of the backend for users: that of the setting where a single rank communicates with
+/// nobody, whatever its world is made of.
+[[nodiscard]] std::string backend_text(const config::Config& config, const comm::World& world);
+
 /// Runs with equal text here have equal bits in every loss, norm and weight over the data axis, as
 /// far as counts of ranks and microbatches are powers of two.
-[[nodiscard]] std::string bitwise_class(const config::Config& config, const CpuTypes& cpus);
+[[nodiscard]] std::string reproducibility_class(const config::Config& config, const CpuTypes& cpus);
 
 /// The place of each rank, and for each axis of several ranks which ranks are a group along it: a
 /// line each, shortened where there are many. Empty unless several axes have several ranks.
@@ -35,7 +39,7 @@ struct StartFacts {
 [[nodiscard]] std::string start_table(const StartFacts& facts);
 
 /// The rest, for --verbose: settings of the model, files of a mixture, groups of ranks, pipeline,
-/// traffic, graphs and the bitwise class; likewise.
+/// traffic, graphs and the reproducibility class; likewise.
 [[nodiscard]] std::string start_details(const StartFacts& facts);
 
 /// The fields of the "start" line of metrics.jsonl.

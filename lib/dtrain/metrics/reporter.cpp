@@ -105,6 +105,11 @@ std::string gradient_of(const StepRecord& record) {
 
 // A resumed start has made only the last steps of the run.
 std::string done_line(const Summary& summary) {
+  if (summary.steps_here == 0 && !summary.reason.empty()) {
+    return fmt::format(
+        "ended by {}: step {}, nothing trained in this launch; raise it to continue\n",
+        summary.reason, summary.steps);
+  }
   if (summary.steps_here == 0) {
     return fmt::format("done: step {}, nothing left to train\n", summary.steps);
   }

@@ -50,18 +50,19 @@ struct MemoryPlan {
 
 /// A part of MemoryPlan::total().
 struct MemoryPart {
-  const char* name;    ///< "optimizer"
+  const char* name;    ///< "units": its key in metrics.jsonl
+  const char* label;   ///< "gathered shards"
   const char* phrase;  ///< "the optimizer's state takes"
   std::int64_t MemoryPlan::*bytes;
 };
 inline constexpr std::array<MemoryPart, 8> kMemoryParts{
-    {{"parameters", "parameters take", &MemoryPlan::parameters},
-     {"gradients", "gradients take", &MemoryPlan::gradients},
-     {"optimizer", "the optimizer's state takes", &MemoryPlan::optimizer},
-     {"units", "gathered shards take", &MemoryPlan::units},
-     {"activations", "activations take", &MemoryPlan::activations},
-     {"buffers", "buffers take", &MemoryPlan::buffers},
-     {"work", "temporaries take", &MemoryPlan::work},
-     {"checkpoint", "the copy for checkpoints takes", &MemoryPlan::checkpoint}}};
+    {{"parameters", "parameters", "parameters take", &MemoryPlan::parameters},
+     {"gradients", "gradients", "gradients take", &MemoryPlan::gradients},
+     {"optimizer", "optimizer", "the optimizer's state takes", &MemoryPlan::optimizer},
+     {"units", "gathered shards", "gathered shards take", &MemoryPlan::units},
+     {"activations", "activations", "activations take", &MemoryPlan::activations},
+     {"buffers", "buffers", "buffers take", &MemoryPlan::buffers},
+     {"work", "work", "temporaries take", &MemoryPlan::work},
+     {"checkpoint", "checkpoint", "the copy for checkpoints takes", &MemoryPlan::checkpoint}}};
 
 }  // namespace dtrain::parallel

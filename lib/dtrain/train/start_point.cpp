@@ -351,19 +351,21 @@ void take_model_file(const StartParts& parts, const std::string& path) {
   load_finite_weights(parts, source, path);
 }
 
-// path: of a model file, a checkpoint, or a run whose weights are taken.
-void initialise_from(const StartParts& parts, const std::string& path) {
+// path: of a model file, a checkpoint, or a run whose weights are taken. Returns the file or the
+// checkpoint.
+std::string initialise_from(const StartParts& parts, const std::string& path) {
   const std::string weights = as_leader_finds(
       parts, [&] { return base::is_folder(path) ? store::weights_at(path) : path; });
   check_tokenizer(parts, fmt::format("--init-from {}", path), weights);
-  if (is_leader(parts)) base::log_info("weights from {}, new optimizer", weights);
   if (!leader_sees(parts, [&] { return base::is_folder(weights); })) {
-    return take_model_file(parts, weights);
+    take_model_file(parts, weights);
+    return weights;
   }
   const Chosen chosen = checkpoint::choose(parts.world, weights);
   store::Reader reader(chosen.path, chosen.manifest);
   checkpoint::ReaderSource source(reader);
   load_finite_weights(parts, source, chosen.path);
+  return weights;
 }
 
 // Equal paths may hold different files on different machines.
@@ -392,7 +394,7 @@ StartPoint load_start(const StartParts& parts) {
   if (chosen) {
     start = resume(parts, *chosen);
   } else if (!weights.empty()) {
-    initialise_from(parts, weights);
+    start.initial_weights = initialise_from(parts, weights);
   }
   if (chosen || !weights.empty()) check_loaded_weights(parts);
   ValidationRecord& record = start.history.validation;

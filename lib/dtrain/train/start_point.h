@@ -20,7 +20,8 @@ struct StartPoint {
   std::string checkpoint = {};                ///< folder; empty: the run begins
   std::vector<std::int64_t> unreadable = {};  ///< steps of newer checkpoints that may be whole
   RunHistory history = {};
-  double seconds = 0;        ///< to find, verify and load it
+  std::string initial_weights = {};  ///< path that --init-from took them from; empty: no such path
+  double seconds = 0;                ///< to find, verify and load it
   bool is_evaluated = true;  ///< metrics.jsonl has a validation loss of its step, if one is due
 };
 

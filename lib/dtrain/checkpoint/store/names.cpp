@@ -102,6 +102,13 @@ std::string run_at(const std::string& path) {
   return (run.has_filename() ? run : run.parent_path()).string();
 }
 
+std::string run_of_checkpoint(const std::string& checkpoint) {
+  std::error_code error;
+  const fs::path folder = fs::weakly_canonical(checkpoint, error).parent_path();
+  const fs::path run = folder.parent_path();
+  return checkpoints_folder(run.string()) == folder ? run.string() : std::string();
+}
+
 bool has_checkpoints_folder(const std::string& run_dir) {
   const fs::path folder = checkpoints_folder(run_dir);
   return base::is_folder(folder) && !is_there(folder / "config.json");

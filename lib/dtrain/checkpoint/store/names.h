@@ -51,6 +51,10 @@ inline constexpr std::string_view kManifestName = "manifest.json";
 /// The run whose RUN/checkpoints `path` is; any other path as it is.
 [[nodiscard]] std::string run_at(const std::string& path);
 
+/// The run folder that a checkpoint lies in, as RUN/checkpoints/step-N once links are resolved;
+/// empty if it lies elsewhere.
+[[nodiscard]] std::string run_of_checkpoint(const std::string& checkpoint);
+
 /// True if the folder has one of checkpoints. A run of its own may be named checkpoints, too.
 [[nodiscard]] bool has_checkpoints_folder(const std::string& run_dir);
 

@@ -6,6 +6,7 @@
 
 #include "dtrain/base/checksum.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/storage_error.h"
 #include "dtrain/checkpoint/store/names.h"
 
 namespace dtrain::checkpoint::store {
@@ -54,6 +55,19 @@ format::Manifest read_manifest(const std::string& checkpoint) {
   std::string text(static_cast<std::size_t>(file.size()), '\0');
   file.read(0, std::as_writable_bytes(std::span(text)));
   return format::parse_manifest(text, path);
+}
+
+void with_older_advice(std::span<const std::string> checkpoints,
+                       const std::function<void()>& open) {
+  try {
+    open();
+  } catch (const base::StorageError&) {
+    throw;  // it may be whole
+  } catch (const base::Error& error) {
+    if (error.kind() != ErrorKind::checkpoint || checkpoints.size() < 2) throw;
+    base::fail(ErrorKind::checkpoint, "{}; an older checkpoint of the run: {}", error.what(),
+               checkpoints[1]);
+  }
 }
 
 void verify_file(const std::string& checkpoint, const format::FileInfo& info) {

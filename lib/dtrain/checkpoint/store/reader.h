@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -25,6 +26,13 @@ inline constexpr base::FileRole kCheckpointFile{base::ErrorKind::checkpoint, "ch
 ///          in one; FileError if it cannot be read.
 /// Threads: any number of callers.
 void verify_file(const std::string& checkpoint, const format::FileInfo& file);
+
+/// Runs `open`, which reads the first of `checkpoints`. If that is damaged, its error also names the
+/// next older one, which may be read in its place.
+///
+/// checkpoints: of store::checkpoints_at.
+/// Throws:      as `open`.
+void with_older_advice(std::span<const std::string> checkpoints, const std::function<void()>& open);
 
 /// Reads boxes from the files that hold them, only the bytes that are asked for. Checks no
 /// checksums: verify_file does.

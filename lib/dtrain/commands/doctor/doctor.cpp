@@ -17,6 +17,7 @@
 #include "dtrain/job/job.h"
 #include "dtrain/job/machine_memory.h"
 #include "dtrain/job/ranks.h"
+#include "dtrain/job/start_table.h"
 #include "dtrain/mesh/device_mesh.h"
 #include "dtrain/metrics/format.h"
 #include "dtrain/parallel/plan/rank_plan.h"
@@ -26,7 +27,7 @@ namespace {
 
 using doctor::Findings;
 
-std::string meeting_place(const config::Config& config, const base::RankEnv& env) {
+std::string rendezvous_place(const config::Config& config, const base::RankEnv& env) {
   using config::Backend;
   const Backend backend = config.machine.backend;
   if (backend == Backend::none || backend == Backend::local) return "in one process";
@@ -38,12 +39,13 @@ std::string meeting_place(const config::Config& config, const base::RankEnv& env
                      env.master_port);
 }
 
-void find_meeting(const comm::World& world, const std::string& place, const base::RankEnv& env,
-                  double seconds, Findings& findings) {
-  findings.fact("ranks", fmt::format("{}, by {}", world.size(),
-                                     env.source.empty() ? "no launcher" : env.source));
-  findings.fact("meeting",
-                fmt::format("{}, in {:.3f} s; backend {}", place, seconds, world.backend()));
+void find_rendezvous(const comm::World& world, const config::Config& config,
+                     const base::RankEnv& env, double seconds, Findings& findings) {
+  findings.fact("ranks", fmt::format("{}, {}", world.size(),
+                                     env.source.empty() ? "no launcher" : "by " + env.source));
+  findings.fact("rendezvous",
+                fmt::format("{}, in {:.3f} s; backend {}", rendezvous_place(config, env), seconds,
+                            job::backend_text(config, world)));
 }
 
 // Returns whether all ranks have the same.
@@ -104,7 +106,7 @@ void examine(const config::Config& config, const config::StartRecord& record,
   const double seconds = base::seconds_since(begin);
   if (world->rank() == 0) base::tell_plain_output();
   Findings findings(world->rank() == 0 ? output : [](std::string_view) {});
-  find_meeting(*world, meeting_place(config, env), env, seconds, findings);
+  find_rendezvous(*world, config, env, seconds, findings);
   doctor::find_machine_facts(*world, config, record, findings);
   if (find_configuration(world->control(), config, findings)) {
     find_needed_memory(world->control(), config, record, findings);

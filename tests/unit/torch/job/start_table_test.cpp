@@ -255,22 +255,24 @@ TEST_CASE("Offloaded state takes no memory, but the copy of it that is saved doe
 
 const CpuTypes kCpus{.text = "AVX2/AMD:avx2"};
 
-TEST_CASE("The bitwise class names what equal bits depend on, and nothing that they do not") {
+TEST_CASE(
+    "The reproducibility class names what equal bits depend on, and nothing that they do not") {
   const config::Config config = testing::with_dtypes(mini(1, 2));
-  const std::string text = bitwise_class(config, kCpus);
+  const std::string text = reproducibility_class(config, kCpus);
   CHECK(text ==
         "microbatch=4 param-dtype=float32 buffer-dtype=float32 threads=1 kernels=plain "
         "cpu=AVX2/AMD:avx2");
-  CHECK(bitwise_class(testing::with_dtypes(mini(2, 1)), kCpus) == text);
-  CHECK(bitwise_class(testing::with_dtypes(mini(1, 1)), kCpus) != text);
+  CHECK(reproducibility_class(testing::with_dtypes(mini(2, 1)), kCpus) == text);
+  CHECK(reproducibility_class(testing::with_dtypes(mini(1, 1)), kCpus) != text);
   config::Config fast = config;
   set(fast, "machine.reduction", "fast");
-  CHECK(bitwise_class(fast, kCpus).starts_with("none"));
+  CHECK(reproducibility_class(fast, kCpus).starts_with("none"));
   config::Config more_threads = config;
   more_threads.machine.threads = 2;
-  CHECK(bitwise_class(more_threads, kCpus) != text);
-  CHECK(bitwise_class(config, {.text = "AVX512/AMD:avx512"}) != text);
-  CHECK(bitwise_class(config, {.text = "rank 1 has A", .are_mixed = true}).starts_with("none"));
+  CHECK(reproducibility_class(more_threads, kCpus) != text);
+  CHECK(reproducibility_class(config, {.text = "AVX512/AMD:avx512"}) != text);
+  CHECK(reproducibility_class(config, {.text = "rank 1 has A", .are_mixed = true})
+            .starts_with("none"));
 }
 
 using Change = std::function<void(config::Config&)>;
@@ -280,10 +282,10 @@ std::string class_of(std::int64_t dp, std::int64_t grad_accum, const std::string
   config::Config config = testing::tiny_config();
   config.batch.global = 24;
   if (change) change(config);
-  return bitwise_class(testing::sharded(config, dp, grad_accum, what), kCpus);
+  return reproducibility_class(testing::sharded(config, dp, grad_accum, what), kCpus);
 }
 
-TEST_CASE("The bitwise class follows the order in which gradients are added") {
+TEST_CASE("The reproducibility class follows the order in which gradients are added") {
   const std::string single = class_of(1, 6, "fsdp:none");
   CHECK(class_of(2, 3, "fsdp:full+local") == single);
   CHECK(class_of(2, 3, "fsdp:none") == single);
@@ -295,7 +297,7 @@ TEST_CASE("The bitwise class follows the order in which gradients are added") {
   CHECK(class_of(3, 2, "fsdp:none") != single);
 }
 
-TEST_CASE("The bitwise class names the dtypes that change bits, and only those") {
+TEST_CASE("The reproducibility class names the dtypes that change bits, and only those") {
   const auto dtypes = [](const char* dtype, const char* parameters) -> Change {
     return [=](config::Config& config) {
       set(config, "machine.dtype", dtype);
@@ -380,9 +382,9 @@ TEST_CASE("The details of a start say what a sharded step gathers and reduces") 
     const std::int64_t levels = 4 * 3 * 64 * 2048;
     const std::int64_t gather_bytes = (2 * levels + 3 * 16384) * 4 / 2;
     const std::int64_t reduction_bytes = (levels + 2 * 16384) * 4 / 2;
-    const std::string row = row_of(table, "units");
+    const std::string row = row_of(table, "gathered shards");
     for (const std::string& part :
-         {std::string("6 of 2 shards"),
+         {std::string("6 units of 2 shards"),
           fmt::format("11 gathers ({} sent)", metrics::format_bytes(gather_bytes)),
           fmt::format("6 reductions ({} sent)", metrics::format_bytes(reduction_bytes)),
           std::string("at most 2")}) {
@@ -395,7 +397,8 @@ TEST_CASE("The details of a start say what a sharded step gathers and reduces") 
                                                 gather_bytes, reduction_bytes),
                     units.dump());
     testing::EngineRun whole(mini(2, 1), world);
-    testing::expect(row_of(start_details(facts_of(whole, split)), "units").empty(), "no such row");
+    testing::expect(row_of(start_details(facts_of(whole, split)), "gathered shards").empty(),
+                    "no such row");
     testing::expect(!start_fields(facts_of(whole, split)).contains("units_per_step"), "nor field");
   });
 }
