@@ -228,7 +228,7 @@ class Memory(FolderTest):
         limit = predicted(self.whole("single"))
         self.assertGreater(1.2 * limit, 3 << 20)
         self.train("limited", "single", "--memory-limit", str(limit * 11 // 10))
-        self.assertTrue(all(line["mfu"] > 0 for line in metrics_of(self.folder / "limited") if "mfu" in line))
+        self.assertTrue(any(line.get("mfu") for line in metrics_of(self.folder / "limited")))
 
     def test_mfu_is_left_out_where_there_is_no_room_to_measure_it(self):
         run_dir = self.folder / "run"

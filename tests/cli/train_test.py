@@ -134,7 +134,8 @@ class Screen(TrainTest):
         self.assertEqual(process.wait(LIMIT), status, output)
         return output.decode()
 
-    PARTS = (r"step [234]/4 \| loss \d\.\d{4} \| grad \d+\.\d+ \| lr 3\.00e-03 \| [\d.]+[kM]? tok/s \| mfu \d+% \| "
+    # A step that beats the peak that a busy machine has measured has no MFU.
+    PARTS = (r"step [234]/4 \| loss \d\.\d{4} \| grad \d+\.\d+ \| lr 3\.00e-03 \| [\d.]+[kM]? tok/s \| (?:mfu \d+% \| )?"
              r"[\d.]+ [KM]iB \| eta \d+:\d\d")
 
     def test_on_a_terminal_everything_but_the_live_line_stays(self):
@@ -167,7 +168,7 @@ class Screen(TrainTest):
 
         output = self.on_terminal([DTRUN, "--", DTRAIN, *self.arguments(steps=1000000)], then=then, status=9)
         shown = re.findall(r"\x1b\[J(step [^\r\n\x1b]+)\r(?!\n)", output)
-        self.assertIn(" mfu ", shown[0])
+        self.assertIn(" tok/s ", shown[0])
         self.assertLess(len(shown[-1]), 45)
         self.assertRegex(shown[-1], r"^step \d+/1000000 \|? ?loss .* eta \d+:\d\d(:\d\d)?$")
 
