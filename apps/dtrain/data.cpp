@@ -81,7 +81,7 @@ void note_markup(const data::PrepareOptions& options) {
     if (std::ranges::count(kMarkup, extension) == 0) continue;
     base::log_info(
         "{}: read as plain text, with its markup; to train on its texts alone, export them as "
-        "plain text or JSON lines first",
+        "plain text, or as JSON and name their field: --field NAME",
         input);
   }
 }

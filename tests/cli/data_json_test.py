@@ -42,6 +42,12 @@ class Recognition(Json):
             if name != "d.json.gz":
                 self.refused("--data", path, "--run-dir", "run", parts=[path, "data prepare", "--field"])
 
+    def test_an_array_of_strings_has_no_field(self):
+        path = self.write("s.txt", json.dumps(["word " * 300_000, "b"])).relative_to(self.folder)
+        for command, status in ((("prepare", path, "--output", "new.dtok"), USAGE), (("info", path), DATA)):
+            self.refused("data", *command, parts=[path, "--as-text"], status=status)
+            self.assertNotIn("--field", self.dtrain("data", *command, status=status).stderr)
+
     def test_json_is_read_as_text_if_that_is_asked_for(self):
         for name in ("a.json", "b.jsonl"):
             self.write(name, lines(RECORDS))
@@ -108,10 +114,17 @@ class OddRecords(Json):
             assert_names(result.stderr, 16, *(f"'in/a.jsonl' line {line}" for line in (2, 5, 6)))
             self.assertFalse(lines_naming(result.stderr, "line 7"))
             self.assertEqual(bytes(read_token_file(self.folder / "out.dtok").tokens), b"good\n" * 6)
-        result = self.dtrain("data", "tokenizer", "train", "in", "--field", "text", "--skip-bad-lines", "--vocab-size", 270, "--output",
-                             "t.model", status=None)
+        result = self.dtrain("data", "tokenizer", "train", "in", "--field", "text", "--skip-bad-lines", "--vocab-size", 262, "--output",
+                             "t.model")
+        assert_names(result.stderr, 16, "'in/a.jsonl' line 2")
         self.refused("data", "prepare", self.write("none.jsonl", "words\n{}\n"), "--field", "text", "--skip-bad-lines", "--output", "new.dtok",
                      parts=["none.jsonl", "line 1"])
+
+    def test_the_first_fault_is_reported_with_any_number_of_threads(self):
+        self.write("long", '[{"text": 5}' + ',\n{"text": "good"}' * 100_000)  # its end is missing
+        for threads in (1, 5):
+            self.refused("data", "prepare", "long", "--field", "text", "--threads", threads, "--output", "new.dtok",
+                         parts=["long", "line 1", "--skip-bad-lines"])
 
 
 class StandardInput(Json):
@@ -122,6 +135,7 @@ class StandardInput(Json):
             self.assertEqual(bytes(read_token_file(self.folder / "out.dtok").tokens).decode(), TEXTS)
         assert_error(self.prepare_from(lines(RECORDS), "-", status=None), USAGE, "'-'", "--field")
         assert_error(self.prepare_from("text", "-", "-", status=None), USAGE, "-")
+        assert_error(self.prepare_from("text", "-", "--token-type", "uint8", "--vocab", 256, status=None), USAGE, "'-'", "--token-type")
         for nothing, flags in (("", ()), ("\n \n", ("--field", "text")), ('[{"text": ""}]', ("--field", "text"))):
             assert_error(self.prepare_from(nothing, "-", *flags, status=None), DATA, "'out.dtok'")
         self.refused("--data", "-", parts=["dtrain data prepare -"])

@@ -14,6 +14,7 @@ import signal
 import sqlite3
 import struct
 import subprocess
+import tarfile
 import termios
 import unittest
 import zipfile
@@ -113,12 +114,20 @@ class Texts(Sources):
         table.commit()
         table.close()
         contents = [pickle.dumps(["text"], protocol=protocol) for protocol in (2, 3, 4, 5)]
-        contents += [archive.getvalue(), (self.folder / "t.txt").read_bytes(), b"PAR1\x15\x04", b"\x93NUMPY\x01\x00", b"ARROW1\0\0",
-                     b"\xff\xff\xff\xff\x88\x01\0\0"]
+        contents += [archive.getvalue(), (self.folder / "t.txt").read_bytes(), b"PAR1\x15\x04", b"ARROW1\0\0", b"\xff\xff\xff\xff\x88\x01\0\0"]
         for content in contents:
             for flags in ((), ("--field", "text")):
                 self.refused(self.write("t.txt", content), *flags, parts=["t.txt", re.compile("JSON lines|unpack")])
                 self.refused(self.write("t.gz", gzip.compress(content)), *flags, parts=["t.gz", re.compile("JSON lines|unpack")])
+
+    def test_an_archive_of_tar_is_told_from_a_text_with_its_mark(self):
+        for layout in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT):
+            archive = io.BytesIO()
+            with tarfile.open(fileobj=archive, mode="w", format=layout) as tar:
+                tar.addfile(tarfile.TarInfo("a.txt"))
+            self.refused(self.write("t.txt", archive.getvalue()), parts=["t.txt", "unpack"])
+        text = b" " * 256 + b"gustar words"
+        self.assertEqual(bytes(self.prepare(self.write("t.txt", text)).tokens), text)
 
     def test_info_tells_what_a_file_holds(self):
         self.prepare(self.write("t", TEXT))
@@ -209,6 +218,7 @@ class OtherTrainers(Sources):
         tokens = [1, 2, 50256, 300, 4, 50256, 5] * 9
         found = self.prepare(self.write("train.bin", little(tokens)))
         self.assertEqual((found.vocab, found.tokens, found.document_ends[:3]), (50257, tokens, [3, 6, 10]))
+        self.assertEqual(self.prepare("train.bin", "--vocab", 65536).document_ends, [63])
         found = self.prepare(self.write("all.bin", little([0, 60000, 65535] * 30)), "--vocab", 65536, "--token-type", "uint16")
         self.assertEqual((found.vocab, found.tokens), (65536, [0, 60000, 65535] * 30))
         letters = [i % 65 for i in range(400)]
@@ -261,7 +271,9 @@ class OtherTrainers(Sources):
                 (["98 bytes", "100"], megatron_index([20, 29], [0, 1, 2])), (["type 7"], megatron_index([20, 30], [0, 1, 2], 7)),
                 (["version 2"], megatron_index([20, 30], [0, 1, 2], version=2)), (["truncated"], good[:-1]), (["truncated"], good[:20]),
                 (["TNTIDX"], b"TNTIDX\0\0" + bytes(90)), (["MMIDIDX"], bytes(90)),
-                (["document 0", "sequence 9"], megatron_index([20, 30], [0, 9, 2]))):
+                (["document 0", "sequence 9"], megatron_index([20, 30], [0, 9, 2])),
+                ([str(2**63 - 8), "100"], good[:50] + struct.pack("<q", 2**63 - 8) + good[58:]),
+                (["truncated"], good[:26] + struct.pack("<q", -2**63) + good[34:])):
             self.write("t.idx", content)
             self.refused("t.bin", "--vocab", 100, parts=["t.idx", *parts])
         self.write("t.idx", good)
@@ -296,8 +308,16 @@ class OtherTrainers(Sources):
                         little([1, 2]), little([258]), bytes(range(256)) * 4, TEXT[:99] + b"\xe9"):
             self.refused(self.write("t.bin", content), "--vocab", 65536, parts=["t.bin", "--token-type"])
         self.refused(self.write("t.bin", little(range(9)) + b"\0"), parts=["t.bin", "truncated", "19 bytes"])
+        self.refused(self.write("t.bin", TEXT[:99] + b"\xe9!"), parts=["t.bin", "101 bytes", "iconv"])
         self.assertEqual(bytes(self.prepare(self.write("t.bin", TEXT)).tokens), TEXT)
         self.refused(self.write("t.bin", TEXT.decode().encode("utf-16-le")), parts=["t.bin", "UTF-16LE"])
+
+    def test_weights_are_not_taken_for_tokens(self):
+        signs = random.Random(1)
+        weights = [signs.gauss(0, 0.02) for _ in range(8000)]
+        for content in (little(weights, "e"), b"".join(struct.pack("<f", weight)[2:] for weight in weights), little(weights, "f"),
+                        little(weights, "d")):
+            self.refused(self.write("t.bin", content), "--vocab", 65536, parts=["t.bin", "floating-point", "--token-type"])
 
     def test_a_named_type_is_for_numbers_without_a_header_alone(self):
         typed = ("--token-type", "uint16", "--vocab", 65536)
@@ -333,6 +353,9 @@ class OtherTrainers(Sources):
                      parts=["o.bin", "token 250", "position 150", "--vocab"])
         self.refused(self.write("g.bin", good), self.write("t.txt", "text"), parts=["g.bin", "t.txt"], status=USAGE)
         self.refused("g.bin", "--field", "text", parts=["--field"], status=USAGE)
+        self.refused("g.bin", "--as-text", parts=["g.bin", "--as-text"], status=USAGE)
+        for content in (good, little(range(200)), numpy_file(range(200))):
+            self.refused(self.write("z.bin.gz", gzip.compress(content)), parts=["z.bin.gz", "decompress"])
         self.refused("t.txt", "--vocab", 300, parts=["--vocab"], status=USAGE)
 
 

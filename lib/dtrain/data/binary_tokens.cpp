@@ -18,7 +18,6 @@ using base::ErrorKind;
 using base::fail;
 
 constexpr std::int64_t kGpt2Vocab = 50257;
-constexpr std::int64_t kGpt2LargestVocab = 50304;  // as trainers round it up
 constexpr std::int64_t kGpt2End = 50256;
 constexpr std::int64_t kLlama3Vocab = 128256;
 constexpr std::int64_t kLlama3Begin = 128000;
@@ -103,13 +102,16 @@ std::optional<BinaryFormat> certain_format(const base::InputFile& file, std::str
                       .has_index = true};
 }
 
-void check_whole_numbers(const base::InputFile& file, NumberType type) {
+// if_other: what to do if it holds something else.
+void check_whole_numbers(const base::InputFile& file, NumberType type, std::string_view if_other) {
   if (file.size() % type.bytes == 0) return;
   fail(ErrorKind::data,
        "token file '{}' is truncated, or does not hold {} numbers: its {} bytes end within one; "
-       "copy it again, or name its numbers' type: --token-type TYPE",
-       file.path(), name_of(type), file.size());
+       "copy it again, or {}",
+       file.path(), name_of(type), file.size(), if_other);
 }
+
+constexpr std::string_view kNameType = "name its numbers' type: --token-type TYPE";
 
 /// A file without a header, whose numbers the user names.
 BinaryFormat named_format(const base::InputFile& file, std::string_view start,
@@ -120,7 +122,7 @@ BinaryFormat named_format(const base::InputFile& file, std::string_view start,
          file.path(), what,
          what.ends_with("compressed") ? "decompress it first" : "prepare it apart");
   }
-  check_whole_numbers(file, *hints.type);
+  check_whole_numbers(file, *hints.type, kNameType);
   return {.name = fmt::format("{} numbers without a header", name_of(*hints.type)),
           .type = *hints.type,
           .delimiter = delimiter_of(hints.vocab)};
@@ -128,8 +130,9 @@ BinaryFormat named_format(const base::InputFile& file, std::string_view start,
 
 /// A .bin file without a header or a known beginning that is no text: nanoGPT's, or none that can
 /// be told.
-BinaryFormat nanogpt_format(const base::InputFile& file, std::string_view start) {
-  check_whole_numbers(file, {.bytes = 2});
+BinaryFormat nanogpt_format(const base::InputFile& file, std::string_view start,
+                            std::int64_t vocab) {
+  check_whole_numbers(file, {.bytes = 2}, fmt::format("{}; {}", kNameType, kIfTextOfBin));
   switch (examine_headerless(std::as_bytes(std::span(start)))) {
     case Headerless::uint16:
       break;
@@ -140,14 +143,22 @@ BinaryFormat nanogpt_format(const base::InputFile& file, std::string_view start)
            "token file '{}' seems to hold 32- or 64-bit numbers, and a .bin without a header is "
            "read as 16-bit ones; name their type: --token-type uint32 (or uint64) --vocab N",
            file.path());
+    case Headerless::floats:
+      fail(ErrorKind::data,
+           "token file '{}' seems to hold floating-point numbers, as models' weights are, and a "
+           ".bin without a header is read as 16-bit tokens; if it holds tokens, name their type: "
+           "--token-type uint16 --vocab N",
+           file.path());
     case Headerless::unknown:
       fail(ErrorKind::data,
            "token file '{}' is binary, but not certainly 16-bit tokens, as which a .bin without a "
            "header is read; if it holds tokens, name their type: --token-type uint16 (or uint8) "
-           "--vocab N",
-           file.path());
+           "--vocab N; {}",
+           file.path(), kIfTextOfBin);
   }
-  return {.name = "nanoGPT", .vocab = kGpt2Vocab, .delimiter = kGpt2End};
+  return {.name = "nanoGPT",
+          .vocab = kGpt2Vocab,
+          .delimiter = vocab == 0 ? std::optional(kGpt2End) : delimiter_of(vocab)};
 }
 
 /// Checks and writes the tokens of one file.
@@ -236,7 +247,7 @@ std::optional<BinaryFormat> binary_format_of(const std::string& path, const Bina
   const bool is_other =
       !format_by_signature(start).empty() || is_plain_text(start) || !utf16_kind_of(start).empty();
   if (!path.ends_with(".bin") || is_other) return std::nullopt;
-  return nanogpt_format(file, start);
+  return nanogpt_format(file, start, hints.vocab);
 }
 
 std::int64_t convert_binary(const std::string& path, const BinaryFormat& format, std::int64_t vocab,

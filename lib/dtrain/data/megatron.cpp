@@ -1,5 +1,6 @@
 #include "dtrain/data/megatron.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <span>
@@ -15,15 +16,17 @@ using namespace std::string_view_literals;
 constexpr std::string_view kIndexMagic = "MMIDIDX\0\0"sv;
 constexpr std::string_view kOldIndexMagic = "TNTIDX\0\0"sv;
 // Offsets in the index. Behind the header stand the sequences' lengths (int32), where they begin in
-// bytes of the tokens (int64), and the sequences that documents begin with, and their number (int64).
+// bytes of the tokens (int64), and the sequences that documents begin with, and their number
+// (int64).
 constexpr std::int64_t kIndexVersionAt = 9;
 constexpr std::int64_t kIndexTypeAt = 17;
 constexpr std::int64_t kIndexSequencesAt = 18;
 constexpr std::int64_t kIndexDocumentsAt = 26;
 constexpr std::int64_t kIndexHeaderBytes = 34;
 
-constexpr base::FileRole kIndexFile{ErrorKind::data, "index",
-                                    "copy it again, beside its tokens, or give --token-type"};
+constexpr base::FileRole kIndexFile{
+    ErrorKind::data, "index",
+    "copy it again, beside its tokens, or rename it if it is not the index of these tokens"};
 
 template <typename... Args>
 [[noreturn]] void refuse_index(const base::InputFile& index, fmt::format_string<Args...> found,
@@ -92,7 +95,7 @@ MegatronIndex::MegatronIndex(base::InputFile index, std::int64_t bytes_of_tokens
   }
   type_ = *type;
   num_sequences_ = number_at<std::int64_t>(kIndexSequencesAt);
-  num_documents_ = number_at<std::int64_t>(kIndexDocumentsAt) - 1;
+  num_documents_ = std::max(number_at<std::int64_t>(kIndexDocumentsAt), std::int64_t{0}) - 1;
   num_tokens_ = bytes_of_tokens / type_.bytes;
   check_size(bytes_of_tokens);
 }
@@ -115,7 +118,8 @@ void MegatronIndex::check_size(std::int64_t bytes_of_tokens) const {
   const auto length = number_at<std::int32_t>(kIndexHeaderBytes + 4 * (num_sequences_ - 1));
   const auto begin =
       number_at<std::int64_t>(kIndexHeaderBytes + 4 * num_sequences_ + 8 * (num_sequences_ - 1));
-  const std::int64_t end = begin + type_.bytes * length;
+  const bool is_there = 0 <= begin && begin <= bytes_of_tokens;  // else the sum may overflow
+  const std::int64_t end = is_there ? begin + type_.bytes * length : begin;
   if (end == bytes_of_tokens) return;
   refuse_index(index_, "says {} bytes of tokens, {} are there; copy both files again", end,
                bytes_of_tokens);

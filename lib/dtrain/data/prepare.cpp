@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -21,13 +22,9 @@ using base::fail;
 
 // The indexes of Megatron's files, which are read with them.
 void remove_indexes(std::vector<std::string>& files) {
-  std::vector<std::string> indexes;
-  for (const std::string& file : files) {
-    if (const std::string index = index_path_of(file); !index.empty()) indexes.push_back(index);
-  }
-  std::erase_if(files, [&](const std::string& file) {
-    return std::ranges::find(indexes, file) != indexes.end();
-  });
+  std::set<std::string> indexes;
+  for (const std::string& file : files) indexes.insert(index_path_of(file));
+  std::erase_if(files, [&](const std::string& file) { return indexes.contains(file); });
 }
 
 /// One token file to be made.
@@ -99,6 +96,7 @@ void refuse_text_options(const PrepareOptions& options, const BinaryFormat& form
   const std::string_view given = options.tokenizer != nullptr ? "--tokenizer"
                                  : options.is_wikitext        ? "--dataset"
                                  : !options.field.empty()     ? "--field"
+                                 : options.as_text            ? "--as-text"
                                                               : "";
   if (given.empty()) return;
   fail(ErrorKind::usage, "'{}' holds tokens of {}, for which {} means nothing; leave it out", file,
@@ -159,6 +157,12 @@ std::unique_ptr<TokenWriter> convert(const PrepareOptions& options, const Task& 
 
 std::unique_ptr<TokenWriter> encode(const PrepareOptions& options, const Task& task,
                                     Progress& progress, PrepareReport& report) {
+  if (options.token_type) {  // a file's numbers were taken
+    fail(ErrorKind::usage,
+         "--token-type is for files, and '{}' is standard input, which is read as a text; write it "
+         "to a file first",
+         task.files.front());
+  }
   if (options.vocab > 0) {
     fail(ErrorKind::usage, "--vocab is for token files of other trainers, and '{}' is a text",
          task.files.front());
@@ -263,6 +267,9 @@ RecordReport read_texts(const std::vector<std::string>& files, const PrepareOpti
     records.check_field_exists(false);
     if (options.on_progress)
       options.on_progress({.bytes = reader.consumed(), .total_bytes = total});
+  }
+  if (options.on_progress) {  // the total was unknown if standard input is among them
+    options.on_progress({.bytes = reader.consumed(), .total_bytes = reader.consumed()});
   }
   records.check_field_exists(true);
   return records;

@@ -59,9 +59,9 @@ struct PrepareReport {
 /// Writes the tokens of all inputs, one after the other, as a token file; of a folder of WikiText,
 /// train.dtok, valid.dtok and test.dtok into a folder. All outputs appear whole or none does. They
 /// have the same bytes with any number of threads, and what is in memory does not grow with the
-/// inputs. Token files of other trainers (binary_tokens.h) are converted. Of several texts each ends with a newline
-/// under a tokenizer of bytes, which has no other sign for a document's end; one is added where it
-/// is missing.
+/// inputs. Token files of other trainers (binary_tokens.h) are converted. Of several texts each
+/// ends with a newline under a tokenizer of bytes, which has no other sign for a document's end;
+/// one is added where it is missing.
 ///
 /// Throws: Error{data} naming the file, and the place in it, that is missing, no text, damaged, not
 ///         what the options say, or cannot be written; Error{usage} if nothing is to be read or an

@@ -45,9 +45,9 @@ std::int64_t count_below(std::int64_t count, std::int64_t bound) {
          floor_sum(count, kBlock, kStep, kBlock - bound);
 }
 
-/// Whole numbers of at least 1 that are nearest to the weights and whose sum is kBlock: rounded, and
-/// where that gives too many or too few, one after another changes that was rounded furthest (of
-/// equals the largest, then the first).
+/// Whole numbers of at least 1 that are nearest to the weights and whose sum is kBlock: rounded,
+/// and where that gives too many or too few, one after another changes that was rounded furthest
+/// (of equals the largest, then the first).
 std::vector<std::int64_t> shares_of(std::span<const double> weights) {
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
   DTRAIN_CHECK(!weights.empty() && std::isfinite(total) && total > 0 &&

@@ -82,7 +82,8 @@ constexpr Signature kSignatures[] = {
     {"SQLite format 3", "an SQLite database", kExport},
     {"Rar!\x1a\x07", "a RAR archive", kUnpack},
     {"\x04\x22\x4d\x18", "lz4-compressed", kDecompress},
-    {"ustar", "a tar archive", kUnpack, 257},
+    {"ustar\0"sv, "a tar archive", kUnpack, 257},
+    {"ustar  \0"sv, "a tar archive", kUnpack, 257},
     {"\xff\xfe\0\0"sv, "UTF-32 text", kFromUtf32},
     {"\0\0\xfe\xff"sv, "UTF-32 text", kFromUtf32},
     {"\xff\xfe", "UTF-16 text", kFromUtf16},
@@ -106,12 +107,20 @@ bool is_named_json_lines(std::string_view path) {
   return path.ends_with(".jsonl") || path.ends_with(".ndjson");
 }
 
-// Why a file is JSON, as words behind that; nothing for what is none.
-std::optional<std::string> json_found(std::string_view start, const std::string& path) {
+/// Why a file is JSON.
+struct JsonFound {
+  std::string why;  ///< as words behind "JSON"
+  bool has_objects = true;
+};
+
+// Nothing for what is none.
+std::optional<JsonFound> json_found(std::string_view start, const std::string& path) {
   if (begins_as_json(start)) {
-    return fmt::format(" (its first object has texts in: {})", text_fields(first_record(start)));
+    const std::string_view first = first_record(start);
+    if (first.starts_with('"')) return JsonFound{" (an array of strings)", false};
+    return JsonFound{fmt::format(" (its first object has texts in: {})", text_fields(first))};
   }
-  if (is_named_json_lines(path)) return " lines by its name";
+  if (is_named_json_lines(path)) return JsonFound{" lines by its name"};
   return std::nullopt;
 }
 
@@ -119,6 +128,18 @@ std::optional<std::string> json_found(std::string_view start, const std::string&
                               std::string_view advice) {
   base::fail(ErrorKind::data, "data file '{}' is {}, where plain text is expected; {}", path, what,
              fmt::format(fmt::runtime(advice), path));
+}
+
+// What is to be done before `dtrain data prepare` takes tokens, which it reads from plain files.
+std::optional<std::string_view> step_before_tokens(const std::string& path) {
+  if (path == kStandardInput) return "write it to a file first";
+  const std::string start = beginning(base::InputFile::open(path, kDataFile));
+  return is_gzip(start) || is_zstd(start) ? std::optional(kDecompress) : std::nullopt;
+}
+
+[[noreturn]] void refuse_tokens(const std::string& path, std::string_view what,
+                                std::string_view advice) {
+  refuse_file(path, what, step_before_tokens(path).value_or(advice));
 }
 
 std::uint16_t swapped(std::uint16_t unit) {
@@ -149,13 +170,12 @@ bool are_tokens(std::string_view start, Number limit) {
          std::ranges::adjacent_find(numbers, std::ranges::not_equal_to()) != numbers.end();
 }
 
-// The likely type of a file's tokens; empty if it does not look like tokens. It is for advice alone.
+// The likely type of a file's tokens, for advice alone; empty if it does not look like tokens.
 std::string_view likely_token_type(std::string_view start) {
   constexpr std::uint32_t kLargestVocab = 1 << 20;
-  constexpr std::uint16_t kLargestGpt2Vocab = 50304;  // as trainers round it up
   if (are_tokens<std::uint64_t>(start, kLargestVocab)) return "uint64";
   if (are_tokens<std::uint32_t>(start, kLargestVocab)) return "uint32";
-  if (are_tokens<std::uint16_t>(start, kLargestGpt2Vocab)) return "uint16";
+  if (are_tokens<std::uint16_t>(start, kGpt2LargestVocab)) return "uint16";
   return {};
 }
 
@@ -163,12 +183,14 @@ std::string_view likely_token_type(std::string_view start) {
   const bool is_nanogpt = type == "uint16";
   // data prepare needs no type for nanoGPT's own files.
   const bool needs_type = !is_nanogpt || !path.ends_with(".bin");
-  base::fail(ErrorKind::data,
-             "data file '{}' is probably {} tokens without a header{}, where plain text is "
-             "expected; make a token file of it: dtrain data prepare {} {}--vocab N --output "
-             "FILE.dtok, with the vocabulary of its tokenizer (GPT-2's: 50257)",
-             path, type, is_nanogpt ? ", as nanoGPT's prepare.py writes them" : "", path,
-             needs_type ? fmt::format("--token-type {} ", type) : "");
+  const std::string advice = fmt::format(
+      "make a token file of it: dtrain data prepare {{}} {}--vocab N --output FILE.dtok, with the "
+      "vocabulary of its tokenizer (GPT-2's: 50257)",
+      needs_type ? fmt::format("--token-type {} ", type) : "");
+  refuse_tokens(path,
+                fmt::format("probably {} tokens without a header{}", type,
+                            is_nanogpt ? ", as nanoGPT's prepare.py writes them" : ""),
+                advice);
 }
 
 // The first entry of an archive, whose name stands after 30 bytes, tells those that hold no texts.
@@ -214,20 +236,31 @@ bool is_token_file(std::string_view start) {
 void check_is_no_json(std::string_view start, const std::string& path) {
   const auto found = json_found(start, path);
   if (!found) return;
+  if (!found->has_objects) {
+    fail(ErrorKind::usage, "data file '{}' is JSON{}; to train on it as it is: --as-text", path,
+         found->why);
+  }
   fail(
       ErrorKind::usage,
       "data file '{}' is JSON{}; name the field that holds the text: --field NAME; or train on the "
       "JSON itself: --as-text",
-      path, *found);
+      path, found->why);
 }
 
 void check_needs_no_preparing(std::string_view start, const std::string& path) {
-  if (const auto found = json_found(start, path)) {
+  const auto found = json_found(start, path);
+  if (found && !found->has_objects) {
+    fail(ErrorKind::data,
+         "data file '{}' is JSON{}; make a token file of it as it is: dtrain data prepare {} "
+         "--as-text --output FILE.dtok",
+         path, found->why, path);
+  }
+  if (found) {
     fail(
         ErrorKind::data,
         "data file '{}' is JSON{}; make a token file of the field that holds the text: dtrain data "
         "prepare {} --field NAME --output FILE.dtok (--as-text in place of --field keeps the JSON)",
-        path, *found, path);
+        path, found->why, path);
   }
   const std::string_view format = is_gzip(start) ? "gzip" : is_zstd(start) ? "zstd" : "";
   if (format.empty()) return;
@@ -266,6 +299,8 @@ void check_is_text(std::string_view start, const std::string& path) {
   refuse_arrays_in_zip(start, path);
   for (const Signature& known : kSignatures) {
     if (start.size() < known.at || !start.substr(known.at).starts_with(known.bytes)) continue;
+    const bool is_tokens = known.advice == kPrepare || known.advice == kPrepareArray;
+    if (is_tokens) refuse_tokens(path, known.what, known.advice);
     refuse_file(path, known.what, known.advice);
   }
   const bool has_nul = start.find('\0') != start.npos;
@@ -279,10 +314,15 @@ void check_is_text(std::string_view start, const std::string& path) {
     refuse_tokens_without_header(path, type);
   }
   if (is_safetensors(start)) refuse_file(path, "a safetensors file", kGiveText);
-  refuse_file(path,
-              has_nul ? "binary (it holds NUL bytes)" : "not UTF-8, as a text of this name must be",
-              "convert it to text first, or, if it holds tokens, make a token file of it: dtrain "
-              "data prepare {} --token-type TYPE --vocab N --output FILE.dtok");
+  constexpr std::string_view kIfTokens =
+      "if it holds tokens, make a token file of it: dtrain data prepare {} --token-type TYPE "
+      "--vocab N --output FILE.dtok";
+  if (has_nul) {
+    refuse_file(path, "binary (it holds NUL bytes)",
+                fmt::format("convert it to text first, or, {}", kIfTokens));
+  }
+  refuse_file(path, "not UTF-8, as a text of this name must be",
+              fmt::format("{}; {}", kIfTextOfBin, kIfTokens));
 }
 
 void refuse_folder(const std::string& path) {

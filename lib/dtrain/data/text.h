@@ -45,9 +45,6 @@ void check_is_text(std::string_view start, const std::string& path);
 /// "LE" or "BE" for UTF-16 text without a mark; empty for all else.
 [[nodiscard]] std::string_view utf16_kind_of(std::string_view start);
 
-/// Whether a file is JSON lines by its name, compressed or not.
-[[nodiscard]] bool is_named_json_lines(std::string_view path);
-
 /// Refuses JSON, by its content or its name, which read as text would train a model of JSON.
 ///
 /// start: as check_is_text; empty: the name alone decides.
@@ -61,6 +58,10 @@ void check_is_no_json(std::string_view start, const std::string& path);
 ///
 /// Throws: Error{data} naming the file and the command.
 void check_needs_no_preparing(std::string_view start, const std::string& path);
+
+/// What to do with a .bin that is a text, but not UTF-8.
+inline constexpr std::string_view kIfTextOfBin =
+    "if it is a text, convert it with iconv, or rename it";
 
 /// The first 64 KiB of a file, or all of it.
 [[nodiscard]] std::string beginning(const base::InputFile& file);

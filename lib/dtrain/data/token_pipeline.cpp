@@ -3,6 +3,7 @@
 #include <future>
 #include <utility>
 
+#include "dtrain/base/error.h"
 #include "dtrain/base/threads.h"
 #include "dtrain/data/prepare.h"
 
@@ -89,8 +90,17 @@ RecordReport write_tokens_of(const std::vector<std::string>& files, const Prepar
     records.check_field_exists(false);
     on_bytes(done.consumed);
   };
+  // A fault in the reading comes after those of the blocks that are in work, as with one thread.
+  const auto read = [&](Block& block) {
+    try {
+      return reader.next(block);
+    } catch (const base::Error&) {
+      while (!in_work.empty()) write_first();
+      throw;
+    }
+  };
   auto block = std::make_shared<Block>();
-  for (std::size_t number = 0; reader.next(*block); ++number) {
+  for (std::size_t number = 0; read(*block); ++number) {
     in_work.push_back(base::start_task([&rule, &tokenizer, block, consumed = reader.consumed(),
                                         encoder = encoders[number % encoders.size()].get()] {
       EncodedBlock encoded = encode_block(*block, rule, tokenizer, *encoder);

@@ -1,6 +1,7 @@
 #include "dtrain/data/source/blocks.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "dtrain/base/error.h"
@@ -131,19 +132,19 @@ void BlockReader::open_next_file() {
   read_more();
   check_is_text(buffer_, path);
   if (options_.format == Format::text && options_.refuses_json) check_is_no_json(buffer_, path);
-  if (buffer_.starts_with(kByteOrderMark)) offset_ = std::ssize(kByteOrderMark);
+  offset_ = std::ssize(buffer_) - std::ssize(without_byte_order_mark(buffer_));
   buffer_.erase(0, static_cast<std::size_t>(offset_));
   if (options_.format == Format::json) find_shape();
 }
 
 void BlockReader::find_shape() {
-  const auto has_line = [this] {
-    const std::size_t first = buffer_.find_first_not_of(kJsonSpace);
-    return first != buffer_.npos &&
-           (buffer_[first] == '[' || buffer_.find('\n', first) != buffer_.npos);
-  };
-  while (!is_at_end_ && buffer_.size() < options_.longest_part && !has_line()) read_more();
-  shape_ = shape_of(buffer_);
+  std::optional<JsonShape> shape;
+  for (;;) {
+    shape = shape_of(buffer_, is_at_end_ || buffer_.size() >= options_.longest_part);
+    if (shape) break;
+    read_more();
+  }
+  shape_ = *shape;
   splitter_ = RecordSplitter(shape_);
 }
 

@@ -51,7 +51,7 @@ struct BlockOptions {
   /// characters.
   std::size_t longest_part = std::size_t{16} << 20;
   /// A record of JSON, which is in memory as a whole.
-  std::size_t longest_record = std::size_t{1} << 30;
+  std::size_t longest_record = std::size_t{64} << 20;
   /// Refuse texts that begin as JSON does.
   bool refuses_json = true;
   /// As open_bytes.

@@ -82,18 +82,54 @@ class DocumentMaker {
   std::vector<std::size_t> ends_{};  // of documents in storage_
 };
 
-}  // namespace
+// With its newline.
+std::string_view line_from(std::string_view text, std::size_t begin) {
+  const std::size_t newline = text.find('\n', begin);
+  return text.substr(begin, newline == text.npos ? text.npos : newline + 1 - begin);
+}
 
-JsonShape shape_of(std::string_view start) {
-  const std::size_t first = start.find_first_not_of(kJsonSpace);
-  if (first == start.npos) return JsonShape::lines;
-  if (start[first] == '[') return JsonShape::values;
-  if (start[first] != '{') return JsonShape::lines;
-  std::string_view line = start.substr(first);
-  line = line.substr(0, line.find('\n'));
+bool is_object(std::string_view line) {
+  const std::size_t first = line.find_first_not_of(kJsonSpace);
+  if (first == line.npos || line[first] != '{') return false;
   RecordSplitter splitter(JsonShape::values);
   const auto object = splitter.next(line);
-  if (!object) return splitter.is_within_string() ? JsonShape::lines : JsonShape::values;
+  return object && holds_nothing(line.substr(first + object->size()));
+}
+
+// Of a text whose first line ends within an object. In JSON, an object within another stands behind
+// one of three signs: a line that is an object elsewhere is a record, and the first line a bad one.
+std::optional<JsonShape> shape_of_open(std::string_view text, std::size_t next_line, bool is_all) {
+  constexpr std::string_view kBeforeValue = ":,[";
+  RecordSplitter splitter(JsonShape::values);
+  for (std::size_t begin = next_line; begin < text.size();) {
+    const std::string_view before = text.substr(0, begin);
+    if (splitter.next(before)) return JsonShape::values;
+    const std::string_view line = line_from(text, begin);
+    const bool is_whole = is_all || line.ends_with('\n');
+    if (is_whole && is_object(line) &&
+        kBeforeValue.find(before[before.find_last_not_of(kJsonSpace)]) == kBeforeValue.npos) {
+      return JsonShape::lines;
+    }
+    begin += line.size();
+  }
+  const bool is_decided = is_all || splitter.next(text);
+  return is_decided ? std::optional(JsonShape::values) : std::nullopt;
+}
+
+}  // namespace
+
+std::optional<JsonShape> shape_of(std::string_view start, bool is_all) {
+  const std::size_t first = start.find_first_not_of(kJsonSpace);
+  if (first == start.npos) return is_all ? std::optional(JsonShape::lines) : std::nullopt;
+  if (start[first] == '[') return JsonShape::values;
+  if (start[first] != '{') return JsonShape::lines;
+  const std::string_view text = start.substr(first);
+  const std::string_view line = line_from(text, 0);
+  if (!line.ends_with('\n') && !is_all) return std::nullopt;
+  RecordSplitter splitter(JsonShape::values);
+  const auto object = splitter.next(line);
+  if (!object && splitter.is_within_string()) return JsonShape::lines;
+  if (!object) return shape_of_open(text, line.size(), is_all);
   const std::string_view rest = line.substr(object->size());
   const std::size_t next = rest.find_first_not_of(kJsonSpace);
   const bool has_more = next != rest.npos && (rest[next] == '{' || rest[next] == ',');
@@ -133,7 +169,7 @@ bool RecordSplitter::step(char c) {
   switch (state_) {
     case State::between:
       if (c == '[') ++arrays_;
-      if (c == ']') --arrays_;
+      if (c == ']' && arrays_ > 0) --arrays_;
       if (c == '[' || c == ']' || c == ',' || kJsonSpace.find(c) != kJsonSpace.npos) return false;
       begin_ = at_;
       depth_ = c == '{' ? 1 : 0;
@@ -186,9 +222,10 @@ bool RecordSplitter::is_closed() const {
 }
 
 std::string_view first_record(std::string_view start) {
-  if (start.starts_with(kByteOrderMark)) start.remove_prefix(kByteOrderMark.size());
+  start = without_byte_order_mark(start);
   RecordSplitter splitter(JsonShape::values);
-  const auto record = splitter.next(start);
+  auto record = splitter.next(start);
+  while (record && *record == "null") record = splitter.next(start);
   return record ? *record : splitter.unfinished(start);
 }
 

@@ -17,12 +17,13 @@ enum class JsonShape {
   values,  ///< objects one after another, each over any lines, or in arrays
 };
 
-/// By the first line that is not blank, whose end may be missing from a long one. It begins an array,
-/// holds several objects, or ends within an object but not within a string: then the records are
-/// values.
+/// By the first line that is not blank. It begins an array, holds several objects, or ends within
+/// an object but not within a string: then the records are values. But if it ends within an object,
+/// and a later line is a whole object where JSON can have none, it is a bad one of lines.
 ///
-/// start: of a file, without byte order mark.
-[[nodiscard]] JsonShape shape_of(std::string_view start);
+/// start:  of a file, without byte order mark.
+/// is_all: nothing follows, or no more will be read. Else the shape may need more: nothing then.
+[[nodiscard]] std::optional<JsonShape> shape_of(std::string_view start, bool is_all);
 
 /// Finds records in a text that comes piece by piece, and looks at each byte once.
 class RecordSplitter {
@@ -58,7 +59,7 @@ class RecordSplitter {
   std::int64_t arrays_ = 0;  // that are open around records
 };
 
-/// The first record of values, or as much of it as is there.
+/// The first record of values that is not null, or as much of it as is there.
 [[nodiscard]] std::string_view first_record(std::string_view start);
 
 /// Where some records are.
@@ -78,8 +79,8 @@ struct RecordReport {
 
   /// later: of what follows.
   void add(const RecordReport& later);
-  /// Throws: Error{data} if no record has the field, once that is certain or enough were read to see
-  ///         that its name is wrong.
+  /// Throws: Error{data} if no record has the field, once that is certain or enough were read to
+  ///         see that its name is wrong.
   void check_field_exists(bool is_all_read) const;
 };
 

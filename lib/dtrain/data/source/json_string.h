@@ -15,7 +15,8 @@ class RecordFault : public std::runtime_error {
 
 /// The text that a string stands for. Half of a surrogate pair becomes U+FFFD.
 ///
-/// raw: what stands between the string's quotes; it does not end within an escape of two characters.
+/// raw: what stands between the string's quotes; it does not end within an escape of two
+///      characters.
 ///
 /// Throws: RecordFault for bytes that are not UTF-8, control characters and unknown escapes.
 [[nodiscard]] std::string unescaped(std::string_view raw);

@@ -30,9 +30,16 @@ class Scanner {
   void skip_space() {
     while (!is_at_end() && is_space(text_[at_])) ++at_;
   }
-  [[nodiscard]] bool is_line_over() const {
+  bool take(std::string_view word) {
+    if (!rest().starts_with(word)) return false;
+    at_ += word.size();
+    return true;
+  }
+  [[nodiscard]] std::string_view rest() const { return text_.substr(at_); }
+  /// The next sign but space; a newline at the end.
+  [[nodiscard]] char next_on_line() const {
     const std::size_t next = text_.find_first_not_of(" \t\r", at_);
-    return next == text_.npos || text_[next] == '\n';
+    return next == text_.npos ? '\n' : text_[next];
   }
   void need(char c) {
     skip_space();
@@ -44,14 +51,20 @@ class Scanner {
                                   before + static_cast<std::ptrdiff_t>(at_) + 1, reason));
   }
 
-  /// What stands between the quotes, the first of which is taken already; takes the second.
-  std::string_view raw_string() {
+  /// What stands between the quotes, the first of which is taken already; takes the second. Nothing
+  /// if that is missing.
+  std::optional<std::string_view> closed_string() {
     const std::size_t begin = at_;
     for (; !is_at_end(); ++at_) {
       if (text_[at_] == '"') return text_.substr(begin, at_++ - begin);
       if (text_[at_] == '\\' && ++at_ == text_.size()) break;
     }
     at_ = text_.size();
+    return std::nullopt;
+  }
+  /// The same of a string that must be closed.
+  std::string_view raw_string() {
+    if (const auto string = closed_string()) return *string;
     refuse("a string is not closed");
   }
 
@@ -125,7 +138,11 @@ void for_each_member(std::string_view object, std::string_view record, Visit vis
 
 bool is_name(std::string_view raw, std::string_view name) {
   if (raw.find('\\') == raw.npos) return raw == name;
-  return unescaped(raw) == name;
+  try {
+    return unescaped(raw) == name;
+  } catch (const RecordFault&) {
+    return false;  // of another field, which need not be valid
+  }
 }
 
 std::optional<std::string_view> member(std::string_view object, std::string_view record,
@@ -202,6 +219,46 @@ class NameList {
   std::vector<std::string> names_;
 };
 
+bool begins_value(std::string_view text) {
+  constexpr std::string_view kFirst = "\"[{-0123456789";
+  for (const std::string_view word : {"null", "true", "false"}) {
+    if (text.starts_with(word)) return true;
+  }
+  return text.empty() || kFirst.find(text[0]) != kFirst.npos;
+}
+
+// Behind a value of an array: unlike a text that has brackets at its beginning.
+bool goes_on_as_array(Scanner& scanner) {
+  scanner.skip_space();
+  if (scanner.take(']')) {
+    const char next = scanner.next_on_line();
+    return next == '\n' || next == ',' || next == ']';
+  }
+  if (!scanner.take(',')) return false;
+  scanner.skip_space();
+  return begins_value(scanner.rest());
+}
+
+// Behind the first bracket of an array whose first value is no bracket.
+bool begins_array(Scanner& scanner) {
+  if (scanner.take("null")) return goes_on_as_array(scanner);
+  if (!scanner.take('"')) return false;
+  const std::string_view rest = scanner.rest();
+  if (scanner.closed_string()) return goes_on_as_array(scanner);
+  return rest.find('\n') == rest.npos;  // the quote is beyond what is there
+}
+
+// Behind the bracket.
+bool begins_object(Scanner& scanner, bool is_in_array) {
+  scanner.skip_space();
+  if (scanner.take('}')) {
+    return is_in_array ? goes_on_as_array(scanner) : scanner.next_on_line() == '\n';
+  }
+  if (!scanner.take('"') || !scanner.closed_string()) return false;
+  scanner.skip_space();
+  return scanner.take(':');
+}
+
 }  // namespace
 
 FieldText field_text(std::string_view record, std::string_view path) {
@@ -232,23 +289,13 @@ std::string text_fields(std::string_view record) {
 }
 
 bool begins_as_json(std::string_view start) {
-  if (start.starts_with(kByteOrderMark)) start.remove_prefix(kByteOrderMark.size());
+  start = without_byte_order_mark(start);
   Scanner scanner(start, start);
   scanner.skip_space();
   const bool is_array = scanner.peek() == '[';
   while (scanner.take('[')) scanner.skip_space();
-  const bool is_object = scanner.take('{');
-  if (!is_object && !is_array) return false;
-  scanner.skip_space();
-  if (is_object && scanner.take('}')) return scanner.is_line_over();
-  if (!scanner.take('"')) return false;
-  try {
-    (void)scanner.raw_string();
-  } catch (const RecordFault&) {
-    return false;
-  }
-  scanner.skip_space();
-  return is_object ? scanner.take(':') : scanner.take(',') || scanner.take(']');
+  if (scanner.take('{')) return begins_object(scanner, is_array);
+  return is_array && begins_array(scanner);
 }
 
 }  // namespace dtrain::data

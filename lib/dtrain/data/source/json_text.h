@@ -32,13 +32,21 @@ struct FieldText {
 [[nodiscard]] std::string text_fields(std::string_view record);
 
 /// Whether a text begins as JSON does: with an object that has a member or is empty, or with an
-/// array of objects, arrays or strings. A byte order mark may stand before it.
+/// array of objects, arrays or strings, before which null may stand. A byte order mark may stand
+/// before it.
 ///
-/// start: as much of the text as there is, some KiB at most are needed.
+/// start: as much of the text as there is, some KiB at most are needed. A string of an array may be
+///        longer, if it has no newline as far as it is there.
 [[nodiscard]] bool begins_as_json(std::string_view start);
 
 /// UTF-8's byte order mark, which editors write and which is no part of a text.
 inline constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+
+/// start: of a file.
+[[nodiscard]] inline std::string_view without_byte_order_mark(std::string_view start) {
+  if (start.starts_with(kByteOrderMark)) start.remove_prefix(kByteOrderMark.size());
+  return start;
+}
 
 /// Between JSON's values.
 inline constexpr std::string_view kJsonSpace = " \t\r\n";

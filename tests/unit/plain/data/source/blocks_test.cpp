@@ -120,7 +120,8 @@ TEST_CASE("Objects in arrays, over several lines or on one line are the same rec
        {"[" + one + "," + two + "," + three + "]",
         "\n [\n" + one + ",\n" + two + ", " + three + "\n]\n",
         "[[" + one + "," + two + "],\n[" + three + "], []]", three.substr(0, 0) + one + two + three,
-        one + "\r" + two + "\r" + three,
+        one + "\r" + two + "\r" + three, "[" + one + "," + two + "," + three + "]]",
+        "{\"l\": [\n{\"a\": 1}\n,\n{\"a\": 2}\n], " + one.substr(1) + two + three,
         "{\n" + one.substr(1) + "\n" + two + "\n" + three + "\n"}) {
     INFO(text);
     const std::string path = folder.write("j", text);
@@ -143,9 +144,10 @@ TEST_CASE("What is not read of a record need not be valid") {
                                             "{\"d\": " +
                                             deep + closed +
                                             ", \"text\": \"three\", \"e\": \"\\q\"}\n"
+                                            "{\"\\x\": 1, \"text\": \"four\"}\n"
                                             "{\"text\": \"first\", \"te\\u0078t\": \"last\"}\n");
   CHECK(documents_of({.files = {path}, .format = Format::json}, {.field = "text"}) ==
-        Documents{"one", "two", "three", "last"});
+        Documents{"one", "two", "three", "four", "last"});
 }
 
 TEST_CASE("Surrogate pairs become characters, and halves of them U+FFFD") {
@@ -246,6 +248,31 @@ TEST_CASE("A bad record is named with its line, or counted and passed over") {
   }
 }
 
+TEST_CASE("A bad first line is passed over alone") {
+  const TempFolder folder;
+  std::string good;
+  for (int i = 0; i < 5; ++i) good += "{\"text\": \"good\"}\n\n";
+  const std::string_view closed_twice = "{\"text\": \"x\"}}\n{\"text\": \"good\"}";
+  for (const std::string_view bad :
+       {"{\"id\": 1, \"m\": {\"x\": 1}, \"text\": \"a\"", "{", "{\"text\": \"a", "{\"id\": 1,",
+        "{\"m\": [1", "{\"m\": [", "{\"m\":"}) {
+    INFO(bad);
+    for (const std::size_t size : {1, 1000}) {
+      const auto check = [&](std::string_view end, const Documents& expected, int num_bad) {
+        const std::string path =
+            folder.write("j", std::string(bad) + "\n" + good + std::string(end));
+        RecordReport report;
+        CHECK(documents_of({.files = {path}, .format = Format::json, .block_bytes = size},
+                           {.field = "text", .skips_bad_records = true}, &report) == expected);
+        CHECK(report.bad.count == num_bad);
+        CHECK_THAT(report.bad.first.at(0), Names(path, "line 1"));
+      };
+      check("", Documents(5, "good"), 1);
+      check(closed_twice, Documents(6, "good"), 2);
+    }
+  }
+}
+
 TEST_CASE("JSON that ends within an array or object is refused as truncated") {
   const TempFolder folder;
   for (const std::string_view text : {"[{\"text\": \"a\"},\n{\"text\": \"b\"}",
@@ -283,13 +310,15 @@ TEST_CASE("A record that is too long for memory is named with its line") {
 TEST_CASE("Texts that begin as JSON are told from others") {
   for (const std::string_view text :
        {"{\"a\": 1}\n", "\xef\xbb\xbf{\"a\":", " \n[\n{ \"a\" : \"", "[[{\"a\":1}]]",
-        "{}\n{\"a\": 1}", "[\"a\", \"b\"]", "{\n  \"a\\\"b\": 1"}) {
+        "{}\n{\"a\": 1}", "[\"a\", \"b\"]", "{\n  \"a\\\"b\": 1", "[\"no end of it",
+        "[{}, {\"a\": 1}]", "[null, {\"a\": 1}]", "[[\"a\"], [\"b\"]]", "[\"a\"]\n"}) {
     INFO(text);
     CHECK(begins_as_json(text));
   }
   for (const std::string_view text :
        {"", "{", "{a: 1}", "[1] A note", "[1, 2]", "{\"quoted\"} text", "[\"Yes\" he said]",
-        "{} is empty", "\"a\": 1", "{{name}}", "text {\"a\": 1}"}) {
+        "{} is empty", "\"a\": 1", "{{name}}", "text {\"a\": 1}", "[\"A title\"](http://x) links",
+        "[\"To be, or not\", he said]", "[\"Yes,\nhe said", "[{} is empty", "[null] and void"}) {
     INFO(text);
     CHECK_FALSE(begins_as_json(text));
   }
