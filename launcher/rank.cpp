@@ -26,10 +26,14 @@ void take_record(Rank& rank, std::string_view word, std::string_view rest) {
     rank.forget_records();
     rank.records_signs = rank.signs;
   }
-  if (rank.has_records || rank.records.size() > kMostBytes) return;
+  if (rank.has_records) return;
+  const bool is_last = word == "records-last";
+  const bool is_end = is_last || word == "records-end";
+  // Of a longer answer the rest is left out, but for its end.
+  if (!is_end && rank.records.size() > kMostBytes) return;
   rank.records.append(word).append(" ").append(rest).append("\n");
-  rank.records_are_last = word == "records-last";
-  rank.has_records = rank.records_are_last || word == "records-end";
+  if (is_last) rank.records_are_last = true;
+  rank.has_records = is_end;
 }
 
 /// Returns whether the line reported an error.

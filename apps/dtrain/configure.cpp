@@ -1,7 +1,6 @@
 #include "configure.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -113,22 +112,6 @@ std::string keys_behind(const config::CommandLine& command_line, std::string_vie
   return keys.empty() ? "" : " (" + keys + ")";
 }
 
-// The steps of train.epochs passes over the training data, rounded up. config: resolved, except for
-// its steps.
-std::int64_t steps_of_epochs(const config::Config& config) {
-  const data::Split split = data::open_split(data::split_options(config));
-  const double samples = std::ceil(config.train.epochs * static_cast<double>(split.train.size()));
-  const double steps = std::ceil(samples / static_cast<double>(config.batch.global));
-  const double most = config::find_key("train.steps")->range.highest;
-  if (steps > most) {
-    base::fail(
-        base::ErrorKind::usage,
-        "--epochs {} over {} samples in batches of {} are {:.3g} steps, more than {:.3g}: lower it",
-        config.train.epochs, split.train.size(), config.batch.global, steps, most);
-  }
-  return static_cast<std::int64_t>(steps);
-}
-
 // With --epochs the steps follow from the data and the batch, and other settings from the steps.
 config::Config resolve_with_epochs(config::Command command, config::Config config,
                                    const config::Launch& launch) {
@@ -138,7 +121,9 @@ config::Config resolve_with_epochs(config::Command command, config::Config confi
     config::Config unlimited = config;
     unlimited.train.steps =
         static_cast<std::int64_t>(config::find_key("train.steps")->range.highest);
-    config.train.steps = steps_of_epochs(config::resolve(command, unlimited, launch));
+    const config::Config resolved = config::resolve(command, unlimited, launch);
+    const data::Split split = data::open_split(data::split_options(resolved));
+    config.train.steps = data::steps_of_epochs(resolved, split.train.size());
   }
   return config::resolve(command, config, launch);
 }

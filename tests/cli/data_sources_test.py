@@ -21,7 +21,7 @@ import zipfile
 
 from data_harness import DataTest, read_token_file
 from dtrain_harness import DATA, DTRAIN, GOLDEN, SOURCE, USAGE, run, terminal_output
-from messages import lines_naming
+from messages import error_line, lines_naming
 
 TEXT = (GOLDEN / "text.bin").read_bytes()
 LINES = [line for line in TEXT.decode().splitlines() if line]
@@ -386,6 +386,16 @@ class Tokenizers(DataTest):
             self.assertEqual(found.documents, [[*map(int, line.split()), end] for line in expected])
             self.assertEqual((found.vocab, found.tokenizer, found.model), (600, SENTENCEPIECE, model.read_bytes()))
             self.assertEqual(found.num_bytes, len("".join(LINES).encode()))
+
+    def test_a_model_of_bytes_refuses_tokens_though_its_vocabulary_is_theirs(self):
+        text = self.write("book.txt", TEXT)
+        spm("train", f"--input={text}", f"--model_prefix={self.folder / 'theirs'}", "--vocab_size=256", "--model_type=bpe")
+        self.dtrain("data", "prepare", "book.txt", "--tokenizer", "theirs.model", "--output", "theirs.dtok")
+        self.dtrain("--levels", 1, "--width", 16, "--heads", 1, "--neurons", 16, "--seq-len", 16, "--threads", 1, "--steps", 1, "--data",
+                    "book.txt", "--run-dir", "run")
+        for named, *flags in (("--new-data", "--resume", "run", "--new-data"), ("--init-from", "--init-from", "run", "--seq-len", 16)):
+            result = self.dtrain(*flags, "--data", "theirs.dtok", "--steps", 2, "--run-dir", "new", status=USAGE)
+            error_line(result.stderr, named, "theirs.dtok", "bytes")
 
     def test_the_report_counts_every_byte_of_the_text(self):
         book = self.write("lines.txt", b"\n\n" + TEXT + b"\n\n")

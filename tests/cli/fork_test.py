@@ -282,6 +282,21 @@ class NewData(Runs):
         self.assertEqual([row[0] for row in table_of(error)], ["train.steps", "data.train", "data.validation"])
         self.assertEqual([number for _, number, _ in samples(run_dir)], [4, 8, 12, 4, 8])
 
+    def test_other_validation_alone_is_refused_and_begun_with_the_flag(self):
+        valid, other = self.root / "home/first.txt", self.root / "home/second.txt"
+        valid.write_text("And the evening and the morning were the first day.\n" * 20)
+        other.write_text("And the evening and the morning were the second day.\n" * 20)
+        run_dir = self.new("run")
+        self.train(*overriding([*TINY, "--data", "text.txt", "--steps", 3, "--run-dir", run_dir], "--val-fraction", 0, "--val-data", valid),
+                   cwd="home")
+        resumed = ("--run-dir", run_dir, "--resume", "auto", "--val-data", other)
+        assert_names(self.train(*resumed, "--steps", 5, status=USAGE).stderr, "data.validation", other, "--new-data")
+        error = self.train(*resumed, "--steps", 5, "--new-data").stderr
+        self.assertEqual([row[0] for row in table_of(error)], ["train.steps", "data.validation"])
+        error = self.train(*resumed, "--steps", 6, "--new-data").stderr
+        self.assertEqual(len(lines_naming(error, "--new-data", "3")), 1, error)
+        self.assertEqual([number for _, number, _ in samples(run_dir)], [4, 8, 12, 4, 8, 12])
+
     def test_what_it_cannot_do_is_refused_in_one_line(self):
         other = self.other[1:]
         for flags, *names in ((("--data", "text.txt", "--new-data"), "--new-data", "--resume"),

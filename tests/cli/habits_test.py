@@ -108,8 +108,9 @@ class DeepSpeed(FolderTest):
                                          "zero_optimization.reduce_bucket_size"])
 
     def test_flags_win_and_auto_is_left_open(self):
-        found, _ = self.config({"train_micro_batch_size_per_gpu": "auto", "gradient_clipping": 0.5, "optimizer": {"type": "SGD", "params": {
-            "lr": "auto", "momentum": 0.7}}, "zero_optimization": {"stage": 0}, "fp16": {"enabled": True}}, "--grad-clip", "2")
+        found, error = self.config({"train_micro_batch_size_per_gpu": "auto", "gradient_clipping": 0.5, "optimizer": {"type": "SGD", "params": {
+            "lr": "auto", "momentum": 0.7}}, "zero_optimization": {"stage": 0, "offload_optimizer": None}, "scheduler": None, "fp16": {"enabled": True}}, "--grad-clip", "2")
+        self.assertEqual(lines_naming(error, "offload_optimizer") + lines_naming(error, "scheduler"), [])
         self.assertEqual(found["train"]["grad_clip"], 2)
         self.assertEqual((found["train"]["optimizer"], found["train"]["momentum"], found["train"]["lr"]), ("sgd", 0.7, 3e-3))
         self.assertEqual((found["layout"]["strategy"], found["machine"]["dtype"]), ("ddp", "float16"))
@@ -133,7 +134,7 @@ class DeepSpeed(FolderTest):
                 ({"zero_optimization": {"stage": "2"}}, 'zero_optimization.stage: found "2"'),
                 ({"zero_optimization": {"stage": "auto"}}, 'zero_optimization.stage: found "auto"'),
                 ({"zero_optimization": True}, "zero_optimization: found true"), ({"zero_optimization": "auto"}, "zero_optimization: found"),
-                ({"optimizer": None}, "optimizer: found null"), ({"optimizer": {"params": [1]}}, "optimizer.params: found [1]"),
+                ({"optimizer": {"params": [1]}}, "optimizer.params: found [1]"),
                 ({"optimizer": {"params": {"lr": 1}}, "optimizer.params.lr": 0.1}, '"optimizer.params.lr"'),
                 ("{", "JSON"), ("[]", "array")):
             error = run(DTRAIN, "--deepspeed-config", self.file(content), "--print-config", status=USAGE).stderr
@@ -144,7 +145,9 @@ class DeepSpeed(FolderTest):
         self.assertIn("(--deepspeed-config)", run(DTRAIN, "--deepspeed-config", "missing.json", status=USAGE).stderr)
 
     def test_a_file_without_a_key_of_deepspeed_is_refused(self):
-        for content, key in (({"output_dir": "out", "learning_rate": 5e-5}, "output_dir"), ({"deepspeed": {"train_batch_size": 8}}, "deepspeed.train_batch_size"),
+        for content, key in (({"output_dir": "out", "learning_rate": 5e-5}, "output_dir"),
+                             ({"zero_optimization": {"overlap_comm": True}}, "zero_optimization.overlap_comm"),
+                             ({"deepspeed": {"train_batch_size": 8}}, "deepspeed.train_batch_size"),
                              ({"model": {"width": 96}}, "model.width"), ({"model_type": "gpt2", "n_layer": 12}, "model_type")):
             error = run(DTRAIN, "--deepspeed-config", self.file(content), "--print-config", status=USAGE).stderr
             assert_names(error, "ds.json", key, "--config")

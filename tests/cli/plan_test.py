@@ -7,7 +7,7 @@ import shlex
 import unittest
 from pathlib import Path
 
-from dtrain_harness import DTRAIN, DTRUN, USAGE, FolderTest, launched, metrics_of, run
+from dtrain_harness import DATA, DTRAIN, DTRUN, USAGE, FolderTest, launched, metrics_of, run
 from messages import assert_names
 
 TINY = ("--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "8", "--microbatch",
@@ -105,6 +105,7 @@ class Plan(FolderTest):
             error = self.plan(*TINY, *flags, status=USAGE).stderr
             assert_names(error, "--device-tflops 200", "--ranks", "--device-memory")
             self.assertEqual(len(error.splitlines()), 1)
+        assert_names(self.plan(*TINY, "--device-tflops", "1e300", status=USAGE).stderr, "--device-tflops")
 
     def test_the_length_of_the_run_and_of_a_pass(self):
         there = ("--ranks", "2", "--device-memory", "80GiB", "--device-tflops", "1e-6", "--show", "1")
@@ -119,6 +120,12 @@ class Plan(FolderTest):
         samples = 300 * 55 // 32
         self.assertEqual(seconds, {"10": ["10"], "20": ["20"], "2": [str(-(-2 * samples // 8))]})
         self.assertFalse(any(line.startswith("time: ") for line in self.plan(*TINY, *there, "--epochs", "2").stdout.splitlines()))
+        # Data of a machine that is not here; what is here and is none is refused.
+        time, best = self.plan(*TINY, *there, "--steps", "10", "--data", "/there/book.dtok").stdout.splitlines()[-2:]
+        assert_names(time, "10 steps")
+        self.assertNotIn(";", time)
+        assert_names(best, "--data /there/book.dtok")
+        self.plan(*TINY, *there, "--data", ".", status=DATA)
 
     def test_other_machines_are_suggested_for_what_this_one_does_not_hold(self):
         """The state of the one layer, 16 bytes for each parameter, takes twice the memory."""
@@ -178,6 +185,10 @@ class Plan(FolderTest):
     def test_what_fits_nowhere_is_refused_with_a_reason(self):
         error = self.plan(*LARGE, "--ranks", "1", "--device-memory", "1GiB", status=USAGE).stderr
         self.assertRegex(error, r"plan: .*: --strategy single .*: .*[\d.]+ GiB .* 1.0 GiB .*\n$")
+        error = self.plan("--ranks", "0.5", status=USAGE).stderr
+        self.assertIn("--ranks", error)
+        error = self.plan("--heads", "3", "--neurons", "7", "--ranks", "2", status=USAGE).stderr
+        self.assertEqual(len(error.splitlines()), 1)
 
     def test_the_smallest_layout_that_does_not_fit_is_named_with_what_would(self):
         flags = (*TINY[:10], "--ranks", "4", "--device", "cpu", "--device-tflops", "0.05", "--microbatch", "8", "--global-batch", "32")
@@ -188,10 +199,6 @@ class Plan(FolderTest):
         (named,) = [layout for layout in rows if f"{layout}:" in error]
         self.assertEqual(rows[named][1], least)
         self.plan(*limited, *re.search(r"--recompute \w+", error)[0].split())
-        error = self.plan("--ranks", "0.5", status=USAGE).stderr
-        self.assertIn("--ranks", error)
-        error = self.plan("--heads", "3", "--neurons", "7", "--ranks", "2", status=USAGE).stderr
-        self.assertEqual(len(error.splitlines()), 1)
 
 
 MODEL = ("--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--threads", "1")

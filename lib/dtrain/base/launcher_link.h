@@ -115,7 +115,8 @@ class LauncherLink {
   /// dtrun is to hear, however long its groups take to close. dtrun's --abort-grace bounds that.
   void disobey() noexcept { obeys_ = false; }
   /// Answers for the last time, without being asked: this rank fails. What it is asked later it
-  /// does not answer, since by then its calls have ended.
+  /// does not answer, since by then its calls have ended: an answer that does not fit into the line
+  /// is lost.
   void send_last_records();
   /// The width of dtrun's terminal since it was last resized; 0: it was not.
   [[nodiscard]] std::int64_t columns() const noexcept { return columns_; }

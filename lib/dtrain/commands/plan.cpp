@@ -2,14 +2,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <optional>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/path_kind.h"
 #include "dtrain/base/rank_env.h"
 #include "dtrain/base/text.h"
 #include "dtrain/commands/commands.h"
 #include "dtrain/commands/layout_choice.h"
 #include "dtrain/config/assign.h"
+#include "dtrain/config/data_mixture.h"
 #include "dtrain/data/split.h"
 #include "dtrain/metrics/format.h"
 
@@ -73,27 +75,39 @@ std::string command_line(const config::Config& asked, const Choice& best,
   return text;
 }
 
-// How long the run takes, and a pass over its data where they are given.
-std::string duration_line(const config::Config& asked, const Choice& best) {
+// The samples of the training data. Files that are not here may be on the machine that is planned.
+std::optional<std::int64_t> num_samples_of(const config::Config& asked) {
+  const std::string& validation = asked.data.validation;
+  if (asked.data.train.empty()) return std::nullopt;
+  bool are_here = validation.empty() || base::is_there(validation);
+  for (const config::WeightedFile& file : config::parse_mixture(asked.data.train)) {
+    are_here = are_here && base::is_there(file.path);
+  }
+  if (!are_here) return std::nullopt;
+  return data::open_split(data::split_options(asked)).train.size();
+}
+
+// How long the run takes, and a pass over its data where their size is known.
+std::string duration_line(const config::Config& asked, const Choice& best,
+                          std::optional<std::int64_t> num_samples) {
   const config::Config& config = best.config;
   const auto time_of = [&](double steps) {
     return base::readable_time(steps * best.prediction.seconds());
   };
-  double steps = static_cast<double>(asked.train.steps);
+  const bool counts_epochs = asked.train.epochs > 0;
+  if (counts_epochs && !num_samples) return {};
+  const std::int64_t steps =
+      counts_epochs ? data::steps_of_epochs(config, *num_samples) : asked.train.steps;
   std::string of_pass;
-  if (!asked.data.train.empty()) {
-    const data::Split split = data::open_split(data::split_options(config));
+  if (num_samples) {
     const double pass =
-        static_cast<double>(split.train.size()) / static_cast<double>(config.batch.global);
-    if (asked.train.epochs > 0) steps = std::ceil(asked.train.epochs * pass);
+        static_cast<double>(*num_samples) / static_cast<double>(config.batch.global);
     of_pass = fmt::format("; a pass over the data takes {}", time_of(pass));
-  } else if (asked.train.epochs > 0) {
-    return {};
   }
-  return fmt::format(
-      "time: {} of {} tokens take {}{}, evaluations and saves not counted\n",
-      metrics::format_count(static_cast<std::int64_t>(steps)) + (steps == 1 ? " step" : " steps"),
-      metrics::format_count(config.batch.global * config.data.seq_len), time_of(steps), of_pass);
+  return fmt::format("time: {} of {} tokens take {}{}, evaluations and saves not counted\n",
+                     metrics::format_count(steps) + (steps == 1 ? " step" : " steps"),
+                     metrics::format_count(config.batch.global * config.data.seq_len),
+                     time_of(static_cast<double>(steps)), of_pass);
 }
 
 // Where the ranks would be. A machine that is not here has GPUs unless another device is named.
@@ -142,6 +156,7 @@ std::string rates_line(const planner::Rates& rates, const planner::Site& site) {
 void plan_layouts(const config::Config& asked, const Output& output) {
   const config::PlanConfig& plan = asked.plan;
   const planner::Site site = site_of(asked);
+  const auto num_samples = num_samples_of(asked);
   planner::MachineRates measured;
   const planner::Rates rates{.flops = plan.device_tflops * 1e12,
                              .link_bytes_per_second = static_cast<double>(plan.link.count),
@@ -171,7 +186,7 @@ void plan_layouts(const config::Config& asked, const Output& output) {
     output(fmt::format("    and {} more that do not fit (--show N)\n",
                        ranking.misfits.size() - named));
   }
-  output(duration_line(asked, ranking.choices.front()));
+  output(duration_line(asked, ranking.choices.front(), num_samples));
   output(fmt::format("best: {}\n", command_line(asked, ranking.choices.front(), site)));
 }
 

@@ -82,14 +82,19 @@ class Reader {
  public:
   explicit Reader(const std::string& path) : path_(path) {
     flatten_all(Json::parse(read_object_text(path, "--deepspeed-config")), "", entries_);
+    const auto is_section = [](std::string_view name) {
+      return std::ranges::find(kSections, name) != std::end(kSections);
+    };
+    // Their default of a section, which is to leave it out.
+    std::erase_if(entries_, [&](const auto& entry) {
+      return entry.second.is_null() && is_section(entry.first);
+    });
     std::set<std::string_view> names;
     for (const auto& [name, value] : entries_) {
       if (!names.insert(name).second) {
         fail(ErrorKind::usage, "{}: the key \"{}\" appears twice", path_, name);
       }
-      if (std::ranges::find(kSections, name) != std::end(kSections)) {
-        refuse(name, value, "an object {...}, or left out");
-      }
+      if (is_section(name)) refuse(name, value, "an object {...}, null, or left out");
     }
   }
 
@@ -141,12 +146,12 @@ class Reader {
 
   /// Puts what was set in front of the flags, which win over it, and lists the keys that are left.
   ///
-  /// Throws: Error{usage} if there are keys, and none is one of DeepSpeed's.
+  /// Throws: Error{usage} if there are keys, and none has a counterpart.
   [[nodiscard]] CommandLine add_to(CommandLine flags) {
     if (!entries_.empty() && taken_.empty()) {
       fail(ErrorKind::usage,
-           "{}: it is no configuration of DeepSpeed's: dtrain knows none of its keys, such as {}; "
-           "settings of dtrain go into a file for --config",
+           "{}: none of its keys, such as {}, has a counterpart in dtrain; settings of dtrain go "
+           "into a file for --config",
            path_, base::json_text(entries_.front().first));
     }
     for (const auto& [name, value] : entries_) {

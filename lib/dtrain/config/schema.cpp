@@ -26,6 +26,7 @@ constexpr double kMaxProfiledSteps = 1000;  // more make files that no viewer op
 constexpr double kMaxSeconds = 1e6;
 constexpr double kMaxThreads = 1 << 12;
 constexpr double kMaxElements = 1LL << 40;
+constexpr double kMaxTflops = 1e9;
 
 // Without momentum there is no state to go on from.
 constexpr ResumeRule kOfMomentum = [](const Config& now, const Config& saved) {
@@ -434,7 +435,7 @@ constexpr Setting kSettings[] = {
      form("a size: 80G or 80GiB (of 1024), 500MB (of 1000), or bytes; 0 for this machine's")},
     {"plan.device_tflops", "--device-tflops", "X", "TFLOP/s",
      "speed that a rank reaches in training; 0: measured here", kPlan, FIELD(plan.device_tflops),
-     at_least(0)},
+     between(0, kMaxTflops)},
     {"plan.link", "--link", "SIZE", "",
      "bytes per second that a rank sends to other nodes (25GB); 0: as fast as within a node", kPlan,
      FIELD(plan.link),

@@ -1,6 +1,7 @@
 #include "dtrain/data/split.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "dtrain/base/path_kind.h"
 #include "dtrain/base/storage_error.h"
 #include "dtrain/config/data_mixture.h"
+#include "dtrain/config/schema.h"
 
 namespace dtrain::data {
 
@@ -200,6 +202,19 @@ Split open_split(const SplitOptions& options) {
     check_has_sample(validation, "for validation", has_file ? "" : "raise --val-fraction, ");
   }
   return {std::move(train), std::move(validation)};
+}
+
+std::int64_t steps_of_epochs(const config::Config& config, std::int64_t num_samples) {
+  const double samples = std::ceil(config.train.epochs * static_cast<double>(num_samples));
+  const double steps = std::ceil(samples / static_cast<double>(config.batch.global));
+  const double most = config::find_key("train.steps")->range.highest;
+  if (steps > most) {
+    fail(
+        ErrorKind::usage,
+        "--epochs {} over {} samples in batches of {} are {:.3g} steps, more than {:.3g}: lower it",
+        config.train.epochs, num_samples, config.batch.global, steps, most);
+  }
+  return static_cast<std::int64_t>(steps);
 }
 
 std::optional<std::int64_t> vocab_of_data(const std::string& train) {

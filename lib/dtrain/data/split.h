@@ -111,6 +111,12 @@ struct Split {
 ///         config::parse_mixture, and for a val_fraction of several files.
 [[nodiscard]] Split open_split(const SplitOptions& options);
 
+/// The steps of train.epochs passes over so many samples of training data, rounded up.
+/// config: resolved, except for its steps.
+///
+/// Throws: Error{usage} if they are more than train.steps may be.
+[[nodiscard]] std::int64_t steps_of_epochs(const config::Config& config, std::int64_t num_samples);
+
 /// The vocabulary of the training data, which a model has unless it is told otherwise; nothing
 /// where a file cannot be read, which open_split reports.
 ///

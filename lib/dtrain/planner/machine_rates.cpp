@@ -114,8 +114,9 @@ ComputeTimes measure(const config::Config& asked) {
   // How long the whole model would take, before it does.
   const ComputeTimes from_one_level = measured(1);
   const double of_a_level = from_one_level.pass / static_cast<double>(asked.model.levels);
-  const auto levels = static_cast<std::int64_t>(std::max(1.0, kLongPass / of_a_level));
-  return levels == 1 ? from_one_level : measured(std::min(levels, asked.model.levels));
+  const auto most = static_cast<double>(asked.model.levels);
+  const auto levels = static_cast<std::int64_t>(std::clamp(kLongPass / of_a_level, 1.0, most));
+  return levels == 1 ? from_one_level : measured(levels);
 }
 
 double seconds_of_all_reduce(comm::ProcessGroup& group, const at::Tensor& values, int repetitions) {

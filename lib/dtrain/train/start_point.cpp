@@ -22,6 +22,8 @@
 #include "dtrain/comm/exchange.h"
 #include "dtrain/config/file.h"
 #include "dtrain/config/saved_run.h"
+#include "dtrain/data/token_header.h"
+#include "dtrain/data/tokenizer/tokenizer.h"
 #include "dtrain/train/model_file.h"
 #include "dtrain/train/setting_changes.h"
 
@@ -99,6 +101,11 @@ std::string_view count_of(std::string_view identity) {
   return identity.substr(0, identity.find(' '));
 }
 
+// Whether both runs have validation data and it differs. Empty: not known.
+bool is_other_validation(const std::string& saved, const std::string& now) {
+  return !saved.empty() && saved != "none" && now != "none" && saved != now;
+}
+
 // Data of the checkpoint or of this run. file: empty for a share of the training data.
 struct DataPart {
   const std::string& file;
@@ -132,11 +139,6 @@ SettingChange data_change(const std::string& key, const DataPart& saved, const D
   return change;
 }
 
-// Whether the checkpoint's training data is this run's, down to the last token.
-bool has_same_data(const StartParts& parts, const Chosen& chosen) {
-  return data::identity_from(chosen.manifest.data_fingerprint).training == parts.data.training;
-}
-
 // Where an older dtrain kept no checksum, an equal number of samples has to do.
 bool may_be_same_data(const StartParts& parts, const Chosen& chosen) {
   const data::DataIdentity saved = data::identity_from(chosen.manifest.data_fingerprint);
@@ -160,21 +162,21 @@ std::vector<SettingChange> data_changes(const StartParts& parts, const Chosen& c
   const config::DataConfig& before = saved_config.data;
   const data::DataIdentity saved = data::identity_from(chosen.manifest.data_fingerprint);
   if (!has_new_data && may_be_same_data(parts, chosen)) return {};
+  constexpr std::string_view kAdvice =
+      "--new-data to begin it anew with the checkpoint's model and optimizer, ";
   std::vector<SettingChange> changes;
   if (saved.training != now.training) {
     const DataPart saved_part{before.train, saved.training};
     const DataPart own_part{config.train, now.training};
-    if (!has_new_data) {
-      refuse_data(chosen, "data.train", saved_part, own_part,
-                  "--new-data to begin it anew with the checkpoint's model and optimizer, ");
-    }
+    if (!has_new_data) refuse_data(chosen, "data.train", saved_part, own_part, kAdvice);
     changes.push_back(data_change("data.train", saved_part, own_part));
   }
   if (saved.validation != now.validation) {
     const DataPart saved_part{before.validation, saved.validation};
     const DataPart own_part{config.validation, now.validation};
-    const bool is_other = saved.validation != "none" && now.validation != "none";
-    if (is_other && !has_new_data) refuse_data(chosen, "data.validation", saved_part, own_part, "");
+    if (!has_new_data && is_other_validation(saved.validation, now.validation)) {
+      refuse_data(chosen, "data.validation", saved_part, own_part, kAdvice);
+    }
     changes.push_back(data_change("data.validation", saved_part, own_part));
   }
   return changes;
@@ -189,15 +191,17 @@ bool begins_data(const StartParts& parts, const Chosen& chosen, const config::Co
   const auto is_of_data = [](const SettingChange& change) {
     return change.rule == config::OnResume::with_new_data;
   };
-  const bool differs = !has_same_data(parts, chosen) ||
+  const data::DataIdentity before = data::identity_from(chosen.manifest.data_fingerprint);
+  const bool differs = before.training != parts.data.training ||
+                       is_other_validation(before.validation, parts.data.validation) ||
                        std::ranges::any_of(setting_changes(config, saved), is_of_data);
   if (differs) return true;
   const bool is_restart = config.checkpoint.resume.is_automatic() && history.data_step > 0;
   if (!is_restart) {
     base::fail(ErrorKind::usage,
-               "--new-data: --data {}, --global-batch, --seq-len and --seed are those of {}; "
-               "change one of "
-               "them, or omit --new-data to continue in the checkpoint's data",
+               "--new-data: --data {}, --val-data, --val-fraction, --global-batch, --seq-len and "
+               "--seed are those of {}; change one of them, or omit --new-data to continue in the "
+               "checkpoint's data",
                config.data.train, chosen.path);
   }
   if (is_leader(parts) && !parts.is_quiet) {
@@ -276,7 +280,12 @@ void check_same_run(const StartParts& parts, const Chosen& chosen, const config:
 
 // Equal shapes say nothing of what a token means. flag: which takes the model.
 void check_tokenizer(const StartParts& parts, std::string_view flag, const std::string& weights) {
-  const std::string saved = as_leader_finds(parts, [&] { return saved_tokenizer(weights); });
+  std::string saved = as_leader_finds(parts, [&] { return saved_tokenizer(weights); });
+  // Models of bytes name none, and others of their vocabulary that name none are taken for such.
+  const bool may_be_bytes = parts.config.model.vocab == data::kByteVocab;
+  if (saved.empty() && may_be_bytes && parts.tokenizer.starts_with("sentencepiece")) {
+    saved = data::identity_of(data::TokenizerKind::bytes, {});
+  }
   if (saved.empty() || parts.tokenizer == "unknown" || saved == parts.tokenizer) return;
   base::fail(ErrorKind::usage,
              "{}: the model of {} was trained on tokens of {}, data.train ({}) has those of {}; "

@@ -44,8 +44,8 @@ struct StartParts {
 ///
 /// Collective: every rank of the world.
 /// Throws:     Error{usage} naming the setting or the data in which the checkpoint's run differs,
-///             new_data without any, or a --resume or --init-from path that is none; Error{checkpoint} as
-///             checkpoint::choose.
+///             new_data without any, or a --resume or --init-from path that is none;
+///             Error{checkpoint} as checkpoint::choose.
 [[nodiscard]] StartPoint load_start(const StartParts& parts);
 
 }  // namespace dtrain::train
