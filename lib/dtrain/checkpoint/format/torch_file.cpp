@@ -19,7 +19,7 @@ namespace {
 using Kind = PickleValue::Kind;
 
 constexpr std::size_t kMaxPickleBytes = std::size_t{16} << 20;  // a state dictionary's is 1 KB
-constexpr std::size_t kMaxNameBytes = std::size_t{64} << 10;
+constexpr std::size_t kMaxKeyBytes = std::size_t{64} << 10;
 constexpr std::size_t kMaxRank = 64;  // PyTorch's own
 
 // Where training scripts put the state dictionary of their model.
@@ -170,7 +170,7 @@ class TensorReader {
     const auto* const known =
         std::ranges::find(kStorages, type, &std::pair<std::string_view, Dtype>::first);
     const std::string& key = pickle_.at(id.items[2]).text;
-    if (key.size() > kMaxNameBytes) refuse_tensor(name);
+    if (key.size() > kMaxKeyBytes) refuse_tensor(name);
     const ZipEntry* const entry = archive_.find("data/" + key);
     if (known == kStorages.end() || entry == nullptr) refuse_tensor(name);
     return {.name = name, .dtype = known->second, .bytes = entry->bytes};
@@ -294,9 +294,9 @@ Refuse refuse_file(const std::string& path) {
 
 // A dictionary has each key once; repeated ones would make names of any total length.
 void check_key(const std::string& key, std::set<std::string_view>& seen, const Refuse& refuse) {
-  if (key.size() > kMaxNameBytes) {
+  if (key.size() > kMaxKeyBytes) {
     refuse(
-        fmt::format("has a key of {} bytes, more than {}; {}", key.size(), kMaxNameBytes, kAdvice));
+        fmt::format("has a key of {} bytes, more than {}; {}", key.size(), kMaxKeyBytes, kAdvice));
   }
   if (!seen.insert(key).second) {
     refuse(fmt::format("is damaged: its dictionary has the key '{}' twice; copy it again",
