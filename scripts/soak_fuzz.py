@@ -41,7 +41,7 @@ def compile_targets(targets, folder):
     with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         objects = list(pool.map(compile_one, sources + PARSERS))
     for target, its_own in zip(targets, objects):
-        subprocess.run(["clang++", *FLAGS, its_own, *objects[len(targets):], "-lxxhash", "-o", folder / target],
+        subprocess.run(["clang++", *FLAGS, its_own, *objects[len(targets):], "-lxxhash", "-lz", "-o", folder / target],
                        check=True)
 
 

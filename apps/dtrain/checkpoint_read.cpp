@@ -194,7 +194,8 @@ void verify_model_file(const std::string& path, Tally& tally) {
     tally.bytes += file.num_bytes();
     tally.tensors += std::ssize(file.tensors());
     if (!file.verify_checksums()) {
-      print(fmt::format("{}: it has no checksum, so its header alone was checked\n", path));
+      print(fmt::format(
+          "{}: it lacks checksums, so its header was checked but not all of its values\n", path));
     }
   });
   for (const std::string& line : damage) print(line + "\n");

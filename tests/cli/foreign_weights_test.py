@@ -6,7 +6,7 @@ import struct
 import unittest
 import zipfile
 
-from dtrain_harness import CHECKPOINT, DTRAIN, PYTHON, FolderTest, make_folder, run
+from dtrain_harness import CHECKPOINT, DTRAIN, PYTHON, FolderTest, launched, make_folder, run
 from messages import assert_error, assert_names
 from safetensors_file import read_model, write_model
 
@@ -53,12 +53,13 @@ torch.save({{"model": wrapped | {{"_orig_mod.lm_gate": torch.ones({WIDTH}, 1)}},
 
 both = torch.stack((plain["encoder"], plain["encoder_v"]))
 views = plain | {{"encoder": both[0], "encoder_v": both[1], "decoder": plain["decoder"].T.contiguous().T}}
-torch.save({{"state_dict": {{"model." + name: value for name, value in views.items()}},
+torch.save({{"model": {{"width": {WIDTH}}}, "state_dict": {{"model." + name: value for name, value in views.items()}},
             "hyper_parameters": argparse.Namespace(width={WIDTH}, rate=0.5),
             "pytorch-lightning_version": "2.5", "callbacks": {{}}}}, "lightning.ckpt", pickle_protocol=4)
 
 averaged = torch.optim.swa_utils.AveragedModel(model.double())
 torch.save(averaged.state_dict(keep_vars=True), "parameters.pt")
+torch.save({{"_orig_mod." + name: value.float() for name, value in averaged.state_dict().items()}}, "averaged.pt")
 model.float()
 save_file({{"net." + name: value.bfloat16() for name, value in plain.items()}}, "narrow.safetensors", {{"format": "pt"}})
 
@@ -89,6 +90,8 @@ torch.save(plain | {{"module.decoder": plain["decoder"]}}, "twice.pt")
 torch.save(plain | {{"decoder": plain["decoder"].T}}, "transposed.pt")
 torch.save(plain | {{"decoder": plain["decoder"].index_fill(0, torch.tensor(3), float("nan"))}}, "nan.pt")
 torch.save({{"transformer.wte.weight": plain["embed.weight"], "transformer.h.0.ln_1.bias": torch.ones(2)}}, "gpt2.pt")
+torch.serialization.set_crc32_options(False)
+torch.save(plain, "unchecked.pt")
 with open("pickle.bin", "wb") as file:
     pickle.dump({{"decoder": list(range(100))}}, file)
 """
@@ -140,9 +143,20 @@ class ForeignWeights(FolderTest):
             self.assertEqual(wide[name][0], "F64")
             self.assertEqual(struct.unpack(f"<{count}d", wide[name][2]), struct.unpack(f"<{count}f", plain[name][2]))
 
+    def test_an_average_within_a_compiled_model_is_read(self):
+        self.assert_same("averaged.pt", "n_averaged", "_orig_mod.", "module.")
+
     def test_bfloat16_rounds_the_frequencies_too(self):
-        _, written = self.read(self.files / "narrow.safetensors")
+        folder, written = self.read(self.files / "narrow.safetensors")
         assert_names(written, "'net.'")
+        tool("export", folder, self.folder / "rounded.safetensors")
+        rounded, _ = read_model(self.folder / "rounded.safetensors")
+        narrow, _ = read_model(self.files / "narrow.safetensors")
+        for name in ("decoder", "encoder", "embed.weight"):
+            halves = narrow["net." + name][2]
+            # A float32 whose lower half is zero.
+            widened = b"".join(b"\0\0" + halves[i:i + 2] for i in range(0, len(halves), 2))
+            self.assertEqual(rounded[name][2], widened)
 
     def test_shards_and_their_folder(self):
         self.assert_same("shards/model.safetensors.index.json")
@@ -157,14 +171,12 @@ class ForeignWeights(FolderTest):
     def test_an_index_of_shards_needs_them_all(self):
         shards = shutil.copytree(self.files / "shards", self.folder / "shards")
         index = shards / "model.safetensors.index.json"
-        content = json.loads(index.read_text())
         (shards / "model-00002-of-00002.safetensors").unlink()
         missing = "model-00002-of-00002.safetensors"
         assert_error(tool("import", index, self.folder / "c", status=None), CHECKPOINT, missing)
         for name, shard in (("extra", "model-00001-of-00002.safetensors"), ("decoder", "../shards/x"), ("decoder", index.name)):
             index.write_text(json.dumps({"weight_map": {"encoder": "model-00001-of-00002.safetensors", name: shard}}))
             self.assert_refused(index, f"'{name}'")
-        self.assertEqual(len(content["weight_map"]), 6)
 
     def test_a_run_begins_with_such_a_file_as_with_the_plain_one(self):
         text = self.write("text.txt", "In the beginning God created the heaven and the earth.\n" * 40)
@@ -179,6 +191,9 @@ class ForeignWeights(FolderTest):
             words = (*start, "--init-from", self.files / name, "--run-dir", self.folder / "refused")
             result = run(DTRAIN, *words, status=CHECKPOINT)
             assert_names(result.stderr, self.files / name, f"'{tensor}'")
+        # The rows of the decoder are split, so that the NaN is in the share of one rank.
+        ranks = launched(2, *start, "--strategy", "fsdp", "--init-from", self.files / "nan.pt", "--run-dir", self.folder / "shares")
+        assert_names(run(*ranks, status=CHECKPOINT).stderr, self.files / "nan.pt", "'model.decoder'")
         other = run(DTRAIN, *start, "--vocab", 300, "--init-from", self.files / "script.pt", "--run-dir", self.folder / "r",
                     status=CHECKPOINT)
         assert_names(other.stderr, "'embed.weight'", "256, 6", "300, 6", "dtrain checkpoint import")
@@ -221,6 +236,21 @@ class ForeignWeights(FolderTest):
         pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
         self.assert_refused(self.write("pointer.safetensors", pointer), "Git LFS")
         self.assert_refused(self.write("m.gguf", b"GGUF" + bytes(99)), "GGUF")
+
+    def test_a_changed_byte_of_a_weight_is_found_by_the_archives_checksum(self):
+        damaged = bytearray((self.files / "script.pt").read_bytes())
+        with zipfile.ZipFile(self.files / "script.pt") as archive:
+            entry = max(archive.infolist(), key=lambda each: each.file_size)
+        damaged[entry.header_offset + 300] ^= 1  # beyond the header, which fills up to a multiple of 64 bytes
+        path = self.write("damaged.pt", bytes(damaged))
+        self.assert_refused(path, entry.filename)
+        result = tool("verify", path, status=CHECKPOINT)
+        assert_names(result.stdout, path, entry.filename)
+        self.assertEqual(len(tool("verify", self.files / "script.pt").stdout.splitlines()), 1)
+        self.assert_same("unchecked.pt")
+        note, end = tool("verify", self.files / "unchecked.pt").stdout.splitlines()
+        assert_names(note, "unchecked.pt")
+        self.assertTrue(end.startswith("ok: 1 file"))
 
     def test_wrappers_are_left_out_of_names_of_safetensors_too(self):
         tensors, _ = read_model(self.files / "plain.safetensors")

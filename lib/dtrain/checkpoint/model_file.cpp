@@ -2,6 +2,7 @@
 
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/ScalarType.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -226,8 +227,7 @@ void check_finite(const State& pieces, std::string_view path) {
   base::fail(ErrorKind::checkpoint,
              "'{}': tensor '{}' holds values that are NaN, infinite or too large for {}; give "
              "weights from before the run diverged",
-             path, name,
-             pieces.front().tensor.scalar_type() == at::kDouble ? "float64" : "float32");
+             path, name, c10::getDtypeNames(pieces.front().tensor.scalar_type()).first);
 }
 
 void FiniteSource::read(const Piece& piece) {

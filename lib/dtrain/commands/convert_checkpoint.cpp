@@ -28,10 +28,13 @@ using checkpoint::format::WeightFile;
 namespace format = checkpoint::format;
 namespace store = checkpoint::store;
 
-at::ScalarType dtype_of(const WeightFile& file) {
+// Of parameters that the file has; reading refuses one without the others.
+at::ScalarType dtype_of(const WeightFile& file, const param::ParameterSpecs& specs) {
   const bool is_double =
-      std::any_of(file.tensors().begin(), file.tensors().end(),
-                  [](const TensorView& tensor) { return tensor.dtype == Dtype::f64; });
+      std::any_of(specs.begin(), specs.end(), [&](const param::ParameterSpec& spec) {
+        const TensorView* const tensor = file.find(spec.name);
+        return tensor != nullptr && tensor->dtype == Dtype::f64;
+      });
   return is_double ? at::kDouble : at::kFloat;
 }
 
@@ -54,7 +57,7 @@ param::Arena read_imported(const WeightFile& file, const model::Model& model) {
       is_storage ? storage_specs(model.parameters) : model.parameters;
   const checkpoint::Constants constants =
       is_storage ? checkpoint::Constants() : train::constants_of(model);
-  param::Arena arena = checkpoint::read_model_file(file, specs, constants, dtype_of(file));
+  param::Arena arena = checkpoint::read_model_file(file, specs, constants, dtype_of(file, specs));
   const std::string note = checkpoint::reading_note(file, specs, constants);
   if (!note.empty()) base::log_info("{}", note);
   return arena;

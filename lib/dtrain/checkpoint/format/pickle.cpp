@@ -6,6 +6,13 @@
 #include <utility>
 
 namespace dtrain::checkpoint::format {
+namespace {
+
+// A byte of a pickle may cost a hundred of memory, and names can be repeated without being written.
+constexpr std::int64_t kMostOpcodes = std::int64_t{1} << 22;
+constexpr std::size_t kMostGlobalBytes = std::size_t{1} << 20;
+
+}  // namespace
 
 /// Carries the opcodes of a pickle out on a stack of values.
 ///
@@ -18,7 +25,12 @@ class PickleReader {
       : values_(pickle.values_), bytes_(bytes), refuse_(refuse) {}
 
   std::size_t read() {
+    std::int64_t num_opcodes = 0;
     for (std::uint8_t code = next(); code != '.'; code = next()) {
+      if (++num_opcodes > kMostOpcodes) {
+        refuse_(fmt::format("holds a pickle of more than {} opcodes; save the weights alone",
+                            kMostOpcodes));
+      }
       const bool is_known = read_constant(code) || read_text(code) || read_memo(code) ||
                             read_tuple(code) || read_collection(code) || read_call(code);
       if (!is_known) refuse_(fmt::format("holds an unknown opcode 0x{:02x} in its pickle", code));
@@ -262,6 +274,12 @@ class PickleReader {
   }
 
   void push_global(const std::string& module, const std::string& name) {
+    global_bytes_ += module.size() + name.size();
+    if (global_bytes_ > kMostGlobalBytes) {
+      refuse_(
+          fmt::format("names classes and functions in more than {} bytes; save the weights alone",
+                      kMostGlobalBytes));
+    }
     push({.kind = Kind::global, .text = module + " " + name});
   }
 
@@ -308,6 +326,7 @@ class PickleReader {
   std::vector<std::size_t> stack_;  // places in values_
   std::vector<std::size_t> marks_;  // sizes of the stack
   std::unordered_map<std::uint64_t, std::size_t> memo_;
+  std::size_t global_bytes_ = 0;  // of all names of globals
 };
 
 Pickle::Pickle(std::span<const std::byte> bytes, const Refuse& refuse) {

@@ -1,11 +1,10 @@
 #include "dtrain/checkpoint/format/torch_file.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
-#include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -20,6 +19,8 @@ namespace {
 using Kind = PickleValue::Kind;
 
 constexpr std::size_t kMaxPickleBytes = std::size_t{16} << 20;  // a state dictionary's is 1 KB
+constexpr std::size_t kMaxKeyBytes = std::size_t{64} << 10;
+constexpr std::size_t kMaxRank = 64;  // PyTorch's own
 
 // Where training scripts put the state dictionary of their model.
 constexpr std::array<std::string_view, 4> kModelKeys{"model", "state_dict", "model_state_dict",
@@ -44,14 +45,13 @@ class TorchArchive {
  public:
   TorchArchive(std::span<const std::byte> bytes, const Refuse& refuse)
       : entries_(zip_entries(bytes, refuse)) {
-    constexpr std::string_view kPickle = "/data.pkl";
-    for (const ZipEntry& entry : entries_) {
-      if (entry.name.ends_with(kPickle)) {
-        folder_ = entry.name.substr(0, entry.name.size() - kPickle.size() + 1);
-      }
+    std::ranges::sort(entries_, {}, &ZipEntry::name);
+    const auto twice = std::ranges::adjacent_find(entries_, {}, &ZipEntry::name);
+    if (twice != entries_.end()) {
+      refuse(fmt::format("is a zip archive with two entries '{}'; save it anew with torch.save",
+                         base::printable(twice->name)));
     }
-    if (folder_.empty())
-      refuse("is a zip archive that torch.save has not written: it has no uncompressed data.pkl");
+    find_folder(refuse);
     if (find("constants.pkl") != nullptr) {
       refuse(
           "is TorchScript; save its weights alone: torch.save(torch.jit.load(FILE).state_dict(), "
@@ -65,21 +65,34 @@ class TorchArchive {
   }
 
   [[nodiscard]] const ZipEntry* find(std::string_view name) const {
-    const auto found = std::ranges::find_if(entries_, [&](const ZipEntry& entry) {
-      return entry.name.starts_with(folder_) && entry.name.substr(folder_.size()) == name;
-    });
-    return found == entries_.end() ? nullptr : &*found;
+    const std::string whole = fmt::format("{}{}", folder_, name);
+    const auto found = std::ranges::lower_bound(entries_, whole, {}, &ZipEntry::name);
+    return found == entries_.end() || found->name != whole ? nullptr : &*found;
   }
 
  private:
+  void find_folder(const Refuse& refuse) {
+    constexpr std::string_view kPickle = "/data.pkl";
+    for (const ZipEntry& entry : entries_) {
+      if (!entry.name.ends_with(kPickle)) continue;
+      if (!folder_.empty()) {
+        refuse("is a zip archive with two data.pkl; save it anew with torch.save");
+      }
+      folder_ = entry.name.substr(0, entry.name.size() - kPickle.size() + 1);
+    }
+    if (folder_.empty()) {
+      refuse("is a zip archive that torch.save has not written: it has no uncompressed data.pkl");
+    }
+  }
+
   [[nodiscard]] std::string_view text_of(std::string_view name) const {
     const ZipEntry* const entry = find(name);
     if (entry == nullptr) return {};
     return {reinterpret_cast<const char*>(entry->bytes.data()), entry->bytes.size()};
   }
 
-  std::vector<ZipEntry> entries_;
-  std::string_view folder_;  // with the slash
+  std::vector<ZipEntry> entries_;  // sorted by name
+  std::string_view folder_;        // with the slash
 };
 
 /// Reads the tensors that a pickle describes.
@@ -110,15 +123,22 @@ class TensorReader {
     tensor.shape = sizes_in(name, part(2));
     tensor.strides = sizes_in(name, part(3));
     if (part(1).kind != Kind::integer || part(1).integer < 0) refuse_tensor(name);
+    // Such as {"neg": True}: the values are not those of the storage.
+    constexpr std::size_t kMetadata = 6;
+    const bool has_metadata = arguments.items.size() > kMetadata &&
+                              part(kMetadata).kind == Kind::dict && !part(kMetadata).items.empty();
+    if (has_metadata) refuse_tensor(name);
     cut(tensor, part(1).integer);
     return tensor;
   }
 
  private:
   [[noreturn]] void refuse_tensor(const std::string& name) const {
-    refuse_(fmt::format(
-        "has a tensor '{}' that is sparse, quantized, damaged or without a dtype of ours; {}",
-        base::printable(name), kAdvice));
+    refuse_(
+        fmt::format("has a tensor '{}' that is sparse, quantized, a negated view, damaged or "
+                    "without a dtype of "
+                    "ours; {}",
+                    base::printable(name), kAdvice));
     __builtin_unreachable();
   }
 
@@ -149,14 +169,16 @@ class TensorReader {
     const std::string& type = pickle_.at(id.items[1]).text;
     const auto* const known =
         std::ranges::find(kStorages, type, &std::pair<std::string_view, Dtype>::first);
-    const ZipEntry* const entry = archive_.find("data/" + pickle_.at(id.items[2]).text);
+    const std::string& key = pickle_.at(id.items[2]).text;
+    if (key.size() > kMaxKeyBytes) refuse_tensor(name);
+    const ZipEntry* const entry = archive_.find("data/" + key);
     if (known == kStorages.end() || entry == nullptr) refuse_tensor(name);
     return {.name = name, .dtype = known->second, .bytes = entry->bytes};
   }
 
   [[nodiscard]] std::vector<std::int64_t> sizes_in(const std::string& name,
                                                    const PickleValue& value) const {
-    if (value.kind != Kind::sequence) refuse_tensor(name);
+    if (value.kind != Kind::sequence || value.items.size() > kMaxRank) refuse_tensor(name);
     std::vector<std::int64_t> sizes;
     for (const std::size_t item : value.items) {
       const PickleValue& size = pickle_.at(item);
@@ -198,7 +220,8 @@ class TensorReader {
 /// Finds the state dictionary in what a file holds.
 class StateFinder {
  public:
-  StateFinder(const Pickle& pickle, const Refuse& refuse) : pickle_(pickle), refuse_(refuse) {}
+  StateFinder(const Pickle& pickle, const TensorReader& reader, const Refuse& refuse)
+      : pickle_(pickle), reader_(reader), refuse_(refuse) {}
 
   /// Sets `key` if the state dictionary stands under one.
   [[nodiscard]] const PickleValue& find(std::string& key) const {
@@ -207,8 +230,8 @@ class StateFinder {
     if (root.kind != Kind::dict) refuse_(fmt::format("holds no dictionary; {}", kAdvice));
     const PickleValue* state = &root;
     for_each(root, [&](const std::string& name, const PickleValue& value) {
-      const bool is_model = value.kind == Kind::dict || is_foreign_object(value);
-      if (!is_model || std::ranges::find(kModelKeys, name) == kModelKeys.end()) return;
+      if (std::ranges::find(kModelKeys, name) == kModelKeys.end()) return;
+      if (!holds_tensors(value) && !is_foreign_object(value)) return;
       if (!key.empty()) {
         refuse_(fmt::format("holds models under '{}' and '{}'; save one of them", key, name));
       }
@@ -229,8 +252,22 @@ class StateFinder {
   }
 
  private:
+  // Settings may stand under such a key, too.
+  [[nodiscard]] bool holds_tensors(const PickleValue& value) const {
+    bool found = false;
+    if (value.kind == Kind::dict) {
+      for_each(value, [&](const std::string& /*key*/, const PickleValue& each) {
+        found = found || reader_.call_of(each) != nullptr;
+      });
+    }
+    return found;
+  }
+
+  // Of no module of PyTorch's whose functions make tensors.
   [[nodiscard]] bool is_foreign_object(const PickleValue& value) const {
-    return value.kind == Kind::object && !pickle_.callable(value).starts_with("torch._");
+    const std::string_view callable = pickle_.callable(value);
+    return value.kind == Kind::object && !callable.starts_with("torch._utils ") &&
+           !callable.starts_with("torch._tensor ");
   }
 
   // A module as a whole needs the code of its class, which no file may bring.
@@ -245,8 +282,27 @@ class StateFinder {
   }
 
   const Pickle& pickle_;
+  const TensorReader& reader_;
   const Refuse& refuse_;
 };
+
+Refuse refuse_file(const std::string& path) {
+  return [&path](std::string_view found) {
+    base::fail(base::ErrorKind::checkpoint, "PyTorch file '{}' {}", path, found);
+  };
+}
+
+// A dictionary has each key once; repeated ones would make names of any total length.
+void check_key(const std::string& key, std::set<std::string_view>& seen, const Refuse& refuse) {
+  if (key.size() > kMaxKeyBytes) {
+    refuse(
+        fmt::format("has a key of {} bytes, more than {}; {}", key.size(), kMaxKeyBytes, kAdvice));
+  }
+  if (!seen.insert(key).second) {
+    refuse(fmt::format("is damaged: its dictionary has the key '{}' twice; copy it again",
+                       base::printable(key)));
+  }
+}
 
 }  // namespace
 
@@ -257,9 +313,7 @@ bool is_torch_file(std::span<const std::byte> bytes) {
 }
 
 TorchWeights read_torch_file(std::span<const std::byte> bytes, const std::string& path) {
-  const Refuse refuse = [&](std::string_view found) {
-    base::fail(base::ErrorKind::checkpoint, "PyTorch file '{}' {}", path, found);
-  };
+  const Refuse refuse = refuse_file(path);
   const TorchArchive archive(bytes, refuse);
   const ZipEntry& entry = *archive.find("data.pkl");
   if (entry.bytes.size() > kMaxPickleBytes) {
@@ -267,10 +321,12 @@ TorchWeights read_torch_file(std::span<const std::byte> bytes, const std::string
                        base::readable_bytes(std::ssize(entry.bytes)), kAdvice));
   }
   const Pickle pickle(entry.bytes, refuse);
-  const StateFinder finder(pickle, refuse);
   const TensorReader reader(archive, pickle, refuse);
+  const StateFinder finder(pickle, reader, refuse);
   TorchWeights weights;
+  std::set<std::string_view> seen;
   finder.for_each(finder.find(weights.key), [&](const std::string& key, const PickleValue& value) {
+    check_key(key, seen, refuse);
     if (reader.call_of(value) == nullptr) {
       weights.skipped.push_back(base::printable(key));
     } else if (!is_printable(key)) {
@@ -285,6 +341,10 @@ TorchWeights read_torch_file(std::span<const std::byte> bytes, const std::string
                        base::list_text(weights.skipped), kAdvice));
   }
   return weights;
+}
+
+bool verify_torch_file(std::span<const std::byte> bytes, const std::string& path) {
+  return verify_crcs(bytes, refuse_file(path));
 }
 
 }  // namespace dtrain::checkpoint::format

@@ -26,8 +26,14 @@ struct TorchWeights {
 /// path:   of the file, for messages.
 /// Throws: Error{checkpoint} naming the file, what it holds instead, and what to save: a module,
 ///         TorchScript, no tensors, two such dictionaries; a tensor that is sparse, quantized, of
-///         another dtype or beyond its storage; an archive or pickle that is truncated or damaged.
+///         another dtype or beyond its storage; an archive or pickle that is truncated, damaged or ambiguous.
 [[nodiscard]] TorchWeights read_torch_file(std::span<const std::byte> bytes,
                                            const std::string& path);
+
+/// Reads all of the archive. Returns false if a part of it has no checksum.
+///
+/// path:   of the file, for messages.
+/// Throws: Error{checkpoint} naming the file and the part that has not its checksum.
+[[nodiscard]] bool verify_torch_file(std::span<const std::byte> bytes, const std::string& path);
 
 }  // namespace dtrain::checkpoint::format

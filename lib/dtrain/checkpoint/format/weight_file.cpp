@@ -162,8 +162,9 @@ void WeightFile::add_shards(const base::MappedFile& index) {
 
 void WeightFile::leave_out_average_count() {
   constexpr std::string_view kCount = "n_averaged";  // of torch.optim.swa_utils.AveragedModel
-  const auto num_left_out =
-      std::erase_if(tensors_, [&](const TensorView& tensor) { return tensor.name == kCount; });
+  const auto num_left_out = std::erase_if(tensors_, [&](const TensorView& tensor) {
+    return base::split(tensor.name, '.').back() == kCount;  // whatever wraps it
+  });
   if (num_left_out > 0) notes_.push_back(fmt::format("left out {}", kCount));
 }
 
@@ -226,9 +227,13 @@ std::int64_t WeightFile::num_bytes() const noexcept {
 }
 
 bool WeightFile::verify_checksums() const {
-  bool have_all = torch_files_.empty();
+  bool have_all = true;
   for (const SafetensorsFile& file : safetensors_) {
     const bool has_it = verify_checksum(file);
+    have_all = have_all && has_it;
+  }
+  for (const base::MappedFile& file : torch_files_) {
+    const bool has_it = verify_torch_file(file.bytes(), file.path());
     have_all = have_all && has_it;
   }
   return have_all;

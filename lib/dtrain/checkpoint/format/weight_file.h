@@ -41,9 +41,9 @@ class WeightFile {
 
   /// Of all files.
   [[nodiscard]] std::int64_t num_bytes() const noexcept;
-  /// Reads all tensors of safetensors files. Returns false if a file has no checksum.
+  /// Reads all of the files. Returns false if one has no checksum.
   ///
-  /// Throws: as format::verify_checksum.
+  /// Throws: as format::verify_checksum and verify_torch_file.
   [[nodiscard]] bool verify_checksums() const;
 
  private:

@@ -1,11 +1,14 @@
 #include "dtrain/checkpoint/format/zip_archive.h"
 
 #include <fmt/format.h>
+#include <zlib.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <optional>
+
+#include "dtrain/base/text.h"
 
 namespace dtrain::checkpoint::format {
 namespace {
@@ -35,6 +38,12 @@ class ZipReader {
     std::vector<ZipEntry> entries;
     std::uint64_t at = directory.offset;
     for (std::uint64_t i = 0; i < directory.count; ++i) at = read_entry(at, entries);
+    // Else a small file could make its reader check the same bytes millions of times.
+    std::uint64_t total = 0;  // no overflow: each is at most the file's size
+    for (const ZipEntry& entry : entries) {
+      total += entry.bytes.size();
+      if (total > bytes_.size()) refuse_damage("its archive's entries overlap");
+    }
     return entries;
   }
 
@@ -124,7 +133,7 @@ class ZipReader {
     if (load<std::uint32_t>(local) != kLocalEntry) refuse_damage("its archive's entries");
     const std::uint64_t begin =
         local + 30 + load<std::uint16_t>(local + 26) + load<std::uint16_t>(local + 28);
-    entries.push_back({name, part(begin, size)});
+    entries.push_back({name, part(begin, size), load<std::uint32_t>(at + 16)});
     return next;
   }
 
@@ -136,6 +145,23 @@ class ZipReader {
 
 std::vector<ZipEntry> zip_entries(std::span<const std::byte> bytes, const Refuse& refuse) {
   return ZipReader(bytes, refuse).read();
+}
+
+bool verify_crcs(std::span<const std::byte> bytes, const Refuse& refuse) {
+  bool have_all = true;
+  for (const ZipEntry& entry : zip_entries(bytes, refuse)) {
+    const auto* const begin = reinterpret_cast<const Bytef*>(entry.bytes.data());
+    const auto found = static_cast<std::uint32_t>(::crc32_z(0, begin, entry.bytes.size()));
+    if (entry.crc == found) continue;
+    // set_crc32_options(False) of PyTorch leaves zeros.
+    if (entry.crc != 0) {
+      refuse(
+          fmt::format("is damaged: its '{}' has the CRC-32 {:08x}, expected {:08x}; copy it again",
+                      base::printable(entry.name), found, entry.crc));
+    }
+    have_all = false;
+  }
+  return have_all;
 }
 
 }  // namespace dtrain::checkpoint::format

@@ -1,6 +1,5 @@
 #include "dtrain/checkpoint/format/torch_file.h"
 
-#include <array>
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <cstring>
@@ -30,11 +29,12 @@ std::string little(T value) {
 struct Entry {
   std::string name;
   std::string bytes;
+  std::uint32_t crc = 0;
 };
 
 std::string sizes_of(const Entry& entry) {
   const auto size = static_cast<std::uint32_t>(entry.bytes.size());
-  return little(std::uint32_t{0}) + little(size) + little(size) +
+  return little(entry.crc) + little(size) + little(size) +
          little(static_cast<std::uint16_t>(entry.name.size())) + little(std::uint16_t{0});
 }
 
@@ -60,24 +60,36 @@ std::string text(const std::string& value) {
 
 std::string small(int value) { return {'K', static_cast<char>(value)}; }
 
-/// The entry of a matrix in a dictionary.
-std::string matrix(const std::string& name, int offset, std::array<int, 2> shape,
-                   std::array<int, 2> strides) {
-  return text(name) + "ctorch._utils\n_rebuild_tensor_v2\n((" + text("storage") +
-         "ctorch\nFloatStorage\n" + text("0") + text("cpu") + small(6) + "tQ" + small(offset) +
-         small(shape[0]) + small(shape[1]) + "\x86" + small(strides[0]) + small(strides[1]) +
-         "\x86\x89NtR";
+std::string sizes(const std::vector<int>& values) {
+  std::string tuple = "(";
+  for (const int value : values) tuple += small(value);
+  return tuple + "t";
 }
 
-/// Two matrices over the same six floats, beside a value that is none.
-std::string example(const std::string& more = "") {
-  const std::string pickle = "\x80\x02}(" + matrix("rows", 0, {2, 3}, {3, 1}) +
-                             matrix("columns", 1, {2, 2}, {1, 2}) + text("step") + small(3) + more +
-                             "u.";
+/// The entry of a tensor in a dictionary.
+std::string tensor(const std::string& name, int offset, const std::vector<int>& shape,
+                   const std::vector<int>& strides, const std::string& metadata = "") {
+  return text(name) + "ctorch._utils\n_rebuild_tensor_v2\n((" + text("storage") +
+         "ctorch\nFloatStorage\n" + text("0") + text("cpu") + small(6) + "tQ" + small(offset) +
+         sizes(shape) + sizes(strides) + "\x89N" + metadata + "tR";
+}
+
+std::string six_floats() {
   std::string floats;
   for (int i = 0; i < 6; ++i) floats += little(static_cast<float>(i));
-  return archive_of(
-      {{"any/data.pkl", pickle}, {"any/byteorder", "little"}, {"any/data/0", floats}});
+  return floats;
+}
+
+/// Two matrices over the same six floats, beside a value that is none. `more` are entries of the
+/// dictionary, `entries` of the archive.
+std::string example(const std::string& more = "", const std::vector<Entry>& entries = {}) {
+  const std::string pickle = "\x80\x02}(" + tensor("rows", 0, {2, 3}, {3, 1}) +
+                             tensor("columns", 1, {2, 2}, {1, 2}) + text("step") + small(3) + more +
+                             "u.";
+  std::vector<Entry> all{
+      {"any/data.pkl", pickle}, {"any/byteorder", "little"}, {"any/data/0", six_floats()}};
+  all.insert(all.end(), entries.begin(), entries.end());
+  return archive_of(all);
 }
 
 TorchWeights read(const std::string& file) {
@@ -108,14 +120,72 @@ TEST_CASE("Tensors of torch.save are views of their storages") {
 }
 
 TEST_CASE("A tensor beyond its storage is refused by name") {
-  CHECK_THAT(refusal(example(matrix("high", 0, {3, 3}, {3, 1}))), Names("'high'"));
-  CHECK_THAT(refusal(example(matrix("late", 6, {1, 1}, {1, 1}))), Names("'late'"));
-  CHECK_NOTHROW(std::ignore = read(example(matrix("empty", 6, {0, 9}, {9, 9}))));
+  CHECK_THAT(refusal(example(tensor("high", 0, {3, 3}, {3, 1}))), Names("'high'"));
+  CHECK_THAT(refusal(example(tensor("late", 6, {1, 1}, {1, 1}))), Names("'late'"));
+  CHECK_NOTHROW(std::ignore = read(example(tensor("empty", 6, {0, 9}, {9, 9}))));
 }
 
 TEST_CASE("A pickle that names code is refused and nothing is run") {
   const std::string call = text("model") + "cposix\nsystem\n" + text("exit 1") + "\x85R";
   CHECK_THAT(refusal(example(call)), Names("'posix system'", "'model'"));
+}
+
+TEST_CASE("A tensor whose metadata changes its values is refused by name") {
+  const std::string negated = "}" + text("neg") + "\x88s";
+  CHECK_THAT(refusal(example(tensor("minus", 0, {2, 3}, {3, 1}, negated))), Names("'minus'"));
+  CHECK_NOTHROW(std::ignore = read(example(tensor("plain", 0, {2, 3}, {3, 1}, "}"))));
+  CHECK_NOTHROW(std::ignore = read(example(tensor("none", 0, {2, 3}, {3, 1}, "N"))));
+}
+
+TEST_CASE("Settings under a model's key are no model") {
+  const std::string settings = text("model") + "}" + text("width") + small(6) + "s";
+  CHECK(read(example(settings)).key.empty());
+  const std::string weights = "}(" + tensor("inner", 0, {2, 3}, {3, 1}) + "u";
+  CHECK(read(example(settings + text("state_dict") + weights)).key == "state_dict");
+  CHECK_THAT(refusal(example(text("module") + weights + text("state_dict") + weights)),
+             Names("'module'", "'state_dict'"));
+}
+
+TEST_CASE("A compiled module is refused by its class") {
+  const std::string module = text("model") + "ctorch._dynamo.eval_frame\nOptimizedModule\n)\x81";
+  CHECK_THAT(refusal(example(module)), Names("torch._dynamo.eval_frame OptimizedModule"));
+}
+
+TEST_CASE("An archive that two readers could read differently is refused") {
+  CHECK_THAT(refusal(example("", {{"any/data/0", six_floats()}})), Names("'any/data/0'"));
+  CHECK_THAT(refusal(example("", {{"other/data.pkl", "\x80\x02}."}})), Names("data.pkl"));
+  CHECK_THAT(refusal(example(tensor("rows", 0, {2, 3}, {3, 1}))), Names("'rows'"));
+}
+
+TEST_CASE("A small file that would take much memory is refused") {
+  const auto repeated = [](const std::string& part, int count) {
+    std::string all;
+    for (int i = 0; i < count; ++i) all += part;
+    return all;
+  };
+  CHECK_THAT(refusal(example(text("list") + "(" + std::string(5'000'000, 'N') + "l")),
+             Names("4194304"));
+  const std::string name = text(std::string(600'000, 'a')) + "q\1";
+  CHECK_THAT(refusal(example(text("list") + "(" + name + repeated("h\1h\1\x93", 100) + "l")),
+             Names("1048576"));
+  CHECK_THAT(refusal(example(tensor(std::string(65'537, 'a'), 0, {2, 3}, {3, 1}))),
+             Names("65537", "65536"));
+  const std::vector<int> ones(65, 1);
+  CHECK_THAT(refusal(example(tensor("deep", 0, ones, ones))), Names("'deep'"));
+}
+
+TEST_CASE("An archive whose bytes are not those of its checksums is refused by the part") {
+  const auto verify = [](const std::string& file) {
+    return verify_torch_file(std::as_bytes(std::span(file)), "the file");
+  };
+  // The check value of this CRC.
+  constexpr std::uint32_t kOfDigits = 0xcbf43926;
+  CHECK(verify(archive_of({{"any/data/0", "123456789", kOfDigits}, {"any/empty", ""}})));
+  CHECK_FALSE(verify(archive_of({{"any/data/0", "123456789"}})));
+  const std::string damaged =
+      archive_of({{"any/data.pkl", "unchecked"}, {"any/data/0", "123456780", kOfDigits}});
+  CHECK_THAT(message_of(ErrorKind::checkpoint, [&] { std::ignore = verify(damaged); }),
+             Names("the file", "any/data/0", "cbf43926"));
 }
 
 TEST_CASE("Whatever is done to a file of torch.save, what is read fits its memory or is refused") {
