@@ -98,7 +98,8 @@ class Chaos(FolderTest):
             print(f"skipped: {self.WHY_NOT}", flush=True)
         with contextlib.ExitStack() as stack:
             run = soak_nodes.Run(soak_nodes.Place(self.folder, stack), "run")
-            self.assertEqual("", soak_nodes.go_through(run, self.faults(run)))
+            problem = soak_nodes.go_through(run, self.faults(run))
+            self.assertFalse(problem, problem)
         self.assertEqual(len(soak_nodes.OF_RANKS), run.restarts())
 
     def faults(self, run):
