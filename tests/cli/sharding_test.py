@@ -53,7 +53,7 @@ class Telling(Case):
             text = self.train(name, "--tie-levels", "off", "--verbose", *flags.split())
             fields[name] = self.lines(name)[0]
             self.assertEqual(bool(lines_naming(text, "gathers")), name == "full", text)
-        assert_names(text, "4 of 2 shards", "7 gathers")
+        assert_names(text, "4 units of 2 shards", "7 gathers")
         self.assertNotIn("units_per_step", fields["ddp"])
         units = fields["full"]["units_per_step"]
         self.assertEqual((units["units"], units["gathers"], units["reductions"], units["max_gathered"]), (4, 7, 4, 2))
