@@ -105,6 +105,13 @@ class Place:
             filler.unlink()
 
 
+def parent_of(pid):
+    """0 for a process that is gone."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
+
+
 class Run:
     """One run folder and the jobs that train in it, one after the other."""
 
@@ -147,7 +154,9 @@ class Run:
 
     def processes(self, kind):
         names = {"rank": ("dtrain",), "launcher": ("dtrun", "dtrun-ranks"), "supervisor": ("dtrun-ranks",)}[kind]
-        return [pid for pid, name in marked(self.mark).items() if name in names]
+        found = [pid for pid, name in marked(self.mark).items() if name in names]
+        # A rank that has not yet become its program has its supervisor's name.
+        return found if kind != "supervisor" else [pid for pid in found if parent_of(pid) not in found]
 
     def is_over(self):
         return all(job.poll() is not None for job in self.jobs)
