@@ -64,17 +64,16 @@ def state_of(pid):
         return None
 
 
+def parent_of(pid):
+    """None when there is no such process."""
+    try:
+        return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
 def children_of(pid):
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                stat = pathlib.Path(f"/proc/{entry}/stat").read_text()
-            except OSError:
-                continue
-            if int(stat.rpartition(")")[2].split()[1]) == pid:
-                found.append(int(entry))
-    return found
+    return [child for child in map(int, filter(str.isdigit, os.listdir("/proc"))) if parent_of(child) == pid]
 
 
 def family(pid):

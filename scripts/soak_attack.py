@@ -20,7 +20,7 @@ import tempfile
 import time
 import traceback
 
-from runs import BIN, ROOT, metrics_of, steps_of
+from runs import BIN, ROOT, metrics_of, parent_of, steps_of
 
 PYTHON = ROOT / ".deps" / "python" / "bin" / "python"  # with torch, where scripts/setup.sh --dev has made it
 NOBODY = 65534
@@ -230,9 +230,8 @@ class FileAttacker(Attacker):
         children = collections.defaultdict(list)
         for entry in filter(str.isdigit, os.listdir("/proc")):
             with contextlib.suppress(OSError):
-                stat = pathlib.Path(f"/proc/{entry}/stat").read_text()
                 if os.stat(f"/proc/{entry}").st_uid != NOBODY:
-                    children[int(stat.rpartition(")")[2].split()[1])].append(int(entry))
+                    children[parent_of(entry)].append(int(entry))
         found, queue = [], [pid for pid in children[os.getppid()] if pid not in self.colleagues]
         while queue:
             found.append(queue.pop())

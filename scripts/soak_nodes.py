@@ -18,7 +18,7 @@ import time
 import types
 import uuid
 
-from runs import BIN, ROOT, difference, marked, outcome
+from runs import BIN, ROOT, difference, marked, outcome, parent_of
 
 sys.path.insert(0, str(ROOT / "tests" / "cli"))
 import two_hosts  # noqa: E402
@@ -103,13 +103,6 @@ class Place:
             yield
         finally:
             filler.unlink()
-
-
-def parent_of(pid):
-    """0 for a process that is gone."""
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return 0
 
 
 class Run:
