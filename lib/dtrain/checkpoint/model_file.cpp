@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <set>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "dtrain/base/error.h"
@@ -104,6 +105,15 @@ SortedTensors sort_tensors(const WeightFile& file, const param::ParameterSpecs& 
   return sorted;
 }
 
+std::string note_on(const WeightFile& file, const SortedTensors& contents) {
+  std::vector<std::string> notes(file.notes().begin(), file.notes().end());
+  if (!contents.ignored.empty()) {
+    notes.push_back(fmt::format("left out {}, which the model does not need",
+                                base::list_text(contents.ignored)));
+  }
+  return notes.empty() ? "" : fmt::format("{}: {}", file.path(), fmt::join(notes, "; "));
+}
+
 void check_contents(const WeightFile& file, const SortedTensors& contents) {
   if (!contents.unknown.empty()) {
     base::fail(
@@ -194,10 +204,11 @@ void write_model_file(const std::string& path, const param::ParameterSpecs& spec
   writer.commit();
 }
 
-param::Arena read_model_file(const WeightFile& file, const param::ParameterSpecs& specs,
-                             const Constants& constants, const at::TensorOptions& options) {
+ReadModel read_model_file(const WeightFile& file, const param::ParameterSpecs& specs,
+                          const Constants& constants, const at::TensorOptions& options) {
   (void)file.verify_checksums();
-  check_contents(file, sort_tensors(file, specs, constants));
+  const SortedTensors contents = sort_tensors(file, specs, constants);
+  check_contents(file, contents);
   for (const param::ParameterSpec& spec : specs) check_parameter(file, spec);
   const param::ArenaAllocator allocate = [&](std::int64_t bytes) {
     return at::zeros({bytes}, options.dtype(at::kByte));
@@ -207,18 +218,7 @@ param::Arena read_model_file(const WeightFile& file, const param::ParameterSpecs
   for (const param::ParameterId id : specs.ids()) {
     param::exported_view(specs[id], arena.view(id)).copy_(to_tensor(*file.find(specs[id].name)));
   }
-  return arena;
-}
-
-std::string reading_note(const WeightFile& file, const param::ParameterSpecs& specs,
-                         const Constants& constants) {
-  std::vector<std::string> notes(file.notes().begin(), file.notes().end());
-  const SortedTensors contents = sort_tensors(file, specs, constants);
-  if (!contents.ignored.empty()) {
-    notes.push_back(fmt::format("left out {}, which the model does not need",
-                                base::list_text(contents.ignored)));
-  }
-  return notes.empty() ? "" : fmt::format("{}: {}", file.path(), fmt::join(notes, "; "));
+  return {.weights = std::move(arena), .note = note_on(file, contents)};
 }
 
 void check_finite(const State& pieces, std::string_view path) {

@@ -58,6 +58,13 @@ struct Constants {
   std::vector<std::string> unused;   ///< names; the model computes nothing with them
 };
 
+/// What read_model_file returns.
+struct ReadModel {
+  param::Arena weights;
+  /// The parts of names and the tensors that it left out, in a line for the user; empty: none.
+  std::string note;
+};
+
 /// The file's parameters in memory of their own, of the options' dtype and on their device. A
 /// buffer may be missing from the file. One that is there, or stands in another module of the file
 /// (`layers.0.freqs` for `attn.freqs`), must hold the values of `buffers` up to rounding, because
@@ -66,16 +73,10 @@ struct Constants {
 /// Throws: Error{checkpoint} naming file and tensors if they are missing, unknown, not of floating
 ///         point or of another shape, or a buffer has other values; naming the file if its checksum
 ///         shows damage.
-[[nodiscard]] param::Arena read_model_file(const format::WeightFile& file,
-                                           const param::ParameterSpecs& specs,
-                                           const Constants& constants,
-                                           const at::TensorOptions& options);
-
-/// What read_model_file does not take as it stands in the file: parts of names, and tensors that it
-/// leaves out. Empty: nothing.
-[[nodiscard]] std::string reading_note(const format::WeightFile& file,
-                                       const param::ParameterSpecs& specs,
-                                       const Constants& constants);
+[[nodiscard]] ReadModel read_model_file(const format::WeightFile& file,
+                                        const param::ParameterSpecs& specs,
+                                        const Constants& constants,
+                                        const at::TensorOptions& options);
 
 /// Throws: Error{checkpoint} naming `path` and the first piece with a value that is NaN or infinite.
 void check_finite(const State& pieces, std::string_view path);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dtrain/base/log.h"
@@ -28,7 +29,7 @@ using checkpoint::format::WeightFile;
 namespace format = checkpoint::format;
 namespace store = checkpoint::store;
 
-// Of parameters that the file has; reading refuses one without the others.
+// Looks at the parameters that the file has; read_model_file refuses a file that lacks others.
 at::ScalarType dtype_of(const WeightFile& file, const param::ParameterSpecs& specs) {
   const bool is_double =
       std::any_of(specs.begin(), specs.end(), [&](const param::ParameterSpec& spec) {
@@ -57,10 +58,10 @@ param::Arena read_imported(const WeightFile& file, const model::Model& model) {
       is_storage ? storage_specs(model.parameters) : model.parameters;
   const checkpoint::Constants constants =
       is_storage ? checkpoint::Constants() : train::constants_of(model);
-  param::Arena arena = checkpoint::read_model_file(file, specs, constants, dtype_of(file, specs));
-  const std::string note = checkpoint::reading_note(file, specs, constants);
-  if (!note.empty()) base::log_info("{}", note);
-  return arena;
+  checkpoint::ReadModel read =
+      checkpoint::read_model_file(file, specs, constants, dtype_of(file, specs));
+  if (!read.note.empty()) base::log_info("{}", read.note);
+  return std::move(read.weights);
 }
 
 checkpoint::State state_of(const model::Model& model, const param::Arena& arena) {

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "dtrain/base/error.h"
@@ -43,11 +44,10 @@ std::string newest_checkpoint_beside(const std::string& file) {
 param::Arena read_model(const WeightFile& file, const model::Model& model,
                         const at::TensorOptions& options) {
   try {
-    const checkpoint::Constants constants = train::constants_of(model);
-    param::Arena arena = checkpoint::read_model_file(file, model.parameters, constants, options);
-    const std::string note = checkpoint::reading_note(file, model.parameters, constants);
-    if (!note.empty()) base::log_info("{}", note);
-    return arena;
+    checkpoint::ReadModel read =
+        checkpoint::read_model_file(file, model.parameters, train::constants_of(model), options);
+    if (!read.note.empty()) base::log_info("{}", read.note);
+    return std::move(read.weights);
   } catch (const base::Error& error) {
     const std::string newest = newest_checkpoint_beside(file.path());
     if (error.kind() != ErrorKind::checkpoint || newest.empty()) throw;

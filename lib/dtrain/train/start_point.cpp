@@ -351,12 +351,10 @@ void load_finite_weights(const StartParts& parts, checkpoint::Source& source,
 void take_model_file(const StartParts& parts, const std::string& path) {
   const auto file = checkpoint::format::WeightFile::open(path);
   const model::Model& model = parts.model;
-  const checkpoint::Constants constants = constants_of(model);
-  checkpoint::ArenaSource source(model.parameters,
-                                 checkpoint::read_model_file(file, model.parameters, constants,
-                                                             parts.engine.precision().master));
-  const std::string note = checkpoint::reading_note(file, model.parameters, constants);
-  if (!note.empty() && is_leader(parts)) base::log_info("{}", note);
+  checkpoint::ReadModel read = checkpoint::read_model_file(
+      file, model.parameters, constants_of(model), parts.engine.precision().master);
+  if (!read.note.empty() && is_leader(parts)) base::log_info("{}", read.note);
+  checkpoint::ArenaSource source(model.parameters, std::move(read.weights));
   load_finite_weights(parts, source, path);
 }
 

@@ -276,7 +276,11 @@ double value_at(Dtype dtype, const std::byte* bytes) {
 }
 
 SafetensorsFile SafetensorsFile::open(const std::string& path) {
-  SafetensorsFile result(base::MappedFile::open(path, kRole));
+  return parse(base::MappedFile::open(path, kRole));
+}
+
+SafetensorsFile SafetensorsFile::parse(base::MappedFile file) {
+  SafetensorsFile result(std::move(file));
   HeaderParser(result.file_).parse(result.tensors_, result.metadata_);
   return result;
 }

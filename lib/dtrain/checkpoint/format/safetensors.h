@@ -58,6 +58,8 @@ struct TensorView {
 class SafetensorsFile {
  public:
   [[nodiscard]] static SafetensorsFile open(const std::string& path);
+  /// Of a file that is open already. Throws: as open().
+  [[nodiscard]] static SafetensorsFile parse(base::MappedFile file);
 
   /// In the order of their bytes in the file.
   [[nodiscard]] std::span<const TensorView> tensors() const noexcept { return tensors_; }

@@ -263,7 +263,7 @@ class StateFinder {
     return found;
   }
 
-  // Of no module of PyTorch's whose functions make tensors.
+  // True for an object that a class outside PyTorch's tensor functions would make.
   [[nodiscard]] bool is_foreign_object(const PickleValue& value) const {
     const std::string_view callable = pickle_.callable(value);
     return value.kind == Kind::object && !callable.starts_with("torch._utils ") &&

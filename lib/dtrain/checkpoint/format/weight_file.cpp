@@ -118,7 +118,7 @@ void WeightFile::add_file(const std::string& path) {
   if (is_torch_file(file.bytes())) return add_torch_file(std::move(file));
   if (path == path_ && is_index(file)) return add_shards(file);
   refuse_foreign_format(file);
-  const SafetensorsFile& added = safetensors_.emplace_back(SafetensorsFile::open(path));
+  const SafetensorsFile& added = safetensors_.emplace_back(SafetensorsFile::parse(std::move(file)));
   tensors_.insert(tensors_.end(), added.tensors().begin(), added.tensors().end());
   if (path == path_) metadata_ = added.metadata();
 }

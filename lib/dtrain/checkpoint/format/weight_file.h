@@ -29,17 +29,17 @@ class WeightFile {
   [[nodiscard]] std::span<const TensorView> tensors() const noexcept { return tensors_; }
   /// Null if there is no tensor of that name.
   [[nodiscard]] const TensorView* find(std::string_view name) const noexcept;
-  /// Of a safetensors file; empty for others.
+  /// The metadata of a safetensors file; empty for other formats.
   [[nodiscard]] const Metadata& metadata() const noexcept { return metadata_; }
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  /// What was left out of names or of the file, each as a phrase for a message.
+  /// Parts of names and tensors that were dropped, each as a phrase for a message.
   [[nodiscard]] std::span<const std::string> notes() const noexcept { return notes_; }
 
   /// True if the tensors have the names and shapes of checkpoints (model.NAME, a row per neuron)
   /// instead of the reference's.
   [[nodiscard]] bool has_storage_shapes() const noexcept;
 
-  /// Of all files.
+  /// The size of all shards together.
   [[nodiscard]] std::int64_t num_bytes() const noexcept;
   /// Reads all of the files. Returns false if one has no checksum.
   ///

@@ -38,7 +38,7 @@ class ZipReader {
     std::vector<ZipEntry> entries;
     std::uint64_t at = directory.offset;
     for (std::uint64_t i = 0; i < directory.count; ++i) at = read_entry(at, entries);
-    // Else a small file could make its reader check the same bytes millions of times.
+    // Overlapping entries would let a small file cost millions of reads of the same bytes.
     std::uint64_t total = 0;  // no overflow: each is at most the file's size
     for (const ZipEntry& entry : entries) {
       total += entry.bytes.size();
@@ -84,7 +84,8 @@ class ZipReader {
     refuse_damage("its archive has no end");
   }
 
-  // Of an archive of over 4 GB or 65535 entries; PyTorch writes it always.
+  // Reads the zip64 directory, which archives above 4 GB or 65535 entries need and PyTorch always
+  // writes.
   [[nodiscard]] std::optional<Directory> find_wide_directory(std::uint64_t end) const {
     if (end < kLocatorBytes) return std::nullopt;
     const std::uint64_t locator = end - kLocatorBytes;

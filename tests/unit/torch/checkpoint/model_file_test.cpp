@@ -40,7 +40,8 @@ void write(const std::string& path, const BdhFixture& fixture) {
 
 param::Arena read(const std::string& path, const BdhFixture& fixture, at::ScalarType dtype) {
   return read_model_file(format::WeightFile::open(path), fixture.model->parameters,
-                         constants_of(fixture), dtype);
+                         constants_of(fixture), dtype)
+      .weights;
 }
 
 /// The tensors of a written model, to be changed and written again.
