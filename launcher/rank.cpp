@@ -29,7 +29,7 @@ void take_record(Rank& rank, std::string_view word, std::string_view rest) {
   if (rank.has_records) return;
   const bool is_last = word == "records-last";
   const bool is_end = is_last || word == "records-end";
-  // Of a longer answer the rest is left out, but for its end.
+  // A longer answer is truncated; its last line still counts.
   if (!is_end && rank.records.size() > kMostBytes) return;
   rank.records.append(word).append(" ").append(rest).append("\n");
   if (is_last) rank.records_are_last = true;

@@ -86,7 +86,7 @@ void note_markup(const data::PrepareOptions& options) {
   }
 }
 
-// What was left out must not pass unseen.
+// Reports the inputs and records that were skipped.
 void note_skipped(const std::string& output, const std::string& folders,
                   const data::RecordReport& records, const std::string& field) {
   if (!folders.empty()) base::log_info("{}: folders: {}", output, folders);

@@ -40,7 +40,7 @@ std::string parser_message(const std::exception& error) {
   return end_of_id == std::string::npos ? message : message.substr(end_of_id + 2);
 }
 
-// What to write in place of what JSON lacks. place: of the first byte that does not fit.
+// Advice on the JSON to write instead. place: offset of the first invalid byte.
 std::string_view remedy(std::string_view text, std::size_t place, std::string_view message) {
   const std::string_view rest = text.substr(std::min(place, text.size()));
   const auto begins = [&](std::string_view word) { return rest.starts_with(word); };
