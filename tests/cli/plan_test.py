@@ -254,12 +254,9 @@ class AutoStrategy(FolderTest):
         self.assertTrue(CHOICE.search(text)[1].startswith("--strategy single --microbatch "), text)
 
     def test_a_run_that_goes_on_keeps_its_layout(self):
-        self.train(2, "--steps", "2", "--run-dir", "run")
-        first = self.configuration()
         # A plan would not find this one.
-        first["layout"]["strategy"] = "zero"
-        first["layout"]["zero_stage"] = 3
-        (self.folder / "run/config.json").write_text(json.dumps(first))
+        run(*launched(2, *MODEL, "--data", "text", "--strategy", "zero", "--zero-stage", "3", "--global-batch", "8", "--steps", "2",
+                      "--run-dir", "run"), cwd=self.folder)
         text = self.train(2, "--steps", "4", "--run-dir", "run", "--resume", "auto")
         self.assertRegex(text, KEPT)
         self.assertIsNone(CHOICE.search(text))
