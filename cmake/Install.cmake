@@ -1,5 +1,5 @@
 # cmake --install: programs, libraries, configurations, scripts and documents. Programs find the libraries through
-# $ORIGIN, and a node needs nothing else than glibc and libstdc++ (docs/install.md), so that the folder can be moved.
+# $ORIGIN, and a node needs nothing else than glibc and libstdc++ (docs/guide/install.md), so that the folder can be moved.
 set(libraries lib/dtrain)  # a folder of our own: the loader must not offer our libgomp to other programs
 set(papers share/dtrain)
 set(torch ${DTRAIN_TORCH_DIR}/..)

@@ -12,7 +12,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/rank_env.h"
-#include "dtrain/base/text.h"
+#include "dtrain/base/text/text.h"
 #include "dtrain/net/proof.h"
 #include "launcher/job.h"
 

@@ -17,10 +17,10 @@
 #include <set>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/process.h"
-#include "dtrain/base/storage_error.h"
+#include "dtrain/base/host/process.h"
+#include "dtrain/base/io/storage_error.h"
 #include "launcher/environment.h"
-#include "launcher/processes.h"
+#include "launcher/local/processes.h"
 
 namespace launcher {
 namespace {

@@ -12,15 +12,15 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/bind.h"
-#include "launcher/log_folder.h"
-#include "launcher/log_writer.h"
+#include "launcher/local/bind.h"
+#include "launcher/local/port.h"
+#include "launcher/local/rank.h"
 #include "launcher/nodes/channel.h"
 #include "launcher/nodes/placement.h"
 #include "launcher/options.h"
-#include "launcher/port.h"
-#include "launcher/rank.h"
-#include "launcher/shared_output.h"
+#include "launcher/output/log_folder.h"
+#include "launcher/output/log_writer.h"
+#include "launcher/output/shared_output.h"
 
 namespace launcher {
 

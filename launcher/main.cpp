@@ -18,20 +18,20 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/file_system.h"
-#include "dtrain/base/input_file.h"
-#include "dtrain/base/path_kind.h"
-#include "dtrain/base/process.h"
+#include "dtrain/base/host/process.h"
+#include "dtrain/base/io/file_system.h"
+#include "dtrain/base/io/input_file.h"
+#include "dtrain/base/io/path_kind.h"
 #include "dtrain/net/message.h"
-#include "launcher/attempts.h"
 #include "launcher/environment.h"
-#include "launcher/guard.h"
 #include "launcher/job.h"
+#include "launcher/judge/attempts.h"
+#include "launcher/judge/restarts.h"
+#include "launcher/local/guard.h"
 #include "launcher/nodes/emulation.h"
 #include "launcher/nodes/meeting.h"
 #include "launcher/options.h"
-#include "launcher/output_writer.h"
-#include "launcher/restarts.h"
+#include "launcher/output/output_writer.h"
 
 namespace {
 

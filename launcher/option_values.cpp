@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/number.h"
 #include "dtrain/base/rank_env.h"
-#include "dtrain/base/text.h"
+#include "dtrain/base/text/number.h"
+#include "dtrain/base/text/text.h"
 #include "dtrain/net/addresses.h"
 #include "launcher/environment.h"
 
@@ -49,7 +49,7 @@ constexpr std::string_view kRanks = "use -n RANKS";
 constexpr std::string_view kNodes = "use --nnodes N";
 constexpr std::string_view kNoHosts =
     "dtrun starts the ranks of its own node only: start one dtrun on each node, by ssh or srun "
-    "(docs/nodes.md)";
+    "(docs/guide/nodes.md)";
 constexpr std::string_view kBind = "use --bind none, cores or numa";
 constexpr std::string_view kOfProgram =
     "it concerns the program: dtrun -- dtrain --dtype NAME --strategy NAME ...";

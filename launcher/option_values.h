@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/number.h"
-#include "dtrain/base/slurm_step.h"
+#include "dtrain/base/host/slurm_step.h"
+#include "dtrain/base/text/number.h"
 #include "launcher/options.h"
 
 namespace launcher {

@@ -7,11 +7,11 @@
 #include <span>
 #include <string_view>
 
-#include "dtrain/base/arguments.h"
 #include "dtrain/base/error.h"
-#include "dtrain/base/number.h"
+#include "dtrain/base/host/arguments.h"
 #include "dtrain/base/rank_env.h"
-#include "dtrain/base/text.h"
+#include "dtrain/base/text/number.h"
+#include "dtrain/base/text/text.h"
 #include "launcher/environment.h"
 #include "launcher/option_values.h"
 
@@ -353,7 +353,7 @@ std::string help_text(const CLI::App& app) {
 Options parse_options(const std::vector<std::string>& arguments) {
   CLI::App app(
       "Starts PROGRAM once for each rank, ends all when one fails, and exits with the first "
-      "failing rank's status (docs/dtrun.md, docs/exit-status.md).",
+      "failing rank's status (docs/guide/dtrun.md, docs/guide/exit-status.md).",
       "dtrun");
   add_options(app);
   Options options;

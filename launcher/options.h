@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/bind.h"
+#include "launcher/local/bind.h"
 
 namespace launcher {
 

@@ -11,8 +11,8 @@
 #include <limits>
 #include <utility>
 
-#include "dtrain/base/text.h"
-#include "launcher/processes.h"
+#include "dtrain/base/text/text.h"
+#include "launcher/local/processes.h"
 
 namespace launcher {
 namespace {

@@ -8,15 +8,15 @@
 #include <string_view>
 
 #include "dtrain/base/clock.h"
-#include "dtrain/base/descriptor.h"
+#include "dtrain/base/io/descriptor.h"
 #include "launcher/clocks.h"
-#include "launcher/guard.h"
-#include "launcher/hang_watch.h"
 #include "launcher/job.h"
-#include "launcher/job_output.h"
+#include "launcher/judge/hang_watch.h"
+#include "launcher/judge/stragglers.h"
+#include "launcher/local/guard.h"
 #include "launcher/nodes/channel.h"
-#include "launcher/report.h"
-#include "launcher/stragglers.h"
+#include "launcher/output/job_output.h"
+#include "launcher/output/report.h"
 
 namespace launcher {
 

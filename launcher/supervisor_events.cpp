@@ -13,9 +13,9 @@
 #include <string>
 #include <utility>
 
-#include "dtrain/base/text.h"
-#include "launcher/output_writer.h"
-#include "launcher/processes.h"
+#include "dtrain/base/text/text.h"
+#include "launcher/local/processes.h"
+#include "launcher/output/output_writer.h"
 #include "launcher/supervisor.h"
 
 namespace launcher {

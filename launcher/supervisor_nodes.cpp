@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "dtrain/base/text.h"
+#include "dtrain/base/text/text.h"
 #include "dtrain/net/message.h"
-#include "launcher/processes.h"
+#include "launcher/local/processes.h"
 #include "launcher/supervisor.h"
 
 namespace launcher {

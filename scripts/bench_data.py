@@ -1,4 +1,4 @@
-"""The measurements of scripts/bench.sh data: preparing texts, beside Python's sentencepiece; docs/data.md has the figures."""
+"""The measurements of scripts/bench.sh data: preparing texts, beside Python's sentencepiece; docs/guide/data.md has the figures."""
 
 import argparse
 import dataclasses
@@ -145,7 +145,7 @@ def versions(options):
     try:
         words = subprocess.run([options.peer, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     except (OSError, subprocess.CalledProcessError) as error:
-        sys.exit(f"bench: --peer {options.peer} is no Python with sentencepiece ({error}); docs/data.md says how to make one")
+        sys.exit(f"bench: --peer {options.peer} is no Python with sentencepiece ({error}); docs/guide/data.md says how to make one")
     return {**found, "Python": words[0], "sentencepiece of Python": words[1]}
 
 
@@ -190,7 +190,7 @@ def print_table(report):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="scripts/bench.sh data", description="Preparing texts (docs/data.md).")
+    parser = argparse.ArgumentParser(prog="scripts/bench.sh data", description="Preparing texts (docs/guide/data.md).")
     parser.add_argument("--quick", action="store_true", help="one round, and 50 MB instead of 2 GB: does it run?")
     parser.add_argument("--rounds", type=int, default=3, help="of each measurement [3]")
     parser.add_argument("--peer", metavar="PYTHON", help="a Python with sentencepiece, to compare with")

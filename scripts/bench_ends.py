@@ -1,4 +1,4 @@
-"""How soon jobs of two ranks end; docs/benchmarks.md explains the figures."""
+"""How soon jobs of two ranks end; docs/guide/benchmarks.md explains the figures."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""The measurements of scripts/bench.sh plan: what dtrain plan predicts beside what runs measure; docs/planning.md explains them."""
+"""The measurements of scripts/bench.sh plan: what dtrain plan predicts beside what runs measure; docs/guide/planning.md explains them."""
 
 import argparse
 import dataclasses
@@ -148,7 +148,7 @@ def model_flags(name):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="scripts/bench.sh plan", description="Predictions beside runs (docs/planning.md).")
+    parser = argparse.ArgumentParser(prog="scripts/bench.sh plan", description="Predictions beside runs (docs/guide/planning.md).")
     parser.add_argument("--steps", type=int, default=8, help="timed steps of each layout [8]")
     parser.add_argument("--microbatches", type=int, nargs="+", default=[1, 2, 4], metavar="B", help="[1 2 4]")
     parser.add_argument("--models", nargs="+", default=["mini", "small"], metavar="NAME",

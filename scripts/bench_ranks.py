@@ -1,4 +1,4 @@
-"""What ranks of one machine cost: the part of scripts/bench.sh cpu that communicates; docs/performance.md explains it."""
+"""What ranks of one machine cost: the part of scripts/bench.sh cpu that communicates; docs/internals/performance.md explains it."""
 
 import argparse
 import concurrent.futures

@@ -1,5 +1,5 @@
 """Trains a fixed set of runs with this build and with the build of another checkout, and compares every bit of their
-steps and final models; then goes on with each of the other build's runs. See docs/testing.md.
+steps and final models; then goes on with each of the other build's runs. See docs/internals/testing.md.
 
 For changes that must not change results: compare with a checkout of the commit before them."""
 

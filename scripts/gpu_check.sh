@@ -6,7 +6,7 @@
 # gpu_check.log; the status is 0 where no check failed or was left out for lack of time.
 # gpu_check.sh --pack FOLDER: collects the other libraries' headers for a machine that lacks them; FOLDER is then --deps.
 # gpu_check.sh --device fake --built build/release: rehearses the checks on the fake accelerator.
-# docs/performance.md says what is checked and measured.
+# docs/internals/performance.md says what is checked and measured.
 set -euo pipefail
 python=python3
 words=("$@")

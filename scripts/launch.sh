@@ -6,8 +6,8 @@
 #   MASTER_ADDR     address or name of node 0, as all nodes reach it    [the same]
 #   MASTER_PORT     port of node 0 where the nodes meet                 [dtrun's own choice]
 #   RANKS_PER_NODE  ranks on this node: a number, auto, gpu or cpu      [auto; within a SLURM step, its GPUs or cores]
-#   DTRAIN_JOB_TOKEN or DTRAIN_JOB_TOKEN_FILE: the secret by which several nodes know each other (docs/communication.md)
-# The status is dtrun's (docs/exit-status.md).
+#   DTRAIN_JOB_TOKEN or DTRAIN_JOB_TOKEN_FILE: the secret by which several nodes know each other (docs/internals/communication.md)
+# The status is dtrun's (docs/guide/exit-status.md).
 set -euo pipefail
 wrong() {
   echo "launch.sh: $1" >&2

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # package.sh [FOLDER]: builds the release and packs what `cmake --install` installs as FOLDER/dtrain-VERSION-linux-x86_64.tar.gz
-# (FOLDER: build), with its SHA-256 beside it. Unpacked anywhere, it runs (docs/install.md).
+# (FOLDER: build), with its SHA-256 beside it. Unpacked anywhere, it runs (docs/guide/install.md).
 set -euo pipefail
 umask 022  # others read what is unpacked
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

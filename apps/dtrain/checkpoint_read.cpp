@@ -9,8 +9,8 @@
 #include <system_error>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/path_kind.h"
-#include "dtrain/base/text.h"
+#include "dtrain/base/io/path_kind.h"
+#include "dtrain/base/text/text.h"
 #include "dtrain/checkpoint/format/weight_file.h"
 #include "dtrain/checkpoint/store/compare.h"
 #include "dtrain/checkpoint/store/names.h"

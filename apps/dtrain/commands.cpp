@@ -10,10 +10,10 @@
 #include <memory>
 #include <string_view>
 
-#include "dtrain/base/arguments.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/host/arguments.h"
 #include "dtrain/base/rank_env.h"
-#include "dtrain/config/advice.h"
+#include "dtrain/config/resolve/advice.h"
 #include "provenance.h"
 #include "ranks.h"
 #include "tool.h"
@@ -271,13 +271,13 @@ void add_commands(CLI::App& dtrain, Action& action) {
   add_report(dtrain, action);
   add_schedule(dtrain, action);
   add_completion(dtrain, action);
-  add_plain(
-      dtrain, "settings",
-      "print docs/settings.md: every setting with key, flag, default, unit, range and meaning",
-      action, [] {
-        print(config::settings_markdown());
-        return 0;
-      });
+  add_plain(dtrain, "settings",
+            "print docs/guide/settings.md: every setting with key, flag, default, unit, range and "
+            "meaning",
+            action, [] {
+              print(config::settings_markdown());
+              return 0;
+            });
   CLI::App* help = dtrain.add_subcommand(
       "help", "show this, the flags of a subcommand, or a setting: dtrain help lr");
   help->prefix_command();  // "--lr" is a name, too

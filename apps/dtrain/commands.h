@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/base/process.h"
-#include "dtrain/config/command_line.h"
+#include "dtrain/base/host/process.h"
+#include "dtrain/config/input/command_line.h"
 
 namespace CLI {
 class App;

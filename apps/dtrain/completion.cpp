@@ -5,9 +5,9 @@
 #include <cctype>
 #include <map>
 
-#include "dtrain/base/arguments.h"
 #include "dtrain/base/error.h"
-#include "dtrain/config/schema.h"
+#include "dtrain/base/host/arguments.h"
+#include "dtrain/config/schema/schema.h"
 #include "tool.h"
 
 namespace dtrain::app {

@@ -6,7 +6,7 @@
 
 #include "commands.h"
 #include "dtrain/base/rank_env.h"
-#include "dtrain/config/resolve.h"
+#include "dtrain/config/resolve/resolve.h"
 
 namespace dtrain::app {
 

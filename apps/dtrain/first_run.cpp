@@ -9,8 +9,8 @@
 
 #include "configure.h"
 #include "dtrain/base/error.h"
-#include "dtrain/config/data_mixture.h"
 #include "dtrain/config/saved_run.h"
+#include "dtrain/config/values/data_mixture.h"
 #include "dtrain/data/split.h"
 #include "inherited_run.h"
 

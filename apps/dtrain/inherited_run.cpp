@@ -8,11 +8,11 @@
 #include <system_error>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/path_kind.h"
+#include "dtrain/base/io/path_kind.h"
 #include "dtrain/checkpoint/format/weight_file.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/reader.h"
-#include "dtrain/config/assign.h"
+#include "dtrain/config/input/assign.h"
 #include "dtrain/config/saved_run.h"
 #include "dtrain/report/run_record.h"
 

@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
-#include "dtrain/config/command_line.h"
 #include "dtrain/config/continued_run.h"
+#include "dtrain/config/input/command_line.h"
 
 namespace dtrain::app {
 

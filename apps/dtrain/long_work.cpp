@@ -12,8 +12,8 @@
 #include <iterator>
 #include <string>
 
-#include "dtrain/base/process.h"
-#include "dtrain/base/text.h"
+#include "dtrain/base/host/process.h"
+#include "dtrain/base/text/text.h"
 
 namespace dtrain::app {
 namespace {

@@ -1,5 +1,5 @@
 #include "commands.h"
-#include "dtrain/base/process.h"
+#include "dtrain/base/host/process.h"
 #include "ranks.h"
 
 int main(int argc, char** argv) {

@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/io/path_kind.h"
 #include "dtrain/base/log.h"
-#include "dtrain/base/nearest.h"
-#include "dtrain/base/path_kind.h"
+#include "dtrain/base/text/nearest.h"
 #include "dtrain/checkpoint/format/safetensors.h"
 #include "dtrain/checkpoint/format/weight_file.h"
 #include "dtrain/checkpoint/store/names.h"

@@ -4,9 +4,9 @@
 #include <thread>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/host/process.h"
 #include "dtrain/base/launcher_link.h"
 #include "dtrain/base/log.h"
-#include "dtrain/base/process.h"
 #include "dtrain/base/rank_env.h"
 
 namespace dtrain::app {

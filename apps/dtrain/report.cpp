@@ -12,9 +12,9 @@
 #include <system_error>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/file_system.h"
+#include "dtrain/base/io/file_system.h"
+#include "dtrain/base/io/path_kind.h"
 #include "dtrain/base/log.h"
-#include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/store/run_lock.h"
 #include "dtrain/report/page.h"
 #include "dtrain/report/run_record.h"

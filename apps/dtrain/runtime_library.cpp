@@ -9,10 +9,10 @@
 #include <system_error>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/path_kind.h"
-#include "dtrain/base/plugin_file.h"
+#include "dtrain/base/host/plugin_file.h"
+#include "dtrain/base/io/path_kind.h"
 #include "dtrain/base/rank_env.h"
-#include "dtrain/config/values.h"
+#include "dtrain/config/values/values.h"
 
 namespace dtrain::app {
 namespace {

@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "dtrain/base/error.h"
-#include "dtrain/config/assign.h"
-#include "dtrain/config/layout.h"
+#include "dtrain/config/input/assign.h"
+#include "dtrain/config/values/layout.h"
 #include "dtrain/parallel/pipeline/check.h"
 #include "tool.h"
 
@@ -121,7 +121,7 @@ void add_schedule(CLI::App& parent, Action& action) {
           "second part of the model, and a dot is a forward's time without work. Then come the "
           "bubble, and how many microbatches' activations each stage keeps at once (those of one "
           "of V parts count as 1/V).\n\nTime is that of stages of equal cost whose backwards take "
-          "twice as long as their forwards. docs/pipeline.md explains the schedules.");
+          "twice as long as their forwards. docs/guide/pipeline.md explains the schedules.");
 }
 
 }  // namespace dtrain::app

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "commands.h"
-#include "dtrain/base/number.h"
+#include "dtrain/base/text/number.h"
 
 namespace dtrain::app {
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/base/descriptor.h"
+#include "dtrain/base/io/descriptor.h"
 #include "dtrain/net/message.h"
 #include "launcher/clocks.h"
 #include "launcher/nodes/messages.h"

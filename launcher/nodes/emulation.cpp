@@ -18,9 +18,9 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/net/socket.h"
-#include "launcher/output_writer.h"
-#include "launcher/port.h"
-#include "launcher/processes.h"
+#include "launcher/local/port.h"
+#include "launcher/local/processes.h"
+#include "launcher/output/output_writer.h"
 
 namespace launcher {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "dtrain/base/descriptor.h"
+#include "dtrain/base/io/descriptor.h"
 #include "launcher/options.h"
 
 namespace launcher {

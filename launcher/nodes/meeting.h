@@ -8,13 +8,13 @@
 #include <string_view>
 
 #include "dtrain/base/clock.h"
-#include "dtrain/base/descriptor.h"
+#include "dtrain/base/io/descriptor.h"
 #include "dtrain/base/log.h"
+#include "launcher/local/port.h"
 #include "launcher/nodes/channel.h"
 #include "launcher/nodes/placement.h"
 #include "launcher/options.h"
-#include "launcher/output_writer.h"
-#include "launcher/port.h"
+#include "launcher/output/output_writer.h"
 
 namespace launcher {
 

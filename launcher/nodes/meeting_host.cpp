@@ -11,7 +11,7 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
-#include "dtrain/base/text.h"
+#include "dtrain/base/text/text.h"
 #include "dtrain/net/addresses.h"
 #include "dtrain/net/handshake.h"
 #include "dtrain/net/message.h"

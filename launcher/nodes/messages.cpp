@@ -4,7 +4,7 @@
 #include <limits>
 #include <utility>
 
-#include "dtrain/base/text.h"
+#include "dtrain/base/text/text.h"
 #include "dtrain/net/message.h"
 
 namespace launcher {

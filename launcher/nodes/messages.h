@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "launcher/local/rank.h"
 #include "launcher/nodes/placement.h"
-#include "launcher/rank.h"
 
 namespace launcher {
 

@@ -11,11 +11,11 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/host/process.h"
 #include "dtrain/base/log.h"
-#include "dtrain/base/process.h"
 #include "dtrain/commands/commands.h"
-#include "dtrain/config/layout.h"
 #include "dtrain/config/saved_run.h"
+#include "dtrain/config/values/layout.h"
 #include "dtrain/metrics/tensor_memory.h"
 
 namespace dtrain {

@@ -3,7 +3,7 @@
 
 extern "C" {
 
-/// Runs one command to its end and returns the exit status (docs/exit-status.md); no exception
+/// Runs one command to its end and returns the exit status (docs/guide/exit-status.md); no exception
 /// leaves it.
 ///
 /// request: what config::to_request gives for a command and its resolved configuration;

@@ -20,7 +20,7 @@
 
 #include "cuda/check.h"
 #include "cuda/launch.h"
-#include "cuda/nccl_world.h"
+#include "cuda/nccl/nccl_world.h"
 #include "dtrain/base/error.h"
 #include "dtrain/device/graph.h"
 

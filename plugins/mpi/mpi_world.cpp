@@ -16,7 +16,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
-#include "dtrain/base/text.h"
+#include "dtrain/base/text/text.h"
 #include "dtrain/comm/cpu_world.h"
 #include "dtrain/comm/create_world.h"
 #include "mpi/engine.h"

@@ -1,4 +1,4 @@
-// The operators that dtrain calls on a device, and the table of docs/devices.md that says what
+// The operators that dtrain calls on a device, and the table of docs/guide/devices.md that says what
 // CUDA's kernels demand of them.
 #include <catch2/catch.hpp>
 #include <fstream>
@@ -10,7 +10,7 @@
 #include "dtrain/checkpoint/state.h"
 #include "dtrain/model/family.h"
 #include "dtrain/model/token_sampler.h"
-#include "dtrain/parallel/compress/top_k.h"
+#include "dtrain/parallel/compress/internal/top_k.h"
 #include "support/engine_run.h"
 #include "support/fake_device/cuda_operators.h"
 #include "support/local_ranks.h"
@@ -114,7 +114,7 @@ void call_all() {
 
 // The names in the first column of the section's tables.
 std::set<std::string> documented_operators() {
-  std::ifstream page(DTRAIN_SOURCE_DIR "/docs/devices.md");
+  std::ifstream page(DTRAIN_SOURCE_DIR "/docs/guide/devices.md");
   std::set<std::string> names;
   bool is_here = false;
   for (std::string line; std::getline(page, line);) {

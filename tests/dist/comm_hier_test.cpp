@@ -6,7 +6,7 @@
 #include <map>
 
 #include "dtrain/base/error.h"
-#include "dtrain/comm/hier/hier_transport.h"
+#include "dtrain/comm/internal/hier/hier_transport.h"
 #include "support/local_ranks.h"
 #include "support/values.h"
 

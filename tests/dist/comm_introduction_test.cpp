@@ -16,10 +16,10 @@
 #include <thread>
 
 #include "dtrain/base/error.h"
-#include "dtrain/comm/host/control_block.h"
-#include "dtrain/comm/host/host_groups.h"
-#include "dtrain/comm/host/introduction.h"
-#include "dtrain/comm/host/segment.h"
+#include "dtrain/comm/internal/host/control_block.h"
+#include "dtrain/comm/internal/host/host_groups.h"
+#include "dtrain/comm/internal/host/introduction.h"
+#include "dtrain/comm/internal/host/segment.h"
 #include "support/messages.h"
 
 namespace dtrain::testing::comm_introduction_test {

@@ -18,8 +18,8 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
-#include "dtrain/comm/host/host_survey.h"
-#include "dtrain/comm/host/segment.h"
+#include "dtrain/comm/internal/host/host_survey.h"
+#include "dtrain/comm/internal/host/segment.h"
 #include "support/local_ranks.h"
 #include "support/messages.h"
 #include "support/temp_folder.h"

@@ -1,5 +1,5 @@
 // Ranks on GPUs notice through their hosts that another one has ended.
-#include "cuda/peer_watch.h"
+#include "cuda/nccl/peer_watch.h"
 
 #include <catch2/catch.hpp>
 #include <future>

@@ -1,4 +1,4 @@
-// Compares the memory of ranks under each sharding with the formulas of docs/sharding.md.
+// Compares the memory of ranks under each sharding with the formulas of docs/guide/sharding.md.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>

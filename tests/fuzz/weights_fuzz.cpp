@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "dtrain/checkpoint/format/torch_file.h"
+#include "dtrain/checkpoint/format/internal/torch_file.h"
 #include "fuzz/outcome.h"
 
 namespace {

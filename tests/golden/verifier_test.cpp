@@ -1,6 +1,6 @@
 // The engine against the reference's own numbers, through what `dtrain verify` runs; and the
 // verifier against planted errors.
-#include "dtrain/commands/verifier.h"
+#include "dtrain/commands/internal/verifier.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -88,7 +88,7 @@ TEST_CASE("Accumulation matches the fixture too") {
   CHECK(failures(verify_on(config, 1)) == std::vector<std::string>{});
 }
 
-// In float32 on one rank: tests/cli/verify_test.py.
+// In float32 on one rank: tests/cli/numbers/verify_test.py.
 TEST_CASE("Fifty AdamW steps follow the reference's trajectory") {
   config::Config config = config_for(kGolden + "three_heads.safetensors", "float64");
   config.verify.trajectory = kGolden + "trajectory.json";

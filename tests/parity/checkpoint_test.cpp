@@ -1,5 +1,5 @@
 // Promise 2: a run that stops and goes on, at any number of ranks, has the bits of one that did not
-// stop (docs/checkpoints.md).
+// stop (docs/guide/checkpoints.md).
 #include <ATen/ATen.h>
 
 #include <algorithm>

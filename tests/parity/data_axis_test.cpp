@@ -1,4 +1,4 @@
-// Promise 1: the layout is a matter of speed and memory, never of results (docs/determinism.md).
+// Promise 1: the layout is a matter of speed and memory, never of results (docs/guide/determinism.md).
 //
 // scripts/soak_mutations.py plants defects in who reads, adds and reduces what; a test of this file
 // or of naive_test.cpp notices each.
@@ -6,8 +6,8 @@
 #include <filesystem>
 
 #include "dtrain/config/bdh/settings.h"
-#include "dtrain/config/layout.h"
 #include "dtrain/config/saved_run.h"
+#include "dtrain/config/values/layout.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
 #include "support/rounding.h"

@@ -1,6 +1,6 @@
 // Promise 1 over the tensor and the pipeline axis: to rounding, shown in float64.
 //
-// In float32 rounding alone would hide what is looked for; docs/determinism.md says by how much.
+// In float32 rounding alone would hide what is looked for; docs/guide/determinism.md says by how much.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -356,7 +356,7 @@ CallCounts calls_since(const comm::ProcessGroup& group, std::int64_t before) {
   return counts;
 }
 
-// The table of docs/tensor_parallel.md, for each microbatch.
+// The table of docs/internals/tensor_parallel.md, for each microbatch.
 TEST_CASE(
     "A tensor axis sends an activation a level each way, inside heads too, and nothing else") {
   const std::int64_t tp = GENERATE(2, 4, 8);

@@ -97,7 +97,7 @@ struct Errors {
   double last_loss = 0;
 };
 
-// The table of docs/determinism.md: scripts/soak.sh lowered prints it for each instruction set.
+// The table of docs/guide/determinism.md: scripts/soak.sh lowered prints it for each instruction set.
 TEST_CASE("Errors of each dtype", "[.rounding]") {
   const bool is_fused = tiny_config().machine.kernels != config::Kernels::plain;
   fmt::print(

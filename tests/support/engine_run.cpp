@@ -9,9 +9,9 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/bdh/settings.h"
-#include "dtrain/config/layout.h"
-#include "dtrain/config/resolve.h"
+#include "dtrain/config/resolve/resolve.h"
 #include "dtrain/config/saved_run.h"
+#include "dtrain/config/values/layout.h"
 #include "support/settings.h"
 
 namespace dtrain::testing {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/base/file_system.h"
+#include "dtrain/base/io/file_system.h"
 #include "dtrain/checkpoint/store/commit.h"
 #include "dtrain/checkpoint/store/shard_writer.h"
 

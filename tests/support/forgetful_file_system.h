@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/base/file_system.h"
+#include "dtrain/base/io/file_system.h"
 
 namespace dtrain::testing {
 

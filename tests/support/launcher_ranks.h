@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "launcher/rank.h"
+#include "launcher/local/rank.h"
 
 namespace dtrain::testing {
 

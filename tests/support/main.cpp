@@ -2,7 +2,7 @@
 #define CATCH_CONFIG_RUNNER
 #include <catch2/catch.hpp>
 
-#include "dtrain/base/process.h"
+#include "dtrain/base/host/process.h"
 
 int main(int argc, char** argv) {
   dtrain::base::secure_standard_streams();  // as dtrain: a peer that is gone must not end a rank

@@ -16,12 +16,12 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/host/process.h"
 #include "dtrain/base/launcher_link.h"
-#include "dtrain/base/process.h"
 #include "dtrain/base/rank_env.h"
-#include "dtrain/comm/host/host_groups.h"
-#include "dtrain/comm/host/host_survey.h"
-#include "dtrain/comm/rendezvous/rendezvous.h"
+#include "dtrain/comm/internal/host/host_groups.h"
+#include "dtrain/comm/internal/host/host_survey.h"
+#include "dtrain/comm/internal/rendezvous/rendezvous.h"
 #include "dtrain/comm/tree_order.h"
 #include "dtrain/net/proof.h"
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-#include "dtrain/base/file_system.h"
+#include "dtrain/base/io/file_system.h"
 #include "dtrain/checkpoint/format/safetensors.h"
 
 namespace dtrain::testing {

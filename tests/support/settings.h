@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
-#include "dtrain/config/assign.h"
+#include "dtrain/config/input/assign.h"
 
 namespace dtrain::config {
 

@@ -2,7 +2,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/family.h"
-#include "dtrain/config/rows.h"
+#include "dtrain/config/schema/rows.h"
 
 namespace dtrain::config::toy {
 namespace {

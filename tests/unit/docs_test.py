@@ -126,15 +126,15 @@ class TheTestItself(unittest.TestCase):
     def missing(self, text):
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
-            (root / "docs").mkdir()
-            (root / "docs" / "tour.md").write_text("")
+            (root / "docs" / "internals").mkdir(parents=True)
+            (root / "docs" / "internals" / "tour.md").write_text("")
             (root / "lib" / "dtrain" / "comm").mkdir(parents=True)
             (root / "lib" / "dtrain" / "comm" / "world.h").write_text("")
             return list(Names(root).missing(root / "README.md", text))
 
     def test_what_exists_passes(self):
-        self.assertEqual(self.missing("[tour](docs/tour.md#top) [w](https://x.org) `comm/world.h` `world.h` `comm/*.h` "
-                                      "`lib/dtrain/{comm,comm}/` `RUN/config.json` `tokens/s`\n```\ncat docs/tour.md\n```\n"),
+        self.assertEqual(self.missing("[tour](docs/internals/tour.md#top) [w](https://x.org) `comm/world.h` `world.h` `comm/*.h` "
+                                      "`lib/dtrain/{comm,comm}/` `RUN/config.json` `tokens/s`\n```\ncat docs/internals/tour.md\n```\n"),
                          [])
 
     def test_what_is_missing_is_named(self):

@@ -1,4 +1,4 @@
-"""The layers of docs/architecture.md hold: who may include whom, what headers must include, and where the outside world may be
+"""The layers of docs/internals/architecture.md hold: who may include whom, what headers must include, and where the outside world may be
 touched."""
 
 import os
@@ -29,11 +29,11 @@ PARALLEL = [  # the folders of parallel, whose own files are below them; here ne
     {"plan"},
 ]
 WITHOUT_LIBTORCH = ("lib/dtrain/base/", "lib/dtrain/config/", "lib/dtrain/data/", "lib/dtrain/checkpoint/format/", "lib/dtrain/checkpoint/store/",
-                    "lib/dtrain/parallel/pipeline/", "lib/dtrain/report/", "lib/dtrain/net/", "lib/dtrain/comm/rendezvous/", "lib/dtrain/comm/host/",
+                    "lib/dtrain/parallel/pipeline/", "lib/dtrain/report/", "lib/dtrain/net/", "lib/dtrain/comm/internal/rendezvous/", "lib/dtrain/comm/internal/host/",
                     "launcher/", "apps/")
 LIBTORCH = re.compile(r"(ATen|torch|c10|caffe2)/")
 TRANSPORT = re.compile(r"(torch/csrc/distributed|gloo)/")  # c10d and gloo
-STANDINS = "lib/dtrain/comm/gloo/shim/"  # named as the headers that they stand in for
+STANDINS = "lib/dtrain/comm/internal/gloo/shim/"  # named as the headers that they stand in for
 ENVIRONMENT = ("lib/dtrain/base/rank_env.", "launcher/environment.")  # of this process; what dtrun hands to ranks
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]', re.MULTILINE)
 ENVIRONMENT_USE = re.compile(r"\b(?:secure_getenv|getenv|setenv|putenv|unsetenv|environ)\b")
@@ -55,12 +55,18 @@ def module_of(name):
     return match.group(1) if match else None
 
 
+def owner_of(header):
+    """The folder whose files alone may include this header, e.g. "dtrain/comm/"; None for a public one."""
+    owner, internal, _ = header.partition("internal/")
+    return owner if internal else None
+
+
 def layer_of(module, layers=LAYERS):
     return next((level for level, modules in enumerate(layers) if module in modules), None)
 
 
 def folder_of_parallel(name):
-    match = re.match(r"(?:lib/)?dtrain/parallel/(?:(.+)/)?[^/]+$", name)
+    match = re.match(r"(?:lib/)?dtrain/parallel/(?:(.+?)/)?(?:internal/)?[^/]+$", name)
     return (match.group(1) or "") if match else None
 
 
@@ -98,10 +104,13 @@ class Tree:
     def wrong_includes(self, name):
         own = module_of(name)
         if own is not None and layer_of(own) is None:
-            yield f"module {own} is in no layer; add it to tests/unit/layers_test.py and docs/architecture.md"
+            yield f"module {own} is in no layer; add it to tests/unit/layers_test.py and docs/internals/architecture.md"
         for header in self.includes[name]:
             if header.startswith(".."):
                 yield f"includes {header}; write the path from lib/"
+            owner = owner_of(header)
+            if owner is not None and not name.removeprefix("lib/").startswith(owner):
+                yield f"includes {header}, which belongs to {owner}"
             target = module_of(header)
             if header.startswith("launcher/") and not name.startswith("launcher/"):
                 yield f"includes {header}, which belongs to dtrun"
@@ -188,8 +197,10 @@ class TheTestItself(unittest.TestCase):
             "lib/dtrain/base/rank_env.cpp": "const char* value = std::getenv(name);\n",
             "lib/dtrain/base/log.cpp": "std::cerr << 1;\n",
             "lib/dtrain/comm/world.h": '#include "dtrain/base/error.h"\n#include <torch/csrc/distributed/c10d/Work.hpp>\n',
-            "lib/dtrain/comm/gloo/shim/gloo/common/error.h": "",
+            "lib/dtrain/comm/internal/gloo/shim/gloo/common/error.h": "",
             "lib/dtrain/mesh/mesh.h": '#include "dtrain/comm/world.h"\nvoid f() { on_exit(); group.exit(); }\n',
+            "lib/dtrain/comm/shm/shm.h": '#include "dtrain/comm/internal/segment.h"\n',
+            "lib/dtrain/comm/internal/segment.h": "",
             "launcher/main.cpp": '#include "dtrain/base/error.h"\n#include "launcher/job.h"\nint f() { _exit(1); }\n',
         }), [])
 
@@ -201,6 +212,8 @@ class TheTestItself(unittest.TestCase):
                  "launcher/b.h": '#include "launcher/c.h"\nstd::uint8_t x;\n', "launcher/c.h": "#include <cstdint>\n"},
                 {"lib/dtrain/comm/a.h": '#include "dtrain/model/b.h"\n'},  # upwards
                 {"lib/dtrain/optim/a.h": '#include "dtrain/data/b.h"\n'},  # a neighbour
+                {"lib/dtrain/job/a.h": '#include "dtrain/comm/internal/b.h"\n'},  # private
+                {"lib/dtrain/parallel/engine/a.h": '#include "dtrain/parallel/data/internal/b.h"\n'},
                 *({f"lib/dtrain/parallel/{folder}a.h": f'#include "dtrain/parallel/{header}"\n'} for folder, header in inside),
                 {"launcher/a.cpp": '#include "dtrain/config/config.h"\n'},
                 *({folder + "a.cpp": "#include <ATen/Tensor.h>\n"} for folder in WITHOUT_LIBTORCH),

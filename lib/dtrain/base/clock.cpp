@@ -6,7 +6,7 @@
 #include <system_error>
 #include <thread>
 
-#include "dtrain/base/threads.h"
+#include "dtrain/base/host/threads.h"
 
 namespace dtrain::base {
 namespace {

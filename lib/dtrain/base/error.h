@@ -1,4 +1,4 @@
-// Errors that reach a user, the exit status that each kind gives (docs/exit-status.md), and checks
+// Errors that reach a user, the exit status that each kind gives (docs/guide/exit-status.md), and checks
 // for programmers: a failing one is a defect of dtrain, not of its input.
 #pragma once
 

@@ -16,9 +16,9 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/host/threads.h"
 #include "dtrain/base/log.h"
 #include "dtrain/base/rank_env.h"
-#include "dtrain/base/threads.h"
 
 namespace dtrain::base {
 namespace {

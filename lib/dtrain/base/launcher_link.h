@@ -1,4 +1,4 @@
-// The rank's end of the line to its launcher (docs/dtrun.md, "The control descriptor"), and the
+// The rank's end of the line to its launcher (docs/guide/dtrun.md, "The control descriptor"), and the
 // phase of work that it reports.
 #pragma once
 
@@ -123,7 +123,7 @@ class LauncherLink {
   /// The signal that asked dtrun to stop the job, which the ranks got as SIGTERM; 0: none.
   [[nodiscard]] int stop_signal() const noexcept { return stop_signal_; }
   /// Seconds from the failure after which the job was started again to its recovery
-  /// (docs/dtrun.md), once dtrun has told; 0: nothing new.
+  /// (docs/guide/dtrun.md), once dtrun has told; 0: nothing new.
   [[nodiscard]] double take_recovery() noexcept { return recovery_.exchange(0); }
 
  private:

@@ -13,10 +13,10 @@
 #include <string_view>
 #include <system_error>
 
-#include "dtrain/base/descriptor.h"
-#include "dtrain/base/process.h"
+#include "dtrain/base/host/process.h"
+#include "dtrain/base/io/descriptor.h"
 #include "dtrain/base/rank_env.h"
-#include "dtrain/base/text.h"
+#include "dtrain/base/text/text.h"
 
 namespace dtrain::base {
 namespace {

@@ -9,11 +9,11 @@
 #include <string_view>
 #include <vector>
 
-#include "dtrain/base/available_resources.h"
-#include "dtrain/base/cpu_list.h"
 #include "dtrain/base/error.h"
-#include "dtrain/base/number.h"
-#include "dtrain/base/text.h"
+#include "dtrain/base/host/available_resources.h"
+#include "dtrain/base/host/cpu_list.h"
+#include "dtrain/base/text/number.h"
+#include "dtrain/base/text/text.h"
 
 namespace dtrain::base {
 namespace {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "dtrain/base/slurm_step.h"
+#include "dtrain/base/host/slurm_step.h"
 
 namespace dtrain::base {
 
@@ -75,7 +75,7 @@ using EnvLookup = std::function<std::optional<std::string>(const char* name)>;
 
 /// Finds the rank in RANK, WORLD_SIZE and LOCAL_RANK; else OMPI_COMM_WORLD_*; else PMI_*, except
 /// what srun --mpi=pmi2 sets; else, inside a SLURM step, SLURM_PROCID, SLURM_NTASKS and
-/// SLURM_LOCALID (docs/configuration.md). A command that was typed in a shell of `srun --pty` is
+/// SLURM_LOCALID (docs/guide/configuration.md). A command that was typed in a shell of `srun --pty` is
 /// rank 0 of 1, however many tasks the step has: the others have no terminal, and nobody types
 /// there.
 ///
@@ -116,7 +116,7 @@ using EnvLookup = std::function<std::optional<std::string>(const char* name)>;
 void bound_spinning();
 
 /// Has CUDA give streams 32 hardware queues of a GPU in place of 8, so that none waits for what is
-/// in front of it in a queue of several (docs/devices.md), unless CUDA_DEVICE_MAX_CONNECTIONS says
+/// in front of it in a queue of several (docs/guide/devices.md), unless CUDA_DEVICE_MAX_CONNECTIONS says
 /// otherwise. CUDA reads it at its first call.
 ///
 /// Threads: one, before others may read the environment.
@@ -125,7 +125,7 @@ void give_streams_queues();
 /// Has CUDA load every kernel before anything runs, in place of each at its first launch, unless
 /// CUDA_MODULE_LOADING says otherwise. To load a kernel CUDA waits for whatever runs on the GPU:
 /// where that is a receive, whose sender may wait for the rank that loads, it would wait for ever
-/// (docs/devices.md). CUDA reads it at its first call.
+/// (docs/guide/devices.md). CUDA reads it at its first call.
 ///
 /// Threads: one, before others may read the environment.
 void load_kernels_early();

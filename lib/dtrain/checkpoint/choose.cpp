@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/storage_error.h"
+#include "dtrain/base/io/storage_error.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/reader.h"
 #include "dtrain/comm/exchange.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/text.h"
+#include "dtrain/base/text/text.h"
 
 namespace dtrain::checkpoint {
 namespace {

@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/host/threads.h"
 #include "dtrain/base/log.h"
-#include "dtrain/base/text.h"
-#include "dtrain/base/threads.h"
+#include "dtrain/base/text/text.h"
 #include "dtrain/base/trace.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/removal.h"

@@ -33,7 +33,7 @@ struct CallRecord {
 /// "call 17, all_reduce of 1024 float32 (4096 bytes)".
 [[nodiscard]] std::string describe(const CallRecord& record);
 
-/// A line for dtrun (docs/dtrun.md) about the oldest of these calls that has not ended, else about
+/// A line for dtrun (docs/guide/dtrun.md) about the oldest of these calls that has not ended, else about
 /// the last one; call 0 where there is none. What has failed has not ended. group: names the group
 /// in all ranks alike. awaited: as ProcessGroup::awaited().
 [[nodiscard]] std::string call_line(const std::vector<CallRecord>& records, std::string_view group,

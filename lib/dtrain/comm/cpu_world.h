@@ -1,4 +1,4 @@
-// The world of every backend whose tensors lie in the host's memory. Private to comm and its plugins.
+// The world of every backend whose tensors lie in the host's memory.
 #pragma once
 
 #include <cstdint>

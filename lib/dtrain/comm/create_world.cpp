@@ -12,17 +12,17 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/host/plugin_file.h"
 #include "dtrain/base/log.h"
-#include "dtrain/base/number.h"
-#include "dtrain/base/plugin_file.h"
-#include "dtrain/base/text.h"
+#include "dtrain/base/text/number.h"
+#include "dtrain/base/text/text.h"
 #include "dtrain/comm/cpu_world.h"
-#include "dtrain/comm/gloo/gloo_groups.h"
-#include "dtrain/comm/gloo/gloo_transport.h"
-#include "dtrain/comm/hier/hier_transport.h"
-#include "dtrain/comm/host/host_survey.h"
+#include "dtrain/comm/internal/gloo/gloo_groups.h"
+#include "dtrain/comm/internal/gloo/gloo_transport.h"
+#include "dtrain/comm/internal/hier/hier_transport.h"
+#include "dtrain/comm/internal/host/host_survey.h"
+#include "dtrain/comm/internal/shm/shm_transport.h"
 #include "dtrain/comm/reduce.h"
-#include "dtrain/comm/shm/shm_transport.h"
 #include "dtrain/net/proof.h"
 
 namespace dtrain::comm {

@@ -13,9 +13,9 @@
 
 #include "dtrain/base/checksum.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/host/threads.h"
 #include "dtrain/base/log.h"
-#include "dtrain/base/text.h"
-#include "dtrain/base/threads.h"
+#include "dtrain/base/text/text.h"
 #include "dtrain/net/message.h"
 
 namespace dtrain::comm {

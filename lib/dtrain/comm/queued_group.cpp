@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/text.h"
+#include "dtrain/base/text/text.h"
 #include "dtrain/base/trace.h"
 
 namespace dtrain::comm {

@@ -1,4 +1,4 @@
-// The failure of a blocking operation among ranks, before it is put into words. Private to comm.
+// The failure of a blocking operation among ranks, before it is put into words.
 #pragma once
 
 #include <cstdint>

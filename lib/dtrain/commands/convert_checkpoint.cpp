@@ -14,7 +14,7 @@
 #include "dtrain/checkpoint/store/removal.h"
 #include "dtrain/checkpoint/store/shard_writer.h"
 #include "dtrain/commands/commands.h"
-#include "dtrain/commands/opened_model.h"
+#include "dtrain/commands/internal/opened_model.h"
 #include "dtrain/model/family.h"
 #include "dtrain/parallel/precision.h"
 #include "dtrain/train/model_file.h"

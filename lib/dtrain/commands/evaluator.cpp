@@ -3,16 +3,16 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "dtrain/base/cpu_list.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/host/cpu_list.h"
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/commands/commands.h"
-#include "dtrain/commands/opened_model.h"
-#include "dtrain/config/data_mixture.h"
-#include "dtrain/config/resolve.h"
+#include "dtrain/commands/internal/opened_model.h"
+#include "dtrain/config/resolve/resolve.h"
+#include "dtrain/config/values/data_mixture.h"
 #include "dtrain/data/loader.h"
 #include "dtrain/data/split.h"
-#include "dtrain/data/token_file.h"
+#include "dtrain/data/tokens/token_file.h"
 #include "dtrain/job/job.h"
 #include "dtrain/job/ranks.h"
 #include "dtrain/train/model_file.h"

@@ -10,8 +10,8 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/commands/commands.h"
-#include "dtrain/commands/opened_model.h"
-#include "dtrain/data/token_file.h"
+#include "dtrain/commands/internal/opened_model.h"
+#include "dtrain/data/tokens/token_file.h"
 #include "dtrain/device/plugin.h"
 #include "dtrain/job/ranks.h"
 #include "dtrain/model/family.h"

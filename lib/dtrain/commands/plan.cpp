@@ -5,13 +5,13 @@
 #include <optional>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/path_kind.h"
+#include "dtrain/base/io/path_kind.h"
 #include "dtrain/base/rank_env.h"
-#include "dtrain/base/text.h"
+#include "dtrain/base/text/text.h"
 #include "dtrain/commands/commands.h"
-#include "dtrain/commands/layout_choice.h"
-#include "dtrain/config/assign.h"
-#include "dtrain/config/data_mixture.h"
+#include "dtrain/commands/internal/layout_choice.h"
+#include "dtrain/config/input/assign.h"
+#include "dtrain/config/values/data_mixture.h"
 #include "dtrain/data/split.h"
 #include "dtrain/metrics/format.h"
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/config/values.h"
+#include "dtrain/config/values/values.h"
 
 namespace dtrain::config {
 
@@ -58,7 +58,7 @@ struct DataConfig {
   std::int64_t seq_len = 128;  // T
 };
 
-/// global = microbatch * grad_accum * dp; 0 means: follows from the other two (config/resolve.cpp).
+/// global = microbatch * grad_accum * dp; 0 means: follows from the other two (config/resolve/resolve.cpp).
 struct BatchConfig {
   std::int64_t global = 0;      // sequences per optimizer step
   std::int64_t microbatch = 0;  // sequences per rank and backward pass

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
-#include "dtrain/config/layout.h"
-#include "dtrain/config/rivals.h"
+#include "dtrain/config/input/rivals.h"
+#include "dtrain/config/values/layout.h"
 
 namespace dtrain::config {
 namespace {

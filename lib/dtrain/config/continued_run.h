@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "dtrain/config/command_line.h"
-#include "dtrain/config/resolve.h"
+#include "dtrain/config/input/command_line.h"
+#include "dtrain/config/resolve/resolve.h"
 #include "dtrain/config/saved_run.h"
 
 namespace dtrain::config {

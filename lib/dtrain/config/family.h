@@ -6,9 +6,9 @@
 #include <span>
 #include <string_view>
 
-#include "dtrain/config/advice.h"
 #include "dtrain/config/config.h"
-#include "dtrain/config/schema.h"
+#include "dtrain/config/resolve/advice.h"
+#include "dtrain/config/schema/schema.h"
 
 // The list of families; a build of the tests has another.
 #ifndef DTRAIN_FAMILIES

@@ -7,9 +7,9 @@
 #include <filesystem>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/path_kind.h"
-#include "dtrain/base/storage_error.h"
-#include "dtrain/config/data_mixture.h"
+#include "dtrain/base/io/path_kind.h"
+#include "dtrain/base/io/storage_error.h"
+#include "dtrain/config/values/data_mixture.h"
 
 namespace dtrain::config {
 namespace {

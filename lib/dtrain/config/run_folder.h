@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/base/file_system.h"
+#include "dtrain/base/io/file_system.h"
 #include "dtrain/config/config.h"
 
 namespace dtrain::config {

@@ -9,10 +9,10 @@
 #include <system_error>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/path_kind.h"
-#include "dtrain/config/assign.h"
-#include "dtrain/config/data_mixture.h"
-#include "dtrain/config/file.h"
+#include "dtrain/base/io/path_kind.h"
+#include "dtrain/config/input/assign.h"
+#include "dtrain/config/input/file.h"
+#include "dtrain/config/values/data_mixture.h"
 
 namespace dtrain::config {
 namespace {

@@ -1,5 +1,5 @@
 // RUN/config.json: what a run was asked for, what that became, and how it was started
-// (docs/configuration.md).
+// (docs/guide/configuration.md).
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "dtrain/config/config.h"
-#include "dtrain/config/schema.h"
+#include "dtrain/config/schema/schema.h"
 
 namespace dtrain::config {
 

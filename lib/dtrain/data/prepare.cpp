@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
-#include "dtrain/data/binary_tokens.h"
-#include "dtrain/data/megatron.h"
 #include "dtrain/data/text.h"
+#include "dtrain/data/tokens/binary_tokens.h"
+#include "dtrain/data/tokens/megatron.h"
 
 namespace dtrain::data {
 namespace {

@@ -10,11 +10,11 @@
 #include <string_view>
 #include <vector>
 
-#include "dtrain/data/number_type.h"
 #include "dtrain/data/source/blocks.h"
 #include "dtrain/data/source/input_files.h"
-#include "dtrain/data/token_writer.h"
 #include "dtrain/data/tokenizer/tokenizer.h"
+#include "dtrain/data/tokens/number_type.h"
+#include "dtrain/data/tokens/token_writer.h"
 
 namespace dtrain::data {
 

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/path_kind.h"
-#include "dtrain/base/storage_error.h"
-#include "dtrain/config/data_mixture.h"
-#include "dtrain/config/schema.h"
+#include "dtrain/base/io/path_kind.h"
+#include "dtrain/base/io/storage_error.h"
+#include "dtrain/config/schema/schema.h"
+#include "dtrain/config/values/data_mixture.h"
 
 namespace dtrain::data {
 

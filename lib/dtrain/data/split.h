@@ -12,7 +12,7 @@
 
 #include "dtrain/config/config.h"
 #include "dtrain/data/sampler.h"
-#include "dtrain/data/token_file.h"
+#include "dtrain/data/tokens/token_file.h"
 
 namespace dtrain::data {
 

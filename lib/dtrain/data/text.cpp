@@ -13,11 +13,11 @@
 #include <system_error>
 #include <vector>
 
-#include "dtrain/data/headerless.h"
 #include "dtrain/data/source/byte_stream.h"
 #include "dtrain/data/source/json_records.h"
 #include "dtrain/data/source/json_text.h"
 #include "dtrain/data/tokenizer/utf8.h"
+#include "dtrain/data/tokens/headerless.h"
 
 namespace dtrain::data {
 namespace {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dtrain/base/input_file.h"
+#include "dtrain/base/io/input_file.h"
 
 namespace dtrain::data {
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/threads.h"
+#include "dtrain/base/host/threads.h"
 #include "dtrain/data/prepare.h"
 
 namespace dtrain::data {

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "dtrain/comm/world.h"
-#include "dtrain/config/values.h"
+#include "dtrain/config/values/values.h"
 
 namespace dtrain::device {
 

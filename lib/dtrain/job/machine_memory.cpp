@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/base/available_resources.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/host/available_resources.h"
 #include "dtrain/base/log.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/device/plugin.h"

@@ -9,7 +9,7 @@
 namespace dtrain::job {
 
 /// Compares what ranks that share a bound on memory, as those of a machine or of a container do,
-/// will hold together with that bound (base/available_resources.h): a warning of rank 0 above 80 %,
+/// will hold together with that bound (base/host/available_resources.h): a warning of rank 0 above 80 %,
 /// a refusal above 100 %, of the bound of which the largest part is needed. With --memory-limit
 /// that limit counts alone, and nothing is compared. To be called before any rank allocates.
 ///

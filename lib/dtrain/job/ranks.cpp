@@ -12,7 +12,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/comm/local/local_world.h"
-#include "dtrain/config/layout.h"
+#include "dtrain/config/values/layout.h"
 #include "dtrain/device/out_of_memory.h"
 #include "dtrain/device/plugin.h"
 #include "dtrain/job/job.h"

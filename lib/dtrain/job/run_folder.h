@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dtrain/base/file_system.h"
+#include "dtrain/base/io/file_system.h"
 #include "dtrain/checkpoint/store/commit.h"
 #include "dtrain/checkpoint/store/run_lock.h"
 #include "dtrain/comm/process_group.h"

@@ -9,9 +9,9 @@
 #include <ranges>
 #include <utility>
 
-#include "dtrain/config/assign.h"
-#include "dtrain/config/layout.h"
+#include "dtrain/config/input/assign.h"
 #include "dtrain/config/saved_run.h"
+#include "dtrain/config/values/layout.h"
 #include "dtrain/data/split.h"
 #include "dtrain/device/plugin.h"
 #include "dtrain/kernels/product.h"

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "dtrain/kernels/instruction_set.h"
-#include "dtrain/kernels/product_kernels.h"
+#include "dtrain/kernels/internal/product_kernels.h"
 
 namespace dtrain::kernels {
 

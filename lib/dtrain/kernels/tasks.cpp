@@ -12,9 +12,9 @@
 #include <set>
 #include <vector>
 
-#include "dtrain/base/available_resources.h"
-#include "dtrain/base/cpu_list.h"
-#include "dtrain/kernels/crew.h"
+#include "dtrain/base/host/available_resources.h"
+#include "dtrain/base/host/cpu_list.h"
+#include "dtrain/kernels/internal/crew.h"
 #include "dtrain/kernels/product.h"
 
 namespace dtrain::kernels {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/config/mesh_shape.h"
+#include "dtrain/config/values/mesh_shape.h"
 
 namespace dtrain::mesh {
 

@@ -60,7 +60,7 @@ std::string fit_last_parts(std::vector<LinePart> parts, std::size_t room) {
 constexpr std::string_view kClearLine = "\r\x1b[J";
 
 // A reader that went away or a full disk must not end the training (SIGPIPE is ignored:
-// base/process.h). Returns 0, or the errno.
+// base/host/process.h). Returns 0, or the errno.
 int write_all(int fd, std::string_view text) {
   while (!text.empty()) {
     const auto written = ::write(fd, text.data(), text.size());

@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/file_system.h"
-#include "dtrain/base/path_kind.h"
-#include "dtrain/base/storage_error.h"
+#include "dtrain/base/io/file_system.h"
+#include "dtrain/base/io/path_kind.h"
+#include "dtrain/base/io/storage_error.h"
 
 namespace dtrain::metrics {
 namespace {

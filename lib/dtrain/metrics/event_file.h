@@ -1,4 +1,4 @@
-// RUN/tensorboard: what metrics.jsonl says, for TensorBoard (docs/views.md).
+// RUN/tensorboard: what metrics.jsonl says, for TensorBoard (docs/guide/views.md).
 #pragma once
 
 #include <cstdint>

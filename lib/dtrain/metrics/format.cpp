@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "dtrain/base/text.h"
+#include "dtrain/base/text/text.h"
 
 namespace dtrain::metrics {
 

@@ -15,11 +15,11 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/file_system.h"
-#include "dtrain/base/input_file.h"
+#include "dtrain/base/io/file_system.h"
+#include "dtrain/base/io/input_file.h"
+#include "dtrain/base/io/path_kind.h"
+#include "dtrain/base/io/storage_error.h"
 #include "dtrain/base/log.h"
-#include "dtrain/base/path_kind.h"
-#include "dtrain/base/storage_error.h"
 #include "dtrain/metrics/format.h"
 
 namespace dtrain::metrics {

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "dtrain/base/descriptor.h"
+#include "dtrain/base/io/descriptor.h"
 
 namespace dtrain::metrics {
 

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/file_system.h"
+#include "dtrain/base/io/file_system.h"
 
 namespace dtrain::metrics {
 namespace {

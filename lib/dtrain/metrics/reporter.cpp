@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/base/text.h"
+#include "dtrain/base/text/text.h"
 #include "dtrain/metrics/console.h"
 #include "dtrain/metrics/format.h"
 
@@ -97,7 +97,7 @@ std::string units_text(const EvaluationRecord& record) {
 }
 
 // With a loss scale a gradient beyond float16 is no fault: the scale is halved
-// (docs/determinism.md).
+// (docs/guide/determinism.md).
 std::string gradient_of(const StepRecord& record) {
   const bool overflows = record.loss_scaling && !std::isfinite(record.grad_norm);
   return overflows ? "grad overflow" : fmt::format("grad {:.3f}", shown(record.grad_norm));

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dtrain/config/values.h"
+#include "dtrain/config/values/values.h"
 #include "dtrain/model/block_range.h"
 #include "dtrain/model/tensor_axis.h"
 #include "dtrain/param/parameter_spec.h"

@@ -30,7 +30,7 @@ struct ColumnSplit {
 };
 
 /// The tensor axis as seen by a block; this class is the axis of size 1, where nothing is split and
-/// every request is plain arithmetic. docs/tensor_parallel.md says how blocks are written with it.
+/// every request is plain arithmetic. docs/internals/tensor_parallel.md says how blocks are written with it.
 ///
 /// h is the number of weights that lie side by side in one tensor (the heads of a BDH), of which a
 /// rank of a larger axis holds some, or a part of one.

@@ -16,9 +16,9 @@
 #include <memory>
 #include <string_view>
 
-#include "dtrain/base/descriptor.h"
 #include "dtrain/base/error.h"
-#include "dtrain/base/text.h"
+#include "dtrain/base/io/descriptor.h"
+#include "dtrain/base/text/text.h"
 #include "dtrain/net/socket.h"
 
 namespace dtrain::net {

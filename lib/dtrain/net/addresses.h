@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dtrain/base/slurm_step.h"
+#include "dtrain/base/host/slurm_step.h"
 
 namespace dtrain::net {
 

@@ -9,7 +9,7 @@
 #include <optional>
 #include <utility>
 
-#include "dtrain/base/text.h"
+#include "dtrain/base/text/text.h"
 #include "dtrain/net/message.h"
 #include "dtrain/net/proof.h"
 #include "dtrain/net/socket.h"

@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "dtrain/base/clock.h"
-#include "dtrain/base/descriptor.h"
+#include "dtrain/base/io/descriptor.h"
 #include "dtrain/net/message.h"
 
 namespace dtrain::net {

@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "dtrain/base/clock.h"
-#include "dtrain/base/descriptor.h"
+#include "dtrain/base/io/descriptor.h"
 
 namespace dtrain::net {
 

@@ -29,8 +29,8 @@
 #include <string>
 #include <string_view>
 
-#include "dtrain/base/descriptor.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/io/descriptor.h"
 
 namespace dtrain::net {
 namespace {

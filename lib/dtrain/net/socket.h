@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "dtrain/base/clock.h"
-#include "dtrain/base/descriptor.h"
+#include "dtrain/base/io/descriptor.h"
 
 namespace dtrain::net {
 

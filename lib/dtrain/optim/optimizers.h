@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "dtrain/optim/optimizer.h"
+#include "dtrain/optim/internal/optimizer.h"
 
 namespace dtrain::optim {
 
@@ -19,7 +19,7 @@ struct AdamWOptions {
   double weight_decay = 0.1;  ///< decoupled; on parameters whose spec says decay
 };
 
-/// The rule is written out in optim/update_rules.h; it agrees with torch.optim.AdamW to rounding.
+/// The rule is written out in optim/internal/update_rules.h; it agrees with torch.optim.AdamW to rounding.
 ///
 /// Source: Loshchilov and Hutter, Decoupled Weight Decay Regularization (ICLR 2019). Differs: loops
 /// of our own, since LibTorch's fused kernel rounds the last elements of a range otherwise than the
@@ -50,7 +50,7 @@ struct SgdOptions {
 /// zero, so that the first update is like the others.
 ///
 /// Source: Sutskever et al., On the importance of initialization and momentum (ICML 2013), in the
-/// form of torch.optim.SGD without dampening. Differs: loops of our own (optim/update_rules.h), for
+/// form of torch.optim.SGD without dampening. Differs: loops of our own (optim/internal/update_rules.h), for
 /// the reason that AdamW gives.
 class Sgd final : public Optimizer {
  public:

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "dtrain/base/device_function.h"
-#include "dtrain/optim/update_rules.h"
+#include "dtrain/optim/internal/update_rules.h"
 
 namespace dtrain::optim {
 

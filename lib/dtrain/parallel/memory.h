@@ -8,7 +8,7 @@
 namespace dtrain::parallel {
 
 /// Whoever allocates returns its own parts from a static function beside its code; sums of them
-/// predict a rank. docs/memory.md explains the parts.
+/// predict a rank. docs/guide/memory.md explains the parts.
 ///
 /// Units: bytes of one rank.
 struct MemoryPlan {

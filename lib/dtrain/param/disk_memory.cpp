@@ -11,8 +11,8 @@
 #include <cstring>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/io/storage_error.h"
 #include "dtrain/base/rank_env.h"
-#include "dtrain/base/storage_error.h"
 
 namespace dtrain::param {
 namespace {

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/base/descriptor.h"
-#include "dtrain/base/mapped_file.h"
+#include "dtrain/base/io/descriptor.h"
+#include "dtrain/base/io/mapped_file.h"
 #include "dtrain/param/offload_memory.h"
 
 namespace dtrain::param {

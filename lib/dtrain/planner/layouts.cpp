@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "dtrain/config/assign.h"
-#include "dtrain/config/layout.h"
+#include "dtrain/config/input/assign.h"
+#include "dtrain/config/values/layout.h"
 #include "dtrain/planner/planner.h"
 
 namespace dtrain::planner {

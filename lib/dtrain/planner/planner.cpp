@@ -10,9 +10,9 @@
 #include <variant>
 
 #include "dtrain/base/error.h"
-#include "dtrain/config/batch.h"
-#include "dtrain/config/layout.h"
-#include "dtrain/config/resolve.h"
+#include "dtrain/config/resolve/resolve.h"
+#include "dtrain/config/values/batch.h"
+#include "dtrain/config/values/layout.h"
 #include "dtrain/metrics/format.h"
 #include "dtrain/model/family.h"
 #include "dtrain/parallel/compress/rank_sum.h"

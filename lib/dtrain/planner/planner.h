@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "dtrain/config/config.h"
-#include "dtrain/config/resolve.h"
+#include "dtrain/config/resolve/resolve.h"
 #include "dtrain/parallel/plan/fitting.h"
-#include "dtrain/planner/machine_rates.h"
+#include "dtrain/planner/internal/machine_rates.h"
 
 namespace dtrain::planner {
 

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "dtrain/base/text.h"
+#include "dtrain/base/text/text.h"
 
 namespace dtrain::report {
 namespace {

@@ -16,7 +16,7 @@ inline constexpr std::string_view kPageMark = "<!DOCTYPE html>\n<!-- dtrain repo
 extern const std::string_view kPageStyle;
 extern const std::string_view kPageProgram;
 
-/// The page's data, as docs/views.md describes it.
+/// The page's data, as docs/guide/views.md describes it.
 ///
 /// version, written: who wrote the page and when, for people.
 [[nodiscard]] Json page_data(const std::vector<RunRecord>& runs, const std::string& version,

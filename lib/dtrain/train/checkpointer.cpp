@@ -8,14 +8,14 @@
 #include <system_error>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/path_kind.h"
-#include "dtrain/base/storage_error.h"
+#include "dtrain/base/io/path_kind.h"
+#include "dtrain/base/io/storage_error.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/reader.h"
 #include "dtrain/comm/exchange.h"
-#include "dtrain/config/layout.h"
 #include "dtrain/config/saved_run.h"
-#include "dtrain/train/run_history.h"
+#include "dtrain/config/values/layout.h"
+#include "dtrain/train/internal/run_history.h"
 
 namespace dtrain::train {
 namespace {

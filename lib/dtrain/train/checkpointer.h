@@ -6,7 +6,7 @@
 #include <string>
 
 #include "dtrain/base/clock.h"
-#include "dtrain/base/file_system.h"
+#include "dtrain/base/io/file_system.h"
 #include "dtrain/base/launcher_link.h"
 #include "dtrain/checkpoint/saver.h"
 #include "dtrain/config/config.h"

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/file_system.h"
-#include "dtrain/base/input_file.h"
-#include "dtrain/base/path_kind.h"
-#include "dtrain/base/storage_error.h"
+#include "dtrain/base/io/file_system.h"
+#include "dtrain/base/io/input_file.h"
+#include "dtrain/base/io/path_kind.h"
+#include "dtrain/base/io/storage_error.h"
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/checkpoint/state.h"
 #include "dtrain/checkpoint/store/names.h"
@@ -23,7 +23,7 @@
 #include "dtrain/config/saved_run.h"
 #include "dtrain/job/run_folder.h"
 #include "dtrain/model/family.h"
-#include "dtrain/train/train_parts.h"
+#include "dtrain/train/internal/train_parts.h"
 
 namespace dtrain::train {
 namespace {

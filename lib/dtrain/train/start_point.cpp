@@ -10,9 +10,9 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
-#include "dtrain/base/file_system.h"
+#include "dtrain/base/io/file_system.h"
+#include "dtrain/base/io/path_kind.h"
 #include "dtrain/base/log.h"
-#include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/choose.h"
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/checkpoint/state.h"
@@ -20,12 +20,12 @@
 #include "dtrain/checkpoint/store/earlier_attempt.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/comm/exchange.h"
-#include "dtrain/config/file.h"
+#include "dtrain/config/input/file.h"
 #include "dtrain/config/saved_run.h"
-#include "dtrain/data/token_header.h"
 #include "dtrain/data/tokenizer/tokenizer.h"
+#include "dtrain/data/tokens/token_header.h"
+#include "dtrain/train/internal/setting_changes.h"
 #include "dtrain/train/model_file.h"
-#include "dtrain/train/setting_changes.h"
 
 namespace dtrain::train {
 namespace {

@@ -9,7 +9,7 @@
 #include "dtrain/config/config.h"
 #include "dtrain/data/split.h"
 #include "dtrain/parallel/engine/step_engine.h"
-#include "dtrain/train/run_history.h"
+#include "dtrain/train/internal/run_history.h"
 
 namespace dtrain::train {
 

@@ -7,7 +7,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/comm/exchange.h"
-#include "dtrain/data/token_file.h"
+#include "dtrain/data/tokens/token_file.h"
 #include "dtrain/metrics/format.h"
 #include "dtrain/model/family.h"
 #include "dtrain/parallel/precision.h"

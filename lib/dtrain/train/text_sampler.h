@@ -9,7 +9,7 @@
 #include "dtrain/data/split.h"
 #include "dtrain/data/tokenizer/tokenizer.h"
 #include "dtrain/parallel/memory.h"
-#include "dtrain/train/train_parts.h"
+#include "dtrain/train/internal/train_parts.h"
 
 namespace dtrain::train {
 

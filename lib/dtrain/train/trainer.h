@@ -5,12 +5,12 @@
 
 #include "dtrain/data/loader.h"
 #include "dtrain/optim/schedule.h"
-#include "dtrain/train/numbers_guard.h"
-#include "dtrain/train/profiler.h"
-#include "dtrain/train/run_meter.h"
+#include "dtrain/train/internal/numbers_guard.h"
+#include "dtrain/train/internal/profiler.h"
+#include "dtrain/train/internal/run_meter.h"
+#include "dtrain/train/internal/train_parts.h"
+#include "dtrain/train/internal/validation.h"
 #include "dtrain/train/start_point.h"
-#include "dtrain/train/train_parts.h"
-#include "dtrain/train/validation.h"
 
 namespace dtrain::train {
 

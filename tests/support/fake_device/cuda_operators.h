@@ -1,5 +1,5 @@
 // What LibTorch 2.11's CUDA kernels demand of their tensors, for every ATen operator that dtrain
-// calls on a device. docs/devices.md has the same table in words.
+// calls on a device. docs/guide/devices.md has the same table in words.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

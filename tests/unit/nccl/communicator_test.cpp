@@ -1,5 +1,5 @@
 // What a communicator makes of NCCL's habits.
-#include "cuda/communicator.h"
+#include "cuda/nccl/communicator.h"
 
 #include <array>
 #include <catch2/catch.hpp>

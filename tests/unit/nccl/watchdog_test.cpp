@@ -1,5 +1,5 @@
 // What becomes of a rank's groups when one of them fails.
-#include "cuda/watchdog.h"
+#include "cuda/nccl/watchdog.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 

@@ -4,8 +4,8 @@
 #include <set>
 
 #include "dtrain/base/error.h"
+#include "dtrain/checkpoint/format/internal/strict_json.h"
 #include "dtrain/checkpoint/format/manifest.h"
-#include "dtrain/checkpoint/format/strict_json.h"
 
 namespace dtrain::checkpoint::format {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "dtrain/base/checksum.h"
 #include "dtrain/base/error.h"
-#include "dtrain/checkpoint/format/strict_json.h"
+#include "dtrain/checkpoint/format/internal/strict_json.h"
 
 namespace dtrain::checkpoint::format {
 namespace {

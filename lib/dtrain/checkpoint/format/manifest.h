@@ -10,7 +10,7 @@
 
 #include "dtrain/checkpoint/format/box.h"
 #include "dtrain/checkpoint/format/safetensors.h"
-#include "dtrain/config/mesh_shape.h"
+#include "dtrain/config/values/mesh_shape.h"
 
 namespace dtrain::checkpoint::format {
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
-#include "dtrain/checkpoint/format/strict_json.h"
+#include "dtrain/checkpoint/format/internal/strict_json.h"
 
 namespace dtrain::checkpoint::format {
 

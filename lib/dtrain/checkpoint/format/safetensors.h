@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dtrain/base/mapped_file.h"
+#include "dtrain/base/io/mapped_file.h"
 
 namespace dtrain::checkpoint::format {
 

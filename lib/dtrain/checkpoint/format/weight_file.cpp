@@ -13,9 +13,9 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/text.h"
-#include "dtrain/checkpoint/format/strict_json.h"
-#include "dtrain/checkpoint/format/torch_file.h"
+#include "dtrain/base/text/text.h"
+#include "dtrain/checkpoint/format/internal/strict_json.h"
+#include "dtrain/checkpoint/format/internal/torch_file.h"
 
 namespace dtrain::checkpoint::format {
 namespace {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dtrain/base/mapped_file.h"
+#include "dtrain/base/io/mapped_file.h"
 #include "dtrain/checkpoint/format/safetensors.h"
 
 namespace dtrain::checkpoint::format {

@@ -11,8 +11,8 @@
 #include <system_error>
 #include <utility>
 
-#include "dtrain/base/path_kind.h"
-#include "dtrain/base/storage_error.h"
+#include "dtrain/base/io/path_kind.h"
+#include "dtrain/base/io/storage_error.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/reader.h"
 #include "dtrain/checkpoint/store/removal.h"

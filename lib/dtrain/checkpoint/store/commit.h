@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/base/file_system.h"
+#include "dtrain/base/io/file_system.h"
 #include "dtrain/checkpoint/format/manifest.h"
 
 namespace dtrain::checkpoint::store {

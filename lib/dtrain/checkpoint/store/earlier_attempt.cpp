@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "dtrain/base/checksum.h"
-#include "dtrain/base/path_kind.h"
-#include "dtrain/base/storage_error.h"
+#include "dtrain/base/io/path_kind.h"
+#include "dtrain/base/io/storage_error.h"
 #include "dtrain/checkpoint/store/names.h"
-#include "dtrain/config/file.h"
+#include "dtrain/config/input/file.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/config/saved_run.h"
 

@@ -13,9 +13,9 @@
 #include <system_error>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/number.h"
-#include "dtrain/base/path_kind.h"
-#include "dtrain/base/storage_error.h"
+#include "dtrain/base/io/path_kind.h"
+#include "dtrain/base/io/storage_error.h"
+#include "dtrain/base/text/number.h"
 
 namespace dtrain::checkpoint::store {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "dtrain/base/checksum.h"
 #include "dtrain/base/error.h"
-#include "dtrain/base/storage_error.h"
+#include "dtrain/base/io/storage_error.h"
 #include "dtrain/checkpoint/store/names.h"
 
 namespace dtrain::checkpoint::store {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dtrain/base/input_file.h"
+#include "dtrain/base/io/input_file.h"
 #include "dtrain/checkpoint/format/manifest.h"
 
 namespace dtrain::checkpoint::store {

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/input_file.h"
-#include "dtrain/base/path_kind.h"
-#include "dtrain/base/storage_error.h"
+#include "dtrain/base/io/input_file.h"
+#include "dtrain/base/io/path_kind.h"
+#include "dtrain/base/io/storage_error.h"
 #include "dtrain/checkpoint/format/safetensors.h"
 #include "dtrain/checkpoint/store/names.h"
 

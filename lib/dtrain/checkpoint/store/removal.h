@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "dtrain/base/file_system.h"
+#include "dtrain/base/io/file_system.h"
 
 namespace dtrain::checkpoint::store {
 

@@ -16,9 +16,9 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/io/storage_error.h"
 #include "dtrain/base/log.h"
-#include "dtrain/base/storage_error.h"
-#include "dtrain/base/text.h"
+#include "dtrain/base/text/text.h"
 
 namespace dtrain::checkpoint::store {
 namespace {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "dtrain/base/descriptor.h"
+#include "dtrain/base/io/descriptor.h"
 
 namespace dtrain::checkpoint::store {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "dtrain/base/clock.h"
-#include "dtrain/base/file_system.h"
+#include "dtrain/base/io/file_system.h"
 #include "dtrain/checkpoint/format/manifest.h"
 
 namespace dtrain::checkpoint::store {

@@ -11,8 +11,8 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/comm/cpu_world.h"
-#include "dtrain/comm/host/meeting.h"
-#include "dtrain/comm/shm/shm_transport.h"
+#include "dtrain/comm/internal/host/meeting.h"
+#include "dtrain/comm/internal/shm/shm_transport.h"
 
 namespace dtrain::comm {
 namespace {

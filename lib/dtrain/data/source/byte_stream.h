@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "dtrain/base/input_file.h"
+#include "dtrain/base/io/input_file.h"
 
 namespace dtrain::data {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "dtrain/base/text.h"
+#include "dtrain/base/text/text.h"
 
 namespace dtrain::data {
 namespace {

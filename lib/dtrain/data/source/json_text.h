@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "dtrain/data/source/json_string.h"
+#include "dtrain/data/source/internal/json_string.h"
 
 namespace dtrain::data {
 

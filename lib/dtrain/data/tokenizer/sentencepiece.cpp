@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/plugin_file.h"
+#include "dtrain/base/host/plugin_file.h"
 #include "dtrain/data/tokenizer/piece_library.h"
 #include "dtrain/data/tokenizer/tokenizer.h"
 #include "dtrain/data/tokenizer/utf8.h"

@@ -3,7 +3,7 @@
 #include <span>
 
 #include "dtrain/base/checksum.h"
-#include "dtrain/base/input_file.h"
+#include "dtrain/base/io/input_file.h"
 #include "dtrain/data/tokenizer/utf8.h"
 
 namespace dtrain::data {

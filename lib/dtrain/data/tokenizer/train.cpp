@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/file_system.h"
-#include "dtrain/base/text.h"
+#include "dtrain/base/io/file_system.h"
+#include "dtrain/base/text/text.h"
 #include "dtrain/data/prepare.h"
 #include "dtrain/data/tokenizer/piece_library.h"
 #include "dtrain/data/tokenizer/utf8.h"

@@ -4,12 +4,12 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/bdh/settings.h"
-#include "dtrain/model/bdh/bdh_blocks.h"
-#include "dtrain/model/bdh/bdh_partition.h"
-#include "dtrain/model/bdh/bdh_recurrent.h"
-#include "dtrain/model/bdh/fused_head.h"
-#include "dtrain/model/bdh/fused_level.h"
-#include "dtrain/model/bdh/rope.h"
+#include "dtrain/model/bdh/internal/bdh_blocks.h"
+#include "dtrain/model/bdh/internal/bdh_partition.h"
+#include "dtrain/model/bdh/internal/bdh_recurrent.h"
+#include "dtrain/model/bdh/internal/fused_head.h"
+#include "dtrain/model/bdh/internal/fused_level.h"
+#include "dtrain/model/bdh/internal/rope.h"
 #include "dtrain/model/family.h"
 
 namespace dtrain::model::bdh {

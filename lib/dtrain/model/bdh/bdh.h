@@ -10,7 +10,7 @@
 
 namespace dtrain::model::bdh {
 
-/// Sizes, by the letters of docs/model.md.
+/// Sizes, by the letters of docs/guide/model.md.
 struct BdhSizes {
   std::int64_t levels = 0;   ///< L
   std::int64_t width = 0;    ///< D

@@ -9,7 +9,7 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/comm/process_group.h"
-#include "dtrain/parallel/compress/scheme.h"
+#include "dtrain/parallel/compress/internal/scheme.h"
 #include "dtrain/parallel/memory.h"
 #include "dtrain/param/arena.h"
 

@@ -1,8 +1,8 @@
 #include "dtrain/parallel/data/data_axis.h"
 
 #include "dtrain/base/trace.h"
-#include "dtrain/parallel/data/bucket_reducer.h"
-#include "dtrain/parallel/data/sharded_reducers.h"
+#include "dtrain/parallel/data/internal/bucket_reducer.h"
+#include "dtrain/parallel/data/internal/sharded_reducers.h"
 
 namespace dtrain::parallel {
 namespace {

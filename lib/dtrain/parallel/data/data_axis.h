@@ -7,9 +7,9 @@
 
 #include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/model/model.h"
-#include "dtrain/parallel/data/gradient_reducer.h"
-#include "dtrain/parallel/data/parameter_store.h"
-#include "dtrain/parallel/data/unit_schedule.h"
+#include "dtrain/parallel/data/internal/gradient_reducer.h"
+#include "dtrain/parallel/data/internal/parameter_store.h"
+#include "dtrain/parallel/data/internal/unit_schedule.h"
 #include "dtrain/parallel/precision.h"
 
 namespace dtrain::parallel {

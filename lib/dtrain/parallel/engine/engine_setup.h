@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "dtrain/checkpoint/state.h"
-#include "dtrain/config/values.h"
+#include "dtrain/config/values/values.h"
 #include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/model/model.h"
 #include "dtrain/optim/optimizers.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "dtrain/data/batch.h"
-#include "dtrain/parallel/engine/executor.h"
+#include "dtrain/parallel/engine/internal/executor.h"
 #include "dtrain/parallel/engine/whole_model.h"
 
 namespace dtrain::data {

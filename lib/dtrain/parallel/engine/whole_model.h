@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "dtrain/checkpoint/state.h"
-#include "dtrain/parallel/engine/updater.h"
+#include "dtrain/parallel/engine/internal/updater.h"
 
 namespace dtrain::parallel {
 

@@ -52,7 +52,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/config/layout.h"
+#include "dtrain/config/values/layout.h"
 #include "dtrain/parallel/action.h"
 
 namespace dtrain::parallel {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
-#include "dtrain/config/assign.h"
-#include "dtrain/config/layout.h"
-#include "dtrain/config/resolve.h"
+#include "dtrain/config/input/assign.h"
+#include "dtrain/config/resolve/resolve.h"
+#include "dtrain/config/values/layout.h"
 #include "dtrain/metrics/format.h"
 #include "dtrain/parallel/plan/rank_plan.h"
 

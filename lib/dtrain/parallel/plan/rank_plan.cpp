@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
-#include "dtrain/config/layout.h"
-#include "dtrain/config/resolve.h"
+#include "dtrain/config/resolve/resolve.h"
+#include "dtrain/config/values/layout.h"
 #include "dtrain/model/family.h"
 #include "dtrain/parallel/pipeline/balance.h"
 

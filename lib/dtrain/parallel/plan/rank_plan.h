@@ -10,7 +10,7 @@
 #include "dtrain/parallel/data/data_axis.h"
 #include "dtrain/parallel/engine/engine_setup.h"
 #include "dtrain/parallel/engine/make_stage.h"
-#include "dtrain/parallel/plan/memory_plan.h"
+#include "dtrain/parallel/plan/internal/memory_plan.h"
 
 namespace dtrain::parallel {
 

@@ -1,4 +1,4 @@
-#include "dtrain/base/arguments.h"
+#include "dtrain/base/host/arguments.h"
 
 #include <CLI/CLI.hpp>
 #include <catch2/catch.hpp>

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "dtrain/base/available_resources.h"
+#include "dtrain/base/host/available_resources.h"
 #include "support/temp_folder.h"
 
 namespace cgroup_test {

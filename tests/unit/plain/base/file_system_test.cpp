@@ -1,4 +1,4 @@
-#include "dtrain/base/file_system.h"
+#include "dtrain/base/io/file_system.h"
 
 #include <signal.h>
 #include <sys/resource.h>
@@ -14,8 +14,8 @@
 #include <thread>
 #include <vector>
 
-#include "dtrain/base/input_file.h"
-#include "dtrain/base/storage_error.h"
+#include "dtrain/base/io/input_file.h"
+#include "dtrain/base/io/storage_error.h"
 #include "support/messages.h"
 #include "support/temp_folder.h"
 

@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <thread>
 
-#include "dtrain/base/descriptor.h"
-#include "dtrain/base/mapped_file.h"
+#include "dtrain/base/io/descriptor.h"
+#include "dtrain/base/io/mapped_file.h"
 #include "support/messages.h"
 #include "support/temp_folder.h"
 

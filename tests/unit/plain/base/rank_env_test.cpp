@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/slurm_step.h"
+#include "dtrain/base/host/slurm_step.h"
 #include "support/messages.h"
 
 namespace rank_env_test {

@@ -1,11 +1,11 @@
-#include "dtrain/base/text.h"
+#include "dtrain/base/text/text.h"
 
 #include <catch2/catch.hpp>
 #include <limits>
 #include <numeric>
 #include <vector>
 
-#include "dtrain/base/process.h"
+#include "dtrain/base/host/process.h"
 #include "support/messages.h"
 
 namespace dtrain::base::text_test {

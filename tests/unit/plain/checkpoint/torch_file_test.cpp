@@ -1,4 +1,4 @@
-#include "dtrain/checkpoint/format/torch_file.h"
+#include "dtrain/checkpoint/format/internal/torch_file.h"
 
 #include <catch2/catch.hpp>
 #include <cstdint>

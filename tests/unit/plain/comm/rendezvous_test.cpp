@@ -1,5 +1,5 @@
 // The store through which ranks meet: what it keeps, whom it takes in, what it does about nonsense.
-#include "dtrain/comm/rendezvous/rendezvous.h"
+#include "dtrain/comm/internal/rendezvous/rendezvous.h"
 
 #include <sys/socket.h>
 
@@ -13,10 +13,10 @@
 #include <thread>
 
 #include "dtrain/base/error.h"
-#include "dtrain/comm/rendezvous/job_store.h"
-#include "dtrain/comm/rendezvous/store_client.h"
-#include "dtrain/comm/rendezvous/store_server.h"
-#include "dtrain/comm/rendezvous/wire.h"
+#include "dtrain/comm/internal/rendezvous/job_store.h"
+#include "dtrain/comm/internal/rendezvous/store_client.h"
+#include "dtrain/comm/internal/rendezvous/store_server.h"
+#include "dtrain/comm/internal/rendezvous/wire.h"
 #include "dtrain/net/handshake.h"
 #include "dtrain/net/message.h"
 #include "dtrain/net/proof.h"

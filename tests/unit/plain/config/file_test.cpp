@@ -1,4 +1,4 @@
-#include "dtrain/config/file.h"
+#include "dtrain/config/input/file.h"
 
 #include <fmt/format.h>
 
@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/base/arguments.h"
 #include "dtrain/base/error.h"
-#include "dtrain/config/advice.h"
+#include "dtrain/base/host/arguments.h"
 #include "dtrain/config/bdh/settings.h"
-#include "dtrain/config/command_line.h"
+#include "dtrain/config/input/command_line.h"
+#include "dtrain/config/resolve/advice.h"
 #include "support/messages.h"
 #include "support/settings.h"
 #include "support/temp_folder.h"

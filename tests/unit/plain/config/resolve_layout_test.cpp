@@ -4,13 +4,13 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/config/assign.h"
-#include "dtrain/config/batch.h"
 #include "dtrain/config/bdh/settings.h"
 #include "dtrain/config/family.h"
-#include "dtrain/config/layout.h"
-#include "dtrain/config/resolve.h"
-#include "dtrain/config/schema.h"
+#include "dtrain/config/input/assign.h"
+#include "dtrain/config/resolve/resolve.h"
+#include "dtrain/config/schema/schema.h"
+#include "dtrain/config/values/batch.h"
+#include "dtrain/config/values/layout.h"
 #include "dtrain/data/batch.h"
 #include "support/messages.h"
 #include "support/settings.h"

@@ -1,10 +1,10 @@
-#include "dtrain/config/resolve.h"
+#include "dtrain/config/resolve/resolve.h"
 
 #include <catch2/catch.hpp>
 
 #include "dtrain/base/error.h"
-#include "dtrain/config/batch.h"
-#include "dtrain/config/notices.h"
+#include "dtrain/config/resolve/notices.h"
+#include "dtrain/config/values/batch.h"
 #include "support/messages.h"
 #include "support/settings.h"
 

@@ -1,4 +1,4 @@
-#include "dtrain/config/schema.h"
+#include "dtrain/config/schema/schema.h"
 
 #include <fmt/format.h>
 
@@ -8,13 +8,13 @@
 #include <set>
 #include <sstream>
 
-#include "dtrain/base/arguments.h"
 #include "dtrain/base/error.h"
-#include "dtrain/config/advice.h"
-#include "dtrain/config/assign.h"
+#include "dtrain/base/host/arguments.h"
 #include "dtrain/config/bdh/settings.h"
-#include "dtrain/config/command_line.h"
 #include "dtrain/config/family.h"
+#include "dtrain/config/input/assign.h"
+#include "dtrain/config/input/command_line.h"
+#include "dtrain/config/resolve/advice.h"
 #include "dtrain/config/saved_run.h"
 #include "support/messages.h"
 #include "support/settings.h"

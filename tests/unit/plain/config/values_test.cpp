@@ -1,4 +1,4 @@
-#include "dtrain/config/values.h"
+#include "dtrain/config/values/values.h"
 
 #include <catch2/catch.hpp>
 #include <limits>

@@ -1,6 +1,6 @@
 #include "dtrain/data/prepare.h"
 
-#include "dtrain/data/token_file.h"
+#include "dtrain/data/tokens/token_file.h"
 #include "support/messages.h"
 #include "support/temp_folder.h"
 

@@ -1,7 +1,7 @@
 #include "dtrain/data/split.h"
 
-#include "dtrain/config/data_mixture.h"
-#include "dtrain/data/token_writer.h"
+#include "dtrain/config/values/data_mixture.h"
+#include "dtrain/data/tokens/token_writer.h"
 #include "support/messages.h"
 #include "support/temp_folder.h"
 

@@ -1,4 +1,4 @@
-#include "dtrain/data/token_file.h"
+#include "dtrain/data/tokens/token_file.h"
 
 #include <sys/stat.h>
 

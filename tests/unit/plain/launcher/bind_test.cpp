@@ -1,9 +1,9 @@
-#include "launcher/bind.h"
+#include "launcher/local/bind.h"
 
 #include <catch2/catch.hpp>
 
-#include "dtrain/base/cpu_list.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/host/cpu_list.h"
 #include "launcher/option_values.h"
 #include "support/messages.h"
 #include "support/temp_folder.h"

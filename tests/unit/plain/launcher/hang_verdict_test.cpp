@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-#include "launcher/hang_watch.h"
+#include "launcher/judge/hang_watch.h"
 #include "support/launcher_ranks.h"
 #include "support/messages.h"
 

@@ -1,4 +1,4 @@
-#include "launcher/rank_stream.h"
+#include "launcher/local/rank_stream.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
-#include "launcher/log_folder.h"
-#include "launcher/processes.h"
+#include "launcher/local/processes.h"
+#include "launcher/output/log_folder.h"
 #include "support/temp_folder.h"
 
 namespace launcher::rank_stream_test {

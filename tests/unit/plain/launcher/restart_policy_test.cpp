@@ -5,7 +5,7 @@
 
 #include "dtrain/base/error.h"
 #include "launcher/clocks.h"
-#include "launcher/restarts.h"
+#include "launcher/judge/restarts.h"
 #include "support/messages.h"
 
 namespace restart_policy_test {

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "launcher/report.h"
-#include "launcher/stragglers.h"
+#include "launcher/judge/stragglers.h"
+#include "launcher/output/report.h"
 #include "support/launcher_ranks.h"
 #include "support/messages.h"
 

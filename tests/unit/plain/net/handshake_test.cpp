@@ -146,7 +146,7 @@ TEST_CASE("A guest believes no host that does not prove the secret, and no weake
   }
 }
 
-// tests/cli/slurm_test.py starts a munge of its own; here it is what the machine has.
+// tests/cli/launcher/slurm_test.py starts a munge of its own; here it is what the machine has.
 TEST_CASE("A text is sealed and opened, or a reason says why not") {
   std::string reason;
   const auto sealed = seal_for_own_user("a secret", reason);

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "dtrain/base/descriptor.h"
+#include "dtrain/base/io/descriptor.h"
 #include "dtrain/net/proof.h"
 #include "dtrain/net/socket.h"
 #include "support/port_of.h"

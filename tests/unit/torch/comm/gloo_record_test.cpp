@@ -1,5 +1,5 @@
 // What gloo writes about a rank, and how little of it the others need.
-#include "dtrain/comm/gloo/gloo_record.h"
+#include "dtrain/comm/internal/gloo/gloo_record.h"
 
 #include <catch2/catch.hpp>
 #include <string>

@@ -1,4 +1,4 @@
-#include "dtrain/kernels/crew.h"
+#include "dtrain/kernels/internal/crew.h"
 
 #include <array>
 #include <atomic>

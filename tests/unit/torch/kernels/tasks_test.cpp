@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "dtrain/base/clock.h"
-#include "dtrain/base/cpu_list.h"
+#include "dtrain/base/host/cpu_list.h"
 #include "support/values.h"
 
 namespace dtrain::kernels::tasks_test {

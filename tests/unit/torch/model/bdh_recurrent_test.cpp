@@ -1,4 +1,4 @@
-#include "dtrain/model/bdh/bdh_recurrent.h"
+#include "dtrain/model/bdh/internal/bdh_recurrent.h"
 
 #include <ATen/Parallel.h>
 

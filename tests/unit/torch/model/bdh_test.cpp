@@ -11,7 +11,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/bdh/settings.h"
-#include "dtrain/model/bdh/chunked_attention.h"
+#include "dtrain/model/bdh/internal/chunked_attention.h"
 #include "dtrain/model/family.h"
 #include "unit/torch/model/bdh_fixture.h"
 #include "unit/torch/model/naive_bdh.h"

@@ -1,5 +1,5 @@
 // The fused head beside LibTorch's own cross-entropy, which autograd differentiates.
-#include "dtrain/model/bdh/fused_head.h"
+#include "dtrain/model/bdh/internal/fused_head.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -14,7 +14,7 @@
 #include <string>
 
 #include "bdh_fixture.h"
-#include "dtrain/model/bdh/fused_work.h"
+#include "dtrain/model/bdh/internal/fused_work.h"
 #include "support/rounding.h"
 
 namespace dtrain::model::fused_head_test {

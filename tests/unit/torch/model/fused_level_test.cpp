@@ -1,5 +1,5 @@
 // The fused level beside the plain one, which autograd differentiates.
-#include "dtrain/model/bdh/fused_level.h"
+#include "dtrain/model/bdh/internal/fused_level.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "bdh_fixture.h"
-#include "dtrain/model/bdh/bdh_blocks.h"
-#include "dtrain/model/bdh/fused_work.h"
+#include "dtrain/model/bdh/internal/bdh_blocks.h"
+#include "dtrain/model/bdh/internal/fused_work.h"
 #include "support/rounding.h"
 
 namespace dtrain::model::fused_level_test {

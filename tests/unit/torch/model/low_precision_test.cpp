@@ -8,7 +8,7 @@
 #include <map>
 #include <set>
 
-#include "dtrain/model/bdh/bdh_blocks.h"
+#include "dtrain/model/bdh/internal/bdh_blocks.h"
 #include "dtrain/param/parameter_use.h"
 #include "support/rounding.h"
 #include "unit/torch/model/bdh_fixture.h"

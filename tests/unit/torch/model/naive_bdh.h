@@ -1,4 +1,4 @@
-// BDH written once more, number by number from the equations of docs/model.md: slow, plain, and
+// BDH written once more, number by number from the equations of docs/guide/model.md: slow, plain, and
 // sharing no code with the blocks but the table of rotations (rope_test checks it: its float32
 // cosines would differ in their last bit).
 #pragma once
@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "dtrain/base/philox.h"
-#include "dtrain/model/bdh/rope.h"
+#include "dtrain/model/bdh/internal/rope.h"
 #include "unit/torch/model/bdh_fixture.h"
 
 namespace dtrain::testing {
 
-// Dropout's rule for one neuron, as docs/model.md states it: no vectors, no blocks, no batches.
+// Dropout's rule for one neuron, as docs/guide/model.md states it: no vectors, no blocks, no batches.
 
 /// One neuron of one token. `neuron` counts through all heads.
 struct NeuronPlace {

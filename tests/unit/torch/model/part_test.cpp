@@ -2,7 +2,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/bdh/settings.h"
-#include "dtrain/model/bdh/bdh_partition.h"
+#include "dtrain/model/bdh/internal/bdh_partition.h"
 #include "dtrain/model/family.h"
 #include "dtrain/model/model.h"
 #include "support/action_ids.h"

@@ -1,4 +1,4 @@
-#include "dtrain/model/bdh/rope.h"
+#include "dtrain/model/bdh/internal/rope.h"
 
 #include <ATen/Parallel.h>
 

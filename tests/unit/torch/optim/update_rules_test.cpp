@@ -1,4 +1,4 @@
-#include "dtrain/optim/update_rules.h"
+#include "dtrain/optim/internal/update_rules.h"
 
 #include <ATen/ATen.h>
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "dtrain/parallel/action.h"
-#include "dtrain/parallel/engine/block_runner.h"
+#include "dtrain/parallel/engine/internal/block_runner.h"
 #include "support/action_ids.h"
 #include "support/small_blocks.h"
 

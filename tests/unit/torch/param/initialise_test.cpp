@@ -36,7 +36,7 @@ TEST_CASE("Initial values have the asked moments, within five deviations") {
 }
 
 TEST_CASE("An element's value follows from seed, name and exported index alone") {
-  // The rule of docs/model.md, for element 6 of "ab": counter 1, second pair, cosine.
+  // The rule of docs/guide/model.md, for element 6 of "ab": counter 1, second pair, cosine.
   std::uint64_t hash = 14695981039346656037U;
   for (const unsigned char c : {'a', 'b'}) hash = (hash ^ c) * 1099511628211U;
   const auto words =

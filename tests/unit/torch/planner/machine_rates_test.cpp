@@ -1,4 +1,4 @@
-#include "dtrain/planner/machine_rates.h"
+#include "dtrain/planner/internal/machine_rates.h"
 
 #include <catch2/catch.hpp>
 

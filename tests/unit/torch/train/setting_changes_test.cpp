@@ -1,4 +1,4 @@
-#include "dtrain/train/setting_changes.h"
+#include "dtrain/train/internal/setting_changes.h"
 
 #include <catch2/catch.hpp>
 #include <cstddef>

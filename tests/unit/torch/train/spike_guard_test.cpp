@@ -1,4 +1,4 @@
-#include "dtrain/train/spike_guard.h"
+#include "dtrain/train/internal/spike_guard.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/train/run_history.h"
-#include "dtrain/train/run_meter.h"
+#include "dtrain/train/internal/run_history.h"
+#include "dtrain/train/internal/run_meter.h"
 #include "support/messages.h"
 #include "support/rounding.h"
 

@@ -1,4 +1,4 @@
-#include "dtrain/train/stop_requests.h"
+#include "dtrain/train/internal/stop_requests.h"
 
 #include <pthread.h>
 #include <signal.h>

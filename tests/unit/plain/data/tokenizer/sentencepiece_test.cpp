@@ -1,10 +1,10 @@
 #include <deque>
 
-#include "dtrain/data/token_file.h"
-#include "dtrain/data/token_writer.h"
 #include "dtrain/data/tokenizer/piece_library.h"
 #include "dtrain/data/tokenizer/tokenizer.h"
 #include "dtrain/data/tokenizer/utf8.h"
+#include "dtrain/data/tokens/token_file.h"
+#include "dtrain/data/tokens/token_writer.h"
 #include "support/messages.h"
 #include "support/temp_folder.h"
 

@@ -8,10 +8,10 @@
 #include <limits>
 #include <vector>
 
-#include "dtrain/parallel/compress/power_sgd.h"
-#include "dtrain/parallel/compress/scheme.h"
-#include "dtrain/parallel/compress/thin_products.h"
-#include "dtrain/parallel/compress/top_k.h"
+#include "dtrain/parallel/compress/internal/power_sgd.h"
+#include "dtrain/parallel/compress/internal/scheme.h"
+#include "dtrain/parallel/compress/internal/thin_products.h"
+#include "dtrain/parallel/compress/internal/top_k.h"
 #include "support/ids.h"
 #include "support/local_ranks.h"
 #include "support/rounding.h"

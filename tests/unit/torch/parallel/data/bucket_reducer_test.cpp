@@ -1,4 +1,4 @@
-#include "dtrain/parallel/data/bucket_reducer.h"
+#include "dtrain/parallel/data/internal/bucket_reducer.h"
 
 #include <ATen/ATen.h>
 

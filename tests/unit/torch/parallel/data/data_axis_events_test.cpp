@@ -7,7 +7,7 @@
 #include "dtrain/config/bdh/settings.h"
 #include "dtrain/model/family.h"
 #include "dtrain/model/model.h"
-#include "dtrain/parallel/data/unit_schedule.h"
+#include "dtrain/parallel/data/internal/unit_schedule.h"
 #include "dtrain/parallel/plan/rank_plan.h"
 #include "support/action_ids.h"
 #include "support/engine_run.h"

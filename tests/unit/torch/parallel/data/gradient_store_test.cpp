@@ -1,4 +1,4 @@
-#include "dtrain/parallel/data/gradient_store.h"
+#include "dtrain/parallel/data/internal/gradient_store.h"
 
 #include <ATen/ATen.h>
 

@@ -1,4 +1,4 @@
-#include "dtrain/parallel/data/parameter_store.h"
+#include "dtrain/parallel/data/internal/parameter_store.h"
 
 #include <ATen/ATen.h>
 

@@ -9,8 +9,8 @@
 #include <set>
 #include <utility>
 
-#include "dtrain/parallel/data/bucket_reducer.h"
-#include "dtrain/parallel/data/sharded_reducers.h"
+#include "dtrain/parallel/data/internal/bucket_reducer.h"
+#include "dtrain/parallel/data/internal/sharded_reducers.h"
 #include "dtrain/parallel/engine/step_engine.h"
 #include "support/small_blocks.h"
 #include "unit/torch/parallel/data/small_units.h"

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "dtrain/mesh/mesh_groups.h"
-#include "dtrain/parallel/data/unit_schedule.h"
+#include "dtrain/parallel/data/internal/unit_schedule.h"
 #include "support/action_ids.h"
 #include "support/ids.h"
 #include "support/local_ranks.h"

@@ -1,4 +1,4 @@
-#include "dtrain/parallel/data/unit_buffer.h"
+#include "dtrain/parallel/data/internal/unit_buffer.h"
 
 #include <ATen/ATen.h>
 #include <ATen/ops/from_blob.h>

@@ -1,4 +1,4 @@
-#include "dtrain/parallel/data/unit_schedule.h"
+#include "dtrain/parallel/data/internal/unit_schedule.h"
 
 #include <fmt/format.h>
 

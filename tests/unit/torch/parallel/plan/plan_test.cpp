@@ -5,8 +5,8 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/config/bdh/settings.h"
-#include "dtrain/config/layout.h"
-#include "dtrain/config/resolve.h"
+#include "dtrain/config/resolve/resolve.h"
+#include "dtrain/config/values/layout.h"
 #include "dtrain/metrics/tensor_memory.h"
 #include "dtrain/model/family.h"
 #include "dtrain/parallel/plan/rank_plan.h"

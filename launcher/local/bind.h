@@ -1,0 +1,43 @@
+// Binds ranks to cores (--bind).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "dtrain/base/host/cpu_list.h"
+
+namespace launcher {
+
+enum class Bind { none, cores, numa };
+
+/// A logical CPU that dtrun may use.
+struct Cpu {
+  int number = 0;
+  int core = 0;  // physical; logical CPUs of one core are siblings
+  int node = 0;  // NUMA
+};
+
+/// Which CPUs each rank of this dtrun gets.
+struct CpuBinding {
+  std::vector<dtrain::base::CpuList> masks;  // by local rank; empty: ranks run where dtrun may
+  int threads = 0;  // of a rank: as many as the least of them has CPUs; 0: not bound
+};
+
+/// The CPUs of dtrun's affinity mask, as /sys/devices/system describes them.
+///
+/// root: stands before /sys; for tests.
+[[nodiscard]] std::vector<Cpu> read_topology(const dtrain::base::CpuList& usable,
+                                             const std::string& root = {});
+
+/// cores: each rank gets as many whole cores as any other, side by side, all siblings with them.
+/// numa: ranks are spread over the nodes in order, and share the CPUs of their node.
+///
+/// Throws: Error{usage} for more ranks than cores (or, with numa, than CPUs).
+[[nodiscard]] CpuBinding bind_ranks(Bind how, const std::vector<Cpu>& cpus, int num_ranks);
+
+/// "ranks bound to cores: 0 to CPUs 0-3; 1 to CPUs 4-7".
+///
+/// first_rank: of the job, to whom the first mask belongs.
+[[nodiscard]] std::string describe(Bind how, const CpuBinding& binding, int first_rank);
+
+}  // namespace launcher

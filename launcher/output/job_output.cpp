@@ -1,0 +1,78 @@
+#include "launcher/output/job_output.h"
+
+#include <cstddef>
+#include <optional>
+
+namespace launcher {
+
+JobOutput::JobOutput(const Options& options)
+    : console_(own_prefix(options), options.emulate_nodes > 0 ? Pieces::atomic : Pieces::large),
+      logs_(console_.waker(), options.log_size_limit) {}
+
+void JobOutput::warn_of_logs() {
+  for (const std::string& text : logs_.take_warnings()) warn(text);
+}
+
+void JobOutput::read(RankStream& stream) {
+  if (!stream.open() || is_held_) return;
+  stream.read(console_);
+  if (!stream.open()) stream.finish(console_);  // a closed descriptor has left epoll by itself
+}
+
+void JobOutput::show_error(Rank& rank, std::span<const Rank> own, bool has_begun) {
+  const std::string& line = rank.told->line;
+  std::optional<std::string_view> prefix = "";
+  // A line that blames another rank waits for the report: that rank's own words may still come.
+  if (rank.told->blames_another()) prefix.reset();
+  for (const Rank& other : own) {
+    if (&other == &rank || !other.told || other.told->blames_another() || !prefix) continue;
+    if (same_error(other, rank)) {
+      prefix.reset();
+    } else {
+      prefix = rank.error.prefix();
+    }
+  }
+  if (prefix && !has_begun) {
+    if (start_errors_.empty()) start_error_time_ = dtrain::base::Clock::now();
+    start_errors_.emplace_back(*prefix, line);
+    prefix.reset();
+  }
+  rank.error.insert(console_, line, prefix);
+}
+
+void JobOutput::show_start_errors() {
+  for (const auto& [prefix, line] : start_errors_) console_.line(Stream::error, prefix, line);
+  start_errors_.clear();
+}
+
+void JobOutput::show_old_start_errors(bool has_begun) {
+  constexpr std::chrono::seconds kTimeToEnd(2);
+  const auto waited = dtrain::base::Clock::now() - start_error_time_;
+  if (waited >= kTimeToEnd || has_begun) show_start_errors();
+}
+
+bool JobOutput::update_hold(bool job_ends) {
+  constexpr std::size_t kMaxPending = std::size_t{1} << 20;
+  // Ranks that end may print much at once, and a disk that is well must lose nothing of it.
+  constexpr std::size_t kMaxPendingLogsAtEnd = std::size_t{64} << 20;
+  if (job_ends) {
+    console_.drop_beyond(kMaxPending);
+    logs_.drop_beyond(kMaxPendingLogsAtEnd);
+  }
+  const bool too_much =
+      console_.pending_for_readers() > kMaxPending || logs_.waiting() > kMaxPending;
+  const bool was_held = std::exchange(is_held_, !job_ends && too_much);
+  return was_held != is_held_;
+}
+
+void JobOutput::finish(std::span<Rank> ranks) {
+  for (Rank& rank : ranks) {
+    rank.output.finish(console_);
+    rank.error.finish(console_);
+  }
+  console_.commit_live("");
+  show_start_errors();
+  logs_.finish();
+}
+
+}  // namespace launcher

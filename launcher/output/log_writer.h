@@ -1,0 +1,93 @@
+// Writes the ranks' log files from one thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dtrain/base/io/descriptor.h"
+#include "launcher/output/output_writer.h"
+
+namespace launcher {
+
+class LogWriter;
+
+/// The file of a log.
+struct LogFile {
+  std::string path = {};
+  dtrain::base::Descriptor descriptor = {};
+
+  /// Makes a new and empty file at `path`. Returns whether it could; else errno tells why.
+  [[nodiscard]] bool create();
+};
+
+/// One log of a LogWriter; by default none, which drops what it gets. Must not outlive the writer.
+class Log {
+ public:
+  Log() = default;
+
+  /// Queues the bytes; never waits.
+  void write(std::string_view bytes) const;
+
+ private:
+  friend class LogWriter;
+  Log(LogWriter& writer, std::size_t index) : writer_(&writer), index_(index) {}
+
+  LogWriter* writer_ = nullptr;
+  std::size_t index_ = 0;
+};
+
+/// Takes the bytes of all logs without waiting and has its thread write them, those of one log in
+/// order: the disk of the logs may hang (NFS, a frozen file system), the supervisor must not.
+///
+/// A file that is full (size_limit) becomes FILE.1, in place of the one before, and the log continues
+/// in a new FILE. If that fails, one warning says so, and the file grows until it is full again.
+///
+/// A full disk (or a quota, or a limit on file sizes) leaves a gap, and may have room again for
+/// what comes later; any other error, and a stale file, cuts the log short. Warnings tell of both.
+///
+/// Threads: one caller. A thread that hangs is left behind by the destructor.
+class LogWriter {
+ public:
+  /// `waker` is woken whenever something was written or lost. size_limit: bytes of each file; 0:
+  /// none.
+  LogWriter(std::shared_ptr<const Waker> waker, std::int64_t size_limit);
+  LogWriter(const LogWriter&) = delete;
+  LogWriter& operator=(const LogWriter&) = delete;
+  ~LogWriter();
+
+  /// Takes a file; `name` is for warnings.
+  ///
+  /// Throws: Error{spawn} when no thread can be made, at the first file.
+  [[nodiscard]] Log add(LogFile file, std::string name);
+
+  /// Adds to the warnings.
+  void warn(std::string text);
+
+  /// From now on bytes are dropped, as by a full disk, while more than `limit` wait.
+  void drop_beyond(std::size_t limit);
+  /// Nothing more comes: closes each file once it has all that is queued for it.
+  void finish();
+
+  /// Bytes that are not written yet.
+  [[nodiscard]] std::size_t waiting() const;
+  /// Those, and the lost ones that no warning has counted yet.
+  [[nodiscard]] std::size_t missing() const;
+  /// Returns whether the thread has nothing to do; after finish(): whether all files are closed.
+  [[nodiscard]] bool idle() const;
+  /// Returns what went wrong since the last call, one line each.
+  [[nodiscard]] std::vector<std::string> take_warnings();
+
+ private:
+  friend class Log;
+  struct State;
+
+  void write(std::size_t index, std::string_view bytes);
+
+  std::shared_ptr<State> state_;  // shared with the thread
+};
+
+}  // namespace launcher

@@ -1,0 +1,97 @@
+// dtrun's own standard output and error, shared by all ranks.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "launcher/output/output_writer.h"
+
+namespace launcher {
+
+enum class Stream : int { output = 1, error = 2 };
+
+/// Never waits for a reader: threads write the lines. Drops lines that cannot be written any more:
+/// a job does not end because nobody watches. While a disk is full, 1 MiB of lines waits for room;
+/// the others are dropped, and standard error tells how many.
+///
+/// A terminal may have one live line at its bottom: it is cleared before any other line and drawn
+/// again after it. The cursor waits at its start, so that it is cleared as a whole even where a
+/// narrower window has broken it into several rows.
+///
+/// Threads: one.
+class SharedOutput {
+ public:
+  /// Throws: Error{spawn} when its threads cannot be made.
+  /// pieces: as an OutputWriter takes them.
+  explicit SharedOutput(std::string own_prefix, Pieces pieces = Pieces::large);
+
+  /// What stands before dtrun's own lines.
+  [[nodiscard]] const std::string& own_prefix() const { return own_prefix_; }
+
+  /// Returns whether standard error is a terminal, that is, whether live() shows anything.
+  [[nodiscard]] bool terminal() const { return terminal_; }
+  /// The terminal's width; 80 where it is unknown.
+  [[nodiscard]] int columns() const;
+
+  void line(Stream stream, std::string_view prefix, std::string_view text);
+  /// Redraws the live line, cut to the terminal's width.
+  void live(std::string_view text);
+  [[nodiscard]] bool has_live() const { return !live_.empty(); }
+  /// Draws the live line again, in the width that the terminal has now.
+  void redraw();
+  /// Makes the live line an ordinary one; no effect without one.
+  void commit_live(std::string_view prefix);
+
+  /// From now on lines beyond `limit` waiting bytes are dropped, and counted.
+  void drop_beyond(std::size_t limit) { limit_ = limit; }
+  [[nodiscard]] std::int64_t lines_dropped() const { return lines_dropped_; }
+
+  /// Hands everything to the writers.
+  void flush();
+  /// From now on a disk that is full is given up after `patience`.
+  void finish(std::chrono::duration<double> patience);
+  /// Bytes that are not written yet.
+  [[nodiscard]] std::size_t pending() const;
+  /// Those of them that wait for a reader, not for room on a disk.
+  [[nodiscard]] std::size_t pending_for_readers() const;
+  /// Woken when bytes were written.
+  [[nodiscard]] const std::shared_ptr<const Waker>& waker() const { return waker_; }
+
+ private:
+  struct Sink {
+    std::string_view name;
+    std::string pending;
+    OutputWriter writer;
+    std::int64_t lines_lost = 0;  // for want of room, and not told yet
+    int lost_reason = 0;
+
+    Sink(std::string_view words, int fd, std::shared_ptr<const Waker> waker, Pieces pieces)
+        : name(words), writer(fd, std::move(waker), pieces) {}
+    [[nodiscard]] std::size_t bytes() const { return pending.size() + writer.waiting(); }
+  };
+
+  [[nodiscard]] Sink& sink_of(Stream stream) {
+    return stream == Stream::output && output_ ? *output_ : error_;
+  }
+  [[nodiscard]] bool has_room(Sink& sink);
+  void tell_losses(Sink& sink);
+  void warn(std::string_view text);
+  void hide_live();
+
+  std::string own_prefix_;
+  std::shared_ptr<const Waker> waker_ = std::make_shared<Waker>();
+  Sink error_;
+  std::optional<Sink> output_;  // none where both are one file: one queue keeps the order
+  bool terminal_;
+  std::string live_;
+  bool live_shown_ = false;
+  std::optional<std::size_t> limit_;
+  std::int64_t lines_dropped_ = 0;
+};
+
+}  // namespace launcher

@@ -1,0 +1,350 @@
+#include "dtrain/checkpoint/format/internal/torch_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "dtrain/base/error.h"
+#include "dtrain/base/text/text.h"
+#include "dtrain/checkpoint/format/internal/pickle.h"
+#include "dtrain/checkpoint/format/internal/zip_archive.h"
+
+namespace dtrain::checkpoint::format {
+namespace {
+
+using Kind = PickleValue::Kind;
+
+constexpr std::size_t kMaxPickleBytes = std::size_t{16} << 20;  // a state dictionary's is 1 KB
+constexpr std::size_t kMaxKeyBytes = std::size_t{64} << 10;
+constexpr std::size_t kMaxRank = 64;  // PyTorch's own
+
+// Where training scripts put the state dictionary of their model.
+constexpr std::array<std::string_view, 4> kModelKeys{"model", "state_dict", "model_state_dict",
+                                                     "module"};
+
+constexpr std::array<std::pair<std::string_view, Dtype>, 10> kStorages{
+    {{"torch FloatStorage", Dtype::f32},
+     {"torch DoubleStorage", Dtype::f64},
+     {"torch HalfStorage", Dtype::f16},
+     {"torch BFloat16Storage", Dtype::bf16},
+     {"torch LongStorage", Dtype::i64},
+     {"torch IntStorage", Dtype::i32},
+     {"torch ShortStorage", Dtype::i16},
+     {"torch CharStorage", Dtype::i8},
+     {"torch ByteStorage", Dtype::u8},
+     {"torch BoolStorage", Dtype::boolean}}};
+
+constexpr std::string_view kAdvice = "save the weights alone: torch.save(model.state_dict(), FILE)";
+
+/// The entries of an archive of torch.save, which lie in one folder of any name.
+class TorchArchive {
+ public:
+  TorchArchive(std::span<const std::byte> bytes, const Refuse& refuse)
+      : entries_(zip_entries(bytes, refuse)) {
+    std::ranges::sort(entries_, {}, &ZipEntry::name);
+    const auto twice = std::ranges::adjacent_find(entries_, {}, &ZipEntry::name);
+    if (twice != entries_.end()) {
+      refuse(fmt::format("is a zip archive with two entries '{}'; save it anew with torch.save",
+                         base::printable(twice->name)));
+    }
+    find_folder(refuse);
+    if (find("constants.pkl") != nullptr) {
+      refuse(
+          "is TorchScript; save its weights alone: torch.save(torch.jit.load(FILE).state_dict(), "
+          "NEW_FILE)");
+    }
+    if (text_of("byteorder") == "big") {
+      refuse(
+          "is of a big-endian machine; load it with torch.load on another and save its weights "
+          "there");
+    }
+  }
+
+  [[nodiscard]] const ZipEntry* find(std::string_view name) const {
+    const std::string whole = fmt::format("{}{}", folder_, name);
+    const auto found = std::ranges::lower_bound(entries_, whole, {}, &ZipEntry::name);
+    return found == entries_.end() || found->name != whole ? nullptr : &*found;
+  }
+
+ private:
+  void find_folder(const Refuse& refuse) {
+    constexpr std::string_view kPickle = "/data.pkl";
+    for (const ZipEntry& entry : entries_) {
+      if (!entry.name.ends_with(kPickle)) continue;
+      if (!folder_.empty()) {
+        refuse("is a zip archive with two data.pkl; save it anew with torch.save");
+      }
+      folder_ = entry.name.substr(0, entry.name.size() - kPickle.size() + 1);
+    }
+    if (folder_.empty()) {
+      refuse("is a zip archive that torch.save has not written: it has no uncompressed data.pkl");
+    }
+  }
+
+  [[nodiscard]] std::string_view text_of(std::string_view name) const {
+    const ZipEntry* const entry = find(name);
+    if (entry == nullptr) return {};
+    return {reinterpret_cast<const char*>(entry->bytes.data()), entry->bytes.size()};
+  }
+
+  std::vector<ZipEntry> entries_;  // sorted by name
+  std::string_view folder_;        // with the slash
+};
+
+/// Reads the tensors that a pickle describes.
+class TensorReader {
+ public:
+  TensorReader(const TorchArchive& archive, const Pickle& pickle, const Refuse& refuse)
+      : archive_(archive), pickle_(pickle), refuse_(refuse) {}
+
+  /// The call that makes a plain tensor, within those that make parameters and subclasses of it;
+  /// null if the value is no tensor.
+  [[nodiscard]] const PickleValue* call_of(const PickleValue& value) const {
+    const std::string_view callable = pickle_.callable(value);
+    if (callable.starts_with("torch._utils _rebuild_parameter")) {
+      const PickleValue* const data = pickle_.argument(value, 0);
+      return data == nullptr || data->kind != Kind::object ? nullptr : tensor_call(*data);
+    }
+    return tensor_call(value);
+  }
+
+  [[nodiscard]] TensorView read(const std::string& name, const PickleValue& value) const {
+    const PickleValue& arguments = *call_of(value);
+    constexpr std::size_t kFewest = 4;
+    if (arguments.kind != Kind::sequence || arguments.items.size() < kFewest) refuse_tensor(name);
+    const auto part = [&](std::size_t i) -> const PickleValue& {
+      return pickle_.at(arguments.items[i]);
+    };
+    TensorView tensor = storage_of(name, part(0));
+    tensor.shape = sizes_in(name, part(2));
+    tensor.strides = sizes_in(name, part(3));
+    if (part(1).kind != Kind::integer || part(1).integer < 0) refuse_tensor(name);
+    // Such as {"neg": True}: the values are not those of the storage.
+    constexpr std::size_t kMetadata = 6;
+    const bool has_metadata = arguments.items.size() > kMetadata &&
+                              part(kMetadata).kind == Kind::dict && !part(kMetadata).items.empty();
+    if (has_metadata) refuse_tensor(name);
+    cut(tensor, part(1).integer);
+    return tensor;
+  }
+
+ private:
+  [[noreturn]] void refuse_tensor(const std::string& name) const {
+    refuse_(
+        fmt::format("has a tensor '{}' that is sparse, quantized, a negated view, damaged or "
+                    "without a dtype of "
+                    "ours; {}",
+                    base::printable(name), kAdvice));
+    __builtin_unreachable();
+  }
+
+  // The arguments of _rebuild_tensor_v2: storage, offset, sizes, strides, ...
+  [[nodiscard]] const PickleValue* tensor_call(const PickleValue& value) const {
+    const std::string_view callable = pickle_.callable(value);
+    if (callable == "torch._utils _rebuild_tensor_v2" ||
+        callable == "torch._utils _rebuild_tensor") {
+      return &pickle_.at(value.items[1]);
+    }
+    // A tensor with attributes, as a buffer has: (function, class, arguments, attributes)
+    if (callable != "torch._tensor _rebuild_from_type_v2") {
+      return callable.starts_with("torch._utils _rebuild") ? &value : nullptr;
+    }
+    const PickleValue* const function = pickle_.argument(value, 0);
+    const PickleValue* const arguments = pickle_.argument(value, 2);
+    const bool is_plain = function != nullptr && arguments != nullptr &&
+                          function->text == "torch._utils _rebuild_tensor_v2";
+    return is_plain ? arguments : &value;
+  }
+
+  // An empty tensor over the bytes of its storage, ("storage", class, key, device, elements).
+  [[nodiscard]] TensorView storage_of(const std::string& name, const PickleValue& value) const {
+    constexpr std::size_t kParts = 5;
+    if (value.kind != Kind::persistent) refuse_tensor(name);
+    const PickleValue& id = pickle_.at(value.items[0]);
+    if (id.kind != Kind::sequence || id.items.size() < kParts) refuse_tensor(name);
+    const std::string& type = pickle_.at(id.items[1]).text;
+    const auto* const known =
+        std::ranges::find(kStorages, type, &std::pair<std::string_view, Dtype>::first);
+    const std::string& key = pickle_.at(id.items[2]).text;
+    if (key.size() > kMaxKeyBytes) refuse_tensor(name);
+    const ZipEntry* const entry = archive_.find("data/" + key);
+    if (known == kStorages.end() || entry == nullptr) refuse_tensor(name);
+    return {.name = name, .dtype = known->second, .bytes = entry->bytes};
+  }
+
+  [[nodiscard]] std::vector<std::int64_t> sizes_in(const std::string& name,
+                                                   const PickleValue& value) const {
+    if (value.kind != Kind::sequence || value.items.size() > kMaxRank) refuse_tensor(name);
+    std::vector<std::int64_t> sizes;
+    for (const std::size_t item : value.items) {
+      const PickleValue& size = pickle_.at(item);
+      if (size.kind != Kind::integer || size.integer < 0) refuse_tensor(name);
+      sizes.push_back(size.integer);
+    }
+    return sizes;
+  }
+
+  // Narrows the bytes from the whole storage to those of the tensor.
+  void cut(TensorView& tensor, std::int64_t offset) const {
+    if (tensor.shape.size() != tensor.strides.size()) refuse_tensor(tensor.name);
+    const bool is_empty = std::ranges::find(tensor.shape, 0) != tensor.shape.end();
+    const std::int64_t available =
+        std::ssize(tensor.bytes) / size_of(tensor.dtype);  // elements of the storage
+    std::int64_t last = offset;
+    for (std::size_t dim = 0; dim < tensor.shape.size() && !is_empty; ++dim) {
+      std::int64_t reach = 0;
+      if (__builtin_mul_overflow(tensor.shape[dim] - 1, tensor.strides[dim], &reach) ||
+          __builtin_add_overflow(last, reach, &last)) {
+        refuse_tensor(tensor.name);
+      }
+    }
+    if (offset > available || (!is_empty && last >= available) ||
+        !bytes_of(tensor.dtype, tensor.shape)) {
+      refuse_tensor(tensor.name);
+    }
+    const auto element = static_cast<std::size_t>(size_of(tensor.dtype));
+    const auto count = static_cast<std::size_t>(is_empty ? 0 : last - offset + 1);
+    tensor.bytes =
+        tensor.bytes.subspan(static_cast<std::size_t>(offset) * element, count * element);
+  }
+
+  const TorchArchive& archive_;
+  const Pickle& pickle_;
+  const Refuse& refuse_;
+};
+
+/// Finds the state dictionary in what a file holds.
+class StateFinder {
+ public:
+  StateFinder(const Pickle& pickle, const TensorReader& reader, const Refuse& refuse)
+      : pickle_(pickle), reader_(reader), refuse_(refuse) {}
+
+  /// Sets `key` if the state dictionary stands under one.
+  [[nodiscard]] const PickleValue& find(std::string& key) const {
+    const PickleValue& root = pickle_.root();
+    refuse_object(root, "");
+    if (root.kind != Kind::dict) refuse_(fmt::format("holds no dictionary; {}", kAdvice));
+    const PickleValue* state = &root;
+    for_each(root, [&](const std::string& name, const PickleValue& value) {
+      if (std::ranges::find(kModelKeys, name) == kModelKeys.end()) return;
+      if (!holds_tensors(value) && !is_foreign_object(value)) return;
+      if (!key.empty()) {
+        refuse_(fmt::format("holds models under '{}' and '{}'; save one of them", key, name));
+      }
+      key = name;
+      state = &value;
+    });
+    refuse_object(*state, key);
+    return *state;
+  }
+
+  /// Calls f(key, value) for each entry of a dictionary whose key is text.
+  template <typename F>
+  void for_each(const PickleValue& dict, F f) const {
+    for (std::size_t i = 0; i + 1 < dict.items.size(); i += 2) {
+      const PickleValue& key = pickle_.at(dict.items[i]);
+      if (key.kind == Kind::text) f(key.text, pickle_.at(dict.items[i + 1]));
+    }
+  }
+
+ private:
+  // Settings may stand under such a key, too.
+  [[nodiscard]] bool holds_tensors(const PickleValue& value) const {
+    bool found = false;
+    if (value.kind == Kind::dict) {
+      for_each(value, [&](const std::string& /*key*/, const PickleValue& each) {
+        found = found || reader_.call_of(each) != nullptr;
+      });
+    }
+    return found;
+  }
+
+  // True for an object that a class outside PyTorch's tensor functions would make.
+  [[nodiscard]] bool is_foreign_object(const PickleValue& value) const {
+    const std::string_view callable = pickle_.callable(value);
+    return value.kind == Kind::object && !callable.starts_with("torch._utils ") &&
+           !callable.starts_with("torch._tensor ");
+  }
+
+  // A module as a whole needs the code of its class, which no file may bring.
+  void refuse_object(const PickleValue& value, const std::string& key) const {
+    if (!is_foreign_object(value)) return;
+    const std::string_view type = pickle_.callable(value);
+    refuse_(fmt::format(
+        "holds a pickled object of the class '{}'{}, which dtrain does not run; save its weights "
+        "alone: torch.save(torch.load(FILE, weights_only=False){}.state_dict(), NEW_FILE)",
+        base::printable(type), key.empty() ? "" : fmt::format(" under '{}'", key),
+        key.empty() ? "" : fmt::format("['{}']", key)));
+  }
+
+  const Pickle& pickle_;
+  const TensorReader& reader_;
+  const Refuse& refuse_;
+};
+
+Refuse refuse_file(const std::string& path) {
+  return [&path](std::string_view found) {
+    base::fail(base::ErrorKind::checkpoint, "PyTorch file '{}' {}", path, found);
+  };
+}
+
+// A dictionary has each key once; repeated ones would make names of any total length.
+void check_key(const std::string& key, std::set<std::string_view>& seen, const Refuse& refuse) {
+  if (key.size() > kMaxKeyBytes) {
+    refuse(
+        fmt::format("has a key of {} bytes, more than {}; {}", key.size(), kMaxKeyBytes, kAdvice));
+  }
+  if (!seen.insert(key).second) {
+    refuse(fmt::format("is damaged: its dictionary has the key '{}' twice; copy it again",
+                       base::printable(key)));
+  }
+}
+
+}  // namespace
+
+bool is_torch_file(std::span<const std::byte> bytes) {
+  constexpr std::string_view kZip("PK\3\4", 4);
+  return bytes.size() >= kZip.size() &&
+         std::ranges::equal(bytes.first(kZip.size()), std::as_bytes(std::span(kZip)));
+}
+
+TorchWeights read_torch_file(std::span<const std::byte> bytes, const std::string& path) {
+  const Refuse refuse = refuse_file(path);
+  const TorchArchive archive(bytes, refuse);
+  const ZipEntry& entry = *archive.find("data.pkl");
+  if (entry.bytes.size() > kMaxPickleBytes) {
+    refuse(fmt::format("holds {} beside its tensors; {}",
+                       base::readable_bytes(std::ssize(entry.bytes)), kAdvice));
+  }
+  const Pickle pickle(entry.bytes, refuse);
+  const TensorReader reader(archive, pickle, refuse);
+  const StateFinder finder(pickle, reader, refuse);
+  TorchWeights weights;
+  std::set<std::string_view> seen;
+  finder.for_each(finder.find(weights.key), [&](const std::string& key, const PickleValue& value) {
+    check_key(key, seen, refuse);
+    if (reader.call_of(value) == nullptr) {
+      weights.skipped.push_back(base::printable(key));
+    } else if (!is_printable(key)) {
+      refuse("has a tensor whose name holds control characters");
+    } else {
+      weights.tensors.push_back(reader.read(key, value));
+    }
+  });
+  if (weights.tensors.empty()) {
+    refuse(fmt::format("holds no tensors{}; its keys: {}; {}",
+                       weights.key.empty() ? "" : fmt::format(" under '{}'", weights.key),
+                       base::list_text(weights.skipped), kAdvice));
+  }
+  return weights;
+}
+
+bool verify_torch_file(std::span<const std::byte> bytes, const std::string& path) {
+  return verify_crcs(bytes, refuse_file(path));
+}
+
+}  // namespace dtrain::checkpoint::format

@@ -1,0 +1,371 @@
+#include "dtrain/commands/internal/verifier.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "dtrain/base/error.h"
+#include "dtrain/checkpoint/model_file.h"
+#include "dtrain/comm/create_world.h"
+#include "dtrain/commands/internal/fixture.h"
+#include "dtrain/config/values/layout.h"
+#include "dtrain/job/job.h"
+#include "dtrain/metrics/metrics_file.h"
+
+namespace dtrain::commands {
+namespace {
+
+// A fixture's float32 noise is the difference between the reference's float32 and float64 numbers.
+// The tolerance is three times that, and at least these. See tests/golden/README.md.
+constexpr double kNoiseFactor = 3;
+constexpr double kOneStepTolerance = 32 * 0x1p-24;  // unit roundoffs of float32
+constexpr std::size_t kEarlySteps = 5;
+constexpr double kEarlyLossTolerance = 5e-5;
+constexpr double kLossTolerance = 5e-4;
+// In float64 only the rotary tables differ, equally on every CPU: our cosines are correctly rounded
+// to float32, those of the reference's library are sometimes off by one ulp. After 50 updates that
+// moves a norm by up to 1e-5 and a loss by 7e-8.
+constexpr double kFloat64LossTolerance = 1e-6;
+constexpr double kFloat64NormTolerance = 1e-4;
+// In 16 bits a forward pass of four levels rounds about 40 results. Independent errors grow with
+// the square root of their number, 6.5; this is more than twice that.
+constexpr double kLowRoundings = 16;
+// The error of a value that another stage of the pipeline computes: below all others.
+constexpr double kSeenElsewhere = -1;
+
+// Relative to the largest expected value; where that is zero, the difference itself. Infinite if
+// the shapes differ.
+double relative_error(const at::Tensor& found, const at::Tensor& expected) {
+  if (found.sizes() != expected.sizes()) return INFINITY;
+  const at::Tensor reference = expected.to(at::kDouble);
+  const double scale = reference.abs().max().item<double>();
+  const double difference = (found.to(at::kDouble).cpu() - reference).abs().max().item<double>();
+  return scale == 0 ? difference : difference / scale;
+}
+
+double relative_error(double found, double expected) {
+  const double difference = std::abs(found - expected);
+  return expected == 0 ? difference : difference / std::abs(expected);
+}
+
+// The rows that this rank computes in microbatch `index`, and all its rows.
+class RowDeal {
+ public:
+  RowDeal(std::int64_t rows, const data::MicrobatchDeal& deal, std::int64_t num_ranks,
+          const std::string& path)
+      : deal_(deal) {
+    const std::int64_t parts = num_ranks * deal_.grad_accum;
+    if (rows % parts != 0) {
+      base::fail(base::ErrorKind::usage,
+                 "{}: {} rows cannot be dealt to {} ranks with --grad-accum {}; use fewer", path,
+                 rows, num_ranks, deal_.grad_accum);
+    }
+    microbatch_ = rows / parts;
+  }
+
+  at::Tensor mine(const at::Tensor& rows) const {
+    std::vector<at::Tensor> parts;
+    for (const auto id : base::first_ids<data::MicrobatchId>(deal_.grad_accum)) {
+      parts.push_back(rows.narrow(0, deal_.number_of(id) * microbatch_, microbatch_));
+    }
+    return at::cat(parts);
+  }
+
+  std::vector<data::Batch> batches(const TokenRows& rows) const {
+    std::vector<data::Batch> result;
+    for (const auto id : base::first_ids<data::MicrobatchId>(deal_.grad_accum)) {
+      const std::int64_t first = deal_.number_of(id) * microbatch_;
+      result.push_back({.inputs = values(rows.inputs, first),
+                        .targets = values(rows.targets, first),
+                        .first_sample = first,
+                        .num_sequences = microbatch_,
+                        .length = rows.inputs.size(1)});
+    }
+    return result;
+  }
+
+ private:
+  std::vector<std::int64_t> values(const at::Tensor& rows, std::int64_t first) const {
+    const at::Tensor part = rows.narrow(0, first, microbatch_).contiguous();
+    const auto* begin = part.const_data_ptr<std::int64_t>();
+    return {begin, begin + part.numel()};
+  }
+
+  data::MicrobatchDeal deal_;
+  std::int64_t microbatch_ = 0;
+};
+
+class Verifier {
+ public:
+  // model: of all ranks together.
+  Verifier(parallel::StepEngine& engine, const mesh::MeshGroups& groups, const model::Model& model,
+           const config::Config& config, const Fixture& fixture)
+      : engine_(engine), groups_(groups), model_(model), config_(config), fixture_(fixture) {}
+
+  void check_batch();
+  void check_trajectory(const Trajectory& trajectory);
+  void load_weights();
+  // world: all ranks.
+  [[nodiscard]] std::vector<Check> agreed_checks(comm::ProcessGroup& world) const;
+
+ private:
+  void add(std::string name, double error, double tolerance) {
+    checks_.push_back({std::move(name), error, tolerance});
+  }
+  parallel::StepResult step(const std::vector<data::Batch>& batches,
+                            const parallel::StepOptions& options);
+  [[nodiscard]] double one_step_tolerance(const std::string& name) const;
+  [[nodiscard]] double trajectory_tolerance(double of_float32) const;
+  void check_trajectory_errors(const Trajectory& trajectory,
+                               const std::vector<parallel::StepResult>& found);
+  void check_activations(const std::map<std::string, at::Tensor>& found, const RowDeal& deal);
+  [[nodiscard]] at::Tensor slice_like(const at::Tensor& found, at::Tensor expected) const;
+  void check_gradients();
+  void check_final_weights(const Trajectory& trajectory);
+  /// Returns whether the dtype has 16 bits.
+  [[nodiscard]] bool is_low() const { return at::isReducedFloatingType(dtype()); }
+  [[nodiscard]] double unit_roundoff() const { return dtype() == at::kHalf ? 0x1p-11 : 0x1p-8; }
+  [[nodiscard]] at::ScalarType dtype() const { return engine_.precision().compute; }
+  [[nodiscard]] std::int64_t data_ranks() const { return groups_.along(mesh::Axis::dp).size(); }
+  [[nodiscard]] RowDeal deal(const TokenRows& rows, const std::string& path) const {
+    return {rows.inputs.size(0), engine_.deal(), data_ranks(), path};
+  }
+
+  parallel::StepEngine& engine_;
+  const mesh::MeshGroups& groups_;
+  const model::Model& model_;
+  const config::Config& config_;
+  const Fixture& fixture_;
+  std::vector<Check> checks_;
+  std::map<std::string, std::vector<at::Tensor>> taps_;  // of check_batch, by microbatch
+};
+
+double Verifier::one_step_tolerance(const std::string& name) const {
+  // A relative error r flips about a fraction r of the ReLUs, and the error of a gradient is about
+  // sqrt(r). A wrong constant factor exceeds that.
+  if (is_low() && name.starts_with("grad.")) return std::sqrt(kLowRoundings * unit_roundoff());
+  if (is_low()) return kLowRoundings * unit_roundoff();
+  const auto noise = fixture_.noise.find(name);
+  return noise == fixture_.noise.end() ? kOneStepTolerance
+                                       : std::max(kOneStepTolerance, kNoiseFactor * noise->second);
+}
+
+double Verifier::trajectory_tolerance(double of_float32) const {
+  // Independent errors average out over the tokens of a batch. The rounding of the weights and of
+  // the output matrix, which all tokens share, does not.
+  if (is_low()) return of_float32 + 2 * unit_roundoff();
+  return config_.machine.dtype == config::Dtype::float64 ? kFloat64LossTolerance : of_float32;
+}
+
+// The reference leaves no step out, so that one whose gradients overflow in float16 is computed
+// again, at half the scale.
+parallel::StepResult Verifier::step(const std::vector<data::Batch>& batches,
+                                    const parallel::StepOptions& options) {
+  for (;;) {
+    taps_.clear();
+    const parallel::StepResult result = engine_.train_step(batches, options);
+    if (!result.has_overflowed) return result;
+  }
+}
+
+void Verifier::load_weights() {
+  const at::NoGradGuard no_grad;
+  const param::ParameterSpecs& specs = model_.parameters;
+  param::Arena weights(param::ArenaLayout(specs), engine_.precision().master,
+                       param::private_memory);
+  for (const param::ParameterId id : specs.ids()) {
+    param::exported_view(specs[id], weights.view(id)).copy_(fixture_.weights.at(specs[id].name));
+  }
+  checkpoint::ArenaSource source(specs, std::move(weights));
+  engine_.load_weights(source);
+  for (const model::ExportedBuffer& buffer : model_.buffers) {
+    add(buffer.name, relative_error(buffer.value, fixture_.weights.at(buffer.name)),
+        kOneStepTolerance);
+  }
+}
+
+void Verifier::check_batch() {
+  const RowDeal rows = deal(fixture_.batch, fixture_.path);
+  engine_.set_tap([this](std::string_view name, const at::Tensor& value) {
+    taps_[std::string(name)].push_back(value.detach().clone());
+  });
+  const parallel::StepResult found_step = step(rows.batches(fixture_.batch), {});
+  engine_.set_tap({});
+  add("loss", relative_error(found_step.loss.mean(), fixture_.loss), one_step_tolerance("loss"));
+  std::map<std::string, at::Tensor> found;
+  for (const auto& [name, parts] : taps_) found.emplace(name, at::cat(parts));
+  check_activations(found, rows);
+  check_gradients();
+}
+
+void Verifier::check_activations(const std::map<std::string, at::Tensor>& found,
+                                 const RowDeal& deal) {
+  auto expected = fixture_.activations;
+  expected.emplace("logits", fixture_.logits);
+  for (const auto& [name, value] : expected) {
+    const auto mine = found.find(name);
+    const double error =
+        mine == found.end()
+            ? kSeenElsewhere
+            : relative_error(mine->second, slice_like(mine->second, deal.mine(value)));
+    add(name, error, one_step_tolerance(name));
+  }
+}
+
+// The part of a value, cut along one dim, that a rank of the tensor axis computes.
+at::Tensor Verifier::slice_like(const at::Tensor& found, at::Tensor expected) const {
+  if (found.dim() != expected.dim()) return expected;
+  const comm::ProcessGroup& tensor = groups_.along(mesh::Axis::tp);
+  for (std::int64_t dim = 0; dim < found.dim(); ++dim) {
+    if (found.size(dim) >= expected.size(dim)) continue;
+    const std::int64_t begin = tensor.rank() * expected.size(dim) / tensor.size();
+    expected = expected.narrow(dim, begin, found.size(dim));
+  }
+  return expected;
+}
+
+void Verifier::check_gradients() {
+  engine_.visit_gradients([this](param::ParameterId id, const at::Tensor& gradient) {
+    const param::ParameterSpec& spec = model_.parameters[id];
+    add("grad." + spec.name,
+        relative_error(param::exported_view(spec, gradient), fixture_.gradients.at(spec.name)),
+        one_step_tolerance("grad." + spec.name));
+  });
+}
+
+void Verifier::check_trajectory(const Trajectory& trajectory) {
+  std::vector<parallel::StepResult> found;
+  for (const TokenRows& rows : trajectory.steps) {
+    const auto batches = deal(rows, config_.verify.trajectory).batches(rows);
+    found.push_back(step(
+        batches, {.max_norm = trajectory.train.grad_clip, .learning_rate = trajectory.train.lr}));
+  }
+  check_trajectory_errors(trajectory, found);
+  check_final_weights(trajectory);
+  const auto batches =
+      deal(trajectory.final_batch, config_.verify.trajectory).batches(trajectory.final_batch);
+  const std::int64_t rows = batches.front().num_sequences;
+  const std::int64_t round = rows * data_ranks();
+  const parallel::EvaluationPlan plan{
+      .num_sequences = static_cast<std::int64_t>(batches.size()) * round,
+      .length = batches.front().length,
+      .batch_size = rows,
+      .read = [&](std::int64_t first, std::int64_t) {
+        return batches[static_cast<std::size_t>(first / round)];
+      }};
+  const double loss = engine_.evaluate(plan).value().mean();
+  // The expected value is a float32 run's, whatever is computed here.
+  const double spread = std::max(kLossTolerance, kNoiseFactor * trajectory.noise);
+  add("trajectory.final_loss", std::abs(loss - trajectory.final_loss),
+      is_low() ? trajectory_tolerance(spread) : spread);
+}
+
+void Verifier::check_trajectory_errors(const Trajectory& trajectory,
+                                       const std::vector<parallel::StepResult>& found) {
+  const bool is_float64 = config_.machine.dtype == config::Dtype::float64;
+  const std::vector<double>& expected = is_float64 ? trajectory.loss_fp64 : trajectory.loss;
+  double early = 0;
+  double all = 0;
+  double norms = 0;
+  for (std::size_t index = 0; index < found.size(); ++index) {
+    const double error = std::abs(found[index].loss.mean() - expected.at(index));
+    all = std::fmax(all, std::isnan(error) ? INFINITY : error);
+    if (index < kEarlySteps) early = all;
+    const double norm_error =
+        relative_error(found[index].grad_norm, trajectory.grad_norm_fp64.at(index));
+    norms = std::fmax(norms, std::isnan(norm_error) ? INFINITY : norm_error);
+  }
+  const double spread = std::max(kLossTolerance, kNoiseFactor * trajectory.noise);
+  add("trajectory.loss_first_5_steps", early, trajectory_tolerance(kEarlyLossTolerance));
+  add("trajectory.loss", all, trajectory_tolerance(spread));
+  // Norms drift as the losses do, and by more: a ReLU that flips changes a gradient at once.
+  add("trajectory.grad_norm", norms,
+      is_float64 ? kFloat64NormTolerance : trajectory_tolerance(10 * spread));
+}
+
+void Verifier::check_final_weights(const Trajectory& trajectory) {
+  engine_.visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
+    const std::string& name = model_.parameters[id].name;
+    const auto expected = trajectory.final_l2_fp64.find(name);
+    if (expected == trajectory.final_l2_fp64.end()) {
+      base::fail(base::ErrorKind::data, "{}: no final norm of '{}'; check --trajectory",
+                 config_.verify.trajectory, name);
+    }
+    const double found = values.to(at::kDouble).cpu().norm().item<double>();
+    add("trajectory.final_l2." + name, relative_error(found, expected->second),
+        trajectory_tolerance(kLossTolerance));
+  });
+}
+
+// Each rank has checked its own rows of what its blocks compute: the largest error counts, and
+// somebody must have seen each value.
+std::vector<Check> Verifier::agreed_checks(comm::ProcessGroup& world) const {
+  std::vector<double> errors;
+  for (const Check& check : checks_) {
+    errors.push_back(std::isfinite(check.error) ? check.error : INFINITY);
+  }
+  const at::Tensor all = at::from_blob(errors.data(), {static_cast<std::int64_t>(errors.size())},
+                                       at::TensorOptions().dtype(at::kDouble));
+  world.all_reduce(all, comm::ReduceOp::max).wait_host();
+  std::vector<Check> agreed = checks_;
+  for (std::size_t i = 0; i < agreed.size(); ++i) {
+    agreed[i].error = errors[i] == kSeenElsewhere ? INFINITY : errors[i];
+  }
+  return agreed;
+}
+
+}  // namespace
+
+bool Verification::passed() const {
+  return std::all_of(checks.begin(), checks.end(),
+                     [](const Check& check) { return check.passed(); });
+}
+
+std::string Verification::to_json(const config::Config& config) const {
+  nlohmann::ordered_json json{{"golden", config.verify.golden},
+                              {"strategy", text_of(config.layout.strategy)}};
+  const mesh::MeshShape mesh = config::mesh_of(config.layout);
+  for (const mesh::Axis axis : mesh::kAxes) json[name_of(axis)] = mesh[axis];
+  json.update({{"dtype", text_of(config.machine.dtype)},
+               {"threads", config.machine.threads},
+               {"passed", passed()}});
+  for (const Check& check : checks) {
+    json["checks"][check.name] = {{"error", metrics::json_number(check.error)},
+                                  {"tolerance", check.tolerance},
+                                  {"passed", check.passed()}};
+  }
+  return json.dump();
+}
+
+Verification verify(const config::Config& config, std::shared_ptr<comm::World> world) {
+  const Fixture fixture = read_fixture(config.verify.golden);
+  config::Config resolved = config;
+  resolved.model = fixture.model;
+  resolved.data.seq_len = fixture.batch.inputs.size(1);
+  std::optional<Trajectory> trajectory;
+  if (!config.verify.trajectory.empty()) {
+    if (fixture.model.vocab < 256) {
+      base::fail(base::ErrorKind::usage,
+                 "{}: the vocabulary is {}, but a trajectory's text is bytes and needs 256; leave "
+                 "out --trajectory",
+                 fixture.path, fixture.model.vocab);
+    }
+    trajectory = read_trajectory(config.verify.trajectory, config.verify.name);
+    resolved.train = trajectory->train;
+  }
+  job::Job job(resolved, std::move(world));
+  job.world().end_meeting();  // all groups are made
+  Verifier verifier(job.engine(), job.groups(), job.whole_model(), resolved, fixture);
+  verifier.load_weights();
+  verifier.check_batch();
+  if (trajectory) verifier.check_trajectory(*trajectory);
+  return {verifier.agreed_checks(job.world().control())};
+}
+
+}  // namespace dtrain::commands

@@ -1,0 +1,207 @@
+#include "dtrain/config/input/command_line.h"
+
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <span>
+
+#include "dtrain/base/error.h"
+#include "dtrain/config/input/assign.h"
+#include "dtrain/config/input/file.h"
+#include "dtrain/config/resolve/advice.h"
+
+namespace dtrain::config {
+namespace {
+
+using base::ErrorKind;
+using base::fail;
+
+// Flags that are no settings.
+constexpr const char* kConfigFile = "--config";
+constexpr const char* kDeepSpeedFile = "--deepspeed-config";
+constexpr const char* kSet = "--set";
+constexpr const char* kQuiet = "--quiet";
+constexpr const char* kVerbose = "--verbose";
+constexpr const char* kPrintConfig = "--print-config";
+
+Assignment parse_set(Command command, const std::string& text) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos) {
+    fail(ErrorKind::usage, "--set: found \"{}\", but it must be KEY=VALUE, as in model.width=64",
+         text);
+  }
+  const std::string key = text.substr(0, equals);
+  const Setting* setting = find_key(key);
+  if (setting == nullptr) {
+    fail(ErrorKind::usage, "--set: unknown setting \"{}\"{}", key, advice_for_key(key, command));
+  }
+  if (!setting->is_for(command)) {
+    fail(ErrorKind::usage, "--set: {} is not a setting of dtrain {}", key, name_of(command));
+  }
+  return {setting, text.substr(equals + 1), "--set " + key};
+}
+
+// A shell leaves "~" in --run-dir=~/x as it is, and a folder of that name would be made.
+void require_expanded(const CLI::Option& option, const std::string& value) {
+  if (value != "~" && !value.starts_with("~/")) return;
+  const std::string name = option.get_type_name();
+  const bool is_path =
+      std::ranges::any_of(std::array{"FILE", "DIR", "PATH", "RUN", "FIXTURE"},
+                          [&](const char* part) { return name.find(part) != std::string::npos; });
+  if (!is_path) return;
+  fail(ErrorKind::usage,
+       "{}: found '{}', but shells replace ~ only at the beginning of a word without quotes; put a "
+       "space in place of =, or give the full path",
+       option.get_name(), value);
+}
+
+// A script's variable that is not set must not mean that there is no file.
+void take_file(const std::string& flag, const std::string& file, std::string& path,
+               CommandLine& result) {
+  if (file.empty()) fail(ErrorKind::usage, "{} is empty: name a file", flag);
+  if (!path.empty() && path != file) {
+    result.repeated.push_back(fmt::format(
+        "{} {} replaces {} {}: a file takes others with \"extends\"", flag, file, flag, path));
+  }
+  path = file;
+}
+
+// flag: of the option, or the name of a word without one.
+void take(const std::string& flag, const std::string& text, CommandLine& result) {
+  if (flag == kConfigFile) return take_file(flag, text, result.config_file, result);
+  if (flag == kDeepSpeedFile) return take_file(flag, text, result.deepspeed_file, result);
+  if (flag == kSet) return result.assignments.push_back(parse_set(result.command, text));
+  const auto found = std::ranges::find_if(settings(), [&](const Setting& setting) {
+    return setting.flag == flag && setting.is_for(result.command);
+  });
+  if (found != settings().end()) result.assignments.push_back({&*found, text, flag});
+}
+
+bool takes_train_settings(Command command) {
+  return (static_cast<unsigned>(command) & static_cast<unsigned>(Command::train)) != 0;
+}
+
+// Which of two files is meant is not known: users of other trainers mix them in this way.
+[[noreturn]] void refuse_two_data(const std::vector<std::string>& files) {
+  fail(ErrorKind::usage,
+       "--data is given {} times ({}): give one file, or mix several: --data "
+       "FILE:WEIGHT,FILE:WEIGHT",
+       files.size(), fmt::join(files, ", "));
+}
+
+// "--lr is given 2 times (0.1, 0.2): the last one is taken", for each flag given more than once.
+void note_repeated_flags(CommandLine& result) {
+  std::map<const Setting*, std::vector<std::string>> values;
+  for (const Assignment& flag : result.assignments) {
+    values[flag.setting].push_back(flag.text);
+  }
+  for (const auto& [setting, given] : values) {
+    if (given.size() < 2) continue;
+    const bool is_same = std::ranges::count(given, given.front()) == std::ssize(given);
+    if (setting->key == "data.train" && !is_same) refuse_two_data(given);
+    result.repeated.push_back(fmt::format("{} is given {} times ({}): the last one is taken",
+                                          setting->flag, given.size(), fmt::join(given, ", ")));
+  }
+}
+
+// A layout that a file asks for must not be checked where there is none.
+void forget_unused(Command command, Config& config) {
+  const Config plain;
+  for (const Setting& setting : settings()) {
+    if (!setting.is_for(command)) {
+      assign_json(setting, value_json(setting, plain), setting.key, config);
+    }
+  }
+}
+
+// Resets settings of lower layers that this layer's settings exclude.
+void apply_layer(std::span<const Assignment> layer, Loaded& loaded) {
+  const Config below = loaded.config;
+  std::vector<const Setting*> given;
+  for (const Assignment& assignment : layer) {
+    assign_text(*assignment.setting, assignment.text, assignment.origin, loaded.config);
+    given.push_back(assignment.setting);
+  }
+  loaded.add_layer(below, given);
+}
+
+}  // namespace
+
+bool CommandLine::gives(std::string_view key) const {
+  return std::ranges::any_of(assignments,
+                             [&](const Assignment& each) { return each.setting->key == key; });
+}
+
+void add_settings(CLI::App& app, Command command) {
+  for (const Group& group : groups()) {
+    for (const Setting& setting : settings()) {
+      if (!setting.is_for(command) || !setting.key.starts_with(group.prefix)) continue;
+      const std::string flag(setting.flag);
+      CLI::Option* option = setting.is_switch() ? app.add_flag(flag) : app.add_option(flag);
+      option->description(described(setting))->group(std::string(group.title));
+      option->type_name(std::string(setting.value_name));
+    }
+  }
+  const auto add = [&](const std::string& flag, const char* value, const char* help) {
+    CLI::Option* option = *value == '\0' ? app.add_flag(flag) : app.add_option(flag);
+    return option->type_name(value)->description(help)->group("configuration");
+  };
+  add(kConfigFile, "FILE", "JSON with comments; flags override it (docs/guide/configuration.md)");
+  if (takes_train_settings(command)) {
+    add(kDeepSpeedFile, "FILE",
+        "settings of a DeepSpeed configuration; flags override them (docs/guide/habits.md)");
+  }
+  add(kSet, "KEY=VALUE", "any setting by its key, for example model.width=64");
+  if (takes_train_settings(command)) {
+    add("-q," + std::string(kQuiet), "", "print only warnings, errors and the closing summary");
+    add("-v," + std::string(kVerbose), "",
+        "print all that a start knows, beside what users act on");
+  }
+  add(kPrintConfig, "", "print the resolved settings as JSON and exit");
+}
+
+CommandLine parsed_settings(const CLI::App& app, Command command) {
+  CommandLine result;
+  result.command = command;
+  std::map<const CLI::Option*, std::size_t> taken;
+  for (const CLI::Option* option : app.parse_order()) {
+    const std::string& text = option->results()[taken[option]++];
+    require_expanded(*option, text);
+    take(option->get_name(), text, result);
+  }
+  const auto is_on = [&](const char* flag) {
+    const CLI::Option* option = app.get_option_no_throw(flag);
+    return option != nullptr && option->count() > 0 && option->as<bool>();
+  };
+  result.print_config = is_on(kPrintConfig);
+  result.quiet = is_on(kQuiet);
+  result.verbose = is_on(kVerbose);
+  if (result.quiet && result.verbose) {
+    fail(ErrorKind::usage, "{} and {} exclude each other: leave out one of them", kQuiet, kVerbose);
+  }
+  // Which of them would win is nothing that anybody should have to know.
+  if (result.gives("train.steps") && result.gives("train.epochs")) {
+    fail(ErrorKind::usage, "--steps and --epochs both say how long to train: give one of them");
+  }
+  note_repeated_flags(result);
+  return result;
+}
+
+Loaded load(const CommandLine& command_line, const Config& base) {
+  Loaded loaded{.config = base};
+  if (!command_line.config_file.empty()) {
+    apply_file(command_line.config_file, command_line.command, loaded);
+    forget_unused(command_line.command, loaded.config);
+  }
+  const std::span all(command_line.assignments);
+  const std::size_t num_of_deepspeed = command_line.num_of_deepspeed;
+  apply_layer(all.first(num_of_deepspeed), loaded);
+  apply_layer(all.subspan(num_of_deepspeed), loaded);
+  return loaded;
+}
+
+}  // namespace dtrain::config

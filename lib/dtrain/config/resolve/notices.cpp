@@ -1,0 +1,157 @@
+#include "dtrain/config/resolve/notices.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <string_view>
+
+#include "dtrain/config/input/assign.h"
+#include "dtrain/config/values/data_mixture.h"
+#include "dtrain/config/values/layout.h"
+
+namespace dtrain::config {
+namespace {
+
+constexpr std::size_t kShown = 24;
+constexpr std::string_view kOfEveryRun[] = {"data.train", "data.validation", "run.dir",
+                                            "run.overwrite", "checkpoint.resume"};
+
+// "--flag VALUE has no effect without ..."; empty where the setting has one, or its default.
+std::string idle_line(const Setting& setting, const Config& config) {
+  if (is_default(setting, config)) return {};
+  if (!setting.family.empty() && setting.family != config.model.name) {
+    return fmt::format("{} has no effect with --model {}", setting.flag, config.model.name);
+  }
+  for (const Need* need : setting.effect.needs) {
+    if (need == nullptr || need->is_met(config)) continue;
+    std::string reason(need->otherwise);
+    if (!need->shown.empty()) {
+      reason.replace(reason.find("{}"), 2, value_text(*find_key(need->shown), config));
+    }
+    const std::string value = setting.is_switch() ? "" : " " + value_text(setting, config);
+    return fmt::format("{}{} has no effect {}", setting.flag, value, reason);
+  }
+  return {};
+}
+
+// Counts of ranks and microbatches whose sums one rank would add in another order.
+std::string order_line(const Config& config) {
+  const std::int64_t grad_accum = config.batch.grad_accum;
+  if (config.machine.reduction == Reduction::fast ||
+      keeps_order_of_one_rank(config.layout, grad_accum)) {
+    return {};
+  }
+  LayoutConfig local = config.layout;
+  local.accumulate = Accumulation::local;
+  return fmt::format(
+      "{} ranks with --grad-accum {}{} add gradients in an order of their own, so bits differ from "
+      "other layouts: {}use powers of two (docs/guide/determinism.md)",
+      config.layout.dp, grad_accum,
+      config.layout.fsdp_sharding == FsdpSharding::hybrid
+          ? fmt::format(" and --shard-size {}", config.layout.shard_size)
+          : "",
+      keeps_order_of_one_rank(local, grad_accum) ? "set --accumulate local, or " : "");
+}
+
+// A file that a mixture names more than once. Empty: there is none.
+std::string repeated_file(const std::string& mixture) {
+  std::set<std::filesystem::path> seen;
+  for (const WeightedFile& file : parse_mixture(mixture)) {
+    if (!seen.insert(std::filesystem::path(file.path).lexically_normal()).second) return file.path;
+  }
+  return {};
+}
+
+// Settings that have an effect, and a price.
+void add_prices(const Config& config, std::vector<std::string>& lines) {
+  lines.push_back(order_line(config));
+  if (config.machine.compile && config.machine.device.is_cpu()) {
+    lines.push_back(
+        "--compile: on a CPU it stands for --kernels fused, which the run has without it too");
+  }
+  if (is_low(config.machine.buffer_dtype)) {
+    lines.push_back(
+        fmt::format("--buffer-dtype {}: positions lose precision; float32 costs next to nothing",
+                    config.machine.buffer_dtype));
+  }
+  if (!config.data.validation.empty() && config.data.validation == config.data.train &&
+      config.train.lr > 0) {
+    lines.push_back(
+        fmt::format("--val-data {} is the training data: its loss says nothing about other text; "
+                    "give another file, or --val-fraction",
+                    config.data.validation));
+  }
+  if (const std::string file = repeated_file(config.data.train); !file.empty()) {
+    lines.push_back(
+        fmt::format("--data names {} several times, and its weights add up: name it once", file));
+  }
+  if (config.data.val_fraction > 0.5) {
+    lines.push_back(
+        fmt::format("--val-fraction {} keeps more of --data for validation than it trains on",
+                    config.data.val_fraction));
+  }
+}
+
+}  // namespace
+
+std::string changed_settings(const Config& asked) {
+  std::vector<std::string> changed;
+  for (const Setting& setting : settings()) {
+    if (!setting.is_used(Command::train, asked) || is_default(setting, asked) ||
+        std::ranges::count(kOfEveryRun, setting.key) > 0) {
+      continue;
+    }
+    changed.push_back(fmt::format("{}={}", setting.key, value_text(setting, asked)));
+  }
+  if (changed.size() <= kShown) return fmt::format("{}", fmt::join(changed, " "));
+  const std::size_t rest = changed.size() - kShown;
+  changed.resize(kShown);
+  return fmt::format("{} and {} more", fmt::join(changed, " "), rest);
+}
+
+std::string device_note(const Config& asked, const Config& config, const Launch& launch) {
+  if (asked.machine.device.kind != "auto") return {};
+  if (launch.num_gpus == 0) {
+    const bool might_take_one = !launch.unused_gpus.empty() && !launch.devices.empty();
+    return might_take_one ? "--device auto takes cpu: " + launch.unused_gpus : "";
+  }
+  const DeviceName& taken = config.machine.device;
+  const std::string gpus =
+      launch.num_gpus == 1 ? "is 1 GPU" : fmt::format("are {} GPUs", launch.num_gpus);
+  if (!taken.is_cpu()) return fmt::format("--device auto takes {}: there {}", taken, gpus);
+  if (launch.devices.empty()) {
+    return fmt::format(
+        "--device auto takes cpu: there {}, but no libdtrain_cuda.so; scripts/build.sh dtrain_cuda "
+        "builds it",
+        gpus);
+  }
+  return fmt::format("--device auto takes cpu: there {} for more ranks of this machine", gpus);
+}
+
+std::string threads_warning(const Config& asked, const Config& config, const Launch& launch,
+                            bool is_bound) {
+  const bool has_threads = strategy_of(config.layout).is_local();
+  const std::int64_t beside = is_bound ? 1 : std::max<std::int64_t>(1, launch.local_world_size);
+  const std::int64_t ranks = has_threads ? config.layout.local_ranks : beside;
+  const std::int64_t threads = config.machine.threads;
+  if (threads == 1 || threads * ranks <= launch.usable_cores) return {};
+  return fmt::format(
+      "{} {}{} more threads than the {} usable core{}, which is slow: use at most {}",
+      asked.machine.threads != 0 ? "--threads" : "OMP_NUM_THREADS", threads,
+      ranks == 1 ? " is" : fmt::format(" on each of {} ranks are", ranks), launch.usable_cores,
+      launch.usable_cores == 1 ? "" : "s", std::max<std::int64_t>(1, launch.usable_cores / ranks));
+}
+
+std::vector<std::string> warnings(Command command, const Config& config) {
+  std::vector<std::string> lines;
+  for (const Setting& setting : settings()) {
+    if (setting.is_for(command)) lines.push_back(idle_line(setting, config));
+  }
+  if (command == Command::train) add_prices(config, lines);
+  std::erase(lines, "");
+  return lines;
+}
+
+}  // namespace dtrain::config

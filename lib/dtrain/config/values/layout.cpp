@@ -1,0 +1,146 @@
+#include "dtrain/config/values/layout.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <numeric>
+
+#include "dtrain/base/error.h"
+
+namespace dtrain::config {
+namespace {
+
+using base::ErrorKind;
+using base::fail;
+
+// By Axis.
+constexpr std::int64_t LayoutConfig::*kSizes[]{&LayoutConfig::pp, &LayoutConfig::dp,
+                                               &LayoutConfig::tp};
+static_assert(std::size(kSizes) == kAxes.size());
+
+constexpr std::array<StrategyMeaning, 11> kStrategyMeanings{{
+    {Strategy::single, Axis::dp},
+    {Strategy::ddp, Axis::dp},
+    {Strategy::zero, Axis::dp, DataAxisKind::zero},
+    {Strategy::deepspeed, Axis::dp, DataAxisKind::zero},
+    {Strategy::fsdp, Axis::dp, DataAxisKind::fsdp},
+    {Strategy::tp, Axis::tp},
+    {Strategy::pp, Axis::pp},
+    {Strategy::three_axes, std::nullopt, std::nullopt},
+    {Strategy::dp, Axis::dp, DataAxisKind::ddp, Strategy::ddp},
+    {Strategy::mp, Axis::pp, DataAxisKind::ddp, Strategy::pp},
+    {Strategy::automatic, Axis::dp},  // until it is chosen
+}};
+
+Sharding sharding_of(FsdpSharding sharding) {
+  return sharding == FsdpSharding::none      ? Sharding::none
+         : sharding == FsdpSharding::grad_op ? Sharding::freed_parameters
+                                             : Sharding::parameters;
+}
+
+}  // namespace
+
+std::int64_t& size_of(LayoutConfig& layout, Axis axis) {
+  return layout.*kSizes[static_cast<std::size_t>(axis)];
+}
+
+MeshShape mesh_of(const LayoutConfig& layout) {
+  MeshShape shape;
+  for (const Axis axis : kAxes) shape[axis] = layout.*kSizes[static_cast<std::size_t>(axis)];
+  return shape;
+}
+
+const StrategyMeaning& strategy_of(const LayoutConfig& layout) {
+  const auto* found =
+      std::ranges::find(kStrategyMeanings, layout.strategy, &StrategyMeaning::strategy);
+  DTRAIN_CHECK(found != kStrategyMeanings.end(), "strategy {}", layout.strategy);
+  return *found;
+}
+
+DataAxisKind data_axis_of(const LayoutConfig& layout) {
+  return strategy_of(layout).data_axis.value_or(layout.data_axis);
+}
+
+Strategy strategy_with(DataAxisKind data_axis) {
+  return data_axis == DataAxisKind::zero   ? Strategy::zero
+         : data_axis == DataAxisKind::fsdp ? Strategy::fsdp
+                                           : Strategy::ddp;
+}
+
+Sharding sharding_of(const LayoutConfig& layout) {
+  const DataAxisKind axis = data_axis_of(layout);
+  if (axis == DataAxisKind::ddp) return Sharding::none;
+  if (axis == DataAxisKind::fsdp) return sharding_of(layout.fsdp_sharding);
+  return layout.zero_stage == 1   ? Sharding::optimizer
+         : layout.zero_stage == 2 ? Sharding::gradients
+                                  : Sharding::parameters;
+}
+
+// Sums of sums: over a rank's microbatches, the ranks that share one copy, and the copies. One rank
+// adds groups of an odd number left to right and then in a binary tree, so only a tree of whole
+// sums can follow a first sum of any length.
+bool keeps_order_of_one_rank(const LayoutConfig& layout, std::int64_t grad_accum) {
+  const std::int64_t shards = std::max<std::int64_t>(layout.shard_size, 1);
+  const std::int64_t copies = std::max<std::int64_t>(layout.dp, 1) / shards;
+  const bool is_sharded = layout.accumulate == Accumulation::sharded;
+  std::int64_t summed = 1;
+  for (const std::int64_t count :
+       {is_sharded ? shards : grad_accum, is_sharded ? grad_accum : shards, copies}) {
+    if (summed > 1 && !std::has_single_bit(static_cast<std::uint64_t>(count))) return false;
+    summed *= count;
+  }
+  return true;
+}
+
+void require_schedule_fits(const PipelineSetting& setting, const PipelineSize& size,
+                           std::string_view microbatches_flag) {
+  if (setting.kind != PipelineKind::interleaved) return;
+  if (size.stages == 1) {
+    fail(ErrorKind::usage,
+         "--schedule-pp {} needs several stages, but --pp is 1: use --schedule-pp 1f1b, or more "
+         "stages",
+         setting);
+  }
+  const std::int64_t below = size.microbatches / size.stages * size.stages;
+  if (below == size.microbatches) return;
+  const std::string fitting = below == 0 ? fmt::format("{}", size.stages)
+                                         : fmt::format("{} or {}", below, below + size.stages);
+  fail(ErrorKind::usage,
+       "--schedule-pp {} runs microbatches in groups of as many as there are stages (--pp {}), but "
+       "{} is {}: use {}, or another schedule",
+       setting, size.stages, microbatches_flag, size.microbatches, fitting);
+}
+
+void require_levels_fit(const PipelineSetting& setting, std::int64_t stages,
+                        const std::vector<std::int64_t>& split, std::int64_t num_levels) {
+  const std::int64_t parts = stages * setting.chunks;
+  std::string cut = fmt::format("--pp {}", stages);
+  if (setting.chunks > 1) cut += fmt::format(" with --schedule-pp {}", setting);
+  if (parts > num_levels) {
+    fail(ErrorKind::usage,
+         "{} cuts the model into {} parts, but --levels {} leaves some of them without a level: "
+         "lower one, or raise --levels",
+         cut, parts, num_levels);
+  }
+  if (split.empty()) return;
+  const std::string given = fmt::format("--pp-split {}", fmt::join(split, ","));
+  if (static_cast<std::int64_t>(split.size()) != parts) {
+    fail(ErrorKind::usage, "{} has {} part{}, but {} makes {}: give the levels of each part", given,
+         split.size(), split.size() == 1 ? "" : "s", cut, parts);
+  }
+  const auto empty = std::find(split.begin(), split.end(), 0);
+  if (empty != split.end()) {
+    fail(ErrorKind::usage, "{}: part {} has no level: give it at least 1, or lower --pp {}", given,
+         empty - split.begin(), stages);
+  }
+  const std::int64_t sum = std::accumulate(split.begin(), split.end(), std::int64_t{0});
+  if (sum != num_levels) {
+    fail(ErrorKind::usage, "{} has {} levels in all, but --levels is {}: change one of them", given,
+         sum, num_levels);
+  }
+}
+
+}  // namespace dtrain::config

@@ -1,0 +1,57 @@
+// BDH as a recurrence: a position sees its past through a state of constant size, so each token
+// costs the same. docs/guide/generation.md derives it from the blocks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "dtrain/model/bdh/bdh.h"
+#include "dtrain/model/family.h"
+#include "dtrain/param/arena.h"
+
+namespace dtrain::model::bdh {
+
+/// Positions that can be generated: beyond, t * frequency loses its fraction in float32.
+inline constexpr std::int64_t kMaxPositions = 65536;
+
+/// Gives the logits that the blocks give in evaluation, up to rounding. Holds levels * nh * N * D
+/// values of state, in float32 for weights of 16 bits.
+class BdhRecurrent final : public Generator {
+ public:
+  /// weights: parameters as parameter_ids(sizes) numbers them; shared, not copied, and not to be
+  /// changed while the sequence runs.
+  BdhRecurrent(const BdhSizes& sizes, const param::Arena& weights);
+
+  [[nodiscard]] const at::Tensor& step(std::int64_t token) override;
+
+ private:
+  struct Level {
+    at::Tensor encoder;    // (nh*N, D)
+    at::Tensor encoder_v;  // (nh, N, D)
+    at::Tensor decoder;    // (D, nh*N)
+    at::Tensor state;      // (nh, N, D)
+  };
+
+  [[nodiscard]] at::Tensor rotation();
+  void run_level(Level& level, const at::Tensor& rotation);
+
+  BdhSizes sizes_;
+  at::Tensor embed_;    // (V, D)
+  at::Tensor lm_head_;  // (V, D)
+  std::vector<Level> levels_;
+  std::int64_t position_ = 0;  // of the next token
+  at::Tensor rotations_;       // (kRotationChunk, N/2, 2), of the positions around position_
+
+  // Written anew for every token and level; q_ and attended_ as wide as the state.
+  at::Tensor x_;         // (D)
+  at::Tensor xs_;        // (nh*N)
+  at::Tensor q_;         // (nh*N)
+  at::Tensor attended_;  // (nh, 1, D)
+  at::Tensor ys_;        // (nh, N, 1)
+  at::Tensor y_;         // (D)
+  at::Tensor logits_;    // (V)
+};
+
+}  // namespace dtrain::model::bdh

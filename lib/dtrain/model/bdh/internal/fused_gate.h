@@ -1,0 +1,62 @@
+// The second half of a fused level: encoder_v, the gate with its dropout, and the decoder.
+#pragma once
+
+#include <cstdint>
+
+#include "dtrain/base/philox.h"
+#include "dtrain/model/bdh/internal/fused_work.h"
+
+namespace dtrain::model::bdh {
+
+/// What decides which neurons are dropped (DropoutPlace); probability 0: none.
+struct FusedDropout {
+  double probability = 0;
+  std::uint64_t seed = 0;
+  std::int64_t level = 0;
+  std::int64_t first_sample = 0;
+  std::int64_t first_neuron = 0;
+};
+
+/// y_kv (nh, B, T, D) and xs (nh, B, T, N) -> the decoded sum over this rank's neurons. Weights:
+/// (nh*N, D).
+///
+/// Threads: as FusedWork.
+template <typename S>
+class FusedGate {
+ public:
+  using W = typename FusedWork<S>::W;
+
+  /// work: must outlive this.
+  FusedGate(FusedWork<S>& work, const FusedDropout& dropout);
+
+  /// Writes ys (nh, B, T, N) unless it is undefined; returns (B, T, D) of W.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& y_kv, const at::Tensor& xs,
+                                   const at::Tensor& encoder_v, const at::Tensor& decoder,
+                                   const at::Tensor& ys);
+
+  struct Gradients {
+    const GradientSum& encoder_v;
+    const GradientSum& decoder;
+  };
+  /// d_decoded (B, T, D) of S: adds the gradients of both weights, and leaves in the place of ys
+  /// what xs gets by the gate. Returns the gradient of y_kv, (nh, B, T, D) of W.
+  [[nodiscard]] at::Tensor backward(const at::Tensor& d_decoded, const at::Tensor& y_kv,
+                                    const at::Tensor& xs, const at::Tensor& encoder_v,
+                                    const at::Tensor& decoder, const at::Tensor& ys,
+                                    const Gradients& gradients);
+
+ private:
+  [[nodiscard]] RowMask mask_of(std::int64_t head, std::int64_t sample, std::int64_t position,
+                                const NeuronRange& range, std::vector<std::uint32_t>& halves) const;
+
+  FusedWork<S>& work_;
+  FusedDropout dropout_;
+  base::PhiloxKey key_;
+  RowMask mask_;
+};
+
+extern template class FusedGate<float>;
+extern template class FusedGate<double>;
+extern template class FusedGate<c10::BFloat16>;
+
+}  // namespace dtrain::model::bdh

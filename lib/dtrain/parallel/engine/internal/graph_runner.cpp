@@ -1,0 +1,200 @@
+#include "dtrain/parallel/engine/internal/graph_runner.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "dtrain/base/error.h"
+#include "dtrain/device/graph.h"
+
+namespace dtrain::parallel {
+namespace {
+
+void copy_into(MicrobatchInput& place, const MicrobatchInput& input) {
+  place.ids.copy_(input.ids);
+  place.targets.copy_(input.targets);
+  place.first_sample.copy_(input.first_sample);
+}
+
+struct Place {
+  at::Tensor memory;  // (bytes) uint8
+  bool is_taken = false;
+};
+
+using PlacesBySize = std::map<std::int64_t, std::deque<Place>>;
+
+// Until the last view of a taken place ends.
+struct Lease {
+  std::shared_ptr<PlacesBySize> places;
+  Place* place;
+
+  ~Lease() { place->is_taken = false; }
+};
+
+class GraphRunner final : public PassRunner {
+ public:
+  GraphRunner(BlockRunner& runner, const model::Model& model,
+              const param::ParameterViews& parameters, const RecomputePlan& recompute,
+              c10::Device device)
+      : runner_(runner),
+        model_(model),
+        parameters_(parameters),
+        recompute_(recompute),
+        device_(device),
+        recorder_(device::make_recorder(device)) {
+    for (const auto& block : model.blocks) DTRAIN_CHECK(block->native_backward() == nullptr);
+  }
+
+  // Every step has the same passes in the same order.
+  void begin(MicrobatchId microbatch, const MicrobatchInput& input) override {
+    if (microbatch == MicrobatchId(0)) begin_step(input);
+    DTRAIN_CHECK(input.ids.sizes() == shape_);
+    const auto [place, is_new] = inputs_.try_emplace(microbatch, input);
+    if (!is_new) copy_into(place->second, input);
+    if (phase_ != Phase::replaying) runner_.begin(microbatch, place->second);
+  }
+
+  void end(MicrobatchId microbatch) override { runner_.end(microbatch); }
+
+  at::Tensor forward(BlockId block, MicrobatchId microbatch) override {
+    if (phase_ == Phase::warm_up) return runner_.forward(block, microbatch);
+    Forward& pass = forwards_[{block, microbatch}];
+    if (phase_ == Phase::recording) record(block, microbatch, pass);
+    DTRAIN_CHECK(pass.places == places_of({block, block + 1}),
+                 "block {}: its parameters have moved", block.value());
+    pass.graph->replay();
+    return pass.losses;
+  }
+
+  void backward(BlockId block, MicrobatchId microbatch, double seed,
+                const OnSettled& on_settled) override {
+    if (phase_ == Phase::warm_up) return runner_.backward(block, microbatch, seed, on_settled);
+    const bool is_first = block + 1 == model_.blocks.end_id();
+    if (is_first && !loss_gradient_.defined()) {
+      loss_gradient_ = at::empty_like(forwards_.at({block, microbatch}).losses);
+    }
+    if (is_first) loss_gradient_.fill_(seed);
+    Backward& pass = backwards_[{block, microbatch}];
+    if (phase_ == Phase::recording) {
+      if (is_first) runner_.set_gradient(microbatch, loss_gradient_);
+      record(block, microbatch, seed, pass);
+    }
+    DTRAIN_CHECK(pass.places == places_of(blocks_of_backward(block)),
+                 "block {}: its parameters have moved", block.value());
+    pass.graph->replay();
+    for (const GivenGradient& gradient : pass.gradients) runner_.give(gradient, on_settled);
+  }
+
+ private:
+  enum class Phase { warm_up, recording, replaying };
+  using Key = std::pair<BlockId, MicrobatchId>;
+  // Where a pass's parameters lie.
+  using Places = std::vector<const void*>;
+
+  struct Forward {
+    std::unique_ptr<device::Graph> graph;
+    Places places;
+    at::Tensor losses;
+  };
+  struct Backward {
+    std::unique_ptr<device::Graph> graph;
+    Places places;
+    std::vector<GivenGradient> gradients;
+  };
+
+  void begin_step(const MicrobatchInput& input) {
+    const bool is_first = inputs_.empty();
+    if (!is_first && input.ids.sizes() == shape_) {
+      phase_ = phase_ == Phase::warm_up ? Phase::recording : Phase::replaying;
+      // Graphs have memory of their own: what the warm-up's tensors leave would serve nobody.
+      if (phase_ == Phase::recording) c10::getDeviceAllocator(device_.type())->emptyCache();
+      return;
+    }
+    phase_ = Phase::warm_up;
+    shape_ = input.ids.sizes().vec();
+    forwards_.clear();
+    backwards_.clear();
+    inputs_.clear();
+    loss_gradient_ = at::Tensor();
+    if (!is_first) recorder_ = device::make_recorder(device_);
+  }
+
+  void record(BlockId block, MicrobatchId microbatch, Forward& pass) {
+    pass.places = places_of({block, block + 1});
+    at::Tensor losses;
+    pass.graph = recorder_->record([&] { losses = runner_.forward(block, microbatch); });
+    if (losses.defined()) pass.losses = device::borrowed(losses);
+  }
+
+  void record(BlockId block, MicrobatchId microbatch, double seed, Backward& pass) {
+    pass.places = places_of(blocks_of_backward(block));
+    pass.graph = recorder_->record([&] {
+      runner_.compute(block, microbatch, seed, [&](const GivenGradient& gradient) {
+        pass.gradients.push_back(gradient);  // kept to the end, lest another one take its memory
+      });
+    });
+    for (GivenGradient& gradient : pass.gradients) {
+      if (gradient.value.defined()) gradient.value = device::borrowed(gradient.value);
+    }
+  }
+
+  [[nodiscard]] Places places_of(model::BlockRange blocks) const {
+    Places places;
+    for (BlockId block = blocks.begin; block < blocks.end; ++block) {
+      for (const param::ParameterId id : model_.blocks[block]->parameters()) {
+        places.push_back(parameters_[id].const_data_ptr());
+      }
+    }
+    return places;
+  }
+
+  [[nodiscard]] model::BlockRange blocks_of_backward(BlockId block) const {
+    const RecomputeGroup* group = recompute_.group_of(block);
+    return {group == nullptr ? block : group->begin, block + 1};
+  }
+
+  BlockRunner& runner_;
+  const model::Model& model_;
+  const param::ParameterViews& parameters_;
+  const RecomputePlan& recompute_;
+  c10::Device device_;
+  Phase phase_ = Phase::warm_up;
+  std::vector<std::int64_t> shape_;  // (B, T) of the step's microbatches
+  // What passes of the shape share.
+  std::unique_ptr<device::GraphRecorder> recorder_;
+  std::map<MicrobatchId, MicrobatchInput> inputs_;
+  at::Tensor loss_gradient_;  // as the losses
+  std::map<Key, Forward> forwards_;
+  std::map<Key, Backward> backwards_;
+};
+
+}  // namespace
+
+param::ArenaAllocator with_fixed_places(param::ArenaAllocator allocate) {
+  return [allocate = std::move(allocate),
+          places = std::make_shared<PlacesBySize>()](std::int64_t bytes) -> at::Tensor {
+    const at::NoGradGuard no_grad;
+    std::deque<Place>& all = (*places)[bytes];
+    const auto free = std::ranges::find(all, false, &Place::is_taken);
+    if (free != all.end()) free->memory.zero_();
+    Place& place = free != all.end() ? *free : all.emplace_back(Place{allocate(bytes)});
+    place.is_taken = true;
+    return device::borrowed(place.memory, new Lease{places, &place},
+                            [](void* owned) { delete static_cast<Lease*>(owned); });
+  };
+}
+
+std::unique_ptr<PassRunner> make_graph_runner(BlockRunner& runner, const model::Model& model,
+                                              const param::ParameterViews& parameters,
+                                              const RecomputePlan& recompute, c10::Device device) {
+  return std::make_unique<GraphRunner>(runner, model, parameters, recompute, device);
+}
+
+}  // namespace dtrain::parallel

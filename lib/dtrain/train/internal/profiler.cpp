@@ -1,0 +1,154 @@
+#include "dtrain/train/internal/profiler.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/base/error.h"
+#include "dtrain/base/host/process.h"
+#include "dtrain/comm/exchange.h"
+#include "dtrain/job/run_folder.h"
+
+namespace dtrain::train {
+namespace {
+
+// The first steps of a start allocate memory and open connections that later ones find.
+constexpr std::int64_t kStepsBefore = 2;
+// What a rank records at the most; as text it stays below what ranks may tell each other.
+constexpr std::size_t kMostSpans = 1 << 17;
+constexpr std::size_t kMostCalls = 1 << 14;  // of a group
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  (void)::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+// Collective.
+base::Clock::time_point earliest_of_all(comm::ProcessGroup& world, base::Clock::time_point own) {
+  auto earliest = own.time_since_epoch();
+  for (const std::string& text :
+       comm::exchange_texts(world, std::to_string(own.time_since_epoch().count()))) {
+    earliest = std::min(earliest, base::Clock::duration(std::stoll(text)));
+  }
+  return base::Clock::time_point(earliest);
+}
+
+std::int64_t num_lost(const base::Trace& trace, const std::vector<metrics::GroupTrace>& groups) {
+  std::int64_t lost = trace.num_lost();
+  for (const metrics::GroupTrace& group : groups) lost += group.calls.num_lost;
+  return lost;
+}
+
+}  // namespace
+
+Profiler::~Profiler() {
+  if (trace_) base::Trace::of_thread() = nullptr;
+}
+
+bool Profiler::before_step(std::int64_t done, std::int64_t step) {
+  const std::int64_t steps = parts_.config.report.profile;
+  if (steps > 0 && done == 0) warn_if_short(step);
+  const bool begins = steps > 0 && done == kStepsBefore;
+  const bool ends = trace_ && done == kStepsBefore + steps;
+  if (begins) begin();
+  if (ends) end(step);
+  return begins || ends;
+}
+
+void Profiler::finish(std::int64_t step) {
+  if (trace_) return end(step);
+  const std::int64_t wanted = parts_.config.report.profile;
+  if (wanted == 0 || is_settled_) return;
+  parts_.reporter.warn(step, fmt::format("--profile {} has traced nothing: it begins after {} "
+                                         "steps, and this launch has made fewer",
+                                         wanted, kStepsBefore));
+}
+
+// Before the first step, so that nobody waits for a profile in vain.
+void Profiler::warn_if_short(std::int64_t step) {
+  const std::int64_t wanted = parts_.config.report.profile;
+  const std::int64_t left = parts_.config.train.steps - step;
+  if (left >= kStepsBefore + wanted) return;
+  is_settled_ = true;
+  parts_.reporter.warn(
+      step, fmt::format("--profile {} traces {} steps: it begins after {}, and this launch makes "
+                        "{}; --steps {} gives it all",
+                        wanted, std::max<std::int64_t>(left - kStepsBefore, 0), kStepsBefore, left,
+                        step + kStepsBefore + wanted));
+}
+
+void Profiler::begin() {
+  is_settled_ = true;
+  ahead_ = comm::clock_offset(parts_.world, base::host_of_process());
+  parts_.groups.for_each([](const std::string&, comm::ProcessGroup& group) {
+    group.calls().begin_keeping(kMostCalls);
+  });
+  if (!parts_.device().is_cpu()) timeline_.emplace(parts_.device());
+  trace_.emplace(kMostSpans, timeline_ ? &*timeline_ : nullptr);
+  base::Trace::of_thread() = &*trace_;
+}
+
+std::vector<metrics::GroupTrace> Profiler::take_calls() const {
+  std::vector<metrics::GroupTrace> groups;
+  parts_.groups.for_each([&](const std::string& label, comm::ProcessGroup& group) {
+    groups.push_back({.label = label, .calls = group.calls().end_keeping()});
+  });
+  return groups;
+}
+
+void Profiler::end(std::int64_t step) {
+  base::Trace::of_thread() = nullptr;
+  metrics::RankTrace rank{.rank = parts_.world.rank(),
+                          .num_ranks = parts_.world.size(),
+                          .host = host_name(),
+                          .ahead = ahead_,
+                          .spans = *trace_,
+                          .groups = take_calls()};
+  if (timeline_) rank.device_spans = metrics::on_device(*trace_, timeline_->times());
+  rank.origin = earliest_of_all(parts_.world, metrics::begin_of(rank));
+  const auto lost =
+      comm::gather_texts(parts_.world, std::to_string(num_lost(*trace_, rank.groups)));
+  tell(metrics::part_times(trace_->spans()), {});
+  if (timeline_) tell(metrics::part_times(rank.device_spans), "on the device");
+  const auto parts = comm::gather_texts(parts_.world, metrics::trace_events(rank));
+  trace_.reset();
+  timeline_.reset();
+  comm::run_long_on_leader(parts_.world, "writing the profile", [&] {
+    const auto most = std::ranges::max_element(lost, {}, [](auto& text) { return stoll(text); });
+    if (*most != "0") {
+      parts_.reporter.warn(step,
+                           fmt::format("the profile lacks {} spans and calls of rank {}, for which "
+                                       "there was no room: give fewer steps to --profile",
+                                       *most, most - lost.begin()));
+    }
+    write(parts, step);
+  });
+}
+
+void Profiler::tell(const metrics::PartTimes& own, std::string_view clock) {
+  std::vector<metrics::PartTimes> ranks;
+  for (const std::string& text : comm::gather_texts(parts_.world, to_text(own))) {
+    ranks.push_back(metrics::times_from(text));
+  }
+  if (parts_.world.rank() == 0)
+    parts_.reporter.note(metrics::time_table(ranks, clock, parts_.reporter.room()));
+}
+
+void Profiler::write(const std::vector<std::string>& parts, std::int64_t step) const {
+  const std::string path = job::RunFolder::trace_file(parts_.config.run.dir);
+  try {
+    metrics::write_trace(path, parts);
+  } catch (const base::Error& error) {
+    return parts_.reporter.warn(step,
+                                fmt::format("the profile could not be written: {}", error.what()));
+  }
+  parts_.reporter.note(fmt::format("trace: {}, for https://ui.perfetto.dev", path));
+}
+
+}  // namespace dtrain::train

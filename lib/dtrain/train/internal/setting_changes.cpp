@@ -1,0 +1,103 @@
+#include "dtrain/train/internal/setting_changes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <tuple>
+
+#include "dtrain/config/input/assign.h"
+#include "dtrain/config/schema/rows.h"
+#include "dtrain/optim/schedule.h"
+
+namespace dtrain::train {
+namespace {
+
+using config::OnResume;
+
+constexpr std::string_view kRate = "train.lr";
+constexpr std::string_view kFiles[] = {"data.train", "data.validation"};
+
+// An empty list or text.
+std::string_view shown(std::string_view value) { return value.empty() ? "-" : value; }
+
+}  // namespace
+
+std::vector<SettingChange> setting_changes(const config::Config& now, const config::Config& saved) {
+  std::vector<SettingChange> changes;
+  for (const config::Setting& setting : config::settings()) {
+    const bool is_file = std::ranges::count(kFiles, setting.key) > 0;
+    const OnResume rule = setting.on_resume(now, saved);
+    if (!setting.is_used(config::Command::train, now) || is_file || rule == OnResume::of_start) {
+      continue;
+    }
+    SettingChange change{.name = std::string(setting.key),
+                         .saved = config::value_text(setting, saved),
+                         .now = config::value_text(setting, now),
+                         .rule = rule};
+    if (change.saved != change.now) changes.push_back(std::move(change));
+  }
+  std::ranges::stable_partition(changes, [](const auto& change) { return change.name == kRate; });
+  return changes;
+}
+
+std::vector<SettingChange> rate_change(const config::TrainConfig& now,
+                                       const config::TrainConfig& saved, std::int64_t step) {
+  const optim::Schedule before = optim::schedule_of(saved);
+  const double rate = optim::schedule_of(now).rate(step);
+  if (step >= now.steps || rate == before.rate(step)) return {};
+  const std::int64_t last = std::max<std::int64_t>(step - 1, 0);
+  return {{.name = "learning rate",
+           .saved = fmt::format("{:.3g} (step {})", before.rate(last), last + 1),
+           .now = fmt::format("{:.3g} (step {})", rate, step + 1)}};
+}
+
+Refusal refusal_of(const std::vector<SettingChange>& changes, bool has_new_data) {
+  Refusal refusal{.needs_new_data = true};
+  for (const SettingChange& change : changes) {
+    const bool is_of_data = change.rule == OnResume::with_new_data;
+    if (change.rule != OnResume::fixed && (!is_of_data || has_new_data)) continue;
+    refusal.changes +=
+        fmt::format("{}{} is {}, the checkpoint has {}", refusal.changes.empty() ? "" : "; ",
+                    change.name, shown(change.now), shown(change.saved));
+    refusal.needs_new_data = refusal.needs_new_data && is_of_data;
+  }
+  return refusal;
+}
+
+bool changes_results(const std::vector<SettingChange>& changes) {
+  return std::ranges::any_of(changes,
+                             [](const auto& change) { return change.rule != OnResume::free; });
+}
+
+std::string table_of(const std::vector<SettingChange>& changes) {
+  std::vector<SettingChange> rows{{.name = "", .saved = "checkpoint", .now = "now"}};
+  rows.insert(rows.end(), changes.begin(), changes.end());
+  std::size_t name_width = 0;
+  std::size_t saved_width = 0;
+  for (const SettingChange& row : rows) {
+    name_width = std::max(name_width, row.name.size());
+    saved_width = std::max(saved_width, row.saved.size());
+  }
+  std::string text;
+  for (const SettingChange& row : rows) {
+    text += fmt::format("{}  {:<{}}  {:<{}}  {}", text.empty() ? "" : "\n", row.name, name_width,
+                        shown(row.saved), saved_width, shown(row.now));
+  }
+  return text;
+}
+
+bool have_equal_norms(const config::Config& now, const config::Config& saved) {
+  const auto compresses = config::conditions::kCompresses;
+  if (!compresses(now) && !compresses(saved)) return true;
+  const auto terms = [&](const config::Config& config) {
+    const config::MachineConfig& machine = config.machine;
+    const config::LayoutConfig& layout = config.layout;
+    return std::tuple(compresses(config), machine.compress, machine.compress_warmup,
+                      machine.compress_min_elements, layout.pp, layout.dp, layout.tp,
+                      layout.shard_size);
+  };
+  return terms(now) == terms(saved);
+}
+
+}  // namespace dtrain::train

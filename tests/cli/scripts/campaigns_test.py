@@ -1,0 +1,159 @@
+"""A small part of each random campaign of scripts/soak.sh, and of scripts/sweep_defaults.py."""
+
+import concurrent.futures
+import contextlib
+import json
+import math
+import pathlib
+import random
+import sys
+import unittest
+
+from dtrain_harness import SOURCE, FolderTest, run
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "scripts"))
+sys.dont_write_bytecode = True
+import soak_nodes  # noqa: E402
+import soak_parity  # noqa: E402
+import soak_repeat  # noqa: E402
+import sweep_defaults  # noqa: E402
+
+STEPS = 8
+DISK = ("--offload", "disk:{disk}")
+OLD = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
+AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+
+
+def once(ranks, layout, *more):
+    return [(ranks, [*layout.split(), *more], STEPS)]
+
+
+class OddShapes(unittest.TestCase):
+    """Sizes that are no multiple of anything give the bits of one process under every sharding, with both optimizers, in every
+    dtype, from disk, resumed on other ranks, and on lowered instruction sets."""
+
+    def check(self, shape, runs, environment=None, **more):
+        """shape: levels, width, heads, neurons, vocabulary, positions. Four microbatches a step."""
+        names = ("--levels", "--width", "--heads", "--neurons", "--vocab", "--seq-len")
+        flags = {f"--{name.replace('_', '-')}": value for name, value in more.items()}
+        settings = {**dict(zip(names, shape)), "--microbatch": 2, "--steps": STEPS, "--lr": 1e-2, "--threads": 1,
+                    "--log-every": 0, "--val-fraction": 0.05, "--data": SOURCE / "tests/golden/text.bin", **flags}
+        problems = soak_parity.compare(settings, 4, environment or {}, runs)
+        self.assertEqual(problems, [], "\n".join(problems))
+
+    def test_three_heads_of_ten_neurons_under_each_sharding(self):
+        self.check((2, 30, 3, 10, 256, 9), [
+            once(2, "--strategy zero --zero-stage 1"), once(2, "--strategy zero --zero-stage 2"),
+            once(2, "--strategy fsdp", *DISK), once(2, "--strategy dp --local-ranks 2"),
+            once(4, "--strategy fsdp --fsdp-sharding hybrid --shard-size 2")])
+
+    def test_sgd_and_an_odd_vocabulary_on_an_older_instruction_set(self):
+        self.check((1, 31, 1, 34, 257, 7), [
+            once(2, "--strategy fsdp --fsdp-sharding grad-op"), once(4, "--strategy zero --zero-stage 3 --accumulate local")],
+                   AVX2, optimizer="sgd", lr=1)
+
+    def test_float64_resumed_on_other_ranks(self):
+        self.check((1, 33, 3, 6, 256, 5), [[
+            (2, ["--strategy", "fsdp", "--wrap", "none"], 3), (4, ["--strategy", "zero", "--zero-stage", "1"], 6),
+            (1, ["--strategy", "single", *DISK], STEPS)]], dtype="float64", lr=0.1)
+
+    def test_levels_of_their_own_without_vector_instructions(self):
+        self.check((2, 7, 1, 22, 259, 11), [once(2, "--strategy zero --zero-stage 2")], OLD, tie_levels="off")
+
+    def test_frozen_parameters_that_are_read_from_disk(self):
+        self.check((1, 6, 2, 116, 256, 6), [once(1, "--strategy single", *DISK)], freeze="encoder")
+
+    def test_sixteen_bits(self):
+        self.check((1, 33, 3, 6, 256, 5), [once(2, "--strategy fsdp")], dtype="bfloat16")
+        self.check((1, 33, 2, 14, 301, 5), [once(2, "--strategy zero --zero-stage 3 --wrap size:3000", *DISK)], dtype="float16",
+                   optimizer="sgd")
+
+
+class Repeat(unittest.TestCase):
+    """Equal commands compute equal bits."""
+
+    def test_processes_on_threads_and_on_rank_threads_have_the_same_bits(self):
+        for name, flags in soak_repeat.CASES.items():
+            with self.subTest(name):
+                with concurrent.futures.ThreadPoolExecutor(2) as pool:  # two at once, as a busy machine has them
+                    outcomes = list(pool.map(soak_repeat.outcome, [flags] * 2))
+                self.assertFalse(outcomes[0].startswith("status"), outcomes[0])
+                self.assertEqual(soak_repeat.minority(outcomes), [])
+
+    def test_one_process_that_differs_is_noticed(self):
+        usual, other = (soak_repeat.outcome(("--threads", 1, "--seed", seed)) for seed in (1, 2))
+        self.assertEqual(soak_repeat.minority([usual, other, usual]), [(other, 1)])
+
+
+class Chaos(FolderTest):
+    """A job of two nodes survives each kind of fault, and ends with the bits of an undisturbed one."""
+
+    WHY_NOT = soak_nodes.two_hosts.why_not()
+
+    def test_each_kind_of_fault(self):
+        seed = random.randrange(2**32)
+        random.seed(seed)
+        print(f"chaos: seed {seed}", flush=True)
+        if self.WHY_NOT:
+            print(f"skipped: {self.WHY_NOT}", flush=True)
+        with contextlib.ExitStack() as stack:
+            run = soak_nodes.Run(soak_nodes.Place(self.folder, stack), "run")
+            problem = soak_nodes.go_through(run, self.faults(run))
+            self.assertFalse(problem, problem)
+        self.assertEqual(len(soak_nodes.OF_RANKS), run.restarts())
+
+    def faults(self, run):
+        """The last ones of each job end it."""
+        has_network = not self.WHY_NOT
+        first = random.sample([*soak_nodes.OF_RANKS, *([soak_nodes.DISK] if has_network else [])], 3 + has_network)
+        for kinds in ([*first, soak_nodes.CUT if has_network else "launcher killed"], ["launcher killed"], ["launcher stopped"]):
+            run.start(over_network=soak_nodes.CUT in kinds)
+            for kind in kinds:
+                yield kind, random.choice(("steps", "save"))
+
+
+class Sweep(FolderTest):
+    """Candidates of default hyperparameters."""
+
+    def sweep(self, *flags, **more):
+        return run(sys.executable, SOURCE / "scripts" / "sweep_defaults.py", "--text", SOURCE / "tests/golden/text.bin", "--steps", 1,
+                   "--jobs", 1, "--results", self.folder / "results.jsonl", *flags, **more)
+
+    def test_runs_that_have_ended_are_not_repeated(self):
+        first = self.sweep("--candidates", "defaults,linear", "--seeds", "1,2")
+        results = self.folder / "results.jsonl"
+        lines = results.read_text().splitlines(True)
+        self.assertEqual([("defaults", 1), ("linear", 1), ("defaults", 2), ("linear", 2)],
+                         [(line["candidate"], line["run"]["seed"]) for line in map(json.loads, lines)])
+        results.write_text("".join(lines[:3]) + lines[3][:40])  # as a kill amid a write leaves it
+        again = self.sweep("--candidates", "defaults,linear", "--seeds", "1,2")
+        self.assertEqual(first.stdout, again.stdout)
+        self.assertEqual(lines[:3], results.read_text().splitlines(True)[:3])
+        self.assertEqual(1, len(again.stderr.splitlines()))
+
+    def test_a_table_ranks_means_and_compares_equal_seeds(self):
+        losses = {"first": [2.0, 2.2, 2.4], "second": [1.9, 2.1, 2.3], "bad": [2.0, math.inf, 2.0]}
+        lines = [line.split() for line in sweep_defaults.table(losses)]
+        self.assertEqual(["second", "first", "bad"], [line[0] for line in lines[1:]])
+        # The mean's interval: 4.303 * 0.2 / sqrt(3). The same differences on all seeds have none.
+        self.assertEqual(["2.1000", "±", "0.4969", "-0.1000", "±", "0.0000", "3"], lines[1][1:])
+
+    def test_a_candidate_that_there_is_not_is_refused(self):
+        self.assertIn("linear", self.sweep("--candidates", "no", status=2).stderr)
+
+
+class Scripts(unittest.TestCase):
+    """Campaigns that run as programs."""
+
+    def test_8_ranks_compute_the_bits_of_one(self):
+        run(sys.executable, SOURCE / "scripts" / "soak_scale.py", "--no-stubs", "--ranks", "8")
+
+    def test_another_user_and_a_launcher_with_a_wrong_secret_have_no_effect(self):
+        attack = run(sys.executable, SOURCE / "scripts" / "soak_attack.py", "--starts", "1", "--way", "by_nodes", status=None)
+        if attack.returncode == 77:
+            self.skipTest("needs root: to be another user")
+        self.assertEqual(0, attack.returncode, attack.stdout + attack.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
