@@ -69,12 +69,12 @@ void warn_unused(const config::CommandLine& command_line, const std::vector<std:
 }
 
 void warn_shortened(const config::TrainConfig& asked, const config::TrainConfig& resolved) {
-  if (asked.warmup_steps == resolved.warmup_steps) return;
+  if (!asked.warmup_steps || asked.warmup_steps == resolved.warmup_steps) return;
   const std::string length = resolved.epochs > 0 ? fmt::format("the {} steps of --epochs {}",
                                                                resolved.steps, resolved.epochs)
                                                  : fmt::format("--steps {}", resolved.steps);
   base::log_warning("--warmup-steps {} is more than {}: the warm-up takes half of them, {}",
-                    asked.warmup_steps, length, resolved.warmup_steps);
+                    *asked.warmup_steps, length, *resolved.warmup_steps);
 }
 
 // "--memory-limit 10" means 10 GB to everybody, and no model fits into a million bytes.

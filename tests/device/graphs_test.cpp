@@ -85,7 +85,7 @@ std::string train_on_shapes(const config::Config& config, comm::World& world) {
     const std::array batches{batch_of(sequences, first)};
     first += sequences;
     const parallel::StepResult result = run.job().engine().train_step(
-        batches, {.max_norm = config.train.grad_clip, .learning_rate = config.train.lr});
+        batches, {.max_norm = config.train.grad_clip, .learning_rate = config.train.lr.value()});
     losses += fmt::format("{:a} {:a}\n", result.loss.mean(), result.grad_norm);
   }
   return losses + run.trace().text();

@@ -61,7 +61,7 @@ void train_within_limits(const config::Config& config) {
     batch.inputs.resize(static_cast<std::size_t>(2 * batch.length));
     batch.targets = batch.inputs;
     (void)run.job().engine().train_step({&batch, 1}, {.max_norm = config.train.grad_clip,
-                                                      .learning_rate = config.train.lr,
+                                                      .learning_rate = config.train.lr.value(),
                                                       .limits = {.loss = 100}});
   });
 }

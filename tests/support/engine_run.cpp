@@ -220,7 +220,7 @@ void EngineRun::steps(std::int64_t count) {
     const parallel::StepResult result = job_.engine().train_step(
         microbatches,
         {.max_norm = config_.train.grad_clip,
-         .learning_rate = config_.train.lr,
+         .learning_rate = config_.train.lr.value(),
          .compresses = first_step_ + std::ssize(trace_.losses) >= config_.machine.compress_warmup});
     trace_.losses.push_back(result.loss.mean());
     // Which of the values that are not finite it is may depend on the layout.

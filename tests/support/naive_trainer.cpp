@@ -46,7 +46,7 @@ void update(const config::TrainConfig& train, const model::Model& model,
     const auto* gradient = gradients[id].const_data_ptr<double>();
     for (std::int64_t i = 0; i < state.weights[id].numel(); ++i) {
       ScalarAdamW scalar{first[i], second[i]};
-      weight[i] = scalar.update(weight[i], gradient[i] * factor, train.lr, train,
+      weight[i] = scalar.update(weight[i], gradient[i] * factor, train.lr.value(), train,
                                 spec.decay ? train.weight_decay : 0, step);
       first[i] = scalar.first_moment;
       second[i] = scalar.second_moment;

@@ -43,8 +43,10 @@ inline void change(const config::Setting& setting, config::Config& config) {
       value = {"a", "b"};
     } else if constexpr (std::is_same_v<T, std::uint64_t>) {
       value = std::numeric_limits<std::uint64_t>::max();
-    } else if constexpr (std::is_same_v<T, double>) {
+    } else if constexpr (std::is_same_v<T, double> || std::is_same_v<T, std::optional<double>>) {
       value = 0.1 + 0.2;
+    } else if constexpr (std::is_same_v<T, std::optional<std::int64_t>>) {
+      value = 7;
     } else {
       value += 1;
     }

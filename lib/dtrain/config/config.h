@@ -69,17 +69,17 @@ struct TrainConfig {
   std::int64_t steps = 800;
   double epochs = 0;  // from which `steps` follows (apps/dtrain/configure.cpp); 0: it is given
   std::uint64_t seed = 1;
-  double lr = 3e-3;
+  std::optional<double> lr;  // none: default_learning_rate (config/resolve/resolve.h)
   double weight_decay = 0.1;
   double beta1 = 0.9;
-  double beta2 = 0.999;
+  double beta2 = 0.95;
   double eps = 1e-8;
   double momentum = 0.9;
   double grad_clip = 1.0;  // largest global gradient norm; 0: off
-  ScheduleShape schedule = ScheduleShape::constant;
-  std::int64_t warmup_steps = 0;
-  std::int64_t decay_steps = 0;  // wsd; 0: a tenth of the steps
-  double min_lr = 0.0;           // where linear, cosine and wsd end
+  ScheduleShape schedule = ScheduleShape::warmup_stable_decay;
+  std::optional<std::int64_t> warmup_steps;  // none: a twentieth of the steps
+  std::int64_t decay_steps = 0;              // wsd; 0: a tenth of the steps
+  std::optional<double> min_lr;  // where linear, cosine and wsd end; none: a tenth of lr
   UpdateRule optimizer = UpdateRule::adamw;
   OnNonfinite on_nonfinite = OnNonfinite::stop;
   std::int64_t max_skipped = 20;  // updates left out in a row

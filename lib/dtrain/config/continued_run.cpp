@@ -85,6 +85,13 @@ void fit_batch(Config& config, const Loaded& given, const SavedRun& saved, const
   batch.microbatch = is_free ? before.microbatch : 0;
 }
 
+// What a run made of --lr auto and the like stays, also where it gets more steps.
+void keep_rates(TrainConfig& asked, const TrainConfig& resolved) {
+  if (!asked.lr) asked.lr = resolved.lr;
+  if (!asked.min_lr) asked.min_lr = resolved.min_lr;
+  if (!asked.warmup_steps) asked.warmup_steps = resolved.warmup_steps;
+}
+
 // Gives up a backend that may not serve these ranks. Returns what to say of it.
 std::string fit_backend(Config& config, const Loaded& given, const Launch& launch) {
   Backend& backend = config.machine.backend;
@@ -132,6 +139,7 @@ ContinuedRun continue_run(const CommandLine& command_line, const Loaded& given,
                           const RunSettings& run, const Launch& launch) {
   SavedRun saved = run.saved;
   forget_start(saved.asked, given.config.checkpoint);
+  keep_rates(saved.asked.train, saved.resolved.train);
   std::string changed;
   if (given.gives("layout.strategy")) {
     saved.asked.layout = {};

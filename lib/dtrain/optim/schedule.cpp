@@ -31,9 +31,9 @@ double Schedule::rate(std::int64_t step) const {
 
 Schedule schedule_of(const config::TrainConfig& train) {
   return {.shape = train.schedule,
-          .peak = train.lr,
-          .minimum = train.min_lr,
-          .warmup_steps = train.warmup_steps,
+          .peak = train.lr.value(),
+          .minimum = train.min_lr.value(),
+          .warmup_steps = train.warmup_steps.value(),
           .decay_steps = train.decay_steps,
           .total_steps = train.steps};
 }

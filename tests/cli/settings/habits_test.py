@@ -113,7 +113,19 @@ class DeepSpeed(FolderTest):
         self.assertEqual(lines_naming(error, "offload_optimizer") + lines_naming(error, "scheduler"), [])
         self.assertEqual(found["train"]["grad_clip"], 2)
         self.assertEqual((found["train"]["optimizer"], found["train"]["momentum"], found["train"]["lr"]), ("sgd", 0.7, 3e-3))
+        self.assertEqual((found["train"]["schedule"], found["train"]["warmup_steps"]), ("constant", 0))
         self.assertEqual((found["layout"]["strategy"], found["machine"]["dtype"]), ("ddp", "float16"))
+
+    def test_what_an_optimizer_leaves_out_has_the_defaults_of_deepspeed(self):
+        keys = ("beta2", "schedule", "warmup_steps", "min_lr")
+        for content, expected in (
+                ({"optimizer": {"type": "AdamW"}}, [0.999, "constant", 0, 3e-4]),
+                ({"optimizer": {"type": "AdamW", "params": {"betas": [0.9, 0.9]}}}, [0.9, "constant", 0, 3e-4]),
+                ({"optimizer": {"type": "Adam"}, "scheduler": {"type": "WarmupCosineLR", "params": {"warmup_num_steps": 9}}},
+                 [0.999, "cosine", 9, 0]),
+                ({"train_batch_size": 8}, [0.95, "wsd", 40, 3e-4])):
+            found, _ = self.config(content)
+            self.assertEqual([found["train"][key] for key in keys], expected, content)
 
     def test_state_may_lie_on_a_disk(self):
         found, _ = self.config({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/tmp/x"}}}, ranks=2)

@@ -243,8 +243,8 @@ void Verifier::check_trajectory(const Trajectory& trajectory) {
   std::vector<parallel::StepResult> found;
   for (const TokenRows& rows : trajectory.steps) {
     const auto batches = deal(rows, config_.verify.trajectory).batches(rows);
-    found.push_back(step(
-        batches, {.max_norm = trajectory.train.grad_clip, .learning_rate = trajectory.train.lr}));
+    found.push_back(step(batches, {.max_norm = trajectory.train.grad_clip,
+                                   .learning_rate = trajectory.train.lr.value()}));
   }
   check_trajectory_errors(trajectory, found);
   check_final_weights(trajectory);

@@ -36,7 +36,14 @@ struct Overloaded : Functions... {
 };
 
 template <typename T>
+constexpr bool kIsAutomatic = false;
+template <typename T>
+constexpr bool kIsAutomatic<std::optional<T>> = true;
+
+template <typename T>
 constexpr std::string_view type_words() {
+  if constexpr (std::is_same_v<T, std::optional<std::int64_t>>) return "auto or a whole number";
+  if constexpr (std::is_same_v<T, std::optional<double>>) return "auto or a number";
   if constexpr (std::is_same_v<T, bool>) return "on or off";
   if constexpr (std::is_same_v<T, std::int64_t>) return "a whole number";
   if constexpr (std::is_same_v<T, std::uint64_t>) return "a whole number from 0 to 2^64-1";
@@ -74,6 +81,13 @@ std::optional<double> number_from_text(const Setting& setting, std::string_view 
   return bytes ? std::optional(static_cast<double>(*bytes) / kMegabyte) : std::nullopt;
 }
 
+// automatic: the user gave the word for it. number: what else was given, if it is a number.
+template <typename T>
+std::optional<T> automatic_or(bool automatic, const std::optional<typename T::value_type>& number) {
+  if (automatic) return T();
+  return number ? std::optional<T>(T(number)) : std::nullopt;
+}
+
 template <typename T>
 std::optional<T> from_text(const Setting& setting, std::string_view text) {
   if constexpr (std::is_same_v<T, bool>) {
@@ -85,6 +99,9 @@ std::optional<T> from_text(const Setting& setting, std::string_view text) {
     T names(items.begin(), items.end());
     if (text.ends_with(',')) names.pop_back();
     return names;
+  } else if constexpr (kIsAutomatic<T>) {
+    using Number = typename T::value_type;
+    return automatic_or<T>(text == kAutomatic, from_text<Number>(setting, text));
   } else if constexpr (std::integral<T>) {
     return base::whole_number_in<T>(text);
   } else {
@@ -93,7 +110,7 @@ std::optional<T> from_text(const Setting& setting, std::string_view text) {
 }
 
 template <typename T>
-std::optional<T> from_value(const Setting& setting, const Json& value) {
+std::optional<T> plain_from_value(const Setting& setting, const Json& value) {
   if constexpr (std::is_same_v<T, bool>) {
     if (value.is_string()) return truth_in(value.get_ref<const std::string&>());
     if (!value.is_boolean()) return std::nullopt;
@@ -123,6 +140,16 @@ std::optional<T> from_value(const Setting& setting, const Json& value) {
     }
   }
   return value.get<T>();
+}
+
+template <typename T>
+std::optional<T> from_value(const Setting& setting, const Json& value) {
+  if constexpr (kIsAutomatic<T>) {
+    using Number = typename T::value_type;
+    return automatic_or<T>(value == kAutomatic, plain_from_value<Number>(setting, value));
+  } else {
+    return plain_from_value<T>(setting, value);
+  }
 }
 
 // Configurations are saved as JSON, which holds no other text.
@@ -220,6 +247,8 @@ void check_value(const Setting& setting, std::string_view origin, const T& value
     for (const std::string& name : value) {
       if (name.empty()) fail(ErrorKind::usage, "{}: an empty name in the list", origin);
     }
+  } else if constexpr (kIsAutomatic<T>) {
+    if (value) check_value(setting, origin, *value);
   } else if constexpr (!std::is_same_v<T, bool>) {
     const double number = static_cast<double>(value);
     if (!std::isfinite(number) || !setting.range.contains(number)) {
@@ -274,7 +303,12 @@ Json value_json(const Setting& setting, const Config& config) {
   const auto text = [&](const TextField& field) -> Json { return field.text(config); };
   // A field only picks a member; one accessor for both kinds of Config needs this cast.
   const auto plain = [&]<typename T>(FieldOf<T> field) -> Json {
-    return std::as_const(field(const_cast<Config&>(config)));
+    const T& value = field(const_cast<Config&>(config));
+    if constexpr (kIsAutomatic<T>) {
+      return value ? Json(*value) : Json(kAutomatic);
+    } else {
+      return value;
+    }
   };
   return std::visit(Overloaded{text, plain}, setting.field);
 }

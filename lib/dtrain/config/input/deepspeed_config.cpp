@@ -121,6 +121,9 @@ class Reader {
     return value->get<bool>();
   }
 
+  [[nodiscard]] bool has(std::string_view key) const {
+    return std::ranges::any_of(entries_, [&](const auto& entry) { return entry.first == key; });
+  }
   [[nodiscard]] bool is_auto(std::string_view key) const {
     return std::ranges::any_of(
         entries_, [&](const auto& entry) { return entry.first == key && entry.second == kAuto; });
@@ -192,6 +195,17 @@ void take_betas(Reader& reader) {
   reader.set_number("train.beta2", (*betas)[1], kKey);
 }
 
+// Where a file gives an optimizer, DeepSpeed's defaults hold for what it leaves out of the update.
+void add_defaults(Reader& reader) {
+  constexpr std::string_view kOptimizer = "optimizer.type";
+  constexpr std::string_view kScheduler = "scheduler.type";
+  if (!reader.has(kOptimizer)) return;
+  if (!reader.has("optimizer.params.betas")) reader.set("train.beta2", "0.999", kOptimizer);
+  if (reader.has(kScheduler)) return reader.set("train.min_lr", "0", kScheduler);
+  reader.set("train.schedule", "constant", kOptimizer);
+  reader.set("train.warmup_steps", "0", kOptimizer);
+}
+
 void take_dtype(Reader& reader) {
   const bool is_float16 = reader.is_on("fp16.enabled");
   const bool is_bfloat16 = reader.is_on("bf16.enabled") || reader.is_on("bfloat16.enabled");
@@ -250,6 +264,7 @@ CommandLine with_deepspeed(CommandLine command_line) {
   take_word(reader, "optimizer.type", kOptimizers, "train.optimizer");
   take_word(reader, "scheduler.type", kSchedulers, "train.schedule");
   take_betas(reader);
+  if (command_line.config_file.empty()) add_defaults(reader);
   take_dtype(reader);
   take_sharding(reader);
   take_offload(reader);

@@ -133,8 +133,8 @@ bool rounds_twice(const Config& c) {
 bool decays_too_long(const Config& c) {
   const TrainConfig& train = c.train;
   const bool decays = train.schedule == ScheduleShape::warmup_stable_decay;
-  const std::int64_t warmup =
-      train.warmup_steps > train.steps ? train.steps / 2 : train.warmup_steps;
+  const std::int64_t given = train.warmup_steps.value_or(default_warmup_steps(train.steps));
+  const std::int64_t warmup = given > train.steps ? train.steps / 2 : given;
   return decays && train.epochs == 0 && warmup + train.decay_steps > train.steps;
 }
 

@@ -77,7 +77,7 @@ void add_prices(const Config& config, std::vector<std::string>& lines) {
                     config.machine.buffer_dtype));
   }
   if (!config.data.validation.empty() && config.data.validation == config.data.train &&
-      config.train.lr > 0) {
+      config.train.lr != 0.0) {
     lines.push_back(
         fmt::format("--val-data {} is the training data: its loss says nothing about other text; "
                     "give another file, or --val-fraction",

@@ -1,6 +1,7 @@
 #include "dtrain/config/resolve/resolve.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/text/nearest.h"
@@ -15,6 +16,11 @@ using base::ErrorKind;
 using base::fail;
 
 constexpr const char* kGpu = "cuda";
+// The measured defaults: docs/guide/benchmarks.md.
+constexpr double kRate = 3e-3;  // at kRateWidth
+constexpr double kRateWidth = 64;
+constexpr double kEndOfRate = 0.1;         // of a falling schedule, as a share of its peak
+constexpr std::int64_t kWarmupShare = 20;  // one in so many steps
 
 bool brings(const Launch& launch, std::string_view kind) {
   return std::ranges::find(launch.devices, kind) != launch.devices.end();
@@ -102,23 +108,32 @@ void check_compile(const Config& config) {
 
 // A short run, such as a first try of a shipped configuration, warms up over its first half.
 void resolve_training(TrainConfig& train) {
-  if (train.warmup_steps > train.steps) train.warmup_steps = train.steps / 2;
+  if (!train.warmup_steps) train.warmup_steps = default_warmup_steps(train.steps);
+  if (*train.warmup_steps > train.steps) train.warmup_steps = train.steps / 2;
   const bool decays_at_the_end = train.schedule == ScheduleShape::warmup_stable_decay;
-  if (decays_at_the_end && train.decay_steps == 0) train.decay_steps = (train.steps + 9) / 10;
-  if (decays_at_the_end && train.warmup_steps + train.decay_steps > train.steps) {
+  if (decays_at_the_end && train.decay_steps == 0) {
+    train.decay_steps = std::min((train.steps + 9) / 10, train.steps - *train.warmup_steps);
+  }
+  if (decays_at_the_end && *train.warmup_steps + train.decay_steps > train.steps) {
     fail(ErrorKind::usage,
          "--warmup-steps {} and --decay-steps {} are together more than --steps {}: lower one of "
          "them",
-         train.warmup_steps, train.decay_steps, train.steps);
+         *train.warmup_steps, train.decay_steps, train.steps);
   }
+}
+
+void resolve_rates(Config& config) {
+  TrainConfig& train = config.train;
+  if (!train.lr) train.lr = default_learning_rate(config.model.width);
+  if (!train.min_lr) train.min_lr = kEndOfRate * *train.lr;
 }
 
 void check_training(const Config& config) {
   const TrainConfig& train = config.train;
   family_of(config.model).check(config.model);
-  if (train.schedule != ScheduleShape::constant && train.min_lr > train.lr) {
+  if (train.schedule != ScheduleShape::constant && *train.min_lr > *train.lr) {
     fail(ErrorKind::usage, "--min-lr {} is above --lr {}: a {} schedule can only fall",
-         train.min_lr, train.lr, train.schedule);
+         *train.min_lr, *train.lr, train.schedule);
   }
   const bool rounds_eps =
       train.optimizer == UpdateRule::adamw && config.machine.dtype != Dtype::float64;
@@ -203,6 +218,12 @@ void resolve_attention(Config& config) {
 
 }  // namespace
 
+double default_learning_rate(std::int64_t width) {
+  return kRate * std::sqrt(kRateWidth / static_cast<double>(width));
+}
+
+std::int64_t default_warmup_steps(std::int64_t steps) { return steps / kWarmupShare; }
+
 Dtype wide_dtype(const MachineConfig& machine) {
   return machine.dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32;
 }
@@ -256,6 +277,7 @@ Config resolve(Command command, Config config, const Launch& launch) {
     } else {
       resolve_batch(config.batch, config.layout);
     }
+    resolve_rates(config);
     check_training(config);
     resolve_training(config.train);
     resolve_attention(config);

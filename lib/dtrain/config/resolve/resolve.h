@@ -97,4 +97,11 @@ void check_open_layout(const CommandLine& command_line, const Config& config);
 /// Throws: Error{usage} on a device whose layouts nothing here can measure.
 void check_open_device(const DeviceName& device);
 
+/// The peak of --lr auto: of AdamW on a BDH of this width, as measured
+/// (docs/guide/benchmarks.md).
+[[nodiscard]] double default_learning_rate(std::int64_t width);
+
+/// The steps of --warmup-steps auto.
+[[nodiscard]] std::int64_t default_warmup_steps(std::int64_t steps);
+
 }  // namespace dtrain::config

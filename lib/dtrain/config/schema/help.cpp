@@ -86,6 +86,10 @@ std::string type_text(const Setting& setting) {
   if (std::holds_alternative<FieldOf<bool>>(setting.field))
     return "on or off; true or false in files";
   if (std::holds_alternative<FieldOf<double>>(setting.field)) return "a number";
+  if (std::holds_alternative<AutoFieldOf<double>>(setting.field)) return "a number, or auto";
+  if (std::holds_alternative<AutoFieldOf<std::int64_t>>(setting.field)) {
+    return "a whole number, also as 1e4, or auto";
+  }
   if (std::holds_alternative<FieldOf<std::vector<std::string>>>(setting.field)) {
     return "names with commas; a list in files";
   }

@@ -5,6 +5,7 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -50,8 +51,14 @@ struct TextField {
   std::string (*text)(const Config& config);
 };
 
+/// A number that may be left to dtrain: none, which files and flags write as "auto".
+template <typename T>
+using AutoFieldOf = FieldOf<std::optional<T>>;
+inline constexpr std::string_view kAutomatic = "auto";
+
 using Field = std::variant<FieldOf<bool>, FieldOf<std::int64_t>, FieldOf<std::uint64_t>,
-                           FieldOf<double>, FieldOf<std::vector<std::string>>, TextField>;
+                           FieldOf<double>, AutoFieldOf<std::int64_t>, AutoFieldOf<double>,
+                           FieldOf<std::vector<std::string>>, TextField>;
 
 /// The numbers a setting allows.
 struct Range {

@@ -74,6 +74,21 @@ TEST_CASE("A file may nest objects, use dotted keys and hold comments") {
   CHECK(heads_of(config) == heads_of({}));
 }
 
+TEST_CASE("A rate is a number, or left to dtrain by a word") {
+  const TempFolder folder;
+  const auto load = [&](const char* text) { return load_file(folder.write("a.json", text)); };
+  const Config given = load(R"({"train": {"lr": 0.5, "warmup_steps": 1e1, "min_lr": 0}})");
+  CHECK(given.train.lr == 0.5);
+  CHECK(given.train.warmup_steps == 10);
+  CHECK(given.train.min_lr == 0.0);
+  const Config open = load(R"({"train": {"lr": "auto", "warmup_steps": "auto"}})");
+  CHECK_FALSE(open.train.lr.has_value());
+  CHECK_FALSE(open.train.warmup_steps.has_value());
+  check_refused(R"({"train": {"lr": "fast"}})", Names("train.lr", "fast", "auto"));
+  check_refused(R"({"train": {"lr": -1}})", Names("train.lr", "-1"));
+  check_refused(R"({"train": {"warmup_steps": 1.5}})", Names("train.warmup_steps", "1.5", "auto"));
+}
+
 TEST_CASE("A file wins over the files it extends, and the later of those over the earlier") {
   const TempFolder folder;
   folder.write("base/deep.json", R"({"model.levels": 1, "model.width": 1, "model.heads": 1})");

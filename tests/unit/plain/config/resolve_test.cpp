@@ -334,6 +334,26 @@ TEST_CASE("An epsilon that the optimizer's dtype rounds to zero is refused") {
   CHECK_NOTHROW(resolve_train(config));
 }
 
+TEST_CASE("Automatic rates follow the width and the steps") {
+  Config config;
+  config.train.steps = 1000;
+  const TrainConfig narrow = resolve_train(config).train;
+  CHECK(narrow.lr == 3e-3);
+  CHECK(narrow.min_lr == 0.1 * 3e-3);
+  CHECK(narrow.warmup_steps == 50);
+  config.model.width = 256;
+  CHECK(resolve_train(config).train.lr == 1.5e-3);
+  config.train.lr = 1e-2;
+  CHECK(resolve_train(config).train.min_lr == 1e-3);
+  config.train.lr = 0.0;
+  config.train.warmup_steps = 0;
+  config.train.min_lr = 0.0;
+  const TrainConfig given = resolve_train(config).train;
+  CHECK(given.lr == 0.0);
+  CHECK(given.min_lr == 0.0);
+  CHECK(given.warmup_steps == 0);
+}
+
 TEST_CASE("A run shorter than its warm-up warms up over its first half") {
   Config config;
   config.train.steps = 1000;
@@ -348,18 +368,25 @@ TEST_CASE("A run shorter than its warm-up warms up over its first half") {
   CHECK(resolve_train(config).train.warmup_steps == 5);
 }
 
-TEST_CASE("A decay takes a tenth of the steps, rounded up, unless told") {
+TEST_CASE("A decay takes a tenth of the steps, rounded up, unless given") {
   Config config;
   config.train.steps = 101;
-  CHECK(resolve_train(config).train.decay_steps == 0);  // a constant rate has none
-  set(config, "train.schedule", "wsd");
   CHECK(resolve_train(config).train.decay_steps == 11);
   config.train.warmup_steps = 90;
   CHECK(resolve_train(config).train.decay_steps == 11);
+  config.train.warmup_steps = 91;  // it leaves 10
+  CHECK(resolve_train(config).train.decay_steps == 10);
+  config.train.warmup_steps = 101;
+  CHECK(resolve_train(config).train.decay_steps == 0);
   config.train.warmup_steps = 91;
+  config.train.decay_steps = 11;
   check_refused(config, Names("--warmup-steps 91", "--decay-steps 11", "--steps 101"));
   config.train.decay_steps = 10;
   CHECK(resolve_train(config).train.decay_steps == 10);
+  set(config, "train.schedule", "constant");
+  config.train.decay_steps = 0;
+  CHECK(resolve_train(config).train.decay_steps == 0);
+  set(config, "train.schedule", "wsd");
   config.train.min_lr = 1;
   check_refused(config, Names("--min-lr 1", "--lr", "wsd"));
 }
@@ -370,7 +397,7 @@ Config with_strategy(const std::string& strategy) {
   return config;
 }
 
-TEST_CASE("Shards are as many as ranks, and for hybrid as a node's ranks unless told") {
+TEST_CASE("Shards are as many as ranks, and for hybrid as a node's ranks unless given") {
   const auto shard_size = [](const std::string& strategy, std::int64_t ranks) {
     return resolve_train(with_strategy(strategy), ranks).layout.shard_size;
   };
