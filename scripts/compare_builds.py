@@ -15,8 +15,8 @@ from runs import ROOT, TEXT, difference, launched, outcome
 MICROBATCHES = 4
 STEPS = 6
 MODEL = ("--levels", 4, "--width", 30, "--heads", 2, "--neurons", 40, "--seq-len", 24, "--microbatch", 2, "--dropout", 0.1,
-         "--lr", 1e-2, "--beta2", 0.999, "--schedule", "constant", "--warmup-steps", 0, "--grad-clip", 0.5, "--threads", 1, "--log-every", 0, "--val-fraction", 0.1, "--eval-sequences", 9,
-         "--steps", STEPS, "--data", TEXT)
+         "--lr", 1e-2, "--beta2", 0.999, "--schedule", "constant", "--warmup-steps", 0, "--min-lr", 0, "--grad-clip", 0.5,
+         "--threads", 1, "--log-every", 0, "--val-fraction", 0.1, "--eval-sequences", 9, "--steps", STEPS, "--data", TEXT)
 # Name -> processes, data-parallel ranks, flags.
 LAYOUTS = {
     "single": (1, 1, "--strategy single"),
