@@ -31,6 +31,7 @@
 #include "dtrain/job/run_folder.h"
 #include "dtrain/job/start_table.h"
 #include "dtrain/kernels/product.h"
+#include "dtrain/metrics/metrics_file.h"
 #include "dtrain/metrics/peak_flops.h"
 #include "dtrain/parallel/precision.h"
 #include "dtrain/train/checkpointer.h"
@@ -141,9 +142,10 @@ void tell_start(comm::ProcessGroup& world, metrics::Reporter& reporter, job::Sta
     if (!start.initial_weights.empty() && !settled.record.is_quiet) {
       base::log_info("weights from {}, new optimizer", start.initial_weights);
     }
-    reporter.start(table_text(facts, settled), fields);
+    reporter.report(metrics::StartEvent{table_text(facts, settled), fields});
     if (start.checkpoint.empty()) return;
-    reporter.resume({.step = start.step, .path = start.checkpoint, .seconds = start.seconds});
+    reporter.report(metrics::ResumeEvent{
+        .step = start.step, .path = start.checkpoint, .seconds = start.seconds});
   });
 }
 
@@ -181,10 +183,10 @@ std::string resume_flags(const config::Config& config, bool is_unnamed) {
 }
 
 // Requests a requeue of a stopped run. Rank 0.
-metrics::StopRecord ask_for_requeue(job::RunFolder& folder, train::StopRequests& requests,
-                                    const base::LauncherLink& link,
-                                    const train::Checkpointer& checkpoints, std::int64_t step,
-                                    std::string_view flags) {
+metrics::StopEvent ask_for_requeue(job::RunFolder& folder, train::StopRequests& requests,
+                                   const base::LauncherLink& link,
+                                   const train::Checkpointer& checkpoints, std::int64_t step,
+                                   std::string_view flags) {
   (void)requests.wants_stop();  // a signal that another rank saw first may have come here since
   std::string reason = requests.reason(link.stop_signal());
   if (reason.empty()) reason = "another rank";
@@ -318,7 +320,7 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   const train::RunEnd end = run_or_advise(trainer, checkpoints, reporter, env, phase, link);
   if (!end.stopped) return 0;
   comm::run_long_on_leader(world, "asking for a requeue", [&] {
-    reporter.stop(ask_for_requeue(*folder, *requests, link, checkpoints, end.step, flags));
+    reporter.report(ask_for_requeue(*folder, *requests, link, checkpoints, end.step, flags));
   });
   // Within srun -K another status would end the ranks that are still saving.
   return env.in_slurm ? 0 : static_cast<int>(base::ErrorKind::interrupted);

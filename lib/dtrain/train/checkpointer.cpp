@@ -203,11 +203,11 @@ void Checkpointer::tell(const checkpoint::SaveReport& report) {
   newest_ = report.path;
   is_newest_own_ = true;
   if (saves_best_) best_step_ = report.step;
-  reporter_.checkpoint({.step = report.step,
-                        .path = report.path,
-                        .bytes = report.bytes,
-                        .stall_seconds = report.stall_seconds,
-                        .seconds = report.seconds});
+  reporter_.report(metrics::CheckpointEvent{.step = report.step,
+                                            .path = report.path,
+                                            .bytes = report.bytes,
+                                            .stall_seconds = report.stall_seconds,
+                                            .seconds = report.seconds});
   // The same folder may be in the way of every save: one warning is enough.
   if (!report.warning.empty() && report.warning != last_warning_) {
     reporter_.warn(report.step,

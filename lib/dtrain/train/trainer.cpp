@@ -72,7 +72,7 @@ RunEnd Trainer::run() {
     const bool is_own = known == nullptr || known->kind() != base::ErrorKind::comm;
     if (is_own) parts_.link.disobey();
     const base::LongPhase writing(parts_.link.activity(), kWritingMetrics);
-    parts_.reporter.failure(step_, error.what());
+    parts_.reporter.report_failure({.step = step_, .message = error.what()});
     throw;
   }
 }
@@ -157,7 +157,7 @@ bool Trainer::evaluate() {
   const base::Span span("evaluation", base::TracePart::evaluation);
   const base::LongPhase evaluating(parts_.link.activity(), "evaluating");
   const Timed timed(meter_.spent().evaluation);
-  parts_.reporter.evaluating(step_);
+  parts_.reporter.report(metrics::EvaluationBegin{step_});
   state_guard_.make_copies_equal(step_);
   // A time limit that is shorter than an evaluation must not stop every start in the same one.
   const auto loss = validation_.evaluate(step_, [this, &requests = parts_.requests] {
@@ -180,7 +180,8 @@ void Trainer::write_sample() {
   const base::LongPhase sampling(parts_.link.activity(), "writing a sample");
   state_guard_.make_copies_equal(step_);
   meter_.begin_unpredicted();
-  parts_.reporter.sample(step_, sample_text(parts_));
+  parts_.reporter.report(
+      metrics::SampleEvent{.step = step_, .text = metrics::readable_text(sample_text(parts_))});
   meter_.end_unpredicted();
 }
 
@@ -224,11 +225,11 @@ void Trainer::save_final() {
     error = parts_.checkpoints.save_last(save_point());
     write_final_model(parts_);
   }
-  metrics::Summary summary = meter_.summary(step_);
+  metrics::RunSummary summary = meter_.summary(step_);
   validation_.add_to(summary);
   summary.skipped_updates = step_guard_.num_skipped();
   summary.failed_checkpoints = parts_.checkpoints.num_failures();
-  parts_.reporter.end(summary);
+  parts_.reporter.report(summary);
   if (error.empty()) return parts_.reporter.finish();
   base::fail(base::ErrorKind::checkpoint,
              "{} is written, but the checkpoint of step {}, the last one, failed: {}",

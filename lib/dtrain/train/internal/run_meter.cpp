@@ -22,12 +22,12 @@ std::optional<metrics::LossScaling> loss_scaling(const parallel::StepEngine& eng
   return metrics::LossScaling{.scale = scaler->scale(), .skipped_steps = scaler->num_skipped()};
 }
 
-std::optional<metrics::Compression> compression(const parallel::StepEngine& engine) {
+std::optional<metrics::CompressionStats> compression(const parallel::StepEngine& engine) {
   const std::optional<parallel::CompressionReport> report = engine.compression();
   if (!report) return std::nullopt;
-  return metrics::Compression{.bytes_saved = report->bytes_whole - report->bytes_sent,
-                              .residual_norm = report->residual_norm,
-                              .seconds = report->seconds};
+  return metrics::CompressionStats{.bytes_saved = report->bytes_whole - report->bytes_sent,
+                                   .residual_norm = report->residual_norm,
+                                   .seconds = report->seconds};
 }
 
 }  // namespace
@@ -94,27 +94,29 @@ void RunMeter::report(const StepDone& done, const parallel::StepResult& result) 
   const double flops = rate * parts_.model.training_flops_per_token();
   const std::int64_t memory = peak_memory();
   std::optional<base::LongPhase> writing(std::in_place, parts_.link.activity(), kWritingMetrics);
-  reporter.step({.step = done.step,
-                 .loss = loss,
-                 .grad_norm = result.grad_norm,
-                 .learning_rate = done.learning_rate,
-                 .tokens = tokens_,
-                 .samples = done.samples,
-                 .tokens_per_second = rate,
-                 .step_seconds = seconds,
-                 .wait_seconds = counters.wait_seconds - counters_.wait_seconds,
-                 .mfu = peak_.utilization(flops),
-                 .memory_bytes = memory,
-                 .comm_bytes = counters.bytes_sent - counters_.bytes_sent,
-                 .loss_scaling = loss_scaling(parts_.engine),
-                 .compression = reporter.writes() ? compression(parts_.engine) : std::nullopt});
+  reporter.report(metrics::StepEvent{
+      .step = done.step,
+      .loss = loss,
+      .grad_norm = result.grad_norm,
+      .learning_rate = done.learning_rate,
+      .tokens = tokens_,
+      .samples = done.samples,
+      .tokens_per_second = rate,
+      .step_seconds = seconds,
+      .wait_seconds = counters.wait_seconds - counters_.wait_seconds,
+      .mfu = peak_.utilization(flops),
+      .memory_bytes = memory,
+      .comm_bytes = counters.bytes_sent - counters_.bytes_sent,
+      .loss_scaling = loss_scaling(parts_.engine),
+      .compression = reporter.writes() ? compression(parts_.engine) : std::nullopt});
   if (const double recovery = parts_.link.take_recovery(); recovery > 0) {
-    reporter.recovery(done.step, recovery);
+    reporter.report(metrics::RecoveryEvent{.step = done.step, .seconds = recovery});
   }
   const std::int64_t peak = peak_memory();
   const bool is_counted = peak > 0;  // by the allocator that the program installs
   if (steps_done_ == kMemorySteps && is_counted) {
-    reporter.memory({.step = done.step, .predicted = parts_.predicted.memory, .peak = peak});
+    reporter.report(metrics::MemoryEvent{
+        .step = done.step, .predicted = parts_.predicted.memory, .peak = peak});
   }
   writing.reset();
   parts_.link.progress(done.step, counters.wait_seconds);
@@ -143,7 +145,7 @@ std::int64_t RunMeter::peak_memory() const {
   return std::max(peak_before_, metrics::memory_use(parts_.device()).peak);
 }
 
-metrics::Summary RunMeter::summary(std::int64_t step) {
+metrics::RunSummary RunMeter::summary(std::int64_t step) {
   spent_.total = base::seconds_since(start_);
   const config::LayoutConfig& layout = parts_.config.layout;
   const std::int64_t peak = peak_memory();

@@ -79,12 +79,12 @@ class RunMeter {
   void end_unpredicted();
 
   /// Where the run's time goes; its total is set by summary().
-  [[nodiscard]] metrics::TimeSpent& spent() { return spent_; }
+  [[nodiscard]] metrics::TimeBreakdown& spent() { return spent_; }
   [[nodiscard]] std::int64_t tokens() const { return tokens_; }  ///< consumed so far
   /// Since this start.
   [[nodiscard]] std::int64_t steps_done() const { return steps_done_; }
   /// Of a run that ends after `step`, as far as it was measured here.
-  [[nodiscard]] metrics::Summary summary(std::int64_t step);
+  [[nodiscard]] metrics::RunSummary summary(std::int64_t step);
 
  private:
   void report(const StepDone& done, const parallel::StepResult& result);
@@ -100,7 +100,7 @@ class RunMeter {
   base::Clock::time_point step_start_;
   comm::CallCounters counters_;  // of all groups, at the last report
   RecentSteps recent_;
-  metrics::TimeSpent spent_;
+  metrics::TimeBreakdown spent_;
 };
 
 }  // namespace dtrain::train

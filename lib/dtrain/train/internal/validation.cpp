@@ -35,7 +35,7 @@ std::optional<double> Validation::evaluate(std::int64_t step,
            .bits_per_byte = units_.bits_per_byte(*loss),
            .perplexity_per_word = units_.perplexity_per_word(*loss),
            .data = record_.data};
-  parts_.reporter.evaluation(*last_);
+  parts_.reporter.report(*last_);
   if (!std::isfinite(*loss)) return loss;
   const bool is_best = record_.note(step, *loss);
   has_new_best_ = has_new_best_ || (is_best && parts_.config.checkpoint.keep_best);
@@ -59,7 +59,7 @@ std::optional<metrics::BestCheckpoint> Validation::best_checkpoint() const {
                                  .path = is_kept ? path : std::string()};
 }
 
-void Validation::add_to(metrics::Summary& summary) const {
+void Validation::add_to(metrics::RunSummary& summary) const {
   const config::Config& config = parts_.config;
   if (is_out_of_patience() && summary.steps < config.train.steps) {
     summary.reason = fmt::format("--patience {}", config.train.patience);

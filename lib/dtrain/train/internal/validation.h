@@ -41,7 +41,7 @@ class Validation {
   [[nodiscard]] const ValidationRecord& record() const { return record_; }
 
   /// Sets what a run's summary says of evaluations.
-  void add_to(metrics::Summary& summary) const;
+  void add_to(metrics::RunSummary& summary) const;
 
  private:
   [[nodiscard]] std::optional<metrics::BestCheckpoint> best_checkpoint() const;
@@ -52,7 +52,7 @@ class Validation {
   ValidationRecord record_;
   bool is_owed_;
   bool has_new_best_ = false;
-  std::optional<metrics::EvaluationRecord> last_;
+  std::optional<metrics::EvaluationEvent> last_;
 };
 
 }  // namespace dtrain::train
