@@ -9,7 +9,7 @@
 #include "dtrain/data/loader.h"
 #include "dtrain/data/tokens/token_file.h"
 #include "dtrain/train/internal/run_history.h"
-#include "dtrain/train/internal/train_parts.h"
+#include "dtrain/train/internal/train_context.h"
 #include "dtrain/train/start_point.h"
 
 namespace dtrain::train {
@@ -19,8 +19,8 @@ namespace dtrain::train {
 /// Threads: one.
 class Validation {
  public:
-  /// `parts` must outlive this.
-  Validation(const TrainParts& parts, const StartPoint& start);
+  /// `context` must outlive this.
+  Validation(const TrainContext& context, const StartPoint& start);
 
   /// Whether the step is to be evaluated; without validation data none is.
   [[nodiscard]] bool is_due(std::int64_t step) const;
@@ -46,7 +46,7 @@ class Validation {
  private:
   [[nodiscard]] std::optional<metrics::BestCheckpoint> best_checkpoint() const;
 
-  const TrainParts& parts_;
+  const TrainContext& context_;
   data::EvaluationSequences sequences_;
   data::TextUnits units_;
   ValidationRecord record_;
