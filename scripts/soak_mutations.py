@@ -58,7 +58,7 @@ MUTATIONS = [
              "parity_tests"),
     Mutation("a skipped microbatch", "parallel/data/internal/gradient_store.cpp", "DTRAIN_CHECK(index_ + 1 < num_microbatches_);",
              "if (index_ == 0) current_->flat().zero_();", "parity_tests"),
-    Mutation("two ranks reading the same samples", "train/trainer.cpp", ".deal = parts.engine.deal()",
+    Mutation("two ranks reading the same samples", "train/training_loop.cpp", ".deal = context.engine.deal()",
              ".deal = {.num_ranks = parts.engine.deal().num_ranks, .grad_accum = parts.engine.deal().grad_accum}", "unit_tests"),
     Mutation("a loader that deals every rank the same samples", "data/loader.cpp", "deal.number_of(id)",
              "MicrobatchDeal{.grad_accum = deal.grad_accum}.number_of(id)", "parity_tests"),

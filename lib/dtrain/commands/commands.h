@@ -14,7 +14,7 @@ namespace dtrain::commands {
 /// saved (0 within a SLURM job).
 ///
 /// Collective: every rank of the job.
-/// Throws:     as train::Trainer, job::make_world, job::Job, train::load_start and job::RunFolder.
+/// Throws:     as train::TrainingLoop, job::make_world, job::Job, train::load_start and job::RunFolder.
 [[nodiscard]] int train(const config::Config& config, const config::StartRecord& record);
 
 /// "dtrain 0.1.0 (commit 1a2b3c4d5e6f), LibTorch 2.11.0": the build that made this record.

@@ -138,13 +138,13 @@ double seconds_of(const base::TraceSpan& span) {
   return std::max(0.0, base::Seconds(span.end - span.begin).count());
 }
 
-using Figure = std::function<double(const PartTimes&)>;
+using SecondsOf = std::function<double(const PartTimes&)>;
 
 constexpr std::string_view kExtremes = "               least                most";
 
 // "forward   12.1  38.5 %   11.9 (rank 2)   12.4 (rank 0)"; nothing of a part that took no time.
 std::string row(std::string_view name, const std::vector<PartTimes>& ranks, bool shows_extremes,
-                const Figure& seconds) {
+                const SecondsOf& seconds) {
   const auto less = [&](const PartTimes& a, const PartTimes& b) { return seconds(a) < seconds(b); };
   const auto [least, most] = std::minmax_element(ranks.begin(), ranks.end(), less);
   if (seconds(*most) <= 0) return {};
@@ -289,7 +289,7 @@ std::string time_table(const std::vector<PartTimes>& ranks, std::string_view clo
   const std::size_t extreme = 20 + std::to_string(ranks.size() - 1).size();  // as row() has it
   const bool shows_extremes = ranks.size() > 1 && columns.size() + 2 * extreme <= room;
   text += fmt::format("\n{}{}", columns, shows_extremes ? kExtremes : "");
-  const auto add = [&](std::string_view name, const Figure& seconds) {
+  const auto add = [&](std::string_view name, const SecondsOf& seconds) {
     text += row(name, ranks, shows_extremes, seconds);
   };
   for (const Row& part : kStepRows) {

@@ -23,7 +23,7 @@
 #include "dtrain/config/saved_run.h"
 #include "dtrain/job/run_folder.h"
 #include "dtrain/model/family.h"
-#include "dtrain/train/internal/train_parts.h"
+#include "dtrain/train/internal/train_context.h"
 
 namespace dtrain::train {
 namespace {
@@ -54,13 +54,14 @@ std::string tokenizer_near(const std::string& path) {
 }
 
 // Returns why rank 0 must try again: what it has written is given up.
-std::optional<base::StorageError> try_to_write(const TrainParts& parts, const std::string& path) {
-  const std::vector<checkpoint::NamedTensor> buffers = exported_buffers(parts.model);
+std::optional<base::StorageError> try_to_write(const TrainContext& context,
+                                               const std::string& path) {
+  const std::vector<checkpoint::NamedTensor> buffers = exported_buffers(context.model);
   std::optional<checkpoint::ModelFileWriter> writer;  // rank 0's
   std::optional<base::StorageError> failure;          // likewise
   // A disk that is slow, or full in the middle of a gather, must not look like a rank that hangs.
   const auto write = [&](const std::function<void()>& task) {
-    comm::run_long_on_leader(parts.world, "writing " + path, [&] {
+    comm::run_long_on_leader(context.world, "writing " + path, [&] {
       if (failure) return;
       const at::NoGradGuard no_grad;
       try {
@@ -72,20 +73,20 @@ std::optional<base::StorageError> try_to_write(const TrainParts& parts, const st
     });
   };
   write([&] {
-    parts.check_folder();
+    context.check_folder();
     base::Disk(ErrorKind::checkpoint).make_folder(base::parent_folder(path));
     checkpoint::format::Metadata metadata =
-        tokenizer_metadata(parts.split.train.tokenized_file().tokenizer());
-    metadata.emplace(kModelKey, describe(parts.config.model));
-    writer.emplace(path, parts.model.parameters, parts.engine.precision().master, buffers,
+        tokenizer_metadata(context.split.train.tokenized_file().tokenizer());
+    metadata.emplace(kModelKey, describe(context.config.model));
+    writer.emplace(path, context.model.parameters, context.engine.precision().master, buffers,
                    metadata);
   });
-  parts.engine.visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
+  context.engine.visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
     const at::Tensor on_host = values.cpu();  // in this thread, whose streams made them
     write([&] { writer->write(id, on_host); });
   });
   write([&] {
-    parts.check_folder();
+    context.check_folder();
     writer->commit();
   });
   return failure;
@@ -241,12 +242,12 @@ void continue_text(model::Generator& generator, const data::Tokenizer& tokenizer
   });
 }
 
-void write_final_model(const TrainParts& parts) {
-  const std::string path = checkpoint::store::final_model(parts.config.run.dir);
+void write_final_model(const TrainContext& context) {
+  const std::string path = checkpoint::store::final_model(context.config.run.dir);
   base::StorageRetry retry;
   for (bool is_over = false; !is_over;) {
-    const auto failure = try_to_write(parts, path);
-    is_over = comm::leader_text(parts.world, "writing the final model", [&] {
+    const auto failure = try_to_write(context, path);
+    is_over = comm::leader_text(context.world, "writing the final model", [&] {
                 if (failure && !retry.again(*failure)) throw *failure;
                 return std::string(failure ? "again" : "");
               }).empty();

@@ -84,7 +84,7 @@ void continue_text(model::Generator& generator, const data::Tokenizer& tokenizer
                    std::span<const std::int64_t> prompt, const model::SamplingRule& rule,
                    std::int64_t count, const std::function<void(std::string_view)>& output);
 
-struct TrainParts;
+struct TrainContext;
 
 /// Writes RUN/final/model.safetensors: the engine's weights under the reference's names and shapes.
 /// One unit of the parameters is in memory in full at a time. Rank 0 checks the run folder before
@@ -92,6 +92,6 @@ struct TrainParts;
 ///
 /// Collective: every rank of the world.
 /// Throws:     Error{checkpoint} naming the file if it cannot be written; what check_folder throws.
-void write_final_model(const TrainParts& parts);
+void write_final_model(const TrainContext& context);
 
 }  // namespace dtrain::train

@@ -56,26 +56,26 @@ void check_sample_memory(const config::Config& config, const parallel::MemoryPla
       metrics::format_bytes(sample), metrics::format_bytes(rest), machine.memory_limit);
 }
 
-std::string sample_text(const TrainParts& parts) {
+std::string sample_text(const TrainContext& context) {
   const at::NoGradGuard no_grad;
-  const config::Config& config = parts.config;
+  const config::Config& config = context.config;
   std::optional<param::Arena> weights;  // rank 0's
-  if (parts.world.rank() == 0) {
-    weights.emplace(param::ArenaLayout(parts.model.parameters),
+  if (context.world.rank() == 0) {
+    weights.emplace(param::ArenaLayout(context.model.parameters),
                     parallel::dtype_of(config.machine.dtype), param::private_memory);
   }
-  parts.engine.visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
+  context.engine.visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
     if (weights) weights->view(id).copy_(values);
   });
   std::string text;
-  comm::run_long_on_leader(parts.world, "writing a sample", [&] {
+  comm::run_long_on_leader(context.world, "writing a sample", [&] {
     const config::GenerateConfig plain;
     const std::string& prompt = config.report.sample_prompt;
     const auto generator = model::family_of(config.model).make_generator(config.model, *weights);
     text = prompt;
     continue_text(
-        *generator, *parts.tokenizer,
-        data::prompt_tokens(*parts.tokenizer, prompt, "--sample-prompt"),
+        *generator, *context.tokenizer,
+        data::prompt_tokens(*context.tokenizer, prompt, "--sample-prompt"),
         {.temperature = plain.temperature, .top_k = plain.top_k, .seed = config.train.seed},
         plain.max_tokens, [&](std::string_view bytes) { text += bytes; });
   });

@@ -9,7 +9,7 @@
 #include "dtrain/data/split.h"
 #include "dtrain/data/tokenizer/tokenizer.h"
 #include "dtrain/parallel/memory.h"
-#include "dtrain/train/internal/train_parts.h"
+#include "dtrain/train/internal/train_context.h"
 
 namespace dtrain::train {
 
@@ -35,6 +35,6 @@ void check_sample_memory(const config::Config& config, const parallel::MemoryPla
 /// Collective: every rank of the world.
 /// Throws:     Error{numerics} if the model gives logits that are not finite.
 /// Returns:    the prompt and what follows it; empty on ranks other than 0.
-[[nodiscard]] std::string sample_text(const TrainParts& parts);
+[[nodiscard]] std::string sample_text(const TrainContext& context);
 
 }  // namespace dtrain::train

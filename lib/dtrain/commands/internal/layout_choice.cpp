@@ -201,12 +201,12 @@ config::Config with_fitting_microbatch(const config::Config& config, comm::World
 
 }  // namespace
 
-SettledStart settle_layout(const config::Config& config, const config::StartRecord& record,
+ChosenLayout choose_layout(const config::Config& config, const config::StartRecord& record,
                            comm::World& world, const base::RankEnv& env) {
-  SettledStart settled{.config = config, .record = record};
+  ChosenLayout chosen{.config = config, .record = record};
   const std::string strategy(text_of(config.layout.strategy));
   comm::check_agreement(world.control(), {{"layout.strategy", strategy}});
-  if (config.layout.strategy != config::Strategy::automatic) return settled;
+  if (config.layout.strategy != config::Strategy::automatic) return chosen;
   const Launched here = launched(world, env);
   const config::Config open_config = open(config, here);
   comm::ProcessGroup& ranks = world.control();
@@ -215,28 +215,28 @@ SettledStart settle_layout(const config::Config& config, const config::StartReco
   comm::run_long_on_leader(ranks, "choosing a layout", [&] {
     if (const auto kept = kept_layout(config, open_config, here)) {
       taken = *kept;
-      settled.choice = fmt::format("--strategy auto keeps the layout of {}", config.run.dir);
+      chosen.choice = fmt::format("--strategy auto keeps the layout of {}", config.run.dir);
       return;
     }
     const auto begin = base::Clock::now();
     const planner::Ranking ranking = rank_here(open_config, here.site, link);
     taken = ranking.choices.front().layout;
-    settled.choice = words_on(ranking, base::seconds_since(begin));
-    settled.step_seconds = ranking.choices.front().prediction.seconds();
+    chosen.choice = words_on(ranking, base::seconds_since(begin));
+    chosen.step_seconds = ranking.choices.front().prediction.seconds();
   });
   const Layout layout = layout_from(comm::exchange_texts(ranks, taken.text()).front(), here.ranks);
-  settled.config = planner::with_layout(open_config, layout, here.site);
-  settled.config.layout.nnodes = config.layout.nnodes;
-  settled.config.plan = config.plan;
+  chosen.config = planner::with_layout(open_config, layout, here.site);
+  chosen.config.layout.nnodes = config.layout.nnodes;
+  chosen.config.plan = config.plan;
   config::Config asked = planner::given_layout(record.asked.value_or(config), layout);
-  asked.batch.global = settled.config.batch.global;
-  settled.record.asked = asked;
+  asked.batch.global = chosen.config.batch.global;
+  chosen.record.asked = asked;
   if (ranks.rank() == 0) {
-    for (const std::string& line : config::warnings(config::Command::train, settled.config)) {
+    for (const std::string& line : config::warnings(config::Command::train, chosen.config)) {
       base::log_warning("{}", line);
     }
   }
-  return settled;
+  return chosen;
 }
 
 planner::Ranking rank_with_progress(const std::string& name, const config::Config& asked,
@@ -258,7 +258,7 @@ planner::Ranking rank_with_progress(const std::string& name, const config::Confi
   return ranking;
 }
 
-void settle_microbatch(SettledStart& start, Attempt attempt, comm::World& world) {
+void choose_microbatch(ChosenLayout& start, Attempt attempt, comm::World& world) {
   config::Config& config = start.config;
   const config::BatchConfig asked = start.record.asked.value_or(config).batch;
   if (!config::is_microbatch_open(asked)) return;

@@ -52,7 +52,7 @@ Profiler::~Profiler() {
 }
 
 bool Profiler::before_step(std::int64_t done, std::int64_t step) {
-  const std::int64_t steps = parts_.config.report.profile;
+  const std::int64_t steps = context_.config.report.profile;
   if (steps > 0 && done == 0) warn_if_short(step);
   const bool begins = steps > 0 && done == kStepsBefore;
   const bool ends = trace_ && done == kStepsBefore + steps;
@@ -63,20 +63,20 @@ bool Profiler::before_step(std::int64_t done, std::int64_t step) {
 
 void Profiler::finish(std::int64_t step) {
   if (trace_) return end(step);
-  const std::int64_t wanted = parts_.config.report.profile;
+  const std::int64_t wanted = context_.config.report.profile;
   if (wanted == 0 || is_settled_) return;
-  parts_.reporter.warn(step, fmt::format("--profile {} has traced nothing: it begins after {} "
-                                         "steps, and this launch has made fewer",
-                                         wanted, kStepsBefore));
+  context_.reporter.warn(step, fmt::format("--profile {} has traced nothing: it begins after {} "
+                                           "steps, and this launch has made fewer",
+                                           wanted, kStepsBefore));
 }
 
 // Before the first step, so that nobody waits for a profile in vain.
 void Profiler::warn_if_short(std::int64_t step) {
-  const std::int64_t wanted = parts_.config.report.profile;
-  const std::int64_t left = parts_.config.train.steps - step;
+  const std::int64_t wanted = context_.config.report.profile;
+  const std::int64_t left = context_.config.train.steps - step;
   if (left >= kStepsBefore + wanted) return;
   is_settled_ = true;
-  parts_.reporter.warn(
+  context_.reporter.warn(
       step, fmt::format("--profile {} traces {} steps: it begins after {}, and this launch makes "
                         "{}; --steps {} gives it all",
                         wanted, std::max<std::int64_t>(left - kStepsBefore, 0), kStepsBefore, left,
@@ -85,18 +85,18 @@ void Profiler::warn_if_short(std::int64_t step) {
 
 void Profiler::begin() {
   is_settled_ = true;
-  ahead_ = comm::clock_offset(parts_.world, base::host_of_process());
-  parts_.groups.for_each([](const std::string&, comm::ProcessGroup& group) {
+  ahead_ = comm::clock_offset(context_.world, base::host_of_process());
+  context_.groups.for_each([](const std::string&, comm::ProcessGroup& group) {
     group.calls().begin_keeping(kMostCalls);
   });
-  if (!parts_.device().is_cpu()) timeline_.emplace(parts_.device());
+  if (!context_.device().is_cpu()) timeline_.emplace(context_.device());
   trace_.emplace(kMostSpans, timeline_ ? &*timeline_ : nullptr);
   base::Trace::of_thread() = &*trace_;
 }
 
 std::vector<metrics::GroupTrace> Profiler::take_calls() const {
   std::vector<metrics::GroupTrace> groups;
-  parts_.groups.for_each([&](const std::string& label, comm::ProcessGroup& group) {
+  context_.groups.for_each([&](const std::string& label, comm::ProcessGroup& group) {
     groups.push_back({.label = label, .calls = group.calls().end_keeping()});
   });
   return groups;
@@ -104,28 +104,28 @@ std::vector<metrics::GroupTrace> Profiler::take_calls() const {
 
 void Profiler::end(std::int64_t step) {
   base::Trace::of_thread() = nullptr;
-  metrics::RankTrace rank{.rank = parts_.world.rank(),
-                          .num_ranks = parts_.world.size(),
+  metrics::RankTrace rank{.rank = context_.world.rank(),
+                          .num_ranks = context_.world.size(),
                           .host = host_name(),
                           .ahead = ahead_,
                           .spans = *trace_,
                           .groups = take_calls()};
   if (timeline_) rank.device_spans = metrics::on_device(*trace_, timeline_->times());
-  rank.origin = earliest_of_all(parts_.world, metrics::begin_of(rank));
+  rank.origin = earliest_of_all(context_.world, metrics::begin_of(rank));
   const auto lost =
-      comm::gather_texts(parts_.world, std::to_string(num_lost(*trace_, rank.groups)));
+      comm::gather_texts(context_.world, std::to_string(num_lost(*trace_, rank.groups)));
   tell(metrics::part_times(trace_->spans()), {});
   if (timeline_) tell(metrics::part_times(rank.device_spans), "on the device");
-  const auto parts = comm::gather_texts(parts_.world, metrics::trace_events(rank));
+  const auto parts = comm::gather_texts(context_.world, metrics::trace_events(rank));
   trace_.reset();
   timeline_.reset();
-  comm::run_long_on_leader(parts_.world, "writing the profile", [&] {
+  comm::run_long_on_leader(context_.world, "writing the profile", [&] {
     const auto most = std::ranges::max_element(lost, {}, [](auto& text) { return stoll(text); });
     if (*most != "0") {
-      parts_.reporter.warn(step,
-                           fmt::format("the profile lacks {} spans and calls of rank {}, for which "
-                                       "there was no room: give fewer steps to --profile",
-                                       *most, most - lost.begin()));
+      context_.reporter.warn(
+          step, fmt::format("the profile lacks {} spans and calls of rank {}, for which "
+                            "there was no room: give fewer steps to --profile",
+                            *most, most - lost.begin()));
     }
     write(parts, step);
   });
@@ -133,22 +133,22 @@ void Profiler::end(std::int64_t step) {
 
 void Profiler::tell(const metrics::PartTimes& own, std::string_view clock) {
   std::vector<metrics::PartTimes> ranks;
-  for (const std::string& text : comm::gather_texts(parts_.world, to_text(own))) {
+  for (const std::string& text : comm::gather_texts(context_.world, to_text(own))) {
     ranks.push_back(metrics::times_from(text));
   }
-  if (parts_.world.rank() == 0)
-    parts_.reporter.note(metrics::time_table(ranks, clock, parts_.reporter.room()));
+  if (context_.world.rank() == 0)
+    context_.reporter.note(metrics::time_table(ranks, clock, context_.reporter.room()));
 }
 
 void Profiler::write(const std::vector<std::string>& parts, std::int64_t step) const {
-  const std::string path = job::RunFolder::trace_file(parts_.config.run.dir);
+  const std::string path = job::RunFolder::trace_file(context_.config.run.dir);
   try {
     metrics::write_trace(path, parts);
   } catch (const base::Error& error) {
-    return parts_.reporter.warn(step,
-                                fmt::format("the profile could not be written: {}", error.what()));
+    return context_.reporter.warn(
+        step, fmt::format("the profile could not be written: {}", error.what()));
   }
-  parts_.reporter.note(fmt::format("trace: {}, for https://ui.perfetto.dev", path));
+  context_.reporter.note(fmt::format("trace: {}, for https://ui.perfetto.dev", path));
 }
 
 }  // namespace dtrain::train

@@ -12,7 +12,7 @@
 #include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/metrics/profile.h"
 #include "dtrain/metrics/reporter.h"
-#include "dtrain/train/internal/train_parts.h"
+#include "dtrain/train/internal/train_context.h"
 
 namespace dtrain::train {
 
@@ -24,8 +24,8 @@ namespace dtrain::train {
 /// Threads:    one, which makes the steps.
 class Profiler {
  public:
-  /// `parts` must outlive this.
-  explicit Profiler(const TrainParts& parts) : parts_(parts) {}
+  /// `context` must outlive this.
+  explicit Profiler(const TrainContext& context) : context_(context) {}
   ~Profiler();
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
@@ -46,7 +46,7 @@ class Profiler {
   void write(const std::vector<std::string>& parts, std::int64_t step) const;
   [[nodiscard]] std::vector<metrics::GroupTrace> take_calls() const;
 
-  const TrainParts& parts_;
+  const TrainContext& context_;
   base::Clock::duration ahead_{};             // of rank 0's clock
   std::optional<device::Timeline> timeline_;  // of a device that is not a CPU
   std::optional<base::Trace> trace_;

@@ -38,7 +38,7 @@ struct FigureLevel {
   bool operator==(const FigureLevel&) const = default;
 };
 
-/// What a SpikeGuard knows of the steps before.
+/// The statistics of a SpikeDetector.
 struct SpikeStatistics {
   FigureLevel loss = {};
   FigureLevel grad_norm = {};

@@ -9,7 +9,7 @@
 #include "dtrain/data/loader.h"
 #include "dtrain/data/tokens/token_file.h"
 #include "dtrain/train/internal/run_history.h"
-#include "dtrain/train/internal/train_parts.h"
+#include "dtrain/train/internal/train_context.h"
 #include "dtrain/train/start_point.h"
 
 namespace dtrain::train {
@@ -19,8 +19,8 @@ namespace dtrain::train {
 /// Threads: one.
 class Validation {
  public:
-  /// `parts` must outlive this.
-  Validation(const TrainParts& parts, const StartPoint& start);
+  /// `context` must outlive this.
+  Validation(const TrainContext& context, const StartPoint& start);
 
   /// Whether the step is to be evaluated; without validation data none is.
   [[nodiscard]] bool is_due(std::int64_t step) const;
@@ -41,18 +41,18 @@ class Validation {
   [[nodiscard]] const ValidationRecord& record() const { return record_; }
 
   /// Sets what a run's summary says of evaluations.
-  void add_to(metrics::Summary& summary) const;
+  void add_to(metrics::RunSummary& summary) const;
 
  private:
   [[nodiscard]] std::optional<metrics::BestCheckpoint> best_checkpoint() const;
 
-  const TrainParts& parts_;
+  const TrainContext& context_;
   data::EvaluationSequences sequences_;
   data::TextUnits units_;
   ValidationRecord record_;
   bool is_owed_;
   bool has_new_best_ = false;
-  std::optional<metrics::EvaluationRecord> last_;
+  std::optional<metrics::EvaluationEvent> last_;
 };
 
 }  // namespace dtrain::train

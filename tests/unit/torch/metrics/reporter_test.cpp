@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "dtrain/metrics/console.h"
+#include "dtrain/metrics/metrics_file.h"
 #include "support/messages.h"
 #include "support/temp_folder.h"
 
@@ -37,18 +38,18 @@ class CapturedErrors {
   int saved_;
 };
 
-constexpr StepRecord kRecord{.step = 7,
-                             .loss = 1.2345678901234567,
-                             .grad_norm = 0.1 + 0.2,
-                             .learning_rate = 3e-4,
-                             .tokens = 123'456'789'012,
-                             .samples = 56,
-                             .tokens_per_second = 12'345.678,
-                             .step_seconds = 0.0829,
-                             .wait_seconds = 0.001,
-                             .mfu = 0.391,
-                             .memory_bytes = 50 << 20,
-                             .comm_bytes = 4'096};
+constexpr StepEvent kRecord{.step = 7,
+                            .loss = 1.2345678901234567,
+                            .grad_norm = 0.1 + 0.2,
+                            .learning_rate = 3e-4,
+                            .tokens = 123'456'789'012,
+                            .samples = 56,
+                            .tokens_per_second = 12'345.678,
+                            .step_seconds = 0.0829,
+                            .wait_seconds = 0.001,
+                            .mfu = 0.391,
+                            .memory_bytes = 50 << 20,
+                            .comm_bytes = 4'096};
 
 std::vector<nlohmann::ordered_json> lines_of(const std::string& text) {
   std::vector<nlohmann::ordered_json> lines;
@@ -89,7 +90,7 @@ Reported report(Reporter::Options options, Report tell) {
 
 TEST_CASE("A step's line has exactly the documented keys, in order, and every bit of its numbers") {
   const auto found =
-      report({.metrics_path = "", .console = {}}, [](Reporter& r) { r.step(kRecord); });
+      report({.metrics_path = "", .console = {}}, [](Reporter& r) { r.report(kRecord); });
   REQUIRE(found.lines.size() == 1);
   std::vector<std::string> keys;
   for (const auto& [key, value] : found.lines[0].items()) keys.push_back(key);
@@ -103,12 +104,13 @@ TEST_CASE("A step's line has exactly the documented keys, in order, and every bi
 }
 
 TEST_CASE("Numbers that JSON lacks are written as words") {
-  StepRecord record = kRecord;
+  StepEvent record = kRecord;
   record.loss = -std::numeric_limits<double>::quiet_NaN();
   record.grad_norm = -std::numeric_limits<double>::infinity();
   const auto found = report({.metrics_path = "", .console = {}}, [&](Reporter& r) {
-    r.step(record);
-    r.evaluation({.step = 7, .val_loss = std::numeric_limits<double>::infinity(), .tokens = 64});
+    r.report(record);
+    r.report(EvaluationEvent{
+        .step = 7, .val_loss = std::numeric_limits<double>::infinity(), .tokens = 64});
   });
   CHECK(found.lines[0]["loss"] == "nan");
   CHECK(found.lines[0]["grad_norm"] == "-inf");
@@ -117,18 +119,19 @@ TEST_CASE("Numbers that JSON lacks are written as words") {
 
 TEST_CASE("Other lines say by 'event' what they are") {
   const auto found = report({.metrics_path = "", .console = {}, .total_steps = 7}, [](Reporter& r) {
-    r.start("a table", {{"parameters", 5}});
-    r.evaluation({.step = 3, .val_loss = 1.5, .tokens = 640, .data = "d"});
+    r.report(StartEvent{"a table", {{"parameters", 5}}});
+    r.report(EvaluationEvent{.step = 3, .val_loss = 1.5, .tokens = 640, .data = "d"});
     r.warn(4, "loss nan: update skipped");
-    r.end({.steps = 7,
-           .steps_here = 7,
-           .train_loss = MeanLoss{.loss = 2.5, .first_step = 1, .last_step = 7, .num_losses = 6},
-           .validation = EvaluationRecord{.step = 7, .val_loss = 1.25},
-           .time = {.total = 3},
-           .tokens_per_second = 10,
-           .model_path = "m",
-           .skipped_updates = 3,
-           .failed_checkpoints = 2});
+    r.report(RunSummary{
+        .steps = 7,
+        .steps_here = 7,
+        .train_loss = MeanLoss{.loss = 2.5, .first_step = 1, .last_step = 7, .num_losses = 6},
+        .validation = EvaluationEvent{.step = 7, .val_loss = 1.25},
+        .time = {.total = 3},
+        .tokens_per_second = 10,
+        .model_path = "m",
+        .skipped_updates = 3,
+        .failed_checkpoints = 2});
   });
   REQUIRE(found.lines.size() == 4);
   CHECK(found.lines[0] == nlohmann::ordered_json{{"event", "start"}, {"parameters", 5}});
@@ -157,8 +160,9 @@ TEST_CASE("Other lines say by 'event' what they are") {
 }
 
 TEST_CASE("A failure is a line of its own, whatever its message holds") {
-  const auto found =
-      report({.metrics_path = "", .console = {}}, [](Reporter& r) { r.failure(3, "a\xff\nb"); });
+  const auto found = report({.metrics_path = "", .console = {}}, [](Reporter& r) {
+    r.report_failure({.step = 3, .message = "a\xff\nb"});
+  });
   REQUIRE(found.lines.size() == 1);
   CHECK(found.lines[0]["event"] == "failure");
   CHECK(found.lines[0]["step"] == 3);
@@ -167,11 +171,11 @@ TEST_CASE("A failure is a line of its own, whatever its message holds") {
 
 TEST_CASE("A rank that does not write writes nothing at all") {
   const auto found = report({.writes = false, .metrics_path = "", .console = {}}, [](Reporter& r) {
-    r.start("a table", {});
-    r.step(kRecord);
-    r.evaluation({.step = 1, .val_loss = 2, .tokens = 3});
+    r.report(StartEvent{"a table", {}});
+    r.report(kRecord);
+    r.report(EvaluationEvent{.step = 1, .val_loss = 2, .tokens = 3});
     r.warn(1, "w");
-    r.end({.model_path = ""});
+    r.report(RunSummary{.model_path = ""});
   });
   CHECK(found.lines.empty());
   CHECK(found.errors.empty());
@@ -182,8 +186,8 @@ std::ptrdiff_t count(const std::string& text, char c) {
 }
 
 void tell_steps(Reporter& r) {
-  StepRecord record = kRecord;
-  for (record.step = 1; record.step <= 25; ++record.step) r.step(record);
+  StepEvent record = kRecord;
+  for (record.step = 1; record.step <= 25; ++record.step) r.report(record);
 }
 
 TEST_CASE("Off a terminal the first, every log_every-th and the last step are plain lines") {
@@ -214,15 +218,16 @@ TEST_CASE("On a terminal one line is redrawn, fits its width, and is gone before
 }
 
 TEST_CASE("On a terminal evaluations and checkpoints stay as lines above the live one") {
-  const auto found = report({.metrics_path = "",
-                             .console = {.live = true, .columns = [] { return 79; }},
-                             .log_every = 10,
-                             .total_steps = 25},
-                            [](Reporter& r) {
-                              r.evaluating(3);
-                              r.evaluation({.step = 3, .val_loss = 1.5, .tokens = 100});
-                              r.checkpoint({.step = 3, .path = "p", .bytes = 5, .seconds = 0.25});
-                            });
+  const auto found =
+      report({.metrics_path = "",
+              .console = {.live = true, .columns = [] { return 79; }},
+              .log_every = 10,
+              .total_steps = 25},
+             [](Reporter& r) {
+               r.report(EvaluationBegin{3});
+               r.report(EvaluationEvent{.step = 3, .val_loss = 1.5, .tokens = 100});
+               r.report(CheckpointEvent{.step = 3, .path = "p", .bytes = 5, .seconds = 0.25});
+             });
   CHECK(found.errors.find(
             "step 3/25 | evaluating ...\r\r\x1b[J\rstep 3 | validation loss 1.5000\n") !=
         std::string::npos);
@@ -257,7 +262,7 @@ TEST_CASE(
     "Memory that was predicted wrongly is a warning where a tenth of it, and 4 MiB, are wrong") {
   const auto warns = [](std::int64_t predicted_mib, std::int64_t peak_mib) {
     const auto found = report({.metrics_path = "", .console = {}}, [&](Reporter& r) {
-      r.memory({.step = 3, .predicted = predicted_mib << 20, .peak = peak_mib << 20});
+      r.report(MemoryEvent{.step = 3, .predicted = predicted_mib << 20, .peak = peak_mib << 20});
     });
     REQUIRE(found.lines.size() == 1);
     return found.errors.starts_with("dtrain: warning: memory: ");

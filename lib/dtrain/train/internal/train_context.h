@@ -1,4 +1,4 @@
-// What training works with.
+// The objects that the training loop and its parts share.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,8 @@
 #include "dtrain/parallel/engine/step_engine.h"
 #include "dtrain/train/checkpointer.h"
 #include "dtrain/train/internal/stop_requests.h"
+#include "dtrain/train/state_check.h"
+#include "dtrain/train/step_clock.h"
 
 namespace dtrain::train {
 
@@ -21,33 +23,34 @@ struct Predictions {
   /// Peak bytes of tensors within steps, over all ranks whose peak is measured together.
   std::int64_t memory = 0;
   std::int64_t peak_memory = 0;             ///< likewise over the whole run
-  std::optional<double> step_seconds = {};  ///< of a layout that was chosen by it
+  std::optional<double> step_seconds = {};  ///< if the planner chose the layout
 };
 
-/// The phase in which a report is written, to a disk that may be slow.
+/// The phase in which an event is written, to a disk that may be slow.
 inline constexpr const char* kWritingMetrics = "writing metrics";
 
-/// The parts of a rank that a trainer drives; all must outlive it.
-struct TrainParts {
+/// One rank's job, as the training loop drives it; everything must outlive the loop.
+struct TrainContext {
   const config::Config& config;
   const mesh::MeshGroups& groups;
-  comm::ProcessGroup& world;  ///< all ranks, for what their hosts know
+  comm::ProcessGroup& world;  ///< all ranks, for data in host memory
   parallel::StepEngine& engine;
-  const model::Model& model;  ///< of all ranks together
+  const model::Model& model;  ///< the whole model, not only this rank's part
   Predictions predicted;
   std::optional<double> peak_flops;  ///< FLOP/s of all ranks, measured at the start, for MFU
-  bool are_cpus_mixed = false;
   const data::Split& split;
   metrics::Reporter& reporter;
   base::LauncherLink& link;  ///< may be disconnected
+  StepClock& clock;
+  StateCheck& state_check;
   Checkpointer& checkpoints;
   StopRequests& requests;
   /// Throws if the run folder is no longer this job's: called before the final model is written.
   std::function<void()> check_folder;
-  const FolderMonitor& folder;                            ///< does the same while training
-  std::shared_ptr<const data::Tokenizer> tokenizer = {};  ///< where samples are written
+  const FolderMonitor& folder;                            ///< makes the same check while training
+  std::shared_ptr<const data::Tokenizer> tokenizer = {};  ///< null without samples
 
-  /// Where a step computes.
+  /// The device that computes steps.
   [[nodiscard]] c10::Device device() const { return engine.gradients().flat().device(); }
 };
 

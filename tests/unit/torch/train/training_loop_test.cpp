@@ -1,4 +1,4 @@
-#include "dtrain/train/trainer.h"
+#include "dtrain/train/training_loop.h"
 
 #include <ATen/ATen.h>
 
@@ -13,7 +13,7 @@
 #include "support/settings.h"
 #include "support/temp_folder.h"
 
-namespace dtrain::train::trainer_test {
+namespace dtrain::train::training_loop_test {
 namespace {
 
 using testing::MemorySource;
@@ -25,7 +25,22 @@ struct RankResult {
   std::map<std::string, at::Tensor> state;
 };
 
-// Runs the trainer on config.layout.dp ranks that are threads; rank 0 writes into `folder`.
+data::Split split_of(const config::Config& config) {
+  return data::open_split({.train = config.data.train,
+                           .validation = "",
+                           .val_fraction = config.data.val_fraction,
+                           .seq_len = config.data.seq_len});
+}
+
+metrics::Reporter::Options reporter_options(const config::Config& config, std::int64_t rank) {
+  return {.writes = rank == 0,
+          .metrics_path = config.run.dir + "/metrics.jsonl",
+          .console = {},
+          .log_every = 0,
+          .total_steps = config.train.steps};
+}
+
+// Runs the training loop on config.layout.dp ranks that are threads; rank 0 writes into `folder`.
 std::vector<RankResult> train_in(const TempFolder& folder, config::Config config,
                                  double peak_flops = 1e12) {
   config.run.dir = folder.path("run");
@@ -36,43 +51,46 @@ std::vector<RankResult> train_in(const TempFolder& folder, config::Config config
     RankResult& result = results[static_cast<std::size_t>(world.rank())];
     const config::Config resolved = testing::with_dtypes(config);
     job::Job job(resolved, {std::shared_ptr<void>(), &world});
-    const data::Split split = data::open_split({.train = config.data.train,
-                                                .validation = "",
-                                                .val_fraction = config.data.val_fraction,
-                                                .seq_len = config.data.seq_len});
-    metrics::Reporter reporter({.writes = world.rank() == 0,
-                                .metrics_path = config.run.dir + "/metrics.jsonl",
-                                .console = {},
-                                .log_every = 0,
-                                .total_steps = config.train.steps});
+    const data::Split split = split_of(config);
+    metrics::Reporter reporter(reporter_options(config, world.rank()));
     base::LauncherLink link(-1);
     try {
       const base::HeldFolder run_folder(config.run.dir, base::ErrorKind::checkpoint);
       const auto check_folder = [&] { run_folder.check(); };
+      StepClock clock(job.groups());
+      StateCheck state_check({.config = resolved,
+                              .groups = job.groups(),
+                              .world = world.control(),
+                              .engine = job.engine(),
+                              .split = split,
+                              .clock = clock,
+                              .are_cpus_mixed = job.cpus().are_mixed});
       Checkpointer checkpoints(job.engine(), job.groups().world(), reporter, link,
                                {.config = resolved,
+                                .state_check = state_check,
                                 .run = "test",
                                 .data_fingerprint = "",
                                 .folder = run_folder,
                                 .check_folder = check_folder});
       StopRequests requests({});
       const FolderMonitor monitor({});
-      Trainer({resolved,
-               job.groups(),
-               world.control(),
-               job.engine(),
-               job.whole_model(),
-               {.memory = job.plan().memory.total()},
-               peak_flops,
-               job.cpus().are_mixed,
-               split,
-               reporter,
-               link,
-               checkpoints,
-               requests,
-               check_folder,
-               monitor},
-              {})
+      TrainingLoop({.config = resolved,
+                    .groups = job.groups(),
+                    .world = world.control(),
+                    .engine = job.engine(),
+                    .model = job.whole_model(),
+                    .predicted = {.memory = job.plan().memory.total()},
+                    .peak_flops = peak_flops,
+                    .split = split,
+                    .reporter = reporter,
+                    .link = link,
+                    .clock = clock,
+                    .state_check = state_check,
+                    .checkpoints = checkpoints,
+                    .requests = requests,
+                    .check_folder = check_folder,
+                    .folder = monitor},
+                   {})
           .run();
     } catch (const base::Error& error) {
       result.error = fmt::format("{} {}", base::name_of(error.kind()), error.what());
@@ -123,7 +141,9 @@ TEST_CASE("A loss that is not finite stops all ranks at once, before the update"
   for (const RankResult& result : results) check_same_state(result, expected[0]);
 }
 
-TEST_CASE("UserHints to skip, training goes on, warns of each step and leaves the weights alone") {
+TEST_CASE(
+    "With --on-nonfinite skip, training continues, warns of each step and leaves the weights "
+    "alone") {
   const TempFolder folder;
   config::Config config = diverging(2);
   set(config, "train.on_nonfinite", "skip");
@@ -153,7 +173,7 @@ TEST_CASE("UserHints to skip, training goes on, warns of each step and leaves th
   CHECK(results[0].state.at("optimizer.num_updates").item<float>() == 1);
 }
 
-TEST_CASE("The trainer's steps are the engine's, with the schedule's rate and cumulative counts") {
+TEST_CASE("The loop's steps are the engine's, with the schedule's rate and cumulative counts") {
   const TempFolder folder;
   config::Config config = testing::laid_out(testing::tiny_config(), 2, 2);
   set(config, "train.schedule", "linear");
@@ -196,7 +216,7 @@ TEST_CASE("A peak that steps beat is no peak: MFU is null until another was meas
   }
 }
 
-TEST_CASE("The trainer trains exactly as the engine driven by hand") {
+TEST_CASE("The loop trains exactly as the engine driven by hand") {
   const TempFolder folder;
   const config::Config config = testing::laid_out(testing::tiny_config(), 2, 2);
   const auto results = train_in(folder, config);
@@ -231,4 +251,4 @@ TEST_CASE("Ranks with different settings are refused, naming the first one") {
 }
 
 }  // namespace
-}  // namespace dtrain::train::trainer_test
+}  // namespace dtrain::train::training_loop_test

@@ -1,4 +1,4 @@
-#include "dtrain/train/internal/spike_guard.h"
+#include "dtrain/train/internal/spike_detector.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "dtrain/train/internal/run_history.h"
-#include "dtrain/train/internal/run_meter.h"
+#include "dtrain/train/internal/step_metrics.h"
 #include "support/messages.h"
 #include "support/rounding.h"
 
-namespace dtrain::train::spike_guard_test {
+namespace dtrain::train::spike_detector_test {
 namespace {
 
 constexpr double kThreshold = 6;
@@ -34,8 +34,8 @@ class Noise {
   double deviation_;
 };
 
-SpikeGuard guard_after(std::int64_t num_steps, double threshold, double deviation = 0.1) {
-  SpikeGuard guard(threshold);
+SpikeDetector guard_after(std::int64_t num_steps, double threshold, double deviation = 0.1) {
+  SpikeDetector guard(threshold);
   Noise noise(deviation);
   for (std::int64_t step = 0; step < num_steps; ++step) {
     const double figure = noise.next();
@@ -44,13 +44,13 @@ SpikeGuard guard_after(std::int64_t num_steps, double threshold, double deviatio
   return guard;
 }
 
-bool is_spike(const SpikeGuard& guard, double loss, double norm) {
+bool is_spike(const SpikeDetector& guard, double loss, double norm) {
   const auto limits = guard.limits();
   return loss > limits.loss || norm > limits.grad_norm;
 }
 
 // How many of `num_steps` steps whose norms are `level` times the noise are spikes.
-int spikes_at(double level, int num_steps, Noise& noise, SpikeGuard& guard) {
+int spikes_at(double level, int num_steps, Noise& noise, SpikeDetector& guard) {
   int spikes = 0;
   for (int step = 0; step < num_steps; ++step) {
     const double norm = level * noise.next();
@@ -61,8 +61,8 @@ int spikes_at(double level, int num_steps, Noise& noise, SpikeGuard& guard) {
 }
 
 TEST_CASE("A guard knows no limits before its warm-up is over") {
-  CHECK_FALSE(guard_after(SpikeGuard::kWarmUpSteps - 1, kThreshold).limits().any());
-  CHECK(guard_after(SpikeGuard::kWarmUpSteps, kThreshold).limits().any());
+  CHECK_FALSE(guard_after(SpikeDetector::kWarmUpSteps - 1, kThreshold).limits().any());
+  CHECK(guard_after(SpikeDetector::kWarmUpSteps, kThreshold).limits().any());
 }
 
 TEST_CASE("Limits are so many standard deviations of the logarithms above their mean") {
@@ -89,7 +89,7 @@ TEST_CASE("Limits are so many standard deviations of the logarithms above their 
 
 TEST_CASE("Norms that differ by factors, as healthy ones do, are no spikes") {
   for (const double deviation : {0.02, 0.1, 0.2, 0.4}) {
-    SpikeGuard guard(kThreshold);
+    SpikeDetector guard(kThreshold);
     Noise noise(deviation);
     CHECK(spikes_at(1, 20'000, noise, guard) == 0);
   }
@@ -97,7 +97,7 @@ TEST_CASE("Norms that differ by factors, as healthy ones do, are no spikes") {
 
 TEST_CASE("Norms that fall or rise steadily are no spikes") {
   for (const double rate : {0.9, 0.99, 1.01, 1.1}) {
-    SpikeGuard guard(kThreshold);
+    SpikeDetector guard(kThreshold);
     Noise noise(0.05);
     double level = 1;
     for (int step = 0; step < 300; ++step) {
@@ -109,9 +109,9 @@ TEST_CASE("Norms that fall or rise steadily are no spikes") {
 
 TEST_CASE(
     "The fall of a norm at the start hides no spike of ten times the norm after the warm-up") {
-  SpikeGuard guard(kThreshold);
+  SpikeDetector guard(kThreshold);
   Noise noise(0.1);
-  for (int step = 0; step < SpikeGuard::kWarmUpSteps; ++step) {
+  for (int step = 0; step < SpikeDetector::kWarmUpSteps; ++step) {
     CHECK(spikes_at(std::max(4 * std::pow(0.95, step), 0.7), 1, noise, guard) == 0);
   }
   for (int step = 0; step < 200; ++step) {
@@ -122,7 +122,7 @@ TEST_CASE(
 
 TEST_CASE("One spike hides no other") {
   for (const double factor : {10.0, 100.0, 1e30}) {
-    SpikeGuard guard(kThreshold);
+    SpikeDetector guard(kThreshold);
     Noise noise(0.2);
     CHECK(spikes_at(1, 300, noise, guard) == 0);
     for (int spike = 0; spike < 20; ++spike) {
@@ -135,7 +135,7 @@ TEST_CASE("One spike hides no other") {
 
 // Chebyshev: no distribution has more than 1/Z² of its values beyond Z deviations.
 TEST_CASE("Norms that are as frequent as no spikes can be are learned") {
-  SpikeGuard guard(kThreshold);
+  SpikeDetector guard(kThreshold);
   Noise noise(0.2);
   CHECK(spikes_at(1, 300, noise, guard) == 0);
   int spikes = 0;
@@ -148,11 +148,11 @@ TEST_CASE("Norms that are as frequent as no spikes can be are learned") {
 
 TEST_CASE("A level that stays is taken for the new one after three steps, above and below") {
   for (const double factor : {10.0, 100.0, 1e6}) {
-    SpikeGuard guard(kThreshold);
+    SpikeDetector guard(kThreshold);
     Noise noise(0.1);
     CHECK(spikes_at(1, 300, noise, guard) == 0);
     for (int repetition = 0; repetition < 3; ++repetition) {
-      CHECK(spikes_at(factor, 300, noise, guard) == SpikeGuard::kNewLevelSteps);
+      CHECK(spikes_at(factor, 300, noise, guard) == SpikeDetector::kNewLevelSteps);
       CHECK(is_spike(guard, 2, 10 * factor));
       CHECK(spikes_at(1, 300, noise, guard) == 0);
       CHECK(is_spike(guard, 2, 10));
@@ -161,7 +161,7 @@ TEST_CASE("A level that stays is taken for the new one after three steps, above 
 }
 
 TEST_CASE("A figure that never moves has a limit above itself") {
-  SpikeGuard guard(kThreshold);
+  SpikeDetector guard(kThreshold);
   for (int step = 0; step < 300; ++step) guard.note(1.5, 1e-30);
   CHECK(guard.limits().loss > 1.5);
   CHECK(guard.limits().loss < 1.6);
@@ -170,7 +170,7 @@ TEST_CASE("A figure that never moves has a limit above itself") {
 }
 
 TEST_CASE("A figure of 0 is no spike, and changes no limit") {
-  SpikeGuard guard(kThreshold);
+  SpikeDetector guard(kThreshold);
   for (int step = 0; step < 300; ++step) guard.note(0, 0);
   CHECK_FALSE(guard.limits().any());
   guard = guard_after(200, kThreshold);
@@ -181,11 +181,11 @@ TEST_CASE("A figure of 0 is no spike, and changes no limit") {
 }
 
 TEST_CASE("A guard that was saved amid spikes decides as if never interrupted") {
-  SpikeGuard guard = guard_after(200, kThreshold);
+  SpikeDetector guard = guard_after(200, kThreshold);
   guard.note(2, 600);
   guard.note(2, 700);
   const RunHistory history{.spikes = guard.statistics()};
-  SpikeGuard resumed(kThreshold, parse_history(to_text(history), "here").spikes);
+  SpikeDetector resumed(kThreshold, parse_history(to_text(history), "here").spikes);
   guard.note(2, 650);
   resumed.note(2, 650);
   CHECK(resumed.statistics() == guard.statistics());
@@ -204,7 +204,7 @@ TEST_CASE("Moments of an older dtrain become those of log-normal figures") {
   CHECK(spikes.loss.num_steps == 300);
   CHECK(spikes.grad_norm.variance == Approx(std::log(1.04)));
   CHECK(spikes.grad_norm.mean == Approx(std::log(0.5) - std::log(1.04) / 2));
-  const SpikeGuard guard(kThreshold, spikes);
+  const SpikeDetector guard(kThreshold, spikes);
   CHECK_FALSE(is_spike(guard, 2, 1));
   CHECK(is_spike(guard, 2, 5));
   for (const char* norm :
@@ -286,4 +286,4 @@ TEST_CASE("The time of a step is the median") {
 }
 
 }  // namespace
-}  // namespace dtrain::train::spike_guard_test
+}  // namespace dtrain::train::spike_detector_test

@@ -1,0 +1,28 @@
+// The figures of each event: the one table of keys in metrics.jsonl and curves in TensorBoard.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dtrain/metrics/events.h"
+
+namespace dtrain::metrics {
+
+/// One figure of an event.
+struct Figure {
+  std::string key;                  ///< in metrics.jsonl
+  nlohmann::ordered_json value;     ///< in metrics.jsonl
+  std::string_view curve_tag = {};  ///< in TensorBoard; empty if it has no curve
+  double curve_value = 0;
+};
+
+/// Returns the figures of an event in the order of its line, "event" first; empty for events that
+/// only people read.
+[[nodiscard]] std::vector<Figure> figures_of(const Event& event);
+
+/// A NaN without its sign, which means nothing and depends on the processor.
+[[nodiscard]] double without_nan_sign(double value);
+
+}  // namespace dtrain::metrics

@@ -1,0 +1,23 @@
+// Writes each event of a run as a line of metrics.jsonl.
+#pragma once
+
+#include <string>
+
+#include "dtrain/metrics/internal/sink.h"
+#include "dtrain/metrics/metrics_file.h"
+
+namespace dtrain::metrics {
+
+class JsonlSink final : public Sink {
+ public:
+  /// appends: to an existing file; else its content is removed by the first event.
+  JsonlSink(const std::string& path, bool appends);
+
+  void write(const Event& event, std::span<const Figure> figures) override;
+  void finish() override { file_.finish(); }
+
+ private:
+  AppendedFile file_;
+};
+
+}  // namespace dtrain::metrics

@@ -1,0 +1,19 @@
+// Why a run must stop because of its numbers, as update_guard and state_check find it.
+#pragma once
+
+#include <string>
+
+#include "dtrain/parallel/engine/step_engine.h"
+
+namespace dtrain::train {
+
+/// The parts of an error message.
+struct NumericalFailure {
+  std::string found;   ///< "step 7: loss nan, gradient norm nan: stopped before the update"
+  std::string advice;  ///< "lower --lr"
+};
+
+/// Returns what to do about a loss or gradients that are not finite, for this engine's precision.
+[[nodiscard]] std::string advice_on_nonfinite(const parallel::StepEngine& engine);
+
+}  // namespace dtrain::train

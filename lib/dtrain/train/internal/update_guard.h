@@ -1,0 +1,47 @@
+// Watches each step's loss and gradient norm: values that are not finite, spikes, skipped updates.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "dtrain/parallel/engine/step_engine.h"
+#include "dtrain/train/internal/numerical_failure.h"
+#include "dtrain/train/internal/spike_detector.h"
+#include "dtrain/train/internal/train_context.h"
+
+namespace dtrain::train {
+
+/// Decides which updates are skipped, warns of them, and decides when there are too many. All ranks
+/// see the same loss and norm, so all decide alike.
+///
+/// Threads: one.
+class UpdateGuard {
+ public:
+  /// before: the statistics that the run resumes with. `context` must outlive this.
+  UpdateGuard(const TrainContext& context, const SpikeStatistics& before)
+      : context_(context), spikes_(context.config.train.spike_threshold, before) {}
+
+  /// Returns the limits of the step after `step`; its update is skipped if it exceeds them.
+  [[nodiscard]] parallel::StepLimits begin_step(std::int64_t step);
+  /// Warns of spikes and skipped updates in the result of `step`, counts the latter, and returns
+  /// why the run must stop, if so.
+  [[nodiscard]] std::optional<NumericalFailure> end_step(std::int64_t step,
+                                                         const parallel::StepResult& result);
+
+  /// Updates skipped since this launch.
+  [[nodiscard]] std::int64_t num_skipped() const { return num_skipped_; }
+  [[nodiscard]] const SpikeStatistics& statistics() const { return spikes_.statistics(); }
+
+ private:
+  void warn(std::int64_t step, const std::string& message);
+  [[nodiscard]] std::string advice_on_skips(const parallel::StepResult& result) const;
+
+  const TrainContext& context_;
+  SpikeDetector spikes_;
+  parallel::StepLimits limits_;  // of the step in progress
+  std::int64_t num_skipped_ = 0;
+  std::int64_t skipped_in_a_row_ = 0;
+};
+
+}  // namespace dtrain::train

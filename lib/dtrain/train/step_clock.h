@@ -1,0 +1,43 @@
+// Times the current step and counts its communication, without the work between steps.
+#pragma once
+
+#include <cstdint>
+
+#include "dtrain/base/clock.h"
+#include "dtrain/comm/call_ring.h"
+#include "dtrain/mesh/mesh_groups.h"
+
+namespace dtrain::train {
+
+/// A stopwatch whose laps are steps. Work that is no part of a step is excluded from the next lap.
+///
+/// Threads: one.
+class StepClock {
+ public:
+  /// `groups` must outlive this; their counters give the communication.
+  explicit StepClock(const mesh::MeshGroups& groups) : groups_(groups) {}
+
+  /// One step of this rank.
+  struct Lap {
+    double seconds = 0;
+    double wait_seconds = 0;  ///< part of `seconds` blocked in communication
+    std::int64_t bytes_sent = 0;
+    double total_wait_seconds = 0;  ///< since the groups were made
+  };
+  /// Ends the current step and starts the next one.
+  [[nodiscard]] Lap lap();
+
+  /// Starts the step anew: excludes everything since the last lap.
+  void restart();
+  /// Excludes the time since `begin`, and all communication since the last lap.
+  void exclude_since(base::Clock::time_point begin);
+  /// Excludes time without communication.
+  void exclude(base::Clock::duration time) { step_start_ += time; }
+
+ private:
+  const mesh::MeshGroups& groups_;
+  base::Clock::time_point step_start_ = base::Clock::now();
+  comm::CallCounters counters_;  // of all groups, at the last lap or exclusion
+};
+
+}  // namespace dtrain::train
