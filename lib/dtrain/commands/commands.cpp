@@ -30,7 +30,7 @@
 #include "dtrain/job/ranks.h"
 #include "dtrain/job/run_folder.h"
 #include "dtrain/job/start_table.h"
-#include "dtrain/kernels/product.h"
+#include "dtrain/kernels/gemm.h"
 #include "dtrain/metrics/peak_flops.h"
 #include "dtrain/parallel/precision.h"
 #include "dtrain/train/checkpointer.h"

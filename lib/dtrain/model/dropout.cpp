@@ -153,7 +153,7 @@ TORCH_LIBRARY_FRAGMENT(dtrain, operators) {
 }
 TORCH_LIBRARY_IMPL(dtrain, CPU, kernels) { kernels.impl("dropout", drop_on_cpu); }
 
-at::Tensor apply_mask(const at::Tensor& x, double probability, const DropoutPlace& place) {
+at::Tensor apply_mask(const at::Tensor& x, double probability, const DropoutOffsets& place) {
   static const device::Operator<decltype(drop_on_cpu)> kDropout("dtrain::dropout");
   return kDropout(x, probability, static_cast<std::int64_t>(place.seed), place.level,
                   place.first_sample, place.first_neuron);
@@ -162,7 +162,7 @@ at::Tensor apply_mask(const at::Tensor& x, double probability, const DropoutPlac
 class CounterDropout : public torch::autograd::Function<CounterDropout> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
-                            double probability, const DropoutPlace& place) {
+                            double probability, const DropoutOffsets& place) {
     ctx->save_for_backward({place.first_sample});
     ctx->saved_data["probability"] = probability;
     ctx->saved_data["place"] = std::vector<std::int64_t>{static_cast<std::int64_t>(place.seed),
@@ -193,7 +193,7 @@ void random_halves(std::uint32_t block, const DropoutRow& row, base::PhiloxKey k
   random_halves_portable(block, row, key, halves);
 }
 
-at::Tensor dropout(const at::Tensor& x, double probability, const DropoutPlace& place) {
+at::Tensor dropout(const at::Tensor& x, double probability, const DropoutOffsets& place) {
   DTRAIN_CHECK(x.dim() == 4 && x.is_contiguous());
   if (probability == 0) return x;
   DTRAIN_CHECK(place.first_sample.scalar_type() == at::kLong);

@@ -9,7 +9,7 @@
 namespace dtrain::model {
 
 /// Where a tensor's elements stand in the whole model and data.
-struct DropoutPlace {
+struct DropoutOffsets {
   std::uint64_t seed = 0;
   std::int64_t level = 0;  ///< below 65,536
   /// Of row b = 0: () int64 below 2^48, on the tensor's device, where each run of a captured
@@ -28,6 +28,6 @@ struct DropoutPlace {
 /// kept: the probability is a multiple of 2^-16. bfloat16 and float16 are scaled in float32 and
 /// rounded once, so that the mean is preserved.
 [[nodiscard]] at::Tensor dropout(const at::Tensor& x, double probability,
-                                 const DropoutPlace& place);
+                                 const DropoutOffsets& place);
 
 }  // namespace dtrain::model

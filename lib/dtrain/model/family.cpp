@@ -40,7 +40,8 @@ const Family& family_of(const config::ModelConfig& config) {
 }
 
 std::unique_ptr<Model> make_model(const config::ModelConfig& config, std::int64_t seq_len,
-                                  const TensorPlace& place, const Computation& computation) {
+                                  const TensorCoordinate& place,
+                                  const ComputeOptions& computation) {
   return model::family_of(config).make(config, seq_len, place, computation);
 }
 
@@ -55,7 +56,8 @@ config::ModelConfig recognise(const TensorShapes& tensors, const UserHints& told
     if (!each.family.recognises(tensors)) continue;
     config::ModelConfig found = each.family.read_sizes(tensors, told);
     found.name = each.name;
-    if (found.levels == 0) tensors.refuse_silent("levels", fmt::format("{} L", told.levels_flag));
+    if (found.levels == 0)
+      tensors.fail_unspecified("levels", fmt::format("{} L", told.levels_flag));
     return found;
   }
   const std::string first = tensors.shapes.empty() ? "" : tensors.shapes.begin()->first;
@@ -80,13 +82,13 @@ std::int64_t TensorShapes::size(std::string_view name, std::size_t rank, std::si
   return found->second[dim];
 }
 
-void TensorShapes::refuse_silent(std::string_view what, std::string_view advice) const {
+void TensorShapes::fail_unspecified(std::string_view what, std::string_view advice) const {
   base::fail(base::ErrorKind::checkpoint,
              "model file '{}' does not say how many {} its model has; give {}", path, what, advice);
 }
 
-void check_told(std::string_view path, std::string_view flag, std::int64_t told,
-                std::int64_t found) {
+void check_flag_agrees(std::string_view path, std::string_view flag, std::int64_t told,
+                       std::int64_t found) {
   if (told == 0 || told == found) return;
   base::fail(base::ErrorKind::usage, "{} {}: the model of '{}' has {}; leave the flag out", flag,
              told, path, found);

@@ -30,7 +30,7 @@ struct TensorShapes {
   /// Throws: Error{checkpoint} naming the tensor, if it is missing or has another number of dims.
   [[nodiscard]] std::int64_t size(std::string_view name, std::size_t rank, std::size_t dim) const;
   /// Throws: Error{checkpoint}: the file does not say how many `what` its model has; give `advice`.
-  [[noreturn]] void refuse_silent(std::string_view what, std::string_view advice) const;
+  [[noreturn]] void fail_unspecified(std::string_view what, std::string_view advice) const;
 };
 
 /// The user's flags that describe a file's model where the file does not; 0: not given.
@@ -41,8 +41,8 @@ struct UserHints {
 };
 
 /// Throws: Error{usage} if a flag contradicts the file: told is neither 0 nor found.
-void check_told(std::string_view path, std::string_view flag, std::int64_t told,
-                std::int64_t found);
+void check_flag_agrees(std::string_view path, std::string_view flag, std::int64_t told,
+                       std::int64_t found);
 
 /// A value that blocks report (BlockContext::report), for fixtures to be checked.
 struct ReportedValue {
@@ -73,8 +73,9 @@ class Family {
 
   /// As make_model.
   [[nodiscard]] virtual std::unique_ptr<Model> make(const config::ModelConfig& config,
-                                                    std::int64_t seq_len, const TensorPlace& place,
-                                                    const Computation& computation) const = 0;
+                                                    std::int64_t seq_len,
+                                                    const TensorCoordinate& place,
+                                                    const ComputeOptions& computation) const = 0;
   /// As tensor_subgroups.
   [[nodiscard]] virtual std::vector<mesh::Subgroup> tensor_subgroups(
       const config::ModelConfig& /*config*/, std::int64_t /*tp*/) const {
@@ -122,8 +123,9 @@ class Family {
 /// computation: a family without fused kernels has but the plain.
 /// Throws: Error{usage} for a tensor axis that the model cannot be cut for.
 [[nodiscard]] std::unique_ptr<Model> make_model(const config::ModelConfig& config,
-                                                std::int64_t seq_len, const TensorPlace& place = {},
-                                                const Computation& computation = {});
+                                                std::int64_t seq_len,
+                                                const TensorCoordinate& place = {},
+                                                const ComputeOptions& computation = {});
 
 /// Neighbours on a tensor axis of `tp` ranks that the model's blocks let talk to each other alone
 /// (TensorAxis::reduce_within), by subgroup.

@@ -68,7 +68,7 @@ struct BlockMemory {
 /// run again where the block is recomputed.
 class NativeBackward {
  public:
-  using GradientOf = std::function<param::GradientPlace(param::ParameterId)>;
+  using GradientOf = std::function<param::GradientTarget(param::ParameterId)>;
 
   virtual ~NativeBackward() = default;
 
@@ -125,7 +125,7 @@ struct ExportedBuffer {
 };
 
 /// How a model's blocks compute, where there is a choice.
-struct Computation {
+struct ComputeOptions {
   config::Kernels kernels = config::Kernels::plain;  ///< fused or plain
   config::AttentionSetting attention = {};
   bool recomputes_gates = false;  ///< of fused kernels
@@ -169,7 +169,7 @@ struct Model {
 /// Makes the blocks of `ranges`, which ascend without overlap, a model of their own, for a stage of
 /// a pipeline. Parameters keep their ids; those that no block of the part uses are not held.
 /// Buffers and tables stay.
-[[nodiscard]] std::unique_ptr<Model> take_part(std::unique_ptr<Model> whole,
-                                               std::span<const BlockRange> ranges);
+[[nodiscard]] std::unique_ptr<Model> extract_blocks(std::unique_ptr<Model> whole,
+                                                    std::span<const BlockRange> ranges);
 
 }  // namespace dtrain::model

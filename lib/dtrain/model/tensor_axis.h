@@ -10,7 +10,7 @@
 namespace dtrain::model {
 
 /// A rank's place on the tensor axis: what a model is made for. The default holds the whole model.
-struct TensorPlace {
+struct TensorCoordinate {
   std::int64_t index = 0;
   std::int64_t size = 1;
   bool splits_vocab = false;  ///< embedding and output matrix are cut too

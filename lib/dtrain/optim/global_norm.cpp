@@ -148,7 +148,7 @@ at::Tensor table_of(const std::vector<std::int64_t>& values, std::int64_t column
 std::vector<std::int64_t> rows_within(ElementRange owned, const std::vector<Block>& blocks) {
   std::vector<std::int64_t> rows;
   for (const Block& block : blocks) {
-    const ElementRange own = common(block.range, owned);
+    const ElementRange own = intersection(block.range, owned);
     if (own.is_empty()) continue;
     const std::int64_t skipped = (own.begin - block.range.begin) / kCell;
     rows.insert(rows.end(), {own.begin - owned.begin, own.size(), block.slot + skipped,

@@ -71,7 +71,7 @@ ElementRange ArenaLayout::shard_range(UnitId unit, ShardId shard) const {
 }
 
 ElementRange ArenaLayout::range_in(ParameterId id, ShardId shard) const {
-  return common(range(id), shard_range(unit_of(id), shard));
+  return intersection(range(id), shard_range(unit_of(id), shard));
 }
 
 // Neighbours that are trained, or frozen, alike.

@@ -29,7 +29,7 @@ struct ElementRange {
 };
 
 /// Returns the elements that two ranges share; empty if none.
-[[nodiscard]] inline ElementRange common(ElementRange a, ElementRange b) {
+[[nodiscard]] inline ElementRange intersection(ElementRange a, ElementRange b) {
   return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
 }
 

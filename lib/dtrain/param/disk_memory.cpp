@@ -48,7 +48,7 @@ std::int64_t free_bytes(const std::string& folder) {
 
 }  // namespace
 
-void DiskMemory::check_room(const std::string& folder, std::int64_t bytes) {
+void DiskMemory::check_free_space(const std::string& folder, std::int64_t bytes) {
   // The first attempt had the room, so that at a restart others use it, and may free it.
   const int shortage = base::is_restart_of_process() ? ENOSPC : 0;
   base::StorageRetry retry(folder);

@@ -30,7 +30,7 @@ class DiskMemory final : public OffloadMemory {
   /// Throws: Error{usage} unless `folder` has room for `bytes`, all that this rank will allocate;
   ///         StorageError if the storage does not answer, and in place of Error{usage} where a
   ///         launcher has started the job again, after the room has been waited for.
-  static void check_room(const std::string& folder, std::int64_t bytes);
+  static void check_free_space(const std::string& folder, std::int64_t bytes);
 
   [[nodiscard]] c10::Device device() const override { return c10::kCPU; }
   /// The room on the disk is reserved.
@@ -46,7 +46,7 @@ class DiskMemory final : public OffloadMemory {
   ///
   /// Throws: StorageError if it cannot be written, as store.
   void release(const at::Tensor& part) override;
-  void settle() override {}
+  void wait_for_transfers() override {}
 
  private:
   // Mapped until it is destroyed.

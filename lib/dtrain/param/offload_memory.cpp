@@ -50,6 +50,6 @@ void PinnedMemory::store(const at::Tensor& values, const at::Tensor& part) {
 // The next fetch may use the memory of the fetched values again.
 void PinnedMemory::release(const at::Tensor&) { order(callers_stream(device()), copies_); }
 
-void PinnedMemory::settle() { order(copies_, callers_stream(device())); }
+void PinnedMemory::wait_for_transfers() { order(copies_, callers_stream(device())); }
 
 }  // namespace dtrain::param

@@ -47,12 +47,12 @@ class OffloadMemory {
   /// their memory comes behind that.
   virtual void release(const at::Tensor& part) = 0;
   /// The caller's stream goes on when all that is under way has arrived.
-  virtual void settle() = 0;
+  virtual void wait_for_transfers() = 0;
 };
 
 /// Pinned memory of the host. Values travel on a stream of their own, in the order of the calls.
 /// The host may read and write the memory once it has waited for the stream that has called
-/// settle().
+/// wait_for_transfers().
 ///
 /// Threads: one.
 class PinnedMemory final : public OffloadMemory {
@@ -64,7 +64,7 @@ class PinnedMemory final : public OffloadMemory {
   [[nodiscard]] Fetched fetch(const at::Tensor& part) override;
   void store(const at::Tensor& values, const at::Tensor& part) override;
   void release(const at::Tensor& part) override;
-  void settle() override;
+  void wait_for_transfers() override;
 
  private:
   c10::Stream copies_;

@@ -28,7 +28,7 @@ class GradientSink {
 [[nodiscard]] at::Tensor use_parameter(const at::Tensor& leaf, ParameterId id, GradientSink& sink);
 
 /// Room for a parameter's gradient.
-struct GradientPlace {
+struct GradientTarget {
   at::Tensor view;  ///< the parameter's storage shape, in the dtype of gradients; undefined: none
                     ///< is wanted, since the parameter is frozen
   bool is_first = false;  ///< `view` has no value yet: the gradient is written, not added
@@ -51,7 +51,7 @@ class GradientMemory {
 
   /// The caller writes or adds one gradient, as the place says, before its block's backward pass
   /// ends.
-  [[nodiscard]] virtual GradientPlace gradient_of(ParameterId id) = 0;
+  [[nodiscard]] virtual GradientTarget gradient_of(ParameterId id) = 0;
 
   /// grad: the parameter's storage shape, any strides; valid during the call only.
   void add_gradient(ParameterId id, const at::Tensor& grad) {

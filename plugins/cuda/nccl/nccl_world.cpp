@@ -18,7 +18,7 @@
 
 #include "cuda/check.h"
 #include "cuda/nccl/nccl_group.h"
-#include "cuda/nccl/peer_watch.h"
+#include "cuda/nccl/peer_heartbeat.h"
 #include "cuda/nccl/watchdog.h"
 #include "dtrain/base/error.h"
 
@@ -168,7 +168,7 @@ class NcclWorld final : public comm::World {
   std::shared_ptr<RegisteredMemory> memory_;  // none in a world of one, as what follows
   std::shared_ptr<Communicator> all_;         // of which groups are split
   bool is_all_in_use_ = false;                // by the first group of all ranks
-  std::optional<PeerWatch> peers_;
+  std::optional<PeerHeartbeat> peers_;
 };
 
 }  // namespace

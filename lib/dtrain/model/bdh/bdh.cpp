@@ -36,19 +36,19 @@ ParameterSpec sliced(ParameterSpec spec, std::int64_t dim, std::int64_t begin, s
 
 // Neuron-major storage: each neuron's weights are one row, so heads, tensor slices and chunks are
 // row ranges.
-ParameterSpec neuron_spec(std::string name, const BdhPart& part) {
+ParameterSpec neuron_spec(std::string name, const BdhSlice& part) {
   return sliced(plain_spec(std::move(name), part.whole.all_neurons(), part.whole.width), 0,
                 part.first_neuron, part.all_neurons());
 }
 
-ParameterSpec encoder_spec(std::string name, const BdhPart& part) {
+ParameterSpec encoder_spec(std::string name, const BdhSlice& part) {
   ParameterSpec spec = neuron_spec(std::move(name), part);
   spec.export_view = {part.whole.heads, part.whole.neurons, part.whole.width};
   spec.export_order = {0, 2, 1};
   return spec;
 }
 
-param::ParameterSpecs parameter_specs(const BdhPart& part) {
+param::ParameterSpecs parameter_specs(const BdhSlice& part) {
   const BdhSizes& sizes = part.whole;
   param::ParameterSpecs specs{sliced(plain_spec("embed.weight", sizes.vocab, sizes.width), 0,
                                      part.first_token, part.vocab)};
@@ -65,7 +65,7 @@ param::ParameterSpecs parameter_specs(const BdhPart& part) {
 }
 
 // span: as attention_span's, of sequences of seq_len.
-BlockCost level_cost(const BdhPart& part, std::int64_t seq_len, std::int64_t span,
+BlockCost level_cost(const BdhSlice& part, std::int64_t seq_len, std::int64_t span,
                      bool recomputes_gates) {
   const BdhSizes& sizes = part.whole;
   const auto n = static_cast<double>(sizes.all_neurons());
@@ -86,7 +86,7 @@ BlockCost level_cost(const BdhPart& part, std::int64_t seq_len, std::int64_t spa
           .reduced_values_per_token = part.place.is_whole() ? 0 : 2 * width + shared};
 }
 
-base::IndexedVector<BlockId, BlockCost> block_costs(const BdhPart& part, std::int64_t seq_len,
+base::IndexedVector<BlockId, BlockCost> block_costs(const BdhSlice& part, std::int64_t seq_len,
                                                     std::int64_t span, bool recomputes_gates) {
   const BdhSizes& sizes = part.whole;
   const auto width = static_cast<double>(sizes.width);
@@ -100,7 +100,7 @@ base::IndexedVector<BlockId, BlockCost> block_costs(const BdhPart& part, std::in
 }
 
 // A span of attention for sequences of `length`; 0: all of it.
-std::int64_t attention_span(const Computation& computation, std::int64_t length,
+std::int64_t attention_span(const ComputeOptions& computation, std::int64_t length,
                             std::int64_t width) {
   using Kind = config::AttentionSetting::Kind;
   const config::AttentionSetting& attention = computation.attention;
@@ -112,7 +112,7 @@ std::int64_t attention_span(const Computation& computation, std::int64_t length,
   return chunk < length ? chunk : 0;
 }
 
-std::string describe_kernels(const Computation& computation, std::int64_t span) {
+std::string describe_kernels(const ComputeOptions& computation, std::int64_t span) {
   const bool is_plain = computation.kernels == config::Kernels::plain;
   const std::string_view kernels = is_plain ? "plain" : "fused";
   if (span > 0) return fmt::format("{}, attention in chunks of {} positions", kernels, span);
@@ -143,8 +143,8 @@ BdhParameters parameter_ids(const BdhSizes& sizes) {
 }
 
 std::unique_ptr<Model> make_bdh(const BdhSizes& sizes, std::int64_t seq_len,
-                                const TensorPlace& place, const Computation& computation) {
-  const BdhPart part = part_of(sizes, place);
+                                const TensorCoordinate& place, const ComputeOptions& computation) {
+  const BdhSlice part = slice_of(sizes, place);
   auto model = std::make_unique<Model>();
   model->parameters = parameter_specs(part);
   model->table_values = seq_len * part.neurons;  // of RoPE
@@ -192,9 +192,10 @@ std::int64_t count_untied_levels(const TensorShapes& tensors) {
   return levels;
 }
 
-Settings told_heads(const TensorShapes& tensors, const std::string& encoder, std::int64_t told) {
+Settings heads_from_flag(const TensorShapes& tensors, const std::string& encoder,
+                         std::int64_t told) {
   const std::int64_t all_neurons = tensors.size(encoder, 2, 0);
-  if (told == 0) tensors.refuse_silent("heads", "--heads NH");
+  if (told == 0) tensors.fail_unspecified("heads", "--heads NH");
   if (all_neurons % told != 0) {
     base::fail(base::ErrorKind::usage,
                "--heads {}: '{}{}' of '{}' has {} neurons, no multiple of it", told, tensors.prefix,
@@ -206,8 +207,8 @@ Settings told_heads(const TensorShapes& tensors, const std::string& encoder, std
 class BdhFamily final : public Family {
  public:
   std::unique_ptr<Model> make(const ModelConfig& config, std::int64_t seq_len,
-                              const TensorPlace& place,
-                              const Computation& computation) const override {
+                              const TensorCoordinate& place,
+                              const ComputeOptions& computation) const override {
     return make_bdh(sizes_of(config), seq_len, place, computation);
   }
 
@@ -230,7 +231,7 @@ class BdhFamily final : public Family {
     return {.levels = untied > 0 ? untied : told.levels,
             .width = tensors.size("embed.weight", 2, 1),
             .own = tensors.is_storage
-                       ? told_heads(tensors, encoder, told.own.of<Settings>().told_heads)
+                       ? heads_from_flag(tensors, encoder, told.own.of<Settings>().told_heads)
                        : from_export(),
             .vocab = tensors.size("embed.weight", 2, 0),
             .tie_levels = untied == 0};
@@ -238,7 +239,8 @@ class BdhFamily final : public Family {
 
   void check_own(const ModelConfig& found, const UserHints& told,
                  std::string_view path) const override {
-    check_told(path, "--heads", told.own.of<Settings>().told_heads, found.own.of<Settings>().heads);
+    check_flag_agrees(path, "--heads", told.own.of<Settings>().told_heads,
+                      found.own.of<Settings>().heads);
   }
 
   std::vector<ReportedValue> reported_values(const ModelConfig& config, std::int64_t rows,

@@ -45,7 +45,7 @@ struct BdhParameters {
 ///
 /// Throws: Error{usage} where the model cannot be cut so.
 [[nodiscard]] std::unique_ptr<Model> make_bdh(const BdhSizes& sizes, std::int64_t seq_len,
-                                              const TensorPlace& place = {},
-                                              const Computation& computation = {});
+                                              const TensorCoordinate& place = {},
+                                              const ComputeOptions& computation = {});
 
 }  // namespace dtrain::model::bdh

@@ -14,7 +14,7 @@ std::vector<UpdateGroup> update_groups(const OptimizerShard& shard, double weigh
   for (const param::ElementRange part : layout.trained_by(shard.shard)) {
     const std::size_t first_of_part = groups.size();
     for (const param::ParameterId id : layout.parameters()) {
-      const param::ElementRange range = common(layout.range(id), part);
+      const param::ElementRange range = intersection(layout.range(id), part);
       if (range.is_empty()) continue;
       const double decay = shard.specs[id].decay ? weight_decay : 0.0;
       // Padding between neighbours is zero in every arena, so that one call may run across it.

@@ -136,10 +136,10 @@ at::Tensor BdhLevel::gate(const at::Tensor& xs, const at::Tensor& ys, std::int64
                           const BlockContext& context) const {
   const at::Tensor gated = xs * ys;  // (nh, B*T, N)
   if (!context.training || part_.whole.dropout == 0) return gated;
-  const DropoutPlace place{.seed = context.seed,
-                           .level = level_,
-                           .first_sample = context.first_sample,
-                           .first_neuron = part_.first_neuron};
+  const DropoutOffsets place{.seed = context.seed,
+                             .level = level_,
+                             .first_sample = context.first_sample,
+                             .first_neuron = part_.first_neuron};
   return dropout(gated.view({gated.size(0), batch, -1, part_.neurons}), part_.whole.dropout, place)
       .view(gated.sizes());
 }

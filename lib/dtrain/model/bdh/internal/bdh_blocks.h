@@ -20,13 +20,13 @@ namespace dtrain::model::bdh {
 /// ids (B, T) -> LN(embed[ids]) (B, T, D). Reports act.embed.
 class BdhEmbedding : public Block {
  public:
-  BdhEmbedding(const BdhPart& part, param::ParameterId embed) : part_(part), ids_{embed} {}
+  BdhEmbedding(const BdhSlice& part, param::ParameterId embed) : part_(part), ids_{embed} {}
   [[nodiscard]] at::Tensor forward(const at::Tensor& ids, const BlockContext& context) override;
   [[nodiscard]] std::span<const param::ParameterId> parameters() const override { return ids_; }
   [[nodiscard]] BlockMemory memory(const BatchShape& shape) const override;
 
  private:
-  BdhPart part_;
+  BdhSlice part_;
   std::array<param::ParameterId, 1> ids_;
 };
 
@@ -35,7 +35,7 @@ class BdhEmbedding : public Block {
 /// attention; 0: attention is full.
 class BdhLevel : public Block {
  public:
-  BdhLevel(const BdhPart& part, std::int64_t level, LevelParameters ids,
+  BdhLevel(const BdhSlice& part, std::int64_t level, LevelParameters ids,
            std::shared_ptr<RopeTables> rope, std::int64_t span)
       : part_(part),
         level_(level),
@@ -53,7 +53,7 @@ class BdhLevel : public Block {
   [[nodiscard]] at::Tensor gate(const at::Tensor& xs, const at::Tensor& ys, std::int64_t batch,
                                 const BlockContext& context) const;
 
-  BdhPart part_;
+  BdhSlice part_;
   std::int64_t level_;
   std::array<param::ParameterId, 3> ids_;
   std::shared_ptr<RopeTables> rope_;
@@ -64,7 +64,7 @@ class BdhLevel : public Block {
 /// vocabulary those that this rank has.
 class BdhHead : public Block {
  public:
-  BdhHead(const BdhPart& part, param::ParameterId lm_head) : part_(part), ids_{lm_head} {}
+  BdhHead(const BdhSlice& part, param::ParameterId lm_head) : part_(part), ids_{lm_head} {}
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const BlockContext& context) override;
   [[nodiscard]] std::span<const param::ParameterId> parameters() const override { return ids_; }
   [[nodiscard]] BlockMemory memory(const BatchShape& shape) const override;
@@ -72,7 +72,7 @@ class BdhHead : public Block {
  private:
   [[nodiscard]] at::Tensor logits(const at::Tensor& x, const BlockContext& context) const;
 
-  BdhPart part_;
+  BdhSlice part_;
   std::array<param::ParameterId, 1> ids_;
 };
 

@@ -50,9 +50,9 @@ std::vector<mesh::Subgroup> tensor_subgroups(const BdhSizes& sizes, std::int64_t
   return {{.name = "head", .size = ranks_per_head(sizes, tp)}};
 }
 
-BdhPart part_of(const BdhSizes& sizes, const TensorPlace& place) {
+BdhSlice slice_of(const BdhSizes& sizes, const TensorCoordinate& place) {
   DTRAIN_CHECK(0 <= place.index && place.index < place.size);
-  BdhPart part{.whole = sizes, .place = place};
+  BdhSlice part{.whole = sizes, .place = place};
   part.ranks_per_head = ranks_per_head(sizes, place.size);
   part.heads = std::max<std::int64_t>(1, sizes.heads / place.size);
   part.neurons = sizes.neurons / part.ranks_per_head;
@@ -71,7 +71,7 @@ BdhPart part_of(const BdhSizes& sizes, const TensorPlace& place) {
   return part;
 }
 
-void BdhPart::check(const TensorAxis& axis) const {
+void BdhSlice::check(const TensorAxis& axis) const {
   DTRAIN_CHECK(axis.index() == place.index && axis.size() == place.size,
                "a block of rank {} of {} runs on rank {} of {}", place.index, place.size,
                axis.index(), axis.size());

@@ -20,9 +20,9 @@ namespace dtrain::model::bdh {
 ///
 /// Everything that works on neurons (products with the three matrices, ReLU, RoPE, dropout) is the
 /// same on a part of them; what adds up over neurons is summed over ranks (TensorAxis).
-struct BdhPart {
+struct BdhSlice {
   BdhSizes whole;
-  TensorPlace place;
+  TensorCoordinate place;
   std::int64_t heads = 0;           ///< computed here, whole or in part
   std::int64_t neurons = 0;         ///< of each of these heads, even
   std::int64_t first_neuron = 0;    ///< of the model's nh*N; even
@@ -41,11 +41,11 @@ struct BdhPart {
 };
 
 /// Throws: Error{usage} naming --tp and what it does not fit, and what would fit.
-[[nodiscard]] BdhPart part_of(const BdhSizes& sizes, const TensorPlace& place);
+[[nodiscard]] BdhSlice slice_of(const BdhSizes& sizes, const TensorCoordinate& place);
 
 /// The subgroups of a tensor axis of `tp` ranks: one, of the ranks that share a head.
 ///
-/// Throws: as part_of.
+/// Throws: as slice_of.
 [[nodiscard]] std::vector<mesh::Subgroup> tensor_subgroups(const BdhSizes& sizes, std::int64_t tp);
 /// Its number.
 inline constexpr std::size_t kHeadSubgroup = 0;

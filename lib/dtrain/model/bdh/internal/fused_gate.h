@@ -8,7 +8,7 @@
 
 namespace dtrain::model::bdh {
 
-/// What decides which neurons are dropped (DropoutPlace); probability 0: none.
+/// What decides which neurons are dropped (DropoutOffsets); probability 0: none.
 struct FusedDropout {
   double probability = 0;
   std::uint64_t seed = 0;

@@ -11,8 +11,8 @@
 namespace dtrain::model::bdh {
 namespace {
 
-using kernels::FactorSize;
 using kernels::Matrix;
+using kernels::OperandSize;
 
 template <typename T>
 Matrix<const T> factor(const at::Tensor& m) {
@@ -27,7 +27,7 @@ struct TaskSize {
 
 // By sizes alone. Each task packs its block of b, which costs as much as tens of rows of the
 // product: where b is a whole weight of a large vocabulary, tasks have many rows.
-TaskSize task_size(const FactorSize& b, std::int64_t rows) {
+TaskSize task_size(const OperandSize& b, std::int64_t rows) {
   constexpr std::int64_t kLarge = 4096;
   constexpr std::int64_t kColumns = 512;  // a block of b stays in a core's cache
   if (b.columns > kLarge) return {256, kColumns};
@@ -45,7 +45,7 @@ void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c, boo
   const TaskSize size = task_size({.depth = b.size(0), .columns = out.columns}, out.rows);
   const std::int64_t across = (out.columns + size.columns - 1) / size.columns;
   const std::int64_t down = (out.rows + size.rows - 1) / size.rows;
-  std::vector<kernels::Product<S>> products(static_cast<std::size_t>(kernels::num_workers()));
+  std::vector<kernels::Gemm<S>> products(static_cast<std::size_t>(kernels::num_workers()));
   for (auto& product : products) product.reserve({.depth = b.size(0), .columns = size.columns});
   kernels::run_tasks(down * across, [&](std::int64_t task, std::int64_t worker) {
     const std::int64_t row = task % down * size.rows;
@@ -168,10 +168,9 @@ BlockMemory FusedHead::memory(const BatchShape& shape) const {
   const std::int64_t width = part_.whole.width;
   const std::int64_t row = shape.rows() * width;
   const std::int64_t rows = shape.rows() * wide;  // a number for each
-  const auto work = [&](const FactorSize& b) {    // what all threads work in
+  const auto work = [&](const OperandSize& b) {   // what all threads work in
     return threads_ * for_type(shape.dtype, [&]<typename S>(S) {
-             return kernels::Product<S>::bytes(
-                 {.depth = b.depth, .columns = task_size(b, 0).columns});
+             return kernels::Gemm<S>::bytes({.depth = b.depth, .columns = task_size(b, 0).columns});
            });
   };
   const std::int64_t logits_work = work({.depth = width, .columns = part_.vocab});

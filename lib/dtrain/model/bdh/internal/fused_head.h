@@ -15,7 +15,7 @@ namespace dtrain::model::bdh {
 class FusedHead final : public Block, private NativeBackward {
  public:
   /// threads: of the rank, for the prediction of memory.
-  FusedHead(const BdhPart& part, param::ParameterId lm_head, std::int64_t threads)
+  FusedHead(const BdhSlice& part, param::ParameterId lm_head, std::int64_t threads)
       : part_(part), ids_{lm_head}, threads_(threads) {}
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const BlockContext& context) override;
   [[nodiscard]] NativeBackward* native_backward() override { return this; }
@@ -32,7 +32,7 @@ class FusedHead final : public Block, private NativeBackward {
   /// Of `rows`, how many have their logits at once; wide: bytes of a logit.
   [[nodiscard]] std::int64_t rows_at_once(std::int64_t rows, std::int64_t wide) const;
 
-  BdhPart part_;
+  BdhSlice part_;
   std::array<param::ParameterId, 1> ids_;
   std::int64_t threads_;
 };

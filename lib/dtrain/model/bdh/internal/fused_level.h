@@ -24,7 +24,7 @@ class FusedLevel final : public Block, private NativeBackward {
     std::int64_t threads = 1;       ///< of the rank, for the prediction of memory
   };
 
-  FusedLevel(const BdhPart& part, std::int64_t level, LevelParameters ids,
+  FusedLevel(const BdhSlice& part, std::int64_t level, LevelParameters ids,
              std::shared_ptr<RopeTables> rope, Options options)
       : part_(part),
         level_(level),
@@ -54,7 +54,7 @@ class FusedLevel final : public Block, private NativeBackward {
   [[nodiscard]] FusedShape shape_of(std::int64_t batch, std::int64_t length) const;
   [[nodiscard]] FusedDropout dropout_of(const BlockContext& context) const;
 
-  BdhPart part_;
+  BdhSlice part_;
   std::int64_t level_;
   std::array<param::ParameterId, 3> ids_;
   std::shared_ptr<RopeTables> rope_;

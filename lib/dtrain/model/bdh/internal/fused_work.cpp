@@ -12,7 +12,7 @@ using kernels::Matrix;
 
 // Sums go over neurons, positions or the width; columns are neurons, the width, or positions of a
 // block of a triangle.
-kernels::FactorSize largest_factor(const FusedShape& shape) {
+kernels::OperandSize largest_factor(const FusedShape& shape) {
   const std::int64_t columns = std::max(shape.chunk(), shape.width);
   return {.depth = std::max(columns, shape.span), .columns = std::max(columns, kTriangleBlock)};
 }
@@ -47,7 +47,7 @@ std::int64_t FusedWork<S>::bytes(const FusedShape& shape, std::int64_t threads, 
   const std::int64_t tiles = kWide * positions * chunk + threads * 2 * kLow * shape.span * chunk;
   const std::int64_t rounded = kLow == kWide ? 0 : kLow;
   const std::int64_t state = shape.has_state() ? (kWide + rounded) * chunk * shape.width : 0;
-  const std::int64_t product = kernels::Product<S>::bytes(largest_factor(shape));
+  const std::int64_t product = kernels::Gemm<S>::bytes(largest_factor(shape));
   // A square of sums is rounded into the place of the scores.
   const std::int64_t squares =
       is_backward && kLow != kWide ? std::min(threads, shape.heads * shape.batch) : std::int64_t{0};

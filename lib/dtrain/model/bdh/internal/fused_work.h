@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
-#include "dtrain/kernels/product.h"
+#include "dtrain/kernels/gemm.h"
 #include "dtrain/kernels/tasks.h"
 #include "dtrain/model/bdh/internal/fused_shape.h"
 #include "dtrain/model/bdh/internal/level_rows.h"
@@ -73,7 +73,7 @@ void for_each_row(std::int64_t rows, const OfRow& of_row) {
 /// type than `wide`.
 class GradientSum {
  public:
-  GradientSum(param::GradientPlace place, at::ScalarType wide) : place_(std::move(place)) {
+  GradientSum(param::GradientTarget place, at::ScalarType wide) : place_(std::move(place)) {
     if (!place_.view.defined()) return;
     is_direct_ = place_.view.scalar_type() == wide && place_.view.is_contiguous();
     sum_ = is_direct_ ? place_.view
@@ -89,7 +89,7 @@ class GradientSum {
   }
 
  private:
-  param::GradientPlace place_;
+  param::GradientTarget place_;
   at::Tensor sum_;
   bool is_direct_ = false;
 };
@@ -141,7 +141,7 @@ class FusedWork {
   /// What one thread works in: a tile of sums, of a span or of all positions; two tiles of a
   /// span's numbers; a square of positions or a state, and that state rounded for products.
   struct Worker {
-    kernels::Product<S> product;
+    kernels::Gemm<S> product;
     kernels::Scratch<W> sums;
     kernels::Scratch<S> first;
     kernels::Scratch<S> second;

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "dtrain/kernels/product.h"
+#include "dtrain/kernels/gemm.h"
 
 namespace dtrain::model::bdh {
 
@@ -14,7 +14,7 @@ inline constexpr std::int64_t kTriangleBlock = 32;
 
 /// c, on and below the diagonal's blocks, = or += a bᵀ. Other blocks are left as they are.
 template <typename T>
-void lower_outer(kernels::Product<T>& product, const kernels::Matrix<const T>& a,
+void lower_outer(kernels::Gemm<T>& product, const kernels::Matrix<const T>& a,
                  const kernels::Matrix<const T>& b,
                  const kernels::Matrix<typename kernels::SumOf<T>::Type>& c, bool adds) {
   for (std::int64_t at = 0; at < c.columns; at += kTriangleBlock) {
@@ -26,7 +26,7 @@ void lower_outer(kernels::Product<T>& product, const kernels::Matrix<const T>& a
 
 /// c = l b for a lower triangle l.
 template <typename T>
-void lower_times(kernels::Product<T>& product, const kernels::Matrix<const T>& l,
+void lower_times(kernels::Gemm<T>& product, const kernels::Matrix<const T>& l,
                  const kernels::Matrix<const T>& b,
                  const kernels::Matrix<typename kernels::SumOf<T>::Type>& c) {
   for (std::int64_t at = 0; at < c.rows; at += kTriangleBlock) {
@@ -38,7 +38,7 @@ void lower_times(kernels::Product<T>& product, const kernels::Matrix<const T>& l
 
 /// c = lᵀ b for a lower triangle l.
 template <typename T>
-void lower_transposed_times(kernels::Product<T>& product, const kernels::Matrix<const T>& l,
+void lower_transposed_times(kernels::Gemm<T>& product, const kernels::Matrix<const T>& l,
                             const kernels::Matrix<const T>& b,
                             const kernels::Matrix<typename kernels::SumOf<T>::Type>& c) {
   for (std::int64_t at = 0; at < c.rows; at += kTriangleBlock) {

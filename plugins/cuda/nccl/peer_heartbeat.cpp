@@ -1,4 +1,4 @@
-#include "cuda/nccl/peer_watch.h"
+#include "cuda/nccl/peer_heartbeat.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -19,14 +19,14 @@ constexpr milliseconds kLongestPeriod{1000};
 
 }  // namespace
 
-PeerWatch::PeerWatch(std::shared_ptr<comm::ProcessGroup> ranks, milliseconds timeout,
-                     std::function<void(std::exception_ptr)> on_end)
+PeerHeartbeat::PeerHeartbeat(std::shared_ptr<comm::ProcessGroup> ranks, milliseconds timeout,
+                             std::function<void(std::exception_ptr)> on_end)
     : ranks_(std::move(ranks)),
       period_(std::min(timeout / 4, kLongestPeriod)),
       on_end_(std::move(on_end)),
       thread_([this] { run(); }) {}
 
-PeerWatch::~PeerWatch() {
+PeerHeartbeat::~PeerHeartbeat() {
   if (std::uncaught_exceptions() > 0) ranks_->abort("a rank of it ended with an error");
   {
     const std::lock_guard lock(mutex_);
@@ -36,7 +36,7 @@ PeerWatch::~PeerWatch() {
   thread_.join();
 }
 
-void PeerWatch::run() {
+void PeerHeartbeat::run() {
   const std::int64_t before = (ranks_->rank() + ranks_->size() - 1) % ranks_->size();
   try {
     const at::Tensor heard = at::empty({1}, at::kLong);
@@ -67,13 +67,13 @@ void PeerWatch::run() {
   }
 }
 
-comm::Work PeerWatch::say(Word word) {
+comm::Work PeerHeartbeat::say(Word word) {
   const at::Tensor text = at::full({1}, static_cast<std::int64_t>(word), at::kLong);
   return ranks_->send(text, (ranks_->rank() + 1) % ranks_->size());
 }
 
 // Returns whether this rank is about to leave.
-bool PeerWatch::pause() {
+bool PeerHeartbeat::pause() {
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, kWatchPause, [this] { return is_leaving_; });
   return is_leaving_;

@@ -1,5 +1,3 @@
-#include "cuda/nccl/link.h"
-
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -10,6 +8,7 @@
 #include <utility>
 
 #include "cuda/check.h"
+#include "cuda/nccl/link.h"
 
 namespace dtrain::cuda {
 

@@ -19,16 +19,16 @@ namespace dtrain::cuda {
 ///
 /// Throws:  nothing.
 /// Threads: on_end is called in the watch's own, at most once.
-class PeerWatch {
+class PeerHeartbeat {
  public:
   /// ranks: a group of several, for nothing else. timeout: of its calls.
-  PeerWatch(std::shared_ptr<comm::ProcessGroup> ranks, std::chrono::milliseconds timeout,
-            std::function<void(std::exception_ptr)> on_end);
+  PeerHeartbeat(std::shared_ptr<comm::ProcessGroup> ranks, std::chrono::milliseconds timeout,
+                std::function<void(std::exception_ptr)> on_end);
   /// Waits for the farewell of the rank before this one; aborts the group instead where an
   /// exception is on its way.
-  ~PeerWatch();
-  PeerWatch(const PeerWatch&) = delete;
-  PeerWatch& operator=(const PeerWatch&) = delete;
+  ~PeerHeartbeat();
+  PeerHeartbeat(const PeerHeartbeat&) = delete;
+  PeerHeartbeat& operator=(const PeerHeartbeat&) = delete;
 
  private:
   enum class Word : std::int64_t { alive, farewell };

@@ -10,7 +10,7 @@
 #include "support/messages.h"
 #include "support/small_blocks.h"
 
-namespace dtrain::model::bdh::part_test {
+namespace dtrain::model::bdh::tensor_slice_test {
 namespace {
 
 using testing::Names;
@@ -20,7 +20,7 @@ using testing::operator""_b;
 constexpr BdhSizes kSizes{.levels = 2, .width = 6, .heads = 4, .neurons = 12, .vocab = 16};
 
 TEST_CASE("Ranks hold whole heads while there are enough of them") {
-  const BdhPart part = part_of(kSizes, {.index = 1, .size = 2});
+  const BdhSlice part = slice_of(kSizes, {.index = 1, .size = 2});
   CHECK(part.heads == 2);
   CHECK(part.neurons == 12);
   CHECK(part.first_neuron == 24);
@@ -29,7 +29,7 @@ TEST_CASE("Ranks hold whole heads while there are enough of them") {
 }
 
 TEST_CASE("Beyond that a head's neighbours share its neurons, in whole pairs") {
-  const BdhPart part = part_of(kSizes, {.index = 5, .size = 8, .splits_vocab = true});
+  const BdhSlice part = slice_of(kSizes, {.index = 5, .size = 8, .splits_vocab = true});
   CHECK(part.heads == 1);
   CHECK(part.neurons == 6);
   CHECK(part.first_neuron == 30);
@@ -43,7 +43,7 @@ TEST_CASE("The parts of all ranks are the whole, each neuron and token once") {
   for (const std::int64_t tp : {1, 2, 4, 8, 12, 24}) {
     std::int64_t next = 0;
     for (std::int64_t index = 0; index < tp; ++index) {
-      const BdhPart part = part_of(kSizes, {.index = index, .size = tp});
+      const BdhSlice part = slice_of(kSizes, {.index = index, .size = tp});
       CHECK(part.first_neuron == next);
       CHECK(part.first_neuron % 2 == 0);
       CHECK(part.neurons % 2 == 0);
@@ -53,9 +53,9 @@ TEST_CASE("The parts of all ranks are the whole, each neuron and token once") {
   }
 }
 
-std::string refusal(const BdhSizes& sizes, const TensorPlace& place) {
+std::string refusal(const BdhSizes& sizes, const TensorCoordinate& place) {
   try {
-    (void)part_of(sizes, place);
+    (void)slice_of(sizes, place);
   } catch (const base::Error& error) {
     CHECK(error.kind() == base::ErrorKind::usage);
     return error.what();
@@ -100,10 +100,10 @@ TEST_CASE("A rank's specs say which slice of the whole it holds") {
 }
 
 TEST_CASE("A block refuses to run on another axis than it was made for") {
-  const BdhPart part = part_of(kSizes, {.index = 1, .size = 2});
+  const BdhSlice part = slice_of(kSizes, {.index = 1, .size = 2});
   const TensorAxis one;
   CHECK_THROWS_AS(part.check(one), base::Error);
-  part_of(kSizes, {}).check(one);
+  slice_of(kSizes, {}).check(one);
 }
 
 TEST_CASE("A BDH declares the ranks that share a head as its one subgroup") {
@@ -119,7 +119,7 @@ TEST_CASE("A BDH declares the ranks that share a head as its one subgroup") {
 TEST_CASE("A part keeps the parameters' ids and holds those that its blocks use") {
   const auto whole = testing::small_model({{}, {}, {}});
   const std::vector<BlockRange> ranges{{0_b, 1_b}, {2_b, 3_b}};
-  const auto part = take_part(testing::small_model({{}, {}, {}}), ranges);
+  const auto part = extract_blocks(testing::small_model({{}, {}, {}}), ranges);
   REQUIRE(part->blocks.size() == 2);
   CHECK(part->blocks.back()->parameters().front() == 2_p);
   CHECK(part->takes_tokens);
@@ -142,4 +142,4 @@ TEST_CASE("A slice that is not held still knows the whole") {
 }
 
 }  // namespace
-}  // namespace dtrain::model::bdh::part_test
+}  // namespace dtrain::model::bdh::tensor_slice_test
