@@ -134,7 +134,7 @@ struct DropoutBody {
   }
 };
 
-/// Rotation: index counts the packs of kRows rows, which are turned alike.
+/// Rotation: index counts the packs of kRows rows, which are rotated alike.
 template <typename scalar_t>
 struct RopeBody {
   static constexpr std::int64_t kRows = 4;  ///< for which a thread reads the table once
@@ -156,22 +156,22 @@ struct RopeBody {
     const auto [group, pack] = by_packs(index);
     const std::int64_t first = std::int64_t{pack} * kValues;
     const std::int64_t left = length - first;
-    const Pack<float> turns[] = {load(table + first, left),
-                                 load(table + first + kValues / 2, left - kValues / 2)};
-    Pack<scalar_t> turned[kRows];
+    const Pack<float> rotations[] = {load(table + first, left),
+                                     load(table + first + kValues / 2, left - kValues / 2)};
+    Pack<scalar_t> rotated[kRows];
     for (std::int64_t i = 0; i < kRows; ++i) {
       const std::int64_t row = group * kRows + i;
-      if (row < rows) turned[i] = load(in + row * length + first, left);
+      if (row < rows) rotated[i] = load(in + row * length + first, left);
     }
     for (std::int64_t i = 0; i < kRows; ++i) {
       const std::int64_t row = group * kRows + i;
       if (row >= rows) return;
       for (int k = 0; k < kValues; k += 2) {
-        scalar_t* pair = turned[i].values + k;
-        model::bdh::turn_pair(pair, pair, turns[2 * k / kValues].values + k % (kValues / 2),
-                              direction);
+        scalar_t* pair = rotated[i].values + k;
+        model::bdh::rotate_pair(pair, pair, rotations[2 * k / kValues].values + k % (kValues / 2),
+                                direction);
       }
-      store(turned[i], out + row * length + first, left);
+      store(rotated[i], out + row * length + first, left);
     }
   }
 };

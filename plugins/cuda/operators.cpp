@@ -54,7 +54,7 @@ at::Tensor drop(const at::Tensor& x, double probability, std::int64_t seed, std:
   return out;
 }
 
-at::Tensor turn(const at::Tensor& v, const at::Tensor& table, double direction) {
+at::Tensor rotate(const at::Tensor& v, const at::Tensor& table, double direction) {
   const Place place(v);
   at::Tensor out = at::empty_like(v);
   if (v.numel() == 0) return out;
@@ -164,7 +164,7 @@ at::Tensor ordered_sum(const at::Tensor& values) {
 
 TORCH_LIBRARY_IMPL(dtrain, CUDA, kernels) {
   kernels.impl("dropout", drop);
-  kernels.impl("rope_turn", turn);
+  kernels.impl("rope_turn", rotate);
   kernels.impl("mirror_lower", mirror);
   kernels.impl("adamw_", update_adamw);
   kernels.impl("sgd_", update_sgd);

@@ -190,8 +190,8 @@ void check_sets(const GemmKernels<T>& baseline, const GemmKernels<T>& avx2,
 }
 
 TEST_CASE("Gemm.EveryInstructionSetComputesTheSame") {
-  check_sets(kFloatProductBaseline, kFloatProductAvx2, kFloatProductAvx512);
-  check_sets(kDoubleProductBaseline, kDoubleProductAvx2, kDoubleProductAvx512);
+  check_sets(kFloatGemmBaseline, kFloatGemmAvx2, kFloatGemmAvx512);
+  check_sets(kDoubleGemmBaseline, kDoubleGemmAvx2, kDoubleGemmAvx512);
 }
 
 }  // namespace
