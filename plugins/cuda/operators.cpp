@@ -1,4 +1,4 @@
-// The kernels of our operators for CUDA, registered under the names that the CPU's have.
+// CUDA kernels of our operators, registered under the operators' names.
 
 #include <ATen/Dispatch.h>
 #include <ATen/ops/empty.h>
@@ -26,7 +26,7 @@ class Place {
   c10::cuda::CUDAGuard guard_;
 };
 
-// Kernels that divide their indices take 32 bits of them.
+// Kernels that divide indices support 32-bit ones only.
 void check_indices(std::int64_t size) { DTRAIN_CHECK(size >> 32 == 0, "{} indices", size); }
 
 at::Tensor drop(const at::Tensor& x, double probability, std::int64_t seed, std::int64_t level,

@@ -1,4 +1,4 @@
-// Notices that another rank has given up or died, which NCCL cannot tell.
+// Detects that another rank has aborted or died, which NCCL does not report.
 #pragma once
 
 #include <chrono>
@@ -14,27 +14,26 @@
 
 namespace dtrain::cuda {
 
-/// A ring through the hosts: each rank tells the next again and again that it is there, and
-/// says farewell at its end. A rank that dies, or aborts the group, ends the watch of all.
+/// A heartbeat around a ring of hosts: each rank periodically sends `alive` to the next, and
+/// `farewell` when it is destroyed. If a rank dies or aborts the group, on_end is called on all.
 ///
 /// Throws:  nothing.
-/// Threads: on_end is called in the watch's own, at most once.
+/// Threads: on_end is called in the heartbeat thread, at most once.
 class PeerHeartbeat {
  public:
-  /// ranks: a group of several, for nothing else. timeout: of its calls.
+  /// ranks: a dedicated group of several ranks. timeout: of its calls.
   PeerHeartbeat(std::shared_ptr<comm::ProcessGroup> ranks, std::chrono::milliseconds timeout,
                 std::function<void(std::exception_ptr)> on_end);
-  /// Waits for the farewell of the rank before this one; aborts the group instead where an
-  /// exception is on its way.
+  /// Waits for the farewell of the previous rank; during stack unwinding, aborts the group instead.
   ~PeerHeartbeat();
   PeerHeartbeat(const PeerHeartbeat&) = delete;
   PeerHeartbeat& operator=(const PeerHeartbeat&) = delete;
 
  private:
-  enum class Word : std::int64_t { alive, farewell };
+  enum class Message : std::int64_t { alive, farewell };
 
   void run();
-  [[nodiscard]] comm::Work say(Word word);
+  [[nodiscard]] comm::Work send(Message message);
   [[nodiscard]] bool pause();
 
   const std::shared_ptr<comm::ProcessGroup> ranks_;

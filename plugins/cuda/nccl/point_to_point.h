@@ -1,4 +1,4 @@
-// Streams for communication, and one direction between two ranks of a group.
+// Point-to-point messages between two ranks of a group, and their streams.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -13,23 +13,23 @@
 
 namespace dtrain::cuda {
 
-/// A stream that no one else uses, before others in turn: a call that waits for a peer holds up
-/// nothing but the calls behind it. It stays until the process ends, because the allocator asks the
-/// streams that used a tensor when it is given back.
+/// Creates an exclusive, high-priority stream, so that a call that waits for a peer delays only the
+/// calls behind it. It is never destroyed, because the allocator queries the streams that used a
+/// tensor when it is freed.
 [[nodiscard]] c10::Stream new_stream(c10::Device device);
 
-/// The sends of a rank, or its receives, of all groups: one stream, and a thread that puts them
-/// there in the order in which they were called. So a message waits for nothing on the device but
-/// messages that were called before it (docs/guide/devices.md).
+/// The stream of all sends, or all receives, of a rank over all groups, and the thread that enqueues
+/// them in call order. On the device, a message only waits for messages called before it
+/// (docs/guide/devices.md).
 ///
-/// Threads: one calls.
-class MessageLane {
+/// Threads: one caller.
+class MessageStream {
  public:
-  explicit MessageLane(c10::Device device) : device_(device) {}
+  explicit MessageStream(c10::Device device) : device_(device) {}
 
-  /// Made by the first call.
+  /// Created by the first call.
   [[nodiscard]] const c10::Stream& stream();
-  /// Runs a task that must not throw, in the lane's thread.
+  /// Runs a task, which must not throw, in the thread.
   template <typename Task>
   void call(Task task) {
     lane_.call(std::move(task));
@@ -41,26 +41,26 @@ class MessageLane {
   comm::Lane lane_;
 };
 
-/// Those of a rank.
-struct MessageLanes {
-  explicit MessageLanes(c10::Device device) : sends(device), receives(device) {}
+/// Both message streams of a rank.
+struct MessageStreams {
+  explicit MessageStreams(c10::Device device) : sends(device), receives(device) {}
 
-  MessageLane sends;
-  MessageLane receives;
+  MessageStream sends;
+  MessageStream receives;
 };
 
-/// The sends of one rank to another, or its receives from another: a communicator of the two, so
-/// that they wait for no other peer. The first message connects them, in the lane's thread.
+/// One direction of messages between this rank and a peer, over a two-rank communicator, so that they
+/// do not wait for other peers. The first message connects it, in the thread of MessageStream.
 ///
-/// Threads: post from one.
-class Link : public std::enable_shared_from_this<Link> {
+/// Threads: one caller of post.
+class P2pConnection : public std::enable_shared_from_this<P2pConnection> {
  public:
   enum class Direction { sends, receives };
 
-  Link(std::shared_ptr<GroupState> group, std::int64_t peer, Direction direction);
+  P2pConnection(std::shared_ptr<GroupState> group, std::int64_t peer, Direction direction);
 
-  /// Puts the call on the lane's stream: `tensor` is sent, or received.
-  void post(MessageLane& lane, std::shared_ptr<DeviceCall> call, const at::Tensor& tensor);
+  /// Enqueues the send or receive of `tensor` on the stream of `messages`.
+  void post(MessageStream& messages, std::shared_ptr<DeviceCall> call, const at::Tensor& tensor);
 
  private:
   void carry_out(DeviceCall& call, const c10::Stream& on, const at::Tensor& tensor);
