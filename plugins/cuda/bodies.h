@@ -1,5 +1,5 @@
-// What one thread of each of our kernels does: plain functions of an index, which the CPU can
-// call too, so that a test compares them with the CPU's operators.
+// The per-thread code of our kernels, as plain functions of an index that a test also runs on the
+// CPU, to compare them with the CPU's operators.
 #pragma once
 
 #include <bit>
@@ -14,8 +14,8 @@
 
 namespace dtrain::cuda {
 
-/// Divides by a number that the host knows, which GPUs have no instruction for: by multiplying and
-/// shifting.
+/// Division by a loop-invariant divisor through multiplication and shift, since GPUs have no integer
+/// division instruction.
 ///
 /// Source: Granlund, Montgomery, Division by Invariant Integers using Multiplication (PLDI 1994).
 class Divider {
@@ -53,16 +53,16 @@ class Divider {
   std::uint32_t factor_;
 };
 
-/// Which neurons of a block stay: bit h of byte c is for half h of counter c.
+/// The neurons of a block that are kept: bit h of byte c stands for half h of counter c.
 struct alignas(8) KeptBits {
   std::uint8_t of_counter[8];
 };
 
-/// Dropout: index counts the blocks of neurons of all rows. Eight threads share a block: each
-/// computes one counter, whose neurons lie apart, and then drops neurons that lie side by side.
+/// Dropout; index: of a neuron block, over all rows. Eight threads share a block: each computes one
+/// counter, which covers strided neurons, then applies the mask to contiguous neurons.
 template <typename scalar_t>
 struct DropoutBody {
-  static constexpr std::uint32_t kCounters = 8;  ///< of a block of neurons
+  static constexpr std::uint32_t kCounters = 8;  ///< per block of neurons
 
   model::DropoutRows rows;
   std::int64_t num_rows;
@@ -74,7 +74,7 @@ struct DropoutBody {
   Divider by_positions{rows.positions};
   Divider by_samples{rows.samples};
 
-  /// Blocks that the neurons of one row touch at most.
+  /// The maximum number of blocks that a row overlaps.
   [[nodiscard]] std::int64_t blocks_of_row() const {
     const bool is_aligned =
         rows.first_neuron % model::kDropoutBlock == 0 && rows.neurons % model::kDropoutBlock == 0;
@@ -87,8 +87,8 @@ struct DropoutBody {
   /// A block of neurons of one row.
   struct Block {
     std::int64_t row;
-    std::int64_t number;  ///< counted through all heads
-    std::int64_t first;   ///< neuron of the row; negative if the row begins within the block
+    std::int64_t number;  ///< index over all heads
+    std::int64_t first;   ///< its first neuron in the row; negative if the row begins in the block
     model::DropoutRow words;
   };
   [[nodiscard]] DTRAIN_DEVICE_FUNCTION Block block_at(std::int64_t index) const {
@@ -100,7 +100,7 @@ struct DropoutBody {
     return {row, number, number * model::kDropoutBlock - first, rows.counters_of(sample, position)};
   }
 
-  /// Which neurons of one counter stay: bit h is for half h.
+  /// The neurons of one counter that are kept: bit h stands for half h.
   [[nodiscard]] DTRAIN_DEVICE_FUNCTION std::uint8_t kept(const Block& block,
                                                          std::uint32_t counter) const {
     const auto random = base::philox(
@@ -116,7 +116,7 @@ struct DropoutBody {
     return static_cast<std::uint8_t>(bits);
   }
 
-  /// Drops the packs of one of the block's threads.
+  /// Applies the mask to the packs of one of the block's threads.
   DTRAIN_DEVICE_FUNCTION void drop(const Block& block, std::uint32_t thread, KeptBits kept) const {
     constexpr std::uint32_t kValues = kPack<scalar_t>;
     for (std::uint32_t i = 0; i < model::kDropoutBlock / kCounters / kValues; ++i) {
@@ -134,16 +134,16 @@ struct DropoutBody {
   }
 };
 
-/// Rotation: index counts the packs of kRows rows, which are turned alike.
+/// RoPE; index: of a pack in kRows rows, which share their rotations.
 template <typename scalar_t>
 struct RopeBody {
-  static constexpr std::int64_t kRows = 4;  ///< for which a thread reads the table once
+  static constexpr std::int64_t kRows = 4;  ///< rows per read of the table
 
   const scalar_t* in;
   scalar_t* out;
   const float* table;
   std::int64_t rows;
-  std::int64_t length;  ///< values of a row, and of the table: all positions
+  std::int64_t length;  ///< values per row, over all positions; also the table's size
   float direction;
   Divider by_packs{packs_of(kPack<scalar_t>, length)};
 
@@ -156,27 +156,27 @@ struct RopeBody {
     const auto [group, pack] = by_packs(index);
     const std::int64_t first = std::int64_t{pack} * kValues;
     const std::int64_t left = length - first;
-    const Pack<float> turns[] = {load(table + first, left),
-                                 load(table + first + kValues / 2, left - kValues / 2)};
-    Pack<scalar_t> turned[kRows];
+    const Pack<float> rotations[] = {load(table + first, left),
+                                     load(table + first + kValues / 2, left - kValues / 2)};
+    Pack<scalar_t> rotated[kRows];
     for (std::int64_t i = 0; i < kRows; ++i) {
       const std::int64_t row = group * kRows + i;
-      if (row < rows) turned[i] = load(in + row * length + first, left);
+      if (row < rows) rotated[i] = load(in + row * length + first, left);
     }
     for (std::int64_t i = 0; i < kRows; ++i) {
       const std::int64_t row = group * kRows + i;
       if (row >= rows) return;
       for (int k = 0; k < kValues; k += 2) {
-        scalar_t* pair = turned[i].values + k;
-        model::bdh::turn_pair(pair, pair, turns[2 * k / kValues].values + k % (kValues / 2),
-                              direction);
+        scalar_t* pair = rotated[i].values + k;
+        model::bdh::rotate_pair(pair, pair, rotations[2 * k / kValues].values + k % (kValues / 2),
+                                direction);
       }
-      store(turned[i], out + row * length + first, left);
+      store(rotated[i], out + row * length + first, left);
     }
   }
 };
 
-/// AdamW: index counts the packs. What the host does not know is read by each thread.
+/// AdamW; index: of a pack. Values that only the device knows are read by each thread.
 template <typename T>
 struct AdamWBody {
   optim::AdamWSettings settings;
@@ -191,7 +191,7 @@ struct AdamWBody {
 
   [[nodiscard]] std::int64_t size() const { return packs_of(kPack<T>, count); }
 
-  /// The same with the numbers that all elements share.
+  /// The body with the factors that all elements share.
   struct Prepared {
     AdamWBody body;
     optim::AdamWFactors<T> factors;
@@ -222,7 +222,7 @@ struct AdamWBody {
   }
 };
 
-/// SGD: index counts the packs.
+/// SGD; index: of a pack.
 template <typename T>
 struct SgdBody {
   double momentum;
@@ -260,7 +260,7 @@ struct SgdBody {
   }
 };
 
-/// Scaling: index counts the packs.
+/// Scaling; index: of a pack.
 template <typename T>
 struct ScaleBody {
   const double* factor;
@@ -278,7 +278,7 @@ struct ScaleBody {
   }
 };
 
-/// A run of slots that are added from the first to the last: a row of norm_squares's table.
+/// Consecutive slots that are added in order: one row of norm_squares's table.
 struct SlotRange {
   std::int64_t first;
   std::int64_t count;

@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kInstall = "scripts/setup.sh --cuda installs the one that fits";
 
-// The library that a function comes from.
+// Returns the path of the library that defines a function.
 template <typename Function>
 std::string file_of(Function* function) {
   Dl_info info;
@@ -82,12 +82,12 @@ void check_driver() {
   check(cudaDriverGetVersion(&driver), "asking for the driver's version");
   if (driver == 0) {
     base::fail(base::ErrorKind::device,
-               "this machine has no NVIDIA driver (libcuda.so.1); --device cpu "
-               "trains without one");
+               "this machine has no NVIDIA driver (libcuda.so.1); use --device cpu to "
+               "train without one");
   }
   if (driver / 1000 < CUDART_VERSION / 1000) {
     base::fail(base::ErrorKind::device,
-               "the NVIDIA driver serves CUDA up to {}, but this build needs {}; "
+               "the NVIDIA driver supports CUDA up to {}, but this build needs {}; "
                "update the driver",
                cuda_text(driver), cuda_text(CUDART_VERSION));
   }

@@ -1,21 +1,21 @@
-// Errors of CUDA as errors of dtrain, and checks of what CUDA finds on this machine.
+// Translates CUDA errors, and checks the CUDA driver, runtime and NCCL of this machine.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 namespace dtrain::cuda {
 
-/// Throws Error{device} saying what failed while doing `what`, or Error{memory} where the GPU has
-/// too little of it; unless the status is a success.
+/// Throws Error{device}, or Error{memory} if the GPU is out of memory, unless `status` is success.
+/// what: the attempted operation, for the message.
 void check(cudaError_t status, const char* what);
 
-/// Returns if the CUDA runtime and NCCL that were loaded are the ones that LibTorch and this plugin
-/// were built with, as far as their interfaces go.
+/// Checks that the loaded CUDA runtime and NCCL are compatible with the versions that LibTorch and
+/// this plugin were built with.
 ///
-/// Throws: Error{device} naming the file that does not fit, and the versions.
+/// Throws: Error{device} naming the incompatible file and the versions.
 void check_versions();
 
-/// Returns if a driver is there that serves this CUDA.
+/// Checks that the installed driver supports this CUDA version.
 ///
 /// Throws: Error{device} saying what is missing and what to do.
 void check_driver();

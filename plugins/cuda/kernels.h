@@ -1,5 +1,5 @@
-// Our kernels, for launch.cu alone. A test runs them on threads of the CPU: it says what CUDA's
-// words mean there before it includes this.
+// Our CUDA kernels, included by launch.cu only. A test runs them on CPU threads: it defines CUDA's
+// keywords before it includes this file.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 namespace dtrain::cuda {
 
 constexpr int kThreads = 256;
-constexpr std::int64_t kMaxBlocks = 4096;  // several waves of any GPU; a thread takes several
+constexpr std::int64_t kMaxBlocks = 4096;  // several waves on any GPU; threads loop over the rest
 
-/// The body with what all its calls share.
+/// Computes the values that all calls of a body share.
 template <typename Body>
 [[nodiscard]] __device__ auto prepared(const Body& body) {
   if constexpr (requires { body.prepared(); }) {
@@ -22,7 +22,7 @@ template <typename Body>
   }
 }
 
-/// body(0), ..., body(body.size() - 1), for any number of blocks of threads.
+/// Calls body(0), ..., body(size - 1), with any number of thread blocks.
 template <typename Body>
 __global__ void __launch_bounds__(kThreads) run_each(std::int64_t size, Body body) {
   const std::int64_t first = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads) run_each(std::int64_t size, Body bod
   for (std::int64_t i = first; i < size; i += std::int64_t{gridDim.x} * kThreads) ready(i);
 }
 
-/// Eight threads, which are of one warp, for each block of neurons.
+/// Eight threads of one warp per block of neurons.
 template <typename scalar_t>
 __global__ void __launch_bounds__(kThreads) run_dropout(DropoutBody<scalar_t> body) {
   constexpr auto kCounters = static_cast<int>(DropoutBody<scalar_t>::kCounters);
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads) run_dropout(DropoutBody<scalar_t> bo
   const std::int64_t stride = std::int64_t{gridDim.x} * kBlocks;
   for (std::int64_t first = std::int64_t{blockIdx.x} * kBlocks; first < body.size();
        first += stride) {
-    // Threads without a block repeat the last one.
+    // Surplus threads repeat the last block.
     const std::int64_t last = body.size() - 1;
     const auto block = body.block_at(first + own < last ? first + own : last);
     kept[own].of_counter[counter] = body.kept(block, counter);
@@ -54,13 +54,13 @@ __global__ void __launch_bounds__(kThreads) run_dropout(DropoutBody<scalar_t> bo
 
 constexpr int kMirrorTile = 32;
 
-/// A block of threads for each tile of each matrix; those above the diagonal have nothing to do.
-/// Tiles pass through shared memory, so that neighbouring threads read and write neighbours.
+/// One thread block per tile of each matrix; blocks above the diagonal return at once. Tiles pass
+/// through shared memory, so that reads and writes are coalesced.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     run_mirror_lower(const T* in, T* out, std::int64_t length) {
   constexpr int kTileRows = kThreads / kMirrorTile;
-  __shared__ T tile[kMirrorTile][kMirrorTile + 1];  // a column lies in as many banks
+  __shared__ T tile[kMirrorTile][kMirrorTile + 1];  // padded against bank conflicts
   const auto tiles = static_cast<unsigned>((length + kMirrorTile - 1) / kMirrorTile);
   const std::int64_t first_row = std::int64_t{blockIdx.x / tiles % tiles} * kMirrorTile;
   const std::int64_t first_column = std::int64_t{blockIdx.x % tiles} * kMirrorTile;
@@ -87,10 +87,10 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-constexpr int kMaxCells = 64;  // of a block of 4096 values
+constexpr int kMaxCells = 64;  // per block of 4096 values
 constexpr int kLanes = static_cast<int>(optim::kNormLanes);
 
-/// A thread for each lane of each cell of a block; then one for each cell, and one for the block.
+/// One thread per lane of each cell of a block; then one per cell, and one for the block.
 template <typename T>
 __global__ void __launch_bounds__(kMaxCells* kLanes)
     run_norm_sums(const T* values, const optim::NormBlock* table, double* slots) {
@@ -118,8 +118,8 @@ __global__ void __launch_bounds__(kMaxCells* kLanes)
   }
 }
 
-/// `sum` and value(0), ..., value(count - 1), added in that order: the block's threads fetch, the
-/// first adds and alone has the result.
+/// Adds value(0), ..., value(count - 1) to `sum` in that order: all threads of the block load, and
+/// thread 0 adds; only thread 0 has the result.
 template <typename Value>
 [[nodiscard]] __device__ double add_in_order(double sum, std::int64_t count, Value value) {
   __shared__ double fetched[kThreads];
@@ -136,7 +136,7 @@ template <typename Value>
   return sum;
 }
 
-/// A block of threads for each parameter.
+/// One thread block per parameter.
 static __global__ void __launch_bounds__(kThreads)
     run_norm_squares(const double* slots, const SlotRange* blocks, const std::int64_t* ends,
                      double* squares) {
@@ -150,7 +150,7 @@ static __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) squares[blockIdx.x] = sum;
 }
 
-/// A block of threads for each row.
+/// One thread block per row.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     run_ordered_sum(const T* values, std::int64_t length, double* sums) {

@@ -13,7 +13,7 @@ bool has_kernels() {
   cudaFuncAttributes found{};
   const cudaError_t status = cudaFuncGetAttributes(&found, run_norm_squares);
   if (status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction) {
-    cudaGetLastError();  // it must not be found as a later call's
+    cudaGetLastError();  // clears it, so that no later call reports it
     return false;
   }
   check(status, "looking for the kernels");
@@ -22,7 +22,7 @@ bool has_kernels() {
 
 namespace {
 
-// Blocks of threads for so many threads.
+// The number of thread blocks for `threads` threads.
 unsigned blocks_for(std::int64_t threads) {
   const std::int64_t blocks = (threads + kThreads - 1) / kThreads;
   return static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks);

@@ -1,4 +1,4 @@
-// The kernels of our operators for CUDA, registered under the names that the CPU's have.
+// CUDA kernels of our operators, registered under the operators' names.
 
 #include <ATen/Dispatch.h>
 #include <ATen/ops/empty.h>
@@ -26,7 +26,7 @@ class Place {
   c10::cuda::CUDAGuard guard_;
 };
 
-// Kernels that divide their indices take 32 bits of them.
+// Kernels that divide indices support 32-bit ones only.
 void check_indices(std::int64_t size) { DTRAIN_CHECK(size >> 32 == 0, "{} indices", size); }
 
 at::Tensor drop(const at::Tensor& x, double probability, std::int64_t seed, std::int64_t level,
@@ -54,7 +54,7 @@ at::Tensor drop(const at::Tensor& x, double probability, std::int64_t seed, std:
   return out;
 }
 
-at::Tensor turn(const at::Tensor& v, const at::Tensor& table, double direction) {
+at::Tensor rotate(const at::Tensor& v, const at::Tensor& table, double direction) {
   const Place place(v);
   at::Tensor out = at::empty_like(v);
   if (v.numel() == 0) return out;
@@ -164,7 +164,7 @@ at::Tensor ordered_sum(const at::Tensor& values) {
 
 TORCH_LIBRARY_IMPL(dtrain, CUDA, kernels) {
   kernels.impl("dropout", drop);
-  kernels.impl("rope_turn", turn);
+  kernels.impl("rope_turn", rotate);
   kernels.impl("mirror_lower", mirror);
   kernels.impl("adamw_", update_adamw);
   kernels.impl("sgd_", update_sgd);

@@ -1,4 +1,4 @@
-// Neighbouring values that a thread moves at once.
+// Vectorized loads and stores: a pack holds adjacent values that a thread moves at once.
 #pragma once
 
 #include <bit>
@@ -9,7 +9,7 @@
 
 namespace dtrain::cuda {
 
-/// Values of a pack: 16 bytes, but no more than eight values.
+/// Values per pack: 16 bytes, but at most eight values.
 template <typename T>
 inline constexpr int kPack = sizeof(T) == 1 ? 8 : 16 / sizeof(T);
 
@@ -18,8 +18,8 @@ struct alignas(n * sizeof(T)) Pack {
   T values[n];
 };
 
-/// The bits of a pack, which nvcc stores at once. It splits some stores of a struct whose values are
-/// also stored one by one.
+/// The bits of a pack as one integer. nvcc stores it in one instruction, whereas it splits some
+/// stores of a struct whose values are also stored one by one.
 template <typename T, int n>
 struct [[gnu::may_alias]] PackBits {
   std::conditional_t<n * sizeof(T) == 16, unsigned __int128,
@@ -27,13 +27,12 @@ struct [[gnu::may_alias]] PackBits {
       bits;
 };
 
-/// Packs of n values that hold `count` values.
+/// Returns the number of packs of n values that `count` values need.
 [[nodiscard]] DTRAIN_DEVICE_FUNCTION constexpr std::int64_t packs_of(int n, std::int64_t count) {
   return (count + n - 1) / n;
 }
 
-/// Whether the pack at this address is moved at once: all its values exist, and the address is a
-/// multiple of its size.
+/// True if the pack at this address can be moved at once: it is complete and aligned to its size.
 template <int n, typename T>
 [[nodiscard]] DTRAIN_DEVICE_FUNCTION bool is_whole(const T* at, std::int64_t left,
                                                    std::int64_t skipped) {
@@ -41,7 +40,7 @@ template <int n, typename T>
          reinterpret_cast<std::uintptr_t>(at) % sizeof(Pack<T, n>) == 0;
 }
 
-/// The pack at any address. Values i with skipped <= i < left are read, the others are zero.
+/// Loads a pack from any address. Values i with skipped <= i < left are read, the others are zero.
 template <typename T, int n = kPack<T>>
 [[nodiscard]] DTRAIN_DEVICE_FUNCTION Pack<T, n> load(const T* from, std::int64_t left,
                                                      std::int64_t skipped = 0) {
@@ -53,7 +52,7 @@ template <typename T, int n = kPack<T>>
   return pack;
 }
 
-/// Writes the values that load reads.
+/// Stores the values that load would read.
 template <typename T, int n>
 DTRAIN_DEVICE_FUNCTION void store(const Pack<T, n>& pack, T* to, std::int64_t left,
                                   std::int64_t skipped = 0) {

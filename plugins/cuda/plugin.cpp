@@ -37,8 +37,8 @@ class CudaGraph final : public device::Graph {
   std::unique_ptr<at::cuda::CUDAGraph> graph_;
 };
 
-// Records on a stream of LibTorch's pool, since CUDA records nothing on the default stream; other
-// threads may go on calling CUDA meanwhile. Graphs of one recorder share a memory pool.
+// Captures on a stream from LibTorch's pool, because CUDA cannot capture the default stream; other
+// threads may continue to call CUDA. Graphs of one recorder share a memory pool.
 class CudaRecorder final : public device::GraphRecorder {
  public:
   explicit CudaRecorder(c10::Device device)
@@ -59,7 +59,7 @@ class CudaRecorder final : public device::GraphRecorder {
       try {
         graph->capture_end();  // the stream and the allocator leave the capture
       } catch (const c10::Error&) {
-        // The capture is invalid because of what `cause` tells.
+        // The capture is invalid because of `cause`.
       }
       std::rethrow_exception(cause);
     }
@@ -78,13 +78,14 @@ cudaDeviceProp properties_of(c10::Device device) {
   return found;
 }
 
-// There is none. Where somebody hides them, that is worth a word.
+// Returns 0; throws if CUDA_VISIBLE_DEVICES hides the GPUs.
 std::int64_t no_device() {
-  cudaGetLastError();  // it is no failure, and must not be found as one later
+  cudaGetLastError();  // clears the status, which is no failure here
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");  // a setting of CUDA's, not of ours
   if (visible == nullptr) return 0;
   base::fail(base::ErrorKind::device,
-             "this process sees no GPU, because CUDA_VISIBLE_DEVICES is '{}'", visible);
+             "this process sees no GPU: CUDA_VISIBLE_DEVICES is '{}'; unset it or name a GPU",
+             visible);
 }
 
 class CudaPlugin final : public device::Plugin {
@@ -114,7 +115,7 @@ class CudaPlugin final : public device::Plugin {
                        static_cast<double>(found.totalGlobalMem) / (1024.0 * 1024.0 * 1024.0));
   }
 
-  // What NCCL tells a GPU by: the device, and the machine as NCCL_HOSTID names it.
+  // NCCL's identity of a GPU: its UUID, and the machine as named by NCCL_HOSTID.
   [[nodiscard]] std::string identity(c10::Device device) override {
     const cudaDeviceProp found = properties_of(device);
     std::string text = "GPU-";
@@ -150,8 +151,8 @@ class CudaPlugin final : public device::Plugin {
     if (!has_kernels()) {
       const cudaDeviceProp found = properties_of(device);
       base::fail(base::ErrorKind::device,
-                 "this build has no kernels for {}, of compute capability {}.{} "
-                 "(DTRAIN_CUDA_ARCHITECTURES when it is configured)",
+                 "this build has no kernels for {} (compute capability {}.{}); add it to "
+                 "DTRAIN_CUDA_ARCHITECTURES and rebuild",
                  found.name, found.major, found.minor);
     }
     at::globalContext().lazyInitDevice(c10::kCUDA);
@@ -165,7 +166,7 @@ class CudaPlugin final : public device::Plugin {
     return static_cast<std::int64_t>(free);
   }
 
-  // The allocator knows fractions of the GPU alone.
+  // The allocator only supports a limit as a fraction of the GPU's memory.
   void limit_memory(c10::Device device, std::int64_t bytes) override {
     cudaDeviceProp found{};
     check(cudaGetDeviceProperties(&found, device.index()), "limiting a GPU's memory");

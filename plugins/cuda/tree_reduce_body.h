@@ -1,4 +1,4 @@
-// What one thread does that adds the contributions of all ranks: a plain function of an index.
+// The per-thread code that sums the contributions of all ranks in tree order.
 #pragma once
 
 #include <ATen/OpMathType.h>
@@ -12,13 +12,14 @@
 
 namespace dtrain::cuda {
 
-/// Levels of the tree of few ranks, in which sums take few registers: 64 times an odd number at most.
+/// Tree levels of the variant for few ranks (at most 64 times an odd number), whose partial sums need
+/// few registers.
 inline constexpr int kFewLevels = 6;
-/// Levels of the tree of any number of ranks up to kMaxRanks.
+/// Tree levels of the variant for any number of ranks up to kMaxRanks.
 inline constexpr int kMaxLevels = 15;
 inline constexpr std::int64_t kMaxRanks = std::int64_t{1} << kMaxLevels;
 
-/// NaN wins, whichever rank it comes from.
+/// Sum, or maximum, of two values; the maximum propagates NaN from either.
 template <bool is_max, typename T>
 [[nodiscard]] DTRAIN_DEVICE_FUNCTION T combined(T a, T b) {
   if constexpr (is_max) {
@@ -28,15 +29,15 @@ template <bool is_max, typename T>
   }
 }
 
-/// output[i] = the sum (or maximum) over r of parts[r * stride + i], added in tree order as
-/// comm::reduce_in_tree_order does. index counts packs. levels: of the tree above the groups.
+/// output[i] = the sum (or maximum) over ranks r of parts[r * stride + i], in the order of
+/// comm::reduce_in_tree_order. index: of a pack. levels: of the tree above the rank groups.
 template <typename T, bool is_max, int levels>
 struct TreeReduceBody {
-  /// Of an index. A sum that waits takes registers, and a thread has 255.
+  /// Values per index. Pending partial sums are in registers, of which a thread has 255.
   static constexpr int kValues = levels <= kFewLevels ? kPack<T> : std::min(kPack<T>, 4);
 
   const T* parts;
-  std::int64_t stride;  ///< also the values of the output
+  std::int64_t stride;  ///< also the number of output values
   std::int64_t ranks;
   T* output;
 
@@ -46,8 +47,8 @@ struct TreeReduceBody {
     const std::int64_t at = index * kValues;
     const std::int64_t left = stride - at;
     const std::int64_t ranks_of_group = comm::tree_group_size(ranks);
-    // Sums that wait for their neighbour, one for each level. The compiler knows all indices, so that
-    // they lie in registers.
+    // Partial sums that wait for their sibling, one per level. All indices are compile-time constants,
+    // so that they stay in registers.
     Sums waiting[levels];
     Sums sums;
     Pack<T, kValues> next = load<T, kValues>(parts + at, left);
@@ -70,7 +71,8 @@ struct TreeReduceBody {
     Wide values[kValues];
   };
 
-  // Adds a sum of 2^level groups, of which the last is `group`, to its neighbour, if that is there.
+  // Adds a sum of 2^level groups, the last of which is `group`, to its sibling if that is complete;
+  // otherwise stores it.
   template <int level>
   static DTRAIN_DEVICE_FUNCTION void carry(std::int64_t group, Sums (&waiting)[levels],
                                            Sums& sums) {

@@ -94,7 +94,7 @@ class NativeMix final : public OneParameterBlock, private model::NativeBackward 
     const at::Tensor& y = saved.front();
     const at::Tensor inner = (gradient * (1 - y * y)).view({-1, kWidth});
     const at::Tensor rows = x.reshape({-1, kWidth}).t();
-    param::GradientPlace place = gradient_of(ids_[0]);
+    param::GradientTarget place = gradient_of(ids_[0]);
     if (place.view.defined()) {
       place.view.addmm_(rows, inner, /*beta=*/place.is_first ? 0 : 1);
     }

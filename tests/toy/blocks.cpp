@@ -40,10 +40,10 @@ at::Tensor ToyLevel::forward(const at::Tensor& x, const BlockContext& context) {
   const at::Tensor product = context.tensor_axis.column_split(x, in).product;  // (1, B*T, H/tp)
   at::Tensor hidden = (product + context.use(ids_[1])).relu();
   if (context.training && part_.whole.dropout > 0) {
-    const DropoutPlace place{.seed = context.seed,
-                             .level = level_,
-                             .first_sample = context.first_sample,
-                             .first_neuron = part_.first};
+    const DropoutOffsets place{.seed = context.seed,
+                               .level = level_,
+                               .first_sample = context.first_sample,
+                               .first_neuron = part_.first};
     hidden = dropout(hidden.view({1, batch, length, part_.hidden}), part_.whole.dropout, place)
                  .view(product.sizes());
   }

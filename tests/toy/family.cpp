@@ -26,7 +26,7 @@ Sizes sizes_of(const ModelConfig& config) {
           .tie_levels = config.tie_levels};
 }
 
-Part part_of(const Sizes& sizes, const TensorPlace& place) {
+Part part_of(const Sizes& sizes, const TensorCoordinate& place) {
   if (sizes.groups % place.size != 0) {
     base::fail(base::ErrorKind::usage,
                "--tp {} does not divide --toy-groups {}: ranks hold whole groups", place.size,
@@ -104,8 +104,8 @@ class ToyGenerator final : public Generator {
 class ToyFamily final : public Family {
  public:
   std::unique_ptr<Model> make(const ModelConfig& config, std::int64_t /*seq_len*/,
-                              const TensorPlace& place,
-                              const Computation& /*computation*/) const override {
+                              const TensorCoordinate& place,
+                              const ComputeOptions& /*computation*/) const override {
     const Sizes sizes = sizes_of(config);
     const Part part = part_of(sizes, place);
     auto model = std::make_unique<Model>();
@@ -133,7 +133,7 @@ class ToyFamily final : public Family {
   }
 
   ModelConfig read_sizes(const TensorShapes& tensors, const UserHints& told) const override {
-    if (tensors.is_storage) tensors.refuse_silent("groups", "a file with exported shapes");
+    if (tensors.is_storage) tensors.fail_unspecified("groups", "a file with exported shapes");
     std::int64_t untied = 0;
     while (tensors.has(fmt::format("levels.{}.bias", untied))) ++untied;
     const std::string name = untied > 0 ? "levels.0.bias" : "bias";

@@ -25,15 +25,16 @@ void register_recorder(c10::DeviceType type, MakeRecorder make) { maker_of(type)
 std::unique_ptr<GraphRecorder> make_recorder(c10::Device device) {
   const MakeRecorder make = maker_of(device.type());
   if (make == nullptr) {
-    base::fail(base::ErrorKind::usage, "--compile: {} has no graphs: leave it out", device.str());
+    base::fail(base::ErrorKind::usage, "--compile: device {} does not support graphs; leave it out",
+               device.str());
   }
   return make(device);
 }
 
-at::Tensor borrowed(const at::Tensor& tensor, void* context, c10::DeleterFnPtr on_end) {
+at::Tensor non_owning_view(const at::Tensor& tensor, void* context, c10::DeleterFnPtr on_release) {
   const c10::Storage& owner = tensor.storage();
   c10::Storage storage(c10::Storage::use_byte_size_t(), owner.nbytes(),
-                       at::DataPtr(owner.mutable_data(), context, on_end, tensor.device()),
+                       at::DataPtr(owner.mutable_data(), context, on_release, tensor.device()),
                        /*allocator=*/nullptr, /*resizable=*/false);
   at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage), c10::DispatchKeySet(tensor.options().computeDispatchKey()),

@@ -1,4 +1,4 @@
-// Work of a device that is recorded once and run again as a whole.
+// Device graphs: kernels that are captured once and replayed as a whole.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,47 +9,48 @@
 
 namespace dtrain::device {
 
-/// Kernels in the order of their recording, with the addresses and the host's numbers of that time:
-/// whatever changes from run to run they must read from the device's memory.
+/// A captured sequence of kernels. Addresses and host values are fixed at capture; whatever changes
+/// between replays must be read from device memory.
 ///
 /// Threads: one, the one that recorded it.
 class Graph {
  public:
   virtual ~Graph() = default;
 
-  /// Async: puts the kernels on the calling thread's current stream.
+  /// Async: enqueues the kernels on the calling thread's current stream.
   virtual void replay() = 0;
 };
 
-/// Makes graphs that share one memory. They must be replayed in the order of their recording, since
-/// what a later one writes may lie where tensors of an earlier one have ended.
+/// Captures graphs that share one memory pool. Replay them in the order of capture, because a later
+/// graph may reuse the memory of an earlier one's freed tensors.
 ///
 /// Threads: one.
 class GraphRecorder {
  public:
   virtual ~GraphRecorder() = default;
 
-  /// Runs `work` on the host, while the device only takes notes. The memory of tensors that it
-  /// makes stays as long as the graph, also when they have ended.
+  /// Runs `work` on the host while the device captures its kernels instead of executing them. The
+  /// memory of tensors that `work` creates lives as long as the graph, even after they are freed.
   ///
-  /// Throws:  what `work` throws; c10::Error where it makes the host wait for the device.
+  /// Throws:  what `work` throws; c10::Error if it makes the host wait for the device.
   [[nodiscard]] virtual std::unique_ptr<Graph> record(const std::function<void()>& work) = 0;
 };
 
 using MakeRecorder = std::unique_ptr<GraphRecorder> (*)(c10::Device device);
 
-/// Called by a plugin whose devices have graphs.
+/// Registers the recorder of a device type; called by plugins whose devices support graphs.
 ///
 /// Threads: any.
 void register_recorder(c10::DeviceType type, MakeRecorder make);
 
-/// Throws:  Error{usage} where devices of this type have no graphs.
+/// Throws:  Error{usage} if devices of this type do not support graphs.
 /// Threads: any.
 [[nodiscard]] std::unique_ptr<GraphRecorder> make_recorder(c10::Device device);
 
-/// A tensor over the same memory that does not keep it, such as what a graph wrote, for use before
-/// the next graph of its recorder runs. on_end: called with `context` when its last view has gone.
-[[nodiscard]] at::Tensor borrowed(const at::Tensor& tensor, void* context = nullptr,
-                                  c10::DeleterFnPtr on_end = nullptr);
+/// Returns a tensor over the same memory that does not keep it alive: for a graph's outputs, which
+/// are valid until the next graph of its recorder runs. on_release: called with `context` when its
+/// last view is destroyed.
+[[nodiscard]] at::Tensor non_owning_view(const at::Tensor& tensor, void* context = nullptr,
+                                         c10::DeleterFnPtr on_release = nullptr);
 
 }  // namespace dtrain::device

@@ -21,7 +21,7 @@ at::Tensor sum_on_cpu(const at::Tensor& values) {
   return sums;
 }
 
-// The shape alone.
+// Shape inference only.
 at::Tensor sum_of_meta(const at::Tensor& values) {
   return at::empty(values.sizes().slice(0, static_cast<std::size_t>(values.dim() - 1)),
                    values.options().dtype(at::kDouble));

@@ -1,5 +1,5 @@
-// Operators of our own, for which LibTorch's dispatcher finds the kernel of the device that the
-// tensors are on; and one of them, a sum in a fixed order.
+// Calls our own operators through LibTorch's dispatcher, which selects the kernel for the tensors'
+// device; and ordered_sum, the operator that every layer uses.
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -13,12 +13,12 @@ namespace dtrain::device {
 template <typename Signature>
 class Operator;
 
-/// Calls an operator that was defined with TORCH_LIBRARY_FRAGMENT(dtrain, ...). Its kernel for the
-/// CPU is registered beside the definition; a plugin registers its device's under the same name.
-/// The schema names the tensors that it writes, and that is all that a device knows of it. Kernels
-/// never record a graph: what is differentiable is a function that calls one operator each way.
+/// Calls an operator defined with TORCH_LIBRARY_FRAGMENT(dtrain, ...). The CPU kernel is registered
+/// next to the definition; a device plugin registers its kernel under the same name. The schema
+/// declares which tensors the operator writes. Operators record no autograd graph; differentiable
+/// functions call one operator in forward and one in backward.
 ///
-/// Throws:  c10::Error where nothing of that name and signature is registered.
+/// Throws:  c10::Error if no operator of that name and signature is registered.
 /// Threads: any.
 template <typename Result, typename... Args>
 class Operator<Result(Args...)> {
@@ -37,8 +37,10 @@ class Operator<Result(Args...)> {
   c10::TypedOperatorHandle<Result(Args...)> handle_;
 };
 
-/// values (..., n), n > 0, of a floating point type -> (...) float64: each row's values, widened
-/// and added from the first to the last, beginning with 0. Equal bits whatever the number of rows.
+/// Sums each row in float64, from the first element to the last: the same bits for any number of
+/// rows.
+///
+/// Shapes: values (..., n), n > 0, floating point; returns (...) float64.
 [[nodiscard]] at::Tensor ordered_sum(const at::Tensor& values);
 
 }  // namespace dtrain::device

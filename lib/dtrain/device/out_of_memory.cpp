@@ -5,7 +5,7 @@
 namespace dtrain::device {
 namespace {
 
-// What was wanted and what the device has, without LibTorch's own advice.
+// The requested size and the device's memory, without LibTorch's own advice.
 std::string request_in(const c10::Error& error) {
   const std::string all = error.what_without_backtrace();
   const std::string text = all.substr(0, all.find('\n'));
@@ -17,19 +17,19 @@ std::string request_in(const c10::Error& error) {
 
 }  // namespace
 
-DeviceFull::DeviceFull(c10::Device device, const std::string& part,
-                       const c10::OutOfMemoryError& error)
+DeviceOutOfMemory::DeviceOutOfMemory(c10::Device device, const std::string& part,
+                                     const c10::OutOfMemoryError& error)
     : base::Error(base::ErrorKind::memory,
                   fmt::format("out of memory on {}{}{}: {}", device.str(), part.empty() ? "" : " ",
                               part, request_in(error))) {}
 
-void run_on(c10::Device device, const std::function<std::string()>& part,
-            const std::function<void()>& work) {
+void with_oom_context(c10::Device device, const std::function<std::string()>& part,
+                      const std::function<void()>& work) {
   try {
     work();
   } catch (const c10::OutOfMemoryError& error) {
     if (device.is_cpu()) throw;
-    throw DeviceFull(device, part(), error);
+    throw DeviceOutOfMemory(device, part(), error);
   }
 }
 

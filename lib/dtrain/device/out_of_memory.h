@@ -1,4 +1,4 @@
-// Says where a device has run out of memory.
+// Reports which part of a program ran out of device memory.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -11,20 +11,22 @@
 
 namespace dtrain::device {
 
-/// Error{memory}: a device has no room for a tensor. What helps is for the caller to add, who knows
-/// the settings.
-class DeviceFull : public base::Error {
+/// Error{memory}: a tensor does not fit in device memory. The caller, who knows the settings, adds
+/// the advice.
+class DeviceOutOfMemory : public base::Error {
  public:
-  /// part: as of run_on; empty: not known.
-  DeviceFull(c10::Device device, const std::string& part, const c10::OutOfMemoryError& error);
+  /// part: as in with_oom_context; empty if unknown.
+  DeviceOutOfMemory(c10::Device device, const std::string& part,
+                    const c10::OutOfMemoryError& error);
 };
 
-/// Runs `work`. part: the place in a program that a message names, "in the forward pass of block
-/// 3".
+/// Runs `work` and turns its out-of-memory errors into DeviceOutOfMemory. part: describes `work` for
+/// the message, "in the forward pass of block 3".
 ///
-/// Throws:  DeviceFull naming the part, and what was wanted and is held. Else what `work` throws.
+/// Throws:  DeviceOutOfMemory naming the part, the requested size and the memory in use; otherwise
+///          what `work` throws.
 /// Threads: any.
-void run_on(c10::Device device, const std::function<std::string()>& part,
-            const std::function<void()>& work);
+void with_oom_context(c10::Device device, const std::function<std::string()>& part,
+                      const std::function<void()>& work);
 
 }  // namespace dtrain::device

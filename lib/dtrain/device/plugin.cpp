@@ -20,38 +20,39 @@ using Entry = Plugin& (*)();
 constexpr const char* kEntry = "dtrain_device_plugin_2";
 constexpr const char* kNvidiaDriver = "libcuda.so.1";
 
-// The plugin's libraries need the driver's, whatever they find missing first.
+// The plugin's libraries need the driver, even if the loader reports another missing library first.
 bool has_nvidia_driver() {
   void* library = ::dlopen(kNvidiaDriver, RTLD_LAZY | RTLD_LOCAL);
   if (library != nullptr) ::dlclose(library);
   return library != nullptr;
 }
 
-// Why a library was not loaded, and what to do.
+// Reports why a library was not loaded, and what to do.
 [[noreturn]] void refuse(const std::string& kind, const std::string& path,
                          const std::string& reason) {
   const bool is_cuda = kind == "cuda";
   if (is_cuda && !has_nvidia_driver()) {
     base::fail(ErrorKind::device,
-               "this machine has no NVIDIA driver ({} cannot be loaded), so --device cuda finds no "
-               "GPU: use --device cpu, or install the driver until nvidia-smi lists a GPU",
+               "--device cuda: this machine has no NVIDIA driver ({} cannot be loaded); use "
+               "--device cpu, or install the driver and check that nvidia-smi lists a GPU",
                kNvidiaDriver);
   }
   const std::size_t missing = reason.find("undefined symbol");
   if (missing != reason.npos && reason.find("dtrain", missing) != reason.npos) {
     base::fail(ErrorKind::device,
-               "{} is of another version of dtrain ({}): scripts/build.sh dtrain_{} builds it anew",
+               "{} was built for another version of dtrain ({}); rebuild it with scripts/build.sh "
+               "dtrain_{}",
                path, reason, kind);
   }
   // Empty libraries may stand in for NVIDIA's (scripts/setup.sh --dev).
   if (is_cuda && missing != reason.npos) {
     base::fail(ErrorKind::device,
-               "NVIDIA's libraries are not installed, or not those that LibTorch needs ({}); run "
+               "NVIDIA's libraries are missing or do not match LibTorch ({}); run "
                "scripts/setup.sh --cuda",
                reason);
   }
   base::fail(ErrorKind::device, "cannot load {}: {}{}", path, reason,
-             is_cuda ? "; scripts/setup.sh --cuda installs the libraries that it needs" : "");
+             is_cuda ? "; install the libraries that it needs with scripts/setup.sh --cuda" : "");
 }
 
 Plugin& load(const std::string& kind) {
@@ -69,11 +70,11 @@ void refuse_shared_device(comm::World& host, const std::string& own) {
   for (const std::string& device : comm::exchange_texts(host.control(), own)) {
     const auto [owner, is_first] = owners.emplace(device, rank);
     if (!is_first) {
-      base::fail(ErrorKind::usage, "ranks {} and {} are both on {}: {}", owner->second, rank,
+      base::fail(ErrorKind::usage, "ranks {} and {} both use device {}; {}", owner->second, rank,
                  device,
                  host.backend() == "local"
-                     ? "use as many --local-ranks as there are devices"
-                     : "launch as many ranks as there are devices, or, for tests alone, add "
+                     ? "use at most as many --local-ranks as there are devices"
+                     : "launch at most as many ranks as there are devices, or, for tests only, add "
                        "--share-devices on");
     }
     ++rank;
@@ -98,8 +99,8 @@ c10::Device open(const config::DeviceName& name) {
   const std::int64_t index = name.index.value_or(0);
   if (index >= count) {
     base::fail(ErrorKind::device, "--device {}: this process sees {}", name,
-               count == 0   ? "no device; use --device cpu, or check with nvidia-smi and "
-                              "CUDA_VISIBLE_DEVICES that there is one"
+               count == 0   ? "no device; use --device cpu, or check nvidia-smi and "
+                              "CUDA_VISIBLE_DEVICES"
                : count == 1 ? "1 device, number 0"
                             : fmt::format("{} devices, numbers 0 to {}", count, count - 1));
   }
@@ -108,9 +109,10 @@ c10::Device open(const config::DeviceName& name) {
   return device;
 }
 
-std::shared_ptr<comm::World> world_on(const config::DeviceName& name, std::int64_t local_rank,
-                                      std::shared_ptr<comm::World> host,
-                                      const comm::GroupOptions& options) {
+std::shared_ptr<comm::World> make_device_world(const config::DeviceName& name,
+                                               std::int64_t local_rank,
+                                               std::shared_ptr<comm::World> host,
+                                               const comm::GroupOptions& options) {
   if (name.is_cpu()) return host;
   Plugin& devices = plugin(name.kind);
   config::DeviceName own = name;

@@ -1,4 +1,4 @@
-// Devices beside the CPU: each comes in a shared object of its own, opened when it is asked for.
+// Device plugins: each accelerator is a shared object, loaded when --device names it.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -13,11 +13,11 @@
 
 namespace dtrain::device {
 
-/// What an error of a device means to a run.
+/// The kind of a device error, which decides the exit status.
 enum class Failure { device_lost, out_of_memory, other };
 
-/// Implemented by a shared object libdtrain_NAME.so, which registers the kernels of our operators
-/// for its devices when it is loaded, and gives its only Plugin through its entry.
+/// The interface that a shared object libdtrain_NAME.so implements. Loading it registers its
+/// devices' kernels for our operators; its entry function returns its only Plugin.
 ///
 /// Threads: any.
 class Plugin {
@@ -25,56 +25,59 @@ class Plugin {
   virtual ~Plugin() = default;
 
   [[nodiscard]] virtual c10::DeviceType type() const = 0;
-  /// The devices of this process.
+  /// The number of devices visible to this process.
   ///
-  /// Throws: Error{device} saying why there is none: the driver is missing or too old, or somebody
-  ///         hides them.
+  /// Throws: Error{device} saying why there is none: the driver is missing or too old, or an
+  ///         environment variable hides the devices.
   [[nodiscard]] virtual std::int64_t count() = 0;
-  /// Its name and memory, for the start table.
+  /// Name and memory of `device`, for the start table.
   [[nodiscard]] virtual std::string describe(c10::Device device) = 0;
-  /// What tells it from every other device that ranks of a job may have.
+  /// Identifies `device` among all devices of a job, on any machine.
   [[nodiscard]] virtual std::string identity(c10::Device device) = 0;
-  /// What c10::AcceleratorError::get_error_code() of its devices means.
+  /// Classifies c10::AcceleratorError::get_error_code().
   [[nodiscard]] virtual Failure failure_of(int error_code) const = 0;
-  /// Makes `device` that of the calling thread.
+  /// Makes `device` the calling thread's current device.
   virtual void use(c10::Device device) = 0;
-  /// Bytes of the device that nobody uses now; empty if it cannot tell.
+  /// Free bytes of device memory; empty if unknown.
   [[nodiscard]] virtual std::optional<std::int64_t> free_memory(c10::Device device) = 0;
-  /// Bounds what tensors of this process take on the device; more is LibTorch's OutOfMemoryError.
+  /// Limits the device memory of this process's tensors; beyond it LibTorch throws
+  /// OutOfMemoryError.
   virtual void limit_memory(c10::Device device, std::int64_t bytes) = 0;
-  /// A world of the same ranks whose groups move tensors between their `device`s. host: serves as
-  /// its control plane.
+  /// Creates a world of the same ranks whose groups communicate device tensors. host: becomes its
+  /// control plane.
   ///
   /// Collective: every rank of `host`.
-  /// Throws:     Error{device} where ranks cannot communicate from their devices.
+  /// Throws:     Error{device} if the ranks' devices cannot communicate.
   [[nodiscard]] virtual std::shared_ptr<comm::World> make_world(
       std::shared_ptr<comm::World> host, c10::Device device, const comm::GroupOptions& options) = 0;
 };
 
-/// The plugin of this name, which is loaded once and stays. Must come before anything else asks
-/// LibTorch for such a device.
+/// Returns the plugin of this name, loading it at the first call; it stays loaded. Call it before
+/// anything else uses such a device through LibTorch.
 ///
 /// Throws: Error{device} naming the file that cannot be loaded and why.
 [[nodiscard]] Plugin& plugin(const std::string& kind);
 
-/// The device of this name, without an index number 0; it is the calling thread's from now on.
+/// Returns the device of this name (index 0 if it has none) and makes it the calling thread's
+/// current device.
 ///
-/// Throws: Error{device} where there is no such device; as plugin().
+/// Throws: Error{device} if there is no such device; as plugin().
 [[nodiscard]] c10::Device open(const config::DeviceName& name);
 
-/// `host` itself for the CPU, else Plugin::make_world on the device of this name. Without an index
-/// it is number `local_rank`, which begins anew where this process sees fewer: a launcher may show
-/// each rank a device of its own.
+/// Returns `host` itself for the CPU, otherwise Plugin::make_world on the named device. A name
+/// without an index selects device local_rank modulo the device count, since a launcher may make a
+/// single device visible to each rank.
 ///
 /// Collective: every rank of `host`.
 /// Throws:     Error{usage} naming two ranks on one device, unless options.shares_devices; as
 /// open().
-[[nodiscard]] std::shared_ptr<comm::World> world_on(const config::DeviceName& name,
-                                                    std::int64_t local_rank,
-                                                    std::shared_ptr<comm::World> host,
-                                                    const comm::GroupOptions& options);
+[[nodiscard]] std::shared_ptr<comm::World> make_device_world(const config::DeviceName& name,
+                                                             std::int64_t local_rank,
+                                                             std::shared_ptr<comm::World> host,
+                                                             const comm::GroupOptions& options);
 
 }  // namespace dtrain::device
 
-/// The entry of a plugin. Its number changes with Plugin, comm::World and comm::ProcessGroup.
+/// The entry function of a plugin; the number is the version of its ABI, which includes Plugin,
+/// comm::World and comm::ProcessGroup.
 extern "C" dtrain::device::Plugin& dtrain_device_plugin_2();

@@ -1,4 +1,4 @@
-// Waits on the host for a device, and finds out when it reached places in its work.
+// Makes the host wait for a device, and measures when the device reached marks in a stream.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -12,31 +12,31 @@
 
 namespace dtrain::device {
 
-/// Returns when all that was put on the device's streams has ended; at once for the CPU.
+/// Waits until all work enqueued on the device's streams has completed; no-op for the CPU.
 ///
-/// Throws:  c10::Error of a kernel that has failed.
+/// Throws:  c10::Error if a kernel has failed.
 /// Threads: any.
 void synchronize(c10::Device device);
 
-/// Returns when what the calling thread has put on its current stream of the device has ended.
+/// Waits until all work on the calling thread's current stream of the device has completed.
 ///
 /// Throws:  as synchronize.
 /// Threads: any.
 void synchronize_stream(c10::Device device);
 
-/// Marks on the stream that is current in the calling thread. A mark costs an event of the device.
+/// Records timestamps on the calling thread's current stream. Each mark costs one device event.
 ///
 /// Threads: one.
 class Timeline final : public base::DeviceMarks {
  public:
-  /// Waits until the device has ended its work, so that its clock can be read beside the host's.
+  /// Waits until the device is idle, to align its clock with the host's.
   explicit Timeline(c10::Device device);
 
   std::int64_t mark() override;
-  /// Returns when the device reached each mark, on the host's clock. Waits until it has ended its
-  /// work.
+  /// Returns the time at which the device reached each mark, on the host's clock. Waits until the
+  /// device is idle.
   ///
-  /// Throws: c10::Error of a kernel that has failed.
+  /// Throws: c10::Error if a kernel has failed.
   [[nodiscard]] std::vector<base::Clock::time_point> times() const;
 
  private:

@@ -59,7 +59,7 @@ config::Config with_backend_of(const comm::World& world, config::Config config) 
 parallel::RankPlan plan_of(const config::Config& asked, comm::World& world) {
   const config::Config config = with_backend_of(world, asked);
   const mesh::DeviceMesh mesh(config::mesh_of(config.layout));
-  mesh::require_fit(mesh, world);
+  mesh::check_mesh_size(mesh, world);
   std::optional<parallel::RankPlan> plan;
   comm::run_long(world.control(), "planning its part of the model", [&] {
     try {
@@ -161,7 +161,8 @@ std::shared_ptr<comm::World> make_world(const config::Config& config, const base
 std::shared_ptr<comm::World> on_device(const config::Config& config, const base::RankEnv& env,
                                        std::shared_ptr<comm::World> host) {
   const config::DeviceName name = device_of(config, env);
-  auto world = device::world_on(name, env.local_rank, std::move(host), group_options(config));
+  auto world =
+      device::make_device_world(name, env.local_rank, std::move(host), group_options(config));
   const std::int64_t limit = config.machine.memory_limit.count;
   if (limit > 0 && !name.is_cpu()) device::plugin(name.kind).limit_memory(world->device(), limit);
   return world;
@@ -173,15 +174,15 @@ Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)
                                      parallel::computation_of(config.machine))),
       plan_(plan_of(config, *world_)),
       groups_(*world_, mesh::DeviceMesh(config::mesh_of(config.layout)),
-              parallel::axis_cuts(config, plan_.options)),
+              parallel::mesh_subgroups(config, plan_.options)),
       cpus_(agree_on_cpu_types(world_->control(), cpu_type(), config.machine.mixed_cpus)) {
   const c10::Device device = world_->device();
   check_machine_memory(config, world_->control(), plan_.memory);
   if (!device.is_cpu()) warn_of_memory_limit(config);
   if (const std::string& folder = plan_.options.offload.folder; !folder.empty()) {
-    param::DiskMemory::check_room(folder, plan_.memory.state);
+    param::DiskMemory::check_free_space(folder, plan_.memory.state);
   }
-  device::run_on(
+  device::with_oom_context(
       device, [] { return "where parameters, gradients and optimizer state are allocated"; },
       [&] {
         engine_ =

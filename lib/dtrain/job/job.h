@@ -36,7 +36,7 @@ namespace dtrain::job {
 /// The world that the configuration and the launcher's environment describe.
 ///
 /// Collective: every rank of the job.
-/// Throws:     as comm::create_world and device::world_on; Error{usage} for an --interface that
+/// Throws:     as comm::create_world and device::make_device_world; Error{usage} for an --interface that
 ///             this machine does not have.
 [[nodiscard]] std::shared_ptr<comm::World> make_world(const config::Config& config,
                                                       const base::RankEnv& env);
@@ -44,7 +44,7 @@ namespace dtrain::job {
 /// `host`'s ranks on the devices that the configuration names, within its --memory-limit.
 ///
 /// Collective: every rank of `host`.
-/// Throws:     as device::world_on.
+/// Throws:     as device::make_device_world.
 [[nodiscard]] std::shared_ptr<comm::World> on_device(const config::Config& config,
                                                      const base::RankEnv& env,
                                                      std::shared_ptr<comm::World> host);

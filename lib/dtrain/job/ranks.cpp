@@ -60,7 +60,7 @@ std::string first_line(const c10::Error& error) {
 }
 
 [[noreturn]] void fail(const config::DeviceName& name, const DeviceAdvice& advice,
-                       const device::DeviceFull& error) {
+                       const device::DeviceOutOfMemory& error) {
   const std::int64_t peak = metrics::memory_use(current_device(name)).peak;
   base::fail(ErrorKind::memory, "{} Tensors took {} at the most; {}", error.what(),
              metrics::format_bytes(peak), advice.if_full);
@@ -147,8 +147,8 @@ void report_device_errors(const config::DeviceName& name, const DeviceAdvice& ad
   } catch (const c10::AcceleratorError& error) {
     fail(name, advice, error);
   } catch (const c10::OutOfMemoryError& error) {
-    fail(name, advice, device::DeviceFull(current_device(name), /*part=*/"", error));
-  } catch (const device::DeviceFull& error) {
+    fail(name, advice, device::DeviceOutOfMemory(current_device(name), /*part=*/"", error));
+  } catch (const device::DeviceOutOfMemory& error) {
     fail(name, advice, error);
   }
 }

@@ -14,7 +14,7 @@
 #include "dtrain/config/values/layout.h"
 #include "dtrain/data/split.h"
 #include "dtrain/device/plugin.h"
-#include "dtrain/kernels/product.h"
+#include "dtrain/kernels/gemm.h"
 #include "dtrain/metrics/format.h"
 #include "dtrain/parallel/compress/rank_sum.h"
 #include "dtrain/parallel/pipeline/check.h"
@@ -243,7 +243,7 @@ std::string mesh_lines(const mesh::DeviceMesh& mesh) {
   for (const mesh::Axis axis : mesh::kAxes | std::views::reverse) {
     if (mesh.size(axis) == 1) continue;
     std::vector<std::string> groups;
-    for (const std::vector<std::int64_t>& line : mesh.lines(axis)) {
+    for (const std::vector<std::int64_t>& line : mesh.groups_along(axis)) {
       std::vector<std::string> ranks;
       for (const std::int64_t rank : line) ranks.push_back(std::to_string(rank));
       groups.push_back(short_list(ranks, " "));

@@ -1,18 +1,17 @@
-// The instruction sets that kernels for the CPU are compiled for, and the one that this process
-// uses.
+// CPU instruction sets that kernels are compiled for, and the one in use.
 #pragma once
 
 #include <cstdint>
 
 namespace dtrain::kernels {
 
-/// Ascending: a CPU that has one has those before it.
+/// In ascending order: each set includes those before it.
 enum class InstructionSet : std::uint8_t { baseline, avx2, avx512 };
 
-/// The set that LibTorch's kernels use, so that ATEN_CPU_CAPABILITY lowers both.
+/// Returns the set that LibTorch's kernels use, so that ATEN_CPU_CAPABILITY limits ours too.
 [[nodiscard]] InstructionSet instruction_set();
 
-/// The variant of a table of kernels for a set.
+/// Selects the kernel table compiled for `set`.
 template <typename Table>
 [[nodiscard]] const Table& choose(const Table& baseline, const Table& avx2, const Table& avx512,
                                   InstructionSet set = instruction_set()) {

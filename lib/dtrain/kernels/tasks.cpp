@@ -14,25 +14,25 @@
 
 #include "dtrain/base/host/available_resources.h"
 #include "dtrain/base/host/cpu_list.h"
-#include "dtrain/kernels/internal/crew.h"
-#include "dtrain/kernels/product.h"
+#include "dtrain/kernels/gemm.h"
+#include "dtrain/kernels/internal/thread_pool.h"
 
 namespace dtrain::kernels {
 namespace {
 
-// The calling thread has no others while it works on tasks, as one of OpenMP's would.
-class OneThread {
+// Sets OpenMP's thread count to 1 while the calling thread runs tasks, as in a parallel region.
+class SingleThreadScope {
  public:
-  OneThread() : before_(at::get_num_threads()) { ::omp_set_num_threads(1); }
-  ~OneThread() { ::omp_set_num_threads(before_); }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
+  SingleThreadScope() : before_(at::get_num_threads()) { ::omp_set_num_threads(1); }
+  ~SingleThreadScope() { ::omp_set_num_threads(before_); }
+  SingleThreadScope(const SingleThreadScope&) = delete;
+  SingleThreadScope& operator=(const SingleThreadScope&) = delete;
 
  private:
   const int before_;
 };
 
-// Where OpenMP lets each thread of this rank run, which OMP_PROC_BIND and OMP_PLACES decide.
+// The CPU affinity of each OpenMP thread of this rank, which OMP_PROC_BIND and OMP_PLACES decide.
 std::vector<base::CpuList> cpus_of_threads(std::int64_t threads) {
   std::vector<base::CpuList> cpus(static_cast<std::size_t>(threads));
 #pragma omp parallel num_threads(static_cast <int>(threads))
@@ -40,34 +40,34 @@ std::vector<base::CpuList> cpus_of_threads(std::int64_t threads) {
   return cpus;
 }
 
-// Whether so many threads can have a core each.
+// True if each of the threads can have a core of its own.
 bool have_cores(std::int64_t threads, const std::vector<base::CpuList>& cpus) {
   std::set<int> all;
   for (const base::CpuList& list : cpus) all.insert(list.begin(), list.end());
   return threads <= std::min(std::ssize(all), base::cpu_quota().value_or(threads));
 }
 
-std::unique_ptr<Crew> new_crew(std::int64_t threads) {
-  // Longer than the gaps between the pieces of a step, and far less than the milliseconds for which
-  // a thread that spins holds up another program, and that one us.
+std::unique_ptr<ThreadPool> make_thread_pool(std::int64_t threads) {
+  // Longer than the gaps between the parallel regions of a step, and far shorter than a scheduler
+  // time slice, for which a spinning thread and another process would block each other.
   constexpr std::chrono::microseconds kSpin{50};
   const std::vector<base::CpuList> cpus = cpus_of_threads(threads);
-  return std::make_unique<Crew>(
-      Crew::Options{.workers = threads,
-                    .spin = have_cores(threads, cpus) ? kSpin : std::chrono::microseconds{},
-                    .begin = [cpus](std::int64_t worker) {
-                      base::bind_thread(cpus[static_cast<std::size_t>(worker)]);
-                    }});
+  return std::make_unique<ThreadPool>(
+      ThreadPool::Options{.workers = threads,
+                          .spin = have_cores(threads, cpus) ? kSpin : std::chrono::microseconds{},
+                          .begin = [cpus](std::int64_t worker) {
+                            base::bind_thread(cpus[static_cast<std::size_t>(worker)]);
+                          }});
 }
 
-// That of the rank that the calling thread is.
-Crew& crew_of_rank(std::int64_t threads) {
-  thread_local std::unique_ptr<Crew> crew;
-  if (!crew || crew->workers() != threads) {
-    crew.reset();
-    crew = new_crew(threads);
+// The thread pool of the calling thread's rank.
+ThreadPool& rank_thread_pool(std::int64_t threads) {
+  thread_local std::unique_ptr<ThreadPool> pool;
+  if (!pool || pool->workers() != threads) {
+    pool.reset();
+    pool = make_thread_pool(threads);
   }
-  return *crew;
+  return *pool;
 }
 
 }  // namespace
@@ -80,7 +80,7 @@ void run_tasks(std::int64_t count,
   std::atomic_flag has_failed;
   std::exception_ptr failure;
   const auto work = [&](std::int64_t worker) {
-    const OneThread alone;
+    const SingleThreadScope single_thread;
     try {
       for (std::int64_t index = next++; index < count; index = next++) task(index, worker);
     } catch (...) {
@@ -93,7 +93,7 @@ void run_tasks(std::int64_t count,
   if (threads <= 1 || count <= 1) {
     work(0);
   } else {
-    crew_of_rank(threads).run(count - 1, std::ref(work));
+    rank_thread_pool(threads).run(count - 1, std::ref(work));
   }
   if (failure) std::rethrow_exception(failure);
 }

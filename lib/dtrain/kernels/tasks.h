@@ -1,4 +1,4 @@
-// Work that is cut into tasks for the threads of a rank.
+// Runs tasks in parallel on the threads of a rank.
 #pragma once
 
 #include <cstdint>
@@ -6,20 +6,20 @@
 
 namespace dtrain::kernels {
 
-/// The threads that run_tasks uses: as many as LibTorch's. Within a task 1.
+/// Returns the number of threads that run_tasks uses: LibTorch's number, or 1 within a task.
 [[nodiscard]] std::int64_t num_workers();
 
-/// Calls task(index, worker) once for each index below `count`, by whichever thread is free; tasks
-/// that run at the same time have different workers, below num_workers(). Returns when all are
-/// done.
+/// Calls task(index, worker) once for each index below `count`, on whichever thread is free, and
+/// returns when all tasks are done. Tasks that run concurrently have different values of `worker`,
+/// below num_workers().
 ///
-/// A task may run in a thread that knows nothing of the caller's state in LibTorch, as in
-/// at::parallel_for: it works on memory, and only allocates tensors. Tasks within a task run in its
-/// thread.
+/// As with at::parallel_for, a task may run in a thread without the caller's thread-local LibTorch
+/// state: it may allocate tensors, but should otherwise use raw memory. Nested tasks run in the
+/// thread of the outer task.
 ///
-/// Throws:  what a task throws first; tasks that have not begun are left out then.
-/// Threads: any number of callers, each of which keeps num_workers() - 1 helpers of its own until
-///          it ends.
+/// Throws:  the first exception of a task; tasks that have not started are skipped.
+/// Threads: any number of callers; each keeps its own pool of num_workers() - 1 threads until the
+///          calling thread ends.
 void run_tasks(std::int64_t count,
                const std::function<void(std::int64_t task, std::int64_t worker)>& task);
 

@@ -4,8 +4,8 @@
 
 namespace dtrain::mesh {
 
-Lines combs(std::int64_t count, std::int64_t size, std::int64_t stride) {
-  Lines groups;
+RankGroups strided_groups(std::int64_t count, std::int64_t size, std::int64_t stride) {
+  RankGroups groups;
   for (std::int64_t first = 0; first < count; ++first) {
     if (first / stride % size != 0) continue;
     Ranks& places = groups.emplace_back();

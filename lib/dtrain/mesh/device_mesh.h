@@ -1,4 +1,4 @@
-// Assigns each rank its place on the axes.
+// The grid of ranks: maps each rank to its coordinate on the parallelism axes.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +14,20 @@ using config::kAxes;
 using config::MeshShape;
 
 using Ranks = std::vector<std::int64_t>;
-using Lines = std::vector<Ranks>;
+using RankGroups = std::vector<Ranks>;
 
-/// Groups of `size` among `count` places, whose members are `stride` apart, by their first place.
-/// Each place is in exactly one.
-[[nodiscard]] Lines combs(std::int64_t count, std::int64_t size, std::int64_t stride);
+/// Partitions [0, count) into groups of `size` whose members are `stride` apart, ordered by their
+/// first member.
+[[nodiscard]] RankGroups strided_groups(std::int64_t count, std::int64_t size, std::int64_t stride);
 
-/// Runs of neighbours on an axis, each a group of its own.
+/// Splits an axis into subgroups of `size` consecutive ranks.
 struct Subgroup {
   std::string name;       ///< in messages
-  std::int64_t size = 1;  ///< ranks of a run; divides the axis
+  std::int64_t size = 1;  ///< ranks per subgroup; divides the axis size
 };
 
-/// The ranks of a job as a grid: ranks that are neighbours on the innermost axis have numbers next
-/// to each other. A value.
+/// The ranks of a job as a grid; consecutive ranks are neighbours on the innermost axis. A value
+/// type.
 class DeviceMesh {
  public:
   /// Throws: Error{usage} if a size is below 1.
@@ -39,10 +39,10 @@ class DeviceMesh {
 
   [[nodiscard]] MeshShape coordinate(std::int64_t rank) const;
 
-  /// Every line along `axis`, by its first rank: ranks that differ along `axis` alone, by
-  /// coordinate. Each rank is in exactly one.
-  [[nodiscard]] Lines lines(Axis axis) const {
-    return combs(world_size(), size(axis), sizes_.stride(axis));
+  /// Returns the groups along `axis`, ordered by their first rank. A group holds the ranks that
+  /// differ on `axis` alone, ordered by coordinate; each rank is in exactly one group.
+  [[nodiscard]] RankGroups groups_along(Axis axis) const {
+    return strided_groups(world_size(), size(axis), sizes_.stride(axis));
   }
 
  private:

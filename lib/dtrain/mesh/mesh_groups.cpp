@@ -10,14 +10,14 @@ namespace dtrain::mesh {
 
 namespace {
 
-// The ranks of each line that are in the places of each group.
-Lines ranks_in(const Lines& lines, const Lines& groups) {
-  Lines result;
+// Splits each group of `lines` into subgroups; places: the positions within a line of each subgroup.
+RankGroups ranks_at(const RankGroups& lines, const RankGroups& places) {
+  RankGroups result;
   for (const Ranks& line : lines) {
-    for (const Ranks& places : groups) {
+    for (const Ranks& positions : places) {
       Ranks& ranks = result.emplace_back();
-      for (const std::int64_t place : places)
-        ranks.push_back(line[static_cast<std::size_t>(place)]);
+      for (const std::int64_t position : positions)
+        ranks.push_back(line[static_cast<std::size_t>(position)]);
     }
   }
   return result;
@@ -25,55 +25,58 @@ Lines ranks_in(const Lines& lines, const Lines& groups) {
 
 }  // namespace
 
-void require_fit(const DeviceMesh& mesh, const comm::World& world) {
+void check_mesh_size(const DeviceMesh& mesh, const comm::World& world) {
   if (mesh.world_size() == world.size()) return;
   std::vector<std::string> flags;
   for (const Axis axis : kAxes) flags.push_back(fmt::format("--{}", name_of(axis)));
   base::fail(base::ErrorKind::usage,
-             "a mesh of {} wants {} ranks, but {} were started; change one of {}, or start as many",
+             "a mesh of {} needs {} ranks, but {} were started; change one of {}, or start as many",
              mesh.sizes().text(" x "), mesh.world_size(), world.size(), fmt::join(flags, ", "));
 }
 
-std::vector<GroupKind> group_kinds(const DeviceMesh& mesh, const AxisCuts& cuts, bool on_device) {
+std::vector<GroupKind> group_kinds(const DeviceMesh& mesh, const MeshSubgroups& subgroups,
+                                   bool on_device) {
   std::vector<GroupKind> kinds;
   for (const Axis axis : kAxes) {
-    kinds.push_back({GroupUse::axis, std::string(name_of(axis)), axis, mesh.lines(axis)});
+    kinds.push_back({GroupUse::axis, std::string(name_of(axis)), axis, mesh.groups_along(axis)});
   }
   kinds.push_back({GroupUse::world,
                    "world",
                    Axis::dp,
                    {comm::ranks_below(mesh.world_size())},
                    !on_device && mesh.size(Axis::dp) == mesh.world_size()});
-  kinds.push_back({GroupUse::pp_gradients, "pp gradients", Axis::pp, mesh.lines(Axis::pp)});
-  const auto cut = [&](GroupUse use, std::string name, Axis axis, const Lines& groups) {
+  kinds.push_back({GroupUse::pp_gradients, "pp gradients", Axis::pp, mesh.groups_along(Axis::pp)});
+  const auto add = [&](GroupUse use, std::string name, Axis axis, const RankGroups& groups) {
     const bool is_axis = std::ssize(groups.front()) == mesh.size(axis);
-    kinds.push_back({use, std::move(name), axis, ranks_in(mesh.lines(axis), groups), is_axis});
+    kinds.push_back(
+        {use, std::move(name), axis, ranks_at(mesh.groups_along(axis), groups), is_axis});
   };
   const std::int64_t data = mesh.size(Axis::dp);
-  const std::int64_t shards = cuts.shard_size;
-  cut(GroupUse::shards, "shards", Axis::dp, combs(data, shards, 1));
+  const std::int64_t shards = subgroups.shard_size;
+  add(GroupUse::shards, "shards", Axis::dp, strided_groups(data, shards, 1));
   if (on_device && shards > 1) {
     kinds.push_back({GroupUse::gathers, "gathers", Axis::dp,
-                     ranks_in(mesh.lines(Axis::dp), combs(data, shards, 1))});
+                     ranks_at(mesh.groups_along(Axis::dp), strided_groups(data, shards, 1))});
   }
-  cut(GroupUse::replicas, "replicas", Axis::dp, combs(data, data / shards, shards));
-  for (const Subgroup& runs : cuts.tensor) {
-    cut(GroupUse::tensor, runs.name, Axis::tp, combs(mesh.size(Axis::tp), runs.size, 1));
+  add(GroupUse::replicas, "replicas", Axis::dp, strided_groups(data, data / shards, shards));
+  for (const Subgroup& subgroup : subgroups.tensor) {
+    add(GroupUse::tensor, subgroup.name, Axis::tp,
+        strided_groups(mesh.size(Axis::tp), subgroup.size, 1));
   }
-  cut(GroupUse::one_stage, "one stage", Axis::pp, combs(mesh.size(Axis::pp), 1, 1));
-  for (const Ranks& set : std::set(cuts.stages.begin(), cuts.stages.end())) {
+  add(GroupUse::one_stage, "one stage", Axis::pp, strided_groups(mesh.size(Axis::pp), 1, 1));
+  for (const Ranks& set : std::set(subgroups.stages.begin(), subgroups.stages.end())) {
     if (set.size() < 2) continue;
-    cut(GroupUse::stages, "stages", Axis::pp, {set});
+    add(GroupUse::stages, "stages", Axis::pp, {set});
     kinds.back().stages = set;
   }
   return kinds;
 }
 
-MeshGroups::MeshGroups(comm::World& world, const DeviceMesh& mesh, const AxisCuts& cuts)
+MeshGroups::MeshGroups(comm::World& world, const DeviceMesh& mesh, const MeshSubgroups& subgroups)
     : mesh_(mesh) {
-  require_fit(mesh, world);
+  check_mesh_size(mesh, world);
   coordinate_ = mesh.coordinate(world.rank());
-  for (const GroupKind& kind : group_kinds(mesh, cuts, !world.device().is_cpu())) {
+  for (const GroupKind& kind : group_kinds(mesh, subgroups, !world.device().is_cpu())) {
     comm::ProcessGroup* own = kind.is_axis ? &along(kind.axis) : make(world, kind);
     if (kind.use == GroupUse::stages) {
       stages_[kind.stages] = own;
@@ -88,12 +91,12 @@ MeshGroups::MeshGroups(comm::World& world, const DeviceMesh& mesh, const AxisCut
 comm::ProcessGroup* MeshGroups::make(comm::World& world, const GroupKind& kind) {
   const bool has_collectives = kind.use != GroupUse::pp_gradients;
   auto group = world.split_lines(
-      kind.lines, kind.name, has_collectives ? comm::GroupCalls::all : comm::GroupCalls::messages);
+      kind.groups, kind.name, has_collectives ? comm::GroupCalls::all : comm::GroupCalls::messages);
   if (group == nullptr) return nullptr;
-  const auto line = std::ranges::find_if(kind.lines, [&](const Ranks& ranks) {
+  const auto own = std::ranges::find_if(kind.groups, [&](const Ranks& ranks) {
     return std::ranges::find(ranks, world.rank()) != ranks.end();
   });
-  labels_.push_back(fmt::format("{} of {} ranks from {}", kind.name, line->size(), line->front()));
+  labels_.push_back(fmt::format("{} of {} ranks from {}", kind.name, own->size(), own->front()));
   return groups_.emplace_back(std::move(group)).get();
 }
 

@@ -1,4 +1,4 @@
-// The process groups of a mesh, as one rank sees them.
+// Creates the process groups of a mesh and holds those of this rank.
 #pragma once
 
 #include <array>
@@ -15,17 +15,17 @@
 
 namespace dtrain::mesh {
 
-/// The groups of a job beside those along its axes.
-struct AxisCuts {
-  /// Neighbours on dp that share one copy of the state.
+/// The groups of a job in addition to those along its axes.
+struct MeshSubgroups {
+  /// Consecutive dp ranks that share one sharded copy of the state.
   std::int64_t shard_size = 1;
-  /// Neighbours on tp that the model wants to talk to each other alone.
+  /// Subgroups of the tp axis that the model communicates in.
   std::vector<Subgroup> tensor = {};
-  /// Sets of pp coordinates, ascending: the stages that share parameters. Sets may repeat.
-  Lines stages = {};
+  /// Sets of pp coordinates, ascending, whose stages share parameters. Sets may repeat.
+  RankGroups stages = {};
 };
 
-/// What groups are for; MeshGroups says which ranks they join.
+/// The purpose of a group; the accessors of MeshGroups say which ranks it joins.
 enum class GroupUse {
   world,
   axis,
@@ -38,33 +38,34 @@ enum class GroupUse {
   stages
 };
 
-/// The groups of one use. Each rank is in one of them or, of a set of stages, possibly in none.
+/// All groups of one purpose. Each rank is in exactly one; with GroupUse::stages, in at most one.
 struct GroupKind {
   GroupUse use = GroupUse::world;
   std::string name;      ///< in messages
-  Axis axis = {};        ///< that they lie along, if there is one
-  Lines lines;           ///< the ranks of each
-  bool is_axis = false;  ///< each is the whole axis, whose groups serve
-  Ranks stages{};        ///< the set of AxisCuts::stages
+  Axis axis = {};        ///< the axis they lie along, if any
+  RankGroups groups;     ///< the ranks of each
+  bool is_axis = false;  ///< each spans the whole axis, so the axis groups are used instead
+  Ranks stages{};        ///< the entry of MeshSubgroups::stages
 };
 
-/// All groups of a job, in the order in which they are made; those along an axis come before its
-/// cuts, which divide it. Where dp joins all ranks, its group is the world's, too. on_device: the
-/// groups have streams, where two that are used side by side need not wait for each other.
-[[nodiscard]] std::vector<GroupKind> group_kinds(const DeviceMesh& mesh, const AxisCuts& cuts,
+/// Lists all groups of a job in creation order: the groups along an axis come before its subgroups.
+/// If dp spans all ranks, its group also serves as the world group. on_device: groups have streams,
+/// so shard gathers get a group of their own, which need not wait for gradient reductions.
+[[nodiscard]] std::vector<GroupKind> group_kinds(const DeviceMesh& mesh,
+                                                 const MeshSubgroups& subgroups,
                                                  bool on_device = false);
 
 /// Throws: Error{usage} if the mesh and the world differ in size.
-void require_fit(const DeviceMesh& mesh, const comm::World& world);
+void check_mesh_size(const DeviceMesh& mesh, const comm::World& world);
 
-/// All groups of one rank. None is ever missing: an axis of one rank, and a cut that leaves this
-/// rank alone, have a group of one, whose operations end at once, send nothing and need no thread.
+/// All groups of one rank. No group is ever missing: where this rank is alone, the group has one
+/// rank; its operations complete at once, send nothing and need no thread.
 ///
 /// Collective: constructed by every rank of the world with the same arguments.
-/// Throws:     as require_fit; what World::split throws.
+/// Throws:     as check_mesh_size; what World::split throws.
 class MeshGroups {
  public:
-  MeshGroups(comm::World& world, const DeviceMesh& mesh, const AxisCuts& cuts = {});
+  MeshGroups(comm::World& world, const DeviceMesh& mesh, const MeshSubgroups& subgroups = {});
 
   [[nodiscard]] const DeviceMesh& mesh() const { return mesh_; }
   [[nodiscard]] const MeshShape& coordinate() const { return coordinate_; }
@@ -75,37 +76,38 @@ class MeshGroups {
     return *of(GroupUse::axis)[static_cast<std::size_t>(axis)];
   }
 
-  /// The ranks of dp that hold the parts of one copy of the state.
+  /// The dp ranks that together hold one sharded copy of the state.
   [[nodiscard]] comm::ProcessGroup& shards() const { return *of(GroupUse::shards).front(); }
-  /// The same ranks, for gathers of parameters: on a device a group of its own, whose stream does
-  /// not wait for reductions of gradients.
+  /// The same ranks, for parameter gathers: on a device a separate group, whose stream does not
+  /// wait for gradient reductions.
   [[nodiscard]] comm::ProcessGroup& gathers() const { return *of(GroupUse::gathers).front(); }
-  /// The ranks of dp that hold the same part as this one.
+  /// The dp ranks that hold the same shard as this one.
   [[nodiscard]] comm::ProcessGroup& replicas() const { return *of(GroupUse::replicas).front(); }
-  /// By subgroup of AxisCuts::tensor: the one that this rank is in.
+  /// This rank's group of each entry of MeshSubgroups::tensor.
   [[nodiscard]] std::span<comm::ProcessGroup* const> tensor_subgroups() const {
     return of(GroupUse::tensor);
   }
-  /// The ranks of along(Axis::pp) once more, so that gradients need not wait for activations; for
-  /// messages alone.
+  /// The ranks of along(Axis::pp) in a second group, so that gradients need not wait for
+  /// activations. Supports sends and receives only.
   [[nodiscard]] comm::ProcessGroup& pp_gradients() const {
     return *of(GroupUse::pp_gradients).front();
   }
-  /// The ranks of pp in a set of AxisCuts::stages; this rank alone where it is not among them.
+  /// The pp ranks in `set`, an entry of MeshSubgroups::stages; a single-rank group if this rank is
+  /// not among them.
   [[nodiscard]] comm::ProcessGroup& stages(const Ranks& set) const;
 
-  /// The sum over all groups.
+  /// Call counters summed over all groups.
   [[nodiscard]] comm::CallCounters counters() const;
-  /// Calls visit(label, group) for every group of several ranks, each once.
+  /// Calls visit(label, group) once for every group of several ranks.
   void for_each(
       const std::function<void(const std::string& label, comm::ProcessGroup& group)>& visit) const;
-  /// comm::call_line of each group.
+  /// Returns comm::call_line of each group.
   ///
   /// Threads: any.
   [[nodiscard]] std::string call_lines() const;
 
  private:
-  /// Makes the groups of all these ranks and keeps this rank's own; null where it is in none.
+  /// Creates all groups of `kind` and keeps this rank's; returns null if it is in none.
   comm::ProcessGroup* make(comm::World& world, const GroupKind& kind);
   [[nodiscard]] const std::vector<comm::ProcessGroup*>& of(GroupUse use) const {
     return own_[static_cast<std::size_t>(use)];
@@ -113,9 +115,9 @@ class MeshGroups {
 
   DeviceMesh mesh_;
   MeshShape coordinate_;
-  std::vector<std::shared_ptr<comm::ProcessGroup>> groups_;  // each once; the rest points here
+  std::vector<std::shared_ptr<comm::ProcessGroup>> groups_;  // owns each group once
   std::vector<std::string> labels_;                          // of groups_, for call_lines()
-  std::array<std::vector<comm::ProcessGroup*>, 8> own_;      // by GroupUse, but for stages
+  std::array<std::vector<comm::ProcessGroup*>, 8> own_;      // by GroupUse, except stages
   std::map<Ranks, comm::ProcessGroup*> stages_;              // by set; null: this rank is not in it
 };
 

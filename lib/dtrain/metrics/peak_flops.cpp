@@ -10,7 +10,7 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/device/synchronize.h"
-#include "dtrain/kernels/product.h"
+#include "dtrain/kernels/gemm.h"
 #include "dtrain/metrics/tensor_memory.h"
 
 namespace dtrain::metrics {
@@ -59,7 +59,7 @@ std::optional<double> measure_peak_flops(const at::TensorOptions& options) {
   }
   if (options.device().is_cpu()) {
     const double of_kernels =
-        kernels::product_rate(c10::typeMetaToScalarType(options.dtype()), kKernelBudgetSeconds);
+        kernels::gemm_rate(c10::typeMetaToScalarType(options.dtype()), kKernelBudgetSeconds);
     if (of_kernels > best.value_or(0)) best = of_kernels;
   } else {
     c10::getDeviceAllocator(options.device().type())->emptyCache();
@@ -86,7 +86,7 @@ bool PeakFlops::is_due(std::int64_t steps_done) const {
 
 void PeakFlops::measure_again() {
   const auto type = c10::typeMetaToScalarType(options_.tensors.dtype());
-  const double rate = kernels::product_rate(type, kRepeatBudgetSeconds);
+  const double rate = kernels::gemm_rate(type, kRepeatBudgetSeconds);
   const double all = rate * static_cast<double>(options_.num_ranks);
   options_.measured = std::max(options_.measured.value_or(0), all);
 }

@@ -1,4 +1,4 @@
-// Ids of a model's blocks, without LibTorch: schedules are lists of them.
+// Block ids and ranges, free of LibTorch for use in pipeline schedules.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@
 
 namespace dtrain::model {
 
-/// Index of a block in its model; a stage of a pipeline counts its own blocks.
+/// Index of a block in its model; a pipeline stage numbers its own blocks from 0.
 using BlockId = base::Index<struct BlockTag>;
 
-/// Blocks from begin to end, without end itself.
+/// Blocks [begin, end).
 struct BlockRange {
   BlockId begin;
   BlockId end;

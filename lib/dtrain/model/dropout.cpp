@@ -21,7 +21,7 @@
 namespace dtrain::model {
 namespace {
 
-constexpr std::uint32_t kCounters = 8;  // of a block
+constexpr std::uint32_t kCounters = 8;  // per block
 
 #if defined(__x86_64__)
 #define DTRAIN_AVX2 __attribute__((target("avx2")))
@@ -31,8 +31,7 @@ struct HighLow {
   __m256i low;
 };
 
-// Eight products of 32 by 32 bits: the even and the odd lanes apart, then both halves put together
-// again.
+// Eight 32 x 32-bit products: multiplies even and odd lanes separately, then recombines the halves.
 DTRAIN_AVX2 inline HighLow wide_product(__m256i a, __m256i factor) {
   constexpr int kOddLanes = 0xAA;
   const __m256i even = _mm256_mul_epu32(a, factor);
@@ -74,7 +73,7 @@ DTRAIN_AVX2 void random_halves_avx2(std::uint32_t block, const DropoutRow& row, 
 #undef DTRAIN_AVX2
 #endif
 
-// The same by base::philox.
+// The portable version, with base::philox.
 void random_halves_portable(std::uint32_t block, const DropoutRow& row, base::PhiloxKey key,
                             std::uint32_t* halves) {
   for (std::uint32_t i = 0; i < kCounters; ++i) {
@@ -87,7 +86,7 @@ void random_halves_portable(std::uint32_t block, const DropoutRow& row, base::Ph
   }
 }
 
-// A loop of one width, compiled for each instruction set, since the build itself assumes none.
+// Compiled for each instruction set, since the build itself targets the baseline.
 #define DTRAIN_ALL_CPUS __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3")))
 
 #define DTRAIN_SELECT(scalar_t)                                                             \
@@ -136,7 +135,7 @@ at::Tensor drop_on_cpu(const at::Tensor& x, double probability, std::int64_t see
     const auto rule = drop_rule<scalar_t>(probability);
     at::parallel_for(0, x.numel() / rows.neurons, 16, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t r = begin; r < end; ++r) {
-        const std::int64_t plane = r / rows.positions;  // of a head and a sample
+        const std::int64_t plane = r / rows.positions;  // one head of one sample
         const DropoutRow row = rows.counters_of(plane % rows.samples, r % rows.positions);
         drop_row(in_data + r * rows.neurons, out_data + r * rows.neurons,
                  rows.first_of(plane / rows.samples), rows.neurons, row, key, rule);
@@ -153,7 +152,7 @@ TORCH_LIBRARY_FRAGMENT(dtrain, operators) {
 }
 TORCH_LIBRARY_IMPL(dtrain, CPU, kernels) { kernels.impl("dropout", drop_on_cpu); }
 
-at::Tensor apply_mask(const at::Tensor& x, double probability, const DropoutPlace& place) {
+at::Tensor apply_mask(const at::Tensor& x, double probability, const DropoutOffsets& place) {
   static const device::Operator<decltype(drop_on_cpu)> kDropout("dtrain::dropout");
   return kDropout(x, probability, static_cast<std::int64_t>(place.seed), place.level,
                   place.first_sample, place.first_neuron);
@@ -162,7 +161,7 @@ at::Tensor apply_mask(const at::Tensor& x, double probability, const DropoutPlac
 class CounterDropout : public torch::autograd::Function<CounterDropout> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
-                            double probability, const DropoutPlace& place) {
+                            double probability, const DropoutOffsets& place) {
     ctx->save_for_backward({place.first_sample});
     ctx->saved_data["probability"] = probability;
     ctx->saved_data["place"] = std::vector<std::int64_t>{static_cast<std::int64_t>(place.seed),
@@ -193,7 +192,7 @@ void random_halves(std::uint32_t block, const DropoutRow& row, base::PhiloxKey k
   random_halves_portable(block, row, key, halves);
 }
 
-at::Tensor dropout(const at::Tensor& x, double probability, const DropoutPlace& place) {
+at::Tensor dropout(const at::Tensor& x, double probability, const DropoutOffsets& place) {
   DTRAIN_CHECK(x.dim() == 4 && x.is_contiguous());
   if (probability == 0) return x;
   DTRAIN_CHECK(place.first_sample.scalar_type() == at::kLong);

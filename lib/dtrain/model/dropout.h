@@ -1,5 +1,5 @@
-// Dropout whose mask is a pure function of (seed, sample, level, position, neuron): the same under
-// every layout, and nothing is kept for the backward pass.
+// Counter-based dropout: the mask is a pure function of (seed, sample, level, position, neuron), so
+// it is equal under every layout and recomputed, not stored, for the backward pass.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,26 +8,28 @@
 
 namespace dtrain::model {
 
-/// Where a tensor's elements stand in the whole model and data.
-struct DropoutPlace {
+/// The offsets of a tensor's elements within the whole model and data stream.
+struct DropoutOffsets {
   std::uint64_t seed = 0;
   std::int64_t level = 0;  ///< below 65,536
-  /// Of row b = 0: () int64 below 2^48, on the tensor's device, where each run of a captured
-  /// kernel reads it anew.
+  /// Sample number of row b = 0: () int64 below 2^48, on the tensor's device, so that every replay
+  /// of a captured graph reads the current value.
   at::Tensor first_sample = {};
-  std::int64_t first_neuron = 0;  ///< of (h, i) = (0, 0), counted through all heads
+  std::int64_t first_neuron = 0;  ///< number of neuron (h, i) = (0, 0), counted over all heads
 };
 
-/// x: (heads, B, T, N), contiguous, floating point; differentiable.
+/// Applies dropout; differentiable.
 ///
-/// Element (h, b, t, i) is neuron n = first_neuron + h * N + i. Neurons come in blocks of 64, each
-/// of which takes eight Philox counters: n reads counter word 0 = (n / 64) * 8 + n % 8 and of its
-/// four words the 16-bit half (n / 8) % 8, low halves first; words 1 to 3 are position, the
-/// sample's low 32 bits, and level << 16 | the sample's bits 32 to 47. The element is dropped when
-/// its half is below round(probability * 65536), else scaled by the inverse of the exact share
-/// kept: the probability is a multiple of 2^-16. bfloat16 and float16 are scaled in float32 and
-/// rounded once, so that the mean is preserved.
+/// Element (h, b, t, i) is neuron n = first_neuron + h * N + i. Each block of 64 neurons uses eight
+/// Philox counters: neuron n uses the counter with word 0 = (n / 64) * 8 + n % 8, words 1 to 3 =
+/// position, the sample's low 32 bits, and level << 16 | the sample's bits 32 to 47; of the four
+/// output words it takes the 16-bit half (n / 8) % 8, low halves first. The element is dropped if
+/// that half is below round(probability * 65536), otherwise scaled by the inverse of the exact keep
+/// probability, a multiple of 2^-16. bfloat16 and float16 are scaled in float32 and rounded once,
+/// which preserves the mean.
+///
+/// Shapes: x (heads, B, T, N), contiguous, floating point; returns the same.
 [[nodiscard]] at::Tensor dropout(const at::Tensor& x, double probability,
-                                 const DropoutPlace& place);
+                                 const DropoutOffsets& place);
 
 }  // namespace dtrain::model

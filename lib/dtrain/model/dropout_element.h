@@ -1,5 +1,4 @@
-// The random bits of dropout and what they do to one element, for the CPU and for kernels of
-// devices.
+// Dropout's random bits and their effect on one element; shared by the CPU and device kernels.
 #pragma once
 
 #include <ATen/OpMathType.h>
@@ -12,23 +11,23 @@
 
 namespace dtrain::model {
 
-/// Neurons that share a block: eight Philox counters, each of four words of two 16-bit halves.
+/// Neurons per block of random bits: eight Philox counters of four words of two 16-bit halves.
 inline constexpr std::int64_t kDropoutBlock = 64;
 
-/// Words 1 to 3 of the counters, which the neurons of one (sample, level, position) share.
+/// Words 1 to 3 of the Philox counters, equal for all neurons of a (sample, level, position).
 struct DropoutRow {
   std::uint32_t position = 0;
   std::uint32_t sample_low = 0;
   std::uint32_t level_and_sample_high = 0;
 };
 
-/// halves[i], i < kDropoutBlock: 16 random bits of neuron block * kDropoutBlock + i, which are half
-/// i / 8 (low halves first) of the words of counter {block * 8 + i % 8, row}: neighbours lie in the
-/// lanes of one vector register.
+/// Writes 16 random bits for each neuron of a block: halves[i], i < kDropoutBlock, belongs to neuron
+/// block * kDropoutBlock + i and is half i / 8 (low halves first) of the output words of counter
+/// {block * 8 + i % 8, row}. This order puts adjacent neurons in adjacent SIMD lanes.
 void random_halves(std::uint32_t block, const DropoutRow& row, base::PhiloxKey key,
                    std::uint32_t* halves);
 
-/// scale: in the type that scalar_t is multiplied in.
+/// Drops random values below `threshold`, scales the rest. scale: in the compute type of scalar_t.
 template <typename scalar_t>
 struct DropRule {
   std::uint32_t threshold;
@@ -41,15 +40,15 @@ template <typename scalar_t>
   return {threshold, static_cast<at::opmath_type<scalar_t>>(65536.0 / (65536.0 - threshold))};
 }
 
-/// random: 16 bits.
+/// random: 16 random bits.
 template <typename scalar_t>
 [[nodiscard]] DTRAIN_DEVICE_FUNCTION inline bool is_kept(std::uint32_t random,
                                                          const DropRule<scalar_t>& rule) {
   return random >= rule.threshold;
 }
 
-/// Multiplies by zero rather than choosing a zero, because a product that might trap keeps the
-/// compiler from using vector instructions.
+/// Multiplies by 0 instead of selecting 0: a conditional multiplication, which might trap, would
+/// prevent vectorization.
 template <typename scalar_t>
 [[gnu::always_inline]] DTRAIN_DEVICE_FUNCTION inline scalar_t dropped(scalar_t value, bool is_kept,
                                                                       DropRule<scalar_t> rule) {
@@ -58,7 +57,7 @@ template <typename scalar_t>
   return static_cast<scalar_t>(static_cast<Wide>(value) * factor);
 }
 
-/// The counters of one position of one sample.
+/// The counter words of one position of one sample.
 [[nodiscard]] DTRAIN_DEVICE_FUNCTION inline DropoutRow dropout_row(std::int64_t sample,
                                                                    std::int64_t level,
                                                                    std::int64_t position) {
@@ -66,21 +65,21 @@ template <typename scalar_t>
           static_cast<std::uint32_t>(level << 16 | (sample >> 32 & 0xFFFF))};
 }
 
-/// The rows of a tensor (heads, samples, positions, neurons) in the whole model and data.
+/// Maps the rows of a tensor (heads, samples, positions, neurons) to Philox counters.
 struct DropoutRows {
   std::int64_t samples;
   std::int64_t positions;
-  std::int64_t neurons;  ///< of a row
+  std::int64_t neurons;  ///< per row
   std::int64_t level;
   const std::int64_t* first_sample;
   std::int64_t first_neuron;
 
-  /// Of the row at one position of one sample of this tensor.
+  /// The counter words of the row at one position of one sample of this tensor.
   [[nodiscard]] DTRAIN_DEVICE_FUNCTION DropoutRow counters_of(std::int64_t sample,
                                                               std::int64_t position) const {
     return dropout_row(*first_sample + sample, level, position);
   }
-  /// The number of a head's first neuron, counted through all heads.
+  /// The number of a head's first neuron, counted over all heads.
   [[nodiscard]] DTRAIN_DEVICE_FUNCTION std::int64_t first_of(std::int64_t head) const {
     return first_neuron + head * neurons;
   }

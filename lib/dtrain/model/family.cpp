@@ -40,7 +40,8 @@ const Family& family_of(const config::ModelConfig& config) {
 }
 
 std::unique_ptr<Model> make_model(const config::ModelConfig& config, std::int64_t seq_len,
-                                  const TensorPlace& place, const Computation& computation) {
+                                  const TensorCoordinate& place,
+                                  const ComputeOptions& computation) {
   return model::family_of(config).make(config, seq_len, place, computation);
 }
 
@@ -48,20 +49,21 @@ std::vector<mesh::Subgroup> tensor_subgroups(const config::ModelConfig& config, 
   return model::family_of(config).tensor_subgroups(config, tp);
 }
 
-config::ModelConfig recognise(const TensorShapes& tensors, const UserHints& told) {
+config::ModelConfig recognise(const TensorShapes& tensors, const UserHints& hints) {
   std::vector<std::string_view> names;
   for (const Named& each : families()) {
     names.push_back(each.name);
     if (!each.family.recognises(tensors)) continue;
-    config::ModelConfig found = each.family.read_sizes(tensors, told);
+    config::ModelConfig found = each.family.read_sizes(tensors, hints);
     found.name = each.name;
-    if (found.levels == 0) tensors.refuse_silent("levels", fmt::format("{} L", told.levels_flag));
+    if (found.levels == 0)
+      tensors.fail_unspecified("levels", fmt::format("{} L", hints.levels_flag));
     return found;
   }
   const std::string first = tensors.shapes.empty() ? "" : tensors.shapes.begin()->first;
   base::fail(base::ErrorKind::checkpoint,
-             "model file '{}' holds no model of a known family ({}): its first tensor is '{}{}'; "
-             "give weights of one of them",
+             "model file '{}' has no model of a known family ({}): its first tensor is '{}{}'; "
+             "give a file of one of these families",
              tensors.path, fmt::join(names, ", "), tensors.prefix, first);
 }
 
@@ -69,27 +71,28 @@ std::int64_t TensorShapes::size(std::string_view name, std::size_t rank, std::si
   const auto found = shapes.find(name);
   if (found == shapes.end()) {
     base::fail(base::ErrorKind::checkpoint,
-               "model file '{}' has no tensor '{}{}'; give a file of this model", path, prefix,
-               name);
+               "model file '{}' lacks tensor '{}{}'; give a complete file of this model", path,
+               prefix, name);
   }
   if (found->second.size() != rank) {
     base::fail(base::ErrorKind::checkpoint,
-               "model file '{}': tensor '{}{}' has {} dims, its model's has {}", path, prefix, name,
-               found->second.size(), rank);
+               "model file '{}': tensor '{}{}' has {} dims, but {} are expected", path, prefix,
+               name, found->second.size(), rank);
   }
   return found->second[dim];
 }
 
-void TensorShapes::refuse_silent(std::string_view what, std::string_view advice) const {
+void TensorShapes::fail_unspecified(std::string_view what, std::string_view advice) const {
   base::fail(base::ErrorKind::checkpoint,
-             "model file '{}' does not say how many {} its model has; give {}", path, what, advice);
+             "model file '{}' does not specify how many {} its model has; give {}", path, what,
+             advice);
 }
 
-void check_told(std::string_view path, std::string_view flag, std::int64_t told,
-                std::int64_t found) {
-  if (told == 0 || told == found) return;
-  base::fail(base::ErrorKind::usage, "{} {}: the model of '{}' has {}; leave the flag out", flag,
-             told, path, found);
+void check_flag_agrees(std::string_view path, std::string_view flag, std::int64_t flag_value,
+                       std::int64_t file_value) {
+  if (flag_value == 0 || flag_value == file_value) return;
+  base::fail(base::ErrorKind::usage, "{} {}: the model in '{}' has {}; leave the flag out", flag,
+             flag_value, path, file_value);
 }
 
 }  // namespace dtrain::model

@@ -6,7 +6,8 @@
 
 namespace dtrain::model {
 
-std::unique_ptr<Model> take_part(std::unique_ptr<Model> whole, std::span<const BlockRange> ranges) {
+std::unique_ptr<Model> extract_blocks(std::unique_ptr<Model> whole,
+                                      std::span<const BlockRange> ranges) {
   DTRAIN_CHECK(!ranges.empty());
   base::IndexedVector<BlockId, std::unique_ptr<Block>> blocks;
   base::IndexedVector<BlockId, BlockCost> costs;

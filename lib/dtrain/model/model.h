@@ -1,4 +1,4 @@
-// A model is a list of blocks; each block is ordinary differentiable code.
+// The model interface: a model is a list of blocks, each ordinary differentiable code.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,30 +19,31 @@
 
 namespace dtrain::model {
 
-/// Gives a block the values of a parameter for one use (param::use_parameter binds the gradient).
+/// Returns a parameter's values for one use in a block (param::use_parameter routes the gradient).
 using ParameterReader = std::function<at::Tensor(param::ParameterId)>;
 
-/// Hands an intermediate value to the verifier.
+/// Receives intermediate values, for the verifier.
 using Tap = std::function<void(std::string_view name, const at::Tensor& value)>;
 
-/// Everything a block may know besides its input.
+/// The inputs of a block other than its activations.
 struct BlockContext {
-  /// () int64, on the device: samples consumed before row 0; row b is sample first_sample + b.
+  /// () int64, on the device: number of samples consumed before row 0; row b is sample first_sample
+  /// + b.
   at::Tensor first_sample = {};
-  bool training = false;                     ///< dropout applies
-  std::uint64_t seed = 0;                    ///< of the run; keys the dropout
+  bool training = false;                     ///< enables dropout
+  std::uint64_t seed = 0;                    ///< the run's seed; keys the dropout
   at::Tensor targets;                        ///< (B, T) int64; read by the last block only
   at::ScalarType buffer_dtype = at::kFloat;  ///< of constant tables, e.g. of RoPE
   const ParameterReader& use;
   TensorAxis& tensor_axis;
-  const Tap& tap;  ///< may be empty: call through report()
+  const Tap& tap;  ///< may be empty; call it through report()
 
   void report(std::string_view name, const at::Tensor& value) const {
     if (tap) tap(name, value);
   }
 };
 
-/// The microbatch that memory is predicted for.
+/// The shape of the microbatch for which memory is predicted.
 struct BatchShape {
   std::int64_t sequences = 0;
   std::int64_t length = 0;
@@ -52,113 +53,111 @@ struct BatchShape {
   [[nodiscard]] std::int64_t rows() const { return sequences * length; }
 };
 
-/// Tensor memory that one block takes for one microbatch, without its parameters and its input.
+/// Tensor memory of one block for one microbatch, without its parameters and input.
 ///
 /// Units: bytes.
 struct BlockMemory {
   std::int64_t output = 0;
-  std::int64_t saved = 0;    ///< its graph keeps this from forward to backward, output not counted
+  std::int64_t saved = 0;    ///< kept from forward to backward, without the output
   std::int64_t forward = 0;  ///< at the peak of a forward pass with a graph
   std::int64_t forward_without_graph = 0;
   std::int64_t backward =
-      0;  ///< at the peak of the backward pass, what is left of `saved` included
+      0;  ///< at the peak of the backward pass, including the live part of `saved`
 };
 
-/// A backward pass of a block's own, without autograd. Both members run without grad mode, and may
-/// run again where the block is recomputed.
+/// A block's hand-written backward pass, without autograd. Both members run without grad mode, and
+/// again if the block is recomputed.
 class NativeBackward {
  public:
-  using GradientOf = std::function<param::GradientPlace(param::ParameterId)>;
+  using GradientOf = std::function<param::GradientTarget(param::ParameterId)>;
 
   virtual ~NativeBackward() = default;
 
-  /// Block::forward, which also puts what backward reads besides x into `saved`.
+  /// As Block::forward; also stores the tensors that backward needs, besides x, in `saved`.
   [[nodiscard]] virtual at::Tensor forward(const at::Tensor& x, const BlockContext& context,
                                            std::vector<at::Tensor>& saved) = 0;
 
-  /// Writes or adds the gradient of each parameter it has used where gradient_of says, once a
-  /// parameter, and returns that of x (undefined for token ids).
+  /// Accumulates the gradient of each used parameter into gradient_of(id), once per parameter, and
+  /// returns the gradient of x (undefined for token ids). x, context: as passed to forward.
   ///
-  /// Shapes: x as it came to forward; gradient as forward's output. context: forward's.
+  /// Shapes: gradient as forward's output.
   [[nodiscard]] virtual at::Tensor backward(const at::Tensor& x, const at::Tensor& gradient,
                                             std::span<const at::Tensor> saved,
                                             const BlockContext& context,
                                             const GradientOf& gradient_of) = 0;
 };
 
-/// One layer of a stack. It computes in the dtype of the parameters it reads: float64, float32,
-/// bfloat16 or float16.
-///
-/// A pure function of input, parameters and context; safe to run again.
+/// One layer of a model. Computes in the dtype of its parameters: float64, float32, bfloat16 or
+/// float16. forward is a pure function of input, parameters and context, so it can be recomputed.
 class Block {
  public:
   virtual ~Block() = default;
 
-  /// x: (B, T, D), or token ids (B, T) int64 for the first block.
-  /// Returns (B, T, D), or per-token losses in nats (B, T), float32 or float64, for the last.
+  /// Computes the block's output.
+  ///
+  /// Shapes: x (B, T, D), or token ids (B, T) int64 for the first block; returns (B, T, D), or for
+  ///         the last block per-token losses (B, T) in nats, float32 or float64.
   [[nodiscard]] virtual at::Tensor forward(const at::Tensor& x, const BlockContext& context) = 0;
 
-  /// Null: autograd computes the block's gradients. Training runs its forward in place of this
-  /// block's.
+  /// Returns the hand-written backward pass, whose forward then replaces this block's in training;
+  /// null if autograd computes the gradients.
   [[nodiscard]] virtual NativeBackward* native_backward() { return nullptr; }
 
-  /// Every parameter that forward may use; the same id may appear in many blocks.
+  /// All parameters that forward may use; blocks may share parameters.
   [[nodiscard]] virtual std::span<const param::ParameterId> parameters() const = 0;
 
-  /// Predicts the memory of forward and its backward pass, by arithmetic.
+  /// Predicts the memory of forward and backward, without running them.
   [[nodiscard]] virtual BlockMemory memory(const BatchShape& shape) const = 0;
 };
 
-/// The cost of a block of the whole model, however many ranks compute it; for MFU. T is the
-/// sequence length the model was made for.
+/// The cost of a block of the whole, unsplit model at its full sequence length; for MFU.
 struct BlockCost {
   double forward_flops_per_token = 0;     ///< multiply-add = 2; attention counted causally (half)
-  double recomputed_flops_per_token = 0;  ///< of its own backward pass, on top of its gradients
-  /// Values of a token that ranks of a tensor axis sum, forward and backward; 0: none.
+  double recomputed_flops_per_token = 0;  ///< recomputation within its own backward pass
+  /// Values per token that are all-reduced over the tensor axis, forward and backward; 0 if none.
   double reduced_values_per_token = 0;
 };
 
-/// A constant that belongs to the exported model, e.g. the RoPE frequencies.
+/// A constant tensor of exported model files, e.g. the RoPE frequencies.
 struct ExportedBuffer {
   std::string name;
   at::Tensor value;
 };
 
-/// How a model's blocks compute, where there is a choice.
-struct Computation {
+/// Selects how a model's blocks compute.
+struct ComputeOptions {
   config::Kernels kernels = config::Kernels::plain;  ///< fused or plain
   config::AttentionSetting attention = {};
-  bool recomputes_gates = false;  ///< of fused kernels
-  std::int64_t threads = 1;       ///< of a rank; decides nothing but the prediction of memory
+  bool recomputes_gates = false;  ///< fused kernels only
+  std::int64_t threads = 1;       ///< per rank; used only to predict memory
 };
 
-/// A model before memory is allocated: the whole, or the part that one stage of a pipeline
-/// computes.
+/// A model before memory is allocated: the whole model, or the blocks of one pipeline stage.
 struct Model {
-  param::ParameterSpecs parameters;  ///< of the whole model, held here or not
+  param::ParameterSpecs parameters;  ///< of the whole model, including those not held here
   base::IndexedVector<BlockId, std::unique_ptr<Block>> blocks;
   base::IndexedVector<BlockId, BlockCost> costs;
   std::vector<ExportedBuffer> buffers;
-  /// Names in files of other programs whose tensors are trained, but change no result.
+  /// Tensors in files of other programs that do not affect any result, and are ignored.
   std::vector<std::string> unused_tensors = {};
   std::int64_t table_values = 0;  ///< elements of constant tables that blocks share
-  bool widens_tables = false;     ///< they lie there in float32 where their dtype is narrower
-  std::string kernels = {};       ///< what computes the levels, for the user
-  std::int64_t width = 0;         ///< D of the (B, T, D) that passes from block to block
-  bool takes_tokens = true;       ///< the first block reads token ids, else (B, T, D)
-  bool gives_losses = true;       ///< the last block returns losses, else (B, T, D)
+  bool widens_tables = false;     ///< tables of 16-bit dtypes are stored in float32
+  std::string kernels = {};       ///< describes the kernels of the levels, for the start table
+  std::int64_t width = 0;         ///< D of the activations (B, T, D)
+  bool takes_tokens = true;       ///< the first block reads token ids, otherwise (B, T, D)
+  bool gives_losses = true;       ///< the last block returns losses, otherwise (B, T, D)
 
-  /// The blocks between the one that reads tokens and the one that gives losses.
+  /// The blocks between embedding and head.
   [[nodiscard]] BlockRange levels() const {
     return {BlockId(takes_tokens ? 1 : 0), blocks.end_id() - (gives_losses ? 1 : 0)};
   }
-  /// Of all parameters, as far as this rank holds them.
+  /// Number of parameter elements that this rank holds.
   [[nodiscard]] std::int64_t num_elements() const {
     std::int64_t total = 0;
     for (const param::ParameterSpec& spec : parameters) total += spec.num_elements();
     return total;
   }
-  /// Model FLOPs of forward and backward (3 times forward) for one token.
+  /// Model FLOPs per token of forward and backward (3 times forward).
   [[nodiscard]] double training_flops_per_token() const {
     double forward = 0;
     for (const BlockCost& cost : costs) forward += cost.forward_flops_per_token;
@@ -166,10 +165,10 @@ struct Model {
   }
 };
 
-/// Makes the blocks of `ranges`, which ascend without overlap, a model of their own, for a stage of
-/// a pipeline. Parameters keep their ids; those that no block of the part uses are not held.
-/// Buffers and tables stay.
-[[nodiscard]] std::unique_ptr<Model> take_part(std::unique_ptr<Model> whole,
-                                               std::span<const BlockRange> ranges);
+/// Extracts the blocks in `ranges` (ascending, disjoint) as the model of a pipeline stage.
+/// Parameters keep their ids; those that none of the blocks uses become not held. Buffers and tables
+/// are kept.
+[[nodiscard]] std::unique_ptr<Model> extract_blocks(std::unique_ptr<Model> whole,
+                                                    std::span<const BlockRange> ranges);
 
 }  // namespace dtrain::model

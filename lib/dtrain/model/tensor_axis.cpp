@@ -16,7 +16,7 @@ ColumnSplit TensorAxis::column_split(const at::Tensor& x, const at::Tensor& weig
 }
 
 at::Tensor TensorAxis::row_split(const at::Tensor& x, const at::Tensor& weight) {
-  return at::bmm(x, weight).sum(0);  // ATen sums low dtypes in float32
+  return at::bmm(x, weight).sum(0);  // ATen accumulates 16-bit dtypes in float32
 }
 
 at::Tensor TensorAxis::column_split_within(std::size_t, const at::Tensor& x,

@@ -1,5 +1,5 @@
-// The operations that a tensor-parallel block may ask for, and its place among the ranks that share
-// them. Blocks know this and nothing of ranks.
+// The tensor-parallel operations that blocks call. Blocks use this interface only and know nothing
+// of ranks or process groups.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,74 +9,74 @@
 
 namespace dtrain::model {
 
-/// A rank's place on the tensor axis: what a model is made for. The default holds the whole model.
-struct TensorPlace {
+/// A rank's coordinate on the tensor axis, which determines its slice of the model. The default holds
+/// the whole model.
+struct TensorCoordinate {
   std::int64_t index = 0;
   std::int64_t size = 1;
-  bool splits_vocab = false;  ///< embedding and output matrix are cut too
+  bool splits_vocab = false;  ///< embedding and output matrix are split too
 
   [[nodiscard]] bool is_whole() const { return size == 1; }
 };
 
-/// bfloat16 and float16 -> float32, where 16 bits are too few; others as they are.
+/// Converts bfloat16 and float16 to float32; returns other dtypes unchanged.
 [[nodiscard]] inline at::Tensor widened(const at::Tensor& x) {
   return at::isReducedFloatingType(x.scalar_type()) ? x.to(at::kFloat) : x;
 }
 
-/// The result of a linear map that is split by its outputs.
+/// The result of a column-parallel linear map.
 struct ColumnSplit {
   at::Tensor product;  ///< (h, rows, N): the outputs of the weight rows that this rank holds
-  at::Tensor x;        ///< the input, to be read by whatever else of the block is split
+  at::Tensor x;        ///< the input, for further tensor-parallel operations of the block
 };
 
-/// The tensor axis as seen by a block; this class is the axis of size 1, where nothing is split and
-/// every request is plain arithmetic. docs/internals/tensor_parallel.md says how blocks are written with it.
+/// The tensor axis as seen by a block. This class implements an axis of size 1, where nothing is split
+/// and every operation is local. docs/internals/tensor_parallel.md explains how to write blocks with it.
 ///
-/// h is the number of weights that lie side by side in one tensor (the heads of a BDH), of which a
-/// rank of a larger axis holds some, or a part of one.
+/// h is the number of weights stacked in one tensor (the heads of a BDH); on a larger axis each rank
+/// holds some of them, or a slice of one.
 ///
-/// Collective: over the axis, each request and its backward pass in the same order on every rank.
+/// Collective: all ranks of the axis call each operation and its backward in the same order.
 /// Throws:     what comm::Work::wait throws.
 class TensorAxis {
  public:
   virtual ~TensorAxis() = default;
 
-  /// x Wᵀ for an x that all ranks have alike and outputs that each has some of. The gradients of x
-  /// by the product and by the returned x are summed over the axis, in one call.
+  /// Column-parallel product x Wᵀ: x is replicated, and each rank computes some of the outputs. The
+  /// gradients of x through the product and through the returned x are all-reduced in one call.
   ///
-  /// Shapes: x (..., D), weight (h, N, D); the returned x is float32 for a float16 one where ranks
-  ///         add up its gradient.
+  /// Shapes: x (..., D), weight (h, N, D); the returned x is float32 for a float16 input if its
+  ///         gradient is summed over ranks.
   [[nodiscard]] virtual ColumnSplit column_split(const at::Tensor& x, const at::Tensor& weight);
 
-  /// The sum over h of x W, and over the ranks, which hold some of the inputs each: what follows a
-  /// column split and makes all ranks alike again.
+  /// Row-parallel product: the sum of x W over h and over ranks, each of which holds some of the
+  /// inputs. Follows a column split; its result is replicated again.
   ///
   /// Shapes: x (h, rows, N), weight (h, N, D); returns (rows, D) in x's dtype.
   [[nodiscard]] virtual at::Tensor row_split(const at::Tensor& x, const at::Tensor& weight);
 
-  /// x Wᵀ where each weight has an x of its own, which the ranks of a subgroup have alike: the
-  /// gradient of x is summed over these ranks. subgroup: of those that the family declares
-  /// (tensor_subgroups in family.h).
+  /// Column-parallel product x Wᵀ with one x per weight, replicated within a subgroup: the gradient
+  /// of x is summed over the subgroup. subgroup: index in the family's tensor_subgroups (family.h).
   ///
   /// Shapes: x (h, rows, D), weight (h, N, D); returns (h, rows, N).
   [[nodiscard]] virtual at::Tensor column_split_within(std::size_t subgroup, const at::Tensor& x,
                                                        const at::Tensor& weight);
 
-  /// The sum of the partial sums that the ranks of a subgroup hold.
+  /// All-reduces partial sums over a subgroup.
   [[nodiscard]] virtual at::Tensor reduce_within(std::size_t subgroup, const at::Tensor& partial);
 
-  /// The sum of the partial sums that the ranks of the axis hold.
+  /// All-reduces partial sums over the axis.
   [[nodiscard]] virtual at::Tensor reduce(const at::Tensor& partial);
 
-  /// Rows of a table of which each rank holds some, from row `first` on.
+  /// Looks up rows of a table that is split by rows; this rank holds those from `first` on.
   ///
-  /// Shapes: weight (V, D), of a floating dtype; ids (...) int64; returns (..., D), float32 for a
-  ///         weight of 16 bits, since a row's gradient adds up over the places where it stands.
+  /// Shapes: weight (V, D), floating point; ids (...) int64; returns (..., D), float32 for a 16-bit
+  ///         weight, since a row's gradient is summed over all of its occurrences.
   [[nodiscard]] virtual at::Tensor embedding(const at::Tensor& weight, const at::Tensor& ids,
                                              std::int64_t first);
 
-  /// Cross-entropy over a vocabulary of which each rank has some columns, from `first` on. The
-  /// whole logits are never in one place.
+  /// Cross-entropy over a vocabulary that is split by columns; this rank holds those from `first`
+  /// on. No rank ever holds all logits.
   ///
   /// Shapes: logits (rows, V) float32 or float64, targets (rows) int64; returns (rows), in nats.
   [[nodiscard]] virtual at::Tensor cross_entropy(const at::Tensor& logits,

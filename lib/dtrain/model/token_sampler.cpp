@@ -22,15 +22,15 @@ std::vector<double> finite_values(const at::Tensor& logits) {
   for (const double value : values) {
     if (!std::isfinite(value)) {
       base::fail(base::ErrorKind::numerics,
-                 "the model gives a logit of {}: its weights are damaged or were trained to "
-                 "overflow; use another model file",
+                 "the model computes a logit of {}: its weights are damaged or training diverged; "
+                 "use another model file",
                  value);
     }
   }
   return values;
 }
 
-/// Uniform in [0, 1), a multiple of 2^-53.
+// A uniform value in [0, 1), a multiple of 2^-53.
 double uniform(std::uint64_t seed, std::int64_t index) {
   const auto counter = static_cast<std::uint64_t>(index);
   const auto words = base::philox(
@@ -39,15 +39,15 @@ double uniform(std::uint64_t seed, std::int64_t index) {
   return ((words[0] >> 5) * 0x1p26 + (words[1] >> 6)) / 0x1p53;
 }
 
-// A token that may come next.
+// A token that may be sampled.
 struct Candidate {
   std::size_t token;
   double logit;
-  double weight;  // exp((logit - the highest one) / temperature), above 0
+  double weight;  // exp((logit - highest logit) / temperature), positive
 };
 using Candidates = std::vector<Candidate>;
 
-// The k likeliest tokens; ties prefer lower ids.
+// Selects the k most likely tokens; ties prefer lower ids.
 class Likeliest {
  public:
   Likeliest(const std::vector<double>& logits, std::size_t k) {
@@ -59,14 +59,14 @@ class Likeliest {
     num_lowest_ = std::count(sorted.begin(), last + 1, lowest_);
   }
 
-  // Call once for each token, in order.
+  // Call once per token, in order of ids.
   [[nodiscard]] bool takes(double logit) {
     return logit > lowest_ || (logit == lowest_ && num_lowest_-- > 0);
   }
 
  private:
   double lowest_ = -std::numeric_limits<double>::infinity();
-  std::ptrdiff_t num_lowest_ = 0;  // ties still to be taken
+  std::ptrdiff_t num_lowest_ = 0;  // tokens with logit lowest_ still to accept
 };
 
 Candidates candidates_of(const std::vector<double>& logits, const SamplingRule& rule) {
@@ -82,14 +82,14 @@ Candidates candidates_of(const std::vector<double>& logits, const SamplingRule& 
   return candidates;
 }
 
-// Keeps the candidates of one interval of logits: that of the token at which the cumulative weight,
-// likeliest first, exceeds `left`. Subtracts the weight before them from `left`. Returns false if
-// all logits are equal. One linear pass: sorting a large vocabulary would take far longer.
+// Divides the logits into intervals and keeps the candidates of the interval in which the cumulative
+// weight, most likely first, exceeds `left`; subtracts the weight before it from `left`. Returns
+// false if all logits are equal. Linear time; sorting a large vocabulary would take far longer.
 bool narrow(Candidates& candidates, double& left) {
   constexpr std::size_t kIntervals = 1024;
   const auto [low, high] = std::ranges::minmax(candidates, {}, &Candidate::logit);
   const double top = high.logit / 2;
-  const double span = top - low.logit / 2;  // halves: a difference of doubles may overflow
+  const double span = top - low.logit / 2;  // halved, because the difference may overflow
   if (!(span > 0)) return false;
   const auto interval_of = [&](const Candidate& each) {
     const double place = (top - each.logit / 2) / span * kIntervals;
@@ -98,13 +98,13 @@ bool narrow(Candidates& candidates, double& left) {
   std::array<double, kIntervals> sums{};
   for (const Candidate& each : candidates) sums[interval_of(each)] += each.weight;
   std::size_t chosen = 0;
-  // The last interval holds the unlikeliest candidate, in case rounding lifts `left` beyond all.
+  // Falls back to the last interval if rounding raises `left` above the total weight.
   while (chosen + 1 < kIntervals && left >= sums[chosen]) left -= sums[chosen++];
   std::erase_if(candidates, [&](const Candidate& each) { return interval_of(each) != chosen; });
   return true;
 }
 
-// The candidate at which the cumulative weight, likeliest first, exceeds `left`.
+// Returns the token at which the cumulative weight, most likely first, exceeds `left`.
 std::size_t token_at(Candidates candidates, double left) {
   constexpr std::size_t kFew = 64;
   while (candidates.size() > kFew && narrow(candidates, left)) {

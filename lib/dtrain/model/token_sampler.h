@@ -1,5 +1,4 @@
-// Which token comes next: a draw from the model's logits that depends on nothing but them, the seed
-// and the token's number.
+// Samples the next token: a pure function of the model's logits, the seed and the token's index.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,22 +11,23 @@
 
 namespace dtrain::model {
 
+/// Sampling parameters.
 struct SamplingRule {
-  double temperature = 1.0;  ///< 0: the likeliest token
-  std::int64_t top_k = 0;    ///< tokens to choose among; 0: all
+  double temperature = 1.0;  ///< 0: greedy
+  std::int64_t top_k = 0;    ///< 0: all tokens
   std::uint64_t seed = 0;
 };
 
-/// Draws the token with number `index` of a text from softmax(logits / temperature), cut to the
-/// top_k likeliest. Of equally likely tokens the lower one counts as likelier.
+/// Samples token `index` of a text from softmax(logits / temperature), restricted to the top_k most
+/// likely tokens. Ties are broken towards lower token ids.
 ///
 /// Shapes: logits (V), float32 or float64.
 /// Throws: Error{numerics} if a logit is not finite.
 [[nodiscard]] std::int64_t sample_token(const at::Tensor& logits, const SamplingRule& rule,
                                         std::int64_t index);
 
-/// Has a new generator write up to `count` tokens after `prompt`, which has at least one;
-/// `on_token` is given each as it comes, and ends the text by returning false.
+/// Feeds `prompt` (at least one token) to a new generator, then generates up to `count` tokens and
+/// passes each to `on_token`, which stops generation by returning false.
 ///
 /// Throws: as sample_token and Generator::step; what `on_token` throws.
 void continue_tokens(Generator& generator, std::span<const std::int64_t> prompt,

@@ -31,7 +31,7 @@ using param::ElementRange;
 constexpr std::int64_t kCell = kNormCell;
 static_assert(param::kArenaAlignment % kCell == 0);
 
-// As sum_of_lanes of the cell's lane_sums, in the form of which compilers make vector instructions.
+// Equals sum_of_lanes of the cell's lane_sums, in a form that compilers vectorize.
 template <typename scalar_t>
 double cell_sum(const scalar_t* values, std::int64_t count) {
   constexpr std::int64_t kLanes = kNormLanes;
@@ -50,8 +50,8 @@ double cell_sum(const scalar_t* values, std::int64_t count) {
   return sum_of_lanes(sums.data());
 }
 
-// Adds to sums (slots) float64 what each block of `values` contributes. blocks (n, 4) int64: rows
-// of NormBlock.
+// Adds each block's sum of squares of `values` to sums (slots) float64. blocks (n, 4) int64: rows of
+// NormBlock.
 void norm_sums_on_cpu(const at::Tensor& values, const at::Tensor& blocks, const at::Tensor& sums) {
   auto* slots = sums.mutable_data_ptr<double>();
   const auto* table = reinterpret_cast<const NormBlock*>(blocks.const_data_ptr<std::int64_t>());
@@ -68,8 +68,8 @@ void norm_sums_on_cpu(const at::Tensor& values, const at::Tensor& blocks, const 
   });
 }
 
-// Returns (parameters) float64. blocks (n, 2) int64: first slot, number of slots; ends (parameters)
-// int64: the block after the parameter's last.
+// Returns the sum of squares of each parameter, (parameters) float64. blocks (n, 2) int64: first
+// slot, number of slots; ends (parameters) int64: one past the parameter's last block.
 at::Tensor norm_squares_on_cpu(const at::Tensor& sums, const at::Tensor& blocks,
                                const at::Tensor& ends) {
   at::Tensor squares = at::zeros(ends.sizes(), sums.options());
@@ -107,25 +107,25 @@ void add_norm_sums(const at::Tensor& values, const at::Tensor& blocks, const at:
   kNormSums(values, blocks, sums);
 }
 
-// A block of the layout, and where its sum goes.
+// A block of the layout, and the slots of its sums.
 struct Block {
   ElementRange range;
-  std::int64_t slot = 0;  // of its sum, or of its first cell's
-  bool is_cut = false;    // between shards
+  std::int64_t slot = 0;  // of its sum, or of its first cell's sum
+  bool is_cut = false;    // crosses a shard boundary
 
   [[nodiscard]] std::int64_t num_slots() const {
     return is_cut ? (range.size() + kCell - 1) / kCell : 1;
   }
 };
 
-// Returns whether a boundary between shards of the unit lies inside the range.
+// True if a shard boundary of the unit lies inside the range.
 bool is_cut_by_shards(const param::ArenaLayout& layout, param::UnitId unit, ElementRange range) {
   const std::int64_t begin = layout.unit_range(unit).begin;
   const std::int64_t size = layout.unit_range(unit).size() / layout.num_shards();
   return (range.begin - begin) / size != (range.end - 1 - begin) / size;
 }
 
-// The parameter's blocks, with slots from `slot` on.
+// The parameter's blocks; slots are assigned from `slot` on.
 std::vector<Block> blocks_of(const param::ArenaLayout& layout, param::ParameterId id,
                              std::int64_t slot) {
   std::vector<Block> blocks;
@@ -144,11 +144,11 @@ at::Tensor table_of(const std::vector<std::int64_t>& values, std::int64_t column
   return at::tensor(values, at::kLong).view({std::ssize(values) / columns, columns}).to(device);
 }
 
-// Rows of norm_sums_'s table: what lies in `owned` of the blocks.
+// Returns the rows of norm_sums_'s table for the parts of the blocks within `owned`.
 std::vector<std::int64_t> rows_within(ElementRange owned, const std::vector<Block>& blocks) {
   std::vector<std::int64_t> rows;
   for (const Block& block : blocks) {
-    const ElementRange own = common(block.range, owned);
+    const ElementRange own = intersection(block.range, owned);
     if (own.is_empty()) continue;
     const std::int64_t skipped = (own.begin - block.range.begin) / kCell;
     rows.insert(rows.end(), {own.begin - owned.begin, own.size(), block.slot + skipped,

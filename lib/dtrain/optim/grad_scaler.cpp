@@ -9,7 +9,7 @@
 namespace dtrain::optim {
 namespace {
 
-// Gradients are summed in float32, which a larger scale could pass.
+// Gradients are summed in float32, which a larger scale could overflow.
 constexpr double kLargestScale = 0x1p64;
 
 enum Entry : std::size_t { kScale, kGoodSteps, kSkipped };
@@ -38,7 +38,7 @@ void GradScaler::update(bool found_overflow) {
   state[kGoodSteps] = 0;
   if (state[kScale] <= kSmallestScale) {
     base::fail(base::ErrorKind::numerics,
-               "gradients overflow in float16 at the smallest loss scale, {}, after {} skipped "
+               "float16 gradients still overflow at the smallest loss scale, {}, after {} skipped "
                "steps",
                kSmallestScale, num_skipped());
   }

@@ -1,5 +1,4 @@
-// Scales the loss for float16, so that small gradients are not lost; gradients are scaled back
-// before they are used.
+// Dynamic loss scaling for float16.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,12 +7,12 @@
 
 namespace dtrain::optim {
 
-/// The scale of the loss, which grows while no gradient overflows and falls when one does.
+/// The loss scale, which grows while gradients do not overflow and shrinks when they do.
 ///
-/// A step goes: the loss is seeded with scale(); gradients are summed over all ranks and checked
-/// (all ranks from the same norm); they are multiplied by 1 / scale() before clipping; update()
-/// learns how it went. A step whose gradients overflowed changes no weight. Scales are powers of
-/// two, so that scaling changes no digit.
+/// Per step: backward starts from scale(); gradients are summed over all ranks and checked for
+/// overflow (by the global norm, equal on all ranks); they are multiplied by 1 / scale() before
+/// clipping; update() adjusts the scale. A step with an overflow changes no weight. Scales are
+/// powers of two, so scaling is exact.
 ///
 /// Source: Micikevicius et al., Mixed Precision Training (ICLR 2018), with PyTorch's defaults.
 class GradScaler {
@@ -25,17 +24,17 @@ class GradScaler {
   GradScaler();
 
   [[nodiscard]] double scale() const;
-  /// Steps left out since the run began.
+  /// Number of skipped steps since the run began.
   [[nodiscard]] std::int64_t num_skipped() const;
 
-  /// Ends a step: found_overflow, the same on all ranks, halves the scale and counts the step as
-  /// left out; the scale doubles after kGrowthInterval steps in a row without.
+  /// Ends a step. found_overflow, equal on all ranks: halves the scale and counts the step as
+  /// skipped. The scale doubles after kGrowthInterval consecutive steps without overflow.
   ///
-  /// Throws: Error{numerics} where a step overflowed at the smallest scale.
+  /// Throws: Error{numerics} if a step overflowed at the smallest scale.
   void update(bool found_overflow);
 
-  /// (3) float64: scale, steps since the scale last changed, steps left out; shared, so that state
-  /// can be saved and loaded through it.
+  /// (3) float64: scale, steps since the scale last changed, skipped steps. Shares memory with this
+  /// object, for saving and loading.
   [[nodiscard]] const at::Tensor& state() const { return state_; }
 
  private:

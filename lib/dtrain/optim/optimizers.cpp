@@ -10,7 +10,7 @@
 namespace dtrain::optim {
 namespace {
 
-// num_updates (1) float32 counts this step; learning_rate () float64, may_update () bool.
+// num_updates (1) float32, includes this step; learning_rate () float64; may_update () bool.
 void adamw_on_cpu(const at::Tensor& weight, const at::Tensor& gradient, const at::Tensor& first,
                   const at::Tensor& second, const at::Tensor& num_updates,
                   const at::Tensor& learning_rate, const at::Tensor& may_update, double beta1,
@@ -33,7 +33,7 @@ void adamw_on_cpu(const at::Tensor& weight, const at::Tensor& gradient, const at
   });
 }
 
-// learning_rate () float64, may_update () bool; no buffer: no momentum.
+// learning_rate () float64; may_update () bool; buffer: empty without momentum.
 void sgd_on_cpu(const at::Tensor& weight, const at::Tensor& gradient,
                 const std::optional<at::Tensor>& buffer, const at::Tensor& learning_rate,
                 const at::Tensor& may_update, double momentum, double weight_decay) {

@@ -1,5 +1,5 @@
-// AdamW and SGD over arenas: one pass for each run of parameters that decay alike. The only place
-// that knows which optimizers there are.
+// AdamW and SGD over arenas, one pass per run of parameters with equal weight decay. The only place
+// that lists the optimizers.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,11 @@ struct AdamWOptions {
   double weight_decay = 0.1;  ///< decoupled; on parameters whose spec says decay
 };
 
-/// The rule is written out in optim/internal/update_rules.h; it agrees with torch.optim.AdamW to rounding.
+/// AdamW; agrees with torch.optim.AdamW up to rounding. optim/internal/update_rules.h has the formula.
 ///
-/// Source: Loshchilov and Hutter, Decoupled Weight Decay Regularization (ICLR 2019). Differs: loops
-/// of our own, since LibTorch's fused kernel rounds the last elements of a range otherwise than the
-/// others, so that an element's bits would depend on where shards end.
+/// Source: Loshchilov and Hutter, Decoupled Weight Decay Regularization (ICLR 2019). Differs: our own
+/// loops, since LibTorch's fused kernel rounds the last elements of a range differently, so that an
+/// element's bits would depend on shard boundaries.
 class AdamW final : public Optimizer {
  public:
   AdamW(const OptimizerShard& shard, const AdamWOptions& options);
@@ -42,16 +42,16 @@ class AdamW final : public Optimizer {
 };
 
 struct SgdOptions {
-  double momentum = 0.9;      ///< 0: none, and nothing is kept for it
+  double momentum = 0.9;      ///< 0: no momentum, and no buffer is allocated
   double weight_decay = 0.1;  ///< added to the gradient, as torch.optim.SGD does
 };
 
-/// buffer = momentum * buffer + gradient; parameter -= learning rate * buffer. The buffer begins at
-/// zero, so that the first update is like the others.
+/// SGD: buffer = momentum * buffer + gradient; parameter -= learning rate * buffer. The buffer is
+/// initially zero, so the first update is no special case.
 ///
 /// Source: Sutskever et al., On the importance of initialization and momentum (ICML 2013), in the
-/// form of torch.optim.SGD without dampening. Differs: loops of our own (optim/internal/update_rules.h), for
-/// the reason that AdamW gives.
+/// form of torch.optim.SGD without dampening. Differs: our own loops (optim/internal/update_rules.h), for
+/// the same reason as AdamW.
 class Sgd final : public Optimizer {
  public:
   Sgd(const OptimizerShard& shard, const SgdOptions& options);
@@ -63,7 +63,7 @@ class Sgd final : public Optimizer {
               const param::Arena& gradients, const StepInputs& inputs) override;
 
   SgdOptions options_;
-  std::optional<param::Arena> momentum_;  // none where it is 0
+  std::optional<param::Arena> momentum_;  // empty without momentum
 };
 
 using OptimizerOptions = std::variant<AdamWOptions, SgdOptions>;
@@ -71,10 +71,10 @@ using OptimizerOptions = std::variant<AdamWOptions, SgdOptions>;
 [[nodiscard]] std::unique_ptr<Optimizer> make_optimizer(const OptimizerShard& shard,
                                                         const OptimizerOptions& options);
 
-/// Returns how many values an optimizer keeps for each element that it trains.
+/// Returns the number of state values per trained element.
 [[nodiscard]] std::int64_t values_per_element(const OptimizerOptions& options);
 
-/// Returns the bytes of these values in one shard.
+/// Returns the size of one shard's optimizer state in bytes.
 [[nodiscard]] std::int64_t state_bytes(const OptimizerOptions& options,
                                        const param::ArenaLayout& layout, at::ScalarType dtype);
 

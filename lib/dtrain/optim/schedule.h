@@ -1,4 +1,4 @@
-// The learning rate as a function of the step.
+// Learning-rate schedules.
 #pragma once
 
 #include <cstdint>
@@ -9,24 +9,24 @@ namespace dtrain::optim {
 
 using config::ScheduleShape;
 
-/// Linear warm-up over `warmup_steps`, then `shape` from `peak` to `minimum`, reached at step
-/// `total_steps`. linear and cosine begin to fall after the warm-up; warmup_stable_decay stays at
-/// the peak until `decay_steps` steps are left, over which it falls linearly.
+/// Linear warm-up over `warmup_steps`, then decay from `peak` to `minimum`, reached at step
+/// `total_steps`. linear and cosine decay from the end of the warm-up; warmup_stable_decay stays at
+/// the peak and decays linearly over the last `decay_steps` steps.
 ///
 /// Source: Hu et al., MiniCPM (2024) for warmup_stable_decay. Differs: a linear decay.
 struct Schedule {
   ScheduleShape shape = ScheduleShape::constant;
   double peak = 0;
-  double minimum = 0;  ///< not used by constant
+  double minimum = 0;  ///< ignored by constant
   std::int64_t warmup_steps = 0;
-  std::int64_t decay_steps = 0;  ///< used by warmup_stable_decay alone
+  std::int64_t decay_steps = 0;  ///< used by warmup_stable_decay only
   std::int64_t total_steps = 0;
 
-  /// The rate of the update that turns state `step` into state step + 1; step counts from 0.
+  /// Returns the learning rate of step `step`, counted from 0.
   [[nodiscard]] double rate(std::int64_t step) const;
 };
 
-/// The schedule of a resolved configuration.
+/// Returns the schedule of a resolved configuration.
 [[nodiscard]] Schedule schedule_of(const config::TrainConfig& train);
 
 }  // namespace dtrain::optim

@@ -1,4 +1,4 @@
-// Update rules of the optimizers for one element, for the CPU and for kernels of devices.
+// The optimizers' update of one element; shared by the CPU and device kernels.
 #pragma once
 
 #include <cmath>
@@ -10,13 +10,13 @@
 namespace dtrain::optim {
 
 #if defined(__CUDA_ARCH__)
-using Widest = double;  // there is none wider
+using Widest = double;  // GPUs have no wider type
 #else
 using Widest = long double;
 #endif
 
-/// base^exponent by multiplications alone, which every CPU rounds alike; std::pow has variants for
-/// CPUs with fused multiply-add.
+/// Returns base^exponent by repeated multiplication, which rounds alike on every CPU; std::pow
+/// differs on CPUs with fused multiply-add.
 [[nodiscard]] DTRAIN_DEVICE_FUNCTION inline double power(double base, std::int64_t exponent) {
   Widest result = 1;
   for (Widest square = base; exponent > 0; exponent /= 2, square *= square) {
@@ -33,7 +33,7 @@ struct AdamWSettings {
   double weight_decay;
 };
 
-/// Computed in float64, whatever the elements are, and rounded once.
+/// Computes the factors in float64 for any element type, and rounds them once.
 template <typename T>
 [[nodiscard]] DTRAIN_DEVICE_FUNCTION AdamWFactors<T> adamw_factors(const AdamWSettings& settings,
                                                                    double learning_rate,

@@ -30,7 +30,7 @@ ArenaLayout::ArenaLayout(const ParameterSpecs& specs, const LayoutOptions& optio
     const bool is_last = unit + 1 == options.unit_begins.end_id();
     const ParameterId end = is_last ? specs.end_id() : options.unit_begins[unit + 1];
     ParameterId begin = options.unit_begins[unit];
-    std::optional<bool> is_frozen;  // what is held since `begin`; empty: nothing is
+    std::optional<bool> is_frozen;  // of the held parameters since `begin`; empty if none
     for (ParameterId id = begin; id < end; ++id) {
       if (!specs[id].is_held()) continue;
       if (is_frozen && *is_frozen != parameters_[id].is_frozen) {
@@ -71,13 +71,13 @@ ElementRange ArenaLayout::shard_range(UnitId unit, ShardId shard) const {
 }
 
 ElementRange ArenaLayout::range_in(ParameterId id, ShardId shard) const {
-  return common(range(id), shard_range(unit_of(id), shard));
+  return intersection(range(id), shard_range(unit_of(id), shard));
 }
 
-// Neighbours that are trained, or frozen, alike.
+// Runs of consecutive units that are all trained or all frozen.
 std::vector<ElementRange> ArenaLayout::runs(bool frozen_too) const {
   std::vector<ElementRange> runs;
-  std::optional<bool> last;  // is_frozen of the unit before
+  std::optional<bool> last;  // is_frozen of the previous unit
   for (const Unit& unit : units_) {
     if (unit.range.is_empty()) continue;
     const bool continues = last == unit.is_frozen;
@@ -120,7 +120,7 @@ Arena::Arena(std::vector<ElementRange> parts, at::ScalarType dtype, const ArenaA
   const std::int64_t count =
       std::accumulate(parts_.begin(), parts_.end(), std::int64_t{0},
                       [](std::int64_t sum, ElementRange part) { return sum + part.size(); });
-  // Not every allocator gives 0 bytes, which an arena needs if all parameters are frozen.
+  // Not every allocator accepts 0 bytes, the size of an arena if all parameters are frozen.
   flat_ =
       (count == 0 ? allocate(kArenaAlignment).narrow(0, 0, 0) : allocate(bytes_of(count, dtype)))
           .view(dtype);
@@ -161,14 +161,14 @@ void Arena::make_views(const ArenaLayout& layout) {
 at::Tensor Arena::slice(ElementRange range) const {
   const std::optional<std::int64_t> position = find(range);
   if (!position) {
-    base::fail(base::ErrorKind::internal, "elements {} to {} are not held here in one piece",
+    base::fail(base::ErrorKind::internal, "elements {} to {} are not contiguous in this arena",
                range.begin, range.end);
   }
   return flat_.narrow(0, *position, range.size());
 }
 
-// Returns where the elements begin in flat(); empty unless they are here in one piece. No elements
-// are in every arena.
+// Returns the offset of the elements in flat(); empty unless the arena holds them contiguously. An
+// empty range is in every arena.
 std::optional<std::int64_t> Arena::find(ElementRange range) const {
   if (range.is_empty()) return 0;
   std::int64_t position = 0;

@@ -1,5 +1,5 @@
-// Flat storage: all parameters of a rank, or their gradients or moments, in one tensor with a view
-// for each.
+// Flat storage for all parameters of a rank, or for their gradients or moments, with one view per
+// parameter.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,8 +14,8 @@
 
 namespace dtrain::param {
 
-/// Tensors start at multiples of this many elements, so that shards can be cut there and every view
-/// is aligned.
+/// Every parameter starts at a multiple of this many elements, so that views are aligned and shards
+/// can be split there.
 inline constexpr std::int64_t kArenaAlignment = 64;
 
 /// Elements [begin, end) of an arena.
@@ -28,30 +28,30 @@ struct ElementRange {
   bool operator==(const ElementRange&) const = default;
 };
 
-/// Returns the elements that two ranges share; empty if none.
-[[nodiscard]] inline ElementRange common(ElementRange a, ElementRange b) {
+/// Returns the intersection of two ranges; empty if they are disjoint.
+[[nodiscard]] inline ElementRange intersection(ElementRange a, ElementRange b) {
   return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
 }
 
-/// Consecutive parameters of a rank that are gathered, freed and reduced at once. Either all of
-/// them are trained, or all are frozen.
+/// Index of a unit: consecutive parameters that are gathered, freed and reduced together. All
+/// parameters of a unit are trained, or all are frozen.
 using UnitId = base::Index<struct UnitTag>;
-/// One of the equal parts that every unit is cut into.
+/// Index of a shard: every unit is split into the same number of equal shards.
 using ShardId = base::Index<struct ShardTag>;
 
-/// How parameters are grouped and cut.
+/// How parameters are grouped into units and split into shards.
 struct LayoutOptions {
-  /// Each unit's first parameter, ascending from 0.
+  /// The first parameter of each unit, ascending from 0.
   base::IndexedVector<UnitId, ParameterId> unit_begins = {ParameterId(0)};
   std::int64_t num_shards = 1;
-  /// Never updated: without gradients and optimizer state. Units that hold some of these and others
-  /// are cut between them.
+  /// Parameters that are never updated, and so have no gradients or optimizer state. A unit with both
+  /// frozen and trained parameters is split between them.
   std::vector<ParameterId> frozen = {};
 };
 
-/// The place of each parameter in every arena of a job. A unit is padded so that it can be cut into
-/// equal shards. Padding stays zero in every arena. Arenas of gradients and optimizer state hold
-/// the trained units alone; an element keeps its place in the layout there.
+/// The offset of each parameter in every arena of a job. Units are padded so that they divide into
+/// equal shards; padding stays zero in every arena. Arenas of gradients and optimizer state hold
+/// trained units only, and address elements by the same layout offsets.
 class ArenaLayout {
  public:
   explicit ArenaLayout(const ParameterSpecs& specs, const LayoutOptions& options = {});
@@ -59,7 +59,7 @@ class ArenaLayout {
   [[nodiscard]] std::int64_t num_parameters() const { return parameters_.size(); }
   [[nodiscard]] base::IndexRange<ParameterId> parameters() const { return parameters_.ids(); }
   [[nodiscard]] std::int64_t num_elements() const { return num_elements_; }  ///< padding included
-  /// The elements of the parameter itself, without padding.
+  /// The elements of a parameter, without padding.
   [[nodiscard]] ElementRange range(ParameterId id) const { return parameters_[id].range; }
   [[nodiscard]] at::IntArrayRef shape(ParameterId id) const { return parameters_[id].shape; }
   [[nodiscard]] bool is_frozen(ParameterId id) const { return parameters_[id].is_frozen; }
@@ -69,9 +69,9 @@ class ArenaLayout {
   [[nodiscard]] UnitId unit_of(ParameterId id) const { return parameters_[id].unit; }
   /// Padding included.
   [[nodiscard]] ElementRange unit_range(UnitId unit) const { return units_[unit].range; }
-  /// Returns the elements of the largest unit, padding included.
+  /// Returns the number of elements of the largest unit, padding included.
   [[nodiscard]] std::int64_t largest_unit() const;
-  /// Empty units are not.
+  /// False for empty units.
   [[nodiscard]] bool is_frozen(UnitId unit) const { return units_[unit].is_frozen; }
   [[nodiscard]] base::IndexRange<ParameterId> parameters_of(UnitId unit) const {
     return units_[unit].parameters;
@@ -79,20 +79,20 @@ class ArenaLayout {
 
   [[nodiscard]] std::int64_t num_shards() const { return num_shards_; }
   [[nodiscard]] ElementRange shard_range(UnitId unit, ShardId shard) const;
-  /// The parameter's elements in one shard; empty where it has none.
+  /// The parameter's elements in one shard; empty if it has none there.
   [[nodiscard]] ElementRange range_in(ParameterId id, ShardId shard) const;
-  /// All elements of one shard, in order: a range for each unit, or, with a single shard, for each
-  /// run of units that are trained or frozen alike.
+  /// All elements of one shard, in order: one range per unit or, with a single shard, per run of
+  /// consecutive units that are all trained or all frozen.
   [[nodiscard]] std::vector<ElementRange> owned_by(ShardId shard) const {
     return ranges_of(shard, /*frozen_too=*/true);
   }
 
-  /// Returns the elements of all trained units, padding included.
+  /// Returns the number of elements of all trained units, padding included.
   [[nodiscard]] std::int64_t num_trained() const;
   [[nodiscard]] std::int64_t largest_trained_unit() const;
-  /// The elements of all trained units, in order: a range for each run of them.
+  /// The elements of all trained units, in order: one range per run of consecutive units.
   [[nodiscard]] std::vector<ElementRange> trained() const { return runs(/*frozen_too=*/false); }
-  /// Those ranges of owned_by(shard) that are trained.
+  /// The trained ranges of owned_by(shard).
   [[nodiscard]] std::vector<ElementRange> trained_by(ShardId shard) const {
     return ranges_of(shard, /*frozen_too=*/false);
   }
@@ -120,37 +120,37 @@ class ArenaLayout {
   std::int64_t num_elements_ = 0;
 };
 
-/// Returns the bytes of so many elements.
+/// Returns the size of `elements` elements in bytes.
 [[nodiscard]] inline std::int64_t bytes_of(std::int64_t elements, at::ScalarType dtype) {
   return elements * static_cast<std::int64_t>(c10::elementSize(dtype));
 }
 
-/// Gives `bytes` bytes of zeroed, 64-byte aligned memory as a tensor (bytes) uint8.
+/// Allocates zeroed, 64-byte aligned memory and returns it as a tensor (bytes) uint8.
 using ArenaAllocator = std::function<at::Tensor(std::int64_t bytes)>;
 
-/// An ArenaAllocator of this process's own memory, for values that are never communicated.
+/// An ArenaAllocator for process-private memory: for values that are never communicated.
 [[nodiscard]] at::Tensor private_memory(std::int64_t bytes);
 
 /// Each parameter in its storage shape.
 using ParameterViews = base::IndexedVector<ParameterId, at::Tensor>;
 
-/// One flat tensor that holds a layout, one shard of it, or what is trained of either; zero at
-/// first.
+/// One flat tensor that holds a whole layout, one shard of it, or the trained elements of either;
+/// initially zero.
 class Arena {
  public:
   Arena(const ArenaLayout& layout, at::ScalarType dtype, const ArenaAllocator& allocate);
 
-  /// The elements layout.owned_by(shard) alone, one after the other.
+  /// Holds the elements layout.owned_by(shard), contiguously.
   [[nodiscard]] static Arena of_shard(const ArenaLayout& layout, ShardId shard,
                                       at::ScalarType dtype, const ArenaAllocator& allocate);
-  /// The elements layout.trained() alone: gradients in full.
+  /// Holds the elements layout.trained(): for unsharded gradients.
   [[nodiscard]] static Arena of_trained(const ArenaLayout& layout, at::ScalarType dtype,
                                         const ArenaAllocator& allocate);
-  /// The elements layout.trained_by(shard) alone: a shard of gradients or of optimizer state.
+  /// Holds the elements layout.trained_by(shard): for a shard of gradients or optimizer state.
   [[nodiscard]] static Arena of_trained_shard(const ArenaLayout& layout, ShardId shard,
                                               at::ScalarType dtype, const ArenaAllocator& allocate);
 
-  /// Returns the bytes of an arena, or of one shard of it.
+  /// Returns the size of an arena, or of one shard, in bytes.
   [[nodiscard]] static std::int64_t bytes(const ArenaLayout& layout, at::ScalarType dtype) {
     return bytes_of(layout.num_elements(), dtype);
   }
@@ -158,7 +158,7 @@ class Arena {
                                                    at::ScalarType dtype) {
     return bytes(layout, dtype) / layout.num_shards();
   }
-  /// The same of what is trained.
+  /// The same for the trained elements.
   [[nodiscard]] static std::int64_t bytes_of_trained(const ArenaLayout& layout,
                                                      at::ScalarType dtype) {
     return bytes_of(layout.num_trained(), dtype);
@@ -169,12 +169,12 @@ class Arena {
   }
 
   [[nodiscard]] const at::Tensor& flat() const { return flat_; }
-  /// A contiguous view in the parameter's storage shape, of an arena that is no shard; undefined if
-  /// the arena does not hold the parameter, which is frozen.
+  /// A contiguous view in the parameter's storage shape; undefined if the parameter is frozen and
+  /// this arena holds trained ones only. Not for arenas that hold one of several shards.
   [[nodiscard]] const at::Tensor& view(ParameterId id) const { return views_[id]; }
-  /// True if these elements of the layout are here, in one piece.
+  /// True if the arena holds these elements of the layout contiguously.
   [[nodiscard]] bool holds(ElementRange range) const { return find(range).has_value(); }
-  /// (range.size()) elements of the layout, which this arena must hold in one piece.
+  /// Returns a view (range.size()) of layout elements; REQUIRES: holds(range).
   [[nodiscard]] at::Tensor slice(ElementRange range) const;
 
  private:
@@ -183,9 +183,9 @@ class Arena {
   void make_views(const ArenaLayout& layout);
   [[nodiscard]] std::optional<std::int64_t> find(ElementRange range) const;
 
-  std::vector<ElementRange> parts_;  // of the layout, in the order in which they lie here
+  std::vector<ElementRange> parts_;  // ranges of the layout, in memory order
   at::Tensor flat_;
-  ParameterViews views_;  // empty in a shard
+  ParameterViews views_;  // empty for a shard
 };
 
 }  // namespace dtrain::param

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::int64_t kPage = 4096;
 
-// what: could not be done, with what to do.
+// what: the operation that failed, and the advice.
 [[noreturn]] void fail_on_disk(const std::string& folder, std::string_view what) {
   const int error = errno;
   base::fail_on_storage(
@@ -27,12 +27,12 @@ constexpr std::int64_t kPage = 4096;
       fmt::format("--offload disk:{}: {}: {}", folder, what, std::strerror(error)));
 }
 
-constexpr std::string_view kNotWritable = "cannot be used, name a folder that can be written";
+constexpr std::string_view kNotWritable = "cannot be written; choose a writable folder";
 
 int open_unnamed(const std::string& folder) {
   const int file = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (file >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return file;
-  std::string path = folder + "/dtrain-offload-XXXXXX";  // file systems without unnamed files
+  std::string path = folder + "/dtrain-offload-XXXXXX";  // for file systems without O_TMPFILE
   const int named = ::mkostemp(path.data(), O_CLOEXEC);
   if (named >= 0) ::unlink(path.c_str());
   return named;
@@ -48,8 +48,8 @@ std::int64_t free_bytes(const std::string& folder) {
 
 }  // namespace
 
-void DiskMemory::check_room(const std::string& folder, std::int64_t bytes) {
-  // The first attempt had the room, so that at a restart others use it, and may free it.
+void DiskMemory::check_free_space(const std::string& folder, std::int64_t bytes) {
+  // The first launch had the room, so after a restart others are using it and may free it.
   const int shortage = base::is_restart_of_process() ? ENOSPC : 0;
   base::StorageRetry retry(folder);
   std::int64_t free = free_bytes(folder);
@@ -57,7 +57,7 @@ void DiskMemory::check_room(const std::string& folder, std::int64_t bytes) {
   if (free >= bytes) return;
   base::fail_on_storage(
       base::ErrorKind::usage, shortage,
-      fmt::format("--offload disk:{}: this rank needs {} bytes there, {} are free; choose another "
+      fmt::format("--offload disk:{}: this rank needs {} bytes, but {} are free; choose another "
                   "folder, more ranks or a smaller model",
                   folder, bytes, free));
 }
@@ -67,8 +67,8 @@ DiskMemory::File::File(base::Descriptor opened, std::span<char> mapped, const st
       data(mapped.data()),
       bytes(std::ssize(mapped)),
       guard(std::as_bytes(mapped), base::ErrorKind::checkpoint,
-            fmt::format("--offload disk:{}: its file cannot be read or written any more: it was "
-                        "shortened, or its disk is full or failed; choose another folder",
+            fmt::format("--offload disk:{}: the offload file is no longer accessible: it was "
+                        "truncated, or the disk is full or has failed; choose another folder",
                         folder)) {}
 
 DiskMemory::File::~File() { ::munmap(data, static_cast<std::size_t>(bytes)); }
@@ -76,13 +76,13 @@ DiskMemory::File::~File() { ::munmap(data, static_cast<std::size_t>(bytes)); }
 at::Tensor DiskMemory::allocate(std::int64_t bytes) {
   base::Descriptor descriptor(base::with_patience(folder_, [&] { return open_unnamed(folder_); }));
   if (!descriptor) fail_on_disk(folder_, kNotWritable);
-  // Other ranks may want the same room: reserved now, it cannot be missing in the middle of a run.
+  // Reserves the blocks now, so that a run cannot fail later because other ranks took the space.
   const auto reserve = [&] {
     errno = ::posix_fallocate(descriptor.get(), 0, bytes);
     return errno == 0 ? 0 : -1;
   };
   if (base::with_patience(folder_, reserve) != 0) {
-    fail_on_disk(folder_, fmt::format("cannot reserve {} bytes, choose another folder, more ranks "
+    fail_on_disk(folder_, fmt::format("cannot reserve {} bytes; choose another folder, more ranks "
                                       "or a smaller model",
                                       bytes));
   }
@@ -97,7 +97,8 @@ at::Tensor DiskMemory::allocate(std::int64_t bytes) {
   }
   if (data == MAP_FAILED) {
     base::fail(base::ErrorKind::usage,
-               "--offload disk:{}: its file system maps no files; choose another folder", folder_);
+               "--offload disk:{}: its file system does not support mmap; choose another folder",
+               folder_);
   }
   const auto file = std::make_shared<const File>(
       std::move(descriptor), std::span(static_cast<char*>(data), static_cast<std::size_t>(bytes)),
@@ -107,7 +108,7 @@ at::Tensor DiskMemory::allocate(std::int64_t bytes) {
       data, {bytes}, [file](void*) {}, at::TensorOptions().dtype(at::kByte));
 }
 
-// Whole pages inside the tensor: an edge page may belong to a neighbour's values too.
+// The whole pages inside the tensor; a page at its edge may be shared with a neighbour.
 DiskMemory::Pages DiskMemory::pages_of(const at::Tensor& part) const {
   const auto* begin = static_cast<const char*>(part.const_data_ptr());
   const auto size = static_cast<std::int64_t>(part.nbytes());
@@ -120,7 +121,7 @@ DiskMemory::Pages DiskMemory::pages_of(const at::Tensor& part) const {
   return {**file, from, std::max<std::int64_t>((first + size) / kPage * kPage - from, 0)};
 }
 
-// A write that failed is not repeated: the system may have dropped the values. A restart has them.
+// A failed write is not retried, because the kernel may have dropped the values; a restart recovers.
 void DiskMemory::write_back(const Pages& pages, unsigned flags) const {
   while (::sync_file_range(pages.file.descriptor.get(), pages.begin, pages.size, flags) != 0) {
     if (errno == EINTR) continue;
@@ -146,7 +147,7 @@ void DiskMemory::store(const at::Tensor&, const at::Tensor& part) {
 void DiskMemory::release(const at::Tensor& part) {
   const Pages pages = pages_of(part);
   if (pages.size == 0) return;
-  // The mapping lets go of the pages first: what it has written is in the cache then.
+  // Unmaps the pages first, so that all writes are in the page cache.
   ::madvise(pages.file.data + pages.begin, static_cast<std::size_t>(pages.size), MADV_DONTNEED);
   write_back(pages,
              SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);

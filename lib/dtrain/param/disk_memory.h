@@ -1,4 +1,4 @@
-// Arena memory in a file: values needed once per step take no RAM in between.
+// Arena memory in memory-mapped files: values that are needed once per step use no RAM in between.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,9 +16,9 @@
 
 namespace dtrain::param {
 
-/// Hands out tensors over mapped files without names, which are gone with the process, however it
-/// ends. Values are read and written in place; the caller says which part comes next and which is
-/// done, so that reading and writing run beside the work and pages are given back.
+/// Allocates tensors in unnamed mapped files, which disappear with the process. Values are read and
+/// written in place. The caller announces the next part and releases finished ones, so that I/O
+/// overlaps with compute and pages are freed.
 ///
 /// Threads: one.
 class DiskMemory final : public OffloadMemory {
@@ -27,18 +27,19 @@ class DiskMemory final : public OffloadMemory {
   DiskMemory(const DiskMemory&) = delete;
   DiskMemory& operator=(const DiskMemory&) = delete;
 
-  /// Throws: Error{usage} unless `folder` has room for `bytes`, all that this rank will allocate;
-  ///         StorageError if the storage does not answer, and in place of Error{usage} where a
-  ///         launcher has started the job again, after the room has been waited for.
-  static void check_room(const std::string& folder, std::int64_t bytes);
+  /// Checks that `folder` has room for `bytes`, the total that this rank will allocate.
+  ///
+  /// Throws: Error{usage} if it has not; after a restart by a launcher, waits for the room first and
+  ///         throws StorageError. StorageError if the storage does not respond.
+  static void check_free_space(const std::string& folder, std::int64_t bytes);
 
   [[nodiscard]] c10::Device device() const override { return c10::kCPU; }
-  /// The room on the disk is reserved.
+  /// Reserves the disk space, so that the run cannot fail for lack of it later.
   ///
-  /// Throws: Error{usage}; StorageError if the storage does not answer or has no room.
+  /// Throws: Error{usage}; StorageError if the storage does not respond or has no room.
   [[nodiscard]] at::Tensor allocate(std::int64_t bytes) override;
 
-  // Values are read and written where they are mapped.
+  // Values are read and written in the mapping.
 
   [[nodiscard]] Fetched fetch(const at::Tensor& part) override;
   void store(const at::Tensor& values, const at::Tensor& part) override;
@@ -46,10 +47,10 @@ class DiskMemory final : public OffloadMemory {
   ///
   /// Throws: StorageError if it cannot be written, as store.
   void release(const at::Tensor& part) override;
-  void settle() override {}
+  void wait_for_transfers() override {}
 
  private:
-  // Mapped until it is destroyed.
+  // Stays mapped until destroyed.
   struct File {
     File(base::Descriptor opened, std::span<char> mapped, const std::string& folder);
     ~File();
@@ -62,7 +63,7 @@ class DiskMemory final : public OffloadMemory {
   struct Pages {
     const File& file;
     std::int64_t begin = 0;  // in the file
-    std::int64_t size = 0;   // 0: the tensor has no page of its own
+    std::int64_t size = 0;   // 0 if the tensor has no page to itself
   };
   [[nodiscard]] Pages pages_of(const at::Tensor& part) const;
   void write_back(const Pages& pages, unsigned flags) const;

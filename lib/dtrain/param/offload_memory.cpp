@@ -11,7 +11,7 @@ c10::Stream callers_stream(c10::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
 
-// What `first` has got so far comes before what `second` gets from now on.
+// Orders the work enqueued on `first` so far before the future work of `second`.
 void order(const c10::Stream& first, const c10::Stream& second) {
   c10::Event event(first.device_type());
   event.record(first);
@@ -47,9 +47,9 @@ void PinnedMemory::store(const at::Tensor& values, const at::Tensor& part) {
   part.copy_(values, /*non_blocking=*/true);
 }
 
-// The next fetch may use the memory of the fetched values again.
+// The next fetch may reuse the memory of the fetched values.
 void PinnedMemory::release(const at::Tensor&) { order(callers_stream(device()), copies_); }
 
-void PinnedMemory::settle() { order(copies_, callers_stream(device())); }
+void PinnedMemory::wait_for_transfers() { order(copies_, callers_stream(device())); }
 
 }  // namespace dtrain::param

@@ -1,4 +1,4 @@
-// Memory beside that in which a step computes, for values that are needed once per step.
+// Offload memory: storage outside compute memory for values that are needed once per step.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,49 +10,49 @@
 
 namespace dtrain::param {
 
-/// Values on their way to where a step computes.
+/// Values being transferred to compute memory.
 struct Fetched {
   at::Tensor values;
-  std::shared_ptr<const c10::Event> arrival = {};  ///< null: they are there
+  std::shared_ptr<const c10::Event> arrival = {};  ///< null if already there
 
-  /// The caller's stream goes on when the values are there, which are to be destroyed after
-  /// OffloadMemory::store or release of their part.
+  /// Makes the caller's stream wait for the values. Destroy them after OffloadMemory::store or
+  /// release of their part.
   [[nodiscard]] const at::Tensor& wait() const;
 };
 
-/// The caller says which part comes next and which is done, so that values travel beside the work.
+/// The caller announces the next part and releases finished ones, so that transfers overlap with
+/// compute.
 ///
 /// Threads: one.
 class OffloadMemory {
  public:
   virtual ~OffloadMemory() = default;
 
-  /// Where a step computes.
+  /// The device that computes a step.
   [[nodiscard]] virtual c10::Device device() const = 0;
 
-  /// `bytes` zeroed bytes, (bytes) uint8, that the host can read and write; freed when both this
-  /// and the tensor are gone.
+  /// Allocates zeroed host-accessible memory, (bytes) uint8; freed when both this object and the
+  /// tensor are destroyed.
   ///
-  /// Throws: Error{usage}, Error{memory} where there is no room.
+  /// Throws: Error{usage} or Error{memory} if there is no room.
   [[nodiscard]] virtual at::Tensor allocate(std::int64_t bytes) = 0;
 
-  // `part` is a contiguous tensor in memory from here.
+  // `part` is a contiguous tensor within memory from allocate().
 
-  /// Starts to bring it to where a step computes; never waits.
+  /// Starts the transfer to compute memory; never waits.
   [[nodiscard]] virtual Fetched fetch(const at::Tensor& part) = 0;
-  /// Starts to bring back the values of a fetch, as the caller's stream leaves them; never waits.
+  /// Starts to write back fetched values, after the caller's stream has updated them; never waits.
   virtual void store(const at::Tensor& values, const at::Tensor& part) = 0;
-  /// Gives back what the part takes where the step computes, once it is stored. The caller's stream
-  /// has got all that uses the values of its fetch, which may now be destroyed: the next fetch into
-  /// their memory comes behind that.
+  /// Frees the part's compute memory once it is stored. REQUIRES: all uses of the fetched values are
+  /// on the caller's stream. The values may then be destroyed: the next fetch into their memory is
+  /// ordered after those uses.
   virtual void release(const at::Tensor& part) = 0;
-  /// The caller's stream goes on when all that is under way has arrived.
-  virtual void settle() = 0;
+  /// Makes the caller's stream wait for all transfers in flight.
+  virtual void wait_for_transfers() = 0;
 };
 
-/// Pinned memory of the host. Values travel on a stream of their own, in the order of the calls.
-/// The host may read and write the memory once it has waited for the stream that has called
-/// settle().
+/// Pinned host memory. Transfers run on a separate stream, in the order of the calls. The host may
+/// access the memory after it has synchronized with the stream that called wait_for_transfers().
 ///
 /// Threads: one.
 class PinnedMemory final : public OffloadMemory {
@@ -64,7 +64,7 @@ class PinnedMemory final : public OffloadMemory {
   [[nodiscard]] Fetched fetch(const at::Tensor& part) override;
   void store(const at::Tensor& values, const at::Tensor& part) override;
   void release(const at::Tensor& part) override;
-  void settle() override;
+  void wait_for_transfers() override;
 
  private:
   c10::Stream copies_;

@@ -50,7 +50,7 @@ at::Tensor exported_view(const ParameterSpec& spec, const at::Tensor& storage) {
 
 namespace {
 
-// Two normal values from two words; the half keeps the logarithm's argument above zero.
+// Two normal values from two random words; adding 0.5 keeps the logarithm's argument above zero.
 std::array<double, 2> box_muller(std::uint32_t a, std::uint32_t b) {
   constexpr double kScale = 1.0 / 4294967296.0;
   const double radius = std::sqrt(-2.0 * base::logarithm((a + 0.5) * kScale));
@@ -58,7 +58,7 @@ std::array<double, 2> box_muller(std::uint32_t a, std::uint32_t b) {
   return {radius * cosine, radius * sine};
 }
 
-// The values of a parameter, by index in its exported shape.
+// The initial values of a parameter, by index in its exported shape.
 class Values {
  public:
   Values(const ParameterSpec& spec, std::uint64_t seed)
@@ -66,7 +66,7 @@ class Values {
         hash_(base::hash_text(spec.name)),
         stddev_(spec.init_stddev) {}
 
-  // Those of indices [begin, begin + count).
+  // Writes the values of indices [begin, begin + count).
   void write(std::int64_t begin, std::int64_t count, float* out) const {
     std::array<double, 4> four{};
     for (std::int64_t i = 0; i < count; ++i) {
@@ -92,22 +92,22 @@ class Values {
   double stddev_;
 };
 
-// Part of an array: along each dim `sizes` entries from `offsets` on.
-struct Part {
+// A slice of an array: `sizes` entries from `offsets` on, per dim.
+struct ArraySlice {
   std::vector<std::int64_t> offsets;
   std::vector<std::int64_t> sizes;
 };
 
-// The values of a part of an array of `shape`, contiguous: draws consecutive ones at once.
-at::Tensor values_in(const Part& part, at::IntArrayRef shape, const Values& values) {
+// Returns the values of a slice of an array of `shape`, contiguous; draws contiguous runs at once.
+at::Tensor values_in(const ArraySlice& part, at::IntArrayRef shape, const Values& values) {
   const at::Tensor result = at::empty(part.sizes, at::TensorOptions().dtype(at::kFloat));
   float* out = result.mutable_data_ptr<float>();
-  std::size_t run_dim = shape.size() - 1;  // the dims after it are there in full
-  std::int64_t after = 1;                  // elements of these
+  std::size_t run_dim = shape.size() - 1;  // the slice is complete in the dims after it
+  std::int64_t after = 1;                  // elements of those dims
   while (run_dim > 0 && part.sizes[run_dim] == shape[run_dim]) after *= shape[run_dim--];
   const std::int64_t run = part.sizes[run_dim] * after;
   for (std::int64_t done = 0; done < result.numel(); done += run) {
-    std::int64_t rest = done / run;  // which run, by the dims before run_dim
+    std::int64_t rest = done / run;  // index of the run in the dims before run_dim
     std::int64_t begin = part.offsets[run_dim] * after;
     std::int64_t stride = shape[run_dim] * after;
     for (std::size_t dim = run_dim; dim-- > 0;) {
@@ -120,11 +120,11 @@ at::Tensor values_in(const Part& part, at::IntArrayRef shape, const Values& valu
   return result;
 }
 
-// A range of rows of storage that is a part of the parameter as export views it.
+// A range of storage rows that is one slice of export_view.
 struct StorageRows {
   std::int64_t begin = 0;  // along the cut dim of the whole storage
   std::int64_t end = 0;
-  Part view;  // of export_view
+  ArraySlice view;  // of export_view
 };
 
 // The dims of export_view that one dim of storage is split into: [first, end).
@@ -145,10 +145,11 @@ ViewDims view_dims(const ParameterSpec& spec, std::int64_t storage_dim) {
   return dims;
 }
 
-// The rank's part: a piece for each entry of the outermost dim (head) that it cuts, or one.
+// Splits the rank's slice into pieces: one per entry of the outermost dim (head) that the cut
+// crosses, or a single one.
 std::vector<StorageRows> pieces_of(const ParameterSpec& spec) {
-  Part all{.offsets = std::vector<std::int64_t>(spec.export_view.size()),
-           .sizes = spec.export_view};
+  ArraySlice all{.offsets = std::vector<std::int64_t>(spec.export_view.size()),
+                 .sizes = spec.export_view};
   if (!spec.cut) return {{0, spec.whole_shape()[0], std::move(all)}};
   const ViewDims dims = view_dims(spec, spec.cut->dim);
   DTRAIN_CHECK(dims.end - dims.first == 1 || dims.end - dims.first == 2, "{}", spec.name);
@@ -178,7 +179,7 @@ void initialise(const ParameterSpec& spec, std::uint64_t seed, const at::Tensor&
   DTRAIN_CHECK(storage.sizes() == at::IntArrayRef(spec.shape), "{}", spec.name);
   const Values values(spec, seed);
   for (const StorageRows& piece : pieces_of(spec)) {
-    const Part exported{spec.exported(piece.view.offsets), spec.exported(piece.view.sizes)};
+    const ArraySlice exported{spec.exported(piece.view.offsets), spec.exported(piece.view.sizes)};
     const at::Tensor held = spec.cut ? storage.narrow(spec.cut->dim, piece.begin - spec.cut->begin,
                                                       piece.end - piece.begin)
                                      : storage;

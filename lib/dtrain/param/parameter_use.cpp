@@ -11,8 +11,8 @@ class ParameterUse : public torch::autograd::Function<ParameterUse> {
                             std::int64_t id, std::int64_t sink) {
     ctx->saved_data["id"] = id;
     ctx->saved_data["sink"] = sink;
-    // A tensor of its own over the same memory: not a view, so that the leaf's version does not
-    // bind the graph.
+    // A separate tensor over the same memory, not a view, so that autograd does not check the leaf's
+    // version.
     return leaf.variable_data();
   }
 
@@ -30,8 +30,8 @@ class ParameterUse : public torch::autograd::Function<ParameterUse> {
 
 at::Tensor use_parameter(const at::Tensor& leaf, ParameterId id, GradientSink& sink) {
   if (!at::GradMode::is_enabled()) return leaf;
-  // A frozen parameter's values are saved for the gradients of others. They may be fetched anew for
-  // the backward pass, which autograd would take for a change of what it saved.
+  // A frozen parameter's values are saved for other gradients. They may be gathered again for the
+  // backward pass, which autograd would treat as a modification of a saved tensor.
   if (!leaf.requires_grad()) return leaf.variable_data();
   return ParameterUse::apply(leaf, id.value(), reinterpret_cast<std::int64_t>(&sink));
 }

@@ -1,6 +1,6 @@
-// A block's read of a parameter: an autograd node whose backward hands the gradient to a sink
-// instead of letting autograd sum it. Sums happen in one place, in the gradient arena, never below
-// its precision (GradientMemory).
+// Reads a parameter through an autograd node whose backward passes the gradient to a sink, instead
+// of letting autograd accumulate it. Gradients are summed in one place, the gradient arena, never in
+// a lower precision (GradientMemory).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,7 +10,7 @@
 
 namespace dtrain::param {
 
-/// Receives the gradient of each use of each parameter during a backward pass.
+/// Receives one gradient per use of a parameter during a backward pass.
 class GradientSink {
  public:
   virtual ~GradientSink() = default;
@@ -20,20 +20,20 @@ class GradientSink {
   virtual void add_gradient(ParameterId id, const at::Tensor& grad) = 0;
 };
 
-/// The parameter's values for one use inside a block's forward.
+/// Returns the parameter's values for one use in a block's forward.
 ///
-/// leaf: the parameter's arena view with requires_grad set, unless it is frozen. The result shares
-/// its memory; its gradient goes to `sink`, which must outlive the graph. Writing to the leaf does
-/// not count as a change of the result. Without grad mode the leaf itself is returned.
+/// leaf: the parameter's arena view, with requires_grad set unless it is frozen. The result shares
+/// its memory, and its gradient goes to `sink`, which must outlive the graph. Writes to the leaf do
+/// not change the result's autograd version. Without grad mode, returns the leaf itself.
 [[nodiscard]] at::Tensor use_parameter(const at::Tensor& leaf, ParameterId id, GradientSink& sink);
 
-/// Room for a parameter's gradient.
-struct GradientPlace {
-  at::Tensor view;  ///< the parameter's storage shape, in the dtype of gradients; undefined: none
-                    ///< is wanted, since the parameter is frozen
+/// The memory into which a backward pass writes or adds a parameter's gradient.
+struct GradientTarget {
+  at::Tensor view;  ///< the parameter's storage shape, in the dtype of gradients; undefined if the
+                    ///< parameter is frozen and needs no gradient
   bool is_first = false;  ///< `view` has no value yet: the gradient is written, not added
 
-  void take(const at::Tensor& grad) const {
+  void accumulate(const at::Tensor& grad) const {
     if (is_first) {
       view.copy_(grad);  // not 0 + grad: a negative zero keeps its sign
     } else {
@@ -42,21 +42,21 @@ struct GradientPlace {
   }
 };
 
-/// The memory that a step's gradients are summed in, as backward passes see it.
+/// The memory that accumulates a step's gradients, as seen by backward passes.
 ///
 /// Threads: one, the one that runs the backward pass.
 class GradientMemory {
  public:
   virtual ~GradientMemory() = default;
 
-  /// The caller writes or adds one gradient, as the place says, before its block's backward pass
-  /// ends.
-  [[nodiscard]] virtual GradientPlace gradient_of(ParameterId id) = 0;
+  /// Returns the target of one gradient; the caller writes or adds it before its block's backward
+  /// pass ends.
+  [[nodiscard]] virtual GradientTarget gradient_of(ParameterId id) = 0;
 
   /// grad: the parameter's storage shape, any strides; valid during the call only.
   void add_gradient(ParameterId id, const at::Tensor& grad) {
     const at::NoGradGuard no_grad;
-    gradient_of(id).take(grad);
+    gradient_of(id).accumulate(grad);
   }
 };
 

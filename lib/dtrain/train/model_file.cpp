@@ -148,7 +148,7 @@ ModelConfig model_of(const WeightFile& file, const model::UserHints& told) {
           ? recognised_model(tensor_shapes(file.path(), file.tensors(), prefix, is_storage), told)
           : parse_description(found->second, fmt::format("model file '{}': bad metadata '{}'",
                                                          file.path(), kModelKey));
-  model::check_told(file.path(), told.levels_flag, told.levels, model.levels);
+  model::check_flag_agrees(file.path(), told.levels_flag, told.levels, model.levels);
   model::family_of(model).check_own(model, told, file.path());
   return model;
 }

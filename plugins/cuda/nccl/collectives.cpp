@@ -15,7 +15,7 @@
 namespace dtrain::cuda {
 namespace {
 
-// Tensors up to this size are gathered whole and reduced by every rank: one message less.
+// Tensors up to this size are gathered whole and reduced by every rank, which saves a message.
 constexpr std::size_t kSmallBytes = std::size_t{64} << 10;
 
 ncclDataType_t nccl_type(at::ScalarType dtype) {
@@ -79,7 +79,7 @@ void Collectives::run(const comm::Operation& operation, const base::Deadline& de
 }
 
 void Collectives::execute(const comm::AllReduce& call, const base::Deadline& deadline) const {
-  // NCCL's maximum loses what is no number.
+  // NCCL's maximum does not propagate NaN.
   if (reduction_ != comm::Reduction::fast || call.op != comm::ReduceOp::sum) {
     return tree_all_reduce(call, deadline);
   }
@@ -108,8 +108,8 @@ void Collectives::tree_all_reduce(const comm::AllReduce& call,
   const std::int64_t own = begin_of(rank_ + 1) - begin_of(rank_);
   const auto own_bytes = static_cast<std::size_t>(own * size_of);
   const at::Tensor parts = at::empty({size_, own}, tensor.options());
-  std::vector<Swap> scatter;
-  std::vector<Swap> gather;
+  std::vector<PeerTransfer> scatter;
+  std::vector<PeerTransfer> gather;
   for (std::int64_t peer = 0; peer < size_; ++peer) {
     std::byte* slice = bytes_at(tensor, begin_of(peer));
     const auto bytes = static_cast<std::size_t>((begin_of(peer + 1) - begin_of(peer)) * size_of);
@@ -137,7 +137,7 @@ void Collectives::execute(const comm::ReduceScatter& call, const base::Deadline&
         deadline);
   }
   const at::Tensor parts = at::empty({size_, output.numel()}, output.options());
-  std::vector<Swap> scatter;
+  std::vector<PeerTransfer> scatter;
   for (std::int64_t peer = 0; peer < size_; ++peer) {
     const std::int64_t at = peer * output.numel();
     scatter.push_back({bytes_at(input, at), output.nbytes(), bytes_at(parts, at), output.nbytes()});
@@ -148,7 +148,7 @@ void Collectives::execute(const comm::ReduceScatter& call, const base::Deadline&
 
 void Collectives::execute(const comm::AllGather& call, const base::Deadline& deadline) const {
   if (!call.takes_counts) return gather_equal(call.input, call.output.tensor, deadline);
-  std::vector<Swap> peers;
+  std::vector<PeerTransfer> peers;
   for (std::int64_t peer = 0; peer < size_; ++peer) {
     const std::span<std::byte> part = call.output.part(peer);
     peers.push_back({comm::bytes_of(call.input), call.input.nbytes(), part.data(), part.size()});
@@ -169,7 +169,7 @@ void Collectives::gather_equal(const at::Tensor& input, const at::Tensor& output
 }
 
 void Collectives::execute(const comm::AllToAll& call, const base::Deadline& deadline) const {
-  std::vector<Swap> peers;
+  std::vector<PeerTransfer> peers;
   for (std::int64_t peer = 0; peer < size_; ++peer) {
     const std::span<std::byte> given = call.input.part(peer);
     const std::span<std::byte> taken = call.output.part(peer);
@@ -188,11 +188,12 @@ void Collectives::execute(const comm::Broadcast& call, const base::Deadline& dea
       deadline);
 }
 
-void Collectives::exchange(const std::vector<Swap>& peers, const base::Deadline& deadline) const {
+void Collectives::exchange(const std::vector<PeerTransfer>& peers,
+                           const base::Deadline& deadline) const {
   DTRAIN_CHECK(static_cast<std::int64_t>(peers.size()) == size_);
-  const Swap& own = peers[static_cast<std::size_t>(rank_)];
-  if (own.give != own.take && own.give_bytes > 0) {
-    check(cudaMemcpyAsync(own.take, own.give, own.give_bytes, cudaMemcpyDeviceToDevice,
+  const PeerTransfer& own = peers[static_cast<std::size_t>(rank_)];
+  if (own.send != own.recv && own.send_bytes > 0) {
+    check(cudaMemcpyAsync(own.recv, own.send, own.send_bytes, cudaMemcpyDeviceToDevice,
                           current_cuda_stream()),
           "copying within a GPU");
   }
@@ -203,15 +204,15 @@ void Collectives::exchange(const std::vector<Swap>& peers, const base::Deadline&
           if (result == ncclSuccess || result == ncclInProgress) result = next;
         };
         for (std::int64_t peer = 0; peer < size_; ++peer) {
-          const Swap& with = peers[static_cast<std::size_t>(peer)];
+          const PeerTransfer& with = peers[static_cast<std::size_t>(peer)];
           if (peer == rank_) continue;
           const int other = static_cast<int>(peer);
-          if (with.give_bytes > 0) {
-            add(ncclSend(with.give, with.give_bytes, ncclInt8, other, group,
+          if (with.send_bytes > 0) {
+            add(ncclSend(with.send, with.send_bytes, ncclInt8, other, group,
                          current_cuda_stream()));
           }
-          if (with.take_bytes > 0) {
-            add(ncclRecv(with.take, with.take_bytes, ncclInt8, other, group,
+          if (with.recv_bytes > 0) {
+            add(ncclRecv(with.recv, with.recv_bytes, ncclInt8, other, group,
                          current_cuda_stream()));
           }
         }

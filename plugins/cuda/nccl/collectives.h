@@ -1,4 +1,4 @@
-// The collective operations of a group, put on its stream.
+// Enqueues the collective operations of a group on its stream.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,12 +14,12 @@
 
 namespace dtrain::cuda {
 
-/// Puts operations on the current stream, where their scratch memory comes from, too.
+/// Enqueues operations on the current stream, which also owns their scratch memory.
 ///
 /// Throws: TransportFailure; c10::Error.
 class Collectives {
  public:
-  /// memory: from which arenas come; null in a group of one, as the communicator.
+  /// memory: the allocator of arenas. It and the communicator are null in a single-rank group.
   Collectives(std::shared_ptr<Communicator> communicator, std::shared_ptr<RegisteredMemory> memory,
               CommunicatorRank place, comm::Reduction reduction)
       : communicator_(std::move(communicator)),
@@ -28,17 +28,17 @@ class Collectives {
         size_(place.size),
         reduction_(reduction) {}
 
-  /// Sums are added in the order of comm/tree_order.h, whatever the ranks are, each rank reducing a
-  /// slice; with Reduction::fast by NCCL's own algorithm. operation: a collective one.
+  /// Runs a collective operation. Each rank reduces one slice, in the order of comm/tree_order.h,
+  /// which is independent of the ranks; with Reduction::fast, NCCL's own algorithm reduces.
   void run(const comm::Operation& operation, const base::Deadline& deadline) const;
 
  private:
-  /// What a rank gives one peer, and gets from it. Units: bytes.
-  struct Swap {
-    const std::byte* give = nullptr;
-    std::size_t give_bytes = 0;
-    std::byte* take = nullptr;
-    std::size_t take_bytes = 0;
+  /// The data that a rank sends to one peer and receives from it. Units: bytes.
+  struct PeerTransfer {
+    const std::byte* send = nullptr;
+    std::size_t send_bytes = 0;
+    std::byte* recv = nullptr;
+    std::size_t recv_bytes = 0;
   };
 
   void execute(const comm::AllReduce& call, const base::Deadline& deadline) const;
@@ -49,9 +49,9 @@ class Collectives {
   void tree_all_reduce(const comm::AllReduce& call, const base::Deadline& deadline) const;
   void gather_equal(const at::Tensor& input, const at::Tensor& output,
                     const base::Deadline& deadline) const;
-  /// peers: by rank; with itself a rank copies, unless both places are one.
-  void exchange(const std::vector<Swap>& peers, const base::Deadline& deadline) const;
-  /// NCCL may use an arena's memory in place from now on.
+  /// peers: by rank; the entry of this rank is copied locally, unless source and target are equal.
+  void exchange(const std::vector<PeerTransfer>& peers, const base::Deadline& deadline) const;
+  /// Registers an arena's memory, so that NCCL uses it in place.
   void register_memory(const at::Tensor& tensor, const base::Deadline& deadline) const {
     memory_->segments().register_with(communicator_, tensor.const_data_ptr(), deadline);
   }

@@ -14,21 +14,20 @@ namespace {
 
 using Cause = TransportFailure::Cause;
 
-// How often to look at a call of NCCL that goes on before sleeping: most take as long as a thread
-// takes to start.
-constexpr int kLooks = 1000;
+// How often to poll a pending NCCL call before sleeping; most take about as long as a thread start.
+constexpr int kNcclSpinPolls = 1000;
 
-// How long to sleep between two looks afterwards.
-constexpr std::chrono::microseconds kSettlePause{50};
+// How long to sleep between later polls.
+constexpr std::chrono::microseconds kNcclPollInterval{50};
 
-// How long the destructor waits for peers.
-constexpr std::chrono::seconds kFarewell{5};
+// How long the destructor waits for ncclCommFinalize.
+constexpr std::chrono::seconds kFinalizeTimeout{5};
 
-// NCCL gives a message up to 32 blocks, each on a multiprocessor of its own.
+// Blocks per message; NCCL's default is up to 32, each on its own multiprocessor.
 constexpr int kMessageBlocks = 4;
 
-// Blocking communicators start no thread for each call, but ncclCommAbort would free one of them
-// while another thread is still inside its call: it joins only the threads of the others.
+// Non-blocking, although that starts a thread per call: ncclCommAbort would free a blocking
+// communicator while another thread is still inside one of its calls.
 ncclConfig_t config(CommunicatorUse use) {
   ncclConfig_t chosen = NCCL_CONFIG_INITIALIZER;
   chosen.blocking = 0;
@@ -36,7 +35,7 @@ ncclConfig_t config(CommunicatorUse use) {
   return chosen;
 }
 
-// One line.
+// Returns NCCL's error message as one line.
 std::string result_text(ncclResult_t result) {
   const char* last = ncclGetLastError(nullptr);
   const std::string_view detail = last != nullptr ? last : "";
@@ -49,7 +48,7 @@ std::string result_text(ncclResult_t result) {
 void abort_together(std::span<const std::shared_ptr<Communicator>> communicators) noexcept {
   std::vector<ncclComm_t> handles;
   for (const auto& each : communicators) {
-    if (ncclComm_t handle = each->give_up()) handles.push_back(handle);
+    if (ncclComm_t handle = each->detach()) handles.push_back(handle);
   }
   if (handles.empty()) return;
   ncclGroupStart();
@@ -60,12 +59,12 @@ void abort_together(std::span<const std::shared_ptr<Communicator>> communicators
 void Communicator::join(const ncclUniqueId& id, CommunicatorRank place,
                         const base::Deadline& deadline, CommunicatorUse use) {
   std::unique_lock lock(mutex_);
-  if (is_given_up_) throw TransportFailure(Cause::closed, {}, "the communicator was aborted");
+  if (is_detached_) throw TransportFailure(Cause::closed, {}, "the communicator was aborted");
   ncclConfig_t chosen = config(use);
   const ncclResult_t result =
       ncclCommInitRankConfig(&written_, place.size, id, place.rank, &chosen);
   handle_ = take_written();
-  settle(result, deadline, lock);
+  wait_until_done(result, deadline, lock);
 }
 
 ncclComm_t Communicator::take_written() { return std::atomic_ref(written_).exchange(nullptr); }
@@ -79,13 +78,13 @@ std::shared_ptr<Communicator> Communicator::split(int color, int key,
   std::unique_lock lock(mutex_);
   require_handle();
   ncclConfig_t chosen = config(CommunicatorUse::any);
-  settle(ncclCommSplit(handle_, color, key, &written_, &chosen), deadline, lock);
+  wait_until_done(ncclCommSplit(handle_, color, key, &written_, &chosen), deadline, lock);
   if (color == NCCL_SPLIT_NOCOLOR) return nullptr;
   auto made = std::make_shared<Communicator>();
   made->handle_ = take_written();
   lock.unlock();
   std::unique_lock lock_of_made(made->mutex_);
-  made->settle(ncclInProgress, deadline, lock_of_made);
+  made->wait_until_done(ncclInProgress, deadline, lock_of_made);
   return made;
 }
 
@@ -94,7 +93,7 @@ Communicator::~Communicator() {
   if (handle_ == nullptr) return;
   for (const auto& [base, registration] : registrations_) ncclCommDeregister(handle_, registration);
   try {
-    settle(ncclCommFinalize(handle_), base::Deadline(kFarewell), lock);
+    wait_until_done(ncclCommFinalize(handle_), base::Deadline(kFinalizeTimeout), lock);
     if (handle_ != nullptr) ncclCommDestroy(handle_);
   } catch (const TransportFailure&) {
     if (handle_ != nullptr) ncclCommAbort(handle_);
@@ -111,36 +110,37 @@ void Communicator::enqueue(const std::function<ncclResult_t(ncclComm_t)>& calls,
     result = ncclGroupEnd();
     if (called != ncclSuccess && called != ncclInProgress) result = called;
   }
-  settle(result, deadline, lock);
+  wait_until_done(result, deadline, lock);
 }
 
-void Communicator::settle(ncclResult_t result, const base::Deadline& deadline,
-                          std::unique_lock<std::mutex>& lock) {
-  // ncclCommSplit returns success while it is under way: only the communicator's state tells.
-  for (int looks = 0; result == ncclSuccess || result == ncclInProgress; ++looks) {
+void Communicator::wait_until_done(ncclResult_t result, const base::Deadline& deadline,
+                                   std::unique_lock<std::mutex>& lock) {
+  // ncclCommSplit returns success while still in progress, so the communicator's state decides.
+  for (int polls = 0; result == ncclSuccess || result == ncclInProgress; ++polls) {
     require_handle();
     ncclResult_t state = ncclSuccess;
     const ncclResult_t asked = ncclCommGetAsyncError(handle_, &state);
     result = asked == ncclSuccess ? state : asked;
     if (result != ncclInProgress) break;
     if (deadline.passed())
-      throw TransportFailure(Cause::no_answer, {}, "NCCL still connects the ranks");
+      throw TransportFailure(Cause::no_answer, {}, "NCCL is still connecting the ranks");
     lock.unlock();
-    looks < kLooks ? std::this_thread::yield() : std::this_thread::sleep_for(kSettlePause);
+    polls < kNcclSpinPolls ? std::this_thread::yield()
+                           : std::this_thread::sleep_for(kNcclPollInterval);
     lock.lock();
   }
   if (result != ncclSuccess) throw TransportFailure(Cause::failed, {}, result_text(result));
 }
 
-void Communicator::remember(void* base, std::size_t bytes, const base::Deadline& deadline) {
+void Communicator::register_memory(void* base, std::size_t bytes, const base::Deadline& deadline) {
   std::unique_lock lock(mutex_);
   require_handle();
   void* registration = nullptr;
-  settle(ncclCommRegister(handle_, base, bytes, &registration), deadline, lock);
+  wait_until_done(ncclCommRegister(handle_, base, bytes, &registration), deadline, lock);
   registrations_[base] = registration;
 }
 
-void Communicator::forget(void* base) noexcept {
+void Communicator::deregister_memory(void* base) noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = registrations_.find(base);
   if (found == registrations_.end()) return;
@@ -155,9 +155,9 @@ std::string Communicator::poll() noexcept {
   return state == ncclSuccess || state == ncclInProgress ? std::string() : result_text(state);
 }
 
-ncclComm_t Communicator::give_up() noexcept {
+ncclComm_t Communicator::detach() noexcept {
   const std::lock_guard lock(mutex_);
-  is_given_up_ = true;
+  is_detached_ = true;
   return std::exchange(handle_, nullptr);
 }
 

@@ -1,4 +1,4 @@
-// A communicator of NCCL, none of whose calls blocks for longer than a deadline.
+// A non-blocking NCCL communicator whose calls all have a deadline.
 #pragma once
 
 #include <nccl.h>
@@ -17,76 +17,80 @@ namespace dtrain::cuda {
 
 using comm::TransportFailure;
 
-/// This rank's place among the ranks of a communicator.
+/// This rank's index in a communicator, and its size.
 struct CommunicatorRank {
   int rank;
   int size;
 };
 
-/// What a communicator is for. Messages hold multiprocessors of the GPU while they wait for a peer,
-/// so that those of a communicator for them alone take few.
+/// The purpose of a communicator. Sends and receives occupy multiprocessors of the GPU while they
+/// wait for a peer, so a communicator for messages only is limited to few.
 enum class CommunicatorUse { any, messages };
 
 class Communicator;
 
-/// Ends the kernels of all of them that run, and every later call. All are told to end before the
-/// first gives back its memory: that waits for whatever runs on the GPU, which may be a kernel of
-/// the second. It waits, too, for graphs that hold their calls, so those must be able to end.
+/// Aborts the running kernels of all communicators; later calls fail. Sets the abort flags of all
+/// before it frees the memory of any: freeing waits for everything that runs on the GPU, which may be
+/// a kernel of another communicator. It also waits for graphs that contain their calls, so these must
+/// be able to finish.
 ///
-/// Threads: any, holding nothing that the caller of one of them may wait for.
+/// Threads: any; the caller must hold no lock that users of the communicators may wait for.
 void abort_together(std::span<const std::shared_ptr<Communicator>> communicators) noexcept;
 
-/// Non-blocking: a call that NCCL carries on with is polled until it has been put on its stream.
-/// Of no use before join(), or unless it comes from split().
+/// Wraps a non-blocking NCCL communicator: calls that NCCL continues in the background are polled
+/// until they are on their stream. Usable after join(), or if returned by split().
 ///
-/// Throws:  TransportFailure: failed with NCCL's words; no_answer; closed after give_up().
-/// Threads: one caller; give_up() and poll() from any thread.
+/// Throws:  TransportFailure: failed, with NCCL's message; no_answer; closed after detach().
+/// Threads: one caller; detach() and poll() from any thread.
 class Communicator {
  public:
   Communicator() = default;
-  /// Collective: the ranks that share `id`, on the current devices of their threads; once.
+  /// Connects the ranks that share `id`, on the current devices of their threads. Call once.
+  ///
+  /// Collective: these ranks.
   void join(const ncclUniqueId& id, CommunicatorRank place, const base::Deadline& deadline,
             CommunicatorUse use = CommunicatorUse::any);
-  /// The communicator of the ranks that give the same `color`, in the order of `key`; null where it
+  /// Returns a communicator of the ranks that pass the same `color`, ordered by `key`; null if color
   /// is NCCL_SPLIT_NOCOLOR.
   ///
   /// Collective: all ranks of this communicator.
   [[nodiscard]] std::shared_ptr<Communicator> split(int color, int key,
                                                     const base::Deadline& deadline);
-  /// Waits for what NCCL still does on the host, and gives up after a few seconds. Graphs that hold
-  /// its calls end before.
+  /// Waits a few seconds for NCCL's host work, then aborts. REQUIRES: graphs that contain its calls
+  /// are destroyed.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  /// Carries out `calls` as one group of NCCL's; they are on their stream when this returns.
+  /// Runs `calls` as one NCCL group; they are on their stream when this returns.
   void enqueue(const std::function<ncclResult_t(ncclComm_t)>& calls,
                const base::Deadline& deadline);
-  /// Registers memory from ncclMemAlloc, which calls may then use in place; once until forget().
-  void remember(void* base, std::size_t bytes, const base::Deadline& deadline);
-  /// The memory is about to be freed; calls that use it have ended. Threads: any.
-  void forget(void* base) noexcept;
-  /// What has failed in the background since; empty: nothing.
+  /// Registers memory from ncclMemAlloc, so that calls use it in place. Call once per memory, until
+  /// deregister_memory().
+  void register_memory(void* base, std::size_t bytes, const base::Deadline& deadline);
+  /// Deregisters memory before it is freed. REQUIRES: calls that use it have completed. Threads: any.
+  void deregister_memory(void* base) noexcept;
+  /// Returns the message of an asynchronous failure; empty if there is none.
   [[nodiscard]] std::string poll() noexcept;
-  /// Every later call fails. Returns what is to be aborted, if there is anything.
-  [[nodiscard]] ncclComm_t give_up() noexcept;
+  /// Makes every later call fail. Returns the handle to abort; null if there is none.
+  [[nodiscard]] ncclComm_t detach() noexcept;
 
  private:
   void require_handle() const;
-  /// Waits until the call that returned `result` is over. lock: is held, and given up in between.
-  void settle(ncclResult_t result, const base::Deadline& deadline,
-              std::unique_lock<std::mutex>& lock);
+  /// Waits until the call that returned `result` has finished. lock: held; released while sleeping.
+  void wait_until_done(ncclResult_t result, const base::Deadline& deadline,
+                       std::unique_lock<std::mutex>& lock);
 
-  /// What NCCL has written so far; null: nothing.
+  /// Takes the handle that NCCL has written; null if it has not.
   [[nodiscard]] ncclComm_t take_written();
 
   std::mutex mutex_;
-  ncclComm_t handle_ = nullptr;  // null: not joined, or given up
-  /// Where NCCL writes a communicator, also from threads of its own and after an abort: never used
-  /// but by take_written().
+  ncclComm_t handle_ = nullptr;  // null if not joined, or detached
+  /// NCCL writes a new handle here, possibly from its own threads and after an abort; only
+  /// take_written() may access it.
   ncclComm_t written_ = nullptr;
-  bool is_given_up_ = false;
-  std::map<void*, void*> registrations_;  // by the memory's first byte
+  bool is_detached_ = false;
+  std::map<void*, void*> registrations_;  // by base address
 };
 
 }  // namespace dtrain::cuda

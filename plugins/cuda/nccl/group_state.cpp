@@ -15,7 +15,7 @@ namespace {
 
 using base::ErrorKind;
 
-// How long to sleep between two looks at a call that the host waits for.
+// How long to sleep between polls of a call that the host waits for.
 constexpr std::chrono::microseconds kEndPause{20};
 
 c10::Stream current_stream(c10::Device device) {
@@ -42,7 +42,7 @@ DeviceCall::DeviceCall(comm::CallRecord record, std::shared_ptr<GroupState> grou
 
 DeviceCall::~DeviceCall() {
   if (has_ended_) return;
-  try {  // nobody has waited
+  try {  // no stream has waited for the call
     for (const at::Tensor& tensor : tensors_) tensor.record_stream(*stream_);
   } catch (const std::exception&) {  // the device itself has failed
   }
@@ -73,7 +73,7 @@ void DeviceCall::wait_until_posted() const {
 }
 
 void DeviceCall::wait() {
-  if (!is_posted_) {  // a link to a peer is still being made
+  if (!is_posted_) {  // the connection to the peer is still being established
     const auto start = base::Clock::now();
     wait_until_posted();
     group_->ring().add_wait(base::Clock::now() - start);
@@ -84,13 +84,13 @@ void DeviceCall::wait() {
 }
 
 void DeviceCall::wait_host() {
-  // Whoever reads this result reads others, too, and a rank's calls are aborted together.
+  // A caller of this result also reads others, and a rank's calls are aborted together.
   group_->rethrow_error();
   if (has_ended()) return release();
   const auto start = base::Clock::now();
   wait_until_posted();
   while (!has_ended()) {
-    // The watchdog ends what is overdue.
+    // The watchdog aborts overdue calls.
     group_->rethrow_error();
     std::this_thread::sleep_for(kEndPause);
   }
@@ -101,7 +101,7 @@ void DeviceCall::wait_host() {
 bool DeviceCall::has_ended() const {
   if (has_ended_) return true;
   if (!is_posted_ || !end_.query()) return false;
-  // An abort is noted before it ends the kernels: none was under way when this one ended.
+  // An error is recorded before kernels are aborted, so without one this kernel completed normally.
   if (group_->error()) return false;
   has_ended_ = true;
   return true;
@@ -144,12 +144,12 @@ void GroupState::add(std::shared_ptr<Communicator> communicator) {
 
 void GroupState::watch(const c10::Stream& stream, std::shared_ptr<DeviceCall> call) {
   const std::lock_guard lock(mutex_);
-  if (has_ended_) return ring_.fail(call->record().number);  // else nobody would take it away
+  if (has_ended_) return ring_.fail(call->record().number);  // nothing else would remove it
   pending_[stream.id()].push_back(std::move(call));
 }
 
 bool GroupState::has_pending() const {
-  if (being_posted_ > 0) return true;
+  if (num_being_posted_ > 0) return true;
   const std::lock_guard lock(mutex_);
   for (const auto& [stream, calls] : pending_) {
     if (!calls.empty()) return true;
@@ -160,9 +160,9 @@ bool GroupState::has_pending() const {
 bool GroupState::poll() noexcept {
   const std::lock_guard lock(mutex_);
   try {
-    // A device that has failed answers no question.
+    // A failed device does not answer queries.
     for (auto& [stream, calls] : pending_) {
-      if (!has_failed_) follow(calls);
+      if (!has_failed_) check_calls(calls);
     }
     if (!has_failed_) check_communicators();
   } catch (const std::exception& caught) {
@@ -193,15 +193,15 @@ void GroupState::close() noexcept {
   communicators_.clear();
 }
 
-void GroupState::note_ends() {
-  // The last of a call are events, and CUDA destroys them on their device, then makes a context on
-  // the thread's own one, which in a thread of the host's is GPU 0.
+void GroupState::record_completions() {
+  // Destroying a call's events switches to their device and back, and switching back creates a
+  // context on the thread's current device, which in a host thread is GPU 0.
   const c10::DeviceGuard on(device_);
   const std::lock_guard lock(mutex_);
-  for (auto& [stream, calls] : pending_) note_ends(calls);
+  for (auto& [stream, calls] : pending_) record_completions(calls);
 }
 
-void GroupState::note_ends(Calls& calls) {
+void GroupState::record_completions(Calls& calls) {
   while (!calls.empty() && calls.front()->has_ended()) {
     ring_.finish(calls.front()->record().number, calls.front()->record().bytes_sent);
     begun_.erase(calls.front().get());
@@ -209,8 +209,8 @@ void GroupState::note_ends(Calls& calls) {
   }
 }
 
-void GroupState::follow(Calls& calls) {
-  note_ends(calls);
+void GroupState::check_calls(Calls& calls) {
+  record_completions(calls);
   if (calls.empty() || !calls.front()->has_begun()) return;
   const DeviceCall& first = *calls.front();
   const auto now = base::Clock::now();
@@ -224,7 +224,7 @@ void GroupState::follow(Calls& calls) {
 void GroupState::check_communicators() {
   for (const auto& communicator : communicators_) {
     const std::string found = communicator->poll();
-    if (!found.empty()) fail(found + "; what the peers printed says why");
+    if (!found.empty()) fail(found + "; see the output of the other ranks for the cause");
   }
 }
 

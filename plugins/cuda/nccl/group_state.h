@@ -1,4 +1,4 @@
-// The state of a group that its caller, the handles of its calls and the watchdog share.
+// The state of a group, shared by its caller, the handles of its calls and the watchdog.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,31 +26,30 @@ namespace dtrain::cuda {
 
 class GroupState;
 
-/// One call of a group, which runs on a stream of the group's.
+/// The completion of one group call, which runs on a stream.
 ///
-/// Threads: wait() and the like from any; the rest as each says.
+/// Threads: comm::Completion's members from any thread; the others from the thread that posts.
 class DeviceCall final : public comm::Completion {
  public:
-  /// Begins after what the current stream of the device has got.
+  /// Orders the call after the work that is already on the device's current stream.
   DeviceCall(comm::CallRecord record, std::shared_ptr<GroupState> group);
 
   [[nodiscard]] const comm::CallRecord& record() const { return record_; }
   ~DeviceCall() override;
 
-  /// Lets `stream` wait for the beginning, and keeps the tensors until somebody has waited for the
-  /// end: from then on that one's stream comes behind the call, and whatever uses their memory next
-  /// behind it.
+  /// Makes `stream` wait until the call may begin, and keeps the tensors alive until a stream has
+  /// waited for the call: later uses of their memory are then ordered after it.
   void begin_on(const c10::Stream& stream, std::vector<at::Tensor> tensors);
-  /// Declares that all of it is on `stream`; once, before the watchdog gets it.
+  /// Marks the call as completely enqueued on `stream`. Call once, before GroupState::watch.
   void end_on(const c10::Stream& stream);
 
   void wait() override;
   void wait_host() override;
   [[nodiscard]] bool is_completed() const override;
 
-  /// Whether the stream has come to it; for the watchdog.
+  /// True if the stream has reached the call; for the watchdog.
   [[nodiscard]] bool has_begun() const { return ready_.query(); }
-  /// Whether it ended well: an aborted call is no such.
+  /// True if the call completed without being aborted.
   [[nodiscard]] bool has_ended() const;
 
  private:
@@ -68,6 +67,8 @@ class DeviceCall final : public comm::Completion {
   std::vector<at::Tensor> tensors_;
 };
 
+/// The calls in flight, the communicators and the first error of a group.
+///
 /// Threads: any.
 class GroupState {
  public:
@@ -81,45 +82,46 @@ class GroupState {
   [[nodiscard]] const comm::GroupIdentity& identity() const { return identity_; }
   [[nodiscard]] const comm::GroupOptions& options() const { return options_; }
   [[nodiscard]] c10::Device device() const { return device_; }
-  /// The group of the same ranks that the host communicates through.
+  /// The host group of the same ranks.
   [[nodiscard]] comm::ProcessGroup& host() const { return *host_; }
-  /// Held while a call of host() is made, since several threads make them.
+  /// Must be held while posting a call of host(), which several threads do.
   [[nodiscard]] std::mutex& host_mutex() { return host_mutex_; }
   [[nodiscard]] comm::CallRing& ring() { return ring_; }
 
-  /// The first error; null: none.
+  /// Returns the first error; null if there is none.
   [[nodiscard]] std::exception_ptr error() const;
   void rethrow_error() const;
-  /// Keeps the first error; the watchdog then ends what is under way.
+  /// Records the first error; the watchdog then aborts the calls in flight.
   void fail(std::exception_ptr error) noexcept;
-  /// The same with an error that names the call.
+  /// Fails with an error that names the call.
   void fail(const comm::CallRecord& call, const TransportFailure& failure);
-  /// Error{comm} giving the reason.
+  /// Fails with Error{comm} and the reason.
   void fail(const std::string& reason) noexcept;
 
-  /// Aborts this communicator with the group; at once where that has been.
+  /// Adds a communicator to abort with the group; aborts it at once if the group already ended.
   void add(std::shared_ptr<Communicator> communicator);
-  /// Watches a call that is on the stream, after those watched there before.
+  /// Watches a call that has been enqueued on `stream`, after its predecessors there.
   void watch(const c10::Stream& stream, std::shared_ptr<DeviceCall> call);
-  /// Counts a call that is to be watched once its link is made; until was_posted().
-  void will_post() { ++being_posted_; }
-  void was_posted() { --being_posted_; }
+  /// Counts a call that will be watched once its connection is established; until end_post().
+  void begin_post() { ++num_being_posted_; }
+  void end_post() { --num_being_posted_; }
   [[nodiscard]] bool has_pending() const;
-  /// Notes the calls that have ended in the ring, from a thread on any device.
-  void note_ends();
-  /// Looks after the calls: notes beginnings and ends, finds what is overdue or has failed. The
-  /// watchdog calls it again and again. Returns whether the group has failed and is still to end.
+  /// Records completed calls in the ring; callable with any current device.
+  void record_completions();
+  /// Records starts and completions of calls, and detects overdue calls and failures; the watchdog
+  /// calls it periodically. Returns true if the group has failed and end() has not been called.
   [[nodiscard]] bool poll() noexcept;
-  /// Ends a group that has failed, on the host and for its peers. Returns what is to be aborted.
+  /// Ends a failed group: aborts its host group, which informs the peers. Returns the communicators
+  /// to abort.
   [[nodiscard]] std::vector<std::shared_ptr<Communicator>> end() noexcept;
-  /// Lets go of the communicators, after end() where there was an error.
+  /// Releases the communicators; after an error, aborts them first.
   void close() noexcept;
 
  private:
   using Calls = std::deque<std::shared_ptr<DeviceCall>>;
 
-  void note_ends(Calls& calls);
-  void follow(Calls& calls);
+  void record_completions(Calls& calls);
+  void check_calls(Calls& calls);
   void check_communicators();
 
   const comm::GroupIdentity identity_;
@@ -132,9 +134,9 @@ class GroupState {
   mutable std::mutex error_mutex_;
   std::exception_ptr error_;
   std::atomic<bool> has_failed_{false};
-  std::atomic<std::int64_t> being_posted_{0};
+  std::atomic<std::int64_t> num_being_posted_{0};
 
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::vector<std::shared_ptr<Communicator>> communicators_;
   std::map<c10::StreamId, Calls> pending_;  // by stream
   std::map<const DeviceCall*, base::Clock::time_point> begun_;

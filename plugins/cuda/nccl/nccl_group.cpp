@@ -18,19 +18,18 @@ namespace {
 
 using comm::size_in_bytes;
 
-// How long the destructor waits for calls that the device still carries out, and then for the
-// watchdog to abort them.
-constexpr std::chrono::seconds kPatience{1};
-constexpr std::chrono::seconds kLongestAbort{10};
+// How long the destructor waits for calls in flight, and then for the watchdog to abort them.
+constexpr std::chrono::seconds kDrainTimeout{1};
+constexpr std::chrono::seconds kAbortTimeout{10};
 
-void wait_for_calls(const GroupState& state, std::chrono::seconds patience) {
-  const base::Deadline deadline(patience);
+void wait_for_calls(const GroupState& state, std::chrono::seconds timeout) {
+  const base::Deadline deadline(timeout);
   while (state.has_pending() && !deadline.passed()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
-// What the rank that calls an operation sends.
+// The bytes that the calling rank sends in an operation.
 struct BytesSent {
   const comm::GroupIdentity& group;
 
@@ -56,11 +55,11 @@ struct BytesSent {
   [[nodiscard]] std::int64_t others() const { return std::ssize(group.world_ranks) - 1; }
 };
 
-// What is recorded into a graph has no end that could be waited for.
+// True if the stream is being captured: calls in a graph have no completion to wait for.
 bool is_captured(const c10::Stream& stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   check(cudaStreamIsCapturing(c10::cuda::CUDAStream(stream).stream(), &status),
-        "asking whether a graph is recorded");
+        "querying the stream capture status");
   return status != cudaStreamCaptureStatusNone;
 }
 
@@ -68,7 +67,7 @@ bool is_captured(const c10::Stream& stream) {
 
 NcclGroup::NcclGroup(std::shared_ptr<GroupState> state, std::shared_ptr<Communicator> communicator,
                      std::shared_ptr<RegisteredMemory> memory, std::shared_ptr<Watchdog> watchdog,
-                     std::shared_ptr<MessageLanes> messages)
+                     std::shared_ptr<MessageStreams> messages)
     : state_(std::move(state)),
       watchdog_(std::move(watchdog)),
       collectives_(communicator, std::move(memory),
@@ -82,10 +81,10 @@ NcclGroup::NcclGroup(std::shared_ptr<GroupState> state, std::shared_ptr<Communic
 }
 
 NcclGroup::~NcclGroup() {
-  wait_for_calls(*state_, kPatience);
+  wait_for_calls(*state_, kDrainTimeout);
   if (state_->has_pending()) {
-    abort("the group was closed while calls were under way");
-    wait_for_calls(*state_, kLongestAbort);
+    abort("the group was closed while calls were in flight");
+    wait_for_calls(*state_, kAbortTimeout);
   }
   watchdog_->remove(*state_);
   state_->close();
@@ -105,7 +104,7 @@ comm::Work NcclGroup::post(comm::Operation operation) {
   record.number = state_->ring().add(record);
   if (is_barrier || size() == 1) {
     state_->ring().start(record.number);
-    if (is_barrier) meet();
+    if (is_barrier) host_barrier();
     state_->ring().finish(record.number, 0);
     state_->rethrow_error();
     return {};
@@ -114,26 +113,29 @@ comm::Work NcclGroup::post(comm::Operation operation) {
   auto call = std::make_shared<DeviceCall>(record, state_);
   if (state_->error()) return comm::Work(call);
   if (const auto* send = std::get_if<comm::Send>(&operation)) {
-    link_to(send->peer, Link::Direction::sends).post(messages_->sends, call, send->tensor);
+    connection_to(send->peer, P2pConnection::Direction::sends)
+        .post(messages_->sends, call, send->tensor);
   } else if (const auto* recv = std::get_if<comm::Recv>(&operation)) {
-    link_to(recv->peer, Link::Direction::receives).post(messages_->receives, call, recv->tensor);
+    connection_to(recv->peer, P2pConnection::Direction::receives)
+        .post(messages_->receives, call, recv->tensor);
   } else {
-    collect(operation, call);
+    enqueue_collective(operation, call);
   }
   return comm::Work(std::move(call));
 }
 
-void NcclGroup::meet() {
-  comm::Work met;
+void NcclGroup::host_barrier() {
+  comm::Work arrived;
   {
     const std::lock_guard lock(state_->host_mutex());
-    met = state_->host().all_reduce(at::zeros({1}, at::kLong));
+    arrived = state_->host().all_reduce(at::zeros({1}, at::kLong));
   }
-  met.wait_host();
+  arrived.wait_host();
 }
 
-void NcclGroup::collect(comm::Operation& operation, const std::shared_ptr<DeviceCall>& call) {
-  DTRAIN_CHECK(is_connected_, "group '{}' is for messages alone", name());
+void NcclGroup::enqueue_collective(comm::Operation& operation,
+                                   const std::shared_ptr<DeviceCall>& call) {
+  DTRAIN_CHECK(is_connected_, "group '{}' supports messages only", name());
   if (!stream_) stream_ = new_stream(state_->device());
   try {
     std::vector<at::Tensor> used;
@@ -155,10 +157,10 @@ void NcclGroup::collect(comm::Operation& operation, const std::shared_ptr<Device
   }
 }
 
-Link& NcclGroup::link_to(std::int64_t peer, Link::Direction direction) {
-  std::shared_ptr<Link>& link = links_[{direction, peer}];
-  if (!link) link = std::make_shared<Link>(state_, peer, direction);
-  return *link;
+P2pConnection& NcclGroup::connection_to(std::int64_t peer, P2pConnection::Direction direction) {
+  std::shared_ptr<P2pConnection>& connection = connections_[{direction, peer}];
+  if (!connection) connection = std::make_shared<P2pConnection>(state_, peer, direction);
+  return *connection;
 }
 
 }  // namespace dtrain::cuda

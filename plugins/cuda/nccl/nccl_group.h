@@ -1,4 +1,4 @@
-// A process group whose tensors lie on GPUs.
+// A process group for GPU tensors, over NCCL.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -13,28 +13,29 @@
 
 #include "cuda/nccl/collectives.h"
 #include "cuda/nccl/group_state.h"
-#include "cuda/nccl/link.h"
+#include "cuda/nccl/point_to_point.h"
 #include "cuda/nccl/watchdog.h"
 #include "dtrain/comm/process_group.h"
 
 namespace dtrain::cuda {
 
-/// Collective calls run on a stream of the group's, messages on the rank's: after what the caller's
-/// stream has got, and beside what it gets then. A group of one has no stream.
+/// Runs collective calls on a stream of the group, and messages on those of the rank. A call is
+/// ordered after the work already on the caller's stream and overlaps with later work. A single-rank
+/// group has no stream.
 ///
-/// Async: calls return when they are on their stream. A send or receive may still wait there for
-///        its link to be made; Work::wait() then blocks for that long.
+/// Async: calls return when they are enqueued. A send or receive may first have to connect to its
+///        peer; Work::wait() then blocks for that long.
 ///
-/// Throws: as comm::ProcessGroup. A call that has begun and does not end within the deadline is
-///         aborted; one whose stream never comes to it is not overdue.
+/// Throws: as comm::ProcessGroup. A call that has started but does not finish within the deadline is
+///         aborted; a call that its stream has not reached is never overdue.
 class NcclGroup final : public comm::ProcessGroup {
  public:
-  /// communicator: null in a group of one and in one for messages alone. memory, from which arenas
-  /// come: null in a group of one. messages: the same for all groups of a rank.
+  /// communicator: null in single-rank groups and in groups for messages only. memory: the allocator
+  /// of arenas; null in single-rank groups. messages: shared by all groups of a rank.
   NcclGroup(std::shared_ptr<GroupState> state, std::shared_ptr<Communicator> communicator,
             std::shared_ptr<RegisteredMemory> memory, std::shared_ptr<Watchdog> watchdog,
-            std::shared_ptr<MessageLanes> messages);
-  /// Aborts what is under way.
+            std::shared_ptr<MessageStreams> messages);
+  /// Aborts calls in flight.
   ~NcclGroup() override;
 
   [[nodiscard]] std::int64_t rank() const override { return state_->identity().rank; }
@@ -43,7 +44,7 @@ class NcclGroup final : public comm::ProcessGroup {
   }
   [[nodiscard]] const std::string& name() const override { return state_->identity().name; }
   [[nodiscard]] comm::CallRing& calls() const override {
-    state_->note_ends();
+    state_->record_completions();
     return state_->ring();
   }
 
@@ -51,20 +52,21 @@ class NcclGroup final : public comm::ProcessGroup {
   void abort(const std::string& reason) noexcept override { state_->fail(reason); }
 
  private:
-  /// Puts a collective operation on the group's stream.
-  void collect(comm::Operation& operation, const std::shared_ptr<DeviceCall>& call);
-  [[nodiscard]] Link& link_to(std::int64_t peer, Link::Direction direction);
-  /// Returns when every rank has come.
-  void meet();
+  /// Enqueues a collective operation on the group's stream.
+  void enqueue_collective(comm::Operation& operation, const std::shared_ptr<DeviceCall>& call);
+  [[nodiscard]] P2pConnection& connection_to(std::int64_t peer, P2pConnection::Direction direction);
+  /// A barrier of all ranks through the host group.
+  void host_barrier();
 
   const std::shared_ptr<GroupState> state_;
   const std::shared_ptr<Watchdog> watchdog_;
   const Collectives collectives_;
   const bool is_connected_;
-  const std::shared_ptr<MessageLanes> messages_;
+  const std::shared_ptr<MessageStreams> messages_;
   std::optional<c10::Stream> stream_;  // none before the first collective call
-  std::shared_ptr<DeviceCall> last_;   // of the collective calls
-  std::map<std::pair<Link::Direction, std::int64_t>, std::shared_ptr<Link>> links_;  // by peer
+  std::shared_ptr<DeviceCall> last_;   // the last collective call
+  std::map<std::pair<P2pConnection::Direction, std::int64_t>, std::shared_ptr<P2pConnection>>
+      connections_;  // by peer
 };
 
 }  // namespace dtrain::cuda

@@ -18,7 +18,7 @@
 
 #include "cuda/check.h"
 #include "cuda/nccl/nccl_group.h"
-#include "cuda/nccl/peer_watch.h"
+#include "cuda/nccl/peer_heartbeat.h"
 #include "cuda/nccl/watchdog.h"
 #include "dtrain/base/error.h"
 
@@ -27,8 +27,8 @@ namespace {
 
 using base::ErrorKind;
 
-// NCCL refuses a second rank on a GPU, unless it takes it for one of another machine, to which
-// nothing but the network leads. It reads these variables when it connects for the first time.
+// Makes NCCL treat ranks on one GPU, which it otherwise refuses, as ranks on different machines that
+// are connected by network only. NCCL reads these variables when it first connects.
 void override_nccl_hostid(std::int64_t rank) {
   constexpr int kReplaces = 1;
   ::setenv("NCCL_HOSTID", fmt::format("dtrain-rank-{}", rank).c_str(), kReplaces);
@@ -53,7 +53,7 @@ class NcclWorld final : public comm::World {
                                 .world_ranks = comm::ranks_below(host_->size())},
             options, device, peer_group_)),
         watchdog_(std::make_shared<Watchdog>(device)),
-        messages_(std::make_shared<MessageLanes>(device)) {
+        messages_(std::make_shared<MessageStreams>(device)) {
     if (size() == 1) return;
     watchdog_->add(all_state_);
     memory_ = std::make_shared<RegisteredMemory>(device_);
@@ -61,7 +61,7 @@ class NcclWorld final : public comm::World {
                    [watchdog = watchdog_](std::exception_ptr error) { watchdog->fail_all(error); });
     all_ = connected("all ranks", [&](const base::Deadline& deadline) {
       auto all = std::make_shared<Communicator>();
-      all_state_->add(all);  // from now on the death of a peer ends the wait
+      all_state_->add(all);  // from now on a peer's failure aborts the wait
       all->join(exchanged_id(), {static_cast<int>(rank()), static_cast<int>(size())}, deadline);
       return all;
     });
@@ -106,7 +106,7 @@ class NcclWorld final : public comm::World {
     std::int64_t index;  // among the ranks of the line
   };
 
-  // This rank's, if it is in a line.
+  // The position of this rank; empty if it is in none of the lines.
   [[nodiscard]] std::optional<Place> place_in(std::span<const Ranks> lines) const {
     for (std::size_t line = 0; line < lines.size(); ++line) {
       const auto found = std::ranges::find(lines[line], rank());
@@ -115,8 +115,8 @@ class NcclWorld final : public comm::World {
     return std::nullopt;
   }
 
-  // That of this rank's line; null where it is alone or in none. The communicator of all ranks
-  // serves the first group of all, any other is split from it: all lines at once, by number.
+  // Returns the communicator of this rank's line; null if it is alone or in none. The first group of
+  // all ranks uses the world communicator; others are split from it, all lines in one call.
   std::shared_ptr<Communicator> communicator_of(std::span<const Ranks> lines,
                                                 std::string_view name) {
     const auto is_alone = [](const Ranks& line) { return line.size() == 1; };
@@ -132,7 +132,7 @@ class NcclWorld final : public comm::World {
     });
   }
 
-  // Rank 0's id of a communicator, on every rank.
+  // Broadcasts a communicator id from rank 0.
   ncclUniqueId exchanged_id() {
     ncclUniqueId id{};
     if (rank() == 0 && ncclGetUniqueId(&id) != ncclSuccess) {
@@ -145,13 +145,13 @@ class NcclWorld final : public comm::World {
     return id;
   }
 
-  // What `connect` gives; its failure as an error that names the group.
+  // Runs `connect`, and turns its failure into an error that names the group.
   template <typename Connect>
   std::shared_ptr<Communicator> connected(std::string_view name, const Connect& connect) {
     try {
       return connect(base::Deadline(options_.timeout));
     } catch (const TransportFailure& failure) {
-      all_state_->rethrow_error();  // why another thread has ended it
+      all_state_->rethrow_error();  // the cause, if another thread aborted it
       const bool is_late = failure.cause() == TransportFailure::Cause::no_answer;
       base::fail(is_late ? ErrorKind::timeout : ErrorKind::comm,
                  "rank {}, group '{}', connecting its ranks: {}", rank(), name, failure.what());
@@ -162,13 +162,13 @@ class NcclWorld final : public comm::World {
   c10::Device device_;
   comm::GroupOptions options_;
   std::shared_ptr<comm::ProcessGroup> peer_group_;
-  std::shared_ptr<GroupState> all_state_;  // ends the watch of the peers, too
+  std::shared_ptr<GroupState> all_state_;  // its failure also ends the heartbeats
   std::shared_ptr<Watchdog> watchdog_;
-  std::shared_ptr<MessageLanes> messages_;
-  std::shared_ptr<RegisteredMemory> memory_;  // none in a world of one, as what follows
-  std::shared_ptr<Communicator> all_;         // of which groups are split
+  std::shared_ptr<MessageStreams> messages_;
+  std::shared_ptr<RegisteredMemory> memory_;  // null in a single-rank world, as the members below
+  std::shared_ptr<Communicator> all_;         // groups are split from it
   bool is_all_in_use_ = false;                // by the first group of all ranks
-  std::optional<PeerWatch> peers_;
+  std::optional<PeerHeartbeat> peers_;
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Ranks whose tensors lie on NVIDIA's GPUs, and communicate through NCCL.
+// A world of ranks on NVIDIA GPUs that communicate through NCCL.
 #pragma once
 
 #include <memory>
@@ -7,8 +7,8 @@
 
 namespace dtrain::cuda {
 
-/// As device::Plugin::make_world. With options.shares_devices NCCL takes a GPU that several ranks
-/// share for several ones.
+/// As device::Plugin::make_world. With options.shares_devices, NCCL treats a GPU that several ranks
+/// share as several GPUs.
 ///
 /// Throws:  Error{comm} and Error{timeout} as comm::create_world.
 [[nodiscard]] std::shared_ptr<comm::World> make_nccl_world(std::shared_ptr<comm::World> host,

@@ -28,20 +28,20 @@ at::cuda::MemPool make_pool(c10::Device device, const std::shared_ptr<Segments>&
       }));
 }
 
-// While it lives the calling thread allocates from the pool.
-class InPool {
+// Makes the calling thread allocate from the pool during its lifetime.
+class PoolScope {
  public:
-  InPool(c10::Device device, c10::MempoolId_t pool) : device_(device.index()), pool_(pool) {
+  PoolScope(c10::Device device, c10::MempoolId_t pool) : device_(device.index()), pool_(pool) {
     allocator::beginAllocateToPool(device_, pool_,
                                    [own = std::this_thread::get_id()](cudaStream_t) {
                                      return std::this_thread::get_id() == own;
                                    });
   }
-  InPool(const InPool&) = delete;
-  InPool& operator=(const InPool&) = delete;
-  ~InPool() {
+  PoolScope(const PoolScope&) = delete;
+  PoolScope& operator=(const PoolScope&) = delete;
+  ~PoolScope() {
     allocator::endAllocateToPool(device_, pool_);
-    allocator::releasePool(device_, pool_);  // its beginning took a share of the pool
+    allocator::releasePool(device_, pool_);  // beginAllocateToPool took a reference
   }
 
  private:
@@ -66,7 +66,7 @@ void Segments::free(void* base) noexcept {
     users = std::move(segments_.extract(static_cast<const std::byte*>(base)).mapped().users);
   }
   for (const auto& user : users) {
-    if (const auto communicator = user.lock()) communicator->forget(base);
+    if (const auto communicator = user.lock()) communicator->deregister_memory(base);
   }
   ncclMemFree(base);
 }
@@ -91,7 +91,7 @@ void Segments::register_with(const std::shared_ptr<Communicator>& communicator, 
     base = begin;
     bytes = segment.bytes;
   }
-  communicator->remember(const_cast<std::byte*>(base), bytes, deadline);
+  communicator->register_memory(const_cast<std::byte*>(base), bytes, deadline);
 }
 
 RegisteredMemory::RegisteredMemory(c10::Device device)
@@ -100,7 +100,7 @@ RegisteredMemory::RegisteredMemory(c10::Device device)
       pool_(make_pool(device, segments_)) {}
 
 at::Tensor RegisteredMemory::allocate(std::int64_t bytes) {
-  const InPool in_pool(device_, pool_.id());
+  const PoolScope in_pool(device_, pool_.id());
   return at::zeros({bytes}, at::TensorOptions(device_).dtype(at::kByte));
 }
 

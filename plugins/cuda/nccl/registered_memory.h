@@ -1,4 +1,4 @@
-// Memory that NCCL gathers into and reduces from in place.
+// GPU memory registered with NCCL, which gathers into and reduces from it in place.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,17 +14,17 @@
 
 namespace dtrain::cuda {
 
-/// Segments of memory that NCCL has given, and the communicators that know them.
+/// Memory segments allocated by NCCL, and the communicators they are registered with.
 ///
 /// Threads: any.
 class Segments {
  public:
-  /// For the caching allocator: null where there is no room.
+  /// Called by the caching allocator; returns null if out of memory.
   [[nodiscard]] void* allocate(std::size_t bytes) noexcept;
   void free(void* base) noexcept;
 
-  /// Registers the segment that holds `address` with the communicator, once; foreign memory: does
-  /// nothing.
+  /// Registers the segment that contains `address` with the communicator, once; no-op for memory
+  /// from elsewhere.
   ///
   /// Throws: TransportFailure.
   void register_with(const std::shared_ptr<Communicator>& communicator, const void* address,
@@ -37,12 +37,12 @@ class Segments {
   };
 
   std::mutex mutex_;
-  std::map<const std::byte*, Segment> segments_;  // by their first byte
+  std::map<const std::byte*, Segment> segments_;  // by base address
 };
 
-/// A pool of LibTorch's caching allocator, which counts it and caps it as other memory. Its
-/// segments come from NCCL. Ranks that gather or reduce together allocate in the same order, so
-/// that their buffers lie at equal places of their segments, as NCCL's switches want.
+/// A pool of LibTorch's caching allocator, so that it is counted and limited like other memory, with
+/// segments from NCCL. REQUIRES: ranks that gather or reduce together allocate in the same order, so
+/// that their buffers have equal offsets within segments, as NVLink SHARP requires.
 ///
 /// Throws:  c10::OutOfMemoryError.
 /// Threads: any.
@@ -50,13 +50,13 @@ class RegisteredMemory {
  public:
   explicit RegisteredMemory(c10::Device device);
 
-  /// (bytes) uint8, zeroed, of the current stream.
+  /// Allocates (bytes) uint8, zeroed, on the current stream.
   [[nodiscard]] at::Tensor allocate(std::int64_t bytes);
   [[nodiscard]] Segments& segments() { return *segments_; }
 
  private:
   c10::Device device_;
-  std::shared_ptr<Segments> segments_;  // the pool's allocator keeps it, too
+  std::shared_ptr<Segments> segments_;  // shared with the pool's allocator
   at::cuda::MemPool pool_;
 };
 

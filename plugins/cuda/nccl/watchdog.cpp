@@ -8,7 +8,7 @@
 namespace dtrain::cuda {
 namespace {
 
-// Errors are noticed and ends are noted this much later than they happen.
+// The poll interval, which bounds how late errors and completions are recorded.
 constexpr std::chrono::milliseconds kPeriod{5};
 
 }  // namespace
@@ -43,7 +43,7 @@ void Watchdog::fail_all(const std::exception_ptr& error) {
 
 void Watchdog::run(c10::Device device) {
   cudaSetDevice(device.index());
-  // Its questions about events must not end the capture of a graph in another thread.
+  // Event queries of this thread must not invalidate a graph capture in another thread.
   auto mode = cudaStreamCaptureModeRelaxed;
   cudaThreadExchangeStreamCaptureMode(&mode);
   std::unique_lock lock(mutex_);
@@ -56,7 +56,7 @@ void Watchdog::run(c10::Device device) {
     }
     if (has_failed) {
       const auto communicators = end_all();
-      lock.unlock();  // nobody waits meanwhile who may have to end what the abort waits for
+      lock.unlock();  // a waiter could otherwise block work that the abort waits for
       abort_together(communicators);
       lock.lock();
     }
@@ -65,7 +65,7 @@ void Watchdog::run(c10::Device device) {
 }
 
 std::vector<std::shared_ptr<Communicator>> Watchdog::end_all() {
-  // All know why before the first kernel ends without its result.
+  // Records the error in all groups before the first kernel is aborted.
   for (const auto& group : groups_) group->fail(error_);
   std::vector<std::shared_ptr<Communicator>> communicators;
   for (const auto& group : groups_) {

@@ -1,4 +1,4 @@
-// A thread that looks after the calls of all groups of a rank.
+// A watchdog thread for the calls of all groups of a rank.
 #pragma once
 
 #include <condition_variable>
@@ -12,9 +12,8 @@
 
 namespace dtrain::cuda {
 
-/// Polls its groups until it is destroyed. If one fails, all are aborted: a rank trains no further
-/// without one of them, and the memory of one is given back only when the kernels of all have
-/// ended.
+/// Polls its groups until it is destroyed. If one fails, it aborts all: the rank cannot continue
+/// without any of them, and freeing one's memory waits for the kernels of all.
 ///
 /// Threads: any.
 class Watchdog {
@@ -25,14 +24,14 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
 
   void add(std::shared_ptr<GroupState> group);
-  /// Returns when the group is not polled any more.
+  /// Returns when the group is no longer being polled.
   void remove(const GroupState& group);
-  /// Lets all groups fail, those that are added later, too.
+  /// Fails all groups, including those added later.
   void fail_all(const std::exception_ptr& error);
 
  private:
   void run(c10::Device device);
-  /// Returns what is to be aborted.
+  /// Ends all groups; returns the communicators to abort.
   [[nodiscard]] std::vector<std::shared_ptr<Communicator>> end_all();
 
   std::mutex mutex_;

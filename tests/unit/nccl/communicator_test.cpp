@@ -48,7 +48,7 @@ TransportFailure failure_of(const Call& call) {
 }
 
 TEST_CASE("Communicators whose kernels run are aborted without waiting for each other") {
-  testing::forget_nccl();
+  testing::reset_nccl();
   const std::array both{joined(), joined()};
   for (const auto& each : both) start_kernel(*each);
   abort_together(both);
@@ -60,7 +60,7 @@ TEST_CASE("Communicators whose kernels run are aborted without waiting for each 
 }
 
 TEST_CASE("Messages take few multiprocessors") {
-  testing::forget_nccl();
+  testing::reset_nccl();
   const auto any = joined();
   CHECK(testing::nccl_notes().most_blocks == 64);
   const auto messages = std::make_shared<Communicator>();
@@ -69,14 +69,14 @@ TEST_CASE("Messages take few multiprocessors") {
 }
 
 TEST_CASE("A communicator at rest is destroyed") {
-  testing::forget_nccl();
+  testing::reset_nccl();
   joined().reset();
   CHECK(testing::nccl_notes().destroyed == 1);
   CHECK(testing::nccl_notes().aborted == 0);
 }
 
 TEST_CASE("A communicator that is split off is there when the call returns") {
-  testing::forget_nccl();
+  testing::reset_nccl();
   const auto parent = joined();
   CHECK(parent->split(NCCL_SPLIT_NOCOLOR, 0, later()) == nullptr);
   const auto child = parent->split(0, 0, later());
@@ -87,7 +87,7 @@ TEST_CASE("A communicator that is split off is there when the call returns") {
 }
 
 TEST_CASE("Who waits for peers gives up at the deadline") {
-  testing::forget_nccl();
+  testing::reset_nccl();
   auto alone = std::make_shared<Communicator>();
   const TransportFailure late = failure_of([&] {
     alone->join({}, {0, 2}, base::Deadline(milliseconds(30)));
@@ -98,7 +98,7 @@ TEST_CASE("Who waits for peers gives up at the deadline") {
 }
 
 TEST_CASE("Another thread ends the wait for peers") {
-  testing::forget_nccl();
+  testing::reset_nccl();
   const auto alone = std::make_shared<Communicator>();
   auto waiting = std::async(std::launch::async, [&] {
     return failure_of([&] { alone->join({}, {0, 2}, later()); });
@@ -114,7 +114,7 @@ TEST_CASE("Another thread ends the wait for peers") {
 }
 
 TEST_CASE("A handle that NCCL writes after an abort is not used") {
-  testing::forget_nccl();
+  testing::reset_nccl();
   auto alone = std::make_shared<Communicator>();
   auto waiting = std::async(std::launch::async, [&] {
     return failure_of([&] { alone->join({}, {0, 2}, later()); });
@@ -131,9 +131,9 @@ TEST_CASE("A handle that NCCL writes after an abort is not used") {
 }
 
 TEST_CASE("An abort ends a split, whose handle NCCL may write later") {
-  testing::forget_nccl();
+  testing::reset_nccl();
   auto parent = joined();
-  testing::forget_nccl();  // its next peers do not come
+  testing::reset_nccl();  // its next peers do not come
   auto waiting = std::async(
       std::launch::async, [&] { return failure_of([&] { (void)parent->split(0, 0, later()); }); });
   std::this_thread::sleep_for(milliseconds(20));
@@ -146,7 +146,7 @@ TEST_CASE("An abort ends a split, whose handle NCCL may write later") {
 }
 
 TEST_CASE("What NCCL says of a failure is told in one line") {
-  testing::forget_nccl();
+  testing::reset_nccl();
   const auto one = joined();
   const TransportFailure failure =
       failure_of([&] { one->enqueue([](ncclComm_t) { return ncclSystemError; }, later()); });

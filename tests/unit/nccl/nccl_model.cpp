@@ -91,7 +91,7 @@ namespace dtrain::testing {
 
 void let_peers_come() { have_peers_come = true; }
 
-void forget_nccl() {
+void reset_nccl() {
   have_peers_come = false;
   const std::lock_guard lock(mutex);
   notes = {};

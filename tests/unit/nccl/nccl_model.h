@@ -7,7 +7,7 @@ namespace dtrain::testing {
 /// Until this is called, calls that need peers stay under way.
 void let_peers_come();
 /// No peers again, and nothing noted.
-void forget_nccl();
+void reset_nccl();
 
 /// What has been noted since.
 struct NcclNotes {

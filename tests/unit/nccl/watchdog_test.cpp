@@ -64,7 +64,7 @@ bool comes(const std::function<bool()>& condition) {
 }
 
 TEST_CASE("If a group of a rank fails, all of them are aborted together and their peers told") {
-  testing::forget_nccl();
+  testing::reset_nccl();
   Group one;
   Group other;
   Watchdog watchdog(c10::kCPU);
@@ -85,7 +85,7 @@ TEST_CASE("If a group of a rank fails, all of them are aborted together and thei
 }
 
 TEST_CASE("The death of a peer ends the wait for it") {
-  testing::forget_nccl();
+  testing::reset_nccl();
   const auto host = std::make_shared<Host>();
   const auto state =
       std::make_shared<GroupState>(comm::GroupIdentity{.name = "all", .world_ranks = {0, 1}},
@@ -120,13 +120,13 @@ TEST_CASE("A thread that asks for calls makes no context on another device") {
   call->end_on(stream);
   state->watch(stream, std::move(call));
   fake::reset_counters(0);
-  std::thread([&] { state->note_ends(); }).join();
+  std::thread([&] { state->record_completions(); }).join();
   CHECK_FALSE(state->has_pending());
   CHECK(fake::counters(0).selections == 0);
 }
 
 TEST_CASE("A communicator that comes to a group that has ended is of no use") {
-  testing::forget_nccl();
+  testing::reset_nccl();
   Group group;
   group.state->fail("enough");
   abort_together(group.state->end());

@@ -75,7 +75,7 @@ OpenedModel open_checkpoint(const std::string& path, const model::UserHints& tol
                                                                     : open_newest_weights(path));
   base::log_info("using the weights of step {}: {}", reader->manifest().step, reader->path());
   const config::ModelConfig settings = model_of(*reader);
-  model::check_told(reader->path(), told.levels_flag, told.levels, settings.levels);
+  model::check_flag_agrees(reader->path(), told.levels_flag, told.levels, settings.levels);
   return {.settings = settings,
           .path = reader->path(),
           .open_tokenizer =

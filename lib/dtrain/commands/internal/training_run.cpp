@@ -20,7 +20,7 @@
 #include "dtrain/config/values/layout.h"
 #include "dtrain/job/ranks.h"
 #include "dtrain/job/start_table.h"
-#include "dtrain/kernels/product.h"
+#include "dtrain/kernels/gemm.h"
 #include "dtrain/metrics/metrics_file.h"
 #include "dtrain/metrics/peak_flops.h"
 #include "dtrain/parallel/precision.h"

@@ -25,7 +25,7 @@ ParameterSpec plain_spec(std::string name, std::int64_t rows, std::int64_t colum
           .export_order = {0, 1}};
 }
 
-// Cuts a whole parameter's spec to `count` rows or columns from `begin` on.
+// Restricts a whole parameter's spec to `count` rows or columns from `begin` on.
 ParameterSpec sliced(ParameterSpec spec, std::int64_t dim, std::int64_t begin, std::int64_t count) {
   std::int64_t& held = spec.shape[static_cast<std::size_t>(dim)];
   if (held == count) return spec;
@@ -34,73 +34,73 @@ ParameterSpec sliced(ParameterSpec spec, std::int64_t dim, std::int64_t begin, s
   return spec;
 }
 
-// Neuron-major storage: each neuron's weights are one row, so heads, tensor slices and chunks are
-// row ranges.
-ParameterSpec neuron_spec(std::string name, const BdhPart& part) {
-  return sliced(plain_spec(std::move(name), part.whole.all_neurons(), part.whole.width), 0,
-                part.first_neuron, part.all_neurons());
+// Neuron-major storage: each neuron's weights are one row, so heads, tensor-parallel slices and
+// shards are row ranges.
+ParameterSpec neuron_spec(std::string name, const BdhSlice& slice) {
+  return sliced(plain_spec(std::move(name), slice.whole.all_neurons(), slice.whole.width), 0,
+                slice.first_neuron, slice.all_neurons());
 }
 
-ParameterSpec encoder_spec(std::string name, const BdhPart& part) {
-  ParameterSpec spec = neuron_spec(std::move(name), part);
-  spec.export_view = {part.whole.heads, part.whole.neurons, part.whole.width};
+ParameterSpec encoder_spec(std::string name, const BdhSlice& slice) {
+  ParameterSpec spec = neuron_spec(std::move(name), slice);
+  spec.export_view = {slice.whole.heads, slice.whole.neurons, slice.whole.width};
   spec.export_order = {0, 2, 1};
   return spec;
 }
 
-param::ParameterSpecs parameter_specs(const BdhPart& part) {
-  const BdhSizes& sizes = part.whole;
+param::ParameterSpecs parameter_specs(const BdhSlice& slice) {
+  const BdhSizes& sizes = slice.whole;
   param::ParameterSpecs specs{sliced(plain_spec("embed.weight", sizes.vocab, sizes.width), 0,
-                                     part.first_token, part.vocab)};
+                                     slice.first_token, slice.vocab)};
   const std::int64_t distinct = sizes.tie_levels ? 1 : sizes.levels;
   for (std::int64_t level = 0; level < distinct; ++level) {
     const std::string prefix = sizes.tie_levels ? "" : fmt::format("levels.{}.", level);
-    specs.push_back(encoder_spec(prefix + "encoder", part));
-    specs.push_back(encoder_spec(prefix + "encoder_v", part));
-    specs.push_back(neuron_spec(prefix + "decoder", part));
+    specs.push_back(encoder_spec(prefix + "encoder", slice));
+    specs.push_back(encoder_spec(prefix + "encoder_v", slice));
+    specs.push_back(neuron_spec(prefix + "decoder", slice));
   }
   specs.push_back(
-      sliced(plain_spec("lm_head", sizes.width, sizes.vocab), 1, part.first_token, part.vocab));
+      sliced(plain_spec("lm_head", sizes.width, sizes.vocab), 1, slice.first_token, slice.vocab));
   return specs;
 }
 
-// span: as attention_span's, of sequences of seq_len.
-BlockCost level_cost(const BdhPart& part, std::int64_t seq_len, std::int64_t span,
+// span: the result of attention_span for sequences of seq_len.
+BlockCost level_cost(const BdhSlice& slice, std::int64_t seq_len, std::int64_t span,
                      bool recomputes_gates) {
-  const BdhSizes& sizes = part.whole;
+  const BdhSizes& sizes = slice.whole;
   const auto n = static_cast<double>(sizes.all_neurons());
   const auto heads = static_cast<double>(sizes.heads);
   const auto width = static_cast<double>(sizes.width);
   const auto reach = static_cast<double>(span == 0 ? seq_len : span);
-  // Products with the three matrices, then half (the causal part) of scores and of their product
-  // with x. In chunks, each token also reads a state and adds to it.
+  // Products with the three matrices, then the causal half of the scores and of their product with
+  // x. With chunked attention, each token also reads and updates a state.
   const double state = span == 0 ? 0 : 4 * width * n;
   const double flops = 6 * width * n + reach * (n + width * heads) + state;
   const double gates = recomputes_gates ? 4 * width * n : 0;  // xs and ys
 
-  // Ranks sum the decoder's output and the gradient of x. Ranks that share a head also sum, for
-  // each head, what it attends to and the gradient of that.
-  const double shared = part.ranks_per_head > 1 ? 2 * static_cast<double>(part.heads) * width : 0;
+  // Ranks all-reduce the decoder's output and the gradient of x. Ranks that share a head also
+  // all-reduce, per head, the attention output and its gradient.
+  const double shared = slice.ranks_per_head > 1 ? 2 * static_cast<double>(slice.heads) * width : 0;
   return {.forward_flops_per_token = flops,
           .recomputed_flops_per_token = gates,
-          .reduced_values_per_token = part.place.is_whole() ? 0 : 2 * width + shared};
+          .reduced_values_per_token = slice.place.is_whole() ? 0 : 2 * width + shared};
 }
 
-base::IndexedVector<BlockId, BlockCost> block_costs(const BdhPart& part, std::int64_t seq_len,
+base::IndexedVector<BlockId, BlockCost> block_costs(const BdhSlice& slice, std::int64_t seq_len,
                                                     std::int64_t span, bool recomputes_gates) {
-  const BdhSizes& sizes = part.whole;
+  const BdhSizes& sizes = slice.whole;
   const auto width = static_cast<double>(sizes.width);
   const auto vocab = static_cast<double>(sizes.vocab);
   base::IndexedVector<BlockId, BlockCost> costs{{}};
   for (std::int64_t level = 0; level < sizes.levels; ++level) {
-    costs.push_back(level_cost(part, seq_len, span, recomputes_gates));
+    costs.push_back(level_cost(slice, seq_len, span, recomputes_gates));
   }
   costs.push_back({.forward_flops_per_token = 2 * width * vocab});
   return costs;
 }
 
-// A span of attention for sequences of `length`; 0: all of it.
-std::int64_t attention_span(const Computation& computation, std::int64_t length,
+// Returns the chunk size of attention for sequences of `length`; 0 for full attention.
+std::int64_t attention_span(const ComputeOptions& computation, std::int64_t length,
                             std::int64_t width) {
   using Kind = config::AttentionSetting::Kind;
   const config::AttentionSetting& attention = computation.attention;
@@ -112,7 +112,7 @@ std::int64_t attention_span(const Computation& computation, std::int64_t length,
   return chunk < length ? chunk : 0;
 }
 
-std::string describe_kernels(const Computation& computation, std::int64_t span) {
+std::string describe_kernels(const ComputeOptions& computation, std::int64_t span) {
   const bool is_plain = computation.kernels == config::Kernels::plain;
   const std::string_view kernels = is_plain ? "plain" : "fused";
   if (span > 0) return fmt::format("{}, attention in chunks of {} positions", kernels, span);
@@ -143,39 +143,39 @@ BdhParameters parameter_ids(const BdhSizes& sizes) {
 }
 
 std::unique_ptr<Model> make_bdh(const BdhSizes& sizes, std::int64_t seq_len,
-                                const TensorPlace& place, const Computation& computation) {
-  const BdhPart part = part_of(sizes, place);
+                                const TensorCoordinate& place, const ComputeOptions& computation) {
+  const BdhSlice slice = slice_of(sizes, place);
   auto model = std::make_unique<Model>();
-  model->parameters = parameter_specs(part);
-  model->table_values = seq_len * part.neurons;  // of RoPE
+  model->parameters = parameter_specs(slice);
+  model->table_values = seq_len * slice.neurons;  // of RoPE
   model->width = sizes.width;
   model->buffers.push_back({"attn.freqs", rope_frequencies(sizes.neurons).view({1, 1, 1, -1})});
-  model->unused_tensors.push_back("lm_gate");  // (D, 1), of the reference's first versions
+  model->unused_tensors.push_back("lm_gate");  // (D, 1), in early versions of the reference
 
   const BdhParameters ids = parameter_ids(sizes);
-  const auto rope = std::make_shared<RopeTables>(part.head_slice());
+  const auto rope = std::make_shared<RopeTables>(slice.head_slice());
   const bool is_fused = computation.kernels == config::Kernels::fused;
   const std::int64_t span = attention_span(computation, seq_len, sizes.width);
   model->widens_tables = is_fused;
-  model->costs = block_costs(part, seq_len, span, computation.recomputes_gates);
+  model->costs = block_costs(slice, seq_len, span, computation.recomputes_gates);
   model->kernels = describe_kernels(computation, span);
-  model->blocks.push_back(std::make_unique<BdhEmbedding>(part, ids.embed));
+  model->blocks.push_back(std::make_unique<BdhEmbedding>(slice, ids.embed));
   for (std::int64_t level = 0; level < sizes.levels; ++level) {
     const LevelParameters& own = ids.levels[static_cast<std::size_t>(level)];
     if (is_fused) {
       model->blocks.push_back(std::make_unique<FusedLevel>(
-          part, level, own, rope,
+          slice, level, own, rope,
           FusedLevel::Options{.span = span,
                               .recomputes_gates = computation.recomputes_gates,
                               .threads = computation.threads}));
     } else {
-      model->blocks.push_back(std::make_unique<BdhLevel>(part, level, own, rope, span));
+      model->blocks.push_back(std::make_unique<BdhLevel>(slice, level, own, rope, span));
     }
   }
-  if (is_fused && !part.splits_vocab()) {
-    model->blocks.push_back(std::make_unique<FusedHead>(part, ids.lm_head, computation.threads));
+  if (is_fused && !slice.splits_vocab()) {
+    model->blocks.push_back(std::make_unique<FusedHead>(slice, ids.lm_head, computation.threads));
   } else {
-    model->blocks.push_back(std::make_unique<BdhHead>(part, ids.lm_head));
+    model->blocks.push_back(std::make_unique<BdhHead>(slice, ids.lm_head));
   }
   return model;
 }
@@ -185,29 +185,30 @@ namespace {
 using config::ModelConfig;
 using config::bdh::Settings;
 
-// Levels with matrices of their own; 0 where all share one set.
+// Returns the number of levels with their own matrices; 0 if all levels share one set.
 std::int64_t count_untied_levels(const TensorShapes& tensors) {
   std::int64_t levels = 0;
   while (tensors.has(fmt::format("levels.{}.encoder", levels))) ++levels;
   return levels;
 }
 
-Settings told_heads(const TensorShapes& tensors, const std::string& encoder, std::int64_t told) {
+Settings heads_from_flag(const TensorShapes& tensors, const std::string& encoder,
+                         std::int64_t heads) {
   const std::int64_t all_neurons = tensors.size(encoder, 2, 0);
-  if (told == 0) tensors.refuse_silent("heads", "--heads NH");
-  if (all_neurons % told != 0) {
+  if (heads == 0) tensors.fail_unspecified("heads", "--heads NH");
+  if (all_neurons % heads != 0) {
     base::fail(base::ErrorKind::usage,
-               "--heads {}: '{}{}' of '{}' has {} neurons, no multiple of it", told, tensors.prefix,
-               encoder, tensors.path, all_neurons);
+               "--heads {}: '{}{}' of '{}' has {} neurons, no multiple of it", heads,
+               tensors.prefix, encoder, tensors.path, all_neurons);
   }
-  return {.heads = told, .neurons = all_neurons / told};
+  return {.heads = heads, .neurons = all_neurons / heads};
 }
 
 class BdhFamily final : public Family {
  public:
   std::unique_ptr<Model> make(const ModelConfig& config, std::int64_t seq_len,
-                              const TensorPlace& place,
-                              const Computation& computation) const override {
+                              const TensorCoordinate& place,
+                              const ComputeOptions& computation) const override {
     return make_bdh(sizes_of(config), seq_len, place, computation);
   }
 
@@ -220,25 +221,26 @@ class BdhFamily final : public Family {
     return tensors.has("encoder") || tensors.has("levels.0.encoder");
   }
 
-  // All sizes show in the weights except the number of tied levels, and in storage heads.
-  ModelConfig read_sizes(const TensorShapes& tensors, const UserHints& told) const override {
+  // Shapes determine all sizes except the number of tied levels and, in storage form, of heads.
+  ModelConfig read_sizes(const TensorShapes& tensors, const UserHints& hints) const override {
     const std::int64_t untied = count_untied_levels(tensors);
     const std::string encoder = untied > 0 ? "levels.0.encoder" : "encoder";
     const auto from_export = [&]() -> Settings {
       return {.heads = tensors.size(encoder, 3, 0), .neurons = tensors.size(encoder, 3, 2)};
     };
-    return {.levels = untied > 0 ? untied : told.levels,
+    return {.levels = untied > 0 ? untied : hints.levels,
             .width = tensors.size("embed.weight", 2, 1),
             .own = tensors.is_storage
-                       ? told_heads(tensors, encoder, told.own.of<Settings>().told_heads)
+                       ? heads_from_flag(tensors, encoder, hints.own.of<Settings>().told_heads)
                        : from_export(),
             .vocab = tensors.size("embed.weight", 2, 0),
             .tie_levels = untied == 0};
   }
 
-  void check_own(const ModelConfig& found, const UserHints& told,
+  void check_own(const ModelConfig& found, const UserHints& hints,
                  std::string_view path) const override {
-    check_told(path, "--heads", told.own.of<Settings>().told_heads, found.own.of<Settings>().heads);
+    check_flag_agrees(path, "--heads", hints.own.of<Settings>().told_heads,
+                      found.own.of<Settings>().heads);
   }
 
   std::vector<ReportedValue> reported_values(const ModelConfig& config, std::int64_t rows,
@@ -257,7 +259,7 @@ class BdhFamily final : public Family {
 
   std::int64_t max_positions() const override { return kMaxPositions; }
 
-  // The state of each level, as BdhRecurrent keeps it: at least float32.
+  // The states of all levels in BdhRecurrent, in at least float32.
   std::int64_t generator_bytes(const ModelConfig& config, at::ScalarType dtype) const override {
     const BdhSizes sizes = sizes_of(config);
     const at::ScalarType wide = dtype == at::kDouble ? at::kDouble : at::kFloat;

@@ -1,5 +1,5 @@
-// The BDH model (Baby Dragon Hatchling, "The Dragon Hatchling", arXiv 2509.26507): embedding, L
-// levels, head.
+// The BDH model (Baby Dragon Hatchling; "The Dragon Hatchling", arXiv 2509.26507): an embedding, L
+// levels and a head.
 #pragma once
 
 #include <cstdint>
@@ -10,29 +10,29 @@
 
 namespace dtrain::model::bdh {
 
-/// Sizes, by the letters of docs/guide/model.md.
+/// The model's sizes; docs/guide/model.md explains the letters.
 struct BdhSizes {
   std::int64_t levels = 0;   ///< L
   std::int64_t width = 0;    ///< D
   std::int64_t heads = 0;    ///< nh
-  std::int64_t neurons = 0;  ///< N, per head, even
+  std::int64_t neurons = 0;  ///< N: neurons per head, even
   std::int64_t vocab = 0;    ///< V
   double dropout = 0;
-  bool tie_levels = true;  ///< one encoder, encoder_v and decoder for all levels
+  bool tie_levels = true;  ///< all levels share encoder, encoder_v and decoder
 
   [[nodiscard]] std::int64_t all_neurons() const { return heads * neurons; }  ///< n = nh * N
 };
 
 [[nodiscard]] BdhSizes sizes_of(const config::ModelConfig& config);
 
-/// The three matrices of a level.
+/// Parameter ids of a level's three matrices.
 struct LevelParameters {
   param::ParameterId encoder;    ///< (nh*N, D) in storage, (nh, D, N) exported
-  param::ParameterId encoder_v;  ///< the same
+  param::ParameterId encoder_v;  ///< the same shapes
   param::ParameterId decoder;    ///< (nh*N, D)
 };
 
-/// Where each parameter of a BDH stands in Model::parameters.
+/// The index of each parameter in Model::parameters.
 struct BdhParameters {
   param::ParameterId embed;  ///< (V, D)
   std::vector<LevelParameters> levels;
@@ -41,11 +41,11 @@ struct BdhParameters {
 
 [[nodiscard]] BdhParameters parameter_ids(const BdhSizes& sizes);
 
-/// As much of the model as a rank at `place` holds (bdh_partition.h).
+/// Creates the slice of the model that a rank at `place` holds (bdh_partition.h).
 ///
-/// Throws: Error{usage} where the model cannot be cut so.
+/// Throws: Error{usage} if the model cannot be split that way.
 [[nodiscard]] std::unique_ptr<Model> make_bdh(const BdhSizes& sizes, std::int64_t seq_len,
-                                              const TensorPlace& place = {},
-                                              const Computation& computation = {});
+                                              const TensorCoordinate& place = {},
+                                              const ComputeOptions& computation = {});
 
 }  // namespace dtrain::model::bdh

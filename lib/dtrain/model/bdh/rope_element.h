@@ -1,20 +1,20 @@
-// How one pair of neurons is turned, for the CPU and for kernels of devices.
+// The RoPE rotation of one pair of neurons; shared by the CPU and device kernels.
 #pragma once
 
 #include "dtrain/base/device_function.h"
 
 namespace dtrain::model::bdh {
 
-/// in, out: the pair, in 16 bits. turn: cosine and sine. direction: 1 turns, -1 turns back.
+/// in, out: a pair of 16-bit values. rotation: cosine and sine. direction: 1 rotates, -1 inverts.
 template <typename scalar_t>
-[[gnu::always_inline]] DTRAIN_DEVICE_FUNCTION inline void turn_pair(const scalar_t* in,
-                                                                    scalar_t* out,
-                                                                    const float* turn,
-                                                                    float direction) {
+[[gnu::always_inline]] DTRAIN_DEVICE_FUNCTION inline void rotate_pair(const scalar_t* in,
+                                                                      scalar_t* out,
+                                                                      const float* rotation,
+                                                                      float direction) {
   const auto a = static_cast<float>(in[0]);
   const auto b = static_cast<float>(in[1]);
-  const float cosine = turn[0];
-  const float sine = direction * turn[1];
+  const float cosine = rotation[0];
+  const float sine = direction * rotation[1];
   out[0] = static_cast<scalar_t>(a * cosine - b * sine);
   out[1] = static_cast<scalar_t>(b * cosine + a * sine);
 }

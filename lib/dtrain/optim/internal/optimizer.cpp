@@ -14,10 +14,10 @@ std::vector<UpdateGroup> update_groups(const OptimizerShard& shard, double weigh
   for (const param::ElementRange part : layout.trained_by(shard.shard)) {
     const std::size_t first_of_part = groups.size();
     for (const param::ParameterId id : layout.parameters()) {
-      const param::ElementRange range = common(layout.range(id), part);
+      const param::ElementRange range = intersection(layout.range(id), part);
       if (range.is_empty()) continue;
       const double decay = shard.specs[id].decay ? weight_decay : 0.0;
-      // Padding between neighbours is zero in every arena, so that one call may run across it.
+      // Padding between parameters is zero in every arena, so one call may span it.
       const bool joins = groups.size() > first_of_part && groups.back().weight_decay == decay &&
                          range.begin - groups.back().range.end < param::kArenaAlignment;
       if (joins) {
@@ -30,7 +30,7 @@ std::vector<UpdateGroup> update_groups(const OptimizerShard& shard, double weigh
   return groups;
 }
 
-// The same elements in ranges of at most `size`, a multiple of the alignment.
+// Splits the groups into ranges of at most `size` elements, a multiple of the alignment.
 std::vector<UpdateGroup> cut(const std::vector<UpdateGroup>& groups, std::int64_t size) {
   std::vector<UpdateGroup> parts;
   for (const UpdateGroup& group : groups) {

@@ -36,10 +36,10 @@ template <typename T>
   }
 }
 
-// Compiled for each instruction set, since the build itself assumes none. Each operation is one
-// that IEEE 754 rounds correctly, and none are fused (-ffp-contract=off), so that vectors of any
-// width, the scalar end of a loop and every instruction set agree. CMakeLists.txt compiles this
-// file with -fno-math-errno, without which a square root keeps a loop from using vectors.
+// Compiled for each instruction set, since the build itself targets the baseline. All operations are
+// correctly rounded by IEEE 754 and none are fused (-ffp-contract=off), so vectors of any width, the
+// scalar remainder of a loop and every instruction set give equal bits. CMakeLists.txt compiles this
+// file with -fno-math-errno, because otherwise a square root prevents vectorization.
 #define DTRAIN_FOR(name, attribute)                                                      \
   template <typename T>                                                                  \
   attribute void adamw_##name(const AdamWElements<T>& of, const AdamWFactors<T>& by) {   \

@@ -1,5 +1,5 @@
-// Update rules of the optimizers, element by element. An element gets the same bits wherever the
-// range that it is updated in begins and ends, and on every instruction set.
+// Element-wise update rules of the optimizers. The bits of an element depend neither on the range it
+// is updated in nor on the instruction set.
 #pragma once
 
 #include <cstdint>
@@ -7,16 +7,16 @@
 
 namespace dtrain::optim {
 
-/// Fewest elements that are worth a thread of their own.
+/// Minimum number of elements per thread.
 inline constexpr std::int64_t kUpdateGrain = std::int64_t{1} << 15;
 
-/// The instruction sets that the loops are compiled for, from narrow vectors to wide ones.
+/// The instruction sets that the loops are compiled for, in order of vector width.
 enum class InstructionSet { any, avx2, avx512 };
 
-/// Returns the sets that this CPU has; the last one is the default.
+/// Returns the sets that this CPU supports; the last one is the default.
 [[nodiscard]] std::span<const InstructionSet> instruction_sets() noexcept;
 
-/// `count` elements of an AdamW update; no array overlaps another.
+/// The arrays of an AdamW update of `count` elements; they must not overlap.
 template <typename T>
 struct AdamWElements {
   std::int64_t count;
@@ -26,13 +26,13 @@ struct AdamWElements {
   T* second_moment;
 };
 
-/// The numbers of one AdamW update that all its elements share.
+/// The factors of one AdamW update, equal for all elements.
 template <typename T>
 struct AdamWFactors {
   T keep;         ///< 1 - learning rate * weight decay
-  T beta1;        ///< how much of the first moment stays
+  T beta1;        ///< decay rate of the first moment
   T first_gain;   ///< 1 - beta1
-  T beta2;        ///< how much of the second moment stays
+  T beta2;        ///< decay rate of the second moment
   T second_gain;  ///< 1 - beta2
   T root_scale;   ///< 1 / sqrt(1 - beta2^step)
   T eps;
@@ -49,7 +49,7 @@ template <typename T>
 void update_adamw(const AdamWElements<T>& elements, const AdamWFactors<T>& factors,
                   InstructionSet set = instruction_sets().back());
 
-/// `count` elements of an SGD update; no array overlaps another.
+/// The arrays of an SGD update of `count` elements; they must not overlap.
 template <typename T>
 struct SgdElements {
   std::int64_t count;
@@ -58,17 +58,17 @@ struct SgdElements {
   T* buffer;  ///< null without momentum
 };
 
-/// The numbers of one SGD update that all its elements share.
+/// The factors of one SGD update, equal for all elements.
 template <typename T>
 struct SgdFactors {
   T decay;     ///< weight decay
-  T momentum;  ///< how much of the buffer stays
+  T momentum;  ///< decay rate of the buffer
   T rate;      ///< learning rate
 };
 
 /// buffer = momentum * buffer + (gradient + decay * weight)
 /// weight = weight - rate * buffer
-/// Without momentum the sum in brackets takes the place of the buffer.
+/// Without momentum: weight = weight - rate * (gradient + decay * weight).
 ///
 /// T: float or double.
 /// Threads: any; calls on different elements may run at once.

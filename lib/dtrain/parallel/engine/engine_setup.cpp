@@ -75,7 +75,7 @@ checkpoint::Replica Placement::replica(param::ParameterId id) const {
 }
 
 // Slices are added up; of equal copies the first counts.
-bool Placement::speaks_for(param::ParameterId id) const {
+bool Placement::is_primary_copy(param::ParameterId id) const {
   const bool is_slice = model_.parameters[id].cut.has_value();
   return stages(id).rank() == 0 && (is_slice || groups_.along(mesh::Axis::tp).rank() == 0);
 }
@@ -83,7 +83,7 @@ bool Placement::speaks_for(param::ParameterId id) const {
 at::Tensor Placement::squares_of_all(const at::Tensor& squares) const {
   const at::Tensor all = at::zeros(squares.sizes(), squares.options());
   for (const param::ParameterId id : model_.parameters.ids()) {
-    if (speaks_for(id)) all[id.value()].copy_(squares[id.value()]);
+    if (is_primary_copy(id)) all[id.value()].copy_(squares[id.value()]);
   }
   groups_.along(mesh::Axis::tp).all_reduce(all).wait();
   groups_.along(mesh::Axis::pp).all_reduce(all).wait();

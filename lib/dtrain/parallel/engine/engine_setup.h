@@ -53,7 +53,7 @@ class Placement {
   [[nodiscard]] static std::int64_t assembled_elements(const param::ParameterSpec& spec);
 
  private:
-  [[nodiscard]] bool speaks_for(param::ParameterId id) const;
+  [[nodiscard]] bool is_primary_copy(param::ParameterId id) const;
 
   const model::Model& model_;
   ParameterHolders holders_;

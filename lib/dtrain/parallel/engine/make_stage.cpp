@@ -103,8 +103,9 @@ Stage make_stage(std::unique_ptr<model::Model> model, const StagePlace& place) {
   plan.actions = block_actions(make_stage_schedule(place.shape, place.stage), chunks);
   plan.chunk_begins.clear();
   for (const BlockRange& chunk : chunks) plan.chunk_begins.push_back(chunk.begin);
-  return {
-      .model = model::take_part(std::move(model), parts), .plan = std::move(plan), .place = place};
+  return {.model = model::extract_blocks(std::move(model), parts),
+          .plan = std::move(plan),
+          .place = place};
 }
 
 }  // namespace dtrain::parallel

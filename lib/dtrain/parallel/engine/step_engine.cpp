@@ -135,7 +135,7 @@ void StepEngine::optimizer_step(double learning_rate, const StepLimits& limits) 
         step_->report.losses().sum().le(sum).logical_and_(step_->norm.le(limits.grad_norm));
     may_update = may_update.logical_and_(step_->within);
   }
-  device::run_on(
+  device::with_oom_context(
       setup_.world.device(), [] { return "in the update"; },
       [&] {
         ParameterStore& store = executor_.parameters();

@@ -188,7 +188,7 @@ Precision precision_of(const config::Config& config) {
           .scales_loss = config::needs_loss_scaling(machine)};
 }
 
-model::Computation computation_of(const config::MachineConfig& machine) {
+model::ComputeOptions computation_of(const config::MachineConfig& machine) {
   return {.kernels = machine.kernels,
           .attention = machine.attention,
           .recomputes_gates = machine.recompute.kind == config::RecomputeSetting::Kind::gates,

@@ -70,7 +70,7 @@ struct RankPlan {
 [[nodiscard]] Precision precision_of(const config::Config& config);
 
 /// How the blocks of these settings compute.
-[[nodiscard]] model::Computation computation_of(const config::MachineConfig& machine);
+[[nodiscard]] model::ComputeOptions computation_of(const config::MachineConfig& machine);
 
 /// The order in which ranks add up.
 [[nodiscard]] comm::Reduction reduction_of(const config::MachineConfig& machine);

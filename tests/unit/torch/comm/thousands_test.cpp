@@ -167,7 +167,7 @@ TEST_CASE("The groups of 4,096 ranks take a request for each rank and group, and
       Shape{"hybrid of 8", {{mesh::Axis::dp, kRanks}}, 8},
       Shape{"3d 8 x 64 x 8", {{mesh::Axis::pp, 8}, {mesh::Axis::dp, 64}, {mesh::Axis::tp, 8}}, 8});
   const mesh::DeviceMesh mesh(shape.sizes);
-  mesh::AxisCuts cuts{.shard_size = shape.shard_size};
+  mesh::MeshSubgroups cuts{.shard_size = shape.shard_size};
   if (mesh.size(mesh::Axis::pp) > 1) cuts.stages.assign(8, {0, 7});
   Store store;
   Traffic sum;
@@ -175,7 +175,7 @@ TEST_CASE("The groups of 4,096 ranks take a request for each rank and group, and
   std::int64_t groups = 0;
   const auto kinds = mesh::group_kinds(mesh, cuts, false);
   for (const mesh::GroupKind& kind : kinds) {
-    for (const mesh::Ranks& line : kind.lines) {
+    for (const mesh::Ranks& line : kind.groups) {
       list_bytes += static_cast<std::int64_t>(sizeof line + line.size() * sizeof line.front());
       if (kind.is_axis || line.size() < 2) continue;
       const std::string key = fmt::format("group {} '{}'", groups++, kind.name);

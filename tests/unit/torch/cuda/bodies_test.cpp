@@ -53,7 +53,7 @@ TEMPLATE_TEST_CASE("The dropout kernel has the bits of the CPU's", "", float, do
   const at::Tensor x = moved(
       values_of(1, kHeads * 2 * 9 * neurons, c10::CppTypeToScalarType<TestType>::value).view(shape),
       skipped);
-  const model::DropoutPlace place{
+  const model::DropoutOffsets place{
       .seed = 77,
       .level = 3,
       .first_sample = at::scalar_tensor((std::int64_t{1} << 32) - 1, at::kLong),

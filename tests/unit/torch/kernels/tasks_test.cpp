@@ -24,7 +24,7 @@ namespace {
 
 using testing::Threads;
 
-// How often each task was done, and that no two did it as the same worker at once.
+// Counts the runs of each task, and checks that no two tasks run as the same worker at once.
 std::vector<int> counts_of(std::int64_t tasks) {
   std::vector<std::atomic<int>> counts(static_cast<std::size_t>(tasks));
   std::vector<std::atomic_flag> is_busy(static_cast<std::size_t>(num_workers()));
@@ -39,7 +39,7 @@ std::vector<int> counts_of(std::int64_t tasks) {
   return {counts.begin(), counts.end()};
 }
 
-TEST_CASE("Each task is done once, by workers of its own") {
+TEST_CASE("Each task runs once, and concurrent tasks have different workers") {
   for (const int threads : {1, 2, 3, 4}) {
     const Threads limited(threads);
     for (const std::int64_t tasks : {0, 1, 3, 4, 1000}) {
@@ -48,7 +48,7 @@ TEST_CASE("Each task is done once, by workers of its own") {
   }
 }
 
-TEST_CASE("Ranks that are threads work on tasks at once") {
+TEST_CASE("Thread ranks run tasks concurrently") {
   const Threads limited(3);
   std::atomic<int> done = 0;
   const auto rank = [&] {
@@ -63,7 +63,7 @@ TEST_CASE("Ranks that are threads work on tasks at once") {
   CHECK(done == 2 * 200 * 8);
 }
 
-TEST_CASE("The first failure of a task is thrown, and tasks that have not begun are left out") {
+TEST_CASE("The first exception of a task is thrown, and tasks that have not started are skipped") {
   for (const int threads : {1, 3}) {
     const Threads limited(threads);
     std::atomic<int> begun = 0;
@@ -77,7 +77,7 @@ TEST_CASE("The first failure of a task is thrown, and tasks that have not begun 
   }
 }
 
-TEST_CASE("Tasks within a task run in its thread, and LibTorch starts no others there") {
+TEST_CASE("Nested tasks run in the outer task's thread, where LibTorch starts no others") {
   const Threads limited(3);
   std::atomic<int> strangers = 0;
   std::atomic<int> inner = 0;
@@ -97,7 +97,7 @@ TEST_CASE("Tasks within a task run in its thread, and LibTorch starts no others 
   CHECK(num_workers() == 3);
 }
 
-TEST_CASE("The same threads work on all tasks, however many there are at a time") {
+TEST_CASE("The same threads run all tasks, for any number of tasks per call") {
   const Threads limited(4);
   std::mutex mutex;
   std::set<pid_t> seen;
@@ -114,7 +114,7 @@ TEST_CASE("The same threads work on all tasks, however many there are at a time"
   CHECK(seen.size() <= 4);
 }
 
-// Two tasks that run at once, and where the thread of each may run.
+// Runs two tasks concurrently and returns the CPU affinity of each one's thread.
 std::vector<base::CpuList> places_of_two() {
   std::vector<base::CpuList> places(2);
   std::atomic<int> begun = 0;
@@ -127,13 +127,13 @@ std::vector<base::CpuList> places_of_two() {
   return places;
 }
 
-TEST_CASE("Where nothing is bound, neither are helpers") {
+TEST_CASE("Helpers are not bound if OpenMP's threads are not") {
   const Threads limited(2);
   const auto places = places_of_two();
   CHECK(places[1] == places[0]);
 }
 
-TEST_CASE("Two threads that OpenMP binds have cores of their own", "[.bound]") {
+TEST_CASE("Two threads bound by OpenMP have separate cores", "[.bound]") {
   const Threads limited(2);
   const auto places = places_of_two();
   CHECK(places[0].size() == 1);
@@ -142,7 +142,7 @@ TEST_CASE("Two threads that OpenMP binds have cores of their own", "[.bound]") {
 }
 
 // OpenMP reads its variables when it is loaded.
-TEST_CASE("Helpers run where OpenMP would bind its threads") {
+TEST_CASE("Helpers are bound as OpenMP would bind its threads") {
   if (base::affinity_mask().size() < 2) return;  // they would have to share the one
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
   const std::string command =

@@ -86,7 +86,7 @@ BlockMemory measure_native(Block& block, const at::Tensor& x, const BlockContext
   const std::int64_t without_saved = current() - found.saved;
   metrics::restart_peak();
   const at::Tensor d_x = block.native_backward()->backward(
-      x, gradient, saved, context, [&](param::ParameterId id) -> param::GradientPlace {
+      x, gradient, saved, context, [&](param::ParameterId id) -> param::GradientTarget {
         return {.view = gradients[id], .is_first = true};
       });
   found.backward = memory_use().peak - without_saved;

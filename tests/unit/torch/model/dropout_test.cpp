@@ -13,14 +13,14 @@
 namespace dtrain::model::dropout_test {
 namespace {
 
-const DropoutPlace kPlace{
+const DropoutOffsets kPlace{
     .seed = 0x123456789ABCDEF0,
     .level = 3,
     .first_sample = at::scalar_tensor((std::int64_t{5} << 32) + 0xFFFFFFFE, at::kLong),
     .first_neuron = 24};
 
 /// The results of dropout on ones: 0 or the scale.
-at::Tensor mask_by_hand(at::IntArrayRef shape, double probability, const DropoutPlace& place) {
+at::Tensor mask_by_hand(at::IntArrayRef shape, double probability, const DropoutOffsets& place) {
   at::Tensor mask = at::zeros(shape, at::TensorOptions().dtype(at::kDouble));
   auto out = mask.accessor<double, 4>();
   for (std::int64_t h = 0; h < shape[0]; ++h) {
@@ -79,26 +79,26 @@ TEST_CASE("Low dtypes have the same mask, and round the scaled value once") {
 
 // Dropout of `shape` in parts of `count` along `dim`, each at the place that `move` gives it.
 void check_parts(const std::vector<std::int64_t>& shape, std::int64_t dim, std::int64_t count,
-                 const std::function<void(DropoutPlace&, std::int64_t first)>& move) {
+                 const std::function<void(DropoutOffsets&, std::int64_t first)>& move) {
   const at::Tensor whole = dropout(ones(shape), 0.3, kPlace);
   std::vector<std::int64_t> part = shape;
   part[static_cast<std::size_t>(dim)] = count;
   for (std::int64_t first = 0; first < whole.size(dim); first += count) {
-    DropoutPlace place = kPlace;
+    DropoutOffsets place = kPlace;
     move(place, first);
     CHECK(at::equal(dropout(ones(part), 0.3, place), whole.narrow(dim, first, count)));
   }
 }
 
 TEST_CASE("Samples, heads and parts of a head split over calls have the masks of the whole") {
-  check_parts({2, 6, 7, 24}, 1, 2, [](DropoutPlace& place, std::int64_t first) {
+  check_parts({2, 6, 7, 24}, 1, 2, [](DropoutOffsets& place, std::int64_t first) {
     place.first_sample = place.first_sample + first;
   });
   check_parts({4, 3, 7, 22}, 0, 2,
-              [](DropoutPlace& place, std::int64_t first) { place.first_neuron += first * 22; });
+              [](DropoutOffsets& place, std::int64_t first) { place.first_neuron += first * 22; });
   for (const std::int64_t count : {2, 6, 30, 50}) {
     check_parts({1, 3, 7, 150}, 3, count,
-                [](DropoutPlace& place, std::int64_t first) { place.first_neuron += first; });
+                [](DropoutOffsets& place, std::int64_t first) { place.first_neuron += first; });
   }
 }
 
@@ -107,18 +107,18 @@ TEST_CASE("Seed, level, sample and position each change the mask") {
   const at::Tensor base = dropout(ones(shape), 0.5, kPlace);
   CHECK_FALSE(at::equal(base.select(2, 0), base.select(2, 1)));
   const auto changed = [&](auto change) {
-    DropoutPlace place = kPlace;
+    DropoutOffsets place = kPlace;
     change(place);
     return !at::equal(dropout(ones(shape), 0.5, place), base);
   };
-  CHECK(changed([](DropoutPlace& place) { place.seed += 1; }));
-  CHECK(changed([](DropoutPlace& place) { place.seed += std::uint64_t{1} << 40; }));
-  CHECK(changed([](DropoutPlace& place) { place.level += 1; }));
-  CHECK(changed([](DropoutPlace& place) { place.first_sample = place.first_sample + 1; }));
-  CHECK(changed([](DropoutPlace& place) {
+  CHECK(changed([](DropoutOffsets& place) { place.seed += 1; }));
+  CHECK(changed([](DropoutOffsets& place) { place.seed += std::uint64_t{1} << 40; }));
+  CHECK(changed([](DropoutOffsets& place) { place.level += 1; }));
+  CHECK(changed([](DropoutOffsets& place) { place.first_sample = place.first_sample + 1; }));
+  CHECK(changed([](DropoutOffsets& place) {
     place.first_sample = place.first_sample + (std::int64_t{1} << 33);
   }));
-  CHECK(changed([](DropoutPlace& place) { place.first_neuron += 2; }));
+  CHECK(changed([](DropoutOffsets& place) { place.first_neuron += 2; }));
 }
 
 TEST_CASE("The asked share is dropped and the mean preserved, within five deviations") {

@@ -69,7 +69,7 @@ class Bench {
     Result result{.losses = head.forward(x_, context, saved), .d_x = {}, .d_weight = {}};
     result.d_weight = at::full(weight_.sizes(), 1e6, d_losses_.options());
     result.d_x = head.backward(x_, d_losses_, saved, context,
-                               [&](param::ParameterId) -> param::GradientPlace {
+                               [&](param::ParameterId) -> param::GradientTarget {
                                  return {.view = result.d_weight, .is_first = true};
                                });
     return result;

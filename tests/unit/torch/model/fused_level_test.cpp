@@ -97,7 +97,7 @@ class Bench {
     Result result{.output = native.forward(x_, context(read), saved), .gradients = {}};
     CHECK(at::equal(block.forward(x_, context(read)), result.output));
     std::map<param::ParameterId, at::Tensor> sums;
-    const auto place = [&](param::ParameterId id) -> param::GradientPlace {
+    const auto place = [&](param::ParameterId id) -> param::GradientTarget {
       const auto wide = widened(plain_.weights.view(id)).options();
       at::Tensor sum = at::full(plain_.weights.view(id).sizes(), 1e6, wide);
       if (start.defined()) sum.copy_(start.expand_as(sum));

@@ -46,7 +46,7 @@ TEST_CASE("Groups do not go beyond the runs of levels that a stage computes") {
 class NoGradients final : public param::GradientMemory {
  public:
   explicit NoGradients(const param::ParameterViews& parameters) : parameters_(parameters) {}
-  param::GradientPlace gradient_of(param::ParameterId id) override {
+  param::GradientTarget gradient_of(param::ParameterId id) override {
     return {.view = at::empty_like(parameters_[id]), .is_first = true};
   }
 

@@ -1,4 +1,4 @@
-// The blocks of a BDH in plain ATen operations. docs/guide/model.md gives the equations and letters.
+// The blocks of BDH as plain ATen operations; docs/guide/model.md has the equations and letters.
 #pragma once
 
 #include <array>
@@ -13,31 +13,31 @@
 
 namespace dtrain::model::bdh {
 
-/// LayerNorm over the last dim without weights, eps 1e-5; statistics of bfloat16 and float16 are
-/// float32.
+/// LayerNorm over the last dim without weights, eps 1e-5; statistics are float32 for bfloat16 and
+/// float16.
 [[nodiscard]] at::Tensor layer_norm(const at::Tensor& x);
 
 /// ids (B, T) -> LN(embed[ids]) (B, T, D). Reports act.embed.
 class BdhEmbedding : public Block {
  public:
-  BdhEmbedding(const BdhPart& part, param::ParameterId embed) : part_(part), ids_{embed} {}
+  BdhEmbedding(const BdhSlice& slice, param::ParameterId embed) : slice_(slice), ids_{embed} {}
   [[nodiscard]] at::Tensor forward(const at::Tensor& ids, const BlockContext& context) override;
   [[nodiscard]] std::span<const param::ParameterId> parameters() const override { return ids_; }
   [[nodiscard]] BlockMemory memory(const BatchShape& shape) const override;
 
  private:
-  BdhPart part_;
+  BdhSlice slice_;
   std::array<param::ParameterId, 1> ids_;
 };
 
 /// x (B, T, D) -> LN(x + LN(decoded)) (B, T, D). Reports act.layerK.ykv (B, nh, T, D) of this
-/// rank's heads, act.layerK.ymlp and act.layerK.out (B, T, D). span: positions of a chunk of
-/// attention; 0: attention is full.
+/// rank's heads, act.layerK.ymlp and act.layerK.out (B, T, D). span: chunk size of attention in
+/// positions; 0 for full attention.
 class BdhLevel : public Block {
  public:
-  BdhLevel(const BdhPart& part, std::int64_t level, LevelParameters ids,
+  BdhLevel(const BdhSlice& slice, std::int64_t level, LevelParameters ids,
            std::shared_ptr<RopeTables> rope, std::int64_t span)
-      : part_(part),
+      : slice_(slice),
         level_(level),
         ids_{ids.encoder, ids.encoder_v, ids.decoder},
         rope_(std::move(rope)),
@@ -53,18 +53,18 @@ class BdhLevel : public Block {
   [[nodiscard]] at::Tensor gate(const at::Tensor& xs, const at::Tensor& ys, std::int64_t batch,
                                 const BlockContext& context) const;
 
-  BdhPart part_;
+  BdhSlice slice_;
   std::int64_t level_;
   std::array<param::ParameterId, 3> ids_;
   std::shared_ptr<RopeTables> rope_;
   std::int64_t span_;
 };
 
-/// x (B, T, D), targets (B, T) -> losses (B, T) in nats. Reports logits (B, T, V), of a split
-/// vocabulary those that this rank has.
+/// x (B, T, D), targets (B, T) -> losses (B, T) in nats. Reports logits (B, T, V); with a split
+/// vocabulary, this rank's columns.
 class BdhHead : public Block {
  public:
-  BdhHead(const BdhPart& part, param::ParameterId lm_head) : part_(part), ids_{lm_head} {}
+  BdhHead(const BdhSlice& slice, param::ParameterId lm_head) : slice_(slice), ids_{lm_head} {}
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const BlockContext& context) override;
   [[nodiscard]] std::span<const param::ParameterId> parameters() const override { return ids_; }
   [[nodiscard]] BlockMemory memory(const BatchShape& shape) const override;
@@ -72,7 +72,7 @@ class BdhHead : public Block {
  private:
   [[nodiscard]] at::Tensor logits(const at::Tensor& x, const BlockContext& context) const;
 
-  BdhPart part_;
+  BdhSlice slice_;
   std::array<param::ParameterId, 1> ids_;
 };
 

@@ -10,7 +10,7 @@
 namespace dtrain::model::bdh {
 namespace {
 
-// Whole heads, or equal parts of heads that keep RoPE's pairs together.
+// True if ranks hold whole heads, or equal parts of heads that do not split RoPE's pairs.
 bool fits(const BdhSizes& sizes, std::int64_t tp) {
   if (tp <= sizes.heads) return sizes.heads % tp == 0;
   if (tp % sizes.heads != 0) return false;
@@ -18,7 +18,7 @@ bool fits(const BdhSizes& sizes, std::int64_t tp) {
   return sizes.neurons % ranks == 0 && sizes.neurons / ranks % 2 == 0;
 }
 
-// "4 or 8": the nearest sizes below and above that fit.
+// Returns the nearest valid sizes below and above `tp`: "4 or 8".
 std::string fitting_near(const BdhSizes& sizes, std::int64_t tp) {
   const std::int64_t largest = sizes.heads * (sizes.neurons / 2);
   std::int64_t below = std::min(tp, largest);
@@ -28,20 +28,22 @@ std::string fitting_near(const BdhSizes& sizes, std::int64_t tp) {
   return above > largest ? fmt::format("{}", below) : fmt::format("{} or {}", below, above);
 }
 
-// Neighbours that share a head; 1 where heads stay whole.
+// Returns the number of ranks that share a head; 1 if heads are not split.
 std::int64_t ranks_per_head(const BdhSizes& sizes, std::int64_t tp) {
   DTRAIN_CHECK(tp >= 1);
   if (fits(sizes, tp)) return std::max<std::int64_t>(1, tp / sizes.heads);
   if (tp <= sizes.heads || tp % sizes.heads != 0) {
-    base::fail(base::ErrorKind::usage,
-               "--tp {} does not fit --heads {}: ranks hold whole heads, or equal numbers of ranks "
-               "share each head; use --tp {}",
-               tp, sizes.heads, fitting_near(sizes, tp));
+    base::fail(
+        base::ErrorKind::usage,
+        "--tp {} does not fit --heads {}: it must divide the number of heads or be a multiple "
+        "of it; use --tp {}",
+        tp, sizes.heads, fitting_near(sizes, tp));
   }
-  base::fail(base::ErrorKind::usage,
-             "--tp {} with --heads {} would cut the --neurons {} of a head into {} parts, which "
-             "must be equal and even; use --tp {}",
-             tp, sizes.heads, sizes.neurons, tp / sizes.heads, fitting_near(sizes, tp));
+  base::fail(
+      base::ErrorKind::usage,
+      "--tp {} with --heads {} splits the --neurons {} of a head into {} parts, which are not "
+      "equal and even; use --tp {}",
+      tp, sizes.heads, sizes.neurons, tp / sizes.heads, fitting_near(sizes, tp));
 }
 
 }  // namespace
@@ -50,30 +52,30 @@ std::vector<mesh::Subgroup> tensor_subgroups(const BdhSizes& sizes, std::int64_t
   return {{.name = "head", .size = ranks_per_head(sizes, tp)}};
 }
 
-BdhPart part_of(const BdhSizes& sizes, const TensorPlace& place) {
+BdhSlice slice_of(const BdhSizes& sizes, const TensorCoordinate& place) {
   DTRAIN_CHECK(0 <= place.index && place.index < place.size);
-  BdhPart part{.whole = sizes, .place = place};
-  part.ranks_per_head = ranks_per_head(sizes, place.size);
-  part.heads = std::max<std::int64_t>(1, sizes.heads / place.size);
-  part.neurons = sizes.neurons / part.ranks_per_head;
-  part.first_neuron = place.index * part.all_neurons();
-  part.vocab = sizes.vocab;
-  if (!place.splits_vocab) return part;
+  BdhSlice slice{.whole = sizes, .place = place};
+  slice.ranks_per_head = ranks_per_head(sizes, place.size);
+  slice.heads = std::max<std::int64_t>(1, sizes.heads / place.size);
+  slice.neurons = sizes.neurons / slice.ranks_per_head;
+  slice.first_neuron = place.index * slice.all_neurons();
+  slice.vocab = sizes.vocab;
+  if (!place.splits_vocab) return slice;
   if (sizes.vocab % place.size != 0) {
-    base::fail(
-        base::ErrorKind::usage,
-        "--tp-vocab cuts --vocab {} into --tp {} equal parts, which leaves {}; use a --vocab "
-        "that is a multiple of {}, or no --tp-vocab",
-        sizes.vocab, place.size, sizes.vocab % place.size, place.size);
+    base::fail(base::ErrorKind::usage,
+               "--tp-vocab: --vocab {} is not divisible by --tp {} (remainder {}); use a --vocab "
+               "that is a "
+               "multiple of {}, or omit --tp-vocab",
+               sizes.vocab, place.size, sizes.vocab % place.size, place.size);
   }
-  part.vocab = sizes.vocab / place.size;
-  part.first_token = place.index * part.vocab;
-  return part;
+  slice.vocab = sizes.vocab / place.size;
+  slice.first_token = place.index * slice.vocab;
+  return slice;
 }
 
-void BdhPart::check(const TensorAxis& axis) const {
+void BdhSlice::check(const TensorAxis& axis) const {
   DTRAIN_CHECK(axis.index() == place.index && axis.size() == place.size,
-               "a block of rank {} of {} runs on rank {} of {}", place.index, place.size,
+               "a block made for rank {} of {} runs on rank {} of {}", place.index, place.size,
                axis.index(), axis.size());
 }
 

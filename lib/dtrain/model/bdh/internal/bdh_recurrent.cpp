@@ -23,7 +23,7 @@ BdhRecurrent::BdhRecurrent(const BdhSizes& sizes, const param::Arena& weights) :
   const at::NoGradGuard no_grad;
   const BdhParameters ids = parameter_ids(sizes);
   const auto options = weights.flat().options();
-  const auto wide = widened(at::empty({0}, options)).options();  // of what adds up over tokens
+  const auto wide = widened(at::empty({0}, options)).options();  // of sums over tokens
   const std::int64_t n = sizes.all_neurons();
   embed_ = weights.view(ids.embed).detach();
   lm_head_ = weights.view(ids.lm_head).detach().t();
@@ -42,7 +42,7 @@ BdhRecurrent::BdhRecurrent(const BdhSizes& sizes, const param::Arena& weights) :
   y_ = at::empty({sizes.width}, options);
 }
 
-// (N/2) complex: the turn of each pair at position_.
+// (N/2) complex: the rotation of each pair at position_.
 at::Tensor BdhRecurrent::rotation() {
   const std::int64_t row = position_ % kRotationChunk;
   if (row == 0) {
@@ -60,8 +60,8 @@ void BdhRecurrent::run_level(Level& level, const at::Tensor& rotation) {
   const std::vector<std::int64_t> pairs{heads, neurons / 2, 2};
   at::Tensor turned = at::view_as_complex(q_.view(pairs));  // (nh, N/2)
   at::mul_out(turned, at::view_as_complex(widened(xs_).view(pairs)), rotation);
-  // The state holds the sum of q(s) x(s)ᵀ over the positions s before this one: reading it is
-  // S x of the strictly lower S. This position is added after the reading.
+  // The state is the sum of q(s) x(s)ᵀ over all earlier positions s, so multiplying by q gives this
+  // row of S x. S is strictly lower, so this position is added afterwards.
   at::bmm_out(attended_, q_.view({heads, 1, neurons}), level.state);
   level.state.view({heads * neurons, sizes_.width}).addcmul_(q_.unsqueeze(1), widened(x_));
 
@@ -77,7 +77,7 @@ const at::Tensor& BdhRecurrent::step(std::int64_t token) {
   DTRAIN_CHECK(token >= 0 && token < sizes_.vocab, "token {}", token);
   if (position_ >= kMaxPositions) {
     base::fail(base::ErrorKind::usage,
-               "position {} is beyond the {} that a BDH can tell apart; use a shorter prompt or "
+               "position {} exceeds the maximum of {} positions of BDH; use a shorter prompt or "
                "fewer --max-tokens",
                position_, kMaxPositions);
   }

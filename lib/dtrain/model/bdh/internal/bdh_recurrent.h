@@ -1,5 +1,5 @@
-// BDH as a recurrence: a position sees its past through a state of constant size, so each token
-// costs the same. docs/guide/generation.md derives it from the blocks.
+// BDH as a recurrence: attention reads the past through a state of constant size, so the cost per
+// token is constant. docs/guide/generation.md derives it from the blocks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,15 +13,15 @@
 
 namespace dtrain::model::bdh {
 
-/// Positions that can be generated: beyond, t * frequency loses its fraction in float32.
+/// The maximum sequence length: beyond it, t * frequency loses its fraction in float32.
 inline constexpr std::int64_t kMaxPositions = 65536;
 
-/// Gives the logits that the blocks give in evaluation, up to rounding. Holds levels * nh * N * D
-/// values of state, in float32 for weights of 16 bits.
+/// Computes the same logits as the blocks in evaluation, up to rounding. Holds levels * nh * N * D
+/// state values, in float32 for 16-bit weights.
 class BdhRecurrent final : public Generator {
  public:
-  /// weights: parameters as parameter_ids(sizes) numbers them; shared, not copied, and not to be
-  /// changed while the sequence runs.
+  /// weights: parameters indexed by parameter_ids(sizes); shared, not copied, and must not change
+  /// during the sequence.
   BdhRecurrent(const BdhSizes& sizes, const param::Arena& weights);
 
   [[nodiscard]] const at::Tensor& step(std::int64_t token) override;
@@ -42,9 +42,9 @@ class BdhRecurrent final : public Generator {
   at::Tensor lm_head_;  // (V, D)
   std::vector<Level> levels_;
   std::int64_t position_ = 0;  // of the next token
-  at::Tensor rotations_;       // (kRotationChunk, N/2, 2), of the positions around position_
+  at::Tensor rotations_;       // (kRotationChunk, N/2, 2), of the chunk that contains position_
 
-  // Written anew for every token and level; q_ and attended_ as wide as the state.
+  // Overwritten for every token and level; q_ and attended_ have the state's dtype.
   at::Tensor x_;         // (D)
   at::Tensor xs_;        // (nh*N)
   at::Tensor q_;         // (nh*N)

@@ -17,9 +17,9 @@
 namespace dtrain::model::bdh {
 namespace {
 
-constexpr std::int64_t kMirrorTile = 32;  // rows whose columns are walked together
+constexpr std::int64_t kMirrorTile = 32;  // rows per task
 
-// Rows begin to end of one matrix. The sums with zero are those of lower + lowerᵀ: -0 becomes 0.
+// Rows [begin, end) of one matrix. Adding zero, as lower + lowerᵀ does, turns -0 into 0.
 template <typename scalar_t>
 void mirror_rows(const scalar_t* in, scalar_t* out, std::int64_t length, std::int64_t begin,
                  std::int64_t end) {
@@ -81,7 +81,7 @@ std::vector<Chunk> chunks_of(std::int64_t length, std::int64_t size) {
   return chunks;
 }
 
-// The sum of left(s)ᵀ right(s) over chunks, (batch, N, D); of bfloat16 in float32.
+// The sum of left(s)ᵀ right(s) over chunks, (batch, N, D); kept in float32 for bfloat16.
 class State {
  public:
   void add(const at::Tensor& left, const at::Tensor& right) {
@@ -99,7 +99,7 @@ class State {
   at::Tensor sum_;
 };
 
-// Products of queries and values are those of the values' dtype, scores of the queries'.
+// Scores are computed in the dtype of q; products with values in the dtype of values.
 class ChunkedAttention : public torch::autograd::Function<ChunkedAttention> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& values,
@@ -136,7 +136,7 @@ class ChunkedAttention : public torch::autograd::Function<ChunkedAttention> {
   }
 
  private:
-  // Upward: what each query has read, by its chunk's scores and by the state before it.
+  // Ascending: the gradient of each query through its chunk's scores and the state before it.
   static void read_past(const at::Tensor& q, const at::Tensor& values, const at::Tensor& gradient,
                         const std::vector<Chunk>& chunks, const at::Tensor& d_q) {
     State past;
@@ -153,7 +153,7 @@ class ChunkedAttention : public torch::autograd::Function<ChunkedAttention> {
     }
   }
 
-  // Downward: what later chunks have read of each query and value.
+  // Descending: the gradient of each query and value through the states that later chunks read.
   static void read_future(const variable_list& saved, const at::Tensor& gradient,
                           const std::vector<Chunk>& chunks, const at::Tensor& d_q,
                           const at::Tensor& d_values) {
@@ -193,7 +193,7 @@ ChunkWork chunk_work(at::ScalarType dtype, std::int64_t states, std::int64_t que
   const std::int64_t product = dtype == at::kHalf ? wide : low;
   const std::int64_t rounded = product == wide ? 0 : low;
   const std::int64_t widened = dtype == at::kHalf ? queries * wide : 0;
-  const std::int64_t converted = product == wide ? 0 : wide;  // on a CPU, which adds one dtype
+  const std::int64_t converted = product == wide ? 0 : wide;  // CPU kernels convert before adding
   const std::int64_t adding = states * (wide + product + converted) + widened;
   const std::int64_t reading = states * (wide + rounded) + queries * product;
   return {.forward = adding, .backward = std::max(adding, reading) + queries * low + scores * low};

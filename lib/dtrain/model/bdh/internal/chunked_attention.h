@@ -1,4 +1,4 @@
-// Attention of the plain kernels over a sequence that is cut into chunks: docs/guide/model.md.
+// Chunked attention of the plain kernels (docs/guide/model.md).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,27 +7,30 @@
 
 namespace dtrain::model::bdh {
 
-/// Returns strictly_lower(q qᵀ) values without the T x T scores: a position meets those of its chunk
-/// by scores, and all earlier chunks by their state, the sum of qᵀ values (batch, N, D), which
-/// bfloat16 keeps in float32.
+/// Computes strictly_lower(q qᵀ) values without the T x T scores: positions attend to their own chunk
+/// through scores, and to all earlier chunks through a state, the sum of qᵀ values (batch, N, D),
+/// kept in float32 for bfloat16.
 ///
-/// Shapes: q (batch, T, N); values (batch, T, D) of q's dtype, of float16's in float32; returns
-///         (batch, T, D) like values. chunk: positions, below T.
+/// Shapes: q (batch, T, N); values (batch, T, D) of q's dtype, or float32 if that is float16; returns
+///         (batch, T, D) like values.
+/// Units:  chunk counts positions, below T.
 [[nodiscard]] at::Tensor attend_in_chunks(const at::Tensor& q, const at::Tensor& values,
                                           std::int64_t chunk);
 
-/// The bytes of temporaries: a state, the product that is added to it, a chunk's gradients.
+/// Bytes of temporaries: a state, the product added to it, and a chunk's gradients.
 struct ChunkWork {
   std::int64_t forward = 0;
   std::int64_t backward = 0;
 };
 
-/// Units: elements of all states, of a chunk's q and of a chunk's scores; dtype: q's.
+/// Predicts the temporaries of attend_in_chunks. dtype: of q.
+///
+/// Units: elements of all states, of a chunk's q and of a chunk's scores.
 [[nodiscard]] ChunkWork chunk_work(at::ScalarType dtype, std::int64_t states, std::int64_t queries,
                                    std::int64_t scores);
 
-/// The gradient of products of each row with those before it, for both of its factors at once:
-/// lower + lowerᵀ, where lower is what lies strictly below the diagonal of each matrix.
+/// Returns lower + lowerᵀ for the strictly lower triangle of each matrix: with dS for S = q qᵀ, the
+/// matrix that maps q to its gradient through both factors.
 ///
 /// Shapes:  matrices (batch, T, T), floating point -> (batch, T, T), contiguous.
 /// Threads: any.

@@ -36,19 +36,19 @@ typename FusedAttention<S>::Input FusedAttention<S>::rounded(Worker& worker,
 }
 
 template <typename S>
-const typename FusedAttention<S>::W* FusedAttention<S>::turns_of(std::int64_t position,
-                                                                 const NeuronRange& range) const {
-  return turns_.const_data_ptr<W>() + position * work_.shape().neurons + range.begin;
+const typename FusedAttention<S>::W* FusedAttention<S>::rotations_of(
+    std::int64_t position, const NeuronRange& range) const {
+  return rotations_.const_data_ptr<W>() + position * work_.shape().neurons + range.begin;
 }
 
 template <typename S>
-kernels::Matrix<S> FusedAttention<S>::turned(Worker& worker, const Matrix<S>& xs, const Span& span,
-                                             const NeuronRange& range) const {
+kernels::Matrix<S> FusedAttention<S>::rotated(Worker& worker, const Matrix<S>& xs, const Span& span,
+                                              const NeuronRange& range) const {
   const Matrix<S> q = work_.tile_in(worker.first, span, range);
-  const Matrix<S> rows = part(xs, span);
+  const Matrix<S> rows = rows_of(xs, span);
   for (std::int64_t t = 0; t < span.count; ++t) {
-    work_.rows().turn(stored(rows.row(t)), turns_of(span.begin + t, range), stored(q.row(t)),
-                      range.count);
+    work_.rows().rotate(stored(rows.row(t)), rotations_of(span.begin + t, range), stored(q.row(t)),
+                        range.count);
   }
   return q;
 }
@@ -57,49 +57,51 @@ template <typename S>
 at::Tensor FusedAttention<S>::forward(const at::Tensor& x, const at::Tensor& encoder,
                                       const at::Tensor& xs, const at::Tensor& scores) {
   const FusedShape& shape = work_.shape();
-  const bool in_place = shape.groups() == 1 && std::is_same_v<S, W>;
+  const bool in_place = shape.groups_per_head() == 1 && std::is_same_v<S, W>;
   const at::Tensor parts =
-      in_place ? scores : work_.wide_empty({shape.lanes(), shape.batch, shape.length, shape.span});
+      in_place ? scores
+               : work_.wide_empty({shape.head_groups(), shape.batch, shape.length, shape.span});
   at::Tensor by_state;
   if (shape.has_state()) {
-    by_state = work_.wide_empty({shape.lanes(), shape.batch, shape.length, shape.width}).zero_();
+    by_state =
+        work_.wide_empty({shape.head_groups(), shape.batch, shape.length, shape.width}).zero_();
   }
-  work_.for_each_tile([&](Worker& worker, const TilePlace& place) {
-    const auto& [lane, head, sample, range] = place;
-    const std::int64_t index = lane * shape.batch + sample;
+  work_.for_each_tile([&](Worker& worker, const Tile& place) {
+    const auto& [head_group, head, sample, range] = place;
+    const std::int64_t index = head_group * shape.batch + sample;
     const Input input = work_.input(x, sample);
     const Matrix<S> out = work_.tile(xs, head, sample, range);
     for_each_span(shape, [&](const Span& span) {
-      work_.encode(worker, part(input, span), work_.weight_rows(encoder, head, range),
-                   part(out, span));
-      const Matrix<S> q = turned(worker, out, span, range);
+      work_.encode(worker, rows_of(input, span), work_.weight_rows(encoder, head, range),
+                   rows_of(out, span));
+      const Matrix<S> q = rotated(worker, out, span, range);
       lower_outer(worker.product, q.read_only(), q.read_only(), square<W>(parts, index, span),
-                  !place.is_first_of_lane());
+                  !place.is_first_of_group());
       if (shape.has_state()) {
-        read_state(worker, q, part(input, span), span, range,
-                   part(work_.template stream<W>(by_state, index), span));
+        attend_to_state(worker, q, rows_of(input, span), span, range,
+                        rows_of(work_.template stream<W>(by_state, index), span));
       }
     });
   });
-  score(parts, scores);
+  sum_scores(parts, scores);
   const at::Tensor attended = apply_scores(x, scores);
   if (shape.has_state()) attended.add_(work_.sum_groups(by_state));
   return attended;
 }
 
 template <typename S>
-void FusedAttention<S>::read_state(Worker& worker, const Matrix<S>& q, const Input& x,
-                                   const Span& span, const NeuronRange& range,
-                                   const Matrix<W>& attended) {
+void FusedAttention<S>::attend_to_state(Worker& worker, const Matrix<S>& q, const Input& x,
+                                        const Span& span, const NeuronRange& range,
+                                        const Matrix<W>& attended) {
   const Matrix<W> past = state(worker, range);
   if (span.begin > 0) worker.product.add(q.read_only(), rounded(worker, past), attended);
-  if (is_last(span)) return;  // nothing reads it
+  if (is_last(span)) return;  // no later span reads the state
   worker.product.multiply(q.transposed().read_only(), x, past, span.begin > 0);
 }
 
-// Sums the groups' parts of the scores, and clears what is on the diagonals and above.
+// Sums the scores over the neuron groups of each head, and zeros the diagonal and upper triangle.
 template <typename S>
-void FusedAttention<S>::score(const at::Tensor& parts, const at::Tensor& scores) {
+void FusedAttention<S>::sum_scores(const at::Tensor& parts, const at::Tensor& scores) {
   const FusedShape& shape = work_.shape();
   const bool in_place = parts.is_same(scores);
   kernels::run_tasks(shape.heads * shape.batch, [&](std::int64_t task, std::int64_t) {
@@ -108,14 +110,14 @@ void FusedAttention<S>::score(const at::Tensor& parts, const at::Tensor& scores)
     for_each_span(shape, [&](const Span& span) {
       const Matrix<S> sum = square<S>(scores, task, span);
       for (std::int64_t t = 0; t < span.count && !in_place; ++t) {
-        const auto part = [&](std::int64_t group) {
-          const std::int64_t lane = head * shape.groups() + group;
-          return square<W>(parts, lane * shape.batch + sample, span).row(t);
+        const auto group_scores = [&](std::int64_t group) {
+          const std::int64_t head_group = head * shape.groups_per_head() + group;
+          return square<W>(parts, head_group * shape.batch + sample, span).row(t);
         };
-        for (std::int64_t group = 1; group < shape.groups(); ++group) {
-          work_.rows().add(part(group), part(0), t);
+        for (std::int64_t group = 1; group < shape.groups_per_head(); ++group) {
+          work_.rows().add(group_scores(group), group_scores(0), t);
         }
-        work_.rows().narrow(part(0), stored(sum.row(t)), t);
+        work_.rows().narrow(group_scores(0), stored(sum.row(t)), t);
       }
       clear_upper(sum);
     });
@@ -131,15 +133,15 @@ at::Tensor FusedAttention<S>::apply_scores(const at::Tensor& x, const at::Tensor
     const Input input = work_.input(x, task % shape.batch);
     for_each_span(shape, [&](const Span& span) {
       lower_times(work_.worker(index).product, square<S>(scores, task, span).read_only(),
-                  part(input, span), part(work_.template stream<W>(attended, task), span));
+                  rows_of(input, span), rows_of(work_.template stream<W>(attended, task), span));
     });
   });
   return attended;
 }
 
-// Where the sums of a square are made: in its place, unless its numbers are narrower.
+// Returns the accumulator of a score matrix: the matrix itself, or scratch memory if S is narrower.
 template <typename S>
-kernels::Matrix<typename FusedAttention<S>::W> FusedAttention<S>::sums_of_square(
+kernels::Matrix<typename FusedAttention<S>::W> FusedAttention<S>::square_accumulator(
     Worker& worker, const Matrix<S>& square) const {
   if constexpr (std::is_same_v<S, W>) {
     return square;
@@ -149,11 +151,11 @@ kernels::Matrix<typename FusedAttention<S>::W> FusedAttention<S>::sums_of_square
   }
 }
 
-// Returns what x gets as values, (nh, B, T, D); leaves the gradient of S plus its transpose in the
-// place of the scores.
+// Returns the gradient of x as values, (nh, B, T, D); overwrites the scores with the gradient of S
+// plus its transpose.
 template <typename S>
-at::Tensor FusedAttention<S>::backward_of_scores(const at::Tensor& d_attended, const at::Tensor& x,
-                                                 const at::Tensor& scores) {
+at::Tensor FusedAttention<S>::scores_backward(const at::Tensor& d_attended, const at::Tensor& x,
+                                              const at::Tensor& scores) {
   const FusedShape& shape = work_.shape();
   const at::Tensor d_values =
       work_.wide_empty({shape.heads, shape.batch, shape.length, shape.width});
@@ -161,11 +163,11 @@ at::Tensor FusedAttention<S>::backward_of_scores(const at::Tensor& d_attended, c
     Worker& worker = work_.worker(index);
     for_each_span(shape, [&](const Span& span) {
       const Matrix<S> score = square<S>(scores, task, span);
-      const Input gradient = part(work_.input(d_attended, task), span);
-      const Input values = part(work_.input(x, task % shape.batch), span);
+      const Input gradient = rows_of(work_.input(d_attended, task), span);
+      const Input values = rows_of(work_.input(x, task % shape.batch), span);
       lower_transposed_times(worker.product, score.read_only(), gradient,
-                             part(work_.template stream<W>(d_values, task), span));
-      const Matrix<W> d_score = sums_of_square(worker, score);
+                             rows_of(work_.template stream<W>(d_values, task), span));
+      const Matrix<W> d_score = square_accumulator(worker, score);
       lower_outer(worker.product, gradient, values, d_score, /*adds=*/false);
       symmetric_from_lower(d_score, score);
     });
@@ -173,9 +175,9 @@ at::Tensor FusedAttention<S>::backward_of_scores(const at::Tensor& d_attended, c
   return d_values;
 }
 
-// A span reads q M, M = the sum of qᵀ x before it.
+// The gradient of q through q M, where M is the sum of qᵀ x over earlier spans.
 template <typename S>
-void FusedAttention<S>::backward_of_reading(Worker& worker, const Matrix<S>& q, const Input& x,
+void FusedAttention<S>::state_read_backward(Worker& worker, const Matrix<S>& q, const Input& x,
                                             const Input& d_attended, const Span& span,
                                             const NeuronRange& range, const Matrix<W>& d_q) {
   const Matrix<W> past = state(worker, range);
@@ -186,13 +188,13 @@ void FusedAttention<S>::backward_of_reading(Worker& worker, const Matrix<S>& q, 
   worker.product.multiply(q.transposed().read_only(), x, past, span.begin > 0);
 }
 
-// A span writes qᵀ x into the M of all later ones, whose gradient is the sum of qᵀ d_attended over
-// them.
+// The gradients through qᵀ x, which the span adds to M of all later spans: the gradient of M is the
+// sum of qᵀ d_attended over them.
 template <typename S>
-void FusedAttention<S>::backward_of_writing(Worker& worker, const Matrix<S>& q, const Input& x,
-                                            const Input& d_attended, const Span& span,
-                                            const NeuronRange& range, const Matrix<W>& d_q,
-                                            const Matrix<W>& d_x) {
+void FusedAttention<S>::state_write_backward(Worker& worker, const Matrix<S>& q, const Input& x,
+                                             const Input& d_attended, const Span& span,
+                                             const NeuronRange& range, const Matrix<W>& d_q,
+                                             const Matrix<W>& d_x) {
   const Matrix<W> d_future = state(worker, range);
   if (!is_last(span)) {
     const Input factor = rounded(worker, d_future);
@@ -209,46 +211,48 @@ at::Tensor FusedAttention<S>::backward(const at::Tensor& d_attended, const at::T
                                        const at::Tensor& d_xs, const at::Tensor& scores,
                                        const GradientSum& gradient) {
   const FusedShape& shape = work_.shape();
-  const at::Tensor d_values = backward_of_scores(d_attended, x, scores);
+  const at::Tensor d_values = scores_backward(d_attended, x, scores);
   const at::Tensor parts =
-      work_.wide_empty({shape.lanes(), shape.batch, shape.length, shape.width});
+      work_.wide_empty({shape.head_groups(), shape.batch, shape.length, shape.width});
   if (shape.has_state()) parts.zero_();
-  work_.for_each_adding_tile([&](Worker& worker, const TilePlace& tile, const auto& wait) {
-    const auto& [lane, head, sample, range] = tile;
+  work_.for_each_adding_tile([&](Worker& worker, const Tile& tile, const auto& wait) {
+    const auto& [head_group, head, sample, range] = tile;
     const std::int64_t place = head * shape.batch + sample;
     const Input input = work_.input(x, sample);
     const Input d_out = work_.input(d_attended, place);
-    const Matrix<W> d_x = work_.template stream<W>(parts, lane * shape.batch + sample);
-    worker.sums.require(shape.length * shape.chunk());  // the spans are gone through twice
+    const Matrix<W> d_x = work_.template stream<W>(parts, head_group * shape.batch + sample);
+    worker.sums.require(shape.length * shape.chunk());  // all spans: there are two passes over them
     const Matrix<W> d_q{worker.sums.data(), shape.length, range.count};
     const Matrix<S> neurons = work_.tile(xs, head, sample, range);
     const Matrix<S> by_gate = work_.tile(d_xs, head, sample, range);
     for_each_span(shape, [&](const Span& span) {
-      const Matrix<S> q = turned(worker, neurons, span, range);
+      const Matrix<S> q = rotated(worker, neurons, span, range);
       worker.product.write(square<S>(scores, place, span).read_only(), q.read_only(),
-                           part(d_q, span));
+                           rows_of(d_q, span));
       if (shape.has_state()) {
-        backward_of_reading(worker, q, part(input, span), part(d_out, span), span, range,
-                            part(d_q, span));
+        state_read_backward(worker, q, rows_of(input, span), rows_of(d_out, span), span, range,
+                            rows_of(d_q, span));
       }
     });
-    for_each_span_back(shape, [&](const Span& span) {
+    for_each_span_reversed(shape, [&](const Span& span) {
       if (shape.has_state()) {
-        backward_of_writing(worker, turned(worker, neurons, span, range), part(input, span),
-                            part(d_out, span), span, range, part(d_q, span), part(d_x, span));
+        state_write_backward(worker, rotated(worker, neurons, span, range), rows_of(input, span),
+                             rows_of(d_out, span), span, range, rows_of(d_q, span),
+                             rows_of(d_x, span));
       }
       const Matrix<S> d_sums = work_.tile_in(worker.second, span, range);
-      const Matrix<W> d_turned = part(d_q, span);
+      const Matrix<W> d_rotated = rows_of(d_q, span);
       for (std::int64_t t = 0; t < span.count; ++t) {
-        work_.rows().encode_backward(
-            d_turned.row(t), stored(part(by_gate, span).row(t)), stored(part(neurons, span).row(t)),
-            turns_of(span.begin + t, range), stored(d_sums.row(t)), range.count);
+        work_.rows().encode_backward(d_rotated.row(t), stored(rows_of(by_gate, span).row(t)),
+                                     stored(rows_of(neurons, span).row(t)),
+                                     rotations_of(span.begin + t, range), stored(d_sums.row(t)),
+                                     range.count);
       }
       if (is_last(span)) wait();
-      work_.add_gradient(worker, d_sums, part(input, span), gradient, head, range,
+      work_.add_gradient(worker, d_sums, rows_of(input, span), gradient, head, range,
                          sample > 0 || !is_last(span));
       worker.product.multiply(d_sums.read_only(), work_.weight_rows(encoder, head, range),
-                              part(d_x, span), shape.has_state() || !tile.is_first_of_lane());
+                              rows_of(d_x, span), shape.has_state() || !tile.is_first_of_group());
     });
   });
   const at::Tensor d_x = work_.sum_parts(parts);

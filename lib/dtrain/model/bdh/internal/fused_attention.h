@@ -1,4 +1,4 @@
-// The first half of a fused level: the encoder, and attention over the past.
+// The first half of a fused level: encoder and causal linear attention.
 #pragma once
 
 #include <cstdint>
@@ -7,26 +7,27 @@
 
 namespace dtrain::model::bdh {
 
-/// x (B, T, D) -> S x, where S = strictly_lower(q qᵀ). There is no softmax, so that a sequence may
-/// be cut into spans: a position reads those of its span by scores, and all before by a state (N,
-/// D), the sum of q(s) x(s)ᵀ over them. With one span there is no state, and the cost grows with
-/// the square of T; with several it grows with T.
+/// x (B, T, D) -> S x, where S = strictly_lower(q qᵀ). Without softmax, a sequence can be split into
+/// spans: a position attends to its own span through scores, and to all earlier spans through a
+/// state (N, D), the sum of q(s) x(s)ᵀ. With one span there is no state and the cost is quadratic
+/// in T; with several it is linear.
 ///
-/// turns: rope_rotations (T, N/2, 2) of W. Threads: as FusedWork.
+/// rotations: rope_rotations (T, N/2, 2) of W. Threads: as FusedWork.
 template <typename S>
 class FusedAttention {
  public:
   using W = typename FusedWork<S>::W;
 
   /// work: must outlive this.
-  FusedAttention(FusedWork<S>& work, const at::Tensor& turns) : work_(work), turns_(turns) {}
+  FusedAttention(FusedWork<S>& work, const at::Tensor& rotations)
+      : work_(work), rotations_(rotations) {}
 
   /// Writes xs (nh, B, T, N) and scores (nh, B, T, span); returns S x, (nh, B, T, D) of W.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& encoder,
                                    const at::Tensor& xs, const at::Tensor& scores);
 
-  /// d_attended (nh, B, T, D) of S; d_xs: what xs gets from elsewhere. Adds the encoder's gradient,
-  /// spoils scores, returns the gradient of x, (B, T, D) of W.
+  /// d_attended (nh, B, T, D) of S; d_xs: the gradient of xs from other uses. Adds the encoder's
+  /// gradient, overwrites scores, and returns the gradient of x, (B, T, D) of W.
   [[nodiscard]] at::Tensor backward(const at::Tensor& d_attended, const at::Tensor& x,
                                     const at::Tensor& encoder, const at::Tensor& xs,
                                     const at::Tensor& d_xs, const at::Tensor& scores,
@@ -38,40 +39,40 @@ class FusedAttention {
   template <typename T>
   using Matrix = kernels::Matrix<T>;
 
-  // A span's square of a tensor (..., T, span), of the sequence `index`.
+  // The score matrix of one span in a tensor (..., T, span), of sequence `index`.
   template <typename T>
   [[nodiscard]] Matrix<T> square(const at::Tensor& scores, std::int64_t index,
                                  const Span& span) const;
-  // The state (chunk, D) of a worker.
+  // A worker's state (chunk, D).
   [[nodiscard]] Matrix<W> state(Worker& worker, const NeuronRange& range) const;
-  // A state as a factor.
+  // The state, rounded to S for use as an operand.
   [[nodiscard]] Input rounded(Worker& worker, const Matrix<W>& state) const;
-  [[nodiscard]] const W* turns_of(std::int64_t position, const NeuronRange& range) const;
+  [[nodiscard]] const W* rotations_of(std::int64_t position, const NeuronRange& range) const;
 
-  // The q of a span, in the worker's first tile.
-  [[nodiscard]] Matrix<S> turned(Worker& worker, const Matrix<S>& xs, const Span& span,
-                                 const NeuronRange& range) const;
+  // Computes q for a span in the worker's first tile.
+  [[nodiscard]] Matrix<S> rotated(Worker& worker, const Matrix<S>& xs, const Span& span,
+                                  const NeuronRange& range) const;
   [[nodiscard]] bool is_last(const Span& span) const {
     return span.begin + span.count == work_.shape().length;
   }
-  // Adds what a span's neurons read of the state before it, and adds the span to the state.
-  void read_state(Worker& worker, const Matrix<S>& q, const Input& x, const Span& span,
-                  const NeuronRange& range, const Matrix<W>& attended);
-  void score(const at::Tensor& parts, const at::Tensor& scores);
+  // Adds a span's attention to the state before it, then adds the span to the state.
+  void attend_to_state(Worker& worker, const Matrix<S>& q, const Input& x, const Span& span,
+                       const NeuronRange& range, const Matrix<W>& attended);
+  void sum_scores(const at::Tensor& parts, const at::Tensor& scores);
   [[nodiscard]] at::Tensor apply_scores(const at::Tensor& x, const at::Tensor& scores);
 
-  [[nodiscard]] Matrix<W> sums_of_square(Worker& worker, const Matrix<S>& square) const;
-  [[nodiscard]] at::Tensor backward_of_scores(const at::Tensor& d_attended, const at::Tensor& x,
-                                              const at::Tensor& scores);
-  void backward_of_reading(Worker& worker, const Matrix<S>& q, const Input& x,
+  [[nodiscard]] Matrix<W> square_accumulator(Worker& worker, const Matrix<S>& square) const;
+  [[nodiscard]] at::Tensor scores_backward(const at::Tensor& d_attended, const at::Tensor& x,
+                                           const at::Tensor& scores);
+  void state_read_backward(Worker& worker, const Matrix<S>& q, const Input& x,
                            const Input& d_attended, const Span& span, const NeuronRange& range,
                            const Matrix<W>& d_q);
-  void backward_of_writing(Worker& worker, const Matrix<S>& q, const Input& x,
-                           const Input& d_attended, const Span& span, const NeuronRange& range,
-                           const Matrix<W>& d_q, const Matrix<W>& d_x);
+  void state_write_backward(Worker& worker, const Matrix<S>& q, const Input& x,
+                            const Input& d_attended, const Span& span, const NeuronRange& range,
+                            const Matrix<W>& d_q, const Matrix<W>& d_x);
 
   FusedWork<S>& work_;
-  at::Tensor turns_;
+  at::Tensor rotations_;
 };
 
 extern template class FusedAttention<float>;

@@ -37,17 +37,17 @@ at::Tensor FusedGate<S>::forward(const at::Tensor& y_kv, const at::Tensor& xs,
                                  const at::Tensor& ys) {
   const FusedShape& shape = work_.shape();
   const at::Tensor parts =
-      work_.wide_empty({shape.lanes(), shape.batch, shape.length, shape.width});
-  work_.for_each_tile([&](auto& worker, const TilePlace& place) {
-    const auto& [lane, head, sample, range] = place;
-    const Matrix<W> decoded = work_.template stream<W>(parts, lane * shape.batch + sample);
+      work_.wide_empty({shape.head_groups(), shape.batch, shape.length, shape.width});
+  work_.for_each_tile([&](auto& worker, const Tile& place) {
+    const auto& [head_group, head, sample, range] = place;
+    const Matrix<W> decoded = work_.template stream<W>(parts, head_group * shape.batch + sample);
     for_each_span(shape, [&](const Span& span) {
       const Matrix<W> sums = work_.tile_in(worker.sums, span, range);
       const Matrix<S> gated = work_.tile_in(worker.first, span, range);
-      const Matrix<S> by = part(work_.tile(xs, head, sample, range), span);
-      const Matrix<S> out = ys.defined() ? part(work_.tile(ys, head, sample, range), span)
+      const Matrix<S> by = rows_of(work_.tile(xs, head, sample, range), span);
+      const Matrix<S> out = ys.defined() ? rows_of(work_.tile(ys, head, sample, range), span)
                                          : work_.tile_in(worker.second, span, range);
-      worker.product.write(part(work_.input(y_kv, head * shape.batch + sample), span),
+      worker.product.write(rows_of(work_.input(y_kv, head * shape.batch + sample), span),
                            work_.weight_rows(encoder_v, head, range).transposed(), sums);
       for (std::int64_t t = 0; t < span.count; ++t) {
         work_.rows().gate(sums.row(t), stored(by.row(t)),
@@ -55,7 +55,7 @@ at::Tensor FusedGate<S>::forward(const at::Tensor& y_kv, const at::Tensor& xs,
                           stored(out.row(t)), stored(gated.row(t)), range.count);
       }
       worker.product.multiply(gated.read_only(), work_.weight_rows(decoder, head, range),
-                              part(decoded, span), !place.is_first_of_lane());
+                              rows_of(decoded, span), !place.is_first_of_group());
     });
   });
   return work_.sum_parts(parts);
@@ -68,17 +68,17 @@ at::Tensor FusedGate<S>::backward(const at::Tensor& d_decoded, const at::Tensor&
                                   const Gradients& gradients) {
   const FusedShape& shape = work_.shape();
   const at::Tensor parts =
-      work_.wide_empty({shape.lanes(), shape.batch, shape.length, shape.width});
-  work_.for_each_adding_tile([&](auto& worker, const TilePlace& place, const auto& wait) {
-    const auto& [lane, head, sample, range] = place;
-    const auto d_input = work_.template stream<W>(parts, lane * shape.batch + sample);
+      work_.wide_empty({shape.head_groups(), shape.batch, shape.length, shape.width});
+  work_.for_each_adding_tile([&](auto& worker, const Tile& place, const auto& wait) {
+    const auto& [head_group, head, sample, range] = place;
+    const auto d_input = work_.template stream<W>(parts, head_group * shape.batch + sample);
     for_each_span(shape, [&](const Span& span) {
-      const auto d_out = part(work_.input(d_decoded, sample), span);
+      const auto d_out = rows_of(work_.input(d_decoded, sample), span);
       const Matrix<W> d_gated = work_.tile_in(worker.sums, span, range);
       const Matrix<S> gated = work_.tile_in(worker.first, span, range);
       const Matrix<S> d_sums = work_.tile_in(worker.second, span, range);
-      const Matrix<S> by = part(work_.tile(xs, head, sample, range), span);
-      const Matrix<S> out = part(work_.tile(ys, head, sample, range), span);
+      const Matrix<S> by = rows_of(work_.tile(xs, head, sample, range), span);
+      const Matrix<S> out = rows_of(work_.tile(ys, head, sample, range), span);
       worker.product.write(d_out, work_.weight_rows(decoder, head, range).transposed(), d_gated);
       for (std::int64_t t = 0; t < span.count; ++t) {
         work_.rows().gate_backward(d_gated.row(t), stored(by.row(t)),
@@ -89,10 +89,11 @@ at::Tensor FusedGate<S>::backward(const at::Tensor& d_decoded, const at::Tensor&
       if (span.begin == 0) wait();
       const bool has_begun = sample > 0 || span.begin > 0;
       work_.add_gradient(worker, gated, d_out, gradients.decoder, head, range, has_begun);
-      work_.add_gradient(worker, d_sums, part(work_.input(y_kv, head * shape.batch + sample), span),
+      work_.add_gradient(worker, d_sums,
+                         rows_of(work_.input(y_kv, head * shape.batch + sample), span),
                          gradients.encoder_v, head, range, has_begun);
       worker.product.multiply(d_sums.read_only(), work_.weight_rows(encoder_v, head, range),
-                              part(d_input, span), !place.is_first_of_lane());
+                              rows_of(d_input, span), !place.is_first_of_group());
     });
   });
   return work_.sum_groups(parts);

@@ -1,4 +1,4 @@
-// The second half of a fused level: encoder_v, the gate with its dropout, and the decoder.
+// The second half of a fused level: encoder_v, gating with dropout, and decoder.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace dtrain::model::bdh {
 
-/// What decides which neurons are dropped (DropoutPlace); probability 0: none.
+/// The parameters of the dropout mask (dropout.h); probability 0 disables dropout.
 struct FusedDropout {
   double probability = 0;
   std::uint64_t seed = 0;
@@ -17,8 +17,8 @@ struct FusedDropout {
   std::int64_t first_neuron = 0;
 };
 
-/// y_kv (nh, B, T, D) and xs (nh, B, T, N) -> the decoded sum over this rank's neurons. Weights:
-/// (nh*N, D).
+/// y_kv (nh, B, T, D) and xs (nh, B, T, N) -> the decoder's output, summed over this rank's neurons.
+/// Weights: (nh*N, D).
 ///
 /// Threads: as FusedWork.
 template <typename S>
@@ -38,8 +38,8 @@ class FusedGate {
     const GradientSum& encoder_v;
     const GradientSum& decoder;
   };
-  /// d_decoded (B, T, D) of S: adds the gradients of both weights, and leaves in the place of ys
-  /// what xs gets by the gate. Returns the gradient of y_kv, (nh, B, T, D) of W.
+  /// d_decoded (B, T, D) of S. Adds the gradients of both weights, overwrites ys with the gradient of
+  /// xs through the gate, and returns the gradient of y_kv, (nh, B, T, D) of W.
   [[nodiscard]] at::Tensor backward(const at::Tensor& d_decoded, const at::Tensor& y_kv,
                                     const at::Tensor& xs, const at::Tensor& encoder_v,
                                     const at::Tensor& decoder, const at::Tensor& ys,

@@ -1,4 +1,4 @@
-// The head of a BDH on the CPU with a backward pass of its own, of a vocabulary that is not split.
+// The BDH head on the CPU with a fused backward pass, for vocabularies that are not split.
 #pragma once
 
 #include <array>
@@ -9,14 +9,14 @@
 
 namespace dtrain::model::bdh {
 
-/// Computes what BdhHead computes, with logits that are never rounded to 16 bits. Those of a large
-/// vocabulary exist for some rows at a time, and are computed again for the backward pass. Equal
-/// bits on any number of threads.
+/// Computes the same as BdhHead, but never rounds logits to 16 bits. With a large vocabulary it
+/// materializes the logits of some rows at a time and recomputes them in the backward pass. Results
+/// do not depend on the number of threads.
 class FusedHead final : public Block, private NativeBackward {
  public:
-  /// threads: of the rank, for the prediction of memory.
-  FusedHead(const BdhPart& part, param::ParameterId lm_head, std::int64_t threads)
-      : part_(part), ids_{lm_head}, threads_(threads) {}
+  /// threads: of the rank; used only to predict memory.
+  FusedHead(const BdhSlice& slice, param::ParameterId lm_head, std::int64_t threads)
+      : slice_(slice), ids_{lm_head}, threads_(threads) {}
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const BlockContext& context) override;
   [[nodiscard]] NativeBackward* native_backward() override { return this; }
   [[nodiscard]] std::span<const param::ParameterId> parameters() const override { return ids_; }
@@ -29,10 +29,10 @@ class FusedHead final : public Block, private NativeBackward {
                                     std::span<const at::Tensor> saved, const BlockContext& context,
                                     const GradientOf& gradient_of) override;
 
-  /// Of `rows`, how many have their logits at once; wide: bytes of a logit.
+  /// Returns how many of `rows` have their logits materialized at once; wide: bytes per logit.
   [[nodiscard]] std::int64_t rows_at_once(std::int64_t rows, std::int64_t wide) const;
 
-  BdhPart part_;
+  BdhSlice slice_;
   std::array<param::ParameterId, 1> ids_;
   std::int64_t threads_;
 };

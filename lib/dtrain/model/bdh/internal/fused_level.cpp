@@ -10,7 +10,7 @@
 namespace dtrain::model::bdh {
 namespace {
 
-// What forward saves, in this order.
+// The tensors that forward saves, in this order.
 enum SavedOfLevel : std::size_t { kXs, kYs, kScores, kYkv, kYkvRstd, kY, kYRstd, kOut, kOutRstd };
 
 }  // namespace
@@ -31,26 +31,26 @@ struct FusedLevel::Passes {
 FusedShape FusedLevel::shape_of(std::int64_t batch, std::int64_t length) const {
   return {.batch = batch,
           .length = length,
-          .width = part_.whole.width,
-          .heads = part_.heads,
-          .neurons = part_.neurons,
+          .width = slice_.whole.width,
+          .heads = slice_.heads,
+          .neurons = slice_.neurons,
           .span = options_.span == 0 ? length : std::min(options_.span, length)};
 }
 
 FusedDropout FusedLevel::dropout_of(const BlockContext& context) const {
-  if (!context.training || part_.whole.dropout == 0) return {};
-  return {.probability = part_.whole.dropout,
+  if (!context.training || slice_.whole.dropout == 0) return {};
+  return {.probability = slice_.whole.dropout,
           .seed = context.seed,
           .level = level_,
           .first_sample = *context.first_sample.const_data_ptr<std::int64_t>(),
-          .first_neuron = part_.first_neuron};
+          .first_neuron = slice_.first_neuron};
 }
 
 template <typename S>
 at::Tensor FusedLevel::run(const at::Tensor& x, const BlockContext& context,
                            std::vector<at::Tensor>* saved) {
   TensorAxis& axis = context.tensor_axis;
-  part_.check(axis);
+  slice_.check(axis);
   Passes<S> passes(*this, x, context);
   const FusedShape& shape = passes.work.shape();
   const auto empty = [&](at::IntArrayRef sizes) { return at::empty(sizes, x.options()); };
@@ -96,7 +96,7 @@ at::Tensor FusedLevel::run_backward(const at::Tensor& x, const at::Tensor& gradi
   TensorAxis& axis = context.tensor_axis;
   const at::ScalarType wide = kWideType<S>;
   Passes<S> passes(*this, x, context);
-  // The gradient of x + y, and from there that of the decoded sum.
+  // The gradient of x + y, and from it that of the decoder's output.
   at::Tensor d_sum = gradient.to(wide, /*non_blocking=*/false, /*copy=*/true).contiguous();
   passes.work.normalize_backward(d_sum, saved[kOut], saved[kOutRstd]);
   at::Tensor d_decoded = d_sum.clone();
@@ -105,7 +105,7 @@ at::Tensor FusedLevel::run_backward(const at::Tensor& x, const at::Tensor& gradi
   at::Tensor xs = saved[kXs];
   at::Tensor ys = saved[kYs];
   if (options_.recomputes_gates) {
-    xs = at::empty({part_.heads, x.size(0), x.size(1), part_.neurons}, x.options());
+    xs = at::empty({slice_.heads, x.size(0), x.size(1), slice_.neurons}, x.options());
     ys = at::empty_like(xs);
     passes.work.encode(x, context.use(ids_[0]), xs);
     passes.work.encode(saved[kYkv], context.use(ids_[1]), ys);
@@ -141,19 +141,19 @@ BlockMemory FusedLevel::memory(const BatchShape& shape) const {
   const auto low = static_cast<std::int64_t>(c10::elementSize(shape.dtype));
   const std::int64_t wide = std::max<std::int64_t>(4, low);
   const bool is_low = low != wide;
-  const bool has_groups = sizes.groups() > 1;
+  const bool has_groups = sizes.groups_per_head() > 1;
   const std::int64_t row = sizes.row_elements();
   const std::int64_t neurons = sizes.neuron_elements() * low;
   const std::int64_t scores = sizes.score_elements() * low;
   const std::int64_t statistics = sizes.rows() * wide;
-  const std::int64_t heads = sizes.heads * row * wide;    // of sums (nh, B, T, D)
-  const std::int64_t lanes = sizes.lanes() * row * wide;  // what each lane makes of its neurons
-  // Sums over ranks are made in copies.
-  const std::int64_t head_sum = part_.ranks_per_head > 1 ? 2 * heads : 0;
-  const std::int64_t sum = part_.place.is_whole() ? 0 : 2 * row * wide;
+  const std::int64_t heads = sizes.heads * row * wide;                  // of sums (nh, B, T, D)
+  const std::int64_t group_outputs = sizes.head_groups() * row * wide;  // (B, T, D) per head group
+  // All-reduces work on copies.
+  const std::int64_t head_sum = slice_.ranks_per_head > 1 ? 2 * heads : 0;
+  const std::int64_t sum = slice_.place.is_whole() ? 0 : 2 * row * wide;
   const std::int64_t group_sum = has_groups ? heads : 0;
 
-  const auto work = [&](bool is_backward) {  // what threads work in
+  const auto work = [&](bool is_backward) {  // scratch memory of all threads
     return for_type(shape.dtype, [&]<typename S>(S) {
       return FusedWork<S>::bytes(sizes, options_.threads, is_backward);
     });
@@ -164,21 +164,23 @@ BlockMemory FusedLevel::memory(const BatchShape& shape) const {
   const std::int64_t normed = sizes.heads * (row * low + statistics);     // y_kv
   memory.saved = kept + scores + normed + row * low + 2 * statistics;     // y
   const auto forward = [&](std::int64_t ys) {
-    // Scores are summed beside their place where a head has several lanes, or is of 16 bits.
+    // Scores are summed beside their place where a head has several group_outputs, or is of 16 bits.
     const bool in_place = !has_groups && !is_low;
-    const std::int64_t parts = in_place ? 0 : sizes.groups() * sizes.score_elements() * wide;
-    const std::int64_t by_state = sizes.has_state() ? lanes + group_sum : 0;
+    const std::int64_t parts =
+        in_place ? 0 : sizes.groups_per_head() * sizes.score_elements() * wide;
+    const std::int64_t by_state = sizes.has_state() ? group_outputs + group_sum : 0;
     const std::int64_t attending = parts + by_state + heads;
     const std::int64_t normalizing = head_sum + heads + normed;
-    const std::int64_t decoding = normed + ys + lanes + sum;
+    const std::int64_t decoding = normed + ys + group_outputs + sum;
     const std::int64_t ending = 2 * (row * low + statistics) + (is_low ? 2 : 1) * row * wide;
     return neurons + scores + std::max({attending, normalizing, decoding + ending}) +
            work(/*is_backward=*/false);
   };
   memory.forward = forward(kept / 2);
   memory.forward_without_graph = forward(0);
-  const std::int64_t at_gate = (is_low ? row * low : 0) + lanes + group_sum + head_sum;
-  const std::int64_t at_attention = heads + (is_low ? sizes.heads * row * low : 0) + heads + lanes;
+  const std::int64_t at_gate = (is_low ? row * low : 0) + group_outputs + group_sum + head_sum;
+  const std::int64_t at_attention =
+      heads + (is_low ? sizes.heads * row * low : 0) + heads + group_outputs;
   const std::int64_t streams = 2 * row * wide;  // the gradients of both norms
   const std::int64_t recomputed = 2 * neurons - kept;
   memory.backward = memory.saved + recomputed + streams + std::max(at_gate, at_attention + sum) +

@@ -1,5 +1,5 @@
-// The level of a BDH on the CPU with a backward pass of its own: no tensor of neurons but xs and ys
-// exists, and half of the square of positions is computed.
+// The BDH level on the CPU with a fused backward pass: materializes no neuron-sized tensors but xs
+// and ys, and computes only the causal half of the scores.
 #pragma once
 
 #include <array>
@@ -14,19 +14,19 @@
 
 namespace dtrain::model::bdh {
 
-/// Computes what BdhLevel computes and reports the same values, in float32, float64 or bfloat16.
-/// Equal bits on any number of threads.
+/// Computes and reports the same values as BdhLevel, in float32, float64 or bfloat16. Results do not
+/// depend on the number of threads.
 class FusedLevel final : public Block, private NativeBackward {
  public:
   struct Options {
-    std::int64_t span = 0;          ///< positions that meet by scores (FusedAttention); 0: all
-    bool recomputes_gates = false;  ///< xs and ys are computed again in the backward pass
-    std::int64_t threads = 1;       ///< of the rank, for the prediction of memory
+    std::int64_t span = 0;          ///< positions per span (FusedAttention); 0: the whole sequence
+    bool recomputes_gates = false;  ///< recompute xs and ys in the backward pass
+    std::int64_t threads = 1;       ///< of the rank; used only to predict memory
   };
 
-  FusedLevel(const BdhPart& part, std::int64_t level, LevelParameters ids,
+  FusedLevel(const BdhSlice& slice, std::int64_t level, LevelParameters ids,
              std::shared_ptr<RopeTables> rope, Options options)
-      : part_(part),
+      : slice_(slice),
         level_(level),
         ids_{ids.encoder, ids.encoder_v, ids.decoder},
         rope_(std::move(rope)),
@@ -54,7 +54,7 @@ class FusedLevel final : public Block, private NativeBackward {
   [[nodiscard]] FusedShape shape_of(std::int64_t batch, std::int64_t length) const;
   [[nodiscard]] FusedDropout dropout_of(const BlockContext& context) const;
 
-  BdhPart part_;
+  BdhSlice slice_;
   std::int64_t level_;
   std::array<param::ParameterId, 3> ids_;
   std::shared_ptr<RopeTables> rope_;

@@ -1,5 +1,5 @@
-// How a fused level cuts its work. The cuts depend on sizes alone, never on threads, so that every
-// sum has the same bits on any number of them.
+// How a fused level tiles its work. The tiling depends on sizes alone, never on the number of
+// threads, so results are bit-identical for any number of them.
 #pragma once
 
 #include <algorithm>
@@ -7,15 +7,15 @@
 
 namespace dtrain::model::bdh {
 
-/// Sizes of one microbatch on one rank. Neurons of a head come in groups, each of which one thread
-/// computes at a time (a lane is one group of one head), and groups in chunks that fit its cache.
+/// Sizes of one microbatch on one rank. The neurons of a head are divided into groups; a head group,
+/// one group of one head, is computed by one thread at a time, in chunks that fit its cache.
 struct FusedShape {
   std::int64_t batch = 0;    ///< B
   std::int64_t length = 0;   ///< T
   std::int64_t width = 0;    ///< D
   std::int64_t heads = 0;    ///< nh of this rank
   std::int64_t neurons = 0;  ///< N of this rank
-  std::int64_t span = 0;     ///< positions of which a square of scores is computed; T: of all
+  std::int64_t span = 0;     ///< positions per score matrix; T for full attention
 
   [[nodiscard]] std::int64_t rows() const { return batch * length; }
   [[nodiscard]] std::int64_t row_elements() const { return rows() * width; }
@@ -23,10 +23,10 @@ struct FusedShape {
   [[nodiscard]] std::int64_t score_elements() const { return rows() * heads * span; }
   [[nodiscard]] bool has_state() const { return span < length; }
 
-  [[nodiscard]] std::int64_t groups() const {
+  [[nodiscard]] std::int64_t groups_per_head() const {
     return (neurons + kGroupNeurons - 1) / kGroupNeurons;
   }
-  [[nodiscard]] std::int64_t lanes() const { return heads * groups(); }
+  [[nodiscard]] std::int64_t head_groups() const { return heads * groups_per_head(); }
   [[nodiscard]] std::int64_t chunk() const {
     constexpr std::int64_t kTile = 32768;  // elements
     const std::int64_t fitting = kTile / span / kMinChunk * kMinChunk;
@@ -43,14 +43,14 @@ struct NeuronRange {
   std::int64_t count;
 };
 
-/// A tile of neurons.
-struct TilePlace {
-  std::int64_t lane;
+/// The activations of a chunk of neurons for one sample: (T, chunk).
+struct Tile {
+  std::int64_t head_group;
   std::int64_t head;
   std::int64_t sample;
   NeuronRange range;
 
-  [[nodiscard]] bool is_first_of_lane() const {
+  [[nodiscard]] bool is_first_of_group() const {
     return range.begin % FusedShape::kGroupNeurons == 0;
   }
 };
@@ -61,13 +61,13 @@ struct Span {
   std::int64_t count;
 };
 
-/// The rows of a matrix that are a span's positions.
+/// Returns the rows of a matrix at a span's positions.
 template <typename M>
-[[nodiscard]] M part(const M& matrix, const Span& span) {
+[[nodiscard]] M rows_of(const M& matrix, const Span& span) {
   return matrix.row_block(span.begin, span.count);
 }
 
-/// Calls of_span(Span) for the spans of a sequence, ascending.
+/// Calls of_span(Span) for each span of a sequence, in ascending order.
 template <typename OfSpan>
 void for_each_span(const FusedShape& shape, const OfSpan& of_span) {
   for (std::int64_t at = 0; at < shape.length; at += shape.span) {
@@ -75,18 +75,18 @@ void for_each_span(const FusedShape& shape, const OfSpan& of_span) {
   }
 }
 
-/// Calls of_span(Span) for the spans of a sequence, descending.
+/// Calls of_span(Span) for each span of a sequence, in descending order.
 template <typename OfSpan>
-void for_each_span_back(const FusedShape& shape, const OfSpan& of_span) {
+void for_each_span_reversed(const FusedShape& shape, const OfSpan& of_span) {
   for (std::int64_t at = (shape.length - 1) / shape.span * shape.span; at >= 0; at -= shape.span) {
     of_span(Span{at, std::min(shape.span, shape.length - at)});
   }
 }
 
-/// Calls of_chunk(NeuronRange) for the chunks of a lane, ascending.
+/// Calls of_chunk(NeuronRange) for each chunk of a head group, in ascending order.
 template <typename OfChunk>
-void for_each_chunk(const FusedShape& shape, std::int64_t lane, const OfChunk& of_chunk) {
-  const std::int64_t begin = lane % shape.groups() * FusedShape::kGroupNeurons;
+void for_each_chunk(const FusedShape& shape, std::int64_t head_group, const OfChunk& of_chunk) {
+  const std::int64_t begin = head_group % shape.groups_per_head() * FusedShape::kGroupNeurons;
   const std::int64_t end = std::min(shape.neurons, begin + FusedShape::kGroupNeurons);
   for (std::int64_t at = begin; at < end; at += shape.chunk()) {
     of_chunk(NeuronRange{at, std::min(shape.chunk(), end - at)});

@@ -10,9 +10,9 @@ namespace {
 
 using kernels::Matrix;
 
-// Sums go over neurons, positions or the width; columns are neurons, the width, or positions of a
-// block of a triangle.
-kernels::FactorSize largest_factor(const FusedShape& shape) {
+// The depth of products is in neurons, positions or the width; columns are neurons, the width, or
+// the positions of a triangle block.
+kernels::OperandSize largest_factor(const FusedShape& shape) {
   const std::int64_t columns = std::max(shape.chunk(), shape.width);
   return {.depth = std::max(columns, shape.span), .columns = std::max(columns, kTriangleBlock)};
 }
@@ -40,15 +40,15 @@ std::int64_t FusedWork<S>::bytes(const FusedShape& shape, std::int64_t threads, 
   constexpr std::int64_t kLow = sizeof(S);
   constexpr std::int64_t kWide = sizeof(W);
   const std::int64_t chunk = shape.chunk();
-  // Those that find a tile to compute take a state, and in the backward pass sums of all positions.
-  const std::int64_t busy = std::min(threads, shape.lanes() * shape.batch);
+  // Only threads that get a tile allocate a state and, in the backward pass, sums of all positions.
+  const std::int64_t busy = std::min(threads, shape.head_groups() * shape.batch);
   const std::int64_t positions =
       is_backward ? busy * shape.length + (threads - busy) * shape.span : threads * shape.span;
   const std::int64_t tiles = kWide * positions * chunk + threads * 2 * kLow * shape.span * chunk;
   const std::int64_t rounded = kLow == kWide ? 0 : kLow;
   const std::int64_t state = shape.has_state() ? (kWide + rounded) * chunk * shape.width : 0;
-  const std::int64_t product = kernels::Product<S>::bytes(largest_factor(shape));
-  // A square of sums is rounded into the place of the scores.
+  const std::int64_t product = kernels::Gemm<S>::bytes(largest_factor(shape));
+  // The accumulator of a score matrix, which is rounded into the scores.
   const std::int64_t squares =
       is_backward && kLow != kWide ? std::min(threads, shape.heads * shape.batch) : std::int64_t{0};
   return tiles + busy * state + threads * product + squares * kWide * shape.span * shape.span;
@@ -77,12 +77,12 @@ void FusedWork<S>::encode(Worker& worker, const Input& values, const Input& weig
 template <typename S>
 void FusedWork<S>::encode(const at::Tensor& values, const at::Tensor& weight,
                           const at::Tensor& out) {
-  for_each_tile([&](Worker& worker, const TilePlace& place) {
-    const auto& [lane, head, sample, range] = place;
+  for_each_tile([&](Worker& worker, const Tile& place) {
+    const auto& [head_group, head, sample, range] = place;
     const std::int64_t first = values.dim() == 4 ? head * shape_.batch : 0;
     for_each_span(shape_, [&](const Span& span) {
-      encode(worker, part(input(values, first + sample), span), weight_rows(weight, head, range),
-             part(tile(out, head, sample, range), span));
+      encode(worker, rows_of(input(values, first + sample), span), weight_rows(weight, head, range),
+             rows_of(tile(out, head, sample, range), span));
     });
   });
 }
@@ -92,7 +92,7 @@ at::Tensor FusedWork<S>::sum_parts(const at::Tensor& parts) const {
   const at::Tensor sum = parts.select(0, 0);
   const std::int64_t size = sum.numel();
   W* sums = sum.mutable_data_ptr<W>();
-  constexpr std::int64_t kElements = 8192;  // of a task
+  constexpr std::int64_t kElements = 8192;  // per task
   kernels::run_tasks((size + kElements - 1) / kElements, [&](std::int64_t task, std::int64_t) {
     const std::int64_t begin = task * kElements;
     const std::int64_t count = std::min(kElements, size - begin);
@@ -105,8 +105,8 @@ at::Tensor FusedWork<S>::sum_parts(const at::Tensor& parts) const {
 
 template <typename S>
 at::Tensor FusedWork<S>::sum_groups(const at::Tensor& parts) const {
-  if (shape_.groups() == 1) return parts;
-  const at::Tensor by_head = parts.unflatten(0, {shape_.heads, shape_.groups()});
+  if (shape_.groups_per_head() == 1) return parts;
+  const at::Tensor by_head = parts.unflatten(0, {shape_.heads, shape_.groups_per_head()});
   for (std::int64_t head = 0; head < shape_.heads; ++head) (void)sum_parts(by_head[head]);
   return by_head.select(1, 0).contiguous();
 }

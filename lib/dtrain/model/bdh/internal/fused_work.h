@@ -1,4 +1,5 @@
-// What the passes of a fused level share: how tensors are cut, and what threads work in.
+// Shared by the passes of a fused level: access to tiles, scratch memory per thread, and gradient
+// accumulation in a fixed order.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +15,7 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
-#include "dtrain/kernels/product.h"
+#include "dtrain/kernels/gemm.h"
 #include "dtrain/kernels/tasks.h"
 #include "dtrain/model/bdh/internal/fused_shape.h"
 #include "dtrain/model/bdh/internal/level_rows.h"
@@ -22,12 +23,12 @@
 
 namespace dtrain::model::bdh {
 
-/// What numbers S are summed in.
+/// The accumulation dtype of S.
 template <typename S>
 inline constexpr at::ScalarType kWideType =
     c10::CppTypeToScalarType<typename kernels::SumOf<S>::Type>::value;
 
-/// Returns pass(S{}) for a type that fused blocks compute in.
+/// Returns pass(S{}) for the C++ type S of `type`; fused blocks support float, double and bfloat16.
 template <typename Pass>
 [[nodiscard]] auto for_type(at::ScalarType type, const Pass& pass) {
   switch (type) {
@@ -42,7 +43,7 @@ template <typename Pass>
   }
 }
 
-/// The element-wise code for this CPU.
+/// Returns the element-wise kernels for this CPU.
 template <typename S>
 [[nodiscard]] const auto& level_rows() {
   if constexpr (std::is_same_v<S, float>) {
@@ -54,12 +55,12 @@ template <typename S>
   }
 }
 
-/// Numbers as LevelRows takes them.
+/// Casts pointers to the element types of LevelRows.
 inline float* stored(float* data) { return data; }
 inline double* stored(double* data) { return data; }
 inline Bfloat16Bits* stored(c10::BFloat16* data) { return reinterpret_cast<Bfloat16Bits*>(data); }
 
-/// Calls of_row(i) for each row, on all threads.
+/// Calls of_row(i) for each row, in parallel.
 template <typename OfRow>
 void for_each_row(std::int64_t rows, const OfRow& of_row) {
   constexpr std::int64_t kRows = 32;
@@ -69,42 +70,42 @@ void for_each_row(std::int64_t rows, const OfRow& of_row) {
   });
 }
 
-/// A weight's gradient, which is summed in its place, or beside it where that is of another
-/// type than `wide`.
+/// Accumulates a weight's gradient in dtype `wide`: directly in its target, or in a buffer if the
+/// target has another dtype.
 class GradientSum {
  public:
-  GradientSum(param::GradientPlace place, at::ScalarType wide) : place_(std::move(place)) {
+  GradientSum(param::GradientTarget place, at::ScalarType wide) : place_(std::move(place)) {
     if (!place_.view.defined()) return;
     is_direct_ = place_.view.scalar_type() == wide && place_.view.is_contiguous();
     sum_ = is_direct_ ? place_.view
                       : at::empty(place_.view.sizes(), place_.view.options().dtype(wide));
   }
-  /// The weight's shape, of `wide`, contiguous; undefined: none is wanted.
+  /// The accumulator: the weight's shape, of `wide`, contiguous; undefined if no gradient is needed.
   [[nodiscard]] const at::Tensor& sum() const { return sum_; }
   /// True if sum() has no value yet.
   [[nodiscard]] bool is_first() const { return !is_direct_ || place_.is_first; }
-  /// Brings the sum to its place; once, when all is added.
+  /// Adds a separate buffer to the target. Call once, after the last addition.
   void finish() {
-    if (!is_direct_ && sum_.defined()) place_.take(sum_);
+    if (!is_direct_ && sum_.defined()) place_.accumulate(sum_);
   }
 
  private:
-  param::GradientPlace place_;
+  param::GradientTarget place_;
   at::Tensor sum_;
   bool is_direct_ = false;
 };
 
-/// Several gradients, to each of which samples add one after the other, so that their sums have the
-/// same bits on any number of threads.
+/// Makes samples add to each gradient in order, so that sums are bit-identical for any number of
+/// threads.
 ///
-/// Threads: any; one for each sample of a gradient.
+/// Threads: any; one per sample of a gradient.
 class SampleOrder {
  public:
   explicit SampleOrder(std::int64_t num_gradients)
       : added_(static_cast<std::size_t>(num_gradients)) {}
 
-  /// Waits until all samples before this one have added to the gradient. REQUIRES: threads compute
-  /// them. Returns at once when one of them has failed: nobody will read the sum.
+  /// Waits until all earlier samples have added to the gradient. REQUIRES: other threads are already
+  /// computing them. Returns at once if a sample has failed, as the sum is then discarded.
   void wait(std::int64_t gradient, std::int64_t sample) const {
     constexpr auto kSpin = std::chrono::microseconds(1);
     const std::atomic<std::int64_t>& added = added_[static_cast<std::size_t>(gradient)];
@@ -113,24 +114,24 @@ class SampleOrder {
       if (std::chrono::steady_clock::now() - begin > kSpin) std::this_thread::yield();
     }
   }
-  /// The sample has added all it has.
+  /// Marks the sample's contribution as complete.
   void pass_on(std::int64_t gradient, std::int64_t sample) {
     added_[static_cast<std::size_t>(gradient)].store(sample + 1, std::memory_order_release);
   }
-  /// A sample will not add.
+  /// Marks a sample as failed, which ends all waits.
   void fail() { has_failed_ = true; }
 
  private:
-  std::vector<std::atomic<std::int64_t>> added_;  // samples of each gradient
+  std::vector<std::atomic<std::int64_t>> added_;  // completed samples per gradient
   std::atomic<bool> has_failed_ = false;
 };
 
-/// One microbatch's work of a level, in numbers S (float, double or bfloat16) that are summed as W.
-/// Tensors are contiguous; those of neurons lie in tiles, one for each head, sample and chunk:
-/// (T, chunk).
+/// The computation of a level for one microbatch, on element type S (float, double or bfloat16) with
+/// accumulation type W. Tensors are contiguous; neuron tensors are stored as tiles (T, chunk), one
+/// per head, sample and chunk.
 ///
-/// Threads: one caller; its members use the threads of the rank. Results have the same bits on any
-/// number of them.
+/// Threads: one caller; members run on the threads of the rank. Results do not depend on their
+/// number.
 template <typename S>
 class FusedWork {
  public:
@@ -138,10 +139,10 @@ class FusedWork {
   using Rows = std::remove_cvref_t<decltype(level_rows<S>())>;
   using Input = kernels::Matrix<const S>;
 
-  /// What one thread works in: a tile of sums, of a span or of all positions; two tiles of a
-  /// span's numbers; a square of positions or a state, and that state rounded for products.
+  /// Scratch memory of one thread: a tile of sums, of a span or of all positions; two tiles of a
+  /// span; a score matrix or a state, and the state rounded to S for products.
   struct Worker {
-    kernels::Product<S> product;
+    kernels::Gemm<S> product;
     kernels::Scratch<W> sums;
     kernels::Scratch<S> first;
     kernels::Scratch<S> second;
@@ -151,7 +152,7 @@ class FusedWork {
   };
 
   explicit FusedWork(const FusedShape& shape, const at::TensorOptions& options);
-  /// What the threads of a rank work in, forward or backward.
+  /// Predicts the scratch memory of a rank's threads in bytes, for forward or backward.
   [[nodiscard]] static std::int64_t bytes(const FusedShape& shape, std::int64_t threads,
                                           bool is_backward);
 
@@ -161,12 +162,12 @@ class FusedWork {
     return workers_[static_cast<std::size_t>(index)];
   }
 
-  /// A tensor of W.
+  /// Allocates a tensor of W.
   [[nodiscard]] at::Tensor wide_empty(at::IntArrayRef sizes) const {
     return at::empty(sizes, options_.dtype(kWideType<S>));
   }
 
-  /// Matrix `index` of (T, D) that a tensor holds one after the other.
+  /// Returns the `index`-th (T, D) matrix of a tensor.
   template <typename T>
   [[nodiscard]] kernels::Matrix<T> stream(const at::Tensor& tensor, std::int64_t index) const {
     return {tensor.mutable_data_ptr<T>() + index * shape_.length * shape_.width, shape_.length,
@@ -175,63 +176,65 @@ class FusedWork {
   [[nodiscard]] Input input(const at::Tensor& tensor, std::int64_t index) const {
     return stream<S>(tensor, index).read_only();
   }
-  /// The tile of a tensor of neurons, of a head and sample.
+  /// Returns one tile of a neuron tensor.
   [[nodiscard]] kernels::Matrix<S> tile(const at::Tensor& neurons, std::int64_t head,
                                         std::int64_t sample, const NeuronRange& range) const {
     const std::int64_t first = (head * shape_.batch + sample) * shape_.neurons + range.begin;
     return {neurons.mutable_data_ptr<S>() + first * shape_.length, shape_.length, range.count};
   }
-  /// A span's part of a tile, in memory of a worker's.
+  /// Returns a span's rows of a tile in a worker's scratch memory.
   template <typename T>
   [[nodiscard]] kernels::Matrix<T> tile_in(const kernels::Scratch<T>& memory, const Span& span,
                                            const NeuronRange& range) const {
     return {memory.data(), span.count, range.count};
   }
-  /// The neurons' rows of a weight.
+  /// Returns the rows of a weight that belong to the neurons.
   [[nodiscard]] Input weight_rows(const at::Tensor& weight, std::int64_t head,
                                   const NeuronRange& range) const {
     const std::int64_t first = head * shape_.neurons + range.begin;
     return {weight.const_data_ptr<S>() + first * shape_.width, range.count, shape_.width};
   }
 
-  /// Adds the gradient of the neurons' rows of a weight by one span: neuronsᵀ values; writes it
-  /// where it is the first of the backward pass (`adds` false) and of its place.
+  /// Adds one span's gradient of the neurons' weight rows, neuronsᵀ values; writes instead if it is
+  /// the first of the backward pass (`adds` false) and the target has no value yet.
   void add_gradient(Worker& worker, const kernels::Matrix<S>& neurons, const Input& values,
                     const GradientSum& gradient, std::int64_t head, const NeuronRange& range,
                     bool adds) const;
 
-  /// Calls of_tile(Worker&, TilePlace) for every tile, on all threads.
+  /// Calls of_tile(Worker&, Tile) for every tile, in parallel.
   template <typename OfTile>
   void for_each_tile(const OfTile& of_tile) {
-    kernels::run_tasks(shape_.lanes() * shape_.batch, [&](std::int64_t task, std::int64_t index) {
-      const std::int64_t lane = task / shape_.batch;
-      for_each_chunk(shape_, lane, [&](const NeuronRange& range) {
-        of_tile(worker(index), TilePlace{lane, lane / shape_.groups(), task % shape_.batch, range});
-      });
-    });
+    kernels::run_tasks(
+        shape_.head_groups() * shape_.batch, [&](std::int64_t task, std::int64_t index) {
+          const std::int64_t head_group = task / shape_.batch;
+          for_each_chunk(shape_, head_group, [&](const NeuronRange& range) {
+            of_tile(worker(index), Tile{head_group, head_group / shape_.groups_per_head(),
+                                        task % shape_.batch, range});
+          });
+        });
   }
 
-  /// The same of tiles that add to gradients of their neurons: of_tile(Worker&, TilePlace, wait)
-  /// calls wait() before it adds, which returns when the samples before have added theirs. Lanes
-  /// are shared out with all their samples where threads have equally many, else a sample at a
-  /// time.
+  /// The same for tiles that add to weight gradients: of_tile(Worker&, Tile, wait) calls wait()
+  /// before it adds, which returns when all earlier samples have added theirs. A task is a head group
+  /// with all its samples if the threads divide the head groups evenly, otherwise one sample of it.
   template <typename OfTile>
   void for_each_adding_tile(const OfTile& of_tile) {
-    const std::int64_t lanes = shape_.lanes();
-    const std::int64_t at_once = lanes % kernels::num_workers() == 0 ? shape_.batch : 1;
+    const std::int64_t head_groups = shape_.head_groups();
+    const std::int64_t at_once = head_groups % kernels::num_workers() == 0 ? shape_.batch : 1;
     constexpr std::int64_t kMostChunks = FusedShape::kGroupNeurons / FusedShape::kMinChunk;
-    SampleOrder order(lanes * kMostChunks);
-    std::atomic<std::int64_t> next = 0;  // ascending: who waits, waits for one that has begun
-    kernels::run_tasks(lanes * shape_.batch / at_once, [&](std::int64_t, std::int64_t index) {
+    SampleOrder order(head_groups * kMostChunks);
+    std::atomic<std::int64_t> next = 0;  // ascending, so threads only wait for started samples
+    kernels::run_tasks(head_groups * shape_.batch / at_once, [&](std::int64_t, std::int64_t index) {
       const std::int64_t task = next++;
-      const std::int64_t lane = task % lanes;
+      const std::int64_t head_group = task % head_groups;
       try {
-        for (std::int64_t sample = task / lanes * at_once, end = sample + at_once; sample < end;
-             ++sample) {
-          for_each_chunk(shape_, lane, [&](const NeuronRange& range) {
+        for (std::int64_t sample = task / head_groups * at_once, end = sample + at_once;
+             sample < end; ++sample) {
+          for_each_chunk(shape_, head_group, [&](const NeuronRange& range) {
             const std::int64_t chunk =
-                range.begin % FusedShape::kGroupNeurons / shape_.chunk() + lane * kMostChunks;
-            of_tile(worker(index), TilePlace{lane, lane / shape_.groups(), sample, range},
+                range.begin % FusedShape::kGroupNeurons / shape_.chunk() + head_group * kMostChunks;
+            of_tile(worker(index),
+                    Tile{head_group, head_group / shape_.groups_per_head(), sample, range},
                     [&] { order.wait(chunk, sample); });
             order.pass_on(chunk, sample);
           });
@@ -243,21 +246,22 @@ class FusedWork {
     });
   }
 
-  /// out = relu(values weightᵀ), a span of a tile.
+  /// out = relu(values weightᵀ) for one span of a tile.
   void encode(Worker& worker, const Input& values, const Input& weight,
               const kernels::Matrix<S>& out) const;
-  /// The same of all neurons: values (B, T, D), or (nh, B, T, D) with rows of each head's own; out
+  /// The same for all neurons: values (B, T, D), or (nh, B, T, D) if heads have separate inputs; out
   /// (nh, B, T, N).
   void encode(const at::Tensor& values, const at::Tensor& weight, const at::Tensor& out);
 
-  /// (parts, ...) -> the sum over parts, in order, in the place of the first.
+  /// Sums (parts, ...) over parts, in order and in place of the first.
   [[nodiscard]] at::Tensor sum_parts(const at::Tensor& parts) const;
-  /// (nh * groups, ...) -> the sums over each head's groups, (nh, ...).
+  /// Sums (nh * groups, ...) over each head's groups: returns (nh, ...).
   [[nodiscard]] at::Tensor sum_groups(const at::Tensor& parts) const;
 
-  /// LN of rows (..., D): spoils `values`, writes `normalized`; returns one over each deviation.
+  /// Layer norm of rows (..., D): overwrites `values`, writes `normalized`, and returns the
+  /// reciprocal standard deviation of each row.
   [[nodiscard]] at::Tensor normalize(const at::Tensor& values, const at::Tensor& normalized) const;
-  /// gradient of W: that of the normalized rows, becomes that of the rows before.
+  /// Replaces the gradient of the normalized rows, of W, by the gradient of the input rows.
   void normalize_backward(at::Tensor& gradient, const at::Tensor& normalized,
                           const at::Tensor& rstd) const;
 

@@ -1,56 +1,57 @@
-// The element-wise work of fused blocks, a row at a time, compiled for each instruction set.
+// Element-wise kernels of fused blocks, one row at a time, compiled for each instruction set.
 #pragma once
 
 #include "dtrain/kernels/instruction_set.h"
 
 namespace dtrain::model::bdh {
 
-/// bfloat16 for code that must not see LibTorch's headers; laid out as c10::BFloat16.
+/// bfloat16 for code that must not include LibTorch's headers; same layout as c10::BFloat16.
 struct Bfloat16Bits {
   unsigned short bits;
 };
 
-/// Random halves (dropout_element.h) and what they decide; halves null: nothing is dropped.
+/// A row's dropout mask: drops elements whose random half (dropout_element.h) is below `threshold`,
+/// and scales the rest; null halves disable dropout.
 struct RowMask {
   const unsigned* halves = nullptr;
   unsigned threshold = 0;
   double scale = 1;
 };
 
-/// log sum exp(logits) = top + log_sum, where top is the largest logit: kept apart, since their sum
-/// would round the shares of tokens that are nearly certain.
+/// log sum exp(logits) = top + log_sum, where top is the largest logit. Stored separately, because
+/// their sum would round away the probabilities of near-certain tokens.
 template <typename W>
 struct LogSum {
   W top;
   W log_sum;
 };
 
-/// Rows of `count` elements. S is what tensors hold, W what is computed in: float for S bfloat16,
-/// else S. Contraction is off, so that an element's bits depend on neither the instruction set nor
-/// its place in the row; sums over a row are made in a fixed order.
+/// Kernels on rows of `count` elements. S is the storage type, W the compute type: float for
+/// bfloat16, otherwise S. FP contraction is off, so an element's bits depend neither on the
+/// instruction set nor on its position; sums over a row have a fixed order.
 template <typename S, typename W>
 struct LevelRows {
   void (*rectify)(const W* sums, S* out, long count);
-  /// q = xs with each pair (2k, 2k + 1) turned by (cosine, sine) turns[2k, 2k + 1].
-  void (*turn)(const S* xs, const W* turns, S* q, long count);
-  /// ys = relu(sums); gated = xs ys, masked.
+  /// q = xs with each pair (2k, 2k + 1) rotated by (cosine, sine) = rotations[2k, 2k + 1].
+  void (*rotate)(const S* xs, const W* rotations, S* q, long count);
+  /// ys = relu(sums); gated = dropout(xs ys).
   void (*gate)(const W* sums, const S* xs, const RowMask& mask, S* ys, S* gated, long count);
-  /// From the gradient of gated: that of the sums behind ys, and what xs gets by the gate, which
-  /// takes the place of ys. Writes gated again.
+  /// From d_gated, computes d_sums, overwrites ys with the gradient of xs through the gate, and
+  /// recomputes gated.
   void (*gate_backward)(const W* d_gated, const S* xs, const RowMask& mask, S* ys, S* gated,
                         S* d_sums, long count);
-  /// d_sums = (d_q turned back + d_xs), 0 where xs is not positive.
-  void (*encode_backward)(const W* d_q, const S* d_xs, const S* xs, const W* turns, S* d_sums,
+  /// d_sums = inverse rotation of d_q + d_xs, or 0 where xs is not positive.
+  void (*encode_backward)(const W* d_q, const S* d_xs, const S* xs, const W* rotations, S* d_sums,
                           long count);
 
-  /// Subtracts the mean and divides by the deviation; returns one over the deviation.
+  /// Normalizes in place to mean 0 and deviation 1; returns the reciprocal deviation.
   W (*normalize)(W* values, long count);
-  /// gradient: of the normalized values, becomes that of the values before.
+  /// Replaces the gradient of the normalized values by that of the input values.
   void (*normalize_backward)(W* gradient, const S* normalized, W rstd, long count);
 
   LogSum<W> (*log_sum_exp)(const W* logits, long count);
-  /// The gradient of gradient * (-log softmax(logits)[target]) by the logits, of which `sum` is the
-  /// log_sum_exp.
+  /// d_logits = gradient of the loss -log softmax(logits)[target] times `gradient`; sum: the
+  /// log_sum_exp of the logits.
   void (*logits_backward)(const W* logits, const LogSum<W>& sum, W gradient, long target,
                           S* d_logits, long count);
 

@@ -1,5 +1,5 @@
-// What level_rows_baseline.cpp, level_rows_avx2.cpp and level_rows_avx512.cpp compile, each for its
-// instruction set and without contraction: loops that the compiler turns into vector instructions.
+// Auto-vectorized loops that level_rows_baseline.cpp, level_rows_avx2.cpp and level_rows_avx512.cpp
+// each compile for one instruction set, without FP contraction.
 //
 // No standard header is included here: its inline functions, compiled for one instruction set,
 // could be linked into code for another.
@@ -26,13 +26,13 @@ S narrowed(W value) {
   } else {
     unsigned bits;
     __builtin_memcpy(&bits, &value, sizeof(bits));
-    // To the nearest, ties to even; what is no number stays none.
+    // Round to nearest, ties to even; NaN stays NaN.
     const unsigned rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
     return {static_cast<unsigned short>(value != value ? 0x7FC0 : rounded)};
   }
 }
 
-// What is no number passes.
+// Propagates NaN.
 template <typename W>
 W relu(W value) {
   return value < W{0} ? W{0} : value;
@@ -49,12 +49,12 @@ void rectify(const W* __restrict sums, S* __restrict out, long count) {
 }
 
 template <typename S, typename W>
-void turn(const S* __restrict xs, const W* __restrict turns, S* __restrict q, long count) {
+void rotate(const S* __restrict xs, const W* __restrict rotations, S* __restrict q, long count) {
   for (long k = 0; k < count; k += 2) {
     const W a = wide(xs[k]);
     const W b = wide(xs[k + 1]);
-    q[k] = narrowed<S>(a * turns[k] - b * turns[k + 1]);
-    q[k + 1] = narrowed<S>(b * turns[k] + a * turns[k + 1]);
+    q[k] = narrowed<S>(a * rotations[k] - b * rotations[k + 1]);
+    q[k + 1] = narrowed<S>(b * rotations[k] + a * rotations[k + 1]);
   }
 }
 
@@ -83,7 +83,7 @@ void gate_backward_by(const W* __restrict d_gated, const S* __restrict xs, const
     const W gradient = d_gated[i] * by;
     const W by_x = gradient * x;
     gated[i] = narrowed<S>(wide(narrowed<S>(x * y)) * by);
-    d_sums[i] = narrowed<S>(y <= W{0} ? W{0} : by_x);  // what is no number passes
+    d_sums[i] = narrowed<S>(y <= W{0} ? W{0} : by_x);  // propagates NaN
     ys[i] = narrowed<S>(gradient * y);
   }
 }
@@ -106,16 +106,16 @@ void gate_backward(const W* d_gated, const S* xs, const RowMask& mask, S* ys, S*
 
 template <typename S, typename W>
 void encode_backward(const W* __restrict d_q, const S* __restrict d_xs, const S* __restrict xs,
-                     const W* __restrict turns, S* __restrict d_sums, long count) {
+                     const W* __restrict rotations, S* __restrict d_sums, long count) {
   for (long k = 0; k < count; k += 2) {
-    const W a = d_q[k] * turns[k] + d_q[k + 1] * turns[k + 1] + wide(d_xs[k]);
-    const W b = d_q[k + 1] * turns[k] - d_q[k] * turns[k + 1] + wide(d_xs[k + 1]);
+    const W a = d_q[k] * rotations[k] + d_q[k + 1] * rotations[k + 1] + wide(d_xs[k]);
+    const W b = d_q[k + 1] * rotations[k] - d_q[k] * rotations[k + 1] + wide(d_xs[k + 1]);
     d_sums[k] = narrowed<S>(wide(xs[k]) <= W{0} ? W{0} : a);
     d_sums[k + 1] = narrowed<S>(wide(xs[k + 1]) <= W{0} ? W{0} : b);
   }
 }
 
-// Sixteen sums side by side, then these, so that the order is the same for every instruction set.
+// Sixteen interleaved partial sums, then their sum: the same order for every instruction set.
 constexpr long kSums = 16;
 
 template <typename W, typename Term>
@@ -155,16 +155,16 @@ void normalize_backward(W* __restrict gradient, const S* __restrict normalized, 
   }
 }
 
-// How exp splits its argument for each type: x = n ln 2 + r. `magic` added and taken away rounds to
-// a whole number, whose lowest bits `magic` plus it holds.
+// Constants of exp's range reduction x = n ln 2 + r for each type. Adding and subtracting kMagic
+// rounds to an integer n, which the low bits of kMagic + n contain.
 template <typename W>
 struct Exponent;
 template <>
 struct Exponent<float> {
   using Bits = unsigned;
-  static constexpr float kLowest = -87;  // below, a result would be subnormal
+  static constexpr float kLowest = -87;  // results below it would be subnormal
   static constexpr float kMagic = 0x1.8p23F;
-  static constexpr float kLn2High = 0x1.62e4p-1F;  // times n: exact
+  static constexpr float kLn2High = 0x1.62e4p-1F;  // n * kLn2High is exact
   static constexpr float kLn2Low = 0x1.7f7d1cp-20F;
   static constexpr int kMantissa = 23;
   static constexpr int kTerms = 7;
@@ -180,8 +180,7 @@ struct Exponent<double> {
   static constexpr int kTerms = 13;
 };
 
-// e to the power of x <= 88, off by less than 2 ulp; 0 instead of subnormal numbers. What is no
-// number stays none.
+// exp(x) for x <= 88 with an error below 2 ulp; flushes subnormal results to 0; propagates NaN.
 template <typename W>
 W exponential(W x) {
   using E = Exponent<W>;
@@ -190,14 +189,14 @@ W exponential(W x) {
   const W shifted = bounded * static_cast<W>(0x1.71547652b82fep+0) + E::kMagic;
   const W whole = shifted - E::kMagic;
   const W r = (bounded - whole * E::kLn2High) - whole * E::kLn2Low;
-  W sum = 1;  // of r^k / k!
+  W sum = 1;  // sum of r^k / k!
   for (int k = E::kTerms; k > 0; --k) sum = 1 + sum * r * (W{1} / static_cast<W>(k));
   Bits bits;
   __builtin_memcpy(&bits, &shifted, sizeof(bits));
   const W one = 1;
   Bits power;
   __builtin_memcpy(&power, &one, sizeof(power));
-  power += bits << E::kMantissa;  // 2 to the power of n, whatever n's sign
+  power += bits << E::kMantissa;  // 2^n, also for negative n
   W scale;
   __builtin_memcpy(&scale, &power, sizeof(scale));
   return x < E::kLowest ? W{0} : sum * scale;
@@ -244,7 +243,7 @@ void narrow(const W* __restrict from, S* __restrict to, long count) {
 
 template <typename S, typename W>
 constexpr LevelRows<S, W> kRows{.rectify = rectify<S, W>,
-                                .turn = turn<S, W>,
+                                .rotate = rotate<S, W>,
                                 .gate = gate<S, W>,
                                 .gate_backward = gate_backward<S, W>,
                                 .encode_backward = encode_backward<S, W>,

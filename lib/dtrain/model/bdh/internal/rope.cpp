@@ -20,27 +20,27 @@
 namespace dtrain::model::bdh {
 namespace {
 
-// One position's pairs.
+// Rotates the pairs of one position.
 template <typename scalar_t>
-void turn_row(const scalar_t* in, scalar_t* out, std::int64_t pairs, const float* table,
-              float direction) {
+void rotate_row(const scalar_t* in, scalar_t* out, std::int64_t pairs, const float* table,
+                float direction) {
   for (std::int64_t k = 0; k < pairs; ++k) {
-    turn_pair(in + 2 * k, out + 2 * k, table + 2 * k, direction);
+    rotate_pair(in + 2 * k, out + 2 * k, table + 2 * k, direction);
   }
 }
 
-at::Tensor turn_on_cpu(const at::Tensor& v, const at::Tensor& table, double direction) {
+at::Tensor rotate_on_cpu(const at::Tensor& v, const at::Tensor& table, double direction) {
   const std::int64_t neurons = v.size(-1);
   const std::int64_t positions = v.size(-2);
   at::Tensor out = at::empty_like(v);
   AT_DISPATCH_REDUCED_FLOATING_TYPES(v.scalar_type(), "rope_rotate", [&] {
     const auto* in_data = v.const_data_ptr<scalar_t>();
     auto* out_data = out.mutable_data_ptr<scalar_t>();
-    const auto* turns = table.const_data_ptr<float>();
+    const auto* rotations = table.const_data_ptr<float>();
     at::parallel_for(0, v.numel() / neurons, 16, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
-        turn_row(in_data + row * neurons, out_data + row * neurons, neurons / 2,
-                 turns + row % positions * neurons, static_cast<float>(direction));
+        rotate_row(in_data + row * neurons, out_data + row * neurons, neurons / 2,
+                   rotations + row % positions * neurons, static_cast<float>(direction));
       }
     });
   });
@@ -50,28 +50,28 @@ at::Tensor turn_on_cpu(const at::Tensor& v, const at::Tensor& table, double dire
 TORCH_LIBRARY_FRAGMENT(dtrain, operators) {
   operators.def("rope_turn(Tensor v, Tensor table, float direction) -> Tensor");
 }
-TORCH_LIBRARY_IMPL(dtrain, CPU, kernels) { kernels.impl("rope_turn", turn_on_cpu); }
+TORCH_LIBRARY_IMPL(dtrain, CPU, kernels) { kernels.impl("rope_turn", rotate_on_cpu); }
 
-// v (..., T, N) bfloat16 or float16, table (T, N/2, 2) float32; direction as in turn_pair.
-at::Tensor turn_low(const at::Tensor& v, const at::Tensor& table, double direction) {
-  static const device::Operator<decltype(turn_on_cpu)> kTurn("dtrain::rope_turn");
-  return kTurn(v, table, direction);
+// v (..., T, N) bfloat16 or float16, table (T, N/2, 2) float32; direction as in rotate_pair.
+at::Tensor rotate_low(const at::Tensor& v, const at::Tensor& table, double direction) {
+  static const device::Operator<decltype(rotate_on_cpu)> kRotate("dtrain::rope_turn");
+  return kRotate(v, table, direction);
 }
 
-// There are no complex numbers of 16 bits, and float32 copies of v would be the largest tensors of
-// a level.
+// A separate function for 16-bit dtypes, which have no complex type; float32 copies of v would be
+// the largest tensors of a level.
 class LowRotation : public torch::autograd::Function<LowRotation> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& v,
                             const at::Tensor& table) {
     DTRAIN_CHECK(v.is_contiguous());
     ctx->save_for_backward({table});
-    return turn_low(v, table, 1.0);
+    return rotate_low(v, table, 1.0);
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  const torch::autograd::variable_list& grads) {
-    return {turn_low(grads[0].contiguous(), ctx->get_saved_variables()[0], -1.0), at::Tensor()};
+    return {rotate_low(grads[0].contiguous(), ctx->get_saved_variables()[0], -1.0), at::Tensor()};
   }
 };
 
@@ -85,8 +85,8 @@ float frequency(std::int64_t even, std::int64_t neurons) {
   return 1.0F / power / kFullTurn;
 }
 
-// ATen's cosine and sine are not used: they come from a vector library whose bits depend on the
-// CPU, and whose first call, if two threads make it at once, can be 1.5e-4 off in one of them.
+// Does not use ATen's cosine and sine: the bits of their vector library depend on the CPU, and if
+// two threads make its first call at once, one of the results can be off by 1.5e-4.
 void write_rotation(float position, float turns_per_position, float* out) {
   const float turns = position * turns_per_position;
   const float angle = (turns - std::floor(turns)) * kFullTurn;
@@ -132,9 +132,9 @@ at::Tensor rope_rotate(const at::Tensor& v, const at::Tensor& table) {
   auto pairs = v.sizes().vec();
   pairs.back() /= 2;
   pairs.push_back(2);
-  const at::Tensor rotations = at::view_as_complex(table.to(v.scalar_type()));  // (T, N/2)
-  const at::Tensor turned = at::view_as_complex(v.view(pairs)).mul(rotations);  // (..., T, N/2)
-  return at::view_as_real(turned).view(v.sizes());
+  const at::Tensor rotations = at::view_as_complex(table.to(v.scalar_type()));   // (T, N/2)
+  const at::Tensor rotated = at::view_as_complex(v.view(pairs)).mul(rotations);  // (..., T, N/2)
+  return at::view_as_real(rotated).view(v.sizes());
 }
 
 const at::Tensor& RopeTables::table(std::int64_t length, at::ScalarType precision,

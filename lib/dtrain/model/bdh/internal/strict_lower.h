@@ -1,20 +1,19 @@
-// Products with strictly lower triangles, of which only blocks on and below the diagonal are
-// computed.
+// Matrix products with strictly lower triangles; only blocks on and below the diagonal are computed.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
-#include "dtrain/kernels/product.h"
+#include "dtrain/kernels/gemm.h"
 
 namespace dtrain::model::bdh {
 
-/// Rows and columns of a block; a multiple of kPanelColumns of every type.
+/// Rows and columns per block; a multiple of kPanelColumns for every type.
 inline constexpr std::int64_t kTriangleBlock = 32;
 
-/// c, on and below the diagonal's blocks, = or += a bᵀ. Other blocks are left as they are.
+/// c = a bᵀ, or c += a bᵀ, in the blocks on and below the diagonal; other blocks are unchanged.
 template <typename T>
-void lower_outer(kernels::Product<T>& product, const kernels::Matrix<const T>& a,
+void lower_outer(kernels::Gemm<T>& product, const kernels::Matrix<const T>& a,
                  const kernels::Matrix<const T>& b,
                  const kernels::Matrix<typename kernels::SumOf<T>::Type>& c, bool adds) {
   for (std::int64_t at = 0; at < c.columns; at += kTriangleBlock) {
@@ -26,7 +25,7 @@ void lower_outer(kernels::Product<T>& product, const kernels::Matrix<const T>& a
 
 /// c = l b for a lower triangle l.
 template <typename T>
-void lower_times(kernels::Product<T>& product, const kernels::Matrix<const T>& l,
+void lower_times(kernels::Gemm<T>& product, const kernels::Matrix<const T>& l,
                  const kernels::Matrix<const T>& b,
                  const kernels::Matrix<typename kernels::SumOf<T>::Type>& c) {
   for (std::int64_t at = 0; at < c.rows; at += kTriangleBlock) {
@@ -38,7 +37,7 @@ void lower_times(kernels::Product<T>& product, const kernels::Matrix<const T>& l
 
 /// c = lᵀ b for a lower triangle l.
 template <typename T>
-void lower_transposed_times(kernels::Product<T>& product, const kernels::Matrix<const T>& l,
+void lower_transposed_times(kernels::Gemm<T>& product, const kernels::Matrix<const T>& l,
                             const kernels::Matrix<const T>& b,
                             const kernels::Matrix<typename kernels::SumOf<T>::Type>& c) {
   for (std::int64_t at = 0; at < c.rows; at += kTriangleBlock) {
@@ -48,7 +47,7 @@ void lower_transposed_times(kernels::Product<T>& product, const kernels::Matrix<
   }
 }
 
-/// Writes zeros on the diagonal and above it, within the diagonal's blocks.
+/// Zeros the diagonal and the elements above it within the diagonal blocks.
 template <typename T>
 void clear_upper(const kernels::Matrix<T>& m) {
   for (std::int64_t i = 0; i < m.rows; ++i) {
@@ -57,7 +56,7 @@ void clear_upper(const kernels::Matrix<T>& m) {
   }
 }
 
-/// c = m + mᵀ with a diagonal of zeros, from what m has below its diagonal; c may be m.
+/// c = l + lᵀ for the strictly lower triangle l of m; c may be m.
 template <typename From, typename To>
 void symmetric_from_lower(const kernels::Matrix<From>& m, const kernels::Matrix<To>& c) {
   for (std::int64_t i = 0; i < c.rows; ++i) {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "dtrain/kernels/product.h"
+#include "dtrain/kernels/gemm.h"
 #include "dtrain/kernels/tasks.h"
 
 namespace dtrain::parallel {
@@ -29,8 +29,8 @@ void multiply_by_rows(const at::Tensor& a, const at::Tensor& b, const at::Tensor
   const auto left = matrix_of<const T>(a);
   const auto right = matrix_of<const T>(b);
   const auto result = matrix_of<T>(product);
-  std::vector<kernels::Product<T>> products(static_cast<std::size_t>(kernels::num_workers()),
-                                            kernels::Product<T>(set));
+  std::vector<kernels::Gemm<T>> products(static_cast<std::size_t>(kernels::num_workers()),
+                                         kernels::Gemm<T>(set));
   const std::int64_t tasks = (result.rows + kRowsOfTask - 1) / kRowsOfTask;
   kernels::run_tasks(tasks, [&](std::int64_t task, std::int64_t worker) {
     const std::int64_t first = task * kRowsOfTask;

@@ -59,7 +59,7 @@ BucketReducer::BucketReducer(const ReducerSetup& setup, const mesh::MeshGroups& 
   }
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     for (const param::ParameterId id : layout.parameters()) {
-      if (common(layout.range(id), buckets_[b].range).is_empty()) continue;
+      if (intersection(layout.range(id), buckets_[b].range).is_empty()) continue;
       buckets_of_[id].push_back(b);
       ++buckets_[b].num_parameters;
     }

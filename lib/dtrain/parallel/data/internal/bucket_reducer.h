@@ -28,7 +28,7 @@ class BucketReducer final : public GradientReducer {
 
   void begin_step(const StepTerms& terms) override { sum_->begin_step(terms); }
   void begin_microbatch(data::MicrobatchId id) override;
-  [[nodiscard]] param::GradientPlace gradient_of(param::ParameterId id) override {
+  [[nodiscard]] param::GradientTarget gradient_of(param::ParameterId id) override {
     return store_.gradient_of(id);
   }
   void settle(param::ParameterId id) override;

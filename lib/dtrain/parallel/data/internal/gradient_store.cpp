@@ -58,7 +58,7 @@ void GradientStore::begin_microbatch(data::MicrobatchId id) {
   }
 }
 
-param::GradientPlace GradientStore::gradient_of(param::ParameterId id) {
+param::GradientTarget GradientStore::gradient_of(param::ParameterId id) {
   const bool is_first = untouched_[id];
   untouched_[id] = false;
   return {.view = current_->view(id), .is_first = is_first};

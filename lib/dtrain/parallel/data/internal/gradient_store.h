@@ -29,7 +29,7 @@ class GradientStore : public param::GradientMemory {
   /// Collects the gradients of this microbatch; each step begins with microbatch 0.
   void begin_microbatch(data::MicrobatchId id);
   /// In the current microbatch's gradient; of a parameter that is not frozen.
-  [[nodiscard]] param::GradientPlace gradient_of(param::ParameterId id) override;
+  [[nodiscard]] param::GradientTarget gradient_of(param::ParameterId id) override;
   /// The parameter has seen all its uses in this microbatch; without any its gradient is zero.
   /// No-op if it is frozen.
   void settle(param::ParameterId id);

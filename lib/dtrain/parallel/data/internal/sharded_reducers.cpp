@@ -183,7 +183,7 @@ void ShardReducer::begin_microbatch(data::MicrobatchId microbatch) {
   }
 }
 
-param::GradientPlace ShardReducer::gradient_of(param::ParameterId id) {
+param::GradientTarget ShardReducer::gradient_of(param::ParameterId id) {
   const param::UnitId own = layout_.unit_of(id);
   Unit& unit = receiving(own);
   const auto place = static_cast<std::size_t>(id - layout_.parameters_of(own).front());

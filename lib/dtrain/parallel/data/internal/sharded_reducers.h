@@ -82,7 +82,7 @@ class WholeReducer final : public ShardedReducer {
                const param::ArenaAllocator& allocate);
 
   void begin_microbatch(data::MicrobatchId id) override { store_.begin_microbatch(id); }
-  [[nodiscard]] param::GradientPlace gradient_of(param::ParameterId id) override {
+  [[nodiscard]] param::GradientTarget gradient_of(param::ParameterId id) override {
     return store_.gradient_of(id);
   }
   void settle(param::ParameterId id) override { store_.settle(id); }
@@ -109,7 +109,7 @@ class ShardReducer final : public ShardedReducer {
                const param::ArenaAllocator& allocate);
 
   void begin_microbatch(data::MicrobatchId id) override;
-  [[nodiscard]] param::GradientPlace gradient_of(param::ParameterId id) override;
+  [[nodiscard]] param::GradientTarget gradient_of(param::ParameterId id) override;
   void settle(param::ParameterId) override {}  // a unit's memory is zero where nothing was added
   void reduce(param::UnitId unit) override;
   void end_microbatch() override {}

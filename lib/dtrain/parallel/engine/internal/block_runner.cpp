@@ -241,7 +241,7 @@ void BlockRunner::compute(BlockId block, MicrobatchId microbatch, double seed,
         saved.input, gradient, saved.native, context_of(entry.input, read_leaf_, no_tap_),
         [this](param::ParameterId id) {
           const bool is_frozen = !leaves_[id].requires_grad();
-          return is_frozen ? param::GradientPlace{} : gradients_.gradient_of(id);
+          return is_frozen ? param::GradientTarget{} : gradients_.gradient_of(id);
         });
   } else {
     const OwnThread backward;

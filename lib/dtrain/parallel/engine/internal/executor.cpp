@@ -234,7 +234,7 @@ void Executor::evaluate(const ExecutorInput& input) {
 
 void Executor::run(const DataAxis::Pass& pass, const ExecutorInput& input) {
   for (std::size_t index = 0; index < pass.actions.size(); ++index) {
-    device::run_on(
+    device::with_oom_context(
         setup_.world.device(), [&] { return part_of(setup_, pass.actions[index]); },
         [&] { run_action(pass, index, input); });
   }

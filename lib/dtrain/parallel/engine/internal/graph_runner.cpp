@@ -130,7 +130,7 @@ class GraphRunner final : public PassRunner {
     pass.places = places_of({block, block + 1});
     at::Tensor losses;
     pass.graph = recorder_->record([&] { losses = runner_.forward(block, microbatch); });
-    if (losses.defined()) pass.losses = device::borrowed(losses);
+    if (losses.defined()) pass.losses = device::non_owning_view(losses);
   }
 
   void record(BlockId block, MicrobatchId microbatch, double seed, Backward& pass) {
@@ -141,7 +141,7 @@ class GraphRunner final : public PassRunner {
       });
     });
     for (GivenGradient& gradient : pass.gradients) {
-      if (gradient.value.defined()) gradient.value = device::borrowed(gradient.value);
+      if (gradient.value.defined()) gradient.value = device::non_owning_view(gradient.value);
     }
   }
 
@@ -186,8 +186,8 @@ param::ArenaAllocator with_fixed_places(param::ArenaAllocator allocate) {
     if (free != all.end()) free->memory.zero_();
     Place& place = free != all.end() ? *free : all.emplace_back(Place{allocate(bytes)});
     place.is_taken = true;
-    return device::borrowed(place.memory, new Lease{places, &place},
-                            [](void* owned) { delete static_cast<Lease*>(owned); });
+    return device::non_owning_view(place.memory, new Lease{places, &place},
+                                   [](void* owned) { delete static_cast<Lease*>(owned); });
   };
 }
 

@@ -60,7 +60,7 @@ class OffloadWindow final : public optim::UpdateWindow {
   // The update has ended.
   void finish() {
     release();
-    memory_.settle();
+    memory_.wait_for_transfers();
   }
 
  private:

@@ -133,9 +133,9 @@ std::vector<comm::PlannedGroup> group_plans(const config::Config& config, const 
   const mesh::DeviceMesh mesh(config::mesh_of(config.layout));
   const Loads loads(config, model, options);
   std::vector<comm::PlannedGroup> groups{control_plan(config, !config.checkpoint.every.is_never())};
-  for (const mesh::GroupKind& kind : mesh::group_kinds(mesh, axis_cuts(config, options))) {
+  for (const mesh::GroupKind& kind : mesh::group_kinds(mesh, mesh_subgroups(config, options))) {
     if (kind.is_axis) continue;
-    groups.push_back(with_ranks(loads.of(kind), kind.lines.front(), config));
+    groups.push_back(with_ranks(loads.of(kind), kind.groups.front(), config));
   }
   return groups;
 }
@@ -222,7 +222,7 @@ std::vector<RecomputePlan> recompute_plans(const config::RecomputeSetting& setti
 
 }  // namespace
 
-mesh::AxisCuts axis_cuts(const config::Config& config, const EngineOptions& options) {
+mesh::MeshSubgroups mesh_subgroups(const config::Config& config, const EngineOptions& options) {
   return {.shard_size = options.data.shard_size,
           .tensor = model::tensor_subgroups(config.model, config.layout.tp),
           .stages = options.stage.holders.values()};

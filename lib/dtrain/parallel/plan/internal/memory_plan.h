@@ -11,7 +11,8 @@
 namespace dtrain::parallel {
 
 /// The groups of a job beside those along its axes.
-[[nodiscard]] mesh::AxisCuts axis_cuts(const config::Config& config, const EngineOptions& options);
+[[nodiscard]] mesh::MeshSubgroups mesh_subgroups(const config::Config& config,
+                                                 const EngineOptions& options);
 
 /// Adds up the parts of whoever allocates: the engine, the groups' transports, the loader and the
 /// copy for a checkpoint. Where ranks differ, of a group it counts what its first rank holds.

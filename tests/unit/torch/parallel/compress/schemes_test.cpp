@@ -41,7 +41,7 @@ void check_cover(const param::ArenaLayout& layout, param::ShardId shard,
     const param::ElementRange own = layout.range_in(id, shard);
     std::int64_t covered = 0;
     for (const GradientPart& part : parts) {
-      covered += std::max<std::int64_t>(0, common(own, part.range).size());
+      covered += std::max<std::int64_t>(0, intersection(own, part.range).size());
     }
     CHECK(covered == std::max<std::int64_t>(0, own.size()));
   }

@@ -179,7 +179,7 @@ TEST_CASE("No unit goes beyond a region, whatever the policy") {
 
 TEST_CASE("What a stage does not hold is part of the unit before it, or of the first one") {
   const std::vector<model::BlockRange> levels{{2_b, 3_b}, {4_b, 6_b}};
-  const auto stage = model::take_part(bdh(5, false), levels);
+  const auto stage = model::extract_blocks(bdh(5, false), levels);
   CHECK(unit_begins(*stage, {}, kOneRegion) == Ids{0_p, 10_p, 13_p});
   const param::ArenaLayout layout(stage->parameters,
                                   {.unit_begins = unit_begins(*stage, {}, kOneRegion)});

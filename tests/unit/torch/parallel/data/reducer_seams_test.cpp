@@ -190,7 +190,7 @@ class FeedbackReducer final : public GradientReducer {
         left_(setup.layout, setup.options.dtype, allocate) {}
 
   void begin_microbatch(data::MicrobatchId id) override { store_.begin_microbatch(id); }
-  param::GradientPlace gradient_of(param::ParameterId id) override {
+  param::GradientTarget gradient_of(param::ParameterId id) override {
     return store_.gradient_of(id);
   }
   void settle(param::ParameterId id) override { store_.settle(id); }

@@ -46,12 +46,12 @@ at::Tensor weight_of(const param::ParameterSpec& spec, at::ScalarType dtype) {
 
 // Has no backward pass to serve.
 class NoGradients final : public param::GradientMemory {
-  param::GradientPlace gradient_of(param::ParameterId) override { return {}; }
+  param::GradientTarget gradient_of(param::ParameterId) override { return {}; }
 };
 
 // The first level's attention (B, nh/tp, T, D) on each rank, for two sequences of seven tokens.
 std::vector<at::Tensor> attention_on(std::int64_t tp, at::ScalarType dtype,
-                                     const model::Computation& computation) {
+                                     const model::ComputeOptions& computation) {
   std::vector<at::Tensor> found(static_cast<std::size_t>(tp));
   testing::on_threads(tp, [&](comm::World& world) {
     const mesh::MeshGroups groups(world, mesh::DeviceMesh({{mesh::Axis::tp, tp}}),
@@ -86,7 +86,7 @@ TEST_CASE("The attention of split 16 bits is that of one rank") {
   const at::ScalarType dtype = GENERATE(at::kBFloat16, at::kHalf);
   const std::int64_t tp = GENERATE(2, 8);
   const std::int64_t chunk = GENERATE(0, 3);
-  model::Computation computation;
+  model::ComputeOptions computation;
   if (chunk > 0) {
     computation.attention = {.kind = config::AttentionSetting::Kind::chunked, .chunk = chunk};
   }

@@ -1,4 +1,4 @@
-#include "dtrain/kernels/internal/crew.h"
+#include "dtrain/kernels/internal/thread_pool.h"
 
 #include <time.h>
 
@@ -11,9 +11,9 @@ namespace {
 
 using base::Clock;
 
-constexpr std::uint32_t kOpen = 1U << 31;  // in Crew::joined_, beside the number
+constexpr std::uint32_t kOpen = 1U << 31;  // flag in ThreadPool::joined_, above the count
 
-// Of the calling thread.
+// CPU time of the calling thread.
 std::chrono::nanoseconds processor_time() {
   timespec time{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -22,7 +22,7 @@ std::chrono::nanoseconds processor_time() {
 
 }  // namespace
 
-Crew::Crew(const Options& options) : options_(options) {
+ThreadPool::ThreadPool(const Options& options) : options_(options) {
   try {
     for (std::int64_t worker = 1; worker < options_.workers; ++worker) {
       Helper& helper = helpers_.emplace_back();
@@ -33,7 +33,7 @@ Crew::Crew(const Options& options) : options_(options) {
   }
 }
 
-Crew::~Crew() {
+ThreadPool::~ThreadPool() {
   for (Helper& helper : helpers_) {
     helper.call = Call::end;
     helper.call.notify_one();
@@ -41,7 +41,7 @@ Crew::~Crew() {
   for (Helper& helper : helpers_) helper.thread.join();
 }
 
-void Crew::run(std::int64_t helpers, const Work& work) noexcept {
+void ThreadPool::run(std::int64_t helpers, const Work& work) noexcept {
   work_ = &work;
   joined_.store(kOpen, std::memory_order_release);
   call(helpers);
@@ -49,19 +49,19 @@ void Crew::run(std::int64_t helpers, const Work& work) noexcept {
   finish();
 }
 
-// A helper that has not answered the last call is on its way: it joins when it gets a core, and
-// another one is called in its place.
-void Crew::call(std::int64_t helpers) {
+// A helper that has not reacted to the last wake-up will join when it gets a core; another one is
+// woken in its place.
+void ThreadPool::call(std::int64_t helpers) {
   for (Helper& helper : helpers_) {
     if (helpers == 0) return;
-    if (!helper.rest.is_over()) continue;
+    if (!helper.backoff.has_expired()) continue;
     if (helper.call.exchange(Call::work, std::memory_order_acq_rel) != Call::none) continue;
     helper.call.notify_one();
     --helpers;
   }
 }
 
-void Crew::finish() {
+void ThreadPool::finish() {
   std::uint32_t joined = joined_.fetch_and(~kOpen, std::memory_order_acq_rel) & ~kOpen;
   while (joined != 0) {
     wait_while(joined_, joined);
@@ -69,24 +69,24 @@ void Crew::finish() {
   }
 }
 
-void Crew::help(std::int64_t worker, Helper& self) {
+void ThreadPool::help(std::int64_t worker, Helper& self) {
   if (options_.begin) options_.begin(worker);
   while (true) {
     wait_while(self.call, Call::none);
     if (self.call.exchange(Call::none, std::memory_order_acq_rel) == Call::end) return;
-    if (!self.rest.is_over() || !join()) continue;  // called before it was to rest
+    if (!self.backoff.has_expired() || !join()) continue;  // woken before its back-off began
     const auto begin = Clock::now();
     const auto used = processor_time();
     (*work_)(worker);
     const std::chrono::nanoseconds passed = Clock::now() - begin;
     const auto lost = passed - (processor_time() - used);
-    self.rest.report(lost, passed);
-    // The last one to leave closed work wakes the caller.
+    self.backoff.report(lost, passed);
+    // The last helper to leave closed work wakes the caller.
     if (joined_.fetch_sub(1, std::memory_order_acq_rel) == 1) joined_.notify_one();
   }
 }
 
-bool Crew::join() {
+bool ThreadPool::join() {
   std::uint32_t joined = joined_.load(std::memory_order_relaxed);
   while ((joined & kOpen) != 0) {
     if (joined_.compare_exchange_weak(joined, joined + 1, std::memory_order_acquire,
@@ -98,7 +98,7 @@ bool Crew::join() {
 }
 
 template <typename Word>
-void Crew::wait_while(const std::atomic<Word>& word, Word value) const {
+void ThreadPool::wait_while(const std::atomic<Word>& word, Word value) const {
   const auto begin = Clock::now();
   do {
     if (word.load(std::memory_order_acquire) != value) return;

@@ -1,4 +1,4 @@
-#include "dtrain/kernels/product.h"
+#include "dtrain/kernels/gemm.h"
 
 #include <ATen/ATen.h>
 
@@ -9,10 +9,10 @@
 #include "dtrain/metrics/tensor_memory.h"
 #include "support/rounding.h"
 
-namespace dtrain::kernels::product_test {
+namespace dtrain::kernels::gemm_test {
 namespace {
 
-// a (m, k) as it is, or the transpose of a (k, m), as a matrix of its strides.
+// A strided view of a (m, k), or of the transpose of a (k, m).
 template <typename T>
 Matrix<const T> view(const at::Tensor& a) {
   return {a.const_data_ptr<T>(), a.size(0), a.size(1), a.stride(0), a.stride(1)};
@@ -28,15 +28,15 @@ at::Tensor random(std::int64_t rows, std::int64_t columns, bool is_transposed,
   return values.to(type);
 }
 
-// An element of c is a sum of k products and of what it held: k + 1 roundings of the sum's type, in
-// whatever order and with fused multiply-adds or without. The expected value has as many in float64.
+// The error bound: an element of c adds k products to its old value with k + 1 roundings in the
+// accumulation type, in any order, fused or not. The expected value has as many in float64.
 template <typename T>
 void check_sizes() {
   using Sum = typename SumOf<T>::Type;
   const std::tuple<int, int, int> sizes[] = {
       {1, 1, 1},      {7, 5, 3},  {8, 32, 256},    {17, 33, 300}, {64, 96, 31},
       {37, 130, 513}, {2, 16, 1}, {131, 70, 1027}, {140, 9, 62},  {129, 40, 1088}};
-  Product<T> product;
+  Gemm<T> product;
   for (const auto& [m, n, k] : sizes) {
     for (const bool turns_a : {false, true}) {
       for (const bool turns_b : {false, true}) {
@@ -65,29 +65,28 @@ void check_sizes() {
   }
 }
 
-TEST_CASE("Product.EqualsLibTorchInFloat64ForAllSizesAndStrides") {
+TEST_CASE("Gemm.EqualsLibTorchInFloat64ForAllSizesAndStrides") {
   at::manual_seed(1);
   check_sizes<float>();
   check_sizes<double>();
   check_sizes<c10::BFloat16>();
 }
 
-// A view of `a` with `skipped` elements before it, so that words of two do not lie at multiples of
-// their size.
+// A copy of `a` that begins `skipped` elements into its memory, so that 32-bit words are unaligned.
 at::Tensor moved(const at::Tensor& a, std::int64_t skipped) {
   const at::Tensor memory = at::empty({skipped + a.numel()}, a.options());
   const at::Tensor found = memory.as_strided(a.sizes(), a.strides(), skipped);
   return found.copy_(a);
 }
 
-TEST_CASE("Product.ReadsFactorsThatBeginAnywhere") {
+TEST_CASE("Gemm.ReadsUnalignedOperands") {
   at::manual_seed(4);
   for (const bool turns : {false, true}) {
     const at::Tensor a = random(30, 66, turns, at::kBFloat16);
     const at::Tensor b = random(66, 50, turns, at::kBFloat16);
     const at::Tensor expected = at::zeros({30, 50});
     const at::Tensor found = at::zeros({30, 50});
-    Product<c10::BFloat16> product;
+    Gemm<c10::BFloat16> product;
     using Numbers = c10::BFloat16;
     product.write(view<Numbers>(a), view<Numbers>(b), {expected.mutable_data_ptr<float>(), 30, 50});
     product.write(view<Numbers>(moved(a, 1)), view<Numbers>(moved(b, 3)),
@@ -96,7 +95,7 @@ TEST_CASE("Product.ReadsFactorsThatBeginAnywhere") {
   }
 }
 
-TEST_CASE("Product.MultipliesBfloat16InDepthsThatAmxHasKernelsFor") {
+TEST_CASE("Gemm.PadsBfloat16ToDepthsThatAmxSupports") {
   for (std::int64_t depth = 1; depth < 1100; ++depth) {
     const std::int64_t padded = padded_depth(depth);
     REQUIRE(padded % 32 == 0);
@@ -105,31 +104,32 @@ TEST_CASE("Product.MultipliesBfloat16InDepthsThatAmxHasKernelsFor") {
 }
 
 template <typename T>
-void check_memory(std::int64_t rows, const FactorSize& size) {
+void check_memory(std::int64_t rows, const OperandSize& size) {
   const at::Tensor a = at::zeros({rows, size.depth}, kType<T>);
   const at::Tensor b = at::zeros({size.depth, size.columns}, kType<T>);
   const at::Tensor c = at::zeros({rows, size.columns}, kType<typename SumOf<T>::Type>);
   const std::int64_t before = metrics::memory_use().current;
   metrics::restart_peak();
-  Product<T> product;
+  Gemm<T> product;
   product.write(view<T>(a), view<T>(b),
                 {c.mutable_data_ptr<typename SumOf<T>::Type>(), rows, size.columns});
   const std::int64_t taken = metrics::memory_use().peak - before;
   INFO(rows << " rows, depth " << size.depth << ", " << size.columns << " columns");
-  CHECK(taken == Product<T>::bytes(size));
+  CHECK(taken == Gemm<T>::bytes(size));
 }
 
-TEST_CASE("Product.TakesAsMuchMemoryAsItSaysHoweverManyRowsAndHoweverDeep") {
+TEST_CASE("Gemm.AllocatesThePredictedMemoryForAnyNumberOfRowsAndDepth") {
   metrics::install_counting_allocator();
-  for (const FactorSize& size : {FactorSize{5, 7}, FactorSize{100, 64}, FactorSize{3000, 200}}) {
+  for (const OperandSize& size :
+       {OperandSize{5, 7}, OperandSize{100, 64}, OperandSize{3000, 200}}) {
     check_memory<float>(700, size);
     check_memory<double>(700, size);
     check_memory<c10::BFloat16>(700, size);
   }
-  CHECK(Product<c10::BFloat16>::bytes({8192, 256}) == Product<c10::BFloat16>::bytes({512, 256}));
+  CHECK(Gemm<c10::BFloat16>::bytes({8192, 256}) == Gemm<c10::BFloat16>::bytes({512, 256}));
 }
 
-// Multiplies an m x n x k product whole and cut into blocks of `rows` and `columns`.
+// Computes an m x n x k product at once and in blocks of `rows` x `columns`.
 template <typename T>
 void check_cuts(std::int64_t rows, std::int64_t columns) {
   constexpr std::int64_t kRows = 45, kColumns = 100, kDepth = 300;
@@ -137,7 +137,7 @@ void check_cuts(std::int64_t rows, std::int64_t columns) {
   const at::Tensor b = random(kDepth, kColumns, true, kType<T>);
   const at::Tensor whole = at::zeros({kRows, kColumns}, kType<T>);
   const at::Tensor cut = at::zeros_like(whole);
-  Product<T> product;
+  Gemm<T> product;
   product.write(view<T>(a), view<T>(b), {whole.mutable_data_ptr<T>(), kRows, kColumns});
   const Matrix<T> out{cut.mutable_data_ptr<T>(), kRows, kColumns};
   for (std::int64_t row = 0; row < kRows; row += rows) {
@@ -151,7 +151,7 @@ void check_cuts(std::int64_t rows, std::int64_t columns) {
   CHECK(at::equal(whole, cut));
 }
 
-TEST_CASE("Product.BitsDoNotDependOnHowTheResultIsCut") {
+TEST_CASE("Gemm.BitsDoNotDependOnHowTheResultIsTiled") {
   at::manual_seed(2);
   check_cuts<float>(1, 7);
   check_cuts<float>(13, 32);
@@ -160,7 +160,7 @@ TEST_CASE("Product.BitsDoNotDependOnHowTheResultIsCut") {
 }
 
 template <typename T>
-std::vector<T> panel_product(const ProductKernels<T>& kernels, bool transposes) {
+std::vector<T> panel_product(const GemmKernels<T>& kernels, bool transposes) {
   constexpr long kRows = 21, kDepth = 70, kColumns = kPanelColumns<T> - 3;
   at::manual_seed(3);
   const at::Tensor a = at::randint(-8, 8, {kRows, kDepth}).to(kType<T>);
@@ -175,10 +175,10 @@ std::vector<T> panel_product(const ProductKernels<T>& kernels, bool transposes) 
   return c;
 }
 
-// Of small integers, every sum of which is exact.
+// Operands are small integers, so that all sums are exact.
 template <typename T>
-void check_sets(const ProductKernels<T>& baseline, const ProductKernels<T>& avx2,
-                const ProductKernels<T>& avx512) {
+void check_sets(const GemmKernels<T>& baseline, const GemmKernels<T>& avx2,
+                const GemmKernels<T>& avx512) {
   for (const bool transposes : {false, true}) {
     const std::vector<T> expected = panel_product(baseline, transposes);
     if (instruction_set() >= InstructionSet::avx2)
@@ -189,10 +189,10 @@ void check_sets(const ProductKernels<T>& baseline, const ProductKernels<T>& avx2
   }
 }
 
-TEST_CASE("Product.EveryInstructionSetComputesTheSame") {
-  check_sets(kFloatProductBaseline, kFloatProductAvx2, kFloatProductAvx512);
-  check_sets(kDoubleProductBaseline, kDoubleProductAvx2, kDoubleProductAvx512);
+TEST_CASE("Gemm.EveryInstructionSetComputesTheSame") {
+  check_sets(kFloatGemmBaseline, kFloatGemmAvx2, kFloatGemmAvx512);
+  check_sets(kDoubleGemmBaseline, kDoubleGemmAvx2, kDoubleGemmAvx512);
 }
 
 }  // namespace
-}  // namespace dtrain::kernels::product_test
+}  // namespace dtrain::kernels::gemm_test

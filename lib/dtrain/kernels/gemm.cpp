@@ -1,4 +1,4 @@
-#include "dtrain/kernels/product.h"
+#include "dtrain/kernels/gemm.h"
 
 #include <ATen/Version.h>
 
@@ -14,16 +14,16 @@
 namespace dtrain::kernels {
 namespace {
 
-// A panel of this depth stays in the first-level cache while rows pass by it.
+// A panel of this depth stays in the L1 cache while it is multiplied by successive rows.
 constexpr std::int64_t kDepthBlock = 256;
 constexpr std::int64_t kMarginRows = 32;
 
 template <typename T>
-const ProductKernels<T>& kernels_of(InstructionSet set) {
+const GemmKernels<T>& kernels_for(InstructionSet set) {
   if constexpr (std::is_same_v<T, float>) {
-    return choose(kFloatProductBaseline, kFloatProductAvx2, kFloatProductAvx512, set);
+    return choose(kFloatGemmBaseline, kFloatGemmAvx2, kFloatGemmAvx512, set);
   } else {
-    return choose(kDoubleProductBaseline, kDoubleProductAvx2, kDoubleProductAvx512, set);
+    return choose(kDoubleGemmBaseline, kDoubleGemmAvx2, kDoubleGemmAvx512, set);
   }
 }
 
@@ -44,21 +44,21 @@ InstructionSet instruction_set() {
 }
 
 template <typename T>
-Product<T>::Product(InstructionSet set) : kernels_(kernels_of<T>(set)) {}
+Gemm<T>::Gemm(InstructionSet set) : kernels_(kernels_for<T>(set)) {}
 
 template <typename T>
-void Product<T>::reserve(const FactorSize& /*most*/) {
+void Gemm<T>::reserve(const OperandSize& /*largest*/) {
   packed_.require(kDepthBlock * kPanelColumns<T>);
   margin_.require(kMarginRows * kPanelColumns<T>);
 }
 
 template <typename T>
-std::int64_t Product<T>::bytes(const FactorSize& /*most*/) {
+std::int64_t Gemm<T>::bytes(const OperandSize& /*largest*/) {
   return (kDepthBlock + kMarginRows) * kPanelColumns<T> * static_cast<std::int64_t>(sizeof(T));
 }
 
 template <typename T>
-const T* Product<T>::pack(const Matrix<const T>& b) {
+const T* Gemm<T>::pack(const Matrix<const T>& b) {
   if (b.row_stride == 1) {
     kernels_.transpose(b.data, b.column_stride, b.columns, b.rows, packed_.data(),
                        kPanelColumns<T>);
@@ -67,7 +67,7 @@ const T* Product<T>::pack(const Matrix<const T>& b) {
       std::copy_n(b.data + k * b.row_stride, b.columns, packed_.data() + k * kPanelColumns<T>);
     }
   }
-  // What lies beside a narrow panel is multiplied too, and must not be slow.
+  // Zeros the padding of a narrow panel: it is multiplied too, and subnormal values would be slow.
   for (std::int64_t k = 0; k < b.rows && b.columns < kPanelColumns<T>; ++k) {
     T* row = packed_.data() + k * kPanelColumns<T>;
     std::fill(row + b.columns, row + kPanelColumns<T>, T{0});
@@ -76,8 +76,8 @@ const T* Product<T>::pack(const Matrix<const T>& b) {
 }
 
 template <typename T>
-void Product<T>::multiply(const Matrix<const T>& a, const Matrix<const T>& b, const Matrix<T>& c,
-                          bool adds) {
+void Gemm<T>::multiply(const Matrix<const T>& a, const Matrix<const T>& b, const Matrix<T>& c,
+                       bool adds) {
   DTRAIN_CHECK(a.columns == b.rows && a.rows == c.rows && b.columns == c.columns);
   DTRAIN_CHECK(c.column_stride == 1 && (b.column_stride == 1 || b.row_stride == 1));
   reserve({});
@@ -86,49 +86,49 @@ void Product<T>::multiply(const Matrix<const T>& a, const Matrix<const T>& b, co
     for (std::int64_t column = 0; column < c.columns; column += kPanelColumns<T>) {
       const std::int64_t columns = std::min<std::int64_t>(kPanelColumns<T>, c.columns - column);
       const Matrix<const T> panel = b.block(k, depth, column, columns);
-      PanelFactors<T> factors{.a = a.data + k * a.column_stride,
-                              .a_row = a.row_stride,
-                              .a_column = a.column_stride,
-                              .b = is_panel(panel) ? panel.data : pack(panel),
-                              .b_row = is_panel(panel) ? b.row_stride : kPanelColumns<T>,
-                              .depth = depth};
+      PanelOperands<T> operands{.a = a.data + k * a.column_stride,
+                                .a_row = a.row_stride,
+                                .a_column = a.column_stride,
+                                .b = is_panel(panel) ? panel.data : pack(panel),
+                                .b_row = is_panel(panel) ? b.row_stride : kPanelColumns<T>,
+                                .depth = depth};
       const Matrix<T> out = c.column_block(column, columns);
       const bool sums = adds || k > 0;
       if (columns == kPanelColumns<T>) {
-        kernels_.multiply(factors, out.rows, out.data, out.row_stride, sums);
+        kernels_.multiply(operands, out.rows, out.data, out.row_stride, sums);
       } else {
-        multiply_margin(factors, out, sums);
+        multiply_margin(operands, out, sums);
       }
     }
   }
 }
 
 template <typename T>
-void Product<T>::multiply_margin(PanelFactors<T> factors, const Matrix<T>& c, bool adds) {
+void Gemm<T>::multiply_margin(PanelOperands<T> operands, const Matrix<T>& c, bool adds) {
   for (std::int64_t row = 0; row < c.rows; row += kMarginRows) {
     const std::int64_t rows = std::min(kMarginRows, c.rows - row);
-    kernels_.multiply(factors, rows, margin_.data(), kPanelColumns<T>, false);
+    kernels_.multiply(operands, rows, margin_.data(), kPanelColumns<T>, false);
     for (std::int64_t i = 0; i < rows; ++i) {
       const T* sums = margin_.data() + i * kPanelColumns<T>;
       T* out = c.data + (row + i) * c.row_stride;
       for (std::int64_t j = 0; j < c.columns; ++j) out[j] = adds ? out[j] + sums[j] : sums[j];
     }
-    factors.a += rows * factors.a_row;
+    operands.a += rows * operands.a_row;
   }
 }
 
-template class Product<float>;
-template class Product<double>;
+template class Gemm<float>;
+template class Gemm<double>;
 
 namespace {
 
 constexpr std::int64_t kSide = 256;  // rows and columns
 constexpr auto kElements = static_cast<std::size_t>(kSide * kSide);
 
-// What one thread multiplies, over and over into the same memory.
+// The operands of one thread, multiplied repeatedly into the same memory.
 template <typename T>
 struct RateWork {
-  Product<T> product;
+  Gemm<T> product;
   std::vector<T> a = std::vector<T>(kElements, T(0.5F));
   std::vector<T> b = std::vector<T>(kElements, T(0.5F));
   std::vector<typename SumOf<T>::Type> c = std::vector<typename SumOf<T>::Type>(kElements);
@@ -157,7 +157,7 @@ double measured_rate(double seconds) {
 
 }  // namespace
 
-double product_rate(c10::ScalarType type, double seconds) {
+double gemm_rate(c10::ScalarType type, double seconds) {
   switch (type) {
     case c10::ScalarType::Float:
       return measured_rate<float>(seconds);

@@ -1,4 +1,4 @@
-#include "dtrain/kernels/internal/crew.h"
+#include "dtrain/kernels/internal/thread_pool.h"
 
 #include <array>
 #include <atomic>
@@ -9,7 +9,7 @@
 
 #include "dtrain/base/clock.h"
 
-namespace dtrain::kernels::crew_test {
+namespace dtrain::kernels::thread_pool_test {
 namespace {
 
 using std::chrono::microseconds;
@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 
 constexpr std::chrono::seconds kLimit{60};
 
-// How often each of three workers has come.
+// Counts how often each of three workers joined the work.
 class Visits {
  public:
   void add(std::int64_t worker) { ++counts_.at(static_cast<std::size_t>(worker)); }
@@ -29,27 +29,27 @@ class Visits {
   std::array<std::atomic<std::int64_t>, 3> counts_{};
 };
 
-// Until is_enough(), with more work each time.
+// Repeats the work until is_enough().
 template <typename IsEnough>
-void run_until(Crew& crew, const Crew::Work& work, const IsEnough& is_enough) {
+void run_until(ThreadPool& pool, const ThreadPool::Work& work, const IsEnough& is_enough) {
   const auto begin = base::Clock::now();
   while (!is_enough()) {
-    crew.run(2, work);
+    pool.run(2, work);
     REQUIRE(base::Clock::now() - begin < kLimit);
   }
 }
 
-TEST_CASE("Work ends without a helper that gets no core") {
+TEST_CASE("Work does not wait for a helper without a core") {
   std::latch gets_core(1);
   Visits visits;
-  Crew crew({.workers = 3, .spin = microseconds(10), .begin = [&](std::int64_t worker) {
-               if (worker == 1) gets_core.wait();
-             }});
+  ThreadPool pool({.workers = 3, .spin = microseconds(10), .begin = [&](std::int64_t worker) {
+                     if (worker == 1) gets_core.wait();
+                   }});
   const auto work = [&](std::int64_t worker) { visits.add(worker); };
-  run_until(crew, work, [&] { return visits.of(0) >= 100 && visits.of(2) >= 3; });
+  run_until(pool, work, [&] { return visits.of(0) >= 100 && visits.of(2) >= 3; });
   CHECK(visits.of(1) == 0);
   gets_core.count_down();
-  run_until(crew, work, [&] { return visits.of(1) > 0; });
+  run_until(pool, work, [&] { return visits.of(1) > 0; });
 }
 
 void wait_until(const std::atomic<bool>& is_so) {
@@ -57,13 +57,13 @@ void wait_until(const std::atomic<bool>& is_so) {
   while (!is_so && base::Clock::now() - begin < kLimit) std::this_thread::yield();
 }
 
-TEST_CASE("Work ends after all that came have returned, whether threads spin or sleep") {
+TEST_CASE("Work ends when all workers that joined have returned, whether threads spin or sleep") {
   for (const milliseconds spin : {milliseconds(0), milliseconds(100)}) {
-    Crew crew({.workers = 3, .spin = spin, .begin = {}});
+    ThreadPool pool({.workers = 3, .spin = spin, .begin = {}});
     std::atomic<int> inside = 0;
     std::atomic<bool> all_came = false;
     std::atomic<bool> caller_left = false;
-    crew.run(2, [&](std::int64_t worker) {
+    pool.run(2, [&](std::int64_t worker) {
       if (++inside == 3) all_came = true;
       wait_until(worker == 0 ? all_came : caller_left);
       std::this_thread::sleep_for(worker * milliseconds(1));
@@ -75,48 +75,48 @@ TEST_CASE("Work ends after all that came have returned, whether threads spin or 
   }
 }
 
-TEST_CASE("The caller sees what helpers did, and they what it did before") {
-  Crew crew({.workers = 3, .spin = microseconds(10), .begin = {}});
-  std::array<std::int64_t, 3> rounds{};  // which the crew alone protects
+TEST_CASE("The caller sees the helpers' writes, and they see its earlier writes") {
+  ThreadPool pool({.workers = 3, .spin = microseconds(10), .begin = {}});
+  std::array<std::int64_t, 3> rounds{};  // synchronized by the pool alone
   std::int64_t round = 0;
   const auto work = [&](std::int64_t worker) {
     rounds.at(static_cast<std::size_t>(worker)) = round;
   };
   for (round = 1; round <= 2000; ++round) {
-    crew.run(2, work);
+    pool.run(2, work);
     REQUIRE(rounds[0] == round);
   }
   const auto helped = [&] { return rounds[1] > round / 2 && rounds[2] > round / 2; };
-  run_until(crew, work, helped);
+  run_until(pool, work, helped);
 }
 
-TEST_CASE("No more helpers are called than asked for") {
+TEST_CASE("No more helpers are woken than requested") {
   Visits visits;
-  Crew crew({.workers = 3, .spin = {}, .begin = {}});
+  ThreadPool pool({.workers = 3, .spin = {}, .begin = {}});
   for (int round = 0; round < 100; ++round) {
-    crew.run(0, [&](std::int64_t worker) {
+    pool.run(0, [&](std::int64_t worker) {
       visits.add(worker);
-      std::this_thread::sleep_for(microseconds(100));  // others would come
+      std::this_thread::sleep_for(microseconds(100));  // time for others to join
     });
   }
   CHECK(visits.of(0) == 100);
   CHECK(visits.of(1) + visits.of(2) == 0);
 }
 
-TEST_CASE("A helper that lost its core in the middle of its work is left out, longer each time") {
+TEST_CASE("A helper preempted during its work is skipped, with exponential back-off") {
   Visits visits;
-  Crew crew({.workers = 3, .spin = microseconds(10), .begin = {}});
+  ThreadPool pool({.workers = 3, .spin = microseconds(10), .begin = {}});
   const auto work = [&](std::int64_t worker) {
     visits.add(worker);
     if (worker == 1) std::this_thread::sleep_for(milliseconds(1));
   };
-  run_until(crew, work, [&] { return visits.of(1) == 1; });
+  run_until(pool, work, [&] { return visits.of(1) == 1; });
   const auto begin = base::Clock::now();
-  run_until(crew, work, [&] { return visits.of(1) == 4; });
-  CHECK(base::Clock::now() - begin >= (1 + 2 + 4) * Rest::kShortest);
+  run_until(pool, work, [&] { return visits.of(1) == 4; });
+  CHECK(base::Clock::now() - begin >= (1 + 2 + 4) * WorkerBackoff::kMinPause);
   CHECK(visits.of(0) > 4);
-  run_until(crew, work, [&] { return visits.of(2) > 0; });
+  run_until(pool, work, [&] { return visits.of(2) > 0; });
 }
 
 }  // namespace
-}  // namespace dtrain::kernels::crew_test
+}  // namespace dtrain::kernels::thread_pool_test

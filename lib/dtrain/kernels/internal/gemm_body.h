@@ -1,12 +1,11 @@
-// The innermost loops of matrix products. product_baseline.cpp, product_avx2.cpp and
-// product_avx512.cpp compile them for one instruction set each, with fused multiply-adds where the
-// set has them.
+// The inner loops of GEMM. gemm_baseline.cpp, gemm_avx2.cpp and gemm_avx512.cpp each compile them
+// for one instruction set, with fused multiply-adds if the set has them.
 //
 // No standard header is included here: its inline functions, compiled for one instruction set,
 // could be linked into code for another.
 #pragma once
 
-#include "dtrain/kernels/internal/product_kernels.h"
+#include "dtrain/kernels/internal/gemm_kernels.h"
 
 namespace dtrain::kernels {
 namespace {
@@ -32,7 +31,7 @@ void store(Vector<T> vector, T* to) {
   __builtin_memcpy(to, &vector, sizeof(vector));
 }
 
-// The number of a lane, as wide as what the lane holds.
+// An integer type of the lane's width, for shuffle masks.
 template <long kSize>
 struct LaneOf;
 template <>
@@ -44,22 +43,22 @@ struct LaneOf<8> {
   using Type = long;
 };
 
-constexpr int kTileBytes = DTRAIN_TILE_BYTES;  // of one row of a tile
+constexpr int kTileBytes = DTRAIN_TILE_BYTES;  // per row of a tile
 constexpr int kTileRows = DTRAIN_TILE_ROWS;
 
-// `kRows` rows of C by kTileBytes: as many sums as the registers hold.
+// Computes a tile of C, `kRows` rows of kTileBytes, with all sums in registers.
 template <typename T, int kRows>
-void multiply_tile(const PanelFactors<T>& factors, T* c, long c_row, bool adds) {
+void multiply_tile(const PanelOperands<T>& operands, T* c, long c_row, bool adds) {
   constexpr int kVectors = kTileBytes / DTRAIN_VECTOR_BYTES;
   Vector<T> sums[kRows][kVectors] = {};
-  const T* a = factors.a;
-  const T* b = factors.b;
-  for (long k = 0; k < factors.depth; ++k, a += factors.a_column, b += factors.b_row) {
+  const T* a = operands.a;
+  const T* b = operands.b;
+  for (long k = 0; k < operands.depth; ++k, a += operands.a_column, b += operands.b_row) {
     Vector<T> right[kVectors];
     for (int j = 0; j < kVectors; ++j) right[j] = load(b + j * kLanes<T>);
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) {
-      const T left = a[i * factors.a_row];
+      const T left = a[i * operands.a_row];
       for (int j = 0; j < kVectors; ++j) sums[i][j] += left * right[j];
     }
   }
@@ -71,21 +70,21 @@ void multiply_tile(const PanelFactors<T>& factors, T* c, long c_row, bool adds) 
   }
 }
 
-// Multiplies as many rows as tiles of `kRows` hold, and moves past them.
+// Multiplies as many full tiles of `kRows` rows as fit, and advances past them.
 template <typename T, int kRows>
-void multiply_rows(PanelFactors<T>& factors, long& rows, T*& c, long c_row, bool adds) {
+void multiply_rows(PanelOperands<T>& operands, long& rows, T*& c, long c_row, bool adds) {
   for (; rows >= kRows; rows -= kRows) {
-    multiply_tile<T, kRows>(factors, c, c_row, adds);
-    factors.a += kRows * factors.a_row;
+    multiply_tile<T, kRows>(operands, c, c_row, adds);
+    operands.a += kRows * operands.a_row;
     c += kRows * c_row;
   }
 }
 
 template <typename T>
-void multiply_panel(const PanelFactors<T>& factors, long rows, T* c, long c_row, bool adds) {
+void multiply_panel(const PanelOperands<T>& operands, long rows, T* c, long c_row, bool adds) {
   constexpr int kTileColumns = kTileBytes / static_cast<int>(sizeof(T));
   for (long column = 0; column < kPanelColumns<T>; column += kTileColumns) {
-    PanelFactors<T> rest = factors;
+    PanelOperands<T> rest = operands;
     rest.b += column;
     long rows_left = rows;
     T* out = c + column;
@@ -95,7 +94,7 @@ void multiply_panel(const PanelFactors<T>& factors, long rows, T* c, long c_row,
   }
 }
 
-// The first, or second, halves of two vectors, in turns: a0 b0 a1 b1 ...
+// Interleaves the first (or second) halves of two vectors: a0 b0 a1 b1 ...
 template <typename T>
 Vector<T> interleave(Vector<T> a, Vector<T> b, bool is_second) {
   typename VectorOf<typename LaneOf<sizeof(T)>::Type, DTRAIN_VECTOR_BYTES>::Type first{};
@@ -103,8 +102,8 @@ Vector<T> interleave(Vector<T> a, Vector<T> b, bool is_second) {
   return __builtin_shuffle(a, b, is_second ? first + kLanes<T> / 2 : first);
 }
 
-// A square of as many rows as lanes. Interleaving each row with the one half a square below, as
-// often as a lane's number has bits, turns columns into rows.
+// Transposes a square of kLanes rows: log2(kLanes) rounds that interleave each row with the one
+// kLanes / 2 below it.
 template <typename T>
 void transpose_square(const T* from, long from_row, T* to, long to_row) {
   constexpr int kRows = kLanes<T>;
@@ -147,7 +146,7 @@ inline void interleave(const unsigned short* __restrict even, const unsigned sho
 }
 
 template <typename T>
-constexpr ProductKernels<T> kKernels{
+constexpr GemmKernels<T> kKernels{
     .multiply = multiply_panel<T>, .interleave = interleave, .transpose = transpose<T>};
 
 }  // namespace

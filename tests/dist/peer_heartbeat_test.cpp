@@ -1,5 +1,5 @@
 // Ranks on GPUs notice through their hosts that another one has ended.
-#include "cuda/nccl/peer_watch.h"
+#include "cuda/nccl/peer_heartbeat.h"
 
 #include <catch2/catch.hpp>
 #include <future>
@@ -9,7 +9,7 @@
 #include "support/messages.h"
 #include "support/values.h"
 
-namespace dtrain::cuda::peer_watch_test {
+namespace dtrain::cuda::peer_heartbeat_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -42,7 +42,7 @@ TEST_CASE("Ranks that end one after the other do not alarm each other") {
                       [](comm::World& world) {
                         Finding finding;
                         {
-                          const PeerWatch watch(
+                          const PeerHeartbeat watch(
                               testing::group_of_all(world), kTimeout,
                               [&](const std::exception_ptr& error) { finding(error); });
                           // Words keep the ranks that wait for the last one from being late.
@@ -57,8 +57,8 @@ TEST_CASE("A rank that gives up ends the watch of all") {
   testing::on_threads(3, [](comm::World& world) {
     Finding finding;
     const std::shared_ptr<comm::ProcessGroup> group = testing::group_of_all(world);
-    const PeerWatch watch(group, seconds(20),
-                          [&](const std::exception_ptr& error) { finding(error); });
+    const PeerHeartbeat watch(group, seconds(20),
+                              [&](const std::exception_ptr& error) { finding(error); });
     if (world.rank() == 1) group->abort("rank 1's reason");
     const std::string text = finding.text();
     testing::expect(testing::holds(text, "rank 1's reason"), text);
@@ -69,8 +69,8 @@ TEST_CASE("An error on its way through one rank ends the watch of the others") {
   testing::on_threads(2, [](comm::World& world) {
     Finding finding;
     const auto watched = [&] {
-      const PeerWatch watch(testing::group_of_all(world), seconds(20),
-                            [&](const std::exception_ptr& error) { finding(error); });
+      const PeerHeartbeat watch(testing::group_of_all(world), seconds(20),
+                                [&](const std::exception_ptr& error) { finding(error); });
       if (world.rank() == 1) throw std::runtime_error("no room");
       const std::string text = finding.text();
       testing::expect(testing::holds(text, "rank 1") && testing::holds(text, "error"), text);
@@ -84,4 +84,4 @@ TEST_CASE("An error on its way through one rank ends the watch of the others") {
 }
 
 }  // namespace
-}  // namespace dtrain::cuda::peer_watch_test
+}  // namespace dtrain::cuda::peer_heartbeat_test

@@ -1,5 +1,5 @@
-// The rates of the products of a level, for scripts/bench.sh cpu: one line for each, name and
-// GFLOP/s of one thread.
+// Measures the matrix products of a level for scripts/bench.sh cpu. Prints one line per product:
+// name and GFLOP/s on one thread.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,9 +7,9 @@
 #include <chrono>
 #include <vector>
 
-#include "dtrain/kernels/product.h"
+#include "dtrain/kernels/gemm.h"
 
-namespace dtrain::kernels::product_bench_test {
+namespace dtrain::kernels::gemm_bench_test {
 namespace {
 
 struct Shape {
@@ -21,7 +21,7 @@ struct Shape {
   bool transposes_b = false;
 };
 
-// The best of several blocks: other processes only take away.
+// The best of several repetitions, since other processes can only slow it down.
 template <typename T>
 double gflops(const Shape& shape) {
   using Sum = typename SumOf<T>::Type;
@@ -36,7 +36,7 @@ double gflops(const Shape& shape) {
       shape.transposes_b ? Matrix<const T>{b.data(), shape.columns, shape.depth}.transposed()
                          : Matrix<const T>{b.data(), shape.depth, shape.columns};
   const Matrix<Sum> out{c.data(), shape.rows, shape.columns};
-  Product<T> product;
+  Gemm<T> product;
   constexpr int kBlocks = 20;
   constexpr int kProducts = 10;
   double best = 0;
@@ -71,4 +71,4 @@ TEST_CASE("Rates of products", "[.bench-products]") {
 }
 
 }  // namespace
-}  // namespace dtrain::kernels::product_bench_test
+}  // namespace dtrain::kernels::gemm_bench_test

@@ -1,4 +1,4 @@
-#include "cuda/nccl/link.h"
+#include "cuda/nccl/point_to_point.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -23,21 +23,23 @@ c10::Stream new_stream(c10::Device device) {
   return c10::cuda::getStreamFromExternal(stream, device.index());
 }
 
-const c10::Stream& MessageLane::stream() {
+const c10::Stream& MessageStream::stream() {
   if (!stream_) stream_ = new_stream(device_);
   return *stream_;
 }
 
-Link::Link(std::shared_ptr<GroupState> group, std::int64_t peer, Direction direction)
+P2pConnection::P2pConnection(std::shared_ptr<GroupState> group, std::int64_t peer,
+                             Direction direction)
     : group_(std::move(group)), peer_(peer), direction_(direction) {}
 
-void Link::post(MessageLane& lane, std::shared_ptr<DeviceCall> call, const at::Tensor& tensor) {
-  const c10::Stream stream = lane.stream();
-  group_->will_post();
-  lane.call([self = shared_from_this(), stream, call = std::move(call), tensor] {
+void P2pConnection::post(MessageStream& messages, std::shared_ptr<DeviceCall> call,
+                         const at::Tensor& tensor) {
+  const c10::Stream stream = messages.stream();
+  group_->begin_post();
+  messages.call([self = shared_from_this(), stream, call = std::move(call), tensor] {
     GroupState& group = *self->group_;
     try {
-      // For good: what the task holds ends behind it, on the thread's device.
+      // Stays set: the objects that the task owns are destroyed later, on the thread's device.
       c10::cuda::set_device(group.device().index());
       if (!group.error()) {
         self->carry_out(*call, stream, tensor);
@@ -48,18 +50,18 @@ void Link::post(MessageLane& lane, std::shared_ptr<DeviceCall> call, const at::T
     } catch (...) {
       group.fail(std::current_exception());
     }
-    group.was_posted();
+    group.end_post();
   });
 }
 
-void Link::carry_out(DeviceCall& call, const c10::Stream& on, const at::Tensor& tensor) {
+void P2pConnection::carry_out(DeviceCall& call, const c10::Stream& on, const at::Tensor& tensor) {
   const base::Deadline deadline(group_->options().timeout);
   if (!communicator_) connect(deadline);
   call.begin_on(on, {tensor});
   const cudaStream_t stream = c10::cuda::CUDAStream(on).stream();
   communicator_->enqueue(
       [&](ncclComm_t pair) {
-        // In the communicator of the two the sender has rank 0.
+        // The sender is rank 0 of the two-rank communicator.
         return direction_ == Direction::sends
                    ? ncclSend(tensor.const_data_ptr(), tensor.nbytes(), ncclInt8, 1, pair, stream)
                    : ncclRecv(tensor.mutable_data_ptr(), tensor.nbytes(), ncclInt8, 0, pair,
@@ -69,7 +71,7 @@ void Link::carry_out(DeviceCall& call, const c10::Stream& on, const at::Tensor& 
   call.end_on(on);
 }
 
-void Link::connect(const base::Deadline& deadline) {
+void P2pConnection::connect(const base::Deadline& deadline) {
   ncclUniqueId id{};
   const at::Tensor bytes = at::empty({NCCL_UNIQUE_ID_BYTES}, at::kByte);
   if (direction_ == Direction::sends) {

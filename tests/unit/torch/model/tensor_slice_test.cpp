@@ -10,7 +10,7 @@
 #include "support/messages.h"
 #include "support/small_blocks.h"
 
-namespace dtrain::model::bdh::part_test {
+namespace dtrain::model::bdh::tensor_slice_test {
 namespace {
 
 using testing::Names;
@@ -19,43 +19,43 @@ using testing::operator""_b;
 
 constexpr BdhSizes kSizes{.levels = 2, .width = 6, .heads = 4, .neurons = 12, .vocab = 16};
 
-TEST_CASE("Ranks hold whole heads while there are enough of them") {
-  const BdhPart part = part_of(kSizes, {.index = 1, .size = 2});
-  CHECK(part.heads == 2);
-  CHECK(part.neurons == 12);
-  CHECK(part.first_neuron == 24);
-  CHECK(part.ranks_per_head == 1);
-  CHECK(part.vocab == 16);
+TEST_CASE("Up to the number of heads, ranks hold whole heads") {
+  const BdhSlice slice = slice_of(kSizes, {.index = 1, .size = 2});
+  CHECK(slice.heads == 2);
+  CHECK(slice.neurons == 12);
+  CHECK(slice.first_neuron == 24);
+  CHECK(slice.ranks_per_head == 1);
+  CHECK(slice.vocab == 16);
 }
 
-TEST_CASE("Beyond that a head's neighbours share its neurons, in whole pairs") {
-  const BdhPart part = part_of(kSizes, {.index = 5, .size = 8, .splits_vocab = true});
-  CHECK(part.heads == 1);
-  CHECK(part.neurons == 6);
-  CHECK(part.first_neuron == 30);
-  CHECK(part.head_slice().first == 6);
-  CHECK(part.ranks_per_head == 2);
-  CHECK(part.vocab == 2);
-  CHECK(part.first_token == 10);
+TEST_CASE("With more ranks than heads, consecutive ranks share a head's neurons, in whole pairs") {
+  const BdhSlice slice = slice_of(kSizes, {.index = 5, .size = 8, .splits_vocab = true});
+  CHECK(slice.heads == 1);
+  CHECK(slice.neurons == 6);
+  CHECK(slice.first_neuron == 30);
+  CHECK(slice.head_slice().first == 6);
+  CHECK(slice.ranks_per_head == 2);
+  CHECK(slice.vocab == 2);
+  CHECK(slice.first_token == 10);
 }
 
-TEST_CASE("The parts of all ranks are the whole, each neuron and token once") {
+TEST_CASE("The slices of all ranks cover each neuron and token exactly once") {
   for (const std::int64_t tp : {1, 2, 4, 8, 12, 24}) {
     std::int64_t next = 0;
     for (std::int64_t index = 0; index < tp; ++index) {
-      const BdhPart part = part_of(kSizes, {.index = index, .size = tp});
-      CHECK(part.first_neuron == next);
-      CHECK(part.first_neuron % 2 == 0);
-      CHECK(part.neurons % 2 == 0);
-      next += part.all_neurons();
+      const BdhSlice slice = slice_of(kSizes, {.index = index, .size = tp});
+      CHECK(slice.first_neuron == next);
+      CHECK(slice.first_neuron % 2 == 0);
+      CHECK(slice.neurons % 2 == 0);
+      next += slice.all_neurons();
     }
     CHECK(next == kSizes.all_neurons());
   }
 }
 
-std::string refusal(const BdhSizes& sizes, const TensorPlace& place) {
+std::string refusal(const BdhSizes& sizes, const TensorCoordinate& place) {
   try {
-    (void)part_of(sizes, place);
+    (void)slice_of(sizes, place);
   } catch (const base::Error& error) {
     CHECK(error.kind() == base::ErrorKind::usage);
     return error.what();
@@ -100,10 +100,10 @@ TEST_CASE("A rank's specs say which slice of the whole it holds") {
 }
 
 TEST_CASE("A block refuses to run on another axis than it was made for") {
-  const BdhPart part = part_of(kSizes, {.index = 1, .size = 2});
+  const BdhSlice slice = slice_of(kSizes, {.index = 1, .size = 2});
   const TensorAxis one;
-  CHECK_THROWS_AS(part.check(one), base::Error);
-  part_of(kSizes, {}).check(one);
+  CHECK_THROWS_AS(slice.check(one), base::Error);
+  slice_of(kSizes, {}).check(one);
 }
 
 TEST_CASE("A BDH declares the ranks that share a head as its one subgroup") {
@@ -119,7 +119,7 @@ TEST_CASE("A BDH declares the ranks that share a head as its one subgroup") {
 TEST_CASE("A part keeps the parameters' ids and holds those that its blocks use") {
   const auto whole = testing::small_model({{}, {}, {}});
   const std::vector<BlockRange> ranges{{0_b, 1_b}, {2_b, 3_b}};
-  const auto part = take_part(testing::small_model({{}, {}, {}}), ranges);
+  const auto part = extract_blocks(testing::small_model({{}, {}, {}}), ranges);
   REQUIRE(part->blocks.size() == 2);
   CHECK(part->blocks.back()->parameters().front() == 2_p);
   CHECK(part->takes_tokens);
@@ -142,4 +142,4 @@ TEST_CASE("A slice that is not held still knows the whole") {
 }
 
 }  // namespace
-}  // namespace dtrain::model::bdh::part_test
+}  // namespace dtrain::model::bdh::tensor_slice_test
