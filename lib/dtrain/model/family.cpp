@@ -58,7 +58,13 @@ config::ModelConfig recognise(const TensorShapes& tensors, const UserHints& told
     if (found.levels == 0) tensors.refuse_silent("levels", fmt::format("{} L", told.levels_flag));
     return found;
   }
-  const std::string first = tensors.shapes.empty() ? "" : tensors.shapes.begin()->first;
+  if (tensors.shapes.empty()) {
+    base::fail(base::ErrorKind::checkpoint,
+               "model file '{}' holds no tensors{}; give weights of a known family ({})",
+               tensors.path, tensors.prefix.empty() ? "" : " under " + tensors.prefix,
+               fmt::join(names, ", "));
+  }
+  const std::string first = tensors.shapes.begin()->first;
   base::fail(base::ErrorKind::checkpoint,
              "model file '{}' holds no model of a known family ({}): its first tensor is '{}{}'; "
              "give weights of one of them",
@@ -73,9 +79,10 @@ std::int64_t TensorShapes::size(std::string_view name, std::size_t rank, std::si
                name);
   }
   if (found->second.size() != rank) {
-    base::fail(base::ErrorKind::checkpoint,
-               "model file '{}': tensor '{}{}' has {} dims, its model's has {}", path, prefix, name,
-               found->second.size(), rank);
+    base::fail(
+        base::ErrorKind::checkpoint,
+        "model file '{}': tensor '{}{}' has {} dims, its model's has {}; give a file of this model",
+        path, prefix, name, found->second.size(), rank);
   }
   return found->second[dim];
 }
