@@ -107,10 +107,11 @@ constexpr Signature kSignatures[] = {
     {"\xc6\xd7\x34\x01", "a model of llm.c", kGiveOther},
 };
 
-/// Eight bytes of a little-endian length below 4 GiB, then a JSON object with a name.
+/// Eight bytes of a little-endian length below 4 GiB, then a JSON object.
 bool is_safetensors(std::string_view start) {
-  return start.size() > 10 && start.substr(4, 6) == "\0\0\0\0{\""sv &&
-         start[10] != '\0';  // unlike a 64-bit token
+  return start.size() > 9 && start.substr(4, 5) == "\0\0\0\0{"sv &&
+         (start[9] == '"' || start[9] == '}') &&
+         start.substr(10, 1) != "\0"sv;  // unlike a 64-bit token
 }
 
 bool is_named_json_lines(std::string_view path) {
