@@ -95,6 +95,12 @@ void note_skipped(const std::string& output, const std::string& folders,
         "{}: {} record{} with no field \"{}\", or null in it, passed over; the first: {}", output,
         places.count, places.count == 1 ? "" : "s", field, fmt::join(places.first, ", "));
   }
+  if (const auto& places = records.not_utf8; places.count > 0) {
+    base::log_info(
+        "{}: {} text{} not in UTF-8, whose bytes were taken as they are; if that is not meant, "
+        "convert to UTF-8 first: iconv -f ENCODING -t UTF-8; the first: {}",
+        output, places.count, places.count == 1 ? "" : "s", fmt::join(places.first, ", "));
+  }
   if (const auto& places = records.bad; places.count > 0) {
     base::log_warning("{}: {} bad line{} skipped; the first: {}", output, places.count,
                       places.count == 1 ? "" : "s", fmt::join(places.first, ", "));

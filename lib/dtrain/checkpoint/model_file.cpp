@@ -114,7 +114,7 @@ std::string note_on(const WeightFile& file, const SortedTensors& contents) {
   return notes.empty() ? "" : fmt::format("{}: {}", file.path(), fmt::join(notes, "; "));
 }
 
-void check_contents(const WeightFile& file, const SortedTensors& contents) {
+void check_names(const WeightFile& file, const SortedTensors& contents) {
   if (!contents.unknown.empty()) {
     base::fail(
         ErrorKind::checkpoint,
@@ -128,6 +128,9 @@ void check_contents(const WeightFile& file, const SortedTensors& contents) {
                "model file '{}' lacks tensors of this model: {}; give a file of the whole model",
                file.path(), base::list_text(contents.missing));
   }
+}
+
+void check_buffers(const WeightFile& file, const SortedTensors& contents) {
   for (const auto& [found, buffer] : contents.buffers) {
     if (has_values_of(*found, buffer->value)) continue;
     base::fail(ErrorKind::checkpoint,
@@ -208,8 +211,11 @@ ReadModel read_model_file(const WeightFile& file, const param::ParameterSpecs& s
                           const Constants& constants, const at::TensorOptions& options) {
   (void)file.verify_checksums();
   const SortedTensors contents = sort_tensors(file, specs, constants);
-  check_contents(file, contents);
-  for (const param::ParameterSpec& spec : specs) check_parameter(file, spec);
+  file.explain_errors([&] {
+    check_names(file, contents);
+    for (const param::ParameterSpec& spec : specs) check_parameter(file, spec);
+    check_buffers(file, contents);
+  });
   const param::ArenaAllocator allocate = [&](std::int64_t bytes) {
     return at::zeros({bytes}, options.dtype(at::kByte));
   };
@@ -228,6 +234,18 @@ void check_finite(const State& pieces, std::string_view path) {
              "'{}': tensor '{}' holds values that are NaN, infinite or too large for {}; give "
              "weights from before the run diverged",
              path, name, c10::getDtypeNames(pieces.front().tensor.scalar_type()).first);
+}
+
+State state_of(const param::ParameterSpecs& specs, const param::Arena& arena) {
+  State state;
+  for (const param::ParameterId id : specs.ids()) {
+    const param::ParameterSpec& spec = specs[id];
+    state.push_back({.name = kWeightPrefix + spec.name,
+                     .global_shape = spec.shape,
+                     .box = format::whole(spec.shape),
+                     .tensor = arena.view(id)});
+  }
+  return state;
 }
 
 void FiniteSource::read(const Piece& piece) {

@@ -78,6 +78,9 @@ struct ReadModel {
                                         const Constants& constants,
                                         const at::TensorOptions& options);
 
+/// A whole model in memory as pieces, which share the arena's memory.
+[[nodiscard]] State state_of(const param::ParameterSpecs& specs, const param::Arena& arena);
+
 /// Throws: Error{checkpoint} naming `path` and the first piece with a value that is NaN or infinite.
 void check_finite(const State& pieces, std::string_view path);
 

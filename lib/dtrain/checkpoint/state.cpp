@@ -46,10 +46,13 @@ bool is_finite(const Float* values, std::int64_t count) {
 }
 
 bool are_finite(const at::Tensor& values) {
-  if (!values.is_cpu()) return at::isfinite(values).all().item<bool>();
-  return values.scalar_type() == at::kDouble
-             ? is_finite<std::uint64_t>(values.const_data_ptr<double>(), values.numel())
-             : is_finite<std::uint32_t>(values.const_data_ptr<float>(), values.numel());
+  if (values.is_cpu() && values.scalar_type() == at::kDouble) {
+    return is_finite<std::uint64_t>(values.const_data_ptr<double>(), values.numel());
+  }
+  if (values.is_cpu() && values.scalar_type() == at::kFloat) {
+    return is_finite<std::uint32_t>(values.const_data_ptr<float>(), values.numel());
+  }
+  return at::isfinite(values).all().item<bool>();
 }
 
 std::span<std::byte> writable_bytes(const at::Tensor& tensor) {

@@ -43,7 +43,7 @@ using State = std::vector<Piece>;
 [[nodiscard]] State owned_part(const State& state);
 
 /// The name of the first piece with a value that is not finite; empty: there is none. Reads every
-/// value once. Tensors are float32 or float64.
+/// value once. Tensors are of floating point.
 [[nodiscard]] std::string first_not_finite(const State& pieces);
 
 /// Returns the bytes of all pieces' tensors.

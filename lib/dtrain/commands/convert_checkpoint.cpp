@@ -64,18 +64,6 @@ param::Arena read_imported(const WeightFile& file, const model::Model& model) {
   return std::move(read.weights);
 }
 
-checkpoint::State state_of(const model::Model& model, const param::Arena& arena) {
-  checkpoint::State state;
-  for (const param::ParameterId id : model.parameters.ids()) {
-    const param::ParameterSpec& spec = model.parameters[id];
-    state.push_back({.name = checkpoint::kWeightPrefix + spec.name,
-                     .global_shape = spec.shape,
-                     .box = format::whole(spec.shape),
-                     .tensor = arena.view(id)});
-  }
-  return state;
-}
-
 std::string without_trailing_slashes(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   return path;
@@ -111,7 +99,7 @@ void import_checkpoint(const config::Config& config, const Output& output) {
       train::model_of(file, {.levels = wanted.levels, .own = config.model.own});
   const auto model = model::make_model(described, /*seq_len=*/1);
   const param::Arena arena = read_imported(file, *model);
-  const checkpoint::State state = state_of(*model, arena);
+  const checkpoint::State state = checkpoint::state_of(model->parameters, arena);
   checkpoint::check_finite(state, wanted.file);
   format::Manifest manifest;
   manifest.run = store::new_start_id();

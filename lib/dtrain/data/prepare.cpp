@@ -91,6 +91,14 @@ std::vector<BinaryFormat> formats_of(const std::vector<std::string>& files,
   return formats;
 }
 
+/// The beginning of an input, decompressed; empty for standard input.
+std::string beginning_of(const std::string& file) {
+  if (file == kStandardInput) return {};
+  std::string start(std::size_t{1} << 16, '\0');
+  start.resize(open_bytes(file, {})->read(start));
+  return start;
+}
+
 void refuse_text_options(const PrepareOptions& options, const BinaryFormat& format,
                          const std::string& file) {
   const std::string_view given = options.tokenizer != nullptr ? "--tokenizer"
@@ -164,6 +172,7 @@ std::unique_ptr<TokenWriter> encode(const PrepareOptions& options, const Task& t
          task.files.front());
   }
   if (options.vocab > 0) {
+    check_is_text(beginning_of(task.files.front()), task.files.front());
     fail(ErrorKind::usage, "--vocab is for token files of other trainers, and '{}' is a text",
          task.files.front());
   }
@@ -177,6 +186,13 @@ std::unique_ptr<TokenWriter> encode(const PrepareOptions& options, const Task& t
                                    [&](std::int64_t bytes) { progress.report(bytes, *writer); });
   progress.finish_files(task.files, writer->num_tokens());
   return writer;
+}
+
+[[noreturn]] void refuse_empty(const Task& task) {
+  const std::string more =
+      task.files.size() == 1 ? "" : fmt::format(" and {} more", task.files.size() - 1);
+  fail(ErrorKind::data, "'{}' would hold no token, for '{}'{} held none; give others", task.output,
+       task.files.front(), more);
 }
 
 /// A folder for the outputs, which is removed again if nothing came into it.
@@ -217,6 +233,7 @@ std::vector<PrepareReport> prepare(const PrepareOptions& options) {
     PrepareReport& report = reports.emplace_back();
     writers.push_back(formats.empty() ? encode(options, task, progress, report)
                                       : convert(options, task, formats, progress, report));
+    if (writers.back()->num_tokens() == 0) refuse_empty(task);
     writers.back()->finish();
     report.output = task.output;
     report.notes = task.notes;

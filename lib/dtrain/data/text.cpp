@@ -42,6 +42,7 @@ constexpr std::string_view kExport = "export its texts as plain text or JSON lin
 constexpr std::string_view kSaveArray =
     "save its tokens as a flat array of NumPy: numpy.save('FILE.npy', numpy.asarray(tokens))";
 constexpr std::string_view kGiveText = "give a text";
+constexpr std::string_view kExportText = "save it as plain text first";
 constexpr std::string_view kGiveOther = "give a text, or the tokens that such models train on";
 constexpr std::string_view kPrepare =
     "make a token file of it: dtrain data prepare {} --output FILE.dtok";
@@ -68,6 +69,15 @@ constexpr Signature kSignatures[] = {
     {"\x93NUMPY", "a NumPy array", kPrepareArray},
     {"\x89PNG", "an image", kGiveText},
     {"\xff\xd8\xff", "an image", kGiveText},
+    {"GIF87a", "an image", kGiveText},
+    {"GIF89a", "an image", kGiveText},
+    {"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a document of Microsoft Office", kExportText},
+    {"{\\rtf", "an RTF document", kExportText},
+    {"%!PS-", "a PostScript document", "extract its text first: ps2txt FILE.ps FILE.txt"},
+    {"version https://git-lfs", "a pointer of Git LFS, not the file itself",
+     "fetch it: git lfs pull"},
+    {"GGUF\x02\0\0\0"sv, "a GGUF file of a model", kGiveText},
+    {"GGUF\x03\0\0\0"sv, "a GGUF file of a model", kGiveText},
     {"%PDF-", "a PDF document", "extract its text first: pdftotext FILE.pdf FILE.txt"},
     {"PAR1", "a Parquet file", kExport},
     {"ARROW1", "an Arrow file", kExport},
@@ -79,7 +89,10 @@ constexpr Signature kSignatures[] = {
     {"\x80\x03", "a pickle of Python", kExport},
     {"\x80\x04", "a pickle of Python", kExport},
     {"\x80\x05", "a pickle of Python", kExport},
+    {"(lp0\n", "a pickle of Python", kExport},
+    {"(dp0\n", "a pickle of Python", kExport},
     {"SQLite format 3", "an SQLite database", kExport},
+    {"Obj\x01", "an Avro file", kExport},
     {"Rar!\x1a\x07", "a RAR archive", kUnpack},
     {"\x04\x22\x4d\x18", "lz4-compressed", kDecompress},
     {"ustar\0"sv, "a tar archive", kUnpack, 257},
@@ -96,8 +109,9 @@ constexpr Signature kSignatures[] = {
 
 /// Eight bytes of a little-endian length below 4 GiB, then a JSON object.
 bool is_safetensors(std::string_view start) {
-  return start.size() > 8 && start[8] == '{' && start.substr(4, 4) == "\0\0\0\0"sv &&
-         start.substr(9, 2).find('\0') == start.npos;  // unlike a 64-bit token
+  return start.size() > 9 && start.substr(4, 5) == "\0\0\0\0{"sv &&
+         (start[9] == '"' || start[9] == '}') &&
+         start.substr(10, 1) != "\0"sv;  // unlike a 64-bit token
 }
 
 bool is_named_json_lines(std::string_view path) {
@@ -270,12 +284,16 @@ void check_needs_no_preparing(std::string_view start, const std::string& path) {
        path, format, path);
 }
 
-bool is_plain_text(std::string_view start) {
+bool is_utf8(std::string_view start) {
   start = start.substr(0, kExaminedBytes);
   // Where the examined bytes end, a character may be cut.
-  const std::string_view whole =
-      start.size() == kExaminedBytes ? start.substr(0, whole_characters(start)) : start;
-  return start.find('\0') == start.npos && !has_many_controls(start) && !invalid_utf8_at(whole);
+  return !invalid_utf8_at(start.size() == kExaminedBytes ? start.substr(0, whole_characters(start))
+                                                         : start);
+}
+
+bool is_plain_text(std::string_view start) {
+  start = start.substr(0, kExaminedBytes);
+  return start.find('\0') == start.npos && !has_many_controls(start) && is_utf8(start);
 }
 
 std::string_view format_by_signature(std::string_view start) {
@@ -310,10 +328,10 @@ void check_is_text(std::string_view start, const std::string& path) {
     refuse_file(path, "UTF-16 text",
                 fmt::format("convert it to UTF-8: iconv -f UTF-16{} -t UTF-8 {{}}", kind));
   }
+  if (is_safetensors(start)) refuse_file(path, "a safetensors file", kGiveText);
   if (const auto type = likely_token_type(start); !type.empty()) {
     refuse_tokens_without_header(path, type);
   }
-  if (is_safetensors(start)) refuse_file(path, "a safetensors file", kGiveText);
   constexpr std::string_view kIfTokens =
       "if it holds tokens, make a token file of it: dtrain data prepare {} --token-type TYPE "
       "--vocab N --output FILE.dtok";

@@ -31,6 +31,11 @@ inline constexpr std::string_view kTokenMagic =
 /// Throws: Error{data} naming the file, what it looks like and what to do.
 void check_is_text(std::string_view start, const std::string& path);
 
+/// Whether the first 64 KiB of a file are UTF-8.
+///
+/// start: as check_is_text.
+[[nodiscard]] bool is_utf8(std::string_view start);
+
 /// Whether a file begins as UTF-8 text: without NUL bytes, and hardly any other control characters.
 ///
 /// start: as check_is_text.

@@ -112,6 +112,7 @@ RecordReport write_tokens_of(const std::vector<std::string>& files, const Prepar
   }
   while (!in_work.empty()) write_first();
   records.check_field_exists(true);
+  records.not_utf8 = reader.not_utf8();
   return records;
 }
 

@@ -60,7 +60,13 @@ config::ModelConfig recognise(const TensorShapes& tensors, const UserHints& hint
       tensors.fail_unspecified("levels", fmt::format("{} L", hints.levels_flag));
     return found;
   }
-  const std::string first = tensors.shapes.empty() ? "" : tensors.shapes.begin()->first;
+  if (tensors.shapes.empty()) {
+    base::fail(base::ErrorKind::checkpoint,
+               "model file '{}' holds no tensors{}; give weights of a known family ({})",
+               tensors.path, tensors.prefix.empty() ? "" : " under " + tensors.prefix,
+               fmt::join(names, ", "));
+  }
+  const std::string first = tensors.shapes.begin()->first;
   base::fail(base::ErrorKind::checkpoint,
              "model file '{}' has no model of a known family ({}): its first tensor is '{}{}'; "
              "give a file of one of these families",
@@ -76,8 +82,9 @@ std::int64_t TensorShapes::size(std::string_view name, std::size_t rank, std::si
   }
   if (found->second.size() != rank) {
     base::fail(base::ErrorKind::checkpoint,
-               "model file '{}': tensor '{}{}' has {} dims, but {} are expected", path, prefix,
-               name, found->second.size(), rank);
+               "model file '{}': tensor '{}{}' has {} dims, but {} are expected; give a file of "
+               "this model",
+               path, prefix, name, found->second.size(), rank);
   }
   return found->second[dim];
 }

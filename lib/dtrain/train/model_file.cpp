@@ -143,11 +143,14 @@ ModelConfig model_of(const WeightFile& file, const model::UserHints& told) {
   const auto found = file.metadata().find(kModelKey);
   const bool is_storage = file.has_storage_shapes();
   const std::string prefix = is_storage ? checkpoint::kWeightPrefix : "";
-  const ModelConfig model =
-      found == file.metadata().end()
-          ? recognised_model(tensor_shapes(file.path(), file.tensors(), prefix, is_storage), told)
-          : parse_description(found->second, fmt::format("model file '{}': bad metadata '{}'",
-                                                         file.path(), kModelKey));
+  ModelConfig model;
+  file.explain_errors([&] {
+    model =
+        found == file.metadata().end()
+            ? recognised_model(tensor_shapes(file.path(), file.tensors(), prefix, is_storage), told)
+            : parse_description(found->second, fmt::format("model file '{}': bad metadata '{}'",
+                                                           file.path(), kModelKey));
+  });
   model::check_flag_agrees(file.path(), told.levels_flag, told.levels, model.levels);
   model::family_of(model).check_own(model, told, file.path());
   return model;

@@ -15,8 +15,8 @@ SIZES = ("--levels", LEVELS, "--width", WIDTH, "--heads", HEADS, "--neurons", NE
 
 # Writes each file with PyTorch into the folder; `plain` are the weights of all that can be read.
 WRITER = f"""
-import argparse, json, os, pickle, sys
-import torch
+import argparse, bz2, gzip, json, lzma, os, pickle, sys, tarfile
+import numpy, torch
 import torch.distributed.checkpoint as checkpoint
 from safetensors.torch import save_file
 from torch import nn
@@ -83,6 +83,21 @@ torch.save(torch.load("module_inside.pt", weights_only=False)["model"].state_dic
 torch.save(torch.load("old.pt", map_location="cpu"), "new.pt")
 checkpoint.save({{"model": plain}}, checkpoint_id="distributed", no_dist=True)
 dcp_to_torch_save("distributed", "whole.pt")
+torch.save({{"state_dict": plain, "loss": torch.tensor(1.5), "decoder": plain["decoder"] + 1,
+            "average": {{"decoder": plain["decoder"]}}, "optimizer": optimizer.state_dict()}}, "beside.ckpt")
+torch.save({{"model": plain | {{"decoder": plain["decoder"].tolist()}}}}, "list.pt")
+torch.save(plain | {{5: plain["decoder"]}}, "number.pt")
+torch.save({{}}, "empty.pt")
+torch.save(plain | {{"decoder": plain["decoder"].to(torch.complex64)}}, "complex.pt")
+torch.save(plain | {{"decoder": plain["decoder"].to(torch.float8_e4m3fn)}}, "eight.pt")
+save_file(plain | {{"decoder": plain["decoder"].to(torch.float8_e4m3fn)}}, "eight.safetensors")
+save_file(plain | {{"encoder": plain["encoder"].mT.contiguous()}}, "turned.safetensors")
+numpy.save("decoder.npy", plain["decoder"].numpy())
+with tarfile.open("plain.tar", "w") as archive:
+    archive.add("plain.safetensors")
+for module in (gzip, bz2, lzma):
+    with module.open(f"{{module.__name__}}.pt", "wb") as file, open("plain.safetensors", "rb") as plain_file:
+        file.write(plain_file.read())
 torch.save({{"model": plain, "state_dict": plain}}, "two.pt")
 torch.save({{"optimizer": optimizer.state_dict(), "step": 3}}, "none.pt")
 torch.save(plain | {{"decoder": plain["decoder"].to_sparse()}}, "sparse.pt")
@@ -132,6 +147,9 @@ class ForeignWeights(FolderTest):
     def test_lightnings_checkpoint_of_views_of_shared_storage(self):
         self.assert_same("lightning.ckpt", "'state_dict'", "'model.'")
 
+    def test_tensors_beside_the_weights_are_named(self):
+        self.assert_same("beside.ckpt", "'state_dict'", "loss", "decoder", "average")
+
     def test_parameters_of_float64_keep_their_precision(self):
         folder, written = self.read(self.files / "parameters.pt")
         assert_names(written, "n_averaged", "module.")
@@ -174,6 +192,12 @@ class ForeignWeights(FolderTest):
         (shards / "model-00002-of-00002.safetensors").unlink()
         missing = "model-00002-of-00002.safetensors"
         assert_error(tool("import", index, self.folder / "c", status=None), CHECKPOINT, missing)
+        self.assert_refused(self.write("empty.index.json", '{"weight_map": {}}'), "weight_map")
+        self.assert_refused(self.write("cut.index.json", '{"weight_map": {'), "17")
+        (shards / missing).write_bytes((shards / "model-00001-of-00002.safetensors").read_bytes())
+        index.write_text(json.dumps({"weight_map": {"encoder": missing, "decoder": "model-00001-of-00002.safetensors"}}))
+        result = tool("import", index, self.folder / "c", status=CHECKPOINT)
+        self.assertEqual(sum(result.stderr.count(f"'{name}'") for name in ("decoder", "encoder")), 1)
         for name, shard in (("extra", "model-00001-of-00002.safetensors"), ("decoder", "../shards/x"), ("decoder", index.name)):
             index.write_text(json.dumps({"weight_map": {"encoder": "model-00001-of-00002.safetensors", name: shard}}))
             self.assert_refused(index, f"'{name}'")
@@ -191,6 +215,9 @@ class ForeignWeights(FolderTest):
             words = (*start, "--init-from", self.files / name, "--run-dir", self.folder / "refused")
             result = run(DTRAIN, *words, status=CHECKPOINT)
             assert_names(result.stderr, self.files / name, f"'{tensor}'")
+        for words in (("generate", "--max-tokens", 1), ("evaluate", "--data", text, "--seq-len", 16)):
+            result = run(DTRAIN, *words, "--from", self.files / "nan.pt", "--from-levels", LEVELS, status=CHECKPOINT)
+            assert_names(result.stderr, self.files / "nan.pt", "'model.decoder'")
         # The rows of the decoder are split, so that the NaN is in the share of one rank.
         ranks = launched(2, *start, "--strategy", "fsdp", "--init-from", self.files / "nan.pt", "--run-dir", self.folder / "shares")
         assert_names(run(*ranks, status=CHECKPOINT).stderr, self.files / "nan.pt", "'model.decoder'")
@@ -203,9 +230,20 @@ class ForeignWeights(FolderTest):
                              ("script_module.pt", "torch.jit.load"), ("old.pt", "1.6", "torch.load"),
                              ("two.pt", "'model'", "'state_dict'"), ("none.pt", "optimizer"), ("sparse.pt", "'decoder'"),
                              ("twice.pt", "'decoder'", "'module.decoder'"), ("pickle.bin", "state_dict"),
-                             ("transposed.pt", "'decoder'", ".mT"), ("nan.pt", "'model.decoder'"), ("gpt2.pt", "bdh"), ("distributed", "dcp_to_torch")):
+                             ("transposed.pt", "'decoder'", ".mT"), ("nan.pt", "'model.decoder'"), ("gpt2.pt", "bdh"), ("number.pt", "5"), ("list.pt", "'model'", "decoder"), ("complex.pt", "'decoder'", "torch ComplexFloatStorage"),
+                             ("eight.pt", "'decoder'", "torch._utils _rebuild_tensor_v3"), ("eight.safetensors", "'decoder'", "F8_E4M3", "BF16"),
+                             ("turned.safetensors", "'encoder'", "2, 4, 6"), ("empty.pt", "state_dict"), ("distributed", "dcp_to_torch")):
             with self.subTest(name):
                 self.assert_refused(self.files / name, *names)
+
+    def test_files_of_other_formats_are_named_by_theirs(self):
+        for name, word in (("gzip.pt", "decompress"), ("bz2.pt", "decompress"), ("lzma.pt", "decompress"), ("plain.tar", "unpack"),
+                           ("decoder.npy", "NumPy")):
+            with self.subTest(name):
+                self.assert_refused(self.files / name, word)
+        result = tool("import", self.write("bare.safetensors", struct.pack("<Q", 8) + b"{}      "), self.folder / "c", status=CHECKPOINT)
+        assert_names(result.stderr, "bare.safetensors")
+        self.assertNotIn("''", result.stderr)
 
     def test_what_was_refused_is_read_once_it_is_saved_as_advised(self):
         for name in ("new.pt", "inside.pt", "whole.pt"):
@@ -233,6 +271,9 @@ class ForeignWeights(FolderTest):
         with zipfile.ZipFile(self.folder / "arrays.npz", "w") as archive:
             archive.writestr("decoder.npy", b"0")
         self.assert_refused(self.folder / "arrays.npz", "data.pkl")
+        self.assert_refused(self.write("joined.pt", whole + whole))
+        at = whole.index(b"_orig_mod.encoder")
+        self.assert_refused(self.write("letter.pt", whole[:at] + b"^" + whole[at + 1:]), "script/data.pkl")
         pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
         self.assert_refused(self.write("pointer.safetensors", pointer), "Git LFS")
         self.assert_refused(self.write("m.gguf", b"GGUF" + bytes(99)), "GGUF")

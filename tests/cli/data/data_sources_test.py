@@ -120,6 +120,21 @@ class Texts(Sources):
                 self.refused(self.write("t.txt", content), *flags, parts=["t.txt", re.compile("JSON lines|unpack")])
                 self.refused(self.write("t.gz", gzip.compress(content)), *flags, parts=["t.gz", re.compile("JSON lines|unpack")])
 
+    def test_files_that_hold_no_text_are_refused_though_no_byte_is_zero(self):
+        for content in (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", b"GIF89a\x80", b"Obj\x01\x04\x14avro",
+                        pickle.dumps(["a"], protocol=0), b"{\\rtf1\\ansi text}", b"%!PS-Adobe-3.0\n"):
+            self.refused(self.write("t.txt", content), parts=["t.txt"])
+        header = b'{"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}'.ljust(64)
+        self.refused(self.write("m.bin", struct.pack("<Q", 64) + header + bytes(16)), parts=["m.bin", "safetensors"])
+
+    def test_a_text_that_is_not_utf_8_is_taken_byte_by_byte_with_a_note(self):
+        for name, content in (("latin.txt", "Größe".encode("latin-1")), ("packed.gz", gzip.compress(b"a\xff"))):
+            self.write(name, content)
+            result = self.dtrain("data", "prepare", name, "--output", "o.dtok", "--overwrite")
+            (line,) = result.stderr.splitlines()
+            self.assertEqual(lines_naming(line, name, "UTF-8", "iconv"), [line])
+        self.assertEqual(bytes(self.prepare("latin.txt").tokens), "Größe".encode("latin-1"))
+
     def test_an_archive_of_tar_is_told_from_a_text_with_its_mark(self):
         for layout in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT):
             archive = io.BytesIO()
@@ -357,6 +372,11 @@ class OtherTrainers(Sources):
         for content in (good, little(range(200)), numpy_file(range(200))):
             self.refused(self.write("z.bin.gz", gzip.compress(content)), parts=["z.bin.gz", "decompress"])
         self.refused("t.txt", "--vocab", 300, parts=["--vocab"], status=USAGE)
+        self.refused(self.write("w.dat", little(letters, "I")), "--vocab", 300, parts=["w.dat", "--token-type uint32"])
+        self.refused(self.write("m.idx", megatron_index([1], [0, 1])), "--vocab", 300, parts=["m.idx", "Megatron"])
+        self.refused(self.write("none.npy", numpy_file([])), "--vocab", 300, parts=["none.npy", "new.dtok"])
+        fields = numpy_file([1, 2]).replace(b"'descr': '<u2'", b"'descr': [('a', '<u2')]")
+        self.refused(self.write("fields.npy", fields), "--vocab", 300, parts=["fields.npy", "<u4"])
 
 
 def spm(program, *arguments, text=None):

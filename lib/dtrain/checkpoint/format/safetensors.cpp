@@ -83,7 +83,9 @@ class HeaderParser {
  private:
   [[noreturn]] void refuse(std::string_view found) const {
     fail(ErrorKind::checkpoint,
-         "safetensors file '{}' {}; the file is damaged or of another format", file_.path(), found);
+         "safetensors file '{}' {}; the file is damaged or of another format: copy it again, or "
+         "save it as safetensors",
+         file_.path(), found);
   }
 
   [[noreturn]] void refuse_tensor(std::string_view name, std::string_view found) const {
@@ -145,7 +147,10 @@ class HeaderParser {
     if (value.is_string()) {
       if (const auto dtype = dtype_named(value.get_ref<const std::string&>())) return *dtype;
     }
-    refuse_tensor(name, fmt::format("unknown dtype {}", value.dump()));
+    fail(ErrorKind::checkpoint,
+         "safetensors file '{}' has a tensor '{}' of the unknown dtype {}; save it as F32, F16, "
+         "BF16 or F64",
+         file_.path(), name, value.dump());
   }
 
   [[nodiscard]] std::vector<std::int64_t> parse_numbers(const std::string& name, const char* key,

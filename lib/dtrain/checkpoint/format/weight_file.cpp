@@ -39,37 +39,57 @@ std::string_view text_of(const base::MappedFile& file) {
 }
 
 struct ForeignFormat {
-  std::string_view begin;
+  std::string_view bytes;
   std::string_view what;
   std::string_view advice;
+  std::size_t at = 0;
 };
 
 constexpr std::string_view kSaveAnew =
     "save it anew in Python: torch.save(torch.load(FILE, map_location='cpu'), NEW_FILE)";
 
-// The first pickle of torch.save before PyTorch 1.6 is a number.
-constexpr std::array<ForeignFormat, 4> kForeignFormats{
-    {{"\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19",
-      "is in the format of torch.save before PyTorch 1.6", kSaveAnew},
-     {"GGUF", "is in the GGUF format", "give the weights that it was converted from"},
-     {"\x89HDF", "is in the HDF5 format", "save the weights as a safetensors file"},
-     {"version https://git-lfs", "is a pointer of Git LFS, not the file itself",
-      "fetch it: git lfs pull"}}};
+constexpr std::string_view kDecompress = "decompress it first";
+constexpr std::string_view kUnpack = "unpack it first";
+constexpr std::string_view kGiveSource = "give the weights that it was converted from";
+constexpr std::string_view kSaveSafetensors = "save the weights as a safetensors file";
 
-// The length of a safetensors file's header may begin with the byte of a pickle, but is smaller.
-bool is_pickle(std::string_view text) {
+// The first pickle of torch.save before PyTorch 1.6 is a number.
+constexpr ForeignFormat kForeignFormats[] = {
+    {"\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19",
+     "is in the format of torch.save before PyTorch 1.6", kSaveAnew},
+    {"GGUF", "is in the GGUF format", kGiveSource},
+    {"lmgg", "is in the GGML format", kGiveSource},
+    {"tjgg", "is in the GGML format", kGiveSource},
+    {"TFL3", "is in the format of TensorFlow Lite", kGiveSource, 4},
+    {"\x89HDF", "is in the HDF5 format", kSaveSafetensors},
+    {"\x93NUMPY", "is an array of NumPy", kSaveSafetensors},
+    {"PK\x05\x06", "is an empty zip archive", "give a file of weights"},
+    {"\x1f\x8b", "is gzip-compressed", kDecompress},
+    {"\xfd"
+     "7zXZ",
+     "is xz-compressed", kDecompress},
+    {"BZh", "is bzip2-compressed", kDecompress},
+    {"\x28\xb5\x2f\xfd", "is zstd-compressed", kDecompress},
+    {"ustar", "is a tar archive", kUnpack, 257},
+    {"version https://git-lfs", "is a pointer of Git LFS, not the file itself",
+     "fetch it: git lfs pull"}};
+
+// The length of a safetensors file's header may begin as another format does.
+bool begins_as_safetensors(std::string_view text) {
   std::uint64_t length = 0;
-  if (!text.starts_with('\x80') || text.size() < kLengthBytes) return false;
+  if (text.size() <= kLengthBytes || text[kLengthBytes] != '{') return false;
   std::memcpy(&length, text.data(), kLengthBytes);
-  return length > kMaxHeaderBytes;
+  return length <= kMaxHeaderBytes;
 }
 
 void refuse_foreign_format(const base::MappedFile& file) {
+  if (begins_as_safetensors(text_of(file))) return;
   for (const ForeignFormat& format : kForeignFormats) {
-    if (!text_of(file).starts_with(format.begin)) continue;
+    if (text_of(file).size() < format.at) continue;
+    if (!text_of(file).substr(format.at).starts_with(format.bytes)) continue;
     base::fail(ErrorKind::checkpoint, "'{}' {}; {}", file.path(), format.what, format.advice);
   }
-  if (is_pickle(text_of(file))) {
+  if (text_of(file).starts_with('\x80')) {
     base::fail(ErrorKind::checkpoint,
                "'{}' is a pickle that torch.save has not written; save the weights alone: "
                "torch.save(model.state_dict(), NEW_FILE)",
@@ -126,7 +146,13 @@ void WeightFile::add_file(const std::string& path) {
 void WeightFile::add_torch_file(base::MappedFile file) {
   TorchWeights weights = read_torch_file(file.bytes(), file.path());
   tensors_.insert(tensors_.end(), weights.tensors.begin(), weights.tensors.end());
-  if (!weights.key.empty()) notes_.push_back(fmt::format("took its '{}'", weights.key));
+  if (!weights.key.empty()) {
+    notes_.push_back(fmt::format("took its '{}'{}", weights.key,
+                                 weights.beside.empty()
+                                     ? ""
+                                     : fmt::format(" and left out the tensors beside it, {}",
+                                                   base::list_text(weights.beside))));
+  }
   if (!weights.skipped.empty()) {
     notes_.push_back(fmt::format("left out {}", base::list_text(weights.skipped)));
   }
@@ -139,9 +165,12 @@ void WeightFile::add_shards(const base::MappedFile& index) {
                "index of shards '{}' {}; give the index of a whole model, or save it in one file",
                index.path(), found);
   };
-  const nlohmann::json root = parse_strictly(text_of(index), kIndexDepth, refuse);
+  const nlohmann::json root =
+      parse_strictly(text_of(index), kIndexDepth,
+                     [&](std::string_view found) { refuse(fmt::format("has content {}", found)); });
   const auto map = root.find(kIndexKey);
   if (map == root.end() || !map->is_object()) refuse("has no weight_map");
+  if (map->empty()) refuse("has an empty weight_map");
   std::set<std::string> names;
   std::set<std::string> shards;
   for (const auto& [name, shard] : map->items()) {
@@ -197,6 +226,11 @@ void WeightFile::refuse_equal_names(std::span<const std::string> original) const
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     const auto [found, is_new] = seen.emplace(tensors_[i].name, original[i]);
     if (is_new) continue;
+    if (found->second == original[i]) {
+      base::fail(ErrorKind::checkpoint,
+                 "model file '{}': two of its shards hold '{}'; save the model anew", path_,
+                 original[i]);
+    }
     base::fail(ErrorKind::checkpoint,
                "model file '{}': '{}' and '{}' are both the tensor '{}'; save one of them", path_,
                found->second, original[i], found->first);
@@ -212,6 +246,17 @@ bool WeightFile::has_storage_shapes() const noexcept {
          std::ranges::all_of(tensors_, [&](const TensorView& tensor) {
            return !is_of_checkpoint(tensor) || tensor.shape.size() <= 2;
          });
+}
+
+void WeightFile::explain_errors(const std::function<void()>& read) const {
+  try {
+    read();
+  } catch (const base::Error& error) {
+    if (error.kind() != ErrorKind::checkpoint) throw;
+    (void)verify_checksums();  // a name or shape that is wrong may be a damaged one
+    if (notes_.empty()) throw;
+    base::fail(error.kind(), "{} (dtrain {})", error.what(), fmt::join(notes_, "; "));
+  }
 }
 
 const TensorView* WeightFile::find(std::string_view name) const noexcept {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,6 +35,11 @@ class WeightFile {
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   /// Parts of names and tensors that were dropped, each as a phrase for a message.
   [[nodiscard]] std::span<const std::string> notes() const noexcept { return notes_; }
+  /// Calls `read`, which uses the tensors.
+  ///
+  /// Throws: as verify_checksums where `read` throws Error{checkpoint} and the file is damaged;
+  ///         else what `read` throws, with the notes.
+  void explain_errors(const std::function<void()>& read) const;
 
   /// True if the tensors have the names and shapes of checkpoints (model.NAME, a row per neuron)
   /// instead of the reference's.

@@ -46,6 +46,7 @@ param::Arena read_model(const WeightFile& file, const model::Model& model,
   try {
     checkpoint::ReadModel read =
         checkpoint::read_model_file(file, model.parameters, train::constants_of(model), options);
+    checkpoint::check_finite(checkpoint::state_of(model.parameters, read.weights), file.path());
     if (!read.note.empty()) base::log_info("{}", read.note);
     return std::move(read.weights);
   } catch (const base::Error& error) {
@@ -84,7 +85,10 @@ OpenedModel open_checkpoint(const std::string& path, const model::UserHints& tol
               },
           .read_weights =
               [reader](const model::Model& model, const at::TensorOptions& options) {
-                return read_weights(*reader, model, options);
+                param::Arena arena = read_weights(*reader, model, options);
+                checkpoint::check_finite(checkpoint::state_of(model.parameters, arena),
+                                         reader->path());
+                return arena;
               }};
 }
 

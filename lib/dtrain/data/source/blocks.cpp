@@ -1,5 +1,7 @@
 #include "dtrain/data/source/blocks.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -132,6 +134,9 @@ void BlockReader::open_next_file() {
   read_more();
   check_is_text(buffer_, path);
   if (options_.format == Format::text && options_.refuses_json) check_is_no_json(buffer_, path);
+  if (options_.format != Format::json && !is_utf8(buffer_)) {
+    not_utf8_.add({.count = 1, .first = {fmt::format("'{}'", path)}});
+  }
   offset_ = std::ssize(buffer_) - std::ssize(without_byte_order_mark(buffer_));
   buffer_.erase(0, static_cast<std::size_t>(offset_));
   if (options_.format == Format::json) find_shape();

@@ -72,6 +72,8 @@ class BlockReader {
   [[nodiscard]] bool next(Block& block);
   /// Bytes of files, as they lie on the disk, that were read so far.
   [[nodiscard]] std::int64_t consumed() const noexcept;
+  /// The texts opened so far that do not begin as UTF-8.
+  [[nodiscard]] const RecordPlaces& not_utf8() const noexcept { return not_utf8_; }
 
  private:
   void open_next_file();
@@ -91,6 +93,7 @@ class BlockReader {
   std::int64_t offset_ = 0;             // of buffer_
   std::int64_t line_ = 1;               // of buffer_
   std::int64_t consumed_before_ = 0;    // by files that are done
+  RecordPlaces not_utf8_{};
   JsonShape shape_ = JsonShape::lines;  // of the open file
   RecordSplitter splitter_{JsonShape::lines};
 };

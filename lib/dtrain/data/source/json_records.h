@@ -75,6 +75,7 @@ struct RecordReport {
   std::int64_t num_with_field = 0;
   RecordPlaces bad{};           ///< not JSON, or with a field that is no text: passed over
   RecordPlaces without_text{};  ///< whose field is missing or null: passed over
+  RecordPlaces not_utf8{};      ///< texts taken byte by byte that do not begin as UTF-8
   std::string first_fault{};    ///< what is wrong with the first of them, with its place
 
   /// later: of what follows.

@@ -63,8 +63,9 @@ NumberType array_type_of(const base::InputFile& file, std::string_view name) {
   const bool is_whole = name.size() == 3 && (name[1] == 'u' || name[1] == 'i');
   const std::int64_t bytes = is_whole ? name[2] - '0' : 0;
   if (bytes != 1 && bytes != 2 && bytes != 4 && bytes != 8) {
-    refuse_array(file, "holds '{}', where tokens are whole numbers; save them as '<u2' or '<u4'",
-                 base::printable(name));
+    refuse_array(
+        file, "holds {}, where tokens are whole numbers; save them as '<u2' or '<u4'",
+        name.empty() ? "records of several fields" : fmt::format("'{}'", base::printable(name)));
   }
   return {.bytes = bytes, .is_signed = name[1] == 'i'};
 }

@@ -104,9 +104,7 @@ void TokenWriter::write_tail(std::span<const std::byte> bytes) {
 }
 
 void TokenWriter::finish() {
-  if (bytes_ == 0) {
-    fail(ErrorKind::data, "'{}' would hold no token; give texts that are not empty", path_);
-  }
+  DTRAIN_CHECK(bytes_ > 0, "'{}' has no token", path_);
   const std::array<std::byte, 8> zeros{};
   write_tail(
       std::span(zeros).first(padding_after(kTokenHeaderBytes3 + static_cast<std::size_t>(bytes_))));

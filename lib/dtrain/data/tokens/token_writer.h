@@ -65,7 +65,7 @@ class TokenWriter {
   [[nodiscard]] std::int64_t num_tokens() const noexcept { return bytes_ / width_; }
   [[nodiscard]] std::int64_t num_documents() const noexcept { return documents_.size(); }
 
-  /// Writes all but the name.
+  /// Writes all but the name. There must be a token.
   void finish();
   void commit() { file_.commit(); }
 

@@ -146,12 +146,29 @@ TEST_CASE("Settings under a model's key are no model") {
              Names("'module'", "'state_dict'"));
 }
 
+TEST_CASE("Tensors beside the state dictionary are named") {
+  const std::string rows = tensor("inner", 0, {2, 3}, {3, 1});
+  const std::string state = text("state_dict") + "}(" + rows + "u";
+  const TorchWeights weights = read(example(state + text("average") + "}(" + rows + "u"));
+  CHECK(weights.tensors.size() == 1);
+  CHECK(weights.beside == std::vector<std::string>{"rows", "columns", "average"});
+  CHECK(read(example()).beside.empty());
+}
+
+TEST_CASE("A tensor under a key that is no text is refused") {
+  const std::string named = tensor("rows", 0, {2, 3}, {3, 1});
+  const std::string value = named.substr(text("rows").size());
+  CHECK_THAT(refusal(example(small(5) + value)), Names("5"));
+  CHECK_NOTHROW(std::ignore = read(example(small(5) + small(6))));
+}
+
 TEST_CASE("A compiled module is refused by its class") {
   const std::string module = text("model") + "ctorch._dynamo.eval_frame\nOptimizedModule\n)\x81";
   CHECK_THAT(refusal(example(module)), Names("torch._dynamo.eval_frame OptimizedModule"));
 }
 
 TEST_CASE("An archive that two readers could read differently is refused") {
+  CHECK_THAT(refusal(example() + example()), Names("the file"));
   CHECK_THAT(refusal(example("", {{"any/data/0", six_floats()}})), Names("'any/data/0'"));
   CHECK_THAT(refusal(example("", {{"other/data.pkl", "\x80\x02}."}})), Names("data.pkl"));
   CHECK_THAT(refusal(example(tensor("rows", 0, {2, 3}, {3, 1}))), Names("'rows'"));

@@ -165,6 +165,20 @@ TEST_CASE("Weights that are not finite, or not in the model's dtype, are refused
   }
 }
 
+TEST_CASE("A value that is not finite is found in any floating-point dtype") {
+  const BdhFixture fixture(kSizes, at::kFloat);
+  const param::ParameterSpecs& specs = fixture.model->parameters;
+  for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16, at::kFloat, at::kDouble}) {
+    const auto allocate = [](std::int64_t bytes) { return at::zeros({bytes}, at::kByte); };
+    param::Arena arena(param::ArenaLayout(specs), dtype, allocate);
+    CHECK_NOTHROW(check_finite(state_of(specs, arena), "the file"));
+    arena.view(1_p).flatten()[3] = HUGE_VAL;
+    CHECK_THAT(testing::message_of(base::ErrorKind::checkpoint,
+                                   [&] { check_finite(state_of(specs, arena), "the file"); }),
+               testing::Names("the file", "'model." + specs[1_p].name + "'"));
+  }
+}
+
 TEST_CASE("Other frequencies are refused; missing ones are not needed") {
   // A merged model repeats the frequencies: it has the shape of a plain one.
   const std::string message = Written().refusal([](auto& tensors) {

@@ -33,14 +33,19 @@ class PickleReader {
       }
       const bool is_known = read_constant(code) || read_text(code) || read_memo(code) ||
                             read_tuple(code) || read_collection(code) || read_call(code);
-      if (!is_known) refuse_(fmt::format("holds an unknown opcode 0x{:02x} in its pickle", code));
+      if (!is_known) {
+        refuse_(
+            fmt::format("holds an opcode 0x{:02x} in its pickle that torch.save does not write; "
+                        "save the weights alone",
+                        code));
+      }
     }
     return pop();
   }
 
  private:
   [[noreturn]] void refuse_damage() const {
-    refuse_("holds a pickle that is truncated or malformed");
+    refuse_("holds a pickle that is truncated or malformed; copy it again");
     __builtin_unreachable();
   }
 

@@ -39,6 +39,10 @@ constexpr std::array<std::pair<std::string_view, Dtype>, 10> kStorages{
      {"torch BoolStorage", Dtype::boolean}}};
 
 constexpr std::string_view kAdvice = "save the weights alone: torch.save(model.state_dict(), FILE)";
+constexpr std::string_view kCopyAgain = "the file is damaged: copy it again";
+constexpr std::string_view kMakePlain =
+    "make it a plain one before saving: dequantize(), to_dense(), resolve_conj(), resolve_neg(), "
+    "float()";
 
 /// The entries of an archive of torch.save, which lie in one folder of any name.
 class TorchArchive {
@@ -81,7 +85,9 @@ class TorchArchive {
       folder_ = entry.name.substr(0, entry.name.size() - kPickle.size() + 1);
     }
     if (folder_.empty()) {
-      refuse("is a zip archive that torch.save has not written: it has no uncompressed data.pkl");
+      refuse(
+          "is a zip archive that torch.save has not written: it has no uncompressed data.pkl; give "
+          "a file of torch.save or a safetensors file");
     }
   }
 
@@ -115,31 +121,37 @@ class TensorReader {
   [[nodiscard]] TensorView read(const std::string& name, const PickleValue& value) const {
     const PickleValue& arguments = *call_of(value);
     constexpr std::size_t kFewest = 4;
-    if (arguments.kind != Kind::sequence || arguments.items.size() < kFewest) refuse_tensor(name);
+    if (arguments.kind == Kind::object) {
+      refuse_tensor(name, fmt::format("is made by '{}'", pickle_.callable(arguments)), kMakePlain);
+    }
+    if (arguments.kind != Kind::sequence || arguments.items.size() < kFewest) refuse_damage(name);
     const auto part = [&](std::size_t i) -> const PickleValue& {
       return pickle_.at(arguments.items[i]);
     };
     TensorView tensor = storage_of(name, part(0));
     tensor.shape = sizes_in(name, part(2));
     tensor.strides = sizes_in(name, part(3));
-    if (part(1).kind != Kind::integer || part(1).integer < 0) refuse_tensor(name);
+    if (part(1).kind != Kind::integer || part(1).integer < 0) refuse_damage(name);
     // Such as {"neg": True}: the values are not those of the storage.
     constexpr std::size_t kMetadata = 6;
     const bool has_metadata = arguments.items.size() > kMetadata &&
                               part(kMetadata).kind == Kind::dict && !part(kMetadata).items.empty();
-    if (has_metadata) refuse_tensor(name);
+    if (has_metadata) refuse_tensor(name, "is a negated or conjugated view", kMakePlain);
     cut(tensor, part(1).integer);
     return tensor;
   }
 
  private:
-  [[noreturn]] void refuse_tensor(const std::string& name) const {
-    refuse_(
-        fmt::format("has a tensor '{}' that is sparse, quantized, a negated view, damaged or "
-                    "without a dtype of "
-                    "ours; {}",
-                    base::printable(name), kAdvice));
+  // found: of text that a file brings.
+  [[noreturn]] void refuse_tensor(const std::string& name, std::string_view found,
+                                  std::string_view advice) const {
+    refuse_(fmt::format("has a tensor '{}' that {}; {}", base::printable(name),
+                        base::printable(found), advice));
     __builtin_unreachable();
+  }
+
+  [[noreturn]] void refuse_damage(const std::string& name) const {
+    refuse_tensor(name, "does not fit its storage", kCopyAgain);
   }
 
   // The arguments of _rebuild_tensor_v2: storage, offset, sizes, strides, ...
@@ -163,26 +175,33 @@ class TensorReader {
   // An empty tensor over the bytes of its storage, ("storage", class, key, device, elements).
   [[nodiscard]] TensorView storage_of(const std::string& name, const PickleValue& value) const {
     constexpr std::size_t kParts = 5;
-    if (value.kind != Kind::persistent) refuse_tensor(name);
+    if (value.kind != Kind::persistent) refuse_damage(name);
     const PickleValue& id = pickle_.at(value.items[0]);
-    if (id.kind != Kind::sequence || id.items.size() < kParts) refuse_tensor(name);
+    if (id.kind != Kind::sequence || id.items.size() < kParts) refuse_damage(name);
     const std::string& type = pickle_.at(id.items[1]).text;
     const auto* const known =
         std::ranges::find(kStorages, type, &std::pair<std::string_view, Dtype>::first);
     const std::string& key = pickle_.at(id.items[2]).text;
-    if (key.size() > kMaxKeyBytes) refuse_tensor(name);
+    if (known == kStorages.end()) {
+      refuse_tensor(name, fmt::format("lies in a storage of the type '{}'", type), kMakePlain);
+    }
+    if (key.size() > kMaxKeyBytes) refuse_damage(name);
     const ZipEntry* const entry = archive_.find("data/" + key);
-    if (known == kStorages.end() || entry == nullptr) refuse_tensor(name);
+    if (entry == nullptr) {
+      refuse_tensor(name,
+                    fmt::format("needs the entry 'data/{}', which is not there or compressed", key),
+                    "save the file anew with torch.save");
+    }
     return {.name = name, .dtype = known->second, .bytes = entry->bytes};
   }
 
   [[nodiscard]] std::vector<std::int64_t> sizes_in(const std::string& name,
                                                    const PickleValue& value) const {
-    if (value.kind != Kind::sequence || value.items.size() > kMaxRank) refuse_tensor(name);
+    if (value.kind != Kind::sequence || value.items.size() > kMaxRank) refuse_damage(name);
     std::vector<std::int64_t> sizes;
     for (const std::size_t item : value.items) {
       const PickleValue& size = pickle_.at(item);
-      if (size.kind != Kind::integer || size.integer < 0) refuse_tensor(name);
+      if (size.kind != Kind::integer || size.integer < 0) refuse_damage(name);
       sizes.push_back(size.integer);
     }
     return sizes;
@@ -190,7 +209,7 @@ class TensorReader {
 
   // Narrows the bytes from the whole storage to those of the tensor.
   void cut(TensorView& tensor, std::int64_t offset) const {
-    if (tensor.shape.size() != tensor.strides.size()) refuse_tensor(tensor.name);
+    if (tensor.shape.size() != tensor.strides.size()) refuse_damage(tensor.name);
     const bool is_empty = std::ranges::find(tensor.shape, 0) != tensor.shape.end();
     const std::int64_t available =
         std::ssize(tensor.bytes) / size_of(tensor.dtype);  // elements of the storage
@@ -199,12 +218,12 @@ class TensorReader {
       std::int64_t reach = 0;
       if (__builtin_mul_overflow(tensor.shape[dim] - 1, tensor.strides[dim], &reach) ||
           __builtin_add_overflow(last, reach, &last)) {
-        refuse_tensor(tensor.name);
+        refuse_damage(tensor.name);
       }
     }
     if (offset > available || (!is_empty && last >= available) ||
         !bytes_of(tensor.dtype, tensor.shape)) {
-      refuse_tensor(tensor.name);
+      refuse_damage(tensor.name);
     }
     const auto element = static_cast<std::size_t>(size_of(tensor.dtype));
     const auto count = static_cast<std::size_t>(is_empty ? 0 : last - offset + 1);
@@ -239,7 +258,18 @@ class StateFinder {
       state = &value;
     });
     refuse_object(*state, key);
+    refuse_unnamed(*state);
     return *state;
+  }
+
+  /// The keys beside `key` under which a tensor or a dictionary of tensors stands.
+  [[nodiscard]] std::vector<std::string> tensors_beside(const std::string& key) const {
+    std::vector<std::string> found;
+    for_each(pickle_.root(), [&](const std::string& name, const PickleValue& value) {
+      const bool is_or_holds = reader_.call_of(value) != nullptr || holds_tensors(value);
+      if (name != key && is_or_holds) found.push_back(base::printable(name));
+    });
+    return found;
   }
 
   /// Calls f(key, value) for each entry of a dictionary whose key is text.
@@ -252,6 +282,19 @@ class StateFinder {
   }
 
  private:
+  // for_each passes over keys that are no text.
+  void refuse_unnamed(const PickleValue& state) const {
+    for (std::size_t i = 0; i + 1 < state.items.size(); i += 2) {
+      const PickleValue& key = pickle_.at(state.items[i]);
+      const bool is_tensor = reader_.call_of(pickle_.at(state.items[i + 1])) != nullptr;
+      if (key.kind == Kind::text || !is_tensor) continue;
+      refuse_(fmt::format("holds a tensor under {}, where a name is expected; {}",
+                          key.kind == Kind::integer ? fmt::format("the key {}", key.integer)
+                                                    : "a key that is no text",
+                          kAdvice));
+    }
+  }
+
   // Settings may stand under such a key, too.
   [[nodiscard]] bool holds_tensors(const PickleValue& value) const {
     bool found = false;
@@ -325,20 +368,26 @@ TorchWeights read_torch_file(std::span<const std::byte> bytes, const std::string
   const StateFinder finder(pickle, reader, refuse);
   TorchWeights weights;
   std::set<std::string_view> seen;
-  finder.for_each(finder.find(weights.key), [&](const std::string& key, const PickleValue& value) {
+  const PickleValue& state = finder.find(weights.key);
+  if (!weights.key.empty()) weights.beside = finder.tensors_beside(weights.key);
+  finder.for_each(state, [&](const std::string& key, const PickleValue& value) {
     check_key(key, seen, refuse);
     if (reader.call_of(value) == nullptr) {
       weights.skipped.push_back(base::printable(key));
     } else if (!is_printable(key)) {
-      refuse("has a tensor whose name holds control characters");
+      refuse(fmt::format("has a tensor '{}', whose name holds control characters; rename it",
+                         base::printable(key)));
     } else {
       weights.tensors.push_back(reader.read(key, value));
     }
   });
   if (weights.tensors.empty()) {
-    refuse(fmt::format("holds no tensors{}; its keys: {}; {}",
+    refuse(fmt::format("holds no tensors{}; {}; {}",
                        weights.key.empty() ? "" : fmt::format(" under '{}'", weights.key),
-                       base::list_text(weights.skipped), kAdvice));
+                       weights.skipped.empty()
+                           ? "its dictionary has no names"
+                           : fmt::format("its keys: {}", base::list_text(weights.skipped)),
+                       kAdvice));
   }
   return weights;
 }

@@ -18,6 +18,7 @@ struct TorchWeights {
   std::vector<TensorView> tensors;   ///< lie in the memory of the file
   std::string key;                   ///< of the whole dictionary that they stood under, or empty
   std::vector<std::string> skipped;  ///< keys beside the tensors whose values are none
+  std::vector<std::string> beside;   ///< keys beside `key` whose values are or hold tensors
 };
 
 /// Reads a state dictionary, or the one that a checkpoint's dictionary holds under `model`,

@@ -21,6 +21,7 @@ constexpr std::uint32_t kLocalEntry = 0x04034b50;
 constexpr std::uint64_t kEndBytes = 22;  // without the comment
 constexpr std::uint64_t kMostComment = 0xffff;
 constexpr std::uint64_t kLocatorBytes = 20;
+constexpr std::string_view kMisplaced = "its archive's directory is not where it says";
 constexpr std::uint16_t kStored = 0;           // method of compression: none
 constexpr std::uint16_t kWideExtra = 1;        // id of the field with 64-bit sizes
 constexpr std::uint32_t kIsWide = 0xffffffff;  // stands for a size in that field
@@ -38,6 +39,8 @@ class ZipReader {
     std::vector<ZipEntry> entries;
     std::uint64_t at = directory.offset;
     for (std::uint64_t i = 0; i < directory.count; ++i) at = read_entry(at, entries);
+    // Of two archives in one file, the second's directory would give the first one's bytes.
+    if (at != directory.end) refuse_damage(kMisplaced);
     // Overlapping entries would let a small file cost millions of reads of the same bytes.
     std::uint64_t total = 0;  // no overflow: each is at most the file's size
     for (const ZipEntry& entry : entries) {
@@ -51,6 +54,7 @@ class ZipReader {
   struct Directory {
     std::uint64_t count;
     std::uint64_t offset;
+    std::uint64_t end;  // of its entries, where the record that names it stands
   };
 
   [[noreturn]] void refuse_damage(std::string_view what) const {
@@ -79,7 +83,7 @@ class ZipReader {
       const std::uint64_t at = size - back;
       if (load<std::uint32_t>(at) != kEndOfDirectory) continue;
       if (const auto wide = find_wide_directory(at)) return *wide;
-      return {load<std::uint16_t>(at + 10), load<std::uint32_t>(at + 16)};
+      return {load<std::uint16_t>(at + 10), load<std::uint32_t>(at + 16), at};
     }
     refuse_damage("its archive has no end");
   }
@@ -92,7 +96,9 @@ class ZipReader {
     if (load<std::uint32_t>(locator) != kWideLocator) return std::nullopt;
     const auto at = load<std::uint64_t>(locator + 8);
     if (load<std::uint32_t>(at) != kWideEnd) refuse_damage("its archive has no directory");
-    return {{load<std::uint64_t>(at + 32), load<std::uint64_t>(at + 48)}};
+    constexpr std::uint64_t kSizedAfter = 12;  // the record's own size counts what follows it
+    if (at + kSizedAfter + load<std::uint64_t>(at + 4) != locator) refuse_damage(kMisplaced);
+    return {{load<std::uint64_t>(at + 32), load<std::uint64_t>(at + 48), at}};
   }
 
   // Replaces the sizes that stand in the extra field at `at`.
