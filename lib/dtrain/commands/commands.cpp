@@ -121,7 +121,7 @@ train::FolderMonitor::Options monitor_options(const std::optional<job::RunFolder
 
 // The table, the settings that somebody has chosen, and what follows from the ranks.
 std::string table_text(const job::StartFacts& facts, const SettledStart& settled) {
-  const config::Config asked = settled.record.asked.value_or(facts.config);
+  const config::Config asked = settled.record.requested.value_or(facts.config);
   const std::string changed = config::changed_settings(asked);
   const std::string note = config::batch_note(asked.batch, facts.config);
   return job::start_table(facts) +
@@ -240,7 +240,7 @@ std::optional<config::Config> after_earlier_attempt(comm::ProcessGroup& world,
 std::string agreed_run_folder(comm::ProcessGroup& world, const config::Config& config,
                               base::NewFolders& made) {
   return comm::leader_text(world, "naming the run folder",
-                           [&] { return config::named_run_folder(config, made); });
+                           [&] { return config::create_run_folder(config, made); });
 }
 
 // What a rank has before it builds anything.

@@ -37,7 +37,7 @@ struct TensorShapes {
 struct UserHints {
   std::int64_t levels = 0;
   std::string_view levels_flag = "--levels";
-  config::OwnSettings own = {};  ///< holds the families' flags of import
+  config::FamilySettings own = {};  ///< holds the families' flags of import
 };
 
 /// Throws: Error{usage} if a flag contradicts the file: told is neither 0 nor found.

@@ -10,7 +10,7 @@ from dtrain_harness import overriding
 from dtrun_harness import DTRUN, RANKS, DtrunTest, main
 
 DTRAIN = str(pathlib.Path(DTRUN).with_name("dtrain"))
-TABLE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"], "docs", "exit-status.md")
+TABLE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"], "docs", "guide", "exit-status.md")
 LAUNCHERS = {"one node": ("-n", "2"), "two nodes": ("--emulate-nodes", "2", "-n", "1")}  # of two ranks
 MORE_RANKS = {"segmentation fault": ("[ $RANK = 1 ] && kill -SEGV $$; exec sleep 20", 139),
               "one stays after the other saved": ("[ $RANK = 1 ] && exit 9; exec sleep 20", 5)}

@@ -122,7 +122,7 @@ std::string describe_kernels(const Computation& computation, std::int64_t span) 
 }  // namespace
 
 BdhSizes sizes_of(const config::ModelConfig& config) {
-  const auto& own = config.own.of<config::bdh::Settings>();
+  const auto& own = config.family.get<config::bdh::Settings>();
   return {.levels = config.levels,
           .width = config.width,
           .heads = own.heads,
@@ -229,22 +229,23 @@ class BdhFamily final : public Family {
     };
     return {.levels = untied > 0 ? untied : told.levels,
             .width = tensors.size("embed.weight", 2, 1),
-            .own = tensors.is_storage
-                       ? told_heads(tensors, encoder, told.own.of<Settings>().told_heads)
-                       : from_export(),
+            .family = tensors.is_storage
+                          ? told_heads(tensors, encoder, told.own.get<Settings>().import_heads)
+                          : from_export(),
             .vocab = tensors.size("embed.weight", 2, 0),
             .tie_levels = untied == 0};
   }
 
   void check_own(const ModelConfig& found, const UserHints& told,
                  std::string_view path) const override {
-    check_told(path, "--heads", told.own.of<Settings>().told_heads, found.own.of<Settings>().heads);
+    check_told(path, "--heads", told.own.get<Settings>().import_heads,
+               found.family.get<Settings>().heads);
   }
 
   std::vector<ReportedValue> reported_values(const ModelConfig& config, std::int64_t rows,
                                              std::int64_t length) const override {
     const std::vector<std::int64_t> stream{rows, length, config.width};
-    const std::int64_t heads = config.own.of<Settings>().heads;
+    const std::int64_t heads = config.family.get<Settings>().heads;
     std::vector<ReportedValue> values{{"act.embed", stream}};
     for (std::int64_t level = 0; level < config.levels; ++level) {
       const std::string prefix = fmt::format("act.layer{}", level);

@@ -31,19 +31,21 @@ CommandLine parse_command_line(Command command, const std::vector<std::string>& 
   base::set_up_parser(app);
   add_settings(app, command);
   base::parse_arguments(app, arguments);
-  refuse_unknown(app, command, arguments);
+  reject_unknown_arguments(app, command, arguments);
   return with_deepspeed(parsed_settings(app, command));
 }
 
-Loaded loaded_from(const std::string& path, Command command = Command::train) {
-  Loaded loaded;
+LoadedSettings loaded_from(const std::string& path, Command command = Command::train) {
+  LoadedSettings loaded;
   apply_file(path, command, loaded);
   return loaded;
 }
 
 Config load_file(const std::string& path) { return loaded_from(path).config; }
 
-std::int64_t heads_of(const Config& config) { return config.model.own.of<bdh::Settings>().heads; }
+std::int64_t heads_of(const Config& config) {
+  return config.model.family.get<bdh::Settings>().heads;
+}
 
 void check_refused(const std::string& text, const Names& names) {
   const TempFolder folder;
@@ -92,7 +94,7 @@ TEST_CASE("A circle of extends is refused, a file extended twice is not") {
   folder.write("a.json", R"({"extends": "b.json"})");
   folder.write("b.json", R"({"extends": "./a.json"})");
   CHECK_THROWS_WITH(load_file(folder.write("c.json", R"({"extends": "a.json"})")),
-                    Catch::Contains("circle") && Catch::Contains("b.json"));
+                    Catch::Contains("circular") && Catch::Contains("b.json"));
   folder.write("base.json", R"({"model.width": 8})");
   folder.write("d.json", R"({"extends": "base.json"})");
   CHECK(load_file(folder.write("e.json", R"({"extends": ["d.json", "base.json"]})")).model.width ==
@@ -185,7 +187,7 @@ TEST_CASE("Only groups of settings may be empty objects") {
 
 TEST_CASE("Settings of other commands are allowed in a file and told") {
   const TempFolder folder;
-  const Loaded loaded = loaded_from(
+  const LoadedSettings loaded = loaded_from(
       folder.write("a.json", R"({"model.width": 64, "machine.threads": 2})"), Command::generate);
   CHECK(loaded.unused == std::vector<std::string>{"model.width"});
   CHECK(loaded.config.machine.threads == 2);
@@ -193,7 +195,7 @@ TEST_CASE("Settings of other commands are allowed in a file and told") {
 
 TEST_CASE("Settings that only older builds had are ignored in a file and told") {
   const TempFolder folder;
-  const Loaded loaded = loaded_from(
+  const LoadedSettings loaded = loaded_from(
       folder.write("a.json", R"({"layout": {"tied_reshard": "per-use"}, "model.width": 32})"));
   CHECK(loaded.unused == std::vector<std::string>{"layout.tied_reshard"});
   CHECK(loaded.config.model.width == 32);

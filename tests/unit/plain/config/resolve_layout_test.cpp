@@ -261,7 +261,7 @@ TEST_CASE("A layout keeps the order of one rank where its additions have the sam
   const auto check = [&](const LayoutConfig& layout, std::int64_t grad_accum) {
     INFO(layout.dp << " ranks, shards of " << layout.shard_size << ", " << grad_accum << " "
                    << layout.accumulate);
-    const bool keeps = keeps_order_of_one_rank(layout, grad_accum);
+    const bool keeps = matches_single_rank_order(layout, grad_accum);
     CHECK(keeps == (sum_under(layout, grad_accum) == sum_of_one_rank(layout.dp * grad_accum)));
     ++(keeps ? kept : cut);
   };
@@ -338,9 +338,9 @@ TEST_CASE("Only the ratio of a device's rates decides") {
                               {.seq_len = 8192, .rates = &rates, .value_bytes = 2});
   };
   const std::int64_t given = chunk();
-  rates = {rates.products / 3, rates.wide_products / 3, rates.bytes / 3};
+  rates = {rates.matmul_flops / 3, rates.wide_matmul_flops / 3, rates.memory_bandwidth / 3};
   CHECK(chunk() == given);
-  rates.bytes *= 16;
+  rates.memory_bandwidth *= 16;
   CHECK(chunk() < given);
 }
 

@@ -81,14 +81,14 @@ TEST_CASE("An open microbatch is the largest that divides a rank's share, up to 
   CHECK(resolved(12, 2).batch.microbatch == 6);
   CHECK(resolved(34, 2).batch.microbatch == 1);
   Config config = resolved(48, 2);  // 24 of each rank
-  CHECK(open_microbatches(config, 8) == std::vector<std::int64_t>{8, 6, 4, 3, 2, 1});
-  CHECK(open_microbatches(config, 5) == std::vector<std::int64_t>{4, 3, 2, 1});
-  CHECK(open_microbatches(config, 0).empty());
+  CHECK(microbatch_candidates(config, 8) == std::vector<std::int64_t>{8, 6, 4, 3, 2, 1});
+  CHECK(microbatch_candidates(config, 5) == std::vector<std::int64_t>{4, 3, 2, 1});
+  CHECK(microbatch_candidates(config, 0).empty());
   set_microbatch(config, 3);
   CHECK(config.batch.grad_accum == 8);
-  CHECK(is_microbatch_open({64, 0, 0}));
+  CHECK(is_microbatch_automatic({64, 0, 0}));
   for (const BatchConfig& told : {BatchConfig{64, 8, 0}, BatchConfig{64, 0, 2}, BatchConfig{}}) {
-    CHECK_FALSE(is_microbatch_open(told));
+    CHECK_FALSE(is_microbatch_automatic(told));
   }
 }
 
@@ -148,10 +148,10 @@ TEST_CASE("What an automatic device became is said where there are GPUs") {
   CHECK_THAT(note("auto", "cpu", one_gpu), Names("--device auto", "cpu", "1 GPU"));
   CHECK_THAT(note("auto", "cpu", {.num_gpus = 2}), Names("cpu", "2 GPUs", "build.sh dtrain_cuda"));
   CHECK(note("auto", "cpu", {.devices = {"cuda"}}).empty());
-  CHECK_THAT(note("auto", "cpu", {.devices = {"cuda"}, .unused_gpus = "they are hidden"}),
+  CHECK_THAT(note("auto", "cpu", {.devices = {"cuda"}, .no_gpu_reason = "they are hidden"}),
              Names("--device auto", "cpu", "they are hidden"));
-  CHECK(note("auto", "cpu", {.unused_gpus = "they are hidden"}).empty());
-  CHECK(note("cpu", "cpu", {.devices = {"cuda"}, .unused_gpus = "they are hidden"}).empty());
+  CHECK(note("auto", "cpu", {.no_gpu_reason = "they are hidden"}).empty());
+  CHECK(note("cpu", "cpu", {.devices = {"cuda"}, .no_gpu_reason = "they are hidden"}).empty());
   CHECK(note("cuda", "cuda", one_gpu).empty());
 }
 

@@ -47,7 +47,7 @@ TEST_CASE("A folder below one that cannot be written to is refused") {
 
 TEST_CASE("A run that has a folder keeps it") {
   base::NewFolders made;
-  CHECK(named_run_folder(run_in("somewhere/run"), made) == "somewhere/run");
+  CHECK(create_run_folder(run_in("somewhere/run"), made) == "somewhere/run");
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ TEST_CASE("Keys are unique, flags within a command, and every key belongs to a g
     for (const Command command : kCommands) {
       if (setting.is_for(command)) CHECK(flags.emplace(command, setting.flag).second);
     }
-    CHECK(setting.flag.starts_with("--") != setting.is_word());
+    CHECK(setting.flag.starts_with("--") != setting.is_positional());
     CHECK_FALSE(setting.help.empty());
     CHECK(setting.commands != 0);
     int owners = 0;
@@ -63,9 +63,9 @@ TEST_CASE("A text that no value has is refused with what the setting takes") {
     INFO(setting.key);
     Config config;
     // What devices there are is known at the start alone.
-    if (setting.form.text.empty() || setting.key == "machine.device") continue;
+    if (setting.syntax.text.empty() || setting.key == "machine.device") continue;
     CHECK_THROWS_WITH(assign_text(setting, "many", setting.flag, config),
-                      Names(setting.flag, "\"many\"", setting.form.text));
+                      Names(setting.flag, "\"many\"", setting.syntax.text));
   }
 }
 
@@ -103,8 +103,8 @@ TEST_CASE("A copy of a configuration has families' settings of its own") {
   const Config config;
   Config copy = config;
   set(copy, "model.heads", "8");
-  CHECK(copy.model.own.of<bdh::Settings>().heads == 8);
-  CHECK(config.model.own.of<bdh::Settings>().heads == bdh::Settings().heads);
+  CHECK(copy.model.family.get<bdh::Settings>().heads == 8);
+  CHECK(config.model.family.get<bdh::Settings>().heads == bdh::Settings().heads);
 }
 
 TEST_CASE("A mistyped key suggests the one that was meant") {
@@ -116,19 +116,19 @@ TEST_CASE("A mistyped key suggests the one that was meant") {
 }
 
 TEST_CASE("Names of other trainers lead to settings that exist, and are none of ours") {
-  const auto check = [](const ForeignNames& row) {
+  const auto check = [](const ForeignFlags& row) {
     CHECK((row.key.empty() || find_key(row.key) != nullptr));
     CHECK((!row.key.empty() || !row.note.empty()));
     std::istringstream names{std::string(row.names)};
     for (std::string name; names >> name;) {
       INFO(name);
       CHECK(find_flag("--" + name) == nullptr);
-      CHECK(find_foreign(name) == &row);  // each stands there once
+      CHECK(find_foreign_flag(name) == &row);  // each stands there once
     }
   };
-  for (const ForeignNames& row : foreign_table()) check(row);
+  for (const ForeignFlags& row : foreign_flags()) check(row);
   for (const Family* family : families()) {
-    for (const ForeignNames& row : family->foreign_names) check(row);
+    for (const ForeignFlags& row : family->foreign_flags) check(row);
   }
 }
 
