@@ -61,8 +61,8 @@ void require_rendezvous(const base::RankEnv& env, config::Backend backend) {
 void warn_unused(const config::CommandLine& command_line, const std::vector<std::string>& unused) {
   const auto tell = [&](const std::string& file, const std::vector<std::string>& keys) {
     if (keys.empty()) return;
-    base::log_warning("{}: dtrain {} does not use {}", file, config::name_of(command_line.command),
-                      fmt::join(keys, ", "));
+    base::log_warning("{}: dtrain {} ignores these keys: {}", file,
+                      config::name_of(command_line.command), fmt::join(keys, ", "));
   };
   tell(command_line.config_file, unused);
   tell(command_line.deepspeed_file, command_line.unused_deepspeed_keys);

@@ -103,7 +103,7 @@ void note_skipped(const std::string& output, const std::string& folders,
 void note_assumed_vocab(const data::PrepareReport& report) {
   if (report.assumed_from.empty()) return;
   const std::int64_t fewest = report.highest_token + 1;
-  base::log_info("{}: assumed a vocabulary of {}, as usual for {}; the highest token is {}{}",
+  base::log_info("{}: vocabulary {} assumed, as usual for {}; the highest token is {}{}",
                  report.output, report.assumed_vocab, report.assumed_from, report.highest_token,
                  fewest == report.assumed_vocab
                      ? ""

@@ -49,8 +49,8 @@ parallel::PipelineShape shape_of(const ScheduleOptions& options) {
                                 "--microbatches");
   if (setting.chunks > kMaxForwards / stages / microbatches) {
     fail(ErrorKind::usage,
-         "schedule: {} stages with {} chunks and {} microbatches exceed the limit of {} forward "
-         "passes: lower --pp or --microbatches",
+         "schedule: {} stages with {} chunks and {} microbatches exceed the limit of {} forwards: "
+         "lower --pp or --microbatches",
          stages, setting.chunks, microbatches, kMaxForwards);
   }
   return {.stages = stages, .microbatches = microbatches, .order = setting};

@@ -121,9 +121,11 @@ std::vector<std::string> epoch_warnings(const config::Config& config, const data
   std::vector<std::string> warnings;
   if (batch > split.train.size()) {
     const double times = static_cast<double>(batch) / static_cast<double>(split.train.size());
-    warnings.push_back(fmt::format(
-        "each step of --global-batch {} uses the {} training samples {:.1f} times; lower it", batch,
-        split.train.size(), times));
+    warnings.push_back(
+        fmt::format("each step of --global-batch {} uses the {} samples of the training data "
+                    "{:.1f} times; lower "
+                    "it",
+                    batch, split.train.size(), times));
   }
   for (std::size_t i = 0; i < epochs.size(); ++i) {
     if (epochs[i] < kMany || config.checkpoint.new_data) continue;
