@@ -37,7 +37,7 @@ config::SavedRun settings_in(const checkpoint::format::Manifest& manifest) {
   return saved;
 }
 
-// Model settings of the weights at `path`; nothing if their file does not contain them.
+// The model settings stored with the weights at `path`; nothing if there are none.
 std::optional<config::ModelConfig> model_at(const std::string& path) {
   std::error_code error;
   const std::string weights =

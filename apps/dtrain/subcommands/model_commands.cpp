@@ -84,7 +84,7 @@ void copy_tokenizer(const std::string& checkpoint, const std::string& file) {
     fail(ErrorKind::checkpoint, "cannot write {} ({}); copy {} there, since generate needs it",
          to.string(), error.message(), from.string());
   }
-  base::log_info("also wrote {}, which generate needs beside the model", to.string());
+  base::log_info("also wrote {}, which generate needs next to the model", to.string());
 }
 
 }  // namespace

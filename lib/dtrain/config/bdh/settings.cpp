@@ -36,7 +36,7 @@ void check(const ModelConfig& model) {
 
 }  // namespace
 
-// Forward and backward together, full attention takes 3·T FLOPs per neuron and position. A chunk
+// Per neuron and position, forward and backward, full attention takes 3·T FLOPs. A chunk
 // of C positions takes 3·C within the chunk and 14·D for the state: reading and writing it, and five
 // matmuls of the backward pass.
 std::int64_t cheapest_chunk(std::int64_t width, std::int64_t seq_len) {

@@ -228,7 +228,7 @@ void take_offload(Reader& reader) {
     }
   }
   if (optimizer == "nvme" && folder.empty()) {
-    reader.refuse(kOptimizer, optimizer, "beside nvme_path, the folder to write to");
+    reader.refuse(kOptimizer, optimizer, "given together with nvme_path, the folder to write to");
   }
   if (optimizer == "nvme") return reader.set("machine.offload", "disk:" + folder, kOptimizer);
   if (parameters == "cpu" || parameters == "nvme") {

@@ -38,7 +38,7 @@ void resolve_machine(MachineConfig& machine, const LayoutConfig& layout, const L
   const bool is_local = strategy_of(layout).is_local();  // otherwise --devices has no effect
   const bool lists_gpus = is_local && layout.devices.names_gpus();
   if (lists_gpus && machine.device.kind == "cpu") {
-    fail(ErrorKind::usage, "--devices {} names a GPU, but --device is cpu: leave out one of them",
+    fail(ErrorKind::usage, "--devices {} names a GPU, but --device is cpu: omit one of them",
          layout.devices);
   }
   if (lists_gpus && machine.device.kind == "auto") machine.device.kind = kGpu;
@@ -275,7 +275,7 @@ Config resolve(Command command, Config config, const Launch& launch) {
   }
   if (command == Command::verify &&
       config.verify.trajectory.empty() != config.verify.name.empty()) {
-    fail(ErrorKind::usage, "--trajectory and --name go together: give both or neither");
+    fail(ErrorKind::usage, "--trajectory and --name require each other: give both or neither");
   }
   return config;
 }

@@ -25,8 +25,7 @@ void check_devices(const DeviceList& devices, const Launch& launch) {
   for (const auto& gpu : devices.devices) {
     if (gpu && !gpus.insert(*gpu).second) {
       fail(ErrorKind::usage,
-           "--devices {}: two local ranks name GPU {}: give each rank a GPU of its own", devices,
-           *gpu);
+           "--devices {}: two local ranks name GPU {}: give each rank its own GPU", devices, *gpu);
     }
   }
   if (!devices.names_gpus()) return;
