@@ -31,24 +31,24 @@ struct SettingsCommand {
   Command command;
   int (*run)(const config::CommandLine&);
   const char* description;
-  /// The first lines of its help where some flags are the main ones, or where ranks run it.
+  /// Replaces the generated usage line in its help; may be empty.
   std::string_view usage = {};
 };
 
 constexpr SettingsCommand kSettingsCommands[] = {
     {"dtrain train", Command::train, run_train, "train a model (the default)"},
     {"dtrain data baseline", Command::train, run_baseline,
-     "print the validation loss, in nats per token, of bigram and trigram models of bytes, on the "
-     "text that a training run with the same flags is evaluated on",
+     "print the validation loss, in nats per token, of byte bigram and trigram models, on the same "
+     "text as a training run with these flags",
      "dtrain data baseline --data FILE [--val-fraction F | --val-data FILE] [flags of train]"},
     {"dtrain generate", Command::generate, run_generate, "continue a text with a trained model",
      "dtrain generate --from RUN [--prompt TEXT | --prompt-file FILE] [flags]"},
     {"dtrain evaluate", Command::evaluate, run_evaluate,
      "measure the loss of a trained model on a file, or on its end, in nats per token; settings "
-     "that are not given are those that the run trained with",
+     "that are not given default to those of the training run",
      "dtrain evaluate --from RUN --data FILE [--val-fraction F] [flags]"},
     {"dtrain verify", Command::verify, run_verify,
-     "compare with golden numbers of the reference implementation",
+     "compare with golden results of the reference implementation",
      "dtrain verify --golden FIXTURE.safetensors [--trajectory FILE.json --name NAME] [flags]"},
     {"dtrain checkpoint export", Command::export_checkpoint, export_checkpoint,
      "write the weights as one safetensors file with the reference's names and shapes"},
@@ -59,10 +59,10 @@ constexpr SettingsCommand kSettingsCommands[] = {
      "dtrain doctor [flags of train]\ndtrun -n 2 -- dtrain doctor [flags of train]"},
     {"dtrain plan", Command::plan, run_plan,
      "rank the layouts of a job by predicted speed; show their memory, and the command line of the "
-     "best",
+     "best one",
      "dtrain plan [flags of train] [--ranks N] [--device-memory SIZE] [--link SIZE]"}};
 
-// Null for commands without settings.
+// The row of a command; null if its flags are not settings.
 const SettingsCommand* settings_command(std::string_view path) {
   const auto* row = std::ranges::find(kSettingsCommands, path, &SettingsCommand::path);
   return row == std::end(kSettingsCommands) ? nullptr : row;
@@ -81,7 +81,7 @@ void add_command(CLI::App& parent, const std::string& name, Action& action) {
 
 bool is_help(std::string_view word) { return word == "--help" || word == "-h"; }
 
-// Subcommand names of other programs.
+// Names that other programs use for our subcommands.
 struct OtherName {
   std::string_view names;  // separated by spaces
   std::string_view use;
@@ -126,16 +126,16 @@ constexpr OtherName kOtherNames[] = {
        advice.empty() ? fmt::format("; {} --help lists them", path) : advice);
 }
 
-// The arguments that no flag has parsed.
-Arguments rest_of(const CLI::App& dtrain) {
+// The arguments that the parser did not recognise.
+Arguments unparsed_arguments(const CLI::App& dtrain) {
   Arguments rest = dtrain.remaining(true);
   std::ranges::transform(rest, rest.begin(), base::as_typed);
   return rest;
 }
 
-void refuse_rest(const CLI::App& dtrain, const Arguments& arguments) {
+void reject_unparsed(const CLI::App& dtrain, const Arguments& arguments) {
   const CLI::App& app = base::chosen_command(dtrain);
-  Arguments rest = rest_of(dtrain);
+  Arguments rest = unparsed_arguments(dtrain);
   if (!rest.empty() && rest.front() == "--") rest.erase(rest.begin());
   if (!base::subcommands_of(app).empty()) {
     refuse_subcommand(app, rest.empty() ? "" : rest.front());
@@ -146,7 +146,7 @@ void refuse_rest(const CLI::App& dtrain, const Arguments& arguments) {
   }
   if (rest.empty()) return;
   if (const auto* row = settings_command(base::command_path(app))) {
-    config::refuse_unknown(app, row->command, arguments);
+    config::reject_unknown_arguments(app, row->command, arguments);
   }
   const std::string& word = rest.front();
   const std::string advice = base::nearest_advice(word, base::flags_of(app));
@@ -156,15 +156,15 @@ void refuse_rest(const CLI::App& dtrain, const Arguments& arguments) {
        advice.empty() ? fmt::format("; {} --help shows the flags", path) : advice);
 }
 
-constexpr std::size_t kFewestColumns = 40;  // with less, texts beside flags have no room
-constexpr std::size_t kMostColumns = 100;
+constexpr std::size_t kMinColumns = 40;  // narrower help has no room beside flags
+constexpr std::size_t kMaxColumns = 100;
 
 constexpr const char* kMostUsed[] = {
     "--data",  "--config", "--run-dir",      "--resume",   "--val-fraction",
     "--steps", "--lr",     "--global-batch", "--strategy", "--checkpoint-every"};
 
 // Usage, the most used flags and the subcommands.
-std::string beginning(const CLI::App& dtrain, std::size_t columns) {
+std::string overview(const CLI::App& dtrain, std::size_t columns) {
   std::string text = base::wrapped(
       dtrain.get_description() +
           "\n\n  dtrain [train] --data FILE [--config FILE] [--run-dir DIR] [flags]\n"
@@ -177,16 +177,15 @@ std::string beginning(const CLI::App& dtrain, std::size_t columns) {
   return text + "\nsubcommands\n" + base::subcommands_help(dtrain, columns) + '\n';
 }
 
-// The width of help: that of the terminal behind a descriptor.
+// The line width of help: that of the terminal, within limits.
 std::size_t help_columns(int descriptor) {
   winsize size{};
   const bool is_known = ::ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return is_known ? std::clamp<std::size_t>(size.ws_col, kFewestColumns, kMostColumns)
-                  : kMostColumns;
+  return is_known ? std::clamp<std::size_t>(size.ws_col, kMinColumns, kMaxColumns) : kMaxColumns;
 }
 
-// Prints the help of a subcommand once for all ranks. That of dtrain itself, and of train, is an
-// overview.
+// Prints the help of a subcommand, once for all ranks. dtrain itself and train print the overview and
+// all flags.
 void print_help(const CLI::App& app) {
   const std::size_t columns = help_columns(STDOUT_FILENO);
   const CLI::App* parent = app.get_parent();
@@ -196,14 +195,14 @@ void print_help(const CLI::App& app) {
     const auto* row = settings_command(base::command_path(app));
     return print_once(base::help_of(app, columns, row == nullptr ? "" : row->usage));
   }
-  print_once(beginning(dtrain, columns) +
+  print_once(overview(dtrain, columns) +
              base::flags_help(*dtrain.get_subcommand("train"), columns));
 }
 
-// Prints to standard error what `dtrain` is without arguments.
+// Prints the overview to standard error, for `dtrain` without arguments.
 void print_usage(const CLI::App& dtrain) {
   const std::size_t columns = help_columns(STDERR_FILENO);
-  std::cerr << beginning(dtrain, columns)
+  std::cerr << overview(dtrain, columns)
             << "dtrain --help lists all flags, dtrain help NAME explains one.\n"
             << std::flush;
 }
@@ -223,7 +222,7 @@ int explain_setting(const CLI::App& dtrain, const std::string& name) {
   }
   std::vector<std::string> names;
   for (const config::Setting& setting : config::settings()) {
-    names.emplace_back(setting.is_word() ? setting.key : setting.flag.substr(2));
+    names.emplace_back(setting.is_positional() ? setting.key : setting.flag.substr(2));
     names.emplace_back(setting.key);
   }
   for (const CLI::App* each : base::subcommands_of(dtrain)) names.push_back(each->get_name());
@@ -232,7 +231,7 @@ int explain_setting(const CLI::App& dtrain, const std::string& name) {
        advice.empty() ? "; dtrain --help lists them" : advice);
 }
 
-// `dtrain help checkpoint export` is `dtrain checkpoint export --help`, `dtrain help lr` explains a
+// `dtrain help checkpoint export` prints the help of that subcommand, `dtrain help lr` explains a
 // setting.
 int run_help(const CLI::App& dtrain, const Arguments& names) {
   const CLI::App* app = &dtrain;
@@ -280,16 +279,17 @@ void add_commands(CLI::App& dtrain, Action& action) {
             });
   CLI::App* help = dtrain.add_subcommand(
       "help", "show this, the flags of a subcommand, or a setting: dtrain help lr");
-  help->prefix_command();  // "--lr" is a name, too
-  help->callback(
-      [&dtrain, &action] { action = [&dtrain] { return run_help(dtrain, rest_of(dtrain)); }; });
+  help->prefix_command();  // accepts "--lr" as a name
+  help->callback([&dtrain, &action] {
+    action = [&dtrain] { return run_help(dtrain, unparsed_arguments(dtrain)); };
+  });
   add_plain(dtrain, "version", "print version and commit, as --version does", action, [] {
     print_once(fmt::format("dtrain {}\n", version_text()));
     return 0;
   });
 }
 
-// The arguments with the name of a subcommand in front.
+// Prepends the subcommand if the arguments omit it.
 Arguments with_subcommand(Arguments arguments) {
   const std::string first = arguments.empty() ? "" : arguments[0];
   if (first == "--version" || first == "-V") return {"version"};
@@ -320,7 +320,7 @@ int run(const Arguments& arguments) {
     print_help(base::chosen_command(dtrain));
     return 0;
   }
-  refuse_rest(dtrain, words);
+  reject_unparsed(dtrain, words);
   return action();
 }
 

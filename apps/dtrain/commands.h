@@ -1,4 +1,4 @@
-// The subcommands.
+// Dispatch of the command line, and the subcommands.
 #pragma once
 
 #include <functional>
@@ -20,10 +20,10 @@ using Arguments = std::vector<std::string>;
 /// Returns the exit status; errors are thrown.
 [[nodiscard]] int run(const Arguments& arguments);
 
-/// What parsed arguments ask for; returns the exit status, errors are thrown.
+/// The action selected by the parsed arguments. Returns the exit status; errors are thrown.
 using Action = std::function<int()>;
 
-// Those that take settings.
+// Subcommands whose flags are settings.
 [[nodiscard]] int run_train(const config::CommandLine& command_line);
 [[nodiscard]] int run_generate(const config::CommandLine& command_line);
 [[nodiscard]] int run_evaluate(const config::CommandLine& command_line);
@@ -34,7 +34,7 @@ using Action = std::function<int()>;
 [[nodiscard]] int export_checkpoint(const config::CommandLine& command_line);
 [[nodiscard]] int import_checkpoint(const config::CommandLine& command_line);
 
-// Each adds subcommands to `parent`, of which the one that the arguments name sets `action`.
+// Each adds subcommands to `parent`; the one selected by the arguments sets `action`.
 void add_data_tools(CLI::App& parent, Action& action);
 void add_checkpoint_tools(CLI::App& parent, Action& action);
 void add_report(CLI::App& parent, Action& action);

@@ -1,3 +1,4 @@
+// Entry point of dtrain: sets up the process, runs the command, reports errors.
 #include "commands.h"
 #include "dtrain/base/host/process.h"
 #include "ranks.h"
@@ -7,10 +8,10 @@ int main(int argc, char** argv) {
   dtrain::base::secure_standard_streams();
   dtrain::base::raise_open_file_limit();
   dtrain::base::survive_file_size_limit();
-  dtrain::app::tell_stops_on_one_rank("");
+  dtrain::app::report_stops_on_one_rank("");
   try {
     dtrain::base::end_process(dtrain::app::run({argv + 1, argv + argc}));
   } catch (...) {
-    dtrain::base::end_process(dtrain::app::report_on_one_rank());
+    dtrain::base::end_process(dtrain::app::report_error_once());
   }
 }

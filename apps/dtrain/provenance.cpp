@@ -17,7 +17,7 @@
 namespace dtrain::app {
 namespace {
 
-// As it was typed, the program's name included.
+// The command line as typed, including the program name.
 std::vector<std::string> command_line() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::vector<std::string> words;
@@ -43,7 +43,7 @@ std::string now() {
   return text.data();
 }
 
-// Bytes that are not UTF-8 are replaced: a run must not fail for its record.
+// Replaces invalid UTF-8, so that a run does not fail because of its record.
 std::string json_text(const nlohmann::ordered_json& object) {
   return object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }

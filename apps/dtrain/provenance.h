@@ -1,4 +1,4 @@
-// Where this program comes from, and how this process was started.
+// Version and commit of this program, and the record of how this process was started.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@
 
 namespace dtrain::app {
 
-/// "0.1.0 (commit 1a2b3c4d5e6f)"; "-modified" follows the commit where the source differed from it,
-/// and "unknown" stands for it where there is no repository.
+/// "0.1.0 (commit 1a2b3c4d5e6f)". The commit has the suffix "-modified" if the source differed from
+/// it, and is "unknown" without a repository.
 [[nodiscard]] std::string version_text();
 
 /// A JSON object: version, commit, command_line (a list), directory, host, cpu, started (UTC),
-/// ranks, and under a launcher the launch and its restarts (docs/formats/metrics.md).
+/// ranks; under a launcher also launch and restarts (docs/formats/metrics.md).
 [[nodiscard]] std::string provenance(std::int64_t ranks, const base::RankEnv& env);
 
-/// What dtrain doctor wants to know of this program: version, commit, cpu, plugins and gpus.
+/// A JSON object for dtrain doctor: version, commit, cpu, plugins and gpus.
 [[nodiscard]] std::string doctor_record();
 
 }  // namespace dtrain::app

@@ -12,12 +12,12 @@
 namespace dtrain::app {
 namespace {
 
-// A launcher ends the other ranks within milliseconds of the first one's failure.
-constexpr std::chrono::seconds kWaitToBeEnded{1};
+// A launcher ends the other ranks within milliseconds of the first failure.
+constexpr std::chrono::seconds kLauncherGracePeriod{1};
 
 base::ErrorScope scope_of_error = base::ErrorScope::own;
 
-// Where the environment is wrong, each rank's may be in its own way.
+// If the environment is invalid, every rank counts as first, since their errors may differ.
 bool is_first(std::int64_t base::RankEnv::*rank) {
   try {
     return base::rank_env_of_process().*rank == 0;
@@ -28,8 +28,8 @@ bool is_first(std::int64_t base::RankEnv::*rank) {
 
 }  // namespace
 
-void tell_stops_on_one_rank(const char* rest) {
-  const bool is_named = !base::has_launcher();  // dtrun names the signal that it got itself
+void report_stops_on_one_rank(const char* rest) {
+  const bool is_named = !base::has_launcher();  // dtrun reports the signal itself
   base::tell_stops(is_first(&base::RankEnv::rank) ? rest : nullptr,
                    is_named ? base::StopLine::with_signal : base::StopLine::without_signal);
 }
@@ -40,17 +40,17 @@ void print_once(std::string_view text) {
   base::print(text);
 }
 
-int report_on_one_rank() {
+int report_error_once() {
   if (!base::has_launcher() && !is_first(&base::RankEnv::local_rank))
-    std::this_thread::sleep_for(kWaitToBeEnded);
+    std::this_thread::sleep_for(kLauncherGracePeriod);
   return base::report_current_exception(scope_of_error);
 }
 
 void require_one_process(std::string_view command) {
   const std::int64_t ranks = base::rank_env_of_process().world_size;
   if (ranks == 1) return;
-  base::fail(base::ErrorKind::usage, "dtrain {} was launched with {} ranks: it runs as one process",
-             command, ranks);
+  base::fail(base::ErrorKind::usage,
+             "dtrain {} was launched with {} ranks, but runs as one process", command, ranks);
 }
 
 void check_for_all_ranks(const std::function<void()>& check) {

@@ -1,4 +1,4 @@
-// Steps that the ranks of one machine take together before they can communicate.
+// Output, errors and checks that the ranks of a job must coordinate before they are connected.
 #pragma once
 
 #include <functional>
@@ -6,24 +6,24 @@
 
 namespace dtrain::app {
 
-/// Has one rank say that a signal has stopped the command. rest: as base::tell_stops.
-void tell_stops_on_one_rank(const char* rest);
+/// Lets a single rank report that a signal has stopped the command. rest: as base::tell_stops.
+void report_stops_on_one_rank(const char* rest);
 
-/// Prints what all ranks would print alike: under dtrun on rank 0 alone, as it is.
+/// Prints text that is the same on all ranks. Under dtrun only rank 0 prints it, without a prefix.
 ///
 /// Throws: as base::print.
 void print_once(std::string_view text);
 
-/// As base::report_current_exception, but the ranks of a machine print an error that all of them
-/// meet once: the first of them prints at once, the others wait for the launcher to end them and
-/// print only if it does not, for then the error is theirs alone. Under dtrun all tell it, and it
-/// prints once what all tell. Call inside a catch block.
-[[nodiscard]] int report_on_one_rank();
+/// As base::report_current_exception, but prints an error of all ranks only once per machine: local
+/// rank 0 prints it immediately; the others wait for the launcher to end them and print only if it
+/// does not, since then the error is theirs alone. Under dtrun all ranks report the error, and dtrun
+/// removes duplicates. Call inside a catch block.
+[[nodiscard]] int report_error_once();
 
-/// Fails in a job of several ranks, each of which would do all the work of `command`.
+/// Throws: Error{usage} in a job of several ranks, each of which would repeat the whole command.
 void require_one_process(std::string_view command);
 
-/// Runs a check that one rank makes for all: what it throws is every rank's error.
+/// Runs a check on behalf of all ranks; an error that it throws is reported as every rank's.
 void check_for_all_ranks(const std::function<void()>& check);
 
 }  // namespace dtrain::app

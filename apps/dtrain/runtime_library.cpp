@@ -17,7 +17,7 @@
 namespace dtrain::app {
 namespace {
 
-// NVIDIA's GPUs whose driver is loaded.
+// The number of NVIDIA GPUs with a loaded driver.
 std::int64_t gpus_of_machine() {
   constexpr std::string_view kPrefix = "nvidia";
   std::error_code error;
@@ -32,7 +32,7 @@ bool first_line_begins_with(const std::string& file, std::string_view text) {
   return std::getline(std::ifstream(file), line) && line.starts_with(text);
 }
 
-// Whether a GPU of NVIDIA's is plugged in.
+// True if an NVIDIA GPU is installed, with or without a driver.
 bool has_nvidia_gpu() {
   const std::string folder = "/sys/bus/pci/devices";
   std::error_code error;
@@ -49,7 +49,7 @@ RuntimeLibrary RuntimeLibrary::open(const config::LayoutConfig& layout) {
   const std::string path = base::library_folder_of_program() + "/libdtrain.so";
   base::bound_spinning();
   base::give_streams_queues();
-  // --strategy auto may choose a pipeline, too.
+  // --strategy auto may choose a pipeline.
   const bool may_have_stages = layout.pp > 1 || layout.strategy == config::Strategy::automatic;
   if (may_have_stages) base::load_kernels_early();
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -58,14 +58,15 @@ RuntimeLibrary RuntimeLibrary::open(const config::LayoutConfig& layout) {
     const char* reason = ::dlerror();
     if (reason != nullptr && std::string_view(reason).find("failed to map") != std::string::npos) {
       base::fail(base::ErrorKind::usage,
-                 "cannot load LibTorch: {}; the process may not use enough memory: raise or remove "
-                 "its limit on address space (ulimit -v)",
+                 "cannot load LibTorch: {}; the limit on address space is too low: raise or remove "
+                 "it (ulimit -v)",
                  reason);
     }
-    base::fail(base::ErrorKind::usage,
-               "cannot load LibTorch through {}: {}; run scripts/setup.sh and build again, or "
-               "unpack all of the archive",
-               path, reason != nullptr ? reason : "dtrain_run is not in it");
+    base::fail(
+        base::ErrorKind::usage,
+        "cannot load LibTorch through {}: {}; run scripts/setup.sh and rebuild, or unpack the "
+        "whole archive",
+        path, reason != nullptr ? reason : "it lacks dtrain_run");
   }
   return RuntimeLibrary(reinterpret_cast<RunFunction*>(symbol));
 }
@@ -93,10 +94,11 @@ std::vector<std::string> RuntimeLibrary::devices() {
 
 std::int64_t RuntimeLibrary::num_gpus() { return base::visible_gpus_of_process(gpus_of_machine()); }
 
-std::string RuntimeLibrary::unused_gpus() {
+std::string RuntimeLibrary::no_gpu_reason() {
   if (num_gpus() > 0) return {};
   if (gpus_of_machine() > 0) return "CUDA_VISIBLE_DEVICES hides the GPUs of this machine";
-  return has_nvidia_gpu() ? "there is a GPU of NVIDIA's, but not its driver (/dev/nvidia0)" : "";
+  return has_nvidia_gpu() ? "an NVIDIA GPU is installed, but its driver is not (no /dev/nvidia0)"
+                          : "";
 }
 
 int RuntimeLibrary::run(const config::Request& request) const {

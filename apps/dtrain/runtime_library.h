@@ -1,4 +1,4 @@
-// libdtrain.so, opened at run time.
+// libdtrain.so, which is loaded at run time, and the plugins and GPUs available to it.
 #pragma once
 
 #include <cstdint>
@@ -10,27 +10,27 @@
 
 namespace dtrain::app {
 
-/// The opened library; it stays open until the process ends, since LibTorch starts threads.
+/// The loaded library. It stays loaded until the process ends, since LibTorch starts threads.
 ///
 /// Throws: open(): Error{usage} naming what could not be loaded and what to run.
 class RuntimeLibrary {
  public:
-  /// layout: of the ranks that will compute; what LibTorch must know of it when it is loaded.
+  /// layout: decides process-wide settings that must be made before LibTorch is loaded.
   [[nodiscard]] static RuntimeLibrary open(const config::LayoutConfig& layout = {});
 
-  /// Kinds of devices whose plugins lie beside the library, in the order of their names.
+  /// Device kinds with a plugin beside the library, sorted.
   [[nodiscard]] static std::vector<std::string> devices();
 
-  /// Names of the plugins beside the library: devices and "mpi".
+  /// Names of all plugins beside the library, sorted: devices and "mpi".
   [[nodiscard]] static std::vector<std::string> plugins();
 
-  /// NVIDIA's GPUs whose driver is loaded.
+  /// The number of visible NVIDIA GPUs with a loaded driver.
   [[nodiscard]] static std::int64_t num_gpus();
 
-  /// Why this process sees none of the machine's GPUs; empty where it sees one, or there is none.
-  [[nodiscard]] static std::string unused_gpus();
+  /// Why this process sees none of the machine's GPUs; empty if it sees some, or there are none.
+  [[nodiscard]] static std::string no_gpu_reason();
 
-  /// Runs the command to its end and returns the exit status. Errors are reported by the library.
+  /// Runs the command and returns its exit status. The library reports errors itself.
   [[nodiscard]] int run(const config::Request& request) const;
 
  private:

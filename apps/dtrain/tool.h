@@ -1,4 +1,4 @@
-// Adds subcommands to the parser.
+// Helpers that add subcommands and their flags to the parser.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,8 +13,8 @@
 
 namespace dtrain::app {
 
-/// Adds a subcommand to `parent`: add(app, options) adds its flags, which fill `options`, and
-/// run(options) is the action of arguments that name it.
+/// Adds a subcommand to `parent`: add(app, options) adds its flags, which fill `options`; if the
+/// arguments select it, run(options) becomes the action.
 template <typename Options>
 CLI::App& add_tool(CLI::App& parent, const std::string& name, const std::string& description,
                    Action& action, void (*add)(CLI::App&, Options&), int (*run)(const Options&)) {
@@ -25,21 +25,21 @@ CLI::App& add_tool(CLI::App& parent, const std::string& name, const std::string&
   return app;
 }
 
-/// Refuses an empty value, as of a script's variable that is not set; `advice`: "name a file".
+/// Rejects an empty value, as from a script's unset variable. advice: "name a file".
 inline void require_value(CLI::Option& option, const std::string& advice) {
   option.check([advice](const std::string& text) {
     return text.empty() ? "is empty: " + advice : std::string();
   });
 }
 
-/// Adds a flag whose value is a whole number from `lowest` to `highest`, in any notation (1e4).
+/// Adds a flag whose value is an integer from `lowest` to `highest`; 1e4 is accepted too.
 inline CLI::Option* add_number(CLI::App& app, const std::string& flag, std::int64_t& value,
                                std::int64_t lowest, std::int64_t highest) {
   const auto take = [flag, &value, lowest, highest](const std::string& text) {
     const auto number = base::whole_number_in<std::int64_t>(text);
     if (!number || *number < lowest || *number > highest) {
-      const auto found =
-          fmt::format("found {}, but it must be {} to {}, a whole number", text, lowest, highest);
+      const auto found = fmt::format("found {}, but it must be a whole number from {} to {}", text,
+                                     lowest, highest);
       throw CLI::ValidationError(flag, found);
     }
     value = *number;

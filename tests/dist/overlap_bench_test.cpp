@@ -23,7 +23,7 @@ config::Config stack(const std::string& what, bool forward_prefetch) {
   config::Config config = tiny_config();
   config.model = {.levels = 8,
                   .width = 128,
-                  .own = config::bdh::Settings{.heads = 4, .neurons = 512},
+                  .family = config::bdh::Settings{.heads = 4, .neurons = 512},
                   .tie_levels = false};
   config.data.seq_len = 256;
   config.batch.global = 4;

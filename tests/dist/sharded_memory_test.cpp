@@ -22,7 +22,7 @@ config::Config wide(std::int64_t ranks, const std::string& what) {
   config::Config config = tiny_config();
   config.model = {.levels = 8,
                   .width = 64,
-                  .own = config::bdh::Settings{.heads = 4, .neurons = 1024},
+                  .family = config::bdh::Settings{.heads = 4, .neurons = 1024},
                   .tie_levels = false};
   config.data.seq_len = 4;
   config.batch.global = ranks;

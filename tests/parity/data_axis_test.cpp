@@ -56,7 +56,7 @@ TEST_CASE("Several buckets give the bits of one rank") {
   config::Config config = tiny_config();
   config.model = {.levels = 2,
                   .width = 32,
-                  .own = config::bdh::Settings{.heads = 2, .neurons = 8192},
+                  .family = config::bdh::Settings{.heads = 2, .neurons = 8192},
                   .dropout = 0.1};
   config.data.seq_len = 16;
   config.batch.global = 4;
@@ -115,7 +115,7 @@ TEST_CASE("Counts that are no powers of two have the bits of one rank where they
     INFO(layout.what << " on " << layout.dp << " x " << layout.grad_accum);
     const config::Config found = sharded(config, layout.dp, layout.grad_accum, layout.what);
     const std::string& single = layout.dp * layout.grad_accum == 6 ? six : twelve;
-    const bool keeps = config::keeps_order_of_one_rank(found.layout, layout.grad_accum);
+    const bool keeps = config::matches_single_rank_order(found.layout, layout.grad_accum);
     CHECK((text_of_all(found) == single) == keeps);
     kept += keeps ? 1 : 0;
   }

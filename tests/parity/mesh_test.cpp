@@ -51,7 +51,7 @@ config::Config base_config(const Variant& variant) {
   config::Config config = tiny_config();
   config.model = {.levels = 8,
                   .width = 16,
-                  .own = config::bdh::Settings{.heads = 4, .neurons = 32},
+                  .family = config::bdh::Settings{.heads = 4, .neurons = 32},
                   .dropout = variant.drops ? 0.1 : 0.0,
                   .tie_levels = variant.ties};
   config.data.seq_len = 16;

@@ -150,7 +150,7 @@ config::Config tiny_config() {
   config::Config config;
   config.model = {.levels = 3,
                   .width = 16,
-                  .own = config::bdh::Settings{.heads = 2, .neurons = 32},
+                  .family = config::bdh::Settings{.heads = 2, .neurons = 32},
                   .dropout = 0.1};
   config.data.train = DTRAIN_SOURCE_DIR "/tests/golden/text.bin";
   config.data.seq_len = 32;

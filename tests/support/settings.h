@@ -19,7 +19,7 @@ inline void set(Config& config, std::string_view key, std::string_view value) {
   assign_text(*find_key(key), value, key, config);
 }
 
-template <Word Value>
+template <EnumSetting Value>
 std::ostream& operator<<(std::ostream& out, Value value) {
   return out << text_of(value);
 }

@@ -16,7 +16,7 @@ using config::toy::Settings;
 using param::ParameterSpec;
 
 Sizes sizes_of(const ModelConfig& config) {
-  const auto [hidden, groups] = config.own.of<Settings>();
+  const auto [hidden, groups] = config.family.get<Settings>();
   return {.levels = config.levels,
           .width = config.width,
           .hidden = hidden,
@@ -140,7 +140,7 @@ class ToyFamily final : public Family {
     const std::int64_t groups = tensors.size(name, 2, 0);
     return {.levels = untied > 0 ? untied : told.levels,
             .width = tensors.size("embed", 2, 1),
-            .own = Settings{.hidden = groups * tensors.size(name, 2, 1), .groups = groups},
+            .family = Settings{.hidden = groups * tensors.size(name, 2, 1), .groups = groups},
             .vocab = tensors.size("embed", 2, 0),
             .tie_levels = untied == 0};
   }

@@ -11,13 +11,13 @@ using namespace rows;
 
 constexpr Setting kSettings[] = {
     {"model.toy_hidden", "--toy-hidden", "H", "", "hidden units of a level", kTrain,
-     kOwn<&Settings::hidden>, between(1, 1 << 20), kFixed},
+     kFamilyField<&Settings::hidden>, between(1, 1 << 20), kFixed},
     {"model.toy_groups", "--toy-groups", "G", "", "equal groups of the hidden units", kTrain,
-     kOwn<&Settings::groups>, between(1, 1 << 10), kFixed},
+     kFamilyField<&Settings::groups>, between(1, 1 << 10), kFixed},
 };
 
 void check(const ModelConfig& model) {
-  const auto [hidden, groups] = model.own.of<Settings>();
+  const auto [hidden, groups] = model.family.get<Settings>();
   if (hidden % groups == 0) return;
   base::fail(base::ErrorKind::usage,
              "--toy-hidden {} is no multiple of --toy-groups {}: change one of them", hidden,

@@ -111,7 +111,7 @@ Chosen choose(comm::ProcessGroup& group, const std::string& path) {
 
 std::optional<Chosen> choose_newest(comm::ProcessGroup& group, const std::string& checkpoints,
                                     bool strict, const Notice& notice,
-                                    const config::PassedOver& earlier) {
+                                    const config::SkippedCheckpoints& earlier) {
   const std::vector<std::int64_t> steps = agreed_steps(group, checkpoints);
   std::vector<std::int64_t> unreadable;
   for (const std::int64_t step : steps) {
@@ -124,7 +124,7 @@ std::optional<Chosen> choose_newest(comm::ProcessGroup& group, const std::string
           path, verdict.manifest.step);
     }
     if (verdict.damage.empty()) {
-      if (!earlier.holds(step, verdict.manifest.run)) {
+      if (!earlier.contains(step, verdict.manifest.run)) {
         return Chosen{path, std::move(verdict.manifest), steps, std::move(unreadable)};
       }
       if (group.rank() == 0) {

@@ -44,6 +44,6 @@ using Notice = std::function<void(std::string_view)>;
 [[nodiscard]] std::optional<Chosen> choose_newest(comm::ProcessGroup& group,
                                                   const std::string& checkpoints, bool strict,
                                                   const Notice& notice,
-                                                  const config::PassedOver& earlier = {});
+                                                  const config::SkippedCheckpoints& earlier = {});
 
 }  // namespace dtrain::checkpoint

@@ -1,6 +1,5 @@
-// The resolved configuration as plain values. Every field is declared once more, with its key,
-// flag, default, range and help, in schema.cpp, or beside its family; nothing else knows names of
-// settings.
+// Plain structs with the value of every setting. The settings table (schema/tables/, and each
+// family's settings) adds key, flag, range and help to each field; no other code names settings.
 #pragma once
 
 #include <any>
@@ -13,23 +12,23 @@
 
 namespace dtrain::config {
 
-/// The settings that model families have of their own: one struct for each family (family.h).
-class OwnSettings {
+/// Settings specific to model families: one struct per family (family.h).
+class FamilySettings {
  public:
   /// The defaults of every family.
-  OwnSettings();
-  /// The same with this struct in place of its defaults.
+  FamilySettings();
+  /// `settings` for its family, defaults for the others.
   template <typename Settings>
-  OwnSettings(Settings settings) : OwnSettings() {
-    of<Settings>() = std::move(settings);
+  FamilySettings(Settings settings) : FamilySettings() {
+    get<Settings>() = std::move(settings);
   }
 
   template <typename Settings>
-  [[nodiscard]] Settings& of() {
-    return const_cast<Settings&>(std::as_const(*this).template of<Settings>());
+  [[nodiscard]] Settings& get() {
+    return const_cast<Settings&>(std::as_const(*this).template get<Settings>());
   }
   template <typename Settings>
-  [[nodiscard]] const Settings& of() const {
+  [[nodiscard]] const Settings& get() const {
     for (const std::any& each : structs_) {
       if (const auto* found = std::any_cast<Settings>(&each)) return *found;
     }
@@ -40,12 +39,12 @@ class OwnSettings {
   std::vector<std::any> structs_;
 };
 
-/// As configs/experiments/mini.json: what trains on a laptop in minutes.
+/// The defaults are those of configs/experiments/mini.json, which trains on a laptop in minutes.
 struct ModelConfig {
   std::string name = "bdh";
   std::int64_t levels = 4;
-  std::int64_t width = 64;   // D
-  OwnSettings own = {};      // of the families
+  std::int64_t width = 64;  // D
+  FamilySettings family = {};
   std::int64_t vocab = 256;  // V
   double dropout = 0.1;
   bool tie_levels = true;
@@ -53,12 +52,13 @@ struct ModelConfig {
 
 struct DataConfig {
   std::string train;           // token file, or text read as bytes
-  std::string validation;      // the same; empty: val_fraction of `train`
-  double val_fraction = 0.0;   // share of `train` (its end) kept for validation
+  std::string validation;      // likewise; empty: val_fraction of `train`
+  double val_fraction = 0.0;   // share of `train`, at its end, held out for validation
   std::int64_t seq_len = 128;  // T
 };
 
-/// global = microbatch * grad_accum * dp; 0 means: follows from the other two (config/resolve/resolve.cpp).
+/// global = microbatch * grad_accum * dp. A size of 0 is derived from the other two
+/// (values/batch.h).
 struct BatchConfig {
   std::int64_t global = 0;      // sequences per optimizer step
   std::int64_t microbatch = 0;  // sequences per rank and backward pass
@@ -67,7 +67,7 @@ struct BatchConfig {
 
 struct TrainConfig {
   std::int64_t steps = 800;
-  double epochs = 0;  // from which `steps` follows (apps/dtrain/configure.cpp); 0: it is given
+  double epochs = 0;  // if positive, determines `steps` (apps/dtrain/settings/configure.cpp)
   std::uint64_t seed = 1;
   std::optional<double> lr;  // none: default_learning_rate (config/resolve/resolve.h)
   double weight_decay = 0.1;
@@ -82,8 +82,8 @@ struct TrainConfig {
   std::optional<double> min_lr;  // where linear, cosine and wsd end; none: a tenth of lr
   UpdateRule optimizer = UpdateRule::adamw;
   OnNonfinite on_nonfinite = OnNonfinite::stop;
-  std::int64_t max_skipped = 20;  // updates left out in a row
-  std::int64_t patience = 0;      // evaluations in a row without a new best loss; 0: any number
+  std::int64_t max_skipped = 20;  // consecutive skipped updates
+  std::int64_t patience = 0;      // consecutive evaluations without a new best loss; 0: unlimited
   SpikeGuard spike_guard = SpikeGuard::off;
   double spike_threshold = 6;       // standard deviations above the mean
   std::vector<std::string> freeze;  // exported parameter names
@@ -91,19 +91,19 @@ struct TrainConfig {
 
 struct LayoutConfig {
   Strategy strategy = Strategy::single;
-  std::int64_t pp = 0;  // stages of the pipeline; sizes: 0 follows from strategy and world size
+  std::int64_t pp = 0;  // pipeline stages; a size of 0 is derived from strategy and world size
   std::int64_t dp = 0;
   std::int64_t tp = 0;
-  DataAxisKind data_axis = DataAxisKind::ddp;  // of 3d
+  DataAxisKind data_axis = DataAxisKind::ddp;  // with strategy 3d
   PipelineSetting schedule_pp;
   LevelSplit pp_split;
-  bool tp_vocab = false;         // the vocabulary is split too
-  std::int64_t local_ranks = 0;  // of dp and mp: threads; 0: as many as devices, else 2
-  DeviceList devices;            // of dp and mp, by rank
-  std::int64_t nnodes = 0;       // 0: as launched; else must agree with the launch
+  bool tp_vocab = false;         // also splits the vocabulary
+  std::int64_t local_ranks = 0;  // threads of strategies dp and mp; 0: one per device, else 2
+  DeviceList devices;            // by rank, for strategies dp and mp
+  std::int64_t nnodes = 0;       // 0: as launched; otherwise must equal the launch's
   std::int64_t zero_stage = 2;
   FsdpSharding fsdp_sharding = FsdpSharding::full;
-  std::int64_t shard_size = 0;  // ranks; 0: all, with hybrid those of one node
+  std::int64_t shard_size = 0;  // ranks; 0: all, or those of one node with hybrid
   WrapPolicy wrap;
   Accumulation accumulate = Accumulation::automatic;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
@@ -117,23 +117,23 @@ struct MachineConfig {
   Dtype dtype = Dtype::float32;
   Dtype param_dtype = Dtype::automatic;        // automatic: dtype
   Dtype reduce_dtype = Dtype::automatic;       // automatic: float32, or float64 with dtype float64
-  Dtype buffer_dtype = Dtype::automatic;       // the same
+  Dtype buffer_dtype = Dtype::automatic;       // likewise
   std::int64_t threads = 0;                    // per rank; 0: OMP_NUM_THREADS or the usable cores
   Reduction reduction = Reduction::automatic;  // ordered on the CPU, fast on other devices
-  Kernels kernels = Kernels::automatic;        // fused where they exist
-  AttentionSetting attention;                  // over positions, of fused kernels
-  MatmulPrecision matmul_precision = MatmulPrecision::highest;  // of float32 products on a GPU
-  std::string interface;  // of the network, for gloo and NCCL; empty: the one towards rank 0
+  Kernels kernels = Kernels::automatic;        // automatic: fused if available
+  AttentionSetting attention;
+  MatmulPrecision matmul_precision = MatmulPrecision::highest;  // of float32 matmuls on a GPU
+  std::string interface;  // network interface of gloo and NCCL; empty: the route to rank 0
   double comm_timeout_seconds = 600;
   Compression compress;                       // of gradients between replicas
   std::int64_t compress_warmup = 0;           // steps
-  std::int64_t compress_min_elements = 4096;  // of a parameter
+  std::int64_t compress_min_elements = 4096;  // smaller parameters are not compressed
   Offload offload;
   RecomputeSetting recompute;
   bool compile = false;        // device graphs
-  bool share_devices = false;  // several ranks may compute on one
-  ByteSize memory_limit;       // of a rank's tensors; 0: none
-  bool mixed_cpus = false;     // ranks may be on CPUs of several types
+  bool share_devices = false;  // lets several ranks share a device
+  ByteSize memory_limit;       // for the tensors of a rank; 0: none
+  bool mixed_cpus = false;     // allows ranks on different CPU types
 };
 
 struct ReportConfig {
@@ -141,50 +141,50 @@ struct ReportConfig {
   std::int64_t eval_every = 0;             // steps; 0: only at the end
   Sequences eval_sequences{.count = 256};  // per evaluation, over all ranks
   std::int64_t sample_every = 0;           // steps; 0: no samples
-  std::string sample_prompt;               // empty: a sample begins after a newline
+  std::string sample_prompt;               // empty: samples begin after a newline
   bool tensorboard = true;                 // event files in the run folder
   std::int64_t profile = 0;                // steps; 0: none
 };
 
 struct CheckpointConfig {
-  Interval every;               // 0: the last; none: not even it
+  Interval every;               // 0: at the end only; none: not at the end either
   std::int64_t keep_last = 3;   // checkpoints
-  std::int64_t keep_every = 0;  // steps whose multiples are never removed; 0: none
-  bool keep_best = false;       // the one of the lowest validation loss is made, and not removed
+  std::int64_t keep_every = 0;  // steps; checkpoints at multiples are never removed; 0: off
+  bool keep_best = false;       // saves at each new lowest validation loss and keeps the lowest
   Resume resume;
-  bool strict_resume = false;   // refuse to pass over a damaged checkpoint
-  bool new_data = false;        // resume with other data, from its beginning
-  std::string init_from;        // weights to begin with
-  double write_limit_mbps = 0;  // MB/s of each rank; 0: as fast as it goes
+  bool strict_resume = false;   // rejects a damaged latest checkpoint
+  bool new_data = false;        // resumes with other data, from its first sample
+  std::string init_from;        // source of the initial weights
+  double write_limit_mbps = 0;  // MB/s per rank; 0: unlimited
 };
 
 struct RunConfig {
-  std::string dir;  // run folder; empty: runs/NAME-N, named when the run begins
+  std::string dir;  // run folder; empty: runs/NAME-N, chosen at the start
   bool overwrite = false;
   Duration time_limit;  // 0: none
 };
 
 struct GenerateConfig {
   std::string from;              // run folder, or model.safetensors
-  std::int64_t from_levels = 0;  // of a file that does not say its model's levels; 0: it says
+  std::int64_t from_levels = 0;  // if the file lacks the number of layers; 0: read from the file
   std::string prompt;            // "-": standard input
   std::string prompt_file;       // "-": standard input; empty: prompt
   std::int64_t max_tokens = 200;
-  double temperature = 1.0;  // 0: the most likely token
+  double temperature = 1.0;  // 0: greedy
   std::int64_t top_k = 0;    // 0: off
 };
 
 struct ExportConfig {
   std::string checkpoint;          // checkpoint or run folder
-  std::string file;                // to be written
-  Dtype dtype = Dtype::automatic;  // automatic: as the checkpoint
+  std::string file;                // output
+  Dtype dtype = Dtype::automatic;  // automatic: the checkpoint's
   bool overwrite = false;
 };
 
 struct ImportConfig {
   std::string file;         // safetensors
-  std::string checkpoint;   // folder to be made
-  std::int64_t levels = 0;  // of a file that does not say its model's levels; 0: it says
+  std::string checkpoint;   // output folder
+  std::int64_t levels = 0;  // if the file lacks the number of layers; 0: read from the file
 };
 
 struct VerifyConfig {
@@ -193,14 +193,14 @@ struct VerifyConfig {
   std::string name;
 };
 
-/// Of `dtrain plan`.
+/// Settings of `dtrain plan`.
 struct PlanConfig {
-  std::int64_t ranks = 0;           // 0: as many as this machine has cores, and fewer
+  std::int64_t ranks = 0;           // 0: every divisor of this machine's core count
   std::int64_t ranks_per_node = 0;  // 0: all
-  ByteSize device_memory;           // of each rank; 0: its share of this machine's
-  double device_tflops = 0;         // that a rank reaches; 0: measured here
-  ByteRate link;                    // bytes a second between nodes; 0: as within one
-  std::int64_t show = 8;            // layouts
+  ByteSize device_memory;           // per rank; 0: its share of this machine's memory
+  double device_tflops = 0;         // achieved TFLOP/s per rank; 0: measured here
+  ByteRate link;                    // bytes per second between nodes; 0: as within a node
+  std::int64_t show = 8;            // number of layouts
 };
 
 struct Config {

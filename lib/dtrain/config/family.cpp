@@ -31,12 +31,12 @@ const Family& family_of(const ModelConfig& model) {
   return **found;
 }
 
-OwnSettings::OwnSettings() {
+FamilySettings::FamilySettings() {
   for (const Family* family : families()) structs_.push_back(family->defaults());
 }
 
 DeviceRates device_rates(const MachineConfig& machine) {
-  constexpr double kBytes = 3.0e12;
+  constexpr double kBandwidth = 3.0e12;
   constexpr double kHalf = 790e12;
   constexpr double kTf32 = 390e12;
   constexpr double kFull = 50e12;  // float32, and float64 on tensor cores
@@ -44,13 +44,13 @@ DeviceRates device_rates(const MachineConfig& machine) {
   const double wide = is_tf32 ? kTf32 : kFull;
   switch (machine.param_dtype) {
     case Dtype::bfloat16:
-      return {.products = kHalf, .wide_products = kHalf, .bytes = kBytes};
+      return {.matmul_flops = kHalf, .wide_matmul_flops = kHalf, .memory_bandwidth = kBandwidth};
     case Dtype::float16:
-      return {.products = kHalf, .wide_products = wide, .bytes = kBytes};
+      return {.matmul_flops = kHalf, .wide_matmul_flops = wide, .memory_bandwidth = kBandwidth};
     case Dtype::float64:
-      return {.products = kFull, .wide_products = kFull, .bytes = kBytes};
+      return {.matmul_flops = kFull, .wide_matmul_flops = kFull, .memory_bandwidth = kBandwidth};
     default:
-      return {.products = wide, .wide_products = wide, .bytes = kBytes};
+      return {.matmul_flops = wide, .wide_matmul_flops = wide, .memory_bandwidth = kBandwidth};
   }
 }
 

@@ -1,4 +1,4 @@
-// A model family's part of the configuration. Its other part is model/family.h.
+// A model family's settings and their checks. Its blocks are declared in model/family.h.
 #pragma once
 
 #include <any>
@@ -10,47 +10,48 @@
 #include "dtrain/config/resolve/advice.h"
 #include "dtrain/config/schema/schema.h"
 
-// The list of families; a build of the tests has another.
+// The list of families; a test build substitutes another.
 #ifndef DTRAIN_FAMILIES
 #define DTRAIN_FAMILIES "dtrain/config/families.inc"
 #endif
 
 namespace dtrain::config {
 
-/// FLOP/s and memory bandwidth of a device, by which --attention auto chooses. Only their ratios
-/// decide.
+/// A device's speed, from which --attention auto chooses. Only the ratios matter.
 struct DeviceRates {
-  double products = 0;       ///< FLOP/s of matrix products of the dtype that is computed with
-  double wide_products = 0;  ///< of those that float16 leaves to float32
-  double bytes = 0;          ///< that its memory moves
+  double matmul_flops = 0;       ///< FLOP/s of matmuls in the compute dtype
+  double wide_matmul_flops = 0;  ///< FLOP/s of the matmuls that float16 runs keep in float32
+  double memory_bandwidth = 0;   ///< bytes per second
 };
 
-/// An H100's rates for the machine's dtype. They are given, not measured, and the same for every
-/// device: so all ranks choose alike, and a run that resumes on another GPU as before. The ratios of
-/// other GPUs are within a factor of two, which moves the time of the choice by a few percent.
+/// An H100's rates for the machine's dtype. They are constants, used for every device, so that all
+/// ranks make the same choice, also when a run resumes on another GPU. Ratios of other GPUs are
+/// within a factor of two, which changes the time of the chosen attention by a few percent.
 [[nodiscard]] DeviceRates device_rates(const MachineConfig& machine);
 
 /// The input of --attention auto.
-struct AttentionWork {
+struct AttentionWorkload {
   std::int64_t seq_len = 0;
-  /// Of the device; null: fused kernels on a CPU, where the state stays in the cache.
+  /// The device's rates; null for fused kernels on a CPU, whose state stays in the cache.
   const DeviceRates* rates = nullptr;
-  /// Bytes of a value that is computed with.
+  /// Bytes per value of the compute dtype.
   std::int64_t value_bytes = 4;
 };
 
 struct Family {
-  std::string_view name;  ///< of --model
-  /// Rows of the table (rows.h). Those of the group "model" have an effect with --model NAME alone.
+  std::string_view name;  ///< the value of --model
+  /// Rows of the settings table (rows.h). Those of the group "model" require --model NAME.
   std::span<const Setting> settings;
-  std::span<const ForeignNames> foreign_names = {};
-  /// The struct that OwnSettings holds for this family, with default values.
+  std::span<const ForeignFlags> foreign_flags = {};
+  /// Makes the struct that FamilySettings holds for this family, with default values.
   std::any (*defaults)();
   /// Throws: Error{usage} naming settings that contradict each other.
   void (*check)(const ModelConfig& model);
-  bool has_fused_kernels = false;  ///< for the CPU (--kernels)
-  /// The chunk of --attention auto (positions), 0: full. Null: the family has no such attention.
-  std::int64_t (*attention)(const ModelConfig& model, const AttentionWork& work) = nullptr;
+  bool has_fused_kernels = false;  ///< on the CPU (--kernels)
+  /// Chooses the chunk (positions) of --attention auto; 0 means full attention. Null if the family
+  /// does not support --attention.
+  std::int64_t (*attention_chunk)(const ModelConfig& model,
+                                  const AttentionWorkload& work) = nullptr;
 };
 
 #define FAMILY(name)      \
@@ -66,7 +67,7 @@ struct Family {
 /// Their names: the values of --model.
 [[nodiscard]] std::span<const Choice> family_names() noexcept;
 
-/// The family that model.name names.
+/// The family named by model.name.
 [[nodiscard]] const Family& family_of(const ModelConfig& model);
 
 }  // namespace dtrain::config

@@ -18,17 +18,17 @@ namespace fs = std::filesystem;
 using base::ErrorKind;
 using base::fail;
 
-// Entries that show that a folder holds a run.
+// Entries that identify a run folder.
 constexpr const char* kRunFiles[] = {"metrics.jsonl", "final/model.safetensors", "checkpoints",
                                      "config.json"};
 
-// Where runs without a folder of their own go.
+// The parent of run folders if --run-dir is not given.
 constexpr const char* kRuns = "runs";
-constexpr int kMostRuns = 10'000;
-// Folders that a run writes to and removes from below its own.
-constexpr const char* kOwnFolders[] = {"checkpoints", "final", "tensorboard", "profile"};
+constexpr int kMaxRuns = 10'000;
+// Subfolders in which a run writes and removes files.
+constexpr const char* kRunSubfolders[] = {"checkpoints", "final", "tensorboard", "profile"};
 
-// The nearest parent that exists, where missing folders would be made.
+// The nearest existing parent, in which missing folders would be created.
 fs::path existing_parent(const fs::path& folder) {
   std::error_code error;
   fs::path path = fs::absolute(folder, error).lexically_normal();
@@ -41,8 +41,8 @@ fs::path existing_parent(const fs::path& folder) {
   return path;
 }
 
-// Behind a link may be the folder of another run, whose lock is elsewhere.
-void check_own_folder(const std::string& run_dir, const char* name) {
+// Rejects a subfolder that is a link: it may point into another run, which has its own lock.
+void check_subfolder(const std::string& run_dir, const char* name) {
   const fs::path path = fs::path(run_dir) / name;
   std::error_code error;
   const auto status = base::link_status(path);
@@ -52,12 +52,12 @@ void check_own_folder(const std::string& run_dir, const char* name) {
          run_dir, path.string());
   }
   fail(ErrorKind::usage,
-       "--run-dir {}: '{}' is a link to '{}', and a run removes files only in folders of its own; "
-       "move the whole run folder there, and link that",
+       "--run-dir {}: '{}' is a link to '{}', but a run removes files only in its own folder; move "
+       "the whole run folder there, and link that",
        run_dir, path.string(), fs::read_symlink(path, error).string());
 }
 
-// Returns whether the run resumes from something that the folder holds.
+// True if the run resumes from a checkpoint in its own folder.
 bool resumes_within(const Config& config) {
   const Resume& from = config.checkpoint.resume;
   if (from.kind != Resume::Kind::path) return from.is_automatic();
@@ -73,11 +73,11 @@ std::string name_of(const Config& config) {
 
 }  // namespace
 
-void check_run_dir_named(const Config& config) {
-  const bool goes_on = config.checkpoint.resume.is_automatic();
-  if (config.run.dir.empty() && (goes_on || config.run.overwrite)) {
+void require_run_dir(const Config& config) {
+  const bool resumes = config.checkpoint.resume.is_automatic();
+  if (config.run.dir.empty() && (resumes || config.run.overwrite)) {
     fail(ErrorKind::usage, "{} needs --run-dir: name the run to {}",
-         goes_on ? "--resume auto" : "--overwrite", goes_on ? "resume" : "replace");
+         resumes ? "--resume auto" : "--overwrite", resumes ? "resume" : "replace");
   }
 }
 
@@ -92,27 +92,27 @@ void check_run_folder(const Config& config) {
     const int reason = errno;
     base::fail_on_storage(
         ErrorKind::usage, reason,
-        fmt::format(
-            "{} {}: cannot write to {}: {}",
-            config.run.dir.empty() ? "no --run-dir is given, and the run would be in" : "--run-dir",
-            folder, parent.string(), std::strerror(reason)));
+        fmt::format("{} {}: cannot write to {}: {}",
+                    config.run.dir.empty() ? "--run-dir is not given, so the run folder would be in"
+                                           : "--run-dir",
+                    folder, parent.string(), std::strerror(reason)));
   }
   if (config.run.dir.empty()) return;
-  for (const char* name : kOwnFolders) check_own_folder(folder, name);
+  for (const char* name : kRunSubfolders) check_subfolder(folder, name);
   if (config.run.overwrite || resumes_within(config)) return;
   for (const char* name : kRunFiles) {
-    // A folder of runs may have one that is named checkpoints.
+    // A folder of several runs may contain a run named "checkpoints".
     const fs::path path = fs::path(folder) / name;
     if (base::is_there(path) && !base::is_there(path / "config.json")) {
       fail(ErrorKind::usage,
-           "--run-dir {} already holds a run ({}): name another folder, give --resume auto to "
+           "--run-dir {} already contains a run ({}): name another folder, give --resume auto to "
            "resume it, or --overwrite to replace it",
            folder, name);
     }
   }
 }
 
-std::vector<std::string> unnamed_run_folders(const Config& config) {
+std::vector<std::string> default_run_folders(const Config& config) {
   const std::string start = name_of(config) + "-";
   std::vector<std::string> folders;
   std::error_code error;
@@ -134,24 +134,24 @@ std::vector<std::string> unnamed_run_folders(const Config& config) {
   return folders;
 }
 
-std::string replacing_flag(const Config& config) {
+std::string overwriting_flag(const Config& config) {
   return config.run.overwrite ? "--overwrite" : "--resume " + config.checkpoint.resume.text();
 }
 
-std::string named_run_folder(const Config& config, base::NewFolders& made) {
+std::string create_run_folder(const Config& config, base::NewFolders& made) {
   if (!config.run.dir.empty()) return config.run.dir;
   const std::string name = name_of(config);
   std::error_code error;
   made.add(kRuns, error);
-  for (int number = 1; !error && number <= kMostRuns; ++number) {
+  for (int number = 1; !error && number <= kMaxRuns; ++number) {
     const std::string folder = fmt::format("{}/{}-{}", kRuns, name, number);
     if (made.add(folder, error)) return folder;
-    if (error == std::errc::file_exists) error.clear();  // a link to nothing
+    if (error == std::errc::file_exists) error.clear();  // a dangling link
   }
-  base::fail_on_storage(
-      ErrorKind::usage, error.value(),
-      fmt::format("a run folder cannot be made in {}: {}; give --run-dir",
-                  fs::absolute(kRuns).string(), error ? error.message() : "there are too many"));
+  base::fail_on_storage(ErrorKind::usage, error.value(),
+                        fmt::format("cannot create a run folder in {}: {}; give --run-dir",
+                                    fs::absolute(kRuns).string(),
+                                    error ? error.message() : "it contains too many runs"));
 }
 
 }  // namespace dtrain::config

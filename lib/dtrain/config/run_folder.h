@@ -1,4 +1,4 @@
-// The folder a run writes to.
+// The run folder: choosing, checking and creating it.
 #pragma once
 
 #include <string>
@@ -9,28 +9,28 @@
 
 namespace dtrain::config {
 
-/// Throws: Error{usage} if the run folder is not given where only a given one makes sense.
-void check_run_dir_named(const Config& config);
+/// Throws: Error{usage} if --overwrite or --resume auto is given without --run-dir.
+void require_run_dir(const Config& config);
 
-/// Refuses a folder that cannot become this run's: one that holds a run needs run.overwrite, or a
-/// resume from what it holds. Changes nothing.
+/// Checks that the run can write to its folder. A folder that contains a run requires run.overwrite,
+/// or a resume from that run. Changes nothing.
 ///
-/// Throws: Error{usage} naming the folder: no folder, not writable, holding a run, with a link in
-///         place of one of its own folders.
+/// Throws: Error{usage} naming the folder: not a folder, not writable, contains a run, or one of its
+///         subfolders is a link.
 void check_run_folder(const Config& config);
 
-/// The flag that has a start replace files that are in the run folder, for messages: "--overwrite",
-/// or "--resume auto".
-[[nodiscard]] std::string replacing_flag(const Config& config);
+/// The flag that allows a start to replace files in the run folder, for messages: "--overwrite" or
+/// "--resume auto".
+[[nodiscard]] std::string overwriting_flag(const Config& config);
 
-/// run.dir; where it is empty a new folder, made here: runs/NAME-N with the name of the training
-/// data and the first number that is free, so that no two runs take the same. made: receives the
-/// created folders.
+/// Returns run.dir; if it is empty, creates and returns runs/NAME-N: NAME from the training data, N
+/// the first free number, so that concurrent runs get different folders. made: receives the created
+/// folders.
 ///
-/// Throws: Error{usage} naming the folder that cannot be made.
-[[nodiscard]] std::string named_run_folder(const Config& config, base::NewFolders& made);
+/// Throws: Error{usage} naming the folder that cannot be created.
+[[nodiscard]] std::string create_run_folder(const Config& config, base::NewFolders& made);
 
-/// The folders that named_run_folder may have made for such a command, and others of such names.
-[[nodiscard]] std::vector<std::string> unnamed_run_folders(const Config& config);
+/// Existing folders with names that create_run_folder could have chosen for such a configuration.
+[[nodiscard]] std::vector<std::string> default_run_folders(const Config& config);
 
 }  // namespace dtrain::config

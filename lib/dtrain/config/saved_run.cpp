@@ -39,54 +39,54 @@ Json json_of(Command command, const Config& config) {
 
 }  // namespace
 
-bool PassedOver::holds(std::int64_t step, std::string_view written_by) const {
+bool SkippedCheckpoints::contains(std::int64_t step, std::string_view written_by) const {
   return written_by != run && std::ranges::find(steps, step) != steps.end();
 }
 
-Config reusable(Config asked) {
-  asked.run.overwrite = false;
-  asked.checkpoint.resume = CheckpointConfig{}.resume;
-  asked.checkpoint.new_data = false;
-  if (!asked.data.train.empty()) {
-    std::vector<WeightedFile> files = parse_mixture(asked.data.train);
+Config reusable_settings(Config requested) {
+  requested.run.overwrite = false;
+  requested.checkpoint.resume = CheckpointConfig{}.resume;
+  requested.checkpoint.new_data = false;
+  if (!requested.data.train.empty()) {
+    std::vector<WeightedFile> files = parse_mixture(requested.data.train);
     for (WeightedFile& file : files) make_absolute(file.path);
-    asked.data.train = mixture_text(files);
+    requested.data.train = mixture_text(files);
   }
-  for (std::string* path : {&asked.data.validation, &asked.checkpoint.init_from, &asked.run.dir,
-                            &asked.machine.offload.folder}) {
+  for (std::string* path : {&requested.data.validation, &requested.checkpoint.init_from,
+                            &requested.run.dir, &requested.machine.offload.folder}) {
     make_absolute(*path);
   }
-  return asked;
+  return requested;
 }
 
-std::string saved_text(const Config& resolved, const StartRecord& record) {
-  const Config asked = reusable(record.asked.value_or(resolved));
-  Json object = json_of(Command::train, asked);
+std::string config_file_text(const Config& resolved, const StartRecord& record) {
+  const Config requested = reusable_settings(record.requested.value_or(resolved));
+  Json object = json_of(Command::train, requested);
   object[std::string(kResolvedKey)] = json_of(Command::train, resolved);
   object[std::string(kProvenanceKey)] = Json::parse(record.provenance);
-  if (const PassedOver& passed = record.passed_over; !passed.steps.empty()) {
-    object[std::string(kPassedOverKey)] = {{"by", passed.run}, {"steps", passed.steps}};
+  if (const SkippedCheckpoints& skipped = record.skipped; !skipped.steps.empty()) {
+    object[std::string(kSkippedCheckpointsKey)] = {{"by", skipped.run}, {"steps", skipped.steps}};
   }
   return object.dump(2) + "\n";
 }
 
 SavedRun read_saved_run(const std::string& path) {
-  Loaded asked;
+  LoadedSettings requested;
   try {
-    apply_file(path, Command::train, asked);
+    apply_file(path, Command::train, requested);
   } catch (const base::Error& error) {
     if (error.kind() != base::ErrorKind::usage) throw;
     base::fail(error.kind(),
-               "{}; to resume the run without this file, move it away and give the flags of the "
+               "{}; to resume the run without this file, move it away and repeat the flags of the "
                "run's first command",
                error.what());
   }
-  SavedRun saved{.asked = asked.config, .resolved = asked.config};
-  if (const std::string resolved = value_in_file(path, kResolvedKey); !resolved.empty()) {
+  SavedRun saved{.requested = requested.config, .resolved = requested.config};
+  if (const std::string resolved = json_value_in_file(path, kResolvedKey); !resolved.empty()) {
     saved.resolved = {};
-    apply_text(resolved, fmt::format("{}: {}", path, kResolvedKey), saved.resolved);
+    apply_saved_settings(resolved, fmt::format("{}: {}", path, kResolvedKey), saved.resolved);
   }
-  const Json provenance = Json::parse(value_in_file(path, kProvenanceKey), nullptr, false);
+  const Json provenance = Json::parse(json_value_in_file(path, kProvenanceKey), nullptr, false);
   if (provenance.is_object() && provenance.contains("ranks") &&
       provenance["ranks"].is_number_integer()) {
     saved.ranks = provenance["ranks"].get<std::int64_t>();
@@ -94,15 +94,15 @@ SavedRun read_saved_run(const std::string& path) {
   return saved;
 }
 
-PassedOver passed_over_in(std::string_view text) {
+SkippedCheckpoints skipped_checkpoints_in(std::string_view text) {
   const Json object = Json::parse(text, nullptr, false);
-  PassedOver passed;
+  SkippedCheckpoints skipped;
   try {
-    passed = {.run = object.at("by"), .steps = object.at("steps")};
+    skipped = {.run = object.at("by"), .steps = object.at("steps")};
   } catch (const Json::exception&) {
     return {};
   }
-  return passed;
+  return skipped;
 }
 
 std::string resumed_config_file(const Config& config) {
@@ -126,7 +126,7 @@ std::string to_json(Command command, const Config& config) {
 
 Config from_json(std::string_view text) {
   Config config;
-  apply_text(text, "configuration", config);
+  apply_saved_settings(text, "configuration", config);
   return config;
 }
 
@@ -136,7 +136,8 @@ std::string to_request(const Request& request) {
               {"provenance", Json::parse(request.record.provenance)},
               {"quiet", request.record.is_quiet},
               {"verbose", request.record.is_verbose}};
-  if (request.record.asked) object["asked"] = json_of(request.command, *request.record.asked);
+  if (request.record.requested)
+    object["asked"] = json_of(request.command, *request.record.requested);
   return object.dump();
 }
 
@@ -148,7 +149,7 @@ Request from_request(std::string_view text) {
   const auto* command = std::ranges::find_if(kCommands, is_meant);
   DTRAIN_CHECK(command != std::end(kCommands), "unknown command in request: {}", text);
   Request request{*command, from_json(object["config"].dump())};
-  if (object.contains("asked")) request.record.asked = from_json(object["asked"].dump());
+  if (object.contains("asked")) request.record.requested = from_json(object["asked"].dump());
   if (object.contains("provenance")) request.record.provenance = object["provenance"].dump();
   request.record.is_quiet = object.value("quiet", false);
   request.record.is_verbose = object.value("verbose", false);

@@ -1,5 +1,5 @@
-// RUN/config.json: what a run was asked for, what that became, and how it was started
-// (docs/guide/configuration.md).
+// RUN/config.json: the requested and the resolved settings of a run, and how it was started
+// (docs/guide/configuration.md). Also the request from the front end to libdtrain.so.
 #pragma once
 
 #include <cstdint>
@@ -13,65 +13,65 @@
 
 namespace dtrain::config {
 
-/// Keys of config.json that are no settings. Files given to --config may have them; they are not
-/// read there.
+/// Keys of config.json that are not settings. Files given to --config may contain them; they are
+/// ignored there.
 inline constexpr std::string_view kResolvedKey = "resolved";
 inline constexpr std::string_view kProvenanceKey = "provenance";
-inline constexpr std::string_view kPassedOverKey = "passed_over";
+inline constexpr std::string_view kSkippedCheckpointsKey = "passed_over";
 
-/// Checkpoints that a start has passed over, since the storage did not give them: those of `steps`,
-/// but for what the start `run` itself has saved there later. They belong to steps that it has
-/// taken again.
-struct PassedOver {
-  std::string run;
+/// Checkpoints that a start skipped because the storage could not read them. The start repeats their
+/// steps, so the checkpoints that it saves there itself are valid.
+struct SkippedCheckpoints {
+  std::string run;  ///< ID of the start that skipped them
   std::vector<std::int64_t> steps = {};
 
-  [[nodiscard]] bool holds(std::int64_t step, std::string_view written_by) const;
+  /// True if the checkpoint of `step`, written by the start `written_by`, is one of them.
+  [[nodiscard]] bool contains(std::int64_t step, std::string_view written_by) const;
 };
 
-/// The facts of a start besides the resolved configuration.
+/// Facts about a start besides the resolved configuration.
 struct StartRecord {
-  std::optional<Config> asked = {};  ///< before it was resolved; none: nothing else was asked for
-  std::string provenance = "{}";     ///< a JSON object: version, command line, host, ...
-  // --quiet and --verbose, which are no settings of the run and are not saved.
+  std::optional<Config> requested = {};  ///< before resolve(); absent if it equals the resolved one
+  std::string provenance = "{}";         ///< a JSON object: version, command line, host, ...
+  // --quiet and --verbose, which are not settings and are not saved.
   bool is_quiet = false;
   bool is_verbose = false;
-  PassedOver passed_over = {};
+  SkippedCheckpoints skipped = {};
 };
 
-/// `asked` for use by another start, wherever it is made: paths are absolute, and what concerns one
-/// start alone (run.overwrite, checkpoint.resume, checkpoint.new_data) is as if not given.
-[[nodiscard]] Config reusable(Config asked);
+/// `requested` for reuse by another start in any directory: makes paths absolute, and resets
+/// settings that apply to one start only (run.overwrite, checkpoint.resume, checkpoint.new_data).
+[[nodiscard]] Config reusable_settings(Config requested);
 
-/// The text of config.json. Its settings are those that were asked for, so that it can be given to
-/// --config on any number of ranks; what they became stands in a section of its own.
-[[nodiscard]] std::string saved_text(const Config& resolved, const StartRecord& record);
+/// The text of config.json. Its settings are the requested ones, so that it can be given to --config
+/// on any number of ranks; the resolved ones are in a separate section.
+[[nodiscard]] std::string config_file_text(const Config& resolved, const StartRecord& record);
 
 /// The contents of a run's config.json.
 struct SavedRun {
-  Config asked;
+  Config requested;
   Config resolved;
-  std::int64_t ranks = 0;  ///< of the newest start; 0: the file does not say
+  std::int64_t ranks = 0;  ///< of the latest start; 0 if unknown
 };
 
-/// Throws: Error{usage} naming the file, as a configuration file.
+/// Throws: Error{usage} naming the file, as for a configuration file.
 [[nodiscard]] SavedRun read_saved_run(const std::string& path);
 
-/// The value of kPassedOverKey, as JSON text; empty text and any other: none.
-[[nodiscard]] PassedOver passed_over_in(std::string_view text);
+/// Parses the JSON value of kSkippedCheckpointsKey. Returns none for empty or invalid text.
+[[nodiscard]] SkippedCheckpoints skipped_checkpoints_in(std::string_view text);
 
 /// Returns the path of config.json of the run that this start resumes: the run folder with --resume
 /// auto, otherwise the run, or the checkpoint's run, that --resume names. Empty if there is none.
 [[nodiscard]] std::string resumed_config_file(const Config& config);
 
 /// The settings that `command` uses, as an indented JSON object {"model": {"name": ...}, ...} in
-/// the order of the schema, without a final newline. Numbers keep every bit.
+/// schema order, without a final newline. Numbers round-trip exactly.
 [[nodiscard]] std::string to_json(Command command, const Config& config);
 
-/// The inverse: settings that the text lacks have their defaults, and those that older builds had
-/// are passed over.
+/// The inverse of to_json. Settings that the text lacks get their defaults; settings that only older
+/// builds knew are ignored.
 ///
-/// Throws: Error{usage} as a configuration file.
+/// Throws: Error{usage} as for a configuration file.
 [[nodiscard]] Config from_json(std::string_view text);
 
 /// The front end's request to libdtrain.so (runtime.h).

@@ -38,7 +38,7 @@ struct MicrobatchDeal {
 
   /// The global number of one of this rank's grad_accum microbatches. In both cases the
   /// microbatches summed first, over `interleave` ranks or over a rank's own, have consecutive
-  /// numbers. config::keeps_order_of_one_rank says whether the later sums keep the order of one
+  /// numbers. config::matches_single_rank_order says whether the later sums keep the order of one
   /// rank, as they do for powers of two.
   [[nodiscard]] constexpr std::int64_t number_of(MicrobatchId id) const {
     const std::int64_t block = rank / interleave * interleave * grad_accum;

@@ -45,7 +45,7 @@ std::int64_t Mixture::size() const noexcept {
 }
 
 SourceOrder Mixture::order() const {
-  static_assert(config::kMostMixedFiles == SourceOrder::kBlock);
+  static_assert(config::kMaxMixtureFiles == SourceOrder::kBlock);
   std::vector<double> weights;
   for (const Source& source : sources_) weights.push_back(source.weight);
   return SourceOrder(weights);

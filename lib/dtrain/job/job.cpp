@@ -47,7 +47,7 @@ bool may_differ(const config::Setting& setting, const config::Config& config) {
 
 // The settings with the backend in use: hier on one host is shm.
 config::Config with_backend_of(const comm::World& world, config::Config config) {
-  for (const config::Choice& choice : words_of(config.machine.backend)) {
+  for (const config::Choice& choice : choices_of(config.machine.backend)) {
     if (choice.name == world.backend()) {
       config.machine.backend = static_cast<config::Backend>(choice.value);
     }

@@ -136,7 +136,7 @@ RunFolder::RunFolder(const config::Config& config, std::string run, config::Star
       disk_(held_, ErrorKind::checkpoint) {
   // Again, now that no other job can change it.
   config::check_run_folder(config_);
-  store::check_run_files(dir_, config::replacing_flag(config_));
+  store::check_run_files(dir_, config::overwriting_flag(config_));
   remove_leftovers();
 }
 
@@ -199,7 +199,7 @@ store::SetAside RunFolder::go_on(std::int64_t step, std::string_view tokenizer,
   check_writable();
   auto aside = store::set_aside_after(disk_, checkpoints_, step, run_, unreadable);
   metrics::cut_back(metrics_file(dir_), step);
-  record_.passed_over = {.run = run_, .steps = unreadable};
+  record_.skipped = {.run = run_, .steps = unreadable};
   write_config();
   keep_tokenizer(tokenizer);
   keep();
@@ -310,7 +310,7 @@ void RunFolder::remove_leftovers() {
 }
 
 void RunFolder::write_config() const {
-  write_file(dir_ + "/config.json", config::saved_text(config_, record_));
+  write_file(dir_ + "/config.json", config::config_file_text(config_, record_));
 }
 
 std::unique_ptr<base::HeldFolder> hold_shared_folder(comm::ProcessGroup& world,

@@ -38,7 +38,7 @@ struct TensorShapes {
 struct UserHints {
   std::int64_t levels = 0;
   std::string_view levels_flag = "--levels";
-  config::OwnSettings own = {};  ///< the families' own import flags
+  config::FamilySettings own = {};  ///< the families' own import flags
 };
 
 /// Throws Error{usage} if a flag contradicts the file: flag_value is neither 0 nor file_value.

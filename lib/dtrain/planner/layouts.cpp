@@ -27,7 +27,7 @@ struct Sharing {
 
   // Of a job whose ranks all lie on dp.
   [[nodiscard]] Flags alone() const {
-    return joined(strategy_flag(config::strategy_with(axis)), options);
+    return joined(strategy_flag(config::strategy_for(axis)), options);
   }
   // With other axes beside it.
   [[nodiscard]] Flags among_axes() const {

@@ -283,7 +283,7 @@ struct Candidate {
     }
     Choice& found = std::get<Choice>(outcome);
     const bool is_preferred = choice && prefers_larger && speed_of(found) == speed_of(*choice) &&
-                              found.config.batch.microbatch <= config::kMostAutomaticMicrobatch;
+                              found.config.batch.microbatch <= config::kMaxAutomaticMicrobatch;
     if (!choice || is_preferred || speed_of(found) > speed_of(*choice)) choice = std::move(found);
   }
 };
@@ -295,7 +295,7 @@ Ranking rank_layouts(const config::Config& asked, const Site& site, const Rates&
                      const std::function<void(const std::string&)>& progress) {
   const std::vector<std::int64_t> all_ranks = ranks_to_plan(asked, site.cores);
   config::Config open = asked;
-  config::resolve_open_batch(open.batch, std::ranges::max(all_ranks));
+  config::resolve_auto_layout_batch(open.batch, std::ranges::max(all_ranks));
   std::vector<Candidate> candidates;
   for (const std::int64_t ranks : all_ranks) {
     for (const Layout& layout : layouts_of(open, ranks, site)) {

@@ -109,10 +109,10 @@ struct Ranking {
 
 /// Predicts every layout of the ranks to plan for, each with the microbatch that is fastest. Of
 /// equally fast ones it is the smallest, where rates are given the largest up to
-/// config::kMostAutomaticMicrobatch: larger ones use a GPU better.
+/// config::kMaxAutomaticMicrobatch: larger ones use a GPU better.
 ///
 /// asked:    before anything is resolved. Without a global batch all layouts have the same one, as
-///           config::resolve_open_batch sets it for the most ranks.
+///           config::resolve_auto_layout_batch sets it for the most ranks.
 /// progress: told what comes next; for people who wait.
 [[nodiscard]] Ranking rank_layouts(const config::Config& asked, const Site& site,
                                    const Rates& rates, const MemoryLimits& memory,

@@ -50,10 +50,11 @@ std::optional<Chosen> choose_newest(const StartParts& parts, const std::string& 
   const auto notice = [](std::string_view text) { base::log_warning("{}", text); };
   const std::string earlier = as_leader_finds(parts, [&] {
     const std::string path = base::parent_folder(checkpoints) + "/config.json";
-    return base::is_there(path) ? config::value_in_file(path, config::kPassedOverKey) : "";
+    return base::is_there(path) ? config::json_value_in_file(path, config::kSkippedCheckpointsKey)
+                                : "";
   });
   return checkpoint::choose_newest(parts.world, checkpoints, parts.config.checkpoint.strict_resume,
-                                   notice, config::passed_over_in(earlier));
+                                   notice, config::skipped_checkpoints_in(earlier));
 }
 
 std::optional<Chosen> find(const StartParts& parts) {
@@ -189,7 +190,7 @@ bool begins_data(const StartParts& parts, const Chosen& chosen, const config::Co
   const config::Config& config = parts.config;
   if (!config.checkpoint.new_data) return false;
   const auto is_of_data = [](const SettingChange& change) {
-    return change.rule == config::OnResume::with_new_data;
+    return change.rule == config::OnResume::needs_new_data;
   };
   const data::DataIdentity before = data::identity_from(chosen.manifest.data_fingerprint);
   const bool differs = before.training != parts.data.training ||
@@ -233,7 +234,7 @@ void check_reachable_end(const Chosen& chosen, std::int64_t steps) {
 
 // No setting gives the bits of a run that an older build trained in another order of sums.
 void check_rounding(const StartParts& parts, const Chosen& chosen) {
-  const std::string lost = config::lost_rounding(chosen.manifest.config, chosen.path);
+  const std::string lost = config::removed_rounding_setting(chosen.manifest.config, chosen.path);
   if (lost.empty()) return;
   if (parts.config.checkpoint.strict_resume) {
     base::fail(

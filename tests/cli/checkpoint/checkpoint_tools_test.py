@@ -176,7 +176,7 @@ class Reading(Tools):
         result = tool("verify", copy)
         self.assertEqual((result.returncode, len(result.stdout.splitlines())), (CHECKPOINT, 1), result.stdout)
         write_model(file, *read_model(self.final))  # as others write it
-        self.assertRegex(self.output("verify", file), "lacks checksums.*\nok: 1 file")
+        self.assertRegex(self.output("verify", file), "no checksums.*\nok: 1 file")
         run(DTRAIN, "generate", "--from", file, "--max-tokens", 1)
 
     def test_a_checksum_outlives_a_program_that_writes_the_same_tensors_anew(self):
@@ -194,7 +194,7 @@ class Reading(Tools):
             result = tool("verify", file, status=CHECKPOINT)
             self.assertIn("dtrain.checksum", result.stdout)
         write_model(file, tensors, metadata | {"other.checksum": metadata["dtrain.checksum"][:-1] + "g"})
-        self.assertRegex(self.output("verify", file), "lacks checksums.*\nok: 1 file")
+        self.assertRegex(self.output("verify", file), "no checksums.*\nok: 1 file")
 
     def test_runs_of_one_and_two_ranks_are_equal_and_other_steps_are_not(self):
         self.assertEqual(self.output("diff", self.one, self.two), "equal: 16 tensors\n")

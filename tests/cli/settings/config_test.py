@@ -1,4 +1,4 @@
-"""The front end's answers to good and bad settings, as a user meets them."""
+"""The front end's output and errors for valid and invalid settings."""
 
 import errno
 import json
@@ -34,13 +34,13 @@ class Printing(Case):
         for file in files:
             self.resolved("--config", file)
 
-    def test_nothing_automatic_is_left(self):
+    def test_no_value_stays_automatic(self):
         config = self.resolved("--config", SOURCE / "configs/experiments/mini.json", "--strategy", "ddp", environment={**FIRST, "OMP_NUM_THREADS": "3"})
         self.assertEqual(config["batch"], {"global": 8, "microbatch": 1, "grad_accum": 4})
         self.assertEqual([config["layout"][key] for key in ("strategy", "dp", "nnodes", "shard_size", "accumulate")], ["ddp", 2, 1, 1, "local"])
         self.assertEqual([config["machine"][key] for key in ("device", "backend", "threads")], ["cpu", "shm", 3])
 
-    def test_what_is_printed_is_a_configuration_file(self):
+    def test_the_printed_settings_are_a_configuration_file(self):
         first = self.resolved("--config", SOURCE / "configs/experiments/small.json", "--lr", "0.1234567890123456789")
         self.assertEqual(self.resolved("--config", self.write("printed.json", json.dumps(first))), first)
         self.assertEqual(first["train"]["lr"], 0.1234567890123456789)
@@ -53,7 +53,7 @@ class Printing(Case):
         page = (SOURCE / "docs" / "guide" / "settings.md").read_text()
         self.assertEqual(page, run(DTRAIN, "settings").stdout, "write it with: dtrain settings > docs/guide/settings.md")
 
-    def test_a_full_disk_is_told(self):
+    def test_a_full_disk_is_reported(self):
         text = GOLDEN / "text.bin"
         for words in (["settings"], ["--help"], ["help", "lr"], ["--version"], ["--print-config"], ["data", "info", text],
                       ["plan", "--data", text, "--ranks", "2"], ["doctor"], ["completion", "bash"]):
@@ -63,19 +63,19 @@ class Printing(Case):
                 assert_names(result.stderr, "dtrain: error", os.strerror(errno.ENOSPC))
 
 
-class Refusing(Case):
-    def test_later_backends_and_devices_are_known_but_not_built(self):
+class Rejections(Case):
+    def test_unavailable_backends_and_devices_are_rejected(self):
         for name in ("nccl", "NCCL"):
             self.refused(f"--backend {name}", "--backend", "nccl", "--device cuda")
         self.refused("--device tpu", "--device", "auto, cpu")
 
-    def test_contradictions(self):
-        """More of them: tests/unit/plain/config/resolve_test.cpp."""
+    def test_contradictory_settings_are_rejected(self):
+        """More cases: tests/unit/plain/config/resolve_test.cpp."""
         self.refused("--global-batch 8 --microbatch 2 --grad-accum 3", "8", "2", "3", "6")
         self.refused("--strategy single", "--strategy single", "2", "--strategy ddp", environment=FIRST)
         self.refused("--strategy ddp", "MASTER_ADDR", "dtrun -n 2", environment=FIRST)
 
-    def test_files_that_are_missing_or_foreign(self):
+    def test_missing_and_invalid_files_are_rejected(self):
         self.write("empty", "")
         for words, status, *names in (
                 ("--run-dir run", USAGE, "--data"), ("--run-dir run --data /nowhere", DATA, "/nowhere"), ("--run-dir run --data empty", DATA, "empty"),
@@ -85,22 +85,22 @@ class Refusing(Case):
             self.refused(words, *names, status=status)
         self.assertFalse((self.folder / "run").exists())
 
-    def test_a_run_folder_that_cannot_be(self):
+    def test_an_impossible_run_folder_is_rejected(self):
         for run_dir in ("text.txt", "text.txt/below"):
             self.refused(f"--data text.txt --seq-len 16 --run-dir {run_dir}", "text.txt")
         result = run(DTRAIN, *"--data text.txt --seq-len 16 --run-dir /proc/run".split(), cwd=self.folder, status=USAGE)
         error_line(result.stderr, "/proc/run")
 
-    def test_a_wrong_rank_waits_for_the_first_to_speak(self):
+    def test_other_ranks_wait_for_the_first_to_report_an_error(self):
         with self.assertRaises(subprocess.TimeoutExpired) as caught:
             run(DTRAIN, "--neurons", "7", environment=SECOND, timeout=0.4)
         self.assertFalse(caught.exception.stderr)
-        self.refused("", "--data", environment={**SECOND, "MASTER_ADDR": "localhost", "MASTER_PORT": "1"})  # printed when nobody ends it
+        self.refused("", "--data", environment={**SECOND, "MASTER_ADDR": "localhost", "MASTER_PORT": "1"})  # printed if no launcher ends it
 
 
 class LibTorchMissing(Case):
-    def test_is_told_in_one_line(self):
-        """A copy of the program has no libdtrain.so beside it; nothing is touched then."""
+    def test_it_is_reported_in_one_line(self):
+        """A copy of the program without libdtrain.so changes no file."""
         program = self.folder / "bin" / "dtrain"
         program.parent.mkdir()
         shutil.copy(DTRAIN, program)

@@ -1,4 +1,4 @@
-"""Through dtrun on one node and on two, each kind of end has the status that docs/guide/exit-status.md promises."""
+"""On one node and on two, dtrun exits with the statuses documented in docs/guide/exit-status.md."""
 
 import os
 import pathlib
@@ -10,13 +10,13 @@ from dtrain_harness import overriding
 from dtrun_harness import DTRUN, RANKS, DtrunTest, main
 
 DTRAIN = str(pathlib.Path(DTRUN).with_name("dtrain"))
-TABLE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"], "docs", "exit-status.md")
+TABLE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"], "docs", "guide", "exit-status.md")
 LAUNCHERS = {"one node": ("-n", "2"), "two nodes": ("--emulate-nodes", "2", "-n", "1")}  # of two ranks
 MORE_RANKS = {"segmentation fault": ("[ $RANK = 1 ] && kill -SEGV $$; exec sleep 20", 139),
               "one stays after the other saved": ("[ $RANK = 1 ] && exit 9; exec sleep 20", 5)}
 TINY = ("--strategy", "ddp", "--levels", "1", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16",
         "--global-batch", "2", "--threads", "1", "--data", "text", "--steps", "3", "--overwrite", "--run-dir", "run")
-# Flags of dtrain, and its status.
+# Flags of dtrain and the expected status.
 TRAINING = {"unknown setting": (("--widht", "3"), 2),
             "value beyond its range": (("--heads", "0"), 2),
             "missing data": (("--data", "nowhere"), 3),
@@ -25,7 +25,7 @@ TRAINING = {"unknown setting": (("--widht", "3"), 2),
 
 
 def documented():
-    """All statuses in the table but that of signals."""
+    """All numeric statuses in the table."""
     return [int(number) for number in re.findall(r"^\| (\d+) \|", TABLE.read_text(), re.MULTILINE)]
 
 
@@ -35,17 +35,17 @@ class Statuses(DtrunTest):
             with self.subTest(name, launcher=launcher):
                 self.dtrun(*LAUNCHERS[launcher], *options, "--", *program, status=status)
 
-    def test_of_ranks(self):
+    def test_failures_of_ranks(self):
         for name, (text, status) in {**RANKS, **MORE_RANKS}.items():
             self.assert_status(name, status, "sh", "-c", text, options=("--stop-grace", "0.2"))
 
-    def test_a_ranks_status_is_the_jobs(self):
+    def test_dtrun_exits_with_the_status_of_the_failed_rank(self):
         statuses = documented()
         self.assertLessEqual({0, *range(2, 14), 70}, set(statuses))
         for status in {*statuses, 1, 255} - {0, 9}:  # 9: above
             self.assert_status(f"status {status}", status, "sh", "-c", f"[ $RANK = 1 ] && exit {status}; exec sleep 20")
 
-    def test_of_dtrun_itself(self):
+    def test_failures_of_dtrun(self):
         self.assert_status("no such program", 12, "./nowhere")
         self.assert_status("unknown option", 2, "true", options=("--wrong",))
         self.dtrun("--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port", "0",
@@ -55,7 +55,7 @@ class Statuses(DtrunTest):
                                str(holder.getsockname()[1]), "true")
         self.assertEqual(11, taken.returncode, taken.err)
 
-    def test_of_signals_to_dtrun(self):
+    def test_signals_to_dtrun(self):
         obeys, saves = ": > here$RANK; exec sleep 20", "trap 'kill -KILL $!; exit 9' TERM; : > here$RANK; sleep 20 & wait $!"
         for number, text, status in ((signal.SIGTERM, obeys, 143), (signal.SIGINT, obeys, 130), (signal.SIGINT, saves, 9)):
             for launcher, options in LAUNCHERS.items():
@@ -63,7 +63,7 @@ class Statuses(DtrunTest):
                     self.assertEqual(status, self.status_after(number, *options, "--", "sh", "-c", text))
 
     def status_after(self, number, *arguments):
-        """Of dtrun, when it gets a signal once both ranks are there."""
+        """The status of dtrun after a signal, sent once both ranks have started."""
         process = self.start(*arguments)
         self.wait_for_files("here0", "here1")
         process.send_signal(number)
@@ -72,8 +72,8 @@ class Statuses(DtrunTest):
             (self.folder / f"here{rank}").unlink()
         return process.returncode
 
-    def test_of_training(self):
-        """On one node many other tests see them."""
+    def test_failures_of_training(self):
+        """On two nodes only: many other tests cover one node."""
         (self.folder / "text").write_bytes(bytes(range(32, 96)) * 40)
         for name, (flags, status) in TRAINING.items():
             self.assert_status(name, status, DTRAIN, *overriding(TINY, *flags), launchers=["two nodes"])

@@ -1,5 +1,5 @@
-"""dtrain --data FILE and nothing else: a small model, a run folder of its own, default batch settings, what a start reports about epochs
-and learning rates, and how to get more."""
+"""dtrain --data FILE without other flags: a small model, a new run folder, default batch settings, and what a start reports about
+epochs and learning rates."""
 
 import fcntl
 import json
@@ -32,7 +32,7 @@ class FirstRun(FolderTest):
     def runs(self):
         return sorted(path.name for path in (self.folder / "runs").glob("*"))
 
-    def test_it_is_small_says_so_and_makes_a_folder_of_its_own(self):
+    def test_it_trains_a_small_model_reports_it_and_creates_a_folder(self):
         error = self.train()
         self.assertEqual(self.runs(), ["my book-1"])
         run = self.folder / "runs" / "my book-1"
@@ -47,20 +47,20 @@ class FirstRun(FolderTest):
         self.assertEqual(self.runs(), ["my book-1", "my book-2"])
         self.assertNotIn("configs/experiments/", again)
 
-    def test_the_start_table_is_broken_between_words_on_a_narrow_terminal(self):
+    def test_the_start_table_wraps_between_words_on_a_narrow_terminal(self):
         columns = 50
         whole = [line.split() for line in self.train("--width", "32", "--run-dir", "plain").splitlines()]
         terminal, end = pty.openpty()
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         process = subprocess.Popen([DTRAIN, "--data", "my book.txt", "--steps", "1", "--threads", "1", "--width", "32",
                                     "--run-dir", "narrow"], cwd=self.folder, stdout=end, stderr=end,
-                                   env={**os.environ, "MKL_CBWR": "COMPATIBLE"})  # stands behind a word longer than a row
+                                   env={**os.environ, "MKL_CBWR": "COMPATIBLE"})  # follows a word longer than a row
         os.close(end)
         shown = b""
         try:
             while part := os.read(terminal, 65536):
                 shown += part
-        except OSError:  # how a terminal tells that its other end is closed
+        except OSError:  # the other end of the terminal is closed
             pass
         os.close(terminal)
         self.assertEqual(process.wait(timeout=60), 0, shown)
@@ -86,8 +86,8 @@ class FirstRun(FolderTest):
         (line,) = lines_naming(error, "demo defaults")
         return re.search(r"defaults: ([^;]*);", line).group(1)
 
-    def test_data_alone_gets_flags_that_fit_it(self):
-        every = "--checkpoint-every 100 --sample-every 200"  # and more for a text to take validation from
+    def test_demo_defaults_depend_on_the_data(self):
+        every = "--checkpoint-every 100 --sample-every 200"  # a longer text also gets validation
         self.assertEqual(self.added("--data", "my book.txt"), every)
         self.assertEqual(self.added("--data", "my book.txt", "--memory-limit", "1GiB"), every.removesuffix(" --sample-every 200"))
         self.run_here(DTRAIN, "data", "prepare", "my book.txt", "--output", "book.dtok")
@@ -103,13 +103,13 @@ class FirstRun(FolderTest):
         checkpoints = self.folder / "runs" / "my book-1" / "checkpoints"
         self.assertEqual([path.name for path in checkpoints.glob("step-*")], ["step-1"])
 
-    def test_a_stopped_run_names_its_folder_for_going_on(self):
+    def test_a_stopped_run_prints_how_to_continue(self):
         error = self.train("--time-limit", "0.001s", "--steps", "9", status=STOPPED)
         self.assertIn("to continue, rerun with --run-dir 'runs/my book-1' --resume auto", error)
         self.train("--steps", "2", "--run-dir", "runs/my book-1", "--resume", "auto")
         self.assertEqual(self.runs(), ["my book-1"])
 
-    def test_what_only_a_named_folder_can_mean_asks_for_one(self):
+    def test_resume_auto_and_overwrite_need_a_run_folder(self):
         for flags in (("--resume", "auto"), ("--overwrite",)):
             error = self.train(*flags, status=USAGE)
             self.assertIn(f"{' '.join(flags)} needs --run-dir", error)
@@ -136,10 +136,10 @@ class Microbatch(FolderTest):
 
     def predicted(self, microbatch, ranks=1):
         """Predicted bytes of a rank."""
-        run_dir, _ = self.train(f"told-{microbatch}-{ranks}", "--microbatch", microbatch, ranks=ranks)
+        run_dir, _ = self.train(f"given-{microbatch}-{ranks}", "--microbatch", microbatch, ranks=ranks)
         return sum(metrics_of(run_dir)[0]["memory_predicted_bytes"].values())
 
-    def test_it_fits_the_limit_on_all_ranks_alike(self):
+    def test_it_fits_the_limit_equally_on_all_ranks(self):
         run_dir, error = self.train("free")
         self.assertEqual(batch_of(run_dir)["microbatch"], 8)
         self.assertEqual(lines_naming(error, "microbatch 8", "memory"), [])
@@ -147,12 +147,12 @@ class Microbatch(FolderTest):
             run_dir, error = self.train(f"limited-{ranks}", "--memory-limit", self.predicted(2, ranks), ranks=ranks)
             self.assertEqual(batch_of(run_dir), {"global": 16, "microbatch": 2, "grad_accum": 8 // ranks})
             self.assertEqual(len(lines_naming(error, "microbatch 2", "8", "memory")), 1, error)
-        # A limit that no microbatch meets is rejected.
+        # A limit that no microbatch satisfies is rejected.
         self.train("nothing", "--memory-limit", "100kB", status=USAGE)
 
     def test_it_fits_the_machine(self):
         if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode != 0:
-            self.skipTest("needs namespaces: a rank that sees another memory")
+            self.skipTest("needs namespaces, to simulate less memory")
         meminfo = self.folder / "meminfo"
         meminfo.write_text(f"MemTotal: 99999999 kB\nMemAvailable: {self.predicted(2) * 100 // 79 // 1024 + 1} kB\n")
         run_dir = self.folder / "small-machine"
@@ -191,7 +191,7 @@ class Start(FolderTest):
             self.assertIn(f"{name} {times} times", line)
         self.assertNotIn("will memorise", self.train("--data", TEXT))
 
-    def test_a_step_of_more_samples_than_there_are_triggers_a_warning(self):
+    def test_a_batch_larger_than_the_data_triggers_a_warning(self):
         text = self.folder / "few.txt"
         text.write_bytes(TEXT.read_bytes()[:16 * 8 + 1])  # eight samples
         for batch, times in ((8, None), (12, "1.5"), (32, "4.0")):

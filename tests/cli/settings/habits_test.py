@@ -1,4 +1,4 @@
-"""What people who come from other trainers type: their spelling, their names, epochs, DeepSpeed's file, Tab, and --data alone."""
+"""Habits of users of other trainers: underscores, --epochs, DeepSpeed files, tab completion, and --data without other flags."""
 
 import json
 import math
@@ -23,19 +23,19 @@ def resolved(*flags, ranks=1):
 
 
 class Flags(unittest.TestCase):
-    def test_words_of_flags_may_be_joined_by_underscores(self):
+    def test_flags_may_be_written_with_underscores(self):
         ours = resolved("--grad-clip", "0.5", "--seq-len=64", "--tie-levels", "off")
         self.assertEqual(resolved("--grad_clip", "0.5", "--seq_len=64", "--tie_levels", "off"), ours)
         self.assertEqual(ours["data"]["seq_len"], 64)
-        # In a value, and after another name, nothing changes.
+        # Underscores in values and in unknown flags stay.
         self.assertEqual(resolved("--run_dir", "my_run")["run"]["dir"], "my_run")
         self.assertIn("unknown flag --no_such_flag", run(DTRAIN, "--no_such_flag", status=USAGE).stderr)
 
 
 class Epochs(FolderTest):
-    def test_steps_follow_from_data_and_batch(self):
+    def test_steps_are_derived_from_data_and_batch(self):
         tokens = TEXT.stat().st_size
-        held_out = resolved("--data", TEXT, "--val-fraction", "0.1", "--seq-len", "16")  # what is left is known from a run
+        held_out = resolved("--data", TEXT, "--val-fraction", "0.1", "--seq-len", "16")  # more is known from a run
         self.assertEqual(held_out["train"]["steps"], 800)
         samples = (tokens - 1) // 16
         for epochs, batch in ((1, 8), (2.5, 32), (0.01, 8)):
@@ -44,12 +44,12 @@ class Epochs(FolderTest):
         two = resolved("--data", TEXT, "--seq-len", "16", "--strategy", "ddp", "--microbatch", "8", "--epochs", "1", ranks=2)
         self.assertEqual(two["train"]["steps"], math.ceil(samples / 16))
 
-    def test_what_follows_from_the_steps_follows_from_these(self):
+    def test_warm_up_and_decay_are_derived_from_these_steps(self):
         found = resolved("--data", TEXT, "--seq-len", "16", "--epochs", "1", "--schedule", "wsd", "--warmup-steps", "1000000")["train"]
         self.assertEqual(found["warmup_steps"], found["steps"] // 2)
         self.assertEqual(found["decay_steps"], math.ceil(found["steps"] / 10))
 
-    def test_a_run_trains_them_and_goes_on_to_more(self):
+    def test_a_run_trains_for_the_epochs_and_resumes_for_more(self):
         data = self.folder / "text"
         data.write_bytes(TEXT.read_bytes()[:16 * 40 + 1])
         run_dir = self.folder / "run"
@@ -57,7 +57,7 @@ class Epochs(FolderTest):
         self.assertEqual(metrics_of(run_dir)[-1]["step"], 10)
         run(DTRAIN, "--run-dir", run_dir, "--resume", "auto", "--epochs", "3")
         self.assertEqual(metrics_of(run_dir)[-1]["step"], 15)
-        # Steps that are given take their place.
+        # --steps replaces the epochs.
         run(DTRAIN, "--run-dir", run_dir, "--resume", "auto", "--steps", "16")
         self.assertEqual(metrics_of(run_dir)[-1]["step"], 16)
 
@@ -69,7 +69,7 @@ class Epochs(FolderTest):
                 self.assertEqual(len(lines_naming(error, "warning", "--warmup-steps", *names)), len(names), error)
                 self.assertNotIn("--steps 800", error)
 
-    def test_what_cannot_be_is_refused(self):
+    def test_invalid_epochs_are_rejected(self):
         assert_names(run(DTRAIN, "--data", TEXT, "--steps", "3", "--epochs", "1", status=USAGE).stderr, "--steps", "--epochs")
         self.assertIn("--epochs: found", run(DTRAIN, "--data", TEXT, "--epochs", "-1", status=USAGE).stderr)
         self.assertIn("lower it", run(DTRAIN, "--data", TEXT, "--epochs", "1e11", status=USAGE).stderr)
@@ -86,7 +86,7 @@ class DeepSpeed(FolderTest):
         result = run(*launched(ranks, "--deepspeed_config", self.file(content), *flags, "--print-config"))
         return json.loads(result.stdout), result.stderr
 
-    def test_a_whole_file_means_the_same_here(self):
+    def test_a_whole_file_is_translated(self):
         found, error = self.config({
             "train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4, "gradient_clipping": 0.5,
             "steps_per_print": 5, "optimizer": {"type": "AdamW", "params": {"lr": 2e-4, "betas": [0.8, 0.95], "eps": 1e-7, "weight_decay": 0.01}},
@@ -107,7 +107,7 @@ class DeepSpeed(FolderTest):
         self.assertEqual(sorted(named), ["no_such_key", "wall_clock_breakdown", "zero_optimization.overlap_comm",
                                          "zero_optimization.reduce_bucket_size"])
 
-    def test_flags_win_and_auto_is_left_open(self):
+    def test_flags_override_the_file_and_auto_is_ignored(self):
         found, error = self.config({"train_micro_batch_size_per_gpu": "auto", "gradient_clipping": 0.5, "optimizer": {"type": "SGD", "params": {
             "lr": "auto", "momentum": 0.7}}, "zero_optimization": {"stage": 0, "offload_optimizer": None}, "scheduler": None, "fp16": {"enabled": True}}, "--grad-clip", "2")
         self.assertEqual(lines_naming(error, "offload_optimizer") + lines_naming(error, "scheduler"), [])
@@ -131,7 +131,7 @@ class DeepSpeed(FolderTest):
         found, _ = self.config({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/tmp/x"}}}, ranks=2)
         self.assertEqual(found["machine"]["offload"], "disk:/tmp/x")
 
-    def test_what_would_train_another_model_is_refused_by_name(self):
+    def test_unsupported_values_are_rejected_by_key(self):
         for content, expected in (
                 ({"optimizer": {"type": "Lamb"}}, 'optimizer.type: found "Lamb"'),
                 ({"scheduler": {"type": "OneCycle"}}, 'scheduler.type: found "OneCycle"'),
@@ -156,7 +156,7 @@ class DeepSpeed(FolderTest):
         assert_names(run(DTRAIN, "--deepspeed-config", "", status=USAGE).stderr, "--deepspeed-config")
         self.assertIn("(--deepspeed-config)", run(DTRAIN, "--deepspeed-config", "missing.json", status=USAGE).stderr)
 
-    def test_a_file_without_a_key_of_deepspeed_is_refused(self):
+    def test_a_file_without_supported_keys_is_rejected(self):
         for content, key in (({"output_dir": "out", "learning_rate": 5e-5}, "output_dir"),
                              ({"zero_optimization": {"overlap_comm": True}}, "zero_optimization.overlap_comm"),
                              ({"deepspeed": {"train_batch_size": 8}}, "deepspeed.train_batch_size"),
@@ -176,7 +176,7 @@ class DeepSpeed(FolderTest):
 
 
 class Alone(FolderTest):
-    """--data and nothing else, up to where LibTorch would start."""
+    """--data without other flags, up to the point where LibTorch would be loaded."""
 
     def setUp(self):
         super().setUp()
@@ -187,14 +187,14 @@ class Alone(FolderTest):
         request = json.loads(result.stdout)
         return request["config"] if "config" in request else request, result.stderr
 
-    def test_a_book_is_evaluated_saved_and_sampled_and_that_is_said(self):
+    def test_a_book_gets_all_demo_defaults_and_they_are_reported(self):
         (self.folder / "book.txt").write_bytes(b"words " * 50_000)
         config, error = self.start("--data", "book.txt")
         text = json.dumps(config)
         for expected in ('"val_fraction": 0.05', '"eval_every": 100', '"every": "100"', '"sample_every": 200'):
             self.assertIn(expected, text)
         self.assertIn("--val-fraction 0.05 --eval-every 100 --checkpoint-every 100 --sample-every 200", error)
-        # The same command goes on with the run.
+        # The same command resumes the run.
         again, _ = self.start("--data", "book.txt", "--run-dir", "runs/book-1", "--resume", "auto", "--threads", "1")
         for group in ("data", "train", "report"):
             self.assertEqual(again[group], config[group])
@@ -223,14 +223,14 @@ class Alone(FolderTest):
 
     def test_a_configuration_gets_no_defaults_and_missing_flags_are_listed(self):
         (self.folder / "book.txt").write_bytes(b"words " * 50_000)
-        for text, told in (("{}", "--val-fraction 0.05 --eval-every 100 --checkpoint-every 100"), ('{"data.val_fraction": 0.1, "report.eval_every": 5}',
+        for text, reported in (("{}", "--val-fraction 0.05 --eval-every 100 --checkpoint-every 100"), ('{"data.val_fraction": 0.1, "report.eval_every": 5}',
                            "add --checkpoint-every 100 "), ('{"data.val_fraction": 0.1, "checkpoint.every": "20"}', None),
                            ('{"checkpoint.every": "20"}', "add --val-fraction 0.05 --eval-every 100 "), ('{"data.val_fraction": 0, "checkpoint.every": "none"}', None)):
             (self.folder / "c.json").write_text(text)
             config, error = self.start("--data", "book.txt", "--config", "c.json")
             self.assertEqual(config["report"]["sample_every"], 0)
-            self.assertEqual(bool(lines_naming(error, "demo defaults")), told is not None)
-            self.assertIn(told or "", error)
+            self.assertEqual(bool(lines_naming(error, "demo defaults")), reported is not None)
+            self.assertIn(reported or "", error)
 
     def test_a_resumed_run_keeps_its_validation_data(self):
         (self.folder / "book.txt").write_bytes(b"words " * 50_000)
@@ -280,7 +280,7 @@ class Alone(FolderTest):
             found = run(self.dtrain, "--data", "book.txt", "--print-config", cwd=self.folder, environment=launcher)
             self.assertEqual(json.loads(found.stdout)["layout"]["strategy"], "ddp", launcher)
 
-    def test_little_text_is_all_trained_on(self):
+    def test_a_short_text_is_not_split_for_validation(self):
         (self.folder / "note.txt").write_bytes(b"words " * 100)
         config, error = self.start("--data", "note.txt", "--run-dir", "here")
         self.assertIn('"val_fraction": 0.0', json.dumps(config))
@@ -290,7 +290,7 @@ class Alone(FolderTest):
 
 class Completion(unittest.TestCase):
     def bash(self, *words):
-        """What bash would offer for the last word: its completion calls the function in this way."""
+        """What bash offers for the last word: calls the completion function as bash does."""
         function = "_dtrun_words" if words[0] == "dtrun" else "_dtrain_words"
         quoted = " ".join(f"'{word}'" for word in words)
         script = (f"source <('{DTRAIN}' completion bash); COMP_WORDS=({quoted}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); {function}; "
@@ -326,7 +326,7 @@ class Completion(unittest.TestCase):
         self.assertEqual(sorted(shown.splitlines()), ["my first text.txt", "my second text.txt"])
 
     def typed_in_zsh(self, typed, expected):
-        """Types into a zsh on a terminal, until it shows what is expected."""
+        """Types into zsh on a terminal until it shows the expected text."""
         master, terminal = pty.openpty()
         shell = subprocess.Popen(["zsh", "-f", "-i"], stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True,
                                  env={**os.environ, "PATH": PATH, "TERM": "dumb", "HOME": "/nonexistent"})
@@ -363,7 +363,7 @@ class Completion(unittest.TestCase):
             self.assertIn("--help", flags)
             self.assertEqual(flags - set(self.bash("dtrain", "data", *tool, "--")), set(), tool)
 
-    def test_another_shell_is_refused(self):
+    def test_another_shell_is_rejected(self):
         assert_names(run(DTRAIN, "completion", "bsh", status=USAGE).stderr, "bash")
         assert_names(run(DTRAIN, "completion", status=USAGE).stderr, "SHELL")
 

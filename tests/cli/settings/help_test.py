@@ -6,7 +6,7 @@ import unittest
 
 from dtrain_harness import DTRAIN, DTRUN, SOURCE, USAGE, FolderTest, front_end_alone, make_folder, run
 from messages import assert_error, assert_names, error_line
-# Flags of nanoGPT, llm.c, transformers, torchtitan, Lightning, DeepSpeed, Megatron and torchrun, by what answers them ("": only the flag itself).
+# Flags of nanoGPT, llm.c, transformers, torchtitan, Lightning, DeepSpeed, Megatron and torchrun, by the text that the error must contain ("": only the flag itself).
 FOREIGN = {
     "-- dtrain": "--rdzv-endpoint --master_port",
     "--attention": "--flash --use-flash-attn",
@@ -76,7 +76,7 @@ def help_of(*arguments):
 
 
 class Help(unittest.TestCase):
-    def test_the_command_alone_prints_a_line_of_ranks(self):
+    def test_the_command_without_arguments_prints_one_line_for_ranks(self):
         ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
         self.assertEqual(run(DTRAIN, status=USAGE, environment=ranks).stderr.count("\n"), 1)
 
@@ -85,7 +85,7 @@ class Help(unittest.TestCase):
             alone = run(DTRAIN, *words).stdout
             self.assertEqual(run(DTRUN, "-n", "2", "--", DTRAIN, *words).stdout, alone)
 
-    def test_one_setting_is_explained_by_any_of_its_names(self):
+    def test_help_accepts_any_name_of_a_setting(self):
         text = help_of("help", "lr")
         for part in ("--lr X", "train.lr", "0.003", "a number", "at least 0"):
             self.assertIn(part, text)
@@ -116,7 +116,7 @@ class Help(unittest.TestCase):
         for key in keys[::9]:
             self.assertIn(key, help_of("help", key), key)
 
-    def test_other_names_are_answered_with_ours_or_the_nearest(self):
+    def test_help_suggests_our_name_or_the_nearest(self):
         for name, ours in (("batch_size", "--microbatch"), ("n_layer", "--levels"), ("--learning-rate", "--lr")):
             self.assertIn(ours, help_of("help", name))
         for name, ours in (("widht", "width"), ("chekpoint-every", "checkpoint-every"), ("qqqq", "dtrain --help"), ("bias", "help model")):
@@ -134,14 +134,14 @@ class ForeignFlags(unittest.TestCase):
                     assert_error(result, USAGE, flag.partition("=")[0])
                     self.assertIn(ours, result.stderr.replace(flag, "", 1))
 
-    def test_flags_that_a_subcommand_lacks_say_what_became_of_them(self):
+    def test_flags_that_a_subcommand_lacks_are_rejected_with_advice(self):
         for words, *names in (("generate --verbose", "--verbose", "dtrain train"), ("evaluate -v", "-v", "dtrain train"),
                               ("verify -v", "-v", "dtrain train"), ("verify --tolerance 1e-3", "--tolerance", "--dtype"),
                               ("--tied-reshard per-use", "--tied-reshard", "fsdp", "zero"),
                               ("--set layout.tied_reshard=per-use", '"layout.tied_reshard"', "fsdp", "zero")):
             assert_error(run(DTRAIN, *words.split(), status=None), USAGE, *names)
 
-    def test_all_unknown_flags_are_named_at_once(self):
+    def test_all_unknown_flags_are_reported_at_once(self):
         error = run(DTRAIN, "--batch_size", "8", "--steps", "3", "--n_layer=4", "--foo", "1", status=USAGE).stderr
         self.assertEqual(error.count("\n"), 1, error)
         for part in ("--batch_size: use --microbatch", "also unknown: --n_layer: use --levels", "; --foo"):
@@ -157,11 +157,11 @@ class ForeignFlags(unittest.TestCase):
             self.assertIn("--min-lr", error)
         self.assertIn("use --decay-steps (with --schedule wsd)", run(DTRAIN, "--lr-wsd-decay-iters=6", status=USAGE).stderr)
 
-    def test_the_version_has_its_usual_letter(self):
+    def test_the_short_flag_of_version_is_accepted(self):
         self.assertEqual(run(DTRAIN, "-V").stdout, run(DTRAIN, "--version").stdout)
         self.assertEqual(run(DTRUN, "-V").stdout, run(DTRUN, "--version").stdout)
 
-    def test_flags_of_other_launchers_are_answered_by_dtrun_as_well(self):
+    def test_dtrun_also_rejects_flags_of_other_launchers_with_advice(self):
         for flag, ours in (("--num_processes", "-n"), ("--num_gpus", "-n"), ("--gpus", "-n"), ("--num-nodes", "--nnodes"), ("--hostfile", "docs/guide/nodes.md"),
                            ("-H", "docs/guide/nodes.md"), ("--num_machines", "--nnodes"), ("--machine_rank", "--node-rank"),
                            ("--main_process_ip", "--master-addr"), ("--main_process_port", "--master-port"), ("--rdzv_conf", "--master-addr"),
@@ -175,7 +175,7 @@ class ForeignFlags(unittest.TestCase):
         book.write_text("Ge1:1 In the beginning\n")
         self.assertIn(f"--data {book}", run(DTRAIN, "--config", book, status=USAGE).stderr)
 
-    def test_true_and_false_as_python_writes_them_are_read(self):
+    def test_pythons_true_and_false_are_accepted(self):
         for value, expected in (("True", True), ("False", False)):
             found = json.loads(run(DTRAIN, f"--compile={value}", "--tie_levels", value, "--print-config").stdout)
             self.assertEqual((found["machine"]["compile"], found["model"]["tie_levels"]), (expected, expected))
@@ -185,7 +185,7 @@ class WholeNumbers(FolderTest):
     def config(self, *flags):
         return json.loads(run(DTRAIN, *flags, "--print-config", cwd=self.folder).stdout)
 
-    def test_whole_numbers_are_read_in_any_notation(self):
+    def test_whole_numbers_may_have_an_exponent(self):
         found = self.config("--steps", "1e4", "--warmup-steps", "1.5e2", "--set", "batch.global=1.6e1", "--seed", "2e3", "--eval-sequences", "1e2",
                             "--val-fraction", "0.1", "--checkpoint-every", "1e3", "--keep-every=1E3", "--memory-limit", "4e9", "--width", "64.0")
         self.assertEqual((found["train"]["steps"], found["train"]["warmup_steps"], found["batch"]["global"], found["train"]["seed"]),
@@ -207,7 +207,7 @@ class WholeNumbers(FolderTest):
                 self.assertEqual(error.count("\n"), 1, error)
         self.assertEqual(self.config("--seed", "18446744073709551615")["train"]["seed"], 2**64 - 1)
 
-    def test_other_tools_read_them_too(self):
+    def test_other_tools_accept_them_too(self):
         self.assertEqual(run(DTRAIN, "schedule", "--pp", "2e0", "--microbatches", "4e0").stdout,
                          run(DTRAIN, "schedule", "--pp", "2", "--microbatches", "4").stdout)
         (self.folder / "a.txt").write_text("a text of some words\n" * 400)
@@ -236,7 +236,7 @@ class Threads(unittest.TestCase):
 
 
 class Subcommands(unittest.TestCase):
-    def test_names_of_other_programs_lead_to_ours(self):
+    def test_names_of_other_programs_are_rejected_with_ours(self):
         for name, use in (("export", "checkpoint export"), ("ls", "checkpoint list"), ("sample", "generate --from"),
                           ("resume", "--resume auto"), ("eval", "dtrain evaluate"), ("tokenize", "data prepare")):
             for words in ((name,), (name, "x")):

@@ -1,5 +1,5 @@
-"""A rejected start leaves no new folder, parent folder or lock, for any reason and number of ranks; the front end leaves the run
-folder alone."""
+"""A rejected start leaves no new folder, parent folder or lock, for any reason and number of ranks; the front end does not change
+the run folder."""
 
 import json
 import os
@@ -73,7 +73,7 @@ class Refused(FolderTest):
         run(DTRAIN, *SMALL, "--data", TEXT, "--run-dir", "runs/a/b", cwd=self.folder)
         self.assertTrue((self.folder / "runs/a/b/lock").exists())
 
-    def test_a_start_that_would_overwrite_leaves_the_old_run_alone(self):
+    def test_a_rejected_overwrite_leaves_the_old_run_unchanged(self):
         run(DTRAIN, *SMALL, "--data", TEXT, "--run-dir", "old", cwd=self.folder)
         before = self.contents()
         self.assertIn("old/final/model.safetensors", before)
@@ -82,13 +82,13 @@ class Refused(FolderTest):
                 self.assertIn(flags[0], self.refused(USAGE, "--overwrite", *flags, run_dir="old"))
                 self.assertEqual(self.contents(), before)
 
-    def test_a_dangling_link_occupies_a_name_and_fails_no_start(self):
+    def test_a_dangling_link_occupies_a_name_without_failing_the_start(self):
         (self.folder / "runs").mkdir()
         (self.folder / "runs/text-1").symlink_to("unmounted/run")
         run(DTRAIN, *SMALL, "--data", TEXT, cwd=self.folder)
         self.assertTrue((self.folder / "runs/text-2/config.json").exists())
 
-    def test_other_tools_leave_nothing(self):
+    def test_other_tools_leave_no_files(self):
         before = self.tree()
         for command in (("data", "prepare", "missing.txt", "--output", "new/x.dtok"), ("checkpoint", "import", "missing.safetensors", "new/checkpoint"),
                         ("checkpoint", "export", "missing", "new/x.safetensors"), ("report", "missing", "--output", "new/x.html"),
@@ -115,7 +115,7 @@ class FrontEnd(unittest.TestCase):
         return run(self.program, "--data", self.text, "--seq-len", "16", "--run-dir", self.run_dir, *arguments, status=None,
                    env={**environment, **(variables or {})})
 
-    def test_the_resolved_configuration_arrives_and_the_status_comes_back(self):
+    def test_the_library_receives_the_configuration_and_returns_the_status(self):
         result = self.train("--config", SOURCE / "configs/experiments/mini.json", "--threads", "2", "--checkpoint-every", "0")
         self.assertEqual((result.returncode, result.stderr), (42, ""))
         request = json.loads(result.stdout)
@@ -124,9 +124,9 @@ class FrontEnd(unittest.TestCase):
         self.assertEqual(config["batch"], {"global": 8, "microbatch": 1, "grad_accum": 8})
         self.assertEqual((config["machine"]["threads"], config["machine"]["backend"]), (2, "none"))
         self.assertEqual(config["train"]["lr"], 3e-3)
-        self.assertFalse(self.run_dir.exists(), "claimed too early")
+        self.assertFalse(self.run_dir.exists(), "created too early")
 
-    def test_nothing_is_removed_before_the_job_stands(self):
+    def test_nothing_is_removed_before_the_job_starts(self):
         (self.run_dir / "final").mkdir(parents=True)
         header = b'{"__metadata__": {"dtrain.model": "{}"}}'
         old = {"config.json": b'{"model": {"levels": 1}, "train": {"steps": 1}, "layout": {"strategy": ""}, "run": {"dir": ""}}',
@@ -152,7 +152,7 @@ class FrontEnd(unittest.TestCase):
 
     def test_other_ranks_do_not_touch_the_folder(self):
         self.run_dir.mkdir()
-        (self.run_dir / "config.json").write_text("rank 0 wrote this a moment ago")
+        (self.run_dir / "config.json").write_text("written by rank 0")
         ranks = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
                  "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
         result = self.train("--strategy", "ddp", variables=ranks)

@@ -1,4 +1,4 @@
-"""Configurations in configs/ train; commands with them and in the documents fit, and mean the same on any number of ranks."""
+"""The configurations in configs/ train; they and the documents' commands fit the memory, and are bit-identical on any number of ranks."""
 
 import functools
 import hashlib
@@ -25,7 +25,7 @@ def run(*command, **options):
 
 @functools.cache
 def training_commands():
-    """(document, words) of each command in a code block that trains a shipped configuration, and needs no other file or host."""
+    """(document, words) of each documented command that trains a shipped configuration and needs no other file or host."""
     found = []
     for document in [SOURCE / "README.md", SOURCE / "CONTRIBUTING.md", *sorted((SOURCE / "docs").rglob("*.md"))]:
         for block in re.findall(r"^```[^\n]*\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL):
@@ -74,7 +74,7 @@ class Memory(FolderTest):
     @classmethod
     @functools.cache
     def gibibytes(cls, *words):
-        """The predicted memory of a command's fullest rank: it says so when it may hold a thousand bytes."""
+        """The predicted memory of a command's largest rank, from its error under a limit of 1 kB."""
         words = [BUILD / "bin" / word if word in ("dtrain", "dtrun") else word for word in words]
         with tempfile.TemporaryDirectory(prefix="dtrain-shipped-") as folder:
             error = run(*words, "--data", TEXT, "--run-dir", folder + "/run", "--memory-limit", "1kB", status=USAGE).stderr
@@ -83,7 +83,7 @@ class Memory(FolderTest):
             raise AssertionError(f"{words}\n{error}")
         return max(float(number) * UNITS[unit] for number, unit in found) / 2**30
 
-    def test_every_experiment_fits_what_it_is_for(self):
+    def test_every_experiment_fits_its_target_machine(self):
         def experiment(name, ranks=1):
             return self.gibibytes(*(["dtrun", "-n", ranks, "--"] if ranks > 1 else []), "dtrain",
                                   "--config", f"configs/experiments/{name}.json")
@@ -100,13 +100,13 @@ class Memory(FolderTest):
         self.assertGreaterEqual(len(commands), 9)
         for document, words in commands:
             with self.subTest(document=str(document), command=" ".join(words)):
-                # Commands that differ only in reports and folders are one.
+                # Commands that differ only in reports and folders count once.
                 kept = re.sub(r" --(resume|checkpoint-every|run-dir|data|val-fraction|threads) \S+", "", " ".join(words))
                 self.assertLess(self.gibibytes(*kept.split()), 4)
 
 
 class Vocabulary(FolderTest):
-    def test_every_experiment_takes_the_vocabulary_of_tokens(self):
+    def test_every_experiment_adopts_the_vocabulary_of_the_data(self):
         model, tokens = self.folder / "t.model", self.folder / "t.dtok"
         for command in (["tokenizer", "train", TEXT, "--vocab-size", 400, "--output", model],
                         ["prepare", TEXT, "--tokenizer", model, "--output", tokens]):
@@ -128,12 +128,12 @@ class Batch(FolderTest):
             models[ranks] = hashlib.sha256((folder / "final/model.safetensors").read_bytes()).hexdigest()
         self.assertEqual(len(set(models.values())), 1, models)
 
-    def test_every_experiment_pins_what_a_rank_computes_at_once(self):
+    def test_every_experiment_sets_the_microbatch(self):
         for path in sorted(SOURCE.glob("configs/experiments/*.json")):
             self.assertRegex(path.read_text(), r'"microbatch": [1-9]', path.name)
             self.assertRegex(path.read_text(), r'"global": [1-9]', path.name)
 
-    def test_a_batch_that_follows_the_ranks_is_told(self):
+    def test_a_batch_that_depends_on_the_ranks_is_reported(self):
         small = ["--levels", 1, "--width", 16, "--neurons", 16, "--seq-len", 16, "--threads", 1, "--steps", 1, "--overwrite"]
 
         def notes(*flags):
@@ -146,7 +146,7 @@ class Batch(FolderTest):
         (line,) = notes("--global-batch", "0", "--microbatch", "4")
         assert_names(line, "batch of 4", "microbatches of 4", "--global-batch")
 
-    def test_ranks_that_do_not_divide_the_batch_are_refused_in_one_line(self):
+    def test_ranks_that_do_not_divide_the_batch_are_rejected_in_one_line(self):
         ranks = {"RANK": "0", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "3"}
         assert_error(run(DTRAIN, *MINI, "--strategy", "ddp", "--print-config", environment=ranks, status=None), USAGE, "--global-batch 8", "3")
 

@@ -25,7 +25,7 @@ json provenance_of(const std::string& run_dir) {
   const std::string path = run_dir + "/config.json";
   if (!std::filesystem::is_regular_file(base::path_status(path))) return {};
   try {
-    return json::parse(config::value_in_file(path, config::kProvenanceKey), nullptr, false);
+    return json::parse(config::json_value_in_file(path, config::kProvenanceKey), nullptr, false);
   } catch (const base::StorageError&) {
     throw;
   } catch (const base::Error&) {  // no configuration of ours
@@ -43,7 +43,7 @@ bool is_restart(const json& provenance) {
 }
 
 std::vector<std::string> possible_folders(const config::Config& config) {
-  return config.run.dir.empty() ? config::unnamed_run_folders(config)
+  return config.run.dir.empty() ? config::default_run_folders(config)
                                 : std::vector<std::string>{config.run.dir};
 }
 

@@ -71,8 +71,8 @@ bool find_configuration(comm::ProcessGroup& world, const config::Config& config,
 void find_needed_memory(comm::ProcessGroup& world, const config::Config& config,
                         const config::StartRecord& record, Findings& findings) {
   config::Config job = config;
-  if (record.asked && config::is_microbatch_open(record.asked->batch)) {
-    const auto possible = config::open_microbatches(job, job.batch.microbatch);
+  if (record.requested && config::is_microbatch_automatic(record.requested->batch)) {
+    const auto possible = config::microbatch_candidates(job, job.batch.microbatch);
     if (!possible.empty()) config::set_microbatch(job, possible.back());
   }
   std::optional<parallel::MemoryPlan> predicted;

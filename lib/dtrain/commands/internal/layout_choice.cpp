@@ -63,8 +63,8 @@ Layout layout_of(const config::SavedRun& saved, const config::Config& open) {
   Layout layout{.ranks = saved.ranks, .flags = {}};
   for (const config::Setting& setting : config::settings()) {
     const bool is_of_layout = setting.key.starts_with("layout.") && setting.key != "layout.nnodes";
-    if (!is_of_layout || config::is_default(setting, saved.asked)) continue;
-    layout.flags.emplace_back(setting.flag, config::value_text(setting, saved.asked));
+    if (!is_of_layout || config::is_default(setting, saved.requested)) continue;
+    layout.flags.emplace_back(setting.flag, config::value_text(setting, saved.requested));
   }
   const std::int64_t microbatch = saved.resolved.batch.microbatch;
   if (open.batch.microbatch == 0 && microbatch > 0) {
@@ -92,7 +92,7 @@ std::optional<Layout> kept_layout(const config::Config& config, const config::Co
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return std::nullopt;
   const config::SavedRun saved = config::read_saved_run(path);
-  const config::LayoutConfig& layout = saved.asked.layout;
+  const config::LayoutConfig& layout = saved.requested.layout;
   const bool is_usable = saved.ranks == launched.ranks &&
                          layout.strategy != config::Strategy::automatic &&
                          !config::strategy_of(layout).is_local();
@@ -159,7 +159,7 @@ std::int64_t kept_microbatch(const config::Config& config, Attempt attempt,
     return std::to_string(batch.global == config.batch.global ? batch.microbatch : 0);
   });
   const std::int64_t saved = base::number_in<std::int64_t>(text).value_or(0);
-  const auto possible = config::open_microbatches(config, saved);
+  const auto possible = config::microbatch_candidates(config, saved);
   return !possible.empty() && possible.front() == saved ? saved : 0;
 }
 
@@ -192,7 +192,7 @@ bool fits_ranks(const config::Config& config, comm::World& world) {
 // Collective.
 config::Config with_fitting_microbatch(const config::Config& config, comm::World& world) {
   config::Config fitting = config;
-  for (const std::int64_t size : config::open_microbatches(config, config.batch.microbatch)) {
+  for (const std::int64_t size : config::microbatch_candidates(config, config.batch.microbatch)) {
     config::set_microbatch(fitting, size);
     if (size == 1 || fits_ranks(fitting, world)) break;
   }
@@ -228,9 +228,9 @@ ChosenLayout choose_layout(const config::Config& config, const config::StartReco
   chosen.config = planner::with_layout(open_config, layout, here.site);
   chosen.config.layout.nnodes = config.layout.nnodes;
   chosen.config.plan = config.plan;
-  config::Config asked = planner::given_layout(record.asked.value_or(config), layout);
+  config::Config asked = planner::given_layout(record.requested.value_or(config), layout);
   asked.batch.global = chosen.config.batch.global;
-  chosen.record.asked = asked;
+  chosen.record.requested = asked;
   if (ranks.rank() == 0) {
     for (const std::string& line : config::warnings(config::Command::train, chosen.config)) {
       base::log_warning("{}", line);
@@ -260,8 +260,8 @@ planner::Ranking rank_with_progress(const std::string& name, const config::Confi
 
 void choose_microbatch(ChosenLayout& start, Attempt attempt, comm::World& world) {
   config::Config& config = start.config;
-  const config::BatchConfig asked = start.record.asked.value_or(config).batch;
-  if (!config::is_microbatch_open(asked)) return;
+  const config::BatchConfig asked = start.record.requested.value_or(config).batch;
+  if (!config::is_microbatch_automatic(asked)) return;
   if (const std::int64_t kept = kept_microbatch(config, attempt, world.control()); kept != 0) {
     config::set_microbatch(config, kept);
     return;

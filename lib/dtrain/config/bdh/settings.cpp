@@ -13,62 +13,64 @@ constexpr double kMaxHeads = 1 << 12;
 constexpr double kMaxNeurons = 1 << 20;
 
 constexpr Setting kSettings[] = {
-    {"model.heads", "--heads", "NH", "", "heads", kTrain, kOwn<&Settings::heads>,
+    {"model.heads", "--heads", "NH", "", "heads", kTrain, kFamilyField<&Settings::heads>,
      between(1, kMaxHeads), kFixed},
     {"model.neurons", "--neurons", "N", "", "neurons per head, an even number", kTrain,
-     kOwn<&Settings::neurons>, between(2, kMaxNeurons), kFixed},
+     kFamilyField<&Settings::neurons>, between(2, kMaxNeurons), kFixed},
     {"import.heads", "--heads", "NH", "", "the same for heads, in files with dtrain's own shapes",
-     kImport, kOwn<&Settings::told_heads>, between(0, kMaxHeads)},
+     kImport, kFamilyField<&Settings::import_heads>, between(0, kMaxHeads)},
 };
 
-constexpr ForeignNames kForeignNames[] = {
+constexpr ForeignFlags kForeignFlags[] = {
     {"n-head n-heads num-heads num-attention-heads", "model.heads"},
     {"ffn-hidden-size intermediate-size d-ff", "model.neurons", "per head"},
 };
 
 void check(const ModelConfig& model) {
-  const std::int64_t neurons = model.own.of<Settings>().neurons;
+  const std::int64_t neurons = model.family.get<Settings>().neurons;
   if (neurons % 2 == 0) return;
   base::fail(base::ErrorKind::usage,
-             "--neurons {} is odd: neurons are rotated in pairs, so it must be even; use {} or {}",
-             neurons, neurons - 1, neurons + 1);
+             "--neurons {} is odd, but RoPE rotates neurons in pairs: use {} or {}", neurons,
+             neurons - 1, neurons + 1);
 }
 
 }  // namespace
 
-// Forward and backward, full attention takes 3·T FLOPs for each neuron of a position. A chunk C
-// takes 3·C of its own, and 14·D for the state: its reading and writing, and five products back.
+// Per neuron and position, forward and backward, full attention takes 3·T FLOPs. A chunk
+// of C positions takes 3·C within the chunk and 14·D for the state: reading and writing it, and five
+// matmuls of the backward pass.
 std::int64_t cheapest_chunk(std::int64_t width, std::int64_t seq_len) {
   constexpr std::int64_t kChunk = 128;
   return 3 * seq_len > 14 * width + 3 * kChunk ? kChunk : 0;
 }
 
-// Plain kernels compute whole squares. For each neuron of a position, in seconds:
-// - the square of `reach` positions: three products of scores, 4 * reach FLOPs with the gradient of q
-//   as one product, three with values, of which all neurons of a head share 6 * D * reach, and about
-//   twelve passes over the scores;
-// - the state of N x D numbers: 14 * D FLOPs as above, and once a chunk its traffic: forward, again
-//   for the backward pass, and its gradient. Each writes, adds and reads a product, five to six
-//   values, of bfloat16 30 bytes with the sum in float32.
-std::int64_t fastest_chunk(std::int64_t width, std::int64_t neurons, const AttentionWork& work) {
+// Plain kernels compute full squares of scores. Seconds per neuron and position:
+// - a square of `reach` positions: three matmuls that make scores (4 * reach FLOPs; the gradient of
+//   q is one matmul), three with values (6 * D * reach FLOPs, shared by all neurons of a head), and
+//   about twelve passes over the scores;
+// - the state of N x D numbers: 14 * D FLOPs as above, and its memory traffic once per chunk: in the
+//   forward pass, again for the backward pass, and for its gradient. Each writes, adds and reads a
+//   product: five to six values, or 30 bytes for bfloat16, whose sum is float32.
+std::int64_t fastest_chunk(std::int64_t width, std::int64_t neurons,
+                           const AttentionWorkload& work) {
   const DeviceRates& rates = *work.rates;
   const auto d = static_cast<double>(width);
   const auto n = static_cast<double>(neurons);
   const auto bytes = static_cast<double>(work.value_bytes);
   const double state_bytes = work.value_bytes == 2 ? 62 : 16 * bytes;
-  const auto of_square = [&](double reach) {
-    return reach *
-           (4 / rates.products + 6 * d / n / rates.wide_products + 12 * bytes / n / rates.bytes);
+  const auto square_seconds = [&](double reach) {
+    return reach * (4 / rates.matmul_flops + 6 * d / n / rates.wide_matmul_flops +
+                    12 * bytes / n / rates.memory_bandwidth);
   };
   const auto length = static_cast<double>(work.seq_len);
-  double least = of_square(length);
+  double shortest = square_seconds(length);
   std::int64_t best = 0;
   for (std::int64_t chunk = 128; chunk < work.seq_len; chunk *= 2) {
     const auto reach = static_cast<double>(chunk);
-    const double time =
-        of_square(reach) + 14 * d / rates.wide_products + state_bytes * d / reach / rates.bytes;
-    if (time < least) {
-      least = time;
+    const double time = square_seconds(reach) + 14 * d / rates.wide_matmul_flops +
+                        state_bytes * d / reach / rates.memory_bandwidth;
+    if (time < shortest) {
+      shortest = time;
       best = chunk;
     }
   }
@@ -79,15 +81,15 @@ const Family& family() {
   static constexpr Family kFamily{
       .name = "bdh",
       .settings = kSettings,
-      .foreign_names = kForeignNames,
+      .foreign_flags = kForeignFlags,
       .defaults = [] { return std::any(Settings()); },
       .check = check,
       .has_fused_kernels = true,
-      .attention =
-          [](const ModelConfig& model, const AttentionWork& work) {
+      .attention_chunk =
+          [](const ModelConfig& model, const AttentionWorkload& work) {
             return work.rates == nullptr
                        ? cheapest_chunk(model.width, work.seq_len)
-                       : fastest_chunk(model.width, model.own.of<Settings>().neurons, work);
+                       : fastest_chunk(model.width, model.family.get<Settings>().neurons, work);
           }};
   return kFamily;
 }

@@ -1,4 +1,4 @@
-// The settings that a BDH has of its own.
+// Settings specific to BDH models, and the choice of their attention chunk.
 #pragma once
 
 #include <cstdint>
@@ -8,18 +8,18 @@
 namespace dtrain::config::bdh {
 
 struct Settings {
-  std::int64_t heads = 4;       // nh
-  std::int64_t neurons = 512;   // N, per head
-  std::int64_t told_heads = 0;  // of a file to import that does not say its heads; 0: it says
+  std::int64_t heads = 4;         // nh
+  std::int64_t neurons = 512;     // N, per head
+  std::int64_t import_heads = 0;  // if an imported file lacks the number of heads; 0: from the file
 };
 
-/// The chunk (positions) with which attention over sequences of `seq_len` positions takes fewer
-/// operations than in full; 0: none. width: D.
+/// The chunk (positions) with which attention over `seq_len` positions takes fewer FLOPs than full
+/// attention; 0 if none does. width: D.
 [[nodiscard]] std::int64_t cheapest_chunk(std::int64_t width, std::int64_t seq_len);
 
-/// The chunk (positions, a power of two) with which plain kernels take the least time on a device;
-/// 0: full attention does. neurons: N.
+/// The chunk (positions, a power of two) with which plain kernels are predicted to be fastest on a
+/// device; 0 if full attention is. neurons: N.
 [[nodiscard]] std::int64_t fastest_chunk(std::int64_t width, std::int64_t neurons,
-                                         const AttentionWork& work);
+                                         const AttentionWorkload& work);
 
 }  // namespace dtrain::config::bdh

@@ -25,11 +25,11 @@ namespace {
 using base::ErrorKind;
 using base::fail;
 
-// Units of settings whose values may have a unit of their own.
+// Units of settings whose values may be given in other units: "10m", "200MB".
 constexpr std::string_view kSeconds = "seconds";
 constexpr std::string_view kMegabytesPerSecond = "MB/s";
 
-// One function for each type of a field.
+// A visitor made of one function per field type.
 template <typename... Functions>
 struct Overloaded : Functions... {
   using Functions::operator()...;
@@ -69,7 +69,7 @@ template <typename T>
        value_words<T>(setting), range.empty() ? "" : "; ", range);
 }
 
-// A number in the setting's unit; times and rates may have a unit of their own.
+// Parses a number in the setting's unit; times and rates may have another unit.
 std::optional<double> number_from_text(const Setting& setting, std::string_view text) {
   constexpr double kMegabyte = 1e6;
   if (const auto number = base::number_in<double>(text)) return number;
@@ -91,7 +91,7 @@ std::optional<T> automatic_or(bool automatic, const std::optional<typename T::va
 template <typename T>
 std::optional<T> from_text(const Setting& setting, std::string_view text) {
   if constexpr (std::is_same_v<T, bool>) {
-    return truth_in(text);
+    return parse_switch(text);
   } else if constexpr (std::is_same_v<T, std::string>) {
     return std::string(text);
   } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
@@ -112,7 +112,7 @@ std::optional<T> from_text(const Setting& setting, std::string_view text) {
 template <typename T>
 std::optional<T> plain_from_value(const Setting& setting, const Json& value) {
   if constexpr (std::is_same_v<T, bool>) {
-    if (value.is_string()) return truth_in(value.get_ref<const std::string&>());
+    if (value.is_string()) return parse_switch(value.get_ref<const std::string&>());
     if (!value.is_boolean()) return std::nullopt;
   } else if constexpr (std::is_same_v<T, std::int64_t>) {
     if (value.is_number_float()) return base::as_whole_number<T>(value.get<double>());  // 1e4
@@ -127,7 +127,7 @@ std::optional<T> plain_from_value(const Setting& setting, const Json& value) {
     if (text != nullptr && takes_units) return number_from_text(setting, *text);
     if (!value.is_number()) return std::nullopt;
   } else if constexpr (std::is_same_v<T, std::string>) {
-    if (value.is_number_integer()) return value.dump();  // 256 for "256", where "all" is possible
+    if (value.is_number_integer()) return value.dump();  // 256 for "256", which may also be "all"
     if (value.is_number_float()) {
       const auto whole = base::as_whole_number<std::int64_t>(value.get<double>());
       return whole ? std::optional(std::to_string(*whole)) : std::nullopt;
@@ -152,7 +152,7 @@ std::optional<T> from_value(const Setting& setting, const Json& value) {
   }
 }
 
-// Configurations are saved as JSON, which holds no other text.
+// Configurations are saved as JSON, which must be UTF-8.
 bool is_utf8(const std::string& text) {
   try {
     return !Json(text).dump().empty();
@@ -165,7 +165,7 @@ struct Alias {
   std::string_view word;
   std::string_view choice;
 };
-// Other programs' names for our choices, where letters alone do not tell.
+// Other programs' names for our choices, if too different for base::nearest.
 constexpr Alias kAliases[] = {{"fp16", "float16"},
                               {"half", "float16"},
                               {"bf16", "bfloat16"},
@@ -188,8 +188,8 @@ constexpr Alias kAliases[] = {{"fp16", "float16"},
                               {"NO_SHARD", "none"},
                               {"HYBRID_SHARD", "hybrid"}};
 
-// The choice that the word may have meant; null where none is near.
-const Choice* meant_choice(const Setting& setting, std::string_view value) {
+// The most similar choice; null if none is close.
+const Choice* nearest_choice(const Setting& setting, std::string_view value) {
   std::vector<std::string_view> names;
   for (const Choice& choice : setting.choices) names.push_back(choice.name);
   const auto find = [&](std::string_view name) -> const Choice* {
@@ -215,8 +215,8 @@ void check_choice(const Setting& setting, std::string_view origin, std::string_v
   constexpr std::string_view kNccl[] = {"nccl"};
   if (setting.key == "machine.backend" && !base::nearest(value, kNccl).empty()) {
     fail(ErrorKind::usage,
-         "{}: nccl comes with --device cuda, where --backend is left out; use one of {}", origin,
-         choices);
+         "{}: nccl is used automatically with --device cuda; omit --backend, or use one of {}",
+         origin, choices);
   }
   if (std::error_code error;
       setting.key == "model.name" &&
@@ -226,19 +226,19 @@ void check_choice(const Setting& setting, std::string_view origin, std::string_v
          "weights give --init-from {}",
          origin, value, choices, value);
   }
-  const Choice* meant = meant_choice(setting, value);
+  const Choice* meant = nearest_choice(setting, value);
   fail(ErrorKind::usage, "{}: found \"{}\", but it must be {}{}{}", origin, value,
        choices.find(',') == choices.npos ? "" : "one of ", choices,
        meant == nullptr ? "" : base::did_you_mean(meant->name));
 }
 
-// Reads a text into the field.
-void take_text(const Setting& setting, std::string_view origin, const std::string& text,
-               Config& config) {
+// Parses a text into the field.
+void assign_parsed(const Setting& setting, std::string_view origin, const std::string& text,
+                   Config& config) {
   if (!is_utf8(text)) fail(ErrorKind::usage, "{}: found text that is not UTF-8", origin);
   if (!setting.choices.empty()) check_choice(setting, origin, text);
   if (std::get<TextField>(setting.field).read(text, config)) return;
-  fail(ErrorKind::usage, "{}: found \"{}\", but it must be {}", origin, text, setting.form.text);
+  fail(ErrorKind::usage, "{}: found \"{}\", but it must be {}", origin, text, setting.syntax.text);
 }
 
 template <typename T>
@@ -259,7 +259,7 @@ void check_value(const Setting& setting, std::string_view origin, const T& value
   }
 }
 
-// Sets a field of any type. read<T>() gives the value of the type T that the user gave, or nothing.
+// Sets a field of any type. read<T>() returns the user's value as a T, or nothing if it is not one.
 template <typename Read>
 void assign(const Setting& setting, std::string_view origin, std::string_view found, Config& config,
             const Read& read) {
@@ -269,7 +269,7 @@ void assign(const Setting& setting, std::string_view origin, std::string_view fo
     return *std::move(value);
   };
   const auto text = [&](const TextField&) {
-    take_text(setting, origin, typed.template operator()<std::string>(), config);
+    assign_parsed(setting, origin, typed.template operator()<std::string>(), config);
   };
   const auto plain = [&]<typename T>(FieldOf<T> field) {
     T value = typed.template operator()<T>();
@@ -281,7 +281,7 @@ void assign(const Setting& setting, std::string_view origin, std::string_view fo
 
 }  // namespace
 
-std::optional<bool> truth_in(std::string_view text) {
+std::optional<bool> parse_switch(std::string_view text) {
   if (text == "on" || text == "true" || text == "True") return true;
   if (text == "off" || text == "false" || text == "False") return false;
   return std::nullopt;
@@ -301,7 +301,7 @@ void assign_json(const Setting& setting, const Json& value, std::string_view ori
 
 Json value_json(const Setting& setting, const Config& config) {
   const auto text = [&](const TextField& field) -> Json { return field.text(config); };
-  // A field only picks a member; one accessor for both kinds of Config needs this cast.
+  // Accessors take a mutable Config but only return a reference to a member, so the cast is safe.
   const auto plain = [&]<typename T>(FieldOf<T> field) -> Json {
     const T& value = field(const_cast<Config&>(config));
     if constexpr (kIsAutomatic<T>) {
@@ -380,10 +380,10 @@ std::string Range::text() const {
 }
 
 std::string Range::brief() const {
-  constexpr double kNobodyMeets = 1e6;
-  if (bounds == Bounds::closed && highest >= kNobodyMeets)
+  constexpr double kPracticalLimit = 1e6;
+  if (bounds == Bounds::closed && highest >= kPracticalLimit)
     return fmt::format("at least {}", lowest);
-  if (bounds == Bounds::open_below && highest >= kNobodyMeets)
+  if (bounds == Bounds::open_below && highest >= kPracticalLimit)
     return fmt::format("above {}", lowest);
   return text();
 }

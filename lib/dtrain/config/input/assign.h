@@ -1,4 +1,4 @@
-// One value into one field, checked.
+// Conversion between setting values and text or JSON, with validation.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -12,36 +12,36 @@
 
 namespace dtrain::config {
 
-/// Objects keep the order in which they were written.
+/// JSON whose objects preserve the order of insertion.
 using Json = nlohmann::ordered_json;
 
-/// True for "on" and "true", false for "off" and "false", also as Python writes them; nothing for
-/// other texts.
-[[nodiscard]] std::optional<bool> truth_in(std::string_view text);
+/// True for "on", "true" and "True", false for "off", "false" and "False"; nothing for other texts.
+[[nodiscard]] std::optional<bool> parse_switch(std::string_view text);
 
 /// Sets `setting` in `config` from the text of a flag.
 ///
-/// origin:  what the user wrote it in, for messages: "--width", "--set model.width".
-/// Throws:  Error{usage} naming origin, what was found and what is allowed.
+/// origin:  the flag or file key, for messages: "--width", "--set model.width".
+/// Throws:  Error{usage} naming origin, the value found and the allowed values.
 void assign_text(const Setting& setting, std::string_view text, std::string_view origin,
                  Config& config);
 
-/// Sets `setting` in `config` from a value of a file; as assign_text.
+/// As assign_text, from a value in a file.
 void assign_json(const Setting& setting, const Json& value, std::string_view origin,
                  Config& config);
 
-/// The setting's value in `config` as files have it: words and values with a text as texts.
+/// The setting's value in `config` as written in files. Enums and types of values.h become strings.
 [[nodiscard]] Json value_json(const Setting& setting, const Config& config);
 
-/// The setting's value in `config` as a flag would give it: "256", "on", "adamw"; a list with
-/// commas.
+/// The setting's value in `config` as written in a flag: "256", "on", "adamw"; commas separate list
+/// items.
 [[nodiscard]] std::string value_text(const Setting& setting, const Config& config);
 
-/// value_text where nothing sets it, and whether `config` has that.
+/// value_text of the default.
 [[nodiscard]] std::string default_text(const Setting& setting);
+/// True if `config` has the setting's default.
 [[nodiscard]] bool is_default(const Setting& setting, const Config& config);
 
-/// Key and value_text of every setting that `command` uses, in the schema's order.
+/// Key and value_text of every setting that `command` uses, in schema order.
 [[nodiscard]] std::vector<std::pair<std::string, std::string>> value_texts(Command command,
                                                                            const Config& config);
 

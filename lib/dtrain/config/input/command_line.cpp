@@ -20,7 +20,7 @@ namespace {
 using base::ErrorKind;
 using base::fail;
 
-// Flags that are no settings.
+// Flags that are not settings.
 constexpr const char* kConfigFile = "--config";
 constexpr const char* kDeepSpeedFile = "--deepspeed-config";
 constexpr const char* kSet = "--set";
@@ -45,7 +45,8 @@ Assignment parse_set(Command command, const std::string& text) {
   return {setting, text.substr(equals + 1), "--set " + key};
 }
 
-// A shell leaves "~" in --run-dir=~/x as it is, and a folder of that name would be made.
+// Rejects an unexpanded "~": shells do not expand it in --run-dir=~/x, which would create a folder of
+// that name.
 void require_expanded(const CLI::Option& option, const std::string& value) {
   if (value != "~" && !value.starts_with("~/")) return;
   const std::string name = option.get_type_name();
@@ -54,26 +55,26 @@ void require_expanded(const CLI::Option& option, const std::string& value) {
                           [&](const char* part) { return name.find(part) != std::string::npos; });
   if (!is_path) return;
   fail(ErrorKind::usage,
-       "{}: found '{}', but shells replace ~ only at the beginning of a word without quotes; put a "
-       "space in place of =, or give the full path",
+       "{}: found '{}', but shells expand ~ only at the beginning of an unquoted word; write a "
+       "space instead of =, or give the full path",
        option.get_name(), value);
 }
 
-// A script's variable that is not set must not mean that there is no file.
-void take_file(const std::string& flag, const std::string& file, std::string& path,
-               CommandLine& result) {
+// Records the path of a file flag. Rejects an empty path, as from a script's unset variable.
+void set_file(const std::string& flag, const std::string& file, std::string& path,
+              CommandLine& result) {
   if (file.empty()) fail(ErrorKind::usage, "{} is empty: name a file", flag);
   if (!path.empty() && path != file) {
     result.repeated.push_back(fmt::format(
-        "{} {} replaces {} {}: a file takes others with \"extends\"", flag, file, flag, path));
+        "{} {} replaces {} {}: a file includes others with \"extends\"", flag, file, flag, path));
   }
   path = file;
 }
 
-// flag: of the option, or the name of a word without one.
-void take(const std::string& flag, const std::string& text, CommandLine& result) {
-  if (flag == kConfigFile) return take_file(flag, text, result.config_file, result);
-  if (flag == kDeepSpeedFile) return take_file(flag, text, result.deepspeed_file, result);
+// Records a parsed option. flag: its name, also for a positional argument.
+void add_option(const std::string& flag, const std::string& text, CommandLine& result) {
+  if (flag == kConfigFile) return set_file(flag, text, result.config_file, result);
+  if (flag == kDeepSpeedFile) return set_file(flag, text, result.deepspeed_file, result);
   if (flag == kSet) return result.assignments.push_back(parse_set(result.command, text));
   const auto found = std::ranges::find_if(settings(), [&](const Setting& setting) {
     return setting.flag == flag && setting.is_for(result.command);
@@ -85,15 +86,15 @@ bool takes_train_settings(Command command) {
   return (static_cast<unsigned>(command) & static_cast<unsigned>(Command::train)) != 0;
 }
 
-// Which of two files is meant is not known: users of other trainers mix them in this way.
-[[noreturn]] void refuse_two_data(const std::vector<std::string>& files) {
+// Rejects several --data instead of taking the last one: in other trainers they form a mixture.
+[[noreturn]] void reject_repeated_data(const std::vector<std::string>& files) {
   fail(ErrorKind::usage,
        "--data is given {} times ({}): give one file, or mix several: --data "
        "FILE:WEIGHT,FILE:WEIGHT",
        files.size(), fmt::join(files, ", "));
 }
 
-// "--lr is given 2 times (0.1, 0.2): the last one is taken", for each flag given more than once.
+// Adds "--lr is given 2 times (0.1, 0.2): the last one is used" for each repeated flag.
 void note_repeated_flags(CommandLine& result) {
   std::map<const Setting*, std::vector<std::string>> values;
   for (const Assignment& flag : result.assignments) {
@@ -102,14 +103,14 @@ void note_repeated_flags(CommandLine& result) {
   for (const auto& [setting, given] : values) {
     if (given.size() < 2) continue;
     const bool is_same = std::ranges::count(given, given.front()) == std::ssize(given);
-    if (setting->key == "data.train" && !is_same) refuse_two_data(given);
-    result.repeated.push_back(fmt::format("{} is given {} times ({}): the last one is taken",
+    if (setting->key == "data.train" && !is_same) reject_repeated_data(given);
+    result.repeated.push_back(fmt::format("{} is given {} times ({}): the last one is used",
                                           setting->flag, given.size(), fmt::join(given, ", ")));
   }
 }
 
-// A layout that a file asks for must not be checked where there is none.
-void forget_unused(Command command, Config& config) {
+// Resets settings that `command` does not use, so that they are not checked either.
+void reset_unused(Command command, Config& config) {
   const Config plain;
   for (const Setting& setting : settings()) {
     if (!setting.is_for(command)) {
@@ -118,8 +119,8 @@ void forget_unused(Command command, Config& config) {
   }
 }
 
-// Resets settings of lower layers that this layer's settings exclude.
-void apply_layer(std::span<const Assignment> layer, Loaded& loaded) {
+// Applies a layer and resets conflicting settings of the layers below.
+void apply_layer(std::span<const Assignment> layer, LoadedSettings& loaded) {
   const Config below = loaded.config;
   std::vector<const Setting*> given;
   for (const Assignment& assignment : layer) {
@@ -142,7 +143,7 @@ void add_settings(CLI::App& app, Command command) {
       if (!setting.is_for(command) || !setting.key.starts_with(group.prefix)) continue;
       const std::string flag(setting.flag);
       CLI::Option* option = setting.is_switch() ? app.add_flag(flag) : app.add_option(flag);
-      option->description(described(setting))->group(std::string(group.title));
+      option->description(setting_summary(setting))->group(std::string(group.title));
       option->type_name(std::string(setting.value_name));
     }
   }
@@ -158,8 +159,7 @@ void add_settings(CLI::App& app, Command command) {
   add(kSet, "KEY=VALUE", "any setting by its key, for example model.width=64");
   if (takes_train_settings(command)) {
     add("-q," + std::string(kQuiet), "", "print only warnings, errors and the closing summary");
-    add("-v," + std::string(kVerbose), "",
-        "print all that a start knows, beside what users act on");
+    add("-v," + std::string(kVerbose), "", "print all details of the start");
   }
   add(kPrintConfig, "", "print the resolved settings as JSON and exit");
 }
@@ -171,7 +171,7 @@ CommandLine parsed_settings(const CLI::App& app, Command command) {
   for (const CLI::Option* option : app.parse_order()) {
     const std::string& text = option->results()[taken[option]++];
     require_expanded(*option, text);
-    take(option->get_name(), text, result);
+    add_option(option->get_name(), text, result);
   }
   const auto is_on = [&](const char* flag) {
     const CLI::Option* option = app.get_option_no_throw(flag);
@@ -181,26 +181,25 @@ CommandLine parsed_settings(const CLI::App& app, Command command) {
   result.quiet = is_on(kQuiet);
   result.verbose = is_on(kVerbose);
   if (result.quiet && result.verbose) {
-    fail(ErrorKind::usage, "{} and {} exclude each other: leave out one of them", kQuiet, kVerbose);
+    fail(ErrorKind::usage, "{} and {} exclude each other: omit one of them", kQuiet, kVerbose);
   }
-  // Which of them would win is nothing that anybody should have to know.
   if (result.gives("train.steps") && result.gives("train.epochs")) {
-    fail(ErrorKind::usage, "--steps and --epochs both say how long to train: give one of them");
+    fail(ErrorKind::usage, "--steps and --epochs exclude each other: omit one of them");
   }
   note_repeated_flags(result);
   return result;
 }
 
-Loaded load(const CommandLine& command_line, const Config& base) {
-  Loaded loaded{.config = base};
+LoadedSettings load(const CommandLine& command_line, const Config& base) {
+  LoadedSettings loaded{.config = base};
   if (!command_line.config_file.empty()) {
     apply_file(command_line.config_file, command_line.command, loaded);
-    forget_unused(command_line.command, loaded.config);
+    reset_unused(command_line.command, loaded.config);
   }
   const std::span all(command_line.assignments);
-  const std::size_t num_of_deepspeed = command_line.num_of_deepspeed;
-  apply_layer(all.first(num_of_deepspeed), loaded);
-  apply_layer(all.subspan(num_of_deepspeed), loaded);
+  const std::size_t num_deepspeed_assignments = command_line.num_deepspeed_assignments;
+  apply_layer(all.first(num_deepspeed_assignments), loaded);
+  apply_layer(all.subspan(num_deepspeed_assignments), loaded);
   return loaded;
 }
 

@@ -1,4 +1,4 @@
-// Flags of one subcommand.
+// Parsing of a subcommand's flags, and loading of the files that they name.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ class App;
 
 namespace dtrain::config {
 
-/// One flag or --set, in the order given.
+/// A setting given by a flag or --set.
 struct Assignment {
   const Setting* setting;
   std::string text;
@@ -22,43 +22,43 @@ struct Assignment {
 
 struct CommandLine {
   Command command = Command::train;
-  std::string config_file;     ///< empty: none
-  std::string deepspeed_file;  ///< of --deepspeed-config; empty: none
-  /// Of with_deepspeed: dotted keys of the file that have no part in it.
-  std::vector<std::string> deepspeed_unused;
-  std::size_t num_of_deepspeed = 0;  ///< its settings, at the front of the assignments
-  std::vector<Assignment> assignments;
-  std::vector<std::string> repeated;  ///< a line for each flag that is given several times
+  std::string config_file;     ///< from --config; may be empty
+  std::string deepspeed_file;  ///< from --deepspeed-config; may be empty
+  /// Dotted keys of the DeepSpeed file that with_deepspeed did not use.
+  std::vector<std::string> unused_deepspeed_keys;
+  /// The number of leading assignments that come from the DeepSpeed file.
+  std::size_t num_deepspeed_assignments = 0;
+  std::vector<Assignment> assignments;  ///< in the order given
+  std::vector<std::string> repeated;    ///< one line per flag that is given several times
   bool print_config = false;
-  bool quiet = false;    ///< train and what takes its flags
+  bool quiet = false;    ///< train and commands that take its flags
   bool verbose = false;  ///< likewise
 
-  /// True if a flag gives this setting, or after with_deepspeed the file.
+  /// True if a flag gives this setting, or, after with_deepspeed, the DeepSpeed file does.
   [[nodiscard]] bool gives(std::string_view key) const;
 };
 
-/// Adds the flags of `command` to `app`: those of the settings that it takes, and of files.
+/// Adds the flags of `command` to `app`: its settings, files, and output options.
 void add_settings(CLI::App& app, Command command);
 
-/// The flags that an app of add_settings has parsed. Reads no file.
+/// Returns the flags parsed by an app of add_settings. Reads no file.
 ///
 /// Throws: Error{usage}: an unknown key (with the nearest name), two different --data, a path that
 ///         begins with ~. Values are checked by load().
 [[nodiscard]] CommandLine parsed_settings(const CLI::App& app, Command command);
 
-/// The same with what its DeepSpeed file asks for, before the flags, which win over it. A value
-/// "auto" is as if not given (deepspeed_config.cpp).
+/// Inserts the settings of its DeepSpeed file before the flags, which override them. Ignores keys
+/// whose value is "auto".
 ///
-/// Throws: Error{usage} naming file and key: unreadable, not JSON, a value of another type, or
-///         something that would train another model here (an optimizer, scheduler or sharding that
-///         dtrain does not have).
+/// Throws: Error{usage} naming file and key: unreadable, not JSON, a value of the wrong type, or an
+///         optimizer, scheduler or sharding that dtrain does not support.
 [[nodiscard]] CommandLine with_deepspeed(CommandLine command_line);
 
-/// base < files < flags; of repeated flags the last wins. What a layer gives also replaces what it
-/// excludes in the layers below. What a file sets and the command does not use stays at its
-/// default.
+/// Merges base < files < flags; the last of repeated flags wins. Each layer also resets conflicting
+/// settings of the layers below (conflicts.h). Settings in a file that the command does not use keep
+/// their defaults.
 ///
-/// Throws: Error{usage} naming the file or flag of a wrong value.
-[[nodiscard]] Loaded load(const CommandLine& command_line, const Config& base = {});
+/// Throws: Error{usage} naming the file or flag of an invalid value.
+[[nodiscard]] LoadedSettings load(const CommandLine& command_line, const Config& base = {});
 
 }  // namespace dtrain::config

@@ -1,4 +1,4 @@
-// A configuration file of DeepSpeed's, in our settings (docs/guide/habits.md).
+// Translates a DeepSpeed configuration file into our settings (docs/guide/habits.md).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,12 +21,12 @@ namespace {
 using base::ErrorKind;
 using base::fail;
 
-/// A key or word of theirs and ours.
+/// A key or word of DeepSpeed and ours.
 struct Pair {
   std::string_view theirs;
   std::string_view ours;
 };
-// Keys whose values are those of a setting, as they are.
+// Keys whose values are copied unchanged to a setting.
 constexpr Pair kSame[] = {{"train_batch_size", "batch.global"},
                           {"train_micro_batch_size_per_gpu", "batch.microbatch"},
                           {"gradient_accumulation_steps", "batch.grad_accum"},
@@ -44,7 +44,7 @@ constexpr Pair kSchedulers[] = {
     {"warmuplr", "constant"}, {"warmupdecaylr", "linear"}, {"warmupcosinelr", "cosine"}};
 constexpr Pair kDtypeWords[] = {{"fp32", "float32"}, {"fp16", "float16"}, {"bf16", "bfloat16"}};
 
-// Their objects of keys.
+// DeepSpeed's keys that hold objects.
 constexpr std::string_view kSections[] = {"optimizer",
                                           "optimizer.params",
                                           "scheduler",
@@ -68,7 +68,7 @@ void flatten_all(const Json& object, const std::string& prefix,
   }
 }
 
-// A number as a flag has it: 1e3 where whole numbers are meant is 1000.
+// A number as written in a flag: 1000 for 1e3, so that integer settings accept it.
 std::string number_text(const Json& value) {
   if (!value.is_number_float()) return value.dump();
   const auto number = value.get<double>();
@@ -77,7 +77,7 @@ std::string number_text(const Json& value) {
                   : fmt::format("{}", number);
 }
 
-/// Takes the keys of a file one by one, and knows which are left.
+/// Reads keys of a file, tracks which were used, and collects the resulting assignments.
 class Reader {
  public:
   explicit Reader(const std::string& path) : path_(path) {
@@ -85,7 +85,7 @@ class Reader {
     const auto is_section = [](std::string_view name) {
       return std::ranges::find(kSections, name) != std::end(kSections);
     };
-    // Their default of a section, which is to leave it out.
+    // In DeepSpeed null is the default of a section and means that it is absent.
     std::erase_if(entries_, [&](const auto& entry) {
       return entry.second.is_null() && is_section(entry.first);
     });
@@ -98,7 +98,7 @@ class Reader {
     }
   }
 
-  /// Null if the file lacks the key, or leaves it open: "auto".
+  /// Null if the file lacks the key or has "auto".
   [[nodiscard]] const Json* take(std::string_view key) {
     for (const auto& [name, value] : entries_) {
       if (name != key) continue;
@@ -129,7 +129,7 @@ class Reader {
         entries_, [&](const auto& entry) { return entry.first == key && entry.second == kAuto; });
   }
 
-  /// text: as a flag has it. key: of theirs, for messages.
+  /// text: as written in a flag. key: DeepSpeed's, for messages.
   void set(std::string_view ours, std::string text, std::string_view key) {
     const Setting* setting = find_key(ours);
     DTRAIN_CHECK(setting != nullptr);
@@ -147,20 +147,20 @@ class Reader {
          allowed);
   }
 
-  /// Puts what was set in front of the flags, which win over it, and lists the keys that are left.
+  /// Inserts the assignments before the flags, which override them, and lists unused keys.
   ///
-  /// Throws: Error{usage} if there are keys, and none has a counterpart.
+  /// Throws: Error{usage} if the file has keys but none is supported.
   [[nodiscard]] CommandLine add_to(CommandLine flags) {
     if (!entries_.empty() && taken_.empty()) {
       fail(ErrorKind::usage,
-           "{}: none of its keys, such as {}, has a counterpart in dtrain; settings of dtrain go "
-           "into a file for --config",
+           "{}: none of its keys, such as {}, corresponds to a dtrain setting; give a file of "
+           "dtrain settings with --config",
            path_, base::json_text(entries_.front().first));
     }
     for (const auto& [name, value] : entries_) {
-      if (!taken_.contains(name) && value != kAuto) flags.deepspeed_unused.push_back(name);
+      if (!taken_.contains(name) && value != kAuto) flags.unused_deepspeed_keys.push_back(name);
     }
-    flags.num_of_deepspeed = found_.size();
+    flags.num_deepspeed_assignments = found_.size();
     flags.assignments.insert(flags.assignments.begin(), found_.begin(), found_.end());
     return flags;
   }
@@ -242,7 +242,7 @@ void take_offload(Reader& reader) {
     }
   }
   if (optimizer == "nvme" && folder.empty()) {
-    reader.refuse(kOptimizer, optimizer, "beside nvme_path, the folder to write to");
+    reader.refuse(kOptimizer, optimizer, "given together with nvme_path, the folder to write to");
   }
   if (optimizer == "nvme") return reader.set("machine.offload", "disk:" + folder, kOptimizer);
   if (parameters == "cpu" || parameters == "nvme") {

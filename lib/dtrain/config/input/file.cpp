@@ -9,8 +9,8 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/text/text.h"
 #include "dtrain/config/input/assign.h"
+#include "dtrain/config/input/conflicts.h"
 #include "dtrain/config/input/internal/object_file.h"
-#include "dtrain/config/input/rivals.h"
 #include "dtrain/config/resolve/advice.h"
 #include "dtrain/config/saved_run.h"
 
@@ -21,14 +21,14 @@ using base::ErrorKind;
 using base::fail;
 
 constexpr std::string_view kExtends = "extends";
-// A setting of older builds.
+// A setting that only older builds knew.
 struct RemovedSetting {
   std::string_view key;
-  // True if it is unknown except in what a run has saved.
+  // True if it is ignored only in configurations saved by a run.
   bool is_saved_only = false;
 };
 
-// A file with eval_batches asks for another amount of validation than it would get.
+// A user's file with eval_batches is rejected: ignoring it would change the amount of validation.
 constexpr RemovedSetting kRemoved[] = {
     {"report.eval_batches", /*is_saved_only=*/true}, {"layout.tied_reshard"}, {"verify.tolerance"}};
 
@@ -37,11 +37,11 @@ struct Entry {
   Json value;
 };
 
-// An object of settings.
+// Where a JSON object of settings comes from.
 struct Source {
   std::string origin;
   Command command;
-  bool is_saved;  // by a run
+  bool is_saved;  // by a run, not written by a user
 };
 
 bool is_removed(const Entry& entry, bool is_saved) {
@@ -49,12 +49,12 @@ bool is_removed(const Entry& entry, bool is_saved) {
   return found != std::end(kRemoved) && (is_saved || !found->is_saved_only);
 }
 
-// True for a removed setting with which gradients were added in another order.
+// True for a removed setting that changed the order in which gradients were added.
 bool changes_rounding(const Entry& entry) {
   return entry.key == "layout.tied_reshard" && entry.value == "per-use";
 }
 
-// An empty object is an entry, so that no unknown group is passed over.
+// Empty objects become entries, so that unknown groups are detected.
 void flatten(const Json& object, const std::string& prefix, std::vector<Entry>& entries) {
   for (const auto& [key, value] : object.items()) {
     if (value.is_object() && !value.empty()) {
@@ -72,7 +72,7 @@ bool is_empty_group(const Entry& entry) {
          });
 }
 
-// removed: gets the settings that older builds had, which are ignored.
+// Returns the settings that were set. removed: receives ignored settings of older builds.
 std::vector<const Setting*> apply_entries(const Json& object, const Source& source, Config& config,
                                           std::vector<Entry>& removed) {
   std::vector<Entry> entries;
@@ -98,7 +98,7 @@ std::vector<const Setting*> apply_entries(const Json& object, const Source& sour
   return set;
 }
 
-// Paths that the file extends, in order.
+// The paths that the file extends, in order.
 std::vector<std::string> extended_paths(const Json& value, const std::string& path) {
   const auto is_text = [](const Json& item) { return item.is_string(); };
   const bool list = value.is_array() && std::ranges::all_of(value, is_text);
@@ -114,24 +114,24 @@ std::vector<std::string> extended_paths(const Json& value, const std::string& pa
   return paths;
 }
 
-// Takes out what is no setting. Returns whether a run has written the object.
+// Removes sections that are not settings. Returns true if a run has written the object.
 bool drop_sections(Json& object) {
   const bool is_saved = object.contains(kResolvedKey);
   object.erase(std::string(kResolvedKey));
   object.erase(std::string(kProvenanceKey));
-  object.erase(std::string(kPassedOverKey));
+  object.erase(std::string(kSkippedCheckpointsKey));
   return is_saved;
 }
 
 class FileReader {
  public:
-  FileReader(Command command, Loaded& loaded) : command_(command), loaded_(loaded) {}
+  FileReader(Command command, LoadedSettings& loaded) : command_(command), loaded_(loaded) {}
 
   void read(const std::string& path, std::string_view named_by) {
-    std::error_code unresolvable;  // left to read_text, which says what is wrong
+    std::error_code unresolvable;  // reported by read_text
     const auto identity = std::filesystem::weakly_canonical(path, unresolvable).string();
     if (std::ranges::find(open_, identity) != open_.end()) {
-      fail(ErrorKind::usage, "{}: extends runs in a circle: {} extends itself", named_by, path);
+      fail(ErrorKind::usage, "{}: circular extends: {} extends itself", named_by, path);
     }
     open_.push_back(identity);
     Json object = parse_object(read_text(path, named_by), path);
@@ -160,22 +160,23 @@ class FileReader {
 
  private:
   Command command_;
-  Loaded& loaded_;
+  LoadedSettings& loaded_;
   std::vector<std::string> open_;  // files being read, outermost first
 };
 
 }  // namespace
 
-bool Loaded::gives(std::string_view key) const {
+bool LoadedSettings::gives(std::string_view key) const {
   return std::ranges::any_of(given, [&](const Setting* setting) { return setting->key == key; });
 }
 
-void Loaded::add_layer(const Config& below, const std::vector<const Setting*>& layer) {
-  for (std::string& line : drop_rivals(below, layer, config)) replaced.push_back(std::move(line));
+void LoadedSettings::add_layer(const Config& below, const std::vector<const Setting*>& layer) {
+  for (std::string& line : reset_conflicts(below, layer, config))
+    replaced.push_back(std::move(line));
   given.insert(given.end(), layer.begin(), layer.end());
 }
 
-void apply_file(const std::string& path, Command command, Loaded& loaded) {
+void apply_file(const std::string& path, Command command, LoadedSettings& loaded) {
   FileReader(command, loaded).read(path, "--config");
 }
 
@@ -183,13 +184,13 @@ std::string read_object_text(const std::string& path, std::string_view flag) {
   return parse_object(read_text(path, flag), path).dump();
 }
 
-std::string value_in_file(const std::string& path, std::string_view key) {
+std::string json_value_in_file(const std::string& path, std::string_view key) {
   const Json object = parse_object(read_text(path, "--config"), path);
   const auto found = object.find(key);
   return found == object.end() ? std::string() : found->dump();
 }
 
-void apply_text(std::string_view text, const std::string& origin, Config& config) {
+void apply_saved_settings(std::string_view text, const std::string& origin, Config& config) {
   Json object = parse_object(text, origin);
   drop_sections(object);
   std::vector<Entry> removed;
@@ -197,7 +198,7 @@ void apply_text(std::string_view text, const std::string& origin, Config& config
                 removed);
 }
 
-std::string lost_rounding(std::string_view text, const std::string& origin) {
+std::string removed_rounding_setting(std::string_view text, const std::string& origin) {
   std::vector<Entry> entries;
   flatten(parse_object(text, origin), "", entries);
   const auto found = std::ranges::find_if(entries, changes_rounding);

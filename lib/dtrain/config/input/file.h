@@ -10,47 +10,48 @@
 
 namespace dtrain::config {
 
-/// A configuration as the user asked for it, before anything is resolved.
-struct Loaded {
+/// The settings given by files and flags, before resolve().
+struct LoadedSettings {
   Config config;
-  /// Keys of files that the command does not use, or only older builds did. Of config.json only the
-  /// one of lost_rounding.
+  /// Keys in files that the command does not use, or that only older builds knew. For config.json
+  /// only the key of removed_rounding_setting.
   std::vector<std::string> unused = {};
-  std::vector<const Setting*> given = {};  ///< by files and flags, some perhaps several times
-  /// "--val-fraction 0.1 replaces --val-data FILE": settings of lower layers that exclude those of
-  /// higher ones (rivals.h).
+  std::vector<const Setting*> given = {};  ///< by files and flags; may contain duplicates
+  /// "--val-fraction 0.1 replaces --val-data FILE": inherited settings that were reset
+  /// (conflicts.h).
   std::vector<std::string> replaced = {};
 
   /// True if a file or flag gives this setting.
   [[nodiscard]] bool gives(std::string_view key) const;
-  /// Records the settings of a layer, which `config` has already; resets what they exclude of
-  /// `below`, the settings before it.
+  /// Records the settings of a layer that is already applied to `config`, and resets conflicting
+  /// settings of `below`, the configuration before the layer.
   void add_layer(const Config& below, const std::vector<const Setting*>& layer);
 };
 
-/// Applies the file at `path` over `loaded`, after the files that it extends, each a layer of its
-/// own. Skips what a run has added to its config.json (saved_run.h).
+/// Applies the files that the file at `path` extends, then the file itself, each as one layer. Skips
+/// the sections that a run adds to its config.json (saved_run.h).
 ///
 /// Throws: Error{usage} naming the file and key: unreadable, not JSON, unknown or repeated keys,
 ///         wrong values, an `extends` cycle.
-void apply_file(const std::string& path, Command command, Loaded& loaded);
+void apply_file(const std::string& path, Command command, LoadedSettings& loaded);
 
-/// The value of a key at the top of a file as JSON text; empty if the file lacks the key.
+/// The JSON text of a top-level key in a file; empty if the file lacks the key.
 ///
 /// Throws: Error{usage} as apply_file.
-[[nodiscard]] std::string value_in_file(const std::string& path, std::string_view key);
+[[nodiscard]] std::string json_value_in_file(const std::string& path, std::string_view key);
 
-/// The text of a file that holds one JSON object, comments removed; `flag` names it in messages.
+/// The text of a file that contains one JSON object, comments removed. flag: for messages.
 ///
 /// Throws: Error{usage} as apply_file: unreadable, not JSON, repeated keys.
 [[nodiscard]] std::string read_object_text(const std::string& path, std::string_view flag);
 
-/// Applies one JSON object of settings that a run has saved, nested or dotted; `origin` names it in
-/// messages. As apply_file, without `extends`; settings that only older builds had are passed over.
-void apply_text(std::string_view text, const std::string& origin, Config& config);
+/// Applies a JSON object of settings saved by a run, nested or dotted. Unlike apply_file it supports
+/// no `extends`, and ignores settings that only older builds knew. origin: for messages.
+void apply_saved_settings(std::string_view text, const std::string& origin, Config& config);
 
-/// The setting of older builds in such an object without which a run's sums are rounded otherwise:
-/// "layout.tied_reshard per-use". Empty if there is none.
-[[nodiscard]] std::string lost_rounding(std::string_view text, const std::string& origin);
+/// A removed setting in such an object that affected the rounding of sums, so that a resumed run
+/// differs: "layout.tied_reshard per-use". Empty if there is none.
+[[nodiscard]] std::string removed_rounding_setting(std::string_view text,
+                                                   const std::string& origin);
 
 }  // namespace dtrain::config

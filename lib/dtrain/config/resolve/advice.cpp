@@ -26,16 +26,16 @@ bool has_word(std::string_view words, std::string_view word) {
   return fmt::format(" {} ", words).find(fmt::format(" {} ", word)) != std::string::npos;
 }
 
-// name: in normal form.
-const ForeignNames* row_of(std::string_view name) {
-  const auto find = [&](std::span<const ForeignNames> rows) -> const ForeignNames* {
+// name: normalized.
+const ForeignFlags* row_of(std::string_view name) {
+  const auto find = [&](std::span<const ForeignFlags> rows) -> const ForeignFlags* {
     const auto row = std::ranges::find_if(
-        rows, [&](const ForeignNames& each) { return has_word(each.names, name); });
+        rows, [&](const ForeignFlags& each) { return has_word(each.names, name); });
     return row == rows.end() ? nullptr : &*row;
   };
-  const ForeignNames* row = find(foreign_table());
+  const ForeignFlags* row = find(foreign_flags());
   for (const Family* family : families()) {
-    if (row == nullptr) row = find(family->foreign_names);
+    if (row == nullptr) row = find(family->foreign_flags);
   }
   return row;
 }
@@ -44,41 +44,40 @@ bool reads_model(Command command) {
   return command == Command::generate || command == Command::evaluate;
 }
 
-// The key that a user of `command` means by that of another command's setting: what names a run or
-// weights while training is --from to generate. The key itself where nothing else is meant.
-std::string_view key_meant_in(Command command, std::string_view key) {
+// The setting of `command` that corresponds to another command's setting: training settings that
+// name a run or weights correspond to --from of generate and evaluate. Otherwise `key` itself.
+std::string_view equivalent_key(Command command, std::string_view key) {
   const bool is_of_model =
       has_word("model.name checkpoint.resume checkpoint.init_from run.dir", key);
   return is_of_model && reads_model(command) ? "generate.from" : key;
 }
 
-// dtrain plan starts no ranks: it is told their number.
+// dtrain plan starts no ranks, so these names correspond to its --ranks.
 constexpr std::string_view kCountsOfRanks =
     "n np gpus ngpus n-gpus nprocs num-gpus num-processes nproc ntasks num-ranks world-size";
 
-// ": use --levels" for an unknown flag, ": use model.levels" for an unknown key, each with the row's
-// note; empty for names that no other program is known to use, and for settings that `command` does
-// not have.
+// ": use --levels" for an unknown flag, ": use model.levels" for an unknown key, followed by the
+// row's note. Empty for names that no known program uses, and for settings that `command` lacks.
 enum class NameKind { flag, key };
 std::string foreign_advice(std::string_view given, NameKind kind, Command command) {
-  const ForeignNames* foreign = find_foreign(given);
+  const ForeignFlags* foreign = find_foreign_flag(given);
   if (foreign == nullptr) return {};
-  const std::string normal = normal_form(given);
+  const std::string normal = normalized_name(given);
   const std::string_view name = last_part(normal);
   if (command == Command::plan && has_word(kCountsOfRanks, name)) return ": use --ranks";
   if (foreign->key.empty()) return fmt::format(": {}", foreign->note);
   if (command == Command::generate && (name.starts_with("out") || name.starts_with("save"))) {
-    return ": the text goes to standard output (> FILE); the run that writes it is --from RUN";
+    return ": the text is written to standard output (> FILE); --from RUN names the model's run";
   }
-  const Setting* setting = find_key(key_meant_in(command, foreign->key));
+  const Setting* setting = find_key(equivalent_key(command, foreign->key));
   if (setting == nullptr || !setting->is_for(command)) return {};
   const bool has_note = !foreign->note.empty() && setting->key == foreign->key;
   return fmt::format(": use {}{}", kind == NameKind::flag ? setting->flag : setting->key,
                      has_note ? fmt::format(" ({})", foreign->note) : "");
 }
 
-// Advice on a word that begins with an en dash, em dash or minus sign, which editors and web pages
-// write for "--"; empty where it does not.
+// Advice for a word that begins with an en dash, em dash or minus sign, which editors and web pages
+// substitute for "--"; otherwise empty.
 std::string advice_for_dashes(std::string_view word) {
   std::string_view name = word;
   for (const std::string_view dash : {"\xe2\x80\x93", "\xe2\x80\x94", "\xe2\x88\x92"}) {
@@ -87,22 +86,24 @@ std::string advice_for_dashes(std::string_view word) {
   if (name.size() == word.size()) return {};
   name.remove_prefix(std::min(name.find_first_not_of('-'), name.size()));  // "\u2014-lr"
   return fmt::format(
-      "; it begins with a typographic dash, as text editors make of two hyphens: type --{}", name);
+      "; it begins with a typographic dash, which text editors substitute for two hyphens: type "
+      "--{}",
+      name);
 }
 
-// Subcommands that have the flag.
+// The subcommands that have the flag, separated by commas.
 std::string commands_with(std::string_view flag) {
   std::string names;
   for (const Command command : kCommands) {
     const bool has = std::ranges::any_of(settings(), [&](const Setting& setting) {
-      return setting.flag == flag && setting.is_of(command);
+      return setting.flag == flag && setting.belongs_to(command);
     });
     if (has) names += fmt::format("{}dtrain {}", names.empty() ? "" : ", ", name_of(command));
   }
   return names;
 }
 
-[[noreturn]] void refuse_plain_word(const std::string& word, const std::string& path,
+[[noreturn]] void reject_positional(const std::string& word, const std::string& path,
                                     Command command, const std::vector<std::string>& arguments) {
   if (const std::string advice = advice_for_dashes(word); !advice.empty()) {
     fail(ErrorKind::usage, "{}: unexpected word \"{}\"{}", path, word, advice);
@@ -113,17 +114,17 @@ std::string commands_with(std::string_view flag) {
     std::ranges::replace(flag, '_', '-');
     const Setting* before = find_flag(flag);
     if (before != nullptr && before->is_switch()) {
-      fail(ErrorKind::usage, "{} takes no value, but \"{}\" follows it: leave it out", before->flag,
+      fail(ErrorKind::usage, "{} takes no value, but \"{}\" follows it: omit it", before->flag,
            word);
     }
   }
-  // "a.txt b.txt", as a shell writes for *.txt.
+  // "a.txt b.txt", as a shell expands *.txt.
   std::error_code error;
   const bool is_folder = fs::is_directory(word, error);
   if (place - arguments.begin() >= 2 && *(place - 2) == "--data" && !is_folder) {
     fail(ErrorKind::usage,
-         "--data takes one file, but \"{}\" follows it: make one of several with dtrain data "
-         "prepare FILE... --output FILE.dtok",
+         "--data takes one file, but \"{}\" follows it: join several with dtrain data prepare "
+         "FILE... --output FILE.dtok",
          word);
   }
   const std::string advice = advice_for_word(word, command);
@@ -131,20 +132,21 @@ std::string commands_with(std::string_view flag) {
        advice.empty() ? "; settings are given as --NAME VALUE" : advice);
 }
 
-[[noreturn]] void refuse_flag(const std::string& flag, const CLI::App& app, Command command) {
+[[noreturn]] void reject_flag(const std::string& flag, const CLI::App& app, Command command) {
   const std::string path = base::command_path(app);
   if (const Setting* setting = find_flag(flag)) {
-    const Setting* meant = find_key(key_meant_in(command, setting->key));
+    const Setting* meant = find_key(equivalent_key(command, setting->key));
     if (meant != setting && meant->is_for(command)) {
       fail(ErrorKind::usage, "{} is not a flag of {}: use {}", flag, path, meant->flag);
     }
-    fail(ErrorKind::usage, "{} (setting {}) is not a flag of {}, but of {}", flag, setting->key,
-         path, commands_with(flag));
+    fail(ErrorKind::usage, "{} (setting {}) is not a flag of {}; it belongs to {}", flag,
+         setting->key, path, commands_with(flag));
   }
   const std::string key = flag.substr(std::min(flag.find_first_not_of('-'), flag.size()));
-  if (const Setting* setting = find_key(key); setting != nullptr && !setting->is_word()) {
-    fail(ErrorKind::usage, "unknown flag {}: it is the key of {} in files; --set {}=VALUE sets it",
-         flag, setting->flag, key);
+  if (const Setting* setting = find_key(key); setting != nullptr && !setting->is_positional()) {
+    fail(ErrorKind::usage,
+         "unknown flag {}: it is the key of {} in configuration files; give {}, or --set {}=VALUE",
+         flag, setting->flag, setting->flag, key);
   }
   const std::vector<std::string> known = base::flags_of(app);
   const bool lacks_dash = std::ranges::count(known, "-" + flag) > 0;
@@ -171,7 +173,7 @@ std::string other_unknown_flags(const std::vector<std::string>& rest, Command co
 
 }  // namespace
 
-std::string normal_form(std::string_view name) {
+std::string normalized_name(std::string_view name) {
   name.remove_prefix(std::min(name.find_first_not_of('-'), name.size()));
   std::string normal;
   for (const char c : name) {
@@ -180,10 +182,10 @@ std::string normal_form(std::string_view name) {
   return normal;
 }
 
-const ForeignNames* find_foreign(std::string_view name) {
-  const std::string wanted = normal_form(name);
-  const ForeignNames* row = row_of(wanted);
-  // "training.max-steps": the group is theirs, too.
+const ForeignFlags* find_foreign_flag(std::string_view name) {
+  const std::string wanted = normalized_name(name);
+  const ForeignFlags* row = row_of(wanted);
+  // "training.max-steps": the group is also foreign.
   return row == nullptr ? row_of(last_part(wanted)) : row;
 }
 
@@ -195,7 +197,7 @@ std::string_view nearest_key(std::string_view key) {
     parts.push_back(last_part(setting.key));
   }
   if (const std::string_view whole = base::nearest(key, keys); !whole.empty()) return whole;
-  // "eval.sequences" for report.eval_sequences, before what "sequences" alone may stand for.
+  // "eval.sequences" is nearest to report.eval_sequences as a whole; its last part is tried next.
   std::string_view part = base::nearest(key, parts);
   if (part.empty()) part = base::nearest(last_part(key), parts);
   if (part.empty()) return part;
@@ -205,7 +207,7 @@ std::string_view nearest_key(std::string_view key) {
 std::string advice_for_key(std::string_view key, Command command) {
   for (const Group& group : groups()) {
     if (group.prefix.substr(0, group.prefix.size() - 1) != key) continue;
-    return fmt::format(", which is a group: its settings stand in an object, {{\"{}\": {{...}}}}",
+    return fmt::format(", which is a group: write its settings as an object, {{\"{}\": {{...}}}}",
                        key);
   }
   std::string advice = foreign_advice(key, NameKind::key, command);
@@ -229,7 +231,7 @@ std::string advice_for_word(const std::string& word, Command command) {
                        reads_model(command) ? "--from" : "--run-dir", word);
   }
   if (!fs::is_regular_file(word, error)) {
-    return generates ? "; a text is given as --prompt TEXT" : "";
+    return generates ? "; give a prompt as --prompt TEXT" : "";
   }
   const std::string_view flag = word.ends_with(".json") ? "--config"
                                 : generates             ? "--from or --prompt-file"
@@ -238,8 +240,8 @@ std::string advice_for_word(const std::string& word, Command command) {
   return fmt::format("; it is a file: give it as {} {}", flag, word);
 }
 
-void refuse_unknown(const CLI::App& app, Command command,
-                    const std::vector<std::string>& arguments) {
+void reject_unknown_arguments(const CLI::App& app, Command command,
+                              const std::vector<std::string>& arguments) {
   std::vector<std::string> rest = app.remaining();
   if (rest.empty()) return;
   std::ranges::transform(rest, rest.begin(), base::as_typed);
@@ -247,9 +249,9 @@ void refuse_unknown(const CLI::App& app, Command command,
   const std::string others = other_unknown_flags(rest, command);
   try {
     if (!word.starts_with('-')) {
-      refuse_plain_word(word, base::command_path(app), command, arguments);
+      reject_positional(word, base::command_path(app), command, arguments);
     }
-    refuse_flag(word.substr(0, word.find('=')), app, command);
+    reject_flag(word.substr(0, word.find('=')), app, command);
   } catch (const base::Error& error) {
     if (others.empty()) throw;
     fail(error.kind(), "{}; also unknown: {}", error.what(), others);

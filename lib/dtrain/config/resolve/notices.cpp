@@ -14,21 +14,21 @@
 namespace dtrain::config {
 namespace {
 
-constexpr std::size_t kShown = 24;
-constexpr std::string_view kOfEveryRun[] = {"data.train", "data.validation", "run.dir",
+constexpr std::size_t kMaxListed = 24;
+constexpr std::string_view kPerRunKeys[] = {"data.train", "data.validation", "run.dir",
                                             "run.overwrite", "checkpoint.resume"};
 
-// "--flag VALUE has no effect without ..."; empty where the setting has one, or its default.
-std::string idle_line(const Setting& setting, const Config& config) {
+// "--flag VALUE has no effect without ..."; empty if the setting has an effect or its default.
+std::string no_effect_line(const Setting& setting, const Config& config) {
   if (is_default(setting, config)) return {};
   if (!setting.family.empty() && setting.family != config.model.name) {
     return fmt::format("{} has no effect with --model {}", setting.flag, config.model.name);
   }
-  for (const Need* need : setting.effect.needs) {
-    if (need == nullptr || need->is_met(config)) continue;
-    std::string reason(need->otherwise);
-    if (!need->shown.empty()) {
-      reason.replace(reason.find("{}"), 2, value_text(*find_key(need->shown), config));
+  for (const Requirement* requirement : setting.requirements.all) {
+    if (requirement == nullptr || requirement->is_met(config)) continue;
+    std::string reason(requirement->unmet_text);
+    if (!requirement->value_key.empty()) {
+      reason.replace(reason.find("{}"), 2, value_text(*find_key(requirement->value_key), config));
     }
     const std::string value = setting.is_switch() ? "" : " " + value_text(setting, config);
     return fmt::format("{}{} has no effect {}", setting.flag, value, reason);
@@ -36,26 +36,27 @@ std::string idle_line(const Setting& setting, const Config& config) {
   return {};
 }
 
-// Counts of ranks and microbatches whose sums one rank would add in another order.
-std::string order_line(const Config& config) {
+// Warns if this number of ranks and microbatches makes sums differ from those of a single rank.
+std::string summation_order_line(const Config& config) {
   const std::int64_t grad_accum = config.batch.grad_accum;
   if (config.machine.reduction == Reduction::fast ||
-      keeps_order_of_one_rank(config.layout, grad_accum)) {
+      matches_single_rank_order(config.layout, grad_accum)) {
     return {};
   }
   LayoutConfig local = config.layout;
   local.accumulate = Accumulation::local;
   return fmt::format(
-      "{} ranks with --grad-accum {}{} add gradients in an order of their own, so bits differ from "
-      "other layouts: {}use powers of two (docs/guide/determinism.md)",
+      "{} ranks with --grad-accum {}{} add gradients in another order than one rank, so bits "
+      "differ "
+      "from other layouts: {}use powers of two (docs/guide/determinism.md)",
       config.layout.dp, grad_accum,
       config.layout.fsdp_sharding == FsdpSharding::hybrid
           ? fmt::format(" and --shard-size {}", config.layout.shard_size)
           : "",
-      keeps_order_of_one_rank(local, grad_accum) ? "set --accumulate local, or " : "");
+      matches_single_rank_order(local, grad_accum) ? "set --accumulate local, or " : "");
 }
 
-// A file that a mixture names more than once. Empty: there is none.
+// A file that the mixture names more than once; empty if there is none.
 std::string repeated_file(const std::string& mixture) {
   std::set<std::filesystem::path> seen;
   for (const WeightedFile& file : parse_mixture(mixture)) {
@@ -64,14 +65,13 @@ std::string repeated_file(const std::string& mixture) {
   return {};
 }
 
-// Settings that have an effect, and a price.
-void add_prices(const Config& config, std::vector<std::string>& lines) {
-  lines.push_back(order_line(config));
+// Warns about settings that cost accuracy, reproducibility or meaningful validation.
+void add_cost_warnings(const Config& config, std::vector<std::string>& lines) {
+  lines.push_back(summation_order_line(config));
   if (config.machine.compile && config.machine.device.is_cpu()) {
-    lines.push_back(
-        "--compile: on a CPU it stands for --kernels fused, which the run has without it too");
+    lines.push_back("--compile: on a CPU it means --kernels fused, which is already the default");
   }
-  if (is_low(config.machine.buffer_dtype)) {
+  if (is_16_bit(config.machine.buffer_dtype)) {
     lines.push_back(
         fmt::format("--buffer-dtype {}: positions lose precision; float32 costs next to nothing",
                     config.machine.buffer_dtype));
@@ -79,58 +79,58 @@ void add_prices(const Config& config, std::vector<std::string>& lines) {
   if (!config.data.validation.empty() && config.data.validation == config.data.train &&
       config.train.lr != 0.0) {
     lines.push_back(
-        fmt::format("--val-data {} is the training data: its loss says nothing about other text; "
-                    "give another file, or --val-fraction",
+        fmt::format("--val-data {} is the training data, so its loss does not measure "
+                    "generalization; give another file, or --val-fraction",
                     config.data.validation));
   }
   if (const std::string file = repeated_file(config.data.train); !file.empty()) {
     lines.push_back(
-        fmt::format("--data names {} several times, and its weights add up: name it once", file));
+        fmt::format("--data names {} several times, so its weights add up: name it once", file));
   }
   if (config.data.val_fraction > 0.5) {
     lines.push_back(
-        fmt::format("--val-fraction {} keeps more of --data for validation than it trains on",
+        fmt::format("--val-fraction {} holds out more of --data for validation than it trains on",
                     config.data.val_fraction));
   }
 }
 
 }  // namespace
 
-std::string changed_settings(const Config& asked) {
+std::string changed_settings(const Config& requested) {
   std::vector<std::string> changed;
   for (const Setting& setting : settings()) {
-    if (!setting.is_used(Command::train, asked) || is_default(setting, asked) ||
-        std::ranges::count(kOfEveryRun, setting.key) > 0) {
+    if (!setting.is_used(Command::train, requested) || is_default(setting, requested) ||
+        std::ranges::count(kPerRunKeys, setting.key) > 0) {
       continue;
     }
-    changed.push_back(fmt::format("{}={}", setting.key, value_text(setting, asked)));
+    changed.push_back(fmt::format("{}={}", setting.key, value_text(setting, requested)));
   }
-  if (changed.size() <= kShown) return fmt::format("{}", fmt::join(changed, " "));
-  const std::size_t rest = changed.size() - kShown;
-  changed.resize(kShown);
+  if (changed.size() <= kMaxListed) return fmt::format("{}", fmt::join(changed, " "));
+  const std::size_t rest = changed.size() - kMaxListed;
+  changed.resize(kMaxListed);
   return fmt::format("{} and {} more", fmt::join(changed, " "), rest);
 }
 
-std::string device_note(const Config& asked, const Config& config, const Launch& launch) {
-  if (asked.machine.device.kind != "auto") return {};
+std::string device_note(const Config& requested, const Config& config, const Launch& launch) {
+  if (requested.machine.device.kind != "auto") return {};
   if (launch.num_gpus == 0) {
-    const bool might_take_one = !launch.unused_gpus.empty() && !launch.devices.empty();
-    return might_take_one ? "--device auto takes cpu: " + launch.unused_gpus : "";
+    const bool is_explained = !launch.no_gpu_reason.empty() && !launch.devices.empty();
+    return is_explained ? "--device auto chose cpu: " + launch.no_gpu_reason : "";
   }
   const DeviceName& taken = config.machine.device;
   const std::string gpus =
       launch.num_gpus == 1 ? "is 1 GPU" : fmt::format("are {} GPUs", launch.num_gpus);
-  if (!taken.is_cpu()) return fmt::format("--device auto takes {}: there {}", taken, gpus);
+  if (!taken.is_cpu()) return fmt::format("--device auto chose {}: there {}", taken, gpus);
   if (launch.devices.empty()) {
     return fmt::format(
-        "--device auto takes cpu: there {}, but no libdtrain_cuda.so; scripts/build.sh dtrain_cuda "
+        "--device auto chose cpu: there {}, but no libdtrain_cuda.so; scripts/build.sh dtrain_cuda "
         "builds it",
         gpus);
   }
-  return fmt::format("--device auto takes cpu: there {} for more ranks of this machine", gpus);
+  return fmt::format("--device auto chose cpu: there {} for more ranks on this machine", gpus);
 }
 
-std::string threads_warning(const Config& asked, const Config& config, const Launch& launch,
+std::string threads_warning(const Config& requested, const Config& config, const Launch& launch,
                             bool is_bound) {
   const bool has_threads = strategy_of(config.layout).is_local();
   const std::int64_t beside = is_bound ? 1 : std::max<std::int64_t>(1, launch.local_world_size);
@@ -138,8 +138,8 @@ std::string threads_warning(const Config& asked, const Config& config, const Lau
   const std::int64_t threads = config.machine.threads;
   if (threads == 1 || threads * ranks <= launch.usable_cores) return {};
   return fmt::format(
-      "{} {}{} more threads than the {} usable core{}, which is slow: use at most {}",
-      asked.machine.threads != 0 ? "--threads" : "OMP_NUM_THREADS", threads,
+      "{} {}{} more threads than the {} usable core{}, which slows the run down: use at most {}",
+      requested.machine.threads != 0 ? "--threads" : "OMP_NUM_THREADS", threads,
       ranks == 1 ? " is" : fmt::format(" on each of {} ranks are", ranks), launch.usable_cores,
       launch.usable_cores == 1 ? "" : "s", std::max<std::int64_t>(1, launch.usable_cores / ranks));
 }
@@ -147,9 +147,9 @@ std::string threads_warning(const Config& asked, const Config& config, const Lau
 std::vector<std::string> warnings(Command command, const Config& config) {
   std::vector<std::string> lines;
   for (const Setting& setting : settings()) {
-    if (setting.is_for(command)) lines.push_back(idle_line(setting, config));
+    if (setting.is_for(command)) lines.push_back(no_effect_line(setting, config));
   }
-  if (command == Command::train) add_prices(config, lines);
+  if (command == Command::train) add_cost_warnings(config, lines);
   std::erase(lines, "");
   return lines;
 }

@@ -22,36 +22,36 @@ constexpr double kRateWidth = 64;
 constexpr double kEndOfRate = 0.1;         // of a falling schedule, as a share of its peak
 constexpr std::int64_t kWarmupShare = 20;  // one in so many steps
 
-bool brings(const Launch& launch, std::string_view kind) {
+bool supports(const Launch& launch, std::string_view kind) {
   return std::ranges::find(launch.devices, kind) != launch.devices.end();
 }
 
 void resolve_device(DeviceName& device, const Launch& launch) {
   if (device.kind == "auto") {
     const bool each_has_one = launch.num_gpus >= std::max<std::int64_t>(1, launch.local_world_size);
-    device.kind = each_has_one && brings(launch, kGpu) ? kGpu : "cpu";
+    device.kind = each_has_one && supports(launch, kGpu) ? kGpu : "cpu";
   }
-  if (device.is_cpu() || brings(launch, device.kind)) return;
+  if (device.is_cpu() || supports(launch, device.kind)) return;
   std::string choices = "auto, cpu";
   for (const std::string& kind : launch.devices) choices += ", " + kind;
   fail(ErrorKind::usage, "--device: found \"{}\", but it must be one of {}{}", device, choices,
-       !brings(launch, kGpu)  ? " (cuda needs libdtrain_cuda.so: run scripts/build.sh dtrain_cuda)"
-       : device.kind == "gpu" ? base::did_you_mean(DeviceName{kGpu, device.index}.text())
-                              : "");
+       !supports(launch, kGpu) ? " (cuda needs libdtrain_cuda.so: run scripts/build.sh dtrain_cuda)"
+       : device.kind == "gpu"  ? base::did_you_mean(DeviceName{kGpu, device.index}.text())
+                               : "");
 }
 
 void resolve_machine(MachineConfig& machine, const LayoutConfig& layout, const Launch& launch) {
-  const bool is_local = strategy_of(layout).is_local();  // for others --devices has no effect
+  const bool is_local = strategy_of(layout).is_local();  // otherwise --devices has no effect
   const bool lists_gpus = is_local && layout.devices.names_gpus();
   if (lists_gpus && machine.device.kind == "cpu") {
-    fail(ErrorKind::usage, "--devices {} names a GPU, but --device is cpu: leave out one of them",
+    fail(ErrorKind::usage, "--devices {} names a GPU, but --device is cpu: omit one of them",
          layout.devices);
   }
   if (lists_gpus && machine.device.kind == "auto") machine.device.kind = kGpu;
   resolve_device(machine.device, launch);
   if (is_local && machine.device.index && layout.devices.devices.empty()) {
     fail(ErrorKind::usage,
-         "--device {} is one device, but each rank of --strategy {} needs its own: use --device "
+         "--device {} names one device, but each rank of --strategy {} needs its own: use --device "
          "{}, or --devices with a number for each rank, as in 0,1",
          machine.device, layout.strategy, machine.device.kind);
   }
@@ -59,10 +59,10 @@ void resolve_machine(MachineConfig& machine, const LayoutConfig& layout, const L
     machine.reduction = machine.device.is_cpu() ? Reduction::ordered : Reduction::fast;
   }
   if (machine.offload.kind == Offload::Kind::disk && !machine.device.is_cpu()) {
-    fail(
-        ErrorKind::usage,
-        "--offload {} keeps values where a CPU updates them, and --device is {}: use --offload all",
-        machine.offload, machine.device);
+    fail(ErrorKind::usage,
+         "--offload {} requires the optimizer to run on a CPU, but --device is {}: use --offload "
+         "all",
+         machine.offload, machine.device);
   }
   machine.backend = resolve_backend(machine.backend, layout, launch);
   if (machine.threads != 0) return;
@@ -72,41 +72,41 @@ void resolve_machine(MachineConfig& machine, const LayoutConfig& layout, const L
       launch.threads_hint != 0 ? launch.threads_hint : std::max<std::int64_t>(1, share);
 }
 
-// The setting that fused kernels do not exist for; empty: they do.
-std::string without_fused_kernels(const ModelConfig& model, const MachineConfig& machine) {
+// The setting that has no fused kernels; empty if they are available.
+std::string fused_kernels_obstacle(const ModelConfig& model, const MachineConfig& machine) {
   if (!family_of(model).has_fused_kernels) return fmt::format("--model {}", model.name);
   if (!machine.device.is_cpu()) return fmt::format("--device {}", machine.device);
   return machine.param_dtype == Dtype::float16 ? "float16" : "";
 }
 
-// Graphs hold what a rank computes by itself, at addresses that do not change. A CPU has none:
-// there
-// --compile asks for fused kernels.
+// A graph replays local computation at fixed addresses, without communication. On a CPU, which has
+// no graphs, --compile means fused kernels.
 void check_compile(const Config& config) {
   if (!config.machine.compile) return;
   const auto refuse = [](const std::string& setting, std::string_view reason) {
-    fail(ErrorKind::usage, "--compile does not go with {}: {}; leave out one of them", setting,
+    fail(ErrorKind::usage, "--compile cannot be combined with {}: {}; omit one of them", setting,
          reason);
   };
   const LayoutConfig& layout = config.layout;
   if (config.machine.device.is_cpu()) {
     if (config.machine.kernels == Kernels::fused) return;
-    const std::string missing = without_fused_kernels(config.model, config.machine);
-    refuse(missing.empty() ? "--kernels plain" : missing, "on a CPU it stands for fused kernels");
+    const std::string obstacle = fused_kernels_obstacle(config.model, config.machine);
+    refuse(obstacle.empty() ? "--kernels plain" : obstacle, "on a CPU it means fused kernels");
   }
   if (layout.tp > 1) {
-    refuse(fmt::format("--tp {}", layout.tp), "ranks communicate inside of a block");
+    refuse(fmt::format("--tp {}", layout.tp), "ranks communicate within a block");
   }
   if (layout.pp > 1) {
-    refuse(fmt::format("--pp {}", layout.pp), "what stages send has no fixed place in memory");
+    refuse(fmt::format("--pp {}", layout.pp), "stages send from buffers without fixed addresses");
   }
   if (config.machine.offload.kind == Offload::Kind::all) {
     refuse(fmt::format("--offload {}", config.machine.offload),
-           "parameters have no fixed place in memory");
+           "parameters have no fixed addresses");
   }
 }
 
-// A short run, such as a first try of a shipped configuration, warms up over its first half.
+// A run shorter than its warm-up, such as a short trial of a shipped configuration, warms up over
+// its first half.
 void resolve_training(TrainConfig& train) {
   if (!train.warmup_steps) train.warmup_steps = default_warmup_steps(train.steps);
   if (*train.warmup_steps > train.steps) train.warmup_steps = train.steps / 2;
@@ -116,8 +116,7 @@ void resolve_training(TrainConfig& train) {
   }
   if (decays_at_the_end && *train.warmup_steps + train.decay_steps > train.steps) {
     fail(ErrorKind::usage,
-         "--warmup-steps {} and --decay-steps {} are together more than --steps {}: lower one of "
-         "them",
+         "--warmup-steps {} plus --decay-steps {} exceeds --steps {}: lower one of them",
          *train.warmup_steps, train.decay_steps, train.steps);
   }
 }
@@ -132,19 +131,19 @@ void check_training(const Config& config) {
   const TrainConfig& train = config.train;
   family_of(config.model).check(config.model);
   if (train.schedule != ScheduleShape::constant && *train.min_lr > *train.lr) {
-    fail(ErrorKind::usage, "--min-lr {} is above --lr {}: a {} schedule can only fall",
+    fail(ErrorKind::usage, "--min-lr {} is above --lr {}: a {} schedule can only decrease",
          *train.min_lr, *train.lr, train.schedule);
   }
   const bool rounds_eps =
       train.optimizer == UpdateRule::adamw && config.machine.dtype != Dtype::float64;
   if (rounds_eps && static_cast<float>(train.eps) == 0) {
     fail(ErrorKind::usage,
-         "--eps {} is 0 in float32, the dtype of the optimizer's state: give more than 1e-45, or "
-         "--dtype float64",
+         "--eps {} rounds to 0 in float32, the dtype of the optimizer's state: give more than "
+         "1e-45, or --dtype float64",
          train.eps);
   }
   if (!config.data.validation.empty() && config.data.val_fraction > 0) {
-    fail(ErrorKind::usage, "--val-data {} and --val-fraction {} exclude each other: leave one out",
+    fail(ErrorKind::usage, "--val-data {} and --val-fraction {} exclude each other: omit one",
          config.data.validation, config.data.val_fraction);
   }
 }
@@ -152,10 +151,11 @@ void check_training(const Config& config) {
 void check_start(const Config& config) {
   const Resume& resume = config.checkpoint.resume;
   if (config.run.overwrite && !resume.is_none()) {
-    fail(ErrorKind::usage,
-         "--overwrite and --resume {} exclude each other: one begins anew, the other continues; "
-         "omit one of them",
-         resume);
+    fail(
+        ErrorKind::usage,
+        "--overwrite and --resume {} exclude each other: one starts a new run, the other continues "
+        "one; omit one of them",
+        resume);
   }
   if (resume.text().empty()) {
     fail(ErrorKind::usage, "--resume is empty: give auto, none or the path of a checkpoint");
@@ -169,49 +169,50 @@ void check_start(const Config& config) {
   if (!config.checkpoint.init_from.empty()) {
     fail(ErrorKind::usage,
          "--new-data and --init-from {} exclude each other: one keeps the checkpoint's optimizer "
-         "and step, the other begins with weights alone; omit one of them",
+         "and step, the other starts from weights only; omit one of them",
          config.checkpoint.init_from);
   }
 }
 
 void resolve_kernels(const ModelConfig& model, MachineConfig& machine) {
-  const std::string missing = without_fused_kernels(model, machine);
-  if (machine.kernels == Kernels::fused && !missing.empty()) {
+  const std::string obstacle = fused_kernels_obstacle(model, machine);
+  if (machine.kernels == Kernels::fused && !obstacle.empty()) {
     fail(ErrorKind::usage,
-         "--kernels fused does not go with {}: a BDH has fused kernels on the CPU, in float32, "
-         "float64 and bfloat16; use --kernels plain",
-         missing);
+         "--kernels fused cannot be combined with {}: BDH has fused kernels on the CPU only, in "
+         "float32, float64 and bfloat16; use --kernels plain",
+         obstacle);
   }
   if (machine.kernels == Kernels::automatic) {
-    machine.kernels = missing.empty() ? Kernels::fused : Kernels::plain;
+    machine.kernels = obstacle.empty() ? Kernels::fused : Kernels::plain;
   }
   if (machine.kernels == Kernels::fused) return;
   const std::string reason =
-      missing.empty() ? "" : fmt::format(" (there are none with {})", missing);
+      obstacle.empty() ? "" : fmt::format(" (not available with {})", obstacle);
   if (machine.recompute.kind == RecomputeSetting::Kind::gates) {
     fail(ErrorKind::usage, "--recompute gates needs --kernels fused{}: use --recompute level",
          reason);
   }
 }
 
-// Once resolved, the start table, the reproducibility class and checkpoints name what computes.
+// Replaces --attention auto, so that the start table, the reproducibility class and checkpoints show
+// the attention that is computed.
 void resolve_attention(Config& config) {
   const MachineConfig& machine = config.machine;
   AttentionSetting& attention = config.machine.attention;
   const Family& family = family_of(config.model);
-  if (family.attention == nullptr) {
+  if (family.attention_chunk == nullptr) {
     if (attention.kind != AttentionSetting::Kind::chunked) return;
-    fail(ErrorKind::usage, "--attention {} does not go with --model {}: use --attention full",
+    fail(ErrorKind::usage, "--model {1} does not support --attention {0}: use --attention full",
          attention, config.model.name);
   }
   if (attention.kind != AttentionSetting::Kind::automatic) return;
   const bool is_fused = machine.kernels == Kernels::fused;
-  if (!is_fused && machine.device.is_cpu()) return;  // plain kernels stay an oracle
+  if (!is_fused && machine.device.is_cpu()) return;  // plain kernels serve as the oracle
   const DeviceRates rates = device_rates(machine);
   const std::int64_t chunk =
-      family.attention(config.model, {.seq_len = config.data.seq_len,
-                                      .rates = is_fused ? nullptr : &rates,
-                                      .value_bytes = bytes_of(machine.param_dtype)});
+      family.attention_chunk(config.model, {.seq_len = config.data.seq_len,
+                                            .rates = is_fused ? nullptr : &rates,
+                                            .value_bytes = bytes_of(machine.param_dtype)});
   const auto kind = chunk > 0 ? AttentionSetting::Kind::chunked : AttentionSetting::Kind::full;
   attention = {.kind = kind, .chunk = chunk};
 }
@@ -242,7 +243,7 @@ void resolve_dtypes(MachineConfig& machine) {
     if (role.dtype == Dtype::automatic) role.dtype = role.automatic;
     if ((role.dtype == Dtype::float64) != (machine.dtype == Dtype::float64)) {
       fail(ErrorKind::usage,
-           "{} {} does not go with --dtype {}: float64 is for all dtypes or for none", role.flag,
+           "{} {} cannot be combined with --dtype {}: float64 is for all dtypes or none", role.flag,
            role.dtype, machine.dtype);
     }
   }
@@ -253,27 +254,27 @@ bool needs_loss_scaling(const MachineConfig& machine) {
 }
 
 Config resolve(Command command, Config config, const Launch& launch) {
-  const bool is_alone =
+  const bool is_one_process =
       command != Command::train && command != Command::verify && command != Command::doctor;
-  if (is_alone && launch.world_size != 1) {
-    fail(ErrorKind::usage, "dtrain {} was launched with {} ranks: it runs as one process",
+  if (is_one_process && launch.world_size != 1) {
+    fail(ErrorKind::usage, "dtrain {} was launched with {} ranks, but it runs as one process",
          name_of(command), launch.world_size);
   }
   std::string& run_dir = config.run.dir;
   while (run_dir.size() > 1 && run_dir.ends_with('/')) run_dir.pop_back();
-  if (command == Command::plan) return config;  // for each layout it is resolved anew
-  const bool is_open_layout = config.layout.strategy == Strategy::automatic;
+  if (command == Command::plan) return config;  // which is resolved separately for each layout
+  const bool is_auto_layout = config.layout.strategy == Strategy::automatic;
   const Launch ranks = with_local_ranks(config.layout, launch);
   resolve_layout(config.layout, ranks);
   resolve_machine(config.machine, config.layout, ranks);
-  if (is_open_layout) check_open_device(config.machine.device);
+  if (is_auto_layout) check_auto_device(config.machine.device);
   resolve_sharding(config.layout, config.machine, ranks);
   resolve_dtypes(config.machine);
   check_compression(config.layout, config.machine);
   resolve_kernels(config.model, config.machine);
   if (command == Command::train || command == Command::doctor) {
-    if (is_open_layout) {
-      resolve_open_batch(config.batch, ranks.world_size);
+    if (is_auto_layout) {
+      resolve_auto_layout_batch(config.batch, ranks.world_size);
     } else {
       resolve_batch(config.batch, config.layout);
     }
@@ -288,7 +289,7 @@ Config resolve(Command command, Config config, const Launch& launch) {
     resolve_batch(config.batch, config.layout);
     resolve_attention(config);
   }
-  // The fixture's rows are the global batch, so microbatches follow.
+  // The fixture's rows are the global batch; the microbatch is derived from it.
   if (command == Command::verify && config.batch.grad_accum == 0) config.batch.grad_accum = 1;
   check_pipeline(config, command == Command::train);
   if (!config.generate.prompt.empty() && !config.generate.prompt_file.empty()) {
@@ -296,7 +297,7 @@ Config resolve(Command command, Config config, const Launch& launch) {
   }
   if (command == Command::verify &&
       config.verify.trajectory.empty() != config.verify.name.empty()) {
-    fail(ErrorKind::usage, "--trajectory and --name go together: give both or neither");
+    fail(ErrorKind::usage, "--trajectory and --name require each other: give both or neither");
   }
   return config;
 }

@@ -25,7 +25,7 @@ std::string notes(const Setting& setting) {
   return text.empty() ? text : " (" + text + ")";
 }
 
-// The values that the setting takes.
+// The choices or the range of the setting.
 std::string allowed_text(const Setting& setting) {
   return setting.choices.empty() ? setting.range.text() : choices_text(setting);
 }
@@ -40,7 +40,7 @@ std::string cell(std::string_view text) {
   return escaped;
 }
 
-// The commands for which `takes` holds, with commas.
+// The commands for which `takes` returns true, separated by commas.
 std::string commands_text(const Setting& setting, bool (Setting::*takes)(Command) const noexcept) {
   std::string text;
   for (const Command command : kCommands) {
@@ -59,30 +59,30 @@ std::string markdown_row(const Setting& setting) {
   return fmt::format("| `{}` | `{}` | {} | {} | {} | {} | {} |\n", setting.key, cell(flag),
                      value.empty() ? "" : "`" + value + "`", setting.unit,
                      cell(allowed_text(setting)), cell(setting.help),
-                     commands_text(setting, &Setting::is_of));
+                     commands_text(setting, &Setting::belongs_to));
 }
 
-// The flags of a group, of all commands.
+// Help of all flags in a group, for every command.
 std::string group_help(const Group& group, std::size_t columns) {
   std::string text = fmt::format("{}\n", group.title);
   for (const Setting& setting : settings()) {
-    if (setting.is_word() || !setting.key.starts_with(group.prefix)) continue;
+    if (setting.is_positional() || !setting.key.starts_with(group.prefix)) continue;
     text += base::help_entry(fmt::format("{} {}", setting.flag, setting.value_name),
-                             described(setting), columns);
+                             setting_summary(setting), columns);
   }
   return text;
 }
 
-bool means(std::string_view wanted, const Setting& setting) {
-  const std::string key = normal_form(setting.key);
-  if (wanted == key || (!setting.is_word() && wanted == setting.flag.substr(2))) return true;
-  return !setting.is_word() && wanted == std::string_view(key).substr(key.find('.') + 1);
+bool matches(std::string_view wanted, const Setting& setting) {
+  const std::string key = normalized_name(setting.key);
+  if (wanted == key || (!setting.is_positional() && wanted == setting.flag.substr(2))) return true;
+  return !setting.is_positional() && wanted == std::string_view(key).substr(key.find('.') + 1);
 }
 
 std::string type_text(const Setting& setting) {
   if (setting.is_switch()) return "a switch, without a value; true or false in files";
-  if (!setting.choices.empty()) return "one word of a list";
-  if (!setting.form.text.empty()) return "text of a form";
+  if (!setting.choices.empty()) return "one of a list of words";
+  if (!setting.syntax.text.empty()) return "text in the form below";
   if (std::holds_alternative<FieldOf<bool>>(setting.field))
     return "on or off; true or false in files";
   if (std::holds_alternative<FieldOf<double>>(setting.field)) return "a number";
@@ -91,24 +91,25 @@ std::string type_text(const Setting& setting) {
     return "a whole number, also as 1e4, or auto";
   }
   if (std::holds_alternative<FieldOf<std::vector<std::string>>>(setting.field)) {
-    return "names with commas; a list in files";
+    return "names separated by commas; a list in files";
   }
   if (std::holds_alternative<TextField>(setting.field)) return "text";
-  return "a whole number, also as 1e4";
+  return "a whole number; 1e4 is accepted";
 }
 
 std::string resume_text(const Setting& setting) {
   if (setting.on_resume == rows::kFixed) return "must not change: it affects the results";
-  if (setting.on_resume == rows::kNoted) return "may change; the start reports it";
-  if (setting.on_resume == rows::kWithNewData) return "may change with --new-data alone";
+  if (setting.on_resume == rows::kReported) return "may change; the start reports it";
+  if (setting.on_resume == rows::kNeedsNewData) return "may change only with --new-data";
   const bool is_free = setting.on_resume == find_key("report.log_every")->on_resume;
-  if (is_free || setting.on_resume == rows::kOfStart) return "may change";
+  if (is_free || setting.on_resume == rows::kNotCompared) return "may change";
   return "may change; the start reports it if it affects later steps";
 }
 
 std::string explanation(const Setting& setting, std::size_t columns) {
-  std::string text = setting.is_word() ? std::string(setting.flag)
-                                       : fmt::format("{} {}", setting.flag, setting.value_name);
+  std::string text = setting.is_positional()
+                         ? std::string(setting.flag)
+                         : fmt::format("{} {}", setting.flag, setting.value_name);
   text.erase(text.find_last_not_of(' ') + 1);
   text += '\n';
   const auto entry = [columns](std::string_view name, std::string_view what) {
@@ -117,26 +118,28 @@ std::string explanation(const Setting& setting, std::size_t columns) {
   const std::string value = default_text(setting);
   const std::string unit = setting.unit.empty() ? "" : fmt::format(" {}", setting.unit);
   const std::string allowed =
-      setting.form.text.empty() ? allowed_text(setting) : std::string(setting.form.text);
+      setting.syntax.text.empty() ? allowed_text(setting) : std::string(setting.syntax.text);
   text += entry("key", setting.key);
   text += entry("meaning", setting.help);
   text += entry("type", type_text(setting));
   text += entry("default", value.empty() ? "empty" : value + unit);
   if (!allowed.empty()) text += entry("allowed", allowed);
   if (setting.is_for(Command::train)) text += entry("when a run resumes", resume_text(setting));
-  if (!setting.family.empty()) text += entry("of the family", setting.family);
+  if (!setting.family.empty()) text += entry("model family", setting.family);
   return text + entry("used by", commands_text(setting, &Setting::is_for));
 }
 
 }  // namespace
 
-std::string described(const Setting& setting) { return std::string(setting.help) + notes(setting); }
+std::string setting_summary(const Setting& setting) {
+  return std::string(setting.help) + notes(setting);
+}
 
 std::optional<std::string> setting_help(std::string_view name, std::size_t columns) {
-  const std::string wanted = normal_form(name);
+  const std::string wanted = normalized_name(name);
   std::string text;
   for (const Setting& setting : settings()) {
-    if (!means(wanted, setting)) continue;
+    if (!matches(wanted, setting)) continue;
     if (!text.empty()) text += '\n';
     text += explanation(setting, columns);
   }
@@ -145,9 +148,9 @@ std::optional<std::string> setting_help(std::string_view name, std::size_t colum
     text += (text.empty() ? "" : "\n") + group_help(group, columns);
   }
   if (!text.empty()) return text;
-  if (const ForeignNames* foreign = find_foreign(name)) {
+  if (const ForeignFlags* foreign = find_foreign_flag(name)) {
     if (foreign->key.empty()) fail(ErrorKind::usage, "{}: {}", name, foreign->note);
-    return fmt::format("{} in other programs is {} here{}\n\n{}", name,
+    return fmt::format("{} of other programs is {} here{}\n\n{}", name,
                        find_key(foreign->key)->flag,
                        foreign->note.empty() ? "" : fmt::format(" ({})", foreign->note),
                        explanation(*find_key(foreign->key), columns));
@@ -158,7 +161,7 @@ std::optional<std::string> setting_help(std::string_view name, std::size_t colum
 std::string settings_markdown() {
   std::string text =
       "# Settings\n\n"
-      "Every setting of dtrain, written from `lib/dtrain/config/schema/schema.cpp` by `dtrain "
+      "Every setting of dtrain, written from `lib/dtrain/config/schema/tables/` by `dtrain "
       "settings`. "
       "[configuration.md](configuration.md) says how files and flags combine. `doctor`, `plan` and "
       "`data baseline` take the settings that train uses, too.\n";

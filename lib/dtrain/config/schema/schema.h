@@ -1,5 +1,5 @@
-// The one table of settings: flags, file keys, help, documentation, printing, saving and validation
-// all come from it.
+// The table of settings. Flags, file keys, help, documentation, printing, saving and validation are
+// all derived from it.
 #pragma once
 
 #include <array>
@@ -23,8 +23,8 @@ enum class Command : unsigned {
   verify = 4,
   export_checkpoint = 8,
   import_checkpoint = 16,
-  doctor = 32 | train,  ///< takes the settings of train, and belongs to no row of its own
-  plan = 64 | train,    ///< takes the settings of train beside its own
+  doctor = 32 | train,  ///< takes the settings of train, has none of its own
+  plan = 64 | train,    ///< takes the settings of train and its own
   evaluate = 128
 };
 inline constexpr Command kCommands[] = {Command::train,
@@ -39,14 +39,13 @@ using CommandSet = unsigned;
 
 [[nodiscard]] std::string_view name_of(Command command) noexcept;
 
-/// Where a setting of type T lies in a Config.
+/// Accessor of a setting of type T in a Config.
 template <typename T>
 using FieldOf = T& (*)(Config&);
 
-/// A setting that files and flags give as a text: a value of values.h, or the text
-/// itself.
+/// Accessors of a setting that files and flags write as text: a type of values.h, or plain text.
 struct TextField {
-  /// Returns false, and changes nothing, for a text that no value has.
+  /// Parses `text` into `config`; returns false, and changes nothing, if it is invalid.
   bool (*read)(std::string_view text, Config& config);
   std::string (*text)(const Config& config);
 };
@@ -60,7 +59,7 @@ using Field = std::variant<FieldOf<bool>, FieldOf<std::int64_t>, FieldOf<std::ui
                            FieldOf<double>, AutoFieldOf<std::int64_t>, AutoFieldOf<double>,
                            FieldOf<std::vector<std::string>>, TextField>;
 
-/// The numbers a setting allows.
+/// Allowed numeric range of a setting.
 struct Range {
   enum class Bounds { none, closed, open_above, open_below };
   Bounds bounds = Bounds::none;
@@ -68,42 +67,42 @@ struct Range {
   double highest = 0;
 
   [[nodiscard]] bool contains(double value) const noexcept;
-  /// "1 to 65536", "at least 0 and below 1", ...; empty without bounds.
+  /// "1 to 65536", "at least 0 and below 1", ...; empty if unbounded.
   [[nodiscard]] std::string text() const;
-  /// The same for people who choose a value: without an upper bound that nobody meets.
+  /// The same for help texts: omits an upper bound that is far beyond practical values.
   [[nodiscard]] std::string brief() const;
 };
 
-/// The texts a setting of values.h allows, for messages: "it must be ...".
-struct Form {
+/// The accepted texts of a setting of values.h, for messages: "it must be ...".
+struct Syntax {
   std::string_view text = {};
 };
 
-/// How a run that goes on treats a setting that differs from its checkpoint's.
+/// What a resume does if a setting differs from the checkpoint's.
 enum class OnResume {
-  free,           ///< it may differ: later steps keep their bits
-  noted,          ///< it may, and triggers a warning: the bits of later steps change with it
-  with_new_data,  ///< only with checkpoint.new_data: it decides which samples a step reads
-  fixed,          ///< it may not: it decides the numbers of the run
-  of_start,       ///< it concerns one start alone and is not compared
+  free,            ///< accepts it: later steps keep their bits
+  reported,        ///< accepts it with a warning: later steps change bits
+  needs_new_data,  ///< rejects it without checkpoint.new_data: it selects the samples of a step
+  fixed,           ///< rejects it: the results depend on it
+  not_compared,    ///< ignores it: it applies to one start only
 };
 using ResumeRule = OnResume (*)(const Config& now, const Config& saved);
 
 using Condition = bool (*)(const Config& resolved);
 
-/// A condition for a setting to have an effect.
-struct Need {
-  std::string_view otherwise;  ///< the end of "--flag VALUE has no effect ..."
+/// A condition without which a setting has no effect.
+struct Requirement {
+  std::string_view unmet_text;  ///< completes "--flag VALUE has no effect ..."
   Condition is_met;
-  std::string_view shown = {};  ///< the key of the setting whose value stands for {} in it
+  std::string_view value_key = {};  ///< key of the setting whose value replaces {} in unmet_text
 };
 
-/// A setting has an effect where all its needs are met.
-struct Effect {
-  std::array<const Need*, 3> needs = {};  ///< null: none
+/// Conditions that must all hold for a setting to have an effect.
+struct Requirements {
+  std::array<const Requirement*, 3> all = {};  ///< unused entries are null
 };
 
-/// A row of the table: seven columns, then in any order what else holds for the setting.
+/// A row of the table: seven columns, followed by optional traits in any order.
 struct Setting {
   template <typename... Traits>
   constexpr Setting(std::string_view key_, std::string_view flag_, std::string_view value_name_,
@@ -120,59 +119,59 @@ struct Setting {
   }
 
   std::string_view key;         ///< in files and --set: "model.width"
-  std::string_view flag;        ///< "--width"; "PATH": a word in this place, without a flag
-  std::string_view value_name;  ///< "N" in "--width N"; empty: a switch without a value
-  std::string_view unit;        ///< "steps", "seconds", ...; empty: a plain number or word
+  std::string_view flag;        ///< "--width"; "PATH" for a positional argument
+  std::string_view value_name;  ///< "N" in "--width N"; empty for a switch, which takes no value
+  std::string_view unit;        ///< "steps", "seconds", ...; empty if the value has no unit
   std::string_view help;
   CommandSet commands;
   Field field;
   Range range = {};
   std::span<const Choice> choices = {};
-  Form form = {};
+  Syntax syntax = {};
   ResumeRule on_resume = [](const Config&, const Config&) { return OnResume::free; };
-  Effect effect = {};
-  Condition changes_bits = nullptr;  ///< where the reproducibility class holds it; null: never
-  std::string_view family = {};      ///< the model family it belongs to; empty: not to one alone
+  Requirements requirements = {};
+  Condition changes_bits = nullptr;  ///< if true, the reproducibility class includes it; or null
+  std::string_view family = {};      ///< the only model family that reads it; empty for all
 
   [[nodiscard]] bool is_for(Command command) const noexcept {
     return (commands & static_cast<unsigned>(command)) != 0;
   }
-  /// The same without what the command takes of train's.
-  [[nodiscard]] bool is_of(Command command) const noexcept {
+  /// As is_for, but false for train's settings that `command` takes as well.
+  [[nodiscard]] bool belongs_to(Command command) const noexcept {
     return (commands & std::bit_floor(static_cast<unsigned>(command))) != 0;
   }
-  /// True if `command` reads it in this configuration: other families' own settings are not read.
+  /// True if `command` reads it in this configuration, which excludes settings of other families.
   [[nodiscard]] bool is_used(Command command, const Config& config) const noexcept {
     return is_for(command) && (family.empty() || family == config.model.name);
   }
-  [[nodiscard]] bool is_word() const noexcept { return !flag.starts_with('-'); }
-  [[nodiscard]] bool is_switch() const noexcept { return value_name.empty() && !is_word(); }
+  [[nodiscard]] bool is_positional() const noexcept { return !flag.starts_with('-'); }
+  [[nodiscard]] bool is_switch() const noexcept { return value_name.empty() && !is_positional(); }
 
  private:
   constexpr void add(Range allowed) { range = allowed; }
   constexpr void add(std::span<const Choice> allowed) { choices = allowed; }
-  constexpr void add(Form allowed) { form = allowed; }
+  constexpr void add(Syntax allowed) { syntax = allowed; }
   constexpr void add(ResumeRule rule) { on_resume = rule; }
-  constexpr void add(Effect when) { effect = when; }
+  constexpr void add(Requirements when) { requirements = when; }
   constexpr void add(Condition where) { changes_bits = where; }
 };
 
-/// A heading of help and documentation: the settings whose keys start with one of its prefixes.
+/// A section of help and documentation: the settings whose keys start with its prefix.
 struct Group {
   std::string_view title;
   std::string_view prefix;  ///< "model."
 };
 
-/// The rows of schema.cpp and of every model family (family.h).
+/// All settings, those of every model family (family.h) included, in the order of the help.
 [[nodiscard]] std::span<const Setting> settings() noexcept;
 [[nodiscard]] std::span<const Group> groups() noexcept;
 
-/// The setting with this key or flag, or null. Keys are unique, flags within a command: of several
-/// settings with one flag the first is found.
+/// The setting with this key or flag, or null. Keys are unique. Flags are unique within a command;
+/// find_flag returns the first setting with the flag.
 [[nodiscard]] const Setting* find_key(std::string_view key) noexcept;
 [[nodiscard]] const Setting* find_flag(std::string_view flag) noexcept;
 
-/// "single, ddp": the words the setting allows.
+/// The setting's choices, separated by commas: "single, ddp".
 [[nodiscard]] std::string choices_text(const Setting& setting);
 
 }  // namespace dtrain::config

@@ -13,7 +13,7 @@ using base::fail;
 
 constexpr std::string_view kPp = "--pp";
 
-// global / (factor * dp), where one of them must be a whole number of the others.
+// Returns global / (factor * dp); throws if it is not an integer.
 std::int64_t share_of_global(const BatchConfig& batch, std::int64_t factor,
                              std::string_view factor_name, std::int64_t dp) {
   if (batch.global % (factor * dp) != 0) {
@@ -25,40 +25,41 @@ std::int64_t share_of_global(const BatchConfig& batch, std::int64_t factor,
   return batch.global / (factor * dp);
 }
 
-// The schema checks what is given, not what follows from it.
+// Limits derived counts; the schema limits only settings that are given.
 void require_count(const BatchConfig& batch, std::string_view what, std::int64_t count,
                    std::string_view flag) {
-  constexpr std::int64_t kMost = 1 << 20;
-  if (count <= kMost) return;
-  fail(ErrorKind::usage, "--global-batch {} makes {} of {}, more than {}: lower it, or raise {}",
-       batch.global, what, count, kMost, flag);
+  constexpr std::int64_t kMaxCount = 1 << 20;
+  if (count <= kMaxCount) return;
+  fail(ErrorKind::usage,
+       "--global-batch {} implies {} of {}, more than the limit of {}: lower it, or raise {}",
+       batch.global, what, count, kMaxCount, flag);
 }
 
-// Splits a global batch given alone into `stages` times a number of microbatches on each rank.
-void resolve_open_microbatch(BatchConfig& batch, std::int64_t stages, std::int64_t dp) {
+// Splits a global batch into microbatches whose number per rank is a multiple of `stages`.
+void resolve_automatic_microbatch(BatchConfig& batch, std::int64_t stages, std::int64_t dp) {
   const std::int64_t share = share_of_global(batch, stages, kPp, dp);
-  batch.microbatch = divisors_up_to(kMostAutomaticMicrobatch, share).front();
+  batch.microbatch = divisors_up_to(kMaxAutomaticMicrobatch, share).front();
   batch.grad_accum = share / batch.microbatch * stages;
-  require_count(batch, "an accumulation", batch.grad_accum, "--microbatch");
+  require_count(batch, "a --grad-accum", batch.grad_accum, "--microbatch");
 }
 
 }  // namespace
 
-bool is_microbatch_open(const BatchConfig& asked) {
-  return asked.global != 0 && asked.microbatch == 0 && asked.grad_accum == 0;
+bool is_microbatch_automatic(const BatchConfig& requested) {
+  return requested.global != 0 && requested.microbatch == 0 && requested.grad_accum == 0;
 }
 
-std::vector<std::int64_t> divisors_up_to(std::int64_t most, std::int64_t number) {
+std::vector<std::int64_t> divisors_up_to(std::int64_t max, std::int64_t number) {
   std::vector<std::int64_t> divisors;
-  for (std::int64_t divisor = most; divisor >= 1; --divisor) {
+  for (std::int64_t divisor = max; divisor >= 1; --divisor) {
     if (number % divisor == 0) divisors.push_back(divisor);
   }
   return divisors;
 }
 
-std::vector<std::int64_t> open_microbatches(const Config& config, std::int64_t most) {
+std::vector<std::int64_t> microbatch_candidates(const Config& config, std::int64_t max) {
   const BatchConfig& batch = config.batch;
-  return divisors_up_to(most, batch.microbatch * batch.grad_accum / config.layout.pp);
+  return divisors_up_to(max, batch.microbatch * batch.grad_accum / config.layout.pp);
 }
 
 void set_microbatch(Config& config, std::int64_t microbatch) {
@@ -71,54 +72,54 @@ void resolve_batch(BatchConfig& batch, const LayoutConfig& layout) {
   const std::int64_t dp = layout.dp;
   if (batch.global == 0 && batch.microbatch == 0) {
     batch.microbatch = kDefaultMicrobatch;
-    const std::int64_t at_once = dp * layout.pp;  // a microbatch for each stage of each replica
+    const std::int64_t at_once = dp * layout.pp;  // one microbatch per stage and replica
     if (batch.grad_accum == 0) {
       batch.global = (kDefaultGlobalBatch + at_once - 1) / at_once * at_once;
     }
   }
-  if (is_microbatch_open(batch)) return resolve_open_microbatch(batch, layout.pp, dp);
+  if (is_microbatch_automatic(batch)) return resolve_automatic_microbatch(batch, layout.pp, dp);
   if (batch.grad_accum == 0 && batch.global == 0) batch.grad_accum = layout.pp;
   if (batch.global == 0) {
     batch.global = batch.microbatch * batch.grad_accum * dp;
   } else if (batch.microbatch == 0) {
     batch.microbatch = share_of_global(batch, batch.grad_accum, "--grad-accum", dp);
-    require_count(batch, "a microbatch", batch.microbatch, "--grad-accum");
+    require_count(batch, "a --microbatch", batch.microbatch, "--grad-accum");
   } else if (batch.grad_accum == 0) {
     batch.grad_accum = share_of_global(batch, batch.microbatch, "--microbatch", dp);
-    require_count(batch, "an accumulation", batch.grad_accum, "--microbatch");
+    require_count(batch, "a --grad-accum", batch.grad_accum, "--microbatch");
   }
   const std::int64_t product = batch.microbatch * batch.grad_accum * dp;
   if (product != batch.global) {
     fail(ErrorKind::usage,
          "--global-batch {} is not --microbatch {} x --grad-accum {} x {} data-parallel rank{} = "
-         "{}: leave one of them out",
+         "{}: omit one of them",
          batch.global, batch.microbatch, batch.grad_accum, dp, dp == 1 ? "" : "s", product);
   }
 }
 
-void resolve_open_batch(BatchConfig& batch, std::int64_t num_ranks) {
+void resolve_auto_layout_batch(BatchConfig& batch, std::int64_t num_ranks) {
   if (batch.global != 0) return;
   const std::int64_t at_once = num_ranks * std::max<std::int64_t>(1, batch.microbatch) *
                                std::max<std::int64_t>(1, batch.grad_accum);
   batch.global = (kDefaultGlobalBatch + at_once - 1) / at_once * at_once;
 }
 
-std::string batch_note(const BatchConfig& asked, const Config& config) {
+std::string batch_note(const BatchConfig& requested, const Config& config) {
   const BatchConfig& batch = config.batch;
   const std::int64_t dp = config.layout.dp;
   const std::string ranks = fmt::format("{} data-parallel rank{}", dp, dp == 1 ? "" : "s");
   const bool is_all_default =
-      asked.microbatch == 0 && asked.grad_accum == 0 && batch.global == kDefaultGlobalBatch;
-  if (asked.global == 0 && !is_all_default) {
+      requested.microbatch == 0 && requested.grad_accum == 0 && batch.global == kDefaultGlobalBatch;
+  if (requested.global == 0 && !is_all_default) {
     return fmt::format(
-        "the global batch of {} follows from microbatches of {} and {}, so a different number of "
-        "ranks changes the batch, and so the model; give --global-batch to keep it",
+        "the global batch of {} results from microbatches of {} and {}, so another number of ranks "
+        "changes the batch and the training result; give --global-batch to keep it",
         batch.global, batch.microbatch, ranks);
   }
-  if (asked.global != 0 && asked.microbatch == 0) {
+  if (requested.global != 0 && requested.microbatch == 0) {
     return fmt::format(
-        "the microbatch of {} follows from the global batch of {} and {}, so bits may differ on "
-        "another number of ranks; give --microbatch, and --grad-accum follows, to keep them",
+        "the microbatch of {} results from the global batch of {} and {}, so another number of "
+        "ranks may change bits; give --microbatch to keep them (--grad-accum adapts)",
         batch.microbatch, batch.global, ranks);
   }
   return {};

@@ -1,4 +1,4 @@
-// The batch: what follows from what is given of it.
+// Derives missing batch sizes: global = microbatch * grad_accum * dp.
 #pragma once
 
 #include <cstdint>
@@ -9,41 +9,42 @@
 
 namespace dtrain::config {
 
-/// Sequences of a step, and of a rank's backward pass, where nothing is said about the batch: equal
-/// on any number of ranks that divides them; on others the step grows to the next multiple.
+/// Sequences per step and per microbatch if no batch setting is given. If dp does not divide the
+/// global batch, it is rounded up to the next multiple.
 inline constexpr std::int64_t kDefaultGlobalBatch = 8;
 inline constexpr std::int64_t kDefaultMicrobatch = 1;
 
-/// Sequences of an automatic microbatch, at most: more are hardly faster, and take memory in
-/// proportion.
-inline constexpr std::int64_t kMostAutomaticMicrobatch = 8;
+/// Upper limit of an automatic microbatch: larger ones are hardly faster, but need proportionally
+/// more memory.
+inline constexpr std::int64_t kMaxAutomaticMicrobatch = 8;
 
-/// True where only the global batch is given, so that any microbatch that divides it will do.
-[[nodiscard]] bool is_microbatch_open(const BatchConfig& asked);
+/// True if only the global batch is given, so that the microbatch may be any of its divisors.
+[[nodiscard]] bool is_microbatch_automatic(const BatchConfig& requested);
 
-/// The divisors of `number` up to `most`, the largest first.
-[[nodiscard]] std::vector<std::int64_t> divisors_up_to(std::int64_t most, std::int64_t number);
+/// The divisors of `number` up to `max`, largest first.
+[[nodiscard]] std::vector<std::int64_t> divisors_up_to(std::int64_t max, std::int64_t number);
 
-/// The microbatches that `config`, whose own one is open, may have: the divisors of a rank's share
-/// of the global batch up to `most`, the largest first. With each, accumulation is a multiple of the
-/// stages of a pipeline. config: resolved.
-[[nodiscard]] std::vector<std::int64_t> open_microbatches(const Config& config, std::int64_t most);
+/// Possible values of an automatic microbatch: the divisors of a rank's share of the global batch up
+/// to `max`, largest first. With each, grad_accum is a multiple of the pipeline stages. config:
+/// resolved.
+[[nodiscard]] std::vector<std::int64_t> microbatch_candidates(const Config& config,
+                                                              std::int64_t max);
 
-/// Sets one of open_microbatches, and the accumulation that makes the same global batch.
+/// Sets one of microbatch_candidates, and the grad_accum that keeps the global batch.
 void set_microbatch(Config& config, std::int64_t microbatch);
 
-/// Sets what is missing of global = microbatch * grad_accum * dp (docs/guide/configuration.md). A pipeline
-/// wants at least as many microbatches as it has stages. layout: resolved.
+/// Derives the missing sizes of global = microbatch * grad_accum * dp
+/// (docs/guide/configuration.md). A pipeline gets at least one microbatch per stage. layout: resolved.
 ///
-/// Throws: Error{usage} naming the settings that do not multiply to the global batch.
+/// Throws: Error{usage} naming the settings whose product is not the global batch.
 void resolve_batch(BatchConfig& batch, const LayoutConfig& layout);
 
-/// The same where --strategy auto chooses the layout later: sets the global batch. A microbatch that
-/// was not given stays 0: the chosen layout sets it.
-void resolve_open_batch(BatchConfig& batch, std::int64_t num_ranks);
+/// As resolve_batch before --strategy auto has chosen the layout: sets only the global batch. A
+/// microbatch that is not given stays 0 until then.
+void resolve_auto_layout_batch(BatchConfig& batch, std::int64_t num_ranks);
 
-/// Describes what in the batch depends on the number of ranks, so that runs on different numbers
-/// differ: one line, or nothing. asked: before resolve(); config: after it.
-[[nodiscard]] std::string batch_note(const BatchConfig& asked, const Config& config);
+/// Explains which batch size depends on the number of ranks, and what another number would change:
+/// one line; empty if none does. requested: before resolve(); config: after it.
+[[nodiscard]] std::string batch_note(const BatchConfig& requested, const Config& config);
 
 }  // namespace dtrain::config

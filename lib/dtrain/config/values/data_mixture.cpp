@@ -18,7 +18,7 @@ using base::ErrorKind;
 using base::fail;
 
 constexpr std::string_view kForm =
-    "a mixture is FILE:WEIGHT,FILE:WEIGHT, of files without commas in their names";
+    "a mixture is FILE:WEIGHT,FILE:WEIGHT, without commas in file names";
 
 WeightedFile weighted_file(std::string_view item, const std::string& text) {
   const std::size_t colon = item.rfind(':');
@@ -27,10 +27,11 @@ WeightedFile weighted_file(std::string_view item, const std::string& text) {
   }
   const auto weight = base::number_in<double>(item.substr(colon + 1));
   if (!weight || !std::isfinite(*weight) || *weight <= 0) {
-    fail(ErrorKind::usage,
-         "--data {}: the weight of \"{}\" is \"{}\", but it must be a number above 0; leave out "
-         "files that you do not want",
-         text, item.substr(0, colon), item.substr(colon + 1));
+    fail(
+        ErrorKind::usage,
+        "--data {}: the weight of \"{}\" is \"{}\", but it must be a number above 0; omit unwanted "
+        "files",
+        text, item.substr(0, colon), item.substr(colon + 1));
   }
   return {std::string(item.substr(0, colon)), *weight};
 }
@@ -41,14 +42,14 @@ bool ends_with_number(std::string_view text) {
 }
 
 void check_together(const std::vector<WeightedFile>& files) {
-  if (files.size() > kMostMixedFiles) {
-    fail(ErrorKind::usage, "--data names {} files, at most {} can be mixed; join some of them",
-         files.size(), kMostMixedFiles);
+  if (files.size() > kMaxMixtureFiles) {
+    fail(ErrorKind::usage, "--data names {} files, but at most {} can be mixed; join some of them",
+         files.size(), kMaxMixtureFiles);
   }
   double total = 0;
   for (const WeightedFile& file : files) total += file.weight;
   if (std::isfinite(total)) return;
-  fail(ErrorKind::usage, "--data: the sum of the weights is too large; divide all of them");
+  fail(ErrorKind::usage, "--data: the sum of the weights overflows; scale all of them down");
 }
 
 }  // namespace
@@ -63,7 +64,7 @@ std::vector<WeightedFile> parse_mixture(const std::string& text) {
   return files;
 }
 
-void refuse_mixture_of_one(const std::string& text) {
+void reject_single_file_mixture(const std::string& text) {
   const std::vector<WeightedFile> files = parse_mixture(text);
   if (files.size() > 1 || files.front().path == text) return;
   fail(ErrorKind::usage, "--data {}: {}; give one file without a weight: --data {}", text, kForm,

@@ -1,4 +1,4 @@
-// The value of data.train: one file, or several with weights.
+// The value of data.train: one file, or a weighted mixture of files.
 #pragma once
 
 #include <cstddef>
@@ -7,28 +7,28 @@
 
 namespace dtrain::config {
 
-/// Each file of a mixture has at least one of so many samples.
-inline constexpr std::size_t kMostMixedFiles = std::size_t{1} << 16;
+/// Maximum number of files in a mixture.
+inline constexpr std::size_t kMaxMixtureFiles = std::size_t{1} << 16;
 
 struct WeightedFile {
   std::string path;
   double weight = 1;
 };
 
-/// "book.dtok" gives one file, "a.dtok:0.7,b.dtok:0.3" two. A file that has the whole text as its
-/// name is one; files of a mixture have no commas in their names.
+/// "book.dtok" is one file, "a.dtok:0.7,b.dtok:0.3" two. If a file with the whole text as its name
+/// exists, it is that file. File names in a mixture must not contain commas.
 ///
-/// Throws: Error{usage} naming the part that has no weight, or one that is not above 0; for more
-///         than kMostMixedFiles files, and for weights whose sum is no number.
+/// Throws: Error{usage} naming the item without a positive weight; also for more than
+///         kMaxMixtureFiles files, and if the sum of the weights overflows.
 [[nodiscard]] std::vector<WeightedFile> parse_mixture(const std::string& text);
 
-/// Refuses one file with a weight, which may be a mixture of which the rest is missing. Configurations
-/// of older runs have some.
+/// Rejects a single file with a weight, which may be an incomplete mixture. Not called for saved
+/// runs: those of older builds may contain one.
 ///
 /// Throws: Error{usage}; also as parse_mixture.
-void refuse_mixture_of_one(const std::string& text);
+void reject_single_file_mixture(const std::string& text);
 
-/// The inverse of parse_mixture, but for the weight of one file alone.
+/// The inverse of parse_mixture; omits the weight of a single file.
 [[nodiscard]] std::string mixture_text(const std::vector<WeightedFile>& files);
 
 }  // namespace dtrain::config

@@ -21,7 +21,7 @@ constexpr std::int64_t LayoutConfig::*kSizes[]{&LayoutConfig::pp, &LayoutConfig:
                                                &LayoutConfig::tp};
 static_assert(std::size(kSizes) == kAxes.size());
 
-constexpr std::array<StrategyMeaning, 11> kStrategyMeanings{{
+constexpr std::array<StrategyTraits, 11> kStrategyTraits{{
     {Strategy::single, Axis::dp},
     {Strategy::ddp, Axis::dp},
     {Strategy::zero, Axis::dp, DataAxisKind::zero},
@@ -32,7 +32,7 @@ constexpr std::array<StrategyMeaning, 11> kStrategyMeanings{{
     {Strategy::three_axes, std::nullopt, std::nullopt},
     {Strategy::dp, Axis::dp, DataAxisKind::ddp, Strategy::ddp},
     {Strategy::mp, Axis::pp, DataAxisKind::ddp, Strategy::pp},
-    {Strategy::automatic, Axis::dp},  // until it is chosen
+    {Strategy::automatic, Axis::dp},  // until a layout is chosen
 }};
 
 Sharding sharding_of(FsdpSharding sharding) {
@@ -53,10 +53,10 @@ MeshShape mesh_of(const LayoutConfig& layout) {
   return shape;
 }
 
-const StrategyMeaning& strategy_of(const LayoutConfig& layout) {
+const StrategyTraits& strategy_of(const LayoutConfig& layout) {
   const auto* found =
-      std::ranges::find(kStrategyMeanings, layout.strategy, &StrategyMeaning::strategy);
-  DTRAIN_CHECK(found != kStrategyMeanings.end(), "strategy {}", layout.strategy);
+      std::ranges::find(kStrategyTraits, layout.strategy, &StrategyTraits::strategy);
+  DTRAIN_CHECK(found != kStrategyTraits.end(), "strategy {}", layout.strategy);
   return *found;
 }
 
@@ -64,7 +64,7 @@ DataAxisKind data_axis_of(const LayoutConfig& layout) {
   return strategy_of(layout).data_axis.value_or(layout.data_axis);
 }
 
-Strategy strategy_with(DataAxisKind data_axis) {
+Strategy strategy_for(DataAxisKind data_axis) {
   return data_axis == DataAxisKind::zero   ? Strategy::zero
          : data_axis == DataAxisKind::fsdp ? Strategy::fsdp
                                            : Strategy::ddp;
@@ -79,10 +79,10 @@ Sharding sharding_of(const LayoutConfig& layout) {
                                   : Sharding::parameters;
 }
 
-// Sums of sums: over a rank's microbatches, the ranks that share one copy, and the copies. One rank
-// adds groups of an odd number left to right and then in a binary tree, so only a tree of whole
-// sums can follow a first sum of any length.
-bool keeps_order_of_one_rank(const LayoutConfig& layout, std::int64_t grad_accum) {
+// A gradient is a nested sum: over a rank's microbatches, the ranks that share a copy, and the
+// copies. A single rank adds an odd factor of the terms sequentially and the rest in a binary tree,
+// so only the innermost sum may have a number of terms that is not a power of two.
+bool matches_single_rank_order(const LayoutConfig& layout, std::int64_t grad_accum) {
   const std::int64_t shards = std::max<std::int64_t>(layout.shard_size, 1);
   const std::int64_t copies = std::max<std::int64_t>(layout.dp, 1) / shards;
   const bool is_sharded = layout.accumulate == Accumulation::sharded;
@@ -100,18 +100,19 @@ void require_schedule_fits(const PipelineSetting& setting, const PipelineSize& s
   if (setting.kind != PipelineKind::interleaved) return;
   if (size.stages == 1) {
     fail(ErrorKind::usage,
-         "--schedule-pp {} needs several stages, but --pp is 1: use --schedule-pp 1f1b, or more "
-         "stages",
+         "--schedule-pp {} needs several stages, but --pp is 1: use --schedule-pp 1f1b, or raise "
+         "--pp",
          setting);
   }
   const std::int64_t below = size.microbatches / size.stages * size.stages;
   if (below == size.microbatches) return;
   const std::string fitting = below == 0 ? fmt::format("{}", size.stages)
                                          : fmt::format("{} or {}", below, below + size.stages);
-  fail(ErrorKind::usage,
-       "--schedule-pp {} runs microbatches in groups of as many as there are stages (--pp {}), but "
-       "{} is {}: use {}, or another schedule",
-       setting, size.stages, microbatches_flag, size.microbatches, fitting);
+  fail(
+      ErrorKind::usage,
+      "--schedule-pp {} needs a multiple of the number of stages (--pp {}) as microbatches, but {} "
+      "is {}: use {}, or another schedule",
+      setting, size.stages, microbatches_flag, size.microbatches, fitting);
 }
 
 void require_levels_fit(const PipelineSetting& setting, std::int64_t stages,
@@ -122,13 +123,13 @@ void require_levels_fit(const PipelineSetting& setting, std::int64_t stages,
   if (parts > num_levels) {
     fail(ErrorKind::usage,
          "{} cuts the model into {} parts, but --levels {} leaves some of them without a level: "
-         "lower one, or raise --levels",
+         "reduce the parts, or raise --levels",
          cut, parts, num_levels);
   }
   if (split.empty()) return;
   const std::string given = fmt::format("--pp-split {}", fmt::join(split, ","));
   if (static_cast<std::int64_t>(split.size()) != parts) {
-    fail(ErrorKind::usage, "{} has {} part{}, but {} makes {}: give the levels of each part", given,
+    fail(ErrorKind::usage, "{} has {} part{}, but {} needs {}: give the levels of each part", given,
          split.size(), split.size() == 1 ? "" : "s", cut, parts);
   }
   const auto empty = std::find(split.begin(), split.end(), 0);
@@ -138,8 +139,8 @@ void require_levels_fit(const PipelineSetting& setting, std::int64_t stages,
   }
   const std::int64_t sum = std::accumulate(split.begin(), split.end(), std::int64_t{0});
   if (sum != num_levels) {
-    fail(ErrorKind::usage, "{} has {} levels in all, but --levels is {}: change one of them", given,
-         sum, num_levels);
+    fail(ErrorKind::usage, "{} has {} levels in total, but --levels is {}: change one of them",
+         given, sum, num_levels);
   }
 }
 

@@ -1,4 +1,4 @@
-// The meaning of each strategy: along which axis its ranks lie, and how they share state.
+// The axis of each strategy's ranks, and how ranks shard state.
 #pragma once
 
 #include <cstdint>
@@ -12,66 +12,67 @@
 
 namespace dtrain::config {
 
-/// The setting of an axis' size; 0: it follows from the others.
+/// The size setting of an axis; 0 if it is derived from the others.
 [[nodiscard]] std::int64_t& size_of(LayoutConfig& layout, Axis axis);
 
-/// The sizes that the settings give.
+/// The mesh of the size settings.
 [[nodiscard]] MeshShape mesh_of(const LayoutConfig& layout);
 
-/// A strategy's use of the ranks it has.
-struct StrategyMeaning {
+/// How a strategy uses its ranks.
+struct StrategyTraits {
   Strategy strategy = Strategy::single;
-  std::optional<Axis> axis = Axis::dp;  ///< along which all ranks lie; none: the sizes are given
-  std::optional<DataAxisKind> data_axis = DataAxisKind::ddp;  ///< none: --data-axis says it
-  /// Set where the ranks are threads of one process: the strategy that uses processes instead.
+  std::optional<Axis> axis = Axis::dp;  ///< the axis of all ranks; none if several axes have sizes
+  std::optional<DataAxisKind> data_axis = DataAxisKind::ddp;  ///< none: set by --data-axis
+  /// For strategies whose ranks are threads of one process: the equivalent with processes.
   std::optional<Strategy> with_processes = {};
 
   [[nodiscard]] bool is_local() const { return with_processes.has_value(); }
 };
 
-[[nodiscard]] const StrategyMeaning& strategy_of(const LayoutConfig& layout);
+[[nodiscard]] const StrategyTraits& strategy_of(const LayoutConfig& layout);
 
+/// The kind of the data axis, whichever setting determines it.
 [[nodiscard]] DataAxisKind data_axis_of(const LayoutConfig& layout);
 
-/// The strategy of all ranks on this data axis.
-[[nodiscard]] Strategy strategy_with(DataAxisKind data_axis);
+/// The strategy that puts all ranks on a data axis of this kind.
+[[nodiscard]] Strategy strategy_for(DataAxisKind data_axis);
 
-/// The state that is divided among ranks that see different data; the rest is whole on each.
+/// The state that data-parallel ranks shard; each rank holds the rest in full.
 enum class Sharding {
   none,              ///< nothing: DDP
-  optimizer,         ///< the optimizer's state: ZeRO-1
-  gradients,         ///< and gradients: ZeRO-2
-  freed_parameters,  ///< and parameters, between backward and the next forward
-  parameters,        ///< and parameters, whenever they are not used: ZeRO-3, FSDP
+  optimizer,         ///< optimizer state: ZeRO-1
+  gradients,         ///< also gradients: ZeRO-2
+  freed_parameters,  ///< also parameters, freed after the backward pass
+  parameters,        ///< also parameters, freed after each use: ZeRO-3, FSDP
 };
 
 [[nodiscard]] Sharding sharding_of(const LayoutConfig& layout);
 
-/// True where units are gathered and freed within a step.
+/// True if units are gathered and freed within a step.
 [[nodiscard]] constexpr bool gathers_units(Sharding sharding) {
   return sharding >= Sharding::freed_parameters;
 }
 
-/// True where the gradients of a step, of grad_accum microbatches on each rank, are added in the
-/// order in which one rank would add them all, so that they have the same bits
-/// (docs/guide/determinism.md). layout: resolved.
-[[nodiscard]] bool keeps_order_of_one_rank(const LayoutConfig& layout, std::int64_t grad_accum);
+/// True if this layout adds the gradients of a step, with grad_accum microbatches per rank, in the
+/// same order as a single rank would, so that they are bit-identical (docs/guide/determinism.md).
+/// layout: resolved.
+[[nodiscard]] bool matches_single_rank_order(const LayoutConfig& layout, std::int64_t grad_accum);
 
-/// How many stages there are, and how many microbatches each of them runs in a step.
+/// The number of stages, and of microbatches per step that each stage runs.
 struct PipelineSize {
   std::int64_t stages = 1;
   std::int64_t microbatches = 1;
 };
 
-/// Interleaved stages run their microbatches in groups of as many as there are stages.
+/// Checks that an interleaved schedule has several stages, whose number divides the microbatches.
 ///
-/// microbatches_flag: the setting that gave their number, for the message.
-/// Throws: Error{usage} naming --schedule-pp and what it does not go with.
+/// microbatches_flag: the flag of the number of microbatches, for the message.
+/// Throws: Error{usage} naming --schedule-pp and the setting that does not fit.
 void require_schedule_fits(const PipelineSetting& setting, const PipelineSize& size,
                            std::string_view microbatches_flag);
 
-/// Every part of the model has at least one level. With a split, which is not empty, part i has
-/// split[i] of them.
+/// Checks that every part of the model has at least one layer. If `split` is not empty, part i has
+/// split[i] layers, and the split must cover all of them.
 ///
 /// Throws: Error{usage} naming --pp, and --levels or --pp-split.
 void require_levels_fit(const PipelineSetting& setting, std::int64_t stages,

@@ -1,4 +1,4 @@
-// The axes along which a job's ranks lie, and a number for each of them.
+// The axes of a job's device mesh, and one number per axis.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ enum class Axis {
   tp,  ///< tensor: which part of each block
 };
 
-/// From the outermost to the innermost, whose ranks are neighbours and talk most.
+/// From the outermost to the innermost axis, whose neighbouring ranks communicate most.
 inline constexpr std::array kAxes{Axis::pp, Axis::dp, Axis::tp};
 
 /// "pp", "dp" or "tp".
@@ -26,10 +26,10 @@ inline constexpr std::array kAxes{Axis::pp, Axis::dp, Axis::tp};
   return kNames[static_cast<std::size_t>(axis)];
 }
 
-/// One number per axis: the sizes of a mesh, or a place in it.
+/// One number per axis: the sizes of a mesh, or a coordinate in it.
 class MeshShape {
  public:
-  /// 1 along each axis that is not given.
+  /// Axes that are not given are 1.
   MeshShape(std::initializer_list<std::pair<Axis, std::int64_t>> given = {}) {
     values_.fill(1);
     for (const auto& [axis, value] : given) (*this)[axis] = value;
@@ -38,10 +38,9 @@ class MeshShape {
   std::int64_t& operator[](Axis axis) { return values_[static_cast<std::size_t>(axis)]; }
   std::int64_t operator[](Axis axis) const { return values_[static_cast<std::size_t>(axis)]; }
 
-  /// The ranks of a mesh of these sizes.
+  /// The product of all sizes.
   [[nodiscard]] std::int64_t num_ranks() const;
-  /// How far apart neighbours along the axis are in a mesh of these sizes: the ranks of all axes
-  /// inside it.
+  /// The difference in rank of neighbours along the axis: the product of the sizes of inner axes.
   [[nodiscard]] std::int64_t stride(Axis axis) const;
   /// "pp 2, dp 1, tp 4".
   [[nodiscard]] std::string text(std::string_view separator = ", ") const;

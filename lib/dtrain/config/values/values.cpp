@@ -12,7 +12,7 @@
 namespace dtrain::config {
 namespace {
 
-constexpr std::int64_t kMostSequences = std::int64_t{1} << 31;
+constexpr std::int64_t kMaxSequences = std::int64_t{1} << 31;
 constexpr std::int64_t kAllSequences = std::numeric_limits<std::int64_t>::max();
 constexpr std::string_view kEvery = "every:";
 constexpr std::string_view kChunked = "chunked:";
@@ -22,13 +22,13 @@ constexpr std::string_view kDisk = "disk:";
 constexpr std::string_view kSize = "size:";
 constexpr std::string_view kCpu = "cpu";
 
-// A whole number from `least` that fills the text.
+// Parses the whole text as an integer of at least `least`.
 std::optional<std::int64_t> whole_number(std::string_view text, std::int64_t least) {
   const auto value = base::whole_number_in<std::int64_t>(text);
   return value && *value >= least ? value : std::nullopt;
 }
 
-// The number of "every:3"; nothing for texts without the prefix.
+// Parses the number after a prefix, as in "every:3"; nothing if the text lacks the prefix.
 std::optional<std::int64_t> number_after(std::string_view prefix, std::string_view text,
                                          std::int64_t least) {
   if (!text.starts_with(prefix)) return std::nullopt;
@@ -73,7 +73,7 @@ std::optional<Interval> Interval::parse(std::string_view text) {
 std::optional<Sequences> Sequences::parse(std::string_view text) {
   if (text == "all") return Sequences{kAllSequences};
   const auto count = whole_number(text, 1);
-  return count && *count <= kMostSequences ? std::optional(Sequences{*count}) : std::nullopt;
+  return count && *count <= kMaxSequences ? std::optional(Sequences{*count}) : std::nullopt;
 }
 
 std::string Sequences::text() const {

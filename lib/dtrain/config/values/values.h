@@ -1,5 +1,5 @@
-// Values of settings: those with a text of their own, whose parse() takes the text of a flag and gives
-// nothing for texts that no value has, and words of a list, with the only tables of these words.
+// Value types of settings: types that parse their own text, whose parse() returns nothing for invalid
+// text; and enums, with the tables of their words.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,11 +15,11 @@
 
 namespace dtrain::config {
 
-/// The items of "a,b"; "" has none, "a," a last one that is empty.
+/// Splits at commas: "a,b" has two items, "" none, and the last item of "a," is empty.
 [[nodiscard]] std::vector<std::string_view> items_of(std::string_view text);
 
-/// Bytes of "2GiB", "500MB", "1.5GB" or "4096"; units are kB, MB, GB, TB (powers of 1000) and KiB,
-/// MiB, GiB, TiB (of 1024), in any case.
+/// Bytes: "2GiB", "500MB", "1.5GB" or "4096". Units are kB, MB, GB, TB (powers of 1000) and KiB,
+/// MiB, GiB, TiB (powers of 1024), in upper or lower case.
 struct ByteSize {
   std::int64_t count = 0;
   std::string written = "0";  ///< as the user wrote it
@@ -46,12 +46,12 @@ struct Duration {
   [[nodiscard]] std::string text() const { return written; }
 };
 
-/// How often something happens; never if steps and seconds are 0. "100" means steps, a number with
-/// a unit time, "none" never and not at the end either.
+/// How often an event occurs: "100" counts steps, a number with a unit is a time, "0" means only at
+/// the end, "none" not even then.
 struct Interval {
   std::int64_t steps = 0;
   double seconds = 0;
-  bool at_the_end = true;     ///< it also happens when all is done
+  bool at_the_end = true;     ///< the event also occurs at the end
   std::string written = "0";  ///< as the user wrote it
 
   static std::optional<Interval> parse(std::string_view text);
@@ -59,7 +59,7 @@ struct Interval {
   [[nodiscard]] bool is_never() const { return steps == 0 && seconds == 0; }
 };
 
-/// A number of sequences, at least 1; "all" is the largest number there is.
+/// A number of sequences, at least 1; "all" is the largest std::int64_t.
 struct Sequences {
   std::int64_t count = 1;
 
@@ -67,7 +67,7 @@ struct Sequences {
   [[nodiscard]] std::string text() const;
 };
 
-/// The point that a run resumes from: "none", "auto", or a path.
+/// Where a run resumes from: "none", "auto", or a path.
 struct Resume {
   enum class Kind { none, automatic, path };
   Kind kind = Kind::none;
@@ -83,7 +83,7 @@ struct Resume {
 struct RecomputeSetting {
   enum class Kind { none, gates, level, every, automatic };
   Kind kind = Kind::none;
-  std::int64_t group_size = 0;  ///< levels, of every:K
+  std::int64_t group_size = 0;  ///< layers, with every:K
 
   static std::optional<RecomputeSetting> parse(std::string_view text);
   [[nodiscard]] std::string text() const;
@@ -93,7 +93,7 @@ struct RecomputeSetting {
 struct AttentionSetting {
   enum class Kind { automatic, full, chunked };
   Kind kind = Kind::automatic;
-  std::int64_t chunk = 0;  ///< positions, of chunked:C
+  std::int64_t chunk = 0;  ///< positions, with chunked:C
 
   static std::optional<AttentionSetting> parse(std::string_view text);
   [[nodiscard]] std::string text() const;
@@ -105,14 +105,14 @@ struct Compression {
     none,
     bfloat16,
     float16,
-    top_k,     ///< the largest gradients alone
-    power_sgd  ///< factors of low rank of each matrix
+    top_k,     ///< only the largest values
+    power_sgd  ///< low-rank factors of each matrix
   };
   static constexpr std::int64_t kMaxRank = 1024;
 
   Kind kind = Kind::none;
-  double ratio = 0;           ///< of top_k: the share of the gradients that travels
-  std::int64_t max_rank = 0;  ///< of power_sgd
+  double ratio = 0;           ///< for top_k: the fraction of values that is sent
+  std::int64_t max_rank = 0;  ///< for power_sgd
 
   static std::optional<Compression> parse(std::string_view text);
   [[nodiscard]] std::string text() const;
@@ -124,7 +124,7 @@ struct Compression {
 struct Offload {
   enum class Kind { none, optimizer, all, disk };
   Kind kind = Kind::none;
-  std::string folder = {};  ///< of disk
+  std::string folder = {};  ///< for disk
 
   static std::optional<Offload> parse(std::string_view text);
   [[nodiscard]] std::string text() const;
@@ -133,26 +133,26 @@ struct Offload {
 /// "block", "size:N" (N at least 1), "none".
 struct WrapPolicy {
   enum class Kind {
-    block,  ///< the parameters of each block; blocks that share parameters share a unit
-    size,   ///< the same, neighbours merged until each unit has at least min_elements
+    block,  ///< one unit per block; blocks that share parameters share a unit
+    size,   ///< as block, but merges neighbours until each unit has at least min_elements
     none,   ///< one unit for the whole model
   };
   Kind kind = Kind::block;
-  std::int64_t min_elements = 0;  ///< read for size
+  std::int64_t min_elements = 0;  ///< for size
 
   static std::optional<WrapPolicy> parse(std::string_view text);
   [[nodiscard]] std::string text() const;
   bool operator==(const WrapPolicy&) const = default;
 };
 
-/// In which order a stage runs the forward and backward passes of its microbatches.
+/// The order of a stage's forward and backward passes.
 enum class PipelineKind {
   gpipe,        ///< all forwards, then all backwards
-  one_f_one_b,  ///< backwards as early as they can be: few microbatches in flight
-  interleaved,  ///< the same with several small parts of the model on each stage
+  one_f_one_b,  ///< each backward as early as possible: few microbatches in flight
+  interleaved,  ///< 1F1B with several model chunks per stage
 };
 
-/// A schedule's name, with ':' at its end where a number of parts follows.
+/// The name of a schedule; it ends with ':' if a number of chunks follows.
 struct PipelineName {
   PipelineKind kind;
   std::string_view name;
@@ -167,14 +167,14 @@ inline constexpr std::string_view kPipelineChoices = "gpipe|1f1b|interleaved:V";
 /// "gpipe", "1f1b", "interleaved:V" (V at least 2).
 struct PipelineSetting {
   PipelineKind kind = PipelineKind::one_f_one_b;
-  std::int64_t chunks = 1;  ///< parts of the model on each stage; above 1 where interleaved
+  std::int64_t chunks = 1;  ///< model chunks per stage; above 1 only if interleaved
 
   static std::optional<PipelineSetting> parse(std::string_view text);
   [[nodiscard]] std::string text() const;
   bool operator==(const PipelineSetting&) const = default;
 };
 
-/// The levels of each part of a pipeline, "3,5,4"; empty: balanced.
+/// The number of layers in each part of a pipeline, "3,5,4"; empty for a balanced split.
 struct LevelSplit {
   std::vector<std::int64_t> levels = {};
 
@@ -182,10 +182,10 @@ struct LevelSplit {
   [[nodiscard]] std::string text() const;
 };
 
-/// "auto", "cpu", "cuda", "cuda:1": where to compute.
+/// The device to compute on: "auto", "cpu", "cuda", "cuda:1".
 struct DeviceName {
-  std::string kind = "auto";  ///< "auto", "cpu", or what libdtrain_KIND.so brings
-  /// Of the devices that the process sees; none: the one of the rank's number on its machine.
+  std::string kind = "auto";  ///< "auto", "cpu", or the KIND of a plugin libdtrain_KIND.so
+  /// Index among the devices visible to the process; if absent, the local rank.
   std::optional<std::int64_t> index = {};
 
   static std::optional<DeviceName> parse(std::string_view text);
@@ -194,9 +194,9 @@ struct DeviceName {
   [[nodiscard]] bool is_cpu() const { return kind == "cpu" || kind == "auto"; }
 };
 
-/// "cpu,0,1": where each rank that is a thread computes; empty: it was not said.
+/// The device of each rank that is a thread, "cpu,0,1"; empty if not given.
 struct DeviceList {
-  /// By rank: the number of a GPU; none: the CPU.
+  /// The GPU index of each rank, or nothing for the CPU.
   std::vector<std::optional<std::int64_t>> devices = {};
 
   static std::optional<DeviceList> parse(std::string_view text);
@@ -210,10 +210,10 @@ concept ParsedValue = requires(const Value& value, std::string_view text) {
   { value.text() } -> std::same_as<std::string>;
 };
 
-/// A word that a setting allows.
+/// One of the words that a setting accepts.
 struct Choice {
   std::string_view name;
-  int value = 0;  ///< of the setting's enum
+  int value = 0;  ///< the enum value it stands for
 
   template <typename Value>
   constexpr Choice(std::string_view word, Value meaning)
@@ -231,27 +231,27 @@ enum class Strategy {
   three_axes,
   dp,
   mp,
-  automatic  ///< as its ranks choose, when they have met, from what they measure
+  automatic  ///< chosen by the ranks after the rendezvous, from measurements
 };
 enum class DataAxisKind { ddp, zero, fsdp };
 enum class FsdpSharding { full, grad_op, none, hybrid };
 enum class Accumulation { automatic, sharded, local };
-/// When the next unit of a backward pass is gathered.
+/// When a backward pass gathers its next unit.
 enum class BackwardPrefetch {
-  pre,   ///< before the backward of the unit in use: two units are there meanwhile
-  post,  ///< after it, ahead of its reduction: one unit is there
+  pre,   ///< before the current unit's backward: holds two units
+  post,  ///< after the current unit's backward, before its reduction: holds one unit
   none,  ///< when it is needed
 };
 enum class Backend { automatic, none, gloo, shm, hier, local, mpi };
 enum class Dtype { automatic, float32, float64, bfloat16, float16 };
 enum class Reduction { automatic, ordered, fast };
-/// How levels are computed.
+/// The implementation of layers.
 enum class Kernels { automatic, fused, plain };
 enum class MatmulPrecision { highest, tf32 };
 enum class ScheduleShape { constant, linear, cosine, warmup_stable_decay };
 enum class UpdateRule { adamw, sgd };
 enum class OnNonfinite { stop, skip };
-/// What follows from a loss or gradient norm far above those of the steps before.
+/// The reaction to a loss or gradient norm far above those of recent steps.
 enum class SpikeGuard { off, warn, skip };
 
 inline constexpr Choice kStrategies[] = {{"single", Strategy::single},
@@ -304,48 +304,48 @@ inline constexpr Choice kOnNonfinite[] = {{"stop", OnNonfinite::stop}, {"skip", 
 inline constexpr Choice kSpikeGuards[] = {
     {"off", SpikeGuard::off}, {"warn", SpikeGuard::warn}, {"skip", SpikeGuard::skip}};
 
-constexpr std::span<const Choice> words_of(Strategy) { return kStrategies; }
-constexpr std::span<const Choice> words_of(DataAxisKind) { return kDataAxes; }
-constexpr std::span<const Choice> words_of(FsdpSharding) { return kFsdpShardings; }
-constexpr std::span<const Choice> words_of(Accumulation) { return kAccumulations; }
-constexpr std::span<const Choice> words_of(BackwardPrefetch) { return kBackwardPrefetches; }
-constexpr std::span<const Choice> words_of(Backend) { return kBackends; }
-constexpr std::span<const Choice> words_of(Dtype) { return kRoleDtypes; }
-constexpr std::span<const Choice> words_of(Reduction) { return kReductions; }
-constexpr std::span<const Choice> words_of(Kernels) { return kKernels; }
-constexpr std::span<const Choice> words_of(MatmulPrecision) { return kMatmulPrecisions; }
-constexpr std::span<const Choice> words_of(ScheduleShape) { return kSchedules; }
-constexpr std::span<const Choice> words_of(UpdateRule) { return kUpdateRules; }
-constexpr std::span<const Choice> words_of(OnNonfinite) { return kOnNonfinite; }
-constexpr std::span<const Choice> words_of(SpikeGuard) { return kSpikeGuards; }
+constexpr std::span<const Choice> choices_of(Strategy) { return kStrategies; }
+constexpr std::span<const Choice> choices_of(DataAxisKind) { return kDataAxes; }
+constexpr std::span<const Choice> choices_of(FsdpSharding) { return kFsdpShardings; }
+constexpr std::span<const Choice> choices_of(Accumulation) { return kAccumulations; }
+constexpr std::span<const Choice> choices_of(BackwardPrefetch) { return kBackwardPrefetches; }
+constexpr std::span<const Choice> choices_of(Backend) { return kBackends; }
+constexpr std::span<const Choice> choices_of(Dtype) { return kRoleDtypes; }
+constexpr std::span<const Choice> choices_of(Reduction) { return kReductions; }
+constexpr std::span<const Choice> choices_of(Kernels) { return kKernels; }
+constexpr std::span<const Choice> choices_of(MatmulPrecision) { return kMatmulPrecisions; }
+constexpr std::span<const Choice> choices_of(ScheduleShape) { return kSchedules; }
+constexpr std::span<const Choice> choices_of(UpdateRule) { return kUpdateRules; }
+constexpr std::span<const Choice> choices_of(OnNonfinite) { return kOnNonfinite; }
+constexpr std::span<const Choice> choices_of(SpikeGuard) { return kSpikeGuards; }
 
 template <typename Value>
-concept Word = std::is_enum_v<Value> && requires(Value value) {
-  words_of(value);
+concept EnumSetting = std::is_enum_v<Value> && requires(Value value) {
+  choices_of(value);
 };
 
-/// The word that a flag takes for this value.
-template <Word Value>
+/// The word for this value in flags and files.
+template <EnumSetting Value>
 [[nodiscard]] constexpr std::string_view text_of(Value value) {
-  for (const Choice& choice : words_of(value)) {
+  for (const Choice& choice : choices_of(value)) {
     if (choice.value == static_cast<int>(value)) return choice.name;
   }
   return {};
 }
 
-/// 16 bits.
-[[nodiscard]] constexpr bool is_low(Dtype dtype) {
+/// True for bfloat16 and float16.
+[[nodiscard]] constexpr bool is_16_bit(Dtype dtype) {
   return dtype == Dtype::bfloat16 || dtype == Dtype::float16;
 }
 
-/// Bytes of a value; dtype: not automatic.
+/// Bytes per value. dtype: not automatic.
 [[nodiscard]] constexpr std::int64_t bytes_of(Dtype dtype) {
-  return is_low(dtype) ? 2 : dtype == Dtype::float64 ? 8 : 4;
+  return is_16_bit(dtype) ? 2 : dtype == Dtype::float64 ? 8 : 4;
 }
 
 }  // namespace dtrain::config
 
-/// Messages print the text of a value.
+/// Formats a value as its text.
 template <dtrain::config::ParsedValue Value>
 struct fmt::formatter<Value, char> : fmt::formatter<std::string_view> {
   auto format(const Value& value, fmt::format_context& context) const {
@@ -353,8 +353,8 @@ struct fmt::formatter<Value, char> : fmt::formatter<std::string_view> {
   }
 };
 
-/// Messages print the word of a value.
-template <dtrain::config::Word Value>
+/// Formats an enum value as its word.
+template <dtrain::config::EnumSetting Value>
 struct fmt::formatter<Value, char> : fmt::formatter<std::string_view> {
   auto format(Value value, fmt::format_context& context) const {
     return fmt::formatter<std::string_view>::format(dtrain::config::text_of(value), context);

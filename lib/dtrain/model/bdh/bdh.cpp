@@ -122,7 +122,7 @@ std::string describe_kernels(const ComputeOptions& computation, std::int64_t spa
 }  // namespace
 
 BdhSizes sizes_of(const config::ModelConfig& config) {
-  const auto& own = config.own.of<config::bdh::Settings>();
+  const auto& own = config.family.get<config::bdh::Settings>();
   return {.levels = config.levels,
           .width = config.width,
           .heads = own.heads,
@@ -239,14 +239,14 @@ class BdhFamily final : public Family {
 
   void check_own(const ModelConfig& found, const UserHints& hints,
                  std::string_view path) const override {
-    check_flag_agrees(path, "--heads", hints.own.of<Settings>().told_heads,
-                      found.own.of<Settings>().heads);
+    check_flag_agrees(path, "--heads", hints.own.get<Settings>().import_heads,
+                      found.family.get<Settings>().heads);
   }
 
   std::vector<ReportedValue> reported_values(const ModelConfig& config, std::int64_t rows,
                                              std::int64_t length) const override {
     const std::vector<std::int64_t> stream{rows, length, config.width};
-    const std::int64_t heads = config.own.of<Settings>().heads;
+    const std::int64_t heads = config.family.get<Settings>().heads;
     std::vector<ReportedValue> values{{"act.embed", stream}};
     for (std::int64_t level = 0; level < config.levels; ++level) {
       const std::string prefix = fmt::format("act.layer{}", level);

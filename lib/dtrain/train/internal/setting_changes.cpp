@@ -28,7 +28,8 @@ std::vector<SettingChange> setting_changes(const config::Config& now, const conf
   for (const config::Setting& setting : config::settings()) {
     const bool is_file = std::ranges::count(kFiles, setting.key) > 0;
     const OnResume rule = setting.on_resume(now, saved);
-    if (!setting.is_used(config::Command::train, now) || is_file || rule == OnResume::of_start) {
+    if (!setting.is_used(config::Command::train, now) || is_file ||
+        rule == OnResume::not_compared) {
       continue;
     }
     SettingChange change{.name = std::string(setting.key),
@@ -56,7 +57,7 @@ std::vector<SettingChange> rate_change(const config::TrainConfig& now,
 Refusal refusal_of(const std::vector<SettingChange>& changes, bool has_new_data) {
   Refusal refusal{.needs_new_data = true};
   for (const SettingChange& change : changes) {
-    const bool is_of_data = change.rule == OnResume::with_new_data;
+    const bool is_of_data = change.rule == OnResume::needs_new_data;
     if (change.rule != OnResume::fixed && (!is_of_data || has_new_data)) continue;
     refusal.changes +=
         fmt::format("{}{} is {}, the checkpoint has {}", refusal.changes.empty() ? "" : "; ",

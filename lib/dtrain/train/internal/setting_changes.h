@@ -15,7 +15,7 @@ struct SettingChange {
   std::string name;  ///< the setting's key, for one
   std::string saved;
   std::string now;
-  config::OnResume rule = config::OnResume::noted;
+  config::OnResume rule = config::OnResume::reported;
 };
 
 /// The settings whose values differ, train.lr first, then in the schema's order. Without those of

@@ -31,19 +31,21 @@ CommandLine parse_command_line(Command command, const std::vector<std::string>& 
   base::set_up_parser(app);
   add_settings(app, command);
   base::parse_arguments(app, arguments);
-  refuse_unknown(app, command, arguments);
+  reject_unknown_arguments(app, command, arguments);
   return with_deepspeed(parsed_settings(app, command));
 }
 
-Loaded loaded_from(const std::string& path, Command command = Command::train) {
-  Loaded loaded;
+LoadedSettings loaded_from(const std::string& path, Command command = Command::train) {
+  LoadedSettings loaded;
   apply_file(path, command, loaded);
   return loaded;
 }
 
 Config load_file(const std::string& path) { return loaded_from(path).config; }
 
-std::int64_t heads_of(const Config& config) { return config.model.own.of<bdh::Settings>().heads; }
+std::int64_t heads_of(const Config& config) {
+  return config.model.family.get<bdh::Settings>().heads;
+}
 
 void check_refused(const std::string& text, const Names& names) {
   const TempFolder folder;
@@ -59,7 +61,7 @@ void check_refused(const std::string& text, const Names& names) {
   }
 }
 
-TEST_CASE("A file may nest objects, use dotted keys and hold comments") {
+TEST_CASE("A file may contain nested objects, dotted keys and comments") {
   const TempFolder folder;
   const Config config = load_file(folder.write("a.json", R"(// a comment
     {"model": {"width": 64, /* another */ "tie_levels": false}, "train.lr": 3e-3,
@@ -102,24 +104,24 @@ TEST_CASE("A file wins over the files it extends, and the later of those over th
   CHECK(config.train.steps == 4);
 }
 
-TEST_CASE("A circle of extends is refused, a file extended twice is not") {
+TEST_CASE("Circular extends is rejected, extending a file twice is not") {
   const TempFolder folder;
   folder.write("a.json", R"({"extends": "b.json"})");
   folder.write("b.json", R"({"extends": "./a.json"})");
   CHECK_THROWS_WITH(load_file(folder.write("c.json", R"({"extends": "a.json"})")),
-                    Catch::Contains("circle") && Catch::Contains("b.json"));
+                    Catch::Contains("circular") && Catch::Contains("b.json"));
   folder.write("base.json", R"({"model.width": 8})");
   folder.write("d.json", R"({"extends": "base.json"})");
   CHECK(load_file(folder.write("e.json", R"({"extends": ["d.json", "base.json"]})")).model.width ==
         8);
 }
 
-TEST_CASE("A missing extended file is named together with the file that names it") {
+TEST_CASE("The error about a missing extended file names both files") {
   check_refused(R"({"extends": "nothing.json"})", Names("nothing.json", "some.json: extends"));
   check_refused(R"({"extends": 3})", Names("extends", 3));
 }
 
-TEST_CASE("Unknown and repeated keys are refused") {
+TEST_CASE("Unknown and repeated keys are rejected") {
   check_refused(R"({"model": {"widht": 64}})", Names("model.widht", "model.width?"));
   check_refused(R"({"width": 64})", Names("width", "model.width?"));
   check_refused(R"({"model": {"width": 1, "width": 2}})", Names("model.width", "twice"));
@@ -128,7 +130,7 @@ TEST_CASE("Unknown and repeated keys are refused") {
   check_refused(R"({"model": {}, "model": {}})", Names("model", "twice"));
 }
 
-TEST_CASE("Values of a wrong type or out of range are refused with what was found and allowed") {
+TEST_CASE("Values of the wrong type or out of range are rejected with the found and the allowed values") {
   check_refused(R"({"model": {"width": "64"}})", Names("model.width", "\"64\"", "whole number"));
   check_refused(R"({"model": {"width": 64.5}})", Names("model.width", 64.5));
   check_refused(R"({"model": {"width": null}})", Names("model.width", "null"));
@@ -145,7 +147,7 @@ TEST_CASE("Values of a wrong type or out of range are refused with what was foun
                 Names("machine.backend", "nccl", "--device cuda"));
 }
 
-TEST_CASE("What is not JSON is refused with its place") {
+TEST_CASE("Invalid JSON is rejected with its position") {
   check_refused("{\"model\": {\n\"width\": }}", Names("valid JSON", "line 2"));
   check_refused("", Names("empty"));
   check_refused("\xef\xbb\xbf", Names("empty"));
@@ -155,14 +157,14 @@ TEST_CASE("What is not JSON is refused with its place") {
   check_refused(R"({"model": )" + deep, Names("nested"));
 }
 
-TEST_CASE("Other formats are recognised by their first line, whatever the file is called") {
+TEST_CASE("Other formats are recognised by their first line, whatever the file name") {
   check_refused("model:\n  width: 96\n", Names("valid JSON", "model:", "{\"key\": value"));
   check_refused("\n[model]\nwidth = 96\n", Names("[model]", "{\"key\": value"));
   check_refused("# a comment\nout_dir = 'x'\n", Names("# a comment", "{\"key\": value"));
   check_refused("\xef\xbb\xbfversion https://git-lfs.github.com/spec/v1\n", Names("version https"));
 }
 
-TEST_CASE("What JSON lacks is refused with what to write") {
+TEST_CASE("Syntax that JSON lacks is rejected with a suggestion") {
   check_refused(R"({"train": {"lr": NaN}})", Names("lr", "finite"));
   check_refused(R"({"train": {"lr": Infinity}})", Names("lr", "finite"));
   check_refused(R"({"model": {"tie_levels": True}})", Names("tie_levels", "true"));
@@ -174,7 +176,7 @@ TEST_CASE("What JSON lacks is refused with what to write") {
   check_refused(R"({"model": {"width": 96)", Names("line 1", "complete"));
 }
 
-TEST_CASE("Bytes of 0, as in UTF-16 text, do not end a file early") {
+TEST_CASE("Zero bytes, as in UTF-16 text, are rejected and do not end a file early") {
   const std::string text = R"({"model": {"width": 96}})";
   std::string utf16;
   for (const char letter : text) utf16 += {letter, '\0'};
@@ -183,7 +185,7 @@ TEST_CASE("Bytes of 0, as in UTF-16 text, do not end a file early") {
   check_refused(text + '\0' + "more", Names("UTF-16", "UTF-8"));
 }
 
-TEST_CASE("A number that no float64 holds is refused by its key, not rounded to 0") {
+TEST_CASE("A number out of the range of float64 is rejected with its key, not rounded to 0") {
   check_refused(R"({"train": {"beta1": 0.5, "lr": 1e-400}})", Names("train.lr", "1e-400"));
   check_refused(R"({"train": {"lr": 1e400}})", Names("train.lr", "1e400"));
   const TempFolder folder;
@@ -198,24 +200,24 @@ TEST_CASE("Only groups of settings may be empty objects") {
   CHECK(loaded_from(folder.write("a.json", R"({"model": {}})")).given.empty());
 }
 
-TEST_CASE("Settings of other commands are allowed in a file and told") {
+TEST_CASE("Settings of other commands are allowed in a file and reported") {
   const TempFolder folder;
-  const Loaded loaded = loaded_from(
+  const LoadedSettings loaded = loaded_from(
       folder.write("a.json", R"({"model.width": 64, "machine.threads": 2})"), Command::generate);
   CHECK(loaded.unused == std::vector<std::string>{"model.width"});
   CHECK(loaded.config.machine.threads == 2);
 }
 
-TEST_CASE("Settings that only older builds had are ignored in a file and told") {
+TEST_CASE("Settings of older builds are ignored in a file and reported") {
   const TempFolder folder;
-  const Loaded loaded = loaded_from(
+  const LoadedSettings loaded = loaded_from(
       folder.write("a.json", R"({"layout": {"tied_reshard": "per-use"}, "model.width": 32})"));
   CHECK(loaded.unused == std::vector<std::string>{"layout.tied_reshard"});
   CHECK(loaded.config.model.width == 32);
-  for (const auto& [value, told] : {std::pair{"per-use", 1U}, std::pair{"per-pass", 0U}}) {
+  for (const auto& [value, reported] : {std::pair{"per-use", 1U}, std::pair{"per-pass", 0U}}) {
     const std::string text =
         fmt::format(R"({{"layout": {{"tied_reshard": "{}"}}, "resolved": {{}}}})", value);
-    CHECK(loaded_from(folder.write("saved.json", text)).unused.size() == told);
+    CHECK(loaded_from(folder.write("saved.json", text)).unused.size() == reported);
   }
 }
 
@@ -223,7 +225,7 @@ Config load_arguments(const std::vector<std::string>& arguments) {
   return load(parse_command_line(Command::train, arguments)).config;
 }
 
-TEST_CASE("Flags win over files, and the last of repeated flags wins") {
+TEST_CASE("Flags override files, and the last of repeated flags wins") {
   const TempFolder folder;
   const std::string path =
       folder.write("a.json", R"({"model": {"width": 64, "heads": 2, "levels": 3}})");
@@ -235,7 +237,7 @@ TEST_CASE("Flags win over files, and the last of repeated flags wins") {
   CHECK(load_arguments({"--set", "model.width=128", "--width", "96"}).model.width == 96);
 }
 
-TEST_CASE("Flags of every type are read") {
+TEST_CASE("Flags of every type are parsed") {
   const Config config =
       load_arguments({"--tie-levels", "off", "--overwrite", "--freeze", "embed.weight,lm_head",
                       "--lr", "1e-4", "--seed", "7", "--data=--odd-name", "--val-data", "", "--set",
@@ -248,7 +250,7 @@ TEST_CASE("Flags of every type are read") {
   CHECK(config.data.train == "--odd-name");
 }
 
-TEST_CASE("Wrong flags are refused by name") {
+TEST_CASE("Invalid flags are rejected by name") {
   const auto refused = [](const std::vector<std::string>& arguments, const Names& names) {
     CHECK_THROWS_WITH(load_arguments(arguments), names);
   };
@@ -271,7 +273,7 @@ ExportConfig parse(const Words& words) {
   return load(parse_command_line(Command::export_checkpoint, words)).config.exporting;
 }
 
-TEST_CASE("Words without a flag fill their settings in order, wherever flags stand") {
+TEST_CASE("Positional arguments fill their settings in order, wherever flags are given") {
   for (const Words& words : {Words{"run", "m.safetensors", "--dtype", "float16"},
                              Words{"--dtype", "float16", "run", "m.safetensors"},
                              Words{"run", "--dtype=float16", "m.safetensors"}}) {
@@ -284,12 +286,12 @@ TEST_CASE("Words without a flag fill their settings in order, wherever flags sta
   CHECK(parse({"run"}).file.empty());
 }
 
-TEST_CASE("A word too many is refused") {
+TEST_CASE("An extra positional argument is rejected") {
   CHECK_THROWS_WITH(parse({"run", "m.safetensors", "more"}), Contains("\"more\""));
   CHECK_THROWS_WITH(parse_command_line(Command::train, {"run"}), Contains("\"run\""));
 }
 
-TEST_CASE("A flag means the setting of its own command") {
+TEST_CASE("A flag sets the setting of its own command") {
   const auto train = parse_command_line(Command::train, {"--dtype", "float64"});
   CHECK(load(train).config.machine.dtype == Dtype::float64);
   CHECK(load(train).config.exporting.dtype == Dtype::automatic);

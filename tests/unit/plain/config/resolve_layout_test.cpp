@@ -53,7 +53,7 @@ Config three_axes(std::int64_t pp, std::int64_t dp, std::int64_t tp) {
   return config;
 }
 
-TEST_CASE("Strategies of one axis take all ranks along it") {
+TEST_CASE("A one-axis strategy puts all ranks on its axis") {
   CHECK(sizes_of(with_strategy("single"), 1) == Sizes{1, 1, 1});
   for (const char* strategy : {"ddp", "zero", "deepspeed", "fsdp"}) {
     CHECK(sizes_of(with_strategy(strategy), 4) == Sizes{1, 4, 1});
@@ -65,7 +65,7 @@ TEST_CASE("Strategies of one axis take all ranks along it") {
   CHECK(sizes_of(same, 4) == Sizes{1, 1, 4});
 }
 
-TEST_CASE("Another size than the ranks make is refused and pointed to 3d") {
+TEST_CASE("A size that does not match the ranks is rejected with a pointer to 3d") {
   Config config = with_strategy("tp");
   config.layout.tp = 2;
   check_refused(config, 4, Names("--tp 2", "--strategy tp", "4 ranks", "2 ranks"));
@@ -77,7 +77,7 @@ TEST_CASE("Another size than the ranks make is refused and pointed to 3d") {
   check_refused(config, 4, Names("--pp 2", "--strategy ddp", "4 ranks", "--strategy 3d"));
 }
 
-TEST_CASE("Compression that sends as many bytes as whole gradients is refused with the bound") {
+TEST_CASE("Compression that saves no bytes is rejected with the bound") {
   const auto compressed = [](const char* scheme, const char* reduce_dtype = "auto") {
     Config config = with_strategy("ddp");
     set(config, "machine.compress", scheme);
@@ -105,7 +105,7 @@ TEST_CASE("Compression that sends as many bytes as whole gradients is refused wi
   check_refused(hybrid, 8, Names("--compress topk:0.5", "4 replicas", "1 times"));
 }
 
-TEST_CASE("With 3d the third size follows from the other two") {
+TEST_CASE("With 3d the third size is derived from the other two") {
   CHECK(sizes_of(three_axes(2, 2, 2), 8) == Sizes{2, 2, 2});
   CHECK(sizes_of(three_axes(0, 2, 2), 8) == Sizes{2, 2, 2});
   CHECK(sizes_of(three_axes(2, 0, 2), 12) == Sizes{2, 3, 2});
@@ -117,7 +117,7 @@ TEST_CASE("With 3d the third size follows from the other two") {
   check_refused(three_axes(0, 0, 0), 8, Names("--strategy 3d", "--pp, --dp and --tp", "none"));
 }
 
-TEST_CASE("The batch and the shards count data-parallel ranks alone") {
+TEST_CASE("The batch and the shards count only data-parallel ranks") {
   Config config = three_axes(1, 2, 4);
   set(config, "layout.data_axis", "fsdp");
   config.batch.microbatch = 3;
@@ -141,7 +141,7 @@ TEST_CASE("The batch and the shards count data-parallel ranks alone") {
       Names("--fsdp-sharding hybrid", 4, 6, "--shard-size"));
 }
 
-TEST_CASE("A pipeline takes as many microbatches as it has stages, unless the batch says more") {
+TEST_CASE("A pipeline gets one microbatch per stage unless the batch requires more") {
   Config config = with_strategy("pp");
   CHECK(resolved(config, 4).batch.grad_accum == kDefaultGlobalBatch / kDefaultMicrobatch);
   config.batch.global = 16;
@@ -155,7 +155,7 @@ TEST_CASE("A pipeline takes as many microbatches as it has stages, unless the ba
   check_refused(config, 4, Names("--global-batch 6", "--pp 4 x 1", "--microbatch"));
 }
 
-TEST_CASE("A pipeline that cannot work is refused, naming both settings") {
+TEST_CASE("An impossible pipeline is rejected with both settings") {
   Config config = with_strategy("pp");
   set(config, "layout.schedule_pp", "interleaved:2");
   config.batch.grad_accum = 6;
@@ -195,7 +195,7 @@ TEST_CASE("Ranks that are threads count like launched ones") {
   check_refused(config, 1, Names("--pp 2", "--strategy mp", "3 ranks", "--local-ranks 2"));
 }
 
-TEST_CASE("Ranks that are threads need one process, their own backend and their own devices") {
+TEST_CASE("Ranks that are threads need a single process, the local backend and distinct devices") {
   Config config = with_strategy("dp");
   check_refused(config, 2, Names("--strategy dp", 2, "--strategy ddp"));
   check_refused(with_strategy("mp"), 2, Names("--strategy mp", 2, "--strategy pp"));
@@ -214,7 +214,7 @@ TEST_CASE("Ranks that are threads need one process, their own backend and their 
   check_refused(config, 1, Names("--devices cpu,0,1", "GPU 0", "libdtrain_cuda.so"));
 }
 
-// A sum, written with the brackets of its additions.
+// A sum as text, with parentheses that show the order of additions.
 std::string sum_of(std::vector<std::string> terms) {
   testing::add_in_tree_order(
       static_cast<std::int64_t>(terms.size()), [&](std::int64_t into, std::int64_t from) {
@@ -224,7 +224,7 @@ std::string sum_of(std::vector<std::string> terms) {
   return terms.front();
 }
 
-// The sum that the layout makes: its deal of microbatches, in the order of its additions.
+// The sum as the layout computes it: its microbatch assignment and order of additions.
 std::string sum_under(const LayoutConfig& layout, std::int64_t grad_accum) {
   const bool sharded = layout.accumulate == Accumulation::sharded;
   const auto term = [&](std::int64_t rank, std::int64_t index) {
@@ -255,13 +255,13 @@ std::string sum_of_one_rank(std::int64_t count) {
   return sum_of(terms);
 }
 
-TEST_CASE("A layout keeps the order of one rank where its additions have the same brackets") {
+TEST_CASE("A layout matches the single-rank order if and only if its additions associate alike") {
   std::int64_t kept = 0;
   std::int64_t cut = 0;
   const auto check = [&](const LayoutConfig& layout, std::int64_t grad_accum) {
     INFO(layout.dp << " ranks, shards of " << layout.shard_size << ", " << grad_accum << " "
                    << layout.accumulate);
-    const bool keeps = keeps_order_of_one_rank(layout, grad_accum);
+    const bool keeps = matches_single_rank_order(layout, grad_accum);
     CHECK(keeps == (sum_under(layout, grad_accum) == sum_of_one_rank(layout.dp * grad_accum)));
     ++(keeps ? kept : cut);
   };
@@ -281,7 +281,7 @@ TEST_CASE("A layout keeps the order of one rank where its additions have the sam
   CHECK(cut > 50);
 }
 
-TEST_CASE("A shape has a number for each axis, 1 where none is given") {
+TEST_CASE("A mesh shape has one number per axis, 1 by default") {
   const MeshShape shape{{Axis::tp, 4}, {Axis::pp, 3}};
   CHECK(shape[Axis::dp] == 1);
   CHECK(shape.num_ranks() == 12);
@@ -292,7 +292,7 @@ TEST_CASE("A shape has a number for each axis, 1 where none is given") {
   CHECK(shape != MeshShape{});
 }
 
-TEST_CASE("Each axis has a setting of its name for its size") {
+TEST_CASE("Each axis has a size setting with its name") {
   for (const Axis axis : kAxes) {
     LayoutConfig layout;
     size_of(layout, axis) = 7;
@@ -317,19 +317,19 @@ std::int64_t chunk_for(std::int64_t seq_len, Dtype dtype = Dtype::bfloat16) {
       {.seq_len = seq_len, .rates = &rates, .value_bytes = dtype == Dtype::bfloat16 ? 2 : 4});
 }
 
-TEST_CASE("On a device short sequences attend in full, long ones in chunks of many positions") {
+TEST_CASE("On a device short sequences use full attention, long ones large chunks") {
   CHECK(chunk_for(512) == 0);
   CHECK(chunk_for(2048) == 0);
   CHECK(chunk_for(8192) == 1024);
   CHECK(chunk_for(65536) == 1024);
 }
 
-TEST_CASE("Slower products leave time for smaller chunks") {
+TEST_CASE("Slower matmuls make smaller chunks optimal") {
   CHECK(chunk_for(8192, Dtype::float32) < chunk_for(8192, Dtype::bfloat16));
   CHECK(chunk_for(8192, Dtype::float32) > 0);
 }
 
-TEST_CASE("Only the ratio of a device's rates decides") {
+TEST_CASE("Only the ratios of a device's rates matter") {
   MachineConfig machine;
   machine.param_dtype = Dtype::bfloat16;
   DeviceRates rates = device_rates(machine);
@@ -338,9 +338,9 @@ TEST_CASE("Only the ratio of a device's rates decides") {
                               {.seq_len = 8192, .rates = &rates, .value_bytes = 2});
   };
   const std::int64_t given = chunk();
-  rates = {rates.products / 3, rates.wide_products / 3, rates.bytes / 3};
+  rates = {rates.matmul_flops / 3, rates.wide_matmul_flops / 3, rates.memory_bandwidth / 3};
   CHECK(chunk() == given);
-  rates.bytes *= 16;
+  rates.memory_bandwidth *= 16;
   CHECK(chunk() < given);
 }
 

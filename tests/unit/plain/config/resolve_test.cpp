@@ -40,7 +40,7 @@ void check_refused(const Config& config, const Names& names, std::int64_t ranks 
   CHECK_THROWS_WITH(resolve_train(config, ranks), names);
 }
 
-TEST_CASE("The batch's missing sizes follow from the given ones") {
+TEST_CASE("Missing batch sizes are derived from the given ones") {
   CHECK(batch_of({0, 0, 0}, 2) == Batch{8, 1, 4});
   CHECK(batch_of({0, 0, 0}, 3) == Batch{9, 1, 3});
   CHECK(batch_of({0, 0, 0}, 16) == Batch{16, 1, 1});
@@ -54,7 +54,7 @@ TEST_CASE("The batch's missing sizes follow from the given ones") {
   CHECK(batch_of({24, 2, 3}, 4) == Batch{24, 2, 3});
 }
 
-TEST_CASE("Batch sizes that do not add up are refused with the numbers") {
+TEST_CASE("Inconsistent batch sizes are rejected with the numbers") {
   Config config;
   config.batch = {8, 2, 3};
   check_refused(
@@ -69,7 +69,7 @@ TEST_CASE("Batch sizes that do not add up are refused with the numbers") {
   check_refused(config, Names("--global-batch 8", "--grad-accum 3"));
 }
 
-TEST_CASE("An open microbatch is the largest that divides a rank's share, up to 8") {
+TEST_CASE("An automatic microbatch is the largest divisor of a rank's share, up to 8") {
   const auto resolved = [](std::int64_t global, std::int64_t ranks) {
     Config config;
     config.batch.global = global;
@@ -81,14 +81,14 @@ TEST_CASE("An open microbatch is the largest that divides a rank's share, up to 
   CHECK(resolved(12, 2).batch.microbatch == 6);
   CHECK(resolved(34, 2).batch.microbatch == 1);
   Config config = resolved(48, 2);  // 24 of each rank
-  CHECK(open_microbatches(config, 8) == std::vector<std::int64_t>{8, 6, 4, 3, 2, 1});
-  CHECK(open_microbatches(config, 5) == std::vector<std::int64_t>{4, 3, 2, 1});
-  CHECK(open_microbatches(config, 0).empty());
+  CHECK(microbatch_candidates(config, 8) == std::vector<std::int64_t>{8, 6, 4, 3, 2, 1});
+  CHECK(microbatch_candidates(config, 5) == std::vector<std::int64_t>{4, 3, 2, 1});
+  CHECK(microbatch_candidates(config, 0).empty());
   set_microbatch(config, 3);
   CHECK(config.batch.grad_accum == 8);
-  CHECK(is_microbatch_open({64, 0, 0}));
-  for (const BatchConfig& told : {BatchConfig{64, 8, 0}, BatchConfig{64, 0, 2}, BatchConfig{}}) {
-    CHECK_FALSE(is_microbatch_open(told));
+  CHECK(is_microbatch_automatic({64, 0, 0}));
+  for (const BatchConfig& given : {BatchConfig{64, 8, 0}, BatchConfig{64, 0, 2}, BatchConfig{}}) {
+    CHECK_FALSE(is_microbatch_automatic(given));
   }
 }
 
@@ -136,7 +136,7 @@ TEST_CASE("Automatic machine settings become concrete") {
   check_refused(config, Names("--backend none", "2 ranks"), 2);
 }
 
-TEST_CASE("What an automatic device became is said where there are GPUs") {
+TEST_CASE("The choice of an automatic device is reported on machines with GPUs") {
   const auto note = [](const char* asked, const char* taken, const Launch& launch) {
     Config before, after;
     set(before, "machine.device", asked);
@@ -148,14 +148,14 @@ TEST_CASE("What an automatic device became is said where there are GPUs") {
   CHECK_THAT(note("auto", "cpu", one_gpu), Names("--device auto", "cpu", "1 GPU"));
   CHECK_THAT(note("auto", "cpu", {.num_gpus = 2}), Names("cpu", "2 GPUs", "build.sh dtrain_cuda"));
   CHECK(note("auto", "cpu", {.devices = {"cuda"}}).empty());
-  CHECK_THAT(note("auto", "cpu", {.devices = {"cuda"}, .unused_gpus = "they are hidden"}),
+  CHECK_THAT(note("auto", "cpu", {.devices = {"cuda"}, .no_gpu_reason = "they are hidden"}),
              Names("--device auto", "cpu", "they are hidden"));
-  CHECK(note("auto", "cpu", {.unused_gpus = "they are hidden"}).empty());
-  CHECK(note("cpu", "cpu", {.devices = {"cuda"}, .unused_gpus = "they are hidden"}).empty());
+  CHECK(note("auto", "cpu", {.no_gpu_reason = "they are hidden"}).empty());
+  CHECK(note("cpu", "cpu", {.devices = {"cuda"}, .no_gpu_reason = "they are hidden"}).empty());
   CHECK(note("cuda", "cuda", one_gpu).empty());
 }
 
-TEST_CASE("Sums have one order on the CPU, and any on a device unless it is asked for") {
+TEST_CASE("Reductions are ordered on the CPU, and fast on a device unless requested otherwise") {
   const auto reduction = [](const char* device, const char* asked, std::int64_t ranks = 1) {
     Config config;
     set(config, "machine.device", device);
@@ -172,7 +172,7 @@ TEST_CASE("Sums have one order on the CPU, and any on a device unless it is aske
   CHECK(reduction("cpu", "fast") == Reduction::fast);
 }
 
-TEST_CASE("Shards of a hybrid need no power of two where sums have any order") {
+TEST_CASE("With fast reductions the shard size of hybrid need not be a power of two") {
   Config config;
   set(config, "layout.strategy", "fsdp");
   set(config, "layout.fsdp_sharding", "hybrid");
@@ -184,7 +184,7 @@ TEST_CASE("Shards of a hybrid need no power of two where sums have any order") {
   CHECK(resolve(Command::train, config, launch).layout.shard_size == 3);
 }
 
-TEST_CASE("Graphs are refused where they could not hold what a rank computes") {
+TEST_CASE("Graphs are rejected for layouts that they cannot capture") {
   const auto refused = [](std::string_view strategy, std::string_view offload, const Names& names) {
     Config config;
     config.machine.compile = true;
@@ -212,7 +212,7 @@ TEST_CASE("Graphs are refused where they could not hold what a rank computes") {
   }
 }
 
-TEST_CASE("A device is taken where the build brings it and its driver is there") {
+TEST_CASE("An automatic device needs both a plugin and a driver") {
   const auto taken = [](const char* asked, std::int64_t num_gpus, std::int64_t ranks = 1) {
     Config config;
     set(config, "machine.device", asked);
@@ -234,7 +234,7 @@ TEST_CASE("A device is taken where the build brings it and its driver is there")
   set(config, "layout.strategy", "dp");
   set(config, "layout.devices", "0,1");
   CHECK(resolve(Command::train, config, {.devices = {"cuda"}}).machine.device.text() == "cuda");
-  set(config, "layout.strategy", "single");  // whose device is no matter of --devices
+  set(config, "layout.strategy", "single");  // which ignores --devices
   CHECK(resolve(Command::train, config, {.devices = {"cuda"}}).machine.device.text() == "cpu");
   set(config, "layout.strategy", "dp");
   set(config, "machine.device", "cpu");
@@ -250,7 +250,7 @@ TEST_CASE("A device is taken where the build brings it and its driver is there")
   }
 }
 
-TEST_CASE("The backend follows from the number of nodes, as far as it is known") {
+TEST_CASE("An automatic backend depends on the number of nodes, if it is known") {
   Config config;
   set(config, "layout.strategy", "ddp");
   const auto backend = [&](std::int64_t nodes) {
@@ -263,7 +263,7 @@ TEST_CASE("The backend follows from the number of nodes, as far as it is known")
   CHECK(backend(1) == Backend::gloo);
 }
 
-TEST_CASE("Settings that contradict each other are refused") {
+TEST_CASE("Contradictory settings are rejected") {
   Config config;
   set(config, "model.neurons", "511");
   check_refused(config, Names("--neurons 511"));
@@ -277,7 +277,7 @@ TEST_CASE("Settings that contradict each other are refused") {
   check_refused(config, Names("--val-data v.bin", "--val-fraction 0.1"));
 }
 
-TEST_CASE("Dtypes follow --dtype, but what is added up or tabulated stays float32") {
+TEST_CASE("Automatic dtypes follow --dtype, except that reductions and buffers stay float32") {
   struct Expected {
     Dtype dtype, param, reduce, buffer;
   };
@@ -294,7 +294,7 @@ TEST_CASE("Dtypes follow --dtype, but what is added up or tabulated stays float3
   CHECK(needs_loss_scaling(found) == (expected.dtype == float16));
 }
 
-TEST_CASE("Dtypes may be given one by one, but float64 is for all or none") {
+TEST_CASE("Dtypes may be given separately, but float64 is for all or none") {
   Config config;
   set(config, "machine.param_dtype", "bfloat16");
   set(config, "machine.reduce_dtype", "float16");
@@ -316,7 +316,7 @@ TEST_CASE("Dtypes may be given one by one, but float64 is for all or none") {
   check_refused(config, Names("--param-dtype float64", "--dtype float32"));
 }
 
-TEST_CASE("An epsilon that the optimizer's dtype rounds to zero is refused") {
+TEST_CASE("An epsilon that rounds to zero in the optimizer's dtype is rejected") {
   Config config;
   config.train.eps = 1e-50;
   check_refused(config, Names("--eps", "1e-50", "float32"));
@@ -368,7 +368,7 @@ TEST_CASE("A run shorter than its warm-up warms up over its first half") {
   CHECK(resolve_train(config).train.warmup_steps == 5);
 }
 
-TEST_CASE("A decay takes a tenth of the steps, rounded up, unless given") {
+TEST_CASE("The decay defaults to a tenth of the steps, rounded up") {
   Config config;
   config.train.steps = 101;
   CHECK(resolve_train(config).train.decay_steps == 11);
@@ -397,7 +397,7 @@ Config with_strategy(const std::string& strategy) {
   return config;
 }
 
-TEST_CASE("Shards are as many as ranks, and for hybrid as a node's ranks unless given") {
+TEST_CASE("The shard size defaults to all ranks, and with hybrid to a node's ranks") {
   const auto shard_size = [](const std::string& strategy, std::int64_t ranks) {
     return resolve_train(with_strategy(strategy), ranks).layout.shard_size;
   };
@@ -416,7 +416,7 @@ TEST_CASE("Shards are as many as ranks, and for hybrid as a node's ranks unless 
   CHECK(resolve_train(config, 8).layout.shard_size == 2);
 }
 
-TEST_CASE("A shard size that does not fit is refused with what was found") {
+TEST_CASE("A shard size that does not fit is rejected with its value") {
   Config config = with_strategy("fsdp");
   set(config, "layout.fsdp_sharding", "hybrid");
   config.layout.shard_size = 3;
@@ -429,7 +429,7 @@ TEST_CASE("A shard size that does not fit is refused with what was found") {
   check_refused(config, Names("--shard-size 2", "--strategy ddp", "1 rank"), 4);
 }
 
-TEST_CASE("Gradients are accumulated as shards where they are sharded, and only there") {
+TEST_CASE("Gradients are accumulated as shards if and only if they are sharded") {
   const auto accumulate = [](const Config& config, std::int64_t ranks) {
     return resolve_train(config, ranks).layout.accumulate;
   };
@@ -450,7 +450,7 @@ TEST_CASE("Gradients are accumulated as shards where they are sharded, and only 
   CHECK(accumulate(config, 2) == Accumulation::local);
 }
 
-TEST_CASE("Only known ways to wrap are taken") {
+TEST_CASE("Only known wrap policies are accepted") {
   for (const char* wrap : {"block", "none", "size:1", "size:1000000"}) {
     CHECK(WrapPolicy::parse(wrap)->text() == wrap);
   }
@@ -485,7 +485,7 @@ TEST_CASE("Generation runs as one process, and a trajectory needs its name") {
   CHECK_THROWS_WITH(resolve(Command::verify, config, {}), Catch::Contains("--name"));
 }
 
-TEST_CASE("Verification accumulates as asked, else computes a rank's rows at once") {
+TEST_CASE("Verification uses the given accumulation, by default one microbatch per rank") {
   Config config;
   CHECK(resolve(Command::verify, config, {}).batch.grad_accum == 1);
   config.batch.grad_accum = 4;

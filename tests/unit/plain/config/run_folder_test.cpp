@@ -20,7 +20,7 @@ Config run_in(const std::string& folder, const std::string& resume = "none") {
   return config;
 }
 
-TEST_CASE("A folder that holds a run is refused unless the run goes on from what it holds") {
+TEST_CASE("A folder that contains a run is rejected unless the start resumes or overwrites it") {
   const TempFolder folder;
   folder.write("run/metrics.jsonl", "{}\n");
   folder.write("run/checkpoints/step-4/manifest.json", "{}");
@@ -39,15 +39,15 @@ TEST_CASE("A folder that holds a run is refused unless the run goes on from what
   check_run_folder(overwriting);
 }
 
-TEST_CASE("A folder below one that cannot be written to is refused") {
+TEST_CASE("A folder whose parent is not writable is rejected") {
   const std::string refused =
       message_of(base::ErrorKind::usage, [&] { check_run_folder(run_in("/proc/version/run")); });
   CHECK_THAT(refused, Catch::Contains("/proc/version"));
 }
 
-TEST_CASE("A run that has a folder keeps it") {
+TEST_CASE("A given run folder is used unchanged") {
   base::NewFolders made;
-  CHECK(named_run_folder(run_in("somewhere/run"), made) == "somewhere/run");
+  CHECK(create_run_folder(run_in("somewhere/run"), made) == "somewhere/run");
 }
 
 }  // namespace

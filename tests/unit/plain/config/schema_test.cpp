@@ -35,7 +35,7 @@ TEST_CASE("Keys are unique, flags within a command, and every key belongs to a g
     for (const Command command : kCommands) {
       if (setting.is_for(command)) CHECK(flags.emplace(command, setting.flag).second);
     }
-    CHECK(setting.flag.starts_with("--") != setting.is_word());
+    CHECK(setting.flag.starts_with("--") != setting.is_positional());
     CHECK_FALSE(setting.help.empty());
     CHECK(setting.commands != 0);
     int owners = 0;
@@ -44,8 +44,8 @@ TEST_CASE("Keys are unique, flags within a command, and every key belongs to a g
   }
 }
 
-// Two entries of the table with the same field would both pass every other test of one of them.
-TEST_CASE("Every setting has a field of its own") {
+// Two rows with the same field would pass the other tests.
+TEST_CASE("Every setting has a distinct field") {
   for (const Setting& setting : settings()) {
     if (setting.choices.size() == 1) continue;  // it has no other value
     Config config;
@@ -58,18 +58,18 @@ TEST_CASE("Every setting has a field of its own") {
   }
 }
 
-TEST_CASE("A text that no value has is refused with what the setting takes") {
+TEST_CASE("Invalid text is rejected with the accepted syntax") {
   for (const Setting& setting : settings()) {
     INFO(setting.key);
     Config config;
-    // What devices there are is known at the start alone.
-    if (setting.form.text.empty() || setting.key == "machine.device") continue;
+    // The available devices are known only at a start.
+    if (setting.syntax.text.empty() || setting.key == "machine.device") continue;
     CHECK_THROWS_WITH(assign_text(setting, "many", setting.flag, config),
-                      Names(setting.flag, "\"many\"", setting.form.text));
+                      Names(setting.flag, "\"many\"", setting.syntax.text));
   }
 }
 
-TEST_CASE("Every default is a value that the setting allows") {
+TEST_CASE("Every default is an allowed value") {
   for (const Setting& setting : settings()) {
     Config config;
     CHECK_NOTHROW(assign_text(setting, value_text(setting, Config{}), setting.flag, config));
@@ -99,15 +99,15 @@ TEST_CASE("Help fits 100 columns and names every flag of its command") {
   }
 }
 
-TEST_CASE("A copy of a configuration has families' settings of its own") {
+TEST_CASE("Copies of a configuration do not share family settings") {
   const Config config;
   Config copy = config;
   set(copy, "model.heads", "8");
-  CHECK(copy.model.own.of<bdh::Settings>().heads == 8);
-  CHECK(config.model.own.of<bdh::Settings>().heads == bdh::Settings().heads);
+  CHECK(copy.model.family.get<bdh::Settings>().heads == 8);
+  CHECK(config.model.family.get<bdh::Settings>().heads == bdh::Settings().heads);
 }
 
-TEST_CASE("A mistyped key suggests the one that was meant") {
+TEST_CASE("A mistyped key suggests the nearest one") {
   CHECK(nearest_key("model.widht") == "model.width");
   CHECK(nearest_key("width") == "model.width");
   CHECK(nearest_key("trian.lr") == "train.lr");
@@ -115,24 +115,24 @@ TEST_CASE("A mistyped key suggests the one that was meant") {
   CHECK(nearest_key("zzzzzz").empty());
 }
 
-TEST_CASE("Names of other trainers lead to settings that exist, and are none of ours") {
-  const auto check = [](const ForeignNames& row) {
+TEST_CASE("Foreign flags map to existing settings and do not collide with our flags") {
+  const auto check = [](const ForeignFlags& row) {
     CHECK((row.key.empty() || find_key(row.key) != nullptr));
     CHECK((!row.key.empty() || !row.note.empty()));
     std::istringstream names{std::string(row.names)};
     for (std::string name; names >> name;) {
       INFO(name);
       CHECK(find_flag("--" + name) == nullptr);
-      CHECK(find_foreign(name) == &row);  // each stands there once
+      CHECK(find_foreign_flag(name) == &row);  // each name appears once
     }
   };
-  for (const ForeignNames& row : foreign_table()) check(row);
+  for (const ForeignFlags& row : foreign_flags()) check(row);
   for (const Family* family : families()) {
-    for (const ForeignNames& row : family->foreign_names) check(row);
+    for (const ForeignFlags& row : family->foreign_flags) check(row);
   }
 }
 
-TEST_CASE("Every setting comes back from JSON with all its bits") {
+TEST_CASE("Every setting round-trips through JSON exactly") {
   for (const Command command : {Command::train, Command::generate, Command::verify}) {
     Config config;
     for (const Setting& setting : settings()) testing::change(setting, config);
@@ -145,21 +145,21 @@ TEST_CASE("Every setting comes back from JSON with all its bits") {
   }
 }
 
-TEST_CASE("JSON holds exactly the settings of its command") {
+TEST_CASE("JSON contains exactly the settings of its command") {
   const std::string train = to_json(Command::train, {});
   CHECK(train.find("\"golden\"") == std::string::npos);
   CHECK(train.find("\"width\"") != std::string::npos);
   CHECK(to_json(Command::verify, {}).find("\"width\"") == std::string::npos);
 }
 
-TEST_CASE("What an older build saved is read without the settings that are gone") {
+TEST_CASE("Removed settings in a configuration of an older build are ignored") {
   const Config config = from_json(
       R"({"report": {"eval_batches": 32, "log_every": 7}, "layout": {"tied_reshard": "per-use"}})");
   CHECK(config.report.log_every == 7);
   CHECK_THROWS_AS(from_json(R"({"report": {"eval_bunches": 32}})"), dtrain::base::Error);
 }
 
-TEST_CASE("A request keeps its command and configuration") {
+TEST_CASE("A request round-trips its command and configuration") {
   Config config;
   config.generate.prompt = "In the beginning\n";
   const Request back = from_request(to_request({Command::generate, config}));

@@ -20,7 +20,7 @@ void check_texts(const std::vector<const char*>& texts) {
   for (const char* text : texts) CHECK(Value::parse(text)->text() == text);
 }
 
-TEST_CASE("Times are read with their units") {
+TEST_CASE("Durations are parsed with their units") {
   CHECK(Duration::parse("90")->seconds == 90.0);
   CHECK(Duration::parse("0")->seconds == 0.0);
   CHECK(Duration::parse("0.5s")->seconds == 0.5);
@@ -34,7 +34,7 @@ TEST_CASE("Times are read with their units") {
   CHECK(Duration::parse("500ms")->seconds == 0.5);
 }
 
-TEST_CASE("Times are read in SLURM's forms") {
+TEST_CASE("Durations are parsed in SLURM's formats") {
   CHECK(Duration::parse("1:50")->seconds == 110.0);
   CHECK(Duration::parse("90:00")->seconds == 5400.0);
   CHECK(Duration::parse("1:50:00")->seconds == 6600.0);
@@ -46,7 +46,7 @@ TEST_CASE("Times are read in SLURM's forms") {
   CHECK(Interval::parse("1-12")->seconds == 129'600.0);
 }
 
-TEST_CASE("What is no time is refused") {
+TEST_CASE("Invalid durations are rejected") {
   check_refused<Duration>({"",      "m",     "-5",      "-5s",           "-0s",
                            "1x",    "1h30",  "nan",     "inf",           "1e3s",
                            "ms",    "1:60",  "1:60:00", "1-24",          "1-",
@@ -68,14 +68,14 @@ TEST_CASE("An interval without a unit counts steps") {
   check_refused<Interval>({"", "-1", "1.5", "nan", "ten", "10k", "99999999999999999999"});
 }
 
-TEST_CASE("Sequences are a number or all") {
+TEST_CASE("Sequences are a number or \"all\"") {
   CHECK(Sequences::parse("1")->count == 1);
   CHECK(Sequences::parse("2147483648")->count == std::int64_t{1} << 31);
   CHECK(Sequences::parse("all")->count == std::numeric_limits<std::int64_t>::max());
   check_refused<Sequences>({"", "0", "-1", "2147483649", "1.5", "ALL", "all ", "8 "});
 }
 
-TEST_CASE("Sizes are bytes, or have a unit of 1000 or of 1024") {
+TEST_CASE("Sizes are bytes or have decimal or binary units") {
   CHECK(ByteSize::parse("0")->count == 0);
   CHECK(ByteSize::parse("4096")->count == 4096);
   CHECK(ByteSize::parse("4e9")->count == 4'000'000'000);
@@ -107,7 +107,7 @@ TEST_CASE("Recompute is none, level, every:K or auto") {
       {"", "all", "every", "every:", "every:0", "every:-1", "every:2x"});
 }
 
-TEST_CASE("A pipeline's schedule is gpipe, 1f1b or interleaved:V") {
+TEST_CASE("A pipeline schedule is gpipe, 1f1b or interleaved:V") {
   CHECK(PipelineSetting::parse("gpipe")->kind == PipelineKind::gpipe);
   CHECK(PipelineSetting::parse("1f1b")->kind == PipelineKind::one_f_one_b);
   CHECK(PipelineSetting::parse("interleaved:3") ==
@@ -117,7 +117,7 @@ TEST_CASE("A pipeline's schedule is gpipe, 1f1b or interleaved:V") {
                                   "interleaved:-2", "interleaved:2x", "interleaved:2 "});
 }
 
-TEST_CASE("A pipeline's split is a list of numbers") {
+TEST_CASE("A pipeline split is a list of numbers") {
   CHECK(LevelSplit::parse("")->levels.empty());
   CHECK(LevelSplit::parse("7")->levels == std::vector<std::int64_t>{7});
   CHECK(LevelSplit::parse("3,5,4")->levels == std::vector<std::int64_t>{3, 5, 4});
@@ -131,7 +131,7 @@ TEST_CASE("Devices are a list of CPUs and numbers of GPUs") {
   check_refused<DeviceList>({",", "cpu,", ",cpu", "cpu,,cpu", "gpu", "cpu, cpu", "cpu,-1", "1.5"});
 }
 
-TEST_CASE("A device is a kind, with a number where there are several") {
+TEST_CASE("A device is a kind with an optional index") {
   CHECK(DeviceName::parse("cuda")->kind == "cuda");
   CHECK(DeviceName::parse("cuda:12")->index == 12);
   CHECK(DeviceName::parse("cuda:12")->text() == "cuda:12");
@@ -139,7 +139,7 @@ TEST_CASE("A device is a kind, with a number where there are several") {
       {"", ":1", "cuda:", "cuda:-1", "cuda:x", "cpu:0", "auto:0", "../x", "GPU"});
 }
 
-TEST_CASE("A value's text is the one that it was read from") {
+TEST_CASE("A value keeps the text that it was parsed from") {
   CHECK(ByteSize::parse("1.5kib")->text() == "1.5kib");
   CHECK(Duration::parse("1h30m")->text() == "1h30m");
   check_texts<Interval>({"100", "10m", "none"});

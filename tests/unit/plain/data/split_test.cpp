@@ -145,10 +145,10 @@ TEST_CASE(
     "runs") {
   const TempFolder folder;
   const std::string a = folder.write("a", counting_text(30));
-  CHECK_THAT(message_of(ErrorKind::usage, [&] { config::refuse_mixture_of_one(a + ":2"); }),
+  CHECK_THAT(message_of(ErrorKind::usage, [&] { config::reject_single_file_mixture(a + ":2"); }),
              Names("weight: --data " + a));
-  CHECK_NOTHROW(config::refuse_mixture_of_one(a));
-  CHECK_NOTHROW(config::refuse_mixture_of_one(a + ":2," + a + ":1"));
+  CHECK_NOTHROW(config::reject_single_file_mixture(a));
+  CHECK_NOTHROW(config::reject_single_file_mixture(a + ":2," + a + ":1"));
   CHECK(open_split({.train = a + ":2", .seq_len = 4}).train.size() ==
         open_split({.train = a, .seq_len = 4}).train.size());
 }

@@ -23,7 +23,7 @@ using mesh::Axis;
 config::Config mini(std::int64_t dp, std::int64_t grad_accum) {
   config::Config config = testing::tiny_config();
   config.model = {
-      .levels = 4, .width = 64, .own = config::bdh::Settings{.heads = 4, .neurons = 512}};
+      .levels = 4, .width = 64, .family = config::bdh::Settings{.heads = 4, .neurons = 512}};
   config.data.seq_len = 128;
   return testing::laid_out(config, dp, grad_accum);
 }
@@ -137,7 +137,7 @@ std::vector<Case> cases_where_levels_run_again() {
 config::Config heavy(std::int64_t samples) {
   config::Config config = mini(1, 1);
   config.model = {
-      .levels = 2, .width = 128, .own = config::bdh::Settings{.heads = 4, .neurons = 4096}};
+      .levels = 2, .width = 128, .family = config::bdh::Settings{.heads = 4, .neurons = 4096}};
   config.data.seq_len = 2;
   config.batch.global = config.batch.microbatch = samples;
   return config;

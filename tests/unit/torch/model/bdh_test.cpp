@@ -25,7 +25,8 @@ using testing::length_error;
 
 TEST_CASE("The 25m model has the reference's 25,296,896 parameters and 1.218 GFLOP a token") {
   const auto model = make_model(
-      {.levels = 6, .width = 256, .own = config::bdh::Settings{.heads = 4, .neurons = 8192}}, 512);
+      {.levels = 6, .width = 256, .family = config::bdh::Settings{.heads = 4, .neurons = 8192}},
+      512);
   CHECK(model->num_elements() == 25'296'896);
   CHECK(model->training_flops_per_token() / 1e9 == Approx(1.218).margin(0.0005));
   CHECK(model->blocks.size() == 8);
@@ -48,7 +49,7 @@ TEST_CASE("Attention in chunks costs what it computes") {
 
 TEST_CASE("The mini model, which is the default, has 425,984 parameters") {
   const auto model = make_model(
-      {.levels = 4, .width = 64, .own = config::bdh::Settings{.heads = 4, .neurons = 512}}, 128);
+      {.levels = 4, .width = 64, .family = config::bdh::Settings{.heads = 4, .neurons = 512}}, 128);
   CHECK(model->num_elements() == 425'984);
   CHECK(make_model({}, 128)->num_elements() == 425'984);
 }

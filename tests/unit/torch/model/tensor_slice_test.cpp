@@ -107,7 +107,7 @@ TEST_CASE("A block refuses to run on another axis than it was made for") {
 }
 
 TEST_CASE("A BDH declares the ranks that share a head as its one subgroup") {
-  const config::ModelConfig config{.own = config::bdh::Settings{.heads = 4, .neurons = 12}};
+  const config::ModelConfig config{.family = config::bdh::Settings{.heads = 4, .neurons = 12}};
   for (const auto& [tp, sharing] : {std::pair{1, 1}, {4, 1}, {12, 3}}) {
     const std::vector<mesh::Subgroup> subgroups = model::tensor_subgroups(config, tp);
     REQUIRE(subgroups.size() == 1);

@@ -22,7 +22,7 @@ constexpr std::int64_t kLevels = 16;
 config::Config on_four_ranks(bool ties_levels, const std::string& recompute = "none") {
   config::Config config;
   config.model = {
-      .levels = kLevels, .width = 64, .own = config::bdh::Settings{.heads = 4, .neurons = 64}};
+      .levels = kLevels, .width = 64, .family = config::bdh::Settings{.heads = 4, .neurons = 64}};
   config.model.tie_levels = ties_levels;
   config.batch.global = 8;
   set(config, "machine.recompute", recompute);

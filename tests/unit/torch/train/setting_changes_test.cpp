@@ -28,7 +28,7 @@ void check_changes(const std::vector<SettingChange>& found,
 
 std::vector<SettingChange> noted(const config::Config& now, const config::Config& saved) {
   std::vector<SettingChange> changes = setting_changes(now, saved);
-  std::erase_if(changes, [](const auto& change) { return change.rule != OnResume::noted; });
+  std::erase_if(changes, [](const auto& change) { return change.rule != OnResume::reported; });
   return changes;
 }
 

@@ -33,7 +33,7 @@ std::string_view after_byte_order_mark(std::string_view text) {
   return text.starts_with(kMark) ? text.substr(kMark.size()) : text;
 }
 
-// The part of nlohmann's message that speaks of the text: without its exception id.
+// nlohmann's message without its exception id.
 std::string parser_message(const std::exception& error) {
   const std::string message = error.what();
   const std::size_t end_of_id = message.find("] ");
@@ -44,14 +44,14 @@ std::string parser_message(const std::exception& error) {
 std::string_view remedy(std::string_view text, std::size_t place, std::string_view message) {
   const std::string_view rest = text.substr(std::min(place, text.size()));
   const auto begins = [&](std::string_view word) { return rest.starts_with(word); };
-  if (begins("}") || begins("]")) return "is there a comma too many before it?";
-  if (begins("'")) return "strings stand in double quotes";
+  if (begins("}") || begins("]")) return "is there an extra comma before it?";
+  if (begins("'")) return "write strings in double quotes";
   if (begins("#")) return "comments begin with //";
-  if (begins("True") || begins("False")) return "switches are true and false";
+  if (begins("True") || begins("False")) return "write true or false";
   if (begins("None")) return "leave the key out";
-  if (begins("NaN") || begins("nan") || begins("I") || begins("i")) return "numbers are finite";
+  if (begins("NaN") || begins("nan") || begins("I") || begins("i")) return "numbers must be finite";
   if (message.find("unexpected end of input") != message.npos) return "is the file complete?";
-  if (message.find("object key") != message.npos) return "keys stand in double quotes";
+  if (message.find("object key") != message.npos) return "write keys in double quotes";
   return {};
 }
 
@@ -60,10 +60,11 @@ std::string_view remedy(std::string_view text, std::size_t place, std::string_vi
   const std::string_view content = after_byte_order_mark(text);
   const std::size_t begin = content.find_first_not_of(" \t\r\n");
   if (begin == content.npos) {
-    fail(ErrorKind::usage, "{}: it is empty where an object {{...}} is needed", origin);
+    fail(ErrorKind::usage, "{}: it is empty, but it must contain an object {{...}}", origin);
   }
   if (origin.ends_with(".txt")) {
-    fail(ErrorKind::usage, "{}: not valid JSON; to train on a text give --data {}", origin, origin);
+    fail(ErrorKind::usage, "{}: not valid JSON; to train on this text give --data {}", origin,
+         origin);
   }
   if (content[begin] != '{' && content[begin] != '/') {
     const std::string_view line =
@@ -77,7 +78,8 @@ std::string_view remedy(std::string_view text, std::size_t place, std::string_vi
        advice.empty() ? "" : "; ", advice);
 }
 
-// Looks at a text before it is parsed for what Json::parse accepts, changes or cannot name.
+// Validates a text before it is parsed: rejects what Json::parse silently accepts or changes, and
+// reports errors with the key.
 class Checker : public nlohmann::json_sax<Json> {
  public:
   Checker(std::string_view text, const std::string& origin) : text_(text), origin_(origin) {}
@@ -89,7 +91,7 @@ class Checker : public nlohmann::json_sax<Json> {
   bool string(string_t& /*value*/) override { return true; }
   bool binary(binary_t& /*value*/) override { return true; }
 
-  // The parser makes 0 of a number too small for a float64.
+  // The parser rounds numbers too small for a float64 to 0.
   bool number_float(number_float_t value, const string_t& digits) override {
     const std::string_view mantissa =
         std::string_view(digits).substr(0, digits.find_first_of("eE"));
@@ -131,7 +133,7 @@ class Checker : public nlohmann::json_sax<Json> {
     std::vector<std::string> keys;  // so far
   };
 
-  // Dotted, of the value that is read.
+  // The dotted key of the current value.
   [[nodiscard]] std::string path() const {
     std::string path;
     for (const Object& object : objects_) {
@@ -166,12 +168,12 @@ std::string read_text(const std::string& path, std::string_view named_by) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   if (std::filesystem::is_directory(status)) refuse("it is a folder");
-  // Each rank reads the file for itself: of a pipe only the first would get anything, and a FIFO
-  // without a writer would be waited for without end.
+  // Every rank reads the file: only the first would get the contents of a pipe, and opening a FIFO
+  // without a writer would block forever.
   if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
     refuse(
-        "it is not a regular file; write the text to one (a pipe such as <(...) can be read once, "
-        "and every rank reads the configuration)");
+        "it is not a regular file; write its contents to one (every rank reads the configuration, "
+        "and a pipe such as <(...) can be read only once)");
   }
   std::string text;
   const int result = base::with_patience(path, [&] {
@@ -189,9 +191,9 @@ std::string read_text(const std::string& path, std::string_view named_by) {
 }
 
 Json parse_object(std::string_view text, const std::string& origin) {
-  // The parser takes a NUL for the end of the text.
+  // The parser would treat a NUL as the end of the text.
   if (text.find('\0') != text.npos) {
-    fail(ErrorKind::usage, "{}: it is UTF-16 or binary, with bytes of 0; {}", origin,
+    fail(ErrorKind::usage, "{}: it is UTF-16 or binary, since it contains zero bytes; {}", origin,
          kJsonIsNeeded);
   }
   const bool is_strict = true;
@@ -201,7 +203,7 @@ Json parse_object(std::string_view text, const std::string& origin) {
   const bool allow_exceptions = true;
   Json value = Json::parse(text, nullptr, allow_exceptions, ignore_comments);
   if (!value.is_object()) {
-    fail(ErrorKind::usage, "{}: found {} where an object {{...}} is needed", origin,
+    fail(ErrorKind::usage, "{}: found {}, but it must be an object {{...}}", origin,
          value.type_name());
   }
   return value;

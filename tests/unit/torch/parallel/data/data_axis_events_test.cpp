@@ -110,7 +110,7 @@ const std::vector<param::ParameterId> kOneRegion{0_p};
 std::unique_ptr<model::Model> bdh(std::int64_t levels, bool tied) {
   return model::make_model({.levels = levels,
                             .width = 16,
-                            .own = config::bdh::Settings{.heads = 2, .neurons = 32},
+                            .family = config::bdh::Settings{.heads = 2, .neurons = 32},
                             .tie_levels = tied},
                            16);
 }

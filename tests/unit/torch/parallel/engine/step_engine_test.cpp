@@ -119,7 +119,7 @@ TEST_CASE("Buckets are under way before the backward pass ends") {
   // Untied levels of 6 MiB each between an embedding and a head of 32 KiB.
   const config::ModelConfig sizes{.levels = 3,
                                   .width = 32,
-                                  .own = config::bdh::Settings{.heads = 2, .neurons = 8192},
+                                  .family = config::bdh::Settings{.heads = 2, .neurons = 8192},
                                   .tie_levels = false};
   testing::on_threads(2, [&](comm::World& world) {
     const mesh::MeshGroups groups = replicas_of(world);

@@ -139,8 +139,9 @@ constexpr std::int64_t kLevels = 64;
 // Ten billion parameters in untied levels, far more than this machine could hold.
 config::Config large() {
   config::Config config;
-  config.model = {
-      .levels = kLevels, .width = 2048, .own = config::bdh::Settings{.heads = 32, .neurons = 1024}};
+  config.model = {.levels = kLevels,
+                  .width = 2048,
+                  .family = config::bdh::Settings{.heads = 32, .neurons = 1024}};
   config.model.tie_levels = false;
   config.data.seq_len = 2048;
   config.batch.global = 32 * 32;

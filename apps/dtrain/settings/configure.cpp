@@ -1,4 +1,4 @@
-#include "configure.h"
+#include "settings/configure.h"
 
 #include <algorithm>
 #include <utility>
@@ -10,17 +10,17 @@
 #include "dtrain/base/launcher_link.h"
 #include "dtrain/base/log.h"
 #include "dtrain/base/text/number.h"
-#include "dtrain/config/continued_run.h"
-#include "dtrain/config/input/rivals.h"
+#include "dtrain/config/input/conflicts.h"
 #include "dtrain/config/resolve/notices.h"
 #include "dtrain/config/resolve/resolve.h"
+#include "dtrain/config/resumed_settings.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/config/saved_run.h"
 #include "dtrain/config/values/data_mixture.h"
 #include "dtrain/data/split.h"
-#include "inherited_run.h"
-#include "model_path.h"
 #include "runtime_library.h"
+#include "settings/inherited_run.h"
+#include "settings/model_path.h"
 
 namespace dtrain::app {
 namespace {
@@ -37,10 +37,10 @@ config::Launch launch_of(const base::RankEnv& env) {
           .usable_cores = base::usable_cores(),
           .devices = RuntimeLibrary::devices(),
           .num_gpus = RuntimeLibrary::num_gpus(),
-          .unused_gpus = RuntimeLibrary::unused_gpus()};
+          .no_gpu_reason = RuntimeLibrary::no_gpu_reason()};
 }
 
-// The variable beside the one that gave the rank.
+// The variable of the world size that belongs to the variable of the rank.
 std::string count_variable(const std::string& rank_variable) {
   if (rank_variable == "RANK") return "WORLD_SIZE";
   if (rank_variable == "SLURM_PROCID") return "SLURM_NTASKS";
@@ -49,23 +49,23 @@ std::string count_variable(const std::string& rank_variable) {
 }
 
 void require_rendezvous(const base::RankEnv& env, config::Backend backend) {
-  if (backend == config::Backend::mpi) return;  // MPI itself is where they meet
+  if (backend == config::Backend::mpi) return;  // MPI does the rendezvous
   if (env.world_size == 1 || (!env.master_addr.empty() && env.master_port != 0)) return;
-  if (env.slurm_step) return;  // its ranks find their place to meet
+  if (env.slurm_step) return;  // the address is derived from SLURM's variables
   base::fail(ErrorKind::usage,
-             "{} says {} ranks, but MASTER_ADDR and MASTER_PORT do not say where they meet: launch "
-             "with dtrun -n {} -- dtrain ..., or set both",
+             "{} says {} ranks, but MASTER_ADDR and MASTER_PORT, the rendezvous address, are not "
+             "set: launch with dtrun -n {} -- dtrain ..., or set both",
              count_variable(env.source), env.world_size, env.world_size);
 }
 
 void warn_unused(const config::CommandLine& command_line, const std::vector<std::string>& unused) {
   const auto tell = [&](const std::string& file, const std::vector<std::string>& keys) {
     if (keys.empty()) return;
-    base::log_warning("{}: not used by dtrain {}: {}", file, config::name_of(command_line.command),
-                      fmt::join(keys, ", "));
+    base::log_warning("{}: dtrain {} ignores these keys: {}", file,
+                      config::name_of(command_line.command), fmt::join(keys, ", "));
   };
   tell(command_line.config_file, unused);
-  tell(command_line.deepspeed_file, command_line.deepspeed_unused);
+  tell(command_line.deepspeed_file, command_line.unused_deepspeed_keys);
 }
 
 void warn_shortened(const config::TrainConfig& asked, const config::TrainConfig& resolved) {
@@ -73,34 +73,34 @@ void warn_shortened(const config::TrainConfig& asked, const config::TrainConfig&
   const std::string length = resolved.epochs > 0 ? fmt::format("the {} steps of --epochs {}",
                                                                resolved.steps, resolved.epochs)
                                                  : fmt::format("--steps {}", resolved.steps);
-  base::log_warning("--warmup-steps {} is more than {}: the warm-up takes half of them, {}",
+  base::log_warning("--warmup-steps {} exceeds {}: the warm-up is shortened to half of them, {}",
                     *asked.warmup_steps, length, *resolved.warmup_steps);
 }
 
-// "--memory-limit 10" means 10 GB to everybody, and no model fits into a million bytes.
-void refuse_bare_size(const config::Assignment& given) {
+// Rejects sizes without a unit that are too small to be meant as bytes, such as --memory-limit 10.
+void require_unit(const config::Assignment& given) {
   constexpr std::string_view kSizes[] = {"machine.memory_limit", "plan.device_memory", "plan.link"};
-  constexpr std::int64_t kFewestBytes = 1'000'000;
+  constexpr std::int64_t kMinBytes = 1'000'000;
   if (std::ranges::count(kSizes, given.setting->key) == 0) return;
   const auto bytes = base::whole_number_in<std::int64_t>(given.text);
-  if (!bytes || *bytes <= 0 || *bytes >= kFewestBytes) return;
+  if (!bytes || *bytes <= 0 || *bytes >= kMinBytes) return;
   base::fail(ErrorKind::usage,
-             "{}: {} without a unit is bytes, which is too little: give one, as in {}GB",
+             "{}: {} without a unit means bytes, which is too little: give a unit, as in {}GB",
              given.origin, given.text, given.text);
 }
 
-void refuse_values(const config::CommandLine& command_line) {
+void check_values(const config::CommandLine& command_line) {
   for (const config::Assignment& given : command_line.assignments) {
-    if (given.setting->key == "data.train") config::refuse_mixture_of_one(given.text);
-    refuse_bare_size(given);
-    // A script's variable that is not set must not begin a new run somewhere else.
+    if (given.setting->key == "data.train") config::reject_single_file_mixture(given.text);
+    require_unit(given);
+    // An empty folder, as from a script's unset variable, must not start a run elsewhere.
     if (given.setting->key != "run.dir" || !given.text.empty()) continue;
-    base::fail(ErrorKind::usage, "{} is empty: name a folder, or leave it out", given.origin);
+    base::fail(ErrorKind::usage, "{} is empty: name a folder, or omit it", given.origin);
   }
 }
 
-// The keys of a DeepSpeed file for the flags that a message names, which nobody gave.
-std::string keys_behind(const config::CommandLine& command_line, std::string_view message) {
+// For flags named in a message that come from a DeepSpeed file: " (--lr from ds.json: KEY)".
+std::string deepspeed_origins(const config::CommandLine& command_line, std::string_view message) {
   std::string keys;
   for (const config::Assignment& given : command_line.assignments) {
     const bool is_key = !command_line.deepspeed_file.empty() &&
@@ -112,7 +112,8 @@ std::string keys_behind(const config::CommandLine& command_line, std::string_vie
   return keys.empty() ? "" : " (" + keys + ")";
 }
 
-// With --epochs the steps follow from the data and the batch, and other settings from the steps.
+// Resolves the configuration. With --epochs it first computes the steps from data and batch, since
+// other settings depend on them.
 config::Config resolve_with_epochs(config::Command command, config::Config config,
                                    const config::Launch& launch) {
   const bool trains = command == config::Command::train || command == config::Command::doctor;
@@ -128,12 +129,13 @@ config::Config resolve_with_epochs(config::Command command, config::Config confi
   return config::resolve(command, config, launch);
 }
 
-// True if files give the vocabulary of their own data, which the command replaces.
-bool is_vocab_of_other_data(const config::CommandLine& command_line, const config::Loaded& loaded) {
+// True if the vocabulary given by files is that of the files' data, which the command replaces.
+bool is_vocab_of_replaced_data(const config::CommandLine& command_line,
+                               const config::LoadedSettings& loaded) {
   config::CommandLine files = command_line;
   files.assignments.clear();
-  files.num_of_deepspeed = 0;
-  const config::Loaded below = config::load(files);
+  files.num_deepspeed_assignments = 0;
+  const config::LoadedSettings below = config::load(files);
   const std::string& data = below.config.data.train;
   if (data.empty()) return false;
   const std::string resumed = config::resumed_config_file(loaded.config);
@@ -149,12 +151,12 @@ bool is_vocab_of_other_data(const config::CommandLine& command_line, const confi
   }
 }
 
-// A model has the vocabulary of its data unless somebody says otherwise.
-void take_vocab_of_data(const config::CommandLine& command_line, config::Loaded& loaded) {
+// Sets the vocabulary to that of the data unless another one is given.
+void adopt_vocab_of_data(const config::CommandLine& command_line, config::LoadedSettings& loaded) {
   const config::Config& config = loaded.config;
   const bool has_vocab = config::find_key(kVocab)->is_for(command_line.command);
   if (command_line.gives(kVocab) || !has_vocab || config.data.train.empty()) return;
-  if (loaded.gives(kVocab) && !is_vocab_of_other_data(command_line, loaded)) return;
+  if (loaded.gives(kVocab) && !is_vocab_of_replaced_data(command_line, loaded)) return;
   const auto found = data::vocab_of_data(config.data.train);
   if (!found) return;
   if (loaded.gives(kVocab) && *found != config.model.vocab) {
@@ -165,43 +167,45 @@ void take_vocab_of_data(const config::CommandLine& command_line, config::Loaded&
 }
 
 // Resets microbatch settings of files that do not divide the flags' global batch on these ranks.
-void fit_batch(const config::CommandLine& command_line, config::Loaded& loaded,
+void fit_batch(const config::CommandLine& command_line, config::LoadedSettings& loaded,
                const config::Launch& launch) {
   std::vector<const config::Setting*> given;
   for (const config::Assignment& each : command_line.assignments) given.push_back(each.setting);
   const config::Config below = loaded.config;
-  for (std::string& line : config::drop_rival_batch(below, given, loaded.config, launch)) {
+  for (std::string& line : config::reset_conflicting_batch(below, given, loaded.config, launch)) {
     loaded.replaced.push_back(std::move(line));
   }
 }
 
-// Reads the settings of the command, or of the run that it resumes.
+// Reads and resolves the settings of the command and of the run that it resumes.
 Configured read_settings(const config::CommandLine& command_line, const config::Launch& launch) {
-  refuse_values(command_line);
-  config::Loaded given = config::load(command_line);
+  check_values(command_line);
+  config::LoadedSettings given = config::load(command_line);
   const config::Command command = command_line.command;
   if (command == config::Command::evaluate && !given.config.generate.from.empty()) {
     const std::string model = model_path(given.config.generate.from);
-    given = config::load(command_line, settings_of_training(run_of_model(model)));
+    given = config::load(command_line, evaluation_settings(run_of_model(model)));
     given.config.generate.from = model;
   }
-  config::check_open_layout(command_line, given.config);
-  take_vocab_of_data(command_line, given);
+  config::check_auto_layout(command_line, given.config);
+  adopt_vocab_of_data(command_line, given);
   const bool starts = command == config::Command::train && !command_line.print_config;
-  if (starts) config::check_run_dir_named(given.config);
+  if (starts) config::require_run_dir(given.config);
   const auto run = inherited_run(command_line, given.config);
   try {
     Configured configured{.loaded = given};
     if (run) {
-      config::ContinuedRun continued = config::continue_run(command_line, given, *run, launch);
+      config::ResumedSettings continued =
+          config::resume_settings(command_line, given, *run, launch);
       configured = {.loaded = std::move(continued.loaded),
                     .origin = run->path,
                     .notice = std::move(continued.notice)};
     }
-    config::Loaded& loaded = configured.loaded;
-    configured.strategy = config::take_default_strategy(command_line, launch, loaded.config.layout);
+    config::LoadedSettings& loaded = configured.loaded;
+    configured.strategy =
+        config::apply_default_strategy(command_line, launch, loaded.config.layout);
     if (!run) {
-      take_model_of_weights(command_line, loaded);
+      adopt_model_settings(command_line, loaded);
       if (command == config::Command::train) fit_batch(command_line, loaded, launch);
     }
     configured.config = resolve_with_epochs(command, loaded.config, launch);
@@ -210,13 +214,14 @@ Configured read_settings(const config::CommandLine& command_line, const config::
     if (error.kind() != ErrorKind::usage) throw;
     const std::string message = error.what();
     const std::string origin =
-        run ? fmt::format(" (settings that are not given come from {})", run->path) : "";
-    base::fail(ErrorKind::usage, "{}{}{}", message, origin, keys_behind(command_line, message));
+        run ? fmt::format(" (settings that the command omits come from {})", run->path) : "";
+    base::fail(ErrorKind::usage, "{}{}{}", message, origin,
+               deepspeed_origins(command_line, message));
   }
 }
 
-// As read_settings. If only SLURM sets the number of ranks, an error about it also says how to
-// start them from a shell of srun --pty, where no other task of the step runs dtrain.
+// As read_settings. If SLURM sets the number of ranks, an error about it also says how to start ranks
+// in a shell of srun --pty, where the step's other tasks do not run dtrain.
 Configured read_settings_of_rank(const config::CommandLine& command_line,
                                  const config::Launch& launch, const base::RankEnv& env) {
   try {
@@ -244,7 +249,7 @@ std::optional<Configured> configure(const config::CommandLine& given) {
   configured.is_quiet = command_line.quiet;
   configured.is_verbose = command_line.verbose;
   configured.has_file = !command_line.config_file.empty() || !configured.notice.empty();
-  const config::Loaded& loaded = configured.loaded;
+  const config::LoadedSettings& loaded = configured.loaded;
   const bool tells = env.rank == 0 && !command_line.quiet;
   if (tells && !configured.notice.empty()) base::log_info("{}", configured.notice);
   if (env.rank == 0) {
@@ -275,7 +280,7 @@ void warn(config::Command command, const Configured& configured) {
   const std::string threads = config::threads_warning(configured.loaded.config, configured.config,
                                                       configured.launch, base::is_bound());
   if (!threads.empty()) base::log_warning("{}", threads);
-  // Of a layout that is still to be chosen nothing is known; commands::choose_layout warns then.
+  // --strategy auto has not chosen a layout yet; commands::choose_layout warns once it has.
   if (configured.config.layout.strategy == config::Strategy::automatic) return;
   for (const std::string& line : config::warnings(command, configured.config)) {
     base::log_warning("{}", line);

@@ -1,4 +1,4 @@
-#include "dtrain/config/input/rivals.h"
+#include "dtrain/config/input/conflicts.h"
 
 #include <fmt/format.h>
 
@@ -21,7 +21,8 @@ std::string flag_text(const Setting& setting, const Config& config) {
   return fmt::format("{} {}", setting.flag, value_text(setting, config));
 }
 
-// A file or the flags, applied over the files (or the run) below. Parameters as of drop_rivals.
+// A layer, which is a file or the flags, applied over the layers below. Parameters: see
+// reset_conflicts.
 class Layer {
  public:
   Layer(const Config& below, std::span<const Setting* const> given, Config& config)
@@ -32,7 +33,7 @@ class Layer {
   [[nodiscard]] bool gives(std::string_view key) const {
     return std::ranges::any_of(given_, [&](const Setting* setting) { return setting->key == key; });
   }
-  // True if a layer below set it to another value than its default and this layer does not set it.
+  // True if this layer does not set it and a layer below set it to another value than the default.
   [[nodiscard]] bool inherits(std::string_view key) const {
     return !gives(key) && !is_default(*find_key(key), config_);
   }
@@ -44,7 +45,7 @@ class Layer {
     static const Config plain;
     assign_json(setting, value_json(setting, plain), key, config_);
   }
-  // Records that `winner` has changed an inherited setting to its present value.
+  // Records that `winner` has changed an inherited setting to its value in config().
   void note_change(std::string_view key, std::string_view winner) {
     const Setting& setting = *find_key(key);
     add(winner,
@@ -52,8 +53,8 @@ class Layer {
   }
   [[nodiscard]] std::vector<std::string> replaced() const {
     std::vector<std::string> lines;
-    for (const auto& [winner, rivals] : replaced_) {
-      lines.push_back(fmt::format("{} replaces {}", flag_text(*find_key(winner), config_), rivals));
+    for (const auto& [winner, losers] : replaced_) {
+      lines.push_back(fmt::format("{} replaces {}", flag_text(*find_key(winner), config_), losers));
     }
     return lines;
   }
@@ -61,13 +62,13 @@ class Layer {
  private:
   struct Replaced {
     std::string_view winner;
-    std::string rivals;
+    std::string losers;
   };
 
-  void add(std::string_view winner, const std::string& rival) {
+  void add(std::string_view winner, const std::string& loser) {
     auto found = std::ranges::find(replaced_, winner, &Replaced::winner);
     if (found == replaced_.end()) found = replaced_.insert(replaced_.end(), {winner, {}});
-    found->rivals += (found->rivals.empty() ? "" : ", ") + rival;
+    found->losers += (found->losers.empty() ? "" : ", ") + loser;
   }
 
   const Config& below_;
@@ -78,11 +79,11 @@ class Layer {
 
 using Keys = std::array<std::string_view, 4>;
 
-/// Any of `given` resets `inherited` if `clash` holds.
-struct Rival {
+/// Any of `given` resets `inherited` if `is_conflict` holds.
+struct Conflict {
   Keys given;
   std::string_view inherited;
-  Condition clash;
+  Condition is_conflict;
 };
 
 bool lacks_fused_kernels(const Config& c) {
@@ -126,10 +127,10 @@ bool mixes_float64(const Config& c) {
 bool rounds_twice(const Config& c) {
   using Kind = Compression::Kind;
   const Kind kind = c.machine.compress.kind;
-  return is_low(c.machine.reduce_dtype) && (kind == Kind::bfloat16 || kind == Kind::float16);
+  return is_16_bit(c.machine.reduce_dtype) && (kind == Kind::bfloat16 || kind == Kind::float16);
 }
 
-// The warm-up itself is shortened if it does not fit.
+// A warm-up that does not fit is shortened, so it is no conflict.
 bool decays_too_long(const Config& c) {
   const TrainConfig& train = c.train;
   const bool decays = train.schedule == ScheduleShape::warmup_stable_decay;
@@ -153,7 +154,7 @@ constexpr Keys kDtypeKeys{"machine.dtype", "machine.param_dtype", "machine.reduc
 constexpr Keys kKernelKeys{"machine.kernels", "machine.dtype", "machine.param_dtype",
                            "machine.device"};
 constexpr Keys kDecayKeys{"train.steps", "train.schedule", "train.warmup_steps"};
-constexpr Rival kRivals[] = {
+constexpr Conflict kConflicts[] = {
     {{"data.val_fraction"},
      "data.validation",
      [](const Config& c) { return c.data.val_fraction > 0; }},
@@ -206,9 +207,9 @@ constexpr Rival kRivals[] = {
     {{"machine.reduce_dtype"}, "machine.compress", rounds_twice},
 };
 
-// Any two of the three determine the batch. The global batch affects the results, the microbatch
-// only their rounding.
-void drop_third_of_batch(Layer& layer) {
+// If all three batch sizes are set, resets an inherited one, since two determine the third. Prefers
+// to keep the global batch, which affects the results; the microbatch affects only rounding.
+void reset_third_batch_size(Layer& layer) {
   const BatchConfig& batch = layer.config().batch;
   if (batch.global == 0 || batch.microbatch == 0 || batch.grad_accum == 0) return;
   constexpr std::string_view kKeys[] = {"batch.grad_accum", "batch.microbatch", "batch.global"};
@@ -219,9 +220,9 @@ void drop_third_of_batch(Layer& layer) {
 }
 
 /// A setting that only some strategies use, or that fixes their number of ranks.
-struct OfStrategies {
+struct StrategySetting {
   std::string_view key;
-  Condition is_read;
+  Condition is_used;
 };
 
 bool has_three_axes(const Config& c) { return c.layout.strategy == Strategy::three_axes; }
@@ -241,14 +242,14 @@ bool has_copies(const Config& c) {
   const bool is_hybrid = has_fsdp(c) && c.layout.fsdp_sharding == FsdpSharding::hybrid;
   return is_hybrid || sharding_of(c.layout) == Sharding::none;
 }
-bool serves_ranks(const Config& c) {
+bool backend_fits(const Config& c) {
   const Backend backend = c.machine.backend;
   if (c.layout.strategy == Strategy::single) return backend == Backend::none;
   return has_threads(c) ? backend == Backend::local
                         : backend != Backend::local && backend != Backend::none;
 }
 
-constexpr OfStrategies kOfStrategies[] = {
+constexpr StrategySetting kStrategySettings[] = {
     {"layout.pp", has_three_axes},         {"layout.dp", has_three_axes},
     {"layout.tp", has_three_axes},         {"layout.data_axis", has_three_axes},
     {"layout.schedule_pp", has_stages},    {"layout.pp_split", has_stages},
@@ -256,7 +257,7 @@ constexpr OfStrategies kOfStrategies[] = {
     {"layout.devices", has_threads},       {"layout.zero_stage", has_zero},
     {"layout.fsdp_sharding", has_fsdp},    {"layout.shard_size", has_fsdp},
     {"layout.accumulate", can_accumulate}, {"machine.compress", has_copies},
-    {"machine.backend", serves_ranks}};
+    {"machine.backend", backend_fits}};
 
 constexpr std::string_view kStrategy = "layout.strategy";
 constexpr std::string_view kDataAxis = "layout.data_axis";
@@ -266,16 +267,17 @@ std::string_view size_key(Axis axis) {
 }
 
 // The first of `keys` that the layer sets.
-std::optional<std::string_view> given_of(const Layer& layer,
-                                         std::initializer_list<std::string_view> keys) {
+std::optional<std::string_view> first_given(const Layer& layer,
+                                            std::initializer_list<std::string_view> keys) {
   for (const std::string_view key : keys) {
     if (layer.gives(key)) return key;
   }
   return std::nullopt;
 }
 
-// --strategy auto chooses everything but --nnodes: any given choice replaces an inherited auto.
-void drop_open_strategy(Layer& layer) {
+// --strategy auto chooses the whole layout except --nnodes. It resets inherited layout settings; a
+// layout setting of the layer replaces an inherited auto.
+void reset_auto_strategy(Layer& layer) {
   LayoutConfig& layout = layer.config().layout;
   if (layout.strategy != Strategy::automatic) return;
   for (const Setting& setting : settings()) {
@@ -290,16 +292,16 @@ void drop_open_strategy(Layer& layer) {
   }
 }
 
-void take_strategy(Layer& layer, Strategy strategy, std::string_view winner) {
+void select_strategy(Layer& layer, Strategy strategy, std::string_view winner) {
   layer.config().layout.strategy = strategy;
   layer.note_change(kStrategy, winner);
 }
 
-// --zero-stage, --shard-size, ... select how the data axis shards its state.
-void take_data_axis_of_options(Layer& layer) {
+// --zero-stage, --shard-size, ... select the strategy or data axis that uses them.
+void select_data_axis(Layer& layer) {
   LayoutConfig& layout = layer.config().layout;
-  const auto zero = given_of(layer, {"layout.zero_stage"});
-  const auto fsdp = given_of(layer, {"layout.fsdp_sharding", "layout.shard_size"});
+  const auto zero = first_given(layer, {"layout.zero_stage"});
+  const auto fsdp = first_given(layer, {"layout.fsdp_sharding", "layout.shard_size"});
   if (zero.has_value() == fsdp.has_value()) return;
   const DataAxisKind wanted = zero ? DataAxisKind::zero : DataAxisKind::fsdp;
   if (data_axis_of(layout) == wanted) return;
@@ -310,22 +312,23 @@ void take_data_axis_of_options(Layer& layer) {
   }
   const bool is_one_axis = layout.strategy == Strategy::ddp || layout.strategy == Strategy::zero ||
                            layout.strategy == Strategy::fsdp;
-  if (is_one_axis) take_strategy(layer, strategy_with(wanted), winner);
+  if (is_one_axis) select_strategy(layer, strategy_for(wanted), winner);
 }
 
-void take_threads(Layer& layer) {
-  const auto winner = given_of(layer, {"layout.local_ranks", "layout.devices"});
+// --local-ranks and --devices select the strategy whose ranks are threads.
+void select_thread_strategy(Layer& layer) {
+  const auto winner = first_given(layer, {"layout.local_ranks", "layout.devices"});
   const Strategy strategy = layer.config().layout.strategy;
   if (!winner) return;
-  if (strategy == Strategy::ddp) take_strategy(layer, Strategy::dp, *winner);
-  if (strategy == Strategy::pp) take_strategy(layer, Strategy::mp, *winner);
+  if (strategy == Strategy::ddp) select_strategy(layer, Strategy::dp, *winner);
+  if (strategy == Strategy::pp) select_strategy(layer, Strategy::mp, *winner);
 }
 
-// A size along an axis other than the strategy's makes the layout multi-dimensional; the size of
-// the inherited axis follows from the number of ranks.
-void take_axes_of_sizes(Layer& layer) {
+// A size along another axis than the strategy's selects --strategy 3d. The size of the inherited
+// axis is then derived from the number of ranks.
+void select_three_axes(Layer& layer) {
   LayoutConfig& layout = layer.config().layout;
-  const StrategyMeaning strategy = strategy_of(layout);
+  const StrategyTraits strategy = strategy_of(layout);
   const bool is_plain = layout.strategy == Strategy::single || strategy.is_local();
   if (!strategy.axis || is_plain) return;
   const auto* other = std::ranges::find_if(kAxes, [&](Axis axis) {
@@ -336,32 +339,31 @@ void take_axes_of_sizes(Layer& layer) {
   for (const Axis axis : kAxes) {
     if (!layer.gives(size_key(axis))) size_of(layout, axis) = axis == strategy.axis ? 0 : 1;
   }
-  take_strategy(layer, Strategy::three_axes, size_key(*other));
+  select_strategy(layer, Strategy::three_axes, size_key(*other));
 }
 
-// The third of three sizes follows from the number of ranks.
-void drop_third_size(Layer& layer) {
+// If all three sizes are set, resets an inherited one, to be derived from the number of ranks.
+void reset_third_size(Layer& layer) {
   LayoutConfig& layout = layer.config().layout;
-  const bool are_all_there =
+  const bool are_all_set =
       std::ranges::all_of(kAxes, [&](Axis axis) { return size_of(layout, axis) != 0; });
-  if (!are_all_there || layout.strategy != Strategy::three_axes) return;
-  const auto winner = given_of(layer, {"layout.tp", "layout.pp", "layout.dp"});
+  if (!are_all_set || layout.strategy != Strategy::three_axes) return;
+  const auto winner = first_given(layer, {"layout.tp", "layout.pp", "layout.dp"});
   if (!winner) return;
   for (const Axis axis : {Axis::dp, Axis::pp, Axis::tp}) {
     if (layer.inherits(size_key(axis))) return layer.reset(size_key(axis), *winner);
   }
 }
 
-// A new strategy drops the settings of the inherited one, and a setting of another strategy
-// selects that strategy.
-void drop_rival_layouts(Layer& layer) {
-  drop_open_strategy(layer);
+// Selects the strategy that the layer's settings imply, and resets settings that it does not use.
+void reset_layout_conflicts(Layer& layer) {
+  reset_auto_strategy(layer);
   if (!layer.gives(kStrategy)) {
-    take_data_axis_of_options(layer);
-    take_threads(layer);
-    take_axes_of_sizes(layer);
+    select_data_axis(layer);
+    select_thread_strategy(layer);
+    select_three_axes(layer);
   }
-  drop_third_size(layer);
+  reset_third_size(layer);
   const LayoutConfig& before = layer.below().layout;
   const LayoutConfig& layout = layer.config().layout;
   const bool is_same = layout.strategy == before.strategy &&
@@ -369,31 +371,31 @@ void drop_rival_layouts(Layer& layer) {
                        data_axis_of(layout) == data_axis_of(before);
   if (is_same || layout.strategy == Strategy::automatic) return;
   const auto winner =
-      given_of(layer, {kStrategy, kDataAxis, "layout.zero_stage", "layout.fsdp_sharding",
-                       "layout.shard_size", "layout.local_ranks", "layout.devices"});
+      first_given(layer, {kStrategy, kDataAxis, "layout.zero_stage", "layout.fsdp_sharding",
+                          "layout.shard_size", "layout.local_ranks", "layout.devices"});
   if (!winner) return;
-  for (const OfStrategies& each : kOfStrategies) {
-    if (!each.is_read(layer.config())) layer.reset(each.key, *winner);
+  for (const StrategySetting& each : kStrategySettings) {
+    if (!each.is_used(layer.config())) layer.reset(each.key, *winner);
   }
 }
 
 }  // namespace
 
-std::vector<std::string> drop_rivals(const Config& below, std::span<const Setting* const> given,
-                                     Config& config) {
+std::vector<std::string> reset_conflicts(const Config& below, std::span<const Setting* const> given,
+                                         Config& config) {
   Layer layer(below, given, config);
-  for (const Rival& rival : kRivals) {
-    const auto* winner =
-        std::ranges::find_if(rival.given, [&](std::string_view key) { return layer.gives(key); });
-    if (winner == rival.given.end() || !rival.clash(layer.config())) continue;
-    layer.reset(rival.inherited, *winner);
+  for (const Conflict& conflict : kConflicts) {
+    const auto* winner = std::ranges::find_if(
+        conflict.given, [&](std::string_view key) { return layer.gives(key); });
+    if (winner == conflict.given.end() || !conflict.is_conflict(layer.config())) continue;
+    layer.reset(conflict.inherited, *winner);
   }
-  drop_third_of_batch(layer);
-  drop_rival_layouts(layer);
+  reset_third_batch_size(layer);
+  reset_layout_conflicts(layer);
   return layer.replaced();
 }
 
-bool fits_ranks(std::int64_t microbatch, const Config& config, const Launch& launch) {
+bool microbatch_fits(std::int64_t microbatch, const Config& config, const Launch& launch) {
   LayoutConfig layout = config.layout;
   resolve_layout(layout, with_local_ranks(layout, launch));
   const std::int64_t at_once = microbatch * layout.dp;
@@ -401,15 +403,15 @@ bool fits_ranks(std::int64_t microbatch, const Config& config, const Launch& lau
          config.batch.global / at_once >= layout.pp;
 }
 
-std::vector<std::string> drop_rival_batch(const Config& below,
-                                          std::span<const Setting* const> given, Config& config,
-                                          const Launch& launch) {
+std::vector<std::string> reset_conflicting_batch(const Config& below,
+                                                 std::span<const Setting* const> given,
+                                                 Config& config, const Launch& launch) {
   Layer layer(below, given, config);
   const BatchConfig& batch = config.batch;
   if (!layer.gives("batch.global") || batch.global == 0) return {};
   for (const std::string_view key : {"batch.microbatch", "batch.grad_accum"}) {
     const std::int64_t factor = key == "batch.microbatch" ? batch.microbatch : batch.grad_accum;
-    if (!layer.inherits(key) || fits_ranks(factor, config, launch)) continue;
+    if (!layer.inherits(key) || microbatch_fits(factor, config, launch)) continue;
     layer.reset(key, "batch.global");
   }
   return layer.replaced();

@@ -1,4 +1,4 @@
-// The commands of dtrain data: prepare, tokenizer train, info and baseline.
+// dtrain data prepare, tokenizer train, info and baseline.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -16,8 +16,8 @@
 #include "dtrain/data/prepare.h"
 #include "dtrain/data/split.h"
 #include "dtrain/data/tokens/token_file.h"
-#include "long_work.h"
 #include "ranks.h"
+#include "subcommands/progress.h"
 #include "tool.h"
 
 namespace dtrain::app {
@@ -28,21 +28,19 @@ constexpr std::int64_t kMostVocab = std::int64_t{1} << 31;
 
 // Flags of the commands that read texts.
 void add_text_flags(CLI::App& app, data::PrepareOptions& texts, const std::string& output) {
-  app.add_option(
-      "INPUT", texts.inputs,
-      "a file, or a folder of which all but hidden files are read; - for standard input");
+  app.add_option("INPUT", texts.inputs,
+                 "a file, or a folder, whose hidden files are skipped; - for standard input");
   CLI::Option& file = *app.add_option("-o,--output", texts.output, output);
   require_value(*file.type_name("FILE")->required(), "name a file");
   CLI::Option& field =
       *app.add_option("--field", texts.field,
-                      "the inputs are JSON: lines, or an array of objects, whose "
-                      "texts are in this field; OUTER.INNER: of an object in them");
+                      "read JSON lines, or a JSON array of objects, with the text in this field; "
+                      "OUTER.INNER for a nested field");
   require_value(*field.type_name("NAME"), "name a field");
   app.add_flag("--skip-bad-lines", texts.skips_bad_records,
-               "pass over what is not JSON or holds no text in --field, and count it")
+               "skip and count records that are not JSON or have no text in --field")
       ->needs(&field);
-  app.add_flag("--as-text", texts.as_text, "read inputs that are JSON as plain text")
-      ->excludes(&field);
+  app.add_flag("--as-text", texts.as_text, "read JSON inputs as plain text")->excludes(&field);
   const auto take_dataset = [&texts](const std::string& name) {
     constexpr std::string_view kWikitext = "wikitext";
     texts.is_wikitext = name == kWikitext;
@@ -52,17 +50,17 @@ void add_text_flags(CLI::App& app, data::PrepareOptions& texts, const std::strin
   };
   app.add_option_function<std::string>("--dataset", take_dataset)
       ->type_name("wikitext")
-      ->description("the inputs are raw files of WikiText, whose articles are the documents")
+      ->description("read raw WikiText files, with articles as documents")
       ->excludes(&field);
   app.add_flag("--overwrite", texts.overwrite, "replace the output if it exists");
-  // The flag of training, which the inputs here do not have.
+  // Users try the flag of dtrain train, but inputs are positional here.
   const auto refuse = [](const std::string&) {
-    throw CLI::ValidationError("unknown flag --data: name the inputs without a flag");
+    throw CLI::ValidationError("unknown flag --data: give the inputs without a flag");
   };
   app.add_option_function<std::string>("--data", refuse)->group("")->trigger_on_parse();
 }
 
-// The bar shows how much of the texts is read; SentencePiece reports no progress of its own.
+// Trains a tokenizer; a bar shows how much text is read, since SentencePiece reports no progress.
 data::TokenizerReport trained_with_bar(data::TokenizerTraining training) {
   ProgressBar bar;
   training.texts.on_progress = [&bar](const data::PrepareProgress& progress) {
@@ -72,7 +70,7 @@ data::TokenizerReport trained_with_bar(data::TokenizerTraining training) {
   return data::train_tokenizer(training);
 }
 
-// Tags and separators are as good a text as any, and seldom what a model is to learn.
+// Warns about inputs with markup, which the model would learn as text.
 void note_markup(const data::PrepareOptions& options) {
   constexpr std::string_view kMarkup[] = {".csv", ".tsv", ".html", ".htm", ".xml", ".json"};
   if (!options.field.empty()) return;
@@ -80,8 +78,8 @@ void note_markup(const data::PrepareOptions& options) {
     const std::string extension = std::filesystem::path(input).extension().string();
     if (std::ranges::count(kMarkup, extension) == 0) continue;
     base::log_info(
-        "{}: read as plain text, with its markup; to train on its texts alone, export them as "
-        "plain text, or as JSON and name their field: --field NAME",
+        "{}: read as plain text, including its markup; to train without markup, export plain text, "
+        "or JSON with --field NAME",
         input);
   }
 }
@@ -92,7 +90,7 @@ void note_skipped(const std::string& output, const std::string& folders,
   if (!folders.empty()) base::log_info("{}: folders: {}", output, folders);
   if (const auto& places = records.without_text; places.count > 0) {
     base::log_info(
-        "{}: {} record{} with no field \"{}\", or null in it, passed over; the first: {}", output,
+        "{}: skipped {} record{} without field \"{}\", or with null in it; the first: {}", output,
         places.count, places.count == 1 ? "" : "s", field, fmt::join(places.first, ", "));
   }
   if (const auto& places = records.not_utf8; places.count > 0) {
@@ -102,20 +100,20 @@ void note_skipped(const std::string& output, const std::string& folders,
         output, places.count, places.count == 1 ? "" : "s", fmt::join(places.first, ", "));
   }
   if (const auto& places = records.bad; places.count > 0) {
-    base::log_warning("{}: {} bad line{} skipped; the first: {}", output, places.count,
+    base::log_warning("{}: skipped {} bad line{}; the first: {}", output, places.count,
                       places.count == 1 ? "" : "s", fmt::join(places.first, ", "));
   }
 }
 
-// A model gets the vocabulary of its data, so a choice for the user must not pass unseen.
+// Reports a vocabulary that was assumed for tokens of other trainers, since the model adopts it.
 void note_assumed_vocab(const data::PrepareReport& report) {
   if (report.assumed_from.empty()) return;
   const std::int64_t fewest = report.highest_token + 1;
-  base::log_info("{}: vocabulary {} assumed, the usual one of {}; the highest token is {}{}",
+  base::log_info("{}: vocabulary {} assumed, as usual for {}; the highest token is {}{}",
                  report.output, report.assumed_vocab, report.assumed_from, report.highest_token,
                  fewest == report.assumed_vocab
                      ? ""
-                     : fmt::format("; if its tokenizer has fewer (vocab_size in nanoGPT's "
+                     : fmt::format("; if the tokenizer has fewer tokens (vocab_size in nanoGPT's "
                                    "meta.pkl), give --vocab N, at least {}",
                                    fewest));
 }
@@ -127,13 +125,14 @@ struct PrepareFlags {
 
 void add_prepare_flags(CLI::App& app, PrepareFlags& flags) {
   flags.options.threads = base::usable_cores();
-  add_text_flags(app, flags.options, "the token file; of a folder of WikiText a folder of three");
+  add_text_flags(app, flags.options,
+                 "the token file; for a WikiText folder, a folder for three token files");
   CLI::Option& tokenizer = *app.add_option(
       "--tokenizer", flags.tokenizer, "a SentencePiece model; without it every byte is a token");
   require_value(*tokenizer.type_name("FILE.model"), "name a file");
   add_number(app, "--vocab", flags.options.vocab, 1, kMostVocab)
       ->description(
-          "vocabulary of other trainers' tokens (default: GPT-2's or Llama 3's of nanoGPT "
+          "vocabulary of other trainers' tokens (default: GPT-2's or Llama 3's, as used by nanoGPT "
           "and llm.c)");
   const auto take_type = [&flags](const std::string& name) {
     flags.options.token_type = data::number_type_named(name);
@@ -144,10 +143,10 @@ void add_prepare_flags(CLI::App& app, PrepareFlags& flags) {
   app.add_option_function<std::string>("--token-type", take_type)
       ->type_name("TYPE")
       ->description(
-          "the inputs are tokens without a header, little-endian: uint8, uint16, uint32, "
-          "uint64, or signed (default of .bin: uint16, if its bytes leave no doubt)");
+          "read little-endian tokens without a header: uint8, uint16, uint32, uint64, or signed "
+          "(default for .bin: uint16 if the bytes are unambiguous)");
   add_number(app, "--threads", flags.options.threads, 1, kMostThreads)
-      ->description("(default: all cores); the tokens do not depend on it");
+      ->description("(default: all cores); does not affect the tokens");
 }
 
 int run_prepare(const PrepareFlags& flags) {
@@ -180,10 +179,10 @@ int run_prepare(const PrepareFlags& flags) {
 
 void add_training_flags(CLI::App& app, data::TokenizerTraining& training) {
   add_text_flags(app, training.texts,
-                 "the model, FILE.model; of a folder of WikiText wiki.train.raw alone is read");
-  // The 256 bytes, the unknown piece and the one that ends documents, and something to learn.
+                 "the model, FILE.model; in a WikiText folder only wiki.train.raw is read");
+  // At least 256 bytes, the unknown piece, the end-of-document piece, and some to learn.
   add_number(app, "--vocab-size", training.vocab, 260, 1'000'000)
-      ->description("tokens, the 256 bytes included")
+      ->description("tokens, including 256 for bytes")
       ->required();
   app.add_option("--type", training.type, "(default: bpe)")
       ->type_name("bpe|unigram")
@@ -206,8 +205,8 @@ int run_training(const data::TokenizerTraining& training) {
 using base::ErrorKind;
 using base::fail;
 
-// Ranks and batch do not decide which validation text a run is evaluated on, so that a run's
-// configuration may say anything of them.
+// The configuration without layout, machine and batch, which do not affect the validation text and
+// may not suit this process.
 config::Config baseline_config(const config::CommandLine& command_line) {
   config::Config config = config::load(config::with_deepspeed(command_line)).config;
   config.layout = {};
@@ -216,14 +215,14 @@ config::Config baseline_config(const config::CommandLine& command_line) {
   return config::resolve(config::Command::train, config, {});
 }
 
-// Models of bigrams of a tokenizer's tokens would not fit memory, and say nothing of bytes.
-void check_has_bytes(const std::string& path) {
+// Rejects tokens of a tokenizer, whose n-gram tables would not fit into memory.
+void require_bytes(const std::string& path) {
   constexpr std::int64_t kBytes = 256;
   const auto vocab = data::vocab_of_data(path);
   if (!vocab || *vocab <= kBytes) return;
   fail(ErrorKind::data,
-       "data baseline: baselines need byte tokens, but {} has those of a tokenizer (a vocabulary "
-       "of {}): give the text itself",
+       "data baseline: baselines need byte tokens, but {} has tokens of a tokenizer (vocabulary "
+       "{}): give the text itself",
        path, *vocab);
 }
 
@@ -248,17 +247,16 @@ int run_info(const std::string& path) {
 
 void add_data_tools(CLI::App& parent, Action& action) {
   add_tool(parent, "prepare",
-           "make one token file of texts, of JSON, of either as .gz or .zst, or of token files of "
+           "make one token file from texts or JSON, also as .gz or .zst, or from token files of "
            "nanoGPT, llm.c, Megatron (.bin) and NumPy (.npy)",
            action, add_prepare_flags, run_prepare);
   CLI::App& tokenizer = *parent.add_subcommand("tokenizer", "train tokenizers");
   add_tool(tokenizer, "train",
-           "make a SentencePiece model of the inputs of dtrain data prepare; it gives back every "
-           "text unchanged",
-           action, add_training_flags, run_training);
+           "train a lossless SentencePiece model on inputs as for dtrain data prepare", action,
+           add_training_flags, run_training);
   add_tool<std::string>(
       parent, "info",
-      "print what a token file or a text holds: tokens, vocabulary, tokenizer, documents", action,
+      "print facts about a token file or a text: tokens, vocabulary, tokenizer, documents", action,
       [](CLI::App& app, std::string& path) {
         app.add_option("FILE", path, "token file or text")->required();
       },
@@ -268,7 +266,7 @@ void add_data_tools(CLI::App& parent, Action& action) {
 int run_baseline(const config::CommandLine& command_line) {
   const config::Config config = baseline_config(command_line);
   if (config.data.train.empty()) fail(ErrorKind::usage, "data baseline: --data is missing");
-  check_has_bytes(config.data.train);
+  require_bytes(config.data.train);
   const data::Split split = data::open_split(data::split_options(config));
   const data::NgramLoss loss = data::evaluate_ngrams(split, config.report.eval_sequences.count);
   print(fmt::format("{{\"bigram\": {}, \"trigram\": {}, \"targets\": {}}}\n", loss.bigram,

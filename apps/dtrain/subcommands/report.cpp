@@ -1,4 +1,4 @@
-// dtrain report: a page, or a table, of what run folders tell.
+// dtrain report: writes a page or a table about runs.
 #include <fmt/chrono.h>
 #include <unistd.h>
 
@@ -43,14 +43,14 @@ void add_report_flags(CLI::App& app, ReportOptions& options) {
       ->required();
   CLI::Option* output =
       app.add_option("-o,--output", options.output,
-                     "the page; - for standard output (default: FOLDER/report.html, or report.html "
-                     "here for several folders)");
+                     "the page to write; - for standard output (default: FOLDER/report.html, or "
+                     "./report.html for several folders)");
   require_value(*output->type_name("FILE.html"), "name a file");
   CLI::Option* csv = app.add_option("--csv", options.csv,
-                                    "write the figures of all steps as comma-separated values in "
-                                    "place of the page; - for standard output");
+                                    "instead of the page, write the metrics of all steps as "
+                                    "comma-separated values; - for standard output");
   require_value(*csv->type_name("FILE")->excludes(output), "name a file");
-  app.add_flag("--overwrite", options.overwrite, "replace a file that is not a report");
+  app.add_flag("--overwrite", options.overwrite, "replace the file even if it is not a report");
 }
 
 bool file_begins_with(const std::string& path, std::string_view mark) {
@@ -73,7 +73,7 @@ void check_may_write(const std::string& path, bool overwrite) {
   const bool is_ours = is_page_of_ours(path) || file_begins_with(path, report::kCsvMark);
   if (overwrite || !fs::exists(path, error) || is_ours) return;
   fail(ErrorKind::usage,
-       "dtrain report: {} exists, and is not a report: name another file, or give --overwrite",
+       "dtrain report: {} exists but is not a report: name another file, or give --overwrite",
        path);
 }
 
@@ -88,7 +88,7 @@ void write(const std::string& path, const std::string& text, bool overwrite) {
   file.commit();
 }
 
-// The page of one folder is written there; a page of several is written here.
+// The default path of the page: in the folder, or in the current directory for several folders.
 std::string page_path(const ReportOptions& options) {
   constexpr const char* kName = "report.html";
   if (!options.output.empty()) return options.output;
@@ -102,8 +102,8 @@ std::vector<std::string> run_folders(const std::vector<std::string>& named) {
   std::set<fs::path> known;
   for (const std::string& name : named) {
     std::error_code error;
-    const bool is_file = fs::is_regular_file(name, error);  // opening a pipe would wait
-    if (is_file && named.size() > 1 && is_page_of_ours(name)) continue;  // runs/* names it too
+    const bool is_file = fs::is_regular_file(name, error);  // opening a pipe would block
+    if (is_file && named.size() > 1 && is_page_of_ours(name)) continue;  // matched by runs/*
     auto found =
         report::is_run(name) ? std::vector<std::string>() : report::runs_below(name, kDepth);
     if (found.empty()) found = {name};
@@ -115,7 +115,7 @@ std::vector<std::string> run_folders(const std::vector<std::string>& named) {
   return folders;
 }
 
-// Checks the lock first, so that a run that ends meanwhile is reported as ended, not dead.
+// Checks the lock first, so that a run that ends in between is reported as ended, not as dead.
 report::RunRecord read_run(const std::string& folder) {
   const std::optional<bool> held = checkpoint::store::is_run_held(folder);
   report::RunRecord run = report::read_run(folder);

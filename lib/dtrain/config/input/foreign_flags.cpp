@@ -10,66 +10,65 @@ constexpr std::string_view kLaunchesNodes =
     "dtrun starts the ranks of each node: dtrun --nnodes N -n RANKS ... -- dtrain ... "
     "(docs/guide/nodes.md)";
 constexpr std::string_view kDecayEndsWithRun =
-    "leave it out: linear and cosine reach --min-lr at the last step (--steps); with --schedule "
+    "omit it: linear and cosine reach --min-lr at the last step (--steps); with --schedule "
     "wsd only the last --decay-steps decay";
 constexpr std::string_view kFromLauncher =
-    "leave it out: ranks take it from the environment of dtrun, torchrun, srun or mpirun";
+    "omit it: ranks read it from the environment that dtrun, torchrun, srun or mpirun set";
 constexpr std::string_view kNoService =
-    "nothing is sent anywhere: see RUN/tensorboard, or dtrain report RUN";
-constexpr std::string_view kNoWorkers = "leave it out: data is always prefetched";
-constexpr std::string_view kShuffled = "leave it out: every epoch is shuffled";
+    "no tracking service is supported: see RUN/tensorboard, or dtrain report RUN";
+constexpr std::string_view kNoWorkers = "omit it: data is always prefetched";
+constexpr std::string_view kShuffled = "omit it: every epoch is shuffled";
 constexpr std::string_view kPrepares =
     "give it to dtrain data prepare, which makes the token file for --data";
 constexpr std::string_view kNoTestData =
-    "there is no test split: dtrain evaluate --from RUN --data FILE measures a trained model, "
-    "--val-data FILE one in training";
+    "there is no test split: dtrain evaluate --from RUN --data FILE evaluates a trained model, "
+    "--val-data FILE evaluates during training";
 constexpr std::string_view kNoEvaluationAlone =
-    "dtrain evaluate --from RUN --data FILE measures a trained model, --val-data FILE one in "
-    "training";
+    "dtrain evaluate --from RUN --data FILE evaluates a trained model, --val-data FILE evaluates "
+    "during training";
 constexpr std::string_view kDryRun =
-    "--print-config checks the settings, dtrain doctor machines and files, dtrain plan the memory";
-constexpr std::string_view kOneMoreLevelOfDetail =
-    "--verbose tells all about a start; --log-every sets how often steps are printed";
-constexpr std::string_view kDetailsOfTraining =
-    "leave it out: it adds details to the start of dtrain train";
+    "--print-config checks settings, dtrain doctor machines and files, dtrain plan memory";
+constexpr std::string_view kVerbosity =
+    "--verbose prints all details of a start; --log-every sets how often steps are printed";
+constexpr std::string_view kTrainOnlyVerbosity =
+    "omit it: it adds details to the start of dtrain train";
 constexpr std::string_view kOncePerPass =
-    "leave it out: fsdp and zero gather and reduce matrices that layers share once per pass";
-constexpr std::string_view kOwnTolerances = "leave it out: each --dtype has its own tolerances";
+    "omit it: fsdp and zero gather and reduce matrices shared by layers once per pass";
+constexpr std::string_view kOwnTolerances = "omit it: each --dtype has its own tolerances";
 constexpr std::string_view kMeasured =
-    "leave it out: metrics.jsonl has loss, gradient norm, speed, memory and bytes sent of each "
-    "step";
-constexpr std::string_view kSavesAside = "leave it out: checkpoints are written asynchronously";
+    "omit it: metrics.jsonl records loss, gradient norm, speed, memory and bytes sent of each step";
+constexpr std::string_view kSavesAsynchronously = "omit it: checkpoints are written asynchronously";
 constexpr std::string_view kWritesModel =
-    "leave it out: the end writes RUN/final/model.safetensors; dtrain checkpoint export makes "
+    "omit it: a run ends by writing RUN/final/model.safetensors; dtrain checkpoint export writes "
     "others";
 constexpr std::string_view kNoLossScale =
-    "leave it out: --dtype float16 adapts its loss scale, the other dtypes need none";
-constexpr std::string_view kNoAverage = "leave it out: dtrain does not support it";
-constexpr std::string_view kNoSuchPart =
+    "omit it: --dtype float16 adapts its loss scale, the other dtypes need none";
+constexpr std::string_view kUnsupported = "omit it: dtrain does not support it";
+constexpr std::string_view kNoSuchModelSetting =
     "the model has no such setting: dtrain help model lists those that it has";
 constexpr std::string_view kNoSuchAxis =
-    "dtrain splits data (--dp), blocks (--tp) and layers (--pp), nothing else: leave it out";
+    "omit it: dtrain parallelizes over data (--dp), within blocks (--tp) and over layers (--pp)";
 constexpr std::string_view kNoFp8 =
     "the dtypes are float64, float32, bfloat16 and float16: see --dtype";
-constexpr std::string_view kUsesAll = "leave it out: the parameters used by a step are known";
+constexpr std::string_view kUsesAll = "omit it: the parameters used by a step are known";
 constexpr std::string_view kNoSampler =
-    "dtrain generate chooses by --temperature and --top-k alone, one text per call";
+    "dtrain generate samples with --temperature and --top-k only, one text per call";
 constexpr std::string_view kFloat16 = "--dtype float16";
 constexpr std::string_view kBfloat16 = "--dtype bfloat16";
 constexpr std::string_view kNamesDtype = "float32, bfloat16, float16 or float64";
 constexpr std::string_view kSteps = "a number of steps, or a time such as 10m";
 
-// Names in PyTorch's examples and torchtitan, nanoGPT, llm.c, Lightning, DeepSpeed, Megatron and
+// Flags of PyTorch's examples, torchtitan, nanoGPT, llm.c, Lightning, DeepSpeed, Megatron and
 // Hugging Face.
-constexpr ForeignNames kForeignNames[] = {
+constexpr ForeignFlags kForeignFlags[] = {
     {"micro-batch-size batch-size local-batch-size device-batch-size "
      "train-micro-batch-size-per-gpu per-device-train-batch-size per-gpu-train-batch-size batch bs "
      "mbs",
      "batch.microbatch", kPerRank},
     {"per-device-eval-batch-size per-gpu-eval-batch-size eval-batch-size val-batch-size",
-     "batch.microbatch", "of training and evaluation"},
+     "batch.microbatch", "for training and evaluation"},
     {"auto-find-batch-size auto-scale-batch-size", "batch.microbatch",
-     "the default is chosen to fit the memory, at most 8"},
+     "the default fits the memory and is at most 8"},
     {"global-batch-size train-batch-size gbs effective-batch-size", "batch.global", "in sequences"},
     {"total-batch-size tokens-per-step", "batch.global", "in sequences, not tokens"},
     {"rampup-batch-size", "batch.global", "constant for the whole run"},
@@ -85,11 +84,11 @@ constexpr ForeignNames kForeignNames[] = {
     {"learning-rate max-lr peak-lr base-lr", "train.lr"},
     {"min-learning-rate lr-min final-lr end-lr", "train.min_lr"},
     {"min-lr-ratio min-lr-factor learning-rate-decay-frac", "train.min_lr",
-     "a rate, not a share of --lr"},
+     "a rate, not a fraction of --lr"},
     {"warmup-iters warmup-iterations num-warmup-steps lr-warmup-steps lr-warmup-iters "
      "warmup-updates",
      "train.warmup_steps"},
-    {"warmup-ratio lr-warmup-fraction", "train.warmup_steps", "in steps, not a share of them"},
+    {"warmup-ratio lr-warmup-fraction", "train.warmup_steps", "in steps, not a fraction of them"},
     {"warmup-epochs lr-warmup-samples lr-warmup-init", "train.warmup_steps", "in steps"},
     {"lr-decay-iters lr-decay-steps lr-decay-samples", "", kDecayEndsWithRun},
     {"cooldown-steps warmdown-iters lr-wsd-decay-iters", "train.decay_steps",
@@ -110,7 +109,7 @@ constexpr ForeignNames kForeignNames[] = {
     {"save-every save-steps save-interval save-freq save-strategy checkpointing-steps "
      "checkpoint-interval ckpt-interval every-n-train-steps always-save-checkpoint",
      "checkpoint.every", kSteps},
-    {"no-save enable-checkpointing", "checkpoint.every", "none saves nothing before the end"},
+    {"no-save enable-checkpointing", "checkpoint.every", "none saves only when stopped early"},
     {"save-total-limit keep-latest-k max-checkpoints checkpoints-total-limit",
      "checkpoint.keep_last"},
     {"resume-from-checkpoint resume-from resume-run ckpt ckpt-path load load-dir load-checkpoint "
@@ -126,7 +125,7 @@ constexpr ForeignNames kForeignNames[] = {
     {"eval-interval eval-steps eval-freq eval-strategy evaluation-strategy val-interval val-every "
      "val-loss-every val-check-interval check-val-every-n-epoch validation-freq",
      "report.eval_every", "in steps"},
-    {"skip-eval no-eval eval-on-start", "report.eval_every", "0 evaluates at the end alone"},
+    {"skip-eval no-eval eval-on-start", "report.eval_every", "0 evaluates only at the end"},
     {"eval-iters eval-batches val-max-steps limit-val-batches max-eval-samples max-eval-steps "
      "val-tokens",
      "report.eval_sequences", "in sequences, not batches"},
@@ -139,9 +138,8 @@ constexpr ForeignNames kForeignNames[] = {
     {"data-path dataset dataset-path dataset-name train-data train-data-path train-file input "
      "input-bin data-dir train text",
      "data.train"},
-    {"data-cache-path", "", "leave it out: the order of samples is computed, not stored"},
-    {"ckpt-dir", "",
-     "leave it out: --run-dir names the folder of a run, --init-from the weights to begin with"},
+    {"data-cache-path", "", "omit it: the order of samples is computed, not stored"},
+    {"ckpt-dir", "", "omit it: --run-dir names the run folder, --init-from the initial weights"},
     {"data-mix data-weights per-split-data-args-path data-args-path", "data.train",
      "FILE:WEIGHT,FILE:WEIGHT mixes several"},
     {"val validation-file val-file input-val-bin valid-data-path val-data-path eval-data "
@@ -184,18 +182,19 @@ constexpr ForeignNames kForeignNames[] = {
      "dataloader-pin-memory prefetch-factor persistent-workers dataloader-prefetch-factor "
      "dataloader-persistent-workers dataloader-type",
      "", kNoWorkers},
-    {"do-train", "", "leave it out: dtrain trains, and evaluates where there is validation data"},
+    {"do-train", "", "omit it: dtrain trains, and evaluates if it has validation data"},
     {"do-eval", "", "give --val-data or --val-fraction, and --eval-every"},
     {"loss-scale initial-loss-scale min-loss-scale loss-scale-window grad-scaler hysteresis", "",
      kNoLossScale},
-    {"ema ema-decay use-ema swa label-smoothing z-loss", "", kNoAverage},
-    {"async-save async-mode use-dist-ckpt dist-ckpt-format save-safetensors", "", kSavesAside},
+    {"ema ema-decay use-ema swa label-smoothing z-loss", "", kUnsupported},
+    {"async-save async-mode use-dist-ckpt dist-ckpt-format save-safetensors", "",
+     kSavesAsynchronously},
     {"export-dtype save-model last-save-model-only save-last push-to-hub hub-model-id", "",
      kWritesModel},
     {"test-data test-data-path test-file do-predict", "", kNoTestData},
     {"eval-only evaluate val-only test skip-train inference-only eval", "", kNoEvaluationAlone},
-    {"debug log-level logging-level", "", kOneMoreLevelOfDetail},
-    {"verbose v", "", kDetailsOfTraining},
+    {"debug log-level logging-level", "", kVerbosity},
+    {"verbose v", "", kTrainOnlyVerbosity},
     {"tied-reshard", "", kOncePerPass},
     {"tolerance", "", kOwnTolerances},
     {"log-throughput log-params-norm log-timers log-num-zeros-in-grad timing-log-level "
@@ -210,7 +209,7 @@ constexpr ForeignNames kForeignNames[] = {
      "init-method-std num-experts lora lora-r lora-alpha lora-dropout "
      "use-rotary-position-embeddings rotary-percent group-query-attention qk-layernorm "
      "norm-epsilon layernorm-epsilon kv-channels moe-router-topk architectures",
-     "", kNoSuchPart},
+     "", kNoSuchModelSetting},
     {"fp8 fp8-format fp8-hybrid float8 enable-fp8-linear int8 load-in-8bit load-in-4bit "
      "quantization quantize",
      "", kNoFp8},
@@ -245,8 +244,8 @@ constexpr ForeignNames kForeignNames[] = {
     {"topk", "generate.top_k"},
     {"start input-text", "generate.prompt"},
     {"model-path checkpoint model-file run", "generate.from"},
-    {"stream", "", "leave it out: generate writes each piece of text as it is known"},
-    {"no-compile", "", "leave it out: blocks are compiled only with --compile"},
+    {"stream", "", "omit it: generate always streams its output"},
+    {"no-compile", "", "omit it: blocks are compiled only with --compile"},
     {"fsdp use-fsdp use-torch-fsdp2 fsdp-config", "layout.strategy", "--strategy fsdp"},
     {"ddp use-ddp ddp-impl data-parallel multi-gpu distributed-data-parallel", "layout.strategy",
      "--strategy ddp"},
@@ -293,12 +292,11 @@ constexpr ForeignNames kForeignNames[] = {
      "train.on_nonfinite", "stop or skip"},
     {"check-for-spiky-loss skip-spikes", "train.spike_guard", "off, warn or skip"},
     {"val-split validation-split val-ratio split test-size validation-split-percentage",
-     "data.val_fraction", "a share of --data, as 0.05"},
+     "data.val_fraction", "a fraction of --data, as 0.05"},
     {"prompts", "report.sample_prompt"},
     {"hidden-dropout attention-dropout resid-pdrop attn-pdrop embd-pdrop", "model.dropout"},
     {"untie-embeddings-and-output-weights tie-word-embeddings tie-embeddings weight-tying",
-     "model.tie_levels",
-     "for the layers; the embedding and the output layer have matrices of their own"},
+     "model.tie_levels", "ties the layers; embedding and output layer are never tied"},
     {"arch architecture model-type flavor config-name", "model.name"},
     {"fsdp-param-dtype params-dtype mixed-precision-param-dtype", "machine.param_dtype"},
     {"accumulate-allreduce-grads-in-fp32 mixed-precision-reduce communication-data-type "
@@ -331,6 +329,6 @@ constexpr ForeignNames kForeignNames[] = {
 
 }  // namespace
 
-std::span<const ForeignNames> foreign_table() noexcept { return kForeignNames; }
+std::span<const ForeignFlags> foreign_flags() noexcept { return kForeignFlags; }
 
 }  // namespace dtrain::config

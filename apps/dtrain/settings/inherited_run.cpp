@@ -1,4 +1,4 @@
-#include "inherited_run.h"
+#include "settings/inherited_run.h"
 
 #include <fmt/format.h>
 
@@ -26,18 +26,18 @@ using config::Config;
 
 std::string config_file_in(const fs::path& run) { return (run / "config.json").string(); }
 
-// The resolved configuration of a manifest; settings that depend on the machine are reset.
+// The configuration in a manifest, with machine-dependent settings reset.
 config::SavedRun settings_in(const checkpoint::format::Manifest& manifest) {
   config::SavedRun saved;
   saved.resolved = config::from_json(manifest.config);
-  saved.asked = saved.resolved;
-  saved.asked.machine.threads = 0;
-  saved.asked.machine.backend = config::Backend::automatic;
+  saved.requested = saved.resolved;
+  saved.requested.machine.threads = 0;
+  saved.requested.machine.backend = config::Backend::automatic;
   saved.ranks = manifest.mesh.num_ranks();
   return saved;
 }
 
-// Model settings of the weights at `path`; empty if their file does not contain them.
+// The model settings stored with the weights at `path`; nothing if there are none.
 std::optional<config::ModelConfig> model_at(const std::string& path) {
   std::error_code error;
   const std::string weights =
@@ -52,7 +52,7 @@ std::optional<config::ModelConfig> model_at(const std::string& path) {
   return config::from_json(fmt::format(R"({{"model": {}}})", found->second)).model;
 }
 
-// True where --resume auto finds checkpoints and config.json in the run folder.
+// True if --resume auto finds checkpoints and config.json in the run folder.
 bool resumes_run_folder(const Config& given) {
   const std::string& run = given.run.dir;
   return given.checkpoint.resume.is_automatic() && !run.empty() &&
@@ -66,14 +66,14 @@ bool resumes_own_run(const config::CommandLine& command_line, const Config& give
   return command_line.config_file.empty() && resumes_run_folder(given);
 }
 
-std::optional<config::RunSettings> inherited_run(const config::CommandLine& command_line,
-                                                 const Config& given) {
+std::optional<config::InheritedRun> inherited_run(const config::CommandLine& command_line,
+                                                  const Config& given) {
   const config::Resume& resume = given.checkpoint.resume;
   if (command_line.command != config::Command::train || !command_line.config_file.empty()) {
     return std::nullopt;
   }
   const bool is_fork = resume.kind == config::Resume::Kind::path;
-  // A command that names its data can start a run; until there is a checkpoint, it does.
+  // A command that names its data starts the run until there is a checkpoint.
   const bool starts = !is_fork && !given.data.train.empty();
   if (starts && !resumes_own_run(command_line, given)) return std::nullopt;
   if (const std::string file = config::resumed_config_file(given); !file.empty()) {
@@ -84,13 +84,13 @@ std::optional<config::RunSettings> inherited_run(const config::CommandLine& comm
   return {{manifest, settings_in(store::read_manifest(resume.path))}};
 }
 
-void take_model_of_weights(const config::CommandLine& command_line, config::Loaded& loaded) {
+void adopt_model_settings(const config::CommandLine& command_line, config::LoadedSettings& loaded) {
   const std::string& path = loaded.config.checkpoint.init_from;
   const bool trains = config::find_key("checkpoint.init_from")->is_for(command_line.command);
   if (path.empty() || !trains) return;
   std::optional<config::ModelConfig> model;
   const bool resumes = resumes_run_folder(loaded.config);
-  if (resumes) {  // it no longer needs the file of its initial weights
+  if (resumes) {  // the file of the initial weights is no longer needed
     model = config::read_saved_run(config_file_in(loaded.config.run.dir)).resolved.model;
   } else {
     try {
@@ -146,18 +146,18 @@ std::string run_of_model(const std::string& model) {
   return {};
 }
 
-config::Config settings_of_training(const std::string& run) {
+config::Config evaluation_settings(const std::string& run) {
   Config settings;
   settings.report.eval_sequences = *config::Sequences::parse("all");
   if (run.empty()) return settings;
   const config::SavedRun saved = config::read_saved_run(config_file_in(run));
   settings.data.seq_len = saved.resolved.data.seq_len;
   settings.batch.microbatch = saved.resolved.batch.microbatch;
-  const config::MachineConfig& machine = saved.asked.machine;
+  const config::MachineConfig& machine = saved.requested.machine;
   settings.machine.dtype = machine.dtype;
   settings.machine.param_dtype = machine.param_dtype;
   settings.machine.buffer_dtype = machine.buffer_dtype;
-  // Where this device has no fused kernels, plain ones evaluate what they trained.
+  // Automatic instead of fused: the evaluating device may not have fused kernels.
   const bool is_fused = machine.kernels == config::Kernels::fused;
   settings.machine.kernels = is_fused ? config::Kernels::automatic : machine.kernels;
   settings.machine.attention = machine.attention;

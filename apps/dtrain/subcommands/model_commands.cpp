@@ -1,4 +1,5 @@
-// The subcommands that need LibTorch beside train: they check here what can be checked without it.
+// generate, evaluate, verify, plan, doctor, checkpoint export and import: the checks that need no
+// LibTorch, before libdtrain.so runs the command.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -8,7 +9,6 @@
 #include <system_error>
 
 #include "commands.h"
-#include "configure.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/io/input_file.h"
 #include "dtrain/base/io/path_kind.h"
@@ -20,10 +20,11 @@
 #include "dtrain/config/input/assign.h"
 #include "dtrain/config/schema/schema.h"
 #include "dtrain/data/split.h"
-#include "inherited_run.h"
-#include "model_path.h"
 #include "provenance.h"
 #include "runtime_library.h"
+#include "settings/configure.h"
+#include "settings/inherited_run.h"
+#include "settings/model_path.h"
 
 namespace dtrain::app {
 namespace {
@@ -33,8 +34,8 @@ using base::ErrorKind;
 using base::fail;
 using base::is_there;
 
-// "model-00001-of-00002.safetensors" has a part of each tensor.
-void refuse_piece(const std::string& path) {
+// Rejects one piece of a checkpoint, such as "model-00001-of-00002.safetensors".
+void reject_piece(const std::string& path) {
   const std::string name = fs::path(path).filename().string();
   int piece = 0;
   int pieces = 0;
@@ -47,14 +48,14 @@ void refuse_piece(const std::string& path) {
        path, pieces, folder.empty() ? "." : folder);
 }
 
-// torch.load and other readers go by the name, and would fail on what is in the file.
-void refuse_other_format(const std::string& file) {
+// Rejects names of other formats: readers such as torch.load choose the format by the name.
+void require_safetensors_name(const std::string& file) {
   constexpr std::string_view kOther[] = {".pt",  ".pth",  ".bin", ".ckpt", ".pkl",
                                          ".npz", ".gguf", ".h5",  ".onnx", ".msgpack"};
   const std::string suffix = fs::path(file).extension().string();
   if (std::ranges::count(kOther, suffix) == 0) return;
   fail(ErrorKind::usage,
-       "'{}': export writes safetensors, which readers of {} files do not take: name it {}", file,
+       "'{}': export writes safetensors, which readers of {} files cannot read: name it {}", file,
        suffix, fs::path(file).replace_extension(".safetensors").string());
 }
 
@@ -63,8 +64,8 @@ std::string content_of(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// generate finds the tokenizer of a model file beside it; that of a run is in its folder.
-void bring_tokenizer(const std::string& checkpoint, const std::string& file) {
+// Copies the tokenizer from the run folder next to the exported model, where generate expects it.
+void copy_tokenizer(const std::string& checkpoint, const std::string& file) {
   constexpr const char* kName = "tokenizer.model";
   std::error_code error;
   const std::string run = checkpoint::store::run_of_checkpoint(checkpoint);
@@ -74,16 +75,16 @@ void bring_tokenizer(const std::string& checkpoint, const std::string& file) {
   if (!fs::is_regular_file(from, error) || fs::equivalent(from, to, error)) return;
   if (is_there(to.string())) {
     if (content_of(from) == content_of(to)) return;
-    base::log_warning("{} is another one, and stays; generate needs a copy of {} beside {}",
+    base::log_warning("kept {}, which is another tokenizer; generate needs a copy of {} beside {}",
                       to.string(), from.string(), file);
     return;
   }
   fs::copy_file(from, to, error);
   if (error) {
-    fail(ErrorKind::checkpoint, "{}: cannot be written ({}); copy {} there: generate needs it",
+    fail(ErrorKind::checkpoint, "cannot write {} ({}); copy {} there, since generate needs it",
          to.string(), error.message(), from.string());
   }
-  base::log_info("also wrote {}, which generate needs beside the model", to.string());
+  base::log_info("also wrote {}, which generate needs next to the model", to.string());
 }
 
 }  // namespace
@@ -94,7 +95,7 @@ int run_generate(const config::CommandLine& command_line) {
   config::Config config = configured->config;
   require_from(config.generate.from);
   config.generate.from = model_path(config.generate.from);
-  refuse_other_files(config.generate.from);
+  require_model_file(config.generate.from);
   warn(config::Command::generate, *configured);
   return RuntimeLibrary::open().run({config::Command::generate, config});
 }
@@ -107,19 +108,19 @@ int run_evaluate(const config::CommandLine& command_line) {
   if (config.data.train.empty()) {
     fail(ErrorKind::usage, "--data is missing: name a token file or a text");
   }
-  // The sequences are validation data, as settings and their notices know it.
+  // The evaluated data counts as validation data in checks of settings.
   if (config.data.val_fraction == 0) config.data.validation = config.data.train;
   warn(config::Command::evaluate, *configured);
-  config::Config asked = configured->loaded.config;  // the rest follows from the model
-  asked.machine.device = config.machine.device;
-  asked.machine.threads = config.machine.threads;
-  if (!configured->is_quiet && run_of_model(asked.generate.from).empty()) {
-    base::log_info("{} lies in no run folder: evaluated with --seq-len {} and --dtype {}",
-                   asked.generate.from, config.data.seq_len,
+  config::Config requested = configured->loaded.config;  // resolved with the model in libdtrain.so
+  requested.machine.device = config.machine.device;
+  requested.machine.threads = config.machine.threads;
+  if (!configured->is_quiet && run_of_model(requested.generate.from).empty()) {
+    base::log_info("{} is not in a run folder: evaluating with --seq-len {} and --dtype {}",
+                   requested.generate.from, config.data.seq_len,
                    config::value_text(*config::find_key("machine.dtype"), config));
   }
-  refuse_other_files(asked.generate.from);
-  return RuntimeLibrary::open().run({config::Command::evaluate, asked});
+  require_model_file(requested.generate.from);
+  return RuntimeLibrary::open().run({config::Command::evaluate, requested});
 }
 
 int run_verify(const config::CommandLine& command_line) {
@@ -129,7 +130,6 @@ int run_verify(const config::CommandLine& command_line) {
   if (verify.golden.empty()) {
     fail(ErrorKind::usage, "--golden is missing: name a fixture, as in tests/golden");
   }
-  // Refuse here what cannot be read.
   open_for("--golden", [&] { (void)checkpoint::format::SafetensorsFile::open(verify.golden); });
   if (!verify.trajectory.empty()) {
     (void)base::InputFile::open(
@@ -143,7 +143,7 @@ int run_verify(const config::CommandLine& command_line) {
 
 int run_plan(const config::CommandLine& command_line) {
   config::CommandLine job = command_line;
-  (void)take_demo_defaults(job);  // the command that the plan ends with would take them
+  (void)add_demo_defaults(job);  // the training command of the plan would add them
   const auto configured = configure(job);
   if (!configured) return 0;
   return RuntimeLibrary::open().run({config::Command::plan, configured->loaded.config});
@@ -151,7 +151,7 @@ int run_plan(const config::CommandLine& command_line) {
 
 int run_doctor(const config::CommandLine& command_line) {
   config::CommandLine job = command_line;
-  (void)take_demo_defaults(job);
+  (void)add_demo_defaults(job);
   const auto configured = configure(job);
   if (!configured) return 0;
   const config::Config& config = configured->config;
@@ -160,7 +160,7 @@ int run_doctor(const config::CommandLine& command_line) {
   return RuntimeLibrary::open(config.layout)
       .run({config::Command::doctor,
             config,
-            {.asked = configured->loaded.config, .provenance = doctor_record()}});
+            {.requested = configured->loaded.config, .provenance = doctor_record()}});
 }
 
 int export_checkpoint(const config::CommandLine& command_line) {
@@ -170,9 +170,9 @@ int export_checkpoint(const config::CommandLine& command_line) {
   const config::ExportConfig& wanted = configured->config.exporting;
   if (wanted.checkpoint.empty() || wanted.file.empty()) {
     fail(ErrorKind::usage,
-         "dtrain checkpoint export takes PATH FILE: a checkpoint, and the file to write");
+         "dtrain checkpoint export needs PATH FILE: a checkpoint, and the file to write");
   }
-  refuse_other_format(wanted.file);
+  require_safetensors_name(wanted.file);
   if (is_there(wanted.file) && !wanted.overwrite) {
     fail(ErrorKind::usage, "'{}' exists: name another file, or give --overwrite to replace it",
          wanted.file);
@@ -182,16 +182,16 @@ int export_checkpoint(const config::CommandLine& command_line) {
          wanted.file);
   }
   if (is_there((fs::path(wanted.file).parent_path() / checkpoint::store::kManifestName).string())) {
-    fail(ErrorKind::usage, "'{}' lies in a checkpoint: name a file elsewhere", wanted.file);
+    fail(ErrorKind::usage, "'{}' is in a checkpoint folder: name a file elsewhere", wanted.file);
   }
   const auto checkpoints = checkpoint::store::checkpoints_at(wanted.checkpoint);
   const std::string& path = checkpoints.front();
   checkpoint::store::with_older_advice(checkpoints, [&] {
-    (void)checkpoint::store::read_manifest(path);  // refuses what is no checkpoint
+    (void)checkpoint::store::read_manifest(path);  // throws if it is not a checkpoint
   });
   warn(kCommand, *configured);
   const int status = RuntimeLibrary::open().run({kCommand, configured->config});
-  if (status == 0 && configured->env.rank == 0) bring_tokenizer(path, wanted.file);
+  if (status == 0 && configured->env.rank == 0) copy_tokenizer(path, wanted.file);
   return status;
 }
 
@@ -202,16 +202,16 @@ int import_checkpoint(const config::CommandLine& command_line) {
   config::ImportConfig& wanted = configured->config.importing;
   if (wanted.file.empty() || wanted.checkpoint.empty()) {
     fail(ErrorKind::usage,
-         "dtrain checkpoint import takes FILE FOLDER: a model file, and the checkpoint to write");
+         "dtrain checkpoint import needs FILE FOLDER: a model file, and the checkpoint to write");
   }
   if (is_there(wanted.checkpoint)) {
     fail(ErrorKind::usage, "'{}' exists: name another folder for the checkpoint",
          wanted.checkpoint);
   }
-  refuse_piece(wanted.file);
+  reject_piece(wanted.file);
   const std::string inside = checkpoint::store::model_file_in(wanted.file);
   if (!inside.empty()) wanted.file = inside;
-  (void)checkpoint::format::WeightFile::open(wanted.file);  // refuses what is no model file
+  (void)checkpoint::format::WeightFile::open(wanted.file);  // throws if it is not a model file
   warn(kCommand, *configured);
   return RuntimeLibrary::open().run({kCommand, configured->config});
 }

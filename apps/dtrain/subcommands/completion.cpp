@@ -1,4 +1,4 @@
-// dtrain completion: a script with which a shell completes the flags of dtrain and dtrun.
+// dtrain completion: prints a script that completes flags of dtrain and dtrun in bash or zsh.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 using base::ErrorKind;
 using base::fail;
 
-// Both shells run it: zsh through its bashcompinit. @...@ is filled in below.
+// The script for both shells; zsh runs it through bashcompinit. filled() replaces @...@.
 constexpr std::string_view kScript = R"~(
 # Completes a path. Names may have spaces, so each line is one.
 _dtrain_files() {
@@ -103,7 +103,7 @@ std::string command_names(const CLI::App& app) {
   return fmt::format("{}", fmt::join(names, " "));
 }
 
-// The tools of each subcommand that has some.
+// Shell cases that list the nested subcommands of each subcommand.
 std::string tool_cases(const CLI::App& dtrain) {
   std::string text;
   for (const CLI::App* each : base::subcommands_of(dtrain)) {
@@ -114,7 +114,7 @@ std::string tool_cases(const CLI::App& dtrain) {
   return text;
 }
 
-// The flags of each subcommand and tool.
+// Shell cases that list the flags of each subcommand.
 std::string flag_cases(const CLI::App& app) {
   constexpr std::size_t kProgram = std::string_view("dtrain ").size();
   std::string text;
@@ -126,7 +126,8 @@ std::string flag_cases(const CLI::App& app) {
   return text;
 }
 
-// "none every: auto" of "none|every:K|auto": placeholders are upper-case.
+// The fixed words of a value name: "none every: auto" for "none|every:K|auto". Placeholders are in
+// upper case.
 std::string words_in(std::string_view value_name) {
   std::string words;
   for (std::string_view rest = value_name; !rest.empty();) {
@@ -139,7 +140,8 @@ std::string words_in(std::string_view value_name) {
   return words;
 }
 
-// The words that flags take, of the first subcommand with a flag. Those of `cases` stay.
+// Adds the words that each flag accepts, from the first subcommand with that flag. Existing entries
+// of `cases` stay.
 void add_value_cases(const CLI::App& app, std::map<std::string, std::string>& cases) {
   for (const CLI::Option* option : app.get_options()) {
     const std::string value = option->get_type_name();
@@ -159,10 +161,10 @@ std::string value_cases(const CLI::App& dtrain) {
     std::vector<std::string_view> words;
     for (const config::Choice& choice : setting.choices) words.push_back(choice.name);
     if (!words.empty()) {
-      // Where two settings share a flag, the first is that of `train`.
+      // If two settings share a flag, the first one belongs to train.
       cases.try_emplace(std::string(setting.flag), fmt::format("\"{}\"", fmt::join(words, " ")));
     }
-    if (!setting.is_word()) keys.push_back(fmt::format("{}=", setting.key));
+    if (!setting.is_positional()) keys.push_back(fmt::format("{}=", setting.key));
   }
   cases["--set"] = fmt::format("\"{}\"", fmt::join(keys, " "));
   add_value_cases(dtrain, cases);
@@ -172,7 +174,7 @@ std::string value_cases(const CLI::App& dtrain) {
   return text;
 }
 
-// Names of settings that `dtrain help` explains.
+// The names of settings that `dtrain help` accepts.
 std::string setting_words(const CLI::App& dtrain) {
   std::string words;
   for (const std::string& flag : base::flags_of(*dtrain.get_subcommand("train"))) {
@@ -202,15 +204,14 @@ void add_completion(CLI::App& parent, Action& action) {
   const auto shell = std::make_shared<std::string>();
   app->add_option("SHELL", *shell, "bash or zsh")->required();
   app->footer(
-      "With the script the shell completes subcommands, flags and their words, of dtrain and, "
-      "after "
-      "--, of dtrain under dtrun:\n\n"
+      "The script completes subcommands, flags and their values, for dtrain and, after --, for "
+      "dtrain under dtrun:\n\n"
       "  source <(dtrain completion bash)     # in ~/.bashrc\n"
       "  source <(dtrain completion zsh)      # in ~/.zshrc");
   app->callback([&parent, &action, shell] {
     action = [&parent, shell] {
       if (*shell != "bash" && *shell != "zsh") {
-        fail(ErrorKind::usage, "dtrain completion takes a shell, bash or zsh; found \"{}\"{}",
+        fail(ErrorKind::usage, "dtrain completion needs a shell, bash or zsh; found \"{}\"{}",
              *shell, base::nearest_advice(*shell, {"bash", "zsh"}));
       }
       print(std::string(*shell == "zsh" ? kForZsh : "") + script(parent));

@@ -1,4 +1,4 @@
-// Default flags for validation, saving and samples of a command that gives --data alone.
+// Demo defaults: flags for validation, checkpoints and samples.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,35 +7,35 @@
 #include <system_error>
 #include <utility>
 
-#include "configure.h"
 #include "dtrain/base/error.h"
 #include "dtrain/config/saved_run.h"
 #include "dtrain/config/values/data_mixture.h"
 #include "dtrain/data/split.h"
-#include "inherited_run.h"
+#include "settings/configure.h"
+#include "settings/inherited_run.h"
 
 namespace dtrain::app {
 namespace {
 
-// A twentieth of a text of so many bytes is enough to measure a loss on.
-constexpr std::uintmax_t kLeastToHoldOut = 100'000;
-constexpr double kShareToHoldOut = 0.05;
+// The smallest text, in bytes, whose held-out share is large enough to measure a loss.
+constexpr std::uintmax_t kMinBytesToHoldOut = 100'000;
+constexpr double kValFraction = 0.05;
 
-// A resumed run cannot change its training data.
-double share_to_hold_out(const config::Config& config) {
+// The default of --val-fraction; a resumed run keeps its own, since its training data must not change.
+double default_val_fraction(const config::Config& config) {
   if (const std::string path = config::resumed_config_file(config); !path.empty()) {
     try {
       return config::read_saved_run(path).resolved.data.val_fraction;
     } catch (const base::Error&) {
-      return 0;  // the start reports what is wrong with the file
+      return 0;  // the start reports the error
     }
   }
   std::error_code error;
   const std::uintmax_t bytes = std::filesystem::file_size(config.data.train, error);
-  return !error && bytes >= kLeastToHoldOut ? kShareToHoldOut : 0;
+  return !error && bytes >= kMinBytesToHoldOut ? kValFraction : 0;
 }
 
-// A default, as if its flag were given.
+// An assignment that acts as if the flag were given.
 config::Assignment flag(std::string_view key, std::string text) {
   const config::Setting* setting = config::find_key(key);
   return {setting, std::move(text), std::string(setting->flag)};
@@ -43,12 +43,12 @@ config::Assignment flag(std::string_view key, std::string text) {
 
 using Flags = std::vector<config::Assignment>;
 
-Flags validation_flags(const config::Loaded& loaded) {
+Flags validation_flags(const config::LoadedSettings& loaded) {
   const config::DataConfig& data = loaded.config.data;
   Flags flags;
   bool evaluates = !data.validation.empty() || data.val_fraction > 0;
   if (!loaded.gives("data.validation") && !loaded.gives("data.val_fraction")) {
-    const double share = share_to_hold_out(loaded.config);
+    const double share = default_val_fraction(loaded.config);
     evaluates = share > 0;
     if (evaluates) flags.push_back(flag("data.val_fraction", fmt::format("{}", share)));
   }
@@ -66,9 +66,9 @@ std::string flags_text(const Flags& flags) {
   return text;
 }
 
-// The note about flags that a configuration file and the flags lack; empty: they have them.
+// The line about demo defaults that a --config file and the flags lack; empty if they lack none.
 std::string missing_flags_note(const config::CommandLine& command_line,
-                               const config::Loaded& loaded, const Flags& flags) {
+                               const config::LoadedSettings& loaded, const Flags& flags) {
   const bool validates = loaded.gives("data.validation") || loaded.gives("data.val_fraction");
   Flags missing;
   std::string what;
@@ -84,15 +84,15 @@ std::string missing_flags_note(const config::CommandLine& command_line,
                      flags_text(missing));
 }
 
-// Sampling takes extra memory, which may exceed --memory-limit.
-bool lacks_samples(const config::Loaded& loaded) {
+// True if samples should be enabled. They need extra memory, which may exceed --memory-limit.
+bool needs_samples(const config::LoadedSettings& loaded) {
   const config::Config& config = loaded.config;
   return !loaded.gives("report.sample_every") && config.machine.memory_limit.count == 0 &&
          data::has_tokenizer(config.data.train);
 }
 
-// Empty unless nothing is held out of a mixture or a short text.
-std::string_view validation_note(const config::Loaded& loaded, const Flags& flags) {
+// Explains missing validation, for a mixture or a short text; otherwise empty.
+std::string_view validation_note(const config::LoadedSettings& loaded, const Flags& flags) {
   const bool is_given =
       loaded.gives("data.validation") || loaded.gives("data.val_fraction") ||
       std::ranges::count(flags, "--val-fraction", &config::Assignment::origin) > 0;
@@ -104,16 +104,16 @@ std::string_view validation_note(const config::Loaded& loaded, const Flags& flag
 
 }  // namespace
 
-std::string take_demo_defaults(config::CommandLine& command_line) {
-  const config::Loaded loaded = config::load(command_line);
-  // Both a fork and a continued run have the settings of the run that they resume.
+std::string add_demo_defaults(config::CommandLine& command_line) {
+  const config::LoadedSettings loaded = config::load(command_line);
+  // A command that resumes or forks a run inherits the run's settings.
   const bool is_fork = loaded.config.checkpoint.resume.kind == config::Resume::Kind::path;
   if (loaded.config.data.train.empty() || is_fork) return {};
   if (resumes_own_run(command_line, loaded.config)) return {};
   Flags flags = validation_flags(loaded);
   if (!loaded.gives("checkpoint.every")) flags.push_back(flag("checkpoint.every", "100"));
   if (!command_line.config_file.empty()) return missing_flags_note(command_line, loaded, flags);
-  if (lacks_samples(loaded)) flags.push_back(flag("report.sample_every", "200"));
+  if (needs_samples(loaded)) flags.push_back(flag("report.sample_every", "200"));
   if (flags.empty()) return {};
   command_line.assignments.insert(command_line.assignments.begin(), flags.begin(), flags.end());
   return fmt::format("using demo defaults: {}; pass any of these flags to override it{}",

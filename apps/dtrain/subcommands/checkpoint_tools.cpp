@@ -1,4 +1,4 @@
-// Tools that look at checkpoints and change nothing.
+// dtrain checkpoint list, inspect, verify and diff, which only read checkpoints.
 #include <fmt/ranges.h>
 
 #include <chrono>
@@ -52,7 +52,7 @@ std::string time_of(const fs::path& path) {
                      parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
 }
 
-// The size of all files in a folder.
+// The total size of the files in a folder.
 std::int64_t bytes_in(const std::string& folder) {
   std::int64_t bytes = 0;
   std::error_code error;
@@ -67,7 +67,7 @@ std::int64_t bytes_in(const std::string& folder) {
 
 std::string list_line(const std::string& path) {
   std::string facts;
-  std::int64_t bytes = 0;  // as the save reported and inspect prints: without the manifest
+  std::int64_t bytes = 0;  // without the manifest, as reported by the save and by inspect
   try {
     const format::Manifest manifest = store::read_manifest(path);
     facts = mesh_text(manifest.mesh);
@@ -89,7 +89,7 @@ std::string final_line(const std::string& path) {
                      base::readable_bytes(static_cast<std::int64_t>(bytes)), time_of(path));
 }
 
-// Tensors with how many pieces they are in.
+// The number of pieces of each tensor.
 std::map<std::string, std::int64_t> count_pieces(const format::Contents& contents) {
   std::map<std::string, std::int64_t> count;
   for (const format::FileInfo& file : contents.files) {
@@ -126,7 +126,7 @@ std::string tensors_text(const format::Contents& contents) {
   return text;
 }
 
-/// The amount that verification has read, and how much of it is damaged.
+/// Totals of a verification.
 struct Tally {
   std::int64_t files = 0;
   std::int64_t bytes = 0;
@@ -134,7 +134,7 @@ struct Tally {
   std::int64_t damaged = 0;
 };
 
-// Keeps what f() throws for a checkpoint's sake.
+// Runs f() and records its checkpoint errors.
 template <typename F>
 void note_damage(std::vector<std::string>& damage, F f) {
   try {
@@ -145,7 +145,7 @@ void note_damage(std::vector<std::string>& damage, F f) {
   }
 }
 
-// A line for each damaged file.
+// Verifies a checkpoint; returns one line per damaged file.
 std::vector<std::string> verify_checkpoint(const std::string& path, Tally& tally) {
   std::vector<std::string> damage;
   note_damage(damage, [&] {
@@ -160,13 +160,13 @@ std::vector<std::string> verify_checkpoint(const std::string& path, Tally& tally
   return damage;
 }
 
-// A run folder's checkpoint that is removed meanwhile does not count: a job that writes to the
-// folder takes a checkpoint's name away before it removes the files.
+// Verifies one checkpoint. Ignores one that a running job has removed meanwhile: the job renames a
+// checkpoint before it removes the files.
 void verify_one(const std::string& path, bool is_of_run, Tally& tally) {
   Tally own;
   const std::vector<std::string> damage = verify_checkpoint(path, own);
   if (is_of_run && !damage.empty() && !fs::exists(base::link_status(path))) {
-    print(fmt::format("{}: a job removed it meanwhile\n", path));
+    print(fmt::format("{}: removed by a running job meanwhile\n", path));
     return;
   }
   for (const std::string& line : damage) print(line + "\n");
@@ -176,13 +176,13 @@ void verify_one(const std::string& path, bool is_of_run, Tally& tally) {
   tally.damaged += std::ssize(damage);
 }
 
-// A checkpoint's manifest has the checksums of its files.
-void refuse_file_of_checkpoint(const std::string& path) {
+// Rejects a single file of a checkpoint, since the manifest has its checksum.
+void reject_file_of_checkpoint(const std::string& path) {
   const fs::path folder = base::resolved_path(path).parent_path();
   if (!base::is_there(folder / store::kManifestName)) return;
   fail(ErrorKind::checkpoint,
-       "{}: it is a file of a checkpoint, whose manifest has its checksum; verify the checkpoint: "
-       "dtrain checkpoint verify {}",
+       "{}: it belongs to a checkpoint, whose manifest has its checksum; verify the whole "
+       "checkpoint: dtrain checkpoint verify {}",
        path, folder.string());
 }
 
@@ -195,14 +195,15 @@ void verify_model_file(const std::string& path, Tally& tally) {
     tally.tensors += std::ssize(file.tensors());
     if (!file.verify_checksums()) {
       print(fmt::format(
-          "{}: it lacks checksums, so its header was checked but not all of its values\n", path));
+          "{}: it has no checksums, so only its header was checked, not all of its values\n",
+          path));
     }
   });
   for (const std::string& line : damage) print(line + "\n");
   tally.damaged += std::ssize(damage);
 }
 
-// path: a checkpoint, a run, whose final model counts too, or the folder of a model file.
+// path: a checkpoint, the folder of a model file, or a run, including its final model.
 void verify_folder(const std::string& path, Tally& tally) {
   const std::string inside = store::model_file_in(path);
   if (!inside.empty() && store::weights_at(path) == inside) {
@@ -266,7 +267,7 @@ int inspect_checkpoint(const std::string& path) {
 int verify_checkpoints(const std::string& path) {
   Tally tally;
   if (std::error_code error; fs::is_regular_file(path, error)) {
-    refuse_file_of_checkpoint(path);
+    reject_file_of_checkpoint(path);
     verify_model_file(path, tally);
   } else {
     verify_folder(path, tally);
@@ -276,7 +277,8 @@ int verify_checkpoints(const std::string& path) {
          plural(tally.damaged, "file"), tally.damaged == 1 ? "it" : "them");
   }
   if (tally.files == 0) {
-    fail(ErrorKind::checkpoint, "{}: a job removed all that were there meanwhile; try again", path);
+    fail(ErrorKind::checkpoint, "{}: a running job has removed all checkpoints meanwhile; retry",
+         path);
   }
   print(fmt::format("ok: {}, {} bytes, {}\n", plural(tally.files, "file"), tally.bytes,
                     plural(tally.tensors, "tensor")));
@@ -292,7 +294,9 @@ int diff_checkpoints(const PathPair& paths) {
 }
 
 constexpr const char* kPaths =
-    "PATH, A and B are checkpoints (RUN/checkpoints/step-N), or run folders, for their newest one.";
+    "PATH, A and B are checkpoints (RUN/checkpoints/step-N), or run folders, which mean their "
+    "newest "
+    "one.";
 
 }  // namespace
 
@@ -304,9 +308,9 @@ void add_checkpoint_tools(CLI::App& parent, Action& action) {
   const AddPath* const add_path = [](CLI::App& app, std::string& path) {
     app.add_option("PATH", path, "checkpoint or run folder")->required();
   };
-  add_tool(parent, "list", "a line for each checkpoint of a run, newest first, and for final/",
-           action, add_run, list_checkpoints);
-  add_tool(parent, "inspect", "what a checkpoint holds: step, data position, layout, every tensor",
+  add_tool(parent, "list", "list the checkpoints of a run, newest first, and final/", action,
+           add_run, list_checkpoints);
+  add_tool(parent, "inspect", "print step, data position, layout and all tensors of a checkpoint",
            action, add_path, inspect_checkpoint)
       .footer(kPaths);
   add_tool(parent, "verify",
@@ -314,12 +318,12 @@ void add_checkpoint_tools(CLI::App& parent, Action& action) {
            "final/; exit status 6 if a file is damaged",
            action, add_path, verify_checkpoints)
       .footer(
-          "PATH may be a model file or its folder, too. A damaged file gets a line of its own; "
-          "without one the output is \"ok\".");
+          "PATH may also be a model file or its folder. Prints one line per damaged file, or "
+          "\"ok\".");
   add_tool<PathPair>(
       parent, "diff",
-      "compare all tensors of two checkpoints, whatever layouts wrote them; exit status 7 if they "
-      "differ",
+      "compare all tensors of two checkpoints, which may have different layouts; exit status 7 if "
+      "they differ",
       action,
       [](CLI::App& app, PathPair& paths) {
         app.add_option("A", paths.a, "checkpoint or run folder")->required();

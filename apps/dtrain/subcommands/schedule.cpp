@@ -1,3 +1,4 @@
+// dtrain schedule: prints the timeline of a pipeline schedule.
 #include "dtrain/parallel/pipeline/schedule.h"
 
 #include <fmt/format.h>
@@ -16,7 +17,7 @@ namespace {
 using base::ErrorKind;
 using base::fail;
 
-// Beyond this a picture is nothing that anybody reads.
+// The largest timeline that is printed.
 constexpr std::int64_t kMaxForwards = 1 << 17;
 
 struct ScheduleOptions {
@@ -34,7 +35,7 @@ void add_schedule_flags(CLI::App& app, ScheduleOptions& options) {
       ->required();
   add_number(app, "--microbatches", options.microbatches, 1, kMaxForwards)
       ->type_name("M")
-      ->description("of each stage and step: --grad-accum of a run")
+      ->description("per stage and step: --grad-accum of a run")
       ->required();
 }
 
@@ -48,14 +49,14 @@ parallel::PipelineShape shape_of(const ScheduleOptions& options) {
                                 "--microbatches");
   if (setting.chunks > kMaxForwards / stages / microbatches) {
     fail(ErrorKind::usage,
-         "schedule: {} stages with {} chunks and {} microbatches are more than {} forwards: lower "
-         "--pp or --microbatches",
+         "schedule: {} stages with {} chunks and {} microbatches exceed the limit of {} forwards: "
+         "lower --pp or --microbatches",
          stages, setting.chunks, microbatches, kMaxForwards);
   }
   return {.stages = stages, .microbatches = microbatches, .order = setting};
 }
 
-// The activations of a chunk count as its part of a microbatch.
+// Lists the microbatches in flight per stage; a chunk's activations count as a fraction of one.
 std::string memory_line(const parallel::PipelineShape& shape,
                         const std::vector<parallel::InFlight>& kept) {
   std::string counts;
@@ -67,14 +68,14 @@ std::string memory_line(const parallel::PipelineShape& shape,
   return fmt::format("microbatches in flight, by stage:{}\n", counts);
 }
 
-// "F3"; "F3.1" for the second of several chunks.
+// The label of a pass: "F3", or "F3.1" for the second of several chunks.
 std::string label_of(const parallel::PipelineShape& shape, const parallel::StageAction& pass) {
   const char letter = pass.kind == parallel::ActionKind::forward ? 'F' : 'B';
   const std::string chunk = shape.chunks() == 1 ? "" : fmt::format(".{}", pass.chunk);
   return fmt::format("{}{}{}", letter, pass.microbatch.value(), chunk);
 }
 
-// A row for each stage, a column for the time of one forward; a backward takes two columns.
+// The timeline: one row per stage, one column per forward time; a backward takes two columns.
 std::string schedule_grid(const parallel::PipelineShape& shape,
                           const parallel::Simulation& simulation) {
   const parallel::StageAction longest{parallel::ActionKind::forward, shape.chunks() - 1,
@@ -105,7 +106,7 @@ int run_schedule(const ScheduleOptions& options) {
   const auto kept = parallel::check_pipeline_schedule(shape, schedules);
   const parallel::Simulation simulation = parallel::simulate(shape, schedules);
   print(schedule_grid(shape, simulation));
-  print(fmt::format("bubble: {:.4g} (time without work over time at work, mean of the stages)\n",
+  print(fmt::format("bubble: {:.4g} (idle time divided by busy time, mean over stages)\n",
                     simulation.bubble));
   print(memory_line(shape, kept));
   return 0;
@@ -117,11 +118,13 @@ void add_schedule(CLI::App& parent, Action& action) {
   add_tool(parent, "schedule", "show the timeline of a pipeline's stages without running it",
            action, add_schedule_flags, run_schedule)
       .footer(
-          "F3 is the forward of microbatch 3, B3---- its backward, F3.1 that through the stage's "
-          "second part of the model, and a dot is a forward's time without work. Then come the "
-          "bubble, and how many microbatches' activations each stage keeps at once (those of one "
-          "of V parts count as 1/V).\n\nTime is that of stages of equal cost whose backwards take "
-          "twice as long as their forwards. docs/guide/pipeline.md explains the schedules.");
+          "F3 is the forward pass of microbatch 3, B3---- its backward pass, F3.1 the forward pass "
+          "through the stage's second model chunk, and a dot is an idle forward time. Then follow "
+          "the bubble, and the peak number of microbatches whose activations each stage keeps "
+          "(each "
+          "of V chunks counts as 1/V).\n\nAll stages are assumed to cost the same, and backward "
+          "passes to take twice as long as forward passes. docs/guide/pipeline.md explains the "
+          "schedules.");
 }
 
 }  // namespace dtrain::app

@@ -1,5 +1,5 @@
-"""Mutually exclusive settings of a file and of the flags, or of a file that extends it: the later one wins, and one line
-names the replaced ones."""
+"""Mutually exclusive settings in a file and in flags, or in a file that extends it: the later one wins, and one line names those
+that it replaces."""
 
 import json
 import struct
@@ -18,9 +18,9 @@ def value(config, key):
     return config[section][name]
 
 
-class Rivals(FolderTest):
+class Conflicts(FolderTest):
     def resolved(self, settings, *flags, ranks=1, status=0):
-        """(resolved configuration, standard error) of a file of these settings under these flags."""
+        """The resolved configuration, and standard error, for a file with these settings and these flags."""
         file = self.folder / "file.json"
         file.write_text(json.dumps(settings))
         result = run(*launched(ranks, "--config", file, *flags, "--print-config"), status=status)
@@ -34,7 +34,7 @@ class Rivals(FolderTest):
             self.assertEqual(error.count(" replaces "), 1, error)
             self.assertRegex(error, r"\A(\[0\] )?dtrain: --[^\n]+\n\Z")
 
-    def test_the_flag_of_a_pair_wins(self):
+    def test_a_flag_overrides_the_conflicting_setting_of_a_file(self):
         for settings, flags, expected in (
                 ({"data.validation": "v.txt"}, "--val-fraction 0.1", {"data.validation": "", "data.val_fraction": 0.1}),
                 ({"data.val_fraction": 0.1}, "--val-data v.txt", {"data.validation": "v.txt", "data.val_fraction": 0}),
@@ -82,7 +82,7 @@ class Rivals(FolderTest):
         _, error = self.resolved({}, "--global-batch", 8, "--microbatch", 2, "--grad-accum", 3, status=USAGE)  # all are flags
         self.assertIn("--global-batch 8 is not", error)
 
-    def test_a_strategy_drops_the_settings_of_another(self):
+    def test_a_strategy_resets_the_settings_of_another(self):
         zero = {"layout.strategy": "zero", "layout.zero_stage": 3}
         hybrid = {"layout.strategy": "fsdp", "layout.fsdp_sharding": "hybrid", "layout.shard_size": 1}
         for settings, flags, expected in (
@@ -109,14 +109,14 @@ class Rivals(FolderTest):
             self.check(settings, flags, expected, ranks=2)
         self.check({"layout.strategy": "ddp"}, "--local-ranks 3", {"layout.strategy": "dp", "layout.local_ranks": 3})
 
-    def test_sizes_without_a_strategy_are_refused_with_flags_that_fit(self):
+    def test_sizes_without_a_strategy_are_rejected_with_flags_that_fit(self):
         for ranks, flags, advice in ((2, "--tp 2", "--strategy tp --tp 2"), (2, "--pp 2", "--strategy pp --pp 2"),
                                      (4, "--tp 2", "--strategy 3d --pp 1 --tp 2"), (4, "--pp 2", "--strategy 3d --pp 2 --tp 1"),
                                      (4, "--pp 2 --tp 2", "--strategy 3d --pp 2 --tp 2"), (4, "--dp 2 --tp 2", "--strategy 3d --dp 2 --tp 2")):
             with self.subTest(ranks=ranks, flags=flags):
                 for command in ([], ["doctor"]):
                     error = run(*launched(ranks, *command, *flags.split(), "--print-config"), status=USAGE).stderr
-                    self.assertTrue(error.endswith(f" need a --strategy: use {advice}\n"), error)
+                    self.assertTrue(error.endswith(f" need --strategy: use {advice}\n"), error)
                     self.assertNotIn("ddp", error)
                 run(*launched(ranks, *advice.split(), "--print-config"))
         error = run(*launched(2, "--tp", "3", "--print-config"), status=USAGE).stderr

@@ -1,3 +1,4 @@
+// dtrain train: checks settings, paths and data, then starts the training in libdtrain.so.
 #include <cerrno>
 #include <cstdint>
 #include <exception>
@@ -9,7 +10,6 @@
 #include <vector>
 
 #include "commands.h"
-#include "configure.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/host/plugin_file.h"
 #include "dtrain/base/host/process.h"
@@ -25,17 +25,18 @@
 #include "dtrain/config/values/data_mixture.h"
 #include "dtrain/config/values/layout.h"
 #include "dtrain/data/split.h"
-#include "model_path.h"
 #include "provenance.h"
 #include "ranks.h"
 #include "runtime_library.h"
+#include "settings/configure.h"
+#include "settings/model_path.h"
 
 namespace dtrain::app {
 namespace {
 
 namespace store = checkpoint::store;
 
-// parse_mixture takes a file name with a comma for a mixture if there is no such file.
+// The files of --data. A missing file with a comma in its name may parse as an invalid mixture.
 std::vector<std::string> files_of(const std::string& train) {
   try {
     const auto mixture = config::parse_mixture(train);
@@ -59,21 +60,21 @@ config::Config settings(const config::CommandLine& command_line) {
   return config::load(config::with_deepspeed(command_line)).config;
 }
 
-// The settings of a command line that an earlier attempt has read: an error now means that a
-// configuration file is missing.
+// As settings, if an earlier attempt has already read the same command line: an error now means that
+// a configuration file is missing, which is retried.
 config::Config settings_read_before(const config::CommandLine& command_line) {
   config::Config given;
-  std::exception_ptr passing;  // its retries are over
+  std::exception_ptr storage_error;  // already retried
   base::retry_task([&](int) {
     try {
       given = settings(command_line);
     } catch (const base::StorageError&) {
-      passing = std::current_exception();
+      storage_error = std::current_exception();
     } catch (const base::Error& error) {
       throw base::StorageError(error.what(), ENOENT);
     }
   });
-  if (passing) std::rethrow_exception(passing);
+  if (storage_error) std::rethrow_exception(storage_error);
   return given;
 }
 
@@ -83,11 +84,11 @@ void await_all(const std::vector<std::string>& paths) {
   }
 }
 
-// Waits, at a start after a failed attempt, for what that attempt's run has read and this one will
-// read again: a path that is missing now lies on a mount that is away. Only a run that has begun,
-// or committed a checkpoint, tells of an attempt that had its inputs; otherwise nothing is awaited.
+// On a restart, waits for inputs that an earlier attempt has read: if one is missing now, its mount is
+// probably temporarily unavailable. Waits only if the earlier attempt has started its run or
+// committed a checkpoint, which proves that it had its inputs.
 //
-// Throws: StorageError naming the path that stays away; its status lets the launcher try again.
+// Throws: StorageError naming the path that stays missing; its status lets the launcher retry.
 //         Error{usage} as config::with_deepspeed and config::load.
 void await_inputs(const config::CommandLine& command_line) {
   const base::RankEnv env = base::rank_env_of_process();
@@ -101,16 +102,16 @@ void await_inputs(const config::CommandLine& command_line) {
     // The command line may name no data; the run's settings do.
     const std::string record = earlier->run_dir + "/config.json";
     await_all(inputs_of(config::read_saved_run(record).resolved));
-    await_all({given.checkpoint.resume.path});  // its settings are inherited
+    await_all({given.checkpoint.resume.path});  // the settings are inherited from it
     if (!earlier->has_checkpoint) await_all({given.checkpoint.init_from});
-  } else if (has_committed) {  // its folder is away as well
+  } else if (has_committed) {  // the run folder is missing as well
     await_all(inputs_of(given));
   }
 }
 
-// Warns about batches of more samples than there are, and about files that the run reads so often
-// that it memorises them, one line per file. With new data, only the checkpoint tells how many of
-// the steps read it. config: resolved.
+// Warns about a batch larger than the data, and about files that the run reads so often that it
+// memorises them, one line per file. Omits the latter with --new-data, since only the checkpoint
+// tells how many steps will read the data. config: resolved.
 std::vector<std::string> epoch_warnings(const config::Config& config, const data::Split& split) {
   constexpr double kMany = 1000;
   const std::int64_t steps = config.train.steps;
@@ -120,9 +121,11 @@ std::vector<std::string> epoch_warnings(const config::Config& config, const data
   std::vector<std::string> warnings;
   if (batch > split.train.size()) {
     const double times = static_cast<double>(batch) / static_cast<double>(split.train.size());
-    warnings.push_back(fmt::format(
-        "each step of --global-batch {} takes the {} samples to train on {:.1f} times; lower it",
-        batch, split.train.size(), times));
+    warnings.push_back(
+        fmt::format("each step of --global-batch {} uses the {} samples of the training data "
+                    "{:.1f} times; lower "
+                    "it",
+                    batch, split.train.size(), times));
   }
   for (std::size_t i = 0; i < epochs.size(); ++i) {
     if (epochs[i] < kMany || config.checkpoint.new_data) continue;
@@ -159,23 +162,23 @@ data::Split open_data(const Configured& configured) {
           "settings of the run, or resume the run itself with --run-dir RUN --resume auto",
           resume);
     }
-    const bool goes_on = resume.is_automatic() && !config.run.dir.empty();
-    if (!goes_on) {
+    const bool resumes_folder = resume.is_automatic() && !config.run.dir.empty();
+    if (!resumes_folder) {
       base::fail(base::ErrorKind::usage, "--data is missing: name a token file or a text");
     }
     base::fail(base::ErrorKind::usage,
-               "--resume auto: {} holds no config.json that says what to train: check --run-dir, "
-               "or give --data and the other settings of the run",
+               "--resume auto: {} contains no config.json with the settings of a run: check "
+               "--run-dir, or give --data and the other settings of the run",
                config.run.dir);
   }
   return open_split(config, configured.origin);
 }
 
-// The settings of a start, and what its config.json tells of it.
+// The settings and the record of a start.
 struct Start {
   Configured configured;
   std::string provenance;
-  std::int64_t committed = -1;  // by an earlier attempt of this run; negative: nothing
+  std::int64_t committed = -1;  // last step committed by an earlier attempt; negative if none
 };
 
 std::optional<Start> read_start(const config::CommandLine& command_line) {
@@ -189,37 +192,38 @@ std::optional<Start> read_start(const config::CommandLine& command_line) {
   return Start{std::move(*configured), std::move(origin), committed};
 }
 
-// The mount of a restart's run folder may be about to come back; then the settings may be those that
-// the folder holds.
-std::optional<Start> wait_for_start(const config::CommandLine& command_line) {
+// As read_start. On a restart it waits for the run folder, whose mount may be temporarily
+// unavailable, and then reads the settings again, since they may come from the folder.
+std::optional<Start> read_start_once_mounted(const config::CommandLine& command_line) {
   std::optional<Start> start = read_start(command_line);
   if (!start || start->committed < 0) return start;
   const config::Config& config = start->configured.config;
-  // One rank looks for all, but for the settings, which every rank needs.
+  // Only rank 0 waits, unless the settings, which every rank needs, come from the folder.
   if (start->configured.env.rank != 0 && !config.data.train.empty()) return start;
-  bool has_come_back = false;
+  bool has_waited = false;
   check_for_all_ranks([&] {
     base::retry_task([&](int number) {
       store::check_is_of_launch(config, start->provenance, start->committed);
-      has_come_back = number > 0;
+      has_waited = number > 0;
     });
   });
-  return has_come_back ? read_start(command_line) : start;
+  return has_waited ? read_start(command_line) : start;
 }
 
-// A start after a failed attempt goes on with what that has left.
+// Checks the run folder and the paths to start from. After a failed attempt the start continues that
+// attempt's run.
 void check_run(config::Config config, const std::string& provenance) {
   if (const auto earlier = store::find_earlier_attempt(config, provenance)) {
     config = store::going_on_with(std::move(config), *earlier);
   }
   config::check_run_folder(config);
   if (!config.run.dir.empty()) {
-    store::check_run_files(config.run.dir, config::replacing_flag(config));
+    store::check_run_files(config.run.dir, config::overwriting_flag(config));
   }
   check_start_paths(config);
 }
 
-// The experiments folder of the installation, or of the checkout that contains the build.
+// The folder of example configurations, in the installation or in the checkout of the build.
 std::string experiments_folder() {
   namespace fs = std::filesystem;
   constexpr const char* kExperiments = "configs/experiments";
@@ -232,19 +236,20 @@ std::string experiments_folder() {
   return kExperiments;
 }
 
-// Where nothing was said about the model, what it is, and where larger ones are.
+// If no model setting is given, tells the user about the default model and larger ones.
 void note_default_model(const config::Config& config) {
   for (const config::Setting& setting : config::settings()) {
     const bool is_of_model = setting.key.starts_with("model.");
     if (is_of_model && !is_default(setting, config)) return;
   }
   base::log_info(
-      "without --config this trains a small model, for minutes on a laptop; larger ones: --config "
-      "{}/small.json, 25m.json or prod.json",
+      "without --config this trains a small model, which takes minutes on a laptop; for larger "
+      "ones "
+      "use --config {}/small.json, 25m.json or prod.json",
       experiments_folder());
 }
 
-// A shell's step may have several tasks, which users may mistake for the run's ranks.
+// In an interactive SLURM shell, warns that the step's tasks are not ranks of this run.
 void note_shell_of_step(const base::RankEnv& env) {
   if (env.tasks_of_shell <= 1) return;
   base::log_info(
@@ -253,7 +258,7 @@ void note_shell_of_step(const base::RankEnv& env) {
       env.tasks_of_shell, env.tasks_of_shell, env.tasks_of_shell);
 }
 
-// A strategy divides the work among ranks that a launcher starts.
+// Explains how to start ranks if a distributed strategy is used without a launcher.
 void note_lone_process(const Configured& configured) {
   const base::RankEnv& env = configured.env;
   const config::Strategy strategy = configured.config.layout.strategy;
@@ -262,34 +267,34 @@ void note_lone_process(const Configured& configured) {
                               config::strategy_of(configured.config.layout).is_local();
   if (needs_no_ranks || !env.source.empty() || env.tasks_of_shell > 1) return;
   base::log_info(
-      "--strategy {0} in one process, started by no launcher, trains on a single rank; to start 2 "
-      "ranks: dtrun -n 2 -- dtrain --strategy {0} ...",
+      "--strategy {0} without a launcher trains on a single rank; to start 2 ranks: dtrun -n 2 -- "
+      "dtrain --strategy {0} ...",
       strategy);
 }
 
-// Before a launcher may start the run again.
+// Under a launcher that restarts, warns about a run without checkpoints before its end.
 void note_lost_steps(const base::RankEnv& env, const config::CheckpointConfig& checkpoint) {
   const bool is_first_start = env.max_restarts > 0 && env.restart_count == 0;
   if (!is_first_start || !checkpoint.every.is_never() || checkpoint.keep_best) return;
   base::log_info(
-      "a restart would repeat all steps, since this run writes no checkpoint before it ends; give "
-      "it, for example, --checkpoint-every 10m");
+      "a restart would repeat all steps, since this run writes no checkpoint before its end; give, "
+      "for example, --checkpoint-every 10m");
 }
 
 }  // namespace
 
 int run_train(const config::CommandLine& given) {
   base::hold_requests_to_save();
-  tell_stops_on_one_rank(" before the first step: nothing was to be saved");
+  report_stops_on_one_rank(" before the first step: there was nothing to save");
   await_inputs(given);
   config::CommandLine command_line = given;
-  const std::string demo = take_demo_defaults(command_line);
-  const auto start = wait_for_start(command_line);
+  const std::string demo = add_demo_defaults(command_line);
+  const auto start = read_start_once_mounted(command_line);
   if (!start) return 0;
   const Configured* const configured = &start->configured;
   const config::Config& config = configured->config;
   const bool first = configured->env.rank == 0;
-  // One rank looks at the run folder: the others might see what it has begun to write.
+  // Only rank 0 checks the run folder: others might already see files that rank 0 writes.
   if (first) check_for_all_ranks([&] { check_run(config, start->provenance); });
   const std::vector<std::string> warnings = epoch_warnings(config, open_data(*configured));
   const RuntimeLibrary library = RuntimeLibrary::open(config.layout);

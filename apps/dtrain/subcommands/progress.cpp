@@ -1,4 +1,4 @@
-#include "long_work.h"
+#include "subcommands/progress.h"
 
 #include <fmt/format.h>
 #include <signal.h>
@@ -18,13 +18,14 @@
 namespace dtrain::app {
 namespace {
 
-// A terminal that went away is no error.
+// Ignores errors, since the terminal may be closed.
 void draw(std::string_view text) {
   const auto ignored = ::write(STDERR_FILENO, text.data(), text.size());
   (void)ignored;
 }
 
-// Queried at each redraw, since windows are resized; a cursor in the last column would wrap.
+// Usable columns: one less than the width, where the cursor would wrap. Queried at each redraw, since
+// windows are resized.
 std::size_t columns_of_terminal() {
   constexpr std::size_t kUsual = 80;
   winsize size{};
@@ -32,7 +33,7 @@ std::size_t columns_of_terminal() {
   return (is_known ? size.ws_col : kUsual) - 1;
 }
 
-// The first that fits into `columns`, or the beginning of the last.
+// The first line that fits into `columns`, or else a prefix of the last.
 template <typename Lines>
 std::string fitting(const Lines& lines, std::size_t columns) {
   for (const std::string& line : lines) {
@@ -41,8 +42,8 @@ std::string fitting(const Lines& lines, std::size_t columns) {
   return std::end(lines)[-1].substr(0, columns);
 }
 
-// "[#####     ]  50 %  100 of 200 MB  20 MB/s  5.0 s left  NOTE", cut to `columns` by dropping the
-// note, then the speed, the bytes and the bar. Of an unknown total, 0, the bytes, speed and note.
+// "[#####     ]  50 %  100 of 200 MB  20 MB/s  5.0 s left  NOTE", shortened to `columns` by dropping
+// the note, then the speed, the bytes and the bar. If the total is unknown: bytes, speed and note.
 std::string progress_text(std::int64_t bytes, std::int64_t total_bytes, double seconds,
                           std::string_view note, std::size_t columns) {
   constexpr int kWidth = 24;
@@ -76,9 +77,9 @@ std::string progress_text(std::int64_t bytes, std::int64_t total_bytes, double s
 
 constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
 
-// A handler can reach nothing else.
+// The first stop signal; 0: none. Global, since a signal handler has no other state.
 std::atomic<int> noted = 0;
-static_assert(decltype(noted)::is_always_lock_free, "a handler may use nothing that takes a lock");
+static_assert(decltype(noted)::is_always_lock_free, "a signal handler must not take locks");
 
 std::array<struct sigaction, kSignals.size()> previous{};
 

@@ -1,5 +1,5 @@
-// For long work of the front end: a progress bar, and stop signals as an exception, so that the work
-// leaves no file.
+// Progress bar and stop signals for long-running subcommands. A stop signal becomes an exception, so
+// that the subcommand can remove its partial output.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace dtrain::app {
 
-/// A bar on standard error, drawn again at most ten times a second, where that is a terminal;
-/// elsewhere nothing. Its line is empty again at the end.
+/// A progress bar on standard error, redrawn at most ten times a second. No-op unless standard error
+/// is a terminal. The destructor clears the line.
 class ProgressBar {
  public:
   ProgressBar();
@@ -18,7 +18,7 @@ class ProgressBar {
   ProgressBar& operator=(const ProgressBar&) = delete;
   ~ProgressBar();
 
-  /// total_bytes: 0 if it is unknown. note: what stands behind the speed.
+  /// total_bytes: 0 if unknown. note: text to display after the speed.
   void show(std::int64_t bytes, std::int64_t total_bytes, std::string_view note);
 
  private:

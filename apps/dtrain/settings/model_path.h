@@ -1,4 +1,4 @@
-// The paths of --from, --resume and --init-from, looked at before LibTorch is loaded.
+// Checks of the paths given to --from, --resume and --init-from, before LibTorch is loaded.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace dtrain::app {
 
-/// Returns a model file, a checkpoint folder, or a run folder, which stands for its latest complete
-/// checkpoint. A run resolves to its final model, unless it has none or has checkpoints of later
-/// steps. Reads the names of checkpoints, not their files.
+/// Resolves the path given to --from to a model file, a checkpoint folder, or a run folder, which
+/// means its latest complete checkpoint. A run resolves to its final model, unless it has none or has
+/// checkpoints of later steps. Lists checkpoints without reading them.
 ///
 /// Throws: Error{checkpoint} naming the path and what to give instead: if it does not exist, is a
 ///         file of a checkpoint, or is not a run folder that holds a model.
@@ -22,10 +22,10 @@ void require_from(const std::string& from);
 
 /// model: a result of model_path.
 ///
-/// Throws: Error{checkpoint} naming --from and the file if it is a file, but not a model's.
-void refuse_other_files(const std::string& model);
+/// Throws: Error{checkpoint} naming --from and the file if `model` is a file but not a model file.
+void require_model_file(const std::string& model);
 
-/// Calls `open`, and has the message of an error begin with `flag`: readers know the path alone.
+/// Calls `open`; prefixes the message of an error with `flag`, which readers do not know.
 template <typename Open>
 void open_for(std::string_view flag, Open open) {
   try {
@@ -35,8 +35,8 @@ void open_for(std::string_view flag, Open open) {
   }
 }
 
-/// Refuses paths that cannot be what the flags need, so that they are not taken for damaged
-/// checkpoints. What is in a checkpoint is examined later.
+/// Checks the kind of the paths given to --resume and --init-from, so that a wrong path is not
+/// reported as a damaged checkpoint. Does not examine the contents of checkpoints.
 ///
 /// Throws: Error{checkpoint} naming the flag, the path, what it is and what to give.
 void check_start_paths(const config::Config& config);

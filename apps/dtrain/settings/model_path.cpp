@@ -1,4 +1,4 @@
-#include "model_path.h"
+#include "settings/model_path.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -33,7 +33,7 @@ using base::fail;
 using base::is_folder;
 using base::is_there;
 
-// The step at which a run last ended; -1: it never ended. Empty without a metrics.jsonl.
+// The step at which a run last ended, -1 if it never ended; nothing without a metrics.jsonl.
 std::optional<std::int64_t> last_end(const std::string& run) {
   const fs::path path = fs::path(run) / "metrics.jsonl";
   std::error_code error;
@@ -49,7 +49,7 @@ std::optional<std::int64_t> last_end(const std::string& run) {
   return step;
 }
 
-// A run that was resumed after its end keeps its earlier final model.
+// True if the final model is older than the newest checkpoint: the run was resumed after its end.
 bool is_outdated(const std::string& run, const std::vector<std::string>& checkpoints) {
   const auto end = last_end(run);
   const auto newest = store::step_of(fs::path(checkpoints.front()).filename().string());
@@ -66,7 +66,7 @@ bool is_readable_model(const std::string& path) {
   }
 }
 
-// The final model of a run folder, or the folder itself for its newest checkpoint.
+// The final model of a run folder, or the folder itself, which means its newest checkpoint.
 std::string model_of_run(const std::string& run) {
   const std::string final = store::final_model(run);
   const bool has_final = is_there(final);
@@ -94,18 +94,18 @@ std::string some_names(const std::vector<std::string>& runs) {
                      fmt::join(first, ", "), runs.size() > kMost ? ", ..." : "");
 }
 
-// `folder` is not a run, but may contain runs.
+// Rejects a folder that is not a run; names the runs below it, if any.
 [[noreturn]] void refuse_folder(const std::string& folder) {
   constexpr int kDepth = 2;  // enough for a hint
   const std::vector<std::string> runs = report::runs_below(folder, kDepth);
   fail(ErrorKind::checkpoint, "--from {}: {}; name a run folder, a checkpoint or a model file",
        folder,
-       runs.empty() ? "it holds neither checkpoints nor a final model"
+       runs.empty() ? "it contains neither checkpoints nor a final model"
                     : fmt::format("it is not a run folder, but contains {}", some_names(runs)));
 }
 
-// "auto" for what other programs take in its place.
-std::string_view meant_word(std::string_view word) {
+// Suggests "auto" for equivalent words of other programs.
+std::string_view suggested_word(std::string_view word) {
   for (const std::string_view name : {"latest", "last", "newest", "true", "yes", "on"}) {
     if (word == name) return "auto";
   }
@@ -119,31 +119,31 @@ void check_resume(const config::Resume& resume) {
   constexpr std::string_view kWanted =
       "give auto, or a run folder, or a checkpoint in it (RUN/checkpoints/step-N)";
   if (!is_there(path)) {
-    const std::string advice = base::did_you_mean(meant_word(path));
+    const std::string advice = base::did_you_mean(suggested_word(path));
     fail(ErrorKind::checkpoint, "--resume {}: no such file or folder{}", path,
          advice.empty() ? fmt::format("; {}", kWanted) : advice);
   }
   if (!is_folder(path)) {
     fail(ErrorKind::checkpoint,
-         "--resume {}: it is a file, not a checkpoint's folder; {}; the weights of a model file "
-         "are taken with --init-from",
+         "--resume {}: it is a file, not a checkpoint folder; {}; to start from the weights of a "
+         "model file, use --init-from",
          path, kWanted);
   }
   const std::string model = store::model_file_in(path);
   if (!model.empty() && !is_there(fs::path(path) / store::kManifestName)) {
     fail(ErrorKind::checkpoint,
-         "--resume {}: it holds a model without the state of a run; give a checkpoint, or take the "
-         "weights alone with --init-from {}",
+         "--resume {}: it contains a model without the state of a run; give a checkpoint, or start "
+         "from the weights with --init-from {}",
          path, model);
   }
   if (const std::string run = store::run_at(path); run != path) {
-    fail(
-        ErrorKind::checkpoint,
-        "--resume {}: it holds the checkpoints of a run; give the run (--resume {}) or one of them",
-        path, run);
+    fail(ErrorKind::checkpoint,
+         "--resume {}: it contains the checkpoints of a run; give the run (--resume {}) or one of "
+         "them",
+         path, run);
   }
   if (store::has_checkpoints_folder(path)) return;
-  (void)store::checkpoints_at(path);  // refuses what is neither run nor checkpoint
+  (void)store::checkpoints_at(path);  // throws if it is neither a run nor a checkpoint
 }
 
 void check_init_from(const std::string& path) {
@@ -195,7 +195,7 @@ void require_from(const std::string& from) {
        "--from is missing: give a run folder, a checkpoint or a model.safetensors");
 }
 
-void refuse_other_files(const std::string& model) {
+void require_model_file(const std::string& model) {
   if (is_folder(model)) return;
   open_for("--from", [&] { (void)checkpoint::format::WeightFile::open(model); });
 }
@@ -203,7 +203,7 @@ void refuse_other_files(const std::string& model) {
 void check_start_paths(const config::Config& config) {
   const config::CheckpointConfig& wanted = config.checkpoint;
   check_resume(wanted.resume);
-  // A resumed run no longer needs the file of its initial weights.
+  // A resumed run does not need the file of its initial weights.
   const bool resumes = wanted.resume.is_automatic() &&
                        !store::list_steps(store::checkpoints_folder(config.run.dir)).empty();
   if (!resumes) check_init_from(wanted.init_from);

@@ -1,0 +1,27 @@
+// Settings of the model that all families share.
+#include "dtrain/config/schema/internal/tables.h"
+
+namespace dtrain::config::tables {
+namespace {
+
+constexpr Setting kModelSettings[] = {
+    {"model.name", "--model", "NAME", "", "architecture", kTrain, FIELD(model.name), kFixed},
+    {"model.levels", "--levels", "L", "", "number of layers", kTrain, FIELD(model.levels),
+     between(1, kMaxLevels), kFixed},
+    {"model.width", "--width", "D", "", "width of the residual stream", kTrain, FIELD(model.width),
+     between(1, kMaxWidth), kFixed},
+    {"model.vocab", "--vocab", "V", "",
+     "tokens in the vocabulary; not given: as many as the data's, 256 for bytes", kTrain,
+     FIELD(model.vocab), between(1, kMaxVocab), kFixed},
+    {"model.dropout", "--dropout", "P", "", "dropout probability", kTrain, FIELD(model.dropout),
+     from_to_below(0, 1), kFixed},
+    {"model.tie_levels", "--tie-levels", "on|off", "",
+     "all levels share one set of matrices; off gives every level its own", kTrain,
+     FIELD(model.tie_levels), kFixed},
+};
+
+}  // namespace
+
+std::span<const Setting> model() noexcept { return kModelSettings; }
+
+}  // namespace dtrain::config::tables
