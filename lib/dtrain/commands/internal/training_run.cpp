@@ -104,7 +104,7 @@ train::FolderMonitor::Options monitor_options(const std::optional<job::RunFolder
 
 // The start table, the settings that differ from defaults, and how layout and batch were chosen.
 std::string table_text(const job::StartFacts& facts, const ChosenLayout& layout) {
-  const config::Config asked = layout.record.asked.value_or(facts.config);
+  const config::Config asked = layout.record.requested.value_or(facts.config);
   const std::string changed = config::changed_settings(asked);
   const std::string note = config::batch_note(asked.batch, facts.config);
   return job::start_table(facts) +

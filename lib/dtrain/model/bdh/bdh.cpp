@@ -230,9 +230,9 @@ class BdhFamily final : public Family {
     };
     return {.levels = untied > 0 ? untied : hints.levels,
             .width = tensors.size("embed.weight", 2, 1),
-            .own = tensors.is_storage
-                       ? heads_from_flag(tensors, encoder, hints.own.of<Settings>().told_heads)
-                       : from_export(),
+            .family = tensors.is_storage ? heads_from_flag(tensors, encoder,
+                                                           hints.own.get<Settings>().import_heads)
+                                         : from_export(),
             .vocab = tensors.size("embed.weight", 2, 0),
             .tie_levels = untied == 0};
   }
