@@ -143,7 +143,7 @@ def print_more_ranks(name, rows):
 def model_flags(name):
     settings = json.loads(bench.run([BIN / "dtrain", "--config", ROOT / f"configs/experiments/{name}.json", "--data",
                                      OUTPUT / "text.txt", "--print-config"])[0])
-    flags = {"--levels": "levels", "--width": "width", "--heads": "heads", "--neurons": "neurons"}
+    flags = {"--layers": "layers", "--width": "width", "--heads": "heads", "--neurons": "neurons"}
     return [*(word for flag, key in flags.items() for word in (flag, settings["model"][key])), "--seq-len", settings["data"]["seq_len"]]
 
 

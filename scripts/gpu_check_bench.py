@@ -35,10 +35,10 @@ print(2 * n**3 / (sorted(times[3:])[5] * 1e-3))
 
 def flags_of(session, width):
     sizes = WIDTHS[width]
-    values = {"--levels": LEVELS, "--width": width, "--heads": HEADS, "--neurons": sizes["neurons"], "--seq-len": LENGTH,
+    values = {"--layers": LEVELS, "--width": width, "--heads": HEADS, "--neurons": sizes["neurons"], "--seq-len": LENGTH,
               "--global-batch": sizes["microbatch"], "--microbatch": sizes["microbatch"]}
     if session.quick:
-        values |= {"--levels": 2, "--neurons": 64, "--seq-len": 16, "--global-batch": 2, "--microbatch": 2}
+        values |= {"--layers": 2, "--neurons": 64, "--seq-len": 16, "--global-batch": 2, "--microbatch": 2}
     values |= {"--dtype": "bfloat16", "--reduction": "auto", "--val-fraction": 0, "--checkpoint-every": "none"}
     return [*session.on_device(), *(str(word) for pair in values.items() for word in pair)]
 
@@ -57,7 +57,7 @@ def own_speed(session, width, *flags):
 
 def attention(session):
     """Tokens/s of a long sequence for each size of a chunk; --attention auto must be near the best."""
-    flags = [*flags_of(session, 256), "--levels", 2, "--seq-len", 512 if session.quick else LONG, "--global-batch", 1, "--microbatch", 1]
+    flags = [*flags_of(session, 256), "--layers", 2, "--seq-len", 512 if session.quick else LONG, "--global-batch", 1, "--microbatch", 1]
     rates = {}
     for setting in ("auto", *ATTENTIONS):
         timed = session.train(*flags, "--attention", setting, "--steps", WARMUP + STEPS).steps[WARMUP:]

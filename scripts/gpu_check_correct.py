@@ -132,7 +132,7 @@ def predicted(outcome):
 
 def out_of_memory(session):
     """A model that one process has no room for, and two ranks have when they share it."""
-    sizes = ["--tie-levels", "off", "--levels", 4 if session.quick else 8, "--width", 32 if session.quick else 256,
+    sizes = ["--tie-layers", "off", "--layers", 4 if session.quick else 8, "--width", 32 if session.quick else 256,
              "--neurons", 128 if session.quick else 1024, "--dtype", "float32", "--steps", 2, "--microbatch", 1,
              "--seq-len", 16]
     shards = [*sizes, "--strategy", "fsdp", *session.on_device(2)]

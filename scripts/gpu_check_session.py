@@ -122,8 +122,8 @@ class Session:
 
 def small_model(quick):
     """Settings of what all checks but the bench train: float64, so that nothing hides behind rounding."""
-    sizes = {"--levels": 2, "--width": 32, "--heads": 2, "--neurons": 64, "--seq-len": 32, "--steps": 6} if quick else {
-        "--levels": 3, "--width": 64, "--heads": 4, "--neurons": 256, "--seq-len": 128, "--steps": 6}
+    sizes = {"--layers": 2, "--width": 32, "--heads": 2, "--neurons": 64, "--seq-len": 32, "--steps": 6} if quick else {
+        "--layers": 3, "--width": 64, "--heads": 4, "--neurons": 256, "--seq-len": 128, "--steps": 6}
     values = {**sizes, "--dtype": "float64", "--dropout": 0.1, "--global-batch": 8, "--microbatch": 2, "--threads": 1,
               "--val-fraction": 0.1, "--eval-sequences": 8, "--log-every": 0, "--comm-timeout": 60,
               "--reduction": "ordered", "--data": TEXT}

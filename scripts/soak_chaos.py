@@ -84,8 +84,8 @@ def settings_of(name, steps):
     settings |= {"--steps": steps, "--threads": 1, "--eval-every": random.choice((0, 50)), "--schedule": "constant",
                  "--eval-sequences": 8, "--dtype": random.choice(("float32", "float32", "float64", "bfloat16"))}
     if name != "data":
-        settings |= {"--levels": random.choice((2, 3)), "--heads": 2, "--neurons": 4 * random.randint(1, 30),
-                     "--tie-levels": "on", "--freeze": ""}
+        settings |= {"--layers": random.choice((2, 3)), "--heads": 2, "--neurons": 4 * random.randint(1, 30),
+                     "--tie-layers": "on", "--freeze": ""}
     return {key: value for key, value in settings.items() if value != ""}, microbatches, environment
 
 

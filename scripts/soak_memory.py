@@ -51,7 +51,7 @@ def memory_group(limit):
 def train(strategy, limit, *more):
     """(exit status, peak of the group in bytes, what was said last)."""
     with tempfile.TemporaryDirectory(prefix="dtrain-soak-") as folder, memory_group(limit) as (group, peak):
-        flags = ["--levels", LEVELS, "--width", WIDTH, "--heads", HEADS, "--neurons", NEURONS, "--tie-levels", "off",
+        flags = ["--layers", LEVELS, "--width", WIDTH, "--heads", HEADS, "--neurons", NEURONS, "--tie-layers", "off",
                  "--seq-len", 16, "--microbatch", 1, "--steps", 3, "--threads", 1, "--log-every", 0, "--checkpoint-every", 0,
                  "--data", TEXT, "--run-dir", pathlib.Path(folder) / "run",
                  *more]

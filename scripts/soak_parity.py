@@ -23,10 +23,10 @@ def random_settings():
     choose = random.choice
     microbatches = choose((2, 4, 8))
     settings = {
-        "--levels": choose((1, 2, 3)), "--width": choose((7, 30, 31, 33, 64, random.randint(2, 80))),
+        "--layers": choose((1, 2, 3)), "--width": choose((7, 30, 31, 33, 64, random.randint(2, 80))),
         "--heads": random.randint(1, 4), "--neurons": 2 * random.randint(1, 60),
         "--vocab": choose((256, 257, random.randint(256, 400))), "--seq-len": random.randint(3, 40),
-        "--microbatch": choose((1, 2, 3)), "--dropout": choose((0, 0.1, 0.5)), "--tie-levels": choose(("on", "off")),
+        "--microbatch": choose((1, 2, 3)), "--dropout": choose((0, 0.1, 0.5)), "--tie-layers": choose(("on", "off")),
         "--dtype": choose(("float32", "float32", "float32", "float64", "bfloat16", "float16")),
         "--optimizer": choose(("adamw", "adamw", "sgd")), "--weight-decay": choose((0, 0.1, 1)),
         "--steps": random.randint(4, 12), "--seed": random.randrange(2**31), "--lr": choose((1e-3, 1e-2)),
@@ -34,7 +34,7 @@ def random_settings():
         "--eval-sequences": choose((random.randint(1, 30), "all")), "--freeze": choose(("", "encoder", "embed.weight")),
         "--threads": choose((1, 2)) if microbatches == 2 else 1, "--log-every": 0, "--val-fraction": 0.2,
         "--data": TEXT}
-    if settings["--tie-levels"] == "off" or not settings["--freeze"]:
+    if settings["--tie-layers"] == "off" or not settings["--freeze"]:
         del settings["--freeze"]  # untied levels have other names
     if settings["--optimizer"] == "sgd":
         settings["--momentum"] = choose((0, 0.9))

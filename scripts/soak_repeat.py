@@ -10,7 +10,7 @@ import tempfile
 
 from runs import TEXT, digest_of, launched
 
-MODEL = ("--levels", 2, "--width", 64, "--heads", 2, "--neurons", 256, "--seq-len", 64, "--global-batch", 4, "--steps", 2,
+MODEL = ("--layers", 2, "--width", 64, "--heads", 2, "--neurons", 256, "--seq-len", 64, "--global-batch", 4, "--steps", 2,
          "--val-fraction", 0, "--dropout", 0, "--log-every", 0, "--data", TEXT)
 CASES = {
     "1 thread": ("--threads", 1),

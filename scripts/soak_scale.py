@@ -19,7 +19,7 @@ STUBS = 512
 STUB_SECONDS = 5
 MOST_MEMORY = 24 << 30  # bytes
 RANK_MEMORY = 90 << 20  # bytes, of a dtrain with this model
-MODEL = ("--levels", 1, "--width", 32, "--heads", 1, "--neurons", 64, "--seq-len", 32, "--steps", 4, "--val-fraction", 0,
+MODEL = ("--layers", 1, "--width", 32, "--heads", 1, "--neurons", 64, "--seq-len", 32, "--steps", 4, "--val-fraction", 0,
          "--log-every", 0, "--threads", 1, "--data", TEXT)
 
 

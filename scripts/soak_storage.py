@@ -18,7 +18,7 @@ CALLS = ("openat", "read", "pread64", "write", "fsync", "ftruncate", "truncate",
          "flock", "getdents64", "access", "close")
 ERRORS = ("EIO", "ESTALE")
 FOR_GOOD = {2, 3, 12}  # statuses with which dtrun does not restart
-MODEL = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
+MODEL = ["--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
          "--lr", "3e-3", "--threads", "1", "--log-every", "0", "--checkpoint-every", "2", "--resume", "auto"]
 
 

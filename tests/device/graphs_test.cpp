@@ -44,7 +44,7 @@ TEST_CASE("Graphs of shards have the CPU's bits") {
   }
   check_graphs(sharded(tiny_config(), 4, 1, "hybrid:2"));
   config::Config untied = tiny_config();
-  untied.model.tie_levels = false;
+  untied.model.tie_layers = false;
   check_graphs(sharded(untied, 2, 2, "fsdp:full"));
 }
 

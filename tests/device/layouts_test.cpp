@@ -81,7 +81,7 @@ std::size_t peak_of(const config::Config& config, fake::Execution execution) {
 
 TEST_CASE("Windows of offloaded state do not pile up where the host is ahead of its device") {
   config::Config config = offloading(tiny_config(), "all");
-  config.model.tie_levels = false;
+  config.model.tie_layers = false;
   for (const char* dtype : {"float32", "bfloat16"}) {
     INFO(dtype);
     set(config, "machine.dtype", dtype);

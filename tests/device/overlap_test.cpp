@@ -17,7 +17,7 @@ using fake::Launch;
 
 config::Config five_units() {
   config::Config config = tiny_config();
-  config.model.tie_levels = false;
+  config.model.tie_layers = false;
   return config;
 }
 

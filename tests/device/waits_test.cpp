@@ -71,7 +71,7 @@ std::vector<std::string> unnoticed_waits(const Run& run) {
 // Two steps, so that the second one meets what the first one leaves under way.
 config::Config two_steps() {
   config::Config config = tiny_config();
-  config.model.tie_levels = false;
+  config.model.tie_layers = false;
   config.train.steps = 2;
   return config;
 }
@@ -88,7 +88,7 @@ TEST_CASE("Pipelines whose streams share 8 hardware queues have the CPU's bits")
   fake::install();
   for (const char* schedule : {"gpipe", "1f1b"}) {
     config::Config config = two_steps();
-    config.model.levels = 4;
+    config.model.layers = 4;
     set(config, "layout.schedule_pp", schedule);
     config = meshed(config, {{Axis::pp, 4}, {Axis::dp, 2}}, 4);
     const std::vector<Trace> expected = train_on_threads(config);

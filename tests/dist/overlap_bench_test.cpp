@@ -21,10 +21,10 @@ constexpr int kSteps = 5;
 // Eight levels of its own matrices each, of which every backward takes longer than two delays.
 config::Config stack(const std::string& what, bool forward_prefetch) {
   config::Config config = tiny_config();
-  config.model = {.levels = 8,
+  config.model = {.layers = 8,
                   .width = 128,
                   .family = config::bdh::Settings{.heads = 4, .neurons = 512},
-                  .tie_levels = false};
+                  .tie_layers = false};
   config.data.seq_len = 256;
   config.batch.global = 4;
   config.layout.forward_prefetch = forward_prefetch;

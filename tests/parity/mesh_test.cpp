@@ -49,11 +49,11 @@ std::string name_of(const Layout& layout, const Variant& variant) {
 // Eight levels for four stages of two chunks; four heads, which eight ranks of tp have to cut.
 config::Config base_config(const Variant& variant) {
   config::Config config = tiny_config();
-  config.model = {.levels = 8,
+  config.model = {.layers = 8,
                   .width = 16,
                   .family = config::bdh::Settings{.heads = 4, .neurons = 32},
                   .dropout = variant.drops ? 0.1 : 0.0,
-                  .tie_levels = variant.ties};
+                  .tie_layers = variant.ties};
   config.data.seq_len = 16;
   config.train.steps = 5;
   set(config, "machine.dtype", "float64");
@@ -371,7 +371,7 @@ TEST_CASE(
     return fmt::format("all_reduce of {} Double", count);
   };
   const std::string activation = reduced(tokens * config.model.width);  // B·T·D
-  const std::int64_t of_levels = (recomputes ? 3 : 2) * config.model.levels * microbatches;
+  const std::int64_t of_levels = (recomputes ? 3 : 2) * config.model.layers * microbatches;
   CallCounts axis_calls{{activation, of_levels}};
   if (splits_vocab) {
     axis_calls[activation] += 2 * microbatches;  // embedding forward, output matrix backward

@@ -15,16 +15,16 @@
 namespace dtrain::testing::naive_test {
 namespace {
 
-config::Config float64_config(bool tie_levels) {
+config::Config float64_config(bool tie_layers) {
   config::Config config = tiny_config();
   set(config, "machine.dtype", "float64");
-  config.model.tie_levels = tie_levels;
+  config.model.tie_layers = tie_layers;
   return config;
 }
 
 TEST_CASE("Loss, norm, weights and moments are those of the naive trainer") {
   const config::Config config = float64_config(GENERATE(true, false));
-  INFO("tied levels " << config.model.tie_levels);
+  INFO("tied levels " << config.model.tie_layers);
   const Trace naive = naive_train(laid_out(config, 1, 4));
   REQUIRE(naive.norms.front() > config.train.grad_clip);  // clipping is at work
   const TraceBound bound = rounding_bound_of(config, at::kDouble);

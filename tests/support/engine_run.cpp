@@ -148,7 +148,7 @@ std::string Trace::text() const {
 
 config::Config tiny_config() {
   config::Config config;
-  config.model = {.levels = 3,
+  config.model = {.layers = 3,
                   .width = 16,
                   .family = config::bdh::Settings{.heads = 2, .neurons = 32},
                   .dropout = 0.1};

@@ -48,7 +48,7 @@ struct Trace {
   [[nodiscard]] std::string text() const;
 };
 
-/// Three levels of width 16, dropout 0.1, four steps of eight samples of 32 tokens of
+/// Three layers of width 16, dropout 0.1, four steps of eight samples of 32 tokens of
 /// tests/golden/text.bin; clipping is at work.
 /// Of plain kernels, or of fused ones where DTRAIN_TEST_KERNELS says so.
 [[nodiscard]] config::Config tiny_config();

@@ -17,7 +17,7 @@ namespace {
 // What a step rounds one after another in `dtype`. A level stores three weights and ten results
 // forward, the embedding and the head two each; backward there is a gradient for each.
 double roundings_of_step(const config::Config& config, at::ScalarType dtype) {
-  const double results = 2.0 * (13.0 * static_cast<double>(config.model.levels) + 4);
+  const double results = 2.0 * (13.0 * static_cast<double>(config.model.layers) + 4);
   // Products of 16-bit numbers are summed in float32 and rounded once. Others round each of their
   // terms, of which a weight's gradient has most: one for each token.
   const auto terms = static_cast<double>(config.batch.global * config.data.seq_len);

@@ -1,4 +1,4 @@
-// The toy's blocks: an embedding, levels that see one token each, and a head.
+// The toy's blocks: an embedding, layers that see one token each, and a head.
 //
 //   level:  x + W_outᵀ (s ∘ dropout(relu(W_in x + b)))
 #pragma once
@@ -11,13 +11,13 @@
 namespace dtrain::model::toy {
 
 struct Sizes {
-  std::int64_t levels = 0;
+  std::int64_t layers = 0;
   std::int64_t width = 0;   ///< D
   std::int64_t hidden = 0;  ///< H
   std::int64_t groups = 0;  ///< G
   std::int64_t vocab = 0;   ///< V
   double dropout = 0;
-  bool tie_levels = true;
+  bool tie_layers = true;
 };
 
 /// The hidden units [first, first + hidden) of a rank of the tensor axis: whole groups.

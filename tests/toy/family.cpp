@@ -17,13 +17,13 @@ using param::ParameterSpec;
 
 Sizes sizes_of(const ModelConfig& config) {
   const auto [hidden, groups] = config.family.get<Settings>();
-  return {.levels = config.levels,
+  return {.layers = config.layers,
           .width = config.width,
           .hidden = hidden,
           .groups = groups,
           .vocab = config.vocab,
           .dropout = config.dropout,
-          .tie_levels = config.tie_levels};
+          .tie_layers = config.tie_layers};
 }
 
 Part part_of(const Sizes& sizes, const TensorCoordinate& place) {
@@ -65,8 +65,8 @@ ParameterSpec bias(std::string name, const Sizes& sizes) {
 param::ParameterSpecs parameter_specs(const Part& part) {
   const Sizes& sizes = part.whole;
   param::ParameterSpecs specs{matrix("embed", sizes.vocab, sizes.width)};
-  for (std::int64_t level = 0; level < (sizes.tie_levels ? 1 : sizes.levels); ++level) {
-    const std::string prefix = sizes.tie_levels ? "" : fmt::format("levels.{}.", level);
+  for (std::int64_t level = 0; level < (sizes.tie_layers ? 1 : sizes.layers); ++level) {
+    const std::string prefix = sizes.tie_layers ? "" : fmt::format("levels.{}.", level);
     specs.push_back(of_part(matrix(prefix + "in", sizes.hidden, sizes.width), part));
     specs.push_back(of_part(bias(prefix + "bias", sizes), part));
     specs.push_back(of_part(matrix(prefix + "out", sizes.hidden, sizes.width), part));
@@ -116,8 +116,8 @@ class ToyFamily final : public Family {
     model->blocks.push_back(
         std::make_unique<ToyEmbedding>(part, std::vector{param::ParameterId(0)}));
     model->costs.push_back({0});
-    for (std::int64_t level = 0; level < sizes.levels; ++level) {
-      const param::ParameterId first(1 + (sizes.tie_levels ? 0 : 3 * level));
+    for (std::int64_t level = 0; level < sizes.layers; ++level) {
+      const param::ParameterId first(1 + (sizes.tie_layers ? 0 : 3 * level));
       model->blocks.push_back(
           std::make_unique<ToyLevel>(part, level, std::vector{first, first + 1, first + 2}));
       model->costs.push_back({4 * width * static_cast<double>(sizes.hidden)});
@@ -138,17 +138,17 @@ class ToyFamily final : public Family {
     while (tensors.has(fmt::format("levels.{}.bias", untied))) ++untied;
     const std::string name = untied > 0 ? "levels.0.bias" : "bias";
     const std::int64_t groups = tensors.size(name, 2, 0);
-    return {.levels = untied > 0 ? untied : told.levels,
+    return {.layers = untied > 0 ? untied : told.layers,
             .width = tensors.size("embed", 2, 1),
             .family = Settings{.hidden = groups * tensors.size(name, 2, 1), .groups = groups},
             .vocab = tensors.size("embed", 2, 0),
-            .tie_levels = untied == 0};
+            .tie_layers = untied == 0};
   }
 
   std::vector<ReportedValue> reported_values(const ModelConfig& config, std::int64_t rows,
                                              std::int64_t length) const override {
     std::vector<ReportedValue> values;
-    for (std::int64_t level = 0; level < config.levels; ++level) {
+    for (std::int64_t level = 0; level < config.layers; ++level) {
       values.push_back({fmt::format("act.layer{}.out", level), {rows, length, config.width}});
     }
     return values;

@@ -35,7 +35,7 @@ namespace dtrain::app {
 void adopt_model_settings(const config::CommandLine& command_line, config::LoadedSettings& loaded);
 
 /// The run folder that trained the model at `model`, a result of model_path: `model` itself or a
-/// parent at most two levels up. Follows links. Empty if there is none.
+/// parent at most two layers up. Follows links. Empty if there is none.
 ///
 /// Throws: StorageError naming the path if the storage does not answer.
 [[nodiscard]] std::string run_of_model(const std::string& model);

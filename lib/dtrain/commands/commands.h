@@ -52,7 +52,7 @@ void plan_layouts(const config::Config& config, const Output& output);
 /// settings and seed give the same bytes on one machine.
 ///
 /// Throws: Error{checkpoint} if the model file is missing, damaged or no byte model, or does not
-///         say its number of levels; Error{usage} if prompt and tokens exceed the positions of the
+///         say its number of layers; Error{usage} if prompt and tokens exceed the positions of the
 ///         model; Error{numerics} from sampling; what `output` throws.
 void generate(const config::Config& config, const Output& output);
 

@@ -96,7 +96,7 @@ void import_checkpoint(const config::Config& config, const Output& output) {
   const config::ImportConfig& wanted = config.importing;
   const auto file = WeightFile::open(wanted.file);
   const config::ModelConfig described =
-      train::model_of(file, {.levels = wanted.levels, .own = config.model.family});
+      train::model_of(file, {.layers = wanted.layers, .own = config.model.family});
   const auto model = model::make_model(described, /*seq_len=*/1);
   const param::Arena arena = read_imported(file, *model);
   const checkpoint::State state = checkpoint::state_of(model->parameters, arena);

@@ -42,12 +42,12 @@ class FamilySettings {
 /// The defaults are those of configs/experiments/mini.json, which trains on a laptop in minutes.
 struct ModelConfig {
   std::string name = "bdh";
-  std::int64_t levels = 4;
+  std::int64_t layers = 4;
   std::int64_t width = 64;  // D
   FamilySettings family = {};
   std::int64_t vocab = 256;  // V
   double dropout = 0.1;
-  bool tie_levels = true;
+  bool tie_layers = true;
 };
 
 struct DataConfig {
@@ -96,7 +96,7 @@ struct LayoutConfig {
   std::int64_t tp = 0;
   DataAxisKind data_axis = DataAxisKind::ddp;  // with strategy 3d
   PipelineSetting schedule_pp;
-  LevelSplit pp_split;
+  LayerSplit pp_split;
   bool tp_vocab = false;         // also splits the vocabulary
   std::int64_t local_ranks = 0;  // threads of strategies dp and mp; 0: one per device, else 2
   DeviceList devices;            // by rank, for strategies dp and mp
@@ -166,7 +166,7 @@ struct RunConfig {
 
 struct GenerateConfig {
   std::string from;              // run folder, or model.safetensors
-  std::int64_t from_levels = 0;  // if the file lacks the number of layers; 0: read from the file
+  std::int64_t from_layers = 0;  // if the file lacks the number of layers; 0: read from the file
   std::string prompt;            // "-": standard input
   std::string prompt_file;       // "-": standard input; empty: prompt
   std::int64_t max_tokens = 200;
@@ -184,7 +184,7 @@ struct ExportConfig {
 struct ImportConfig {
   std::string file;         // safetensors
   std::string checkpoint;   // output folder
-  std::int64_t levels = 0;  // if the file lacks the number of layers; 0: read from the file
+  std::int64_t layers = 0;  // if the file lacks the number of layers; 0: read from the file
 };
 
 struct VerifyConfig {

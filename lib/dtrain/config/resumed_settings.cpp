@@ -62,10 +62,10 @@ std::string fit_layout(LayoutConfig& layout, const SavedRun& saved, std::int64_t
     layout.pp_split = plain.pp_split;
     if (strategy.is_local()) layout.strategy = *strategy.with_processes;
     if (before == Strategy::single) layout.strategy = Strategy::ddp;
-    // If all ranks form a pipeline, each stage needs a level for each of its chunks.
+    // If all ranks form a pipeline, each stage needs a layer for each of its chunks.
     const std::int64_t parts = num_ranks * then.schedule_pp.chunks;
     const bool is_pipeline = strategy.axis == Axis::pp;
-    if (is_pipeline && parts > saved.resolved.model.levels) keep_data_axis_alone(layout);
+    if (is_pipeline && parts > saved.resolved.model.layers) keep_data_axis_alone(layout);
   }
   if (layout.strategy == before) return {};
   return fmt::format("; --strategy {} replaces {} for {} rank{}", layout.strategy, before,

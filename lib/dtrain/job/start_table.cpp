@@ -30,7 +30,7 @@ std::string model_line(const StartFacts& facts) {
                      format_count(facts.model.num_elements()));
 }
 
-// "model settings  levels=4 width=64 ..."
+// "model settings  layers=4 width=64 ..."
 std::string model_settings_line(const config::Config& config) {
   const auto json = nlohmann::ordered_json::parse(config::to_json(config::Command::train, config));
   std::string text = "model settings ";
@@ -106,28 +106,28 @@ std::string traffic_line(const parallel::RankPlan& plan) {
 std::string pipeline_line(const StartFacts& facts) {
   const parallel::StagePlace& place = facts.plan.place;
   if (place.shape.stages == 1) return {};
-  const model::BlockRange levels = facts.model.levels();
+  const model::BlockRange layers = facts.model.layers();
   std::vector<std::int64_t> sizes;
   for (const model::BlockRange& part : place.parts) {
-    sizes.push_back(std::min(part.end, levels.end) - std::max(part.begin, levels.begin));
+    sizes.push_back(std::min(part.end, layers.end) - std::max(part.begin, layers.begin));
   }
   const auto schedule = make_pipeline_schedule(place.shape);
   return fmt::format(
-      "pipeline        {}, levels of each part {}, bubble {:.3f} of the compute time\n",
+      "pipeline        {}, layers of each part {}, bubble {:.3f} of the compute time\n",
       place.shape.order, fmt::join(sizes, " "), simulate(place.shape, schedule).bubble);
 }
 
-// Nothing where no level runs again.
+// Empty if no layer is recomputed.
 std::string recompute_line(const parallel::RankPlan& plan) {
-  std::int64_t levels = 0;
+  std::int64_t layers = 0;
   for (const parallel::RecomputeGroup& group : plan.options.recompute.groups) {
-    levels += group.end - group.begin;
+    layers += group.end - group.begin;
   }
-  if (levels == 0) return {};
+  if (layers == 0) return {};
   const parallel::RecomputeGroup& first = plan.options.recompute.groups.front();
   return fmt::format(
-      "recompute       {} of {} levels run again, {} at a time ({:.0f}% more FLOPs)\n", levels,
-      plan.model->levels().size(), first.end - first.begin,
+      "recompute       {} of {} layers run again, {} at a time ({:.0f}% more FLOPs)\n", layers,
+      plan.model->layers().size(), first.end - first.begin,
       100 * plan.flops.recomputed / plan.flops.passes);
 }
 
@@ -188,7 +188,7 @@ std::string memory_lines(const parallel::MemoryPlan& memory) {
 std::string graphs_line(const config::Config& config) {
   if (!config.machine.compile || config.machine.device.is_cpu()) return {};
   return "graphs          of each block's passes, recorded in the second step of a shape; "
-         "levels are not fused\n";
+         "layers are not fused\n";
 }
 
 // The gradients that a rank sends in a step with --compress, and without; in bytes.

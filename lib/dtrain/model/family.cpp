@@ -56,8 +56,8 @@ config::ModelConfig recognise(const TensorShapes& tensors, const UserHints& hint
     if (!each.family.recognises(tensors)) continue;
     config::ModelConfig found = each.family.read_sizes(tensors, hints);
     found.name = each.name;
-    if (found.levels == 0)
-      tensors.fail_unspecified("levels", fmt::format("{} L", hints.levels_flag));
+    if (found.layers == 0)
+      tensors.fail_unspecified("layers", fmt::format("{} L", hints.layers_flag));
     return found;
   }
   if (tensors.shapes.empty()) {

@@ -36,8 +36,8 @@ struct TensorShapes {
 
 /// Model settings from the user's flags, for what a weight file does not specify; 0: not given.
 struct UserHints {
-  std::int64_t levels = 0;
-  std::string_view levels_flag = "--levels";
+  std::int64_t layers = 0;
+  std::string_view layers_flag = "--layers";
   config::FamilySettings own = {};  ///< the families' own import flags
 };
 
@@ -87,7 +87,7 @@ class Family {
   /// True if a file with these tensors holds a model of this family.
   [[nodiscard]] virtual bool recognises(const TensorShapes& tensors) const = 0;
   /// Infers the settings from the tensors, and takes those that shapes do not determine from the
-  /// user's flags; leaves `levels` 0 if neither determines it.
+  /// user's flags; leaves `layers` 0 if neither determines it.
   ///
   /// Throws: Error{checkpoint} naming a tensor that is missing or has an unexpected shape, or the
   ///         flag that must be given; Error{usage} if a flag's value is impossible.
@@ -138,7 +138,7 @@ class Family {
 
 /// Infers the settings of the model in a weight file from its tensors.
 ///
-/// Throws: Error{checkpoint} if no family recognises the tensors, or the number of levels remains
+/// Throws: Error{checkpoint} if no family recognises the tensors, or the number of layers remains
 ///         unknown; otherwise as Family::read_sizes.
 [[nodiscard]] config::ModelConfig recognise(const TensorShapes& tensors, const UserHints& hints);
 

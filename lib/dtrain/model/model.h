@@ -142,13 +142,13 @@ struct Model {
   std::vector<std::string> unused_tensors = {};
   std::int64_t table_values = 0;  ///< elements of constant tables that blocks share
   bool widens_tables = false;     ///< tables of 16-bit dtypes are stored in float32
-  std::string kernels = {};       ///< describes the kernels of the levels, for the start table
+  std::string kernels = {};       ///< describes the kernels of the layers, for the start table
   std::int64_t width = 0;         ///< D of the activations (B, T, D)
   bool takes_tokens = true;       ///< the first block reads token ids, otherwise (B, T, D)
   bool gives_losses = true;       ///< the last block returns losses, otherwise (B, T, D)
 
   /// The blocks between embedding and head.
-  [[nodiscard]] BlockRange levels() const {
+  [[nodiscard]] BlockRange layers() const {
     return {BlockId(takes_tokens ? 1 : 0), blocks.end_id() - (gives_losses ? 1 : 0)};
   }
   /// Number of parameter elements that this rank holds.

@@ -23,18 +23,18 @@ double RecomputePlan::extra_flops_per_token(const model::Model& model) const {
   return extra;
 }
 
-RecomputePlan recompute_lowest_levels(std::span<const model::BlockRange> levels,
+RecomputePlan recompute_lowest_layers(std::span<const model::BlockRange> layers,
                                       std::int64_t count) {
-  RecomputePlan plan = recompute_in_groups(levels, 1);
+  RecomputePlan plan = recompute_in_groups(layers, 1);
   if (count < std::ssize(plan.groups)) {
     plan.groups.resize(static_cast<std::size_t>(count));
   }
   return plan;
 }
 
-RecomputePlan recompute_in_groups(std::span<const model::BlockRange> levels, std::int64_t size) {
+RecomputePlan recompute_in_groups(std::span<const model::BlockRange> layers, std::int64_t size) {
   RecomputePlan plan;
-  for (const model::BlockRange& run : levels) {
+  for (const model::BlockRange& run : layers) {
     for (model::BlockId block = run.begin; block < run.end; block = block + size) {
       plan.groups.push_back({block, std::min(block + size, run.end)});
     }

@@ -19,7 +19,7 @@ struct RecomputeGroup {
   bool operator==(const RecomputeGroup&) const = default;
 };
 
-/// Groups lie within the runs of levels that a rank computes one after the other.
+/// Groups lie within the runs of layers that a rank computes one after the other.
 struct RecomputePlan {
   std::vector<RecomputeGroup> groups;  ///< ascending, without overlap
 
@@ -32,13 +32,13 @@ struct RecomputePlan {
   bool operator==(const RecomputePlan&) const = default;
 };
 
-/// The `count` levels that are nearest to the input, each by itself: their graphs would be the last
+/// The `count` layers that are nearest to the input, each by itself: their graphs would be the last
 /// ones to go, so that leaving them out lowers the peak the most.
-[[nodiscard]] RecomputePlan recompute_lowest_levels(std::span<const model::BlockRange> levels,
+[[nodiscard]] RecomputePlan recompute_lowest_layers(std::span<const model::BlockRange> layers,
                                                     std::int64_t count);
 
-/// All levels, in groups of `size`; the last group of a run may have fewer.
-[[nodiscard]] RecomputePlan recompute_in_groups(std::span<const model::BlockRange> levels,
+/// All layers, in groups of `size`; the last group of a run may have fewer.
+[[nodiscard]] RecomputePlan recompute_in_groups(std::span<const model::BlockRange> layers,
                                                 std::int64_t size);
 
 }  // namespace dtrain::parallel

@@ -50,11 +50,11 @@ std::vector<Sharing> sharings(std::int64_t ranks, const Site& site) {
 }
 
 // pp x dp x tp, with at least two ranks on more axes than dp; flags without microbatches.
-void add_meshes(std::vector<Flags>& all, std::int64_t ranks, std::int64_t levels,
+void add_meshes(std::vector<Flags>& all, std::int64_t ranks, std::int64_t layers,
                 const Site& site) {
-  for (std::int64_t pp = 1; pp <= std::min(ranks, levels); ++pp) {
+  for (std::int64_t pp = 1; pp <= std::min(ranks, layers); ++pp) {
     if (ranks % pp != 0) continue;
-    // Ranks of a tensor axis talk at every level: within a machine alone.
+    // Ranks of a tensor axis communicate in every layer: within a machine alone.
     for (std::int64_t tp = 1; tp <= std::min(ranks / pp, site.ranks_per_node); tp *= 2) {
       if (ranks / pp % tp != 0 || (pp == 1 && tp == 1)) continue;
       const std::int64_t dp = ranks / pp / tp;
@@ -81,7 +81,7 @@ std::vector<Flags> strategies(const config::Config& asked, std::int64_t ranks, c
   if (ranks == 1) return {strategy_flag(Strategy::single)};
   std::vector<Flags> all;
   for (const Sharing& sharing : sharings(ranks, site)) all.push_back(sharing.alone());
-  add_meshes(all, ranks, asked.model.levels, site);
+  add_meshes(all, ranks, asked.model.layers, site);
   return all;
 }
 

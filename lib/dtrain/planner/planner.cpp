@@ -171,7 +171,7 @@ ComputeTimes times_of(const config::Config& config, const model::Model& whole, c
   return {.pass = flops / static_cast<double>(config.layout.tp) / rates.flops};
 }
 
-// The stages that take most: the ends hold embedding and head, one between holds levels alone.
+// The stages that take most: the ends hold embedding and head, one between holds layers alone.
 std::vector<std::int64_t> stages_to_look_at(std::int64_t stages) {
   std::vector<std::int64_t> all{0};
   if (stages > 2) all.push_back(stages / 2);

@@ -151,7 +151,7 @@ ModelConfig model_of(const WeightFile& file, const model::UserHints& told) {
             : parse_description(found->second, fmt::format("model file '{}': bad metadata '{}'",
                                                            file.path(), kModelKey));
   });
-  model::check_flag_agrees(file.path(), told.levels_flag, told.levels, model.levels);
+  model::check_flag_agrees(file.path(), told.layers_flag, told.layers, model.layers);
   model::family_of(model).check_own(model, told, file.path());
   return model;
 }

@@ -67,7 +67,7 @@ class Checkpoint(unittest.TestCase):
         folder = make_folder(cls)
         text = folder / "text.txt"
         text.write_text("In the beginning God created the heaven and the earth.\n" * 40)
-        run(*launched(2, "--strategy", "ddp", "--levels", 2, "--width", WIDTH, "--heads", HEADS, "--neurons", NEURONS,
+        run(*launched(2, "--strategy", "ddp", "--layers", 2, "--width", WIDTH, "--heads", HEADS, "--neurons", NEURONS,
                       "--data", text, "--seq-len", 16, "--microbatch", 2, "--steps", 3, "--threads", 1,
                       "--checkpoint-every", 3, "--run-dir", folder / "run"))
         cls.checkpoint = folder / "run" / "checkpoints" / "step-3"
@@ -123,7 +123,7 @@ class ModelFile(unittest.TestCase):
     @functools.cache
     def contents(cls, *arguments):
         run_dir = cls.folder / "-".join(("run", *arguments))
-        run(DTRAIN, "train", "--levels", LEVELS, "--width", WIDTH, "--heads", HEADS, "--neurons", NEURONS, "--data",
+        run(DTRAIN, "train", "--layers", LEVELS, "--width", WIDTH, "--heads", HEADS, "--neurons", NEURONS, "--data",
             cls.folder / "text.txt", "--seq-len", 16, "--microbatch", 2, "--steps", 3, "--threads", 1, "--run-dir", run_dir,
             *arguments)
         return json.loads(run(PYTHON, "-c", READER, final_model(run_dir)).stdout)
@@ -152,11 +152,11 @@ class ModelFile(unittest.TestCase):
         self.assertEqual(set(metadata), {"format", "dtrain.model", "dtrain.checksum"})
         self.assertEqual(metadata["format"], "pt")
         self.assertEqual(json.loads(metadata["dtrain.model"]), {
-            "name": "bdh", "levels": LEVELS, "width": WIDTH, "heads": HEADS, "neurons": NEURONS, "vocab": VOCAB,
-            "dropout": 0.1, "tie_levels": True})
+            "name": "bdh", "layers": LEVELS, "width": WIDTH, "heads": HEADS, "neurons": NEURONS, "vocab": VOCAB,
+            "dropout": 0.1, "tie_layers": True})
 
     def test_untied_levels_have_matrices_of_their_own(self):
-        contents = self.contents("--tie-levels", "off")
+        contents = self.contents("--tie-layers", "off")
         for level in range(LEVELS):
             for name in ("encoder", "encoder_v", "decoder"):
                 self.assertIn(f"levels.{level}.{name}", contents["shapes"])

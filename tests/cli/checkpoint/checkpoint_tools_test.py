@@ -24,7 +24,7 @@ def training(folder, name, *arguments, ranks=1):
     text = folder / "text.txt"
     text.write_text("In the beginning God created the heaven and the earth.\n" * 40)
     strategy = ["--strategy", "ddp"] if ranks > 1 else []
-    return run(*launched(ranks, *strategy, "--levels", LEVELS, "--width", WIDTH, "--heads", HEADS, "--neurons", NEURONS, "--data",
+    return run(*launched(ranks, *strategy, "--layers", LEVELS, "--width", WIDTH, "--heads", HEADS, "--neurons", NEURONS, "--data",
                          text, "--seq-len", 16, "--global-batch", 4, "--microbatch", 2, "--steps", 4, "--threads", 1, "--dropout", 0,
                          "--checkpoint-every", 2, "--run-dir", folder / name, *arguments))
 
@@ -279,24 +279,24 @@ class Converting(Tools):
         weights, _ = read_model(self.final)
         file = self.folder / "reference.safetensors"
         write_model(file, weights)
-        self.refused(CHECKPOINT, file, "--levels", arguments=("import", file, self.folder / "c"))
-        self.output("import", file, self.folder / "c", "--levels", LEVELS)
+        self.refused(CHECKPOINT, file, "--layers", arguments=("import", file, self.folder / "c"))
+        self.output("import", file, self.folder / "c", "--layers", LEVELS)
         self.output("export", self.folder / "c", self.folder / "again")
         tensors, metadata = read_model(self.folder / "again")
         self.assertEqual(tensors, weights)
-        self.assertEqual(json.loads(metadata["dtrain.model"])["levels"], LEVELS)
+        self.assertEqual(json.loads(metadata["dtrain.model"])["layers"], LEVELS)
 
     def test_files_in_our_own_shapes_need_levels_and_heads(self):
         weights = self.one / "checkpoints" / "step-4" / "model-00001-of-00001.safetensors"
         imported = self.folder / "imported"
-        self.refused(CHECKPOINT, weights, "--heads", arguments=("import", weights, imported, "--levels", LEVELS))
-        self.refused(USAGE, "--heads 3", arguments=("import", weights, imported, "--levels", LEVELS, "--heads", 3))
-        self.output("import", weights, imported, "--levels", LEVELS, "--heads", HEADS)
+        self.refused(CHECKPOINT, weights, "--heads", arguments=("import", weights, imported, "--layers", LEVELS))
+        self.refused(USAGE, "--heads 3", arguments=("import", weights, imported, "--layers", LEVELS, "--heads", 3))
+        self.output("import", weights, imported, "--layers", LEVELS, "--heads", HEADS)
         self.output("export", imported, self.folder / "again")
         self.assertEqual(read_model(self.folder / "again")[0], read_model(self.final)[0])
 
     def test_untied_levels_show_in_the_names(self):
-        untied = train(self.folder, "untied", "--tie-levels", "off") / "final" / "model.safetensors"
+        untied = train(self.folder, "untied", "--tie-layers", "off") / "final" / "model.safetensors"
         weights, metadata = read_model(untied)
         file = self.folder / "names.safetensors"
         write_model(file, weights)
@@ -316,7 +316,7 @@ class Converting(Tools):
             self.refused(CHECKPOINT, broken, next(iter(change)), arguments=("import", broken, self.folder / "c"))
         write_model(broken, weights, {"dtrain.model": '{"width": 0}'})
         self.refused(CHECKPOINT, broken, "model.width", arguments=("import", broken, self.folder / "c"))
-        self.refused(USAGE, "--levels 3", arguments=("import", self.final, self.folder / "c", "--levels", 3))
+        self.refused(USAGE, "--layers 3", arguments=("import", self.final, self.folder / "c", "--layers", 3))
         self.assertEqual([path.name for path in self.folder.iterdir()], ["broken"])
 
 

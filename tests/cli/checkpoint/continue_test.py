@@ -8,7 +8,7 @@ import unittest
 
 from dtrain_harness import DTRAIN, DTRUN, USAGE, launched, make_folder, metrics_of, run
 from messages import assert_names, lines_naming
-TINY = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
+TINY = ["--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
         "--microbatch", "1", "--lr", "2e-3", "--threads", "1", "--checkpoint-every", "3"]
 
 
@@ -103,7 +103,7 @@ class Continue(unittest.TestCase):
         self.assertEqual(self.losses(run), self.losses(self.whole))
         result = self.command("--data", "text.txt", "--width", 64, "--run-dir", run, "--resume", "auto", status=USAGE)
         assert_names(result.stderr, "model.width", "64", "32")
-        self.assertNotIn("model.levels", result.stderr)
+        self.assertNotIn("model.layers", result.stderr)
 
     def test_a_run_without_a_checkpoint_is_started_by_a_command_that_names_its_data(self):
         run = self.run_with(self.config(self.whole), "uncommitted")

@@ -11,7 +11,7 @@ from messages import assert_error, assert_names
 from safetensors_file import read_model, write_model
 
 LEVELS, WIDTH, HEADS, NEURONS, VOCAB = 2, 6, 2, 4, 256
-SIZES = ("--levels", LEVELS, "--width", WIDTH, "--heads", HEADS, "--neurons", NEURONS)
+SIZES = ("--layers", LEVELS, "--width", WIDTH, "--heads", HEADS, "--neurons", NEURONS)
 
 # Writes each file with PyTorch into the folder; `plain` are the weights of all that can be read.
 WRITER = f"""
@@ -122,13 +122,13 @@ class ForeignWeights(FolderTest):
         cls.files = make_folder(cls)
         run(PYTHON, "-c", WRITER, cls.files)
         cls.plain = cls.files / "imported"
-        tool("import", cls.files / "plain.safetensors", cls.plain, "--levels", LEVELS)
+        tool("import", cls.files / "plain.safetensors", cls.plain, "--layers", LEVELS)
 
     def read(self, file):
         """What an import writes on standard error; its weights are those of `plain`."""
         folder = self.folder / "imported"
         shutil.rmtree(folder, ignore_errors=True)
-        result = tool("import", file, folder, "--levels", LEVELS)
+        result = tool("import", file, folder, "--layers", LEVELS)
         return folder, result.stderr
 
     def assert_same(self, file, *notes):
@@ -138,7 +138,7 @@ class ForeignWeights(FolderTest):
 
     def assert_refused(self, file, *names, status=CHECKPOINT):
         folder = self.folder / "refused"
-        assert_error(tool("import", file, folder, "--levels", LEVELS, status=None), status, file, *names)
+        assert_error(tool("import", file, folder, "--layers", LEVELS, status=None), status, file, *names)
         self.assertFalse(folder.exists())
 
     def test_a_training_scripts_checkpoint_of_a_compiled_parallel_model(self):
@@ -183,7 +183,7 @@ class ForeignWeights(FolderTest):
         for folder, name in (("shards", "model.safetensors.index.json"), ("bins", "pytorch_model.bin.index.json")):
             words = ("train", "--resume", self.files / folder)
             assert_names(run(DTRAIN, *words, status=CHECKPOINT).stderr, "--init-from", self.files / folder / name)
-        result = run(DTRAIN, "generate", "--from", self.files / "shards", "--from-levels", LEVELS, "--max-tokens", 1)
+        result = run(DTRAIN, "generate", "--from", self.files / "shards", "--from-layers", LEVELS, "--max-tokens", 1)
         self.assertEqual(result.stderr, "")
 
     def test_an_index_of_shards_needs_them_all(self):
@@ -216,7 +216,7 @@ class ForeignWeights(FolderTest):
             result = run(DTRAIN, *words, status=CHECKPOINT)
             assert_names(result.stderr, self.files / name, f"'{tensor}'")
         for words in (("generate", "--max-tokens", 1), ("evaluate", "--data", text, "--seq-len", 16)):
-            result = run(DTRAIN, *words, "--from", self.files / "nan.pt", "--from-levels", LEVELS, status=CHECKPOINT)
+            result = run(DTRAIN, *words, "--from", self.files / "nan.pt", "--from-layers", LEVELS, status=CHECKPOINT)
             assert_names(result.stderr, self.files / "nan.pt", "'model.decoder'")
         # The rows of the decoder are split, so that the NaN is in the share of one rank.
         ranks = launched(2, *start, "--strategy", "fsdp", "--init-from", self.files / "nan.pt", "--run-dir", self.folder / "shares")

@@ -9,7 +9,7 @@ import unittest
 from dtrain_harness import USAGE, launched, make_folder, metrics_of, overriding, run, xxh3
 from messages import assert_names, error_line, lines_naming
 
-TINY = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
+TINY = ["--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
         "--microbatch", "1", "--lr", "2e-3", "--threads", "1", "--checkpoint-every", "3", "--val-fraction", "0.1"]
 CHECKPOINT = 6
 
@@ -167,7 +167,7 @@ class Weights(Runs):
                 error = self.start(weights, name=str(number))
                 self.assertRegex(error, rf"weights from \S*{named}, new optimizer\n")
                 saved = self.settings(self.new(str(number)))["model"]
-                self.assertEqual([saved[key] for key in ("levels", "width", "heads", "neurons")], [2, 32, 2, 64])
+                self.assertEqual([saved[key] for key in ("layers", "width", "heads", "neurons")], [2, 32, 2, 64])
                 if "step-3" not in named:
                     found.add(losses(self.new(str(number)))[0])
         self.assertEqual(len(found), 1)
@@ -189,9 +189,9 @@ class Weights(Runs):
 
     def test_the_flag_overrides_sizes_of_a_file(self):
         file = self.root / "sizes.json"
-        file.write_text(json.dumps({"model": {"width": 64, "levels": 3}}))
+        file.write_text(json.dumps({"model": {"width": 64, "layers": 3}}))
         error = self.start(self.origin, "--config", file)
-        self.assertIn(f"--init-from {self.origin} replaces --levels 3, --width 64", error)
+        self.assertIn(f"--init-from {self.origin} replaces --layers 3, --width 64", error)
         file.write_text(json.dumps({"model": {"width": 64}, "checkpoint": {"init_from": str(self.origin)}}))
         error = self.train("--config", file, "--data", "../home/text.txt", "--run-dir", self.new("refused"), status=USAGE).stderr
         assert_names(error, "--width 64", "32")
@@ -265,9 +265,9 @@ class NewData(Runs):
         self.assertTrue([["data.seq_len", "32", "16"], ["batch.global", "4", "8"]] == table_of(error)[:2], error)
         self.assertEqual(samples(fork), [(7, 8, 6 * 128 + 128), (8, 16, 6 * 128 + 256)])
         # A model is refused as ever.
-        error = self.train("--resume", self.origin, "--run-dir", self.new("refused"), "--levels", 3, *flags, "--new-data",
+        error = self.train("--resume", self.origin, "--run-dir", self.new("refused"), "--layers", 3, *flags, "--new-data",
                            status=USAGE).stderr
-        assert_names(error, "model.levels", "3", "2")
+        assert_names(error, "model.layers", "3", "2")
         self.assertNotIn("data.seq_len", error)
 
     def test_a_file_that_grew_is_refused_and_begun_with_the_flag_alone(self):

@@ -201,7 +201,7 @@ class Refusals(ResumeTest):
         """Other settings: documents_resume_test.py."""
         self.single(*EVERY)
         before = sorted(str(path) for path in self.run_dir.rglob("*"))
-        for flags, name in ((("--levels", "3"), "model.levels"), (("--dropout", "0.2"), "model.dropout")):
+        for flags, name in ((("--layers", "3"), "model.layers"), (("--dropout", "0.2"), "model.dropout")):
             error_line(self.single(*EVERY, "--resume", "auto", *flags, status=2).stderr, name)
         self.assertEqual(sorted(str(path) for path in self.run_dir.rglob("*")), before)
         moved = self.root / "moved.txt"

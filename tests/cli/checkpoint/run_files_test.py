@@ -29,7 +29,7 @@ def foreign_model():
 
 class Foreign(FolderTest):
     def test_files_that_dtrain_did_not_write_are_never_replaced(self):
-        for name, content in (("config.json", b'{"model_type": "bert", "model": {"levels": 4}}'),
+        for name, content in (("config.json", b'{"model_type": "bert", "model": {"layers": 4}}'),
                               ("metrics.jsonl", b'{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2.4}\n'),
                               ("final/model.safetensors", foreign_model())):
             self.run_dir = self.root / ("foreign-" + name.replace("/", "-"))

@@ -25,7 +25,7 @@ class SlowTest(DtrunTest):
         (self.folder / "text").write_bytes(bytes(32 + i * i % 91 for i in range(20000)))
 
     def words(self, *options):
-        return (DTRAIN, "train", "--data", str(self.folder / "text"), "--run-dir", str(self.run_dir), "--levels", "2", "--width", "32",
+        return (DTRAIN, "train", "--data", str(self.folder / "text"), "--run-dir", str(self.run_dir), "--layers", "2", "--width", "32",
                 "--heads", "2", "--neurons", "64", "--seq-len", "32", "--microbatch", "2", "--threads", "1", "--strategy", "ddp",
                 "--log-every", "0", "--tensorboard", "off", *options)
 

@@ -411,7 +411,7 @@ class Tokenizers(DataTest):
         text = self.write("book.txt", TEXT)
         spm("train", f"--input={text}", f"--model_prefix={self.folder / 'theirs'}", "--vocab_size=256", "--model_type=bpe")
         self.dtrain("data", "prepare", "book.txt", "--tokenizer", "theirs.model", "--output", "theirs.dtok")
-        self.dtrain("--levels", 1, "--width", 16, "--heads", 1, "--neurons", 16, "--seq-len", 16, "--threads", 1, "--steps", 1, "--data",
+        self.dtrain("--layers", 1, "--width", 16, "--heads", 1, "--neurons", 16, "--seq-len", 16, "--threads", 1, "--steps", 1, "--data",
                     "book.txt", "--run-dir", "run")
         for named, *flags in (("--new-data", "--resume", "run", "--new-data"), ("--init-from", "--init-from", "run", "--seq-len", 16)):
             result = self.dtrain(*flags, "--data", "theirs.dtok", "--steps", 2, "--run-dir", "new", status=USAGE)

@@ -151,7 +151,7 @@ class Values(Case):
 class Names(Case):
     def test_settings_of_other_trainers_in_a_file_get_ours(self):
         self.write("gpt.json", '{"n_layer": 6}')
-        self.refused("--config gpt.json", '"n_layer"', "model.levels")
+        self.refused("--config gpt.json", '"n_layer"', "model.layers")
         self.refused("--set max_iters=5", "train.steps")
 
     def test_a_removed_setting_that_asks_for_other_work_is_refused_in_a_file(self):

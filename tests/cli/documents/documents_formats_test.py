@@ -36,7 +36,7 @@ class Model(FolderTest):
         for name in ("train.txt", "validation.txt"):
             (self.folder / name).write_text(TEXT)
         run(DTRAIN, "--data", "train.txt", "--val-data", "validation.txt", "--eval-sequences", "all", "--run-dir", "runs/model",
-            "--steps", 3, "--lr", 1e-2, "--levels", 3, "--tie-levels", "off", "--width", 12, "--heads", 3, "--neurons", 10, cwd=self.folder)
+            "--steps", 3, "--lr", 1e-2, "--layers", 3, "--tie-layers", "off", "--width", 12, "--heads", 3, "--neurons", 10, cwd=self.folder)
         output = run(PYTHON, "-c", program("model.md", "def logits_of"), cwd=self.folder,
                      environment={"OMP_NUM_THREADS": "1"}).stdout
         self.assertRegex(output, r"^\d\.\d+ nats .*\d\.\d+ by dtrain\n$")
@@ -71,12 +71,12 @@ class Tokens(FolderTest):
             run("/usr/bin/python3", "-c", functions + f"\nwrite_token_file({str(path)!r}, {tokens}, {vocab}, {width})")
             with self.subTest(width):
                 self.assertEqual(self.read(path), [tokens, None, ""])
-                run(DTRAIN, "--data", path, "--run-dir", self.folder / f"run-{width}", "--steps", 1, "--seq-len", 16, "--levels", 1,
+                run(DTRAIN, "--data", path, "--run-dir", self.folder / f"run-{width}", "--steps", 1, "--seq-len", 16, "--layers", 1,
                     "--width", 8, "--heads", 1, "--neurons", 8)
 
 
 PAGE = SOURCE / "docs" / "formats" / "metrics.md"
-SMALL = ["--levels", 1, "--width", 16, "--heads", 2, "--neurons", 16, "--seq-len", 16, "--threads", 1, "--tensorboard", "off"]
+SMALL = ["--layers", 1, "--width", 16, "--heads", 2, "--neurons", 16, "--seq-len", 16, "--threads", 1, "--tensorboard", "off"]
 STOPPED = 9
 # Written only on a GPU.
 UNSEEN = {("start", "host_memory_predicted_bytes")}

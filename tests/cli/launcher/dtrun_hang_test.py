@@ -162,7 +162,7 @@ class Training(DtrunTest):
         text = self.folder / "text"
         text.write_text("In the beginning God created the heaven and the earth.\n" * 400)
         return self.start(*dtrun, "-n", str(ranks), "--", os.path.join(os.environ["DTRAIN_BINARY_DIR"], "bin", "dtrain"), "train",
-                          "--data", str(text), "--run-dir", str(self.folder / "run"), "--levels", "2", "--width", "32", "--heads", "2",
+                          "--data", str(text), "--run-dir", str(self.folder / "run"), "--layers", "2", "--width", "32", "--heads", "2",
                           "--neurons", "64", "--seq-len", "32", "--microbatch", "2", "--threads", "1", "--steps", "100000000",
                           *options)
 

@@ -14,7 +14,7 @@ from two_hosts import TwoHosts, why_not
 
 SECRET = "0123456789abcdef0123456789abcdef"
 DTRAIN = str(pathlib.Path(DTRUN).with_name("dtrain"))
-TRAINING = ["--strategy", "ddp", "--levels", "2", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16",
+TRAINING = ["--strategy", "ddp", "--layers", "2", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16",
             "--global-batch", "8", "--threads", "1"]
 SAVING = "trap 'kill -KILL $!; exit 0' TERM; : > here$RANK; sleep 30 & wait $!"
 
@@ -87,7 +87,7 @@ class Namespaces(DtrunTest):
         """Shared memory within a host, gloo between them."""
         text = self.folder / "text.txt"
         text.write_text("In the beginning God created the heaven and the earth.\n" * 200)
-        model = ["--levels", "4", "--width", "64", "--heads", "4", "--neurons", "256", "--seq-len", "64", "--global-batch", "8",
+        model = ["--layers", "4", "--width", "64", "--heads", "4", "--neurons", "256", "--seq-len", "64", "--global-batch", "8",
                  "--microbatch", "1", "--threads", "1", "--steps", "3", "--checkpoint-every", "1", "--data", str(text)]
         for name, flags in (("fsdp", ["--strategy", "fsdp"]), ("fast", ["--strategy", "ddp", "--reduction", "fast"])):
             launchers = self.job(DTRAIN, *model, *flags, "--run-dir", str(self.folder / name))
@@ -110,7 +110,7 @@ class Namespaces(DtrunTest):
         text = self.folder / "text"
         text.write_bytes(bytes(range(32, 96)) * 400)
         launchers = self.job(DTRAIN, *TRAINING, "--strategy", "fsdp", "--fsdp-sharding", "hybrid", "--shard-size", "2",
-                             "--tie-levels", "off", "--levels", "6", "--global-batch", "4", "--compress", "powersgd:1",
+                             "--tie-layers", "off", "--layers", "6", "--global-batch", "4", "--compress", "powersgd:1",
                              "--compress-min-elements", "64", "--data", str(text), "--steps", "100", "--comm-timeout", "20",
                              "--run-dir", "run")
         self.assertEqual(self.ends(launchers, 60), [0, 0], launchers[0].err + launchers[1].err)

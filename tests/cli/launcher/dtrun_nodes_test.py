@@ -433,7 +433,7 @@ class Stop(NodesTest):
 class Training(NodesTest):
     limit = 60
     DTRAIN = str(pathlib.Path(DTRUN).with_name("dtrain"))
-    FLAGS = ("--strategy", "ddp", "--levels", "2", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16",
+    FLAGS = ("--strategy", "ddp", "--layers", "2", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16",
              "--global-batch", "8", "--threads", "1", "--data", "text", "--log-every", "1")
 
     def setUp(self):

@@ -145,7 +145,7 @@ link.recv(4096)
 print("a note", file=sys.stderr, flush=True)
 os._exit(4)
 """
-MODEL = ("--levels", "1", "--width", "8", "--heads", "1", "--neurons", "16", "--seq-len", "8", "--steps", "2")
+MODEL = ("--layers", "1", "--width", "8", "--heads", "1", "--neurons", "16", "--seq-len", "8", "--steps", "2")
 
 
 class OneErrorTest(DtrunTest):

@@ -11,7 +11,7 @@ from dtrain_harness import DTRAIN, DTRUN, GOLDEN, front_end_alone, launched, mak
 from messages import assert_names, lines_naming
 from train_test import TINY, TrainTest
 
-SIZES = ["--levels", "4", "--width", "64", "--heads", "4", "--neurons", "256", "--seq-len", "64", "--global-batch", "8",
+SIZES = ["--layers", "4", "--width", "64", "--heads", "4", "--neurons", "256", "--seq-len", "64", "--global-batch", "8",
          "--microbatch", "8"]
 
 
@@ -63,7 +63,7 @@ class Memory(TrainTest):
         return [(flags.split(), int(ranks) if ranks else None) for flags, ranks in found]
 
     def test_suggested_settings_fit(self):
-        model = ["--levels", "2", "--width", "64", "--heads", "4", "--neurons", "512", "--seq-len", "32", "--global-batch", "8",
+        model = ["--layers", "2", "--width", "64", "--heads", "4", "--neurons", "512", "--seq-len", "32", "--global-batch", "8",
                  "--checkpoint-every", "0"]
         for name, start, limit, ranks, wanted in (
                 ("activations", ["--microbatch", "8"], "14MiB", 1, "--microbatch"),
@@ -168,7 +168,7 @@ class MachineMemory(unittest.TestCase):
         self.assertEqual(status, USAGE, error)
 
     def test_a_model_too_large_for_this_machine_is_rejected_with_the_ranks_that_fit(self):
-        status, error = self.train("--levels", "24", "--width", "2048", "--tie-levels", "off", "--global-batch", "64", "--microbatch", "1")
+        status, error = self.train("--layers", "24", "--width", "2048", "--tie-layers", "off", "--global-batch", "64", "--microbatch", "1")
         self.assertEqual(status, USAGE, error)
         self.assertRegex(error, r"[\d.]+ [GT]iB; use --strategy (fsdp|tp) .*on \d+ ranks \([\d.]+ [GM]iB .*\d+ machines")
 

@@ -8,7 +8,7 @@ from dtrain_harness import SOURCE, FolderTest, final_model, launched, make_folde
 from rounding import condition_bound, largest_error, roundings
 from safetensors_file import tensors_of
 
-TINY = ["--levels", "4", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "8",
+TINY = ["--layers", "4", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "8",
         "--microbatch", "2", "--lr", "3e-3", "--val-fraction", "0.05", "--eval-sequences", "11", "--eval-every", "2",
         "--dropout", "0.1", "--threads", "1", "--steps", "4", "--dtype", "float64", "--data", SOURCE / "tests/golden/text.bin"]
 LAYOUTS = {  # name: (ranks, flags); every one has microbatches of two samples
@@ -96,7 +96,7 @@ class Results(Case):
 class Refusals(Case):
     def test_what_cannot_work_is_one_line_that_names_the_settings(self):
         for ranks, flags, words in [
-                (2, "--strategy pp --levels 1", ("--pp", "--levels")),
+                (2, "--strategy pp --layers 1", ("--pp", "--layers")),
                 (2, "--strategy pp --pp-split 2,1,1", ("--pp-split",)),
                 (2, "--strategy pp --pp-split 4,0", ("--pp-split",)),
                 (2, "--strategy pp --schedule-pp interleaved:2 --microbatch 8", ("--schedule-pp",)),

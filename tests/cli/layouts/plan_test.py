@@ -10,9 +10,9 @@ from pathlib import Path
 from dtrain_harness import DATA, DTRAIN, DTRUN, USAGE, FolderTest, launched, metrics_of, run
 from messages import assert_names
 
-TINY = ("--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "8", "--microbatch",
+TINY = ("--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "8", "--microbatch",
         "2", "--threads", "1")
-LARGE = ("--levels", "24", "--width", "2048", "--heads", "16", "--neurons", "8192", "--tie-levels", "off", "--seq-len", "2048",
+LARGE = ("--layers", "24", "--width", "2048", "--heads", "16", "--neurons", "8192", "--tie-layers", "off", "--seq-len", "2048",
          "--global-batch", "8192", "--device-tflops", "400", "--dtype", "bfloat16")
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 ROW = re.compile(r" *(\d+) +(\d+) +([\d.]+) (\w+) +([\d.]+) (\w+) +([\d.]+) +([\d.]+ m?s) +\d+% +([\d,.]+k?)  (--.*)")
@@ -83,9 +83,9 @@ class Plan(FolderTest):
         self.assertRegex(result.stdout.splitlines()[-1], r"^best: dtrun --nnodes 512 --node-rank R --master-addr HOST -n 8 -- ")
 
     def test_a_slower_link_prefers_less_traffic(self):
-        flags = ("--levels", "8", "--width", "512", "--heads", "8", "--neurons", "4096", "--seq-len", "512", "--ranks", "4",
+        flags = ("--layers", "8", "--width", "512", "--heads", "8", "--neurons", "4096", "--seq-len", "512", "--ranks", "4",
                  "--ranks-per-node", "1", "--device-memory", "80GiB", "--device-tflops", "100", "--global-batch", "16",
-                 "--microbatch", "4", "--tie-levels", "off")
+                 "--microbatch", "4", "--tie-layers", "off")
         sent = [next(iter(self.rows(self.plan(*flags, "--link", link)).values()))[2] for link in ("100GB", "10MB")]
         self.assertLess(sent[1], sent[0])
 
@@ -131,7 +131,7 @@ class Plan(FolderTest):
         """The state of the one layer, 16 bytes for each parameter, takes twice the memory."""
         memory = 1024 * int(re.search(r"MemTotal: +(\d+)", Path("/proc/meminfo").read_text())[1])
         neurons = 256 * (2 * memory // (16 * 3 * 4 * 1024) // 256)
-        error = self.plan("--levels", "1", "--width", "1024", "--heads", "4", "--neurons", str(neurons), "--seq-len", "16", "--ranks", "2",
+        error = self.plan("--layers", "1", "--width", "1024", "--heads", "4", "--neurons", str(neurons), "--seq-len", "16", "--ranks", "2",
                           status=USAGE).stderr
         self.assertRegex(error, r"on \d+ ranks \([\d.]+ GiB per rank; [^)]*\d+ machines")
 
@@ -140,7 +140,7 @@ class Plan(FolderTest):
         self.assertEqual(sum(line.startswith("  - ") for line in result.stdout.splitlines()), 2)
 
     def test_a_limit_that_the_whole_model_does_not_meet_leaves_what_is_sharded(self):
-        flags = ("--levels", "6", "--tie-levels", "off", "--width", "64", "--heads", "2", "--neurons", "1024", "--seq-len", "16",
+        flags = ("--layers", "6", "--tie-layers", "off", "--width", "64", "--heads", "2", "--neurons", "1024", "--seq-len", "16",
                  "--microbatch", "1", "--global-batch", "2", "--threads", "1", "--show", "99")
         (single,) = self.rows(self.plan(*flags, "--ranks", "1")).values()
         open_rows = self.rows(self.plan(*flags, "--ranks", "2"))
@@ -201,7 +201,7 @@ class Plan(FolderTest):
         self.plan(*limited, *re.search(r"--recompute \w+", error)[0].split())
 
 
-MODEL = ("--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--threads", "1")
+MODEL = ("--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--threads", "1")
 AUTO = ("--strategy", "auto")
 CHOICE = re.compile(r"--strategy auto [a-z ]*(--strategy .*?): [\d.]+ m?s ")
 KEPT = re.compile(r"--strategy auto [a-z ]* run\b")

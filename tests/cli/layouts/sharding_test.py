@@ -5,7 +5,7 @@ import unittest
 from dtrain_harness import DTRAIN, SOURCE, USAGE, FolderTest, final_model, front_end_alone, launched, metrics_of, run
 from messages import assert_names, lines_naming
 
-TINY = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "8",
+TINY = ["--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "8",
         "--lr", "3e-3", "--val-fraction", "0.05", "--eval-sequences", "13", "--eval-every", "2", "--dropout", "0.1",
         "--threads", "1", "--steps", "3", "--data", SOURCE / "tests/golden/text.bin"]
 
@@ -36,13 +36,13 @@ class Results(Case):
 
     def test_every_sharding_leaves_the_file_and_the_losses_of_one_process(self):
         for tied, shardings in self.SHARDINGS.items():
-            self.train(f"one-{tied}", "--tie-levels", tied, "--grad-accum", "4", ranks=1)
+            self.train(f"one-{tied}", "--tie-layers", tied, "--grad-accum", "4", ranks=1)
             expected = self.outcome(f"one-{tied}")
             self.assertEqual(len(expected[0]), 1 + 3 + 1 + 2 + 1 + 1)  # start, steps, memory, evaluations, checkpoint, end
             for number, (ranks, flags) in enumerate(shardings):
                 name = f"{tied}-{number}"
                 with self.subTest(f"tied {tied}, {flags}"):
-                    self.train(name, "--tie-levels", tied, "--grad-accum", str(4 // ranks), *flags.split(), ranks=ranks)
+                    self.train(name, "--tie-layers", tied, "--grad-accum", str(4 // ranks), *flags.split(), ranks=ranks)
                     self.assertEqual(self.outcome(name), expected)
 
 
@@ -50,7 +50,7 @@ class Telling(Case):
     def test_the_start_says_what_is_gathered_and_reduced_and_memory_shrinks(self):
         fields = {}
         for name, flags in (("ddp", "--strategy ddp"), ("full", "--strategy fsdp")):
-            text = self.train(name, "--tie-levels", "off", "--verbose", *flags.split())
+            text = self.train(name, "--tie-layers", "off", "--verbose", *flags.split())
             fields[name] = self.lines(name)[0]
             self.assertEqual(bool(lines_naming(text, "gathers")), name == "full", text)
         assert_names(text, "4 units of 2 shards", "7 gathers")

@@ -13,7 +13,7 @@ from messages import assert_names
 DEVICE = 13
 PLUGIN = BUILD / "lib" / "libdtrain_cuda.so"
 HAS_DRIVER = pathlib.Path("/dev/nvidiactl").exists()
-SMALL = ["--width", "32", "--heads", "2", "--neurons", "64", "--levels", "2", "--seq-len", "16", "--global-batch", "2", "--steps", "1"]
+SMALL = ["--width", "32", "--heads", "2", "--neurons", "64", "--layers", "2", "--seq-len", "16", "--global-batch", "2", "--steps", "1"]
 CUDA = ("libdtrain_cuda", "libtorch_cuda", "libc10_cuda", "libnccl", "libcublas", "libcudnn", "libcuda.so")
 
 

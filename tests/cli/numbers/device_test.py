@@ -14,7 +14,7 @@ from messages import assert_names, error_line, lines_naming
 
 TOY = BUILD / "toy" / "bin" / "dtrain"
 MEMORY, DEVICE, INTERNAL = 8, 13, 70  # exit statuses
-WORK = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "8",
+WORK = ["--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "8",
         "--microbatch", "2", "--val-fraction", "0.05", "--eval-sequences", "5", "--eval-every", "2", "--threads", "1",
         "--steps", "4", "--checkpoint-every", "2", "--reduction", "ordered", "--data", GOLDEN / "text.bin"]
 LATE = {"DTRAIN_FAKE": "late"}  # a kernel runs when somebody waits for it
@@ -30,7 +30,7 @@ LAYOUTS = {"single": (1, "--dropout 0.1"), "ddp": (2, "--strategy ddp --dropout 
 SAME_BITS = {**dict.fromkeys(("ddp", "fsdp", "zero 3", "dp", "moments on the host"), "single"), "masters on the host": "bf16"}
 AS_GRAPHS = ("zero 3", "dp", "bf16")
 # Next to no activations: shards halve what a rank needs.
-WIDE = ["--tie-levels", "off", "--levels", "8", "--width", "64", "--neurons", "4096", "--global-batch", "2", "--microbatch", "1",
+WIDE = ["--tie-layers", "off", "--layers", "8", "--width", "64", "--neurons", "4096", "--global-batch", "2", "--microbatch", "1",
         "--seq-len", "16", "--device", "fake"]
 
 
@@ -200,8 +200,8 @@ class Memory(FolderTest):
                 self.assertAlmostEqual(predicted(self.whole(layout)) / memory["peak_bytes"], 1, delta=0.05)
 
     def test_the_prediction_holds_with_graphs(self):
-        many_activations = ["--levels", "4", "--width", "128", "--seq-len", "64", "--neurons", "1024", "--global-batch", "4",
-                            "--microbatch", "2", "--tie-levels", "on"]
+        many_activations = ["--layers", "4", "--width", "128", "--seq-len", "64", "--neurons", "1024", "--global-batch", "4",
+                            "--microbatch", "2", "--tie-layers", "on"]
         for layout, *flags in (("single",), ("single", *many_activations), ("fsdp", *many_activations), ("single", *many_activations, "--recompute", "level")):
             with self.subTest(layout=layout, flags=flags):
                 name = f"{layout} {len(flags)}"
@@ -259,7 +259,7 @@ class Memory(FolderTest):
         self.assertRegex(full.stderr.splitlines()[-1], r" \d+\.\d MiB .*; ")
 
     def test_a_host_without_room_for_what_is_offloaded_is_told(self):
-        huge = ["--levels", "16", "--width", "16384", "--neurons", "1048576", "--offload", "all", "--memory-limit", "1GiB"]
+        huge = ["--layers", "16", "--width", "16384", "--neurons", "1048576", "--offload", "all", "--memory-limit", "1GiB"]
         full = self.train("full", "single", *huge, status=USAGE)
         self.error_of(full, "host's memory", "--offload optimizer, --offload none")
         self.assertNotIn("--memory-limit SIZE", full.stderr)

@@ -14,7 +14,7 @@ LOW = ("bfloat16", "float16")
 ALL_INSTRUCTIONS = {}
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
 LOWEST = {"ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_CAPABILITY": "default"}
-TINY = ("--levels", 2, "--width", 32, "--heads", 2, "--neurons", 64, "--seq-len", 32, "--global-batch", 4, "--lr", 1e-2,
+TINY = ("--layers", 2, "--width", 32, "--heads", 2, "--neurons", 64, "--seq-len", 32, "--global-batch", 4, "--lr", 1e-2,
         "--val-fraction", 0.02, "--threads", 1, "--data", GOLDEN / "text.bin")
 
 
@@ -98,7 +98,7 @@ class Dtypes(FolderTest):
         # The scale is tried again 2,000 good steps after that, and is too large once more.
         text = self.folder / "text.txt"
         text.write_bytes(b"abcdefgh" * 3000)
-        flags = ("--levels", 1, "--width", 8, "--heads", 1, "--neurons", 8, "--seq-len", 8, "--global-batch", 1, "--lr", 1e-6,
+        flags = ("--layers", 1, "--width", 8, "--heads", 1, "--neurons", 8, "--seq-len", 8, "--global-batch", 1, "--lr", 1e-6,
                  "--val-fraction", 0, "--data", text, "--dtype", "float16", "--checkpoint-every", 100_000)
         first = run(DTRAIN, *overriding(TINY, *flags), "--steps", 1, "--run-dir", self.folder / "first")
         self.assertIn(" | grad overflow | ", first.stdout)

@@ -12,7 +12,7 @@ from resume_test import ResumeTest
 from rounding import condition_bound, roundings
 
 LEVELS, LENGTH, SEQUENCES, STEPS = 2, 80, 4, 3
-WORK = ("--levels", LEVELS, "--width", 32, "--heads", 2, "--neurons", 72, "--seq-len", LENGTH, "--global-batch", SEQUENCES, "--steps", STEPS,
+WORK = ("--layers", LEVELS, "--width", 32, "--heads", 2, "--neurons", 72, "--seq-len", LENGTH, "--global-batch", SEQUENCES, "--steps", STEPS,
         "--lr", 1e-2, "--data", GOLDEN / "text.bin", "--checkpoint-every", "none")
 LAYOUTS = {"single": (1, ""), "accumulation": (1, "--microbatch 1"), "fsdp": (2, "--strategy fsdp"),
            "tp": (2, "--strategy tp"), "tp, shared heads": (4, "--strategy tp"), "tp, vocabulary": (2, "--strategy tp --tp-vocab on"),
@@ -61,8 +61,8 @@ class Kernels(FolderTest):
     def test_in_float64_they_train_what_plain_ones_train_in_every_layout(self):
         """Plain ones in every layout: tests/parity."""
         for tied in ("on", "off"):
-            flags = ("--dtype", "float64", "--tie-levels", tied)
-            bound = 2 * self.bound("float64", "--tie-levels", tied)
+            flags = ("--dtype", "float64", "--tie-layers", tied)
+            bound = 2 * self.bound("float64", "--tie-layers", tied)
             plain, _ = self.train(f"plain {tied}", *flags, "--kernels", "plain")
             chunks, _ = self.train(f"plain chunks {tied}", *flags, "--kernels", "plain", "--attention", "chunked:24")
             self.assert_near(chunks, plain, bound)

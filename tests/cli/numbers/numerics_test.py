@@ -74,7 +74,7 @@ class NotFinite(ResumeTest):
     def test_a_loss_scale_that_cannot_fall_further_names_the_last_good_checkpoint(self):
         text = self.root / "alphabet.txt"
         text.write_text("abcdefgh" * 500)
-        result = self.run_command([DTRAIN, "--levels", "1", "--width", "8", "--heads", "1", "--neurons", "8", "--seq-len", "8",
+        result = self.run_command([DTRAIN, "--layers", "1", "--width", "8", "--heads", "1", "--neurons", "8", "--seq-len", "8",
                                    "--global-batch", "1", "--threads", "1", "--val-fraction", "0", "--data", text,
                                    "--dtype", "float16", "--lr", "10", "--schedule", "linear", "--warmup-steps", "200",
                                    "--on-nonfinite", "skip", "--steps", "2000", "--checkpoint-every", "5",

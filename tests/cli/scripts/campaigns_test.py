@@ -34,7 +34,7 @@ class OddShapes(unittest.TestCase):
 
     def check(self, shape, runs, environment=None, **more):
         """shape: levels, width, heads, neurons, vocabulary, positions. Four microbatches a step."""
-        names = ("--levels", "--width", "--heads", "--neurons", "--vocab", "--seq-len")
+        names = ("--layers", "--width", "--heads", "--neurons", "--vocab", "--seq-len")
         flags = {f"--{name.replace('_', '-')}": value for name, value in more.items()}
         settings = {**dict(zip(names, shape)), "--microbatch": 2, "--steps": STEPS, "--lr": 1e-2, "--threads": 1,
                     "--log-every": 0, "--val-fraction": 0.05, "--data": SOURCE / "tests/golden/text.bin", **flags}
@@ -58,7 +58,7 @@ class OddShapes(unittest.TestCase):
             (1, ["--strategy", "single", *DISK], STEPS)]], dtype="float64", lr=0.1)
 
     def test_levels_of_their_own_without_vector_instructions(self):
-        self.check((2, 7, 1, 22, 259, 11), [once(2, "--strategy zero --zero-stage 2")], OLD, tie_levels="off")
+        self.check((2, 7, 1, 22, 259, 11), [once(2, "--strategy zero --zero-stage 2")], OLD, tie_layers="off")
 
     def test_frozen_parameters_that_are_read_from_disk(self):
         self.check((1, 6, 2, 116, 256, 6), [once(1, "--strategy single", *DISK)], freeze="encoder")

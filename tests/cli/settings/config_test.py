@@ -104,7 +104,7 @@ class LibTorchMissing(Case):
         program = self.folder / "bin" / "dtrain"
         program.parent.mkdir()
         shutil.copy(DTRAIN, program)
-        config = self.write("run/config.json", '{"model": {"levels": 1}, "train": {"steps": 1}, "layout": {"strategy": ""}, "run": {"dir": ""}}')
+        config = self.write("run/config.json", '{"model": {"layers": 1}, "train": {"steps": 1}, "layout": {"strategy": ""}, "run": {"dir": ""}}')
         result = run(program, *"--data text.txt --width 32 --seq-len 16 --run-dir run --overwrite".split(), cwd=self.folder, status=USAGE)
         self.assertEqual(result.stderr.count("\n"), 1)
         assert_names(result.stderr, "libdtrain.so", "scripts/setup.sh")

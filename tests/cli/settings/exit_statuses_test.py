@@ -14,7 +14,7 @@ TABLE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"], "docs", "guide", "exit-sta
 LAUNCHERS = {"one node": ("-n", "2"), "two nodes": ("--emulate-nodes", "2", "-n", "1")}  # of two ranks
 MORE_RANKS = {"segmentation fault": ("[ $RANK = 1 ] && kill -SEGV $$; exec sleep 20", 139),
               "one stays after the other saved": ("[ $RANK = 1 ] && exit 9; exec sleep 20", 5)}
-TINY = ("--strategy", "ddp", "--levels", "1", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16",
+TINY = ("--strategy", "ddp", "--layers", "1", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16",
         "--global-batch", "2", "--threads", "1", "--data", "text", "--steps", "3", "--overwrite", "--run-dir", "run")
 # Flags of dtrain and the expected status.
 TRAINING = {"unknown setting": (("--widht", "3"), 2),

@@ -118,10 +118,10 @@ class FirstRun(FolderTest):
 
 
 TEXT = GOLDEN / "text.bin"
-SMALL = ("--levels", "1", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1", "--log-every", "0", "--steps", "1",
+SMALL = ("--layers", "1", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1", "--log-every", "0", "--steps", "1",
          "--sample-every", "0")
 # Activations dominate its memory.
-WIDE = ("--levels", "4", "--width", "32", "--heads", "2", "--neurons", "256", "--seq-len", "128", "--threads", "1", "--log-every", "0", "--steps", "1",
+WIDE = ("--layers", "4", "--width", "32", "--heads", "2", "--neurons", "256", "--seq-len", "128", "--threads", "1", "--log-every", "0", "--steps", "1",
         "--global-batch", "16", "--sample-every", "0", "--data", TEXT)
 
 

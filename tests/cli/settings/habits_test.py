@@ -15,7 +15,7 @@ from messages import assert_names, lines_naming
 
 TEXT = GOLDEN / "text.bin"
 PATH = f"{BUILD / 'bin'}:{os.environ['PATH']}"
-SMALL = ["--levels", "1", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1", "--log-every", "0"]
+SMALL = ["--layers", "1", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1", "--log-every", "0"]
 
 
 def resolved(*flags, ranks=1):
@@ -24,8 +24,8 @@ def resolved(*flags, ranks=1):
 
 class Flags(unittest.TestCase):
     def test_flags_may_be_written_with_underscores(self):
-        ours = resolved("--grad-clip", "0.5", "--seq-len=64", "--tie-levels", "off")
-        self.assertEqual(resolved("--grad_clip", "0.5", "--seq_len=64", "--tie_levels", "off"), ours)
+        ours = resolved("--grad-clip", "0.5", "--seq-len=64", "--tie-layers", "off")
+        self.assertEqual(resolved("--grad_clip", "0.5", "--seq_len=64", "--tie_layers", "off"), ours)
         self.assertEqual(ours["data"]["seq_len"], 64)
         # Underscores in values and in unknown flags stay.
         self.assertEqual(resolved("--run_dir", "my_run")["run"]["dir"], "my_run")
@@ -302,7 +302,7 @@ class Completion(unittest.TestCase):
     def test_bash(self):
         for words, expected in ((["dtrain", "--val"], ["--val-data", "--val-fraction"]), (["dtrain", "veri"], ["verify"]),
                                 (["dtrain", "generate", "--to"], ["--top-k"]), (["dtrain", "--optimizer", ""], ["adamw", "sgd"]),
-                                (["dtrain", "--tie-levels", "of"], ["off"]), (["dtrain", "checkpoint", "ex"], ["export"]),
+                                (["dtrain", "--tie-layers", "of"], ["off"]), (["dtrain", "checkpoint", "ex"], ["export"]),
                                 (["dtrain", "--dtype", ""], ["float32", "float64", "bfloat16", "float16"]),
                                 (["dtrain", "--optimizer", "=", "s"], ["sgd"]), (["dtrain", "report", "--c"], ["--csv"]),
                                 (["dtrun", "-n", "2", "--", "dtrain", "--spike-g"], ["--spike-guard"]),

@@ -26,7 +26,7 @@ FOREIGN = {
     "--heads": "--n_head",
     "--init-from": "--ckpt_dir --finetune --no-load-optim",
     "--keep-best": "--save_top_k --load_best_model_at_end",
-    "--levels": "--nlayers --n_layer",
+    "--layers": "--nlayers --n_layer",
     "--lr": "--learning-rate --learning_rate",
     "--matmul-precision": "--tf32",
     "--microbatch": "--per_device_eval_batch_size --mbs --training.local_batch_size --batch-size --batch_size",
@@ -98,7 +98,7 @@ class Help(unittest.TestCase):
         self.assertEqual(help_of("help", "width"), width)
         self.assertEqual(help_of("help", "min_lr"), help_of("help", "--min-lr"))
         self.assertIn("bdh", help_of("help", "heads"))
-        for name, commands in (("levels", "train, doctor, plan"), ("run-dir", "train, doctor, plan"), ("prompt", "generate")):
+        for name, commands in (("layers", "train, doctor, plan"), ("run-dir", "train, doctor, plan"), ("prompt", "generate")):
             self.assertRegex(help_of("help", name), f"used by +{commands}\n")
         self.assertRegex(help_of("--help"), r"\(default: bdh; choices: bdh\)")
         self.assertIn("a switch", help_of("help", "overwrite"))
@@ -117,7 +117,7 @@ class Help(unittest.TestCase):
             self.assertIn(key, help_of("help", key), key)
 
     def test_help_suggests_our_name_or_the_nearest(self):
-        for name, ours in (("batch_size", "--microbatch"), ("n_layer", "--levels"), ("--learning-rate", "--lr")):
+        for name, ours in (("batch_size", "--microbatch"), ("n_layer", "--layers"), ("--learning-rate", "--lr")):
             self.assertIn(ours, help_of("help", name))
         for name, ours in (("widht", "width"), ("chekpoint-every", "checkpoint-every"), ("qqqq", "dtrain --help"), ("bias", "help model")):
             error = run(DTRAIN, "help", name, status=USAGE).stderr
@@ -144,7 +144,7 @@ class ForeignFlags(unittest.TestCase):
     def test_all_unknown_flags_are_reported_at_once(self):
         error = run(DTRAIN, "--batch_size", "8", "--steps", "3", "--n_layer=4", "--foo", "1", status=USAGE).stderr
         self.assertEqual(error.count("\n"), 1, error)
-        for part in ("--batch_size: use --microbatch", "also unknown: --n_layer: use --levels", "; --foo"):
+        for part in ("--batch_size: use --microbatch", "also unknown: --n_layer: use --layers", "; --foo"):
             self.assertIn(part, error)
         self.assertIn("dtrun -n RANKS", run(DTRAIN, "-n", "2", "--data", "book.txt", status=USAGE).stderr)
         self.assertIn("use --ranks", run(DTRAIN, "plan", "-n", "2", "--data", "book.txt", status=USAGE).stderr)
@@ -177,8 +177,8 @@ class ForeignFlags(unittest.TestCase):
 
     def test_pythons_true_and_false_are_accepted(self):
         for value, expected in (("True", True), ("False", False)):
-            found = json.loads(run(DTRAIN, f"--compile={value}", "--tie_levels", value, "--print-config").stdout)
-            self.assertEqual((found["machine"]["compile"], found["model"]["tie_levels"]), (expected, expected))
+            found = json.loads(run(DTRAIN, f"--compile={value}", "--tie_layers", value, "--print-config").stdout)
+            self.assertEqual((found["machine"]["compile"], found["model"]["tie_layers"]), (expected, expected))
 
 
 class WholeNumbers(FolderTest):

@@ -12,7 +12,7 @@ from dtrain_harness import (
 from messages import assert_names
 
 TEXT = GOLDEN / "text.bin"
-SMALL = ("--levels", "1", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1", "--log-every", "0", "--steps", "1",
+SMALL = ("--layers", "1", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1", "--log-every", "0", "--steps", "1",
          "--sample-every", "0", "--checkpoint-every", "0")
 
 
@@ -129,7 +129,7 @@ class FrontEnd(unittest.TestCase):
     def test_nothing_is_removed_before_the_job_starts(self):
         (self.run_dir / "final").mkdir(parents=True)
         header = b'{"__metadata__": {"dtrain.model": "{}"}}'
-        old = {"config.json": b'{"model": {"levels": 1}, "train": {"steps": 1}, "layout": {"strategy": ""}, "run": {"dir": ""}}',
+        old = {"config.json": b'{"model": {"layers": 1}, "train": {"steps": 1}, "layout": {"strategy": ""}, "run": {"dir": ""}}',
                "metrics.jsonl": b'{"event":"start","parameters":1}\n',
                "final/model.safetensors": struct.pack("<Q", len(header)) + header}
         for name, content in old.items():

@@ -134,7 +134,7 @@ class Batch(FolderTest):
             self.assertRegex(path.read_text(), r'"global": [1-9]', path.name)
 
     def test_a_batch_that_depends_on_the_ranks_is_reported(self):
-        small = ["--levels", 1, "--width", 16, "--neurons", 16, "--seq-len", 16, "--threads", 1, "--steps", 1, "--overwrite"]
+        small = ["--layers", 1, "--width", 16, "--neurons", 16, "--seq-len", 16, "--threads", 1, "--steps", 1, "--overwrite"]
 
         def notes(*flags):
             result = run(DTRAIN, *MINI, *small, "--run-dir", self.folder / "run", *flags)

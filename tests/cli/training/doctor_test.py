@@ -124,7 +124,7 @@ class Doctor(FolderTest):
         self.assertRegex(result.stdout, r"PROBLEM +rank 1's clock .*(?:100\.0|99\.9)\d s ahead .* \+/- [\d.]+ \w+: ")
 
     def test_a_job_that_memory_cannot_hold_is_a_problem(self):
-        result = self.doctor(1, "--width", "16384", "--levels", "400", "--tie-levels", "off", status=USAGE)
+        result = self.doctor(1, "--width", "16384", "--layers", "400", "--tie-layers", "off", status=USAGE)
         self.assertRegex(self.facts(result)["PROBLEM"][0], r"[\d.]+ TiB .*[\d.]+ \wiB ")
         self.assertRegex(self.facts(self.doctor(2))["memory needed"][0], r"^[\d.]+ MiB ")
 
@@ -134,7 +134,7 @@ class Doctor(FolderTest):
         for ranks in (1, 2):
             needs = []
             for flags in ((), ("--val-fraction", "0", "--checkpoint-every", "none", "--sample-every", "0")):
-                flags = ("--data", "book.txt", "--steps", "1", "--levels", "1", "--width", "64", *flags)
+                flags = ("--data", "book.txt", "--steps", "1", "--layers", "1", "--width", "64", *flags)
                 with self.subTest(ranks=ranks, flags=flags):
                     needed = re.search(r"memory needed  " + size, self.doctor(ranks, *flags).stdout)[1]
                     trained = run(*launched(ranks, "--threads", "1", *flags), cwd=self.folder).stderr

@@ -11,7 +11,7 @@ from dtrain_harness import CHECKPOINT, DTRAIN, GOLDEN, USAGE, final_model, launc
 from messages import assert_names
 
 TEXT = GOLDEN / "text.bin"
-MODEL = ["--levels", "2", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1", "--log-every", "0",
+MODEL = ["--layers", "2", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1", "--log-every", "0",
          "--tensorboard", "off"]
 PROMPT = "In the"
 KEEPING = ("--checkpoint-every", "5", "--keep-last", "2", "--keep-best", "--keep-every", "55")  # waits for the save of step 55
@@ -193,7 +193,7 @@ class Samples(RunTest):
         return run(DTRAIN, "generate", "--from", run_dir, "--prompt", PROMPT, "--threads", "1", *flags, text=False, errors=None).stdout
 
     def test_samples_are_what_the_model_would_generate_and_change_no_bit(self):
-        flags = ["--data", TEXT, "--steps", "6", "--tie-levels", "off", "--microbatch", "1", "--global-batch", "4"]
+        flags = ["--data", TEXT, "--steps", "6", "--tie-layers", "off", "--microbatch", "1", "--global-batch", "4"]
         asked = ["--sample-every", "3", "--sample-prompt", PROMPT]
         for ranks, layout in ((1, []), (2, ["--strategy", "fsdp"]), (2, ["--strategy", "pp"]), (2, ["--strategy", "tp"]),
                               (1, ["--strategy", "dp", "--local-ranks", "2"])):

@@ -28,7 +28,7 @@ class Generate(unittest.TestCase):
         cls.folder = make_folder(cls)
         text = cls.folder / "text.txt"
         text.write_text("abcdefghijklmnopqrstuvwxyz\n" * 400)
-        result = dtrain("train", "--levels", 2, "--width", 32, "--heads", 2, "--neurons", 64, "--data", text,
+        result = dtrain("train", "--layers", 2, "--width", 32, "--heads", 2, "--neurons", 64, "--data", text,
                         "--seq-len", 64, "--microbatch", 8, "--steps", 120, "--lr", 0.01, "--dropout", 0,
                         "--threads", 1, "--run-dir", cls.folder / "run")
         assert result.returncode == 0, result.stderr
@@ -108,10 +108,10 @@ class Generate(unittest.TestCase):
         self.refused(CHECKPOINT, cut, arguments=["--from", cut, "--prompt", "x"])
         self.refused(CHECKPOINT, MINI, "bdh", "act.embed", arguments=["--from", MINI, "--prompt", "x"])
         self.refused(USAGE, "65536", arguments=["--from", self.model, "--prompt", "xyz", "--max-tokens", 65534])
-        self.refused(USAGE, "--from-levels", arguments=["--from", self.model, "--from-levels", 3])
+        self.refused(USAGE, "--from-layers", arguments=["--from", self.model, "--from-layers", 3])
 
 
-SIZES = ("--levels", 2, "--width", 16, "--heads", 2, "--neurons", 32, "--seq-len", 32, "--threads", 1, "--global-batch", 8)
+SIZES = ("--layers", 2, "--width", 16, "--heads", 2, "--neurons", 32, "--seq-len", 32, "--threads", 1, "--global-batch", 8)
 
 
 def damage(checkpoint):
@@ -160,11 +160,11 @@ class From(FolderTest):
             self.assertEqual(self.generated(".", step=6, cwd=folder), expected)
         older = self.generated(newest.with_name("step-2"), step=2)
         self.assertNotEqual(older, expected)
-        self.assertIn("--from-levels", self.generate(newest, "--from-levels", 3, status=USAGE).stderr)
+        self.assertIn("--from-layers", self.generate(newest, "--from-layers", 3, status=USAGE).stderr)
 
     def test_checkpoints_of_every_layout_hold_the_same_model(self):
         for name, ranks, flags in (("fsdp", 2, ["--strategy", "fsdp"]), ("tp", 2, ["--strategy", "tp"]), ("pp", 2, ["--strategy", "pp"]),
-                                   ("3d", 4, ["--strategy", "3d", "--pp", 2, "--tp", 2, "--dp", 1, "--tie-levels", "off"])):
+                                   ("3d", 4, ["--strategy", "3d", "--pp", 2, "--tp", 2, "--dp", 1, "--tie-layers", "off"])):
             with self.subTest(name):
                 run_dir = self.train(name, *flags, ranks=ranks, steps=2)
                 expected = self.generated(run_dir)

@@ -73,7 +73,7 @@ class Page(FolderTest):
     @classmethod
     def setUpClass(cls):
         cls.real = make_folder(cls) / "real"
-        train = ["--levels", "1", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1",
+        train = ["--layers", "1", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1",
                  "--data", GOLDEN / "text.bin", "--val-fraction", "0.1", "--eval-every", "2", "--checkpoint-every", "3",
                  "--strategy", "ddp", "--run-dir", cls.real]
         run(*launched(2, *train, "--steps", "5"))
@@ -186,7 +186,7 @@ class Page(FolderTest):
             self.assertEqual(self.states_of(f"again {text}")[0][0], "dead")
 
     def test_a_run_is_running_until_killed_and_a_failed_one_has_a_reason(self):
-        train = ["train", "--levels", "1", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1",
+        train = ["train", "--layers", "1", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1",
                  "--data", GOLDEN / "text.bin"]
         command = launched(1, *train, "--steps", 10**7, "--run-dir", self.folder / "long")
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:

@@ -104,7 +104,7 @@ std::string beginning_of(const std::string& path) {
 bool is_our_config(const std::string& path) {
   using Json = nlohmann::json;
   const Json config = Json::parse(beginning_of(path), nullptr, /*allow_exceptions=*/false);
-  constexpr std::array kMarks{"/model/levels", "/train/steps", "/layout/strategy", "/run/dir"};
+  constexpr std::array kMarks{"/model/width", "/train/steps", "/layout/strategy", "/run/dir"};
   return std::ranges::all_of(
       kMarks, [&](const char* mark) { return config.contains(Json::json_pointer(mark)); });
 }

@@ -36,14 +36,14 @@ std::map<std::string, at::Tensor> with_prefix(const SafetensorsFile& file,
   return found;
 }
 
-std::int64_t count_levels(const SafetensorsFile& file) {
-  std::int64_t levels = 0;
-  while (file.find("act.layer" + std::to_string(levels) + ".out") != nullptr) ++levels;
-  if (levels == 0) {
+std::int64_t count_layers(const SafetensorsFile& file) {
+  std::int64_t layers = 0;
+  while (file.find("act.layer" + std::to_string(layers) + ".out") != nullptr) ++layers;
+  if (layers == 0) {
     base::fail(base::ErrorKind::checkpoint,
-               "{}: no tensor 'act.layer0.out', so the number of levels is not known", file.path());
+               "{}: no tensor 'act.layer0.out', so the number of layers is not known", file.path());
   }
-  return levels;
+  return layers;
 }
 
 [[noreturn]] void refuse_tensor(const SafetensorsFile& file, const TensorView& found,
@@ -57,7 +57,7 @@ std::int64_t count_levels(const SafetensorsFile& file) {
 config::ModelConfig model_of_fixture(const SafetensorsFile& file) {
   config::ModelConfig model = train::recognised_model(
       train::tensor_shapes(file.path(), file.tensors(), "weight.", /*is_storage=*/false),
-      {.levels = count_levels(file)});
+      {.layers = count_layers(file)});
   model.dropout = 0;
   return model;
 }

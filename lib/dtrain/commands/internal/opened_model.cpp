@@ -76,7 +76,7 @@ OpenedModel open_checkpoint(const std::string& path, const model::UserHints& tol
                                                                     : open_newest_weights(path));
   base::log_info("using the weights of step {}: {}", reader->manifest().step, reader->path());
   const config::ModelConfig settings = model_of(*reader);
-  model::check_flag_agrees(reader->path(), told.levels_flag, told.levels, settings.levels);
+  model::check_flag_agrees(reader->path(), told.layers_flag, told.layers, settings.layers);
   return {.settings = settings,
           .path = reader->path(),
           .open_tokenizer =
@@ -122,7 +122,7 @@ std::optional<store::Reader> first_whole(const std::string& run_dir,
 }  // namespace
 
 OpenedModel open_model(const config::GenerateConfig& generate) {
-  const model::UserHints told{.levels = generate.from_levels, .levels_flag = "--from-levels"};
+  const model::UserHints told{.layers = generate.from_layers, .layers_flag = "--from-layers"};
   return base::is_folder(generate.from) ? open_checkpoint(generate.from, told)
                                         : open_model_file(generate.from, told);
 }

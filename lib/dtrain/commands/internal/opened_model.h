@@ -27,7 +27,7 @@ struct OpenedModel {
 
 /// Opens generate.from; a line names the checkpoint that is used, if it is one.
 ///
-/// Throws: Error{checkpoint} naming what is missing or damaged, or does not say its levels.
+/// Throws: Error{checkpoint} naming what is missing or damaged, or does not say its layers.
 [[nodiscard]] OpenedModel open_model(const config::GenerateConfig& generate);
 
 /// Opens a checkpoint and verifies every byte of its weights. They stay readable if the job that

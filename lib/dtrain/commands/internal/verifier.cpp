@@ -33,7 +33,7 @@ constexpr double kLossTolerance = 5e-4;
 // moves a norm by up to 1e-5 and a loss by 7e-8.
 constexpr double kFloat64LossTolerance = 1e-6;
 constexpr double kFloat64NormTolerance = 1e-4;
-// In 16 bits a forward pass of four levels rounds about 40 results. Independent errors grow with
+// In 16 bits a forward pass of four layers rounds about 40 results. Independent errors grow with
 // the square root of their number, 6.5; this is more than twice that.
 constexpr double kLowRoundings = 16;
 // The error of a value that another stage of the pipeline computes: below all others.

@@ -350,12 +350,16 @@ std::string_view name_of(Command command) noexcept {
 }
 
 const Setting* find_key(std::string_view key) noexcept {
-  const auto found = std::ranges::find(settings(), key, &Setting::key);
+  const auto found = std::ranges::find_if(settings(), [&](const Setting& setting) {
+    return setting.key == key || (!key.empty() && setting.former.key == key);
+  });
   return found == settings().end() ? nullptr : &*found;
 }
 
 const Setting* find_flag(std::string_view flag) noexcept {
-  const auto found = std::ranges::find(settings(), flag, &Setting::flag);
+  const auto found = std::ranges::find_if(settings(), [&](const Setting& setting) {
+    return setting.flag == flag || (!flag.empty() && setting.former.flag == flag);
+  });
   return found == settings().end() ? nullptr : &*found;
 }
 

@@ -141,7 +141,9 @@ void add_settings(CLI::App& app, Command command) {
   for (const Group& group : groups()) {
     for (const Setting& setting : settings()) {
       if (!setting.is_for(command) || !setting.key.starts_with(group.prefix)) continue;
-      const std::string flag(setting.flag);
+      const std::string_view former = setting.former.flag;
+      const std::string flag =
+          fmt::format("{}{}{}", setting.flag, former.empty() ? "" : ",", former);
       CLI::Option* option = setting.is_switch() ? app.add_flag(flag) : app.add_option(flag);
       option->description(setting_summary(setting))->group(std::string(group.title));
       option->type_name(std::string(setting.value_name));

@@ -149,8 +149,8 @@ constexpr ForeignFlags kForeignFlags[] = {
      "max-length max-source-length model-max-length bptt max-position-embeddings n-ctx "
      "encoder-seq-length decoder-seq-length",
      "data.seq_len"},
-    {"n-layer n-layers num-layers num-hidden-layers nlayers layers depth encoder-num-layers",
-     "model.levels"},
+    {"n-layer n-layers num-layers num-hidden-layers nlayers depth encoder-num-layers",
+     "model.layers"},
     {"n-embd d-model dim hidden-size embed-dim hidden-dim embedding-dim", "model.width"},
     {"vocab-size n-vocab padded-vocab-size", "model.vocab"},
     {"fp16 half use-fp16 float16 fp16-full-eval fp16-opt-level fp16-backend", "machine.dtype",
@@ -296,7 +296,7 @@ constexpr ForeignFlags kForeignFlags[] = {
     {"prompts", "report.sample_prompt"},
     {"hidden-dropout attention-dropout resid-pdrop attn-pdrop embd-pdrop", "model.dropout"},
     {"untie-embeddings-and-output-weights tie-word-embeddings tie-embeddings weight-tying",
-     "model.tie_levels", "ties the layers; embedding and output layer are never tied"},
+     "model.tie_layers", "ties the layers; embedding and output layer are never tied"},
     {"arch architecture model-type flavor config-name", "model.name"},
     {"fsdp-param-dtype params-dtype mixed-precision-param-dtype", "machine.param_dtype"},
     {"accumulate-allreduce-grads-in-fp32 mixed-precision-reduce communication-data-type "
@@ -320,7 +320,7 @@ constexpr ForeignFlags kForeignFlags[] = {
     {"pipeline-parallel-split-points decoder-first-pipeline-num-layers partition-method "
      "pipeline-parallel-layers-per-stage decoder-last-pipeline-num-layers "
      "pipeline-model-parallel-layout",
-     "layout.pp_split", "levels of each part"},
+     "layout.pp_split", "layers of each part"},
     {"fsdp-forward-prefetch", "layout.forward_prefetch"},
     {"limit-all-gathers fsdp-limit-all-gathers", "layout.limit_gathers", "in units"},
     {"fsdp-backward-prefetch overlap-param-gather overlap-grad-reduce overlap-comm",

@@ -56,7 +56,7 @@ std::string_view equivalent_key(Command command, std::string_view key) {
 constexpr std::string_view kCountsOfRanks =
     "n np gpus ngpus n-gpus nprocs num-gpus num-processes nproc ntasks num-ranks world-size";
 
-// ": use --levels" for an unknown flag, ": use model.levels" for an unknown key, followed by the
+// ": use --layers" for an unknown flag, ": use model.layers" for an unknown key, followed by the
 // row's note. Empty for names that no known program uses, and for settings that `command` lacks.
 enum class NameKind { flag, key };
 std::string foreign_advice(std::string_view given, NameKind kind, Command command) {

@@ -9,7 +9,7 @@
 namespace dtrain::config {
 
 /// Lists the settings of train that differ from their defaults, in schema order, up to 24:
-/// "model.levels=2 train.lr=0.003 and 3 more". Omits data, run folder and resume, which differ in
+/// "model.layers=2 train.lr=0.003 and 3 more". Omits data, run folder and resume, which differ in
 /// every run. Empty if there are none.
 [[nodiscard]] std::string changed_settings(const Config& requested);
 

@@ -318,7 +318,7 @@ void check_pipeline(const Config& config, bool has_model) {
                         {.stages = layout.pp, .microbatches = config.batch.grad_accum},
                         "--grad-accum");
   if (!has_model) return;
-  require_levels_fit(layout.schedule_pp, layout.pp, layout.pp_split.levels, config.model.levels);
+  require_layers_fit(layout.schedule_pp, layout.pp, layout.pp_split.layers, config.model.layers);
 }
 
 Backend resolve_backend(Backend requested, const LayoutConfig& layout, const Launch& launch) {

@@ -75,6 +75,8 @@ std::string group_help(const Group& group, std::size_t columns) {
 
 bool matches(std::string_view wanted, const Setting& setting) {
   const std::string key = normalized_name(setting.key);
+  const std::string_view former = setting.former.flag;
+  if (!former.empty() && wanted == normalized_name(former.substr(2))) return true;
   if (wanted == key || (!setting.is_positional() && wanted == setting.flag.substr(2))) return true;
   return !setting.is_positional() && wanted == std::string_view(key).substr(key.find('.') + 1);
 }

@@ -102,6 +102,12 @@ struct Requirements {
   std::array<const Requirement*, 3> all = {};  ///< unused entries are null
 };
 
+/// What older builds called a setting: these names keep working.
+struct FormerName {
+  std::string_view key = {};
+  std::string_view flag = {};
+};
+
 /// A row of the table: seven columns, followed by optional traits in any order.
 struct Setting {
   template <typename... Traits>
@@ -132,6 +138,7 @@ struct Setting {
   Requirements requirements = {};
   Condition changes_bits = nullptr;  ///< if true, the reproducibility class includes it; or null
   std::string_view family = {};      ///< the only model family that reads it; empty for all
+  FormerName former = {};
 
   [[nodiscard]] bool is_for(Command command) const noexcept {
     return (commands & static_cast<unsigned>(command)) != 0;
@@ -154,6 +161,7 @@ struct Setting {
   constexpr void add(ResumeRule rule) { on_resume = rule; }
   constexpr void add(Requirements when) { requirements = when; }
   constexpr void add(Condition where) { changes_bits = where; }
+  constexpr void add(FormerName name) { former = name; }
 };
 
 /// A section of help and documentation: the settings whose keys start with its prefix.

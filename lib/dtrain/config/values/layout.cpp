@@ -115,32 +115,32 @@ void require_schedule_fits(const PipelineSetting& setting, const PipelineSize& s
       setting, size.stages, microbatches_flag, size.microbatches, fitting);
 }
 
-void require_levels_fit(const PipelineSetting& setting, std::int64_t stages,
-                        const std::vector<std::int64_t>& split, std::int64_t num_levels) {
+void require_layers_fit(const PipelineSetting& setting, std::int64_t stages,
+                        const std::vector<std::int64_t>& split, std::int64_t num_layers) {
   const std::int64_t parts = stages * setting.chunks;
   std::string cut = fmt::format("--pp {}", stages);
   if (setting.chunks > 1) cut += fmt::format(" with --schedule-pp {}", setting);
-  if (parts > num_levels) {
+  if (parts > num_layers) {
     fail(ErrorKind::usage,
-         "{} cuts the model into {} parts, but --levels {} leaves some of them without a level: "
-         "reduce the parts, or raise --levels",
-         cut, parts, num_levels);
+         "{} cuts the model into {} parts, but --layers {} leaves some of them without a layer: "
+         "reduce the parts, or raise --layers",
+         cut, parts, num_layers);
   }
   if (split.empty()) return;
   const std::string given = fmt::format("--pp-split {}", fmt::join(split, ","));
   if (static_cast<std::int64_t>(split.size()) != parts) {
-    fail(ErrorKind::usage, "{} has {} part{}, but {} needs {}: give the levels of each part", given,
+    fail(ErrorKind::usage, "{} has {} part{}, but {} needs {}: give the layers of each part", given,
          split.size(), split.size() == 1 ? "" : "s", cut, parts);
   }
   const auto empty = std::find(split.begin(), split.end(), 0);
   if (empty != split.end()) {
-    fail(ErrorKind::usage, "{}: part {} has no level: give it at least 1, or lower --pp {}", given,
+    fail(ErrorKind::usage, "{}: part {} has no layer: give it at least 1, or lower --pp {}", given,
          empty - split.begin(), stages);
   }
   const std::int64_t sum = std::accumulate(split.begin(), split.end(), std::int64_t{0});
-  if (sum != num_levels) {
-    fail(ErrorKind::usage, "{} has {} levels in total, but --levels is {}: change one of them",
-         given, sum, num_levels);
+  if (sum != num_layers) {
+    fail(ErrorKind::usage, "{} has {} layers in total, but --layers is {}: change one of them",
+         given, sum, num_layers);
   }
 }
 

@@ -74,8 +74,8 @@ void require_schedule_fits(const PipelineSetting& setting, const PipelineSize& s
 /// Checks that every part of the model has at least one layer. If `split` is not empty, part i has
 /// split[i] layers, and the split must cover all of them.
 ///
-/// Throws: Error{usage} naming --pp, and --levels or --pp-split.
-void require_levels_fit(const PipelineSetting& setting, std::int64_t stages,
-                        const std::vector<std::int64_t>& split, std::int64_t num_levels);
+/// Throws: Error{usage} naming --pp, and --layers or --pp-split.
+void require_layers_fit(const PipelineSetting& setting, std::int64_t stages,
+                        const std::vector<std::int64_t>& split, std::int64_t num_layers);
 
 }  // namespace dtrain::config

@@ -194,17 +194,17 @@ std::string PipelineSetting::text() const {
   return own->takes_chunks() ? fmt::format("{}{}", own->name, chunks) : std::string(own->name);
 }
 
-std::optional<LevelSplit> LevelSplit::parse(std::string_view text) {
-  LevelSplit split;
+std::optional<LayerSplit> LayerSplit::parse(std::string_view text) {
+  LayerSplit split;
   for (const std::string_view item : items_of(text)) {
     const auto count = whole_number(item, 0);
     if (!count) return std::nullopt;
-    split.levels.push_back(*count);
+    split.layers.push_back(*count);
   }
   return split;
 }
 
-std::string LevelSplit::text() const { return fmt::format("{}", fmt::join(levels, ",")); }
+std::string LayerSplit::text() const { return fmt::format("{}", fmt::join(layers, ",")); }
 
 std::optional<DeviceName> DeviceName::parse(std::string_view text) {
   const std::size_t colon = text.find(':');

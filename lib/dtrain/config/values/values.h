@@ -175,10 +175,10 @@ struct PipelineSetting {
 };
 
 /// The number of layers in each part of a pipeline, "3,5,4"; empty for a balanced split.
-struct LevelSplit {
-  std::vector<std::int64_t> levels = {};
+struct LayerSplit {
+  std::vector<std::int64_t> layers = {};
 
-  static std::optional<LevelSplit> parse(std::string_view text);
+  static std::optional<LayerSplit> parse(std::string_view text);
   [[nodiscard]] std::string text() const;
 };
 

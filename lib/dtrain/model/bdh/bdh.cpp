@@ -52,9 +52,9 @@ param::ParameterSpecs parameter_specs(const BdhSlice& slice) {
   const BdhSizes& sizes = slice.whole;
   param::ParameterSpecs specs{sliced(plain_spec("embed.weight", sizes.vocab, sizes.width), 0,
                                      slice.first_token, slice.vocab)};
-  const std::int64_t distinct = sizes.tie_levels ? 1 : sizes.levels;
+  const std::int64_t distinct = sizes.tie_layers ? 1 : sizes.layers;
   for (std::int64_t level = 0; level < distinct; ++level) {
-    const std::string prefix = sizes.tie_levels ? "" : fmt::format("levels.{}.", level);
+    const std::string prefix = sizes.tie_layers ? "" : fmt::format("levels.{}.", level);
     specs.push_back(encoder_spec(prefix + "encoder", slice));
     specs.push_back(encoder_spec(prefix + "encoder_v", slice));
     specs.push_back(neuron_spec(prefix + "decoder", slice));
@@ -92,7 +92,7 @@ base::IndexedVector<BlockId, BlockCost> block_costs(const BdhSlice& slice, std::
   const auto width = static_cast<double>(sizes.width);
   const auto vocab = static_cast<double>(sizes.vocab);
   base::IndexedVector<BlockId, BlockCost> costs{{}};
-  for (std::int64_t level = 0; level < sizes.levels; ++level) {
+  for (std::int64_t level = 0; level < sizes.layers; ++level) {
     costs.push_back(level_cost(slice, seq_len, span, recomputes_gates));
   }
   costs.push_back({.forward_flops_per_token = 2 * width * vocab});
@@ -123,22 +123,22 @@ std::string describe_kernels(const ComputeOptions& computation, std::int64_t spa
 
 BdhSizes sizes_of(const config::ModelConfig& config) {
   const auto& own = config.family.get<config::bdh::Settings>();
-  return {.levels = config.levels,
+  return {.layers = config.layers,
           .width = config.width,
           .heads = own.heads,
           .neurons = own.neurons,
           .vocab = config.vocab,
           .dropout = config.dropout,
-          .tie_levels = config.tie_levels};
+          .tie_layers = config.tie_layers};
 }
 
 BdhParameters parameter_ids(const BdhSizes& sizes) {
   BdhParameters ids;
-  for (std::int64_t level = 0; level < sizes.levels; ++level) {
-    const ParameterId first(1 + (sizes.tie_levels ? 0 : 3 * level));
-    ids.levels.push_back({first, first + 1, first + 2});
+  for (std::int64_t level = 0; level < sizes.layers; ++level) {
+    const ParameterId first(1 + (sizes.tie_layers ? 0 : 3 * level));
+    ids.layers.push_back({first, first + 1, first + 2});
   }
-  ids.lm_head = ParameterId(1 + 3 * (sizes.tie_levels ? 1 : sizes.levels));
+  ids.lm_head = ParameterId(1 + 3 * (sizes.tie_layers ? 1 : sizes.layers));
   return ids;
 }
 
@@ -160,8 +160,8 @@ std::unique_ptr<Model> make_bdh(const BdhSizes& sizes, std::int64_t seq_len,
   model->costs = block_costs(slice, seq_len, span, computation.recomputes_gates);
   model->kernels = describe_kernels(computation, span);
   model->blocks.push_back(std::make_unique<BdhEmbedding>(slice, ids.embed));
-  for (std::int64_t level = 0; level < sizes.levels; ++level) {
-    const LevelParameters& own = ids.levels[static_cast<std::size_t>(level)];
+  for (std::int64_t level = 0; level < sizes.layers; ++level) {
+    const LevelParameters& own = ids.layers[static_cast<std::size_t>(level)];
     if (is_fused) {
       model->blocks.push_back(std::make_unique<FusedLevel>(
           slice, level, own, rope,
@@ -228,13 +228,13 @@ class BdhFamily final : public Family {
     const auto from_export = [&]() -> Settings {
       return {.heads = tensors.size(encoder, 3, 0), .neurons = tensors.size(encoder, 3, 2)};
     };
-    return {.levels = untied > 0 ? untied : hints.levels,
+    return {.layers = untied > 0 ? untied : hints.layers,
             .width = tensors.size("embed.weight", 2, 1),
             .family = tensors.is_storage ? heads_from_flag(tensors, encoder,
                                                            hints.own.get<Settings>().import_heads)
                                          : from_export(),
             .vocab = tensors.size("embed.weight", 2, 0),
-            .tie_levels = untied == 0};
+            .tie_layers = untied == 0};
   }
 
   void check_own(const ModelConfig& found, const UserHints& hints,
@@ -248,7 +248,7 @@ class BdhFamily final : public Family {
     const std::vector<std::int64_t> stream{rows, length, config.width};
     const std::int64_t heads = config.family.get<Settings>().heads;
     std::vector<ReportedValue> values{{"act.embed", stream}};
-    for (std::int64_t level = 0; level < config.levels; ++level) {
+    for (std::int64_t level = 0; level < config.layers; ++level) {
       const std::string prefix = fmt::format("act.layer{}", level);
       values.push_back({prefix + ".out", stream});
       values.push_back({prefix + ".ykv", {rows, heads, length, config.width}, level == 0});
@@ -263,7 +263,7 @@ class BdhFamily final : public Family {
   std::int64_t generator_bytes(const ModelConfig& config, at::ScalarType dtype) const override {
     const BdhSizes sizes = sizes_of(config);
     const at::ScalarType wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
-    return param::bytes_of(config.levels * sizes.all_neurons() * sizes.width, wide);
+    return param::bytes_of(config.layers * sizes.all_neurons() * sizes.width, wide);
   }
 
   std::unique_ptr<Generator> make_generator(const ModelConfig& config,

@@ -18,7 +18,7 @@ struct BdhSizes {
   std::int64_t neurons = 0;  ///< N: neurons per head, even
   std::int64_t vocab = 0;    ///< V
   double dropout = 0;
-  bool tie_levels = true;  ///< all levels share encoder, encoder_v and decoder
+  bool tie_layers = true;  ///< all levels share encoder, encoder_v and decoder
 
   [[nodiscard]] std::int64_t all_neurons() const { return heads * neurons; }  ///< n = nh * N
 };

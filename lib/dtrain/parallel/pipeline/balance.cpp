@@ -12,12 +12,12 @@ namespace {
 
 constexpr double kImpossible = std::numeric_limits<double>::infinity();
 
-// split[i] levels for part i; blocks 0 and num_levels + 1 are embedding and head.
+// split[i] layers for part i; blocks 0 and num_layers + 1 are embedding and head.
 std::vector<BlockRange> ranges_of(std::span<const std::int64_t> split) {
   std::vector<BlockRange> parts;
   model::BlockId begin(1);
-  for (const std::int64_t levels : split) {
-    parts.push_back({begin, begin + levels});
+  for (const std::int64_t layers : split) {
+    parts.push_back({begin, begin + layers});
     begin = parts.back().end;
   }
   parts.front().begin = model::BlockId(0);
@@ -39,12 +39,12 @@ std::vector<double> microbatches_in_flight(const PipelineShape& shape) {
 }
 
 // The exact answer, one part at a time: best_[p][l] is the cost of the most expensive of the first
-// p parts if they have the first l levels.
+// p parts if they have the first l layers.
 class Partition {
  public:
   Partition(const PipelineShape& shape, std::span<const BlockLoad> blocks)
       : num_parts_(shape.num_parts()),
-        num_levels_(std::ssize(blocks) - 2),
+        num_layers_(std::ssize(blocks) - 2),
         in_flight_(microbatches_in_flight(shape)),
         flops_(1, 0),
         bytes_(1, 0) {
@@ -60,7 +60,7 @@ class Partition {
     };
     minimise(flops);
     // Sums of the same FLOPs in another order may differ by rounding.
-    const double allowed = best(num_parts_, num_levels_) * (1 + 1e-9);
+    const double allowed = best(num_parts_, num_layers_) * (1 + 1e-9);
     minimise([&](std::int64_t part, std::int64_t begin, std::int64_t end) {
       if (flops(part, begin, end) > allowed) return kImpossible;
       return in_flight_[static_cast<std::size_t>(part)] * sum(bytes_, part, begin, end);
@@ -69,7 +69,7 @@ class Partition {
   }
 
  private:
-  // Sums levels begin to end - 1, and the embedding and head where they belong to the part.
+  // Sums layers begin to end - 1, and the embedding and head where they belong to the part.
   [[nodiscard]] double sum(const std::vector<double>& up_to, std::int64_t part, std::int64_t begin,
                            std::int64_t end) const {
     const std::int64_t first = part == 0 ? 0 : begin + 1;
@@ -77,11 +77,11 @@ class Partition {
     return up_to[static_cast<std::size_t>(last)] - up_to[static_cast<std::size_t>(first)];
   }
 
-  [[nodiscard]] std::size_t index(std::int64_t parts, std::int64_t levels) const {
-    return static_cast<std::size_t>(parts * (num_levels_ + 1) + levels);
+  [[nodiscard]] std::size_t index(std::int64_t parts, std::int64_t layers) const {
+    return static_cast<std::size_t>(parts * (num_layers_ + 1) + layers);
   }
-  [[nodiscard]] double best(std::int64_t parts, std::int64_t levels) const {
-    return best_[index(parts, levels)];
+  [[nodiscard]] double best(std::int64_t parts, std::int64_t layers) const {
+    return best_[index(parts, layers)];
   }
 
   template <typename Cost>
@@ -90,7 +90,7 @@ class Partition {
     last_begin_.assign(best_.size(), 0);
     best_[0] = 0;
     for (std::int64_t part = 0; part < num_parts_; ++part) {
-      for (std::int64_t end = part + 1; end <= num_levels_; ++end) {
+      for (std::int64_t end = part + 1; end <= num_layers_; ++end) {
         for (std::int64_t begin = part; begin < end; ++begin) {
           const double largest = std::max(best(part, begin), cost(part, begin, end));
           if (largest >= best(part + 1, end)) continue;
@@ -103,7 +103,7 @@ class Partition {
 
   [[nodiscard]] std::vector<std::int64_t> backtrack() const {
     std::vector<std::int64_t> split;
-    std::int64_t end = num_levels_;
+    std::int64_t end = num_layers_;
     for (std::int64_t parts = num_parts_; parts > 0; --parts) {
       const std::int64_t begin = last_begin_[index(parts, end)];
       split.push_back(end - begin);
@@ -114,26 +114,26 @@ class Partition {
   }
 
   std::int64_t num_parts_;
-  std::int64_t num_levels_;
+  std::int64_t num_layers_;
   std::vector<double> in_flight_;  // by part
   std::vector<double> flops_;      // of the blocks before each, in all
   std::vector<double> bytes_;      // the same
-  std::vector<double> best_;       // by number of parts and of levels
+  std::vector<double> best_;       // by number of parts and of layers
   std::vector<std::int64_t> last_begin_;
 };
 
 }  // namespace
 
-std::vector<BlockRange> split_by_hand(const PipelineShape& shape, std::int64_t num_levels,
+std::vector<BlockRange> split_by_hand(const PipelineShape& shape, std::int64_t num_layers,
                                       const std::vector<std::int64_t>& split) {
-  config::require_levels_fit(shape.order, shape.stages, split, num_levels);
+  config::require_layers_fit(shape.order, shape.stages, split, num_layers);
   return ranges_of(split);
 }
 
 std::vector<BlockRange> balance_parts(const PipelineShape& shape,
                                       std::span<const BlockLoad> blocks) {
   DTRAIN_CHECK(blocks.size() >= 3, "{} blocks", blocks.size());
-  config::require_levels_fit(shape.order, shape.stages, {}, std::ssize(blocks) - 2);
+  config::require_layers_fit(shape.order, shape.stages, {}, std::ssize(blocks) - 2);
   return ranges_of(Partition(shape, blocks).solve());
 }
 

@@ -100,7 +100,7 @@ EngineOptions engine_options(const config::Config& config, Stage& stage) {
 // Returns the blocks of each part of the pipeline.
 std::vector<model::BlockRange> parts_of(const config::Config& config, const model::Model& model,
                                         const PipelineShape& shape, const PipelinePlan& plan) {
-  if (!plan.split.empty()) return split_by_hand(shape, model.levels().size(), plan.split);
+  if (!plan.split.empty()) return split_by_hand(shape, model.layers().size(), plan.split);
   const model::BatchShape microbatch{.sequences = config.batch.microbatch,
                                      .length = config.data.seq_len,
                                      .dtype = precision_of(config).compute};
@@ -145,7 +145,7 @@ Plan make_plan(const config::LayoutConfig& layout) {
   Plan plan{.mesh = config::mesh_of(layout),
             .data = sharded(layout, config::sharding_of(layout)),
             .splits_vocab = layout.tp_vocab && layout.tp > 1};
-  if (layout.pp > 1) plan.pipeline = {layout.schedule_pp, layout.pp_split.levels};
+  if (layout.pp > 1) plan.pipeline = {layout.schedule_pp, layout.pp_split.layers};
   return plan;
 }
 

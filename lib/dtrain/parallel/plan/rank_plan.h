@@ -17,7 +17,7 @@ namespace dtrain::parallel {
 /// How a pipeline cuts the model into parts, and in which order microbatches go through them.
 struct PipelinePlan {
   config::PipelineSetting order = {};
-  std::vector<std::int64_t> split = {};  ///< levels of each part; empty: balanced
+  std::vector<std::int64_t> split = {};  ///< layers of each part; empty: balanced
 
   bool operator==(const PipelinePlan&) const = default;
 };

@@ -64,7 +64,7 @@ config::Config alone(config::Config config) {
   config.layout.schedule_pp = {};
   config.machine.memory_limit = {};
   config.checkpoint.every = {};
-  // Gates are within the kernels of a level, and no action of the engine.
+  // Gates are within the kernels of a layer, and no action of the engine.
   if (config.machine.recompute.kind != Recompute::Kind::gates) config.machine.recompute = {};
   return config;
 }
@@ -106,17 +106,17 @@ ComputeTimes step_times(const config::Config& config) {
 
 ComputeTimes measure(const config::Config& asked) {
   const std::int64_t memory = MemoryLimits{.machine = available_memory()}.of_rank(1);
-  const auto measured = [&](std::int64_t levels) {
-    const TimedJob timed = timed_job(asked, memory, levels);
+  const auto measured = [&](std::int64_t layers) {
+    const TimedJob timed = timed_job(asked, memory, layers);
     const ComputeTimes times = step_times(timed.config);
     return ComputeTimes{timed.pass_factor * times.pass, timed.update_factor * times.update};
   };
   // How long the whole model would take, before it does.
   const ComputeTimes from_one_level = measured(1);
-  const double of_a_level = from_one_level.pass / static_cast<double>(asked.model.levels);
-  const auto most = static_cast<double>(asked.model.levels);
-  const auto levels = static_cast<std::int64_t>(std::clamp(kLongPass / of_a_level, 1.0, most));
-  return levels == 1 ? from_one_level : measured(levels);
+  const double of_a_level = from_one_level.pass / static_cast<double>(asked.model.layers);
+  const auto most = static_cast<double>(asked.model.layers);
+  const auto layers = static_cast<std::int64_t>(std::clamp(kLongPass / of_a_level, 1.0, most));
+  return layers == 1 ? from_one_level : measured(layers);
 }
 
 double seconds_of_all_reduce(comm::ProcessGroup& group, const at::Tensor& values, int repetitions) {
@@ -157,21 +157,21 @@ std::int64_t available_memory() {
   return available;
 }
 
-TimedJob timed_job(const config::Config& config, std::int64_t memory, std::int64_t most_levels) {
+TimedJob timed_job(const config::Config& config, std::int64_t memory, std::int64_t max_layers) {
   TimedJob timed{alone(config)};
   config::Config& job = timed.config;
-  job.model.levels = std::min(job.model.levels, most_levels);
+  job.model.layers = std::min(job.model.layers, max_layers);
   // What fits no better than that brings a warning (job/machine_memory.h).
   while (base::fit_of(memory_of(job), memory) != base::Fit::well) {
-    if (job.model.levels == 1) {
+    if (job.model.layers == 1) {
       base::fail(base::ErrorKind::usage,
-                 "its time cannot be measured here: one level alone takes {}, and {} are available",
+                 "its time cannot be measured here: one layer alone takes {}, and {} are available",
                  metrics::format_bytes(memory_of(job)), metrics::format_bytes(memory));
     }
-    job.model.levels /= 2;
+    job.model.layers /= 2;
   }
-  if (job.model.levels == config.model.levels) return timed;
-  job.train.freeze.clear();  // may name a level that is not there
+  if (job.model.layers == config.model.layers) return timed;
+  job.train.freeze.clear();  // may name a layer that is not there
   const auto whole = whole_model(config);
   const auto part = whole_model(job);
   timed.pass_factor = whole->training_flops_per_token() / part->training_flops_per_token();

@@ -58,13 +58,13 @@ struct TimedJob {
 };
 
 /// What is timed for `config`: the same model without other axes, without --memory-limit and
-/// without levels that run again, which predict() adds. Of a model that has more than `most_levels`
-/// or does not fit `memory` bytes it has fewer levels, and the factors are those of FLOPs and of
+/// without layers that run again, which predict() adds. Of a model that has more than `max_layers`
+/// or does not fit `memory` bytes it has fewer layers, and the factors are those of FLOPs and of
 /// parameters.
 ///
-/// Throws: Error{usage} if even one level takes more; as parallel::rank_plan.
+/// Throws: Error{usage} if even one layer takes more; as parallel::rank_plan.
 [[nodiscard]] TimedJob timed_job(const config::Config& config, std::int64_t memory,
-                                 std::int64_t most_levels);
+                                 std::int64_t max_layers);
 
 /// Runs the engine itself on made-up tokens, as one rank of those that share a tensor axis; the
 /// others are silent (comm/local). Remembers what it has measured.
@@ -77,7 +77,7 @@ class MachineRates {
   explicit MachineRates(const LinkRate& link) : link_(link) {}
 
   /// config: resolved; its layout counts only by the size of its tensor axis. Takes a few steps, of
-  /// a large model one of a few of its levels. What half the microbatch takes at least half a second
+  /// a large model one of a few of its layers. What half the microbatch takes at least half a second
   /// for is not run: it takes twice as long.
   [[nodiscard]] const ComputeTimes& compute(const config::Config& config);
   /// Unless it was given, between two ranks of this machine, of which each has a core.

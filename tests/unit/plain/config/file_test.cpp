@@ -64,11 +64,11 @@ void check_refused(const std::string& text, const Names& names) {
 TEST_CASE("A file may contain nested objects, dotted keys and comments") {
   const TempFolder folder;
   const Config config = load_file(folder.write("a.json", R"(// a comment
-    {"model": {"width": 64, /* another */ "tie_levels": false}, "train.lr": 3e-3,
+    {"model": {"width": 64, /* another */ "tie_layers": false}, "train.lr": 3e-3,
      "train": {"freeze": ["embed.weight", "lm_head"], "seed": 18446744073709551615},
      "data": {"train": "text.bin"}})"));
   CHECK(config.model.width == 64);
-  CHECK_FALSE(config.model.tie_levels);
+  CHECK_FALSE(config.model.tie_layers);
   CHECK(config.train.lr == 3e-3);
   CHECK(config.train.freeze == std::vector<std::string>{"embed.weight", "lm_head"});
   CHECK(config.train.seed == 18446744073709551615ULL);
@@ -93,12 +93,12 @@ TEST_CASE("A rate is a number, or left to dtrain by a word") {
 
 TEST_CASE("A file wins over the files it extends, and the later of those over the earlier") {
   const TempFolder folder;
-  folder.write("base/deep.json", R"({"model.levels": 1, "model.width": 1, "model.heads": 1})");
+  folder.write("base/deep.json", R"({"model.layers": 1, "model.width": 1, "model.heads": 1})");
   folder.write("base/a.json", R"({"extends": "deep.json", "model.width": 2, "model.heads": 2})");
   folder.write("base/b.json", R"({"model": {"heads": 3}, "train.steps": 3})");
   const Config config = load_file(folder.write(
       "x/top.json", R"({"train.steps": 4, "extends": ["../base/a.json", "../base/b.json"]})"));
-  CHECK(config.model.levels == 1);
+  CHECK(config.model.layers == 1);
   CHECK(config.model.width == 2);
   CHECK(heads_of(config) == 3);
   CHECK(config.train.steps == 4);
@@ -130,7 +130,8 @@ TEST_CASE("Unknown and repeated keys are rejected") {
   check_refused(R"({"model": {}, "model": {}})", Names("model", "twice"));
 }
 
-TEST_CASE("Values of the wrong type or out of range are rejected with the found and the allowed values") {
+TEST_CASE(
+    "Values of the wrong type or out of range are rejected with the found and the allowed values") {
   check_refused(R"({"model": {"width": "64"}})", Names("model.width", "\"64\"", "whole number"));
   check_refused(R"({"model": {"width": 64.5}})", Names("model.width", 64.5));
   check_refused(R"({"model": {"width": null}})", Names("model.width", "null"));
@@ -138,7 +139,7 @@ TEST_CASE("Values of the wrong type or out of range are rejected with the found 
   check_refused(R"({"model": {"width": 0}})", Names("model.width", 0, "1 to 16384"));
   check_refused(R"({"model": {"width": 18446744073709551615}})", Names("18446744073709551615"));
   check_refused(R"({"model": {"dropout": 1}})", Names("model.dropout", "found 1", "below 1"));
-  check_refused(R"({"model": {"tie_levels": 1}})", Names("model.tie_levels", 1, "on", "off"));
+  check_refused(R"({"model": {"tie_layers": 1}})", Names("model.tie_layers", 1, "on", "off"));
   check_refused(R"({"train": {"seed": -1}})", Names("train.seed", -1, "2^64-1"));
   check_refused(R"({"train": {"freeze": "lm_head"}})", Names("train.freeze", "lm_head", "list"));
   check_refused(R"({"train": {"schedule": "linaer"}})",
@@ -167,7 +168,7 @@ TEST_CASE("Other formats are recognised by their first line, whatever the file n
 TEST_CASE("Syntax that JSON lacks is rejected with a suggestion") {
   check_refused(R"({"train": {"lr": NaN}})", Names("lr", "finite"));
   check_refused(R"({"train": {"lr": Infinity}})", Names("lr", "finite"));
-  check_refused(R"({"model": {"tie_levels": True}})", Names("tie_levels", "true"));
+  check_refused(R"({"model": {"tie_layers": True}})", Names("tie_layers", "true"));
   check_refused(R"({"data": {"validation": None}})", Names("validation", "leave"));
   check_refused(R"({'model': {}})", Names("double quotes"));
   check_refused(R"({model: {}})", Names("double quotes"));
@@ -228,21 +229,21 @@ Config load_arguments(const std::vector<std::string>& arguments) {
 TEST_CASE("Flags override files, and the last of repeated flags wins") {
   const TempFolder folder;
   const std::string path =
-      folder.write("a.json", R"({"model": {"width": 64, "heads": 2, "levels": 3}})");
-  const Config config = load_arguments({"--width", "96", "--set", "model.width=128", "--levels=5",
-                                        "--config", path, "--levels", "7"});
+      folder.write("a.json", R"({"model": {"width": 64, "heads": 2, "layers": 3}})");
+  const Config config = load_arguments({"--width", "96", "--set", "model.width=128", "--layers=5",
+                                        "--config", path, "--layers", "7"});
   CHECK(config.model.width == 128);
   CHECK(heads_of(config) == 2);
-  CHECK(config.model.levels == 7);
+  CHECK(config.model.layers == 7);
   CHECK(load_arguments({"--set", "model.width=128", "--width", "96"}).model.width == 96);
 }
 
 TEST_CASE("Flags of every type are parsed") {
   const Config config =
-      load_arguments({"--tie-levels", "off", "--overwrite", "--freeze", "embed.weight,lm_head",
+      load_arguments({"--tie-layers", "off", "--overwrite", "--freeze", "embed.weight,lm_head",
                       "--lr", "1e-4", "--seed", "7", "--data=--odd-name", "--val-data", "", "--set",
                       "data.val_fraction=0.5", "--set", "run.dir="});
-  CHECK_FALSE(config.model.tie_levels);
+  CHECK_FALSE(config.model.tie_layers);
   CHECK(config.run.overwrite);
   CHECK(config.train.freeze == std::vector<std::string>{"embed.weight", "lm_head"});
   CHECK(config.train.lr == 1e-4);

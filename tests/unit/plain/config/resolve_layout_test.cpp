@@ -25,7 +25,7 @@ using Sizes = std::vector<std::int64_t>;
 
 Config with_strategy(const std::string& strategy) {
   Config config;
-  config.model.levels = 12;
+  config.model.layers = 12;
   set(config, "layout.strategy", strategy);
   return config;
 }
@@ -162,13 +162,13 @@ TEST_CASE("An impossible pipeline is rejected with both settings") {
   check_refused(config, 4,
                 Names("--schedule-pp interleaved:2", "--pp 4", "--grad-accum", 6, "4 or 8"));
   config.batch.grad_accum = 8;
-  config.model.levels = 7;
-  check_refused(config, 4, Names("--pp 4", "--schedule-pp interleaved:2", "8 parts", "--levels 7"));
+  config.model.layers = 7;
+  check_refused(config, 4, Names("--pp 4", "--schedule-pp interleaved:2", "8 parts", "--layers 7"));
   set(config, "layout.schedule_pp", "1f1b");
   set(config, "layout.pp_split", "3,4");
   check_refused(config, 4, Names("--pp-split 3,4", "2 parts", "--pp 4"));
   set(config, "layout.pp_split", "1,1,1,1");
-  check_refused(config, 4, Names("--pp-split 1,1,1,1", "4 levels", "--levels", 7));
+  check_refused(config, 4, Names("--pp-split 1,1,1,1", "4 layers", "--layers", 7));
   set(config, "layout.pp_split", "3,0,3,1");
   check_refused(config, 4, Names("--pp-split 3,0,3,1", "part 1"));
   set(config, "layout.pp_split", "1,2,3,1");

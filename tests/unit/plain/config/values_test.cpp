@@ -118,10 +118,10 @@ TEST_CASE("A pipeline schedule is gpipe, 1f1b or interleaved:V") {
 }
 
 TEST_CASE("A pipeline split is a list of numbers") {
-  CHECK(LevelSplit::parse("")->levels.empty());
-  CHECK(LevelSplit::parse("7")->levels == std::vector<std::int64_t>{7});
-  CHECK(LevelSplit::parse("3,5,4")->levels == std::vector<std::int64_t>{3, 5, 4});
-  check_refused<LevelSplit>({",", "3,", ",3", "3,,4", "3, 5", "a", "3,-1", "3.5"});
+  CHECK(LayerSplit::parse("")->layers.empty());
+  CHECK(LayerSplit::parse("7")->layers == std::vector<std::int64_t>{7});
+  CHECK(LayerSplit::parse("3,5,4")->layers == std::vector<std::int64_t>{3, 5, 4});
+  check_refused<LayerSplit>({",", "3,", ",3", "3,,4", "3, 5", "a", "3,-1", "3.5"});
 }
 
 TEST_CASE("Devices are a list of CPUs and numbers of GPUs") {
@@ -149,7 +149,7 @@ TEST_CASE("A value keeps the text that it was parsed from") {
   check_texts<RecomputeSetting>({"none", "level", "every:3", "auto"});
   check_texts<Offload>({"none", "optimizer", "all", "disk:/a b"});
   check_refused<Offload>({"", "disk", "disk:", "cpu"});
-  CHECK(LevelSplit::parse("3,5,4")->text() == "3,5,4");
+  CHECK(LayerSplit::parse("3,5,4")->text() == "3,5,4");
   check_texts<DeviceList>({"", "cpu,cpu", "1,cpu,0"});
 }
 

@@ -18,33 +18,33 @@ using Split = std::vector<std::int64_t>;
 
 // Levels of each part.
 Split levels_of(const std::vector<BlockRange>& parts) {
-  Split levels;
-  for (const BlockRange& part : parts) levels.push_back(part.size());
-  --levels.front();
-  --levels.back();
-  return levels;
+  Split layers;
+  for (const BlockRange& part : parts) layers.push_back(part.size());
+  --layers.front();
+  --layers.back();
+  return layers;
 }
 
-std::vector<BlockLoad> uniform(std::int64_t num_levels, double head_flops) {
-  std::vector<BlockLoad> blocks(static_cast<std::size_t>(num_levels) + 2,
+std::vector<BlockLoad> uniform(std::int64_t num_layers, double head_flops) {
+  std::vector<BlockLoad> blocks(static_cast<std::size_t>(num_layers) + 2,
                                 {.flops = 10, .bytes = 10});
   blocks.front() = {};
   blocks.back() = {.flops = head_flops, .bytes = 1};
   return blocks;
 }
 
-// Every way to cut `levels` levels into parts of at least one.
-void for_each_split(std::int64_t levels, std::int64_t parts, Split& begun,
+// Every way to cut `layers` layers into parts of at least one.
+void for_each_split(std::int64_t layers, std::int64_t parts, Split& begun,
                     const std::function<void(const Split&)>& visit) {
   if (parts == 1) {
-    begun.push_back(levels);
+    begun.push_back(layers);
     visit(begun);
     begun.pop_back();
     return;
   }
-  for (std::int64_t first = 1; first <= levels - (parts - 1); ++first) {
+  for (std::int64_t first = 1; first <= layers - (parts - 1); ++first) {
     begun.push_back(first);
-    for_each_split(levels - first, parts - 1, begun, visit);
+    for_each_split(layers - first, parts - 1, begun, visit);
     begun.pop_back();
   }
 }
@@ -67,15 +67,15 @@ std::pair<double, double> costs_of(const Split& split, const std::vector<BlockLo
   return {most_flops, most_bytes};
 }
 
-TEST_CASE("Equal levels are shared out evenly, and less goes with an expensive head") {
+TEST_CASE("Equal layers are shared out evenly, and less goes with an expensive head") {
   const PipelineShape shape{4, 8, {PipelineKind::one_f_one_b}};
   CHECK(levels_of(balance_parts(shape, uniform(8, 0))) == Split{2, 2, 2, 2});
   CHECK(levels_of(balance_parts(shape, uniform(11, 10))) == Split{3, 3, 3, 2});
   CHECK(levels_of(balance_parts(shape, uniform(4, 100))) == Split{1, 1, 1, 1});
 }
 
-TEST_CASE("Where FLOPs are equal the stages with more microbatches in flight get fewer levels") {
-  // 1F1B keeps 4, 3, 2 and 1: of 6 levels in parts of at most 2 the last two stages take the pairs.
+TEST_CASE("Where FLOPs are equal the stages with more microbatches in flight get fewer layers") {
+  // 1F1B keeps 4, 3, 2 and 1: of 6 layers in parts of at most 2 the last two stages take the pairs.
   const auto blocks = uniform(6, 0);
   CHECK(levels_of(balance_parts({4, 8, {PipelineKind::one_f_one_b}}, blocks)) == Split{1, 1, 2, 2});
 }
@@ -93,9 +93,9 @@ TEST_CASE("No split has a cheaper most expensive part, nor then a smaller larges
   for (int trial = 0; trial < 300; ++trial) {
     const std::int64_t stages = number(random);
     const std::int64_t microbatches = number(random);
-    const std::int64_t levels = stages + number(random);
+    const std::int64_t layers = stages + number(random);
     const auto kind = trial % 2 == 0 ? PipelineKind::gpipe : PipelineKind::one_f_one_b;
-    std::vector<BlockLoad> blocks(static_cast<std::size_t>(levels) + 2);
+    std::vector<BlockLoad> blocks(static_cast<std::size_t>(layers) + 2);
     for (BlockLoad& block : blocks)
       block = {.flops = 1.0 * number(random), .bytes = number(random)};
     const auto in_flight = [&](std::size_t part) {
@@ -105,7 +105,7 @@ TEST_CASE("No split has a cheaper most expensive part, nor then a smaller larges
     };
     std::pair<double, double> best{1e9, 1e9};
     Split begun;
-    for_each_split(levels, stages, begun, [&](const Split& split) {
+    for_each_split(layers, stages, begun, [&](const Split& split) {
       best = std::min(best, costs_of(split, blocks, in_flight));
     });
     const Split found = levels_of(balance_parts({stages, microbatches, {kind}}, blocks));
@@ -117,7 +117,7 @@ TEST_CASE("Chunks of interleaved stages are parts like others") {
   const PipelineShape shape{2, 4, {PipelineKind::interleaved, 3}};
   CHECK(levels_of(balance_parts(shape, uniform(12, 0))) == Split{2, 2, 2, 2, 2, 2});
   CHECK_THROWS_WITH(balance_parts(shape, uniform(5, 0)),
-                    Names("--pp 2", "--schedule-pp interleaved:3", "6 parts", "--levels 5"));
+                    Names("--pp 2", "--schedule-pp interleaved:3", "6 parts", "--layers 5"));
 }
 
 TEST_CASE("A split by hand is taken as it is") {
@@ -130,9 +130,9 @@ TEST_CASE("A split that does not fit is refused, naming what it has and what the
   const PipelineShape shape{3, 4, {PipelineKind::one_f_one_b}};
   CHECK_THROWS_WITH(split_by_hand(shape, 12, {3, 9}), Names("--pp-split 3,9", "2 parts", "--pp 3"));
   CHECK_THROWS_WITH(split_by_hand(shape, 12, {3, 4, 4}),
-                    Names("--pp-split 3,4,4", "11 levels", "--levels", 12));
+                    Names("--pp-split 3,4,4", "11 layers", "--layers", 12));
   CHECK_THROWS_WITH(split_by_hand(shape, 12, {12, 0, 0}), Names("--pp-split 12,0,0", "part 1"));
-  CHECK_THROWS_WITH(split_by_hand(shape, 2, {1, 1, 0}), Names("--pp 3", "--levels 2"));
+  CHECK_THROWS_WITH(split_by_hand(shape, 2, {1, 1, 0}), Names("--pp 3", "--layers 2"));
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ using testing::write_tensor_file;
 using testing::operator""_p;
 
 constexpr model::bdh::BdhSizes kSizes{
-    .levels = 2, .width = 6, .heads = 3, .neurons = 4, .vocab = 9, .tie_levels = true};
+    .layers = 2, .width = 6, .heads = 3, .neurons = 4, .vocab = 9, .tie_layers = true};
 
 std::vector<NamedTensor> buffers_of(const BdhFixture& fixture) {
   std::vector<NamedTensor> buffers;
@@ -83,7 +83,7 @@ NamedTensor& named(std::vector<NamedTensor>& tensors, std::string_view name) {
 
 TEST_CASE("A model file gives back every weight bit for bit") {
   model::bdh::BdhSizes sizes = kSizes;
-  sizes.tie_levels = GENERATE(true, false);
+  sizes.tie_layers = GENERATE(true, false);
   const at::ScalarType dtype = GENERATE(at::kFloat, at::kDouble);
   const Written written(sizes, dtype);
   const param::Arena arena = read(written.path, written.fixture, dtype);

@@ -26,7 +26,7 @@ config::Config run_in(const std::string& folder, bool overwrite = false) {
 }
 
 constexpr const char* kConfig =
-    R"({"model": {"levels": 1}, "train": {"steps": 1}, "layout": {"strategy": "ddp"}, "run": {"dir": ""}})";
+    R"({"model": {"layers": 1}, "train": {"steps": 1}, "layout": {"strategy": "ddp"}, "run": {"dir": ""}})";
 constexpr const char* kStart = R"({"event":"start","parameters":1})";
 
 // The bytes of a safetensors file without tensors, as dtrain marks its own.

@@ -23,7 +23,7 @@ using mesh::Axis;
 config::Config mini(std::int64_t dp, std::int64_t grad_accum) {
   config::Config config = testing::tiny_config();
   config.model = {
-      .levels = 4, .width = 64, .family = config::bdh::Settings{.heads = 4, .neurons = 512}};
+      .layers = 4, .width = 64, .family = config::bdh::Settings{.heads = 4, .neurons = 512}};
   config.data.seq_len = 128;
   return testing::laid_out(config, dp, grad_accum);
 }
@@ -99,7 +99,7 @@ void check_within(const std::vector<Case>& cases, const std::string& backend = "
     const Measured& found = measured[i];
     INFO(backend << " " << config.machine.dtype << " " << config.machine.recompute << " dp "
                  << config.layout.dp << " tp " << config.layout.tp << " pp " << config.layout.pp
-                 << " accum " << config.batch.grad_accum << " tied " << config.model.tie_levels
+                 << " accum " << config.batch.grad_accum << " tied " << config.model.tie_layers
                  << " dropout " << config.model.dropout);
     check_prediction(found, cases[i].tolerance);
   }
@@ -119,7 +119,7 @@ std::vector<Case> cases_where_levels_run_again() {
     set(config, "machine.recompute", recompute);
     for (const auto& [dropout, ties] : {std::pair{0.0, true}, {0.1, true}, {0.1, false}}) {
       config.model.dropout = dropout;
-      config.model.tie_levels = ties;
+      config.model.tie_layers = ties;
       cases.push_back({config});
     }
   }
@@ -137,7 +137,7 @@ std::vector<Case> cases_where_levels_run_again() {
 config::Config heavy(std::int64_t samples) {
   config::Config config = mini(1, 1);
   config.model = {
-      .levels = 2, .width = 128, .family = config::bdh::Settings{.heads = 4, .neurons = 4096}};
+      .layers = 2, .width = 128, .family = config::bdh::Settings{.heads = 4, .neurons = 4096}};
   config.data.seq_len = 2;
   config.batch.global = config.batch.microbatch = samples;
   return config;
@@ -164,14 +164,14 @@ TEST_CASE("The predicted memory of a rank is within a twentieth of the measured 
     config::Config config = four_samples();
     for (const bool ties : {true, false}) {
       for (const char* recompute : {"none", "every:2"}) {
-        config.model.tie_levels = ties;
+        config.model.tie_layers = ties;
         set(config, "machine.recompute", recompute);
         cases.push_back({testing::sharded(config, 2, 1, "fsdp:full")});
       }
     }
     check_within(cases);
     // How much travels at once depends on the machine: the prediction is the most there can be.
-    reduced.model.tie_levels = false;
+    reduced.model.tie_layers = false;
     const Measured found = measure({testing::sharded(reduced, 2, 1, "fsdp:full")}).front();
     CHECK(found.predicted > found.peak - (1 << 20));
     CHECK(found.predicted < found.peak + found.peak / 4);
@@ -372,7 +372,7 @@ TEST_CASE("The start says where each rank is, and with which ranks it forms a gr
 
 TEST_CASE("The details of a start say what a sharded step gathers and reduces") {
   config::Config config = mini(2, 1);
-  config.model.tie_levels = false;  // units: embedding, four levels, head
+  config.model.tie_layers = false;  // units: embedding, four levels, head
   testing::on_threads(2, [&](comm::World& world) {
     testing::EngineRun run(testing::sharded(config, 2, 1, "fsdp:full"), world);
     const data::Split split = split_of(config);

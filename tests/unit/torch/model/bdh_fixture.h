@@ -84,7 +84,7 @@ struct BdhFixture {
 /// round each term, of which a head's scores times values have most.
 inline double roundings_of_forward(const model::bdh::BdhSizes& sizes, std::int64_t length,
                                    at::ScalarType dtype) {
-  const auto results = static_cast<double>(10 * sizes.levels + 3);
+  const auto results = static_cast<double>(10 * sizes.layers + 3);
   const std::int64_t terms = std::max(length, sizes.heads * sizes.neurons);
   return at::isReducedFloatingType(dtype) ? results : results * static_cast<double>(terms);
 }

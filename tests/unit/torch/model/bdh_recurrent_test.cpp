@@ -16,12 +16,12 @@ using testing::BdhFixture;
 using testing::largest_error;
 
 constexpr BdhSizes kOddSizes{
-    .levels = 3, .width = 5, .heads = 3, .neurons = 6, .vocab = 11, .tie_levels = true};
+    .layers = 3, .width = 5, .heads = 3, .neurons = 6, .vocab = 11, .tie_layers = true};
 constexpr BdhSizes kWiderSizes{
-    .levels = 2, .width = 33, .heads = 3, .neurons = 38, .vocab = 101, .tie_levels = true};
+    .layers = 2, .width = 33, .heads = 3, .neurons = 38, .vocab = 101, .tie_layers = true};
 
 BdhSizes untied(BdhSizes sizes) {
-  sizes.tie_levels = false;
+  sizes.tie_layers = false;
   return sizes;
 }
 
@@ -54,7 +54,7 @@ void check_agreement(const BdhSizes& sizes, at::ScalarType dtype) {
 TEST_CASE("One token at a time gives the blocks' logits to each dtype's rounding") {
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16}) {
     for (const BdhSizes& sizes : {kWiderSizes, untied(kWiderSizes)}) {
-      INFO(at::toString(dtype) << ", tied levels " << sizes.tie_levels);
+      INFO(at::toString(dtype) << ", tied levels " << sizes.tie_layers);
       check_agreement(sizes, dtype);
     }
   }
@@ -67,9 +67,9 @@ TEST_CASE("One token at a time gives the blocks' logits to each dtype's rounding
 TEST_CASE("One token at a time gives the reference's golden logits") {
   const auto [name, sizes] = GENERATE(
       std::pair<const char*, BdhSizes>{
-          "three_heads", {.levels = 3, .width = 48, .heads = 3, .neurons = 256, .vocab = 256}},
+          "three_heads", {.layers = 3, .width = 48, .heads = 3, .neurons = 256, .vocab = 256}},
       std::pair<const char*, BdhSizes>{
-          "mini", {.levels = 4, .width = 64, .heads = 4, .neurons = 512, .vocab = 256}});
+          "mini", {.layers = 4, .width = 64, .heads = 4, .neurons = 512, .vocab = 256}});
   const auto file = checkpoint::format::SafetensorsFile::open(
       std::string(DTRAIN_SOURCE_DIR "/tests/golden/") + name + ".safetensors");
   BdhFixture fixture(sizes, at::kFloat);
@@ -87,7 +87,7 @@ TEST_CASE("One token at a time gives the reference's golden logits") {
 }
 
 TEST_CASE("A position beyond 65,536 is refused, not computed wrongly") {
-  BdhFixture fixture({.levels = 1, .width = 2, .heads = 1, .neurons = 2, .vocab = 2}, at::kFloat);
+  BdhFixture fixture({.layers = 1, .width = 2, .heads = 1, .neurons = 2, .vocab = 2}, at::kFloat);
   BdhRecurrent recurrent(fixture.sizes, fixture.weights);
   for (std::int64_t t = 0; t < 65536; ++t) (void)recurrent.step(t % 2);
   const std::string message =

@@ -25,7 +25,7 @@ using testing::length_error;
 
 TEST_CASE("The 25m model has the reference's 25,296,896 parameters and 1.218 GFLOP a token") {
   const auto model = make_model(
-      {.levels = 6, .width = 256, .family = config::bdh::Settings{.heads = 4, .neurons = 8192}},
+      {.layers = 6, .width = 256, .family = config::bdh::Settings{.heads = 4, .neurons = 8192}},
       512);
   CHECK(model->num_elements() == 25'296'896);
   CHECK(model->training_flops_per_token() / 1e9 == Approx(1.218).margin(0.0005));
@@ -34,7 +34,7 @@ TEST_CASE("The 25m model has the reference's 25,296,896 parameters and 1.218 GFL
 }
 
 TEST_CASE("Attention in chunks costs what it computes") {
-  const BdhSizes sizes{.levels = 1, .width = 8, .heads = 2, .neurons = 64, .vocab = 16};
+  const BdhSizes sizes{.layers = 1, .width = 8, .heads = 2, .neurons = 64, .vocab = 16};
   const auto forward_flops = [&](const config::AttentionSetting& attention) {
     const auto model =
         make_bdh(sizes, 1024, {}, {.kernels = config::Kernels::fused, .attention = attention});
@@ -49,13 +49,13 @@ TEST_CASE("Attention in chunks costs what it computes") {
 
 TEST_CASE("The mini model, which is the default, has 425,984 parameters") {
   const auto model = make_model(
-      {.levels = 4, .width = 64, .family = config::bdh::Settings{.heads = 4, .neurons = 512}}, 128);
+      {.layers = 4, .width = 64, .family = config::bdh::Settings{.heads = 4, .neurons = 512}}, 128);
   CHECK(model->num_elements() == 425'984);
   CHECK(make_model({}, 128)->num_elements() == 425'984);
 }
 
 TEST_CASE("Parameters have the reference's names and shapes") {
-  const auto model = make_bdh({.levels = 2, .width = 6, .heads = 3, .neurons = 4, .vocab = 9}, 8);
+  const auto model = make_bdh({.layers = 2, .width = 6, .heads = 3, .neurons = 4, .vocab = 9}, 8);
   std::map<std::string, std::vector<std::int64_t>> shapes;
   for (const auto& spec : model->parameters) shapes[spec.name] = spec.export_shape();
   CHECK(shapes == std::map<std::string, std::vector<std::int64_t>>{{"embed.weight", {9, 6}},
@@ -70,12 +70,12 @@ TEST_CASE("Parameters have the reference's names and shapes") {
 
 TEST_CASE("Without tied levels every level has matrices of its own") {
   const BdhSizes sizes{
-      .levels = 3, .width = 6, .heads = 3, .neurons = 4, .vocab = 9, .tie_levels = false};
+      .layers = 3, .width = 6, .heads = 3, .neurons = 4, .vocab = 9, .tie_layers = false};
   const auto model = make_bdh(sizes, 8);
   CHECK(model->num_elements() == 2 * 9 * 6 + 3 * 3 * 12 * 6);
   const BdhParameters ids = parameter_ids(sizes);
   for (std::size_t level = 0; level < 3; ++level) {
-    const auto& spec = model->parameters[ids.levels[level].encoder_v];
+    const auto& spec = model->parameters[ids.layers[level].encoder_v];
     CHECK(spec.name == "levels." + std::to_string(level) + ".encoder_v");
   }
 }
@@ -85,15 +85,15 @@ TEST_CASE("An unknown model is refused") {
 }
 
 TEST_CASE("The blocks compute the equations, with and without ties and dropout") {
-  const bool tie_levels = GENERATE(true, false);
+  const bool tie_layers = GENERATE(true, false);
   const double probability = GENERATE(0.0, 0.3);
-  const BdhSizes sizes{.levels = 3,
+  const BdhSizes sizes{.layers = 3,
                        .width = 5,
                        .heads = 3,
                        .neurons = 6,
                        .vocab = 11,
                        .dropout = probability,
-                       .tie_levels = tie_levels};
+                       .tie_layers = tie_layers};
   BdhFixture fixture(sizes, at::kDouble);
   fixture.randomise(21);
   auto generator = at::make_generator<at::CPUGeneratorImpl>(std::uint64_t{22});
@@ -110,7 +110,7 @@ TEST_CASE("The blocks compute the equations, with and without ties and dropout")
 }
 
 TEST_CASE("Losses are each token's cross-entropy in nats") {
-  BdhFixture fixture({.levels = 1, .width = 4, .heads = 1, .neurons = 4, .vocab = 7}, at::kDouble);
+  BdhFixture fixture({.layers = 1, .width = 4, .heads = 1, .neurons = 4, .vocab = 7}, at::kDouble);
   fixture.randomise(2);
   const at::Tensor ids = at::tensor({1, 2, 3, 4, 5, 6}, at::kLong).view({2, 3});
   const at::Tensor targets = at::tensor({2, 3, 4, 5, 6, 0}, at::kLong).view({2, 3});

@@ -110,7 +110,7 @@ std::string text_of(const BlockMemory& m) {
 
 // Two lines for each block: predicted, measured.
 std::string measure_blocks(const Case& test) {
-  testing::BdhFixture fixture({.levels = 2,
+  testing::BdhFixture fixture({.layers = 2,
                                .width = 64,
                                .heads = 4,
                                .neurons = test.neurons,

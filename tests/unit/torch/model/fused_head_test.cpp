@@ -33,7 +33,7 @@ class Bench {
  public:
   Bench(std::int64_t batch, std::int64_t length, std::int64_t vocab, at::ScalarType dtype)
       : model_(
-            bdh::make_bdh({.levels = 1, .width = kWidth, .heads = 2, .neurons = 4, .vocab = vocab},
+            bdh::make_bdh({.layers = 1, .width = kWidth, .heads = 2, .neurons = 4, .vocab = vocab},
                           length, {}, {.kernels = config::Kernels::fused})) {
     auto generator = at::make_generator<at::CPUGeneratorImpl>(3);
     const auto draw = [&](at::IntArrayRef sizes) { return at::randn(sizes, generator).to(dtype); };

@@ -38,7 +38,7 @@ class Bench {
  public:
   Bench(const Case& test, at::ScalarType dtype)
       : case_(test),
-        sizes_{.levels = 1,
+        sizes_{.layers = 1,
                .width = test.width,
                .heads = test.heads,
                .neurons = test.neurons,

@@ -20,7 +20,7 @@ using testing::BdhFixture;
 using testing::largest_error;
 using testing::length_error;
 
-constexpr BdhSizes kSizes{.levels = 2, .width = 24, .heads = 2, .neurons = 66, .vocab = 13};
+constexpr BdhSizes kSizes{.layers = 2, .width = 24, .heads = 2, .neurons = 66, .vocab = 13};
 
 /// Weights in `dtype`, each rounded to `precision` first.
 BdhFixture fixture_of(const BdhSizes& sizes, at::ScalarType dtype, at::ScalarType precision) {
@@ -183,7 +183,7 @@ TEST_CASE("Scores beyond float16's range leave its results finite and near float
 
 TEST_CASE("A token's gradient does not stall where the token is frequent") {
   const at::ScalarType dtype = GENERATE(at::kBFloat16, at::kHalf);
-  const BdhSizes sizes{.levels = 1, .width = 4, .heads = 1, .neurons = 4, .vocab = 3};
+  const BdhSizes sizes{.layers = 1, .width = 4, .heads = 1, .neurons = 4, .vocab = 3};
   const auto gradient = [&](at::ScalarType computed) {
     const BdhFixture fixture = fixture_of(sizes, computed, dtype);
     FloatSink sink;

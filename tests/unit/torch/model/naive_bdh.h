@@ -90,7 +90,7 @@ inline Vector naive_rope(const Vector& v, std::int64_t position) {
 inline std::vector<Vector> naive_level(const BdhFixture& fixture, const std::vector<Vector>& x,
                                        std::int64_t level, const NaiveDropout& dropout) {
   const std::string prefix =
-      fixture.sizes.tie_levels ? "" : "levels." + std::to_string(level) + ".";
+      fixture.sizes.tie_layers ? "" : "levels." + std::to_string(level) + ".";
   const at::Tensor encoder = fixture.exported(prefix + "encoder");      // (nh, D, N)
   const at::Tensor encoder_v = fixture.exported(prefix + "encoder_v");  // (nh, D, N)
   const at::Tensor decoder = fixture.exported(prefix + "decoder");      // (nh*N, D)
@@ -145,7 +145,7 @@ inline at::Tensor naive_logits(const BdhFixture& fixture, const at::Tensor& ids,
     const auto* data = row.const_data_ptr<double>();
     x.push_back(naive_norm(Vector(data, data + row.numel())));
   }
-  for (std::int64_t level = 0; level < fixture.sizes.levels; ++level) {
+  for (std::int64_t level = 0; level < fixture.sizes.layers; ++level) {
     x = naive_level(fixture, x, level, dropout);
   }
   const at::Tensor lm_head = fixture.exported("lm_head");  // (D, V)

@@ -17,7 +17,7 @@ using testing::Names;
 using testing::operator""_p;
 using testing::operator""_b;
 
-constexpr BdhSizes kSizes{.levels = 2, .width = 6, .heads = 4, .neurons = 12, .vocab = 16};
+constexpr BdhSizes kSizes{.layers = 2, .width = 6, .heads = 4, .neurons = 12, .vocab = 16};
 
 TEST_CASE("Up to the number of heads, ranks hold whole heads") {
   const BdhSlice slice = slice_of(kSizes, {.index = 1, .size = 2});

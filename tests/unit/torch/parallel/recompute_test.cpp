@@ -23,9 +23,9 @@ std::vector<model::BlockRange> levels_of(std::int64_t num_blocks) {
 
 TEST_CASE("Levels run again alone or in groups; the first and the last block never do") {
   using Groups = std::vector<RecomputeGroup>;
-  CHECK(recompute_lowest_levels(levels_of(7), 0).groups.empty());
-  CHECK((recompute_lowest_levels(levels_of(7), 2).groups == Groups{{1_b, 2_b}, {2_b, 3_b}}));
-  CHECK(recompute_lowest_levels(levels_of(7), 5) == recompute_in_groups(levels_of(7), 1));
+  CHECK(recompute_lowest_layers(levels_of(7), 0).groups.empty());
+  CHECK((recompute_lowest_layers(levels_of(7), 2).groups == Groups{{1_b, 2_b}, {2_b, 3_b}}));
+  CHECK(recompute_lowest_layers(levels_of(7), 5) == recompute_in_groups(levels_of(7), 1));
   CHECK(
       (recompute_in_groups(levels_of(7), 2).groups == Groups{{1_b, 3_b}, {3_b, 5_b}, {5_b, 6_b}}));
   CHECK((recompute_in_groups(levels_of(7), 9).groups == Groups{{1_b, 6_b}}));
@@ -38,7 +38,7 @@ TEST_CASE("Groups do not go beyond the runs of levels that a stage computes") {
   using Groups = std::vector<RecomputeGroup>;
   const std::vector<model::BlockRange> runs{{1_b, 4_b}, {4_b, 6_b}};
   CHECK((recompute_in_groups(runs, 2).groups == Groups{{1_b, 3_b}, {3_b, 4_b}, {4_b, 6_b}}));
-  CHECK((recompute_lowest_levels(runs, 4).groups ==
+  CHECK((recompute_lowest_layers(runs, 4).groups ==
          Groups{{1_b, 2_b}, {2_b, 3_b}, {3_b, 4_b}, {4_b, 5_b}}));
 }
 
@@ -83,7 +83,7 @@ std::string trace_of(std::int64_t num_levels, const RecomputePlan& plan) {
 
 TEST_CASE("Each block that runs again does so right before its backward, a group from its input") {
   CHECK(trace_of(3, {}) == "abc CBA");
-  CHECK(trace_of(3, recompute_lowest_levels(levels_of(5), 2)) == "abc CbBaA");
+  CHECK(trace_of(3, recompute_lowest_layers(levels_of(5), 2)) == "abc CbBaA");
   CHECK(trace_of(3, recompute_in_groups(levels_of(5), 1)) == "abc cCbBaA");
   CHECK(trace_of(4, recompute_in_groups(levels_of(6), 2)) == "abcd cdDcCabBaA");
   CHECK(trace_of(3, recompute_in_groups(levels_of(5), 2)) == "abc cCabBaA");
@@ -105,7 +105,7 @@ MemoryPlan memory_of(const RecomputePlan& plan) {
 TEST_CASE("Leaving out the lowest levels' graphs lowers the peak by a graph each") {
   const std::int64_t none = memory_of({}).activations + memory_of({}).work;
   for (const std::int64_t count : {1, 2, 3}) {
-    const MemoryPlan some = memory_of(recompute_lowest_levels(levels_of(6), count));
+    const MemoryPlan some = memory_of(recompute_lowest_layers(levels_of(6), count));
     CHECK(some.activations + some.work == none - 100 * count);
   }
 }

@@ -22,8 +22,8 @@ constexpr std::int64_t kLevels = 16;
 config::Config on_four_ranks(bool ties_levels, const std::string& recompute = "none") {
   config::Config config;
   config.model = {
-      .levels = kLevels, .width = 64, .family = config::bdh::Settings{.heads = 4, .neurons = 64}};
-  config.model.tie_levels = ties_levels;
+      .layers = kLevels, .width = 64, .family = config::bdh::Settings{.heads = 4, .neurons = 64}};
+  config.model.tie_layers = ties_levels;
   config.batch.global = 8;
   set(config, "machine.recompute", recompute);
   return with_layout(config, {4, {{"--strategy", "fsdp"}, {"--microbatch", "2"}}},
@@ -38,7 +38,7 @@ TEST_CASE("The whole model is timed on one rank, within the machine's memory and
   config::Config asked = on_four_ranks(true);
   set(asked, "machine.memory_limit", "1KiB");
   const TimedJob timed = timed_job(asked, kPlenty, kLevels);
-  CHECK(timed.config.model.levels == kLevels);
+  CHECK(timed.config.model.layers == kLevels);
   CHECK(timed.config.layout.dp == 1);
   CHECK(timed.config.machine.memory_limit.count == 0);
   CHECK(timed.config.batch.microbatch == 2);
@@ -62,7 +62,7 @@ TEST_CASE("Of a model that does not fit fewer levels are timed, and stand for al
     const config::Config whole = timed_job(asked, kPlenty, kLevels).config;
     const std::int64_t half = memory_of(whole) / 2;
     const TimedJob timed = timed_job(asked, half, kLevels);
-    const std::int64_t levels = timed.config.model.levels;
+    const std::int64_t levels = timed.config.model.layers;
     REQUIRE(levels < kLevels);
     CHECK(memory_of(timed.config) <= half);
     // Embedding and head are there once.
@@ -81,10 +81,10 @@ TEST_CASE("Of a model with more levels than there is time for, fewer are timed a
   config::Config asked = on_four_ranks(true);
   asked.train.freeze = {"embed.weight"};
   const TimedJob timed = timed_job(asked, kPlenty, 1);
-  CHECK(timed.config.model.levels == 1);
+  CHECK(timed.config.model.layers == 1);
   CHECK(timed.config.train.freeze.empty());
   CHECK(timed.pass_factor > 0.8 * kLevels);
-  CHECK(timed_job(asked, kPlenty, 2 * kLevels).config.model.levels == kLevels);
+  CHECK(timed_job(asked, kPlenty, 2 * kLevels).config.model.layers == kLevels);
 }
 
 TEST_CASE("Ranks share a machine's memory, and each keeps below its own limit") {

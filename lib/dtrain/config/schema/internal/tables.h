@@ -16,7 +16,7 @@ using namespace conditions;
 using namespace rows;
 
 // Upper limits of sizes. Their products (bytes of all parameters, tokens per step) stay below 2^63.
-inline constexpr double kMaxLevels = 1 << 10;
+inline constexpr double kMaxLayers = 1 << 10;
 inline constexpr double kMaxWidth = 1 << 14;
 inline constexpr double kMaxVocab = 1LL << 31;
 inline constexpr double kMaxPositions = 1 << 16;

@@ -28,9 +28,9 @@ constexpr Setting kLayoutSettings[] = {
      "2, on each stage; dtrain schedule shows them",
      kEngine, FIELD(layout.schedule_pp), syntax("gpipe, 1f1b or interleaved:V (V at least 2)"),
      kRequires<kStages>, changes_bits(kStages.is_met)},
-    {"layout.pp_split", "--pp-split", "N,...", "levels",
-     "levels of each part of a pipeline; without it the parts are balanced", kEngine,
-     FIELD(layout.pp_split), syntax("the levels of each part, as in 3,5,4"), kRequires<kStages>,
+    {"layout.pp_split", "--pp-split", "N,...", "layers",
+     "layers of each part of a pipeline; without it the parts are balanced", kEngine,
+     FIELD(layout.pp_split), syntax("the layers of each part, as in 3,5,4"), kRequires<kStages>,
      changes_bits(kStages.is_met)},
     {"layout.tp_vocab", "--tp-vocab", "on|off", "",
      "tensor-parallel ranks split the embedding and the head by the vocabulary too", kEngine,
@@ -75,7 +75,7 @@ constexpr Setting kLayoutSettings[] = {
      FIELD(layout.forward_prefetch), kRequires<kGathers, kSeveralUnits, kSeveralGathers>},
     {"layout.limit_gathers", "--limit-gathers", "N", "units",
      "most units that prefetching may hold or gather at the same time", kEngine,
-     FIELD(layout.limit_gathers), between(1, kMaxLevels),
+     FIELD(layout.limit_gathers), between(1, kMaxLayers),
      kRequires<kGathers, kSeveralUnits, kPrefetches>},
 };
 

@@ -46,7 +46,7 @@ constexpr Setting kMachineSettings[] = {
      "auto: ordered on the CPU, fast on GPUs",
      kEngine, FIELD(machine.reduction), one_of(kReductions), kReported},
     {"machine.kernels", "--kernels", "NAME", "",
-     "how levels are computed; fused: one block with a backward pass of its own, on the CPU, in "
+     "how layers are computed; fused: one block with a backward pass of its own, on the CPU, in "
      "float32, float64 or bfloat16; plain: LibTorch's operators and its autograd; auto: fused "
      "where it exists",
      kEngine | kEvaluate, FIELD(machine.kernels), one_of(kKernels), kReported, kChangesBits},
@@ -88,11 +88,11 @@ constexpr Setting kMachineSettings[] = {
      "the longest any wait for another rank may take (90s, 10m, 1:30:00)", kEngine,
      FIELD(machine.comm_timeout_seconds), above(0, kMaxSeconds)},
     {"machine.recompute", "--recompute", "none|gates|level|every:K|auto", "",
-     "run levels again in the backward pass instead of keeping what they computed: their neurons "
+     "run layers again in the backward pass instead of keeping what they computed: their neurons "
      "(gates, with fused kernels), all of each (level), in groups of K of which only the first "
      "input is kept (every:K), or as few as --memory-limit allows (auto)",
      kEngine, FIELD(machine.recompute),
-     syntax("none, gates, level, every:K (levels, at least 1) or auto"),
+     syntax("none, gates, level, every:K (layers, at least 1) or auto"),
      kRequires<kRecomputeLimit>},
     {"machine.compile", "--compile", "", "",
      "on a GPU: record the passes of each block as graphs and run these from the second step on; "

@@ -6,8 +6,8 @@ namespace {
 
 constexpr Setting kModelSettings[] = {
     {"model.name", "--model", "NAME", "", "architecture", kTrain, FIELD(model.name), kFixed},
-    {"model.levels", "--levels", "L", "", "number of layers", kTrain, FIELD(model.levels),
-     between(1, kMaxLevels), kFixed},
+    {"model.layers", "--layers", "L", "", "number of layers", kTrain, FIELD(model.layers),
+     between(1, kMaxLayers), kFixed, formerly("model.levels", "--levels")},
     {"model.width", "--width", "D", "", "width of the residual stream", kTrain, FIELD(model.width),
      between(1, kMaxWidth), kFixed},
     {"model.vocab", "--vocab", "V", "",
@@ -15,9 +15,9 @@ constexpr Setting kModelSettings[] = {
      FIELD(model.vocab), between(1, kMaxVocab), kFixed},
     {"model.dropout", "--dropout", "P", "", "dropout probability", kTrain, FIELD(model.dropout),
      from_to_below(0, 1), kFixed},
-    {"model.tie_levels", "--tie-levels", "on|off", "",
-     "all levels share one set of matrices; off gives every level its own", kTrain,
-     FIELD(model.tie_levels), kFixed},
+    {"model.tie_layers", "--tie-layers", "on|off", "",
+     "all layers share one set of matrices; off gives every layer its own", kTrain,
+     FIELD(model.tie_layers), kFixed, formerly("model.tie_levels", "--tie-levels")},
 };
 
 }  // namespace

@@ -27,7 +27,7 @@ BdhRecurrent::BdhRecurrent(const BdhSizes& sizes, const param::Arena& weights) :
   const std::int64_t n = sizes.all_neurons();
   embed_ = weights.view(ids.embed).detach();
   lm_head_ = weights.view(ids.lm_head).detach().t();
-  for (const LevelParameters& level : ids.levels) {
+  for (const LevelParameters& level : ids.layers) {
     levels_.push_back(
         {.encoder = weights.view(level.encoder).detach(),
          .encoder_v =

@@ -175,9 +175,9 @@ double saved_share(const config::LayoutConfig& layout, const model::Model& model
   return held == 0 ? 1 : saved / held;
 }
 
-// The levels of each chunk.
-std::vector<model::BlockRange> runs_of_levels(const model::Model& model, const StagePlan& stage) {
-  const model::BlockRange all = model.levels();
+// The layers of each chunk.
+std::vector<model::BlockRange> runs_of_layers(const model::Model& model, const StagePlan& stage) {
+  const model::BlockRange all = model.layers();
   std::vector<model::BlockRange> runs;
   for (const BlockId begin : stage.chunk_begins) {
     if (!runs.empty()) runs.back().end = begin;
@@ -186,16 +186,16 @@ std::vector<model::BlockRange> runs_of_levels(const model::Model& model, const S
   return runs;
 }
 
-// From no extra FLOPs to the most: some levels alone, in eighths; all; all in ever larger groups.
+// From no extra FLOPs to the most: some layers alone, in eighths; all; all in ever larger groups.
 std::vector<RecomputePlan> cheapest_first(std::span<const model::BlockRange> runs) {
-  std::int64_t levels = 0;
-  for (const model::BlockRange& run : runs) levels += run.size();
+  std::int64_t layers = 0;
+  for (const model::BlockRange& run : runs) layers += run.size();
   std::vector<RecomputePlan> plans;
   for (std::int64_t eighth = 0; eighth <= 8; ++eighth) {
-    RecomputePlan plan = recompute_lowest_levels(runs, levels * eighth / 8);
+    RecomputePlan plan = recompute_lowest_layers(runs, layers * eighth / 8);
     if (plans.empty() || !(plan == plans.back())) plans.push_back(std::move(plan));
   }
-  for (std::int64_t size = 2; size <= levels; size *= 2) {
+  for (std::int64_t size = 2; size <= layers; size *= 2) {
     plans.push_back(recompute_in_groups(runs, size));
   }
   return plans;
@@ -208,7 +208,7 @@ std::vector<RecomputePlan> recompute_plans(const config::RecomputeSetting& setti
   using Kind = config::RecomputeSetting::Kind;
   switch (setting.kind) {
     case Kind::none:
-    case Kind::gates:  // within the levels
+    case Kind::gates:  // within the layers
       break;
     case Kind::level:
       return {recompute_in_groups(runs, 1)};
@@ -261,7 +261,7 @@ RecomputePlan choose_recompute(const config::Config& config, const model::Model&
     return plan_memory(config, model, options);
   };
   const auto predicted = [&](const RecomputePlan& plan) { return memory_with(plan).peak(); };
-  const std::vector<model::BlockRange> runs = runs_of_levels(model, options.stage);
+  const std::vector<model::BlockRange> runs = runs_of_layers(model, options.stage);
   const std::vector<RecomputePlan> allowed = recompute_plans(machine.recompute, runs, limit);
   if (limit == 0) return allowed.front();
   for (const RecomputePlan& plan : allowed) {

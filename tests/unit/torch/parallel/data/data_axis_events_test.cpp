@@ -48,8 +48,8 @@ Calls calls_of(const comm::ProcessGroup& group, std::string_view op, std::uint64
 
 config::Config untied(std::int64_t levels) {
   config::Config config = testing::tiny_config();
-  config.model.levels = levels;
-  config.model.tie_levels = false;
+  config.model.layers = levels;
+  config.model.tie_layers = false;
   return config;
 }
 
@@ -108,10 +108,10 @@ TEST_CASE(
 const std::vector<param::ParameterId> kOneRegion{0_p};
 
 std::unique_ptr<model::Model> bdh(std::int64_t levels, bool tied) {
-  return model::make_model({.levels = levels,
+  return model::make_model({.layers = levels,
                             .width = 16,
                             .family = config::bdh::Settings{.heads = 2, .neurons = 32},
-                            .tie_levels = tied},
+                            .tie_layers = tied},
                            16);
 }
 

@@ -116,17 +116,17 @@ TEST_CASE("Nothing is communicated before the last microbatch") {
 }
 
 TEST_CASE("Buckets are under way before the backward pass ends") {
-  // Untied levels of 6 MiB each between an embedding and a head of 32 KiB.
-  const config::ModelConfig sizes{.levels = 3,
+  // Untied layers of 6 MiB each between an embedding and a head of 32 KiB.
+  const config::ModelConfig sizes{.layers = 3,
                                   .width = 32,
                                   .family = config::bdh::Settings{.heads = 2, .neurons = 8192},
-                                  .tie_levels = false};
+                                  .tie_layers = false};
   testing::on_threads(2, [&](comm::World& world) {
     const mesh::MeshGroups groups = replicas_of(world);
     std::vector<std::int64_t> calls;  // made when a level's backward begins
     const auto model = model::make_model(sizes, 8);
     const auto note = [&] { calls.push_back(calls_of(groups)); };
-    for (const BlockId level : model->levels().ids()) {
+    for (const BlockId level : model->layers().ids()) {
       std::unique_ptr<model::Block>& block = model->blocks[level];
       block = testing::watched(std::move(block), {.on_backward = note});
     }
@@ -137,8 +137,8 @@ TEST_CASE("Buckets are under way before the backward pass ends") {
                       .length = 8};
     engine.forward_backward({&batch, 1});
     // From the end, four buckets of 4 MiB and a rest: the last level completes one, the two last
-    // levels three. The loss's call comes before all.
-    expect(calls == std::vector<std::int64_t>{1, 1 + 1, 1 + 3}, "the calls seen by the levels");
+    // layers three. The loss's call comes before all.
+    expect(calls == std::vector<std::int64_t>{1, 1 + 1, 1 + 3}, "the calls seen by the layers");
     expect(calls_of(groups) == 1 + 5, "all buckets and the loss");
     const auto records = groups.along(mesh::Axis::dp).calls().records();
     expect(records[1].count == (4 << 20) / 4, "elements of a full bucket");
@@ -234,7 +234,7 @@ TEST_CASE("Evaluation is without dropout and equal bits on any number of ranks")
       expect(engine.evaluate(plan)->sum_nll == loss.sum_nll, "nothing is random");
       EvaluationPlan single = plan;
       single.batch_size = 1;
-      // A forward pass of three levels rounds 33 results, sums of up to 64 products each.
+      // A forward pass of three layers rounds 33 results, sums of up to 64 products each.
       const double rounding = testing::Disturbance(at::kFloat, 33 * 64).relative;
       expect(std::abs(engine.evaluate(single)->sum_nll / loss.sum_nll - 1) <= rounding,
              "the size of the batches is a matter of rounding");

@@ -136,13 +136,13 @@ TEST_CASE("Settings of units mean nothing where nothing is sharded") {
 const mesh::MeshShape kMesh{{Axis::pp, 16}, {Axis::dp, 32}, {Axis::tp, 8}};  // 4,096 ranks
 constexpr std::int64_t kLevels = 64;
 
-// Ten billion parameters in untied levels, far more than this machine could hold.
+// Ten billion parameters in untied layers, far more than this machine could hold.
 config::Config large() {
   config::Config config;
-  config.model = {.levels = kLevels,
+  config.model = {.layers = kLevels,
                   .width = 2048,
                   .family = config::bdh::Settings{.heads = 32, .neurons = 1024}};
-  config.model.tie_levels = false;
+  config.model.tie_layers = false;
   config.data.seq_len = 2048;
   config.batch.global = 32 * 32;
   config.layout.data_axis = config::DataAxisKind::fsdp;
@@ -231,8 +231,8 @@ const mesh::MeshShape kFirst{{Axis::pp, 0}, {Axis::dp, 0}, {Axis::tp, 0}};
 
 TEST_CASE("What a rank plans for itself is what any other process plans for it") {
   config::Config config = testing::tiny_config();
-  config.model.levels = 4;
-  config.model.tie_levels = false;
+  config.model.layers = 4;
+  config.model.tie_layers = false;
   config.layout.data_axis = config::DataAxisKind::fsdp;
   config::Config meshed = testing::meshed(config, kCube, 2);
   meshed.machine.backend = config::Backend::local;  // which threads have
@@ -242,7 +242,7 @@ TEST_CASE("What a rank plans for itself is what any other process plans for it")
   }
   CHECK(plans[0] != plans[1]);  // other slices
   CHECK(plans[0] == plans[2]);  // other data
-  CHECK(plans[0] != plans[4]);  // other levels
+  CHECK(plans[0] != plans[4]);  // other layers
   testing::on_threads(8, [&](comm::World& world) {
     EngineRun run(meshed, world);
     const std::string found = text_of(run.job().plan());

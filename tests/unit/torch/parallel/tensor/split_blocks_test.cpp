@@ -25,13 +25,13 @@ using testing::operator""_m;
 
 constexpr std::int64_t kHeads = 4;
 // Neurons of a head that are no multiple of a dropout block, so that parts start within one.
-constexpr model::bdh::BdhSizes kSizes{.levels = 3,
+constexpr model::bdh::BdhSizes kSizes{.layers = 3,
                                       .width = 6,
                                       .heads = kHeads,
                                       .neurons = 12,
                                       .vocab = 16,
                                       .dropout = 0.1,
-                                      .tie_levels = true};
+                                      .tie_layers = true};
 
 // A rank's slice of a parameter's normal values, which follow from its name.
 at::Tensor weight_of(const param::ParameterSpec& spec, at::ScalarType dtype) {
