@@ -151,7 +151,7 @@ class CudaPlugin final : public device::Plugin {
     if (!has_kernels()) {
       const cudaDeviceProp found = properties_of(device);
       base::fail(base::ErrorKind::device,
-                 "this build has no kernels for {} (compute capability {}.{}); add it to "
+                 "this build has no kernels for {} (compute capability {}.{}); extend "
                  "DTRAIN_CUDA_ARCHITECTURES and rebuild",
                  found.name, found.major, found.minor);
     }

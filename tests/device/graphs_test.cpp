@@ -1,4 +1,4 @@
-// Training by graphs of the fake accelerator gives the bits of the CPU.
+// Tests that training with graphs on the fake accelerator is bit-identical to the CPU.
 #include <array>
 
 #include "device/on_fake.h"
@@ -9,10 +9,9 @@
 namespace dtrain::testing::graphs_test {
 namespace {
 
-constexpr std::uint64_t kPasses =
-    2 * 5;  // of a microbatch: forward and backward, 3 levels of 5 blocks
+constexpr std::uint64_t kPasses = 2 * 5;  // per microbatch: forward and backward of 5 blocks
 
-// Of four steps the first one runs without graphs.
+// The first of four steps runs without graphs.
 void check_graphs(const config::Config& config) {
   fake::install();
   fake::reset_counters(0);
@@ -22,12 +21,12 @@ void check_graphs(const config::Config& config) {
   CHECK(fake::counters(0).replays == 2 * 3 * passes);
   const auto ranks =
       static_cast<std::uint64_t>(config.layout.pp * config.layout.dp * config.layout.tp);
-  CHECK(fake::counters(0).emptied_caches == 2 * ranks);  // before the first recording of each
+  CHECK(fake::counters(0).emptied_caches == 2 * ranks);  // before the first capture of each rank
 }
 
 TEST_CASE("Graphs have the CPU's bits") { check_graphs(tiny_config()); }
 
-TEST_CASE("Graphs of accumulated microbatches have the CPU's bits") {
+TEST_CASE("Graphs with gradient accumulation have the CPU's bits") {
   check_graphs(laid_out(tiny_config(), 1, 4));
   config::Config fast = laid_out(tiny_config(), 1, 2);
   fast.machine.reduction = config::Reduction::fast;
@@ -48,7 +47,7 @@ TEST_CASE("Graphs of shards have the CPU's bits") {
   check_graphs(sharded(untied, 2, 2, "fsdp:full"));
 }
 
-TEST_CASE("Graphs compute in 16 bits what the CPU does") {
+TEST_CASE("Graphs have the CPU's results in 16 bits") {
   for (const char* dtype : {"bfloat16", "float16"}) {
     config::Config config = laid_out(tiny_config(), 1, 2);
     set(config, "machine.dtype", dtype);
@@ -60,7 +59,7 @@ TEST_CASE("Graphs compute in 16 bits what the CPU does") {
   }
 }
 
-TEST_CASE("Graphs run levels again as the CPU does") {
+TEST_CASE("Graphs with recomputation have the CPU's bits") {
   config::Config config = laid_out(tiny_config(), 1, 2);
   set(config, "machine.recompute", "every:2");
   check_graphs(config);
@@ -91,7 +90,7 @@ std::string train_on_shapes(const config::Config& config, comm::World& world) {
   return losses + run.trace().text();
 }
 
-TEST_CASE("Another shape is recorded anew") {
+TEST_CASE("Another shape is captured again") {
   fake::install();
   config::Config config = tiny_config();
   std::string expected;
@@ -105,11 +104,11 @@ TEST_CASE("Another shape is recorded anew") {
   });
   CHECK(found == expected);
   CHECK(fake::counters(0).captures == 3 * kPasses);
-  CHECK(fake::counters(0).emptied_caches == 3);  // once for each shape
+  CHECK(fake::counters(0).emptied_caches == 3);  // once per shape
   CHECK(fake::counters(0).replays == 5 * kPasses);
 }
 
-TEST_CASE("The host waits for a step of graphs once") {
+TEST_CASE("The host waits once per step with graphs") {
   fake::install();
   config::Config config = laid_out(tiny_config(), 1, 2);
   config.machine.compile = true;

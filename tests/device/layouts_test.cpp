@@ -1,5 +1,5 @@
-// Training on a fake accelerator gives the bits of the CPU, without a race and with one wait a
-// step.
+// Tests that training on a fake accelerator is bit-identical to the CPU, without races and with one
+// host wait per step.
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -12,7 +12,7 @@
 namespace dtrain::testing::layouts_test {
 namespace {
 
-TEST_CASE("One device trains as the CPU does") { check_bits(tiny_config()); }
+TEST_CASE("One device has the CPU's bits") { check_bits(tiny_config()); }
 
 TEST_CASE("Accumulation on a device has the CPU's bits") {
   check_bits(laid_out(tiny_config(), 1, 4));
@@ -41,7 +41,7 @@ config::Config offloading(config::Config config, const char* what) {
   return config;
 }
 
-TEST_CASE("What a device offloads has the CPU's bits") {
+TEST_CASE("Offloading has the CPU's bits") {
   for (const char* what : {"optimizer", "all"}) {
     INFO(what);
     const config::Config config = offloading(tiny_config(), what);
@@ -59,7 +59,7 @@ TEST_CASE("What a device offloads has the CPU's bits") {
   }
 }
 
-// The most bytes that the first device holds in a step after the first.
+// The peak memory of the first device in a step after the first.
 std::size_t peak_of(const config::Config& config, fake::Execution execution) {
   fake::install();
   fake::set_options({.execution = execution, .seed = 3});
@@ -79,7 +79,7 @@ std::size_t peak_of(const config::Config& config, fake::Execution execution) {
   return peak;
 }
 
-TEST_CASE("Windows of offloaded state do not pile up where the host is ahead of its device") {
+TEST_CASE("Windows of offloaded state do not accumulate if the host runs ahead of its device") {
   config::Config config = offloading(tiny_config(), "all");
   config.model.tie_layers = false;
   for (const char* dtype : {"float32", "bfloat16"}) {
@@ -91,14 +91,14 @@ TEST_CASE("Windows of offloaded state do not pile up where the host is ahead of 
   }
 }
 
-// Where `ranks` devices train: how often the host waits for the first one in a step.
+// Counts host waits for the first of `ranks` devices in a step.
 std::uint64_t waits_in_a_step(const config::Config& config) {
   fake::install();
   std::uint64_t waits = 0;
   on_threads(num_ranks(config), [&](comm::World& host) {
     const auto world = on_fake({std::shared_ptr<void>(), &host});
     EngineRun run(config, *world);
-    run.steps(1);  // makes the tables
+    run.steps(1);  // creates the tables
     if (host.rank() == 0) fake::reset_counters(0);
     run.steps(1);
     if (host.rank() == 0) waits = fake::counters(0).host_waits.total();
@@ -106,7 +106,7 @@ std::uint64_t waits_in_a_step(const config::Config& config) {
   return waits;
 }
 
-TEST_CASE("The host waits for a device once in a step") {
+TEST_CASE("The host waits for a device once per step") {
   CHECK(waits_in_a_step(tiny_config()) == 1);
   CHECK(waits_in_a_step(laid_out(tiny_config(), 1, 4)) == 1);
   CHECK(waits_in_a_step(laid_out(tiny_config(), 2, 2)) == 1);
@@ -117,7 +117,7 @@ TEST_CASE("The host waits for a device once in a step") {
   CHECK(waits_in_a_step(meshed(tiny_config(), {{Axis::pp, 2}, {Axis::tp, 2}}, 2)) == 1);
 }
 
-TEST_CASE("Devices compute in 16 bits what the CPU does") {
+TEST_CASE("Devices have the CPU's results in 16 bits") {
   for (const char* dtype : {"bfloat16", "float16"}) {
     config::Config config = tiny_config();
     set(config, "machine.dtype", dtype);
@@ -131,7 +131,7 @@ config::Config compressing(config::Config config, const char* scheme) {
   return config;
 }
 
-TEST_CASE("Devices compress gradients as the CPU does") {
+TEST_CASE("Gradient compression on devices has the CPU's bits") {
   for (const char* scheme : {"bf16", "fp16", "topk:0.05"}) {
     INFO(scheme);
     const config::Config config = compressing(tiny_config(), scheme);
@@ -140,8 +140,8 @@ TEST_CASE("Devices compress gradients as the CPU does") {
   }
 }
 
-// A device multiplies by its own library.
-TEST_CASE("Factors of gradients are the same on all devices and near the CPU's") {
+// A device uses another GEMM library than the CPU.
+TEST_CASE("PowerSGD factors are equal on all devices and near the CPU's") {
   fake::install();
   const TraceBound bound =
       rounding_bound_of(laid_out(compressing(tiny_config(), "powersgd:2"), 2, 2), at::kFloat);

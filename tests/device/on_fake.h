@@ -1,4 +1,4 @@
-// Ranks that are threads, each on a fake device of its own, beside the same ranks on the CPU.
+// Runs thread ranks on one fake device each, and compares them with the same ranks on the CPU.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -15,14 +15,14 @@
 
 namespace dtrain::testing {
 
-/// The device of the rank's number.
+/// The fake device of a rank.
 inline std::shared_ptr<comm::World> on_fake(std::shared_ptr<comm::World> host) {
   const c10::Device device(fake::kType, static_cast<c10::DeviceIndex>(host->rank()));
   return make_fake_world(std::move(host), device);
 }
 
-/// Both ways of running kernels give the CPU's bits without a race, by operators whose demands are
-/// known. compile: with graphs.
+/// Checks that prompt and late execution have the CPU's bits without a race, with listed operators
+/// only. compile: with graphs.
 inline void check_bits(config::Config config, bool compile = false) {
   fake::install();
   const std::vector<Trace> expected = train_on_threads(config);

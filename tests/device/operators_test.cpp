@@ -1,5 +1,5 @@
-// The operators that dtrain calls on a device, and the table of docs/guide/devices.md that says what
-// CUDA's kernels demand of them.
+// Compares the operators that dtrain calls on a device with the table of docs/guide/devices.md that lists
+// the requirements of their CUDA kernels.
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <set>
@@ -24,7 +24,7 @@ config::Config with(config::Config config, std::string_view key, std::string_vie
   return config;
 }
 
-// Runs `body` on ranks with a fake device each, after a step.
+// Runs `body` after a step, on ranks with one fake device each.
 template <typename Body>
 void on_devices(const config::Config& config, Body body) {
   on_threads(num_ranks(config), [&](comm::World& host) {
@@ -78,7 +78,7 @@ void generate(const config::Config& config, at::ScalarType dtype) {
   });
 }
 
-// A part of which only a sample is sorted.
+// Large enough that only a sample is sorted.
 void compress_many_values() {
   const at::TensorOptions on_device = at::TensorOptions(c10::Device(fake::kType, 0));
   const std::int64_t size = 2 * parallel::TopK::kExact;
@@ -89,7 +89,7 @@ void compress_many_values() {
   parallel::TopK::compress(values, 0.001, message);
 }
 
-// Everything that runs on a device.
+// Runs all device code.
 void call_all() {
   const config::Config tiny = tiny_config();
   for (const char* dtype : {"float32", "bfloat16", "float16"}) {
@@ -130,7 +130,7 @@ std::set<std::string> documented_operators() {
   return names;
 }
 
-TEST_CASE("Every operator that is called on a device is in the table, and no other") {
+TEST_CASE("The table lists exactly the operators called on a device") {
   fake::install();
   for (const fake::Execution execution : {fake::Execution::prompt, fake::Execution::late}) {
     fake::set_options({.execution = execution});
@@ -142,7 +142,7 @@ TEST_CASE("Every operator that is called on a device is in the table, and no oth
   CHECK(fake::called_operators() == fake::listed_operators());
 }
 
-TEST_CASE("The page about devices lists the operators of the table") {
+TEST_CASE("docs/guide/devices.md lists the operators of the table") {
   CHECK(documented_operators() == fake::listed_operators());
 }
 

@@ -1,5 +1,5 @@
-// Gathers and reductions of a sharded step run beside the blocks that compute, as far as the
-// settings say.
+// Tests that gathers and reductions of a sharded step overlap with compute, as far as the
+// settings allow.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <string_view>
@@ -21,13 +21,13 @@ config::Config five_units() {
   return config;
 }
 
-// What the first device is given in steps after the first.
+// Launches on the first device in steps after the first.
 struct Steps {
   std::vector<Launch> gathers;
   std::vector<Launch> reductions;
-  std::vector<Launch> products;  // of matrices: blocks that compute
+  std::vector<Launch> products;  // matrix products, which mark compute
   std::size_t peak_bytes = 0;
-  std::int64_t planned_bytes = 0;  // of units in full
+  std::int64_t planned_bytes = 0;  // of gathered units
 };
 
 Steps steps_of(const config::Config& config, std::int64_t count = 1) {
@@ -69,7 +69,7 @@ std::int64_t num_beside(const Launch& launch, const std::vector<Launch>& others)
                                [&](const Launch& other) { return other.is_beside(launch); });
 }
 
-// Gathers that may be under way at once while a block computes.
+// Gathers that may be in flight while a block computes.
 std::int64_t most_in_flight(const Steps& step) {
   std::int64_t most = 0;
   for (const Launch& product : step.products) {
@@ -85,7 +85,7 @@ config::Config fully_sharded(const char* prefetch, const char* limit) {
   return sharded(config, 2, 2, "fsdp:full");
 }
 
-TEST_CASE("A block computes beside as many gathers as the settings allow") {
+TEST_CASE("As many gathers overlap with a block as the settings allow") {
   CHECK(most_in_flight(steps_of(fully_sharded("pre", "1"))) == 0);
   CHECK(most_in_flight(steps_of(fully_sharded("pre", "2"))) == 1);
   CHECK(most_in_flight(steps_of(fully_sharded("pre", "3"))) == 2);
@@ -97,7 +97,7 @@ TEST_CASE("A block computes beside as many gathers as the settings allow") {
   CHECK(most_in_flight(steps_of(forward)) == 1);
 }
 
-TEST_CASE("A device holds as many units in full as the settings allow") {
+TEST_CASE("A device holds as many gathered units as the settings allow") {
   const Steps one = steps_of(fully_sharded("pre", "1"));
   for (const char* limit : {"2", "3"}) {
     const Steps more = steps_of(fully_sharded("pre", limit));
@@ -108,14 +108,14 @@ TEST_CASE("A device holds as many units in full as the settings allow") {
   }
 }
 
-TEST_CASE("Blocks compute while gradients are reduced") {
+TEST_CASE("Gradient reductions overlap with compute") {
   for (const char* what : {"fsdp:full", "fsdp:grad-op", "zero:1", "zero:2"}) {
     INFO(what);
     const Steps step = steps_of(sharded(five_units(), 2, 2, what));
     const auto beside = std::ranges::count_if(step.reductions, [&](const Launch& reduction) {
       return num_beside(reduction, step.products) > 0;
     });
-    // Nothing multiplies matrices behind the last two: of the lowest level and of the embedding.
+    // No products follow the last two reductions, of the lowest level and of the embedding.
     const std::int64_t microbatches = std::string_view(what) == "zero:1" ? 1 : 2;
     CHECK(std::ssize(step.reductions) == 5 * microbatches);
     CHECK(beside == std::ssize(step.reductions) - 2);
@@ -128,7 +128,7 @@ TEST_CASE("Gathers do not wait for reductions") {
       step.gathers, [&](const Launch& gather) { return num_beside(gather, step.reductions) > 0; }));
 }
 
-TEST_CASE("Parameters are gathered after an update while the next step computes") {
+TEST_CASE("Parameter gathers after an update overlap with the next step") {
   const Steps two = steps_of(sharded(five_units(), 2, 1, "zero:1"), 2);
   CHECK(most_in_flight(two) > 1);
 }

@@ -1,4 +1,4 @@
-// Every wait of one stream for another is needed: without it there is a race, or another result.
+// Tests that every stream wait is needed: without it there is a race or a different result.
 #include "support/fake_device/waits.h"
 
 #include <array>
@@ -25,7 +25,7 @@ struct Outcome {
   std::string error;
 };
 
-// Hardware queues of a device: one for each stream, or CUDA's 8 for all.
+// Hardware queues per device: one per stream, or CUDA's default of 8.
 constexpr std::array<std::size_t, 2> kQueues{0, 8};
 
 struct Run {
@@ -50,7 +50,7 @@ Outcome train_without(std::optional<std::uint64_t> wait, const Run& run) {
   return outcome;
 }
 
-// Reports whose absence nobody notices.
+// Reports the waits whose removal has no effect.
 std::vector<std::string> unnoticed_waits(const Run& run) {
   fake::install();
   const Outcome whole = train_without({}, run);
@@ -68,7 +68,7 @@ std::vector<std::string> unnoticed_waits(const Run& run) {
   return unnoticed;
 }
 
-// Two steps, so that the second one meets what the first one leaves under way.
+// Two steps, so that the second overlaps with pending work of the first.
 config::Config two_steps() {
   config::Config config = tiny_config();
   config.model.tie_layers = false;
@@ -76,7 +76,7 @@ config::Config two_steps() {
   return config;
 }
 
-TEST_CASE("No wait of full sharding can be left out") {
+TEST_CASE("Every stream wait of full sharding is needed") {
   const config::Config config = sharded(two_steps(), 2, 2, "fsdp:full");
   for (const std::size_t queues : kQueues) {
     INFO(queues << " queues");
@@ -102,7 +102,7 @@ TEST_CASE("Pipelines whose streams share 8 hardware queues have the CPU's bits")
   }
 }
 
-TEST_CASE("No wait of any layout can be left out", "[.waits]") {
+TEST_CASE("Every stream wait of every layout is needed", "[.waits]") {
   const config::Config config = two_steps();
   std::map<std::string, config::Config> layouts{
       {"ddp", laid_out(config, 2, 2)},

@@ -1,5 +1,5 @@
-// The engine against the reference's own numbers, through what `dtrain verify` runs; and the
-// verifier against planted errors.
+// Compares the engine with the reference's values, through the code of `dtrain verify`, and tests the
+// verifier with planted errors.
 #include "dtrain/commands/internal/verifier.h"
 
 #include <ATen/ATen.h>
@@ -52,7 +52,7 @@ std::vector<std::string> failures(const Verification& result) {
   return names;
 }
 
-// Threads of the one process: dp ranks of `threads` threads each.
+// Thread ranks of one process: dp ranks of `threads` threads each.
 Verification verify_on(config::Config config, std::int64_t dp, int threads = 1) {
   config.layout.strategy = dp == 1 ? config::Strategy::single : config::Strategy::ddp;
   config.layout.dp = dp;
@@ -100,7 +100,7 @@ TEST_CASE("Fifty AdamW steps follow the reference's trajectory") {
 
 // --- planted errors ---
 
-// A copy of a fixture, its meta.json beside it, in which `edit` has changed one tensor.
+// A copy of a fixture and its meta.json, in which `edit` has changed one tensor.
 template <typename Edit>
 std::string planted(const TempFolder& folder, const std::string& fixture, const std::string& tensor,
                     Edit edit) {
@@ -121,13 +121,13 @@ std::string planted(const TempFolder& folder, const std::string& fixture, const 
   return path;
 }
 
-// 1e-4 of the largest element, added to one element in the middle.
+// Adds 1e-4 of the largest element to one element in the middle.
 void add_error(at::Tensor& tensor) {
   const double scale = tensor.abs().max().item<double>();
   tensor.view({-1})[tensor.numel() / 2].add_(1e-4 * scale);
 }
 
-TEST_CASE("An error of 1e-4 in one element of any expected tensor is noticed by its name") {
+TEST_CASE("An error of 1e-4 in one element of any expected tensor is reported by name") {
   const std::string fixture = GENERATE("three_heads", "mini");
   const std::string dtype = GENERATE("float32", "float64");
   const TempFolder folder;
@@ -143,14 +143,14 @@ TEST_CASE("An error of 1e-4 in one element of any expected tensor is noticed by 
   }
 }
 
-TEST_CASE("An error in a row that only the second rank computes is noticed by both") {
+TEST_CASE("An error in a row that only the second rank computes is detected by both") {
   const TempFolder folder;
   const auto late = [](at::Tensor& tensor) { tensor[1][20][3].add_(1e-3); };
   const std::string path = planted(folder, "three_heads", "act.layer1.out", late);
   CHECK(failures(verify_on(config_for(path, "float32"), 2)).size() == 1);
 }
 
-TEST_CASE("A planted error in the loss or in a weight is noticed") {
+TEST_CASE("A planted error in the loss or in a weight is detected") {
   const TempFolder folder;
   const auto loss = [](at::Tensor& tensor) { tensor.mul_(1 + 1e-5); };
   const auto found =
@@ -168,7 +168,7 @@ TEST_CASE("A planted error in the loss or in a weight is noticed") {
   }
 }
 
-// Returns whether the first three losses of a trajectory, the third one changed, are accepted.
+// True if the first three losses of a trajectory are accepted after the third is changed.
 bool accepts_losses(const TempFolder& folder, double planted_error) {
   std::ifstream file(kGolden + "trajectory.json");
   auto json = nlohmann::json::parse(file);
@@ -187,7 +187,7 @@ bool accepts_losses(const TempFolder& folder, double planted_error) {
   return check->passed();
 }
 
-TEST_CASE("A planted error in a trajectory's loss is noticed") {
+TEST_CASE("A planted error in a trajectory's loss is detected") {
   const TempFolder folder;
   std::filesystem::copy_file(kGolden + "text.bin", folder.path("text.bin"));
   CHECK(accepts_losses(folder, 0));
@@ -205,7 +205,7 @@ TEST_CASE("A NaN among the expected values is an error, not a pass") {
 
 using Tensors = std::map<std::string, at::Tensor>;
 
-// The line that refuses three_heads after `edit`.
+// The error message for three_heads after `edit`.
 std::string refusal(const std::function<void(Tensors&)>& edit) {
   const TempFolder folder;
   const auto file = checkpoint::format::SafetensorsFile::open(kGolden + "three_heads.safetensors");
@@ -223,7 +223,7 @@ std::string refusal(const std::function<void(Tensors&)>& edit) {
   return message;
 }
 
-TEST_CASE("A fixture that lacks a tensor is refused by name") {
+TEST_CASE("A fixture that lacks a tensor is rejected by name") {
   for (const std::string name :
        {"grad.encoder", "weight.lm_head", "weight.attn.freqs", "loss", "logits", "inputs",
         "act.embed", "act.layer0.ykv", "act.layer0.ymlp", "act.layer0.out"}) {
@@ -232,7 +232,7 @@ TEST_CASE("A fixture that lacks a tensor is refused by name") {
   }
 }
 
-TEST_CASE("A tensor that the model does not have is refused by name") {
+TEST_CASE("A tensor that the model does not have is rejected by name") {
   for (const std::string name :
        {"grad.foo", "weight.foo", "act.foo", "act.layer3.ykv", "grad.attn.freqs", "foo"}) {
     INFO(name);
@@ -241,7 +241,7 @@ TEST_CASE("A tensor that the model does not have is refused by name") {
   }
 }
 
-TEST_CASE("A token outside the vocabulary is refused with its place") {
+TEST_CASE("A token outside the vocabulary is rejected with its position") {
   for (const std::string name : {"inputs", "targets"}) {
     for (const std::int64_t token : {-100, -1, 256}) {
       CHECK_THAT(refusal([&](Tensors& t) { t[name][1][7].fill_(token); }),
@@ -250,7 +250,7 @@ TEST_CASE("A token outside the vocabulary is refused with its place") {
   }
 }
 
-TEST_CASE("Tensors of another shape are refused with both shapes") {
+TEST_CASE("Tensors of another shape are rejected with both shapes") {
   const std::map<std::string, std::string> shapes{{"inputs", "(2, 64)"},
                                                   {"targets", "(2, 64)"},
                                                   {"weight.decoder", "(768, 48)"},
@@ -268,7 +268,7 @@ TEST_CASE("Tensors of another shape are refused with both shapes") {
     const auto refused = [&](const std::function<at::Tensor(const at::Tensor&)>& edit) {
       return refusal([&](Tensors& t) { t[name] = edit(t[name]); });
     };
-    // With other inputs the batch is another, so the targets are at fault.
+    // Other inputs define another batch size, so the targets are reported.
     const std::string culprit = name == "inputs" ? "targets" : name;
     CHECK_THAT(refused([](const at::Tensor& t) {
                  return at::cat({t, t});
@@ -283,7 +283,7 @@ TEST_CASE("Tensors of another shape are refused with both shapes") {
              Names("logits", "F32 (1, 64, 256)"));
 }
 
-TEST_CASE("Tensors of another dtype, and an odd number of neurons, are refused") {
+TEST_CASE("Tensors of another dtype, and an odd number of neurons, are rejected") {
   const auto as = [](const std::string& name, at::ScalarType dtype) {
     return refusal([&](Tensors& t) { t[name] = t[name].to(dtype); });
   };
@@ -296,15 +296,15 @@ TEST_CASE("Tensors of another dtype, and an odd number of neurons, are refused")
       Names("--neurons 255", "odd"));
 }
 
-TEST_CASE("A fixture whose rows cannot be dealt is refused") {
+TEST_CASE("A fixture whose rows cannot be divided among ranks is rejected") {
   const std::string path = kGolden + "three_heads.safetensors";
   const std::string uneven =
       message_of(base::ErrorKind::usage, [&] { verify_on(config_for(path, "float32"), 3); });
   CHECK_THAT(uneven, Names(path, "2 rows", "3 ranks", "--grad-accum"));
 }
 
-// A decoder of zeros: the branch gives zeros, and no gradient passes to the encoders.
-TEST_CASE("Expected values that are all zero are compared by the difference itself") {
+// With a decoder of zeros the branch outputs zeros, and no gradient reaches the encoders.
+TEST_CASE("Expected values that are all zero are compared by absolute difference") {
   const TempFolder folder;
   const auto zero = [](at::Tensor& tensor) { tensor.zero_(); };
   const std::string path = planted(folder, "three_heads", "weight.decoder", zero);
@@ -327,7 +327,7 @@ TEST_CASE("Expected values that are all zero are compared by the difference itse
   CHECK(error_of("grad.encoder") == 0);
 }
 
-TEST_CASE("A trajectory with fewer losses than steps is refused") {
+TEST_CASE("A trajectory with fewer losses than steps is rejected") {
   const TempFolder folder;
   std::filesystem::copy_file(kGolden + "text.bin", folder.path("text.bin"));
   std::ifstream file(kGolden + "trajectory.json");
@@ -341,7 +341,7 @@ TEST_CASE("A trajectory with fewer losses than steps is refused") {
              Names("three_heads", 49, "50 steps"));
 }
 
-TEST_CASE("An unknown trajectory is refused with its name") {
+TEST_CASE("An unknown trajectory is rejected by name") {
   config::Config config = config_for(kGolden + "three_heads.safetensors", "float32");
   config.verify.trajectory = kGolden + "trajectory.json";
   config.verify.name = "five_heads";

@@ -1,4 +1,4 @@
-// The plugin's kernels on a CPU: a thread of it for each of the GPU's, one block after the other.
+// Runs the plugin's CUDA kernels on the CPU: one CPU thread per GPU thread, one block after another.
 #pragma once
 
 #include <barrier>
@@ -16,7 +16,7 @@ inline thread_local GpuIndex own_block;
 inline GpuIndex number_of_blocks;
 inline std::unique_ptr<std::barrier<>> threads_meet;
 
-/// Calls kernel(arguments...) as kernel<<<blocks, threads>>>(arguments...) does, and waits.
+/// Runs kernel<<<blocks, threads>>>(arguments...) and waits.
 template <typename Kernel, typename... Arguments>
 void start_on_threads(unsigned blocks, unsigned threads, Kernel kernel, Arguments... arguments) {
   number_of_blocks.x = blocks;
@@ -36,7 +36,7 @@ void start_on_threads(unsigned blocks, unsigned threads, Kernel kernel, Argument
 
 }  // namespace dtrain::testing
 
-// NOLINTBEGIN: the words are CUDA's.
+// NOLINTBEGIN: the names are CUDA's.
 #define __global__
 #define __device__
 #define __shared__ static

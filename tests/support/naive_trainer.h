@@ -1,6 +1,6 @@
-// The simplest way to train a model, as an oracle for the engine: plain autograd through all blocks
-// at once, gradients of all microbatches gathered in float64 and summed, AdamW written out for one
-// number.
+// A naive trainer, as an oracle for the engine: plain autograd through all blocks
+// at once, gradients of all microbatches gathered and summed in float64, and scalar
+// AdamW.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,27 +18,27 @@
 
 namespace dtrain::testing {
 
-/// The sum of token losses of one microbatch and its gradients, by parameter.
+/// The summed token loss of one microbatch, and its gradients by parameter.
 struct NaiveGradients {
   double sum_nll = 0;
   std::vector<at::Tensor> gradients;  ///< storage shapes; zeros where there is none
 };
 
-/// weights: leaves or not, by parameter id; copied.
+/// weights: by parameter id; copied, need not be leaves.
 [[nodiscard]] NaiveGradients naive_gradients(model::Model& model,
                                              const std::vector<at::Tensor>& weights,
                                              const data::Batch& batch, std::uint64_t seed);
 
-/// DDP as one would explain it: every rank gathers everything in float64 and adds it up.
+/// Naive DDP: every rank gathers all gradients in float64 and adds them.
 ///
-/// gradients: this rank's microbatches, of equal numbers on all ranks, each a list by parameter.
+/// gradients: of this rank's microbatches, equally many on all ranks, each a list by parameter.
 /// Returns the sum over all microbatches of all ranks by parameter, float64.
 ///
 /// Collective: every rank of `group`.
 [[nodiscard]] std::vector<at::Tensor> naive_reduce(
     comm::ProcessGroup& group, const std::vector<std::vector<at::Tensor>>& gradients);
 
-/// One AdamW update of one number in float64 (Loshchilov and Hutter 2019).
+/// Scalar AdamW in float64 (Loshchilov and Hutter 2019).
 struct ScalarAdamW {
   double first_moment = 0;
   double second_moment = 0;
@@ -49,8 +49,8 @@ struct ScalarAdamW {
                               std::int64_t step);
 };
 
-/// Trains config's model from the weights of its engine's initial state, global microbatch by
-/// global microbatch in one thread, in float64. The trace's state holds weights and moments.
+/// Trains config's model from its engine's initial weights, one global
+/// microbatch after another in one thread, in float64. The trace's state holds weights and moments.
 [[nodiscard]] Trace naive_train(const config::Config& config);
 
 }  // namespace dtrain::testing

@@ -1,5 +1,5 @@
-// How far results may be off through rounding: from a format's precision and the number of
-// roundings, never from what one CPU computed.
+// Bounds of rounding errors, derived from a format's precision and the number of
+// roundings, never from results of one CPU.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -13,7 +13,7 @@
 
 namespace dtrain::testing {
 
-/// The largest relative error of rounding to the nearest number of this dtype.
+/// The unit roundoff of this dtype.
 inline double unit_roundoff(at::ScalarType dtype) {
   switch (dtype) {
     case at::kDouble:
@@ -29,8 +29,8 @@ inline double unit_roundoff(at::ScalarType dtype) {
   }
 }
 
-/// The largest relative error after `count` roundings, whatever they are. Of a sum of `count`
-/// products, added in any order, with fused multiply-adds or without: relative to the sum of the
+/// The worst-case relative error after `count` roundings. For a sum of `count`
+/// products, in any order and fused or not, it is relative to the sum of the
 /// products' magnitudes.
 ///
 /// Source: Higham, Accuracy and Stability of Numerical Algorithms (2002), lemma 3.1 and section 3.5.
@@ -40,47 +40,47 @@ inline double rounding_bound(at::ScalarType dtype, double count) {
   return sum / (1 - sum);
 }
 
-/// The relative error after `count` roundings that are independent of each other: it grows by the
-/// root of their number.
+/// The expected relative error after `count` independent roundings, which grows with the
+/// square root of their number.
 ///
 /// Source: Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis (2019).
 inline double independent_rounding_bound(at::ScalarType dtype, double count) {
   return std::sqrt(count) * unit_roundoff(dtype);
 }
 
-/// `values`, each off by the share `relative` of itself, up or down at random.
+/// Returns `values`, each perturbed by the fraction `relative`, up or down at random.
 inline at::Tensor disturbed(const at::Tensor& values, double relative, std::uint64_t seed) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
   const at::Tensor signs = at::randint(0, 2, values.sizes(), generator, at::kDouble).mul(2).sub(1);
   return values * (1 + relative * signs).to(values.scalar_type());
 }
 
-/// The condition of a computation through all that happens in it, ReLUs that flip included: float64
-/// runs whose inputs are disturbed by as much as `count` roundings of `dtype` sum up to.
+/// Estimates the condition of a computation, including ReLUs that flip, with float64
+/// runs whose inputs are perturbed by the accumulated error of `count` roundings of `dtype`.
 ///
-/// Such a run's difference from the undisturbed one is what a run in `dtype` may differ by, times
-/// kMargin: a difference is random, and few draws estimate its width.
+/// The bound for a run in `dtype` is such a run's difference from the unperturbed one, times
+/// kMargin, because differences are random and few draws estimate their spread.
 struct Disturbance {
   static constexpr std::uint64_t kDraws = 3;
   static constexpr double kMargin = 2;
 
   Disturbance(at::ScalarType dtype, double count)
       : relative(independent_rounding_bound(dtype, count)) {
-    // float64's own rounding would blur what it does: a larger one does as much more.
+    // A smaller perturbation would be masked by float64's own rounding.
     if (dtype != at::kDouble) return;
     relative *= kEnlarged;
     scale /= kEnlarged;
   }
 
   double relative;         ///< of each input
-  double scale = kMargin;  ///< what a difference is multiplied by to be a bound
+  double scale = kMargin;  ///< factor from a difference to a bound
 
  private:
   static constexpr double kEnlarged = 0x1p20;
 };
 
-/// By name the most that disturbed runs are off by, as a bound. errors(relative, draw) gives the
-/// errors, by name, of a run whose inputs are off by that share.
+/// Returns bounds by name: the largest error of perturbed runs. errors(relative, draw) returns the
+/// errors, by name, of a run whose inputs are perturbed by that fraction.
 template <typename Errors>
 std::map<std::string, double> bounds_of(const Disturbance& disturbance, const Errors& errors) {
   std::map<std::string, double> bounds;

@@ -14,19 +14,19 @@
 namespace dtrain::testing {
 namespace {
 
-// What a step rounds one after another in `dtype`. A level stores three weights and ten results
+// The number of sequential roundings of a step in `dtype`. A level stores three weights and ten results
 // forward, the embedding and the head two each; backward there is a gradient for each.
 double roundings_of_step(const config::Config& config, at::ScalarType dtype) {
-  const double results = 2.0 * (13.0 * static_cast<double>(config.model.layers) + 4);
-  // Products of 16-bit numbers are summed in float32 and rounded once. Others round each of their
-  // terms, of which a weight's gradient has most: one for each token.
+  const double results = 2.0 * (13.0 * static_cast<double>(config.model.levels) + 4);
+  // Products of 16-bit values accumulate in float32 and are rounded once. Other dtypes round each
+  // term; the longest sum is a weight's gradient, with one term per token.
   const auto terms = static_cast<double>(config.batch.global * config.data.seq_len);
   return at::isReducedFloatingType(dtype) ? results : results * terms;
 }
 
 bool is_weight(const std::string& name) { return name.starts_with(checkpoint::kWeightPrefix); }
 
-// Ranks that hold the same piece disturb it alike.
+// Ranks that hold the same piece perturb it alike.
 void disturb_weights(EngineRun& run, double relative, std::uint64_t seed) {
   for (const checkpoint::Piece& piece : run.job().engine().state()) {
     if (!is_weight(piece.name)) continue;
@@ -35,7 +35,7 @@ void disturb_weights(EngineRun& run, double relative, std::uint64_t seed) {
   }
 }
 
-// relative: of the errors of all weights before every step.
+// relative: the perturbation of all weights before every step.
 Trace disturbed_run(const config::Config& config, double relative, std::uint64_t draw) {
   Trace trace;
   on_threads(num_ranks(config), [&](comm::World& world) {
@@ -52,7 +52,7 @@ Trace disturbed_run(const config::Config& config, double relative, std::uint64_t
 
 void raise(double& bound, double error) { bound = std::max(bound, error); }
 
-// Raises the bounds to what a disturbed run gives. A loss or norm that happens to be near has the
+// Raises the bounds to the errors of a perturbed run. A loss or norm that happens to be close keeps the
 // bound of the step before.
 void raise_bounds(TraceBound& bound, const Trace& found, const Trace& exact, double scale) {
   double loss = 0;
@@ -68,8 +68,8 @@ void raise_bounds(TraceBound& bound, const Trace& found, const Trace& exact, dou
   }
 }
 
-// What a number rounds itself, however little it depends on the weights: a loss in its sum over the
-// vocabulary, a norm in its sums of 4,096 squares, a weight and a moment in an update. 16 bits do all
+// Rounding errors that do not come through the weights: of a loss in its sum over the
+// vocabulary, a norm in its sums of 4,096 squares, a weight and a moment in an update. 16-bit dtypes compute all
 // of these in float32 or wider.
 void add_own_roundings(TraceBound& bound, const Trace& exact, at::ScalarType dtype) {
   constexpr double kVocabulary = 256;

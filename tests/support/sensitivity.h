@@ -1,4 +1,4 @@
-// How far the results of training move through rounding, measured by float64 runs of the same work.
+// Estimates how much rounding changes training results, with perturbed float64 runs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +12,7 @@
 
 namespace dtrain::testing {
 
-/// Bounds of the errors of a run's numbers.
+/// Error bounds of a run's results.
 struct TraceBound {
   std::vector<double> losses;             ///< absolute, by step
   std::vector<double> norms;              ///< relative, by step
@@ -20,17 +20,17 @@ struct TraceBound {
   std::map<std::string, double> updates;  ///< of weights, as error_of_update
 };
 
-/// Bounds how far a run of `config` in `dtype` is from one without rounding: by float64 runs whose
-/// weights are disturbed before every step by as much as all roundings of a step sum up to.
+/// Bounds the difference between a run of `config` in `dtype` and an exact one, by float64 runs whose
+/// weights are perturbed before every step by the accumulated rounding error of a step.
 ///
-/// config: dtypes by role are not resolved yet.
+/// config: with unresolved per-role dtypes.
 [[nodiscard]] TraceBound rounding_bound_of(const config::Config& config, at::ScalarType dtype);
 
-/// How far two runs' weights are apart, over how far training has moved them from `initial`.
+/// Returns the distance of two runs' weights, relative to their distance from `initial`.
 [[nodiscard]] double error_of_update(const at::Tensor& found, const at::Tensor& expected,
                                      const at::Tensor& initial);
 
-/// Checks that two runs agree, each of which is within `bound`.
+/// Checks that two runs agree, if each may be off by `bound`.
 void check_near(const Trace& found, const Trace& expected, const TraceBound& bound);
 
 }  // namespace dtrain::testing

@@ -1,4 +1,4 @@
-// A model of three simple kinds of blocks, whose forward and backward can be watched and whose
+// A small model of three kinds of blocks whose forward and backward tests can observe, and whose
 // parameters need not be used by every microbatch.
 #pragma once
 
@@ -16,23 +16,23 @@
 
 namespace dtrain::testing {
 
-/// Callbacks of a watched block, and when it uses its parameter.
+/// Callbacks of an observed block, and when it uses its parameter.
 struct BlockWatch {
   std::function<void()> on_forward = {};
   std::function<void()> on_backward = {};  ///< before the block's own gradients are computed
   std::function<bool(std::int64_t first_sample)> uses_parameter = {};  ///< empty: always
-  bool is_native = false;  ///< the block brings its own backward, and watches its forward alone
+  bool is_native = false;  ///< the block has a native backward; only its forward is observed
 };
 
-/// embedding, one mixing block y = tanh(x W_i) for each entry of `watches`, and a head; width 8,
+/// An embedding, one mixing block y = tanh(x W_i) per entry of `watches`, and a head; width 8,
 /// vocabulary 16. Parameters: "embed", "mix.0", "mix.1", ..., "head".
 [[nodiscard]] std::unique_ptr<model::Model> small_model(const std::vector<BlockWatch>& watches);
 
-/// `block` as it is, but watched; uses_parameter is not asked.
+/// Wraps `block` with callbacks; uses_parameter is ignored.
 [[nodiscard]] std::unique_ptr<model::Block> watched(std::unique_ptr<model::Block> block,
                                                     BlockWatch watch);
 
-/// Two sequences of five tokens that follow from first_sample.
+/// Returns two sequences of five tokens that depend on first_sample.
 [[nodiscard]] data::Batch small_batch(std::int64_t first_sample);
 
 }  // namespace dtrain::testing

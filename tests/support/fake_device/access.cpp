@@ -13,7 +13,7 @@ namespace dtrain::testing::fake {
 
 namespace {
 
-constexpr std::size_t kMostRanges = 4096;  // beyond, a tensor counts as all bytes between its ends
+constexpr std::size_t kMostRanges = 4096;  // beyond it, a tensor counts as one contiguous range
 
 struct Dimension {
   std::size_t stride = 0;  // bytes
@@ -22,7 +22,7 @@ struct Dimension {
   [[nodiscard]] std::size_t reach() const { return stride * (size - 1); }
 };
 
-// Innermost first; without those that do not move.
+// Innermost first, without dimensions of size 1 or stride 0.
 std::vector<Dimension> dimensions_of(const at::Tensor& tensor) {
   std::vector<Dimension> dimensions;
   for (std::int64_t d = 0; d < tensor.dim(); ++d) {
@@ -112,7 +112,7 @@ Guards& guards() {
   return *made;
 }
 
-// A later guard of the same pages must not open what an earlier one has closed.
+// Applies the strictest guard of each page last.
 void apply(const std::vector<GuardedCopy>& all) {
   for (const int rights : {PROT_READ, PROT_NONE}) {
     for (const GuardedCopy& guard : all) {

@@ -17,7 +17,7 @@ bool is_pinned(const at::Tensor& tensor) {
   return tensor.is_cpu() && memory().find(tensor.storage().data()) != nullptr;
 }
 
-/// One copy. Its stream is the current one of the source's device, or else of the target's.
+/// One copy, on the current stream of the source's device, or of the target's if the source is on the host.
 class Copy {
  public:
   Copy(const at::Tensor& source, const at::Tensor& target, bool non_blocking)

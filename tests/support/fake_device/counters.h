@@ -1,4 +1,4 @@
-// What a fake device did: in numbers, and the kernels that were launched.
+// Counters of a fake device, and a record of kernel launches.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -12,11 +12,11 @@
 
 namespace dtrain::testing::fake {
 
-/// How often the host waited for a device, by cause.
+/// Counts host synchronizations with a device, by cause.
 struct Synchronisations {
   /// One element read: at::Tensor::item().
   std::uint64_t item = 0;
-  /// Another operator whose value or output shape the host must know, such as equal or nonzero.
+  /// Another operator whose value or output shape the host needs, such as equal or nonzero.
   std::uint64_t value = 0;
   /// A copy between device and host that is not asynchronous, or to pageable memory.
   std::uint64_t copy = 0;
@@ -31,34 +31,34 @@ struct Synchronisations {
 
 struct Counters {
   std::uint64_t kernels = 0;
-  /// Those of them that ran after their launch had returned.
+  /// Kernels that ran after their launch had returned.
   std::uint64_t late_kernels = 0;
   std::uint64_t allocations = 0;
-  /// Graphs recorded, and run again.
+  /// Graphs captured and replayed.
   std::uint64_t captures = 0;
   std::uint64_t replays = 0;
-  /// How often a thread made it its device, which was another one: on a GPU that makes a context
+  /// How often a thread switched to this device from another: on a GPU that creates a context
   /// of 0.5 GB.
   std::uint64_t selections = 0;
-  /// How often the allocator was asked to give back what no tensor uses.
+  /// How often the allocator's cache was emptied.
   std::uint64_t emptied_caches = 0;
-  /// Bytes of device memory that tensors hold, or held until streams of record_stream() come so
-  /// far, now and at most since the counters were reset.
+  /// Bytes of device memory that tensors hold, or that are kept until the streams of record_stream()
+  /// reach their uses: now, and the peak since the counters were reset.
   std::size_t bytes = 0;
   std::size_t peak_bytes = 0;
   Synchronisations host_waits;
 };
 
-/// What happened on a device since the last reset.
+/// Returns the counts since the last reset.
 ///
 /// Threads: any.
 [[nodiscard]] Counters counters(c10::DeviceIndex device = 0);
-/// Sets all to zero, but `bytes`, and `peak_bytes` to that.
+/// Resets all counters except `bytes`; sets `peak_bytes` to it.
 ///
 /// Threads: any.
 void reset_counters(c10::DeviceIndex device = 0);
 
-/// For the device's own code: adds to its counters.
+/// For the device's own code: updates its counters.
 ///
 /// Threads: any; `change` must not call the device.
 void change_counters(c10::DeviceIndex device, const std::function<void(Counters&)>& change);
@@ -66,20 +66,20 @@ void change_counters(c10::DeviceIndex device, const std::function<void(Counters&
 struct Launch {
   c10::DeviceIndex device = 0;
   Epoch kernel;
-  /// The kernels that it runs after.
+  /// The kernels that are ordered before it.
   Clock before;
 
-  /// Neither of the two waits for the other.
+  /// True if the two launches are unordered.
   [[nodiscard]] bool is_beside(const Launch& other) const {
     return !kernel.is_before(other.before) && !other.kernel.is_before(before);
   }
 };
 
-/// Keeps the launches of all devices from now on, or no more.
+/// Starts or stops recording the launches of all devices.
 ///
 /// Threads: any.
 void keep_launches(bool keep);
-/// Those kept since the last call, in the order in which they were launched.
+/// Returns the launches recorded since the last call, in launch order.
 ///
 /// Threads: any.
 [[nodiscard]] std::vector<Launch> take_launches();

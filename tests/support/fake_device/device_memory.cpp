@@ -16,7 +16,7 @@
 namespace dtrain::testing::fake {
 namespace {
 
-// The caching allocator may give the memory to the next kernel of the stream that allocated it.
+// Checks a free as a caching allocator requires it: the memory may go to the owner stream's next kernel.
 void check_freed(Block& block, StreamNumber owner) {
   Clock known = streams().launched(owner);
   known.join(streams().known_to_host());
@@ -29,8 +29,8 @@ void check_freed(Block& block, StreamNumber owner) {
                                  " it, and neither an event nor record_stream orders them"));
 }
 
-// Memory that was freed while another stream might still use it. Nobody gets it before that stream
-// has come so far, which a caching allocator asks it when memory is asked for.
+// Memory that was freed while another stream might still use it. It is not reused before that stream
+// has passed its uses, which a caching allocator checks at the next allocation.
 class Parked {
  public:
   void add(c10::DeviceIndex device, std::size_t bytes, Clock until) {
@@ -62,7 +62,7 @@ Parked& parked() {
   return *made;
 }
 
-// What the streams of record_stream() have got.
+// The kernels launched on the streams of record_stream().
 Clock uses_elsewhere(const Block& block, StreamNumber owner) {
   Clock uses;
   for (const StreamNumber stream : block.streams) {

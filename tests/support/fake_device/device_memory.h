@@ -1,4 +1,4 @@
-// The allocator of device memory, and tensors in it.
+// The device memory allocator, and creation of device tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,14 +14,14 @@ namespace dtrain::testing::fake {
 /// Threads: any.
 c10::DeviceAllocator& device_allocator();
 
-/// A tensor without values, on the current device.
+/// Returns an uninitialized tensor on the current device.
 [[nodiscard]] at::Tensor new_tensor(at::IntArrayRef sizes, at::IntArrayRef strides,
                                     at::ScalarType dtype);
 
-/// Gives a tensor these sizes and strides, and more memory if they need more; its values stay.
+/// Sets a tensor's sizes and strides, and enlarges its storage if needed; keeps its values.
 void resize(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArrayRef strides);
 
-/// Gives a storage a memory of `bytes` with the same values.
+/// Reallocates a storage to `bytes`, keeping its values.
 void resize(const c10::Storage& storage, std::size_t bytes);
 
 }  // namespace dtrain::testing::fake

@@ -1,4 +1,4 @@
-// Failures of a fake device on demand.
+// Fault injection for fake devices.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -9,31 +9,31 @@
 
 namespace dtrain::testing::fake {
 
-/// From now on the device has `bytes` of memory; nothing: no limit. An allocation beyond them
+/// Limits the device's memory to `bytes`; empty: no limit. An allocation beyond it
 /// throws c10::OutOfMemoryError, as CUDA's allocator does.
 ///
 /// Threads: any.
 void limit_memory(c10::DeviceIndex device, std::optional<std::size_t> bytes);
 
-/// What is left of that memory; nothing: there is no limit.
+/// Returns the free memory; empty if there is no limit.
 ///
 /// Threads: any.
 [[nodiscard]] std::optional<std::size_t> free_memory(c10::DeviceIndex device);
 
-/// CUDA's codes of errors.
+/// CUDA error codes.
 inline constexpr int kMemoryAllocation = 2;
 inline constexpr int kUncorrectable = 214;
 inline constexpr int kIllegalAddress = 700;
 
-/// The device fails after `kernels` more launches: its queued kernels do not run, and every call
-/// but giving back throws c10::AcceleratorError of this code, as CUDA's do, after an ECC error for
-/// one. Nothing: the device is whole again.
+/// Makes the device fail after `kernels` more launches: queued kernels do not run, and every call
+/// except freeing throws c10::AcceleratorError with this code, as CUDA does after an ECC error, for
+/// example. Empty: repairs the device.
 ///
 /// Threads: any.
 void lose_device_after(c10::DeviceIndex device, std::optional<std::uint64_t> kernels,
                        int error_code = kUncorrectable);
 
-/// For the device's own code, which asks before each call, launch, kernel and allocation.
+/// For the device's own code: checks before each call, launch, kernel and allocation.
 ///
 /// Throws:  check_device: AcceleratorError if the device is lost. check_launch: the same, and
 ///          counts a launch. check_memory: OutOfMemoryError if `wanted` bytes exceed the limit.

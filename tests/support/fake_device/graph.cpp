@@ -26,7 +26,7 @@ class Recording {
   ~Recording() { recorded = nullptr; }
 };
 
-// As of a freed address in a real graph, but told.
+// A real graph would use the freed address; here it is an error.
 void check_is_there(const Graph::Launch& launch) {
   for (const Access& access : launch.accesses) {
     if (!access.block) continue;

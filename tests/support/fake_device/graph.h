@@ -1,4 +1,4 @@
-// Kernels that are recorded instead of launched, and launched again as a whole.
+// Graphs: captures kernels instead of launching them, and replays them as a whole.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -13,9 +13,9 @@
 
 namespace dtrain::testing::fake {
 
-/// Memory of captures. What a tensor of one leaves is taken by the next tensor of its size, of this
-/// capture or a later one, but by nobody else. The device counts as held what lived in it at once
-/// at most, as if tensors of all sizes shared it without gaps.
+/// The memory pool of captures. Memory freed by a tensor is reused by the next tensor of that size in
+/// this or a later capture, and by nothing else. The device accounts for the peak of the pool's live
+/// bytes, as if tensors of all sizes shared it without gaps.
 ///
 /// Threads: any.
 class GraphPool {
@@ -37,12 +37,12 @@ class GraphPool {
   std::vector<BlockPtr> all_;
   std::vector<BlockPtr> free_;
   std::size_t live_ = 0;  // bytes
-  std::size_t held_ = 0;  // bytes that lived at once
+  std::size_t held_ = 0;  // peak of live_
 };
 
-/// What a capture has recorded: kernels with the addresses and the host's numbers of that time.
-/// Memory that was allocated in the capture stays while this exists, also when its tensors are
-/// gone.
+/// Captured kernels, with the addresses and host values at capture time.
+/// Memory that was allocated in the capture stays allocated as long as the graph exists, even after
+/// its tensors are freed.
 ///
 /// Threads: one.
 class Graph {
@@ -58,7 +58,7 @@ class Graph {
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  /// Launches the kernels on the current stream, where races are looked for as in any launch.
+  /// Launches the kernels on the current stream, with race detection as for any launch.
   ///
   /// Throws:  c10::Error naming memory of a kernel that has been freed; AcceleratorError if the
   ///          device is lost.
@@ -74,18 +74,18 @@ class Graph {
   std::vector<Launch> launches_;
 };
 
-/// Runs `work`, whose kernels on the device are recorded, with memory of `pool`; null: of its own.
+/// Runs `work` and captures its kernels, with memory from `pool`; null: a new pool.
 ///
-/// Throws:  what `work` throws, among it c10::Error naming what a graph cannot hold: a wait or a
-///          read of the host, a copy to or from it, an event, a collective.
-/// Threads: any; concerns the calling thread alone.
+/// Throws:  what `work` throws; c10::Error naming what a graph cannot contain: a host wait or
+///          read, a copy to or from the host, an event, a collective.
+/// Threads: any; affects the calling thread only.
 [[nodiscard]] std::unique_ptr<Graph> capture(c10::DeviceIndex device,
                                              const std::function<void()>& work,
                                              std::shared_ptr<GraphPool> pool = nullptr);
 
-/// For the device's own code: the graph that the calling thread records, or null.
+/// For the device's own code: the graph that the calling thread captures; null if none.
 [[nodiscard]] Graph* captured();
-/// Throws:  c10::Error naming `what` in a capture.
+/// Throws c10::Error naming `what` if the calling thread is capturing.
 void refuse_in_capture(const char* what);
 
 }  // namespace dtrain::testing::fake

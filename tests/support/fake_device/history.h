@@ -1,4 +1,4 @@
-// Vector clocks (which kernels are known to come before a point of the program), and the uses of a block's bytes.
+// Vector clocks, and the access history of a block's bytes.
 #pragma once
 
 #include <algorithm>
@@ -11,12 +11,12 @@
 
 namespace dtrain::testing::fake {
 
-/// Number of a stream in this process, over all devices; streams below the number of devices are
-/// the devices' default streams.
+/// Index of a stream in this process, over all devices; the first ones, one per device, are
+/// the default streams.
 using StreamNumber = std::size_t;
 
-/// The kernels before a point: of each stream, its first so many. A kernel's number in its stream
-/// is its tick; the first has 1.
+/// A vector clock: for each stream, how many of its kernels precede a point. A kernel's index in its
+/// stream is its tick, counted from 1.
 class Clock {
  public:
   [[nodiscard]] std::uint64_t of(StreamNumber stream) const {
@@ -29,26 +29,26 @@ class Clock {
   void join(const Clock& other) {
     for (StreamNumber stream = 0; stream < other.size(); ++stream) raise(stream, other.of(stream));
   }
-  /// Whether all kernels of `other` are among these.
+  /// True if all kernels of `other` are included.
   [[nodiscard]] bool includes(const Clock& other) const {
     for (StreamNumber stream = 0; stream < other.size(); ++stream) {
       if (of(stream) < other.of(stream)) return false;
     }
     return true;
   }
-  /// One more than the last stream that may have kernels here.
+  /// One past the last stream that may have kernels here.
   [[nodiscard]] StreamNumber size() const { return ticks_.size(); }
 
  private:
   std::vector<std::uint64_t> ticks_;
 };
 
-/// One kernel's place in the order.
+/// The identity of a kernel: its stream and tick.
 struct Epoch {
   StreamNumber stream = 0;
   /// 0: no kernel.
   std::uint64_t tick = 0;
-  /// A literal, or the dispatcher's.
+  /// A literal, or owned by the dispatcher.
   const char* name = "";
 
   [[nodiscard]] bool is_before(const Clock& clock) const { return clock.of(stream) >= tick; }
@@ -60,35 +60,35 @@ struct Range {
   std::size_t end = 0;
 };
 
-/// An earlier use of the same bytes that nothing orders before a later one.
+/// An earlier access to the same bytes that is not ordered before a later one.
 struct Conflict {
   Range range;
   Epoch before;
   bool was_write = false;
 };
 
-/// What a kernel does to some bytes.
+/// A kernel's access to some bytes.
 struct Use {
   Epoch kernel;
   bool is_write = false;
 };
 
-/// The last writer of each byte, and its readers since.
+/// The last writer of each byte, and its later readers.
 ///
 /// Source:  Flanagan and Freund, FastTrack (PLDI 2009). Differs: over ranges of bytes.
 /// Threads: one at a time.
 class History {
  public:
-  /// `birth` counts as a write of all `bytes`: whoever uses fresh memory must come after its
-  /// allocation, since an earlier owner's kernels may still run before it.
+  /// `birth` counts as a write of all `bytes`: uses of fresh memory must be ordered after its
+  /// allocation, since kernels of an earlier owner may still run before it.
   History(std::size_t bytes, const Epoch& birth);
 
-  /// Adds a use; returns the first earlier one that is not among `known`. Two uses of which none
-  /// writes never conflict.
+  /// Adds a use; returns the first conflicting earlier use that is not in `known`. Two reads
+  /// never conflict.
   [[nodiscard]] std::optional<Conflict> add(std::span<const Range> ranges, const Use& use,
                                             const Clock& known);
 
-  /// A use that is not among `known` and not on a stream of `excused`, if there is one.
+  /// Returns a use that is neither in `known` nor on a stream of `excused`, if any.
   [[nodiscard]] std::optional<Conflict> unordered(const Clock& known,
                                                   std::span<const StreamNumber> excused) const;
 

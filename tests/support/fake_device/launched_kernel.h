@@ -1,4 +1,4 @@
-// A kernel that was launched, and CPU tensors over the memory of its tensors.
+// A launched kernel, and CPU tensors that alias its device tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,16 +17,16 @@ namespace dtrain::testing::fake {
   return tensor.defined() && tensor.device().type() == c10::DeviceType::PrivateUse1;
 }
 
-/// The tensors of one kernel, as the CPU sees them and as the device does. Tensors that share a
+/// Maps the device tensors of one kernel to CPU tensors and back. Tensors that share a
 /// storage on one side share one on the other.
 ///
 /// Threads: one.
 class Aliases {
  public:
-  /// A CPU tensor over the same bytes, in the window of kernels. It keeps the memory, not the
-  /// tensor: the host may free what a queued kernel still uses.
+  /// Returns a CPU tensor over the same bytes, in the kernels' address window. It keeps the memory, not
+  /// the tensor, alive: the host may free what a queued kernel still uses.
   [[nodiscard]] at::Tensor to_host(const at::Tensor& tensor);
-  /// The device's tensor for a CPU tensor over a storage of to_host(); undefined for any other.
+  /// Returns the device tensor of a CPU tensor on a storage of to_host(); otherwise undefined.
   [[nodiscard]] at::Tensor to_device(const at::Tensor& tensor) const;
 
  private:
@@ -34,24 +34,24 @@ class Aliases {
   std::unordered_map<const c10::StorageImpl*, c10::Storage> devices_;
 };
 
-/// Takes a place in its stream and checks for races when it is made. Then either run() or defer(),
-/// once; without them it ends with this object, as if it had run.
+/// Takes a ticket in its stream and checks for races when constructed. Call either run() or defer(),
+/// once; otherwise the kernel counts as run when this object is destroyed.
 ///
 /// Throws:  construction: AcceleratorError if the device is lost; c10::Error in a capture
 /// (graph.h). Threads: one.
 class LaunchedKernel {
  public:
-  /// `name` is a literal, or the dispatcher's.
+  /// `name`: a literal, or owned by the dispatcher.
   LaunchedKernel(StreamNumber stream, const char* name, const std::vector<Access>& accesses);
   LaunchedKernel(const LaunchedKernel&) = delete;
   LaunchedKernel& operator=(const LaunchedKernel&) = delete;
   ~LaunchedKernel();
 
-  /// Runs it here, after the kernels that it waits for.
+  /// Runs it in the calling thread, after the kernels that it waits for.
   void run(const std::function<void()>& kernel);
   /// Runs it later, on the stream's thread.
   void defer(Streams::Task task);
-  /// It also writes this new tensor.
+  /// Adds a write to this new tensor.
   void wrote(const at::Tensor& tensor);
 
   [[nodiscard]] Epoch epoch() const { return {ticket_.stream, ticket_.tick, name_}; }

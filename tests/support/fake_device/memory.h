@@ -1,4 +1,4 @@
-// Memory that kernels can reach and the host cannot.
+// Device memory that kernels can access and the host cannot.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -19,39 +19,39 @@ class GraphPool;
 
 enum class Place { device, pinned };
 
-/// One allocation. It lasts as long as a tensor or a queued kernel holds it.
+/// One allocation, alive as long as a tensor or a queued kernel holds it.
 struct Block {
   Block() = default;
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
   ~Block();
 
-  /// Counts the allocations of the process.
+  /// Sequence number of the allocation in the process.
   std::uint64_t number = 0;
-  /// Bytes from the start of the address window, and how many were asked for and are mapped.
+  /// Offset in the address window; requested and mapped size. Units: bytes.
   std::size_t begin = 0;
   std::size_t bytes = 0;
   std::size_t mapped = 0;
   Place place = Place::device;
   c10::DeviceIndex device = 0;
-  /// Where it goes when its tensor ends, if it was allocated in a capture.
+  /// The pool that takes it back when its tensor is freed, if allocated in a capture.
   std::weak_ptr<GraphPool> pool;
   bool is_of_graph = false;
-  /// The stream that was current at its allocation, and those of record_stream().
+  /// The stream that was current at allocation, and those of record_stream().
   std::set<StreamNumber> streams;
   History history{0, {}};
   /// Guards streams and history.
   std::mutex mutex;
 
-  /// "allocation 12 (400 bytes of fake:0)".
+  /// Returns "allocation 12 (400 bytes of fake:0)".
   [[nodiscard]] std::string describe() const;
 };
 using BlockPtr = std::shared_ptr<Block>;
 
-/// Two windows of addresses over one file in memory. Tensors point into the host's window, which
-/// has no access rights for device memory; kernels use the other. So no page is unprotected for a
-/// kernel, and a stray access faults on any thread at any time. Addresses are never used twice, so
-/// that a late access to freed memory faults, too.
+/// Two address windows over one in-memory file. Tensors point into the host's window, which
+/// has no access rights for device memory; kernels use the other. No page is ever unprotected for a
+/// kernel, so a stray access faults on any thread at any time. Addresses are never reused, so
+/// that a late access to freed memory faults too.
 ///
 /// Threads: any.
 class Memory {
@@ -59,25 +59,25 @@ class Memory {
   /// Throws:  c10::Error if the system refuses the addresses.
   Memory();
 
-  /// A block of `bytes` > 0 that are all 0xFF, NaN as floating-point numbers.
+  /// Allocates `bytes` > 0, filled with 0xFF, which is NaN in floating point.
   [[nodiscard]] BlockPtr allocate(std::size_t bytes, Place place, c10::DeviceIndex device);
-  /// No address leads to it any more; kernels that hold it may still use it.
+  /// Unmaps the block's host addresses; kernels that hold it may still use it.
   void forget(const Block& block);
 
-  /// The block at an address of the host's window, or null.
+  /// Returns the block at an address of the host's window; null if none.
   [[nodiscard]] BlockPtr find(const void* address);
-  /// As find(), for a signal handler and either window: does not wait, null if it would have to.
+  /// As find(), for a signal handler and either window: returns null instead of waiting for a lock.
   [[nodiscard]] BlockPtr find_at_fault(const void* address);
   [[nodiscard]] bool is_for_host(const void* address) const;
   [[nodiscard]] bool is_for_kernels(const void* address) const;
-  /// Byte of `block` that an address of either window means.
+  /// Returns the offset in `block` of an address of either window.
   [[nodiscard]] std::size_t offset_in(const Block& block, const void* address) const;
 
-  /// The same byte in the window of kernels; null stays null.
+  /// Returns the same byte's address in the kernels' window; null stays null.
   [[nodiscard]] void* for_kernels(const void* host_address) const;
-  /// The first byte in the window of the host.
+  /// Returns the block's address in the host's window.
   [[nodiscard]] void* for_host(const Block& block) const { return host_ + block.begin; }
-  /// Sets the host's rights, as mprotect, to the whole pages in a range of a block.
+  /// Sets the host's access rights, as mprotect, for the whole pages in a range of a block.
   void protect(const Block& block, const Range& range, int rights);
 
  private:
@@ -95,12 +95,12 @@ class Memory {
   std::map<std::size_t, std::weak_ptr<Block>> blocks_;  // by begin
 };
 
-/// The process's one; never freed, since tensors may outlive main.
+/// The process's instance; never freed, since tensors may outlive main.
 Memory& memory();
 
-/// From now on a SIGSEGV in the address windows writes a line to standard error before it ends the
-/// process: who accessed which byte of which allocation. It must be set again after another
-/// handler.
+/// Installs a handler that, on SIGSEGV in the address windows, writes a line to standard error before
+/// the process ends: who accessed which byte of which allocation. Call it again if another handler
+/// has been installed.
 void report_stray_accesses();
 
 }  // namespace dtrain::testing::fake

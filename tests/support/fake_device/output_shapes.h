@@ -1,4 +1,4 @@
-// What an operator returns, before it has run.
+// Predicts what an operator returns, without running it.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -13,30 +13,30 @@ namespace dtrain::testing::fake {
 
 /// The kind of an operator's results.
 enum class Results {
-  /// Share memory with arguments; nothing is computed.
+  /// Alias arguments; nothing is computed.
   views,
-  /// Are arguments that it wrote, or nothing.
+  /// Are arguments that the operator wrote, or nothing.
   written_arguments,
   new_tensors,
   /// New tensors whose shape depends on values.
   tensors_of_unknown_shape,
-  /// Numbers for the host.
+  /// Values for the host.
   host_values
 };
 
-/// Looks at the schema, and at the arguments, the last ones of `stack`.
+/// Classifies an operator by its schema and its arguments, the last ones of `stack`.
 [[nodiscard]] Results results_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 
-/// Replaces the defined tensors in a value: a tensor, a list of them, a list of optional ones.
+/// Replaces the defined tensors in a value: a tensor, a list of tensors or of optional tensors.
 void replace_tensors(c10::IValue& value,
                      const std::function<at::Tensor(const at::Tensor&)>& replacement);
 
-/// The defined tensors among these values.
+/// Returns the defined tensors among these values.
 [[nodiscard]] std::vector<at::Tensor> tensors_in(torch::jit::Stack values);
 
-/// Tensors with the sizes, strides and dtypes of the new tensors that this operator returns for
-/// these CPU arguments, found on tensors without memory or on zeros. Nothing: only running the
-/// operator tells.
+/// Returns tensors with the sizes, strides and dtypes of this operator's results for
+/// these CPU arguments, determined with meta tensors or zeros. Empty if they depend on
+/// values.
 [[nodiscard]] std::optional<torch::jit::Stack> predict_results(const c10::OperatorHandle& op,
                                                                const torch::jit::Stack& arguments);
 

@@ -1,4 +1,4 @@
-// Streams of kernels, who waits for whom, and the calling thread's current ones.
+// Streams and their ordering, and the calling thread's current device and streams.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -25,15 +25,15 @@
 
 namespace dtrain::testing::fake {
 
-/// A kernel's place in the order: it runs after all kernels of `before`, which programs may rely
-/// on, and of `in_front`, which they may not: the hardware queue happens to hold those first.
+/// A kernel's position in the order: it runs after all kernels of `before`, which programs may rely
+/// on, and of `in_front`, which they may not: these happen to be ahead in the hardware queue.
 struct Ticket {
   StreamNumber stream = 0;
   std::uint64_t tick = 0;
   Clock before;
   Clock in_front;
 
-  /// Including this kernel.
+  /// The clock after this kernel.
   [[nodiscard]] Clock after() const {
     Clock clock = before;
     clock.raise(stream, tick);
@@ -41,10 +41,10 @@ struct Ticket {
   }
 };
 
-/// Why the host waits for a device; it is the counter to raise.
+/// The cause of a host wait: the counter to increment.
 using Cause = std::uint64_t Synchronisations::*;
 
-/// All streams of all devices. A stream's kernels run one after the other: in the thread that
+/// All streams of all devices. A stream's kernels run sequentially, in the thread that
 /// launches them, or in a thread of the stream.
 ///
 /// Threads: any.
@@ -52,8 +52,8 @@ class Streams {
  public:
   struct Task {
     std::function<void()> run;
-    /// It may wait for other tasks: others of its device run meanwhile, and it need not be waited
-    /// for to start.
+    /// True if it may wait for other tasks: tasks of its device then run meanwhile, and it may start
+    /// before the host waits for it.
     bool may_wait = false;
   };
 
@@ -62,35 +62,35 @@ class Streams {
   [[nodiscard]] StreamNumber create(c10::DeviceIndex device);
   [[nodiscard]] c10::DeviceIndex device_of(StreamNumber stream) const;
 
-  /// The next kernel's place on a stream. Exactly one of finish() and submit() must follow.
+  /// Returns the ticket of the next kernel on a stream. Exactly one of finish() and submit() must follow.
   ///
   /// Throws:  AcceleratorError if the device is lost.
   [[nodiscard]] Ticket take(StreamNumber stream);
-  /// The kernel has run, or never will.
+  /// Marks the kernel as run, or as never to run.
   void finish(const Ticket& ticket);
-  /// The kernel runs later; its task is destroyed before others learn that it has run.
+  /// Queues the kernel; its task is destroyed before it counts as run.
   void submit(const Ticket& ticket, Task task);
 
-  /// Everything that was launched on a stream, or on a device, or that the host knows has run.
+  /// The kernels launched on a stream, launched on a device, or known to the host to have run.
   [[nodiscard]] Clock launched(StreamNumber stream) const;
   [[nodiscard]] Clock launched_on(c10::DeviceIndex device) const;
   [[nodiscard]] Clock known_to_host() const;
-  /// Whatever is launched on the stream from now on runs after `clock`.
+  /// Orders all future launches on the stream after `clock`.
   void order(StreamNumber stream, const Clock& clock);
 
-  /// Whether these kernels have run.
+  /// True if these kernels have run.
   [[nodiscard]] bool has_run(const Clock& clock) const;
-  /// Blocks until they have. A device's need: nobody learns that they have.
+  /// Blocks until they have run; for devices: does not update what the host knows.
   void wait(const Clock& clock);
-  /// wait(); then the host knows it, and pinned memory is released.
+  /// As wait(); then records that the host knows, and releases pinned memory.
   void learn(const Clock& clock);
-  /// learn(), as a counted synchronisation with a device.
+  /// As learn(), and counts it as a synchronization with a device.
   ///
   /// Throws:  the first error of a kernel of the device since the last one; AcceleratorError if the
   ///          device is lost; c10::Error for races, with Options::races_are_errors.
   void synchronise(const Clock& clock, c10::DeviceIndex device, Cause cause);
 
-  /// While no kernel is under way.
+  /// REQUIRES: no kernel is in flight.
   void set_options(const Options& options);
   [[nodiscard]] Options options() const;
 
@@ -114,22 +114,22 @@ class Streams {
     bool has_worker = false;  // a thread, which ends when there is nothing to do for a while
   };
   struct Device {
-    /// The stream whose turn it is to run a kernel, or null.
+    /// The stream that runs the next kernel, or null.
     Stream* turn = nullptr;
     std::mt19937_64 random;
     std::exception_ptr error;
     std::size_t num_streams = 0;  // since the options were set
-    std::vector<Clock> queues;    // what was submitted to each; empty: each stream has its own
+    std::vector<Clock> queues;    // kernels submitted to each; empty if each stream has its own
   };
 
-  // All with the lock held, but work().
-  /// The hardware queue that the stream shares; null if it has its own.
+  // All but work() require the lock.
+  /// Returns the hardware queue that the stream shares; null if it has its own.
   [[nodiscard]] Clock* queue_of(const Stream& stream);
   [[nodiscard]] bool has_run_locked(const Clock& clock) const;
   [[nodiscard]] bool may_run(const Stream& stream, bool is_awaited) const;
   void choose(c10::DeviceIndex index);
   [[nodiscard]] bool is_awaited(c10::DeviceIndex device) const;
-  /// None: there was nothing to do for a while.
+  /// Returns the next task; empty after a period without work.
   [[nodiscard]] std::optional<Queued> next_task(Stream& stream, std::unique_lock<std::mutex>& lock);
   void work(Stream& stream);
   Device& device_at(c10::DeviceIndex index) { return devices_[static_cast<std::size_t>(index)]; }
@@ -139,7 +139,7 @@ class Streams {
   std::vector<std::unique_ptr<Stream>> streams_;
   std::array<Device, kDevices> devices_;
   Clock host_;
-  /// Of hosts that wait() now.
+  /// Clocks that host threads currently wait for.
   std::list<const Clock*> awaited_;
   Options options_;
   std::vector<std::string> races_;
@@ -156,7 +156,7 @@ c10::DeviceIndex exchange_current_device(c10::DeviceIndex device);
 [[nodiscard]] StreamNumber current_stream(c10::DeviceIndex device);
 StreamNumber exchange_current_stream(c10::DeviceIndex device, StreamNumber stream);
 
-/// Makes a device the current one while it lives.
+/// Makes a device current during its lifetime.
 class OnDevice {
  public:
   explicit OnDevice(c10::DeviceIndex device) : before_(exchange_current_device(device)) {}

@@ -1,5 +1,5 @@
-// The places of a program where a stream waits for another one, and what happens without one of
-// them.
+// Finds the places where a program makes one stream wait for another, and drops one of them to test
+// that it is needed.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,23 @@
 
 namespace dtrain::testing::fake {
 
-/// A call of c10::Event::block, told from others by the functions that led to it.
+/// A call site of c10::Event::block, identified by its call stack.
 struct WaitSite {
-  std::uint64_t id = 0;  ///< holds in this process
-  std::string text;      ///< the functions, the innermost first
+  std::uint64_t id = 0;  ///< valid in this process
+  std::string text;      ///< the functions, innermost first
 };
 
-/// Begins to note the places of waits; with `dropped`, waits of that place do nothing.
+/// Starts recording wait sites; waits at site `dropped` become no-ops.
 ///
 /// Threads: any; while no other launches kernels.
 void watch_waits(std::optional<std::uint64_t> dropped = {});
-/// Ends it. Returns the places whose waits ordered something that was not ordered without them, in
-/// the order in which they were first met.
+/// Stops recording. Returns the sites whose waits added an ordering, in
+/// the order of their first call.
 ///
 /// Threads: as watch_waits.
 [[nodiscard]] std::vector<WaitSite> unwatch_waits();
 
-/// For the device's own code: whether this wait of a stream for the kernels of `clock` is dropped.
+/// For the device's own code: true if this wait of a stream for the kernels of `clock` is dropped.
 ///
 /// Threads: any.
 [[nodiscard]] bool drops_wait(StreamNumber stream, const Clock& clock);

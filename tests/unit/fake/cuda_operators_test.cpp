@@ -1,4 +1,4 @@
-// The fake device refuses what LibTorch's CUDA kernels refuse.
+// Tests that the fake device rejects what LibTorch's CUDA kernels reject.
 #include "support/fake_device/cuda_operators.h"
 
 #include "support/messages.h"
@@ -11,7 +11,7 @@ at::Tensor rows_of(at::ScalarType dtype) {
   return at::arange(6 * 8, at::kFloat).mul(0.61803).sin().view({6, 8}).to(dtype).to(kDevice);
 }
 
-TEST_CASE("A norm's weight of another dtype than its input's is refused") {
+TEST_CASE("A norm weight with another dtype than the input is rejected") {
   const Fixture fixture(GENERATE(Execution::prompt, Execution::late));
   const at::Tensor x = rows_of(at::kBFloat16);
   const at::Tensor ones = at::ones({8}, on_device());
@@ -22,7 +22,7 @@ TEST_CASE("A norm's weight of another dtype than its input's is refused") {
                at::layer_norm(x.cpu(), {8}, at::ones({8}, at::kBFloat16)));
 }
 
-TEST_CASE("A norm of 16 bits without a weight has float32 statistics") {
+TEST_CASE("A 16-bit norm without a weight has float32 statistics") {
   const Fixture fixture(GENERATE(Execution::prompt, Execution::late));
   const at::ScalarType dtype = GENERATE(at::kBFloat16, at::kHalf);
   const auto [normed, mean, deviation] = at::native_layer_norm(rows_of(dtype), {8}, {}, {}, 1e-5);
@@ -36,7 +36,7 @@ TEST_CASE("A norm of 16 bits without a weight has float32 statistics") {
   expect_equal(deviation.cpu(), expected_deviation);
 }
 
-TEST_CASE("Rows of a norm begin where vectors do") {
+TEST_CASE("Norm rows must be aligned for vector loads") {
   const Fixture fixture;
   const at::Tensor flat = at::ones({6 * 8 + 2}, on_device());
   CHECK_THROWS_WITH(at::layer_norm(flat.narrow(0, 2, 6 * 8).view({6, 8}), {8}),
@@ -44,14 +44,14 @@ TEST_CASE("Rows of a norm begin where vectors do") {
   CHECK_NOTHROW(at::layer_norm(flat.narrow(0, 2, 6 * 7).view({6, 7}), {7}));
 }
 
-TEST_CASE("Products of integers are refused") {
+TEST_CASE("Integer products are rejected") {
   const Fixture fixture;
   const at::Tensor whole = at::ones({3, 3}, on_device().dtype(at::kLong));
   CHECK_THROWS_WITH(at::mm(whole, whole), Names("mm", "CUDA", "Long"));
   CHECK_THROWS_WITH(at::bmm(whole.unsqueeze(0), whole.unsqueeze(0)), Names("bmm", "CUDA", "Long"));
 }
 
-TEST_CASE("Values that meet in one place in any order are refused") {
+TEST_CASE("Scattering several values to one element is rejected") {
   const Fixture fixture;
   const auto add_at = [](std::int64_t indices) {
     at::Tensor sums = at::zeros({2, 5}, on_device());
@@ -62,7 +62,7 @@ TEST_CASE("Values that meet in one place in any order are refused") {
   CHECK(add_at(1).sum().item<float>() == 2);
 }
 
-TEST_CASE("Operators are noted by their short names") {
+TEST_CASE("Operators are recorded by their short names") {
   const Fixture fixture;
   at::Tensor x = at::ones({4}, on_device());
   x.sub_(1);

@@ -1,4 +1,4 @@
-// Kernels run late, in any order that events allow; collectives wait for each other on streams.
+// Tests late execution: kernels run in any order that events allow; collectives wait on streams.
 #include <atomic>
 #include <barrier>
 #include <chrono>
@@ -22,7 +22,7 @@ TEST_CASE("Late kernels run when the host waits for them") {
   CHECK(has_run);
 }
 
-TEST_CASE("New tensors are made late, too") {
+TEST_CASE("New tensors are computed late too") {
   const Fixture fixture(Execution::late);
   const at::Tensor x = at::ones({33, 48}, on_device());
   const at::Tensor y = at::layer_norm(at::mm(x, x.t()).relu() + 1, {33}, {}, {}, 1e-5);
@@ -31,7 +31,7 @@ TEST_CASE("New tensors are made late, too") {
   CHECK(y.isfinite().all().item<bool>());
 }
 
-TEST_CASE("A host that never waits is overtaken") {
+TEST_CASE("Kernels run eventually if the host never waits") {
   const Fixture fixture(Execution::late);
   const at::Tensor x = at::ones({10}, on_device());
   const c10::Stream stream = streams_of_device().getStream(kDevice);
@@ -39,7 +39,7 @@ TEST_CASE("A host that never waits is overtaken") {
   CHECK(counters().host_waits.total() == 0);
 }
 
-// The order in which the kernels of four streams ran that wait for nobody.
+// The execution order of unordered kernels on four streams.
 std::vector<std::int64_t> order_of(std::uint64_t seed) {
   const Fixture fixture(Execution::late, seed);
   const at::Tensor counter = at::zeros({}, on_device().dtype(at::kLong));
@@ -60,7 +60,7 @@ std::vector<std::int64_t> order_of(std::uint64_t seed) {
   return order;
 }
 
-TEST_CASE("A seed decides the order of kernels that no event orders") {
+TEST_CASE("The seed determines the order of unordered kernels") {
   const std::vector<std::int64_t> first = order_of(1);
   CHECK(order_of(1) == first);
   bool differs = false;
@@ -68,7 +68,7 @@ TEST_CASE("A seed decides the order of kernels that no event orders") {
   CHECK(differs);
 }
 
-// A value that three streams work on in turn; each waits for the one before, or nobody does.
+// Three streams update a value in turn, with or without waiting for each other.
 float relay(std::uint64_t seed, bool is_ordered) {
   const Fixture fixture(Execution::late, seed);
   const at::Tensor value = at::ones({64, 64}, on_device());
@@ -87,7 +87,7 @@ float relay(std::uint64_t seed, bool is_ordered) {
   return result;
 }
 
-TEST_CASE("Another order changes nothing where events order what depends on each other") {
+TEST_CASE("With events between dependent kernels, any order gives the same result") {
   constexpr float kExpected = 64 + 32 + 32 + 24 + 16 + 10 + 6;
   bool is_wrong_without_order = false;
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
@@ -97,7 +97,7 @@ TEST_CASE("Another order changes nothing where events order what depends on each
   CHECK(is_wrong_without_order);
 }
 
-// The sum over ranks, one device each, as a backend would launch it: a kernel that meets its peers.
+// An all-reduce over ranks with one device each, as a backend launches it: a kernel that waits for peers.
 class MeetingRanks {
  public:
   explicit MeetingRanks(std::ptrdiff_t ranks) : met_(ranks), done_(ranks, Forget{sum_}) {}
@@ -126,7 +126,7 @@ class MeetingRanks {
   std::barrier<Forget> done_;
 };
 
-TEST_CASE("Collectives run on their stream, late and in order, beside kernels") {
+TEST_CASE("Collectives run late and in order on their stream, concurrently with kernels") {
   const Execution execution = GENERATE(Execution::prompt, Execution::late);
   const bool is_awaited = GENERATE(true, false);
   const Fixture fixture(execution);
@@ -157,7 +157,7 @@ TEST_CASE("Collectives run on their stream, late and in order, beside kernels") 
   }
 }
 
-TEST_CASE("A kernel that waits for another stream lets it run") {
+TEST_CASE("A kernel that waits for another stream does not block it") {
   const Fixture fixture(GENERATE(Execution::prompt, Execution::late), GENERATE(1U, 2U, 3U));
   const at::Tensor x = at::ones({10}, on_device());
   const at::Tensor y = at::ones({10}, on_device());
@@ -172,7 +172,7 @@ TEST_CASE("A kernel that waits for another stream lets it run") {
   streams_of_device().synchronizeDevice(0);
 }
 
-// True if the kernel of a stream runs within the limit while an earlier kernel of another stream
+// True if a kernel runs within the time limit while an earlier kernel of another stream
 // waits.
 bool runs_beside_a_wait(std::size_t queues, std::chrono::milliseconds limit) {
   const Fixture fixture(Execution::late);
@@ -203,7 +203,7 @@ TEST_CASE("Streams that share a hardware queue run in the order of submission") 
   CHECK_FALSE(runs_beside_a_wait(1, std::chrono::milliseconds(500)));
 }
 
-TEST_CASE("What a late kernel throws is the next synchronisation's error") {
+TEST_CASE("An exception of a late kernel is thrown at the next synchronization") {
   const Fixture fixture(GENERATE(Execution::prompt, Execution::late));
   const at::Tensor x = at::ones({10}, on_device());
   launch(streams_of_device().getStream(kDevice), "broken", {}, {x},

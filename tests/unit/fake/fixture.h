@@ -1,4 +1,4 @@
-// What tests of the fake device share.
+// Test fixture for the fake device.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -29,8 +29,8 @@ inline c10::impl::VirtualGuardImpl streams_of_device() {
   return c10::impl::VirtualGuardImpl(kType);
 }
 
-/// The devices in a known state: installed, idle, whole, nothing counted, backward on the caller's
-/// thread. At its end no race may be left that the test did not take.
+/// Puts the devices in a known state: installed, idle, working, counters zero, backward on the caller's
+/// thread. Checks at the end that the test has taken all races.
 class Fixture {
  public:
   explicit Fixture(Execution execution = Execution::prompt, std::uint64_t seed = 1) {
@@ -54,7 +54,7 @@ inline void expect_equal(const at::Tensor& actual, const at::Tensor& expected) {
   CHECK(std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0);
 }
 
-/// With float32 statistics in 16 bits, as the model's: the CPU keeps them for float32 weights alone,
+/// Layer norm with float32 statistics for 16-bit inputs: the CPU needs float32 weights for them,
 /// a GPU without weights.
 inline at::Tensor layer_norm(const at::Tensor& x) {
   const bool needs_ones = x.is_cpu() && at::isReducedFloatingType(x.scalar_type());
@@ -62,7 +62,7 @@ inline at::Tensor layer_norm(const at::Tensor& x) {
   return at::layer_norm(x, {x.size(-1)}, ones, {}, 1e-5);
 }
 
-/// Orders a stream after what was launched on another.
+/// Orders a stream after everything launched on another.
 inline void wait_for(const c10::Stream& waiting, const c10::Stream& awaited) {
   c10::Event event(kType);
   event.record(awaited);

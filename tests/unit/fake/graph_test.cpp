@@ -1,5 +1,5 @@
-// Kernels that are recorded run again with the values that memory has then, and what a real graph
-// could not hold is an error that names itself.
+// Tests that replays read the current values of memory, and that everything a real graph
+// cannot contain is an error that names it.
 #include "support/fake_device/graph.h"
 
 #include "support/messages.h"
@@ -10,13 +10,13 @@ namespace {
 
 std::unique_ptr<Graph> captured_by(const std::function<void()>& work) { return capture(0, work); }
 
-TEST_CASE("A graph runs its kernels on what memory holds then, with the numbers of its capture") {
+TEST_CASE("A replay uses current memory contents and captured host values") {
   const Fixture fixture(GENERATE(Execution::prompt, Execution::late));
   const at::Tensor in = at::ones({3}, on_device());
   const at::Tensor out = at::zeros({3}, on_device());
   float factor = 2;
   const auto graph = captured_by([&] { out.copy_((in + 1) * factor); });
-  CHECK(out.sum().item<float>() == 0);  // nothing has run
+  CHECK(out.sum().item<float>() == 0);  // capture executes nothing
   factor = 100;
   for (const float value : {1.0F, 5.0F}) {
     in.fill_(value);
@@ -27,7 +27,7 @@ TEST_CASE("A graph runs its kernels on what memory holds then, with the numbers 
   CHECK(counters(0).replays == 2);
 }
 
-TEST_CASE("What a graph wrote may be read when its tensor has ended") {
+TEST_CASE("A graph's output can be read after its tensor is freed") {
   const Fixture fixture(Execution::late);
   const at::Tensor in = at::ones({3}, on_device());
   const at::Tensor out = at::zeros({3}, on_device());
@@ -40,7 +40,7 @@ TEST_CASE("What a graph wrote may be read when its tensor has ended") {
   CHECK(out.sum().item<float>() == 6);
 }
 
-TEST_CASE("Captures of one pool use what tensors have left, and nobody else does") {
+TEST_CASE("Captures of one pool reuse freed memory, and nothing else does") {
   const Fixture fixture(Execution::late);
   const at::Tensor in = at::ones({1000}, on_device());
   const at::Tensor out = at::zeros({1000}, on_device());
@@ -54,7 +54,7 @@ TEST_CASE("Captures of one pool use what tensors have left, and nobody else does
   };
   auto first = capture(0, add_thrice, pool);
   const std::size_t held = counters(0).bytes - before;
-  CHECK(held == 2 * 4000);  // a sum and the one before
+  CHECK(held == 2 * 4000);  // a sum and its predecessor
   auto second = capture(0, add_thrice, pool);
   CHECK(counters(0).bytes == before + held);
   (void)at::empty({1000}, on_device());
@@ -69,7 +69,7 @@ TEST_CASE("Captures of one pool use what tensors have left, and nobody else does
   limit_memory(0, std::nullopt);
 }
 
-TEST_CASE("What the host would wait for cannot be captured") {
+TEST_CASE("Host waits cannot be captured") {
   const Fixture fixture(GENERATE(Execution::prompt, Execution::late));
   const at::Tensor a = at::ones({3}, on_device());
   const at::Tensor pinned = at::ones({3}, at::TensorOptions().pinned_memory(true));
@@ -93,7 +93,7 @@ TEST_CASE("What the host would wait for cannot be captured") {
   CHECK(a.sum().item<float>() == 3);  // the capture has ended
 }
 
-TEST_CASE("Freed memory that a captured kernel uses is named at the replay") {
+TEST_CASE("A replay names freed memory that a captured kernel uses") {
   const Fixture fixture;
   at::Tensor in = at::ones({25}, on_device());
   const at::Tensor out = at::zeros({25}, on_device());
@@ -102,7 +102,7 @@ TEST_CASE("Freed memory that a captured kernel uses is named at the replay") {
   CHECK_THROWS_WITH(graph->replay(), Names("100 bytes", "fake:0", "freed"));
 }
 
-TEST_CASE("A replay races as its kernels would") {
+TEST_CASE("Races of replayed kernels are detected") {
   const Fixture fixture(GENERATE(Execution::prompt, Execution::late));
   const at::Tensor a = at::ones({25}, on_device());
   streams_of_device().synchronizeDevice(0);

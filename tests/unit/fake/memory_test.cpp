@@ -1,4 +1,4 @@
-// The host cannot touch device memory, nor pinned memory that a copy uses.
+// Tests that the host cannot access device memory, nor pinned memory during a copy.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -8,7 +8,7 @@
 namespace dtrain::testing::fake::memory_test {
 namespace {
 
-// Standard error of a child process that does this, if SIGSEGV ends it, else "no fault".
+// Runs `work` in a child process; returns its standard error if SIGSEGV ends it, otherwise "no fault".
 std::string fault_of(const std::function<void()>& act) {
   int pipe_ends[2];
   REQUIRE(pipe(pipe_ends) == 0);
@@ -28,7 +28,7 @@ std::string fault_of(const std::function<void()>& act) {
   return WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV ? text : "no fault";
 }
 
-TEST_CASE("A tensor of the host among the device's is refused") {
+TEST_CASE("A host tensor among device tensors is rejected") {
   const Fixture fixture;
   const at::Tensor x = at::ones({2, 2}, on_device());
   CHECK_THROWS_WITH(at::mm(x, at::ones({2, 2})), Names("mm", "host tensor", "[2, 2]"));
@@ -36,12 +36,12 @@ TEST_CASE("A tensor of the host among the device's is refused") {
   CHECK_THROWS_WITH(at::ones({2}, at::TensorOptions("fake:8")), Names("fake:8", "fake devices"));
 }
 
-TEST_CASE("Fresh memory holds NaN") {
+TEST_CASE("Uninitialized memory contains NaN") {
   const Fixture fixture;
   CHECK(at::empty({1000}, on_device()).isnan().all().item<bool>());
 }
 
-TEST_CASE("A stray access of the host ends the process and names the block") {
+TEST_CASE("A stray host access ends the process and names the block") {
   const Fixture fixture;
   const at::Tensor x = at::ones({100}, on_device());
   const auto read_it = [&] {
@@ -66,7 +66,7 @@ struct Pinned {
   at::Tensor device = at::zeros({4096}, on_device());
 };
 
-TEST_CASE("Pinned memory is the host's and known as pinned") {
+TEST_CASE("Pinned memory is host memory and reported as pinned") {
   const Fixture fixture;
   const Pinned both;
   CHECK(both.host.is_pinned());
@@ -75,7 +75,7 @@ TEST_CASE("Pinned memory is the host's and known as pinned") {
   CHECK(at::ones({10}).pin_memory().sum().item<float>() == 10);
 }
 
-TEST_CASE("The source of a copy under way may be read and not be written") {
+TEST_CASE("The source of a copy in flight may be read but not written") {
   const Fixture fixture(GENERATE(Execution::prompt, Execution::late));
   Pinned both;
   both.device.copy_(both.host, /*non_blocking=*/true);
@@ -87,7 +87,7 @@ TEST_CASE("The source of a copy under way may be read and not be written") {
   CHECK(both.device.sum().item<float>() == 4096);
 }
 
-TEST_CASE("The target of a copy under way may not be touched before the host has waited") {
+TEST_CASE("The target of a copy in flight may not be accessed before the host has waited") {
   const Fixture fixture(GENERATE(Execution::prompt, Execution::late));
   Pinned both;
   both.host.copy_(both.device, /*non_blocking=*/true);
@@ -102,7 +102,7 @@ TEST_CASE("The target of a copy under way may not be touched before the host has
   CHECK(both.host.sum().item<float>() == 0);
 }
 
-TEST_CASE("A wait for an earlier event leaves a later copy under way") {
+TEST_CASE("Waiting for an earlier event does not complete a later copy") {
   const Fixture fixture;
   Pinned both;
   c10::Event event(kType);
@@ -113,7 +113,7 @@ TEST_CASE("A wait for an earlier event leaves a later copy under way") {
   streams_of_device().synchronizeDevice(0);
 }
 
-TEST_CASE("An asynchronous copy from pageable memory takes the values of its call") {
+TEST_CASE("An asynchronous copy from pageable memory copies the values at its call") {
   const Fixture fixture(Execution::late);
   at::Tensor host = at::ones({10});
   const at::Tensor device = host.to(kDevice, /*non_blocking=*/true);
@@ -145,7 +145,7 @@ TEST_CASE("Host waits are counted by cause") {
   CHECK(waits.total() == 8);
 }
 
-TEST_CASE("Bytes of device memory and their peak are counted") {
+TEST_CASE("Device memory and its peak are counted") {
   const Fixture fixture;
   const std::size_t before = counters().bytes;
   {
@@ -158,9 +158,9 @@ TEST_CASE("Bytes of device memory and their peak are counted") {
   CHECK(counters(1).peak_bytes == 0);
 }
 
-// Failures on demand.
+// Fault injection.
 
-TEST_CASE("An allocation beyond the limit is out of memory") {
+TEST_CASE("An allocation beyond the limit throws OutOfMemoryError") {
   const Fixture fixture;
   limit_memory(0, counters().bytes + 5000);
   const at::Tensor x = at::ones({1000}, on_device());
@@ -196,7 +196,7 @@ TEST_CASE("The queued kernels of a lost device do not run") {
   lose_device_after(0, std::nullopt);
 }
 
-TEST_CASE("A program that opens the library chooses by words") {
+TEST_CASE("A program that loads the library selects options by name") {
   const Fixture fixture;
   CHECK(dtrain_fake_device_open("late seed=3 queues=8 memory=100000 lose-after=2") == nullptr);
   CHECK_THROWS_AS(at::empty({25001}, on_device(3)), c10::OutOfMemoryError);

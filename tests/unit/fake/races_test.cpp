@@ -1,4 +1,4 @@
-// The fake device reports two streams that use the same bytes in no order, and nothing else.
+// Tests that the fake device reports unordered accesses of two streams to the same bytes, and nothing else.
 #include <thread>
 
 #include "support/messages.h"
@@ -7,7 +7,7 @@
 namespace dtrain::testing::fake::races_test {
 namespace {
 
-// A tensor that both streams may use, since the host has waited for it.
+// A tensor that both streams may use, because the host has synchronized.
 at::Tensor settled(at::IntArrayRef sizes) {
   at::Tensor made = at::ones(sizes, on_device());
   streams_of_device().synchronizeDevice(0);
@@ -18,13 +18,13 @@ class TwoStreams : public Fixture {
  public:
   using Fixture::Fixture;
 
-  // Runs on the side stream; tensors made in it belong to that.
+  // Runs on the side stream, which owns the tensors created here.
   template <typename Launches>
   void beside(Launches&& launches) const {
     const c10::StreamGuard on(side);
     launches();
   }
-  // Expects one report with all of these words, and ends what is under way.
+  // Expects one report with all of these words, then synchronizes.
   void expect_race(const std::vector<std::string>& words) const {
     const std::vector<std::string> races = take_races();
     streams_of_device().synchronizeDevice(0);
@@ -59,7 +59,7 @@ TEST_CASE("A read that waits for the writer is no race") {
   CHECK((b + a).sum().item<float>() == 500);
 }
 
-TEST_CASE("An event recorded before the write orders nothing") {
+TEST_CASE("An event recorded before the write does not order it") {
   const TwoStreams test;
   const at::Tensor a = settled({10});
   wait_for(test.side, test.main);
@@ -68,7 +68,7 @@ TEST_CASE("An event recorded before the write orders nothing") {
   test.expect_race({"reads", "writes"});
 }
 
-TEST_CASE("A write over what another stream may still read is a race") {
+TEST_CASE("A write to bytes that another stream may still read is a race") {
   const TwoStreams test;
   const at::Tensor a = settled({10});
   test.beside([&] { a.sum(); });
@@ -76,7 +76,7 @@ TEST_CASE("A write over what another stream may still read is a race") {
   test.expect_race({"aten::mul", "aten::sum"});
 }
 
-TEST_CASE("Streams may write disjoint bytes of one block, and not one byte in common") {
+TEST_CASE("Streams may write disjoint bytes of one block, but not a common byte") {
   const TwoStreams test;
   const at::Tensor grid = settled({64, 64});
   grid.slice(1, 0, 32).add_(1);
@@ -89,7 +89,7 @@ TEST_CASE("Streams may write disjoint bytes of one block, and not one byte in co
   test.expect_race({"bytes 8188 to 8192"});
 }
 
-TEST_CASE("Memory that another stream still uses is not freed without record_stream or an event") {
+TEST_CASE("Freeing memory that another stream still uses requires record_stream or an event") {
   const TwoStreams test(GENERATE(Execution::prompt, Execution::late));
   const auto use_and_free = [&](bool is_recorded, bool is_awaited) {
     const at::Tensor temporary = settled({64});
@@ -104,7 +104,7 @@ TEST_CASE("Memory that another stream still uses is not freed without record_str
   test.expect_race({"is freed", "aten::sum"});
 }
 
-TEST_CASE("Memory allocated for one stream is not used on another before that stream is there") {
+TEST_CASE("Memory allocated for one stream must not be used on another without ordering") {
   const TwoStreams test;
   const at::Tensor busy = at::ones({64}, on_device());
   const at::Tensor fresh = at::empty({64}, on_device());
@@ -127,14 +127,14 @@ TEST_CASE("Autograd orders the streams of forward and backward") {
   CHECK(gradient.isfinite().all().item<bool>());
 }
 
-TEST_CASE("Devices are ordered by events and by copies between them") {
+TEST_CASE("Events, and copies between devices, order them") {
   const Fixture fixture(GENERATE(Execution::prompt, Execution::late));
   const at::Tensor here = at::ones({100}, on_device(0)).mul(3);
   const at::Tensor there = here.to(c10::Device(kType, 1)).add(1);
   CHECK(there.sum().item<float>() == 400);
 }
 
-TEST_CASE("Races can be errors of the next synchronisation") {
+TEST_CASE("Races can be reported as errors at the next synchronization") {
   const TwoStreams test;
   set_options({.races_are_errors = true});
   const at::Tensor a = settled({10});

@@ -1,4 +1,4 @@
-// What a communicator makes of NCCL's habits.
+// Tests how a communicator handles NCCL's undocumented behaviour.
 #include "cuda/nccl/communicator.h"
 
 #include <array>
@@ -27,7 +27,7 @@ std::shared_ptr<Communicator> joined() {
   return made;
 }
 
-// A kernel that waits for a peer for ever.
+// Enqueues a kernel that waits for a peer forever.
 void start_kernel(Communicator& communicator) {
   communicator.enqueue(
       [](ncclComm_t group) {
@@ -36,7 +36,7 @@ void start_kernel(Communicator& communicator) {
       later());
 }
 
-// Why `call` fails.
+// Returns the failure of `call`.
 template <typename Call>
 TransportFailure failure_of(const Call& call) {
   try {
@@ -55,11 +55,11 @@ TEST_CASE("Communicators whose kernels run are aborted without waiting for each 
   CHECK_FALSE(testing::nccl_notes().would_hang);
   CHECK(testing::nccl_notes().aborted == 2);
   CHECK(failure_of([&] { start_kernel(*both[0]); }).cause() == Cause::closed);
-  abort_together(both);  // once more is no harm
+  abort_together(both);  // a second abort is a no-op
   CHECK(testing::nccl_notes().aborted == 2);
 }
 
-TEST_CASE("Messages take few multiprocessors") {
+TEST_CASE("Communicators for messages use few multiprocessors") {
   testing::reset_nccl();
   const auto any = joined();
   CHECK(testing::nccl_notes().most_blocks == 64);
@@ -68,14 +68,14 @@ TEST_CASE("Messages take few multiprocessors") {
   CHECK(testing::nccl_notes().most_blocks == 4);
 }
 
-TEST_CASE("A communicator at rest is destroyed") {
+TEST_CASE("An idle communicator is destroyed") {
   testing::reset_nccl();
   joined().reset();
   CHECK(testing::nccl_notes().destroyed == 1);
   CHECK(testing::nccl_notes().aborted == 0);
 }
 
-TEST_CASE("A communicator that is split off is there when the call returns") {
+TEST_CASE("A split communicator is ready when the call returns") {
   testing::reset_nccl();
   const auto parent = joined();
   CHECK(parent->split(NCCL_SPLIT_NOCOLOR, 0, later()) == nullptr);
@@ -86,7 +86,7 @@ TEST_CASE("A communicator that is split off is there when the call returns") {
   abort_together({&child, 1});
 }
 
-TEST_CASE("Who waits for peers gives up at the deadline") {
+TEST_CASE("Waiting for peers ends at the deadline") {
   testing::reset_nccl();
   auto alone = std::make_shared<Communicator>();
   const TransportFailure late = failure_of([&] {
@@ -97,7 +97,7 @@ TEST_CASE("Who waits for peers gives up at the deadline") {
   CHECK(testing::nccl_notes().aborted == 1);
 }
 
-TEST_CASE("Another thread ends the wait for peers") {
+TEST_CASE("Another thread can abort the wait for peers") {
   testing::reset_nccl();
   const auto alone = std::make_shared<Communicator>();
   auto waiting = std::async(std::launch::async, [&] {
@@ -107,7 +107,7 @@ TEST_CASE("Another thread ends the wait for peers") {
   abort_together({&alone, 1});
   REQUIRE(waiting.wait_for(seconds(5)) == std::future_status::ready);
   CHECK(waiting.get().cause() == Cause::closed);
-  // Nor does one wait that was ended before it began.
+  // A communicator that was aborted before joining does not wait either.
   const auto later_one = std::make_shared<Communicator>();
   abort_together({&later_one, 1});
   CHECK(failure_of([&] { later_one->join({}, {0, 2}, later()); }).cause() == Cause::closed);
@@ -133,7 +133,7 @@ TEST_CASE("A handle that NCCL writes after an abort is not used") {
 TEST_CASE("An abort ends a split, whose handle NCCL may write later") {
   testing::reset_nccl();
   auto parent = joined();
-  testing::reset_nccl();  // its next peers do not come
+  testing::reset_nccl();  // the next peers never arrive
   auto waiting = std::async(
       std::launch::async, [&] { return failure_of([&] { (void)parent->split(0, 0, later()); }); });
   std::this_thread::sleep_for(milliseconds(20));
@@ -145,7 +145,7 @@ TEST_CASE("An abort ends a split, whose handle NCCL may write later") {
   CHECK(testing::nccl_notes().aborted == 1);
 }
 
-TEST_CASE("What NCCL says of a failure is told in one line") {
+TEST_CASE("NCCL's error message is reported in one line") {
   testing::reset_nccl();
   const auto one = joined();
   const TransportFailure failure =

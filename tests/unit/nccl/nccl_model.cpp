@@ -11,8 +11,8 @@
 
 struct ncclComm {
   std::atomic<ncclResult_t> state{ncclInProgress};
-  std::atomic<bool> must_end{false};    // the abort flag, which kernels and threads look at
-  std::atomic<bool> is_running{false};  // a kernel, which waits for peers
+  std::atomic<bool> must_end{false};    // the abort flag, which kernels and threads poll
+  std::atomic<bool> is_running{false};  // a kernel is waiting for peers
   std::thread connecting;
 };
 
@@ -21,7 +21,7 @@ namespace {
 using dtrain::testing::NcclNotes;
 using std::chrono::milliseconds;
 
-std::mutex mutex;  // of what follows
+std::mutex mutex;  // guards the variables below
 std::set<ncclComm*> alive;
 NcclNotes notes;
 
@@ -35,7 +35,7 @@ ncclComm* make_communicator() {
   return *alive.insert(new ncclComm).first;
 }
 
-// Notes the use of one that is gone.
+// Records a use after free.
 bool is_alive(ncclComm* comm) {
   const std::lock_guard lock(mutex);
   if (alive.contains(comm)) return true;
@@ -48,7 +48,7 @@ void write_handle(ncclComm** place, ncclComm* comm) {
   __atomic_store_n(place, comm, __ATOMIC_RELEASE);
 }
 
-// Waits for peers, then runs `done`, then lets the state of `comm` say how it went.
+// Waits for peers, runs `done`, then sets the state of `comm`.
 template <typename Done>
 void connect(ncclComm* comm, Done done) {
   if (comm->connecting.joinable()) comm->connecting.join();
@@ -60,7 +60,7 @@ void connect(ncclComm* comm, Done done) {
   });
 }
 
-// To give memory back waits for every kernel on the device.
+// Freeing memory waits for every kernel on the device.
 void wait_for_kernels() {
   for (int look = 0; look < 500; ++look) {
     {
@@ -114,7 +114,7 @@ ncclResult_t ncclGroupStart() {
   return ncclSuccess;
 }
 
-// A group is launched in a thread of NCCL's, aborts at once.
+// Groups launch in an NCCL thread; aborts run at once.
 ncclResult_t ncclGroupEnd() {
   if (--depth > 0) return ncclSuccess;
   for (ncclComm* comm : to_abort) take_apart(comm);
@@ -122,8 +122,8 @@ ncclResult_t ncclGroupEnd() {
   return ncclSuccess;
 }
 
-// ncclCommInitRankFunc ends by writing the handle, whether peers came or an abort did: of splits in
-// 2.28.9, here of every communicator.
+// ncclCommInitRankFunc writes the handle last, whether peers arrived or it was aborted: for splits in
+// 2.28.9, here for every communicator.
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* made, int, ncclUniqueId, int,
                                     ncclConfig_t* config) {
   ncclComm* const comm = make_communicator();
@@ -136,8 +136,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* made, int, ncclUniqueId, int,
   return ncclInProgress;
 }
 
-// The handle of the new one is written last, by another thread. It is under way and says success:
-// the macro that ends it in 2.28.9 takes the one for the other.
+// Another thread writes the new handle last. The call returns success while in progress,
+// because its final macro in 2.28.9 confuses the two results.
 ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int, ncclComm_t* made, ncclConfig_t*) {
   *made = nullptr;
   connect(parent, [=] {
@@ -183,7 +183,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   return ncclSuccess;
 }
 
-// Within a group the flags are set at once, the memory is given back at its end.
+// Within a group, abort flags are set at once, and memory is freed at its end.
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   if (!is_alive(comm)) return ncclInvalidArgument;
   comm->must_end = true;
@@ -195,6 +195,6 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   return ncclSuccess;
 }
 
-// Of CUDA itself the watchdog's thread wants these.
+// The CUDA functions that the watchdog thread calls.
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }

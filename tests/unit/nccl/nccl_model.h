@@ -1,22 +1,22 @@
-// A stand-in for NCCL with what its source shows of version 2.28.9 and its manual does not say:
-// when it writes handles, what an abort waits for. Nothing is communicated.
+// A stand-in for NCCL that models undocumented behaviour of version 2.28.9, from its source:
+// when it writes handles, and what an abort waits for. It communicates nothing.
 #pragma once
 
 namespace dtrain::testing {
 
-/// Until this is called, calls that need peers stay under way.
+/// Makes peers arrive; until then, calls that need peers stay in progress.
 void let_peers_come();
-/// No peers again, and nothing noted.
+/// Resets the model: no peers, counters zero.
 void reset_nccl();
 
-/// What has been noted since.
+/// Counters since the last reset.
 struct NcclNotes {
-  int made = 0;             ///< communicators
-  int destroyed = 0;        ///< of them, at rest
-  int aborted = 0;          ///< of them
-  bool would_hang = false;  ///< memory was given back while another's kernel ran for ever
-  int most_blocks = 0;      ///< that the kernels of the last one may have
-  int freed_uses = 0;       ///< calls with a communicator whose memory was given back
+  int made = 0;             ///< communicators created
+  int destroyed = 0;        ///< communicators destroyed while idle
+  int aborted = 0;          ///< communicators aborted
+  bool would_hang = false;  ///< memory was freed while another's kernel ran forever
+  int most_blocks = 0;      ///< block limit of the last communicator's kernels
+  int freed_uses = 0;       ///< calls with a freed communicator
 };
 [[nodiscard]] NcclNotes nccl_notes();
 

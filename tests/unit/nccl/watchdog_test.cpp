@@ -1,4 +1,4 @@
-// What becomes of a rank's groups when one of them fails.
+// Tests that the failure of one group ends all groups of a rank.
 #include "cuda/nccl/watchdog.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -20,14 +20,14 @@ namespace fake = testing::fake;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// What the hosts of other ranks are told.
+// A host group that records the abort reason for the other ranks.
 class Host final : public testing::StubGroup {
  public:
   void abort(const std::string& reason) noexcept override { said.set_value(reason); }
   std::promise<std::string> said;
 };
 
-// A group of two ranks whose kernel waits for the other for ever.
+// A group of two ranks whose kernel waits for the peer forever.
 struct Group {
   Group() {
     testing::let_peers_come();
@@ -63,7 +63,7 @@ bool comes(const std::function<bool()>& condition) {
   return condition();
 }
 
-TEST_CASE("If a group of a rank fails, all of them are aborted together and their peers told") {
+TEST_CASE("If a group of a rank fails, all are aborted together and their peers are informed") {
   testing::reset_nccl();
   Group one;
   Group other;
@@ -84,7 +84,7 @@ TEST_CASE("If a group of a rank fails, all of them are aborted together and thei
   CHECK(error_of(*late.state) == "group 'some': enough");
 }
 
-TEST_CASE("The death of a peer ends the wait for it") {
+TEST_CASE("A peer's death ends the wait for it") {
   testing::reset_nccl();
   const auto host = std::make_shared<Host>();
   const auto state =
@@ -105,7 +105,7 @@ TEST_CASE("The death of a peer ends the wait for it") {
   CHECK(error_of(*state) == "rank 1 is no more");
 }
 
-TEST_CASE("A thread that asks for calls makes no context on another device") {
+TEST_CASE("Recording completions creates no context on another device") {
   fake::install();
   const c10::Device own(fake::kType, 1);
   const auto state =
@@ -125,7 +125,7 @@ TEST_CASE("A thread that asks for calls makes no context on another device") {
   CHECK(fake::counters(0).selections == 0);
 }
 
-TEST_CASE("A communicator that comes to a group that has ended is of no use") {
+TEST_CASE("A communicator added to an ended group is aborted") {
   testing::reset_nccl();
   Group group;
   group.state->fail("enough");

@@ -1,5 +1,5 @@
-// A BDH with weights large enough that every part of it shows in the logits, and its blocks run by
-// hand.
+// A BDH whose weights are large enough that every part affects the logits, and functions that run
+// its blocks.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -22,20 +22,20 @@ struct BdhFixture {
         model(model::bdh::make_bdh(given, length)),
         weights(param::ArenaLayout(model->parameters), dtype, param::private_memory) {}
 
-  /// Normal weights of deviation 0.5, the same numbers for every dtype.
+  /// Normal weights with deviation 0.5, equal for every dtype.
   void randomise(std::uint64_t seed) {
     auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
     weights.flat().copy_(at::randn({weights.flat().numel()}, generator) * 0.5);
   }
 
-  /// The same model in float64, each weight off by the share `relative` of itself.
+  /// The same model in float64, with each weight perturbed by the fraction `relative`.
   [[nodiscard]] BdhFixture widened(double relative = 0, std::uint64_t draw = 0) const {
     BdhFixture wide(sizes, at::kDouble);
     wide.weights.flat().copy_(disturbed(weights.flat().to(at::kDouble), relative, draw));
     return wide;
   }
 
-  /// The parameter of this exported name, in the exported shape; shares the arena's memory.
+  /// Returns a parameter by its exported name, in the exported shape; shares the arena's memory.
   [[nodiscard]] at::Tensor exported(const std::string& name) const {
     for (const param::ParameterId id : model->parameters.ids()) {
       const param::ParameterSpec& spec = model->parameters[id];
@@ -44,7 +44,7 @@ struct BdhFixture {
     throw std::logic_error("no parameter " + name);
   }
 
-  /// How the blocks are run; the defaults are those of evaluation.
+  /// How to run the blocks; defaults to evaluation.
   struct Run {
     bool training = false;
     std::uint64_t seed = 0;
@@ -79,9 +79,9 @@ struct BdhFixture {
   param::Arena weights;
 };
 
-/// What a forward pass rounds one after another in `dtype`: ten results of a level, three of
-/// embedding and head. Products of 16-bit numbers are summed in float32 and rounded once; others
-/// round each term, of which a head's scores times values have most.
+/// The number of sequential roundings of a forward pass in `dtype`: ten per level, three for
+/// embedding and head. Products of 16-bit values accumulate in float32 and are rounded once; other
+/// dtypes round each term; the longest sum is a head's scores times values.
 inline double roundings_of_forward(const model::bdh::BdhSizes& sizes, std::int64_t length,
                                    at::ScalarType dtype) {
   const auto results = static_cast<double>(10 * sizes.layers + 3);

@@ -27,8 +27,8 @@ BdhSizes untied(BdhSizes sizes) {
 
 /// ids (T) -> logits (T, V), one token at a time.
 at::Tensor recurrent_logits(const BdhFixture& fixture, const at::Tensor& ids) {
-  // Products this small gain nothing from a second thread, and threads that wait for each other on a
-  // busy machine cost a hundredfold.
+  // Products this small do not benefit from a second thread, and synchronizing threads on a busy
+  // machine would take a hundred times as long.
   const testing::Threads one_thread(1);
   BdhRecurrent recurrent(fixture.sizes, fixture.weights);
   std::vector<at::Tensor> rows;
@@ -38,7 +38,7 @@ at::Tensor recurrent_logits(const BdhFixture& fixture, const at::Tensor& ids) {
   return at::stack(rows);
 }
 
-// Of one token at a time in `dtype` with the blocks in float64.
+// Compares token-by-token generation in `dtype` with the blocks in float64.
 void check_agreement(const BdhSizes& sizes, at::ScalarType dtype) {
   BdhFixture fixture(sizes, dtype);
   fixture.randomise(7);
@@ -51,7 +51,7 @@ void check_agreement(const BdhSizes& sizes, at::ScalarType dtype) {
   CHECK(bound < 0.5);
 }
 
-TEST_CASE("One token at a time gives the blocks' logits to each dtype's rounding") {
+TEST_CASE("The recurrence equals the blocks' logits up to each dtype's rounding") {
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16}) {
     for (const BdhSizes& sizes : {kWiderSizes, untied(kWiderSizes)}) {
       INFO(at::toString(dtype) << ", tied levels " << sizes.tie_layers);
@@ -64,7 +64,7 @@ TEST_CASE("One token at a time gives the blocks' logits to each dtype's rounding
   }
 }
 
-TEST_CASE("One token at a time gives the reference's golden logits") {
+TEST_CASE("The recurrence equals the reference's golden logits") {
   const auto [name, sizes] = GENERATE(
       std::pair<const char*, BdhSizes>{
           "three_heads", {.layers = 3, .width = 48, .heads = 3, .neurons = 256, .vocab = 256}},
@@ -80,14 +80,14 @@ TEST_CASE("One token at a time gives the reference's golden logits") {
   const at::Tensor inputs = checkpoint::to_tensor(file.at("inputs"));    // (B, T)
   const at::Tensor expected = checkpoint::to_tensor(file.at("logits"));  // (B, T, V)
   for (std::int64_t row = 0; row < inputs.size(0); ++row) {
-    // The reference rounds float32, too.
+    // The reference has float32 rounding errors too.
     const double bound = 2 * testing::logits_bound(fixture, inputs[row].unsqueeze(0), at::kFloat);
     CHECK(largest_error(recurrent_logits(fixture, inputs[row]), expected[row]) <= bound);
   }
 }
 
-TEST_CASE("A position beyond 65,536 is refused, not computed wrongly") {
-  BdhFixture fixture({.layers = 1, .width = 2, .heads = 1, .neurons = 2, .vocab = 2}, at::kFloat);
+TEST_CASE("A position beyond 65,536 is rejected") {
+  BdhFixture fixture({.levels = 1, .width = 2, .heads = 1, .neurons = 2, .vocab = 2}, at::kFloat);
   BdhRecurrent recurrent(fixture.sizes, fixture.weights);
   for (std::int64_t t = 0; t < 65536; ++t) (void)recurrent.step(t % 2);
   const std::string message =
@@ -95,7 +95,7 @@ TEST_CASE("A position beyond 65,536 is refused, not computed wrongly") {
   CHECK(message.find("65536") != std::string::npos);
 }
 
-TEST_CASE("A token outside the vocabulary is a defect of the caller") {
+TEST_CASE("A token outside the vocabulary is an internal error") {
   BdhFixture fixture(kOddSizes, at::kFloat);
   BdhRecurrent recurrent(fixture.sizes, fixture.weights);
   CHECK_THROWS_AS((void)recurrent.step(11), base::Error);

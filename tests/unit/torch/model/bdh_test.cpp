@@ -23,7 +23,7 @@ using testing::BdhFixture;
 using testing::largest_error;
 using testing::length_error;
 
-TEST_CASE("The 25m model has the reference's 25,296,896 parameters and 1.218 GFLOP a token") {
+TEST_CASE("The 25m model has the reference's 25,296,896 parameters and 1.218 GFLOP per token") {
   const auto model = make_model(
       {.layers = 6, .width = 256, .family = config::bdh::Settings{.heads = 4, .neurons = 8192}},
       512);
@@ -33,21 +33,21 @@ TEST_CASE("The 25m model has the reference's 25,296,896 parameters and 1.218 GFL
   CHECK(model->costs.size() == 8);
 }
 
-TEST_CASE("Attention in chunks costs what it computes") {
-  const BdhSizes sizes{.layers = 1, .width = 8, .heads = 2, .neurons = 64, .vocab = 16};
+TEST_CASE("The cost of chunked attention counts scores and states") {
+  const BdhSizes sizes{.levels = 1, .width = 8, .heads = 2, .neurons = 64, .vocab = 16};
   const auto forward_flops = [&](const config::AttentionSetting& attention) {
     const auto model =
         make_bdh(sizes, 1024, {}, {.kernels = config::Kernels::fused, .attention = attention});
     return model->costs[BlockId(1)].forward_flops_per_token;
   };
   using Kind = config::AttentionSetting::Kind;
-  // Three products of 8 x 128 weights; scores and values of half of the positions before, in all
-  // heads; a state of 8 x 128 numbers that is read and added to.
+  // Three products with 8 x 128 weights; scores and values of half of a chunk's positions, in all
+  // heads; a state of 8 x 128 values that is read and updated.
   CHECK(forward_flops({Kind::full, 0}) == 6 * 8 * 128 + 1024 * (128 + 8 * 2));
   CHECK(forward_flops({Kind::chunked, 32}) == 6 * 8 * 128 + 32 * (128 + 8 * 2) + 4 * 8 * 128);
 }
 
-TEST_CASE("The mini model, which is the default, has 425,984 parameters") {
+TEST_CASE("The default model, mini, has 425,984 parameters") {
   const auto model = make_model(
       {.layers = 4, .width = 64, .family = config::bdh::Settings{.heads = 4, .neurons = 512}}, 128);
   CHECK(model->num_elements() == 425'984);
@@ -68,7 +68,7 @@ TEST_CASE("Parameters have the reference's names and shapes") {
   CHECK(model->buffers[0].value.sizes() == at::IntArrayRef({1, 1, 1, 4}));
 }
 
-TEST_CASE("Without tied levels every level has matrices of its own") {
+TEST_CASE("Untied levels have separate matrices") {
   const BdhSizes sizes{
       .layers = 3, .width = 6, .heads = 3, .neurons = 4, .vocab = 9, .tie_layers = false};
   const auto model = make_bdh(sizes, 8);
@@ -80,12 +80,12 @@ TEST_CASE("Without tied levels every level has matrices of its own") {
   }
 }
 
-TEST_CASE("An unknown model is refused") {
+TEST_CASE("An unknown model is rejected") {
   CHECK_THROWS_AS(make_model({.name = "gpt"}, 8), base::Error);
 }
 
-TEST_CASE("The blocks compute the equations, with and without ties and dropout") {
-  const bool tie_layers = GENERATE(true, false);
+TEST_CASE("The blocks equal the naive model, with and without tied levels and dropout") {
+  const bool tie_levels = GENERATE(true, false);
   const double probability = GENERATE(0.0, 0.3);
   const BdhSizes sizes{.layers = 3,
                        .width = 5,
@@ -109,8 +109,8 @@ TEST_CASE("The blocks compute the equations, with and without ties and dropout")
   if (probability > 0) CHECK(largest_error(fixture.logits(ids), found) > 1e-3);
 }
 
-TEST_CASE("Losses are each token's cross-entropy in nats") {
-  BdhFixture fixture({.layers = 1, .width = 4, .heads = 1, .neurons = 4, .vocab = 7}, at::kDouble);
+TEST_CASE("Losses are per-token cross-entropies in nats") {
+  BdhFixture fixture({.levels = 1, .width = 4, .heads = 1, .neurons = 4, .vocab = 7}, at::kDouble);
   fixture.randomise(2);
   const at::Tensor ids = at::tensor({1, 2, 3, 4, 5, 6}, at::kLong).view({2, 3});
   const at::Tensor targets = at::tensor({2, 3, 4, 5, 6, 0}, at::kLong).view({2, 3});
@@ -134,9 +134,9 @@ at::Tensor leaf(std::uint64_t seed, std::int64_t columns, double scale, at::Scal
   return values.mul(scale).to(dtype).set_requires_grad(true);
 }
 
-TEST_CASE("Chunks of any size attend as a whole square does, forward and backward") {
+TEST_CASE("Chunked attention of any chunk size equals full attention, forward and backward") {
   const at::ScalarType dtype = GENERATE(at::kDouble, at::kFloat, at::kBFloat16, at::kHalf);
-  const std::int64_t chunk = GENERATE(1, 7, 16, 39);  // the last one is shorter, but for 1
+  const std::int64_t chunk = GENERATE(1, 7, 16, 39);  // the last chunk is shorter, except for 1
   INFO(dtype << " chunk " << chunk);
   const at::Tensor q = leaf(1, 20, 0.3, dtype);
   const at::Tensor values = leaf(2, 6, 1, dtype == at::kHalf ? at::kFloat : dtype);
@@ -148,7 +148,7 @@ TEST_CASE("Chunks of any size attend as a whole square does, forward and backwar
   torch::autograd::backward({found}, {gradient.to(values.scalar_type())});
   torch::autograd::backward({expected}, {gradient});
   CHECK(found.scalar_type() == values.scalar_type());
-  // Half of the last digit of what is rounded: a handful of partial sums.
+  // Half an ulp of each rounded value: a handful of partial sums.
   const double bound = dtype == at::kDouble  ? 1e-14
                        : dtype == at::kFloat ? 1e-6
                        : dtype == at::kHalf  ? 2e-3

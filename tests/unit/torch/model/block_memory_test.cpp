@@ -1,4 +1,4 @@
-// Compares each block's formula of its memory with one measured microbatch.
+// Compares each block's predicted memory with the measured memory of one microbatch.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
@@ -18,8 +18,8 @@ namespace {
 constexpr std::int64_t kSequences = 4;
 constexpr std::int64_t kLength = 128;
 
-// The leaves of a block: its parameters with memory for their gradients, so that a backward pass
-// leaves nothing behind.
+// The parameters of a block with preallocated gradients, so that a backward pass leaves no memory
+// behind.
 param::ParameterViews leaves_of(const testing::BdhFixture& fixture) {
   param::ParameterViews leaves;
   for (const param::ParameterId id : fixture.model->parameters.ids()) {
@@ -31,7 +31,7 @@ param::ParameterViews leaves_of(const testing::BdhFixture& fixture) {
   return leaves;
 }
 
-// A block's input x, which nothing else holds, through forward and backward. Values go out to
+// Runs forward and backward on input x, of which it holds the only reference. Writes values to
 // `output`.
 BlockMemory measure(Block& block, const at::Tensor& x, const BlockContext& context,
                     at::Tensor& output) {
@@ -63,7 +63,7 @@ BlockMemory measure(Block& block, const at::Tensor& x, const BlockContext& conte
   return found;
 }
 
-// The same for a block with a backward pass of its own; gradients have their memory before it.
+// The same for a block with a native backward pass; gradients are preallocated.
 BlockMemory measure_native(Block& block, const at::Tensor& x, const BlockContext& context,
                            param::ParameterViews& gradients, at::Tensor& output) {
   using metrics::memory_use;
@@ -98,7 +98,7 @@ struct Case {
   double dropout = 0;
   std::int64_t neurons = 512;
   std::int64_t vocab = 256;
-  std::int64_t chunk = 0;  // of attention; 0: full
+  std::int64_t chunk = 0;  // chunk size of attention; 0: full
   bool is_fused = false;
   bool recomputes_gates = false;
 };
@@ -108,7 +108,7 @@ std::string text_of(const BlockMemory& m) {
                      m.backward);
 }
 
-// Two lines for each block: predicted, measured.
+// Prints two lines per block: predicted, measured.
 std::string measure_blocks(const Case& test) {
   testing::BdhFixture fixture({.layers = 2,
                                .width = 64,
@@ -147,7 +147,7 @@ std::string measure_blocks(const Case& test) {
   }
   const BatchShape shape{.sequences = kSequences, .length = kLength, .dtype = test.dtype};
   std::string text;
-  for (const bool is_warm : {false, true}) {  // at first LibTorch takes what it keeps
+  for (const bool is_warm : {false, true}) {  // the first run includes LibTorch's caches
     at::Tensor x = at::zeros({kSequences, kLength}, at::kLong);
     for (const auto& block : fixture.model->blocks) {
       at::Tensor y;
@@ -161,7 +161,7 @@ std::string measure_blocks(const Case& test) {
   return text;
 }
 
-// A process of its own, whose allocator counts.
+// Runs in a separate process with a counting allocator.
 const testing::RankProgram kMeasure("measure blocks", [](comm::World&, const std::string& text) {
   metrics::install_counting_allocator();
   Case test;
@@ -205,21 +205,21 @@ void check_blocks(const Case& test) {
   }
 }
 
-TEST_CASE("Every block says what one microbatch takes of memory, run once or run again") {
+TEST_CASE("Every block predicts its memory for one microbatch, with and without recomputation") {
   const at::ScalarType dtype = GENERATE(at::kFloat, at::kDouble, at::kBFloat16, at::kHalf);
   INFO(dtype);
   check_blocks({.dtype = dtype});
   check_blocks({.dtype = dtype, .chunk = 32});
 }
 
-TEST_CASE("With dropout, with few neurons and with many tokens a block's memory is as it says") {
+TEST_CASE("Blocks predict their memory with dropout, few neurons and many tokens") {
   check_blocks({.dropout = 0.1});
   check_blocks({.neurons = 32});
   check_blocks({.vocab = 4096});
   check_blocks({.dtype = at::kBFloat16, .vocab = 4096});
 }
 
-TEST_CASE("Fused blocks say what one microbatch takes of memory") {
+TEST_CASE("Fused blocks predict their memory for one microbatch") {
   const at::ScalarType dtype = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
   INFO(dtype);
   check_blocks({.dtype = dtype, .is_fused = true});

@@ -19,7 +19,7 @@ const DropoutOffsets kPlace{
     .first_sample = at::scalar_tensor((std::int64_t{5} << 32) + 0xFFFFFFFE, at::kLong),
     .first_neuron = 24};
 
-/// The results of dropout on ones: 0 or the scale.
+/// Dropout applied to ones: each element is 0 or the scale.
 at::Tensor mask_by_hand(at::IntArrayRef shape, double probability, const DropoutOffsets& place) {
   at::Tensor mask = at::zeros(shape, at::TensorOptions().dtype(at::kDouble));
   auto out = mask.accessor<double, 4>();
@@ -45,8 +45,8 @@ at::Tensor ones(at::IntArrayRef shape, at::ScalarType dtype = at::kDouble) {
   return at::ones(shape, at::TensorOptions().dtype(dtype));
 }
 
-TEST_CASE("The mask is the scalar rule's, also where samples carry into the high word") {
-  // Heads that are no whole number of 64-neuron blocks start within one.
+TEST_CASE("The mask follows the scalar rule, also for sample numbers beyond 32 bits") {
+  // Heads whose size is not a multiple of 64 start within a block.
   const std::int64_t neurons = GENERATE(2, 6, 10, 64, 128, 130, 192, 300);
   const double probability = GENERATE(0.1, 0.5, 0.9);
   const std::vector<std::int64_t> shape{2, 4, 5, neurons};
@@ -65,7 +65,7 @@ TEST_CASE("The mask does not depend on dtype, thread count or values") {
   CHECK(at::equal(dropout(ones(shape) * -3, 0.25, kPlace), expected * -3));
 }
 
-TEST_CASE("Low dtypes have the same mask, and round the scaled value once") {
+TEST_CASE("16-bit dtypes have the same mask, and round the scaled value once") {
   const at::ScalarType dtype = GENERATE(at::kBFloat16, at::kHalf);
   const std::vector<std::int64_t> shape{2, 3, 5, 70};
   auto generator = at::make_generator<at::CPUGeneratorImpl>(std::uint64_t{2});
@@ -77,7 +77,7 @@ TEST_CASE("Low dtypes have the same mask, and round the scaled value once") {
   CHECK(at::equal(gradient, mask_by_hand(shape, 0.1, kPlace).to(dtype)));
 }
 
-// Dropout of `shape` in parts of `count` along `dim`, each at the place that `move` gives it.
+// Dropout of `shape` in slices of `count` along `dim`, each with the offsets that `move` sets.
 void check_parts(const std::vector<std::int64_t>& shape, std::int64_t dim, std::int64_t count,
                  const std::function<void(DropoutOffsets&, std::int64_t first)>& move) {
   const at::Tensor whole = dropout(ones(shape), 0.3, kPlace);
@@ -90,7 +90,7 @@ void check_parts(const std::vector<std::int64_t>& shape, std::int64_t dim, std::
   }
 }
 
-TEST_CASE("Samples, heads and parts of a head split over calls have the masks of the whole") {
+TEST_CASE("Masks do not change if samples, heads or parts of a head are split over calls") {
   check_parts({2, 6, 7, 24}, 1, 2, [](DropoutOffsets& place, std::int64_t first) {
     place.first_sample = place.first_sample + first;
   });
@@ -121,7 +121,7 @@ TEST_CASE("Seed, level, sample and position each change the mask") {
   CHECK(changed([](DropoutOffsets& place) { place.first_neuron += 2; }));
 }
 
-TEST_CASE("The asked share is dropped and the mean preserved, within five deviations") {
+TEST_CASE("The dropped fraction and the mean are as expected, within five deviations") {
   const double probability = GENERATE(0.1, 0.5);
   const at::Tensor mask = dropout(ones({4, 8, 64, 512}), probability, kPlace);
   const auto count = static_cast<double>(mask.numel());
@@ -145,7 +145,7 @@ TEST_CASE("The gradient passes through the same mask") {
   CHECK(at::equal(gradient, upstream * mask_by_hand(x.sizes(), 0.4, kPlace)));
 }
 
-TEST_CASE("Probability 0 leaves the tensor alone") {
+TEST_CASE("Probability 0 returns the tensor unchanged") {
   const at::Tensor x = ones({1, 1, 1, 4});
   CHECK(dropout(x, 0, kPlace).is_same(x));
 }

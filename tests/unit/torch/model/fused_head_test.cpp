@@ -1,4 +1,4 @@
-// The fused head beside LibTorch's own cross-entropy, which autograd differentiates.
+// Compares the fused head with LibTorch's cross-entropy, differentiated by autograd.
 #include "dtrain/model/bdh/internal/fused_head.h"
 
 #include <ATen/ATen.h>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::int64_t kWidth = 16;
 
-// Of the losses, x and the weight.
+// Losses, and gradients of x and the weight.
 struct Result {
   at::Tensor losses;
   at::Tensor d_x;
@@ -43,7 +43,7 @@ class Bench {
     targets_ = at::randint(vocab, {batch, length}, generator, at::kLong);
   }
 
-  // In float64, from the same numbers, each off by the share `relative` of itself.
+  // In float64, from the same values, each perturbed by the fraction `relative`.
   [[nodiscard]] Result expected(double relative = 0, std::uint64_t draw = 0) const {
     const auto off = [&](const at::Tensor& values) {
       return testing::disturbed(values.to(at::kDouble), relative, draw);
@@ -89,9 +89,9 @@ std::map<std::string, double> errors(const Result& found, const Result& expected
           {"d_weight", testing::largest_error(found.d_weight, expected.d_weight)}};
 }
 
-// Logits, exponentials, losses, the logits' gradients and two gradients are rounded one after
-// another; float32 and float64 round each term of a sum, of which a sum over the vocabulary has
-// most. LibTorch's float64 sums are as long.
+// Logits, exponentials, losses, the logits' gradients and two gradients are rounded in
+// sequence; float32 and float64 also round each term of a sum, the longest of which is over the
+// vocabulary. LibTorch's float64 sums are equally long.
 void check_near(const Bench& bench, at::ScalarType dtype, std::int64_t vocab) {
   const double terms = at::isReducedFloatingType(dtype) ? 1 : static_cast<double>(vocab);
   const testing::Disturbance disturbance(dtype, 6 * terms);
@@ -105,7 +105,7 @@ void check_near(const Bench& bench, at::ScalarType dtype, std::int64_t vocab) {
   }
 }
 
-// Of as many as 40,001 float64 logits 192 rows exist at once, of float32 ones 416.
+// With 40,001 logits per row, 192 rows are materialized at once in float64, and 416 in float32.
 struct Case {
   std::int64_t batch;
   std::int64_t length;
@@ -123,7 +123,7 @@ TEST_CASE("FusedHead.EqualsLibTorchsCrossEntropy") {
   }
 }
 
-TEST_CASE("FusedHead.HasTheSameBitsOnAnyNumberOfThreads") {
+TEST_CASE("FusedHead.BitsDoNotDependOnThreads") {
   const int before = at::get_num_threads();
   for (const Case& test : {kCases[2], kCases[4]}) {
     const Bench bench(test.batch, test.length, test.vocab, at::kFloat);
@@ -163,7 +163,7 @@ void check_range() {
   }
 }
 
-TEST_CASE("FusedHead.SumsOfExponentialsKeepExtremesAndWhatIsNoNumber") {
+TEST_CASE("FusedHead.LogSumExpPropagatesInfinitiesAndNaN") {
   check_range<float>();
   check_range<double>();
 }

@@ -1,4 +1,4 @@
-// The fused level beside the plain one, which autograd differentiates.
+// Compares the fused level with the plain one, differentiated by autograd.
 #include "dtrain/model/bdh/internal/fused_level.h"
 
 #include <ATen/ATen.h>
@@ -25,10 +25,10 @@ struct Case {
   std::int64_t heads = 3;
   std::int64_t neurons = 64;
   double dropout = 0.25;
-  std::int64_t chunk = 0;  // of attention; 0: full
+  std::int64_t chunk = 0;  // chunk size of attention; 0: full
 };
 
-// A level's output and gradients, of x first, in float64.
+// A level's output and gradients in float64; the gradient of x comes first.
 struct Result {
   at::Tensor output;
   std::vector<at::Tensor> gradients;
@@ -61,7 +61,7 @@ class Bench {
     d_out_ = draw();
   }
 
-  // The same in float64, each number off by the share `relative` of itself.
+  // The same in float64, with each value perturbed by the fraction `relative`.
   [[nodiscard]] Bench in_float64(double relative = 0, std::uint64_t draw = 0) const {
     const auto off = [&](const at::Tensor& values) {
       return testing::disturbed(values.to(at::kDouble), relative, draw);
@@ -87,7 +87,7 @@ class Bench {
     return result;
   }
 
-  // start: what the gradients of weights are before; undefined: they have no value yet.
+  // start: initial value of the weight gradients; undefined: they have no value yet.
   [[nodiscard]] Result run_fused(const at::Tensor& start = {}) {
     const at::NoGradGuard no_grad;
     const ParameterReader read = [&](param::ParameterId id) { return plain_.weights.view(id); };
@@ -143,7 +143,7 @@ std::map<std::string, double> errors(const Result& found, const Result& expected
     const auto is_zero = [i](const Result& result) {
       return result.gradients[i].count_nonzero().item<std::int64_t>() == 0;
     };
-    // A single position attends to none: the weights' gradients are zero.
+    // A single position attends to nothing, so the weights' gradients are zero.
     const bool are_zero = is_zero(found) && is_zero(expected);
     all[fmt::format("gradient {}", i)] =
         are_zero ? 0 : testing::length_error(found.gradients[i], expected.gradients[i]);
@@ -151,14 +151,14 @@ std::map<std::string, double> errors(const Result& found, const Result& expected
   return all;
 }
 
-// What a level rounds one after another in `dtype`: ten results forward, ten gradients backward.
-// Products of 16-bit numbers are summed in float32; others round each term.
+// The number of sequential roundings in `dtype`: ten results forward, ten gradients backward.
+// Products of 16-bit values accumulate in float32; other dtypes round each term.
 double roundings_of(const Case& test, at::ScalarType dtype) {
   const std::int64_t terms = std::max(test.heads * test.neurons, test.batch * test.length);
   return at::isReducedFloatingType(dtype) ? 20 : 20 * static_cast<double>(terms);
 }
 
-// The fused level in `dtype`, beside the plain one in float64.
+// Compares the fused level in `dtype` with the plain one in float64.
 void check_near(const Case& test, at::ScalarType dtype) {
   Bench bench(test, dtype);
   const testing::Disturbance disturbance(dtype, roundings_of(test, dtype));
@@ -193,26 +193,26 @@ TEST_CASE("FusedLevel.EqualsThePlainLevelInFloat64") {
   }
 }
 
-TEST_CASE("FusedLevel.IsNearThePlainLevelInFloat32AndBfloat16") {
+TEST_CASE("FusedLevel.ApproximatesThePlainLevelInFloat32AndBfloat16") {
   for (const Case& test : {kCases[0], kCases[3], kCases[7]}) {
     check_near(test, at::kFloat);
     check_near(test, at::kBFloat16);
   }
 }
 
-TEST_CASE("FusedLevel.AddsToGradientsThatHaveAValue") {
+TEST_CASE("FusedLevel.AccumulatesIntoExistingGradients") {
   Bench bench(kCases[0], at::kDouble);
   const Result first = bench.run_fused();
   const Result added = bench.run_fused(at::scalar_tensor(2.5, at::kDouble));
   CHECK(at::equal(added.gradients[0], first.gradients[0]));
   for (std::size_t i = 1; i < first.gradients.size(); ++i) {
-    // Sums over as many positions as there are, which begin with 2.5.
+    // Sums over all positions that start from 2.5.
     CHECK(testing::length_error(added.gradients[i], first.gradients[i] + 2.5) <=
           testing::rounding_bound(at::kDouble, static_cast<double>(2 * 40 + 1)));
   }
 }
 
-TEST_CASE("FusedLevel.HasTheSameBitsOnAnyNumberOfThreads") {
+TEST_CASE("FusedLevel.BitsDoNotDependOnThreads") {
   const int before = at::get_num_threads();
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
     for (const Case& test : {kCases[2], kCases[3], kCases[4], kCases[8]}) {
@@ -232,7 +232,7 @@ TEST_CASE("FusedLevel.HasTheSameBitsOnAnyNumberOfThreads") {
   at::set_num_threads(before);
 }
 
-TEST_CASE("SampleOrder.LetsSamplesAddInOrderAndWaitsForNoneThatHasFailed") {
+TEST_CASE("SampleOrder.OrdersSamplesAndStopsWaitingAfterAFailure") {
   bdh::SampleOrder order(2);
   std::vector<int> sum;
   const auto add = [&](int sample) {

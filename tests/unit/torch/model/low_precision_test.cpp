@@ -1,4 +1,4 @@
-// The blocks in bfloat16 and float16, beside themselves in float32 with the same weights.
+// Compares the blocks in bfloat16 and float16 with float32 and float64, with the same weights.
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -31,7 +31,7 @@ BdhFixture fixture_of(const BdhSizes& sizes, at::ScalarType dtype, at::ScalarTyp
   return fixture;
 }
 
-/// Adds as the gradient arena does.
+/// Accumulates like the gradient arena.
 class FloatSink : public param::GradientSink {
  public:
   void add_gradient(param::ParameterId id, const at::Tensor& grad) override {
@@ -51,7 +51,7 @@ struct Result {
   FloatSink gradients;
 };
 
-/// Forward and backward of the sum of losses over 3 sequences of 19 tokens.
+/// Runs forward and backward of the summed loss over 3 sequences of 19 tokens.
 Result train_once(const BdhFixture& fixture, at::ScalarType buffer_dtype = at::kFloat) {
   Result result;
   auto generator = at::make_generator<at::CPUGeneratorImpl>(std::uint64_t{32});
@@ -79,7 +79,7 @@ Result train_once(const BdhFixture& fixture, at::ScalarType buffer_dtype = at::k
   return result;
 }
 
-/// The dtypes of both operands of every matrix product of this thread.
+/// Records the operand dtypes of every matrix product of this thread.
 class ProductObserver {
  public:
   ProductObserver()
@@ -111,13 +111,13 @@ class ProductObserver {
   at::CallbackHandle handle_;
 };
 
-TEST_CASE("Every product multiplies the low dtype, but for float16's scores times values") {
+TEST_CASE("All products have 16-bit operands, except float16's scores times values") {
   const at::ScalarType dtype = GENERATE(at::kBFloat16, at::kHalf);
   const BdhFixture fixture = fixture_of(kSizes, dtype, dtype);
   const ProductObserver observer;
   CHECK(train_once(fixture).gradients.dtypes == std::set<at::ScalarType>{dtype});
   const auto& seen = ProductObserver::seen();
-  // A level has 5 products forward and 9 backward (that of q with itself has one), the head 1 and
+  // A level has 5 products forward and 9 backward (one for q times itself), the head 1 and
   // 2; each has two operands.
   const std::size_t all = 2 * (2 * (5 + 9) + 3);
   const std::size_t wide = dtype == at::kHalf ? 2 * 2 * 3 : 0;
@@ -125,7 +125,7 @@ TEST_CASE("Every product multiplies the low dtype, but for float16's scores time
   CHECK(seen.count(dtype) == all - wide);
 }
 
-/// How far a result is from the exact one, by what is compared.
+/// The error of a result, by compared value.
 std::map<std::string, double> errors(const Result& found, const Result& exact) {
   std::map<std::string, double> all{{"losses", largest_error(found.losses, exact.losses)}};
   for (const auto& [name, value] : exact.taps) {
@@ -135,7 +135,7 @@ std::map<std::string, double> errors(const Result& found, const Result& exact) {
     const std::string name = std::to_string(id.value());
     const at::Tensor sum = found.gradients.sums.at(id).to(at::kDouble);
     all["gradient " + name] = length_error(sum, gradient);
-    // A ReLU that flips is random; a factor would not be.
+    // A flipped ReLU causes a random error, a wrong factor a systematic one.
     const double factor =
         (sum * gradient).sum().item<double>() / gradient.square().sum().item<double>();
     all["factor of gradient " + name] = std::abs(factor - 1);
@@ -143,7 +143,7 @@ std::map<std::string, double> errors(const Result& found, const Result& exact) {
   return all;
 }
 
-/// Compares `found`, of the fixture's weights in `dtype`, with float64; returns the errors.
+/// Compares `found`, computed with the fixture's weights in `dtype`, with float64; returns the errors.
 std::map<std::string, double> check_near(const Result& found, const BdhFixture& fixture,
                                          at::ScalarType dtype) {
   const testing::Disturbance disturbance(
@@ -160,7 +160,9 @@ std::map<std::string, double> check_near(const Result& found, const BdhFixture& 
   return all;
 }
 
-TEST_CASE("In a low dtype logits, losses and gradients are near float64's, and not float32's") {
+TEST_CASE(
+    "In 16-bit dtypes logits, losses and gradients are near float64's, with larger errors than "
+    "float32's") {
   const at::ScalarType dtype = GENERATE(at::kBFloat16, at::kHalf);
   BdhSizes sizes = kSizes;
   sizes.dropout = 0.2;
@@ -174,14 +176,14 @@ TEST_CASE("In a low dtype logits, losses and gradients are near float64's, and n
   CHECK_FALSE(at::equal(found.losses, train_once(fixture_of(sizes, at::kFloat, dtype)).losses));
 }
 
-TEST_CASE("Scores beyond float16's range leave its results finite and near float64's") {
+TEST_CASE("Scores beyond float16's range keep results finite and near float64's") {
   const BdhFixture fixture = fixture_of(kSizes, at::kHalf, at::kHalf);
-  // About N / 4 * (64 * 0.25)^2 * D: some 100,000 for a position with itself.
+  // About N / 4 * (64 * 0.25)^2 * D, about 100,000 for a position with itself.
   fixture.exported("encoder").mul_(64);
   check_near(train_once(fixture), fixture, at::kHalf);
 }
 
-TEST_CASE("A token's gradient does not stall where the token is frequent") {
+TEST_CASE("The gradient of a frequent token is not lost to rounding") {
   const at::ScalarType dtype = GENERATE(at::kBFloat16, at::kHalf);
   const BdhSizes sizes{.layers = 1, .width = 4, .heads = 1, .neurons = 4, .vocab = 3};
   const auto gradient = [&](at::ScalarType computed) {
@@ -205,15 +207,15 @@ TEST_CASE("A token's gradient does not stall where the token is frequent") {
         testing::rounding_bound(dtype, 4) + testing::rounding_bound(at::kFloat, 8000));
 }
 
-TEST_CASE("Tables in bfloat16 change results a little, and by no more than positions lose") {
-  // A rounded table rounds less than bfloat16 throughout.
+TEST_CASE("bfloat16 tables change results within the bound of their rounding") {
+  // Rounding the table only changes results less than bfloat16 throughout.
   const BdhFixture fixture = fixture_of(kSizes, at::kFloat, at::kFloat);
   const Result found = train_once(fixture, at::kBFloat16);
   check_near(found, fixture, at::kBFloat16);
   CHECK_FALSE(at::equal(found.losses, train_once(fixture).losses));
 }
 
-TEST_CASE("LayerNorm's gradient has float32 statistics in a low dtype") {
+TEST_CASE("LayerNorm's gradient has float32 statistics in 16-bit dtypes") {
   const at::ScalarType dtype = GENERATE(at::kBFloat16, at::kHalf);
   auto generator = at::make_generator<at::CPUGeneratorImpl>(std::uint64_t{33});
   const at::Tensor values = at::randn({64, 32}, generator).to(dtype);
@@ -222,8 +224,8 @@ TEST_CASE("LayerNorm's gradient has float32 statistics in a low dtype") {
     const at::Tensor x = values.to(computed).detach().requires_grad_();
     return torch::autograd::grad({layer_norm(x)}, {x}, {upstream.to(computed)})[0];
   };
-  // One rounding of the result, after sums over 32 values in float32: rounded statistics would cost
-  // as much again.
+  // One rounding of the result, after float32 sums over 32 values: rounded statistics would add
+  // an error of the same size.
   const at::Tensor exact = gradient(at::kDouble);
   const double before =
       testing::rounding_bound(at::kFloat, 3 * 32) * exact.abs().max().item<double>();

@@ -1,6 +1,6 @@
-// BDH written once more, number by number from the equations of docs/guide/model.md: slow, plain, and
-// sharing no code with the blocks but the table of rotations (rope_test checks it: its float32
-// cosines would differ in their last bit).
+// A naive, scalar implementation of BDH from the equations of docs/guide/model.md, as test oracle. It
+// shares no code with the blocks except the table of rotations (checked by rope_test; an own float32
+// table would differ in the last bit).
 #pragma once
 
 #include <cmath>
@@ -13,9 +13,9 @@
 
 namespace dtrain::testing {
 
-// Dropout's rule for one neuron, as docs/guide/model.md states it: no vectors, no blocks, no batches.
+// Dropout of one neuron as in docs/guide/model.md, without vectors, blocks or batches.
 
-/// One neuron of one token. `neuron` counts through all heads.
+/// One neuron of one token; `neuron` is numbered over all heads.
 struct NeuronPlace {
   std::uint64_t seed = 0;
   std::int64_t level = 0;
@@ -24,7 +24,7 @@ struct NeuronPlace {
   std::int64_t neuron = 0;
 };
 
-/// The factor of its value: 0, or the inverse of the share kept.
+/// The factor of its value: 0, or the inverse keep probability.
 inline double scalar_dropout(const NeuronPlace& place, double probability) {
   const std::int64_t counter = place.neuron / 64 * 8 + place.neuron % 8;
   const auto words =
@@ -41,7 +41,7 @@ inline double scalar_dropout(const NeuronPlace& place, double probability) {
 
 using Vector = std::vector<double>;
 
-/// Which dropout a sample gets; probability 0: none.
+/// The dropout of a sample; probability 0 disables it.
 struct NaiveDropout {
   double probability = 0;
   std::uint64_t seed = 0;
@@ -86,7 +86,7 @@ inline Vector naive_rope(const Vector& v, std::int64_t position) {
   return out;
 }
 
-/// One level on all positions of a sequence: x (T)(D) -> (T)(D).
+/// Applies one level to all positions of a sequence: x (T)(D) -> (T)(D).
 inline std::vector<Vector> naive_level(const BdhFixture& fixture, const std::vector<Vector>& x,
                                        std::int64_t level, const NaiveDropout& dropout) {
   const std::string prefix =

@@ -15,7 +15,7 @@ namespace {
 
 using testing::largest_error;
 
-TEST_CASE("Frequencies fall from 1/2pi by 2^16 over the neurons, equal within a pair") {
+TEST_CASE("Frequencies fall from 1/2pi by a factor of 2^16 over the neurons, equal within a pair") {
   const std::int64_t neurons = GENERATE(2, 6, 70, 512);
   const at::Tensor found = rope_frequencies(neurons);
   REQUIRE(found.scalar_type() == at::kFloat);
@@ -24,16 +24,16 @@ TEST_CASE("Frequencies fall from 1/2pi by 2^16 over the neurons, equal within a 
     const double exponent =
         -2.0 * std::floor(static_cast<double>(i) / 2) / static_cast<double>(neurons);
     const double expected = std::pow(65536.0, exponent) / (2 * std::numbers::pi);
-    // The exponent is rounded, which counts up to ln(65536) times; then the power, 2 pi and two
-    // quotients.
+    // The exponent's rounding error is amplified up to ln(65536) times; then the power, 2 pi and two
+    // quotients are rounded.
     CHECK(found[i].item<double>() ==
           Approx(expected).epsilon(testing::rounding_bound(at::kFloat, std::log(65536.0) + 4)));
   }
 }
 
-// The C library's long double functions are the oracle. What is nearest to the exact value is the
-// same on every CPU.
-TEST_CASE("Frequencies and table hold the nearest float32 at each step of the reference") {
+// The C library's long double functions are the oracle; correctly rounded values are equal on
+// every CPU.
+TEST_CASE("Frequencies and table are correctly rounded at each step of the reference") {
   constexpr auto kTurn = static_cast<float>(2 * std::numbers::pi);
   const std::int64_t neurons = GENERATE(2, 70, 512, 8192);
   const std::int64_t begin = GENERATE(0, 1000, 65500);
@@ -56,7 +56,7 @@ TEST_CASE("Frequencies and table hold the nearest float32 at each step of the re
   CHECK(others == 0);
 }
 
-TEST_CASE("The table has the same bits on any number of threads") {
+TEST_CASE("The table's bits do not depend on threads") {
   const int threads = at::get_num_threads();
   at::set_num_threads(1);
   const at::Tensor alone = rope_rotations(0, 300, {64}, at::kFloat);
@@ -67,13 +67,13 @@ TEST_CASE("The table has the same bits on any number of threads") {
   at::set_num_threads(threads);
 }
 
-/// v (T, N) at positions begin, begin + 1, ...: every pair by itself, from the equations.
+/// Rotates each pair of v (T, N) at positions begin, begin + 1, ... by the equations.
 at::Tensor rotate_by_hand(const at::Tensor& v, std::int64_t begin) {
   const at::Tensor frequencies = rope_frequencies(v.size(1));
   at::Tensor out = at::empty_like(v);
   for (std::int64_t t = 0; t < v.size(0); ++t) {
     for (std::int64_t k = 0; k < v.size(1) / 2; ++k) {
-      // The product is float32; what follows need not be.
+      // Only the product must be float32.
       const float turns = static_cast<float>(begin + t) * frequencies[2 * k].item<float>();
       const double angle = 2 * std::numbers::pi * (turns - std::floor(turns));
       const auto a = v[t][2 * k].item<double>();
@@ -85,11 +85,11 @@ at::Tensor rotate_by_hand(const at::Tensor& v, std::int64_t begin) {
   return out;
 }
 
-TEST_CASE("Rotation turns interleaved pairs by position times frequency") {
+TEST_CASE("Interleaved pairs are rotated by position times frequency") {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(std::uint64_t{5});
   const std::int64_t begin = GENERATE(0, 1, 65500);
   const at::Tensor v = at::randn({9, 14}, generator, at::kDouble);
-  // Cosines and sines are float32 also for float64, as in the reference.
+  // Cosines and sines are float32 even for float64, as in the reference.
   const at::Tensor found = rope_rotate(v, rope_rotations(begin, begin + 9, {14}, at::kDouble));
   // An angle below 2 pi is off by the rounding of 2 pi and of the product, its cosine and sine by as
   // much and a rounding more; two of them, times numbers of the pair, are added.
@@ -102,7 +102,8 @@ TEST_CASE("Rotation turns interleaved pairs by position times frequency") {
         bound + testing::rounding_bound(at::kFloat, 3));  // v, the products, the sum
 }
 
-TEST_CASE("Low dtypes are turned in float32 and rounded once, and turned back by the gradient") {
+TEST_CASE(
+    "16-bit dtypes are rotated in float32 and rounded once; the gradient is the inverse rotation") {
   const at::ScalarType dtype = GENERATE(at::kBFloat16, at::kHalf);
   const double rounding = testing::unit_roundoff(dtype);
   auto generator = at::make_generator<at::CPUGeneratorImpl>(std::uint64_t{6});
@@ -116,14 +117,14 @@ TEST_CASE("Low dtypes are turned in float32 and rounded once, and turned back by
                           v.detach().abs().max().item<double>();
     CHECK(at::allclose(found[row].to(at::kDouble), expected, rounding, before));
   }
-  // A rotation's gradient is the rotation back: turning what was turned gives v again.
+  // The gradient of a rotation is its inverse: applied to the result, it gives v again.
   const at::Tensor gradient = torch::autograd::grad({found}, {v}, {found.detach()})[0];
-  // Two numbers of a pair are rounded, and their rotation.
+  // Both values of a pair and their rotation are rounded.
   CHECK(largest_error(gradient, v.detach()) <= (std::numbers::sqrt2 + 1) * rounding * 1.01);
   CHECK(gradient.scalar_type() == dtype);
 }
 
-TEST_CASE("A table may be of another dtype than what it turns") {
+TEST_CASE("The table may have another dtype than v") {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(std::uint64_t{7});
   const at::Tensor v = at::randn({9, 14}, generator, at::kDouble);
   const at::Tensor float_table = rope_rotations(0, 9, {14}, at::kFloat);
@@ -133,7 +134,7 @@ TEST_CASE("A table may be of another dtype than what it turns") {
   CHECK(at::equal(rope_rotate(low, low_table), rope_rotate(low, low_table.to(at::kFloat))));
 }
 
-TEST_CASE("A narrow table that is read as float32 is made once, and lies in float32") {
+TEST_CASE("A 16-bit table stored in float32 is created once") {
   RopeTables tables(HeadSlice{14});
   const at::Tensor table = tables.table(9, at::kBFloat16, at::kFloat);
   CHECK(table.scalar_type() == at::kFloat);
@@ -141,18 +142,18 @@ TEST_CASE("A narrow table that is read as float32 is made once, and lies in floa
   CHECK(tables.table(9, at::kBFloat16, at::kFloat).is_same(table));
 }
 
-TEST_CASE("The float64 table holds the float32 cosines and sines") {
+TEST_CASE("The float64 table contains the float32 cosines and sines") {
   const at::Tensor wide = rope_rotations(0, 300, {12}, at::kDouble);
   const at::Tensor narrow = rope_rotations(0, 300, {12}, at::kFloat);
   CHECK(at::equal(wide, narrow.to(at::kDouble)));
 }
 
-TEST_CASE("A table of some positions is a part of the table of all") {
+TEST_CASE("A table of some positions equals that part of the full table") {
   const at::Tensor all = rope_rotations(0, 200, {32}, at::kFloat);
   CHECK(at::equal(rope_rotations(128, 192, {32}, at::kFloat), all.slice(0, 128, 192)));
 }
 
-TEST_CASE("A table of a part of a head holds the pairs that those neurons have in the whole") {
+TEST_CASE("A table of a head slice equals that part of the full table") {
   const std::int64_t whole = GENERATE(4, 14, 70, 512);
   const at::ScalarType dtype = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
   const at::Tensor all = rope_rotations(3, 90, {whole}, dtype);
@@ -163,14 +164,14 @@ TEST_CASE("A table of a part of a head holds the pairs that those neurons have i
   }
 }
 
-TEST_CASE("A part of a head that cuts a pair is refused") {
+TEST_CASE("A head slice that splits a pair is rejected") {
   CHECK_THROWS_AS(rope_rotations(0, 9, {.whole = 12, .first = 3, .count = 6}, at::kFloat),
                   base::Error);
   CHECK_THROWS_AS(rope_rotations(0, 9, {.whole = 12, .first = 0, .count = 3}, at::kFloat),
                   base::Error);
 }
 
-TEST_CASE("Tables follow the length and dtype asked for") {
+TEST_CASE("Tables are recreated for another length or dtype") {
   RopeTables tables({8});
   CHECK(tables.table(5, at::kFloat, at::kFloat).sizes() == at::IntArrayRef({5, 4, 2}));
   CHECK(tables.table(7, at::kFloat, at::kFloat).sizes() == at::IntArrayRef({7, 4, 2}));

@@ -63,10 +63,10 @@ std::string refusal(const BdhSizes& sizes, const TensorCoordinate& place) {
   return "accepted";
 }
 
-TEST_CASE("What does not fit is refused, with what would") {
+TEST_CASE("A size that does not fit is rejected, and the message names valid ones") {
   CHECK_THAT(refusal(kSizes, {.size = 3}), Names("--tp 3", "--heads 4", "--tp 2 or 4"));
   CHECK_THAT(refusal(kSizes, {.size = 6}), Names("--tp 6", "--heads 4", "--tp 4 or 8"));
-  // 12 neurons in 4 parts are 3 each: a pair of RoPE would be cut.
+  // 12 neurons in 4 parts are 3 each, which would split a RoPE pair.
   CHECK_THAT(refusal(kSizes, {.size = 16}),
              Names("--tp 16", "--heads 4", "--neurons 12", "4 parts", "--tp 12 or 24"));
   CHECK_THAT(refusal(kSizes, {.size = 100}), Names("--tp 100", "--tp 24"));
@@ -77,7 +77,7 @@ TEST_CASE("What does not fit is refused, with what would") {
              Names("--tp-vocab", "--vocab 255", "--tp 2", 1));
 }
 
-TEST_CASE("A rank's specs say which slice of the whole it holds") {
+TEST_CASE("A rank's specs contain the slice of the whole that it holds") {
   const auto model = make_bdh(kSizes, 8, {.index = 5, .size = 8, .splits_vocab = true});
   const auto whole = make_bdh(kSizes, 8);
   REQUIRE(model->parameters.size() == whole->parameters.size());
@@ -99,15 +99,15 @@ TEST_CASE("A rank's specs say which slice of the whole it holds") {
   CHECK_FALSE(replicated->parameters.front().cut.has_value());
 }
 
-TEST_CASE("A block refuses to run on another axis than it was made for") {
+TEST_CASE("A block rejects an axis other than the one it was made for") {
   const BdhSlice slice = slice_of(kSizes, {.index = 1, .size = 2});
   const TensorAxis one;
   CHECK_THROWS_AS(slice.check(one), base::Error);
   slice_of(kSizes, {}).check(one);
 }
 
-TEST_CASE("A BDH declares the ranks that share a head as its one subgroup") {
-  const config::ModelConfig config{.family = config::bdh::Settings{.heads = 4, .neurons = 12}};
+TEST_CASE("BDH declares one subgroup, the ranks that share a head") {
+  const config::ModelConfig config{.own = config::bdh::Settings{.heads = 4, .neurons = 12}};
   for (const auto& [tp, sharing] : {std::pair{1, 1}, {4, 1}, {12, 3}}) {
     const std::vector<mesh::Subgroup> subgroups = model::tensor_subgroups(config, tp);
     REQUIRE(subgroups.size() == 1);
@@ -116,7 +116,7 @@ TEST_CASE("A BDH declares the ranks that share a head as its one subgroup") {
   CHECK_THROWS_AS(model::tensor_subgroups(config, 5), base::Error);
 }
 
-TEST_CASE("A part keeps the parameters' ids and holds those that its blocks use") {
+TEST_CASE("Extracted blocks keep parameter ids and hold only the parameters they use") {
   const auto whole = testing::small_model({{}, {}, {}});
   const std::vector<BlockRange> ranges{{0_b, 1_b}, {2_b, 3_b}};
   const auto part = extract_blocks(testing::small_model({{}, {}, {}}), ranges);
@@ -132,7 +132,7 @@ TEST_CASE("A part keeps the parameters' ids and holds those that its blocks use"
   }
 }
 
-TEST_CASE("A slice that is not held still knows the whole") {
+TEST_CASE("A spec that is not held keeps the whole shape") {
   param::ParameterSpec spec;
   spec.shape = {4, 6};
   spec.cut = param::TensorCut{.dim = 1, .begin = 6, .whole = 12};

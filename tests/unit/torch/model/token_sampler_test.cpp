@@ -22,7 +22,7 @@ const at::Tensor& logits() {
   return values;
 }
 
-/// How often each token comes in `count` draws.
+/// Counts each token in `count` draws.
 std::vector<double> shares(const SamplingRule& rule, std::int64_t count) {
   std::vector<double> result(static_cast<std::size_t>(logits().numel()));
   for (std::int64_t index = 0; index < count; ++index) {
@@ -32,13 +32,13 @@ std::vector<double> shares(const SamplingRule& rule, std::int64_t count) {
   return result;
 }
 
-TEST_CASE("Temperature 0 takes the likeliest token, the first of equals") {
+TEST_CASE("Temperature 0 selects the most likely token, the first of ties") {
   for (std::int64_t index = 0; index < 20; ++index) {
     CHECK(sample_token(logits(), {.temperature = 0, .seed = 5}, index) == 1);
   }
 }
 
-TEST_CASE("Tokens come in the shares of the softmax at the given temperature") {
+TEST_CASE("Token frequencies follow the softmax at the given temperature") {
   const double temperature = GENERATE(1.0, 0.5, 4.0);
   const at::Tensor expected = (logits() / temperature).softmax(0);
   constexpr std::int64_t kDraws = 40000;
@@ -50,29 +50,29 @@ TEST_CASE("Tokens come in the shares of the softmax at the given temperature") {
   }
 }
 
-TEST_CASE("top_k leaves the k likeliest, with the lower token of equals first") {
+TEST_CASE("top_k keeps the k most likely tokens, preferring lower ids among ties") {
   CHECK(shares({.top_k = 1, .seed = 2}, 100)[1] == Approx(1));
   const std::vector<double> three = shares({.top_k = 3, .seed = 2}, 2000);
   CHECK(three[1] + three[3] + three[4] == Approx(1));
   CHECK(three[3] > 0.1);
-  // So many equals that a sort which does not keep their order would mix them.
+  // Enough ties that an unstable sort would reorder them.
   const at::Tensor equals = at::zeros({256}, at::kDouble);
   for (std::int64_t index = 0; index < 100; ++index) {
     CHECK(sample_token(equals, {.top_k = 3}, index) < 3);
   }
-  // More than there are tokens is all of them.
+  // A top_k above the vocabulary size keeps all tokens.
   CHECK(shares({.top_k = 100, .seed = 2}, 500) == shares({.seed = 2}, 500));
 }
 
-// Uniform in [0, 1), of the Philox words for a token's number.
+// A uniform value in [0, 1) from the Philox words of a token's index.
 double drawn_share(std::uint64_t seed, std::int64_t index) {
   const auto words = base::philox({static_cast<std::uint32_t>(index), 0, 0, 0},
                                   base::philox_key(seed, base::RandomPurpose::sampling));
   return (std::ldexp(words[0] >> 5, 26) + (words[1] >> 6)) * std::ldexp(1.0, -53);
 }
 
-// The definition: the tokens sorted, the likeliest first, and the one at which the sum of weights
-// exceeds the share of it that was drawn.
+// The definition: sort the tokens, most likely first, and select the one at which the cumulative
+// weight exceeds the drawn fraction.
 std::int64_t token_of_sorted(const at::Tensor& logits, const SamplingRule& rule, double share) {
   const at::Tensor wide = logits.to(at::kDouble);
   const auto* values = wide.const_data_ptr<double>();
@@ -90,7 +90,7 @@ std::int64_t token_of_sorted(const at::Tensor& logits, const SamplingRule& rule,
   return static_cast<std::int64_t>(order[static_cast<std::size_t>(found - sums.begin())]);
 }
 
-TEST_CASE("Tokens of a large vocabulary are those that sorting it would give") {
+TEST_CASE("Sampling from a large vocabulary equals the definition by sorting") {
   at::manual_seed(7);
   const double scale = GENERATE(0.001, 1.0, 8.0);
   const at::Tensor normal = at::randn({50257}, at::kFloat) * scale;
@@ -105,7 +105,7 @@ TEST_CASE("Tokens of a large vocabulary are those that sorting it would give") {
   }
 }
 
-TEST_CASE("A draw follows from logits, seed and index alone") {
+TEST_CASE("A draw depends on logits, seed and index alone") {
   const SamplingRule rule{.temperature = 4, .seed = 3};
   std::vector<std::int64_t> forward;
   for (std::int64_t index = 0; index < 64; ++index) {
@@ -122,19 +122,19 @@ TEST_CASE("A draw follows from logits, seed and index alone") {
   CHECK(std::set<std::int64_t>(forward.begin(), forward.end()).size() > 3);
 }
 
-TEST_CASE("Adding a constant to the logits changes nothing, however large they are") {
+TEST_CASE("Adding a constant to the logits does not change the result") {
   for (std::int64_t index = 0; index < 50; ++index) {
     CHECK(sample_token(logits() + 4096, {.seed = 3}, index) ==
           sample_token(logits(), {.seed = 3}, index));
   }
 }
 
-TEST_CASE("A tiny temperature approaches the likeliest tokens without overflow") {
+TEST_CASE("A tiny temperature selects the most likely tokens without overflow") {
   const std::vector<double> found = shares({.temperature = 1e-300, .seed = 1}, 1000);
-  CHECK(found[1] + found[4] == Approx(1));  // the two equals
+  CHECK(found[1] + found[4] == Approx(1));  // the two ties
 }
 
-TEST_CASE("A logit that is not finite is refused") {
+TEST_CASE("A logit that is not finite is rejected") {
   for (const double bad :
        {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
     at::Tensor damaged = logits().clone();

@@ -18,7 +18,7 @@ using testing::spec;
 using testing::operator""_p;
 using testing::operator""_s;
 
-// Of values that are all here.
+// The norm of unsharded values.
 double global_norm(const param::Arena& values, const param::ArenaLayout& layout,
                    const param::ParameterSpecs& specs) {
   const GlobalNorm norm(layout, specs, 0_s);
@@ -30,7 +30,7 @@ struct Gradients {
       : specs(std::move(given)), layout(specs), arena(layout, dtype, param::private_memory) {
     for (const param::ParameterId id : specs.ids()) {
       const at::Tensor view = arena.view(id);
-      // By name: the same values wherever the parameter lies.
+      // Seeded by name: the same values for any parameter order.
       view.copy_(testing::values_of(specs[id].name.front(), view.numel(), dtype));
     }
   }
@@ -41,7 +41,7 @@ struct Gradients {
   param::Arena arena;
 };
 
-TEST_CASE("The global norm is the root of the sum of all squares") {
+TEST_CASE("The global norm is the square root of the sum of all squares") {
   const Gradients gradients({spec("a", 10'000), spec("b", 3), spec("c", 4'096), spec("d", 64)});
   long double squares = 0;
   for (const param::ParameterId id : gradients.specs.ids()) {
@@ -52,7 +52,7 @@ TEST_CASE("The global norm is the root of the sum of all squares") {
     }
   }
   const auto expected = static_cast<double>(std::sqrt(squares));
-  // All terms are positive: a square each, a sum, a root.
+  // All terms are positive; squares, sums and the root are rounded.
   const double bound = testing::rounding_bound(at::kDouble, 10'000 + 3 + 4'096 + 64 + 2);
   CHECK(std::abs(gradients.norm() - expected) <= bound * expected);
 }
@@ -68,7 +68,7 @@ TEST_CASE("The norm has the same bits in any order of parameters, with any numbe
   at::set_num_threads(threads);
 }
 
-TEST_CASE("What an arena does not hold counts as zero, with the bits of zeros") {
+TEST_CASE("Elements that an arena does not hold count as zeros, bit for bit") {
   const param::ParameterSpecs specs{spec("a", 9'000), spec("b", 65), spec("c", 20'001)};
   const param::ArenaLayout layout(specs, {.frozen = {1_p}});
   const Gradients whole(specs);
@@ -78,13 +78,13 @@ TEST_CASE("What an arena does not hold counts as zero, with the bits of zeros") 
   CHECK(global_norm(trained, layout, specs) == whole.norm());
 }
 
-TEST_CASE("What does not fit in float32 when squared is still a norm") {
+TEST_CASE("Values whose squares overflow float32 have a finite norm") {
   Gradients gradients({spec("a", 4)});
   gradients.arena.view(0_p).fill_(1e30f);
   CHECK(gradients.norm() == Approx(2e30));
 }
 
-TEST_CASE("A gradient that is not finite shows in the norm") {
+TEST_CASE("A gradient that is not finite makes the norm not finite") {
   for (const float value :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     Gradients gradients({spec("a", 5'000), spec("b", 7)});
@@ -93,7 +93,7 @@ TEST_CASE("A gradient that is not finite shows in the norm") {
   }
 }
 
-TEST_CASE("The norm of values alone has the same bits with any number of threads") {
+TEST_CASE("The bits of norm_of do not depend on threads") {
   const std::int64_t size = GENERATE(1, 4'096, 50'001);
   const at::Tensor values = testing::values_of(3, size, at::kFloat);
   const double expected = values.to(at::kDouble).norm().item<double>();
@@ -106,7 +106,7 @@ TEST_CASE("The norm of values alone has the same bits with any number of threads
   at::set_num_threads(before);
 }
 
-TEST_CASE("Clipping scales to the norm that is allowed, and never up") {
+TEST_CASE("Clipping scales down to the maximum norm, and never up") {
   const auto factor = [](double norm, double max_norm) {
     return clip_factor(at::scalar_tensor(norm, at::kDouble), max_norm).item<double>();
   };

@@ -23,7 +23,7 @@ TEST_CASE("The scale begins at 65536 and doubles after 2000 good steps") {
   CHECK(scaler.scale() == 262144);
 }
 
-TEST_CASE("An overflow halves the scale, is counted, and good steps are counted anew") {
+TEST_CASE("An overflow halves the scale, counts a skipped step and resets the growth interval") {
   GradScaler scaler;
   update_often(scaler, 1999, false);
   scaler.update(true);
@@ -36,7 +36,7 @@ TEST_CASE("An overflow halves the scale, is counted, and good steps are counted 
   CHECK(scaler.num_skipped() == 1);
 }
 
-TEST_CASE("The scale falls to 1, and an overflow there ends the run") {
+TEST_CASE("The scale falls to 1, where an overflow is an error") {
   GradScaler scaler;
   update_often(scaler, 16, true);
   CHECK(scaler.scale() == 1);
@@ -57,7 +57,7 @@ TEST_CASE("The scale stops growing where float32 sums of gradients would overflo
   CHECK(scaler.scale() == 0x1p64);
 }
 
-TEST_CASE("A scaler goes on from the saved state of another") {
+TEST_CASE("A scaler resumes from saved state") {
   GradScaler one;
   one.update(true);
   update_often(one, 1500, false);

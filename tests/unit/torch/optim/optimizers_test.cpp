@@ -19,12 +19,12 @@ using testing::spec;
 using testing::operator""_p;
 using testing::operator""_s;
 
-// Neighbours that decay alike, one that does not, and sizes that leave padding.
+// Adjacent parameters with equal decay, one without decay, and sizes that need padding.
 const param::ParameterSpecs kSpecs{spec("a", 100, true), spec("b", 64, true), spec("c", 7, false),
                                    spec("d", 130, true)};
 const at::Tensor kMayUpdate = at::scalar_tensor(true, at::kBool);
 
-// Weights, gradients and their optimizer.
+// Weights, gradients and an optimizer.
 template <typename Rule, typename Options>
 struct Optimized {
   explicit Optimized(const Options& options, at::ScalarType dtype = at::kDouble)
@@ -52,8 +52,8 @@ struct Optimized {
 using AdamWRun = Optimized<AdamW, AdamWOptions>;
 using SgdRun = Optimized<Sgd, SgdOptions>;
 
-// Five updates beside `update(scalar, weight, gradient, lr, decays, step)` of each number by itself.
-// Returns what the rule keeps of the last parameter's numbers.
+// Compares five updates with the scalar rule `update(scalar, weight, gradient, lr, decays, step)`.
+// Returns the rule's state of the last parameter.
 template <typename Scalar, typename Run, typename Update>
 std::vector<Scalar> check_rule(Run& run, double bound, const Update& update) {
   std::vector<std::vector<Scalar>> scalars;
@@ -83,7 +83,7 @@ std::vector<Scalar> check_rule(Run& run, double bound, const Update& update) {
   return scalars.back();
 }
 
-// Compares the optimizer's array of the last parameter with one number of each scalar.
+// Compares the optimizer's state array of the last parameter with the scalar rule's state.
 template <typename Scalar>
 void check_array(const at::Tensor& found, const std::vector<Scalar>& scalars,
                  double Scalar::*number, double bound) {
@@ -92,9 +92,9 @@ void check_array(const at::Tensor& found, const std::vector<Scalar>& scalars,
   CHECK(testing::largest_error(found, at::tensor(expected, at::kDouble)) <= bound);
 }
 
-TEST_CASE("AdamW is the published rule, number by number, with decay where the spec says so") {
-  // Five updates of some 20 roundings, here and there. The corrections are 1 less a power of beta2,
-  // 0.95, which magnifies its rounding by up to 1 / 0.05.
+TEST_CASE("AdamW equals the published rule per element, with decay where the spec says so") {
+  // Five updates of about 20 roundings on both sides. The corrections are 1 minus a power of beta2,
+  // 0.95, which amplifies its rounding error by up to 1 / 0.05.
   const double bound = testing::rounding_bound(at::kDouble, 2 * 5 * 20) / 0.05;
   const config::TrainConfig train{.beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .freeze = {}};
   AdamWRun run({.beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.3});
@@ -109,7 +109,7 @@ TEST_CASE("AdamW is the published rule, number by number, with decay where the s
   check_array(state[1].arena->view(3_p), scalars, &ScalarAdamW::second_moment, bound);
 }
 
-TEST_CASE("AdamW corrects its moments after very many updates as the rule does") {
+TEST_CASE("AdamW's bias correction equals the rule after very many updates") {
   const std::int64_t step = GENERATE(1'000, 12'345, 16'000'000);
   const config::TrainConfig train{};
   AdamWRun run({.weight_decay = 0});
@@ -120,7 +120,7 @@ TEST_CASE("AdamW corrects its moments after very many updates as the rule does")
   const double gradient = run.gradients.view(3_p)[7].item<double>();
   const double weight = scalar.update(expected[7].item<double>(), gradient, 0.1, train, 0, step);
   run.optimizer.step(run.weights, run.gradients, 0.1, kMayUpdate);
-  // A power of beta2 near 1 is subtracted from 1, which magnifies its rounding by up to 1 / (1 -
+  // Subtracting a power of beta2 near 1 from 1 amplifies its rounding error by up to 1 / (1 -
   // beta2); after many updates it is 0.
   const double magnified = testing::rounding_bound(at::kDouble, 20) / (1 - train.beta2);
   CHECK(run.weights.view(3_p)[7].item<double>() == Approx(weight).epsilon(magnified));
@@ -137,12 +137,12 @@ void check_untouched() {
   CHECK(padding.count_nonzero().item<std::int64_t>() == 0);
 }
 
-TEST_CASE("An update leaves the gradients and the padding as they are") {
+TEST_CASE("An update does not change gradients or padding") {
   check_untouched<AdamWRun>();
   check_untouched<SgdRun>();
 }
 
-// One number's update, as torch.optim.SGD documents it: its first buffer is the gradient itself.
+// The update of one element as documented by torch.optim.SGD: the first buffer is the gradient.
 struct ScalarSgd {
   double buffer = 0;
   bool has_buffer = false;
@@ -155,8 +155,8 @@ struct ScalarSgd {
   }
 };
 
-TEST_CASE("SGD is the published rule, number by number, with decay where the spec says so") {
-  // Five updates of six roundings, here and there.
+TEST_CASE("SGD equals the published rule per element, with decay where the spec says so") {
+  // Five updates of six roundings on both sides.
   const double bound = testing::rounding_bound(at::kDouble, 2 * 5 * 6);
   const double momentum = GENERATE(0.8, 0.0);
   SgdRun run({.momentum = momentum, .weight_decay = 0.3});
@@ -172,7 +172,7 @@ TEST_CASE("SGD is the published rule, number by number, with decay where the spe
   check_array(state[0].arena->view(3_p), scalars, &ScalarSgd::buffer, bound);
 }
 
-TEST_CASE("An optimizer keeps as many values of an element as it says") {
+TEST_CASE("values_per_element equals the number of state values per element") {
   const OptimizerOptions options =
       GENERATE(OptimizerOptions(AdamWOptions{}), OptimizerOptions(SgdOptions{}),
                OptimizerOptions(SgdOptions{.momentum = 0}));
@@ -182,7 +182,7 @@ TEST_CASE("An optimizer keeps as many values of an element as it says") {
   CHECK(std::ssize(optimizer->state()) == values_per_element(options));
 }
 
-TEST_CASE("An update that may not be touches no element on the CPU") {
+TEST_CASE("With may_update false, the CPU touches no element") {
   struct Counting final : UpdateWindow {
     void before(param::ElementRange, param::ElementRange) override { ++ranges; }
     void after(param::ElementRange) override {}

@@ -9,7 +9,7 @@ Schedule schedule(ScheduleShape shape) {
   return {.shape = shape, .peak = 1.0, .minimum = 0.2, .warmup_steps = 4, .total_steps = 12};
 }
 
-TEST_CASE("Warm-up reaches the peak in equal parts, whatever comes after") {
+TEST_CASE("Warm-up rises linearly to the peak under every schedule") {
   for (const auto shape : {ScheduleShape::constant, ScheduleShape::linear, ScheduleShape::cosine}) {
     const Schedule s = schedule(shape);
     CHECK(s.rate(0) == 0.25);
@@ -19,12 +19,12 @@ TEST_CASE("Warm-up reaches the peak in equal parts, whatever comes after") {
   }
 }
 
-TEST_CASE("A constant rate stays at the peak") {
+TEST_CASE("A constant schedule stays at the peak") {
   CHECK(schedule(ScheduleShape::constant).rate(11) == 1.0);
   CHECK(schedule(ScheduleShape::constant).rate(1000) == 1.0);
 }
 
-TEST_CASE("A linear rate falls evenly to the minimum and stays there") {
+TEST_CASE("A linear schedule falls to the minimum and stays there") {
   const Schedule s = schedule(ScheduleShape::linear);
   CHECK(s.rate(6) == Approx(0.8));   // 2 of 8 steps: 1 - 0.8 / 4
   CHECK(s.rate(8) == Approx(0.6));   // half way
@@ -33,7 +33,7 @@ TEST_CASE("A linear rate falls evenly to the minimum and stays there") {
   CHECK(s.rate(100) == Approx(0.2));
 }
 
-TEST_CASE("A cosine rate falls slowly, quickly, slowly") {
+TEST_CASE("A cosine schedule falls along half a cosine") {
   const Schedule s = schedule(ScheduleShape::cosine);
   CHECK(s.rate(6) == Approx(0.2 + 0.8 * 0.8535533905932737));  // (1 + cos 45 degrees) / 2
   CHECK(s.rate(8) == Approx(0.6));
@@ -41,7 +41,7 @@ TEST_CASE("A cosine rate falls slowly, quickly, slowly") {
   CHECK(s.rate(12) == Approx(0.2));
 }
 
-TEST_CASE("A rate of warm-up, stable and decay leaves the peak for the last steps alone") {
+TEST_CASE("A warmup-stable-decay schedule stays at the peak until its last steps") {
   Schedule s = schedule(ScheduleShape::warmup_stable_decay);
   s.decay_steps = 4;
   CHECK(s.rate(2) == 0.75);  // still warming up
@@ -52,7 +52,7 @@ TEST_CASE("A rate of warm-up, stable and decay leaves the peak for the last step
   CHECK(s.rate(100) == Approx(0.2));
 }
 
-TEST_CASE("Warm-up and decay may follow each other, and a decay may be one step") {
+TEST_CASE("Decay may directly follow warm-up, and may last one step") {
   Schedule s = schedule(ScheduleShape::warmup_stable_decay);
   s.decay_steps = 8;
   const Schedule linear = schedule(ScheduleShape::linear);
@@ -62,7 +62,7 @@ TEST_CASE("Warm-up and decay may follow each other, and a decay may be one step"
   CHECK(s.rate(12) == Approx(0.2));
 }
 
-TEST_CASE("A run that is all warm-up, or has none, is sound") {
+TEST_CASE("A run may consist of warm-up alone, or have none") {
   const Schedule all{
       .shape = ScheduleShape::linear, .peak = 1, .minimum = 0, .warmup_steps = 3, .total_steps = 3};
   CHECK(all.rate(2) == 1);

@@ -11,7 +11,7 @@
 namespace dtrain::optim::update_rules_test {
 namespace {
 
-// More than four vectors of the widest instructions, and a rest.
+// More than four of the widest vectors, plus a remainder.
 constexpr std::int64_t kCount = 75;
 
 template <typename T>
@@ -23,7 +23,7 @@ std::vector<T> numbers(std::int64_t which, double scale) {
   return result;
 }
 
-// Weights, gradients and two kinds of state; the second is never negative.
+// Weights, gradients and two state arrays; the second is never negative.
 template <typename T>
 struct Elements {
   std::vector<T> weight = numbers<T>(1, 1e-5);
@@ -45,8 +45,8 @@ struct Elements {
   }
 };
 
-// An update of every range of the elements, on every instruction set of this CPU, beside the whole
-// and an update written for one number, whose operations the compiler does not put in vectors.
+// Compares updates of every range of the elements, on every instruction set of this CPU, with one
+// update of all elements and with a scalar update that the compiler does not vectorize.
 template <typename T, typename Update, typename Scalar>
 void check_every_range(Update update, Scalar scalar) {
   const Elements<T> start;
@@ -67,8 +67,7 @@ void check_every_range(Update update, Scalar scalar) {
   }
 }
 
-TEMPLATE_TEST_CASE("AdamW gives an element the bits of its rule in every range", "", float,
-                   double) {
+TEMPLATE_TEST_CASE("AdamW has the scalar rule's bits in every range", "", float, double) {
   const AdamWFactors<TestType> f{.keep = TestType(0.9997),
                                  .beta1 = TestType(0.9),
                                  .first_gain = TestType(0.1),
@@ -93,7 +92,7 @@ TEMPLATE_TEST_CASE("AdamW gives an element the bits of its rule in every range",
       });
 }
 
-TEMPLATE_TEST_CASE("SGD gives an element the bits of its rule in every range", "", float, double) {
+TEMPLATE_TEST_CASE("SGD has the scalar rule's bits in every range", "", float, double) {
   const bool has_momentum = GENERATE(true, false);
   const SgdFactors<TestType> f{
       .decay = TestType(0.1), .momentum = TestType(0.9), .rate = TestType(0.0037)};

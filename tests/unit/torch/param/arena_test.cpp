@@ -47,7 +47,7 @@ TEST_CASE("Views share the flat memory, are aligned and leave the padding zero")
   CHECK(arena.flat().sum().item<double>() == 15 * 1 + 64 * 2 + 65 * 3);
 }
 
-TEST_CASE("Units are cut between trained and frozen parameters") {
+TEST_CASE("Units are split between trained and frozen parameters") {
   const ArenaLayout whole(kSpecs, {.frozen = {1_p}});
   CHECK(whole.num_units() == 3);
   CHECK(whole.num_elements() == ArenaLayout(kSpecs).num_elements());
@@ -66,7 +66,8 @@ TEST_CASE("Units are cut between trained and frozen parameters") {
   CHECK(shards.owned_by(1_s).size() == 3);
 }
 
-TEST_CASE("Without frozen parameters all is trained, and neighbours that are frozen share a unit") {
+TEST_CASE(
+    "Without frozen parameters all units are trained; adjacent frozen parameters share a unit") {
   const ArenaLayout free(kSpecs, {.unit_begins = {0_p, 2_p}});
   CHECK(free.num_units() == 2);
   CHECK((free.trained() == Ranges{{0, 256}}));
@@ -78,7 +79,7 @@ TEST_CASE("Without frozen parameters all is trained, and neighbours that are fro
   CHECK(frozen.largest_trained_unit() == 128);
 }
 
-TEST_CASE("Parameters that are not held cut no unit") {
+TEST_CASE("Parameters that are not held do not split units") {
   const ParameterSpecs specs{matrix("a", 3, 5), matrix("elsewhere", 0, 5), matrix("b", 8, 8)};
   const ArenaLayout layout(specs, {.frozen = {1_p}});
   CHECK(layout.num_units() == 1);
@@ -87,7 +88,7 @@ TEST_CASE("Parameters that are not held cut no unit") {
   CHECK(layout.num_trained() == layout.num_elements());
 }
 
-TEST_CASE("An arena of what is trained holds no frozen parameter") {
+TEST_CASE("An arena of trained elements holds no frozen parameter") {
   const ArenaLayout layout(kSpecs, {.num_shards = 2, .frozen = {1_p}});
   const Arena whole = Arena::of_trained(layout, at::kFloat, private_memory);
   CHECK(whole.flat().numel() == 256);
@@ -107,7 +108,7 @@ TEST_CASE("An arena of what is trained holds no frozen parameter") {
   }
 }
 
-TEST_CASE("Where all is frozen an arena of what is trained is empty, and asks for some bytes") {
+TEST_CASE("If all is frozen, an arena of trained elements is empty, but allocates a few bytes") {
   const ArenaLayout layout(kSpecs, {.frozen = {0_p, 1_p, 2_p}});
   CHECK(layout.num_units() == 1);
   const Arena arena = Arena::of_trained(layout, at::kFloat, [](std::int64_t bytes) {
@@ -118,7 +119,7 @@ TEST_CASE("Where all is frozen an arena of what is trained is empty, and asks fo
   CHECK(arena.flat().scalar_type() == at::kFloat);
 }
 
-TEST_CASE("An arena takes exactly the bytes it needs from its allocator") {
+TEST_CASE("An arena allocates exactly the bytes it needs") {
   std::int64_t asked = 0;
   const Arena arena(ArenaLayout(kSpecs), at::kDouble, [&](std::int64_t bytes) {
     asked += bytes;
@@ -134,7 +135,7 @@ TEST_CASE("An unknown parameter has no range and no view") {
   CHECK_THROWS(arena.view(ParameterId(-1)));
 }
 
-TEST_CASE("Export turns neuron-major storage into the reference's shape without a copy") {
+TEST_CASE("Export views neuron-major storage in the reference's shape without a copy") {
   const ParameterSpec encoder{
       .name = "encoder", .shape = {6, 4}, .export_view = {2, 3, 4}, .export_order = {0, 2, 1}};
   CHECK(encoder.num_elements() == 24);
@@ -154,7 +155,7 @@ TEST_CASE("Export turns neuron-major storage into the reference's shape without 
   CHECK_THROWS_AS(exported_view(encoder, storage.view({4, 6})), base::Error);
 }
 
-TEST_CASE("Memory on a disk stays while a tensor of it is held") {
+TEST_CASE("Disk memory stays mapped while a tensor uses it") {
   const testing::TempFolder folder;
   auto disk = std::make_unique<DiskMemory>(folder.path(""));
   at::Tensor held = disk->allocate(3 * 4096).narrow(0, 4096, 4096);

@@ -21,7 +21,7 @@ at::Tensor initialised(const ParameterSpec& spec, std::uint64_t seed,
   return storage;
 }
 
-TEST_CASE("Initial values have the asked moments, within five deviations") {
+TEST_CASE("Initial values have the requested moments, within five deviations") {
   const at::Tensor values = initialised(matrix("w", 500, 1000), 1).to(at::kDouble) / 0.02;
   const auto count = static_cast<double>(values.numel());
   const double unit = 5 / std::sqrt(count);
@@ -29,13 +29,13 @@ TEST_CASE("Initial values have the asked moments, within five deviations") {
   CHECK(std::abs(values.square().mean().item<double>() - 1) < unit * std::sqrt(2.0));
   CHECK(std::abs(values.pow(3).mean().item<double>()) < unit * std::sqrt(15.0));
   CHECK(std::abs(values.pow(4).mean().item<double>() - 3) < unit * std::sqrt(96.0));
-  // Neighbours, which share Philox words, are uncorrelated.
+  // Adjacent values, which share Philox counters, are uncorrelated.
   const at::Tensor flat = values.view({-1});
   const at::Tensor products = flat.slice(0, 0, -1) * flat.slice(0, 1);
   CHECK(std::abs(products.mean().item<double>()) < unit);
 }
 
-TEST_CASE("An element's value follows from seed, name and exported index alone") {
+TEST_CASE("An element's value depends on seed, name and exported index alone") {
   // The rule of docs/guide/model.md, for element 6 of "ab": counter 1, second pair, cosine.
   std::uint64_t hash = 14695981039346656037U;
   for (const unsigned char c : {'a', 'b'}) hash = (hash ^ c) * 1099511628211U;
@@ -60,12 +60,12 @@ TEST_CASE("Initial values do not depend on the storage order") {
                   initialised(exported, 4)));
 }
 
-TEST_CASE("Initial values do not depend on the size beyond them") {
+TEST_CASE("Initial values do not depend on the parameter's total size") {
   CHECK(at::equal(initialised(matrix("w", 3, 7), 4),
                   initialised(matrix("w", 9, 7), 4).slice(0, 0, 3)));
 }
 
-/// `spec` cut into slices of these sizes along `dim`, each filled by itself.
+/// Splits `spec` into slices of these sizes along `dim`, and initializes each separately.
 std::vector<at::Tensor> slices_of(const ParameterSpec& spec, std::int64_t dim,
                                   const std::vector<std::int64_t>& sizes) {
   std::vector<at::Tensor> slices;
@@ -81,7 +81,7 @@ std::vector<at::Tensor> slices_of(const ParameterSpec& spec, std::int64_t dim,
   return slices;
 }
 
-TEST_CASE("Slices have the numbers of the whole: inside heads, across heads, along columns") {
+TEST_CASE("Slices have the values of the whole: inside heads, across heads, along columns") {
   const ParameterSpec encoder{
       .name = "encoder", .shape = {21, 5}, .export_view = {3, 7, 5}, .export_order = {0, 2, 1}};
   const at::Tensor whole = initialised(encoder, 4);
@@ -95,8 +95,8 @@ TEST_CASE("Slices have the numbers of the whole: inside heads, across heads, alo
   CHECK(at::equal(at::cat(slices_of(head, 1, {6, 7, 5}), 1), initialised(head, 4)));
 }
 
-TEST_CASE("A slice of a parameter that is larger than memory can be filled") {
-  // A terabyte in float32, of which one row is held.
+TEST_CASE("A slice of a parameter larger than memory can be initialized") {
+  // A terabyte in float32, of which this rank holds one row.
   constexpr std::int64_t kRows = std::int64_t{1} << 30;
   ParameterSpec spec = matrix("w", 1, 256);
   spec.export_view = {kRows, 256};
@@ -105,7 +105,7 @@ TEST_CASE("A slice of a parameter that is larger than memory can be filled") {
   CHECK(row.abs().max().item<double>() > 0.02);
 }
 
-TEST_CASE("Seed, both halves of it, and name change the values") {
+TEST_CASE("Both halves of the seed and the name change the values") {
   const at::Tensor base = initialised(matrix("w", 4, 4), 4);
   CHECK(at::equal(initialised(matrix("w", 4, 4), 4), base));
   CHECK_FALSE(at::equal(initialised(matrix("w", 4, 4), 5), base));
@@ -113,7 +113,7 @@ TEST_CASE("Seed, both halves of it, and name change the values") {
   CHECK_FALSE(at::equal(initialised(matrix("v", 4, 4), 4), base));
 }
 
-TEST_CASE("A float64 parameter starts from the float32 numbers") {
+TEST_CASE("A float64 parameter starts from the float32 values") {
   const at::Tensor wide = initialised(matrix("w", 10, 10), 4, at::kDouble);
   CHECK(wide.scalar_type() == at::kDouble);
   CHECK(at::equal(wide, initialised(matrix("w", 10, 10), 4).to(at::kDouble)));

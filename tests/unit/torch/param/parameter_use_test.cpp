@@ -14,7 +14,7 @@ namespace {
 
 using testing::operator""_p;
 
-/// Sums gradients as the arena does, and counts uses.
+/// Accumulates gradients like the arena, and counts uses.
 class SummingSink : public GradientSink {
  public:
   void add_gradient(ParameterId id, const at::Tensor& grad) override {
@@ -49,7 +49,7 @@ TEST_CASE("A parameter may change between forward and backward of a graph that d
   CHECK(at::equal(sink.sums[0_p], at::full({5}, 3.0, at::kDouble)));
 }
 
-TEST_CASE("The gradients of low-precision uses come in their dtype and add up in float32") {
+TEST_CASE("Gradients of 16-bit uses arrive in their dtype and accumulate in float32") {
   const at::ScalarType dtype = GENERATE(at::kBFloat16, at::kHalf);
   class ArenaSink : public GradientSink {
    public:
@@ -64,7 +64,7 @@ TEST_CASE("The gradients of low-precision uses come in their dtype and add up in
   };
   const at::Tensor weight = at::ones({3}, dtype).requires_grad_();
   ArenaSink sink;
-  // 4,096 and 1 both have few digits; their sum has more than either dtype.
+  // 4,096 and 1 are exact in 16 bits, but their sum is not.
   const at::Tensor large = use_parameter(weight, 0_p, sink) * 4096;
   const at::Tensor small = use_parameter(weight, 0_p, sink) * 1;
   torch::autograd::backward({(large + small).sum()}, {});
@@ -73,7 +73,7 @@ TEST_CASE("The gradients of low-precision uses come in their dtype and add up in
   CHECK(sink.last.scalar_type() == at::kFloat);
 }
 
-TEST_CASE("Without grad mode the leaf itself is given, and of a frozen parameter its values") {
+TEST_CASE("Without grad mode the leaf itself is returned, and for a frozen parameter its values") {
   const at::Tensor weight = leaf_of({5}, 1);
   SummingSink sink;
   {
@@ -87,7 +87,7 @@ TEST_CASE("Without grad mode the leaf itself is given, and of a frozen parameter
   CHECK(sink.uses.empty());
 }
 
-TEST_CASE("A use that does not reach the loss hands over nothing") {
+TEST_CASE("A use that does not affect the loss adds no gradient") {
   const at::Tensor weight = leaf_of({5}, 1);
   SummingSink sink;
   const at::Tensor unused = use_parameter(weight, 0_p, sink) * 2;
