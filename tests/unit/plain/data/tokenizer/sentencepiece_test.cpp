@@ -1,6 +1,6 @@
 #include <deque>
 
-#include "dtrain/data/tokenizer/piece_library.h"
+#include "dtrain/data/tokenizer/sentencepiece_library.h"
 #include "dtrain/data/tokenizer/tokenizer.h"
 #include "dtrain/data/tokenizer/utf8.h"
 #include "dtrain/data/tokens/token_file.h"
@@ -36,14 +36,15 @@ const std::string kOdd =
     "\xEF\xBC\xA1\n";
 
 /// A model of SentencePiece's own trainer on the text's lines.
-std::string model_of(PieceLibrary::Words words, const std::string& text = english()) {
+std::string model_of(SentencePieceLibrary::TrainerFlags words,
+                     const std::string& text = english()) {
   std::deque<std::string> lines;
   std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);) lines.push_back(line);
   words.emplace("vocab_size", "600");
   words.emplace("minloglevel", "2");
-  std::string obstacle;
-  std::string model = piece_library().train(
+  std::string error;
+  std::string model = sentencepiece_library().train(
       words,
       [&](std::string& line) {
         if (lines.empty()) return false;
@@ -51,8 +52,8 @@ std::string model_of(PieceLibrary::Words words, const std::string& text = englis
         lines.pop_front();
         return true;
       },
-      obstacle);
-  INFO(obstacle);
+      error);
+  INFO(error);
   REQUIRE_FALSE(model.empty());
   return model;
 }
@@ -74,9 +75,9 @@ std::string english_without_spaces() {
 
 /// SentencePiece's own encoding of the whole text.
 Tokens oracle(const std::string& model, const std::string& text) {
-  std::string obstacle;
+  std::string error;
   std::vector<int> ids;
-  REQUIRE(piece_library().load(model, obstacle)->encode(text, ids, obstacle));
+  REQUIRE(sentencepiece_library().load(model, error)->encode(text, ids, error));
   return {ids.begin(), ids.end()};
 }
 
@@ -99,7 +100,7 @@ Tokens in_blocks(const Tokenizer& tokenizer, std::string_view text, std::size_t 
 }
 
 TEST_CASE("Tokens are those of SentencePiece for the whole text, whatever the model and blocks") {
-  const std::vector<PieceLibrary::Words> models = {
+  const std::vector<SentencePieceLibrary::TrainerFlags> models = {
       {{"model_type", "unigram"}},
       {{"model_type", "bpe"}},
       {{"model_type", "bpe"}, {"byte_fallback", "true"}, {"normalization_rule_name", "identity"}},
@@ -136,9 +137,9 @@ std::string repeated(const std::string& text, std::size_t size) {
 
 TEST_CASE("Documents of up to 64 KiB have SentencePiece's tokens, where float32 rounds sums too") {
   const std::vector<std::string> documents = {
-      repeated(english() + kOdd, kLongestPart), repeated(english(), kLongestPart - 1),
-      repeated(english_without_spaces(), kLongestPart),
-      repeated("\xE6\x97\xA5\xE6\x9C\xAC\xE3\x80\x82", kLongestPart)};
+      repeated(english() + kOdd, kMaxEncodeBytes), repeated(english(), kMaxEncodeBytes - 1),
+      repeated(english_without_spaces(), kMaxEncodeBytes),
+      repeated("\xE6\x97\xA5\xE6\x9C\xAC\xE3\x80\x82", kMaxEncodeBytes)};
   for (const std::string_view type : {"unigram", "bpe"}) {
     const std::string file = model_of({{"model_type", std::string(type)},
                                        {"vocab_size", "1600"},
@@ -184,7 +185,7 @@ TEST_CASE("A model of ours has places to cut at words and lines") {
 TEST_CASE("A model of ours gives back every text") {
   const auto tokenizer = open_tokenizer(our_model(), "test.model");
   std::string without_cuts;
-  while (without_cuts.size() < 3 * kLongestPart) without_cuts += "\xE6\x97\xA5\xE6\x9C\xAC-";
+  while (without_cuts.size() < 3 * kMaxEncodeBytes) without_cuts += "\xE6\x97\xA5\xE6\x9C\xAC-";
   CHECK(tokenizer->cut(without_cuts) == without_cuts.size() - 1);
   for (const std::string& text : {english(), kOdd, without_cuts}) {
     std::string found;
