@@ -1,4 +1,4 @@
-// Microbatches: the tokens of one forward pass, and which rank computes which.
+// Microbatches: their token ids, and their assignment to data-parallel ranks.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@ namespace dtrain::data {
 ///
 /// Shapes: inputs and targets (num_sequences, length), row-major; targets[r][t] is the token that
 ///         follows inputs[r][t].
-/// Units:  first_sample counts samples consumed before row 0; row r is sample first_sample + r.
+/// Units:  first_sample is the number of samples consumed before row 0; row r is sample
+///         first_sample + r.
 struct Batch {
   std::vector<std::int64_t> inputs{};
   std::vector<std::int64_t> targets{};

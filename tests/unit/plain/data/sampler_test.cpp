@@ -84,7 +84,7 @@ TEST_CASE("Every order of few samples is equally likely") {
   }
 }
 
-TEST_CASE("Each sample comes equally often at each place") {
+TEST_CASE("Each sample comes equally often at each position") {
   for (const std::int64_t size : {5, 13, 16, 40}) {
     INFO(size << " samples");
     const SampleOrder order(size, 3);
@@ -133,8 +133,8 @@ TEST_CASE("Sources of a mixture get their shares, and count their own samples wi
     const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
     std::vector<std::int64_t> counts(weights.size());
     for (std::int64_t consumed = 0; consumed < 2 * SourceOrder::kBlock + 500; ++consumed) {
-      const SourceOrder::Place place = order(consumed);
-      REQUIRE(place.consumed == counts[place.source]++);
+      const SourceOrder::Position position = order(consumed);
+      REQUIRE(position.consumed == counts[position.source]++);
       if (consumed % 97 != 0) continue;
       // Nowhere more than a few samples away from the exact share.
       for (std::size_t s = 0; s < weights.size(); ++s) {
@@ -179,9 +179,9 @@ TEST_CASE("Shares of mixtures that runs go on with stay as they are") {
 TEST_CASE("A position far in a mixture needs no earlier one") {
   const SourceOrder order(std::vector<double>{0.7, 0.3});
   const std::int64_t far = std::int64_t{1} << 50;
-  const SourceOrder::Place place = order(far + 123);
-  CHECK(place.consumed ==
-        (far / SourceOrder::kBlock) * order.share(place.source) + order(123).consumed);
+  const SourceOrder::Position position = order(far + 123);
+  CHECK(position.consumed ==
+        (far / SourceOrder::kBlock) * order.share(position.source) + order(123).consumed);
 }
 
 // Numbers that ranks first .. first + count - 1 compute in their microbatches, all or one.

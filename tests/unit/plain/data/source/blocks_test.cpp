@@ -27,7 +27,7 @@ std::size_t after_last_space(std::string_view text) {
 }
 
 /// What the blocks of files hold, put together again.
-Documents documents_of(BlockOptions options, const DocumentRule& rule = {},
+Documents documents_of(BlockOptions options, const DocumentOptions& rule = {},
                        RecordReport* report = nullptr) {
   if (!options.cut) options.cut = after_last_space;
   BlockReader reader(std::move(options));
@@ -37,7 +37,8 @@ Documents documents_of(BlockOptions options, const DocumentRule& rule = {},
   Block block;
   while (reader.next(block)) {
     std::string storage;
-    for (const Part& part : parts_of(block, rule, storage, report != nullptr ? *report : unread)) {
+    for (const TextSpan& part :
+         text_spans(block, rule, storage, report != nullptr ? *report : unread)) {
       CHECK(part.begins_document == !is_open);
       if (!is_open) documents.emplace_back();
       documents.back() += part.text;
