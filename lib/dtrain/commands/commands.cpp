@@ -72,7 +72,8 @@ std::string job_name(comm::ProcessGroup& world) {
 // Begins a job in the run folder: makes the folder this job's and cuts it back to the start.
 void begin_in(job::RunFolder& folder, const train::StartPoint& start, std::string_view tokenizer) {
   if (start.checkpoint.empty()) return folder.begin(tokenizer);
-  const checkpoint::store::SetAside aside = folder.go_on(start.step, tokenizer, start.unreadable);
+  const checkpoint::store::QuarantinedCheckpoints aside =
+      folder.go_on(start.step, tokenizer, start.unreadable);
   for (const std::string& path : aside.paths) {
     base::log_warning("a later checkpoint was set aside as {}; remove it if it is not needed",
                       path);
@@ -232,8 +233,8 @@ std::optional<config::Config> after_earlier_attempt(comm::ProcessGroup& world,
     return std::string(earlier->has_checkpoint ? kSaved : kBegun) + earlier->run_dir;
   });
   if (found.empty()) return std::nullopt;
-  return store::going_on_with(config, {.run_dir = found.substr(kSaved.size()),
-                                       .has_checkpoint = found.starts_with(kSaved)});
+  return store::resume_settings(config, {.run_dir = found.substr(kSaved.size()),
+                                         .has_checkpoint = found.starts_with(kSaved)});
 }
 
 // Broadcasts rank 0's run folder.
@@ -277,7 +278,7 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   const data::DataIdentity data = agree_on_data(world, config, split);
   if (world.rank() == 0) warn_of_cpus(config, job.cpus());
   const std::string run = job_name(world);
-  const std::string lineage = store::name_of_run(settled.record.provenance);
+  const std::string lineage = store::run_key(settled.record.provenance);
   const bool is_unnamed = config.run.dir.empty();
   base::NewFolders made;  // rank 0's
   config.run.dir = agreed_run_folder(world, config, made);
