@@ -25,7 +25,7 @@ const std::string& english() {
   return text;
 }
 
-/// What tempts a tokenizer: runs of spaces and lines, other scripts, joined and unknown characters.
+/// Difficult text: runs of spaces and newlines, other scripts, combining and unknown characters.
 const std::string kOdd =
     "  Two  spaces, a\ttab;\n\n\nthree lines .\n \n = Title = \n\xC3\xA4\xC3\xB6 \xEF\xAC\x81ne "
     "na\xC3\xAFve e\xCC\x81t\xC3\xA9 \xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE3\x80\x82 "
@@ -35,7 +35,7 @@ const std::string kOdd =
     "\xE6\x97\xA5\xE3\x80\x82\n\xE6\x9C\xAC\xE3\x80\x80\xE3\x81\x8B\xE3\x82\x99 \xCC\x81 \xC2\xA0 "
     "\xEF\xBC\xA1\n";
 
-/// A model of SentencePiece's own trainer on the text's lines.
+/// A model trained by SentencePiece on the text's lines.
 std::string model_of(SentencePieceLibrary::TrainerFlags words,
                      const std::string& text = english()) {
   std::deque<std::string> lines;
@@ -81,7 +81,7 @@ Tokens oracle(const std::string& model, const std::string& text) {
   return {ids.begin(), ids.end()};
 }
 
-/// The same in blocks of about this size, by the tokenizer's cuts.
+/// The same encoding in blocks of about this size, cut by the tokenizer.
 Tokens in_blocks(const Tokenizer& tokenizer, std::string_view text, std::size_t size) {
   const auto encoder = tokenizer.make_encoder();
   Tokens tokens;
@@ -99,7 +99,7 @@ Tokens in_blocks(const Tokenizer& tokenizer, std::string_view text, std::size_t 
   return tokens;
 }
 
-TEST_CASE("Tokens are those of SentencePiece for the whole text, whatever the model and blocks") {
+TEST_CASE("Tokens equal SentencePiece's for the whole text, for any model and block size") {
   const std::vector<SentencePieceLibrary::TrainerFlags> models = {
       {{"model_type", "unigram"}},
       {{"model_type", "bpe"}},
@@ -128,14 +128,14 @@ TEST_CASE("Tokens are those of SentencePiece for the whole text, whatever the mo
   }
 }
 
-/// `text` again and again: the whole characters in `size` bytes.
+/// Repeats `text` up to the last complete character in `size` bytes.
 std::string repeated(const std::string& text, std::size_t size) {
   std::string all;
   while (all.size() < size) all += text;
   return all.substr(0, whole_characters(std::string_view(all).substr(0, size)));
 }
 
-TEST_CASE("Documents of up to 64 KiB have SentencePiece's tokens, where float32 rounds sums too") {
+TEST_CASE("Documents of up to 64 KiB have SentencePiece's tokens even if float32 sums round") {
   const std::vector<std::string> documents = {
       repeated(english() + kOdd, kMaxEncodeBytes), repeated(english(), kMaxEncodeBytes - 1),
       repeated(english_without_spaces(), kMaxEncodeBytes),
@@ -156,7 +156,7 @@ TEST_CASE("Documents of up to 64 KiB have SentencePiece's tokens, where float32 
   }
 }
 
-TEST_CASE("A model with normalization rules of its own has no places to cut") {
+TEST_CASE("A model with custom normalization rules has no cut positions") {
   const dtrain::testing::TempFolder folder;
   const std::string rules = folder.write("rules.tsv", "71 20 71\t58\n");  // "q q" becomes "X"
   const std::string file = model_of({{"model_type", "bpe"}, {"normalization_rule_tsv", rules}});
@@ -168,7 +168,7 @@ TEST_CASE("A model with normalization rules of its own has no places to cut") {
   CHECK(tokens == oracle(file, text));
 }
 
-TEST_CASE("A model of ours has places to cut at words and lines") {
+TEST_CASE("A model of ours has cut positions at words and lines") {
   const auto tokenizer = open_tokenizer(our_model(), "test.model");
   CHECK(tokenizer->cut("one two") == 3);
   CHECK(tokenizer->cut("one\ntwo") == 4);
@@ -182,7 +182,7 @@ TEST_CASE("A model of ours has places to cut at words and lines") {
   CHECK(tokenizer->cut("") == 0);
 }
 
-TEST_CASE("A model of ours gives back every text") {
+TEST_CASE("A model of ours is lossless") {
   const auto tokenizer = open_tokenizer(our_model(), "test.model");
   std::string without_cuts;
   while (without_cuts.size() < 3 * kMaxEncodeBytes) without_cuts += "\xE6\x97\xA5\xE6\x9C\xAC-";
@@ -192,7 +192,7 @@ TEST_CASE("A model of ours gives back every text") {
     for (const std::uint32_t token : in_blocks(*tokenizer, text, 4096)) {
       found += tokenizer->text_of(token);
     }
-    // SentencePiece's sign for a space is one.
+    // SentencePiece's symbol for a space decodes to a space.
     std::string expected = text;
     if (const auto sign = expected.find(kSpaceMark); sign != expected.npos) {
       expected = expected.substr(0, sign) + " " + expected.substr(sign + kSpaceMark.size());
@@ -201,7 +201,7 @@ TEST_CASE("A model of ours gives back every text") {
   }
 }
 
-TEST_CASE("A file with a smaller vocabulary than its tokenizer has no tokenizer to write with") {
+TEST_CASE("A file with a smaller vocabulary than its tokenizer cannot open it") {
   const dtrain::testing::TempFolder folder;
   const std::string model = our_model();
   TokenWriter writer(folder.path("t"),
@@ -214,7 +214,7 @@ TEST_CASE("A file with a smaller vocabulary than its tokenizer has no tokenizer 
              Contains(folder.path("t")) && Contains("256") && Contains("600"));
 }
 
-TEST_CASE("What is no model is refused by name") {
+TEST_CASE("A file that is not a model is rejected by name") {
   for (const std::string& content :
        {std::string("text"), std::string(), our_model().substr(0, 900)}) {
     CHECK_THAT(
