@@ -30,17 +30,17 @@ struct MicrobatchDeal {
   std::int64_t rank = 0;        ///< of the data axis
   std::int64_t num_ranks = 1;   ///< of the data axis
   std::int64_t grad_accum = 1;  ///< microbatches of each rank
-  /// Ranks whose gradients are summed after each microbatch: neighbours compute neighbouring
-  /// microbatches. 1: a rank computes consecutive ones.
+  /// Number of ranks whose gradients are summed after each microbatch; these compute neighbouring
+  /// microbatches. 1: each rank computes consecutive microbatches.
   std::int64_t interleave = 1;
 
-  /// Of the global batch.
+  /// Number of microbatches in the global batch.
   [[nodiscard]] constexpr std::int64_t num_microbatches() const { return num_ranks * grad_accum; }
 
-  /// The global number of one of this rank's grad_accum microbatches. In both cases the
-  /// microbatches summed first, over `interleave` ranks or over a rank's own, have consecutive
-  /// numbers. config::keeps_order_of_one_rank says whether the later sums keep the order of one
-  /// rank, as they do for powers of two.
+  /// Returns the index within the global batch of one of this rank's grad_accum microbatches. The
+  /// microbatches that are summed first, over `interleave` ranks or over a rank's own, have
+  /// consecutive indices. config::keeps_order_of_one_rank tells whether the later sums preserve the
+  /// single-rank order, as they do for powers of two.
   [[nodiscard]] constexpr std::int64_t number_of(MicrobatchId id) const {
     const std::int64_t block = rank / interleave * interleave * grad_accum;
     return block + id.value() * interleave + rank % interleave;

@@ -49,7 +49,7 @@ Loader::Loader(Mixture samples, const LoaderOptions& options)
 }
 
 std::int64_t Loader::bytes(const LoaderOptions& options, std::int64_t seq_len) {
-  constexpr std::int64_t kTokenBytes = 2 * sizeof(std::int64_t);  // token id and target
+  constexpr std::int64_t kTokenBytes = 2 * sizeof(std::int64_t);  // its id and its target
   const std::int64_t tokens = options.microbatch * options.deal.grad_accum * seq_len;
   return (std::int64_t{kGlobalBatchesAhead} + 2) * tokens * kTokenBytes;
 }
