@@ -25,7 +25,7 @@ const std::map<std::string, TensorInfo>& tensors() {
   return kTensors;
 }
 
-/// index: of the element in the whole tensor.
+/// Appends one element. index: in the whole tensor.
 void append_value(std::vector<std::byte>& bytes, std::int64_t step, const std::string& tensor,
                   std::int64_t index) {
   const double value = static_cast<double>(step * 100'000 + std::ssize(tensor) * 1000 + index);
@@ -105,13 +105,13 @@ checkpoint::format::Contents save_example_shard(base::FileSystem& files,
   const ExampleShard shard(step, rank, num_ranks);
   return checkpoint::store::write_shard(
       files, {.folder = example_folder(checkpoints, step), .rank = rank, .num_ranks = num_ranks},
-      shard.pieces(), checkpoint::store::Pace());
+      shard.pieces(), checkpoint::store::RateLimiter());
 }
 
 void commit_example(base::FileSystem& files, const std::string& checkpoints,
                     const checkpoint::format::Manifest& manifest) {
-  const std::string unsure = checkpoint::store::commit(files, checkpoints, manifest);
-  if (!unsure.empty()) base::fail(base::ErrorKind::checkpoint, "{}", unsure);
+  const std::string sync_failure = checkpoint::store::commit(files, checkpoints, manifest);
+  if (!sync_failure.empty()) base::fail(base::ErrorKind::checkpoint, "{}", sync_failure);
 }
 
 void save_example(base::FileSystem& files, const std::string& checkpoints, std::int64_t step,

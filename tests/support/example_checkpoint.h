@@ -1,4 +1,4 @@
-// Makes a small checkpoint whose values follow from step, tensor and position alone.
+// Writes small checkpoints whose values are a function of step, tensor and position.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ namespace dtrain::testing {
 
 inline const std::string kExampleRun = "18ea4b45c0de1234-77";
 
-/// One rank's part: rows of one tensor, columns of another, two stretches of a third; on the first
-/// rank a tensor without elements, on the last a scalar.
+/// One rank's part: rows of one tensor, columns of another, two ranges of a third; on the first
+/// rank an empty tensor, on the last a scalar.
 class ExampleShard {
  public:
   ExampleShard(std::int64_t step, std::int64_t rank, std::int64_t num_ranks);
@@ -38,26 +38,26 @@ class ExampleShard {
 /// The folder in which save_example_shard writes.
 [[nodiscard]] std::string example_folder(const std::string& checkpoints, std::int64_t step);
 
-/// Does one rank's part; the folder must exist.
+/// Writes one rank's part; the folder must exist.
 [[nodiscard]] checkpoint::format::Contents save_example_shard(base::FileSystem& files,
                                                               const std::string& checkpoints,
                                                               std::int64_t step, std::int64_t rank,
                                                               std::int64_t num_ranks);
 
-/// commit(), where a checkpoint that may not survive a crash of the machine is an error.
+/// Calls commit(); a checkpoint that may not survive a crash of the machine is an error.
 void commit_example(base::FileSystem& files, const std::string& checkpoints,
                     const checkpoint::format::Manifest& manifest);
 
-/// All that ranks do for a checkpoint, one after the other, up to and with commit.
+/// Saves and commits a checkpoint, rank by rank.
 void save_example(base::FileSystem& files, const std::string& checkpoints, std::int64_t step,
                   std::int64_t num_ranks);
 
-/// Reads manifest and files of a checkpoint, checksums and all.
+/// Reads and verifies the manifest and all files of a checkpoint.
 ///
 /// Throws: Error{checkpoint} naming what is damaged.
 checkpoint::format::Manifest verify_all(const std::string& checkpoint);
 
-/// "" if the checkpoint holds the values of `step`, else what is different.
+/// Returns "" if the checkpoint has the values of `step`, otherwise the difference.
 ///
 /// Throws: as verify_all.
 [[nodiscard]] std::string example_difference(const std::string& checkpoint, std::int64_t step);

@@ -12,7 +12,7 @@ namespace dtrain::testing {
 
 using Kind = ForgetfulFileSystem::Operation::Kind;
 
-/// Records what is done with a file of the disk.
+/// Records the operations on a file.
 class RecordedFile final : public base::OutputFile {
  public:
   RecordedFile(ForgetfulFileSystem& files, std::string path)
@@ -47,7 +47,7 @@ std::string content_of(const fs::path& path) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
-/// Files and folders in memory, with what of them is durable.
+/// Files and folders in memory, and which of their content is durable.
 class Memory {
  public:
   explicit Memory(std::string root) : root_(std::move(root)) { nodes_.emplace_back(); }
@@ -60,7 +60,7 @@ class Memory {
   using Names = std::map<std::string, std::size_t>;  // of nodes
   struct Node {
     bool is_folder = true;
-    std::vector<Names> names{Names()};  // of a folder: since the last sync, the newest last
+    std::vector<Names> names{Names()};  // of a folder: versions since the last sync, oldest first
     std::string bytes{};
     std::size_t num_synced = 0;  // bytes
   };
@@ -125,7 +125,7 @@ void Memory::apply(const ForgetfulFileSystem::Operation& operation, bool is_igno
     }
     case Kind::rename: {
       DTRAIN_CHECK(base::parent_folder(path) == base::parent_folder(operation.more),
-                   "a move to another folder is not thought of");
+                   "moves between folders are not supported");
       Node& parent = parent_of(path);
       Names names = parent.names.back();
       auto moved = names.extract(last_name(path));
@@ -196,7 +196,7 @@ void write_remains(const Remains& remains, const std::string& to) {
 }
 
 ForgetfulFileSystem::ForgetfulFileSystem(std::string root) : root_(std::move(root)) {
-  // An order in which parents come first.
+  // The iterator lists parents first.
   for (const auto& entry : fs::recursive_directory_iterator(root_)) {
     if (entry.is_directory()) {
       folders_.push_back(entry.path().string());

@@ -13,31 +13,31 @@
 
 namespace dtrain::testing {
 
-/// How much of the unsynced data survives. A folder always has its names of some moment since its
-/// last sync, a file its bytes up to its last sync and perhaps more.
+/// How much unsynced data survives. A folder has its entries as of some moment since its last sync,
+/// a file its bytes up to its last sync and possibly more.
 enum class Survival {
   nothing,      ///< names and bytes as of the last sync
   names,        ///< all names; files hold what was synced
   names_half,   ///< all names; files hold half of the rest as well
-  names_zeros,  ///< all names; files are as long as they were, with zeros for the rest
-  by_chance     ///< each folder and each file for itself
+  names_zeros,  ///< all names; files have their full length, padded with zeros
+  by_chance     ///< random for each folder and file
 };
 
 struct PowerLoss {
-  std::size_t after = 0;  ///< so many operations were done
+  std::size_t after = 0;  ///< number of operations before the loss
   Survival survival = Survival::nothing;
   std::uint64_t seed = 0;                          ///< for by_chance
-  std::optional<std::size_t> ignored_operation{};  ///< a sync that is taken as not called
+  std::optional<std::size_t> ignored_operation{};  ///< a sync to ignore
 };
 
-/// The remains: below the root, by path, the bytes of each file, and nothing of each folder.
+/// What remains below the root, by path: the bytes of a file, or nullopt for a folder.
 using Remains = std::map<std::string, std::optional<std::string>>;
 
-/// Writes it into a new folder.
+/// Writes the remains to a new folder.
 void write_remains(const Remains& remains, const std::string& to);
 
-/// Works on the machine's files below one folder and keeps a record, from which it rebuilds what a
-/// power loss at any moment would have left. Files that exist at construction survive.
+/// Operates on real files below one folder and records all operations, from which it reconstructs
+/// what a power loss at any moment would have left. Files that exist at construction survive.
 ///
 /// Source:  leveldb's FaultInjectionTestEnv. Differs: in folders, and in how much survives.
 /// Threads: any number of callers.
@@ -47,7 +47,7 @@ class ForgetfulFileSystem final : public base::FileSystem {
     enum class Kind { create, write, sync, make_folder, sync_folder, rename, remove };
     Kind kind;
     std::string path;
-    std::string more;  ///< the bytes written, the new path
+    std::string more;  ///< the bytes written, or the new path
   };
 
   explicit ForgetfulFileSystem(std::string root);

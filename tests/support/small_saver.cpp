@@ -1,7 +1,7 @@
-// Saves and checks small checkpoints without LibTorch, for tests that interrupt it at system calls.
+// Saves and checks small checkpoints without LibTorch, for tests that interrupt system calls.
 //   small_saver save RUN STEP RANKS serial|threads   prints "ready", waits for a byte on standard
 //                                                    input, then saves
-//   small_saver --check RUN                          what the next start finds and does
+//   small_saver --check RUN                          prints what the next start finds
 #include <fmt/ranges.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -23,7 +23,7 @@ namespace store = dtrain::checkpoint::store;
 namespace testing = dtrain::testing;
 using dtrain::base::Error;
 
-/// A system call that a trace shows and nothing else makes.
+/// Makes a system call that marks a point in a trace.
 void mark(const char* name) { std::ignore = ::access(name, F_OK); }
 
 void save_in_threads(dtrain::base::FileSystem& files, const std::string& checkpoints,
@@ -62,7 +62,7 @@ void save(const std::string& run_dir, std::int64_t step, std::int64_t num_ranks,
   disk.make_folder(checkpoints);
   disk.sync_folder(run_dir);
   store::remove_leftovers(disk, checkpoints);
-  // Where only parents may trace, strace would be refused.
+  // Allows strace even if only parents may trace.
   ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
   char byte = 0;
   std::puts("ready");
@@ -74,7 +74,7 @@ void save(const std::string& run_dir, std::int64_t step, std::int64_t num_ranks,
   } else {
     testing::save_example(disk, checkpoints, step, num_ranks);
   }
-  const store::Removed removed =
+  const store::PruneResult removed =
       store::prune(disk, checkpoints, {.keep_last = 1}, testing::kExampleRun);
   if (!removed.failures.empty()) {
     dtrain::base::fail(dtrain::base::ErrorKind::checkpoint, "{}",
@@ -83,7 +83,7 @@ void save(const std::string& run_dir, std::int64_t step, std::int64_t num_ranks,
   mark("small-saver-ends");
 }
 
-/// Prints each checkpoint and whether it is whole, then what is left after the leftovers are gone.
+/// Prints each checkpoint and whether it is intact, then the entries left after removing leftovers.
 void check(const std::string& run_dir) {
   dtrain::base::Disk disk(dtrain::base::ErrorKind::checkpoint);
   const store::RunLock lock(run_dir);

@@ -186,8 +186,8 @@ int export_checkpoint(const config::CommandLine& command_line) {
   }
   const auto checkpoints = checkpoint::store::checkpoints_at(wanted.checkpoint);
   const std::string& path = checkpoints.front();
-  checkpoint::store::with_older_advice(checkpoints, [&] {
-    (void)checkpoint::store::read_manifest(path);  // throws if it is not a checkpoint
+  checkpoint::store::with_fallback_hint(checkpoints, [&] {
+    (void)checkpoint::store::read_manifest(path);  // refuses what is no checkpoint
   });
   warn(kCommand, *configured);
   const int status = RuntimeLibrary::open().run({kCommand, configured->config});

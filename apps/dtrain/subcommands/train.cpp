@@ -94,7 +94,7 @@ void await_inputs(const config::CommandLine& command_line) {
   const base::RankEnv env = base::rank_env_of_process();
   if (env.restart_count == 0) return;
   const std::string origin = provenance(env.world_size, env);
-  const bool has_committed = base::committed_step_of_process(store::name_of_run(origin)) >= 0;
+  const bool has_committed = base::committed_step_of_process(store::run_key(origin)) >= 0;
   const config::Config given =
       has_committed ? settings_read_before(command_line) : settings(command_line);
   const auto earlier = store::find_earlier_attempt(given, origin);
@@ -188,7 +188,7 @@ std::optional<Start> read_start(const config::CommandLine& command_line) {
   const bool has_threads = config::strategy_of(layout).is_local();
   const std::int64_t ranks = has_threads ? layout.local_ranks : configured->env.world_size;
   std::string origin = provenance(ranks, configured->env);
-  const std::int64_t committed = base::committed_step_of_process(store::name_of_run(origin));
+  const std::int64_t committed = base::committed_step_of_process(store::run_key(origin));
   return Start{std::move(*configured), std::move(origin), committed};
 }
 
@@ -203,7 +203,7 @@ std::optional<Start> read_start_once_mounted(const config::CommandLine& command_
   bool has_waited = false;
   check_for_all_ranks([&] {
     base::retry_task([&](int number) {
-      store::check_is_of_launch(config, start->provenance, start->committed);
+      store::check_run_of_launch(config, start->provenance, start->committed);
       has_waited = number > 0;
     });
   });
@@ -214,7 +214,7 @@ std::optional<Start> read_start_once_mounted(const config::CommandLine& command_
 // attempt's run.
 void check_run(config::Config config, const std::string& provenance) {
   if (const auto earlier = store::find_earlier_attempt(config, provenance)) {
-    config = store::going_on_with(std::move(config), *earlier);
+    config = store::resume_settings(std::move(config), *earlier);
   }
   config::check_run_folder(config);
   if (!config.run.dir.empty()) {

@@ -20,14 +20,14 @@ namespace {
 
 using base::ErrorKind;
 
-/// The verdict on one candidate; equal on all ranks.
+/// The result of verifying one candidate; equal on all ranks.
 struct Verdict {
   format::Manifest manifest;
-  std::string damage;          // empty: whole
-  bool is_unreadable = false;  // it was not given, so that it may be whole
+  std::string damage;          // empty if intact
+  bool is_unreadable = false;  // a read failed, so it may be intact
 };
 
-// The message about a rank's share: a word, then the damage.
+// Prefixes of a rank's message about its share of the files.
 constexpr std::string_view kUnreadable = "unreadable ";
 constexpr std::string_view kDamaged = "damaged ";
 
@@ -36,39 +36,42 @@ constexpr std::string_view kDamaged = "damaged ";
   throw base::Error(ErrorKind::checkpoint, message);
 }
 
-// Deals this rank its files: each file, the largest first, goes to the rank with the fewest bytes.
-std::vector<const format::FileInfo*> deal(const comm::ProcessGroup& group,
-                                          const std::vector<format::FileInfo>& files) {
+// Assigns files to ranks, the largest first, each to the rank with the fewest bytes. Returns this
+// rank's.
+std::vector<const format::FileInfo*> assign_files(const comm::ProcessGroup& group,
+                                                  const std::vector<format::FileInfo>& files) {
   std::vector<const format::FileInfo*> all;
   for (const format::FileInfo& file : files) all.push_back(&file);
   std::ranges::stable_sort(all, std::ranges::greater(), &format::FileInfo::bytes);
-  std::vector<std::int64_t> dealt(static_cast<std::size_t>(group.size()));  // bytes of each rank
+  std::vector<std::int64_t> assigned(static_cast<std::size_t>(group.size()));  // bytes per rank
   std::vector<const format::FileInfo*> own;
   for (const format::FileInfo* file : all) {
-    const auto least = std::ranges::min_element(dealt);
+    const auto least = std::ranges::min_element(assigned);
     *least += file->bytes;
-    if (least - dealt.begin() == group.rank()) own.push_back(file);
+    if (least - assigned.begin() == group.rank()) own.push_back(file);
   }
   return own;
 }
 
-// Returns whether a file is missing or holds other bytes than were written.
+// Returns whether the error means damage: a file is missing or its bytes changed.
 bool is_damage(const base::Error& error) {
   return error.kind() == ErrorKind::checkpoint &&
          dynamic_cast<const base::FileError*>(&error) == nullptr;
 }
 
-// Reads the manifest and this rank's share of the files.
+// Reads the manifest and this rank's share of the files. Returns a prefixed message, empty if
+// intact.
 std::string find_damage(const comm::ProcessGroup& group, const std::string& path,
                         format::Manifest& manifest) {
   try {
     manifest = store::read_manifest(path);
-    for (const format::FileInfo* file : deal(group, manifest.contents.files)) {
+    for (const format::FileInfo* file : assign_files(group, manifest.contents.files)) {
       store::verify_file(path, *file);
     }
   } catch (const base::Error& error) {
     return std::string(is_damage(error) ? kDamaged : kUnreadable) + error.what();
-  } catch (const std::exception& error) {  // e.g. no memory: the other ranks wait to hear of it
+  } catch (
+      const std::exception& error) {  // e.g. out of memory: the other ranks wait for the result
     return fmt::format("{}checkpoint '{}' cannot be read: {}", kUnreadable, path, error.what());
   }
   return {};
@@ -89,7 +92,7 @@ Verdict examine(comm::ProcessGroup& group, const std::string& path) {
   return verdict;
 }
 
-// Rank 0's list, because file systems do not show all machines the same at the same time.
+// Broadcasts rank 0's list, because network file systems may show each host different entries.
 std::vector<std::int64_t> agreed_steps(comm::ProcessGroup& group, const std::string& checkpoints) {
   std::istringstream words(comm::leader_text(group, "listing checkpoints", [&] {
     return fmt::format("{}", fmt::join(store::list_steps(checkpoints), " "));
@@ -101,7 +104,7 @@ std::vector<std::int64_t> agreed_steps(comm::ProcessGroup& group, const std::str
 
 }  // namespace
 
-Chosen choose(comm::ProcessGroup& group, const std::string& path) {
+VerifiedCheckpoint verify_checkpoint(comm::ProcessGroup& group, const std::string& path) {
   Verdict verdict = examine(group, path);
   if (!verdict.damage.empty()) {
     refuse(verdict.damage, verdict.is_unreadable);
@@ -109,9 +112,10 @@ Chosen choose(comm::ProcessGroup& group, const std::string& path) {
   return {.path = path, .manifest = std::move(verdict.manifest)};
 }
 
-std::optional<Chosen> choose_newest(comm::ProcessGroup& group, const std::string& checkpoints,
-                                    bool strict, const Notice& notice,
-                                    const config::SkippedCheckpoints& earlier) {
+std::optional<VerifiedCheckpoint> choose_newest(comm::ProcessGroup& group,
+                                                const std::string& checkpoints, bool strict,
+                                                const Notice& notice,
+                                                const config::SkippedCheckpoints& earlier) {
   const std::vector<std::int64_t> steps = agreed_steps(group, checkpoints);
   std::vector<std::int64_t> unreadable;
   for (const std::int64_t step : steps) {
@@ -119,24 +123,24 @@ std::optional<Chosen> choose_newest(comm::ProcessGroup& group, const std::string
     Verdict verdict = examine(group, path);
     if (verdict.damage.empty() && verdict.manifest.step != step) {
       verdict.damage = fmt::format(
-          "checkpoint '{}' is not of the step that it is named after: its manifest has "
+          "checkpoint '{}' does not match the step in its name: its manifest has "
           "step {}",
           path, verdict.manifest.step);
     }
     if (verdict.damage.empty()) {
       if (!earlier.contains(step, verdict.manifest.run)) {
-        return Chosen{path, std::move(verdict.manifest), steps, std::move(unreadable)};
+        return VerifiedCheckpoint{path, std::move(verdict.manifest), steps, std::move(unreadable)};
       }
       if (group.rank() == 0) {
         notice(
-            fmt::format("checkpoint '{}' is passed over: it could not be read when the run last "
-                        "resumed, which began its steps anew; --resume {} resumes from it",
+            fmt::format("skipping checkpoint '{}': it could not be read when the run last resumed, "
+                        "and its steps were repeated since; --resume {} resumes from it",
                         path, path));
       }
       continue;
     }
     if (strict) {
-      refuse(fmt::format("{}; leave out --strict-resume to resume from an older checkpoint",
+      refuse(fmt::format("{}; omit --strict-resume to resume from an older checkpoint",
                          verdict.damage),
              verdict.is_unreadable);
     }

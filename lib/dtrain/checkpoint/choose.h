@@ -1,4 +1,4 @@
-// Chooses the checkpoint to resume from: all ranks find and verify it together.
+// Chooses the checkpoint to resume from, verified by all ranks together.
 #pragma once
 
 #include <cstdint>
@@ -14,36 +14,36 @@
 
 namespace dtrain::checkpoint {
 
-/// A checkpoint that was verified to the last byte.
-struct Chosen {
+/// A checkpoint whose every byte was verified.
+struct VerifiedCheckpoint {
   std::string path;
   format::Manifest manifest;
-  std::vector<std::int64_t> steps = {};       ///< of all checkpoints beside it, newest first
-  std::vector<std::int64_t> unreadable = {};  ///< of newer ones that the storage did not give
+  std::vector<std::int64_t> steps = {};       ///< of all checkpoints in its folder, newest first
+  std::vector<std::int64_t> unreadable = {};  ///< newer ones that the storage failed to read
 };
 
-/// Takes a line for people about a checkpoint that is passed over.
+/// Receives a message to the user about a skipped checkpoint.
 using Notice = std::function<void(std::string_view)>;
 
 /// Verifies one checkpoint; each rank reads its share of the files.
 ///
 /// Collective: every rank of `group`.
 /// Throws:     Error{checkpoint} on every rank, naming what is damaged or missing; StorageError if
-///             the storage does not give it.
-[[nodiscard]] Chosen choose(comm::ProcessGroup& group, const std::string& path);
+///             the storage cannot read it.
+[[nodiscard]] VerifiedCheckpoint verify_checkpoint(comm::ProcessGroup& group,
+                                                   const std::string& path);
 
-/// The newest checkpoint of a folder that is whole; damaged ones, those that the storage does not
-/// give, and those that an earlier start has passed over are named and passed over. Nothing if the
-/// folder holds none.
+/// Finds and verifies the newest intact checkpoint in a folder. Skips, with a notice, checkpoints
+/// that are damaged, that the storage cannot read, or that an earlier start skipped. Empty if the
+/// folder has no checkpoints.
 ///
-/// strict:     refuses when the newest one is damaged.
-/// earlier:    what an earlier start has passed over; equal on all ranks.
+/// strict:     fail if the newest one is damaged.
+/// earlier:    checkpoints that an earlier start skipped; equal on all ranks.
 /// notice:     called on rank 0.
 /// Collective: every rank of `group`.
-/// Throws:     Error{checkpoint} on every rank if there are checkpoints and none is whole.
-[[nodiscard]] std::optional<Chosen> choose_newest(comm::ProcessGroup& group,
-                                                  const std::string& checkpoints, bool strict,
-                                                  const Notice& notice,
-                                                  const config::SkippedCheckpoints& earlier = {});
+/// Throws:     Error{checkpoint} on every rank if there are checkpoints but none is intact.
+[[nodiscard]] std::optional<VerifiedCheckpoint> choose_newest(
+    comm::ProcessGroup& group, const std::string& checkpoints, bool strict, const Notice& notice,
+    const config::SkippedCheckpoints& earlier = {});
 
 }  // namespace dtrain::checkpoint

@@ -20,10 +20,10 @@ namespace {
 using base::ErrorKind;
 using format::WeightFile;
 
-// Frequencies that another machine's pow() rounded differently are the same frequencies.
+// Tolerates frequencies that another machine's pow() rounded differently.
 constexpr double kBufferTolerance = 1e-5;
 
-// The last part of a dotted name.
+// Returns the last component of a dotted name.
 std::string_view own_name(std::string_view name) {
   return name.substr(name.rfind('.') + 1);  // npos + 1 is 0
 }
@@ -40,21 +40,21 @@ void check_parameter(const WeightFile& file, const param::ParameterSpec& spec) {
   const std::vector<std::int64_t> expected = spec.export_shape();
   if (found.shape != expected) {
     base::fail(ErrorKind::checkpoint,
-               "model file '{}': tensor '{}' has shape ({}), this model needs ({}); {}",
+               "model file '{}': tensor '{}' has shape ({}), but this model needs ({}); {}",
                file.path(), spec.name, fmt::join(found.shape, ", "), fmt::join(expected, ", "),
                is_transposed(found.shape, expected)
                    ? "it is transposed: save its .mT"
-                   : "give the sizes of the file's model, or let --init-from take them from what "
+                   : "give the sizes of the file's model, or pass --init-from the checkpoint that "
                      "dtrain checkpoint import makes of the file");
   }
   if (!at::isFloatingType(scalar_type_of(found.dtype))) {
     base::fail(ErrorKind::checkpoint,
-               "model file '{}': tensor '{}' holds {} values, weights are floating point",
+               "model file '{}': tensor '{}' has dtype {}, but weights must be floating point",
                file.path(), spec.name, format::name_of(found.dtype));
   }
 }
 
-// Rounded to the file's dtype as the file's values were.
+// Compares in the file's dtype, to which the file's values were rounded.
 bool has_values_of(const format::TensorView& found, const at::Tensor& buffer) {
   const at::ScalarType dtype = scalar_type_of(found.dtype);
   if (!at::isFloatingType(dtype) ||
@@ -63,16 +63,16 @@ bool has_values_of(const format::TensorView& found, const at::Tensor& buffer) {
   }
   const bool is_half = dtype == at::kHalf;
   const double relative = is_half ? 0x1p-10 : dtype == at::kBFloat16 ? 0x1p-7 : kBufferTolerance;
-  const double absolute = is_half ? 0x1p-24 : 0;  // its smallest number
+  const double absolute = is_half ? 0x1p-24 : 0;  // the smallest float16
   return at::allclose(to_tensor(found).to(at::kDouble).flatten(),
                       buffer.to(dtype).to(at::kDouble).flatten(), relative, absolute);
 }
 
-/// The tensors of a file by what reading does with them.
+/// A file's tensors other than expected parameters, by how they are treated.
 struct SortedTensors {
   std::vector<std::string> missing;
   std::vector<std::string> unknown;
-  std::vector<std::string> ignored;  // beside the buffers of our own names
+  std::vector<std::string> ignored;  // also buffers under other modules' names
   std::vector<std::pair<const format::TensorView*, const NamedTensor*>> buffers;
 };
 
@@ -118,25 +118,27 @@ void check_names(const WeightFile& file, const SortedTensors& contents) {
   if (!contents.unknown.empty()) {
     base::fail(
         ErrorKind::checkpoint,
-        "model file '{}' holds tensors that are no part of this model: {}{}; give weights of "
+        "model file '{}' has tensors that do not belong to this model: {}{}; give weights of "
         "this model, under its names",
         file.path(), base::list_text(contents.unknown),
         contents.missing.empty() ? "" : ", and lacks " + base::list_text(contents.missing));
   }
   if (!contents.missing.empty()) {
-    base::fail(ErrorKind::checkpoint,
-               "model file '{}' lacks tensors of this model: {}; give a file of the whole model",
-               file.path(), base::list_text(contents.missing));
+    base::fail(
+        ErrorKind::checkpoint,
+        "model file '{}' lacks tensors of this model: {}; give a file with the complete model",
+        file.path(), base::list_text(contents.missing));
   }
 }
 
 void check_buffers(const WeightFile& file, const SortedTensors& contents) {
   for (const auto& [found, buffer] : contents.buffers) {
     if (has_values_of(*found, buffer->value)) continue;
-    base::fail(ErrorKind::checkpoint,
-               "model file '{}': tensor '{}' differs from what this model computes with; merged or "
-               "changed models cannot be loaded",
-               file.path(), found->name);
+    base::fail(
+        ErrorKind::checkpoint,
+        "model file '{}': tensor '{}' differs from this model's constant of that name; merged or "
+        "modified models cannot be loaded",
+        file.path(), found->name);
   }
 }
 
@@ -152,7 +154,7 @@ std::vector<TensorSpec> tensors_of(const param::ParameterSpecs& specs, at::Scala
   return tensors;
 }
 
-// Readers take the tensors for PyTorch's.
+// Marks the file as PyTorch's for other readers.
 format::Metadata for_readers(format::Metadata metadata) {
   metadata.emplace("format", "pt");
   return metadata;
@@ -169,7 +171,7 @@ ModelFileWriter::ModelFileWriter(const std::string& path, const param::Parameter
   write_due_buffers();
 }
 
-// Buffers of wider dtypes come before the parameters, the others after.
+// The file's order puts wider dtypes first, so buffers may precede or follow the parameters.
 void ModelFileWriter::write_due_buffers() {
   const std::size_t num_parameters = specs_.values().size();
   for (; next_ < file_.order().size() && file_.order()[next_] >= num_parameters; ++next_) {
@@ -207,8 +209,8 @@ void write_model_file(const std::string& path, const param::ParameterSpecs& spec
   writer.commit();
 }
 
-ReadModel read_model_file(const WeightFile& file, const param::ParameterSpecs& specs,
-                          const Constants& constants, const at::TensorOptions& options) {
+LoadedModel read_model_file(const WeightFile& file, const param::ParameterSpecs& specs,
+                            const Constants& constants, const at::TensorOptions& options) {
   (void)file.verify_checksums();
   const SortedTensors contents = sort_tensors(file, specs, constants);
   file.explain_errors([&] {

@@ -1,5 +1,5 @@
-// Reads and writes model files: all parameters under the reference's names and shapes, and the
-// settings that rebuild the model (docs/formats/model.md).
+// Reads and writes model files: all parameters under the reference implementation's names and
+// shapes, and the model's settings (docs/formats/model.md).
 #pragma once
 
 #include <cstdint>
@@ -16,24 +16,24 @@
 
 namespace dtrain::checkpoint {
 
-/// Writes a model file a parameter at a time, each in its exported shape, with `buffers`,
-/// {"format": "pt"} and `metadata`. The file appears whole or not at all.
+/// Writes a model file one parameter at a time, each in its exported shape, plus `buffers`,
+/// {"format": "pt"} and `metadata`. The file appears only with commit(), complete.
 ///
 /// Throws:  Error{checkpoint} naming the file if it cannot be written.
 /// Threads: one caller.
 class ModelFileWriter {
  public:
-  /// dtype: of the parameters. `specs` and `buffers` must outlive this.
+  /// dtype: of the parameters. `specs` and `buffers` must outlive this object.
   ModelFileWriter(const std::string& path, const param::ParameterSpecs& specs, at::ScalarType dtype,
                   std::span<const NamedTensor> buffers, const format::Metadata& metadata);
 
-  /// The parameters in the order of their ids; values: in storage shape.
+  /// Writes the next parameter; call in the order of ids. values: in storage shape.
   void write(param::ParameterId id, const at::Tensor& values);
-  /// Returns the bytes that write() takes at most for values on the CPU: the copy of a parameter
-  /// whose exported dims are not in the order of its storage.
+  /// Returns the peak bytes that write() allocates for values on the CPU: a copy of the largest
+  /// parameter whose exported dims are in another order than in storage.
   [[nodiscard]] static std::int64_t write_bytes(const param::ParameterSpecs& specs,
                                                 at::ScalarType dtype);
-  /// After the last parameter.
+  /// Call after the last parameter.
   void commit();
 
  private:
@@ -42,52 +42,54 @@ class ModelFileWriter {
   const param::ParameterSpecs& specs_;
   std::span<const NamedTensor> buffers_;
   TensorFileWriter file_;
-  std::size_t next_ = 0;  // in the file's order
+  std::size_t next_ = 0;  // index in the file's order
 };
 
-/// Writes a whole model from memory, in the arena's dtype.
+/// Writes a complete model from memory, in the arena's dtype.
 ///
 /// Throws: as ModelFileWriter.
 void write_model_file(const std::string& path, const param::ParameterSpecs& specs,
                       const param::Arena& arena, std::span<const NamedTensor> buffers,
                       const format::Metadata& metadata);
 
-/// The tensors that a model's files may hold beside its parameters.
+/// Tensors besides the parameters that a model's files may contain.
 struct Constants {
-  std::vector<NamedTensor> buffers;  ///< the model computes with these values
-  std::vector<std::string> unused;   ///< names; the model computes nothing with them
+  std::vector<NamedTensor> buffers;  ///< constants that the model uses
+  std::vector<std::string> unused;   ///< names of tensors that the model ignores
 };
 
-/// What read_model_file returns.
-struct ReadModel {
+/// The result of read_model_file.
+struct LoadedModel {
   param::Arena weights;
-  /// The parts of names and the tensors that it left out, in a line for the user; empty: none.
+  /// A message to the user on dropped tensors and name prefixes; may be empty.
   std::string note;
 };
 
-/// The file's parameters in memory of their own, of the options' dtype and on their device. A
-/// buffer may be missing from the file. One that is there, or stands in another module of the file
-/// (`layers.0.freqs` for `attn.freqs`), must hold the values of `buffers` up to rounding, because
-/// the model computes with its own. Nothing is allocated before every shape is known to fit.
+/// Reads a file's parameters into new memory of the options' dtype and device. Buffers may be
+/// missing from the file. One that is present, also in another module (`layers.0.freqs` for
+/// `attn.freqs`), must equal the one in `buffers` up to rounding, because the model uses its own.
+/// All shapes are checked before memory is allocated.
 ///
-/// Throws: Error{checkpoint} naming file and tensors if they are missing, unknown, not of floating
-///         point or of another shape, or a buffer has other values; naming the file if its checksum
-///         shows damage.
-[[nodiscard]] ReadModel read_model_file(const format::WeightFile& file,
-                                        const param::ParameterSpecs& specs,
-                                        const Constants& constants,
-                                        const at::TensorOptions& options);
+/// Throws: Error{checkpoint} naming the file, and the tensors that are missing, unknown, not
+///         floating point or of another shape, or the buffer with other values; also if a checksum
+///         does not match.
+[[nodiscard]] LoadedModel read_model_file(const format::WeightFile& file,
+                                          const param::ParameterSpecs& specs,
+                                          const Constants& constants,
+                                          const at::TensorOptions& options);
 
 /// A whole model in memory as pieces, which share the arena's memory.
 [[nodiscard]] State state_of(const param::ParameterSpecs& specs, const param::Arena& arena);
 
-/// Throws: Error{checkpoint} naming `path` and the first piece with a value that is NaN or infinite.
+/// Rejects non-finite values.
+///
+/// Throws: Error{checkpoint} naming `path` and the first piece with a NaN or infinity.
 void check_finite(const State& pieces, std::string_view path);
 
-/// Refuses values of another source that are not finite.
+/// Reads from another source and rejects non-finite values.
 class FiniteSource final : public Source {
  public:
-  /// path: of the source, for messages. `source` must outlive this.
+  /// path: of the source, for messages. `source` must outlive this object.
   FiniteSource(Source& source, std::string path) : source_(source), path_(std::move(path)) {}
 
   [[nodiscard]] bool has(const std::string& name) const override { return source_.has(name); }
@@ -98,10 +100,10 @@ class FiniteSource final : public Source {
   std::string path_;
 };
 
-/// A whole model in memory as the source of weights.
+/// Reads weights from a complete model in memory.
 class ArenaSource final : public Source {
  public:
-  /// `specs` must outlive this.
+  /// `specs` must outlive this object.
   ArenaSource(const param::ParameterSpecs& specs, param::Arena arena)
       : specs_(specs), arena_(std::move(arena)) {}
 

@@ -22,12 +22,12 @@
 namespace dtrain::checkpoint {
 namespace {
 
-// The interval at which ranks report that they are still writing: a slow disk must not look like a
-// peer that does not answer.
+// The interval at which ranks report that they are still writing, so that a slow disk does not look
+// like an unresponsive peer.
 constexpr base::Seconds kPoll(0.5);
 constexpr std::chrono::seconds kSlow(60);
 
-// Runs a task. Returns why it failed; empty: it did not.
+// Runs a task. Returns the failure's message; empty on success.
 template <typename Task>
 std::string failure_of(const Task& task) {
   try {
@@ -36,8 +36,8 @@ std::string failure_of(const Task& task) {
   } catch (const std::exception& error) {
     const std::string text = error.what();
     return text.empty() ? "an error without a message" : text;
-  } catch (const store::Abandoned&) {
-    return "given up";
+  } catch (const store::SaveCancelled&) {
+    return "cancelled";
   }
 }
 
@@ -55,7 +55,7 @@ Saver::~Saver() { stop_.request_stop(); }
 
 void Saver::stage(const State& state) {
   staging_.emplace(owned_part(state));
-  // Allocates the memory for gathering parts now, so that a save during training needs none.
+  // Allocates the gather buffers now, so that a save during training needs no memory.
   (void)comm::gather_texts(world_, "");
 }
 
@@ -63,7 +63,7 @@ void Saver::begin(const SavePoint& point, const State& state) {
   DTRAIN_CHECK(phase_ == Phase::idle);
   start_ = base::Clock::now();
   slow_ = base::WaitingTimes(kSlow);
-  hurry_ = false;
+  unlimited_ = false;
   manifest_ = options_.manifest;
   manifest_.step = point.step;
   manifest_.samples = point.samples;
@@ -73,9 +73,9 @@ void Saver::begin(const SavePoint& point, const State& state) {
   report_ = {.step = point.step,
              .path = options_.checkpoints + "/" + store::checkpoint_name(point.step)};
   const State own = owned_part(state);
-  // A device's state needs a copy even where nothing changes before it is written.
-  const auto once = staging_ || are_on_host(own) ? nullptr : std::make_shared<Staging>(own);
-  Staging* const copy = staging_ ? &*staging_ : once.get();
+  // Device state always needs a host copy.
+  const auto once = staging_ || are_on_host(own) ? nullptr : std::make_shared<StagingBuffer>(own);
+  StagingBuffer* const copy = staging_ ? &*staging_ : once.get();
   auto pieces = copy != nullptr ? copy->take(own) : bytes_of(own);
   const State held = copy != nullptr ? State{} : own;
   written_ =
@@ -88,7 +88,7 @@ bool Saver::is_busy() const { return is_running(written_) || is_running(committe
 
 void Saver::warn_if_slow() {
   if (!is_busy() || !slow_.take()) return;
-  base::log_warning("rank {} has been {} for {}: the disk is slow, or does not answer",
+  base::log_warning("rank {} has been {} for {}: the disk is slow or does not respond",
                     world_.rank(),
                     phase_ == Phase::writing ? "writing " + folder() : "committing " + report_.path,
                     base::readable_time(slow_.waited()));
@@ -119,7 +119,7 @@ std::optional<SaveReport> Saver::finish_within(base::Seconds patience) {
 
 SaveReport Saver::finish() {
   DTRAIN_CHECK(is_saving());
-  hurry_ = true;
+  unlimited_ = true;
   for (;;) {
     if (auto report = finish_within(kPoll)) return *report;
   }
@@ -129,7 +129,7 @@ std::string Saver::folder() const {
   return store::temporary_folder(options_.checkpoints, manifest_.step, manifest_.run);
 }
 
-// In the thread of a save.
+// Runs in the save's thread.
 Saver::Written Saver::write(const std::vector<store::PieceBytes>& pieces) const {
   Written own;
   own.error = failure_of([&] {
@@ -137,13 +137,14 @@ Saver::Written Saver::write(const std::vector<store::PieceBytes>& pieces) const 
     files_.make_folder(folder());
     const store::Shard shard{.folder = folder(), .rank = world_.rank(), .num_ranks = world_.size()};
     own.contents = store::write_shard(
-        files_, shard, pieces, store::Pace(options_.bytes_per_second, stop_.get_token(), &hurry_));
+        files_, shard, pieces,
+        store::RateLimiter(options_.bytes_per_second, stop_.get_token(), &unlimited_));
   });
   return own;
 }
 
-// Waits for this rank's part, and starts the commit if all parts are there. Rank 0 alone receives
-// what the others have written: with thousands of ranks these lists are long.
+// Exchanges the ranks' results and starts the commit if all succeeded. Only rank 0 receives the
+// file lists, which are long with thousands of ranks.
 void Saver::collect() {
   const Written own = written_.get();
   const std::vector<std::string> errors = comm::exchange_texts(world_, own.error);
@@ -157,40 +158,42 @@ void Saver::collect() {
     }
   }
   phase_ = Phase::committing;
-  if (!leads()) return;
+  if (!is_rank_0()) return;
   report_.bytes = format::bytes_in(manifest_.contents);
   const bool is_whole = report_.error.empty();
   committed_ = base::start_task([this, is_whole] {
     Committed committed = is_whole ? commit() : Committed{};
-    if (!is_whole || !committed.error.empty()) give_up();
+    if (!is_whole || !committed.error.empty()) discard();
     return committed;
   });
 }
 
-// In the thread of a save, on rank 0.
+// Runs in the save's thread, on rank 0.
 Saver::Committed Saver::commit() const {
   Committed done;
-  std::string unsure;
-  done.error = failure_of([&] { unsure = store::commit(files_, options_.checkpoints, manifest_); });
+  std::string sync_failure;
+  done.error =
+      failure_of([&] { sync_failure = store::commit(files_, options_.checkpoints, manifest_); });
   if (!done.error.empty()) return done;
-  if (unsure.empty()) {  // the folder may be a new one
-    unsure = failure_of([&] { files_.sync_folder(base::parent_folder(options_.checkpoints)); });
+  if (sync_failure.empty()) {  // the folder may be new
+    sync_failure =
+        failure_of([&] { files_.sync_folder(base::parent_folder(options_.checkpoints)); });
   }
-  done.warning =
-      unsure.empty()
-          ? prune()
-          : "it may not survive a crash of the machine, so that older ones stay: " + unsure;
+  done.warning = sync_failure.empty()
+                     ? prune()
+                     : "may not survive a crash of the machine, so older checkpoints are kept: " +
+                           sync_failure;
   return done;
 }
 
-// In the thread of a save, on rank 0. Returns what stays that should have gone, and why.
+// Runs in the save's thread, on rank 0. Returns which old checkpoints were not removed, and why.
 std::string Saver::prune() const {
   std::string stays;
   const std::string failure = failure_of([&] {
     store::Retention retention = options_.retention;
     retention.newest_step = manifest_.step;
     retention.best_step = best_step_;
-    const store::Removed removed =
+    const store::PruneResult removed =
         store::prune(files_, options_.checkpoints, retention, manifest_.run);
     std::vector<std::string> parts;
     if (!removed.failures.empty()) {
@@ -205,8 +208,8 @@ std::string Saver::prune() const {
   return failure.empty() ? stays : "old checkpoints were not removed: " + failure;
 }
 
-// Removes what a failed save has written. Where that fails too, the next start does it.
-void Saver::give_up() const {
+// Removes the files of a failed save. If that fails too, the next start removes them.
+void Saver::discard() const {
   try {
     store::remove_folder_and_files(files_, folder());
   } catch (const base::Error&) {
@@ -215,12 +218,12 @@ void Saver::give_up() const {
 
 SaveReport Saver::end() {
   phase_ = Phase::idle;
-  if (leads()) {
+  if (is_rank_0()) {
     Committed committed = committed_.get();
     if (report_.error.empty()) report_.error = std::move(committed.error);
     report_.warning = std::move(committed.warning);
   }
-  // Rank 0 alone knows how the commit went.
+  // Only rank 0 knows the result of the commit.
   report_.error = comm::exchange_texts(world_, report_.error).front();
   report_.seconds = base::seconds_since(start_);
   if (base::Trace* trace = base::Trace::of_thread()) {

@@ -1,4 +1,4 @@
-// Saves while training goes on: every rank writes its own part, rank 0 commits.
+// Saves checkpoints asynchronously: every rank writes its own part, rank 0 commits.
 #pragma once
 
 #include <atomic>
@@ -20,83 +20,83 @@
 namespace dtrain::checkpoint {
 
 struct SaverOptions {
-  std::string checkpoints;          ///< folder; made when it is first needed
-  format::Manifest manifest = {};   ///< what all checkpoints of this run say alike
-  store::Retention retention = {};  ///< of older ones, after each commit
-  double bytes_per_second = 0;      ///< of each rank's writing while training goes on; 0: no limit
+  std::string checkpoints;          ///< folder, created on first use
+  format::Manifest manifest = {};   ///< fields common to all checkpoints of this run
+  store::Retention retention = {};  ///< of older checkpoints, applied after each commit
+  double bytes_per_second = 0;      ///< write limit per rank during training; 0: none
 };
 
-/// The progress of a run when it saves.
+/// The progress of a run at a save.
 struct SavePoint {
   std::int64_t step = 0;
   std::int64_t samples = 0;
   std::int64_t tokens = 0;
-  std::string history = "{}";   ///< as the manifest's
-  std::int64_t best_step = -1;  ///< of the checkpoint that stays, whatever its age; negative: none
+  std::string history = "{}";   ///< Manifest::history
+  std::int64_t best_step = -1;  ///< of a checkpoint to keep at any age; negative: none
 };
 
-/// How a save ended. Ranks agree on step, path and error; rank 0 alone knows the rest.
+/// The result of a save. step, path and error are equal on all ranks; the rest is valid on rank 0.
 struct SaveReport {
   std::int64_t step = 0;
   std::string path = {};
-  std::string error = {};    ///< empty: it is committed
-  std::int64_t bytes = 0;    ///< of all ranks' files; on rank 0
-  double stall_seconds = 0;  ///< training stood still for the save
+  std::string error = {};    ///< empty if the save was committed
+  std::int64_t bytes = 0;    ///< in all ranks' files
+  double stall_seconds = 0;  ///< for which training was blocked
   double seconds = 0;        ///< from the start of the save to its commit
-  std::string warning = {};  ///< it is committed, but something else went wrong
+  std::string warning = {};  ///< a problem after the commit
 };
 
-/// Takes a copy of this rank's part of the state into memory of its own, which is the only time
-/// training stands still, and writes it in a thread. When all ranks have written, rank 0 gathers
-/// what they wrote, writes the manifest and commits, again in a thread.
+/// Copies this rank's part of the state into a staging buffer, which is the only time that training
+/// is blocked, and writes it in a background thread. When all ranks have written, rank 0 gathers
+/// their file lists, writes the manifest and commits, again in a thread.
 ///
-/// There is one save at a time. Its steps that need all ranks happen in collective calls, once no
-/// rank is busy any more.
+/// At most one save is in progress. It moves from phase to phase in collective calls, made when no
+/// rank's thread is busy.
 ///
-/// A save that fails on any rank is given up as a whole: what it wrote is removed, and training can
-/// go on. Destruction ends a save that is being written without a commit; it waits for
-/// a commit under way.
+/// A save that fails on any rank is discarded on all: its files are removed, and training can
+/// continue. The destructor cancels a save that is still being written; it waits for a commit in
+/// progress.
 ///
 /// Threads: one caller.
 class Saver {
  public:
-  /// `world` and `files` must outlive this.
+  /// `world` and `files` must outlive this object.
   Saver(comm::ProcessGroup& world, base::FileSystem& files, SaverOptions options);
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
   ~Saver();
 
-  /// Allocates the copies of `state` now, so that begin() need not wait for finish().
+  /// Allocates the staging buffer for `state`, which makes saves asynchronous.
   ///
   /// Collective: every rank of `world`.
   void stage(const State& state);
 
-  /// Starts a save; none may be under way. Without stage(), the state must not change before
-  /// finish().
+  /// Starts a save; none may be in progress. Without stage(), the state must not change before
+  /// finish() returns.
   ///
   /// Collective: every rank of `world`, with the same point.
-  /// Async:      returns when `state` may change, which is before anything is written.
+  /// Async:      returns before anything is written; with stage(), `state` may change then.
   void begin(const SavePoint& point, const State& state);
 
-  /// Returns whether a save is under way; equal on all ranks.
+  /// Returns whether a save is in progress; equal on all ranks.
   [[nodiscard]] bool is_saving() const { return phase_ != Phase::idle; }
-  /// Returns whether this rank's thread works. Once false, it stays so until the next advance().
+  /// Returns whether this rank's thread is working. Once false, stays false until the next
+  /// advance().
   [[nodiscard]] bool is_busy() const;
-  /// Prints a line once a minute about a save that this rank's thread has not finished.
+  /// Logs a warning once a minute while this rank's thread is working.
   void warn_if_slow();
 
-  /// Takes the save under way to its next phase; returns its report when it has ended.
+  /// Advances the save to its next phase; returns its report once it has ended.
   ///
   /// Collective: every rank of `world`, when no rank is busy.
   [[nodiscard]] std::optional<SaveReport> advance();
 
-  /// Waits for the save under way, but not much longer than `patience`; its report, as advance()
-  /// gives it, if it has ended.
+  /// Waits for the save for about `patience` at most; returns its report if it has ended.
   ///
   /// Collective: every rank of `world`.
   [[nodiscard]] std::optional<SaveReport> finish_within(base::Seconds patience);
 
-  /// Waits for the save under way, which then writes as fast as it goes.
+  /// Waits for the save, lifting its write limit.
   ///
   /// Collective: every rank of `world`.
   [[nodiscard]] SaveReport finish();
@@ -112,21 +112,21 @@ class Saver {
     std::string warning;
   };
 
-  [[nodiscard]] bool leads() const { return world_.rank() == 0; }
+  [[nodiscard]] bool is_rank_0() const { return world_.rank() == 0; }
   [[nodiscard]] std::string folder() const;
   [[nodiscard]] Written write(const std::vector<store::PieceBytes>& pieces) const;
   [[nodiscard]] Committed commit() const;
   [[nodiscard]] std::string prune() const;
-  void give_up() const;
+  void discard() const;
   void collect();
   [[nodiscard]] SaveReport end();
 
   comm::ProcessGroup& world_;
   base::FileSystem& files_;
   SaverOptions options_;
-  std::optional<Staging> staging_;
+  std::optional<StagingBuffer> staging_;
 
-  // The save under way.
+  // The save in progress.
   Phase phase_ = Phase::idle;
   SaveReport report_;
   base::Clock::time_point start_;
@@ -134,10 +134,10 @@ class Saver {
   format::Manifest manifest_;
   std::int64_t best_step_ = -1;
   std::stop_source stop_;
-  std::atomic<bool> hurry_ = false;  // somebody waits: no limit on writing
-  // Last, so that their threads end before what they use.
+  std::atomic<bool> unlimited_ = false;  // the write limit is lifted
+  // Last members, so that their threads end before what they use is destroyed.
   std::future<Written> written_;
-  std::future<Committed> committed_;  // rank 0
+  std::future<Committed> committed_;  // rank 0 only
 };
 
 }  // namespace dtrain::checkpoint

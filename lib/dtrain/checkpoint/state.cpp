@@ -16,7 +16,7 @@
 namespace dtrain::checkpoint {
 namespace {
 
-// Rows [n * i / count, n * (i + 1) / count) of the piece.
+// Returns rows [n * i / count, n * (i + 1) / count) of the piece.
 Piece share_of(const Piece& piece) {
   const auto& [index, count] = piece.replica;
   const std::int64_t rows = piece.box.sizes[0];
@@ -30,8 +30,8 @@ Piece share_of(const Piece& piece) {
   return share;
 }
 
-// A value that is not finite has an exponent of ones, to which one more carries into the sign.
-// Compilers make vector instructions of this; LibTorch's norms take ten times as long.
+// A non-finite value has an all-ones exponent; adding one carries into the sign bit. Compilers
+// vectorize this loop, which is ten times as fast as LibTorch's norms.
 template <typename Bits, typename Float>
 bool is_finite(const Float* values, std::int64_t count) {
   static_assert(sizeof(Bits) == sizeof(Float));
@@ -60,7 +60,7 @@ std::span<std::byte> writable_bytes(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
 }
 
-// The piece, whose values lie at `data`.
+// Describes the piece, with its values at `data`.
 store::PieceBytes bytes_at(const void* data, const Piece& piece) {
   return {.tensor = piece.name,
           .dtype = dtype_of(piece.tensor.scalar_type()),
@@ -69,7 +69,7 @@ store::PieceBytes bytes_at(const void* data, const Piece& piece) {
           .bytes = {static_cast<const std::byte*>(data), piece.tensor.nbytes()}};
 }
 
-// Where most pieces lie; some numbers are the host's.
+// The device of the pieces; scalars may be in host memory.
 c10::Device device_of(const State& pieces) {
   for (const Piece& piece : pieces) {
     if (!piece.tensor.is_cpu()) return piece.tensor.device();
@@ -117,8 +117,9 @@ void ReaderSource::read(const Piece& piece) {
   }
   if (found->shape != piece.global_shape) {
     base::fail(base::ErrorKind::checkpoint,
-               "checkpoint '{}': tensor '{}' has shape ({}), this model needs ({})", reader_.path(),
-               piece.name, fmt::join(found->shape, ", "), fmt::join(piece.global_shape, ", "));
+               "checkpoint '{}': tensor '{}' has shape ({}), but this model needs ({})",
+               reader_.path(), piece.name, fmt::join(found->shape, ", "),
+               fmt::join(piece.global_shape, ", "));
   }
   const at::ScalarType type = scalar_type_of(found->dtype);
   if (type == piece.tensor.scalar_type() && piece.tensor.is_cpu()) {
@@ -145,16 +146,16 @@ std::vector<store::PieceBytes> bytes_of(const State& pieces) {
   return result;
 }
 
-Staging::Staging(const State& pieces)
+StagingBuffer::StagingBuffer(const State& pieces)
     : num_bytes_(bytes_in(pieces)),
       device_(device_of(pieces)),
       memory_(at::empty({num_bytes_},
                         at::TensorOptions().dtype(at::kByte).pinned_memory(!device_.is_cpu()))) {
-  // Large memory is not there before it is written to.
+  // The kernel maps large allocations on first write.
   memory_.fill_(1);
 }
 
-std::vector<store::PieceBytes> Staging::take(const State& pieces) {
+std::vector<store::PieceBytes> StagingBuffer::take(const State& pieces) {
   DTRAIN_CHECK(bytes_in(pieces) == num_bytes_);
   std::vector<store::PieceBytes> copies;
   std::int64_t begin = 0;

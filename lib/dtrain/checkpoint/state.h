@@ -1,4 +1,5 @@
-// The contents of a checkpoint as named pieces of global tensors, to bytes and from them.
+// A rank's checkpoint state: named pieces of global tensors, and their conversion to and from
+// bytes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,13 +18,13 @@ namespace dtrain::checkpoint {
 
 using format::Box;
 
-/// Which of the ranks that hold equal copies of a piece this one is.
+/// This rank's index among the ranks that hold equal copies of a piece.
 struct Replica {
   std::int64_t index = 0;
   std::int64_t count = 1;
 };
 
-/// The part of one global tensor that a rank holds. `tensor` has box.sizes, is contiguous and
+/// The part of one global tensor that a rank holds. `tensor` has shape box.sizes, is contiguous and
 /// shares the trainer's memory.
 struct Piece {
   std::string name;
@@ -38,23 +39,23 @@ using format::kWeightPrefix;
 /// All pieces of one rank.
 using State = std::vector<Piece>;
 
-/// The part of `state` that this rank saves: of pieces that several ranks hold each takes its share
-/// of the rows, so that together they write every element once. Shares memory.
+/// Returns the part of `state` that this rank saves. A piece with replicas is divided among them by
+/// rows, so every element is written once. Shares memory.
 [[nodiscard]] State owned_part(const State& state);
 
-/// The name of the first piece with a value that is not finite; empty: there is none. Reads every
-/// value once. Tensors are of floating point.
+/// Returns the name of the first piece with a non-finite value; empty if there is none. Reads every
+/// value once. Tensors are of a floating-point dtype.
 [[nodiscard]] std::string first_not_finite(const State& pieces);
 
-/// Returns the bytes of all pieces' tensors.
+/// Returns the total bytes of the pieces.
 [[nodiscard]] std::int64_t bytes_in(const State& pieces);
 
-/// Where pieces are read from.
+/// Interface to read pieces from.
 class Source {
  public:
   virtual ~Source() = default;
 
-  /// Returns whether there is a tensor of that name.
+  /// Returns whether a tensor of that name exists.
   [[nodiscard]] virtual bool has(const std::string& name) const = 0;
   /// Fills piece.tensor with the values of its name and box.
   ///
@@ -62,15 +63,15 @@ class Source {
   virtual void read(const Piece& piece) = 0;
 };
 
-/// Reads the pieces of any layout from a checkpoint of any other. Floating-point values are
-/// converted where the dtypes differ.
+/// Reads pieces from a checkpoint, whose layout may differ. Converts floating-point values if the
+/// dtypes differ.
 ///
 /// Throws:  read(): Error{checkpoint} naming the checkpoint and the tensor that is missing or has
 ///          another shape; as store::Reader.
 /// Threads: one caller.
 class ReaderSource final : public Source {
  public:
-  /// `reader` must outlive this.
+  /// `reader` must outlive this object.
   explicit ReaderSource(store::Reader& reader) : reader_(reader) {}
 
   [[nodiscard]] bool has(const std::string& name) const override {
@@ -82,33 +83,33 @@ class ReaderSource final : public Source {
   store::Reader& reader_;
 };
 
-/// Whether the host can read all of them.
+/// Returns whether all pieces are in host memory.
 [[nodiscard]] bool are_on_host(const State& pieces);
 
-/// The pieces, which the host can read, as bytes in the tensors' own memory, which must not change
-/// while they are used.
+/// Returns the pieces, which must be in host memory, as views of the tensors' bytes. The tensors
+/// must not change while the views are used.
 [[nodiscard]] std::vector<store::PieceBytes> bytes_of(const State& pieces);
 
-/// Memory for one copy of a rank's pieces, taken and touched once, so that a copy costs no more
-/// than moving the bytes. It is pinned where the pieces lie on a device.
+/// A preallocated host buffer for one copy of a rank's pieces, touched in advance so that take()
+/// causes no page faults. Pinned if the pieces are on a device.
 ///
-/// Threads: one caller; what take() gave may be read by another until the next take().
-class Staging {
+/// Threads: one caller; another thread may read the result of take() until the next take().
+class StagingBuffer {
  public:
-  /// For pieces of the sizes of `pieces`.
-  explicit Staging(const State& pieces);
-  /// Returns the bytes of a rank's copy of a state of which it saves this share.
+  /// Allocates for pieces of these sizes.
+  explicit StagingBuffer(const State& pieces);
+  /// Returns the buffer size of a rank that saves this share of the state.
   [[nodiscard]] static std::int64_t bytes(std::int64_t state_bytes, double share) {
     return static_cast<std::int64_t>(static_cast<double>(state_bytes) * share);
   }
 
-  /// Copies the pieces; what the earlier call gave is overwritten.
+  /// Copies the pieces, overwriting the result of the previous call.
   [[nodiscard]] std::vector<store::PieceBytes> take(const State& pieces);
 
  private:
   std::int64_t num_bytes_;
   c10::Device device_;
-  at::Tensor memory_;  // (num_bytes_) uint8: counted as all tensors are
+  at::Tensor memory_;  // (num_bytes_) uint8; a tensor, so that memory reports include it
 };
 
 }  // namespace dtrain::checkpoint

@@ -16,7 +16,7 @@ namespace {
 
 using format::Dtype;
 
-// By Dtype.
+// Indexed by Dtype.
 constexpr std::array kScalarTypes{at::kBool,   at::kByte,     at::kChar,   at::kUInt16, at::kShort,
                                   at::kHalf,   at::kBFloat16, at::kUInt32, at::kInt,    at::kFloat,
                                   at::kUInt64, at::kLong,     at::kDouble};
@@ -39,7 +39,7 @@ at::Tensor to_tensor(const format::TensorView& view) {
   const at::Tensor values =
       at::empty({count}, at::TensorOptions().dtype(scalar_type_of(view.dtype)));
   DTRAIN_CHECK(values.nbytes() == view.bytes.size());
-  // Foreign files do not align their tensors, so a view of the mapping would not always do.
+  // Foreign files may not align their tensors, so a view of the mapping is not always possible.
   if (!view.bytes.empty()) {
     std::memcpy(values.mutable_data_ptr(), view.bytes.data(), view.bytes.size());
   }
@@ -56,7 +56,7 @@ TensorFileWriter::TensorFileWriter(const std::string& path, std::span<const Tens
     tensors_.push_back({.name = tensor.name,
                         .dtype = dtype,
                         .shape = tensor.shape,
-                        .bytes = {static_cast<const std::byte*>(nullptr), bytes}});  // sizes alone
+                        .bytes = {static_cast<const std::byte*>(nullptr), bytes}});  // size only
   }
   metadata_[format::kChecksumKey] = format::kBlankChecksum;
   format::FilePlan plan = format::plan_safetensors(tensors_, metadata_);

@@ -1,4 +1,4 @@
-// Tensors to and from safetensors files; checkpoint/format knows the bytes, this knows LibTorch.
+// Reads and writes LibTorch tensors in safetensors files, on top of checkpoint/format.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,29 +13,32 @@
 
 namespace dtrain::checkpoint {
 
+/// A tensor and its name in a file.
 struct NamedTensor {
   std::string name;
   at::Tensor value;
 };
 
-/// The tensor dtype of a file's dtype.
+/// Returns LibTorch's dtype for a file's dtype.
 [[nodiscard]] at::ScalarType scalar_type_of(format::Dtype dtype);
 
+/// Returns the file's dtype for LibTorch's dtype.
+///
 /// Throws: Error{internal} for a dtype that the format lacks.
 [[nodiscard]] format::Dtype dtype_of(at::ScalarType type);
 
-/// The values of a file's tensor as a contiguous CPU tensor of its own: the file may be closed.
+/// Copies a file's tensor into a new contiguous CPU tensor; the file may be closed afterwards.
 [[nodiscard]] at::Tensor to_tensor(const format::TensorView& view);
 
-/// A tensor's name, shape and dtype, known before its values.
+/// A tensor's name, shape and dtype, without its values.
 struct TensorSpec {
   std::string name;
   at::ScalarType dtype = at::kFloat;
   std::vector<std::int64_t> shape;
 };
 
-/// Writes a file a tensor at a time, so that no more than one need be in memory, with a checksum in
-/// its metadata (format/safetensors.h). Without commit() nothing is left.
+/// Writes a file one tensor at a time, so that only one must be in memory, with a checksum in the
+/// metadata (format/safetensors.h). The file appears only with commit().
 ///
 /// Throws:  Error{checkpoint} naming the file if it cannot be written; Error{internal} for a dtype
 ///          that the format lacks or a name given twice.
@@ -45,9 +48,9 @@ class TensorFileWriter {
   TensorFileWriter(const std::string& path, std::span<const TensorSpec> tensors,
                    const format::Metadata& metadata);
 
-  /// Which of the tensors comes when: that of the specs, those of wider dtypes first.
+  /// The order in which to write the tensors, as indices of the specs: wider dtypes first.
   [[nodiscard]] std::span<const std::size_t> order() const { return order_; }
-  /// The next tensor in that order, of any strides.
+  /// Writes the next tensor in that order; any strides.
   void write(const at::Tensor& tensor);
   void commit();
 
@@ -56,9 +59,9 @@ class TensorFileWriter {
   std::vector<format::TensorView> tensors_;  // without their bytes
   format::Metadata metadata_;
   std::vector<std::size_t> order_;
-  std::size_t next_ = 0;  // in that order
+  std::size_t next_ = 0;  // index in order_
   format::ContentChecksum checksum_;
-  std::size_t checksum_at_ = 0;  // in the file
+  std::size_t checksum_at_ = 0;  // byte offset in the file
 };
 
 }  // namespace dtrain::checkpoint

@@ -40,8 +40,8 @@ std::optional<config::Config> after_earlier_attempt(comm::ProcessGroup& world,
     return std::string(earlier->has_checkpoint ? kSaved : kBegun) + earlier->run_dir;
   });
   if (found.empty()) return std::nullopt;
-  return store::going_on_with(config, {.run_dir = found.substr(kSaved.size()),
-                                       .has_checkpoint = found.starts_with(kSaved)});
+  return store::resume_settings(config, {.run_dir = found.substr(kSaved.size()),
+                                         .has_checkpoint = found.starts_with(kSaved)});
 }
 
 int train_rank(const config::Config& config, const config::StartRecord& record,

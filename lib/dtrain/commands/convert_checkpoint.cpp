@@ -58,7 +58,7 @@ param::Arena read_imported(const WeightFile& file, const model::Model& model) {
       is_storage ? storage_specs(model.parameters) : model.parameters;
   const checkpoint::Constants constants =
       is_storage ? checkpoint::Constants() : train::constants_of(model);
-  checkpoint::ReadModel read =
+  checkpoint::LoadedModel read =
       checkpoint::read_model_file(file, specs, constants, dtype_of(file, specs));
   if (!read.note.empty()) base::log_info("{}", read.note);
   return std::move(read.weights);
@@ -75,7 +75,8 @@ void write_checkpoint(const std::string& folder, std::span<const store::PieceByt
   const std::string temporary = fmt::format("{}.tmp-{}", folder, manifest.run);
   disk.make_folder(temporary);
   try {
-    manifest.contents = store::write_shard(disk, {.folder = temporary}, pieces, store::Pace());
+    manifest.contents =
+        store::write_shard(disk, {.folder = temporary}, pieces, store::RateLimiter());
     store::commit_as(disk, temporary, folder, manifest);
   } catch (...) {
     store::remove_folder_and_files(disk, temporary);
@@ -113,7 +114,8 @@ void export_checkpoint(const config::Config& config, const Output& output) {
   const config::ExportConfig& wanted = config.exporting;
   const std::vector<std::string> checkpoints = store::checkpoints_at(wanted.checkpoint);
   std::optional<store::Reader> opened;
-  store::with_older_advice(checkpoints, [&] { opened.emplace(open_weights(checkpoints.front())); });
+  store::with_fallback_hint(checkpoints,
+                            [&] { opened.emplace(open_weights(checkpoints.front())); });
   store::Reader& reader = *opened;
   const config::ModelConfig described = model_of(reader);
   const auto model = model::make_model(described, /*seq_len=*/1);

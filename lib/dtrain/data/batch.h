@@ -1,4 +1,4 @@
-// Microbatches: the tokens of one forward pass, and which rank computes which.
+// Microbatches: their token ids, and their assignment to data-parallel ranks.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@ namespace dtrain::data {
 ///
 /// Shapes: inputs and targets (num_sequences, length), row-major; targets[r][t] is the token that
 ///         follows inputs[r][t].
-/// Units:  first_sample counts samples consumed before row 0; row r is sample first_sample + r.
+/// Units:  first_sample is the number of samples consumed before row 0; row r is sample
+///         first_sample + r.
 struct Batch {
   std::vector<std::int64_t> inputs{};
   std::vector<std::int64_t> targets{};
@@ -29,17 +30,17 @@ struct MicrobatchDeal {
   std::int64_t rank = 0;        ///< of the data axis
   std::int64_t num_ranks = 1;   ///< of the data axis
   std::int64_t grad_accum = 1;  ///< microbatches of each rank
-  /// Ranks whose gradients are summed after each microbatch: neighbours compute neighbouring
-  /// microbatches. 1: a rank computes consecutive ones.
+  /// Number of ranks whose gradients are summed after each microbatch; these compute neighbouring
+  /// microbatches. 1: each rank computes consecutive microbatches.
   std::int64_t interleave = 1;
 
-  /// Of the global batch.
+  /// Number of microbatches in the global batch.
   [[nodiscard]] constexpr std::int64_t num_microbatches() const { return num_ranks * grad_accum; }
 
-  /// The global number of one of this rank's grad_accum microbatches. In both cases the
-  /// microbatches summed first, over `interleave` ranks or over a rank's own, have consecutive
-  /// numbers. config::matches_single_rank_order says whether the later sums keep the order of one
-  /// rank, as they do for powers of two.
+  /// Returns the index within the global batch of one of this rank's grad_accum microbatches. The
+  /// microbatches that are summed first, over `interleave` ranks or over a rank's own, have
+  /// consecutive indices. config::matches_single_rank_order tells whether the later sums preserve the
+  /// single-rank order, as they do for powers of two.
   [[nodiscard]] constexpr std::int64_t number_of(MicrobatchId id) const {
     const std::int64_t block = rank / interleave * interleave * grad_accum;
     return block + id.value() * interleave + rank % interleave;

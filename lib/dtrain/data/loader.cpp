@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kGlobalBatchesAhead = 2;
 
-/// Rows first .. first + count of a batch, where copy(r, inputs, targets) gives row r.
+/// Builds a batch of samples [first, first + count); copy(sample, inputs, targets) fills one row.
 template <typename Copy>
 Batch read_batch(std::int64_t seq_len, std::int64_t first, std::int64_t count, Copy copy) {
   const auto length = static_cast<std::size_t>(seq_len);
@@ -34,7 +34,7 @@ Batch read_batch(std::int64_t seq_len, std::int64_t first, std::int64_t count, C
 
 Loader::Loader(Mixture samples, const LoaderOptions& options)
     : samples_(std::move(samples)),
-      turns_(samples_.order()),
+      source_order_(samples_.order()),
       options_(options),
       global_batch_(options.microbatch * options.deal.num_microbatches()),
       position_(options.start_position) {
@@ -43,7 +43,7 @@ Loader::Loader(Mixture samples, const LoaderOptions& options)
   DTRAIN_CHECK(0 <= deal.rank && deal.rank < deal.num_ranks, "dp rank {} of {}", deal.rank,
                deal.num_ranks);
   for (const Mixture::Source& source : samples_.sources()) {
-    orders_.emplace_back(source.samples.size(), options.seed);
+    sample_orders_.emplace_back(source.samples.size(), options.seed);
   }
   thread_ = std::jthread([this](const std::stop_token& stop) { read_ahead(stop); });
 }
@@ -57,7 +57,7 @@ std::int64_t Loader::bytes(const LoaderOptions& options, std::int64_t seq_len) {
 std::vector<Batch> Loader::next() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return !ready_.empty() || failure_ != nullptr; });
-  // Batches read before the failure are still good.
+  // Batches read before the failure are still valid.
   if (ready_.empty()) std::rethrow_exception(failure_);
   std::vector<Batch> batches = std::move(ready_.front());
   ready_.pop_front();
@@ -97,11 +97,13 @@ void Loader::read_ahead(const std::stop_token& stop) {
 
 void Loader::copy(std::int64_t consumed, std::span<std::int64_t> inputs,
                   std::span<std::int64_t> targets) const {
-  const SourceOrder::Place place =
-      orders_.size() == 1 ? SourceOrder::Place{.consumed = consumed} : turns_(consumed);
-  const SampleOrder& order = orders_[place.source];
-  samples_.sources()[place.source].samples.copy(order(place.consumed), inputs, targets,
-                                                order.shift(place.consumed, samples_.seq_len()));
+  const SourceOrder::Position position = sample_orders_.size() == 1
+                                             ? SourceOrder::Position{.consumed = consumed}
+                                             : source_order_(consumed);
+  const SampleOrder& order = sample_orders_[position.source];
+  samples_.sources()[position.source].samples.copy(
+      order(position.consumed), inputs, targets,
+      order.shift(position.consumed, samples_.seq_len()));
 }
 
 EvaluationSequences::EvaluationSequences(Samples samples, std::int64_t count)
@@ -109,8 +111,7 @@ EvaluationSequences::EvaluationSequences(Samples samples, std::int64_t count)
   DTRAIN_CHECK(count >= 1, "{} sequences", count);
 }
 
-// number * size / count, without a product that could pass 2^63: a count below the size is at most
-// 2^31.
+// number * size / count without 64-bit overflow: count is at most 2^31 if it is below the size.
 std::int64_t EvaluationSequences::sample(std::int64_t number) const {
   DTRAIN_CHECK(0 <= number && number < count_, "sequence {} of {}", number, count_);
   return number * (samples_.size() / count_) + number * (samples_.size() % count_) / count_;

@@ -1,4 +1,4 @@
-// Reads batches for training ahead in a thread; chooses the sequences of an evaluation.
+// Prefetches training batches in a thread; selects the sequences of an evaluation.
 #pragma once
 
 #include <condition_variable>
@@ -17,43 +17,44 @@
 namespace dtrain::data {
 
 struct LoaderOptions {
-  std::int64_t microbatch = 1;      ///< sequences per rank and backward pass
-  MicrobatchDeal deal = {};         ///< which of them are this rank's
-  std::uint64_t seed = 0;           ///< of the sample order
+  std::int64_t microbatch = 1;      ///< sequences per microbatch
+  MicrobatchDeal deal = {};         ///< assigns microbatches to this rank
+  std::uint64_t seed = 0;           ///< seed of the sample order
   std::int64_t start_position = 0;  ///< samples consumed before the first batch, over all ranks
 };
 
-/// Serves this rank's part of one global batch after another. Global microbatch m holds the samples
-/// [position + m * microbatch, + microbatch). Two global batches
-/// are read ahead by a thread of its own, which destruction ends within the time of reading one
-/// microbatch.
+/// Iterates over global batches and returns this rank's part of each. Microbatch m of the global
+/// batch at `position` holds samples [position + m * microbatch, position + (m + 1) * microbatch).
+/// A background thread prefetches two global batches. The destructor stops it after at most one
+/// more microbatch is read.
 ///
-/// Throws:  next(): what the thread met, Error{data} for one, at this and every later call.
+/// Throws:  next() rethrows the error of the prefetch thread, such as Error{data}, on this and
+///          every later call.
 /// Threads: one caller.
 class Loader {
  public:
   Loader(Mixture samples, const LoaderOptions& options);
-  /// Returns the bytes of the batches that a rank has at once: the step's, those that are ready,
-  /// and the one that waits to be.
+  /// Returns the peak bytes of a rank's batches: the current step's, the prefetched ones, and the
+  /// one being read.
   [[nodiscard]] static std::int64_t bytes(const LoaderOptions& options, std::int64_t seq_len);
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
-  /// This rank's microbatches of the next global batch, in order; the position moves on
-  /// by the global batch.
+  /// Returns this rank's microbatches of the next global batch, in order, and advances position()
+  /// by the global batch size.
   [[nodiscard]] std::vector<Batch> next();
 
-  /// Samples consumed by all ranks so far: what a Loader needs to go on from here.
+  /// Samples consumed by all ranks so far; a Loader with this start_position continues from here.
   [[nodiscard]] std::int64_t position() const noexcept { return position_; }
 
  private:
   void read_ahead(const std::stop_token& stop);
-  // The sample that is read after `consumed` were. Each source has its own epochs.
+  // Copies the sample that follows the first `consumed` ones. Each source has its own epochs.
   void copy(std::int64_t consumed, std::span<std::int64_t> inputs,
             std::span<std::int64_t> targets) const;
 
   Mixture samples_;
-  SourceOrder turns_;
-  std::vector<SampleOrder> orders_;  // of each source
+  SourceOrder source_order_;
+  std::vector<SampleOrder> sample_orders_;  // one per source
   LoaderOptions options_;
   std::int64_t global_batch_;
   std::int64_t position_;
@@ -62,11 +63,11 @@ class Loader {
   std::condition_variable_any changed_;
   std::deque<std::vector<Batch>> ready_;  // guarded by mutex_
   std::exception_ptr failure_;            // guarded by mutex_
-  std::jthread thread_;  // last, so that it is stopped and joined before the rest goes
+  std::jthread thread_;  // last member: stopped and joined before the others are destroyed
 };
 
-/// The sequences that an evaluation reads: `count` samples of `samples`, or all if there are fewer,
-/// spread evenly: sequence j is sample floor(j * samples.size() / count).
+/// Selects the sequences of an evaluation: `count` evenly spaced samples of `samples`, or all if
+/// there are fewer. Sequence j is sample floor(j * samples.size() / count).
 ///
 /// Threads: any number of readers.
 class EvaluationSequences {
@@ -75,12 +76,12 @@ class EvaluationSequences {
 
   /// Number of sequences.
   [[nodiscard]] std::int64_t size() const noexcept { return count_; }
-  /// Tokens of each.
+  /// Tokens per sequence.
   [[nodiscard]] std::int64_t length() const noexcept { return samples_.seq_len(); }
   [[nodiscard]] std::int64_t tokens() const noexcept { return count_ * length(); }
-  /// Which sample sequence `number` < size() is.
+  /// Returns the index of the sample that is sequence `number` < size().
   [[nodiscard]] std::int64_t sample(std::int64_t number) const;
-  /// Sequences [first, first + count), all below size().
+  /// Reads sequences [first, first + count), all below size().
   ///
   /// Throws: Error{data} as TokenFile::copy.
   [[nodiscard]] Batch read(std::int64_t first, std::int64_t count) const;

@@ -17,7 +17,7 @@ constexpr std::size_t kBytes = 256;
 std::size_t byte_of(std::int64_t token, const TokenFile& file) {
   if (token >= kByteVocab) {
     fail(ErrorKind::data,
-         "data file '{}' holds token {}; n-gram baselines are for bytes, prepare the text with "
+         "data file '{}' holds token {}; n-gram baselines need byte tokens: prepare the text with "
          "`dtrain data prepare`",
          file.path(), token);
   }
@@ -48,7 +48,7 @@ void NgramModel::count(const Samples& samples) {
   constexpr std::int64_t kChunk = 64 * 1024;
   std::vector<std::int64_t> tokens;
   std::int64_t num_seen = 0;
-  std::size_t history = 0;  // the last two bytes as a number of base 256
+  std::size_t history = 0;  // the last two bytes, as a base-256 number
   for (std::int64_t begin = samples.range().begin; begin < samples.range().end; begin += kChunk) {
     tokens.resize(static_cast<std::size_t>(std::min(kChunk, samples.range().end - begin)));
     samples.file().copy(begin, tokens);
@@ -83,11 +83,11 @@ double NgramModel::probability(std::span<const std::int64_t> context, std::int64
 NgramLoss evaluate_ngrams(const Split& split, std::int64_t num_sequences) {
   const Samples& validation = split.validation;
   if (validation.size() < 1) {
-    fail(ErrorKind::data, "data file '{}' gives no validation sample; set --val-fraction",
+    fail(ErrorKind::data, "data file '{}' has no validation sample; set --val-fraction",
          split.train.first().file().path());
   }
   if (split.train.sources().size() > 1) {
-    fail(ErrorKind::usage, "n-gram baselines count one file; name one with --data");
+    fail(ErrorKind::usage, "n-gram baselines take one data file; give one with --data");
   }
   const EvaluationSequences sequences(validation, num_sequences);
   const NgramModel model(split.train.first());

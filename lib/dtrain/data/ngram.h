@@ -1,5 +1,5 @@
-// Byte models that look back one or two bytes only; a trained model must beat them to show that it
-// uses its context.
+// Bigram and trigram byte models: baselines that a trained model must beat to show that it uses its
+// context.
 #pragma once
 
 #include <array>
@@ -11,20 +11,20 @@
 
 namespace dtrain::data {
 
-/// Counts of single bytes, pairs and triples, and the probabilities they give by interpolated
-/// Witten-Bell smoothing: with c(h) occurrences of a context h and d(h) different bytes seen after
-/// it, P(x|h) = (c(hx) + d(h) * P(x|h')) / (c(h) + d(h)), where h' is h without its oldest byte,
-/// and the empty context falls back to 1/256. An unseen context gives P(x|h') unchanged.
+/// A byte trigram model with interpolated Witten-Bell smoothing. With c(h) occurrences of a context
+/// h and d(h) distinct bytes seen after it, P(x|h) = (c(hx) + d(h) * P(x|h')) / (c(h) + d(h)),
+/// where h' is h without its oldest byte, and the empty context backs off to 1/256. An unseen
+/// context gives P(x|h') unchanged.
 ///
 /// Source: Witten and Bell, The Zero-Frequency Problem (IEEE Trans. Information Theory, 1991).
 class NgramModel {
  public:
-  /// Counts over all tokens of the samples' range, each of which must be a byte.
+  /// Counts n-grams over all tokens in the samples' range; each token must be a byte.
   ///
   /// Throws: Error{data} naming the file if a token is not a byte.
   explicit NgramModel(const Samples& samples);
 
-  /// P(next | context), the context oldest byte first and at most two bytes long.
+  /// Returns P(next | context); the context lists the oldest byte first and has at most two bytes.
   [[nodiscard]] double probability(std::span<const std::int64_t> context, std::int64_t next) const;
 
  private:
@@ -32,14 +32,14 @@ class NgramModel {
     std::int64_t occurrences = 0;  // c(h)
     std::int64_t followers = 0;    // d(h)
   };
-  /// Everything about contexts of one length, indexed by the context as a number of base 256.
+  /// Counts for contexts of one length; the index is the context read as a base-256 number.
   struct Order {
     std::vector<std::int64_t> counts;  // (contexts, 256): c(hx)
     std::vector<Context> contexts;
   };
   void count(const Samples& samples);
 
-  std::array<Order, 3> orders_;  // by the length of the context
+  std::array<Order, 3> orders_;  // by context length
 };
 
 /// Mean negative log likelihood in nats per token.
@@ -49,9 +49,9 @@ struct NgramLoss {
   std::int64_t num_targets = 0;
 };
 
-/// Trains on split.train and evaluates the targets of `num_sequences` validation samples (at most
-/// all of them): those of EvaluationSequences, which a run scores too. Like a model, it sees only
-/// the inputs of the sample, so that the trigram model has one byte of context at the first target.
+/// Trains on split.train and scores the targets of up to `num_sequences` validation samples, the
+/// same EvaluationSequences that a run scores. Like a trained model it sees only the sample's
+/// inputs, so the trigram model has one byte of context at the first target.
 ///
 /// Throws: Error{data} if there is no validation sample or a token is not a byte.
 [[nodiscard]] NgramLoss evaluate_ngrams(const Split& split, std::int64_t num_sequences);

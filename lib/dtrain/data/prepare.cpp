@@ -20,21 +20,21 @@ namespace fs = std::filesystem;
 using base::ErrorKind;
 using base::fail;
 
-// The indexes of Megatron's files, which are read with them.
+// Removes Megatron index files, which are read along with their token files.
 void remove_indexes(std::vector<std::string>& files) {
   std::set<std::string> indexes;
   for (const std::string& file : files) indexes.insert(index_path_of(file));
   std::erase_if(files, [&](const std::string& file) { return indexes.contains(file); });
 }
 
-/// One token file to be made.
+/// One token file to write.
 struct Task {
   std::string output;
   std::vector<std::string> files;
-  std::string notes{};  // of the inputs
+  std::string notes{};  // on the inputs
 };
 
-// By their names, before anything is read.
+// Rejects JSON files by name, before any file is read.
 void check_field(const PrepareOptions& options, const std::vector<std::string>& files) {
   if (!options.field.empty() || options.as_text) return;
   for (const std::string& file : files) check_is_no_json({}, file);
@@ -44,7 +44,7 @@ std::string wikitext_file(const std::string& folder, std::string_view part) {
   return fmt::format("{}/wiki.{}.raw", folder, part);
 }
 
-/// The parts of WikiText in a folder, and the files they become.
+/// One task for each part of WikiText in the folder.
 std::vector<Task> wikitext_tasks(const PrepareOptions& options, const std::string& folder) {
   std::vector<Task> tasks;
   for (const std::string_view part : {"train", "valid", "test"}) {
@@ -55,8 +55,8 @@ std::vector<Task> wikitext_tasks(const PrepareOptions& options, const std::strin
   }
   if (!tasks.empty()) return tasks;
   fail(ErrorKind::data,
-       "folder '{}' holds none of wiki.train.raw, wiki.valid.raw and wiki.test.raw; "
-       "scripts/get_wikitext.sh fetches them",
+       "folder '{}' holds none of wiki.train.raw, wiki.valid.raw and wiki.test.raw; download them "
+       "with scripts/get_wikitext.sh",
        folder);
 }
 
@@ -73,7 +73,7 @@ bool is_wikitext_folder(const PrepareOptions& options) {
          fs::is_directory(options.inputs.front(), error);
 }
 
-/// The formats of files of other trainers' tokens, all of one name; empty for texts.
+/// The formats of foreign token files, which must all have one name; empty for texts.
 std::vector<BinaryFormat> formats_of(const std::vector<std::string>& files,
                                      const PrepareOptions& options) {
   std::vector<BinaryFormat> formats;
@@ -83,7 +83,8 @@ std::vector<BinaryFormat> formats_of(const std::vector<std::string>& files,
     const std::string name = format ? format->name : "a text";
     if (first.empty()) first = name;
     if (name != first) {
-      fail(ErrorKind::usage, "'{}' and '{}' hold different things: {} and {}; prepare them apart",
+      fail(ErrorKind::usage,
+           "'{}' and '{}' have different formats: {} and {}; prepare them separately",
            files.front(), file, first, name);
     }
     if (format) formats.push_back(std::move(*format));
@@ -107,7 +108,7 @@ void refuse_text_options(const PrepareOptions& options, const BinaryFormat& form
                                  : options.as_text            ? "--as-text"
                                                               : "";
   if (given.empty()) return;
-  fail(ErrorKind::usage, "'{}' holds tokens of {}, for which {} means nothing; leave it out", file,
+  fail(ErrorKind::usage, "'{}' holds tokens of {}, to which {} does not apply; leave it out", file,
        format.name, given);
 }
 
@@ -144,7 +145,7 @@ std::unique_ptr<TokenWriter> convert(const PrepareOptions& options, const Task& 
   const std::int64_t vocab = options.vocab > 0 ? options.vocab : format.vocab;
   if (vocab == 0) {
     fail(ErrorKind::usage,
-         "'{}' holds tokens of {}, which do not say their vocabulary; give it: --vocab N",
+         "'{}' holds tokens of {}, a format that does not record the vocabulary; give --vocab N",
          task.files.front(), format.name);
   }
   auto writer = std::make_unique<TokenWriter>(task.output, TokenWriter::Origin{.vocab = vocab});
@@ -165,15 +166,15 @@ std::unique_ptr<TokenWriter> convert(const PrepareOptions& options, const Task& 
 
 std::unique_ptr<TokenWriter> encode(const PrepareOptions& options, const Task& task,
                                     Progress& progress, PrepareReport& report) {
-  if (options.token_type) {  // a file's numbers were taken
+  if (options.token_type) {  // for files, formats_of has consumed it
     fail(ErrorKind::usage,
-         "--token-type is for files, and '{}' is standard input, which is read as a text; write it "
+         "--token-type is for files, but '{}' is standard input, which is read as text; write it "
          "to a file first",
          task.files.front());
   }
   if (options.vocab > 0) {
     check_is_text(beginning_of(task.files.front()), task.files.front());
-    fail(ErrorKind::usage, "--vocab is for token files of other trainers, and '{}' is a text",
+    fail(ErrorKind::usage, "--vocab is for token files of other trainers, but '{}' is a text",
          task.files.front());
   }
   check_field(options, task.files);
@@ -195,21 +196,21 @@ std::unique_ptr<TokenWriter> encode(const PrepareOptions& options, const Task& t
        task.files.front(), more);
 }
 
-/// A folder for the outputs, which is removed again if nothing came into it.
+/// Creates the output folder if needed, and removes it again if it stays empty.
 class OutputFolder {
  public:
   OutputFolder(const PrepareOptions& options, bool is_needed) : path_(options.output) {
     std::error_code error;
     is_new_ = is_needed && fs::create_directory(path_, error);
     if (!is_needed || fs::is_directory(path_, error)) return;
-    fail(ErrorKind::data, "output '{}' is not a folder and none can be made there: {}", path_,
-         error ? error.message() : "a file is in its place");
+    fail(ErrorKind::data, "output folder '{}' cannot be created: {}", path_,
+         error ? error.message() : "a file has this name");
   }
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
   ~OutputFolder() {
-    std::error_code stays_if_not_empty;
-    if (is_new_) fs::remove(path_, stays_if_not_empty);
+    std::error_code ignored;  // set if the folder is not empty
+    if (is_new_) fs::remove(path_, ignored);
   }
 
  private:
@@ -257,7 +258,7 @@ void check_output(const PrepareOptions& options, const std::string& output,
   }
   for (const std::string& file : files) {
     if (fs::equivalent(file, output, error)) {
-      fail(ErrorKind::usage, "output '{}' is among the inputs; write it elsewhere", output);
+      fail(ErrorKind::usage, "output '{}' is one of the inputs; name another file", output);
     }
   }
 }
@@ -273,19 +274,20 @@ RecordReport read_texts(const std::vector<std::string>& files, const PrepareOpti
   BlockOptions by_lines = block_options(files, options, *byte_tokenizer());
   by_lines.cut = [](std::string_view text) { return text.rfind('\n') + 1; };
   BlockReader reader(by_lines);
-  const DocumentRule rule{.field = options.field, .skips_bad_records = options.skips_bad_records};
+  const DocumentOptions rule{.field = options.field,
+                             .skips_bad_records = options.skips_bad_records};
   const std::int64_t total = total_bytes(files);
   RecordReport records;
   Block block;
   while (reader.next(block)) {
     check_utf8(block);
     std::string storage;
-    for (const Part& part : parts_of(block, rule, storage, records)) visit(part.text);
+    for (const TextSpan& part : text_spans(block, rule, storage, records)) visit(part.text);
     records.check_field_exists(false);
     if (options.on_progress)
       options.on_progress({.bytes = reader.consumed(), .total_bytes = total});
   }
-  if (options.on_progress) {  // the total was unknown if standard input is among them
+  if (options.on_progress) {  // the total is known only now if standard input was read
     options.on_progress({.bytes = reader.consumed(), .total_bytes = reader.consumed()});
   }
   records.check_field_exists(true);

@@ -1,5 +1,5 @@
-// `dtrain data prepare`: texts to token files. `dtrain data tokenizer train`: a SentencePiece model
-// of texts.
+// `dtrain data prepare` writes token files from texts; `dtrain data tokenizer train` trains a
+// SentencePiece model on texts.
 #pragma once
 
 #include <cstdint>
@@ -18,28 +18,29 @@
 
 namespace dtrain::data {
 
-/// How far a preparation has come.
+/// Progress of `data prepare`.
 struct PrepareProgress {
-  std::int64_t bytes = 0;        ///< of the files, as they lie on the disk, that were read
-  std::int64_t total_bytes = 0;  ///< of all files; 0: unknown
+  std::int64_t bytes = 0;        ///< read so far, as stored on disk
+  std::int64_t total_bytes = 0;  ///< in all files; 0: unknown
   std::int64_t num_tokens = 0;
 };
 
 struct PrepareOptions {
-  /// Files, and folders, read as list_inputs reads them.
+  /// Files and folders, as list_inputs takes them.
   std::vector<std::string> inputs{};
-  std::string output{};            ///< the token file; of a folder of WikiText, a folder
-  bool overwrite = false;          ///< replace an existing output
-  std::string field{};             ///< of JSON, as field_text takes it; empty: the inputs are none
-  bool skips_bad_records = false;  ///< of JSON, which end the preparation otherwise
+  std::string output{};    ///< the token file, or a folder if the input is a WikiText folder
+  bool overwrite = false;  ///< replace an existing output
+  std::string field{};     ///< JSON field with the text, as in field_text; empty: no JSON
+  bool skips_bad_records = false;  ///< skip bad JSON records; otherwise they are errors
   bool as_text = false;            ///< read JSON as plain text
   bool is_wikitext = false;
   std::shared_ptr<const Tokenizer> tokenizer{};  ///< null: bytes
-  std::int64_t vocab = 0;                        ///< of tokens that come without theirs; 0: usual
-  std::optional<NumberType> token_type{};        ///< of tokens without a header
+  std::int64_t vocab = 0;                        ///< of foreign tokens; 0: the format's usual one
+  std::optional<NumberType> token_type{};        ///< of token files without a header
   std::int64_t threads = 1;
   std::function<void(const PrepareProgress&)> on_progress{};
-  std::function<void()> check_stop{};  ///< throws to end the wait for standard input; may be empty
+  std::function<void()>
+      check_stop{};  ///< may throw to cancel a wait for standard input; may be empty
 };
 
 struct PrepareReport {
@@ -47,82 +48,83 @@ struct PrepareReport {
   std::int64_t num_files = 0;
   std::int64_t num_tokens = 0;
   std::int64_t num_documents = 0;
-  std::string notes{};     ///< what folders held besides: InputFiles::notes
-  RecordReport records{};  ///< of JSON
-  /// Of tokens whose vocabulary nobody gave: the trainer whose usual one was taken, that one, and
-  /// the highest token. Empty for others.
+  std::string notes{};     ///< skipped folder entries: InputFiles::notes
+  RecordReport records{};  ///< JSON inputs only
+  /// Foreign tokens without --vocab: the trainer whose usual vocabulary was assumed, that
+  /// vocabulary, and the highest token found. Otherwise empty.
   std::string assumed_from{};
   std::int64_t assumed_vocab = 0;
   std::int64_t highest_token = -1;
 };
 
-/// Writes the tokens of all inputs, one after the other, as a token file; of a folder of WikiText,
-/// train.dtok, valid.dtok and test.dtok into a folder. All outputs appear whole or none does. They
-/// have the same bytes with any number of threads, and what is in memory does not grow with the
-/// inputs. Token files of other trainers (binary_tokens.h) are converted. Of several texts each
-/// ends with a newline under a tokenizer of bytes, which has no other sign for a document's end;
-/// one is added where it is missing.
+/// Writes one token file with the tokens of all inputs in order; for a WikiText folder, a folder
+/// with train.dtok, valid.dtok and test.dtok. Either all outputs appear, complete, or none. The
+/// output bytes do not depend on the number of threads, and memory does not grow with the inputs.
+/// Token files of other trainers (binary_tokens.h) are converted. The byte tokenizer has no
+/// end-of-document token: with several texts, each gets a final newline if it lacks one.
 ///
-/// Throws: Error{data} naming the file, and the place in it, that is missing, no text, damaged, not
-///         what the options say, or cannot be written; Error{usage} if nothing is to be read or an
-///         output exists and overwrite is off.
+/// Throws: Error{data} naming the file and position of an input that is missing, not text, damaged
+///         or contrary to the options, or an output that cannot be written; Error{usage} if there
+///         is no input, or an output exists and overwrite is off.
 std::vector<PrepareReport> prepare(const PrepareOptions& options);
 
-/// Throws: Error{usage} if the output is a folder or among the files, or exists and overwrite is
+/// Rejects an unusable output path.
+///
+/// Throws: Error{usage} if the output is a folder or one of the files, or exists and overwrite is
 ///         off.
 void check_output(const PrepareOptions& options, const std::string& output,
                   const std::vector<std::string>& files);
 
-/// The files that a tokenizer is trained on: all inputs, and of a folder of WikiText the training
-/// part alone.
+/// Lists the files to train a tokenizer on: all inputs, or only the training part of a WikiText
+/// folder.
 ///
 /// Throws: as prepare.
 [[nodiscard]] InputFiles training_texts(const PrepareOptions& options);
 
-/// Reads the files, which are of the options' format, and calls visit(text) for each stretch of a
-/// document, in order. Returns what records of JSON held.
+/// Reads files of the options' format and calls visit(text) for each consecutive part of a
+/// document, in order. Returns statistics on JSON records.
 ///
 /// Throws: as prepare.
 RecordReport read_texts(const std::vector<std::string>& files, const PrepareOptions& options,
                         const std::function<void(std::string_view)>& visit);
 
-/// Called with the bytes of files read so far, after each block.
+/// Called after each block with the file bytes read so far.
 using OnBytes = std::function<void(std::int64_t)>;
 
-/// Writes the tokens of all files, and returns what records of JSON held. options: what prepare was
-/// asked; its inputs and output are not read.
+/// Writes the tokens of all files and returns statistics on JSON records. options: those of
+/// prepare; its inputs and output are ignored.
 ///
 /// Throws: Error{data} as prepare.
 RecordReport write_tokens_of(const std::vector<std::string>& files, const PrepareOptions& options,
                              const Tokenizer& tokenizer, TokenWriter& writer,
                              const OnBytes& on_bytes);
 
-/// How prepare reads files with these options.
+/// Returns the block reader's options for these files.
 [[nodiscard]] BlockOptions block_options(const std::vector<std::string>& files,
                                          const PrepareOptions& options, const Tokenizer& tokenizer);
 
 struct TokenizerTraining {
-  /// Inputs (of a folder of WikiText the training part is read) and how to read them; output: the
-  /// model's file.
+  /// Inputs and how to read them (of a WikiText folder, only the training part); output: the model
+  /// file.
   PrepareOptions texts{};
-  std::int64_t vocab = 0;    ///< pieces, those of the 256 bytes included
+  std::int64_t vocab = 0;    ///< number of pieces, including the 256 byte pieces
   std::string type = "bpe";  ///< or unigram
 };
 
 struct TokenizerReport {
   std::int64_t vocab = 0;
-  std::int64_t num_bytes = 0;       ///< of the text
-  std::int64_t num_used_bytes = 0;  ///< all of them, or those of the lines in the sample
-  std::string notes{};              ///< as those of PrepareReport
+  std::int64_t num_bytes = 0;       ///< in the text
+  std::int64_t num_used_bytes = 0;  ///< in the sampled lines; all if nothing was left out
+  std::string notes{};              ///< as in PrepareReport
   RecordReport records{};
 };
 
-/// Trains a model that gives back every text as it was: no normalizing, spaces and lines kept,
-/// unknown characters as bytes, and a token that ends documents. Of more than 100 MB of text it
-/// takes lines that are spread evenly. The same texts give the same model on every machine.
+/// Trains a lossless model: no normalization, spaces and newlines kept, byte fallback for unknown
+/// characters, and an end-of-document token. From more than 100 MB of text it takes an evenly
+/// spaced sample of lines. The same texts give the same model on every machine.
 ///
-/// Throws: Error{usage} naming what SentencePiece refuses (a vocabulary too large for the text);
-///         Error{data} as prepare.
+/// Throws: Error{usage} if SentencePiece rejects the request (for example a vocabulary too large
+///         for the text); Error{data} as prepare.
 TokenizerReport train_tokenizer(const TokenizerTraining& training);
 
 }  // namespace dtrain::data

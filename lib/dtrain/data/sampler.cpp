@@ -12,16 +12,16 @@ namespace dtrain::data {
 
 namespace {
 
-// Few rounds leave structure in tiny domains, where a round has only a few functions to choose
-// from: with six, some orders of four samples are clearly likelier than others.
+// Few rounds leave structure in tiny domains, which have few distinct round functions: with six
+// rounds, some orders of four samples are clearly likelier than others.
 constexpr std::uint32_t kRounds = 12;
-// In place of a round, for a number of the epoch's own.
+// Counter value in place of a round number, for the epoch's shift.
 constexpr std::uint32_t kShiftRound = 0xFFFFFFFF;
 
-// Odd, so that its multiples visit every number below kBlock; near kBlock times the golden section.
+// Odd, so its multiples visit every number below kBlock; close to kBlock / golden ratio.
 constexpr std::int64_t kStep = 40503;
 
-/// Sum of floor((step * i + start) / modulus) over 0 <= i < count; all numbers at least 0.
+/// Returns the sum of floor((step * i + start) / modulus) over 0 <= i < count; arguments >= 0.
 std::int64_t floor_sum(std::int64_t count, std::int64_t modulus, std::int64_t step,
                        std::int64_t start) {
   std::int64_t sum = 0;
@@ -37,17 +37,17 @@ std::int64_t floor_sum(std::int64_t count, std::int64_t modulus, std::int64_t st
   }
 }
 
-/// How many of the first `count` numbers of a block's order are below `bound` <= kBlock.
+/// Returns how many of the first `count` values of a block's sequence are below `bound` <= kBlock.
 std::int64_t count_below(std::int64_t count, std::int64_t bound) {
   constexpr std::int64_t kBlock = SourceOrder::kBlock;
-  // x mod m < b just where floor(x / m) - floor((x - b) / m) is 1; m is added to keep it positive.
+  // x mod m < b exactly if floor(x / m) - floor((x - b) / m) is 1; adding m avoids negative values.
   return count + floor_sum(count, kBlock, kStep, 0) -
          floor_sum(count, kBlock, kStep, kBlock - bound);
 }
 
-/// Whole numbers of at least 1 that are nearest to the weights and whose sum is kBlock: rounded,
-/// and where that gives too many or too few, one after another changes that was rounded furthest
-/// (of equals the largest, then the first).
+/// Apportions kBlock samples to the weights, at least 1 each: rounds to nearest, then corrects the
+/// sum one by one at the share with the largest rounding error (ties: the largest share, then the
+/// first).
 std::vector<std::int64_t> shares_of(std::span<const double> weights) {
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
   DTRAIN_CHECK(!weights.empty() && std::isfinite(total) && total > 0 &&
@@ -113,7 +113,7 @@ SourceOrder::SourceOrder(std::span<const double> weights) {
   for (const std::int64_t share : shares_of(weights)) begins_.push_back(begins_.back() + share);
 }
 
-SourceOrder::Place SourceOrder::operator()(std::int64_t consumed) const {
+SourceOrder::Position SourceOrder::operator()(std::int64_t consumed) const {
   DTRAIN_CHECK(consumed >= 0, "{} samples consumed", consumed);
   const std::int64_t block = consumed / kBlock;
   const std::int64_t index = consumed % kBlock;

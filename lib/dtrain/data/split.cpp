@@ -69,7 +69,7 @@ std::vector<double> epochs_of(const Mixture& mixture, double samples) {
 
 namespace {
 
-/// `part` is "for training" or "for validation", `advice` what gives it more, or empty.
+/// part: "for training" or "for validation". advice: how to give it more tokens; may be empty.
 void check_has_sample(const Samples& samples, std::string_view part, std::string_view advice = "") {
   if (samples.size() > 0) return;
   const TokenRange range = samples.range();
@@ -79,11 +79,11 @@ void check_has_sample(const Samples& samples, std::string_view part, std::string
        samples.file().path(), range.end - range.begin, part, samples.seq_len() + 1, advice);
 }
 
-// Training data is spoken of in the same words, so the message begins with the setting.
+// Prefixes errors with the setting: messages about training data read the same otherwise.
 std::shared_ptr<const TokenFile> open_validation(const SplitOptions& options) {
   if (options.validation.find(',') != std::string::npos && !base::is_there(options.validation)) {
     fail(ErrorKind::usage,
-         "--val-data {}: it takes one file, not a mixture: make one of several with dtrain data "
+         "--val-data {}: takes one file, not a mixture; merge several files with dtrain data "
          "prepare FILE... --output FILE.dtok",
          options.validation);
   }
@@ -96,44 +96,45 @@ std::shared_ptr<const TokenFile> open_validation(const SplitOptions& options) {
 
 std::string tokenizer_text(const TokenFile& file) {
   if (file.knows_tokenizer()) return file.tokenizer();
-  return fmt::format("an unknown one with a vocabulary of {}", file.vocab());
+  return fmt::format("an unknown one with vocabulary {}", file.vocab());
 }
 
-// Token files of other trainers and of versions 1 and 2 do not say whose their tokens are. Theirs
-// may be the same tokenizer as another file's only if its vocabulary is the same.
+// Token files of other trainers and of versions 1 and 2 do not record a tokenizer. Theirs can match
+// another file's only if the vocabularies are equal.
 void check_same_tokenizer(const TokenFile& first, const TokenFile& other) {
   const bool are_known = first.knows_tokenizer() && other.knows_tokenizer();
   if (are_known ? first.tokenizer() == other.tokenizer() : first.vocab() == other.vocab()) return;
   fail(ErrorKind::data,
        "data files '{}' and '{}' have tokens of different tokenizers: {} and {}; prepare both with "
-       "one",
+       "one tokenizer",
        first.path(), other.path(), tokenizer_text(first), tokenizer_text(other));
 }
 
-/// The files of data.train, opened and checked; of each the part before val_fraction.
+/// Opens and checks the files of data.train, each without the part held out by val_fraction.
 Mixture open_training(const SplitOptions& options) {
   const std::vector<config::WeightedFile> files = config::parse_mixture(options.train);
   if (files.size() > 1 && options.val_fraction > 0) {
-    fail(ErrorKind::usage,
-         "--val-fraction takes the end of one file, and --data names {}; give --val-data FILE",
-         files.size());
+    fail(
+        ErrorKind::usage,
+        "--val-fraction takes the end of one file, but --data names {} files; give --val-data FILE",
+        files.size());
   }
   std::vector<Mixture::Source> sources;
-  std::shared_ptr<const TokenFile> compared;  // the first that knows its tokenizer, else the first
+  std::shared_ptr<const TokenFile> reference;  // the first with a known tokenizer, else the first
   for (const config::WeightedFile& each : files) {
     const auto file = std::make_shared<const TokenFile>(TokenFile::open(each.path, options.vocab));
     const std::int64_t cut = validation_begin(file->size(), options.val_fraction);
     sources.push_back({Samples(file, {0, cut}, options.seq_len), each.weight});
     check_has_sample(sources.back().samples, "for training",
                      options.val_fraction > 0 ? "lower --val-fraction, " : "");
-    if (compared != nullptr) check_same_tokenizer(*compared, *file);
-    if (compared == nullptr || !compared->knows_tokenizer()) compared = file;
+    if (reference != nullptr) check_same_tokenizer(*reference, *file);
+    if (reference == nullptr || !reference->knows_tokenizer()) reference = file;
   }
   return Mixture(std::move(sources));
 }
 
-// Calls visit(file) for the files of data.train, until it returns false. Returns false if one of
-// them cannot be read.
+// Calls visit(file) for the files of data.train until it returns false. Returns false if a file
+// cannot be read.
 template <typename Visit>
 bool visit_files(const std::string& train, Visit visit) {
   try {
@@ -148,8 +149,8 @@ bool visit_files(const std::string& train, Visit visit) {
   }
 }
 
-constexpr std::string_view kBetween = "; validation: ";
-constexpr std::string_view kOldForm = " samples, fingerprint ";
+constexpr std::string_view kSeparator = "; validation: ";
+constexpr std::string_view kWithoutChecksum = " samples, fingerprint ";
 
 std::string describe(const Samples& samples, std::uint64_t checksum) {
   if (samples.size() == 0) return "none";
@@ -159,7 +160,7 @@ std::string describe(const Samples& samples, std::uint64_t checksum) {
                      width == 1 ? "" : fmt::format(" ({} bytes per token)", width));
 }
 
-/// Several files, each with its share of SourceOrder::kBlock samples.
+/// Describes several files, each with its share of SourceOrder::kBlock samples.
 std::string describe(const Mixture& mixture) {
   const SourceOrder order = mixture.order();
   std::string text;
@@ -209,10 +210,10 @@ std::int64_t steps_of_epochs(const config::Config& config, std::int64_t num_samp
   const double steps = std::ceil(samples / static_cast<double>(config.batch.global));
   const double most = config::find_key("train.steps")->range.highest;
   if (steps > most) {
-    fail(
-        ErrorKind::usage,
-        "--epochs {} over {} samples in batches of {} are {:.3g} steps, more than {:.3g}: lower it",
-        config.train.epochs, num_samples, config.batch.global, steps, most);
+    fail(ErrorKind::usage,
+         "--epochs {} over {} samples in batches of {} takes {:.3g} steps, more than {:.3g}; lower "
+         "it",
+         config.train.epochs, num_samples, config.batch.global, steps, most);
   }
   return static_cast<std::int64_t>(steps);
 }
@@ -248,18 +249,18 @@ DataIdentity identify(const Split& split) {
 }
 
 std::string to_text(const DataIdentity& identity) {
-  return fmt::format("{}{}{}", identity.training, kBetween, identity.validation);
+  return fmt::format("{}{}{}", identity.training, kSeparator, identity.validation);
 }
 
 DataIdentity identity_from(std::string_view text) {
-  const std::size_t cut = text.find(kBetween);
+  const std::size_t cut = text.find(kSeparator);
   if (cut == std::string_view::npos) return {.training = std::string(text), .validation = {}};
   return {.training = std::string(text.substr(0, cut)),
-          .validation = std::string(text.substr(cut + kBetween.size()))};
+          .validation = std::string(text.substr(cut + kSeparator.size()))};
 }
 
 bool is_without_checksum(std::string_view training) {
-  return training.find(kOldForm) != std::string_view::npos;
+  return training.find(kWithoutChecksum) != std::string_view::npos;
 }
 
 }  // namespace dtrain::data

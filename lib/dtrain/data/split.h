@@ -1,4 +1,4 @@
-// The data of a run: opens it, splits it into training and validation, identifies it.
+// The data of a run: opens it, splits it into training and validation, fingerprints it.
 #pragma once
 
 #include <cstdint>
@@ -22,16 +22,16 @@ struct TokenRange {
   std::int64_t end = 0;
 };
 
-/// A range of a token file as samples of seq_len tokens: sample i has the inputs
-/// [begin + i*T, begin + i*T + T) and the targets one token later, all within the range. A value:
-/// copies share the file.
+/// A range of a token file, divided into samples of T = seq_len tokens: sample i has the inputs
+/// [begin + i*T, begin + i*T + T) and the targets one token later, all within the range. Copies
+/// share the file.
 ///
 /// Threads: any number of readers.
 class Samples {
  public:
   Samples(std::shared_ptr<const TokenFile> file, TokenRange range, std::int64_t seq_len);
 
-  /// (tokens - 1) / seq_len, rounded down; 0 for an empty range.
+  /// Number of samples: (tokens - 1) / seq_len, rounded down; 0 for an empty range.
   [[nodiscard]] std::int64_t size() const noexcept;
   [[nodiscard]] std::int64_t seq_len() const noexcept { return seq_len_; }
   [[nodiscard]] TokenRange range() const noexcept { return range_; }
@@ -40,8 +40,8 @@ class Samples {
     return file_;
   }
 
-  /// Copies a sample. shift < seq_len: the sample begins this many tokens later, the last one at
-  /// most as many as the range has tokens left.
+  /// Copies a sample that begins `shift` < seq_len tokens later; the shift of the last sample is
+  /// limited to the tokens left in the range.
   ///
   /// Shapes: inputs and targets (seq_len).
   /// Throws: Error{data} as TokenFile::copy.
@@ -54,100 +54,102 @@ class Samples {
   std::int64_t seq_len_;
 };
 
-/// Samples of one file, or of several that are mixed in proportion to weights.
+/// Samples of one file, or of several files mixed in proportion to their weights.
 class Mixture {
  public:
   struct Source {
     Samples samples;
     double weight = 1;
   };
-  // NOLINTNEXTLINE(google-explicit-constructor): one file is a mixture, too
+  // NOLINTNEXTLINE(google-explicit-constructor): one file is a mixture too
   Mixture(Samples samples) : sources_{{std::move(samples)}} {}
-  /// At least one, all with the same seq_len.
+  /// sources: at least one, all with the same seq_len.
   explicit Mixture(std::vector<Source> sources) : sources_(std::move(sources)) {}
 
   [[nodiscard]] const std::vector<Source>& sources() const noexcept { return sources_; }
   [[nodiscard]] const Samples& first() const noexcept { return sources_.front().samples; }
-  /// The first file that knows its tokenizer, which is that of all; else the first.
+  /// The first file that records its tokenizer, which all files share; if none does, the first.
   [[nodiscard]] const TokenFile& tokenized_file() const noexcept;
   [[nodiscard]] std::int64_t seq_len() const noexcept { return first().seq_len(); }
-  /// Samples of all sources; of one file, those of an epoch.
+  /// Number of samples of all sources; for one file, the samples of an epoch.
   [[nodiscard]] std::int64_t size() const noexcept;
-  /// The order in which the sources take turns.
+  /// The order in which sources are interleaved.
   [[nodiscard]] SourceOrder order() const;
 
  private:
   std::vector<Source> sources_;
 };
 
-/// The epochs of each source that `samples` samples of the mixture are.
+/// Returns how many epochs of each source `samples` samples of the mixture take.
 [[nodiscard]] std::vector<double> epochs_of(const Mixture& mixture, double samples);
 
 struct SplitOptions {
   std::string train{};       ///< data.train: token files, or texts read as bytes
-  std::string validation{};  ///< data.validation: the same; empty: val_fraction of `train`
-  double val_fraction =
-      0;  ///< without a validation file: share of `train`, its end, kept for validation; 0: none
+  std::string validation{};  ///< data.validation: one such file; empty: val_fraction of `train`
+  /// Without a validation file: share of `train`, taken from its end, held out for validation; 0:
+  /// none.
+  double val_fraction = 0;
   std::int64_t seq_len = 0;  ///< tokens per sample
   std::int64_t vocab = kByteVocab;
 };
 
-/// Takes the data's options from a configuration.
+/// Takes the data options from a configuration.
 [[nodiscard]] SplitOptions split_options(const config::Config& config);
 
 struct Split {
   Mixture train;
-  Samples validation;  ///< size() 0 where no validation was asked for
+  Samples validation;  ///< size() is 0 if no validation was requested
 };
 
-/// The first of a file's tokens that val_fraction keeps for validation.
+/// Returns the index of the first token that val_fraction holds out for validation.
 [[nodiscard]] std::int64_t validation_begin(std::int64_t num_tokens, double val_fraction);
 
 /// Opens and checks the data of a run.
 ///
-/// Throws: Error{data} as TokenFile::open, if training or a validation that was asked for has not
-///         one sample, and if files have tokens of different tokenizers (or, where one of two does
-///         not know its tokenizer, of different vocabularies); Error{usage} as
-///         config::parse_mixture, and for a val_fraction of several files.
+/// Throws: Error{data} as TokenFile::open, if training or requested validation data has less than
+///         one sample, or if files have tokens of different tokenizers (or different vocabularies,
+///         if one of two files does not record its tokenizer); Error{usage} as
+///         config::parse_mixture, and for val_fraction with several files.
 [[nodiscard]] Split open_split(const SplitOptions& options);
 
-/// The steps of train.epochs passes over so many samples of training data, rounded up.
-/// config: resolved, except for its steps.
+/// Returns the number of steps, rounded up, of train.epochs passes over num_samples training
+/// samples. config: resolved, except for its steps.
 ///
-/// Throws: Error{usage} if they are more than train.steps may be.
+/// Throws: Error{usage} if the result exceeds the range of train.steps.
 [[nodiscard]] std::int64_t steps_of_epochs(const config::Config& config, std::int64_t num_samples);
 
-/// The vocabulary of the training data, which a model has unless it is told otherwise; nothing
-/// where a file cannot be read, which open_split reports.
+/// The vocabulary of the training data, a model's default; empty if a file cannot be read, which
+/// open_split reports.
 ///
-/// Throws: StorageError if the storage does not answer: nothing is known of the file then.
+/// Throws: StorageError if the storage does not respond.
 [[nodiscard]] std::optional<std::int64_t> vocab_of_data(const std::string& train);
 
-/// Whether a model of the training data can write text: a file brings its tokenizer. False where a
-/// file cannot be read, which open_split reports.
+/// Returns whether a file of the training data brings its tokenizer, so a model trained on it can
+/// write text. False if a file cannot be read, which open_split reports.
 ///
 /// Throws: as vocab_of_data.
 [[nodiscard]] bool has_tokenizer(const std::string& train);
 
-/// Equal texts mean equal samples, down to the last token: each holds the number of samples, the
-/// range of tokens, and the checksum (XXH3) of all tokens of its file.
+/// Fingerprints of the training and validation data. Equal strings mean equal samples, down to the
+/// last token: each states the number of samples, the token range, and the XXH3 of all tokens of
+/// its file.
 struct DataIdentity {
   std::string training;
   std::string validation;  ///< "none" without validation
 };
 
-/// Reads every file of the split once, at the speed of the disk.
+/// Reads every file of the split once.
 [[nodiscard]] DataIdentity identify(const Split& split);
 
-/// Both in one text, as checkpoints keep them.
+/// Returns both as one string, the form saved in checkpoints.
 [[nodiscard]] std::string to_text(const DataIdentity& identity);
 
-/// Parses the text in a checkpoint. In a text of another form all is `training`, and `validation`
-/// is empty.
+/// Parses the string saved in a checkpoint. A string of any other form becomes `training`, with an
+/// empty `validation`.
 [[nodiscard]] DataIdentity identity_from(std::string_view text);
 
-/// Returns whether a checkpoint's `training` has the form used before checksums: its number of
-/// samples and a fingerprint of some of them.
+/// Returns whether a checkpoint's `training` has the form of versions without checksums: the number
+/// of samples and a fingerprint of some of them.
 [[nodiscard]] bool is_without_checksum(std::string_view training);
 
 }  // namespace dtrain::data

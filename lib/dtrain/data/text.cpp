@@ -28,7 +28,7 @@ constexpr std::size_t kExaminedBytes = 64 * 1024;
 
 using namespace std::string_view_literals;
 
-/// What a file is that holds `bytes` at `at`. advice: {} is the file's path.
+/// A format whose files hold `bytes` at offset `at`. advice: {} stands for the file's path.
 struct Signature {
   std::string_view bytes;
   std::string_view what;
@@ -37,7 +37,7 @@ struct Signature {
 };
 
 constexpr std::string_view kDecompress = "decompress it first";
-constexpr std::string_view kUnpack = "unpack it, and give the texts in it, or their folder";
+constexpr std::string_view kUnpack = "unpack it and give the texts in it, or their folder";
 constexpr std::string_view kExport = "export its texts as plain text or JSON lines first";
 constexpr std::string_view kSaveArray =
     "save its tokens as a flat array of NumPy: numpy.save('FILE.npy', numpy.asarray(tokens))";
@@ -51,9 +51,9 @@ constexpr std::string_view kPrepareArray =
 constexpr std::string_view kFromUtf16 = "convert it to UTF-8: iconv -f UTF-16 -t UTF-8 {}";
 constexpr std::string_view kFromUtf32 = "convert it to UTF-8: iconv -f UTF-32 -t UTF-8 {}";
 
-// The first that fits: the mark of UTF-32 begins as that of UTF-16.
+// The first match counts: the byte order mark of UTF-32 begins like that of UTF-16.
 constexpr Signature kSignatures[] = {
-    {kTokenMagic, "a token file", "it is prepared already: train on it with --data FILE"},
+    {kTokenMagic, "a token file", "it is already prepared: train on it with --data FILE"},
     {"\x1f\x8b\x08", "gzip-compressed", kDecompress},
     {"PK\x03\x04", "a zip archive", kUnpack},
     {"PK\x05\x06", "a zip archive", kUnpack},
@@ -82,9 +82,9 @@ constexpr Signature kSignatures[] = {
     {"PAR1", "a Parquet file", kExport},
     {"ARROW1", "an Arrow file", kExport},
     {"\xff\xff\xff\xff", "an Arrow stream", kExport},  // as Hugging Face's datasets save it
-    {"MMIDIDX", "an index of Megatron's", "give the .bin beside it"},
+    {"MMIDIDX", "a Megatron index", "give the .bin beside it"},
     {"\x89HDF", "an HDF5 file", kExport},
-    {"\x80\x02\x8a\x0a", "a file of PyTorch's", kSaveArray},
+    {"\x80\x02\x8a\x0a", "a PyTorch file", kSaveArray},
     {"\x80\x02", "a pickle of Python", kExport},
     {"\x80\x03", "a pickle of Python", kExport},
     {"\x80\x04", "a pickle of Python", kExport},
@@ -101,10 +101,10 @@ constexpr Signature kSignatures[] = {
     {"\0\0\xfe\xff"sv, "UTF-32 text", kFromUtf32},
     {"\xff\xfe", "UTF-16 text", kFromUtf16},
     {"\xfe\xff", "UTF-16 text", kFromUtf16},
-    {"\x88\xd8\x34\x01", "a token file of llm.c (GPT-2 tokens)", kPrepare},
-    {"\xa1\xd9\x34\x01", "a token file of llm.c (Llama 3 tokens)", kPrepare},
-    {"\x8a\xd8\x34\x01", "an evaluation file of llm.c", kGiveOther},
-    {"\xc6\xd7\x34\x01", "a model of llm.c", kGiveOther},
+    {"\x88\xd8\x34\x01", "an llm.c token file (GPT-2 tokens)", kPrepare},
+    {"\xa1\xd9\x34\x01", "an llm.c token file (Llama 3 tokens)", kPrepare},
+    {"\x8a\xd8\x34\x01", "an llm.c evaluation file", kGiveOther},
+    {"\xc6\xd7\x34\x01", "an llm.c model", kGiveOther},
 };
 
 /// Eight bytes of a little-endian length below 4 GiB, then a JSON object.
@@ -121,13 +121,13 @@ bool is_named_json_lines(std::string_view path) {
   return path.ends_with(".jsonl") || path.ends_with(".ndjson");
 }
 
-/// Why a file is JSON.
+/// Evidence that a file is JSON.
 struct JsonFound {
-  std::string why;  ///< as words behind "JSON"
+  std::string why;  ///< completes "JSON..." in messages
   bool has_objects = true;
 };
 
-// Nothing for what is none.
+// Empty if the file is not JSON.
 std::optional<JsonFound> json_found(std::string_view start, const std::string& path) {
   if (begins_as_json(start)) {
     const std::string_view first = first_record(start);
@@ -144,7 +144,8 @@ std::optional<JsonFound> json_found(std::string_view start, const std::string& p
              fmt::format(fmt::runtime(advice), path));
 }
 
-// What is to be done before `dtrain data prepare` takes tokens, which it reads from plain files.
+// What to do before `dtrain data prepare` can read tokens, which must be in uncompressed files;
+// empty: nothing.
 std::optional<std::string_view> step_before_tokens(const std::string& path) {
   if (path == kStandardInput) return "write it to a file first";
   const std::string start = beginning(base::InputFile::open(path, kDataFile));
@@ -160,21 +161,21 @@ std::uint16_t swapped(std::uint16_t unit) {
   return static_cast<std::uint16_t>(unit << 8 | unit >> 8);
 }
 
-// Text of European languages in 16-bit units: nearly all of them below 0x500, none a control.
+// Nearly all 16-bit units of European text are below 0x500, and none is a control character.
 bool is_usual(std::uint16_t unit) {
   const bool is_space = unit == '\t' || unit == '\n' || unit == '\r';
   return is_space || (unit >= ' ' && unit != 0x7f && unit < 0x500);
 }
 
-// At least 98 % of the units are usual, and more than 5 % are spaces, as they are not among the
-// tokens of a small vocabulary.
+// At least 98 % of the units are usual and more than 5 % are spaces, unlike tokens of a small
+// vocabulary.
 bool is_utf16_text(const std::vector<std::uint16_t>& units) {
   const std::int64_t count = std::ssize(units);
   return count > 0 && std::ranges::count_if(units, is_usual) >= count - count / 50 &&
          std::ranges::count(units, ' ') > count / 20;
 }
 
-// At least 32 numbers below `limit` that are not all equal. In other bytes some would be above.
+// At least 32 numbers below `limit`, not all equal. In other binary data some would be above.
 template <typename Number>
 bool are_tokens(std::string_view start, Number limit) {
   constexpr std::size_t kFewestTokens = 32;
@@ -184,7 +185,7 @@ bool are_tokens(std::string_view start, Number limit) {
          std::ranges::adjacent_find(numbers, std::ranges::not_equal_to()) != numbers.end();
 }
 
-// The likely type of a file's tokens, for advice alone; empty if it does not look like tokens.
+// The likely type of a file's tokens, used only for advice; empty if it does not look like tokens.
 std::string_view likely_token_type(std::string_view start) {
   constexpr std::uint32_t kLargestVocab = 1 << 20;
   if (are_tokens<std::uint64_t>(start, kLargestVocab)) return "uint64";
@@ -195,7 +196,7 @@ std::string_view likely_token_type(std::string_view start) {
 
 [[noreturn]] void refuse_tokens_without_header(const std::string& path, std::string_view type) {
   const bool is_nanogpt = type == "uint16";
-  // data prepare needs no type for nanoGPT's own files.
+  // data prepare recognises nanoGPT's own files without a type.
   const bool needs_type = !is_nanogpt || !path.ends_with(".bin");
   const std::string advice = fmt::format(
       "make a token file of it: dtrain data prepare {{}} {}--vocab N --output FILE.dtok, with the "
@@ -207,29 +208,29 @@ std::string_view likely_token_type(std::string_view start) {
                 advice);
 }
 
-// The first entry of an archive, whose name stands after 30 bytes, tells those that hold no texts.
+// Recognises PyTorch and NumPy archives by the name of their first entry, at offset 30.
 void refuse_arrays_in_zip(std::string_view start, const std::string& path) {
   constexpr std::size_t kNameAt = 30;
   if (!start.starts_with("PK\x03\x04") || start.size() < kNameAt) return;
   const auto length = numbers_in<std::uint16_t>(std::as_bytes(std::span(start.substr(26, 2))))[0];
   const std::string_view name = start.substr(kNameAt, length);
-  if (name.ends_with("/data.pkl")) refuse_file(path, "a file of PyTorch's", kSaveArray);
+  if (name.ends_with("/data.pkl")) refuse_file(path, "a PyTorch file", kSaveArray);
   if (name.ends_with(".npy")) refuse_file(path, "NumPy arrays (.npz)", kSaveArray);
 }
 
-// Control characters but white space, backspace and escape.
+// Control characters other than white space, backspace and escape.
 bool is_control(char c) {
   const auto code = static_cast<unsigned char>(c);
   const bool is_usual = ('\b' <= c && c <= '\r') || c == '\x1b';
   return (code < ' ' && !is_usual) || c == '\x7f';
 }
 
-// Texts have one here and there. In numbers, each tenth byte is one.
+// Text has very few of them; in binary numbers about every tenth byte is one.
 bool has_many_controls(std::string_view start) {
   return std::ranges::count_if(start, is_control) > std::ssize(start) / 50;
 }
 
-// Tokens among which no byte is NUL. Other bytes may be meant as they are.
+// Tokens without a NUL byte. Other binary data may be intended as is.
 bool are_evidently_tokens(std::string_view start) {
   return has_many_controls(start) && !likely_token_type(start).empty() &&
          examine_headerless(std::as_bytes(std::span(start))) != Headerless::unknown;
@@ -251,13 +252,13 @@ void check_is_no_json(std::string_view start, const std::string& path) {
   const auto found = json_found(start, path);
   if (!found) return;
   if (!found->has_objects) {
-    fail(ErrorKind::usage, "data file '{}' is JSON{}; to train on it as it is: --as-text", path,
-         found->why);
+    fail(ErrorKind::usage, "data file '{}' is JSON{}; to train on the JSON itself, give --as-text",
+         path, found->why);
   }
   fail(
       ErrorKind::usage,
-      "data file '{}' is JSON{}; name the field that holds the text: --field NAME; or train on the "
-      "JSON itself: --as-text",
+      "data file '{}' is JSON{}; name the field that holds the text with --field NAME, or train on "
+      "the JSON itself with --as-text",
       path, found->why);
 }
 
@@ -265,7 +266,7 @@ void check_needs_no_preparing(std::string_view start, const std::string& path) {
   const auto found = json_found(start, path);
   if (found && !found->has_objects) {
     fail(ErrorKind::data,
-         "data file '{}' is JSON{}; make a token file of it as it is: dtrain data prepare {} "
+         "data file '{}' is JSON{}; make a token file of the JSON itself: dtrain data prepare {} "
          "--as-text --output FILE.dtok",
          path, found->why, path);
   }
@@ -273,7 +274,7 @@ void check_needs_no_preparing(std::string_view start, const std::string& path) {
     fail(
         ErrorKind::data,
         "data file '{}' is JSON{}; make a token file of the field that holds the text: dtrain data "
-        "prepare {} --field NAME --output FILE.dtok (--as-text in place of --field keeps the JSON)",
+        "prepare {} --field NAME --output FILE.dtok (--as-text instead of --field keeps the JSON)",
         path, found->why, path);
   }
   const std::string_view format = is_gzip(start) ? "gzip" : is_zstd(start) ? "zstd" : "";
@@ -286,7 +287,7 @@ void check_needs_no_preparing(std::string_view start, const std::string& path) {
 
 bool is_utf8(std::string_view start) {
   start = start.substr(0, kExaminedBytes);
-  // Where the examined bytes end, a character may be cut.
+  // The examined bytes may end within a character.
   return !invalid_utf8_at(start.size() == kExaminedBytes ? start.substr(0, whole_characters(start))
                                                          : start);
 }
@@ -339,33 +340,34 @@ void check_is_text(std::string_view start, const std::string& path) {
     refuse_file(path, "binary (it holds NUL bytes)",
                 fmt::format("convert it to text first, or, {}", kIfTokens));
   }
-  refuse_file(path, "not UTF-8, as a text of this name must be",
+  refuse_file(path, "not UTF-8, which text in a .bin must be",
               fmt::format("{}; {}", kIfTextOfBin, kIfTokens));
 }
 
 void refuse_folder(const std::string& path) {
   if (path == kStandardInput) {
-    fail(ErrorKind::data,
-         "data file '{}': standard input cannot be trained on, for it is read more than once; make "
-         "a token file of it: dtrain data prepare - --output FILE.dtok",
-         path);
+    fail(
+        ErrorKind::data,
+        "data file '{}': cannot train on standard input, since data is read more than once; make a "
+        "token file of it: dtrain data prepare - --output FILE.dtok",
+        path);
   }
   std::error_code error;
   if (path.starts_with("~/") && !std::filesystem::exists(path, error)) {
     fail(ErrorKind::data,
-         "data file '{}' does not exist: shells replace ~ only at the beginning of a word without "
-         "quotes; put a space in place of =, or give the full path",
+         "data file '{}' does not exist: the shell expands ~ only at the beginning of an unquoted "
+         "word; use a space instead of =, or give the full path",
          path);
   }
   if (!std::filesystem::is_directory(path, error)) return;
   if (std::filesystem::exists(path + "/config.json", error)) {
     fail(ErrorKind::data,
-         "data file '{}' is the folder of a run: name a text or token file; to resume the run, "
+         "data file '{}' is a run folder; give a text or token file, or, to resume the run: "
          "dtrain --run-dir {} --resume auto",
          path, path);
   }
   fail(ErrorKind::data,
-       "data file '{}' is a directory; make one token file of all it holds: dtrain data prepare {} "
+       "data file '{}' is a directory; make one token file of its files: dtrain data prepare {} "
        "--output FILE.dtok",
        path, path);
 }

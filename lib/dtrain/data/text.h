@@ -1,4 +1,4 @@
-// Detects plain text.
+// Detects plain text and recognises other formats by their first bytes.
 #pragma once
 
 #include <cstddef>
@@ -12,66 +12,66 @@
 
 namespace dtrain::data {
 
-/// The first bytes of a token file. Neither text nor ASCII transfer leaves them intact.
+/// The first bytes of a token file. Text never begins so, and ASCII-mode transfers damage them.
 inline constexpr std::string_view kTokenMagic =
     "\x89"
     "DTOK\r\n\x1a";
 
-/// Returns whether a file starts like a token file; true also for one cut within these bytes.
+/// Returns whether a file starts like a token file, also if it is truncated within the magic.
 ///
-/// start: at least its first 8 bytes, or all.
+/// start: at least its first 8 bytes, or the whole file.
 [[nodiscard]] bool is_token_file(std::string_view start);
 
-/// Refuses content that is no text: compressed files, archives, programs, tensors, token files of
-/// other trainers, UTF-16, whatever holds a NUL byte in its first 64 KiB or is evidently tokens
+/// Rejects content that is not text: compressed files, archives, programs, tensors, token files of
+/// other trainers, UTF-16, any file with a NUL byte in its first 64 KiB or with evident tokens
 /// (headerless.h), and a .bin that is not UTF-8.
 ///
-/// start: at least the first 64 KiB, or all. path: for messages.
+/// start: at least the first 64 KiB, or the whole file. path: for messages.
 ///
-/// Throws: Error{data} naming the file, what it looks like and what to do.
+/// Throws: Error{data} naming the file, its likely format and what to do.
 void check_is_text(std::string_view start, const std::string& path);
 
-/// Whether the first 64 KiB of a file are UTF-8.
+/// Returns whether the first 64 KiB of a file are UTF-8.
 ///
 /// start: as check_is_text.
 [[nodiscard]] bool is_utf8(std::string_view start);
 
-/// Whether a file begins as UTF-8 text: without NUL bytes, and hardly any other control characters.
+/// Returns whether a file begins as UTF-8 text: no NUL bytes, hardly any other control characters.
 ///
 /// start: as check_is_text.
 [[nodiscard]] bool is_plain_text(std::string_view start);
 
-/// What a file is by its first bytes, at least three of which are its format's: "a zip archive";
-/// empty if they are of none.
+/// Names the format that a signature of at least three bytes identifies, as in "a zip archive";
+/// empty if none matches.
 ///
 /// start: as check_is_text.
 [[nodiscard]] std::string_view format_by_signature(std::string_view start);
 
-/// "LE" or "BE" for UTF-16 text without a mark; empty for all else.
+/// "LE" or "BE" for UTF-16 text without a byte order mark; otherwise empty.
 [[nodiscard]] std::string_view utf16_kind_of(std::string_view start);
 
-/// Refuses JSON, by its content or its name, which read as text would train a model of JSON.
+/// Rejects JSON, recognised by content or name: read as text it would train a model of JSON.
 ///
-/// start: as check_is_text; empty: the name alone decides.
+/// start: as check_is_text; if empty, only the name counts.
 ///
-/// Throws: Error{usage} naming the file, its fields, and the flags of `dtrain data prepare` for it.
+/// Throws: Error{usage} naming the file, its fields, and the flags of `dtrain data prepare` to use.
 void check_is_no_json(std::string_view start, const std::string& path);
 
-/// Refuses what `dtrain data prepare` reads and nothing else does: compressed files and JSON.
+/// Rejects the inputs that only `dtrain data prepare` reads: compressed files and JSON.
 ///
 /// start: as check_is_text.
 ///
 /// Throws: Error{data} naming the file and the command.
 void check_needs_no_preparing(std::string_view start, const std::string& path);
 
-/// What to do with a .bin that is a text, but not UTF-8.
+/// Advice for a .bin that may be text but is not UTF-8.
 inline constexpr std::string_view kIfTextOfBin =
-    "if it is a text, convert it with iconv, or rename it";
+    "if it is text, convert it to UTF-8 with iconv, or rename it";
 
-/// The first 64 KiB of a file, or all of it.
+/// Reads the first 64 KiB of a file, or all of it.
 [[nodiscard]] std::string beginning(const base::InputFile& file);
 
-/// The whole numbers that bytes begin with, in this machine's byte order.
+/// Reinterprets bytes as native-endian numbers; a partial number at the end is dropped.
 template <typename Number>
 [[nodiscard]] std::vector<Number> numbers_in(std::span<const std::byte> bytes) {
   std::vector<Number> numbers(bytes.size() / sizeof(Number));
@@ -81,11 +81,13 @@ template <typename Number>
   return numbers;
 }
 
-/// Throws: Error{data} that says how to make a token file of a folder or standard input ("-"), if
-///         `path` is one; or that ~ was not replaced.
+/// Rejects paths that cannot be trained on directly.
+///
+/// Throws: Error{data} if `path` is a folder or standard input ("-"), with the command that makes a
+///         token file of it, or if its ~ was not expanded.
 void refuse_folder(const std::string& path);
 
-/// How a data file that cannot be read is spoken of.
+/// How messages describe a data file.
 inline constexpr base::FileRole kDataFile{base::ErrorKind::data, "data file",
                                           "give a token file or a plain text"};
 

@@ -1,4 +1,4 @@
-// Texts to tokens on several threads, in the order of the texts.
+// Tokenizes texts on several threads and writes the tokens in input order.
 #include <deque>
 #include <future>
 #include <utility>
@@ -10,25 +10,25 @@
 namespace dtrain::data {
 namespace {
 
-/// The tokens of a block, as they lie in the file.
+/// The tokens of a block, in the file's encoding.
 struct EncodedBlock {
   std::vector<std::byte> tokens;
-  std::vector<std::int64_t> document_ends;  // in bytes of `tokens`
+  std::vector<std::int64_t> document_ends;  // offsets in `tokens`, bytes
   std::int64_t num_bytes = 0;               // of text
   std::int64_t num_words = 0;
-  std::int64_t consumed = 0;  // bytes of files when the block was read
+  std::int64_t consumed = 0;  // file bytes read up to this block
   RecordReport records;
 };
 
-EncodedBlock encode_block(const Block& block, const DocumentRule& rule, const Tokenizer& tokenizer,
-                          Encoder& encoder) {
+EncodedBlock encode_block(const Block& block, const DocumentOptions& rule,
+                          const Tokenizer& tokenizer, Encoder& encoder) {
   if (tokenizer.kind() != TokenizerKind::bytes) check_utf8(block);
   const std::optional<std::uint32_t> end_of_document = tokenizer.end_of_document();
   const std::int64_t width = bytes_per_token(tokenizer.vocab());
   std::string storage;
   EncodedBlock encoded;
   std::vector<std::uint32_t> tokens;
-  for (const Part& part : parts_of(block, rule, storage, encoded.records)) {
+  for (const TextSpan& part : text_spans(block, rule, storage, encoded.records)) {
     tokens.clear();
     encoder.encode(part.text, part.begins_document, tokens);
     if (part.ends_document && end_of_document) tokens.push_back(*end_of_document);
@@ -74,43 +74,43 @@ RecordReport write_tokens_of(const std::vector<std::string>& files, const Prepar
   BlockReader reader(block_options(files, options, tokenizer));
   // A single text and its token file are the same data.
   const bool is_separate = !options.field.empty() || files.size() > 1;
-  const DocumentRule rule{.field = options.field,
-                          .adds_newline = is_separate && !tokenizer.end_of_document(),
-                          .skips_bad_records = options.skips_bad_records};
+  const DocumentOptions rule{.field = options.field,
+                             .adds_newline = is_separate && !tokenizer.end_of_document(),
+                             .skips_bad_records = options.skips_bad_records};
   RecordReport records;
-  // Block n takes encoder n % threads, which remembers words: block n - threads is done by then.
+  // Block n uses encoder n % threads, which caches words: block n - threads has finished by then.
   std::vector<std::unique_ptr<Encoder>> encoders(static_cast<std::size_t>(options.threads));
   for (auto& encoder : encoders) encoder = tokenizer.make_encoder();
-  std::deque<std::future<EncodedBlock>> in_work;  // in the order of the texts
+  std::deque<std::future<EncodedBlock>> in_flight;  // in input order
   const auto write_first = [&] {
-    const EncodedBlock done = in_work.front().get();
-    in_work.pop_front();
+    const EncodedBlock done = in_flight.front().get();
+    in_flight.pop_front();
     write(done, writer);
     records.add(done.records);
     records.check_field_exists(false);
     on_bytes(done.consumed);
   };
-  // A fault in the reading comes after those of the blocks that are in work, as with one thread.
+  // Reports errors of blocks in flight before a read error, as a single thread would.
   const auto read = [&](Block& block) {
     try {
       return reader.next(block);
     } catch (const base::Error&) {
-      while (!in_work.empty()) write_first();
+      while (!in_flight.empty()) write_first();
       throw;
     }
   };
   auto block = std::make_shared<Block>();
   for (std::size_t number = 0; read(*block); ++number) {
-    in_work.push_back(base::start_task([&rule, &tokenizer, block, consumed = reader.consumed(),
-                                        encoder = encoders[number % encoders.size()].get()] {
+    in_flight.push_back(base::start_task([&rule, &tokenizer, block, consumed = reader.consumed(),
+                                          encoder = encoders[number % encoders.size()].get()] {
       EncodedBlock encoded = encode_block(*block, rule, tokenizer, *encoder);
       encoded.consumed = consumed;
       return encoded;
     }));
     block = std::make_shared<Block>();
-    if (std::ssize(in_work) == options.threads) write_first();
+    if (std::ssize(in_flight) == options.threads) write_first();
   }
-  while (!in_work.empty()) write_first();
+  while (!in_flight.empty()) write_first();
   records.check_field_exists(true);
   records.not_utf8 = reader.not_utf8();
   return records;

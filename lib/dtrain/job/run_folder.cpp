@@ -193,11 +193,11 @@ void RunFolder::check_is_new() const {
              path, checkpoint, checkpoints_);
 }
 
-store::SetAside RunFolder::go_on(std::int64_t step, std::string_view tokenizer,
-                                 const std::vector<std::int64_t>& unreadable) {
+store::QuarantinedCheckpoints RunFolder::go_on(std::int64_t step, std::string_view tokenizer,
+                                               const std::vector<std::int64_t>& unreadable) {
   check_tokenizer(tokenizer);
   check_writable();
-  auto aside = store::set_aside_after(disk_, checkpoints_, step, run_, unreadable);
+  auto aside = store::quarantine_after(disk_, checkpoints_, step, run_, unreadable);
   metrics::cut_back(metrics_file(dir_), step);
   record_.skipped = {.run = run_, .steps = unreadable};
   write_config();

@@ -48,9 +48,9 @@ class RunFolder {
   /// config.json tells, cuts metrics.jsonl back and writes config.json and tokenizer.model.
   ///
   /// Throws: as begin().
-  [[nodiscard]] checkpoint::store::SetAside go_on(std::int64_t step,
-                                                  std::string_view tokenizer = {},
-                                                  const std::vector<std::int64_t>& unreadable = {});
+  [[nodiscard]] checkpoint::store::QuarantinedCheckpoints go_on(
+      std::int64_t step, std::string_view tokenizer = {},
+      const std::vector<std::int64_t>& unreadable = {});
 
   /// Leaves word that the run was stopped early and should be started again.
   void ask_for_requeue(std::int64_t step, const std::string& reason);

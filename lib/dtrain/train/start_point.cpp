@@ -32,7 +32,7 @@ namespace {
 
 namespace store = checkpoint::store;
 using base::ErrorKind;
-using checkpoint::Chosen;
+using checkpoint::VerifiedCheckpoint;
 
 bool is_leader(const StartParts& parts) { return parts.world.rank() == 0; }
 
@@ -46,7 +46,8 @@ bool leader_sees(const StartParts& parts, const std::function<bool()>& look) {
   return !as_leader_finds(parts, [&] { return std::string(look() ? "yes" : ""); }).empty();
 }
 
-std::optional<Chosen> choose_newest(const StartParts& parts, const std::string& checkpoints) {
+std::optional<VerifiedCheckpoint> choose_newest(const StartParts& parts,
+                                                const std::string& checkpoints) {
   const auto notice = [](std::string_view text) { base::log_warning("{}", text); };
   const std::string earlier = as_leader_finds(parts, [&] {
     const std::string path = base::parent_folder(checkpoints) + "/config.json";
@@ -57,7 +58,7 @@ std::optional<Chosen> choose_newest(const StartParts& parts, const std::string& 
                                    notice, config::skipped_checkpoints_in(earlier));
 }
 
-std::optional<Chosen> find(const StartParts& parts) {
+std::optional<VerifiedCheckpoint> find(const StartParts& parts) {
   const config::Config& config = parts.config;
   const config::Resume& resume = config.checkpoint.resume;
   const std::string& from = resume.path;
@@ -69,7 +70,7 @@ std::optional<Chosen> find(const StartParts& parts) {
     const std::string checkpoints = store::checkpoints_folder(from);
     return base::is_folder(checkpoints) ? checkpoints : std::string();
   });
-  if (folder.empty()) return checkpoint::choose(parts.world, from);
+  if (folder.empty()) return checkpoint::verify_checkpoint(parts.world, from);
   auto chosen = choose_newest(parts, folder);
   if (!chosen) base::fail(ErrorKind::checkpoint, "--resume {}: the run has no checkpoint", from);
   return chosen;
@@ -77,18 +78,18 @@ std::optional<Chosen> find(const StartParts& parts) {
 
 // Steps are done again only from below a checkpoint that is passed over by name, or was by an attempt
 // that has set it aside and then failed.
-void check_reaches(const StartParts& parts, const std::optional<Chosen>& chosen) {
+void check_reaches(const StartParts& parts, const std::optional<VerifiedCheckpoint>& chosen) {
   const std::int64_t found = chosen ? chosen->manifest.step : -1;
   if (found >= parts.committed_step) return;
   const std::int64_t committed = parts.committed_step;
   if (chosen && std::ranges::find(chosen->steps, committed) != chosen->steps.end()) return;
   const std::string checkpoints = store::checkpoints_folder(parts.config.run.dir);
-  const auto is_set_aside = [&] { return store::is_set_aside(checkpoints, committed); };
-  if (!chosen || !leader_sees(parts, is_set_aside))
-    store::refuse_below(parts.config.run.dir, found, committed);
+  const auto is_quarantined = [&] { return store::is_quarantined(checkpoints, committed); };
+  if (!chosen || !leader_sees(parts, is_quarantined))
+    store::refuse_rollback(parts.config.run.dir, found, committed);
 }
 
-config::Config config_of(const Chosen& chosen) {
+config::Config config_of(const VerifiedCheckpoint& chosen) {
   try {
     return config::from_json(chosen.manifest.config);
   } catch (const base::Error& error) {
@@ -113,8 +114,8 @@ struct DataPart {
   const std::string& identity;
 };
 
-[[noreturn]] void refuse_data(const Chosen& chosen, std::string_view key, const DataPart& saved,
-                              const DataPart& now, std::string_view advice) {
+[[noreturn]] void refuse_data(const VerifiedCheckpoint& chosen, std::string_view key,
+                              const DataPart& saved, const DataPart& now, std::string_view advice) {
   base::fail(ErrorKind::usage,
              "cannot resume from {}: {} ({}) differs from the checkpoint's data: it has {}, the "
              "checkpoint {}; give the file as it was, {}or --init-from to take the weights alone",
@@ -141,7 +142,7 @@ SettingChange data_change(const std::string& key, const DataPart& saved, const D
 }
 
 // Where an older dtrain kept no checksum, an equal number of samples has to do.
-bool may_be_same_data(const StartParts& parts, const Chosen& chosen) {
+bool may_be_same_data(const StartParts& parts, const VerifiedCheckpoint& chosen) {
   const data::DataIdentity saved = data::identity_from(chosen.manifest.data_fingerprint);
   const bool is_unknown = data::is_without_checksum(saved.training) &&
                           count_of(saved.training) == count_of(parts.data.training);
@@ -156,7 +157,7 @@ bool may_be_same_data(const StartParts& parts, const Chosen& chosen) {
 
 // The data that differs. Without new data that is validation that the checkpoint's run lacked, or
 // that this one lacks; other changes are refused.
-std::vector<SettingChange> data_changes(const StartParts& parts, const Chosen& chosen,
+std::vector<SettingChange> data_changes(const StartParts& parts, const VerifiedCheckpoint& chosen,
                                         const config::Config& saved_config, bool has_new_data) {
   const data::DataIdentity& now = parts.data;
   const config::DataConfig& config = parts.config.data;
@@ -185,8 +186,8 @@ std::vector<SettingChange> data_changes(const StartParts& parts, const Chosen& c
 
 // With new data a run begins it at the first sample, unless it has done so: then the same command is
 // a restart of that run.
-bool begins_data(const StartParts& parts, const Chosen& chosen, const config::Config& saved,
-                 const RunHistory& history) {
+bool begins_data(const StartParts& parts, const VerifiedCheckpoint& chosen,
+                 const config::Config& saved, const RunHistory& history) {
   const config::Config& config = parts.config;
   if (!config.checkpoint.new_data) return false;
   const auto is_of_data = [](const SettingChange& change) {
@@ -213,7 +214,8 @@ bool begins_data(const StartParts& parts, const Chosen& chosen, const config::Co
 }
 
 // The steps that --epochs becomes are counted from step 0.
-void check_epochs(const config::TrainConfig& train, const Chosen& chosen, std::int64_t data_step) {
+void check_epochs(const config::TrainConfig& train, const VerifiedCheckpoint& chosen,
+                  std::int64_t data_step) {
   if (train.epochs == 0 || data_step == 0) return;
   base::fail(ErrorKind::usage,
              "cannot resume from {} with --epochs {}, which counts from step 0: this data begins "
@@ -222,7 +224,7 @@ void check_epochs(const config::TrainConfig& train, const Chosen& chosen, std::i
 }
 
 // Its config.json would claim fewer steps than the run has taken.
-void check_reachable_end(const Chosen& chosen, std::int64_t steps) {
+void check_reachable_end(const VerifiedCheckpoint& chosen, std::int64_t steps) {
   const std::int64_t step = chosen.manifest.step;
   if (step <= steps) return;
   base::fail(ErrorKind::usage,
@@ -233,7 +235,7 @@ void check_reachable_end(const Chosen& chosen, std::int64_t steps) {
 }
 
 // No setting gives the bits of a run that an older build trained in another order of sums.
-void check_rounding(const StartParts& parts, const Chosen& chosen) {
+void check_rounding(const StartParts& parts, const VerifiedCheckpoint& chosen) {
   const std::string lost = config::removed_rounding_setting(chosen.manifest.config, chosen.path);
   if (lost.empty()) return;
   if (parts.config.checkpoint.strict_resume) {
@@ -252,7 +254,7 @@ void check_rounding(const StartParts& parts, const Chosen& chosen) {
 }
 
 // One table of all that differs: a warning if results change, otherwise a note.
-void report_changes(const StartParts& parts, const Chosen& chosen,
+void report_changes(const StartParts& parts, const VerifiedCheckpoint& chosen,
                     const std::vector<SettingChange>& changes, bool has_new_data) {
   const bool is_warning = changes_results(changes);
   if (changes.empty() || !is_leader(parts) || (parts.is_quiet && !is_warning)) return;
@@ -261,8 +263,8 @@ void report_changes(const StartParts& parts, const Chosen& chosen,
                  table_of(changes));
 }
 
-void check_same_run(const StartParts& parts, const Chosen& chosen, const config::Config& saved,
-                    bool has_new_data) {
+void check_same_run(const StartParts& parts, const VerifiedCheckpoint& chosen,
+                    const config::Config& saved, bool has_new_data) {
   std::vector<SettingChange> changes = setting_changes(parts.config, saved);
   if (const Refusal refusal = refusal_of(changes, has_new_data); !refusal.changes.empty()) {
     base::fail(ErrorKind::usage,
@@ -296,8 +298,8 @@ void check_tokenizer(const StartParts& parts, std::string_view flag, const std::
 
 // Losses of other sequences are no measure for new ones. A start that evaluates none keeps the
 // record for a later one.
-void drop_other_record(ValidationRecord& record, const StartParts& parts, const Chosen& chosen,
-                       const config::Config& saved) {
+void drop_other_record(ValidationRecord& record, const StartParts& parts,
+                       const VerifiedCheckpoint& chosen, const config::Config& saved) {
   const std::string data = evaluation_data(parts.data, parts.config);
   if (record.best_step < 0 || data.empty()) return;
   const bool is_comparable = record.data.empty() ? saved.report.eval_sequences.count ==
@@ -316,7 +318,7 @@ void drop_other_record(ValidationRecord& record, const StartParts& parts, const 
   record = {};
 }
 
-StartPoint resume(const StartParts& parts, const Chosen& chosen) {
+StartPoint resume(const StartParts& parts, const VerifiedCheckpoint& chosen) {
   const config::Config saved = config_of(chosen);
   const checkpoint::format::Manifest& manifest = chosen.manifest;
   RunHistory history = history_of(manifest, saved, chosen.path);
@@ -352,7 +354,7 @@ void load_finite_weights(const StartParts& parts, checkpoint::Source& source,
 void take_model_file(const StartParts& parts, const std::string& path) {
   const auto file = checkpoint::format::WeightFile::open(path);
   const model::Model& model = parts.model;
-  checkpoint::ReadModel read = checkpoint::read_model_file(
+  checkpoint::LoadedModel read = checkpoint::read_model_file(
       file, model.parameters, constants_of(model), parts.engine.precision().master);
   if (!read.note.empty() && is_leader(parts)) base::log_info("{}", read.note);
   checkpoint::ArenaSource source(model.parameters, std::move(read.weights));
@@ -369,7 +371,7 @@ std::string initialise_from(const StartParts& parts, const std::string& path) {
     take_model_file(parts, weights);
     return weights;
   }
-  const Chosen chosen = checkpoint::choose(parts.world, weights);
+  const VerifiedCheckpoint chosen = checkpoint::verify_checkpoint(parts.world, weights);
   store::Reader reader(chosen.path, chosen.manifest);
   checkpoint::ReaderSource source(reader);
   load_finite_weights(parts, source, chosen.path);

@@ -1,4 +1,4 @@
-"""A save is cut short at each of its system calls, and each of them fails: old or new, never neither.
+"""Kills a save at each of its system calls, and fails each of them: the old or the new checkpoint is always intact.
 
 The small saver is LibTorch-free, so that strace can attach to it once it is about to save: the calls that strace counts
 are those of the save.

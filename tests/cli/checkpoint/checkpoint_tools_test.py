@@ -1,4 +1,4 @@
-"""dtrain checkpoint list, inspect, verify, diff, export and import, as a user meets them."""
+"""The commands dtrain checkpoint list, inspect, verify, diff, export and import."""
 
 import functools
 import json
@@ -73,11 +73,11 @@ class Reading(Tools):
             self.assertEqual(line.split()[1:3], [f"{size / 1024:.1f}", "KiB"] if size < 2**20 else [f"{size / 2**20:.1f}", "MiB"])
             self.assertIn("2 ranks (pp 1, dp 2, tp 1)", line)
 
-    def test_the_folder_of_checkpoints_stands_for_its_run(self):
+    def test_the_checkpoints_folder_resolves_to_its_run(self):
         self.assertEqual(self.output("list", self.two / "checkpoints"), self.output("list", self.two))
         self.assertEqual(self.output("inspect", self.two / "checkpoints"), self.output("inspect", self.two))
 
-    def test_list_goes_on_after_a_damaged_manifest_and_names_it(self):
+    def test_list_continues_after_a_damaged_manifest_and_names_it(self):
         copy = self.copy(self.two)
         manifest = copy / "checkpoints" / "step-4" / "manifest.json"
         manifest.write_bytes(manifest.read_bytes()[:-10])
@@ -86,7 +86,7 @@ class Reading(Tools):
         self.assertIn(str(manifest), lines[0])
         self.assertIn("2 ranks", lines[1])
 
-    def test_inspect_shows_facts_and_every_tensor_of_the_newest(self):
+    def test_inspect_shows_fields_and_every_tensor_of_the_newest(self):
         text = self.output("inspect", self.two)
         for fact in (f"checkpoint {self.two}/checkpoints/step-4", "step       4", "samples    16", "tokens     256"):
             self.assertIn(fact, text)
@@ -116,7 +116,7 @@ class Reading(Tools):
         elements = 256 + WIDTH * VOCAB  # of the encoder, up to a multiple of 64, and of the head
         self.assertEqual(predicted[0]["optimizer"] - predicted[1]["optimizer"], 2 * 4 * elements)
 
-    def test_verify_counts_what_is_whole(self):
+    def test_verify_counts_intact_files(self):
         files = list(self.two.rglob("*.safetensors"))
         size = sum(path.stat().st_size for path in files)
         self.assertEqual(self.output("verify", self.two), f"ok: {len(files)} files, {size} bytes, {32 + len(SHAPES)} tensors\n")
@@ -154,7 +154,7 @@ class Reading(Tools):
         self.assertIn(str(missing), lines[2])
         self.assertIn("3 files", result.stderr)
 
-    def test_one_flipped_byte_of_a_model_file_is_named_by_all_that_read_it(self):
+    def test_a_flipped_byte_of_a_model_file_is_detected_by_all_readers(self):
         data = self.final.read_bytes()
         file = self.folder / "model.safetensors"
         header = 8 + int.from_bytes(data[:8], "little")
@@ -179,7 +179,7 @@ class Reading(Tools):
         self.assertRegex(self.output("verify", file), "no checksums.*\nok: 1 file")
         run(DTRAIN, "generate", "--from", file, "--max-tokens", 1)
 
-    def test_a_checksum_outlives_a_program_that_writes_the_same_tensors_anew(self):
+    def test_a_checksum_survives_a_rewrite_of_the_same_tensors(self):
         tensors, metadata = read_model(self.final)
         file = self.folder / "model.safetensors"
         backwards = dict(reversed(tensors.items()))
@@ -202,7 +202,7 @@ class Reading(Tools):
         self.assertRegex(text.splitlines()[0], r"^model.decoder .*\(\d+, \d+\)")
         assert_names(text.splitlines()[-1], "16 of 16")
 
-    def test_what_is_no_run_or_checkpoint_is_refused_by_name(self):
+    def test_a_path_that_is_not_a_run_or_checkpoint_is_rejected_by_name(self):
         empty = self.folder / "empty"
         empty.mkdir()
         for name in ("list", "inspect", "verify"):
@@ -243,7 +243,7 @@ class Converting(Tools):
             for found, value in zip(widened, floats(weights[name][2]), strict=True):
                 self.assertLessEqual(abs(found - value), abs(value) / 256, name)
 
-    def test_an_export_replaces_a_file_only_when_told_so(self):
+    def test_an_export_replaces_a_file_only_with_overwrite(self):
         file = self.folder / "m.safetensors"
         file.write_text("precious")
         self.refused(USAGE, file, "--overwrite", arguments=("export", self.one, file))
@@ -295,8 +295,8 @@ class Converting(Tools):
         self.output("export", imported, self.folder / "again")
         self.assertEqual(read_model(self.folder / "again")[0], read_model(self.final)[0])
 
-    def test_untied_levels_show_in_the_names(self):
-        untied = train(self.folder, "untied", "--tie-layers", "off") / "final" / "model.safetensors"
+    def test_untied_levels_are_detected_by_name(self):
+        untied = train(self.folder, "untied", "--tie-levels", "off") / "final" / "model.safetensors"
         weights, metadata = read_model(untied)
         file = self.folder / "names.safetensors"
         write_model(file, weights)

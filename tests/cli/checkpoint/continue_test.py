@@ -1,5 +1,4 @@
-"""config.json of a run: what it holds, that other commands and other layouts can use it, and that a run goes on with
-its own settings."""
+"""config.json of a run: its content, its use by other commands and layouts, and resuming with the run's own settings."""
 
 import datetime
 import json
@@ -39,7 +38,7 @@ class Continue(unittest.TestCase):
     def losses(self, run):
         return [(line["loss"], line["grad_norm"]) for line in metrics_of(run) if "loss" in line]
 
-    def test_it_holds_what_was_asked_for_beside_what_that_became(self):
+    def test_it_holds_the_given_and_the_resolved_settings(self):
         saved = self.config(self.whole)
         self.assertEqual(saved["layout"]["dp"], 0)
         self.assertEqual(saved["machine"]["backend"], "auto")
@@ -76,7 +75,7 @@ class Continue(unittest.TestCase):
         self.assertEqual(result.stderr, "")
         self.assertTrue(result.stdout)
 
-    def test_resume_auto_alone_goes_on_with_the_settings_of_the_run_on_any_number_of_ranks(self):
+    def test_resume_auto_alone_uses_the_settings_of_the_run_on_any_number_of_ranks(self):
         run = self.root / "parts"
         self.command(*TINY, "--data", "text.txt", "--steps", 3, "--run-dir", run)
         result = self.command("--run-dir", run, "--resume", "auto", "--steps", 6, ranks=2, cwd="elsewhere")
@@ -116,7 +115,7 @@ class Continue(unittest.TestCase):
         result = self.command("--run-dir", self.whole, "--resume", "auto", "--microbatch", 3, ranks=3, status=USAGE)
         self.assertIn("--microbatch 3", result.stderr)
 
-    def test_a_pipeline_of_more_stages_than_levels_and_a_mesh_that_does_not_fit_give_way(self):
+    def test_an_impossible_pipeline_or_mesh_of_the_run_is_dropped(self):
         saved = self.config(self.whole)
         saved["layout"]["strategy"] = saved["resolved"]["layout"]["strategy"] = "pp"
         saved["resolved"]["layout"]["pp"] = saved["provenance"]["ranks"] = 2
@@ -132,7 +131,7 @@ class Continue(unittest.TestCase):
         result = self.command("--run-dir", self.run_with(saved, "mesh"), "--resume", "auto", "--print-config")
         assert_names(result.stderr, "--strategy ddp", "3d", "1 rank")
 
-    def test_data_that_was_moved_is_said_to_be_of_the_run(self):
+    def test_moved_data_is_reported_as_a_setting_of_the_run(self):
         saved = self.config(self.whole)
         saved["data"]["train"] = saved["resolved"]["data"]["train"] = "/nix/text.txt"
         run = self.run_with(saved, "moved")
@@ -141,7 +140,7 @@ class Continue(unittest.TestCase):
         self.command("--run-dir", run, "--resume", "auto", "--config", run / "config.json", "--data", "text.txt",
                      "--print-config")
 
-    def test_a_backend_that_cannot_serve_the_new_ranks_gives_way(self):
+    def test_a_backend_unsuitable_for_the_new_ranks_is_dropped(self):
         run = self.root / "backend"
         self.command(*TINY, "--data", "text.txt", "--steps", 3, "--run-dir", run, "--strategy", "ddp", "--backend", "gloo",
                      ranks=2)
@@ -158,7 +157,7 @@ class Continue(unittest.TestCase):
             result = self.command("--run-dir", run, "--resume", "auto", *flags, "--print-config", ranks=2)
             self.assertEqual(json.loads(result.stdout)["machine"]["interface"], expected)
 
-    def test_a_folder_without_settings_is_told(self):
+    def test_a_folder_without_settings_is_reported(self):
         for run in (self.root / "nothing", self.root / "elsewhere"):
             result = self.command("--run-dir", run, "--resume", "auto", status=USAGE)
             self.assertEqual(result.stderr.count("\n"), 1)

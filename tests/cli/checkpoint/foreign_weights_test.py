@@ -225,7 +225,7 @@ class ForeignWeights(FolderTest):
                     status=CHECKPOINT)
         assert_names(other.stderr, "'embed.weight'", "256, 6", "300, 6", "dtrain checkpoint import")
 
-    def test_what_holds_no_weights_is_refused_with_what_to_save(self):
+    def test_files_without_weights_are_rejected_with_advice(self):
         for name, *names in (("module.pt", "__main__ Bdh", "state_dict"), ("module_inside.pt", "__main__ Bdh", "'model'"),
                              ("script_module.pt", "torch.jit.load"), ("old.pt", "1.6", "torch.load"),
                              ("two.pt", "'model'", "'state_dict'"), ("none.pt", "optimizer"), ("sparse.pt", "'decoder'"),

@@ -91,7 +91,7 @@ class Forks(Runs):
         self.assertEqual([step for step, *_ in losses(self.root / "elsewhere/runs/text-1")], [7])
         self.assertEqual(len(losses(self.origin)), 6)
 
-    def test_flags_win_over_the_forked_runs_settings(self):
+    def test_flags_override_the_forked_runs_settings(self):
         fork = self.new("fork")
         error = self.train("--resume", self.origin, "--run-dir", fork, "--steps", 8, "--lr", 1e-3, "--strategy", "fsdp",
                            ranks=2).stderr
@@ -125,7 +125,7 @@ class Forks(Runs):
         self.assertIn(f"come from {alone}/manifest.json", error)
         self.assertEqual(losses(fork), losses(self.whole)[6:])
 
-    def test_an_order_of_sums_that_is_gone_is_told_and_refused_by_a_strict_resume(self):
+    def test_a_removed_order_of_sums_is_reported_and_rejected_by_a_strict_resume(self):
         run_dir, fork = self.new("old"), self.new("fork")
         shutil.copytree(self.origin, run_dir)
         change_manifest(run_dir / "checkpoints/step-6/manifest.json",
@@ -223,7 +223,7 @@ class NewData(Runs):
         """The run of 6 steps in a folder of its own."""
         return pathlib.Path(shutil.copytree(self.origin, self.new(name)))
 
-    def test_step_model_and_optimizer_go_on_and_the_data_begins(self):
+    def test_step_model_and_optimizer_continue_and_the_data_begins(self):
         self.assertEqual(samples(self.fork), [(step, 4 * (step - 6), 4 * 32 * step) for step in range(7, 13)])
         weights = self.new("weights")
         self.train("--init-from", self.origin, *self.other[1:], "--run-dir", weights, *self.batch(), "--steps", 2)
@@ -234,7 +234,7 @@ class NewData(Runs):
     def batch(self):
         return ["--seq-len", 32, "--global-batch", 4, "--microbatch", 1, "--lr", "2e-3", "--val-fraction", 0.1, "--threads", 1]
 
-    def test_the_start_tells_what_differs_and_how_long_the_data_is_read(self):
+    def test_the_start_reports_differences_and_epochs_of_the_data(self):
         rows = table_of(self.told)
         self.assertEqual([row[0] for row in rows], ["train.steps", "data.train", "data.validation"])
         assert_names(self.told, "warning", f"{self.origin}/checkpoints/step-6")
@@ -297,7 +297,7 @@ class NewData(Runs):
         self.assertEqual(len(lines_naming(error, "--new-data", "3")), 1, error)
         self.assertEqual([number for _, number, _ in samples(run_dir)], [4, 8, 12, 4, 8, 12])
 
-    def test_what_it_cannot_do_is_refused_in_one_line(self):
+    def test_unsupported_uses_are_rejected_in_one_line(self):
         other = self.other[1:]
         for flags, *names in ((("--data", "text.txt", "--new-data"), "--new-data", "--resume"),
                               (("--resume", self.origin, "--new-data", "--init-from", self.origin, *other), "--new-data", "--init-from"),

@@ -1,4 +1,4 @@
-"""Stopping and going on as a user meets it: signals, limits, restarts, damage, two jobs at once."""
+"""Stopping and resuming: signals, limits, restarts, damage, two jobs at once."""
 
 import json
 import os
@@ -65,7 +65,7 @@ class ResumeTest(TrainTest):
 
 
 class GoingOn(ResumeTest):
-    def test_a_run_that_is_extended_has_the_bits_of_a_long_one(self):
+    def test_an_extended_run_has_the_bits_of_a_long_one(self):
         whole, other = self.root / "whole", self.root / "parts"
         self.single(*EVERY, steps=22, run_dir=whole)
         for steps in (6, 13, 22):  # 13: in the middle of what --checkpoint-every would save
@@ -73,7 +73,7 @@ class GoingOn(ResumeTest):
         self.assert_same_run(other, whole)
         self.assertEqual([line["step"] for line in self.events("resume", other)], [6, 13])
 
-    def test_more_than_an_epoch_goes_on_where_it_stopped(self):
+    def test_a_run_over_an_epoch_resumes_where_it_stopped(self):
         whole, other = self.root / "whole-epochs", self.root / "epochs"
         small = self.root / "small.txt"
         small.write_bytes(self.text.read_bytes()[:4000])  # 124 samples
@@ -83,14 +83,14 @@ class GoingOn(ResumeTest):
             self.single(*flags, "--resume", "auto", steps=steps, run_dir=other)
         self.assert_same_run(other, whole)
 
-    def test_an_older_checkpoint_may_be_chosen_and_later_ones_step_aside(self):
+    def test_an_older_checkpoint_may_be_chosen_and_later_ones_are_quarantined(self):
         self.single(*EVERY_STEP, steps=6)
         before = self.losses()
         result = self.single(*EVERY_STEP, "--resume", self.run_dir / "checkpoints/step-2", steps=6)
         self.assertIn("step-6.superseded-", result.stderr)
         self.assertEqual(self.losses(), before)
 
-    def test_old_checkpoints_go_and_multiples_stay(self):
+    def test_old_checkpoints_are_removed_and_multiples_kept(self):
         flags = ("--keep-last", "2", "--keep-every", "6")
         self.single("--checkpoint-every", "3", *flags, steps=20)
         self.assertEqual(self.steps_saved(), [6, 12, 18, 20])
@@ -117,7 +117,7 @@ class Stopping(ResumeTest):
         self.single(steps=steps, *EVERY, run_dir=whole)
         self.assert_same_run(self.run_dir, whole)
 
-    def test_signals_save_and_stop_also_if_the_caller_blocks_them(self):
+    def test_signals_save_and_stop_even_if_the_caller_blocks_them(self):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         self.addCleanup(signal.pthread_sigmask, signal.SIG_UNBLOCK, {signal.SIGTERM})
         for number, variables, status in ((signal.SIGTERM, {}, 9), (signal.SIGUSR1, {"SLURM_JOB_ID": "7"}, 0)):
@@ -129,7 +129,7 @@ class Stopping(ResumeTest):
                 self.assert_stopped(self.end_of(process, status), number.name)
         self.assert_goes_on()
 
-    def test_a_request_that_comes_while_the_run_starts_waits_for_its_first_step(self):
+    def test_a_request_during_startup_waits_for_the_first_step(self):
         process = self.start()
         held = (1 << (signal.SIGUSR1 - 1)) | (1 << (signal.SIGUSR2 - 1))  # alone: Popen's fork blocks more
 
@@ -167,10 +167,10 @@ class Stopping(ResumeTest):
         self.assert_stopped(self.end_of(process, 9), f"the file {self.run_dir / 'STOP'}")
         self.assertFalse((self.run_dir / "STOP").exists())
 
-    def test_a_time_limit_is_kept(self):
+    def test_a_time_limit_is_honored(self):
         self.assert_stopped(self.end_of(self.start("--time-limit", "0.5s"), 9), "--time-limit")
 
-    def test_sigusr2_saves_and_goes_on(self):
+    def test_sigusr2_saves_and_continues(self):
         process = self.start(*("--checkpoint-every", "0"))
         self.wait_for_step(2)
         process.send_signal(signal.SIGUSR2)
@@ -208,7 +208,7 @@ class Refusals(ResumeTest):
         shutil.copy(self.text, moved)
         self.single(*EVERY, "--resume", "auto", "--data", moved, steps=6)
 
-    def test_settings_without_effect_are_told(self):
+    def test_settings_without_effect_are_reported(self):
         program = front_end_alone(make_folder(self))
         for flags, *told in ((("--strict-resume", "--keep-every", "5", "--checkpoint-write-limit", "9", "--checkpoint-every", "0"),
                               ("--strict-resume",), ("--keep-every 5",), ("--checkpoint-write-limit 9",)),
@@ -232,14 +232,14 @@ class Refusals(ResumeTest):
         self.assertFalse(fork.exists())
         self.assertEqual(before, files())
 
-    def test_bad_values_are_told_at_once(self):
+    def test_bad_values_are_reported_at_once(self):
         for flags, name in [(("--checkpoint-every", "soon"), "--checkpoint-every"), (("--keep-last", "1"), "--keep-last"),
                             (("--time-limit", "1 fortnight"), "--time-limit"),
                             (("--resume", "auto", "--overwrite"), "--overwrite"), (("--resume", ""), "--resume")]:
             self.assertIn(name, self.single(*flags, status=2).stderr)
         self.assertFalse((self.run_dir / "config.json").exists())
 
-    def test_damage_is_named_and_passed_over_unless_strict(self):
+    def test_damage_is_reported_and_skipped_unless_strict(self):
         self.ddp(*EVERY, steps=8)
         whole = self.losses()
         path = self.run_dir / "checkpoints/step-8/optimizer-00002-of-00002.safetensors"
@@ -253,7 +253,7 @@ class Refusals(ResumeTest):
         self.assertIn("resumed from " + str(self.run_dir / "checkpoints/step-4"), result.stderr)
         self.assertEqual(self.losses(), whole)
 
-    def test_without_one_whole_checkpoint_a_run_is_not_begun_anew(self):
+    def test_a_run_without_an_intact_checkpoint_is_not_restarted(self):
         self.single(*EVERY)
         for path in (self.run_dir / "checkpoints").glob("*/manifest.json"):
             path.write_bytes(path.read_bytes()[:-1])
@@ -261,7 +261,7 @@ class Refusals(ResumeTest):
         self.assertIn("manifest.json", self.single(*EVERY, "--resume", "auto", status=6).stderr)
         self.assertEqual(self.losses(), before)
 
-    def test_a_finished_run_without_checkpoints_is_not_begun_anew(self):
+    def test_a_finished_run_without_checkpoints_is_not_restarted(self):
         self.single("--checkpoint-every", "none")
         self.assertEqual(self.steps_saved(), [])
         before = self.losses()
@@ -278,7 +278,7 @@ class Refusals(ResumeTest):
 
 
 class Foreign(ResumeTest):
-    def test_a_checkpoint_under_the_name_of_another_step_is_passed_over(self):
+    def test_a_checkpoint_under_the_name_of_another_step_is_skipped(self):
         self.single(*EVERY, steps=8)
         shutil.copytree(self.run_dir / "checkpoints/step-4", self.run_dir / "checkpoints/step-90")
         result = self.single(*EVERY, "--resume", "auto", steps=9)
@@ -305,7 +305,7 @@ class Foreign(ResumeTest):
 
 
 class SlowAndFull(ResumeTest):
-    def test_steps_go_on_while_a_slow_disk_is_written_to(self):
+    def test_training_continues_during_writes_to_a_slow_disk(self):
         # A rank's 0.17 MB take 3 s, in which training waits 1 s for it and then makes tens of steps.
         process = self.start("--checkpoint-every", "3", "--checkpoint-write-limit", "0.06", ranks=2)
         wait_until(lambda: len(self.events("checkpoint")) >= 2, "two checkpoints")
@@ -318,7 +318,7 @@ class SlowAndFull(ResumeTest):
         self.end_of(process, 9)
         self.run_command([DTRAIN, "checkpoint", "verify", self.run_dir])
 
-    def test_the_write_limit_does_not_hold_for_who_wants_to_leave(self):
+    def test_the_write_limit_is_lifted_when_a_run_stops(self):
         # At this limit a save takes three minutes.
         process = self.start("--checkpoint-every", "1", "--checkpoint-write-limit", "0.002")
         wait_until(lambda: list(self.run_dir.glob("checkpoints/step-*")), "a save")

@@ -1,5 +1,5 @@
-"""Files of a run folder: what a start replaces and what it refuses to, what it leaves behind, how slow or failing disks are met; and
-limits of the system: each is named, quickly, and nobody waits for a rank that met one."""
+"""Files of a run folder: which a start replaces, rejects or leaves behind; slow and failing disks; and system limits: each is reported
+quickly by name, and no rank waits for another that hit one."""
 
 import errno
 import json
@@ -40,7 +40,7 @@ class Foreign(FolderTest):
                 self.assert_one_line(result, self.run_dir / name, " ".join(flags))
             self.assertEqual(content_of(self.run_dir), {name: content})
 
-    def test_runs_of_older_builds_are_theirs_and_go_on(self):
+    def test_runs_of_older_versions_are_recognised_and_resumed(self):
         self.single(*EVERY)
         path = self.run_dir / "config.json"
         path.write_text(json.dumps(json.loads(path.read_text())["resolved"]))  # all that there was
@@ -61,7 +61,7 @@ class Foreign(FolderTest):
     def content_but_lock(self, run):
         return {name: content for name, content in content_of(run).items() if name != "lock"}
 
-    def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew(self):
+    def test_a_run_whose_checkpoints_are_missing_is_not_restarted(self):
         self.single(*EVERY)
         (self.run_dir / "final/model.safetensors").unlink()  # as if it had been stopped
         checkpoints, away = self.run_dir / "checkpoints", self.root / "away"
@@ -80,7 +80,7 @@ class Foreign(FolderTest):
 
 
 class Leftovers(FolderTest):
-    def test_only_names_of_starts_are_swept(self):
+    def test_only_leftovers_with_start_ids_are_removed(self):
         self.single(*EVERY)
         checkpoints = self.run_dir / "checkpoints"
         for name in ("step-4.tmp-mine", "step-4.tmp-2024-06", "step-4.superseded-mine", "step-4.tmp-" + JOB,
@@ -106,7 +106,7 @@ class Leftovers(FolderTest):
 
 
 class Disks(FolderTest):
-    def test_a_checkpoint_that_cannot_be_read_holds_up_no_pruning_and_is_told_once(self):
+    def test_an_unreadable_checkpoint_does_not_stop_pruning_and_is_reported_once(self):
         self.allow_nobody()
         self.by_nobody(*EVERY_STEP, steps=2)
         checkpoints = self.run_dir / "checkpoints"
@@ -123,7 +123,7 @@ class Disks(FolderTest):
     def traced(self, *rules, name="strace"):
         return ["strace", "-f", "--seccomp-bpf", "-o", self.root / (name + ".log"), *rules]
 
-    def test_the_last_save_is_tried_twice(self):
+    def test_the_last_save_is_retried_once(self):
         checkpoints, log = self.run_dir / "checkpoints", self.root / "tries.log"
         # Each try runs in a thread of its own, and is stopped there once it has looked for the folder.
         stops = self.traced("-P", checkpoints, "-e", "trace=mkdir", "-e", "inject=mkdir:signal=SIGSTOP:when=1", name="tries")
@@ -212,7 +212,7 @@ class Threads(Limits):
         command = [DTRAIN, "--strategy", "dp", "--local-ranks", "2", *self.arguments()]
         self.check(self.error_of(self.refusing(10, command), 8))
 
-    def test_a_rank_whose_group_gets_no_thread_tells_the_others(self):
+    def test_a_rank_that_cannot_start_a_group_thread_notifies_the_others(self):
         refusing = quoted(self.refusing(7, self.ddp_command()))
         script = f"[ $RANK = 0 ] || exec {refusing}; exec {quoted(self.ddp_command())}"
         result = self.run_command([DTRUN, "-n", "2", "--", "sh", "-c", script], 8)

@@ -1,4 +1,4 @@
-"""A run folder is a fence: what is removed, what is left alone, and what happens when the folder changes hands."""
+"""Protection of run folders: what is removed, what is left alone, and what happens if the folder or its lock is replaced."""
 
 import errno
 import fcntl
@@ -70,7 +70,7 @@ class Fence(FolderTest):
                      f"'{checkpoints}/step-9.tmp-{JOB}' is a"):
             self.assertEqual(result.stderr.count(text), 1, result.stderr)
 
-    def test_a_resume_takes_no_later_folder_that_is_somebody_elses(self):
+    def test_a_resume_quarantines_no_foreign_folder(self):
         self.single(steps=2)
         checkpoints, elsewhere = self.run_dir / "checkpoints", self.root / "mine"
         shutil.copytree(checkpoints / "step-2", elsewhere)
@@ -108,7 +108,7 @@ class Fence(FolderTest):
             self.assert_one_line(self.single("--resume", "auto", status=USAGE), self.run_dir / name, "link")
             self.assertEqual(precious.read_text(), "twenty years of work")
 
-    def test_a_fifo_is_refused_and_not_waited_for(self):
+    def test_a_fifo_is_rejected_without_blocking(self):
         for name in ("lock", "metrics.jsonl", "final/model.safetensors"):
             self.run_dir = self.root / ("fifo-" + name.replace("/", "-"))
             (self.run_dir / name).parent.mkdir(parents=True)
@@ -174,7 +174,7 @@ class OtherHands(FolderTest):
         assert_names(result.stderr, "rank 1 of 2", "rank 0's folder")
         self.assertEqual(list(self.run_dir.iterdir()), [])
 
-    def test_the_lock_of_another_user_is_never_said_to_be_removable(self):
+    def test_the_lock_of_another_user_is_never_reported_as_removable(self):
         if os.geteuid() != 0:
             self.skipTest("needs root: to change the owner of a file")
         self.allow_nobody()
@@ -204,7 +204,7 @@ class Early(FolderTest):
         self.assertEqual({name: text for name, text in content_of(self.run_dir).items() if name != "lock"},
                          {name: text for name, text in before.items() if name != "lock"})
 
-    def test_a_line_of_metrics_that_cannot_be_read_costs_no_other(self):
+    def test_an_unreadable_line_of_metrics_does_not_lose_others(self):
         self.single(*EVERY)
         path = self.run_dir / "metrics.jsonl"
         before = self.losses()
@@ -233,7 +233,7 @@ class Early(FolderTest):
         assert_names(result.stderr, os.strerror(errno.EFBIG), "ulimit -f")
         self.assertEqual(len(self.losses()), 8)
 
-    def test_lines_of_metrics_that_are_lost_at_the_end_are_told_by_the_status(self):
+    def test_metrics_lost_at_the_end_change_the_exit_status(self):
         # The limit lies between the model's size and that of the metrics.
         flags = self.arguments("--checkpoint-every", "none", steps=600)
         command = " ".join(f"'{word}'" for word in [DTRAIN, *flags])
@@ -242,7 +242,7 @@ class Early(FolderTest):
         self.assertLess(len(self.losses()), 600)
         self.assertTrue((self.run_dir / "final/model.safetensors").exists())
 
-    def test_a_second_job_on_one_port_is_told_so(self):
+    def test_a_second_job_on_one_port_is_reported(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
                      "MASTER_PORT": str(taken.getsockname()[1])}
@@ -262,7 +262,7 @@ class Threads(FolderTest):
             result = self.run_command(as_nobody("prlimit", "--nproc=1", DTRAIN, *self.arguments(*flags)), MEMORY)
             self.assert_one_line(result, "threads", "ulimit -u")
 
-    def test_a_save_that_gets_no_thread_is_made_all_the_same(self):
+    def test_a_save_without_a_thread_still_completes(self):
         self.allow_nobody()
         run = self.launched(as_nobody(DTRAIN, *self.arguments(*EVERY, steps=1_000_000)))
         self.wait_for_step(1)
@@ -277,7 +277,7 @@ class Threads(FolderTest):
 class Slow(FolderTest):
     """Slowness and moments, made with strace."""
 
-    def test_a_rank_that_verifies_for_longer_than_the_timeout_holds_no_resume_up(self):
+    def test_a_verification_longer_than_the_timeout_does_not_fail_a_resume(self):
         self.ddp(*EVERY)
         slow = self.run_dir / "checkpoints/step-4/optimizer-00002-of-00002.safetensors"  # dealt to rank 1
         result = self.wrapped('[ "$RANK" = 1 ] || exec "$@"\n'
@@ -301,7 +301,7 @@ class Slow(FolderTest):
         self.assertIn(f"folder '{self.run_dir}' was moved", error.splitlines()[-1])
         self.assertEqual(content_of(self.run_dir), {"final/model.safetensors": b"precious"})
 
-    def test_a_sync_that_fails_once_a_checkpoint_has_its_name_fails_no_save(self):
+    def test_a_failed_sync_after_the_rename_does_not_fail_the_save(self):
         checkpoints = self.run_dir / "checkpoints"
         checkpoints.mkdir(parents=True)
         result = self.run_command(["strace", "-f", "--seccomp-bpf", "-o", self.root / "sync.log", "-P", checkpoints,
@@ -312,7 +312,7 @@ class Slow(FolderTest):
         self.assertEqual(self.steps_saved(), [2, 4])
         self.run_command([DTRAIN, "checkpoint", "verify", self.run_dir])
 
-    def test_verify_beside_a_job_calls_no_removed_checkpoint_damaged(self):
+    def test_verify_beside_a_job_does_not_report_removed_checkpoints_as_damaged(self):
         self.single(*EVERY, steps=8)
         checkpoints = self.run_dir / "checkpoints"
         verify = subprocess.Popen(

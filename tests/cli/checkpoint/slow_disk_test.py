@@ -1,4 +1,4 @@
-"""A slow disk, or a job that is suspended, is no hang."""
+"""A slow disk or a suspended job is not reported as a hang."""
 
 import json
 import os
@@ -123,7 +123,7 @@ class Suspension(SlowTest):
                 job.send_signal(signal.SIGTERM)
                 self.ends(job, 9)
 
-    def test_ranks_without_a_launcher_count_only_time_in_which_they_run(self):
+    def test_ranks_without_a_launcher_count_only_their_running_time(self):
         for backend in ("shm", "gloo"):
             with self.subTest(backend=backend):
                 self.run_dir = self.folder / f"run-{backend}"

@@ -1,5 +1,5 @@
-"""Passing errors of the storage: a run that meets one ends with the bits of an undisturbed one, or with a status that
-restarts."""
+"""Transient storage errors: a run ends with the bits of an undisturbed one, or with a status that makes dtrun
+restart it."""
 
 import errno
 import fcntl
@@ -161,7 +161,7 @@ class LastingErrors(SideBySide, StorageTest):
         self.single(*EVERY, "--resume", "auto")
         self.assert_undisturbed()
 
-    def check_a_checkpoint_that_cannot_be_read_is_passed_over_and_stays(self):
+    def check_a_checkpoint_that_cannot_be_read_is_skipped_and_kept(self):
         self.single(*EVERY)
         newest = self.run_dir / "checkpoints/step-4"
         before = content_of(newest)
@@ -178,7 +178,7 @@ class LastingErrors(SideBySide, StorageTest):
         self.assertEqual([line["step"] for line in self.lines() if "loss" in line], [1, 2, 3, 4, 5])
         self.assertEqual([content_of(folder) for folder in newest.parent.glob("step-4.superseded-*")], [before])
         stderr = self.single(*EVERY, "--resume", "auto", steps=6).stderr
-        self.assertNotIn("passed over", stderr)
+        self.assertNotIn("skipping", stderr)
         self.assertEqual(self.events("resume")[-1]["step"], 5)
 
     def check_a_checkpoint_that_may_not_be_read_is_not_damaged(self):
@@ -232,7 +232,7 @@ class Lock(StorageTest):
         file.flush()
         return file
 
-    def test_a_holder_that_is_not_known_to_live_is_waited_for(self):
+    def test_the_lock_of_a_holder_not_known_to_be_alive_is_waited_for(self):
         ended = subprocess.Popen(["true"])
         ended.wait()
         for number, holder in enumerate(("process 7 on host elsewhere",

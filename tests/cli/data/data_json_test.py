@@ -1,5 +1,5 @@
-"""JSON as others write it, given to `dtrain data prepare`: recognised by content, whatever its shape, its odd records, and standard
-input. Files are written by Python's json and gzip. More of it: tests/unit/plain/data/source/blocks_test.cpp."""
+"""JSON input of `dtrain data prepare`: detection by content, all shapes, odd records, and standard input. Files are written by
+Python's json and gzip. See also tests/unit/plain/data/source/blocks_test.cpp."""
 
 import gzip
 import json
@@ -31,7 +31,7 @@ class Json(DataTest):
 
 
 class Recognition(Json):
-    def test_json_is_recognised_by_its_content_and_refused_as_a_text(self):
+    def test_json_is_detected_by_content_and_rejected_as_text(self):
         two = RECORDS[:2]
         for name, content in (("a.json", json.dumps(two)), ("b", lines(two)), ("c.txt", json.dumps(two[0], indent=2)),
                               ("d.json.gz", gzip.compress(lines(two).encode())), ("e.json", "\ufeff" + json.dumps([two], indent=1)),
@@ -48,7 +48,7 @@ class Recognition(Json):
             self.refused("data", *command, parts=[path, "--as-text"], status=status)
             self.assertNotIn("--field", self.dtrain("data", *command, status=status).stderr)
 
-    def test_json_is_read_as_text_if_that_is_asked_for(self):
+    def test_json_is_read_as_text_on_request(self):
         for name in ("a.json", "b.jsonl"):
             self.write(name, lines(RECORDS))
             self.assertEqual(self.text_of(name, "--as-text"), lines(RECORDS))
@@ -71,7 +71,7 @@ class Recognition(Json):
             self.refused("data", "prepare", self.write("wide.json", json.dumps(RECORDS).encode(encoding)), "--field", "text", "--output",
                          "new.dtok", parts=["wide.json", "iconv"])
 
-    def test_json_that_is_cut_is_refused_in_any_shape(self):
+    def test_truncated_json_is_rejected_in_any_shape(self):
         for content in (json.dumps(RECORDS)[:-1], json.dumps(RECORDS, indent=4)[:2000], json.dumps(RECORDS[0], indent=1)[:-2]):
             self.refused("data", "prepare", self.write("cut.json", content), "--field", "text", "--skip-bad-lines", "--output", "new.dtok",
                          parts=["cut.json", "truncated"])
@@ -80,7 +80,7 @@ class Recognition(Json):
 
 
 class OddRecords(Json):
-    def test_what_is_not_read_need_not_be_valid(self):
+    def test_unread_fields_need_not_be_valid(self):
         deep = "[" * 200_000 + "]" * 200_000
         odd = [b'{"raw": "\xff\xe9", "text": "one"}', json.dumps({"n": [float("nan"), float("inf"), 10 ** 4000], "text": "two"}).encode(),
                f'{{"deep": {deep}, "text": "three"}}'.encode(), json.dumps({"text": "a\ud800b \udc00 \U0001f600"}).encode()]
@@ -92,7 +92,7 @@ class OddRecords(Json):
         self.write("long.jsonl", lines([{"text": text}, {"text": "short"}]))
         self.assertEqual(self.prepare("long.jsonl", "--field", "text").num_bytes, len(text) + 1 + len("short\n"))
 
-    def test_records_without_a_text_are_counted_unless_there_are_no_others(self):
+    def test_records_without_text_are_counted_but_all_is_an_error(self):
         records = [{"text": "a"}, {"body": "b"}, {"text": None}, {"text": ""}, {"text": ["c", "d"]}, {}]
         self.write("some.jsonl", lines(records))
         result = self.dtrain("data", "prepare", "some.jsonl", "--field", "text", "--output", "out.dtok")
@@ -102,7 +102,7 @@ class OddRecords(Json):
         self.write("many.jsonl", lines([{"body": "b" * 1000}] * 2000) + "no JSON\n")
         self.refused("data", "prepare", "many.jsonl", "--field", "text", "--threads", 1, "--output", "new.dtok", parts=["line 1", "body"])
 
-    def test_bad_lines_are_skipped_and_counted_if_that_is_asked_for(self):
+    def test_bad_lines_are_skipped_and_counted_on_request(self):
         good = json.dumps({"text": "good"})
         bad = ["{", '{"text": "open', "words", '{"text": 5}', '{"text": {}}', "[]", "7", '{"text": "\\u00"}']
         for name in ("a", "b"):
@@ -140,7 +140,7 @@ class StandardInput(Json):
             assert_error(self.prepare_from(nothing, "-", *flags, status=None), DATA, "'out.dtok'")
         self.refused("--data", "-", parts=["dtrain data prepare -"])
 
-    def test_a_stop_signal_ends_the_wait_for_it(self):
+    def test_a_stop_signal_cancels_the_wait_for_it(self):
         reader, writer = os.pipe()
         process = subprocess.Popen([DTRAIN, "data", "prepare", "-", "--output", "t.dtok"], cwd=self.folder, stdin=reader)
         self.addCleanup(process.kill)

@@ -1,4 +1,4 @@
-"""What `dtrain data prepare` reads: texts, JSON lines, compressed ones, WikiText, and other trainers' tokens; and what bad ones get."""
+"""Inputs of `dtrain data prepare`: texts, JSON lines, compressed files, WikiText, other trainers' tokens; and errors for bad ones."""
 
 import collections
 import fcntl
@@ -69,7 +69,7 @@ class Texts(Sources):
             self.assertEqual(bool(lines_naming(result.stderr, "markup", name)), is_noted, result.stderr)
             self.assertEqual(bytes(read_token_file(self.folder / "out.dtok").tokens), b"a,b\n")
 
-    def test_hidden_files_of_a_folder_are_left_out_unless_named(self):
+    def test_hidden_files_of_a_folder_are_skipped_unless_named(self):
         for name, text in (("texts/a.txt", b"seen"), ("texts/.DS_Store", b"\0binary"), ("texts/.git/config", b"hidden"), (".one/b", b"named")):
             self.write(name, text)
         self.assertEqual(bytes(self.prepare("texts").tokens), b"seen")
@@ -87,8 +87,8 @@ class Texts(Sources):
         texts, documents = (self.prepare(*inputs, "--tokenizer", "t.model") for inputs in (["in"], ["lines.jsonl", "--field", "text"]))
         self.assertEqual(texts, documents)
 
-    def test_links_of_a_folder_are_followed_and_what_is_skipped_is_told(self):
-        """A cache of Hugging Face holds nothing but links."""
+    def test_links_of_a_folder_are_followed_and_skipped_entries_reported(self):
+        """A Hugging Face cache consists of links."""
         self.write("cache/blobs/5f3a", TEXT)
         (self.folder / "cache/snapshots/main").mkdir(parents=True)
         (self.folder / "cache/snapshots/main/data.txt").symlink_to("../../blobs/5f3a")
@@ -105,7 +105,7 @@ class Texts(Sources):
             (self.folder / "cache/snapshots/main" / name).unlink()
         self.refused("cache/snapshots", parts=["cache/snapshots", "1 broken"], status=USAGE)
 
-    def test_files_of_other_programs_are_refused_by_their_content(self):
+    def test_files_of_other_programs_are_rejected_by_content(self):
         archive = io.BytesIO()
         with zipfile.ZipFile(archive, "w"):
             pass
@@ -144,7 +144,7 @@ class Texts(Sources):
         text = b" " * 256 + b"gustar words"
         self.assertEqual(bytes(self.prepare(self.write("t.txt", text)).tokens), text)
 
-    def test_info_tells_what_a_file_holds(self):
+    def test_info_prints_the_content_of_a_file(self):
         self.prepare(self.write("t", TEXT))
         for name, documents in (("out.dtok", "1"), ("t", "unknown")):
             facts = dict(line.split(maxsplit=1) for line in self.dtrain("data", "info", name).stdout.splitlines()
@@ -160,7 +160,7 @@ class Texts(Sources):
             self.prepare(*arguments, "--threads", 7)
             self.assertEqual((self.folder / "out.dtok").read_bytes(), one)
 
-    def test_a_bar_is_drawn_on_a_terminal_alone_and_fits_a_narrow_window(self):
+    def test_a_progress_bar_appears_only_on_a_terminal_and_fits_its_width(self):
         text = self.write("t", TEXT)
         self.assertEqual(self.dtrain("data", "prepare", text, "--output", "a.dtok").stderr, "")
         for columns in (30, 200):
@@ -174,7 +174,7 @@ class Texts(Sources):
             self.assertTrue(drawn.endswith("\r\x1b[K"), drawn)
             self.assertLess(max(map(len, drawn.split("\r\x1b[K"))), columns)
 
-    def test_nothing_is_left_when_a_signal_ends_it(self):
+    def test_a_signal_leaves_no_files(self):
         self.write("t", TEXT * 1500)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             process = subprocess.Popen([DTRAIN, "data", "prepare", "t", "--output", "t.dtok"], cwd=self.folder)
@@ -184,8 +184,8 @@ class Texts(Sources):
             self.assertEqual(process.wait(timeout=60), -number)
             self.assertEqual([path.name for path in self.folder.iterdir()], ["t"])
 
-    def test_what_is_wrong_is_named_and_nothing_is_left(self):
-        """More of it: tests/unit/plain/data/source."""
+    def test_errors_name_the_cause_and_leave_no_files(self):
+        """See also tests/unit/plain/data/source."""
         self.refused(self.write("cut.gz", gzip.compress(TEXT)[:20000]), parts=["cut.gz", "truncated", "byte 20000"])
         lines = self.write("l.jsonl", '{"text": "x"}\n{"body": "y"}\n')
         self.refused(lines, "--field", "txt", parts=["l.jsonl", "line 1", "\"txt\"", "text"])
@@ -204,14 +204,14 @@ class WikiText(Sources):
         for part in ("train", "valid", "test"):
             self.assertEqual(bytes(read_token_file(self.folder / "made" / f"{part}.dtok").tokens).decode(), WIKITEXT + part)
 
-    def test_one_bad_part_leaves_none(self):
+    def test_a_bad_part_leaves_no_outputs(self):
         self.write("raw/wiki.train.raw", WIKITEXT)
         self.write("raw/wiki.valid.raw", b"\x7fELF" + bytes(100))
         self.refused("--dataset", "wikitext", "raw", parts=["wiki.valid.raw"])
         self.write("empty/x", "")
         self.refused("--dataset", "wikitext", "empty", parts=["wiki.train.raw", "get_wikitext.sh"])
 
-    def test_an_archive_of_another_checksum_is_not_unpacked(self):
+    def test_an_archive_with_a_wrong_checksum_is_not_unpacked(self):
         archive = self.write("wikitext.zip", "not the archive")
         result = run(SOURCE / "scripts" / "get_wikitext.sh", 2, "raw", cwd=self.folder, status=DATA,
                      environment={"WIKITEXT_URL": archive.as_uri()})
@@ -268,7 +268,7 @@ class OtherTrainers(Sources):
         self.write("folder/m.idx", index.read_bytes())
         self.assertEqual(self.prepare("folder", "--vocab", 200).tokens, tokens)
 
-    def test_what_disagrees_with_a_header_or_index_is_refused(self):
+    def test_a_file_that_contradicts_its_header_or_index_is_rejected(self):
         some = list(range(50))
         for parts, content in (
                 (["(5, 10)", "ravel"], numpy_file(some, shape="(5, 10)")), (["(5, 10)"], numpy_file(some, shape="(5, 10)", order="True")),
@@ -300,7 +300,7 @@ class OtherTrainers(Sources):
         self.write("shards/b.npy", numpy_file([1, 2], "<u4", code="I"))
         self.refused("shards", "--vocab", 9, parts=["a.npy", "b.npy", "uint16", "uint32"], status=USAGE)
 
-    def test_a_type_in_doubt_is_never_guessed(self):
+    def test_an_uncertain_type_is_never_guessed(self):
         """Tokens of every text, as words numbered by frequency, alphabetically and as characters."""
         words = TEXT.decode().split()
         by_name = {word: number for number, word in enumerate(sorted(set(words)))}
@@ -327,14 +327,14 @@ class OtherTrainers(Sources):
         self.assertEqual(bytes(self.prepare(self.write("t.bin", TEXT)).tokens), TEXT)
         self.refused(self.write("t.bin", TEXT.decode().encode("utf-16-le")), parts=["t.bin", "UTF-16LE"])
 
-    def test_weights_are_not_taken_for_tokens(self):
+    def test_weights_are_not_mistaken_for_tokens(self):
         signs = random.Random(1)
         weights = [signs.gauss(0, 0.02) for _ in range(8000)]
         for content in (little(weights, "e"), b"".join(struct.pack("<f", weight)[2:] for weight in weights), little(weights, "f"),
                         little(weights, "d")):
             self.refused(self.write("t.bin", content), "--vocab", 65536, parts=["t.bin", "floating-point", "--token-type"])
 
-    def test_a_named_type_is_for_numbers_without_a_header_alone(self):
+    def test_a_given_type_is_only_for_headerless_files(self):
         typed = ("--token-type", "uint16", "--vocab", 65536)
         for name, content in (("t.txt", TEXT), ("g.bin", llm_c([1, 2])), ("t.npy", numpy_file([1, 2])), ("t.gz", gzip.compress(TEXT)),
                               ("t.dtok", b"\x89DTOK\r\n\x1a" + bytes(90)), ("t.zip", b"PK\x03\x04" + bytes(90))):
@@ -344,7 +344,7 @@ class OtherTrainers(Sources):
         self.refused("t.bin", "--token-type", "float32", parts=["--token-type", "float32", "uint16"], status=USAGE)
         self.refused(self.write("t.bin", little([1, -1], "i")), "--token-type", "int32", "--vocab", 9, parts=["t.bin", "token -1"])
 
-    def test_an_assumed_vocabulary_is_told_with_the_highest_token(self):
+    def test_an_assumed_vocabulary_is_reported_with_the_highest_token(self):
         letters = self.write("letters.bin", little([i % 65 for i in range(400)]))
         result = self.dtrain("data", "prepare", letters, "--output", "a.dtok")
         self.assertRegex(result.stderr, r"\A[^\n]*a\.dtok: vocabulary 50257 [^\n]* 64;[^\n]* --vocab N, at least 65\n\Z")
@@ -354,7 +354,7 @@ class OtherTrainers(Sources):
         self.assertRegex(result.stderr, r"\A[^\n]*vocabulary 50257 [^\n]* 50256\n\Z")
         self.assertEqual(self.dtrain("data", "prepare", self.write("t", TEXT), "--output", "d.dtok").stderr, "")
 
-    def test_what_is_wrong_is_named_and_nothing_is_left(self):
+    def test_errors_name_the_cause_and_leave_no_files(self):
         good = llm_c(range(1000))
         self.refused(self.write("s.bin", struct.pack(">256i", 20240520, 1, 5, *[0] * 253)), parts=["s.bin", "byte-swapped"])
         self.refused(self.write("n.bin", struct.pack(">100H", *range(1000, 1100))), parts=["n.bin", "byte-swapped"])
@@ -385,7 +385,7 @@ def spm(program, *arguments, text=None):
 
 
 class Tokenizers(DataTest):
-    """SentencePiece: tokens compared with those of its own programs, models of ours, and what a wrong one gets."""
+    """SentencePiece: tokens compared with its own programs, models of ours, and errors for bad ones."""
 
     def refused(self, *arguments, **expected):
         super().refused("data", *arguments, **expected)
@@ -407,7 +407,7 @@ class Tokenizers(DataTest):
             self.assertEqual((found.vocab, found.tokenizer, found.model), (600, SENTENCEPIECE, model.read_bytes()))
             self.assertEqual(found.num_bytes, len("".join(LINES).encode()))
 
-    def test_a_model_of_bytes_refuses_tokens_though_its_vocabulary_is_theirs(self):
+    def test_a_model_of_bytes_rejects_tokens_of_an_equal_vocabulary(self):
         text = self.write("book.txt", TEXT)
         spm("train", f"--input={text}", f"--model_prefix={self.folder / 'theirs'}", "--vocab_size=256", "--model_type=bpe")
         self.dtrain("data", "prepare", "book.txt", "--tokenizer", "theirs.model", "--output", "theirs.dtok")
@@ -423,7 +423,7 @@ class Tokenizers(DataTest):
         result = self.dtrain("data", "tokenizer", "train", book, "--vocab-size", 700, "--output", "lines.model")
         self.assertIn(f"trained on {size} of {size} bytes", result.stdout)
 
-    def test_a_model_of_ours_gives_back_every_text(self):
+    def test_a_model_of_ours_is_lossless(self):
         for flags in ((), ("--type", "unigram")):
             model = self.our_model(*flags, "--overwrite")
             self.assertEqual(self.our_model(*flags, "--overwrite", name="again.model").read_bytes(), model.read_bytes())
@@ -449,7 +449,7 @@ class Tokenizers(DataTest):
             "--threads", 2, cwd=self.folder)
         self.assertEqual(read_token_file(self.folder / "signs.dtok").num_bytes, len(text.encode()))
 
-    def test_what_is_wrong_is_named_and_nothing_is_left(self):
+    def test_errors_name_the_cause_and_leave_no_files(self):
         model, book = self.our_model(), self.folder / "book.txt"
         bad = self.write("bad.txt", TEXT + b"caf\xe9 " + TEXT)
         out = ("--output", "new.dtok")

@@ -1,5 +1,5 @@
-"""Runs on tokens of a tokenizer, on mixtures and on WikiText; resumed with the same data to the last byte; and on data that is
-shortened meanwhile: one line that names the file, the status of data, and the last checkpoint; no SIGBUS."""
+"""Runs on tokens of a tokenizer, on mixtures and on WikiText; resumes only with identical data; data truncated during a run gives
+one line with the file, the exit status of data, and the last checkpoint, and no SIGBUS."""
 
 import contextlib
 import json
@@ -42,7 +42,7 @@ class Training(DataTest):
 
 
 class Tokenizers(Training):
-    def test_the_model_takes_vocabulary_and_tokenizer_of_its_data_and_writes_text(self):
+    def test_the_model_gets_vocabulary_and_tokenizer_from_its_data_and_writes_text(self):
         found = self.tokens("a")
         self.train("--data", "a.dtok", "--val-fraction", 0.1, "--sample-every", 2, "--sample-prompt", "In the")
         folder = self.folder / "run"
@@ -103,7 +103,7 @@ class Tokenizers(Training):
         error_line(self.train("--data", "a.dtok", "--vocab", 300, run_dir="new", status=DATA).stderr, "a.dtok", "400", "300")
         self.train("--data", "a.dtok", "--init-from", "run", run_dir="new")
 
-    def test_a_tokenizer_of_somebody_else_is_not_replaced(self):
+    def test_a_foreign_tokenizer_is_not_replaced(self):
         self.tokens("a")
         (self.folder / "mine").mkdir()
         self.write("mine/tokenizer.model", "precious")
@@ -126,7 +126,7 @@ class Tokenizers(Training):
         self.train("--data", "book.txt", "--overwrite")
         self.assertEqual(kept.read_text(), "precious")
 
-    def test_a_mixture_has_the_tokenizer_of_the_file_that_knows_its_own(self):
+    def test_a_mixture_has_the_first_known_tokenizer(self):
         self.tokens("a")
         self.write("u.bin", struct.pack("<400H", *(i % 400 for i in range(400))))
         self.dtrain("data", "prepare", "u.bin", "--vocab", 400, "--output", "u.dtok")
@@ -161,7 +161,7 @@ class Mixtures(Training):
         error_line(self.train("--data", "a.txt:0.6,b.txt:0.4", *data[2:], "--resume", "auto", steps=7, run_dir="parts", status=USAGE).stderr,
                        "data.train")
 
-    def test_weights_that_cannot_be_are_refused_before_anything_starts(self):
+    def test_invalid_weights_are_rejected_before_anything_starts(self):
         self.write("a.txt", TEXT[:20000])
         for mixture, part in (("a.txt:0,a.txt:1", '"0"'), ("a.txt:x,a.txt:1", '"x"'), ("a.txt:1,a.txt", "a.txt"),
                               ("a.txt:-2,a.txt:1", '"-2"'), ("a,b.txt:1,a.txt:1", "a")):
@@ -178,7 +178,7 @@ class Mixtures(Training):
 
 
 class WikiText(Training):
-    def test_perplexity_per_word_is_that_of_the_formula(self):
+    def test_perplexity_per_word_matches_the_formula(self):
         text = "".join(ARTICLE.format(f"Title {i}", "Some words stand here " * (i % 7 + 1)) for i in range(40))
         self.write("wiki.test.raw", text)
         self.dtrain("data", "prepare", "--dataset", "wikitext", "wiki.test.raw", "--output", "test.dtok")
@@ -205,19 +205,19 @@ class DataIdentity(DataTest):
         return self.dtrain(*SAVING, "--steps", steps, *flags, status=status)
 
     def overwrite(self, name, begin, size):
-        """Other bytes in a file, whose size stays."""
+        """Changes bytes of a file without changing its size."""
         with (self.folder / name).open("r+b") as file:
             file.seek(begin)
             file.write(b"#" * size)
 
-    def test_one_byte_of_the_text_is_enough_to_refuse(self):
+    def test_one_changed_byte_of_the_text_is_rejected(self):
         self.train("--data", "book.txt", steps=1)
         self.train("--data", "book.txt", "--resume", "auto", steps=2)
         self.overwrite("book.txt", 30007, 1)  # between the samples that a fingerprint of 64 of them looks at
         result = self.train("--data", "book.txt", "--resume", "auto", steps=3, status=USAGE)
         error_line(result.stderr, "data.train (book.txt)")
 
-    def test_a_token_file_is_the_text_that_it_was_made_of(self):
+    def test_a_token_file_equals_its_text(self):
         self.train("--data", "book.txt", steps=1)
         self.dtrain("data", "prepare", "book.txt", "--output", "book.dtok")
         self.train("--data", "book.dtok", "--resume", "auto", steps=2)
@@ -226,7 +226,7 @@ class DataIdentity(DataTest):
             result = self.train("--data", "book.dtok", *flags, steps=3, status=DATA)
             self.assertIn("token file 'book.dtok' is damaged", result.stderr)
 
-    def test_validation_data_is_compared_where_there_was_some(self):
+    def test_validation_data_is_compared_if_the_run_had_some(self):
         validation = ("--val-data", "other.txt")
         self.write("other.txt", TEXT[:8000])
         self.train("--data", "book.txt", steps=1)
@@ -300,7 +300,7 @@ class LostData(DataTest):
         os.truncate(self.folder / "other.txt", 0)
         assert_names(error_line(self.ended(process, DATA), "'other.txt'"), "byte 0")
 
-    def test_of_one_rank_which_dtrun_names(self):
+    def test_data_of_one_rank_which_dtrun_names(self):
         for rank in "01":
             self.write(f"node{rank}/book.txt", TEXT)
         command = " ".join(["cd node$RANK && exec", str(DTRAIN), "--strategy ddp --data book.txt", *ENDLESS, "--run-dir", f"{self.folder}/run"])
@@ -323,7 +323,7 @@ class LostData(DataTest):
         self.assertTrue(files)
         return process, files
 
-    def test_what_is_offloaded(self):
+    def test_offloaded_values(self):
         if os.geteuid() != 0:
             self.skipTest("needs root: to shorten an unlinked file")
         process, files = self.offloaded()

@@ -58,14 +58,14 @@ class Values(Case):
         self.assertEqual(self.settings("--checkpoint-write-limit 200MB/s")["checkpoint"]["write_limit"], 200)
         self.assertEqual(self.settings("--checkpoint-every 0s"), self.settings("--checkpoint-every 0"))
 
-    def test_a_slash_at_the_end_of_a_run_folder_is_no_part_of_its_name(self):
+    def test_a_trailing_slash_of_a_run_folder_is_ignored(self):
         self.assertEqual(self.settings("--run-dir runs/slash//")["run"]["dir"], "runs/slash")
 
     def test_a_damaged_configuration_of_a_run_is_named(self):
         self.write("run/config.json", '{"train": ')
         self.refused("--run-dir run --resume auto", "run/config.json")
 
-    def test_a_home_folder_that_no_shell_replaced_is_told(self):
+    def test_an_unexpanded_home_folder_is_reported(self):
         for flag in ("--data", "--val-data", "--run-dir", "--init-from", "--resume", "--config", "--deepspeed-config"):
             self.refused([f"{flag}=~/book.txt"], flag, "'~/book.txt'")
         self.refused("generate --out f.txt", "--from RUN", without=["use --from"])
@@ -84,7 +84,7 @@ class Values(Case):
         for option, *names in (("-hn", "2"), ("-Vn", "2"), ("-hostfile", "hosts")):
             assert_error(run(DTRUN, option, *names, "--", "true", status=None), USAGE, option)
 
-    def test_what_names_a_file_or_field_is_not_empty(self):
+    def test_file_and_field_names_are_not_empty(self):
         for words in ("data prepare book.txt --output", "data prepare book.txt --output t.dtok --tokenizer",
                       "data prepare book.txt --output t.dtok --field", "data tokenizer train book.txt --vocab-size 300 --output",
                       "report . --output", "report . --csv"):
@@ -112,7 +112,7 @@ class Values(Case):
             found = self.settings(f"--config on.json {flags} --data book.txt")
             self.assertEqual((found["run"]["overwrite"], found["checkpoint"]["strict_resume"]), (expected, expected))
 
-    def test_units_are_told(self):
+    def test_units_are_reported(self):
         self.refused("--comm-timeout 10x", "--comm-timeout", '"10x"', "1h30m")
         self.refused("--comm-timeout 0s", "--comm-timeout", "0")
         self.refused("--checkpoint-write-limit 2X", "--checkpoint-write-limit", '"2X"', "MB/s")
@@ -173,7 +173,7 @@ class Names(Case):
         for key, meant in (("model.widht", "model.width"), ("eval.sequences", "report.eval_sequences"), ("eval.every", "report.eval_every")):
             self.refused(f"--set {key}=8", key, meant)
 
-    def test_flags_of_other_places_say_where_they_belong(self):
+    def test_misplaced_flags_name_their_command(self):
         self.refused("--prompt x", "--prompt", "generate.prompt", "dtrain generate")
         self.refused("--model.width 64", "--width", "--set model.width=VALUE")
         self.refused("data prepare --data x", "dtrain data prepare", "--data")
@@ -183,7 +183,7 @@ class Names(Case):
         self.refused("--data book.txt --tokenizer m", "--tokenizer", "data prepare")
         self.refused("data baseline book.txt", "dtrain data baseline", '"book.txt"', "--data book.txt", without=["dtrain train:"])
 
-    def test_words_say_what_they_are(self):
+    def test_unexpected_words_are_explained(self):
         self.write("mine.json", "{}")
         for words, *names in (
                 ("book.txt", "--data book.txt"), ("train book.txt", "--data book.txt"), ("mine.json", "--config mine.json"),
@@ -210,7 +210,7 @@ class Names(Case):
             self.refused(words, "2 ranks", environment=RANKS)
         self.assertFalse((self.folder / "t.dtok").exists())
 
-    def test_options_of_torchrun_that_dtrun_lacks_are_answered(self):
+    def test_torchrun_options_that_dtrun_lacks_are_explained(self):
         for option, advice in (("--rdzv-conf", "--master-addr"), ("-m", "-m MODULE"), ("--no-python", "program")):
             assert_error(run(DTRUN, option, status=None), USAGE, option, advice)
 
@@ -254,7 +254,7 @@ class Files(Case):
         self.data_refused(self.write("few.tokens", without_nul), "uint16", "--token-type uint16")
         self.data_refused(self.write("latin.bin", self.text.read_bytes()[:100] + b"\xe9"), "UTF-8")
 
-    def test_archives_are_to_be_unpacked(self):
+    def test_archives_are_rejected_with_advice_to_unpack(self):
         archive = io.BytesIO()
         with tarfile.open(fileobj=archive, mode="w") as tar:
             tar.add(self.text, "book.txt")
@@ -262,7 +262,7 @@ class Files(Case):
         self.write("a.tgz", gzip.compress(archive.getvalue()))
         self.refused("data prepare a.tgz --output a.dtok", "a.tgz", "tar", status=DATA)
 
-    def test_inputs_that_are_no_texts_say_what_to_do(self):
+    def test_inputs_that_are_not_text_are_rejected_with_advice(self):
         run(DTRAIN, "data", "prepare", "book.txt", "--output", "book.dtok", cwd=self.folder)
         (self.folder / "empty").mkdir()
         os.mkfifo(self.folder / "fifo")
@@ -283,7 +283,7 @@ class Files(Case):
         for encoding, name in (("utf-16", "UTF-16"), ("utf-16-le", "UTF-16LE"), ("utf-16-be", "UTF-16BE"), ("utf-32", "UTF-32")):
             self.data_refused(self.write("text." + encoding, TEXT.encode(encoding)), f"iconv -f {name} -t UTF-8")
 
-    def test_what_is_no_model_file_is_named(self):
+    def test_a_file_that_is_not_a_model_is_named(self):
         for words, *names in (("--data book.txt --init-from book.txt", "--init-from"), ("generate --from book.txt", "--from"),
                               ("verify --golden book.txt", "--golden"), ("checkpoint import book.txt folder",)):
             self.refused(words, "'book.txt'", "RUN/final/model.safetensors", *names, status=CHECKPOINT)
@@ -322,7 +322,7 @@ class Help(Case):
                               ("help --", '"--"'), ("help lr --", '"--"')):
             self.refused(words, *names)
 
-    def test_a_reader_that_went_away_is_no_error(self):
+    def test_a_closed_pipe_is_not_an_error(self):
         reading, writing = os.pipe()
         os.close(reading)
         result = subprocess.run([DTRAIN, "settings"], stdout=writing, stderr=subprocess.PIPE, text=True, timeout=20, check=False)

@@ -20,7 +20,7 @@ std::optional<Box> intersection(const Box& a, const Box& b) {
   return result;
 }
 
-// Where the element at `position` of the whole tensor lies among the box's values.
+// Returns the offset in the box's values of the element at `position` of the whole tensor.
 std::int64_t index_in(const Box& box, const std::vector<std::int64_t>& position) {
   std::int64_t index = 0;
   for (std::size_t dim = 0; dim < box.sizes.size(); ++dim) {
@@ -29,7 +29,7 @@ std::int64_t index_in(const Box& box, const std::vector<std::int64_t>& position)
   return index;
 }
 
-// Dims from here on are taken in one run: all dims after it are whole in both boxes.
+// Returns the first dim that a contiguous run covers: both boxes are whole in all dims after it.
 std::size_t first_run_dim(const Box& common, const Box& a, const Box& b) {
   std::size_t dim = common.sizes.size();
   while (dim > 0) {
@@ -39,7 +39,7 @@ std::size_t first_run_dim(const Box& common, const Box& a, const Box& b) {
   return dim;
 }
 
-// The box of a tensor with one dim more in front: `count` of its rows, from `first` on.
+// Prepends a dim to `within`: `count` rows from `first`.
 Box of_rows(std::int64_t first, std::int64_t count, const Box& within) {
   Box box{.offsets = {first}, .sizes = {count}};
   box.offsets.insert(box.offsets.end(), within.offsets.begin(), within.offsets.end());
@@ -47,7 +47,8 @@ Box of_rows(std::int64_t first, std::int64_t count, const Box& within) {
   return box;
 }
 
-// The next position in row-major order over the dims before `end`; false after the last.
+// Advances to the next position in row-major order over the dims before `end`; false after the
+// last.
 bool advance(std::vector<std::int64_t>& position, const Box& box, std::size_t end) {
   for (std::size_t dim = end; dim-- > 0;) {
     if (++position[dim] < box.offsets[dim] + box.sizes[dim]) return true;

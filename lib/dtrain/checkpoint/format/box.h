@@ -7,8 +7,8 @@
 
 namespace dtrain::checkpoint::format {
 
-/// `sizes` elements of a tensor from `offsets`, one entry for each dim; its values are row-major.
-/// Without dims it is a scalar's one element.
+/// A hyperrectangle of a tensor: `offsets` and `sizes` per dim; its values are row-major. Without
+/// dims it is the single element of a scalar.
 struct Box {
   std::vector<std::int64_t> offsets;
   std::vector<std::int64_t> sizes;
@@ -16,33 +16,33 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
-/// The whole of a tensor.
+/// Returns the box that covers a whole tensor.
 [[nodiscard]] Box whole(std::span<const std::int64_t> shape);
 
-/// Throws: nothing; sizes must be checked (fits) before.
+/// Returns the product of the sizes, which must be valid (fits); does not check for overflow.
 [[nodiscard]] std::int64_t num_elements(std::span<const std::int64_t> sizes);
 
 /// Returns whether the box has the shape's dims and lies within it.
 [[nodiscard]] bool fits(const Box& box, std::span<const std::int64_t> shape);
 
-/// The boxes that make up values [begin, end) of a tensor in row-major order: one where whole rows
-/// are cut, up to 2 * dims - 1 where not.
+/// Splits values [begin, end) of a tensor, in row-major order, into boxes: one for whole rows, up
+/// to 2 * dims - 1 otherwise.
 [[nodiscard]] std::vector<Box> boxes_of_run(std::span<const std::int64_t> shape, std::int64_t begin,
                                             std::int64_t end);
 
 /// Returns whether two boxes of one tensor share no element.
 [[nodiscard]] bool are_disjoint(const Box& a, const Box& b);
 
-/// `count` elements that lie one after the other in both boxes. Units: elements.
+/// A run of `count` elements that is contiguous in both boxes. Units: elements.
 struct CommonRun {
-  std::int64_t in_a = 0;  ///< position among a's values
+  std::int64_t in_a = 0;  ///< offset in a's values
   std::int64_t in_b = 0;
   std::int64_t count = 0;
 
   bool operator==(const CommonRun&) const = default;
 };
 
-/// Returns the elements that two boxes of one tensor share, as the longest runs in row-major order.
+/// Returns the elements that two boxes of one tensor share, as maximal runs in row-major order.
 [[nodiscard]] std::vector<CommonRun> common_runs(const Box& a, const Box& b);
 
 }  // namespace dtrain::checkpoint::format

@@ -16,14 +16,14 @@ using base::fail;
 constexpr std::size_t kMaxDims = 16;
 constexpr std::size_t kMaxNameBytes = 1024;
 
-// Plain names cannot lead out of the checkpoint's folder.
+// Rejects names that could lead out of the checkpoint's folder.
 void check_file_name(const std::string& name, std::string_view where) {
   if (!is_printable(name)) {
     fail(ErrorKind::checkpoint, "{}: a file's name has control characters", where);
   }
   const bool plain = !name.empty() && name.size() <= 255 && name.front() != '.' &&
                      name.find_first_of("/\\") == std::string::npos;
-  if (!plain) fail(ErrorKind::checkpoint, "{}: '{}' is no name for a file", where, name);
+  if (!plain) fail(ErrorKind::checkpoint, "{}: '{}' is not a valid file name", where, name);
 }
 
 void check_tensor(const std::string& name, const TensorInfo& tensor, std::string_view where) {
@@ -38,7 +38,7 @@ void check_tensor(const std::string& name, const TensorInfo& tensor, std::string
   if (!bytes_of(tensor.dtype, tensor.shape)) refuse("is too large");
 }
 
-// Boxes that begin in order of their first dim: only near ones can overlap.
+// Sorts boxes by their begin in the first dim, so each is compared only with those it may overlap.
 void check_disjoint(std::vector<const Box*> boxes, const std::string& name,
                     std::string_view where) {
   const auto begin = [](const Box& box) { return box.offsets.empty() ? 0 : box.offsets[0]; };
@@ -87,28 +87,28 @@ void check_contents(const Contents& contents, std::string_view where) {
     }
     std::set<std::string_view> in_file;
     for (const PieceInfo& piece : file.pieces) {
-      // The file could hold only one of them under that name.
+      // A file has at most one tensor of a name.
       if (!in_file.insert(piece.tensor).second) {
         fail(ErrorKind::checkpoint, "{}: file '{}' has two pieces of tensor '{}'", where, file.name,
              piece.tensor);
       }
       const auto tensor = contents.tensors.find(piece.tensor);
       if (tensor == contents.tensors.end() || !fits(piece.box, tensor->second.shape)) {
-        fail(ErrorKind::checkpoint, "{}: file '{}' has a piece that is not within tensor '{}'",
-             where, file.name, piece.tensor);
+        fail(ErrorKind::checkpoint, "{}: file '{}' has a piece outside tensor '{}'", where,
+             file.name, piece.tensor);
       }
       boxes[piece.tensor].push_back(&piece.box);
     }
   }
   for (const auto& [name, list] : boxes) {
     check_disjoint(list, name, where);
-    // Boxes within the tensor cannot overflow the sum as long as none overlap.
+    // The sum cannot overflow, since the boxes are disjoint and within the tensor.
     std::int64_t covered = 0;
     for (const Box* box : list) covered += num_elements(box->sizes);
     const std::int64_t needed = num_elements(contents.tensors.at(name).shape);
     if (covered != needed) {
-      fail(ErrorKind::checkpoint, "{}: tensor '{}' has {} elements in its pieces, needs {}", where,
-           name, covered, needed);
+      fail(ErrorKind::checkpoint, "{}: the pieces of tensor '{}' have {} elements, but it has {}",
+           where, name, covered, needed);
     }
   }
 }

@@ -54,12 +54,12 @@ OrderedJson to_json(const Contents& contents) {
   return {{"tensors", std::move(tensors)}, {"files", std::move(files)}};
 }
 
-/// Takes the fields of one JSON object, and refuses it if it has others.
+/// Reads the fields of one JSON object and rejects unknown ones.
 class Fields {
  public:
   Fields(const Json& object, std::string_view what, std::string_view where)
       : object_(object), what_(what), where_(where) {
-    if (!object.is_object()) refuse("is no JSON object");
+    if (!object.is_object()) refuse("is not a JSON object");
   }
 
   [[nodiscard]] const Json& take(std::string_view name) {
@@ -69,16 +69,16 @@ class Fields {
     return *found;
   }
 
-  /// Null where there is none.
+  /// Returns null if the field is missing.
   [[nodiscard]] const Json* take_if_there(std::string_view name) {
     return object_.contains(name) ? &take(name) : nullptr;
   }
 
   [[nodiscard]] std::string text(std::string_view name) {
     const Json& value = take(name);
-    if (!value.is_string()) refuse(fmt::format("has a \"{}\" that is no text", name));
+    if (!value.is_string()) refuse(fmt::format("has a \"{}\" that is not text", name));
     auto text = value.get<std::string>();
-    // Later messages name this text, so it must fit in one line.
+    // Later messages quote this text, so it must fit in one line.
     if (!is_printable(text)) refuse(fmt::format("has a \"{}\" with control characters", name));
     return text;
   }
@@ -94,7 +94,7 @@ class Fields {
 
   [[nodiscard]] const Json& array(std::string_view name) {
     const Json& value = take(name);
-    if (!value.is_array()) refuse(fmt::format("has a \"{}\" that is no list", name));
+    if (!value.is_array()) refuse(fmt::format("has a \"{}\" that is not a list", name));
     return value;
   }
 
@@ -104,14 +104,14 @@ class Fields {
     const auto end = digits.data() + digits.size();
     const auto result = std::from_chars(digits.data(), end, value, 16);
     if (digits.size() != kDigits || result.ptr != end || result.ec != std::errc()) {
-      refuse(fmt::format("has a \"{}\" that is no checksum: \"{}\"", name, digits));
+      refuse(fmt::format("has a \"{}\" that is not a checksum: \"{}\"", name, digits));
     }
     return value;
   }
 
   /// Call after the last field.
   void finish() const {
-    if (object_.size() != taken_) refuse("has fields that are not known");
+    if (object_.size() != taken_) refuse("has unknown fields");
   }
 
   [[noreturn]] void refuse(std::string_view found) const {
@@ -121,7 +121,7 @@ class Fields {
  private:
   [[nodiscard]] std::int64_t number_of(const Json& value, std::string_view name) const {
     const std::optional<std::int64_t> number = size_in(value);
-    if (!number) refuse(fmt::format("has a \"{}\" that is no size: {}", name, value.dump()));
+    if (!number) refuse(fmt::format("has a \"{}\" that is not a size: {}", name, value.dump()));
     return *number;
   }
 
@@ -166,7 +166,7 @@ FileInfo file_from(const Json& json, std::string_view where) {
 Contents contents_from(Fields& fields, std::string_view where) {
   Contents contents;
   const Json& tensors = fields.take("tensors");
-  if (!tensors.is_object()) fields.refuse("has \"tensors\" that are no JSON object");
+  if (!tensors.is_object()) fields.refuse("has \"tensors\" that are not a JSON object");
   for (const auto& [name, tensor] : tensors.items()) {
     contents.tensors.emplace(name, tensor_from(tensor, name, where));
   }
@@ -180,19 +180,20 @@ config::MeshShape mesh_from(const Json& json, std::string_view where) {
   std::int64_t left = fields.number("world_size");
   for (const config::Axis axis : config::kAxes) {
     mesh[axis] = fields.number(name_of(axis));
-    if (mesh[axis] < 1 || left % mesh[axis] != 0) fields.refuse("has other ranks than its axes");
+    if (mesh[axis] < 1 || left % mesh[axis] != 0)
+      fields.refuse("has a world_size that is not the product of its axes");
     left /= mesh[axis];
   }
-  if (left != 1) fields.refuse("has other ranks than its axes");
+  if (left != 1) fields.refuse("has a world_size that is not the product of its axes");
   fields.finish();
   return mesh;
 }
 
-// Of checkpoints that have one; others are those of builds that kept none, or of runs without.
+// Returns an empty object for older versions and for runs without such state.
 std::string history_from(Fields& fields) {
   const Json* history = fields.take_if_there("history");
   if (history == nullptr) return "{}";
-  if (!history->is_object()) fields.refuse("has a \"history\" that is no JSON object");
+  if (!history->is_object()) fields.refuse("has a \"history\" that is not a JSON object");
   return history->dump();
 }
 
@@ -200,13 +201,13 @@ std::string history_from(Fields& fields) {
 std::string_view checked_body(std::string_view text, std::string_view where) {
   const bool framed = text.size() > kBodyBegin && text.starts_with(kBeforeChecksum) &&
                       text.substr(kBodyBegin - kAfterChecksum.size()).starts_with(kAfterChecksum);
-  if (!framed) fail(ErrorKind::checkpoint, "{} does not begin as a manifest of dtrain", where);
+  if (!framed) fail(ErrorKind::checkpoint, "{} does not begin like a dtrain manifest", where);
   const std::string_view body = text.substr(kBodyBegin);
   const std::string found = checksum_text(checksum_of(body));
-  // The message leaves out the manifest's own checksum field, which may hold anything.
+  // The message omits the manifest's checksum field, whose content is untrusted.
   if (text.substr(kBeforeChecksum.size(), kDigits) != found) {
-    fail(ErrorKind::checkpoint, "{} is damaged: its checksum is {}, which is not what it says",
-         where, found);
+    fail(ErrorKind::checkpoint, "{} is damaged: its checksum is {}, not the recorded one", where,
+         found);
   }
   return body;
 }
@@ -216,7 +217,7 @@ std::string_view checked_body(std::string_view text, std::string_view where) {
 std::string to_text(const Contents& contents) { return to_json(contents).dump(); }
 
 Contents parse_contents(std::string_view text) {
-  constexpr std::string_view kWhere = "what a rank has written";
+  constexpr std::string_view kWhere = "a rank's file list";
   const Json json = parse_strictly(text, kMaxDepth, [&](std::string_view found) {
     fail(ErrorKind::internal, "{} is a message {}", kWhere, found);
   });
@@ -256,9 +257,9 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
     fail(ErrorKind::checkpoint, "{} is a file {}", where, found);
   });
   Fields fields(json, "it", where);
-  if (fields.text("format") != kFormat) fields.refuse("is of another program");
+  if (fields.text("format") != kFormat) fields.refuse("belongs to another program");
   if (const std::int64_t version = fields.number("version"); version != kVersion) {
-    fields.refuse(fmt::format("has version {}, this dtrain reads {}", version, kVersion));
+    fields.refuse(fmt::format("has version {}, but this dtrain reads {}", version, kVersion));
   }
   Manifest manifest{.step = fields.number("step"),
                     .samples = fields.number("samples"),
@@ -269,11 +270,12 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
                     .config = fields.take("config").dump(),
                     .data_fingerprint = fields.text("data_fingerprint"),
                     .contents = contents_from(fields, where)};
-  if (!json["config"].is_object()) fields.refuse("has a configuration that is no JSON object");
+  if (!json["config"].is_object()) fields.refuse("has a configuration that is not a JSON object");
   if (fields.checksum("config_xxh3") != checksum_of(manifest.config)) {
     fields.refuse("has a configuration that does not match its checksum");
   }
-  if (!fields.take("scaler").is_null()) fields.refuse("has a scaler, which this dtrain lacks");
+  if (!fields.take("scaler").is_null())
+    fields.refuse("has a scaler, which this dtrain does not support");
   fields.finish();
   check_contents(manifest.contents, where);
   return manifest;

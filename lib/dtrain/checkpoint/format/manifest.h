@@ -1,5 +1,5 @@
-// manifest.json of a checkpoint: what it holds, where each piece lies, and the checksums of all of
-// it (docs/formats/checkpoint.md).
+// manifest.json of a checkpoint: its tensors, the files with their pieces, and checksums
+// (docs/formats/checkpoint.md).
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace dtrain::checkpoint::format {
 
-/// A whole tensor, however it is cut.
+/// A whole tensor, independent of its division into pieces.
 struct TensorInfo {
   Dtype dtype = Dtype::f32;
   std::vector<std::int64_t> shape;
@@ -22,25 +22,26 @@ struct TensorInfo {
   bool operator==(const TensorInfo&) const = default;
 };
 
-/// The part of a tensor that a file holds under the tensor's name.
+/// The part of a tensor that a file stores under the tensor's name.
 struct PieceInfo {
   std::string tensor;
   Box box;
-  std::uint64_t checksum = 0;  ///< of its bytes
+  std::uint64_t checksum = 0;  ///< XXH3 of its bytes
 
   bool operator==(const PieceInfo&) const = default;
 };
 
+/// A data file and its pieces.
 struct FileInfo {
   std::string name;  ///< within the checkpoint's folder
   std::int64_t bytes = 0;
-  std::uint64_t checksum = 0;  ///< of the whole file
+  std::uint64_t checksum = 0;  ///< XXH3 of the whole file
   std::vector<PieceInfo> pieces;
 
   bool operator==(const FileInfo&) const = default;
 };
 
-/// Files and what they hold: of a whole checkpoint, or what one rank has written.
+/// The tensors and files of a complete checkpoint or of one rank's part.
 struct Contents {
   std::map<std::string, TensorInfo> tensors;
   std::vector<FileInfo> files;
@@ -48,42 +49,48 @@ struct Contents {
   bool operator==(const Contents&) const = default;
 };
 
+/// The decoded manifest.
 struct Manifest {
   std::int64_t step = 0;         ///< updates done
   std::int64_t samples = 0;      ///< consumed by all ranks: the position in the data
-  std::int64_t tokens = 0;       ///< the same in tokens
-  std::string history = "{}";    ///< what later decisions of the run follow from, a JSON object
-  std::string run;               ///< which start of the program wrote it
+  std::int64_t tokens = 0;       ///< consumed by all ranks in the whole run
+  std::string history = "{}";    ///< state of decisions such as --patience, a JSON object
+  std::string run;               ///< ID of the start that wrote it
   config::MeshShape mesh;        ///< of the ranks that wrote it
   std::string config = "{}";     ///< the resolved configuration, a JSON object
-  std::string data_fingerprint;  ///< tells whether the data is the same
+  std::string data_fingerprint;  ///< identifies the data: data::to_text
   Contents contents;
 
   bool operator==(const Manifest&) const = default;
 };
 
-/// Returns the bytes of all files.
+/// Returns the total bytes of the files.
 [[nodiscard]] std::int64_t bytes_in(const Contents& contents);
 
-/// Adds what another rank has written.
+/// Merges another rank's part into `all`.
 ///
-/// Throws: Error{checkpoint} if a tensor has two shapes or dtypes. A file of two writers is left to
-///         check_contents.
+/// Throws: Error{checkpoint} if a tensor has two shapes or dtypes. check_contents detects duplicate
+///         files.
 void merge(Contents& all, const Contents& part);
 
-/// Throws: Error{checkpoint} naming the tensor or file, in the words of `where`, unless file names
-///         are plain, boxes lie in their tensors, and each element of each tensor is there once.
+/// Checks that file names are plain, boxes lie within their tensors, and pieces cover each element
+/// of each tensor exactly once.
+///
+/// where:  the beginning of the error message.
+/// Throws: Error{checkpoint} naming the tensor or file.
 void check_contents(const Contents& contents, std::string_view where);
 
-/// manifest.json, its own checksum in front. The inverse of parse_manifest up to the spelling of
-/// `config`.
+/// Serializes a manifest, with its own checksum first. Inverse of parse_manifest except for the
+/// formatting of `config`.
 [[nodiscard]] std::string to_text(const Manifest& manifest);
 
-/// Throws: Error{checkpoint} naming `path` and what is wrong: damaged, of another version, or
-///         contents as check_contents.
+/// Parses and checks manifest.json.
+///
+/// Throws: Error{checkpoint} naming `path` if it is damaged or of another version; as
+///         check_contents.
 [[nodiscard]] Manifest parse_manifest(std::string_view text, const std::string& path);
 
-/// The text in which a rank reports to the one that writes the manifest, and its inverse.
+/// Serialize and parse the report that a rank sends to rank 0, which writes the manifest.
 [[nodiscard]] std::string to_text(const Contents& contents);
 [[nodiscard]] Contents parse_contents(std::string_view text);
 

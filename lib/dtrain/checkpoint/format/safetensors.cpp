@@ -46,7 +46,7 @@ constexpr std::array<DtypeInfo, 13> kDtypes{{{Dtype::boolean, "BOOL", 1},
                                              {Dtype::i64, "I64", 8},
                                              {Dtype::f64, "F64", 8}}};
 
-/// Returns whether a file begins like text. A safetensors file begins with zeros in its length.
+/// Returns whether a file begins like text; the length field of a safetensors file contains zeros.
 bool is_text(std::span<const std::byte> bytes) {
   constexpr std::size_t kExamined = 256;
   return std::ranges::all_of(bytes.first(std::min(bytes.size(), kExamined)), [](std::byte byte) {
@@ -65,7 +65,7 @@ class HeaderParser {
     const Json root = parse_strictly(
         {reinterpret_cast<const char*>(header.data()), header.size()}, kHeaderDepth,
         [this](std::string_view found) { refuse("has a header " + std::string(found)); });
-    if (!root.is_object()) refuse("has a header that is no JSON object");
+    if (!root.is_object()) refuse("has a header that is not a JSON object");
     for (const auto& [name, value] : root.items()) {
       if (name == "__metadata__") {
         metadata = parse_metadata(value);
@@ -73,7 +73,7 @@ class HeaderParser {
         tensors.push_back(parse_tensor(name, value));
       }
     }
-    // Empty tensors share their begin with a neighbour and come before it.
+    // An empty tensor sorts before the neighbour that begins at the same offset.
     std::ranges::sort(tensors, {}, [](const TensorView& tensor) {
       return std::pair(tensor.bytes.data(), tensor.bytes.size());
     });
@@ -101,7 +101,7 @@ class HeaderParser {
     std::memcpy(&length, bytes.data(), kLengthBytes);
     if (is_text(bytes)) {
       fail(ErrorKind::checkpoint,
-           "'{}' is text, where a model file in the safetensors format is expected; give "
+           "'{}' is text, but a model file in the safetensors format is expected; give "
            "RUN/final/model.safetensors, or another model file",
            file_.path());
     }
@@ -156,12 +156,12 @@ class HeaderParser {
   [[nodiscard]] std::vector<std::int64_t> parse_numbers(const std::string& name, const char* key,
                                                         const Json& entry) const {
     const Json& list = entry[key];
-    if (!list.is_array()) refuse_tensor(name, fmt::format("{} is no list", key));
+    if (!list.is_array()) refuse_tensor(name, fmt::format("{} is not a list", key));
     std::vector<std::int64_t> numbers;
     for (const Json& value : list) {
       const std::optional<std::int64_t> number = size_in(value);
       if (!number) {
-        refuse_tensor(name, fmt::format("{} holds {}, which is no size", key, value.dump()));
+        refuse_tensor(name, fmt::format("{} holds {}, which is not a size", key, value.dump()));
       }
       numbers.push_back(*number);
     }
@@ -169,10 +169,10 @@ class HeaderParser {
   }
 
   [[nodiscard]] Metadata parse_metadata(const Json& value) const {
-    if (!value.is_object()) refuse("has __metadata__ that is no JSON object");
+    if (!value.is_object()) refuse("has __metadata__ that is not a JSON object");
     Metadata metadata;
     for (const auto& [key, text] : value.items()) {
-      if (!text.is_string()) refuse(fmt::format("has __metadata__ '{}' that is no string", key));
+      if (!text.is_string()) refuse(fmt::format("has __metadata__ '{}' that is not a string", key));
       metadata.emplace(key, text.get<std::string>());
     }
     return metadata;
@@ -206,8 +206,7 @@ double number(const std::byte* bytes) {
   return static_cast<double>(load<T>(bytes));
 }
 
-// Source: IEEE 754-2019, binary16: 1 sign bit, 5 of the exponent (biased by 15), 10 of the
-// fraction.
+// Source: IEEE 754-2019, binary16: 1 sign bit, 5 exponent bits (bias 15), 10 fraction bits.
 double from_half(std::uint16_t bits) {
   const int exponent = (bits >> 10) & 0x1f;
   const int fraction = bits & 0x3ff;
@@ -221,7 +220,7 @@ double from_half(std::uint16_t bits) {
   return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
-// The upper half of a float.
+// A bfloat16 is the upper half of a float.
 double from_bfloat16(std::uint16_t bits) {
   const std::uint32_t word = std::uint32_t{bits} << 16;
   float value = 0;
@@ -242,7 +241,7 @@ std::int64_t size_of(Dtype dtype) { return kDtypes[static_cast<std::size_t>(dtyp
 
 std::optional<std::int64_t> bytes_of(Dtype dtype, std::span<const std::int64_t> shape) {
   std::int64_t bytes = size_of(dtype);
-  // A zero would hide that the product of the other sizes does not fit.
+  // Skips zeros, which would hide an overflow of the other sizes.
   for (const std::int64_t size : shape) {
     if (size != 0 && __builtin_mul_overflow(bytes, size, &bytes)) return std::nullopt;
   }

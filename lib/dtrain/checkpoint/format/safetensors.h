@@ -1,4 +1,4 @@
-// Model files: named tensors as bytes, and their checksum (docs/formats/model.md).
+// The safetensors format: named tensors as bytes, and dtrain's checksum (docs/formats/model.md).
 #pragma once
 
 #include <cstddef>
@@ -14,62 +14,65 @@
 
 namespace dtrain::checkpoint::format {
 
-/// What a file begins with: the length of its header in bytes.
+/// Bytes of the length field at the beginning of a file.
 inline constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
-/// The format's own limit of that length.
+/// The format's limit on the header length.
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 
+/// Element types of the format.
 enum class Dtype { boolean, u8, i8, u16, i16, f16, bf16, u32, i32, f32, u64, i64, f64 };
 
-/// The format's word: "F32", "BF16", "BOOL", ...
+/// The format's name of a dtype: "F32", "BF16", "BOOL", ...
 [[nodiscard]] std::string_view name_of(Dtype dtype);
 [[nodiscard]] std::optional<Dtype> dtype_named(std::string_view name);
 /// Bytes per element.
 [[nodiscard]] std::int64_t size_of(Dtype dtype);
-/// Bytes of a tensor; nothing where the product of its sizes other than 0 is too large.
+/// Returns the bytes of a tensor; empty if the product of its nonzero sizes overflows.
 [[nodiscard]] std::optional<std::int64_t> bytes_of(Dtype dtype,
                                                    std::span<const std::int64_t> shape);
 
-/// The element whose size_of(dtype) bytes begin at `bytes`, aligned or not; of integers beyond 2^53
-/// the nearest double.
+/// Converts the element at `bytes`, which need not be aligned, to double; rounds integers beyond
+/// 2^53.
 [[nodiscard]] double value_at(Dtype dtype, const std::byte* bytes);
 
 using Metadata = std::map<std::string, std::string>;
 
-/// A tensor of a file being read. `bytes` lies in the file's mapping: little-endian, in a foreign
-/// file not necessarily aligned, from the first element to the last.
+/// A tensor of a mapped file. `bytes` is a view of the mapping, from the first element to the last:
+/// little-endian, possibly unaligned in foreign files.
 struct TensorView {
   std::string name{};
   Dtype dtype = Dtype::f32;
   std::vector<std::int64_t> shape{};
   std::span<const std::byte> bytes{};
-  /// Elements from one index to the next, of each dim; empty: row-major without gaps, as in all
-  /// files but those of torch.save.
+  /// Strides in elements; empty means contiguous row-major, as in all files except those of
+  /// torch.save.
   std::vector<std::int64_t> strides{};
 };
 
-/// A safetensors file, mapped for reading, every claim of its header checked: what a TensorView
-/// gives always fits its dtype and shape.
+/// A memory-mapped safetensors file with a fully validated header: the bytes of a TensorView always
+/// match its dtype and shape.
 ///
-/// Throws:  open(): Error{checkpoint} naming the file and, where there is one, the tensor: missing,
-///          truncated, malformed header, unknown dtype, offsets that leave gaps, overlap or do not
-///          fit the shape, duplicate names.
+/// Throws:  open(): Error{checkpoint} naming the file and, if there is one, the tensor: missing,
+///          truncated, malformed header, unknown dtype, duplicate names, or offsets that leave
+///          gaps, overlap or do not match the shape.
 /// Threads: any number of readers.
 class SafetensorsFile {
  public:
   [[nodiscard]] static SafetensorsFile open(const std::string& path);
-  /// Of a file that is open already. Throws: as open().
+  /// Parses a file that is already open. Throws: as open().
   [[nodiscard]] static SafetensorsFile parse(base::MappedFile file);
 
-  /// In the order of their bytes in the file.
+  /// All tensors, in the order of their bytes in the file.
   [[nodiscard]] std::span<const TensorView> tensors() const noexcept { return tensors_; }
   /// Null if there is no tensor of that name.
   [[nodiscard]] const TensorView* find(std::string_view name) const noexcept;
-  /// Throws: Error{checkpoint} naming the file and the tensor if it is not there.
+  /// Returns the tensor of that name.
+  ///
+  /// Throws: Error{checkpoint} naming the file and the tensor if it does not exist.
   [[nodiscard]] const TensorView& at(std::string_view name) const;
   [[nodiscard]] const Metadata& metadata() const noexcept { return metadata_; }
   [[nodiscard]] const std::string& path() const noexcept { return file_.path(); }
-  /// All of the file.
+  /// The bytes of the whole file.
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return file_.bytes(); }
 
  private:
@@ -80,44 +83,46 @@ class SafetensorsFile {
   Metadata metadata_;
 };
 
-/// How tensors lie in one file: the bytes before the data, and the order of the data by index.
+/// A file's layout: its header bytes, and the order of the tensors as indices.
 struct FilePlan {
   std::string header;
   std::vector<std::size_t> order;
 };
 
-/// Wider dtypes first, else in the given order; the data starts at a multiple of 64 bytes.
+/// Plans a file with wider dtypes first, otherwise in the given order; data begins at a multiple of
+/// 64 bytes.
 ///
-/// Throws: Error{internal} if bytes do not fit the shape or a name is given twice.
+/// Throws: Error{internal} if bytes do not match the shape or a name is given twice.
 [[nodiscard]] FilePlan plan_safetensors(std::span<const TensorView> tensors,
                                         const Metadata& metadata);
 
 /// Metadata key of "xxh3 0123456789abcdef": a checksum of the tensors and of dtrain's own metadata.
-/// Other readers of safetensors ignore the key, and may keep it when they write the tensors anew.
+/// Other programs ignore the key, and may preserve it when they rewrite the tensors.
 inline constexpr const char* kChecksumKey = "dtrain.checksum";
 inline constexpr std::string_view kBlankChecksum = "xxh3 0000000000000000";
 
-/// The checksum of tensors that come one at a time. Neither their order nor the layout of the
-/// file's header changes it.
+/// An incremental checksum of tensors, independent of their order and of the header's layout.
 ///
 /// Threads: one caller.
 class ContentChecksum {
  public:
-  /// Name, dtype and shape of `tensor`, and its bytes.
+  /// Adds the name, dtype and shape of `tensor`, and its bytes.
   void add(const TensorView& tensor, std::span<const std::byte> bytes);
-  /// The value of kChecksumKey in a file of these tensors with `metadata`, which may have the key.
+  /// Returns the value of kChecksumKey for these tensors and `metadata`; an existing key is
+  /// ignored.
   [[nodiscard]] std::string text(const Metadata& metadata) const;
 
  private:
   std::map<std::string, std::string> tensors_;  // by name
 };
 
-/// Where the value of kChecksumKey begins in a header of plan_safetensors whose metadata has it.
+/// Returns where the value of kChecksumKey begins in a header of plan_safetensors that has the key.
 [[nodiscard]] std::size_t find_checksum(std::string_view header);
 
-/// Reads all tensors. Returns false if the file has no checksum, as files of other writers.
+/// Reads all tensors and compares their checksum. Returns false if the file has none, as files of
+/// other programs do not.
 ///
-/// Throws:  Error{checkpoint} naming the file if its content is not what dtrain wrote.
+/// Throws:  Error{checkpoint} naming the file if the checksum does not match.
 /// Threads: any number of callers.
 [[nodiscard]] bool verify_checksum(const SafetensorsFile& file);
 

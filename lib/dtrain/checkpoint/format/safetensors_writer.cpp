@@ -28,8 +28,8 @@ void check_tensors(std::span<const TensorView> tensors) {
   }
 }
 
-// Wider dtypes first, so that every tensor is aligned to its elements although nothing may lie
-// between tensors.
+// Wider dtypes first: aligns every tensor to its elements without padding, which the format
+// forbids.
 std::vector<std::size_t> file_order(std::span<const TensorView> tensors) {
   std::vector<std::size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -54,11 +54,11 @@ FilePlan plan_safetensors(std::span<const TensorView> tensors, const Metadata& m
         {"dtype", name_of(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
     offset = end;
   }
-  // Metadata may hold file names, which are not always UTF-8.
+  // Metadata may contain file names, which need not be UTF-8.
   std::string json = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   const std::size_t total =
       (kLengthBytes + json.size() + kDataAlignment - 1) / kDataAlignment * kDataAlignment;
-  json.resize(total - kLengthBytes, ' ');  // so that what follows is aligned
+  json.resize(total - kLengthBytes, ' ');  // aligns the data
   const std::uint64_t length = json.size();
   plan.header.assign(reinterpret_cast<const char*>(&length), kLengthBytes);
   plan.header += json;
@@ -96,11 +96,12 @@ bool verify_checksum(const SafetensorsFile& file) {
   for (const TensorView& tensor : file.tensors()) content.add(tensor, tensor.bytes);
   const std::string text = content.text(file.metadata());
   if (found->second == text) return true;
-  base::fail(base::ErrorKind::checkpoint,
-             "model file '{}' has not the checksum that dtrain wrote: {}, expected {}; it is "
-             "damaged: take another copy, or export it again from a checkpoint; or another program "
-             "changed it: remove the metadata key {}",
-             file.path(), text, found->second, kChecksumKey);
+  base::fail(
+      base::ErrorKind::checkpoint,
+      "model file '{}' has checksum {}, but dtrain recorded {}; if it is damaged, take another "
+      "copy or export it again from a checkpoint; if another program changed it, remove the "
+      "metadata key {}",
+      file.path(), text, found->second, kChecksumKey);
 }
 
 }  // namespace dtrain::checkpoint::format

@@ -29,7 +29,7 @@ constexpr base::FileRole kWeightFileRole{ErrorKind::checkpoint, "model file",
 constexpr std::string_view kIndexKey = "weight_map";
 constexpr int kIndexDepth = 3;  // file, weight_map, shard
 
-// Modules that hold the model as their attribute of this name: torch.compile, DataParallel and DDP,
+// Attribute names under which wrapper modules hold the model: torch.compile, DataParallel and DDP,
 // FSDP, activation checkpointing.
 constexpr std::array<std::string_view, 4> kWrappers{"_orig_mod", "module", "_fsdp_wrapped_module",
                                                     "_checkpoint_wrapped_module"};
@@ -97,7 +97,7 @@ void refuse_foreign_format(const base::MappedFile& file) {
   }
 }
 
-// The length of a safetensors file's header may begin with the byte of a brace, and ends with 0.
+// A safetensors header length may begin with the byte of a brace, but ends with 0.
 bool is_index(const base::MappedFile& file) {
   const std::string_view text = text_of(file);
   return text.starts_with('{') && text.substr(0, kLengthBytes).back() != '\0' &&
@@ -175,7 +175,7 @@ void WeightFile::add_shards(const base::MappedFile& index) {
   std::set<std::string> shards;
   for (const auto& [name, shard] : map->items()) {
     const std::string file = shard.is_string() ? shard.get<std::string>() : "";
-    // An index must not make dtrain read files elsewhere.
+    // An index must not refer to files in other folders.
     if (file.empty() || fs::path(file).filename() != file || file == fs::path(path_).filename()) {
       refuse(fmt::format("names no file beside it for '{}'", name));
     }
@@ -192,7 +192,7 @@ void WeightFile::add_shards(const base::MappedFile& index) {
 void WeightFile::leave_out_average_count() {
   constexpr std::string_view kCount = "n_averaged";  // of torch.optim.swa_utils.AveragedModel
   const auto num_left_out = std::erase_if(tensors_, [&](const TensorView& tensor) {
-    return base::split(tensor.name, '.').back() == kCount;  // whatever wraps it
+    return base::split(tensor.name, '.').back() == kCount;  // under any wrapper
   });
   if (num_left_out > 0) notes_.push_back(fmt::format("left out {}", kCount));
 }
@@ -241,7 +241,7 @@ bool WeightFile::has_storage_shapes() const noexcept {
   const auto is_of_checkpoint = [](const TensorView& tensor) {
     return tensor.name.starts_with(kWeightPrefix);
   };
-  // Modules that hold the model as `model` give such names, too, but not to matrices alone.
+  // Modules that hold the model as `model` have such names too, but also 3-dim tensors.
   return std::ranges::any_of(tensors_, is_of_checkpoint) &&
          std::ranges::all_of(tensors_, [&](const TensorView& tensor) {
            return !is_of_checkpoint(tensor) || tensor.shape.size() <= 2;

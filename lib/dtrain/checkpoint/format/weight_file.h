@@ -1,4 +1,4 @@
-// The weights of a model as its users save them: safetensors or torch.save, whole or in shards.
+// Reads model weights in the formats users have: safetensors or torch.save, whole or sharded.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@
 
 namespace dtrain::checkpoint::format {
 
-/// Names of parameters begin so in checkpoints.
+/// The prefix of parameter names in checkpoints.
 inline constexpr const char* kWeightPrefix = "model.";
 
-/// A file of weights, mapped for reading: a safetensors file, a file of torch.save, or the index of
-/// shards of either. Tensors have the names of the model itself: what torch.compile, DataParallel
-/// and their like add to them is left out, and so is what all names begin with.
+/// A memory-mapped file of weights: safetensors, torch.save, or a shard index of either. Tensors
+/// have the model's own names: prefixes of wrappers such as torch.compile and DataParallel are
+/// dropped, and so is a prefix common to all names.
 ///
-/// Throws:  open(): Error{checkpoint} naming the file, what it is instead and what to give or save:
+/// Throws:  open(): Error{checkpoint} naming the file, what it is and what to give or save instead:
 ///          as SafetensorsFile and read_torch_file; a missing shard; two tensors of one name.
 /// Threads: any number of readers.
 class WeightFile {
@@ -33,7 +33,7 @@ class WeightFile {
   /// The metadata of a safetensors file; empty for other formats.
   [[nodiscard]] const Metadata& metadata() const noexcept { return metadata_; }
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  /// Parts of names and tensors that were dropped, each as a phrase for a message.
+  /// Phrases for a message on dropped tensors and name prefixes.
   [[nodiscard]] std::span<const std::string> notes() const noexcept { return notes_; }
   /// Calls `read`, which uses the tensors.
   ///
@@ -41,13 +41,13 @@ class WeightFile {
   ///         else what `read` throws, with the notes.
   void explain_errors(const std::function<void()>& read) const;
 
-  /// True if the tensors have the names and shapes of checkpoints (model.NAME, a row per neuron)
-  /// instead of the reference's.
+  /// Returns true if the tensors have the names and shapes of checkpoints (model.NAME, a row per
+  /// neuron) instead of the reference implementation's.
   [[nodiscard]] bool has_storage_shapes() const noexcept;
 
-  /// The size of all shards together.
+  /// The total size of all shards.
   [[nodiscard]] std::int64_t num_bytes() const noexcept;
-  /// Reads all of the files. Returns false if one has no checksum.
+  /// Reads all files and compares their checksums. Returns false if a file has none.
   ///
   /// Throws: as format::verify_checksum and verify_torch_file.
   [[nodiscard]] bool verify_checksums() const;

@@ -23,15 +23,14 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kTemporary = ".tmp-";
-constexpr std::string_view kSetAside = ".superseded-";
+constexpr std::string_view kSuperseded = ".superseded-";
 
 std::string path_of(const std::string& checkpoints, std::int64_t step) {
   return checkpoints + "/" + checkpoint_name(step);
 }
 
-// The names in a folder that are a checkpoint's, followed by `mark` and a start's ID: a copy made
-// by hand has another name. Leaves out what cannot be read; the later removal or listing reports
-// it.
+// Lists the folder's names that consist of a checkpoint's name, `mark` and a start ID; user-made
+// copies do not match. Ignores read errors, which a later removal or listing reports.
 std::vector<std::string> marked_names(const std::string& checkpoints, std::string_view mark) {
   std::error_code ignored;
   std::vector<std::string> names = base::names_in(checkpoints, ignored);
@@ -43,20 +42,20 @@ std::vector<std::string> marked_names(const std::string& checkpoints, std::strin
   return names;
 }
 
-// Rank 0 writes the manifest for all: it must not list what others wrote elsewhere.
+// Rank 0 must see every file that it lists: another rank may have written to a folder of its own.
 void check_files(const std::string& folder, const format::Contents& contents) {
   for (const format::FileInfo& info : contents.files) {
     const std::string path = folder + "/" + info.name;
     struct stat found {};
     if (base::with_patience(path, [&] { return ::lstat(path.c_str(), &found); }) != 0) {
       base::fail(base::ErrorKind::checkpoint,
-                 "'{}' was written, but cannot be seen by the rank that commits ({}); all ranks "
+                 "'{}' was written, but is not visible on the rank that commits ({}); all ranks "
                  "must share the run folder",
                  path, std::strerror(errno));
     }
     if (!S_ISREG(found.st_mode) || found.st_size != info.bytes) {
       base::fail(base::ErrorKind::checkpoint,
-                 "'{}' has {} bytes where its rank wrote {}: another file took its place", path,
+                 "'{}' has {} bytes, but its rank wrote {}: another file replaced it", path,
                  found.st_size, info.bytes);
     }
   }
@@ -69,13 +68,14 @@ void write_manifest(base::FileSystem& files, const std::string& folder,
   const std::string text = format::to_text(manifest);
   base::write_anew(files, fmt::format("{}/{}", folder, kManifestName),
                    [&](base::OutputFile& file) { file.write(std::as_bytes(std::span(text))); });
-  (void)read_manifest(folder);  // by its own checksum; what cannot be read back is not committed
+  (void)read_manifest(folder);  // verifies its checksum before the commit
   files.sync_folder(folder);
 }
 
-// Once it has its name the checkpoint stands: a sync that fails then is no reason to save again.
-std::string give_name(base::FileSystem& files, const std::string& temporary,
-                      const std::string& path) {
+// Returns the error of the sync: after the rename the checkpoint is committed, so it must not
+// throw.
+std::string rename_and_sync(base::FileSystem& files, const std::string& temporary,
+                            const std::string& path) {
   files.rename(temporary, path);
   try {
     files.sync_folder(base::parent_folder(path));
@@ -85,30 +85,31 @@ std::string give_name(base::FileSystem& files, const std::string& temporary,
   return {};
 }
 
-// Makes room for a new save of a step whose checkpoint exists: keeps the old one under a superseded
-// name and returns that name. What is not ours stays where it is, and rename() refuses.
-std::string make_way(base::FileSystem& files, const std::string& path, const std::string& run) {
+// Renames an existing checkpoint of the same step to a superseded name, and returns that name. A
+// folder that is not ours stays in place, and the later rename fails.
+std::string quarantine_existing(base::FileSystem& files, const std::string& path,
+                                const std::string& run) {
   if (!fs::exists(base::link_status(path))) return {};
-  if (!why_kept(path, FolderKind::checkpoint).empty()) return {};
-  std::string aside = fmt::format("{}{}{}", path, kSetAside, run);
+  if (!reason_to_keep(path, FolderKind::checkpoint).empty()) return {};
+  std::string aside = fmt::format("{}{}{}", path, kSuperseded, run);
   files.rename(path, aside);
   return aside;
 }
 
-// The old checkpoint gets its name back where the new one could not take it.
-void put_back(base::FileSystem& files, const std::string& aside, const std::string& path,
-              const base::Error& why) {
+// Gives the old checkpoint its name back after the new one's rename failed.
+void restore_name(base::FileSystem& files, const std::string& aside, const std::string& path,
+                  const base::Error& why) {
   try {
     files.rename(aside, path);
   } catch (const base::Error& error) {
-    base::fail(base::ErrorKind::checkpoint, "{}; the older checkpoint of this step is '{}' now: {}",
+    base::fail(base::ErrorKind::checkpoint, "{}; the older checkpoint of this step is now '{}': {}",
                why.what(), aside, error.what());
   }
 }
 
-// Notes a failure with one checkpoint and lets the others go on. Returns false if it failed.
+// Runs a task for one checkpoint and records its error, so that others proceed. Returns success.
 template <typename Task>
-bool attempt(std::vector<std::string>& failures, const Task& task) {
+bool run_noting_failure(std::vector<std::string>& failures, const Task& task) {
   try {
     task();
     return true;
@@ -125,11 +126,11 @@ std::string commit(base::FileSystem& files, const std::string& checkpoints,
   const std::string temporary = temporary_folder(checkpoints, manifest.step, manifest.run);
   const std::string path = path_of(checkpoints, manifest.step);
   write_manifest(files, temporary, manifest);
-  const std::string aside = make_way(files, path, manifest.run);
+  const std::string aside = quarantine_existing(files, path, manifest.run);
   try {
-    return give_name(files, temporary, path);
+    return rename_and_sync(files, temporary, path);
   } catch (const base::Error& error) {
-    if (!aside.empty()) put_back(files, aside, path, error);
+    if (!aside.empty()) restore_name(files, aside, path, error);
     throw;
   }
 }
@@ -137,14 +138,14 @@ std::string commit(base::FileSystem& files, const std::string& checkpoints,
 void commit_as(base::FileSystem& files, const std::string& temporary, const std::string& path,
                const format::Manifest& manifest) {
   write_manifest(files, temporary, manifest);
-  const std::string unsure = give_name(files, temporary, path);
-  if (!unsure.empty()) base::fail(base::ErrorKind::checkpoint, "{}", unsure);
+  const std::string sync_failure = rename_and_sync(files, temporary, path);
+  if (!sync_failure.empty()) base::fail(base::ErrorKind::checkpoint, "{}", sync_failure);
 }
 
-Removed prune(base::FileSystem& files, const std::string& checkpoints, const Retention& retention,
-              const std::string& run) {
-  Removed removed;
-  std::vector<std::string> doomed;
+PruneResult prune(base::FileSystem& files, const std::string& checkpoints,
+                  const Retention& retention, const std::string& run) {
+  PruneResult removed;
+  std::vector<std::string> to_remove;
   std::int64_t num_kept = 0;
   for (const std::int64_t step : list_steps(checkpoints)) {
     if (step > retention.newest_step) continue;
@@ -152,22 +153,24 @@ Removed prune(base::FileSystem& files, const std::string& checkpoints, const Ret
     const bool stays = is_multiple || step == retention.best_step;
     if (num_kept >= retention.keep_last && stays) continue;
     const std::string path = path_of(checkpoints, step);
-    attempt(removed.failures, [&] {
-      const std::string why = why_kept(path, FolderKind::checkpoint);
+    run_noting_failure(removed.failures, [&] {
+      const std::string why = reason_to_keep(path, FolderKind::checkpoint);
       if (!why.empty()) return removed.left_alone.push_back(why);
       if (num_kept++ < retention.keep_last || stays) return;
-      // Without its name first: a removal that is cut short must not leave half a checkpoint.
-      const std::string nameless = temporary_folder(checkpoints, step, run);
-      files.rename(path, nameless);
-      doomed.push_back(nameless);
+      // Renames first, so an interrupted removal does not leave a partial checkpoint under its
+      // name.
+      const std::string temporary = temporary_folder(checkpoints, step, run);
+      files.rename(path, temporary);
+      to_remove.push_back(temporary);
       removed.steps.push_back(step);
     });
   }
-  if (doomed.empty()) return removed;
-  // Nor must a machine that stops bring the name back, but not the files.
-  if (!attempt(removed.failures, [&] { files.sync_folder(checkpoints); })) return removed;
-  for (const std::string& folder : doomed) {
-    attempt(removed.failures, [&] { remove_folder_and_files(files, folder); });
+  if (to_remove.empty()) return removed;
+  // Syncs the renames, so a crash of the machine cannot restore a name whose files are gone.
+  if (!run_noting_failure(removed.failures, [&] { files.sync_folder(checkpoints); }))
+    return removed;
+  for (const std::string& folder : to_remove) {
+    run_noting_failure(removed.failures, [&] { remove_folder_and_files(files, folder); });
   }
   return removed;
 }
@@ -175,21 +178,21 @@ Removed prune(base::FileSystem& files, const std::string& checkpoints, const Ret
 std::vector<std::string> remove_leftovers(base::FileSystem& files, const std::string& checkpoints) {
   std::vector<std::string> failures;
   for (const std::string& name : marked_names(checkpoints, kTemporary)) {
-    attempt(failures, [&] { remove_folder_and_files(files, checkpoints + "/" + name); });
+    run_noting_failure(failures, [&] { remove_folder_and_files(files, checkpoints + "/" + name); });
   }
   return failures;
 }
 
 std::vector<std::string> remove_all(base::FileSystem& files, const std::string& checkpoints,
                                     const std::string& run) {
-  Removed removed = prune(files, checkpoints, {.keep_last = 0}, run);
+  PruneResult removed = prune(files, checkpoints, {.keep_last = 0}, run);
   if (!removed.failures.empty()) {
     base::fail(base::ErrorKind::checkpoint, "{}", fmt::join(removed.failures, "; "));
   }
   std::vector<std::string> left_alone = std::move(removed.left_alone);
-  for (const std::string& name : marked_names(checkpoints, kSetAside)) {
+  for (const std::string& name : marked_names(checkpoints, kSuperseded)) {
     const std::string folder = checkpoints + "/" + name;
-    const std::string why = why_kept(folder, FolderKind::checkpoint);
+    const std::string why = reason_to_keep(folder, FolderKind::checkpoint);
     if (why.empty()) {
       remove_folder_and_files(files, folder);
     } else {
@@ -199,29 +202,30 @@ std::vector<std::string> remove_all(base::FileSystem& files, const std::string& 
   return left_alone;
 }
 
-SetAside set_aside_after(base::FileSystem& files, const std::string& checkpoints, std::int64_t step,
-                         const std::string& run, const std::vector<std::int64_t>& unreadable) {
-  SetAside done;
+QuarantinedCheckpoints quarantine_after(base::FileSystem& files, const std::string& checkpoints,
+                                        std::int64_t step, const std::string& run,
+                                        const std::vector<std::int64_t>& unreadable) {
+  QuarantinedCheckpoints done;
   for (const std::int64_t later : list_steps(checkpoints)) {
     if (later <= step) break;
     if (std::ranges::find(unreadable, later) != unreadable.end()) continue;
     const std::string path = path_of(checkpoints, later);
-    // A damaged one may lack its manifest.
-    const std::string why = why_kept(path, FolderKind::unfinished);
+    // A damaged checkpoint may lack its manifest.
+    const std::string why = reason_to_keep(path, FolderKind::unfinished);
     if (!why.empty()) {
       done.left_alone.push_back(why);
       continue;
     }
-    done.paths.push_back(fmt::format("{}{}{}", path, kSetAside, run));
+    done.paths.push_back(fmt::format("{}{}{}", path, kSuperseded, run));
     files.rename(path, done.paths.back());
   }
   if (!done.paths.empty()) files.sync_folder(checkpoints);
   return done;
 }
 
-bool is_set_aside(const std::string& checkpoints, std::int64_t step) {
-  return std::ranges::any_of(marked_names(checkpoints, kSetAside), [&](std::string_view name) {
-    return step_of(name.substr(0, name.find(kSetAside))) == step;
+bool is_quarantined(const std::string& checkpoints, std::int64_t step) {
+  return std::ranges::any_of(marked_names(checkpoints, kSuperseded), [&](std::string_view name) {
+    return step_of(name.substr(0, name.find(kSuperseded))) == step;
   });
 }
 

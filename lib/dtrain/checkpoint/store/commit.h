@@ -1,5 +1,5 @@
-// Commits a folder that all ranks have written, and removes old checkpoints. One rank does this for
-// all, holding the run's lock.
+// Commits checkpoints and removes or quarantines old ones. Only the rank that holds the run's lock
+// calls these functions.
 #pragma once
 
 #include <cstdint>
@@ -12,56 +12,56 @@
 
 namespace dtrain::checkpoint::store {
 
-/// Looks at every file that the manifest lists, writes the manifest, syncs it, its folder and,
-/// after giving the folder its name, the folder above. Before the name is given there is no
-/// checkpoint, afterwards it is whole: what a crash of the process or the machine leaves is one or
-/// the other. Every file must have been synced. A checkpoint of the same step is set aside as
-/// set_aside_after does; it gets its name back if the new one cannot take it.
+/// Checks that every file in the manifest exists, writes and syncs the manifest and its folder,
+/// then renames the temporary folder to its final name and syncs the parent folder. The rename is
+/// atomic: after a crash of the process or the machine there is either no checkpoint or a complete
+/// one. Every file must have been synced. An existing checkpoint of the same step is quarantined as
+/// by quarantine_after; it gets its name back if the rename fails.
 ///
-/// Returns why the checkpoint, which stands, may not survive a crash of the machine: the sync after
-///         its name was given failed. Empty: it survives.
+/// Returns the error of the parent folder's sync, in which case the committed checkpoint may not
+///         survive a crash of the machine; empty on success.
 /// Throws: what `files` throws; Error{checkpoint} as check_contents, or naming a listed file that
-///         cannot be seen or has another size. Nothing is committed then.
+///         is not visible or has another size. Nothing is committed then.
 [[nodiscard]] std::string commit(base::FileSystem& files, const std::string& checkpoints,
                                  const format::Manifest& manifest);
 
-/// The same for a checkpoint of any name: `temporary` becomes `path`, beside it. Nothing is set
-/// aside.
+/// As commit, but renames `temporary` to any `path` in the same folder, and quarantines nothing.
 ///
 /// Throws: also if the last sync fails.
 void commit_as(base::FileSystem& files, const std::string& temporary, const std::string& path,
                const format::Manifest& manifest);
 
+/// The policy that prune() applies.
 struct Retention {
-  std::int64_t keep_last = 3;   ///< newest checkpoints that stay
-  std::int64_t keep_every = 0;  ///< steps whose multiples stay for ever; 0: none
-  std::int64_t best_step = -1;  ///< of one that stays in any case; negative: none
-  /// Later checkpoints are not of this run: they neither count nor go.
+  std::int64_t keep_last = 3;   ///< number of newest checkpoints to keep
+  std::int64_t keep_every = 0;  ///< keep multiples of this step for ever; 0: none
+  std::int64_t best_step = -1;  ///< keep the checkpoint of this step; negative: none
+  /// Later checkpoints do not belong to this run: they are neither counted nor removed.
   std::int64_t newest_step = std::numeric_limits<std::int64_t>::max();
 };
 
 /// The result of prune().
-struct Removed {
-  std::vector<std::int64_t> steps;      ///< have lost their names, and are gone if nothing failed
-  std::vector<std::string> left_alone;  ///< why folders that had their turn stay, as why_kept says
-  std::vector<std::string> failures;    ///< what could not be read or removed, and why
+struct PruneResult {
+  std::vector<std::int64_t> steps;  ///< of renamed checkpoints, removed unless a failure is listed
+  std::vector<std::string> left_alone;  ///< reason_to_keep of folders that were due
+  std::vector<std::string> failures;    ///< errors of reads and removals
 };
 
-/// Removes the committed checkpoints that are neither among the newest, nor at a kept multiple, nor
-/// the best. A folder that dtrain did not write, or not alone, does not count and is not removed
-/// (store/removal.h); one that cannot be read is skipped.
-/// run: the start whose ID the folders bear during removal.
+/// Removes committed checkpoints that the retention policy does not keep. A folder with files that
+/// dtrain did not write is neither counted nor removed (store/removal.h); one that cannot be read
+/// is skipped.
 ///
+/// run:    ID of the start, for the folders' temporary names during removal.
 /// Throws: as list_steps.
-[[nodiscard]] Removed prune(base::FileSystem& files, const std::string& checkpoints,
-                            const Retention& retention, const std::string& run);
+[[nodiscard]] PruneResult prune(base::FileSystem& files, const std::string& checkpoints,
+                                const Retention& retention, const std::string& run);
 
-/// Removes leftovers of killed runs from the checkpoints' folder. Returns why some cannot be
-/// removed; nobody takes them for checkpoints.
+/// Removes temporary folders of killed runs. Returns errors; a folder that remains is never taken
+/// for a checkpoint.
 std::vector<std::string> remove_leftovers(base::FileSystem& files, const std::string& checkpoints);
 
-/// Removes all checkpoints of a folder, those set aside included; other files stay. Returns why
-/// folders with such names stay.
+/// Removes all checkpoints in a folder, including quarantined ones, but no other files. Returns the
+/// reason_to_keep of each folder that it kept.
 ///
 /// Throws: what `files` throws; Error{checkpoint} naming all checkpoints that cannot be read or
 ///         removed.
@@ -69,21 +69,22 @@ std::vector<std::string> remove_leftovers(base::FileSystem& files, const std::st
                                                   const std::string& checkpoints,
                                                   const std::string& run);
 
-struct SetAside {
-  std::vector<std::string> paths;       ///< new ones
-  std::vector<std::string> left_alone;  ///< why folders with such names stay
+/// The result of quarantine_after().
+struct QuarantinedCheckpoints {
+  std::vector<std::string> paths;       ///< after the rename
+  std::vector<std::string> left_alone;  ///< reason_to_keep of folders that were not renamed
 };
 
-/// Sets aside the checkpoints after `step`, which a run that resumes from `step` will write anew:
-/// step-N becomes step-N.superseded-RUN and stays for people to look at. Folders that dtrain did
-/// not write stay as they are, and so do those of the steps `unreadable`: they may be whole.
+/// Quarantines checkpoints after `step`, which a run that resumes from `step` will write again:
+/// renames step-N to step-N.superseded-RUN, which is never loaded. Leaves folders that dtrain did
+/// not write alone, and those of the steps `unreadable`, which may be intact.
 ///
 /// Throws: what `files` throws.
-[[nodiscard]] SetAside set_aside_after(base::FileSystem& files, const std::string& checkpoints,
-                                       std::int64_t step, const std::string& run,
-                                       const std::vector<std::int64_t>& unreadable = {});
+[[nodiscard]] QuarantinedCheckpoints quarantine_after(
+    base::FileSystem& files, const std::string& checkpoints, std::int64_t step,
+    const std::string& run, const std::vector<std::int64_t>& unreadable = {});
 
-/// Returns whether a checkpoint of `step` was set aside.
-[[nodiscard]] bool is_set_aside(const std::string& checkpoints, std::int64_t step);
+/// Returns whether a checkpoint of `step` was quarantined.
+[[nodiscard]] bool is_quarantined(const std::string& checkpoints, std::int64_t step);
 
 }  // namespace dtrain::checkpoint::store

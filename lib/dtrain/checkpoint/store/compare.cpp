@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kElementsAtOnce = std::int64_t{1} << 20;
 
-// Some of a tensor's values in one of the checkpoints.
+// A chunk of a tensor's values in one checkpoint.
 struct Values {
   format::Dtype dtype;
   std::vector<std::byte> bytes = {};
@@ -38,7 +38,7 @@ bool are_equal(const Values& a, const Values& b, std::int64_t element) {
 }
 
 double absolute_difference(double a, double b) {
-  if (a == b) return 0;  // equal infinities, and zeros of either sign
+  if (a == b) return 0;  // includes equal infinities and zeros of either sign
   const double difference = std::abs(a - b);
   return std::isnan(difference) ? std::numeric_limits<double>::infinity() : difference;
 }
@@ -49,7 +49,7 @@ double relative_difference(double a, double b) {
   return absolute / std::max(std::abs(a), std::abs(b));
 }
 
-// The place of a box's element, counted in row-major order, in the tensor.
+// Returns the index in the tensor of a box's element, given its row-major position in the box.
 std::vector<std::int64_t> index_of(const format::Box& box, std::int64_t element) {
   std::vector<std::int64_t> index(box.offsets);
   for (std::size_t dim = box.sizes.size(); dim-- > 0;) {

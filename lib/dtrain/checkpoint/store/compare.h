@@ -1,4 +1,4 @@
-// Compares two checkpoints, whatever layouts wrote them.
+// Compares two checkpoints of any layouts.
 #pragma once
 
 #include <cstdint>
@@ -9,32 +9,32 @@
 
 namespace dtrain::checkpoint::store {
 
-/// The comparison of one tensor. Elements of one dtype are equal if their bits are, of different
-/// dtypes if their values are. A NaN is infinitely far from all that it is not equal to.
+/// The differences in one tensor. Elements of equal dtypes are compared by their bits, of different
+/// dtypes by their values. The difference between a NaN and an unequal element is infinite.
 struct TensorDifference {
   std::string tensor;
-  std::vector<std::int64_t> index;  ///< of the first element that differs, in row-major order
-  double value_in_a = 0;            ///< that element
+  std::vector<std::int64_t> index;  ///< of the first difference in row-major order
+  double value_in_a = 0;            ///< the element at `index`
   double value_in_b = 0;
-  double largest_absolute = 0;    ///< of a - b, over all elements
-  double largest_relative = 0;    ///< of (a - b) to the larger of the two
-  std::int64_t num_elements = 0;  ///< that differ
+  double largest_absolute = 0;    ///< largest |a - b|
+  double largest_relative = 0;    ///< largest |a - b| / max(|a|, |b|)
+  std::int64_t num_elements = 0;  ///< number of differing elements
 };
 
-/// Tensors by name, in the order of their names.
+/// The result of a comparison; tensors are sorted by name.
 struct Comparison {
   std::vector<std::string> only_in_a;
   std::vector<std::string> only_in_b;
   std::vector<std::string> of_other_shape;
   std::vector<TensorDifference> differences;
-  std::int64_t num_tensors = 0;  ///< in both
+  std::int64_t num_tensors = 0;  ///< present in both
 
   [[nodiscard]] bool is_equal() const {
     return only_in_a.empty() && only_in_b.empty() && of_other_shape.empty() && differences.empty();
   }
 };
 
-/// Compares every tensor, a few MB of it at a time. Trusts the files: checks no checksums.
+/// Compares every tensor, a few MB at a time. Does not verify checksums.
 ///
 /// Throws: as Reader.
 [[nodiscard]] Comparison compare(Reader& a, Reader& b);

@@ -28,7 +28,7 @@ json provenance_of(const std::string& run_dir) {
     return json::parse(config::json_value_in_file(path, config::kProvenanceKey), nullptr, false);
   } catch (const base::StorageError&) {
     throw;
-  } catch (const base::Error&) {  // no configuration of ours
+  } catch (const base::Error&) {  // not a dtrain configuration
     return {};
   }
 }
@@ -63,36 +63,35 @@ std::optional<EarlierAttempt> find_earlier_attempt(const config::Config& config,
                         .has_checkpoint = !list_steps(checkpoints_folder(*found)).empty()};
 }
 
-std::string name_of_run(std::string_view provenance) {
+std::string run_key(std::string_view provenance) {
   const json own = json::parse(provenance, nullptr, false);
   const bool is_known = own.is_object() && own.contains("command_line");
   return fmt::format("{:016x}", base::hash_text(is_known ? own["command_line"].dump() : ""));
 }
 
-void refuse_below(const std::string& run_dir, std::int64_t found, std::int64_t committed) {
+void refuse_rollback(const std::string& run_dir, std::int64_t found, std::int64_t committed) {
   throw base::StorageError(fmt::format(
-      "run folder '{}': found {}, but the attempt before had committed step {}: the folder is "
-      "gone, "
-      "not mounted, or another one stands there; bring it back, and continue with --resume auto",
+      "run folder '{}': found {}, but the previous attempt committed step {}: the folder is "
+      "missing, not mounted, or replaced by another; restore it, and continue with --resume auto",
       run_dir, found < 0 ? std::string("no checkpoint of this job") : fmt::format("step {}", found),
       committed));
 }
 
-void check_is_of_launch(const config::Config& config, std::string_view provenance,
-                        std::int64_t committed) {
+void check_run_of_launch(const config::Config& config, std::string_view provenance,
+                         std::int64_t committed) {
   const json own = json::parse(provenance, nullptr, false);
   if (committed < 0 || !is_restart(own)) return;
   const auto folders = possible_folders(config);
   const bool is_found = std::ranges::any_of(folders, [&](const std::string& folder) {
     return is_same(provenance_of(folder), own, "launch");
   });
-  if (!is_found) refuse_below(config.run.dir.empty() ? "runs" : config.run.dir, -1, committed);
+  if (!is_found) refuse_rollback(config.run.dir.empty() ? "runs" : config.run.dir, -1, committed);
 }
 
-config::Config going_on_with(config::Config config, const EarlierAttempt& earlier) {
+config::Config resume_settings(config::Config config, const EarlierAttempt& earlier) {
   Resume& resume = config.checkpoint.resume;
   config.run.dir = earlier.run_dir;
-  // A run that begins at another run's checkpoint begins there again, until it has one of its own.
+  // A fork without a checkpoint of its own begins at the other run's checkpoint again.
   const bool begins_elsewhere = resume.kind == Resume::Kind::path && !earlier.has_checkpoint;
   config.run.overwrite = begins_elsewhere;
   if (!begins_elsewhere) resume = Resume{.kind = Resume::Kind::automatic};

@@ -27,14 +27,14 @@ using base::is_there;
 
 constexpr std::string_view kPrefix = "step-";
 
-// "run/" and "run" are one folder; "." has a name only as a full path.
+// Normalizes "run/" to "run", and gives "." its name.
 fs::path full_path(const std::string& path) {
   std::error_code error;
   const fs::path full = fs::absolute(path, error).lexically_normal();
   return full.has_filename() ? full : full.parent_path();
 }
 
-// Goes by the name even where the manifest is gone: that is damage, which must be named as such.
+// The name counts too: a checkpoint without its manifest must be reported as damaged.
 bool is_checkpoint(const std::string& path) {
   return is_there(fs::path(path) / kManifestName) || step_of(full_path(path).filename().string());
 }
@@ -44,7 +44,7 @@ void require_folder(const std::string& path) {
     if (::access(path.c_str(), X_OK) == 0) return;
     fail(ErrorKind::checkpoint, "'{}' cannot be read: {}", path, std::strerror(errno));
   }
-  fail(ErrorKind::checkpoint, "'{}' {}; name a run folder or a checkpoint in it", path,
+  fail(ErrorKind::checkpoint, "'{}' {}; give a run folder or a checkpoint in it", path,
        is_there(path) ? "is not a folder" : "does not exist");
 }
 
@@ -57,7 +57,7 @@ std::string checkpoint_name(std::int64_t step) { return fmt::format("{}{}", kPre
 std::optional<std::int64_t> step_of(std::string_view name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
   const auto step = base::number_in<std::int64_t>(name.substr(kPrefix.size()));
-  // Each step has one spelling: no sign, no leading zeros.
+  // Rejects other spellings of the number: signs and leading zeros.
   return step && *step >= 0 && checkpoint_name(*step) == name ? step : std::nullopt;
 }
 
@@ -68,7 +68,7 @@ std::string new_start_id() {
 }
 
 bool is_start_id(std::string_view text) {
-  // Nanoseconds since 1970 have 16 digits until the year 2554; on a machine that has lost its clock
+  // Nanoseconds since 1970 have 16 hexadecimal digits until the year 2554; with a reset clock
   // fewer, but 12 after three days.
   static const std::regex kStartId("[0-9a-f]{12,}-[0-9]+");
   return std::regex_match(text.begin(), text.end(), kStartId);
@@ -120,7 +120,7 @@ std::vector<std::string> checkpoints_of_run(const std::string& path) {
   const std::string folder = checkpoints_folder(run_dir);
   if (!has_checkpoints_folder(run_dir) && !is_there(fs::path(run_dir) / "config.json")) {
     fail(ErrorKind::checkpoint,
-         "'{}' is not a run folder: it holds neither checkpoints nor config.json; name the "
+         "'{}' is not a run folder: it has neither checkpoints nor config.json; give the "
          "--run-dir of a run",
          run_dir);
   }
@@ -137,8 +137,8 @@ std::vector<std::string> checkpoints_at(const std::string& path) {
   std::vector<std::string> paths = checkpoints_of_run(path);
   if (paths.empty()) {
     const std::string final = final_model(path);
-    fail(ErrorKind::checkpoint, "run folder '{}' holds no checkpoint; {}", path,
-         is_there(final) ? fmt::format("its model is in {}", final)
+    fail(ErrorKind::checkpoint, "run folder '{}' has no checkpoint; {}", path,
+         is_there(final) ? fmt::format("its model is {}", final)
                          : "train with --checkpoint-every to write some");
   }
   return paths;
@@ -147,7 +147,7 @@ std::vector<std::string> checkpoints_at(const std::string& path) {
 std::string model_file_in(const std::string& folder) {
   if (is_there(fs::path(folder) / "__0_0.distcp")) {
     fail(ErrorKind::checkpoint,
-         "'{}' is a checkpoint of torch.distributed.checkpoint; make a file of it: python -m "
+         "'{}' is a checkpoint of torch.distributed.checkpoint; convert it to a file: python -m "
          "torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER NEW_FILE",
          folder);
   }

@@ -1,4 +1,4 @@
-// Names a run's checkpoints, and finds those that a user's path means.
+// Names of checkpoints, and resolution of user paths to checkpoints, runs and weights.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 
 namespace dtrain::checkpoint::store {
 
+/// The manifest's file name in a checkpoint.
 inline constexpr std::string_view kManifestName = "manifest.json";
 
 /// RUN/checkpoints
@@ -16,64 +17,62 @@ inline constexpr std::string_view kManifestName = "manifest.json";
 
 /// "step-12"
 [[nodiscard]] std::string checkpoint_name(std::int64_t step);
-/// 12 for "step-12"; nothing for all that checkpoint_name would not give.
+/// The inverse of checkpoint_name: 12 for "step-12"; empty for any other name.
 [[nodiscard]] std::optional<std::int64_t> step_of(std::string_view name);
 
-/// A name for a start of the program that no other start has: the time in hexadecimal nanoseconds
-/// and the number of the process, as in "18ea4b45c0de1234-77".
+/// Returns a unique ID for a start of the program: the time in hexadecimal nanoseconds and the
+/// process ID, as in "18ea4b45c0de1234-77".
 [[nodiscard]] std::string new_start_id();
 
-/// Returns whether `text` is a name that new_start_id gives. A word, a date or a small number that
-/// somebody else puts behind ".tmp-" or ".superseded-" is none.
+/// Returns whether `text` has the form of new_start_id. A word, a date or a small number that a
+/// user appends to ".tmp-" or ".superseded-" does not.
 [[nodiscard]] bool is_start_id(std::string_view text);
 
-/// The folder that a checkpoint is written in before it has its name.
+/// The temporary folder in which a checkpoint is written before its commit.
 [[nodiscard]] std::string temporary_folder(const std::string& checkpoints, std::int64_t step,
                                            std::string_view run);
 
-/// The steps of the checkpoints in a folder, newest first, by their names alone; none if the folder
+/// Lists the steps of the checkpoints in a folder, newest first, by name only; empty if the folder
 /// does not exist.
 ///
 /// Throws: Error{checkpoint} naming the folder if it cannot be read.
 [[nodiscard]] std::vector<std::int64_t> list_steps(const std::string& checkpoints);
 
-/// `path` itself if it is a checkpoint's folder; else, of a run folder, its checkpoints, newest
-/// first. Looks at names alone: what is found may be damaged.
+/// Returns `path` itself if it is a checkpoint, or the checkpoints of a run folder, newest first.
+/// Goes by names only: the checkpoints may be damaged.
 ///
-/// Throws: Error{checkpoint} naming the path if it does not exist, is neither of the two, or is a
-///         run without a checkpoint.
+/// Throws: Error{checkpoint} naming the path if it does not exist, is neither a checkpoint nor a
+///         run, or is a run without a checkpoint.
 [[nodiscard]] std::vector<std::string> checkpoints_at(const std::string& path);
 
-/// The same for a run folder, or its folder of checkpoints, alone; a run without a checkpoint has
-/// none.
+/// As checkpoints_at, but only for a run folder or its checkpoints folder; empty for a run without
+/// checkpoints.
 [[nodiscard]] std::vector<std::string> checkpoints_of_run(const std::string& path);
 
-/// The run whose RUN/checkpoints `path` is; any other path as it is.
+/// Returns RUN if `path` is RUN/checkpoints; otherwise `path` itself.
 [[nodiscard]] std::string run_at(const std::string& path);
 
-/// The run folder that a checkpoint lies in, as RUN/checkpoints/step-N once links are resolved;
-/// empty if it lies elsewhere.
+/// Returns RUN if `checkpoint`, with links resolved, is RUN/checkpoints/step-N; otherwise empty.
 [[nodiscard]] std::string run_of_checkpoint(const std::string& checkpoint);
 
-/// True if the folder has one of checkpoints. A run of its own may be named checkpoints, too.
+/// Returns whether a run folder has a checkpoints folder, as opposed to a run named "checkpoints".
 [[nodiscard]] bool has_checkpoints_folder(const std::string& run_dir);
 
-/// The model file in a folder, under the name that its writers give it; empty if there is none.
+/// Finds a model file of a conventional name in a folder; empty if there is none.
 ///
-/// Throws: Error{checkpoint} naming the folder if it is a checkpoint of PyTorch's.
+/// Throws: Error{checkpoint} naming the folder if it is a torch.distributed.checkpoint.
 [[nodiscard]] std::string model_file_in(const std::string& folder);
 
-/// Resolves a folder to weights: the model file of a final/ folder or of a run without checkpoints;
+/// Resolves a folder to weights: the model file of a final/ folder or of a run without checkpoints,
 /// otherwise the first of checkpoints_at.
 ///
 /// Throws: Error{checkpoint} as checkpoints_at.
 [[nodiscard]] std::string weights_at(const std::string& path);
 
-/// In the metadata of model files, where the model's settings stand as JSON. All that dtrain writes
-/// have it.
+/// Metadata key of the model's settings as JSON, present in all model files that dtrain writes.
 inline constexpr const char* kModelKey = "dtrain.model";
 
-/// There: data::identity_of the model's tokenizer. Models of bytes have none.
+/// Metadata key of the tokenizer's data::identity_of; absent for models of bytes.
 inline constexpr const char* kTokenizerKey = "dtrain.tokenizer";
 
 /// RUN/final/model.safetensors

@@ -17,7 +17,7 @@ using base::fail;
 
 constexpr std::int64_t kMaxManifestBytes = std::int64_t{1} << 30;
 
-// The first tensor whose bytes are not what was written; empty if the damage lies elsewhere.
+// Returns the first tensor with damaged bytes; empty if the damage is elsewhere.
 std::string damaged_tensor(const std::string& path, const format::FileInfo& info) {
   const auto file = format::SafetensorsFile::open(path);
   for (const format::PieceInfo& piece : info.pieces) {
@@ -26,7 +26,7 @@ std::string damaged_tensor(const std::string& path, const format::FileInfo& info
   return {};
 }
 
-// Where each piece's bytes begin, checked against the manifest.
+// Returns where each piece's bytes begin; checks dtypes and shapes against the manifest.
 std::map<std::string, std::int64_t> offsets_of(const std::string& path,
                                                const format::FileInfo& info,
                                                const format::Contents& contents) {
@@ -35,9 +35,8 @@ std::map<std::string, std::int64_t> offsets_of(const std::string& path,
   for (const format::PieceInfo& piece : info.pieces) {
     const format::TensorView& view = file.at(piece.tensor);
     if (view.dtype != contents.tensors.at(piece.tensor).dtype || view.shape != piece.box.sizes) {
-      fail(ErrorKind::checkpoint,
-           "checkpoint file '{}' holds tensor '{}' otherwise than its manifest says", path,
-           piece.tensor);
+      fail(ErrorKind::checkpoint, "checkpoint file '{}' contradicts its manifest on tensor '{}'",
+           path, piece.tensor);
     }
     offsets[piece.tensor] = view.bytes.data() - file.bytes().data();
   }
@@ -57,16 +56,16 @@ format::Manifest read_manifest(const std::string& checkpoint) {
   return format::parse_manifest(text, path);
 }
 
-void with_older_advice(std::span<const std::string> checkpoints,
-                       const std::function<void()>& open) {
+void with_fallback_hint(std::span<const std::string> checkpoints,
+                        const std::function<void()>& open) {
   try {
     open();
   } catch (const base::StorageError&) {
-    throw;  // it may be whole
+    throw;  // it may be intact
   } catch (const base::Error& error) {
     if (error.kind() != ErrorKind::checkpoint || checkpoints.size() < 2) throw;
-    base::fail(ErrorKind::checkpoint, "{}; an older checkpoint of the run: {}", error.what(),
-               checkpoints[1]);
+    base::fail(ErrorKind::checkpoint, "{}; the next older checkpoint of the run is {}",
+               error.what(), checkpoints[1]);
   }
 }
 
@@ -74,7 +73,7 @@ void verify_file(const std::string& checkpoint, const format::FileInfo& info) {
   const std::string path = checkpoint + "/" + info.name;
   const auto file = base::InputFile::open(path, kCheckpointFile);
   if (file.size() != info.bytes) {
-    fail(ErrorKind::checkpoint, "checkpoint file '{}' has {} bytes, {} were written", path,
+    fail(ErrorKind::checkpoint, "checkpoint file '{}' has {} bytes, but {} were written", path,
          file.size(), info.bytes);
   }
   base::Checksum checksum;
@@ -93,7 +92,7 @@ Reader::Reader(std::string checkpoint, format::Manifest manifest)
     : checkpoint_(std::move(checkpoint)), manifest_(std::move(manifest)) {
   for (std::size_t index = 0; index < manifest_.contents.files.size(); ++index) {
     for (const format::PieceInfo& piece : manifest_.contents.files[index].pieces) {
-      places_[piece.tensor].push_back({.file = index, .piece = &piece});
+      locations_[piece.tensor].push_back({.file = index, .piece = &piece});
     }
   }
 }
@@ -104,9 +103,9 @@ const format::TensorInfo* Reader::find(const std::string& tensor) const {
 }
 
 void Reader::open_files_of(std::string_view tensor_prefix) {
-  for (const auto& [tensor, places] : places_) {
+  for (const auto& [tensor, places] : locations_) {
     if (!tensor.starts_with(tensor_prefix)) continue;
-    for (const Place& place : places) (void)open_file(place.file);
+    for (const PieceLocation& place : places) (void)open_file(place.file);
   }
 }
 
@@ -115,7 +114,7 @@ void Reader::read(const std::string& tensor, const format::Box& box, std::span<s
   const std::int64_t width = format::size_of(info.dtype);
   DTRAIN_CHECK(format::fits(box, info.shape), "a box outside of tensor '{}'", tensor);
   DTRAIN_CHECK(format::num_elements(box.sizes) * width == static_cast<std::int64_t>(to.size()));
-  for (const Place& place : places_[tensor]) {
+  for (const PieceLocation& place : locations_[tensor]) {
     for (const format::CommonRun& run : format::common_runs(place.piece->box, box)) {
       OpenFile& file = open_file(place.file);
       const auto part = to.subspan(static_cast<std::size_t>(run.in_b * width),

@@ -53,8 +53,8 @@ std::vector<std::string> all_names_in(const std::string& folder) {
   return names;
 }
 
-// Data files, KIND-RRRRR-of-WWWWW[-partP].safetensors, and the manifest, also under the name that
-// base::write_anew gives it.
+// Returns whether the file is a data file, KIND-RRRRR-of-WWWWW[-partP].safetensors, or the
+// manifest, also under its name in base::write_anew.
 bool is_ours(const std::string& folder, const std::string& name) {
   static const std::regex kNames(R"(.+-[0-9]+-of-[0-9]+(-part[0-9]+)?\.safetensors)"
                                  R"(|(again[0-9]+-)?manifest\.json)");
@@ -70,21 +70,21 @@ bool has_marker(const std::string& manifest) {
   return std::string_view(begin.data(), begin.size()) == kMarker;
 }
 
-// Lists an existing folder once, so that the files removed are those examined.
-std::string why_kept(const std::string& folder, FolderKind kind,
-                     const std::vector<std::string>& names) {
+// Takes the folder's names as listed by the caller, so that the files examined are those removed.
+std::string reason_to_keep(const std::string& folder, FolderKind kind,
+                           const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     if (!is_ours(folder, name)) {
       return fmt::format("'{}' holds '{}', which dtrain did not write", folder, name);
     }
   }
   if (kind == FolderKind::checkpoint && !has_marker(fmt::format("{}/{}", folder, kManifestName))) {
-    return fmt::format("'{}' has no {} of dtrain's", folder, kManifestName);
+    return fmt::format("'{}' has no {} written by dtrain", folder, kManifestName);
   }
   return {};
 }
 
-std::string why_no_folder(const std::string& path, const fs::file_status& status) {
+std::string reason_not_a_folder(const std::string& path, const fs::file_status& status) {
   if (fs::is_symlink(status)) return fmt::format("'{}' is a link", path);
   if (!fs::is_directory(status)) return fmt::format("'{}' is not a folder", path);
   return {};
@@ -92,7 +92,7 @@ std::string why_no_folder(const std::string& path, const fs::file_status& status
 
 constexpr base::FileRole kRunFile{ErrorKind::usage, "file", "check its permissions"};
 
-// The first MiB, in which marks are looked for.
+// Reads the first MiB of a file.
 std::string beginning_of(const std::string& path) {
   const base::InputFile file = base::InputFile::open(path, kRunFile);
   std::string text(static_cast<std::size_t>(std::min(file.size(), std::int64_t{1} << 20)), '\0');
@@ -100,7 +100,7 @@ std::string beginning_of(const std::string& path) {
   return text;
 }
 
-// Every start writes all settings of a run, in their groups.
+// Recognises config.json by settings that every version writes.
 bool is_our_config(const std::string& path) {
   using Json = nlohmann::json;
   const Json config = Json::parse(beginning_of(path), nullptr, /*allow_exceptions=*/false);
@@ -109,7 +109,8 @@ bool is_our_config(const std::string& path) {
       kMarks, [&](const char* mark) { return config.contains(Json::json_pointer(mark)); });
 }
 
-// Has the line of a start, or of a step if a crash of the machine has spoilt the first lines.
+// Looks for the line of a start, or of a step in case a crash of the machine damaged the first
+// lines.
 bool is_our_metrics(const std::string& path) {
   std::istringstream lines(beginning_of(path));
   for (std::string line; std::getline(lines, line);) {
@@ -131,31 +132,31 @@ bool is_our_model(const std::string& path) {
 }
 
 // Why the file at `path` must stay; empty: it may be replaced.
-std::string why_file_kept(const std::string& path, bool (*is_ours)(const std::string&)) {
+std::string reason_to_keep_file(const std::string& path, bool (*is_ours)(const std::string&)) {
   std::error_code error;
   const fs::file_status status = base::link_status(path);
   if (!fs::exists(status)) return {};
   if (fs::is_symlink(status)) return "is a link";
-  if (!fs::is_regular_file(status)) return "is no regular file";
+  if (!fs::is_regular_file(status)) return "is not a regular file";
   if (fs::file_size(path, error) == 0 && !error) return {};
   return is_ours(path) ? "" : "was not written by dtrain";
 }
 
 }  // namespace
 
-std::string why_kept(const std::string& folder, FolderKind kind) {
-  std::string why = why_no_folder(folder, status_of(folder));
-  return why.empty() ? why_kept(folder, kind, all_names_in(folder)) : why;
+std::string reason_to_keep(const std::string& folder, FolderKind kind) {
+  std::string why = reason_not_a_folder(folder, status_of(folder));
+  return why.empty() ? reason_to_keep(folder, kind, all_names_in(folder)) : why;
 }
 
 void remove_folder_and_files(base::FileSystem& files, const std::string& folder) {
   const fs::file_status status = status_of(folder);
   if (!fs::exists(status)) return;
-  std::string why = why_no_folder(folder, status);
+  std::string why = reason_not_a_folder(folder, status);
   std::vector<std::string> names;
   if (why.empty()) {
     names = all_names_in(folder);
-    why = why_kept(folder, FolderKind::unfinished, names);
+    why = reason_to_keep(folder, FolderKind::unfinished, names);
   }
   if (!why.empty()) base::fail(ErrorKind::checkpoint, "{}", why);
   for (const std::string& name : names) files.remove_file(folder + "/" + name);
@@ -171,10 +172,10 @@ void check_run_files(const std::string& run_dir, std::string_view flag) {
                                    {run_dir + "/metrics.jsonl", is_our_metrics},
                                    {final_model(run_dir), is_our_model}}};
   for (const File& file : files) {
-    const std::string why = why_file_kept(file.path, file.is_ours);
+    const std::string why = reason_to_keep_file(file.path, file.is_ours);
     if (why.empty()) continue;
     base::fail(ErrorKind::usage,
-               "--run-dir {}: '{}' {}, and {} would replace it: move it away, or name another "
+               "--run-dir {}: '{}' {}, and {} would replace it; move it away, or give another "
                "folder",
                run_dir, file.path, why, flag);
   }

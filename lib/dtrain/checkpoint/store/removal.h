@@ -1,4 +1,4 @@
-// Decides what dtrain may remove or replace in a run folder: what it wrote.
+// Restricts removal and replacement in a run folder to what dtrain wrote.
 #pragma once
 
 #include <string>
@@ -8,29 +8,29 @@
 
 namespace dtrain::checkpoint::store {
 
+/// How complete a checkpoint's folder is expected to be.
 enum class FolderKind {
-  checkpoint,  ///< committed or set aside: its manifest marks it as ours
-  unfinished   ///< half written or half removed: its manifest may be missing or cut short
+  checkpoint,  ///< committed or quarantined: the manifest identifies it as dtrain's
+  unfinished   ///< partly written or removed: the manifest may be missing or truncated
 };
 
-/// Returns why `folder` must not be removed: it is a link, no folder, not marked as ours, or holds
-/// something that dtrain did not write. Empty: it may go. Looks at names and at the manifest's
-/// first bytes, and follows no link.
+/// Returns why `folder` must not be removed: it is a link, not a folder, lacks dtrain's manifest,
+/// or contains something that dtrain did not write. Empty if it may be removed. Examines names and
+/// the first bytes of the manifest; follows no links.
 ///
 /// Throws: Error{checkpoint} naming the folder or file if it cannot be read.
-[[nodiscard]] std::string why_kept(const std::string& folder, FolderKind kind);
+[[nodiscard]] std::string reason_to_keep(const std::string& folder, FolderKind kind);
 
-/// Removes an unfinished folder; one that does not exist is no error.
+/// Removes an unfinished folder; no-op if it does not exist.
 ///
-/// Throws: what `files` throws; Error{checkpoint} naming the folder if it must stay: nothing of it
-///         is removed then.
+/// Throws: what `files` throws; Error{checkpoint} naming the folder, before anything is removed, if
+///         there is a reason_to_keep.
 void remove_folder_and_files(base::FileSystem& files, const std::string& folder);
 
-/// Refuses a run folder in which dtrain would replace or remove what it did not write: looks for
-/// the marks that every build has left in config.json, metrics.jsonl and final/model.safetensors. A
-/// file that is empty or missing is no loss.
+/// Checks that dtrain wrote the config.json, metrics.jsonl and final/model.safetensors that a start
+/// would replace, by content that every version writes. Empty or missing files are allowed.
 ///
-/// flag: what would replace them, for the message.
+/// flag:   the flag that would replace them, for the message.
 /// Throws: Error{usage} naming the file, and what to do.
 void check_run_files(const std::string& run_dir, std::string_view flag);
 

@@ -26,15 +26,15 @@ namespace {
 using base::ErrorKind;
 using base::fail;
 
-// "process 12 on host a", as the holder wrote it; it may be just about to.
+// Returns the holder's text, "process 12 on host a"; it may not have been written yet.
 std::string read_holder(int fd) {
   std::array<char, 512> text{};
   const ssize_t length = ::pread(fd, text.data(), text.size(), 0);
   return length > 0 ? base::printable({text.data(), static_cast<std::size_t>(length)})
-                    : std::string("a process that has just begun");
+                    : std::string("a process that has just started");
 }
 
-// Takes the lock, or returns the errno of the refusal.
+// Tries to take the lock. Returns 0 or an errno.
 int take_lock(int fd) {
   int status = 0;
   do {
@@ -49,14 +49,14 @@ std::string host_text() {
   return fmt::format(" on host {}", host.data());
 }
 
-// A server frees the locks of a host that is gone when its lease has run out.
+// A file server frees the locks of a lost host when its lease expires.
 constexpr std::chrono::seconds kLeasePatience(120);
 
-// Returns false if the holder cannot be seen from this host, or has ended: of a file of a network
-// the lock may outlive it.
+// Returns false if the holder is on another host or has ended: on a network file system the lock
+// may outlive it.
 bool is_alive(const std::string& holder) {
   constexpr std::string_view kProcess = "process ";
-  if (!holder.starts_with(kProcess)) return true;  // it has just begun
+  if (!holder.starts_with(kProcess)) return true;  // it has just started
   if (!holder.ends_with(host_text())) return false;
   int process = 0;
   std::from_chars(holder.data() + kProcess.size(), holder.data() + holder.size(), process);
@@ -65,13 +65,13 @@ bool is_alive(const std::string& holder) {
 
 void write_holder(int fd) {
   const std::string text = fmt::format("process {}{}", ::getpid(), host_text());
-  // Only a message is lost where this fails.
+  // A failure affects only messages.
   if (::ftruncate(fd, 0) == 0) {
     [[maybe_unused]] const auto written = ::pwrite(fd, text.data(), text.size(), 0);
   }
 }
 
-// The file's name may have come from anybody who can write to the folder.
+// Anyone who can write to the folder may have created the file.
 bool is_regular(const std::string& path, int fd) {
   struct stat status {};
   if (base::with_patience(path, [&] { return ::fstat(fd, &status); }) != 0) {
@@ -82,8 +82,8 @@ bool is_regular(const std::string& path, int fd) {
   return S_ISREG(status.st_mode);
 }
 
-// The lock of another user's run is never to be removed: a job may hold it. Root can ask; a user
-// who may not open the file (none) cannot.
+// Rejects another user's lock file, which a job may hold. Root can test the lock; a user who may
+// not open the file (`file` is empty) cannot.
 void refuse_lock_of_another(const std::string& path, const base::Descriptor& file) {
   struct stat status {};
   const auto examine = [&] {
@@ -99,13 +99,13 @@ void refuse_lock_of_another(const std::string& path, const base::Descriptor& fil
   }
   const std::string folder = path.substr(0, path.rfind('/'));
   fail(ErrorKind::usage,
-       "'{}' belongs to user {}, and this is user {}: run as that user, name another folder, or{} "
-       "have the run made yours: chown -R {} {}",
+       "'{}' belongs to user {}, but this is user {}: run as that user, name another folder, or{} "
+       "take over the run: chown -R {} {}",
        path, status.st_uid, ::geteuid(), file ? "" : ", if no job of that user uses it,",
        ::geteuid(), folder);
 }
 
-// Follows no link and does not block on a FIFO. Throws before anything is written. is_new: set if
+// Opens the lock file without following links or blocking on a FIFO; writes nothing. is_new: set if
 // this call created the file.
 base::Descriptor open_lock(const std::string& path, bool& is_new) {
   constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY;
@@ -121,15 +121,16 @@ base::Descriptor open_lock(const std::string& path, bool& is_new) {
                           fmt::format("'{}' cannot be created ({})", path, std::strerror(reason)));
   }
   if (file && is_regular(path, file.get())) {
-    // Who can read a file can lock it, and keep the run from its owner. An older one may be open.
+    // A user who can read the file could lock it. Older versions created it readable.
     (void)::fchmod(file.get(), 0600);
     return file;
   }
-  fail(ErrorKind::usage, "'{}' {}: it cannot be this run's lock; remove it, or name another folder",
-       path, file ? "is not a regular file" : "is a link");
+  fail(ErrorKind::usage,
+       "'{}' {}, so it cannot be this run's lock; remove it, or name another folder", path,
+       file ? "is not a regular file" : "is a link");
 }
 
-// True if the path leads to the open file.
+// Returns whether the path refers to the open file.
 bool leads_to(const std::string& path, int fd) {
   struct stat own {};
   struct stat there {};
@@ -140,7 +141,7 @@ bool leads_to(const std::string& path, int fd) {
          own.st_ino == there.st_ino;
 }
 
-// Throws if the holder lives, or is_over: its lock has outlived it for too long.
+// Throws if the holder is alive, or if the wait for a dead holder's lock is_over.
 void refuse_holder(const std::string& run_dir, const std::string& path, const std::string& holder,
                    bool is_over) {
   if (is_alive(holder)) {
@@ -150,12 +151,12 @@ void refuse_holder(const std::string& run_dir, const std::string& path, const st
   }
   if (is_over) {
     throw base::StorageError(
-        fmt::format("'{}' has been locked by {} for {} s: end that process, or restart its host",
+        fmt::format("'{}' has been locked by {} for {} s; end that process, or restart its host",
                     path, holder, kLeasePatience.count()));
   }
 }
 
-// Waits for the lock of the file that `path` leads to. is_new: as open_lock.
+// Opens and locks the file at `path`, waiting if it is held. is_new: as open_lock.
 base::Descriptor locked_file(const std::string& run_dir, const std::string& path,
                              std::chrono::milliseconds patience, bool& is_new) {
   const base::Clock::time_point start = base::Clock::now();
@@ -171,14 +172,14 @@ base::Descriptor locked_file(const std::string& run_dir, const std::string& path
         refuse_holder(run_dir, path, holder, waited >= kLeasePatience);
         if (!std::exchange(has_warned, true)) {
           base::log_warning(
-              "'{}' is locked by {}, which is gone or cannot be seen from this host; waiting "
+              "'{}' is locked by {}, which has ended or is on another host; waiting "
               "up to {} s",
               path, holder, kLeasePatience.count());
         }
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
-    // Otherwise the last holder has removed the file, and another job may have created a new one.
+    // If the path refers to another file, the last holder removed the locked one: try again.
     if (reason == 0 && leads_to(path, file.get())) return file;
     if (reason != 0 && !retry.again(reason)) {
       base::fail_on_storage(ErrorKind::checkpoint, reason,
@@ -193,7 +194,7 @@ RunLock::RunLock(const std::string& run_dir, std::chrono::milliseconds patience)
     : path_(run_dir + "/lock") {
   bool is_new = false;
   file_ = locked_file(run_dir, path_, patience, is_new);
-  is_for_removal_ = is_new;
+  remove_on_release_ = is_new;
   write_holder(file_.get());
 }
 
@@ -210,7 +211,7 @@ std::optional<bool> is_run_held(const std::string& run_dir) {
 }
 
 RunLock::~RunLock() {
-  if (is_for_removal_ && leads_to(path_, file_.get())) ::unlink(path_.c_str());
+  if (remove_on_release_ && leads_to(path_, file_.get())) ::unlink(path_.c_str());
 }
 
 bool RunLock::is_replaced() const {

@@ -9,41 +9,41 @@
 
 namespace dtrain::checkpoint::store {
 
-/// Holds RUN/lock from construction to destruction, or to the end of the process, however it ends.
-/// A lock that is held is tried again for `patience`, because a job that was just killed may still
-/// be on its way out; and for two minutes if its holder cannot be seen from this host or has ended,
-/// because a file server keeps the locks of a host that is gone until their lease runs out. A file
-/// that was not there before is removed again, unless keep() is called: a start that is refused
-/// leaves none.
+/// Holds RUN/lock until destruction or the end of the process, however it ends. Retries a held lock
+/// for `patience`, because a job that was just killed may still be exiting; for two minutes if its
+/// holder has ended or is on another host, because a file server keeps the locks of a lost host
+/// until their lease expires. A new lock file is removed again unless keep() is called, so a
+/// rejected start leaves none.
 ///
-/// The file must be a regular one of this user: it is never reached through a link, and a FIFO or
-/// device is not waited for.
+/// The file must be a regular file of this user; links are not followed, and opening a FIFO or
+/// device does not block.
 ///
-/// Throws: Error{usage} naming the folder and the host and process that hold it, the owner of a
-///         lock that is another user's, or the file if it is none that can be locked;
-///         Error{checkpoint} if it cannot be made; StorageError if the storage does not answer, or
-///         the lock of a holder that is not known to live stays.
+/// Throws: Error{usage} naming the folder and the host and process that hold it, the owner of
+///         another user's lock, or a file that cannot serve as a lock; Error{checkpoint} if the
+///         file cannot be created; StorageError if the storage does not respond, or a holder not
+///         known to be alive keeps the lock.
 class RunLock {
  public:
   explicit RunLock(const std::string& run_dir,
                    std::chrono::milliseconds patience = std::chrono::seconds(5));
   ~RunLock();
 
-  void keep() { is_for_removal_ = false; }
+  /// Keeps a new lock file after release.
+  void keep() { remove_on_release_ = false; }
 
-  /// Returns whether the path leads to a file other than the locked one, which another job may
-  /// hold. False where there is no file any more.
+  /// Returns whether another file has replaced the locked one, so another job may hold its lock.
+  /// False if the file no longer exists.
   [[nodiscard]] bool is_replaced() const;
 
  private:
   std::string path_;
   base::Descriptor file_;
-  bool is_for_removal_ = false;
+  bool remove_on_release_ = false;
 };
 
-/// Whether a job holds a run folder: false if the lock was taken on this host and nobody holds it
-/// any more; nothing if no lock was ever taken, it cannot be examined, or it was taken on another
-/// host. Asks without waiting, and leaves everything as it is.
+/// Returns whether a job holds a run folder's lock: false if it was last held on this host and is
+/// free; empty if it was never taken, cannot be examined, or was last held on another host. Does
+/// not block and changes nothing.
 [[nodiscard]] std::optional<bool> is_run_held(const std::string& run_dir);
 
 }  // namespace dtrain::checkpoint::store

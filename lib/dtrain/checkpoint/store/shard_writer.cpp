@@ -14,9 +14,11 @@
 namespace dtrain::checkpoint::store {
 namespace {
 
-constexpr std::size_t kChunkBytes = std::size_t{1} << 20;  // checksummed while still in the cache
+constexpr std::size_t kChunkBytes = std::size_t{1}
+                                    << 20;  // small enough to be checksummed in cache
 
-// Files by the word before the first dot and by how often their tensors came before.
+// Files are keyed by the part of the name before the first dot, and by the tensor's occurrence
+// count.
 using FileKey = std::pair<std::string, std::size_t>;
 using Pieces = std::vector<const PieceBytes*>;
 
@@ -37,7 +39,7 @@ std::string file_name(const FileKey& key, const Shard& shard) {
                      suffix);
 }
 
-// Lets PyTorch's distributed checkpoint read the file, and shows readers the whole's shapes.
+// Metadata for torch.distributed.checkpoint, and the global shapes for other readers.
 format::Metadata metadata_of(const Pieces& pieces) {
   nlohmann::json offsets = nlohmann::json::object();
   nlohmann::json shapes = nlohmann::json::object();
@@ -52,7 +54,7 @@ format::Metadata metadata_of(const Pieces& pieces) {
 }
 
 format::FileInfo write_file(base::FileSystem& files, const std::string& folder, std::string name,
-                            const Pieces& pieces, Pace& pace) {
+                            const Pieces& pieces, RateLimiter& limiter) {
   std::vector<format::TensorView> views;
   for (const PieceBytes* piece : pieces) {
     views.push_back({piece->tensor, piece->dtype, piece->box.sizes, piece->bytes});
@@ -63,13 +65,13 @@ format::FileInfo write_file(base::FileSystem& files, const std::string& folder, 
     base::Checksum all;
     info.bytes = 0;
     info.pieces.clear();
-    // Returns the checksum of these bytes alone.
+    // Writes bytes and returns their own checksum.
     const auto write = [&](std::span<const std::byte> bytes) {
       base::Checksum own;
       info.bytes += std::ssize(bytes);
       while (!bytes.empty()) {
         const auto chunk = bytes.first(std::min(bytes.size(), kChunkBytes));
-        pace.spend(std::ssize(chunk));
+        limiter.acquire(std::ssize(chunk));
         own.add(chunk);
         all.add(chunk);
         file.write(chunk);
@@ -89,13 +91,13 @@ format::FileInfo write_file(base::FileSystem& files, const std::string& folder, 
 
 }  // namespace
 
-void Pace::spend(std::int64_t bytes) {
+void RateLimiter::acquire(std::int64_t bytes) {
   constexpr double kLongestSleep = 0.05;  // seconds
-  spent_ += bytes;
+  acquired_ += bytes;
   for (;;) {
-    if (stop_.stop_requested()) throw Abandoned();
-    if (bytes_per_second_ == 0 || (hurry_ != nullptr && *hurry_)) return;
-    const double due = static_cast<double>(spent_) / bytes_per_second_;
+    if (stop_.stop_requested()) throw SaveCancelled();
+    if (bytes_per_second_ == 0 || (unlimited_ != nullptr && *unlimited_)) return;
+    const double due = static_cast<double>(acquired_) / bytes_per_second_;
     const double left = due - base::seconds_since(start_);
     if (left <= 0) return;
     std::this_thread::sleep_for(base::Seconds(std::min(left, kLongestSleep)));
@@ -103,13 +105,14 @@ void Pace::spend(std::int64_t bytes) {
 }
 
 format::Contents write_shard(base::FileSystem& files, const Shard& shard,
-                             std::span<const PieceBytes> pieces, Pace pace) {
+                             std::span<const PieceBytes> pieces, RateLimiter limiter) {
   format::Contents contents;
   for (const PieceBytes& piece : pieces) {
     contents.tensors[piece.tensor] = {.dtype = piece.dtype, .shape = piece.shape};
   }
   for (const auto& [key, group] : by_file(pieces)) {
-    contents.files.push_back(write_file(files, shard.folder, file_name(key, shard), group, pace));
+    contents.files.push_back(
+        write_file(files, shard.folder, file_name(key, shard), group, limiter));
   }
   return contents;
 }

@@ -1,4 +1,4 @@
-// Writes one rank's files of a checkpoint.
+// Writes one rank's checkpoint files, rate-limited.
 #pragma once
 
 #include <atomic>
@@ -15,53 +15,52 @@
 
 namespace dtrain::checkpoint::store {
 
-/// Ends a save quietly because its process is ending.
-struct Abandoned {};
+/// Thrown to cancel a save because its process is ending.
+struct SaveCancelled {};
 
-/// Holds a writer back to a rate, and ends it early when its process wants to end.
-class Pace {
+/// Limits a writer's rate, and cancels it on request.
+class RateLimiter {
  public:
-  /// bytes_per_second: 0 for as fast as it goes.
-  /// hurry:            lifts the limit once it is true; must outlive this; may be null.
-  explicit Pace(double bytes_per_second = 0, std::stop_token stop = {},
-                const std::atomic<bool>* hurry = nullptr)
-      : bytes_per_second_(bytes_per_second), stop_(std::move(stop)), hurry_(hurry) {}
+  /// bytes_per_second: 0: no limit.
+  /// unlimited:        lifts the limit while true; must outlive this object; may be null.
+  explicit RateLimiter(double bytes_per_second = 0, std::stop_token stop = {},
+                       const std::atomic<bool>* unlimited = nullptr)
+      : bytes_per_second_(bytes_per_second), stop_(std::move(stop)), unlimited_(unlimited) {}
 
-  /// Returns when `bytes` more are due, counted from construction.
+  /// Blocks until `bytes` more fit the rate since construction.
   ///
-  /// Throws: Abandoned within 50 ms of a request to stop.
-  void spend(std::int64_t bytes);
+  /// Throws: SaveCancelled within 50 ms of a stop request.
+  void acquire(std::int64_t bytes);
 
  private:
   double bytes_per_second_;
   std::stop_token stop_;
-  const std::atomic<bool>* hurry_;
-  std::int64_t spent_ = 0;
+  const std::atomic<bool>* unlimited_;
+  std::int64_t acquired_ = 0;
   base::Clock::time_point start_ = base::Clock::now();
 };
 
-/// A part of a global tensor, as bytes that stay where they are until the write is over.
+/// A part of a global tensor; its bytes must stay valid until the write has finished.
 struct PieceBytes {
-  std::string tensor;  ///< its first word, up to a dot, names the file: "model", "optimizer"
+  std::string tensor;  ///< the part before the first dot names the file: "model", ...
   format::Dtype dtype = format::Dtype::f32;
   std::vector<std::int64_t> shape;  ///< of the whole tensor
   format::Box box;
   std::span<const std::byte> bytes;  ///< of the box, row-major
 };
 
-/// Which files of a checkpoint are meant.
+/// Identifies one rank's files of a checkpoint.
 struct Shard {
   std::string folder;
   std::int64_t rank = 0;
   std::int64_t num_ranks = 1;
 };
 
-/// Writes the pieces to model-00001-of-00002.safetensors and the like, each file synced and closed;
-/// several pieces of one tensor go to files of their own. The folder must exist; its names are not
-/// made durable yet.
+/// Writes the pieces to files such as model-00001-of-00002.safetensors, and syncs each file.
+/// Further pieces of one tensor go to separate files. The folder must exist; it is not synced.
 ///
-/// Throws: what `files` and `pace` throw; the files may be there in part then.
+/// Throws: what `files` and `limiter` throw; partial files may remain.
 [[nodiscard]] format::Contents write_shard(base::FileSystem& files, const Shard& shard,
-                                           std::span<const PieceBytes> pieces, Pace pace);
+                                           std::span<const PieceBytes> pieces, RateLimiter limiter);
 
 }  // namespace dtrain::checkpoint::store

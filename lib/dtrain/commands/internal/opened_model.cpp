@@ -44,7 +44,7 @@ std::string newest_checkpoint_beside(const std::string& file) {
 param::Arena read_model(const WeightFile& file, const model::Model& model,
                         const at::TensorOptions& options) {
   try {
-    checkpoint::ReadModel read =
+    checkpoint::LoadedModel read =
         checkpoint::read_model_file(file, model.parameters, train::constants_of(model), options);
     checkpoint::check_finite(checkpoint::state_of(model.parameters, read.weights), file.path());
     if (!read.note.empty()) base::log_info("{}", read.note);

@@ -36,7 +36,7 @@ std::string_view line_before(std::string_view text, std::size_t at) {
   return text.substr(begin, end - begin);
 }
 
-// line_begin: of " = Title = \n".
+// line_begin: where the candidate line " = Title = \n" begins.
 bool is_title(std::string_view text, std::size_t line_begin) {
   const std::string_view line = line_at(text, line_begin);
   if (!line.starts_with(kBeginsTitle.substr(1)) || line.starts_with(kBeginsSection.substr(1)) ||
@@ -48,14 +48,14 @@ bool is_title(std::string_view text, std::size_t line_begin) {
          (line_begin == 0 || is_blank(line_before(text, line_begin)));
 }
 
-// Whether an article's title stands at `at`: a line " = Title = " that is neither a section's
-// (" = = Section = = ") nor follows text, between lines that are empty or the file's ends.
+// Returns whether an article's title begins at `at`: a line " = Title = ", not a section heading
+// (" = = Section = = "), preceded and followed by a blank line or an end of the file.
 bool begins_article(std::string_view text, std::size_t at) {
   return at < text.size() && (at == 0 || text[at - 1] == '\n') && is_title(text, at);
 }
 
-// Where the next article after text's first byte begins; text.size(): nowhere. Blank lines at
-// text's beginning belong to the article after them.
+// Returns where the next article after the first byte begins, or text.size() if there is none.
+// Leading blank lines belong to the article that follows them.
 std::size_t next_article(std::string_view text) {
   for (auto at = text.find(kBeginsTitle); at != text.npos; at = text.find(kBeginsTitle, at + 1)) {
     if (is_title(text, at + 1) && !is_blank(text.substr(0, at))) return at + 1;
@@ -63,8 +63,8 @@ std::size_t next_article(std::string_view text) {
   return text.size();
 }
 
-// Where the last article of `text` begins, all of whose title's surroundings are there; 0: only at
-// the beginning, behind blank lines, or nowhere.
+// Returns where the last article begins whose title line and neighbouring lines are complete; 0 if
+// there is none after the text's leading blank lines.
 std::size_t last_article(std::string_view text) {
   for (auto at = text.rfind(kBeginsTitle); at != text.npos; at = text.rfind(kBeginsTitle, at - 1)) {
     if (is_title(text, at + 1)) return is_blank(text.substr(0, at)) ? 0 : at + 1;
@@ -98,7 +98,7 @@ bool BlockReader::next(Block& block) {
     line_ += std::count(block.bytes.begin(), block.bytes.end(), '\n');
     splitter_.drop(taken);
   }
-  // What follows an article's head begins a document too.
+  // A block that begins with an article's title begins a document.
   is_first_ = options_.format == Format::wikitext && begins_article(buffer_, taken);
   if (is_first_) block.ends_document = true;
   buffer_.erase(0, taken);
@@ -117,11 +117,10 @@ std::int64_t BlockReader::line_of_unfinished() const {
 
 void BlockReader::check_closed() const {
   if (splitter_.is_closed()) return;
-  fail(
-      ErrorKind::data,
-      "data file '{}' is truncated: the end of its JSON is missing from line {} on, where an array "
-      "or object is not closed; fetch or write it again",
-      options_.files[next_file_ - 1], line_of_unfinished());
+  fail(ErrorKind::data,
+       "data file '{}' is truncated: the JSON array or object in line {} is not closed; fetch or "
+       "write it again",
+       options_.files[next_file_ - 1], line_of_unfinished());
 }
 
 void BlockReader::open_next_file() {
@@ -197,10 +196,10 @@ std::size_t BlockReader::record_bytes_to_take() {
   }
 }
 
-std::vector<Part> parts_of(const Block& block, const DocumentRule& rule, std::string& storage,
-                           RecordReport& report) {
+std::vector<TextSpan> text_spans(const Block& block, const DocumentOptions& rule,
+                                 std::string& storage, RecordReport& report) {
   if (block.format == Format::json) return documents_of_records(block, rule, storage, report);
-  std::vector<Part> parts;
+  std::vector<TextSpan> parts;
   std::string_view rest = block.bytes;
   if (rule.adds_newline && block.ends_document && !rest.ends_with('\n')) {
     storage = block.bytes + '\n';
@@ -230,7 +229,7 @@ std::size_t count_words(std::string_view text) {
 }
 
 void check_utf8(const Block& block) {
-  if (block.format == Format::json) return;  // field_text does
+  if (block.format == Format::json) return;  // field_text checks it
   const auto wrong = invalid_utf8_at(block.bytes);
   if (!wrong) return;
   base::fail(base::ErrorKind::data,

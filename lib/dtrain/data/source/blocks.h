@@ -1,5 +1,4 @@
-// Cuts inputs into blocks that are made into tokens by themselves, so that texts of any size pass
-// through a bounded memory.
+// Cuts inputs into blocks that are tokenized independently, so that memory stays bounded.
 #pragma once
 
 #include <cstddef>
@@ -15,26 +14,26 @@
 
 namespace dtrain::data {
 
-/// What files hold.
+/// The format of the input files.
 enum class Format {
   text,      ///< each file is a document
-  json,      ///< objects, of each of which one field is a document
-  wikitext,  ///< articles, each a document, begin with " = Title = "
+  json,      ///< a sequence of objects; one field of each object is a document
+  wikitext,  ///< each article is a document and begins with " = Title = "
 };
 
-/// A stretch of one document.
-struct Part {
+/// A contiguous part of one document.
+struct TextSpan {
   std::string_view text;
   bool begins_document = true;
   bool ends_document = true;
 };
 
-/// Some of a file. Its parts follow from parts_of.
+/// A part of a file that text_spans splits into documents.
 struct Block {
   std::string bytes{};
   std::string file{};           ///< path, for messages
-  std::int64_t offset = 0;      ///< of bytes in the file, decompressed
-  std::int64_t first_line = 1;  ///< of JSON
+  std::int64_t offset = 0;      ///< of the block in the decompressed file
+  std::int64_t first_line = 1;  ///< JSON only
   Format format = Format::text;
   JsonShape shape = JsonShape::lines;
   bool begins_document = true;
@@ -44,21 +43,20 @@ struct Block {
 struct BlockOptions {
   std::vector<std::string> files{};
   Format format = Format::text;
-  /// Where a text may be cut: Tokenizer::cut. Returns 0 for nowhere.
+  /// Returns a position where a text may be cut, or 0 if there is none: Tokenizer::cut.
   std::function<std::size_t(std::string_view)> cut{};
   std::size_t block_bytes = std::size_t{1} << 20;
-  /// A document without a place to cut is at most so long; longer ones are cut between two
-  /// characters.
+  /// Maximum bytes without a cut position; a longer stretch is cut between two characters.
   std::size_t longest_part = std::size_t{16} << 20;
-  /// A record of JSON, which is in memory as a whole.
+  /// Maximum bytes of a JSON record, which must fit in memory.
   std::size_t longest_record = std::size_t{64} << 20;
-  /// Refuse texts that begin as JSON does.
+  /// Reject texts that look like JSON.
   bool refuses_json = true;
-  /// As open_bytes.
+  /// Passed to open_bytes.
   std::function<void()> on_wait{};
 };
 
-/// Reads files one after the other. The blocks depend on nothing but the files and the options.
+/// Reads files in order. The blocks depend only on the files and the options.
 ///
 /// Threads: one caller.
 class BlockReader {
@@ -67,10 +65,10 @@ class BlockReader {
 
   /// Returns false at the end of the last file.
   ///
-  /// Throws: Error{data} naming a file that cannot be read, is no text, has too long a record, or
-  ///         ends within its JSON; Error{usage} naming one that is JSON where a text is expected.
+  /// Throws: Error{data} naming a file that cannot be read, is not text, has an overlong record, or
+  ///         ends within its JSON; Error{usage} naming a JSON file where text is expected.
   [[nodiscard]] bool next(Block& block);
-  /// Bytes of files, as they lie on the disk, that were read so far.
+  /// Bytes read so far, as stored on disk.
   [[nodiscard]] std::int64_t consumed() const noexcept;
   /// The texts opened so far that do not begin as UTF-8.
   [[nodiscard]] const RecordPlaces& not_utf8() const noexcept { return not_utf8_; }
@@ -86,30 +84,32 @@ class BlockReader {
 
   BlockOptions options_;
   std::size_t next_file_ = 0;
-  std::unique_ptr<ByteStream> stream_;  // null: no file is open
-  std::string buffer_;                  // read and not yet given
+  std::unique_ptr<ByteStream> stream_;  // null if no file is open
+  std::string buffer_;                  // read but not yet returned
   bool is_at_end_ = false;              // of the open file
   bool is_first_ = true;                // the next block is the file's first
   std::int64_t offset_ = 0;             // of buffer_
   std::int64_t line_ = 1;               // of buffer_
-  std::int64_t consumed_before_ = 0;    // by files that are done
-  RecordPlaces not_utf8_{};
+  std::int64_t consumed_before_ = 0;    // by finished files
+  RecordLocations not_utf8_{};
   JsonShape shape_ = JsonShape::lines;  // of the open file
   RecordSplitter splitter_{JsonShape::lines};
 };
 
-/// The documents of a block. Those that are not parts of its bytes are written to `storage`. Adds
-/// what records of JSON hold to `report`.
+/// Splits a block into the texts of its documents. Texts that are not substrings of its bytes are
+/// written to `storage`. Adds statistics on JSON records to `report`.
 ///
 /// Throws: as documents_of_records.
-[[nodiscard]] std::vector<Part> parts_of(const Block& block, const DocumentRule& rule,
-                                         std::string& storage, RecordReport& report);
+[[nodiscard]] std::vector<TextSpan> text_spans(const Block& block, const DocumentOptions& rule,
+                                               std::string& storage, RecordReport& report);
 
-/// Words as the literature of WikiText counts them: what stands between spaces, and a sign for the
-/// end of each line.
+/// Counts words as the WikiText literature does: tokens separated by white space, plus one
+/// end-of-line token per line.
 [[nodiscard]] std::size_t count_words(std::string_view text);
 
-/// Throws: Error{data} naming file and place of the first byte that is no UTF-8.
+/// Checks that a block is valid UTF-8; JSON is checked when its strings are decoded.
+///
+/// Throws: Error{data} naming the file and the offset of the first invalid byte.
 void check_utf8(const Block& block);
 
 }  // namespace dtrain::data

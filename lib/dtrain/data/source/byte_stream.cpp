@@ -20,7 +20,7 @@ namespace {
 using base::ErrorKind;
 using base::fail;
 
-/// A file as it is.
+/// An uncompressed file.
 class PlainStream final : public ByteStream {
  public:
   explicit PlainStream(const std::string& path) : file_(base::InputFile::open(path, kTextFile)) {}
@@ -39,7 +39,7 @@ class PlainStream final : public ByteStream {
   std::int64_t offset_ = 0;
 };
 
-/// Standard input as it is.
+/// Uncompressed standard input.
 class StandardInput final : public ByteStream {
  public:
   explicit StandardInput(std::function<void()> on_wait) : on_wait_(std::move(on_wait)) {}
@@ -57,8 +57,8 @@ class StandardInput final : public ByteStream {
   [[nodiscard]] std::int64_t consumed() const noexcept override { return offset_; }
 
  private:
-  // Returns 0 at the end. A read that waits would be continued after a stop signal, so that poll
-  // waits, and only for a while, in case the signal came just before.
+  // Returns 0 at the end. A blocking read would restart after a stop signal, so poll waits instead,
+  // with a timeout in case the signal arrived just before.
   std::size_t read_some(std::span<char> to) const {
     constexpr int kMilliseconds = 200;
     for (;;) {
@@ -77,7 +77,7 @@ class StandardInput final : public ByteStream {
   std::int64_t offset_ = 0;
 };
 
-/// A stream whose first bytes were read already.
+/// A stream whose first bytes have been read.
 class Unread final : public ByteStream {
  public:
   Unread(std::string start, std::unique_ptr<ByteStream> rest)
@@ -98,9 +98,9 @@ class Unread final : public ByteStream {
 };
 
 constexpr std::size_t kBufferBytes = 256 * 1024;
-constexpr std::size_t kMostWindow = std::size_t{1} << 27;  // ZSTD_createDStream's own
+constexpr std::size_t kMostWindow = std::size_t{1} << 27;  // ZSTD_createDStream's default
 
-/// What both formats share: compressed bytes come in buffers, text goes where the caller wants it.
+/// Common part of the decompressors: buffers compressed input and counts decompressed output.
 class Decompressing : public ByteStream {
  public:
   Decompressing(std::unique_ptr<ByteStream> from, std::string path, std::string_view format)
@@ -118,7 +118,7 @@ class Decompressing : public ByteStream {
   [[nodiscard]] std::int64_t consumed() const noexcept final { return from_->consumed(); }
 
  protected:
-  /// Takes some of the compressed bytes and returns how many bytes of text it wrote. Sets
+  /// Consumes some compressed bytes and returns the number of decompressed bytes written. Sets
   /// is_complete_ and is_full_.
   [[nodiscard]] virtual std::size_t decompress(std::span<char> to) = 0;
 
@@ -134,8 +134,8 @@ class Decompressing : public ByteStream {
          path(), format_, from_->consumed() - std::int64_t(available_ - taken_), reason);
   }
 
-  bool is_complete_ = false;  // the bytes taken so far end a member or frame
-  bool is_full_ = false;      // text may come without further compressed bytes
+  bool is_complete_ = false;  // the bytes consumed so far end a member or frame
+  bool is_full_ = false;      // more output may follow without more input
 
  private:
   /// Returns whether there is something to decompress.
@@ -190,8 +190,8 @@ class GzipStream final : public Decompressing {
     return room - state_.avail_out;
   }
 
-  // Zeros after a member, as tapes and some archives fill up blocks. Returns whether nothing else
-  // is there yet.
+  // Skips zeros after a member, the block padding of tapes and some archives. Returns whether the
+  // buffer holds nothing else.
   bool skip_padding() {
     const std::span<char> in = compressed();
     const auto other = std::ranges::find_if(in, [](char c) { return c != 0; });
@@ -259,7 +259,7 @@ std::unique_ptr<ByteStream> open_bytes(const std::string& path,
 bool is_gzip(std::string_view start) { return start.starts_with("\x1f\x8b"); }
 
 bool is_zstd(std::string_view start) {
-  constexpr std::uint32_t kFirstToSkip = 0x184D2A50;  // of 16 numbers
+  constexpr std::uint32_t kFirstToSkip = 0x184D2A50;  // first of 16 magic numbers
   std::uint32_t magic = 0;
   if (start.size() < sizeof(magic)) return false;
   std::memcpy(&magic, start.data(), sizeof(magic));

@@ -1,4 +1,4 @@
-// Reads the content of files from front to back, through gzip and zstd.
+// Sequential readers of plain, gzip and zstd files and of standard input.
 #pragma once
 
 #include <cstddef>
@@ -13,28 +13,27 @@
 
 namespace dtrain::data {
 
-/// The bytes of one file, decompressed where it is compressed.
+/// The decompressed bytes of one file.
 ///
 /// Threads: one caller.
 class ByteStream {
  public:
   virtual ~ByteStream() = default;
 
-  /// Fills `to`; less only where the file ends. Returns how many bytes that gave.
+  /// Fills `to` and returns the number of bytes read, which is smaller only at the end of the file.
   ///
-  /// Throws: Error{data} naming the file that is shorter than it was, truncated or damaged, with
-  ///         the place.
+  /// Throws: Error{data} naming the file and offset if the file shrank, is truncated or is damaged.
   [[nodiscard]] virtual std::size_t read(std::span<char> to) = 0;
-  /// Bytes of the file itself that were read so far.
+  /// Bytes read so far, as stored on disk.
   [[nodiscard]] virtual std::int64_t consumed() const noexcept = 0;
 };
 
-/// Names standard input among paths.
+/// The path that stands for standard input.
 inline constexpr std::string_view kStandardInput = "-";
 
-/// Opens a file, or standard input; its first bytes say how it is compressed.
+/// Opens a file or standard input; detects compression by the first bytes.
 ///
-/// on_wait: called again and again while standard input is waited for; may be empty.
+/// on_wait: called repeatedly during a wait for standard input; may be empty.
 ///
 /// Throws: Error{data} as InputFile::open; what on_wait throws.
 [[nodiscard]] std::unique_ptr<ByteStream> open_bytes(const std::string& path,
@@ -44,9 +43,9 @@ inline constexpr std::string_view kStandardInput = "-";
 inline constexpr base::FileRole kTextFile{base::ErrorKind::data, "data file",
                                           "give a plain text, or a folder of them"};
 
-/// By the first bytes of a file, at least 4 or all.
+/// Returns whether a file is gzip. start: at least the first 4 bytes, or the whole file.
 [[nodiscard]] bool is_gzip(std::string_view start);
-/// The same; zstd data may begin with a frame to be skipped, as pzstd writes it.
+/// As is_gzip, for zstd, which may begin with a skippable frame, as pzstd writes it.
 [[nodiscard]] bool is_zstd(std::string_view start);
 
 }  // namespace dtrain::data

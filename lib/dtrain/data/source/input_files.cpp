@@ -21,14 +21,14 @@ namespace fs = std::filesystem;
 using base::ErrorKind;
 using base::fail;
 
-// As .git and .DS_Store, which are no texts of the user's.
+// Hidden files such as .git and .DS_Store are not user data.
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
-/// What tells files and folders apart, whatever paths lead there: device and inode.
+/// Identifies a file or folder independently of its path: device and inode.
 using Identity = std::pair<dev_t, ino_t>;
 
-/// Walks through one folder: first what it holds itself, then what its links lead to, so that the
-/// order in which a file system lists them does not matter.
+/// Walks one folder: first its own entries, then its links, so the result does not depend on the
+/// order in which the file system lists them.
 class FolderWalk {
  public:
   explicit FolderWalk(const std::string& folder) { walk(folder); }
@@ -48,7 +48,7 @@ class FolderWalk {
     struct stat status {};
     const bool is_known = ::stat(folder.c_str(), &status) == 0 &&
                           !folders_.emplace(status.st_dev, status.st_ino).second;
-    if (is_known) return;  // a link led above it
+    if (is_known) return;  // a link leads to a parent folder
     try {
       for (const fs::directory_entry& entry : fs::directory_iterator(folder)) take(entry);
     } catch (const fs::filesystem_error& error) {
@@ -124,8 +124,8 @@ std::string InputFiles::notes() const {
     if (count > 0) notes.push_back(fmt::format("{} {}", count, count == 1 ? one : many));
   };
   note(num_links, "link followed", "links followed");
-  note(num_known_links, "link to what is read anyway skipped",
-       "links to what is read anyway skipped");
+  note(num_known_links, "link to an already listed path skipped",
+       "links to already listed paths skipped");
   note(num_hidden, "hidden entry skipped", "hidden entries skipped");
   note(num_empty, "empty file skipped", "empty files skipped");
   note(num_broken_links, "broken link skipped", "broken links skipped");
@@ -136,7 +136,7 @@ std::string InputFiles::notes() const {
 InputFiles list_inputs(const std::vector<std::string>& named) {
   InputFiles files;
   for (const std::string& input : named) {
-    std::error_code ignored;  // what is wrong with a file is said when it is opened
+    std::error_code ignored;  // errors are reported when the file is opened
     if (input != kStandardInput && fs::is_directory(input, ignored)) {
       files.add(FolderWalk(input).files());
     } else {
@@ -149,10 +149,10 @@ InputFiles list_inputs(const std::vector<std::string>& named) {
   if (!files.paths.empty()) return files;
   if (named.empty()) {
     fail(ErrorKind::usage,
-         "no text is given; name files or folders with files, or - for standard input");
+         "no input given; name files or folders with files, or - for standard input");
   }
   const std::string notes = files.notes();
-  fail(ErrorKind::usage, "no text is found in '{}'{}; name files or folders with files",
+  fail(ErrorKind::usage, "no input files found in '{}'{}; name files or folders with files",
        fmt::join(named, "', '"), notes.empty() ? "" : fmt::format(" ({})", notes));
 }
 

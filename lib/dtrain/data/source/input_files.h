@@ -1,4 +1,4 @@
-// The files that inputs name.
+// Expands input paths: lists folders recursively, follows links, counts what it skips.
 #pragma once
 
 #include <cstdint>
@@ -7,30 +7,29 @@
 
 namespace dtrain::data {
 
-/// Files to read, in order, and what folders held besides.
+/// Files to read, in order, and counts of skipped or followed folder entries.
 struct InputFiles {
   std::vector<std::string> paths{};
   std::int64_t num_links = 0;         ///< symbolic links that were followed
-  std::int64_t num_known_links = 0;   ///< to files and folders that are read anyway: skipped
-  std::int64_t num_hidden = 0;        ///< files and folders whose name begins with a dot: skipped
+  std::int64_t num_known_links = 0;   ///< links to files and folders listed anyway: skipped
+  std::int64_t num_hidden = 0;        ///< names that begin with a dot: skipped
   std::int64_t num_empty = 0;         ///< skipped
-  std::int64_t num_broken_links = 0;  ///< skipped, loops of links included
+  std::int64_t num_broken_links = 0;  ///< link loops included: skipped
   std::int64_t num_special = 0;       ///< FIFOs, sockets and devices: skipped
 
   void add(InputFiles more);
-  /// "2 hidden and 1 empty skipped, 3 links followed"; empty: folders held nothing but files.
+  /// Summarizes the counts: "3 links followed, 2 hidden entries skipped"; empty if all are 0.
   [[nodiscard]] std::string notes() const;
 };
 
-/// Inputs as they are named, and of folders the files in them and below, sorted by path. Links are
-/// followed to files and folders; a file that a folder holds itself, or an earlier link has led to,
-/// is not read a second time.
+/// Lists the named files; a named folder is replaced by the files in it and below, sorted by path.
+/// Follows links to files and folders, but lists no file twice because of a link.
 ///
-/// Throws: Error{usage} where that gives no file, or standard input is named twice; Error{data} for
-///         a folder that cannot be read.
+/// Throws: Error{usage} if the list is empty, or standard input is named twice; Error{data} for a
+///         folder that cannot be read.
 [[nodiscard]] InputFiles list_inputs(const std::vector<std::string>& named);
 
-/// Bytes of all files, those that are missing left out; 0: standard input is among them.
+/// Returns the bytes of all files that exist; 0 if standard input is among them.
 [[nodiscard]] std::int64_t total_bytes(const std::vector<std::string>& files);
 
 }  // namespace dtrain::data

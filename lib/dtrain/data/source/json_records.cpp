@@ -18,11 +18,11 @@ bool holds_nothing(std::string_view text) {
   return text.find_first_not_of(kJsonSpace) == text.npos;
 }
 
-/// Makes documents of the records of one block.
-class DocumentMaker {
+/// Builds documents from the records of one block.
+class DocumentBuilder {
  public:
-  DocumentMaker(const Block& block, const DocumentRule& rule, std::string& storage,
-                RecordReport& report)
+  DocumentBuilder(const Block& block, const DocumentOptions& rule, std::string& storage,
+                  RecordReport& report)
       : block_(block), rule_(rule), storage_(storage), report_(report) {}
 
   void add(std::string_view record, std::int64_t line) {
@@ -32,14 +32,14 @@ class DocumentMaker {
     } catch (const RecordFault& fault) {
       const std::string message = place_of(line, fault.what());
       if (!rule_.skips_bad_records) {
-        fail(ErrorKind::data, "{}; --skip-bad-lines passes over what is bad", message);
+        fail(ErrorKind::data, "{}; --skip-bad-lines skips bad records", message);
       }
       note(report_.bad, line, message);
     }
   }
 
-  [[nodiscard]] std::vector<Part> parts() const {
-    std::vector<Part> parts;
+  [[nodiscard]] std::vector<TextSpan> parts() const {
+    std::vector<TextSpan> parts;
     std::size_t begin = 0;
     for (const std::size_t end : ends_) {
       parts.push_back({.text = std::string_view(storage_).substr(begin, end - begin)});
@@ -55,7 +55,7 @@ class DocumentMaker {
       const std::string fault =
           found.is_null ? fmt::format("its field \"{}\" is null", rule_.field)
                         : fmt::format(
-                              "it has no field \"{}\"; its texts are in: {}; name one with "
+                              "it has no field \"{}\"; its text fields: {}; name one with "
                               "--field",
                               rule_.field, text_fields(record));
       return note(report_.without_text, line, place_of(line, fault));
@@ -70,13 +70,13 @@ class DocumentMaker {
     return fmt::format("data file '{}', line {}: {}", block_.file, line, fault);
   }
 
-  void note(RecordPlaces& places, std::int64_t line, const std::string& fault) {
+  void note(RecordLocations& places, std::int64_t line, const std::string& fault) {
     if (report_.first_fault.empty()) report_.first_fault = fault;
     places.add({.count = 1, .first = {fmt::format("'{}' line {}", block_.file, line)}});
   }
 
   const Block& block_;
-  const DocumentRule& rule_;
+  const DocumentOptions& rule_;
   std::string& storage_;
   RecordReport& report_;
   std::vector<std::size_t> ends_{};  // of documents in storage_
@@ -96,8 +96,9 @@ bool is_object(std::string_view line) {
   return object && holds_nothing(line.substr(first + object->size()));
 }
 
-// Of a text whose first line ends within an object. In JSON, an object within another stands behind
-// one of three signs: a line that is an object elsewhere is a record, and the first line a bad one.
+// Detects the shape of a text whose first line ends within an object. In JSON a nested object
+// follows ':', ',' or '['. A line that is an object elsewhere is a record, and the first line is a
+// bad one.
 std::optional<JsonShape> shape_of_open(std::string_view text, std::size_t next_line, bool is_all) {
   constexpr std::string_view kBeforeValue = ":,[";
   RecordSplitter splitter(JsonShape::values);
@@ -154,7 +155,7 @@ std::optional<std::string_view> RecordSplitter::next_line(std::string_view text)
 std::optional<std::string_view> RecordSplitter::next_value(std::string_view text) {
   for (; at_ < text.size(); ++at_) {
     const char c = text[at_];
-    // A number or a word ends before what follows it.
+    // A number or literal ends before the delimiter that follows it.
     if (state_ == State::bare && (kJsonSpace.find(c) != kJsonSpace.npos || c == ',' || c == ']')) {
       state_ = State::between;
       return text.substr(begin_, at_ - begin_);
@@ -229,7 +230,7 @@ std::string_view first_record(std::string_view start) {
   return record ? *record : splitter.unfinished(start);
 }
 
-void RecordPlaces::add(const RecordPlaces& later) {
+void RecordLocations::add(const RecordLocations& later) {
   constexpr std::size_t kMostShown = 3;
   count += later.count;
   for (const std::string& place : later.first) {
@@ -248,12 +249,13 @@ void RecordReport::check_field_exists(bool is_all_read) const {
   constexpr std::int64_t kEnough = 1000;
   const std::int64_t num_faults = bad.count + without_text.count;
   if (num_with_field > 0 || num_faults == 0 || (num_faults < kEnough && !is_all_read)) return;
-  fail(ErrorKind::data, "{} (none of the first {} records has a text)", first_fault, num_faults);
+  fail(ErrorKind::data, "{} (none of the first {} records has text in it)", first_fault,
+       num_faults);
 }
 
-std::vector<Part> documents_of_records(const Block& block, const DocumentRule& rule,
-                                       std::string& storage, RecordReport& report) {
-  DocumentMaker maker(block, rule, storage, report);
+std::vector<TextSpan> documents_of_records(const Block& block, const DocumentOptions& rule,
+                                           std::string& storage, RecordReport& report) {
+  DocumentBuilder builder(block, rule, storage, report);
   RecordSplitter splitter(block.shape);
   std::int64_t line = block.first_line;
   std::size_t counted = 0;  // bytes whose newlines are in `line`
@@ -262,11 +264,11 @@ std::vector<Part> documents_of_records(const Block& block, const DocumentRule& r
     const auto begin = static_cast<std::size_t>(record.data() - bytes.data());
     line += std::ranges::count(bytes.substr(counted, begin - counted), '\n');
     counted = begin;
-    maker.add(record, line);
+    builder.add(record, line);
   };
   while (const auto record = splitter.next(bytes)) add(*record);
   if (const auto rest = splitter.unfinished(bytes); !rest.empty()) add(rest);
-  return maker.parts();
+  return builder.parts();
 }
 
 }  // namespace dtrain::data

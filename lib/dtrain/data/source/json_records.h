@@ -1,5 +1,4 @@
-// Finds the records of a JSON file, whether they are lines or the objects of an array, and makes
-// documents of them.
+// Finds the records of a JSON file (lines or array elements) and extracts documents.
 #pragma once
 
 #include <cstddef>
@@ -11,36 +10,37 @@
 
 namespace dtrain::data {
 
-/// Where records begin and end.
+/// How records are delimited.
 enum class JsonShape {
-  lines,   ///< each line is one
-  values,  ///< objects one after another, each over any lines, or in arrays
+  lines,   ///< one record per line
+  values,  ///< consecutive objects or array elements, each over any number of lines
 };
 
-/// By the first line that is not blank. It begins an array, holds several objects, or ends within
-/// an object but not within a string: then the records are values. But if it ends within an object,
-/// and a later line is a whole object where JSON can have none, it is a bad one of lines.
+/// Detects the shape from the first non-blank line. Records are values if it begins an array, holds
+/// several objects, or ends within an object but not within a string. Exception: if it ends within
+/// an object and a later line is a complete object where JSON allows none, the records are lines,
+/// and the first one is bad.
 ///
-/// start:  of a file, without byte order mark.
-/// is_all: nothing follows, or no more will be read. Else the shape may need more: nothing then.
+/// start:  the beginning of a file, without byte order mark.
+/// is_all: no more will be read. Otherwise the result is empty if more bytes are needed.
 [[nodiscard]] std::optional<JsonShape> shape_of(std::string_view start, bool is_all);
 
-/// Finds records in a text that comes piece by piece, and looks at each byte once.
+/// Splits a growing text into records; examines each byte once.
 class RecordSplitter {
  public:
   explicit RecordSplitter(JsonShape shape) : shape_(shape) {}
 
-  /// The next record all of which is in `text`, which begins as at the last call, drop() apart, and
-  /// may have grown. A line has its newline.
+  /// Returns the next complete record; a line includes its newline. `text` is that of the last
+  /// call, less what drop() removed, and may have grown at its end.
   [[nodiscard]] std::optional<std::string_view> next(std::string_view text);
-  /// The record that `text` ends within; empty if there is none.
+  /// Returns the incomplete record at the end of `text`; empty if there is none.
   [[nodiscard]] std::string_view unfinished(std::string_view text) const;
-  /// Where the last whole record in `text` ends, after calls of next; 0: it holds none.
+  /// Advances to the end of `text`. Returns where its last complete record ends, or 0.
   [[nodiscard]] std::size_t last_end(std::string_view text);
-  /// Tells that `count` bytes were removed from the beginning of the text.
+  /// Must be called after `count` bytes were removed from the beginning of the text.
   void drop(std::size_t count);
   [[nodiscard]] bool is_within_string() const;
-  /// False if the text so far ends within an object, or within an array around objects.
+  /// Returns false if the text so far ends within an object, or within an array of records.
   [[nodiscard]] bool is_closed() const;
 
  private:
@@ -52,53 +52,56 @@ class RecordSplitter {
 
   JsonShape shape_;
   State state_ = State::between;
-  std::size_t at_ = 0;       // bytes that were looked at
+  std::size_t at_ = 0;       // bytes examined
   std::size_t begin_ = 0;    // of the record at at_
-  std::size_t after_ = 0;    // the last whole record
-  std::int64_t depth_ = 0;   // brackets that are open in the record
-  std::int64_t arrays_ = 0;  // that are open around records
+  std::size_t after_ = 0;    // end of the last complete record
+  std::int64_t depth_ = 0;   // open brackets within the record
+  std::int64_t arrays_ = 0;  // open arrays around the record
 };
 
-/// The first record of values that is not null, or as much of it as is there.
+/// Returns the first record of values that is not null, or the available part of it.
 [[nodiscard]] std::string_view first_record(std::string_view start);
 
-/// Where some records are.
-struct RecordPlaces {
+/// Counts records and keeps the locations of the first ones.
+struct RecordLocations {
   std::int64_t count = 0;
-  std::vector<std::string> first{};  ///< "'FILE' line N" of the first three
+  std::vector<std::string> first{};  ///< "'FILE' line N", at most three
 
-  void add(const RecordPlaces& later);
+  void add(const RecordLocations& later);
 };
 
-/// What the records held.
+/// Statistics on JSON records.
 struct RecordReport {
   std::int64_t num_with_field = 0;
-  RecordPlaces bad{};           ///< not JSON, or with a field that is no text: passed over
-  RecordPlaces without_text{};  ///< whose field is missing or null: passed over
-  RecordPlaces not_utf8{};      ///< texts taken byte by byte that do not begin as UTF-8
-  std::string first_fault{};    ///< what is wrong with the first of them, with its place
+  RecordLocations bad{};           ///< not JSON, or the field is not text; skipped
+  RecordLocations without_text{};  ///< the field is missing or null; skipped
+  RecordLocations not_utf8{};      ///< texts that do not begin as UTF-8, taken as bytes
+  std::string first_fault{};       ///< message on the first skipped record, with its location
 
-  /// later: of what follows.
+  /// later: the report on the records that follow.
   void add(const RecordReport& later);
-  /// Throws: Error{data} if no record has the field, once that is certain or enough were read to
-  ///         see that its name is wrong.
+  /// Fails if the field's name is probably wrong.
+  ///
+  /// Throws: Error{data} if none of the first 1,000 records has the field, or none at all.
   void check_field_exists(bool is_all_read) const;
 };
 
 struct Block;
-struct Part;
+struct TextSpan;
 
-/// How texts and records become documents.
-struct DocumentRule {
-  std::string field{};        ///< of JSON, which holds the text: a path as field_text takes it
-  bool adds_newline = false;  ///< to a document that does not end with one
+/// How to extract documents from texts and records.
+struct DocumentOptions {
+  std::string field{};        ///< JSON field with the text, as in field_text
+  bool adds_newline = false;  ///< if a document does not end with one
   bool skips_bad_records = false;
 };
 
-/// The documents of a block of JSON, written to `storage`; blank lines and empty texts give none.
+/// Extracts the documents of a JSON block into `storage`; blank lines and empty texts yield none.
 ///
-/// Throws: Error{data} naming file and line of a bad record, unless the rule skips them.
-[[nodiscard]] std::vector<Part> documents_of_records(const Block& block, const DocumentRule& rule,
-                                                     std::string& storage, RecordReport& report);
+/// Throws: Error{data} naming file and line of a bad record, unless bad records are skipped.
+[[nodiscard]] std::vector<TextSpan> documents_of_records(const Block& block,
+                                                         const DocumentOptions& rule,
+                                                         std::string& storage,
+                                                         RecordReport& report);
 
 }  // namespace dtrain::data

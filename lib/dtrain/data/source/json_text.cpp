@@ -14,10 +14,10 @@ namespace {
 
 bool is_space(char c) { return kJsonSpace.find(c) != kJsonSpace.npos; }
 
-/// Walks through JSON without recursion, so that no depth of it is too large.
+/// Scans JSON without recursion, so nesting depth is unlimited.
 class Scanner {
  public:
-  /// record: the whole that `text` lies in, for the places in messages.
+  /// record: the enclosing record, for byte positions in messages.
   Scanner(std::string_view text, std::string_view record) : text_(text), record_(record) {}
 
   [[nodiscard]] bool is_at_end() const { return at_ == text_.size(); }
@@ -36,7 +36,7 @@ class Scanner {
     return true;
   }
   [[nodiscard]] std::string_view rest() const { return text_.substr(at_); }
-  /// The next sign but space; a newline at the end.
+  /// The next character that is not a space; a newline at the end.
   [[nodiscard]] char next_on_line() const {
     const std::size_t next = text_.find_first_not_of(" \t\r", at_);
     return next == text_.npos ? '\n' : text_[next];
@@ -51,8 +51,7 @@ class Scanner {
                                   before + static_cast<std::ptrdiff_t>(at_) + 1, reason));
   }
 
-  /// What stands between the quotes, the first of which is taken already; takes the second. Nothing
-  /// if that is missing.
+  /// Reads a string whose opening quote was consumed, and its closing quote. Empty if unclosed.
   std::optional<std::string_view> closed_string() {
     const std::size_t begin = at_;
     for (; !is_at_end(); ++at_) {
@@ -62,13 +61,14 @@ class Scanner {
     at_ = text_.size();
     return std::nullopt;
   }
-  /// The same of a string that must be closed.
+  /// As closed_string, but fails if the string is not closed.
   std::string_view raw_string() {
     if (const auto string = closed_string()) return *string;
     refuse("a string is not closed");
   }
 
-  /// A value with its quotes or brackets. Within brackets only brackets and strings are told apart.
+  /// Reads a value including its quotes or brackets. Within brackets it distinguishes only brackets
+  /// and strings.
   std::string_view raw_value() {
     const std::size_t begin = at_;
     if (take('"')) {
@@ -117,8 +117,7 @@ void for_each_member(std::string_view object, std::string_view record, Visit vis
   Scanner scanner(object, record);
   scanner.skip_space();
   if (!scanner.take('{')) {
-    throw RecordFault(
-        fmt::format("found {} where an object is needed", kind_of(scanner.raw_value())));
+    throw RecordFault(fmt::format("found {} instead of an object", kind_of(scanner.raw_value())));
   }
   scanner.skip_space();
   if (!scanner.take('}')) {
@@ -133,7 +132,7 @@ void for_each_member(std::string_view object, std::string_view record, Visit vis
     scanner.need('}');
   }
   scanner.skip_space();
-  if (!scanner.is_at_end()) scanner.refuse("the object has ended");
+  if (!scanner.is_at_end()) scanner.refuse("data after the end of the object");
 }
 
 bool is_name(std::string_view raw, std::string_view name) {
@@ -141,7 +140,7 @@ bool is_name(std::string_view raw, std::string_view name) {
   try {
     return unescaped(raw) == name;
   } catch (const RecordFault&) {
-    return false;  // of another field, which need not be valid
+    return false;  // another field's name, which need not be valid
   }
 }
 
@@ -178,7 +177,7 @@ std::string text_of(std::string_view string) {
   return unescaped(string.substr(1, string.size() - 2));
 }
 
-// The lines of a text, or its paragraphs.
+// Joins the strings of a list, such as lines or paragraphs, with newlines.
 std::string joined_strings(std::string_view array, std::string_view record, std::string_view path) {
   Scanner scanner(array, record);
   std::vector<std::string> lines;
@@ -199,7 +198,7 @@ std::string joined_strings(std::string_view array, std::string_view record, std:
   return fmt::format("{}", fmt::join(lines, "\n"));
 }
 
-// The first ones: a stranger's object may have any number of them, of any length.
+// Keeps the first names, shortened: untrusted objects may have any number of names of any length.
 class NameList {
  public:
   void add(std::string_view name) {
@@ -227,8 +226,8 @@ bool begins_value(std::string_view text) {
   return text.empty() || kFirst.find(text[0]) != kFirst.npos;
 }
 
-// Behind a value of an array: unlike a text that has brackets at its beginning.
-bool goes_on_as_array(Scanner& scanner) {
+// Called after an array's value: distinguishes JSON from text that begins with brackets.
+bool continues_array(Scanner& scanner) {
   scanner.skip_space();
   if (scanner.take(']')) {
     const char next = scanner.next_on_line();
@@ -239,20 +238,20 @@ bool goes_on_as_array(Scanner& scanner) {
   return begins_value(scanner.rest());
 }
 
-// Behind the first bracket of an array whose first value is no bracket.
+// Called after the opening bracket of an array whose first value is neither array nor object.
 bool begins_array(Scanner& scanner) {
-  if (scanner.take("null")) return goes_on_as_array(scanner);
+  if (scanner.take("null")) return continues_array(scanner);
   if (!scanner.take('"')) return false;
   const std::string_view rest = scanner.rest();
-  if (scanner.closed_string()) return goes_on_as_array(scanner);
-  return rest.find('\n') == rest.npos;  // the quote is beyond what is there
+  if (scanner.closed_string()) return continues_array(scanner);
+  return rest.find('\n') == rest.npos;  // the closing quote may follow later
 }
 
-// Behind the bracket.
+// Called after the opening brace.
 bool begins_object(Scanner& scanner, bool is_in_array) {
   scanner.skip_space();
   if (scanner.take('}')) {
-    return is_in_array ? goes_on_as_array(scanner) : scanner.next_on_line() == '\n';
+    return is_in_array ? continues_array(scanner) : scanner.next_on_line() == '\n';
   }
   if (!scanner.take('"') || !scanner.closed_string()) return false;
   scanner.skip_space();
@@ -283,7 +282,7 @@ std::string text_fields(std::string_view record) {
       if (value[0] == '{') visit_inner(name, value);
     });
   } catch (const RecordFault&) {
-    return names.text();  // those before the place where it is cut
+    return names.text();  // the fields before the truncation
   }
   return names.text();
 }

@@ -1,5 +1,5 @@
-// The tokenizer of a SentencePiece model. Words come again and again, so that a thread remembers
-// the tokens of those that it met: most of a text never reaches SentencePiece.
+// A tokenizer for SentencePiece models. Each thread caches the tokens of words that it has seen, so
+// most of a text never reaches SentencePiece.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/host/plugin_file.h"
-#include "dtrain/data/tokenizer/piece_library.h"
+#include "dtrain/data/tokenizer/sentencepiece_library.h"
 #include "dtrain/data/tokenizer/tokenizer.h"
 #include "dtrain/data/tokenizer/utf8.h"
 
@@ -19,13 +19,13 @@ namespace {
 using base::ErrorKind;
 using base::fail;
 
-/// A model in three readings of its own normalizer: as it is, for the beginning of a document;
-/// without the space that it puts before a text, for what follows in the middle; with one, for
-/// words whose spaces are taken away because the model joins them.
-struct PieceModels {
-  std::unique_ptr<PieceModel> own;
-  std::unique_ptr<PieceModel> bare;
-  std::unique_ptr<PieceModel> spaced;
+/// A model loaded with three settings of its normalizer's add_dummy_prefix: the model's own, for
+/// the beginning of a document; off, for later parts; on, for words stripped of leading spaces
+/// because the model merges runs of spaces.
+struct ModelVariants {
+  std::unique_ptr<SentencePieceModel> own;
+  std::unique_ptr<SentencePieceModel> without_prefix;
+  std::unique_ptr<SentencePieceModel> with_prefix;
 };
 
 constexpr std::string_view kSample =
@@ -33,8 +33,8 @@ constexpr std::string_view kSample =
     "\"word\" "
     "and another_one @ home\nend";
 
-/// Characters of which SentencePiece's normalizers make neither nothing nor a space, and which they
-/// never join with a space or a line's end.
+/// Characters that SentencePiece's normalizers neither delete, nor map to a space, nor merge with
+/// an adjacent space or newline.
 struct Range {
   char32_t first;
   char32_t last;
@@ -58,11 +58,11 @@ bool is_visible(char32_t character) {
 bool begins_visible(std::string_view text) { return is_visible(first_character(text)); }
 bool ends_visible(std::string_view text) { return is_visible(last_character(text)); }
 
-std::vector<int> ids_of(const PieceModel& model, std::string_view text) {
+std::vector<int> ids_of(const SentencePieceModel& model, std::string_view text) {
   std::vector<int> ids;
-  std::string obstacle;
-  if (!model.encode(text, ids, obstacle)) {
-    fail(ErrorKind::internal, "SentencePiece: {}", obstacle);
+  std::string error;
+  if (!model.encode(text, ids, error)) {
+    fail(ErrorKind::internal, "SentencePiece: {}", error);
   }
   return ids;
 }
@@ -72,7 +72,7 @@ std::vector<int> joined(std::vector<int> first, const std::vector<int>& second) 
   return first;
 }
 
-/// Whether a space stands behind another character.
+/// Returns whether a space follows another character.
 bool holds_space_within(std::string_view piece) {
   while (piece.starts_with(kSpaceMark)) piece.remove_prefix(kSpaceMark.size());
   return piece.find(kSpaceMark) != piece.npos || piece.find(' ') != piece.npos;
@@ -83,80 +83,82 @@ bool holds_newline_within(std::string_view piece) {
 }
 
 template <typename Condition>
-bool any_piece(const PieceModel& model, Condition condition) {
+bool any_piece(const SentencePieceModel& model, Condition condition) {
   for (int id = 0; id < model.size(); ++id) {
-    if (model.kind(id) == PieceModel::Kind::normal && condition(model.piece(id))) return true;
+    if (model.kind(id) == SentencePieceModel::Kind::normal && condition(model.piece(id)))
+      return true;
   }
   return false;
 }
 
-bool has_unknown(const PieceModel& model, const std::vector<int>& ids) {
-  return std::ranges::any_of(ids,
-                             [&](int id) { return model.kind(id) == PieceModel::Kind::unknown; });
+bool has_unknown(const SentencePieceModel& model, const std::vector<int>& ids) {
+  return std::ranges::any_of(
+      ids, [&](int id) { return model.kind(id) == SentencePieceModel::Kind::unknown; });
 }
 
-/// A space by itself, so that unknown characters before and after it never become one token.
-bool knows_space(const PieceModel& model) {
+/// Returns whether the model has a piece for a single space, which keeps unknown characters before
+/// and after a space from merging into one token.
+bool knows_space(const SentencePieceModel& model) {
   return any_piece(model, [](std::string_view piece) { return piece == kSpaceMark; });
 }
 
-/// The places that no piece of a model can span: before spaces or at line ends, between visible
-/// ASCII characters, letters and characters of other scripts. A model with pieces that hold a space
-/// after another character has none, nor has one with normalization rules of its own. The
-/// constructor checks them: a sample text must give the same tokens whole and in parts.
+/// Finds positions in a text that no piece of the model can span: before spaces or at newlines,
+/// between visible ASCII characters, letters and characters of other scripts. There are none if the
+/// model has pieces with a space after another character, or normalization rules of its own. The
+/// constructor verifies that a sample text yields the same tokens whole and in parts.
 ///
 /// Threads: any.
-class PieceCuts {
+class CutPoints {
  public:
-  PieceCuts(const PieceModels& models, std::string_view file);
+  CutPoints(const ModelVariants& models, std::string_view file);
 
-  /// Whether `text` may be cut before `at`, 0 < at < text.size().
+  /// Returns whether `text` may be cut before `at`, 0 < at < text.size().
   [[nodiscard]] bool may_cut(std::string_view text, std::size_t at) const;
-  /// Reads a part as its place demands.
+  /// Encodes a part with the model variant for its position.
   ///
-  /// Throws: Error{internal} where SentencePiece fails.
-  [[nodiscard]] std::vector<int> encode(const PieceModels& models, std::string_view part,
+  /// Throws: Error{internal} if SentencePiece fails.
+  [[nodiscard]] std::vector<int> encode(const ModelVariants& models, std::string_view part,
                                         bool begins_document) const;
 
  private:
-  enum class Newline { no_cut, is_space, stands_alone };
-  // Whether the model reads this byte as a space.
+  enum class Newline { no_cut, is_space, is_token };
+  // Returns whether the model treats this byte as a space.
   [[nodiscard]] bool is_space(char first) const {
     return first == ' ' || (first == '\n' && newline_ == Newline::is_space);
   }
-  [[nodiscard]] bool confirms(const PieceModels& models) const;
+  [[nodiscard]] bool preserves_tokens(const ModelVariants& models) const;
 
   bool cuts_at_spaces_ = false;
-  bool joins_spaces_ = false;  // reads several spaces as one
+  bool merges_spaces_ = false;  // encodes a run of spaces as one
   Newline newline_ = Newline::no_cut;
 };
 
-// NormalizerSpec.name of a model that was trained with --normalization_rule_tsv: field 1, 12 bytes.
-// A piece of this name is written in the same way; with it, too, there is only no place to cut.
-bool has_rules_of_its_own(std::string_view file) {
+// NormalizerSpec.name of a model trained with --normalization_rule_tsv: field 1, 12 bytes. A piece
+// of this name has the same encoding; such a false positive only disables cutting.
+bool has_custom_normalization(std::string_view file) {
   return file.find("\x0a\x0cuser_defined") != file.npos;
 }
 
-PieceCuts::PieceCuts(const PieceModels& models, std::string_view file) {
-  if (has_rules_of_its_own(file)) return;
-  const PieceModel& own = *models.own;
+CutPoints::CutPoints(const ModelVariants& models, std::string_view file) {
+  if (has_custom_normalization(file)) return;
+  const SentencePieceModel& own = *models.own;
   cuts_at_spaces_ = knows_space(own) && !any_piece(own, holds_space_within);
-  joins_spaces_ = ids_of(own, "a  b") == ids_of(own, "a b");
-  const std::vector<int> alone = ids_of(*models.bare, "\n");
+  merges_spaces_ = ids_of(own, "a  b") == ids_of(own, "a b");
+  const std::vector<int> alone = ids_of(*models.without_prefix, "\n");
   if (cuts_at_spaces_ && ids_of(own, "a\nb") == ids_of(own, "a b")) {
     newline_ = Newline::is_space;
   } else if (!alone.empty() && !has_unknown(own, alone) && !any_piece(own, holds_newline_within) &&
              ids_of(own, "a\nb") ==
-                 joined(joined(ids_of(own, "a"), alone), ids_of(*models.bare, "b"))) {
-    newline_ = Newline::stands_alone;
+                 joined(joined(ids_of(own, "a"), alone), ids_of(*models.without_prefix, "b"))) {
+    newline_ = Newline::is_token;
   }
-  if (!confirms(models)) {
+  if (!preserves_tokens(models)) {
     cuts_at_spaces_ = false;
     newline_ = Newline::no_cut;
   }
 }
 
-bool PieceCuts::may_cut(std::string_view text, std::size_t at) const {
+bool CutPoints::may_cut(std::string_view text, std::size_t at) const {
   const std::string_view before = text.substr(0, at);
   const std::string_view rest = text.substr(at);
   if (is_space(rest.front())) {
@@ -165,21 +167,21 @@ bool PieceCuts::may_cut(std::string_view text, std::size_t at) const {
     while (end < rest.size() && is_space(rest[end])) ++end;
     return begins_visible(rest.substr(end));
   }
-  return newline_ == Newline::stands_alone && ((rest.front() == '\n' && ends_visible(before)) ||
-                                               (before.back() == '\n' && begins_visible(rest)));
+  return newline_ == Newline::is_token && ((rest.front() == '\n' && ends_visible(before)) ||
+                                           (before.back() == '\n' && begins_visible(rest)));
 }
 
-std::vector<int> PieceCuts::encode(const PieceModels& models, std::string_view part,
+std::vector<int> CutPoints::encode(const ModelVariants& models, std::string_view part,
                                    bool begins_document) const {
   if (begins_document) return ids_of(*models.own, part);
   std::size_t spaces = 0;
   while (spaces < part.size() && is_space(part[spaces])) ++spaces;
   const bool is_word = 0 < spaces && begins_visible(part.substr(spaces));
-  if (!is_word || !joins_spaces_) return ids_of(*models.bare, part);
-  return ids_of(*models.spaced, part.substr(spaces));
+  if (!is_word || !merges_spaces_) return ids_of(*models.without_prefix, part);
+  return ids_of(*models.with_prefix, part.substr(spaces));
 }
 
-bool PieceCuts::confirms(const PieceModels& models) const {
+bool CutPoints::preserves_tokens(const ModelVariants& models) const {
   std::vector<int> in_parts;
   std::size_t begin = 0;
   for (std::size_t at = 1; at <= kSample.size(); ++at) {
@@ -191,33 +193,33 @@ bool PieceCuts::confirms(const PieceModels& models) const {
   return in_parts == ids_of(*models.own, kSample);
 }
 
-/// What protobuf appends to a model so that its normalizer's add_dummy_prefix reads anew: a message
-/// that comes twice is merged, field by field (ModelProto.normalizer_spec is field 3, and
-/// NormalizerSpec.add_dummy_prefix too).
+/// Bytes appended to a serialized model to override add_dummy_prefix: protobuf merges a repeated
+/// message field by field (ModelProto.normalizer_spec is field 3, and so is
+/// NormalizerSpec.add_dummy_prefix).
 constexpr std::string_view kWithoutPrefix("\x1a\x02\x18\x00", 4);
 constexpr std::string_view kWithPrefix("\x1a\x02\x18\x01", 4);
 
-std::unique_ptr<PieceModel> load(const std::string& model, const std::string& name) {
-  std::string obstacle;
-  auto loaded = piece_library().load(model, obstacle);
+std::unique_ptr<SentencePieceModel> load(const std::string& model, const std::string& name) {
+  std::string error;
+  auto loaded = sentencepiece_library().load(model, error);
   if (loaded == nullptr) {
     fail(
         ErrorKind::data,
-        "tokenizer '{}' is not a SentencePiece model{}{}; give one, as dtrain data tokenizer train "
-        "makes it",
-        name, obstacle.find(".cc(") == obstacle.npos ? fmt::format(" ({})", obstacle) : "",
-        model.starts_with('{') ? ", but JSON: the tokenizer.json of Hugging Face is not read" : "");
+        "tokenizer '{}' is not a SentencePiece model{}{}; train one with dtrain data tokenizer "
+        "train",
+        name, error.find(".cc(") == error.npos ? fmt::format(" ({})", error) : "",
+        model.starts_with('{') ? ", but JSON: Hugging Face's tokenizer.json is not supported" : "");
   }
   return loaded;
 }
 
-PieceModels load_models(const std::string& model, const std::string& name) {
+ModelVariants load_models(const std::string& model, const std::string& name) {
   return {.own = load(model, name),
-          .bare = load(model + std::string(kWithoutPrefix), name),
-          .spaced = load(model + std::string(kWithPrefix), name)};
+          .without_prefix = load(model + std::string(kWithoutPrefix), name),
+          .with_prefix = load(model + std::string(kWithPrefix), name)};
 }
 
-/// A piece as text, with spaces for their mark.
+/// Returns a piece as text, with spaces in place of kSpaceMark.
 std::string with_spaces(std::string_view piece) {
   std::string text;
   for (auto at = piece.find(kSpaceMark); at != piece.npos; at = piece.find(kSpaceMark)) {
@@ -227,7 +229,7 @@ std::string with_spaces(std::string_view piece) {
   return text.append(piece);
 }
 
-/// Finds a word without a copy of it.
+/// Allows lookup by string_view without a copy.
 struct WordHash {
   using is_transparent = void;
   std::size_t operator()(std::string_view text) const {
@@ -235,19 +237,19 @@ struct WordHash {
   }
 };
 
-class PieceEncoder final : public Encoder {
+class SentencePieceEncoder final : public Encoder {
  public:
-  PieceEncoder(const PieceModels& models, const PieceCuts& cuts)
+  SentencePieceEncoder(const ModelVariants& models, const CutPoints& cuts)
       : models_(models), cuts_(cuts), is_unigram_(models.own->is_unigram()) {}
 
   void encode(std::string_view text, bool begins_document,
               std::vector<std::uint32_t>& tokens) override {
-    if (is_unigram_ && begins_document && text.size() <= kLongestPart) {
+    if (is_unigram_ && begins_document && text.size() <= kMaxEncodeBytes) {
       return add(text, begins_document, tokens);
     }
     std::size_t begin = 0;
     for (std::size_t at = 1; at <= text.size(); ++at) {
-      const bool is_long = at - begin >= kLongestPart && at < text.size() &&
+      const bool is_long = at - begin >= kMaxEncodeBytes && at < text.size() &&
                            whole_characters(text.substr(0, at)) == at;
       if (at < text.size() && !is_long && !cuts_.may_cut(text, at)) continue;
       add(text.substr(begin, at - begin), begins_document && begin == 0, tokens);
@@ -259,7 +261,7 @@ class PieceEncoder final : public Encoder {
   void add(std::string_view part, bool begins_document, std::vector<std::uint32_t>& tokens) {
     constexpr std::size_t kLongestWord = 48;  // bytes
     constexpr std::size_t kMaxWords = 1 << 16;
-    // The same word means other tokens behind a space, which is part of it here, than elsewhere.
+    // A word's leading space is part of the key: its tokens differ with and without it.
     const bool is_word = !begins_document && part.size() <= kLongestWord;
     if (const auto found = is_word ? words_.find(part) : words_.end(); found != words_.end()) {
       tokens.insert(tokens.end(), found->second.begin(), found->second.end());
@@ -272,10 +274,10 @@ class PieceEncoder final : public Encoder {
     words_.emplace(part, ids);
   }
 
-  const PieceModels& models_;
-  const PieceCuts& cuts_;
+  const ModelVariants& models_;
+  const CutPoints& cuts_;
   bool is_unigram_;
-  // The tokens of short texts that were met lately.
+  // Caches the tokens of recent short texts.
   std::unordered_map<std::string, std::vector<int>, WordHash, std::equal_to<>> words_;
 };
 
@@ -297,7 +299,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     for (std::size_t at = text.size() - 1; at > 0; --at) {
       if (cuts_.may_cut(text, at)) return at;
     }
-    return text.size() > kLongestPart ? whole_characters(text.substr(0, text.size() - 1)) : 0;
+    return text.size() > kMaxEncodeBytes ? whole_characters(text.substr(0, text.size() - 1)) : 0;
   }
 
   [[nodiscard]] std::string text_of(std::int64_t token) const override {
@@ -305,21 +307,21 @@ class SentencePieceTokenizer final : public Tokenizer {
     DTRAIN_CHECK(0 <= id && id < models_.own->size(), "token {} of {}", id, models_.own->size());
     const std::string piece = models_.own->piece(id);
     switch (models_.own->kind(id)) {
-      case PieceModel::Kind::control:
+      case SentencePieceModel::Kind::control:
         return {};
-      case PieceModel::Kind::unknown:
-        return " \xE2\x81\x87 ";  // SentencePiece's sign for it
-      case PieceModel::Kind::byte:
+      case SentencePieceModel::Kind::unknown:
+        return " \xE2\x81\x87 ";  // SentencePiece's symbol for unknown pieces
+      case SentencePieceModel::Kind::byte:
         return {byte_of(piece)};
-      case PieceModel::Kind::normal:
-      case PieceModel::Kind::unused:
+      case SentencePieceModel::Kind::normal:
+      case SentencePieceModel::Kind::unused:
         break;
     }
     return with_spaces(piece);
   }
 
   [[nodiscard]] std::unique_ptr<Encoder> make_encoder() const override {
-    return std::make_unique<PieceEncoder>(models_, cuts_);
+    return std::make_unique<SentencePieceEncoder>(models_, cuts_);
   }
 
  private:
@@ -333,16 +335,16 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   std::string model_;
-  PieceModels models_;
-  PieceCuts cuts_;
+  ModelVariants models_;
+  CutPoints cuts_;
 };
 
 }  // namespace
 
-PieceLibrary& piece_library() {
-  using Entry = PieceLibrary& (*)();
+SentencePieceLibrary& sentencepiece_library() {
+  using Entry = SentencePieceLibrary& (*)();
   static const base::PluginFile file =
-      base::open_apart("libdtrain-sentencepiece.so", "dtrain_piece_library");
+      base::open_apart("libdtrain-sentencepiece.so", "dtrain_sentencepiece_library");
   if (file.entry == nullptr) {
     base::fail(base::ErrorKind::usage,
                "cannot load SentencePiece through {}: {}; install Debian's libsentencepiece-dev "

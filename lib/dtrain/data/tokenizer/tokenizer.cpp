@@ -46,7 +46,7 @@ std::shared_ptr<const Tokenizer> byte_tokenizer() {
 std::shared_ptr<const Tokenizer> read_tokenizer(const std::string& path) {
   static constexpr base::FileRole kRole{
       base::ErrorKind::data, "tokenizer",
-      "give a SentencePiece model, as dtrain data tokenizer train makes one"};
+      "give a SentencePiece model; dtrain data tokenizer train makes one"};
   const auto file = base::InputFile::open(path, kRole);
   std::string model(static_cast<std::size_t>(file.size()), '\0');
   file.read(0, std::as_writable_bytes(std::span(model)));
@@ -77,7 +77,7 @@ std::vector<std::int64_t> prompt_tokens(const Tokenizer& tokenizer, std::string_
   } else {
     tokenizer.make_encoder()->encode(text.empty() ? "\n" : text, true, tokens);
   }
-  if (tokens.empty()) tokens.push_back(0);  // a text that the tokenizer normalises away
+  if (tokens.empty()) tokens.push_back(0);  // the tokenizer's normalization left no text
   return {tokens.begin(), tokens.end()};
 }
 

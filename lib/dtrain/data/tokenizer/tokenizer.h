@@ -1,4 +1,4 @@
-// Makes tokens of texts, and texts of tokens.
+// Tokenizers: text to tokens and back.
 #pragma once
 
 #include <cstddef>
@@ -11,63 +11,63 @@
 
 namespace dtrain::data {
 
-/// What makes a token file's tokens; the value stands in the file.
+/// The kind of a token file's tokenizer; the value is saved in the file.
 enum class TokenizerKind : std::uint64_t {
-  unknown = 0,  ///< somebody else's, which did not come with the tokens
+  unknown = 0,  ///< the file came without its tokenizer
   bytes = 1,    ///< every byte is a token
   sentencepiece = 2,
 };
 
-/// Makes tokens for one thread.
+/// Encodes text. Threads: one caller.
 class Encoder {
  public:
   virtual ~Encoder() = default;
-  /// Appends the tokens of a stretch of a document, which begins it or follows a cut().
+  /// Appends the tokens of a part of a document, which begins the document or follows a cut().
   virtual void encode(std::string_view text, bool begins_document,
                       std::vector<std::uint32_t>& tokens) = 0;
 };
 
-/// Threads: any.
+/// A tokenizer. Threads: any number of callers.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
   [[nodiscard]] virtual TokenizerKind kind() const = 0;
-  /// Every token is below it.
+  /// Vocabulary size; every token is below it.
   [[nodiscard]] virtual std::int64_t vocab() const = 0;
-  /// What open_tokenizer makes the same tokenizer of; empty for bytes.
+  /// The serialized model, from which open_tokenizer recreates the tokenizer; empty for bytes.
   [[nodiscard]] virtual std::string_view model() const = 0;
-  /// The token that follows each document; none for bytes.
+  /// The token that follows each document; bytes have none.
   [[nodiscard]] virtual std::optional<std::uint32_t> end_of_document() const = 0;
-  /// The last place, below text.size(), at which `text` can be cut without changing its tokens. A
-  /// long text without such a place is cut between two characters; a short one gives 0.
+  /// Returns the last position below text.size() where a cut does not change the tokens. If there
+  /// is none, returns a character boundary for a long text, and 0 for a short one.
   [[nodiscard]] virtual std::size_t cut(std::string_view text) const = 0;
-  /// The bytes that a token stands for within a text.
+  /// Decodes one token within a text.
   [[nodiscard]] virtual std::string text_of(std::int64_t token) const = 0;
   [[nodiscard]] virtual std::unique_ptr<Encoder> make_encoder() const = 0;
 };
 
-/// Every byte is a token, and nothing stands between documents.
+/// The byte tokenizer: every byte is a token, without an end-of-document token.
 [[nodiscard]] std::shared_ptr<const Tokenizer> byte_tokenizer();
 
-/// A SentencePiece model, as a file's content; `name` is its file's, for messages.
+/// Opens a SentencePiece model from the content of its file. name: the file's name, for messages.
 ///
-/// Throws: Error{data} where it is none; Error{usage} where libdtrain-sentencepiece.so is missing.
+/// Throws: Error{data} if it is not a model; Error{usage} if libdtrain-sentencepiece.so is missing.
 [[nodiscard]] std::shared_ptr<const Tokenizer> open_tokenizer(std::string model,
                                                               const std::string& name);
 
-/// Reads the file.
+/// Opens the model file at `path`.
 ///
-/// Throws: Error{data} as open_tokenizer, and where the file cannot be read.
+/// Throws: as open_tokenizer; Error{data} if the file cannot be read.
 [[nodiscard]] std::shared_ptr<const Tokenizer> read_tokenizer(const std::string& path);
 
-/// A short text that tells a tokenizer from others: "sentencepiece xxh3 ...", "bytes", "unknown".
+/// Returns a fingerprint of a tokenizer: "sentencepiece xxh3 ...", "bytes" or "unknown".
 [[nodiscard]] std::string identity_of(TokenizerKind kind, std::string_view model);
 
-/// The tokens of a text that a model continues; of an empty one, what comes before a document.
+/// Encodes a prompt; an empty one becomes the token that precedes a document.
 ///
-/// Throws: Error{data} for a text that is not UTF-8 under a tokenizer that needs it; `name` is the
-///         text's.
+/// name:   of the prompt, for messages.
+/// Throws: Error{data} if the text is not UTF-8 and the tokenizer requires it.
 [[nodiscard]] std::vector<std::int64_t> prompt_tokens(const Tokenizer& tokenizer,
                                                       std::string_view text, std::string_view name);
 

@@ -1,4 +1,4 @@
-// Trains a SentencePiece model of texts: `dtrain data tokenizer train`.
+// `dtrain data tokenizer train`: trains a SentencePiece model on texts.
 #include <cinttypes>
 #include <cstdio>
 #include <string_view>
@@ -8,7 +8,7 @@
 #include "dtrain/base/io/file_system.h"
 #include "dtrain/base/text/text.h"
 #include "dtrain/data/prepare.h"
-#include "dtrain/data/tokenizer/piece_library.h"
+#include "dtrain/data/tokenizer/sentencepiece_library.h"
 #include "dtrain/data/tokenizer/utf8.h"
 
 namespace dtrain::data {
@@ -17,9 +17,9 @@ namespace {
 using base::ErrorKind;
 using base::fail;
 
-/// Lines of a text of any size, spread evenly over it, in a bounded memory: every n-th, where n
-/// doubles whenever there are too many.
-class SpreadLines {
+/// An evenly spaced sample of lines in bounded memory: every n-th line, where n doubles whenever
+/// the sample grows too large.
+class LineSample {
  public:
   void add(std::string_view text) {
     num_bytes_ += std::ssize(text);
@@ -44,7 +44,7 @@ class SpreadLines {
 
  private:
   static constexpr std::int64_t kMostBytes = 100'000'000;
-  // SentencePiece passes over lines that are longer than 4,192 bytes.
+  // SentencePiece skips lines longer than 4,192 bytes.
   static constexpr std::size_t kLongestLine = 4096;
 
   static std::size_t length_of_line(std::string_view text) {
@@ -81,13 +81,13 @@ class SpreadLines {
   std::size_t next_ = 0;
 };
 
-// Finds now what could not be written after minutes of training.
+// Detects an unwritable output before minutes of training.
 void check_writable(const PrepareOptions& options, const std::vector<std::string>& files) {
   check_output(options, options.output, files);
   const base::AtomicFile probe(options.output, ErrorKind::data);
 }
 
-PieceLibrary::Words trainer_words(const TokenizerTraining& training) {
+SentencePieceLibrary::TrainerFlags trainer_flags(const TokenizerTraining& training) {
   return {{"vocab_size", std::to_string(training.vocab)},
           {"model_type", training.type},
           {"byte_fallback", "true"},
@@ -99,21 +99,21 @@ PieceLibrary::Words trainer_words(const TokenizerTraining& training) {
           {"eos_id", "1"},
           {"bos_id", "-1"},
           {"pad_id", "-1"},
-          {"num_threads", "16"},  // of any machine: sums depend on it
+          {"num_threads", "16"},  // fixed, because sums depend on it
           {"minloglevel", "2"}};
 }
 
-// "INTERNAL: src/trainer_interface.cc(582) [(a) <= (b)] Vocabulary size too high (900). ...":
-// what stands behind the brackets.
-std::string without_source(const std::string& obstacle) {
-  const auto bracket = obstacle.rfind("] ");
-  const std::string reason = bracket == obstacle.npos ? obstacle : obstacle.substr(bracket + 2);
-  // Its advice names options of its own.
+// Returns the text after the brackets of an error such as
+// "INTERNAL: src/trainer_interface.cc(582) [(a) <= (b)] Vocabulary size too high (900). ...".
+std::string without_source(const std::string& error) {
+  const auto bracket = error.rfind("] ");
+  const std::string reason = bracket == error.npos ? error : error.substr(bracket + 2);
+  // SentencePiece's advice names its own options.
   std::int64_t least = 0;
   constexpr const char* kTooSmall =
       "Vocabulary size is smaller than required_chars. %*d vs %" SCNd64;
   if (std::sscanf(reason.c_str(), kTooSmall, &least) == 1) {
-    return fmt::format("their characters alone need {}", least);
+    return fmt::format("their characters alone need {} pieces", least);
   }
   return base::printable(reason);
 }
@@ -123,19 +123,19 @@ std::string without_source(const std::string& obstacle) {
 TokenizerReport train_tokenizer(const TokenizerTraining& training) {
   const InputFiles files = training_texts(training.texts);
   check_writable(training.texts, files.paths);
-  PieceLibrary& library = piece_library();
-  SpreadLines lines;
+  SentencePieceLibrary& library = sentencepiece_library();
+  LineSample lines;
   RecordReport records =
       read_texts(files.paths, training.texts, [&](std::string_view text) { lines.add(text); });
   if (lines.is_empty()) {
-    fail(ErrorKind::data, "the texts hold no line that is not empty; give more text");
+    fail(ErrorKind::data, "all lines of the texts are empty; give more text");
   }
-  std::string obstacle;
+  std::string error;
   const std::string model = library.train(
-      trainer_words(training), [&](std::string& line) { return lines.next(line); }, obstacle);
+      trainer_flags(training), [&](std::string& line) { return lines.next(line); }, error);
   if (model.empty()) {
     fail(ErrorKind::usage, "SentencePiece cannot train on these texts with --vocab-size {}: {}",
-         training.vocab, without_source(obstacle));
+         training.vocab, without_source(error));
   }
   const auto tokenizer = open_tokenizer(model, training.texts.output);
   base::AtomicFile output(training.texts.output, ErrorKind::data);

@@ -9,7 +9,7 @@ namespace {
 
 bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
 
-/// Bytes of the well-formed character that `text` begins with; 0: there is none.
+/// Returns the length of the well-formed character at the beginning of `text`; 0 if there is none.
 std::size_t character_length(std::string_view text) {
   const auto first = static_cast<unsigned char>(text[0]);
   if (first < 0x80) return 1;
@@ -27,7 +27,7 @@ std::size_t character_length(std::string_view text) {
   return is_overlong || is_surrogate || is_beyond_unicode ? 0 : length;
 }
 
-/// Where the last character begins, whole or not: at most 4 bytes before the end.
+/// Returns where the last character begins, complete or not: at most 4 bytes before the end.
 std::size_t begin_of_last(std::string_view text) {
   constexpr std::size_t kLongest = 4;
   if (text.empty()) return 0;

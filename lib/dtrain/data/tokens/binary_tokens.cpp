@@ -21,7 +21,7 @@ constexpr std::int64_t kGpt2Vocab = 50257;
 constexpr std::int64_t kGpt2End = 50256;
 constexpr std::int64_t kLlama3Vocab = 128256;
 constexpr std::int64_t kLlama3Begin = 128000;
-constexpr std::int64_t kHeaderBytes = 1024;  // 256 numbers of llm.c
+constexpr std::int64_t kHeaderBytes = 1024;  // of llm.c: 256 numbers
 
 struct KnownHeader {
   std::uint32_t magic;
@@ -77,13 +77,13 @@ std::optional<BinaryFormat> llm_c_format(const base::InputFile& file, std::strin
   return std::nullopt;
 }
 
-// Of tokens with a vocabulary that the user gave: GPT-2's token between documents, if they are its.
+// The delimiter of tokens whose vocabulary the user gave: GPT-2's, if the vocabulary is GPT-2's.
 std::optional<std::int64_t> delimiter_of(std::int64_t vocab) {
   const bool is_gpt2 = kGpt2Vocab <= vocab && vocab <= kGpt2LargestVocab;
   return is_gpt2 ? std::optional(kGpt2End) : std::nullopt;
 }
 
-/// The format of a file that says itself what it holds.
+/// The format of a file with a header or index.
 std::optional<BinaryFormat> certain_format(const base::InputFile& file, std::string_view start,
                                            std::int64_t vocab) {
   if (auto llm_c = llm_c_format(file, start)) return llm_c;
@@ -102,7 +102,7 @@ std::optional<BinaryFormat> certain_format(const base::InputFile& file, std::str
                       .has_index = true};
 }
 
-// if_other: what to do if it holds something else.
+// if_other: advice if the file holds something else.
 void check_whole_numbers(const base::InputFile& file, NumberType type, std::string_view if_other) {
   if (file.size() % type.bytes == 0) return;
   fail(ErrorKind::data,
@@ -113,7 +113,7 @@ void check_whole_numbers(const base::InputFile& file, NumberType type, std::stri
 
 constexpr std::string_view kNameType = "name its numbers' type: --token-type TYPE";
 
-/// A file without a header, whose numbers the user names.
+/// The format of a headerless file of the type that the user gave.
 BinaryFormat named_format(const base::InputFile& file, std::string_view start,
                           const BinaryHints& hints) {
   const std::string_view what = is_plain_text(start) ? "a text" : format_by_signature(start);
@@ -128,8 +128,8 @@ BinaryFormat named_format(const base::InputFile& file, std::string_view start,
           .delimiter = delimiter_of(hints.vocab)};
 }
 
-/// A .bin file without a header or a known beginning that is no text: nanoGPT's, or none that can
-/// be told.
+/// The format of a headerless .bin file that is neither text nor of a known signature: nanoGPT's,
+/// or an error if that is in doubt.
 BinaryFormat nanogpt_format(const base::InputFile& file, std::string_view start,
                             std::int64_t vocab) {
   check_whole_numbers(file, {.bytes = 2}, fmt::format("{}; {}", kNameType, kIfTextOfBin));
@@ -187,7 +187,7 @@ class Converter {
   [[nodiscard]] std::int64_t highest() const { return highest_; }
 
  private:
-  // Numbers of tokens, of these, before the ends of documents.
+  // Returns the offsets in `tokens` at which documents end.
   [[nodiscard]] std::vector<std::size_t> document_ends(std::span<const std::int64_t> tokens) const {
     std::vector<std::size_t> ends;
     if (index_ != nullptr) {
@@ -229,13 +229,13 @@ class Converter {
   TokenWriter& writer_;
   std::int64_t position_ = 0;
   std::int64_t highest_ = -1;
-  std::int64_t open_ = 0;  // tokens of the document that is not ended
+  std::int64_t open_ = 0;  // tokens of the unfinished document
 };
 
 }  // namespace
 
 std::optional<BinaryFormat> binary_format_of(const std::string& path, const BinaryHints& hints) {
-  if (path == kStandardInput) return std::nullopt;  // which is read once, as a text
+  if (path == kStandardInput) return std::nullopt;  // read once, as text
   const base::InputFile file = base::InputFile::open(path, kTextFile);
   const std::string start = beginning(file);
   if (auto certain = certain_format(file, start, hints.vocab)) {

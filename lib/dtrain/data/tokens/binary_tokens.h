@@ -1,5 +1,4 @@
-// Reads the token files of other trainers: nanoGPT, llm.c, Megatron, NumPy, and numbers without a
-// header.
+// Reads token files of other trainers: nanoGPT, llm.c, Megatron, NumPy, and headerless integers.
 #pragma once
 
 #include <cstdint>
@@ -12,35 +11,35 @@
 
 namespace dtrain::data {
 
-/// What a file holds.
+/// The format of a foreign token file.
 struct BinaryFormat {
   std::string name{};  ///< "nanoGPT", "llm.c (GPT-2)", "NumPy (uint16)"
   std::int64_t header_bytes = 0;
   NumberType type{};
-  std::int64_t vocab = 0;  ///< of the tokenizer that it is usually made with; 0: not known
+  std::int64_t vocab = 0;                   ///< of the format's usual tokenizer; 0: unknown
   std::optional<std::int64_t> delimiter{};  ///< the token between documents
-  bool delimiter_is_first = false;          ///< of its document, else its last
-  bool has_index = false;                   ///< a MegatronIndex, which knows the documents
+  bool delimiter_is_first = false;          ///< it begins a document; otherwise it ends one
+  bool has_index = false;                   ///< a MegatronIndex lists the documents
 };
 
-/// What the user says of tokens.
+/// Properties of the tokens that the user specified.
 struct BinaryHints {
-  std::int64_t vocab = 0;            ///< 0: not said
+  std::int64_t vocab = 0;            ///< 0: not given
   std::optional<NumberType> type{};  ///< of files without a header
 };
 
-/// The format of a token file; nothing for what is none. A header or an index is certain. Without
-/// one, files are recognised by the end of their name (.bin) and read as 16-bit tokens if their
-/// bytes leave no doubt (headerless.h), or as hints.type says.
+/// Detects the format of a token file; empty if the file is not one. A header or index determines
+/// it. Without either, a file is read as hints.type says, or, if its name ends in .bin, as 16-bit
+/// tokens, provided that its bytes leave no doubt (headerless.h).
 ///
-/// Throws: Error{data} naming a file that is truncated, of another version, byte-swapped, of
-///         numbers that are no tokens, or of numbers whose type is in doubt; Error{usage} if
-///         hints.type is given for a file that says its own, or for a text.
+/// Throws: Error{data} naming a file that is truncated, of another version, byte-swapped, or whose
+///         numbers are not tokens or of uncertain type; Error{usage} if hints.type is given for
+///         text or for a file that records its own type.
 [[nodiscard]] std::optional<BinaryFormat> binary_format_of(const std::string& path,
                                                            const BinaryHints& hints);
 
-/// Appends the tokens and documents of a file. vocab: of the writer. Returns the highest token, -1
-/// for a file without any.
+/// Appends the tokens and document ends of a file to `writer`, whose vocabulary is `vocab`. Returns
+/// the highest token, or -1 if there are none.
 ///
 /// Throws: Error{data} naming file and position of a token outside the vocabulary.
 std::int64_t convert_binary(const std::string& path, const BinaryFormat& format, std::int64_t vocab,

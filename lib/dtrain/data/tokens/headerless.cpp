@@ -9,7 +9,7 @@
 namespace dtrain::data {
 namespace {
 
-/// How often each byte stands at one place of a number.
+/// A histogram of the bytes at one position within a number.
 struct ByteCounts {
   std::array<std::int64_t, 256> counts{};
   std::int64_t size = 0;
@@ -18,7 +18,7 @@ struct ByteCounts {
     ++counts[std::to_integer<std::size_t>(byte)];
     ++size;
   }
-  // The high bytes of small numbers, negative ones included.
+  // True for high bytes of small numbers, including negative ones.
   [[nodiscard]] bool is_filler() const { return counts.front() + counts.back() == size; }
 };
 
@@ -28,14 +28,14 @@ ByteCounts sum(ByteCounts a, const ByteCounts& b) {
   return a;
 }
 
-/// The share of pairs of bytes that are equal, and its variance.
+/// The fraction of byte pairs that are equal, and its variance.
 struct Repetition {
   double share = 0;
   double variance = 0;
 };
 
-// Unbiased estimates of the sums of p^2 and p^3 over the bytes' probabilities p; from them the
-// variance of the first one, for independent bytes.
+// Estimates, without bias, the sums of p^2 and p^3 over the byte probabilities p, and from them the
+// variance of the first for independent bytes.
 Repetition repetition_of(const ByteCounts& bytes) {
   const auto n = static_cast<double>(bytes.size);
   double squares = 0;
@@ -49,9 +49,9 @@ Repetition repetition_of(const ByteCounts& bytes) {
   return {.share = squares, .variance = 4 * spread / n + 2 * squares / (n * n)};
 }
 
-// Whether two high bytes differ in nothing but the sign nearly as often as they are equal, whose
-// share is given: weights give 0.98 of it and more, tokens up to 0.7, which would be evenly
-// distributed over GPT-2's.
+// Returns whether two high bytes that differ only in the sign are nearly as frequent as equal ones,
+// whose fraction is `equal`. The ratio is 0.98 or more for weights, and at most 0.7 for tokens,
+// which it reaches if they are uniform over GPT-2's vocabulary.
 bool has_random_signs(const ByteCounts& high, double equal) {
   constexpr double kLeast = 0.9;
   constexpr std::size_t kSign = 0x80;

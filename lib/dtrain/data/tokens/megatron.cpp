@@ -15,9 +15,9 @@ using namespace std::string_view_literals;
 
 constexpr std::string_view kIndexMagic = "MMIDIDX\0\0"sv;
 constexpr std::string_view kOldIndexMagic = "TNTIDX\0\0"sv;
-// Offsets in the index. Behind the header stand the sequences' lengths (int32), where they begin in
-// bytes of the tokens (int64), and the sequences that documents begin with, and their number
-// (int64).
+// Byte offsets in the index. The header is followed by the length of each sequence (int32), the
+// byte offset of each sequence in the token file (int64), and the first sequence of each document,
+// with the number of sequences as last entry (int64).
 constexpr std::int64_t kIndexVersionAt = 9;
 constexpr std::int64_t kIndexTypeAt = 17;
 constexpr std::int64_t kIndexSequencesAt = 18;
@@ -118,7 +118,7 @@ void MegatronIndex::check_size(std::int64_t bytes_of_tokens) const {
   const auto length = number_at<std::int32_t>(kIndexHeaderBytes + 4 * (num_sequences_ - 1));
   const auto begin =
       number_at<std::int64_t>(kIndexHeaderBytes + 4 * num_sequences_ + 8 * (num_sequences_ - 1));
-  const bool is_there = 0 <= begin && begin <= bytes_of_tokens;  // else the sum may overflow
+  const bool is_there = 0 <= begin && begin <= bytes_of_tokens;  // otherwise the sum may overflow
   const std::int64_t end = is_there ? begin + type_.bytes * length : begin;
   if (end == bytes_of_tokens) return;
   refuse_index(index_, "says {} bytes of tokens, {} are there; copy both files again", end,

@@ -1,4 +1,4 @@
-// The index that Megatron writes beside its tokens: FILE.idx of FILE.bin.
+// Reads the index file that Megatron writes beside its tokens: FILE.idx for FILE.bin.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,22 @@
 
 namespace dtrain::data {
 
-/// The path of the index of FILE.bin; empty for other names.
+/// Returns the index path of FILE.bin; empty for other names.
 [[nodiscard]] std::string index_path_of(const std::string& tokens);
 
-/// Reads what stands beside a file of tokens, whatever its size, in a bounded memory.
+/// Reads a Megatron index of any size in bounded memory.
 ///
-/// Throws:  Error{data} naming the index if it is of another version or kind of number, truncated,
-///          or does not agree with the file of tokens.
+/// Throws:  Error{data} naming the index if it has another version or number type, is truncated, or
+///          contradicts the token file.
 /// Threads: one caller.
 /// Source:  Megatron-LM, megatron/core/datasets/indexed_dataset.py.
 class MegatronIndex {
  public:
-  /// Null if no index stands beside the tokens.
+  /// Returns null if the token file has no index beside it.
   [[nodiscard]] static std::unique_ptr<MegatronIndex> open(const base::InputFile& tokens);
 
   [[nodiscard]] NumberType type() const noexcept { return type_; }
-  /// The ends of the next documents, in tokens from the file's begin, up to `limit`.
+  /// Returns the ends of the next documents up to `limit`, as token positions in the file.
   [[nodiscard]] std::vector<std::int64_t> ends_up_to(std::int64_t limit);
 
  private:
@@ -42,7 +42,7 @@ class MegatronIndex {
   std::int64_t num_documents_ = 0;
   std::int64_t num_tokens_ = 0;
   std::int64_t next_document_ = 0;
-  std::int64_t last_end_ = 0;  // of the documents that were given
+  std::int64_t last_end_ = 0;  // of the documents returned so far
 };
 
 }  // namespace dtrain::data

@@ -18,7 +18,7 @@ template <typename... Args>
              fmt::format(found, std::forward<Args>(args)...));
 }
 
-/// The text between `key` and `end`; empty if there is none.
+/// Returns the text between `key` and `end`; empty if `key` is missing.
 std::string_view python_value_of(std::string_view header, std::string_view key,
                                  std::string_view end) {
   const std::size_t at = header.find(key);
@@ -27,10 +27,10 @@ std::string_view python_value_of(std::string_view header, std::string_view key,
   return rest.substr(0, rest.find(end));
 }
 
-/// What stands before the array: `text`, in Python's notation.
+/// The array's header: a Python dictionary literal, `text`.
 struct ArrayHeader {
   std::string_view text;
-  std::size_t bytes;  ///< with all before it
+  std::size_t bytes;  ///< including the magic, version and length
 };
 
 ArrayHeader array_header_of(const base::InputFile& file, std::string_view start) {
@@ -70,7 +70,7 @@ NumberType array_type_of(const base::InputFile& file, std::string_view name) {
   return {.bytes = bytes, .is_signed = name[1] == 'i'};
 }
 
-/// The length of a one-dimensional array, from "(N,".
+/// Parses the length of a one-dimensional array from "N,".
 std::int64_t array_length_of(const base::InputFile& file, std::string_view shape) {
   std::int64_t length = 0;
   const auto [end, error] = std::from_chars(shape.data(), shape.data() + shape.size(), length);

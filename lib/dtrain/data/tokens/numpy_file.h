@@ -1,4 +1,4 @@
-// The header of a NumPy array file, .npy.
+// Reads the header of a NumPy array file (.npy).
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,17 @@ namespace dtrain::data {
 
 inline constexpr std::string_view kNumpyMagic = "\x93NUMPY";
 
+/// An array's element type and where its data begins.
 struct NumpyArray {
   NumberType type;
   std::int64_t header_bytes = 0;
 };
 
-/// Reads the header of a file that begins with kNumpyMagic. start: the file's first 64 KiB, or all.
+/// Reads the header of a file that begins with kNumpyMagic. start: the file's first 64 KiB,
+/// or all.
 ///
-/// Throws: Error{data} naming the file if its array is not a whole one-dimensional one of
-///         little-endian whole numbers, with what it is.
+/// Throws: Error{data} naming the file and its array unless that is complete, one-dimensional and
+///         of little-endian integers.
 /// Source: NumPy's documentation of numpy.lib.format, versions 1 to 3.
 [[nodiscard]] NumpyArray read_numpy_header(const base::InputFile& file, std::string_view start);
 

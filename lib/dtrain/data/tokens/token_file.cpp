@@ -23,7 +23,7 @@ Token token_at(const std::byte* tokens, std::int64_t index) {
   return token;
 }
 
-/// Calls f with a zero of the type that a token has in the file.
+/// Calls f with a zero of the token's type in the file.
 template <typename F>
 auto with_token_type(std::int64_t bytes_per_token, F f) {
   switch (bytes_per_token) {
@@ -49,7 +49,7 @@ std::optional<double> tokens_per(const TokenFile& file, std::int64_t count) {
   return static_cast<double>(file.size()) / static_cast<double>(count);
 }
 
-// A prompt's tokens must be among the model's.
+// A tokenizer with a larger vocabulary could encode a prompt into tokens that the model lacks.
 std::shared_ptr<const Tokenizer> piece_tokenizer_of(const TokenFile& file) {
   auto tokenizer = open_tokenizer(std::string(file.tokenizer_model()), file.path());
   if (tokenizer->vocab() > file.vocab()) {
@@ -91,7 +91,7 @@ void TokenFile::read_header(std::string_view start) {
   const auto [header, header_bytes] = decode_token_header(std::as_bytes(std::span(start)), path());
   tokens_begin_ = static_cast<std::int64_t>(header_bytes);
   const std::int64_t rest = file_.size() - tokens_begin_;
-  // Division, since the product of a damaged count may wrap.
+  // Divides because multiplying a damaged count may overflow.
   if (const std::int64_t there = rest / header.bytes_per_token;
       header.num_tokens < 0 || there < header.num_tokens) {
     refuse_token_file(path(), fmt::format("is truncated: {} of {} tokens are there", there,
@@ -116,7 +116,7 @@ void TokenFile::read_header(std::string_view start) {
   bytes_per_token_ = header.bytes_per_token;
 }
 
-// From `begin` to the end of the file.
+// Reads the rest of the file from `begin`.
 void TokenFile::read_tail(std::int64_t begin, std::int64_t padding) {
   const std::int64_t size = file_.size() - begin;
   const auto count = static_cast<std::uint64_t>(details_.num_documents);
@@ -182,7 +182,7 @@ void TokenFile::copy(std::int64_t begin, std::span<std::int64_t> out) const {
   const auto count = static_cast<std::int64_t>(out.size());
   DTRAIN_CHECK(begin >= 0 && count <= num_tokens_ && begin <= num_tokens_ - count,
                "tokens [{}, {} + {}) of {}", begin, begin, count, num_tokens_);
-  // They are read into the end of `out` and widened from its beginning, which never overtakes them.
+  // Reads into the end of `out`, then widens from its beginning without overwriting unread tokens.
   const std::span read =
       std::as_writable_bytes(out).last(static_cast<std::size_t>(count * bytes_per_token_));
   file_.read(tokens_begin_ + begin * bytes_per_token_, read);
@@ -196,8 +196,8 @@ void TokenFile::copy(std::int64_t begin, std::span<std::int64_t> out) const {
         }
         return seen;
       });
-  // Checked again because the file may have changed since it was opened, and an index beyond the
-  // embedding would be read from foreign memory.
+  // Checks again because the file may have changed since it was opened, and an index beyond the
+  // embedding would read out of bounds.
   if (largest >= vocab_) {
     const auto found = std::find(out.begin(), out.end(), largest);
     fail_outside(path(), largest, begin + (found - out.begin()), vocab_);
@@ -228,7 +228,7 @@ std::shared_ptr<const Tokenizer> tokenizer_of(const TokenFile& file) {
     case TokenizerKind::unknown:
       break;
   }
-  // Files of versions 1 and 2 do not say so where they hold bytes.
+  // Files of versions 1 and 2 do not record that they hold bytes.
   return file.vocab() == kByteVocab ? byte_tokenizer() : nullptr;
 }
 

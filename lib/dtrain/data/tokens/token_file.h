@@ -1,4 +1,4 @@
-// Token files, and texts read as bytes (docs/formats/tokens.md); their losses in units of the text.
+// Reads token files, and texts as byte tokens (docs/formats/tokens.md); converts losses per token.
 #pragma once
 
 #include <cstddef>
@@ -14,17 +14,17 @@
 
 namespace dtrain::data {
 
-/// More than any token needs: a file's own vocabulary is accepted, whatever it is.
+/// A vocabulary above any file's own, so that every file is accepted.
 inline constexpr std::int64_t kAnyVocab = std::int64_t{1} << 32;
 
-/// A sequence of tokens that are read when they are wanted: a token file, or any text, one token a
-/// byte. The file stays open, and is not mapped: one that is shortened, or a disk that fails, is an
-/// error of whoever reads.
+/// A sequence of tokens, read on demand from a token file, or from any text with one token per
+/// byte. The file stays open but is not memory-mapped, so a truncated file or failing disk raises
+/// an error in the reader.
 ///
-/// Throws:  open(): Error{data} naming the file and what is wrong: missing, a folder, empty,
-///          truncated, another format or version, compressed, JSON lines or binary where text is
-///          expected, a vocabulary larger than `vocab`, a token outside of it. Where the width of a
-///          token does not rule that out, open() reads the whole file once.
+/// Throws:  open(): Error{data} naming the file and the problem: missing, a folder, empty,
+///          truncated, another format or version, compressed, JSON lines or binary instead of text,
+///          a vocabulary larger than `vocab`, or a token outside it. open() reads the whole file
+///          once if the token width permits such tokens.
 ///          copy(): Error{data} for a token outside the vocabulary (the file changed), or as
 ///          InputFile::read.
 /// Threads: any number of readers.
@@ -36,26 +36,26 @@ class TokenFile {
   [[nodiscard]] std::int64_t bytes_per_token() const noexcept { return bytes_per_token_; }
   /// The vocabulary of the tokens, which may be smaller than that of open().
   [[nodiscard]] std::int64_t vocab() const noexcept { return own_vocab_; }
-  /// Where the tokens come from, as far as the file knows.
+  /// The origin of the tokens, as far as the file records it.
   [[nodiscard]] const TokenDetails& details() const noexcept { return details_; }
   /// The tokenizer's model; empty for bytes and unknown ones.
   [[nodiscard]] std::string_view tokenizer_model() const noexcept { return model_; }
   [[nodiscard]] bool knows_tokenizer() const noexcept {
     return details_.tokenizer != TokenizerKind::unknown;
   }
-  /// identity_of its tokenizer.
+  /// The tokenizer's fingerprint: identity_of.
   [[nodiscard]] std::string tokenizer() const;
   [[nodiscard]] const std::string& path() const noexcept { return file_.path(); }
 
-  /// XXH3, 64 bits, of all tokens as they lie in the file, without its header: a text and the token
-  /// file made of it have the same. Reads the whole file.
+  /// Computes the 64-bit XXH3 of all tokens as stored, without the header; equal for a text and its
+  /// token file. Reads the whole file.
   ///
-  /// Throws: Error{data} naming a token file whose header has another checksum.
+  /// Throws: Error{data} naming the token file if its header records another checksum.
   [[nodiscard]] std::uint64_t checksum() const;
 
   /// Token `index`, 0 <= index < size().
   [[nodiscard]] std::int64_t operator[](std::int64_t index) const;
-  /// Tokens [begin, begin + out.size()), all of which must be there.
+  /// Copies tokens [begin, begin + out.size()), all of which must exist.
   void copy(std::int64_t begin, std::span<std::int64_t> out) const;
 
  private:
@@ -65,7 +65,7 @@ class TokenFile {
   void check_tokens() const;
 
   base::InputFile file_;
-  std::int64_t tokens_begin_ = 0;  // in bytes of the file
+  std::int64_t tokens_begin_ = 0;  // byte offset in the file
   std::string model_;
   std::int64_t vocab_;
   std::int64_t own_vocab_ = kByteVocab;
@@ -75,7 +75,7 @@ class TokenFile {
   std::optional<std::uint64_t> stored_checksum_;
 };
 
-/// How a loss in nats per token reads in units of the text, as far as its file knows them.
+/// Converts a loss in nats per token to units of the text; empty if the file lacks the counts.
 struct TextUnits {
   std::optional<double> tokens_per_byte{};
   std::optional<double> tokens_per_word{};
@@ -86,13 +86,13 @@ struct TextUnits {
   [[nodiscard]] std::optional<double> perplexity_per_word(double loss) const;
 };
 
-/// Those of all of a file.
+/// The ratios of a whole file.
 [[nodiscard]] TextUnits units_of(const TokenFile& file);
 
-/// The tokenizer of a file's tokens; null where the file does not have it.
+/// Opens the tokenizer of a file's tokens; null if the file does not contain it.
 ///
-/// Throws: as open_tokenizer; Error{data} naming a file whose tokenizer has more tokens than the
-///         file's vocabulary.
+/// Throws: as open_tokenizer; Error{data} naming a file whose tokenizer has a larger vocabulary
+///         than the file.
 [[nodiscard]] std::shared_ptr<const Tokenizer> tokenizer_of(const TokenFile& file);
 
 }  // namespace dtrain::data

@@ -17,7 +17,7 @@ static_assert(std::endian::native == std::endian::little, "token files are read 
 
 constexpr std::uint32_t kLatestVersion = 3;
 
-/// The header as bytes lie in the file, little-endian.
+/// The header of version 1 as stored, little-endian.
 struct RawHeader {
   std::array<char, 8> magic;
   std::uint32_t version;
@@ -28,7 +28,7 @@ struct RawHeader {
 };
 static_assert(sizeof(RawHeader) == kTokenHeaderBytes);
 
-/// What version 3 has behind it.
+/// What version 3 appends to it.
 struct RawDetails {
   std::uint64_t checksum_of_tokens;
   TokenDetails details;
@@ -37,7 +37,7 @@ struct RawDetails {
 static_assert(std::is_trivially_copyable_v<RawDetails>);
 static_assert(kTokenHeaderBytes + sizeof(RawDetails) == kTokenHeaderBytes3);
 
-/// FNV-1a of all but its last eight bytes, where it stands.
+/// FNV-1a of all but the last eight bytes, which hold the checksum.
 template <typename Raw>
 std::uint64_t own_checksum(const Raw& raw) {
   return base::hash_bytes(

@@ -1,4 +1,4 @@
-// The headers of token files (docs/formats/tokens.md).
+// Encodes and decodes token file headers (docs/formats/tokens.md).
 #pragma once
 
 #include <cstddef>
@@ -12,41 +12,42 @@
 
 namespace dtrain::data {
 
-/// A text read as bytes has these many different tokens.
+/// The vocabulary of text read as bytes.
 inline constexpr std::int64_t kByteVocab = 256;
 
-/// What version 3 adds: where the tokens come from. It lies in files as in memory.
+/// The origin of the tokens, added in version 3. Its memory layout is the file's.
 struct TokenDetails {
-  std::int64_t num_bytes = 0;      ///< of the text; 0: not known
+  std::int64_t num_bytes = 0;      ///< of the text; 0: unknown
   std::int64_t num_words = 0;      ///< of the text; 0: not counted
-  std::int64_t num_documents = 0;  ///< 0: not known
+  std::int64_t num_documents = 0;  ///< 0: unknown
   std::int64_t model_bytes = 0;    ///< of the tokenizer's model
   TokenizerKind tokenizer = TokenizerKind::unknown;
-  std::uint64_t tail_checksum = 0;  ///< XXH3 of all that follows the tokens
+  std::uint64_t tail_checksum = 0;  ///< XXH3 of everything after the tokens
 };
 
+/// A decoded header of any version.
 struct TokenHeader {
   std::int64_t bytes_per_token = 1;  ///< 1, 2 or 4
   std::int64_t vocab = kByteVocab;   ///< every token is below it
   std::int64_t num_tokens = 0;
-  std::optional<std::uint64_t> checksum = {};  ///< XXH3 of the tokens; none in files of version 1
-  std::optional<TokenDetails> details = {};    ///< of version 3, which has a checksum, too
+  std::optional<std::uint64_t> checksum = {};  ///< XXH3 of the tokens; version 1 lacks it
+  std::optional<TokenDetails> details = {};    ///< version 3 only, which also has a checksum
 };
 
-/// Bytes before the tokens, by the version of the format. The first is part of the others.
+/// Header bytes of versions 1, 2 and 3. Each header begins with that of version 1.
 inline constexpr std::size_t kTokenHeaderBytes = 40;
 inline constexpr std::size_t kTokenHeaderBytes2 = 48;
 inline constexpr std::size_t kTokenHeaderBytes3 = 104;
 
-/// Bytes between the tokens and the table of documents, which begins at a multiple of 8.
+/// Padding bytes between the tokens and the document table, which begins at a multiple of 8.
 [[nodiscard]] std::size_t padding_after(std::size_t bytes_of_header_and_tokens);
 
-/// The header as it stands in a file: of version 3 with details, else of 2 with a checksum.
+/// Encodes a header: version 3 if it has details, 2 if it has a checksum, otherwise 1.
 [[nodiscard]] std::vector<std::byte> encode_token_header(const TokenHeader& header);
 
-/// The header of a file, and how many bytes it takes.
+/// Decodes the header of a file; also returns the header's size in bytes.
 ///
-/// Throws: Error{data} naming the file: truncated, another version, damaged.
+/// Throws: Error{data} naming the file if it is truncated, damaged or of another version.
 [[nodiscard]] std::pair<TokenHeader, std::size_t> decode_token_header(
     std::span<const std::byte> file, const std::string& path);
 

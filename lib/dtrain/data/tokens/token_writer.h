@@ -1,4 +1,4 @@
-// Writes token files whose size is not known before.
+// Writes token files of a size not known in advance.
 #pragma once
 
 #include <cstddef>
@@ -15,21 +15,21 @@
 
 namespace dtrain::data {
 
-/// Bytes that a token takes in a file: 1, 2 or 4.
+/// Bytes per token in a file: 1, 2 or 4.
 [[nodiscard]] std::int64_t bytes_per_token(std::int64_t vocab);
 
-/// Appends tokens as they lie in a file, each in `width` bytes.
+/// Appends tokens in the file's encoding, `width` bytes each.
 void append_tokens(std::span<const std::uint32_t> tokens, std::int64_t width,
                    std::vector<std::byte>& bytes);
 
-/// A list of numbers that grows on the disk: a file without a name beside the one that is written,
-/// gone with this object or its process.
+/// A list of numbers spilled to disk: an unlinked file beside the output, which disappears with
+/// this object or its process.
 class SpilledNumbers {
  public:
   explicit SpilledNumbers(const std::string& beside);
   void add(std::uint64_t number);
   [[nodiscard]] std::int64_t size() const noexcept { return size_; }
-  /// Calls visit(bytes) with one stretch of the numbers after another.
+  /// Calls visit(bytes) with consecutive chunks of the numbers.
   template <typename Visit>
   void read_all(Visit visit);
 
@@ -44,16 +44,16 @@ class SpilledNumbers {
   std::int64_t size_ = 0;
 };
 
-/// A token file of version 3, which appears whole with commit(), or not at all.
+/// Writes a token file of version 3, which appears only with commit(), complete.
 ///
-/// Throws:  Error{data} naming the file if it cannot be written, or holds no token.
+/// Throws:  Error{data} naming the file if it cannot be written or has no tokens.
 /// Threads: one caller.
 class TokenWriter {
  public:
   struct Origin {
     TokenizerKind tokenizer = TokenizerKind::unknown;
     std::int64_t vocab = kByteVocab;
-    std::string_view model = {};  ///< the tokenizer's
+    std::string_view model = {};  ///< the tokenizer's model
   };
   TokenWriter(std::string path, const Origin& origin);
 
@@ -65,7 +65,8 @@ class TokenWriter {
   [[nodiscard]] std::int64_t num_tokens() const noexcept { return bytes_ / width_; }
   [[nodiscard]] std::int64_t num_documents() const noexcept { return documents_.size(); }
 
-  /// Writes all but the name. There must be a token.
+  /// Writes all content; commit() then gives the file its name. At least one
+  /// token must have been written.
   void finish();
   void commit() { file_.commit(); }
 

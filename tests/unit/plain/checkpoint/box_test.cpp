@@ -13,8 +13,7 @@ namespace {
 using Position = std::vector<std::int64_t>;
 using Shape = std::vector<std::int64_t>;
 
-/// The positions of a box's values in the whole tensor, in row-major order, counted up like an
-/// odometer.
+/// The positions of a box's values in the whole tensor, in row-major order.
 std::vector<Position> positions_of(const Box& box) {
   std::vector<Position> result;
   for (const std::int64_t size : box.sizes) {
@@ -33,7 +32,7 @@ std::vector<Position> positions_of(const Box& box) {
   }
 }
 
-/// For each element of both, in a's order: its index in a and in b.
+/// The indices in a and in b of each common element, in a's order.
 std::vector<std::pair<std::int64_t, std::int64_t>> common_elements(const Box& a, const Box& b) {
   std::map<Position, std::int64_t> in_b;
   for (const Position& position : positions_of(b)) in_b.emplace(position, std::ssize(in_b));
@@ -51,7 +50,7 @@ std::vector<std::pair<std::int64_t, std::int64_t>> common_elements(const Box& a,
 Box random_box(std::mt19937_64& random, const std::vector<std::int64_t>& shape) {
   Box box;
   for (const std::int64_t size : shape) {
-    // A dim is often taken whole, as sharding does.
+    // Often covers a whole dim, as sharding does.
     const bool is_whole = random() % 3 == 0;
     const auto choices = static_cast<std::uint64_t>(size) + 1;
     const auto x = static_cast<std::int64_t>(random() % choices);
@@ -62,7 +61,7 @@ Box random_box(std::mt19937_64& random, const std::vector<std::int64_t>& shape) 
   return box;
 }
 
-TEST_CASE("Common runs are the elements that both boxes have, in runs as long as they can be") {
+TEST_CASE("Common runs are the shared elements of two boxes, in maximal runs") {
   std::mt19937_64 random(4);
   int shared = 0;
   for (int round = 0; round < 5000; ++round) {
@@ -90,9 +89,9 @@ TEST_CASE("Common runs are the elements that both boxes have, in runs as long as
   CHECK(shared > 1000);
 }
 
-// Every shape of up to three dims of up to four, every run in it: the boxes' values, one after the
-// other, are the run's.
-TEST_CASE("The boxes of a run hold its values in order, and are few") {
+// For every run in every shape of up to three dims of size up to four, the boxes' concatenated
+// values equal the run.
+TEST_CASE("A run is split into few boxes, in order") {
   std::vector<std::vector<std::int64_t>> shapes{{}};
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     if (shapes[i].size() == 3) break;
@@ -125,7 +124,7 @@ TEST_CASE("The boxes of a run hold its values in order, and are few") {
   }
 }
 
-TEST_CASE("A box is within a shape or not, whatever its numbers are") {
+TEST_CASE("fits() is correct for any numbers") {
   constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
   const std::vector<std::int64_t> shape{4, 3};
   CHECK(fits(whole(shape), shape));

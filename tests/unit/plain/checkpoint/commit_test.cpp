@@ -25,9 +25,9 @@ using dtrain::testing::TempFolder;
 using Steps = std::vector<std::int64_t>;
 
 base::Disk disk(ErrorKind::checkpoint);
-const std::string kLeft = ".tmp-" + kExampleRun;  // by a start that was killed
+const std::string kLeft = ".tmp-" + kExampleRun;  // of a killed start
 
-TEST_CASE("Folders of checkpoints have one name each") {
+TEST_CASE("Each step has one checkpoint name") {
   CHECK(checkpoints_folder("run") == "run/checkpoints");
   CHECK(checkpoint_name(12) == "step-12");
   CHECK(step_of("step-0") == 0);
@@ -41,7 +41,7 @@ TEST_CASE("Folders of checkpoints have one name each") {
   CHECK(temporary_folder("c", 3, "r") == "c/step-3.tmp-r");
 }
 
-TEST_CASE("Names of starts are told from names that people give") {
+TEST_CASE("Start IDs are distinguished from names that users choose") {
   CHECK(is_start_id(new_start_id()));
   CHECK(is_start_id("18ea4b45c0de1234-1"));
   for (const char* name :
@@ -52,7 +52,7 @@ TEST_CASE("Names of starts are told from names that people give") {
   }
 }
 
-TEST_CASE("Checkpoints are listed newest first, by number, and nothing else with them") {
+TEST_CASE("Only checkpoints are listed, newest first, by number") {
   const TempFolder folder;
   CHECK(list_steps(folder.path("absent")).empty());
   for (const char* name :
@@ -65,7 +65,7 @@ TEST_CASE("Checkpoints are listed newest first, by number, and nothing else with
              Contains(file));
 }
 
-TEST_CASE("A checkpoint has its name only once it is committed") {
+TEST_CASE("A checkpoint gets its name only when committed") {
   const TempFolder folder;
   const std::string checkpoints = folder.path("");
   format::Manifest manifest = dtrain::testing::example_manifest(4, 1);
@@ -78,7 +78,7 @@ TEST_CASE("A checkpoint has its name only once it is committed") {
   CHECK(dtrain::testing::verify_all(folder.path("step-4")) == manifest);
 }
 
-TEST_CASE("A step that is saved again sets its older checkpoint aside, and nobody else's folder") {
+TEST_CASE("Saving a step again quarantines its older checkpoint, but no foreign folder") {
   const TempFolder folder;
   const std::string checkpoints = folder.path("");
   save_example(disk, checkpoints, 4, 1);
@@ -104,7 +104,7 @@ std::string refusal(const std::string& checkpoints, const format::Manifest& mani
                     [&] { std::ignore = commit(disk, checkpoints, manifest); });
 }
 
-TEST_CASE("What is not whole is not committed") {
+TEST_CASE("An incomplete checkpoint is not committed") {
   const TempFolder folder;
   const std::string checkpoints = folder.path("");
   format::Manifest manifest = half_written(checkpoints);
@@ -119,7 +119,7 @@ TEST_CASE("What is not whole is not committed") {
   CHECK(list_steps(checkpoints).empty());
 }
 
-/// The disk, of which tests replace single operations by ones that fail.
+/// Forwards to the disk; tests override single operations with failing ones.
 class ThroughDisk : public base::FileSystem {
  public:
   [[nodiscard]] std::unique_ptr<base::OutputFile> create_file(const std::string& path) override {
@@ -132,7 +132,7 @@ class ThroughDisk : public base::FileSystem {
   void remove_folder(const std::string& path) override { disk.remove_folder(path); }
 };
 
-/// A disk whose folder above the checkpoints cannot be synced once a checkpoint has its name.
+/// A disk on which syncing the checkpoints folder fails after the rename.
 class FailsAfterRename final : public ThroughDisk {
  public:
   void sync_folder(const std::string& path) override {
@@ -148,7 +148,7 @@ class FailsAfterRename final : public ThroughDisk {
   bool renamed_ = false;
 };
 
-/// A disk on which the folder of a save gets no other name.
+/// A disk on which renaming the temporary folder of a save fails.
 class KeepsTemporary final : public ThroughDisk {
  public:
   void rename(const std::string& from, const std::string& to) override {
@@ -157,7 +157,7 @@ class KeepsTemporary final : public ThroughDisk {
   }
 };
 
-/// A disk on which one checkpoint cannot be renamed, and the file of another not be removed.
+/// A disk on which one checkpoint cannot be renamed, and a file of another not removed.
 class KeepsTwo final : public ThroughDisk {
  public:
   void rename(const std::string& from, const std::string& to) override {
@@ -172,7 +172,7 @@ class KeepsTwo final : public ThroughDisk {
   }
 };
 
-/// A disk that takes a manifest and does not give it back.
+/// A disk that accepts a manifest but does not store it.
 class LosesManifest final : public ThroughDisk {
  public:
   [[nodiscard]] std::unique_ptr<base::OutputFile> create_file(const std::string& path) override {
@@ -189,7 +189,7 @@ TEST_CASE("A manifest that cannot be read back is not committed") {
   CHECK(list_steps(checkpoints).empty());
 }
 
-TEST_CASE("A step that cannot take its name leaves it to the older checkpoint of the step") {
+TEST_CASE("If the rename fails, the older checkpoint of the step keeps its name") {
   const TempFolder folder;
   const std::string checkpoints = folder.path("");
   save_example(disk, checkpoints, 4, 1);
@@ -202,12 +202,12 @@ TEST_CASE("A step that cannot take its name leaves it to the older checkpoint of
         std::set<std::string>{"step-4", std::string("step-4.tmp-") + kExampleRun});
 }
 
-TEST_CASE("What cannot be removed is told, and holds up the removal of no other checkpoint") {
+TEST_CASE("A failed removal is reported and does not prevent others") {
   const TempFolder folder;
   const std::string checkpoints = folder.path("");
   for (std::int64_t step = 1; step <= 5; ++step) save_example(disk, checkpoints, step, 1);
   KeepsTwo files;
-  const Removed removed = prune(files, checkpoints, {.keep_last = 2}, kExampleRun);
+  const PruneResult removed = prune(files, checkpoints, {.keep_last = 2}, kExampleRun);
   REQUIRE(removed.failures.size() == 2);
   CHECK_THAT(removed.failures[0], Contains("step-2' no name"));
   CHECK_THAT(removed.failures[1], Contains("step-1.tmp-") && Contains("not removed"));
@@ -218,7 +218,7 @@ TEST_CASE("What cannot be removed is told, and holds up the removal of no other 
              Contains("step-2' no name"));
 }
 
-TEST_CASE("A sync that fails once a checkpoint has its name leaves a whole checkpoint") {
+TEST_CASE("A failed sync after the rename leaves a complete checkpoint") {
   const TempFolder folder;
   const std::string checkpoints = folder.path("");
   format::Manifest manifest = half_written(checkpoints);
@@ -228,7 +228,7 @@ TEST_CASE("A sync that fails once a checkpoint has its name leaves a whole check
   CHECK(dtrain::testing::example_difference(folder.path("step-5"), 5).empty());
 }
 
-TEST_CASE("The newest checkpoints and every kept multiple stay, the others go whole") {
+TEST_CASE("The newest checkpoints and kept multiples stay, the others are removed") {
   const TempFolder folder;
   const std::string checkpoints = folder.path("");
   for (const std::int64_t step : {10, 20, 25, 30, 40, 50}) save_example(disk, checkpoints, step, 1);
@@ -243,7 +243,7 @@ TEST_CASE("The newest checkpoints and every kept multiple stay, the others go wh
   }
 }
 
-TEST_CASE("Checkpoints of later steps than the newest one of a run neither count nor go") {
+TEST_CASE("Checkpoints after the run's newest step are neither counted nor removed") {
   const TempFolder folder;
   const std::string checkpoints = folder.path("");
   for (const std::int64_t step : {1, 2, 3, 70, 80}) save_example(disk, checkpoints, step, 1);
@@ -252,7 +252,7 @@ TEST_CASE("Checkpoints of later steps than the newest one of a run neither count
   CHECK(list_steps(checkpoints) == Steps{80, 70, 3, 2});
 }
 
-TEST_CASE("A leftover that cannot be removed is told, and the others go") {
+TEST_CASE("A leftover that cannot be removed is reported, and the others are removed") {
   const TempFolder folder;
   const std::string checkpoints = folder.path("");
   folder.write("step-5" + kLeft + "/folder/file", "x");
@@ -265,7 +265,7 @@ TEST_CASE("A leftover that cannot be removed is told, and the others go") {
   CHECK(folder.names() == std::set<std::string>{"step-5" + kLeft, "step-6" + kLeft});
 }
 
-TEST_CASE("Only a folder of dtrain's own making is removed, and links are not followed") {
+TEST_CASE("Only folders written by dtrain are removed, and links are not followed") {
   const TempFolder folder;
   const std::string checkpoints = folder.path("run");
   disk.make_folder(checkpoints);
@@ -279,7 +279,7 @@ TEST_CASE("Only a folder of dtrain's own making is removed, and links are not fo
   std::filesystem::remove(folder.path("run/step-5/manifest.json"));
   const std::string link = "step-9" + kLeft;
   std::filesystem::create_directory_symlink(folder.path("elsewhere"), folder.path("run/" + link));
-  const Removed removed = prune(disk, checkpoints, {.keep_last = 1}, kExampleRun);
+  const PruneResult removed = prune(disk, checkpoints, {.keep_last = 1}, kExampleRun);
   CHECK(removed.steps == Steps{7, 6});
   REQUIRE(removed.left_alone.size() == 5);
   for (std::size_t index = 0; index < 5; ++index) {
@@ -295,7 +295,7 @@ TEST_CASE("Only a folder of dtrain's own making is removed, and links are not fo
   CHECK(dtrain::testing::example_difference(folder.path("run/step-2"), 2).empty());
 }
 
-TEST_CASE("What killed runs left is removed, and nothing else is") {
+TEST_CASE("Only leftovers of killed runs are removed") {
   const TempFolder folder;
   const std::string checkpoints = folder.path("");
   save_example(disk, checkpoints, 4, 1);
@@ -315,23 +315,23 @@ TEST_CASE("What killed runs left is removed, and nothing else is") {
   CHECK_NOTHROW(remove_folder_and_files(disk, folder.path("absent")));
 }
 
-TEST_CASE("What is set aside is known by its step") {
+TEST_CASE("A quarantined checkpoint is found by its step") {
   const TempFolder folder;
   const std::string checkpoints = folder.path("");
   for (const std::int64_t step : {1, 2, 20}) save_example(disk, checkpoints, step, 1);
-  CHECK_FALSE(is_set_aside(checkpoints, 2));
-  CHECK(set_aside_after(disk, checkpoints, 1, kExampleRun, {20}).paths.size() == 1);
-  CHECK(is_set_aside(checkpoints, 2));
-  for (const std::int64_t step : {1, 20}) CHECK_FALSE(is_set_aside(checkpoints, step));
+  CHECK_FALSE(is_quarantined(checkpoints, 2));
+  CHECK(quarantine_after(disk, checkpoints, 1, kExampleRun, {20}).paths.size() == 1);
+  CHECK(is_quarantined(checkpoints, 2));
+  for (const std::int64_t step : {1, 20}) CHECK_FALSE(is_quarantined(checkpoints, step));
   CHECK(list_steps(checkpoints) == Steps{20, 1});
 }
 
-TEST_CASE("Checkpoints after the one that a run goes on from are set aside, whole") {
+TEST_CASE("Checkpoints after the one that a run resumes from are quarantined intact") {
   const TempFolder folder;
   const std::string checkpoints = folder.path("");
   for (const std::int64_t step : {1, 2, 3}) save_example(disk, checkpoints, step, 1);
-  CHECK(set_aside_after(disk, checkpoints, 3, "r").paths.empty());
-  const auto paths = set_aside_after(disk, checkpoints, 1, "r").paths;
+  CHECK(quarantine_after(disk, checkpoints, 3, "r").paths.empty());
+  const auto paths = quarantine_after(disk, checkpoints, 1, "r").paths;
   REQUIRE(paths.size() == 2);
   CHECK(list_steps(checkpoints) == Steps{1});
   CHECK(std::filesystem::path(paths[0]).filename() == "step-3.superseded-r");

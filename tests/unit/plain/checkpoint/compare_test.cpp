@@ -53,7 +53,7 @@ PieceBytes rows(const Tensor& tensor, std::int64_t begin, std::int64_t end) {
                                 static_cast<std::size_t>(end - begin) * row)};
 }
 
-/// A checkpoint that `num_ranks` ranks wrote, each its share of the rows.
+/// A checkpoint written by `num_ranks` ranks, each with its share of the rows.
 std::string save(const TempFolder& folder, const std::string& run,
                  const std::vector<Tensor>& tensors, std::int64_t num_ranks) {
   base::Disk disk(base::ErrorKind::checkpoint);
@@ -71,7 +71,7 @@ std::string save(const TempFolder& folder, const std::string& run,
     }
     std::erase_if(pieces, [](const PieceBytes& piece) { return piece.bytes.empty(); });
     format::merge(manifest.contents,
-                  write_shard(disk, {temporary, rank, num_ranks}, pieces, Pace()));
+                  write_shard(disk, {temporary, rank, num_ranks}, pieces, RateLimiter()));
   }
   CHECK(commit(disk, checkpoints, manifest).empty());
   return checkpoints + "/" + checkpoint_name(5);
@@ -85,7 +85,7 @@ Comparison compared(const std::vector<Tensor>& a, const std::vector<Tensor>& b,
   return compare(reader_a, reader_b);
 }
 
-TEST_CASE("Equal tensors are equal whatever number of ranks wrote them") {
+TEST_CASE("Equal tensors compare equal for any number of writing ranks") {
   const std::vector<Tensor> tensors{floats("model.w", {4, 3}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2}),
                                     floats("optimizer.m.w", {5}, {1, 2, 3, 4, 5})};
   for (const std::int64_t ranks : {1, 2, 3, 4}) {
@@ -95,7 +95,7 @@ TEST_CASE("Equal tensors are equal whatever number of ranks wrote them") {
   }
 }
 
-TEST_CASE("The first element that differs is named with both values and the largest differences") {
+TEST_CASE("The first difference is reported with both values and the largest differences") {
   const Comparison result =
       compared({floats("model.a", {2, 2}, {1, 2, 3, 4}), floats("model.b", {1}, {7})},
                {floats("model.a", {2, 2}, {1, 2, 3.5F, -8}), floats("model.b", {1}, {7})}, 2);
@@ -114,7 +114,7 @@ TEST_CASE("The first element that differs is named with both values and the larg
 
 TEST_CASE("The last element of a tensor of several slabs is compared too") {
   const std::int64_t rows = 5000;
-  const std::int64_t columns = 501;  // 2.5 million elements, none of them where a slab would end
+  const std::int64_t columns = 501;  // 2.5 million elements; slabs end within rows
   std::vector<float> values(static_cast<std::size_t>(rows * columns), 0.5F);
   const Tensor before = floats("model.w", {rows, columns}, values);
   values.back() = 0.25F;
@@ -132,7 +132,7 @@ TEST_CASE("Tensors of one dtype are compared by their bits") {
   CHECK(zeros.differences[0].largest_absolute == 0);
   const float nan = std::numeric_limits<float>::quiet_NaN();
   CHECK(compared({floats("model.w", {1}, {nan})}, {floats("model.w", {1}, {nan})}).is_equal());
-  const std::int64_t large = (std::int64_t{1} << 53) + 1;  // has no double of its own
+  const std::int64_t large = (std::int64_t{1} << 53) + 1;  // not representable as a double
   CHECK_FALSE(compared({tensor<std::int64_t>("n", Dtype::i64, {1}, {large})},
                        {tensor<std::int64_t>("n", Dtype::i64, {1}, {large - 1})})
                   .is_equal());
@@ -148,7 +148,7 @@ TEST_CASE("Tensors of different dtypes are compared by their values") {
   CHECK(result.differences[0].value_in_b == -2);
 }
 
-TEST_CASE("A number that became NaN is infinitely far away") {
+TEST_CASE("A number and a NaN differ infinitely") {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const Comparison result =
       compared({floats("model.w", {2}, {1, 2})}, {floats("model.w", {2}, {nan, 2})});
@@ -157,7 +157,7 @@ TEST_CASE("A number that became NaN is infinitely far away") {
   CHECK(result.differences[0].num_elements == 1);
 }
 
-TEST_CASE("Of two checkpoints whose files are gone the first is named") {
+TEST_CASE("If the files of both checkpoints are missing, the first is named") {
   const TempFolder folder;
   const std::vector<Tensor> tensors{floats("model.w", {1}, {1})};
   Reader reader_a(save(folder, "a", tensors, 1));
@@ -170,7 +170,7 @@ TEST_CASE("Of two checkpoints whose files are gone the first is named") {
       Names(reader_a.path()));
 }
 
-TEST_CASE("Tensors of one checkpoint alone and of other shapes are named") {
+TEST_CASE("Tensors in only one checkpoint or of different shapes are named") {
   const Comparison result =
       compared({floats("model.a", {1}, {1}), floats("model.c", {2, 1}, {1, 2})},
                {floats("model.b", {1}, {1}), floats("model.c", {1, 2}, {1, 2})});

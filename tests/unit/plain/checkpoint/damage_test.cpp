@@ -41,7 +41,7 @@ class Damaged {
     return checkpoint() + "/" + name;
   }
 
-  /// Checks that the file is refused by its name.
+  /// Checks that the file is rejected by name.
   std::string refusal(const std::string& name) const {
     const std::string message = message_of(ErrorKind::checkpoint, [&] {
       if (name == kManifestName) {
@@ -61,7 +61,7 @@ class Damaged {
   format::Manifest manifest_;
 };
 
-TEST_CASE("A thousand flipped bits anywhere in a checkpoint are each refused by the file's name") {
+TEST_CASE("Each of a thousand flipped bits in a checkpoint is rejected by file name") {
   const Damaged damaged;
   std::vector<std::pair<std::string, std::string>> files;
   std::size_t num_bytes = 0;
@@ -86,7 +86,7 @@ TEST_CASE("A thousand flipped bits anywhere in a checkpoint are each refused by 
   CHECK_NOTHROW(verify_all(damaged.checkpoint()));
 }
 
-TEST_CASE("Files of a checkpoint cut at any length, or longer, are refused by name") {
+TEST_CASE("Truncated or extended files of a checkpoint are rejected by name") {
   const Damaged damaged;
   for (const std::string& name : damaged.names()) {
     const std::string content = damaged.read(name);
@@ -104,7 +104,7 @@ TEST_CASE("Files of a checkpoint cut at any length, or longer, are refused by na
   }
 }
 
-TEST_CASE("Damage within a tensor is named with the tensor") {
+TEST_CASE("Damage within a tensor is reported with the tensor's name") {
   const Damaged damaged;
   const std::string name = "optimizer-00002-of-00002.safetensors";
   std::string content = damaged.read(name);
@@ -113,7 +113,7 @@ TEST_CASE("Damage within a tensor is named with the tensor") {
   CHECK_THAT(damaged.refusal(name), Names("optimizer.columns"));
 }
 
-TEST_CASE("Files that are missing, folders or of another checkpoint are refused by name") {
+TEST_CASE("Missing files, folders and files of another checkpoint are rejected by name") {
   const Damaged damaged;
   for (const std::string& name : damaged.names()) {
     const std::string content = damaged.read(name);
@@ -130,17 +130,17 @@ TEST_CASE("Files that are missing, folders or of another checkpoint are refused 
   damaged.refusal(first);
 }
 
-TEST_CASE("A manifest that is empty, or too large for one, is refused before it is read") {
+TEST_CASE("An empty or oversized manifest is rejected before it is read") {
   const Damaged damaged;
   const std::string name(kManifestName);
   constexpr std::uintmax_t kTooLarge = (std::uintmax_t{1} << 30) + 1;
   std::filesystem::resize_file(damaged.path_of(name), 0);
   CHECK_THAT(damaged.refusal(name), Contains("is empty"));
-  std::filesystem::resize_file(damaged.path_of(name), kTooLarge);  // takes no room on the disk
+  std::filesystem::resize_file(damaged.path_of(name), kTooLarge);  // a sparse file
   CHECK_THAT(damaged.refusal(name), Contains("too large") && Names(kTooLarge));
 }
 
-TEST_CASE("A folder without a manifest is refused by the manifest's name") {
+TEST_CASE("A folder without a manifest is rejected by the manifest's name") {
   const TempFolder folder;
   std::filesystem::create_directory(folder.path("step-1"));
   CHECK_THAT(message_of(ErrorKind::checkpoint, [&] { verify_all(folder.path("step-1")); }),

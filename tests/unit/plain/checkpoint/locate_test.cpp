@@ -24,7 +24,7 @@ std::string refusal(const std::string& path) {
   return message;
 }
 
-TEST_CASE("A run folder stands for its checkpoints, newest first, and for no other folder") {
+TEST_CASE("A run folder resolves to its checkpoints only, newest first") {
   const TempFolder folder;
   for (const char* name : {"step-9", "step-10", "step-2", "step-11.tmp-r", "step-8.superseded-r"}) {
     folder.write(std::string("run/checkpoints/") + name + "/manifest.json", "{}");
@@ -34,7 +34,7 @@ TEST_CASE("A run folder stands for its checkpoints, newest first, and for no oth
         Paths{checkpoints + "step-10", checkpoints + "step-9", checkpoints + "step-2"});
 }
 
-TEST_CASE("A checkpoint stands for itself, even without its manifest") {
+TEST_CASE("A checkpoint resolves to itself, even without its manifest") {
   const TempFolder folder;
   folder.write("run/checkpoints/step-9/model.safetensors", "x");
   folder.write("imported/manifest.json", "{}");
@@ -43,7 +43,7 @@ TEST_CASE("A checkpoint stands for itself, even without its manifest") {
   }
 }
 
-TEST_CASE("What is neither a run nor a checkpoint is refused by name") {
+TEST_CASE("A path that is neither a run nor a checkpoint is rejected by name") {
   const TempFolder folder;
   folder.write("empty/run/config.json", "{}");
   folder.write("file", "x");
@@ -68,7 +68,7 @@ Config run_in(const std::string& folder) {
   return config;
 }
 
-TEST_CASE("A run of the same launch and command line is an earlier attempt's") {
+TEST_CASE("A run with the same launch and command line is an earlier attempt") {
   const TempFolder folder;
   folder.write("run/config.json", config_file("a-1"));
   const Config config = run_in(folder.path("run"));
@@ -80,7 +80,7 @@ TEST_CASE("A run of the same launch and command line is an earlier attempt's") {
   CHECK(find_earlier_attempt(config, kRestart)->has_checkpoint);
 }
 
-TEST_CASE("Another run is no earlier attempt's") {
+TEST_CASE("Any other run is not an earlier attempt") {
   const TempFolder folder;
   folder.write("other-launch/config.json", config_file("a-2"));
   folder.write("other-command/config.json", config_file("a-1", "other"));
@@ -91,7 +91,7 @@ TEST_CASE("Another run is no earlier attempt's") {
   }
 }
 
-TEST_CASE("A first start, or one without a launcher, looks for no earlier attempt") {
+TEST_CASE("A first start, or one without a launcher, has no earlier attempt") {
   const TempFolder folder;
   folder.write("run/config.json", config_file("a-1"));
   const Config config = run_in(folder.path("run"));
@@ -102,7 +102,7 @@ TEST_CASE("A first start, or one without a launcher, looks for no earlier attemp
   }
 }
 
-TEST_CASE("A command that names no run folder finds the one that it made") {
+TEST_CASE("A command without a run folder finds the one that it created") {
   const TempFolder folder;
   const std::filesystem::path before = std::filesystem::current_path();
   std::filesystem::current_path(folder.path(""));
@@ -117,25 +117,25 @@ TEST_CASE("A command that names no run folder finds the one that it made") {
   CHECK(earlier->run_dir == "runs/text-2");
 }
 
-TEST_CASE("A restart goes on from the newest checkpoint, whatever the command says") {
+TEST_CASE("A restart resumes from the newest checkpoint for any command") {
   for (const char* resume : {"none", "auto", "/other/run"}) {
     Config config = run_in("");
     set(config, "checkpoint.resume", resume);
     config.run.overwrite = true;
-    const Config now = going_on_with(config, {.run_dir = "run", .has_checkpoint = true});
+    const Config now = resume_settings(config, {.run_dir = "run", .has_checkpoint = true});
     CHECK(now.checkpoint.resume.is_automatic());
     CHECK_FALSE(now.run.overwrite);
     CHECK(now.run.dir == "run");
   }
 }
 
-TEST_CASE("Without a checkpoint a restart begins where the command does, in the same folder") {
+TEST_CASE("Without a checkpoint a restart begins as the command does, in the same folder") {
   Config config = run_in("");
-  CHECK(going_on_with(config, {.run_dir = "run"}).checkpoint.resume.is_automatic());
+  CHECK(resume_settings(config, {.run_dir = "run"}).checkpoint.resume.is_automatic());
   set(config, "checkpoint.resume", "/other/run");
-  const Config now = going_on_with(config, {.run_dir = "run"});
+  const Config now = resume_settings(config, {.run_dir = "run"});
   CHECK(now.checkpoint.resume.path == "/other/run");
-  CHECK(now.run.overwrite);  // of what the earlier attempt began there
+  CHECK(now.run.overwrite);  // replaces the earlier attempt's files
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ using dtrain::testing::TempFolder;
 using dtrain::testing::write_remains;
 using Kind = ForgetfulFileSystem::Operation::Kind;
 
-TEST_CASE("After a power loss, files and names survive as far as they were synced") {
+TEST_CASE("Files and names survive a power loss as far as they were synced") {
   const TempFolder folder;
   folder.write("run/old", "old");
   ForgetfulFileSystem files(folder.path("run"));
@@ -73,7 +73,7 @@ class Saver {
     return files_->operations();
   }
 
-  /// Every way in which a loss after that many operations is simulated.
+  /// All simulated outcomes of a loss after that many operations.
   [[nodiscard]] static std::vector<PowerLoss> losses(std::size_t after) {
     std::vector<PowerLoss> result;
     for (const Survival survival :
@@ -87,8 +87,8 @@ class Saver {
     return result;
   }
 
-  /// Returns what the next start would find wrong; "" if it finds a whole checkpoint, step-2 once
-  /// it was committed, and no name of one that is not.
+  /// Returns the fault that the next start would find; "" if there is a complete checkpoint (step-2
+  /// after its commit) and no incomplete one under a final name.
   [[nodiscard]] std::string fault_after(const PowerLoss& loss) {
     Remains remains = files_->remains(loss);
     const bool has_new = remains.contains("checkpoints/step-2");
@@ -129,7 +129,7 @@ class Saver {
   std::map<Remains, std::string> faults_;  // found before
 };
 
-TEST_CASE("A power loss at any moment of a save leaves the old checkpoint or the new one, whole") {
+TEST_CASE("A power loss at any moment of a save leaves a complete old or new checkpoint") {
   Saver saver;
   CHECK(saver.operations().size() > 40);
   for (std::size_t after = 0; after <= saver.operations().size(); ++after) {
@@ -141,7 +141,7 @@ TEST_CASE("A power loss at any moment of a save leaves the old checkpoint or the
 }
 
 bool shows_fault(Saver& saver, std::size_t ignored) {
-  // Before there is a new name, nothing can be wrong.
+  // Before the rename there can be no fault.
   const auto renamed =
       std::ranges::find(saver.operations(), Kind::rename, &ForgetfulFileSystem::Operation::kind) -
       saver.operations().begin();
@@ -155,7 +155,7 @@ bool shows_fault(Saver& saver, std::size_t ignored) {
   return false;
 }
 
-TEST_CASE("A save without any one of its syncs would not survive every power loss") {
+TEST_CASE("Each sync of a save is necessary to survive every power loss") {
   Saver saver;
   int num_syncs = 0;
   for (std::size_t i = 0; i < saver.operations().size(); ++i) {

@@ -23,7 +23,7 @@ using format::SafetensorsFile;
 
 base::Disk disk(ErrorKind::checkpoint);
 
-TEST_CASE("What 1, 2, 4 or 8 ranks save is read by any other number, and no byte too much") {
+TEST_CASE("A checkpoint of 1, 2, 4 or 8 ranks is read by any other number, without excess bytes") {
   const TempFolder folder;
   for (const std::int64_t writers : {1, 2, 4, 8}) {
     dtrain::testing::save_example(disk, folder.path(""), writers, writers);
@@ -48,7 +48,7 @@ TEST_CASE("What 1, 2, 4 or 8 ranks save is read by any other number, and no byte
   }
 }
 
-TEST_CASE("Any box of a saved tensor is read, whichever files it crosses") {
+TEST_CASE("Any box of a saved tensor is read across files") {
   const TempFolder folder;
   dtrain::testing::save_example(disk, folder.path(""), 1, 4);
   Reader reader(folder.path("step-1"));
@@ -77,7 +77,7 @@ TEST_CASE("Any box of a saved tensor is read, whichever files it crosses") {
   }
 }
 
-TEST_CASE("Each rank's files have their names, and each file a tensor once") {
+TEST_CASE("Each rank's files are named as documented and contain a tensor at most once") {
   const TempFolder folder;
   dtrain::testing::save_example(disk, folder.path(""), 5, 2);
   CHECK(folder.names("step-5") ==
@@ -87,7 +87,7 @@ TEST_CASE("Each rank's files have their names, and each file a tensor once") {
             "optimizer-00002-of-00002-part2.safetensors", "optimizer-00002-of-00002.safetensors"});
 }
 
-TEST_CASE("Files say where their pieces lie, as PyTorch's distributed checkpoint wants it") {
+TEST_CASE("Files record the offsets of their pieces for torch.distributed.checkpoint") {
   const TempFolder folder;
   dtrain::testing::save_example(disk, folder.path(""), 5, 2);
   const auto file =
@@ -103,7 +103,7 @@ TEST_CASE("Files say where their pieces lie, as PyTorch's distributed checkpoint
   CHECK(file.at("optimizer.columns").shape == std::vector<std::int64_t>{6, 8});
 }
 
-TEST_CASE("A tensor that is not there and a file that is not the manifest's are named") {
+TEST_CASE("A missing tensor and a file that contradicts the manifest are named") {
   const TempFolder folder;
   dtrain::testing::save_example(disk, folder.path(""), 1, 2);
   const std::string path = folder.path("step-1");
@@ -121,7 +121,7 @@ TEST_CASE("A tensor that is not there and a file that is not the manifest's are 
   std::filesystem::copy_file(path + "/optimizer-00001-of-00002.safetensors", file,
                              std::filesystem::copy_options::overwrite_existing);
   CHECK_THAT(refusal_of_rows(), Contains(file) && Contains("model.rows"));
-  // As many bytes, but cut otherwise; as many elements, but of another kind.
+  // Equal bytes with another shape; equal elements with another dtype.
   const std::vector<std::byte> bytes(8 * 6 * 4);
   for (const auto& [dtype, shape] :
        {std::pair(format::Dtype::f32, std::vector<std::int64_t>{6, 8}),
@@ -133,7 +133,7 @@ TEST_CASE("A tensor that is not there and a file that is not the manifest's are 
   }
 }
 
-TEST_CASE("A read outside of the tensor or into the wrong number of bytes is a defect") {
+TEST_CASE("Reading outside the tensor or into a buffer of the wrong size is a defect") {
   const TempFolder folder;
   dtrain::testing::save_example(disk, folder.path(""), 1, 1);
   Reader reader(folder.path("step-1"));
@@ -146,17 +146,17 @@ TEST_CASE("A read outside of the tensor or into the wrong number of bytes is a d
   });
 }
 
-TEST_CASE("A write is held back to its pace and ends when its process wants to end") {
+TEST_CASE("A rate limiter delays writes and is cancelled by a stop request") {
   const base::Clock::time_point start = base::Clock::now();
-  Pace slow(1e6);
-  slow.spend(50'000);
-  slow.spend(50'000);
+  RateLimiter slow(1e6);
+  slow.acquire(50'000);
+  slow.acquire(50'000);
   CHECK(base::seconds_since(start) >= 0.1);
   std::stop_source stop;
-  Pace stuck(1, stop.get_token());
+  RateLimiter stuck(1, stop.get_token());
   std::jthread later([&] { stop.request_stop(); });
-  CHECK_THROWS_AS(stuck.spend(1'000'000'000), Abandoned);
-  CHECK_THROWS_AS(Pace(0, stop.get_token()).spend(0), Abandoned);
+  CHECK_THROWS_AS(stuck.acquire(1'000'000'000), SaveCancelled);
+  CHECK_THROWS_AS(RateLimiter(0, stop.get_token()).acquire(0), SaveCancelled);
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ class Holder {
   pid_t pid_ = -1;
 };
 
-TEST_CASE("A second job on a run folder is refused with host and process of the first") {
+TEST_CASE("A second job on a run folder is rejected with host and process of the first") {
   const TempFolder folder;
   const Holder first(folder.path(""));
   std::array<char, 256> host{};
@@ -70,7 +70,7 @@ TEST_CASE("A second job on a run folder is refused with host and process of the 
                  Contains(host.data()));
 }
 
-TEST_CASE("The lock of a job that is killed while another waits passes to it") {
+TEST_CASE("The lock of a killed job passes to a waiting one") {
   const TempFolder folder;
   const Holder first(folder.path(""));
   const pid_t killer = ::fork();
@@ -83,9 +83,9 @@ TEST_CASE("The lock of a job that is killed while another waits passes to it") {
   ::waitpid(killer, nullptr, 0);
 }
 
-TEST_CASE("A lock ends with its owner, and names the next one") {
+TEST_CASE("A lock ends with its holder, and the file names the next one") {
   const TempFolder folder;
-  folder.write("lock", std::string(300, 'x'));  // of a job long gone
+  folder.write("lock", std::string(300, 'x'));  // of an earlier job
   {
     const RunLock mine(folder.path(""));
     CHECK_THAT(folder.read("lock"), Contains(fmt::format("process {} ", ::getpid())));
@@ -95,7 +95,7 @@ TEST_CASE("A lock ends with its owner, and names the next one") {
   CHECK_NOTHROW(RunLock(folder.path(""), std::chrono::milliseconds(0)));
 }
 
-TEST_CASE("A link, a FIFO or another user's file is no lock, and keeps its content") {
+TEST_CASE("A link, a FIFO or another user's file is rejected and left unchanged") {
   const TempFolder folder;
   const auto refusal = [&] {
     return message_of(ErrorKind::usage,
@@ -110,12 +110,12 @@ TEST_CASE("A link, a FIFO or another user's file is no lock, and keeps its conte
   CHECK_THAT(refusal(), Names("lock", "regular file"));
   std::filesystem::remove(folder.path("lock"));
   folder.write("lock", "a stranger's");
-  if (::chown(folder.path("lock").c_str(), 12345, 12345) != 0) return;  // root alone may
+  if (::chown(folder.path("lock").c_str(), 12345, 12345) != 0) return;  // requires root
   CHECK_THAT(refusal(), Names("user 12345"));
   CHECK(folder.read("lock") == "a stranger's");
 }
 
-TEST_CASE("A lock knows that its path leads to another file") {
+TEST_CASE("A lock detects that another file replaced it") {
   const TempFolder folder;
   const RunLock mine(folder.path(""));
   CHECK_FALSE(mine.is_replaced());
@@ -152,7 +152,7 @@ TEST_CASE("Waiting for a removed lock file locks its replacement") {
   message_of(ErrorKind::usage, [&] { RunLock(folder.path(""), std::chrono::milliseconds(0)); });
 }
 
-TEST_CASE("A lock in a folder that is not there is refused by name") {
+TEST_CASE("A lock in a missing folder is rejected by name") {
   const TempFolder folder;
   CHECK_THAT(message_of(ErrorKind::checkpoint, [&] { RunLock(folder.path("absent")); }),
              Contains(folder.path("absent/lock")));

@@ -80,8 +80,8 @@ std::string six_floats() {
   return floats;
 }
 
-/// Two matrices over the same six floats, beside a value that is none. `more` are entries of the
-/// dictionary, `entries` of the archive.
+/// Two matrices over the same six floats, and a value that is not a tensor. `more` adds entries to
+/// the dictionary, `entries` to the archive.
 std::string example(const std::string& more = "", const std::vector<Entry>& entries = {}) {
   const std::string pickle = "\x80\x02}(" + tensor("rows", 0, {2, 3}, {3, 1}) +
                              tensor("columns", 1, {2, 2}, {1, 2}) + text("step") + small(3) + more +
@@ -119,25 +119,25 @@ TEST_CASE("Tensors of torch.save are views of their storages") {
   CHECK(columns.bytes.size() == 16);  // from element 1 to element 4
 }
 
-TEST_CASE("A tensor beyond its storage is refused by name") {
+TEST_CASE("A tensor beyond its storage is rejected by name") {
   CHECK_THAT(refusal(example(tensor("high", 0, {3, 3}, {3, 1}))), Names("'high'"));
   CHECK_THAT(refusal(example(tensor("late", 6, {1, 1}, {1, 1}))), Names("'late'"));
   CHECK_NOTHROW(std::ignore = read(example(tensor("empty", 6, {0, 9}, {9, 9}))));
 }
 
-TEST_CASE("A pickle that names code is refused and nothing is run") {
+TEST_CASE("A pickle that names code is rejected without running it") {
   const std::string call = text("model") + "cposix\nsystem\n" + text("exit 1") + "\x85R";
   CHECK_THAT(refusal(example(call)), Names("'posix system'", "'model'"));
 }
 
-TEST_CASE("A tensor whose metadata changes its values is refused by name") {
+TEST_CASE("A tensor whose metadata changes its values is rejected by name") {
   const std::string negated = "}" + text("neg") + "\x88s";
   CHECK_THAT(refusal(example(tensor("minus", 0, {2, 3}, {3, 1}, negated))), Names("'minus'"));
   CHECK_NOTHROW(std::ignore = read(example(tensor("plain", 0, {2, 3}, {3, 1}, "}"))));
   CHECK_NOTHROW(std::ignore = read(example(tensor("none", 0, {2, 3}, {3, 1}, "N"))));
 }
 
-TEST_CASE("Settings under a model's key are no model") {
+TEST_CASE("Settings under a model's key are not taken for a model") {
   const std::string settings = text("model") + "}" + text("width") + small(6) + "s";
   CHECK(read(example(settings)).key.empty());
   const std::string weights = "}(" + tensor("inner", 0, {2, 3}, {3, 1}) + "u";
@@ -167,14 +167,14 @@ TEST_CASE("A compiled module is refused by its class") {
   CHECK_THAT(refusal(example(module)), Names("torch._dynamo.eval_frame OptimizedModule"));
 }
 
-TEST_CASE("An archive that two readers could read differently is refused") {
+TEST_CASE("An ambiguous archive is rejected") {
   CHECK_THAT(refusal(example() + example()), Names("the file"));
   CHECK_THAT(refusal(example("", {{"any/data/0", six_floats()}})), Names("'any/data/0'"));
   CHECK_THAT(refusal(example("", {{"other/data.pkl", "\x80\x02}."}})), Names("data.pkl"));
   CHECK_THAT(refusal(example(tensor("rows", 0, {2, 3}, {3, 1}))), Names("'rows'"));
 }
 
-TEST_CASE("A small file that would take much memory is refused") {
+TEST_CASE("A small file that would need much memory is rejected") {
   const auto repeated = [](const std::string& part, int count) {
     std::string all;
     for (int i = 0; i < count; ++i) all += part;
@@ -191,11 +191,11 @@ TEST_CASE("A small file that would take much memory is refused") {
   CHECK_THAT(refusal(example(tensor("deep", 0, ones, ones))), Names("'deep'"));
 }
 
-TEST_CASE("An archive whose bytes are not those of its checksums is refused by the part") {
+TEST_CASE("An archive entry with a wrong checksum is rejected by name") {
   const auto verify = [](const std::string& file) {
     return verify_torch_file(std::as_bytes(std::span(file)), "the file");
   };
-  // The check value of this CRC.
+  // The standard check value of CRC-32.
   constexpr std::uint32_t kOfDigits = 0xcbf43926;
   CHECK(verify(archive_of({{"any/data/0", "123456789", kOfDigits}, {"any/empty", ""}})));
   CHECK_FALSE(verify(archive_of({{"any/data/0", "123456789"}})));
@@ -205,7 +205,7 @@ TEST_CASE("An archive whose bytes are not those of its checksums is refused by t
              Names("the file", "any/data/0", "cbf43926"));
 }
 
-TEST_CASE("Whatever is done to a file of torch.save, what is read fits its memory or is refused") {
+TEST_CASE("A corrupted torch.save file is rejected or yields tensors within its memory") {
   const std::string whole = example();
   std::mt19937_64 random(20'260'811);
   int refused = 0;

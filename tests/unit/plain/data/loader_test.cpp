@@ -13,14 +13,16 @@ using Catch::Matchers::Contains;
 using dtrain::testing::message_of;
 using dtrain::testing::TempFolder;
 
-/// num_samples samples of 4 tokens; the first token of sample i is i, the others 200 and more.
+/// num_samples samples of 4 tokens; the first token of sample i is i, the others are at least 200.
 Samples numbered_samples(const TempFolder& folder, int num_samples) {
   std::string text;
   for (int i = 0; i < num_samples; ++i) {
     text += {static_cast<char>(i), static_cast<char>(201), static_cast<char>(202),
              static_cast<char>(203)};
   }
-  text.front() = text.size() > 4 ? '\x7f' : text.front();  // sample 0 says 127: NUL is no text
+  text.front() = text.size() > 4
+                     ? '\x7f'
+                     : text.front();  // sample 0 begins with 127, because a NUL is not text
   text.push_back('.');
   return open_split({.train = folder.write("t", text), .seq_len = 4}).train.first();
 }
@@ -29,7 +31,7 @@ std::vector<std::int64_t> numbers_in(const std::vector<Batch>& batches) {
   std::vector<std::int64_t> numbers;
   for (const Batch& batch : batches) {
     for (std::size_t row = 0; row < static_cast<std::size_t>(batch.num_sequences); ++row) {
-      // In a later epoch samples begin elsewhere, and hold the first token of the next one.
+      // In a later epoch samples are shifted, and contain the first token of the next one.
       const auto begin = batch.inputs.begin() + static_cast<std::ptrdiff_t>(4 * row);
       const std::int64_t number = *std::min_element(begin, begin + 4);
       numbers.push_back(number == 127 ? 0 : number);
@@ -62,7 +64,7 @@ TEST_CASE("A batch holds consecutive samples of the order, targets shifted by on
   }
 }
 
-TEST_CASE("Ranks and accumulation cut one and the same sequence of samples") {
+TEST_CASE("Ranks and accumulation divide the same sequence of samples") {
   const TempFolder folder;
   const Samples samples = numbered_samples(folder, 40);
   std::vector<std::int64_t> expected;
@@ -100,7 +102,7 @@ TEST_CASE("Ranks and accumulation cut one and the same sequence of samples") {
 }
 
 TEST_CASE(
-    "Each epoch holds every sample once, also when a batch spans two; later ones are cut anew") {
+    "Each epoch visits every sample once, even if a batch spans two; later epochs are shifted") {
   const TempFolder folder;
   Loader loader(numbered_samples(folder, 25), {.microbatch = 10, .seed = 1});
   std::vector<std::int64_t> numbers;
@@ -111,15 +113,14 @@ TEST_CASE(
   const std::set<std::int64_t> first(numbers.begin(), numbers.begin() + 25);
   const std::set<std::int64_t> second(numbers.begin() + 25, numbers.end());
   CHECK(first.size() == 25);
-  // The first token of sample 0 stands before the first shifted sample.
+  // The first token of sample 0 precedes the first shifted sample.
   REQUIRE(SampleOrder(25, 1).shift(25, 4) > 0);
   CHECK(second.size() == 24);
   CHECK(*second.begin() == 1);
   CHECK(*second.rbegin() == 24);
 }
 
-TEST_CASE(
-    "A mixture's samples are those of its files in their shares, in any layout, and resumed") {
+TEST_CASE("A mixture draws from its files by share, in any layout and after a resume") {
   const TempFolder folder;
   const TempFolder other;
   const Mixture mixture({{numbered_samples(folder, 40), 3}, {numbered_samples(other, 20), 1}});
@@ -139,7 +140,7 @@ TEST_CASE(
   // Two ranks, microbatches of four: rank 0 has the first half of each batch.
   const auto half = numbers_of({.microbatch = 4, .deal = {.num_ranks = 2}}, 6);
   for (std::size_t i = 0; i < half.size(); ++i) CHECK(half[i] == whole[i / 4 * 8 + i % 4]);
-  // By hand: sources one after the other, each in its own order.
+  // Oracle: consecutive sources, each in its own order.
   const SourceOrder sources(std::vector<double>{3, 1});
   const SampleOrder orders[] = {SampleOrder(40, 5), SampleOrder(20, 5)};
   for (std::size_t i = 0; i < whole.size(); ++i) {
@@ -148,14 +149,14 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("What the reading thread meets is thrown by next, at every call") {
+TEST_CASE("An error of the prefetch thread is rethrown by every call of next") {
   const TempFolder folder;
   std::string tokens(400, '\x01');
   const auto header = encode_token_header({.vocab = 100, .num_tokens = 400});
   const std::string path = folder.write(
       "t", std::string(reinterpret_cast<const char*>(header.data()), header.size()) + tokens);
   const Split split = open_split({.train = path, .seq_len = 4, .vocab = 100});
-  // The file changes while it is open: every token is now outside the vocabulary.
+  // The file changes while open: every token is now outside the vocabulary.
   std::fstream(path, std::ios::in | std::ios::out | std::ios::binary)
       .seekp(kTokenHeaderBytes)
       .write(std::string(400, '\x65').c_str(), 400);
@@ -166,7 +167,7 @@ TEST_CASE("What the reading thread meets is thrown by next, at every call") {
   }
 }
 
-TEST_CASE("A loader can be dropped at any moment") {
+TEST_CASE("A loader can be destroyed at any time") {
   const TempFolder folder;
   const Samples samples = numbered_samples(folder, 20);
   for (int i = 0; i < 200; ++i) {
@@ -175,7 +176,7 @@ TEST_CASE("A loader can be dropped at any moment") {
   }
 }
 
-TEST_CASE("An evaluation's sequences are spread evenly over the text, whatever the batches") {
+TEST_CASE("Evaluation sequences are spread evenly over the text for any batch size") {
   const TempFolder folder;
   const Samples samples = numbered_samples(folder, 11);
   const auto numbers = [&](std::int64_t count, std::int64_t batch_size) {

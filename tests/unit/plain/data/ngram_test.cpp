@@ -14,7 +14,7 @@ using Catch::Matchers::Contains;
 using dtrain::testing::message_of;
 using dtrain::testing::TempFolder;
 
-/// Witten-Bell on strings, straight from the definition.
+/// Witten-Bell smoothing on strings, computed from its definition.
 double oracle(const std::string& text, const std::string& context, char next) {
   std::map<char, int> followers;
   int total = 0;
@@ -34,12 +34,12 @@ double probability(const NgramModel& model, const std::string& context, char nex
   return model.probability(bytes, static_cast<unsigned char>(next));
 }
 
-TEST_CASE("N-gram probabilities are those of the definition") {
+TEST_CASE("N-gram probabilities match the definition") {
   const TempFolder folder;
   const std::string text = "abracadabra, said the magician, abracadabra";
   const Split split = open_split({.train = folder.write("t", text), .seq_len = 4});
   const NgramModel model(split.train.first());
-  const std::string nothing_before{'\0', 'a'};  // the text's beginning must not count as a NUL
+  const std::string nothing_before{'\0', 'a'};  // the beginning of the text must not count as a NUL
   for (const std::string& context :
        std::vector<std::string>{"", "a", "q", "ab", "br", "qa", "xy", "ra", nothing_before}) {
     for (const char next : {'a', 'b', 'r', ',', 'q', '\xff'}) {
@@ -50,7 +50,7 @@ TEST_CASE("N-gram probabilities are those of the definition") {
   }
 }
 
-TEST_CASE("N-gram probabilities of all bytes add up to one") {
+TEST_CASE("N-gram probabilities of all bytes sum to one") {
   const TempFolder folder;
   const Split split =
       open_split({.train = folder.write("t", "the cat sat on the mat"), .seq_len = 4});
@@ -89,7 +89,7 @@ TEST_CASE("The baseline is evaluated on the validation targets with the inputs a
   }
 }
 
-TEST_CASE("Counting does not depend on the size of the pieces that are read") {
+TEST_CASE("Counts do not depend on the read chunk size") {
   const TempFolder folder;
   std::string text;
   for (int i = 0; i < 70'000; ++i)
@@ -100,7 +100,7 @@ TEST_CASE("Counting does not depend on the size of the pieces that are read") {
   CHECK(probability(model, "", 'x') == Approx(oracle(text, "", 'x')).epsilon(1e-13));
 }
 
-TEST_CASE("A baseline without validation or with other tokens than bytes is refused by name") {
+TEST_CASE("A baseline without validation data or byte tokens is rejected by file name") {
   const TempFolder folder;
   const std::string text = folder.write("t", "some text");
   const Split none = open_split({.train = text, .seq_len = 4});

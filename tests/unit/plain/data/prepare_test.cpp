@@ -36,7 +36,7 @@ TEST_CASE("Files and folders become one token file, folders sorted by path") {
   CHECK(content_of(output) == "zeroth \nfirst \nsecond \nthird \n");
 }
 
-TEST_CASE("Links of a folder are followed, to each file once, and what is skipped is counted") {
+TEST_CASE("Links in a folder are followed, once per file, and skipped entries are counted") {
   namespace fs = std::filesystem;
   const TempFolder folder;
   folder.write("blobs/1", "one ");
@@ -50,8 +50,8 @@ TEST_CASE("Links of a folder are followed, to each file once, and what is skippe
   };
   link("../blobs/2", "a.txt");
   link("../blobs/1", "z.txt");
-  link("../blobs", "zz");    // both files of which have links already
-  link("b.txt", "a_b.txt");  // a file of the folder itself
+  link("../blobs", "zz");    // both files have links already
+  link("b.txt", "a_b.txt");  // a link to a file in the same folder
   link("../far", "far");
   link(".", "loop");
   link("nowhere", "broken");
@@ -69,7 +69,7 @@ TEST_CASE("Links of a folder are followed, to each file once, and what is skippe
   CHECK_FALSE(files.notes().empty());
 }
 
-TEST_CASE("A folder is read once, though a link leads above it") {
+TEST_CASE("A folder is read once even if a link leads to its parent") {
   const TempFolder folder;
   folder.write("top/in/a", "a");
   folder.write("top/b", "b");
@@ -78,7 +78,7 @@ TEST_CASE("A folder is read once, though a link leads above it") {
         std::vector{folder.path("top/in/a"), folder.path("top/in/up/b")});
 }
 
-TEST_CASE("An existing output is kept unless overwriting is asked for") {
+TEST_CASE("An existing output is kept unless overwriting is requested") {
   const TempFolder folder;
   const std::string input = folder.write("in", "text");
   const std::string output = folder.write("out", "precious");
@@ -89,7 +89,7 @@ TEST_CASE("An existing output is kept unless overwriting is asked for") {
   CHECK(content_of(output) == "text");
 }
 
-TEST_CASE("A text is never replaced by its own tokens") {
+TEST_CASE("A text is never overwritten by its own tokens") {
   const TempFolder folder;
   const std::string text = folder.write("in/text", "precious");
   for (const std::string& input : {text, folder.path("in")}) {
@@ -100,7 +100,8 @@ TEST_CASE("A text is never replaced by its own tokens") {
   CHECK(folder.read("in/text") == "precious");
 }
 
-TEST_CASE("A tokenizer never replaces its own text, and finds a missing folder before it reads") {
+TEST_CASE(
+    "A tokenizer never overwrites its own text, and detects a missing folder before reading") {
   const TempFolder folder;
   const std::string text = folder.write("in/text", "precious");
   const auto refusal = [&](ErrorKind kind, const std::string& output) {
@@ -113,11 +114,11 @@ TEST_CASE("A tokenizer never replaces its own text, and finds a missing folder b
   CHECK_THAT(refusal(ErrorKind::usage, text), Names(text, "inputs"));
   CHECK(folder.read("in/text") == "precious");
   CHECK_THAT(refusal(ErrorKind::usage, folder.path("in")), Names(folder.path("in"), "directory"));
-  folder.write("in/text", "not UTF-8: \xff");  // which would be found as it is read
+  folder.write("in/text", "not UTF-8: \xff");  // an error if it were read
   CHECK_THAT(refusal(ErrorKind::data, folder.path("no/out")), Contains(folder.path("no/out")));
 }
 
-TEST_CASE("A tokenizer is trained on WikiText's training part alone") {
+TEST_CASE("A tokenizer is trained only on WikiText's training part") {
   const TempFolder folder;
   const std::string train = folder.write("raw/wiki.train.raw", "x");
   folder.write("raw/wiki.test.raw", "y");
@@ -146,7 +147,7 @@ TEST_CASE("A bad input is named and no output appears") {
              Contains("token file"));
 }
 
-TEST_CASE("Nothing to read is a usage error") {
+TEST_CASE("An empty list of inputs is a usage error") {
   const TempFolder folder;
   const std::string output = folder.path("out");
   std::filesystem::create_directory(folder.path("in"));

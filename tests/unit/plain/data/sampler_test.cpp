@@ -20,7 +20,7 @@ std::vector<std::int64_t> epoch_of(const SampleOrder& order, std::int64_t size,
   return samples;
 }
 
-/// How far observed counts are from equal ones, in standard deviations of the chi-square statistic.
+/// The chi-square statistic of counts against a uniform distribution, in standard deviations.
 double excess(const std::vector<double>& counts, double expected, double degrees_of_freedom) {
   double statistic = 0;
   for (const double count : counts) {
@@ -29,7 +29,7 @@ double excess(const std::vector<double>& counts, double expected, double degrees
   return (statistic - degrees_of_freedom) / std::sqrt(2 * degrees_of_freedom);
 }
 
-TEST_CASE("Every epoch visits every sample once, whatever their number") {
+TEST_CASE("Every epoch visits every sample once, for any number of samples") {
   for (const std::int64_t size :
        {1, 2, 3, 4, 5, 7, 15, 16, 17, 31, 64, 97, 1000, 4096, 4099, 65537}) {
     const SampleOrder order(size, 42);
@@ -54,7 +54,7 @@ TEST_CASE("The largest number of samples is handled") {
   CHECK(order(0) != order(1));
 }
 
-TEST_CASE("Epochs and seeds have orders of their own, and an order is reproducible") {
+TEST_CASE("Epochs and seeds have different orders, and each order is reproducible") {
   const std::int64_t size = 1000;
   const auto first = epoch_of(SampleOrder(size, 1), size, 0);
   CHECK(first == epoch_of(SampleOrder(size, 1), size, 0));
@@ -64,7 +64,7 @@ TEST_CASE("Epochs and seeds have orders of their own, and an order is reproducib
         epoch_of(SampleOrder(size, high_seed), size, 0)}) {
     int same = 0;
     for (std::size_t i = 0; i < first.size(); ++i) same += first[i] == other[i] ? 1 : 0;
-    CHECK(same < 10);  // one is expected of unrelated orders
+    CHECK(same < 10);  // unrelated orders have one on average
   }
 }
 
@@ -84,7 +84,7 @@ TEST_CASE("Every order of few samples is equally likely") {
   }
 }
 
-TEST_CASE("Each sample comes equally often at each place") {
+TEST_CASE("Each sample comes equally often at each position") {
   for (const std::int64_t size : {5, 13, 16, 40}) {
     INFO(size << " samples");
     const SampleOrder order(size, 3);
@@ -101,7 +101,7 @@ TEST_CASE("Each sample comes equally often at each place") {
   }
 }
 
-TEST_CASE("Samples that follow each other in an epoch are unrelated in the text") {
+TEST_CASE("Consecutive samples of an epoch are uncorrelated in the text") {
   const std::int64_t size = 34'000;
   const auto samples = epoch_of(SampleOrder(size, 5), size, 0);
   std::vector<double> distances(20);
@@ -112,7 +112,7 @@ TEST_CASE("Samples that follow each other in an epoch are unrelated in the text"
   CHECK(excess(distances, static_cast<double>(size - 1) / 20, 19) < 5);
 }
 
-TEST_CASE("The first epoch has no shift, later ones each their own, below a sequence") {
+TEST_CASE("The first epoch has no shift; later epochs have different ones, below a sequence") {
   const SampleOrder order(10, 3);
   std::vector<std::int64_t> shifts;
   for (std::int64_t epoch = 0; epoch < 200; ++epoch) {
@@ -126,17 +126,17 @@ TEST_CASE("The first epoch has no shift, later ones each their own, below a sequ
   CHECK(different.size() > 50);
 }
 
-TEST_CASE("Sources of a mixture get their shares, and count their own samples without a gap") {
+TEST_CASE("Sources of a mixture get their shares, and their own samples are consecutive") {
   for (const std::vector<double>& weights :
        std::vector<std::vector<double>>{{1}, {0.7, 0.3}, {1, 1, 1}, {5, 1e-9}, {2, 0.5, 40, 7}}) {
     const SourceOrder order(weights);
     const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
     std::vector<std::int64_t> counts(weights.size());
     for (std::int64_t consumed = 0; consumed < 2 * SourceOrder::kBlock + 500; ++consumed) {
-      const SourceOrder::Place place = order(consumed);
-      REQUIRE(place.consumed == counts[place.source]++);
+      const SourceOrder::Position position = order(consumed);
+      REQUIRE(position.consumed == counts[position.source]++);
       if (consumed % 97 != 0) continue;
-      // Nowhere more than a few samples away from the exact share.
+      // Always within a few samples of the exact share.
       for (std::size_t s = 0; s < weights.size(); ++s) {
         REQUIRE(std::abs(static_cast<double>(counts[s]) -
                          static_cast<double>(consumed + 1) * weights[s] / total) < 8);
@@ -152,7 +152,7 @@ std::vector<std::int64_t> shares_of(const std::vector<double>& weights) {
   return shares;
 }
 
-TEST_CASE("Shares are the weights to the next whole number, however many files there are") {
+TEST_CASE("Shares are rounded weights, for any number of files") {
   for (const int count : {3, 416, 40'000}) {
     std::vector<double> weights(static_cast<std::size_t>(count), 1);
     const auto equal = shares_of(weights);
@@ -169,19 +169,19 @@ TEST_CASE("Shares are the weights to the next whole number, however many files t
   CHECK(std::abs(shares[1000] - 3 * SourceOrder::kBlock / 4) <= 500);
 }
 
-TEST_CASE("Shares of mixtures that runs go on with stay as they are") {
+TEST_CASE("Shares of mixtures in existing runs do not change") {
   CHECK(shares_of({0.7, 0.3}) == std::vector<std::int64_t>{45875, 19661});
   CHECK(shares_of({1, 1, 1}) == std::vector<std::int64_t>{21846, 21845, 21845});
   CHECK(shares_of({5, 1e-9}) == std::vector<std::int64_t>{65535, 1});
   CHECK(shares_of({2, 0.5, 40, 7}) == std::vector<std::int64_t>{2648, 662, 52958, 9268});
 }
 
-TEST_CASE("A position far in a mixture needs no earlier one") {
+TEST_CASE("A distant position in a mixture is computed without earlier ones") {
   const SourceOrder order(std::vector<double>{0.7, 0.3});
   const std::int64_t far = std::int64_t{1} << 50;
-  const SourceOrder::Place place = order(far + 123);
-  CHECK(place.consumed ==
-        (far / SourceOrder::kBlock) * order.share(place.source) + order(123).consumed);
+  const SourceOrder::Position position = order(far + 123);
+  CHECK(position.consumed ==
+        (far / SourceOrder::kBlock) * order.share(position.source) + order(123).consumed);
 }
 
 // Numbers that ranks first .. first + count - 1 compute in their microbatches, all or one.
@@ -197,7 +197,8 @@ std::vector<std::int64_t> numbers(MicrobatchDeal deal, std::int64_t first, std::
   return found;
 }
 
-// Consecutive, from a multiple of their count: a subtree of a binary tree.
+// Checks for consecutive numbers that begin at a multiple of their count: a subtree of a binary
+// tree.
 void check_run(const std::vector<std::int64_t>& found) {
   const auto count = static_cast<std::int64_t>(found.size());
   for (std::int64_t i = 0; i < count; ++i) {

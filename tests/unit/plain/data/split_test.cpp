@@ -14,7 +14,7 @@ using dtrain::testing::message_of;
 using dtrain::testing::Names;
 using dtrain::testing::TempFolder;
 
-/// A text whose byte i is i, so that tokens tell their position.
+/// A text whose byte i is i, so that tokens equal their positions.
 std::string counting_text(int size) {
   std::string text;
   for (int i = 0; i < size; ++i) text.push_back(static_cast<char>(i + 1));
@@ -33,7 +33,7 @@ Sample sample_of(const Samples& samples, std::int64_t index) {
   return sample;
 }
 
-TEST_CASE("Sample i is tokens i*T to i*T+T, its targets one later") {
+TEST_CASE("Sample i is tokens i*T to i*T+T, its targets are shifted by one") {
   const TempFolder folder;
   const Split split = open_split({.train = folder.write("t", counting_text(13)), .seq_len = 4});
   REQUIRE(split.train.size() == 3);
@@ -44,7 +44,7 @@ TEST_CASE("Sample i is tokens i*T to i*T+T, its targets one later") {
   CHECK(split.validation.size() == 0);
 }
 
-TEST_CASE("A sample whose last target is missing does not count") {
+TEST_CASE("A sample without its last target is not counted") {
   const TempFolder folder;
   const std::string path = folder.write("t", counting_text(12));
   CHECK(open_split({.train = path, .seq_len = 4}).train.size() == 2);
@@ -77,7 +77,7 @@ TEST_CASE("A validation file is used whole") {
   CHECK(sample_of(split.validation, 1).targets == std::vector<std::int64_t>{'f', 'g', 'h', 'i'});
 }
 
-TEST_CASE("A validation too short for one sequence is refused by name") {
+TEST_CASE("Validation data shorter than one sequence is rejected by file name") {
   const TempFolder folder;
   const std::string train = folder.write("t", counting_text(100));
   const std::string validation = folder.write("v", "abcd");
@@ -94,7 +94,7 @@ TEST_CASE("A validation too short for one sequence is refused by name") {
              Names(validation, "4 tokens"));
 }
 
-TEST_CASE("A configuration says which data is meant") {
+TEST_CASE("A configuration selects the data") {
   config::Config config;
   config.data = {.train = "t", .validation = "v", .val_fraction = 0.25, .seq_len = 7};
   config.model.vocab = 9;
@@ -106,7 +106,7 @@ TEST_CASE("A configuration says which data is meant") {
   CHECK(options.vocab == 9);
 }
 
-TEST_CASE("A shifted sample begins later, the last one only as far as there are tokens") {
+TEST_CASE("A shifted sample begins later; the last one is limited by the tokens left") {
   const TempFolder folder;
   const Split split = open_split({.train = folder.write("t", counting_text(14)), .seq_len = 4});
   const Samples& samples = split.train.first();
@@ -121,7 +121,7 @@ TEST_CASE("A shifted sample begins later, the last one only as far as there are 
   CHECK(targets == std::vector<std::int64_t>{11, 12, 13, 14});
 }
 
-TEST_CASE("A mixture reads each file by itself") {
+TEST_CASE("A mixture reads each file separately") {
   const TempFolder folder;
   const std::string a = folder.write("a", counting_text(30));
   const std::string b = folder.write("b,c", std::string(30, 'b'));
@@ -153,7 +153,7 @@ TEST_CASE(
         open_split({.train = a, .seq_len = 4}).train.size());
 }
 
-TEST_CASE("A mixture without good weights is refused in one line") {
+TEST_CASE("A mixture with invalid weights is rejected in one line") {
   const TempFolder folder;
   const std::string a = folder.write("a", counting_text(30));
   const auto refusal = [&](const std::string& text) {
@@ -180,18 +180,18 @@ TEST_CASE("A mixture without good weights is refused in one line") {
              Names(folder.path("missing")));
 }
 
-/// A token file of a tokenizer that is named by its kind and model, or unknown.
+/// A token file whose tokenizer is given by kind and model, or unknown.
 std::string tokens_of(const TempFolder& folder, const std::string& name,
                       const TokenWriter::Origin& origin) {
   TokenWriter writer(folder.path(name), origin);
   writer.add(std::vector<std::byte>(
-      static_cast<std::size_t>(30 * bytes_per_token(origin.vocab))));  // 30 tokens 0
+      static_cast<std::size_t>(30 * bytes_per_token(origin.vocab))));  // 30 zero tokens
   writer.finish();
   writer.commit();
   return folder.path(name);
 }
 
-TEST_CASE("Tokens of an unknown tokenizer match no others of another vocabulary") {
+TEST_CASE("Tokens of an unknown tokenizer match only tokens of the same vocabulary") {
   const TempFolder folder;
   const std::string text = folder.write("text", counting_text(30));
   const std::string gpt2 = tokens_of(folder, "gpt2", {.vocab = 50257});
@@ -207,10 +207,10 @@ TEST_CASE("Tokens of an unknown tokenizer match no others of another vocabulary"
   CHECK_THAT(refusal(text, gpt2), Contains("different tokenizers"));
   CHECK_THAT(refusal(gpt2 + ":0.5," + llama3 + ":0.5"), Contains("50257") && Contains("128256"));
   CHECK(open(gpt2, gpt2).validation.size() > 0);
-  CHECK(open(letters, text).validation.size() > 0);  // bytes, as far as anybody knows
+  CHECK(open(letters, text).validation.size() > 0);  // may be bytes
 }
 
-TEST_CASE("Files are compared with the first that knows its tokenizer, and it is the mixture's") {
+TEST_CASE("Files are compared with the first known tokenizer, which is the mixture's") {
   const TempFolder folder;
   const std::string unknown = tokens_of(folder, "unknown", {.vocab = 300});
   const auto known = [&](const std::string& name, const std::string& model) {
@@ -234,10 +234,10 @@ TEST_CASE("Files are compared with the first that knows its tokenizer, and it is
   CHECK_FALSE(has_tokenizer(unknown));
   const std::string missing = folder.path("missing");
   CHECK_FALSE(has_tokenizer(missing));
-  CHECK(has_tokenizer(a + ":1," + missing + ":1"));  // the second is not looked at
+  CHECK(has_tokenizer(a + ":1," + missing + ":1"));  // the second is not opened
 }
 
-TEST_CASE("A mixture of too many files, or of weights without a sum, is refused") {
+TEST_CASE("A mixture of too many files, or with an infinite sum of weights, is rejected") {
   const TempFolder folder;
   const std::string a = folder.write("a", counting_text(30));
   const auto refusal = [&](const std::string& text) {
@@ -252,7 +252,7 @@ TEST_CASE("A mixture of too many files, or of weights without a sum, is refused"
 
 DataIdentity identity_of(const SplitOptions& options) { return identify(open_split(options)); }
 
-TEST_CASE("Data differs by any token, by the part that is used, and by the validation data") {
+TEST_CASE("The identity depends on every token, the range in use, and the validation data") {
   const TempFolder folder;
   const std::string text(1000, 'a');
   const std::string path = folder.write("text", text);
@@ -273,7 +273,7 @@ TEST_CASE("Data differs by any token, by the part that is used, and by the valid
   CHECK(two.validation == identity_of({.train = folder.path("other"), .seq_len = 8}).training);
 }
 
-TEST_CASE("A mixture differs by any token of any file, and by its weights") {
+TEST_CASE("A mixture's identity depends on every token of every file, and on its weights") {
   const TempFolder folder;
   const std::string a = folder.write("a", std::string(1000, 'a'));
   const std::string b = folder.write("b", std::string(500, 'b'));
@@ -290,7 +290,7 @@ TEST_CASE("A mixture differs by any token of any file, and by its weights") {
         training(b));
 }
 
-TEST_CASE("An identity survives the checkpoint that keeps it") {
+TEST_CASE("An identity round-trips through its text") {
   const DataIdentity identity{.training = "3 samples, tokens 0 to 25", .validation = "none"};
   const DataIdentity back = identity_from(to_text(identity));
   CHECK(back.training == identity.training);
@@ -298,7 +298,7 @@ TEST_CASE("An identity survives the checkpoint that keeps it") {
   CHECK_FALSE(is_without_checksum(back.training));
 }
 
-TEST_CASE("What checkpoints kept before there were checksums is recognised") {
+TEST_CASE("The identity of versions without checksums is recognised") {
   const DataIdentity old = identity_from("515 samples, fingerprint 0123456789abcdef");
   CHECK(old.training == "515 samples, fingerprint 0123456789abcdef");
   CHECK(old.validation.empty());

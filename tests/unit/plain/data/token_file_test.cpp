@@ -25,7 +25,7 @@ void append(std::string& out, Integer value) {
   out.append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
-/// A token file written from the documentation alone (docs/formats/tokens.md).
+/// A token file built independently, from docs/formats/tokens.md.
 template <typename Token>
 std::string token_file(std::uint64_t vocab, const std::vector<Token>& tokens,
                        std::uint32_t version = 1) {
@@ -77,14 +77,14 @@ TEST_CASE("Token files of every width are read") {
   CHECK(all_tokens(TokenFile::open(four, 100'000)) == std::vector<std::int64_t>{99'999, 1, 65'536});
 }
 
-TEST_CASE("The header that is written is the documented one") {
+TEST_CASE("The written header matches the documentation") {
   const auto header = encode_token_header({.bytes_per_token = 2, .vocab = 300, .num_tokens = 0});
   const std::string expected = token_file<std::uint16_t>(300, {});
   REQUIRE(expected.size() == header.size());
   CHECK(std::memcmp(header.data(), expected.data(), header.size()) == 0);
 }
 
-TEST_CASE("Copying a part gives exactly that part") {
+TEST_CASE("Copying a range returns exactly that range") {
   const TempFolder folder;
   std::vector<std::uint16_t> tokens(1000);
   std::iota(tokens.begin(), tokens.end(), std::uint16_t{0});
@@ -96,7 +96,7 @@ TEST_CASE("Copying a part gives exactly that part") {
   CHECK_THAT(message_of(ErrorKind::internal, [&] { file.copy(991, part); }), Contains("991"));
 }
 
-TEST_CASE("Missing and empty files, folders and FIFOs are refused by name") {
+TEST_CASE("Missing and empty files, folders and FIFOs are rejected by name") {
   const TempFolder folder;
   refusal(folder.path("missing"));
   refusal(folder.write("empty", ""));
@@ -105,7 +105,7 @@ TEST_CASE("Missing and empty files, folders and FIFOs are refused by name") {
   refusal(folder.path("fifo"));
 }
 
-TEST_CASE("A truncated token file is refused by name at every length") {
+TEST_CASE("A truncated token file is rejected by name at every length") {
   const TempFolder folder;
   const std::string whole = token_file<std::uint16_t>(300, {1, 2, 299});
   for (std::size_t length = 1; length < whole.size(); ++length) {
@@ -118,7 +118,7 @@ TEST_CASE("A truncated token file is refused by name at every length") {
 TEST_CASE("Every bit of a token file's header matters") {
   const TempFolder folder;
   const std::string whole = token_file<std::uint16_t>(300, {1, 2, 299});
-  // A flipped bit of the magic makes a file of unknown kind, which its NUL bytes give away.
+  // A flipped bit in the magic makes the format unknown; its NUL bytes show that it is not text.
   for (std::size_t bit = 0; bit < 8 * kTokenHeaderBytes; ++bit) {
     INFO(bit);
     refusal(folder.write("t", flipped(whole, bit)), 300);
@@ -144,7 +144,7 @@ TEST_CASE("Every bit of a prepared file's checksum and tokens matters to its che
   CHECK_THAT(refusal(folder.write("t", whole.substr(0, 44))), Contains("truncated"));
 }
 
-/// A file of version 3: tokens of two bytes, two documents and a tokenizer's model.
+/// A file of version 3: two-byte tokens, two documents and a tokenizer model.
 std::string file_of_version_3(const std::vector<std::uint16_t>& tokens, const std::string& model) {
   std::string tail(padding_after(kTokenHeaderBytes3 + 2 * tokens.size()), '\0');
   append(tail, std::uint64_t{1});
@@ -166,7 +166,7 @@ std::string file_of_version_3(const std::vector<std::uint16_t>& tokens, const st
   return file + tail;
 }
 
-TEST_CASE("A token file tells its documents, its text's size and its tokenizer") {
+TEST_CASE("A token file records its documents, its text's size and its tokenizer") {
   const TempFolder folder;
   const auto file =
       TokenFile::open(folder.write("t", file_of_version_3({7, 299, 5}, "model")), 300);
@@ -181,7 +181,7 @@ TEST_CASE("A token file tells its documents, its text's size and its tokenizer")
   CHECK(other.tokenizer() != file.tokenizer());
 }
 
-TEST_CASE("Every bit of a file of version 3 matters, and it is refused when cut anywhere") {
+TEST_CASE("Every bit of a version 3 file matters, and any truncation is rejected") {
   const TempFolder folder;
   const std::string whole = file_of_version_3({1, 2, 299}, "model");
   for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
@@ -196,13 +196,13 @@ TEST_CASE("Every bit of a file of version 3 matters, and it is refused when cut 
   CHECK_THAT(refusal(folder.write("t", whole + "x"), 300), Names("other bytes"));
 }
 
-TEST_CASE("Token files of another version are refused with both versions") {
+TEST_CASE("Token files of another version are rejected with both versions") {
   const TempFolder folder;
   CHECK_THAT(refusal(folder.write("t", token_file<std::uint8_t>(256, {1}, 4))),
              Names("version 4", "1 to 3"));
 }
 
-TEST_CASE("Token files with a width, vocabulary or count that cannot be are refused") {
+TEST_CASE("Token files with an impossible width, vocabulary or count are rejected") {
   const TempFolder folder;
   CHECK_THAT(refusal(folder.write("t", token_file<std::uint64_t>(256, {1}))),
              Names("8 bytes", "1, 2 and 4"));
@@ -213,7 +213,7 @@ TEST_CASE("Token files with a width, vocabulary or count that cannot be are refu
              Contains("vocabulary"));
 }
 
-TEST_CASE("A token outside the vocabulary is found at open, with its position") {
+TEST_CASE("A token outside the vocabulary is detected at open, with its position") {
   const TempFolder folder;
   const auto one = folder.write("1", token_file<std::uint8_t>(100, {0, 99, 100, 255}));
   const auto two = folder.write("2", token_file<std::uint16_t>(256, {255, 256}));
@@ -224,7 +224,7 @@ TEST_CASE("A token outside the vocabulary is found at open, with its position") 
   CHECK(TokenFile::open(two, 257).size() == 2);
 }
 
-TEST_CASE("A token that left the vocabulary after open is found when it is read") {
+TEST_CASE("A token changed to one outside the vocabulary after open is detected on read") {
   const TempFolder folder;
   const auto path = folder.write("t", token_file<std::uint16_t>(256, {1, 2, 3}));
   const auto file = TokenFile::open(path, 256);
@@ -236,7 +236,7 @@ TEST_CASE("A token that left the vocabulary after open is found when it is read"
              Names("token 512", "position 1"));
 }
 
-TEST_CASE("A file that is shortened after open is found when it is read, also within a page") {
+TEST_CASE("A file truncated after open is detected on read, also within a page") {
   const TempFolder folder;
   const auto path = folder.write("t", token_file<std::uint16_t>(256, {1, 2, 3}));
   const auto file = TokenFile::open(path, 256);
@@ -252,7 +252,7 @@ TEST_CASE("A text needs a vocabulary of 256") {
   CHECK_THAT(refusal(folder.write("t", "text"), 255), Contains("model.vocab 255"));
 }
 
-TEST_CASE("What data prepare reads is refused with its command") {
+TEST_CASE("Inputs for data prepare are rejected with its command") {
   const TempFolder folder;
   const auto refused = [&](const std::string& name, std::string_view content) {
     const std::string path = folder.write(name, content);
@@ -273,7 +273,7 @@ TEST_CASE("What data prepare reads is refused with its command") {
              Contains("zstd-compressed"));
 }
 
-TEST_CASE("Files of llm.c that hold no training tokens are not sent to data prepare") {
+TEST_CASE("llm.c files without training tokens are rejected without advising data prepare") {
   const TempFolder folder;
   for (const std::uint32_t magic : {20240522U, 20240326U}) {
     std::string content;
@@ -282,7 +282,7 @@ TEST_CASE("Files of llm.c that hold no training tokens are not sent to data prep
   }
 }
 
-TEST_CASE("Files that are no text are refused with what they are") {
+TEST_CASE("Files that are not text are rejected with their format") {
   const TempFolder folder;
   const auto refused = [&](std::string_view content) {
     return refusal(folder.write("f", content));

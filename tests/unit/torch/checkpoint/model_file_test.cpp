@@ -44,7 +44,7 @@ param::Arena read(const std::string& path, const BdhFixture& fixture, at::Scalar
       .weights;
 }
 
-/// The tensors of a written model, to be changed and written again.
+/// The tensors of a written model, for modification.
 std::vector<NamedTensor> tensors_of(const std::string& path) {
   const SafetensorsFile file = SafetensorsFile::open(path);
   std::vector<NamedTensor> tensors;
@@ -59,7 +59,7 @@ struct Written {
     write(path, fixture);
   }
 
-  /// The refusal of the file after `change` was made to its tensors.
+  /// The error for the file after `change` was applied to its tensors.
   template <typename Change>
   std::string refusal(Change change) {
     std::vector<NamedTensor> tensors = tensors_of(path);
@@ -81,7 +81,7 @@ NamedTensor& named(std::vector<NamedTensor>& tensors, std::string_view name) {
                        [&](const NamedTensor& tensor) { return tensor.name == name; });
 }
 
-TEST_CASE("A model file gives back every weight bit for bit") {
+TEST_CASE("A model file round-trips every weight bit for bit") {
   model::bdh::BdhSizes sizes = kSizes;
   sizes.tie_layers = GENERATE(true, false);
   const at::ScalarType dtype = GENERATE(at::kFloat, at::kDouble);
@@ -93,7 +93,7 @@ TEST_CASE("A model file gives back every weight bit for bit") {
   }
 }
 
-TEST_CASE("A model file holds the reference's tensors, the frequencies and the metadata") {
+TEST_CASE("A model file has the reference's tensors, the frequencies and the metadata") {
   const Written written;
   const SafetensorsFile file = SafetensorsFile::open(written.path);
   std::vector<std::string> names;
@@ -110,7 +110,7 @@ TEST_CASE("A model file holds the reference's tensors, the frequencies and the m
   CHECK(format::verify_checksum(file));
 }
 
-TEST_CASE("A float64 model is read into float32 by rounding, and back exactly") {
+TEST_CASE("A float64 model is rounded to float32, and read back exactly") {
   const Written wide(kSizes, at::kDouble);
   const param::Arena narrow = read(wide.path, wide.fixture, at::kFloat);
   CHECK(at::equal(narrow.view(0_p), wide.fixture.weights.view(0_p).to(at::kFloat)));
@@ -119,7 +119,7 @@ TEST_CASE("A float64 model is read into float32 by rounding, and back exactly") 
                   float32.fixture.weights.view(0_p).to(at::kDouble)));
 }
 
-TEST_CASE("Tensors that are missing, unknown, of another shape or no floats are refused by name") {
+TEST_CASE("Missing, unknown, misshapen and non-float tensors are rejected by name") {
   using Tensors = std::vector<NamedTensor>;
   const std::vector<std::pair<std::function<void(Tensors&)>, testing::Names>> changes{
       {[](Tensors& tensors) {
@@ -141,7 +141,7 @@ TEST_CASE("Tensors that are missing, unknown, of another shape or no floats are 
   for (const auto& [change, names] : changes) CHECK_THAT(Written().refusal(change), names);
 }
 
-TEST_CASE("Weights that are not finite, or not in the model's dtype, are refused by name") {
+TEST_CASE("Weights that are not finite in the model's dtype are rejected by name") {
   const double value = GENERATE(std::nan(""), -HUGE_VAL, 1e300);
   const Written written(kSizes, at::kDouble);
   std::vector<NamedTensor> tensors = tensors_of(written.path);

@@ -14,7 +14,7 @@ namespace {
 using format::SafetensorsFile;
 using testing::write_tensor_file;
 
-TEST_CASE("Tensors of every dtype, odd numbers, strides and shapes come back bit for bit") {
+TEST_CASE("Tensors of every dtype, stride, shape and special value round-trip bit for bit") {
   const testing::TempFolder folder;
   auto generator = at::make_generator<at::CPUGeneratorImpl>(std::uint64_t{3});
   std::vector<NamedTensor> tensors;
@@ -45,7 +45,7 @@ TEST_CASE("Tensors of every dtype, odd numbers, strides and shapes come back bit
   CHECK(file.metadata().at("key") == "value");
 }
 
-TEST_CASE("A checksum is of every tensor and of dtrain's metadata, in whatever order") {
+TEST_CASE("A checksum covers every tensor and dtrain's metadata, in any order") {
   const std::string bytes = "12345678";
   const auto checksum = [&](std::vector<format::TensorView> tensors, const std::string& model) {
     format::ContentChecksum content;
@@ -76,7 +76,7 @@ TEST_CASE("A tensor read from a file outlives it") {
   CHECK(read.sum().item<float>() == 1000);
 }
 
-TEST_CASE("A dtype that files lack is a defect of the caller") {
+TEST_CASE("A dtype that the format lacks is a defect of the caller") {
   const testing::TempFolder folder;
   const at::Tensor complex = at::zeros({2}, at::TensorOptions().dtype(at::kComplexFloat));
   testing::message_of(base::ErrorKind::internal, [&] {

@@ -8,13 +8,13 @@
 namespace dtrain::checkpoint::format {
 namespace {
 
-// A byte of a pickle may cost a hundred of memory, and names can be repeated without being written.
+// Limits memory: one byte of a pickle may need a hundred, and memoized names repeat at no cost.
 constexpr std::int64_t kMostOpcodes = std::int64_t{1} << 22;
 constexpr std::size_t kMostGlobalBytes = std::size_t{1} << 20;
 
 }  // namespace
 
-/// Carries the opcodes of a pickle out on a stack of values.
+/// Interprets the opcodes of a pickle on a stack of values.
 ///
 /// Source: Python's pickletools.py, which describes each opcode.
 class PickleReader {
@@ -58,7 +58,7 @@ class PickleReader {
 
   std::uint8_t next() { return std::to_integer<std::uint8_t>(take(1)[0]); }
 
-  // An unsigned number of `size` bytes, the lowest first.
+  // Reads a little-endian unsigned number of `size` bytes.
   std::uint64_t number(std::uint64_t size) {
     std::uint64_t value = 0;
     std::uint64_t shift = 0;
@@ -103,7 +103,7 @@ class PickleReader {
     return values_[stack_.back()];
   }
 
-  // The `count` topmost values, in the order in which they were pushed.
+  // Pops the `count` topmost values, in the order in which they were pushed.
   std::vector<std::size_t> pop_many(std::size_t count) {
     if (stack_.size() - floor() < count) refuse_damage();
     const auto begin = stack_.end() - static_cast<std::ptrdiff_t>(count);
@@ -112,7 +112,7 @@ class PickleReader {
     return taken;
   }
 
-  // All values above the last mark.
+  // Pops all values above the last mark.
   std::vector<std::size_t> pop_to_mark() {
     if (marks_.empty()) refuse_damage();
     std::vector<std::size_t> taken = pop_many(stack_.size() - floor());
@@ -120,7 +120,7 @@ class PickleReader {
     return taken;
   }
 
-  // An integer of any number of bytes, in two's complement; a wider one than int64 is no size.
+  // Pushes a two's complement integer of any width; one wider than int64 becomes an `other` value.
   void push_long(std::uint64_t size) {
     if (size > sizeof(std::int64_t)) {
       take(size);
@@ -248,7 +248,7 @@ class PickleReader {
     }
   }
 
-  // Adds to the collection on the top; what an object of another class holds is of no interest.
+  // Adds to the collection on top of the stack; ignores the content of other objects.
   void add(Kind kind, const std::vector<std::size_t>& items) {
     PickleValue& to = top();
     if (kind == Kind::dict && items.size() % 2 != 0) refuse_damage();
@@ -288,7 +288,7 @@ class PickleReader {
     push({.kind = Kind::global, .text = module + " " + name});
   }
 
-  // A dictionary is made by a call as well, and filled afterwards.
+  // Some dictionaries are created by a call and filled afterwards.
   void push_call(std::vector<std::size_t> call) {
     const std::string& callable = values_[call.front()].text;
     const bool is_dict =
@@ -328,7 +328,7 @@ class PickleReader {
   std::vector<PickleValue>& values_;
   std::span<const std::byte> bytes_;
   const Refuse& refuse_;
-  std::vector<std::size_t> stack_;  // places in values_
+  std::vector<std::size_t> stack_;  // indices in values_
   std::vector<std::size_t> marks_;  // sizes of the stack
   std::unordered_map<std::uint64_t, std::size_t> memo_;
   std::size_t global_bytes_ = 0;  // of all names of globals

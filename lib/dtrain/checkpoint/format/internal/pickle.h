@@ -1,4 +1,4 @@
-// A reader of Python pickles that builds values and executes nothing.
+// A Python pickle parser that executes no code.
 #pragma once
 
 #include <cstddef>
@@ -13,31 +13,31 @@
 
 namespace dtrain::checkpoint::format {
 
-/// A value of a pickle, as far as files of weights need it.
+/// A value of a pickle, with the detail that weight files need.
 struct PickleValue {
   enum class Kind {
     other,       ///< None, a float, a set, ...
-    integer,     ///< a boolean too; at most 64 bits
-    text,        ///< bytes too
+    integer,     ///< or a boolean; at most 64 bits
+    text,        ///< or bytes
     sequence,    ///< a list or a tuple
-    dict,        ///< an OrderedDict too
+    dict,        ///< or an OrderedDict
     global,      ///< the name of a class or function
-    object,      ///< what a call would have made
-    persistent,  ///< what stands outside the pickle
+    object,      ///< the result of a call, which is not executed
+    persistent,  ///< a reference to data outside the pickle
   };
 
   Kind kind = Kind::other;
   std::int64_t integer = 0;
-  std::string text = {};  ///< of a global: "MODULE NAME"
-  /// Places in the pickle: elements of a sequence; keys and values of a dict in turn; the callable
-  /// and the arguments of an object; the id of a persistent value.
+  std::string text = {};  ///< for a global: "MODULE NAME"
+  /// Indices of values in the pickle: elements of a sequence; alternating keys and values of a
+  /// dict; the callable and the arguments of an object; the id of a persistent value.
   std::vector<std::size_t> items = {};
 };
 
-/// The values of one pickle of protocol 2 or later. Calls are kept as objects, so that no class and
-/// no function that a file names is ever looked up.
+/// The values of one pickle of protocol 2 or later. Calls are recorded as objects; classes and
+/// functions named in the file are never looked up.
 ///
-/// Throws:  the constructor what `refuse` throws: the pickle is truncated or malformed.
+/// Throws:  the constructor calls `refuse`, which throws, if the pickle is truncated or malformed.
 /// Threads: any number of readers.
 class Pickle {
  public:
@@ -45,9 +45,9 @@ class Pickle {
 
   [[nodiscard]] const PickleValue& root() const { return values_[root_]; }
   [[nodiscard]] const PickleValue& at(std::size_t place) const { return values_[place]; }
-  /// The argument of an object's call, or null if it has fewer.
+  /// Returns an argument of an object's call, or null if it has fewer.
   [[nodiscard]] const PickleValue* argument(const PickleValue& object, std::size_t index) const;
-  /// The callable of an object as "MODULE NAME"; empty for other values.
+  /// Returns the callable of an object as "MODULE NAME"; empty for other values.
   [[nodiscard]] std::string_view callable(const PickleValue& value) const;
 
  private:

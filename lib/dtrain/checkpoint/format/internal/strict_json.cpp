@@ -26,7 +26,7 @@ std::optional<std::int64_t> size_in(const Json& value) {
 }
 
 Json parse_strictly(std::string_view text, int max_depth, const Refuse& refuse) {
-  // The JSON parser would take a NUL for the end and ignore what follows.
+  // The JSON parser would treat a NUL as the end of the text.
   if (text.find('\0') != std::string_view::npos) refuse("with a NUL byte");
   const auto levels = static_cast<std::size_t>(max_depth) + 1;
   std::vector<std::set<std::string>> keys(levels);  // seen so far, by depth
@@ -44,7 +44,7 @@ Json parse_strictly(std::string_view text, int max_depth, const Refuse& refuse) 
   try {
     return Json::parse(text, check);
   } catch (const Json::parse_error& error) {
-    refuse(fmt::format("that is no JSON (at its byte {})", error.byte));
+    refuse(fmt::format("that is not JSON (at byte {})", error.byte));
   } catch (const Json::exception&) {
     refuse("with a number out of range");
   }

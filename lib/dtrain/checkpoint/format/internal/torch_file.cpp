@@ -18,11 +18,12 @@ namespace {
 
 using Kind = PickleValue::Kind;
 
-constexpr std::size_t kMaxPickleBytes = std::size_t{16} << 20;  // a state dictionary's is 1 KB
+constexpr std::size_t kMaxPickleBytes = std::size_t{16}
+                                        << 20;  // that of a state dictionary takes about 1 KB
 constexpr std::size_t kMaxKeyBytes = std::size_t{64} << 10;
 constexpr std::size_t kMaxRank = 64;  // PyTorch's own
 
-// Where training scripts put the state dictionary of their model.
+// Keys under which training scripts save the model's state dictionary.
 constexpr std::array<std::string_view, 4> kModelKeys{"model", "state_dict", "model_state_dict",
                                                      "module"};
 
@@ -44,7 +45,7 @@ constexpr std::string_view kMakePlain =
     "make it a plain one before saving: dequantize(), to_dense(), resolve_conj(), resolve_neg(), "
     "float()";
 
-/// The entries of an archive of torch.save, which lie in one folder of any name.
+/// The entries of a torch.save archive, all in one folder of any name.
 class TorchArchive {
  public:
   TorchArchive(std::span<const std::byte> bytes, const Refuse& refuse)
@@ -107,8 +108,8 @@ class TensorReader {
   TensorReader(const TorchArchive& archive, const Pickle& pickle, const Refuse& refuse)
       : archive_(archive), pickle_(pickle), refuse_(refuse) {}
 
-  /// The call that makes a plain tensor, within those that make parameters and subclasses of it;
-  /// null if the value is no tensor.
+  /// Returns the arguments of the call that rebuilds a plain tensor, unwrapping calls for
+  /// parameters and subclasses; null if the value is not a tensor.
   [[nodiscard]] const PickleValue* call_of(const PickleValue& value) const {
     const std::string_view callable = pickle_.callable(value);
     if (callable.starts_with("torch._utils _rebuild_parameter")) {
@@ -132,7 +133,7 @@ class TensorReader {
     tensor.shape = sizes_in(name, part(2));
     tensor.strides = sizes_in(name, part(3));
     if (part(1).kind != Kind::integer || part(1).integer < 0) refuse_damage(name);
-    // Such as {"neg": True}: the values are not those of the storage.
+    // Metadata such as {"neg": True} means that values differ from the storage.
     constexpr std::size_t kMetadata = 6;
     const bool has_metadata = arguments.items.size() > kMetadata &&
                               part(kMetadata).kind == Kind::dict && !part(kMetadata).items.empty();
@@ -154,7 +155,7 @@ class TensorReader {
     refuse_tensor(name, "does not fit its storage", kCopyAgain);
   }
 
-  // The arguments of _rebuild_tensor_v2: storage, offset, sizes, strides, ...
+  // Returns the arguments of _rebuild_tensor_v2: storage, offset, sizes, strides, ...
   [[nodiscard]] const PickleValue* tensor_call(const PickleValue& value) const {
     const std::string_view callable = pickle_.callable(value);
     if (callable == "torch._utils _rebuild_tensor_v2" ||
@@ -172,7 +173,8 @@ class TensorReader {
     return is_plain ? arguments : &value;
   }
 
-  // An empty tensor over the bytes of its storage, ("storage", class, key, device, elements).
+  // Returns a tensor without shape over its whole storage ("storage", class, key, device,
+  // elements).
   [[nodiscard]] TensorView storage_of(const std::string& name, const PickleValue& value) const {
     constexpr std::size_t kParts = 5;
     if (value.kind != Kind::persistent) refuse_damage(name);
@@ -295,7 +297,7 @@ class StateFinder {
     }
   }
 
-  // Settings may stand under such a key, too.
+  // Such a key may hold settings instead.
   [[nodiscard]] bool holds_tensors(const PickleValue& value) const {
     bool found = false;
     if (value.kind == Kind::dict) {
@@ -306,14 +308,14 @@ class StateFinder {
     return found;
   }
 
-  // True for an object that a class outside PyTorch's tensor functions would make.
+  // Returns true for an object that only a class outside PyTorch's tensor functions can create.
   [[nodiscard]] bool is_foreign_object(const PickleValue& value) const {
     const std::string_view callable = pickle_.callable(value);
     return value.kind == Kind::object && !callable.starts_with("torch._utils ") &&
            !callable.starts_with("torch._tensor ");
   }
 
-  // A module as a whole needs the code of its class, which no file may bring.
+  // A pickled module needs the code of its class, which dtrain does not run.
   void refuse_object(const PickleValue& value, const std::string& key) const {
     if (!is_foreign_object(value)) return;
     const std::string_view type = pickle_.callable(value);
@@ -335,7 +337,7 @@ Refuse refuse_file(const std::string& path) {
   };
 }
 
-// A dictionary has each key once; repeated ones would make names of any total length.
+// Rejects duplicate keys, which would allow unlimited memory for names.
 void check_key(const std::string& key, std::set<std::string_view>& seen, const Refuse& refuse) {
   if (key.size() > kMaxKeyBytes) {
     refuse(

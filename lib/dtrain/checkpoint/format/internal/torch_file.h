@@ -1,4 +1,4 @@
-// The tensors of a file that PyTorch's torch.save has written.
+// Reads the tensors of a file written by torch.save.
 #pragma once
 
 #include <cstddef>
@@ -10,31 +10,32 @@
 
 namespace dtrain::checkpoint::format {
 
-/// Returns whether the bytes begin as those of torch.save since PyTorch 1.6: a zip archive.
+/// Returns whether the bytes begin like a zip archive, the format of torch.save since PyTorch 1.6.
 [[nodiscard]] bool is_torch_file(std::span<const std::byte> bytes);
 
-/// The weights of a file of torch.save.
+/// The weights in a torch.save file.
 struct TorchWeights {
-  std::vector<TensorView> tensors;   ///< lie in the memory of the file
-  std::string key;                   ///< of the whole dictionary that they stood under, or empty
-  std::vector<std::string> skipped;  ///< keys beside the tensors whose values are none
+  std::vector<TensorView> tensors;   ///< views of the file's memory
+  std::string key;                   ///< the dictionary key that held the weights, or empty
+  std::vector<std::string> skipped;  ///< keys whose values are not tensors
   std::vector<std::string> beside;   ///< keys beside `key` whose values are or hold tensors
 };
 
-/// Reads a state dictionary, or the one that a checkpoint's dictionary holds under `model`,
-/// `state_dict`, `model_state_dict` or `module`. Nothing that the file names is executed.
+/// Reads a state dictionary, or the one under `model`, `state_dict`, `model_state_dict` or `module`
+/// of a checkpoint's dictionary. No code named in the file is executed.
 ///
 /// path:   of the file, for messages.
-/// Throws: Error{checkpoint} naming the file, what it holds instead, and what to save: a module,
+/// Throws: Error{checkpoint} naming the file, what it holds and what to save instead: a module,
 ///         TorchScript, no tensors, two such dictionaries; a tensor that is sparse, quantized, of
-///         another dtype or beyond its storage; an archive or pickle that is truncated, damaged or ambiguous.
+///         another dtype or beyond its storage; an archive or pickle that is truncated, damaged or
+///         ambiguous.
 [[nodiscard]] TorchWeights read_torch_file(std::span<const std::byte> bytes,
                                            const std::string& path);
 
-/// Reads all of the archive. Returns false if a part of it has no checksum.
+/// Reads the whole archive and compares its CRC-32s. Returns false if an entry has none.
 ///
 /// path:   of the file, for messages.
-/// Throws: Error{checkpoint} naming the file and the part that has not its checksum.
+/// Throws: Error{checkpoint} naming the file and the entry whose checksum does not match.
 [[nodiscard]] bool verify_torch_file(std::span<const std::byte> bytes, const std::string& path);
 
 }  // namespace dtrain::checkpoint::format

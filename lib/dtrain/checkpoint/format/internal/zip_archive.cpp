@@ -24,7 +24,7 @@ constexpr std::uint64_t kLocatorBytes = 20;
 constexpr std::string_view kMisplaced = "its archive's directory is not where it says";
 constexpr std::uint16_t kStored = 0;           // method of compression: none
 constexpr std::uint16_t kWideExtra = 1;        // id of the field with 64-bit sizes
-constexpr std::uint32_t kIsWide = 0xffffffff;  // stands for a size in that field
+constexpr std::uint32_t kIsWide = 0xffffffff;  // the size is in that field
 
 /// Reads the directory of an archive.
 ///
@@ -41,7 +41,7 @@ class ZipReader {
     for (std::uint64_t i = 0; i < directory.count; ++i) at = read_entry(at, entries);
     // Of two archives in one file, the second's directory would give the first one's bytes.
     if (at != directory.end) refuse_damage(kMisplaced);
-    // Overlapping entries would let a small file cost millions of reads of the same bytes.
+    // Overlapping entries would let a small file cause millions of reads of the same bytes.
     std::uint64_t total = 0;  // no overflow: each is at most the file's size
     for (const ZipEntry& entry : entries) {
       total += entry.bytes.size();
@@ -101,7 +101,7 @@ class ZipReader {
     return {{load<std::uint64_t>(at + 32), load<std::uint64_t>(at + 48), at}};
   }
 
-  // Replaces the sizes that stand in the extra field at `at`.
+  // Replaces the sizes that are stored in the extra field at `at`.
   void read_wide_sizes(std::uint64_t at, std::uint64_t length,
                        std::span<std::uint64_t* const> sizes) const {
     const std::uint64_t end = at + length;
@@ -121,7 +121,7 @@ class ZipReader {
     }
   }
 
-  // Returns the place of the next entry of the directory.
+  // Reads a directory entry; returns the offset of the next one.
   std::uint64_t read_entry(std::uint64_t at, std::vector<ZipEntry>& entries) const {
     constexpr std::uint64_t kHeader = 46;
     if (load<std::uint32_t>(at) != kDirectoryEntry) refuse_damage("its archive's directory");
@@ -160,7 +160,7 @@ bool verify_crcs(std::span<const std::byte> bytes, const Refuse& refuse) {
     const auto* const begin = reinterpret_cast<const Bytef*>(entry.bytes.data());
     const auto found = static_cast<std::uint32_t>(::crc32_z(0, begin, entry.bytes.size()));
     if (entry.crc == found) continue;
-    // set_crc32_options(False) of PyTorch leaves zeros.
+    // PyTorch's set_crc32_options(False) writes zeros.
     if (entry.crc != 0) {
       refuse(
           fmt::format("is damaged: its '{}' has the CRC-32 {:08x}, expected {:08x}; copy it again",

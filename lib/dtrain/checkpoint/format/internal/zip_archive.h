@@ -1,4 +1,4 @@
-// The uncompressed entries of a zip archive; torch.save writes no others.
+// Lists the uncompressed entries of a zip archive, the only kind that torch.save writes.
 #pragma once
 
 #include <cstddef>
@@ -11,21 +11,22 @@
 
 namespace dtrain::checkpoint::format {
 
+/// One stored file of an archive.
 struct ZipEntry {
   std::string_view name;
   std::span<const std::byte> bytes;
   std::uint32_t crc = 0;  ///< CRC-32 of the bytes; 0: the writer computed none
 };
 
-/// The entries of the archive in `bytes`, in whose memory they lie. Compressed ones are passed over.
+/// Lists the entries of the archive in `bytes` as views of it. Skips compressed entries.
 ///
-/// Throws: what `refuse` throws: the archive is truncated or malformed.
+/// Throws: calls `refuse`, which throws, if the archive is truncated or malformed.
 [[nodiscard]] std::vector<ZipEntry> zip_entries(std::span<const std::byte> bytes,
                                                 const Refuse& refuse);
 
-/// Reads all entries. Returns false if one has no checksum.
+/// Reads all entries and compares their CRC-32s. Returns false if an entry has none.
 ///
-/// Throws: what `refuse` throws, as zip_entries, and where an entry has not its checksum.
+/// Throws: as zip_entries, and if a checksum does not match.
 [[nodiscard]] bool verify_crcs(std::span<const std::byte> bytes, const Refuse& refuse);
 
 }  // namespace dtrain::checkpoint::format

@@ -30,7 +30,7 @@ void append_utf8(std::uint32_t code, std::string& text) {
 bool is_high_surrogate(std::uint32_t code) { return code >= 0xD800 && code < 0xDC00; }
 bool is_low_surrogate(std::uint32_t code) { return code >= 0xDC00 && code < 0xE000; }
 
-/// Makes text of what stands between a string's quotes.
+/// Decodes the bytes between a string's quotes.
 class Unescaper {
  public:
   explicit Unescaper(std::string_view raw) : raw_(raw) {}
@@ -40,7 +40,7 @@ class Unescaper {
     std::string text;
     while (at_ < raw_.size()) {
       const char c = raw_[at_++];
-      if (static_cast<unsigned char>(c) < ' ') refuse("holds a control character without escape");
+      if (static_cast<unsigned char>(c) < ' ') refuse("holds an unescaped control character");
       if (c == '\\') {
         append_escape(text);
       } else {
@@ -65,7 +65,7 @@ class Unescaper {
     text += kMeanings[which];
   }
 
-  // Behind "\u". Half of a surrogate pair is no character.
+  // Reads what follows "\u". Half of a surrogate pair is not a character.
   std::uint32_t escaped_character() {
     constexpr std::uint32_t kReplacement = 0xFFFD;
     const std::uint32_t first = four_digits();

@@ -1,4 +1,4 @@
-// Reads the strings of JSON.
+// Decodes JSON strings.
 #pragma once
 
 #include <stdexcept>
@@ -7,16 +7,15 @@
 
 namespace dtrain::data {
 
-/// What is wrong with a record, without its place.
+/// Describes the error in a record, without its location.
 class RecordFault : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// The text that a string stands for. Half of a surrogate pair becomes U+FFFD.
+/// Decodes the escapes of a string. Half of a surrogate pair becomes U+FFFD.
 ///
-/// raw: what stands between the string's quotes; it does not end within an escape of two
-///      characters.
+/// raw: the bytes between the quotes; must not end with a lone backslash.
 ///
 /// Throws: RecordFault for bytes that are not UTF-8, control characters and unknown escapes.
 [[nodiscard]] std::string unescaped(std::string_view raw);

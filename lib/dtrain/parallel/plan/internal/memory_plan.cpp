@@ -247,8 +247,8 @@ MemoryPlan plan_memory(const config::Config& config, const model::Model& model,
   // A device's state is copied to the host whether training goes on meanwhile or not.
   if (config.checkpoint.every.is_never() && !is_on_device) return memory;
   std::int64_t& copy = is_on_device ? memory.host : memory.checkpoint;
-  copy += memory.carried +
-          checkpoint::Staging::bytes(memory.state, saved_share(config.layout, model, options));
+  copy += memory.carried + checkpoint::StagingBuffer::bytes(
+                               memory.state, saved_share(config.layout, model, options));
   return memory;
 }
 

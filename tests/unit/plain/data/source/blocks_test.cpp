@@ -26,8 +26,8 @@ std::size_t after_last_space(std::string_view text) {
   return text.substr(0, text.size() - 1).rfind(' ') + 1;
 }
 
-/// What the blocks of files hold, put together again.
-Documents documents_of(BlockOptions options, const DocumentRule& rule = {},
+/// Reassembles the documents from the blocks of files.
+Documents documents_of(BlockOptions options, const DocumentOptions& rule = {},
                        RecordReport* report = nullptr) {
   if (!options.cut) options.cut = after_last_space;
   BlockReader reader(std::move(options));
@@ -37,7 +37,8 @@ Documents documents_of(BlockOptions options, const DocumentRule& rule = {},
   Block block;
   while (reader.next(block)) {
     std::string storage;
-    for (const Part& part : parts_of(block, rule, storage, report != nullptr ? *report : unread)) {
+    for (const TextSpan& part :
+         text_spans(block, rule, storage, report != nullptr ? *report : unread)) {
       CHECK(part.begins_document == !is_open);
       if (!is_open) documents.emplace_back();
       documents.back() += part.text;
@@ -48,7 +49,7 @@ Documents documents_of(BlockOptions options, const DocumentRule& rule = {},
   return documents;
 }
 
-TEST_CASE("Each text is a document, whatever the size of a block") {
+TEST_CASE("Each text is a document, for any block size") {
   const TempFolder folder;
   const Documents texts{"one two three four five six seven", "x", "eight nine ten eleven "};
   BlockOptions options;
@@ -60,7 +61,7 @@ TEST_CASE("Each text is a document, whatever the size of a block") {
   }
 }
 
-TEST_CASE("Bytes that are no characters and have no place to cut are read to their end") {
+TEST_CASE("Invalid UTF-8 without a cut position is read to its end") {
   const TempFolder folder;
   const std::string bytes = "a" + std::string(300, '\x80');
   CHECK(documents_of({.files = {folder.write("b", bytes)},
@@ -69,7 +70,7 @@ TEST_CASE("Bytes that are no characters and have no place to cut are read to the
                       .longest_part = 50}) == Documents{bytes});
 }
 
-TEST_CASE("A document without a place to cut is cut between characters") {
+TEST_CASE("A document without a cut position is cut between characters") {
   const TempFolder folder;
   const std::string text = "äöüäöüäöü";
   BlockReader reader({.files = {folder.write("t", text)},
@@ -86,7 +87,7 @@ TEST_CASE("A document without a place to cut is cut between characters") {
   CHECK(found == text);
 }
 
-TEST_CASE("Several texts end with a newline each, where that is asked for") {
+TEST_CASE("Each of several texts gets a final newline if requested") {
   const TempFolder folder;
   for (const std::size_t size : {1, 4, 1000}) {
     CHECK(documents_of({.files = {folder.write("a", "no end"), folder.write("b", "ended\n")},
@@ -95,7 +96,7 @@ TEST_CASE("Several texts end with a newline each, where that is asked for") {
   }
 }
 
-TEST_CASE("Lines of JSON become documents, blank lines none") {
+TEST_CASE("JSON lines become documents; blank lines are ignored") {
   const TempFolder folder;
   BlockOptions options{
       .files = {folder.write("a",
@@ -132,7 +133,7 @@ TEST_CASE("Objects in arrays, over several lines or on one line are the same rec
   }
 }
 
-TEST_CASE("What is not read of a record need not be valid") {
+TEST_CASE("The unread part of a record need not be valid") {
   const TempFolder folder;
   const std::string deep(300'000, '[');
   const std::string closed(300'000, ']');
@@ -163,7 +164,7 @@ TEST_CASE("Surrogate pairs become characters, and halves of them U+FFFD") {
   CHECK(text_of(R"(\ud800\n\u20ac\u007f)") == "\uFFFD\n\u20AC\x7f");
 }
 
-TEST_CASE("A field may lie in an object of another, and lists of strings are lines") {
+TEST_CASE("A field may be nested, and a list of strings is joined by newlines") {
   const TempFolder folder;
   const auto texts_of = [&](const std::string& lines, const std::string& field) {
     return documents_of({.files = {folder.write("j", lines)}, .format = Format::json},
@@ -177,7 +178,7 @@ TEST_CASE("A field may lie in an object of another, and lists of strings are lin
         Documents{"one\ntwo"});
 }
 
-TEST_CASE("Records whose field is missing or null are counted and passed over") {
+TEST_CASE("Records whose field is missing or null are counted and skipped") {
   const TempFolder folder;
   const std::string path = folder.write(
       "j",
@@ -193,13 +194,13 @@ TEST_CASE("Records whose field is missing or null are counted and passed over") 
   report.check_field_exists(true);
 }
 
-TEST_CASE("A field that no record has is refused with those that hold texts") {
+TEST_CASE("A field that no record has is rejected with the names of text fields") {
   const TempFolder folder;
   const auto refusal = [&](const std::string& line) {
     const std::string path = folder.write("j", "\n" + line + "\n{}\n");
     RecordReport report;
     documents_of({.files = {path}, .format = Format::json}, {.field = "text"}, &report);
-    report.check_field_exists(false);  // more may follow
+    report.check_field_exists(false);  // more records may follow
     const std::string message =
         message_of(ErrorKind::data, [&] { report.check_field_exists(true); });
     CHECK_THAT(message, Names(path, "line 2", "\"text\"", "--field"));
@@ -216,7 +217,7 @@ TEST_CASE("A field that no record has is refused with those that hold texts") {
   message_of(ErrorKind::data, [&] { enough.check_field_exists(false); });
 }
 
-TEST_CASE("A bad record is named with its line, or counted and passed over") {
+TEST_CASE("A bad record is reported with its line, or counted and skipped") {
   const TempFolder folder;
   const auto refusal = [&](const std::string& line) {
     const std::string path =
@@ -248,7 +249,7 @@ TEST_CASE("A bad record is named with its line, or counted and passed over") {
   }
 }
 
-TEST_CASE("A bad first line is passed over alone") {
+TEST_CASE("A bad first line is skipped without the others") {
   const TempFolder folder;
   std::string good;
   for (int i = 0; i < 5; ++i) good += "{\"text\": \"good\"}\n\n";
@@ -273,7 +274,7 @@ TEST_CASE("A bad first line is passed over alone") {
   }
 }
 
-TEST_CASE("JSON that ends within an array or object is refused as truncated") {
+TEST_CASE("JSON that ends within an array or object is rejected as truncated") {
   const TempFolder folder;
   for (const std::string_view text : {"[{\"text\": \"a\"},\n{\"text\": \"b\"}",
                                       "[{\"text\": \"a\"},\n{\"text\": ", "{\n\"text\": \"a\"",
@@ -292,7 +293,7 @@ TEST_CASE("JSON that ends within an array or object is refused as truncated") {
   }
 }
 
-TEST_CASE("A record that is too long for memory is named with its line") {
+TEST_CASE("An overlong record is reported with its line") {
   const TempFolder folder;
   for (const std::string_view before : {"{}\n{", "[{},\n{"}) {
     const std::string path = folder.write("l", std::string(before) + std::string(200, 'x'));
@@ -307,7 +308,7 @@ TEST_CASE("A record that is too long for memory is named with its line") {
   }
 }
 
-TEST_CASE("Texts that begin as JSON are told from others") {
+TEST_CASE("Texts that begin like JSON are detected") {
   for (const std::string_view text :
        {"{\"a\": 1}\n", "\xef\xbb\xbf{\"a\":", " \n[\n{ \"a\" : \"", "[[{\"a\":1}]]",
         "{}\n{\"a\": 1}", "[\"a\", \"b\"]", "{\n  \"a\\\"b\": 1", "[\"no end of it",
@@ -373,7 +374,7 @@ std::string zstandard(const std::string& text) {
   return out;
 }
 
-/// All of a file, read in pieces of this size.
+/// The content of a file, read in chunks of this size.
 std::string content_of(const std::string& path, std::size_t piece) {
   const auto stream = open_bytes(path);
   std::string text;
@@ -385,7 +386,7 @@ std::string content_of(const std::string& path, std::size_t piece) {
   }
 }
 
-TEST_CASE("Plain, gzip and zstd files give the same bytes, whatever the size of a piece") {
+TEST_CASE("Plain, gzip and zstd files give the same bytes, for any chunk size") {
   const TempFolder folder;
   const std::string text = some_text(300'000);
   const std::string half = text.substr(0, text.size() / 2);
@@ -403,7 +404,7 @@ TEST_CASE("Plain, gzip and zstd files give the same bytes, whatever the size of 
   }
 }
 
-TEST_CASE("A compressed file that ends early is refused by name and place at every length") {
+TEST_CASE("A truncated compressed file is rejected by name and offset at every length") {
   const TempFolder folder;
   const std::string text = some_text(200);
   for (const std::string& whole : {zipped(text), zstandard(text)}) {
@@ -416,7 +417,7 @@ TEST_CASE("A compressed file that ends early is refused by name and place at eve
   }
 }
 
-TEST_CASE("Damaged compressed bytes are refused by name and place") {
+TEST_CASE("Damaged compressed bytes are rejected by name and offset") {
   const TempFolder folder;
   for (std::string whole : {zipped(some_text(5000)), zstandard(some_text(5000))}) {
     whole[whole.size() / 2] = static_cast<char>(whole[whole.size() / 2] ^ 0x55);
@@ -428,13 +429,13 @@ TEST_CASE("Damaged compressed bytes are refused by name and place") {
   }
 }
 
-TEST_CASE("A zstd file may begin with a frame to be skipped") {
+TEST_CASE("A zstd file may begin with a skippable frame") {
   const TempFolder folder;
   const std::string frame("\x5f\x2a\x4d\x18\x04\0\0\0abcd", 12);
   CHECK(content_of(folder.write("p.zst", frame + zstandard("text")), 64) == "text");
 }
 
-TEST_CASE("A zstd file with a window that is too large is not called damaged") {
+TEST_CASE("A zstd file with too large a window is not reported as damaged") {
   const TempFolder folder;
   ZSTD_CCtx* state = ::ZSTD_createCCtx();
   ::ZSTD_CCtx_setParameter(state, ZSTD_c_windowLog, 28);
@@ -449,7 +450,7 @@ TEST_CASE("A zstd file with a window that is too large is not called damaged") {
       Contains(path) && Contains("128 MiB") && Contains("--long=31") && !Contains("damaged"));
 }
 
-TEST_CASE("The first byte that is no UTF-8 is found, wherever it stands") {
+TEST_CASE("The first byte of invalid UTF-8 is found at any position") {
   for (const std::string_view good : {"", "plain", "äöü", "\xE2\x82\xAC", "\xF0\x9F\x98\x80",
                                       "\xED\x9F\xBF", "\xEE\x80\x80", "\xF4\x8F\xBF\xBF"}) {
     CHECK_FALSE(invalid_utf8_at(good).has_value());
@@ -464,7 +465,7 @@ TEST_CASE("The first byte that is no UTF-8 is found, wherever it stands") {
   }
 }
 
-TEST_CASE("A text is cut before the character that lacks its end") {
+TEST_CASE("A text is cut before an incomplete last character") {
   CHECK(whole_characters("abc") == 3);
   CHECK(whole_characters("ab\xC3") == 2);
   CHECK(whole_characters("ab\xC3\xA4") == 4);
@@ -472,12 +473,12 @@ TEST_CASE("A text is cut before the character that lacks its end") {
   CHECK(whole_characters("ab\xF0\x9F\x98\x80") == 6);
 }
 
-TEST_CASE("Of bytes that are no text almost all are taken") {
+TEST_CASE("At most three bytes of malformed text are left out") {
   CHECK(whole_characters("a" + std::string(100, '\x80')) > 97);
   CHECK(whole_characters(std::string(100, '\xF0')) > 97);
 }
 
-TEST_CASE("The characters at the ends of a text are read") {
+TEST_CASE("The first and last characters of a text are decoded") {
   CHECK(first_character("a\xC3\xA4") == U'a');
   CHECK(last_character("a\xC3\xA4") == U'\xE4');
   CHECK(first_character("\xE2\x82\xAC-") == U'\u20AC');

@@ -1,6 +1,6 @@
 #include <deque>
 
-#include "dtrain/data/tokenizer/piece_library.h"
+#include "dtrain/data/tokenizer/sentencepiece_library.h"
 #include "dtrain/data/tokenizer/tokenizer.h"
 #include "dtrain/data/tokenizer/utf8.h"
 #include "dtrain/data/tokens/token_file.h"
@@ -25,7 +25,7 @@ const std::string& english() {
   return text;
 }
 
-/// What tempts a tokenizer: runs of spaces and lines, other scripts, joined and unknown characters.
+/// Difficult text: runs of spaces and newlines, other scripts, combining and unknown characters.
 const std::string kOdd =
     "  Two  spaces, a\ttab;\n\n\nthree lines .\n \n = Title = \n\xC3\xA4\xC3\xB6 \xEF\xAC\x81ne "
     "na\xC3\xAFve e\xCC\x81t\xC3\xA9 \xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE3\x80\x82 "
@@ -35,15 +35,16 @@ const std::string kOdd =
     "\xE6\x97\xA5\xE3\x80\x82\n\xE6\x9C\xAC\xE3\x80\x80\xE3\x81\x8B\xE3\x82\x99 \xCC\x81 \xC2\xA0 "
     "\xEF\xBC\xA1\n";
 
-/// A model of SentencePiece's own trainer on the text's lines.
-std::string model_of(PieceLibrary::Words words, const std::string& text = english()) {
+/// A model trained by SentencePiece on the text's lines.
+std::string model_of(SentencePieceLibrary::TrainerFlags words,
+                     const std::string& text = english()) {
   std::deque<std::string> lines;
   std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);) lines.push_back(line);
   words.emplace("vocab_size", "600");
   words.emplace("minloglevel", "2");
-  std::string obstacle;
-  std::string model = piece_library().train(
+  std::string error;
+  std::string model = sentencepiece_library().train(
       words,
       [&](std::string& line) {
         if (lines.empty()) return false;
@@ -51,8 +52,8 @@ std::string model_of(PieceLibrary::Words words, const std::string& text = englis
         lines.pop_front();
         return true;
       },
-      obstacle);
-  INFO(obstacle);
+      error);
+  INFO(error);
   REQUIRE_FALSE(model.empty());
   return model;
 }
@@ -74,13 +75,13 @@ std::string english_without_spaces() {
 
 /// SentencePiece's own encoding of the whole text.
 Tokens oracle(const std::string& model, const std::string& text) {
-  std::string obstacle;
+  std::string error;
   std::vector<int> ids;
-  REQUIRE(piece_library().load(model, obstacle)->encode(text, ids, obstacle));
+  REQUIRE(sentencepiece_library().load(model, error)->encode(text, ids, error));
   return {ids.begin(), ids.end()};
 }
 
-/// The same in blocks of about this size, by the tokenizer's cuts.
+/// The same encoding in blocks of about this size, cut by the tokenizer.
 Tokens in_blocks(const Tokenizer& tokenizer, std::string_view text, std::size_t size) {
   const auto encoder = tokenizer.make_encoder();
   Tokens tokens;
@@ -98,8 +99,8 @@ Tokens in_blocks(const Tokenizer& tokenizer, std::string_view text, std::size_t 
   return tokens;
 }
 
-TEST_CASE("Tokens are those of SentencePiece for the whole text, whatever the model and blocks") {
-  const std::vector<PieceLibrary::Words> models = {
+TEST_CASE("Tokens equal SentencePiece's for the whole text, for any model and block size") {
+  const std::vector<SentencePieceLibrary::TrainerFlags> models = {
       {{"model_type", "unigram"}},
       {{"model_type", "bpe"}},
       {{"model_type", "bpe"}, {"byte_fallback", "true"}, {"normalization_rule_name", "identity"}},
@@ -127,18 +128,18 @@ TEST_CASE("Tokens are those of SentencePiece for the whole text, whatever the mo
   }
 }
 
-/// `text` again and again: the whole characters in `size` bytes.
+/// Repeats `text` up to the last complete character in `size` bytes.
 std::string repeated(const std::string& text, std::size_t size) {
   std::string all;
   while (all.size() < size) all += text;
   return all.substr(0, whole_characters(std::string_view(all).substr(0, size)));
 }
 
-TEST_CASE("Documents of up to 64 KiB have SentencePiece's tokens, where float32 rounds sums too") {
+TEST_CASE("Documents of up to 64 KiB have SentencePiece's tokens even if float32 sums round") {
   const std::vector<std::string> documents = {
-      repeated(english() + kOdd, kLongestPart), repeated(english(), kLongestPart - 1),
-      repeated(english_without_spaces(), kLongestPart),
-      repeated("\xE6\x97\xA5\xE6\x9C\xAC\xE3\x80\x82", kLongestPart)};
+      repeated(english() + kOdd, kMaxEncodeBytes), repeated(english(), kMaxEncodeBytes - 1),
+      repeated(english_without_spaces(), kMaxEncodeBytes),
+      repeated("\xE6\x97\xA5\xE6\x9C\xAC\xE3\x80\x82", kMaxEncodeBytes)};
   for (const std::string_view type : {"unigram", "bpe"}) {
     const std::string file = model_of({{"model_type", std::string(type)},
                                        {"vocab_size", "1600"},
@@ -155,7 +156,7 @@ TEST_CASE("Documents of up to 64 KiB have SentencePiece's tokens, where float32 
   }
 }
 
-TEST_CASE("A model with normalization rules of its own has no places to cut") {
+TEST_CASE("A model with custom normalization rules has no cut positions") {
   const dtrain::testing::TempFolder folder;
   const std::string rules = folder.write("rules.tsv", "71 20 71\t58\n");  // "q q" becomes "X"
   const std::string file = model_of({{"model_type", "bpe"}, {"normalization_rule_tsv", rules}});
@@ -167,7 +168,7 @@ TEST_CASE("A model with normalization rules of its own has no places to cut") {
   CHECK(tokens == oracle(file, text));
 }
 
-TEST_CASE("A model of ours has places to cut at words and lines") {
+TEST_CASE("A model of ours has cut positions at words and lines") {
   const auto tokenizer = open_tokenizer(our_model(), "test.model");
   CHECK(tokenizer->cut("one two") == 3);
   CHECK(tokenizer->cut("one\ntwo") == 4);
@@ -181,17 +182,17 @@ TEST_CASE("A model of ours has places to cut at words and lines") {
   CHECK(tokenizer->cut("") == 0);
 }
 
-TEST_CASE("A model of ours gives back every text") {
+TEST_CASE("A model of ours is lossless") {
   const auto tokenizer = open_tokenizer(our_model(), "test.model");
   std::string without_cuts;
-  while (without_cuts.size() < 3 * kLongestPart) without_cuts += "\xE6\x97\xA5\xE6\x9C\xAC-";
+  while (without_cuts.size() < 3 * kMaxEncodeBytes) without_cuts += "\xE6\x97\xA5\xE6\x9C\xAC-";
   CHECK(tokenizer->cut(without_cuts) == without_cuts.size() - 1);
   for (const std::string& text : {english(), kOdd, without_cuts}) {
     std::string found;
     for (const std::uint32_t token : in_blocks(*tokenizer, text, 4096)) {
       found += tokenizer->text_of(token);
     }
-    // SentencePiece's sign for a space is one.
+    // SentencePiece's symbol for a space decodes to a space.
     std::string expected = text;
     if (const auto sign = expected.find(kSpaceMark); sign != expected.npos) {
       expected = expected.substr(0, sign) + " " + expected.substr(sign + kSpaceMark.size());
@@ -200,7 +201,7 @@ TEST_CASE("A model of ours gives back every text") {
   }
 }
 
-TEST_CASE("A file with a smaller vocabulary than its tokenizer has no tokenizer to write with") {
+TEST_CASE("A file with a smaller vocabulary than its tokenizer cannot open it") {
   const dtrain::testing::TempFolder folder;
   const std::string model = our_model();
   TokenWriter writer(folder.path("t"),
@@ -213,7 +214,7 @@ TEST_CASE("A file with a smaller vocabulary than its tokenizer has no tokenizer 
              Contains(folder.path("t")) && Contains("256") && Contains("600"));
 }
 
-TEST_CASE("What is no model is refused by name") {
+TEST_CASE("A file that is not a model is rejected by name") {
   for (const std::string& content :
        {std::string("text"), std::string(), our_model().substr(0, 900)}) {
     CHECK_THAT(
