@@ -275,7 +275,7 @@ void warn(config::Command command, const Configured& configured) {
   const std::string threads = config::threads_warning(configured.loaded.config, configured.config,
                                                       configured.launch, base::is_bound());
   if (!threads.empty()) base::log_warning("{}", threads);
-  // Of a layout that is still to be chosen nothing is known; commands::settle_layout warns then.
+  // Of a layout that is still to be chosen nothing is known; commands::choose_layout warns then.
   if (configured.config.layout.strategy == config::Strategy::automatic) return;
   for (const std::string& line : config::warnings(command, configured.config)) {
     base::log_warning("{}", line);

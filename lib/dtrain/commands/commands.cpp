@@ -72,7 +72,7 @@ std::string job_name(comm::ProcessGroup& world) {
 // Begins a job in the run folder: makes the folder this job's and cuts it back to the start.
 void begin_in(job::RunFolder& folder, const train::StartPoint& start, std::string_view tokenizer) {
   if (start.checkpoint.empty()) return folder.begin(tokenizer);
-  const checkpoint::store::SetAside aside = folder.go_on(start.step, tokenizer, start.unreadable);
+  const checkpoint::store::SetAside aside = folder.resume(start.step, tokenizer, start.unreadable);
   for (const std::string& path : aside.paths) {
     base::log_warning("a later checkpoint was set aside as {}; remove it if it is not needed",
                       path);
@@ -120,7 +120,7 @@ train::FolderMonitor::Options monitor_options(const std::optional<job::RunFolder
 }
 
 // The table, the settings that somebody has chosen, and what follows from the ranks.
-std::string table_text(const job::StartFacts& facts, const SettledStart& settled) {
+std::string table_text(const job::StartFacts& facts, const ChosenLayout& settled) {
   const config::Config asked = settled.record.asked.value_or(facts.config);
   const std::string changed = config::changed_settings(asked);
   const std::string note = config::batch_note(asked.batch, facts.config);
@@ -132,7 +132,7 @@ std::string table_text(const job::StartFacts& facts, const SettledStart& settled
 }
 
 void tell_start(comm::ProcessGroup& world, metrics::Reporter& reporter, job::StartFacts facts,
-                const SettledStart& settled, const train::StartPoint& start) {
+                const ChosenLayout& settled, const train::StartPoint& start) {
   facts.data_step = start.history.data_step;
   comm::run_long_on_leader(world, "writing metrics", [&] {
     nlohmann::ordered_json fields = job::start_fields(facts);
@@ -181,14 +181,14 @@ std::string resume_flags(const config::Config& config, bool is_unnamed) {
 }
 
 // Requests a requeue of a stopped run. Rank 0.
-metrics::StopRecord ask_for_requeue(job::RunFolder& folder, train::StopRequests& requests,
+metrics::StopRecord request_requeue(job::RunFolder& folder, train::StopRequests& requests,
                                     const base::LauncherLink& link,
                                     const train::Checkpointer& checkpoints, std::int64_t step,
                                     std::string_view flags) {
   (void)requests.wants_stop();  // a signal that another rank saw first may have come here since
   std::string reason = requests.reason(link.stop_signal());
   if (reason.empty()) reason = "another rank";
-  folder.ask_for_requeue(step, reason);
+  folder.request_requeue(step, reason);
   return {
       .step = step,
       .reason = reason,
@@ -255,7 +255,7 @@ struct RankParts {
 
 // Collective: every rank of the job.
 train::Predictions predictions_of(const config::Config& config, job::Job& job,
-                                  const SettledStart& settled) {
+                                  const ChosenLayout& settled) {
   comm::ProcessGroup& world = job.world().control();
   const parallel::MemoryPlan& memory = job.plan().memory;
   return {.memory = job::sum_of_process(config, world, memory.total()),
@@ -263,7 +263,7 @@ train::Predictions predictions_of(const config::Config& config, job::Job& job,
           .step_seconds = settled.step_seconds};
 }
 
-int train_settled(const SettledStart& settled, const RankParts& parts) {
+int train_settled(const ChosenLayout& settled, const RankParts& parts) {
   config::Config config = settled.config;
   const auto& [env, link, phase, split, tokenizer, ranks] = parts;
   // Destroyed last: a signal while memory is freed must not change the run's exit status.
@@ -318,7 +318,7 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   const train::RunEnd end = run_or_advise(trainer, checkpoints, reporter, env, phase, link);
   if (!end.stopped) return 0;
   comm::run_long_on_leader(world, "asking for a requeue", [&] {
-    reporter.stop(ask_for_requeue(*folder, *requests, link, checkpoints, end.step, flags));
+    reporter.stop(request_requeue(*folder, *requests, link, checkpoints, end.step, flags));
   });
   // Within srun -K another status would end the ranks that are still saving.
   return env.in_slurm ? 0 : static_cast<int>(base::ErrorKind::interrupted);
@@ -333,8 +333,8 @@ int train_rank(const config::Config& config, const config::StartRecord& record,
   const std::shared_ptr<comm::World> world = join();
   comm::check_agreement(world->control(), {{"the build", build_text(record)}});
   const auto later = after_earlier_attempt(world->control(), config, record, env);
-  SettledStart settled = settle_layout(later.value_or(config), record, *world, env);
-  settle_microbatch(settled, later ? Attempt::later : Attempt::first, *world);
+  ChosenLayout settled = choose_layout(later.value_or(config), record, *world, env);
+  choose_microbatch(settled, later ? Attempt::later : Attempt::first, *world);
   return train_settled(settled, {env, link, phase, split, tokenizer, world});
 }
 

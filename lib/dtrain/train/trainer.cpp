@@ -50,7 +50,7 @@ class CallAnswers {
 Trainer::Trainer(const TrainParts& parts, const StartPoint& start)
     : parts_(parts),
       loader_(parts.split.train, {.microbatch = parts.config.batch.microbatch,
-                                  .deal = parts.engine.deal(),
+                                  .assignment = parts.engine.microbatch_assignment(),
                                   .seed = parts.config.train.seed,
                                   .start_position = start.samples}),
       schedule_(optim::schedule_of(parts.config.train)),

@@ -41,7 +41,7 @@ using planner::Layout;
 // The ranks that are there, with what they are known to have.
 struct Launched {
   std::int64_t ranks;
-  planner::Site site;
+  planner::Cluster site;
 };
 
 Launched launched(const comm::World& world, const base::RankEnv& env) {
@@ -74,9 +74,9 @@ Layout layout_of(const config::SavedRun& saved, const config::Config& open) {
 }
 
 // True where these settings leave it possible.
-bool fits_site(const config::Config& open, const Layout& layout, const planner::Site& site) {
+bool fits_site(const config::Config& open, const Layout& layout, const planner::Cluster& site) {
   try {
-    (void)planner::with_layout(open, layout, site);
+    (void)planner::resolve_with_layout(open, layout, site);
     return true;
   } catch (const base::Error& error) {
     if (error.kind() != base::ErrorKind::usage) throw;
@@ -107,7 +107,7 @@ planner::LinkRate measured_link(comm::World& world) {
   return planner::measure_link(*group);
 }
 
-planner::Ranking rank_here(const config::Config& open, const planner::Site& site,
+planner::Ranking rank_here(const config::Config& open, const planner::Cluster& site,
                            const planner::LinkRate& link) {
   planner::MachineRates measured(link);
   planner::MemoryLimits memory{.machine = planner::available_memory()};
@@ -117,13 +117,13 @@ planner::Ranking rank_here(const config::Config& open, const planner::Site& site
 }
 
 std::string words_on(const planner::Ranking& ranking, double seconds) {
-  const planner::Choice& best = ranking.choices.front();
+  const planner::RankedLayout& best = ranking.choices.front();
   std::string text =
       fmt::format("--strategy auto has chosen {}: {} a step and {} a rank predicted",
                   best.layout.text(), metrics::format_step_time(best.prediction.seconds()),
                   metrics::format_bytes(best.prediction.memory));
   if (ranking.choices.size() > 1) {
-    const planner::Choice& next = ranking.choices[1];
+    const planner::RankedLayout& next = ranking.choices[1];
     text +=
         fmt::format("; {} of {} layouts is next, with {}", next.layout.text(),
                     ranking.choices.size(), metrics::format_step_time(next.prediction.seconds()));
@@ -201,9 +201,9 @@ config::Config with_fitting_microbatch(const config::Config& config, comm::World
 
 }  // namespace
 
-SettledStart settle_layout(const config::Config& config, const config::StartRecord& record,
+ChosenLayout choose_layout(const config::Config& config, const config::StartRecord& record,
                            comm::World& world, const base::RankEnv& env) {
-  SettledStart settled{.config = config, .record = record};
+  ChosenLayout settled{.config = config, .record = record};
   const std::string strategy(text_of(config.layout.strategy));
   comm::check_agreement(world.control(), {{"layout.strategy", strategy}});
   if (config.layout.strategy != config::Strategy::automatic) return settled;
@@ -225,10 +225,10 @@ SettledStart settle_layout(const config::Config& config, const config::StartReco
     settled.step_seconds = ranking.choices.front().prediction.seconds();
   });
   const Layout layout = layout_from(comm::exchange_texts(ranks, taken.text()).front(), here.ranks);
-  settled.config = planner::with_layout(open_config, layout, here.site);
+  settled.config = planner::resolve_with_layout(open_config, layout, here.site);
   settled.config.layout.nnodes = config.layout.nnodes;
   settled.config.plan = config.plan;
-  config::Config asked = planner::given_layout(record.asked.value_or(config), layout);
+  config::Config asked = planner::apply_layout(record.asked.value_or(config), layout);
   asked.batch.global = settled.config.batch.global;
   settled.record.asked = asked;
   if (ranks.rank() == 0) {
@@ -240,7 +240,7 @@ SettledStart settle_layout(const config::Config& config, const config::StartReco
 }
 
 planner::Ranking rank_with_progress(const std::string& name, const config::Config& asked,
-                                    const planner::Site& site, const planner::Rates& rates,
+                                    const planner::Cluster& site, const planner::Rates& rates,
                                     const planner::MemoryLimits& memory) {
   metrics::Console console({.live = ::isatty(STDERR_FILENO) == 1});
   const planner::Ranking ranking =
@@ -249,7 +249,7 @@ planner::Ranking rank_with_progress(const std::string& name, const config::Confi
       });
   console.show_progress("");
   if (ranking.choices.empty()) {
-    const planner::Misfit& nearest = ranking.nearest_misfit();
+    const planner::RejectedLayout& nearest = ranking.closest_rejected();
     const std::string advice =
         nearest.config ? "; use " + parallel::fitting_settings(*nearest.config, nearest.room) : "";
     base::fail(base::ErrorKind::usage, "{}: no layout fits: {}: {}{}", name, nearest.layout.text(),
@@ -258,7 +258,7 @@ planner::Ranking rank_with_progress(const std::string& name, const config::Confi
   return ranking;
 }
 
-void settle_microbatch(SettledStart& start, Attempt attempt, comm::World& world) {
+void choose_microbatch(ChosenLayout& start, Attempt attempt, comm::World& world) {
   config::Config& config = start.config;
   const config::BatchConfig asked = start.record.asked.value_or(config).batch;
   if (!config::is_microbatch_open(asked)) return;

@@ -13,7 +13,7 @@
 namespace dtrain::commands {
 
 /// A start whose layout is known.
-struct SettledStart {
+struct ChosenLayout {
   config::Config config;       ///< resolved
   config::StartRecord record;  ///< as if the layout had been given
   /// Of a layout that was chosen here, on rank 0: what it is and takes, for people, and the seconds
@@ -29,7 +29,7 @@ struct SettledStart {
 /// config:     resolved, of a start that knows its run folder if an earlier attempt has one.
 /// Collective: every rank of the world.
 /// Throws:     Error{usage} on rank 0 where no layout fits, on the others Error{comm}.
-[[nodiscard]] SettledStart settle_layout(const config::Config& config,
+[[nodiscard]] ChosenLayout choose_layout(const config::Config& config,
                                          const config::StartRecord& record, comm::World& world,
                                          const base::RankEnv& env);
 
@@ -39,7 +39,7 @@ struct SettledStart {
 /// Throws: Error{usage} with the reason of one layout if none fits.
 [[nodiscard]] planner::Ranking rank_with_progress(const std::string& name,
                                                   const config::Config& asked,
-                                                  const planner::Site& site,
+                                                  const planner::Cluster& site,
                                                   const planner::Rates& rates,
                                                   const planner::MemoryLimits& memory);
 
@@ -55,6 +55,6 @@ enum class Attempt { first, later };
 /// start:      its layout is settled.
 /// Collective: every rank of the world; all have the same microbatch afterwards.
 /// Throws:     as parallel::rank_plan, but where only memory is missing.
-void settle_microbatch(SettledStart& start, Attempt attempt, comm::World& world);
+void choose_microbatch(ChosenLayout& start, Attempt attempt, comm::World& world);
 
 }  // namespace dtrain::commands

@@ -1,4 +1,4 @@
-// A block that brings its own backward beside the same block under autograd.
+// Compares a block with a native backward with the same block under autograd.
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
