@@ -117,9 +117,10 @@ std::string host_advice(const config::Config& config) {
 // Returns a text such as "activations take the most, 2.0 GiB; use --microbatch 2 (1.2 GiB)".
 std::string advice(const config::Config& config, const SharedBound& shared) {
   if (!config.machine.device.is_cpu()) return "use " + host_advice(config);
-  const parallel::MemoryRoom room{.bytes = shared.bound.bytes, .ranks = std::ssize(shared.ranks)};
+  const parallel::AvailableMemory available{.bytes = shared.bound.bytes,
+                                            .ranks = std::ssize(shared.ranks)};
   return fmt::format("{}; use {}", parallel::largest_part(shared.predicted),
-                     parallel::fitting_settings(config, room));
+                     parallel::fitting_settings(config, available));
 }
 
 }  // namespace

@@ -105,7 +105,7 @@ std::string traffic_line(const parallel::RankPlan& plan) {
 
 // Empty without a pipeline.
 std::string pipeline_line(const StartFacts& facts) {
-  const parallel::StagePlace& place = facts.plan.place;
+  const parallel::StagePosition& place = facts.plan.place;
   if (place.shape.stages == 1) return {};
   const model::BlockRange levels = facts.model.levels();
   std::vector<std::int64_t> sizes;

@@ -233,14 +233,14 @@ std::string without_microbatch(const Layout& layout) {
 }
 
 RejectedLayout reject_for_memory(const Layout& layout, const config::Config& config,
-                                 std::int64_t bytes, const parallel::MemoryRoom& room) {
-  const std::int64_t limit = room.bytes / std::max<std::int64_t>(1, room.ranks);
+                                 std::int64_t bytes, const parallel::AvailableMemory& available) {
+  const std::int64_t limit = available.bytes / std::max<std::int64_t>(1, available.ranks);
   return {.layout = layout,
           .reason = fmt::format("needs {} per rank, more than the limit of {}",
                                 metrics::format_bytes(bytes), metrics::format_bytes(limit)),
           .config = config,
           .memory = bytes,
-          .room = room};
+          .available = available};
 }
 
 Outcome evaluate_layout(const config::Config& requested, const Layout& layout,
@@ -254,8 +254,8 @@ Outcome evaluate_layout(const config::Config& requested, const Layout& layout,
     if (found.memory > limit) {
       const bool is_shared = memory.is_shared(on_node);
       return reject_for_memory(layout, config, found.memory,
-                               is_shared ? parallel::MemoryRoom{limit * on_node, on_node}
-                                         : parallel::MemoryRoom{limit, 0});
+                               is_shared ? parallel::AvailableMemory{limit * on_node, on_node}
+                                         : parallel::AvailableMemory{limit, 0});
     }
     if (rates.measured != nullptr) found = predict(config, cluster, rates);
     return RankedLayout{layout, config, found};

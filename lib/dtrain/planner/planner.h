@@ -96,7 +96,7 @@ struct RejectedLayout {
   /// available.
   std::optional<config::Config> config = {};
   std::int64_t memory = 0;
-  parallel::MemoryRoom room = {};
+  parallel::AvailableMemory available = {};
 };
 
 /// Layouts that fit, ranked by speed, and those that do not fit.

@@ -251,7 +251,8 @@ planner::Ranking rank_with_progress(const std::string& name, const config::Confi
   if (ranking.choices.empty()) {
     const planner::RejectedLayout& nearest = ranking.closest_rejected();
     const std::string advice =
-        nearest.config ? "; use " + parallel::fitting_settings(*nearest.config, nearest.room) : "";
+        nearest.config ? "; use " + parallel::fitting_settings(*nearest.config, nearest.available)
+                       : "";
     base::fail(base::ErrorKind::usage, "{}: no layout fits: {}: {}{}", name, nearest.layout.text(),
                nearest.reason, advice);
   }

@@ -14,7 +14,7 @@ namespace {
 using model::BlockRange;
 
 // Returns the stages whose blocks use each parameter.
-ParameterHolders holders_of(const model::Model& model, const StagePlace& place) {
+ParameterHolders holders_of(const model::Model& model, const StagePosition& place) {
   base::IndexedVector<param::ParameterId, std::set<std::int64_t>> stages(model.parameters.size());
   for (std::size_t part = 0; part < place.parts.size(); ++part) {
     const std::int64_t stage = static_cast<std::int64_t>(part) % place.shape.stages;
@@ -29,7 +29,7 @@ ParameterHolders holders_of(const model::Model& model, const StagePlace& place) 
   return result;
 }
 
-std::vector<BlockRange> parts_of_stage(const StagePlace& place) {
+std::vector<BlockRange> parts_of_stage(const StagePosition& place) {
   std::vector<BlockRange> parts;
   for (std::int64_t chunk = 0; chunk < place.shape.chunks(); ++chunk) {
     parts.push_back(place.parts[static_cast<std::size_t>(place.shape.part(place.stage, chunk))]);
@@ -93,7 +93,7 @@ std::vector<Action> block_actions(const StageSchedule& schedule,
 
 }  // namespace
 
-Stage make_stage(std::unique_ptr<model::Model> model, const StagePlace& place) {
+Stage make_stage(std::unique_ptr<model::Model> model, const StagePosition& place) {
   if (place.shape.stages == 1) return {.model = std::move(model), .plan = {}, .place = place};
   DTRAIN_CHECK(std::ssize(place.parts) == place.shape.num_parts());
   const std::vector<BlockRange> parts = parts_of_stage(place);

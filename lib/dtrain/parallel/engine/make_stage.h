@@ -26,7 +26,7 @@ struct StagePlan {
 };
 
 /// A stage's index in a pipeline, and the blocks of every part.
-struct StagePlace {
+struct StagePosition {
   PipelineShape shape;
   std::vector<model::BlockRange> parts;  ///< by part; blocks of the whole model
   std::int64_t stage = 0;
@@ -35,11 +35,11 @@ struct StagePlace {
 struct Stage {
   std::unique_ptr<model::Model> model;  ///< the stage's blocks, in order of chunks
   StagePlan plan;
-  StagePlace place;
+  StagePosition place;
 };
 
 /// Makes a stage; a single-stage pipeline keeps the whole model. model: all blocks, with parameters
 /// sliced for this rank's tensor-parallel index.
-[[nodiscard]] Stage make_stage(std::unique_ptr<model::Model> model, const StagePlace& place);
+[[nodiscard]] Stage make_stage(std::unique_ptr<model::Model> model, const StagePosition& place);
 
 }  // namespace dtrain::parallel

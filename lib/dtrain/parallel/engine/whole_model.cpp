@@ -171,8 +171,8 @@ void load_error_feedback(const EngineSetup& setup, const ErrorFeedbackState& fee
 }
 
 /// True if the source has residuals for this rank's parameters and the reducer keeps none.
-bool leaves_residuals(const EngineSetup& setup, const ErrorFeedbackState& feedback,
-                      checkpoint::Source& source) {
+bool drops_residuals(const EngineSetup& setup, const ErrorFeedbackState& feedback,
+                     checkpoint::Source& source) {
   if (feedback.residuals != nullptr) return false;
   for (const param::ParameterId id : setup.layout.parameters()) {
     if (source.has(residual_name(0) + setup.model.parameters[id].name)) return true;
@@ -329,7 +329,7 @@ void WholeModel::load_state(checkpoint::Source& source,
           fmt::join(restarted, ", "));
     }
     load_error_feedback(setup_, gradients_.error_feedback(), source);
-    if (setup_.world.rank() != 0 || !leaves_residuals(setup_, gradients_.error_feedback(), source))
+    if (setup_.world.rank() != 0 || !drops_residuals(setup_, gradients_.error_feedback(), source))
       return;
     base::log_warning(
         "the checkpoint has residuals of compressed gradients (--compress); they are dropped, "

@@ -124,8 +124,8 @@ class Partition {
 
 }  // namespace
 
-std::vector<BlockRange> split_by_hand(const PipelineShape& shape, std::int64_t num_levels,
-                                      const std::vector<std::int64_t>& split) {
+std::vector<BlockRange> split_manually(const PipelineShape& shape, std::int64_t num_levels,
+                                       const std::vector<std::int64_t>& split) {
   config::require_levels_fit(shape.order, shape.stages, split, num_levels);
   return ranges_of(split);
 }

@@ -22,9 +22,9 @@ using model::BlockRange;
 /// part, the head the last.
 ///
 /// Throws: Error{usage} if the split does not fit (config::require_levels_fit).
-[[nodiscard]] std::vector<BlockRange> split_by_hand(const PipelineShape& shape,
-                                                    std::int64_t num_levels,
-                                                    const std::vector<std::int64_t>& split);
+[[nodiscard]] std::vector<BlockRange> split_manually(const PipelineShape& shape,
+                                                     std::int64_t num_levels,
+                                                     const std::vector<std::int64_t>& split);
 
 /// Returns the split, with at least one level per part, that minimises the FLOPs of the most
 /// expensive part, since all stages wait for the slowest. Ties are broken by the smallest peak of

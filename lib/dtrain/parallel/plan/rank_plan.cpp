@@ -100,7 +100,7 @@ EngineOptions engine_options(const config::Config& config, Stage& stage) {
 // Returns the blocks of each part of the pipeline.
 std::vector<model::BlockRange> parts_of(const config::Config& config, const model::Model& model,
                                         const PipelineShape& shape, const PipelinePlan& plan) {
-  if (!plan.split.empty()) return split_by_hand(shape, model.levels().size(), plan.split);
+  if (!plan.split.empty()) return split_manually(shape, model.levels().size(), plan.split);
   const model::BatchShape microbatch{.sequences = config.batch.microbatch,
                                      .length = config.data.seq_len,
                                      .dtype = precision_of(config).compute};
@@ -121,11 +121,11 @@ Stage stage_at(const config::Config& config, const mesh::MeshShape& coordinate) 
       config.model, config.data.seq_len,
       {.index = coordinate[Axis::tp], .size = sizes[Axis::tp], .splits_vocab = plan.splits_vocab},
       computation_of(config.machine));
-  StagePlace place{.shape = {.stages = sizes[Axis::pp],
-                             .microbatches = config.batch.grad_accum,
-                             .order = plan.pipeline.order},
-                   .parts = {},
-                   .stage = coordinate[Axis::pp]};
+  StagePosition place{.shape = {.stages = sizes[Axis::pp],
+                                .microbatches = config.batch.grad_accum,
+                                .order = plan.pipeline.order},
+                      .parts = {},
+                      .stage = coordinate[Axis::pp]};
   if (sizes[Axis::pp] > 1) place.parts = parts_of(config, *model, place.shape, plan.pipeline);
   return make_stage(std::move(model), place);
 }

@@ -47,7 +47,7 @@ struct StepFlops {
 /// Everything known about a rank before it allocates memory or communicates.
 struct RankPlan {
   std::unique_ptr<model::Model> model;  ///< this rank's part
-  StagePlace place;                     ///< in the pipeline
+  StagePosition place;                  ///< in the pipeline
   EngineOptions options;                ///< with precision, data axis, recompute and actions
   param::ArenaLayout units;
   MemoryPlan memory;

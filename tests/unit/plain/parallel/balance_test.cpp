@@ -122,17 +122,18 @@ TEST_CASE("Chunks of interleaved stages are balanced as parts") {
 
 TEST_CASE("A manual split is used unchanged") {
   const PipelineShape shape{3, 4, {PipelineKind::one_f_one_b}};
-  CHECK(split_by_hand(shape, 12, {3, 5, 4}) ==
+  CHECK(split_manually(shape, 12, {3, 5, 4}) ==
         std::vector<BlockRange>{{0_b, 4_b}, {4_b, 9_b}, {9_b, 14_b}});
 }
 
 TEST_CASE("A manual split that does not fit is rejected with both counts") {
   const PipelineShape shape{3, 4, {PipelineKind::one_f_one_b}};
-  CHECK_THROWS_WITH(split_by_hand(shape, 12, {3, 9}), Names("--pp-split 3,9", "2 parts", "--pp 3"));
-  CHECK_THROWS_WITH(split_by_hand(shape, 12, {3, 4, 4}),
+  CHECK_THROWS_WITH(split_manually(shape, 12, {3, 9}),
+                    Names("--pp-split 3,9", "2 parts", "--pp 3"));
+  CHECK_THROWS_WITH(split_manually(shape, 12, {3, 4, 4}),
                     Names("--pp-split 3,4,4", "11 levels", "--levels", 12));
-  CHECK_THROWS_WITH(split_by_hand(shape, 12, {12, 0, 0}), Names("--pp-split 12,0,0", "part 1"));
-  CHECK_THROWS_WITH(split_by_hand(shape, 2, {1, 1, 0}), Names("--pp 3", "--levels 2"));
+  CHECK_THROWS_WITH(split_manually(shape, 12, {12, 0, 0}), Names("--pp-split 12,0,0", "part 1"));
+  CHECK_THROWS_WITH(split_manually(shape, 2, {1, 1, 0}), Names("--pp 3", "--levels 2"));
 }
 
 }  // namespace

@@ -15,12 +15,12 @@ namespace {
 
 // Autograd runs backward passes on one thread per device, but a rank's streams and state belong to
 // its own thread.
-class OwnThread {
+class SingleThreadedAutograd {
  public:
-  OwnThread() { state().set_multithreading_enabled(false); }
-  OwnThread(const OwnThread&) = delete;
-  OwnThread& operator=(const OwnThread&) = delete;
-  ~OwnThread() { state().set_multithreading_enabled(was_enabled_); }
+  SingleThreadedAutograd() { state().set_multithreading_enabled(false); }
+  SingleThreadedAutograd(const SingleThreadedAutograd&) = delete;
+  SingleThreadedAutograd& operator=(const SingleThreadedAutograd&) = delete;
+  ~SingleThreadedAutograd() { state().set_multithreading_enabled(was_enabled_); }
 
  private:
   static c10::AutogradState& state() { return c10::AutogradState::get_tls_state(); }
@@ -249,7 +249,7 @@ void BlockRunner::compute(BlockId block, MicrobatchId microbatch, double seed,
           return is_frozen ? param::GradientPlace{} : gradients_.gradient_of(id);
         });
   } else {
-    const OwnThread backward;
+    const SingleThreadedAutograd backward;
     if (saved.output.requires_grad()) torch::autograd::backward({saved.output}, {gradient});
     entry.gradient = saved.input.grad();
   }
