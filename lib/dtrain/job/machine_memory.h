@@ -9,8 +9,8 @@
 namespace dtrain::job {
 
 /// Compares the predicted memory of all ranks that share a bound, such as those of a machine or
-/// container, with that bound (base/host/available_resources.h). Rank 0 warns above 80 %; above 100
-/// % the job fails. Reports the bound with the highest utilisation. No-op with --memory-limit on a
+/// container, with that bound (base/host/available_resources.h). Rank 0 warns above 80%; above 100%
+/// the job fails. Reports the bound with the highest utilisation. No-op with --memory-limit on a
 /// CPU. Call before any rank allocates.
 ///
 /// predicted:  of this rank; on a device its host memory is compared.
@@ -24,7 +24,7 @@ void check_machine_memory(const config::Config& config, comm::ProcessGroup& worl
 [[nodiscard]] bool fits_machine_memory(const config::Config& config, comm::ProcessGroup& world,
                                        const parallel::MemoryPlan& predicted);
 
-/// Returns whether the ranks on each device are together predicted to need at most 80 % of its free
+/// Returns whether the ranks on each device are together predicted to need at most 80% of its free
 /// memory; equal on all ranks. True on a CPU, and for devices that cannot report free memory.
 ///
 /// predicted:  of this rank.

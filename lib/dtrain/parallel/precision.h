@@ -8,6 +8,7 @@
 
 namespace dtrain::parallel {
 
+/// The dtypes of one rank, and whether it scales the loss.
 struct Precision {
   at::ScalarType master = at::kFloat;   ///< master weights, gradients and optimizer state
   at::ScalarType compute = at::kFloat;  ///< parameters and activations of blocks

@@ -87,7 +87,7 @@ class AllReducer {
 
   virtual void begin_step(const StepReduceOptions& options) = 0;
   /// Starts to replace `gradients` (range.size()), those of the range's elements, by their sum.
-  /// Async: `gradients` are in use until finish() returns.
+  /// `gradients` are in use until finish() returns.
   virtual void begin(param::ElementRange range, const at::Tensor& gradients) = 0;
   virtual void finish() = 0;
   /// Call after finish(). has_updated: the optimizer has applied the sums.

@@ -60,6 +60,7 @@ class Placement {
   const mesh::MeshGroups& groups_;
 };
 
+/// Options of a StepEngine.
 struct EngineOptions {
   Precision precision = {};
   std::int64_t grad_accum_steps = 1;  ///< microbatches per rank and step

@@ -11,6 +11,7 @@
 
 namespace dtrain::parallel {
 
+/// Pipeline stages that hold each parameter, ascending.
 using ParameterHolders = base::IndexedVector<param::ParameterId, std::vector<std::int64_t>>;
 
 /// What a pipeline stage computes and holds. The default is a rank that computes the whole model.
@@ -32,6 +33,7 @@ struct StagePosition {
   std::int64_t stage = 0;
 };
 
+/// A stage's model and plan.
 struct Stage {
   std::unique_ptr<model::Model> model;  ///< the stage's blocks, in order of chunks
   StagePlan plan;

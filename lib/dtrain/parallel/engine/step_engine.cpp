@@ -183,7 +183,7 @@ std::optional<StepLoss> StepEngine::evaluate(const EvaluationPlan& plan) {
   double sum = 0;                      // over completed rounds
   // A rank voted to stop in a completed round; equal on all ranks.
   bool is_stopped = false;
-  const auto wait_until = [&](std::int64_t num_in_flight) {
+  const auto limit_in_flight = [&](std::int64_t num_in_flight) {
     for (; std::ssize(in_flight) > num_in_flight; in_flight.pop_front()) {
       const LossReducer::Totals found = in_flight.front().read(sum);
       sum = found.sum;
@@ -204,10 +204,10 @@ std::optional<StepLoss> StepEngine::evaluate(const EvaluationPlan& plan) {
              },
          .on_last_losses = [&] { reducer.reduce({plan.wants_stop && plan.wants_stop()}); }});
     in_flight.push_back(std::move(reducer));
-    wait_until(max_in_flight);
+    limit_in_flight(max_in_flight);
   }
   executor_.finish_sends();
-  wait_until(0);
+  limit_in_flight(0);
   if (begin < plan.num_sequences) return std::nullopt;
   return StepLoss{.sum_nll = sum, .num_tokens = plan.num_sequences * plan.length};
 }

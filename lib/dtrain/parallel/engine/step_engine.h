@@ -20,7 +20,7 @@ class EvaluationSequences;
 
 namespace dtrain::parallel {
 
-/// Boolean votes of one rank or, once reduced, their logical or over all ranks.
+/// Boolean votes of one rank or, once reduced, their logical OR over all ranks.
 using Votes = std::vector<bool>;
 
 /// Loss over the global batch; equal on every rank.
@@ -46,7 +46,9 @@ class LossReducer {
   /// its own slots; adding zeros from the others is exact.
   [[nodiscard]] at::Tensor losses() const { return slots_.narrow(0, 0, num_losses_); }
 
-  /// Starts the all-reduce. Async: do not touch losses() until wait() or read() returns.
+  /// Starts the all-reduce.
+  ///
+  /// Async: do not touch losses() until wait() or read() returns.
   void reduce(const Votes& votes);
 
   /// Blocks until losses() holds those of all ranks.
@@ -77,6 +79,7 @@ struct StepLimits {
   [[nodiscard]] bool any() const { return std::isfinite(loss) || std::isfinite(grad_norm); }
 };
 
+/// Options of train_step().
 struct StepOptions {
   double max_norm = 0;                       ///< for gradient clipping; 0: no clipping
   std::optional<double> learning_rate = {};  ///< empty: compute gradients, without an update

@@ -1,4 +1,4 @@
-// Tensor-parallel primitives after Megatron: column-split and row-split products, and the
+// Tensor-parallel primitives as in Megatron-LM: column-split and row-split products, and the
 // vocabulary split of embedding and cross-entropy.
 //
 // Column split: outputs are divided among ranks.

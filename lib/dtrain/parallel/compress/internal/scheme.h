@@ -53,8 +53,9 @@ class Scheme {
  public:
   virtual ~Scheme() = default;
 
-  /// Compresses and sends `values` (n), this rank's gradients. Async: in use until finish()
-  /// returns; they then hold the residual.
+  /// Compresses and sends `values` (n), this rank's gradients.
+  ///
+  /// Async: `values` are in use until finish() returns; they then hold the residual.
   virtual void begin(const at::Tensor& values) = 0;
   /// Sends the second message; no-op for schemes with one.
   virtual void advance() {}

@@ -6,13 +6,14 @@
 
 namespace dtrain::parallel {
 
-/// product (n, m) = a (n, k) b (k, m). float32 or float64; one of the strides of each factor is 1.
+/// Writes a (n, k) times b (k, m) to `product` (n, m). float32 or float64; one stride of each
+/// factor must be 1.
 void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& product);
 
 /// As multiply(), with equal bits on CPUs of all types; for results that all ranks must share.
 void multiply_reproducibly(const at::Tensor& a, const at::Tensor& b, const at::Tensor& product);
 
-/// from (n, m) -= a (n, k) b (k, m); a's rows are contiguous.
+/// Subtracts a (n, k) times b (k, m) from `from` (n, m). Rows of `a` must be contiguous.
 void subtract_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& from);
 
 /// Orthonormalises the columns of `matrix` (n, k), contiguous, in place; a column that depends

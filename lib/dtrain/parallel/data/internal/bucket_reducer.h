@@ -10,11 +10,11 @@
 
 namespace dtrain::parallel {
 
-/// Buckets are equal ranges of the gradient arena, interrupted by frozen parameters, or the parts
-/// that are compressed. They run from the arena's end to its beginning, since the last parameters'
-/// gradients are final first. In the last microbatch a bucket's all-reduce starts when its
-/// gradients are ready and its predecessors have started, so every rank starts them in the same
-/// order. Units are ignored.
+/// All-reduces the gradient arena in buckets. Buckets are equal ranges of the arena, interrupted by
+/// frozen parameters, or the parts that are compressed. They run from the arena's end to its
+/// beginning, since the last parameters' gradients are final first. In the last microbatch a
+/// bucket's all-reduce starts when its gradients are ready and its predecessors have started, so
+/// every rank starts them in the same order. Units are ignored.
 ///
 /// Source: Li et al., PyTorch Distributed (VLDB 2020). Differs: buckets may split parameters, and
 ///         need no copies, since gradients are stored in one arena.
@@ -25,7 +25,7 @@ class BucketReducer final : public GradientReducer {
   BucketReducer(const ReducerSetup& setup, const mesh::MeshGroups& groups,
                 const param::ArenaAllocator& allocate, std::int64_t bucket_bytes = kBucketBytes);
 
-  void begin_step(const StepReduceOptions& terms) override { all_reducer_->begin_step(terms); }
+  void begin_step(const StepReduceOptions& options) override { all_reducer_->begin_step(options); }
   void begin_microbatch(data::MicrobatchId id) override;
   [[nodiscard]] param::GradientPlace gradient_of(param::ParameterId id) override {
     return store_.gradient_of(id);

@@ -78,7 +78,7 @@ struct ReducerTraffic {
   bool operator==(const ReducerTraffic&) const = default;
 };
 
-/// Factory and cost model of a reducer type. Types beside those of data_axis.cpp are set as
+/// Factory and cost model of a reducer type. Types other than those in data_axis.cpp are set as
 /// DataPlan::reducer.
 struct ReducerKind {
   MemoryPlan (*memory)(const ReducerSetup& setup);

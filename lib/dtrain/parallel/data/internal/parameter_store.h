@@ -14,9 +14,10 @@
 
 namespace dtrain::parallel {
 
-/// If every rank keeps all parameters gathered in the masters' dtype, as without sharding, the
-/// masters are whole and blocks read them directly. Otherwise a rank's masters are its shards, and
-/// blocks read units that are all-gathered from all shards.
+/// Owns a rank's master weights and gathers the units that blocks read. If every rank keeps all
+/// parameters gathered in the masters' dtype, as without sharding, the masters are whole and blocks
+/// read them directly. Otherwise a rank's masters are its shards, and blocks read units that are
+/// all-gathered from all shards.
 ///
 /// Collective: begin_gather and the refresh functions, over the shards, in the same order.
 /// Throws:     what Work::wait throws.
@@ -46,7 +47,9 @@ class ParameterStore {
   [[nodiscard]] const param::ParameterViews& views() const { return views_; }
   [[nodiscard]] at::Tensor unit_values(param::UnitId unit) const;
 
-  /// Starts to gather a unit. Async: wait() completes it.
+  /// Starts to gather a unit.
+  ///
+  /// Async: wait() completes it.
   void begin_gather(param::UnitId unit);
   /// Blocks until a gather of the unit in flight, if any, has completed.
   void wait(param::UnitId unit);

@@ -107,12 +107,12 @@ void ShardedReducer::complete_first() {
   reduction.on_complete();
 }
 
-void ShardedReducer::wait_until(std::size_t count) {
+void ShardedReducer::limit_in_flight(std::size_t count) {
   while (in_flight_.size() > count) complete_first();
 }
 
 void ShardedReducer::finish() {
-  wait_until(0);
+  limit_in_flight(0);
   replicas_->finish();
 }
 
@@ -202,7 +202,7 @@ GradientShardReducer::Unit& GradientShardReducer::receiving_unit(param::UnitId i
   if (unit.buffer->is_allocated() && unit.started == unit.completed) return unit;
   // One unit may be in flight while another one accumulates; this unit's own reduction must have
   // completed.
-  wait_until(unit.started > unit.completed ? 0 : 1);
+  limit_in_flight(unit.started > unit.completed ? 0 : 1);
   unit.buffer->allocate();
   std::fill(unit.has_gradient.begin(), unit.has_gradient.end(), false);
   return unit;

@@ -25,7 +25,7 @@ namespace dtrain::parallel {
 /// Threads:    one.
 class ShardedReducer : public GradientReducer {
  public:
-  void begin_step(const StepReduceOptions& terms) override { replicas_->begin_step(terms); }
+  void begin_step(const StepReduceOptions& options) override { replicas_->begin_step(options); }
   void finish() override;
   void end_step(bool has_updated) override { replicas_->end_step(has_updated); }
   [[nodiscard]] ErrorFeedbackState error_feedback() const override {
@@ -48,12 +48,14 @@ class ShardedReducer : public GradientReducer {
                                                    std::int64_t elements);
 
   /// Starts a reduce-scatter of `input` (the unit) to `output` (this rank's shard of it, possibly a
-  /// view of `input`). Async: a later call runs `on_complete` once the output is ready. Also
-  /// completes finished earlier reductions; never blocks.
+  /// view of `input`).
+  ///
+  /// Async: a later call runs `on_complete` once the output is ready. Also completes earlier
+  ///        reductions that have finished; never blocks.
   void begin_reduce_scatter(const at::Tensor& input, const at::Tensor& output,
                             std::function<void()> on_complete);
   /// Blocks until at most `count` reduce-scatters are in flight.
-  void wait_until(std::size_t count);
+  void limit_in_flight(std::size_t count);
 
   const param::ArenaLayout& layout_;
   param::ShardId shard_;

@@ -49,6 +49,7 @@ enum class Reshard {
   after_use,       ///< once the next action does not use it
 };
 
+/// Settings of the unit schedule.
 struct UnitScheduleOptions {
   Reshard reshard = Reshard::after_use;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
@@ -61,6 +62,7 @@ struct UnitScheduleOptions {
 
 enum class UnitEventKind { gather, free, reduce };
 
+/// A gather, free or reduction of one unit.
 struct UnitEvent {
   UnitEventKind kind = UnitEventKind::gather;
   param::UnitId unit;

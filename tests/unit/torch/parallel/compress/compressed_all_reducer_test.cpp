@@ -48,9 +48,9 @@ at::Tensor gradients_of(const param::ArenaLayout& layout, std::int64_t rank, std
   return arena.flat() / 64;  // float16 holds their sums
 }
 
-at::Tensor summed(CompressedAllReducer& sums, at::Tensor gradients, const StepReduceOptions& terms,
-                  bool has_updated) {
-  sums.begin_step(terms);
+at::Tensor summed(CompressedAllReducer& sums, at::Tensor gradients,
+                  const StepReduceOptions& options, bool has_updated) {
+  sums.begin_step(options);
   sums.begin({0, gradients.numel()}, gradients);
   sums.finish();
   sums.end_step(has_updated);
@@ -68,8 +68,8 @@ TEST_CASE("Applied sums and residuals add up to all gradients") {
                               param::private_memory);
     at::Tensor all = at::zeros({layout.num_elements()}, at::kDouble);
     for (std::int64_t step = 0; step < 5; ++step) {
-      const StepReduceOptions terms{.compresses = step != 1};  // one step is uncompressed
-      all += summed(sums, gradients_of(layout, world.rank(), step, at::kDouble), terms, true);
+      const StepReduceOptions options{.compresses = step != 1};  // one step is uncompressed
+      all += summed(sums, gradients_of(layout, world.rank(), step, at::kDouble), options, true);
     }
     const auto rank = static_cast<std::size_t>(world.rank());
     applied[rank] = all;
@@ -133,8 +133,8 @@ TEST_CASE("The residual of a part that is now uncompressed is sent once, with an
       const at::Tensor gradients = gradients_of(layout, world.rank(), 0, at::kDouble);
       const at::Tensor plain = gradients.clone();
       world.control().all_reduce(plain).wait();
-      const StepReduceOptions terms{.compresses = false, .loss_scale = 4};
-      return summed(sums, gradients, terms, has_updated) - plain;
+      const StepReduceOptions options{.compresses = false, .loss_scale = 4};
+      return summed(sums, gradients, options, has_updated) - plain;
     };
     expect(at::allclose(sent_whole(false), 4 * owed), "what is owed");
     expect(at::allclose(sent_whole(true), 4 * owed), "again, since it was not applied");
