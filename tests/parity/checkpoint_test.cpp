@@ -316,9 +316,7 @@ TEST_CASE("A rank that cannot write is named on all ranks, and the save leaves n
   CHECK(std::filesystem::exists(folder.path("c/step-1/manifest.json")));
 }
 
-TEST_CASE(
-    "A checkpoint that an earlier start has passed over is passed over again, unless it is its "
-    "own") {
+TEST_CASE("A checkpoint skipped by an earlier start is skipped again, unless that start wrote it") {
   const config::Config config = laid_out(tiny_config(), 2, 2);
   const TempFolder folder;
   train_and_save(config, 1, folder.path("c"), /*staged=*/true);

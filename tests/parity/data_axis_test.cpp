@@ -274,8 +274,7 @@ std::vector<double> losses_in(config::Config config, const std::string& dtype) {
 }
 
 TEST_CASE(
-    "In 16-bit formats every layout has the bits of one rank, and losses to the format's "
-    "precision") {
+    "In 16-bit formats every layout has the bits of one rank, and losses to their precision") {
   config::Config config = tiny_config();
   config.train.steps = 12;
   config.train.lr = kCalmRate;

@@ -359,7 +359,7 @@ CallCounts calls_since(const comm::ProcessGroup& group, std::int64_t before) {
 
 // The table of docs/internals/tensor_parallel.md, for each microbatch.
 TEST_CASE(
-    "A tensor axis sends an activation a level each way, inside heads too, and nothing else") {
+    "A tensor axis sends one activation per level each way, within heads too, and nothing else") {
   const std::int64_t tp = GENERATE(2, 4, 8);
   const bool recomputes = GENERATE(false, true);
   const bool splits_vocab = GENERATE(false, true);

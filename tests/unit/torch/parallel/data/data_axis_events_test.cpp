@@ -86,8 +86,7 @@ TEST_CASE("Gathers, reductions and their bytes match the schedule") {
   CHECK_NOTHROW(check_steps_of(testing::tiny_config(), "fsdp:full"));  // its levels are tied
 }
 
-TEST_CASE(
-    "Frozen parameters are gathered where blocks read them, and neither reduced nor refreshed") {
+TEST_CASE("Frozen parameters are gathered for use, but neither reduced nor refreshed") {
   for (const char* what : {"fsdp:full", "fsdp:grad-op", "zero:1", "zero:2", "fsdp:full+local"}) {
     INFO(what);
     config::Config config = testing::tiny_config();

@@ -99,7 +99,7 @@ void check_costs(const ReducerKind& kind, bool is_sharded, bool keeps_shards,
       expect(bytes_sent(group) == 2 * traffic.bytes, "bytes of two steps' reductions");
       expect(group.calls().counters().calls == 2 * traffic.reductions, "reductions of two steps");
     });
-    expect((memory.encoded_gradients > 0) == (dtype != at::kFloat), "copies that travel");
+    expect((memory.encoded_gradients > 0) == (dtype != at::kFloat), "encoded copies");
   }
 }
 
@@ -295,8 +295,7 @@ TEST_CASE("An engine trains with a custom reducer, whose state survives a checkp
   });
 }
 
-TEST_CASE(
-    "Gradients that travel in bfloat16 are still held and added over microbatches in float32") {
+TEST_CASE("Gradients reduced in bfloat16 are stored and accumulated in float32") {
   // A unit each. Shards end within parameters.
   const param::ParameterSpecs specs{spec("a", 292), spec("b", 200), spec("c", 364)};
   const auto gradient_in = [&](param::ParameterId id, std::int64_t microbatch) {

@@ -148,9 +148,7 @@ TEST_CASE("Buckets are in flight before the backward pass ends") {
   });
 }
 
-TEST_CASE(
-    "A gradient that is not finite is seen by every rank, and neither clipped nor followed by an "
-    "update") {
+TEST_CASE("A non-finite gradient is detected on every rank, not clipped and not applied") {
   testing::on_threads(2, [&](comm::World& world) {
     const mesh::MeshGroups groups = replicas_of(world);
     const auto model = testing::small_model({{}});
@@ -278,7 +276,7 @@ TEST_CASE("A request to stop an evaluation on one rank soon ends it on all") {
     };
     plan.wants_stop = [&] { return world.rank() == 1 && read >= 3; };
     expect(!run.job().engine().evaluate(plan).has_value(), "no loss");
-    expect(read == 4, "one more batch while the request travels");
+    expect(read == 4, "one more batch while the vote is reduced");
     plan.num_sequences = 16;  // the request comes with the last batch, too late to stop anything
     plan.wants_stop = [&] { return read >= 8; };
     expect(run.job().engine().evaluate(plan).has_value(), "a loss");

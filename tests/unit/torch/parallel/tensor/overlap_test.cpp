@@ -35,7 +35,8 @@ class HeldGroup final : public testing::StubGroup {
   /// Makes a call that never ends fail the test instead of hanging it.
   void fail_pending() {
     if (under_way_ && !under_way_->is_completed()) {
-      under_way_->fail(std::make_exception_ptr(std::runtime_error("no product while dx travels")));
+      under_way_->fail(
+          std::make_exception_ptr(std::runtime_error("no product while dx is reduced")));
     }
   }
 
