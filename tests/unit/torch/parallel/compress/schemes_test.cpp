@@ -258,7 +258,7 @@ TEST_CASE("The sum is projected by one step of power iteration, and the residual
       expect(distance(sum.view_as(all), projected(basis, all)) <= bound, "the projected sum");
       const at::Tensor rest = own.view_as(all) - projected(basis, own.view_as(all));
       expect(distance(values.view_as(all), rest) <= bound, "what this rank did not send");
-      scheme.keep();
+      scheme.commit();
       expect(!same_bits(scheme.factor(), factor), "a step that is kept leads on");
     }
     const at::Tensor kept = scheme.factor().clone();
@@ -281,7 +281,7 @@ TEST_CASE("A matrix of the same rank is sent exactly, even after a step of zeros
       scheme.begin(nothing);
       scheme.advance();
       scheme.finish(sum);
-      scheme.keep();
+      scheme.commit();
       expect(sum.count_nonzero().item<std::int64_t>() == 0, "nothing arrives");
     }
     const at::Tensor own = left.mm(right).view(-1);
@@ -321,7 +321,7 @@ TEST_CASE("The applied sum has equal bits on any CPU") {
     scheme.begin(values);
     scheme.advance();
     scheme.finish(sum.view(-1));
-    scheme.keep();
+    scheme.commit();
     expect(same_bits(sum, product_by_hand(left, scheme.factor().t())), "of plain operations");
   });
 }
