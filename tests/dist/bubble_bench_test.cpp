@@ -31,8 +31,8 @@ std::unique_ptr<model::Model> sleeping_model() {
   return small_model(std::vector<BlockWatch>(kLevels, watch));
 }
 
-parallel::StagePlace place_of(const parallel::PipelineShape& shape, std::int64_t stage) {
-  parallel::StagePlace place{.shape = shape, .parts = {}, .stage = stage};
+parallel::StagePosition place_of(const parallel::PipelineShape& shape, std::int64_t stage) {
+  parallel::StagePosition place{.shape = shape, .parts = {}, .stage = stage};
   const std::int64_t size = kLevels / shape.num_parts();
   for (std::int64_t part = 0; part < shape.num_parts(); ++part) {
     const model::BlockId begin(1 + part * size);

@@ -409,7 +409,7 @@ std::string nothing_to_do(World&, const std::string&) { return {}; }
 const RankProgram nothing("nothing", nothing_to_do);
 
 TEST_CASE("Ranks that were told different world sizes are refused by name") {
-  for (const auto& outcome : on_processes("nothing", {.size = 2, .told_sizes = {2, 3}})) {
+  for (const auto& outcome : on_processes("nothing", {.size = 2, .world_sizes = {2, 3}})) {
     CHECK(outcome.status == static_cast<int>(ErrorKind::usage));
     CHECK_THAT(outcome.text, Names("rank 0", "rank 1", 2, 3, "WORLD_SIZE"));
     CHECK(outcome.errors().empty());

@@ -1,5 +1,5 @@
-// Promise 2: a run that stops and goes on, at any number of ranks, has the bits of one that did not
-// stop (docs/guide/checkpoints.md).
+// Promise 2: a run that is stopped and resumed, on any number of ranks, has the bits of an
+// uninterrupted run (docs/guide/checkpoints.md).
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 namespace format = checkpoint::format;
 
-// Slow enough that a step is over before anything is written.
+// Slow enough that a step ends before anything is written.
 constexpr double kSlow = 1e4;  // bytes per second
 
 // Trains to `step` and saves there; with staging, the state changes before the files are written.
@@ -42,7 +42,7 @@ void check_all(const std::vector<Trace>& traces, const std::string& expected) {
   for (const Trace& trace : traces) CHECK(trace.text() == expected);
 }
 
-TEST_CASE("Saved on any of 1, 2, 4, 8 ranks and loaded on any other, a run keeps all bits") {
+TEST_CASE("A run saved on any of 1, 2, 4, 8 ranks and resumed on any other keeps all bits") {
   config::Config config = tiny_config();
   config.model.tie_layers = GENERATE(true, false);
   const Trace whole = train_on_threads(laid_out(config, 1, 8)).front();
@@ -57,13 +57,13 @@ TEST_CASE("Saved on any of 1, 2, 4, 8 ranks and loaded on any other, a run keeps
   }
 }
 
-// Half of the pairs of layouts are shown tied levels and the others untied ones, so that each
-// layout saves and loads both; one that loads its own is shown both.
+// Half of the pairs of layouts use tied levels, the other half untied ones, so each layout saves
+// and loads both. A layout that loads its own checkpoint uses both.
 bool is_for(bool ties, std::size_t saving, std::size_t loading) {
   return saving == loading || ties == ((saving + loading) % 2 == 0);
 }
 
-TEST_CASE("Saved under any sharding and loaded under any other, a run keeps all bits") {
+TEST_CASE("A run saved under any sharding and resumed under any other keeps all bits") {
   config::Config config = tiny_config();
   config.model.tie_layers = GENERATE(true, false);
   const Trace whole = train_on_threads(laid_out(config, 1, 8)).front();
@@ -89,7 +89,7 @@ TEST_CASE("Saved under any sharding and loaded under any other, a run keeps all 
   }
 }
 
-// One rank, slices of blocks, stages, and all of them with shards.
+// Single rank, tensor parallel, pipeline, and all axes with shards.
 std::vector<config::Config> meshes(const config::Config& config) {
   config::Config vocabulary = config;
   vocabulary.layout.tp_vocab = true;
@@ -105,7 +105,8 @@ std::vector<config::Config> meshes(const config::Config& config) {
           meshed(sharded_stages, {{Axis::pp, 2}, {Axis::dp, 2}, {Axis::tp, 2}}, 2)};
 }
 
-TEST_CASE("Saved on any mesh and loaded on any other, a run goes on as the whole one, in float64") {
+TEST_CASE(
+    "A run saved on any mesh and resumed on any other matches an uninterrupted one, in float64") {
   config::Config config = tiny_config();
   config.model.layers = 4;
   set(config, "model.heads", "4");
@@ -130,7 +131,7 @@ TEST_CASE("Saved on any mesh and loaded on any other, a run goes on as the whole
   }
 }
 
-TEST_CASE("Without staging what is saved is the state at the call") {
+TEST_CASE("Without staging, a save holds the state at the call") {
   const config::Config config = laid_out(tiny_config(), 2, 2);
   const TempFolder folder;
   train_and_save(config, 3, folder.path("c"), /*staged=*/false);
@@ -149,7 +150,7 @@ TEST_CASE("SGD keeps its momentum across a checkpoint, under another layout too"
             text_after(whole, 2));
 }
 
-// A rank's state after `steps`, but for the pieces of these names.
+// A rank's state after `steps`, without the pieces of these names.
 MemorySource state_of(const config::Config& config, comm::World& world, std::int64_t steps,
                       const std::vector<std::string>& lost = {}) {
   EngineRun run(config, world);
@@ -161,7 +162,7 @@ MemorySource state_of(const config::Config& config, comm::World& world, std::int
   return MemorySource(state);
 }
 
-// The error of loading such a state into an engine, or empty.
+// Returns the error of loading such a state into an engine, or an empty string.
 std::string error_without(const config::Config& saving, const config::Config& loading,
                           const std::vector<std::string>& lost) {
   std::string error;
@@ -177,7 +178,7 @@ std::string error_without(const config::Config& saving, const config::Config& lo
   return error;
 }
 
-TEST_CASE("Moments may be missing in a checkpoint only of what was frozen when it was saved") {
+TEST_CASE("A checkpoint may lack only the moments of parameters frozen when it was saved") {
   const config::Config free = tiny_config();
   config::Config frozen = free;
   frozen.train.freeze = {"encoder"};
@@ -195,7 +196,7 @@ TEST_CASE("Moments may be missing in a checkpoint only of what was frozen when i
         "no piece optimizer.num_updates");
 }
 
-TEST_CASE("Moments that a checkpoint has of parameters frozen then are read, or are all missing") {
+TEST_CASE("Moments of formerly frozen parameters are read, or all missing") {
   const config::Config config = tiny_config();
   const std::vector<std::string> frozen_before{"encoder"};  // and saved by an older version
   on_threads(1, [&](comm::World& world) {
@@ -217,7 +218,7 @@ TEST_CASE("Moments that a checkpoint has of parameters frozen then are read, or 
   });
 }
 
-TEST_CASE("A parameter that is trained again begins with moments of zero under every layout") {
+TEST_CASE("An unfrozen parameter starts with zero moments under every layout") {
   const config::Config free = tiny_config();
   config::Config frozen = free;
   frozen.train.freeze = {"encoder", "lm_head"};
@@ -241,7 +242,7 @@ TEST_CASE("Each rank writes its share, and together they write every element onc
   const TempFolder folder;
   train_and_save(laid_out(tiny_config(), 4, 2), 1, folder.path("c"), /*staged=*/true);
   const checkpoint::store::Reader reader(folder.path("c/step-1"));
-  std::map<std::string, std::int64_t> bytes;  // by the last letters of a file's name
+  std::map<std::string, std::int64_t> bytes;  // by suffix of the file name
   for (const format::FileInfo& file : reader.manifest().contents.files) {
     bytes[file.name.substr(file.name.find('-'))] += file.bytes;
   }
@@ -252,7 +253,7 @@ TEST_CASE("Each rank writes its share, and together they write every element onc
   }
 }
 
-TEST_CASE("A rank reads the bytes of its state and no more") {
+TEST_CASE("A rank reads only the bytes of its state") {
   const config::Config config = laid_out(tiny_config(), 2, 2);
   const TempFolder folder;
   train_and_save(config, 1, folder.path("c"), /*staged=*/true);
@@ -269,7 +270,7 @@ TEST_CASE("A rank reads the bytes of its state and no more") {
   });
 }
 
-// A file system in which one rank's files cannot be written. is_silent: nor is it said why.
+// A file system in which one rank's files cannot be written. is_silent: without a reason.
 class FullDisk final : public base::FileSystem {
  public:
   FullDisk(std::string needle, bool is_silent)
@@ -294,7 +295,7 @@ class FullDisk final : public base::FileSystem {
   base::Disk disk_{base::ErrorKind::checkpoint};
 };
 
-TEST_CASE("A rank that cannot write is named on all ranks, and nothing of the save is left") {
+TEST_CASE("A rank that cannot write is named on all ranks, and the save leaves nothing") {
   const config::Config config = laid_out(tiny_config(), 2, 2);
   const std::string needle = GENERATE("optimizer-00002", "manifest.json");
   const bool is_silent = GENERATE(false, true);
@@ -315,9 +316,7 @@ TEST_CASE("A rank that cannot write is named on all ranks, and nothing of the sa
   CHECK(std::filesystem::exists(folder.path("c/step-1/manifest.json")));
 }
 
-TEST_CASE(
-    "A checkpoint that an earlier start has passed over is passed over again, unless it is its "
-    "own") {
+TEST_CASE("A checkpoint skipped by an earlier start is skipped again, unless that start wrote it") {
   const config::Config config = laid_out(tiny_config(), 2, 2);
   const TempFolder folder;
   train_and_save(config, 1, folder.path("c"), /*staged=*/true);
@@ -336,7 +335,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("A checkpoint damaged in any rank's file is passed over on all ranks, and named") {
+TEST_CASE("A checkpoint with a damaged file is skipped on all ranks, and named") {
   const config::Config config = laid_out(tiny_config(), 2, 2);
   const TempFolder folder;
   train_and_save(config, 1, folder.path("c"), /*staged=*/true);

@@ -1,5 +1,5 @@
-// Compressed gradients under every layout: equal bits on all ranks, resumes without a difference,
-// and nothing that was left out is lost at another number of ranks.
+// Compressed gradients under every layout: equal bits on all ranks, bit-exact resumes, and
+// residuals that survive a change of the number of ranks.
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
@@ -19,7 +19,7 @@ config::Config compressed(const std::string& scheme) {
   return config;
 }
 
-// The sum over all contributors of what each has not sent, by parameter.
+// Sum of all contributors' residuals, by parameter.
 using Residuals = std::map<std::string, at::Tensor>;
 
 void add_residuals(const checkpoint::State& state, Residuals& sums) {
@@ -48,7 +48,7 @@ Residuals sum_of(const std::vector<Residuals>& of_rank) {
   return sums;
 }
 
-// Trains to `step` and saves there; gives what all ranks carry.
+// Trains to `step`, saves there, and returns the residuals of all ranks.
 Residuals train_and_save(const config::Config& config, std::int64_t step,
                          const std::string& folder) {
   std::vector<Residuals> of_rank(static_cast<std::size_t>(num_ranks(config)));
@@ -64,12 +64,12 @@ Residuals train_and_save(const config::Config& config, std::int64_t step,
   return sum_of(of_rank);
 }
 
-// What up to four ranks have left is added in float32, once when it is saved and once by the test.
+// Residuals of up to four ranks are added in float32, once by the save and once by the test.
 const double kSumBound = rounding_bound(at::kFloat, 2 * 4);
 
 struct Resumed {
   std::vector<Trace> traces;
-  Residuals residuals;  // as they were loaded
+  Residuals residuals;  // as loaded
 };
 
 // frozen_before: parameters that were frozen in the run that saved.
@@ -83,7 +83,7 @@ Resumed load_compressed(const config::Config& config, const std::string& folder,
   return {.traces = std::move(traces), .residuals = sum_of(of_rank)};
 }
 
-// Layouts whose ranks hold equal gradients somewhere.
+// Layouts with replicas.
 std::vector<config::Config> layouts(const config::Config& config) {
   config::Config hybrid_stages = config;
   set(hybrid_stages, "layout.data_axis", "fsdp");
@@ -98,7 +98,8 @@ std::vector<config::Config> layouts(const config::Config& config) {
           meshed(hybrid_stages, {{Axis::pp, 2}, {Axis::dp, 4}}, 2)};
 }
 
-TEST_CASE("Under every layout all ranks have equal bits, and a resumed run those of a whole one") {
+TEST_CASE(
+    "Ranks have equal bits under every layout, and a resumed run those of an uninterrupted one") {
   const std::string scheme = GENERATE("bf16", "topk:0.05", "powersgd:2");
   for (const config::Config& layout : layouts(compressed(scheme))) {
     INFO(scheme << " by " << layout.layout.strategy << " on " << layout.layout.dp << " x "
@@ -114,7 +115,7 @@ TEST_CASE("Under every layout all ranks have equal bits, and a resumed run those
   }
 }
 
-TEST_CASE("What ranks have not sent goes on in any layout, and training with it") {
+TEST_CASE("Residuals survive a resume in any layout") {
   const config::Config config = compressed("topk:0.05");
   const std::vector<config::Config> all = layouts(config);
   for (const std::size_t from : {1U, 2U, 5U, 6U}) {
@@ -135,7 +136,7 @@ TEST_CASE("What ranks have not sent goes on in any layout, and training with it"
   }
 }
 
-TEST_CASE("Runs with and without compression go on from each other's checkpoints") {
+TEST_CASE("Runs with and without compression resume from each other's checkpoints") {
   const config::Config plain = laid_out(tiny_config(), 2, 4);
   const config::Config small = laid_out(compressed("powersgd:2"), 2, 4);
   const config::Config other = laid_out(compressed("powersgd:3"), 2, 4);
@@ -147,7 +148,7 @@ TEST_CASE("Runs with and without compression go on from each other's checkpoints
   }
 }
 
-TEST_CASE("What ranks have not sent of a parameter that is frozen now is dropped") {
+TEST_CASE("Residuals of parameters that are now frozen are dropped") {
   const config::Config config = laid_out(compressed("topk:0.05"), 2, 4);
   const TempFolder folder;
   const Residuals saved = train_and_save(config, 2, folder.path("c"));
@@ -163,7 +164,7 @@ TEST_CASE("What ranks have not sent of a parameter that is frozen now is dropped
   CHECK(saved.at("encoder").count_nonzero().item<std::int64_t>() > 0);
 }
 
-TEST_CASE("Frozen parameters have no residual under any layout, and none when trained again") {
+TEST_CASE("Frozen parameters have no residual under any layout, nor after unfreezing") {
   config::Config config = compressed(GENERATE("topk:0.05", "powersgd:2"));
   config::Config frozen = config;
   frozen.train.freeze = {"encoder"};
@@ -179,7 +180,7 @@ TEST_CASE("Frozen parameters have no residual under any layout, and none when tr
   }
 }
 
-TEST_CASE("Steps of the warm-up are those of a run that sends whole gradients") {
+TEST_CASE("Warm-up steps equal those of an uncompressed run") {
   config::Config config = laid_out(tiny_config(), 2, 4);
   const Trace plain = train_on_threads(config).front();
   set(config, "machine.compress", "bf16");

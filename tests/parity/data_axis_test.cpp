@@ -1,7 +1,7 @@
-// Promise 1: the layout is a matter of speed and memory, never of results (docs/guide/determinism.md).
+// Promise 1: the layout affects speed and memory, never results (docs/guide/determinism.md).
 //
-// scripts/soak_mutations.py plants defects in who reads, adds and reduces what; a test of this file
-// or of naive_test.cpp notices each.
+// scripts/soak_mutations.py plants defects in reading, accumulation and reduction; a test of this
+// file or of naive_test.cpp catches each.
 #include <catch2/catch.hpp>
 #include <filesystem>
 
@@ -19,7 +19,7 @@
 namespace dtrain::testing::data_axis_test {
 namespace {
 
-// Only what a rank computes may be compared: all ranks are to agree first.
+// Checks that all ranks agree before comparing one of them.
 std::string text_of_all(const config::Config& config) {
   const std::vector<Trace> traces = train_on_threads(config);
   const std::string text = traces.front().text();
@@ -48,7 +48,8 @@ TEST_CASE("Accumulation of 1, 2 and 4 microbatches of two samples gives equal bi
   const std::string single = text_of_all(laid_out(config, 1, 4));
   CHECK(text_of_all(laid_out(config, 2, 2)) == single);
   CHECK(text_of_all(laid_out(config, 4, 1)) == single);
-  // Another microbatch is another reproducibility class, which shows that the comparison can fail.
+  // A different microbatch is a different reproducibility class, which shows that the comparison
+  // can fail.
   CHECK(text_of_all(laid_out(config, 1, 8)) != single);
 }
 
@@ -84,8 +85,8 @@ TEST_CASE("Two processes over gloo and over shm give the bits of one rank") {
   }
 }
 
-// M = 2^k * q microbatches are summed in groups of q, then by the tree: bits stay equal where what
-// is summed first is whole groups, and what is summed then are powers of two of those.
+// M = 2^k * q microbatches are summed in groups of q, then by the tree. Bits stay equal if ranks
+// first sum whole groups, and their number is a power of two.
 TEST_CASE("Three ranks equal three microbatches, two ranks of three equal six, bit by bit") {
   config::Config config = tiny_config();
   config.batch.global = 6;
@@ -93,7 +94,7 @@ TEST_CASE("Three ranks equal three microbatches, two ranks of three equal six, b
   CHECK(text_of_all(laid_out(config, 2, 3)) == text_of_all(laid_out(config, 1, 6)));
 }
 
-TEST_CASE("Counts that are no powers of two have the bits of one rank where they keep its order") {
+TEST_CASE("Counts other than powers of two have the bits of one rank if they keep its order") {
   struct Layout {
     std::int64_t dp;
     std::int64_t grad_accum;
@@ -122,7 +123,7 @@ TEST_CASE("Counts that are no powers of two have the bits of one rank where they
   CHECK(kept == 4);
 }
 
-TEST_CASE("Counts that cut a group of the sum agree to rounding in float64") {
+TEST_CASE("Counts that split a group of the sum agree to rounding in float64") {
   config::Config config = tiny_config();
   set(config, "machine.dtype", "float64");
   config.batch.global = 6;
@@ -140,12 +141,12 @@ TEST_CASE("Fast reduction agrees with the ordered one to rounding") {
   const Trace ordered = train_on_threads(config).front();
   set(config, "machine.reduction", "fast");
   const std::vector<Trace> fast = train_on_threads(config);
-  CHECK(fast[0].text() == fast[1].text());  // ranks never drift apart
+  CHECK(fast[0].text() == fast[1].text());  // ranks never diverge
   const TraceBound bound = rounding_bound_of(laid_out(tiny_config(), 1, 1), at::kDouble);
   check_near(fast[0], ordered, bound);
 }
 
-// Each of these shardings gives the text of one rank.
+// Checks that each of these shardings gives the text of one rank.
 void check_sharded(const std::string& single, const config::Config& config, std::int64_t dp,
                    std::int64_t grad_accum, const std::vector<std::string>& shardings) {
   for (const std::string& what : shardings) {
@@ -167,7 +168,7 @@ TEST_CASE("Every sharding gives the bits of one rank on 2, 4 and 8 ranks") {
   for (const std::int64_t dp : {2, 4, 8}) check_sharded(single, config, dp, 8 / dp, kShardings);
 }
 
-TEST_CASE("Gradients accumulated in full and cut at the end have the bits of one rank") {
+TEST_CASE("Gradients accumulated in full and sharded at the end have the bits of one rank") {
   config::Config config = tiny_config();
   config.model.tie_layers = GENERATE(true, false);
   const std::string single = text_of_all(laid_out(config, 1, 8));
@@ -177,7 +178,7 @@ TEST_CASE("Gradients accumulated in full and cut at the end have the bits of one
   }
 }
 
-TEST_CASE("Shards within neighbours and replicas across them give the bits of one rank") {
+TEST_CASE("Hybrid sharding gives the bits of one rank") {
   config::Config config = tiny_config();
   config.model.tie_layers = GENERATE(true, false);
   const std::string single = text_of_all(laid_out(config, 1, 8));
@@ -211,7 +212,7 @@ TEST_CASE("Prefetching and its limit change no bit") {
   }
 }
 
-TEST_CASE("Blocks that run again give the bits of blocks that keep their graphs") {
+TEST_CASE("Recomputed blocks have the bits of blocks that keep their graphs") {
   config::Config config = tiny_config();
   config.model.tie_layers = GENERATE(true, false);
   set(config, "machine.dtype", GENERATE("float32", "bfloat16"));
@@ -255,10 +256,11 @@ TEST_CASE("A frozen parameter keeps its initial bits and all layouts stay equal"
     CHECK_FALSE(at::equal(free.state.at(name), start.state.at(name)));
   }
   CHECK_FALSE(at::equal(trace.state.at("model.decoder"), start.state.at("model.decoder")));
-  CHECK(trace.norms.front() < free.norms.front());  // without the frozen gradients
+  CHECK(trace.norms.front() < free.norms.front());  // excludes the frozen gradients
 }
 
-// At tiny_config's rate, ten times as high, training is chaotic: rounding says little of the loss.
+// At tiny_config's learning rate, ten times as high, training is chaotic: rounding does not bound
+// the loss.
 constexpr double kCalmRate = 1e-3;
 
 at::ScalarType scalar_type_of(const std::string& dtype) {
@@ -272,8 +274,7 @@ std::vector<double> losses_in(config::Config config, const std::string& dtype) {
 }
 
 TEST_CASE(
-    "In 16-bit formats every layout has the bits of one rank, and losses to the format's "
-    "precision") {
+    "In 16-bit formats every layout has the bits of one rank, and losses to their precision") {
   config::Config config = tiny_config();
   config.train.steps = 12;
   config.train.lr = kCalmRate;
@@ -285,7 +286,7 @@ TEST_CASE(
   const config::Config alone = sharded(config, 1, 8, "fsdp:none");
   const Trace single = train_on_threads(alone).front();
   check_sharded(single.text(), config, 4, 2, kSomeShardings);
-  // float16 leaves out its first updates, until the loss's scale fits.
+  // float16 skips its first updates until the loss scale fits.
   const std::size_t steps = config.machine.dtype == config::Dtype::float16 ? 1 : exact.size();
   for (std::size_t step = 0; step < steps; ++step) {
     INFO("step " << step);
@@ -295,9 +296,9 @@ TEST_CASE(
   CHECK(single.losses.back() < exact.front() - 0.1);
 }
 
-// Each gradient is rounded before two ranks add it, and their sum once more: a part of what a run
-// in that format rounds.
-TEST_CASE("Gradients that travel in 16 bits stay near those that do not") {
+// Each gradient is rounded before two ranks add it, and their sum once more: fewer roundings than a
+// run in that format has.
+TEST_CASE("Gradients reduced in 16 bits stay close to those that are not") {
   config::Config config = tiny_config();
   config.train.lr = kCalmRate;
   const Trace wide = train_on_threads(laid_out(config, 2, 2)).front();
@@ -316,7 +317,7 @@ TEST_CASE("Gradients that travel in 16 bits stay near those that do not") {
   }
 }
 
-TEST_CASE("Masters and moments on a disk give the bits of memory") {
+TEST_CASE("Masters and moments on disk give the same bits as in memory") {
   config::Config config = tiny_config();
   config.model.tie_layers = GENERATE(true, false);
   const std::string single = text_of_all(laid_out(config, 1, 8));

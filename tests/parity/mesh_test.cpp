@@ -1,6 +1,6 @@
-// Promise 1 over the tensor and the pipeline axis: to rounding, shown in float64.
+// Promise 1 for the tensor and pipeline axes: results agree to rounding, tested in float64.
 //
-// In float32 rounding alone would hide what is looked for; docs/guide/determinism.md says by how much.
+// In float32, rounding would hide defects; docs/guide/determinism.md says by how much.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -28,7 +28,7 @@ struct Layout {
   std::string data_axis = "ddp";  // "zero:1" and so on with a stage, "hybrid:2" of two shards
 };
 
-// Everything but the layout that a case may change.
+// Settings besides the layout that a case varies.
 struct Variant {
   bool accumulates = false;  // up to four microbatches for each data-parallel rank, instead of one
   bool drops = false;
@@ -46,7 +46,8 @@ std::string name_of(const Layout& layout, const Variant& variant) {
       variant.splits_vocab);
 }
 
-// Eight levels for four stages of two chunks; four heads, which eight ranks of tp have to cut.
+// Eight levels for four stages of two chunks; four heads, which eight tensor-parallel ranks must
+// split.
 config::Config base_config(const Variant& variant) {
   config::Config config = tiny_config();
   config.model = {.layers = 8,
@@ -85,7 +86,7 @@ struct Single {
   TraceBound bound;
 };
 
-// One rank that computes the whole batch at once.
+// A single rank that computes the whole batch as one microbatch.
 const Single& single(const Variant& variant) {
   static std::map<std::pair<bool, bool>, Single> known;
   const auto [found, is_new] = known.try_emplace({variant.drops, variant.ties});
@@ -119,8 +120,8 @@ const std::vector<Layout> kLayouts{
     {.mesh = {{Axis::dp, 4}, {Axis::tp, 2}}, .data_axis = "zero:3"},
 };
 
-// Rows of an orthogonal array: over eight of them any two settings meet in all four ways, and a row
-// with its opposite shows each layout both values of each setting.
+// Rows of an orthogonal array: eight rows cover all four combinations of any two settings, and a
+// row with its complement covers both values of each setting for a layout.
 Variant variant_of(std::size_t row, bool opposite) {
   const bool a = (row & 1) != 0;
   const bool b = (row & 2) != 0;
@@ -139,7 +140,7 @@ void check_case(const Layout& layout, const Variant& variant) {
   check_near(traces.front(), single(variant).trace, single(variant).bound);
 }
 
-// With all matrices of the levels frozen the stages between the ends train nothing.
+// With all level matrices frozen, the middle stages train nothing.
 TEST_CASE("With frozen parameters a mesh trains what one rank trains") {
   const Variant variant{.accumulates = true, .ties = true};
   const std::vector<std::string> frozen =
@@ -209,7 +210,7 @@ TEST_CASE("Processes on a mesh have the bits of threads, over shm and over gloo"
   }
 }
 
-// Compares ranks' state by name and place; ranks that hold the same piece must hold the same bits.
+// Compares ranks' state by name and box; ranks that hold the same piece must have the same bits.
 TEST_CASE("All copies of a piece of the state end with the same bits") {
   const Layout layout =
       GENERATE(Layout{.mesh = {{Axis::tp, 4}}}, Layout{.mesh = {{Axis::pp, 4}}},
@@ -220,7 +221,7 @@ TEST_CASE("All copies of a piece of the state end with the same bits") {
   config::Config config = config_of(layout, variant, "float32");
   config.train.steps = 5;
   std::mutex mutex;
-  std::map<std::string, std::pair<at::Tensor, std::int64_t>> seen;  // and how often
+  std::map<std::string, std::pair<at::Tensor, std::int64_t>> seen;  // and its number of copies
   on_threads(num_ranks(config), [&](comm::World& world) {
     EngineRun run(config, world);
     run.steps(config.train.steps);
@@ -233,7 +234,7 @@ TEST_CASE("All copies of a piece of the state end with the same bits") {
       ++found->second.second;
       expect(at::equal(found->second.first, piece.tensor), place);
     }
-    (void)run.job().engine().parameter_norm();  // nobody leaves before all have looked
+    (void)run.job().engine().parameter_norm();  // keeps ranks alive until all have compared
   });
   const auto most = std::max_element(seen.begin(), seen.end(), [](const auto& a, const auto& b) {
     return a.second.second < b.second.second;
@@ -265,8 +266,8 @@ const Alone& alone_in(const std::string& dtype, const Variant& variant) {
   return found->second;
 }
 
-// Training in 16 bits may lose nothing but precision. In float16 the first steps overflow and are
-// left out; most of the eight update the weights.
+// Training in 16 bits may lose only precision. In float16 the first steps overflow and are skipped;
+// most of the eight update the weights.
 TEST_CASE("Meshes train in 16 bits what one rank trains, to their precision") {
   const std::string dtype = GENERATE("bfloat16", "float16");
   const Layout layout =
@@ -295,8 +296,8 @@ TEST_CASE("Meshes train in 16 bits what one rank trains, to their precision") {
     if (!name.starts_with("model.")) continue;
     const double error = error_of_update(found.state.at(name), values, initial.state.at(name));
     INFO(name << ": " << error);
-    // Adam's first updates have one size, so that rounding turns those of small gradients. Without
-    // any update it would be 1.
+    // Adam's first updates have equal magnitude, so rounding can flip those of small gradients.
+    // Without any update the error would be 1.
     CHECK(error <= std::min(0.9, 2 * bound.updates.at(name)));
   }
 }
@@ -343,10 +344,10 @@ TEST_CASE("Stages send each microbatch's activation and gradient once, and nothi
   });
 }
 
-// Calls by what is sent, as "all_reduce of 512 Double".
+// Number of calls by payload, such as "all_reduce of 512 Double".
 using CallCounts = std::map<std::string, std::int64_t>;
 
-// The calls of a group after the first `before`, which are at most as many as it keeps.
+// Returns a group's calls after the first `before`, at most as many as it records.
 CallCounts calls_since(const comm::ProcessGroup& group, std::int64_t before) {
   CallCounts counts;
   for (const comm::CallRecord& call : group.calls().records()) {
@@ -358,7 +359,7 @@ CallCounts calls_since(const comm::ProcessGroup& group, std::int64_t before) {
 
 // The table of docs/internals/tensor_parallel.md, for each microbatch.
 TEST_CASE(
-    "A tensor axis sends an activation a level each way, inside heads too, and nothing else") {
+    "A tensor axis sends one activation per level each way, within heads too, and nothing else") {
   const std::int64_t tp = GENERATE(2, 4, 8);
   const bool recomputes = GENERATE(false, true);
   const bool splits_vocab = GENERATE(false, true);

@@ -1,5 +1,5 @@
-// The engine against the naive trainer: what equal bits on all layouts cannot show, because all
-// could be wrong in the same way.
+// Compares the engine with the naive trainer: finds errors that all layouts share, which equal bits
+// cannot show.
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
@@ -26,7 +26,7 @@ TEST_CASE("Loss, norm, weights and moments are those of the naive trainer") {
   const config::Config config = float64_config(GENERATE(true, false));
   INFO("tied levels " << config.model.tie_layers);
   const Trace naive = naive_train(laid_out(config, 1, 4));
-  REQUIRE(naive.norms.front() > config.train.grad_clip);  // clipping is at work
+  REQUIRE(naive.norms.front() > config.train.grad_clip);  // clipping is active
   const TraceBound bound = rounding_bound_of(config, at::kDouble);
   check_near(train_on_threads(laid_out(config, 1, 4)).front(), naive, bound);
   check_near(train_on_threads(laid_out(config, 4, 1)).front(), naive, bound);
@@ -40,15 +40,15 @@ TEST_CASE("A run with frozen parameters is the naive trainer's") {
              rounding_bound_of(config, at::kDouble));
 }
 
-TEST_CASE("Without clipping the gradients go to the optimizer as they are") {
+TEST_CASE("Without clipping, gradients reach the optimizer unchanged") {
   config::Config config = float64_config(true);
   config.train.grad_clip = 0;
   check_near(train_on_threads(laid_out(config, 2, 1)).front(), naive_train(laid_out(config, 2, 1)),
              rounding_bound_of(config, at::kDouble));
 }
 
-// Both sides see the same weights and blocks; only who sums differs: eight microbatches, each with
-// three uses of a tied parameter, then one division.
+// Both sides use the same weights and blocks; only the summation differs: eight microbatches, each
+// with three uses of a tied parameter, then one division.
 TEST_CASE("Reduced gradients are the naive reducer's sum") {
   const std::string dtype = GENERATE("float32", "float64");
   config::Config config = laid_out(tiny_config(), 4, 2);
@@ -62,7 +62,7 @@ TEST_CASE("Reduced gradients are the naive reducer's sum") {
         {.train = config.data.train, .validation = "", .val_fraction = 0, .seq_len = 32});
     data::Loader loader(split.train,
                         {.microbatch = config.batch.microbatch,
-                         .deal = {.rank = world.rank(), .num_ranks = 4, .grad_accum = 2},
+                         .assignment = {.rank = world.rank(), .num_ranks = 4, .grad_accum = 2},
                          .seed = config.train.seed});
     const std::vector<data::Batch> mine = loader.next();
     job.engine().forward_backward(mine);

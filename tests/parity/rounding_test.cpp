@@ -1,4 +1,4 @@
-// The errors of each dtype beside float64.
+// Errors of each dtype relative to float64.
 #include <ATen/ATen.h>
 #include <ATen/Version.h>
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ constexpr std::uint64_t kSeeds = 8;  // of weights and samples
 
 struct Outcome {
   double first_loss = 0;
-  std::map<std::string, at::Tensor> gradients;  // of the first step, by parameter
+  std::map<std::string, at::Tensor> gradients;  // first step, by parameter
   double last_loss = 0;
 };
 
@@ -70,7 +70,7 @@ TEST_CASE("After 50 updates the loss is float64's to each format's precision") {
   const double bound = rounding_bound_of(config_of(dtype, 11), type).losses.back();
   INFO(dtype << ": " << difference << " from " << exact << ", bound " << bound);
   CHECK(difference <= bound);
-  CHECK(bound < 0.1);  // of what 50 updates gain, some 1
+  CHECK(bound < 0.1);  // 50 updates lower the loss by about 1
 }
 
 // The largest of all parameters, by length; the scale of the loss is a factor of all.
@@ -84,7 +84,7 @@ double gradient_error(const Outcome& found, const Outcome& exact) {
   return largest;
 }
 
-// Root mean squares over seeds.
+// Root mean square over seeds.
 struct Errors {
   void add(const Outcome& found, const Outcome& exact) {
     first_loss += std::pow(found.first_loss - exact.first_loss, 2) / kSeeds;

@@ -23,15 +23,15 @@ inline checkpoint::SaverOptions options_in(const std::string& folder) {
 
 inline comm::ProcessGroup& world_group(EngineRun& run) { return run.job().world().control(); }
 
-// Ends a save that `saver` has begun.
+// Completes a save that `saver` has begun.
 inline void finish(checkpoint::Saver& saver) {
   const checkpoint::SaveReport report = saver.finish();
   if (!report.error.empty()) throw std::runtime_error(report.error);
 }
 
-// Resumes from the newest checkpoint, to the last step, and gives what each rank ended with.
-// frozen_before: parameters that were frozen in the run that saved.
-// loaded: called on every rank after it has loaded its state.
+// Resumes from the newest checkpoint to the last step and returns each rank's result.
+// frozen_before: parameters that were frozen in the run that saved. loaded: called on every rank
+// after it has loaded its state.
 inline std::vector<Trace> load_and_train(
     const config::Config& config, const std::string& folder,
     const std::vector<std::string>& frozen_before = {},

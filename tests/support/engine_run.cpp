@@ -28,18 +28,18 @@ std::uint64_t hash_of(const at::Tensor& tensor) {
 data::LoaderOptions loader_options(const config::Config& config, job::Job& job,
                                    std::int64_t first_step) {
   return {.microbatch = config.batch.microbatch,
-          .deal = job.engine().deal(),
+          .assignment = job.engine().microbatch_assignment(),
           .seed = config.train.seed,
           .start_position = first_step * config.batch.global};
 }
 
-// The caller keeps the world.
+// Does not own the world: the caller keeps it.
 std::shared_ptr<comm::World> borrowed(comm::World& world) {
   return {std::shared_ptr<void>(), &world};
 }
 
-// A tensor of which the ranks of a group hold disjoint parts: bytes that a rank lacks are zero, and
-// adding zeros changes nothing.
+// Assembles a tensor of which the ranks of a group hold disjoint parts; a rank's missing bytes are
+// zero, and adding zeros is exact.
 at::Tensor joined(comm::ProcessGroup& group, const std::vector<checkpoint::Piece>& parts,
                   at::IntArrayRef shape, const at::TensorOptions& options) {
   const at::Tensor whole = at::zeros(shape, options);
@@ -55,7 +55,7 @@ at::Tensor joined(comm::ProcessGroup& group, const std::vector<checkpoint::Piece
   return whole.cpu();
 }
 
-// True if the parameter has moments: it is not frozen.
+// True if the parameter has moments, that is, is not frozen.
 bool has_moments(job::Job& job, const std::string& name) {
   for (const param::ParameterId id : job.plan().options.frozen) {
     if (job.plan().model->parameters[id].name == name) return false;
@@ -63,9 +63,8 @@ bool has_moments(job::Job& job, const std::string& name) {
   return true;
 }
 
-// Assembles weights and moments from shards, or on a mesh from shards, slices and stages. Without
-// pipeline and tensor axis each replica has its own copy, so that tests compare them; on a mesh all
-// have the first one.
+// Assembles weights and moments from shards, slices and stages. With data parallelism only, each
+// replica assembles its own copy, so tests compare them; on a mesh all ranks get the first copy.
 std::map<std::string, at::Tensor> whole_state(job::Job& job) {
   const checkpoint::State state = job.engine().state();
   const mesh::MeshShape& sizes = job.groups().mesh().sizes();
@@ -76,7 +75,7 @@ std::map<std::string, at::Tensor> whole_state(job::Job& job) {
   std::map<std::string, std::vector<checkpoint::Piece>> parts;
   for (const checkpoint::Piece& piece : state) {
     if (piece.name == "optimizer.num_updates" || piece.name == "optimizer.loss_scale") {
-      whole[piece.name] = piece.tensor.clone().cpu();  // which every rank has
+      whole[piece.name] = piece.tensor.clone().cpu();  // held by every rank
     } else if (!is_on_mesh || piece.replica.index == 0) {
       parts[piece.name].push_back(piece);
     }
@@ -96,7 +95,7 @@ std::map<std::string, at::Tensor> whole_state(job::Job& job) {
   return whole;
 }
 
-// A state as it is, but for the scale of the loss.
+// Replaces the loss scale of a state.
 class LowScale final : public checkpoint::Source {
  public:
   explicit LowScale(const checkpoint::State& state) : state_(state) {}
@@ -223,7 +222,7 @@ void EngineRun::steps(std::int64_t count) {
          .learning_rate = config_.train.lr.value(),
          .compresses = first_step_ + std::ssize(trace_.losses) >= config_.machine.compress_warmup});
     trace_.losses.push_back(result.loss.mean());
-    // Which of the values that are not finite it is may depend on the layout.
+    // The kind of non-finite value may depend on the layout.
     trace_.norms.push_back(std::isfinite(result.grad_norm) ? result.grad_norm : INFINITY);
   }
 }

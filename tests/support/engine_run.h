@@ -1,4 +1,4 @@
-// Trains a small model for a few steps with the engine, as one rank sees it, and collects what
+// Trains a small model for a few steps with the engine on each rank, and collects the results that
 // tests compare.
 #pragma once
 
@@ -49,15 +49,15 @@ struct Trace {
 };
 
 /// Three layers of width 16, dropout 0.1, four steps of eight samples of 32 tokens of
-/// tests/golden/text.bin; clipping is at work.
-/// Of plain kernels, or of fused ones where DTRAIN_TEST_KERNELS says so.
+/// tests/golden/text.bin, with active clipping. Uses plain kernels, or fused ones if
+/// DTRAIN_TEST_KERNELS says so.
 [[nodiscard]] config::Config tiny_config();
 
-/// The same work on dp ranks with grad_accum microbatches each; the microbatch follows.
+/// The same batch on dp ranks with grad_accum microbatches each; derives the microbatch size.
 [[nodiscard]] config::Config laid_out(config::Config config, std::int64_t dp,
                                       std::int64_t grad_accum);
 
-/// Derives the dtypes by role from machine.dtype where they are not set.
+/// Derives unset dtypes by role from machine.dtype.
 [[nodiscard]] config::Config with_dtypes(config::Config config);
 
 /// The same under a sharded data axis: "fsdp:full", "fsdp:grad-op", "fsdp:none", "hybrid:2" (shards
@@ -65,8 +65,8 @@ struct Trace {
 [[nodiscard]] config::Config sharded(const config::Config& config, std::int64_t dp,
                                      std::int64_t grad_accum, const std::string& what);
 
-/// The same work on a mesh, grad_accum microbatches for each data-parallel rank; settings of
-/// config.layout beside the mesh stay.
+/// The same batch on a mesh, with grad_accum microbatches for each data-parallel rank; other
+/// settings of config.layout stay.
 [[nodiscard]] config::Config meshed(config::Config config, const mesh::MeshShape& mesh,
                                     std::int64_t grad_accum);
 [[nodiscard]] std::int64_t num_ranks(const config::Config& config);
@@ -78,15 +78,15 @@ class EngineRun {
   EngineRun(const config::Config& config, comm::World& world, std::int64_t first_step = 0);
 
   void steps(std::int64_t count);
-  /// Lowers float16's scale of the loss to one at which no gradient overflows, so that no update is
-  /// left out and equal numbers of updates can be compared. No-op in other dtypes. Collective.
+  /// Lowers float16's loss scale until no gradient overflows, so that no update is skipped and runs
+  /// have equal numbers of updates. No-op in other dtypes. Collective.
   void lower_loss_scale();
-  /// The gradients of the next step alone.
+  /// Computes the gradients of the next step, without an update.
   void forward_backward_only();
   [[nodiscard]] const config::Config& config() const { return config_; }
   [[nodiscard]] job::Job& job() { return job_; }
-  /// Losses and norms so far, and the state now: this rank's copy, or the one that it and others
-  /// hold the parts of. Collective.
+  /// Returns losses and norms so far, and the current state: this rank's copy, or the one assembled
+  /// from several ranks. Collective.
   [[nodiscard]] Trace trace();
 
  private:
@@ -98,14 +98,15 @@ class EngineRun {
   Trace trace_;
 };
 
-/// Makes a rank's world of the one that its thread has.
+/// Makes a rank's world from its thread's world.
 using WorldOf = std::function<std::shared_ptr<comm::World>(std::shared_ptr<comm::World> host)>;
 
-/// Trains on ranks that are threads; the trace of each rank. world_of: empty for the host's.
+/// Trains on ranks that are threads and returns each rank's trace. world_of: empty to use the
+/// thread's world.
 [[nodiscard]] std::vector<Trace> train_on_threads(const config::Config& config,
                                                   const WorldOf& world_of = {});
 
-/// Trains on ranks that are processes; their texts are their traces'.
+/// Trains on ranks that are processes; each outcome's text is Trace::text().
 [[nodiscard]] std::vector<RankOutcome> train_on_processes(const config::Config& config,
                                                           const std::string& backend);
 

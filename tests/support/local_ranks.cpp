@@ -26,7 +26,8 @@ namespace dtrain::testing {
 
 namespace {
 
-// The hidden test case below, which a started process runs. Its parameters come by environment.
+// The hidden test case below, which a started process runs. Its parameters come from the
+// environment.
 constexpr const char* kRankCase = "A rank of another test";
 constexpr const char* kVariable = "DTRAIN_TEST_RANK";
 constexpr int kReportDescriptor = 3;
@@ -105,10 +106,10 @@ std::string run_task(const RankTask& task) {
     text = fmt::format("unexpected {}", error.what());
   }
   write_all(kReportDescriptor, "=" + text);
-  ::_exit(status);  // not the end of a test: Catch has nothing to report
+  ::_exit(status);  // exits without Catch's report, since this is a rank, not a test
 }
 
-/// The two ends of a door, as dtrun hands them down: rank 0's, and that of the others.
+/// Both ends of a rendezvous socket, as dtrun passes them on: rank 0's, and the other ranks'.
 std::array<int, 2> make_door() {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) {
@@ -130,7 +131,7 @@ std::shared_ptr<comm::ProcessGroup> group_of_all(comm::World& world) {
 void on_threads(std::int64_t size, const std::function<void(comm::World&)>& body,
                 const comm::GroupOptions& options) {
   comm::run_local_ranks(size, options, [&](const std::shared_ptr<comm::World>& world) {
-    at::set_num_threads(1);  // of this rank's thread: ranks share the machine
+    at::set_num_threads(1);  // ranks share the machine
     body(*world);
   });
 }
@@ -177,7 +178,7 @@ struct RankProcesses::Process {
     }
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
-    // Above the descriptors they are moved to, so that none overwrites another.
+    // Duplicated above the target descriptors, so that none overwrites another.
     const int high_report = ::fcntl(report_pipe[1], F_DUPFD_CLOEXEC, 100);
     const int high_store = ::fcntl(store, F_DUPFD_CLOEXEC, 100);
     posix_spawn_file_actions_adddup2(&actions, error_pipe[1], STDERR_FILENO);
@@ -209,7 +210,7 @@ struct RankProcesses::Process {
     }
   }
 
-  /// Reads what has come; false when both pipes are at their end.
+  /// Reads available output; false once both pipes are closed.
   bool read_output(int patience_ms) {
     pollfd waiting[2] = {{report, POLLIN, 0}, {errors, POLLIN, 0}};  // negative ones are ignored
     if (report < 0 && errors < 0) return false;
@@ -240,7 +241,7 @@ RankProcesses::RankProcesses(const std::string& program, const ProcessOptions& o
     RankTask task{.program = program,
                   .backend = options.backend,
                   .rank = rank,
-                  .size = options.told_sizes.empty() ? options.size : options.told_sizes[index],
+                  .size = options.world_sizes.empty() ? options.size : options.world_sizes[index],
                   .timeout_ms = options.group.timeout.count(),
                   .fast = options.group.reduction == comm::Reduction::fast ? 1 : 0,
                   .argument = options.argument};

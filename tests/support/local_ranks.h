@@ -20,11 +20,11 @@ namespace dtrain::testing {
 void on_threads(std::int64_t size, const std::function<void(comm::World&)>& body,
                 const comm::GroupOptions& options = {.timeout = std::chrono::seconds(20)});
 
-/// The task of a rank that is a process: it returns what the test is to see.
+/// The body of a rank that is a process; the test receives the returned text.
 using RankBody = std::function<std::string(comm::World&, const std::string& argument)>;
 
-/// Makes `body` known under a name, at namespace scope of a test file. Processes are started anew
-/// from the test program, since a fork of one that has used LibTorch's threads is not safe.
+/// Registers `body` under a name, at namespace scope of a test file. Processes execute the test
+/// program again, since forking after using LibTorch's threads is unsafe.
 struct RankProgram {
   RankProgram(const std::string& name, RankBody body);
 };
@@ -44,12 +44,12 @@ struct ProcessOptions {
   std::string argument = {};
   std::string backend = "gloo";
   comm::GroupOptions group{.timeout = std::chrono::seconds(20)};
-  std::vector<std::int64_t> told_sizes = {};  ///< by rank, the world size it is told; empty: `size`
-  std::vector<std::int64_t> absent = {};      ///< ranks that are never started
+  std::vector<std::int64_t> world_sizes = {};  ///< world size passed to each rank; empty: `size`
+  std::vector<std::int64_t> absent = {};       ///< ranks that are never started
   std::chrono::milliseconds limit = std::chrono::seconds(60);  ///< then all are killed
 };
 
-/// What became of all ranks after one was killed, and how long that took.
+/// Outcomes of all ranks after one was killed, and the time until they ended.
 struct AfterKill {
   std::vector<RankOutcome> outcomes;  // by rank
   double seconds = 0;
@@ -59,18 +59,18 @@ struct AfterKill {
 class RankProcesses {
  public:
   RankProcesses(const std::string& program, const ProcessOptions& options);
-  /// Kills what still runs.
+  /// Kills processes that still run.
   ~RankProcesses();
   RankProcesses(const RankProcesses&) = delete;
   RankProcesses& operator=(const RankProcesses&) = delete;
 
   void signal(std::int64_t rank, int number);
-  /// Blocks until that rank has written a line with print_progress and returns it.
+  /// Blocks until the rank writes a line with print_progress and returns it.
   std::string next_line(std::int64_t rank);
-  /// Waits for all and returns their outcomes by rank; absent ranks have a default one.
+  /// Waits for all ranks and returns their outcomes by rank; absent ranks have a default outcome.
   std::vector<RankOutcome> wait();
-  /// Waits for a line of each rank, kills `rank` 30 ms later, amid its collectives, and waits for
-  /// all.
+  /// Waits for a line from each rank, kills `rank` 30 ms later, during its collectives, and waits
+  /// for all.
   AfterKill kill_at_work(std::int64_t rank);
 
  private:

@@ -63,7 +63,7 @@ std::vector<data::Batch> global_microbatches(const config::Config& config, std::
                                               .seq_len = config.data.seq_len});
   data::Loader loader(split.train,
                       {.microbatch = config.batch.microbatch,
-                       .deal = {.grad_accum = config.batch.global / config.batch.microbatch},
+                       .assignment = {.grad_accum = config.batch.global / config.batch.microbatch},
                        .seed = config.train.seed,
                        .start_position = step * config.batch.global});
   return loader.next();

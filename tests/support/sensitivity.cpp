@@ -17,7 +17,7 @@ namespace {
 // The number of sequential roundings of a step in `dtype`. A level stores three weights and ten results
 // forward, the embedding and the head two each; backward there is a gradient for each.
 double roundings_of_step(const config::Config& config, at::ScalarType dtype) {
-  const double results = 2.0 * (13.0 * static_cast<double>(config.model.levels) + 4);
+  const double results = 2.0 * (13.0 * static_cast<double>(config.model.layers) + 4);
   // Products of 16-bit values accumulate in float32 and are rounded once. Other dtypes round each
   // term; the longest sum is a weight's gradient, with one term per token.
   const auto terms = static_cast<double>(config.batch.global * config.data.seq_len);

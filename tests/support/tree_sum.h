@@ -1,4 +1,4 @@
-// The order of comm/tree_order.h applied to things that lie side by side. Without LibTorch.
+// Applies the order of comm/tree_order.h to an array of values, without LibTorch.
 #pragma once
 
 #include <array>

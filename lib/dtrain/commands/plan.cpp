@@ -19,9 +19,9 @@ namespace dtrain::commands {
 namespace {
 
 using metrics::format_bytes;
-using planner::Choice;
+using planner::RankedLayout;
 
-std::string row(std::size_t number, const Choice& choice) {
+std::string row(std::size_t number, const RankedLayout& choice) {
   const planner::Prediction& found = choice.prediction;
   const double seconds = found.seconds();
   return fmt::format("{:>3} {:>6} {:>10} {:>10} {:>7} {:>9} {:>6} {:>10}  {}\n", number,
@@ -59,8 +59,8 @@ std::string other_flags(const config::Config& asked) {
   return asked.data.train.empty() ? " --data FILE" + text : text;
 }
 
-std::string command_line(const config::Config& asked, const Choice& best,
-                         const planner::Site& site) {
+std::string command_line(const config::Config& asked, const RankedLayout& best,
+                         const planner::Cluster& site) {
   std::string text;
   const std::int64_t nodes = (best.layout.ranks + site.ranks_per_node - 1) / site.ranks_per_node;
   if (best.layout.ranks > 1) {
@@ -88,7 +88,7 @@ std::optional<std::int64_t> num_samples_of(const config::Config& asked) {
 }
 
 // How long the run takes, and a pass over its data where their size is known.
-std::string duration_line(const config::Config& asked, const Choice& best,
+std::string duration_line(const config::Config& asked, const RankedLayout& best,
                           std::optional<std::int64_t> num_samples) {
   const config::Config& config = best.config;
   const auto time_of = [&](double steps) {
@@ -111,10 +111,10 @@ std::string duration_line(const config::Config& asked, const Choice& best,
 }
 
 // Where the ranks would be. A machine that is not here has GPUs unless another device is named.
-planner::Site site_of(const config::Config& asked) {
+planner::Cluster site_of(const config::Config& asked) {
   const config::PlanConfig& plan = asked.plan;
   const config::DeviceName& device = asked.machine.device;
-  planner::Site site{.ranks_per_node = plan.ranks_per_node, .cores = base::usable_cores()};
+  planner::Cluster site{.ranks_per_node = plan.ranks_per_node, .cores = base::usable_cores()};
   if (site.ranks_per_node == 0) site.ranks_per_node = std::max(plan.ranks, site.cores);
   if (is_here(plan) && !device.is_cpu()) {
     base::fail(base::ErrorKind::usage,
@@ -132,7 +132,7 @@ planner::Site site_of(const config::Config& asked) {
   return site;
 }
 
-std::string rates_line(const planner::Rates& rates, const planner::Site& site) {
+std::string rates_line(const planner::Rates& rates, const planner::Cluster& site) {
   std::string text = rates.flops > 0 ? fmt::format("{:g} TFLOP/s a rank as given, on {}",
                                                    rates.flops / 1e12, site.device)
                                      : "passes and updates measured on this machine";
@@ -155,7 +155,7 @@ std::string rates_line(const planner::Rates& rates, const planner::Site& site) {
 
 void plan_layouts(const config::Config& asked, const Output& output) {
   const config::PlanConfig& plan = asked.plan;
-  const planner::Site site = site_of(asked);
+  const planner::Cluster site = site_of(asked);
   const auto num_samples = num_samples_of(asked);
   planner::MachineRates measured;
   const planner::Rates rates{.flops = plan.device_tflops * 1e12,
@@ -176,15 +176,15 @@ void plan_layouts(const config::Config& asked, const Output& output) {
   if (shown < ranking.choices.size()) {
     output(fmt::format("    and {} more, slower (--show N)\n", ranking.choices.size() - shown));
   }
-  const auto named = std::min(ranking.misfits.size(), static_cast<std::size_t>(plan.show));
+  const auto named = std::min(ranking.rejected.size(), static_cast<std::size_t>(plan.show));
   for (std::size_t i = 0; i < named; ++i) {
-    const planner::Misfit& misfit = ranking.misfits[i];
+    const planner::RejectedLayout& misfit = ranking.rejected[i];
     output(fmt::format("  - {} ranks, {}: {}\n", misfit.layout.ranks, misfit.layout.text(),
                        misfit.reason));
   }
-  if (named < ranking.misfits.size()) {
+  if (named < ranking.rejected.size()) {
     output(fmt::format("    and {} more that do not fit (--show N)\n",
-                       ranking.misfits.size() - named));
+                       ranking.rejected.size() - named));
   }
   output(duration_line(asked, ranking.choices.front(), num_samples));
   output(fmt::format("best: {}\n", command_line(asked, ranking.choices.front(), site)));

@@ -26,7 +26,7 @@ struct Batch {
 using MicrobatchId = base::Index<struct MicrobatchTag>;
 
 /// How the microbatches of a global batch are dealt to the ranks of the data axis.
-struct MicrobatchDeal {
+struct MicrobatchAssignment {
   std::int64_t rank = 0;        ///< of the data axis
   std::int64_t num_ranks = 1;   ///< of the data axis
   std::int64_t grad_accum = 1;  ///< microbatches of each rank

@@ -36,12 +36,13 @@ Loader::Loader(Mixture samples, const LoaderOptions& options)
     : samples_(std::move(samples)),
       source_order_(samples_.order()),
       options_(options),
-      global_batch_(options.microbatch * options.deal.num_microbatches()),
+      global_batch_(options.microbatch * options.assignment.num_microbatches()),
       position_(options.start_position) {
-  const MicrobatchDeal& deal = options.deal;
-  DTRAIN_CHECK(options.microbatch >= 1 && deal.grad_accum >= 1 && options.start_position >= 0);
-  DTRAIN_CHECK(0 <= deal.rank && deal.rank < deal.num_ranks, "dp rank {} of {}", deal.rank,
-               deal.num_ranks);
+  const MicrobatchAssignment& assignment = options.assignment;
+  DTRAIN_CHECK(options.microbatch >= 1 && assignment.grad_accum >= 1 &&
+               options.start_position >= 0);
+  DTRAIN_CHECK(0 <= assignment.rank && assignment.rank < assignment.num_ranks, "dp rank {} of {}",
+               assignment.rank, assignment.num_ranks);
   for (const Mixture::Source& source : samples_.sources()) {
     sample_orders_.emplace_back(source.samples.size(), options.seed);
   }
@@ -50,7 +51,7 @@ Loader::Loader(Mixture samples, const LoaderOptions& options)
 
 std::int64_t Loader::bytes(const LoaderOptions& options, std::int64_t seq_len) {
   constexpr std::int64_t kTokenBytes = 2 * sizeof(std::int64_t);  // its id and its target
-  const std::int64_t tokens = options.microbatch * options.deal.grad_accum * seq_len;
+  const std::int64_t tokens = options.microbatch * options.assignment.grad_accum * seq_len;
   return (std::int64_t{kGlobalBatchesAhead} + 2) * tokens * kTokenBytes;
 }
 
@@ -67,15 +68,15 @@ std::vector<Batch> Loader::next() {
 }
 
 void Loader::read_ahead(const std::stop_token& stop) {
-  const MicrobatchDeal& deal = options_.deal;
+  const MicrobatchAssignment& assignment = options_.assignment;
   std::int64_t first = options_.start_position;
   try {
     for (;; first += global_batch_) {
       std::vector<Batch> batches;
-      for (const auto id : base::first_ids<MicrobatchId>(deal.grad_accum)) {
+      for (const auto id : base::first_ids<MicrobatchId>(assignment.grad_accum)) {
         if (stop.stop_requested()) break;
         batches.push_back(read_batch(
-            samples_.seq_len(), first + deal.number_of(id) * options_.microbatch,
+            samples_.seq_len(), first + assignment.number_of(id) * options_.microbatch,
             options_.microbatch, [this](std::int64_t consumed, auto inputs, auto targets) {
               copy(consumed, inputs, targets);
             }));

@@ -17,9 +17,9 @@
 namespace dtrain::data {
 
 struct LoaderOptions {
-  std::int64_t microbatch = 1;      ///< sequences per microbatch
-  MicrobatchDeal deal = {};         ///< assigns microbatches to this rank
-  std::uint64_t seed = 0;           ///< seed of the sample order
+  std::int64_t microbatch = 1;           ///< sequences per rank and backward pass
+  MicrobatchAssignment assignment = {};  ///< which of them are this rank's
+  std::uint64_t seed = 0;                ///< of the sample order
   std::int64_t start_position = 0;  ///< samples consumed before the first batch, over all ranks
 };
 

@@ -20,19 +20,19 @@ namespace {
 
 #if defined(__x86_64__)
 
-// Bits of cpuid's leaf 7: subleaf 0 has ebx, ecx and edx, subleaf 1 eax.
+// Bits of cpuid leaf 7: ebx, ecx and edx of subleaf 0, eax of subleaf 1.
 constexpr unsigned kAvx512Core = 1U << 16 | 1U << 17 | 1U << 30 | 1U << 31;  // ebx: f, dq, bw, vl
 constexpr unsigned kVnni = 1U << 11;                                         // ecx, avx512
 constexpr unsigned kFp16 = 1U << 23;                                         // edx, avx512
 constexpr unsigned kAmx = 1U << 24;                                          // edx, amx-tile
 constexpr unsigned kAvxVnni = 1U << 4;                                       // eax of subleaf 1
-constexpr unsigned kBf16 = 1U << 5;                                          // the same, avx512
+constexpr unsigned kBf16 = 1U << 5;  // eax of subleaf 1, avx512
 
 std::string instructions() {
   __builtin_cpu_init();
-  const char* maker = __builtin_cpu_is("intel") != 0 ? "Intel"
-                      : __builtin_cpu_is("amd") != 0 ? "AMD"
-                                                     : "other";
+  const char* vendor = __builtin_cpu_is("intel") != 0 ? "Intel"
+                       : __builtin_cpu_is("amd") != 0 ? "AMD"
+                                                      : "other";
   unsigned eax = 0;
   unsigned ebx = 0;
   unsigned ecx = 0;
@@ -52,7 +52,7 @@ std::string instructions() {
   add_if((more & kBf16) != 0, "bf16");
   add_if((edx & kFp16) != 0, "fp16");
   add_if((edx & kAmx) != 0, "amx");
-  return fmt::format("{}:{}", maker, fmt::join(names, ","));
+  return fmt::format("{}:{}", vendor, fmt::join(names, ","));
 }
 
 #else
@@ -80,10 +80,11 @@ CpuTypes agree_on_cpu_types(comm::ProcessGroup& world, const std::string& own, b
                         ranks.size() == 1 ? "has" : "have", type);
   }
   if (!may_differ) {
-    base::fail(base::ErrorKind::usage,
-               "the ranks' CPUs are of different types, which round differently: {}; start all "
-               "ranks on the same type with the same settings, or allow it with --mixed-cpus on",
-               text);
+    base::fail(
+        base::ErrorKind::usage,
+        "ranks have different CPU types, which round differently: {}; start all ranks on one "
+        "type with the same settings, or set --mixed-cpus on",
+        text);
   }
   return {.text = text, .are_mixed = true};
 }

@@ -1,4 +1,4 @@
-// The type of a rank's CPU, which decides how it rounds; compares it over all ranks.
+// CPU types of ranks, which determine rounding, and their comparison over all ranks.
 #pragma once
 
 #include <string>
@@ -7,12 +7,12 @@
 
 namespace dtrain::job {
 
-/// The type of CPU that this process computes on: ATen's capability, and what oneDNN and MKL choose
-/// their instructions by (maker, vector instructions, settings in the environment). Processes with
-/// equal types compute equal bits: "AVX2/AMD:avx2,avx512,vnni,bf16".
+/// Returns the type of this process's CPU: ATen's capability, and what oneDNN and MKL select
+/// instructions by (vendor, vector instructions, environment settings). Processes with equal types
+/// compute equal bits. Example: "AVX2/AMD:avx2,avx512,vnni,bf16".
 [[nodiscard]] std::string cpu_type();
 
-/// How the types of all ranks are told: the type, or, where they differ, each with its ranks.
+/// The CPU types of all ranks. text: the common type, or each type with its ranks.
 struct CpuTypes {
   std::string text;
   bool are_mixed = false;

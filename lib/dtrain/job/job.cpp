@@ -29,11 +29,11 @@
 namespace dtrain::job {
 namespace {
 
-// By the numbers of cores, GPUs and ranks of a node.
+// Settings whose defaults follow from a node's cores, GPUs and ranks.
 constexpr std::array<std::string_view, 3> kFromNode{"machine.threads", "machine.device",
                                                     "layout.shard_size"};
 
-// Ranks that recompute other parts would make other collective calls.
+// Ranks with different recomputation would make different collective calls.
 bool plan_depends_on_threads(const config::MachineConfig& machine) {
   return machine.recompute.kind == config::RecomputeSetting::Kind::automatic &&
          machine.memory_limit.count > 0;
@@ -45,7 +45,7 @@ bool may_differ(const config::Setting& setting, const config::Config& config) {
          !plan_depends_on_threads(config.machine);
 }
 
-// The settings with the backend in use: hier on one host is shm.
+// Replaces the backend by the one in use: hier on one host becomes shm.
 config::Config with_backend_of(const comm::World& world, config::Config config) {
   for (const config::Choice& choice : choices_of(config.machine.backend)) {
     if (choice.name == world.backend()) {
@@ -55,9 +55,9 @@ config::Config with_backend_of(const comm::World& world, config::Config config) 
   return config;
 }
 
-// Collective: what one rank alone cannot plan for ends the others at once, and names it.
-parallel::RankPlan plan_of(const config::Config& asked, comm::World& world) {
-  const config::Config config = with_backend_of(world, asked);
+// Collective: if planning fails on one rank, all ranks fail at once with its name.
+parallel::RankPlan plan_this_rank(const config::Config& requested, comm::World& world) {
+  const config::Config config = with_backend_of(world, requested);
   const mesh::DeviceMesh mesh(config::mesh_of(config.layout));
   mesh::check_mesh_size(mesh, world);
   std::optional<parallel::RankPlan> plan;
@@ -72,8 +72,8 @@ parallel::RankPlan plan_of(const config::Config& asked, comm::World& world) {
   return std::move(*plan);
 }
 
-// Advice if one process was started although the environment describes several ranks.
-std::string advice_on_waiting(const base::RankEnv& env) {
+// Returns advice for a single process whose environment describes several ranks.
+std::string waiting_advice(const base::RankEnv& env) {
   const bool starts_all = env.control_fd >= 0 || !env.agent_store_key.empty();
   if (starts_all || (env.source != "RANK" && !env.slurm_step)) return {};
   const std::string start =
@@ -88,8 +88,8 @@ std::string advice_on_waiting(const base::RankEnv& env) {
                      env.world_size);
 }
 
-// One or two ranks per host report for all, if these are known to have been started.
-bool tells_of_waiting(const base::RankEnv& env) {
+// Two ranks per host report for all, unless this one may have been started alone.
+bool may_report_waiting(const base::RankEnv& env) {
   const bool may_be_alone = env.source == "RANK" && env.control_fd < 0;
   return may_be_alone || env.local_rank <= 1;
 }
@@ -102,11 +102,10 @@ std::vector<comm::NamedValue> agreed_settings(const config::Config& config) {
     const config::Setting& setting = *config::find_key(key);
     if (may_differ(setting, config)) continue;
     const bool is_from_node = std::ranges::find(kFromNode, key) != kFromNode.end();
-    agreed.emplace_back(
-        is_from_node
-            ? fmt::format("{}, which follows from each node unless {} gives it", key, setting.flag)
-            : key,
-        std::move(value));
+    agreed.emplace_back(is_from_node ? fmt::format("{}, which each node derives unless {} sets it",
+                                                   key, setting.flag)
+                                     : key,
+                        std::move(value));
   }
   return agreed;
 }
@@ -127,7 +126,7 @@ config::DeviceName device_of(const config::Config& config, const base::RankEnv& 
   return own ? config::DeviceName{device.kind, own} : config::DeviceName{"cpu"};
 }
 
-std::string meeting_addr(const base::RankEnv& env) {
+std::string rendezvous_addr(const base::RankEnv& env) {
   if (!env.master_addr.empty()) return env.master_addr;
   const bool spans_nodes = env.slurm_step && env.num_nodes != 1;
   return spans_nodes ? net::address_of_first_node(*env.slurm_step) : "127.0.0.1";
@@ -142,7 +141,7 @@ std::shared_ptr<comm::World> make_world(const config::Config& config, const base
       {.backend = std::string(text_of(config.machine.backend)),
        .rank = env.rank,
        .size = env.world_size,
-       .master_addr = meeting_addr(env),
+       .master_addr = rendezvous_addr(env),
        .master_port = env.store_port(),
        .store = env.store,
        .interface = interface.empty() ? env.gloo_interfaces : interface,
@@ -151,8 +150,8 @@ std::shared_ptr<comm::World> make_world(const config::Config& config, const base
        .token = env.job_token,
        .token_file = env.job_token_file,
        .agent_store_key = env.agent_store_key,
-       .tells_of_waiting = tells_of_waiting(env),
-       .waiting_advice = advice_on_waiting(env),
+       .tells_of_waiting = may_report_waiting(env),
+       .waiting_advice = waiting_advice(env),
        .group = group_options(config),
        .count_memory = metrics::count_other_memory});
   return on_device(config, env, std::move(host));
@@ -172,7 +171,7 @@ Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)
     : world_(std::move(world)),
       whole_model_(model::make_model(config.model, config.data.seq_len, {},
                                      parallel::computation_of(config.machine))),
-      plan_(plan_of(config, *world_)),
+      plan_(plan_this_rank(config, *world_)),
       groups_(*world_, mesh::DeviceMesh(config::mesh_of(config.layout)),
               parallel::mesh_subgroups(config, plan_.options)),
       cpus_(agree_on_cpu_types(world_->control(), cpu_type(), config.machine.mixed_cpus)) {
@@ -192,7 +191,7 @@ Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)
   check_ranks_agree(config);
 }
 
-// The device itself says what is too much; the prediction only warns.
+// On a device the allocator enforces the limit; the prediction only warns.
 void Job::warn_of_memory_limit(const config::Config& config) const {
   const config::ByteSize& limit = config.machine.memory_limit;
   const std::int64_t predicted = plan_.memory.peak();
@@ -207,7 +206,7 @@ void Job::check_ranks_agree(const config::Config& config) const {
   for (const param::ParameterSpec& spec : whole_model_->parameters) {
     values.emplace_back("shape of " + spec.name, fmt::format("{}", spec.shape));
   }
-  // Ranks that round differently would find different norms of the same weights.
+  // Ranks that round differently compute different norms of the same weights.
   const double norm = engine_->parameter_norm();
   if (!cpus_.are_mixed)
     values.emplace_back("norm of the initial weights", fmt::format("{:a}", norm));

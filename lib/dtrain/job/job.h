@@ -1,4 +1,4 @@
-// A configuration brought to life on this rank: world, groups, model and engine.
+// Builds a rank's world, groups, model and engine from a configuration.
 #pragma once
 
 #include <memory>
@@ -16,24 +16,25 @@
 
 namespace dtrain::job {
 
-/// The settings of `train`, for comm::check_agreement. Left out is what may differ between nodes
-/// since no result depends on it: --nnodes, --interface, and --threads except where it changes
-/// bits. Of what follows from a rank's node unless it is given, the name says how to give it.
+/// Returns the settings that all ranks must share, for comm::check_agreement. Excludes settings
+/// that may differ between nodes without changing results: --nnodes, --interface, and --threads
+/// unless it changes bits. Names of settings derived from the node by default say which flag sets
+/// them.
 [[nodiscard]] std::vector<comm::NamedValue> agreed_settings(const config::Config& config);
 
-/// Options that all groups of a job share.
+/// Returns the options common to all groups of a job.
 [[nodiscard]] comm::GroupOptions group_options(const config::Config& config);
 
-/// Returns where a rank computes, without an index where that follows from its local rank.
+/// Returns a rank's device, without an index if that follows from the local rank.
 [[nodiscard]] config::DeviceName device_of(const config::Config& config, const base::RankEnv& env);
 
-/// Where ranks meet that a network joins: MASTER_ADDR, else the first node of SLURM's step, else
-/// the loopback.
+/// Returns the rendezvous address: MASTER_ADDR, else the first node of the SLURM step, else the
+/// loopback.
 ///
 /// Throws: Error{usage} if the node's address is unknown.
-[[nodiscard]] std::string meeting_addr(const base::RankEnv& env);
+[[nodiscard]] std::string rendezvous_addr(const base::RankEnv& env);
 
-/// The world that the configuration and the launcher's environment describe.
+/// Connects the world that the configuration and the launcher's environment describe.
 ///
 /// Collective: every rank of the job.
 /// Throws:     as comm::create_world and device::make_device_world; Error{usage} for an --interface that
@@ -41,7 +42,7 @@ namespace dtrain::job {
 [[nodiscard]] std::shared_ptr<comm::World> make_world(const config::Config& config,
                                                       const base::RankEnv& env);
 
-/// `host`'s ranks on the devices that the configuration names, within its --memory-limit.
+/// Places `host`'s ranks on the configured devices and applies --memory-limit.
 ///
 /// Collective: every rank of `host`.
 /// Throws:     as device::make_device_world.
@@ -49,7 +50,7 @@ namespace dtrain::job {
                                                      const base::RankEnv& env,
                                                      std::shared_ptr<comm::World> host);
 
-/// Makes all that a command computes with, and owns it. Members are destroyed in reverse order.
+/// Owns a rank's world, groups, model and engine.
 ///
 /// Threads: one.
 class Job {
@@ -57,18 +58,17 @@ class Job {
   /// Builds the model and engine in `world`; config.batch.grad_accum must be set.
   ///
   /// Collective: every rank of the world.
-  /// Throws:     Error{usage} naming the setting or the CPU type that differs between ranks, or a
-  ///             machine with less memory than its ranks are predicted to hold; as
-  ///             parallel::rank_plan.
+  /// Throws:     Error{usage} naming a setting or CPU type that differs between ranks, or a machine
+  ///             with less memory than its ranks are predicted to need; as parallel::rank_plan.
   Job(const config::Config& config, std::shared_ptr<comm::World> world);
 
   [[nodiscard]] comm::World& world() { return *world_; }
   [[nodiscard]] const mesh::MeshGroups& groups() const { return groups_; }
-  /// The CPU types of all ranks.
+  /// CPU types of all ranks.
   [[nodiscard]] const CpuTypes& cpus() const { return cpus_; }
-  /// The model that all ranks compute together, uncut.
+  /// The whole model, neither split nor cut into stages.
   [[nodiscard]] const model::Model& whole_model() const { return *whole_model_; }
-  /// This rank's.
+  /// The plan of this rank.
   [[nodiscard]] const parallel::RankPlan& plan() const { return plan_; }
   [[nodiscard]] parallel::StepEngine& engine() { return *engine_; }
 

@@ -22,24 +22,24 @@ namespace {
 
 using metrics::format_bytes;
 
-/// A bound on memory that some ranks share: those of a machine, or of a container of it.
+/// A memory bound that several ranks share: those of a machine or container.
 struct SharedBound {
-  base::MemoryBound bound = {};  // with the least bytes that one of them sees
+  base::MemoryBound bound = {};  // the smallest that any of them sees
   std::vector<std::int64_t> ranks = {};
-  parallel::MemoryPlan predicted = {};  // of all these ranks together
+  parallel::MemoryPlan predicted = {};  // sum over these ranks
 
-  // Of the memory that is bounded: where ranks are on devices, their host's.
+  // Returns the predicted use of the bounded memory: the host's, if ranks are on devices.
   [[nodiscard]] std::int64_t bytes(bool is_on_device) const {
     return is_on_device ? predicted.host : predicted.peak();
   }
 };
 
-// The parts that are predicted, then a line "SCOPE BYTES SOURCE" for each bound, where the source
-// may hold spaces.
-std::string packed(const parallel::MemoryPlan& predicted) {
+// Serialises the predicted categories, then a line "SCOPE BYTES SOURCE" for each bound; the source
+// may contain spaces.
+std::string serialized(const parallel::MemoryPlan& predicted) {
   std::string text;
   for (const auto& part : parallel::kMemoryParts) text += fmt::format("{} ", predicted.*part.bytes);
-  text += fmt::format("{} {}\n", predicted.ending, predicted.host);
+  text += fmt::format("{} {}\n", predicted.final_save, predicted.host);
   for (const base::MemoryBound& bound : base::memory_bounds()) {
     text += fmt::format("{} {} {}\n", bound.scope, bound.bytes, bound.source);
   }
@@ -50,7 +50,7 @@ void add_rank(std::vector<SharedBound>& all, std::int64_t rank, const std::strin
   std::istringstream words(text);
   parallel::MemoryPlan predicted;
   for (const auto& part : parallel::kMemoryParts) words >> predicted.*part.bytes;
-  words >> predicted.ending >> predicted.host;
+  words >> predicted.final_save >> predicted.host;
   base::MemoryBound own;
   while (words >> own.scope >> own.bytes >> std::ws && std::getline(words, own.source)) {
     auto shared = std::find_if(all.begin(), all.end(), [&](const SharedBound& one) {
@@ -68,19 +68,19 @@ std::vector<SharedBound> shared_bounds(comm::ProcessGroup& world,
                                        const parallel::MemoryPlan& predicted) {
   std::vector<SharedBound> bounds;
   std::int64_t rank = 0;
-  for (const std::string& text : comm::exchange_texts(world, packed(predicted))) {
+  for (const std::string& text : comm::exchange_texts(world, serialized(predicted))) {
     add_rank(bounds, rank++, text);
   }
   return bounds;
 }
 
-// A limit takes the place of what the machine has, but for one of a device's memory.
+// On a CPU --memory-limit replaces the machine's bounds; on a device it bounds device memory.
 bool has_own_limit(const config::Config& config) {
   return config.machine.memory_limit.count > 0 && config.machine.device.is_cpu();
 }
 
-// The one of which the largest part is needed.
-const SharedBound& tightest(const std::vector<SharedBound>& all, bool is_on_device) {
+// Returns the bound with the highest utilisation.
+const SharedBound& fullest(const std::vector<SharedBound>& all, bool is_on_device) {
   return *std::ranges::max_element(all, {}, [&](const SharedBound& one) {
     return static_cast<double>(one.bytes(is_on_device)) /
            static_cast<double>(std::max<std::int64_t>(1, one.bound.bytes));
@@ -95,31 +95,32 @@ std::string subject(const SharedBound& shared, std::int64_t world_size) {
                      shared.ranks.front(), shared.ranks.back());
 }
 
-std::string need(const SharedBound& shared, std::int64_t world_size, bool is_on_device) {
+std::string need_text(const SharedBound& shared, std::int64_t world_size, bool is_on_device) {
   return fmt::format("{} predicted to need {} of {}memory, and {} are available ({})",
                      subject(shared, world_size), format_bytes(shared.bytes(is_on_device)),
                      is_on_device ? "the host's " : "", format_bytes(shared.bound.bytes),
                      shared.bound.source);
 }
 
-// What a rank on a device takes of its host: what is offloaded, and the copy for a checkpoint.
-std::string what_helps_host(const config::Config& config) {
+// Advice for host memory, which holds offloaded state and the checkpoint copy.
+std::string host_advice(const config::Config& config) {
   using Kind = config::Offload::Kind;
   const Kind kind = config.machine.offload.kind;
   std::vector<std::string> help;
   if (kind == Kind::all) help.emplace_back("--offload optimizer");
   if (kind != Kind::none) help.emplace_back("--offload none");
-  if (config.layout.dp > 1) help.emplace_back("fewer ranks of a machine");
+  if (config.layout.dp > 1) help.emplace_back("fewer ranks per machine");
   help.emplace_back("a smaller model");
   return fmt::format("{}", fmt::join(help, ", "));
 }
 
-// "activations take the most, 2.0 GiB; use --microbatch 2 (1.2 GiB)"
-std::string what_helps(const config::Config& config, const SharedBound& shared) {
-  if (!config.machine.device.is_cpu()) return "use " + what_helps_host(config);
-  const parallel::MemoryRoom room{.bytes = shared.bound.bytes, .ranks = std::ssize(shared.ranks)};
+// Returns a text such as "activations take the most, 2.0 GiB; use --microbatch 2 (1.2 GiB)".
+std::string advice(const config::Config& config, const SharedBound& shared) {
+  if (!config.machine.device.is_cpu()) return "use " + host_advice(config);
+  const parallel::AvailableMemory available{.bytes = shared.bound.bytes,
+                                            .ranks = std::ssize(shared.ranks)};
   return fmt::format("{}; use {}", parallel::largest_part(shared.predicted),
-                     parallel::fitting_settings(config, room));
+                     parallel::fitting_settings(config, available));
 }
 
 }  // namespace
@@ -137,8 +138,8 @@ bool fits_device_memory(const config::Config& config, comm::World& world,
                         const parallel::MemoryPlan& predicted) {
   const c10::Device own = world.device();
   std::string text;  // "FREE NEEDED IDENTITY"; empty: there is nothing to compare
-  // A rank whose device fails must not leave the others waiting.
-  comm::run_long(world.control(), "asking a device for its free memory", [&] {
+  // run_long: a rank whose device fails must not leave the others waiting.
+  comm::run_long(world.control(), "querying a device for its free memory", [&] {
     if (own.is_cpu()) return;
     device::Plugin& plugin = device::plugin(config.machine.device.kind);
     if (const auto free = plugin.free_memory(own)) {
@@ -169,18 +170,18 @@ void check_machine_memory(const config::Config& config, comm::ProcessGroup& worl
   const std::vector<SharedBound> bounds = shared_bounds(world, predicted);
   if (has_own_limit(config) || bounds.empty()) return;
   const bool is_on_device = !config.machine.device.is_cpu();
-  const SharedBound& shared = tightest(bounds, is_on_device);
+  const SharedBound& shared = fullest(bounds, is_on_device);
   const base::Fit fit = base::fit_of(shared.bytes(is_on_device), shared.bound.bytes);
   if (fit == base::Fit::well) return;
-  const std::string needed = need(shared, world.size(), is_on_device);
+  const std::string needed = need_text(shared, world.size(), is_on_device);
   if (fit == base::Fit::exceeds) {
     base::fail(
-        base::ErrorKind::usage, "{}: {}{}", needed, what_helps(config, shared),
-        is_on_device ? "" : "; or set another limit with --memory-limit SIZE, which is a rank's");
+        base::ErrorKind::usage, "{}: {}{}", needed, advice(config, shared),
+        is_on_device ? "" : "; or override the machine's limit with --memory-limit SIZE, per rank");
   }
-  // To look for what helps takes seconds where there are many ranks to plan.
+  // Searching for settings takes seconds if there are many ranks to plan.
   comm::run_long_on_leader(world, "looking for settings that need less memory", [&] {
-    base::log_warning("{}: should that not suffice, {}", needed, what_helps(config, shared));
+    base::log_warning("{}, which may not suffice: {}", needed, advice(config, shared));
   });
 }
 

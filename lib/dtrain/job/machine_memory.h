@@ -1,4 +1,4 @@
-// Checks that the machine has the memory that its ranks are predicted to hold.
+// Checks that a machine has the memory that its ranks are predicted to need.
 #pragma once
 
 #include "dtrain/comm/process_group.h"
@@ -8,29 +8,27 @@
 
 namespace dtrain::job {
 
-/// Compares what ranks that share a bound on memory, as those of a machine or of a container do,
-/// will hold together with that bound (base/host/available_resources.h): a warning of rank 0 above 80 %,
-/// a refusal above 100 %, of the bound of which the largest part is needed. With --memory-limit
-/// that limit counts alone, and nothing is compared. To be called before any rank allocates.
+/// Compares the predicted memory of all ranks that share a bound, such as those of a machine or
+/// container, with that bound (base/host/available_resources.h). Rank 0 warns above 80%; above 100%
+/// the job fails. Reports the bound with the highest utilisation. No-op with --memory-limit on a
+/// CPU. Call before any rank allocates.
 ///
-/// predicted:  of this rank; on a device the host's part is compared.
+/// predicted:  of this rank; on a device its host memory is compared.
 /// Collective: every rank of `world`, the group of all ranks.
-/// Throws:     Error{usage}, the same on every rank, naming the ranks of the machine, what is
-///             available, the largest part, and settings that are predicted to fit.
+/// Throws:     Error{usage}, equal on every rank, naming the machine's ranks, the available memory,
+///             the largest category, and settings that are predicted to fit.
 void check_machine_memory(const config::Config& config, comm::ProcessGroup& world,
                           const parallel::MemoryPlan& predicted);
 
-/// Returns whether that would pass without a warning; equal on all ranks. As check_machine_memory,
-/// but it throws nothing of its own.
+/// Returns whether check_machine_memory() would pass without a warning; equal on all ranks.
 [[nodiscard]] bool fits_machine_memory(const config::Config& config, comm::ProcessGroup& world,
                                        const parallel::MemoryPlan& predicted);
 
-/// Returns whether ranks that compute on one device are predicted to take together no more than
-/// 80 % of what is free there; equal on all ranks. True on the CPU, and for devices that cannot
-/// tell.
+/// Returns whether the ranks on each device are together predicted to need at most 80% of its free
+/// memory; equal on all ranks. True on a CPU, and for devices that cannot report free memory.
 ///
 /// predicted:  of this rank.
-/// Collective: every rank of `world`; its devices are those that ranks compute on.
+/// Collective: every rank of `world`.
 [[nodiscard]] bool fits_device_memory(const config::Config& config, comm::World& world,
                                       const parallel::MemoryPlan& predicted);
 

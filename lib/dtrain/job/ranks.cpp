@@ -30,7 +30,7 @@ c10::Device current_device(const config::DeviceName& name) {
   return c10::impl::VirtualGuardImpl(device::plugin(name.kind).type()).getDevice();
 }
 
-// Only the device's kind where even that question fails.
+// Falls back to the device's kind if the query fails.
 std::string text_of_current(const config::DeviceName& name) {
   try {
     return current_device(name).str();
@@ -62,7 +62,7 @@ std::string first_line(const c10::Error& error) {
 [[noreturn]] void fail(const config::DeviceName& name, const DeviceAdvice& advice,
                        const device::DeviceOutOfMemory& error) {
   const std::int64_t peak = metrics::memory_use(current_device(name)).peak;
-  base::fail(ErrorKind::memory, "{} Tensors took {} at the most; {}", error.what(),
+  base::fail(ErrorKind::memory, "{} Tensors took {} at the peak; {}", error.what(),
              metrics::format_bytes(peak), advice.if_full);
 }
 
@@ -74,7 +74,7 @@ base::RankEnv env_of_thread(const base::RankEnv& process, const comm::World& wor
   return env;
 }
 
-// What the first rank was predicted to hold; empty where nothing was.
+// Returns the first rank's predicted memory as text; empty if the job is not planned.
 std::string predicted_part(const config::Config& config) {
   const bool is_planned = config.batch.microbatch > 0 && config.batch.grad_accum > 0 &&
                           config.layout.strategy != config::Strategy::automatic;
@@ -82,7 +82,7 @@ std::string predicted_part(const config::Config& config) {
   using mesh::Axis;
   try {
     const auto plan = parallel::rank_plan(config, {{Axis::pp, 0}, {Axis::dp, 0}, {Axis::tp, 0}});
-    return fmt::format("; of {} predicted {}", metrics::format_bytes(plan.memory.peak()),
+    return fmt::format("; {} predicted, of which {}", metrics::format_bytes(plan.memory.peak()),
                        parallel::largest_part(plan.memory));
   } catch (const base::Error&) {
     return {};
@@ -107,10 +107,10 @@ int run_thread(const base::RankEnv& env, const std::shared_ptr<comm::World>& wor
   try {
     return body(env, [&] { return world; });
   } catch (const base::Error& error) {
-    const bool is_of_all = error.kind() == base::ErrorKind::usage ||
-                           error.kind() == base::ErrorKind::numerics ||
-                           error.kind() == base::ErrorKind::comm;
-    if (is_of_all) throw;
+    const bool is_on_all_ranks = error.kind() == base::ErrorKind::usage ||
+                                 error.kind() == base::ErrorKind::numerics ||
+                                 error.kind() == base::ErrorKind::comm;
+    if (is_on_all_ranks) throw;
     base::fail(error.kind(), "rank {}: {}", env.rank, error.what());
   }
 }

@@ -37,10 +37,10 @@ namespace {
 namespace store = checkpoint::store;
 using base::ErrorKind;
 
-std::string made_folder(const config::Config& config, base::NewFolders& made) {
+std::string create_folder(const config::Config& config, base::NewFolders& created) {
   config::check_run_folder(config);
   std::error_code error;
-  made.add(config.run.dir, error);
+  created.add(config.run.dir, error);
   if (error) {
     base::fail_on_storage(
         ErrorKind::usage, error.value(),
@@ -49,11 +49,11 @@ std::string made_folder(const config::Config& config, base::NewFolders& made) {
   return config.run.dir;
 }
 
-// Makes the folder, and again where a job that was refused has just removed it.
+// Creates and locks the folder; retries if a rejected job has just removed it.
 std::unique_ptr<store::RunLock> locked_folder(const config::Config& config,
-                                              base::NewFolders& made) {
+                                              base::NewFolders& created) {
   for (int tries_left = 3;; --tries_left) {
-    const std::string folder = made_folder(config, made);
+    const std::string folder = create_folder(config, created);
     try {
       return std::make_unique<store::RunLock>(folder);
     } catch (const base::Error&) {
@@ -64,8 +64,8 @@ std::unique_ptr<store::RunLock> locked_folder(const config::Config& config,
 
 constexpr base::FileRole kTokenizerFile{ErrorKind::usage, "file", "check its permissions"};
 
-// True if the folder has the settings and metrics of a run that saves its last step. Such a run
-// without a checkpoint is not complete: the disk had room for the final model, but not for the
+// True if the folder has the settings and metrics of a run that saves its last step. If such a run
+// has no checkpoint it is incomplete: the disk had room for the final model, but not for the
 // checkpoint.
 bool lacks_last_step(const std::string& run_dir) {
   const std::string path = run_dir + "/config.json";
@@ -73,9 +73,9 @@ bool lacks_last_step(const std::string& run_dir) {
          config::read_saved_run(path).resolved.checkpoint.every.at_the_end;
 }
 
-void add_folder(base::NewFolders& made, const std::string& path) {
+void add_folder(base::NewFolders& created, const std::string& path) {
   std::error_code error;
-  made.add(path, error);
+  created.add(path, error);
   if (!error) return;
   base::fail_on_storage(ErrorKind::checkpoint, error.value(),
                         fmt::format("'{}' cannot be created ({})", path, error.message()));
@@ -85,8 +85,8 @@ void write_file(const std::string& path, std::string_view text) {
   base::write_atomically(path, ErrorKind::checkpoint, text);
 }
 
-// A client of NFS that has looked for a name in vain believes so for half a minute, unless it opens
-// the folder: then it asks the server whether that has changed.
+// NFS clients cache a failed lookup for half a minute unless the folder is opened, which
+// revalidates the cache.
 void open_nearest_folder(std::filesystem::path path) {
   base::Descriptor folder;
   while (folder.get() < 0 && path.has_relative_path()) {
@@ -97,51 +97,51 @@ void open_nearest_folder(std::filesystem::path path) {
 }
 
 // Network file systems may show a new name a moment later on other machines.
-bool appears(const std::string& path) {
+bool becomes_visible(const std::string& path) {
   constexpr std::chrono::milliseconds kPause(20);
-  constexpr base::Seconds kPatience(5);
+  constexpr base::Seconds kTimeout(5);
   const auto begin = base::Clock::now();
   while (::access(path.c_str(), F_OK) != 0) {
     open_nearest_folder(path);
-    if (base::seconds_since(begin) > kPatience.count()) return false;
+    if (base::seconds_since(begin) > kTimeout.count()) return false;
     std::this_thread::sleep_for(kPause);
   }
   return true;
 }
 
-// The ranks that do not see the file; equal on all ranks.
-std::vector<std::size_t> blind_ranks(comm::ProcessGroup& world, const std::string& path) {
+// Returns the ranks that do not see the file; equal on all ranks.
+std::vector<std::size_t> ranks_not_seeing(comm::ProcessGroup& world, const std::string& path) {
   bool is_seen = false;
-  comm::run_long(world, "looking for the run folder", [&] { is_seen = appears(path); });
-  std::vector<std::size_t> blind;
+  comm::run_long(world, "looking for the run folder", [&] { is_seen = becomes_visible(path); });
+  std::vector<std::size_t> without_file;
   const auto answers = comm::exchange_texts(world, is_seen ? "" : "no");
   for (std::size_t rank = 0; rank < answers.size(); ++rank) {
-    if (!answers[rank].empty()) blind.push_back(rank);
+    if (!answers[rank].empty()) without_file.push_back(rank);
   }
-  return blind;
+  return without_file;
 }
 
 }  // namespace
 
 RunFolder::RunFolder(const config::Config& config, std::string run, config::StartRecord record,
-                     base::NewFolders made)
+                     base::NewFolders created)
     : config_(config),
       record_(std::move(record)),
       run_(std::move(run)),
-      made_(std::move(made)),
+      created_(std::move(created)),
       dir_(config.run.dir),
       checkpoints_(store::checkpoints_folder(dir_)),
-      lock_(locked_folder(config, made_)),
+      lock_(locked_folder(config, created_)),
       held_(dir_, ErrorKind::checkpoint),
       disk_(held_, ErrorKind::checkpoint) {
-  // Again, now that no other job can change it.
+  // Checked again, now that no other job can change the folder.
   config::check_run_folder(config_);
   store::check_run_files(dir_, config::overwriting_flag(config_));
   remove_leftovers();
 }
 
 void RunFolder::keep() {
-  made_.keep();
+  created_.keep();
   lock_->keep();
 }
 
@@ -149,8 +149,8 @@ void RunFolder::check() const {
   held_.check();
   if (!lock_->is_replaced()) return;
   base::fail(ErrorKind::checkpoint,
-             "'{}/lock' is not this job's any more: another job has taken the folder; nothing more "
-             "is written there",
+             "'{}/lock' no longer belongs to this job: another job has taken the folder; this job "
+             "writes nothing more to it",
              dir_);
 }
 
@@ -159,7 +159,7 @@ void RunFolder::begin(std::string_view tokenizer) {
     check_is_new();
     if (base::is_there(dir_ + "/config.json") && !record_.is_quiet) {
       base::log_info(
-          "{} holds a run without a checkpoint: it begins again at step 0, with this command's "
+          "{} holds a run without a checkpoint: starting again at step 0 with this command's "
           "settings",
           dir_);
     }
@@ -172,29 +172,30 @@ void RunFolder::begin(std::string_view tokenizer) {
   keep();
 }
 
-// There is no checkpoint. A run that has had some would lose its metrics if it began anew. A final
-// model stays until the new run's replaces it.
+// Called if there is no checkpoint. A run that has had checkpoints would lose its metrics if it
+// started over. A final model stays until the new run's replaces it.
 void RunFolder::check_is_new() const {
   if (base::is_there(store::final_model(dir_)) && !lacks_last_step(dir_)) {
     base::fail(
         ErrorKind::usage,
         "--resume auto: {} holds a finished run without checkpoints, which cannot be resumed: "
-        "name another folder (with --init-from {} to train its weights further), or give "
-        "--overwrite instead to replace it",
+        "use another folder (with --init-from {} to continue training its weights), or replace "
+        "it with --overwrite instead of --resume auto",
         dir_, dir_);
   }
   const std::string path = metrics_file(dir_);
   const std::string checkpoint = metrics::last_checkpoint(path);
   if (checkpoint.empty()) return;
-  base::fail(ErrorKind::usage,
-             "--resume auto: {} tells of checkpoint {}, but {} holds none: bring it back, or name "
-             "another folder (with --resume and a checkpoint, to resume from that), or give "
-             "--overwrite instead to begin anew",
-             path, checkpoint, checkpoints_);
+  base::fail(
+      ErrorKind::usage,
+      "--resume auto: {} records checkpoint {}, but {} holds none: restore it, or use another "
+      "folder (with --resume and a checkpoint, to resume from that), or start over with "
+      "--overwrite instead of --resume auto",
+      path, checkpoint, checkpoints_);
 }
 
-store::QuarantinedCheckpoints RunFolder::go_on(std::int64_t step, std::string_view tokenizer,
-                                               const std::vector<std::int64_t>& unreadable) {
+store::QuarantinedCheckpoints RunFolder::resume(std::int64_t step, std::string_view tokenizer,
+                                                const std::vector<std::int64_t>& unreadable) {
   check_tokenizer(tokenizer);
   check_writable();
   auto aside = store::quarantine_after(disk_, checkpoints_, step, run_, unreadable);
@@ -206,13 +207,14 @@ store::QuarantinedCheckpoints RunFolder::go_on(std::int64_t step, std::string_vi
   return aside;
 }
 
-void RunFolder::ask_for_requeue(std::int64_t step, const std::string& reason) {
+void RunFolder::request_requeue(std::int64_t step, const std::string& reason) {
   check();
   write_file(requeue_file(dir_), fmt::format("stopped after step {} by {}\n", step, reason));
   try {
     disk_.remove_file(stop_file(dir_));
   } catch (const base::Error& error) {
-    base::log_warning("the next start will stop at once: {}", error.what());
+    base::log_warning("cannot remove the stop request, so the next start will stop at once: {}",
+                      error.what());
   }
 }
 
@@ -221,10 +223,11 @@ void RunFolder::check_tokenizer(std::string_view model) const {
   if (model.empty() || !base::is_there(path) || base::content_of(path, kTokenizerFile) == model)
     return;
   if (config_.run.overwrite && replaces_tokenizer()) return;
-  base::fail(ErrorKind::usage,
-             "'{}' is not the tokenizer of the run's data, which would replace it; move it, or "
-             "name another --run-dir",
-             path);
+  base::fail(
+      ErrorKind::usage,
+      "'{}' is not the tokenizer of the run's data and would be overwritten; move it, or use "
+      "another --run-dir",
+      path);
 }
 
 void RunFolder::keep_tokenizer(std::string_view model) const {
@@ -232,7 +235,7 @@ void RunFolder::keep_tokenizer(std::string_view model) const {
   if (!model.empty() && !base::is_there(path)) write_file(path, model);
 }
 
-// Whether tokenizer.model is that of the old run's final model.
+// True if tokenizer.model is that of the old run's final model.
 bool RunFolder::replaces_tokenizer() const {
   const std::string model = store::final_model(dir_);
   const std::string path = tokenizer_file(dir_);
@@ -248,13 +251,13 @@ bool RunFolder::replaces_tokenizer() const {
   }
 }
 
-// Finds at the start what cannot be written at the end.
+// Fails at the start if the run could not write its files later.
 void RunFolder::check_writable() {
   check();
   const std::string model = store::final_model(dir_);
   {
-    base::NewFolders made;
-    add_folder(made, base::parent_folder(model));
+    base::NewFolders created;
+    add_folder(created, base::parent_folder(model));
     const base::AtomicFile probe(model, ErrorKind::checkpoint);
   }
   const auto access = [&] { return ::access(checkpoints_.c_str(), R_OK | W_OK | X_OK); };
@@ -268,11 +271,11 @@ void RunFolder::check_writable() {
   if (config_.report.profile > 0) disk_.make_folder(base::parent_folder(trace_file(dir_)));
 }
 
-// Tries what a commit needs of the file system: renaming a folder, and fsync.
+// Tests what a commit needs of the file system: renaming a folder, and fsync.
 void RunFolder::check_commits() {
-  base::NewFolders made;
-  add_folder(made, checkpoints_);
-  // Names of leftovers, which the next start removes.
+  base::NewFolders created;
+  add_folder(created, checkpoints_);
+  // Temporary names, which the next start removes as leftovers.
   const std::string folder = store::temporary_folder(checkpoints_, 0, run_);
   const std::string renamed = store::temporary_folder(checkpoints_, 1, run_);
   disk_.make_folder(folder);
@@ -283,10 +286,10 @@ void RunFolder::check_commits() {
   store::remove_folder_and_files(disk_, renamed);
 }
 
-// config.json, which marks the folder as a run's, goes last.
+// config.json, which marks a run folder, is removed last.
 void RunFolder::remove_old_run() {
   for (const std::string& why : store::remove_all(disk_, checkpoints_, run_)) {
-    base::log_warning("--overwrite left alone: {}", why);
+    base::log_warning("--overwrite did not remove: {}", why);
   }
   metrics::remove_event_files(event_folder(dir_));
   if (replaces_tokenizer()) disk_.remove_file(tokenizer_file(dir_));
@@ -296,10 +299,10 @@ void RunFolder::remove_old_run() {
   }
 }
 
-// Nothing of these is in use while the lock is held.
+// While the lock is held, no other job uses these.
 void RunFolder::remove_leftovers() {
   for (const std::string& failure : store::remove_leftovers(disk_, checkpoints_)) {
-    base::log_warning("a leftover of an earlier start stays: {}", failure);
+    base::log_warning("cannot remove a leftover of an earlier start: {}", failure);
   }
   disk_.remove_file(requeue_file(dir_));
   for (const std::string& file :
@@ -321,13 +324,14 @@ std::unique_ptr<base::HeldFolder> hold_shared_folder(comm::ProcessGroup& world,
     base::Disk disk(ErrorKind::checkpoint);
     comm::run_long_on_leader(world, "writing to the run folder",
                              [&] { base::write_anew(disk, path, [](base::OutputFile&) {}); });
-    const std::vector<std::size_t> blind = blind_ranks(world, path);
+    const std::vector<std::size_t> without_file = ranks_not_seeing(world, path);
     comm::run_long_on_leader(world, "writing to the run folder", [&] { disk.remove_file(path); });
-    if (!blind.empty()) {
+    if (!without_file.empty()) {
       base::fail(ErrorKind::usage,
                  "--run-dir {}: {} of {} {} not see rank 0's folder, and every rank writes "
-                 "its part of a checkpoint there; name a folder that all machines share",
-                 run_dir, base::ranks_text(blind), world.size(), blind.size() == 1 ? "does" : "do");
+                 "its part of a checkpoint there; use a folder that all machines share",
+                 run_dir, base::ranks_text(without_file), world.size(),
+                 without_file.size() == 1 ? "does" : "do");
     }
   }
   return std::make_unique<base::HeldFolder>(run_dir, ErrorKind::checkpoint);

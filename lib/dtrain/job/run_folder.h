@@ -1,4 +1,4 @@
-// The folder of a run, as the rank that leads holds it, and the proof that all ranks share it.
+// The run folder as owned by rank 0, and the check that all ranks share it.
 #pragma once
 
 #include <cstdint>
@@ -15,45 +15,45 @@
 
 namespace dtrain::job {
 
-/// Makes a folder this job's until destruction: creates it if there is none, takes its lock, and
-/// removes leftovers of killed jobs. If no run was started or resumed by then, removes the lock and
-/// the created folders, so that a rejected start leaves nothing.
+/// Owns a run folder until destruction: creates it if missing, locks it, and removes leftovers of
+/// killed jobs. If no run was started or resumed, the destructor removes the lock and the created
+/// folders, so a rejected start leaves nothing behind.
 ///
 /// Throws: Error{usage} as config::check_run_folder and store::check_run_files, or if another job
-///         holds the folder;
-///         Error{checkpoint} naming a path that cannot be written or removed.
+///         has locked the folder; Error{checkpoint} naming a path that cannot be written or
+///         removed.
 class RunFolder {
  public:
-  /// run: the job's name, part of temporary names. record: for config.json. made: folders that
-  /// were created for it so far.
+  /// run: the job's name, used in temporary names. record: for config.json. created: folders
+  /// already created for it.
   RunFolder(const config::Config& config, std::string run, config::StartRecord record = {},
-            base::NewFolders made = {});
+            base::NewFolders created = {});
 
   /// Throws: Error{checkpoint} if the path now refers to another folder, or the lock's path to another
   ///         lock: they are another job's.
   void check() const;
 
-  /// Starts a run at step 0: with overwrite removes what the old one wrote, and nothing else, once
-  /// it is known that the new one can write what it will. A tokenizer.model goes only if the old
-  /// run's final model names it: another may be somebody's.
-  /// Writes config.json, which does not overwrite when it is used again, and keeps `tokenizer`, the
-  /// model of that of the run's data, as tokenizer.model; an empty one is none.
+  /// Starts a run at step 0. With overwrite, removes exactly what the old run wrote, after checking
+  /// that the new run can write its files; tokenizer.model only if the old run's final model names
+  /// it, since it may otherwise be a user's file. Writes config.json, without the overwrite
+  /// setting, and saves `tokenizer`, the tokenizer of the run's data, as tokenizer.model unless it
+  /// is empty.
   ///
-  /// Throws: as check(); also Error{usage} if --resume auto found nothing to go on from in a run
-  /// that is finished or has had checkpoints, or if another tokenizer.model is there: then nothing
-  /// is removed.
+  /// Throws: as check(); also Error{usage}, with nothing removed, if --resume auto found no
+  ///         checkpoint in a run that is finished or has had checkpoints, or if a different
+  ///         tokenizer.model exists.
   void begin(std::string_view tokenizer = {});
 
-  /// Goes on after `step`: takes later checkpoints out of the way, but for unreadable ones, of which
-  /// config.json tells, cuts metrics.jsonl back and writes config.json and tokenizer.model.
+  /// Resumes after `step`: quarantines later checkpoints, except unreadable ones, which config.json
+  /// lists; truncates metrics.jsonl; writes config.json and tokenizer.model.
   ///
   /// Throws: as begin().
-  [[nodiscard]] checkpoint::store::QuarantinedCheckpoints go_on(
+  [[nodiscard]] checkpoint::store::QuarantinedCheckpoints resume(
       std::int64_t step, std::string_view tokenizer = {},
       const std::vector<std::int64_t>& unreadable = {});
 
-  /// Leaves word that the run was stopped early and should be started again.
-  void ask_for_requeue(std::int64_t step, const std::string& reason);
+  /// Writes REQUEUE: the run was stopped early and should be restarted.
+  void request_requeue(std::int64_t step, const std::string& reason);
 
   [[nodiscard]] static std::string requeue_file(const std::string& run_dir) {
     return run_dir + "/REQUEUE";
@@ -67,11 +67,11 @@ class RunFolder {
   [[nodiscard]] static std::string tokenizer_file(const std::string& run_dir) {
     return run_dir + "/tokenizer.model";
   }
-  /// Of event files for TensorBoard.
+  /// Folder of TensorBoard event files.
   [[nodiscard]] static std::string event_folder(const std::string& run_dir) {
     return run_dir + "/tensorboard";
   }
-  /// Of --profile, which finds its folder there.
+  /// Trace file of --profile, in a folder that exists.
   [[nodiscard]] static std::string trace_file(const std::string& run_dir) {
     return run_dir + "/profile/trace.json";
   }
@@ -91,7 +91,7 @@ class RunFolder {
   config::Config config_;
   config::StartRecord record_;
   std::string run_;
-  base::NewFolders made_;  // destroyed after the lock
+  base::NewFolders created_;  // destroyed after the lock
   std::string dir_;
   std::string checkpoints_;
   std::unique_ptr<checkpoint::store::RunLock> lock_;
@@ -99,18 +99,18 @@ class RunFolder {
   base::Disk disk_;
 };
 
-/// Opens the run folder on every rank, after each has seen a file in it that rank 0 has just made,
-/// and that is gone on return. job: a name that no other start has.
+/// Opens the run folder on every rank, after checking that each rank sees a temporary file that
+/// rank 0 creates in it. job: a name unique to this start.
 ///
-/// Collective: every rank of `world`, once rank 0 has made the folder.
-/// Throws:     Error{usage}, the same on every rank, naming the ranks that do not see rank 0's
-///             folder; on rank 0 Error{checkpoint} if the file cannot be made.
+/// Collective: every rank of `world`, after rank 0 has created the folder.
+/// Throws:     Error{usage}, equal on every rank, naming the ranks that do not see rank 0's folder;
+///             on rank 0 Error{checkpoint} if the file cannot be created.
 [[nodiscard]] std::unique_ptr<base::HeldFolder> hold_shared_folder(comm::ProcessGroup& world,
                                                                    const std::string& run_dir,
                                                                    const std::string& job);
 
-/// The files that hold_shared_folder makes are named as an AtomicFile's of this path: what a killed
-/// job leaves of them is removed in the same way.
+/// Base path of hold_shared_folder()'s temporary files. They are named like an AtomicFile's, so
+/// leftovers of killed jobs are removed in the same way.
 [[nodiscard]] inline std::string shared_file(const std::string& run_dir) {
   return run_dir + "/seen-by-all-ranks";
 }

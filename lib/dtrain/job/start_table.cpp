@@ -16,7 +16,7 @@
 #include "dtrain/device/plugin.h"
 #include "dtrain/kernels/gemm.h"
 #include "dtrain/metrics/format.h"
-#include "dtrain/parallel/compress/rank_sum.h"
+#include "dtrain/parallel/compress/all_reducer.h"
 #include "dtrain/parallel/pipeline/check.h"
 
 namespace dtrain::job {
@@ -48,7 +48,7 @@ std::string batch_line(const config::Config& config) {
                      metrics::counted(config.layout.dp, "data rank"));
 }
 
-constexpr std::size_t kShownRanks = 8;  // of each list; the last one is shown as well
+constexpr std::size_t kShownRanks = 8;  // per list, including the last item
 
 // "0, 1, 2, ... 63"
 std::string short_list(const std::vector<std::string>& items, std::string_view separator) {
@@ -57,7 +57,8 @@ std::string short_list(const std::vector<std::string>& items, std::string_view s
   return fmt::format("{}{}... {}", fmt::join(first, separator), separator, items.back());
 }
 
-// That the run reads of its data, from that data's first step to the run's last.
+// Returns the samples that the run reads of its data, from that data's first step to the run's
+// last.
 double samples_of(const StartFacts& facts) {
   const config::Config& config = facts.config;
   return static_cast<double>(config.train.steps - facts.data_step) *
@@ -76,7 +77,7 @@ std::string data_line(const StartFacts& facts) {
       format_count(split.validation.size()));
 }
 
-// The epochs of each file of a mixture; empty for one file.
+// Returns the epochs of each file of a mixture; empty for one file.
 std::string mixture_lines(const StartFacts& facts) {
   const data::Mixture& mixture = facts.split.train;
   const std::vector<double> epochs = data::epochs_of(mixture, samples_of(facts));
@@ -90,7 +91,7 @@ std::string mixture_lines(const StartFacts& facts) {
   return short_list(lines, "\n") + "\n";
 }
 
-// Nothing where every rank holds everything.
+// Empty without sharding.
 std::string traffic_line(const parallel::RankPlan& plan) {
   const parallel::DataTraffic& traffic = plan.traffic;
   if (traffic == parallel::DataTraffic{}) return {};
@@ -102,9 +103,9 @@ std::string traffic_line(const parallel::RankPlan& plan) {
       traffic.max_gathered);
 }
 
-// Nothing where one rank has all blocks.
+// Empty without a pipeline.
 std::string pipeline_line(const StartFacts& facts) {
-  const parallel::StagePlace& place = facts.plan.place;
+  const parallel::StagePosition& place = facts.plan.place;
   if (place.shape.stages == 1) return {};
   const model::BlockRange layers = facts.model.layers();
   std::vector<std::int64_t> sizes;
@@ -117,7 +118,7 @@ std::string pipeline_line(const StartFacts& facts) {
       place.shape.order, fmt::join(sizes, " "), simulate(place.shape, schedule).bubble);
 }
 
-// Empty if no layer is recomputed.
+// Empty without activation checkpointing.
 std::string recompute_line(const parallel::RankPlan& plan) {
   std::int64_t layers = 0;
   for (const parallel::RecomputeGroup& group : plan.options.recompute.groups) {
@@ -125,20 +126,19 @@ std::string recompute_line(const parallel::RankPlan& plan) {
   }
   if (layers == 0) return {};
   const parallel::RecomputeGroup& first = plan.options.recompute.groups.front();
-  return fmt::format(
-      "recompute       {} of {} layers run again, {} at a time ({:.0f}% more FLOPs)\n", layers,
-      plan.model->layers().size(), first.end - first.begin,
-      100 * plan.flops.recomputed / plan.flops.passes);
+  return fmt::format("recompute       {} of {} layers, in groups of {} ({:.0f}% more FLOPs)\n",
+                     layers, plan.model->layers().size(), first.end - first.begin,
+                     100 * plan.flops.recomputed / plan.flops.passes);
 }
 
-// Empty on a CPU, whose type stands in the reproducibility class.
+// Empty on a CPU, whose type is part of the reproducibility class.
 std::string device_line(const config::Config& config, c10::Device device) {
   if (device.is_cpu()) return {};
   return fmt::format("device          {}, {}\n", device.str(),
                      device::plugin(config.machine.device.kind).describe(device));
 }
 
-// How fused kernels multiply bfloat16.
+// Says how fused kernels multiply bfloat16.
 std::string bfloat16_note(const config::Config& config) {
   const config::MachineConfig& machine = config.machine;
   if (machine.param_dtype != config::Dtype::bfloat16 || machine.kernels != config::Kernels::fused) {
@@ -162,7 +162,7 @@ std::string kernels_line(const config::Config& config, const parallel::RankPlan&
                      kernels.empty() ? "" : bfloat16_note(config));
 }
 
-// The whole and its largest parts; metrics.jsonl has all of them.
+// Total and largest categories; metrics.jsonl has all of them.
 std::string memory_lines(const parallel::MemoryPlan& memory) {
   constexpr std::size_t kShownParts = 3;
   auto parts = parallel::kMemoryParts;
@@ -175,8 +175,9 @@ std::string memory_lines(const parallel::MemoryPlan& memory) {
   std::string text = fmt::format("memory per rank {} predicted; largest parts: {}\n",
                                  format_bytes(memory.total()), fmt::join(largest, ", "));
   if (memory.peak() > memory.total()) {
-    text += fmt::format("memory at the end {} per rank predicted, while the model is written\n",
-                        format_bytes(memory.peak()));
+    text +=
+        fmt::format("memory at the end {} per rank predicted, while the final model is written\n",
+                    format_bytes(memory.peak()));
   }
   if (memory.host > 0) {
     text += fmt::format("host memory     {} per rank predicted\n", format_bytes(memory.host));
@@ -184,28 +185,28 @@ std::string memory_lines(const parallel::MemoryPlan& memory) {
   return text;
 }
 
-// Nothing without graphs.
+// Empty without graphs.
 std::string graphs_line(const config::Config& config) {
   if (!config.machine.compile || config.machine.device.is_cpu()) return {};
-  return "graphs          of each block's passes, recorded in the second step of a shape; "
-         "layers are not fused\n";
+  return "graphs          one per block pass, recorded in the second step of each shape; "
+         "levels are not fused\n";
 }
 
-// The gradients that a rank sends in a step with --compress, and without; in bytes.
+// Bytes of gradients that a rank sends per step, with and without --compress.
 struct SentGradients {
   std::int64_t compressed = 0;
   std::int64_t whole = 0;
-  bool has_small_parts_only = false;  // which are sent whole
+  bool has_small_parts_only = false;  // all are sent uncompressed
 };
 
-// Empty if nothing is compressed.
+// Empty without compression.
 std::optional<SentGradients> sent_gradients(const StartFacts& facts) {
-  const parallel::RankSumSetup setup = parallel::sums_over_replicas(facts.plan);
+  const parallel::AllReducerSetup setup = parallel::replica_reduction(facts.plan);
   if (setup.compression.scheme.is_none()) return std::nullopt;
   const std::int64_t replicas = facts.config.layout.dp / facts.config.layout.shard_size;
   if (replicas == 1) return std::nullopt;
   std::int64_t elements = 0;
-  SentGradients sent{.compressed = parallel::CompressedSum::costs(setup, replicas).sent,
+  SentGradients sent{.compressed = parallel::CompressedAllReducer::costs(setup, replicas).sent,
                      .has_small_parts_only = true};
   for (const auto& part : gradient_parts(setup.layout, setup.shard, setup.compression)) {
     elements += part.size();
@@ -218,11 +219,10 @@ std::optional<SentGradients> sent_gradients(const StartFacts& facts) {
 std::string compression_line(const StartFacts& facts) {
   const auto sent = sent_gradients(facts);
   if (!sent) return {};
-  return fmt::format(
-      "compression     {}: {} a step and rank in place of {}{}\n",
-      facts.config.machine.compress.text(), format_bytes(sent->compressed),
-      format_bytes(sent->whole),
-      sent->has_small_parts_only ? ", no part is large enough to be compressed" : "");
+  return fmt::format("compression     {}: {} per step and rank instead of {}{}\n",
+                     facts.config.machine.compress.text(), format_bytes(sent->compressed),
+                     format_bytes(sent->whole),
+                     sent->has_small_parts_only ? ", no part is large enough to compress" : "");
 }
 
 }  // namespace
@@ -254,7 +254,7 @@ std::string mesh_lines(const mesh::DeviceMesh& mesh) {
 }
 
 std::string backend_text(const config::Config& config, const comm::World& world) {
-  // A single rank communicates with none, whatever its world is made of.
+  // A single rank's world does not communicate, whatever its backend.
   const bool is_single = config::mesh_of(config.layout).num_ranks() == 1;
   return is_single ? fmt::format("{}", config.machine.backend) : std::string(world.backend());
 }
@@ -262,11 +262,11 @@ std::string backend_text(const config::Config& config, const comm::World& world)
 std::string reproducibility_class(const config::Config& config, const CpuTypes& cpus) {
   if (config.machine.reduction == config::Reduction::fast) {
     const bool is_alone = config::mesh_of(config.layout).num_ranks() == 1;
-    return is_alone ? "none (--reduction fast: other layouts add in another order)"
-                    : "none (--reduction fast adds in any order)";
+    return is_alone ? "none (--reduction fast: the order of additions depends on the layout)"
+                    : "none (--reduction fast: additions have no fixed order)";
   }
   if (cpus.are_mixed) {
-    return fmt::format("none (--mixed-cpus: {}; copies are made equal at every checkpoint)",
+    return fmt::format("none (--mixed-cpus: {}; replicas are synchronised at every checkpoint)",
                        cpus.text);
   }
   std::string text;

@@ -1,4 +1,4 @@
-// The table and the metrics line with which a run begins.
+// Start table and start event of a run.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,38 +11,38 @@
 
 namespace dtrain::job {
 
-/// The name of the backend for users: that of the setting where a single rank communicates with
-/// nobody, whatever its world is made of.
+/// Returns the displayed backend: the setting's name for a single rank, whose world does not
+/// communicate.
 [[nodiscard]] std::string backend_text(const config::Config& config, const comm::World& world);
 
-/// Runs with equal text here have equal bits in every loss, norm and weight over the data axis, as
-/// far as counts of ranks and microbatches are powers of two.
+/// Returns the reproducibility class. Runs with equal classes have equal bits in every loss, norm
+/// and weight over the data axis if the numbers of ranks and microbatches are powers of two.
 [[nodiscard]] std::string reproducibility_class(const config::Config& config, const CpuTypes& cpus);
 
-/// The place of each rank, and for each axis of several ranks which ranks are a group along it: a
-/// line each, shortened where there are many. Empty unless several axes have several ranks.
+/// Returns a line with each rank's mesh coordinate, and a line with the rank groups of each
+/// multi-rank axis, abbreviated if long. Empty unless several axes have several ranks.
 [[nodiscard]] std::string mesh_lines(const mesh::DeviceMesh& mesh);
 
-/// The parts of a job that its start reports.
+/// Inputs of the start table.
 struct StartFacts {
   const config::Config& config;
   const comm::World& world;
-  const model::Model& model;  ///< of all ranks together
+  const model::Model& model;  ///< the whole model
   const parallel::RankPlan& plan;
   const CpuTypes& cpus;
   const data::Split& split;
-  std::int64_t data_step = 0;  ///< after which the run began this data
+  std::int64_t data_step = 0;  ///< step after which the run began to read this data
 };
 
-/// What a user acts on: model, data, batch, layout, device, compression, memory, recomputation and
-/// run folder, in at most 12 lines, the last one without a newline.
+/// Returns the start table: model, data, batch, layout, device, compression, memory, recomputation
+/// and run folder, in at most 12 lines, without a final newline.
 [[nodiscard]] std::string start_table(const StartFacts& facts);
 
-/// The rest, for --verbose: settings of the model, files of a mixture, groups of ranks, pipeline,
-/// traffic, graphs and the reproducibility class; likewise.
+/// Returns the details of --verbose, without a final newline: model settings, data files of a
+/// mixture, rank groups, pipeline, traffic, graphs and reproducibility class.
 [[nodiscard]] std::string start_details(const StartFacts& facts);
 
-/// The fields of the "start" line of metrics.jsonl.
+/// Returns the fields of the "start" event in metrics.jsonl.
 [[nodiscard]] nlohmann::ordered_json start_fields(const StartFacts& facts);
 
 }  // namespace dtrain::job

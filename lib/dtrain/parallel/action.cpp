@@ -10,8 +10,8 @@ namespace {
 
 bool is_backward(const Action& action) { return action.kind == ActionKind::backward; }
 
-// Returns whether the backward passes of several microbatches alternate.
-bool mixes_microbatches(std::span<const Action> actions) {
+// True if the backward passes of several microbatches alternate.
+bool interleaves_microbatches(std::span<const Action> actions) {
   std::set<MicrobatchId> begun;
   std::optional<MicrobatchId> current;
   for (const Action& action : actions) {
@@ -22,7 +22,7 @@ bool mixes_microbatches(std::span<const Action> actions) {
   return false;
 }
 
-// The first and the last position of something in a list.
+// First and last position in a list.
 struct Extent {
   std::size_t first = 0;
   std::size_t last = 0;
@@ -49,12 +49,12 @@ std::vector<Action> sequential_actions(std::int64_t num_blocks, std::int64_t num
 }
 
 std::vector<Action> with_events(std::span<const Action> actions) {
-  const bool is_mixed = mixes_microbatches(actions);
+  const bool is_interleaved = interleaves_microbatches(actions);
   const auto sum_of = [&](const Action& action) {
-    return is_mixed ? MicrobatchId(0) : action.microbatch;
+    return is_interleaved ? MicrobatchId(0) : action.microbatch;
   };
-  Extents computing;  // from the first pass or message to the last
-  Extents summing;    // from the first backward to the last
+  Extents computing;  // first to last pass or message
+  Extents summing;    // first to last backward pass
   std::size_t last_forward = 0;
   std::size_t last_backward = 0;
   for (std::size_t i = 0; i < actions.size(); ++i) {
@@ -67,8 +67,8 @@ std::vector<Action> with_events(std::span<const Action> actions) {
     const Action& action = actions[i];
     const Extent& computed = computing.at(action.microbatch);
     const Extent summed = is_backward(action) ? summing.at(sum_of(action)) : Extent{i + 1, i + 1};
-    const auto add = [&](ActionKind kind, MicrobatchId of) {
-      result.push_back({kind, BlockId(0), of});
+    const auto add = [&](ActionKind kind, MicrobatchId microbatch) {
+      result.push_back({kind, BlockId(0), microbatch});
     };
     if (i == computed.first) add(ActionKind::begin_microbatch, action.microbatch);
     if (i == summed.first) add(ActionKind::begin_gradients, sum_of(action));

@@ -1,4 +1,4 @@
-// The actions of a step or an evaluation, as plain data: the executor works through lists of them.
+// Defines the actions of a step or evaluation; the executor runs lists of them.
 #pragma once
 
 #include <cstddef>
@@ -15,39 +15,37 @@ namespace dtrain::parallel {
 using data::MicrobatchId;
 using model::BlockId;
 
-/// A stage's schedule counts chunks, and has passes and messages alone; a rank's list (Action)
-/// counts blocks.
+/// A stage schedule (StageAction) addresses chunks and has only passes and messages; a rank's list
+/// (Action) addresses blocks.
 enum class ActionKind {
   forward,
   backward,
-  send_activation,  ///< the output of a block or chunk, to the next stage
-  recv_activation,  ///< the input of a block or chunk: room for it is offered to the stage before
-  send_gradient,    ///< of the input of a block or chunk, to the stage before
-  recv_gradient,    ///< of the output of a block or chunk: room for it is offered to the next stage
-  begin_microbatch,  ///< its tokens are there for the blocks
-  end_microbatch,    ///< nothing of it is kept any longer
-  begin_gradients,   ///< a sum of gradients, of number `microbatch`, begins
-  end_gradients,     ///< that sum is added to those before it; not for a step's last one
-  reduce_losses,     ///< this rank's losses are there
+  send_activation,   ///< block or chunk output, to the next stage
+  recv_activation,   ///< posts the receive of a block or chunk input
+  send_gradient,     ///< gradient of a block or chunk input, to the previous stage
+  recv_gradient,     ///< posts the receive of the gradient of a block or chunk output
+  begin_microbatch,  ///< makes its tokens available to the blocks
+  end_microbatch,    ///< frees everything kept for it
+  begin_gradients,   ///< begins gradient sum number `microbatch`
+  end_gradients,     ///< adds that sum to the earlier ones; omitted for the step's last sum
+  reduce_losses,     ///< starts the reduction of this rank's losses
 };
 
 /// "send activation"
 [[nodiscard]] constexpr std::string_view name_of(ActionKind kind) {
-  constexpr std::string_view kNames[] = {"forward",          "backward",
-                                         "send activation",  "offer room for activation",
-                                         "send gradient",    "offer room for gradient",
-                                         "begin microbatch", "end microbatch",
-                                         "begin gradients",  "end gradients",
-                                         "reduce losses"};
+  constexpr std::string_view kNames[] = {
+      "forward",         "backward",         "send activation",  "receive activation",
+      "send gradient",   "receive gradient", "begin microbatch", "end microbatch",
+      "begin gradients", "end gradients",    "reduce losses"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
-/// True where a block runs.
+/// True for forward and backward passes.
 [[nodiscard]] constexpr bool is_compute(ActionKind kind) {
   return kind == ActionKind::forward || kind == ActionKind::backward;
 }
 
-/// One thing that a rank does for one microbatch.
+/// One unit of work of a rank for one microbatch.
 struct Action {
   ActionKind kind = ActionKind::forward;
   BlockId block = {};
@@ -56,24 +54,24 @@ struct Action {
   bool operator==(const Action&) const = default;
 };
 
-/// All that one rank does.
+/// The action lists of one rank.
 struct ActionLists {
   std::vector<Action> step;
-  std::vector<Action> evaluation;  ///< of one microbatch, forward alone
+  std::vector<Action> evaluation;  ///< one microbatch, forward only
 };
 
-/// The passes of a rank that owns all blocks: each microbatch forward through all of them, then
-/// backward.
+/// Returns the passes of a rank that owns all blocks: for each microbatch, forward through all
+/// blocks, then backward.
 [[nodiscard]] std::vector<Action> sequential_actions(std::int64_t num_blocks,
                                                      std::int64_t num_microbatches);
 
-/// A step's passes and messages, with all that begins and ends between them. Each microbatch's
-/// gradients are a sum of their own, unless the backward passes of several microbatches alternate:
-/// then all are added as they come. Losses are reduced after the last forward, so that they travel
-/// under the backward passes.
+/// Adds begin, end and reduce actions to a step's passes and messages. Each microbatch has its own
+/// gradient sum, unless the backward passes of several microbatches alternate: then all share one
+/// sum. Losses are reduced after the last forward pass, so the reduction overlaps the backward
+/// passes.
 [[nodiscard]] std::vector<Action> with_events(std::span<const Action> actions);
 
-/// Sums of gradients in a step's list.
+/// Returns the number of gradient sums in a step's list.
 [[nodiscard]] std::int64_t num_gradient_sums(std::span<const Action> step);
 
 }  // namespace dtrain::parallel

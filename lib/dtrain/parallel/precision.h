@@ -1,4 +1,4 @@
-// The dtypes that a rank holds, computes and sends its values in.
+// Dtypes by role: master weights, computation, gradient reduction, constant tables.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -8,17 +8,18 @@
 
 namespace dtrain::parallel {
 
+/// The dtypes of one rank, and whether it scales the loss.
 struct Precision {
-  at::ScalarType master = at::kFloat;   ///< of masters, gradients and optimizer state
-  at::ScalarType compute = at::kFloat;  ///< of what blocks read and compute
-  at::ScalarType reduce = at::kFloat;   ///< in which gradients travel between ranks
-  at::ScalarType buffer = at::kFloat;   ///< of the model's constant tables
-  bool scales_loss = false;             ///< against underflow of float16
+  at::ScalarType master = at::kFloat;   ///< master weights, gradients and optimizer state
+  at::ScalarType compute = at::kFloat;  ///< parameters and activations of blocks
+  at::ScalarType reduce = at::kFloat;   ///< gradients sent between ranks
+  at::ScalarType buffer = at::kFloat;   ///< the model's constant tables
+  bool scales_loss = false;             ///< loss scaling, against float16 underflow
 
   bool operator==(const Precision&) const = default;
 };
 
-/// dtype: any but automatic.
+/// Converts a setting to LibTorch's dtype. dtype: not automatic.
 [[nodiscard]] inline at::ScalarType dtype_of(config::Dtype dtype) {
   if (dtype == config::Dtype::float64) return at::kDouble;
   if (dtype == config::Dtype::bfloat16) return at::kBFloat16;

@@ -1,4 +1,5 @@
-// Which blocks keep no graph from forward to backward, but run again in the backward pass.
+// Activation checkpointing: which blocks are recomputed in the backward pass instead of keeping
+// their graphs.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +10,9 @@
 
 namespace dtrain::parallel {
 
-/// Neighbouring blocks, of which only the first one's input is kept. Ahead of the last one's
-/// backward all but the last run again without a graph, which gives each its input; then each runs
-/// with a graph right before its own backward, so that one graph is there at a time.
+/// Consecutive blocks that keep only the first block's input. Before the backward pass of the last
+/// block, all but the last run again without a graph, which restores each block's input. Then each
+/// block runs with a graph right before its own backward pass, so only one graph exists at a time.
 struct RecomputeGroup {
   model::BlockId begin;
   model::BlockId end;  ///< exclusive
@@ -19,25 +20,25 @@ struct RecomputeGroup {
   bool operator==(const RecomputeGroup&) const = default;
 };
 
-/// Groups lie within the runs of layers that a rank computes one after the other.
+/// The recomputed groups of a rank. No group crosses a chunk boundary of a pipeline stage.
 struct RecomputePlan {
-  std::vector<RecomputeGroup> groups;  ///< ascending, without overlap
+  std::vector<RecomputeGroup> groups;  ///< ascending, disjoint
 
-  /// The group of a block, or null.
+  /// Returns the group that contains the block, or null.
   [[nodiscard]] const RecomputeGroup* group_of(model::BlockId block) const;
-  /// Returns the FLOPs that a token's backward pass adds: a forward pass of each block of a group,
-  /// and one more of each but the last.
+  /// Returns the FLOPs per token that recomputation adds: one forward pass for each block of a
+  /// group, and a second one for each block but the last.
   [[nodiscard]] double extra_flops_per_token(const model::Model& model) const;
 
   bool operator==(const RecomputePlan&) const = default;
 };
 
-/// The `count` layers that are nearest to the input, each by itself: their graphs would be the last
-/// ones to go, so that leaving them out lowers the peak the most.
-[[nodiscard]] RecomputePlan recompute_lowest_layers(std::span<const model::BlockRange> layers,
+/// Recomputes the `count` layers nearest to the input, each as its own group. Their graphs would be
+/// freed last, so dropping them lowers the peak the most.
+[[nodiscard]] RecomputePlan recompute_lowest_levels(std::span<const model::BlockRange> layers,
                                                     std::int64_t count);
 
-/// All layers, in groups of `size`; the last group of a run may have fewer.
+/// Recomputes all layers in groups of `size`; the last group of a chunk may be smaller.
 [[nodiscard]] RecomputePlan recompute_in_groups(std::span<const model::BlockRange> layers,
                                                 std::int64_t size);
 

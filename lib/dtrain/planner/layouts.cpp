@@ -20,27 +20,27 @@ Flags joined(Flags first, const Flags& second) {
 
 Flags strategy_flag(Strategy strategy) { return {{"--strategy", std::string(text_of(strategy))}}; }
 
-// One of the ways in which ranks that see different data hold state.
-struct Sharing {
+// One way of sharding state over data-parallel ranks.
+struct DataSharding {
   DataAxisKind axis;
   Flags options;
 
-  // Of a job whose ranks all lie on dp.
-  [[nodiscard]] Flags alone() const {
-    return joined(strategy_flag(config::strategy_for(axis)), options);
+  // Flags of a job with data parallelism only.
+  [[nodiscard]] Flags as_only_axis() const {
+    return joined(strategy_flag(config::strategy_with(axis)), options);
   }
-  // With other axes beside it.
-  [[nodiscard]] Flags among_axes() const {
+  // Flags of a job with other axes.
+  [[nodiscard]] Flags with_other_axes() const {
     return joined({{"--data-axis", std::string(text_of(axis))}}, options);
   }
 };
 
-std::vector<Sharing> sharings(std::int64_t ranks, const Site& site) {
-  std::vector<Sharing> all{{DataAxisKind::ddp, {}},
-                           {DataAxisKind::zero, {{"--zero-stage", "1"}}},
-                           {DataAxisKind::zero, {{"--zero-stage", "2"}}},
-                           {DataAxisKind::fsdp, {}}};
-  const std::int64_t share = site.ranks_per_node;
+std::vector<DataSharding> shardings(std::int64_t ranks, const Cluster& cluster) {
+  std::vector<DataSharding> all{{DataAxisKind::ddp, {}},
+                                {DataAxisKind::zero, {{"--zero-stage", "1"}}},
+                                {DataAxisKind::zero, {{"--zero-stage", "2"}}},
+                                {DataAxisKind::fsdp, {}}};
+  const std::int64_t share = cluster.ranks_per_node;
   if (ranks > share && share > 1) {
     const std::string hybrid(text_of(config::FsdpSharding::hybrid));
     all.push_back({DataAxisKind::fsdp,
@@ -49,13 +49,13 @@ std::vector<Sharing> sharings(std::int64_t ranks, const Site& site) {
   return all;
 }
 
-// pp x dp x tp, with at least two ranks on more axes than dp; flags without microbatches.
+// Adds pp x dp x tp meshes, excluding pure data parallelism; flags without microbatches.
 void add_meshes(std::vector<Flags>& all, std::int64_t ranks, std::int64_t layers,
-                const Site& site) {
+                const Cluster& cluster) {
   for (std::int64_t pp = 1; pp <= std::min(ranks, layers); ++pp) {
     if (ranks % pp != 0) continue;
-    // Ranks of a tensor axis communicate in every layer: within a machine alone.
-    for (std::int64_t tp = 1; tp <= std::min(ranks / pp, site.ranks_per_node); tp *= 2) {
+    // Tensor-parallel ranks communicate at every level, so tp stays within a node.
+    for (std::int64_t tp = 1; tp <= std::min(ranks / pp, cluster.ranks_per_node); tp *= 2) {
       if (ranks / pp % tp != 0 || (pp == 1 && tp == 1)) continue;
       const std::int64_t dp = ranks / pp / tp;
       if (dp == 1 && (pp == 1 || tp == 1)) {
@@ -70,18 +70,21 @@ void add_meshes(std::vector<Flags>& all, std::int64_t ranks, std::int64_t layers
         all.push_back(mesh);
         continue;
       }
-      for (const Sharing& sharing : sharings(dp, {.ranks_per_node = site.ranks_per_node / tp})) {
-        all.push_back(joined(mesh, sharing.among_axes()));
+      for (const DataSharding& sharding :
+           shardings(dp, {.ranks_per_node = cluster.ranks_per_node / tp})) {
+        all.push_back(joined(mesh, sharding.with_other_axes()));
       }
     }
   }
 }
 
-std::vector<Flags> strategies(const config::Config& asked, std::int64_t ranks, const Site& site) {
+std::vector<Flags> strategies(const config::Config& requested, std::int64_t ranks,
+                              const Cluster& cluster) {
   if (ranks == 1) return {strategy_flag(Strategy::single)};
   std::vector<Flags> all;
-  for (const Sharing& sharing : sharings(ranks, site)) all.push_back(sharing.alone());
-  add_meshes(all, ranks, asked.model.layers, site);
+  for (const DataSharding& sharding : shardings(ranks, cluster))
+    all.push_back(sharding.as_only_axis());
+  add_meshes(all, ranks, requested.model.layers, cluster);
   return all;
 }
 
@@ -104,18 +107,19 @@ std::string Layout::text() const {
   return text;
 }
 
-std::vector<Layout> layouts_of(const config::Config& asked, std::int64_t ranks, const Site& site) {
+std::vector<Layout> enumerate_layouts(const config::Config& requested, std::int64_t ranks,
+                                      const Cluster& cluster) {
   std::vector<Layout> layouts;
-  for (const Flags& flags : strategies(asked, ranks, site)) {
-    for (const std::int64_t size : microbatches(asked.batch)) {
+  for (const Flags& flags : strategies(requested, ranks, cluster)) {
+    for (const std::int64_t size : microbatches(requested.batch)) {
       layouts.push_back({ranks, joined(flags, {{"--microbatch", std::to_string(size)}})});
     }
   }
   return layouts;
 }
 
-config::Config given_layout(const config::Config& asked, const Layout& layout) {
-  config::Config config = asked;
+config::Config apply_layout(const config::Config& requested, const Layout& layout) {
+  config::Config config = requested;
   config.layout = {};
   config.batch.grad_accum = 0;
   for (const auto& [flag, value] : layout.flags) {
@@ -124,22 +128,23 @@ config::Config given_layout(const config::Config& asked, const Layout& layout) {
   return config;
 }
 
-config::Config with_layout(const config::Config& asked, const Layout& layout, const Site& site) {
-  const std::int64_t on_node = std::min(layout.ranks, site.ranks_per_node);
+config::Config resolve_with_layout(const config::Config& requested, const Layout& layout,
+                                   const Cluster& cluster) {
+  const std::int64_t on_node = std::min(layout.ranks, cluster.ranks_per_node);
   config::Launch launch{.world_size = layout.ranks,
                         .num_nodes = (layout.ranks + on_node - 1) / on_node,
                         .local_world_size = on_node,
-                        .usable_cores = site.cores};
-  if (site.device != "cpu") {
-    launch.devices = {site.device};
+                        .usable_cores = cluster.cores};
+  if (cluster.device != "cpu") {
+    launch.devices = {cluster.device};
     launch.num_gpus = on_node;
   }
-  return config::resolve(config::Command::train, given_layout(asked, layout), launch);
+  return config::resolve(config::Command::train, apply_layout(requested, layout), launch);
 }
 
-std::vector<std::int64_t> ranks_to_plan(const config::Config& asked, std::int64_t cores) {
-  if (asked.plan.ranks != 0) return {asked.plan.ranks};
-  const std::int64_t threads = std::max<std::int64_t>(1, asked.machine.threads);
+std::vector<std::int64_t> rank_counts(const config::Config& requested, std::int64_t cores) {
+  if (requested.plan.ranks != 0) return {requested.plan.ranks};
+  const std::int64_t threads = std::max<std::int64_t>(1, requested.machine.threads);
   std::vector<std::int64_t> all;
   for (std::int64_t ranks = 1; ranks * threads <= cores; ++ranks) {
     if (cores % ranks == 0) all.push_back(ranks);

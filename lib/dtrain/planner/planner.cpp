@@ -15,7 +15,7 @@
 #include "dtrain/config/values/layout.h"
 #include "dtrain/metrics/format.h"
 #include "dtrain/model/family.h"
-#include "dtrain/parallel/compress/rank_sum.h"
+#include "dtrain/parallel/compress/all_reducer.h"
 #include "dtrain/parallel/pipeline/check.h"
 #include "dtrain/parallel/plan/rank_plan.h"
 
@@ -24,20 +24,20 @@ namespace {
 
 using mesh::Axis;
 
-// Between nodes; that of most networks lies between 2 and 50 microseconds.
-constexpr double kLatencyOfNodes = 10e-6;
+// Latency between nodes in seconds; most networks have 2 to 50 microseconds.
+constexpr double kNodeLatency = 10e-6;
 
-// Calls along ranks that lie `stride` apart.
+// Collective calls over a group of ranks with this stride.
 struct Traffic {
   std::int64_t group = 1;  // ranks
   std::int64_t stride = 1;
   double calls = 0;
-  double bytes = 0;  // that a rank sends
+  double bytes = 0;  // sent per rank
 };
 
-class StepOfRank {
+class RankStep {
  public:
-  StepOfRank(const config::Config& config, const parallel::RankPlan& plan)
+  RankStep(const config::Config& config, const parallel::RankPlan& plan)
       : config_(config), plan_(plan), mesh_(config::mesh_of(config.layout)) {}
 
   [[nodiscard]] double microbatches() const {
@@ -47,10 +47,11 @@ class StepOfRank {
     return static_cast<double>(config_.batch.microbatch * config_.data.seq_len);
   }
   [[nodiscard]] std::vector<Traffic> traffic() const {
-    return {of_shards(), of_replicas(), of_tensor_axis(), of_pipeline(), of_stages()};
+    return {shard_traffic(), replica_traffic(), tensor_traffic(), pipeline_traffic(),
+            shared_parameter_traffic()};
   }
 
-  // Elements that the optimizer updates, of all shards.
+  // Returns the elements that the optimizer updates, over all shards.
   [[nodiscard]] double trained_elements() const {
     double elements = 0;
     for (const param::ParameterId id : plan_.units.parameters()) {
@@ -69,22 +70,22 @@ class StepOfRank {
     return count;
   }
 
-  [[nodiscard]] Traffic of_shards() const {
+  [[nodiscard]] Traffic shard_traffic() const {
     const parallel::DataTraffic& found = plan_.traffic;
     return {.group = shard_size(),
             .stride = mesh_.stride(Axis::dp),
             .calls = static_cast<double>(found.gathers + found.reductions),
             .bytes = static_cast<double>(found.gather_bytes + found.reduction_bytes)};
   }
-  // Sums of gradients over ranks that hold the same part.
-  [[nodiscard]] Traffic of_replicas() const {
+  // Gradient all-reduces over replicas.
+  [[nodiscard]] Traffic replica_traffic() const {
     const std::int64_t replicas = mesh_[Axis::dp] / shard_size();
     if (replicas == 1) return {};
     const std::int64_t stride = mesh_.stride(Axis::dp) * shard_size();
     const parallel::Compression& compression = plan_.options.data.compression;
     if (!compression.scheme.is_none()) {
       const parallel::SchemeCosts costs =
-          parallel::CompressedSum::costs(parallel::sums_over_replicas(plan_), replicas);
+          parallel::CompressedAllReducer::costs(parallel::replica_reduction(plan_), replicas);
       return {.group = replicas,
               .stride = stride,
               .calls = static_cast<double>(costs.calls),
@@ -97,7 +98,7 @@ class StepOfRank {
             .calls = trained_units(),
             .bytes = gradients * ring_share(replicas)};
   }
-  [[nodiscard]] Traffic of_tensor_axis() const {
+  [[nodiscard]] Traffic tensor_traffic() const {
     const std::int64_t ranks = mesh_[Axis::tp];
     if (ranks == 1) return {};
     double values = 0;
@@ -111,11 +112,11 @@ class StepOfRank {
             .calls = calls * microbatches(),
             .bytes = 4 * values * rows() * microbatches() * ring_share(ranks)};
   }
-  // Of each chunk an activation to the next part of the model and a gradient to the one before.
-  [[nodiscard]] Traffic of_pipeline() const {
+  // Each chunk sends an activation to the next part and a gradient to the previous one.
+  [[nodiscard]] Traffic pipeline_traffic() const {
     const std::int64_t stages = mesh_[Axis::pp];
     if (stages == 1) return {};
-    std::int64_t sent = 0;  // of a microbatch
+    std::int64_t sent = 0;  // per microbatch
     for (std::int64_t chunk = 0; chunk < plan_.place.shape.chunks(); ++chunk) {
       const std::int64_t part = chunk * stages + plan_.place.stage;
       sent += (part > 0 ? 1 : 0) + (part + 1 < plan_.place.shape.num_parts() ? 1 : 0);
@@ -128,8 +129,8 @@ class StepOfRank {
             .calls = 2 * messages,
             .bytes = messages * bytes};
   }
-  // Sums of gradients over the stages that hold the same parameters.
-  [[nodiscard]] Traffic of_stages() const {
+  // Gradient all-reduces over stages that share parameters.
+  [[nodiscard]] Traffic shared_parameter_traffic() const {
     const parallel::ParameterHolders& holders = plan_.options.stage.holders;
     if (holders.empty()) return {};
     Traffic sums{.group = 1, .stride = mesh_.stride(Axis::pp)};
@@ -152,39 +153,41 @@ class StepOfRank {
   mesh::MeshShape mesh_;
 };
 
-double seconds_of(const Traffic& traffic, const Site& site, const Rates& rates) {
+double seconds_of(const Traffic& traffic, const Cluster& cluster, const Rates& rates) {
   if (traffic.calls == 0) return 0;
-  const bool crosses = traffic.stride * traffic.group > site.ranks_per_node;
+  const bool crosses = traffic.stride * traffic.group > cluster.ranks_per_node;
   LinkRate link = rates.measured == nullptr ? LinkRate{} : rates.measured->link();
   if (crosses && rates.link_bytes_per_second > 0) {
-    link = {kLatencyOfNodes, rates.link_bytes_per_second};
+    link = {kNodeLatency, rates.link_bytes_per_second};
   }
   const double sending = link.bytes_per_second == 0 ? 0 : traffic.bytes / link.bytes_per_second;
   return traffic.calls * link.latency + sending;
 }
 
-// Of the whole model on the tensor axis of `config`.
-ComputeTimes times_of(const config::Config& config, const model::Model& whole, const Rates& rates) {
+// Returns the times of the whole model, split by the tensor axis of `config`.
+ComputeTimes compute_times(const config::Config& config, const model::Model& whole,
+                           const Rates& rates) {
   if (rates.flops == 0) return rates.measured->compute(config);
   const double tokens = static_cast<double>(config.batch.microbatch * config.data.seq_len);
   const double flops = tokens * whole.training_flops_per_token();
   return {.pass = flops / static_cast<double>(config.layout.tp) / rates.flops};
 }
 
-// The stages that take most: the ends hold embedding and head, one between holds layers alone.
-std::vector<std::int64_t> stages_to_look_at(std::int64_t stages) {
+// Returns the stages that may be largest or slowest: the ends hold embedding and head, a middle one
+// only layers.
+std::vector<std::int64_t> candidate_stages(std::int64_t stages) {
   std::vector<std::int64_t> all{0};
   if (stages > 2) all.push_back(stages / 2);
   if (stages > 1) all.push_back(stages - 1);
   return all;
 }
 
-Prediction of_stage(const config::Config& config, std::int64_t stage, const model::Model& whole,
-                    const Site& site, const Rates& rates) {
+Prediction predict_stage(const config::Config& config, std::int64_t stage,
+                         const model::Model& whole, const Cluster& cluster, const Rates& rates) {
   const parallel::RankPlan plan =
       parallel::rank_plan(config, {{Axis::pp, stage}, {Axis::dp, 0}, {Axis::tp, 0}});
-  const StepOfRank step(config, plan);
-  const ComputeTimes times = times_of(config, whole, rates);
+  const RankStep step(config, plan);
+  const ComputeTimes times = compute_times(config, whole, rates);
   const double share = plan.model->training_flops_per_token() / whole.training_flops_per_token();
   const double again = 1 + plan.flops.recomputed / plan.flops.passes;
   const double trained = step.trained_elements() / static_cast<double>(whole.num_elements()) *
@@ -199,20 +202,20 @@ Prediction of_stage(const config::Config& config, std::int64_t stage, const mode
   found.waiting = found.bubble * found.compute;
   for (const Traffic& traffic : step.traffic()) {
     found.bytes_sent += traffic.bytes;
-    found.communication += seconds_of(traffic, site, rates);
+    found.communication += seconds_of(traffic, cluster, rates);
   }
   return found;
 }
 
-// config: resolved. A step of several microbatches, through all stages.
+// Predicts a step over all stages. config: resolved.
 //
 // Throws: as parallel::rank_plan.
-Prediction predict(const config::Config& config, const Site& site, const Rates& rates) {
+Prediction predict(const config::Config& config, const Cluster& cluster, const Rates& rates) {
   const auto whole = model::make_model(config.model, config.data.seq_len, {},
                                        parallel::computation_of(config.machine));
   Prediction most;
-  for (const std::int64_t stage : stages_to_look_at(config.layout.pp)) {
-    const Prediction found = of_stage(config, stage, *whole, site, rates);
+  for (const std::int64_t stage : candidate_stages(config.layout.pp)) {
+    const Prediction found = predict_stage(config, stage, *whole, cluster, rates);
     const std::int64_t memory = std::max(most.memory, found.memory);
     if (found.seconds() > most.seconds()) most = found;
     most.memory = memory;
@@ -220,68 +223,70 @@ Prediction predict(const config::Config& config, const Site& site, const Rates& 
   return most;
 }
 
-using Outcome = std::variant<Choice, Misfit>;
+using Outcome = std::variant<RankedLayout, RejectedLayout>;
 
-// All flags but the last one, which is the microbatch.
+// Returns the layout's text without its last flag, the microbatch.
 std::string without_microbatch(const Layout& layout) {
   Layout rest = layout;
   rest.flags.pop_back();
   return fmt::format("{} {}", layout.ranks, rest.text());
 }
 
-Misfit too_large(const Layout& layout, const config::Config& config, std::int64_t bytes,
-                 const parallel::MemoryRoom& room) {
-  const std::int64_t limit = room.bytes / std::max<std::int64_t>(1, room.ranks);
+RejectedLayout reject_for_memory(const Layout& layout, const config::Config& config,
+                                 std::int64_t bytes, const parallel::AvailableMemory& available) {
+  const std::int64_t limit = available.bytes / std::max<std::int64_t>(1, available.ranks);
   return {.layout = layout,
-          .reason = fmt::format("takes {} per rank, more than the {} that a rank may take",
+          .reason = fmt::format("needs {} per rank, more than the limit of {}",
                                 metrics::format_bytes(bytes), metrics::format_bytes(limit)),
           .config = config,
           .memory = bytes,
-          .room = room};
+          .available = available};
 }
 
-Outcome look_at(const config::Config& asked, const Layout& layout, const Site& site,
-                const Rates& rates, const MemoryLimits& memory) {
+Outcome evaluate_layout(const config::Config& requested, const Layout& layout,
+                        const Cluster& cluster, const Rates& rates, const MemoryLimits& memory) {
   try {
-    const config::Config config = with_layout(asked, layout, site);
-    const std::int64_t on_node = std::min(layout.ranks, site.ranks_per_node);
+    const config::Config config = resolve_with_layout(requested, layout, cluster);
+    const std::int64_t on_node = std::min(layout.ranks, cluster.ranks_per_node);
     const std::int64_t limit = memory.of_rank(on_node);
-    // What does not fit is not run.
-    Prediction found = predict(config, site, rates.without_runs());
+    // Layouts that do not fit are not measured.
+    Prediction found = predict(config, cluster, rates.without_measurements());
     if (found.memory > limit) {
       const bool is_shared = memory.is_shared(on_node);
-      return too_large(layout, config, found.memory,
-                       is_shared ? parallel::MemoryRoom{limit * on_node, on_node}
-                                 : parallel::MemoryRoom{limit, 0});
+      return reject_for_memory(layout, config, found.memory,
+                               is_shared ? parallel::AvailableMemory{limit * on_node, on_node}
+                                         : parallel::AvailableMemory{limit, 0});
     }
-    if (rates.measured != nullptr) found = predict(config, site, rates);
-    return Choice{layout, config, found};
+    if (rates.measured != nullptr) found = predict(config, cluster, rates);
+    return RankedLayout{layout, config, found};
   } catch (const base::Error& error) {
     if (error.kind() != base::ErrorKind::usage) throw;
-    return Misfit{.layout = layout, .reason = error.what()};
+    return RejectedLayout{.layout = layout, .reason = error.what()};
   }
 }
 
-// Without the noise of rounding, in which equal predictions of given rates differ.
-float speed_of(const Choice& choice) { return static_cast<float>(choice.tokens_per_second()); }
+// Rounds to float, so that predictions that differ only by rounding compare equal.
+float speed_of(const RankedLayout& choice) {
+  return static_cast<float>(choice.tokens_per_second());
+}
 
-// A way to share the work, with the best of its microbatches, or why none fits.
+// A layout regardless of microbatch: its best microbatch, or why none fits.
 struct Candidate {
   std::string name;
-  std::optional<Choice> choice;
-  std::optional<Misfit> misfit;
+  std::optional<RankedLayout> choice;
+  std::optional<RejectedLayout> rejection;
 
-  // A larger microbatch takes more.
-  [[nodiscard]] bool lacks_memory() const { return misfit && misfit->config; }
+  // True if memory is insufficient; larger microbatches need even more.
+  [[nodiscard]] bool exceeds_memory() const { return rejection && rejection->config; }
 
-  // outcome:        of a larger microbatch than those before.
-  // prefers_larger: of equally fast microbatches, as long as a run would choose them itself.
+  // outcome:        of a larger microbatch than those added before.
+  // prefers_larger: on ties takes the larger microbatch, up to the automatic maximum.
   void add(Outcome outcome, bool prefers_larger) {
-    if (auto* found = std::get_if<Misfit>(&outcome)) {
-      misfit = std::move(*found);
+    if (auto* found = std::get_if<RejectedLayout>(&outcome)) {
+      rejection = std::move(*found);
       return;
     }
-    Choice& found = std::get<Choice>(outcome);
+    RankedLayout& found = std::get<RankedLayout>(outcome);
     const bool is_preferred = choice && prefers_larger && speed_of(found) == speed_of(*choice) &&
                               found.config.batch.microbatch <= config::kMaxAutomaticMicrobatch;
     if (!choice || is_preferred || speed_of(found) > speed_of(*choice)) choice = std::move(found);
@@ -290,23 +295,23 @@ struct Candidate {
 
 }  // namespace
 
-Ranking rank_layouts(const config::Config& asked, const Site& site, const Rates& rates,
+Ranking rank_layouts(const config::Config& requested, const Cluster& cluster, const Rates& rates,
                      const MemoryLimits& memory,
                      const std::function<void(const std::string&)>& progress) {
-  const std::vector<std::int64_t> all_ranks = ranks_to_plan(asked, site.cores);
-  config::Config open = asked;
+  const std::vector<std::int64_t> all_ranks = rank_counts(requested, cluster.cores);
+  config::Config open = requested;
   config::resolve_auto_layout_batch(open.batch, std::ranges::max(all_ranks));
   std::vector<Candidate> candidates;
   for (const std::int64_t ranks : all_ranks) {
-    for (const Layout& layout : layouts_of(open, ranks, site)) {
+    for (const Layout& layout : enumerate_layouts(open, ranks, cluster)) {
       const std::string name = without_microbatch(layout);
       if (candidates.empty() || candidates.back().name != name) {
-        candidates.push_back({.name = name, .choice = {}, .misfit = {}});
+        candidates.push_back({.name = name, .choice = {}, .rejection = {}});
       }
       Candidate& candidate = candidates.back();
-      if (candidate.lacks_memory()) continue;
+      if (candidate.exceeds_memory()) continue;
       progress(fmt::format("{} ranks: {}", ranks, layout.text()));
-      candidate.add(look_at(open, layout, site, rates, memory), rates.flops > 0);
+      candidate.add(evaluate_layout(open, layout, cluster, rates, memory), rates.flops > 0);
     }
   }
   Ranking ranking;
@@ -314,18 +319,18 @@ Ranking rank_layouts(const config::Config& asked, const Site& site, const Rates&
     if (candidate.choice) {
       ranking.choices.push_back(std::move(*candidate.choice));
     } else {
-      ranking.misfits.push_back(std::move(*candidate.misfit));
+      ranking.rejected.push_back(std::move(*candidate.rejection));
     }
   }
   std::ranges::stable_sort(ranking.choices, std::greater{}, speed_of);
   return ranking;
 }
 
-const Misfit& Ranking::nearest_misfit() const {
-  const auto bytes = [](const Misfit& misfit) {
-    return misfit.config ? misfit.memory : std::numeric_limits<std::int64_t>::max();
+const RejectedLayout& Ranking::closest_rejected() const {
+  const auto bytes = [](const RejectedLayout& rejection) {
+    return rejection.config ? rejection.memory : std::numeric_limits<std::int64_t>::max();
   };
-  return *std::ranges::min_element(misfits, {}, bytes);
+  return *std::ranges::min_element(rejected, {}, bytes);
 }
 
 }  // namespace dtrain::planner

@@ -1,5 +1,4 @@
-// Enumerates the possible layouts of a job (layouts.cpp), predicts their memory and the time of their
-// steps, and ranks them.
+// Enumerates a job's layouts (layouts.cpp), predicts their memory and step time, and ranks them.
 #pragma once
 
 #include <cstdint>
@@ -16,68 +15,70 @@
 
 namespace dtrain::planner {
 
-/// Where a job is to run.
-struct Site {
-  std::int64_t ranks_per_node = 1;  ///< at most
-  std::int64_t cores = 1;           ///< of a node, for its ranks' threads
-  std::string device = "cpu";       ///< kind of device that each rank has
+/// The nodes on which a job is to run.
+struct Cluster {
+  std::int64_t ranks_per_node = 1;  ///< upper bound
+  std::int64_t cores = 1;           ///< per node, for its ranks' threads
+  std::string device = "cpu";       ///< device kind of every rank
 };
 
-/// A layout as the flags that ask for it.
+/// A layout, as the flags that select it.
 struct Layout {
   std::int64_t ranks = 1;
-  std::vector<std::pair<std::string, std::string>> flags;  ///< "--strategy", "ddp"; in order
+  std::vector<std::pair<std::string, std::string>>
+      flags;  ///< such as {"--strategy", "ddp"}, in order
 
-  /// "--strategy ddp --microbatch 4"
+  /// Returns a text such as "--strategy ddp --microbatch 4".
   [[nodiscard]] std::string text() const;
 };
 
-/// All layouts of `ranks` ranks that differ in memory, traffic or time: one axis or several, each
-/// way of sharding state and, unless `asked` fixes it, each microbatch that is a power of two and
-/// divides the global batch, which must be known. Some may not fit the model.
-[[nodiscard]] std::vector<Layout> layouts_of(const config::Config& asked, std::int64_t ranks,
-                                             const Site& site);
+/// Returns all layouts of `ranks` ranks that differ in memory, traffic or time: one axis or
+/// several, each way of sharding state and, unless `requested` sets it, each microbatch that is a
+/// power of two and divides the global batch, which must be set. Some may not fit the model.
+[[nodiscard]] std::vector<Layout> enumerate_layouts(const config::Config& requested,
+                                                    std::int64_t ranks, const Cluster& cluster);
 
-/// `asked` as if somebody had given this layout, before anything is resolved.
-[[nodiscard]] config::Config given_layout(const config::Config& asked, const Layout& layout);
+/// Replaces the layout of `requested`, without resolving it.
+[[nodiscard]] config::Config apply_layout(const config::Config& requested, const Layout& layout);
 
-/// given_layout, resolved as on `site`.
+/// Applies the layout and resolves the configuration for `cluster`.
 ///
-/// Throws: Error{usage} saying why it does not fit.
-[[nodiscard]] config::Config with_layout(const config::Config& asked, const Layout& layout,
-                                         const Site& site);
+/// Throws: Error{usage} saying why the layout does not fit.
+[[nodiscard]] config::Config resolve_with_layout(const config::Config& requested,
+                                                 const Layout& layout, const Cluster& cluster);
 
-/// The ranks to lay out: plan.ranks, or all numbers that share this machine's cores evenly.
-[[nodiscard]] std::vector<std::int64_t> ranks_to_plan(const config::Config& asked,
-                                                      std::int64_t cores);
+/// Returns the numbers of ranks to plan for: plan.ranks, or all that divide this machine's cores
+/// evenly.
+[[nodiscard]] std::vector<std::int64_t> rank_counts(const config::Config& requested,
+                                                    std::int64_t cores);
 
-/// Of the rank that takes most.
+/// Prediction for the slowest stage, with the memory of the largest.
 struct Prediction {
-  std::int64_t memory = 0;   ///< bytes of tensors
-  double bytes_sent = 0;     ///< in a step
-  double bubble = 0;         ///< time without work over time with work, of a pipeline
-  double compute = 0;        ///< seconds of a step; what follows comes on top
-  double waiting = 0;        ///< in the bubble
-  double update = 0;         ///< norm, clipping and optimizer
-  double communication = 0;  ///< as far as nothing is computed meanwhile
+  std::int64_t memory = 0;   ///< peak tensor bytes
+  double bytes_sent = 0;     ///< per step
+  double bubble = 0;         ///< idle time over busy time of the pipeline
+  double compute = 0;        ///< seconds per step; the fields below add to it
+  double waiting = 0;        ///< seconds idle in the bubble
+  double update = 0;         ///< seconds for norm, clipping and optimizer
+  double communication = 0;  ///< seconds, assuming no overlap with computation
 
   [[nodiscard]] double seconds() const { return compute + waiting + update + communication; }
 };
 
-/// Rates of computation and communication: given, or measured on this machine.
+/// Rates of computation and communication, specified or measured on this machine.
 struct Rates {
-  double flops = 0;                  ///< of a rank; 0: measured
-  double link_bytes_per_second = 0;  ///< of a rank to other nodes; 0: as within one
+  double flops = 0;                  ///< per rank and second; 0: measured
+  double link_bytes_per_second = 0;  ///< per rank, between nodes; 0: as within a node
   MachineRates* measured = nullptr;  ///< null: communication within a node is free
 
-  /// The same where nothing may be measured: times mean nothing then.
-  [[nodiscard]] Rates without_runs() const {
+  /// Returns rates for memory predictions without measurements; times are meaningless.
+  [[nodiscard]] Rates without_measurements() const {
     return {measured == nullptr ? flops : 1, link_bytes_per_second, nullptr};
   }
 };
 
-/// A layout that fits.
-struct Choice {
+/// A layout that fits, with its prediction.
+struct RankedLayout {
   Layout layout;
   config::Config config;  ///< resolved
   Prediction prediction;
@@ -87,34 +88,37 @@ struct Choice {
   }
 };
 
-struct Misfit {
+/// A layout that does not fit.
+struct RejectedLayout {
   Layout layout;
   std::string reason;
-  /// Where memory is missing: the layout resolved, the bytes that a rank takes, and what there is.
+  /// Set if memory is insufficient: the resolved configuration, the bytes a rank needs, and those
+  /// available.
   std::optional<config::Config> config = {};
   std::int64_t memory = 0;
-  parallel::MemoryRoom room = {};
+  parallel::AvailableMemory available = {};
 };
 
+/// Layouts that fit, ranked by speed, and those that do not fit.
 struct Ranking {
-  /// The fastest first; of equally fast ones, as where communication is free, the first in the order
-  /// of layouts_of: ddp before what shards state, data axes before others.
-  std::vector<Choice> choices;
-  std::vector<Misfit> misfits;  ///< in the order of layouts_of
+  /// Fastest first. Ties, as with free communication, keep the order of enumerate_layouts: ddp
+  /// before sharded state, data parallelism before other axes.
+  std::vector<RankedLayout> choices;
+  std::vector<RejectedLayout> rejected;  ///< in the order of enumerate_layouts
 
-  /// The one that takes least of those that lack memory; where none does, the first. There must be
-  /// one.
-  [[nodiscard]] const Misfit& nearest_misfit() const;
+  /// Returns the layout that needs the least memory among those that lack it, or the first one if
+  /// none does. `rejected` must not be empty.
+  [[nodiscard]] const RejectedLayout& closest_rejected() const;
 };
 
-/// Predicts every layout of the ranks to plan for, each with the microbatch that is fastest. Of
-/// equally fast ones it is the smallest, where rates are given the largest up to
-/// config::kMaxAutomaticMicrobatch: larger ones use a GPU better.
+/// Predicts every layout for every number of ranks, each with its fastest microbatch. Ties choose
+/// the smallest microbatch or, with specified rates, the largest up to
+/// config::kMaxAutomaticMicrobatch, since larger ones use a GPU better.
 ///
-/// asked:    before anything is resolved. Without a global batch all layouts have the same one, as
-///           config::resolve_auto_layout_batch sets it for the most ranks.
-/// progress: told what comes next; for people who wait.
-[[nodiscard]] Ranking rank_layouts(const config::Config& asked, const Site& site,
+/// requested: not resolved. Without a global batch all layouts share one, set by
+///            config::resolve_auto_layout_batch for the largest number of ranks.
+/// progress:  called with a description of each candidate before it is predicted.
+[[nodiscard]] Ranking rank_layouts(const config::Config& requested, const Cluster& cluster,
                                    const Rates& rates, const MemoryLimits& memory,
                                    const std::function<void(const std::string&)>& progress);
 

@@ -45,7 +45,7 @@ class CallAnswers {
 TrainingLoop::TrainingLoop(const TrainContext& context, const StartPoint& start)
     : context_(context),
       loader_(context.split.train, {.microbatch = context.config.batch.microbatch,
-                                    .deal = context.engine.deal(),
+                                    .assignment = context.engine.microbatch_assignment(),
                                     .seed = context.config.train.seed,
                                     .start_position = start.samples}),
       schedule_(optim::schedule_of(context.config.train)),

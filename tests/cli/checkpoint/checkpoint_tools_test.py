@@ -296,7 +296,7 @@ class Converting(Tools):
         self.assertEqual(read_model(self.folder / "again")[0], read_model(self.final)[0])
 
     def test_untied_levels_are_detected_by_name(self):
-        untied = train(self.folder, "untied", "--tie-levels", "off") / "final" / "model.safetensors"
+        untied = train(self.folder, "untied", "--tie-layers", "off") / "final" / "model.safetensors"
         weights, metadata = read_model(untied)
         file = self.folder / "names.safetensors"
         write_model(file, weights)

@@ -1,4 +1,4 @@
-"""--compress through the command line: what it saves and costs is told and measured, where it acts, what is refused."""
+"""--compress on the command line: reported and measured savings and costs, supported layouts, rejected settings."""
 
 import json
 import unittest
@@ -24,7 +24,7 @@ class Compression(FolderTest):
     def model(self, name):
         return (self.folder / name / "final" / "model.safetensors").read_bytes()
 
-    def test_bytes_are_saved_and_told_and_memory_is_predicted(self):
+    def test_bytes_are_saved_and_reported_and_memory_is_predicted(self):
         self.train("plain")
         whole = self.steps("plain")[-1]["comm_bytes"]
         self.assertNotIn("bytes_saved", self.steps("plain")[-1])
@@ -46,7 +46,7 @@ class Compression(FolderTest):
                 # The residuals alone are 300 KiB.
                 self.assertAlmostEqual(memory["peak_bytes"], memory["predicted_bytes"], delta=128 << 10)
 
-    def test_a_run_that_was_stopped_has_the_bits_of_one_that_was_not(self):
+    def test_a_stopped_run_has_the_bits_of_an_uninterrupted_one(self):
         for scheme in ("topk:0.02", "powersgd:2"):
             name = scheme.replace(":", "")
             flags = ["--compress", scheme, "--compress-warmup", 2, "--checkpoint-every", 3]
@@ -69,7 +69,7 @@ class Compression(FolderTest):
                    strategy=("--strategy", "fsdp", "--fsdp-sharding", "hybrid", "--shard-size", 2))
         self.train("stages", "--compress", "topk:0.02", "--grad-accum", 2, ranks=4, strategy=("--strategy", "3d", "--pp", 2, "--dp", 2))
 
-    def test_what_is_due_at_once_is_no_spike(self):
+    def test_flushed_residuals_are_no_spike(self):
         flags = ["--spike-guard", "skip", "--lr", 0.003, "--compress"]
         self.train("guarded", *flags, "topk:0.01", steps=60)
         before = self.steps("guarded")
@@ -84,7 +84,7 @@ class Compression(FolderTest):
         result = self.train("end", *flags, "topk:0.01", "--compress-warmup", 60, "--spike-threshold", 3, steps=80)
         self.assertNotIn(": spike:", result.stderr)
 
-    def test_what_cannot_be_is_refused_or_noted(self):
+    def test_invalid_settings_are_rejected_or_noted(self):
         for value in ("topk:0", "topk:1", "topk:-0.1", "topk:nan", "topk:", "topk", "powersgd:0", "powersgd:1025", "powersgd:1.5", "gzip", ""):
             with self.subTest(value):
                 result = run(DTRAIN, *SMALL, "--compress", value, "--steps", 1, "--run-dir", self.folder / "no", status=USAGE)

@@ -1,4 +1,4 @@
-"""Gloo's own sockets: at which network interface they listen, and who takes a rank's place there."""
+"""Gloo's own sockets: the network interface that they bind to, and impostors that connect to them."""
 
 import os
 import re
@@ -10,8 +10,8 @@ from messages import assert_names
 from rendezvous_test import LISTENING, RendezvousTest, sockets_of, tcp_rows
 from train_test import DTRUN, wait_until
 
-# Connects to gloo's ports before the ranks do, given as PORT:NUMBER, and says what a rank would whose connection has that
-# number there; SPEAKS is what it sends once it is asked for its proof.
+# Connects to gloo's ports, given as PORT:NUMBER, before the ranks do, and sends what a rank with that connection number would;
+# SPEAKS is what it sends when it is asked for its proof.
 STAND_IN = """
 import select, socket, struct, sys
 strangers = []
@@ -27,7 +27,7 @@ while strangers:
             if len(preamble) < 48:
                 raise OSError
             _, operation, slot, _, length, _ = struct.unpack("<6Q", preamble)
-            if operation == 3:  # a message is wanted: of 32 bytes, a proof
+            if operation == 3:  # a message is requested: of 32 bytes, a proof
                 SPEAKS
         except OSError:
             strangers.remove(stranger)
@@ -36,7 +36,7 @@ WRONG_PROOF = """if length == 32:
                     stranger.sendall(struct.pack("<6Q", 80, 1, slot, 0, 32, 0) + bytes(32))"""
 GARBAGE = """if length == 32:
                     stranger.sendall(struct.pack("<6Q", 80, 1, 99, 0, 32, 0) + bytes(32))"""
-# Answers, as a rank that leaves would, that another rank is to blame; then leaves.
+# Answers like a leaving rank that another rank is to blame; then leaves.
 BLAME = """if length == 32:
                     stranger.close()
                     raise OSError
@@ -44,10 +44,10 @@ BLAME = """if length == 32:
 
 
 class StandIns(RendezvousTest):
-    """Who takes a rank's place at gloo's port, which asks for no name."""
+    """Impostors at gloo's port, which does not authenticate."""
 
     def stand_in(self, speaks, ranks=2):
-        """Strangers connect to ranks 0 and 1, each in the other's place; gloo takes one of the two in."""
+        """Impostors connect to ranks 0 and 1, each posing as the other; gloo accepts one of the two."""
         late = ["strace", "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null", "-e", "trace=connect",
                 "-e", "inject=connect:delay_enter=6s"]
         flags = ("--backend", "gloo", "--global-batch", str(2 * ranks))
@@ -68,33 +68,33 @@ class StandIns(RendezvousTest):
         places = [f"{scans[-1][rank]}:{1 + 1 - rank}" for rank in range(2)]
         stranger = self.start([sys.executable, "-I", "-c", STAND_IN.replace("SPEAKS", speaks), *places])
         lines = [line for line in self.end_of(job, 4).splitlines() if "error:" in line]
-        # A rank may meet the other's end before dtrun ends it, and then says so.
+        # A rank may notice the other's failure before dtrun ends it, and then reports it.
         own = [line for line in lines if not re.search(r"ranks? [\d, ]+ closed ", line)]
         self.assertEqual(len(own), 1, lines)
         return own[0], stranger
 
-    def test_one_with_a_wrong_proof_ends_the_job_with_one_line(self):
+    def test_a_wrong_proof_ends_the_job_with_one_line(self):
         error, _ = self.stand_in(WRONG_PROOF)
         self.assertRegex(error, "rank [01] to rank [01] at 127.0.0.1 ")
 
-    def test_one_who_blames_another_rank_and_leaves_is_named_itself(self):
+    def test_an_impostor_that_blames_another_rank_and_leaves_is_named_itself(self):
         for blamed, ranks in (("10**9", 2), ("2", 3)):
             error, _ = self.stand_in(BLAME.replace("BLAMED", blamed), ranks)
             self.assertRegex(error, "rank [01] to rank [01] at 127.0.0.1 ")
 
-    def test_one_who_sends_garbage_ends_the_job_with_one_line(self):
+    def test_garbage_ends_the_job_with_one_line(self):
         error, _ = self.stand_in(GARBAGE)
         assert_names(error, "gloo")
 
 
 class Interfaces(RendezvousTest):
-    """At which network interface gloo listens."""
+    """The network interface that gloo binds to."""
 
     def end_of_job(self, *flags, status=0, **variables):
         job = self.start([DTRUN, "-n", "2", "--", *self.ddp_command("--overwrite", *flags)], env={**os.environ, **variables})
         return self.end_of(job, status)
 
-    def test_one_that_the_machine_lacks_is_refused_with_those_that_it_has(self):
+    def test_a_missing_interface_is_rejected_with_those_that_exist(self):
         for flags, variables, source in (
                 (("--interface", "eth99,ib99"), {}, "--interface: found eth99,ib99"),
                 (("--interface", "eth99"), {"GLOO_SOCKET_IFNAME": "lo"}, "--interface: found eth99"),
@@ -102,7 +102,7 @@ class Interfaces(RendezvousTest):
             error = self.end_of_job("--backend", "gloo", *flags, status=2, **variables)
             self.assertRegex(error, rf"(?m)error: {source}, but .*; it has (.*, )?lo(,|$)")
 
-    def test_the_first_that_the_machine_has_is_taken_and_the_flag_comes_first(self):
+    def test_the_first_existing_interface_is_used_and_the_flag_takes_precedence(self):
         self.end_of_job("--backend", "gloo", "--interface", "eth99,lo", GLOO_SOCKET_IFNAME="eth99")
         self.end_of_job("--backend", "gloo", GLOO_SOCKET_IFNAME="eth99,lo")
 
@@ -111,7 +111,7 @@ class Interfaces(RendezvousTest):
                          env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"})
         self.end_of(job)
 
-    def test_shared_memory_needs_none(self):
+    def test_shared_memory_needs_no_interface(self):
         error = self.end_of_job("--interface", "eth99", GLOO_SOCKET_IFNAME="eth99")
         assert_names(error, "warning", "--interface", "--backend shm")
 

@@ -1,4 +1,4 @@
-"""Ranks that are threads of one process: the bits, files, ends and errors of ranks that are processes."""
+"""Ranks as threads of one process: bits, files, exits and errors as with processes."""
 
 import signal
 
@@ -42,7 +42,7 @@ class LocalRanks(ResumeTest):
         text = result.stderr
         self.assertRegex(result.stdout + text, r"memory +[\d.]+ \w+ measured .* 4 ranks")
         self.assertIn("layout          pp 1 x dp 4 x tp 1, backend local, device cpu\n", text)
-        self.assertNotIn("groups  ", text)  # one group of all
+        self.assertNotIn("groups  ", text)  # a single group of all ranks
 
     def test_a_signal_to_the_process_saves_once_and_says_so(self):
         process = self.start(*DP)
@@ -65,8 +65,8 @@ class LocalRanks(ResumeTest):
         self.assertEqual(len(errors), 1, result.stderr)
         self.assertIn("loss", errors[0])
 
-    def test_an_error_of_rank_0_alone_is_told_in_its_own_words(self):
-        # The others only learn that rank 0 has failed; whoever is first to say so, the cause is printed.
+    def test_an_error_of_rank_0_alone_is_reported_unchanged(self):
+        # The others only learn that rank 0 has failed; whichever reports first, the cause is printed.
         process = self.start(*DP)
         self.wait_for_step(2)
         error = self.dp("--resume", "auto", steps=1000000, status=2).stderr
@@ -74,14 +74,14 @@ class LocalRanks(ResumeTest):
         process.send_signal(signal.SIGTERM)
         self.end_of(process, 9)
 
-    def test_settings_per_rank_hold_for_each_thread(self):
-        # With other numbers of threads sums come in another order: these bits would differ.
+    def test_per_rank_settings_apply_to_each_thread(self):
+        # With a different number of threads the order of additions, and so the bits, would differ.
         one, two = self.root / "one-thread", self.root / "two-threads"
         self.single("--grad-accum", "2", "--threads", "2", "--checkpoint-every", "3", steps=6, run_dir=one)
         self.dp("--grad-accum", "1", "--threads", "2", "--checkpoint-every", "3", steps=6, run_dir=two)
         self.assert_same_run(two, one)
 
-    def test_launched_processes_and_gpus_are_refused(self):
+    def test_launched_processes_and_gpus_are_rejected(self):
         for strategy, instead in (("dp", "ddp"), ("mp", "pp")):
             result = self.run_command([DTRUN, "-n", "2", "--", DTRAIN, *map(str, self.arguments("--strategy", strategy, steps=1))], 2)
             assert_names(result.stderr, f"--strategy {strategy}")
@@ -97,7 +97,7 @@ class LocalRanks(ResumeTest):
             self.assertIn(part, result.stderr)
         self.assertFalse(self.run_dir.exists())
 
-    def test_settings_of_axes_without_effect_are_told(self):
+    def test_axis_settings_without_effect_trigger_warnings(self):
         front_end = front_end_alone(make_folder(self))
         for flags, flag in ((["--schedule-pp", "gpipe"], "--schedule-pp"), (["--pp-split", "3,5"], "--pp-split"),
                             (["--tp-vocab", "on"], "--tp-vocab"), (["--data-axis", "fsdp"], "--data-axis"),

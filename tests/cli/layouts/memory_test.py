@@ -1,4 +1,4 @@
-"""Memory as a user meets it: predicted, measured, limited, compared with what a machine has; levels that run again change no bit."""
+"""Memory: predicted, measured, limited, compared with a machine's memory; recomputation changes no bit."""
 
 import pathlib
 import re
@@ -17,7 +17,7 @@ SIZES = ["--layers", "4", "--width", "64", "--heads", "4", "--neurons", "256", "
 
 class Memory(TrainTest):
     def train(self, name, *flags, status=0):
-        """(start line, peak in bytes, what the table says of recomputing, the model's bytes)"""
+        """(start event, peak in bytes, the recompute line of the start table, the model's bytes)"""
         folder = self.run_dir / name
         result = self.single(*SIZES, *flags, status=status, run_dir=folder)
         if status != 0:
@@ -33,7 +33,7 @@ class Memory(TrainTest):
         policy = policy[1] if policy else "off"
         return memory["predicted_bytes"], memory["peak_bytes"], policy, (folder / "final/model.safetensors").read_bytes()
 
-    def test_auto_keeps_three_limits_with_three_policies_and_the_same_bits(self):
+    def test_auto_meets_three_limits_with_three_policies_and_equal_bits(self):
         none, level = self.train("none"), self.train("level", "--recompute", "level")
         self.assertLess(level[1], none[1])
         limits = [none[0], (none[0] + level[0]) // 2, level[0]]
@@ -45,12 +45,12 @@ class Memory(TrainTest):
         self.assertEqual(len({policy for _, _, policy, _ in runs}), 3)
         self.assertEqual(runs[0][2], none[2])
         self.assertRegex(runs[1][2], r"^[12] of 4 .*\b1 .*\(\d+% .*\)$")
-        self.assertRegex(runs[2][2], "^3 of 4")  # the last one goes back first: its graph costs nothing to keep
+        self.assertRegex(runs[2][2], "^3 of 4")  # the last level runs backward first, so keeping its graph is free
 
     def test_an_unmeetable_limit_is_rejected_with_the_largest_part_and_settings_that_fit(self):
         for flags in (("--recompute", "auto"), ("--recompute", "level"), ()):
             error = self.train("refused", *flags, "--memory-limit", "1MB", status=2)
-            error = error.splitlines()[-1]  # a note on the batch comes before it
+            error = error.splitlines()[-1]  # preceded by a note on the batch
             self.assertRegex(error, r"^dtrain: error: --memory-limit 1MB .* MiB.*[\d.]+ [kM]iB; ")
         least = float(re.search(r"at least ([\d.]+) MiB with --recompute auto", error)[1])
         self.train("fits", "--recompute", "auto", "--memory-limit", f"{least + 0.1:.1f}MiB")
@@ -80,14 +80,14 @@ class Memory(TrainTest):
                 for number, (flags, on) in enumerate(found):
                     train(number, *flags, on=on or ranks)
 
-    def test_the_copy_that_checkpoints_take_is_predicted_and_measured(self):
+    def test_the_checkpoint_copy_is_predicted_and_measured(self):
         plain = self.train("plain", "--neurons", "1024", "--seq-len", "8", "--checkpoint-every", "0")
         saving = self.train("saving", "--neurons", "1024", "--seq-len", "8", "--checkpoint-every", "1")
-        self.assertGreater(saving[0], 1.2 * plain[0])  # train() compares it with what is measured
+        self.assertGreater(saving[0], 1.2 * plain[0])  # train() compares it with the measurement
 
     def compare(self, name, launcher, *flags, backend, few_percent=0.05):
-        """Predicted and measured peaks, after three steps and of the whole run. Which thread carries out a call varies, and with
-        it whose memory is in use."""
+        """Predicted and measured peaks, after three steps and of the whole run. The thread that executes a call varies, and with
+        it the memory in use."""
         folder = self.run_dir / name
         self.run_command([*launcher, DTRAIN, *self.arguments(*SIZES, *flags, "--global-batch", "16", run_dir=folder)])
         lines = self.metrics(folder)
@@ -98,7 +98,7 @@ class Memory(TrainTest):
                                     (end["predicted_memory_bytes"], end["memory_bytes"])):
             self.assertLess(abs(predicted / measured - 1), few_percent, f"{name}: {predicted} and {measured}")
 
-    def test_nodes_of_one_host_are_predicted_by_the_backend_that_they_get(self):
+    def test_nodes_of_one_host_are_predicted_for_the_backend_in_use(self):
         nodes = [DTRUN, "--emulate-nodes", "2", "-n", "2", "--"]
         self.compare("auto", nodes, "--strategy", "ddp", "--microbatch", "1", backend="shm")
         self.compare("gloo", nodes, "--strategy", "fsdp", "--microbatch", "1", "--backend", "gloo", backend="gloo")
@@ -106,7 +106,7 @@ class Memory(TrainTest):
     def test_saves_and_the_end_of_sharded_runs_are_predicted(self):
         two = [DTRUN, "-n", "2", "--"]
         small = ("--microbatch", "1", "--seq-len", "8")
-        # Nothing here depends on threads: all but numbers and lists of some KiB is predicted. A matrix is 3 % of it.
+        # Independent of threads: all but numbers and lists of some KiB is predicted. A matrix is 3 % of it.
         self.compare("last", two, "--strategy", "ddp", *small, backend="shm", few_percent=0.01)
         self.compare("every", two, "--strategy", "ddp", *small, "--checkpoint-every", "1", backend="shm")
         self.compare("zero", two, "--strategy", "zero", "--zero-stage", "1", *small, backend="shm")
@@ -117,8 +117,8 @@ class Memory(TrainTest):
         self.compare("frozen-ddp", two, "--strategy", "ddp", *frozen, backend="shm", few_percent=0.01)
         self.compare("frozen-zero", two, "--strategy", "zero", "--zero-stage", "2", *frozen, backend="shm")
 
-    def test_samples_and_odd_evaluations_take_no_part_in_the_comparison(self):
-        """A sample takes more memory than a step here."""
+    def test_samples_and_odd_evaluations_are_excluded_from_the_comparison(self):
+        """Here a sample takes more memory than a step."""
         flags = ["--neurons", "1024", "--seq-len", "8", "--global-batch", "1", "--microbatch", "1", "--sample-every", "1",
                  "--eval-every", "1", "--eval-sequences", "13"]
         self.single(*SIZES, *flags)
@@ -126,7 +126,7 @@ class Memory(TrainTest):
         self.assertLess(abs(memory["predicted_bytes"] / memory["peak_bytes"] - 1), 0.05)
         self.assertLess(abs(end["predicted_memory_bytes"] / end["memory_bytes"] - 1), 0.05)
 
-    def test_bad_values_and_a_setting_without_effect_are_told(self):
+    def test_bad_values_and_a_setting_without_effect_are_reported(self):
         for flags, name in ((("--recompute", "every:0"), "--recompute"), (("--memory-limit", "0.5"), "--memory-limit")):
             self.assertIn(f"{name}: found", self.train("bad", *flags, status=2))
         result = run(front_end_alone(make_folder(self)), *self.arguments("--recompute", "auto", steps=1), status=42)
@@ -150,7 +150,7 @@ class MachineMemory(unittest.TestCase):
         return result.returncode, result.stderr
 
     def tebibytes(self, error, subject):
-        """Returns the prediction in the one line that refuses."""
+        """Returns the prediction in the error line."""
         lines = [line for line in error.splitlines() if "dtrain: error:" in line]
         for line in lines:
             self.assertEqual(line.split("dtrain: error: ")[1], lines[0].split("dtrain: error: ")[1])
@@ -160,7 +160,7 @@ class MachineMemory(unittest.TestCase):
         self.assertIn("--memory-limit", lines[0])
         return float(found[1])
 
-    def test_a_model_beyond_the_machine_is_refused_with_the_flags_that_help(self):
+    def test_a_model_beyond_the_machine_is_rejected_with_flags_that_help(self):
         status, error = self.train()
         self.assertEqual(status, USAGE, error)
         self.assertGreater(self.tebibytes(error, "this process"), 1)
@@ -180,7 +180,7 @@ class MachineMemory(unittest.TestCase):
             two = self.tebibytes(error, r"the 2 ranks [^(]*\(0 to 1\)")
             self.assertAlmostEqual(two / one, 2, delta=0.1)
 
-    def test_a_limit_of_the_user_counts_instead_and_running_out_names_what_helps(self):
+    def test_a_user_limit_takes_precedence_and_running_out_names_what_helps(self):
         def little_room():
             resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
 
@@ -197,7 +197,7 @@ class Containers(TrainTest):
         alike = ("--backend", "gloo", "--microbatch", "1")  # what a container may change
         self.ddp(*alike, steps=1)
         need = sum(self.metrics()[0]["memory_predicted_bytes"].values())
-        meminfo = self.root / "meminfo"  # room for one and a half ranks, as a container's own /proc may show it
+        meminfo = self.root / "meminfo"  # memory for one and a half ranks, as a container's own /proc may report it
         meminfo.write_text(f"MemTotal: 99999999 kB\nMemAvailable: {need * 3 // 2 // 1024} kB\n")
         inside = ["unshare", "-m", "sh", "-c", 'mount --bind "$0" /proc/meminfo; exec "$@"', str(meminfo)]
         rank = [DTRAIN, "--strategy", "ddp", *self.arguments(*alike, "--overwrite", steps=1)]

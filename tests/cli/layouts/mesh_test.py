@@ -1,4 +1,4 @@
-"""Tensor, pipeline and 3D layouts as a user meets them: equal weights, resume at another layout, refusals."""
+"""Tensor, pipeline and 3D layouts: equal weights, resume in another layout, rejections."""
 
 import functools
 import shutil
@@ -11,7 +11,7 @@ from safetensors_file import tensors_of
 TINY = ["--layers", "4", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "8",
         "--microbatch", "2", "--lr", "3e-3", "--val-fraction", "0.05", "--eval-sequences", "11", "--eval-every", "2",
         "--dropout", "0.1", "--threads", "1", "--steps", "4", "--dtype", "float64", "--data", SOURCE / "tests/golden/text.bin"]
-LAYOUTS = {  # name: (ranks, flags); every one has microbatches of two samples
+LAYOUTS = {  # name: (ranks, flags), all with microbatches of two samples
     "tp": (2, "--strategy tp"),
     "tp within heads": (4, "--strategy tp --tp-vocab on"),
     "pp": (4, "--strategy pp"),
@@ -33,7 +33,7 @@ class Case(FolderTest):
     @classmethod
     @functools.cache
     def bound(cls):
-        """Of assert_close: how far rounding in float64 may move each of two runs."""
+        """For assert_close: how far rounding in float64 may move each of two runs."""
         folder = make_folder(cls)
 
         def train(*flags):
@@ -62,7 +62,7 @@ class Results(Case):
     @classmethod
     @functools.cache
     def trained(cls, layout, *flags):
-        """The run folder of a layout with these flags, which no test changes."""
+        """Run folder of a layout with these flags; tests do not modify it."""
         ranks, strategy = LAYOUTS.get(layout, (1, ""))
         run_dir = make_folder(cls) / "run"
         run(*launched(ranks, *TINY, "--run-dir", run_dir, *strategy.split(), *flags))
@@ -75,14 +75,14 @@ class Results(Case):
                 self.assert_close(self.numbers(self.trained(name)), self.numbers(one))
                 self.assert_same_model(self.trained(name), one)
 
-    def test_a_run_goes_on_at_any_layout(self):
+    def test_a_run_resumes_in_any_layout(self):
         moves = [("pp", 2), ("3d", 3), ("tp within heads", 4), ("mp", 5), ("tp", 6)]
         for name, steps in moves:
             ranks, flags = LAYOUTS[name]
             self.train("moved", ranks, *flags.split(), "--steps", str(steps), "--checkpoint-every", "1", "--resume", "auto")
         self.assert_same_model(self.folder / "moved", self.trained("one", "--steps", "6"))
 
-    def test_a_run_that_stops_and_goes_on_has_the_bits_of_one_that_did_not(self):
+    def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(self):
         ranks, flags = LAYOUTS["3d"]
         whole, parts = self.trained("3d"), self.folder / "parts"
         shutil.copytree(whole, parts)
@@ -94,7 +94,7 @@ class Results(Case):
 
 
 class Refusals(Case):
-    def test_what_cannot_work_is_one_line_that_names_the_settings(self):
+    def test_invalid_layouts_give_one_line_that_names_the_settings(self):
         for ranks, flags, words in [
                 (2, "--strategy pp --layers 1", ("--pp", "--layers")),
                 (2, "--strategy pp --pp-split 2,1,1", ("--pp-split",)),
@@ -107,11 +107,11 @@ class Refusals(Case):
                 (2, "--strategy mp", ("--strategy",))]:
             with self.subTest(flags):
                 error = self.train("refused", ranks, *flags.split(), status=2)
-                told = error.splitlines()[-1]
-                self.assertTrue(told.startswith("dtrain: error: "), told)  # once, and no rank is blamed
+                error = error.splitlines()[-1]
+                self.assertTrue(error.startswith("dtrain: error: "), error)  # once, without blaming a rank
                 self.assertEqual(error.count("error: "), 1, error)
                 for word in words:
-                    self.assertIn(word, told)
+                    self.assertIn(word, error)
                 self.assertFalse((self.folder / "refused/metrics.jsonl").exists())
 
 

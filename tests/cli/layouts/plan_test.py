@@ -1,5 +1,5 @@
-"""dtrain plan and --strategy auto: what is predicted is what runs take, the best fits, what does not fit says why, and ranks keep the
-layout that they have chosen."""
+"""dtrain plan and --strategy auto: predictions match runs, the best layout fits, rejected ones say why, and ranks keep the chosen
+layout."""
 
 import json
 import re
@@ -23,7 +23,7 @@ class Plan(FolderTest):
         return run(DTRAIN, "plan", *flags, cwd=self.folder, status=status)
 
     def rows(self, result):
-        """Layout -> ranks, bytes of a rank, bytes sent, bubble."""
+        """Layout -> ranks, bytes per rank, bytes sent, bubble."""
         found = {}
         for line in result.stdout.splitlines():
             if row := ROW.fullmatch(line):
@@ -31,7 +31,7 @@ class Plan(FolderTest):
         return found
 
     def start_of(self, ranks, layout):
-        """The start event of a run, and its last step with the bytes of tensors of the whole run."""
+        """A run's start event, and its last step with the whole run's tensor bytes."""
         (self.folder / "text").write_text("In the beginning God created the heaven and the earth.\n" * 300)
         run(*launched(ranks, *TINY, *layout.split(), "--data", "text", "--steps", "4", "--run-dir", "run", "--overwrite",
                       "--checkpoint-every", "0"), cwd=self.folder)
@@ -40,16 +40,16 @@ class Plan(FolderTest):
         (end,) = [line for line in lines if line.get("event") == "end"]
         return start, {**[line for line in lines if "event" not in line][-1], "memory_bytes": end["memory_bytes"]}
 
-    def test_memory_and_bytes_are_those_of_runs(self):
+    def test_predicted_memory_and_bytes_match_runs(self):
         rows = self.rows(self.plan(*TINY, "--ranks", "2", "--show", "99"))
         self.assertEqual({layout.split()[1] for layout in rows}, {"ddp", "zero", "fsdp", "tp", "pp"})
         for layout, (ranks, memory, sent, _) in rows.items():
             with self.subTest(layout):
                 start, last = self.start_of(ranks, layout)
                 self.assertAlmostEqual(memory / last["memory_bytes"], 1, delta=0.05)
-                if "ddp" in layout:  # gradients in float32, once, in a ring of two
+                if "ddp" in layout:  # float32 gradients, once, in a ring of two
                     self.assertEqual(round(sent / 4096), round(4 * start["parameters"] / 4096))
-                if "pp" in layout:  # a message for each of four microbatches, and the sums of the matrices that stages share
+                if "pp" in layout:  # a message per microbatch, and all-reduces of matrices that stages share
                     self.assertAlmostEqual(sent / last["comm_bytes"], 1, delta=0.05)
 
     def test_the_best_fits_and_its_command_line_runs(self):
@@ -62,7 +62,7 @@ class Plan(FolderTest):
         run(*launched(2, *words, "--steps", "2", "--run-dir", "run"), cwd=self.folder)
         self.assertNotIn("--strategy single", result.stdout)
 
-    def test_ranks_share_the_cores_where_their_number_is_open(self):
+    def test_ranks_share_the_cores_if_their_number_is_open(self):
         ranks = {row[0] for row in self.rows(self.plan(*TINY[:-2], "--show", "999")).values()}
         self.assertIn(1, ranks)
 
@@ -71,12 +71,12 @@ class Plan(FolderTest):
             result = self.plan(*TINY, "--ranks", "4", "--ranks-per-node", "2", "--device-memory", "1.5g", "--device-tflops", "1", "--link", text)
             self.assertRegex(result.stdout, f" {shown} .*between nodes")
 
-    def test_a_cluster_that_is_not_here(self):
+    def test_a_remote_cluster(self):
         result = self.plan(*LARGE, "--ranks", "4096", "--ranks-per-node", "8", "--device-memory", "80GiB", "--link", "50GB")
         rows = self.rows(result)
         self.assertEqual(len(rows), 8)
         self.assertLess(max(memory for _, memory, _, _ in rows.values()), 80 << 30)
-        for layout in rows:  # tensor axes stay within a machine
+        for layout in rows:  # tensor parallelism stays within a machine
             self.assertLessEqual(int(re.search(r"--tp (\d+)", layout)[1]), 8)
         assert_names(result.stdout, "400 TFLOP/s")
         self.assertRegex(result.stdout, r"  - 4096 ranks, --strategy ddp .*: .*[\d.]+ GiB .* 80.0 GiB")
@@ -90,17 +90,17 @@ class Plan(FolderTest):
         self.assertLess(sent[1], sent[0])
 
     def test_free_communication_prefers_replicas_and_the_microbatch_of_a_run(self):
-        """All layouts without a pipeline are equally fast then, but for the noise of rounding."""
+        """All layouts without a pipeline are then equally fast, up to rounding."""
         flags = (*TINY[:10], "--global-batch", "128", "--ranks", "8", "--device-tflops", "200", "--show", "99")
         result = self.plan(*flags, "--device-memory", "80GB")
         layouts = list(self.rows(result))
         self.assertEqual(layouts[:4], [f"--strategy {name} --microbatch 8" for name in ("ddp", "zero --zero-stage 1", "zero --zero-stage 2", "fsdp")])
         ddp, fsdp = (self.rows(result)[layouts[i]][1] for i in (0, 3))
-        # Where replicas do not fit, the first that shards state.
+        # If replicas do not fit, the first sharded layout.
         result = self.plan(*flags, "--microbatch", "8", "--device-memory", str(int((ddp + fsdp) / 2)))
         self.assertTrue(next(iter(self.rows(result))).startswith("--strategy zero"), result.stdout)
 
-    def test_another_machine_is_described_as_a_whole(self):
+    def test_another_machine_needs_a_complete_description(self):
         for flags in (("--device-tflops", "200"), ("--device-tflops", "200", "--ranks", "8"), ("--device-tflops", "200", "--device-memory", "80GB")):
             error = self.plan(*TINY, *flags, status=USAGE).stderr
             assert_names(error, "--device-tflops 200", "--ranks", "--device-memory")
@@ -116,30 +116,30 @@ class Plan(FolderTest):
             line = result.stdout.splitlines()[-2]
             self.assertTrue(line.startswith("time: "), line)
             seconds[flags[1]] = re.findall(r"(\d[\d,]*) steps? of 256 tokens", line)
-        self.assertIn(" --checkpoint-every 100 ", result.stdout.splitlines()[-1])  # the run's copy of its state is counted
+        self.assertIn(" --checkpoint-every 100 ", result.stdout.splitlines()[-1])  # the checkpoint copy is counted
         samples = 300 * 55 // 32
         self.assertEqual(seconds, {"10": ["10"], "20": ["20"], "2": [str(-(-2 * samples // 8))]})
         self.assertFalse(any(line.startswith("time: ") for line in self.plan(*TINY, *there, "--epochs", "2").stdout.splitlines()))
-        # Data of a machine that is not here; what is here and is none is refused.
+        # Data on another machine is accepted; local files that are not data are rejected.
         time, best = self.plan(*TINY, *there, "--steps", "10", "--data", "/there/book.dtok").stdout.splitlines()[-2:]
         assert_names(time, "10 steps")
         self.assertNotIn(";", time)
         assert_names(best, "--data /there/book.dtok")
         self.plan(*TINY, *there, "--data", ".", status=DATA)
 
-    def test_other_machines_are_suggested_for_what_this_one_does_not_hold(self):
-        """The state of the one layer, 16 bytes for each parameter, takes twice the memory."""
+    def test_more_machines_are_suggested_if_this_one_is_too_small(self):
+        """The state of the single layer, 16 bytes per parameter, needs twice the memory."""
         memory = 1024 * int(re.search(r"MemTotal: +(\d+)", Path("/proc/meminfo").read_text())[1])
         neurons = 256 * (2 * memory // (16 * 3 * 4 * 1024) // 256)
         error = self.plan("--layers", "1", "--width", "1024", "--heads", "4", "--neurons", str(neurons), "--seq-len", "16", "--ranks", "2",
                           status=USAGE).stderr
         self.assertRegex(error, r"on \d+ ranks \([\d.]+ GiB per rank; [^)]*\d+ machines")
 
-    def test_no_more_misfits_than_layouts_are_shown(self):
+    def test_show_limits_rejected_layouts_too(self):
         result = self.plan(*LARGE, "--ranks", "4096", "--ranks-per-node", "8", "--device-memory", "16GiB", "--show", "2")
         self.assertEqual(sum(line.startswith("  - ") for line in result.stdout.splitlines()), 2)
 
-    def test_a_limit_that_the_whole_model_does_not_meet_leaves_what_is_sharded(self):
+    def test_a_limit_below_the_whole_model_leaves_sharded_layouts(self):
         flags = ("--layers", "6", "--tie-layers", "off", "--width", "64", "--heads", "2", "--neurons", "1024", "--seq-len", "16",
                  "--microbatch", "1", "--global-batch", "2", "--threads", "1", "--show", "99")
         (single,) = self.rows(self.plan(*flags, "--ranks", "1")).values()
@@ -155,7 +155,7 @@ class Plan(FolderTest):
         gpus, cuda, cpus = (self.plan(*flags, "--device", device) for device in ("auto", "cuda", "cpu"))
         self.assertEqual(self.rows(cuda), self.rows(gpus))
         self.assertIn("on cuda", gpus.stdout.splitlines()[0])
-        # Fused kernels, which GPUs do not have, keep less for the backward pass.
+        # Fused kernels, which GPUs lack, save less for the backward pass.
         layout = "--strategy ddp --microbatch 2"
         self.assertGreater(self.rows(gpus)[layout][1], 1.2 * self.rows(cpus)[layout][1])
         self.assertNotIn("--threads", gpus.stdout.splitlines()[-1])
@@ -171,7 +171,7 @@ class Plan(FolderTest):
             self.assertIn("--strategy ddp", "".join(self.rows(result)))
             self.assertIn(f" --global-batch {batch}", result.stdout.splitlines()[-1])
 
-    def test_the_best_as_a_shell_would_take_it(self):
+    def test_the_best_command_is_quoted_for_a_shell(self):
         best = self.plan(*TINY, "--ranks", "2", "--device-memory", "80GiB", "--device-tflops", "100", "--sample-prompt", "Once upon",
                          "--sample-every", "5", "--epochs", "2").stdout.splitlines()[-1]
         words = shlex.split(best)
@@ -182,7 +182,7 @@ class Plan(FolderTest):
                          "100").stdout.splitlines()[-1]
         self.assertNotIn("--steps", best)
 
-    def test_what_fits_nowhere_is_refused_with_a_reason(self):
+    def test_a_model_that_fits_nowhere_is_rejected_with_a_reason(self):
         error = self.plan(*LARGE, "--ranks", "1", "--device-memory", "1GiB", status=USAGE).stderr
         self.assertRegex(error, r"plan: .*: --strategy single .*: .*[\d.]+ GiB .* 1.0 GiB .*\n$")
         error = self.plan("--ranks", "0.5", status=USAGE).stderr
@@ -190,7 +190,7 @@ class Plan(FolderTest):
         error = self.plan("--heads", "3", "--neurons", "7", "--ranks", "2", status=USAGE).stderr
         self.assertEqual(len(error.splitlines()), 1)
 
-    def test_the_smallest_layout_that_does_not_fit_is_named_with_what_would(self):
+    def test_the_smallest_layout_is_named_with_settings_that_fit(self):
         flags = (*TINY[:10], "--ranks", "4", "--device", "cpu", "--device-tflops", "0.05", "--microbatch", "8", "--global-batch", "32")
         rows = self.rows(self.plan(*flags, "--device-memory", "80GiB", "--show", "99"))
         least = min(memory for _, memory, _, _ in rows.values())
@@ -213,7 +213,7 @@ class AutoStrategy(FolderTest):
         (self.folder / "text").write_text("In the beginning God created the heaven and the earth.\n" * 300)
 
     def train(self, ranks, *flags, status=0):
-        """The words of a run, with its lines one."""
+        """Output of a run, joined to one line."""
         command = launched(ranks, *MODEL, "--data", "text", *AUTO, *flags)
         result = run(*command, cwd=self.folder, status=status)
         return re.sub(r"\s*\n\s*", " ", result.stderr + result.stdout)
@@ -221,7 +221,7 @@ class AutoStrategy(FolderTest):
     def configuration(self, name="run"):
         return json.loads((self.folder / name / "config.json").read_text())
 
-    def test_the_ranks_take_what_was_chosen_and_say_what_they_expect(self):
+    def test_ranks_use_the_chosen_layout_and_report_predictions(self):
         text = self.train(2, "--steps", "12", "--run-dir", "run")
         chosen = CHOICE.search(text)
         self.assertTrue(chosen, text)
@@ -241,7 +241,7 @@ class AutoStrategy(FolderTest):
         self.assertRegex(text, r"step +[\d.]+ m?s median of \d+ steps, [\d.]+ m?s predicted \(\d+%\)")
         self.assertRegex(text, r"memory +[\d.]+ \w+ measured, [\d.]+ \w+ predicted \(\d+%\)")
 
-    def test_the_result_is_that_of_the_layout_when_given(self):
+    def test_the_result_equals_that_of_the_explicit_layout(self):
         text = self.train(2, "--steps", "3", "--run-dir", "run", "--global-batch", "12", "--microbatch", "2")
         flags = CHOICE.search(text)[1].split()
         self.assertEqual(flags[-2:], ["--microbatch", "2"])
@@ -253,15 +253,15 @@ class AutoStrategy(FolderTest):
         text = self.train(1, "--steps", "2", "--run-dir", "run")
         self.assertTrue(CHOICE.search(text)[1].startswith("--strategy single --microbatch "), text)
 
-    def test_a_run_that_goes_on_keeps_its_layout(self):
-        # A plan would not find this one.
+    def test_a_resumed_run_keeps_its_layout(self):
+        # The planner would not choose this one.
         run(*launched(2, *MODEL, "--data", "text", "--strategy", "zero", "--zero-stage", "3", "--global-batch", "8", "--steps", "2",
                       "--run-dir", "run"), cwd=self.folder)
         text = self.train(2, "--steps", "4", "--run-dir", "run", "--resume", "auto")
         self.assertRegex(text, KEPT)
         self.assertIsNone(CHOICE.search(text))
         self.assertEqual(self.configuration()["resolved"]["layout"]["zero_stage"], 3)
-        # Without a word on data, the run's own settings hold, and they name the layout.
+        # Without --data, the run's own settings apply, which name the layout.
         result = run(*launched(2, "--run-dir", "run", "--resume", "auto", "--steps", "5"), cwd=self.folder)
         self.assertIsNone(CHOICE.search(result.stderr + result.stdout))
         self.assertEqual(metrics_of(self.folder / "run")[-1]["step"], 5)
@@ -269,7 +269,7 @@ class AutoStrategy(FolderTest):
         text = self.train(1, "--steps", "6", "--run-dir", "run", "--resume", "auto")
         self.assertIn("--strategy single", CHOICE.search(text)[1])
 
-    def test_a_run_that_goes_on_keeps_its_microbatch_unless_another_is_given(self):
+    def test_a_resumed_run_keeps_its_microbatch_unless_another_is_given(self):
         run(*launched(2, *MODEL, "--data", "text", "--strategy", "ddp", "--global-batch", "8", "--grad-accum", "2", "--steps", "2",
                       "--run-dir", "run"), cwd=self.folder)
         for steps, flags, microbatch in (("3", (), 2), ("4", ("--microbatch", "4"), 4)):
@@ -288,7 +288,7 @@ class AutoStrategy(FolderTest):
         self.assertRegex(text, KEPT)
         self.assertEqual(metrics_of(self.folder / "run")[-1]["step"], 800)
 
-    def test_what_does_not_go_with_it(self):
+    def test_conflicting_settings_are_rejected(self):
         for flags, names in ((("--tp", "2"), ("--tp 2",)), (("--zero-stage", "3"), ("--zero-stage 3",)), (("--grad-accum", "2"), ("--grad-accum 2",)),
                              (("--memory-limit", "1KiB"), ("--strategy single",))):
             with self.subTest(flags):
@@ -297,7 +297,7 @@ class AutoStrategy(FolderTest):
         result = run(DTRAIN, "doctor", *AUTO, cwd=self.folder, status=USAGE)
         assert_names(result.stderr, "--strategy auto")
 
-    def test_ranks_that_do_not_agree(self):
+    def test_ranks_with_different_settings_are_rejected(self):
         script = 'exec "$@" --strategy $([ $RANK = 0 ] && echo auto || echo ddp)'
         command = launched(2, *MODEL, "--data", "text", "--steps", "2", "--run-dir", "run")
         at = command.index("--") + 1

@@ -1,4 +1,4 @@
-"""Sharded strategies as a user meets them: equal files, the start table, refusals, settings without effect."""
+"""Sharded strategies: equal files, the start table, rejections, settings without effect."""
 
 import unittest
 
@@ -34,7 +34,7 @@ class Results(Case):
                 (4, "--strategy fsdp --fsdp-sharding hybrid --shard-size 2"),
                 (2, "--strategy fsdp --wrap size:5000 --forward-prefetch on --limit-gathers 3")]}
 
-    def test_every_sharding_leaves_the_file_and_the_losses_of_one_process(self):
+    def test_every_sharding_gives_the_model_file_and_losses_of_one_process(self):
         for tied, shardings in self.SHARDINGS.items():
             self.train(f"one-{tied}", "--tie-layers", tied, "--grad-accum", "4", ranks=1)
             expected = self.outcome(f"one-{tied}")
@@ -46,8 +46,8 @@ class Results(Case):
                     self.assertEqual(self.outcome(name), expected)
 
 
-class Telling(Case):
-    def test_the_start_says_what_is_gathered_and_reduced_and_memory_shrinks(self):
+class Reporting(Case):
+    def test_the_start_reports_gathers_and_reductions_and_memory_shrinks(self):
         fields = {}
         for name, flags in (("ddp", "--strategy ddp"), ("full", "--strategy fsdp")):
             text = self.train(name, "--tie-layers", "off", "--verbose", *flags.split())
@@ -61,7 +61,7 @@ class Telling(Case):
         for part in ("parameters", "gradients", "optimizer"):
             self.assertEqual(2 * memory["full"][part], memory["ddp"][part], part)
 
-    def test_frozen_parameters_are_sent_for_use_alone_and_take_no_gradients_and_no_moments(self):
+    def test_frozen_parameters_are_only_gathered_and_have_no_gradients_and_moments(self):
         encoder = 4 * 2 * 32 * 64  # bytes
         ranks = 2
         for flags in ("--strategy ddp", "--strategy fsdp", "--strategy zero --zero-stage 2"):
@@ -81,7 +81,7 @@ class Telling(Case):
                 self.assertEqual(free["reduction_bytes"] - frozen["reduction_bytes"], encoder // 2)
                 self.assertEqual(free["gather_bytes"] - frozen["gather_bytes"], encoder // 2 if "zero" in flags else 0)
 
-    def test_frozen_parameters_leave_every_sharding_the_file_of_one_process(self):
+    def test_every_sharding_with_frozen_parameters_gives_the_model_file_of_one_process(self):
         frozen = ("--freeze", "encoder,lm_head")
         self.train("one", *frozen, "--grad-accum", "4", ranks=1)
         expected = final_model(self.folder / "one").read_bytes()
@@ -99,7 +99,7 @@ class Telling(Case):
             self.assertIn(part, result.stderr)
         self.assertFalse((self.folder / "run").exists())
 
-    def test_layouts_that_cannot_be_are_refused_in_one_line(self):
+    def test_invalid_layouts_are_rejected_in_one_line(self):
         hybrid = "--strategy fsdp --fsdp-sharding hybrid"
         self.refused(f"{hybrid} --shard-size 3", "--shard-size 3", "4")
         self.refused("--strategy fsdp --shard-size 2", "--shard-size 2", "hybrid")
@@ -110,7 +110,7 @@ class Telling(Case):
         self.refused("--strategy fsdp --limit-gathers 0", "--limit-gathers", "0")
         self.refused("--strategy fsdp --backward-prefetch soon", "--backward-prefetch", "soon", "post")
 
-    def test_settings_without_effect_are_told_once(self):
+    def test_settings_without_effect_trigger_one_warning(self):
         self.program = front_end_alone(self.folder)
         for flags, flag in (("--strategy ddp --wrap none", "--wrap"),
                             ("--strategy ddp --backward-prefetch none", "--backward-prefetch"),
@@ -133,7 +133,7 @@ class Telling(Case):
                           "--limit-gathers", "1")
         self.assertEqual(lines_naming(text, "warning"), [])
 
-    def test_counts_whose_sums_have_an_order_of_their_own_are_told_and_named(self):
+    def test_counts_with_their_own_order_of_sums_trigger_a_warning_and_are_named(self):
         for flags, advice in (("--grad-accum 3", "--accumulate local"),
                               ("--grad-accum 3 --accumulate local", None), ("--grad-accum 2", None)):
             with self.subTest(flags):

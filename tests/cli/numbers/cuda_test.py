@@ -1,5 +1,4 @@
-"""GPUs without one: what nvcc makes of the plugin's kernels, and what is told in one line where a GPU is missing; a CPU's run loads none
-of it."""
+"""The CUDA plugin without a GPU: code that nvcc generates, one-line errors for a missing GPU, and CPU runs that load none of it."""
 
 import pathlib
 import re
@@ -69,11 +68,11 @@ class Plugin(unittest.TestCase):
         for library in ("libtorch_cuda.so", "libc10_cuda.so", "libcudart.so.13", "libnccl.so.2", "libdtrain.so"):
             self.assertIn(f"[{library}]", names)
         self.assertNotIn(str(BUILD), names)
-        self.assertIn("(RPATH)", names)  # the libraries of LibTorch's folder come first, whatever LD_LIBRARY_PATH says
+        self.assertIn("(RPATH)", names)  # libraries in LibTorch's folder take precedence over LD_LIBRARY_PATH
 
 
 class Header(unittest.TestCase):
-    """The plugin is compiled with the header of the NCCL that LibTorch was built with, wherever that lies."""
+    """The plugin is compiled with the header of LibTorch's NCCL version, wherever that is installed."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -108,7 +107,7 @@ class Header(unittest.TestCase):
         assert_names(self.found("absent", "missing")[1], "nccl.h", "absent, missing")
 
 
-# Loads and stores of 16 bytes, at least: the compiler may repeat some.
+# Minimum numbers of 16-byte loads and stores; the compiler may repeat some.
 MOVES = {
     "run_dropoutIfE": (2, 2),
     "run_dropoutIdE": (4, 4),
@@ -152,7 +151,7 @@ class NvccKernels(unittest.TestCase):
         cls.kernels = dict(re.findall(r"(?ms)^(?:\.visible )?\.entry (\w+)\(.*?^\{(.*?)^\}", text))
 
     def code_of(self, name):
-        """The instructions of the one kernel that has `name` in its own."""
+        """Instructions of the one kernel whose name contains `name`."""
         (code,) = [code for kernel, code in self.kernels.items() if name in kernel]
         return code
 

@@ -1,5 +1,5 @@
-"""Whole processes on a fake accelerator, whose memory the host cannot touch and whose kernels run late: the bits of the CPU,
-and what is told where a device is missing. The device is a plugin beside the libdtrain.so of build/PRESET/toy."""
+"""Whole processes on a fake accelerator, whose memory the host cannot access and whose kernels run late: the bits of the CPU,
+and errors for missing devices. The device is a plugin next to the libdtrain.so of build/PRESET/toy."""
 
 import functools
 import json
@@ -17,7 +17,7 @@ MEMORY, DEVICE, INTERNAL = 8, 13, 70  # exit statuses
 WORK = ["--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "8",
         "--microbatch", "2", "--val-fraction", "0.05", "--eval-sequences", "5", "--eval-every", "2", "--threads", "1",
         "--steps", "4", "--checkpoint-every", "2", "--reduction", "ordered", "--data", GOLDEN / "text.bin"]
-LATE = {"DTRAIN_FAKE": "late"}  # a kernel runs when somebody waits for it
+LATE = {"DTRAIN_FAKE": "late"}  # kernels run when they are waited for
 LAYOUTS = {"single": (1, "--dropout 0.1"), "ddp": (2, "--strategy ddp --dropout 0.1"),
            "fsdp": (2, "--strategy fsdp --recompute level"),
            "zero 3": (2, "--strategy zero --zero-stage 3"), "tp": (2, "--strategy tp"), "pp": (2, "--strategy pp"),
@@ -26,10 +26,10 @@ LAYOUTS = {"single": (1, "--dropout 0.1"), "ddp": (2, "--strategy ddp --dropout 
            "bf16": (1, "--dtype bfloat16"), "fp16": (2, "--dtype float16 --strategy ddp"),
            "moments on the host": (1, "--offload optimizer"),
            "masters on the host": (2, "--strategy fsdp --offload all --dtype bfloat16")}
-# Layouts of which another one has the bits on the CPU (sharding_test.py, local_ranks_test.py), and those that run as graphs alone.
+# Layouts with the same CPU bits as another one (sharding_test.py, local_ranks_test.py), and those that only run as graphs.
 SAME_BITS = {**dict.fromkeys(("ddp", "fsdp", "zero 3", "dp", "moments on the host"), "single"), "masters on the host": "bf16"}
 AS_GRAPHS = ("zero 3", "dp", "bf16")
-# Next to no activations: shards halve what a rank needs.
+# Almost no activations: sharding halves a rank's memory.
 WIDE = ["--tie-layers", "off", "--layers", "8", "--width", "64", "--neurons", "4096", "--global-batch", "2", "--microbatch", "1",
         "--seq-len", "16", "--device", "fake"]
 
@@ -41,11 +41,11 @@ def train(run_dir, layout, *flags, environment=None):
 
 @functools.cache
 def on_cpu(layout):
-    """The run folder of a layout on the CPU, which no test changes."""
+    """Run folder of a layout on the CPU; tests do not modify it."""
     if layout in SAME_BITS:
         return on_cpu(SAME_BITS[layout])
     run_dir = make_folder(unittest) / "run"
-    train(run_dir, layout, "--device", "cpu", "--kernels", "plain")  # as devices compute
+    train(run_dir, layout, "--device", "cpu", "--kernels", "plain")  # devices use plain kernels
     return run_dir
 
 
@@ -60,7 +60,7 @@ class Training(FolderTest):
         self.assertEqual(final_model(run_dir).read_bytes(), final_model(on_cpu(layout)).read_bytes())
 
     def test_every_layout_has_the_bits_of_the_cpu(self):
-        """More of them, in one process: tests/device."""
+        """More layouts, in one process: tests/device."""
         for index, layout in enumerate(layout for layout in LAYOUTS if layout not in AS_GRAPHS):
             with self.subTest(layout):
                 run_dir = self.folder / layout
@@ -80,11 +80,11 @@ class Training(FolderTest):
             self.assertEqual([event["name"] for event in spans["steps"]], [event["name"] for event in spans["device"]])
             self.assertGreater(len(spans["steps"]), 20)
             pairs = list(zip(spans["steps"], spans["device"]))
-            for host, device in pairs:  # it comes to work that the host has given it
+            for host, device in pairs:  # it executes work that the host has submitted
                 self.assertGreaterEqual(device["ts"], host["ts"])
                 self.assertGreaterEqual(device["dur"], 0)
             forward = [(host, device) for host, device in pairs if host["name"] == "forward"]
-            # Kernels of this device run when somebody waits for them: after the host's span has ended.
+            # Kernels of this device run when they are waited for: after the host's span has ended.
             self.assertTrue(any(device["ts"] > host["ts"] + host["dur"] for host, device in forward))
             self.assertTrue(all(device["dur"] > 0 for _, device in forward))
 
@@ -104,7 +104,7 @@ class Training(FolderTest):
             assert_names(result.stderr, "machine.device", "cpu", "fake")
             self.assert_same(run_dir, "ddp")
 
-    def test_a_device_adds_in_any_order_unless_it_is_told_one(self):
+    def test_a_device_adds_in_any_order_unless_ordered_reduction_is_set(self):
         losses = []
         for device, printed in (("cpu", "microbatch="), ("fake", r"none \(--reduction fast")):
             run_dir = self.folder / device
@@ -113,12 +113,12 @@ class Training(FolderTest):
             losses.append(metrics_of(run_dir)[-1]["val_loss"])
         self.assertAlmostEqual(*losses, delta=1e-3)
 
-    def test_ranks_share_a_device_that_they_are_told_to(self):
+    def test_ranks_share_a_device_if_allowed(self):
         run_dir = self.folder / "run"
         train(run_dir, "ddp", "--device", "fake:0", "--share-devices", "on")
         self.assert_same(run_dir, "ddp")
 
-    def test_tf32_has_an_effect_on_devices_alone(self):
+    def test_tf32_affects_only_devices(self):
         for device, names in (("cpu", ("warning", "--matmul-precision", "CPU")), ("fake", ("machine.matmul_precision=tf32",))):
             result = train(self.folder / device, "single", "--device", device, "--matmul-precision", "tf32", "--verbose")
             assert_names(result.stdout + result.stderr, *names)
@@ -132,7 +132,7 @@ class Training(FolderTest):
             # Kernels are loaded before stages wait for each other.
             self.assertEqual(len(re.findall(rf"(?m)device +{device}, .*, CUDA_MODULE_LOADING=EAGER", error)), int(layout == "pp"))
 
-    def test_an_interface_is_named_to_nccl_unless_its_variable_names_one(self):
+    def test_the_interface_is_passed_to_nccl_unless_its_variable_is_set(self):
         for number, (variables, expected) in enumerate((({}, "=lo"), ({"NCCL_SOCKET_IFNAME": "eth"}, "eth"))):
             result = train(self.folder / str(number), "ddp", "--device", "fake", "--interface", "eth99,lo", environment=variables)
             self.assertRegex(result.stderr, rf"(?m)device +fake:0, .*, NCCL_SOCKET_IFNAME={expected}$")
@@ -177,7 +177,7 @@ class Memory(FolderTest):
     @classmethod
     @functools.cache
     def whole(cls, layout):
-        """The run folder of a layout without limits, which no test changes."""
+        """Run folder of a layout without limits; tests do not modify it."""
         ranks, setting = LAYOUTS[layout]
         run_dir = make_folder(cls) / "run"
         run(*launched(ranks, *WORK, *setting.split(), *WIDE, "--run-dir", run_dir, program=TOY))
@@ -224,33 +224,33 @@ class Memory(FolderTest):
         self.error_of(full, "memory on fake:0 ", f"capacity of {limit} bytes", "--strategy fsdp", "--recompute level", "--offload all", "--memory-limit")
         self.train("two", "fsdp", "--memory-limit", str(limit))
 
-    def test_what_is_measured_keeps_to_the_limit(self):
+    def test_the_measured_peak_respects_the_limit(self):
         limit = predicted(self.whole("single"))
         self.assertGreater(1.2 * limit, 3 << 20)
         self.train("limited", "single", "--memory-limit", str(limit * 11 // 10))
         self.assertTrue(any(line.get("mfu") for line in metrics_of(self.folder / "limited")))
 
-    def test_mfu_is_left_out_where_there_is_no_room_to_measure_it(self):
+    def test_mfu_is_omitted_without_memory_to_measure_it(self):
         run_dir = self.folder / "run"
         result = train(run_dir, "single", "--device", "fake", "--memory-limit", "1700KiB", "--dropout", "0")
         steps = [line for line in metrics_of(run_dir) if "mfu" in line]
         self.assertEqual([line["mfu"] for line in steps], [None] * 4)
         self.assertNotIn("mfu", result.stderr)
 
-    def test_an_automatic_microbatch_fits_what_is_free_on_the_device(self):
+    def test_an_automatic_microbatch_fits_the_free_device_memory(self):
         def microbatch(name, memory, *flags):
             flags = [*WORK, *flags, "--global-batch", "16", "--steps", "1", "--microbatch", "0", "--device", "fake"]
             run(*launched(1, *flags, "--run-dir", self.folder / name, program=TOY), environment={"DTRAIN_FAKE": memory})
             (start,) = [line for line in metrics_of(self.folder / name) if line.get("event") == "start"]
             return json.loads((self.folder / name / "config.json").read_text())["resolved"]["batch"]["microbatch"], start
 
-        found, start = microbatch("free", "")  # the device cannot tell
+        found, start = microbatch("free", "")  # the device cannot report free memory
         self.assertEqual(found, 8)
         predicted = sum(start["memory_predicted_bytes"].values())
         self.assertEqual(microbatch("room", f"memory={2 * predicted}")[0], 8)
         self.assertLess(microbatch("full", f"memory={predicted}")[0], 8)  # above 80 % of it
 
-    def test_what_helps_is_not_in_use_yet(self):
+    def test_advice_names_only_settings_not_in_use(self):
         flags = ["--recompute", "level", "--offload", "all"]
         full = self.train("full", "single", *flags, environment={"DTRAIN_FAKE": "memory=60000000"}, status=MEMORY)
         self.error_of(full, "memory on fake:0 ", "--seq-len", "--strategy fsdp")
@@ -258,7 +258,7 @@ class Memory(FolderTest):
             self.assertNotIn(flag, full.stderr.splitlines()[-1])
         self.assertRegex(full.stderr.splitlines()[-1], r" \d+\.\d MiB .*; ")
 
-    def test_a_host_without_room_for_what_is_offloaded_is_told(self):
+    def test_a_host_without_memory_for_offloaded_state_is_reported(self):
         huge = ["--layers", "16", "--width", "16384", "--neurons", "1048576", "--offload", "all", "--memory-limit", "1GiB"]
         full = self.train("full", "single", *huge, status=USAGE)
         self.error_of(full, "host's memory", "--offload optimizer, --offload none")
@@ -270,7 +270,7 @@ class Memory(FolderTest):
         self.assertIn("memory on fake:1", full.stderr)
         self.assertIn("rank 1", full.stderr.splitlines()[-1])
 
-    def test_devices_that_are_all_full_are_one_line(self):
+    def test_several_full_devices_give_one_line(self):
         full = self.train("full", "ddp", environment={"DTRAIN_FAKE": "memory=60000000"}, status=MEMORY)
         self.assertRegex(full.stderr, r"\A((\[\d\] )?dtrain: .*\n)*dtrain: error: [^\n]*memory on fake:[01] [^\n]*\n\Z")
         self.assertEqual(full.stderr.count("error: out"), 1)
@@ -286,14 +286,14 @@ class Memory(FolderTest):
                 self.assertIn("device fake:1 was lost", lost.stderr)
                 self.assertIn("rank 1", lost.stderr.splitlines()[-1])
 
-    def test_an_error_that_loses_no_device_says_what_it_is(self):
+    def test_a_device_error_without_device_loss_is_named(self):
         for code, status, parts in ((2, MEMORY, ("fake:0", "--recompute level")), (700, INTERNAL, ("device fake:0", "illegal memory access"))):
             with self.subTest(code):
                 found = self.train(str(code), "single", environment={"DTRAIN_FAKE": f"lose-after=2000 error={code}"}, status=status)
                 self.error_of(found, *parts)
                 self.assertNotIn("lost", found.stderr)
 
-    def test_generating_names_what_the_device_lacks(self):
+    def test_generate_names_the_missing_device_memory(self):
         flags = ["--from", on_cpu("single"), "--max-tokens", "30", "--device", "fake"]
         for setting, status, parts in (("memory=1000", MEMORY, ("memory on fake:0", "--device cpu")),
                                        ("lose-after=200", DEVICE, ("device fake:0", "--device cpu"))):
@@ -301,7 +301,7 @@ class Memory(FolderTest):
 
 
 class Missing(FolderTest):
-    def test_graphs_that_cannot_be_are_refused(self):
+    def test_unsupported_graphs_are_rejected(self):
         for flags, part in ((["--device", "cpu", "--model", "toy"], "--model toy"), (["--device", "fake", "--strategy", "mp"], "--pp 2")):
             self.refused(USAGE, "--compile", "--compile", *flags, program=TOY, parts=[part])
         for flags, part in ((["--kernels", "plain"], "--kernels plain"), (["--dtype", "float16"], "float16")):
@@ -313,7 +313,7 @@ class Missing(FolderTest):
         error_line(result.stderr, part, *parts)
         self.assertFalse((self.folder / "run").exists())
 
-    def test_a_device_of_a_run_that_this_build_lacks_is_named(self):
+    def test_a_run_device_missing_in_this_build_is_named(self):
         run_dir = self.folder / "run"
         train(run_dir, "single", "--device", "fake", "--steps", "2")
         flags = ["--run-dir", run_dir, "--resume", "auto", "--steps", "4"]
@@ -321,7 +321,7 @@ class Missing(FolderTest):
         assert_names(result.stderr, f"{run_dir}/config.json", "--device fake", "--device cpu")
         run(DTRAIN, *flags, "--device", "cpu")
 
-    def test_a_device_that_is_not_there_is_named(self):
+    def test_a_missing_device_is_named(self):
         self.refused(USAGE, '"fake"', "--device", "fake", parts=["--device", "auto, cpu"])
         self.refused(USAGE, "auto, cpu, cuda", "--device", "../x")
         self.refused(USAGE, "ranks 0 and 1", "--device", "fake:0", "--strategy", "ddp", program=TOY, ranks=2, parts=["fake:0"])
@@ -337,7 +337,7 @@ class Missing(FolderTest):
         for file in ("bin/dtrain", "lib/libdtrain.so"):
             (copy / file).parent.mkdir(parents=True)
             shutil.copy(BUILD / "toy" / file, copy / file)
-        shutil.copy("/lib/x86_64-linux-gnu/libm.so.6", copy / "lib" / "libdtrain_old.so")  # without a plugin's entry
+        shutil.copy("/lib/x86_64-linux-gnu/libm.so.6", copy / "lib" / "libdtrain_old.so")  # without a plugin's entry point
         torch = next(pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"], ".deps").rglob("torch/lib"))
         result = run(*launched(1, *WORK, "--run-dir", self.folder / "run", "--device", "old", program=copy / "bin" / "dtrain"),
                      status=DEVICE, environment={"LD_LIBRARY_PATH": str(torch)})

@@ -1,4 +1,4 @@
-"""Every dtype trains, writes text and agrees with the reference, with all instructions of this CPU and with few."""
+"""Every dtype trains, generates text and matches the reference, with all and with few CPU instructions."""
 
 import concurrent.futures
 import json
@@ -10,7 +10,7 @@ from dtrain_harness import DTRAIN, GOLDEN, FolderTest, final_model, metrics_of, 
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 LOW = ("bfloat16", "float16")
-# oneDNN's products and ATen's loops as a CPU without AVX-512 has them, and as the plainest has them.
+# oneDNN products and ATen loops as on a CPU without AVX-512, and as on a baseline CPU.
 ALL_INSTRUCTIONS = {}
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
 LOWEST = {"ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_CAPABILITY": "default"}
@@ -72,7 +72,7 @@ class Dtypes(FolderTest):
                 self.assertTrue(checks[name]["passed"], checks[name])
                 self.assertGreater(checks[name]["error"], 0)
 
-    def test_gradients_of_half_the_size_are_noticed_in_16_bits(self):
+    def test_gradients_of_half_the_size_are_detected_in_16_bits(self):
         fixture = self.folder / "three_heads.safetensors"
         content = bytearray((GOLDEN / "three_heads.safetensors").read_bytes())
         (length,) = struct.unpack_from("<Q", content)
@@ -93,9 +93,9 @@ class Dtypes(FolderTest):
         self.assertEqual(models[1], models[0])
         self.assertEqual(models[2], models[0])
 
-    def test_a_float16_run_that_was_stopped_has_the_scales_and_bits_of_one_that_was_not(self):
-        # One text of eight bytes again and again, longer than the run, since each epoch cuts it elsewhere: its gradients overflow until the scale fits, in the first three steps.
-        # The scale is tried again 2,000 good steps after that, and is too large once more.
+    def test_a_stopped_float16_run_has_the_scales_and_bits_of_an_uninterrupted_one(self):
+        # Eight bytes repeated, longer than the run, since each epoch cuts the text elsewhere: gradients overflow in the first three steps, until the scale fits.
+        # The scale is raised again after 2,000 good steps, and is then too large once more.
         text = self.folder / "text.txt"
         text.write_bytes(b"abcdefgh" * 3000)
         flags = ("--layers", 1, "--width", 8, "--heads", 1, "--neurons", 8, "--seq-len", 8, "--global-batch", 1, "--lr", 1e-6,

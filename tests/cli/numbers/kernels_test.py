@@ -1,5 +1,5 @@
-"""Fused kernels beside plain ones, as a user chooses them: every layout, long sequences, threads, instruction sets; and ranks whose CPUs
-round differently, made on one machine by lowering one rank's instruction set."""
+"""Fused kernels compared with plain ones: every layout, long sequences, threads, instruction sets; and ranks whose CPUs round
+differently, simulated on one machine by lowering one rank's instruction set."""
 
 import os
 import pathlib
@@ -58,8 +58,8 @@ class Kernels(FolderTest):
         count = roundings(LEVELS, STEPS, LENGTH * SEQUENCES, dtype)
         return condition_bound(dtype, count, results_of, initial, self.folder)
 
-    def test_in_float64_they_train_what_plain_ones_train_in_every_layout(self):
-        """Plain ones in every layout: tests/parity."""
+    def test_fused_kernels_match_plain_ones_in_float64_in_every_layout(self):
+        """Plain kernels in every layout: tests/parity."""
         for tied in ("on", "off"):
             flags = ("--dtype", "float64", "--tie-layers", tied)
             bound = 2 * self.bound("float64", "--tie-layers", tied)
@@ -109,14 +109,14 @@ class Kernels(FolderTest):
                         why = f"ONEDNN_MAX_CPU_ISA={environment['ONEDNN_MAX_CPU_ISA']}" if "avx512_bf16" in CPU_FLAGS else "CPU"
                         self.assertIn(why, text)
 
-    def test_only_what_limits_onednn_keeps_bfloat16_from_the_instructions_of_the_cpu(self):
+    def test_only_onednn_limits_keep_bfloat16_from_cpu_instructions(self):
         # MKL multiplies no bfloat16 here.
         _, text = self.train("mkl", "--dtype", "bfloat16", "--steps", 1, environment={"MKL_CBWR": "COMPATIBLE"})
         self.assertEqual(bool(lines_naming(text, "warning", "--dtype bfloat16")), bfloat16_instructions() is None)
         how = "by " + bfloat16_instructions() if bfloat16_instructions() else "as float32"
         self.assertRegex(text, f"(?m)^kernels         .*, bfloat16 multiplied {how}$")
 
-    def test_the_start_table_says_what_computes(self):
+    def test_the_start_table_names_the_kernels(self):
         for flags, line in (((), "fused, full .*"), (("--kernels", "plain"), "plain"), (("--dtype", "float16"), "plain"),
                             (("--attention", "chunked:20"), "fused, .* 20 .*"),
                             (("--kernels", "plain", "--attention", "chunked:20"), "plain, .* 20 .*"),
@@ -127,7 +127,7 @@ class Kernels(FolderTest):
                 _, text = self.train("run" + "".join(flags), "--steps", 1, *flags)
                 self.assertRegex(text, rf"(?m)^kernels         float(32|16): {line}$")
 
-    def test_what_cannot_be_is_refused_in_one_line(self):
+    def test_unsupported_combinations_are_rejected_in_one_line(self):
         for flags, parts in ((("--kernels", "fused", "--dtype", "float16"), ("--kernels fused", "float16", "--kernels plain")),
                              (("--kernels", "plain", "--recompute", "gates"), ("--recompute gates", "--kernels fused", "--recompute level")),
                              (("--dtype", "float16", "--recompute", "gates"), ("--recompute gates", "float16")),
@@ -142,7 +142,7 @@ class Kernels(FolderTest):
                 self.assertFalse((self.folder / "refused").exists())
 
 
-# What other ranks are lowered to, if all are, would be no difference.
+# The other ranks' limits, if any, are removed, since equal limits would make no difference.
 WRAPPER = """unset ATEN_CPU_CAPABILITY ONEDNN_MAX_CPU_ISA GLIBC_TUNABLES
 if [ "$RANK" = 1 ]; then export {}; fi
 exec "$@"
@@ -155,7 +155,7 @@ class CpuTypes(ResumeTest):
     def mixed(self, *flags, setting=LOWEST, ranks=2, status=0, **options):
         return self.wrapped(WRAPPER.format(setting), *flags, ranks=ranks, status=status, **options)
 
-    def test_different_types_are_refused_with_their_ranks(self):
+    def test_different_cpu_types_are_rejected_with_their_ranks(self):
         tunables = "GLIBC_TUNABLES=glibc.cpu.hwcaps=-FMA"
         for setting, shown in (("ATEN_CPU_CAPABILITY=default" if HAS_AVX2 else LOWEST, "rank 1 has DEFAULT/"),
                                ("ONEDNN_MAX_CPU_ISA=SSE41", "ONEDNN_MAX_CPU_ISA=SSE41"), (tunables, tunables)):
@@ -166,32 +166,31 @@ class CpuTypes(ResumeTest):
             self.assertIn("--mixed-cpus on", error)
             self.assertFalse((self.run_dir / "metrics.jsonl").exists())
 
-    def test_allowed_they_say_so_and_copies_are_made_equal_at_checkpoints(self):
-        # Each tensor-parallel rank updates the parameters that several hold alike, from gradients of its own rounding;
-        # a save takes each rank's half.
+    def test_mixed_cpus_are_reported_and_replicas_synchronised_at_checkpoints(self):
+        # Each tensor-parallel rank updates replicated parameters with its own rounding; a save takes half from each rank.
         flags = ("--mixed-cpus", "on", "--strategy", "tp", "--checkpoint-every", "20", "--width", "64", "--neurons", "256",
                  "--dropout", "0.1", "--verbose")
         result = self.mixed(*flags, steps=40)
         assert_names(result.stderr, "reproducibility class", "none", "--mixed-cpus", "rank 0")
         self.assertEqual(lines_naming(result.stderr, "warning", "--mixed-cpus"), [])
-        # Every rank went on with the contents of the checkpoint of step 20.
+        # Every rank continued with the contents of the checkpoint of step 20.
         whole = self.root / "again"
         self.mixed(*flags, "--resume", self.run_dir / "checkpoints/step-20", steps=40, run_dir=whole)
         self.assertEqual(self.losses(whole), self.losses()[20:])
         result = self.run_command([DTRAIN, "checkpoint", "diff", self.run_dir, whole])
         self.assertNotIn("differs", result.stdout)
 
-    def test_a_validation_loss_is_of_the_copies_that_are_saved(self):
-        # Each tensor-parallel rank updates the parameters that several hold alike, from gradients of its own rounding.
+    def test_a_validation_loss_belongs_to_the_saved_replicas(self):
+        # Each tensor-parallel rank updates replicated parameters with its own rounding.
         flags = ("--mixed-cpus", "on", "--strategy", "tp", "--eval-sequences", "8", "--checkpoint-every", "20", "--eval-every", "20")
         self.mixed(*flags, steps=21)
-        # A start in another folder finds no loss of step 20, and evaluates what it has read.
+        # A start in another folder finds no loss for step 20, and evaluates the loaded weights.
         again = self.root / "evaluated-again"
         self.mixed(*flags, "--resume", self.run_dir / "checkpoints/step-20", steps=21, run_dir=again)
         self.assertEqual([(line["step"], line["val_loss"]) for line in self.events("eval", again)],
                          [(line["step"], line["val_loss"]) for line in self.events("eval")])
 
-    def test_without_effect_it_is_told(self):
+    def test_mixed_cpus_without_effect_triggers_a_warning(self):
         result = self.single("--mixed-cpus", "on", steps=1)
         assert_names(result.stderr, "warning", "--mixed-cpus")
 

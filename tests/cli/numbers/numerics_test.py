@@ -1,4 +1,4 @@
-"""Runs whose numbers are no numbers any more: what they save, what they overwrite, how they end."""
+"""Runs whose values become non-finite: what they save, what they overwrite, how they end."""
 
 import array
 import os
@@ -29,7 +29,7 @@ class NotFinite(ResumeTest):
                 if path.is_file() and path.name != "metrics.jsonl" and "lock" not in path.name
                 and path.parent.name != "tensorboard"}
 
-    def test_a_last_update_that_destroys_the_model_is_not_done(self):
+    def test_a_last_update_that_would_destroy_the_model_is_skipped(self):
         for name, flags, part in (("evaluated", (), "validation .*nan"), ("alone", NOTHING, "(training .*nan|'model.+' )")):
             self.run_dir = self.root / name
             result = self.single("--lr", "1e38", *flags, steps=1, status=7)
@@ -38,7 +38,7 @@ class NotFinite(ResumeTest):
             self.assertFalse((self.run_dir / "final").exists())
             self.assertEqual(self.steps_saved(), [])
 
-    def test_what_was_good_is_neither_overwritten_nor_forgotten(self):
+    def test_good_files_are_neither_overwritten_nor_lost(self):
         self.single(steps=2)
         before = self.files()
         result = self.single("--resume", "auto", "--lr", "1e38", steps=3, status=7)
@@ -48,7 +48,7 @@ class NotFinite(ResumeTest):
         self.assertEqual({**before, config: ""}, {**after, config: ""})
         self.single("--resume", "auto", steps=3)
 
-    def test_all_ranks_refuse_a_checkpoint_together(self):
+    def test_all_ranks_reject_a_checkpoint_together(self):
         result = self.ddp("--lr", "1e38", "--checkpoint-every", "1", *NOTHING, status=7)
         self.assertIn("after step 1", result.stderr)
         self.assertEqual(self.steps_saved(), [])
@@ -66,7 +66,7 @@ class NotFinite(ResumeTest):
         self.assertEqual([step for step, *_ in self.losses()], list(range(1, 22)))
         self.assertFalse((self.run_dir / "final").exists())
 
-    def test_the_advice_on_skips_in_float16_is_of_its_loss_scale(self):
+    def test_the_advice_on_skips_in_float16_concerns_the_loss_scale(self):
         result = self.single("--dtype", "float16", "--max-skipped", "0", *NOTHING, steps=2, status=7)
         assert_names(result.stderr, "1 update", "--max-skipped 0", "loss scale", "32768")
         self.assertNotIn("-nan", result.stdout + result.stderr)
@@ -86,7 +86,7 @@ class NotFinite(ResumeTest):
     def test_optimizer_state_that_is_not_finite_is_not_saved(self):
         first = self.root / "first"
         self.single("--checkpoint-every", "none", steps=1, run_dir=first)
-        # Gradients of 1e20 have squares beyond float32, so that an update is divided by infinity, for ever.
+        # Squares of gradients of 1e20 exceed float32, so every further update is divided by infinity.
         large = self.root / "large.safetensors"
         write_scaled(large, first / "final/model.safetensors", "lm_head", 1e22)
         result = self.single("--init-from", large, "--grad-clip", "0", "--lr", "1e-9", *NOTHING, steps=1, status=7)
@@ -95,13 +95,13 @@ class NotFinite(ResumeTest):
         self.assertEqual(self.steps_saved(), [])
         self.assertFalse((self.run_dir / "final").exists())
 
-    def test_a_limit_without_effect_is_told(self):
+    def test_a_limit_without_effect_triggers_a_warning(self):
         result = run(front_end_alone(make_folder(self)), *self.arguments("--max-skipped", "3", steps=1), status=42)
         assert_names(result.stderr, "warning", "--max-skipped 3")
 
 
 class TheEnd(ResumeTest):
-    def test_a_last_checkpoint_that_fails_is_told_by_status_and_summary(self):
+    def test_a_failed_last_checkpoint_shows_in_status_and_summary(self):
         process = self.start(steps=3000)
         self.wait_for_step(1)
         (self.run_dir / "checkpoints").write_text("in the way")
@@ -114,7 +114,7 @@ class TheEnd(ResumeTest):
         self.assertIn(str(self.run_dir / "checkpoints"), last)
         self.assertEqual([line["failed_checkpoints"] for line in self.events("end")], [1])
         self.assertEqual(self.lines()[-1]["event"], "failure")
-        self.assertEqual(len(self.events("error")), 2)  # of two tries
+        self.assertEqual(len(self.events("error")), 2)  # of two attempts
         self.assertTrue((self.run_dir / "final/model.safetensors").exists())
 
     def test_a_shipped_configuration_takes_a_few_steps_at_once(self):

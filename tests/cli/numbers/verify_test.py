@@ -1,4 +1,4 @@
-"""dtrain verify as a user meets it: one JSON object, an exit status, and planted errors noticed."""
+"""dtrain verify: one JSON object, an exit status, and detection of planted errors."""
 
 import json
 import pathlib
@@ -58,7 +58,7 @@ class Verify(FolderTest):
         self.assertEqual(len(self.answer["checks"]), 14 + 4 + 5)
         self.assertLess(self.answer["checks"]["trajectory.loss"]["error"], 5e-4)
 
-    def test_an_error_of_1e_4_in_any_gradient_is_noticed(self):
+    def test_an_error_of_1e_4_in_any_gradient_is_detected(self):
         """Each tensor alone: tests/golden/verifier_test.cpp."""
         fixture = self.copy("three_heads")
         planted = []
@@ -77,14 +77,14 @@ class Verify(FolderTest):
         plant(fixture, "grad.encoder", 1e-4)
         self.verify(fixture, "--strategy", "ddp", "--threads", "1", ranks=2, status=7)
 
-    def test_accumulation_agrees_and_a_batch_that_cannot_be_dealt_is_refused(self):
+    def test_accumulation_agrees_and_an_indivisible_batch_is_rejected(self):
         fixture = GOLDEN / "three_heads.safetensors"
         self.assertEqual(self.verify(fixture, "--grad-accum", "2").returncode, 0)
         self.assertTrue(self.answer["passed"])
         result = self.verify(fixture, "--grad-accum", "3", status=2)
         assert_names(result.stderr, "2 rows", "1 ranks", "--grad-accum 3")
 
-    def test_a_token_outside_the_vocabulary_is_refused_in_one_line(self):
+    def test_a_token_outside_the_vocabulary_is_rejected_in_one_line(self):
         fixture = self.copy("mini")
         content = bytearray(fixture.read_bytes())
         (length,) = struct.unpack_from("<Q", content)
@@ -95,7 +95,7 @@ class Verify(FolderTest):
         self.assertEqual(result.stderr.count("\n"), 1)
         self.assertIn("'inputs' holds token 300 at row 0, position 0", result.stderr)
 
-    def test_what_is_no_fixture_is_refused_in_one_line(self):
+    def test_an_invalid_fixture_is_rejected_in_one_line(self):
         for path, status in ((self.folder / "missing.safetensors", 6), (GOLDEN / "text.bin", 6)):
             result = self.verify(path, status=status)
             self.assertEqual(result.stderr.count("\n"), 1)

@@ -33,7 +33,7 @@ std::string rendezvous_place(const config::Config& config, const base::RankEnv& 
   if (backend == Backend::none || backend == Backend::local) return "in one process";
   if (backend == Backend::mpi) return "through MPI";
   if (env.store.rendezvous_fd >= 0) return "through dtrun's sockets, which need no port";
-  const std::string addr = job::meeting_addr(env);
+  const std::string addr = job::rendezvous_addr(env);
   if (env.agent_store_key.empty()) return fmt::format("at {} port {}", addr, env.store_port());
   return fmt::format("at a port of rank 0's, told in torchrun's store at {} port {}", addr,
                      env.master_port);

@@ -41,7 +41,7 @@ using planner::Layout;
 // The ranks that are there, with what they are known to have.
 struct Launched {
   std::int64_t ranks;
-  planner::Site site;
+  planner::Cluster site;
 };
 
 Launched launched(const comm::World& world, const base::RankEnv& env) {
@@ -74,9 +74,9 @@ Layout layout_of(const config::SavedRun& saved, const config::Config& open) {
 }
 
 // True where these settings leave it possible.
-bool fits_site(const config::Config& open, const Layout& layout, const planner::Site& site) {
+bool fits_site(const config::Config& open, const Layout& layout, const planner::Cluster& site) {
   try {
-    (void)planner::with_layout(open, layout, site);
+    (void)planner::resolve_with_layout(open, layout, site);
     return true;
   } catch (const base::Error& error) {
     if (error.kind() != base::ErrorKind::usage) throw;
@@ -107,7 +107,7 @@ planner::LinkRate measured_link(comm::World& world) {
   return planner::measure_link(*group);
 }
 
-planner::Ranking rank_here(const config::Config& open, const planner::Site& site,
+planner::Ranking rank_here(const config::Config& open, const planner::Cluster& site,
                            const planner::LinkRate& link) {
   planner::MachineRates measured(link);
   planner::MemoryLimits memory{.machine = planner::available_memory()};
@@ -117,13 +117,13 @@ planner::Ranking rank_here(const config::Config& open, const planner::Site& site
 }
 
 std::string words_on(const planner::Ranking& ranking, double seconds) {
-  const planner::Choice& best = ranking.choices.front();
+  const planner::RankedLayout& best = ranking.choices.front();
   std::string text =
       fmt::format("--strategy auto has chosen {}: {} a step and {} a rank predicted",
                   best.layout.text(), metrics::format_step_time(best.prediction.seconds()),
                   metrics::format_bytes(best.prediction.memory));
   if (ranking.choices.size() > 1) {
-    const planner::Choice& next = ranking.choices[1];
+    const planner::RankedLayout& next = ranking.choices[1];
     text +=
         fmt::format("; {} of {} layouts is next, with {}", next.layout.text(),
                     ranking.choices.size(), metrics::format_step_time(next.prediction.seconds()));
@@ -225,10 +225,10 @@ ChosenLayout choose_layout(const config::Config& config, const config::StartReco
     chosen.step_seconds = ranking.choices.front().prediction.seconds();
   });
   const Layout layout = layout_from(comm::exchange_texts(ranks, taken.text()).front(), here.ranks);
-  chosen.config = planner::with_layout(open_config, layout, here.site);
+  chosen.config = planner::resolve_with_layout(open_config, layout, here.site);
   chosen.config.layout.nnodes = config.layout.nnodes;
   chosen.config.plan = config.plan;
-  config::Config asked = planner::given_layout(record.requested.value_or(config), layout);
+  config::Config asked = planner::apply_layout(record.requested.value_or(config), layout);
   asked.batch.global = chosen.config.batch.global;
   chosen.record.requested = asked;
   if (ranks.rank() == 0) {
@@ -240,7 +240,7 @@ ChosenLayout choose_layout(const config::Config& config, const config::StartReco
 }
 
 planner::Ranking rank_with_progress(const std::string& name, const config::Config& asked,
-                                    const planner::Site& site, const planner::Rates& rates,
+                                    const planner::Cluster& site, const planner::Rates& rates,
                                     const planner::MemoryLimits& memory) {
   metrics::Console console({.live = ::isatty(STDERR_FILENO) == 1});
   const planner::Ranking ranking =
@@ -249,9 +249,10 @@ planner::Ranking rank_with_progress(const std::string& name, const config::Confi
       });
   console.show_progress("");
   if (ranking.choices.empty()) {
-    const planner::Misfit& nearest = ranking.nearest_misfit();
+    const planner::RejectedLayout& nearest = ranking.closest_rejected();
     const std::string advice =
-        nearest.config ? "; use " + parallel::fitting_settings(*nearest.config, nearest.room) : "";
+        nearest.config ? "; use " + parallel::fitting_settings(*nearest.config, nearest.available)
+                       : "";
     base::fail(base::ErrorKind::usage, "{}: no layout fits: {}: {}{}", name, nearest.layout.text(),
                nearest.reason, advice);
   }

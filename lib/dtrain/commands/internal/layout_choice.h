@@ -39,7 +39,7 @@ struct ChosenLayout {
 /// Throws: Error{usage} with the reason of one layout if none fits.
 [[nodiscard]] planner::Ranking rank_with_progress(const std::string& name,
                                                   const config::Config& asked,
-                                                  const planner::Site& site,
+                                                  const planner::Cluster& site,
                                                   const planner::Rates& rates,
                                                   const planner::MemoryLimits& memory);
 

@@ -55,7 +55,8 @@ metrics::Reporter::Options reporter_options(const config::Config& config, const 
 // Begins or resumes the run in its folder, which then belongs to this job, without later steps.
 void begin_in(job::RunFolder& folder, const train::StartPoint& start, std::string_view tokenizer) {
   if (start.checkpoint.empty()) return folder.begin(tokenizer);
-  const store::SetAside quarantined = folder.go_on(start.step, tokenizer, start.unreadable);
+  const store::QuarantinedCheckpoints quarantined =
+      folder.resume(start.step, tokenizer, start.unreadable);
   for (const std::string& path : quarantined.paths) {
     base::log_warning("a later checkpoint was set aside as {}; remove it if it is not needed",
                       path);
@@ -199,7 +200,7 @@ void TrainingRun::take_run_folder() {
   config::Config& config = layout_.config;
   comm::ProcessGroup& world = job_->world().control();
   names_.launch = comm::exchange_texts(world, store::new_start_id()).front();
-  names_.run = store::name_of_run(layout_.record.provenance);
+  names_.run = store::run_key(layout_.record.provenance);
   const bool is_unnamed = config.run.dir.empty();
   base::NewFolders made;  // on rank 0
   config.run.dir = agreed_run_folder(world, config, made);
@@ -330,7 +331,7 @@ void TrainingRun::request_requeue(std::int64_t step) {
     (void)requests_->wants_stop();
     std::string reason = requests_->reason(rank_.link.stop_signal());
     if (reason.empty()) reason = "another rank";
-    folder_->ask_for_requeue(step, reason);
+    folder_->request_requeue(step, reason);
     reporter_->report(metrics::StopEvent{
         .step = step,
         .reason = reason,

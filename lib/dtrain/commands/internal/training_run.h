@@ -58,7 +58,7 @@ class TrainingRun {
 
   struct Names {
     std::string launch;        // unique to this launch of the job; chosen by rank 0
-    std::string run;           // as store::name_of_run
+    std::string run;           // as store::run_key
     std::string resume_flags;  // flags to add to this command to resume the run
   };
 

@@ -57,7 +57,7 @@ double relative_error(double found, double expected) {
 // The rows that this rank computes in microbatch `index`, and all its rows.
 class RowDeal {
  public:
-  RowDeal(std::int64_t rows, const data::MicrobatchDeal& deal, std::int64_t num_ranks,
+  RowDeal(std::int64_t rows, const data::MicrobatchAssignment& deal, std::int64_t num_ranks,
           const std::string& path)
       : deal_(deal) {
     const std::int64_t parts = num_ranks * deal_.grad_accum;
@@ -97,7 +97,7 @@ class RowDeal {
     return {begin, begin + part.numel()};
   }
 
-  data::MicrobatchDeal deal_;
+  data::MicrobatchAssignment deal_;
   std::int64_t microbatch_ = 0;
 };
 
@@ -134,7 +134,7 @@ class Verifier {
   [[nodiscard]] at::ScalarType dtype() const { return engine_.precision().compute; }
   [[nodiscard]] std::int64_t data_ranks() const { return groups_.along(mesh::Axis::dp).size(); }
   [[nodiscard]] RowDeal deal(const TokenRows& rows, const std::string& path) const {
-    return {rows.inputs.size(0), engine_.deal(), data_ranks(), path};
+    return {rows.inputs.size(0), engine_.microbatch_assignment(), data_ranks(), path};
   }
 
   parallel::StepEngine& engine_;

@@ -71,7 +71,7 @@ class BlockReader {
   /// Bytes read so far, as stored on disk.
   [[nodiscard]] std::int64_t consumed() const noexcept;
   /// The texts opened so far that do not begin as UTF-8.
-  [[nodiscard]] const RecordPlaces& not_utf8() const noexcept { return not_utf8_; }
+  [[nodiscard]] const RecordLocations& not_utf8() const noexcept { return not_utf8_; }
 
  private:
   void open_next_file();

@@ -10,7 +10,8 @@ namespace {
 const ReducerKind& reducer_of(const DataPlan& plan) {
   if (plan.reducer != nullptr) return *plan.reducer;
   if (plan.shard_size == 1) return kReducerKind<BucketReducer>;
-  return plan.keeps_gradient_shards() ? kReducerKind<ShardReducer> : kReducerKind<WholeReducer>;
+  return plan.keeps_gradient_shards() ? kReducerKind<GradientShardReducer>
+                                      : kReducerKind<FullGradientReducer>;
 }
 
 ReducerSetup reducer_setup(const param::ArenaLayout& layout, const UnitSchedule& schedule,
@@ -19,7 +20,7 @@ ReducerSetup reducer_setup(const param::ArenaLayout& layout, const UnitSchedule&
           .schedule = schedule,
           .num_ranks = options.plan.num_ranks,
           .options = {.dtype = options.precision.master,
-                      .codec = travel_in(options.precision.reduce),
+                      .codec = dtype_codec(options.precision.reduce),
                       .num_microbatches = options.num_microbatches,
                       .reduction = options.reduction,
                       .compression = options.plan.compression}};
@@ -78,7 +79,7 @@ DataTraffic DataAxis::traffic(const model::Model& model, const param::ArenaLayou
                       .reduction_bytes = reduced.bytes,
                       .max_gathered = keeps_units ? layout.num_units() : schedule.max_gathered};
   for (const param::UnitId unit : layout.units()) {
-    // Units that are always there are gathered once, after an update has changed them.
+    // Units that stay gathered are gathered once per step, after the update.
     const std::int64_t updates = layout.is_frozen(unit) ? 0 : 1;
     const std::int64_t gathers =
         keeps_units ? updates : schedule.count(UnitEventKind::gather, unit);
@@ -90,13 +91,13 @@ DataTraffic DataAxis::traffic(const model::Model& model, const param::ArenaLayou
   return traffic;
 }
 
-void DataAxis::before(const Pass& pass, std::size_t index) {
-  for (const UnitEvent& event : pass.schedule.before[index]) run(event);
-  for (const param::UnitId unit : uses_.of(pass.actions[index])) parameters_.wait(unit);
+void DataAxis::before(const ScheduledActions& list, std::size_t index) {
+  for (const UnitEvent& event : list.schedule.before[index]) run(event);
+  for (const param::UnitId unit : uses_.of(list.actions[index])) parameters_.wait(unit);
 }
 
-void DataAxis::after(const Pass& pass, std::size_t index) {
-  for (const UnitEvent& event : pass.schedule.after[index]) run(event);
+void DataAxis::after(const ScheduledActions& list, std::size_t index) {
+  for (const UnitEvent& event : list.schedule.after[index]) run(event);
 }
 
 void DataAxis::run(const UnitEvent& event) {

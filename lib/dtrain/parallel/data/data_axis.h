@@ -1,4 +1,4 @@
-// How parameters, gradients and optimizer state are held by ranks that see different data.
+// The data axis: holds parameters and gradients in full or as shards, gathers and reduces them.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,17 @@
 
 namespace dtrain::parallel {
 
-/// How ranks that see different data share state, resolved: every strategy of the axis is one of
-/// these.
+/// Resolved sharding of state over data-parallel ranks; every strategy of this axis maps to one
+/// plan.
 struct DataPlan {
-  std::int64_t num_ranks = 1;   ///< of the axis
-  std::int64_t shard_size = 1;  ///< ranks that share one copy of the optimizer state; 1: none
+  std::int64_t num_ranks = 1;   ///< data-parallel world size
+  std::int64_t shard_size = 1;  ///< ranks that share one copy of the optimizer state; 1: unsharded
   WrapPolicy wrap;
   UnitScheduleOptions schedule{.reshard = Reshard::never, .reduce_every_microbatch = false};
-  Compression compression = {};          ///< between ranks that hold the same gradients
-  const ReducerKind* reducer = nullptr;  ///< null: the one that the sharding asks for
+  Compression compression = {};          ///< of the sum between replicas
+  const ReducerKind* reducer = nullptr;  ///< null: chosen from the sharding
 
-  /// True where gradients are never whole for longer than a unit's reduction takes.
+  /// True if full gradients exist only unit by unit, until each unit is reduced.
   [[nodiscard]] bool keeps_gradient_shards() const {
     return shard_size > 1 && schedule.reduce_every_microbatch;
   }
@@ -34,31 +34,32 @@ struct DataPlan {
 struct DataAxisOptions {
   DataPlan plan;
   Precision precision = {};
-  param::OffloadMemory* offload = nullptr;  ///< where masters are; null: where blocks compute
-  std::int64_t num_microbatches = 1;        ///< of this rank, in a step
+  param::OffloadMemory* offload =
+      nullptr;  ///< holds the masters; null: they are in the compute device's memory
+  std::int64_t num_microbatches = 1;  ///< per rank and step
   comm::Reduction reduction = comm::Reduction::ordered;
   RecomputePlan recompute = {};
 };
 
-/// A rank's gathers and reductions over one group of shards in a step; all zero where nothing is
-/// sharded. Sums over replicas, the norm and the loss come on top.
+/// A rank's gathers and reductions over its shard group in a step; all zero without sharding.
+/// Excludes sums over replicas, the norm and the loss.
 ///
-/// Units: calls, and bytes that each rank sends in a ring.
+/// Units: calls, and bytes sent per rank in a ring.
 struct DataTraffic {
   std::int64_t gathers = 0;
   std::int64_t gather_bytes = 0;
   std::int64_t reductions = 0;
   std::int64_t reduction_bytes = 0;
-  std::int64_t max_gathered = 0;  ///< units there or under way at one time
+  std::int64_t max_gathered = 0;  ///< peak number of units gathered or in flight
 
   bool operator==(const DataTraffic&) const = default;
 };
 
-/// The data axis of one rank: the parameters it computes with and the gradients it ends a step
-/// with, moved by a schedule that is known beforehand. Its events are plain calls of the
-/// executor between two actions, never hooks inside autograd.
+/// One rank's parameters and gradients, gathered and reduced by a schedule made before the first
+/// step. The executor calls before() and after() around each action; there are no autograd hooks.
 ///
-/// Collective: every event may communicate; all ranks of the axis see the same ones.
+/// Collective: before() and after() may communicate; all ranks of the axis call them in the same
+///             order.
 /// Throws:     what Work::wait throws.
 /// Threads:    one.
 class DataAxis {
@@ -68,8 +69,8 @@ class DataAxis {
            const mesh::MeshGroups& groups, const param::ArenaAllocator& allocate,
            const ActionLists& lists, const DataAxisOptions& options);
 
-  /// Predicts what a rank's parameters and gradients take, and what they send in a step. step: its
-  /// actions.
+  /// Predict the memory of a rank's parameters and gradients, and their traffic in a step. step:
+  /// its actions.
   [[nodiscard]] static MemoryPlan memory(const model::Model& model,
                                          const param::ArenaLayout& layout,
                                          std::span<const Action> step,
@@ -79,17 +80,17 @@ class DataAxis {
                                            std::span<const Action> step,
                                            const DataAxisOptions& options);
 
-  /// A list, with what happens to units around each of its actions.
-  struct Pass {
+  /// An action list with the unit events around each action.
+  struct ScheduledActions {
     std::vector<Action> actions;
     UnitSchedule schedule;
   };
-  [[nodiscard]] const Pass& step() const { return step_; }
-  [[nodiscard]] const Pass& evaluation() const { return evaluation_; }
+  [[nodiscard]] const ScheduledActions& step() const { return step_; }
+  [[nodiscard]] const ScheduledActions& evaluation() const { return evaluation_; }
 
-  /// Action `index` of a pass begins: its units are there on return.
-  void before(const Pass& pass, std::size_t index);
-  void after(const Pass& pass, std::size_t index);
+  /// Call before action `index` of `list`: its units are gathered on return.
+  void before(const ScheduledActions& list, std::size_t index);
+  void after(const ScheduledActions& list, std::size_t index);
 
   [[nodiscard]] ParameterStore& parameters() { return parameters_; }
   [[nodiscard]] const ParameterStore& parameters() const { return parameters_; }
@@ -100,8 +101,8 @@ class DataAxis {
   void run(const UnitEvent& event);
 
   UnitUses uses_;
-  Pass step_;
-  Pass evaluation_;
+  ScheduledActions step_;
+  ScheduledActions evaluation_;
   ParameterStore parameters_;
   std::unique_ptr<GradientReducer> gradients_;
 };

@@ -14,7 +14,8 @@
 namespace dtrain::parallel {
 namespace {
 
-// A microbatch forward through the chunks of this rank, and through those of other stages between.
+// Returns the actions of one microbatch's forward pass through this rank's chunks; other stages
+// compute between them.
 std::vector<Action> evaluation_actions(const model::Model& model, const StagePlan& stage) {
   std::vector<Action> actions{{ActionKind::begin_microbatch}};
   for (std::size_t chunk = 0; chunk < stage.chunk_begins.size(); ++chunk) {
@@ -74,7 +75,7 @@ checkpoint::Replica Placement::replica(param::ParameterId id) const {
   return replica;
 }
 
-// Slices are added up; of equal copies the first counts.
+// Every slice counts, but only the first of equal copies.
 bool Placement::is_primary_copy(param::ParameterId id) const {
   const bool is_slice = model_.parameters[id].cut.has_value();
   return stages(id).rank() == 0 && (is_slice || groups_.along(mesh::Axis::tp).rank() == 0);
@@ -90,7 +91,7 @@ at::Tensor Placement::squares_of_all(const at::Tensor& squares) const {
   return all;
 }
 
-// Slices as they come, and what they make.
+// Counts the gathered slices and their concatenation.
 std::int64_t Placement::assembled_elements(const param::ParameterSpec& spec) {
   if (spec.is_held() && !spec.cut) return 0;
   std::int64_t whole = 1;
@@ -131,8 +132,8 @@ param::ArenaLayout engine_layout(const model::Model& model, const EngineOptions&
 ActionLists engine_actions(const model::Model& model, const EngineOptions& options) {
   const std::vector<Action> whole_model =
       sequential_actions(model.blocks.size(), options.grad_accum_steps);
-  const std::vector<Action>& of_stage = options.stage.actions;
-  return {.step = with_events(of_stage.empty() ? whole_model : of_stage),
+  const std::vector<Action>& stage = options.stage.actions;
+  return {.step = with_events(stage.empty() ? whole_model : stage),
           .evaluation = evaluation_actions(model, options.stage)};
 }
 

@@ -1,4 +1,4 @@
-// Options and groups of an engine, and all that follows from them before memory is allocated.
+// Options and groups of an engine, and what is derived from them before memory is allocated.
 #pragma once
 
 #include <cstdint>
@@ -18,38 +18,38 @@
 
 namespace dtrain::parallel {
 
-/// Where the values that one rank holds stand in the whole parameters: the tensor axis cuts them,
-/// the pipeline axis distributes them.
+/// Maps the values that one rank holds to whole parameters, which the tensor axis slices and the
+/// pipeline axis distributes.
 ///
-/// Throws:  collective members what Work::wait throws.
+/// Throws:  collective members throw what Work::wait throws.
 /// Threads: one.
 class Placement {
  public:
   /// holders: StagePlan::holders. `model` and `groups` must outlive this.
   Placement(const model::Model& model, ParameterHolders holders, const mesh::MeshGroups& groups);
 
-  /// A box of what this rank holds, as one of the whole parameter.
+  /// Translates a box of this rank's slice into the whole parameter.
   [[nodiscard]] checkpoint::Box in_whole(param::ParameterId id, checkpoint::Box box) const;
-  /// The stages that hold the parameter.
+  /// Returns the group of pipeline stages that hold the parameter.
   [[nodiscard]] comm::ProcessGroup& stages(param::ParameterId id) const;
-  /// The groups along which ranks hold copies of this rank's values, outer axes first.
+  /// Returns the groups whose ranks hold copies of this rank's values, outer axes first.
   [[nodiscard]] std::vector<comm::ProcessGroup*> copies(param::ParameterId id) const;
-  /// This rank among all that hold the same values.
+  /// Returns this rank's index and count among all ranks that hold the same values.
   [[nodiscard]] checkpoint::Replica replica(param::ParameterId id) const;
 
-  /// The sums of squares of all parameters of the model, (parameters) float64, from those of this
-  /// rank's part of each; equal on all ranks.
+  /// Sums `squares`, (parameters) float64, this rank's sums of squares by parameter, over all
+  /// slices and stages; counts each value once. Equal on all ranks.
   ///
   /// Collective: over the tensor and the pipeline axis.
   [[nodiscard]] at::Tensor squares_of_all(const at::Tensor& squares) const;
 
-  /// The whole parameter, in its storage shape. part: what this rank holds of it; undefined on
-  /// stages that do not.
+  /// Returns the whole parameter, in its storage shape. part: this rank's slice; undefined on
+  /// stages without one.
   ///
   /// Collective: over the tensor and the pipeline axis.
   [[nodiscard]] at::Tensor assembled(param::ParameterId id, const at::Tensor& part,
                                      const at::TensorOptions& options) const;
-  /// Returns the elements that assembled() takes for such a parameter.
+  /// Returns the number of elements that assembled() allocates for such a parameter.
   [[nodiscard]] static std::int64_t assembled_elements(const param::ParameterSpec& spec);
 
  private:
@@ -60,17 +60,18 @@ class Placement {
   const mesh::MeshGroups& groups_;
 };
 
+/// Options of a StepEngine.
 struct EngineOptions {
   Precision precision = {};
   std::int64_t grad_accum_steps = 1;  ///< microbatches per rank and step
-  std::uint64_t seed = 0;             ///< of initial weights and dropout
+  std::uint64_t seed = 0;             ///< for initial weights and dropout
   comm::Reduction reduction = comm::Reduction::ordered;
   DataPlan data = {};
-  config::Offload offload = {};  ///< none where it has no effect
+  config::Offload offload = {};  ///< none if it would have no effect
   optim::OptimizerOptions optimizer = {};
   std::vector<param::ParameterId> frozen = {};  ///< never updated
   RecomputePlan recompute = {};
-  bool uses_graphs = false;  ///< of the device: GraphRunner; a whole model without a tensor axis
+  bool uses_graphs = false;  ///< device graphs; requires pp = tp = 1
   StagePlan stage = {};
 
   [[nodiscard]] bool offloads_masters() const {
@@ -79,31 +80,31 @@ struct EngineOptions {
   }
 };
 
-/// How the arenas of an engine with these options are cut.
+/// Returns the layout of an engine's arenas.
 [[nodiscard]] param::ArenaLayout engine_layout(const model::Model& model,
                                                const EngineOptions& options);
-/// The lists of a rank with these options.
+/// Returns the action lists of a rank.
 [[nodiscard]] ActionLists engine_actions(const model::Model& model, const EngineOptions& options);
-/// lists: engine_actions.
+/// Returns the data axis options. lists: from engine_actions().
 [[nodiscard]] DataAxisOptions axis_options(const EngineOptions& options, const ActionLists& lists);
 
-/// The parts of an engine share this; it does not change while they exist.
+/// State shared by the parts of an engine; constant while they exist.
 struct EngineSetup {
   /// `model`, `world` and the groups must outlive this.
   EngineSetup(model::Model& model, comm::World& world, const mesh::MeshGroups& groups,
               EngineOptions options);
 
   model::Model& model;
-  comm::World& world;  ///< new tensors lie on its device
+  comm::World& world;  ///< its device holds new tensors
   const mesh::MeshGroups& groups;
   EngineOptions options;
   Placement placement;
   param::ArenaLayout layout;
   std::unique_ptr<model::TensorAxis> tensor_axis;
-  /// Of what options.offload names; null: the rank's memory has room for all.
+  /// Memory for offloaded values; null: nothing is offloaded.
   std::unique_ptr<param::OffloadMemory> offload;
 
-  /// Null: masters are not offloaded.
+  /// Returns null if masters are not offloaded.
   [[nodiscard]] param::OffloadMemory* memory_of_masters() const {
     return options.offloads_masters() ? offload.get() : nullptr;
   }

@@ -13,8 +13,8 @@ namespace {
 
 using model::BlockRange;
 
-// The stages whose blocks list each parameter.
-ParameterHolders holders_of(const model::Model& model, const StagePlace& place) {
+// Returns the stages whose blocks use each parameter.
+ParameterHolders holders_of(const model::Model& model, const StagePosition& place) {
   base::IndexedVector<param::ParameterId, std::set<std::int64_t>> stages(model.parameters.size());
   for (std::size_t part = 0; part < place.parts.size(); ++part) {
     const std::int64_t stage = static_cast<std::int64_t>(part) % place.shape.stages;
@@ -29,7 +29,7 @@ ParameterHolders holders_of(const model::Model& model, const StagePlace& place) 
   return result;
 }
 
-std::vector<BlockRange> parts_of_stage(const StagePlace& place) {
+std::vector<BlockRange> parts_of_stage(const StagePosition& place) {
   std::vector<BlockRange> parts;
   for (std::int64_t chunk = 0; chunk < place.shape.chunks(); ++chunk) {
     parts.push_back(place.parts[static_cast<std::size_t>(place.shape.part(place.stage, chunk))]);
@@ -37,7 +37,7 @@ std::vector<BlockRange> parts_of_stage(const StagePlace& place) {
   return parts;
 }
 
-// The same blocks, numbered among the stage's own.
+// Renumbers the blocks of `parts` among the stage's own.
 std::vector<BlockRange> own_chunks(std::span<const BlockRange> parts) {
   std::vector<BlockRange> chunks;
   BlockId next;
@@ -48,19 +48,20 @@ std::vector<BlockRange> own_chunks(std::span<const BlockRange> parts) {
   return chunks;
 }
 
-// Regions of the parameters that the stage holds; those between them have none of their own.
+// Returns the first parameter of each region held by the stage; parameters that it does not hold
+// start none.
 std::vector<param::ParameterId> regions_of(const ParameterHolders& holders, std::int64_t stage) {
   std::vector<param::ParameterId> begins{param::ParameterId(0)};
   for (const param::ParameterId id : holders.ids()) {
     const bool is_held =
         std::find(holders[id].begin(), holders[id].end(), stage) != holders[id].end();
-    // All stages of a set cut alike, whatever else each of them holds.
+    // Stages that share parameters must cut them alike, whatever else each holds.
     if (is_held && id > begins.front() && holders[id] != holders[id - 1]) begins.push_back(id);
   }
   return begins;
 }
 
-// A stage's list as actions of single blocks. chunks: the stage's own blocks.
+// Expands a stage's schedule to actions of single blocks. chunks: the stage's own blocks.
 std::vector<Action> block_actions(const StageSchedule& schedule,
                                   std::span<const BlockRange> chunks) {
   std::vector<Action> actions;
@@ -92,7 +93,7 @@ std::vector<Action> block_actions(const StageSchedule& schedule,
 
 }  // namespace
 
-Stage make_stage(std::unique_ptr<model::Model> model, const StagePlace& place) {
+Stage make_stage(std::unique_ptr<model::Model> model, const StagePosition& place) {
   if (place.shape.stages == 1) return {.model = std::move(model), .plan = {}, .place = place};
   DTRAIN_CHECK(std::ssize(place.parts) == place.shape.num_parts());
   const std::vector<BlockRange> parts = parts_of_stage(place);

@@ -1,4 +1,4 @@
-// The part of a model that one stage of a pipeline holds, and its list of a step.
+// Cuts a model into the part of one pipeline stage, and makes the stage's action list.
 #pragma once
 
 #include <cstdint>
@@ -11,36 +11,37 @@
 
 namespace dtrain::parallel {
 
+/// Pipeline stages that hold each parameter, ascending.
 using ParameterHolders = base::IndexedVector<param::ParameterId, std::vector<std::int64_t>>;
 
-/// Pure data. The default is a rank that computes the whole model.
+/// What a pipeline stage computes and holds. The default is a rank that computes the whole model.
 struct StagePlan {
-  /// Passes and messages of a step; empty: every microbatch through all blocks and back.
+  /// Passes and messages of a step; empty: sequential_actions().
   std::vector<Action> actions = {};
-  /// First blocks of the model's parts that this rank computes, among its own blocks; between two
-  /// chunks other stages compute.
+  /// First block of each of this rank's chunks, numbered among its own blocks.
   std::vector<BlockId> chunk_begins = {BlockId(0)};
-  /// Parameters at which the stages that hold them change.
+  /// First parameter of each run of parameters that the same stages hold; no unit crosses these.
   std::vector<param::ParameterId> region_begins = {param::ParameterId(0)};
-  /// The stages that hold each parameter, ascending; empty: there is one stage.
+  /// Stages that hold each parameter, ascending; empty: one stage.
   ParameterHolders holders = {};
 };
 
-/// Which of a pipeline's stages, and which blocks its parts consist of.
-struct StagePlace {
+/// A stage's index in a pipeline, and the blocks of every part.
+struct StagePosition {
   PipelineShape shape;
-  std::vector<model::BlockRange> parts;  ///< of the whole model, by part
+  std::vector<model::BlockRange> parts;  ///< by part; blocks of the whole model
   std::int64_t stage = 0;
 };
 
+/// A stage's model and plan.
 struct Stage {
-  std::unique_ptr<model::Model> model;  ///< its blocks, chunk after chunk
+  std::unique_ptr<model::Model> model;  ///< the stage's blocks, in order of chunks
   StagePlan plan;
-  StagePlace place;
+  StagePosition place;
 };
 
-/// model: all blocks, with the parameters as this rank's place on the tensor axis cuts them. A
-/// pipeline of one stage is the whole model.
-[[nodiscard]] Stage make_stage(std::unique_ptr<model::Model> model, const StagePlace& place);
+/// Makes a stage; a single-stage pipeline keeps the whole model. model: all blocks, with parameters
+/// sliced for this rank's tensor-parallel index.
+[[nodiscard]] Stage make_stage(std::unique_ptr<model::Model> model, const StagePosition& place);
 
 }  // namespace dtrain::parallel

@@ -19,19 +19,19 @@
 namespace dtrain::parallel {
 namespace {
 
-// The same, of an engine that offloads what the options say.
+// Moves the prediction of offloaded state from the device to the host or disk.
 MemoryPlan offloaded(MemoryPlan memory, const model::Model& model, const EngineOptions& options) {
   const bool is_on_device = options.offload.kind != config::Offload::Kind::disk;
   std::int64_t moved = std::exchange(memory.optimizer, 0);
   if (options.offloads_masters()) moved += std::exchange(memory.parameters, 0);
   if (!is_on_device) return memory;
   memory.host += moved;
-  if (options.offloads_masters()) {  // a rank's part of a unit, on its way
+  if (options.offloads_masters()) {  // a unit shard in transit
     memory.units +=
         param::bytes_of(engine_layout(model, options).largest_unit() / options.data.shard_size,
                         options.precision.master);
   }
-  // An update comes when activations are gone.
+  // Activations have been freed when the update runs.
   memory.work = std::max(memory.work,
                          Updater::window_bytes(model, options) - memory.activations - memory.units);
   return memory;
@@ -39,13 +39,13 @@ MemoryPlan offloaded(MemoryPlan memory, const model::Model& model, const EngineO
 
 }  // namespace
 
-LossReport::LossReport(const EngineSetup& setup, std::int64_t num_losses, std::size_t num_votes)
+LossReducer::LossReducer(const EngineSetup& setup, std::int64_t num_losses, std::size_t num_votes)
     : setup_(setup),
       num_losses_(num_losses),
       slots_(at::zeros({num_losses + static_cast<std::int64_t>(num_votes)},
                        setup.world.options(at::kDouble))) {}
 
-void LossReport::reduce(const Votes& votes) {
+void LossReducer::reduce(const Votes& votes) {
   DTRAIN_CHECK(num_losses_ + std::ssize(votes) == slots_.numel());
   for (std::size_t vote = 0; vote < votes.size(); ++vote) {
     if (votes[vote]) slots_[num_losses_ + static_cast<std::int64_t>(vote)].fill_(1.0);
@@ -53,13 +53,13 @@ void LossReport::reduce(const Votes& votes) {
   reduced_ = setup_.groups.world().all_reduce(slots_);
 }
 
-LossReport::Findings LossReport::read(double before, const at::Tensor& along) {
+LossReducer::Totals LossReducer::read(double before, const at::Tensor& extra) {
   wait();
   // (losses + votes + n) float64
-  const at::Tensor all = (along.defined() ? at::cat({slots_, along}) : slots_).cpu();
-  reduced_.wait_host();  // it has ended; where it was aborted the copy holds anything
+  const at::Tensor all = (extra.defined() ? at::cat({slots_, extra}) : slots_).cpu();
+  reduced_.wait_host();  // throws if the reduction was aborted, which leaves `all` undefined
   const auto* number = all.const_data_ptr<double>();
-  Findings found{.sum = std::accumulate(number, number + num_losses_, before)};
+  Totals found{.sum = std::accumulate(number, number + num_losses_, before)};
   std::transform(number + num_losses_, number + slots_.numel(), std::back_inserter(found.votes),
                  [](double count) { return count > 0; });
   found.values.assign(number + slots_.numel(), number + all.numel());
@@ -83,7 +83,7 @@ MemoryPlan StepEngine::memory(const model::Model& model, const EngineOptions& op
                                                              : offloaded(memory, model, options);
 }
 
-data::MicrobatchDeal StepEngine::deal() const {
+data::MicrobatchAssignment StepEngine::microbatch_assignment() const {
   const bool is_reduced_at_once = setup_.options.data.schedule.reduce_every_microbatch;
   const comm::ProcessGroup& ranks = setup_.groups.along(mesh::Axis::dp);
   return {.rank = ranks.rank(),
@@ -93,30 +93,30 @@ data::MicrobatchDeal StepEngine::deal() const {
 }
 
 double StepEngine::parameter_norm() {
-  executor_.parameters().wait_for_all();  // copies of them may still be on their way
+  executor_.parameters().wait_for_all();  // gathers may still be in flight
   return updater_.norm_of(parameters()).item<double>();
 }
 
 void StepEngine::forward_backward(std::span<const data::Batch> microbatches, const Votes& votes,
                                   bool compresses) {
-  const data::MicrobatchDeal own = deal();
+  const data::MicrobatchAssignment own = microbatch_assignment();
   DTRAIN_CHECK(std::ssize(microbatches) == own.grad_accum);
   const data::Batch& first = microbatches.front();
   const std::int64_t num_tokens = first.num_sequences * first.length * own.num_microbatches();
   Step& step = step_.emplace(
-      Step{.report = {setup_, own.num_microbatches(), votes.size()}, .num_tokens = num_tokens});
+      Step{.losses = {setup_, own.num_microbatches(), votes.size()}, .num_tokens = num_tokens});
   executor_.axis().gradients().begin_step(
       {.compresses = compresses, .loss_scale = updater_.loss_scale()});
   executor_.step({.microbatches = microbatches,
-                  // The mean over the global batch enters here, once; nothing divides later.
+                  // The division by the global batch's tokens happens here only.
                   .loss_gradient = updater_.loss_scale() / static_cast<double>(num_tokens),
                   .on_losses =
                       [&](MicrobatchId microbatch, const at::Tensor& losses) {
-                        step.report.losses()[own.number_of(microbatch)].copy_(
+                        step.losses.losses()[own.number_of(microbatch)].copy_(
                             device::ordered_sum(losses).sum());
                       },
-                  .on_last_losses = [&] { step.report.reduce(votes); }});
-  step.report.wait();
+                  .on_last_losses = [&] { step.losses.reduce(votes); }});
+  step.losses.wait();
 }
 
 void StepEngine::clip_grad_norm(double max_norm) {
@@ -128,11 +128,11 @@ void StepEngine::optimizer_step(double learning_rate, const StepLimits& limits) 
   const base::Span span("update", base::TracePart::update);
   step_->updates = true;
   at::Tensor may_update =  // () bool
-      at::isfinite(step_->report.losses()).all().logical_and_(at::isfinite(step_->norm));
+      at::isfinite(step_->losses.losses()).all().logical_and_(at::isfinite(step_->norm));
   if (limits.any()) {
     const double sum = limits.loss * static_cast<double>(step_->num_tokens);
     step_->within =
-        step_->report.losses().sum().le(sum).logical_and_(step_->norm.le(limits.grad_norm));
+        step_->losses.losses().sum().le(sum).logical_and_(step_->norm.le(limits.grad_norm));
     may_update = may_update.logical_and_(step_->within);
   }
   device::with_oom_context(
@@ -147,17 +147,18 @@ void StepEngine::optimizer_step(double learning_rate, const StepLimits& limits) 
 
 StepResult StepEngine::finish_step() {
   const base::Span span("read findings", base::TracePart::other);
-  at::Tensor along;  // (0 to 2) float64: norm, within
-  if (step_->norm.defined()) along = step_->norm.view(1);
-  if (step_->within.defined()) along = at::cat({along, step_->within.to(at::kDouble).view(1)});
-  LossReport::Findings found = step_->report.read(0, along);
+  at::Tensor extra;  // (0 to 2) float64: norm, within
+  if (step_->norm.defined()) extra = step_->norm.view(1);
+  if (step_->within.defined()) extra = at::cat({extra, step_->within.to(at::kDouble).view(1)});
+  LossReducer::Totals found = step_->losses.read(0, extra);
   StepResult result{.loss = {.sum_nll = found.sum,
                              .num_tokens = step_->num_tokens,
                              .votes = std::move(found.votes)},
                     .grad_norm = found.values.empty() ? 0 : found.values.front()};
-  result.is_beyond = step_->within.defined() && result.is_finite() && found.values.back() == 0;
+  result.exceeds_limits = step_->within.defined() && result.is_finite() && found.values.back() == 0;
   if (step_->norm.defined()) result.has_overflowed = updater_.adjust_scale(result.grad_norm);
-  executor_.axis().gradients().end_step(step_->updates && result.is_finite() && !result.is_beyond);
+  executor_.axis().gradients().end_step(step_->updates && result.is_finite() &&
+                                        !result.exceeds_limits);
   step_.reset();
   return result;
 }
@@ -173,39 +174,40 @@ StepResult StepEngine::train_step(std::span<const data::Batch> microbatches,
 std::optional<StepLoss> StepEngine::evaluate(const EvaluationPlan& plan) {
   const comm::ProcessGroup& ranks = setup_.groups.along(mesh::Axis::dp);
   comm::ProcessGroup& world = setup_.groups.world();
-  const std::int64_t max_under_way =
+  const std::int64_t max_in_flight =
       world.size() == 1 ? 0 : setup_.groups.mesh().size(mesh::Axis::pp);
   const std::int64_t round = ranks.size() * plan.batch_size;
-  const std::int64_t own = ranks.rank() * plan.batch_size;  // where this rank's batch begins
-  std::deque<LossReport> under_way;                         // rounds whose losses travel
-  double sum = 0;                                           // of those that have come
-  // Any rank wanted to stop after a round with known losses; equal on all ranks.
+  const std::int64_t own =
+      ranks.rank() * plan.batch_size;  // offset of this rank's batch in a round
+  std::deque<LossReducer> in_flight;   // rounds whose losses are being reduced
+  double sum = 0;                      // over completed rounds
+  // A rank voted to stop in a completed round; equal on all ranks.
   bool is_stopped = false;
-  const auto wait_until = [&](std::int64_t num_under_way) {
-    for (; std::ssize(under_way) > num_under_way; under_way.pop_front()) {
-      const LossReport::Findings found = under_way.front().read(sum);
+  const auto limit_in_flight = [&](std::int64_t num_in_flight) {
+    for (; std::ssize(in_flight) > num_in_flight; in_flight.pop_front()) {
+      const LossReducer::Totals found = in_flight.front().read(sum);
       sum = found.sum;
       is_stopped = is_stopped || found.votes.front();
     }
   };
   std::int64_t begin = 0;
   for (; begin < plan.num_sequences && !is_stopped; begin += round) {
-    LossReport report(setup_, std::min(round, plan.num_sequences - begin), /*num_votes=*/1);
-    const std::int64_t count = std::min(plan.batch_size, report.losses().numel() - own);
-    std::vector<data::Batch> batches;  // one, or none where too few sequences are left
+    LossReducer reducer(setup_, std::min(round, plan.num_sequences - begin), /*num_votes=*/1);
+    const std::int64_t count = std::min(plan.batch_size, reducer.losses().numel() - own);
+    std::vector<data::Batch> batches;  // empty if no sequences are left for this rank
     if (count > 0) batches.push_back(plan.read(begin + own, count));
     executor_.evaluate(
         {.microbatches = batches,
          .on_losses =
              [&](MicrobatchId, const at::Tensor& losses) {
-               report.losses().narrow(0, own, count).copy_(device::ordered_sum(losses));
+               reducer.losses().narrow(0, own, count).copy_(device::ordered_sum(losses));
              },
-         .on_last_losses = [&] { report.reduce({plan.wants_stop && plan.wants_stop()}); }});
-    under_way.push_back(std::move(report));
-    wait_until(max_under_way);
+         .on_last_losses = [&] { reducer.reduce({plan.wants_stop && plan.wants_stop()}); }});
+    in_flight.push_back(std::move(reducer));
+    limit_in_flight(max_in_flight);
   }
   executor_.finish_sends();
-  wait_until(0);
+  limit_in_flight(0);
   if (begin < plan.num_sequences) return std::nullopt;
   return StepLoss{.sum_nll = sum, .num_tokens = plan.num_sequences * plan.length};
 }

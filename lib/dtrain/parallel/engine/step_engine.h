@@ -1,4 +1,4 @@
-// The one engine that the trainer drives: executes the actions of a step under any layout.
+// The step engine: runs training steps and evaluations under any layout.
 #pragma once
 
 #include <cmath>
@@ -20,10 +20,10 @@ class EvaluationSequences;
 
 namespace dtrain::parallel {
 
-/// Yes or no of one rank or, once reduced, of all ranks: yes where any rank's is.
+/// Boolean votes of one rank or, once reduced, their logical OR over all ranks.
 using Votes = std::vector<bool>;
 
-/// A loss over the global batch; equal on every rank.
+/// Loss over the global batch; equal on every rank.
 struct StepLoss {
   double sum_nll = 0;  ///< nats
   std::int64_t num_tokens = 0;
@@ -32,34 +32,37 @@ struct StepLoss {
   [[nodiscard]] double mean() const { return sum_nll / static_cast<double>(num_tokens); }
 };
 
-/// Sums losses in float64, each in its slot, and counts votes.
+/// Reduces losses, each in its own float64 slot, and votes over all ranks in one all-reduce.
 ///
-/// Collective: reduce, by every rank of the world, with as many losses and votes.
-/// Throws:     wait and read what Work::wait throws.
+/// Collective: reduce(), on every rank of the world, with equal numbers of losses and votes.
+/// Throws:     wait() and read() throw what Work::wait throws.
 /// Threads:    one.
-class LossReport {
+class LossReducer {
  public:
   /// `setup` must outlive this.
-  LossReport(const EngineSetup& setup, std::int64_t num_losses, std::size_t num_votes);
+  LossReducer(const EngineSetup& setup, std::int64_t num_losses, std::size_t num_votes);
 
-  /// Room for the losses that this rank reports, (num_losses) float64, zero. Adding the zeros of
-  /// ranks that write nothing there is exact.
+  /// Slots for the losses of this rank, (num_losses) float64, initially zero. A rank writes only
+  /// its own slots; adding zeros from the others is exact.
   [[nodiscard]] at::Tensor losses() const { return slots_.narrow(0, 0, num_losses_); }
 
-  /// Async: the losses are not touched until wait() or read() returns.
+  /// Starts the all-reduce.
+  ///
+  /// Async: do not touch losses() until wait() or read() returns.
   void reduce(const Votes& votes);
 
-  /// From now on losses() holds those of all ranks.
+  /// Blocks until losses() holds those of all ranks.
   void wait() { reduced_.wait(); }
 
-  /// The findings, where the host can read them.
-  struct Findings {
-    double sum = 0;    ///< of the losses of all ranks, added in order to what was before
+  /// Reduced values on the host.
+  struct Totals {
+    double sum = 0;    ///< `before` plus all ranks' losses, added in order
     Votes votes = {};  ///< of all ranks
     std::vector<double> values = {};
   };
-  /// Blocks until all has come. along: (n) float64, is read at the same time; undefined: nothing.
-  [[nodiscard]] Findings read(double before = 0, const at::Tensor& along = {});
+  /// Blocks until the reduction ends and returns its results on the host. extra: (n) float64,
+  /// copied to Totals::values in the same transfer; undefined: none.
+  [[nodiscard]] Totals read(double before = 0, const at::Tensor& extra = {});
 
  private:
   const EngineSetup& setup_;
@@ -68,7 +71,7 @@ class LossReport {
   comm::Work reduced_;
 };
 
-/// A step beyond these makes no update.
+/// Limits beyond which a step's update is skipped.
 struct StepLimits {
   double loss = std::numeric_limits<double>::infinity();  ///< nats per token
   double grad_norm = std::numeric_limits<double>::infinity();
@@ -76,43 +79,44 @@ struct StepLimits {
   [[nodiscard]] bool any() const { return std::isfinite(loss) || std::isfinite(grad_norm); }
 };
 
+/// Options of train_step().
 struct StepOptions {
-  double max_norm = 0;                       ///< of the gradients; 0: they stay as they are
-  std::optional<double> learning_rate = {};  ///< none: the gradients alone, without an update
-  bool compresses = true;  ///< gradients, where the engine does; equal on all ranks
-  Votes votes = {};        ///< of this rank
+  double max_norm = 0;                       ///< for gradient clipping; 0: no clipping
+  std::optional<double> learning_rate = {};  ///< empty: compute gradients, without an update
+  bool compresses = true;  ///< false: send gradients uncompressed; equal on all ranks
+  Votes votes = {};        ///< this rank's
   StepLimits limits = {};  ///< equal on all ranks
 };
 
-/// The findings of a step before its update; equal on all ranks.
+/// Loss, gradient norm and flags of a step, before its update; equal on all ranks.
 struct StepResult {
   StepLoss loss = {};
-  double grad_norm = 0;         ///< before clipping; 0 without clip_grad_norm
-  bool has_overflowed = false;  ///< the loss's scale was too large, and is halved
-  bool is_beyond = false;       ///< finite, and beyond the step's limits: no update has followed
+  double grad_norm = 0;         ///< before clipping; 0 without clip_grad_norm()
+  bool has_overflowed = false;  ///< gradients overflowed; the loss scale was halved
+  bool exceeds_limits = false;  ///< finite but beyond StepLimits; the update was skipped
 
-  /// Else no update has followed.
+  /// If false, the update was skipped.
   [[nodiscard]] bool is_finite() const {
     return std::isfinite(loss.mean()) && std::isfinite(grad_norm);
   }
 };
 
-/// An evaluation over all ranks: batch b holds the sequences [b * batch_size, + batch_size), the
-/// last one possibly fewer, and is computed by data-parallel rank b mod size.
+/// An evaluation over all ranks. Batch b holds sequences [b * batch_size, (b + 1) * batch_size),
+/// the last batch possibly fewer; data-parallel rank b mod size computes it.
 struct EvaluationPlan {
   std::int64_t num_sequences = 0;
-  std::int64_t length = 0;  ///< tokens of a sequence
+  std::int64_t length = 0;  ///< tokens per sequence
   std::int64_t batch_size = 1;
-  /// Reads the sequences [first, first + count). Asked for this rank's batches, one at a time.
+  /// Reads sequences [first, first + count). Called for this rank's batches, one at a time.
   std::function<data::Batch(std::int64_t first, std::int64_t count)> read = {};
-  /// Returns whether this rank wants to end early; asked after each batch. Empty: it never does.
+  /// Returns whether this rank wants to stop early; called after each batch. Empty: never.
   std::function<bool()> wants_stop = {};
 };
 
-/// Holds a rank's parameters, gradients and optimizer state. Collective members are so over all
-/// groups.
+/// Owns a rank's parameters, gradients and optimizer state, and runs steps and evaluations.
+/// Collective members communicate over all groups.
 ///
-/// Throws:  from collective members what Work::wait throws.
+/// Throws:  collective members throw what Work::wait throws.
 /// Threads: one caller.
 class StepEngine {
  public:
@@ -122,120 +126,119 @@ class StepEngine {
   StepEngine(model::Model& model, comm::World& world, const mesh::MeshGroups& groups,
              EngineOptions options);
 
-  /// Predicts what an engine with these options holds. microbatch: of a rank, in the compute dtype.
+  /// Predicts an engine's memory. microbatch: of a rank, in the compute dtype.
   [[nodiscard]] static MemoryPlan memory(const model::Model& model, const EngineOptions& options,
                                          const model::BatchShape& microbatch);
 
-  // A step is forward_backward, clip_grad_norm, optimizer_step (or without the last two), then
-  // finish_step. The host reads no result of a step from a device
-  // before finish_step.
+  // A step is forward_backward, optionally clip_grad_norm and optimizer_step, then finish_step. The
+  // host reads no result of a step from a device before finish_step.
 
   /// Computes the gradients of the mean loss over the global batch and reduces them.
-  /// microbatches: this rank's grad_accum_steps microbatches, dealt as deal() says and of equal
-  /// sizes on all ranks. votes: travel with the loss; as many on all ranks. compresses: as
-  /// StepOptions'.
+  /// microbatches: this rank's grad_accum_steps microbatches, chosen by microbatch_assignment(), of
+  /// equal sizes on all ranks. votes: reduced with the loss; equal count on all ranks. compresses:
+  /// as in StepOptions.
   ///
   /// Collective.
   void forward_backward(std::span<const data::Batch> microbatches, const Votes& votes = {},
                         bool compresses = true);
 
-  /// Takes the loss's scale out of the gradients and scales them so that their global norm is at
-  /// most max_norm (0: as they are). A norm that is not finite leaves them alone.
+  /// Unscales the gradients by the loss scale and clips their global norm to max_norm (0: no
+  /// clipping). Not clipped if the norm is not finite.
   ///
   /// Collective.
   void clip_grad_norm(double max_norm);
 
-  /// Updates the parameters from clipped gradients; without effect where loss or norm is not
-  /// finite, or beyond the limits.
+  /// Updates the parameters from clipped gradients; no-op if loss or norm is not finite or exceeds
+  /// the limits.
   ///
   /// Collective.
   void optimizer_step(double learning_rate, const StepLimits& limits = {});
 
-  /// Reads what the step found; with loss scaling the scale follows from it.
+  /// Reads the step's results and adjusts the loss scale.
   ///
-  /// Throws: Error{numerics} where gradients overflow at the smallest scale of the loss.
+  /// Throws: Error{numerics} if gradients overflow at the smallest loss scale.
   StepResult finish_step();
 
-  /// Null without loss scaling.
+  /// Returns null without loss scaling.
   [[nodiscard]] const optim::GradScaler* scaler() const { return updater_.scaler(); }
 
-  /// A whole step.
+  /// Runs a whole step.
   ///
   /// Collective.
-  /// Throws:     as finish_step.
+  /// Throws:     as finish_step().
   StepResult train_step(std::span<const data::Batch> microbatches, const StepOptions& options);
 
-  /// The loss over the plan's sequences, without dropout: each one's sum over its tokens, added in
-  /// their order. Nothing if a rank wanted to stop before the last round began. A round is one batch
-  /// of every data-parallel rank; its losses travel while the next rounds are computed.
+  /// Computes the loss over the plan's sequences, without dropout: the losses of the sequences are
+  /// added in order. Empty if a rank wanted to stop before the last round began. A round is one
+  /// batch on every data-parallel rank; its losses are reduced while the next rounds compute.
   ///
   /// Collective: with equal plans.
   [[nodiscard]] std::optional<StepLoss> evaluate(const EvaluationPlan& plan);
-  /// The mean over all of `sequences`, in nats per token; as above.
+  /// As above; returns the mean over all of `sequences`, in nats per token.
   ///
   /// Collective.
   [[nodiscard]] std::optional<double> evaluate(const data::EvaluationSequences& sequences,
                                                std::int64_t batch_size,
                                                const std::function<bool()>& wants_stop = {});
 
-  /// Makes copies of parameters and optimizer state that several ranks hold equal to those of the
-  /// first of them; without effect where all ranks round alike.
+  /// Overwrites replicated parameters and optimizer state by those of the first rank that holds
+  /// them. Changes nothing if all ranks round alike.
   ///
   /// Collective.
   void make_copies_equal() { whole_.make_copies_equal(); }
 
-  /// This rank's part of a checkpoint, sharing memory.
+  /// Returns this rank's part of a checkpoint, sharing memory.
   [[nodiscard]] checkpoint::State state() const { return whole_.state(); }
-  /// WholeModel::load_state.
+  /// Loads a checkpoint; see WholeModel::load_state.
   ///
   /// Collective.
   void load_state(checkpoint::Source& source, std::span<const std::string> frozen_before = {}) {
     whole_.load_state(source, frozen_before);
   }
-  /// The parameters alone.
+  /// Loads the parameters only.
   ///
   /// Collective.
   void load_weights(checkpoint::Source& source) { whole_.load_weights(source); }
 
-  /// Which microbatches of a step are this rank's.
-  [[nodiscard]] data::MicrobatchDeal deal() const;
+  /// Returns which microbatches of a global batch this rank computes.
+  [[nodiscard]] data::MicrobatchAssignment microbatch_assignment() const;
 
-  /// Visits all parameters (gradients) of the whole model in the order of their ids, on every rank.
+  /// Visit all parameters (gradients) of the whole model in order of ids, on every rank.
   ///
   /// Collective.
   void visit_parameters(const WholeModel::Visit& visit) { whole_.visit(parameters(), visit); }
   void visit_gradients(const WholeModel::Visit& visit) { whole_.visit(gradients(), visit); }
-  /// The norm of all parameters of the whole model.
+  /// Returns the norm of all parameters of the whole model.
   ///
   /// Collective.
   [[nodiscard]] double parameter_norm();
 
   [[nodiscard]] const Precision& precision() const { return setup_.options.precision; }
   [[nodiscard]] const DataAxis& data_axis() const { return executor_.axis(); }
-  /// The values that this rank updates, or all where nothing is sharded.
+  /// Values that this rank updates; all without sharding.
   [[nodiscard]] const param::Arena& parameters() const {
     return data_axis().parameters().masters();
   }
   [[nodiscard]] const param::Arena& gradients() const {
     return data_axis().gradients().gradients();
   }
-  /// What compression did in the last step; nothing without.
+  /// Statistics of the last step's compression; empty without compression.
   [[nodiscard]] std::optional<CompressionReport> compression() const {
     return data_axis().gradients().compression();
   }
-  /// Called with every intermediate value that blocks report; empty: not called.
+  /// Sets a callback for every intermediate value that blocks report; empty: none.
   void set_tap(model::Tap tap) { executor_.set_tap(std::move(tap)); }
-  /// Where blocks' passes are noted as they begin; null: nowhere.
+  /// Sets where the start of each block pass is recorded; null: nowhere.
   void set_activity(base::Activity* activity) { executor_.set_activity(activity); }
 
  private:
-  /// The step under way, on the device of the gradients.
+  /// The current step; tensors are on the gradients' device.
   struct Step {
-    LossReport report;
+    LossReducer losses;
     std::int64_t num_tokens = 0;
-    at::Tensor norm = {};    // () float64, of the gradients before clipping
-    at::Tensor within = {};  // () bool, of limits; undefined: there are none
-    bool updates = false;    // where loss and norm allow it
+    at::Tensor norm = {};    // () float64, gradient norm before clipping
+    at::Tensor within = {};  // () bool, within StepLimits; undefined: no limits
+    bool updates = false;    // optimizer_step() was called
   };
 
   EngineSetup setup_;

@@ -22,12 +22,12 @@ namespace {
 constexpr const char* kLossScale = "optimizer.loss_scale";
 constexpr const char* kReducerPrefix = "reducer.";
 
-// As "optimizer.exp_avg.NAME".
+// Returns a name such as "optimizer.exp_avg.NAME".
 std::string state_name(const optim::NamedArena& part, const std::string& parameter) {
   return "optimizer." + part.name + "." + parameter;
 }
 
-// A value that all ranks hold.
+// A piece that all ranks hold.
 checkpoint::Piece common_piece(const EngineSetup& setup, const std::string& name,
                                const at::Tensor& values) {
   const comm::ProcessGroup& world = setup.groups.world();
@@ -38,8 +38,8 @@ checkpoint::Piece common_piece(const EngineSetup& setup, const std::string& name
           .replica = {.index = world.rank(), .count = world.size()}};
 }
 
-/// Adds the parameter's values in an arena, in as many boxes as the cut of the rank's shard takes;
-/// they share memory. name: without the parameter's own, which follows.
+/// Adds the parameter's values in an arena, sharing memory, as the boxes that make up the rank's
+/// shard. name: prefix of the parameter's name.
 void add_parameter_pieces(const EngineSetup& setup, param::ParameterId id, const std::string& name,
                           const checkpoint::Replica& replica, const param::Arena& arena,
                           checkpoint::State& state) {
@@ -62,7 +62,7 @@ void add_parameter_pieces(const EngineSetup& setup, param::ParameterId id, const
   }
 }
 
-// One of the ranks whose gradients of a parameter are added.
+// Index of a rank among those whose gradients of a parameter are summed.
 struct Contributor {
   std::int64_t index = 0;
   std::int64_t count = 1;
@@ -75,7 +75,7 @@ Contributor contributor(const EngineSetup& setup, param::ParameterId id) {
           .count = stages.size() * replicas.size()};
 }
 
-// Ranks of the tensor axis hold slices of a parameter, or the same.
+// Tensor-parallel ranks hold slices of a parameter, or copies.
 checkpoint::Replica tensor_replica(const EngineSetup& setup, param::ParameterId id) {
   const comm::ProcessGroup& tensor = setup.groups.along(mesh::Axis::tp);
   if (setup.model.parameters[id].cut) return {};
@@ -86,7 +86,7 @@ std::string residual_name(std::int64_t contributor) {
   return fmt::format("{}residual.{}.", kReducerPrefix, contributor);
 }
 
-// The residual of a frozen parameter would be sent for nothing, and clipping would count it.
+// Residuals of frozen parameters are useless, and clipping would count them.
 void add_residual_pieces(const EngineSetup& setup, param::ParameterId id,
                          const param::Arena& residuals, checkpoint::State& state) {
   if (setup.layout.is_frozen(id)) return;
@@ -94,8 +94,8 @@ void add_residual_pieces(const EngineSetup& setup, param::ParameterId id,
                        tensor_replica(setup, id), residuals, state);
 }
 
-// Named after all that decides what the values belong to.
-checkpoint::Piece factor_piece(const EngineSetup& setup, const Carried::Factor& factor) {
+// The name encodes everything that determines where the factor applies.
+checkpoint::Piece factor_piece(const EngineSetup& setup, const ErrorFeedbackState::Factor& factor) {
   const param::ParameterSpec& spec = setup.model.parameters[factor.id];
   const std::int64_t begin = setup.layout.range(factor.id).begin;
   const std::string slice =
@@ -114,7 +114,7 @@ checkpoint::Piece factor_piece(const EngineSetup& setup, const Carried::Factor& 
           .replica = replica};
 }
 
-// The piece of one contributor after the other that falls to this one; false: there is none.
+// Reads the sum of the saved residuals assigned to this contributor; zeros if there are none.
 void read_residual(const Contributor& own, const std::string& parameter,
                    const checkpoint::Piece& piece, checkpoint::Source& source) {
   at::Tensor(piece.tensor).zero_();
@@ -132,47 +132,48 @@ void read_residual(const Contributor& own, const std::string& parameter,
   }
 }
 
-/// Adds this rank's part of what gradient reducers carry from step to step, sharing memory.
+/// Adds this rank's part of the gradient reducer's error-feedback state, sharing memory.
 ///
-/// reducer.residual.C.NAME: those of contributor C, in the parameter's storage shape. Contributors
-/// to a parameter's gradient are counted over the stages that hold it, and in each over replicas.
+/// reducer.residual.C.NAME: residuals of contributor C, in the parameter's storage shape.
+/// Contributors to a parameter's gradient are numbered by stage, then by replica.
 /// reducer.factor.PLACE.NAME: equal on all ranks that hold the same part of the parameter.
-void add_carried_pieces(const EngineSetup& setup, const Carried& carried,
-                        checkpoint::State& state) {
-  if (carried.residuals != nullptr) {
+void add_error_feedback_pieces(const EngineSetup& setup, const ErrorFeedbackState& feedback,
+                               checkpoint::State& state) {
+  if (feedback.residuals != nullptr) {
     for (const param::ParameterId id : setup.layout.parameters()) {
-      add_residual_pieces(setup, id, *carried.residuals, state);
+      add_residual_pieces(setup, id, *feedback.residuals, state);
     }
   }
-  for (const Carried::Factor& factor : carried.factors) {
+  for (const ErrorFeedbackState::Factor& factor : feedback.factors) {
     state.push_back(factor_piece(setup, factor));
   }
 }
 
-/// Loads what the rank carries. With C contributors, contributor c takes the sum of the residuals
-/// saved as c, c + C, c + 2C, ..., added in this order; so any layout keeps their total. Without
-/// saved residuals it starts at 0. Frozen parameters have none. A factor that was saved for another
-/// part starts anew.
-void load_carried(const EngineSetup& setup, const Carried& carried, checkpoint::Source& source) {
-  if (carried.residuals != nullptr) {
+/// Loads this rank's error-feedback state. With C contributors, contributor c takes the sum of the
+/// residuals saved as c, c + C, c + 2C, ..., added in this order, so any layout keeps their total.
+/// Missing residuals are 0; frozen parameters have none. Factors of parts that were cut differently
+/// are reinitialised.
+void load_error_feedback(const EngineSetup& setup, const ErrorFeedbackState& feedback,
+                         checkpoint::Source& source) {
+  if (feedback.residuals != nullptr) {
     for (const param::ParameterId id : setup.layout.parameters()) {
       checkpoint::State pieces;
-      add_residual_pieces(setup, id, *carried.residuals, pieces);
+      add_residual_pieces(setup, id, *feedback.residuals, pieces);
       for (const checkpoint::Piece& piece : pieces) {
         read_residual(contributor(setup, id), setup.model.parameters[id].name, piece, source);
       }
     }
   }
-  for (const Carried::Factor& factor : carried.factors) {
+  for (const ErrorFeedbackState::Factor& factor : feedback.factors) {
     const checkpoint::Piece piece = factor_piece(setup, factor);
     if (source.has(piece.name)) source.read(piece);
   }
 }
 
-/// Returns whether there are residuals for this rank's parameters that `carried` has no place for.
-bool leaves_residuals(const EngineSetup& setup, const Carried& carried,
-                      checkpoint::Source& source) {
-  if (carried.residuals != nullptr) return false;
+/// True if the source has residuals for this rank's parameters and the reducer keeps none.
+bool drops_residuals(const EngineSetup& setup, const ErrorFeedbackState& feedback,
+                     checkpoint::Source& source) {
+  if (feedback.residuals != nullptr) return false;
   for (const param::ParameterId id : setup.layout.parameters()) {
     if (source.has(residual_name(0) + setup.model.parameters[id].name)) return true;
   }
@@ -181,7 +182,7 @@ bool leaves_residuals(const EngineSetup& setup, const Carried& carried,
 
 }  // namespace
 
-// One parameter at a time in full: less than a unit, which a step needs anyway.
+// Holds one whole parameter at a time: less than a unit, which a step needs anyway.
 void WholeModel::initialise() {
   const at::NoGradGuard no_grad;
   const param::ArenaLayout& layout = setup_.layout;
@@ -199,7 +200,7 @@ void WholeModel::initialise() {
   parameters_.refresh();
 }
 
-// (elements of the unit), where a step computes
+// Returns (elements of the unit) on the compute device.
 at::Tensor WholeModel::gathered_unit(const param::Arena& values, param::UnitId unit) const {
   const param::ElementRange own = setup_.layout.shard_range(unit, setup_.shard());
   if (!values.holds(own)) {  // gradients of frozen parameters
@@ -215,7 +216,7 @@ at::Tensor WholeModel::gathered_unit(const param::Arena& values, param::UnitId u
 }
 
 void WholeModel::visit(const param::Arena& values, const Visit& visit) {
-  parameters_.wait_for_all();  // whole masters may still be on their way
+  parameters_.wait_for_all();  // gathers of whole masters may still be in flight
   const param::ArenaLayout& layout = setup_.layout;
   std::optional<param::UnitId> gathered;
   at::Tensor unit;  // (elements of the unit `gathered`)
@@ -225,7 +226,7 @@ void WholeModel::visit(const param::Arena& values, const Visit& visit) {
     if (!range.is_empty()) {
       const param::UnitId own = layout.unit_of(id);
       if (std::exchange(gathered, own) != own) {
-        unit = at::Tensor();  // before another one is there
+        unit = at::Tensor();  // freed before the next one is gathered
         unit = gathered_unit(values, own);
       }
       const std::int64_t begin = range.begin - layout.unit_range(own).begin;
@@ -247,7 +248,7 @@ std::int64_t WholeModel::visit_bytes(const model::Model& model, const param::Are
 }
 
 void WholeModel::make_copies_equal() {
-  parameters_.wait_for_all();  // what the last update has sent on its way is read there
+  parameters_.wait_for_all();  // finish gathers of the last update, which read the masters
   for (const param::ParameterId id : setup_.layout.parameters()) {
     const param::ElementRange own = setup_.layout.range_in(id, setup_.shard());
     if (own.is_empty()) continue;
@@ -265,7 +266,7 @@ void WholeModel::make_copies_equal() {
 }
 
 checkpoint::State WholeModel::state() const {
-  parameters_.wait_for_all();  // what the last update has sent on its way belongs to its group
+  parameters_.wait_for_all();  // finish gathers of the last update, which use the same groups
   checkpoint::State state;
   const optim::Optimizer& optimizer = updater_.optimizer();
   for (const param::ParameterId id : setup_.layout.parameters()) {
@@ -280,11 +281,11 @@ checkpoint::State WholeModel::state() const {
   state.push_back(common_piece(setup_, "optimizer.num_updates", optimizer.num_updates()));
   const optim::GradScaler* scaler = updater_.scaler();
   if (scaler != nullptr) state.push_back(common_piece(setup_, kLossScale, scaler->state()));
-  add_carried_pieces(setup_, gradients_.carried(), state);
+  add_error_feedback_pieces(setup_, gradients_.error_feedback(), state);
   return state;
 }
 
-// Names of the parameters whose optimizer state the source may lack, and does.
+// Returns the parameters whose optimizer state may be missing from the source, and is.
 std::vector<std::string> WholeModel::without_state(
     const checkpoint::Source& source, std::span<const std::string> frozen_before) const {
   const std::vector<optim::NamedArena> parts = updater_.optimizer().state();
@@ -312,9 +313,9 @@ void WholeModel::load_state(checkpoint::Source& source,
       }
     }
     for (const checkpoint::Piece& piece : pieces) {
-      // A run that goes on in float16 starts with a scale of its own.
-      const bool begins_anew = piece.name == kLossScale && !source.has(piece.name);
-      if (begins_anew || piece.name.starts_with(kReducerPrefix)) continue;
+      // A run resumed in float16 from another dtype starts with a fresh loss scale.
+      const bool is_reset = piece.name == kLossScale && !source.has(piece.name);
+      if (is_reset || piece.name.starts_with(kReducerPrefix)) continue;
       if (missing.contains(piece.name)) {
         at::Tensor(piece.tensor).zero_();
       } else {
@@ -323,15 +324,16 @@ void WholeModel::load_state(checkpoint::Source& source,
     }
     if (setup_.world.rank() == 0 && !restarted.empty()) {
       base::log_warning(
-          "the checkpoint has no moments of {}, which its run froze: they start at zero",
+          "the checkpoint has no moments of {}, which were frozen in its run: moments start at "
+          "zero",
           fmt::join(restarted, ", "));
     }
-    load_carried(setup_, gradients_.carried(), source);
-    if (setup_.world.rank() != 0 || !leaves_residuals(setup_, gradients_.carried(), source)) return;
+    load_error_feedback(setup_, gradients_.error_feedback(), source);
+    if (setup_.world.rank() != 0 || !drops_residuals(setup_, gradients_.error_feedback(), source))
+      return;
     base::log_warning(
-        "the checkpoint has gradients that ranks had not sent yet (--compress); without "
-        "compression "
-        "between several ranks they are left out");
+        "the checkpoint has residuals of compressed gradients (--compress); they are dropped, "
+        "because this run does not compress gradients between ranks");
   });
 }
 

@@ -1,4 +1,4 @@
-// The model and its state as all ranks hold them together: initialised, visited, saved and loaded.
+// The whole model and its state over all ranks: initialisation, visits, saving and loading.
 #pragma once
 
 #include <cstdint>
@@ -12,52 +12,53 @@
 
 namespace dtrain::parallel {
 
-/// Knows which part of the whole model this rank's masters and optimizer state are.
+/// Maps this rank's masters and optimizer state to the whole model.
 ///
-/// Throws:  collective members what Work::wait throws.
+/// Throws:  collective members throw what Work::wait throws.
 /// Threads: one.
 class WholeModel {
  public:
-  /// All must outlive this.
+  /// All arguments must outlive this.
   WholeModel(const EngineSetup& setup, ParameterStore& parameters, const GradientReducer& gradients,
              const Updater& updater)
       : setup_(setup), parameters_(parameters), gradients_(gradients), updater_(updater) {}
 
-  /// Draws this rank's masters from the options' seed.
+  /// Initialises this rank's masters from the seed of the options.
   ///
   /// Collective: as ParameterStore::refresh.
   void initialise();
 
-  /// Given each parameter's values in full, in its storage shape and the masters' dtype; valid
-  /// during the call.
+  /// Called with a whole parameter, in its storage shape and the masters' dtype; valid during the
+  /// call.
   using Visit = std::function<void(param::ParameterId, const at::Tensor&)>;
-  /// Visits the values of all parameters of the whole model in the order of their ids, on every
-  /// rank; a unit at a time is gathered. Zeros of parameters that the arena does not hold.
+  /// Visits the values of all parameters of the whole model in order of ids, on every rank,
+  /// gathering one unit at a time. Parameters that the arena lacks are zeros.
   ///
   /// Collective: over all groups.
   void visit(const param::Arena& values, const Visit& visit);
-  /// Returns the bytes that visit() takes at most.
+  /// Returns the peak memory of visit() in bytes.
   [[nodiscard]] static std::int64_t visit_bytes(const model::Model& model,
                                                 const param::ArenaLayout& layout,
                                                 at::ScalarType dtype);
 
-  /// Replaces copies of parameters and optimizer state by those of the first rank that holds them.
+  /// Overwrites replicated parameters and optimizer state by those of the first rank that holds
+  /// them.
   ///
   /// Collective: over all groups.
   void make_copies_equal();
 
-  /// This rank's part of parameters and optimizer state, sharing memory: model.NAME,
-  /// optimizer.STATE.NAME (exp_avg and exp_avg_sq, or momentum_buffer; not of frozen parameters) in
-  /// storage shapes, and optimizer.num_updates; with loss scaling optimizer.loss_scale. What the
-  /// gradient reducer carries from step to step follows, as reducer.NAME. A loss scale that a
-  /// checkpoint lacks begins anew.
+  /// Returns this rank's part of the checkpointed state, sharing memory: model.NAME and
+  /// optimizer.STATE.NAME (exp_avg and exp_avg_sq, or momentum_buffer; not for frozen parameters)
+  /// in storage shapes, optimizer.num_updates, with loss scaling optimizer.loss_scale, and the
+  /// gradient reducer's error-feedback state as reducer.NAME.
   [[nodiscard]] checkpoint::State state() const;
-  /// frozen_before: names of the parameters that were frozen in the run that saved. Their optimizer
-  /// state may be missing: where they are trained now it starts at zero, which rank 0 reports.
+  /// Loads a checkpoint. A missing loss scale is reset. frozen_before: parameters that were frozen
+  /// in the run that saved. Their optimizer state may be missing: if they are trained now, it
+  /// starts at zero, which rank 0 reports.
   ///
   /// Collective: over all groups.
   void load_state(checkpoint::Source& source, std::span<const std::string> frozen_before = {});
-  /// The parameters alone.
+  /// Loads the parameters only.
   ///
   /// Collective: over all groups.
   void load_weights(checkpoint::Source& source);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kImpossible = std::numeric_limits<double>::infinity();
 
-// split[i] layers for part i; blocks 0 and num_layers + 1 are embedding and head.
+// Gives part i split[i] layers; blocks 0 and num_layers + 1 are embedding and head.
 std::vector<BlockRange> ranges_of(std::span<const std::int64_t> split) {
   std::vector<BlockRange> parts;
   model::BlockId begin(1);
@@ -25,7 +25,7 @@ std::vector<BlockRange> ranges_of(std::span<const std::int64_t> split) {
   return parts;
 }
 
-// By part: what one block's microbatch counts for.
+// Returns the peak number of microbatches in flight, by part.
 std::vector<double> microbatches_in_flight(const PipelineShape& shape) {
   std::vector<double> counts(static_cast<std::size_t>(shape.num_parts()));
   for (std::int64_t stage = 0; stage < shape.stages; ++stage) {
@@ -38,8 +38,8 @@ std::vector<double> microbatches_in_flight(const PipelineShape& shape) {
   return counts;
 }
 
-// The exact answer, one part at a time: best_[p][l] is the cost of the most expensive of the first
-// p parts if they have the first l layers.
+// Optimal partition by dynamic programming: best_[p][l] is the lowest cost of the most expensive
+// part when the first p parts have the first l layers.
 class Partition {
  public:
   Partition(const PipelineShape& shape, std::span<const BlockLoad> blocks)
@@ -59,7 +59,7 @@ class Partition {
       return sum(flops_, part, begin, end);
     };
     minimise(flops);
-    // Sums of the same FLOPs in another order may differ by rounding.
+    // Tolerates rounding of equal sums in different orders.
     const double allowed = best(num_parts_, num_layers_) * (1 + 1e-9);
     minimise([&](std::int64_t part, std::int64_t begin, std::int64_t end) {
       if (flops(part, begin, end) > allowed) return kImpossible;
@@ -69,7 +69,7 @@ class Partition {
   }
 
  private:
-  // Sums layers begin to end - 1, and the embedding and head where they belong to the part.
+  // Returns the total of layers [begin, end), and of the embedding or head if the part has it.
   [[nodiscard]] double sum(const std::vector<double>& up_to, std::int64_t part, std::int64_t begin,
                            std::int64_t end) const {
     const std::int64_t first = part == 0 ? 0 : begin + 1;
@@ -116,16 +116,16 @@ class Partition {
   std::int64_t num_parts_;
   std::int64_t num_layers_;
   std::vector<double> in_flight_;  // by part
-  std::vector<double> flops_;      // of the blocks before each, in all
-  std::vector<double> bytes_;      // the same
+  std::vector<double> flops_;      // prefix sums over blocks
+  std::vector<double> bytes_;      // prefix sums over blocks
   std::vector<double> best_;       // by number of parts and of layers
   std::vector<std::int64_t> last_begin_;
 };
 
 }  // namespace
 
-std::vector<BlockRange> split_by_hand(const PipelineShape& shape, std::int64_t num_layers,
-                                      const std::vector<std::int64_t>& split) {
+std::vector<BlockRange> split_manually(const PipelineShape& shape, std::int64_t num_layers,
+                                       const std::vector<std::int64_t>& split) {
   config::require_layers_fit(shape.order, shape.stages, split, num_layers);
   return ranges_of(split);
 }

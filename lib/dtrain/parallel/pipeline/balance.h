@@ -1,4 +1,4 @@
-// Which blocks make up which part of the model.
+// Partitions a model's blocks into pipeline parts.
 #pragma once
 
 #include <cstdint>
@@ -12,27 +12,26 @@ namespace dtrain::parallel {
 
 /// The cost of one block of the model to a stage.
 struct BlockLoad {
-  double flops = 0;        ///< of one microbatch, in any unit
-  std::int64_t bytes = 0;  ///< that one microbatch keeps from forward to backward
+  double flops = 0;        ///< per microbatch, in any unit
+  std::int64_t bytes = 0;  ///< saved per microbatch for the backward pass
 };
 
 using model::BlockRange;
 
-/// The parts of a model of `num_layers` layers of which part i has split[i]. A model's blocks are
-/// its embedding, which goes with the first part, its layers, and its head, which goes with the
-/// last.
+/// Assigns split[i] of the model's `num_layers` layers to part i. The embedding joins the first
+/// part, the head the last.
 ///
-/// Throws: Error{usage} where the split does not fit (config::require_layers_fit).
-[[nodiscard]] std::vector<BlockRange> split_by_hand(const PipelineShape& shape,
-                                                    std::int64_t num_layers,
-                                                    const std::vector<std::int64_t>& split);
+/// Throws: Error{usage} if the split does not fit (config::require_layers_fit).
+[[nodiscard]] std::vector<BlockRange> split_manually(const PipelineShape& shape,
+                                                     std::int64_t num_layers,
+                                                     const std::vector<std::int64_t>& split);
 
-/// A split that gives every part at least one layer and whose most expensive part has the fewest
-/// FLOPs: all stages wait for the slowest. Among these it is one whose largest part is the
-/// smallest, by what its blocks keep of as many microbatches as the schedule has in flight there.
+/// Returns the split, with at least one level per part, that minimises the FLOPs of the most
+/// expensive part, since all stages wait for the slowest. Ties are broken by the smallest peak of
+/// saved activations: bytes of a part's blocks times its microbatches in flight.
 ///
 /// blocks: embedding, layers, head.
-/// Throws: Error{usage} where there are fewer layers than parts (config::require_layers_fit).
+/// Throws: Error{usage} if there are fewer layers than parts (config::require_layers_fit).
 [[nodiscard]] std::vector<BlockRange> balance_parts(const PipelineShape& shape,
                                                     std::span<const BlockLoad> blocks);
 

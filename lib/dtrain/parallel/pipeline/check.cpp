@@ -12,10 +12,10 @@
 namespace dtrain::parallel {
 namespace {
 
-class Execution {
+class ScheduleSimulator {
  public:
-  Execution(const PipelineShape& shape, const std::vector<StageSchedule>& schedules,
-            const PassDurations& durations)
+  ScheduleSimulator(const PipelineShape& shape, const std::vector<StageSchedule>& schedules,
+                    const PassDurations& durations)
       : shape_(shape),
         schedules_(schedules),
         durations_(durations),
@@ -27,7 +27,7 @@ class Execution {
   }
 
   Simulation run() {
-    // Stages do not influence each other but by messages, so their turns may come in any order.
+    // Stages interact only through messages, so they may advance in any order.
     for (bool advances = true; advances;) {
       advances = false;
       for (std::size_t stage = 0; stage < schedules_.size(); ++stage) {
@@ -48,12 +48,12 @@ class Execution {
  private:
   using Time = std::optional<double>;
 
-  // When the message of a microbatch that this part receives was sent; nothing before that.
+  // Returns the send time of a microbatch's message to this part; empty until it is sent.
   Time& sent(std::vector<Time>& messages, std::int64_t part, MicrobatchId microbatch) {
     return messages.at(static_cast<std::size_t>(part * shape_.microbatches + microbatch.value()));
   }
 
-  // Executes the stage's next action; false where it has none, or has to wait.
+  // Executes the stage's next action; false if it has none or is blocked.
   bool step(std::size_t stage) {
     if (positions_[stage] == schedules_[stage].size()) return false;
     const StageAction& action = schedules_[stage][positions_[stage]];
@@ -88,7 +88,7 @@ class Execution {
     std::string waiting;
     for (std::size_t stage = 0; stage < schedules_.size(); ++stage) {
       if (positions_[stage] == schedules_[stage].size()) continue;
-      waiting += fmt::format("{}stage {} waits before the {}", waiting.empty() ? "" : ", ", stage,
+      waiting += fmt::format("{}stage {} is blocked at the {}", waiting.empty() ? "" : ", ", stage,
                              describe(schedules_[stage][positions_[stage]]));
     }
     if (waiting.empty()) return;
@@ -98,22 +98,23 @@ class Execution {
   const PipelineShape& shape_;
   const std::vector<StageSchedule>& schedules_;
   PassDurations durations_;
-  std::vector<std::size_t> positions_;  // by stage: its next action
+  std::vector<std::size_t> positions_;  // by stage: index of the next action
   std::vector<double> clocks_;          // by stage
-  std::vector<Time> activations_;       // by part that receives and microbatch
-  std::vector<Time> gradients_;         // the same
+  std::vector<Time> activations_;       // send times by receiving part and microbatch
+  std::vector<Time> gradients_;         // likewise
   Simulation result_;
 };
 
 using Kind = ActionKind;
 
 template <typename... Args>
-[[noreturn]] void refuse(std::int64_t stage, fmt::format_string<Args...> format, Args&&... args) {
+[[noreturn]] void fail_schedule(std::int64_t stage, fmt::format_string<Args...> format,
+                                Args&&... args) {
   base::fail(base::ErrorKind::internal, "pipeline schedule: stage {}: {}", stage,
              fmt::format(format, std::forward<Args>(args)...));
 }
 
-// Reads one stage's list from its beginning to its end.
+// Checks one stage's schedule in order.
 class StageChecker {
  public:
   StageChecker(const PipelineShape& shape, std::int64_t stage) : shape_(shape), stage_(stage) {}
@@ -132,28 +133,29 @@ class StageChecker {
   }
 
  private:
-  [[nodiscard]] bool was_done(const StageAction& action) const {
-    return done_.contains({action.kind, action.chunk, action.microbatch});
+  [[nodiscard]] bool was_seen(const StageAction& action) const {
+    return seen_.contains({action.kind, action.chunk, action.microbatch});
   }
 
   void require(const StageAction& action) const {
-    if (!was_done(action)) refuse(stage_, "there is no {}", describe(action));
+    if (!was_seen(action)) fail_schedule(stage_, "{} is missing", describe(action));
   }
 
-  // `action` must not come before `earlier`.
+  // Requires that `earlier` precedes `action`.
   void require_before(const StageAction& earlier, const StageAction& action) const {
-    if (!was_done(earlier)) refuse(stage_, "{} before {}", describe(action), describe(earlier));
+    if (!was_seen(earlier))
+      fail_schedule(stage_, "{} precedes {}", describe(action), describe(earlier));
   }
 
   void add(const StageAction& action) {
     if (action.chunk < 0 || action.chunk >= shape_.chunks() ||
         action.microbatch < MicrobatchId(0) ||
         action.microbatch >= MicrobatchId(shape_.microbatches)) {
-      refuse(stage_, "{} is none of its own", describe(action));
+      fail_schedule(stage_, "{} does not belong to this stage", describe(action));
     }
     is_compute(action.kind) ? check_pass(action) : check_message(action);
-    if (!done_.insert({action.kind, action.chunk, action.microbatch}).second) {
-      refuse(stage_, "{} twice", describe(action));
+    if (!seen_.insert({action.kind, action.chunk, action.microbatch}).second) {
+      fail_schedule(stage_, "{} occurs twice", describe(action));
     }
   }
 
@@ -175,28 +177,28 @@ class StageChecker {
                            message.microbatch};
     const auto known =
         is_send ? send_after(shape_, stage_, pass) : receive_before(shape_, stage_, pass);
-    if (known != message) refuse(stage_, "{} has no other end", describe(message));
+    if (known != message) fail_schedule(stage_, "{} has no counterpart", describe(message));
     if (is_send) require_before(pass, message);
   }
 
   const PipelineShape& shape_;
   std::int64_t stage_;
-  std::set<std::tuple<Kind, std::int64_t, MicrobatchId>> done_;
+  std::set<std::tuple<Kind, std::int64_t, MicrobatchId>> seen_;
 };
 
-// Messages of one kind from one stage to another: what they are of, in order.
-struct Channel {
+// Identifies the ordered messages of one kind between two stages.
+struct Route {
   Kind sends;  // send_activation or send_gradient
   std::int64_t from;
   std::int64_t to;
-  auto operator<=>(const Channel&) const = default;
+  auto operator<=>(const Route&) const = default;
 };
 struct Message {
   std::int64_t receiving_part;
   MicrobatchId microbatch;
   bool operator==(const Message&) const = default;
 };
-using Traffic = std::map<Channel, std::vector<Message>>;
+using Traffic = std::map<Route, std::vector<Message>>;
 
 void check_order_of_messages(const PipelineShape& shape,
                              const std::vector<StageSchedule>& schedules) {
@@ -217,10 +219,10 @@ void check_order_of_messages(const PipelineShape& shape,
       }
     }
   }
-  for (const auto& [channel, messages] : sent) {
-    if (received[channel] == messages) continue;
-    refuse(channel.to, "receives {} from stage {} in another order than they are sent",
-           channel.sends == Kind::send_activation ? "activations" : "gradients", channel.from);
+  for (const auto& [route, messages] : sent) {
+    if (received[route] == messages) continue;
+    fail_schedule(route.to, "receives {} from stage {} in a different order than they are sent",
+                  route.sends == Kind::send_activation ? "activations" : "gradients", route.from);
   }
 }
 
@@ -228,7 +230,7 @@ void check_order_of_messages(const PipelineShape& shape,
 
 Simulation simulate(const PipelineShape& shape, const std::vector<StageSchedule>& schedules,
                     const PassDurations& durations) {
-  return Execution(shape, schedules, durations).run();
+  return ScheduleSimulator(shape, schedules, durations).run();
 }
 
 InFlight in_flight(const PipelineShape& shape, const StageSchedule& schedule) {
@@ -258,7 +260,7 @@ std::vector<InFlight> check_pipeline_schedule(const PipelineShape& shape,
     StageChecker(shape, stage).check(schedules[static_cast<std::size_t>(stage)]);
   }
   check_order_of_messages(shape, schedules);
-  (void)simulate(shape, schedules);  // throws where stages wait for each other
+  (void)simulate(shape, schedules);  // throws on deadlock
   std::vector<InFlight> kept;
   for (const StageSchedule& schedule : schedules) kept.push_back(in_flight(shape, schedule));
   return kept;

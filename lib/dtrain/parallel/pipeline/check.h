@@ -1,5 +1,4 @@
-// Follows a schedule without computing: whether it can be executed, whoever wrote it, what it keeps
-// in memory, and when each pass begins and ends if passes take known times and messages none.
+// Validates schedules, counts activations in flight, and simulates pass times with free messages.
 #pragma once
 
 #include <cstdint>
@@ -9,31 +8,30 @@
 
 namespace dtrain::parallel {
 
-/// Counts what a stage keeps for later backwards: activations of one microbatch in one chunk, run
-/// forward and not yet back.
+/// Peak activations in flight on a stage. One activation is that of one microbatch in one chunk,
+/// between its forward and backward pass.
 struct InFlight {
-  std::int64_t activations = 0;        ///< of all chunks, at the peak
-  std::vector<std::int64_t> by_chunk;  ///< each at its own peak
+  std::int64_t activations = 0;        ///< peak over all chunks together
+  std::vector<std::int64_t> by_chunk;  ///< peak of each chunk
 };
 
 [[nodiscard]] InFlight in_flight(const PipelineShape& shape, const StageSchedule& schedule);
 
-/// Every pass is there exactly once, each forward before its backward, and backwards of a chunk in
-/// the order of their microbatches; every message is received before the pass that needs it and
-/// sent after the pass that makes it; receives come in the order of the sends; and no stage waits
-/// forever.
+/// Checks that every pass occurs exactly once, forward before backward, backward passes of a chunk
+/// in microbatch order; that messages are received before the pass that needs them and sent after
+/// the pass that makes them, receives in the order of sends; and that no stage deadlocks.
 ///
-/// Returns what each stage keeps.
-/// Throws:  Error{internal} naming the stage and the first action that is wrong.
+/// Returns activations in flight by stage.
+/// Throws:  Error{internal} naming the stage and the first wrong action.
 std::vector<InFlight> check_pipeline_schedule(const PipelineShape& shape,
                                               const std::vector<StageSchedule>& schedules);
 
-/// Durations of one microbatch's passes through one chunk; all chunks take equally long.
+/// Durations of one microbatch's passes through one chunk, equal for all chunks.
 ///
 /// Units: any, the same for both.
 struct PassDurations {
   double forward = 1;
-  double backward = 2;  ///< the gradients of input and weights: two products for each one forward
+  double backward = 2;  ///< two products, for input and weight gradients, per forward product
 };
 
 struct TimedPass {
@@ -45,16 +43,15 @@ struct TimedPass {
 struct Simulation {
   std::vector<std::vector<TimedPass>> stages;
   double duration = 0;
-  /// The time in which a stage computes nothing, over the time in which it computes: the mean of
-  /// all stages. (S - 1) / M for gpipe and 1f1b with S stages and M microbatches, and
-  /// (S - 1) / (V * M) for interleaved:V.
+  /// Idle time over busy time of a stage, averaged over stages: (S - 1) / M for gpipe and 1f1b with
+  /// S stages and M microbatches, (S - 1) / (V * M) for interleaved:V.
   double bubble = 0;
 };
 
-/// Executes the lists of all stages: a send does not block, a pass waits for the message that it
+/// Simulates the schedules of all stages. Sends do not block; a pass waits for the message it
 /// needs.
 ///
-/// Throws: Error{internal} naming what each stage waits for, where none of them can go on.
+/// Throws: Error{internal} on deadlock, naming the action that each stage is blocked at.
 [[nodiscard]] Simulation simulate(const PipelineShape& shape,
                                   const std::vector<StageSchedule>& schedules,
                                   const PassDurations& durations = {});

@@ -11,9 +11,9 @@ namespace {
 
 bool is_forward(const StageAction& pass) { return pass.kind == ActionKind::forward; }
 
-// A stage's list, from the order of its passes. Each message is sent right after the pass that
-// made it. Its receive is posted one pass early: the message travels while the pass before the one
-// that needs it computes, and no more than one activation and one gradient wait ahead of time.
+// Adds messages to a stage's passes. Each message is sent right after the pass that made it. Its
+// receive is posted one pass early, so the transfer overlaps the previous pass, and at most one
+// activation and one gradient are buffered ahead.
 StageSchedule with_messages(const PipelineShape& shape, std::int64_t stage,
                             const StageSchedule& order) {
   StageSchedule schedule;
@@ -29,15 +29,15 @@ StageSchedule with_messages(const PipelineShape& shape, std::int64_t stage,
   return schedule;
 }
 
-// The chunk and microbatch of a stage's i-th pass in one direction.
-struct Turn {
+// Chunk and microbatch of a stage's i-th forward or backward pass.
+struct PassIndex {
   std::int64_t chunk = 0;
   MicrobatchId microbatch;
 };
 
-// Rounds of stages * chunks passes: a group of microbatches through the first chunk, then the same
-// group through the second, and so on. With one chunk these are the microbatches in order.
-Turn forward_turn(const PipelineShape& shape, std::int64_t i) {
+// Passes come in rounds of stages * chunks: a group of microbatches through the first chunk, then
+// through the second, and so on. With one chunk, microbatches come in order.
+PassIndex forward_index(const PipelineShape& shape, std::int64_t i) {
   if (shape.chunks() == 1) return {.microbatch = MicrobatchId(i)};
   const std::int64_t round = i / shape.num_parts();
   const std::int64_t within = i % shape.num_parts();
@@ -45,26 +45,26 @@ Turn forward_turn(const PipelineShape& shape, std::int64_t i) {
           .microbatch = MicrobatchId(round * shape.stages + within % shape.stages)};
 }
 
-// The same, but gradients arrive at the last chunk first.
-Turn backward_turn(const PipelineShape& shape, std::int64_t i) {
-  Turn turn = forward_turn(shape, i);
-  turn.chunk = shape.chunks() - 1 - turn.chunk;
-  return turn;
+// As forward_index(), but the last chunk comes first.
+PassIndex backward_index(const PipelineShape& shape, std::int64_t i) {
+  PassIndex index = forward_index(shape, i);
+  index.chunk = shape.chunks() - 1 - index.chunk;
+  return index;
 }
 
-// How many forwards a stage runs before it begins to alternate.
+// Returns the number of forward passes before a stage alternates.
 std::int64_t warm_up_length(const PipelineShape& shape, std::int64_t stage) {
-  const std::int64_t stages_behind = shape.stages - 1 - stage;
+  const std::int64_t later_stages = shape.stages - 1 - stage;
   switch (shape.order.kind) {
     case PipelineKind::gpipe:
       return shape.microbatches;
     case PipelineKind::one_f_one_b:
-      return stages_behind;
+      return later_stages;
     case PipelineKind::interleaved:
-      // A group has to pass through all chunks but the last before that one's first gradient can
-      // exist. For each stage behind Megatron runs two forwards more: one would do if messages took
-      // no time, the other is the time in which they travel.
-      return 2 * stages_behind + (shape.chunks() - 1) * shape.stages;
+      // A group passes through all chunks but the last before that chunk's first gradient exists.
+      // As in Megatron, each later stage adds two forward passes: one would suffice if messages
+      // took no time, the second hides their latency.
+      return 2 * later_stages + (shape.chunks() - 1) * shape.stages;
   }
   return 0;
 }
@@ -94,9 +94,9 @@ std::optional<StageAction> send_after(const PipelineShape& shape, std::int64_t s
 }
 
 Peer peer_of(const PipelineShape& shape, std::int64_t stage, const StageAction& message) {
-  const bool is_behind =
+  const bool is_next =
       message.kind == ActionKind::send_activation || message.kind == ActionKind::recv_gradient;
-  const std::int64_t part = shape.part(stage, message.chunk) + (is_behind ? 1 : -1);
+  const std::int64_t part = shape.part(stage, message.chunk) + (is_next ? 1 : -1);
   return {.stage = part % shape.stages, .chunk = part / shape.stages};
 }
 
@@ -110,22 +110,22 @@ StageSchedule compute_order(const PipelineShape& shape, std::int64_t stage) {
   const std::int64_t warm_up = std::min(warm_up_length(shape, stage), total);
   StageSchedule order;
   const auto run_forward = [&](std::int64_t i) {
-    const Turn turn = forward_turn(shape, i);
-    order.push_back({ActionKind::forward, turn.chunk, turn.microbatch});
+    const PassIndex index = forward_index(shape, i);
+    order.push_back({ActionKind::forward, index.chunk, index.microbatch});
   };
   const auto run_backward = [&](std::int64_t i) {
-    const Turn turn = backward_turn(shape, i);
-    order.push_back({ActionKind::backward, turn.chunk, turn.microbatch});
+    const PassIndex index = backward_index(shape, i);
+    order.push_back({ActionKind::backward, index.chunk, index.microbatch});
   };
 
   // Warm-up: fill the pipeline.
   for (std::int64_t i = 0; i < warm_up; ++i) run_forward(i);
-  // Steady: one forward, one backward.
+  // Steady state: one forward, one backward.
   for (std::int64_t i = warm_up; i < total; ++i) {
     run_forward(i);
     run_backward(i - warm_up);
   }
-  // Cool-down: empty it.
+  // Cool-down: drain the pipeline.
   for (std::int64_t i = total - warm_up; i < total; ++i) run_backward(i);
   return order;
 }

@@ -62,8 +62,10 @@ std::int64_t bytes_of_largest_rank(const Config& config) {
 
 class FitSearch {
  public:
-  FitSearch(const Config& config, const MemoryRoom& room)
-      : config_(config), room_(room), ranks_(config::mesh_of(config.layout).num_ranks()) {}
+  FitSearch(const Config& config, const AvailableMemory& available)
+      : config_(config),
+        available_(available),
+        ranks_(config::mesh_of(config.layout).num_ranks()) {}
 
   [[nodiscard]] std::string text() const {
     const std::vector<std::string> texts = single_changes();
@@ -126,10 +128,10 @@ class FitSearch {
   }
 
   [[nodiscard]] bool fits(const Change& change, std::int64_t bytes) const {
-    if (room_.ranks == 0) return bytes <= room_.bytes;
+    if (available_.ranks == 0) return bytes <= available_.bytes;
     // Ranks beyond those of the machine may be on others.
     const std::int64_t here = change.ranks > ranks_ ? 1 : ranks_together(change.ranks);
-    return bytes <= room_.bytes / here;
+    return bytes <= available_.bytes / here;
   }
 
   [[nodiscard]] std::optional<Fit> first_fit(const std::vector<Change>& changes) const {
@@ -171,7 +173,7 @@ class FitSearch {
 
   // Fewer replicas per machine.
   [[nodiscard]] std::vector<Change> fewer_ranks() const {
-    const bool is_shared = room_.ranks == ranks_ && config_.layout.dp == ranks_;
+    const bool is_shared = available_.ranks == ranks_ && config_.layout.dp == ranks_;
     std::vector<Change> changes;
     for (std::int64_t ranks = ranks_ / 2; is_shared && ranks >= 1; ranks /= 2) {
       changes.push_back({{{"--microbatch", std::to_string(config_.batch.microbatch)}}, ranks});
@@ -199,7 +201,7 @@ class FitSearch {
 
   // Ranks per machine if `ranks` do the job.
   [[nodiscard]] std::int64_t ranks_together(std::int64_t ranks) const {
-    return room_.ranks == 0 ? ranks : std::min(ranks, room_.ranks);
+    return available_.ranks == 0 ? ranks : std::min(ranks, available_.ranks);
   }
 
   [[nodiscard]] std::vector<std::string> single_changes() const {
@@ -209,7 +211,7 @@ class FitSearch {
       if (const auto fit = first_fit(changes)) texts.push_back(text_of(*fit));
     }
     // A limit applies per rank: more ranks help if the state is not sharded yet.
-    const bool may_share = room_.ranks == 0 && config_.layout.dp == 1;
+    const bool may_share = available_.ranks == 0 && config_.layout.dp == 1;
     if (!may_share) return texts;
     if (const auto fit = first_fit_on_more_ranks()) texts.push_back(text_of(*fit));
     return texts;
@@ -252,15 +254,15 @@ class FitSearch {
       text += fmt::format(" on {} rank{}", ranks, ranks == 1 ? "" : "s");
     }
     std::string note = format_bytes(fit.bytes) + (ranks == 1 ? "" : " per rank");
-    const std::int64_t here = room_.bytes / std::max<std::int64_t>(1, fit.bytes);
-    if (room_.ranks > 0 && ranks > ranks_ && here > 0 && here < ranks) {
+    const std::int64_t here = available_.bytes / std::max<std::int64_t>(1, fit.bytes);
+    if (available_.ranks > 0 && ranks > ranks_ && here > 0 && here < ranks) {
       note += fmt::format("; needs {} machines like this one", (ranks + here - 1) / here);
     }
     return fmt::format("{} ({})", text, note);
   }
 
   const Config& config_;
-  MemoryRoom room_;
+  AvailableMemory available_;
   std::int64_t ranks_;
 };
 
@@ -272,8 +274,8 @@ std::string largest_part(const MemoryPlan& memory) {
   return fmt::format("{} the most, {}", most.phrase, format_bytes(memory.*most.bytes));
 }
 
-std::string fitting_settings(const config::Config& config, const MemoryRoom& room) {
-  return FitSearch(config, room).text();
+std::string fitting_settings(const config::Config& config, const AvailableMemory& available) {
+  return FitSearch(config, available).text();
 }
 
 }  // namespace dtrain::parallel

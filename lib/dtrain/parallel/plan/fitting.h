@@ -10,7 +10,7 @@
 namespace dtrain::parallel {
 
 /// Memory available to ranks.
-struct MemoryRoom {
+struct AvailableMemory {
   std::int64_t bytes = 0;
   /// Ranks that share `bytes` on a machine or in a container; 0: `bytes` is per rank.
   std::int64_t ranks = 0;
@@ -24,7 +24,8 @@ struct MemoryRoom {
 /// alone, combines them, with more ranks if necessary. For messages:
 /// "--strategy fsdp (1.2 GiB per rank) or --microbatch 2 (1.5 GiB per rank)".
 ///
-/// config: resolved; does not fit `room`.
-[[nodiscard]] std::string fitting_settings(const config::Config& config, const MemoryRoom& room);
+/// config: resolved; does not fit `available`.
+[[nodiscard]] std::string fitting_settings(const config::Config& config,
+                                           const AvailableMemory& available);
 
 }  // namespace dtrain::parallel

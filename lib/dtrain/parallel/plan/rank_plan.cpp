@@ -15,7 +15,7 @@
 namespace dtrain::parallel {
 namespace {
 
-// The data plan of a sharding: what it leaves on every rank.
+// Makes the data plan of a sharding.
 DataPlan sharded(const config::LayoutConfig& layout, config::Sharding sharding) {
   DataPlan plan;
   plan.num_ranks = layout.dp;
@@ -60,7 +60,7 @@ optim::OptimizerOptions optimizer_options(const config::TrainConfig& train) {
                              .weight_decay = train.weight_decay};
 }
 
-// Parameters that are offloaded come to memory a unit at a time.
+// Offloaded parameters are loaded one unit at a time.
 DataPlan data_plan(const config::Config& config, bool offloads_masters) {
   DataPlan plan = make_plan(config.layout).data;
   plan.compression = {.scheme = config.machine.compress,
@@ -71,14 +71,14 @@ DataPlan data_plan(const config::Config& config, bool offloads_masters) {
   return plan;
 }
 
-// A CPU's memory holds everything anyway; a disk takes what it cannot.
+// On a CPU only offloading to disk has an effect.
 config::Offload offload_of(const config::MachineConfig& machine) {
   const bool has_effect =
       !machine.device.is_cpu() || machine.offload.kind == config::Offload::Kind::disk;
   return has_effect ? machine.offload : config::Offload{};
 }
 
-// stage: its plan is taken.
+// stage: its plan is moved from.
 EngineOptions engine_options(const config::Config& config, Stage& stage) {
   const model::Model& model = *stage.model;
   EngineOptions options{
@@ -89,7 +89,7 @@ EngineOptions engine_options(const config::Config& config, Stage& stage) {
       .offload = offload_of(config.machine),
       .optimizer = optimizer_options(config.train),
       .frozen = frozen_ids(config.train, model),
-      // On a CPU --compile stands for fused kernels, which devices do not have.
+      // On a CPU --compile selects fused kernels; on a device, graphs.
       .uses_graphs = config.machine.compile && config.machine.kernels != config::Kernels::fused,
       .stage = std::move(stage.plan)};
   options.data = data_plan(config, options.offloads_masters());
@@ -100,7 +100,7 @@ EngineOptions engine_options(const config::Config& config, Stage& stage) {
 // Returns the blocks of each part of the pipeline.
 std::vector<model::BlockRange> parts_of(const config::Config& config, const model::Model& model,
                                         const PipelineShape& shape, const PipelinePlan& plan) {
-  if (!plan.split.empty()) return split_by_hand(shape, model.layers().size(), plan.split);
+  if (!plan.split.empty()) return split_manually(shape, model.layers().size(), plan.split);
   const model::BatchShape microbatch{.sequences = config.batch.microbatch,
                                      .length = config.data.seq_len,
                                      .dtype = precision_of(config).compute};
@@ -121,11 +121,11 @@ Stage stage_at(const config::Config& config, const mesh::MeshShape& coordinate) 
       config.model, config.data.seq_len,
       {.index = coordinate[Axis::tp], .size = sizes[Axis::tp], .splits_vocab = plan.splits_vocab},
       computation_of(config.machine));
-  StagePlace place{.shape = {.stages = sizes[Axis::pp],
-                             .microbatches = config.batch.grad_accum,
-                             .order = plan.pipeline.order},
-                   .parts = {},
-                   .stage = coordinate[Axis::pp]};
+  StagePosition place{.shape = {.stages = sizes[Axis::pp],
+                                .microbatches = config.batch.grad_accum,
+                                .order = plan.pipeline.order},
+                      .parts = {},
+                      .stage = coordinate[Axis::pp]};
   if (sizes[Axis::pp] > 1) place.parts = parts_of(config, *model, place.shape, plan.pipeline);
   return make_stage(std::move(model), place);
 }
@@ -168,13 +168,13 @@ RankPlan rank_plan(const config::Config& config, const mesh::MeshShape& coordina
           .flops = flops};
 }
 
-RankSumSetup sums_over_replicas(const RankPlan& plan) {
+AllReducerSetup replica_reduction(const RankPlan& plan) {
   const Precision& precision = plan.options.precision;
-  const bool is_sharded = plan.units.num_shards() > 1;  // shards travel as they are
+  const bool is_sharded = plan.units.num_shards() > 1;  // shards are sent uncast
   return {.layout = plan.units,
           .compression = plan.options.data.compression,
           .dtype = precision.master,
-          .codec = travel_in(is_sharded ? precision.master : precision.reduce)};
+          .codec = dtype_codec(is_sharded ? precision.master : precision.reduce)};
 }
 
 Precision precision_of(const config::Config& config) {
@@ -182,7 +182,7 @@ Precision precision_of(const config::Config& config) {
   const at::ScalarType master = dtype_of(config::wide_dtype(machine));  // never below float32
   return {.master = master,
           .compute = dtype_of(machine.param_dtype),
-          // On one rank nothing travels, and so nothing is converted.
+          // A single rank sends nothing, so it casts nothing.
           .reduce = config.layout.dp > 1 ? dtype_of(machine.reduce_dtype) : master,
           .buffer = dtype_of(machine.buffer_dtype),
           .scales_loss = config::needs_loss_scaling(machine)};

@@ -1,4 +1,4 @@
-// Plans one rank of a job by arithmetic alone: any rank of any number of ranks, on any machine.
+// Plans one rank of a job from the configuration alone; any process can plan any rank.
 #pragma once
 
 #include <cstdint>
@@ -14,40 +14,40 @@
 
 namespace dtrain::parallel {
 
-/// How a pipeline cuts the model into parts, and in which order microbatches go through them.
+/// A pipeline's schedule and its split of the model into parts.
 struct PipelinePlan {
   config::PipelineSetting order = {};
-  std::vector<std::int64_t> split = {};  ///< layers of each part; empty: balanced
+  std::vector<std::int64_t> split = {};  ///< layers per part; empty: balanced
 
   bool operator==(const PipelinePlan&) const = default;
 };
 
-/// A layout's axes. Settings that mean the same give equal plans.
+/// A resolved layout. Equivalent settings give equal plans.
 struct Plan {
   mesh::MeshShape mesh;
   DataPlan data;
-  PipelinePlan pipeline = {};  ///< as it is by default where there is one stage
-  bool splits_vocab = false;   ///< over the tensor axis; false where that has one rank
+  PipelinePlan pipeline = {};  ///< default-initialised for one stage
+  bool splits_vocab = false;   ///< over the tensor axis; false if tp is 1
 
   bool operator==(const Plan&) const = default;
 };
 
-/// `layout` is resolved (config::resolve).
+/// Makes a plan from a resolved layout (config::resolve).
 ///
-/// Throws: Error{internal} for a strategy that config::resolve would have refused.
+/// Throws: Error{internal} for a strategy that config::resolve rejects.
 [[nodiscard]] Plan make_plan(const config::LayoutConfig& layout);
 
-/// Units: FLOPs of one rank in a step; a multiply-add counts 2. Ranks of the tensor axis share a
-/// block's FLOPs equally.
+/// Units: FLOPs per rank and step; a multiply-add counts 2. Tensor-parallel ranks share a block's
+///        FLOPs equally.
 struct StepFlops {
-  double passes = 0;      ///< forward, and backward for twice as much
-  double recomputed = 0;  ///< of forward passes that run again
+  double passes = 0;      ///< forward and backward, the latter counted as twice the former
+  double recomputed = 0;  ///< recomputed forward passes
 };
 
-/// Everything about a rank that is known before it allocates memory or meets another rank.
+/// Everything known about a rank before it allocates memory or communicates.
 struct RankPlan {
-  std::unique_ptr<model::Model> model;  ///< what this rank computes
-  StagePlace place;                     ///< in the pipeline
+  std::unique_ptr<model::Model> model;  ///< this rank's part
+  StagePosition place;                  ///< in the pipeline
   EngineOptions options;                ///< with precision, data axis, recompute and actions
   param::ArenaLayout units;
   MemoryPlan memory;
@@ -55,24 +55,25 @@ struct RankPlan {
   StepFlops flops;
 };
 
-/// The plan of the rank at `coordinate` of the mesh. It allocates no tensor of a parameter's or an
+/// Plans the rank at `coordinate` of the mesh. Allocates no tensor of a parameter's or an
 /// activation's size.
 ///
 /// config: resolved.
-/// Throws: Error{usage} for a --freeze name without a parameter, a --pp-split or --schedule-pp that
-///         does not fit, and as choose_recompute.
+/// Throws: Error{usage} for a --freeze name without a parameter, or a --pp-split or --schedule-pp
+///         that does not fit; as choose_recompute.
 [[nodiscard]] RankPlan rank_plan(const config::Config& config, const mesh::MeshShape& coordinate);
 
-/// How the rank's gradients are summed over ranks that hold the same. `plan` must outlive it.
-[[nodiscard]] RankSumSetup sums_over_replicas(const RankPlan& plan);
+/// Returns how the rank's gradients are all-reduced over its replicas. `plan` must outlive the
+/// result.
+[[nodiscard]] AllReducerSetup replica_reduction(const RankPlan& plan);
 
-/// The dtypes of these settings. config: resolved.
+/// Returns the dtypes of a configuration. config: resolved.
 [[nodiscard]] Precision precision_of(const config::Config& config);
 
-/// How the blocks of these settings compute.
-[[nodiscard]] model::ComputeOptions computation_of(const config::MachineConfig& machine);
+/// Returns the kernel settings of blocks.
+[[nodiscard]] model::Computation computation_of(const config::MachineConfig& machine);
 
-/// The order in which ranks add up.
+/// Returns the order of additions in reductions.
 [[nodiscard]] comm::Reduction reduction_of(const config::MachineConfig& machine);
 
 }  // namespace dtrain::parallel

@@ -13,23 +13,24 @@
 namespace dtrain::parallel {
 namespace {
 
-// The dtype that partial sums of `dtype` travel in. float16 ends at 65,504, which a partial sum can
-// pass though the whole sum does not, so it travels as float32; bfloat16 has float32's range.
-at::ScalarType travel_dtype(at::ScalarType dtype) {
+// Returns the dtype in which partial sums of `dtype` are reduced. A partial sum can exceed
+// float16's range although the full sum does not, so float16 is reduced as float32; bfloat16 has
+// float32's range.
+at::ScalarType reduction_dtype(at::ScalarType dtype) {
   return dtype == at::kHalf ? at::kFloat : dtype;
 }
 
-// The sum over the group of every rank's `partial`, under way in travel_dtype(result).
+// An all-reduce of `partial` in flight, in reduction_dtype(result).
 class PendingSum {
  public:
-  // Collective: every rank of `group`. Async: `partial` is copied; wait() gives the sum.
+  // Collective: every rank of `group`. Async: copies `partial`; wait() returns the sum.
   PendingSum(comm::ProcessGroup& group, const at::Tensor& partial, at::ScalarType result)
-      : values_(partial.to(travel_dtype(result), /*non_blocking=*/false, /*copy=*/true,
+      : values_(partial.to(reduction_dtype(result), /*non_blocking=*/false, /*copy=*/true,
                            at::MemoryFormat::Contiguous)),
         result_(result),
         work_(group.all_reduce(values_)) {}
 
-  // The sum, in the dtype that was asked for; the same bits on every rank.
+  // Returns the sum in dtype `result`, with equal bits on every rank.
   //
   // Throws: what comm::Work::wait throws.
   [[nodiscard]] at::Tensor wait() {
@@ -43,9 +44,9 @@ class PendingSum {
   comm::Work work_;
 };
 
-// The product a b of two batches of matrices that is one of several partial sums: where ranks
-// share a head, float16 factors give a float32 product, as parts of a sum over the head's neurons
-// may pass float16's range though the sum does not.
+// Returns the batched product a b, a partial sum. If ranks share a head, float16 factors give a
+// float32 product, since partial sums over the head's neurons may exceed float16's range although
+// the full sum does not.
 at::Tensor partial_product(const at::Tensor& a, const at::Tensor& b, bool shares_heads) {
   if (!shares_heads || a.scalar_type() != at::kHalf) return at::bmm(a, b);
   return at::bmm(model::widened(a), model::widened(b));
@@ -79,7 +80,7 @@ class ColumnSplitFunction : public torch::autograd::Function<ColumnSplitFunction
     if (x.size(0) == 1) dx = dx.sum(0, /*keepdim=*/true, wide_dtype(x));
     if (grads[1].defined()) dx = dx + grads[1];
     PendingSum sum(*group, dx, x.scalar_type());  // (1 or h, rows, D)
-    at::Tensor dw;                                // (h, N, D), while the sum travels
+    at::Tensor dw;                                // (h, N, D), computed while dx is reduced
     if (ctx->needs_input_grad(1)) {
       dw = at::bmm(dy.mT(), x.expand({weight.size(0), x.size(1), x.size(2)}));
     }
@@ -106,23 +107,22 @@ class ReduceFunction : public torch::autograd::Function<ReduceFunction> {
   }
 };
 
-/// Which of some tokens a rank has.
-struct Own {
+/// Marks and indexes the tokens in a rank's vocabulary slice.
+struct LocalTokens {
   at::Tensor is_absent;  ///< bool
-  at::Tensor index;      ///< within the rank's part; 0 where absent
+  at::Tensor index;      ///< within the slice; 0 if absent
 };
 
-Own own_of(const at::Tensor& tokens, std::int64_t first, std::int64_t count) {
+LocalTokens local_tokens(const at::Tensor& tokens, std::int64_t first, std::int64_t count) {
   const at::Tensor index = tokens - first;
   const at::Tensor is_absent = index.lt(0).logical_or(index.ge(count));
   return {.is_absent = is_absent, .index = index.masked_fill(is_absent, 0)};
 }
 
-// Exponential and logarithm come from MKL's vector functions, which choose their code in the first
-// call of a process: where two ranks that are threads make it at once, or two threads of one rank,
-// one of them can get a code of low accuracy. So the first calls are made here, on a few elements
-// and thus in one thread, while every other rank waits.
-void make_first_calls_alone() {
+// MKL's vector exp and log select their code path in the first call of a process. If two threads
+// make that call concurrently, one of them can get a low-accuracy path. So the first calls are made
+// here, on a few elements and thus on one thread, while other ranks wait.
+void warm_up_vector_math() {
   static const bool are_made = [] {
     for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
       (void)at::ones({8}, at::TensorOptions().dtype(dtype)).exp_().log_();
@@ -137,23 +137,23 @@ class SplitCrossEntropy : public torch::autograd::Function<SplitCrossEntropy> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& logits,
                             const at::Tensor& targets, std::int64_t group_address,
                             std::int64_t first) {
-    make_first_calls_alone();
+    warm_up_vector_math();
     auto& group = *reinterpret_cast<comm::ProcessGroup*>(group_address);
     const at::Tensor largest = logits.amax(1);  // (rows)
     group.all_reduce(largest, comm::ReduceOp::max).wait();
 
     const at::Tensor shifted = logits - largest.unsqueeze(1);  // (rows, V/tp)
-    const Own own = own_of(targets, first, logits.size(1));
-    // Sum of exponentials and the target's logit, side by side so that they travel together.
+    const LocalTokens local = local_tokens(targets, first, logits.size(1));
+    // Sum of exponentials and the target's logit, stacked for one all_reduce.
     const at::Tensor sums = at::empty({2, logits.size(0)}, logits.options());
-    sums[1].copy_(shifted.gather(1, own.index.unsqueeze(1)).squeeze(1));
-    sums[1].masked_fill_(own.is_absent, 0);
+    sums[1].copy_(shifted.gather(1, local.index.unsqueeze(1)).squeeze(1));
+    sums[1].masked_fill_(local.is_absent, 0);
     const at::Tensor probabilities = shifted.exp_();  // in the memory of `shifted`
     sums[0].copy_(probabilities.sum(1));
     group.all_reduce(sums).wait();
 
     probabilities.div_(sums[0].unsqueeze(1));
-    ctx->save_for_backward({probabilities, own.index, own.is_absent});
+    ctx->save_for_backward({probabilities, local.index, local.is_absent});
     return sums[0].log() - sums[1];
   }
 
@@ -174,7 +174,7 @@ class GroupTensorAxis final : public model::TensorAxis {
       : axis_{.group = groups.along(mesh::Axis::tp)} {
     for (comm::ProcessGroup* group : groups.tensor_subgroups()) {
       subgroups_.push_back({.group = *group, .shares_heads = true});
-      // Where a subgroup has several ranks, each of them holds less than the unit that they share.
+      // Ranks of a multi-rank subgroup share a head.
       if (group->size() > 1) axis_.shares_heads = true;
     }
   }
@@ -240,16 +240,16 @@ at::Tensor reduce(comm::ProcessGroup& group, const at::Tensor& partial, at::Scal
 
 at::Tensor row_split(const ProductSplit& split, const at::Tensor& x, const at::Tensor& weight) {
   const at::Tensor products = partial_product(x, weight, split.shares_heads);  // (h, rows, D)
-  const at::Tensor partial = products.sum(0, /*keepdim=*/false, travel_dtype(x.scalar_type()));
+  const at::Tensor partial = products.sum(0, /*keepdim=*/false, reduction_dtype(x.scalar_type()));
   return reduce(split.group, partial, x.scalar_type());
 }
 
 at::Tensor split_embedding(comm::ProcessGroup& group, const at::Tensor& weight,
                            const at::Tensor& ids, std::int64_t first) {
-  const Own own = own_of(ids, first, weight.size(0));
-  // Wide, since a row's gradient adds up over the places of its token.
-  const at::Tensor rows = at::embedding(model::widened(weight), own.index)
-                              .masked_fill(own.is_absent.unsqueeze(-1), 0);  // (..., D)
+  const LocalTokens local = local_tokens(ids, first, weight.size(0));
+  // Widened, since a row's gradient accumulates over all occurrences of its token.
+  const at::Tensor rows = at::embedding(model::widened(weight), local.index)
+                              .masked_fill(local.is_absent.unsqueeze(-1), 0);  // (..., D)
   return model::widened(reduce(group, rows, weight.scalar_type()));
 }
 

@@ -22,12 +22,12 @@ namespace {
 
 using mesh::Axis;
 
-// Enough for a quiet median, little beside a run.
+// Long enough for a stable median, short compared with a run.
 constexpr double kSeconds = 1.0;
 constexpr std::size_t kMostSteps = 5;
-// A pass of so many seconds runs as fast as longer ones, and is not repeated.
+// Seconds from which a pass runs at full speed and is not repeated.
 constexpr double kLongPass = 0.5;
-// What LibTorch and the program take beside tensors.
+// Memory of LibTorch and the process besides tensors.
 constexpr std::int64_t kProcessBytes = 200 << 20;
 
 double median(std::vector<double> values) {
@@ -35,8 +35,8 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Tokens that say nothing: what is computed does not depend on them.
-data::Batch made_up_batch(const config::Config& config) {
+// Pseudo-random tokens; compute times do not depend on them.
+data::Batch synthetic_batch(const config::Config& config) {
   const auto tokens = static_cast<std::size_t>(config.batch.microbatch * config.data.seq_len);
   data::Batch batch{.inputs = std::vector<std::int64_t>(tokens),
                     .targets = std::vector<std::int64_t>(tokens),
@@ -51,8 +51,8 @@ data::Batch made_up_batch(const config::Config& config) {
   return batch;
 }
 
-// The same work for one rank, without its other axes.
-config::Config alone(config::Config config) {
+// Reduces the job to one rank, or to its tensor axis.
+config::Config single_rank(config::Config config) {
   using Recompute = config::RecomputeSetting;
   config.layout.pp = 1;
   config.layout.dp = 1;
@@ -64,7 +64,7 @@ config::Config alone(config::Config config) {
   config.layout.schedule_pp = {};
   config.machine.memory_limit = {};
   config.checkpoint.every = {};
-  // Gates are within the kernels of a layer, and no action of the engine.
+  // Recomputed gates are part of a level's kernels, not actions of the engine.
   if (config.machine.recompute.kind != Recompute::Kind::gates) config.machine.recompute = {};
   return config;
 }
@@ -78,12 +78,12 @@ std::int64_t memory_of(const config::Config& config) {
   return parallel::rank_plan(config, {{Axis::pp, 0}, {Axis::dp, 0}, {Axis::tp, 0}}).memory.peak();
 }
 
-// The times of the timed job itself.
+// Measures the times of `config` itself, unscaled.
 ComputeTimes step_times(const config::Config& config) {
   at::set_num_threads(static_cast<int>(config.machine.threads));
   job::Job job(config, comm::make_silent_world(config.layout.tp));
   parallel::StepEngine& engine = job.engine();
-  const std::vector<data::Batch> batch{made_up_batch(config)};
+  const std::vector<data::Batch> batch{synthetic_batch(config)};
   std::vector<double> passes;
   std::vector<double> updates;
   const auto begin = base::Clock::now();
@@ -104,17 +104,17 @@ ComputeTimes step_times(const config::Config& config) {
   return {median(passes), median(updates)};
 }
 
-ComputeTimes measure(const config::Config& asked) {
+ComputeTimes measure(const config::Config& requested) {
   const std::int64_t memory = MemoryLimits{.machine = available_memory()}.of_rank(1);
   const auto measured = [&](std::int64_t layers) {
-    const TimedJob timed = timed_job(asked, memory, layers);
+    const TimedJob timed = timed_job(requested, memory, layers);
     const ComputeTimes times = step_times(timed.config);
     return ComputeTimes{timed.pass_factor * times.pass, timed.update_factor * times.update};
   };
-  // How long the whole model would take, before it does.
+  // Estimates the whole model's time from one level.
   const ComputeTimes from_one_level = measured(1);
-  const double of_a_level = from_one_level.pass / static_cast<double>(asked.model.layers);
-  const auto most = static_cast<double>(asked.model.layers);
+  const double of_a_level = from_one_level.pass / static_cast<double>(requested.model.layers);
+  const auto most = static_cast<double>(requested.model.layers);
   const auto layers = static_cast<std::int64_t>(std::clamp(kLongPass / of_a_level, 1.0, most));
   return layers == 1 ? from_one_level : measured(layers);
 }
@@ -157,21 +157,21 @@ std::int64_t available_memory() {
   return available;
 }
 
-TimedJob timed_job(const config::Config& config, std::int64_t memory, std::int64_t max_layers) {
-  TimedJob timed{alone(config)};
+TimedJob timed_job(const config::Config& config, std::int64_t memory, std::int64_t most_levels) {
+  TimedJob timed{single_rank(config)};
   config::Config& job = timed.config;
-  job.model.layers = std::min(job.model.layers, max_layers);
-  // What fits no better than that brings a warning (job/machine_memory.h).
+  job.model.layers = std::min(job.model.layers, most_levels);
+  // A job that fits less than well would trigger a warning (job/machine_memory.h).
   while (base::fit_of(memory_of(job), memory) != base::Fit::well) {
     if (job.model.layers == 1) {
       base::fail(base::ErrorKind::usage,
-                 "its time cannot be measured here: one layer alone takes {}, and {} are available",
+                 "cannot measure its time here: a single level needs {}, and {} are available",
                  metrics::format_bytes(memory_of(job)), metrics::format_bytes(memory));
     }
     job.model.layers /= 2;
   }
   if (job.model.layers == config.model.layers) return timed;
-  job.train.freeze.clear();  // may name a layer that is not there
+  job.train.freeze.clear();  // may name a removed level
   const auto whole = whole_model(config);
   const auto part = whole_model(job);
   timed.pass_factor = whole->training_flops_per_token() / part->training_flops_per_token();

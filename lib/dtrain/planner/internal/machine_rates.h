@@ -1,4 +1,4 @@
-// How fast this machine computes and communicates, measured by short runs, and what memory it has.
+// Measures this machine's compute and communication rates by short runs, and its available memory.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace dtrain::planner {
 
-/// Times of one rank that holds the whole model, or its part on a tensor axis.
+/// Times of one rank that holds the whole model, or its tensor-parallel slice.
 ///
 /// Units: seconds.
 struct ComputeTimes {
@@ -19,68 +19,68 @@ struct ComputeTimes {
   double update = 0;  ///< norm, clipping and optimizer
 };
 
-/// Time of a collective = latency + bytes that a rank sends / bytes_per_second.
+/// Cost model of a collective: latency + bytes sent per rank / bytes_per_second.
 struct LinkRate {
   double latency = 0;           ///< seconds
   double bytes_per_second = 0;  ///< 0: free
 };
 
-/// Of all-reduces of `group`.
+/// Measures all-reduces of `group`.
 ///
 /// Collective: every rank of `group`.
 [[nodiscard]] LinkRate measure_link(comm::ProcessGroup& group);
 
-/// Bytes that a rank sends in a ring all-reduce, divided by the bytes of the tensor.
+/// Returns the bytes that a rank sends in a ring all-reduce, divided by the tensor's bytes.
 [[nodiscard]] double ring_share(std::int64_t ranks);
 
-/// Bytes of tensors that ranks may take.
+/// Limits on tensor memory, in bytes.
 struct MemoryLimits {
   static constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
 
-  std::int64_t rank = kNone;     ///< of each
-  std::int64_t machine = kNone;  ///< shared by those of a machine, programs included
+  std::int64_t rank = kNone;     ///< per rank
+  std::int64_t machine = kNone;  ///< per machine, including the processes themselves
 
-  /// True if `ranks` of a machine are bound by what they share.
+  /// True if the machine's limit is tighter than the rank limit for `ranks` ranks on it.
   [[nodiscard]] bool is_shared(std::int64_t ranks) const;
-  /// Bytes that each of `ranks` on a machine may take.
+  /// Returns the limit of each of `ranks` ranks on a machine.
   [[nodiscard]] std::int64_t of_rank(std::int64_t ranks) const;
 };
 
-/// Bytes that this machine and its control groups have left now. What was measured in this process
-/// counts as taken, so read it before.
+/// Returns the memory that this machine and its control groups have available now. Call before
+/// measurements, whose memory in this process counts as used.
 [[nodiscard]] std::int64_t available_memory();
 
-/// A job of one rank, or of those that share a tensor axis, whose times stand for those of another.
+/// A single-rank or tensor-parallel job that is timed in place of another job, and scaling factors.
 struct TimedJob {
   config::Config config;
-  double pass_factor = 1;    ///< of a pass of the other job to one of this
-  double update_factor = 1;  ///< the same of updates
+  double pass_factor = 1;    ///< pass time of the other job over this one's
+  double update_factor = 1;  ///< likewise for updates
 };
 
-/// What is timed for `config`: the same model without other axes, without --memory-limit and
-/// without layers that run again, which predict() adds. Of a model that has more than `max_layers`
-/// or does not fit `memory` bytes it has fewer layers, and the factors are those of FLOPs and of
-/// parameters.
+/// Returns the job to time for `config`: the same model without other axes, --memory-limit and
+/// recomputation, which predict() adds. If the model has more than `most_levels` layers or does not
+/// fit in `memory` bytes, layers are removed and the factors are ratios of FLOPs and parameters.
 ///
-/// Throws: Error{usage} if even one layer takes more; as parallel::rank_plan.
+/// Throws: Error{usage} if even one level does not fit; as parallel::rank_plan.
 [[nodiscard]] TimedJob timed_job(const config::Config& config, std::int64_t memory,
                                  std::int64_t max_layers);
 
-/// Runs the engine itself on made-up tokens, as one rank of those that share a tensor axis; the
-/// others are silent (comm/local). Remembers what it has measured.
+/// Measures by running the engine on synthetic tokens, as one tensor-parallel rank whose peers are
+/// simulated (comm/local). Caches its measurements.
 ///
 /// Threads: one; sets the number of LibTorch's threads.
 class MachineRates {
  public:
   MachineRates() = default;
-  /// link: as it was measured between the ranks themselves.
+  /// link: already measured between the job's ranks.
   explicit MachineRates(const LinkRate& link) : link_(link) {}
 
-  /// config: resolved; its layout counts only by the size of its tensor axis. Takes a few steps, of
-  /// a large model one of a few of its layers. What half the microbatch takes at least half a second
-  /// for is not run: it takes twice as long.
+  /// Measures compute times. config: resolved; of its layout only tp matters. Runs a few steps; for
+  /// a large model, one step with fewer layers. If half the microbatch takes at least half a
+  /// second, doubles that time instead of running.
   [[nodiscard]] const ComputeTimes& compute(const config::Config& config);
-  /// Unless it was given, between two ranks of this machine, of which each has a core.
+  /// Returns the link passed to the constructor, or measures it between two threads of this
+  /// machine.
   [[nodiscard]] const LinkRate& link();
 
  private:

@@ -26,7 +26,7 @@ struct CheckpointOptions {
   std::string saved_path = {};      ///< its folder
   std::string resume_flags = {};    ///< flags with which the same command resumes
   std::string evaluated_data = {};  ///< of the validation record that the run resumes with
-  std::string run_name = {};        ///< as store::name_of_run, for dtrun
+  std::string run_name = {};        ///< as store::run_key, for dtrun
   const base::HeldFolder& folder;   ///< the run's
   /// Throws if the run folder is no longer this job's: called before each save.
   std::function<void()> check_folder;

@@ -19,7 +19,7 @@ class LatestCheckpoint {
         -1;                       ///< of this run's checkpoint that it resumes from; negative: none
     std::string saved_path = {};  ///< the checkpoint that the run resumes from, perhaps another's
     std::string resume_flags = {};  ///< flags with which the same command resumes
-    std::string run_name = {};      ///< as store::name_of_run, for the launcher
+    std::string run_name = {};      ///< as store::run_key, for the launcher
   };
 
   /// `link` must outlive this.

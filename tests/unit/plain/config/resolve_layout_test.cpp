@@ -228,7 +228,7 @@ std::string sum_of(std::vector<std::string> terms) {
 std::string sum_under(const LayoutConfig& layout, std::int64_t grad_accum) {
   const bool sharded = layout.accumulate == Accumulation::sharded;
   const auto term = [&](std::int64_t rank, std::int64_t index) {
-    const data::MicrobatchDeal deal{
+    const data::MicrobatchAssignment deal{
         .rank = rank, .grad_accum = grad_accum, .interleave = sharded ? layout.shard_size : 1};
     return std::to_string(deal.number_of(data::MicrobatchId(index)));
   };

@@ -43,8 +43,8 @@ std::vector<std::int64_t> numbers_in(const std::vector<Batch>& batches) {
 TEST_CASE("A batch holds consecutive samples of the order, targets shifted by one") {
   const TempFolder folder;
   const Samples samples = numbered_samples(folder, 50);
-  Loader loader(samples,
-                {.microbatch = 3, .deal = {.grad_accum = 2}, .seed = 9, .start_position = 12});
+  Loader loader(
+      samples, {.microbatch = 3, .assignment = {.grad_accum = 2}, .seed = 9, .start_position = 12});
   const std::vector<Batch> batches = loader.next();
   REQUIRE(batches.size() == 2);
   CHECK(batches[0].first_sample == 12);
@@ -78,9 +78,10 @@ TEST_CASE("Ranks and accumulation divide the same sequence of samples") {
   const std::int64_t microbatch = 8 / dp_size / grad_accum;
   std::vector<std::vector<std::int64_t>> by_rank;
   for (std::int64_t rank = 0; rank < dp_size; ++rank) {
-    Loader loader(samples, {.microbatch = microbatch,
-                            .deal = {.rank = rank, .num_ranks = dp_size, .grad_accum = grad_accum},
-                            .seed = 5});
+    Loader loader(samples,
+                  {.microbatch = microbatch,
+                   .assignment = {.rank = rank, .num_ranks = dp_size, .grad_accum = grad_accum},
+                   .seed = 5});
     std::vector<std::int64_t> numbers;
     for (int step = 0; step < 12; ++step) {
       const auto batches = loader.next();
@@ -138,7 +139,7 @@ TEST_CASE("A mixture draws from its files by share, in any layout and after a re
   const auto resumed = numbers_of({.microbatch = 8, .start_position = 16}, 4);
   CHECK(std::vector(whole.begin() + 16, whole.end()) == resumed);
   // Two ranks, microbatches of four: rank 0 has the first half of each batch.
-  const auto half = numbers_of({.microbatch = 4, .deal = {.num_ranks = 2}}, 6);
+  const auto half = numbers_of({.microbatch = 4, .assignment = {.num_ranks = 2}}, 6);
   for (std::size_t i = 0; i < half.size(); ++i) CHECK(half[i] == whole[i / 4 * 8 + i % 4]);
   // Oracle: consecutive sources, each in its own order.
   const SourceOrder sources(std::vector<double>{3, 1});
@@ -171,7 +172,7 @@ TEST_CASE("A loader can be destroyed at any time") {
   const TempFolder folder;
   const Samples samples = numbered_samples(folder, 20);
   for (int i = 0; i < 200; ++i) {
-    Loader loader(samples, {.microbatch = 1 + i % 7, .deal = {.grad_accum = 1 + i % 3}});
+    Loader loader(samples, {.microbatch = 1 + i % 7, .assignment = {.grad_accum = 1 + i % 3}});
     for (int step = 0; step < i % 4; ++step) std::ignore = loader.next();
   }
 }

@@ -185,7 +185,7 @@ TEST_CASE("A distant position in a mixture is computed without earlier ones") {
 }
 
 // Numbers that ranks first .. first + count - 1 compute in their microbatches, all or one.
-std::vector<std::int64_t> numbers(MicrobatchDeal deal, std::int64_t first, std::int64_t count,
+std::vector<std::int64_t> numbers(MicrobatchAssignment deal, std::int64_t first, std::int64_t count,
                                   std::int64_t only = -1) {
   std::vector<std::int64_t> found;
   for (deal.rank = first; deal.rank < first + count; ++deal.rank) {
@@ -228,7 +228,7 @@ TEST_CASE(
     for (const std::int64_t grad_accum : {1, 2, 4}) {
       for (const std::int64_t interleave : {1, 2, 4, 8}) {
         if (interleave > ranks) continue;
-        const MicrobatchDeal deal{.grad_accum = grad_accum, .interleave = interleave};
+        const MicrobatchAssignment deal{.grad_accum = grad_accum, .interleave = interleave};
         INFO(ranks << " ranks x " << grad_accum << ", interleaved by " << interleave);
         for (std::int64_t first = 0; first < ranks; first += interleave) {
           for (std::int64_t index = 0; index < grad_accum; ++index) {

@@ -16,7 +16,7 @@ using dtrain::testing::Names;
 
 using Split = std::vector<std::int64_t>;
 
-// Levels of each part.
+// Returns the layers of each part.
 Split levels_of(const std::vector<BlockRange>& parts) {
   Split layers;
   for (const BlockRange& part : parts) layers.push_back(part.size());
@@ -33,7 +33,7 @@ std::vector<BlockLoad> uniform(std::int64_t num_layers, double head_flops) {
   return blocks;
 }
 
-// Every way to cut `layers` layers into parts of at least one.
+// Returns every split of `layers` layers into parts of at least one.
 void for_each_split(std::int64_t layers, std::int64_t parts, Split& begun,
                     const std::function<void(const Split&)>& visit) {
   if (parts == 1) {
@@ -49,7 +49,7 @@ void for_each_split(std::int64_t layers, std::int64_t parts, Split& begun,
   }
 }
 
-// The largest FLOPs and the largest memory of a split, by adding up; gpipe keeps all microbatches.
+// Computes the largest FLOPs and memory of a split directly; gpipe keeps all microbatches.
 std::pair<double, double> costs_of(const Split& split, const std::vector<BlockLoad>& blocks,
                                    const std::function<double(std::size_t)>& in_flight) {
   double most_flops = 0, most_bytes = 0;
@@ -67,27 +67,27 @@ std::pair<double, double> costs_of(const Split& split, const std::vector<BlockLo
   return {most_flops, most_bytes};
 }
 
-TEST_CASE("Equal layers are shared out evenly, and less goes with an expensive head") {
+TEST_CASE("Equal layers are split evenly, fewer with an expensive head") {
   const PipelineShape shape{4, 8, {PipelineKind::one_f_one_b}};
   CHECK(levels_of(balance_parts(shape, uniform(8, 0))) == Split{2, 2, 2, 2});
   CHECK(levels_of(balance_parts(shape, uniform(11, 10))) == Split{3, 3, 3, 2});
   CHECK(levels_of(balance_parts(shape, uniform(4, 100))) == Split{1, 1, 1, 1});
 }
 
-TEST_CASE("Where FLOPs are equal the stages with more microbatches in flight get fewer layers") {
+TEST_CASE("At equal FLOPs, stages with more microbatches in flight get fewer layers") {
   // 1F1B keeps 4, 3, 2 and 1: of 6 layers in parts of at most 2 the last two stages take the pairs.
   const auto blocks = uniform(6, 0);
   CHECK(levels_of(balance_parts({4, 8, {PipelineKind::one_f_one_b}}, blocks)) == Split{1, 1, 2, 2});
 }
 
-TEST_CASE("The embedding goes with the first part, the head with the last") {
+TEST_CASE("The first part has the embedding, the last the head") {
   const auto parts = balance_parts({2, 2, {PipelineKind::gpipe}}, uniform(4, 0));
   CHECK(parts == std::vector<BlockRange>{{0_b, 3_b}, {3_b, 6_b}});
   CHECK(balance_parts({1, 2, {PipelineKind::gpipe}}, uniform(4, 0)) ==
         std::vector<BlockRange>{{0_b, 6_b}});
 }
 
-TEST_CASE("No split has a cheaper most expensive part, nor then a smaller largest one") {
+TEST_CASE("The split minimises the most expensive part, then the largest one") {
   std::mt19937 random(7);
   std::uniform_int_distribution<int> number(1, 6);
   for (int trial = 0; trial < 300; ++trial) {
@@ -113,26 +113,27 @@ TEST_CASE("No split has a cheaper most expensive part, nor then a smaller larges
   }
 }
 
-TEST_CASE("Chunks of interleaved stages are parts like others") {
+TEST_CASE("Chunks of interleaved stages are balanced as parts") {
   const PipelineShape shape{2, 4, {PipelineKind::interleaved, 3}};
   CHECK(levels_of(balance_parts(shape, uniform(12, 0))) == Split{2, 2, 2, 2, 2, 2});
   CHECK_THROWS_WITH(balance_parts(shape, uniform(5, 0)),
                     Names("--pp 2", "--schedule-pp interleaved:3", "6 parts", "--layers 5"));
 }
 
-TEST_CASE("A split by hand is taken as it is") {
+TEST_CASE("A manual split is used unchanged") {
   const PipelineShape shape{3, 4, {PipelineKind::one_f_one_b}};
-  CHECK(split_by_hand(shape, 12, {3, 5, 4}) ==
+  CHECK(split_manually(shape, 12, {3, 5, 4}) ==
         std::vector<BlockRange>{{0_b, 4_b}, {4_b, 9_b}, {9_b, 14_b}});
 }
 
-TEST_CASE("A split that does not fit is refused, naming what it has and what there is") {
+TEST_CASE("A manual split that does not fit is rejected with both counts") {
   const PipelineShape shape{3, 4, {PipelineKind::one_f_one_b}};
-  CHECK_THROWS_WITH(split_by_hand(shape, 12, {3, 9}), Names("--pp-split 3,9", "2 parts", "--pp 3"));
-  CHECK_THROWS_WITH(split_by_hand(shape, 12, {3, 4, 4}),
+  CHECK_THROWS_WITH(split_manually(shape, 12, {3, 9}),
+                    Names("--pp-split 3,9", "2 parts", "--pp 3"));
+  CHECK_THROWS_WITH(split_manually(shape, 12, {3, 4, 4}),
                     Names("--pp-split 3,4,4", "11 layers", "--layers", 12));
-  CHECK_THROWS_WITH(split_by_hand(shape, 12, {12, 0, 0}), Names("--pp-split 12,0,0", "part 1"));
-  CHECK_THROWS_WITH(split_by_hand(shape, 2, {1, 1, 0}), Names("--pp 3", "--layers 2"));
+  CHECK_THROWS_WITH(split_manually(shape, 12, {12, 0, 0}), Names("--pp-split 12,0,0", "part 1"));
+  CHECK_THROWS_WITH(split_manually(shape, 2, {1, 1, 0}), Names("--pp 3", "--layers 2"));
 }
 
 }  // namespace

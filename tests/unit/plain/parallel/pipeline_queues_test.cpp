@@ -1,5 +1,5 @@
-// Which streams of a pipeline stage may share a hardware queue of a GPU, in which an entry that
-// waits holds up those behind it.
+// Tests which streams of a pipeline stage may share a hardware queue of a GPU, in which a waiting
+// entry blocks those behind it.
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
@@ -22,15 +22,15 @@ Stream stream_of(ActionKind kind) {
   return kStreams[static_cast<int>(kind)];
 }
 
-// What the hosts of all stages submit without ever waiting. A message is a kernel of either side,
-// and neither ends before both run.
+// Simulates the queues of all stages, to which the hosts submit without waiting. A message is a
+// kernel on both sides, and neither ends before both run.
 class Gpus {
  public:
   Gpus(const PipelineShape& shape, const Queues& queues) : shape_(shape), queues_(queues) {
     for (std::int64_t stage = 0; stage < shape.stages; ++stage) submit(stage);
   }
 
-  // Whether entries wait for each other.
+  // True if entries deadlock.
   bool hang() {
     for (bool advances = true; advances;) {
       advances = false;
@@ -50,7 +50,7 @@ class Gpus {
     std::optional<std::size_t> partner = {};
     bool is_done = false;
   };
-  // Whether it is an activation; the receiver's stage and chunk; the microbatch.
+  // Is it an activation; the receiver's stage and chunk; the microbatch.
   using Message = std::tuple<bool, std::int64_t, std::int64_t, std::int64_t>;
 
   static Message received(std::int64_t stage, const StageAction& action) {
@@ -101,7 +101,7 @@ class Gpus {
   const PipelineShape shape_;
   const Queues queues_;
   std::vector<Entry> entries_;
-  std::map<Message, std::size_t> messages_;  // the side that was submitted first
+  std::map<Message, std::size_t> messages_;  // the side submitted first
 };
 
 const std::vector<PipelineShape>& shapes() {
@@ -124,19 +124,19 @@ const std::vector<PipelineShape>& shapes() {
   return all;
 }
 
-// Of how many shapes the stages hang.
+// Returns the number of shapes whose stages hang.
 std::ptrdiff_t hangs(const Queues& queues) {
   return std::ranges::count_if(
       shapes(), [&](const PipelineShape& shape) { return Gpus(shape, queues).hang(); });
 }
 
-// The queues of compute, received activations and gradients, sent activations and gradients.
+// Queues: compute, received activations, received gradients, sent activations, sent gradients.
 
-TEST_CASE("No pipeline hangs where every stream has a queue of its own") {
+TEST_CASE("No pipeline hangs if every stream has its own queue") {
   CHECK(hangs({0, 1, 2, 3, 4}) == 0);
 }
 
-TEST_CASE("A pipeline hangs where what it needs waits behind a receive") {
+TEST_CASE("A pipeline hangs if work it needs is queued behind a receive") {
   CHECK(hangs({0, 0, 0, 0, 0}) == std::ssize(shapes()));
   for (const PipelineKind kind : {PipelineKind::gpipe, PipelineKind::one_f_one_b}) {
     const PipelineShape four{.stages = 4, .microbatches = 8, .order = {kind}};
@@ -148,9 +148,9 @@ TEST_CASE("A pipeline hangs where what it needs waits behind a receive") {
   }
 }
 
-TEST_CASE("No pipeline hangs where its receives share a stream, and so do its sends") {
+TEST_CASE("No pipeline hangs if its receives share a stream and its sends share another") {
   CHECK(hangs({0, 1, 1, 2, 2}) == 0);
-  CHECK(hangs({0, 1, 1, 0, 0}) == 0);  // sends even with the passes
+  CHECK(hangs({0, 1, 1, 0, 0}) == 0);  // sends may even share with passes
 }
 
 }  // namespace

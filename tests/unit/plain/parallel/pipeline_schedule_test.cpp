@@ -48,7 +48,7 @@ std::string stored(const std::string& name) {
   return text.str();
 }
 
-// Every kind, with sizes that it allows.
+// All schedule kinds, with valid sizes.
 std::vector<PipelineShape> many_shapes() {
   std::vector<PipelineShape> shapes;
   for (const std::int64_t stages : {1, 2, 3, 4, 5, 8, 16}) {
@@ -78,7 +78,7 @@ TEST_CASE("The schedules of 4 stages and 8 microbatches are those of the papers'
   CHECK(text_of({4, 8, {PipelineKind::interleaved, 2}}) == stored("interleaved_2.txt"));
 }
 
-TEST_CASE("Every schedule can be executed, and its bubble is what arithmetic says") {
+TEST_CASE("Every schedule is executable, and its bubble matches the formula") {
   for (const PipelineShape& shape : many_shapes()) {
     INFO(name_of(shape));
     const auto schedules = make_pipeline_schedule(shape);
@@ -91,7 +91,7 @@ TEST_CASE("Every schedule can be executed, and its bubble is what arithmetic say
   }
 }
 
-TEST_CASE("1F1B keeps at most the stages behind a stage and itself, GPipe all microbatches") {
+TEST_CASE("1F1B keeps at most one microbatch per remaining stage, GPipe all") {
   for (const PipelineShape& shape : many_shapes()) {
     INFO(name_of(shape));
     const auto kept = check_pipeline_schedule(shape, make_pipeline_schedule(shape));
@@ -112,7 +112,7 @@ TEST_CASE("1F1B keeps at most the stages behind a stage and itself, GPipe all mi
   }
 }
 
-TEST_CASE("A receive is posted before the pass ahead of the one that needs it, and no earlier") {
+TEST_CASE("A receive is posted exactly one pass early") {
   for (const PipelineShape& shape : many_shapes()) {
     INFO(name_of(shape));
     for (const StageSchedule& schedule : make_pipeline_schedule(shape)) {
@@ -133,7 +133,7 @@ TEST_CASE("A receive is posted before the pass ahead of the one that needs it, a
   }
 }
 
-TEST_CASE("Interleaved stages refuse microbatches that make no whole groups, naming what fits") {
+TEST_CASE("Interleaved schedules reject microbatches in incomplete groups, naming what fits") {
   CHECK_THROWS_WITH(make_pipeline_schedule({4, 6, {PipelineKind::interleaved, 2}}),
                     Names("--schedule-pp interleaved:2", "--pp 4", "--grad-accum", 6, "4 or 8"));
   CHECK_THROWS_WITH(make_pipeline_schedule({4, 3, {PipelineKind::interleaved, 2}}),
@@ -163,7 +163,7 @@ struct Broken {
   }
 };
 
-TEST_CASE("A missing pass, a pass done twice and a foreign one are found") {
+TEST_CASE("A missing, a repeated and a foreign pass are detected") {
   Broken missing;
   missing.remove(0, {Kind::backward, 0, 1_m});
   missing.remove(1, {Kind::send_gradient, 0, 1_m});
@@ -179,10 +179,10 @@ TEST_CASE("A missing pass, a pass done twice and a foreign one are found") {
   too_few.refused(Names("1 lists", "2 stages"));
 }
 
-TEST_CASE("A backward ahead of its forward or of an earlier microbatch's is found") {
+TEST_CASE("A backward pass before its forward pass or out of order is detected") {
   Broken early;
   early.exchange(1, {Kind::forward, 0, 0_m}, {Kind::backward, 0, 0_m});
-  early.refused(Names("stage 1", "backward of chunk 0", "microbatch 0 before forward"));
+  early.refused(Names("stage 1", "backward of chunk 0", "microbatch 0 precedes forward"));
   Broken descending;
   descending.shape = {2, 2, {PipelineKind::gpipe}};
   descending.schedules = make_pipeline_schedule(descending.shape);
@@ -191,10 +191,10 @@ TEST_CASE("A backward ahead of its forward or of an earlier microbatch's is foun
   }
   descending.exchange(0, {Kind::recv_gradient, 0, 0_m}, {Kind::recv_gradient, 0, 1_m});
   descending.exchange(1, {Kind::send_gradient, 0, 0_m}, {Kind::send_gradient, 0, 1_m});
-  descending.refused(Names("microbatch 1 before backward", "microbatch 0"));
+  descending.refused(Names("microbatch 1 precedes backward", "microbatch 0"));
 }
 
-TEST_CASE("A message without a sender, or received too late, is found") {
+TEST_CASE("A message that is not sent, or received too late, is detected") {
   Broken unsent;
   unsent.remove(0, {Kind::send_activation, 0, 1_m});
   unsent.refused(Names("stage 0", "send activation of chunk 0, microbatch 1"));
@@ -208,13 +208,14 @@ TEST_CASE("A message without a sender, or received too late, is found") {
       Names("stage 1", "forward of chunk 0, microbatch 0", name_of(Kind::recv_activation)));
   Broken into_nothing;
   into_nothing.stage(1).push_back({Kind::send_activation, 0, 0_m});
-  into_nothing.refused(Names("stage 1", "send activation of chunk 0, microbatch 0", "other end"));
+  into_nothing.refused(Names("stage 1", "send activation of chunk 0, microbatch 0", "counterpart"));
   Broken too_early;
   too_early.exchange(0, {Kind::send_activation, 0, 0_m}, {Kind::forward, 0, 0_m});
-  too_early.refused(Names("stage 0", "send activation of chunk 0", "microbatch 0 before forward"));
+  too_early.refused(
+      Names("stage 0", "send activation of chunk 0", "microbatch 0 precedes forward"));
 }
 
-TEST_CASE("Receives in another order than the sends are found") {
+TEST_CASE("Receives in a different order than sends are detected") {
   Broken crossed;
   crossed.shape = {2, 2, {PipelineKind::gpipe}};
   crossed.schedules = make_pipeline_schedule(crossed.shape);
@@ -222,7 +223,7 @@ TEST_CASE("Receives in another order than the sends are found") {
   crossed.refused(Names("stage 1", "activations", "stage 0"));
 }
 
-TEST_CASE("Stages that wait for each other are found") {
+TEST_CASE("A deadlock between stages is detected") {
   // Stage 0 wants the gradient of microbatch 0 before it sends microbatch 1, stage 1 wants both
   // microbatches first.
   Broken deadlock;
@@ -236,7 +237,7 @@ TEST_CASE("Stages that wait for each other are found") {
                          "forward of chunk 0, microbatch 1"));
 }
 
-TEST_CASE("In a simulation no stage computes two passes at once, and none before its message") {
+TEST_CASE("A simulated stage runs one pass at a time, after its message has arrived") {
   const PipelineShape shape{4, 8, {PipelineKind::interleaved, 2}};
   const Simulation simulation = simulate(shape, make_pipeline_schedule(shape));
   CHECK(simulation.duration == 16 * 3 + 3 * 3);

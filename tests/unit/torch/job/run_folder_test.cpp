@@ -29,7 +29,7 @@ constexpr const char* kConfig =
     R"({"model": {"layers": 1}, "train": {"steps": 1}, "layout": {"strategy": "ddp"}, "run": {"dir": ""}})";
 constexpr const char* kStart = R"({"event":"start","parameters":1})";
 
-// The bytes of a safetensors file without tensors, as dtrain marks its own.
+// Bytes of an empty safetensors file with dtrain's marker.
 std::string model_file() {
   const std::string header = R"({"__metadata__":{"dtrain.model":"{}"}})";
   std::string length(8, '\0');
@@ -37,7 +37,7 @@ std::string model_file() {
   return length + header;
 }
 
-TEST_CASE("A folder that was begun in holds the configuration, which does not overwrite") {
+TEST_CASE("A started run saves its configuration without the overwrite setting") {
   const TempFolder folder;
   config::Config config = run_in(folder.path("new/run"), /*overwrite=*/true);
   config.train.lr = 0.123;
@@ -47,7 +47,7 @@ TEST_CASE("A folder that was begun in holds the configuration, which does not ov
   CHECK_FALSE(saved.run.overwrite);
 }
 
-TEST_CASE("The probe of what commits need leaves nothing") {
+TEST_CASE("Testing the file system for commits leaves no files") {
   const TempFolder folder;
   RunFolder(run_in(folder.path("run")), "a").begin();
   CHECK_FALSE(fs::exists(folder.path("run/checkpoints")));
@@ -56,7 +56,7 @@ TEST_CASE("The probe of what commits need leaves nothing") {
   CHECK(fs::is_empty(folder.path("run/checkpoints")));
 }
 
-TEST_CASE("A run that was begun is not begun again") {
+TEST_CASE("A started run is not started again") {
   const TempFolder folder;
   RunFolder(run_in(folder.path("run")), "a").begin();
   const std::string refused = message_of(
@@ -93,7 +93,7 @@ TEST_CASE("Overwriting removes the old run and nothing else") {
   }
 }
 
-TEST_CASE("What killed jobs left is removed, and what people put there stays") {
+TEST_CASE("Leftovers of killed jobs are removed, users' files stay") {
   const TempFolder folder;
   for (const char* name :
        {"checkpoints/step-3/manifest.json", "REQUEUE",
@@ -114,7 +114,7 @@ TEST_CASE("What killed jobs left is removed, and what people put there stays") {
   }
 }
 
-TEST_CASE("Going on cuts the metrics back and sets later checkpoints aside") {
+TEST_CASE("Resuming truncates the metrics and quarantines later checkpoints") {
   const TempFolder folder;
   const std::string kept = fmt::format("{}\n{{\"step\":1}}\n{{\"step\":2}}\n", kStart);
   folder.write("metrics.jsonl",
@@ -125,7 +125,7 @@ TEST_CASE("Going on cuts the metrics back and sets later checkpoints aside") {
   }
   config::Config config = run_in(folder.path(""));
   set(config, "checkpoint.resume", "auto");
-  const auto aside = RunFolder(config, "a").go_on(2).paths;
+  const auto aside = RunFolder(config, "a").resume(2).paths;
   CHECK(folder.read("metrics.jsonl") == kept);
   REQUIRE(aside.size() == 1);
   CHECK(fs::path(aside[0]) == folder.path("checkpoints/step-10.superseded-a"));
@@ -133,7 +133,7 @@ TEST_CASE("Going on cuts the metrics back and sets later checkpoints aside") {
   CHECK_FALSE(fs::exists(folder.path("checkpoints/step-10")));
 }
 
-TEST_CASE("A folder that cannot be made is told") {
+TEST_CASE("A folder that cannot be created is named") {
   const std::string refused = message_of(
       base::ErrorKind::usage, [&] { RunFolder(run_in("/proc/dtrain-run"), "a").begin(); });
   CHECK_THAT(refused, Catch::Contains("/proc/dtrain-run"));
@@ -145,7 +145,7 @@ config::Config with_kernels(const char* kernels) {
   return config;
 }
 
-/// The name under which a setting is compared; empty: it is not.
+/// Returns the name under which a setting is compared; empty if it is not.
 std::string name_of(const config::Config& config, const std::string& key) {
   for (const auto& [name, value] : agreed_settings(config)) {
     if (name.starts_with(key)) return name;
@@ -153,7 +153,7 @@ std::string name_of(const config::Config& config, const std::string& key) {
   return {};
 }
 
-TEST_CASE("Ranks need not agree on what differs between nodes and changes no bit") {
+TEST_CASE("Ranks need not agree on node settings that change no bit") {
   const config::Config config = with_kernels("fused");
   CHECK(name_of(config, "layout.nnodes").empty());
   CHECK(name_of(config, "machine.threads").empty());
@@ -161,7 +161,7 @@ TEST_CASE("Ranks need not agree on what differs between nodes and changes no bit
   CHECK(name_of(config, "train.seed") == "train.seed");
 }
 
-TEST_CASE("Where memory decides what is recomputed, ranks must agree on their threads") {
+TEST_CASE("Ranks must agree on threads if memory decides what is recomputed") {
   config::Config config = with_kernels("fused");
   set(config, "machine.recompute", "auto");
   CHECK(name_of(config, "machine.threads").empty());
@@ -169,7 +169,8 @@ TEST_CASE("Where memory decides what is recomputed, ranks must agree on their th
   CHECK(name_of(config, "machine.threads").starts_with("machine.threads"));
 }
 
-TEST_CASE("Where threads change bits, ranks must agree on them, and are told how") {
+TEST_CASE(
+    "Ranks must agree on threads if they change bits, and the name says which flag sets them") {
   CHECK_THAT(name_of(with_kernels("plain"), "machine.threads"),
              testing::Names("machine.threads", "--threads"));
 }

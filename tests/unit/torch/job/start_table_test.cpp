@@ -37,11 +37,11 @@ data::Split split_of(const config::Config& config) {
 
 struct Measured {
   std::int64_t predicted = 0;
-  std::int64_t peak = 0;  // of the first three steps
+  std::int64_t peak = 0;  // over the first three steps
 };
 
-// Processes of their own, whose peak no other test has raised. The argument has a request a line,
-// and the text a line "PREDICTED MEASURED" in bytes for each.
+// Measures in separate processes, whose peak no other test has raised. The argument has one request
+// per line, and the text one line "PREDICTED MEASURED" in bytes for each.
 const testing::RankProgram kMeasure("measure", [](comm::World& world, const std::string& requests) {
   metrics::install_counting_allocator();
   std::string found;
@@ -55,7 +55,7 @@ const testing::RankProgram kMeasure("measure", [](comm::World& world, const std:
   return found;
 });
 
-// One rank's measurements of each run. All have as many ranks.
+// Measurements of one rank for each run. All runs have the same number of ranks.
 std::vector<Measured> measure(std::vector<config::Config> configs, std::size_t rank = 0,
                               const std::string& backend = "gloo") {
   std::string requests;
@@ -76,7 +76,7 @@ std::vector<Measured> measure(std::vector<config::Config> configs, std::size_t r
   return all;
 }
 
-// tolerance: how far the prediction may be from what is measured, as a part of that.
+// tolerance: allowed relative error of the prediction.
 void check_prediction(const Measured& found, double tolerance = 0.05) {
   const double ratio = static_cast<double>(found.predicted) / static_cast<double>(found.peak);
   INFO("predicted " << metrics::format_bytes(found.predicted) << ", measured "
@@ -105,7 +105,7 @@ void check_within(const std::vector<Case>& cases, const std::string& backend = "
   }
 }
 
-// Four samples at once: activations are most of the memory all the same.
+// Four samples at once; activations still dominate.
 config::Config four_samples() {
   config::Config config = mini(1, 1);
   config.batch.global = config.batch.microbatch = 4;
@@ -144,20 +144,20 @@ config::Config heavy(std::int64_t samples) {
 }
 
 TEST_CASE("The predicted memory of a rank is within a twentieth of the measured peak") {
-  SECTION("whatever runs again, with levels of their own, with long sequences and few neurons") {
+  SECTION("with recomputation, untied levels, long sequences and few neurons") {
     check_within(cases_where_levels_run_again());
   }
   SECTION("in every dtype, with accumulation, with weights that outweigh activations") {
     std::vector<Case> cases{{mini(1, 8)}, {heavy(1), 0.02}};
     config::Config config = mini(1, 1);
-    config.data.seq_len = 32;  // without its own instructions a processor takes long for 16 bits
+    config.data.seq_len = 32;  // 16 bits are slow on processors without instructions for them
     for (const char* dtype : {"bfloat16", "float16", "float64"}) {
       set(config, "machine.dtype", dtype);
       cases.push_back({config});
     }
     check_within(cases);
   }
-  SECTION("with shards on two ranks, with gradients that travel in another dtype") {
+  SECTION("with shards on two ranks, with gradients reduced in another dtype") {
     config::Config reduced = heavy(2);
     set(reduced, "machine.reduce_dtype", "bfloat16");
     std::vector<Case> cases{{testing::laid_out(reduced, 2, 1), 0.05}};
@@ -170,7 +170,7 @@ TEST_CASE("The predicted memory of a rank is within a twentieth of the measured 
       }
     }
     check_within(cases);
-    // How much travels at once depends on the machine: the prediction is the most there can be.
+    // How much is in flight depends on the machine; the prediction is an upper bound.
     reduced.model.tie_layers = false;
     const Measured found = measure({testing::sharded(reduced, 2, 1, "fsdp:full")}).front();
     CHECK(found.predicted > found.peak - (1 << 20));
@@ -178,7 +178,7 @@ TEST_CASE("The predicted memory of a rank is within a twentieth of the measured 
   }
 }
 
-// So little that what communication takes shows: a group of any axis counts as much as another.
+// A model so small that communication buffers matter: groups of all axes count equally.
 config::Config light() {
   config::Config config = mini(1, 1);
   set(config, "model.neurons", "64");
@@ -186,7 +186,7 @@ config::Config light() {
   return config;
 }
 
-TEST_CASE("What the groups of every axis take to communicate is predicted") {
+TEST_CASE("Communication buffers of every axis are predicted") {
   const std::string backend = GENERATE("gloo", "shm");
   config::Config reduced = light();
   set(reduced, "machine.reduce_dtype", "bfloat16");
@@ -207,7 +207,7 @@ Measured measure_schedule(const std::string& schedule) {
   return measure({testing::meshed(config, {{Axis::pp, 2}}, 8)}).front();
 }
 
-TEST_CASE("1f1b keeps the activations of as many microbatches as there are stages, gpipe of all") {
+TEST_CASE("1f1b keeps activations of as many microbatches as stages, gpipe of all") {
   const Measured all = measure_schedule("gpipe");
   const Measured few = measure_schedule("1f1b");
   for (const Measured& found : {all, few}) check_prediction(found);
@@ -216,8 +216,8 @@ TEST_CASE("1f1b keeps the activations of as many microbatches as there are stage
   CHECK(all.peak - few.peak > 6 * microbatch * 9 / 10);
 }
 
-// Where next to nothing but inputs is kept, those that another stage sends count.
-TEST_CASE("The memory of a later stage is predicted where levels run again") {
+// If little besides inputs is kept, inputs from another stage matter.
+TEST_CASE("The memory of a later stage with recomputed levels is predicted") {
   config::Config config = mini(1, 1);
   set(config, "model.neurons", "32");
   config.batch.global = 128;
@@ -239,7 +239,7 @@ TEST_CASE("Parameters, gradients and moments are predicted to the byte") {
   });
 }
 
-TEST_CASE("Offloaded state takes no memory, but the copy of it that is saved does") {
+TEST_CASE("Offloaded state takes no memory, but its checkpoint copy does") {
   testing::on_threads(1, [&](comm::World& world) {
     config::Config config = mini(1, 1);
     set(config, "checkpoint.every", "1");
@@ -255,8 +255,7 @@ TEST_CASE("Offloaded state takes no memory, but the copy of it that is saved doe
 
 const CpuTypes kCpus{.text = "AVX2/AMD:avx2"};
 
-TEST_CASE(
-    "The reproducibility class names what equal bits depend on, and nothing that they do not") {
+TEST_CASE("The reproducibility class names exactly what equal bits depend on") {
   const config::Config config = testing::with_dtypes(mini(1, 2));
   const std::string text = reproducibility_class(config, kCpus);
   CHECK(text ==
@@ -316,12 +315,12 @@ TEST_CASE("The reproducibility class names the dtypes that change bits, and only
   const Change reduces = [](config::Config& config) {
     set(config, "machine.reduce_dtype", "bfloat16");
   };
-  CHECK(class_of(1, 6, "fsdp:none", reduces) == single);  // nothing travels
+  CHECK(class_of(1, 6, "fsdp:none", reduces) == single);  // a single rank sends nothing
   CHECK(class_of(2, 3, "fsdp:none", reduces) != single);
   CHECK(class_of(6, 1, "fsdp:none", reduces) != class_of(2, 3, "fsdp:none", reduces));
 }
 
-/// The row of a table that begins with this word; empty: there is none.
+/// Returns the table row that begins with this word; empty if there is none.
 std::string row_of(const std::string& table, const std::string& word) {
   std::istringstream rows(table);
   for (std::string row; std::getline(rows, row);) {
@@ -335,7 +334,7 @@ StartFacts facts_of(testing::EngineRun& run, const data::Split& split) {
   return {run.config(), job.world(), job.whole_model(), job.plan(), job.cpus(), split};
 }
 
-TEST_CASE("The start table and the start line say what runs") {
+TEST_CASE("The start table and the start event describe the run") {
   testing::on_threads(2, [&](comm::World& world) {
     const config::Config config = mini(2, 1);
     testing::EngineRun run(config, world);
@@ -354,7 +353,7 @@ TEST_CASE("The start table and the start line say what runs") {
   });
 }
 
-TEST_CASE("The start says where each rank is, and with which ranks it forms a group") {
+TEST_CASE("The start shows each rank's coordinate and groups") {
   CHECK(mesh_lines(mesh::DeviceMesh({})).empty());
   CHECK(mesh_lines(mesh::DeviceMesh({{Axis::dp, 1000}})).empty());
   CHECK(mesh_lines(mesh::DeviceMesh({{Axis::pp, 2}, {Axis::dp, 2}, {Axis::tp, 2}})) ==
@@ -370,7 +369,7 @@ TEST_CASE("The start says where each rank is, and with which ranks it forms a gr
         "dp groups       0 2 4 6 8 10 12 ... 998 | 1 3 5 7 9 11 13 ... 999\n");
 }
 
-TEST_CASE("The details of a start say what a sharded step gathers and reduces") {
+TEST_CASE("The start details show what a sharded step gathers and reduces") {
   config::Config config = mini(2, 1);
   config.model.tie_layers = false;  // units: embedding, four levels, head
   testing::on_threads(2, [&](comm::World& world) {

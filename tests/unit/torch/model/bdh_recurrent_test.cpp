@@ -87,7 +87,7 @@ TEST_CASE("The recurrence equals the reference's golden logits") {
 }
 
 TEST_CASE("A position beyond 65,536 is rejected") {
-  BdhFixture fixture({.levels = 1, .width = 2, .heads = 1, .neurons = 2, .vocab = 2}, at::kFloat);
+  BdhFixture fixture({.layers = 1, .width = 2, .heads = 1, .neurons = 2, .vocab = 2}, at::kFloat);
   BdhRecurrent recurrent(fixture.sizes, fixture.weights);
   for (std::int64_t t = 0; t < 65536; ++t) (void)recurrent.step(t % 2);
   const std::string message =

@@ -34,7 +34,7 @@ TEST_CASE("The 25m model has the reference's 25,296,896 parameters and 1.218 GFL
 }
 
 TEST_CASE("The cost of chunked attention counts scores and states") {
-  const BdhSizes sizes{.levels = 1, .width = 8, .heads = 2, .neurons = 64, .vocab = 16};
+  const BdhSizes sizes{.layers = 1, .width = 8, .heads = 2, .neurons = 64, .vocab = 16};
   const auto forward_flops = [&](const config::AttentionSetting& attention) {
     const auto model =
         make_bdh(sizes, 1024, {}, {.kernels = config::Kernels::fused, .attention = attention});
@@ -85,7 +85,7 @@ TEST_CASE("An unknown model is rejected") {
 }
 
 TEST_CASE("The blocks equal the naive model, with and without tied levels and dropout") {
-  const bool tie_levels = GENERATE(true, false);
+  const bool tie_layers = GENERATE(true, false);
   const double probability = GENERATE(0.0, 0.3);
   const BdhSizes sizes{.layers = 3,
                        .width = 5,
@@ -110,7 +110,7 @@ TEST_CASE("The blocks equal the naive model, with and without tied levels and dr
 }
 
 TEST_CASE("Losses are per-token cross-entropies in nats") {
-  BdhFixture fixture({.levels = 1, .width = 4, .heads = 1, .neurons = 4, .vocab = 7}, at::kDouble);
+  BdhFixture fixture({.layers = 1, .width = 4, .heads = 1, .neurons = 4, .vocab = 7}, at::kDouble);
   fixture.randomise(2);
   const at::Tensor ids = at::tensor({1, 2, 3, 4, 5, 6}, at::kLong).view({2, 3});
   const at::Tensor targets = at::tensor({2, 3, 4, 5, 6, 0}, at::kLong).view({2, 3});

@@ -16,12 +16,12 @@ namespace {
 using testing::operator""_b;
 using testing::operator""_m;
 
-// The levels of a whole model of so many blocks.
+// Returns the levels of a whole model with this many blocks.
 std::vector<model::BlockRange> levels_of(std::int64_t num_blocks) {
   return {{1_b, model::BlockId(num_blocks - 1)}};
 }
 
-TEST_CASE("Levels run again alone or in groups; the first and the last block never do") {
+TEST_CASE("Levels are recomputed singly or in groups; the first and the last block never are") {
   using Groups = std::vector<RecomputeGroup>;
   CHECK(recompute_lowest_layers(levels_of(7), 0).groups.empty());
   CHECK((recompute_lowest_layers(levels_of(7), 2).groups == Groups{{1_b, 2_b}, {2_b, 3_b}}));
@@ -34,7 +34,7 @@ TEST_CASE("Levels run again alone or in groups; the first and the last block nev
   CHECK(recompute_in_groups(levels_of(7), 2).group_of(0_b) == nullptr);
 }
 
-TEST_CASE("Groups do not go beyond the runs of levels that a stage computes") {
+TEST_CASE("Groups do not cross the chunks of a stage") {
   using Groups = std::vector<RecomputeGroup>;
   const std::vector<model::BlockRange> runs{{1_b, 4_b}, {4_b, 6_b}};
   CHECK((recompute_in_groups(runs, 2).groups == Groups{{1_b, 3_b}, {3_b, 4_b}, {4_b, 6_b}}));
@@ -42,7 +42,7 @@ TEST_CASE("Groups do not go beyond the runs of levels that a stage computes") {
          Groups{{1_b, 2_b}, {2_b, 3_b}, {3_b, 4_b}, {4_b, 5_b}}));
 }
 
-// Forgets what it is given.
+// Discards gradients.
 class NoGradients final : public param::GradientMemory {
  public:
   explicit NoGradients(const param::ParameterViews& parameters) : parameters_(parameters) {}
@@ -81,7 +81,7 @@ std::string trace_of(std::int64_t num_levels, const RecomputePlan& plan) {
   return trace;
 }
 
-TEST_CASE("Each block that runs again does so right before its backward, a group from its input") {
+TEST_CASE("Each block is recomputed right before its backward pass, a group from its input") {
   CHECK(trace_of(3, {}) == "abc CBA");
   CHECK(trace_of(3, recompute_lowest_layers(levels_of(5), 2)) == "abc CbBaA");
   CHECK(trace_of(3, recompute_in_groups(levels_of(5), 1)) == "abc cCbBaA");
@@ -90,7 +90,7 @@ TEST_CASE("Each block that runs again does so right before its backward, a group
   CHECK(trace_of(4, recompute_in_groups(levels_of(6), 4)) == "abcd abcdDcCbBaA");
 }
 
-// Blocks that save 100 and put out 1; half of a backward pass comes on top.
+// Blocks that save 100 and output 1; a backward pass needs half as much on top.
 constexpr model::BlockMemory kEnd{
     .output = 1, .saved = 10, .forward = 11, .forward_without_graph = 11, .backward = 20};
 constexpr model::BlockMemory kLevel{
@@ -102,7 +102,7 @@ MemoryPlan memory_of(const RecomputePlan& plan) {
   return BlockRunner::memory(blocks, sequential_actions(6, 1), plan);
 }
 
-TEST_CASE("Leaving out the lowest levels' graphs lowers the peak by a graph each") {
+TEST_CASE("Recomputing the lowest levels lowers the peak by a graph each") {
   const std::int64_t none = memory_of({}).activations + memory_of({}).work;
   for (const std::int64_t count : {1, 2, 3}) {
     const MemoryPlan some = memory_of(recompute_lowest_layers(levels_of(6), count));
@@ -110,7 +110,7 @@ TEST_CASE("Leaving out the lowest levels' graphs lowers the peak by a graph each
   }
 }
 
-TEST_CASE("A stage keeps what it received, and not what it has sent") {
+TEST_CASE("A stage keeps inputs that it received, but not outputs that it has sent") {
   const base::IndexedVector<BlockId, model::BlockMemory> blocks{kLevel, kLevel};
   const std::vector<Action> actions{
       {ActionKind::recv_activation, 0_b, 0_m}, {ActionKind::forward, 0_b, 0_m},
@@ -134,7 +134,7 @@ std::string text_of(const std::vector<Action>& actions) {
   return text;
 }
 
-TEST_CASE("Each microbatch's gradients are a sum of their own, and only the last one has no end") {
+TEST_CASE("Each microbatch has its own gradient sum, and only the last one has no end action") {
   const std::vector<Action> step = with_events(sequential_actions(2, 3));
   CHECK(text_of(step) ==
         "b0 F0 F0 g0 B0 B0 h0 e0 "
@@ -152,7 +152,7 @@ TEST_CASE("A microbatch lives from its first message to its last") {
   CHECK(text_of(with_events(stage)) == "b0 R0 b1 R1 F0 F1 l1 g0 B0 h0 S0 e0 g1 B1 S1 e1");
 }
 
-TEST_CASE("Where backward passes alternate between microbatches there is one sum of all") {
+TEST_CASE("Alternating backward passes of several microbatches share one gradient sum") {
   std::vector<Action> stage;  // two chunks of one block
   for (const BlockId block : {0_b, 1_b}) {
     for (const MicrobatchId microbatch : {0_m, 1_m}) {

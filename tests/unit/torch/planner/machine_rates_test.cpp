@@ -26,8 +26,8 @@ config::Config on_four_ranks(bool ties_levels, const std::string& recompute = "n
   config.model.tie_layers = ties_levels;
   config.batch.global = 8;
   set(config, "machine.recompute", recompute);
-  return with_layout(config, {4, {{"--strategy", "fsdp"}, {"--microbatch", "2"}}},
-                     {.ranks_per_node = 4, .cores = 4});
+  return resolve_with_layout(config, {4, {{"--strategy", "fsdp"}, {"--microbatch", "2"}}},
+                             {.ranks_per_node = 4, .cores = 4});
 }
 
 std::int64_t memory_of(const config::Config& config) {

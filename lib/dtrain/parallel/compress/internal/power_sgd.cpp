@@ -43,13 +43,13 @@ SchemeCosts PowerSgd::costs(const GradientPart& part, std::int64_t rank, std::in
                             at::ScalarType dtype) {
   const std::int64_t left = param::bytes_of(part.rows * rank, dtype);
   const std::int64_t right = param::bytes_of(part.columns * rank, dtype);
-  // Of make_orthonormal: columns in float64, and they in another order.
+  // For make_orthonormal: the columns in float64, and a transposed copy.
   const std::int64_t columns = 2 * param::bytes_of(part.rows * rank, at::kDouble);
   return {.buffers = left + 3 * right,
           .work = columns,
           .sent = bytes_in_ring(left + right, num_ranks),
           .calls = 2,
-          .carried = right};
+          .factor = right};
 }
 
 void PowerSgd::begin(const at::Tensor& values) {
@@ -69,12 +69,12 @@ void PowerSgd::advance() {
 
 void PowerSgd::finish(const at::Tensor& sum) {
   work_.wait();
-  multiply_alike(left_, next_right_.t(), sum.view({left_.size(0), right_.size(0)}));
+  multiply_reproducibly(left_, next_right_.t(), sum.view({left_.size(0), right_.size(0)}));
 }
 
-void PowerSgd::keep() {
+void PowerSgd::commit() {
   std::swap(right_, next_right_);
-  // A column of 0 would stay so for ever.
+  // A zero column would stay zero for ever.
   const at::Tensor is_zero = right_.eq(0).all(0);
   if (is_zero.any().item<bool>()) right_.copy_(first_.where(is_zero, right_));
 }

@@ -7,15 +7,16 @@
 
 namespace dtrain::parallel {
 
-/// Sends factors of rank r of a matrix M (rows, columns), by one step of power iteration: with the
-/// Q (columns, r) of the step before, P = M Q is added over the ranks and made orthonormal, then
-/// Q = M^T P is added over the ranks. The sum of M is taken to be P Q^T, and P (M^T P)^T is what a
-/// rank has sent of its own.
+/// Sends rank-r factors of a matrix M (rows, columns), found by one step of power iteration: with
+/// the previous step's Q (columns, r), P = M Q is all-reduced and orthonormalised, then Q = M^T P
+/// is all-reduced. P Q^T approximates the sum of M over ranks, and P (M^T P)^T is what a rank has
+/// sent of its own M.
 ///
 /// Format: P (rows, r), then Q (columns, r), in the dtype of gradients.
 ///
-/// Every rank computes P Q^T and orthonormal columns with the same bits, whatever its threads and
-/// its CPU. The first Q is drawn from the parameter's number; so is a column that has become 0.
+/// Every rank computes P Q^T and the orthonormal columns with equal bits, independent of threads
+/// and CPU type. The initial Q is drawn from a seed that depends on the parameter's number; columns
+/// that become 0 are reset to it.
 ///
 /// Source: Vogels, Karimireddy, Jaggi, PowerSGD (NeurIPS 2019), algorithms 1 and 2.
 class PowerSgd final : public Scheme {
@@ -29,16 +30,16 @@ class PowerSgd final : public Scheme {
   void begin(const at::Tensor& values) override;
   void advance() override;
   void finish(const at::Tensor& sum) override;
-  void keep() override;
+  void commit() override;
   [[nodiscard]] at::Tensor factor() const override { return right_; }
 
  private:
   comm::ProcessGroup& group_;
-  at::Tensor first_;       // (columns, r): the first right_
+  at::Tensor first_;       // (columns, r): initial value of right_
   at::Tensor left_;        // P
-  at::Tensor right_;       // Q of the last step that was kept
-  at::Tensor next_right_;  // of this one
-  at::Tensor matrix_;      // M; of begin()
+  at::Tensor right_;       // Q of the last committed step
+  at::Tensor next_right_;  // Q of this step
+  at::Tensor matrix_;      // M, from begin() to advance()
   comm::Work work_;
 };
 

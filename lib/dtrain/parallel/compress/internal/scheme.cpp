@@ -14,7 +14,7 @@ using SchemeKind = config::Compression::Kind;
 
 constexpr std::int64_t kRoundedBytes = 2;
 
-// Sends bfloat16 or float16, which the group adds. Format: n values of 2 bytes.
+// Rounds to bfloat16 or float16 and all-reduces in that dtype. Format: n values of 2 bytes.
 class Rounding final : public Scheme {
  public:
   Rounding(std::int64_t size, at::ScalarType dtype, comm::ProcessGroup& group,
@@ -43,20 +43,20 @@ class Rounding final : public Scheme {
   comm::Work work_;
 };
 
-// A part travels while the next one is compressed, and its indices fit 32 bits.
-constexpr std::int64_t kMostElements = std::int64_t{1} << 20;
+// Small enough to overlap sending a part with compressing the next, and for 32-bit indices.
+constexpr std::int64_t kMaxPartElements = std::int64_t{1} << 20;
 
-// From the first element to the last.
-class Cutter {
+// Splits a shard's gradients into parts, in the order of the arena.
+class PartSplitter {
  public:
-  Cutter(const param::ArenaLayout& layout, const Compression& compression)
+  PartSplitter(const param::ArenaLayout& layout, const Compression& compression)
       : layout_(layout), compression_(compression) {}
 
   void add(param::ParameterId id, param::ElementRange own) {
     if (own.size() < compression_.min_elements) return add_whole(id, own);
     if (compression_.scheme.kind == SchemeKind::power_sgd) return add_matrix(id, own);
-    for (std::int64_t begin = own.begin; begin < own.end; begin += kMostElements) {
-      parts_.push_back({.range = {begin, std::min(begin + kMostElements, own.end)},
+    for (std::int64_t begin = own.begin; begin < own.end; begin += kMaxPartElements) {
+      parts_.push_back({.range = {begin, std::min(begin + kMaxPartElements, own.end)},
                         .id = id,
                         .is_compressed = true});
     }
@@ -76,14 +76,14 @@ class Cutter {
     }
   }
 
-  // A shard may begin and end within a row; those ends are sent whole.
+  // A shard may begin and end within a row; those partial rows are sent uncompressed.
   void add_matrix(param::ParameterId id, param::ElementRange own) {
     const std::int64_t columns = layout_.shape(id).back();
     const std::int64_t begin = layout_.range(id).begin;
     const std::int64_t first_row = (own.begin - begin + columns - 1) / columns;
     const std::int64_t end_row = (own.end - begin) / columns;
     const std::int64_t rows = end_row - first_row;
-    // Factors of a matrix pay where they are smaller.
+    // Factors save bytes only if they are smaller than the matrix.
     const std::int64_t rank = compression_.scheme.max_rank;
     if (rank * (rows + columns) >= rows * columns) return add_whole(id, own);
     const param::ElementRange matrix{begin + first_row * columns, begin + end_row * columns};
@@ -136,12 +136,12 @@ std::unique_ptr<Scheme> make_scheme(const GradientPart& part, const config::Comp
 
 std::vector<GradientPart> gradient_parts(const param::ArenaLayout& layout, param::ShardId shard,
                                          const Compression& compression) {
-  Cutter cutter(layout, compression);
+  PartSplitter splitter(layout, compression);
   for (const param::ParameterId id : layout.parameters()) {
     const param::ElementRange own = layout.range_in(id, shard);
-    if (!own.is_empty() && !layout.is_frozen(id)) cutter.add(id, own);
+    if (!own.is_empty() && !layout.is_frozen(id)) splitter.add(id, own);
   }
-  std::vector<GradientPart> parts = cutter.take();
+  std::vector<GradientPart> parts = splitter.take();
   std::ranges::reverse(parts);
   return parts;
 }

@@ -1,5 +1,5 @@
-// The parts of a rank's gradients that are compressed one by one, and the interface of a scheme that
-// compresses one.
+// Splits a rank's gradients into parts, and defines the interface of a scheme that compresses one
+// part.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,37 +14,37 @@
 
 namespace dtrain::parallel {
 
-/// How gradients are compressed between replicas.
+/// Compression of gradients between replicas.
 struct Compression {
   config::Compression scheme = {};
-  std::int64_t min_elements = 0;  ///< a rank's part of a parameter with fewer is sent whole
+  std::int64_t min_elements = 0;  ///< smaller shards of a parameter are sent uncompressed
 
   bool operator==(const Compression&) const = default;
 };
 
-/// Neighbouring gradients that travel together.
+/// Contiguous gradients that are sent together.
 struct GradientPart {
   param::ElementRange range;  ///< of the arena
-  param::ParameterId id{};    ///< whose they are; of several the last
+  param::ParameterId id{};    ///< the last parameter that it covers
   bool is_compressed = false;
-  /// As a matrix, where the scheme needs one: rows whole.
+  /// Matrix shape, if the scheme needs one; whole rows.
   std::int64_t rows = 0;
   std::int64_t columns = 0;
 
   [[nodiscard]] std::int64_t size() const { return range.size(); }
 };
 
-/// All that the shard trains but for padding, from the arena's end to its beginning: the last
-/// parameters' gradients are final first. Parts that are not compressed are merged with such
-/// neighbours of the same unit.
+/// Splits the shard's trained gradients, without padding, from the arena's end to its beginning,
+/// since the last parameters' gradients are final first. Neighbouring uncompressed parts of one
+/// unit are merged.
 ///
 /// compression: not none.
 [[nodiscard]] std::vector<GradientPart> gradient_parts(const param::ArenaLayout& layout,
                                                        param::ShardId shard,
                                                        const Compression& compression);
 
-/// Compresses a part, sends it, and makes the sum of what all ranks have sent. One step is begin,
-/// advance, finish, and keep where its update was made.
+/// Compresses a part, sends it, and computes the sum over ranks. One step is begin, advance,
+/// finish, and commit if the update was applied.
 ///
 /// Collective: begin and advance, over the ranks that hold the same part, in the same order.
 /// Throws:     what Work::wait throws.
@@ -53,38 +53,39 @@ class Scheme {
  public:
   virtual ~Scheme() = default;
 
-  /// values (n): this rank's; they stay in use until finish() returns, and hold then what this rank
-  /// has not sent.
+  /// Compresses and sends `values` (n), this rank's gradients.
+  ///
+  /// Async: `values` are in use until finish() returns; they then hold the residual.
   virtual void begin(const at::Tensor& values) = 0;
-  /// Sends the second message of schemes that have two.
+  /// Sends the second message; no-op for schemes with one.
   virtual void advance() {}
-  /// sum (n) becomes the sum over the ranks, with equal bits on all of them.
+  /// Writes the sum over ranks to `sum` (n), with equal bits on all of them.
   virtual void finish(const at::Tensor& sum) = 0;
-  /// Keeps what this step learnt for the next one. Called only after an update; without it the next
+  /// Carries this step's state over to the next. Called only after an update; otherwise the next
   /// step starts from the same state as this one.
-  virtual void keep() {}
+  virtual void commit() {}
 
-  /// What is carried from step to step, equal on all ranks: 2 dims; undefined: nothing.
+  /// Returns the state kept across steps, 2 dims, equal on all ranks; undefined: none.
   [[nodiscard]] virtual at::Tensor factor() const { return {}; }
 };
 
-/// What a part's scheme takes and sends.
+/// Memory and traffic of a part's scheme.
 ///
-/// Units: bytes of one rank.
+/// Units: bytes per rank.
 struct SchemeCosts {
-  std::int64_t buffers = 0;  ///< held always
-  std::int64_t work = 0;     ///< temporaries while it compresses
-  std::int64_t sent = 0;     ///< in a step, in a ring
-  std::int64_t calls = 0;    ///< of the group, in a step
-  std::int64_t carried = 0;  ///< of factor()
+  std::int64_t buffers = 0;  ///< permanent
+  std::int64_t work = 0;     ///< temporaries during compression
+  std::int64_t sent = 0;     ///< per step, in a ring
+  std::int64_t calls = 0;    ///< collective calls per step
+  std::int64_t factor = 0;   ///< of factor(), as checkpointed
 };
 
-/// Returns what a rank sends of an all-reduce of these bytes.
+/// Returns the bytes that a rank sends in a ring all-reduce of `bytes`.
 [[nodiscard]] constexpr std::int64_t bytes_in_ring(std::int64_t bytes, std::int64_t num_ranks) {
   return 2 * bytes * (num_ranks - 1) / num_ranks;
 }
 
-/// part.is_compressed. num_ranks: of the group; dtype: of gradients.
+/// part.is_compressed must be true. num_ranks: of the group; dtype: of gradients.
 [[nodiscard]] SchemeCosts scheme_costs(const GradientPart& part, const config::Compression& scheme,
                                        std::int64_t num_ranks, at::ScalarType dtype);
 

@@ -14,7 +14,7 @@ namespace dtrain::parallel {
 namespace {
 
 constexpr std::int64_t kRowsOfTask = 256;
-// Of a column's length, beside which what is left of it is rounding.
+// Relative length below which a projected column is rounding error.
 constexpr double kRounding = 1e-6;
 
 template <typename T>
@@ -51,9 +51,9 @@ void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& produc
                              [&] { multiply_by_rows<scalar_t>(a, b, product, /*adds=*/false); });
 }
 
-void multiply_alike(const at::Tensor& a, const at::Tensor& b, const at::Tensor& product) {
+void multiply_reproducibly(const at::Tensor& a, const at::Tensor& b, const at::Tensor& product) {
   if (!a.is_cpu()) return multiply(a, b, product);
-  AT_DISPATCH_FLOATING_TYPES(a.scalar_type(), "multiply_alike", [&] {
+  AT_DISPATCH_FLOATING_TYPES(a.scalar_type(), "multiply_reproducibly", [&] {
     multiply_by_rows<scalar_t>(a, b, product, /*adds=*/false, kernels::InstructionSet::baseline);
   });
 }
@@ -86,7 +86,7 @@ void make_orthonormal(const at::Tensor& matrix) {
       for (std::int64_t i = 0; i < length; ++i) own[i] -= share * column(other)[i];
     }
     const double norm = std::sqrt(product(own, own));
-    const double factor = norm <= kRounding * before ? 0 : 1 / norm;  // NaN goes on
+    const double factor = norm <= kRounding * before ? 0 : 1 / norm;  // NaN propagates
     for (std::int64_t i = 0; i < length; ++i) own[i] *= factor;
   }
   matrix.copy_(columns.t());

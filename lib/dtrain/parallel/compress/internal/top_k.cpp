@@ -11,22 +11,22 @@ namespace {
 
 constexpr std::int64_t kLargestGap = 65535;
 constexpr std::int64_t kEntryBytes = 4;  // a gap and a value
-// More of a sample than the share that is wanted, so that hardly ever fewer are found.
+// Oversampling factor that makes finding too few candidates rare.
 constexpr double kMargin = 1.25;
 
-// Values that travel.
+// Number of values sent.
 std::int64_t num_sent(std::int64_t size, double ratio) {
   return std::max<std::int64_t>(1, std::llround(ratio * static_cast<double>(size)));
 }
 
-// As many, and those that cross the widest gaps.
+// Number of entries: the values sent, and those that bridge the widest gaps.
 std::int64_t num_entries(std::int64_t size, double ratio) {
   return num_sent(size, ratio) + size / kLargestGap;
 }
 
-// (about kMargin * count) int64: where the sizes are likely to be among the `count` largest.
-at::Tensor candidate_places(const at::Tensor& sizes, std::int64_t count) {
-  // An odd step meets all columns of a matrix whose width is a power of two.
+// Returns (about kMargin * count) int64: indices likely to be among the `count` largest magnitudes.
+at::Tensor candidate_indices(const at::Tensor& sizes, std::int64_t count) {
+  // An odd step samples all columns of a matrix whose width is a power of two.
   const std::int64_t step = (sizes.numel() / TopK::kExact) | 1;
   const at::Tensor sample = sizes.slice(0, 0, sizes.numel(), step);
   const double share = static_cast<double>(sample.numel()) / static_cast<double>(sizes.numel());
@@ -34,16 +34,16 @@ at::Tensor candidate_places(const at::Tensor& sizes, std::int64_t count) {
       static_cast<std::int64_t>(std::ceil(kMargin * share * static_cast<double>(count))) + 1;
   const at::Tensor least =
       std::get<0>(sample.topk(std::min(wanted, sample.numel()), 0, true, /*sorted=*/true))[-1];
-  // What is no number counts as large: it must reach the sum. Zeros need not.
+  // NaN counts as large, since it must reach the sum; zeros need not be sent.
   return sizes.lt(least).logical_not_().logical_and_(sizes.ne(0)).nonzero().view(-1);
 }
 
-// (at most count) int64, ascending: the indices of the largest.
+// Returns (at most count) int64: the ascending indices of the largest magnitudes.
 at::Tensor largest(const at::Tensor& values, std::int64_t count) {
   const at::Tensor sizes = values.abs();
   at::Tensor found;
   if (sizes.numel() > TopK::kExact) {
-    found = candidate_places(sizes, count);
+    found = candidate_indices(sizes, count);
     if (found.numel() <= count) return found;
     found = found.index_select(
         0, std::get<1>(sizes.index_select(0, found).topk(count, 0, true, /*sorted=*/false)));
@@ -54,7 +54,7 @@ at::Tensor largest(const at::Tensor& values, std::int64_t count) {
 }
 
 struct Entries {
-  at::Tensor gaps;    // (c) int16, whose bits are those of uint16
+  at::Tensor gaps;    // (c) int16, holding uint16 bits
   at::Tensor values;  // (c) bfloat16
 };
 
@@ -79,9 +79,9 @@ std::int64_t TopK::message_bytes(std::int64_t size, double ratio) {
 SchemeCosts TopK::costs(std::int64_t size, double ratio, std::int64_t num_ranks,
                         at::ScalarType dtype) {
   const std::int64_t message = message_bytes(size, ratio);
-  constexpr std::int64_t kMasks = 2;      // a byte each
-  constexpr std::int64_t kChoosing = 40;  // bytes of an entry: candidates, sizes and places
-  constexpr std::int64_t kPacking = 62;   // likewise: places, gaps, crossings and values
+  constexpr std::int64_t kMasks = 2;      // one byte per element each
+  constexpr std::int64_t kChoosing = 40;  // bytes per entry: candidates, magnitudes, positions
+  constexpr std::int64_t kPacking = 62;   // bytes per entry: positions, gaps, bridges, values
   const std::int64_t entries = num_entries(size, ratio);
   const std::int64_t choosing =
       size * (static_cast<std::int64_t>(c10::elementSize(dtype)) + kMasks) + kChoosing * entries;
@@ -111,13 +111,14 @@ void TopK::compress(const at::Tensor& values, double ratio, const at::Tensor& me
   const at::Tensor sent = values.index_select(0, indices).to(at::kBFloat16);
   values.index_add_(0, indices, sent.to(values.scalar_type()), -1);
   const at::Tensor gaps = indices.diff(1, 0, at::zeros({1}, indices.options()));
-  const at::Tensor crossings = gaps.sub(1).div_(kLargestGap, "trunc");  // entries of value 0 before
-  const at::Tensor places = crossings.add(1).cumsum(0).sub_(1);
-  const std::int64_t count = places[-1].item<std::int64_t>() + 1;
+  const at::Tensor bridges =
+      gaps.sub(1).div_(kLargestGap, "trunc");  // preceding entries of value 0
+  const at::Tensor positions = bridges.add(1).cumsum(0).sub_(1);
+  const std::int64_t count = positions[-1].item<std::int64_t>() + 1;
   at::Tensor all = at::full({count}, kLargestGap, indices.options());
-  all.index_copy_(0, places, gaps.sub(crossings, kLargestGap));
+  all.index_copy_(0, positions, gaps.sub(bridges, kLargestGap));
   entries.gaps.narrow(0, 0, count).copy_(all);  // modulo 2^16
-  entries.values.index_copy_(0, places, sent);
+  entries.values.index_copy_(0, positions, sent);
 }
 
 void TopK::decompress(const at::Tensor& message, const at::Tensor& sum) {

@@ -1,4 +1,4 @@
-// Top-k compression: sends only the largest gradients.
+// Top-k sparsification: sends only the gradients of largest magnitude.
 #pragma once
 
 #include <cstdint>
@@ -7,19 +7,18 @@
 
 namespace dtrain::parallel {
 
-/// Sends the share `ratio` of a part's values that is largest in size, rounded to bfloat16, to all
-/// ranks, each of which adds what it has got in the order of ranks.
+/// Sends the fraction `ratio` of a part's values of largest magnitude, rounded to bfloat16, to all
+/// ranks; each rank adds the received messages in rank order.
 ///
 /// Format of a message of c entries: c gaps of uint16, then c values of bfloat16. An entry's index
-/// is the sum of the gaps up to its own. Gaps beyond 65535 are crossed by entries of value 0, and
-/// entries that are not needed repeat the last index with value 0: c is equal on all ranks, and
-/// nobody has to be told how long a message is.
+/// is the prefix sum of the gaps. Entries of value 0 bridge gaps beyond 65535, and unused entries
+/// repeat the last index with value 0, so c is equal on all ranks and no message needs a length.
 ///
-/// In parts of more than kExact elements the smallest size that counts is estimated from a sample:
-/// somewhat fewer values may travel then, never more.
+/// In parts of more than kExact elements the threshold is estimated from a sample: slightly fewer
+/// values may be sent, never more.
 ///
 /// Source: Lin et al., Deep Gradient Compression (ICLR 2018), for the sampled threshold. Differs:
-/// what is left is added to the next gradients as it is, without momentum.
+///         the residual is added to the next gradients without momentum correction.
 class TopK final : public Scheme {
  public:
   static constexpr std::int64_t kExact = std::int64_t{1} << 15;
@@ -33,11 +32,11 @@ class TopK final : public Scheme {
   void begin(const at::Tensor& values) override;
   void finish(const at::Tensor& sum) override;
 
-  /// Writes the message of the values and takes what it says from them.
+  /// Encodes the largest values into `message` and subtracts what it sends from `values`.
   static void compress(const at::Tensor& values, double ratio, const at::Tensor& message);
-  /// Adds what a message says to `sum` (n).
+  /// Adds a message's values to `sum` (n).
   static void decompress(const at::Tensor& message, const at::Tensor& sum);
-  /// Returns the bytes of a message.
+  /// Returns the size of a message in bytes.
   [[nodiscard]] static std::int64_t message_bytes(std::int64_t size, double ratio);
 
  private:

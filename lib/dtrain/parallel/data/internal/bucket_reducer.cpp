@@ -4,7 +4,7 @@
 #include <ranges>
 
 #include "dtrain/base/error.h"
-#include "dtrain/parallel/compress/rank_sum.h"
+#include "dtrain/parallel/compress/all_reducer.h"
 
 namespace dtrain::parallel {
 namespace {
@@ -13,7 +13,7 @@ bool compresses(const ReducerSetup& setup) {
   return setup.num_ranks > 1 && !setup.options.compression.scheme.is_none();
 }
 
-RankSumSetup sum_setup(const ReducerSetup& setup) {
+AllReducerSetup all_reducer_setup(const ReducerSetup& setup) {
   return {.layout = setup.layout,
           .compression = setup.options.compression,
           .dtype = setup.options.dtype,
@@ -31,7 +31,7 @@ std::vector<param::ElementRange> ranges_of_buckets(const ReducerSetup& setup,
     }
     return ranges;
   }
-  // Whole alignments, as many as fit.
+  // Round the bucket size down to a multiple of the alignment.
   const std::int64_t alignment = param::bytes_of(param::kArenaAlignment, setup.options.dtype);
   const std::int64_t size =
       std::max(bucket_bytes / alignment, std::int64_t{1}) * param::kArenaAlignment;
@@ -52,7 +52,8 @@ BucketReducer::BucketReducer(const ReducerSetup& setup, const mesh::MeshGroups& 
              setup.options.reduction),
       num_microbatches_(setup.options.num_microbatches),
       buckets_of_(setup.layout.num_parameters()),
-      sum_(make_rank_sum(sum_setup(setup), groups.along(mesh::Axis::dp), allocate)) {
+      all_reducer_(
+          make_all_reducer(all_reducer_setup(setup), groups.along(mesh::Axis::dp), allocate)) {
   const param::ArenaLayout& layout = setup.layout;
   for (const param::ElementRange range : ranges_of_buckets(setup, bucket_bytes)) {
     buckets_.push_back({.range = range});
@@ -74,30 +75,29 @@ void BucketReducer::begin_microbatch(data::MicrobatchId id) {
   microbatch_ = id;
   store_.begin_microbatch(id);
   if (!is_in_last_microbatch()) return;
-  for (Bucket& bucket : buckets_) bucket.unfinished = bucket.num_parameters;
+  for (Bucket& bucket : buckets_) bucket.pending = bucket.num_parameters;
   num_launched_ = 0;
 }
 
-void BucketReducer::settle(param::ParameterId id) {
-  store_.settle(id);
+void BucketReducer::mark_gradient_ready(param::ParameterId id) {
+  store_.mark_gradient_ready(id);
   if (!is_in_last_microbatch()) return;
-  for (const std::size_t b : buckets_of_[id]) --buckets_[b].unfinished;
+  for (const std::size_t b : buckets_of_[id]) --buckets_[b].pending;
   launch_ready();
 }
 
 void BucketReducer::launch_ready() {
-  for (; num_launched_ < buckets_.size() && buckets_[num_launched_].unfinished == 0;
-       ++num_launched_) {
+  for (; num_launched_ < buckets_.size() && buckets_[num_launched_].pending == 0; ++num_launched_) {
     const param::ElementRange range = buckets_[num_launched_].range;
     store_.finish(range);
-    sum_->begin(range, store_.gradients().slice(range));
+    all_reducer_->begin(range, store_.gradients().slice(range));
   }
 }
 
 void BucketReducer::finish() {
   DTRAIN_CHECK(num_launched_ == buckets_.size(), "{} of {} buckets were reduced", num_launched_,
                buckets_.size());
-  sum_->finish();
+  all_reducer_->finish();
 }
 
 MemoryPlan BucketReducer::memory(const ReducerSetup& setup) {
@@ -106,9 +106,9 @@ MemoryPlan BucketReducer::memory(const ReducerSetup& setup) {
       setup.num_ranks == 1 ? 0 : options.codec->bytes(setup.layout.num_trained(), options.dtype);
   MemoryPlan memory{.gradients = GradientStore::bytes(setup.layout, options.dtype,
                                                       options.num_microbatches, options.reduction),
-                    .travelling = encoded};
+                    .encoded_gradients = encoded};
   if (compresses(setup)) {
-    memory = memory + CompressedSum::memory(sum_setup(setup), setup.num_ranks);
+    memory = memory + CompressedAllReducer::memory(all_reducer_setup(setup), setup.num_ranks);
   }
   return memory;
 }
@@ -116,7 +116,8 @@ MemoryPlan BucketReducer::memory(const ReducerSetup& setup) {
 ReducerTraffic BucketReducer::traffic(const ReducerSetup& setup) {
   if (setup.num_ranks == 1) return {};
   if (compresses(setup)) {
-    const SchemeCosts costs = CompressedSum::costs(sum_setup(setup), setup.num_ranks);
+    const SchemeCosts costs =
+        CompressedAllReducer::costs(all_reducer_setup(setup), setup.num_ranks);
     return {.reductions = costs.calls, .bytes = costs.sent};
   }
   const std::int64_t sent = setup.options.codec->sent_bytes(setup.layout.num_trained());

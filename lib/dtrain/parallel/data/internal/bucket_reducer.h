@@ -1,5 +1,4 @@
-// DDP: every rank holds everything; gradients are summed over the ranks, bucket by bucket, under
-// the backward pass.
+// DDP gradient reducer: all-reduces unsharded gradients in buckets, overlapping the backward pass.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +10,14 @@
 
 namespace dtrain::parallel {
 
-/// Buckets are ranges of one size of the gradient arena, cut anew after frozen parameters, or the
-/// parts that are compressed one by one, from its end to its beginning, since the last parameters'
-/// gradients are final first. In the last microbatch a bucket's all-reduce starts when its
-/// parameters are settled and its predecessors have started, so that every rank starts them in the
-/// same order. Units mean nothing to it.
+/// All-reduces the gradient arena in buckets. Buckets are equal ranges of the arena, interrupted by
+/// frozen parameters, or the parts that are compressed. They run from the arena's end to its
+/// beginning, since the last parameters' gradients are final first. In the last microbatch a
+/// bucket's all-reduce starts when its gradients are ready and its predecessors have started, so
+/// every rank starts them in the same order. Units are ignored.
 ///
-/// Source: Li et al., PyTorch Distributed (VLDB 2020). Differs: buckets may cut parameters, and
-/// there is no copy into them, since gradients live in one arena.
+/// Source: Li et al., PyTorch Distributed (VLDB 2020). Differs: buckets may split parameters, and
+///         need no copies, since gradients are stored in one arena.
 class BucketReducer final : public GradientReducer {
  public:
   static constexpr std::int64_t kBucketBytes = std::int64_t{4} << 20;
@@ -26,23 +25,25 @@ class BucketReducer final : public GradientReducer {
   BucketReducer(const ReducerSetup& setup, const mesh::MeshGroups& groups,
                 const param::ArenaAllocator& allocate, std::int64_t bucket_bytes = kBucketBytes);
 
-  void begin_step(const StepTerms& terms) override { sum_->begin_step(terms); }
+  void begin_step(const StepReduceOptions& options) override { all_reducer_->begin_step(options); }
   void begin_microbatch(data::MicrobatchId id) override;
   [[nodiscard]] param::GradientTarget gradient_of(param::ParameterId id) override {
     return store_.gradient_of(id);
   }
-  void settle(param::ParameterId id) override;
+  void mark_gradient_ready(param::ParameterId id) override;
   void reduce(param::UnitId) override {}
   void end_microbatch() override { store_.end_microbatch(); }
   void finish() override;
-  void end_step(bool has_updated) override { sum_->end_step(has_updated); }
+  void end_step(bool has_updated) override { all_reducer_->end_step(has_updated); }
   [[nodiscard]] const param::Arena& gradients() const override { return store_.gradients(); }
-  [[nodiscard]] Carried carried() const override { return sum_->carried(); }
+  [[nodiscard]] ErrorFeedbackState error_feedback() const override {
+    return all_reducer_->error_feedback();
+  }
   [[nodiscard]] std::optional<CompressionReport> compression() const override {
-    return sum_->report();
+    return all_reducer_->report();
   }
 
-  /// With buckets of kBucketBytes.
+  /// Predict memory and traffic for buckets of kBucketBytes.
   [[nodiscard]] static MemoryPlan memory(const ReducerSetup& setup);
   [[nodiscard]] static ReducerTraffic traffic(const ReducerSetup& setup);
 
@@ -51,8 +52,8 @@ class BucketReducer final : public GradientReducer {
  private:
   struct Bucket {
     param::ElementRange range;
-    std::int64_t num_parameters = 0;  // with elements in the range
-    std::int64_t unfinished = 0;      // of those, in this step
+    std::int64_t num_parameters = 0;  // that overlap the range
+    std::int64_t pending = 0;         // of those, not ready in this step
   };
 
   [[nodiscard]] bool is_in_last_microbatch() const;
@@ -61,10 +62,10 @@ class BucketReducer final : public GradientReducer {
   GradientStore store_;
   std::int64_t num_microbatches_;
   data::MicrobatchId microbatch_;
-  std::vector<Bucket> buckets_;  // in launching order
+  std::vector<Bucket> buckets_;  // in launch order
   base::IndexedVector<param::ParameterId, std::vector<std::size_t>> buckets_of_;
   std::size_t num_launched_ = 0;
-  std::unique_ptr<RankSum> sum_;
+  std::unique_ptr<AllReducer> all_reducer_;
 };
 
 }  // namespace dtrain::parallel

@@ -1,4 +1,4 @@
-// How the gradients of a step are held, added over microbatches and summed over ranks.
+// Interface of gradient reducers: store, accumulate and reduce a step's gradients.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 #include "dtrain/data/batch.h"
 #include "dtrain/mesh/mesh_groups.h"
-#include "dtrain/parallel/compress/rank_sum.h"
+#include "dtrain/parallel/compress/all_reducer.h"
 #include "dtrain/parallel/data/internal/parameter_store.h"
 #include "dtrain/parallel/data/internal/unit_schedule.h"
 #include "dtrain/param/arena.h"
@@ -15,53 +15,54 @@
 
 namespace dtrain::parallel {
 
-/// The options that every reducer is made with.
+/// Options common to all reducers.
 struct ReducerOptions {
-  at::ScalarType dtype = at::kFloat;  ///< of gradients
-  std::shared_ptr<const GradientCodec> codec = travel_in(at::kFloat);
+  at::ScalarType dtype = at::kFloat;  ///< gradient dtype
+  std::shared_ptr<const GradientCodec> codec = dtype_codec(at::kFloat);
   std::int64_t num_microbatches = 1;  ///< of this rank, in a step
   comm::Reduction reduction = comm::Reduction::ordered;
   Compression compression = {};  ///< between ranks that hold the same gradients
 };
 
-/// Owns the gradients of a rank, which frozen parameters have none of, from their memory to the
-/// messages in which they travel: receives the gradients of one rank's microbatches and ends a step
-/// with the sum over all ranks, of the elements that this rank's optimizer updates.
+/// Owns a rank's gradients and their communication: accumulates the gradients of its microbatches
+/// and ends a step with the sum over all ranks, for the elements that this rank's optimizer
+/// updates. Frozen parameters have no gradients.
 ///
-/// Collective: every member may communicate; all ranks of the data axis see the same events, but
-///             the uses of different parameters may end in different orders.
+/// Collective: every member may communicate. All ranks of the data axis make the same calls, but
+///             mark_gradient_ready() of different parameters may come in different orders.
 /// Throws:     what Work::wait throws.
 /// Threads:    one.
 class GradientReducer : public param::GradientMemory {
  public:
-  /// A step begins.
-  virtual void begin_step(const StepTerms&) {}
-  /// The backward pass of a microbatch begins; each step begins with microbatch 0.
+  /// Begins a step.
+  virtual void begin_step(const StepReduceOptions&) {}
+  /// Begins the backward pass of a microbatch; each step begins with microbatch 0.
   virtual void begin_microbatch(data::MicrobatchId id) = 0;
-  /// The parameter has seen all its uses in this microbatch; without any its gradient is zero.
-  virtual void settle(param::ParameterId id) = 0;
-  /// All parameters of the unit are settled, and the unit schedule reduces it here.
+  /// Call when all uses of the parameter in this microbatch have added their gradients; without any
+  /// use the gradient is zero.
+  virtual void mark_gradient_ready(param::ParameterId id) = 0;
+  /// Reduces a unit at its place in the unit schedule; all its gradients are ready.
   virtual void reduce(param::UnitId unit) = 0;
   /// Ends a microbatch that is not the step's last.
   virtual void end_microbatch() = 0;
-  /// Returns when the step's gradients are reduced.
+  /// Blocks until the step's gradients are reduced.
   virtual void finish() = 0;
 
-  /// After finish(): the sum over the global batch, of the elements that this rank trains at least.
+  /// Call after finish(). Holds the sum over the global batch, at least for the elements that this
+  /// rank updates.
   [[nodiscard]] virtual const param::Arena& gradients() const = 0;
-  /// After finish(), once for each step. has_updated: the gradients have been applied.
+  /// Call after finish(), once per step. has_updated: the optimizer has applied the gradients.
   virtual void end_step(bool /*has_updated*/) {}
-  /// Returns what the reducer carries from step to step, sharing memory; a checkpoint saves it.
-  /// What a checkpoint lacks begins anew, so that a run may go on with another reducer than the one
-  /// that saved.
-  [[nodiscard]] virtual Carried carried() const { return {}; }
-  /// What compression did in the last step; nothing without.
+  /// Returns the state that persists across steps, sharing memory; checkpoints save it. State
+  /// missing from a checkpoint is reinitialised, so a run may resume with another reducer.
+  [[nodiscard]] virtual ErrorFeedbackState error_feedback() const { return {}; }
+  /// Statistics of the last step's compression; empty without compression.
   [[nodiscard]] virtual std::optional<CompressionReport> compression() const {
     return std::nullopt;
   }
 };
 
-/// All that the memory and the traffic of a reducer follow from.
+/// Determines a reducer's memory and traffic.
 struct ReducerSetup {
   const param::ArenaLayout& layout;
   const UnitSchedule& schedule;
@@ -69,16 +70,16 @@ struct ReducerSetup {
   ReducerOptions options = {};
 };
 
-/// The traffic of a rank in a step, in a ring. Sums over replicas of shards come on top.
+/// A rank's traffic in a step, in a ring, excluding sums over replicas of shards.
 struct ReducerTraffic {
-  std::int64_t reductions = 0;  ///< calls, over the shards or, without shards, over all ranks
-  std::int64_t bytes = 0;       ///< that they send
+  std::int64_t reductions = 0;  ///< calls over the shards, or over all ranks if unsharded
+  std::int64_t bytes = 0;       ///< sent by these calls
 
   bool operator==(const ReducerTraffic&) const = default;
 };
 
-/// A kind of reducer: what it costs, by arithmetic alone, and how it is made. A reducer that is not
-/// one of data_axis.cpp's is DataPlan::reducer.
+/// Factory and cost model of a reducer type. Types other than those in data_axis.cpp are set as
+/// DataPlan::reducer.
 struct ReducerKind {
   MemoryPlan (*memory)(const ReducerSetup& setup);
   ReducerTraffic (*traffic)(const ReducerSetup& setup);
@@ -87,8 +88,8 @@ struct ReducerKind {
                                            const param::ArenaAllocator& allocate);
 };
 
-/// The kind of a class with static memory() and traffic() and a constructor that takes what make()
-/// takes. setup.layout, what `groups` names and what `allocate` refers to outlive the reducer.
+/// The ReducerKind of a class with static memory() and traffic() and a constructor with make()'s
+/// parameters. setup.layout, the groups and what `allocate` refers to must outlive the reducer.
 template <typename Reducer>
 inline constexpr ReducerKind kReducerKind{
     .memory = &Reducer::memory,

@@ -10,7 +10,7 @@
 namespace dtrain::parallel {
 namespace {
 
-// How many pending sums microbatch `index` of `count` is added to when it ends.
+// Returns the number of pending sums merged when microbatch `index` of `count` ends.
 std::int64_t merges_of(std::int64_t index, std::int64_t count) {
   const comm::TreeStep step = comm::tree_step(index, count);
   return step.merges + (step.starts_slot ? 0 : 1);
@@ -49,7 +49,7 @@ std::int64_t GradientStore::arenas_for(std::int64_t num_microbatches, comm::Redu
 void GradientStore::begin_microbatch(data::MicrobatchId id) {
   index_ = id.value();
   if (index_ == 0) {
-    // Without an error in between, the last step left nothing pending beyond what it has finished.
+    // Recycles what the last step, which may have failed midway, left pending.
     std::move(pending_.begin(), pending_.end(), std::back_inserter(spare_));
     pending_.clear();
   }
@@ -64,7 +64,7 @@ param::GradientTarget GradientStore::gradient_of(param::ParameterId id) {
   return {.view = current_->view(id), .is_first = is_first};
 }
 
-void GradientStore::settle(param::ParameterId id) {
+void GradientStore::mark_gradient_ready(param::ParameterId id) {
   const at::Tensor& gradient = current_->view(id);
   if (!untouched_[id] || !gradient.defined()) return;  // undefined: frozen
   gradient.zero_();

@@ -1,5 +1,4 @@
-// The gradients of one rank's step in full: each microbatch's computed alone, then added in the
-// fixed tree order.
+// Accumulates unsharded gradients over a rank's microbatches, in fixed tree order.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +12,12 @@
 
 namespace dtrain::parallel {
 
-/// Gradient arenas of what is trained, and the order in which microbatches are added into one.
+/// Gradient arenas of the trained parameters, accumulated over microbatches.
 ///
-/// With Reduction::ordered microbatch m's gradient has the same bits wherever it is computed, and
-/// the microbatches of a step are added as comm/tree_order.h says, which takes one spare arena for
-/// each level of the tree. With Reduction::fast every use is added to one arena as it comes.
+/// With Reduction::ordered, each microbatch's gradient is computed separately, so its bits do not
+/// depend on the rank, and microbatches are added in the order of comm/tree_order.h, which takes
+/// one spare arena per level of the tree. With Reduction::fast every gradient is added to one arena
+/// as it arrives.
 ///
 /// Threads: one.
 class GradientStore : public param::GradientMemory {
@@ -26,22 +26,21 @@ class GradientStore : public param::GradientMemory {
                 const param::ArenaAllocator& allocate, std::int64_t num_microbatches,
                 comm::Reduction reduction);
 
-  /// Collects the gradients of this microbatch; each step begins with microbatch 0.
+  /// Begins a microbatch; each step begins with microbatch 0.
   void begin_microbatch(data::MicrobatchId id);
-  /// In the current microbatch's gradient; of a parameter that is not frozen.
+  /// Returns the parameter's place in the current microbatch's gradient. It must not be frozen.
   [[nodiscard]] param::GradientTarget gradient_of(param::ParameterId id) override;
-  /// The parameter has seen all its uses in this microbatch; without any its gradient is zero.
-  /// No-op if it is frozen.
-  void settle(param::ParameterId id);
+  /// As GradientReducer::mark_gradient_ready; no-op if the parameter is frozen.
+  void mark_gradient_ready(param::ParameterId id);
   /// Ends a microbatch that is not the step's last.
   void end_microbatch();
-  /// In the last microbatch: adds the earlier microbatches to these elements, whose parameters must
-  /// be settled. Every element is to be finished once.
+  /// In the last microbatch: adds the earlier microbatches to these elements, whose gradients must
+  /// be ready. Call once for each element.
   void finish(param::ElementRange range);
 
-  /// The step's gradients once all elements are finished; until the next begin_microbatch(0).
+  /// The step's gradients once all elements are finished; valid until the next begin_microbatch(0).
   [[nodiscard]] const param::Arena& gradients() const { return *current_; }
-  /// Arenas held for so many microbatches, spare ones included, and their bytes.
+  /// Return the number of arenas, spares included, for this many microbatches, and their bytes.
   [[nodiscard]] static std::int64_t arenas_for(std::int64_t num_microbatches,
                                                comm::Reduction reduction);
   [[nodiscard]] static std::int64_t bytes(const param::ArenaLayout& layout, at::ScalarType dtype,
@@ -54,9 +53,9 @@ class GradientStore : public param::GradientMemory {
   std::int64_t num_microbatches_;
   comm::Reduction reduction_;
   std::unique_ptr<param::Arena> current_;
-  std::vector<std::unique_ptr<param::Arena>> pending_;  // partial sums, the newest last
+  std::vector<std::unique_ptr<param::Arena>> pending_;  // partial sums, newest last
   std::vector<std::unique_ptr<param::Arena>> spare_;
-  // True where there is no gradient yet that the next one adds to.
+  // True if the next gradient overwrites instead of adding.
   base::IndexedVector<param::ParameterId, bool> untouched_;
   std::int64_t index_ = 0;
 };

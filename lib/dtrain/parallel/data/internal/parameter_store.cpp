@@ -27,8 +27,8 @@ param::Arena make_masters(const param::ArenaLayout& layout, comm::ProcessGroup& 
                                 allocate);
 }
 
-// Elements of the units that are there at once.
-std::int64_t most_gathered(const param::ArenaLayout& layout, const UnitSchedule& schedule) {
+// Returns the peak number of elements in gathered units.
+std::int64_t peak_gathered(const param::ArenaLayout& layout, const UnitSchedule& schedule) {
   std::int64_t now = 0;
   std::int64_t most = 0;
   schedule.for_each([&](const UnitEvent& event) {
@@ -52,12 +52,12 @@ MemoryPlan ParameterStore::memory(const param::ArenaLayout& layout, const UnitSc
   if (options.keeps_units) {
     return {.parameters = shard + Arena::bytes(layout, options.compute_dtype), .state = shard};
   }
-  // A rank's part of a unit is converted before it is sent.
+  // A rank's shard of a unit is cast before it is sent.
   const bool sends_copies =
       options.master_dtype != options.compute_dtype && layout.num_shards() > 1;
   const std::int64_t sent = sends_copies ? layout.largest_unit() / layout.num_shards() : 0;
   return {.parameters = shard,
-          .units = param::bytes_of(most_gathered(layout, schedule) + sent, options.compute_dtype),
+          .units = param::bytes_of(peak_gathered(layout, schedule) + sent, options.compute_dtype),
           .state = shard};
 }
 
@@ -76,7 +76,7 @@ ParameterStore::ParameterStore(const param::ArenaLayout& layout, comm::ProcessGr
     auto& buffer = units_[unit].buffer;
     if (!shares) {
       buffer = std::make_unique<UnitBuffer>(layout, unit, copies, allocate);
-      if (options.keeps_units) buffer->take();
+      if (options.keeps_units) buffer->allocate();
     }
     for (const param::ParameterId id : layout.parameters_of(unit)) {
       views_.push_back(shares ? masters_.view(id) : buffer->view(id));
@@ -91,13 +91,13 @@ at::Tensor ParameterStore::unit_values(param::UnitId unit) const {
 
 bool ParameterStore::is_gathered(param::UnitId unit) const {
   const auto& buffer = units_[unit].buffer;
-  return buffer == nullptr || buffer->is_taken();
+  return buffer == nullptr || buffer->is_allocated();
 }
 
 void ParameterStore::begin_gather(param::UnitId id) {
   Unit& unit = units_[id];
-  DTRAIN_CHECK(!options_.keeps_units, "unit {} is always there", id.value());
-  unit.buffer->take();
+  DTRAIN_CHECK(!options_.keeps_units, "unit {} is never freed", id.value());
+  unit.buffer->allocate();
   gather_into(unit, id, unit.buffer->flat());
 }
 
@@ -115,7 +115,7 @@ at::Tensor ParameterStore::own_part(param::UnitId id) const {
   return masters_.slice(layout_.shard_range(id, param::ShardId(shards_.rank())));
 }
 
-// The caller's stream has got all that reads the part.
+// All reads of the shard have been enqueued on the caller's stream.
 void ParameterStore::release_part(Unit& unit, param::UnitId id) {
   if (!unit.part.values.defined()) return;
   if (options_.offload != nullptr) options_.offload->release(own_part(id));
@@ -137,10 +137,10 @@ void ParameterStore::wait(param::UnitId id) {
 
 void ParameterStore::free(param::UnitId id) {
   wait(id);
-  units_[id].buffer->give_back();
+  units_[id].buffer->release();
 }
 
-// False where what blocks read is gathered in a step, or is what the optimizer writes.
+// False if units are gathered within a step, or if blocks read what the optimizer writes.
 bool ParameterStore::keeps_copies() const {
   const bool shares = units_.front().buffer == nullptr;
   return options_.keeps_units && !(shares && shards_.size() == 1);

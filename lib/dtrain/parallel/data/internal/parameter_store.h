@@ -1,4 +1,5 @@
-// The parameters of a rank: masters, which the optimizer updates, and the copies that blocks read.
+// Stores a rank's parameters: master weights, which the optimizer updates, and the copies that
+// blocks read.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +14,12 @@
 
 namespace dtrain::parallel {
 
-/// Masters are whole where nothing is sharded, or where every rank keeps all parameters in the
-/// masters' own dtype: then the copies are the masters. Else a rank's masters are its shards, and
-/// the copies are units that are gathered from all shards.
+/// Owns a rank's master weights and gathers the units that blocks read. If every rank keeps all
+/// parameters gathered in the masters' dtype, as without sharding, the masters are whole and blocks
+/// read them directly. Otherwise a rank's masters are its shards, and blocks read units that are
+/// all-gathered from all shards.
 ///
-/// Collective: begin_gather and all refreshes, over the shards, in the same order.
+/// Collective: begin_gather and the refresh functions, over the shards, in the same order.
 /// Throws:     what Work::wait throws.
 /// Threads:    one.
 class ParameterStore {
@@ -25,47 +27,49 @@ class ParameterStore {
   struct Options {
     at::ScalarType master_dtype = at::kFloat;
     at::ScalarType compute_dtype = at::kFloat;
-    bool keeps_units = true;  ///< units stay gathered between steps; else begin_gather and free
-    /// Where masters are, which needs keeps_units off; null: where blocks compute.
+    bool keeps_units = true;  ///< units stay gathered; false: use begin_gather() and free()
+    /// Holds the masters, if keeps_units is false; null: they are in the compute device's memory.
     param::OffloadMemory* offload = nullptr;
   };
 
-  /// shards: the ranks that share one copy of the state. `layout`, `shards` and what `allocate`
-  /// refers to must outlive this.
+  /// shards: ranks that share one copy of the state. `layout`, `shards` and what `allocate` refers
+  /// to must outlive this.
   ParameterStore(const param::ArenaLayout& layout, comm::ProcessGroup& shards,
                  const param::ArenaAllocator& allocate, const Options& options);
 
-  /// The memory that a store holds, and its peak while a step gathers and frees units.
+  /// Predicts a store's memory, including the peak of gathered units in a step.
   [[nodiscard]] static MemoryPlan memory(const param::ArenaLayout& layout,
                                          const UnitSchedule& schedule, const Options& options);
 
-  /// Only the owner of an element keeps its master up to date.
+  /// Only the owner of an element has its current value.
   [[nodiscard]] const param::Arena& masters() const { return masters_; }
-  /// The copies that blocks compute with, in the compute dtype; valid while their unit is gathered.
+  /// Parameters that blocks read, in the compute dtype; valid while their unit is gathered.
   [[nodiscard]] const param::ParameterViews& views() const { return views_; }
   [[nodiscard]] at::Tensor unit_values(param::UnitId unit) const;
 
   /// Starts to gather a unit.
+  ///
+  /// Async: wait() completes it.
   void begin_gather(param::UnitId unit);
-  /// Returns when the unit that is being gathered, if it is, is there.
+  /// Blocks until a gather of the unit in flight, if any, has completed.
   void wait(param::UnitId unit);
   void free(param::UnitId unit);
   [[nodiscard]] bool is_gathered(param::UnitId unit) const;
 
-  /// The masters have changed: starts to bring units that are kept up to date.
+  /// Starts to regather all kept units after the masters have changed.
   void refresh();
-  /// An update has changed the masters: the same for trained units.
+  /// As refresh(), for trained units only; call after an update.
   void refresh_trained();
-  /// The same for those of which this rank's part lies below element `end`, while the others'
-  /// masters still change; then refresh_trained() starts the rest.
+  /// Starts regathering the trained units whose shard on this rank ends at or below element `end`,
+  /// while later masters are still being updated; refresh_trained() starts the rest.
   void refresh_trained_to(std::int64_t end);
   void wait_for_all();
 
  private:
   struct Unit {
-    std::unique_ptr<UnitBuffer> buffer;  // null: the masters serve
-    param::Fetched part;                 // this rank's, until it is copied or has travelled
-    at::Tensor sent;                     // the same in the compute dtype, until it has travelled
+    std::unique_ptr<UnitBuffer> buffer;  // null: the masters are read
+    param::Fetched part;                 // this rank's shard, until copied or sent
+    at::Tensor sent;                     // the shard in the compute dtype, until sent
     comm::Work gathered;
   };
 

@@ -12,16 +12,17 @@
 namespace dtrain::parallel {
 namespace {
 
-// Over the replicas of shards, which travel as they are.
-RankSumSetup replica_setup(const ReducerSetup& setup, param::ShardId shard) {
+// Reduces shards over replicas, uncast.
+AllReducerSetup replica_setup(const ReducerSetup& setup, param::ShardId shard) {
   return {.layout = setup.layout,
           .shard = shard,
           .compression = setup.options.compression,
           .dtype = setup.options.dtype,
-          .codec = travel_in(setup.options.dtype)};
+          .codec = dtype_codec(setup.options.dtype)};
 }
 
-// The place of sum `index` of `count`: in the tree over microbatches, else left to right.
+// Returns how sum `index` of `count` is accumulated: in tree order over microbatches, or left to
+// right if a unit has other counts.
 comm::TreeStep step_of(std::int64_t index, std::int64_t count, const ReducerOptions& options) {
   const bool in_tree_order =
       options.reduction == comm::Reduction::ordered && count == options.num_microbatches;
@@ -29,8 +30,8 @@ comm::TreeStep step_of(std::int64_t index, std::int64_t count, const ReducerOpti
   return {.starts_slot = index == 0, .merges = 0};
 }
 
-// Partial sums held at once, the one that arrives included.
-std::int64_t levels_for(std::int64_t count, const ReducerOptions& options) {
+// Returns the peak number of partial sums, including the newest one.
+std::int64_t stack_depth(std::int64_t count, const ReducerOptions& options) {
   std::int64_t depth = 0;
   std::int64_t levels = 0;
   for (std::int64_t index = 0; index < count; ++index) {
@@ -41,18 +42,19 @@ std::int64_t levels_for(std::int64_t count, const ReducerOptions& options) {
   return levels;
 }
 
-// Shards held for one sum: the stack of partial sums with the one that arrives.
-std::int64_t num_levels(const ReducerSetup& setup) {
+// Returns the deepest stack of partial sums over all units.
+std::int64_t max_stack_depth(const ReducerSetup& setup) {
   std::int64_t levels = 1;
   for (const param::UnitId unit : setup.layout.units()) {
     const std::int64_t sums = setup.schedule.count(UnitEventKind::reduce, unit);
-    levels = std::max(levels, levels_for(sums, setup.options));
+    levels = std::max(levels, stack_depth(sums, setup.options));
   }
   return levels;
 }
 
-// Elements of two units reduced one after the other: one travels while the next one receives.
-std::int64_t most_at_once(const ReducerSetup& setup) {
+// Returns the peak elements of two units reduced in succession: one is sent while the next
+// accumulates.
+std::int64_t peak_unit_elements(const ReducerSetup& setup) {
   std::int64_t last = 0;  // elements of the unit before
   std::optional<param::UnitId> last_unit;
   std::int64_t most = 0;
@@ -72,54 +74,56 @@ ShardedReducer::ShardedReducer(const ReducerSetup& setup, const mesh::MeshGroups
                                const param::ArenaAllocator& allocate)
     : layout_(setup.layout),
       shard_(groups.shards().rank()),
-      replicas_(make_rank_sum(replica_setup(setup, shard_), groups.replicas(), allocate)),
+      replicas_(make_all_reducer(replica_setup(setup, shard_), groups.replicas(), allocate)),
       groups_(groups),
       codec_(setup.options.codec) {}
 
-void ShardedReducer::begin_sum(const at::Tensor& input, const at::Tensor& output,
-                               std::function<void()> arrived) {
-  // What has arrived begins its sum over the replicas, on each rank when it is seen there: not
-  // where that waits for other ranks. A device is not asked: its calls must be in one order
-  // everywhere.
-  if (input.is_cpu() && !replicas_->waits_in_begin()) {
-    while (!under_way_.empty() && under_way_.front().work.is_completed()) take_first();
+void ShardedReducer::begin_reduce_scatter(const at::Tensor& input, const at::Tensor& output,
+                                          std::function<void()> on_complete) {
+  // Completed reductions start their sum over replicas at a time that may differ between ranks, so
+  // not if that blocks on other ranks. On a device all calls must have one order on all ranks, so
+  // it is not polled.
+  if (input.is_cpu() && !replicas_->blocks_in_begin()) {
+    while (!in_flight_.empty() && in_flight_.front().work.is_completed()) complete_first();
   }
-  Sum sum{.input = codec_->encode(input),
-          .result = output,
-          .output = output,
-          .work = {},
-          .arrived = std::move(arrived)};
+  InFlightReduction reduction{.input = codec_->encode(input),
+                              .result = output,
+                              .output = output,
+                              .work = {},
+                              .on_complete = std::move(on_complete)};
   if (codec_->copies(output.scalar_type())) {
-    sum.result = at::empty_like(output, output.options().dtype(codec_->dtype()));
+    reduction.result = at::empty_like(output, output.options().dtype(codec_->dtype()));
   }
-  sum.work = groups_.shards().reduce_scatter(sum.input, sum.result);
-  under_way_.push_back(std::move(sum));
+  reduction.work = groups_.shards().reduce_scatter(reduction.input, reduction.result);
+  in_flight_.push_back(std::move(reduction));
 }
 
-void ShardedReducer::take_first() {
-  Sum sum = std::move(under_way_.front());
-  under_way_.pop_front();
-  sum.work.wait();
-  if (!sum.result.is_same(sum.output)) codec_->decode(sum.result, sum.output);
-  sum.arrived();
+void ShardedReducer::complete_first() {
+  InFlightReduction reduction = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  reduction.work.wait();
+  if (!reduction.result.is_same(reduction.output))
+    codec_->decode(reduction.result, reduction.output);
+  reduction.on_complete();
 }
 
-void ShardedReducer::wait_until(std::size_t count) {
-  while (under_way_.size() > count) take_first();
+void ShardedReducer::limit_in_flight(std::size_t count) {
+  while (in_flight_.size() > count) complete_first();
 }
 
 void ShardedReducer::finish() {
-  wait_until(0);
+  limit_in_flight(0);
   replicas_->finish();
 }
 
-MemoryPlan ShardedReducer::memory_of_sums(const ReducerSetup& setup, std::int64_t elements) {
+MemoryPlan ShardedReducer::reduction_memory(const ReducerSetup& setup, std::int64_t elements) {
   const std::int64_t arriving = elements / setup.layout.num_shards();
-  MemoryPlan memory{.travelling =
+  MemoryPlan memory{.encoded_gradients =
                         setup.options.codec->bytes(elements + arriving, setup.options.dtype)};
   const std::int64_t replicas = setup.num_ranks / setup.layout.num_shards();
   if (replicas > 1 && !setup.options.compression.scheme.is_none()) {
-    memory = memory + CompressedSum::memory(replica_setup(setup, param::ShardId(0)), replicas);
+    memory =
+        memory + CompressedAllReducer::memory(replica_setup(setup, param::ShardId(0)), replicas);
   }
   return memory;
 }
@@ -137,33 +141,34 @@ ReducerTraffic ShardedReducer::traffic(const ReducerSetup& setup) {
   return traffic;
 }
 
-WholeReducer::WholeReducer(const ReducerSetup& setup, const mesh::MeshGroups& groups,
-                           const param::ArenaAllocator& allocate)
+FullGradientReducer::FullGradientReducer(const ReducerSetup& setup, const mesh::MeshGroups& groups,
+                                         const param::ArenaAllocator& allocate)
     : ShardedReducer(setup, groups, allocate),
       store_(setup.layout, setup.options.dtype, allocate, setup.options.num_microbatches,
              setup.options.reduction) {}
 
-void WholeReducer::reduce(param::UnitId unit) {
+void FullGradientReducer::reduce(param::UnitId unit) {
   const param::ElementRange whole = layout_.unit_range(unit);
   store_.finish(whole);
   const param::ElementRange own = layout_.shard_range(unit, shard_);
   const at::Tensor shard = store_.gradients().slice(own);
-  begin_sum(store_.gradients().slice(whole), shard,
-            [this, own, shard] { replicas_->begin(own, shard); });
+  begin_reduce_scatter(store_.gradients().slice(whole), shard,
+                       [this, own, shard] { replicas_->begin(own, shard); });
 }
 
-MemoryPlan WholeReducer::memory(const ReducerSetup& setup) {
+MemoryPlan FullGradientReducer::memory(const ReducerSetup& setup) {
   const ReducerOptions& options = setup.options;
-  MemoryPlan memory = memory_of_sums(setup, setup.layout.num_trained());
+  MemoryPlan memory = reduction_memory(setup, setup.layout.num_trained());
   memory.gradients += GradientStore::bytes(setup.layout, options.dtype, options.num_microbatches,
                                            options.reduction);
   return memory;
 }
 
-ShardReducer::ShardReducer(const ReducerSetup& setup, const mesh::MeshGroups& groups,
-                           const param::ArenaAllocator& allocate)
+GradientShardReducer::GradientShardReducer(const ReducerSetup& setup,
+                                           const mesh::MeshGroups& groups,
+                                           const param::ArenaAllocator& allocate)
     : ShardedReducer(setup, groups, allocate), options_(setup.options) {
-  for (std::int64_t level = 0; level < num_levels(setup); ++level) {
+  for (std::int64_t level = 0; level < max_stack_depth(setup); ++level) {
     sums_.push_back(param::Arena::of_trained_shard(layout_, shard_, options_.dtype, allocate));
   }
   const at::TensorOptions options = sums_.front().flat().options();
@@ -171,50 +176,52 @@ ShardReducer::ShardReducer(const ReducerSetup& setup, const mesh::MeshGroups& gr
     units_.push_back({.buffer = std::make_unique<UnitBuffer>(layout_, unit, options, allocate),
                       .has_gradient = std::vector<bool>(
                           static_cast<std::size_t>(layout_.parameters_of(unit).size())),
-                      .num_sums = setup.schedule.count(UnitEventKind::reduce, unit)});
+                      .num_reductions = setup.schedule.count(UnitEventKind::reduce, unit)});
   }
 }
 
-void ShardReducer::begin_microbatch(data::MicrobatchId microbatch) {
+void GradientShardReducer::begin_microbatch(data::MicrobatchId microbatch) {
   if (microbatch > data::MicrobatchId(0)) return;
   for (Unit& unit : units_) {
-    unit.begun = unit.arrived = 0;
+    unit.started = unit.completed = 0;
     unit.depth = 0;
   }
 }
 
-param::GradientTarget ShardReducer::gradient_of(param::ParameterId id) {
+param::GradientTarget GradientShardReducer::gradient_of(param::ParameterId id) {
   const param::UnitId own = layout_.unit_of(id);
-  Unit& unit = receiving(own);
+  Unit& unit = receiving_unit(own);
   const auto place = static_cast<std::size_t>(id - layout_.parameters_of(own).front());
   const bool is_first = !unit.has_gradient[place];
   unit.has_gradient[place] = true;
   return {.view = unit.buffer->view(id), .is_first = is_first};
 }
 
-ShardReducer::Unit& ShardReducer::receiving(param::UnitId id) {
+GradientShardReducer::Unit& GradientShardReducer::receiving_unit(param::UnitId id) {
   Unit& unit = units_[id];
-  if (unit.buffer->is_taken() && unit.begun == unit.arrived) return unit;
-  // One unit may travel while another one receives; this one's own sum must have arrived.
-  wait_until(unit.begun > unit.arrived ? 0 : 1);
-  unit.buffer->take();
+  if (unit.buffer->is_allocated() && unit.started == unit.completed) return unit;
+  // One unit may be in flight while another one accumulates; this unit's own reduction must have
+  // completed.
+  limit_in_flight(unit.started > unit.completed ? 0 : 1);
+  unit.buffer->allocate();
   std::fill(unit.has_gradient.begin(), unit.has_gradient.end(), false);
   return unit;
 }
 
-void ShardReducer::reduce(param::UnitId id) {
-  Unit& unit = receiving(id);
-  DTRAIN_CHECK(unit.begun < unit.num_sums);
-  ++unit.begun;
-  begin_sum(unit.buffer->flat(), shard_of(id, unit.depth), [this, id] { arrive(id); });
+void GradientShardReducer::reduce(param::UnitId id) {
+  Unit& unit = receiving_unit(id);
+  DTRAIN_CHECK(unit.started < unit.num_reductions);
+  ++unit.started;
+  begin_reduce_scatter(unit.buffer->flat(), shard_of(id, unit.depth),
+                       [this, id] { accumulate(id); });
 }
 
-// The newest sum of the unit lies above its stack.
-void ShardReducer::arrive(param::UnitId id) {
+// The unit's newest sum is at index `depth`, on top of its stack.
+void GradientShardReducer::accumulate(param::UnitId id) {
   const at::NoGradGuard no_grad;
   Unit& unit = units_[id];
-  unit.buffer->give_back();
-  const comm::TreeStep step = step_of(unit.arrived++, unit.num_sums, options_);
+  unit.buffer->release();
+  const comm::TreeStep step = step_of(unit.completed++, unit.num_reductions, options_);
   if (step.starts_slot) {
     ++unit.depth;
   } else {
@@ -223,28 +230,29 @@ void ShardReducer::arrive(param::UnitId id) {
   for (int merge = 0; merge < step.merges; ++merge, --unit.depth) {
     shard_of(id, unit.depth - 2).add_(shard_of(id, unit.depth - 1));
   }
-  if (unit.arrived == unit.num_sums) {
+  if (unit.completed == unit.num_reductions) {
     replicas_->begin(layout_.shard_range(id, shard_), shard_of(id, 0));
   }
 }
 
-at::Tensor ShardReducer::shard_of(param::UnitId unit, std::size_t level) const {
+at::Tensor GradientShardReducer::shard_of(param::UnitId unit, std::size_t level) const {
   return sums_.at(level).slice(layout_.shard_range(unit, shard_));
 }
 
-void ShardReducer::finish() {
+void GradientShardReducer::finish() {
   ShardedReducer::finish();
   for (const Unit& unit : units_) {
-    DTRAIN_CHECK(unit.arrived == unit.num_sums, "a unit was reduced {} of {} times", unit.arrived,
-                 unit.num_sums);
+    DTRAIN_CHECK(unit.completed == unit.num_reductions, "a unit was reduced {} of {} times",
+                 unit.completed, unit.num_reductions);
   }
 }
 
-MemoryPlan ShardReducer::memory(const ReducerSetup& setup) {
+MemoryPlan GradientShardReducer::memory(const ReducerSetup& setup) {
   const at::ScalarType dtype = setup.options.dtype;
-  MemoryPlan memory = memory_of_sums(setup, setup.layout.largest_trained_unit());
-  memory.gradients += num_levels(setup) * param::Arena::bytes_of_trained_shard(setup.layout, dtype);
-  memory.units = param::bytes_of(most_at_once(setup), dtype);
+  MemoryPlan memory = reduction_memory(setup, setup.layout.largest_trained_unit());
+  memory.gradients +=
+      max_stack_depth(setup) * param::Arena::bytes_of_trained_shard(setup.layout, dtype);
+  memory.units = param::bytes_of(peak_unit_elements(setup), dtype);
   return memory;
 }
 

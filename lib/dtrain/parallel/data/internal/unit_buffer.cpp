@@ -10,7 +10,7 @@
 namespace dtrain::parallel {
 namespace {
 
-// (count) over a storage of the right size that points nowhere yet.
+// Returns a tensor (count) whose storage has the right size and a null pointer.
 at::Tensor tensor_without_memory(std::int64_t count, const at::TensorOptions& options) {
   const auto bytes = static_cast<std::size_t>(count) * options.dtype().itemsize();
   c10::Storage storage(c10::Storage::use_byte_size_t(), bytes,
@@ -36,8 +36,8 @@ UnitBuffer::UnitBuffer(const param::ArenaLayout& layout, param::UnitId unit,
   }
 }
 
-void UnitBuffer::take() {
-  DTRAIN_CHECK(!is_taken());
+void UnitBuffer::allocate() {
+  DTRAIN_CHECK(!is_allocated());
   auto memory = std::make_unique<at::Tensor>(allocate_(static_cast<std::int64_t>(flat_.nbytes())));
   void* data = memory->mutable_data_ptr();
   set_data(at::DataPtr(
@@ -45,8 +45,8 @@ void UnitBuffer::take() {
       flat_.device()));
 }
 
-void UnitBuffer::give_back() {
-  if (!is_taken()) return;
+void UnitBuffer::release() {
+  if (!is_allocated()) return;
 #ifndef NDEBUG
   flat_.view(at::kByte).fill_(0xFF);  // NaN in every float format
 #endif
@@ -57,7 +57,7 @@ const at::Tensor& UnitBuffer::view(param::ParameterId id) const {
   return views_.at(static_cast<std::size_t>(id - first_));
 }
 
-bool UnitBuffer::is_taken() const { return flat_.storage().data() != nullptr; }
+bool UnitBuffer::is_allocated() const { return flat_.storage().data() != nullptr; }
 
 void UnitBuffer::set_data(at::DataPtr data) {
   flat_.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(data));

@@ -1,4 +1,4 @@
-// One unit's values in full, in memory that comes and goes.
+// Full values of one unit, in memory that is allocated and released repeatedly.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,30 +9,30 @@
 
 namespace dtrain::parallel {
 
-/// Tensors that stay while their memory is taken and given back: whoever holds one of them, such as
-/// a graph that saved it, sees the new values after the next take. One that has no memory must not
-/// be read: it points nowhere. Debug builds overwrite memory before they give it back.
+/// Tensors that outlive their memory: a holder, such as an autograd graph that saved one, sees the
+/// new values after the next allocate(). While released, their data pointer is null and they must
+/// not be read. Debug builds overwrite memory before releasing it.
 ///
-/// The tensors own the memory: a call that is still under way when this is destroyed, because some
-/// rank has failed, keeps what it reads or writes.
+/// The tensors own the memory, so a call still in flight when this is destroyed after a rank
+/// failure keeps its buffers.
 ///
 /// Threads: one.
 class UnitBuffer {
  public:
-  /// options: dtype, and the device of what `allocate` gives. `layout` and what `allocate` refers
+  /// options: dtype, and the device of memory from `allocate`. `layout` and what `allocate` refers
   /// to must outlive this.
   UnitBuffer(const param::ArenaLayout& layout, param::UnitId unit, const at::TensorOptions& options,
              param::ArenaAllocator allocate);
 
-  /// Gets zeroed memory; it must have none.
-  void take();
-  /// Without memory it does nothing.
-  void give_back();
-  [[nodiscard]] bool is_taken() const;
+  /// Allocates zeroed memory. Must not be allocated.
+  void allocate();
+  /// No-op if not allocated.
+  void release();
+  [[nodiscard]] bool is_allocated() const;
 
   /// (elements of the unit, padding included).
   [[nodiscard]] const at::Tensor& flat() const { return flat_; }
-  /// The parameter, which must be of this unit, in its storage shape.
+  /// Returns the parameter, which must belong to this unit, in its storage shape.
   [[nodiscard]] const at::Tensor& view(param::ParameterId id) const;
 
  private:
@@ -40,7 +40,7 @@ class UnitBuffer {
 
   param::ArenaAllocator allocate_;
   param::ParameterId first_;
-  at::Tensor flat_;                // shares one storage with the views, whatever it points to
+  at::Tensor flat_;                // shares one storage with the views
   std::vector<at::Tensor> views_;  // by parameter of the unit
 };
 

@@ -11,7 +11,8 @@ namespace {
 
 using param::ParameterId;
 
-// Cuts before every parameter that is held, but that no block uses together with its predecessor.
+// Returns the held parameters that no block uses together with their predecessor: boundaries of
+// block units.
 std::set<ParameterId> begins_by_block(const model::Model& model) {
   std::set<ParameterId> begins;
   for (const ParameterId id : model.parameters.ids()) {
@@ -26,12 +27,12 @@ std::set<ParameterId> begins_by_block(const model::Model& model) {
   return begins;
 }
 
-// Units of at least min_elements, made of neighbours in `begins`, which ends with the exclusive
-// end.
+// Merges neighbouring units into units of at least min_elements. The last entry of `begins` is the
+// exclusive end.
 std::vector<ParameterId> merged(std::span<const ParameterId> begins, const model::Model& model,
                                 std::int64_t min_elements) {
   std::vector<ParameterId> result{begins.front()};
-  std::int64_t elements = 0;  // of the unit that grows
+  std::int64_t elements = 0;  // of the current unit
   for (std::size_t unit = 0; unit + 1 < begins.size(); ++unit) {
     if (elements >= min_elements && unit > 0) {
       result.push_back(begins[unit]);
@@ -41,12 +42,12 @@ std::vector<ParameterId> merged(std::span<const ParameterId> begins, const model
       elements += model.parameters[id].num_elements();
     }
   }
-  // Elements left at the end are no unit of their own.
+  // A smaller remainder joins the last unit.
   if (elements < min_elements && result.size() > 1) result.pop_back();
   return result;
 }
 
-// The units of one region, whose smallest units are `begins`, with the exclusive end.
+// Returns the units of one region. `begins`: its smallest units, then the exclusive end.
 std::vector<ParameterId> units_of_region(std::vector<ParameterId> begins, const model::Model& model,
                                          const WrapPolicy& policy) {
   switch (policy.kind) {
@@ -61,29 +62,30 @@ std::vector<ParameterId> units_of_region(std::vector<ParameterId> begins, const 
   return begins;
 }
 
-// Consecutive uses of a unit, from its gathering to its freeing. Positions in the list of actions.
-struct Visit {
+// The actions from a unit's gather to its free, as positions in the action list.
+struct Residency {
   param::UnitId unit;
   std::size_t first = 0;
   std::size_t last = 0;
 };
 
-class Builder {
+class ScheduleBuilder {
  public:
-  Builder(std::span<const Action> actions, const UnitUses& uses, const UnitScheduleOptions& options)
+  ScheduleBuilder(std::span<const Action> actions, const UnitUses& uses,
+                  const UnitScheduleOptions& options)
       : actions_(actions), uses_(uses), options_(options) {
     schedule_.before.resize(actions.size());
     schedule_.after.resize(actions.size());
     std::size_t computed = 0;
     for (const Action& action : actions) {
-      places_.push_back(computed);
+      compute_index_.push_back(computed);
       if (is_compute(action.kind)) ++computed;
     }
   }
 
   UnitSchedule build() {
     if (options_.reshard != Reshard::never) {
-      find_visits();
+      find_residencies();
       place_gathers();
     }
     place_reductions();
@@ -95,32 +97,33 @@ class Builder {
     return uses_.of(actions_[action]);
   }
 
-  void find_visits() {
-    std::map<param::UnitId, std::size_t> latest;  // by unit: its last visit so far
+  void find_residencies() {
+    std::map<param::UnitId, std::size_t> latest;  // by unit: its last residency so far
     for (std::size_t action = 0; action < actions_.size(); ++action) {
       for (const param::UnitId unit : units_of(action)) {
         const auto found = latest.find(unit);
-        if (found != latest.end() && goes_on(visits_[found->second], action)) {
-          visits_[found->second].last = action;
+        if (found != latest.end() && extends(residencies_[found->second], action)) {
+          residencies_[found->second].last = action;
         } else {
-          latest[unit] = visits_.size();
-          visits_.push_back({unit, action, action});
+          latest[unit] = residencies_.size();
+          residencies_.push_back({unit, action, action});
         }
       }
     }
     ending_.resize(actions_.size());
-    for (const Visit& visit : visits_) ending_[visit.last].push_back(visit.unit);
+    for (const Residency& residency : residencies_)
+      ending_[residency.last].push_back(residency.unit);
   }
 
-  [[nodiscard]] bool goes_on(const Visit& visit, std::size_t action) const {
-    // Sends and receives do not end a unit's visit.
+  [[nodiscard]] bool extends(const Residency& residency, std::size_t action) const {
+    // Sends and receives in between do not free a unit.
     return options_.reshard == Reshard::after_backward ||
-           places_[visit.last] + 1 == places_[action];
+           compute_index_[residency.last] + 1 == compute_index_[action];
   }
 
   void place_gathers() {
     for (std::size_t action = 0; action < actions_.size(); ++action) {
-      while (next_ < visits_.size() && visits_[next_].first == action)
+      while (next_ < residencies_.size() && residencies_[next_].first == action)
         gather_next(schedule_.before[action]);
       const std::vector<param::UnitId>& ending = ending_[action];
       if (!ending.empty()) prefetch(schedule_.before[action], /*is_before=*/true);
@@ -132,16 +135,17 @@ class Builder {
     }
   }
 
-  // Gathers units whose turn comes next, as far as the settings allow.
+  // Gathers the next units, within the prefetch settings and the limit.
   void prefetch(std::vector<UnitEvent>& events, bool is_before) {
-    while (next_ < visits_.size() && may_prefetch(visits_[next_], is_before)) gather_next(events);
+    while (next_ < residencies_.size() && may_prefetch(residencies_[next_], is_before))
+      gather_next(events);
   }
 
-  [[nodiscard]] bool may_prefetch(const Visit& visit, bool is_before) const {
-    // After a use one of the units that the limit allows is already on its way out.
+  [[nodiscard]] bool may_prefetch(const Residency& next, bool is_before) const {
+    // After an action, the unit just freed still counts against the limit.
     const auto taken = std::ssize(gathered_) + (is_before ? 0 : 1);
-    if (taken >= options_.limit_gathers || gathered_.contains(visit.unit)) return false;
-    if (actions_[visit.first].kind == ActionKind::forward) {
+    if (taken >= options_.limit_gathers || gathered_.contains(next.unit)) return false;
+    if (actions_[next.first].kind == ActionKind::forward) {
       return options_.forward_prefetch && is_before;
     }
     return options_.backward_prefetch ==
@@ -149,7 +153,7 @@ class Builder {
   }
 
   void gather_next(std::vector<UnitEvent>& events) {
-    const param::UnitId unit = visits_[next_++].unit;
+    const param::UnitId unit = residencies_[next_++].unit;
     events.push_back({UnitEventKind::gather, unit});
     gathered_.insert(unit);
     schedule_.max_gathered = std::max(schedule_.max_gathered, std::ssize(gathered_));
@@ -166,7 +170,7 @@ class Builder {
       const auto& [kind, block, microbatch] = actions_[action];
       const bool is_reduced = options_.reduce_every_microbatch || microbatch == last_microbatch;
       if (kind != ActionKind::backward || !is_reduced) continue;
-      // Blocks that run again give no gradient yet.
+      // Recomputed blocks other than this one have no gradient yet.
       for (const param::UnitId unit : uses_.of_block[block]) {
         if (uses_.frozen.contains(unit)) continue;
         if (!placed.insert({microbatch, unit}).second) continue;
@@ -176,13 +180,13 @@ class Builder {
   }
 
   std::span<const Action> actions_;
-  std::vector<std::size_t> places_;  // by action: how many blocks run before it
+  std::vector<std::size_t> compute_index_;  // by action: number of passes before it
   const UnitUses& uses_;
   const UnitScheduleOptions& options_;
   UnitSchedule schedule_;
-  std::vector<Visit> visits_;                       // by first use
-  std::vector<std::vector<param::UnitId>> ending_;  // by action: units whose visit ends with it
-  std::size_t next_ = 0;                            // visit to be gathered
+  std::vector<Residency> residencies_;              // by first use
+  std::vector<std::vector<param::UnitId>> ending_;  // by action: units freed after it
+  std::size_t next_ = 0;                            // residency to be gathered next
   std::set<param::UnitId> gathered_;
 };
 
@@ -212,8 +216,8 @@ base::IndexedVector<param::UnitId, ParameterId> unit_begins(
 const std::vector<param::UnitId>& UnitUses::of(const Action& action) const {
   static const std::vector<param::UnitId> kNone;
   if (!is_compute(action.kind)) return kNone;
-  const bool runs_again = action.kind == ActionKind::backward && !of_backward.empty();
-  return runs_again ? of_backward[action.block] : of_block[action.block];
+  const bool is_recomputed = action.kind == ActionKind::backward && !of_backward.empty();
+  return is_recomputed ? of_backward[action.block] : of_block[action.block];
 }
 
 UnitUses unit_uses(const model::Model& model, const param::ArenaLayout& layout,
@@ -256,7 +260,7 @@ std::int64_t UnitSchedule::count(UnitEventKind kind, std::optional<param::UnitId
 
 UnitSchedule make_unit_schedule(std::span<const Action> actions, const UnitUses& uses,
                                 const UnitScheduleOptions& options) {
-  return Builder(actions, uses, options).build();
+  return ScheduleBuilder(actions, uses, options).build();
 }
 
 }  // namespace dtrain::parallel

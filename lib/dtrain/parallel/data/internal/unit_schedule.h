@@ -1,5 +1,4 @@
-// Which parameters form a unit, and when units are gathered, freed and reduced in a step: pure data,
-// known before anything runs.
+// Groups parameters into units, and schedules when units are gathered, freed and reduced in a step.
 #pragma once
 
 #include <cstdint>
@@ -19,21 +18,20 @@ namespace dtrain::parallel {
 
 using config::WrapPolicy;
 
-/// The first parameter of each unit. The policy holds within each of the regions that begin at
-/// region_begins (ascending from 0), beyond which no unit goes. Parameters that are not held make
-/// no unit of their own.
+/// Returns the first parameter of each unit. No unit crosses the boundaries region_begins
+/// (ascending from 0). Parameters that this rank does not hold form no unit of their own.
 [[nodiscard]] base::IndexedVector<param::UnitId, param::ParameterId> unit_begins(
     const model::Model& model, const WrapPolicy& policy,
     std::span<const param::ParameterId> region_begins);
 
-/// How the blocks of a model use its units.
+/// The units that each block of a model uses.
 struct UnitUses {
-  /// The units of each block, ascending.
+  /// Units of each block, ascending.
   base::IndexedVector<BlockId, std::vector<param::UnitId>> of_block;
-  /// Those of all blocks that run again for a block's backward, its own included; empty where every
-  /// block's backward uses its own alone.
+  /// Units of all blocks recomputed for a block's backward pass, and its own; empty without
+  /// recomputation.
   base::IndexedVector<BlockId, std::vector<param::UnitId>> of_backward = {};
-  /// Gathered, but never reduced.
+  /// Units that are gathered, but never reduced.
   std::set<param::UnitId> frozen = {};
 
   [[nodiscard]] const std::vector<param::UnitId>& of(const Action& action) const;
@@ -44,25 +42,27 @@ struct UnitUses {
 
 using config::BackwardPrefetch;
 
-/// How long a unit stays gathered.
+/// When a unit is freed after its use.
 enum class Reshard {
-  never,           ///< always there: nothing is gathered or freed in a step
-  after_backward,  ///< from its first use in a step to its last
-  after_use,       ///< until the next action does not use it
+  never,           ///< stays gathered across steps
+  after_backward,  ///< after its last use in a step
+  after_use,       ///< once the next action does not use it
 };
 
+/// Settings of the unit schedule.
 struct UnitScheduleOptions {
   Reshard reshard = Reshard::after_use;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
-  bool forward_prefetch = false;        ///< gather the next unit under the use of one
-  std::int64_t limit_gathers = 2;       ///< units there or under way; only a use goes beyond
-  bool reduce_every_microbatch = true;  ///< else in the last one alone
+  bool forward_prefetch = false;   ///< gather the next unit during the use of one
+  std::int64_t limit_gathers = 2;  ///< units gathered or in flight; only a needed unit exceeds it
+  bool reduce_every_microbatch = true;  ///< false: only the last microbatch
 
   bool operator==(const UnitScheduleOptions&) const = default;
 };
 
 enum class UnitEventKind { gather, free, reduce };
 
+/// A gather, free or reduction of one unit.
 struct UnitEvent {
   UnitEventKind kind = UnitEventKind::gather;
   param::UnitId unit;
@@ -70,16 +70,16 @@ struct UnitEvent {
   bool operator==(const UnitEvent&) const = default;
 };
 
-/// The events around each action, in order; gathers and reductions begin there and run beside
-/// what follows. A unit that an action uses is waited for between `before` and the action.
+/// The events around each action, in order. Gathers and reductions start there and run
+/// asynchronously; units that an action uses are waited for between `before` and the action.
 struct UnitSchedule {
   std::vector<std::vector<UnitEvent>> before;  ///< by action
   std::vector<std::vector<UnitEvent>> after;
-  std::int64_t max_gathered = 0;  ///< units there or under way at one time
+  std::int64_t max_gathered = 0;  ///< peak number of units gathered or in flight
 
   /// Calls visit(event) for all events of a step, in order.
   void for_each(const std::function<void(const UnitEvent&)>& visit) const;
-  /// Events of a kind in a step, of one unit or of all.
+  /// Returns the number of events of a kind in a step, of one unit or of all.
   [[nodiscard]] std::int64_t count(UnitEventKind kind,
                                    std::optional<param::UnitId> unit = {}) const;
 };

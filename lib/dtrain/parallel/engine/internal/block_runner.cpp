@@ -13,13 +13,14 @@
 namespace dtrain::parallel {
 namespace {
 
-// Autograd has a thread for each device; the streams and the state of a rank belong to its own.
-class OwnThread {
+// Autograd runs backward passes on one thread per device, but a rank's streams and state belong to
+// its own thread.
+class SingleThreadedAutograd {
  public:
-  OwnThread() { state().set_multithreading_enabled(false); }
-  OwnThread(const OwnThread&) = delete;
-  OwnThread& operator=(const OwnThread&) = delete;
-  ~OwnThread() { state().set_multithreading_enabled(was_enabled_); }
+  SingleThreadedAutograd() { state().set_multithreading_enabled(false); }
+  SingleThreadedAutograd(const SingleThreadedAutograd&) = delete;
+  SingleThreadedAutograd& operator=(const SingleThreadedAutograd&) = delete;
+  ~SingleThreadedAutograd() { state().set_multithreading_enabled(was_enabled_); }
 
  private:
   static c10::AutogradState& state() { return c10::AutogradState::get_tls_state(); }
@@ -27,21 +28,23 @@ class OwnThread {
   bool was_enabled_ = state().get_multithreading_enabled();
 };
 
-// Stands for a BlockRunner's entry of one microbatch.
-struct Held {
-  explicit Held(std::int64_t num_blocks) : has_graph(num_blocks), has_input(num_blocks + 1) {}
+// Simulated memory of one microbatch in a BlockRunner.
+struct MicrobatchMemory {
+  explicit MicrobatchMemory(std::int64_t num_blocks)
+      : has_graph(num_blocks), has_input(num_blocks + 1) {}
 
   base::IndexedVector<BlockId, bool> has_graph;
-  base::IndexedVector<BlockId, bool> has_input;  // it is kept
-  std::optional<BlockId> latest;                 // what ran last, until its output is sent on
-  std::int64_t gradient = 0;                     // of the input of the block that ran backward last
+  base::IndexedVector<BlockId, bool> has_input;  // is saved
+  std::optional<BlockId> latest;                 // block that ran last, until its output is sent
+  std::int64_t gradient = 0;                     // bytes of the last computed input gradient
 };
 
-// Follows what a BlockRunner holds in a step, in sizes instead of tensors: runs the step's passes as
-// the runner does.
-class Walk {
+// Simulates a BlockRunner's memory in a step: executes the step's passes with sizes instead of
+// tensors.
+class MemorySimulation {
  public:
-  Walk(const BlockMemories& blocks, const RecomputePlan& recompute, const ReceivedInputs& received)
+  MemorySimulation(const BlockMemories& blocks, const RecomputePlan& recompute,
+                   const ReceivedInputs& received)
       : blocks_(blocks), recompute_(recompute), received_(received) {}
 
   void run(const Action& action) {
@@ -50,36 +53,38 @@ class Walk {
     if (action.kind == ActionKind::send_activation) microbatches_.at(action.microbatch).latest = {};
   }
 
-  [[nodiscard]] MemoryPlan result() const { return {.activations = kept_, .work = peak_ - kept_}; }
+  [[nodiscard]] MemoryPlan result() const {
+    return {.activations = saved_, .work = peak_ - saved_};
+  }
 
  private:
   void forward(BlockId block, MicrobatchId microbatch) {
-    Held& held = microbatches_.try_emplace(microbatch, blocks_.size()).first->second;
+    MicrobatchMemory& memory = microbatches_.try_emplace(microbatch, blocks_.size()).first->second;
     const RecomputeGroup* group = group_of(block);
-    held.has_input[block] = group == nullptr || group->begin == block;
-    held.latest = block;
+    memory.has_input[block] = group == nullptr || group->begin == block;
+    memory.latest = block;
     pass(group == nullptr ? blocks_[block].forward : blocks_[block].forward_without_graph);
-    held.has_graph[block] = group == nullptr;
-    kept_ = std::max(kept_, total());
+    memory.has_graph[block] = group == nullptr;
+    saved_ = std::max(saved_, total());
   }
 
   void backward(BlockId block, MicrobatchId microbatch) {
-    Held& held = microbatches_.at(microbatch);
-    if (const RecomputeGroup* group = group_of(block)) run_again(block, *group, held);
+    MicrobatchMemory& memory = microbatches_.at(microbatch);
+    if (const RecomputeGroup* group = group_of(block)) recompute(block, *group, memory);
     pass(blocks_[block].backward - blocks_[block].saved);
-    held.has_graph[block] = held.has_input[block] = false;
-    held.gradient = block > BlockId(0) ? blocks_[block - 1].output : 0;
+    memory.has_graph[block] = memory.has_input[block] = false;
+    memory.gradient = block > BlockId(0) ? blocks_[block - 1].output : 0;
     if (block == BlockId(0)) microbatches_.erase(microbatch);
   }
 
-  void run_again(BlockId block, const RecomputeGroup& group, Held& held) {
-    const bool is_first_back = block + 1 == group.end;
-    for (BlockId inner = group.begin; is_first_back && inner < block; ++inner) {
+  void recompute(BlockId block, const RecomputeGroup& group, MicrobatchMemory& memory) {
+    const bool is_first_backward = block + 1 == group.end;
+    for (BlockId inner = group.begin; is_first_backward && inner < block; ++inner) {
       pass(blocks_[inner].forward_without_graph);
-      held.has_input[inner + 1] = true;
+      memory.has_input[inner + 1] = true;
     }
     pass(blocks_[block].forward);
-    held.has_graph[block] = true;
+    memory.has_graph[block] = true;
   }
 
   [[nodiscard]] const RecomputeGroup* group_of(BlockId block) const {
@@ -92,27 +97,27 @@ class Walk {
 
   [[nodiscard]] std::int64_t total() const {
     std::int64_t bytes = 0;
-    for (const auto& [microbatch, held] : microbatches_) {
-      bytes += held.gradient;
+    for (const auto& [microbatch, memory] : microbatches_) {
+      bytes += memory.gradient;
       for (const BlockId block : blocks_.ids()) {
-        // An output is the next block's input too.
-        const bool is_input = held.has_input[block + 1] && !is_received(block + 1);
-        const bool has_output = held.has_graph[block] || is_input || held.latest == block;
+        // An output is also the next block's input.
+        const bool is_input = memory.has_input[block + 1] && !is_received(block + 1);
+        const bool has_output = memory.has_graph[block] || is_input || memory.latest == block;
         bytes += (has_output ? blocks_[block].output : 0) +
-                 (held.has_graph[block] ? blocks_[block].saved : 0) +
-                 (held.has_input[block] && is_received(block) ? received_.bytes : 0);
+                 (memory.has_graph[block] ? blocks_[block].saved : 0) +
+                 (memory.has_input[block] && is_received(block) ? received_.bytes : 0);
       }
     }
     return bytes;
   }
 
-  void pass(std::int64_t on_top) { peak_ = std::max(peak_, total() + on_top); }
+  void pass(std::int64_t temporaries) { peak_ = std::max(peak_, total() + temporaries); }
 
   const BlockMemories& blocks_;
   const RecomputePlan& recompute_;
   const ReceivedInputs& received_;
-  std::map<MicrobatchId, Held> microbatches_;  // under way
-  std::int64_t kept_ = 0;
+  std::map<MicrobatchId, MicrobatchMemory> microbatches_;  // in flight
+  std::int64_t saved_ = 0;
   std::int64_t peak_ = 0;
 };
 
@@ -126,7 +131,7 @@ BlockRunner::BlockRunner(model::Model& model, const param::ParameterViews& param
       seed_(options.seed),
       buffer_dtype_(options.buffer_dtype),
       recompute_(std::move(options.recompute)),
-      num_to_settle_(model.parameters.size()),
+      num_backwards_(model.parameters.size()),
       tensor_axis_(axis) {
   for (const param::ParameterId id : parameters.ids()) {
     const bool is_frozen =
@@ -135,10 +140,10 @@ BlockRunner::BlockRunner(model::Model& model, const param::ParameterViews& param
   }
   for (const auto& block : model.blocks) {
     for (const param::ParameterId id : block->parameters()) {
-      num_to_settle_[id] += options.settled_together;
+      num_backwards_[id] += options.interleaved_microbatches;
     }
   }
-  unsettled_ = num_to_settle_;
+  pending_backwards_ = num_backwards_;
 }
 
 void BlockRunner::begin(MicrobatchId microbatch, const MicrobatchInput& input) {
@@ -148,7 +153,7 @@ void BlockRunner::begin(MicrobatchId microbatch, const MicrobatchInput& input) {
   entry.input = input;
 }
 
-bool BlockRunner::gives_losses(BlockId block) const {
+bool BlockRunner::computes_losses(BlockId block) const {
   return model_.gives_losses && block + 1 == model_.blocks.end_id();
 }
 
@@ -178,7 +183,7 @@ at::Tensor BlockRunner::forward(BlockId block, MicrobatchId microbatch) {
   } else {
     entry.activation = run_without_graph(block, entry.activation, entry.input, tap_);
   }
-  return gives_losses(block) ? entry.activation : at::Tensor();
+  return computes_losses(block) ? entry.activation : at::Tensor();
 }
 
 void BlockRunner::record(BlockId block, Microbatch& entry, const model::Tap& tap) {
@@ -208,7 +213,7 @@ at::Tensor BlockRunner::run_without_graph(BlockId block, const at::Tensor& x,
   return model_.blocks[block]->forward(x, context_of(input, read_leaf_, tap));
 }
 
-void BlockRunner::run_again(BlockId block, Microbatch& entry) {
+void BlockRunner::recompute(BlockId block, Microbatch& entry) {
   const RecomputeGroup* group = recompute_.group_of(block);
   if (group == nullptr) return;
   if (block + 1 == group->end) {
@@ -221,19 +226,19 @@ void BlockRunner::run_again(BlockId block, Microbatch& entry) {
 }
 
 void BlockRunner::backward(BlockId block, MicrobatchId microbatch, double seed,
-                           const OnSettled& on_settled) {
+                           const OnGradientReady& on_gradient_ready) {
   compute(block, microbatch, seed,
-          [&](const GivenGradient& gradient) { give(gradient, on_settled); });
+          [&](const ParameterGradient& gradient) { accumulate(gradient, on_gradient_ready); });
 }
 
 void BlockRunner::compute(BlockId block, MicrobatchId microbatch, double seed,
                           const OnGradient& on_gradient) {
   Microbatch& entry = microbatches_.at(microbatch);
-  run_again(block, entry);
+  recompute(block, entry);
   SavedBlock& saved = entry.saved.at(block);
   active_block_ = &saved;
   on_gradient_ = &on_gradient;
-  const bool begins = gives_losses(block) && !entry.gradient.defined();
+  const bool begins = computes_losses(block) && !entry.gradient.defined();
   const at::Tensor gradient = begins ? at::full_like(saved.output, seed) : entry.gradient;
   if (model::NativeBackward* native = model_.blocks[block]->native_backward()) {
     const at::NoGradGuard no_grad;
@@ -244,11 +249,11 @@ void BlockRunner::compute(BlockId block, MicrobatchId microbatch, double seed,
           return is_frozen ? param::GradientTarget{} : gradients_.gradient_of(id);
         });
   } else {
-    const OwnThread backward;
+    const SingleThreadedAutograd backward;
     if (saved.output.requires_grad()) torch::autograd::backward({saved.output}, {gradient});
     entry.gradient = saved.input.grad();
   }
-  // Uses whose gradient never came, and parameters this block did not use this time.
+  // Complete uses without a gradient, and parameters that this block did not use.
   for (const param::ParameterId id : model_.blocks[block]->parameters()) {
     const auto use = saved.uses.find(id);
     if (use == saved.uses.end() || use->second > 0) on_gradient({.id = id});
@@ -261,20 +266,21 @@ void BlockRunner::add_gradient(param::ParameterId id, const at::Tensor& grad) {
   (*on_gradient_)({.id = id, .value = grad, .is_last = is_last});
 }
 
-void BlockRunner::give(const GivenGradient& gradient, const OnSettled& on_settled) {
+void BlockRunner::accumulate(const ParameterGradient& gradient,
+                             const OnGradientReady& on_gradient_ready) {
   if (gradient.value.defined()) gradients_.add_gradient(gradient.id, gradient.value);
   if (!gradient.is_last) return;
-  std::int64_t& unsettled = unsettled_[gradient.id];
-  if (--unsettled > 0) return;
-  unsettled = num_to_settle_[gradient.id];
-  on_settled(gradient.id);
+  std::int64_t& pending = pending_backwards_[gradient.id];
+  if (--pending > 0) return;
+  pending = num_backwards_[gradient.id];
+  on_gradient_ready(gradient.id);
 }
 
 MemoryPlan BlockRunner::memory(const BlockMemories& blocks, std::span<const Action> actions,
                                const RecomputePlan& recompute, const ReceivedInputs& received) {
-  Walk walk(blocks, recompute, received);
-  for (const Action& action : actions) walk.run(action);
-  return walk.result();
+  MemorySimulation simulation(blocks, recompute, received);
+  for (const Action& action : actions) simulation.run(action);
+  return simulation.result();
 }
 
 }  // namespace dtrain::parallel

@@ -1,4 +1,4 @@
-// Runs single blocks forward and backward, each with a small graph of its own, and counts parameter
+// Runs single blocks forward and backward, each with its own autograd graph, and counts parameter
 // uses.
 #pragma once
 
@@ -20,7 +20,7 @@
 
 namespace dtrain::parallel {
 
-/// A microbatch as its blocks see it.
+/// Input of one microbatch.
 struct MicrobatchInput {
   at::Tensor ids = {};           ///< (B, T) int64
   at::Tensor targets = {};       ///< (B, T) int64
@@ -29,155 +29,154 @@ struct MicrobatchInput {
 
 /// Runs single blocks forward and backward, microbatch by microbatch.
 ///
-/// Collective: over the tensor axis, every forward and backward.
+/// Collective: forward() and backward(), over the tensor axis.
 /// Threads:    one; backward passes run on the calling thread.
 class PassRunner {
  public:
-  using OnSettled = std::function<void(param::ParameterId)>;
+  using OnGradientReady = std::function<void(param::ParameterId)>;
 
   virtual ~PassRunner() = default;
 
-  /// Gives a microbatch its tokens.
+  /// Sets a microbatch's input.
   virtual void begin(MicrobatchId microbatch, const MicrobatchInput& input) = 0;
-  /// Forgets it.
+  /// Frees everything kept for the microbatch.
   virtual void end(MicrobatchId microbatch) = 0;
-  /// Runs one block on what the block before it gave; the last block's per-token losses (B, T) are
-  /// returned, valid until the next pass, else an undefined tensor.
+  /// Runs one block on the previous block's output. Returns the last block's per-token losses (B,
+  /// T), valid until the next pass; undefined for other blocks.
   virtual at::Tensor forward(BlockId block, MicrobatchId microbatch) = 0;
-  /// Runs the block's backward. Where recomputed blocks run again for it, they are this one and
-  /// those below it in its group. seed: the gradient of each token's loss, read for the last block.
+  /// Runs the block's backward pass, after recomputing its group as needed. seed: gradient of each
+  /// token's loss; used by the last block only.
   virtual void backward(BlockId block, MicrobatchId microbatch, double seed,
-                        const OnSettled& on_settled) = 0;
+                        const OnGradientReady& on_gradient_ready) = 0;
 };
 
-/// What a block's backward gives for a parameter.
-struct GivenGradient {
+/// Gradient of a parameter from one use in a block.
+struct ParameterGradient {
   param::ParameterId id;
-  at::Tensor value = {};  ///< in the parameter's storage shape; undefined: none
-  bool is_last = true;    ///< of this block
+  at::Tensor value = {};  ///< in storage shape; undefined: no gradient
+  bool is_last = true;    ///< last use in this block
 };
 
 using BlockMemories = base::IndexedVector<BlockId, model::BlockMemory>;
 
-/// Blocks whose input another stage of a pipeline sends.
+/// Blocks whose input comes from another pipeline stage.
 struct ReceivedInputs {
   std::vector<BlockId> blocks = {};
-  std::int64_t bytes = 0;  ///< of one input
+  std::int64_t bytes = 0;  ///< per input
 };
 
-/// Runs blocks on detached inputs and keeps each one's graph, or what its native backward reads,
-/// until its backward; of blocks that are recomputed it keeps the input alone (RecomputeGroup) and
-/// makes the graph right before the backward.
+/// Runs blocks on detached inputs and keeps each block's graph, or what its native backward reads,
+/// until its backward pass. Recomputed blocks keep only their group's input (RecomputeGroup); their
+/// graphs are built right before the backward pass.
 ///
-/// A parameter is settled for a microbatch when every block that lists it has had its backward, or
-/// the last of the block's recorded uses has given its gradient: then `on_settled` is called, once
-/// for each microbatch, whose backward passes come one microbatch after the other. Where they are
-/// mixed (Options::settled_together) it is called once for all of them.
+/// Calls `on_gradient_ready` once per parameter and microbatch, when the last recorded use of the
+/// last block that lists the parameter has added its gradient. If backward passes of several
+/// microbatches alternate (Options::interleaved_microbatches), it is called once for all of them.
 ///
-/// On a stage of a pipeline what other stages compute is set and taken: the input of a block that
-/// another stage's output goes to, and so on.
+/// On a pipeline stage, the set_ and take_ functions pass activations and gradients from and to
+/// other stages.
 ///
-/// Losses stay as long as their tensor.
+/// The losses own their memory.
 class BlockRunner final : public PassRunner, private param::GradientSink {
  public:
-  using OnGradient = std::function<void(const GivenGradient&)>;
+  using OnGradient = std::function<void(const ParameterGradient&)>;
 
   struct Options {
     std::uint64_t seed = 0;
-    at::ScalarType buffer_dtype = at::kFloat;  ///< of the model's constant tables
+    at::ScalarType buffer_dtype = at::kFloat;  ///< the model's constant tables
     std::vector<param::ParameterId> frozen;    ///< get no gradient
     RecomputePlan recompute = {};
-    std::int64_t settled_together = 1;  ///< microbatches whose gradients are summed as they come
+    std::int64_t interleaved_microbatches = 1;  ///< microbatches that share a gradient sum
   };
 
-  /// parameters: what blocks compute with; axis: the one that the model was made for. `model`,
+  /// parameters: read by the blocks; axis: the one that the model was made for. `model`,
   /// `gradients` and `axis` must outlive this.
   BlockRunner(model::Model& model, const param::ParameterViews& parameters,
               param::GradientMemory& gradients, model::TensorAxis& axis, Options options);
 
-  /// The memory that a runner holds in a step: what it keeps from forward to backward, and
-  /// work on top at the peak. blocks: of each block; actions: of the step.
+  /// Predicts a runner's memory in a step: saved activations, and temporaries at the peak. blocks:
+  /// memory of each block; actions: of the step.
   [[nodiscard]] static MemoryPlan memory(const BlockMemories& blocks,
                                          std::span<const Action> actions,
                                          const RecomputePlan& recompute,
                                          const ReceivedInputs& received = {});
 
-  /// Forward passes train, with dropout and graphs, or evaluate, with neither; they train at first.
+  /// Selects training, with dropout and graphs (the default), or evaluation, with neither.
   void set_training(bool training) { training_ = training; }
 
   void begin(MicrobatchId microbatch, const MicrobatchInput& input) override;
   void end(MicrobatchId microbatch) override { microbatches_.erase(microbatch); }
   at::Tensor forward(BlockId block, MicrobatchId microbatch) override;
 
-  /// Sets the input of the microbatch's next block, from another stage.
+  /// Sets the input of the microbatch's next block, received from another stage.
   void set_activation(MicrobatchId microbatch, at::Tensor activation) {
     microbatches_.at(microbatch).activation = std::move(activation);
   }
-  /// Takes the output of the block that ran last.
+  /// Moves out the output of the last block that ran.
   [[nodiscard]] at::Tensor take_activation(MicrobatchId microbatch) {
     return std::exchange(microbatches_.at(microbatch).activation, at::Tensor());
   }
-  /// Sets the gradient of the output of the block that runs backward next; of the last block's it
-  /// takes the place of `seed`.
+  /// Sets the output gradient of the next block to run backward; for the last block it replaces
+  /// `seed`.
   void set_gradient(MicrobatchId microbatch, at::Tensor gradient) {
     microbatches_.at(microbatch).gradient = std::move(gradient);
   }
-  /// Takes the gradient of the input of the block that ran backward last.
+  /// Moves out the input gradient of the last block that ran backward.
   [[nodiscard]] at::Tensor take_gradient(MicrobatchId microbatch) {
     return std::exchange(microbatches_.at(microbatch).gradient, at::Tensor());
   }
 
   void backward(BlockId block, MicrobatchId microbatch, double seed,
-                const OnSettled& on_settled) override;
-  /// backward() in two parts: compute() hands on what the parameters get, in order, and give() adds
-  /// it to their gradients. Blocks with a native backward add by themselves.
+                const OnGradientReady& on_gradient_ready) override;
+  /// The two parts of backward(): compute() reports the parameters' gradients in order, and
+  /// accumulate() adds one. Blocks with a native backward accumulate by themselves.
   void compute(BlockId block, MicrobatchId microbatch, double seed, const OnGradient& on_gradient);
-  void give(const GivenGradient& gradient, const OnSettled& on_settled);
+  void accumulate(const ParameterGradient& gradient, const OnGradientReady& on_gradient_ready);
 
   void set_tap(model::Tap tap) { tap_ = std::move(tap); }
 
  private:
-  // The tensors kept of one block between its forward and its backward.
+  // Tensors saved by one block for its backward pass.
   struct SavedBlock {
     at::Tensor input;
     at::Tensor output;                                // with a graph, unless the backward is native
-    std::map<param::ParameterId, std::int64_t> uses;  // gradients still to come through the graph
-    std::vector<at::Tensor> native;                   // what a native backward reads
+    std::map<param::ParameterId, std::int64_t> uses;  // gradients still pending in the graph
+    std::vector<at::Tensor> native;                   // saved for a native backward
   };
   struct Microbatch {
     MicrobatchInput input = {};
-    at::Tensor activation = {};  // what the next block reads
-    at::Tensor gradient = {};    // what the block before reads in its backward
+    at::Tensor activation = {};  // input of the next block
+    at::Tensor gradient = {};    // output gradient of the previous block
     std::map<BlockId, SavedBlock> saved = {};
   };
 
-  [[nodiscard]] bool gives_losses(BlockId block) const;
+  [[nodiscard]] bool computes_losses(BlockId block) const;
   [[nodiscard]] model::BlockContext context_of(const MicrobatchInput& input,
                                                const model::ParameterReader& use,
                                                const model::Tap& tap);
-  // Runs the block on its saved input and keeps what its backward needs.
+  // Runs the block on its saved input and saves what its backward pass needs.
   void record(BlockId block, Microbatch& entry, const model::Tap& tap);
   [[nodiscard]] at::Tensor run_without_graph(BlockId block, const at::Tensor& x,
                                              const MicrobatchInput& input, const model::Tap& tap);
-  void run_again(BlockId block, Microbatch& entry);
+  void recompute(BlockId block, Microbatch& entry);
   void add_gradient(param::ParameterId id, const at::Tensor& grad) override;
 
   model::Model& model_;
-  param::ParameterViews leaves_;  // require gradients unless frozen
+  param::ParameterViews leaves_;  // require grad unless frozen
   model::ParameterReader read_leaf_;
   param::GradientMemory& gradients_;
   std::uint64_t seed_;
   at::ScalarType buffer_dtype_;
   RecomputePlan recompute_;
-  // Backward passes until each parameter is settled, and those of them that are still to come.
-  base::IndexedVector<param::ParameterId, std::int64_t> num_to_settle_;
-  base::IndexedVector<param::ParameterId, std::int64_t> unsettled_;
+  // Backward passes until each parameter's gradient is ready, and how many of them are pending.
+  base::IndexedVector<param::ParameterId, std::int64_t> num_backwards_;
+  base::IndexedVector<param::ParameterId, std::int64_t> pending_backwards_;
   std::map<MicrobatchId, Microbatch> microbatches_;
   model::TensorAxis& tensor_axis_;
   bool training_ = true;
   model::Tap tap_;
-  model::Tap no_tap_;  // of blocks that run again
-  // The backward under way.
+  model::Tap no_tap_;  // for recomputed blocks
+  // State of the current backward pass.
   SavedBlock* active_block_ = nullptr;
   const OnGradient* on_gradient_ = nullptr;
 };

@@ -17,12 +17,12 @@
 namespace dtrain::parallel {
 namespace {
 
-// `shape` int64, a copy: the graph must not depend on the batch's lifetime. On its way to a device
-// it lies in pinned memory, so that the host need not wait.
+// Copies values to a tensor (shape) int64 on the device: autograd graphs must not depend on the
+// batch's lifetime. Pinned memory makes the transfer asynchronous.
 at::Tensor on_device(std::span<const std::int64_t> values, at::IntArrayRef shape,
                      const comm::World& world) {
-  const bool travels = at::accelerator::isAccelerator(world.device().type());
-  at::Tensor copy = at::empty(shape, at::TensorOptions().dtype(at::kLong).pinned_memory(travels));
+  const bool is_pinned = at::accelerator::isAccelerator(world.device().type());
+  at::Tensor copy = at::empty(shape, at::TensorOptions().dtype(at::kLong).pinned_memory(is_pinned));
   std::copy(values.begin(), values.end(), copy.mutable_data_ptr<std::int64_t>());
   return copy.to(world.options(at::kLong), /*non_blocking=*/true);
 }
@@ -34,8 +34,8 @@ MicrobatchInput input_of(const data::Batch& batch, const comm::World& world) {
           .first_sample = on_device({&batch.first_sample, 1}, {}, world)};
 }
 
-// Microbatches whose tokens are there at once.
-std::int64_t most_begun(std::span<const Action> step) {
+// Returns the peak number of microbatches in flight.
+std::int64_t peak_microbatches(std::span<const Action> step) {
   std::int64_t now = 0;
   std::int64_t most = 0;
   for (const Action& action : step) {
@@ -45,7 +45,7 @@ std::int64_t most_begun(std::span<const Action> step) {
   return most;
 }
 
-// Elements of the gradients of the block that has the most.
+// Returns the largest number of gradient elements of any block.
 std::int64_t largest_block(const model::Model& model, std::span<const param::ParameterId> frozen) {
   std::int64_t most = 0;
   for (const auto& block : model.blocks) {
@@ -73,7 +73,7 @@ param::ArenaAllocator allocator_of(const EngineSetup& setup) {
   param::ArenaAllocator allocate = [&world = setup.world](std::int64_t bytes) {
     return world.allocate(bytes);
   };
-  return setup.options.uses_graphs ? with_fixed_places(std::move(allocate)) : allocate;
+  return setup.options.uses_graphs ? with_stable_addresses(std::move(allocate)) : allocate;
 }
 
 DataAxis make_axis(const EngineSetup& setup) {
@@ -89,10 +89,10 @@ BlockRunner::Options runner_options(const EngineSetup& setup, std::int64_t num_s
           .buffer_dtype = options.precision.buffer,
           .frozen = options.frozen,
           .recompute = options.recompute,
-          .settled_together = options.grad_accum_steps / num_sums};
+          .interleaved_microbatches = options.grad_accum_steps / num_sums};
 }
 
-// Returns the first parameter of a unit that this rank holds.
+// Returns the unit's first parameter that this rank holds.
 param::ParameterId first_held(const param::ArenaLayout& layout, param::UnitId unit) {
   for (const param::ParameterId id : layout.parameters_of(unit)) {
     if (!layout.range(id).is_empty()) return id;
@@ -118,8 +118,8 @@ std::string part_of(const EngineSetup& setup, const Action& action) {
                      action.block.value(), unit);
 }
 
-// What a forward pass without autograd's graph takes at the most.
-std::int64_t memory_of_evaluation(const BlockMemories& blocks) {
+// Returns the peak memory of a forward pass without graphs.
+std::int64_t evaluation_memory(const BlockMemories& blocks) {
   std::int64_t most = 0;
   for (const model::BlockMemory& block : blocks) {
     most = std::max(most, block.forward_without_graph + block.output);
@@ -135,45 +135,46 @@ std::int64_t previous(const comm::ProcessGroup& group) {
 
 }  // namespace
 
-comm::ProcessGroup& Transfers::group(Channel channel) const {
-  return channel == Channel::activations ? groups_.along(mesh::Axis::pp) : groups_.pp_gradients();
+comm::ProcessGroup& Transfers::group(TransferKind kind) const {
+  return kind == TransferKind::activations ? groups_.along(mesh::Axis::pp) : groups_.pp_gradients();
 }
 
-void Transfers::offer(Channel channel, BlockId block, MicrobatchId microbatch,
-                      at::IntArrayRef shape, const at::TensorOptions& options) {
-  const comm::ProcessGroup& ranks = group(channel);
-  const std::int64_t peer = channel == Channel::activations ? previous(ranks) : next(ranks);
-  const at::Tensor room = at::empty(shape, options);
-  const bool is_new = offered_[static_cast<std::size_t>(channel)]
-                          .insert({{block, microbatch}, {room, group(channel).recv(room, peer)}})
+void Transfers::post_receive(TransferKind kind, BlockId block, MicrobatchId microbatch,
+                             at::IntArrayRef shape, const at::TensorOptions& options) {
+  const comm::ProcessGroup& ranks = group(kind);
+  const std::int64_t peer = kind == TransferKind::activations ? previous(ranks) : next(ranks);
+  const at::Tensor buffer = at::empty(shape, options);
+  const bool is_new = receives_[static_cast<std::size_t>(kind)]
+                          .insert({{block, microbatch}, {buffer, group(kind).recv(buffer, peer)}})
                           .second;
-  DTRAIN_CHECK(is_new, "block {} waits twice for microbatch {}", block.value(), microbatch.value());
+  DTRAIN_CHECK(is_new, "block {} posted two receives for microbatch {}", block.value(),
+               microbatch.value());
 }
 
-at::Tensor Transfers::take(Channel channel, BlockId block, MicrobatchId microbatch) {
-  auto& offered = offered_[static_cast<std::size_t>(channel)];
-  const auto found = offered.find({block, microbatch});
-  if (found == offered.end()) return {};
-  Value value = std::move(found->second);
-  offered.erase(found);
-  value.work.wait();
-  return value.tensor;
+at::Tensor Transfers::take(TransferKind kind, BlockId block, MicrobatchId microbatch) {
+  auto& receives = receives_[static_cast<std::size_t>(kind)];
+  const auto found = receives.find({block, microbatch});
+  if (found == receives.end()) return {};
+  InFlightTensor received = std::move(found->second);
+  receives.erase(found);
+  received.work.wait();
+  return received.tensor;
 }
 
-void Transfers::send(Channel channel, const at::Tensor& value) {
-  while (!going_.empty() && going_.front().work.is_completed()) {
-    going_.front().work.wait();
-    going_.pop_front();
+void Transfers::send(TransferKind kind, const at::Tensor& value) {
+  while (!sends_.empty() && sends_.front().work.is_completed()) {
+    sends_.front().work.wait();
+    sends_.pop_front();
   }
   const at::Tensor sent = value.contiguous();
-  const comm::ProcessGroup& ranks = group(channel);
-  const std::int64_t peer = channel == Channel::activations ? next(ranks) : previous(ranks);
-  going_.push_back({sent, group(channel).send(sent, peer)});
+  const comm::ProcessGroup& ranks = group(kind);
+  const std::int64_t peer = kind == TransferKind::activations ? next(ranks) : previous(ranks);
+  sends_.push_back({sent, group(kind).send(sent, peer)});
 }
 
 void Transfers::finish() {
-  for (Value& value : going_) value.work.wait();
-  going_.clear();
+  for (InFlightTensor& send : sends_) send.work.wait();
+  sends_.clear();
 }
 
 Executor::Executor(const EngineSetup& setup)
@@ -196,22 +197,23 @@ MemoryPlan Executor::memory(const model::Model& model, const EngineOptions& opti
                                                 received_inputs(model, options, microbatch));
   MemoryPlan memory = runner + DataAxis::memory(model, engine_layout(model, options), lists.step,
                                                 axis_options(options, lists));
-  // Gradients travel when their blocks' activations are gone: those of one block, where units are
-  // reduced one by one, or of all.
-  const std::int64_t gone = options.data.keeps_gradient_shards()
-                                ? runner.activations / blocks.size()
-                                : runner.activations;
-  memory.units += std::max<std::int64_t>(0, memory.travelling - gone);
-  // A block's gradients are held until its graph has run, and graphs share no memory with others.
+  // Gradients are sent after activations were freed: one block's if units are reduced one by one,
+  // else all.
+  const std::int64_t freed = options.data.keeps_gradient_shards()
+                                 ? runner.activations / blocks.size()
+                                 : runner.activations;
+  memory.units += std::max<std::int64_t>(0, memory.encoded_gradients - freed);
+  // A block's gradients are held until its graph has run, and graphs use a memory pool of their
+  // own.
   if (options.uses_graphs) {
     memory.work += param::bytes_of(largest_block(model, options.frozen), microbatch.dtype) +
-                   memory_of_evaluation(blocks);
+                   evaluation_memory(blocks);
   }
-  const std::int64_t tokens = 2 * microbatch.rows() + 1;  // their ids, targets and first sample
+  const std::int64_t tokens = 2 * microbatch.rows() + 1;  // ids, targets and first sample
   const at::ScalarType buffer = options.precision.buffer;
   const bool is_widened = model.widens_tables && at::isReducedFloatingType(buffer);
   memory.buffers += param::bytes_of(model.table_values, is_widened ? at::kFloat : buffer) +
-                    param::bytes_of(most_begun(lists.step) * tokens, at::kLong);
+                    param::bytes_of(peak_microbatches(lists.step) * tokens, at::kLong);
   return memory;
 }
 
@@ -226,23 +228,23 @@ void Executor::step(const ExecutorInput& input) {
 }
 
 void Executor::evaluate(const ExecutorInput& input) {
-  finish_sends();  // a stage that is faster than the next one must not pile up what it sends
+  finish_sends();  // bounds the sends in flight if this stage is faster than the next
   runner_.set_training(false);
   active_ = &runner_;
   run(axis_.evaluation(), input);
 }
 
-void Executor::run(const DataAxis::Pass& pass, const ExecutorInput& input) {
-  for (std::size_t index = 0; index < pass.actions.size(); ++index) {
+void Executor::run(const DataAxis::ScheduledActions& list, const ExecutorInput& input) {
+  for (std::size_t index = 0; index < list.actions.size(); ++index) {
     device::with_oom_context(
-        setup_.world.device(), [&] { return part_of(setup_, pass.actions[index]); },
-        [&] { run_action(pass, index, input); });
+        setup_.world.device(), [&] { return part_of(setup_, list.actions[index]); },
+        [&] { run_action(list, index, input); });
   }
 }
 
-void Executor::run_action(const DataAxis::Pass& pass, std::size_t index,
+void Executor::run_action(const DataAxis::ScheduledActions& list, std::size_t index,
                           const ExecutorInput& input) {
-  const Action& action = pass.actions[index];
+  const Action& action = list.actions[index];
   const auto microbatch = static_cast<std::size_t>(action.microbatch.value());
   if (activity_ != nullptr && is_compute(action.kind)) {
     activity_->enter(action.kind == ActionKind::forward ? "the forward pass" : "the backward pass",
@@ -250,13 +252,13 @@ void Executor::run_action(const DataAxis::Pass& pass, std::size_t index,
   }
   const base::Span span(name_of(action.kind), part_of(action.kind), {"block", action.block.value()},
                         {"microbatch", action.microbatch.value()});
-  axis_.before(pass, index);
+  axis_.before(list, index);
   if (action.kind == ActionKind::reduce_losses) {
     input.on_last_losses();
   } else if (microbatch < input.microbatches.size()) {
     execute(action, input.microbatches[microbatch], input);
   }
-  axis_.after(pass, index);
+  axis_.after(list, index);
 }
 
 void Executor::execute(const Action& action, const data::Batch& batch, const ExecutorInput& input) {
@@ -265,32 +267,33 @@ void Executor::execute(const Action& action, const data::Batch& batch, const Exe
     case ActionKind::begin_microbatch:
       return active_->begin(microbatch, input_of(batch, setup_.world));
     case ActionKind::forward: {
-      if (at::Tensor activation = transfers_.take(Channel::activations, block, microbatch);
+      if (at::Tensor activation = transfers_.take(TransferKind::activations, block, microbatch);
           activation.defined()) {
         runner_.set_activation(microbatch, std::move(activation));
       }
       const at::Tensor losses = active_->forward(block, microbatch);
-      // Ranks that hold slices of one block compute the same losses: only the first one reports.
+      // Tensor-parallel ranks compute the same losses; only the first one reports them.
       const bool reports = setup_.groups.along(mesh::Axis::tp).rank() == 0;
       if (losses.defined() && reports) input.on_losses(microbatch, losses);
       return;
     }
     case ActionKind::backward: {
-      if (at::Tensor gradient = transfers_.take(Channel::gradients, block, microbatch);
+      if (at::Tensor gradient = transfers_.take(TransferKind::gradients, block, microbatch);
           gradient.defined()) {
         runner_.set_gradient(microbatch, std::move(gradient));
       }
-      return active_->backward(block, microbatch, input.loss_gradient,
-                               [this](param::ParameterId id) { axis_.gradients().settle(id); });
+      return active_->backward(
+          block, microbatch, input.loss_gradient,
+          [this](param::ParameterId id) { axis_.gradients().mark_gradient_ready(id); });
     }
     case ActionKind::recv_activation:
-      return offer(Channel::activations, action, batch);
+      return post_receive(TransferKind::activations, action, batch);
     case ActionKind::recv_gradient:
-      return offer(Channel::gradients, action, batch);
+      return post_receive(TransferKind::gradients, action, batch);
     case ActionKind::send_activation:
-      return transfers_.send(Channel::activations, runner_.take_activation(microbatch));
+      return transfers_.send(TransferKind::activations, runner_.take_activation(microbatch));
     case ActionKind::send_gradient:
-      return transfers_.send(Channel::gradients, runner_.take_gradient(microbatch));
+      return transfers_.send(TransferKind::gradients, runner_.take_gradient(microbatch));
     case ActionKind::begin_gradients:
       return axis_.gradients().begin_microbatch(microbatch);
     case ActionKind::end_gradients:
@@ -298,17 +301,18 @@ void Executor::execute(const Action& action, const data::Batch& batch, const Exe
     case ActionKind::end_microbatch:
       return active_->end(microbatch);
     case ActionKind::reduce_losses:
-      return;  // needs no microbatch: run_action() does it
+      return;  // handled by run_action(), since it needs no microbatch
   }
 }
 
-void Executor::offer(Channel channel, const Action& action, const data::Batch& batch) {
-  transfers_.offer(channel, action.block, action.microbatch,
-                   {batch.num_sequences, batch.length, setup_.model.width},
-                   setup_.world.options(setup_.options.precision.compute));
+void Executor::post_receive(TransferKind kind, const Action& action, const data::Batch& batch) {
+  transfers_.post_receive(kind, action.block, action.microbatch,
+                          {batch.num_sequences, batch.length, setup_.model.width},
+                          setup_.world.options(setup_.options.precision.compute));
 }
 
-// Every stage holds the sum over its own blocks.
+// Sums gradients of parameters that several stages hold; each stage has the sum over its own
+// blocks.
 void Executor::sum_over_stages() {
   std::vector<comm::Work> sums;
   for (const param::UnitId unit : setup_.layout.units()) {

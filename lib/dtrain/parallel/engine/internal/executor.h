@@ -1,5 +1,5 @@
-// Executes lists of actions: runs blocks, lets the data axis gather and reduce around them, and
-// passes values between stages.
+// Executes action lists: runs blocks, triggers gathers and reductions, and transfers tensors
+// between pipeline stages.
 #pragma once
 
 #include <deque>
@@ -18,67 +18,66 @@
 
 namespace dtrain::parallel {
 
-/// Input and output of a list of actions.
+/// Input and callbacks of an action list.
 struct ExecutorInput {
-  /// Where one is missing, its passes and messages are left out, and what the data axis does around
-  /// them is done.
+  /// By id. Actions of a missing microbatch are skipped; the data axis still gathers and reduces
+  /// around them.
   std::span<const data::Batch> microbatches;
-  /// The gradient of each token's loss, where there is a backward pass.
+  /// Gradient of each token's loss; unused without a backward pass.
   double loss_gradient = 0;
-  /// Given the per-token losses (B, T) of each microbatch, on the ranks that report them.
+  /// Receives the per-token losses (B, T) of each microbatch, on the ranks that report them.
   std::function<void(MicrobatchId microbatch, const at::Tensor& losses)> on_losses;
-  /// Called on every rank after the last on_losses of any.
+  /// Called once on every rank, after the last on_losses of the list.
   std::function<void()> on_last_losses;
 };
 
-/// Which of two neighbours' values.
-enum class Channel {
-  activations,  ///< from each stage to the next; from the last to the first, to its next chunk
-  gradients,    ///< the other way
+/// What two neighbouring stages exchange.
+enum class TransferKind {
+  activations,  ///< to the next stage; from the last stage to the first one's next chunk
+  gradients,    ///< in the opposite direction
 };
 
-/// Sends and receives activations and gradients between the stages of a pipeline. Sends do not
-/// block, and room for what will come is offered early, so that a stage waits for nothing but what
-/// it needs next. Each channel has a group of its own, as messages from one rank to another keep
-/// their order within a group.
+/// Sends and receives activations and gradients between pipeline stages. Sends do not block, and
+/// receives are posted early, so a stage waits only for the tensor it needs next. Each kind uses
+/// its own group, because messages between two ranks are ordered within a group.
 ///
-/// Throws:  members what Work::wait throws.
+/// Throws:  members throw what Work::wait throws.
 /// Threads: one.
 class Transfers {
  public:
   /// The groups must outlive this.
   explicit Transfers(const mesh::MeshGroups& groups) : groups_(groups) {}
 
-  /// Offers room for the value that block `block` needs for a microbatch; values come in the order
-  /// in which room was offered.
+  /// Posts the receive of the tensor that `block` needs for a microbatch. Messages match receives
+  /// in posting order.
   ///
-  /// Async: take() returns the value.
-  void offer(Channel channel, BlockId block, MicrobatchId microbatch, at::IntArrayRef shape,
-             const at::TensorOptions& options);
-  /// Waits for the value that room was offered for; undefined where none was.
-  [[nodiscard]] at::Tensor take(Channel channel, BlockId block, MicrobatchId microbatch);
-  /// Async: `value` is kept until it has gone.
-  void send(Channel channel, const at::Tensor& value);
-  /// Returns when everything has gone.
+  /// Async: take() returns the tensor.
+  void post_receive(TransferKind kind, BlockId block, MicrobatchId microbatch,
+                    at::IntArrayRef shape, const at::TensorOptions& options);
+  /// Waits for the tensor of a posted receive; undefined if none was posted.
+  [[nodiscard]] at::Tensor take(TransferKind kind, BlockId block, MicrobatchId microbatch);
+  /// Async: `value` is kept until it is sent.
+  void send(TransferKind kind, const at::Tensor& value);
+  /// Blocks until all sends have completed.
   void finish();
 
  private:
-  struct Value {
+  struct InFlightTensor {
     at::Tensor tensor;
     comm::Work work;
   };
   using Key = std::pair<BlockId, MicrobatchId>;
 
-  [[nodiscard]] comm::ProcessGroup& group(Channel channel) const;
+  [[nodiscard]] comm::ProcessGroup& group(TransferKind kind) const;
 
   const mesh::MeshGroups& groups_;
-  std::map<Key, Value> offered_[2];  // by channel
-  std::deque<Value> going_;
+  std::map<Key, InFlightTensor> receives_[2];  // by kind
+  std::deque<InFlightTensor> sends_;
 };
 
-/// Owns a rank's parameters and gradients, and whatever a step keeps.
+/// Owns a rank's parameters, gradients and the activations of a step.
 ///
-/// Collective: step and evaluate, over all groups.
+/// Collective: step() and evaluate(), over all groups.
 /// Throws:     what Work::wait throws.
 /// Threads:    one.
 class Executor {
@@ -86,38 +85,39 @@ class Executor {
   /// `setup` must outlive this.
   explicit Executor(const EngineSetup& setup);
 
-  /// The memory of an executor with these options. microbatch: of a rank, in the compute dtype.
+  /// Predicts an executor's memory. microbatch: of a rank, in the compute dtype.
   [[nodiscard]] static MemoryPlan memory(const model::Model& model, const EngineOptions& options,
                                          const model::BatchShape& microbatch);
 
-  /// A training step, to its reduced gradients.
+  /// Runs a training step up to its reduced gradients.
   void step(const ExecutorInput& input);
-  /// One forward pass without dropout and without a graph.
+  /// Runs one forward pass without dropout and graphs.
   void evaluate(const ExecutorInput& input);
-  /// Returns when all that went to other stages has left.
+  /// Blocks until all sends to other stages have completed.
   void finish_sends() { transfers_.finish(); }
 
   [[nodiscard]] const DataAxis& axis() const { return axis_; }
   [[nodiscard]] DataAxis& axis() { return axis_; }
   [[nodiscard]] ParameterStore& parameters() { return axis_.parameters(); }
-  /// Called with every intermediate value that blocks report; empty: not called.
+  /// Sets a callback for every intermediate value that blocks report; empty: none.
   void set_tap(model::Tap tap) { runner_.set_tap(std::move(tap)); }
-  /// Where passes are noted; null: nowhere.
+  /// Sets where the start of each pass is recorded; null: nowhere.
   void set_activity(base::Activity* activity) { activity_ = activity; }
 
  private:
-  void run(const DataAxis::Pass& pass, const ExecutorInput& input);
-  void run_action(const DataAxis::Pass& pass, std::size_t index, const ExecutorInput& input);
+  void run(const DataAxis::ScheduledActions& list, const ExecutorInput& input);
+  void run_action(const DataAxis::ScheduledActions& list, std::size_t index,
+                  const ExecutorInput& input);
   void execute(const Action& action, const data::Batch& batch, const ExecutorInput& input);
-  /// Offers room for what another stage sends for a microbatch of this size.
-  void offer(Channel channel, const Action& action, const data::Batch& batch);
+  /// Posts the receive of a tensor for a microbatch of this size.
+  void post_receive(TransferKind kind, const Action& action, const data::Batch& batch);
   void sum_over_stages();
 
   const EngineSetup& setup_;
   DataAxis axis_;
   BlockRunner runner_;
-  std::unique_ptr<PassRunner> graphs_;  // null: none
-  PassRunner* active_ = &runner_;       // the graphs in a step, where there are any
+  std::unique_ptr<PassRunner> graphs_;  // null: no device graphs
+  PassRunner* active_ = &runner_;       // graphs_ in a training step, if there are any
   Transfers transfers_;
   base::Activity* activity_ = nullptr;
 };

@@ -17,25 +17,25 @@
 namespace dtrain::parallel {
 namespace {
 
-void copy_into(MicrobatchInput& place, const MicrobatchInput& input) {
-  place.ids.copy_(input.ids);
-  place.targets.copy_(input.targets);
-  place.first_sample.copy_(input.first_sample);
+void copy_into(MicrobatchInput& target, const MicrobatchInput& input) {
+  target.ids.copy_(input.ids);
+  target.targets.copy_(input.targets);
+  target.first_sample.copy_(input.first_sample);
 }
 
-struct Place {
+struct Slot {
   at::Tensor memory;  // (bytes) uint8
-  bool is_taken = false;
+  bool is_used = false;
 };
 
-using PlacesBySize = std::map<std::int64_t, std::deque<Place>>;
+using SlotsBySize = std::map<std::int64_t, std::deque<Slot>>;
 
-// Until the last view of a taken place ends.
+// Frees a slot when its last tensor is destroyed.
 struct Lease {
-  std::shared_ptr<PlacesBySize> places;
-  Place* place;
+  std::shared_ptr<SlotsBySize> slots;
+  Slot* slot;
 
-  ~Lease() { place->is_taken = false; }
+  ~Lease() { slot->is_used = false; }
 };
 
 class GraphRunner final : public PassRunner {
@@ -52,13 +52,13 @@ class GraphRunner final : public PassRunner {
     for (const auto& block : model.blocks) DTRAIN_CHECK(block->native_backward() == nullptr);
   }
 
-  // Every step has the same passes in the same order.
+  // Every step has the same passes in the same order, so microbatch 0 starts a step.
   void begin(MicrobatchId microbatch, const MicrobatchInput& input) override {
     if (microbatch == MicrobatchId(0)) begin_step(input);
     DTRAIN_CHECK(input.ids.sizes() == shape_);
-    const auto [place, is_new] = inputs_.try_emplace(microbatch, input);
-    if (!is_new) copy_into(place->second, input);
-    if (phase_ != Phase::replaying) runner_.begin(microbatch, place->second);
+    const auto [entry, is_new] = inputs_.try_emplace(microbatch, input);
+    if (!is_new) copy_into(entry->second, input);
+    if (phase_ != Phase::replaying) runner_.begin(microbatch, entry->second);
   }
 
   void end(MicrobatchId microbatch) override { runner_.end(microbatch); }
@@ -67,15 +67,16 @@ class GraphRunner final : public PassRunner {
     if (phase_ == Phase::warm_up) return runner_.forward(block, microbatch);
     Forward& pass = forwards_[{block, microbatch}];
     if (phase_ == Phase::recording) record(block, microbatch, pass);
-    DTRAIN_CHECK(pass.places == places_of({block, block + 1}),
+    DTRAIN_CHECK(pass.addresses == addresses_of({block, block + 1}),
                  "block {}: its parameters have moved", block.value());
     pass.graph->replay();
     return pass.losses;
   }
 
   void backward(BlockId block, MicrobatchId microbatch, double seed,
-                const OnSettled& on_settled) override {
-    if (phase_ == Phase::warm_up) return runner_.backward(block, microbatch, seed, on_settled);
+                const OnGradientReady& on_gradient_ready) override {
+    if (phase_ == Phase::warm_up)
+      return runner_.backward(block, microbatch, seed, on_gradient_ready);
     const bool is_first = block + 1 == model_.blocks.end_id();
     if (is_first && !loss_gradient_.defined()) {
       loss_gradient_ = at::empty_like(forwards_.at({block, microbatch}).losses);
@@ -86,34 +87,35 @@ class GraphRunner final : public PassRunner {
       if (is_first) runner_.set_gradient(microbatch, loss_gradient_);
       record(block, microbatch, seed, pass);
     }
-    DTRAIN_CHECK(pass.places == places_of(blocks_of_backward(block)),
+    DTRAIN_CHECK(pass.addresses == addresses_of(blocks_of_backward(block)),
                  "block {}: its parameters have moved", block.value());
     pass.graph->replay();
-    for (const GivenGradient& gradient : pass.gradients) runner_.give(gradient, on_settled);
+    for (const ParameterGradient& gradient : pass.gradients)
+      runner_.accumulate(gradient, on_gradient_ready);
   }
 
  private:
   enum class Phase { warm_up, recording, replaying };
   using Key = std::pair<BlockId, MicrobatchId>;
-  // Where a pass's parameters lie.
-  using Places = std::vector<const void*>;
+  // Addresses of a pass's parameters.
+  using Addresses = std::vector<const void*>;
 
   struct Forward {
     std::unique_ptr<device::Graph> graph;
-    Places places;
+    Addresses addresses;
     at::Tensor losses;
   };
   struct Backward {
     std::unique_ptr<device::Graph> graph;
-    Places places;
-    std::vector<GivenGradient> gradients;
+    Addresses addresses;
+    std::vector<ParameterGradient> gradients;
   };
 
   void begin_step(const MicrobatchInput& input) {
     const bool is_first = inputs_.empty();
     if (!is_first && input.ids.sizes() == shape_) {
       phase_ = phase_ == Phase::warm_up ? Phase::recording : Phase::replaying;
-      // Graphs have memory of their own: what the warm-up's tensors leave would serve nobody.
+      // Graphs use their own memory pool, so memory cached by the warm-up would stay unused.
       if (phase_ == Phase::recording) c10::getDeviceAllocator(device_.type())->emptyCache();
       return;
     }
@@ -127,32 +129,32 @@ class GraphRunner final : public PassRunner {
   }
 
   void record(BlockId block, MicrobatchId microbatch, Forward& pass) {
-    pass.places = places_of({block, block + 1});
+    pass.addresses = addresses_of({block, block + 1});
     at::Tensor losses;
     pass.graph = recorder_->record([&] { losses = runner_.forward(block, microbatch); });
     if (losses.defined()) pass.losses = device::non_owning_view(losses);
   }
 
   void record(BlockId block, MicrobatchId microbatch, double seed, Backward& pass) {
-    pass.places = places_of(blocks_of_backward(block));
+    pass.addresses = addresses_of(blocks_of_backward(block));
     pass.graph = recorder_->record([&] {
-      runner_.compute(block, microbatch, seed, [&](const GivenGradient& gradient) {
-        pass.gradients.push_back(gradient);  // kept to the end, lest another one take its memory
+      runner_.compute(block, microbatch, seed, [&](const ParameterGradient& gradient) {
+        pass.gradients.push_back(gradient);  // kept until the end, so that its memory is not reused
       });
     });
-    for (GivenGradient& gradient : pass.gradients) {
+    for (ParameterGradient& gradient : pass.gradients) {
       if (gradient.value.defined()) gradient.value = device::non_owning_view(gradient.value);
     }
   }
 
-  [[nodiscard]] Places places_of(model::BlockRange blocks) const {
-    Places places;
+  [[nodiscard]] Addresses addresses_of(model::BlockRange blocks) const {
+    Addresses addresses;
     for (BlockId block = blocks.begin; block < blocks.end; ++block) {
       for (const param::ParameterId id : model_.blocks[block]->parameters()) {
-        places.push_back(parameters_[id].const_data_ptr());
+        addresses.push_back(parameters_[id].const_data_ptr());
       }
     }
-    return places;
+    return addresses;
   }
 
   [[nodiscard]] model::BlockRange blocks_of_backward(BlockId block) const {
@@ -167,26 +169,26 @@ class GraphRunner final : public PassRunner {
   c10::Device device_;
   Phase phase_ = Phase::warm_up;
   std::vector<std::int64_t> shape_;  // (B, T) of the step's microbatches
-  // What passes of the shape share.
+  // Shared by all passes of one shape.
   std::unique_ptr<device::GraphRecorder> recorder_;
   std::map<MicrobatchId, MicrobatchInput> inputs_;
-  at::Tensor loss_gradient_;  // as the losses
+  at::Tensor loss_gradient_;  // shaped like the losses
   std::map<Key, Forward> forwards_;
   std::map<Key, Backward> backwards_;
 };
 
 }  // namespace
 
-param::ArenaAllocator with_fixed_places(param::ArenaAllocator allocate) {
+param::ArenaAllocator with_stable_addresses(param::ArenaAllocator allocate) {
   return [allocate = std::move(allocate),
-          places = std::make_shared<PlacesBySize>()](std::int64_t bytes) -> at::Tensor {
+          slots = std::make_shared<SlotsBySize>()](std::int64_t bytes) -> at::Tensor {
     const at::NoGradGuard no_grad;
-    std::deque<Place>& all = (*places)[bytes];
-    const auto free = std::ranges::find(all, false, &Place::is_taken);
+    std::deque<Slot>& all = (*slots)[bytes];
+    const auto free = std::ranges::find(all, false, &Slot::is_used);
     if (free != all.end()) free->memory.zero_();
-    Place& place = free != all.end() ? *free : all.emplace_back(Place{allocate(bytes)});
-    place.is_taken = true;
-    return device::non_owning_view(place.memory, new Lease{places, &place},
+    Slot& slot = free != all.end() ? *free : all.emplace_back(Slot{allocate(bytes)});
+    slot.is_used = true;
+    return device::non_owning_view(slot.memory, new Lease{slots, &slot},
                                    [](void* owned) { delete static_cast<Lease*>(owned); });
   };
 }

@@ -1,4 +1,4 @@
-// Runs blocks as a BlockRunner does, from the second step on as graphs of the device.
+// Runs block passes as device graphs, recorded in the second step.
 #pragma once
 
 #include <memory>
@@ -7,23 +7,22 @@
 
 namespace dtrain::parallel {
 
-/// Gives memory of `allocate`, and keeps what is given back for the next one of the same size: the
-/// first that is free. So equal orders of taking and giving back lead to equal addresses.
+/// Returns an allocator that caches released memory by size and reuses the first free slot, so
+/// equal sequences of allocations and releases give equal addresses.
 ///
-/// Threads: one, whose stream orders what was done with memory before what is done next.
-[[nodiscard]] param::ArenaAllocator with_fixed_places(param::ArenaAllocator allocate);
+/// Threads: one, whose stream orders old uses of memory before new ones.
+[[nodiscard]] param::ArenaAllocator with_stable_addresses(param::ArenaAllocator allocate);
 
-/// The training passes of a runner: the first step runs as it is, the second one records a graph
-/// for each forward and backward of a block and runs it, later ones run the graphs. Steps of
-/// another shape begin anew.
+/// Makes a runner for training passes. The first step runs eagerly, the second one records a graph
+/// for each forward and backward pass of a block, and later ones replay the graphs. A new input
+/// shape starts over.
 ///
-/// What differs from step to step lies in tensors that stay: tokens, first samples, and the
-/// gradient of the losses. Gradients of parameters are added to theirs after a block's graph, so
-/// that whatever communicates does so between two graphs.
+/// Values that change between steps are copied into static tensors: tokens, first samples and the
+/// gradient of the losses. Parameter gradients are accumulated after a block's graph, so all
+/// communication happens between graphs.
 ///
-/// parameters: what blocks compute with; they must lie at the same places whenever a block runs.
-/// None of the blocks has a native backward. `runner`, `model`, `parameters` and `recompute` must
-/// outlive this.
+/// parameters: read by the blocks, at the same addresses whenever a block runs. Blocks must not
+/// have a native backward. `runner`, `model`, `parameters` and `recompute` must outlive this.
 ///
 /// Throws:  as device::make_recorder.
 /// Threads: one.

@@ -12,7 +12,7 @@
 namespace dtrain::parallel {
 namespace {
 
-// Optimizer state is never communicated, so it need not lie where the backend communicates from.
+// Optimizer state is never communicated, so it needs no memory that the backend can reach.
 param::ArenaAllocator state_allocator(const EngineSetup& setup) {
   return [&setup](std::int64_t bytes) {
     return setup.offload == nullptr ? at::zeros({bytes}, setup.world.options(at::kByte))
@@ -31,11 +31,11 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const EngineSetup& setup) {
                                setup.options.optimizer);
 }
 
-// Brings what an optimizer updates from offload memory and back: while a range is updated the next
-// one is fetched and the one before is stored.
+// Streams the values of an update from offload memory and back: while one range is updated, the
+// next is fetched and the previous one is stored.
 class OffloadWindow final : public optim::UpdateWindow {
  public:
-  // The arenas lie in `memory`.
+  // The arenas are allocated in `memory`.
   OffloadWindow(param::OffloadMemory& memory, std::vector<const param::Arena*> arenas)
       : memory_(memory), arenas_(std::move(arenas)) {}
 
@@ -57,7 +57,7 @@ class OffloadWindow final : public optim::UpdateWindow {
     release();
     stored_ = range;
   }
-  // The update has ended.
+  // Call when the update has ended.
   void finish() {
     release();
     memory_.wait_for_transfers();
@@ -80,7 +80,7 @@ class OffloadWindow final : public optim::UpdateWindow {
   std::vector<const param::Arena*> arenas_;
   std::vector<param::Fetched> now_;  // by arena
   std::vector<param::Fetched> next_;
-  param::ElementRange stored_;  // still to be released
+  param::ElementRange stored_;  // not released yet
 };
 
 }  // namespace
@@ -112,17 +112,17 @@ at::Tensor Updater::norm_of(const param::Arena& values) const {
   return norm_.norm(setup_.placement.squares_of_all(norm_.squares(sums)));
 }
 
-// What the host holds is summed there.
+// Values in host memory are summed by the host.
 at::Tensor Updater::sums_of(const param::Arena& values) const {
   const c10::Device device = setup_.world.device();
-  const c10::Device place = values.flat().device();
-  if (place == device) return norm_.sums_of(values);
-  return optim::GlobalNorm(setup_.layout, setup_.model.parameters, setup_.shard(), place)
+  const c10::Device own = values.flat().device();
+  if (own == device) return norm_.sums_of(values);
+  return optim::GlobalNorm(setup_.layout, setup_.model.parameters, setup_.shard(), own)
       .sums_of(values)
       .to(device);
 }
 
-// The scale is a power of two: dividing by it changes no digit.
+// The scale is a power of two, so dividing by it is exact.
 at::Tensor Updater::clip(const param::Arena& gradients, double max_norm) const {
   const at::Tensor norm = norm_of(gradients).div_(loss_scale());  // () float64
   // () float64, both

@@ -1,4 +1,4 @@
-// From reduced gradients to new masters: norm, clipping, loss scale, optimizer.
+// Updates master weights from reduced gradients: norm, clipping, loss scaling, optimizer.
 #pragma once
 
 #include <cstdint>
@@ -11,57 +11,56 @@
 
 namespace dtrain::parallel {
 
-/// Owns the optimizer's state and the loss's scale.
+/// Owns the optimizer state and the loss scale.
 ///
-/// Throws:  collective members what Work::wait throws.
+/// Throws:  collective members throw what Work::wait throws.
 /// Threads: one.
 class Updater {
  public:
   /// `setup` must outlive this.
   explicit Updater(const EngineSetup& setup);
 
-  /// The optimizer's state.
+  /// Predicts the memory of the optimizer state.
   [[nodiscard]] static MemoryPlan memory(const model::Model& model, const EngineOptions& options);
 
-  /// What an update of offloaded values takes where it runs.
+  /// Returns the device memory that an update of offloaded values takes.
   ///
   /// Units: bytes.
   [[nodiscard]] static std::int64_t window_bytes(const model::Model& model,
                                                  const EngineOptions& options);
 
-  /// The factor of the gradients of a step; 1 without loss scaling.
+  /// Returns the factor that the gradients contain; 1 without loss scaling.
   [[nodiscard]] double loss_scale() const { return scaler() ? scaler_.scale() : 1.0; }
-  /// Null without loss scaling.
+  /// Returns null without loss scaling.
   [[nodiscard]] const optim::GradScaler* scaler() const {
     return setup_.options.precision.scales_loss ? &scaler_ : nullptr;
   }
 
-  /// The norm of the whole model's values, () float64; equal on all ranks.
+  /// Returns the norm over the whole model, () float64; equal on all ranks.
   ///
   /// Collective: over the shards, the tensor and the pipeline axis.
   [[nodiscard]] at::Tensor norm_of(const param::Arena& values) const;
 
-  /// Takes the loss's scale out of the gradients, scales them so that their global norm is at most
-  /// max_norm (0: as they are) and returns the norm before, () float64. A norm that is not finite
-  /// leaves them alone.
+  /// Unscales the gradients by the loss scale, clips their global norm to max_norm (0: no clipping)
+  /// and returns the norm before clipping, () float64. Not clipped if the norm is not finite.
   ///
   /// Collective: as norm_of.
   [[nodiscard]] at::Tensor clip(const param::Arena& gradients, double max_norm) const;
 
-  /// With loss scaling: adjusts the scale to a step of this gradient norm, and says whether it has
-  /// overflowed, so that no update has followed. Else false.
+  /// Adjusts the loss scale after a step with this gradient norm. True if gradients overflowed, so
+  /// the update was skipped; false without loss scaling.
   ///
-  /// Throws: Error{numerics} where the smallest scale overflows.
+  /// Throws: Error{numerics} if gradients overflow at the smallest scale.
   [[nodiscard]] bool adjust_scale(double grad_norm);
 
-  /// Updates this rank's masters where may_update, () bool, is true. updated_to: as
-  /// Optimizer::step's.
+  /// Updates this rank's masters if may_update, () bool, is true. updated_to: as in
+  /// Optimizer::step.
   void update(const param::Arena& masters, const param::Arena& gradients, double learning_rate,
               const at::Tensor& may_update,
               const std::function<void(std::int64_t end)>& updated_to);
 
   [[nodiscard]] const optim::Optimizer& optimizer() const { return *optimizer_; }
-  /// The masters, and all that the optimizer keeps of them.
+  /// Returns the masters and the arenas of optimizer state.
   [[nodiscard]] std::vector<const param::Arena*> with_state(const param::Arena& masters) const;
 
  private:

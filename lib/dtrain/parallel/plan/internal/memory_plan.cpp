@@ -73,7 +73,7 @@ class Loads {
 
   [[nodiscard]] comm::PlannedGroup of_data_axis() const {
     if (shards() == config_.layout.dp && shards() > 1) return of_shards();
-    if (shards() > 1) return {};  // its cuts serve
+    if (shards() > 1) return {};  // uses its subgroups
     const std::int64_t bytes = gradients();
     return {.load = {.reduced = bytes, .foreign = sends_copies() ? bytes : 0},
             .reduces_16_bits = reduces_16_bits()};
@@ -126,8 +126,8 @@ comm::PlannedGroup control_plan(const config::Config& config, bool saves) {
   return with_ranks({.exchanges = saves}, ranks, config);
 }
 
-// All multi-rank groups: World::control() first, then the mesh's. If groups of one kind differ, the
-// first one as its first rank sees it.
+// All multi-rank groups: World::control() first, then the mesh's. If groups of one kind differ,
+// uses the first one as its first rank sees it.
 std::vector<comm::PlannedGroup> group_plans(const config::Config& config, const model::Model& model,
                                             const EngineOptions& options) {
   const mesh::DeviceMesh mesh(config::mesh_of(config.layout));
@@ -140,9 +140,9 @@ std::vector<comm::PlannedGroup> group_plans(const config::Config& config, const 
   return groups;
 }
 
-// Memory beyond that of a step: of the last checkpoint, if it is the only one, and of the model.
-std::int64_t ending(const config::Config& config, const model::Model& model,
-                    const EngineOptions& options) {
+// Returns the memory of the final save: the last checkpoint, if it is the only one, and the model.
+std::int64_t final_save(const config::Config& config, const model::Model& model,
+                        const EngineOptions& options) {
   const auto control = [&](bool saves) {
     return comm::group_memory(text_of(config.machine.backend), control_plan(config, saves));
   };
@@ -175,8 +175,8 @@ double saved_share(const config::LayoutConfig& layout, const model::Model& model
   return held == 0 ? 1 : saved / held;
 }
 
-// The layers of each chunk.
-std::vector<model::BlockRange> runs_of_layers(const model::Model& model, const StagePlan& stage) {
+// Returns the layers of each chunk.
+std::vector<model::BlockRange> levels_by_chunk(const model::Model& model, const StagePlan& stage) {
   const model::BlockRange all = model.layers();
   std::vector<model::BlockRange> runs;
   for (const BlockId begin : stage.chunk_begins) {
@@ -186,8 +186,9 @@ std::vector<model::BlockRange> runs_of_layers(const model::Model& model, const S
   return runs;
 }
 
-// From no extra FLOPs to the most: some layers alone, in eighths; all; all in ever larger groups.
-std::vector<RecomputePlan> cheapest_first(std::span<const model::BlockRange> runs) {
+// Returns plans in order of extra FLOPs: some layers individually, in eighths; all; all in growing
+// groups.
+std::vector<RecomputePlan> by_extra_flops(std::span<const model::BlockRange> runs) {
   std::int64_t layers = 0;
   for (const model::BlockRange& run : runs) layers += run.size();
   std::vector<RecomputePlan> plans;
@@ -201,7 +202,7 @@ std::vector<RecomputePlan> cheapest_first(std::span<const model::BlockRange> run
   return plans;
 }
 
-// The plans that the setting allows, the cheapest first.
+// Returns the plans that the setting allows, cheapest first.
 std::vector<RecomputePlan> recompute_plans(const config::RecomputeSetting& setting,
                                            std::span<const model::BlockRange> runs,
                                            std::int64_t limit) {
@@ -215,7 +216,7 @@ std::vector<RecomputePlan> recompute_plans(const config::RecomputeSetting& setti
     case Kind::every:
       return {recompute_in_groups(runs, setting.group_size)};
     case Kind::automatic:
-      if (limit > 0) return cheapest_first(runs);
+      if (limit > 0) return by_extra_flops(runs);
   }
   return {RecomputePlan{}};
 }
@@ -234,21 +235,21 @@ MemoryPlan plan_memory(const config::Config& config, const model::Model& model,
                                          {.sequences = config.batch.microbatch,
                                           .length = config.data.seq_len,
                                           .dtype = options.precision.compute});
-  // Ranks that are threads hold 16 KiB for a group together, of which none is predicted.
+  // The 16 KiB that ranks as threads share per group are not predicted.
   const bool is_on_device = !config.machine.device.is_cpu();
   std::int64_t& transports = is_on_device ? memory.host : memory.buffers;
   for (const comm::PlannedGroup& group : group_plans(config, model, options)) {
     transports += comm::group_memory(text_of(config.machine.backend), group);
   }
-  memory.buffers += data::Loader::bytes(
-      {.microbatch = config.batch.microbatch, .deal = {.grad_accum = options.grad_accum_steps}},
-      config.data.seq_len);
-  memory.ending = ending(config, model, options);
-  // A device's state is copied to the host whether training goes on meanwhile or not.
+  memory.buffers += data::Loader::bytes({.microbatch = config.batch.microbatch,
+                                         .assignment = {.grad_accum = options.grad_accum_steps}},
+                                        config.data.seq_len);
+  memory.final_save = final_save(config, model, options);
+  // A device's state is always copied to the host, even by synchronous saves.
   if (config.checkpoint.every.is_never() && !is_on_device) return memory;
   std::int64_t& copy = is_on_device ? memory.host : memory.checkpoint;
-  copy += memory.carried + checkpoint::StagingBuffer::bytes(
-                               memory.state, saved_share(config.layout, model, options));
+  copy += memory.residuals +
+          checkpoint::Staging::bytes(memory.state, saved_share(config.layout, model, options));
   return memory;
 }
 
@@ -261,25 +262,25 @@ RecomputePlan choose_recompute(const config::Config& config, const model::Model&
     return plan_memory(config, model, options);
   };
   const auto predicted = [&](const RecomputePlan& plan) { return memory_with(plan).peak(); };
-  const std::vector<model::BlockRange> runs = runs_of_layers(model, options.stage);
+  const std::vector<model::BlockRange> runs = levels_by_chunk(model, options.stage);
   const std::vector<RecomputePlan> allowed = recompute_plans(machine.recompute, runs, limit);
   if (limit == 0) return allowed.front();
   for (const RecomputePlan& plan : allowed) {
     if (predicted(plan) <= limit) return plan;
   }
-  // A device itself says what is too much.
+  // On a device the allocator enforces the limit.
   if (!machine.device.is_cpu()) return *std::ranges::min_element(allowed, {}, predicted);
-  const MemoryPlan asked = memory_with(*std::ranges::min_element(allowed, {}, predicted));
+  const MemoryPlan chosen = memory_with(*std::ranges::min_element(allowed, {}, predicted));
   std::int64_t least = predicted(allowed.front());
-  for (const RecomputePlan& plan : cheapest_first(runs)) least = std::min(least, predicted(plan));
+  for (const RecomputePlan& plan : by_extra_flops(runs)) least = std::min(least, predicted(plan));
   const bool is_automatic = machine.recompute.kind == config::RecomputeSetting::Kind::automatic;
   const std::string others =
       is_automatic ? fmt::format("at least {} per rank are predicted", format_bytes(least))
                    : fmt::format("{} per rank are predicted, at least {} with --recompute auto",
-                                 format_bytes(asked.peak()), format_bytes(least));
+                                 format_bytes(chosen.peak()), format_bytes(least));
   throw LimitExceeded(fmt::format("--memory-limit {} cannot be met with --recompute {}: {}; {}",
                                   machine.memory_limit, machine.recompute, others,
-                                  largest_part(asked)));
+                                  largest_part(chosen)));
 }
 
 }  // namespace dtrain::parallel

@@ -1,4 +1,4 @@
-// Predicts the memory of a rank, and chooses what is recomputed so that it fits.
+// Predicts a rank's memory and chooses the recomputation that fits a limit.
 #pragma once
 
 #include <string>
@@ -10,25 +10,24 @@
 
 namespace dtrain::parallel {
 
-/// The groups of a job beside those along its axes.
+/// Returns the subgroups of the mesh axes that a job needs.
 [[nodiscard]] mesh::MeshSubgroups mesh_subgroups(const config::Config& config,
                                                  const EngineOptions& options);
 
-/// Adds up the parts of whoever allocates: the engine, the groups' transports, the loader and the
-/// copy for a checkpoint. Where ranks differ, of a group it counts what its first rank holds.
-/// config: resolved.
+/// Sums the predictions of the engine, the groups' transports, the loader and the checkpoint copy.
+/// If a group's ranks differ, it counts the first rank's memory. config: resolved.
 [[nodiscard]] MemoryPlan plan_memory(const config::Config& config, const model::Model& model,
                                      const EngineOptions& options);
 
-/// --memory-limit cannot be met.
+/// Reports a --memory-limit that cannot be met.
 class LimitExceeded : public base::Error {
  public:
   explicit LimitExceeded(const std::string& message)
       : base::Error(base::ErrorKind::usage, message) {}
 };
 
-/// The plan of --recompute; with auto that of the fewest extra FLOPs that --memory-limit allows
-/// (docs/guide/memory.md).
+/// Returns the plan of --recompute; with auto, the one with the fewest extra FLOPs that fits
+/// --memory-limit (docs/guide/memory.md).
 ///
 /// Throws: LimitExceeded if the limit cannot be met, naming the largest part and the least that
 ///         would fit.

@@ -31,7 +31,8 @@ Compression of(const char* scheme, std::int64_t min_elements) {
   return {.scheme = config::Compression::parse(scheme).value(), .min_elements = min_elements};
 }
 
-// Every element of the shard's parameters is in one part, from the end to the beginning.
+// Checks that parts cover every element of the shard's parameters once, from the end to the
+// beginning.
 void check_cover(const param::ArenaLayout& layout, param::ShardId shard,
                  const std::vector<GradientPart>& parts) {
   for (std::size_t i = 1; i < parts.size(); ++i) {
@@ -47,7 +48,7 @@ void check_cover(const param::ArenaLayout& layout, param::ShardId shard,
   }
 }
 
-TEST_CASE("Small neighbours travel whole and together, large parameters in parts of a million") {
+TEST_CASE("Small neighbours are sent together, large parameters in parts of a million") {
   const param::ParameterSpecs specs{matrix("a", 10, 10), matrix("b", 10, 7),
                                     matrix("c", 1'500, 1'000), matrix("d", 3, 3)};
   const param::ArenaLayout layout(specs, {});
@@ -63,7 +64,7 @@ TEST_CASE("Small neighbours travel whole and together, large parameters in parts
   CHECK(parts[3].range.end == layout.range(1_p).end);
 }
 
-TEST_CASE("A frozen parameter is in no part, and its neighbours do not travel together") {
+TEST_CASE("A frozen parameter is in no part, and its neighbours are not merged") {
   const param::ParameterSpecs specs{matrix("a", 10, 10), matrix("frozen", 8, 8),
                                     matrix("c", 10, 10)};
   const param::ArenaLayout layout(specs, {.frozen = {1_p}});
@@ -73,7 +74,7 @@ TEST_CASE("A frozen parameter is in no part, and its neighbours do not travel to
   CHECK(parts[1].range == layout.range(0_p));
 }
 
-TEST_CASE("A shard's whole rows are a matrix, and the ends of others travel whole") {
+TEST_CASE("A shard's whole rows form a matrix, partial rows are sent uncompressed") {
   const param::ParameterSpecs specs{matrix("a", 101, 100), matrix("b", 4, 4'000)};
   const param::ArenaLayout layout(specs, {.num_shards = 2});
   for (const param::ShardId shard : {param::ShardId(0), param::ShardId(1)}) {
@@ -92,13 +93,13 @@ TEST_CASE("A shard's whole rows are a matrix, and the ends of others travel whol
   for (const GradientPart& part : whole) CHECK_FALSE(part.is_compressed);
 }
 
-// Reads messages of top-k by hand.
+// Decodes top-k messages independently.
 struct Entry {
   std::int64_t index = 0;
   float value = 0;
 };
 
-// What a message says, its entries without a value left out.
+// Returns a message's values, without entries of value 0.
 std::vector<Entry> entries_in(const at::Tensor& message) {
   const auto* bytes = message.const_data_ptr<std::uint8_t>();
   const std::int64_t count = message.numel() / 4;
@@ -122,7 +123,7 @@ at::Tensor message_for(std::int64_t size, double ratio) {
   return at::zeros({TopK::message_bytes(size, ratio)}, at::kByte);
 }
 
-// The size of the n-th largest value, counted from 1.
+// Returns the n-th largest magnitude, counted from 1.
 double nth_largest(const at::Tensor& values, std::int64_t n) {
   const at::Tensor sizes = values.abs().to(at::kDouble).contiguous();
   std::vector<double> all(sizes.const_data_ptr<double>(),
@@ -131,7 +132,7 @@ double nth_largest(const at::Tensor& values, std::int64_t n) {
   return all[static_cast<std::size_t>(n - 1)];
 }
 
-TEST_CASE("The largest values travel as bfloat16, and what does not travel stays") {
+TEST_CASE("The largest values are sent as bfloat16, the rest stays") {
   const std::int64_t size = GENERATE(100, 5'000, 400'000);
   const at::ScalarType dtype = GENERATE(at::kFloat, at::kDouble);
   CAPTURE(size, dtype);
@@ -141,7 +142,7 @@ TEST_CASE("The largest values travel as bfloat16, and what does not travel stays
   TopK::compress(values, 0.01, message);
   const std::vector<Entry> entries = entries_in(message);
   const std::int64_t count = size / 100;
-  // Of many values the smallest size that counts is estimated.
+  // For many values the threshold is estimated.
   const bool is_exact = size <= TopK::kExact;
   CHECK(std::ssize(entries) <= count);
   CHECK(std::ssize(entries) >= (is_exact ? count : count * 9 / 10));
@@ -159,7 +160,7 @@ TEST_CASE("The largest values travel as bfloat16, and what does not travel stays
   CHECK(same_bits(sum, at::ones_like(values) + sent));
 }
 
-TEST_CASE("Gaps of any width are crossed") {
+TEST_CASE("Gaps of any width are bridged") {
   const at::Tensor values = at::zeros({300'000}, at::kFloat);
   const std::vector<std::int64_t> places{0, 1, 65'536, 131'072, 299'999};
   for (const std::int64_t place : places) values[place] = 1 + static_cast<double>(place % 7);
@@ -175,7 +176,7 @@ TEST_CASE("Gaps of any width are crossed") {
   CHECK(same_bits(sum, before));
 }
 
-TEST_CASE("Without anything to send a message says nothing") {
+TEST_CASE("A message of zeros decodes to nothing") {
   const std::int64_t size = GENERATE(1, 64, 100'000);
   const at::Tensor values = at::zeros({size}, at::kFloat);
   const at::Tensor message = message_for(size, 0.01);
@@ -186,7 +187,7 @@ TEST_CASE("Without anything to send a message says nothing") {
   CHECK(same_bits(sum, at::ones({size}, at::kFloat)));
 }
 
-TEST_CASE("What is no number reaches the sum") {
+TEST_CASE("NaN reaches the sum") {
   const std::int64_t size = GENERATE(1'000, 100'000);
   for (const float bad :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
@@ -220,7 +221,7 @@ double distance(const at::Tensor& a, const at::Tensor& b) {
   return ((a - b).norm() / b.norm()).item<double>();
 }
 
-// Largest over smallest singular value: how much a basis of the columns magnifies rounding.
+// Condition number: how much a basis of the columns magnifies rounding.
 double condition_of(const at::Tensor& a) {
   const at::Tensor values = at::linalg_svdvals(a.to(at::kDouble));
   return (values.max() / values.min()).item<double>();
@@ -232,7 +233,7 @@ at::Tensor projected(const at::Tensor& a, const at::Tensor& m) {
   return u.mm(u.t().mm(m));
 }
 
-TEST_CASE("The sum is projected to where one step of power iteration leads, and the rest stays") {
+TEST_CASE("The sum is projected by one step of power iteration, and the residual stays") {
   const auto [rows, columns] = GENERATE(std::pair(96, 40), std::pair(30, 70));
   const GradientPart part = matrix_part(rows, columns);
   testing::on_threads(kRanks, [&](comm::World& world) {
@@ -257,7 +258,7 @@ TEST_CASE("The sum is projected to where one step of power iteration leads, and 
       expect(distance(sum.view_as(all), projected(basis, all)) <= bound, "the projected sum");
       const at::Tensor rest = own.view_as(all) - projected(basis, own.view_as(all));
       expect(distance(values.view_as(all), rest) <= bound, "what this rank did not send");
-      scheme.keep();
+      scheme.commit();
       expect(!same_bits(scheme.factor(), factor), "a step that is kept leads on");
     }
     const at::Tensor kept = scheme.factor().clone();
@@ -268,7 +269,7 @@ TEST_CASE("The sum is projected to where one step of power iteration leads, and 
   });
 }
 
-TEST_CASE("Of a matrix of that rank everything travels, after a step of nothing too") {
+TEST_CASE("A matrix of the same rank is sent exactly, even after a step of zeros") {
   const GradientPart part = matrix_part(64, 48);
   const at::Tensor left = values_of(0, 64 * 2, at::kFloat).view({64, 2});
   const at::Tensor right = values_of(1, 2 * 48, at::kFloat).view({2, 48});
@@ -280,7 +281,7 @@ TEST_CASE("Of a matrix of that rank everything travels, after a step of nothing 
       scheme.begin(nothing);
       scheme.advance();
       scheme.finish(sum);
-      scheme.keep();
+      scheme.commit();
       expect(sum.count_nonzero().item<std::int64_t>() == 0, "nothing arrives");
     }
     const at::Tensor own = left.mm(right).view(-1);
@@ -305,7 +306,7 @@ at::Tensor product_by_hand(const at::Tensor& left, const at::Tensor& right) {
   return product;
 }
 
-TEST_CASE("The sum that ranks apply has the same bits on any CPU") {
+TEST_CASE("The applied sum has equal bits on any CPU") {
   const at::ScalarType dtype = GENERATE(at::kFloat, at::kDouble);
   const auto [rows, columns] = GENERATE(std::pair(300, 96), std::pair(61, 50));
   const GradientPart part = matrix_part(rows, columns);
@@ -320,12 +321,12 @@ TEST_CASE("The sum that ranks apply has the same bits on any CPU") {
     scheme.begin(values);
     scheme.advance();
     scheme.finish(sum.view(-1));
-    scheme.keep();
+    scheme.commit();
     expect(same_bits(sum, product_by_hand(left, scheme.factor().t())), "of plain operations");
   });
 }
 
-TEST_CASE("Thin products have the same bits on any number of threads") {
+TEST_CASE("Thin products have equal bits on any number of threads") {
   const at::Tensor matrix = values_of(0, 1'000 * 300, at::kFloat).view({1'000, 300});
   const at::Tensor thin = values_of(1, 300 * 4, at::kFloat).view({300, 4});
   const int before = at::get_num_threads();

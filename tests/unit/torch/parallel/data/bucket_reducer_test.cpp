@@ -22,7 +22,7 @@ struct Reduced {
   std::int64_t bytes_sent = 0;
 };
 
-// A last backward pass in which parameters end in the order given.
+// A last backward pass in which gradients become ready in the given order.
 Reduced reduce(comm::World& world, std::int64_t bucket_bytes,
                const std::vector<param::ParameterId>& order) {
   const mesh::MeshGroups groups(world, mesh::DeviceMesh({{mesh::Axis::dp, world.size()}}));
@@ -37,7 +37,7 @@ Reduced reduce(comm::World& world, std::int64_t bucket_bytes,
   for (const param::ParameterId id : order) {
     reducer.add_gradient(id,
                          values_of(world.rank() * 4 + id.value(), kSpecs[id].shape[0], at::kFloat));
-    reducer.settle(id);
+    reducer.mark_gradient_ready(id);
     result.calls.push_back(group.calls().counters().calls);
   }
   reducer.finish();
@@ -46,7 +46,7 @@ Reduced reduce(comm::World& world, std::int64_t bucket_bytes,
   return result;
 }
 
-TEST_CASE("A bucket starts when its last parameter is final, not at the end") {
+TEST_CASE("A bucket starts when its last gradient is ready") {
   testing::on_threads(2, [&](comm::World& world) {
     // Buckets of 128 elements from the end: [256, 384) c and the end of b, [128, 256) b, [0, 128)
     // a.
@@ -58,7 +58,7 @@ TEST_CASE("A bucket starts when its last parameter is final, not at the end") {
   });
 }
 
-TEST_CASE("Ranks whose parameters end in different orders reduce the same buckets") {
+TEST_CASE("Ranks whose gradients are ready in different orders reduce the same buckets") {
   std::vector<at::Tensor> results(2);
   testing::on_threads(2, [&](comm::World& world) {
     const std::vector<param::ParameterId> order =
@@ -72,7 +72,7 @@ TEST_CASE("Ranks whose parameters end in different orders reduce the same bucket
                   values_of(1, 192, at::kFloat) + values_of(5, 192, at::kFloat)));
 }
 
-TEST_CASE("A bucket that was never reduced is a defect that is noticed") {
+TEST_CASE("A bucket that was never reduced is detected as a defect") {
   testing::on_threads(1, [&](comm::World& world) {
     bool noticed = false;
     try {

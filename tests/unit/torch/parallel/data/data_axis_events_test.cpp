@@ -28,14 +28,14 @@ using testing::operator""_b;
 using Ids = base::IndexedVector<param::UnitId, param::ParameterId>;
 using Units = base::IndexedVector<BlockId, std::vector<param::UnitId>>;
 
-// The calls of a sharded step to the group, and their times, beside the schedule that was printed.
+// Compares a sharded step's calls and their times with the predicted schedule.
 struct Calls {
   std::int64_t count = 0;
   std::int64_t bytes = 0;
   bool operator==(const Calls&) const = default;
 };
 
-// The calls of one operation since call number `after`.
+// Returns the calls of one operation after call number `after`.
 Calls calls_of(const comm::ProcessGroup& group, std::string_view op, std::uint64_t after = 0) {
   Calls calls;
   for (const comm::CallRecord& record : group.calls().records()) {
@@ -73,7 +73,7 @@ void check_steps_of(const config::Config& config, const std::string& what) {
   });
 }
 
-TEST_CASE("Gathers, reductions and their bytes are those that the schedule announces") {
+TEST_CASE("Gathers, reductions and their bytes match the schedule") {
   for (const char* what : {"fsdp:full", "fsdp:grad-op", "zero:1", "zero:2", "fsdp:full+local"}) {
     INFO(what);
     CHECK_NOTHROW(check_steps_of(untied(8), what));
@@ -86,8 +86,7 @@ TEST_CASE("Gathers, reductions and their bytes are those that the schedule annou
   CHECK_NOTHROW(check_steps_of(testing::tiny_config(), "fsdp:full"));  // its levels are tied
 }
 
-TEST_CASE(
-    "Frozen parameters are gathered where blocks read them, and neither reduced nor refreshed") {
+TEST_CASE("Frozen parameters are gathered for use, but neither reduced nor refreshed") {
   for (const char* what : {"fsdp:full", "fsdp:grad-op", "zero:1", "zero:2", "fsdp:full+local"}) {
     INFO(what);
     config::Config config = testing::tiny_config();
@@ -135,7 +134,7 @@ TEST_CASE("Each block is a unit, and levels that share matrices share one") {
   CHECK((shared.of_block == Units{{0_u}, {1_u}, {1_u}, {1_u}, {2_u}}));
 }
 
-TEST_CASE("A block uses the trained and the frozen units that its parameters are cut into") {
+TEST_CASE("A block uses both the trained and the frozen units of its parameters") {
   const auto model = bdh(2, true);  // embedding; encoder, encoder_v and decoder; head
   const param::ArenaLayout layout(
       model->parameters, {.unit_begins = unit_begins(*model, {}, kOneRegion), .frozen = {2_p}});
@@ -145,7 +144,7 @@ TEST_CASE("A block uses the trained and the frozen units that its parameters are
 }
 
 // Elements: embed 128, three mixes of 64, head 128.
-TEST_CASE("Neighbours are merged until each unit has as many parameters as asked") {
+TEST_CASE("Neighbours are merged until each unit has the requested size") {
   const auto model = testing::small_model({{}, {}, {}});
   const auto begins = [&](std::int64_t min_elements) {
     return unit_begins(*model, {.kind = WrapPolicy::Kind::size, .min_elements = min_elements},
@@ -168,7 +167,7 @@ TEST_CASE("Without wrapping the whole model is one unit, used by every block") {
   CHECK((uses.of_block == Units(4, std::vector{0_u})));
 }
 
-TEST_CASE("No unit goes beyond a region, whatever the policy") {
+TEST_CASE("No unit crosses a region boundary, whatever the policy") {
   const auto model = testing::small_model({{}, {}, {}});
   const std::vector<param::ParameterId> regions{0_p, 1_p, 4_p};
   CHECK(unit_begins(*model, {}, regions) == Ids{0_p, 1_p, 2_p, 3_p, 4_p});
@@ -177,7 +176,7 @@ TEST_CASE("No unit goes beyond a region, whatever the policy") {
   CHECK(unit_begins(*model, size, regions) == Ids(regions));
 }
 
-TEST_CASE("What a stage does not hold is part of the unit before it, or of the first one") {
+TEST_CASE("Parameters that a stage does not hold join the preceding unit, or the first one") {
   const std::vector<model::BlockRange> levels{{2_b, 3_b}, {4_b, 6_b}};
   const auto stage = model::extract_blocks(bdh(5, false), levels);
   CHECK(unit_begins(*stage, {}, kOneRegion) == Ids{0_p, 10_p, 13_p});

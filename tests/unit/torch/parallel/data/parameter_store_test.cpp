@@ -13,7 +13,7 @@ namespace {
 const param::ParameterSpecs kSpecs{spec("a", 100), spec("b", 192), spec("c", 70)};
 const param::ArenaLayout kLayout(kSpecs, {.unit_begins = {0_p, 2_p}, .num_shards = 2});
 
-// A unit as it should be after the owners have set their shards in round `round`.
+// Returns a unit's expected values after the owners have set their shards in round `round`.
 at::Tensor expected_unit(param::UnitId unit, std::int64_t round) {
   return values_of(unit.value() + 2 * round, kLayout.unit_range(unit).size(), at::kFloat);
 }
@@ -62,7 +62,7 @@ TEST_CASE("A gathered unit holds every shard's masters in the compute dtype, unt
   });
 }
 
-TEST_CASE("A unit that is freed while it travels does no harm to the next gather") {
+TEST_CASE("Freeing a unit in flight does not affect the next gather") {
   on_two_shards({.keeps_units = false}, [&](ParameterStore& store, comm::ProcessGroup& group) {
     set_own_shards(store, group.rank(), 0);
     store.begin_gather(0_u);
@@ -74,7 +74,7 @@ TEST_CASE("A unit that is freed while it travels does no harm to the next gather
   });
 }
 
-TEST_CASE("Units whose masters have changed travel while the others' still change") {
+TEST_CASE("Units with updated masters are gathered while later masters still change") {
   on_two_shards({.keeps_units = true}, [&](ParameterStore& store, comm::ProcessGroup& group) {
     const auto end_of = [&](param::UnitId unit) {
       return kLayout.shard_range(unit, param::ShardId(group.rank())).end;

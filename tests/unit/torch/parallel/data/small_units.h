@@ -1,4 +1,4 @@
-// What the tests of stores and reducers share: small parameters, three units, ranks of a data axis.
+// Shared by tests of stores and reducers: small parameters, three units, ranks of a data axis.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ using testing::operator""_m;
 using testing::operator""_p;
 using testing::operator""_u;
 
-/// A step of three blocks, each with a unit of its own.
+/// A step of three blocks with one unit each.
 inline UnitSchedule schedule_of(std::int64_t num_microbatches, bool keeps_shards,
                                 const std::set<param::UnitId>& frozen = {}) {
   const UnitUses uses{.of_block = {{0_u}, {1_u}, {2_u}}, .frozen = frozen};
@@ -29,7 +29,8 @@ inline UnitSchedule schedule_of(std::int64_t num_microbatches, bool keeps_shards
                             {.reduce_every_microbatch = keeps_shards});
 }
 
-/// Neighbours share one copy of the state: with shards of two ranks 0 and 1, ranks 2 and 3.
+/// Neighbouring ranks share one copy of the state: with two shards, ranks 0 and 1, and ranks 2 and
+/// 3.
 inline mesh::MeshGroups groups_of(comm::World& world, std::int64_t shard_size) {
   return {world, mesh::DeviceMesh({{mesh::Axis::dp, world.size()}}), {.shard_size = shard_size}};
 }

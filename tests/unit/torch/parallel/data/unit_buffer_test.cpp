@@ -21,19 +21,19 @@ using testing::operator""_u;
 const param::ParameterSpecs kSpecs{matrix("a", 2, 8), matrix("b", 10, 10), matrix("c", 4, 16)};
 const param::ArenaLayout kLayout(kSpecs, {.unit_begins = {0_p, 1_p}, .num_shards = 2});
 
-TEST_CASE("A product with a unit that has no memory is an error, not a look at old values") {
+TEST_CASE("Using a released unit is an error and reads no old values") {
   UnitBuffer buffer(kLayout, 1_u, at::kFloat, param::private_memory);
   const at::Tensor weights = buffer.view(1_p);  // (10, 10)
   const at::Tensor x = at::ones({4, 10});
   CHECK_THROWS(at::matmul(x, weights));
-  buffer.take();
+  buffer.allocate();
   CHECK_NOTHROW(at::matmul(x, weights));
-  buffer.give_back();
+  buffer.release();
   CHECK_THROWS(at::matmul(x, weights));
   CHECK_THROWS(weights.const_data_ptr<float>());
 }
 
-TEST_CASE("Memory is taken once and goes back to whom it came from") {
+TEST_CASE("Memory is allocated once and returned to its allocator") {
   std::int64_t asked = 0;
   bool is_back = false;
   UnitBuffer buffer(kLayout, 0_u, at::kDouble, [&](std::int64_t bytes) {
@@ -43,17 +43,17 @@ TEST_CASE("Memory is taken once and goes back to whom it came from") {
         memory.mutable_data_ptr(), {bytes}, [&is_back, memory](void*) { is_back = true; },
         at::kByte);
   });
-  buffer.take();
+  buffer.allocate();
   CHECK(asked == kLayout.unit_range(0_u).size() * 8);
-  CHECK_THROWS_AS(buffer.take(), base::Error);
+  CHECK_THROWS_AS(buffer.allocate(), base::Error);
   CHECK_FALSE(is_back);
-  buffer.give_back();
+  buffer.release();
   CHECK(is_back);
-  CHECK_NOTHROW(buffer.give_back());
+  CHECK_NOTHROW(buffer.release());
 }
 
-// As a call that was under way when a rank failed: it must not be left with memory that is gone.
-TEST_CASE("What still holds a unit's tensor when its buffer is destroyed keeps the memory") {
+// Models a call in flight when a rank fails: its memory must stay valid.
+TEST_CASE("A tensor keeps its memory after its buffer is destroyed") {
   bool is_back = false;
   auto buffer = std::make_unique<UnitBuffer>(kLayout, 1_u, at::kFloat, [&](std::int64_t bytes) {
     const at::Tensor memory = param::private_memory(bytes);
@@ -61,7 +61,7 @@ TEST_CASE("What still holds a unit's tensor when its buffer is destroyed keeps t
         memory.mutable_data_ptr(), {bytes}, [&is_back, memory](void*) { is_back = true; },
         at::kByte);
   });
-  buffer->take();
+  buffer->allocate();
   at::Tensor queued = buffer->flat().narrow(0, 64, 64);
   buffer.reset();
   REQUIRE_FALSE(is_back);

@@ -16,8 +16,8 @@ const UnitUses kOwn{.of_block = {{0_u}, {1_u}, {2_u}}};
 // An embedding, two levels that share a unit, a head.
 const UnitUses kTied{.of_block = {{0_u}, {1_u}, {1_u}, {2_u}}};
 
-// One line an action: "F0 +g0 | -g0" has unit 0 gathered before forward of block 0 and freed after;
-// r0 is its reduction.
+// One line per action: "F0 +g0 | -g0" has unit 0 gathered before forward of block 0 and freed
+// after; r0 is its reduction.
 std::string text_of(const UnitUses& uses, const UnitScheduleOptions& options,
                     std::int64_t microbatches = 1) {
   const auto actions = sequential_actions(uses.of_block.size(), microbatches);
@@ -52,7 +52,7 @@ TEST_CASE("A unit is gathered before its use and freed when the next action does
         "B0 +0 | -0 r0\n");
 }
 
-TEST_CASE("A frozen unit is gathered as any other, and never reduced") {
+TEST_CASE("A frozen unit is gathered like any other, but never reduced") {
   UnitUses uses = kOwn;
   uses.frozen = {1_u};
   CHECK(text_of(uses, {.backward_prefetch = BackwardPrefetch::none}) ==
@@ -81,7 +81,7 @@ TEST_CASE("Backward prefetch gathers the next unit before, or after, the backwar
         "B0 | -0 r0\n");
 }
 
-TEST_CASE("Forward prefetch gathers the next unit under the use of one, within the limit") {
+TEST_CASE("Forward prefetch gathers the next unit during the use of one, within the limit") {
   CHECK(text_of(kOwn, {.backward_prefetch = BackwardPrefetch::none, .forward_prefetch = true}) ==
         "F0 +0 +1 | -0\n"
         "F1 +2 | -1\n"
@@ -94,7 +94,7 @@ TEST_CASE("Forward prefetch gathers the next unit under the use of one, within t
   CHECK(text_of(kOwn, alone) == text_of(kOwn, {.backward_prefetch = BackwardPrefetch::none}));
 }
 
-TEST_CASE("The limit bounds the units that are there, and a higher one looks further ahead") {
+TEST_CASE("The limit bounds gathered units, and a higher one prefetches further ahead") {
   const auto actions = sequential_actions(3, 1);
   const auto most = [&](std::int64_t limit) {
     return make_unit_schedule(actions, kOwn, {.forward_prefetch = true, .limit_gathers = limit})
@@ -117,7 +117,7 @@ TEST_CASE("Tied levels are gathered once a pass and reduced after their last use
         "B0 +0 | -0 r0\n");
 }
 
-TEST_CASE("A group that runs again has all its units gathered for the last one's backward") {
+TEST_CASE("A recomputed group has all its units gathered for its last block's backward pass") {
   UnitUses uses{.of_block = {{0_u}, {1_u}, {2_u}, {3_u}}};
   uses.of_backward = {{0_u}, {1_u}, {1_u, 2_u}, {3_u}};  // blocks 1 and 2 are a group
   CHECK(text_of(uses, {.backward_prefetch = BackwardPrefetch::none}) ==
@@ -126,12 +126,12 @@ TEST_CASE("A group that runs again has all its units gathered for the last one's
         "F2 +2 | -2\n"
         "F3 +3 |\n"
         "B3 | -3 r3\n"
-        "B2 +1 +2 | -2 r2\n"  // unit 1 stays for the next action, and its gradient is not there
+        "B2 +1 +2 | -2 r2\n"  // unit 1 stays for the next action; it has no gradient yet
         "B1 | -1 r1\n"
         "B0 +0 | -0 r0\n");
 }
 
-TEST_CASE("Freed after the backward pass, a unit is gathered once a step") {
+TEST_CASE("A unit freed after the backward pass is gathered once per step") {
   CHECK(text_of(kOwn, {.reshard = Reshard::after_backward,
                        .backward_prefetch = BackwardPrefetch::none}) ==
         "F0 +0 |\n"
@@ -142,7 +142,7 @@ TEST_CASE("Freed after the backward pass, a unit is gathered once a step") {
         "B0 | -0 r0\n");
 }
 
-TEST_CASE("Units that are always there are only reduced, every microbatch or in the last") {
+TEST_CASE("Units that stay gathered are only reduced, in every microbatch or the last") {
   const auto actions = sequential_actions(3, 3);
   const auto reductions = [&](bool every) {
     const UnitSchedule schedule = make_unit_schedule(
@@ -161,9 +161,9 @@ TEST_CASE("Between microbatches the first block's unit stays") {
   CHECK(text.find("B0 +0 | r0\nF0 | -0\n") != std::string::npos);
 }
 
-// With a search through all visits for each action this took a thousand times as long as 2,048
-// microbatches do: hours, where the limit of a test is two minutes.
-TEST_CASE("The schedule of a step with very many microbatches is made in one pass") {
+// A search through all residencies for each action would take a thousand times as long: hours,
+// while a test may take two minutes.
+TEST_CASE("Scheduling very many microbatches takes linear time") {
   const auto actions = sequential_actions(3, 65'536);
   const UnitSchedule schedule = make_unit_schedule(actions, kOwn, {});
   CHECK(schedule.count(UnitEventKind::gather) == schedule.count(UnitEventKind::free));

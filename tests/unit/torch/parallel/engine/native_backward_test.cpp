@@ -1,4 +1,4 @@
-// A block that brings its own backward beside the same block under autograd.
+// Compares a block with a native backward with the same block under autograd.
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
@@ -38,7 +38,7 @@ at::Tensor gradients_of(const std::vector<bool>& is_native) {
 // a sum over the vocabulary of 16; on both sides.
 const double kRounding = testing::rounding_bound(at::kDouble, 2 * (2 * 4 * (16 + 2) + 16));
 
-TEST_CASE("A native backward gives autograd's gradients, beside blocks of either kind") {
+TEST_CASE("A native backward gives autograd's gradients, next to blocks of either kind") {
   const at::Tensor expected = gradients_of({false, false, false});
   for (const std::vector<bool>& kinds :
        {std::vector<bool>{true, true, true}, {true, false, true}, {false, true, false}}) {

@@ -53,7 +53,7 @@ std::vector<at::Tensor> gradients_on(std::int64_t dp, std::int64_t grad_accum,
     const auto model = testing::small_model(watches);
     StepEngine engine(*model, world, groups,
                       {.grad_accum_steps = grad_accum, .seed = 3, .optimizer = {}});
-    // Twice: what the first step leaves must not show.
+    // Twice: leftovers of the first step must have no effect.
     for (const std::int64_t first : {100, 0}) {
       engine.forward_backward(batches_of(world.rank(), grad_accum, first));
     }
@@ -62,7 +62,7 @@ std::vector<at::Tensor> gradients_on(std::int64_t dp, std::int64_t grad_accum,
   return gradients;
 }
 
-TEST_CASE("Gradients of a scaled loss have the bits of a plain one once they are clipped") {
+TEST_CASE("Unscaled gradients of a scaled loss have the bits of an unscaled loss") {
   testing::on_threads(1, [](comm::World& world) {
     const mesh::MeshGroups groups = replicas_of(world);
     std::vector<at::Tensor> gradients;
@@ -74,7 +74,7 @@ TEST_CASE("Gradients of a scaled loss have the bits of a plain one once they are
       engine.clip_grad_norm(0);
       gradients.push_back(engine.gradients().flat().clone());
     }
-    // The scale is a power of two: it changes no digit.
+    // The scale is a power of two, so scaling is exact.
     expect(same_bits(gradients[0], gradients[1]), "gradients");
   });
 }
@@ -115,7 +115,7 @@ TEST_CASE("Nothing is communicated before the last microbatch") {
   });
 }
 
-TEST_CASE("Buckets are under way before the backward pass ends") {
+TEST_CASE("Buckets are in flight before the backward pass ends") {
   // Untied layers of 6 MiB each between an embedding and a head of 32 KiB.
   const config::ModelConfig sizes{.layers = 3,
                                   .width = 32,
@@ -136,8 +136,8 @@ TEST_CASE("Buckets are under way before the backward pass ends") {
                       .num_sequences = 1,
                       .length = 8};
     engine.forward_backward({&batch, 1});
-    // From the end, four buckets of 4 MiB and a rest: the last level completes one, the two last
-    // layers three. The loss's call comes before all.
+    // From the end, four buckets of 4 MiB and a remainder: the last level completes one, the last
+    // two layers three. The loss's call precedes all.
     expect(calls == std::vector<std::int64_t>{1, 1 + 1, 1 + 3}, "the calls seen by the layers");
     expect(calls_of(groups) == 1 + 5, "all buckets and the loss");
     const auto records = groups.along(mesh::Axis::dp).calls().records();
@@ -148,14 +148,12 @@ TEST_CASE("Buckets are under way before the backward pass ends") {
   });
 }
 
-TEST_CASE(
-    "A gradient that is not finite is seen by every rank, and neither clipped nor followed by an "
-    "update") {
+TEST_CASE("A non-finite gradient is detected on every rank, not clipped and not applied") {
   testing::on_threads(2, [&](comm::World& world) {
     const mesh::MeshGroups groups = replicas_of(world);
     const auto model = testing::small_model({{}});
     StepEngine engine(*model, world, groups, {.seed = 3, .optimizer = {}});
-    if (world.rank() == 1) {  // as if its memory had been struck
+    if (world.rank() == 1) {  // simulates memory corruption
       const at::NoGradGuard no_grad;
       engine.parameters().view(1_p)[0][0].fill_(std::numeric_limits<float>::quiet_NaN());
     }
@@ -174,7 +172,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("A step beyond its limits updates nothing on any rank, and says so") {
+TEST_CASE("A step that exceeds its limits skips the update on all ranks and reports it") {
   testing::on_threads(2, [&](comm::World& world) {
     const mesh::MeshGroups groups = replicas_of(world);
     const auto model = testing::small_model({{}, {.is_native = true}});
@@ -185,17 +183,17 @@ TEST_CASE("A step beyond its limits updates nothing on any rank, and says so") {
     };
     const at::Tensor before = engine.parameters().flat().clone();
     const StepResult found = step({.loss = 1e-9});
-    expect(found.is_finite() && found.is_beyond, "a loss above its limit");
+    expect(found.is_finite() && found.exceeds_limits, "a loss above its limit");
     expect(same_bits(engine.parameters().flat(), before), "parameters as they were");
     const double loss = found.loss.mean();
-    expect(step({.grad_norm = found.grad_norm / 2}).is_beyond, "a norm above its limit");
+    expect(step({.grad_norm = found.grad_norm / 2}).exceeds_limits, "a norm above its limit");
     expect(same_bits(engine.parameters().flat(), before), "parameters as they were, again");
-    expect(!step({.loss = 2 * loss, .grad_norm = 2 * found.grad_norm}).is_beyond, "within");
+    expect(!step({.loss = 2 * loss, .grad_norm = 2 * found.grad_norm}).exceeds_limits, "within");
     expect(!same_bits(engine.parameters().flat(), before), "an update");
   });
 }
 
-TEST_CASE("A vote of any rank reaches all of them with the loss") {
+TEST_CASE("A vote of any rank reaches all ranks with the loss") {
   testing::on_threads(2, [&](comm::World& world) {
     const mesh::MeshGroups groups = replicas_of(world);
     const auto model = testing::small_model({{}});
@@ -218,7 +216,7 @@ data::Batch sequences(std::int64_t first, std::int64_t count) {
   return batch;
 }
 
-TEST_CASE("Evaluation is without dropout and equal bits on any number of ranks") {
+TEST_CASE("Evaluation has no dropout and equal bits on any number of ranks") {
   std::vector<double> losses;
   for (const std::int64_t dp : {1, 2, 4}) {
     testing::on_threads(dp, [&](comm::World& world) {
@@ -245,7 +243,7 @@ TEST_CASE("Evaluation is without dropout and equal bits on any number of ranks")
   CHECK(losses[0] == losses[2]);
 }
 
-TEST_CASE("Evaluation asks for its next batch when it has computed the one before") {
+TEST_CASE("Evaluation reads its next batch after computing the previous one") {
   testing::on_threads(2, [&](comm::World& world) {
     testing::EngineRun run(testing::laid_out(testing::tiny_config(), 2, 4), world);
     StepEngine& engine = run.job().engine();
@@ -267,7 +265,7 @@ TEST_CASE("Evaluation asks for its next batch when it has computed the one befor
   });
 }
 
-TEST_CASE("An evaluation that one rank wants to stop ends on all of them, soon") {
+TEST_CASE("A request to stop an evaluation on one rank soon ends it on all") {
   testing::on_threads(2, [&](comm::World& world) {
     testing::EngineRun run(testing::laid_out(testing::tiny_config(), 2, 4), world);
     std::int64_t read = 0;
@@ -278,8 +276,8 @@ TEST_CASE("An evaluation that one rank wants to stop ends on all of them, soon")
     };
     plan.wants_stop = [&] { return world.rank() == 1 && read >= 3; };
     expect(!run.job().engine().evaluate(plan).has_value(), "no loss");
-    expect(read == 4, "one more batch while the request travels");
-    plan.num_sequences = 16;  // the request comes with the last batch: nothing is left to stop
+    expect(read == 4, "one more batch while the vote is reduced");
+    plan.num_sequences = 16;  // the request comes with the last batch, too late to stop anything
     plan.wants_stop = [&] { return read >= 8; };
     expect(run.job().engine().evaluate(plan).has_value(), "a loss");
   });

@@ -32,7 +32,7 @@ Plan ddp_plan(std::int64_t dp) {
   return make_plan(testing::laid_out(testing::tiny_config(), dp, 1).layout);
 }
 
-TEST_CASE("Settings that mean the same give equal plans") {
+TEST_CASE("Equivalent settings give equal plans") {
   for (const std::int64_t dp : {2, 4, 8}) {
     INFO(dp << " ranks");
     const std::string all = "hybrid:" + std::to_string(dp);
@@ -40,7 +40,7 @@ TEST_CASE("Settings that mean the same give equal plans") {
     CHECK(plan_of(all, dp) == plan_of("fsdp:full", dp));
     CHECK(plan_of("hybrid:1", dp) == ddp_plan(dp));
     CHECK(plan_of("fsdp:none", dp) == ddp_plan(dp));
-    // Whole gradients that are cut when a step ends: nothing is left of stage 2.
+    // Full gradients sharded at the end of a step are stage 1.
     CHECK(plan_of("zero:2+local", dp) == plan_of("zero:1", dp));
     for (const std::int64_t stage : {1, 2, 3}) {
       config::Config config = testing::laid_out(testing::tiny_config(), dp, 1);
@@ -56,7 +56,7 @@ TEST_CASE("Settings that mean the same give equal plans") {
   }
 }
 
-TEST_CASE("Settings that mean different things give different plans") {
+TEST_CASE("Different settings give different plans") {
   std::map<std::string, Plan> plans{{"ddp", ddp_plan(4)}};
   for (const char* what : {"zero:1", "zero:2", "fsdp:grad-op", "fsdp:full", "hybrid:2",
                            "fsdp:full+local", "fsdp:grad-op+local", "hybrid:2+local"}) {
@@ -87,7 +87,7 @@ config::LayoutConfig threads(std::int64_t local_ranks) {
   return layout;
 }
 
-TEST_CASE("Each strategy takes its ranks along its own axis") {
+TEST_CASE("Each strategy places its ranks on its own axis") {
   const auto plan = [](const std::string& strategy, std::int64_t ranks,
                        config::LayoutConfig layout = {}) {
     config::Config config = testing::tiny_config();
@@ -110,7 +110,7 @@ TEST_CASE("Each strategy takes its ranks along its own axis") {
   CHECK(plan("3d", 16, fsdp).data == ddp_plan(4).data);
 }
 
-TEST_CASE("Settings of the pipeline and the tensor axis mean nothing on an axis of one rank") {
+TEST_CASE("Pipeline and tensor settings have no effect on a single-rank axis") {
   config::LayoutConfig layout = sizes({{Axis::pp, 2}, {Axis::dp, 2}, {Axis::tp, 2}});
   layout.schedule_pp = {.kind = PipelineKind::interleaved, .chunks = 2};
   layout.pp_split = {{1, 2, 3, 4}};
@@ -124,7 +124,7 @@ TEST_CASE("Settings of the pipeline and the tensor axis mean nothing on an axis 
   CHECK_FALSE(make_plan(layout).splits_vocab);
 }
 
-TEST_CASE("Settings of units mean nothing where nothing is sharded") {
+TEST_CASE("Unit settings have no effect without sharding") {
   config::Config config = testing::tiny_config();
   set(config, "layout.wrap", "none");
   set(config, "layout.backward_prefetch", "post");
@@ -156,7 +156,8 @@ std::unique_ptr<model::Model> whole_model(const config::Config& config) {
   return model::make_model(config.model, config.data.seq_len);
 }
 
-// Every parameter once, from the ranks of one data shard: 1 where stages and slices are complete.
+// Counts every parameter over the ranks of one data shard: 1 each if stages and slices are
+// complete.
 double covered(const config::Config& config, const model::Model& whole) {
   double elements = 0;
   for (std::int64_t pp = 0; pp < kMesh[Axis::pp]; ++pp) {
@@ -171,7 +172,7 @@ double covered(const config::Config& config, const model::Model& whole) {
   return elements / static_cast<double>(whole.num_elements());
 }
 
-TEST_CASE("Any rank of 4,096 is planned in milliseconds, and nothing of it is allocated") {
+TEST_CASE("Any rank of 4,096 is planned in milliseconds without allocating its model") {
   metrics::install_counting_allocator();
   const config::Config config = large();
   const mesh::DeviceMesh mesh(kMesh);
@@ -229,13 +230,13 @@ std::string text_of(const RankPlan& plan) {
 const mesh::MeshShape kCube{{Axis::pp, 2}, {Axis::dp, 2}, {Axis::tp, 2}};
 const mesh::MeshShape kFirst{{Axis::pp, 0}, {Axis::dp, 0}, {Axis::tp, 0}};
 
-TEST_CASE("What a rank plans for itself is what any other process plans for it") {
+TEST_CASE("Any process makes the same plan for a rank") {
   config::Config config = testing::tiny_config();
   config.model.layers = 4;
   config.model.tie_layers = false;
   config.layout.data_axis = config::DataAxisKind::fsdp;
   config::Config meshed = testing::meshed(config, kCube, 2);
-  meshed.machine.backend = config::Backend::local;  // which threads have
+  meshed.machine.backend = config::Backend::local;  // the backend of ranks as threads
   std::vector<std::string> plans;
   for (std::int64_t rank = 0; rank < 8; ++rank) {
     plans.push_back(text_of(rank_plan(meshed, mesh::DeviceMesh(kCube).coordinate(rank))));
@@ -250,7 +251,7 @@ TEST_CASE("What a rank plans for itself is what any other process plans for it")
   });
 }
 
-TEST_CASE("A plan's memory is that of the rank's threads, not of those that this process has") {
+TEST_CASE("A plan's memory depends on the rank's threads, not on this process's") {
   config::Config config = testing::with_dtypes(testing::laid_out(testing::tiny_config(), 1, 1));
   set(config, "machine.kernels", "fused");
   const auto memory = [&config](std::int64_t threads) {
@@ -266,7 +267,7 @@ TEST_CASE("A plan's memory is that of the rank's threads, not of those that this
   at::set_num_threads(before);
 }
 
-TEST_CASE("One value holds all dtypes of a run") {
+TEST_CASE("Precision holds all dtypes of a run") {
   config::Config config = testing::with_dtypes(testing::laid_out(testing::tiny_config(), 2, 1));
   CHECK(precision_of(config) == Precision{});
   config.machine = {};
@@ -277,7 +278,7 @@ TEST_CASE("One value holds all dtypes of a run") {
   set(config, "machine.reduce_dtype", "bfloat16");
   config = testing::with_dtypes(config);
   CHECK(precision_of(config) == Precision{.reduce = at::kBFloat16});
-  config.layout.dp = 1;  // nothing travels
+  config.layout.dp = 1;  // a single rank sends nothing
   CHECK(precision_of(config) == Precision{});
   config.machine = {};
   set(config, "machine.dtype", "float64");
@@ -287,7 +288,7 @@ TEST_CASE("One value holds all dtypes of a run") {
         Precision{.master = wide, .compute = wide, .reduce = wide, .buffer = wide});
 }
 
-TEST_CASE("A plan refuses names of parameters and bounds of memory that no model meets") {
+TEST_CASE("A plan rejects unknown parameter names and memory limits that cannot be met") {
   config::Config config = testing::tiny_config();
   config = testing::with_dtypes(testing::laid_out(config, 1, 1));
   config.train.freeze = {"encode"};

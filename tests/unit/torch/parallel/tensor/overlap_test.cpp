@@ -1,4 +1,4 @@
-// A column split's backward pass: dx travels while dW is computed.
+// A column split's backward pass: dx is reduced while dW is computed.
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/record_function.h>
@@ -27,15 +27,16 @@ class HeldGroup final : public testing::StubGroup {
     return comm::Work(under_way_);
   }
 
-  /// A product begins: what travels may arrive.
+  /// Call when a product begins; a pending reduction may complete.
   void note_product() {
     events += 'p';
     if (under_way_ && !under_way_->is_completed()) under_way_->finish();
   }
-  /// So that a call that nobody ends fails the test instead of hanging it.
+  /// Makes a call that never ends fail the test instead of hanging it.
   void fail_pending() {
     if (under_way_ && !under_way_->is_completed()) {
-      under_way_->fail(std::make_exception_ptr(std::runtime_error("no product while dx travels")));
+      under_way_->fail(
+          std::make_exception_ptr(std::runtime_error("no product while dx is reduced")));
     }
   }
 
@@ -54,7 +55,7 @@ std::unique_ptr<at::ObserverContext> note(const at::RecordFunction& function) {
   return nullptr;
 }
 
-TEST_CASE("The sum of dx is under way before dW is computed, and waited for after") {
+TEST_CASE("The reduction of dx starts before dW is computed and is awaited after it") {
   HeldGroup group;
   const at::Tensor x = at::ones({1, 5, 3}).requires_grad_();
   const at::Tensor weight = at::ones({2, 4, 3}).requires_grad_();

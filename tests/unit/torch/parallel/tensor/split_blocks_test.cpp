@@ -1,5 +1,5 @@
-// The attention of a BDH whose blocks are split over ranks, beside the same one whole. (Losses, norms,
-// gradients and what is sent: tests/parity/mesh_test.cpp.)
+// Compares the attention of split BDH blocks with that of whole ones. Losses, norms, gradients and
+// traffic are tested in tests/parity/mesh_test.cpp.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
@@ -24,7 +24,7 @@ namespace {
 using testing::operator""_m;
 
 constexpr std::int64_t kHeads = 4;
-// Neurons of a head that are no multiple of a dropout block, so that parts start within one.
+// Neurons per head that are no multiple of a dropout block, so slices start within one.
 constexpr model::bdh::BdhSizes kSizes{.layers = 3,
                                       .width = 6,
                                       .heads = kHeads,
@@ -33,7 +33,7 @@ constexpr model::bdh::BdhSizes kSizes{.layers = 3,
                                       .dropout = 0.1,
                                       .tie_layers = true};
 
-// A rank's slice of a parameter's normal values, which follow from its name.
+// Returns a rank's slice of a parameter's normal values, which are derived from its name.
 at::Tensor weight_of(const param::ParameterSpec& spec, at::ScalarType dtype) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(base::hash_text(spec.name) % 1000);
   at::Tensor weight = at::randn(spec.whole_shape(), generator, at::kDouble).mul(0.25);
@@ -44,12 +44,13 @@ at::Tensor weight_of(const param::ParameterSpec& spec, at::ScalarType dtype) {
   return weight.to(dtype).contiguous();
 }
 
-// Has no backward pass to serve.
+// Unused: there is no backward pass.
 class NoGradients final : public param::GradientMemory {
   param::GradientTarget gradient_of(param::ParameterId) override { return {}; }
 };
 
-// The first level's attention (B, nh/tp, T, D) on each rank, for two sequences of seven tokens.
+// Returns the first level's attention (B, nh/tp, T, D) on each rank, for two sequences of seven
+// tokens.
 std::vector<at::Tensor> attention_on(std::int64_t tp, at::ScalarType dtype,
                                      const model::ComputeOptions& computation) {
   std::vector<at::Tensor> found(static_cast<std::size_t>(tp));
@@ -82,7 +83,7 @@ std::vector<at::Tensor> attention_on(std::int64_t tp, at::ScalarType dtype,
 
 // float16's scores are scaled, and values whose variance is near the norm's epsilon show whether all
 // ranks undo that.
-TEST_CASE("The attention of split 16 bits is that of one rank") {
+TEST_CASE("Split attention in 16 bits matches that of one rank") {
   const at::ScalarType dtype = GENERATE(at::kBFloat16, at::kHalf);
   const std::int64_t tp = GENERATE(2, 8);
   const std::int64_t chunk = GENERATE(0, 3);

@@ -1,5 +1,5 @@
-// Compares what every reducer says of its memory and traffic with what it takes and sends, and adds
-// a reducer and a codec of the test's own.
+// Compares every reducer's predicted memory and traffic with measurements, and adds a custom
+// reducer and codec.
 #include <ATen/ATen.h>
 #include <ATen/ops/from_blob.h>
 
@@ -15,10 +15,10 @@
 #include "support/small_blocks.h"
 #include "unit/torch/parallel/data/small_units.h"
 
-namespace dtrain::parallel::reducer_seams_test {
+namespace dtrain::parallel::reducer_contract_test {
 namespace {
 
-// Each is a unit of its own.
+// Each parameter is a unit.
 const param::ParameterSpecs kSpecs{spec("a", 6400), spec("b", 12800), spec("c", 3200)};
 
 param::ArenaLayout layout_for(std::int64_t num_shards,
@@ -40,7 +40,7 @@ void step(GradientReducer& reducer, const ReducerSetup& setup, std::int64_t rank
     reducer.begin_microbatch(microbatch);
     for (const param::ParameterId id : {2_p, 1_p, 0_p}) {
       if (!setup.layout.is_frozen(id)) reducer.add_gradient(id, gradient_of(id, rank));
-      reducer.settle(id);
+      reducer.mark_gradient_ready(id);
       if (setup.layout.is_frozen(id)) continue;
       if (keeps_shards || is_last) reducer.reduce(setup.layout.unit_of(id));
     }
@@ -69,7 +69,7 @@ std::int64_t bytes_sent(const comm::ProcessGroup& group) {
   return group.calls().counters().bytes_sent;
 }
 
-// On two ranks, or where the kind shards on four, of which two share one copy.
+// Runs on two ranks, or for sharded kinds on four, in pairs that share one copy.
 void check_costs(const ReducerKind& kind, bool is_sharded, bool keeps_shards,
                  const std::vector<param::ParameterId>& frozen = {}) {
   const param::ArenaLayout layout = layout_for(is_sharded ? 2 : 1, frozen);
@@ -81,7 +81,7 @@ void check_costs(const ReducerKind& kind, bool is_sharded, bool keeps_shards,
     const ReducerSetup setup{.layout = layout,
                              .schedule = schedule,
                              .num_ranks = num_ranks,
-                             .options = {.codec = travel_in(dtype), .num_microbatches = 4}};
+                             .options = {.codec = dtype_codec(dtype), .num_microbatches = 4}};
     const MemoryPlan memory = kind.memory(setup);
     const ReducerTraffic traffic = kind.traffic(setup);
     testing::on_threads(num_ranks, [&](comm::World& world) {
@@ -99,14 +99,14 @@ void check_costs(const ReducerKind& kind, bool is_sharded, bool keeps_shards,
       expect(bytes_sent(group) == 2 * traffic.bytes, "bytes of two steps' reductions");
       expect(group.calls().counters().calls == 2 * traffic.reductions, "reductions of two steps");
     });
-    expect((memory.travelling > 0) == (dtype != at::kFloat), "copies that travel");
+    expect((memory.encoded_gradients > 0) == (dtype != at::kFloat), "encoded copies");
   }
 }
 
-TEST_CASE("Reducers hold and send what they say beforehand") {
+TEST_CASE("Memory and traffic of reducers match their predictions") {
   CHECK_NOTHROW(check_costs(kReducerKind<BucketReducer>, false, false));
-  CHECK_NOTHROW(check_costs(kReducerKind<WholeReducer>, true, false));
-  CHECK_NOTHROW(check_costs(kReducerKind<ShardReducer>, true, true));
+  CHECK_NOTHROW(check_costs(kReducerKind<FullGradientReducer>, true, false));
+  CHECK_NOTHROW(check_costs(kReducerKind<GradientShardReducer>, true, true));
 }
 
 // Two ranks' costs of a reducer of float32 gradients, of which "b" is frozen or not.
@@ -121,7 +121,7 @@ std::pair<MemoryPlan, ReducerTraffic> costs_of(const ReducerKind& kind, bool is_
   return {kind.memory(setup), kind.traffic(setup)};
 }
 
-TEST_CASE("Reducers hold and send nothing of frozen parameters") {
+TEST_CASE("Reducers hold and send nothing for frozen parameters") {
   const auto check = [](const ReducerKind& kind, bool is_sharded, bool keeps_shards) {
     CHECK_NOTHROW(check_costs(kind, is_sharded, keeps_shards, {1_p}));
     const auto [memory, traffic] = costs_of(kind, is_sharded, keeps_shards, false);
@@ -131,11 +131,11 @@ TEST_CASE("Reducers hold and send nothing of frozen parameters") {
     CHECK(sent.bytes * all == traffic.bytes * (all - 12800));
   };
   check(kReducerKind<BucketReducer>, false, false);
-  check(kReducerKind<WholeReducer>, true, false);
-  check(kReducerKind<ShardReducer>, true, true);
+  check(kReducerKind<FullGradientReducer>, true, false);
+  check(kReducerKind<GradientShardReducer>, true, true);
 }
 
-// A 64th of gradients in float16, so that large ones fit.
+// Encodes gradients divided by 64 in float16, so that large ones fit.
 class ScaledHalf final : public GradientCodec {
   at::ScalarType dtype() const override { return at::kHalf; }
   bool copies(at::ScalarType) const override { return true; }
@@ -147,10 +147,10 @@ class ScaledHalf final : public GradientCodec {
   }
 };
 
-TEST_CASE("A codec of one's own is the form in which every reducer sends") {
+TEST_CASE("Every reducer uses a custom codec") {
   const ScaledHalf codec;
-  for (const ReducerKind& kind :
-       {kReducerKind<BucketReducer>, kReducerKind<WholeReducer>, kReducerKind<ShardReducer>}) {
+  for (const ReducerKind& kind : {kReducerKind<BucketReducer>, kReducerKind<FullGradientReducer>,
+                                  kReducerKind<GradientShardReducer>}) {
     const bool is_sharded = kind.memory != &BucketReducer::memory;
     const param::ArenaLayout layout = layout_for(is_sharded ? 2 : 1);
     const UnitSchedule schedule = schedule_of(1, true);
@@ -178,7 +178,7 @@ TEST_CASE("A codec of one's own is the form in which every reducer sends") {
   }
 }
 
-// Sends what rounding has left out of earlier steps along with each step's gradients.
+// Adds earlier rounding errors to each step's gradients before sending.
 class FeedbackReducer final : public GradientReducer {
  public:
   FeedbackReducer(const ReducerSetup& setup, const mesh::MeshGroups& groups,
@@ -193,7 +193,7 @@ class FeedbackReducer final : public GradientReducer {
   param::GradientTarget gradient_of(param::ParameterId id) override {
     return store_.gradient_of(id);
   }
-  void settle(param::ParameterId id) override { store_.settle(id); }
+  void mark_gradient_ready(param::ParameterId id) override { store_.mark_gradient_ready(id); }
   void reduce(param::UnitId) override {}
   void end_microbatch() override { store_.end_microbatch(); }
   void finish() override {
@@ -209,15 +209,15 @@ class FeedbackReducer final : public GradientReducer {
     codec_->decode(sent, gradients);
   }
   const param::Arena& gradients() const override { return store_.gradients(); }
-  Carried carried() const override { return {.residuals = &left_}; }
+  ErrorFeedbackState error_feedback() const override { return {.residuals = &left_}; }
 
   static MemoryPlan memory(const ReducerSetup& setup) {
     const ReducerOptions& options = setup.options;
     const std::int64_t left = param::Arena::bytes(setup.layout, options.dtype);
     return {.gradients = left + GradientStore::bytes(setup.layout, options.dtype,
                                                      options.num_microbatches, options.reduction),
-            .travelling = options.codec->bytes(setup.layout.num_elements(), options.dtype),
-            .carried = left};
+            .encoded_gradients = options.codec->bytes(setup.layout.num_elements(), options.dtype),
+            .residuals = left};
   }
   static ReducerTraffic traffic(const ReducerSetup& setup) {
     const std::int64_t bytes = setup.options.codec->sent_bytes(setup.layout.num_elements());
@@ -231,11 +231,11 @@ class FeedbackReducer final : public GradientReducer {
   param::Arena left_;
 };
 
-TEST_CASE("A reducer of one's own holds and sends what it says") {
+TEST_CASE("Memory and traffic of a custom reducer match its predictions") {
   CHECK_NOTHROW(check_costs(kReducerKind<FeedbackReducer>, false, false));
 }
 
-// The state of a rank when it saved.
+// State of a rank when it was saved.
 class Saved final : public checkpoint::Source {
  public:
   explicit Saved(const checkpoint::State& state) {
@@ -250,7 +250,7 @@ class Saved final : public checkpoint::Source {
   std::map<std::string, at::Tensor> pieces_;
 };
 
-TEST_CASE("An engine trains with a reducer of one's own, and its state goes on with a checkpoint") {
+TEST_CASE("An engine trains with a custom reducer, whose state survives a checkpoint") {
   EngineOptions options{.precision = {.reduce = at::kBFloat16}, .seed = 3, .optimizer = {}};
   options.data.num_ranks = 2;
   options.data.reducer = &kReducerKind<FeedbackReducer>;
@@ -291,12 +291,11 @@ TEST_CASE("An engine trains with a reducer of one's own, and its state goes on w
     const std::int64_t arena = param::Arena::bytes(engine_layout(*model, options), at::kFloat);
     expect(memory.gradients == 2 * arena, "its memory is part of the engine's");
     expect(memory.state == 3 * arena, "weights and two moments");
-    expect(memory.carried == arena, "the reducer's state");
+    expect(memory.residuals == arena, "the reducer's state");
   });
 }
 
-TEST_CASE(
-    "Gradients that travel in bfloat16 are still held and added over microbatches in float32") {
+TEST_CASE("Gradients reduced in bfloat16 are stored and accumulated in float32") {
   // A unit each. Shards end within parameters.
   const param::ParameterSpecs specs{spec("a", 292), spec("b", 200), spec("c", 364)};
   const auto gradient_in = [&](param::ParameterId id, std::int64_t microbatch) {
@@ -306,15 +305,16 @@ TEST_CASE(
   testing::on_threads(2, [&](comm::World& world) {
     const mesh::MeshGroups groups = groups_of(world, 2);
     const UnitSchedule schedule = schedule_of(/*num_microbatches=*/2, /*keeps_shards=*/true);
-    ShardReducer reducer({.layout = layout,
-                          .schedule = schedule,
-                          .options = {.codec = travel_in(at::kBFloat16), .num_microbatches = 2}},
-                         groups, param::private_memory);
+    GradientShardReducer reducer(
+        {.layout = layout,
+         .schedule = schedule,
+         .options = {.codec = dtype_codec(at::kBFloat16), .num_microbatches = 2}},
+        groups, param::private_memory);
     for (const auto round : {0_m, 1_m}) {
       reducer.begin_microbatch(round);
       for (const param::ParameterId id : {2_p, 1_p, 0_p}) {
         reducer.add_gradient(id, gradient_in(id, 2 * round.value() + world.rank()));
-        reducer.settle(id);
+        reducer.mark_gradient_ready(id);
         reducer.reduce(layout.unit_of(id));
       }
       if (round == 0_m) reducer.end_microbatch();
@@ -337,4 +337,4 @@ TEST_CASE(
 }
 
 }  // namespace
-}  // namespace dtrain::parallel::reducer_seams_test
+}  // namespace dtrain::parallel::reducer_contract_test

@@ -1,18 +1,18 @@
-// What holds for every scheme: nothing is lost, costs are as said, steps without an update change
-// nothing.
+// Properties of every compression scheme: nothing is lost, costs match the prediction, steps
+// without an update change nothing.
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
 #include <limits>
 #include <string>
 
-#include "dtrain/parallel/compress/rank_sum.h"
+#include "dtrain/parallel/compress/all_reducer.h"
 #include "support/ids.h"
 #include "support/local_ranks.h"
 #include "support/rounding.h"
 #include "support/values.h"
 
-namespace dtrain::parallel::compressed_sum_test {
+namespace dtrain::parallel::compressed_all_reducer_test {
 namespace {
 
 using testing::expect;
@@ -30,12 +30,12 @@ Compression compression_of(const std::string& scheme) {
   return {.scheme = config::Compression::parse(scheme).value(), .min_elements = 100};
 }
 
-RankSumSetup setup_of(const param::ArenaLayout& layout, const std::string& scheme,
-                      at::ScalarType dtype) {
+AllReducerSetup setup_of(const param::ArenaLayout& layout, const std::string& scheme,
+                         at::ScalarType dtype) {
   return {.layout = layout,
           .compression = compression_of(scheme),
           .dtype = dtype,
-          .codec = travel_in(dtype)};
+          .codec = dtype_codec(dtype)};
 }
 
 at::Tensor gradients_of(const param::ArenaLayout& layout, std::int64_t rank, std::int64_t step,
@@ -48,32 +48,32 @@ at::Tensor gradients_of(const param::ArenaLayout& layout, std::int64_t rank, std
   return arena.flat() / 64;  // float16 holds their sums
 }
 
-at::Tensor summed(CompressedSum& sums, at::Tensor gradients, const StepTerms& terms,
-                  bool has_updated) {
-  sums.begin_step(terms);
+at::Tensor summed(CompressedAllReducer& sums, at::Tensor gradients,
+                  const StepReduceOptions& options, bool has_updated) {
+  sums.begin_step(options);
   sums.begin({0, gradients.numel()}, gradients);
   sums.finish();
   sums.end_step(has_updated);
   return gradients;
 }
 
-TEST_CASE("What all steps apply and what is left together are all gradients") {
+TEST_CASE("Applied sums and residuals add up to all gradients") {
   const std::string scheme = GENERATE("bf16", "fp16", "topk:0.02", "powersgd:2");
   CAPTURE(scheme);
   const param::ArenaLayout layout(specs());
   std::array<at::Tensor, kRanks> left;
   std::array<at::Tensor, kRanks> applied;
   testing::on_threads(kRanks, [&](comm::World& world) {
-    CompressedSum sums(setup_of(layout, scheme, at::kDouble), world.control(),
-                       param::private_memory);
+    CompressedAllReducer sums(setup_of(layout, scheme, at::kDouble), world.control(),
+                              param::private_memory);
     at::Tensor all = at::zeros({layout.num_elements()}, at::kDouble);
     for (std::int64_t step = 0; step < 5; ++step) {
-      const StepTerms terms{.compresses = step != 1};  // one step sends whole gradients
-      all += summed(sums, gradients_of(layout, world.rank(), step, at::kDouble), terms, true);
+      const StepReduceOptions options{.compresses = step != 1};  // one step is uncompressed
+      all += summed(sums, gradients_of(layout, world.rank(), step, at::kDouble), options, true);
     }
     const auto rank = static_cast<std::size_t>(world.rank());
     applied[rank] = all;
-    left[rank] = sums.carried().residuals->flat().clone();
+    left[rank] = sums.error_feedback().residuals->flat().clone();
   });
   CHECK(same_bits(applied[0], applied[1]));
   at::Tensor expected = at::zeros({layout.num_elements()}, at::kDouble);
@@ -85,8 +85,8 @@ TEST_CASE("What all steps apply and what is left together are all gradients") {
       lengths += gradients.norm().item<double>();
     }
   }
-  // 16-bit sums are rounded once more where two ranks add them, of what was left before, too. Others
-  // add what is sent and what is not, each a product of rank two at most, to ten gradients.
+  // 16-bit sums of two ranks are rounded once more, including earlier residuals. Other schemes add
+  // what is sent and what is not, each a product of rank two at most, to ten gradients.
   const double bound = scheme == "bf16"   ? rounding_bound(at::kBFloat16, 2)
                        : scheme == "fp16" ? rounding_bound(at::kHalf, 2)
                                           : rounding_bound(at::kDouble, 10 * (2 * 2 + 3));
@@ -95,46 +95,46 @@ TEST_CASE("What all steps apply and what is left together are all gradients") {
   CHECK((left[0].norm() > 0).item<bool>());
 }
 
-TEST_CASE("A step without an update leaves what is carried as it was") {
+TEST_CASE("A step without an update leaves the error-feedback state unchanged") {
   const std::string scheme = GENERATE("bf16", "fp16", "topk:0.02", "powersgd:2");
   const float bad = GENERATE(1.0F, std::numeric_limits<float>::infinity(),
                              std::numeric_limits<float>::quiet_NaN());
   const param::ArenaLayout layout(specs());
   testing::on_threads(kRanks, [&](comm::World& world) {
-    CompressedSum sums(setup_of(layout, scheme, at::kFloat), world.control(),
-                       param::private_memory);
+    CompressedAllReducer sums(setup_of(layout, scheme, at::kFloat), world.control(),
+                              param::private_memory);
     const auto gradients = [&](std::int64_t step) {
       return gradients_of(layout, world.rank(), step, at::kFloat);
     };
     (void)summed(sums, gradients(0), {}, true);
-    const Carried before = sums.carried();
+    const ErrorFeedbackState before = sums.error_feedback();
     const at::Tensor residual = before.residuals->flat().clone();
     at::Tensor spike = gradients(1) * 1e4;
     if (world.rank() == 1) spike[layout.range(param::ParameterId(1)).begin + 3] = bad;
     const at::Tensor sum = summed(sums, spike, {}, false);
     expect(at::isfinite(sum).all().item<bool>() == std::isfinite(bad) || scheme == "fp16",
            "what is no number reaches every rank");
-    expect(same_bits(sums.carried().residuals->flat(), residual), "the residual of before");
+    expect(same_bits(sums.error_feedback().residuals->flat(), residual), "the residual of before");
     const at::Tensor again = summed(sums, gradients(2), {}, true);
     expect(at::isfinite(again).all().item<bool>(), "numbers once more");
   });
 }
 
-TEST_CASE("A residual of a part that is sent whole is sent once, with an update") {
+TEST_CASE("The residual of a part that is now uncompressed is sent once, with an update") {
   const param::ArenaLayout layout(specs());
   testing::on_threads(kRanks, [&](comm::World& world) {
-    CompressedSum sums(setup_of(layout, "topk:0.02", at::kDouble), world.control(),
-                       param::private_memory);
+    CompressedAllReducer sums(setup_of(layout, "topk:0.02", at::kDouble), world.control(),
+                              param::private_memory);
     const at::Tensor residual = gradients_of(layout, world.rank(), 9, at::kDouble);
-    sums.carried().residuals->flat().copy_(residual);
+    sums.error_feedback().residuals->flat().copy_(residual);
     const at::Tensor owed = residual.clone();
     world.control().all_reduce(owed).wait();
     const auto sent_whole = [&](bool has_updated) {
       const at::Tensor gradients = gradients_of(layout, world.rank(), 0, at::kDouble);
       const at::Tensor plain = gradients.clone();
       world.control().all_reduce(plain).wait();
-      const StepTerms terms{.compresses = false, .loss_scale = 4};
-      return summed(sums, gradients, terms, has_updated) - plain;
+      const StepReduceOptions options{.compresses = false, .loss_scale = 4};
+      return summed(sums, gradients, options, has_updated) - plain;
     };
     expect(at::allclose(sent_whole(false), 4 * owed), "what is owed");
     expect(at::allclose(sent_whole(true), 4 * owed), "again, since it was not applied");
@@ -143,14 +143,14 @@ TEST_CASE("A residual of a part that is sent whole is sent once, with an update"
   });
 }
 
-TEST_CASE("A scale of the loss that is a power of two changes no digit") {
+TEST_CASE("A power-of-two loss scale changes no bit") {
   const std::string scheme = GENERATE("bf16", "topk:0.02");
   const param::ArenaLayout layout(specs());
   testing::on_threads(kRanks, [&](comm::World& world) {
     std::vector<at::Tensor> last;
     for (const bool is_scaled : {false, true}) {
-      CompressedSum sums(setup_of(layout, scheme, at::kFloat), world.control(),
-                         param::private_memory);
+      CompressedAllReducer sums(setup_of(layout, scheme, at::kFloat), world.control(),
+                                param::private_memory);
       at::Tensor sum;
       for (std::int64_t step = 0; step < 4; ++step) {
         const double scale = is_scaled ? std::exp2(10 - 2 * step) : 1;
@@ -163,15 +163,15 @@ TEST_CASE("A scale of the loss that is a power of two changes no digit") {
   });
 }
 
-TEST_CASE("Schemes hold and send what they say beforehand") {
+TEST_CASE("Memory and traffic of schemes match their predictions") {
   const std::string scheme = GENERATE("bf16", "topk:0.02", "powersgd:2");
   const param::ArenaLayout layout(specs());
-  const RankSumSetup setup = setup_of(layout, scheme, at::kFloat);
-  const MemoryPlan memory = CompressedSum::memory(setup, kRanks);
-  const SchemeCosts costs = CompressedSum::costs(setup, kRanks);
+  const AllReducerSetup setup = setup_of(layout, scheme, at::kFloat);
+  const MemoryPlan memory = CompressedAllReducer::memory(setup, kRanks);
+  const SchemeCosts costs = CompressedAllReducer::costs(setup, kRanks);
   testing::on_threads(kRanks, [&](comm::World& world) {
     std::int64_t held = 0;
-    CompressedSum sums(setup, world.control(), [&](std::int64_t bytes) {
+    CompressedAllReducer sums(setup, world.control(), [&](std::int64_t bytes) {
       held += bytes;
       return param::private_memory(bytes);
     });
@@ -187,11 +187,12 @@ TEST_CASE("Schemes hold and send what they say beforehand") {
     // Two sums of squares, a root each.
     const double rounding =
         rounding_bound(at::kDouble, static_cast<double>(2 * (layout.num_elements() + 2)));
-    const double norm = sums.carried().residuals->flat().to(at::kDouble).norm().item<double>();
+    const double norm =
+        sums.error_feedback().residuals->flat().to(at::kDouble).norm().item<double>();
     expect(norm > 0 && std::abs(report.residual_norm / norm - 1) <= rounding,
            "the residual's norm");
   });
 }
 
 }  // namespace
-}  // namespace dtrain::parallel::compressed_sum_test
+}  // namespace dtrain::parallel::compressed_all_reducer_test

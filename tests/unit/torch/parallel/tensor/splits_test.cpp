@@ -1,4 +1,6 @@
-// The pieces of the tensor axis, each alone, beside plain autograd of the whole.
+// Compares each tensor-parallel primitive with autograd of the whole.
+#include "dtrain/parallel/tensor/splits.h"
+
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -9,11 +11,10 @@
 #include <functional>
 #include <vector>
 
-#include "dtrain/parallel/tensor/splits.h"
 #include "support/local_ranks.h"
 #include "support/rounding.h"
 
-namespace dtrain::parallel::pieces_test {
+namespace dtrain::parallel::splits_test {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
@@ -25,20 +26,20 @@ at::Tensor random(at::IntArrayRef shape, std::uint64_t seed, at::ScalarType dtyp
 
 at::Tensor leaf(const at::Tensor& values) { return values.detach().clone().requires_grad_(); }
 
-/// Rank r's part of a tensor in `parts` equal parts along dim.
+/// Returns rank r's slice of a tensor in `parts` equal slices along dim.
 at::Tensor part_of(const at::Tensor& whole, std::int64_t dim, std::int64_t parts, std::int64_t r) {
   const std::int64_t size = whole.size(dim) / parts;
   return whole.narrow(dim, r * size, size).contiguous();
 }
 
-/// The results of each rank's body, by rank.
+/// Returns the results of each rank's body, by rank.
 std::vector<Tensors> on_ranks(std::int64_t size,
                               const std::function<Tensors(comm::ProcessGroup&)>& body) {
   std::vector<Tensors> results(static_cast<std::size_t>(size));
   testing::on_threads(size, [&](comm::World& world) {
     const auto group = testing::group_of_all(world);
     results[static_cast<std::size_t>(world.rank())] = body(*group);
-    testing::group_of_all(world)->barrier();  // what another rank still reads stays
+    testing::group_of_all(world)->barrier();  // keeps memory that another rank still reads
   });
   return results;
 }
@@ -61,7 +62,7 @@ void check_sum(const at::Tensor& found, const at::Tensor& expected, const at::Te
   CHECK((error <= sum_bound(dtype) * magnitudes).all().item<bool>());
 }
 
-/// A sum and its gradients in float64, of the numbers or of their magnitudes.
+/// A sum and its gradients in float64, of the values or of their magnitudes.
 template <typename Reference>
 std::array<Tensors, 2> exact(const Tensors& inputs, const Reference& reference) {
   Tensors wide;
@@ -76,11 +77,11 @@ std::array<Tensors, 2> exact(const Tensors& inputs, const Reference& reference) 
 TEST_CASE("A column split gives its outputs, and the gradient of all uses of x summed over ranks") {
   const std::int64_t ranks = GENERATE(2, 3, 4);
   const at::ScalarType dtype = GENERATE(at::kDouble, at::kFloat, at::kBFloat16, at::kHalf);
-  const std::int64_t inputs = GENERATE(1, 2);  // one for all weights, one for each
+  const std::int64_t inputs = GENERATE(1, 2);  // shared by all weights, or one for each
   const at::Tensor x = random({inputs, 5, 3}, 1, dtype);
   const at::Tensor weight = random({2, 12, 3}, 2, dtype);
   const at::Tensor dy = random({2, 5, 12}, 3, dtype);
-  const at::Tensor other = random({ranks, inputs, 5, 3}, 4, dtype);  // dx by each rank's other use
+  const at::Tensor other = random({ranks, inputs, 5, 3}, 4, dtype);  // dx of each rank's other use
 
   const auto [expected, magnitudes] = exact({x, weight, dy, other}, [](const Tensors& in) {
     const at::Tensor y = at::matmul(in[0], in[1].mT());
@@ -146,7 +147,7 @@ TEST_CASE("A row split gives the sum over ranks, and every rank the gradient of 
   }
 }
 
-// Parts that pass 65,504 by themselves and cancel over two ranks: (h, rows, N) times (h, N, D).
+// Partial sums that exceed 65,504 and cancel over two ranks: (h, rows, N) times (h, N, D).
 struct Cancelling {
   at::Tensor left;  // of rank 0; rank 1 has its negative, a little less
   at::Tensor right;
@@ -159,7 +160,7 @@ Cancelling cancelling(bool within_head) {
   return {at::full({heads, 4, neurons}, 256.0, half), at::full({heads, neurons, 3}, 200.0, half)};
 }
 
-TEST_CASE("Partial sums of float16 may pass its range where the sum does not") {
+TEST_CASE("float16 partial sums may exceed its range if the full sum does not") {
   const bool within_head = GENERATE(false, true);
   const Cancelling parts = cancelling(within_head);
   const auto results = on_ranks(2, [&](comm::ProcessGroup& group) -> Tensors {
@@ -203,7 +204,7 @@ TEST_CASE("A split embedding finds each token's row on the rank that has it") {
   }
 }
 
-TEST_CASE("A split cross-entropy is that of the whole logits, however large they are") {
+TEST_CASE("A split cross-entropy equals that of the whole logits, however large they are") {
   const std::int64_t ranks = GENERATE(2, 4);
   const at::ScalarType dtype = GENERATE(at::kDouble, at::kFloat);
   const double offset = GENERATE(0.0, 3000.0, -3000.0);  // beyond exp's range
@@ -232,7 +233,7 @@ TEST_CASE("A split cross-entropy is that of the whole logits, however large they
   }
 }
 
-TEST_CASE("A logit that is not a number makes its token's loss none, on every rank") {
+TEST_CASE("A NaN logit makes its token's loss NaN, on every rank") {
   const at::Tensor logits = random({2, 4}, 1);
   logits[1][2].fill_(NAN);
   const at::Tensor targets = at::zeros({2}, at::kLong);
@@ -247,4 +248,4 @@ TEST_CASE("A logit that is not a number makes its token's loss none, on every ra
 }
 
 }  // namespace
-}  // namespace dtrain::parallel::pieces_test
+}  // namespace dtrain::parallel::splits_test
