@@ -31,7 +31,7 @@ namespace {
 namespace fs = std::filesystem;
 using base::ErrorKind;
 using base::fail;
-using base::is_there;
+using base::path_exists;
 
 // "model-00001-of-00002.safetensors" has a part of each tensor.
 void refuse_piece(const std::string& path) {
@@ -72,7 +72,7 @@ void bring_tokenizer(const std::string& checkpoint, const std::string& file) {
   const fs::path from = fs::path(run) / kName;
   const fs::path to = fs::path(file).parent_path() / kName;
   if (!fs::is_regular_file(from, error) || fs::equivalent(from, to, error)) return;
-  if (is_there(to.string())) {
+  if (path_exists(to.string())) {
     if (content_of(from) == content_of(to)) return;
     base::log_warning("{} is another one, and stays; generate needs a copy of {} beside {}",
                       to.string(), from.string(), file);
@@ -173,15 +173,16 @@ int export_checkpoint(const config::CommandLine& command_line) {
          "dtrain checkpoint export takes PATH FILE: a checkpoint, and the file to write");
   }
   refuse_other_format(wanted.file);
-  if (is_there(wanted.file) && !wanted.overwrite) {
+  if (path_exists(wanted.file) && !wanted.overwrite) {
     fail(ErrorKind::usage, "'{}' exists: name another file, or give --overwrite to replace it",
          wanted.file);
   }
-  if (std::error_code error; is_there(wanted.file) && !fs::is_regular_file(wanted.file, error)) {
+  if (std::error_code error; path_exists(wanted.file) && !fs::is_regular_file(wanted.file, error)) {
     fail(ErrorKind::usage, "'{}' is not a regular file and is not replaced; name another file",
          wanted.file);
   }
-  if (is_there((fs::path(wanted.file).parent_path() / checkpoint::store::kManifestName).string())) {
+  if (path_exists(
+          (fs::path(wanted.file).parent_path() / checkpoint::store::kManifestName).string())) {
     fail(ErrorKind::usage, "'{}' lies in a checkpoint: name a file elsewhere", wanted.file);
   }
   const auto checkpoints = checkpoint::store::checkpoints_at(wanted.checkpoint);
@@ -204,7 +205,7 @@ int import_checkpoint(const config::CommandLine& command_line) {
     fail(ErrorKind::usage,
          "dtrain checkpoint import takes FILE FOLDER: a model file, and the checkpoint to write");
   }
-  if (is_there(wanted.checkpoint)) {
+  if (path_exists(wanted.checkpoint)) {
     fail(ErrorKind::usage, "'{}' exists: name another folder for the checkpoint",
          wanted.checkpoint);
   }

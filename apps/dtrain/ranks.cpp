@@ -30,13 +30,14 @@ bool is_first(std::int64_t base::RankEnv::*rank) {
 
 void tell_stops_on_one_rank(const char* rest) {
   const bool is_named = !base::has_launcher();  // dtrun names the signal that it got itself
-  base::tell_stops(is_first(&base::RankEnv::rank) ? rest : nullptr,
-                   is_named ? base::StopLine::with_signal : base::StopLine::without_signal);
+  base::print_on_stop_signal(
+      is_first(&base::RankEnv::rank) ? rest : nullptr,
+      is_named ? base::StopLine::with_signal : base::StopLine::without_signal);
 }
 
 void print_once(std::string_view text) {
   if (base::has_launcher() && !is_first(&base::RankEnv::rank)) return;
-  base::tell_plain_output();
+  base::request_plain_output();
   base::print(text);
 }
 

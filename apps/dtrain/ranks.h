@@ -6,7 +6,7 @@
 
 namespace dtrain::app {
 
-/// Has one rank say that a signal has stopped the command. rest: as base::tell_stops.
+/// Has one rank say that a signal has stopped the command. rest: as base::print_on_stop_signal.
 void tell_stops_on_one_rank(const char* rest);
 
 /// Prints what all ranks would print alike: under dtrun on rank 0 alone, as it is.

@@ -47,11 +47,11 @@ bool has_nvidia_gpu() {
 
 RuntimeLibrary RuntimeLibrary::open(const config::LayoutConfig& layout) {
   const std::string path = base::library_folder_of_program() + "/libdtrain.so";
-  base::bound_spinning();
-  base::give_streams_queues();
+  base::limit_openmp_spinning();
+  base::set_cuda_hardware_queues();
   // --strategy auto may choose a pipeline, too.
   const bool may_have_stages = layout.pp > 1 || layout.strategy == config::Strategy::automatic;
-  if (may_have_stages) base::load_kernels_early();
+  if (may_have_stages) base::disable_lazy_kernel_loading();
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   void* symbol = library == nullptr ? nullptr : ::dlsym(library, "dtrain_run");
   if (symbol == nullptr) {

@@ -79,7 +79,7 @@ config::Config settings_read_before(const config::CommandLine& command_line) {
 
 void await_all(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) {
-    if (!path.empty()) base::await_path(path);
+    if (!path.empty()) base::wait_for_path(path);
   }
 }
 
@@ -279,7 +279,7 @@ void note_lost_steps(const base::RankEnv& env, const config::CheckpointConfig& c
 }  // namespace
 
 int run_train(const config::CommandLine& given) {
-  base::hold_requests_to_save();
+  base::block_save_signals();
   tell_stops_on_one_rank(" before the first step: nothing was to be saved");
   await_inputs(given);
   config::CommandLine command_line = given;

@@ -49,9 +49,9 @@ void require_mpirun(const comm::WorldOptions& options) {
 
 // Says that MPI_Init waits for others; MPI alone knows for whom.
 std::jthread tell_of_waiting(const comm::WorldOptions& options) {
-  if (!options.tells_of_waiting) return {};
+  if (!options.reports_waiting) return {};
   const auto tell = [others = options.size - 1,
-                     lines = base::WaitingLines(options.group.timeout, options.waiting_advice)](
+                     lines = base::WaitReporter(options.group.timeout, options.waiting_advice)](
                         const std::stop_token& stop) mutable {
     constexpr std::chrono::milliseconds kLook(200);
     std::mutex mutex;
@@ -59,7 +59,7 @@ std::jthread tell_of_waiting(const comm::WorldOptions& options) {
     std::unique_lock lock(mutex);
     while (!stop.stop_requested()) {
       never.wait_for(lock, stop, kLook, [] { return false; });
-      lines.show([&] { return fmt::format("the {} other ranks, in MPI_Init", others); });
+      lines.report([&] { return fmt::format("the {} other ranks, in MPI_Init", others); });
     }
   };
   return std::jthread(tell);

@@ -58,7 +58,7 @@ TEST_CASE("The control plane does not wait for calls of the data plane") {
 }
 
 std::string use_control_alone(World& world, const std::string&) {
-  world.end_meeting();
+  world.close_rendezvous();
   return comm::exchange_texts(world.control(), "rank " + std::to_string(world.rank())).front();
 }
 

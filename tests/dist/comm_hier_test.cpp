@@ -43,27 +43,27 @@ class GroupTransport final : public Transport {
 struct Fixture {
   HostGrid grid;
   std::shared_ptr<ProcessGroup> all;
-  std::int64_t calls = 0;  // of host and lane
+  std::int64_t calls = 0;  // intra-host and inter-host
   std::int64_t calls_of_all = 0;
   std::unique_ptr<HierTransport> transport;
 
   Fixture(World& world, const HostGrid& hosts, bool is_ordered = true) : grid(hosts) {
     all = group_of_all(world);
-    std::shared_ptr<ProcessGroup> host, lane;
+    std::shared_ptr<ProcessGroup> intra_host, inter_host;
     for (std::int64_t h = 0; h < grid.hosts; ++h) {
       Counts ranks;
       for (std::int64_t p = 0; p < grid.per_host; ++p) ranks.push_back(grid.rank(h, p));
-      if (auto made = world.split(ranks, fmt::format("host {}", h))) host = made;
+      if (auto made = world.split(ranks, fmt::format("host {}", h))) intra_host = made;
     }
     for (std::int64_t p = 0; p < grid.per_host; ++p) {
       Counts ranks;
       for (std::int64_t h = 0; h < grid.hosts; ++h) ranks.push_back(grid.rank(h, p));
-      if (auto made = world.split(ranks, fmt::format("lane {}", p))) lane = made;
+      if (auto made = world.split(ranks, fmt::format("place {}", p))) inter_host = made;
     }
     transport = std::make_unique<HierTransport>(
         grid, world.rank(),
-        HierTransport::Parts{.host = std::make_unique<GroupTransport>(host, calls),
-                             .lane = std::make_unique<GroupTransport>(lane, calls),
+        HierTransport::Parts{.intra_host = std::make_unique<GroupTransport>(intra_host, calls),
+                             .inter_host = std::make_unique<GroupTransport>(inter_host, calls),
                              .all = std::make_unique<GroupTransport>(all, calls_of_all)},
         is_ordered);
   }

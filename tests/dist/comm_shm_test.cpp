@@ -18,7 +18,7 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
-#include "dtrain/comm/internal/host/host_survey.h"
+#include "dtrain/comm/internal/host/host_topology.h"
 #include "dtrain/comm/internal/host/segment.h"
 #include "support/local_ranks.h"
 #include "support/messages.h"
@@ -454,17 +454,17 @@ TEST_CASE("Killed processes leave nothing behind") {
 // --- who can share memory ------------------------------------------------------------------------
 
 TEST_CASE("Hosts are numbered by their first ranks, and a rank without shared memory is named") {
-  const comm::ShmCard here{.host = "a", .refusal = {}};
-  const comm::ShmCard elsewhere{.host = "b", .refusal = {}};
-  const comm::ShmCard unable{.host = "a", .refusal = "no memory"};
-  CHECK(comm::refusal_among({here, here, elsewhere}).empty());
-  CHECK_THAT(comm::refusal_among({here, unable}), Names("rank 1", "no memory"));
+  const comm::HostInfo here{.host = "a", .obstacle = {}};
+  const comm::HostInfo elsewhere{.host = "b", .obstacle = {}};
+  const comm::HostInfo unable{.host = "a", .obstacle = "no memory"};
+  CHECK(comm::rank_obstacle({here, here, elsewhere}).empty());
+  CHECK_THAT(comm::rank_obstacle({here, unable}), Names("rank 1", "no memory"));
   CHECK(comm::hosts_of({here, here, here}) == std::vector<std::int64_t>{0, 0, 0});
   CHECK(comm::hosts_of({elsewhere, here, elsewhere}) == std::vector<std::int64_t>{0, 1, 0});
 }
 
 std::string name_backend(World& world, const std::string&) {
-  world.end_meeting();
+  world.close_rendezvous();
   world.control().barrier();  // rank 0, which serves the store, leaves last of all
   return std::string(world.backend());
 }

@@ -115,12 +115,12 @@ class NotingWorld final : public World {
                                             std::string_view name) override {
     return inner_.split(ranks, name);
   }
-  std::shared_ptr<comm::ProcessGroup> split_lines(std::span<const mesh::Ranks> lines,
-                                                  std::string_view name,
-                                                  comm::GroupCalls calls) override {
+  std::shared_ptr<comm::ProcessGroup> split_subgroups(std::span<const mesh::Ranks> lines,
+                                                      std::string_view name,
+                                                      comm::GroupCalls calls) override {
     if (calls == comm::GroupCalls::messages) for_messages.emplace_back(name);
     num_lines[std::string(name)].push_back(lines.size());
-    return inner_.split_lines(lines, name, calls);
+    return inner_.split_subgroups(lines, name, calls);
   }
   comm::ProcessGroup& control() override { return inner_.control(); }
 
@@ -164,7 +164,7 @@ TEST_CASE("An axis of one rank has a group of one, whose operations change and s
   });
 }
 
-TEST_CASE("An axis is cut into runs of neighbours, and across them") {
+TEST_CASE("An axis is cut into runs of peer_memory, and across them") {
   on_threads(8, [](World& world) {
     const auto rank = static_cast<double>(world.rank());
     const MeshGroups data(world, DeviceMesh({{Axis::dp, 8}}), {.shard_size = 2});

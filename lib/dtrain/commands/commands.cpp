@@ -89,7 +89,7 @@ std::int64_t saved_step(comm::ProcessGroup& world, const config::Config& config,
                          const std::string own =
                              checkpoint::store::checkpoints_folder(config.run.dir);
                          const std::string there = base::parent_folder(start.checkpoint);
-                         return std::string(base::lead_to_same(there, own) ? "own" : "");
+                         return std::string(base::is_same_file(there, own) ? "own" : "");
                        }).empty();
   return is_own ? start.step : -1;
 }
@@ -271,7 +271,7 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   // Before the model takes the memory.
   const auto peak = metrics::peak_flops_of(*ranks, parallel::dtype_of(config.machine.dtype));
   job::Job job(config, ranks);
-  job.world().end_meeting();  // all groups are made
+  job.world().close_rendezvous();  // all groups are made
   train::check_sample_memory(config, job.plan().memory, job.whole_model());
   comm::ProcessGroup& world = job.world().control();
   const data::DataIdentity data = agree_on_data(world, config, split);
@@ -343,7 +343,7 @@ void verify_rank(const config::Config& config, const base::RankEnv& env, const j
   const base::LauncherLink link(env.control_fd);
   const Verification result = verify(config, join());
   if (env.rank == 0) {
-    base::tell_plain_output();
+    base::request_plain_output();
     output(result.to_json(config) + "\n");
   }
   if (result.passed()) return;

@@ -81,7 +81,7 @@ void check_has_sample(const Samples& samples, std::string_view part, std::string
 
 // Training data is spoken of in the same words, so the message begins with the setting.
 std::shared_ptr<const TokenFile> open_validation(const SplitOptions& options) {
-  if (options.validation.find(',') != std::string::npos && !base::is_there(options.validation)) {
+  if (options.validation.find(',') != std::string::npos && !base::path_exists(options.validation)) {
     fail(ErrorKind::usage,
          "--val-data {}: it takes one file, not a mixture: make one of several with dtrain data "
          "prepare FILE... --output FILE.dtok",

@@ -89,7 +89,7 @@ std::string advice_on_waiting(const base::RankEnv& env) {
 }
 
 // One or two ranks per host report for all, if these are known to have been started.
-bool tells_of_waiting(const base::RankEnv& env) {
+bool reports_waiting(const base::RankEnv& env) {
   const bool may_be_alone = env.source == "RANK" && env.control_fd < 0;
   return may_be_alone || env.local_rank <= 1;
 }
@@ -136,7 +136,7 @@ std::string meeting_addr(const base::RankEnv& env) {
 std::shared_ptr<comm::World> make_world(const config::Config& config, const base::RankEnv& env) {
   const std::string& interface = config.machine.interface;
   if (!interface.empty() && env.world_size > 1 && !config.machine.device.is_cpu()) {
-    base::name_nccl_interface(net::find_interface(interface, "--interface").name);
+    base::set_nccl_interface(net::find_interface(interface, "--interface").name);
   }
   auto host = comm::create_world(
       {.backend = std::string(text_of(config.machine.backend)),
@@ -151,7 +151,7 @@ std::shared_ptr<comm::World> make_world(const config::Config& config, const base
        .token = env.job_token,
        .token_file = env.job_token_file,
        .agent_store_key = env.agent_store_key,
-       .tells_of_waiting = tells_of_waiting(env),
+       .reports_waiting = reports_waiting(env),
        .waiting_advice = advice_on_waiting(env),
        .group = group_options(config),
        .count_memory = metrics::count_other_memory});

@@ -57,7 +57,8 @@ std::int64_t standing_best(const std::string& checkpoints, std::int64_t last,
       const std::int64_t best = record.best_step;
       if (best < 0) return best;
       if (!record.data.empty() && record.data != evaluated_data) return -1;
-      if (base::is_there(fmt::format("{}/{}", folder_of(best), store::kManifestName))) return best;
+      if (base::path_exists(fmt::format("{}/{}", folder_of(best), store::kManifestName)))
+        return best;
     } catch (const base::StorageError&) {
       throw;  // an older one would have the best checkpoint removed
     } catch (const base::Error&) {

@@ -247,7 +247,7 @@ void write_final_model(const TrainParts& parts) {
   for (bool is_over = false; !is_over;) {
     const auto failure = try_to_write(parts, path);
     is_over = comm::leader_text(parts.world, "writing the final model", [&] {
-                if (failure && !retry.again(*failure)) throw *failure;
+                if (failure && !retry.should_retry(*failure)) throw *failure;
                 return std::string(failure ? "again" : "");
               }).empty();
   }

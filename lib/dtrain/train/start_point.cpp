@@ -50,7 +50,7 @@ std::optional<Chosen> choose_newest(const StartParts& parts, const std::string& 
   const auto notice = [](std::string_view text) { base::log_warning("{}", text); };
   const std::string earlier = as_leader_finds(parts, [&] {
     const std::string path = base::parent_folder(checkpoints) + "/config.json";
-    return base::is_there(path) ? config::value_in_file(path, config::kPassedOverKey) : "";
+    return base::path_exists(path) ? config::value_in_file(path, config::kPassedOverKey) : "";
   });
   return checkpoint::choose_newest(parts.world, checkpoints, parts.config.checkpoint.strict_resume,
                                    notice, config::passed_over_in(earlier));

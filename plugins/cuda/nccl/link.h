@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "cuda/nccl/group_state.h"
-#include "dtrain/comm/lane.h"
+#include "dtrain/comm/serial_executor.h"
 
 namespace dtrain::cuda {
 
@@ -38,7 +38,7 @@ class MessageLane {
  private:
   const c10::Device device_;
   std::optional<c10::Stream> stream_;
-  comm::Lane lane_;
+  comm::SerialExecutor lane_;
 };
 
 /// Those of a rank.

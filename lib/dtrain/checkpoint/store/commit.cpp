@@ -48,7 +48,7 @@ void check_files(const std::string& folder, const format::Contents& contents) {
   for (const format::FileInfo& info : contents.files) {
     const std::string path = folder + "/" + info.name;
     struct stat found {};
-    if (base::with_patience(path, [&] { return ::lstat(path.c_str(), &found); }) != 0) {
+    if (base::retry_transient(path, [&] { return ::lstat(path.c_str(), &found); }) != 0) {
       base::fail(base::ErrorKind::checkpoint,
                  "'{}' was written, but cannot be seen by the rank that commits ({}); all ranks "
                  "must share the run folder",
@@ -67,8 +67,9 @@ void write_manifest(base::FileSystem& files, const std::string& folder,
   format::check_contents(manifest.contents, folder);
   check_files(folder, manifest.contents);
   const std::string text = format::to_text(manifest);
-  base::write_anew(files, fmt::format("{}/{}", folder, kManifestName),
-                   [&](base::OutputFile& file) { file.write(std::as_bytes(std::span(text))); });
+  base::write_with_retries(
+      files, fmt::format("{}/{}", folder, kManifestName),
+      [&](base::OutputFile& file) { file.write(std::as_bytes(std::span(text))); });
   (void)read_manifest(folder);  // by its own checksum; what cannot be read back is not committed
   files.sync_folder(folder);
 }

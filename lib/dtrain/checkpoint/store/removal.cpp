@@ -37,7 +37,7 @@ constexpr base::FileRole kManifestFile{ErrorKind::checkpoint, "checkpoint file",
 fs::file_status status_of(const std::string& path) {
   std::error_code error;
   fs::file_status status;
-  const int result = base::with_patience(path, [&] {
+  const int result = base::retry_transient(path, [&] {
     status = fs::symlink_status(path, error);
     errno = error.value();
     return status.type() == fs::file_type::none ? -1 : 0;
@@ -54,7 +54,7 @@ std::vector<std::string> all_names_in(const std::string& folder) {
 }
 
 // Data files, KIND-RRRRR-of-WWWWW[-partP].safetensors, and the manifest, also under the name that
-// base::write_anew gives it.
+// base::write_with_retries gives it.
 bool is_ours(const std::string& folder, const std::string& name) {
   static const std::regex kNames(R"(.+-[0-9]+-of-[0-9]+(-part[0-9]+)?\.safetensors)"
                                  R"(|(again[0-9]+-)?manifest\.json)");

@@ -342,7 +342,7 @@ class SentencePieceTokenizer final : public Tokenizer {
 PieceLibrary& piece_library() {
   using Entry = PieceLibrary& (*)();
   static const base::PluginFile file =
-      base::open_apart("libdtrain-sentencepiece.so", "dtrain_piece_library");
+      base::open_isolated("libdtrain-sentencepiece.so", "dtrain_piece_library");
   if (file.entry == nullptr) {
     base::fail(base::ErrorKind::usage,
                "cannot load SentencePiece through {}: {}; install Debian's libsentencepiece-dev "

@@ -89,7 +89,7 @@ TEST_CASE("A file is written anew over what an earlier try has left") {
   const std::string path = folder.write("f", "half of i");
   folder.write("again1-f", "half");
   int tries = 0;
-  write_anew(disk, path, [&](OutputFile& file) {
+  write_with_retries(disk, path, [&](OutputFile& file) {
     if (tries++ == 0) throw StorageError("away");
     file.write(bytes_of("it"));
   });
@@ -101,7 +101,7 @@ TEST_CASE("What a failed try has written takes no room from the next one") {
   const TempFolder folder;
   Disk disk(ErrorKind::checkpoint);
   int tries = 0;
-  write_anew(disk, folder.path("f"), [&](OutputFile& file) {
+  write_with_retries(disk, folder.path("f"), [&](OutputFile& file) {
     CHECK(folder.count() == 1);
     file.write(bytes_of("it"));
     if (tries++ < 2) throw StorageError("full", ENOSPC);
@@ -111,9 +111,9 @@ TEST_CASE("What a failed try has written takes no room from the next one") {
 }
 
 TEST_CASE("Room may be made again, a limit on file sizes stays") {
-  CHECK(may_pass(ENOSPC));
-  CHECK(may_pass(EDQUOT));
-  CHECK_FALSE(may_pass(EFBIG));
+  CHECK(is_transient(ENOSPC));
+  CHECK(is_transient(EDQUOT));
+  CHECK_FALSE(is_transient(EFBIG));
   CHECK_THROWS_AS(fail_on_storage(ErrorKind::data, EDQUOT, "f"), StorageError);
   CHECK(message_of(ErrorKind::data, [] { fail_on_storage(ErrorKind::data, EFBIG, "f"); }) == "f");
 }
@@ -122,7 +122,7 @@ TEST_CASE("A task that takes longer than the patience before it fails is repeate
   const TempFolder folder;
   Disk disk(ErrorKind::checkpoint);
   int tries = 0;
-  write_anew(disk, folder.path("f"), [&](OutputFile& file) {
+  write_with_retries(disk, folder.path("f"), [&](OutputFile& file) {
     if (tries++ == 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1100));
       throw StorageError("away", EMFILE);  // has 1 s of patience

@@ -141,7 +141,7 @@ TEST_CASE("A rank that fails on its own account is not ended by dtrun's order") 
   const Line line = make_line();
   {
     LauncherLink link(line.rank);
-    link.disobey();
+    link.ignore_abort();
     const std::string_view orders = "abort 1 failed\nleave\ncolumns 80\n";
     REQUIRE(::write(line.launcher, orders.data(), orders.size()) == std::ssize(orders));
     while (link.columns() == 0) ::usleep(1000);
@@ -154,9 +154,9 @@ TEST_CASE("A rank that fails answers once, unasked") {
   const Line line = make_line();
   {
     LauncherLink link(line.rank);
-    link.answer_with([] { return std::string("call 7\n"); });
+    link.set_call_report([] { return std::string("call 7\n"); });
     link.send_last_records();
-    link.answer_with({});
+    link.set_call_report({});
     send_text(line.launcher, "records\ncolumns 80\n");
     while (link.columns() == 0) ::usleep(1000);
   }

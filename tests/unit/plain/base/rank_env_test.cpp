@@ -286,11 +286,11 @@ TEST_CASE("Streams have 32 hardware queues unless the user has chosen a number")
   for (const auto& [given, expected] :
        {std::pair("1", "1"), std::pair("", ""), std::pair("8", "8")}) {
     ::setenv(kName, given, 1);
-    dtrain::base::give_streams_queues();
+    dtrain::base::set_cuda_hardware_queues();
     CHECK(std::getenv(kName) == std::string(expected));
   }
   ::unsetenv(kName);
-  dtrain::base::give_streams_queues();
+  dtrain::base::set_cuda_hardware_queues();
   CHECK(std::getenv(kName) == std::string("32"));
   ::unsetenv(kName);
 }
@@ -298,10 +298,10 @@ TEST_CASE("Streams have 32 hardware queues unless the user has chosen a number")
 TEST_CASE("Kernels are loaded before anything runs unless the user has chosen otherwise") {
   constexpr const char* kName = "CUDA_MODULE_LOADING";
   ::setenv(kName, "LAZY", 1);
-  dtrain::base::load_kernels_early();
+  dtrain::base::disable_lazy_kernel_loading();
   CHECK(std::getenv(kName) == std::string("LAZY"));
   ::unsetenv(kName);
-  dtrain::base::load_kernels_early();
+  dtrain::base::disable_lazy_kernel_loading();
   CHECK(std::getenv(kName) == std::string("EAGER"));
   ::unsetenv(kName);
 }
@@ -309,7 +309,7 @@ TEST_CASE("Kernels are loaded before anything runs unless the user has chosen ot
 TEST_CASE("NCCL is told of an interface unless the user has told it of one") {
   ::setenv("NCCL_SOCKET_IFNAME", "", 1);  // as good as unset
   for (const char* name : {"ib0", "eth0"}) {
-    dtrain::base::name_nccl_interface(name);
+    dtrain::base::set_nccl_interface(name);
     CHECK(std::getenv("NCCL_SOCKET_IFNAME") == std::string("=ib0"));
   }
   ::unsetenv("NCCL_SOCKET_IFNAME");

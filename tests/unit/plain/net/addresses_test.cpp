@@ -51,11 +51,10 @@ TEST_CASE("A process that others cannot reach at its own address finds one that 
   CHECK(reachable_address("127.0.1.1", Addresses{"127.0.1.1", "127.0.0.1", ""}) == "127.0.1.1");
   CHECK(reachable_address("127.0.1.1", Addresses{"garbage"}) == "127.0.1.1");
   CHECK(reachable_address("", Addresses{}).empty());
-  for (const char* none : {"127.0.1.1", "::1", "garbage", ""})
-    CHECK_FALSE(is_of_other_machine(none));
+  for (const char* none : {"127.0.1.1", "::1", "garbage", ""}) CHECK_FALSE(is_remote(none));
   const auto own = interface_addresses();
   if (own.empty()) return;  // of a machine without a network
-  CHECK_FALSE(is_of_other_machine(own[0]));
+  CHECK_FALSE(is_remote(own[0]));
   CHECK(reachable_address("127.0.1.1", Addresses{"127.0.0.1", own[0]}) == own[0]);
   CHECK(reachable_address("", Addresses{"", own[0]}) == own[0]);
 }

@@ -12,7 +12,7 @@
 #include "dtrain/checkpoint/format/manifest.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/comm/internal/gloo/gloo_record.h"
-#include "dtrain/comm/internal/host/host_survey.h"
+#include "dtrain/comm/internal/host/host_topology.h"
 #include "dtrain/comm/internal/rendezvous/job_store.h"
 #include "dtrain/comm/internal/rendezvous/store_client.h"
 #include "dtrain/comm/internal/rendezvous/wire.h"
@@ -50,29 +50,30 @@ struct Traffic {
 /// Rank 0's store, as its server uses it.
 class Store {
  public:
-  using Note = std::function<std::string(std::int64_t rank)>;
+  using Value = std::function<std::string(std::int64_t rank)>;
 
-  Traffic meet(const std::string& key, const std::vector<std::int64_t>& members, const Note& note) {
+  Traffic meet(const std::string& key, const std::vector<std::int64_t>& members,
+               const Value& value) {
     Traffic traffic;
     for (const std::int64_t rank : members) {
       const std::string request =
-          comm::meet_request(key, members, note(rank), std::chrono::minutes(5));
+          comm::gather_request(key, members, value(rank), std::chrono::minutes(5));
       ++traffic.requests;
       const auto bytes = static_cast<std::int64_t>(net::framed(request).size());
       traffic.largest_request = std::max(traffic.largest_request, bytes);
       hear(request, rank);
     }
-    REQUIRE_FALSE(store_.refusal());
-    const std::string* notes = store_.notes(key);
-    REQUIRE(notes != nullptr);
-    const auto attendance = comm::unpacked_attendance(*notes);
-    REQUIRE(attendance);
-    REQUIRE(attendance->notes.size() == members.size());
+    REQUIRE_FALSE(store_.failure());
+    const std::string* values = store_.values(key);
+    REQUIRE(values != nullptr);
+    const auto result = comm::unpacked_result(*values);
+    REQUIRE(result);
+    REQUIRE(result->values.size() == members.size());
     for (std::size_t index = 0; index < members.size(); index += 97) {
-      REQUIRE(attendance->notes[index] == note(members[index]));
+      REQUIRE(result->values[index] == value(members[index]));
     }
     traffic.largest_answer = static_cast<std::int64_t>(
-        net::framed(net::MessageWriter().number(1).text(*notes).bytes()).size());
+        net::framed(net::MessageWriter().number(1).text(*values).bytes()).size());
     traffic.sent_by_store = traffic.largest_answer * traffic.requests;
     return traffic;
   }
@@ -80,13 +81,13 @@ class Store {
  private:
   void hear(const std::string& request, std::int64_t rank) {
     net::MessageReader reader(request);
-    REQUIRE(reader.number() == static_cast<std::uint64_t>(comm::StoreRequest::meet));
+    REQUIRE(reader.number() == static_cast<std::uint64_t>(comm::StoreRequest::gather));
     const std::string key = reader.text();
     (void)reader.number();
-    std::string note = reader.text();
+    std::string value = reader.text();
     const auto members = comm::read_ranks(reader, kRanks);
     REQUIRE(members);
-    store_.join(key, *members, rank, std::move(note));
+    store_.join_gather(key, *members, rank, std::move(value));
   }
 
   comm::JobStore store_{kRanks};
@@ -110,17 +111,17 @@ std::string host_name(std::int64_t host) { return fmt::format("{:036} net:[40265
 std::string socket_name(std::int64_t rank) { return fmt::format("dtrain-{}-{:032x}", rank, rank); }
 
 /// What ranks tell each other as they meet and find those of their hosts; hosts: of each rank.
-void meet_on_hosts(const std::function<void(const std::string&, const Store::Note&)>& meet,
+void meet_on_hosts(const std::function<void(const std::string&, const Store::Value&)>& meet,
                    const std::vector<std::int64_t>& hosts, bool is_v6) {
   const auto host_of = [&](std::int64_t rank) { return hosts[static_cast<std::size_t>(rank)]; };
-  std::vector<comm::ShmCard> cards;
+  std::vector<comm::HostInfo> hosts_info;
   for (const std::int64_t host : hosts) {
-    cards.push_back({.host = comm::host_digest(host_name(host)), .refusal = {}});
+    hosts_info.push_back({.host = comm::host_digest(host_name(host)), .failure = {}});
   }
   meet("the job", [&](std::int64_t rank) { return address(host_of(rank), is_v6); });
   meet("shared memory",
-       [&](std::int64_t rank) { return comm::packed(cards[static_cast<std::size_t>(rank)]); });
-  if (std::ranges::max(comm::hosts_of(cards)) + 1 == std::ssize(hosts)) return;
+       [&](std::int64_t rank) { return comm::packed(hosts_info[static_cast<std::size_t>(rank)]); });
+  if (std::ranges::max(comm::hosts_of(hosts_info)) + 1 == std::ssize(hosts)) return;
   meet("first ranks", [&](std::int64_t rank) {
     const bool is_first = std::ranges::find(hosts, host_of(rank)) - hosts.begin() == rank;
     const bool is_alone = std::ranges::count(hosts, host_of(rank)) == 1;
@@ -140,8 +141,8 @@ TEST_CASE("4,096 ranks meet with one short request each, and hear of hosts inste
   Store store;
   const auto all = comm::ranks_below(kRanks);
   Traffic sum;
-  const auto meet = [&](const std::string& key, const Store::Note& note) {
-    const Traffic traffic = store.meet(key, all, note);
+  const auto meet = [&](const std::string& key, const Store::Value& value) {
+    const Traffic traffic = store.all_gather(key, all, value);
     show(key, traffic);
     CHECK(traffic.requests == kRanks);
     CHECK(traffic.largest_request < 256);
@@ -179,7 +180,7 @@ TEST_CASE("The groups of 4,096 ranks take a request for each rank and group, and
       list_bytes += static_cast<std::int64_t>(sizeof line + line.size() * sizeof line.front());
       if (kind.is_axis || line.size() < 2) continue;
       const std::string key = fmt::format("group {} '{}'", groups++, kind.name);
-      sum.add(store.meet(key, line, [&](std::int64_t rank) {
+      sum.add(store.all_gather(key, line, [&](std::int64_t rank) {
         return rank == line.front() ? "123456789" : "here";
       }));
     }
@@ -208,7 +209,7 @@ comm::GlooRecord gloo_record(std::int64_t rank, const std::string& address,
 }
 
 /// What ranks tell each other until gloo has connected the control plane and ddp's group.
-void connect_by_gloo(const std::function<void(const std::string&, const Store::Note&)>& meet,
+void connect_by_gloo(const std::function<void(const std::string&, const Store::Value&)>& meet,
                      const std::vector<std::int64_t>& hosts, bool is_v6) {
   const auto record = [&](std::int64_t rank, std::int64_t first_number, std::int64_t size) {
     const std::string own = address(hosts[static_cast<std::size_t>(rank)], is_v6);
@@ -235,8 +236,8 @@ TEST_CASE("Rank 0 answers at most 64 KiB to each of 1,024 ranks that gloo connec
   const auto all = comm::ranks_below(kGlooRanks);
   Traffic sum;
   std::int64_t answered = 0;
-  const auto meet = [&](const std::string& key, const Store::Note& note) {
-    const Traffic traffic = store.meet(key, all, note);
+  const auto meet = [&](const std::string& key, const Store::Value& value) {
+    const Traffic traffic = store.all_gather(key, all, value);
     answered += traffic.largest_answer;
     sum.add(traffic);
   };

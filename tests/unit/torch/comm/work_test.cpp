@@ -7,9 +7,9 @@
 #include <future>
 #include <latch>
 
-#include "dtrain/comm/lane.h"
 #include "dtrain/comm/local/local_world.h"
 #include "dtrain/comm/queued_group.h"
+#include "dtrain/comm/serial_executor.h"
 #include "support/stub_group.h"
 
 namespace dtrain::testing::work_test {
@@ -17,7 +17,7 @@ namespace {
 
 // A work may order a stream instead of blocking the host: shown by a group whose stream is a
 // thread.
-using Stream = comm::Lane;  // tasks end in the order in which they were put there
+using Stream = comm::SerialExecutor;  // tasks end in the order in which they were put there
 
 /// The end of a task of one stream, for which another stream can wait.
 class StreamCompletion final : public comm::Completion,

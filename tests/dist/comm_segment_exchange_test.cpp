@@ -18,11 +18,11 @@
 #include "dtrain/base/error.h"
 #include "dtrain/comm/internal/host/control_block.h"
 #include "dtrain/comm/internal/host/host_groups.h"
-#include "dtrain/comm/internal/host/introduction.h"
 #include "dtrain/comm/internal/host/segment.h"
+#include "dtrain/comm/internal/host/segment_exchange.h"
 #include "support/messages.h"
 
-namespace dtrain::testing::comm_introduction_test {
+namespace dtrain::testing::comm_segment_exchange_test {
 namespace {
 
 using base::Deadline;
@@ -30,13 +30,13 @@ using base::Descriptor;
 using std::chrono::milliseconds;
 
 // Three ranks of which the test plays as many as it wants.
-struct Meeting {
+struct ExchangeFixture {
   comm::ListenSocket listener = comm::open_listen_socket();
   std::string name = listener.name;
   comm::Segment segment{1 << 20, {}};
 
   /// The ranks whose memory that rank gets.
-  std::vector<std::int64_t> introduce(std::int64_t rank, milliseconds limit) {
+  std::vector<std::int64_t> exchange(std::int64_t rank, milliseconds limit) {
     comm::HostMember self{.rank = rank, .ranks = {0, 1, 2}, .socket_name = name, .listener = {}};
     if (rank == 0) self.listener = std::move(listener);
     std::vector<std::int64_t> found;
@@ -54,9 +54,9 @@ struct Failure {
   std::string message;
 };
 
-Failure failure_of(Meeting& meeting, std::int64_t rank, milliseconds limit) {
+Failure failure_of(ExchangeFixture& fixture, std::int64_t rank, milliseconds limit) {
   try {
-    const auto found = meeting.introduce(rank, limit);
+    const auto found = fixture.exchange(rank, limit);
     if (found != std::vector<std::int64_t>{0, 1, 2}) return {.message = "not all ranks"};
   } catch (const base::Error& error) {
     return {error.kind(), error.what()};
@@ -74,7 +74,7 @@ bool call_at(const Descriptor& socket, const std::string& socket_name) {
 }
 
 // Someone who has connected and says nothing.
-Descriptor silent_visitor(const std::string& socket_name) {
+Descriptor silent_connection(const std::string& socket_name) {
   Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   REQUIRE(call_at(socket, socket_name));
   return socket;
@@ -106,23 +106,23 @@ class Flood {
   std::array<pid_t, 4> children_{};
 };
 
-void check_that_all_meet(Meeting& meeting) {
+void check_that_all_exchange(ExchangeFixture& fixture) {
   std::vector<std::thread> others;
   std::array<Failure, 3> failures;
   for (const std::int64_t rank : {1, 2}) {
     others.emplace_back([&, rank] {
-      failures[static_cast<std::size_t>(rank)] = failure_of(meeting, rank, milliseconds(20'000));
+      failures[static_cast<std::size_t>(rank)] = failure_of(fixture, rank, milliseconds(20'000));
     });
   }
-  failures[0] = failure_of(meeting, 0, milliseconds(20'000));
+  failures[0] = failure_of(fixture, 0, milliseconds(20'000));
   for (std::thread& other : others) other.join();
   for (const Failure& failure : failures) CHECK(failure.message == "");
 }
 
 TEST_CASE("Three ranks meet, beside a visitor who says nothing") {
-  Meeting meeting;
-  const Descriptor visitor = silent_visitor(meeting.name);
-  check_that_all_meet(meeting);
+  ExchangeFixture fixture;
+  const Descriptor connection = silent_connection(fixture.name);
+  check_that_all_exchange(fixture);
 }
 
 TEST_CASE("Three ranks meet, beside another user who connects without end") {
@@ -130,26 +130,26 @@ TEST_CASE("Three ranks meet, beside another user who connects without end") {
     WARN("skipped: needs root: to be another user");
     return;
   }
-  Meeting meeting;
-  const Flood flood(meeting.name);
+  ExchangeFixture fixture;
+  const Flood flood(fixture.name);
   std::this_thread::sleep_for(milliseconds(200));
-  check_that_all_meet(meeting);
+  check_that_all_exchange(fixture);
 }
 
 TEST_CASE("A visitor who says nothing cannot hold a rank beyond its deadline") {
-  Meeting meeting;
-  const Descriptor visitor = silent_visitor(meeting.name);
-  const Failure failure = failure_of(meeting, 0, milliseconds(300));
+  ExchangeFixture fixture;
+  const Descriptor connection = silent_connection(fixture.name);
+  const Failure failure = failure_of(fixture, 0, milliseconds(300));
   CHECK(failure.kind == base::ErrorKind::timeout);
   CHECK_THAT(failure.message, Names("rank 1", "0.3 s", "--comm-timeout"));
 }
 
 TEST_CASE(
     "A rank that ends after it was met is named, before any deadline, instead of one that waits") {
-  Meeting meeting;
+  ExchangeFixture fixture;
   // Rank 2 meets rank 0, waits in vain for rank 1 and gives up.
-  std::thread ends([&meeting] { (void)failure_of(meeting, 2, milliseconds(300)); });
-  const Failure failure = failure_of(meeting, 0, milliseconds(20'000));
+  std::thread ends([&fixture] { (void)failure_of(fixture, 2, milliseconds(300)); });
+  const Failure failure = failure_of(fixture, 0, milliseconds(20'000));
   ends.join();
   CHECK(failure.kind == base::ErrorKind::comm);
   CHECK_THAT(failure.message, Names("rank 2", "ended"));
@@ -188,13 +188,13 @@ int outcome_of(const std::function<bool()>& body) {
 
 TEST_CASE("A roster has a rank from its entry until its process ends, however it ends") {
   const Descriptor file(::memfd_create("test", MFD_CLOEXEC));
-  comm::Roster here(Descriptor(::dup(file.get())));
+  comm::LivenessLocks here(Descriptor(::dup(file.get())));
   here.enter(4);
   std::array<int, 2> pipe{};
   REQUIRE(::pipe(pipe.data()) == 0);
   const pid_t child = ::fork();
   if (child == 0) {
-    comm::Roster there(Descriptor(::dup(file.get())));
+    comm::LivenessLocks there(Descriptor(::dup(file.get())));
     there.enter(7);
     const bool sees = there.has(4) && !there.has(5);
     (void)!::write(pipe[1], sees ? "+" : "-", 1);
@@ -208,10 +208,10 @@ TEST_CASE("A roster has a rank from its entry until its process ends, however it
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
   CHECK_FALSE(here.has(7));
-  CHECK(outcome_of([&] { return comm::Roster(Descriptor(::dup(file.get()))).has(4); }) == 0);
+  CHECK(outcome_of([&] { return comm::LivenessLocks(Descriptor(::dup(file.get()))).has(4); }) == 0);
 }
 
-TEST_CASE("The channels of a group take no memory until they are used") {
+TEST_CASE("The mailboxes of a group take no memory until they are used") {
   constexpr std::int64_t kSize = 512;
   auto segment = std::make_shared<comm::Segment>(std::int64_t{1} << 30, comm::Segment::Count());
   const auto extent = segment->reserve(comm::ControlBlock::bytes_for(kSize),
@@ -226,13 +226,13 @@ TEST_CASE("The channels of a group take no memory until they are used") {
   block.size = kSize;
   const std::int64_t before = bytes_behind();
   for (std::int64_t rank = 1; rank < 10; ++rank) {
-    block.channel(rank - 1, rank).posted.value = 1;
-    block.channel(511, rank).taken.value = 2;
+    block.mailbox(rank - 1, rank).posted.value = 1;
+    block.mailbox(511, rank).taken.value = 2;
   }
   CHECK(bytes_behind() - before <= 10 * 4096);
   block.close(3, 4, "for a test");
   CHECK(bytes_behind() - before <= 10 * 4096);
-  CHECK(block.channel(4, 5).posted.value == 1);
+  CHECK(block.mailbox(4, 5).posted.value == 1);
   segment->release(extent);
   CHECK(bytes_behind() == 0);
 }
@@ -253,4 +253,4 @@ TEST_CASE("An offset of a control block that another rank tells is checked befor
 }
 
 }  // namespace
-}  // namespace dtrain::testing::comm_introduction_test
+}  // namespace dtrain::testing::comm_segment_exchange_test
