@@ -1,4 +1,4 @@
-// Ranks that stop or end while they hand each other their memory.
+// The exchange of memory segments, with ranks that hang or exit during it.
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -29,13 +29,13 @@ using base::Deadline;
 using base::Descriptor;
 using std::chrono::milliseconds;
 
-// Three ranks of which the test plays as many as it wants.
+// Three ranks, some of which the test plays.
 struct ExchangeFixture {
   comm::ListenSocket listener = comm::open_listen_socket();
   std::string name = listener.name;
   comm::Segment segment{1 << 20, {}};
 
-  /// The ranks whose memory that rank gets.
+  /// The ranks whose memory that rank receives.
   std::vector<std::int64_t> exchange(std::int64_t rank, milliseconds limit) {
     comm::HostMember self{.rank = rank, .ranks = {0, 1, 2}, .socket_name = name, .listener = {}};
     if (rank == 0) self.listener = std::move(listener);
@@ -73,14 +73,14 @@ bool call_at(const Descriptor& socket, const std::string& socket_name) {
   return ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name), length) == 0;
 }
 
-// Someone who has connected and says nothing.
+// A connection that stays silent.
 Descriptor silent_connection(const std::string& socket_name) {
   Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   REQUIRE(call_at(socket, socket_name));
   return socket;
 }
 
-// Another user, who connects again and again.
+// Another user that connects repeatedly.
 class Flood {
  public:
   explicit Flood(const std::string& socket_name) {
@@ -119,13 +119,13 @@ void check_that_all_exchange(ExchangeFixture& fixture) {
   for (const Failure& failure : failures) CHECK(failure.message == "");
 }
 
-TEST_CASE("Three ranks meet, beside a visitor who says nothing") {
+TEST_CASE("Three ranks exchange segments despite a silent connection") {
   ExchangeFixture fixture;
   const Descriptor connection = silent_connection(fixture.name);
   check_that_all_exchange(fixture);
 }
 
-TEST_CASE("Three ranks meet, beside another user who connects without end") {
+TEST_CASE("Three ranks exchange segments while another user keeps connecting") {
   if (::geteuid() != 0) {
     WARN("skipped: needs root: to be another user");
     return;
@@ -136,7 +136,7 @@ TEST_CASE("Three ranks meet, beside another user who connects without end") {
   check_that_all_exchange(fixture);
 }
 
-TEST_CASE("A visitor who says nothing cannot hold a rank beyond its deadline") {
+TEST_CASE("A silent connection cannot delay a rank beyond its deadline") {
   ExchangeFixture fixture;
   const Descriptor connection = silent_connection(fixture.name);
   const Failure failure = failure_of(fixture, 0, milliseconds(300));
@@ -145,9 +145,10 @@ TEST_CASE("A visitor who says nothing cannot hold a rank beyond its deadline") {
 }
 
 TEST_CASE(
-    "A rank that ends after it was met is named, before any deadline, instead of one that waits") {
+    "A rank that exits after it sent its segment is named, before any deadline, instead of a "
+    "waiting one") {
   ExchangeFixture fixture;
-  // Rank 2 meets rank 0, waits in vain for rank 1 and gives up.
+  // Rank 2 sends its segment to rank 0, times out waiting for rank 1, and exits.
   std::thread ends([&fixture] { (void)failure_of(fixture, 2, milliseconds(300)); });
   const Failure failure = failure_of(fixture, 0, milliseconds(20'000));
   ends.join();
@@ -155,7 +156,7 @@ TEST_CASE(
   CHECK_THAT(failure.message, Names("rank 2", "ended"));
 }
 
-TEST_CASE("A hundred times as many ranks hand each other as many files as a packet cannot hold") {
+TEST_CASE("Hundreds of ranks exchange more files than one packet can hold") {
   constexpr std::int64_t kRanks = 300;
   const comm::ListenSocket listener = comm::open_listen_socket();
   const Descriptor memory(::memfd_create("test", MFD_CLOEXEC));
@@ -177,7 +178,7 @@ TEST_CASE("A hundred times as many ranks hand each other as many files as a pack
   CHECK(handed == kRanks * kRanks);
 }
 
-// Fails unless a process that plays a rank of that file ends in this way.
+// Requires that a child process that plays a rank with that file ends in this way.
 int outcome_of(const std::function<bool()>& body) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(body() ? 0 : 1);
@@ -186,7 +187,7 @@ int outcome_of(const std::function<bool()>& body) {
   return status;
 }
 
-TEST_CASE("A roster has a rank from its entry until its process ends, however it ends") {
+TEST_CASE("A rank counts as alive from its lock until its process ends, however it ends") {
   const Descriptor file(::memfd_create("test", MFD_CLOEXEC));
   comm::LivenessLocks here(Descriptor(::dup(file.get())));
   here.enter(4);
@@ -237,7 +238,7 @@ TEST_CASE("The mailboxes of a group take no memory until they are used") {
   CHECK(bytes_behind() == 0);
 }
 
-TEST_CASE("An offset of a control block that another rank tells is checked before it is used") {
+TEST_CASE("Another rank's offset of a control block is validated before use") {
   const std::int64_t room = 1 << 20;
   const std::int64_t last = room - comm::ControlBlock::bytes_for(2);
   CHECK(comm::ControlBlock::offset_of("4096", 2, room) == 4096);

@@ -1,4 +1,4 @@
-// Ranks on GPUs notice through their hosts that another one has ended.
+// Ranks with GPUs detect through their host group that another rank has exited.
 #include "cuda/nccl/peer_watch.h"
 
 #include <catch2/catch.hpp>
@@ -15,7 +15,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// What the watch of one rank has found, if it has found anything.
+// The finding of one rank's watch, if any.
 class Finding {
  public:
   void operator()(const std::exception_ptr& error) { found_.set_value(error); }
@@ -35,7 +35,7 @@ class Finding {
   std::future<std::exception_ptr> future_ = found_.get_future();
 };
 
-TEST_CASE("Ranks that end one after the other do not alarm each other") {
+TEST_CASE("Ranks that exit one after the other do not alarm each other") {
   const std::int64_t ranks = GENERATE(2, 3);
   static constexpr seconds kTimeout(2);
   testing::on_threads(ranks,
@@ -45,7 +45,7 @@ TEST_CASE("Ranks that end one after the other do not alarm each other") {
                           const PeerWatch watch(
                               testing::group_of_all(world), kTimeout,
                               [&](const std::exception_ptr& error) { finding(error); });
-                          // Words keep the ranks that wait for the last one from being late.
+                          // Messages keep the ranks that wait for the last one from timing out.
                           std::this_thread::sleep_for(milliseconds(world.rank() * 1200));
                         }
                         testing::expect(!finding.exists(), "no alarm");
@@ -53,7 +53,7 @@ TEST_CASE("Ranks that end one after the other do not alarm each other") {
                       {.timeout = kTimeout});
 }
 
-TEST_CASE("A rank that gives up ends the watch of all") {
+TEST_CASE("A rank that fails ends the watch of all") {
   testing::on_threads(3, [](comm::World& world) {
     Finding finding;
     const std::shared_ptr<comm::ProcessGroup> group = testing::group_of_all(world);

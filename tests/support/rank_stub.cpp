@@ -1,7 +1,7 @@
-// A rank without LibTorch, to start many of them: it meets the others, shares memory with them,
-// makes two groups (control, data), all-reduces a number over each and reports a step to dtrun, all
-// by the code that dtrain runs. For one machine, which may play several nodes.
-//   rank_stub [SECONDS]   stays that long before it ends
+// A rank without LibTorch, for jobs of many ranks: performs the rendezvous, shares memory, creates two
+// groups (control, data), all-reduces a number over each and reports a step to dtrun, with dtrain's own
+// code. For one machine, which may emulate several nodes.
+//   rank_stub [SECONDS]   sleeps that long before it exits
 #include <dirent.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -63,7 +63,7 @@ std::shared_ptr<comm::ProcessPeerMemory> peer_memory_of(const base::RankEnv& env
   return comm::share_memory(std::move(topology), deadline);
 }
 
-/// Adds as a small tensor is added.
+/// Reduces as a small tensor is reduced.
 double all_reduce(comm::ShmContext& shm, double value) {
   shm.exchange({.op = comm::Collective::all_reduce, .count = 1},
                reinterpret_cast<const std::byte*>(&value), sizeof value, base::Deadline(kTimeout));

@@ -60,7 +60,7 @@ TEST_CASE("A mapped file that is shortened ends the process with its line and st
   CHECK(output.find('\n') == output.size() - 1);
 }
 
-TEST_CASE("A mapped file has its bytes until it is moved from") {
+TEST_CASE("A mapped file keeps its bytes until it is moved from") {
   const TempFolder folder;
   MappedFile first = MappedFile::open(folder.write("f", "12345"), kRole);
   const MappedFile moved = std::move(first);

@@ -1,4 +1,4 @@
-// The store through which ranks meet: what it keeps, whom it takes in, what it does about nonsense.
+// The rendezvous store: its state, admission, and handling of malformed input.
 #include "dtrain/comm/internal/rendezvous/rendezvous.h"
 
 #include <sys/socket.h>
@@ -36,7 +36,7 @@ const base::Deadline& soon() {
   return deadline;
 }
 
-TEST_CASE("A message that was cut or whose sizes lie is noticed wherever it is cut") {
+TEST_CASE("A message that is truncated, or has wrong sizes, is detected") {
   const std::string whole = net::MessageWriter().number(7).text("key").text("value").bytes();
   for (std::size_t size = 0; size <= whole.size(); ++size) {
     net::MessageReader reader(std::string_view(whole).substr(0, size));
@@ -51,7 +51,7 @@ TEST_CASE("A message that was cut or whose sizes lie is noticed wherever it is c
   CHECK_FALSE(lies.is_good());
 }
 
-TEST_CASE("A small number takes a byte for each 7 bits, and ends with the message at the latest") {
+TEST_CASE("A variable-length number takes a byte for each 7 bits, and ends with the message") {
   for (const std::uint64_t number : {std::uint64_t{0}, std::uint64_t{127}, std::uint64_t{128},
                                      std::uint64_t{1} << 40, ~std::uint64_t{0}}) {
     const std::string bytes = net::MessageWriter().small_number(number).short_text("text").bytes();
@@ -69,7 +69,7 @@ TEST_CASE("A small number takes a byte for each 7 bits, and ends with the messag
   }
 }
 
-TEST_CASE("A message announced as too long is refused before its bytes come") {
+TEST_CASE("A message announced as too long is rejected before its bytes arrive") {
   net::FrameBuffer buffer(100);
   buffer.add(net::MessageWriter().number(101).bytes());
   CHECK(buffer.is_broken());
@@ -81,7 +81,7 @@ TEST_CASE("A message announced as too long is refused before its bytes come") {
   CHECK_FALSE(fitting.take_message());
 }
 
-TEST_CASE("A list of ranks travels as its runs, and a lie about their number costs no memory") {
+TEST_CASE("Lists of ranks are encoded as runs, and a false count costs no memory") {
   const auto bytes_of = [](const std::vector<std::int64_t>& ranks) {
     net::MessageWriter writer;
     write_ranks(writer, ranks);
@@ -111,7 +111,7 @@ TEST_CASE("A list of ranks travels as its runs, and a lie about their number cos
   CHECK_FALSE(read_ranks(reader, 4095));
 }
 
-TEST_CASE("Equal values of neighbours are said once, and a lie about their number is refused") {
+TEST_CASE("Equal values of consecutive members are sent once, and a false count is rejected") {
   const GatherResult values{.values = {"a", "a", "a", "", "", "a", "b"}};
   const std::string text = packed(values);
   CHECK(unpacked_result(text)->values == values.values);
@@ -121,8 +121,8 @@ TEST_CASE("Equal values of neighbours are said once, and a lie about their numbe
   CHECK_FALSE(unpacked_result(text.substr(0, text.size() - 1)));
 }
 
-// The HMAC itself is OpenSSL's; this is about what goes into it.
-TEST_CASE("A proof holds for one transcript, one side and one secret alone") {
+// The HMAC itself is OpenSSL's; this tests its input.
+TEST_CASE("A proof is valid for one handshake, one side and one secret only") {
   const net::HandshakeTranscript transcript{
       .greeting = "g", .server_challenge = "h", .client_challenge = "c", .hello = "1 of 2"};
   const std::string proof = net::client_proof("secret", transcript);
@@ -147,7 +147,7 @@ TEST_CASE("A proof holds for one transcript, one side and one secret alone") {
   CHECK(net::new_challenge() != net::new_challenge());
 }
 
-/// A store of `size` ranks behind a rendezvous_socket, and rank 0's client.
+/// A store of `size` ranks with a rendezvous socket, and rank 0's client.
 struct StoreFixture {
   explicit StoreFixture(std::int64_t size, milliseconds auth_timeout = std::chrono::seconds(10)) {
     int ends[2];
@@ -182,7 +182,7 @@ struct StoreFixture {
   std::map<std::int64_t, std::unique_ptr<StoreClient>> clients;
 };
 
-TEST_CASE("Of the ranks that have not come the first 10 are named") {
+TEST_CASE("At most 10 missing ranks are named") {
   JobStore few(3);
   few.admit(1, 3);
   CHECK(few.describe_missing() == "ranks 0, 2 of 3");
@@ -196,7 +196,7 @@ TEST_CASE("Of the ranks that have not come the first 10 are named") {
   CHECK_FALSE(many.failure());
 }
 
-TEST_CASE("Members of a fixture get all values in their order, the late ones are named") {
+TEST_CASE("Members of a gather get all values in group order, and late ones are named") {
   StoreFixture fixture(4);
   for (const std::int64_t rank : {1, 2, 3}) fixture.join(rank);
   const std::vector<std::int64_t> members{3, 0, 2};
@@ -216,7 +216,7 @@ TEST_CASE("Members of a fixture get all values in their order, the late ones are
   CHECK(late.values.empty());
 }
 
-TEST_CASE("Members who contradict each other fail the job, and so does one who comes twice") {
+TEST_CASE("Members that disagree fail the job, and so does one that joins twice") {
   for (const std::vector<std::int64_t>& other : {std::vector<std::int64_t>{0}, {0, 1}, {1, 2}}) {
     StoreFixture fixture(2);
     fixture.join(1);
@@ -228,7 +228,7 @@ TEST_CASE("Members who contradict each other fail the job, and so does one who c
   }
 }
 
-/// Passes on what ranks and the store say to each other, and counts the messages of the ranks.
+/// Forwards the messages between ranks and the store, and counts those of the ranks.
 class Wiretap {
  public:
   /// `taps`: at most.
@@ -280,7 +280,7 @@ class Wiretap {
   std::jthread thread_;
 };
 
-TEST_CASE("Ranks that meet ask the store once each, however many they are") {
+TEST_CASE("A gather takes one request per rank") {
   constexpr std::int64_t kRanks = 64;
   StoreFixture fixture(kRanks);
   Wiretap wiretap(kRanks);
@@ -308,19 +308,19 @@ TEST_CASE("Ranks that meet ask the store once each, however many they are") {
   }
   meet_as(0, *fixture.clients[0]);
   for (std::thread& rank : ranks) rank.join();
-  // Each says hello and takes its leave, too.
+  // Each also sends a hello and a leave.
   CHECK(wiretap.messages() <= (kRanks - 1) * 4);
   CHECK(wiretap.messages() >= (kRanks - 1) * 3);
 }
 
-TEST_CASE("A rank that comes through the rendezvous_socket may be slower than a stranger") {
+TEST_CASE("A rank from the rendezvous socket has no authentication timeout") {
   StoreFixture fixture(2, milliseconds(1));
   base::Descriptor connection = fixture.connect();
   std::this_thread::sleep_for(milliseconds(30));
   CHECK_NOTHROW(StoreClient(std::move(connection), fixture.join_request(1), soon()));
 }
 
-TEST_CASE("Nobody is taken in once every rank has come") {
+TEST_CASE("No connection is accepted once every rank has joined") {
   StoreFixture fixture(2);
   fixture.join(1);
   REQUIRE(fixture.clients[0]->all_gather("come", {0}, "", soon()).missing.empty());
@@ -328,7 +328,7 @@ TEST_CASE("Nobody is taken in once every rank has come") {
   CHECK(net::send_packet(fixture.rendezvous_socket, 1, std::array{handed.get()}, soon()) == EPIPE);
 }
 
-TEST_CASE("A failure reaches ranks that wait, with its kind and without its control characters") {
+TEST_CASE("A failure reaches waiting ranks, with its kind and without control characters") {
   StoreFixture fixture(2);
   fixture.join(1);
   std::thread refuser([&] {
@@ -344,7 +344,7 @@ TEST_CASE("A failure reaches ranks that wait, with its kind and without its cont
   refuser.join();
 }
 
-TEST_CASE("A rank whose messages make no sense fails the job, a stranger's do not") {
+TEST_CASE("Malformed messages of a rank fail the job, those of unauthenticated processes do not") {
   StoreFixture fixture(2);
   const base::Descriptor stranger = fixture.connect();
   REQUIRE(net::send_all(stranger, net::framed("nonsense"), soon()) == net::Transfer::done);
@@ -361,8 +361,7 @@ TEST_CASE("A rank whose messages make no sense fails the job, a stranger's do no
   CHECK_THROWS_WITH(fixture.clients[0]->wait_for_failure(soon()), Names("rank 1", "store"));
 }
 
-TEST_CASE(
-    "A rank that ends without a word is named to those who wait, one that took its leave not") {
+TEST_CASE("A rank that disconnects is named to waiting ranks, one that has left is not") {
   StoreFixture fixture(3);
   fixture.join(1);
   fixture.join(2);
@@ -378,7 +377,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("A server that is done ends by itself when the last rank has left") {
+TEST_CASE("A finished server ends by itself when the last rank has left") {
   StoreFixture fixture(2);
   fixture.join(1);
   fixture.server->finish();

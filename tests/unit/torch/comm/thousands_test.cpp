@@ -1,5 +1,5 @@
-// What a job of thousands of ranks exchanges while it starts and saves: counted on the code that
-// the ranks and the store run, without the processes.
+// Traffic of a job of thousands of ranks while it starts and saves, counted on the production code of
+// the ranks and the store, without the processes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ constexpr std::int64_t kHosts = kRanks / kPerHost;
 
 void tell(const std::string& text) { std::puts(text.c_str()); }
 
-/// What went over the wire; bytes with their frames.
+/// Traffic on the wire; bytes include frames.
 struct Traffic {
   std::int64_t requests = 0;
   std::int64_t largest_request = 0;
@@ -47,7 +47,7 @@ struct Traffic {
   }
 };
 
-/// Rank 0's store, as its server uses it.
+/// Rank 0's store, driven as by its server.
 class Store {
  public:
   using Value = std::function<std::string(std::int64_t rank)>;
@@ -110,7 +110,7 @@ std::string address(std::int64_t host, bool is_v6) {
 std::string host_name(std::int64_t host) { return fmt::format("{:036} net:[4026531840]", host); }
 std::string socket_name(std::int64_t rank) { return fmt::format("dtrain-{}-{:032x}", rank, rank); }
 
-/// What ranks tell each other as they meet and find those of their hosts; hosts: of each rank.
+/// The rendezvous, and the discovery of hosts; hosts: of each rank.
 void meet_on_hosts(const std::function<void(const std::string&, const Store::Value&)>& meet,
                    const std::vector<std::int64_t>& hosts, bool is_v6) {
   const auto host_of = [&](std::int64_t rank) { return hosts[static_cast<std::size_t>(rank)]; };
@@ -130,14 +130,14 @@ void meet_on_hosts(const std::function<void(const std::string&, const Store::Val
   meet("one host", [](std::int64_t) { return ""; });
 }
 
-/// The host of each of so many ranks, of which each has `per_host`.
+/// The host of each rank, with `per_host` ranks on each.
 std::vector<std::int64_t> even_hosts(std::int64_t num_ranks, std::int64_t per_host) {
   std::vector<std::int64_t> hosts = comm::ranks_below(num_ranks);
   for (std::int64_t& each : hosts) each /= per_host;
   return hosts;
 }
 
-TEST_CASE("4,096 ranks meet with one short request each, and hear of hosts instead of ranks") {
+TEST_CASE("4,096 ranks join with one short request each, and receive one value per host") {
   Store store;
   const auto all = comm::ranks_below(kRanks);
   Traffic sum;
@@ -198,7 +198,7 @@ TEST_CASE("The groups of 4,096 ranks take a request for each rank and group, and
 
 constexpr std::int64_t kGlooRanks = 1024;
 
-/// A rank's record of a group of `size`, as GlooGroups takes it from what gloo writes.
+/// A rank's record in a group of `size`, as GlooGroups parses it.
 comm::GlooRecord gloo_record(std::int64_t rank, const std::string& address,
                              std::int64_t first_number, std::int64_t size) {
   const std::string port{static_cast<char>(rank >> 8), static_cast<char>(rank)};
@@ -208,7 +208,7 @@ comm::GlooRecord gloo_record(std::int64_t rank, const std::string& address,
       num_members);
 }
 
-/// What ranks tell each other until gloo has connected the control plane and ddp's group.
+/// The exchanges until gloo has connected the control plane and ddp's group.
 void connect_by_gloo(const std::function<void(const std::string&, const Store::Value&)>& meet,
                      const std::vector<std::int64_t>& hosts, bool is_v6) {
   const auto record = [&](std::int64_t rank, std::int64_t first_number, std::int64_t size) {
@@ -255,7 +255,7 @@ TEST_CASE("Rank 0 answers at most 64 KiB to each of 1,024 ranks that gloo connec
 
 // --- a save --------------------------------------------------------------------------------------
 
-/// A group in which every rank does what this one does; counts what it sends and holds.
+/// A group in which every rank behaves as this one; counts its traffic and memory.
 class CountingGroup final : public StubGroup {
  public:
   explicit CountingGroup(std::int64_t rank) : rank_(rank) {}

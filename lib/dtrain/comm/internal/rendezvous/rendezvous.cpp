@@ -65,10 +65,10 @@ base::Descriptor take_listener(const base::StoreSockets& store) {
 std::unique_ptr<StoreClient> connect_through_dtrun(const base::Descriptor& rendezvous_socket,
                                                    const JoinRequest& self,
                                                    const base::Deadline& deadline) {
-  auto [own, handed] = net::connected_pair();
+  auto [own, sent] = net::connected_pair();
   const int error =
-      net::send_packet(rendezvous_socket, self.rank, std::array{handed.get()}, deadline);
-  handed = base::Descriptor();
+      net::send_packet(rendezvous_socket, self.rank, std::array{sent.get()}, deadline);
+  sent = base::Descriptor();
   try {
     if (error == 0) return std::make_unique<StoreClient>(std::move(own), self, deadline);
   } catch (const RetryableJoinError&) {

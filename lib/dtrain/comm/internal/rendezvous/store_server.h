@@ -28,7 +28,7 @@ class StoreServer {
  public:
   struct Options {
     std::int64_t size = 1;
-    base::Descriptor rendezvous_socket;       ///< ranks' connections are handed in here (dtrun); or
+    base::Descriptor rendezvous_socket;       ///< receives ranks' connections from dtrun; or
     std::vector<base::Descriptor> listeners;  ///< they connect here
     std::string token;  ///< of the job; empty: ranks are processes of one user of this machine
     bool sends_credential = false;  ///< ranks receive the token in a munge credential
