@@ -93,8 +93,8 @@ TEST_CASE("Failing to list interfaces is not a usage error") {
 }
 
 TEST_CASE(
-    "Rank 0 listens at one address that is given, and for other hosts at all that a name of "
-    "the loopback may mean") {
+    "Rank 0 listens at a given numeric address alone, or at all addresses to which other hosts may "
+    "resolve a loopback name") {
   const auto one = listen_for_hosts("127.0.0.1", 0);
   REQUIRE(one.size() == 1);
   CHECK(own_address_of(one[0]) == "127.0.0.1");
