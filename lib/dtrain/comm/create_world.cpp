@@ -104,13 +104,13 @@ class AgentStoreKey {
   c10::intrusive_ptr<c10d::TCPStore> client_;
 };
 
-/// torchrun serves a store at MASTER_ADDR:MASTER_PORT, so that rank 0 cannot listen there: it takes
-/// a free port and leaves it in a agent_key in that store, with a secret for the job where ranks of
-/// several hosts have none. Whoever reaches the store can read the agent_key.
+/// torchrun's own store occupies MASTER_ADDR:MASTER_PORT, so rank 0 listens at a free port and
+/// publishes it under `key` in that store, together with a secret for the job if ranks of several
+/// hosts have none. Whoever reaches the store can read both.
 ///
-/// Completes `place`: rank 0 will publish its port, and takes the agent_key away when `place` ends,
-/// since the next program must not find it; any other rank waits for it, and learns port and
-/// secret. key: of the agent_key, equal on all ranks.
+/// Completes `own`: rank 0 will publish its port, and removes the key when `own` is destroyed, so that
+/// the next program does not find it; any other rank waits for the key and reads port and secret.
+/// key: equal on all ranks.
 ///
 /// Throws: Error{timeout} or Error{comm} naming the store's address.
 void rendezvous_through_torchrun(RendezvousOptions& own, const std::string& key,

@@ -52,8 +52,8 @@ class Store {
  public:
   using Value = std::function<std::string(std::int64_t rank)>;
 
-  Traffic meet(const std::string& key, const std::vector<std::int64_t>& members,
-               const Value& value) {
+  Traffic all_gather(const std::string& key, const std::vector<std::int64_t>& members,
+                     const Value& value) {
     Traffic traffic;
     for (const std::int64_t rank : members) {
       const std::string request =
@@ -111,23 +111,24 @@ std::string host_name(std::int64_t host) { return fmt::format("{:036} net:[40265
 std::string socket_name(std::int64_t rank) { return fmt::format("dtrain-{}-{:032x}", rank, rank); }
 
 /// The rendezvous, and the discovery of hosts; hosts: of each rank.
-void meet_on_hosts(const std::function<void(const std::string&, const Store::Value&)>& meet,
-                   const std::vector<std::int64_t>& hosts, bool is_v6) {
+void gather_on_hosts(const std::function<void(const std::string&, const Store::Value&)>& gather,
+                     const std::vector<std::int64_t>& hosts, bool is_v6) {
   const auto host_of = [&](std::int64_t rank) { return hosts[static_cast<std::size_t>(rank)]; };
   std::vector<comm::HostInfo> hosts_info;
   for (const std::int64_t host : hosts) {
     hosts_info.push_back({.host = comm::host_digest(host_name(host)), .failure = {}});
   }
-  meet("the job", [&](std::int64_t rank) { return address(host_of(rank), is_v6); });
-  meet("shared memory",
-       [&](std::int64_t rank) { return comm::packed(hosts_info[static_cast<std::size_t>(rank)]); });
+  gather("the job", [&](std::int64_t rank) { return address(host_of(rank), is_v6); });
+  gather("shared memory", [&](std::int64_t rank) {
+    return comm::packed(hosts_info[static_cast<std::size_t>(rank)]);
+  });
   if (std::ranges::max(comm::hosts_of(hosts_info)) + 1 == std::ssize(hosts)) return;
-  meet("first ranks", [&](std::int64_t rank) {
+  gather("first ranks", [&](std::int64_t rank) {
     const bool is_first = std::ranges::find(hosts, host_of(rank)) - hosts.begin() == rank;
     const bool is_alone = std::ranges::count(hosts, host_of(rank)) == 1;
     return is_first && !is_alone ? socket_name(rank) : "";
   });
-  meet("one host", [](std::int64_t) { return ""; });
+  gather("one host", [](std::int64_t) { return ""; });
 }
 
 /// The host of each rank, with `per_host` ranks on each.
@@ -141,7 +142,7 @@ TEST_CASE("4,096 ranks join with one short request each, and receive one value p
   Store store;
   const auto all = comm::ranks_below(kRanks);
   Traffic sum;
-  const auto meet = [&](const std::string& key, const Store::Value& value) {
+  const auto gather = [&](const std::string& key, const Store::Value& value) {
     const Traffic traffic = store.all_gather(key, all, value);
     show(key, traffic);
     CHECK(traffic.requests == kRanks);
@@ -149,8 +150,8 @@ TEST_CASE("4,096 ranks join with one short request each, and receive one value p
     CHECK(traffic.largest_answer < 100 + 50 * kHosts);
     sum.add(traffic);
   };
-  meet_on_hosts(meet, even_hosts(kRanks, kPerHost), false);
-  show("all meetings", sum);
+  gather_on_hosts(gather, even_hosts(kRanks, kPerHost), false);
+  show("all gathers", sum);
   CHECK(sum.requests == 4 * kRanks);
   CHECK(sum.sent_by_store < kRanks * kHosts * 100);
 }
@@ -209,17 +210,17 @@ comm::GlooRecord gloo_record(std::int64_t rank, const std::string& address,
 }
 
 /// The exchanges until gloo has connected the control plane and ddp's group.
-void connect_by_gloo(const std::function<void(const std::string&, const Store::Value&)>& meet,
+void connect_by_gloo(const std::function<void(const std::string&, const Store::Value&)>& gather,
                      const std::vector<std::int64_t>& hosts, bool is_v6) {
   const auto record = [&](std::int64_t rank, std::int64_t first_number, std::int64_t size) {
     const std::string own = address(hosts[static_cast<std::size_t>(rank)], is_v6);
     return gloo_record(rank, own, first_number, size);
   };
-  meet("gloo's addresses", [&](std::int64_t rank) { return record(rank, 0, 1).endpoint; });
+  gather("gloo's addresses", [&](std::int64_t rank) { return record(rank, 0, 1).endpoint; });
   const std::string key = net::new_challenge();
-  meet("gloo's key", [&](std::int64_t rank) { return rank == 0 ? key : std::string(); });
+  gather("gloo's key", [&](std::int64_t rank) { return rank == 0 ? key : std::string(); });
   for (const std::int64_t first : {std::int64_t{1}, 1 + kGlooRanks}) {
-    meet(fmt::format("group {}", first), [&](std::int64_t rank) {
+    gather(fmt::format("group {}", first), [&](std::int64_t rank) {
       return std::to_string(record(rank, first, kGlooRanks).first_number);
     });
   }
@@ -236,18 +237,19 @@ TEST_CASE("Rank 0 answers at most 64 KiB to each of 1,024 ranks that gloo connec
   const auto all = comm::ranks_below(kGlooRanks);
   Traffic sum;
   std::int64_t answered = 0;
-  const auto meet = [&](const std::string& key, const Store::Value& value) {
+  const auto gather = [&](const std::string& key, const Store::Value& value) {
     const Traffic traffic = store.all_gather(key, all, value);
     answered += traffic.largest_answer;
     sum.add(traffic);
   };
   if (shares_memory) {
-    meet_on_hosts(meet, hosts, is_v6);
+    gather_on_hosts(gather, hosts, is_v6);
   } else {
-    meet("the job",
-         [&](std::int64_t rank) { return address(hosts[static_cast<std::size_t>(rank)], is_v6); });
+    gather("the job", [&](std::int64_t rank) {
+      return address(hosts[static_cast<std::size_t>(rank)], is_v6);
+    });
   }
-  connect_by_gloo(meet, hosts, is_v6);
+  connect_by_gloo(gather, hosts, is_v6);
   show(fmt::format("gloo, 1,024 of IPv{}", is_v6 ? 6 : 4), sum);
   tell(fmt::format("{:24} {} bytes to each rank", "", answered));
   CHECK(answered <= kMost);
