@@ -178,7 +178,7 @@ TEST_CASE("Hundreds of ranks exchange more files than one packet can hold") {
   CHECK(handed == kRanks * kRanks);
 }
 
-// Requires that a child process that plays a rank with that file ends in this way.
+// Runs `body` in a child process and returns its wait status: 0 if it returned true.
 int outcome_of(const std::function<bool()>& body) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(body() ? 0 : 1);
@@ -190,26 +190,27 @@ int outcome_of(const std::function<bool()>& body) {
 TEST_CASE("A rank counts as alive from its lock until its process ends, however it ends") {
   const Descriptor file(::memfd_create("test", MFD_CLOEXEC));
   comm::LivenessLocks here(Descriptor(::dup(file.get())));
-  here.enter(4);
+  here.lock(4);
   std::array<int, 2> pipe{};
   REQUIRE(::pipe(pipe.data()) == 0);
   const pid_t child = ::fork();
   if (child == 0) {
     comm::LivenessLocks there(Descriptor(::dup(file.get())));
-    there.enter(7);
-    const bool sees = there.has(4) && !there.has(5);
+    there.lock(7);
+    const bool sees = there.is_alive(4) && !there.is_alive(5);
     (void)!::write(pipe[1], sees ? "+" : "-", 1);
     ::pause();
   }
   char seen = 0;
   REQUIRE(::read(pipe[0], &seen, 1) == 1);
   CHECK(seen == '+');
-  CHECK(here.has(7));
-  CHECK_FALSE(here.has(6));
+  CHECK(here.is_alive(7));
+  CHECK_FALSE(here.is_alive(6));
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
-  CHECK_FALSE(here.has(7));
-  CHECK(outcome_of([&] { return comm::LivenessLocks(Descriptor(::dup(file.get()))).has(4); }) == 0);
+  CHECK_FALSE(here.is_alive(7));
+  CHECK(outcome_of(
+            [&] { return comm::LivenessLocks(Descriptor(::dup(file.get()))).is_alive(4); }) == 0);
 }
 
 TEST_CASE("The mailboxes of a group take no memory until they are used") {
@@ -228,7 +229,7 @@ TEST_CASE("The mailboxes of a group take no memory until they are used") {
   const std::int64_t before = bytes_behind();
   for (std::int64_t rank = 1; rank < 10; ++rank) {
     block.mailbox(rank - 1, rank).posted.value = 1;
-    block.mailbox(511, rank).taken.value = 2;
+    block.mailbox(511, rank).consumed.value = 2;
   }
   CHECK(bytes_behind() - before <= 10 * 4096);
   block.close(3, 4, "for a test");
