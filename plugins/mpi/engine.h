@@ -25,13 +25,13 @@ void check(int code);
 /// Threads: any.
 class Engine {
  public:
-  /// Runs in the MPI thread and adds a request for each operation that it starts. It must keep their
-  /// buffers alive: after a failure the operations remain active until the process ends.
+  /// Runs in the MPI thread and adds a request for each operation that it starts. It must keep
+  /// their buffers alive: after a failure the operations remain active until the process ends.
   using Begin = std::function<void(Requests& requests)>;
 
   Engine();
-  /// Calls MPI_Finalize, and waits at most the finalize timeout for the other ranks. After a failure
-  /// or during stack unwinding it skips MPI_Finalize, and mpirun ends the other ranks.
+  /// Calls MPI_Finalize, and waits at most the finalize timeout for the other ranks. After a
+  /// failure or during stack unwinding it skips MPI_Finalize, and mpirun ends the other ranks.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;

@@ -110,7 +110,8 @@ void check_broadcast(ProcessGroup& group, std::int64_t count, at::ScalarType dty
   expect(same_bits(tensor, contents_of(root, count, dtype)), at_size("the root's", count, dtype));
 }
 
-/// Every rank sends to the next before it receives from the previous: blocking sends would deadlock.
+/// Every rank sends to the next before it receives from the previous: blocking sends would
+/// deadlock.
 void check_ring(ProcessGroup& group, std::int64_t count, at::ScalarType dtype) {
   const std::int64_t next = (group.rank() + 1) % group.size();
   const std::int64_t previous = (group.rank() + group.size() - 1) % group.size();

@@ -1,6 +1,6 @@
-// A rank without LibTorch, for jobs of many ranks: performs the rendezvous, shares memory, creates two
-// groups (control, data), all-reduces a number over each and reports a step to dtrun, with dtrain's own
-// code. For one machine, which may emulate several nodes.
+// A rank without LibTorch, for jobs of many ranks: performs the rendezvous, shares memory, creates
+// two groups (control, data), all-reduces a number over each and reports a step to dtrun, with
+// dtrain's own code. For one machine, which may emulate several nodes.
 //   rank_stub [SECONDS]   sleeps that long before it exits
 #include <dirent.h>
 #include <fmt/format.h>

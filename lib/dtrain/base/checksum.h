@@ -1,5 +1,5 @@
-// Checksums of checkpoints and training data, and a hash that, unlike std::hash, is the same on every
-// machine and build.
+// Checksums of checkpoints and training data, and a hash that, unlike std::hash, is the same on
+// every machine and build.
 #pragma once
 
 #include <cstddef>

@@ -15,8 +15,8 @@ constexpr std::chrono::milliseconds kTick(500);
 constexpr Clock::duration kLeastStop = std::chrono::seconds(1);
 
 // The time of the last tick (0: not ticking), and the stopped time before it. Each tick writes
-// `past_stops` first, and readers read it last: they may briefly count a stop twice (permanently in a
-// child forked at that moment), but never miss it.
+// `past_stops` first, and readers read it last: they may briefly count a stop twice (permanently in
+// a child forked at that moment), but never miss it.
 std::atomic<Clock::rep> last_tick = 0;
 std::atomic<Clock::rep> past_stops = 0;
 static_assert(decltype(past_stops)::is_always_lock_free, "a child of fork must not inherit a lock");

@@ -1,4 +1,5 @@
-// The clock of durations and deadlines, which excludes the time during which the process was stopped.
+// The clock of durations and deadlines, which excludes the time during which the process was
+// stopped.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +14,8 @@ using Seconds = std::chrono::duration<double>;
   return Seconds(Clock::now() - start).count();
 }
 
-/// Starts to count suspended_time(), with a thread that wakes twice a second and takes a gap of more
-/// than a second for a stop. Counts nothing if the system starts no thread. Call once.
+/// Starts to count suspended_time(), with a thread that wakes twice a second and takes a gap of
+/// more than a second for a stop. Counts nothing if the system starts no thread. Call once.
 void count_suspensions() noexcept;
 
 /// Total time for which this process was stopped, including a current stop: by Ctrl-Z, SIGSTOP, a

@@ -84,8 +84,8 @@ class LongPhase {
 /// It answers dtrun's `records` from its own thread, so also while the rest of the process is
 /// stuck, and says once a second whether activity() has advanced.
 ///
-/// The descriptor stays open, for send_error_to_launcher. One of -1 means there is no launcher; then nothing is
-/// done.
+/// The descriptor stays open, for send_error_to_launcher. One of -1 means there is no launcher;
+/// then nothing is done.
 ///
 /// Threads: one caller; the listening thread takes no signals.
 class LauncherLink {
@@ -102,8 +102,8 @@ class LauncherLink {
   /// advice: what dtrun prints if the job fails; one line.
   /// run: the run's name, one word; a script may have several runs.
   void committed(std::int64_t step, std::string_view run, std::string_view advice) noexcept;
-  /// Reports the path of the requeue file, which dtrun writes if it is asked to stop the job while it
-  /// would restart it.
+  /// Reports the path of the requeue file, which dtrun writes if it is asked to stop the job while
+  /// it would restart it.
   void requeue_file(const std::string& path);
   /// The activity that this rank reports.
   [[nodiscard]] Activity& activity() noexcept { return activity_; }
@@ -149,8 +149,8 @@ class LauncherLink {
 /// Whether an error concerns this rank alone or all ranks.
 enum class ErrorScope { own, all };
 
-/// Sends this process's error line to dtrun, which prints a line common to all ranks once. scope all:
-/// every rank would fail with this error.
+/// Sends this process's error line to dtrun, which prints a line common to all ranks once. scope
+/// all: every rank would fail with this error.
 ///
 /// Returns: true if dtrun has received it; otherwise the caller must print it.
 [[nodiscard]] bool send_error_to_launcher(int status, std::string_view line,

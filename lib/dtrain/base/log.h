@@ -34,18 +34,19 @@ void log_warning(fmt::format_string<Args...> format, Args&&... args) {
 /// Prints the one line "dtrain: error: ...", or has dtrun print it, and returns the exit status.
 [[nodiscard]] int report_error(ErrorKind kind, std::string message, ErrorScope scope);
 
-/// report_error for the exception being handled; call it inside a catch block. The kind is an Error's
-/// own; `memory` for std::bad_alloc and for a thread that does not start; otherwise `internal`.
+/// report_error for the exception being handled; call it inside a catch block. The kind is an
+/// Error's own; `memory` for std::bad_alloc and for a thread that does not start; otherwise
+/// `internal`.
 [[nodiscard]] int report_current_exception(ErrorScope scope = ErrorScope::own);
 
-/// Makes an exception that escapes a thread, e.g. a library's, end the process with one line and the
-/// status of its kind, instead of by a signal.
+/// Makes an exception that escapes a thread, e.g. a library's, end the process with one line and
+/// the status of its kind, instead of by a signal.
 void report_unhandled_exceptions() noexcept;
 
 /// Writes `message` to the file that TORCHELASTIC_ERROR_FILE names, if it is set, in the format of
 /// torch.distributed.elastic, with the current time. The message also takes the place of Python's
-/// call stack, which torchrun prints. The file is readable by its owner alone. Links and other users'
-/// files are left unchanged; all failures are ignored.
+/// call stack, which torchrun prints. The file is readable by its owner alone. Links and other
+/// users' files are left unchanged; all failures are ignored.
 void write_error_file(std::string_view message) noexcept;
 
 /// The content of such a file, in ASCII: other characters become '?'. time: seconds since 1970.

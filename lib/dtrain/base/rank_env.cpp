@@ -169,8 +169,8 @@ void complete_from_step(const Reader& reader, RankEnv& env) {
   if (env.master_addr.empty() && env.num_nodes == 1) env.master_addr = "127.0.0.1";
 }
 
-/// mpirun provides no rendezvous address; ranks of one machine derive a port from its job id, which is
-/// the same for all (16 bits for mpirun itself and 16 for the job that it starts).
+/// mpirun provides no rendezvous address; ranks of one machine derive a port from its job id, which
+/// is the same for all (16 bits for mpirun itself and 16 for the job that it starts).
 void complete_from_mpirun(const Reader& reader, RankEnv& env) {
   constexpr std::int64_t kMaxId = std::int64_t{1} << 32;
   const auto job = reader.number("OMPI_MCA_ess_base_jobid", 0, kMaxId);
@@ -186,8 +186,9 @@ void require_agreement(const RankEnv& a, const RankEnv& b) {
        a.source, a.rank, a.world_size, b.source, b.rank, b.world_size);
 }
 
-// Detects PMI variables set by srun --mpi=pmi2: then the step's own variables take precedence, since
-// they include the rendezvous address and local rank. MPI launchers set the local rank as well.
+// Detects PMI variables set by srun --mpi=pmi2: then the step's own variables take precedence,
+// since they include the rendezvous address and local rank. MPI launchers set the local rank as
+// well.
 bool is_of_srun(const RankEnv& env, const Reader& reader, const std::optional<RankEnv>& slurm) {
   return slurm && env.source == kPmi.rank && !reader.has(kPmi.local_world_size) &&
          env.rank == slurm->rank &&
@@ -234,8 +235,8 @@ int read_descriptor(const Reader& reader, const char* name) {
   return static_cast<int>(reader.number(name, 0, std::numeric_limits<int>::max()).value_or(-1));
 }
 
-/// Returns whether MASTER_ADDR and MASTER_PORT are dtrun's: a torchrun or a script inside one of its
-/// ranks may set others for its own ranks, which inherit dtrun's variables.
+/// Returns whether MASTER_ADDR and MASTER_PORT are dtrun's: a torchrun or a script inside one of
+/// its ranks may set others for its own ranks, which inherit dtrun's variables.
 bool meets_where_dtrun_says(const Reader& reader) {
   const std::string master = reader.text("MASTER_ADDR") + ":" + reader.text("MASTER_PORT");
   return reader.text("DTRUN_MASTER") == master;

@@ -63,8 +63,8 @@ struct RankEnv {
   std::int64_t max_restarts = 0;   ///< the limit of restart_count
   std::string restart_reason;      ///< how the previous attempt ended, as dtrun reports it
 
-  /// The port of rank 0's store at master_addr, for ranks without dtrun's rendezvous socket: dtrun's
-  /// port, else master_port.
+  /// The port of rank 0's store at master_addr, for ranks without dtrun's rendezvous socket:
+  /// dtrun's port, else master_port.
   [[nodiscard]] std::int64_t store_port() const {
     return store.port > 0 ? store.port : master_port;
   }
@@ -75,16 +75,16 @@ using EnvLookup = std::function<std::optional<std::string>(const char* name)>;
 
 /// Reads the rank from RANK, WORLD_SIZE and LOCAL_RANK; else OMPI_COMM_WORLD_*; else PMI_*, except
 /// those that srun --mpi=pmi2 sets; else, inside a SLURM step, SLURM_PROCID, SLURM_NTASKS and
-/// SLURM_LOCALID (docs/guide/configuration.md). A command typed in a shell of `srun --pty` is rank 0
-/// of 1, regardless of the step's number of tasks, because the other tasks have no terminal.
+/// SLURM_LOCALID (docs/guide/configuration.md). A command typed in a shell of `srun --pty` is rank
+/// 0 of 1, regardless of the step's number of tasks, because the other tasks have no terminal.
 ///
 /// Throws: Error{usage} naming the variable that is missing or invalid, or the two sources that
 ///         disagree.
 [[nodiscard]] RankEnv read_rank_env(const EnvLookup& lookup);
 
 /// The SLURM step of which this process is a task; empty outside a step, as in a batch script, and
-/// in ranks that dtrun or torchrun started. In a shell of `srun --pty` the step consists of this node
-/// alone.
+/// in ranks that dtrun or torchrun started. In a shell of `srun --pty` the step consists of this
+/// node alone.
 ///
 /// Throws: Error{usage} naming the variable that is missing or invalid.
 [[nodiscard]] std::optional<SlurmStep> read_slurm_step(const EnvLookup& lookup);
@@ -113,15 +113,15 @@ using EnvLookup = std::function<std::optional<std::string>(const char* name)>;
 /// unless GOMP_SPINCOUNT or OMP_WAIT_POLICY is set. OpenMP reads the limit when it is loaded.
 void limit_openmp_spinning();
 
-/// Raises the number of a GPU's hardware queues from 8 to 32, so that streams do not block each other
-/// in a shared queue (docs/guide/devices.md), unless CUDA_DEVICE_MAX_CONNECTIONS is set. CUDA reads
-/// it at its first call.
+/// Raises the number of a GPU's hardware queues from 8 to 32, so that streams do not block each
+/// other in a shared queue (docs/guide/devices.md), unless CUDA_DEVICE_MAX_CONNECTIONS is set. CUDA
+/// reads it at its first call.
 ///
 /// Threads: one, before others may read the environment.
 void set_cuda_hardware_queues();
 
-/// Makes CUDA load every kernel eagerly instead of at its first launch, unless CUDA_MODULE_LOADING is
-/// set. Lazy loading synchronises with the GPU: during a receive, whose sender may wait for this
+/// Makes CUDA load every kernel eagerly instead of at its first launch, unless CUDA_MODULE_LOADING
+/// is set. Lazy loading synchronises with the GPU: during a receive, whose sender may wait for this
 /// rank, that would deadlock (docs/guide/devices.md). CUDA reads it at its first call.
 ///
 /// Threads: one, before others may read the environment.

@@ -33,9 +33,9 @@ struct CallRecord {
 /// "call 17, all_reduce of 1024 float32 (4096 bytes)".
 [[nodiscard]] std::string describe(const CallRecord& record);
 
-/// Formats a line for dtrun (docs/guide/dtrun.md) about the oldest unfinished call, or else the last
-/// one; call 0 if there is none. Failed calls count as unfinished. group: the same name on all ranks.
-/// awaited: as ProcessGroup::awaited().
+/// Formats a line for dtrun (docs/guide/dtrun.md) about the oldest unfinished call, or else the
+/// last one; call 0 if there is none. Failed calls count as unfinished. group: the same name on all
+/// ranks. awaited: as ProcessGroup::awaited().
 [[nodiscard]] std::string call_line(const std::vector<CallRecord>& records, std::string_view group,
                                     std::int64_t awaited);
 

@@ -25,8 +25,8 @@ struct CpuBackend {
 };
 
 /// For CpuBackend::allocate: maps `bytes` zeroed bytes, (bytes) uint8, which are unmapped when the
-/// tensor is destroyed. `count` (may be empty) receives the bytes mapped, and when they are unmapped
-/// the same as a negative number; it must outlive the tensor.
+/// tensor is destroyed. `count` (may be empty) receives the bytes mapped, and when they are
+/// unmapped the same as a negative number; it must outlive the tensor.
 ///
 /// Throws:  Error{memory} if the system has none.
 /// Threads: any.

@@ -108,9 +108,9 @@ class AgentStoreKey {
 /// publishes it under `key` in that store, together with a secret for the job if ranks of several
 /// hosts have none. Whoever reaches the store can read both.
 ///
-/// Completes `own`: rank 0 will publish its port, and removes the key when `own` is destroyed, so that
-/// the next program does not find it; any other rank waits for the key and reads port and secret.
-/// key: equal on all ranks.
+/// Completes `own`: rank 0 will publish its port, and removes the key when `own` is destroyed, so
+/// that the next program does not find it; any other rank waits for the key and reads port and
+/// secret. key: equal on all ranks.
 ///
 /// Throws: Error{timeout} or Error{comm} naming the store's address.
 void rendezvous_through_torchrun(RendezvousOptions& own, const std::string& key,
@@ -169,8 +169,8 @@ std::shared_ptr<World> rendezvous_world(const WorldOptions& options,
   return std::make_shared<CpuWorld>(options.rank, options.size, options.group, std::move(backend));
 }
 
-/// Creates a world of ranks that share memory within their hosts. Returns null if they cannot and the
-/// backend is not shm, or if each rank is on a host of its own.
+/// Creates a world of ranks that share memory within their hosts. Returns null if they cannot and
+/// the backend is not shm, or if each rank is on a host of its own.
 std::shared_ptr<World> create_shared_memory_world(const WorldOptions& options,
                                                   const std::shared_ptr<Rendezvous>& rendezvous) {
   const base::Deadline deadline(options.group.timeout);

@@ -16,16 +16,16 @@ namespace dtrain::comm {
 /// A rank's input to create_world().
 struct WorldOptions {
   /// auto | none | shm | gloo | hier | mpi. auto: none for one rank, else as hier. hier: shm within
-  /// hosts, gloo between hosts or if ranks cannot share memory. mpi: the plugin libdtrain_mpi.so, for
-  /// ranks that mpirun started.
+  /// hosts, gloo between hosts or if ranks cannot share memory. mpi: the plugin libdtrain_mpi.so,
+  /// for ranks that mpirun started.
   std::string backend = "auto";
   std::int64_t rank = 0;
   std::int64_t size = 1;
   std::string master_addr = "127.0.0.1";  ///< where rank 0 serves the store
   std::int64_t master_port = 0;
   base::StoreSockets store = {};  ///< dtrun's ways to the store
-  /// Comma-separated network interfaces: gloo listens at the first that this host has. Empty: at the
-  /// one through which this host reaches rank 0.
+  /// Comma-separated network interfaces: gloo listens at the first that this host has. Empty: at
+  /// the one through which this host reaches rank 0.
   std::string interface = {};
   std::string interface_source = "--interface";  ///< the setting that names them, for messages
   bool is_one_host = true;                       ///< false: ranks are, or may be, on several hosts
@@ -37,8 +37,8 @@ struct WorldOptions {
   bool reports_waiting = true;      ///< print which ranks are missing; one rank per host does
   std::string waiting_advice = {};  ///< appended to the first such line; empty: none
   GroupOptions group = {};
-  /// Receives the growth in bytes (negative: shrinkage) of memory that World::allocate takes outside
-  /// LibTorch's CPU allocator. Called from any thread.
+  /// Receives the growth in bytes (negative: shrinkage) of memory that World::allocate takes
+  /// outside LibTorch's CPU allocator. Called from any thread.
   std::function<void(std::int64_t)> count_memory = {};
 };
 
@@ -48,8 +48,8 @@ struct WorldOptions {
 /// Throws:     Error{usage} for an unknown backend, different world sizes, two processes with one
 ///             rank, shm among several hosts, secrets that differ, or ranks on several machines
 ///             without a secret; Error{timeout} naming the address of a store that does not answer,
-///             or the missing ranks; Error{comm} naming an address where another program answers, or
-///             a rank that has exited.
+///             or the missing ranks; Error{comm} naming an address where another program answers,
+///             or a rank that has exited.
 [[nodiscard]] std::shared_ptr<World> create_world(const WorldOptions& options);
 
 /// Describes a group before it is created, to predict its memory.
@@ -68,8 +68,8 @@ struct PlannedGroup {
   }
 };
 
-/// Bytes that a group takes on one rank in addition to the communicated tensors; they count as tensor
-/// memory. For "auto" those of shm, its first choice.
+/// Bytes that a group takes on one rank in addition to the communicated tensors; they count as
+/// tensor memory. For "auto" those of shm, its first choice.
 [[nodiscard]] std::int64_t group_memory(std::string_view backend, const PlannedGroup& group);
 
 /// Version of the interface between libdtrain.so and a backend plugin; changes with WorldOptions,

@@ -56,8 +56,8 @@ void run_long_on_leader(ProcessGroup& group, std::string_view what,
 /// Reads a rank's clock.
 using ReadClock = std::function<base::Clock::time_point()>;
 
-/// Measures how far this rank's clock is ahead of rank 0's, to half of the shortest of several round
-/// trips; 0 on rank 0's host, whose ranks share one clock. host: names this rank's host.
+/// Measures how far this rank's clock is ahead of rank 0's, to half of the shortest of several
+/// round trips; 0 on rank 0's host, whose ranks share one clock. host: names this rank's host.
 ///
 /// Collective: every rank of `group`, which moves CPU tensors.
 /// Throws:     what Work::wait throws.

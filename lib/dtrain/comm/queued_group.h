@@ -1,5 +1,5 @@
-// A process group over any backend's transport: numbers calls, runs them asynchronously in order, and
-// formats errors.
+// A process group over any backend's transport: numbers calls, runs them asynchronously in order,
+// and formats errors.
 #pragma once
 
 #include <fmt/format.h>
@@ -38,8 +38,8 @@ class Transport {
   /// Threads: any.
   [[nodiscard]] virtual std::int64_t awaited() const noexcept { return -1; }
 
-  /// Fails running and later operations on this rank and, soon after, on its peers. Idempotent; does
-  /// not block.
+  /// Fails running and later operations on this rank and, soon after, on its peers. Idempotent;
+  /// does not block.
   virtual void close(const std::string& reason) noexcept = 0;
 };
 
@@ -90,8 +90,9 @@ struct GroupIdentity {
                                           const std::vector<std::int64_t>& peers);
 
 /// A ProcessGroup whose collective calls run in order in a thread of the group, while the caller
-/// computes; a caller that waits for a queued call executes it itself. Sends and receives run in one
-/// more thread per peer and direction, so that they never wait for each other or for collectives.
+/// computes; a caller that waits for a queued call executes it itself. Sends and receives run in
+/// one more thread per peer and direction, so that they never wait for each other or for
+/// collectives.
 ///
 /// After an error every later call fails with the same error. The destructor runs no collective and
 /// does not wait for peers: unfinished calls fail.

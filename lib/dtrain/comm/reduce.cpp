@@ -70,8 +70,8 @@ void combine_apart(const T* __restrict a, const T* __restrict b, T* __restrict o
   for (std::int64_t i = 0; i < count; ++i) output[i] = apply_wide<Op>(a[i], b[i]);
 }
 
-/// Two inputs, the most common case, need no scratch. Either may be the output; three separate loops
-/// tell the compiler what aliases, so that it can vectorise them.
+/// Two inputs, the most common case, need no scratch. Either may be the output; three separate
+/// loops tell the compiler what aliases, so that it can vectorise them.
 template <typename Op, typename T>
 void reduce_two(const T* a, const T* b, T* output, std::int64_t count) {
   if (output == a) return combine_into<Op>(output, b, count);

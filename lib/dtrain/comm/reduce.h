@@ -1,5 +1,5 @@
-// Element-wise reduction of all ranks' contributions in tree order, and the slicing of tensors among
-// ranks.
+// Element-wise reduction of all ranks' contributions in tree order, and the slicing of tensors
+// among ranks.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -36,8 +36,8 @@ inline constexpr std::int64_t kSliceGrain = 64;
   return begin < num_elements ? begin : num_elements;
 }
 
-/// Bytes of a rank's staging area, through which it sends tensors outside shared memory: small enough
-/// for the caches, and at least one grain of the widest elements for each rank.
+/// Bytes of a rank's staging area, through which it sends tensors outside shared memory: small
+/// enough for the caches, and at least one grain of the widest elements for each rank.
 [[nodiscard]] constexpr std::int64_t staging_bytes(std::int64_t ranks) {
   constexpr std::int64_t kCached = 1 << 20;
   constexpr std::int64_t kWidest = 8;

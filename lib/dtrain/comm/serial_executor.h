@@ -32,8 +32,9 @@ class TaskQueue {
  public:
   /// Returns the task's number: 1 for the first.
   std::uint64_t push(std::shared_ptr<Task> task);
-  /// Executes queued tasks up to task `number` in the calling thread, which for small tasks is faster
-  /// than waking the executor's thread. Returns at once if another thread is executing a task.
+  /// Executes queued tasks up to task `number` in the calling thread, which for small tasks is
+  /// faster than waking the executor's thread. Returns at once if another thread is executing a
+  /// task.
   void help_with(std::uint64_t number);
   /// Waits for a task and executes it. Returns false once stopped and empty.
   bool run_next();
@@ -53,7 +54,8 @@ class TaskQueue {
 
 /// Executes tasks in the order of post(), in a thread that starts with the first task.
 ///
-/// Threads: post from any thread. The destructor executes the remaining tasks, then ends the thread.
+/// Threads: post from any thread. The destructor executes the remaining tasks, then ends the
+///          thread.
 class SerialExecutor {
  public:
   SerialExecutor() = default;

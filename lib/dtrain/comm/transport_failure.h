@@ -9,8 +9,8 @@
 
 namespace dtrain::comm {
 
-/// Why a transport operation failed, without the call and group; error_of (queued_group.h) adds these
-/// and creates a base::Error.
+/// Why a transport operation failed, without the call and group; error_of (queued_group.h) adds
+/// these and creates a base::Error.
 class TransportFailure : public std::runtime_error {
  public:
   enum class Cause {

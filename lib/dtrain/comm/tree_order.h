@@ -1,5 +1,5 @@
-// Defines the summation order of n contributions, over the ranks of a group and over the microbatches
-// of a step alike, so that a sum has the same bits however it is distributed.
+// Defines the summation order of n contributions, over the ranks of a group and over the
+// microbatches of a step alike, so that a sum has the same bits however it is distributed.
 //
 // n = 2^k * q with q odd: groups of q consecutive contributions are summed left to right, then the
 // 2^k group sums by a binary tree, neighbours first.
@@ -11,8 +11,8 @@
 
 namespace dtrain::comm {
 
-/// How often 2 divides `n` > 0. Not std::countr_zero, which nvcc 13.0 compiles to the constant 64 in
-/// device code.
+/// How often 2 divides `n` > 0. Not std::countr_zero, which nvcc 13.0 compiles to the constant 64
+/// in device code.
 [[nodiscard]] DTRAIN_DEVICE_FUNCTION constexpr int factors_of_two(std::int64_t n) {
   int count = 0;
   for (; n % 2 == 0; n /= 2) ++count;
@@ -30,8 +30,8 @@ struct TreeStep {
   int merges = 0;            ///< then pop the top and add it to the new top, this many times
 };
 
-/// The step for contribution `index` of n. After the last one the stack holds only the sum; it never
-/// holds more than 1 + k slots.
+/// The step for contribution `index` of n. After the last one the stack holds only the sum; it
+/// never holds more than 1 + k slots.
 [[nodiscard]] constexpr TreeStep tree_step(std::int64_t index, std::int64_t n) {
   const std::int64_t q = tree_group_size(n);
   const bool ends_group = index % q == q - 1;

@@ -19,8 +19,8 @@ namespace dtrain::comm {
 /// The operations that ranks call in a group: all, or only send, recv and barrier.
 enum class GroupCalls { all, messages };
 
-/// All ranks of a job; creates their groups. The groups are the data plane: they move the tensors of
-/// a step. control() is the control plane: it exchanges host data.
+/// All ranks of a job; creates their groups. The groups are the data plane: they move the tensors
+/// of a step. control() is the control plane: it exchanges host data.
 ///
 /// Throws:  construction (create_world): Error{timeout} or Error{comm} naming who is missing.
 /// Threads: one caller.

@@ -110,8 +110,8 @@ bool is_plain(const std::string& host) {
   return host.find_first_not_of(kPlain) == std::string::npos && !host.starts_with('-');
 }
 
-/// The output of `scontrol` about a node; empty if the program is missing or SLURM's controller does
-/// not answer.
+/// The output of `scontrol` about a node; empty if the program is missing or SLURM's controller
+/// does not answer.
 std::string ask_scontrol(const std::string& host) {
   if (!is_plain(host)) return {};
   const std::string command =
@@ -230,8 +230,8 @@ std::string address_of_first_node(const base::SlurmStep& step) {
   std::string host = first_host_of(step);
   const Resolution own = resolution_of(host);
   if (is_usable(own)) return host;
-  // Debian maps a host's own name to the loopback. The other nodes resolve the name differently, and
-  // node 0 then listens at all its addresses (listen_for_hosts).
+  // Debian maps a host's own name to the loopback. The other nodes resolve the name differently,
+  // and node 0 then listens at all its addresses (listen_for_hosts).
   if (own.is_loopback && step.node == 0) return host;
   std::string address = node_address_in(ask_scontrol(host));
   const Resolution reported = address.empty() ? Resolution{} : resolution_of(address);

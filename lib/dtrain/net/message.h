@@ -98,8 +98,8 @@ class MessageReader {
 /// The longest message from an unauthenticated peer.
 inline constexpr std::uint64_t kMaxHandshakeBytes = 8192;
 
-/// Splits received bytes into messages. Memory grows with the bytes received, not with the announced
-/// length.
+/// Splits received bytes into messages. Memory grows with the bytes received, not with the
+/// announced length.
 class FrameBuffer {
  public:
   /// `max_bytes`: of one message.

@@ -340,8 +340,8 @@ std::optional<uid_t> user_of_tcp_peer(int descriptor) {
     return std::nullopt;
   }
   const TcpEnd other{.local = own.remote, .remote = own.local};
-  // Netlink answers alike for an unknown connection and an unsupported query: trust its answer about
-  // the other end only if it knows this end.
+  // Netlink answers alike for an unknown connection and an unsupported query: trust its answer
+  // about the other end only if it knows this end.
   const auto owner = owner_by_netlink(own) ? owner_by_netlink(other) : owner_by_table(other);
   // The kernel assigns a closed end to user 0, whoever owned it.
   if (!owner || !owner->is_connected || owner->inode == 0) return std::nullopt;

@@ -38,8 +38,8 @@ const std::string& following_value(const CLI::App& app, const CLI::Option& optio
 constexpr std::string_view kSwitchValues[] = {"on",  "true",  "True",  "1", "yes",
                                               "off", "false", "False", "0", "no"};
 
-// Formats a switch with `value`: empty, or "=off". CLI11 would take an empty value, e.g. from an unset
-// shell variable, for "true".
+// Formats a switch with `value`: empty, or "=off". CLI11 would take an empty value, e.g. from an
+// unset shell variable, for "true".
 std::string switch_word(const CLI::App& app, const CLI::Option& option, const std::string& flag,
                         const std::string& value) {
   if (value.empty()) return flag;
@@ -89,8 +89,8 @@ void move_to_end(std::vector<std::string>& words, const std::vector<std::size_t>
   }
 }
 
-// Rewrites the arguments for CLI11, which does not accept "_" for "-", takes whatever follows a flag
-// or "--flag=" as its value, and leaves a subcommand at "--" once it has enough words.
+// Rewrites the arguments for CLI11, which does not accept "_" for "-", takes whatever follows a
+// flag or "--flag=" as its value, and leaves a subcommand at "--" once it has enough words.
 std::vector<std::string> words_of(const CLI::App& root, const std::vector<std::string>& arguments) {
   const CLI::App* app = &root;
   std::vector<std::string> words;

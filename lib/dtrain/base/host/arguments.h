@@ -16,13 +16,13 @@ namespace dtrain::base {
 /// Adds --help and -h to `app` and to subcommands added later; the last of repeated flags wins.
 void set_up_parser(CLI::App& app);
 
-/// Parses the arguments with `app`. Flags may be written with _ for -; "--flag=" gives an empty value;
-/// a value may begin with -- only after "=". A switch accepts "on", "off" and the like, unless it has
-/// disable_flag_override(). Unrecognised words are left in app.remaining(true), for as_typed(),
-/// possibly after a "--"; then missing required flags are not reported.
+/// Parses the arguments with `app`. Flags may be written with _ for -; "--flag=" gives an empty
+/// value; a value may begin with -- only after "=". A switch accepts "on", "off" and the like,
+/// unless it has disable_flag_override(). Unrecognised words are left in app.remaining(true), for
+/// as_typed(), possibly after a "--"; then missing required flags are not reported.
 ///
-/// Throws: CLI::CallForHelp for --help; Error{usage}, which begins with the subcommand's name, for a
-///         missing value or flag, and for values that an option rejects.
+/// Throws: CLI::CallForHelp for --help; Error{usage}, which begins with the subcommand's name, for
+///         a missing value or flag, and for values that an option rejects.
 void parse_arguments(CLI::App& app, const std::vector<std::string>& arguments);
 
 /// Normalises a flag: "--batch_size" to "--batch-size", and mpirun's "-np" to "--np".
@@ -45,8 +45,8 @@ void parse_arguments(CLI::App& app, const std::vector<std::string>& arguments);
 /// "dtrain checkpoint list".
 [[nodiscard]] std::string command_path(const CLI::App& app);
 
-/// Wraps `text` at `columns` characters, between words. Continuation lines are indented by `indent`,
-/// or as their line is.
+/// Wraps `text` at `columns` characters, between words. Continuation lines are indented by
+/// `indent`, or as their line is.
 [[nodiscard]] std::string wrapped(std::string_view text, std::size_t columns,
                                   std::size_t indent = 0);
 
@@ -55,8 +55,8 @@ void parse_arguments(CLI::App& app, const std::vector<std::string>& arguments);
                                      std::size_t columns);
 [[nodiscard]] std::string help_entry(const CLI::Option& option, std::size_t columns);
 
-/// The help of `app`: usage, description, subcommands, flags by group, and footer. An empty `usage` is
-/// replaced by the subcommand's name, arguments and required flags.
+/// The help of `app`: usage, description, subcommands, flags by group, and footer. An empty `usage`
+/// is replaced by the subcommand's name, arguments and required flags.
 [[nodiscard]] std::string help_of(const CLI::App& app, std::size_t columns,
                                   std::string_view usage = {});
 /// Parts of the help: a line for each subcommand; the flags by group, --help last in its group.

@@ -1,4 +1,5 @@
-// Available memory and CPU time, as limited by the machine and by control groups (cgroups v1 and v2).
+// Available memory and CPU time, as limited by the machine and by control groups (cgroups v1 and
+// v2).
 #pragma once
 
 #include <cstdint>
@@ -15,9 +16,9 @@ struct CgroupFolder {
   std::string path;
 };
 
-/// The folders whose limits apply to this process for a controller ("memory", "cpu"): its own group's
-/// and its ancestors', as far up as the mount shows. Innermost first within a version; empty if no
-/// hierarchy is mounted. A group outside the mount is taken for the mount's root.
+/// The folders whose limits apply to this process for a controller ("memory", "cpu"): its own
+/// group's and its ancestors', as far up as the mount shows. Innermost first within a version;
+/// empty if no hierarchy is mounted. A group outside the mount is taken for the mount's root.
 ///
 /// root: prefix of /proc and of every mount point; for tests.
 [[nodiscard]] std::vector<CgroupFolder> cgroup_folders(std::string_view controller,
@@ -41,8 +42,8 @@ struct MemoryBound {
 };
 
 /// The bounds on this process: the system's available memory (MemAvailable of /proc/meminfo), and
-/// what the limits of its control groups leave. The page cache counts as available, since the system
-/// reclaims it; swap does not. Empty if nothing can be read.
+/// what the limits of its control groups leave. The page cache counts as available, since the
+/// system reclaims it; swap does not. Empty if nothing can be read.
 ///
 /// root: prefix of /proc and of every mount point; for tests.
 [[nodiscard]] std::vector<MemoryBound> memory_bounds(const std::string& root = {});

@@ -18,8 +18,8 @@ struct PluginFile {
 /// Threads: any.
 [[nodiscard]] PluginFile open_plugin(const std::string& name, const char* entry);
 
-/// The folder of libdtrain.so and its plugins, relative to the program: lib/dtrain of an installation
-/// (cmake/Install.cmake), or a build's lib.
+/// The folder of libdtrain.so and its plugins, relative to the program: lib/dtrain of an
+/// installation (cmake/Install.cmake), or a build's lib.
 [[nodiscard]] std::string library_folder_of_program();
 
 /// Opens a shared library of library_folder_of_program() in a symbol scope of its own, which takes

@@ -8,17 +8,17 @@
 
 namespace dtrain::base {
 
-/// Opens descriptors 0 to 2 on /dev/null if the caller closed them, since otherwise messages would go
-/// into the next file opened. Ignores SIGPIPE, so that writing to a broken pipe is an error. Call
-/// first in main.
+/// Opens descriptors 0 to 2 on /dev/null if the caller closed them, since otherwise messages would
+/// go into the next file opened. Ignores SIGPIPE, so that writing to a broken pipe is an error.
+/// Call first in main.
 void ensure_standard_streams();
 
 /// Ignores SIGXFSZ, so that a write beyond `ulimit -f` is an error that names the file. Child
 /// processes inherit this unless they restore the default.
 void ignore_file_size_signal();
 
-/// Blocks SIGUSR1 and SIGUSR2, by which a batch system asks a run to save, until the run handles them
-/// (train::StopRequests): during the start they would end it.
+/// Blocks SIGUSR1 and SIGUSR2, by which a batch system asks a run to save, until the run handles
+/// them (train::StopRequests): during the start they would end it.
 void block_save_signals();
 
 /// Flushes output and exits with `status` without running destructors of static objects: LibTorch's
@@ -46,10 +46,10 @@ void require_threads(std::int64_t count);
 /// Appends the limit on open files, and how to raise it, to a message with "Too many open files".
 [[nodiscard]] std::string with_open_file_limit(std::string message);
 
-/// Makes SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGUSR1 end the process, by a handler, since the kernel
-/// does not apply the default action to process 1 of a container. Ignored signals stay ignored, e.g.
-/// SIGHUP under nohup. All but SIGUSR1 are unblocked, in case the caller has blocked them. Call first
-/// in main.
+/// Makes SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGUSR1 end the process, by a handler, since the
+/// kernel does not apply the default action to process 1 of a container. Ignored signals stay
+/// ignored, e.g. SIGHUP under nohup. All but SIGUSR1 are unblocked, in case the caller has blocked
+/// them. Call first in main.
 void end_on_stop_signals() noexcept;
 
 /// Whether a stop line names the signal. A launcher sends SIGTERM regardless of the signal that it

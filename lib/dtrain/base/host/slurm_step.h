@@ -33,11 +33,11 @@ struct SlurmStep {
 /// first 61 steps of consecutive jobs.
 [[nodiscard]] std::int64_t port_of(const SlurmStep& step);
 
-/// Expands a host list such as "a[01-03,7],b5" or "rack[1-2]n[1-4]-ib", in order; numbers are padded
-/// to the width of their range's lower end.
+/// Expands a host list such as "a[01-03,7],b5" or "rack[1-2]n[1-4]-ib", in order; numbers are
+/// padded to the width of their range's lower end.
 ///
-/// Returns: empty for a list that is malformed, empty, or has more than 65,536 hosts or a name of more
-///          than 255 characters.
+/// Returns: empty for a list that is malformed, empty, or has more than 65,536 hosts or a name of
+///          more than 255 characters.
 [[nodiscard]] std::optional<std::vector<std::string>> expand_host_list(std::string_view list);
 
 }  // namespace dtrain::base

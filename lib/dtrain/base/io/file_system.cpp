@@ -83,7 +83,8 @@ class DiskFile final : public OutputFile {
 
 std::string temporary_prefix(const std::string& path) { return path + ".tmp-"; }
 
-// Matches our suffixes, "12-0" or "18ea4b45-12" within a job; other programs' names have words there.
+// Matches our suffixes, "12-0" or "18ea4b45-12" within a job; other programs' names have words
+// there.
 bool is_number(std::string_view text) {
   const auto dash = text.find('-');
   return dash != std::string_view::npos && dash > 0 && dash + 1 < text.size() &&

@@ -48,10 +48,11 @@ class OutputFile {
   virtual void close() = 0;
 };
 
-/// File-system interface, which tests replace by one that loses unsynced data. A name becomes durable
-/// only through sync_folder of its folder.
+/// File-system interface, which tests replace by one that loses unsynced data. A name becomes
+/// durable only through sync_folder of its folder.
 ///
-/// Throws:  Error with the path, the failed operation and the reason; StorageError if it is transient.
+/// Throws:  Error with the path, the failed operation and the reason; StorageError if it is
+///          transient.
 /// Threads: any number of callers.
 class FileSystem {
  public:
@@ -69,8 +70,8 @@ class FileSystem {
   virtual void remove_folder(const std::string& path) = 0;
 };
 
-/// The machine's file systems. Retries transient failures, except when creating, writing or syncing a
-/// file, or syncing a folder.
+/// The machine's file systems. Retries transient failures, except when creating, writing or syncing
+/// a file, or syncing a folder.
 class Disk final : public FileSystem {
  public:
   /// kind: of the errors that it throws.
@@ -94,9 +95,9 @@ class Disk final : public FileSystem {
   const HeldFolder* folder_ = nullptr;
 };
 
-/// Creates `path`, calls `write`, syncs and closes it. After a transient storage failure it writes a
-/// new file from the start, under another name in the same folder, and renames it to `path`, because
-/// the state after a failed write or sync is unknown. Replaces an existing regular file.
+/// Creates `path`, calls `write`, syncs and closes it. After a transient storage failure it writes
+/// a new file from the start, under another name in the same folder, and renames it to `path`,
+/// because the state after a failed write or sync is unknown. Replaces an existing regular file.
 ///
 /// write: may be called several times.
 void write_with_retries(FileSystem& files, const std::string& path,
@@ -123,8 +124,9 @@ class NewFolders {
   std::vector<std::string> made_;
 };
 
-/// Writes a file under a temporary name in the same folder; commit() makes it durable and atomically
-/// renames it, replacing an existing file. Without commit() the temporary file is removed.
+/// Writes a file under a temporary name in the same folder; commit() makes it durable and
+/// atomically renames it, replacing an existing file. Without commit() the temporary file is
+/// removed.
 ///
 /// Throws:  Error{kind} naming the file if it cannot be created, written or renamed, or if the path
 ///          exists and is not a regular file.
@@ -141,8 +143,8 @@ class AtomicFile {
   /// Overwrites bytes from `offset` on, e.g. a header that is known only at the end.
   void rewrite(std::int64_t offset, std::span<const std::byte> bytes);
 
-  /// On return the file and its name survive a crash of the machine. After an error the file must be
-  /// abandoned, as an OutputFile.
+  /// On return the file and its name survive a crash of the machine. After an error the file must
+  /// be abandoned, as an OutputFile.
   void commit();
 
  private:

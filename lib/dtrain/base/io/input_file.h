@@ -23,8 +23,8 @@ struct FileRole {
   std::string_view advice;  ///< what to do about it
 };
 
-/// A regular file open for reading. Unlike with a MappedFile, a truncated file or failed disk throws
-/// instead of ending the process.
+/// A regular file open for reading. Unlike with a MappedFile, a truncated file or failed disk
+/// throws instead of ending the process.
 ///
 /// Throws:  open(): Error{role.kind} if the file is missing, empty or not a regular file, FileError
 ///          of that kind if it is not readable. StorageError after retries of a transient failure.

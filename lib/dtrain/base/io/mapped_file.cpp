@@ -18,8 +18,8 @@
 
 namespace dtrain::base {
 
-// Never freed, because the signal handler may be reading the list. `begin` is written last, and is 0
-// while the entry is free.
+// Never freed, because the signal handler may be reading the list. `begin` is written last, and is
+// 0 while the entry is free.
 struct MappingGuard::Entry {
   std::atomic<std::uintptr_t> begin{0};
   std::atomic<std::uintptr_t> end{0};

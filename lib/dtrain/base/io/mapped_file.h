@@ -14,9 +14,9 @@
 namespace dtrain::base {
 
 /// Guards a mapping: a SIGBUS within `bytes` (the file was truncated, its disk failed) ends the
-/// process with "dtrain: error: MESSAGE" and the status of `kind`, without running destructors. Every
-/// other SIGBUS keeps its previous action: faults elsewhere, machine memory errors, signals sent by a
-/// process.
+/// process with "dtrain: error: MESSAGE" and the status of `kind`, without running destructors.
+/// Every other SIGBUS keeps its previous action: faults elsewhere, machine memory errors, signals
+/// sent by a process.
 ///
 /// Threads: any; the handler takes no locks and allocates nothing.
 class MappingGuard {
@@ -35,8 +35,8 @@ class MappingGuard {
 };
 
 /// A regular file mapped for reading. The bytes live as long as the object; moving it does not move
-/// them. Accessing missing bytes, because another process truncated the file or its disk failed, ends
-/// this process with a line that names the file, and the role's status.
+/// them. Accessing missing bytes, because another process truncated the file or its disk failed,
+/// ends this process with a line that names the file, and the role's status.
 ///
 /// Throws:  open(): as InputFile::open.
 /// Threads: any number of readers.

@@ -1,5 +1,5 @@
-// File-status queries that retry while the storage does not answer, so that an existing file is never
-// reported as absent.
+// File-status queries that retry while the storage does not answer, so that an existing file is
+// never reported as absent.
 #pragma once
 
 #include <filesystem>
@@ -16,8 +16,8 @@ namespace dtrain::base {
 /// The same without following links.
 [[nodiscard]] std::filesystem::file_status link_status(const std::filesystem::path& path);
 
-/// The canonical path (no links, dots or double separators), as far as it exists; `path` itself if it
-/// is permanently unreadable.
+/// The canonical path (no links, dots or double separators), as far as it exists; `path` itself if
+/// it is permanently unreadable.
 ///
 /// Throws: as path_status.
 [[nodiscard]] std::filesystem::path resolved_path(const std::filesystem::path& path);

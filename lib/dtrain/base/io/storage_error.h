@@ -39,8 +39,8 @@ class FileError : public Error {
   using Error::Error;
 };
 
-/// A transient fault that outlasted the retries. Its status lets a launcher restart the job, whatever
-/// the file is.
+/// A transient fault that outlasted the retries. Its status lets a launcher restart the job,
+/// whatever the file is.
 class StorageError : public FileError {
  public:
   /// message: names the path. reason: the errno of the call, which determines how long a task is

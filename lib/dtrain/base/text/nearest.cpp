@@ -63,7 +63,8 @@ std::optional<std::size_t> distance_of_words(const std::string& a, const std::st
   return is_short_form ? std::optional<std::size_t>(2) : std::nullopt;
 }
 
-// Every word must be similar: "save-every" and "eval-every" share most letters but differ in meaning.
+// Every word must be similar: "save-every" and "eval-every" share most letters but differ in
+// meaning.
 std::optional<std::size_t> distance(const Words& a, const Words& b) {
   if (a.size() != b.size()) {
     const std::string whole = joined(a);

@@ -32,8 +32,8 @@ template <typename Ranks>
 /// The parts of `text` between separators: one more than there are separators.
 [[nodiscard]] std::vector<std::string_view> split(std::string_view text, char separator);
 
-/// Replaces control characters by '?', including C1, so that text cannot control a terminal; truncates
-/// it to `max_bytes`.
+/// Replaces control characters by '?', including C1, so that text cannot control a terminal;
+/// truncates it to `max_bytes`.
 [[nodiscard]] std::string printable(std::string_view text, std::size_t max_bytes = 4096);
 
 /// Encodes `text` as an ASCII JSON string; other characters become '?'.

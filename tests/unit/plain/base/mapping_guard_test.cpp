@@ -20,7 +20,8 @@ using testing::TempFolder;
 
 constexpr FileRole kRole{ErrorKind::checkpoint, "model", "give another"};
 
-/// The wait status of a child process that runs f, and what it writes to standard error in `output`.
+/// The wait status of a child process that runs f, and what it writes to standard error in
+/// `output`.
 template <typename F>
 int status_of(const TempFolder& folder, std::string& output, F f) {
   const std::string path = folder.write("error", "");

@@ -1,5 +1,5 @@
-// Traffic of a job of thousands of ranks while it starts and saves, counted on the production code of
-// the ranks and the store, without the processes.
+// Traffic of a job of thousands of ranks while it starts and saves, counted on the production code
+// of the ranks and the store, without the processes.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -15,8 +15,8 @@
 namespace dtrain::testing::work_test {
 namespace {
 
-// Work::wait() may order a stream instead of blocking the host: tested with a group whose stream is a
-// thread.
+// Work::wait() may order a stream instead of blocking the host: tested with a group whose stream is
+// a thread.
 using Stream = comm::SerialExecutor;  // tasks end in FIFO order
 
 /// The end of a task of one stream, for which another stream can wait.

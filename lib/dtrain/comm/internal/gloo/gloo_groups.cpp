@@ -99,12 +99,12 @@ std::size_t member_of(const std::string& key, std::size_t num_members) {
 }
 
 /// Adapts previously exchanged records to the store interface that gloo expects: gloo sets its own
-/// record under a key that ends with its group rank, then gets each member's. No call blocks. Throws
-/// for calls that gloo does not make.
+/// record under a key that ends with its group rank, then gets each member's. No call blocks.
+/// Throws for calls that gloo does not make.
 class GlooStore final : public c10d::Store {
  public:
-  /// members: in group order, including this rank's own; empty: a single-rank group, whose record is
-  /// to be learnt.
+  /// members: in group order, including this rank's own; empty: a single-rank group, whose record
+  /// is to be learnt.
   explicit GlooStore(std::vector<GlooRecord> members = {}) : members_(std::move(members)) {}
 
   /// The record that gloo has set for a single-rank group.
@@ -147,8 +147,8 @@ GlooRecord own_record_of(const std::shared_ptr<::gloo::transport::Device>& devic
   return store->own_record();
 }
 
-/// The proof that member `from` of a group sends to member `to`; valid for this pair and group only.
-/// key: the random secret of this launch, known to its ranks only. group: a unique name.
+/// The proof that member `from` of a group sends to member `to`; valid for this pair and group
+/// only. key: the random secret of this launch, known to its ranks only. group: a unique name.
 std::string pair_proof(const std::string& key, const std::string& group, std::int64_t from,
                        std::int64_t to) {
   return net::hmac_sha256(key, net::MessageWriter()

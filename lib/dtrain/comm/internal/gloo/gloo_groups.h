@@ -19,9 +19,9 @@ namespace dtrain::comm {
 class GlooGroups {
  public:
   /// Collective: all ranks of the job.
-  /// Throws:     Error{usage} for an interface that this host lacks, the loopback if there are other
-  ///             hosts, a link-local address, or a mix of IPv4 and IPv6 ranks; Error{comm} naming
-  ///             the address at which it cannot listen.
+  /// Throws:     Error{usage} for an interface that this host lacks, the loopback if there are
+  ///             other hosts, a link-local address, or a mix of IPv4 and IPv6 ranks; Error{comm}
+  ///             naming the address at which it cannot listen.
   GlooGroups(const WorldOptions& options, std::shared_ptr<Rendezvous> rendezvous);
 
   /// Connects a group of several ranks, whose keys in the store begin with `key`, and authenticates

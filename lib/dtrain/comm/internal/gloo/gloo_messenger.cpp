@@ -33,8 +33,8 @@ at::Tensor view_of(const std::byte* data, std::int64_t bytes) {
 
 }  // namespace
 
-/// Aborts waits on closed connections. When a connection closes, gloo fails its queued messages, but
-/// not a partly received one, which would wait for the deadline. So a thread checks the awaited
+/// Aborts waits on closed connections. When a connection closes, gloo fails its queued messages,
+/// but not a partly received one, which would wait for the deadline. So a thread checks the awaited
 /// connections and their deadlines every 50 ms; gloo's own timeouts would count time during which
 /// this process is stopped.
 ///

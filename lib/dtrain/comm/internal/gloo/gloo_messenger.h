@@ -77,9 +77,9 @@ class GlooMessenger {
   bool wait_collective(c10d::Work& work);
   /// Translates the gloo exception being handled. `peer`: the peer of the call; -1: all.
   TransportFailure failure(std::int64_t peer);
-  /// The failure that names the peers whose connections are closed. Sends failure notices at once: a
-  /// notice queues behind a partly sent message, which never completes once the caller has freed its
-  /// buffer.
+  /// The failure that names the peers whose connections are closed. Sends failure notices at once:
+  /// a notice queues behind a partly sent message, which never completes once the caller has freed
+  /// its buffer.
   TransportFailure closed_connection_failure(std::int64_t peer);
   /// Returns the failure notice of a disconnected peer, if it sent one and is trusted.
   std::optional<std::int64_t> notice_from(std::int64_t peer);
@@ -94,8 +94,8 @@ class GlooMessenger {
   bool closed_ = false;
   std::string reason_;
   // Before a rank closes its connections, it sends its peers the rank whose exit is the cause (-1:
-  // its own decision); otherwise a slower peer would blame this rank. After a timeout gloo has closed
-  // the connections already, and the peers' errors point to this rank's own message.
+  // its own decision); otherwise a slower peer would blame this rank. After a timeout gloo has
+  // closed the connections already, and the peers' errors point to this rank's own message.
   std::int64_t culprit_ = -1;
   bool has_sent_notices_ = false;
   std::atomic<bool> trusts_peers_{false};

@@ -17,8 +17,8 @@ namespace dtrain::comm {
 class GlooGroups;
 class HostGroups;
 
-/// A group with equally many ranks on each host, host by host: rank = host * per_host + place, where
-/// `place` is the rank's index within its host.
+/// A group with equally many ranks on each host, host by host: rank = host * per_host + place,
+/// where `place` is the rank's index within its host.
 struct HostGrid {
   std::int64_t hosts = 1;
   std::int64_t per_host = 1;
@@ -45,8 +45,8 @@ struct HostGrid {
 /// other hosts, and the host's ranks gather the slices. So an all-reduce over h hosts sends
 /// 2 (h - 1) / h tensors per host over the network, instead of that many per rank.
 ///
-/// Ordered 16-bit sums, and ordered sums without HostGrid::keeps_tree_order(), use the flat transport
-/// to all ranks, because they are rounded once, at the end.
+/// Ordered 16-bit sums, and ordered sums without HostGrid::keeps_tree_order(), use the flat
+/// transport to all ranks, because they are rounded once, at the end.
 ///
 /// Source: hierarchical all-reduce as in Jia et al., Highly Scalable Deep Learning Training System
 ///         with Mixed-Precision (2018). Differs: sums keep the order of tree_order.h.

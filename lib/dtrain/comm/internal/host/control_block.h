@@ -43,8 +43,8 @@ struct BufferDescriptor {
   std::uint32_t has_more = 0;  ///< 1: another round of an all_to_all follows
 };
 
-/// Sleeps while `word` holds `expected`, until woken or for `limit`; spurious wake-ups are possible.
-/// Returns false if the limit has passed.
+/// Sleeps while `word` holds `expected`, until woken or for `limit`; spurious wake-ups are
+/// possible. Returns false if the limit has passed.
 bool sleep_on(std::atomic<std::uint32_t>& word, std::uint32_t expected,
               std::chrono::nanoseconds limit);
 

@@ -18,8 +18,8 @@ struct HostInfo {
   std::string obstacle;  ///< why it cannot share memory; empty: it can
 };
 
-/// Hashes a host's identity to 8 bytes. Hosts with equal digests are told apart later, because their
-/// ranks cannot reach each other's sockets.
+/// Hashes a host's identity to 8 bytes. Hosts with equal digests are told apart later, because
+/// their ranks cannot reach each other's sockets.
 [[nodiscard]] std::string host_digest(const std::string& host);
 
 /// Encodes a HostInfo for the store.

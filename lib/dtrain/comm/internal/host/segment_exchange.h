@@ -46,8 +46,8 @@ struct HostMember {
 /// connection, which is closed on return. Processes of other users are rejected.
 ///
 /// Collective: all ranks of a host.
-/// Throws:     Error{timeout} or Error{comm} naming the rank that did not answer or has exited, even
-///             if it had sent its segment already.
+/// Throws:     Error{timeout} or Error{comm} naming the rank that did not answer or has exited,
+///             even if it had sent its segment already.
 void exchange_segments(HostMember self, const base::Descriptor& own_memory,
                        const base::Deadline& deadline,
                        const std::function<void(std::int64_t, base::Descriptor)>& take);

@@ -52,8 +52,8 @@ struct GroupMembership {
   std::vector<std::int64_t> world_ranks;  ///< of all members, in group order
 };
 
-/// One rank's handle to a shared-memory group. Every wait ends at its deadline, when an awaited peer
-/// has exited, or when the group is closed.
+/// One rank's handle to a shared-memory group. Every wait ends at its deadline, when an awaited
+/// peer has exited, or when the group is closed.
 ///
 /// A wait spins for a few microseconds if every member has a core of its own, then sleeps.
 ///

@@ -30,14 +30,14 @@ struct JoinRequest {
   base::WaitReporter* waiting = nullptr;  ///< reports a store that does not answer; null: silent
 };
 
-/// Thrown when joining failed but a retry may succeed: the connection was closed before the rank was
-/// admitted, or the server does not know the job's secret.
+/// Thrown when joining failed but a retry may succeed: the connection was closed before the rank
+/// was admitted, or the server does not know the job's secret.
 struct RetryableJoinError {
   std::string reason;
 };
 
-/// Performs the handshake with the store. Returns the job's secret: this rank's own, or the one that
-/// the store sent through munge.
+/// Performs the handshake with the store. Returns the job's secret: this rank's own, or the one
+/// that the store sent through munge.
 ///
 /// Throws: RetryableJoinError; Error{usage} if the secrets differ, one side has none, or munge is
 ///         required and fails; Error{comm} if the server is not a store, or another user's;
@@ -52,8 +52,8 @@ std::string join_store(const base::Descriptor& connection, net::FrameBuffer& inp
 
 /// A rank's connection to the store.
 ///
-/// Throws:  all calls but leave: the job's failure; Error{comm} if rank 0 is gone; Error{timeout} if
-///          it does not answer.
+/// Throws:  all calls but leave: the job's failure; Error{comm} if rank 0 is gone; Error{timeout}
+///          if it does not answer.
 /// Threads: any.
 class StoreClient {
  public:
@@ -70,8 +70,8 @@ class StoreClient {
   [[nodiscard]] const std::string& secret() const { return secret_; }
   /// Waits until the deadline, and throws the job's failure if there is one.
   void wait_for_failure(const base::Deadline& deadline);
-  /// Waits until all `members` have called this once with the same key, and returns their values; at
-  /// the deadline returns the missing members.
+  /// Waits until all `members` have called this once with the same key, and returns their values;
+  /// at the deadline returns the missing members.
   [[nodiscard]] GatherResult all_gather(std::string_view key,
                                         const std::vector<std::int64_t>& members,
                                         std::string_view value, const base::Deadline& deadline);

@@ -109,7 +109,8 @@ int StoreServer::poll_timeout() const {
   return static_cast<int>(std::max<std::int64_t>(0, left));
 }
 
-// --- connections -----------------------------------------------------------------------------------
+// --- connections
+// -----------------------------------------------------------------------------------
 
 void StoreServer::accept_from_dtrun() {
   net::Packet packet = net::receive_packet(options_.rendezvous_socket, 1);

@@ -15,9 +15,9 @@ namespace dtrain::comm {
 /// Transport of a shared-memory group.
 ///
 /// Tensors in shared memory (among threads all tensors, among processes those from World::allocate)
-/// are read and written in place: a rank reduces its slice directly from all ranks' tensors, in tree
-/// order, and writes the sum into all of them. Other tensors are copied through a staging area,
-/// chunk by chunk. Small ones are exchanged within the control block, in one round.
+/// are read and written in place: a rank reduces its slice directly from all ranks' tensors, in
+/// tree order, and writes the sum into all of them. Other tensors are copied through a staging
+/// area, chunk by chunk. Small ones are exchanged within the control block, in one round.
 ///
 /// Reduction::fast is the same as Reduction::ordered.
 class ShmTransport final : public Transport {
