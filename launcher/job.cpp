@@ -196,7 +196,7 @@ pid_t spawn(const SpawnRequest& request) {
     const int error = errno;
     // The job asks for more than the system has; a restart may find that others have ended.
     const bool has_no_room = error == EAGAIN || error == ENOMEM;
-    if (!has_no_room && retry.again(error)) continue;
+    if (!has_no_room && retry.should_retry(error)) continue;
     const std::string text = fmt::format("cannot start '{}': {}{}", request.arguments.front(),
                                          std::strerror(error), advice_for(error, request));
     if (has_no_room) throw dtrain::base::Error(dtrain::base::ErrorKind::memory, text);

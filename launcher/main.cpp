@@ -219,8 +219,8 @@ int run(Options options, const rlimit& open_files) {
 
 int main(int argc, char** argv) {
   dtrain::base::end_on_stop_signals();  // until the guard takes them
-  dtrain::base::secure_standard_streams();
-  dtrain::base::survive_file_size_limit();
+  dtrain::base::ensure_standard_streams();
+  dtrain::base::ignore_file_size_signal();
   rlimit open_files{};
   ::getrlimit(RLIMIT_NOFILE, &open_files);
   dtrain::base::raise_open_file_limit();

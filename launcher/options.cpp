@@ -172,7 +172,7 @@ std::string spelling_of(const OptionRow& row, std::span<const std::string> words
   std::string spelling = row.name();
   for (const std::string& word : words) {
     const std::string typed = word.substr(0, word.find('='));
-    const std::string flag = dtrain::base::spelled_as_ours(typed);
+    const std::string flag = dtrain::base::canonical_flag(typed);
     for (const std::string_view name : split(row.names, ',')) {
       const bool is_letter = name.size() == 2;
       if (flag == name) spelling = typed;

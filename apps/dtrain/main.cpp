@@ -5,7 +5,7 @@
 
 int main(int argc, char** argv) {
   dtrain::base::end_on_stop_signals();
-  dtrain::base::secure_standard_streams();
+  dtrain::base::ensure_standard_streams();
   dtrain::base::raise_open_file_limit();
   dtrain::base::survive_file_size_limit();
   dtrain::app::report_stops_on_one_rank("");

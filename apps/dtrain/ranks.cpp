@@ -36,7 +36,7 @@ void report_stops_on_one_rank(const char* rest) {
 
 void print_once(std::string_view text) {
   if (base::has_launcher() && !is_first(&base::RankEnv::rank)) return;
-  base::tell_plain_output();
+  base::request_plain_output();
   base::print(text);
 }
 

@@ -51,7 +51,7 @@ RuntimeLibrary RuntimeLibrary::open(const config::LayoutConfig& layout) {
   base::give_streams_queues();
   // --strategy auto may choose a pipeline.
   const bool may_have_stages = layout.pp > 1 || layout.strategy == config::Strategy::automatic;
-  if (may_have_stages) base::load_kernels_early();
+  if (may_have_stages) base::disable_lazy_kernel_loading();
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   void* symbol = library == nullptr ? nullptr : ::dlsym(library, "dtrain_run");
   if (symbol == nullptr) {

@@ -90,31 +90,31 @@ class MeetingGuest {
 
   void introduce() {
     using Cause = dtrain::net::HandshakeError::Cause;
-    const dtrain::net::GuestOptions self{.greeting = kNodeGreeting,
-                                         .secret = own_token_,
-                                         .hello = encode(NodeHello{.version = DTRAIN_VERSION,
-                                                                   .node_rank = options_.node_rank,
-                                                                   .num_nodes = options_.num_nodes,
-                                                                   .num_ranks = options_.num_ranks,
-                                                                   .host = host_name()}),
-                                         .host = where_,
-                                         .self = "this dtrun",
-                                         .peers = "dtruns",
-                                         .advice = kNodeSecretAdvice};
+    const dtrain::net::ClientOptions self{.greeting = kNodeGreeting,
+                                          .secret = own_token_,
+                                          .hello = encode(NodeHello{.version = DTRAIN_VERSION,
+                                                                    .node_rank = options_.node_rank,
+                                                                    .num_nodes = options_.num_nodes,
+                                                                    .num_ranks = options_.num_ranks,
+                                                                    .host = host_name()}),
+                                          .host = where_,
+                                          .self = "this dtrun",
+                                          .peers = "dtruns",
+                                          .advice = kNodeSecretAdvice};
     try {
-      auto [secret, reply] =
-          dtrain::net::be_admitted(socket_, input_, self, Deadline(shortened(kHandshakeLimit)));
-      if (reply.answer == dtrain::net::Answer::refused) refused(reply.kind, reply.text);
+      auto [secret, reply] = dtrain::net::run_client_handshake(
+          socket_, input_, self, Deadline(shortened(kHandshakeLimit)));
+      if (reply.status == dtrain::net::ReplyStatus::rejected) refused(reply.kind, reply.text);
       token_ = std::move(secret);
       input_.allow(kMostNodeMessageBytes);
     } catch (const dtrain::net::HandshakeError& error) {
       const std::string what = error.what();
-      if (error.cause() == Cause::late) {
+      if (error.cause() == Cause::timed_out) {
         throw TryAgain{
             "what accepts connections there does not answer: it is no dtrun, or a job that has "
             "begun"};
       }
-      if (error.cause() == Cause::foreign) {
+      if (error.cause() == Cause::wrong_protocol) {
         throw TryAgain{fmt::format(
             "what answers there is no dtrun of this version, or a job that has begun: \"{}\"",
             what)};
@@ -122,7 +122,7 @@ class MeetingGuest {
       if (error.cause() == Cause::dropped) {
         throw TryAgain{what + ": it may belong to another user, or be no dtrun"};
       }
-      throw TryAgain{.reason = what, .is_final = error.cause() == Cause::mismatch};
+      throw TryAgain{.reason = what, .is_final = error.cause() == Cause::secret_mismatch};
     }
   }
 
@@ -263,7 +263,7 @@ WaitingLines::WaitingLines(const Options& options)
       deadline_(std::chrono::duration_cast<std::chrono::milliseconds>(options.rdzv_timeout)) {}
 
 void WaitingLines::show(const std::string& what) {
-  if (!times_.take()) return;
+  if (!times_.is_due()) return;
   if (!writer_) writer_.emplace(STDERR_FILENO, std::make_shared<Waker>(), Pieces::atomic);
   writer_->write(fmt::format(
       "{}waiting for {}, {} of {}{}\n", prefix_, what, dtrain::base::readable_time(times_.waited()),

@@ -78,7 +78,7 @@ class WaitingLines {
   std::string prefix_;
   std::string advice_;  // appended to the first line
   dtrain::base::Deadline deadline_;
-  dtrain::base::WaitingTimes times_;
+  dtrain::base::ReportTimer times_;
   std::optional<OutputWriter> writer_;  // none before the first line
 };
 

@@ -26,7 +26,7 @@ using namespace std::chrono_literals;
 using dtrain::base::Clock;
 using dtrain::base::Descriptor;
 using dtrain::base::ErrorKind;
-using dtrain::net::Reception;
+using dtrain::net::HandshakeServer;
 
 constexpr std::size_t kLeastStrangers = 64;
 constexpr auto kToldInterval = 2s;
@@ -51,11 +51,11 @@ class MeetingHost {
   MeetingHost(const Options& options, std::string token, bool seals_token, Descriptor listener)
       : options_(options),
         reception_([&] {
-          Reception::Options own{
+          HandshakeServer::Options own{
               .greeting = std::string(kNodeGreeting),
               .secret = std::move(token),
-              .seals_secret = seals_token,
-              .most_strangers =
+              .sends_credential = seals_token,
+              .max_pending =
                   std::max(kLeastStrangers, 2 * static_cast<std::size_t>(options.num_nodes))};
           own.listeners.push_back(std::move(listener));
           return own;
@@ -105,7 +105,7 @@ class MeetingHost {
 
   /// " (a process of user 33 was turned away ...)"; empty: nobody was.
   [[nodiscard]] std::string last_turned_away() const {
-    const std::string& why = reception_.last_turned_away();
+    const std::string& why = reception_.last_rejection();
     return why.empty() ? "" : fmt::format(" ({}; {})", why, kNodeSecretAdvice);
   }
 
@@ -146,7 +146,7 @@ class MeetingHost {
     for (std::size_t index = first; index < polled.size(); ++index) {
       if (polled[index].revents != 0) read_from(guests_[index - first]);
     }
-    for (Reception::Guest& guest : reception_.serve(std::span(polled).first(first))) {
+    for (HandshakeServer::Client& guest : reception_.serve(std::span(polled).first(first))) {
       hear(std::move(guest));
     }
     for (JoinedNode& guest : guests_) guest.stream.flush();
@@ -160,17 +160,17 @@ class MeetingHost {
                     guest.stream.input.bytes().size() > kMostNodeMessageBytes;
   }
 
-  void hear(Reception::Guest guest) {
-    const auto hello = decode_hello(guest.exchange.hello);
+  void hear(HandshakeServer::Client guest) {
+    const auto hello = decode_hello(guest.transcript.hello);
     if (!hello) return;
     const std::string contradiction = contradiction_of(*hello);
     if (!contradiction.empty()) {
-      reception_.answer(guest, {.answer = dtrain::net::Answer::refused,
+      reception_.answer(guest, {.status = dtrain::net::ReplyStatus::rejected,
                                 .kind = static_cast<std::uint64_t>(ErrorKind::usage),
                                 .text = contradiction});
       refuse_all(ErrorKind::usage, contradiction);
     }
-    reception_.answer(guest, {.answer = dtrain::net::Answer::welcome});
+    reception_.answer(guest, {.status = dtrain::net::ReplyStatus::accepted});
     guest.stream.input.allow(kMostNodeMessageBytes);
     limit_silence(guest.stream.socket, meeting_silence_limit(options_));
     guests_.push_back({.stream = std::move(guest.stream), .hello = *hello});
@@ -201,7 +201,7 @@ class MeetingHost {
   }
 
   const Options& options_;
-  Reception reception_;
+  HandshakeServer reception_;
   WaitingLines waiting_;
   Clock::time_point next_told_{};
   std::vector<JoinedNode> guests_;
@@ -240,7 +240,7 @@ Meeting host_meeting(const Options& options, const std::string& token, const std
     listener = std::move(own.socket);
     meeting.store_claim = std::move(own.claim);
   }
-  if (token.empty() && !is_emulated) meeting.token = dtrain::net::new_sealable_secret();
+  if (token.empty() && !is_emulated) meeting.token = dtrain::net::new_munge_secret();
   const bool seals_token = token.empty() && !meeting.token.empty();
   MeetingHost host(options, meeting.token, seals_token, std::move(listener));
   std::vector<JoinedNode> guests = host.wait_for_all();

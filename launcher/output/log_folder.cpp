@@ -21,7 +21,7 @@ namespace {
 
 using dtrain::base::ErrorKind;
 using dtrain::base::fail_on_storage;
-using dtrain::base::with_patience;
+using dtrain::base::retry_transient;
 
 /// A private folder among the temporary files.
 std::string make_temporary(std::error_code& error) {
@@ -33,7 +33,7 @@ std::string make_temporary(std::error_code& error) {
     path = pattern;
     return ::mkdtemp(path.data()) == nullptr ? -1 : 0;
   };
-  if (with_patience(pattern, make) == 0) return path;
+  if (retry_transient(pattern, make) == 0) return path;
   error.assign(errno, std::system_category());
   return pattern;
 }
@@ -56,7 +56,7 @@ void make_folder(const std::string& path, bool may_exist, std::error_code& error
     errno = why;
     return -1;
   };
-  if (with_patience(path, make) != 0) error.assign(errno, std::system_category());
+  if (retry_transient(path, make) != 0) error.assign(errno, std::system_category());
 }
 
 void make_folders(const std::string& path, std::error_code& error) {
@@ -65,7 +65,7 @@ void make_folders(const std::string& path, std::error_code& error) {
     errno = error.value();
     return error ? -1 : 0;
   };
-  (void)with_patience(path, make);
+  (void)retry_transient(path, make);
 }
 
 }  // namespace
@@ -139,7 +139,7 @@ LogFile LogFolder::create_log(int rank, const char* stream, std::string& why_not
   LogFile file{.path = fmt::format("{}/{}.log", rank_folder(rank), stream)};
   const auto create = [&] { return file.create() ? 0 : -1; };
   // A restart needs no logs, and must not wait for each of them.
-  if ((is_first_ ? with_patience(file.path, create) : create()) == 0) return file;
+  if ((is_first_ ? retry_transient(file.path, create) : create()) == 0) return file;
   const int error = errno;
   why_not = fmt::format("cannot create {}: {}", file.path, std::strerror(error));
   if (is_first_) fail_on_storage(ErrorKind::usage, error, "--log-dir: " + why_not);

@@ -18,7 +18,7 @@ namespace {
 
 using Cause = comm::TransportFailure::Cause;
 
-// Drops what has ended.
+// Tests the requests and removes the completed ones.
 void advance(Requests& pending) {
   std::erase_if(pending, [](MPI_Request& each) {
     int has_ended = 0;
@@ -27,10 +27,10 @@ void advance(Requests& pending) {
   });
 }
 
-// Looks often at first; then leaves the core to others.
-void pause_after(int looks) {
+// Polls eagerly at first; then yields the core.
+void pause_after(int idle_polls) {
   constexpr int kEager = 200;
-  if (looks < kEager) return std::this_thread::yield();
+  if (idle_polls < kEager) return std::this_thread::yield();
   std::this_thread::sleep_for(std::chrono::microseconds(50));
 }
 
@@ -54,17 +54,17 @@ struct Engine::Call {
 
 struct Engine::State {
   std::mutex mutex;
-  std::condition_variable posted;  // a call, or the wish to end
-  std::condition_variable ended;   // a call, or MPI
+  std::condition_variable posted;  // a call was posted, or the engine shuts down
+  std::condition_variable ended;   // a call, or MPI_Finalize, has ended
   std::deque<std::shared_ptr<Call>> queue;
   bool is_ending = false;
   bool has_failed = false;
   bool has_finalized = false;
 
   void serve();
-  // The calls that have come, for which it waits while none is under way. Nothing: the end.
+  // Takes the posted calls; waits for one if none is active. Empty optional: shut down.
   std::optional<std::deque<std::shared_ptr<Call>>> take(bool is_idle);
-  // Lets a call proceed; true when it has ended.
+  // Progresses a call; true when it has ended.
   bool advance_to_end(Call& call, bool is_new);
 };
 
@@ -94,17 +94,17 @@ bool Engine::State::advance_to_end(Call& call, bool is_new) {
 
 void Engine::State::serve() {
   std::list<std::shared_ptr<Call>> active;
-  int looks = 0;  // in a row at which nothing had moved
+  int idle_polls = 0;  // consecutive polls without progress
   while (auto fresh = take(active.empty())) {
     auto has_ended = [&](const auto& call) { return advance_to_end(*call, false); };
     const bool has_moved = std::erase_if(active, has_ended) > 0 || !fresh->empty();
     for (auto& call : *fresh) {
       if (!advance_to_end(*call, true)) active.push_back(std::move(call));
     }
-    if (has_moved) looks = 0;
-    if (!active.empty()) pause_after(++looks);
+    if (has_moved) idle_polls = 0;
+    if (!active.empty()) pause_after(++idle_polls);
   }
-  // MPI may still write where these point to.
+  // Leak active calls: MPI may still write into their buffers.
   if (!active.empty()) new std::list<std::shared_ptr<Call>>(std::move(active));
   int is_up = 0;
   MPI_Initialized(&is_up);
@@ -123,13 +123,13 @@ Engine::~Engine() {
   state_->is_ending = true;
   state_->posted.notify_all();
   const bool can_wait = !state_->has_failed;
-  const bool is_over =
-      can_wait && state_->ended.wait_for(lock, patience_, [this] { return state_->has_finalized; });
+  const bool is_over = can_wait && state_->ended.wait_for(lock, finalize_timeout_,
+                                                          [this] { return state_->has_finalized; });
   lock.unlock();
   if (is_over) {
     thread_.join();
   } else {
-    thread_.detach();  // it may be in a call that never returns
+    thread_.detach();  // it may be blocked in a call that never returns
   }
 }
 
@@ -139,7 +139,7 @@ void Engine::run(Begin begin, const base::Deadline& deadline, const std::atomic<
   state_->queue.push_back(call);
   state_->posted.notify_all();
   const auto is_over = [&] { return call->has_ended || closed.load(); };
-  while (!is_over() && !deadline.passed()) {  // Ctrl-Z moves its end
+  while (!is_over() && !deadline.passed()) {  // a suspension (Ctrl-Z) extends the deadline
     state_->ended.wait_until(lock, deadline.end(), is_over);
   }
   if (call->has_ended && !call->failure) return;

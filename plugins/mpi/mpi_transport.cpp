@@ -19,7 +19,7 @@ enum class Tag : int { collective, point_to_point };
 
 constexpr std::int64_t kLargestMessage = 1 << 30;  // MPI counts with int
 
-/// What MPI adds itself.
+/// The MPI type of a dtype whose sums MPI supports.
 std::optional<MPI_Datatype> added_by_mpi(at::ScalarType dtype) {
   switch (dtype) {
     case at::ScalarType::Float:
@@ -35,9 +35,9 @@ std::optional<MPI_Datatype> added_by_mpi(at::ScalarType dtype) {
   }
 }
 
-// Begins one request for each piece of `count` that MPI can count.
+// Starts one request for each chunk of `count` that fits MPI's int counts.
 template <typename Post>
-void post_pieces(std::int64_t count, std::vector<MPI_Request>& requests, const Post& post) {
+void post_chunks(std::int64_t count, std::vector<MPI_Request>& requests, const Post& post) {
   for (std::int64_t begin = 0; begin < count; begin += kLargestMessage) {
     requests.push_back(MPI_REQUEST_NULL);
     check(
@@ -47,7 +47,7 @@ void post_pieces(std::int64_t count, std::vector<MPI_Request>& requests, const P
 
 void post_send(std::span<std::byte> part, int peer, Tag tag, MPI_Comm communicator,
                Requests& requests) {
-  post_pieces(std::ssize(part), requests, [&](std::int64_t begin, int count, MPI_Request* request) {
+  post_chunks(std::ssize(part), requests, [&](std::int64_t begin, int count, MPI_Request* request) {
     return MPI_Isend(part.data() + begin, count, MPI_BYTE, peer, static_cast<int>(tag),
                      communicator, request);
   });
@@ -55,7 +55,7 @@ void post_send(std::span<std::byte> part, int peer, Tag tag, MPI_Comm communicat
 
 void post_recv(std::span<std::byte> part, int peer, Tag tag, MPI_Comm communicator,
                Requests& requests) {
-  post_pieces(std::ssize(part), requests, [&](std::int64_t begin, int count, MPI_Request* request) {
+  post_chunks(std::ssize(part), requests, [&](std::int64_t begin, int count, MPI_Request* request) {
     return MPI_Irecv(part.data() + begin, count, MPI_BYTE, peer, static_cast<int>(tag),
                      communicator, request);
   });
@@ -110,7 +110,7 @@ std::int64_t MpiTransport::execute(const comm::AllReduce& call, const base::Dead
     engine_->run(
         [own = call.tensor, type = *type, element,
          communicator = communicator_](Requests& requests) {
-          post_pieces(own.numel(), requests,
+          post_chunks(own.numel(), requests,
                       [&](std::int64_t begin, int count, MPI_Request* request) {
                         return MPI_Iallreduce(MPI_IN_PLACE, bytes_of(own) + begin * element, count,
                                               type, MPI_SUM, communicator, request);
@@ -190,7 +190,7 @@ void MpiTransport::add_round(const Sum& sum, const Round& round, const base::Dea
   engine_->run(
       [round, counts, places, from = sent(), to = received(), staging = staging_,
        communicator = communicator_](Requests& requests) {
-        // MPI reads the lists until the end: the call keeps them.
+        // MPI reads the count arrays until completion; the lambda keeps them alive.
         check(MPI_Ialltoallv(from, round.counts.data(), round.places.data(), MPI_BYTE, to,
                              counts.data(), places.data(), MPI_BYTE, communicator,
                              &requests.emplace_back()));
@@ -238,7 +238,7 @@ std::int64_t MpiTransport::execute(const comm::AllToAll& call, const base::Deadl
 std::int64_t MpiTransport::execute(const comm::Broadcast& call, const base::Deadline& deadline) {
   engine_->run(
       [call, communicator = communicator_](Requests& requests) {
-        post_pieces(size_in_bytes(call.tensor), requests,
+        post_chunks(size_in_bytes(call.tensor), requests,
                     [&](std::int64_t begin, int count, MPI_Request* request) {
                       return MPI_Ibcast(bytes_of(call.tensor) + begin, count, MPI_BYTE,
                                         static_cast<int>(call.root), communicator, request);

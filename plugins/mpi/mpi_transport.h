@@ -1,4 +1,4 @@
-// A group over MPI.
+// A Transport over MPI.
 #pragma once
 
 #include <mpi.h>
@@ -15,12 +15,12 @@
 
 namespace dtrain::mpi {
 
-/// A Transport over one communicator. Ordered sums go through MPI_Ialltoallv: each rank gets its
-/// slice of every rank's tensor, adds them in tree order, and all gather the sums. Reduction::fast
-/// leaves sums of float32, float64 and integers to MPI; it has no 16-bit floats, and its maximum
-/// may lose what is no number.
+/// Transport over one communicator. Ordered sums use MPI_Ialltoallv: each rank receives its slice
+/// of every rank's tensor, adds the slices in tree order, and all ranks gather the sums. With
+/// Reduction::fast, sums of float32, float64 and integers use MPI_Iallreduce; MPI lacks 16-bit
+/// floats, and its maximum may drop NaNs.
 ///
-/// After a failure the peers' calls wait until mpirun, or their deadline, ends them.
+/// After a failure the peers' calls block until mpirun, or their deadline, ends them.
 class MpiTransport final : public comm::Transport {
  public:
   MpiTransport(std::shared_ptr<Engine> engine, MPI_Comm communicator, comm::Reduction reduction);
@@ -29,16 +29,16 @@ class MpiTransport final : public comm::Transport {
   void close(const std::string& reason) noexcept override;
 
  private:
-  /// One sum, whose slice p rank p owns.
+  /// One reduction; rank p owns slice p.
   struct Sum {
     const std::byte* input = nullptr;  ///< all slices, one after the other
     std::byte* output = nullptr;       ///< this rank's slice; may lie in `input`
-    std::byte* results = nullptr;      ///< where all slices' sums go; null: nowhere
+    std::byte* results = nullptr;      ///< receives all slices' sums; null: discarded
     at::ScalarType dtype = at::ScalarType::Float;
     comm::ReduceOp op = comm::ReduceOp::sum;
-    std::vector<std::int64_t> begins = {};  ///< of each slice and the end of the last; elements
+    std::vector<std::int64_t> begins = {};  ///< slice boundaries in elements, including the end
   };
-  /// A part of every slice that fits into the staging areas at once. Units: bytes, by rank.
+  /// The part of every slice that is exchanged in one round. Units: bytes, by rank.
   struct Round {
     std::vector<std::int64_t> offsets;  ///< in the tensor
     std::vector<int> counts;
@@ -69,7 +69,7 @@ class MpiTransport final : public comm::Transport {
   comm::Reduction reduction_;
   int rank_ = 0;
   int size_ = 1;
-  at::Tensor staging_ = {};  ///< two areas, from the first sum on
+  at::Tensor staging_ = {};  ///< send and receive areas; allocated by the first reduction
   std::atomic<bool> closed_{false};
 };
 

@@ -30,15 +30,16 @@ using comm::TransportFailure;
 
 constexpr const char* kStart = "start the ranks with mpirun -n N dtrain ..., or use --backend gloo";
 
-// Open MPI takes a process without these variables for a job of its own, silently.
+// Without these variables Open MPI silently starts a single-process job.
 void require_mpirun(const comm::WorldOptions& options) {
   const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");  // a setting of Open MPI's, not of ours
   const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
   if (size == nullptr || rank == nullptr) {
-    base::fail(ErrorKind::usage,
-               "--backend mpi: rank {} of {} was not started by mpirun, so MPI knows one process "
-               "alone; {}",
-               options.rank, options.size, kStart);
+    base::fail(
+        ErrorKind::usage,
+        "--backend mpi: rank {} of {} was not started by mpirun, so MPI sees a single process; "
+        "{}",
+        options.rank, options.size, kStart);
   }
   if (std::to_string(options.size) != size || std::to_string(options.rank) != rank) {
     base::fail(ErrorKind::usage,
@@ -47,40 +48,40 @@ void require_mpirun(const comm::WorldOptions& options) {
   }
 }
 
-// Says that MPI_Init waits for others; MPI alone knows for whom.
-std::jthread tell_of_waiting(const comm::WorldOptions& options) {
-  if (!options.tells_of_waiting) return {};
-  const auto tell = [others = options.size - 1,
-                     lines = base::WaitingLines(options.group.timeout, options.waiting_advice)](
-                        const std::stop_token& stop) mutable {
-    constexpr std::chrono::milliseconds kLook(200);
+// Reports periodically that MPI_Init is waiting; only MPI knows for which ranks.
+std::jthread start_wait_reporter(const comm::WorldOptions& options) {
+  if (!options.reports_waiting) return {};
+  const auto report = [others = options.size - 1,
+                       lines = base::WaitReporter(options.group.timeout, options.waiting_advice)](
+                          const std::stop_token& stop) mutable {
+    constexpr std::chrono::milliseconds kPollInterval(200);
     std::mutex mutex;
     std::condition_variable_any never;
     std::unique_lock lock(mutex);
     while (!stop.stop_requested()) {
-      never.wait_for(lock, stop, kLook, [] { return false; });
-      lines.show([&] { return fmt::format("the {} other ranks, in MPI_Init", others); });
+      never.wait_for(lock, stop, kPollInterval, [] { return false; });
+      lines.report([&] { return fmt::format("the {} other ranks, in MPI_Init", others); });
     }
   };
-  return std::jthread(tell);
+  return std::jthread(report);
 }
 
-/// The groups of one rank, and the thread of MPI that they share.
+/// Creates a rank's groups, which share its MPI thread.
 class MpiGroups {
  public:
   explicit MpiGroups(const comm::WorldOptions& options)
       : options_(options), engine_(std::make_shared<Engine>()) {
-    const std::jthread teller = tell_of_waiting(options);
+    const std::jthread reporter = start_wait_reporter(options);
     started("MPI_Init", [] {
       int provided = 0;
       check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided));
       check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     });
-    engine_->set_patience(options_.group.timeout);
+    engine_->set_finalize_timeout(options_.group.timeout);
   }
 
   [[nodiscard]] std::unique_ptr<comm::Transport> connect(const comm::GroupIdentity& identity) {
-    constexpr int kTags = 1 << 14;  // MPI promises 32767; groups of one time have neighbours
+    constexpr int kTags = 1 << 14;  // MPI guarantees 32767; concurrent groups have close numbers
     const std::vector<int> ranks(identity.world_ranks.begin(), identity.world_ranks.end());
     const int tag = static_cast<int>(identity.number % kTags);
     const auto made = std::make_shared<std::unique_ptr<comm::Transport>>();
@@ -101,7 +102,7 @@ class MpiGroups {
   }
 
  private:
-  // Carries out in the thread of MPI what all ranks do together.
+  // Runs a blocking collective in the MPI thread, with a deadline.
   template <typename Start>
   void started(const std::string& what, Start start) {
     const std::atomic<bool> never = false;
@@ -112,7 +113,7 @@ class MpiGroups {
       base::fail(
           is_late ? ErrorKind::timeout : ErrorKind::comm, "rank {}, {}: {}", options_.rank, what,
           is_late
-              ? fmt::format("not all of {} ranks came within {} (--comm-timeout)", options_.size,
+              ? fmt::format("not all of {} ranks joined within {} (--comm-timeout)", options_.size,
                             base::readable_time(base::Seconds(options_.group.timeout).count()))
               : std::string("MPI failed: ") + failure.what());
     }

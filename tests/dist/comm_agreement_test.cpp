@@ -20,7 +20,7 @@ using comm::World;
 using namespace std::chrono_literals;
 using base::Clock;
 
-/// The message each rank gets; empty for none.
+/// Each rank's error message; empty if it succeeded.
 std::vector<std::string> messages(
     std::int64_t size, const std::function<std::vector<NamedValue>(std::int64_t)>& values_of_rank) {
   std::vector<std::string> result(static_cast<std::size_t>(size));
@@ -67,8 +67,8 @@ TEST_CASE("A list that is longer or has other names differs") {
   for (const auto& message : renamed) CHECK_THAT(message, Names("a", "b = 1", "rank 1"));
 }
 
-// Long work that only some ranks have.
-TEST_CASE("Ranks without a task wait for the one that has it, and hear that it failed") {
+// Long tasks on some ranks only.
+TEST_CASE("Ranks without a task wait for the rank that has one, and learn of its failure") {
   std::atomic<bool> is_done = false;
   on_threads(3, [&](World& world) {
     const auto group = group_of_all(world);
@@ -94,10 +94,10 @@ TEST_CASE("Ranks without a task wait for the one that has it, and hear that it f
   });
 }
 
-// Times that a clock of host h is ahead of this machine's.
+// How far the clock of host h is ahead of this machine's.
 constexpr std::array kAhead{5s, -3600s, 86'400s};
 
-/// What each rank finds where rank r lives on host hosts[r].
+/// The offset that each rank measures if rank r is on host hosts[r].
 std::vector<Clock::duration> offsets(const std::vector<std::size_t>& hosts) {
   std::vector<Clock::duration> found(hosts.size());
   on_threads(static_cast<std::int64_t>(hosts.size()), [&](comm::World& world) {

@@ -1,4 +1,4 @@
-// Ranks that share memory and repeat the same calls ask for no memory.
+// Repeated calls over shared memory allocate nothing.
 #include <ATen/ops/ones.h>
 #include <fmt/format.h>
 
@@ -18,7 +18,7 @@ std::atomic<std::int64_t> allocations{0};  // of this process
 
 }  // namespace
 
-// Those of all libraries of this program too. The other forms of new and delete call these.
+// Includes allocations of all libraries. The other forms of new and delete call these.
 void* operator new(std::size_t size, std::align_val_t alignment) {
   ++allocations;
   const auto unit = static_cast<std::size_t>(alignment);
@@ -77,9 +77,9 @@ class RepeatedCalls {
 std::string count_allocations(comm::World& world, const std::string&) {
   RepeatedCalls small(world, 96);
   RepeatedCalls large(world, 3 << 18);
-  // Besides, a rank that waits for 50 ms allocates when it checks whether its peers live, and the
-  // queue grows when more calls than ever before are under way. The fewest allocations of many
-  // repetitions are those of the calls.
+  // A rank that waits for 50 ms allocates when it checks whether its peers are alive, and the queue
+  // grows when more calls than before are in flight. So the minimum over many repetitions counts
+  // the allocations of the calls themselves.
   std::int64_t fewest = std::numeric_limits<std::int64_t>::max();
   for (int repetition = 0; repetition < kRepetitions; ++repetition) {
     const std::int64_t before = allocations;
@@ -92,7 +92,7 @@ std::string count_allocations(comm::World& world, const std::string&) {
 
 const RankProgram allocations_program("count allocations", count_allocations);
 
-TEST_CASE("Calls over shared memory that are repeated allocate nothing") {
+TEST_CASE("Repeated calls over shared memory allocate nothing") {
   const std::int64_t size = GENERATE(2, 3);
   for (const RankOutcome& outcome :
        on_processes("count allocations", {.size = size, .backend = "shm"})) {

@@ -18,8 +18,8 @@ at::Tensor sum_of_ranks(comm::ProcessGroup& group, Work& work) {
   return tensor;
 }
 
-/// Facts are exchanged while a call of the data plane waits for a rank, and calls of the two planes
-/// need no common order.
+/// Exchanges texts while a call of the data plane waits for a rank; calls of the two planes need no
+/// common order.
 std::string use_both_planes(World& world, const std::string&) {
   comm::ProcessGroup& control = world.control();
   expect(&control == &world.control() && control.size() == world.size() &&
@@ -58,13 +58,13 @@ TEST_CASE("The control plane does not wait for calls of the data plane") {
 }
 
 std::string use_control_alone(World& world, const std::string&) {
-  world.end_meeting();
+  world.close_rendezvous();
   return comm::exchange_texts(world.control(), "rank " + std::to_string(world.rank())).front();
 }
 
 const RankProgram control_alone("control alone", use_control_alone);
 
-TEST_CASE("The control plane is there from the start and outlives the making of groups") {
+TEST_CASE("The control plane exists from the start and outlives the creation of groups") {
   const std::string backend = GENERATE("gloo", "shm");
   for (const auto& outcome : on_processes("control alone", {.size = 2, .backend = backend})) {
     INFO(outcome.text << outcome.standard_error);
@@ -72,8 +72,8 @@ TEST_CASE("The control plane is there from the start and outlives the making of 
   }
 }
 
-/// Groups before the last, in which ranks were with others or alone, so that each has numbered its
-/// connections in its own way.
+/// Creates groups of different sizes first, so that each rank has numbered its connections
+/// differently, and then a group of all.
 std::string join_groups(World& world, const std::string&) {
   std::vector<std::shared_ptr<comm::ProcessGroup>> groups;
   std::vector<std::int64_t> ranks = comm::ranks_below(world.size());
@@ -103,7 +103,7 @@ TEST_CASE("Ranks whose earlier groups were of different sizes connect to each ot
   }
 }
 
-TEST_CASE("What the control plane sends is no traffic of the job's") {
+TEST_CASE("The job's traffic counters exclude the control plane") {
   on_threads(2, [](World& world) {
     const mesh::MeshGroups groups(world, mesh::DeviceMesh({{mesh::Axis::dp, 2}}));
     (void)comm::exchange_texts(world.control(), "a fact");
@@ -112,7 +112,7 @@ TEST_CASE("What the control plane sends is no traffic of the job's") {
   });
 }
 
-TEST_CASE("A rank that fails ends the control plane of the others") {
+TEST_CASE("A failing rank ends the control plane of the others") {
   std::string seen;
   CHECK_THROWS_WITH(on_threads(2,
                                [&](World& world) {

@@ -1,4 +1,4 @@
-// The errors of the others when a process dies in the middle of a message.
+// Errors of the survivors when a process dies in the middle of a message.
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <csignal>
@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 
 const std::string kComm = std::to_string(static_cast<int>(base::ErrorKind::comm));
 
-/// Messages longer than sockets hold, so that a rank that stops does so in the middle of one.
+/// Messages larger than socket buffers, so that a stopped rank stops in the middle of one.
 std::function<void()> long_call(comm::ProcessGroup& group, const std::string& op) {
   const auto size = static_cast<std::size_t>(group.size());
   if (op == "all_gather_v") {
@@ -61,7 +61,7 @@ ProcessOptions options_for(std::int64_t size, const std::string& op) {
           .group = {.timeout = std::chrono::seconds(20), .reduction = comm::Reduction::fast}};
 }
 
-TEST_CASE("A process killed in the middle of a message is noticed and named") {
+TEST_CASE("A process killed in the middle of a message is detected and named") {
   RankProcesses processes("stream until failure", options_for(2, "send"));
   for (const auto rank : {0, 1}) processes.next_line(rank);
   std::this_thread::sleep_for(milliseconds(100));
@@ -73,7 +73,8 @@ TEST_CASE("A process killed in the middle of a message is noticed and named") {
   CHECK_THAT(failure.text, Catch::StartsWith(kComm) && Names("rank 1", "closed"));
 }
 
-TEST_CASE("A process killed during a fast reduction is named though another one is still awaited") {
+TEST_CASE(
+    "A process killed during a fast reduction is named although another one is still awaited") {
   RankProcesses processes("stream until failure", options_for(3, "all_reduce"));
   for (const auto rank : {0, 1, 2}) processes.next_line(rank);
   processes.signal(1, SIGSTOP);  // gloo's ring makes rank 0 wait for it
@@ -84,7 +85,7 @@ TEST_CASE("A process killed during a fast reduction is named though another one 
   CHECK_THAT(failure.text, Catch::StartsWith(kComm) && Names("rank 2", "closed"));
 }
 
-TEST_CASE("A process killed in the middle of an exchange of parts is named by the others") {
+TEST_CASE("A process killed in the middle of an all-to-all is named by the others") {
   ProcessOptions options = options_for(3, GENERATE("all_gather_v", "all_to_all"));
   options.backend = GENERATE("gloo", "shm");
   options.group.reduction = comm::Reduction::ordered;

@@ -1,4 +1,4 @@
-// The errors of the others when a rank is late, dies, gives up or was started wrongly.
+// Errors of the other ranks when a rank is late, dies, aborts or was started incorrectly.
 #include <unistd.h>
 
 #include <atomic>
@@ -26,7 +26,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr milliseconds kShort(6000);         // a deadline, long enough for processes to start
-constexpr const char* kShortText = "6.0 s";  // the same in messages
+constexpr const char* kShortText = "6.0 s";  // as in messages
 constexpr double kSlack = 4.0;               // seconds after the deadline
 
 struct Failure {
@@ -54,19 +54,19 @@ std::string packed(const Failure& failure) {
 Failure unpacked(const RankOutcome& outcome) {
   INFO(outcome.text << " / " << outcome.standard_error);
   REQUIRE(outcome.status == 0);
-  CHECK(outcome.errors().empty());  // LibTorch's own words do not reach the user
+  CHECK(outcome.errors().empty());  // LibTorch's own messages do not reach the user
   const auto space = outcome.text.find(' ', 3);
   return {std::stoi(outcome.text), outcome.text.substr(space + 1),
           std::stod(outcome.text.substr(outcome.text.find(' ')))};
 }
 
-/// On a rank that does not come any more: the test kills it.
+/// Blocks a rank that never arrives; the test kills it.
 void stay_away() { std::this_thread::sleep_for(seconds(60)); }
 
-/// Jobs in which the last rank stays away. They wait for their deadlines at the same time.
+/// Jobs whose last rank never arrives. They wait for their deadlines concurrently.
 class LateJobs {
  public:
-  /// Returns when all ranks have met.
+  /// Returns after the rendezvous of all ranks.
   void start(const std::string& program, ProcessOptions options) {
     options.group.timeout = kShort;
     jobs_.push_back(std::make_unique<RankProcesses>(program, options));
@@ -100,9 +100,9 @@ void check_late(const Failure& failure, const std::string& culprit) {
   CHECK(failure.message.find('\n') == std::string::npos);
 }
 
-// --- a rank that never comes -------------------------------------------------------------------
+// --- a rank that never arrives -------------------------------------------------------------------
 
-TEST_CASE("A thread that never comes is named when the deadline has passed") {
+TEST_CASE("A thread that never arrives is named at the deadline") {
   std::vector<Failure> failures(3);
   std::latch ready(2);
   on_threads(3,
@@ -118,7 +118,7 @@ TEST_CASE("A thread that never comes is named when the deadline has passed") {
                ready.count_down();
              },
              {.timeout = kShort});
-  // Both waited equally long; whoever was first tells the other.
+  // Both waited equally long; the first to time out notifies the other.
   const auto& first =
       failures[0].kind == static_cast<int>(ErrorKind::timeout) ? failures[0] : failures[1];
   check_late(first, "rank 2");
@@ -141,7 +141,7 @@ std::string late_rank(World& world, const std::string& count) {
 
 const RankProgram late("late rank", late_rank);
 
-TEST_CASE("A process that never comes is named when the deadline has passed") {
+TEST_CASE("A process that never arrives is named at the deadline") {
   LateJobs jobs;
   const std::vector<std::string> backends{"gloo", "shm", "gloo", "shm"};
   for (std::size_t i = 0; i < backends.size(); ++i) {
@@ -157,7 +157,7 @@ TEST_CASE("A process that never comes is named when the deadline has passed") {
     check_late(first, "rank 2");
     if (second.kind == static_cast<int>(ErrorKind::timeout)) {
       check_late(second, "rank 2");
-    } else {  // over shm whoever was first tells the other
+    } else {  // over shm the first to time out notifies the other
       CHECK(backends[i] == "shm");
       CHECK_THAT(second.message, Names("rank 2", kShortText, "--comm-timeout"));
     }
@@ -199,7 +199,7 @@ std::string receive_nothing(World& world, const std::string& op) {
 
 const RankProgram nothing_sent("receive nothing", receive_nothing);
 
-TEST_CASE("A message that is never sent ends the wait for it") {
+TEST_CASE("Waiting for a message that is never sent times out") {
   const std::string op = GENERATE("recv", "all_to_all");
   LateJobs jobs;
   for (const std::string backend : {"gloo", "shm"}) {
@@ -228,7 +228,7 @@ std::string reduce_until_failure(World& world, const std::string& count) {
 
 const RankProgram until_failure("reduce until failure", reduce_until_failure);
 
-TEST_CASE("A killed process is noticed at once and named") {
+TEST_CASE("A killed process is detected at once and named") {
   const std::string count = GENERATE("100", "4000000");
   const auto [backend, reduction] =
       GENERATE(table<std::string, comm::Reduction>({{"gloo", comm::Reduction::ordered},
@@ -248,12 +248,12 @@ TEST_CASE("A killed process is noticed at once and named") {
     const auto failure = unpacked(outcomes[rank]);
     CAPTURE(failure.message);
     CHECK(failure.kind == static_cast<int>(ErrorKind::comm));
-    // Not the other survivor, which may have noticed first and cut its connections.
+    // Not the other survivor, which may have noticed first and closed its connections.
     CHECK_THAT(failure.message, Names("rank 1", "closed"));
   }
 }
 
-TEST_CASE("A stopped process is named when the deadline has passed") {
+TEST_CASE("A stopped process is named at the deadline") {
   const std::string backend = GENERATE("gloo", "shm");
   RankProcesses processes(
       "reduce until failure",
@@ -267,7 +267,7 @@ TEST_CASE("A stopped process is named when the deadline has passed") {
   CHECK_THAT(failure.message, Names("rank 1", kShortText, "--comm-timeout"));
 }
 
-// --- a rank that gives up ----------------------------------------------------------------------
+// --- a rank that aborts ------------------------------------------------------------------------
 
 TEST_CASE("The first exception of a thread ends all ranks and is the one rethrown") {
   const auto start = base::Clock::now();
@@ -289,7 +289,7 @@ TEST_CASE("The first exception of a thread ends all ranks and is the one rethrow
   for (const auto rank : {0u, 1u, 3u}) CHECK_THAT(seen[rank], Contains("rank 2's reason"));
 }
 
-TEST_CASE("An error of communication gives way to its cause, though it may come first") {
+TEST_CASE("An error of communication yields to its cause, even if it is reported first") {
   std::atomic<bool> has_failed = false;
   CHECK_THROWS_WITH(
       on_threads(2,
@@ -305,8 +305,7 @@ TEST_CASE("An error of communication gives way to its cause, though it may come 
       Contains("rank 0's reason"));
 }
 
-/// Rank 1 ends; rank 0 alone waits for it, gives up, and so lets down rank 2, which waits for rank
-/// 0.
+/// Rank 1 exits; rank 0 alone waits for it and fails, which fails rank 2, which waits for rank 0.
 std::string blame_chain(World& world, const std::string&) {
   const auto group = group_of_all(world);
   group->barrier();
@@ -318,7 +317,7 @@ std::string blame_chain(World& world, const std::string&) {
 
 const RankProgram blame_program("blame chain", blame_chain);
 
-TEST_CASE("Who gives up because of another rank says so, and is not blamed for it") {
+TEST_CASE("A rank that fails because of another names it, and is not blamed") {
   const std::string backend = GENERATE("gloo", "shm");
   const auto outcomes = on_processes("blame chain", {.size = 3, .backend = backend});
   for (const auto rank : {0u, 2u}) {
@@ -393,7 +392,7 @@ std::string drop_with_calls_pending(World& world, const std::string&) {
 
 const RankProgram drop_program("drop with calls pending", drop_with_calls_pending);
 
-TEST_CASE("A group can be dropped while calls are under way") {
+TEST_CASE("A group can be destroyed while calls are in flight") {
   const std::string backend = GENERATE("gloo", "shm");
   for (const auto& outcome :
        on_processes("drop with calls pending", {.size = 2, .backend = backend})) {
@@ -403,7 +402,7 @@ TEST_CASE("A group can be dropped while calls are under way") {
   on_threads(2, [](World& world) { drop_with_calls_pending(world, ""); });
 }
 
-// --- ranks that were started wrongly -----------------------------------------------------------
+// --- ranks started incorrectly -----------------------------------------------------------------
 
 std::string nothing_to_do(World&, const std::string&) { return {}; }
 const RankProgram nothing("nothing", nothing_to_do);
@@ -416,7 +415,7 @@ TEST_CASE("Ranks that were told different world sizes are refused by name") {
   }
 }
 
-TEST_CASE("A rank that was never started is named by all who wait for it") {
+TEST_CASE("A rank that was never started is named by all waiting ranks") {
   const auto outcomes =
       on_processes("nothing", {.size = 3, .group = {.timeout = kShort}, .absent = {2}});
   for (const auto rank : {0u, 1u}) {
@@ -427,7 +426,7 @@ TEST_CASE("A rank that was never started is named by all who wait for it") {
   CHECK_THAT(outcomes[0].standard_error, Names("rank 2", "--comm-timeout"));
 }
 
-TEST_CASE("Two processes with one rank are refused") {
+TEST_CASE("Two processes with the same rank are rejected") {
   const int probe = net::listen_at("127.0.0.1", 0);
   comm::WorldOptions options{.backend = "gloo", .size = 3, .group = {.timeout = seconds(5)}};
   options.master_port = port_of(probe);
@@ -448,7 +447,7 @@ TEST_CASE("Two processes with one rank are refused") {
   }
 }
 
-TEST_CASE("A store that does not answer is named with its address") {
+TEST_CASE("The address of a store that does not answer is named") {
   const int silent = net::listen_at("127.0.0.1", 0);
   const auto port = port_of(silent);
   ::close(silent);  // nobody listens there now
@@ -480,7 +479,7 @@ TEST_CASE("A port that is taken is named") {
   CHECK_THAT(failure.message, Names(port, "MASTER_PORT"));
 }
 
-TEST_CASE("A backend that does not exist is refused with the choices") {
+TEST_CASE("An unknown backend is rejected with the choices") {
   const auto failure = failure_of([] { (void)comm::create_world({.backend = "smoke"}); });
   CHECK(failure.kind == static_cast<int>(ErrorKind::usage));
   CHECK_THAT(failure.message, Contains("'smoke'") && Contains("gloo"));

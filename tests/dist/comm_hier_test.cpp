@@ -1,5 +1,4 @@
-// Collectives over several hosts that go through shared memory first, against one flat group. Hosts
-// are groups of threads here.
+// Hierarchical collectives compared with one flat group; hosts are simulated by groups of threads.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
@@ -21,7 +20,7 @@ using comm::Transport;
 using comm::World;
 using Counts = std::vector<std::int64_t>;
 
-/// The calls of a group as a transport; counts those that move or add tensors.
+/// Adapts a group to a Transport, and counts the calls that move or add tensors.
 class GroupTransport final : public Transport {
  public:
   GroupTransport(std::shared_ptr<ProcessGroup> group, std::int64_t& calls)
@@ -39,31 +38,31 @@ class GroupTransport final : public Transport {
   std::int64_t& calls_;
 };
 
-/// A rank's transport, and what it asked of the group of all.
+/// A rank's transport, and its counts of calls.
 struct Fixture {
   HostGrid grid;
   std::shared_ptr<ProcessGroup> all;
-  std::int64_t calls = 0;  // of host and lane
+  std::int64_t calls = 0;  // intra-host and inter-host
   std::int64_t calls_of_all = 0;
   std::unique_ptr<HierTransport> transport;
 
   Fixture(World& world, const HostGrid& hosts, bool is_ordered = true) : grid(hosts) {
     all = group_of_all(world);
-    std::shared_ptr<ProcessGroup> host, lane;
+    std::shared_ptr<ProcessGroup> intra_host, inter_host;
     for (std::int64_t h = 0; h < grid.hosts; ++h) {
       Counts ranks;
       for (std::int64_t p = 0; p < grid.per_host; ++p) ranks.push_back(grid.rank(h, p));
-      if (auto made = world.split(ranks, fmt::format("host {}", h))) host = made;
+      if (auto made = world.split(ranks, fmt::format("host {}", h))) intra_host = made;
     }
     for (std::int64_t p = 0; p < grid.per_host; ++p) {
       Counts ranks;
       for (std::int64_t h = 0; h < grid.hosts; ++h) ranks.push_back(grid.rank(h, p));
-      if (auto made = world.split(ranks, fmt::format("lane {}", p))) lane = made;
+      if (auto made = world.split(ranks, fmt::format("place {}", p))) inter_host = made;
     }
     transport = std::make_unique<HierTransport>(
         grid, world.rank(),
-        HierTransport::Parts{.host = std::make_unique<GroupTransport>(host, calls),
-                             .lane = std::make_unique<GroupTransport>(lane, calls),
+        HierTransport::Parts{.intra_host = std::make_unique<GroupTransport>(intra_host, calls),
+                             .inter_host = std::make_unique<GroupTransport>(inter_host, calls),
                              .all = std::make_unique<GroupTransport>(all, calls_of_all)},
         is_ordered);
   }
@@ -94,7 +93,7 @@ void check_reductions(World& world, const HostGrid& grid, at::ScalarType dtype) 
   }
 }
 
-TEST_CASE("Sums over hosts first have the bits of the flat order") {
+TEST_CASE("Hierarchical sums have the bits of the flat order") {
   const HostGrid grid = GENERATE(HostGrid{2, 2}, HostGrid{2, 3}, HostGrid{4, 2}, HostGrid{3, 2});
   on_threads(grid.hosts * grid.per_host, [&](World& world) {
     for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kLong}) {
@@ -103,7 +102,7 @@ TEST_CASE("Sums over hosts first have the bits of the flat order") {
   });
 }
 
-TEST_CASE("Where bits allow, sums do not go to all at once") {
+TEST_CASE("Sums are hierarchical whenever the bits allow") {
   const auto goes_by_host = [](const HostGrid& grid, at::ScalarType dtype, bool is_ordered) {
     std::int64_t flat = -1;
     on_threads(grid.hosts * grid.per_host, [&](World& world) {
@@ -157,12 +156,12 @@ void check_movements(World& world, const HostGrid& grid) {
   fixture.transport->run(comm::Barrier{}, soon());
 }
 
-TEST_CASE("Parts, broadcasts and messages find their ranks on all hosts") {
+TEST_CASE("Gathers, broadcasts and messages reach the right ranks on all hosts") {
   const HostGrid grid = GENERATE(HostGrid{2, 2}, HostGrid{3, 2}, HostGrid{2, 4});
   on_threads(grid.hosts * grid.per_host, [&](World& world) { check_movements(world, grid); });
 }
 
-TEST_CASE("A grid is as many neighbouring ranks on each host") {
+TEST_CASE("A grid has equally many consecutive ranks on each host") {
   const auto grid = [](const Counts& hosts) { return comm::grid_of(hosts); };
   CHECK(grid({5, 5, 7, 7})->hosts == 2);
   CHECK(grid({5, 5, 7, 7})->per_host == 2);

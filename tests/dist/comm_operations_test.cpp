@@ -28,9 +28,9 @@ using Counts = std::vector<std::int64_t>;
 
 constexpr at::ScalarType kTypes[] = {at::kFloat, at::kDouble, at::kBFloat16,
                                      at::kHalf,  at::kLong,   at::kByte};
-// Nothing, less than a slice, around one, more than the small exchange, several pieces.
+// Empty, less than a slice, around one, more than the small exchange, several chunks.
 constexpr std::int64_t kCounts[] = {0, 1, 63, 65, 1000, 50'021};
-constexpr std::int64_t kManyPieces = 2'500'037;  // 10 MB of float32
+constexpr std::int64_t kManyChunks = 2'500'037;  // 10 MB of float32
 
 // Computes slow values once per process. Returns a copy, which the caller may change.
 template <typename Make>
@@ -110,7 +110,8 @@ void check_broadcast(ProcessGroup& group, std::int64_t count, at::ScalarType dty
   expect(same_bits(tensor, contents_of(root, count, dtype)), at_size("the root's", count, dtype));
 }
 
-/// Everyone sends to the next before receiving from the previous: blocking sends would lock up.
+/// Every rank sends to the next before it receives from the previous: blocking sends would
+/// deadlock.
 void check_ring(ProcessGroup& group, std::int64_t count, at::ScalarType dtype) {
   const std::int64_t next = (group.rank() + 1) % group.size();
   const std::int64_t previous = (group.rank() + group.size() - 1) % group.size();
@@ -123,12 +124,12 @@ void check_ring(ProcessGroup& group, std::int64_t count, at::ScalarType dtype) {
          at_size("the previous rank's", count, dtype));
 }
 
-/// How many elements rank `from` has for rank `to`: unequal, and for some pairs none.
+/// Elements that rank `from` sends to rank `to`: unequal, and none for some pairs.
 std::int64_t part_count(std::int64_t from, std::int64_t to, std::int64_t count) {
   return (2 * from + to) % 3 == 1 ? 0 : count + 13 * from + 5 * to;
 }
 
-/// The part that rank `from` has for rank `to`.
+/// The part that rank `from` sends to rank `to`.
 at::Tensor part_of(std::int64_t from, std::int64_t to, std::int64_t count, at::ScalarType dtype) {
   return values_of(7 * from + to, part_count(from, to, count), dtype);
 }
@@ -172,12 +173,12 @@ void check_all_to_all(ProcessGroup& group, std::int64_t count, at::ScalarType dt
   expect(same_bits(input, at::cat(to_all)), "the input of all_to_all untouched");
 }
 
-/// Several pieces, and nothing at all.
+/// Parts of several chunks, and empty ones.
 void check_extremes(ProcessGroup& group) {
   constexpr std::int64_t kLargePart = 300'017;  // more than a staging area of float32 holds
-  check_all_reduce(group, kManyPieces, at::kFloat);
-  check_reduce_scatter(group, kManyPieces / group.size(), at::kFloat);
-  check_ring(group, kManyPieces, at::kFloat);
+  check_all_reduce(group, kManyChunks, at::kFloat);
+  check_reduce_scatter(group, kManyChunks / group.size(), at::kFloat);
+  check_ring(group, kManyChunks, at::kFloat);
   check_all_gather_v(group, kLargePart, at::kFloat);
   check_all_to_all(group, kLargePart, at::kFloat);
   const Counts none(static_cast<std::size_t>(group.size()), 0);
@@ -201,7 +202,7 @@ std::string check_every_operation(World& world, const std::string&) {
   }
   check_extremes(*group);
   group->barrier();
-  const auto sum = contents_of(group->rank(), kManyPieces, at::kFloat);
+  const auto sum = contents_of(group->rank(), kManyChunks, at::kFloat);
   group->all_reduce(sum).wait();
   const auto bits = sum.view(at::kInt).to(at::kLong);
   return std::to_string((bits * at::arange(1, bits.numel() + 1)).sum().item<std::int64_t>());
@@ -209,7 +210,7 @@ std::string check_every_operation(World& world, const std::string&) {
 
 const RankProgram every_operation("every operation", check_every_operation);
 
-// Whatever order ranks are added in, and if each sum on the way is rounded.
+// Holds for any order of addition, and with rounded partial sums.
 void check_near_sum(const at::Tensor& found, std::int64_t ranks, at::ScalarType dtype) {
   at::Tensor exact = at::zeros({found.numel()}, at::kDouble);
   at::Tensor magnitudes = exact.clone();
@@ -225,7 +226,7 @@ void check_near_sum(const at::Tensor& found, std::int64_t ranks, at::ScalarType 
 
 std::string check_fast(World& world, const std::string&) {
   const auto group = group_of_all(world);
-  for (const std::int64_t count : {std::int64_t{1}, std::int64_t{1000}, kManyPieces}) {
+  for (const std::int64_t count : {std::int64_t{1}, std::int64_t{1000}, kManyChunks}) {
     const auto tensor = contents_of(group->rank(), count, at::kFloat);
     group->all_reduce(tensor).wait();
     check_near_sum(tensor, group->size(), at::kFloat);
@@ -240,7 +241,7 @@ std::string check_fast(World& world, const std::string&) {
 
 const RankProgram fast_reduction("fast reduction", check_fast);
 
-/// Many calls under way at once, waited for in reverse, with messages between them.
+/// Many calls in flight, waited for in reverse order, with messages in between.
 std::string check_many_outstanding(World& world, const std::string&) {
   const auto group = group_of_all(world);
   const std::int64_t next = (group->rank() + 1) % group->size();
@@ -267,10 +268,10 @@ std::string check_many_outstanding(World& world, const std::string&) {
 
 const RankProgram many_outstanding("many outstanding", check_many_outstanding);
 
-/// A reduction completes while no rank waits for it: it can hide behind the backward pass.
+/// A reduction completes while no rank waits for it, so it can overlap the backward pass.
 std::string check_progress_without_wait(World& world, const std::string&) {
   const auto group = group_of_all(world);
-  const auto tensor = contents_of(group->rank(), kManyPieces, at::kFloat);
+  const auto tensor = contents_of(group->rank(), kManyChunks, at::kFloat);
   const Work work = group->all_reduce(tensor);
   const auto start = base::Clock::now();
   while (!work.is_completed() && base::seconds_since(start) < 10) {
@@ -355,7 +356,7 @@ std::vector<std::string> texts_on_threads(std::int64_t size, const RankBody& bod
   return texts;
 }
 
-TEST_CASE("Every operation gives what a naive one gives, on ranks that are threads") {
+TEST_CASE("Every operation equals a naive implementation, on ranks that are threads") {
   on_threads(1, [](World& world) {
     const auto group = group_of_all(world);
     for (const auto count : kCounts) {
@@ -371,7 +372,7 @@ TEST_CASE("Every operation gives what a naive one gives, on ranks that are threa
   texts_on_threads(8, check_every_operation);  // 2, 3 and 4 beside processes, below
 }
 
-TEST_CASE("Every operation gives what a naive one gives, and the same bits in processes") {
+TEST_CASE("Every operation equals a naive implementation, with the same bits in processes") {
   const std::int64_t size = GENERATE(2, 3, 4);
   CAPTURE(size);
   const auto over_gloo = texts_on_processes("every operation", {.size = size});
@@ -382,18 +383,18 @@ TEST_CASE("Every operation gives what a naive one gives, and the same bits in pr
   REQUIRE(!over_gloo[0].empty());
 }
 
-TEST_CASE("The fast reduction over gloo is right to rounding") {
+TEST_CASE("The fast reduction over gloo is correct up to rounding") {
   texts_on_processes("fast reduction", {.size = 3,
                                         .group = {.timeout = std::chrono::seconds(20),
                                                   .reduction = comm::Reduction::fast}});
 }
 
-TEST_CASE("Many calls may be under way at once") {
+TEST_CASE("Many calls may be in flight at once") {
   texts_on_threads(4, check_many_outstanding);
   texts_on_processes("many outstanding", {.size = 3, .backend = process_backend()});
 }
 
-TEST_CASE("A reduction completes though nobody waits for it") {
+TEST_CASE("A reduction completes although no rank waits for it") {
   texts_on_threads(2, check_progress_without_wait);
   texts_on_processes("progress without wait", {.size = 2, .backend = process_backend()});
 }
@@ -406,7 +407,7 @@ TEST_CASE("Calls, bytes and time in waits are counted") {
   texts_on_processes("counted parts", {.size = 2, .backend = backend});
 }
 
-/// The message of the error that `action` must end with.
+/// The message of the error that `action` must throw.
 template <typename Action>
 std::string message_of(ErrorKind kind, Action&& action) {
   try {
@@ -418,7 +419,7 @@ std::string message_of(ErrorKind kind, Action&& action) {
   throw std::runtime_error("expected an error");
 }
 
-TEST_CASE("Counts that do not fit this rank's tensors are refused before the call") {
+TEST_CASE("Counts that do not fit this rank's tensors are rejected before the call") {
   on_threads(2, [](World& world) {
     const auto group = group_of_all(world);
     const auto three = at::ones({3});
@@ -454,7 +455,7 @@ TEST_CASE("Counts that do not fit this rank's tensors are refused before the cal
   });
 }
 
-TEST_CASE("Ranks whose counts disagree are told so") {
+TEST_CASE("Ranks whose counts disagree fail with both counts") {
   std::vector<std::string> gathered(2);
   std::vector<std::string> exchanged(2);
   on_threads(2, [&](World& world) {

@@ -1,5 +1,5 @@
-// Properties of ranks that share memory: races between calls, tensors within and outside the shared
-// segments, the memory itself, and what is left behind.
+// Ranks that share memory: races between calls, tensors within and outside shared segments, memory
+// accounting, and cleanup.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -18,7 +18,7 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
-#include "dtrain/comm/internal/host/host_survey.h"
+#include "dtrain/comm/internal/host/host_topology.h"
 #include "dtrain/comm/internal/host/segment.h"
 #include "support/local_ranks.h"
 #include "support/messages.h"
@@ -34,7 +34,7 @@ using comm::ProcessGroup;
 using comm::Work;
 using comm::World;
 
-// --- many calls of all kinds, close upon each other ----------------------------------------------
+// --- many back-to-back calls of all kinds --------------------------------------------------------
 
 /// A series of random calls. All ranks draw the same calls, and each its own delays and its own
 /// mixture of tensors within and outside the memory of World::allocate.
@@ -208,19 +208,19 @@ void check_right(const std::vector<RankOutcome>& outcomes) {
   }
 }
 
-TEST_CASE("Thousands of random calls, one right after the other, are right in processes") {
+TEST_CASE("Thousands of back-to-back random calls are correct in processes") {
   const auto [size, steps] =
       GENERATE(table<std::int64_t, std::string>({{2, "4000"}, {4, "1200"}, {8, "400"}}));
   check_right(on_processes("random calls", {.size = size, .argument = steps, .backend = "shm"}));
 }
 
-TEST_CASE("Thousands of random calls, one right after the other, are right in threads") {
+TEST_CASE("Thousands of back-to-back random calls are correct in threads") {
   on_threads(4, [](World& world) { check_random_calls(world, "1200"); });
 }
 
 // --- groups --------------------------------------------------------------------------------------
 
-/// Bytes of memory behind the segment of this process.
+/// Bytes of memory that back the segment of this process.
 std::int64_t segment_bytes() {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code gone;
@@ -261,7 +261,7 @@ std::string make_many_groups(World& world, const std::string&) {
 
 const RankProgram many_groups("many groups", make_many_groups);
 
-TEST_CASE("Groups come and go, and their memory with them") {
+TEST_CASE("Destroyed groups release their memory") {
   check_right(on_processes("many groups", {.size = 3, .backend = "shm"}));
   on_threads(3, [](World& world) { make_many_groups(world, ""); });
 }
@@ -286,12 +286,12 @@ std::string drop_early(World& world, const std::string&) {
 
 const RankProgram early_drop("drop early", drop_early);
 
-TEST_CASE("Two ranks may go on talking when a third has let go of the group") {
+TEST_CASE("Two ranks can still exchange messages when a third has left the group") {
   check_right(on_processes("drop early", {.size = 3, .backend = "shm"}));
   on_threads(3, [](World& world) { drop_early(world, ""); });
 }
 
-TEST_CASE("Ranks that make different calls are told so") {
+TEST_CASE("Ranks that make different calls fail") {
   std::vector<std::string> messages(2);
   on_threads(2, [&](World& world) {
     const auto group = group_of_all(world);
@@ -361,7 +361,7 @@ TEST_CASE("A segment never goes beyond a limit that is no multiple of a page") {
   CHECK(comm::Segment(10'001, {}).bytes() == 8'192);
 }
 
-// Where the shortest run of at least `size` numbers that nobody has begins.
+// The start of the shortest free run of at least `size` numbers.
 std::optional<std::int64_t> smallest_gap(const std::vector<int>& owner, std::int64_t size) {
   std::optional<std::int64_t> best;
   std::int64_t best_length = 0;
@@ -381,7 +381,7 @@ std::optional<std::int64_t> smallest_gap(const std::vector<int>& owner, std::int
 TEST_CASE("Free ranges neither overlap nor get lost") {
   constexpr std::int64_t kSize = 200;
   comm::FreeRanges ranges(kSize);
-  std::vector<int> owner(kSize, -1);  // the oracle: who has each number
+  std::vector<int> owner(kSize, -1);  // the oracle: owner of each number
   std::map<int, std::pair<std::int64_t, std::int64_t>> taken;
   std::mt19937 random(3);
   for (int step = 0; step < 20'000; ++step) {
@@ -403,7 +403,7 @@ TEST_CASE("Free ranges neither overlap nor get lost") {
   }
 }
 
-// --- what is left behind -------------------------------------------------------------------------
+// --- cleanup -------------------------------------------------------------------------------------
 
 std::set<std::string> shared_things() {
   std::set<std::string> found;
@@ -451,20 +451,20 @@ TEST_CASE("Killed processes leave nothing behind") {
   CHECK(added == std::vector<std::string>{});
 }
 
-// --- who can share memory ------------------------------------------------------------------------
+// --- host topology -------------------------------------------------------------------------------
 
 TEST_CASE("Hosts are numbered by their first ranks, and a rank without shared memory is named") {
-  const comm::ShmCard here{.host = "a", .refusal = {}};
-  const comm::ShmCard elsewhere{.host = "b", .refusal = {}};
-  const comm::ShmCard unable{.host = "a", .refusal = "no memory"};
-  CHECK(comm::refusal_among({here, here, elsewhere}).empty());
-  CHECK_THAT(comm::refusal_among({here, unable}), Names("rank 1", "no memory"));
+  const comm::HostInfo here{.host = "a", .obstacle = {}};
+  const comm::HostInfo elsewhere{.host = "b", .obstacle = {}};
+  const comm::HostInfo unable{.host = "a", .obstacle = "no memory"};
+  CHECK(comm::rank_obstacle({here, here, elsewhere}).empty());
+  CHECK_THAT(comm::rank_obstacle({here, unable}), Names("rank 1", "no memory"));
   CHECK(comm::hosts_of({here, here, here}) == std::vector<std::int64_t>{0, 0, 0});
   CHECK(comm::hosts_of({elsewhere, here, elsewhere}) == std::vector<std::int64_t>{0, 1, 0});
 }
 
 std::string name_backend(World& world, const std::string&) {
-  world.end_meeting();
+  world.close_rendezvous();
   world.control().barrier();  // rank 0, which serves the store, leaves last of all
   return std::string(world.backend());
 }

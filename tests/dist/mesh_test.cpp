@@ -28,7 +28,7 @@ mesh::MeshShape place(std::int64_t pp, std::int64_t dp, std::int64_t tp) {
   return {{Axis::pp, pp}, {Axis::dp, dp}, {Axis::tp, tp}};
 }
 
-// The line along `axis` that the rank is in.
+// The ranks along `axis` that include this rank.
 mesh::Ranks line_of(const DeviceMesh& mesh, Axis axis, std::int64_t rank) {
   for (const mesh::Ranks& line : mesh.lines(axis)) {
     if (std::ranges::find(line, rank) != line.end()) return line;
@@ -65,7 +65,7 @@ TEST_CASE("A mesh of 4,096 ranks gives each one place and each axis disjoint lin
   }
 }
 
-TEST_CASE("A mesh with an axis of zero is refused") {
+TEST_CASE("A mesh with an axis of size 0 is rejected") {
   CHECK_THROWS_WITH(DeviceMesh({{Axis::dp, 0}}), Names("layout.dp", 0));
 }
 
@@ -101,7 +101,7 @@ double members(comm::ProcessGroup& group, World& world) {
   return sum.item<double>();
 }
 
-// A world that notes what groups it is asked for.
+// A world that records which groups are created.
 class NotingWorld final : public World {
  public:
   explicit NotingWorld(World& inner) : inner_(inner) {}
@@ -115,12 +115,12 @@ class NotingWorld final : public World {
                                             std::string_view name) override {
     return inner_.split(ranks, name);
   }
-  std::shared_ptr<comm::ProcessGroup> split_lines(std::span<const mesh::Ranks> lines,
-                                                  std::string_view name,
-                                                  comm::GroupCalls calls) override {
+  std::shared_ptr<comm::ProcessGroup> split_subgroups(std::span<const mesh::Ranks> lines,
+                                                      std::string_view name,
+                                                      comm::GroupCalls calls) override {
     if (calls == comm::GroupCalls::messages) for_messages.emplace_back(name);
     num_lines[std::string(name)].push_back(lines.size());
-    return inner_.split_lines(lines, name, calls);
+    return inner_.split_subgroups(lines, name, calls);
   }
   comm::ProcessGroup& control() override { return inner_.control(); }
 
@@ -144,7 +144,7 @@ TEST_CASE("All groups of a kind are made by one call") {
   });
 }
 
-TEST_CASE("An axis of one rank has a group of one, whose operations change and send nothing") {
+TEST_CASE("An axis of one rank has a single-rank group, whose operations change and send nothing") {
   on_threads(1, [](World& world) {
     const MeshGroups groups(world, DeviceMesh({}), {.tensor = {{"head", 1}}, .stages = {{0}}});
     for (comm::ProcessGroup* group :
@@ -164,7 +164,7 @@ TEST_CASE("An axis of one rank has a group of one, whose operations change and s
   });
 }
 
-TEST_CASE("An axis is cut into runs of neighbours, and across them") {
+TEST_CASE("An axis is cut into runs of peer_memory, and across them") {
   on_threads(8, [](World& world) {
     const auto rank = static_cast<double>(world.rank());
     const MeshGroups data(world, DeviceMesh({{Axis::dp, 8}}), {.shard_size = 2});
@@ -211,7 +211,7 @@ TEST_CASE("Counters add up all groups, that of all ranks included") {
   });
 }
 
-TEST_CASE("A mesh that does not fit the world is refused") {
+TEST_CASE("A mesh that does not fit the world is rejected") {
   CHECK_THROWS_WITH(on_threads(2,
                                [](World& world) {
                                  MeshGroups groups(world, DeviceMesh({{Axis::dp, 3}}));

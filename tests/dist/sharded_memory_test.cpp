@@ -119,7 +119,7 @@ struct Formula {
   double sharded = 0;  // arrays of which a rank has its share
 };
 
-TEST_CASE("What a rank holds between steps is at most a tenth above the formula") {
+TEST_CASE("A rank's memory between steps is at most a tenth above the formula") {
   const std::string backend = GENERATE("gloo", "shm");
   const Formula formula = GENERATE(Formula{"ddp", 4, 0}, Formula{"zero:1", 2, 2},
                                    Formula{"zero:2", 1, 3}, Formula{"fsdp:full", 0, 4});
@@ -145,7 +145,7 @@ TEST_CASE("What a rank holds between steps is at most a tenth above the formula"
   if (backend == "shm") CHECK(resident < 1.1 * expected + freed + 8 * kMebibyte);
 }
 
-TEST_CASE("At the peak of a fully sharded step two units are there, not the model") {
+TEST_CASE("The peak of a fully sharded step holds two units, not the model") {
   const std::string backend = GENERATE("gloo", "shm");
   for (const Measured& found : measure_on(2, backend, "fsdp:full")) {
     const std::int64_t shards = 4 * found.parameters / 2;

@@ -1,4 +1,4 @@
-// A world whose collectives take longer than they need, to show what runs beside them.
+// A world whose collectives are delayed, to show which work overlaps them.
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,7 @@
 
 namespace dtrain::testing {
 
-/// Carries calls out through another group, late.
+/// Forwards calls to another group after a delay.
 class DelayedTransport final : public comm::Transport {
  public:
   DelayedTransport(std::shared_ptr<comm::ProcessGroup> inner, std::chrono::milliseconds delay)
@@ -36,8 +36,8 @@ class DelayedTransport final : public comm::Transport {
   std::chrono::milliseconds delay_;
 };
 
-/// Another world's ranks and memory. Its groups sleep for `delay` in every collective call, in the
-/// thread that carries the calls out, so that callers who do not wait lose no time.
+/// Wraps another world. Its groups sleep for `delay` in every collective call, in the thread that
+/// executes the call, so that callers that do not wait lose no time.
 ///
 /// Threads: one, as World.
 class DelayedWorld final : public comm::World {

@@ -5,6 +5,6 @@
 #include "dtrain/base/host/process.h"
 
 int main(int argc, char** argv) {
-  dtrain::base::secure_standard_streams();  // as dtrain: a peer that is gone must not end a rank
+  dtrain::base::ensure_standard_streams();  // as dtrain: a peer that is gone must not end a rank
   dtrain::base::end_process(Catch::Session().run(argc, argv));
 }

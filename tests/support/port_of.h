@@ -1,4 +1,4 @@
-// The port that a bound TCP socket has. Without LibTorch.
+// The port of a bound TCP socket, without LibTorch.
 #pragma once
 
 #include <netinet/in.h>

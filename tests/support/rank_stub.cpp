@@ -1,7 +1,7 @@
-// A rank without LibTorch, to start many of them: it meets the others, shares memory with them,
-// makes two groups (control, data), all-reduces a number over each and reports a step to dtrun, all
-// by the code that dtrain runs. For one machine, which may play several nodes.
-//   rank_stub [SECONDS]   stays that long before it ends
+// A rank without LibTorch, for jobs of many ranks: performs the rendezvous, shares memory, creates
+// two groups (control, data), all-reduces a number over each and reports a step to dtrun, with
+// dtrain's own code. For one machine, which may emulate several nodes.
+//   rank_stub [SECONDS]   sleeps that long before it exits
 #include <dirent.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@
 #include "dtrain/base/launcher_link.h"
 #include "dtrain/base/rank_env.h"
 #include "dtrain/comm/internal/host/host_groups.h"
-#include "dtrain/comm/internal/host/host_survey.h"
+#include "dtrain/comm/internal/host/host_topology.h"
 #include "dtrain/comm/internal/rendezvous/rendezvous.h"
 #include "dtrain/comm/tree_order.h"
 #include "dtrain/net/proof.h"
@@ -39,7 +39,7 @@ std::int64_t open_files() {
 }
 
 std::shared_ptr<comm::Rendezvous> meet(const base::RankEnv& env) {
-  return comm::meet_all_ranks(
+  return comm::join_rendezvous(
       {.rank = env.rank,
        .size = env.world_size,
        .store = env.store,
@@ -51,24 +51,24 @@ std::shared_ptr<comm::Rendezvous> meet(const base::RankEnv& env) {
       base::Deadline(kTimeout));
 }
 
-std::shared_ptr<comm::ProcessNeighbours> neighbours_of(const base::RankEnv& env,
-                                                       comm::Rendezvous& rendezvous) {
+std::shared_ptr<comm::ProcessPeerMemory> peer_memory_of(const base::RankEnv& env,
+                                                        comm::Rendezvous& rendezvous) {
   const base::Deadline deadline(kTimeout);
-  auto survey = comm::survey_hosts({.rank = env.rank, .size = env.world_size, .count_memory = {}},
-                                   *rendezvous.store, deadline);
-  if (!survey.obstacle.empty() || survey.num_hosts() != 1) {
-    base::fail(base::ErrorKind::comm, "{} hosts, not one: {}", survey.num_hosts(), survey.obstacle);
+  auto topology = comm::discover_hosts(
+      {.rank = env.rank, .size = env.world_size, .count_memory = {}}, *rendezvous.store, deadline);
+  if (!topology.obstacle.empty() || topology.num_hosts() != 1) {
+    base::fail(base::ErrorKind::comm, "{} hosts, not one: {}", topology.num_hosts(),
+               topology.obstacle);
   }
-  return comm::share_memory(std::move(survey), deadline);
+  return comm::share_memory(std::move(topology), deadline);
 }
 
-/// Adds as a small tensor is added.
-double all_reduce(comm::Meeting& meeting, double value) {
-  meeting.exchange({.op = comm::Collective::all_reduce, .count = 1},
-                   reinterpret_cast<const std::byte*>(&value), sizeof value,
-                   base::Deadline(kTimeout));
+/// Reduces as a small tensor is reduced.
+double all_reduce(comm::ShmContext& shm, double value) {
+  shm.exchange({.op = comm::Collective::all_reduce, .count = 1},
+               reinterpret_cast<const std::byte*>(&value), sizeof value, base::Deadline(kTimeout));
   std::vector<double> sums;
-  const auto payloads = meeting.payloads(0);
+  const auto payloads = shm.payloads(0);
   for (std::size_t rank = 0; rank < payloads.size(); ++rank) {
     const auto step = comm::tree_step(static_cast<std::int64_t>(rank), std::ssize(payloads));
     const double term = *reinterpret_cast<const double*>(payloads[rank]);
@@ -90,17 +90,17 @@ void run(double seconds) {
   const base::RankEnv env = base::rank_env_of_process();
   base::LauncherLink launcher(env.control_fd);
   const auto rendezvous = meet(env);
-  const auto neighbours = neighbours_of(env, *rendezvous);
-  comm::HostGroups groups(kTimeout, rendezvous, neighbours);
+  const auto peer_memory = peer_memory_of(env, *rendezvous);
+  comm::HostGroups groups(kTimeout, rendezvous, peer_memory);
   std::vector<std::int64_t> all(static_cast<std::size_t>(env.world_size));
   std::iota(all.begin(), all.end(), std::int64_t{0});
   const auto n = static_cast<double>(env.world_size);
-  std::vector<std::unique_ptr<comm::Meeting>> meetings;
+  std::vector<std::unique_ptr<comm::ShmContext>> contexts;
   for (const std::string name : {"control", "dp"}) {
     const comm::GroupPlan plan{
         .key = "group " + name, .name = name, .rank = env.rank, .world_ranks = all};
-    meetings.push_back(std::make_unique<comm::Meeting>(groups.seat(plan), neighbours));
-    const double sum = all_reduce(*meetings.back(), static_cast<double>(env.rank + 1));
+    contexts.push_back(std::make_unique<comm::ShmContext>(groups.join(plan), peer_memory));
+    const double sum = all_reduce(*contexts.back(), static_cast<double>(env.rank + 1));
     if (sum != n * (n + 1) / 2) base::fail(base::ErrorKind::internal, "the sum is {}", sum);
   }
   rendezvous->store->leave();
@@ -124,7 +124,8 @@ int main(int argc, char** argv) {
     return 0;
   } catch (const base::Error& error) {
     const auto status = static_cast<int>(error.kind());
-    if (!base::tell_error(status, error.what(), base::ErrorScope::own)) std::puts(error.what());
+    if (!base::send_error_to_launcher(status, error.what(), base::ErrorScope::own))
+      std::puts(error.what());
     return status;
   }
 }

@@ -264,7 +264,7 @@ std::optional<Configured> configure(const config::CommandLine& given) {
   }
   if (command_line.print_config) {
     if (env.rank == 0) {
-      base::tell_plain_output();
+      base::request_plain_output();
       print(config::to_json(command_line.command, configured.config) + "\n");
     }
     return std::nullopt;

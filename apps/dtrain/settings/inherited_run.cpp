@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 namespace store = checkpoint::store;
-using base::is_there;
+using base::path_exists;
 using config::Config;
 
 std::string config_file_in(const fs::path& run) { return (run / "config.json").string(); }
@@ -57,7 +57,7 @@ bool resumes_run_folder(const Config& given) {
   const std::string& run = given.run.dir;
   return given.checkpoint.resume.is_automatic() && !run.empty() &&
          !store::list_steps(store::checkpoints_folder(run)).empty() &&
-         is_there(config_file_in(run));
+         path_exists(config_file_in(run));
 }
 
 }  // namespace
@@ -80,7 +80,7 @@ std::optional<config::InheritedRun> inherited_run(const config::CommandLine& com
     return {{file, config::read_saved_run(file)}};
   }
   const std::string manifest = (fs::path(resume.path) / store::kManifestName).string();
-  if (!is_fork || !is_there(manifest)) return std::nullopt;
+  if (!is_fork || !path_exists(manifest)) return std::nullopt;
   return {{manifest, settings_in(store::read_manifest(resume.path))}};
 }
 
@@ -141,7 +141,8 @@ std::string run_of_model(const std::string& model) {
   // RUN; or RUN/checkpoints/step-N, RUN/final
   constexpr int kLevels = 3;
   for (int level = 0; level < kLevels; ++level, folder = folder.parent_path()) {
-    if (report::is_run(folder.string()) && is_there(config_file_in(folder))) return folder.string();
+    if (report::is_run(folder.string()) && path_exists(config_file_in(folder)))
+      return folder.string();
   }
   return {};
 }

@@ -31,7 +31,7 @@ namespace store = checkpoint::store;
 using base::ErrorKind;
 using base::fail;
 using base::is_folder;
-using base::is_there;
+using base::path_exists;
 
 // The step at which a run last ended, -1 if it never ended; nothing without a metrics.jsonl.
 std::optional<std::int64_t> last_end(const std::string& run) {
@@ -69,7 +69,7 @@ bool is_readable_model(const std::string& path) {
 // The final model of a run folder, or the folder itself, which means its newest checkpoint.
 std::string model_of_run(const std::string& run) {
   const std::string final = store::final_model(run);
-  const bool has_final = is_there(final);
+  const bool has_final = path_exists(final);
   const std::vector<std::string> checkpoints =
       has_final && !is_folder(store::checkpoints_folder(run)) ? std::vector<std::string>()
                                                               : store::checkpoints_of_run(run);
@@ -130,7 +130,7 @@ void check_resume(const config::Resume& resume) {
          path, kWanted);
   }
   const std::string model = store::model_file_in(path);
-  if (!model.empty() && !is_there(fs::path(path) / store::kManifestName)) {
+  if (!model.empty() && !path_exists(fs::path(path) / store::kManifestName)) {
     fail(ErrorKind::checkpoint,
          "--resume {}: it contains a model without the state of a run; give a checkpoint, or start "
          "from the weights with --init-from {}",
@@ -148,7 +148,7 @@ void check_resume(const config::Resume& resume) {
 
 void check_init_from(const std::string& path) {
   if (path.empty()) return;
-  if (!is_there(path)) {
+  if (!path_exists(path)) {
     fail(ErrorKind::checkpoint, "--init-from {}: no such file or folder; {}", path,
          path == "resume"    ? "to resume a run, give --resume auto"
          : path == "scratch" ? "omit it to start from new weights"
@@ -163,7 +163,7 @@ void check_init_from(const std::string& path) {
 }  // namespace
 
 std::string model_path(const std::string& from) {
-  if (!is_there(from)) {
+  if (!path_exists(from)) {
     fail(ErrorKind::checkpoint,
          "--from {}: no such file or folder; give a run folder, a checkpoint "
          "(RUN/checkpoints/step-N) or a model file (RUN/final/model.safetensors)",
@@ -172,18 +172,18 @@ std::string model_path(const std::string& from) {
   const fs::path path = fs::absolute(from).lexically_normal();
   const fs::path folder = path.has_filename() ? path : path.parent_path();
   if (!is_folder(from)) {
-    if (!is_there(folder.parent_path() / store::kManifestName)) return from;
+    if (!path_exists(folder.parent_path() / store::kManifestName)) return from;
     fail(
         ErrorKind::checkpoint,
         "--from {}: it is a file of a checkpoint, not a model file; give the checkpoint: --from {}",
         from, fs::path(from).parent_path().string());
   }
   const bool is_checkpoint =
-      is_there(folder / store::kManifestName) || store::step_of(folder.filename().string());
+      path_exists(folder / store::kManifestName) || store::step_of(folder.filename().string());
   if (is_checkpoint) return from;
   if (const std::string inside = store::model_file_in(from); !inside.empty()) return inside;
-  const bool is_run = store::has_checkpoints_folder(from) || is_there(store::final_model(from)) ||
-                      is_there(folder / "config.json");
+  const bool is_run = store::has_checkpoints_folder(from) ||
+                      path_exists(store::final_model(from)) || path_exists(folder / "config.json");
   if (is_run) return model_of_run(from);
   if (const std::string run = store::run_at(from); run != from) return run;
   refuse_folder(from);

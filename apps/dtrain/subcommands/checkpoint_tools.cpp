@@ -179,7 +179,7 @@ void verify_one(const std::string& path, bool is_of_run, Tally& tally) {
 // Rejects a single file of a checkpoint, since the manifest has its checksum.
 void reject_file_of_checkpoint(const std::string& path) {
   const fs::path folder = base::resolved_path(path).parent_path();
-  if (!base::is_there(folder / store::kManifestName)) return;
+  if (!base::path_exists(folder / store::kManifestName)) return;
   fail(ErrorKind::checkpoint,
        "{}: it belongs to a checkpoint, whose manifest has its checksum; verify the whole "
        "checkpoint: dtrain checkpoint verify {}",
@@ -211,7 +211,7 @@ void verify_folder(const std::string& path, Tally& tally) {
     return;
   }
   const std::string final = store::final_model(store::run_at(path));
-  const bool has_final = base::is_there(final);
+  const bool has_final = base::path_exists(final);
   for (const std::string& checkpoint :
        has_final ? store::checkpoints_of_run(path) : store::checkpoints_at(path)) {
     verify_one(checkpoint, checkpoint != path, tally);

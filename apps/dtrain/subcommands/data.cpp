@@ -164,7 +164,7 @@ int run_prepare(const PrepareFlags& flags) {
     };
     reports = data::prepare(options);
   } catch (const Stopped& stopped) {
-    base::end_by_stop(stopped.signal);
+    base::end_by_stop_signal(stopped.signal);
   }
   note_markup(options);
   for (const data::PrepareReport& report : reports) {

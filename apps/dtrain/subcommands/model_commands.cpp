@@ -32,7 +32,7 @@ namespace {
 namespace fs = std::filesystem;
 using base::ErrorKind;
 using base::fail;
-using base::is_there;
+using base::path_exists;
 
 // Rejects one piece of a checkpoint, such as "model-00001-of-00002.safetensors".
 void reject_piece(const std::string& path) {
@@ -73,7 +73,7 @@ void copy_tokenizer(const std::string& checkpoint, const std::string& file) {
   const fs::path from = fs::path(run) / kName;
   const fs::path to = fs::path(file).parent_path() / kName;
   if (!fs::is_regular_file(from, error) || fs::equivalent(from, to, error)) return;
-  if (is_there(to.string())) {
+  if (path_exists(to.string())) {
     if (content_of(from) == content_of(to)) return;
     base::log_warning("kept {}, which is another tokenizer; generate needs a copy of {} beside {}",
                       to.string(), from.string(), file);
@@ -177,7 +177,7 @@ int export_checkpoint(const config::CommandLine& command_line) {
     fail(ErrorKind::usage, "'{}' exists: name another file, or give --overwrite to replace it",
          wanted.file);
   }
-  if (std::error_code error; is_there(wanted.file) && !fs::is_regular_file(wanted.file, error)) {
+  if (std::error_code error; path_exists(wanted.file) && !fs::is_regular_file(wanted.file, error)) {
     fail(ErrorKind::usage, "'{}' is not a regular file and is not replaced; name another file",
          wanted.file);
   }
@@ -204,7 +204,7 @@ int import_checkpoint(const config::CommandLine& command_line) {
     fail(ErrorKind::usage,
          "dtrain checkpoint import needs FILE FOLDER: a model file, and the checkpoint to write");
   }
-  if (is_there(wanted.checkpoint)) {
+  if (path_exists(wanted.checkpoint)) {
     fail(ErrorKind::usage, "'{}' exists: name another folder for the checkpoint",
          wanted.checkpoint);
   }

@@ -84,7 +84,7 @@ static_assert(decltype(noted)::is_always_lock_free, "a signal handler must not t
 std::array<struct sigaction, kSignals.size()> previous{};
 
 void note(int signal) {
-  if (noted.exchange(signal) != 0) base::end_by_stop(signal);
+  if (noted.exchange(signal) != 0) base::end_by_stop_signal(signal);
 }
 
 }  // namespace

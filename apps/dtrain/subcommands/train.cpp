@@ -80,7 +80,7 @@ config::Config settings_read_before(const config::CommandLine& command_line) {
 
 void await_all(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) {
-    if (!path.empty()) base::await_path(path);
+    if (!path.empty()) base::wait_for_path(path);
   }
 }
 

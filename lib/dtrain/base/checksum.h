@@ -1,5 +1,5 @@
-// The checksum of checkpoints and of training data, and a hash that is the same on every machine
-// and build, which std::hash does not promise.
+// Checksums of checkpoints and training data, and a hash that, unlike std::hash, is the same on
+// every machine and build.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ struct XXH3_state_s;
 
 namespace dtrain::base {
 
-/// XXH3, 64 bits, of bytes that come in pieces: it finds damage, it does not stop a forger.
+/// Streaming 64-bit XXH3 checksum. Detects corruption, not forgery.
 ///
 /// Source: the xxHash library.
 class Checksum {
@@ -37,7 +37,7 @@ class Checksum {
 
 inline constexpr std::uint64_t kHashStart = 0xCBF29CE484222325;
 
-/// FNV-1a, 64 bits, going on from `hash`. It notices accidents, not forgeries.
+/// 64-bit FNV-1a, continued from `hash`. Detects accidental changes, not forgery.
 [[nodiscard]] inline std::uint64_t hash_bytes(std::span<const std::byte> bytes,
                                               std::uint64_t hash = kHashStart) {
   for (const std::byte byte : bytes) {

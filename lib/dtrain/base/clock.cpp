@@ -14,16 +14,16 @@ namespace {
 constexpr std::chrono::milliseconds kTick(500);
 constexpr Clock::duration kLeastStop = std::chrono::seconds(1);
 
-// The moment of the last tick, 0 if nobody ticks, and the stops before it. Each tick writes
-// `past_stops` first, and readers read it last: they may count a stop twice for a moment (a child
-// that is forked in it for ever), but never miss it.
+// The time of the last tick (0: not ticking), and the stopped time before it. Each tick writes
+// `past_stops` first, and readers read it last: they may briefly count a stop twice (permanently in
+// a child forked at that moment), but never miss it.
 std::atomic<Clock::rep> last_tick = 0;
 std::atomic<Clock::rep> past_stops = 0;
 static_assert(decltype(past_stops)::is_always_lock_free, "a child of fork must not inherit a lock");
 
 Clock::rep now() { return Clock::now().time_since_epoch().count(); }
 
-// A late tick was not due to the machine, but to a stop.
+// Takes a late tick for a stop.
 Clock::rep stop_within(Clock::rep pause) { return pause > kLeastStop.count() ? pause : 0; }
 
 [[noreturn]] void tick() {
@@ -39,7 +39,7 @@ Clock::rep stop_within(Clock::rep pause) { return pause > kLeastStop.count() ? p
 
 void count_suspensions() noexcept {
   last_tick = now();
-  ::pthread_atfork(nullptr, nullptr, [] {  // the child has no such thread, and keeps what there was
+  ::pthread_atfork(nullptr, nullptr, [] {  // the child has no such thread, and keeps the count
     past_stops = suspended_time().count();
     last_tick = 0;
   });

@@ -1,4 +1,5 @@
-// The one clock for durations and deadlines, and the time for which this process was stopped.
+// The clock of durations and deadlines, which excludes the time during which the process was
+// stopped.
 #pragma once
 
 #include <algorithm>
@@ -13,19 +14,17 @@ using Seconds = std::chrono::duration<double>;
   return Seconds(Clock::now() - start).count();
 }
 
-/// Has suspended_time() count from now on, with a thread that ticks twice a second: it takes a pause
-/// of more than a second for a stop. Where the system starts no thread, nothing is counted. Call
-/// once.
+/// Starts to count suspended_time(), with a thread that wakes twice a second and takes a gap of
+/// more than a second for a stop. Counts nothing if the system starts no thread. Call once.
 void count_suspensions() noexcept;
 
-/// How long this process was stopped, a stop under way included: by Ctrl-Z, SIGSTOP, a debugger, a
-/// frozen control group, or a batch system that suspends jobs.
+/// Total time for which this process was stopped, including a current stop: by Ctrl-Z, SIGSTOP, a
+/// debugger, a frozen control group, or a batch system that suspends jobs.
 ///
 /// Threads: any.
 [[nodiscard]] Clock::duration suspended_time() noexcept;
 
-/// A limit on a whole operation, counted from construction, without the time for which this
-/// process is stopped.
+/// The deadline of an operation, counted from construction without suspended_time().
 class Deadline {
  public:
   explicit Deadline(std::chrono::milliseconds limit)
@@ -34,10 +33,10 @@ class Deadline {
   [[nodiscard]] std::chrono::milliseconds limit() const { return limit_; }
   [[nodiscard]] Clock::time_point end() const { return end_ + suspended_time(); }
   [[nodiscard]] bool passed() const {
-    const auto now = Clock::now();  // before the end is known: a stop in between must not count
+    const auto now = Clock::now();  // read before end(): a stop in between must not count
     return now >= end();
   }
-  /// At least 1 ms: backends read 0 as "for ever".
+  /// At least 1 ms, because backends take 0 as infinite.
   [[nodiscard]] std::chrono::milliseconds remaining() const {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end() - Clock::now());
     return std::max(left, std::chrono::milliseconds(1));
@@ -45,7 +44,7 @@ class Deadline {
 
  private:
   std::chrono::milliseconds limit_;
-  Clock::time_point end_;  // if it is not stopped again
+  Clock::time_point end_;  // without future stops
 };
 
 }  // namespace dtrain::base

@@ -1,7 +1,7 @@
-// Marks functions that kernels of a device share with the code for the CPU.
+// Marks functions that GPU kernels share with CPU code.
 #pragma once
 
-/// Before a function: it is compiled for GPUs, too, where the compiler is one for GPUs.
+/// Compiles a function for both CPU and GPU under nvcc; otherwise empty.
 #if defined(__CUDACC__)
 #define DTRAIN_DEVICE_FUNCTION __host__ __device__
 #else

@@ -1,7 +1,7 @@
-// Elementary functions with the same bits on every CPU: the C library and vector libraries choose
-// among several codes by the CPU they find.
+// Elementary functions with the same bits on every CPU; the C library and vector libraries select
+// different implementations by CPU.
 //
-// Each is a polynomial in float64, compiled without contraction, and off by less than 1.5 ulp.
+// Each is a float64 polynomial, compiled without contraction, with an error below 1.5 ulp.
 #pragma once
 
 namespace dtrain::base {

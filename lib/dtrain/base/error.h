@@ -1,5 +1,5 @@
-// Errors that reach a user, the exit status that each kind gives (docs/guide/exit-status.md), and checks
-// for programmers: a failing one is a defect of dtrain, not of its input.
+// Errors that reach a user, their exit statuses (docs/guide/exit-status.md), and assertions, whose
+// failure is a defect of dtrain.
 #pragma once
 
 #include <fmt/format.h>
@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-/// Throws Error{internal} naming the condition and place unless `condition` holds; further
+/// Throws Error{internal} with the condition and source location unless `condition` holds; further
 /// arguments are a fmt format and its values.
 #define DTRAIN_CHECK(condition, ...)                                                      \
   do {                                                                                    \
@@ -25,13 +25,13 @@ namespace dtrain::base {
 enum class ErrorKind : int {
   usage = 2,        ///< command line or configuration
   data = 3,         ///< token files, text
-  comm = 4,         ///< communication, or ended because another rank failed
+  comm = 4,         ///< communication failed, or another rank did
   timeout = 5,      ///< a deadline passed, a hang
   checkpoint = 6,   ///< model files and checkpoints
   numerics = 7,     ///< non-finite loss or gradient; verification beyond tolerance
   memory = 8,       ///< out of memory
   interrupted = 9,  ///< stopped on request after saving
-  rendezvous = 10,  ///< dtrun: not all nodes came in time
+  rendezvous = 10,  ///< dtrun: not all nodes joined in time
   port = 11,        ///< dtrun: no port
   spawn = 12,       ///< dtrun: the program could not be started
   device = 13,      ///< no such device, or it was lost
@@ -56,7 +56,7 @@ template <typename... Args>
   throw Error(kind, fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// "timeout", "usage", ... : the word for a kind in machine-readable output.
+/// The name of a kind in machine-readable output: "timeout", "usage", ...
 [[nodiscard]] std::string_view name_of(ErrorKind kind) noexcept;
 
 namespace detail {
@@ -69,14 +69,14 @@ std::string message(fmt::format_string<Args...> format, Args&&... args) {
                                const std::string& message);
 }  // namespace detail
 
-/// a / b, refusing a remainder: a silent rounding of sizes is a defect.
+/// a / b; throws Error{internal} if there is a remainder.
 template <typename Integer>
 [[nodiscard]] Integer div_exact(Integer a, Integer b) {
   DTRAIN_CHECK(b != 0 && a % b == 0, "{} is not a multiple of {}", a, b);
   return a / b;
 }
 
-/// static_cast that refuses to change the value.
+/// static_cast; throws Error{internal} if the value changes.
 template <typename To, typename From>
 [[nodiscard]] To narrow(From value) {
   const To result = static_cast<To>(value);

@@ -1,4 +1,4 @@
-// Ids of different kinds as different types: none of them indexes a container of another kind.
+// Strongly typed ids, and containers indexed by one kind of id only.
 #pragma once
 
 #include <compare>
@@ -10,7 +10,7 @@
 
 namespace dtrain::base {
 
-/// The id of one thing among all of its kind, counted from 0. `Tag` names the kind.
+/// An id, counted from 0. `Tag` distinguishes kinds of ids.
 template <typename Tag>
 class Index {
  public:
@@ -30,7 +30,7 @@ class Index {
   std::int64_t value_ = 0;
 };
 
-/// Consecutive ids, without `end` itself.
+/// The ids in [begin, end).
 template <typename Id>
 class IndexRange {
  public:
@@ -56,7 +56,7 @@ class IndexRange {
   Id end_;
 };
 
-/// All ids of a kind of which there are `count`.
+/// The ids 0 to count - 1.
 template <typename Id>
 [[nodiscard]] constexpr IndexRange<Id> first_ids(std::int64_t count) {
   return {Id(0), Id(count)};
@@ -82,7 +82,7 @@ class IndexedVector {
   [[nodiscard]] std::int64_t size() const { return std::ssize(values_); }
   [[nodiscard]] bool empty() const { return values_.empty(); }
   [[nodiscard]] IndexRange<Id> ids() const { return first_ids<Id>(size()); }
-  /// The id that the next element gets.
+  /// The id of the next element to be added.
   [[nodiscard]] Id end_id() const { return Id(size()); }
   void push_back(T value) { values_.push_back(std::move(value)); }
   [[nodiscard]] const std::vector<T>& values() const { return values_; }

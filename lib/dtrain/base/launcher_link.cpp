@@ -30,7 +30,7 @@ constexpr std::size_t kMaxLine = 4096;  // of either side
   ::_exit(static_cast<int>(ErrorKind::comm));
 }
 
-/// Ends the process as `abort RANK REASON` tells.
+/// Handles `abort RANK REASON`: ends the process.
 [[noreturn]] void abort_because(std::string_view rank_and_reason) {
   const auto space = rank_and_reason.find(' ');
   const std::string_view reason =
@@ -38,24 +38,24 @@ constexpr std::size_t kMaxLine = 4096;  // of either side
   end_process(fmt::format("ended because rank {} {}", rank_and_reason.substr(0, space), reason));
 }
 
-/// Takes the number that follows `word`; leaves `number` where the line is another.
+/// Stores the number that follows `word`; no-op if the line starts otherwise.
 template <typename Number>
-void take_told_number(std::string_view line, std::string_view word, std::atomic<Number>& number) {
+void parse_number(std::string_view line, std::string_view word, std::atomic<Number>& number) {
   if (!line.starts_with(word)) return;
   Number value = 0;
   std::from_chars(line.data() + word.size(), line.data() + line.size(), value);
   number = value;
 }
 
-/// The descriptor of this process, if it is still a line to a launcher; -1 else.
+/// The control descriptor of this process if it is still connected to a launcher, else -1.
 int control_fd_of_process() noexcept {
   int fd = -1;
   try {
     fd = rank_env_of_process().control_fd;
-  } catch (...) {  // the environment is what is wrong
+  } catch (...) {  // the environment itself is invalid
     return -1;
   }
-  // A program between dtrun and this one may have closed it, and the number may be another file's.
+  // A wrapper between dtrun and this process may have closed it and reused the number.
   const auto option = [fd](int name) {
     int value = -1;
     socklen_t size = sizeof(value);
@@ -65,7 +65,7 @@ int control_fd_of_process() noexcept {
   return is_line ? fd : -1;
 }
 
-/// Returns whether the line took all of it; never waits.
+/// Sends without blocking; returns whether all of it was sent.
 bool send_now(int fd, std::string_view text) noexcept {
   return ::send(fd, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL) == std::ssize(text);
 }
@@ -74,7 +74,7 @@ bool send_now(int fd, std::string_view text) noexcept {
 
 LauncherLink::LauncherLink(int control_fd) : control_fd_(control_fd) {
   if (control_fd_ < 0) return;
-  // Processes started from here must not hold the line open.
+  // Child processes must not keep the connection open.
   if (::fcntl(control_fd_, F_SETFD, FD_CLOEXEC) != 0) {
     fail(ErrorKind::usage, "DTRUN_CONTROL_FD: descriptor {} is not open ({}); unset the variable",
          control_fd, std::strerror(errno));
@@ -118,7 +118,7 @@ void LauncherLink::send(std::string_view text) const noexcept {
 
 bool has_launcher() noexcept { return control_fd_of_process() >= 0; }
 
-bool tell_error(int status, std::string_view line, ErrorScope scope) noexcept {
+bool send_error_to_launcher(int status, std::string_view line, ErrorScope scope) noexcept {
   const int fd = control_fd_of_process();
   if (fd < 0) return false;
   std::array<char, kMaxLine> message;
@@ -128,24 +128,24 @@ bool tell_error(int status, std::string_view line, ErrorScope scope) noexcept {
   return end.size <= message.size() && send_now(fd, {message.data(), end.size});
 }
 
-void tell_plain_output() noexcept {
+void request_plain_output() noexcept {
   const int fd = control_fd_of_process();
   if (fd >= 0) (void)send_now(fd, "plain-output\n");
 }
 
-// Lines of a later launcher that are not known here are passed over.
-void LauncherLink::obey(std::string_view line) {
+// Ignores unknown lines, which a newer launcher may send.
+void LauncherLink::handle_command(std::string_view line) {
   constexpr std::string_view kAbort = "abort ";
-  take_told_number(line, "columns ", columns_);
-  take_told_number(line, "recovered ", recovery_);
-  take_told_number(line, "stop ", stop_signal_);
+  parse_number(line, "columns ", columns_);
+  parse_number(line, "recovered ", recovery_);
+  parse_number(line, "stop ", stop_signal_);
   if (line == "records" && !sent_last_) send_records("records-end\n");
-  if (!obeys_) return;
-  if (line == "leave") ::_exit(static_cast<int>(ErrorKind::comm));  // dtrun says why
+  if (!obeys_abort_) return;
+  if (line == "leave") ::_exit(static_cast<int>(ErrorKind::comm));  // dtrun reports why
   if (line.starts_with(kAbort)) abort_because(line.substr(kAbort.size()));
 }
 
-void LauncherLink::answer_with(std::function<std::string()> calls) {
+void LauncherLink::set_call_report(std::function<std::string()> calls) {
   const std::lock_guard lock(calls_mutex_);
   calls_ = std::move(calls);
 }
@@ -164,9 +164,9 @@ void LauncherLink::send_records(std::string_view end) {
   send(text.append(end));
 }
 
-void LauncherLink::tell_whether_busy() {
+void LauncherLink::send_heartbeat() {
   const std::uint64_t count = activity_.count();
-  if (count == std::exchange(told_count_, count) && !activity_.is_long()) return;
+  if (count == std::exchange(reported_count_, count) && !activity_.is_long()) return;
   send("busy\n");
 }
 
@@ -178,17 +178,17 @@ void LauncherLink::listen() {
     std::array<pollfd, 2> waits = {{{control_fd_, POLLIN, 0}, {stop_fd_, POLLIN, 0}}};
     const int ready = ::poll(waits.data(), waits.size(), kBusyInterval_ms);
     if (ready < 0 && errno != EINTR) {
-      end_process(std::string("the line to dtrun broke: ") + std::strerror(errno));
+      end_process(std::string("lost the connection to dtrun: ") + std::strerror(errno));
     }
     if (waits[1].revents != 0) return;
-    if (ready == 0) tell_whether_busy();
+    if (ready == 0) send_heartbeat();
     if (waits[0].revents == 0) continue;
     const ssize_t length = ::recv(control_fd_, buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (length < 0 && (errno == EAGAIN || errno == EINTR)) continue;
     if (length <= 0) end_process("ended because dtrun is gone");
     partial.append(buffer.data(), static_cast<std::size_t>(length));
     for (auto end = partial.find('\n'); end != std::string::npos; end = partial.find('\n')) {
-      obey(std::string_view(partial).substr(0, end));
+      handle_command(std::string_view(partial).substr(0, end));
       partial.erase(0, end + 1);
     }
     if (partial.size() > kMaxLine) partial.clear();

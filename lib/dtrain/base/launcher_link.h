@@ -1,5 +1,5 @@
-// The rank's end of the line to its launcher (docs/guide/dtrun.md, "The control descriptor"), and the
-// phase of work that it reports.
+// A rank's control connection to dtrun (docs/guide/dtrun.md, "The control descriptor"), and the
+// current activity that it reports.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,13 +14,12 @@
 
 namespace dtrain::base {
 
-/// The phase that a process is in, which it stores as it goes, and which is read to tell what a
-/// process that makes no progress was doing.
+/// The phase of work that a process is in, for hang reports.
 ///
 /// Threads: one writes, any read.
 class Activity {
  public:
-  /// phase: a string with static storage, "the update"; block: the block it works on, -1: none.
+  /// phase: a string with static storage, e.g. "the update"; block: the current block, -1: none.
   void enter(const char* phase, std::int64_t block = -1) noexcept {
     phase_.store(phase, std::memory_order_relaxed);
     block_.store(block, std::memory_order_relaxed);
@@ -29,7 +28,7 @@ class Activity {
   /// step: the number of completed steps.
   void finish_step(std::int64_t step) noexcept { step_.store(step, std::memory_order_relaxed); }
 
-  /// The number of phases entered and left: unchanged as long as there is no progress.
+  /// The number of phases entered and left; unchanged while there is no progress.
   [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
   /// True while a LongPhase exists.
   [[nodiscard]] bool is_long() const noexcept { return long_phase_ != nullptr; }
@@ -58,8 +57,8 @@ class Activity {
   std::atomic<std::uint64_t> count_ = 0;
 };
 
-/// A phase whose length the process does not control, such as a save on a slow disk: while it
-/// exists, a lack of progress is no sign of a hang. Phases entered meanwhile do not end it.
+/// Marks a phase of unbounded duration, such as a save on a slow disk: while it exists, a lack of
+/// progress is not taken for a hang. Phases entered meanwhile do not end it.
 ///
 /// Threads: the one that writes the activity. Destroyed in reverse order of construction.
 class LongPhase {
@@ -85,8 +84,8 @@ class LongPhase {
 /// It answers dtrun's `records` from its own thread, so also while the rest of the process is
 /// stuck, and says once a second whether activity() has advanced.
 ///
-/// The descriptor stays open, for tell_error. One of -1 means there is no launcher; then nothing is
-/// done.
+/// The descriptor stays open, for send_error_to_launcher. One of -1 means there is no launcher;
+/// then nothing is done.
 ///
 /// Threads: one caller; the listening thread takes no signals.
 class LauncherLink {
@@ -97,48 +96,47 @@ class LauncherLink {
   LauncherLink& operator=(const LauncherLink&) = delete;
 
   /// Reports that `step` steps are done. Never waits: dropped when the launcher does not read.
-  /// waited: seconds that this rank has waited for others since the start.
+  /// waited: seconds that this rank has spent waiting for others since the start.
   void progress(std::int64_t step, double waited) noexcept;
-  /// Reports that the checkpoint of `step` is committed; never waits either.
-  /// advice: what dtrun tells of it if the job fails; one line.
-  /// run: names the run among those of a script; one word.
+  /// Reports that the checkpoint of `step` is committed; never blocks.
+  /// advice: what dtrun prints if the job fails; one line.
+  /// run: the run's name, one word; a script may have several runs.
   void committed(std::int64_t step, std::string_view run, std::string_view advice) noexcept;
-  /// Names the file that asks for the job to be started again: dtrun writes it if the job is asked
-  /// to stop when it would restart it.
+  /// Reports the path of the requeue file, which dtrun writes if it is asked to stop the job while
+  /// it would restart it.
   void requeue_file(const std::string& path);
-  /// What this rank says it is doing.
+  /// The activity that this rank reports.
   [[nodiscard]] Activity& activity() noexcept { return activity_; }
-  /// From now on `calls` gives the lines of the answer that tell of communication; empty: none. It
-  /// is called from the listening thread. Returns when an earlier one is not in use any more.
-  void answer_with(std::function<std::string()> calls);
-  /// From now on dtrun's order to end is not obeyed: this rank ends with an error of its own, which
-  /// dtrun is to hear, however long its groups take to close. dtrun's --abort-grace bounds that.
-  void disobey() noexcept { obeys_ = false; }
-  /// Answers for the last time, without being asked: this rank fails. What it is asked later it
-  /// does not answer, since by then its calls have ended: an answer that does not fit into the line
-  /// is lost.
+  /// Sets the function that formats the communication lines of a hang report; empty: none. It is
+  /// called from the listening thread. Returns once the previous function is no longer in use.
+  void set_call_report(std::function<std::string()> calls);
+  /// Ignores dtrun's abort command from now on: this rank is failing and reports its own error,
+  /// however long its groups take to close. dtrun's --abort-grace bounds that.
+  void ignore_abort() noexcept { obeys_abort_ = false; }
+  /// Sends a last, unrequested report because this rank fails, and ignores later requests, since by
+  /// then its calls have ended. A report that does not fit into the socket buffer is lost.
   void send_last_records();
-  /// The width of dtrun's terminal since it was last resized; 0: it was not.
+  /// The width of dtrun's terminal after its last resize; 0: never resized.
   [[nodiscard]] std::int64_t columns() const noexcept { return columns_; }
-  /// The signal that asked dtrun to stop the job, which the ranks got as SIGTERM; 0: none.
+  /// The signal with which dtrun was asked to stop the job; ranks get SIGTERM instead. 0: none.
   [[nodiscard]] int stop_signal() const noexcept { return stop_signal_; }
-  /// Seconds from the failure after which the job was started again to its recovery
-  /// (docs/guide/dtrun.md), once dtrun has told; 0: nothing new.
+  /// Seconds from the last failure to the job's recovery (docs/guide/dtrun.md), once dtrun has
+  /// reported it; 0: nothing new.
   [[nodiscard]] double take_recovery() noexcept { return recovery_.exchange(0); }
 
  private:
   void send(std::string_view text) const noexcept;
-  /// end: the last word of the answer.
+  /// end: the report's last line.
   void send_records(std::string_view end);
   void listen();
-  void obey(std::string_view line);
-  void tell_whether_busy();
+  void handle_command(std::string_view line);
+  void send_heartbeat();
 
   int control_fd_;
-  int stop_fd_ = -1;  // readable once the destructor wants the thread back
+  int stop_fd_ = -1;  // eventfd by which the destructor stops the thread
   Activity activity_;
-  std::uint64_t told_count_ = 0;
-  std::atomic<bool> obeys_ = true;
+  std::uint64_t reported_count_ = 0;
+  std::atomic<bool> obeys_abort_ = true;
   std::atomic<bool> sent_last_ = false;
   std::mutex calls_mutex_;
   std::function<std::string()> calls_;
@@ -148,19 +146,20 @@ class LauncherLink {
   std::thread thread_;
 };
 
-/// Whose error it is: this rank's own, or that of all ranks.
+/// Whether an error concerns this rank alone or all ranks.
 enum class ErrorScope { own, all };
 
-/// Hands dtrun the last line of this process, which prints a line common to all ranks once. `all`:
-/// found by one rank, but every rank would end so.
+/// Sends this process's error line to dtrun, which prints a line common to all ranks once. scope
+/// all: every rank would fail with this error.
 ///
-/// Returns: whether dtrun has it; else the caller prints it.
-[[nodiscard]] bool tell_error(int status, std::string_view line, ErrorScope scope) noexcept;
-/// Tells dtrun to print this rank's later standard output without "[RANK] ", for a result that
-/// programs read. Call it before the result is written.
-void tell_plain_output() noexcept;
+/// Returns: true if dtrun has received it; otherwise the caller must print it.
+[[nodiscard]] bool send_error_to_launcher(int status, std::string_view line,
+                                          ErrorScope scope) noexcept;
+/// Asks dtrun to print this rank's later standard output without the "[RANK] " prefix, for
+/// machine-readable results. Call it before writing the result.
+void request_plain_output() noexcept;
 
-/// Returns whether tell_error reaches a dtrun.
+/// Returns whether this process has a connection to dtrun.
 [[nodiscard]] bool has_launcher() noexcept;
 
 }  // namespace dtrain::base

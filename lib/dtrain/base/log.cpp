@@ -21,7 +21,7 @@
 namespace dtrain::base {
 namespace {
 
-/// A file of this user's own that has no second name, made if need be and empty.
+/// Creates or truncates a regular file of this user without hard links; empty on failure.
 Descriptor open_own_file(const std::string& path) {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
   Descriptor file(::open(path.c_str(), kFlags, 0600));
@@ -38,14 +38,14 @@ int report() {
     throw;
   } catch (const std::exception& error) {
     const std::string_view text = error.what();
-    // gloo's thread has no other way to tell that it cannot read what came.
+    // gloo's thread throws this if it receives malformed data.
     if (text.find("gloo/transport") == std::string_view::npos) return report_current_exception();
-    return report_error(ErrorKind::comm,
-                        fmt::format("gloo gave up: {}; who sent that is perhaps no rank of this "
-                                    "job: use a network that strangers cannot reach, or --backend "
-                                    "shm",
-                                    text.substr(0, text.find('\n'))),
-                        ErrorScope::own);
+    return report_error(
+        ErrorKind::comm,
+        fmt::format("gloo failed: {}; the sender may not be a rank of this job: use "
+                    "a network that other programs cannot reach, or --backend shm",
+                    text.substr(0, text.find('\n'))),
+        ErrorScope::own);
   } catch (...) {
     return report_current_exception();
   }
@@ -55,7 +55,7 @@ int report() {
 
 void log_line(std::string_view text) {
   const std::string line = fmt::format("dtrain: {}\n", text);
-  // A closed standard error cannot be helped; the exit status still reports the failure.
+  // If standard error is closed, the exit status still reports the failure.
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 
@@ -66,7 +66,8 @@ int report_error(ErrorKind kind, std::string message, ErrorScope scope) {
   message = with_open_file_limit(printable(message));
   const int status = static_cast<int>(kind);
   write_error_file("dtrain: error: " + message);
-  if (!tell_error(status, "dtrain: error: " + message, scope)) log_line("error: " + message);
+  if (!send_error_to_launcher(status, "dtrain: error: " + message, scope))
+    log_line("error: " + message);
   return status;
 }
 
@@ -115,7 +116,7 @@ void write_error_file(std::string_view message) noexcept {
     const std::string content = error_file_content(message, std::time(nullptr));
     [[maybe_unused]] const auto written = ::write(file.get(), content.data(), content.size());
   } catch (...) {
-    // The error that is to be reported counts, and standard error says it.
+    // Ignored: standard error reports the original error.
   }
 }
 
@@ -126,8 +127,8 @@ void report_unhandled_exceptions() noexcept {
   });
 }
 
-void WaitingLines::show(const std::function<std::string()>& whom) {
-  if (!times_.take()) return;
+void WaitReporter::report(const std::function<std::string()>& whom) {
+  if (!times_.is_due()) return;
   const std::string advice = std::exchange(advice_, "");
   log_info("waiting for {}, {} of {} (--comm-timeout){}{}", whom(), readable_time(times_.waited()),
            readable_time(Seconds(limit_).count()), advice.empty() ? "" : "; ", advice);

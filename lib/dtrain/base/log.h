@@ -1,5 +1,5 @@
-// Lines for people on standard error, reports of errors, and when a program says that it waits.
-// Whole lines, one write each, so that ranks do not mix within a line.
+// Log lines and error reports on standard error, and periodic "waiting for" lines. Each line is one
+// write, so that lines of several ranks do not interleave.
 #pragma once
 
 #include <fmt/format.h>
@@ -34,33 +34,34 @@ void log_warning(fmt::format_string<Args...> format, Args&&... args) {
 /// Prints the one line "dtrain: error: ...", or has dtrun print it, and returns the exit status.
 [[nodiscard]] int report_error(ErrorKind kind, std::string message, ErrorScope scope);
 
-/// report_error for the exception now being handled. Call inside a catch block. Error gives its
-/// kind; std::bad_alloc, and a thread that the system does not start, give `memory`; all else
+/// report_error for the exception being handled; call it inside a catch block. The kind is an
+/// Error's own; `memory` for std::bad_alloc and for a thread that does not start; otherwise
 /// `internal`.
 [[nodiscard]] int report_current_exception(ErrorScope scope = ErrorScope::own);
 
-/// From now on an exception that leaves a thread, e.g. one that a library started, ends the process
-/// with one line and the status of its kind, instead of by a signal.
+/// Makes an exception that escapes a thread, e.g. a library's, end the process with one line and
+/// the status of its kind, instead of by a signal.
 void report_unhandled_exceptions() noexcept;
 
-/// Writes `message` to the file that TORCHELASTIC_ERROR_FILE names, if it is set, as
-/// torch.distributed.elastic does: its time is that of this call, and what stands where Python's
-/// call stack would is shown to the user. The file is readable for its owner alone. A link or
-/// another user's file is left as it is; then, as for any other failure, nothing is written.
+/// Writes `message` to the file that TORCHELASTIC_ERROR_FILE names, if it is set, in the format of
+/// torch.distributed.elastic, with the current time. The message also takes the place of Python's
+/// call stack, which torchrun prints. The file is readable by its owner alone. Links and other
+/// users' files are left unchanged; all failures are ignored.
 void write_error_file(std::string_view message) noexcept;
 
 /// The content of such a file, in ASCII: other characters become '?'. time: seconds since 1970.
 [[nodiscard]] std::string error_file_content(std::string_view message, long long time);
 
-/// When to report a wait: at first after `first`, then after pauses that double up to a minute.
+/// Schedules reports of a wait: the first after `first`, then with pauses that double up to about a
+/// minute.
 ///
 /// Threads: one.
-class WaitingTimes {
+class ReportTimer {
  public:
-  explicit WaitingTimes(std::chrono::seconds first = std::chrono::seconds(2)) : pause_(first) {}
+  explicit ReportTimer(std::chrono::seconds first = std::chrono::seconds(2)) : pause_(first) {}
 
-  /// Returns whether it is time for a line, which sets the next time.
-  [[nodiscard]] bool take() {
+  /// Returns whether a report is due, and if so schedules the next one.
+  [[nodiscard]] bool is_due() {
     if (Clock::now() < next_) return false;
     pause_ = std::min(2 * pause_, kLongest);
     next_ = Clock::now() + pause_;
@@ -78,22 +79,22 @@ class WaitingTimes {
   Clock::time_point next_ = start_ + pause_;
 };
 
-/// A rank's lines on standard error about whom it waits for.
+/// Prints lines about the ranks for which this one is waiting.
 ///
 /// Threads: one.
-class WaitingLines {
+class WaitReporter {
  public:
-  /// limit: of the wait. advice: ends the first line; empty: none.
-  WaitingLines(std::chrono::milliseconds limit, std::string advice)
+  /// limit: of the wait. advice: appended to the first line; empty: none.
+  WaitReporter(std::chrono::milliseconds limit, std::string advice)
       : limit_(limit), advice_(std::move(advice)) {}
 
-  /// Prints "waiting for WHOM, 2 s of 10 min (--comm-timeout)" if it is time for a line; `whom` is
-  /// asked only then.
-  void show(const std::function<std::string()>& whom);
+  /// Prints "waiting for WHOM, 2 s of 10 min (--comm-timeout)" if a line is due; `whom` is called
+  /// only then.
+  void report(const std::function<std::string()>& whom);
   [[nodiscard]] Clock::time_point next() const { return times_.next(); }
 
  private:
-  WaitingTimes times_;
+  ReportTimer times_;
   std::chrono::milliseconds limit_;
   std::string advice_;
 };

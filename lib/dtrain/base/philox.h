@@ -11,7 +11,7 @@ namespace dtrain::base {
 using PhiloxCounter = std::array<std::uint32_t, 4>;
 using PhiloxKey = std::array<std::uint32_t, 2>;
 
-/// The purpose of a stream of random numbers; streams of one seed never meet.
+/// The purpose of a random stream; streams of one seed are independent.
 enum class RandomPurpose : std::uint32_t {
   initialisation = 0x494E4954,
   dropout = 0x44524F50,

@@ -108,9 +108,9 @@ std::optional<RankEnv> read_source(const Reader& reader, const Source& names) {
 /// Returns whether this command was typed in an interactive shell that is a task of `srun --pty`:
 /// shells start such a command in its own process group, scripts do not.
 bool is_typed_in_task(const Reader& reader) {
-  constexpr std::int64_t kMostPid = std::numeric_limits<pid_t>::max();
+  constexpr std::int64_t kMaxPid = std::numeric_limits<pid_t>::max();
   if (!reader.has("SLURM_PTY_PORT")) return false;
-  const auto task = reader.number("SLURM_TASK_PID", 1, kMostPid);
+  const auto task = reader.number("SLURM_TASK_PID", 1, kMaxPid);
   if (!task) return false;
   const pid_t group = ::getpgid(static_cast<pid_t>(*task));
   return group > 0 && group != ::getpgrp();
@@ -124,7 +124,7 @@ RankEnv alone_in_step(const RankEnv& task) {
   return env;
 }
 
-/// Variables of a SLURM step are better than those of the job, which a batch script sees too.
+/// Prefers the variables of the SLURM step over those of the job, which a batch script has too.
 std::optional<RankEnv> read_slurm(const Reader& reader) {
   if (!reader.has("SLURM_STEP_ID") || !reader.has("SLURM_PROCID")) return std::nullopt;
   const Source names = {"SLURM_PROCID",  reader.first_of("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
@@ -139,11 +139,11 @@ std::optional<RankEnv> read_slurm(const Reader& reader) {
 }
 
 SlurmStep step_of(const Reader& reader, const RankEnv& env) {
-  constexpr std::int64_t kMostId = std::int64_t{1} << 32;
+  constexpr std::int64_t kMaxId = std::int64_t{1} << 32;
   const char* const hosts = reader.first_of("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST");
   const char* const cores = reader.first_of("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE");
-  SlurmStep step{.job_id = reader.number("SLURM_JOB_ID", 0, kMostId).value_or(0),
-                 .step_id = reader.number("SLURM_STEP_ID", 0, kMostId).value_or(0),
+  SlurmStep step{.job_id = reader.number("SLURM_JOB_ID", 0, kMaxId).value_or(0),
+                 .step_id = reader.number("SLURM_STEP_ID", 0, kMaxId).value_or(0),
                  .num_tasks = env.world_size,
                  .num_nodes = env.num_nodes,
                  .node = env.node_rank,
@@ -157,10 +157,10 @@ SlurmStep step_of(const Reader& reader, const RankEnv& env) {
   return step;
 }
 
-/// What other launchers tell and srun does not: where to meet, and a rank's threads.
+/// Sets what srun does not provide: the rendezvous address, and a rank's threads.
 void complete_from_step(const Reader& reader, RankEnv& env) {
   env.slurm_step = step_of(reader, env);
-  // Tasks may be bound to their cores, which are then not all of the machine's ranks'.
+  // If tasks are bound to cores, the usable cores are this task's alone.
   if (env.threads_hint == 0 && reader.has("SLURM_CPUS_PER_TASK")) {
     env.threads_hint = std::min(env.slurm_step->cores, usable_cores());
   }
@@ -169,11 +169,11 @@ void complete_from_step(const Reader& reader, RankEnv& env) {
   if (env.master_addr.empty() && env.num_nodes == 1) env.master_addr = "127.0.0.1";
 }
 
-/// mpirun does not tell where to meet, but ranks of one machine find a place: its job's number, of
-/// 16 bits for mpirun itself and 16 for what it starts, is the same for all.
+/// mpirun provides no rendezvous address; ranks of one machine derive a port from its job id, which
+/// is the same for all (16 bits for mpirun itself and 16 for the job that it starts).
 void complete_from_mpirun(const Reader& reader, RankEnv& env) {
-  constexpr std::int64_t kMostId = std::int64_t{1} << 32;
-  const auto job = reader.number("OMPI_MCA_ess_base_jobid", 0, kMostId);
+  constexpr std::int64_t kMaxId = std::int64_t{1} << 32;
+  const auto job = reader.number("OMPI_MCA_ess_base_jobid", 0, kMaxId);
   if (!job || env.world_size == 1 || env.num_nodes != 1 || env.master_port != 0) return;
   env.master_port = port_of(SlurmStep{.job_id = *job >> 16, .step_id = *job & 0xFFFF});
   if (env.master_addr.empty()) env.master_addr = "127.0.0.1";
@@ -186,8 +186,9 @@ void require_agreement(const RankEnv& a, const RankEnv& b) {
        a.source, a.rank, a.world_size, b.source, b.rank, b.world_size);
 }
 
-// What srun --mpi=pmi2 tells its tasks besides their step, which tells more: where they meet, and
-// the local rank. The launchers of MPI tell that one, too.
+// Detects PMI variables set by srun --mpi=pmi2: then the step's own variables take precedence,
+// since they include the rendezvous address and local rank. MPI launchers set the local rank as
+// well.
 bool is_of_srun(const RankEnv& env, const Reader& reader, const std::optional<RankEnv>& slurm) {
   return slurm && env.source == kPmi.rank && !reader.has(kPmi.local_world_size) &&
          env.rank == slurm->rank &&
@@ -196,7 +197,7 @@ bool is_of_srun(const RankEnv& env, const Reader& reader, const std::optional<Ra
 
 RankEnv read_rank(const Reader& reader) {
   const std::optional<RankEnv> torch = read_source(reader, kTorch);
-  // A launcher of ranks may itself be a task of SLURM or MPI, whose variables are then its own.
+  // A launcher may itself be a SLURM or MPI task; those variables then describe the launcher.
   if (torch && (reader.has("TORCHELASTIC_RUN_ID") || reader.has("DTRUN_CONTROL_FD"))) return *torch;
 
   const std::optional<RankEnv> slurm = read_slurm(reader);
@@ -207,14 +208,14 @@ RankEnv read_rank(const Reader& reader) {
     const auto env = read_source(reader, source);
     if (env && !is_of_srun(*env, reader, slurm)) found.push_back(*env);
   }
-  // mpirun in a SLURM job starts one daemon a node as a step; the ranks inherit its variables.
+  // mpirun in a SLURM job starts one daemon per node as a step; the ranks inherit its variables.
   const bool only_mpi = !found.empty() && !torch;
   if (slurm && !(only_mpi && tasks_are_launchers)) found.push_back(*slurm);
   for (std::size_t i = 1; i < found.size(); ++i) require_agreement(found[0], found[i]);
   return found.empty() ? RankEnv{} : found[0];
 }
 
-// OMP_NUM_THREADS may be a list, one number a nesting level: the first counts.
+// OMP_NUM_THREADS may be a list with one number per nesting level; the first is used.
 std::int64_t read_threads(const Reader& reader) {
   const std::string text = reader.text("OMP_NUM_THREADS");
   const std::string first = text.substr(0, text.find(','));
@@ -234,8 +235,8 @@ int read_descriptor(const Reader& reader, const char* name) {
   return static_cast<int>(reader.number(name, 0, std::numeric_limits<int>::max()).value_or(-1));
 }
 
-/// Whether MASTER_ADDR and MASTER_PORT are dtrun's: a torchrun or a script within one of its ranks
-/// may name another place for other ranks to meet, and passes dtrun's variables on.
+/// Returns whether MASTER_ADDR and MASTER_PORT are dtrun's: a torchrun or a script inside one of
+/// its ranks may set others for its own ranks, which inherit dtrun's variables.
 bool meets_where_dtrun_says(const Reader& reader) {
   const std::string master = reader.text("MASTER_ADDR") + ":" + reader.text("MASTER_PORT");
   return reader.text("DTRUN_MASTER") == master;
@@ -244,7 +245,7 @@ bool meets_where_dtrun_says(const Reader& reader) {
 void read_restart(const Reader& reader, RankEnv& env) {
   constexpr std::int64_t kMaxRestarts = 1 << 30;
   env.launch = reader.text("TORCHELASTIC_RUN_ID");
-  if (env.launch == "none") env.launch.clear();  // torchrun's for every launch without --rdzv-id
+  if (env.launch == "none") env.launch.clear();  // torchrun's default without --rdzv-id
   env.restart_count = reader.number("TORCHELASTIC_RESTART_COUNT", 0, kMaxRestarts).value_or(0);
   env.max_restarts = reader.number("TORCHELASTIC_MAX_RESTARTS", 0, kMaxRestarts).value_or(0);
   env.restart_reason = reader.text("DTRUN_RESTART_REASON");
@@ -326,22 +327,22 @@ std::string cpu_settings_of_process() {
   return settings;
 }
 
-void bound_spinning() {
-  // 10 to 150 us, as long as the CPU's pause takes: longer than the gaps between the pieces of a
-  // step, and far less than the milliseconds for which a thread that spins holds up another
-  // program, and that one us.
+void limit_openmp_spinning() {
+  // 10 to 150 us, depending on the CPU's pause instruction: longer than the gaps between parallel
+  // regions of a step, and far shorter than the milliseconds for which spinning threads of two
+  // programs delay each other.
   constexpr const char* kTurns = "4000";
   if (std::getenv("OMP_WAIT_POLICY") == nullptr)
     ::setenv("GOMP_SPINCOUNT", kTurns, /*overwrite=*/0);
 }
 
-void give_streams_queues() {
-  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);  // as many as CUDA knows
+void set_cuda_hardware_queues() {
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);  // CUDA's maximum
 }
 
-void load_kernels_early() { ::setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0); }
+void disable_lazy_kernel_loading() { ::setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0); }
 
-void name_nccl_interface(const std::string& name) {
+void set_nccl_interface(const std::string& name) {
   if (value_in_process("NCCL_SOCKET_IFNAME")) return;
   // NCCL takes a name without "=" as a prefix.
   ::setenv("NCCL_SOCKET_IFNAME", ("=" + name).c_str(), /*overwrite=*/1);

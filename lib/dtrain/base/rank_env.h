@@ -1,5 +1,5 @@
-// The one place where environment variables are read: which rank this process is, and how it was
-// launched.
+// Reads the environment variables: this process's rank, and how it was launched. No other file of
+// dtrain reads them.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,19 @@
 
 namespace dtrain::base {
 
-/// The sockets of dtrun through which its ranks reach the store that rank 0 serves, as its
-/// environment variables name them; unset in ranks that dtrun did not start.
+/// The sockets that dtrun provides to its ranks for reaching rank 0's store; unset in ranks that
+/// dtrun did not start.
 struct StoreSockets {
   /// One node: this rank's end of dtrun's rendezvous socket, a pair of unix sockets
   /// (DTRUN_STORE_FD); -1: ranks meet over TCP.
   int rendezvous_fd = -1;
   /// Several nodes: where node 0's dtrun listens (DTRUN_STORE_PORT); 0: rank 0 listens by itself.
   std::int64_t port = 0;
-  /// Of rank 0: the socket that listens there (DTRUN_STORE_LISTENER_FD); -1: none.
+  /// On rank 0: the socket that listens there (DTRUN_STORE_LISTENER_FD); -1: none.
   int listener_fd = -1;
 };
 
-/// This process within its job. A process that nobody launched is rank 0 of 1.
+/// This process's place in its job. Without a launcher: rank 0 of 1.
 struct RankEnv {
   std::int64_t rank = 0;
   std::int64_t world_size = 1;
@@ -35,10 +35,10 @@ struct RankEnv {
 
   std::string master_addr;       ///< where rank 0's store listens; empty: not set
   std::int64_t master_port = 0;  ///< 0: not set
-  StoreSockets store;            ///< dtrun's ways to rank 0's store
-  int control_fd = -1;           ///< line to dtrun (DTRUN_CONTROL_FD)
+  StoreSockets store;            ///< dtrun's sockets to rank 0's store
+  int control_fd = -1;           ///< connection to dtrun (DTRUN_CONTROL_FD)
 
-  /// Under torchrun, which serves a store of its own at master_addr:master_port
+  /// Under torchrun, whose own store occupies master_addr:master_port
   /// (TORCHELASTIC_USE_AGENT_STORE): a key in it for this attempt; empty: rank 0 may listen there
   std::string agent_store_key;
 
@@ -53,94 +53,92 @@ struct RankEnv {
       0;                           ///< COLUMNS, as dtrun sets it; 0: not under dtrun on a terminal
   bool launcher_terminal = false;  ///< dtrun shows rank 0's progress line on a terminal
   bool in_slurm = false;           ///< within a SLURM job
-  std::optional<SlurmStep> slurm_step;  ///< where SLURM alone started the ranks
-  /// Tasks of the step in whose `srun --pty` shell somebody typed this command, which is a job of
-  /// its own; 0: it is none
+  std::optional<SlurmStep> slurm_step;  ///< set if SLURM itself started the ranks
+  /// For a command typed in an `srun --pty` shell, which is a separate job: the number of tasks of
+  /// that shell's step; otherwise 0
   std::int64_t tasks_of_shell = 0;
 
-  std::string launch;              ///< the launcher's name for this launch; empty: it gives none
-  std::int64_t restart_count = 0;  ///< times that the launcher has started the job again
-  std::int64_t max_restarts = 0;   ///< how often it may
-  std::string restart_reason;      ///< how the attempt before this one ended, as dtrun tells it
+  std::string launch;              ///< the launcher's id of this launch; empty: none
+  std::int64_t restart_count = 0;  ///< how often the launcher has restarted the job
+  std::int64_t max_restarts = 0;   ///< the limit of restart_count
+  std::string restart_reason;      ///< how the previous attempt ended, as dtrun reports it
 
-  /// The port of master_addr where ranks reach rank 0's store, unless they have dtrun's rendezvous
-  /// socket: dtrun's, else master_port.
+  /// The port of rank 0's store at master_addr, for ranks without dtrun's rendezvous socket:
+  /// dtrun's port, else master_port.
   [[nodiscard]] std::int64_t store_port() const {
     return store.port > 0 ? store.port : master_port;
   }
 };
 
-/// The value of a variable, if it is set and not empty.
+/// Looks up a variable; empty if it is unset or empty.
 using EnvLookup = std::function<std::optional<std::string>(const char* name)>;
 
-/// Finds the rank in RANK, WORLD_SIZE and LOCAL_RANK; else OMPI_COMM_WORLD_*; else PMI_*, except
-/// what srun --mpi=pmi2 sets; else, inside a SLURM step, SLURM_PROCID, SLURM_NTASKS and
-/// SLURM_LOCALID (docs/guide/configuration.md). A command that was typed in a shell of `srun --pty` is
-/// rank 0 of 1, however many tasks the step has: the others have no terminal, and nobody types
-/// there.
+/// Reads the rank from RANK, WORLD_SIZE and LOCAL_RANK; else OMPI_COMM_WORLD_*; else PMI_*, except
+/// those that srun --mpi=pmi2 sets; else, inside a SLURM step, SLURM_PROCID, SLURM_NTASKS and
+/// SLURM_LOCALID (docs/guide/configuration.md). A command typed in a shell of `srun --pty` is rank
+/// 0 of 1, regardless of the step's number of tasks, because the other tasks have no terminal.
 ///
-/// Throws: Error{usage} naming the variable that is missing or holds no sensible number, or the two
-///         sources that disagree.
+/// Throws: Error{usage} naming the variable that is missing or invalid, or the two sources that
+///         disagree.
 [[nodiscard]] RankEnv read_rank_env(const EnvLookup& lookup);
 
-/// The SLURM step that this process is a task of; nothing outside of one, as in a batch script, and
-/// in a rank that dtrun or torchrun started. In a shell of `srun --pty` this node is the whole
-/// step.
+/// The SLURM step of which this process is a task; empty outside a step, as in a batch script, and
+/// in ranks that dtrun or torchrun started. In a shell of `srun --pty` the step consists of this
+/// node alone.
 ///
-/// Throws: Error{usage} naming the variable that is missing or holds no sensible number.
+/// Throws: Error{usage} naming the variable that is missing or invalid.
 [[nodiscard]] std::optional<SlurmStep> read_slurm_step(const EnvLookup& lookup);
 /// The same for this process.
 [[nodiscard]] std::optional<SlurmStep> slurm_step_of_process();
 
-/// read_rank_env of this process's environment.
+/// read_rank_env for this process's environment.
 [[nodiscard]] RankEnv rank_env_of_process();
 
-/// Where a launcher looks for the reason of this process's failure (TORCHELASTIC_ERROR_FILE);
-/// empty: nowhere.
+/// The file in which the launcher expects this process's error (TORCHELASTIC_ERROR_FILE); empty:
+/// none.
 [[nodiscard]] std::string error_file_of_process();
 
-/// Whether the launcher has started this process's job again after a failed attempt
-/// (TORCHELASTIC_RESTART_COUNT).
+/// Returns whether this is a restart after a failed attempt (TORCHELASTIC_RESTART_COUNT).
 [[nodiscard]] bool is_restart_of_process();
 
-/// The step of the last checkpoint of the run of that name that earlier attempts have reported to
-/// dtrun (DTRUN_COMMITTED, "RUN=STEP RUN=STEP"); -1: none.
+/// The last committed step of the named run that earlier attempts reported to dtrun
+/// (DTRUN_COMMITTED, "RUN=STEP RUN=STEP"); -1: none.
 [[nodiscard]] std::int64_t committed_step_of_process(std::string_view run);
 
-/// The variables that limit which instructions the mathematical libraries use, as far as they are
-/// set in this process's environment, "ONEDNN_MAX_CPU_ISA=AVX2 ..."; empty: none.
+/// The variables that restrict the instruction sets of math libraries, if set:
+/// "ONEDNN_MAX_CPU_ISA=AVX2 ..."; empty: none.
 [[nodiscard]] std::string cpu_settings_of_process();
 
-/// Bounds how long OpenMP's threads of this process spin between pieces of work, before they sleep,
-/// unless GOMP_SPINCOUNT or OMP_WAIT_POLICY says otherwise. OpenMP reads it when it is loaded.
-void bound_spinning();
+/// Limits how long this process's OpenMP threads spin between parallel regions before they sleep,
+/// unless GOMP_SPINCOUNT or OMP_WAIT_POLICY is set. OpenMP reads the limit when it is loaded.
+void limit_openmp_spinning();
 
-/// Has CUDA give streams 32 hardware queues of a GPU in place of 8, so that none waits for what is
-/// in front of it in a queue of several (docs/guide/devices.md), unless CUDA_DEVICE_MAX_CONNECTIONS says
-/// otherwise. CUDA reads it at its first call.
+/// Raises the number of a GPU's hardware queues from 8 to 32, so that streams do not block each
+/// other in a shared queue (docs/guide/devices.md), unless CUDA_DEVICE_MAX_CONNECTIONS is set. CUDA
+/// reads it at its first call.
 ///
 /// Threads: one, before others may read the environment.
-void give_streams_queues();
+void set_cuda_hardware_queues();
 
-/// Has CUDA load every kernel before anything runs, in place of each at its first launch, unless
-/// CUDA_MODULE_LOADING says otherwise. To load a kernel CUDA waits for whatever runs on the GPU:
-/// where that is a receive, whose sender may wait for the rank that loads, it would wait for ever
-/// (docs/guide/devices.md). CUDA reads it at its first call.
+/// Makes CUDA load every kernel eagerly instead of at its first launch, unless CUDA_MODULE_LOADING
+/// is set. Lazy loading synchronises with the GPU: during a receive, whose sender may wait for this
+/// rank, that would deadlock (docs/guide/devices.md). CUDA reads it at its first call.
 ///
 /// Threads: one, before others may read the environment.
-void load_kernels_early();
+void disable_lazy_kernel_loading();
 
-/// Has NCCL connect ranks at the network interface of that name, unless NCCL_SOCKET_IFNAME says
-/// otherwise. NCCL reads it when its first communicator is made.
-void name_nccl_interface(const std::string& name);
+/// Selects NCCL's network interface, unless NCCL_SOCKET_IFNAME is set. NCCL reads it when its first
+/// communicator is created.
+void set_nccl_interface(const std::string& name);
 
-/// How many of the `present` GPUs CUDA shows to a process with this CUDA_VISIBLE_DEVICES (null: it
-/// is not set): it reads the list up to the first entry that names none of them.
+/// The number of the `present` GPUs that are visible under this CUDA_VISIBLE_DEVICES (null: unset):
+/// CUDA reads the list up to the first invalid entry.
 [[nodiscard]] std::int64_t visible_gpus(const char* listed, std::int64_t present);
 /// The same for this process.
 [[nodiscard]] std::int64_t visible_gpus_of_process(std::int64_t present);
 
-/// Cores this process may run on, by its affinity mask and its control groups' quota, at least 1.
+/// The number of cores that the affinity mask and the control groups' quota allow this process; at
+/// least 1.
 [[nodiscard]] std::int64_t usable_cores();
 
 }  // namespace dtrain::base

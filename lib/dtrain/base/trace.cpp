@@ -30,13 +30,13 @@ void Trace::close(std::int64_t number) {
   open_ = span.parent;
 }
 
-void Trace::add_beside(std::string_view name, Clock::time_point begin, TraceLabel label) {
-  beside_.push_back({.name = name,
-                     .part = TracePart::other,
-                     .first = label,
-                     .second = {},
-                     .begin = begin,
-                     .end = Clock::now()});
+void Trace::add_concurrent(std::string_view name, Clock::time_point begin, TraceLabel label) {
+  concurrent_.push_back({.name = name,
+                         .part = TracePart::other,
+                         .first = label,
+                         .second = {},
+                         .begin = begin,
+                         .end = Clock::now()});
 }
 
 }  // namespace dtrain::base

@@ -1,4 +1,4 @@
-// Spans of what a thread does, kept while somebody profiles it.
+// Records spans of a thread's work for profiles.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace dtrain::base {
 
-/// The row of a profile's table that a span's time is added to.
+/// The category of a span: the row of the profile table to which its time is added.
 enum class TracePart {
   step,
   data,
@@ -25,19 +25,17 @@ enum class TracePart {
 };
 inline constexpr std::size_t kNumTraceParts = static_cast<std::size_t>(TracePart::other) + 1;
 
-/// A number that tells spans of one name apart: {"block", 3}. An empty key: no label.
+/// A number that distinguishes spans of one name: {"block", 3}. An empty key: no label.
 struct TraceLabel {
   std::string_view key = {};  ///< with static storage
   std::int64_t value = 0;
 };
 
-/// Marks positions in a device's queue of work; the device reaches them after the host has enqueued
-/// them.
+/// Places marks in a device's stream, whose times become known once the device reaches them.
 class DeviceMarks {
  public:
   virtual ~DeviceMarks() = default;
-  /// Notes the place behind all that the calling thread has given the device so far; returns its
-  /// number.
+  /// Places a mark after all work that the calling thread has enqueued; returns its number.
   virtual std::int64_t mark() = 0;
 };
 
@@ -46,7 +44,7 @@ struct TraceSpan {
   TracePart part = TracePart::other;
   TraceLabel first;
   TraceLabel second;
-  std::int64_t parent = -1;  ///< number of the span around it; -1: none
+  std::int64_t parent = -1;  ///< number of the enclosing span; -1: none
   Clock::time_point begin;
   Clock::time_point end;  ///< before `begin`: still open
   /// Marks of the device; -1: none.
@@ -54,30 +52,29 @@ struct TraceSpan {
   std::int64_t device_end = -1;
 };
 
-/// The spans of one thread, as many as there is room for, in the order in which they began.
+/// The spans of one thread in the order of their starts, up to a fixed capacity.
 ///
 /// Threads: one; a Span finds the trace of its thread.
 class Trace {
  public:
-  /// capacity: spans, whose memory is taken at once. marks: of the device that works for the
-  /// thread, where there is one; must outlive this.
+  /// capacity: spans, allocated at once. marks: of the thread's device, or null; must outlive this.
   explicit Trace(std::size_t capacity, DeviceMarks* marks = nullptr) : marks_(marks) {
     spans_.reserve(capacity);
   }
 
-  /// Returns the number of the span that begins here; -1 where there is no room.
+  /// Opens a span and returns its number; -1 if the trace is full.
   std::int64_t open(std::string_view name, TracePart part, TraceLabel first, TraceLabel second);
   void close(std::int64_t number);
-  /// Adds what another thread did from `begin` to now.
-  void add_beside(std::string_view name, Clock::time_point begin, TraceLabel label);
+  /// Adds work of another thread, from `begin` to now.
+  void add_concurrent(std::string_view name, Clock::time_point begin, TraceLabel label);
 
   [[nodiscard]] const std::vector<TraceSpan>& spans() const { return spans_; }
-  /// What add_beside() was given: these may overlap each other and spans().
-  [[nodiscard]] const std::vector<TraceSpan>& beside() const { return beside_; }
-  /// Spans for which there was no room.
+  /// The spans of add_concurrent(), which may overlap each other and spans().
+  [[nodiscard]] const std::vector<TraceSpan>& concurrent() const { return concurrent_; }
+  /// Spans beyond the capacity.
   [[nodiscard]] std::int64_t num_lost() const { return num_lost_; }
 
-  /// The trace that Spans of the calling thread go to; null: none is kept.
+  /// The calling thread's current trace; null: not tracing.
   [[nodiscard]] static Trace*& of_thread() noexcept { return of_thread_; }
 
  private:
@@ -87,7 +84,7 @@ class Trace {
 
   DeviceMarks* marks_;
   std::vector<TraceSpan> spans_;
-  std::vector<TraceSpan> beside_;
+  std::vector<TraceSpan> concurrent_;
   std::int64_t open_ = -1;  // the innermost
   std::int64_t num_lost_ = 0;
 };

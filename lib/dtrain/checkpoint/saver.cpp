@@ -227,7 +227,7 @@ SaveReport Saver::end() {
   report_.error = comm::exchange_texts(world_, report_.error).front();
   report_.seconds = base::seconds_since(start_);
   if (base::Trace* trace = base::Trace::of_thread()) {
-    trace->add_beside("write and commit", start_, {"step", report_.step});
+    trace->add_concurrent("write and commit", start_, {"step", report_.step});
   }
   if (!staging_) report_.stall_seconds = report_.seconds;
   return report_;

@@ -130,7 +130,7 @@ class Saver {
   Phase phase_ = Phase::idle;
   SaveReport report_;
   base::Clock::time_point start_;
-  base::WaitingTimes slow_;
+  base::ReportTimer slow_;
   format::Manifest manifest_;
   std::int64_t best_step_ = -1;
   std::stop_source stop_;

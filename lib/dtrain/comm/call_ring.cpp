@@ -22,7 +22,7 @@ std::string dtype_name(at::ScalarType dtype) {
 
 bool is_of_two(const CallRecord& call) { return call.op == "send" || call.op == "recv"; }
 
-/// What dtrun is told of a call: one that is queued has not come to the others.
+/// The state that dtrun receives. A queued call has not reached the other ranks.
 std::string_view state_word(CallState state) {
   if (state == CallState::queued) return "queued";
   return state == CallState::done ? "ended" : "open";
@@ -82,7 +82,7 @@ void CallRing::finish(std::uint64_t number, std::int64_t bytes_sent) {
     record->bytes_sent = bytes_sent;
     record->state = CallState::done;
     keep(*record);
-  } else if (num_kept_at_most_ > 0) {
+  } else if (keep_capacity_ > 0) {
     ++kept_.num_lost;
   }
 }
@@ -101,10 +101,10 @@ void CallRing::add_wait(base::Seconds waited) {
 }
 
 void CallRing::keep(const CallRecord& record) {
-  if (num_kept_at_most_ == 0) return;
-  if (kept_.records.size() < num_kept_at_most_) {
+  if (keep_capacity_ == 0) return;
+  if (kept_.records.size() < keep_capacity_) {
     CallRecord& kept = kept_.records.emplace_back(record);
-    // A device may tell of the end alone.
+    // A device may report only the end.
     kept.started = std::max(kept.started, kept.queued);
   } else {
     ++kept_.num_lost;
@@ -115,12 +115,12 @@ void CallRing::begin_keeping(std::size_t capacity) {
   const std::lock_guard lock(mutex_);
   kept_ = {.records = {}, .counters = counters_};
   kept_.records.reserve(capacity);
-  num_kept_at_most_ = capacity;
+  keep_capacity_ = capacity;
 }
 
 KeptCalls CallRing::end_keeping() {
   const std::lock_guard lock(mutex_);
-  num_kept_at_most_ = 0;
+  keep_capacity_ = 0;
   KeptCalls kept = std::exchange(kept_, {});
   kept.counters = {.calls = counters_.calls - kept.counters.calls,
                    .bytes_sent = counters_.bytes_sent - kept.counters.bytes_sent,

@@ -1,4 +1,4 @@
-// The last calls of a process group, for counters and for the report of a hang.
+// Records the last calls of a process group, for counters and hang reports.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -20,9 +20,9 @@ enum class CallState { queued, running, done, failed };
 struct CallRecord {
   std::uint64_t number = 0;  ///< 1 for the first call of the group
   std::string_view op;       ///< a string with static storage, e.g. "all_reduce"
-  std::int64_t peer = -1;    ///< world rank of the other side or of the root; -1: all
+  std::int64_t peer = -1;    ///< world rank of the peer or of the root; -1: all
   at::ScalarType dtype = at::ScalarType::Byte;
-  std::int64_t count = 0;       ///< elements of the tensor handed over
+  std::int64_t count = 0;       ///< elements of the caller's tensor
   std::int64_t bytes_sent = 0;  ///< by this rank; known when the call is done
   base::Clock::time_point queued;
   base::Clock::time_point started;  ///< meaningful unless queued
@@ -33,9 +33,9 @@ struct CallRecord {
 /// "call 17, all_reduce of 1024 float32 (4096 bytes)".
 [[nodiscard]] std::string describe(const CallRecord& record);
 
-/// A line for dtrun (docs/guide/dtrun.md) about the oldest of these calls that has not ended, else about
-/// the last one; call 0 where there is none. What has failed has not ended. group: names the group
-/// in all ranks alike. awaited: as ProcessGroup::awaited().
+/// Formats a line for dtrun (docs/guide/dtrun.md) about the oldest unfinished call, or else the
+/// last one; call 0 if there is none. Failed calls count as unfinished. group: the same name on all
+/// ranks. awaited: as ProcessGroup::awaited().
 [[nodiscard]] std::string call_line(const std::vector<CallRecord>& records, std::string_view group,
                                     std::int64_t awaited);
 
@@ -45,15 +45,15 @@ struct CallCounters {
   double wait_seconds = 0;  ///< time callers were blocked in Work::wait, wait_host and barrier
 };
 
-/// All calls of a group that ended within some time.
+/// The calls of a group that ended between begin_keeping() and end_keeping().
 struct KeptCalls {
-  std::vector<CallRecord> records;  ///< in the order of their ends
-  std::int64_t num_lost = 0;        ///< calls for which there was no room
-  CallCounters counters;            ///< of that time alone
+  std::vector<CallRecord> records;  ///< in order of completion
+  std::int64_t num_lost = 0;        ///< calls beyond the capacity
+  CallCounters counters;            ///< of that period alone
 };
 
-/// Numbers, times and counts the calls of one group and keeps the last kCapacity of them; while
-/// somebody profiles, all of them.
+/// Numbers, times and counts the calls of one group, and keeps the last kCapacity of them; during
+/// profiling all of them.
 ///
 /// Threads: all members from any thread.
 class CallRing {
@@ -68,11 +68,11 @@ class CallRing {
   void add_wait(base::Seconds waited);
 
   [[nodiscard]] CallCounters counters() const;
-  /// From now on every call that ends is kept, up to `capacity` of them.
+  /// Starts to keep every call that ends, up to `capacity` of them.
   void begin_keeping(std::size_t capacity);
   [[nodiscard]] KeptCalls end_keeping();
 
-  /// The calls still kept, oldest first.
+  /// The calls in the ring, oldest first.
   [[nodiscard]] std::vector<CallRecord> records() const;
 
  private:
@@ -82,8 +82,8 @@ class CallRing {
   mutable std::mutex mutex_;
   std::array<CallRecord, kCapacity> records_;  // call n lies at n % kCapacity
   CallCounters counters_;
-  std::size_t num_kept_at_most_ = 0;  // 0: nobody keeps calls
-  KeptCalls kept_;                    // its counters: those at the beginning
+  std::size_t keep_capacity_ = 0;  // 0: not keeping calls
+  KeptCalls kept_;                 // its counters: those at the beginning
 };
 
 }  // namespace dtrain::comm

@@ -1,4 +1,4 @@
-// The world of every backend whose tensors lie in the host's memory.
+// The World of every backend whose tensors are in host memory.
 #pragma once
 
 #include <cstdint>
@@ -11,31 +11,31 @@
 
 namespace dtrain::comm {
 
-/// What a backend adds to a CpuWorld.
+/// What a backend plugs into a CpuWorld.
 struct CpuBackend {
   std::string_view name;
-  /// Makes the transport of a new group of several.
+  /// Connects a new group of several ranks.
   ///
   /// Collective: the group.
   std::function<std::unique_ptr<Transport>(const GroupIdentity&)> connect = {};
   /// As World::allocate. Empty: LibTorch's allocator.
   std::function<at::Tensor(std::int64_t bytes)> allocate = {};
-  /// As World::end_meeting; may be empty.
-  std::function<void()> end_meeting = {};
+  /// As World::close_rendezvous; may be empty.
+  std::function<void()> close_rendezvous = {};
 };
 
-/// For CpuBackend::allocate: `bytes` zeroed bytes on pages of their own, (bytes) uint8, which go back
-/// to the system when their tensor dies. `count` (may be empty) receives the
-/// bytes taken and, as a negative number, those given back; it must outlive the tensor.
+/// For CpuBackend::allocate: maps `bytes` zeroed bytes, (bytes) uint8, which are unmapped when the
+/// tensor is destroyed. `count` (may be empty) receives the bytes mapped, and when they are
+/// unmapped the same as a negative number; it must outlive the tensor.
 ///
-/// Throws:  Error{memory} if there is none.
+/// Throws:  Error{memory} if the system has none.
 /// Threads: any.
 [[nodiscard]] at::Tensor mapped_memory(std::int64_t bytes,
                                        const std::function<void(std::int64_t)>& count);
 
 class CpuWorld final : public World {
  public:
-  /// Makes control().
+  /// Creates control().
   ///
   /// Collective: all ranks of the job.
   CpuWorld(std::int64_t rank, std::int64_t size, const GroupOptions& options, CpuBackend backend);
@@ -48,8 +48,8 @@ class CpuWorld final : public World {
   [[nodiscard]] std::shared_ptr<ProcessGroup> split(std::span<const std::int64_t> ranks,
                                                     std::string_view name) override;
   [[nodiscard]] ProcessGroup& control() override { return *control_; }
-  void end_meeting() override {
-    if (backend_.end_meeting) backend_.end_meeting();
+  void close_rendezvous() override {
+    if (backend_.close_rendezvous) backend_.close_rendezvous();
   }
 
  private:

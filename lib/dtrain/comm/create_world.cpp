@@ -20,7 +20,7 @@
 #include "dtrain/comm/internal/gloo/gloo_groups.h"
 #include "dtrain/comm/internal/gloo/gloo_transport.h"
 #include "dtrain/comm/internal/hier/hier_transport.h"
-#include "dtrain/comm/internal/host/host_survey.h"
+#include "dtrain/comm/internal/host/host_topology.h"
 #include "dtrain/comm/internal/shm/shm_transport.h"
 #include "dtrain/comm/reduce.h"
 #include "dtrain/net/proof.h"
@@ -37,43 +37,43 @@ std::string hexadecimal(const std::string& bytes) {
   return text;
 }
 
-/// One key of torchrun's store, which rank 0 removes at the end.
-class Notice {
+/// A key of torchrun's store, which rank 0 sets and removes at the end.
+class AgentStoreKey {
  public:
-  Notice(const MeetingPlace& place, std::string key, const base::Deadline& deadline)
-      : is_own_(place.rank == 0),
+  AgentStoreKey(const RendezvousOptions& own, std::string key, const base::Deadline& deadline)
+      : is_own_(own.rank == 0),
         key_(std::move(key)),
         deadline_(deadline),
-        where_(fmt::format("{}:{}", place.master_addr, place.master_port)) {
+        where_(fmt::format("{}:{}", own.master_addr, own.master_port)) {
     c10d::TCPStoreOptions options;
-    options.port = static_cast<std::uint16_t>(place.master_port);
+    options.port = static_cast<std::uint16_t>(own.master_port);
     options.timeout = deadline.remaining();
     attempt("cannot reach it",
-            [&] { client_ = c10::make_intrusive<c10d::TCPStore>(place.master_addr, options); });
+            [&] { client_ = c10::make_intrusive<c10d::TCPStore>(own.master_addr, options); });
   }
 
-  ~Notice() {
+  ~AgentStoreKey() {
     try {
       if (is_own_) client_->deleteKey(key_);
     } catch (...) {
       // torchrun has ended, and its store with it.
     }
   }
-  Notice(const Notice&) = delete;
-  Notice& operator=(const Notice&) = delete;
+  AgentStoreKey(const AgentStoreKey&) = delete;
+  AgentStoreKey& operator=(const AgentStoreKey&) = delete;
 
   void set(const std::string& text) {
-    attempt("it does not take where rank 0 listens",
+    attempt("cannot store rank 0's port",
             [&] { client_->set(key_, std::vector<std::uint8_t>(text.begin(), text.end())); });
   }
 
-  [[nodiscard]] std::string get(base::WaitingLines* waiting) {
+  [[nodiscard]] std::string get(base::WaitReporter* waiting) {
     constexpr std::chrono::milliseconds kPause(20);
     std::vector<std::uint8_t> value;
-    attempt("rank 0 has not said there where it listens", [&] {
+    attempt("rank 0 has not published its port", [&] {
       while (!client_->check({key_})) {
         if (deadline_.passed()) throw std::runtime_error("timed out");
-        if (waiting != nullptr) waiting->show([] { return "rank 0"; });
+        if (waiting != nullptr) waiting->report([] { return "rank 0"; });
         std::this_thread::sleep_for(kPause);
       }
       value = client_->get(key_);
@@ -104,44 +104,44 @@ class Notice {
   c10::intrusive_ptr<c10d::TCPStore> client_;
 };
 
-/// torchrun serves a store at MASTER_ADDR:MASTER_PORT, so that rank 0 cannot listen there: it takes
-/// a free port and leaves it in a notice in that store, with a secret for the job where ranks of
-/// several hosts have none. Whoever reaches the store can read the notice.
+/// torchrun's own store occupies MASTER_ADDR:MASTER_PORT, so rank 0 listens at a free port and
+/// publishes it under `key` in that store, together with a secret for the job if ranks of several
+/// hosts have none. Whoever reaches the store can read both.
 ///
-/// Completes `place`: rank 0 will publish its port, and takes the notice away when `place` ends,
-/// since the next program must not find it; any other rank waits for it, and learns port and
-/// secret. key: of the notice, equal on all ranks.
+/// Completes `own`: rank 0 will publish its port, and removes the key when `own` is destroyed, so
+/// that the next program does not find it; any other rank waits for the key and reads port and
+/// secret. key: equal on all ranks.
 ///
 /// Throws: Error{timeout} or Error{comm} naming the store's address.
-void meet_through_torchrun(MeetingPlace& place, const std::string& key,
-                           const base::Deadline& deadline) {
-  const auto notice = std::make_shared<Notice>(place, key, deadline);
-  if (place.rank == 0) {
-    const bool needs_secret = place.token.empty() && !place.is_one_host;
+void rendezvous_through_torchrun(RendezvousOptions& own, const std::string& key,
+                                 const base::Deadline& deadline) {
+  const auto agent_key = std::make_shared<AgentStoreKey>(own, key, deadline);
+  if (own.rank == 0) {
+    const bool needs_secret = own.token.empty() && !own.is_one_host;
     const std::string secret = needs_secret ? hexadecimal(net::new_challenge()) : "";
-    if (needs_secret) place.token = secret;
-    place.master_port = 0;
-    place.publish = [notice, secret](std::int64_t port) {
-      notice->set(fmt::format("{} {}", port, secret));
+    if (needs_secret) own.token = secret;
+    own.master_port = 0;
+    own.publish = [agent_key, secret](std::int64_t port) {
+      agent_key->set(fmt::format("{} {}", port, secret));
     };
     return;
   }
-  base::WaitingLines waiting(deadline.limit(), place.waiting_advice);
-  const std::string text = notice->get(place.tells_of_waiting ? &waiting : nullptr);
+  base::WaitReporter waiting(deadline.limit(), own.waiting_advice);
+  const std::string text = agent_key->get(own.reports_waiting ? &waiting : nullptr);
   const auto space = text.find(' ');
   const auto port = base::number_in<std::int64_t>(text.substr(0, space));
   if (space == std::string::npos || !port || *port < 1 || *port > 65'535) {
     base::fail(ErrorKind::comm, "torchrun's store at {} says that rank 0 listens at \"{}\"",
-               notice->where(), base::printable(text, 40));
+               agent_key->where(), base::printable(text, 40));
   }
-  place.master_port = *port;
-  if (place.token.empty()) place.token = text.substr(space + 1);
+  own.master_port = *port;
+  if (own.token.empty()) own.token = text.substr(space + 1);
 }
 
-std::shared_ptr<Rendezvous> meet(const WorldOptions& options) {
+std::shared_ptr<Rendezvous> run_rendezvous(const WorldOptions& options) {
   const base::Deadline deadline(options.group.timeout);
   const bool uses_network = options.store.rendezvous_fd < 0;
-  MeetingPlace place{
+  RendezvousOptions own{
       .rank = options.rank,
       .size = options.size,
       .store = options.store,
@@ -150,37 +150,37 @@ std::shared_ptr<Rendezvous> meet(const WorldOptions& options) {
       .token = uses_network ? net::job_secret(options.token, options.token_file) : "",
       .is_one_host = options.is_one_host,
       .publish = {},
-      .tells_of_waiting = options.tells_of_waiting,
+      .reports_waiting = options.reports_waiting,
       .waiting_advice = options.waiting_advice};
   if (uses_network && !options.agent_store_key.empty()) {
-    meet_through_torchrun(place, options.agent_store_key, deadline);
+    rendezvous_through_torchrun(own, options.agent_store_key, deadline);
   }
-  return meet_all_ranks(place, deadline);
+  return join_rendezvous(own, deadline);
 }
 
-/// The world of ranks that have met. Rank 0 serves the store until all have ended the meeting.
+/// Creates a world after the rendezvous. Rank 0 serves the store until all ranks have closed it.
 std::shared_ptr<World> rendezvous_world(const WorldOptions& options,
                                         const std::shared_ptr<Rendezvous>& rendezvous,
                                         CpuBackend backend) {
-  backend.end_meeting = [rendezvous] {
+  backend.close_rendezvous = [rendezvous] {
     rendezvous->store->leave();
     if (rendezvous->server) rendezvous->server->finish();
   };
   return std::make_shared<CpuWorld>(options.rank, options.size, options.group, std::move(backend));
 }
 
-/// The world of ranks that share memory with those of their host; null where they cannot, unless
-/// the backend is shm, or where each is on a host of its own.
-std::shared_ptr<World> create_sharing_world(const WorldOptions& options,
-                                            const std::shared_ptr<Rendezvous>& rendezvous) {
+/// Creates a world of ranks that share memory within their hosts. Returns null if they cannot and
+/// the backend is not shm, or if each rank is on a host of its own.
+std::shared_ptr<World> create_shared_memory_world(const WorldOptions& options,
+                                                  const std::shared_ptr<Rendezvous>& rendezvous) {
   const base::Deadline deadline(options.group.timeout);
-  HostSurvey survey = survey_hosts(
+  HostTopology topology = discover_hosts(
       {.rank = options.rank, .size = options.size, .count_memory = options.count_memory},
       *rendezvous->store, deadline);
-  const std::vector<std::int64_t> hosts = survey.host_of_rank;
-  const std::int64_t num_hosts = survey.num_hosts();
-  std::string obstacle = survey.obstacle;
-  if (obstacle.find(std::strerror(EMFILE)) != std::string::npos) {  // gloo needs more of them
+  const std::vector<std::int64_t> hosts = topology.host_of_rank;
+  const std::int64_t num_hosts = topology.num_hosts();
+  std::string obstacle = topology.obstacle;
+  if (obstacle.find(std::strerror(EMFILE)) != std::string::npos) {  // gloo needs even more files
     fail_together(options.rank, base::Error(ErrorKind::comm, obstacle));
   }
   if (options.backend == "shm") {
@@ -196,9 +196,9 @@ std::shared_ptr<World> create_sharing_world(const WorldOptions& options,
   }
   if (!obstacle.empty() || (num_hosts > 1 && num_hosts == options.size)) return nullptr;
   const auto shm = std::make_shared<HostGroups>(options.group.timeout, rendezvous,
-                                                share_memory(std::move(survey), deadline));
+                                                share_memory(std::move(topology), deadline));
   const auto allocate = [shm](std::int64_t bytes) {
-    return allocate_shm(*shm->neighbours(), bytes);
+    return allocate_shm(*shm->peer_memory(), bytes);
   };
   if (num_hosts == 1) {
     const auto connect = [shm](const GroupIdentity& identity) {
@@ -228,7 +228,7 @@ std::shared_ptr<World> create_gloo_world(const WorldOptions& options,
   return rendezvous_world(options, rendezvous, {"gloo", connect, allocate});
 }
 
-/// The world of the plugin of this name.
+/// Creates the world of a backend plugin.
 ///
 /// Throws: Error{usage} naming the file that cannot be loaded, why, and what to do.
 std::shared_ptr<World> create_plugin_world(const std::string& name, const WorldOptions& options) {
@@ -244,7 +244,7 @@ std::shared_ptr<World> create_plugin_world(const std::string& name, const WorldO
   BackendPlugin& plugin = reinterpret_cast<Entry>(file.entry)();
   if (plugin.interface() != kBackendInterface) {
     base::fail(ErrorKind::usage,
-               "--backend {}: {} is of another version of dtrain (interface {}, this is {}); "
+               "--backend {}: {} belongs to another version of dtrain (interface {}, expected {}); "
                "install both from one build",
                name, file.path, plugin.interface(), kBackendInterface);
   }
@@ -256,7 +256,7 @@ std::shared_ptr<World> create_plugin_world(const std::string& name, const WorldO
 std::shared_ptr<World> create_world(const WorldOptions& options) {
   if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
     base::fail(ErrorKind::usage,
-               "rank {} of a world of {} makes no sense; RANK must be from 0 to WORLD_SIZE - 1",
+               "rank {} is outside a world of size {}; RANK must be from 0 to WORLD_SIZE - 1",
                options.rank, options.size);
   }
   const bool alone = options.size == 1;
@@ -264,15 +264,15 @@ std::shared_ptr<World> create_world(const WorldOptions& options) {
   if (backend == "none" || (backend == "auto" && alone)) {
     if (!alone) {
       base::fail(ErrorKind::usage,
-                 "machine.backend none serves one rank, but {} were started; use auto",
+                 "machine.backend none supports one rank, but {} were started; use auto",
                  options.size);
     }
     return std::make_shared<CpuWorld>(0, 1, options.group, CpuBackend{.name = "local"});
   }
   if (backend == "mpi") return create_plugin_world(backend, options);
   if (backend == "gloo" || backend == "shm" || backend == "hier" || backend == "auto") {
-    // c10d writes warnings with stack traces to standard error for errors that we report in one
-    // line. Set once: all threads share LibTorch's flag.
+    // Silences c10d's warnings with stack traces for errors that dtrain reports in one line. Set
+    // once, because all threads share LibTorch's flag.
     [[maybe_unused]] static const int level = FLAGS_caffe2_log_level = c10::GLOG_FATAL;
     if (alone && options.store.rendezvous_fd < 0 && options.master_port == 0) {
       base::fail(ErrorKind::usage,
@@ -287,8 +287,9 @@ std::shared_ptr<World> create_world(const WorldOptions& options) {
                  "MASTER_ADDR and MASTER_PORT (1 to 65535)",
                  options.master_port);
     }
-    const auto rendezvous = meet(options);
-    const auto sharing = backend == "gloo" ? nullptr : create_sharing_world(options, rendezvous);
+    const auto rendezvous = run_rendezvous(options);
+    const auto sharing =
+        backend == "gloo" ? nullptr : create_shared_memory_world(options, rendezvous);
     return sharing ? sharing : create_gloo_world(options, rendezvous);
   }
   base::fail(ErrorKind::usage, "machine.backend is '{}'; choose auto, none, shm, gloo, hier or mpi",

@@ -21,18 +21,18 @@
 namespace dtrain::comm {
 namespace {
 
-constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;  // of one text
+constexpr std::int64_t kMaxBytes = std::int64_t{64} << 20;  // of one text
 
-/// The bytes of every rank's text, by rank.
+/// All-gathers the sizes of the strings, in bytes.
 std::vector<std::int64_t> exchange_sizes(ProcessGroup& group, const std::string& text) {
   const auto size = at::full({1}, std::ssize(text), at::kLong);
   const auto sizes = at::empty({group.size()}, at::kLong);
   group.all_gather(size, sizes).wait_host();
   const auto* begin = sizes.const_data_ptr<std::int64_t>();
   const auto [least, most] = std::minmax_element(begin, begin + group.size());
-  if (*least < 0 || *most > kMostBytes) {
-    base::fail(base::ErrorKind::comm, "a rank has a text of {} bytes to tell, which cannot be",
-               *least < 0 ? *least : *most);
+  if (*least < 0 || *most > kMaxBytes) {
+    base::fail(base::ErrorKind::comm, "a rank announced a string of {} bytes; the limit is {}",
+               *least < 0 ? *least : *most, kMaxBytes);
   }
   return {begin, begin + group.size()};
 }
@@ -70,7 +70,7 @@ std::vector<NamedValue> unpacked(std::string_view bytes) {
     std::string name = take();
     values.emplace_back(std::move(name), take());
     if (message.is_good()) continue;
-    base::fail(base::ErrorKind::comm, "a rank sent settings to compare that make no sense");
+    base::fail(base::ErrorKind::comm, "a rank sent malformed settings to compare");
   }
   return values;
 }
@@ -122,7 +122,7 @@ std::int64_t ticks(const ReadClock& now) {
   return static_cast<std::int64_t>(now().time_since_epoch().count());
 }
 
-// Answers every question with the time.
+// Answers clock queries of `peer`.
 void answer(ProcessGroup& group, std::int64_t peer, const ReadClock& now) {
   const auto value = at::zeros({1}, at::kLong);
   for (int round = 0; round < kRounds; ++round) {
@@ -132,7 +132,7 @@ void answer(ProcessGroup& group, std::int64_t peer, const ReadClock& now) {
   }
 }
 
-// Asks rank 0, whose answer came half a round trip ago.
+// Queries rank 0's clock, assuming that each answer took half of the round trip.
 std::int64_t ask(ProcessGroup& group, const ReadClock& now) {
   const auto value = at::zeros({1}, at::kLong);
   std::int64_t shortest = 0;
@@ -200,12 +200,12 @@ void run_long(ProcessGroup& group, std::string_view what, const std::function<vo
       }
     });
   }
-  base::WaitingTimes slow(kSlow);
+  base::ReportTimer slow(kSlow);
   bool is_busy = true;
   bool has_failed = false;
   while (is_busy) {
     const bool is_done = !task || running.wait_for(kPoll) == std::future_status::ready;
-    if (!is_done && slow.take()) {
+    if (!is_done && slow.is_due()) {
       base::log_warning("rank {} has been {} for {}", group.rank(), what,
                         base::readable_time(slow.waited()));
     }
@@ -218,7 +218,7 @@ void run_long(ProcessGroup& group, std::string_view what, const std::function<vo
   }
   if (failure) std::rethrow_exception(failure);
   if (has_failed) {
-    base::fail(base::ErrorKind::comm, "another rank failed at {}; its own message tells why", what);
+    base::fail(base::ErrorKind::comm, "another rank failed at {}; see its own error message", what);
   }
 }
 
@@ -237,8 +237,8 @@ std::string leader_text(ProcessGroup& group, std::string_view what,
 base::Clock::duration clock_offset(ProcessGroup& group, const std::string& host,
                                    const ReadClock& now) {
   const std::vector<std::string> hosts = exchange_texts(group, host);
-  // The first rank of each host asks for all of it, one after the other, so that none waits for
-  // another's answer.
+  // The first rank of each host measures for the whole host, one host at a time, so that no query
+  // waits behind another's.
   std::int64_t own = 0;
   for (std::int64_t rank = 0; rank < group.size(); ++rank) {
     const auto& name = hosts[static_cast<std::size_t>(rank)];

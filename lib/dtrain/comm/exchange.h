@@ -1,5 +1,5 @@
-// What ranks exchange through the control plane: texts, settings to compare, the progress of long
-// tasks, and clocks.
+// Control-plane helpers: gathering strings, comparing settings, waiting for long tasks, and clock
+// offsets.
 #pragma once
 
 #include <functional>
@@ -13,41 +13,40 @@
 
 namespace dtrain::comm {
 
-/// Every rank's text, by rank, on every rank.
+/// All-gathers one string per rank; returns them by rank.
 ///
 /// Collective: every rank of `group`.
 /// Throws:     what Work::wait throws.
 [[nodiscard]] std::vector<std::string> exchange_texts(ProcessGroup& group, const std::string& text);
 
-/// The same on rank 0 alone; nothing on the others, which hold and send no more than their own.
+/// Gathers the strings on rank 0. The other ranks send only their own, and get an empty list.
 [[nodiscard]] std::vector<std::string> gather_texts(ProcessGroup& group, const std::string& text);
 
-/// Something all ranks should agree on: its name as a user knows it, and this rank's value.
+/// A setting that must agree on all ranks: its user-visible name, and this rank's value.
 using NamedValue = std::pair<std::string, std::string>;
 
-/// Returns if every rank gave the same list. Costs 16 bytes per rank when they agree.
+/// Checks that every rank has the same list. Exchanges 16 bytes per rank if they agree.
 ///
 /// Collective: every rank of `group`.
 /// Throws:     Error{usage}, the same on every rank, naming the first entry that differs, the two
 ///             ranks and their values.
 void check_agreement(ProcessGroup& group, const std::vector<NamedValue>& values);
 
-/// Runs `task` in a thread of its own, and returns when it has ended on all ranks. A rank may have
-/// none (nullptr): it only waits for the others, without a thread. Meanwhile ranks report to each
-/// other every half second, so that a slow rank is not taken for one that hangs. A rank whose task
-/// does not end says once a minute that it has been `what` ("writing FILE"). `task` must not
-/// communicate.
+/// Runs `task` in a separate thread, and returns when it has ended on all ranks. A rank without a
+/// task (nullptr) waits for the others. Meanwhile ranks exchange heartbeats every half second, so
+/// that a slow rank is not mistaken for a hang. A rank whose task takes long reports about once a
+/// minute that it has been `what` ("writing FILE"). `task` must not communicate.
 ///
 /// Collective: every rank of `group`.
-/// Throws:     on a rank whose task throws, that; on the others Error{comm} saying that a rank
-///             failed at `what`.
+/// Throws:     the exception of this rank's task; if only another rank's task failed, Error{comm}
+///             saying that a rank failed at `what`.
 void run_long(ProcessGroup& group, std::string_view what, const std::function<void()>& task);
 
-/// The same, where the group's first rank alone has the task.
+/// Runs `task` on the group's rank 0 alone, as run_long.
 void run_long_on_leader(ProcessGroup& group, std::string_view what,
                         const std::function<void()>& task);
 
-/// Returns on every rank the text that `text` gives on the group's rank 0, however long that takes.
+/// Runs `text` on the group's rank 0, however long it takes, and broadcasts its result.
 ///
 /// Collective: every rank of `group`.
 /// Throws:     as run_long.
@@ -57,10 +56,10 @@ void run_long_on_leader(ProcessGroup& group, std::string_view what,
 /// Reads a rank's clock.
 using ReadClock = std::function<base::Clock::time_point()>;
 
-/// Returns how far this rank's clock is ahead of that of rank 0, to half of the shortest of several
-/// round trips; 0 on rank 0's host, where one clock counts for all.
+/// Measures how far this rank's clock is ahead of rank 0's, to half of the shortest of several
+/// round trips; 0 on rank 0's host, whose ranks share one clock. host: names this rank's host.
 ///
-/// Collective: every rank of `group`, which moves CPU tensors. host: names the host of this rank.
+/// Collective: every rank of `group`, which moves CPU tensors.
 /// Throws:     what Work::wait throws.
 [[nodiscard]] base::Clock::duration clock_offset(ProcessGroup& group, const std::string& host,
                                                  const ReadClock& now = &base::Clock::now);

@@ -12,7 +12,7 @@ struct Overloaded : Functions... {
   using Functions::operator()...;
 };
 
-/// What an operation demands beside dense tensors.
+/// Checks what each operation requires, besides dense tensors.
 struct Requirements {
   const OperationPlace& place;
 
@@ -86,7 +86,7 @@ void check_operation(Operation& operation, const OperationPlace& place) {
   for (const at::Tensor* tensor : {tensors.read, tensors.written}) {
     if (tensor == nullptr) continue;
     DTRAIN_CHECK(tensor->defined() && tensor->is_contiguous() && tensor->device() == place.device,
-                 "communication wants contiguous tensors on {}", place.device.str());
+                 "communication needs contiguous tensors on {}", place.device.str());
   }
   std::visit(Requirements{place}, operation);
 }
@@ -116,7 +116,7 @@ CallRecord record_of(const Operation& operation, std::span<const std::int64_t> w
   return record;
 }
 
-void carry_out_alone(Operation& operation) {
+void run_single_rank(Operation& operation) {
   const auto [read, written] = tensors_of(operation);
   if (read != nullptr && written != nullptr) written->copy_(read->view_as(*written));
 }

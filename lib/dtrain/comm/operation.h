@@ -1,4 +1,4 @@
-// The operations of a process group as values: what a caller asks for and a backend carries out.
+// The operations of a process group as values, which callers post and backends execute.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,7 +22,7 @@ namespace dtrain::comm {
   return static_cast<std::int64_t>(tensor.nbytes());
 }
 
-/// Elements by rank; of groups of up to 16 ranks without memory of its own.
+/// Elements by rank; groups of up to 16 ranks need no heap allocation.
 using PartCounts = c10::SmallVector<std::int64_t, 17>;
 
 /// A contiguous tensor cut into one part per rank of a group, in the order of ranks.
@@ -43,7 +43,7 @@ struct PartedTensor {
   }
 
   at::Tensor tensor;
-  PartCounts begins{0};  ///< where each part begins and the last one ends; elements
+  PartCounts begins{0};  ///< start of each part, and end of the last; elements
 };
 
 enum class ReduceOp { sum, max };
@@ -55,22 +55,22 @@ struct AllReduce {
 };
 
 /// input (size * n) -> output (n): this rank's n elements of the sum over the ranks. The output may
-/// be this rank's part of the input; the rest of the input is left as it was.
+/// be this rank's part of the input; the rest of the input is unchanged.
 struct ReduceScatter {
   at::Tensor input;
   at::Tensor output;
 };
 
-/// input: this rank's part, which may lie in the output -> output: every rank's part. The counts
-/// are equal on every rank.
+/// input: this rank's part, which may alias the output -> output: every rank's part. All ranks pass
+/// the same counts.
 struct AllGather {
   at::Tensor input;
   PartedTensor output;
   bool takes_counts = false;  ///< called as all_gather_v
 };
 
-/// input: a part for each rank -> output: a part from each rank, which has that many elements for
-/// this one. The two do not overlap.
+/// input: a part for each rank -> output: a part from each rank; the sender's and the receiver's
+/// counts must match. Input and output do not overlap.
 struct AllToAll {
   PartedTensor input;
   PartedTensor output;
@@ -92,7 +92,7 @@ struct Recv {
   std::int64_t peer = 0;
 };
 
-/// Ends when every rank has come.
+/// Completes when every rank has called it.
 struct Barrier {};
 
 /// Shapes: tensors are dense, contiguous and on the group's device; equal dtypes on every rank, and
@@ -102,29 +102,29 @@ struct Barrier {};
 using Operation =
     std::variant<Barrier, AllReduce, ReduceScatter, AllGather, AllToAll, Broadcast, Send, Recv>;
 
-/// The tensors of an operation; null where it has none of the kind. What is reduced or broadcast in
-/// place is written.
+/// The tensors that an operation reads and writes; null if none. An in-place tensor counts as
+/// written.
 struct OperationTensors {
   at::Tensor* read = nullptr;
   at::Tensor* written = nullptr;
 };
 [[nodiscard]] OperationTensors tensors_of(Operation& operation);
 
-/// Where an operation is called.
+/// The caller's rank, group size and device.
 struct OperationPlace {
   std::int64_t rank = 0;  ///< within the group
   std::int64_t size = 1;  ///< of the group
   c10::Device device = c10::kCPU;
 };
 
-/// Throws: Error{internal} unless the operation's tensors and counts are as this file says.
+/// Throws: Error{internal} unless the operation's tensors and counts satisfy the rules above.
 void check_operation(Operation& operation, const OperationPlace& place);
 
-/// What a CallRing notes of the operation, before its number. world_ranks: of the group's members.
+/// Creates the CallRing record of an operation, without a number. world_ranks: the group's members.
 [[nodiscard]] CallRecord record_of(const Operation& operation,
                                    std::span<const std::int64_t> world_ranks);
 
-/// Carries the operation out in a group of one, on the device's current stream.
-void carry_out_alone(Operation& operation);
+/// Executes the operation in a single-rank group, on the device's current stream.
+void run_single_rank(Operation& operation);
 
 }  // namespace dtrain::comm

@@ -1,5 +1,4 @@
-// A group of ranks that communicate, as the rest of dtrain sees it, and the handles of its
-// operations.
+// The interface of a group of communicating ranks, and the handles of its operations.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +15,7 @@
 
 namespace dtrain::comm {
 
-/// The end of one operation. A backend implements it; Works refer to it.
+/// The completion of one operation. A backend implements it; Works refer to it.
 ///
 /// Throws:  wait and wait_host rethrow the operation's error, every time they are called.
 /// Threads: any.
@@ -24,8 +23,8 @@ class Completion {
  public:
   virtual ~Completion() = default;
 
-  /// Orders the caller's stream after the operation. It need not block: whatever the caller puts on
-  /// its stream from now on sees the result. Host memory has no stream: there it blocks.
+  /// Orders the caller's stream after the operation, without blocking the host: later work on the
+  /// stream sees the result. Blocks for host memory, which has no stream.
   virtual void wait() = 0;
   /// Blocks the calling thread until the operation has ended.
   virtual void wait_host() = 0;
@@ -43,11 +42,11 @@ class [[nodiscard]] Work {
   Work() = default;
   explicit Work(std::shared_ptr<Completion> completion) : completion_(std::move(completion)) {}
 
-  /// As Completion::wait: for whoever uses the result on a stream.
+  /// As Completion::wait; for results used on a stream.
   void wait() {
     if (completion_) completion_->wait();
   }
-  /// As Completion::wait_host: for whoever reads the result on the host.
+  /// As Completion::wait_host; for results read on the host.
   void wait_host() {
     if (completion_) completion_->wait_host();
   }
@@ -57,11 +56,10 @@ class [[nodiscard]] Work {
   std::shared_ptr<Completion> completion_;
 };
 
-/// In which order contributions are added.
+/// The order in which contributions are added.
 enum class Reduction {
-  ordered,  ///< by a fixed binary tree over the group's ranks: the bits depend on nothing but the
-            ///< ranks' values
-  fast,     ///< whatever the backend does quickest
+  ordered,  ///< a fixed binary tree over the group's ranks: the bits depend only on their values
+  fast,     ///< whichever order the backend finds fastest
 };
 
 /// Options that all groups of a job share.
@@ -72,19 +70,19 @@ struct GroupOptions {
   bool shares_devices = false;  ///< several ranks may compute on one device
 };
 
-/// The work of a group, as far as the memory of its transport follows from it.
+/// The traffic of a group that determines its transport's memory.
 ///
 /// Units: ranks, and bytes of one tensor.
 struct GroupLoad {
   std::int64_t size = 1;     ///< of the group
   bool is_first = true;      ///< this rank is the group's first
   std::int64_t reduced = 0;  ///< the largest tensor that is reduced
-  std::int64_t foreign = 0;  ///< the largest one of a collective that World::allocate has not given
-  std::int64_t peers = 0;    ///< ranks that are sent such tensors
+  std::int64_t foreign = 0;  ///< the largest one in a collective that is not from World::allocate
+  std::int64_t peers = 0;    ///< ranks to which such tensors are sent
 };
 
-/// Ranks that communicate. All operations are numbered, timed and counted in the group's CallRing.
-/// What each one does and demands stands in operation.h.
+/// A group of communicating ranks. All operations are numbered, timed and counted in its CallRing.
+/// operation.h documents each operation.
 ///
 /// Collective: everything but send, recv and abort: every rank of the group calls it, in the same
 ///             order.
@@ -92,9 +90,9 @@ struct GroupLoad {
 /// Async:      operations return before completion; a tensor belongs to the group until
 ///             Work::wait() returns.
 ///
-/// Throws:     from Work::wait() and barrier(): Error{timeout} naming the group, the call and what
-///             was waited for; Error{comm} if a peer is gone or the group was aborted. After an
-///             error the group is dead.
+/// Throws:     from Work::wait() and barrier(): Error{timeout} naming the group, the call and the
+///             awaited peer; Error{comm} if a peer is gone or the group was aborted. After an error
+///             every later call fails.
 ///
 /// Threads:    one caller at a time; abort() from any thread.
 class ProcessGroup {
@@ -105,8 +103,7 @@ class ProcessGroup {
   [[nodiscard]] virtual std::int64_t size() const = 0;
   [[nodiscard]] virtual const std::string& name() const = 0;
 
-  /// Starts an operation: the one entry that a kind of group implements. The calls below say the
-  /// same in other words.
+  /// Starts an operation. The calls below are shorthands for it.
   [[nodiscard]] virtual Work post(Operation operation) = 0;
 
   [[nodiscard]] Work all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) {
@@ -144,8 +141,8 @@ class ProcessGroup {
   virtual void abort(const std::string& reason) noexcept = 0;
 
   [[nodiscard]] virtual CallRing& calls() const = 0;
-  /// The world rank that a collective call under way waits for at this moment; -1: none, or not
-  /// known. Threads: any.
+  /// The world rank for which a running collective call is waiting; -1: none or unknown. Threads:
+  /// any.
   [[nodiscard]] virtual std::int64_t awaited() const noexcept { return -1; }
 };
 

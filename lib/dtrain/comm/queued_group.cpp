@@ -41,7 +41,7 @@ void HostCompletion::wait_host() {
     lock.unlock();
     help();
     lock.lock();
-    // Needs no deadline: the operation's executor ends it within its deadline.
+    // Needs no deadline here: the operation ends by its own deadline.
     changed_.wait(lock, [this] { return completed_; });
     ring_->add_wait(base::Clock::now() - start);
   }
@@ -53,20 +53,21 @@ bool HostCompletion::is_completed() const {
   return completed_;
 }
 
-/// A call as its lane's task and its callers' completion. Tensors are released when it has ended.
+/// A call: an executor's task and its callers' Completion. Releases its tensors at the end.
 class QueuedGroup::Call final : public HostCompletion, public Task {
  public:
-  Call(QueuedGroup& group, const CallRecord& record, const Lane& lane, Operation operation)
+  Call(QueuedGroup& group, const CallRecord& record, const SerialExecutor& executor,
+       Operation operation)
       : HostCompletion(group.ring_, record.number),
         group_(group),
         record_(record),
-        queue_(lane.queue()),
+        queue_(executor.queue()),
         operation_(std::move(operation)) {}
 
-  /// Sets the number of this task in its lane.
+  /// Sets this task's number in its executor.
   void set_number(std::uint64_t number) { number_ = number; }
 
-  void carry_out() noexcept override {
+  void execute() noexcept override {
     std::exception_ptr failure = group_.error();
     std::int64_t bytes_sent = 0;
     if (!failure) {
@@ -82,8 +83,7 @@ class QueuedGroup::Call final : public HostCompletion, public Task {
       } catch (...) {
         failure = group_.keep_error(std::current_exception());
       }
-      // A group that failed once stays dead, and its peers should not have to wait for their
-      // deadline.
+      // Closes the group, so that its peers need not wait for their own deadlines.
       if (failure) group_.transport_->close(message_of(failure));
     }
     --group_.pending_;
@@ -100,7 +100,7 @@ class QueuedGroup::Call final : public HostCompletion, public Task {
  private:
   void help() override { queue_->help_with(number_); }
 
-  QueuedGroup& group_;  // used by carry_out alone: a Work may outlive the group
+  QueuedGroup& group_;  // used by execute() alone: a Work may outlive the group
   const CallRecord record_;
   const std::shared_ptr<TaskQueue> queue_;
   Operation operation_;
@@ -122,7 +122,7 @@ std::exception_ptr error_of(const GroupIdentity& group, const CallRecord& call,
                         detail.empty() ? "" : ": ", detail);
   } else if (failure.cause() == Cause::gone) {
     text += fmt::format("{} closed the connection{}", who,
-                        detail.empty() ? "; what it printed says why" : ": " + detail);
+                        detail.empty() ? "; see its own error message" : ": " + detail);
   } else {
     text += detail;
   }
@@ -145,19 +145,19 @@ QueuedGroup::~QueuedGroup() {
 
 Work QueuedGroup::post(Operation operation) {
   check_operation(operation, {.rank = rank(), .size = size(), .device = c10::kCPU});
-  if (size() == 1) carry_out_alone(operation);
+  if (size() == 1) run_single_rank(operation);
   CallRecord record = record_of(operation, identity_.world_ranks);
   record.number = ring_->add(record);
   ++pending_;
-  Lane& lane = lane_of(operation);
-  const auto call = std::allocate_shared<Call>(CallAllocator(&call_memory()), *this, record, lane,
-                                               std::move(operation));
+  SerialExecutor& executor = executor_for(operation);
+  const auto call = std::allocate_shared<Call>(CallAllocator(&call_memory()), *this, record,
+                                               executor, std::move(operation));
   if (size() == 1) {
-    call->carry_out();
+    call->execute();
     return Work(call);
   }
   try {
-    call->set_number(lane.post(call));
+    call->set_number(executor.post(call));
   } catch (const std::exception& caught) {
     --pending_;
     abort(fmt::format("rank {} cannot start a thread: {}", world_rank(rank()), caught.what()));
@@ -166,7 +166,7 @@ Work QueuedGroup::post(Operation operation) {
   return Work(call);
 }
 
-Lane& QueuedGroup::lane_of(const Operation& operation) {
+SerialExecutor& QueuedGroup::executor_for(const Operation& operation) {
   if (const auto* send = std::get_if<Send>(&operation)) return sends_[send->peer];
   if (const auto* recv = std::get_if<Recv>(&operation)) return receives_[recv->peer];
   return collectives_;

@@ -1,5 +1,5 @@
-// A process group over any backend's transport: numbers the calls, runs them in order beside the
-// caller, and words the errors.
+// A process group over any backend's transport: numbers calls, runs them asynchronously in order,
+// and formats errors.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,40 +16,39 @@
 #include <vector>
 
 #include "dtrain/base/clock.h"
-#include "dtrain/comm/lane.h"
 #include "dtrain/comm/process_group.h"
+#include "dtrain/comm/serial_executor.h"
 #include "dtrain/comm/transport_failure.h"
 
 namespace dtrain::comm {
 
-/// The interface of a backend for one group of at least two ranks: blocking operations, without
-/// numbering, queues or error texts.
+/// A backend's interface for one group of at least two ranks: blocking operations.
 ///
-/// Throws:  TransportFailure, at the latest when the deadline has passed.
+/// Throws:  TransportFailure, at the latest at the deadline.
 /// Threads: collective operations from one thread at a time; send and recv meanwhile from others,
 ///          one thread per peer and direction; close from any.
 class Transport {
  public:
   virtual ~Transport() = default;
 
-  /// Carries the operation out and returns the bytes that this rank sent.
+  /// Executes the operation and returns the bytes that this rank sent.
   virtual std::int64_t run(const Operation& operation, const base::Deadline& deadline) = 0;
 
-  /// A rank of the group that a collective operation under way waits for at this moment; -1: none,
-  /// or not known. Threads: any.
+  /// The group rank for which a running collective operation is waiting; -1: none or unknown.
+  /// Threads: any.
   [[nodiscard]] virtual std::int64_t awaited() const noexcept { return -1; }
 
-  /// Makes operations under way and later ones fail on this rank and, soon after, on its peers.
-  /// Idempotent; does not wait for anyone.
+  /// Fails running and later operations on this rank and, soon after, on its peers. Idempotent;
+  /// does not block.
   virtual void close(const std::string& reason) noexcept = 0;
 };
 
-/// The end of an operation that a thread carries out: it sets the end once, Works wait for it.
+/// The Completion of an operation that a host thread executes.
 ///
 /// Threads: any; finish() or fail() exactly once.
 class HostCompletion : public Completion {
  public:
-  /// Time spent in waits is added to `ring`'s counters. number: of the call in it, for a profile.
+  /// Adds the time spent in waits to `ring`'s counters. number: the call's, for profiles.
   explicit HostCompletion(std::shared_ptr<CallRing> ring, std::uint64_t number = 0)
       : ring_(std::move(ring)), number_(number) {}
 
@@ -73,33 +72,33 @@ class HostCompletion : public Completion {
   std::exception_ptr error_;
 };
 
-/// Who a group is.
+/// Identifies a group and this rank's place in it.
 struct GroupIdentity {
   std::string name;
   std::int64_t number = 0;                ///< among the groups that a world has made
   std::int64_t rank = 0;                  ///< this rank within the group
   std::vector<std::int64_t> world_ranks;  ///< of all members, in group order
 
-  /// "group 3 'dp'", of no other group of the world.
+  /// "group 3 'dp'"; unique within the world.
   [[nodiscard]] std::string key() const { return fmt::format("group {} '{}'", number, name); }
 };
 
-/// The error of a call of that group, which names `peers`, world ranks, as those to blame.
+/// Creates the error of a failed call. peers: world ranks that caused it.
 [[nodiscard]] std::exception_ptr error_of(const GroupIdentity& group, const CallRecord& call,
                                           std::chrono::milliseconds timeout,
                                           const TransportFailure& failure,
                                           const std::vector<std::int64_t>& peers);
 
-/// A ProcessGroup whose collective calls run one after the other in a thread of the group, so that
-/// they proceed while the caller computes; a caller that waits for one that has not begun carries
-/// it out itself. Sends and receives run in one further thread per peer and direction: they never
-/// wait for each other or for collective calls.
+/// A ProcessGroup whose collective calls run in order in a thread of the group, while the caller
+/// computes; a caller that waits for a queued call executes it itself. Sends and receives run in
+/// one more thread per peer and direction, so that they never wait for each other or for
+/// collectives.
 ///
 /// After an error every later call fails with the same error. The destructor runs no collective and
-/// does not wait for peers: calls still under way fail.
+/// does not wait for peers: unfinished calls fail.
 class QueuedGroup final : public ProcessGroup {
  public:
-  /// `transport` may be null for a group of one.
+  /// `transport` may be null for a single-rank group.
   QueuedGroup(GroupIdentity identity, const GroupOptions& options,
               std::unique_ptr<Transport> transport);
   ~QueuedGroup() override;
@@ -116,7 +115,7 @@ class QueuedGroup final : public ProcessGroup {
  private:
   class Call;
 
-  [[nodiscard]] Lane& lane_of(const Operation& operation);
+  [[nodiscard]] SerialExecutor& executor_for(const Operation& operation);
   /// Keeps the first error and returns the one kept.
   std::exception_ptr keep_error(std::exception_ptr error) noexcept;
   std::exception_ptr error() const;
@@ -129,10 +128,10 @@ class QueuedGroup final : public ProcessGroup {
   mutable std::mutex error_mutex_;
   std::exception_ptr error_;
   std::atomic<std::int64_t> pending_{0};  // calls posted and not ended
-  // The lanes come last: they end before what they use.
-  Lane collectives_;
-  std::map<std::int64_t, Lane> sends_;     // by peer
-  std::map<std::int64_t, Lane> receives_;  // by peer
+  // Declared last, so that these threads end before the members that they use are destroyed.
+  SerialExecutor collectives_;
+  std::map<std::int64_t, SerialExecutor> sends_;     // by peer
+  std::map<std::int64_t, SerialExecutor> receives_;  // by peer
 };
 
 }  // namespace dtrain::comm

@@ -15,10 +15,10 @@ namespace {
 // A block's partial sums stay in the first-level cache while the inputs stream by.
 constexpr std::int64_t kBlock = 1024;
 
-// The slots that tree_order.h needs for any number of ranks that an int can count.
+// The stack depth that tree_order.h needs for any number of ranks that fits an int.
 constexpr std::size_t kSlots = 32;
 
-// Room on the stack, of which only what a group needs is touched.
+// On the stack; only the slots that a group needs are touched.
 template <typename T>
 using Slots = std::array<std::array<T, kBlock>, kSlots>;
 
@@ -30,7 +30,7 @@ struct Sum {
 };
 
 struct Max {
-  // b != b: a NaN stays a NaN whichever rank it comes from.
+  // b != b: a NaN of either operand propagates.
   template <typename T>
   static T apply(T a, T b) {
     return b > a || b != b ? b : a;
@@ -58,7 +58,7 @@ void combine_into(T* __restrict a, const T* __restrict b, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) a[i] = apply_wide<Op>(a[i], b[i]);
 }
 
-/// As combine_into, with the operands the other way round.
+/// As combine_into, with the operands swapped.
 template <typename Op, typename T>
 void combine_before(const T* __restrict a, T* __restrict b, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) b[i] = apply_wide<Op>(a[i], b[i]);
@@ -70,8 +70,8 @@ void combine_apart(const T* __restrict a, const T* __restrict b, T* __restrict o
   for (std::int64_t i = 0; i < count; ++i) output[i] = apply_wide<Op>(a[i], b[i]);
 }
 
-/// Two inputs, the commonest case, need no scratch. Either may be the output; the three loops tell
-/// the compiler what overlaps, without which it would not vectorise them.
+/// Two inputs, the most common case, need no scratch. Either may be the output; three separate
+/// loops tell the compiler what aliases, so that it can vectorise them.
 template <typename Op, typename T>
 void reduce_two(const T* a, const T* b, T* output, std::int64_t count) {
   if (output == a) return combine_into<Op>(output, b, count);

@@ -1,4 +1,4 @@
-// The failure of a blocking operation among ranks, before it is put into words.
+// The failure of a blocking operation among ranks.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +9,18 @@
 
 namespace dtrain::comm {
 
-/// Why an operation could not be carried out, before it is known in which call of which group;
-/// error_of (queued_group.h) turns it into a base::Error.
+/// Why a transport operation failed, without the call and group; error_of (queued_group.h) adds
+/// these and creates a base::Error.
 class TransportFailure : public std::runtime_error {
  public:
   enum class Cause {
     no_answer,  ///< the deadline passed
     gone,       ///< the connection to a peer is closed
-    closed,     ///< this side was closed meanwhile
-    failed,     ///< the detail says why
+    closed,     ///< this rank closed the group meanwhile
+    failed,     ///< another reason, in the detail
   };
 
-  /// `peers`: ranks of the group that are to blame, as far as known; `detail`: more words or none.
+  /// `peers`: group ranks that caused it, as far as known; `detail`: more text, may be empty.
   TransportFailure(Cause cause, std::vector<std::int64_t> peers, const std::string& detail = {})
       : std::runtime_error(detail), cause_(cause), peers_(std::move(peers)) {}
 

@@ -1,4 +1,4 @@
-// All ranks of a job.
+// The interface of a job's world: all its ranks, their groups and their memory.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -16,11 +16,11 @@
 
 namespace dtrain::comm {
 
-/// What ranks call in a group: any operation, or send, recv and barrier alone.
+/// The operations that ranks call in a group: all, or only send, recv and barrier.
 enum class GroupCalls { all, messages };
 
-/// All ranks of a job, and the maker of groups. The groups are the data plane: they move the
-/// tensors of a step. control() is the control plane: it exchanges facts that the host knows.
+/// All ranks of a job; creates their groups. The groups are the data plane: they move the tensors
+/// of a step. control() is the control plane: it exchanges host data.
 ///
 /// Throws:  construction (create_world): Error{timeout} or Error{comm} naming who is missing.
 /// Threads: one caller.
@@ -30,7 +30,7 @@ class World {
 
   [[nodiscard]] virtual std::int64_t rank() const = 0;
   [[nodiscard]] virtual std::int64_t size() const = 0;
-  /// Where tensors that ranks communicate live; CPU tensors may always go through control().
+  /// The device of communicated tensors; control() always takes CPU tensors.
   [[nodiscard]] virtual c10::Device device() const = 0;
   /// Options of a new tensor of this dtype on device().
   [[nodiscard]] at::TensorOptions options(at::ScalarType dtype) const {
@@ -39,24 +39,24 @@ class World {
   /// "local", "shm", "gloo", "hier" or "mpi".
   [[nodiscard]] virtual std::string_view backend() const = 0;
 
-  /// Memory for an arena, where the backend communicates fast from: `bytes` bytes, zeroed, 64-byte
-  /// aligned, as a tensor (bytes) uint8. Given back when the last view of it ends.
+  /// Allocates memory from which the backend communicates fast: `bytes` bytes, zeroed, 64-byte
+  /// aligned, as a tensor (bytes) uint8. Freed with its last view.
   ///
   /// Throws:  Error{memory}. Threads: any.
   [[nodiscard]] virtual at::Tensor allocate(std::int64_t bytes) = 0;
 
-  /// The group of these world ranks, in this order; null where this rank is not among them.
+  /// Creates the group of these world ranks, in this order; null on ranks outside it.
   ///
   /// Collective: every rank of the world calls it with the same arguments.
   [[nodiscard]] virtual std::shared_ptr<ProcessGroup> split(std::span<const std::int64_t> ranks,
                                                             std::string_view name) = 0;
 
-  /// The group of the line that this rank is in; null where it is in none. No rank is in two of the
-  /// lines, which are as `ranks` of split(). A backend may save what only collective calls need
-  /// where there are none.
+  /// Creates several disjoint groups at once, each given as the `ranks` of split(); returns the one
+  /// that contains this rank, or null. For GroupCalls::messages a backend may skip what only
+  /// collectives need.
   ///
   /// Collective: as split().
-  [[nodiscard]] virtual std::shared_ptr<ProcessGroup> split_lines(
+  [[nodiscard]] virtual std::shared_ptr<ProcessGroup> split_subgroups(
       std::span<const std::vector<std::int64_t>> lines, std::string_view name, GroupCalls) {
     std::shared_ptr<ProcessGroup> own;
     for (const auto& line : lines) {
@@ -65,17 +65,17 @@ class World {
     return own;
   }
 
-  /// Declares that this rank makes no more groups, so that the store through which the ranks met
-  /// can be closed. split() fails afterwards.
-  virtual void end_meeting() {}  // ranks that are threads have met nowhere
+  /// Declares that this rank creates no more groups, so that the rendezvous store can be closed.
+  /// split() fails afterwards.
+  virtual void close_rendezvous() {}  // ranks that are threads have no store
 
-  /// The group of all ranks for CPU tensors, made with the world and given away by split() to
-  /// nobody: its calls never wait for a device, nor for a call of another group. Lives as long as
-  /// the world. A job's traffic counters leave it out.
+  /// The group of all ranks for CPU tensors, created with the world and never returned by split().
+  /// Its calls never wait for a device or for calls of another group. Lives as long as the world. A
+  /// job's traffic counters exclude it.
   [[nodiscard]] virtual ProcessGroup& control() = 0;
 };
 
-/// 0, 1, ... size - 1: the ranks of a group of all.
+/// The list 0, 1, ... size - 1: all ranks of a world.
 [[nodiscard]] inline std::vector<std::int64_t> ranks_below(std::int64_t size) {
   std::vector<std::int64_t> ranks(static_cast<std::size_t>(size));
   std::iota(ranks.begin(), ranks.end(), std::int64_t{0});

@@ -64,7 +64,7 @@ void verify_rank(const config::Config& config, const base::RankEnv& env, const j
   const base::LauncherLink link(env.control_fd);
   const Verification result = verify(config, join());
   if (env.rank == 0) {
-    base::tell_plain_output();
+    base::request_plain_output();
     output(result.to_json(config) + "\n");
   }
   if (result.passed()) return;

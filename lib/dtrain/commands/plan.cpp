@@ -79,9 +79,9 @@ std::string command_line(const config::Config& asked, const RankedLayout& best,
 std::optional<std::int64_t> num_samples_of(const config::Config& asked) {
   const std::string& validation = asked.data.validation;
   if (asked.data.train.empty()) return std::nullopt;
-  bool are_here = validation.empty() || base::is_there(validation);
+  bool are_here = validation.empty() || base::path_exists(validation);
   for (const config::WeightedFile& file : config::parse_mixture(asked.data.train)) {
-    are_here = are_here && base::is_there(file.path);
+    are_here = are_here && base::path_exists(file.path);
   }
   if (!are_here) return std::nullopt;
   return data::open_split(data::split_options(asked)).train.size();

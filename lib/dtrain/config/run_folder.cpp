@@ -37,7 +37,7 @@ fs::path existing_parent(const fs::path& folder) {
          "--run-dir {}: the current folder cannot be found ({}); change to another",
          folder.string(), error.message());
   }
-  while (!base::is_there(path) && path.has_relative_path()) path = path.parent_path();
+  while (!base::path_exists(path) && path.has_relative_path()) path = path.parent_path();
   return path;
 }
 
@@ -88,7 +88,7 @@ void check_run_folder(const Config& config) {
     fail(ErrorKind::usage, "--run-dir {}: {} is not a folder", folder, parent.string());
   }
   const auto access = [&] { return ::access(parent.c_str(), W_OK | X_OK); };
-  if (base::with_patience(parent.string(), access) != 0) {
+  if (base::retry_transient(parent.string(), access) != 0) {
     const int reason = errno;
     base::fail_on_storage(
         ErrorKind::usage, reason,
@@ -103,7 +103,7 @@ void check_run_folder(const Config& config) {
   for (const char* name : kRunFiles) {
     // A folder of several runs may contain a run named "checkpoints".
     const fs::path path = fs::path(folder) / name;
-    if (base::is_there(path) && !base::is_there(path / "config.json")) {
+    if (base::path_exists(path) && !base::path_exists(path / "config.json")) {
       fail(ErrorKind::usage,
            "--run-dir {} already contains a run ({}): name another folder, give --resume auto to "
            "resume it, or --overwrite to replace it",
@@ -116,7 +116,7 @@ std::vector<std::string> default_run_folders(const Config& config) {
   const std::string start = name_of(config) + "-";
   std::vector<std::string> folders;
   std::error_code error;
-  const int result = base::with_patience(kRuns, [&] {
+  const int result = base::retry_transient(kRuns, [&] {
     folders.clear();
     for (fs::directory_iterator entry(kRuns, error); !error && entry != fs::directory_iterator();
          entry.increment(error)) {

@@ -81,7 +81,7 @@ void check_has_sample(const Samples& samples, std::string_view part, std::string
 
 // Prefixes errors with the setting: messages about training data read the same otherwise.
 std::shared_ptr<const TokenFile> open_validation(const SplitOptions& options) {
-  if (options.validation.find(',') != std::string::npos && !base::is_there(options.validation)) {
+  if (options.validation.find(',') != std::string::npos && !base::path_exists(options.validation)) {
     fail(ErrorKind::usage,
          "--val-data {}: takes one file, not a mixture; merge several files with dtrain data "
          "prepare FILE... --output FILE.dtok",

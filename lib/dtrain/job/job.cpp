@@ -135,7 +135,7 @@ std::string rendezvous_addr(const base::RankEnv& env) {
 std::shared_ptr<comm::World> make_world(const config::Config& config, const base::RankEnv& env) {
   const std::string& interface = config.machine.interface;
   if (!interface.empty() && env.world_size > 1 && !config.machine.device.is_cpu()) {
-    base::name_nccl_interface(net::find_interface(interface, "--interface").name);
+    base::set_nccl_interface(net::find_interface(interface, "--interface").name);
   }
   auto host = comm::create_world(
       {.backend = std::string(text_of(config.machine.backend)),

@@ -69,7 +69,7 @@ constexpr base::FileRole kTokenizerFile{ErrorKind::usage, "file", "check its per
 // checkpoint.
 bool lacks_last_step(const std::string& run_dir) {
   const std::string path = run_dir + "/config.json";
-  return base::is_there(path) && base::is_there(RunFolder::metrics_file(run_dir)) &&
+  return base::path_exists(path) && base::path_exists(RunFolder::metrics_file(run_dir)) &&
          config::read_saved_run(path).resolved.checkpoint.every.at_the_end;
 }
 
@@ -157,7 +157,7 @@ void RunFolder::check() const {
 void RunFolder::begin(std::string_view tokenizer) {
   if (config_.checkpoint.resume.is_automatic()) {
     check_is_new();
-    if (base::is_there(dir_ + "/config.json") && !record_.is_quiet) {
+    if (base::path_exists(dir_ + "/config.json") && !record_.is_quiet) {
       base::log_info(
           "{} holds a run without a checkpoint: starting again at step 0 with this command's "
           "settings",
@@ -175,7 +175,7 @@ void RunFolder::begin(std::string_view tokenizer) {
 // Called if there is no checkpoint. A run that has had checkpoints would lose its metrics if it
 // started over. A final model stays until the new run's replaces it.
 void RunFolder::check_is_new() const {
-  if (base::is_there(store::final_model(dir_)) && !lacks_last_step(dir_)) {
+  if (base::path_exists(store::final_model(dir_)) && !lacks_last_step(dir_)) {
     base::fail(
         ErrorKind::usage,
         "--resume auto: {} holds a finished run without checkpoints, which cannot be resumed: "
@@ -220,7 +220,7 @@ void RunFolder::request_requeue(std::int64_t step, const std::string& reason) {
 
 void RunFolder::check_tokenizer(std::string_view model) const {
   const std::string path = tokenizer_file(dir_);
-  if (model.empty() || !base::is_there(path) || base::content_of(path, kTokenizerFile) == model)
+  if (model.empty() || !base::path_exists(path) || base::content_of(path, kTokenizerFile) == model)
     return;
   if (config_.run.overwrite && replaces_tokenizer()) return;
   base::fail(
@@ -232,14 +232,14 @@ void RunFolder::check_tokenizer(std::string_view model) const {
 
 void RunFolder::keep_tokenizer(std::string_view model) const {
   const std::string path = tokenizer_file(dir_);
-  if (!model.empty() && !base::is_there(path)) write_file(path, model);
+  if (!model.empty() && !base::path_exists(path)) write_file(path, model);
 }
 
 // True if tokenizer.model is that of the old run's final model.
 bool RunFolder::replaces_tokenizer() const {
   const std::string model = store::final_model(dir_);
   const std::string path = tokenizer_file(dir_);
-  if (!base::is_there(model) || !base::is_there(path)) return false;
+  if (!base::path_exists(model) || !base::path_exists(path)) return false;
   try {
     const auto file = checkpoint::format::SafetensorsFile::open(model);
     const auto found = file.metadata().find(store::kTokenizerKey);
@@ -261,7 +261,7 @@ void RunFolder::check_writable() {
     const base::AtomicFile probe(model, ErrorKind::checkpoint);
   }
   const auto access = [&] { return ::access(checkpoints_.c_str(), R_OK | W_OK | X_OK); };
-  if (base::is_there(checkpoints_) && base::with_patience(checkpoints_, access) != 0) {
+  if (base::path_exists(checkpoints_) && base::retry_transient(checkpoints_, access) != 0) {
     const int reason = errno;
     base::fail_on_storage(
         ErrorKind::checkpoint, reason,
@@ -279,8 +279,8 @@ void RunFolder::check_commits() {
   const std::string folder = store::temporary_folder(checkpoints_, 0, run_);
   const std::string renamed = store::temporary_folder(checkpoints_, 1, run_);
   disk_.make_folder(folder);
-  base::write_anew(disk_, fmt::format("{}/{}", folder, store::kManifestName),
-                   [](base::OutputFile&) {});
+  base::write_with_retries(disk_, fmt::format("{}/{}", folder, store::kManifestName),
+                           [](base::OutputFile&) {});
   disk_.rename(folder, renamed);
   disk_.sync_folder(renamed);
   store::remove_folder_and_files(disk_, renamed);

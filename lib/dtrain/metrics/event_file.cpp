@@ -131,7 +131,7 @@ double wall_seconds() {
 std::vector<std::string> our_files(const std::string& folder) {
   std::error_code error;
   std::vector<std::string> names = base::names_in(folder, error);
-  if (base::may_pass(error.value())) {
+  if (base::is_transient(error.value())) {
     throw base::StorageError(fmt::format("{}: cannot be listed: {}", folder, error.message()),
                              error.value());
   }
@@ -160,7 +160,7 @@ std::string new_name(const std::string& folder) {
 
 void make_folder(const std::string& folder) {
   std::error_code error;
-  (void)base::with_patience(folder, [&] {
+  (void)base::retry_transient(folder, [&] {
     fs::create_directories(folder, error);
     errno = error.value();
     return error ? -1 : 0;

@@ -36,11 +36,11 @@ constexpr int kFlags = O_WRONLY | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC
 // status: set to that of the file.
 base::Descriptor open_file(const std::string& path, AppendedFile::Start start,
                            struct stat& status) {
-  using base::with_patience;
+  using base::retry_transient;
   base::Descriptor file(
-      with_patience(path, [&] { return ::open(path.c_str(), kFlags | O_CREAT, 0666); }));
+      retry_transient(path, [&] { return ::open(path.c_str(), kFlags | O_CREAT, 0666); }));
   const int reason = errno;
-  if (file && with_patience(path, [&] { return ::fstat(file.get(), &status); }) != 0) {
+  if (file && retry_transient(path, [&] { return ::fstat(file.get(), &status); }) != 0) {
     fail_with(path, "examined", errno);
   }
   // A link, a FIFO without a reader, one with a reader.
@@ -51,7 +51,7 @@ base::Descriptor open_file(const std::string& path, AppendedFile::Start start,
   }
   if (!file) fail_with(path, "created", reason);
   if (start == AppendedFile::Start::appended) return file;
-  if (with_patience(path, [&] { return ::ftruncate(file.get(), 0); }) != 0) {
+  if (retry_transient(path, [&] { return ::ftruncate(file.get(), 0); }) != 0) {
     fail_with(path, "emptied", errno);
   }
   status.st_size = 0;
@@ -107,7 +107,7 @@ void for_each_event(const std::string& path,
 }
 
 void cut_to(const std::string& path, off_t size, std::int64_t step) {
-  if (base::with_patience(path, [&] { return ::truncate(path.c_str(), size); }) == 0) return;
+  if (base::retry_transient(path, [&] { return ::truncate(path.c_str(), size); }) == 0) return;
   const int error = errno;
   base::fail_on_storage(
       base::ErrorKind::data, error,
@@ -170,7 +170,7 @@ bool AppendedFile::write_waiting(bool waits_for_room) {
     has_failed = written < 0;
     if (has_failed) {
       const bool is_left = base::is_full_disk(errno) && !waits_for_room;
-      if (is_left || !retry.again(errno)) return false;
+      if (is_left || !retry.should_retry(errno)) return false;
       continue;
     }
     size_ += written;

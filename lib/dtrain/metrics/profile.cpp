@@ -172,7 +172,7 @@ std::string row(std::string_view name, const std::vector<PartTimes>& ranks, bool
 
 base::Clock::time_point begin_of(const RankTrace& rank) {
   auto begin = base::Clock::time_point::max();
-  for (const auto* spans : {&rank.spans.spans(), &rank.spans.beside()}) {
+  for (const auto* spans : {&rank.spans.spans(), &rank.spans.concurrent()}) {
     for (const base::TraceSpan& span : *spans) begin = std::min(begin, span.begin);
   }
   for (const GroupTrace& group : rank.groups) {
@@ -187,8 +187,8 @@ std::string trace_events(const RankTrace& rank) {
   for (const base::TraceSpan& span : rank.spans.spans()) {
     if (span.end >= span.begin) events.add(span, kOwnThread);
   }
-  if (!rank.spans.beside().empty()) events.name_thread(kThreadBeside, "checkpoints");
-  for (const base::TraceSpan& span : rank.spans.beside()) events.add(span, kThreadBeside);
+  if (!rank.spans.concurrent().empty()) events.name_thread(kThreadBeside, "checkpoints");
+  for (const base::TraceSpan& span : rank.spans.concurrent()) events.add(span, kThreadBeside);
   if (!rank.device_spans.empty()) events.name_thread(kDeviceThread, "device");
   for (const base::TraceSpan& span : rank.device_spans) events.add(span, kDeviceThread);
   std::int64_t next_thread = kFirstGroupThread;

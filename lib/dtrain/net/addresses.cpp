@@ -35,7 +35,7 @@ Found parsed(const std::string& address) {
   return {found, &::freeaddrinfo};
 }
 
-bool is_of_loopback(const sockaddr& address) {
+bool is_loopback_address(const sockaddr& address) {
   if (address.sa_family == AF_INET) {
     const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
     return ntohl(v4.sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
@@ -44,8 +44,8 @@ bool is_of_loopback(const sockaddr& address) {
   return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
 }
 
-/// Returns whether the address means something on one link alone.
-bool is_of_link(const sockaddr& address) {
+/// Returns whether the address is link-local.
+bool is_link_local(const sockaddr& address) {
   if (address.sa_family == AF_INET) {
     const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
     return ntohl(v4.sin_addr.s_addr) >> 16 == 0xa9fe;  // 169.254.0.0/16
@@ -58,8 +58,8 @@ std::string text_of(const sockaddr& address) {
   return numeric_text(address, is_v4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
 }
 
-/// Visits the IPv4 and IPv6 addresses of all interfaces that are up. Returns false and sets errno
-/// if the system does not list them.
+/// Calls `visit` with each IPv4 and IPv6 address of the interfaces that are up. Returns false and
+/// sets errno if the system does not list them.
 template <typename Visit>
 bool for_each_address(Visit visit) {
   ifaddrs* first = nullptr;
@@ -76,18 +76,18 @@ bool for_each_address(Visit visit) {
 using base::ErrorKind;
 using base::fail;
 
-// SLURM's controller may be busy, or gone.
+// SLURM's controller may be busy or down.
 constexpr std::chrono::seconds kScontrolLimit(10);
-constexpr std::size_t kMostPrinted = std::size_t{1} << 16;
+constexpr std::size_t kMaxPrinted = std::size_t{1} << 16;
 
-/// What a host's name means on this machine.
-struct Meaning {
+/// How this machine resolves a host name.
+struct Resolution {
   bool is_known = false;
-  bool is_loopback = false;  ///< alone
-  std::string why;           ///< of a name that is of no use
+  bool is_loopback = false;  ///< to the loopback alone
+  std::string why;           ///< why the name is unusable; empty: it is usable
 };
 
-Meaning meaning_of(const std::string& host) {
+Resolution resolution_of(const std::string& host) {
   std::string why;
   const Addresses found = resolve(host, 0, why);
   if (!found) return {.why = why};
@@ -99,17 +99,19 @@ Meaning meaning_of(const std::string& host) {
   return {.is_known = true, .is_loopback = true, .why = "it is the loopback address here"};
 }
 
-bool is_of_use(const Meaning& meaning) { return meaning.is_known && !meaning.is_loopback; }
+bool is_usable(const Resolution& resolution) {
+  return resolution.is_known && !resolution.is_loopback;
+}
 
-/// Returns whether a shell takes the name as one plain word.
+/// Returns whether the name is safe as an unquoted shell word.
 bool is_plain(const std::string& host) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
   return host.find_first_not_of(kPlain) == std::string::npos && !host.starts_with('-');
 }
 
-/// What `scontrol` prints about a node; empty where there is no such program, or no answer from
-/// SLURM's controller.
+/// The output of `scontrol` about a node; empty if the program is missing or SLURM's controller
+/// does not answer.
 std::string ask_scontrol(const std::string& host) {
   if (!is_plain(host)) return {};
   const std::string command =
@@ -117,7 +119,7 @@ std::string ask_scontrol(const std::string& host) {
                   kScontrolLimit.count(), host);
   const std::unique_ptr<FILE, int (*)(FILE*)> output(::popen(command.c_str(), "re"), &::pclose);
   if (!output) return {};
-  std::string printed(kMostPrinted, '\0');
+  std::string printed(kMaxPrinted, '\0');
   printed.resize(std::fread(printed.data(), 1, printed.size(), output.get()));
   return printed;
 }
@@ -126,7 +128,7 @@ std::string ask_scontrol(const std::string& host) {
 
 bool is_loopback(const std::string& address) {
   const Found found = parsed(address);
-  return found && is_of_loopback(*found->ai_addr);
+  return found && is_loopback_address(*found->ai_addr);
 }
 
 std::string address_bytes(const std::string& address) {
@@ -148,7 +150,7 @@ std::string address_of_bytes(std::string_view bytes) {
 std::vector<std::string> interface_addresses() {
   std::vector<std::string> result;
   (void)for_each_address([&](const ifaddrs& each) {
-    if (is_of_loopback(*each.ifa_addr) || is_of_link(*each.ifa_addr)) return;
+    if (is_loopback_address(*each.ifa_addr) || is_link_local(*each.ifa_addr)) return;
     result.push_back(text_of(*each.ifa_addr));
   });
   return result;
@@ -160,8 +162,8 @@ std::vector<Interface> interfaces() {
     const bool is_listed = for_each_address([&](const ifaddrs& each) {
       const bool is_known = std::ranges::count(result, each.ifa_name, &Interface::name) > 0;
       if (each.ifa_addr->sa_family != family || is_known) return;
-      // Such an address of IPv6 means nothing without the interface.
-      if (family == AF_INET || !is_of_link(*each.ifa_addr))
+      // A link-local IPv6 address is meaningless without its interface.
+      if (family == AF_INET || !is_link_local(*each.ifa_addr))
         result.push_back({each.ifa_name, text_of(*each.ifa_addr)});
     });
     if (is_listed) continue;
@@ -196,7 +198,7 @@ std::string source_address_to(const std::string& address) {
   return own_address_of(socket);
 }
 
-bool is_of_other_machine(const std::string& address) {
+bool is_remote(const std::string& address) {
   if (address.empty() || is_loopback(address)) return false;
   const std::string source = source_address_to(address);
   return !source.empty() && source != address;
@@ -209,7 +211,7 @@ std::string reachable_address(const std::string& own, std::span<const std::strin
     if (address.empty() || is_loopback(address)) continue;
     const std::string source = source_address_to(address);
     if (source.empty()) continue;
-    if (source != address) return source;  // it is another machine's
+    if (source != address) return source;  // `address` is another machine's
     result = source;
   }
   return result;
@@ -226,20 +228,20 @@ std::string node_address_in(const std::string& printed) {
 std::string address_of_first_node(const base::SlurmStep& step) {
   if (!step.master_addr.empty()) return step.master_addr;
   std::string host = first_host_of(step);
-  const Meaning own = meaning_of(host);
-  if (is_of_use(own)) return host;
-  // Debian maps a host's own name so. The others look for node 0 by what that name means to them,
-  // and by such a name it listens at all its addresses.
+  const Resolution own = resolution_of(host);
+  if (is_usable(own)) return host;
+  // Debian maps a host's own name to the loopback. The other nodes resolve the name differently,
+  // and node 0 then listens at all its addresses (listen_for_hosts).
   if (own.is_loopback && step.node == 0) return host;
-  std::string told = node_address_in(ask_scontrol(host));
-  const Meaning meaning = told.empty() ? Meaning{} : meaning_of(told);
-  if (is_of_use(meaning)) return told;
+  std::string address = node_address_in(ask_scontrol(host));
+  const Resolution reported = address.empty() ? Resolution{} : resolution_of(address);
+  if (is_usable(reported)) return address;
   fail(ErrorKind::usage,
-       "the ranks meet on {}, the first node of this step, but its address is unknown here: the "
-       "name ({}); scontrol show node ({}); set MASTER_ADDR to an address of it that all nodes "
-       "reach",
+       "cannot find the address of {}, the first node of this step: its name ({}); scontrol show "
+       "node ({}); set MASTER_ADDR to an address of it that all nodes reach",
        base::printable(host), own.why,
-       told.empty() ? "no NodeAddr" : fmt::format("{}: {}", base::printable(told), meaning.why));
+       address.empty() ? "no NodeAddr"
+                       : fmt::format("{}: {}", base::printable(address), reported.why));
 }
 
 }  // namespace dtrain::net

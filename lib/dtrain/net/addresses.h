@@ -1,5 +1,5 @@
-// Finds the addresses at which this machine and others reach each other. Addresses are numeric
-// texts, IPv4 or IPv6.
+// Network addresses at which the machines of a job reach each other. Addresses are numeric strings,
+// IPv4 or IPv6.
 #pragma once
 
 #include <span>
@@ -11,59 +11,57 @@
 
 namespace dtrain::net {
 
-/// Returns whether every machine means itself by this address.
+/// Returns whether this is a loopback address.
 [[nodiscard]] bool is_loopback(const std::string& address);
 
-/// The 4 or 16 bytes of an address, as in packets; empty for what is none, and for one of IPv6 that
-/// names an interface of this machine, too ("fe80::1%eth0").
+/// The 4 or 16 bytes of an address in network order; empty for other text, and for an IPv6 address
+/// with a zone ("fe80::1%eth0").
 [[nodiscard]] std::string address_bytes(const std::string& address);
 
-/// The address of these bytes; empty if they are no address.
+/// Inverse of address_bytes(); empty unless there are 4 or 16 bytes.
 [[nodiscard]] std::string address_of_bytes(std::string_view bytes);
 
-/// The addresses of this machine's interfaces that are up, without those of the loopback and of
-/// single links.
+/// The addresses of this machine's interfaces that are up, without loopback and link-local ones.
 [[nodiscard]] std::vector<std::string> interface_addresses();
 
-/// A network interface that is up, and this machine's address there: of IPv4, else of IPv6.
+/// A network interface that is up, and its IPv4 address, or else its IPv6 address.
 struct Interface {
   std::string name;
   std::string address;
 };
 
-/// The interfaces of this machine that are up and have an address, the loopback's among them.
+/// The interfaces of this machine that are up and have an address, including the loopback.
 ///
-/// Throws: Error{comm} with the reason why the system does not list them.
+/// Throws: Error{comm} with the reason if the system does not list them.
 [[nodiscard]] std::vector<Interface> interfaces();
 
-/// The first of `names`, which commas separate, that this machine has.
+/// The first of the comma-separated `names` that this machine has.
 ///
-/// Throws: Error{usage} that begins with `source`, what gave the names, and lists the interfaces;
+/// Throws: Error{usage} that begins with `source`, the setting, and lists the interfaces;
 ///         Error{comm} as interfaces().
 [[nodiscard]] Interface find_interface(std::string_view names, std::string_view source);
 
-/// The address of this machine from which its packets to `address` leave; empty where there is no
-/// way, and for what is no address.
+/// The source address of this machine's packets to `address`; empty without a route, or if
+/// `address` is invalid.
 [[nodiscard]] std::string source_address_to(const std::string& address);
 
-/// Whether an address leads to another machine: false for this machine's own, and where there is no
-/// way.
-[[nodiscard]] bool is_of_other_machine(const std::string& address);
+/// Returns whether an address belongs to another machine; false without a route.
+[[nodiscard]] bool is_remote(const std::string& address);
 
-/// The address at which other machines of a job reach this one: `own`, unless that is empty or a
-/// loopback's. Then the one from which it reaches another machine, which it finds among `all`, the
-/// addresses of all processes of the job as they know them; `own` where there is no other machine.
+/// The address at which other machines of a job reach this one: `own`, unless it is empty or a
+/// loopback address. Then the source address towards another machine of `all`, the addresses that
+/// the job's processes reported; `own` if there is no other machine.
 [[nodiscard]] std::string reachable_address(const std::string& own,
                                             std::span<const std::string> all);
 
-/// The host name or address by which the other nodes of a step reach its first node: MASTER_ADDR if
-/// it is set, its name where that resolves, else the address that SLURM's `scontrol` knows. Never
-/// one of the loopback on another node.
+/// The host name or address of a SLURM step's first node: MASTER_ADDR if it is set, else the node's
+/// name if it resolves, else the address that `scontrol` reports. On the other nodes never a
+/// loopback address.
 ///
-/// Throws: Error{usage} saying what was tried, and that MASTER_ADDR can be set.
+/// Throws: Error{usage} listing what was tried, and advising to set MASTER_ADDR.
 [[nodiscard]] std::string address_of_first_node(const base::SlurmStep& step);
 
-/// The address in what `scontrol --oneliner show node` prints; empty: there is none.
+/// Extracts the address from the output of `scontrol --oneliner show node`; empty if it has none.
 [[nodiscard]] std::string node_address_in(const std::string& printed);
 
 }  // namespace dtrain::net

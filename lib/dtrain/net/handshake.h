@@ -1,12 +1,13 @@
-// The handshake of a connection: both ends make sure that they belong to one job before either
-// believes anything else that the other says. Of dtrun's nodes, and of ranks and rank 0's store.
+// Mutual authentication of a new connection, before either end trusts any other input. Used between
+// the dtruns of several nodes, and between ranks and rank 0's store.
 //
-//   host    greeting; Trust, its challenge, a credential of munge (empty: none)
-//   guest   its challenge, its hello, its proof
-//   host    Reply, its proof
+//   server  greeting; AuthMethod, its challenge, a munge credential (empty: none)
+//   client  its challenge, its hello, its proof
+//   server  Reply, its proof
 //
-// A proof is an HMAC of the job's secret over all words before it, so it holds for one connection
-// and one end. Without a secret both proofs are empty, and the kernel tells whose the other end is.
+// A proof is an HMAC, keyed with the job's secret, of everything said before it, so it is valid for
+// one connection and one side only. Without a secret both proofs are empty, and the kernel reports
+// which user owns the peer's socket.
 #pragma once
 
 #include <poll.h>
@@ -28,54 +29,56 @@
 
 namespace dtrain::net {
 
-/// How the two ends know each other.
-enum class Trust : std::uint8_t {
-  handed_down = 1,  ///< the connection came through a socket that dtrun made
-  same_user = 2,    ///< TCP within one machine: the kernel says whose the sockets are
-  token = 3,        ///< both prove that they know the job's secret
-  munge = 4,        ///< the same; the host made the secret, and munge shows it to this user alone
+/// How the two ends authenticate each other.
+enum class AuthMethod : std::uint8_t {
+  inherited = 1,  ///< the connection came through a socket that dtrun made
+  same_user = 2,  ///< TCP within one machine: the kernel reports the sockets' owners
+  token = 3,      ///< both prove that they know the job's secret
+  munge = 4,      ///< as token; the server made the secret and sends it in a munge credential
 };
 
 /// Returns whether both ends prove that they know the secret.
-[[nodiscard]] constexpr bool needs_proof(Trust trust) {
-  return trust == Trust::token || trust == Trust::munge;
+[[nodiscard]] constexpr bool needs_proof(AuthMethod method) {
+  return method == AuthMethod::token || method == AuthMethod::munge;
 }
 
-/// The host's answer. unknown: the guest has not proved that it knows the secret.
-enum class Answer : std::uint8_t { welcome = 1, refused = 2, unknown = 3 };
+/// The server's verdict. unauthenticated: the client has not proved that it knows the secret.
+enum class ReplyStatus : std::uint8_t { accepted = 1, rejected = 2, unauthenticated = 3 };
 
+/// The server's last message of a handshake.
 struct Reply {
-  Answer answer = Answer::welcome;
-  std::uint64_t kind = 0;  ///< of a refusal: its base::ErrorKind
-  std::string text = {};   ///< of a refusal
+  ReplyStatus status = ReplyStatus::accepted;
+  std::uint64_t kind = 0;  ///< if rejected: the base::ErrorKind
+  std::string text = {};   ///< if rejected: the reason
 };
 
-/// What both ends have said before the reply.
-struct Exchange {
+/// Everything that both ends have sent before the reply; input of the proofs.
+struct HandshakeTranscript {
   std::string greeting;  ///< names the protocol and its version
-  std::string host_challenge = {};
-  std::string guest_challenge = {};
+  std::string server_challenge = {};
+  std::string client_challenge = {};
   std::string hello = {};
 };
 
-[[nodiscard]] std::string guest_proof(std::string_view secret, const Exchange& exchange);
-[[nodiscard]] std::string host_proof(std::string_view secret, const Exchange& exchange,
-                                     const Reply& reply);
+[[nodiscard]] std::string client_proof(std::string_view secret,
+                                       const HandshakeTranscript& transcript);
+[[nodiscard]] std::string server_proof(std::string_view secret,
+                                       const HandshakeTranscript& transcript, const Reply& reply);
 
-/// The host's first words.
-[[nodiscard]] std::string offer_message(Trust trust, const Exchange& exchange,
-                                        std::string_view credential);
+/// Encodes the server's first message.
+[[nodiscard]] std::string server_hello(AuthMethod method, const HandshakeTranscript& transcript,
+                                       std::string_view credential);
 [[nodiscard]] std::string reply_message(const Reply& reply, std::string_view proof);
 
-/// Why a guest was not answered as one of the job.
+/// Why a client's handshake failed.
 class HandshakeError : public std::runtime_error {
  public:
   enum class Cause {
-    dropped,   ///< the connection was closed, or the host did not prove to know the secret
-    late,      ///< no answer by the deadline; what() is empty
-    foreign,   ///< no host of this protocol; what() is what it sent, printable
-    stranger,  ///< another user's host
-    mismatch,  ///< secrets that do not fit together, as far as an unproved host says
+    dropped,          ///< connection closed, or the server did not prove that it knows the secret
+    timed_out,        ///< no answer by the deadline; what() is empty
+    wrong_protocol,   ///< the server speaks another protocol; what() is its output, printable
+    wrong_user,       ///< the server belongs to another user
+    secret_mismatch,  ///< the secrets differ, as reported by a server that proved nothing
   };
 
   HandshakeError(Cause cause, const std::string& text) : std::runtime_error(text), cause_(cause) {}
@@ -86,93 +89,95 @@ class HandshakeError : public std::runtime_error {
   Cause cause_;
 };
 
-/// A process that wants to be admitted.
-struct GuestOptions {
+/// Input of a client's handshake.
+struct ClientOptions {
   std::string_view greeting;
   std::string secret = {};             ///< the job's; empty: none
-  bool is_handed_down = false;         ///< the connection came from dtrun, so there is no stranger
-  std::string hello;                   ///< its words about itself
+  bool is_inherited = false;           ///< the connection came from dtrun: already authenticated
+  std::string hello;                   ///< what the client reports about itself
   std::string host;                    ///< for messages: "the store at 127.0.0.1:29500"
   std::string_view self;               ///< likewise: "this rank"
   std::string_view peers;              ///< likewise: "ranks"
-  std::string_view advice;             ///< what to do about secrets that do not fit
+  std::string_view advice;             ///< what to do if the secrets differ
   std::function<void()> on_wait = {};  ///< called about five times a second; may be empty
 };
 
-struct Admission {
-  std::string secret;  ///< the job's, the own or the one that munge has shown; empty: none
-  Reply reply;         ///< welcome or refused, by a host that has proved who it is
+/// Outcome of a client's handshake.
+struct HandshakeResult {
+  std::string secret;  ///< the job's: the own one, or from the munge credential; empty: none
+  Reply reply;         ///< accepted or rejected, by an authenticated server
 };
 
-/// Performs a guest's part. Messages behind the reply stay in `input`.
+/// Performs the client's side of the handshake. Messages after the reply stay in `input`.
 ///
-/// Throws: HandshakeError; Error{comm} where the kernel does not tell whose a connection is.
-[[nodiscard]] Admission be_admitted(const base::Descriptor& socket, FrameBuffer& input,
-                                    const GuestOptions& options, const base::Deadline& deadline);
+/// Throws: HandshakeError; Error{comm} if the kernel does not report the owner of a connection.
+[[nodiscard]] HandshakeResult run_client_handshake(const base::Descriptor& socket,
+                                                   FrameBuffer& input, const ClientOptions& options,
+                                                   const base::Deadline& deadline);
 
-/// Greets processes that connect, and hands over those that have proved to belong to the job. All
-/// others have no effect: it believes nothing that they say, drops those that are silent for too
-/// long or send too much, and, where there are too many, the one that has waited longest.
+/// Accepts connections, performs the server's side of the handshake, and returns the authenticated
+/// clients. Ignores everything that unauthenticated processes send; drops those that stay silent or
+/// send too much, and beyond `max_pending` connections the oldest.
 ///
 /// Threads: one.
-class Reception {
+class HandshakeServer {
  public:
   struct Options {
     std::string greeting;
-    std::vector<base::Descriptor> listeners = {};  ///< do not block
-    /// The job's; empty: guests must be processes of this user on this machine.
+    std::vector<base::Descriptor> listeners = {};  ///< non-blocking
+    /// The job's; empty: clients must be processes of this user on this machine.
     std::string secret = {};
-    bool seals_secret = false;  ///< guests are given it, in a credential of munge
-    std::size_t most_strangers = 64;
-    /// The time in which a stranger must prove to be of the job, unless it was handed down.
-    std::chrono::milliseconds patience = std::chrono::seconds(10);
+    bool sends_credential = false;  ///< clients receive the secret in a munge credential
+    std::size_t max_pending = 64;   ///< unauthenticated connections kept at once
+    /// The time in which a client must authenticate, unless its connection was inherited.
+    std::chrono::milliseconds auth_timeout = std::chrono::seconds(10);
   };
 
-  /// A connection whose other end has proved to belong to the job, and waits for a Reply.
-  struct Guest {
+  /// An authenticated connection that waits for a Reply.
+  struct Client {
     FramedStream stream;
-    Exchange exchange;  ///< with its hello
-    Trust trust = Trust::handed_down;
+    HandshakeTranscript transcript;  ///< with its hello
+    AuthMethod method = AuthMethod::inherited;
   };
 
-  explicit Reception(Options options) : options_(std::move(options)) {}
+  explicit HandshakeServer(Options options) : options_(std::move(options)) {}
 
-  /// Appends what poll is to wait for.
+  /// Appends the descriptors to poll.
   void add_to(std::vector<pollfd>& polled) const;
-  /// The moment at which serve() has something to do even if nothing comes.
+  /// When serve() must be called even if nothing arrives.
   [[nodiscard]] base::Clock::time_point next_deadline() const;
-  /// Takes in who connects, hears strangers, and returns those that were found to be guests.
+  /// Accepts connections, reads from pending ones, and returns the newly authenticated clients.
   /// polled: what add_to has appended, after poll.
   ///
   /// Throws: Error{comm} if this process has too many open files for another connection, or the
-  ///         kernel does not tell whose it is.
-  [[nodiscard]] std::vector<Guest> serve(std::span<const pollfd> polled);
-  /// Greets the other end of a connection that was made elsewhere.
-  void greet(base::Descriptor socket, Trust trust);
-  /// Cuts the text of a refusal to what a guest takes.
-  void answer(Guest& guest, Reply reply) const;
-  /// Drops all strangers and admits nobody any more. Returns the listeners.
+  ///         kernel does not report its owner.
+  [[nodiscard]] std::vector<Client> serve(std::span<const pollfd> polled);
+  /// Starts the handshake on a connection that was made elsewhere.
+  void begin_handshake(base::Descriptor socket, AuthMethod method);
+  /// Sends the reply, with a long rejection text truncated.
+  void answer(Client& client, Reply reply) const;
+  /// Drops all pending connections and accepts no more. Returns the listeners.
   std::vector<base::Descriptor> close();
 
-  /// Why somebody was turned away last, in half a sentence; empty: nobody was.
-  [[nodiscard]] const std::string& last_turned_away() const { return last_turned_away_; }
+  /// Why the last connection was rejected, as a clause; empty: none was.
+  [[nodiscard]] const std::string& last_rejection() const { return last_rejection_; }
 
  private:
-  struct Stranger {
-    Guest guest;
-    base::Clock::time_point patience = {};
-    bool is_over = false;
+  struct PendingConnection {
+    Client client;
+    base::Clock::time_point deadline = {};
+    bool is_done = false;
   };
 
   void accept_at(std::size_t index);
-  bool drop_a_stranger();
-  void hear(Stranger& stranger);
-  void hear_hello(Stranger& stranger, const std::string& message);
+  bool drop_oldest_pending();
+  void receive_from(PendingConnection& pending);
+  void verify_hello(PendingConnection& pending, const std::string& message);
 
   Options options_;
-  std::vector<Stranger> strangers_;
-  std::vector<Guest> arrived_;
-  std::string last_turned_away_;
+  std::vector<PendingConnection> pending_;
+  std::vector<Client> authenticated_;
+  std::string last_rejection_;
 };
 
 }  // namespace dtrain::net

@@ -11,13 +11,13 @@ namespace dtrain::net {
 namespace {
 
 constexpr std::size_t kLengthBytes = 8;
-constexpr std::int64_t kMostPollMs = 1'000'000;
+constexpr std::int64_t kMaxPollMs = 1'000'000;
 
 /// Waits until the socket is ready or the deadline has passed.
 void wait_for(const base::Descriptor& socket, short events, const base::Deadline& deadline) {
   pollfd waiting{.fd = socket.get(), .events = events, .revents = 0};
   ::poll(&waiting, 1,
-         static_cast<int>(std::min<std::int64_t>(deadline.remaining().count(), kMostPollMs)));
+         static_cast<int>(std::min<std::int64_t>(deadline.remaining().count(), kMaxPollMs)));
 }
 
 }  // namespace
@@ -27,7 +27,7 @@ std::uint64_t FrameBuffer::announced() const {
 }
 
 bool FrameBuffer::is_broken() const {
-  return bytes_.size() >= kLengthBytes && announced() > most_bytes_;
+  return bytes_.size() >= kLengthBytes && announced() > max_bytes_;
 }
 
 std::optional<std::string> FrameBuffer::take_bytes(std::size_t count) {
@@ -58,7 +58,7 @@ Transfer send_all(const base::Descriptor& socket, std::string_view bytes,
     } else if (count < 0 && errno != EAGAIN && errno != EINTR) {
       return Transfer::closed;
     } else if (deadline.passed()) {
-      return Transfer::late;
+      return Transfer::timed_out;
     } else {
       wait_for(socket, POLLOUT, deadline);
     }
@@ -79,7 +79,7 @@ Transfer receive_some(const base::Descriptor& socket, FrameBuffer& buffer,
       reason = count == 0 ? 0 : errno;
       return Transfer::closed;
     }
-    if (deadline.passed()) return Transfer::late;
+    if (deadline.passed()) return Transfer::timed_out;
     wait_for(socket, POLLIN, deadline);
   }
 }

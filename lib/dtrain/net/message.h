@@ -1,5 +1,5 @@
-// Messages between processes: encodes numbers and texts as their bytes, and frames them over a
-// stream socket, where each follows its length.
+// Messages between processes: encodes numbers and strings, and frames messages over a stream socket
+// with a length prefix.
 #pragma once
 
 #include <poll.h>
@@ -15,10 +15,10 @@
 
 namespace dtrain::net {
 
-/// The bit of a small number's byte that others follow.
-inline constexpr std::uint64_t kMoreFollow = 1 << 7;
+/// The continuation bit of a variable-length number.
+inline constexpr std::uint64_t kContinuationBit = 1 << 7;
 
-/// Builds a message: little-endian numbers, and texts that follow their length.
+/// Encodes a message: little-endian numbers, and strings with a length prefix.
 class MessageWriter {
  public:
   MessageWriter& number(std::uint64_t value) {
@@ -30,15 +30,15 @@ class MessageWriter {
     bytes_ += value;
     return *this;
   }
-  /// A number that is mostly small: a byte for each 7 bits.
+  /// Variable-length encoding, a byte for each 7 bits; short for small numbers.
   MessageWriter& small_number(std::uint64_t value) {
-    for (; value >= kMoreFollow; value >>= 7) {
-      bytes_.push_back(static_cast<char>(value | kMoreFollow));
+    for (; value >= kContinuationBit; value >>= 7) {
+      bytes_.push_back(static_cast<char>(value | kContinuationBit));
     }
     bytes_.push_back(static_cast<char>(value));
     return *this;
   }
-  /// A text that is mostly short.
+  /// A string with a variable-length prefix.
   MessageWriter& short_text(std::string_view value) {
     small_number(value.size());
     bytes_ += value;
@@ -50,8 +50,8 @@ class MessageWriter {
   std::string bytes_;
 };
 
-/// Takes a message apart that anybody may have written: after a first wrong size all is empty or
-/// zero, and is_whole() is false.
+/// Decodes an untrusted message: after the first invalid size every read returns empty or zero, and
+/// is_whole() is false.
 class MessageReader {
  public:
   explicit MessageReader(std::string_view bytes) : rest_(bytes) {}
@@ -71,15 +71,15 @@ class MessageReader {
       const std::string_view next = take(1);
       if (next.empty()) return 0;
       const std::uint64_t byte = static_cast<unsigned char>(next.front());
-      value |= (byte & ~kMoreFollow) << shift;
-      if ((byte & kMoreFollow) == 0) return value;
+      value |= (byte & ~kContinuationBit) << shift;
+      if ((byte & kContinuationBit) == 0) return value;
     }
     is_good_ = false;
     return 0;
   }
   [[nodiscard]] std::string short_text() { return std::string(take(small_number())); }
   [[nodiscard]] bool is_good() const { return is_good_; }
-  /// Returns whether every read found what it wanted, and nothing is left.
+  /// Returns whether every read succeeded and nothing is left.
   [[nodiscard]] bool is_whole() const { return is_good_ && rest_.empty(); }
 
  private:
@@ -95,48 +95,48 @@ class MessageReader {
   bool is_good_ = true;
 };
 
-/// The longest message from an end that has not proved who it is.
-inline constexpr std::uint64_t kMostHandshakeBytes = 8192;
+/// The longest message from an unauthenticated peer.
+inline constexpr std::uint64_t kMaxHandshakeBytes = 8192;
 
-/// Splits what has come into messages. A message's memory is taken as its bytes come, not as its
-/// length says.
+/// Splits received bytes into messages. Memory grows with the bytes received, not with the
+/// announced length.
 class FrameBuffer {
  public:
-  /// `most_bytes`: of one message.
-  explicit FrameBuffer(std::uint64_t most_bytes = kMostHandshakeBytes) : most_bytes_(most_bytes) {}
+  /// `max_bytes`: of one message.
+  explicit FrameBuffer(std::uint64_t max_bytes = kMaxHandshakeBytes) : max_bytes_(max_bytes) {}
 
-  void allow(std::uint64_t most_bytes) { most_bytes_ = most_bytes; }
+  void allow(std::uint64_t max_bytes) { max_bytes_ = max_bytes; }
   void add(std::string_view bytes) { bytes_ += bytes; }
-  /// Takes exactly `count` bytes, which are no message; nothing while they have not all come.
+  /// Takes exactly `count` raw bytes; empty until all have arrived.
   [[nodiscard]] std::optional<std::string> take_bytes(std::size_t count);
-  /// The next whole message.
+  /// Takes the next complete message; empty until it has arrived.
   [[nodiscard]] std::optional<std::string> take_message();
-  /// Returns whether a message announces more than the allowed length.
+  /// Returns whether a message exceeds the allowed length.
   [[nodiscard]] bool is_broken() const;
   [[nodiscard]] const std::string& bytes() const { return bytes_; }
 
  private:
   [[nodiscard]] std::uint64_t announced() const;
 
-  std::uint64_t most_bytes_;
+  std::uint64_t max_bytes_;
   std::string bytes_;
 };
 
-/// The message with its length before it.
+/// The message with its length prefix.
 [[nodiscard]] std::string framed(std::string_view message);
 
-/// How an attempt to send or to receive came out.
-enum class Transfer { done, late, closed };
+/// Outcome of a send or receive. closed: the connection is closed or broken.
+enum class Transfer { done, timed_out, closed };
 
-/// Sends all bytes on a socket that does not block.
+/// Sends all bytes on a non-blocking socket.
 [[nodiscard]] Transfer send_all(const base::Descriptor& socket, std::string_view bytes,
                                 const base::Deadline& deadline);
 
-/// Waits until something has come and adds it to `buffer`. `reason`: of closed, the errno or 0.
+/// Waits for data and appends it to `buffer`. `reason`: if closed, the errno or 0.
 [[nodiscard]] Transfer receive_some(const base::Descriptor& socket, FrameBuffer& buffer,
                                     const base::Deadline& deadline, int& reason);
 
-/// A stream socket with the messages that have come and those that wait to be sent. Nothing blocks.
+/// A non-blocking stream socket with its receive and send buffers.
 ///
 /// Threads: one.
 struct FramedStream {
@@ -144,13 +144,12 @@ struct FramedStream {
   FrameBuffer input = FrameBuffer();
   std::string output = {};
 
-  /// Queues a message and sends what can be sent at once. A broken connection shows when it is
-  /// read.
+  /// Queues a message and sends as much as the socket takes. receive() reports broken connections.
   void send(std::string_view message);
   void flush();
-  /// Takes what has come. `late`: nothing has.
+  /// Reads available data. timed_out: there is none.
   [[nodiscard]] Transfer receive();
-  /// What poll is to wait for.
+  /// The descriptor and events to poll.
   [[nodiscard]] pollfd polled() const;
 };
 

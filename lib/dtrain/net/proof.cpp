@@ -38,15 +38,15 @@ namespace {
 using base::ErrorKind;
 using base::fail;
 
-// The parts of OpenSSL's initialisation that an HMAC does not need; they would take most of the CPU
-// time of a rank that joins.
+// Parts of OpenSSL's initialisation that an HMAC does not need; they would dominate the CPU time of
+// a joining rank.
 constexpr std::uint64_t kSkippedInit =
     OPENSSL_INIT_NO_LOAD_CONFIG | OPENSSL_INIT_NO_LOAD_CRYPTO_STRINGS |
     OPENSSL_INIT_NO_ADD_ALL_CIPHERS | OPENSSL_INIT_NO_ADD_ALL_DIGESTS;
-constexpr std::size_t kLeastTokenBytes = 16;
-constexpr std::size_t kMostTokenBytes = 4096;
+constexpr std::size_t kMinTokenBytes = 16;
+constexpr std::size_t kMaxTokenBytes = 4096;
 
-/// The content of the token file, which must be this user's alone.
+/// Reads the token file, which only this user may access.
 std::string read_token(const std::string& path) {
   const base::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
@@ -58,7 +58,7 @@ std::string read_token(const std::string& path) {
          "DTRAIN_JOB_TOKEN_FILE: {} must be a file of this user that others cannot read; chmod 600",
          path);
   }
-  std::string text(kMostTokenBytes + 1, '\0');
+  std::string text(kMaxTokenBytes + 1, '\0');
   const ssize_t count = ::read(file.get(), text.data(), text.size());
   text.resize(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
@@ -67,7 +67,7 @@ std::string read_token(const std::string& path) {
 
 constexpr const char* kLibrary = "libmunge.so.2";
 
-// Of munge's own header, which need not be there.
+// Copied from munge's header, which need not be installed.
 constexpr int kSuccess = 0;
 constexpr int kOptionCipher = 0;
 constexpr int kOptionReader = 9;
@@ -109,7 +109,7 @@ Munge open_library() {
   return munge;
 }
 
-/// Opened once, and never closed.
+/// Opened at the first call, and never closed.
 const Munge& munge_library() {
   static const Munge munge = open_library();
   return munge;
@@ -121,7 +121,7 @@ struct Free {
 
 constexpr std::string_view kEstablished = "01";  // TCP_ESTABLISHED in /proc/net/tcp
 
-/// Port and address as netlink wants them, both in the network's order.
+/// Writes port and address for netlink, both in network byte order.
 void fill_in(const sockaddr_storage& from, __be16& port, std::array<__be32, 4>& address) {
   if (from.ss_family == AF_INET) {
     sockaddr_in v4{};
@@ -160,8 +160,8 @@ NetlinkRequest request_for(const TcpEnd& end) {
   return request;
 }
 
-/// As /proc/net/tcp6 writes an address: words of the network's bytes, read as the machine's. An
-/// address of IPv4 becomes the one that a socket of IPv6 has for it.
+/// Formats an address as /proc/net/tcp6 does: network-order words, printed in host order. An IPv4
+/// address becomes its IPv4-mapped IPv6 form.
 std::string proc_text(const sockaddr_storage& address) {
   __be16 port = 0;
   std::array<__be32, 4> words{};
@@ -171,7 +171,7 @@ std::string proc_text(const sockaddr_storage& address) {
                      ntohs(port));
 }
 
-/// Finds an end in the table `name`. prefix: what its addresses lack of those that proc_text gives.
+/// Looks an end up in the table `name`. prefix: the part of proc_text that its addresses omit.
 std::optional<TcpOwner> owner_in(const char* name, std::string_view prefix, const TcpEnd& end) {
   const std::string local = proc_text(end.local);
   const std::string remote = proc_text(end.remote);
@@ -180,7 +180,7 @@ std::optional<TcpOwner> owner_in(const char* name, std::string_view prefix, cons
   std::string line;
   if (!std::getline(table, line)) {  // the heading
     fail(ErrorKind::comm,
-         "cannot see whose a connection is ({}: {}); give every rank the same "
+         "cannot find the owner of a connection ({}: {}); give every rank the same "
          "DTRAIN_JOB_TOKEN",
          name, std::strerror(errno));
   }
@@ -218,7 +218,7 @@ std::string hmac_sha256(std::string_view key, std::string_view text) {
   if (!is_ready || ::HMAC(::EVP_sha256(), key.data(), static_cast<int>(key.size()),
                           reinterpret_cast<const unsigned char*>(text.data()), text.size(),
                           mac.data(), &length) == nullptr) {
-    fail(ErrorKind::comm, "OpenSSL gives no HMAC-SHA-256, by which ranks know each other");
+    fail(ErrorKind::comm, "OpenSSL lacks HMAC-SHA-256, which ranks need to authenticate");
   }
   return {reinterpret_cast<const char*>(mac.data()), length};
 }
@@ -242,15 +242,15 @@ std::string job_secret(const std::string& token, const std::string& token_file) 
   const char* const name = token_file.empty() ? "DTRAIN_JOB_TOKEN" : "DTRAIN_JOB_TOKEN_FILE";
   const std::string secret = token_file.empty() ? token : read_token(token_file);
   const bool is_given = !token.empty() || !token_file.empty();
-  if (is_given && (secret.size() < kLeastTokenBytes || secret.size() > kMostTokenBytes)) {
+  if (is_given && (secret.size() < kMinTokenBytes || secret.size() > kMaxTokenBytes)) {
     fail(ErrorKind::usage,
-         "{}: found a secret of {} bytes; give {} to {}, e.g. of openssl rand -hex 32", name,
-         secret.size(), kLeastTokenBytes, kMostTokenBytes);
+         "{}: found a secret of {} bytes; give {} to {}, e.g. from openssl rand -hex 32", name,
+         secret.size(), kMinTokenBytes, kMaxTokenBytes);
   }
   return secret;
 }
 
-std::optional<std::string> seal_for_own_user(std::string_view text, std::string& reason) {
+std::optional<std::string> encode_credential(std::string_view text, std::string& reason) {
   const Munge& munge = munge_library();
   reason = munge.problem;
   if (!reason.empty()) return std::nullopt;
@@ -259,7 +259,7 @@ std::optional<std::string> seal_for_own_user(std::string_view text, std::string&
     reason = "munge has no memory";
     return std::nullopt;
   }
-  // Its daemon's own default may be no cipher at all.
+  // The daemon's default may be no encryption at all.
   munge.set(context.get(), kOptionCipher, kAes128);
   munge.set(context.get(), kOptionReader, ::geteuid());
   char* sealed = nullptr;
@@ -271,13 +271,13 @@ std::optional<std::string> seal_for_own_user(std::string_view text, std::string&
   return std::nullopt;
 }
 
-std::string new_sealable_secret() {
+std::string new_munge_secret() {
   std::string secret = new_challenge();
   std::string reason;
-  return seal_for_own_user(secret, reason) ? secret : std::string();
+  return encode_credential(secret, reason) ? secret : std::string();
 }
 
-std::optional<std::string> open_from_own_user(const std::string& credential, std::string& reason) {
+std::optional<std::string> decode_credential(const std::string& credential, std::string& reason) {
   const Munge& munge = munge_library();
   reason = munge.problem;
   if (!reason.empty()) return std::nullopt;
@@ -290,7 +290,7 @@ std::optional<std::string> open_from_own_user(const std::string& credential, std
   if (error != kSuccess) {
     reason = std::string("munge: ") + munge.describe(error);
   } else if (user != ::geteuid()) {
-    reason = "it is of user " + std::to_string(user) + ", not " + std::to_string(::geteuid());
+    reason = "user " + std::to_string(user) + " encoded it, not " + std::to_string(::geteuid());
   } else if (text == nullptr || length <= 0) {
     reason = "it is empty";
   } else {
@@ -311,7 +311,7 @@ std::optional<TcpOwner> owner_by_netlink(const TcpEnd& end) {
   if (count < static_cast<ssize_t>(NLMSG_LENGTH(sizeof found))) return {};
   std::memcpy(&header, answer.data(), sizeof header);
   std::memcpy(&found, answer.data() + NLMSG_HDRLEN, sizeof found);
-  // Without such a connection the kernel may name the socket that listens at that port.
+  // For an unknown connection the kernel may return the socket that listens at that port.
   if (header.nlmsg_type != SOCK_DIAG_BY_FAMILY ||
       found.id.idiag_dport != request.body.id.idiag_dport) {
     return {};
@@ -340,8 +340,8 @@ std::optional<uid_t> user_of_tcp_peer(int descriptor) {
     return std::nullopt;
   }
   const TcpEnd other{.local = own.remote, .remote = own.local};
-  // Netlink gives one answer for an unknown connection and an unsupported question: if it knows
-  // this end, its answer about the other end counts.
+  // Netlink answers alike for an unknown connection and an unsupported query: trust its answer
+  // about the other end only if it knows this end.
   const auto owner = owner_by_netlink(own) ? owner_by_netlink(other) : owner_by_table(other);
   // The kernel assigns a closed end to user 0, whoever owned it.
   if (!owner || !owner->is_connected || owner->inode == 0) return std::nullopt;

@@ -1,5 +1,5 @@
-// Proves that processes belong to one job: by its secret, by munge, or by the kernel's word on who
-// owns a socket.
+// Authentication primitives: HMAC proofs of the job's secret, munge credentials, and the owners of
+// sockets as the kernel reports them.
 #pragma once
 
 #include <sys/socket.h>
@@ -12,71 +12,70 @@
 
 namespace dtrain::net {
 
-/// 32 random bytes, never used twice.
+/// 32 fresh random bytes.
 [[nodiscard]] std::string new_challenge();
 
-/// 32 bytes that only those can make who know the key.
+/// HMAC-SHA-256 of `text`; 32 bytes.
 [[nodiscard]] std::string hmac_sha256(std::string_view key, std::string_view text);
 
-/// Compares in a time that does not depend on where they differ.
+/// Compares in constant time.
 [[nodiscard]] bool is_same_proof(std::string_view a, std::string_view b);
 
-/// The user whose process made the other end of a unix socket.
+/// The user whose process created the other end of a unix socket; empty if unknown.
 [[nodiscard]] std::optional<uid_t> user_of_unix_peer(int descriptor);
 
-/// The job's secret: `token`, or the content of `token_file` without its last line's end; empty if
+/// The job's secret: `token`, or the content of `token_file` without trailing newlines; empty if
 /// neither is given.
 ///
 /// Throws: Error{usage} naming the variable, for both at once, a secret below 16 bytes, or a file
 ///         that cannot be read or that others can read.
 [[nodiscard]] std::string job_secret(const std::string& token, const std::string& token_file);
 
-/// Seals a text so that only processes of this user can read it, on machines that share a munge
-/// key: munge calls it a credential. No munge is needed to build or to start; libmunge is opened
-/// here.
+/// Encrypts a text as a munge credential, which only processes of this user can decode, on machines
+/// that share a munge key. libmunge is opened at the first call; building needs none.
 ///
-/// Returns: nothing, with `reason`, where there is no munge or it does not answer.
-[[nodiscard]] std::optional<std::string> seal_for_own_user(std::string_view text,
+/// Returns: empty, with `reason`, if munge is missing or does not answer.
+[[nodiscard]] std::optional<std::string> encode_credential(std::string_view text,
                                                            std::string& reason);
 
-/// A new secret for a job, if munge can show it to other processes of this user; else empty.
-[[nodiscard]] std::string new_sealable_secret();
+/// Creates a random job secret; empty if munge cannot encode credentials.
+[[nodiscard]] std::string new_munge_secret();
 
-/// The text that a process of this same user has sealed, at most five minutes ago (by munge's
-/// default). A machine opens each credential once.
+/// Decodes a munge credential that a process of this user encoded at most five minutes ago (munge's
+/// default). A machine decodes each credential once.
 ///
-/// Returns: nothing, with `reason`, for what somebody else has sealed, a stale or forged credential,
-///          and where munge does not answer.
-[[nodiscard]] std::optional<std::string> open_from_own_user(const std::string& credential,
-                                                            std::string& reason);
+/// Returns: empty, with `reason`, for another user's, a stale or a forged credential, and if munge
+///          does not answer.
+[[nodiscard]] std::optional<std::string> decode_credential(const std::string& credential,
+                                                           std::string& reason);
 
-/// The user whose process holds the other end of a TCP connection within this machine; nothing if
-/// that end is not in this network namespace, or closed.
+/// The user whose process holds the other end of a TCP connection within this machine; empty if
+/// that end is outside this network namespace, or closed.
 ///
-/// Throws: Error{comm} where the kernel tells neither way.
+/// Throws: Error{comm} if the kernel reports it neither by netlink nor in /proc.
 [[nodiscard]] std::optional<uid_t> user_of_tcp_peer(int descriptor);
 
-/// One end of a TCP connection, seen from it.
+/// One end of a TCP connection.
 struct TcpEnd {
   sockaddr_storage local{};
   sockaddr_storage remote{};
 };
 
-/// The kernel's information on such an end.
+/// What the kernel reports about one end of a connection.
 struct TcpOwner {
   uid_t user = 0;
-  std::uint64_t inode = 0;  ///< 0: no process holds it any more, and `user` means nothing
+  std::uint64_t inode = 0;  ///< 0: no process holds it any more, and `user` is meaningless
   bool is_connected = false;
 };
 
-/// Asks the kernel for this one connection (netlink): the same work however many there are. Nothing
-/// where it knows none, or does not answer.
+/// Queries the kernel for one connection by netlink, in constant time. Empty if the kernel knows no
+/// such connection, or does not answer.
 [[nodiscard]] std::optional<TcpOwner> owner_by_netlink(const TcpEnd& end);
 
-/// Reads the tables of all connections, /proc/net/tcp and tcp6: a socket of IPv6 may have a
-/// connection of IPv4. Nothing where it is not in there.
+/// Looks the connection up in /proc/net/tcp and tcp6: an IPv6 socket may hold an IPv4 connection.
+/// Empty if neither lists it.
 ///
-/// Throws: Error{comm} where the table cannot be read.
+/// Throws: Error{comm} if the table cannot be read.
 [[nodiscard]] std::optional<TcpOwner> owner_by_table(const TcpEnd& end);
 
 }  // namespace dtrain::net

@@ -28,11 +28,11 @@ namespace {
 using base::ErrorKind;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kHeadStart(250);
-constexpr milliseconds kLastAnswerLimit(2000);
+constexpr milliseconds kAttemptDelay(250);
+constexpr milliseconds kLastAttemptLimit(2000);
 
-/// Connections that are being made side by side.
-class Race {
+/// Concurrent connection attempts, of which the first to succeed is used ("happy eyeballs").
+class ConnectRace {
  public:
   void start(const addrinfo& to) {
     base::Descriptor socket(::socket(to.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -40,38 +40,38 @@ class Race {
     if (is_refused && errno != EINPROGRESS) {
       error_ = errno;
     } else {
-      runners_.push_back(std::move(socket));
+      attempts_.push_back(std::move(socket));
     }
   }
 
-  /// Returns the first to arrive; none when `end` comes or all have failed.
-  base::Descriptor winner_before(const base::Deadline& end) {
+  /// Returns the first connection made; empty at `end` or when all attempts have failed.
+  base::Descriptor first_before(const base::Deadline& end) {
     do {
       std::vector<pollfd> waiting;
-      for (const auto& runner : runners_) waiting.push_back({runner.get(), POLLOUT, 0});
+      for (const auto& attempt : attempts_) waiting.push_back({attempt.get(), POLLOUT, 0});
       ::poll(waiting.data(), waiting.size(), static_cast<int>(end.remaining().count()));
       for (std::size_t index = waiting.size(); index-- > 0;) {
         if (waiting[index].revents == 0) continue;
-        base::Descriptor runner = std::move(runners_[index]);
-        runners_.erase(runners_.begin() + static_cast<std::ptrdiff_t>(index));
+        base::Descriptor attempt = std::move(attempts_[index]);
+        attempts_.erase(attempts_.begin() + static_cast<std::ptrdiff_t>(index));
         socklen_t length = sizeof error_;
-        ::getsockopt(runner.get(), SOL_SOCKET, SO_ERROR, &error_, &length);
-        if (error_ == 0) return runner;
+        ::getsockopt(attempt.get(), SOL_SOCKET, SO_ERROR, &error_, &length);
+        if (error_ == 0) return attempt;
       }
-    } while (!runners_.empty() && !end.passed());
+    } while (!attempts_.empty() && !end.passed());
     return {};
   }
 
-  [[nodiscard]] bool is_on() const { return !runners_.empty(); }
-  /// Of the last to fail, or of those that are still under way.
-  [[nodiscard]] int error() const { return is_on() || error_ == 0 ? ETIMEDOUT : error_; }
+  [[nodiscard]] bool is_active() const { return !attempts_.empty(); }
+  /// The errno of the last failed attempt; ETIMEDOUT while attempts are under way.
+  [[nodiscard]] int error() const { return is_active() || error_ == 0 ? ETIMEDOUT : error_; }
 
  private:
-  std::vector<base::Descriptor> runners_;
+  std::vector<base::Descriptor> attempts_;
   int error_ = 0;
 };
 
-/// A socket that listens there, or none and the errno.
+/// Opens a listening socket; empty with errno on failure.
 base::Descriptor listen_once(const addrinfo& at) {
   base::Descriptor socket(::socket(at.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
@@ -93,7 +93,7 @@ base::Descriptor listen_once(const addrinfo& at) {
              host, port, reason);
 }
 
-/// The addresses that `host` may mean to other machines, each once.
+/// The addresses to which other machines may resolve `host`, without duplicates.
 std::vector<std::string> addresses_for_hosts(const std::string& host, std::string& reason) {
   std::vector<std::string> found;
   const Addresses addresses = resolve(host, 0, reason);
@@ -107,7 +107,7 @@ std::vector<std::string> addresses_for_hosts(const std::string& host, std::strin
   return found;
 }
 
-/// Listens at those of the addresses that are this machine's. Stops at the first that is taken.
+/// Listens at the addresses that are local. Stops at the first whose port is taken.
 std::vector<base::Descriptor> listen_at_own(const std::vector<std::string>& addresses,
                                             std::int64_t port, bool& is_taken,
                                             std::string& reason) {
@@ -125,8 +125,8 @@ std::vector<base::Descriptor> listen_at_own(const std::vector<std::string>& addr
   return sockets;
 }
 
-// Where nobody listens yet at a port of those that the kernel gives to clients, a client may be
-// given that very port, and then meets itself.
+// While nobody listens at an ephemeral port, the kernel may assign that very port to the client,
+// which then connects to itself (TCP self-connect).
 bool is_connected_to_itself(const base::Descriptor& socket) {
   sockaddr_storage own{};
   sockaddr_storage other{};
@@ -139,10 +139,10 @@ bool is_connected_to_itself(const base::Descriptor& socket) {
 }
 
 [[noreturn]] void fail_for_files(int error) {
-  base::fail(base::ErrorKind::comm, "cannot take in another rank: {}", std::strerror(error));
+  base::fail(base::ErrorKind::comm, "cannot accept another rank: {}", std::strerror(error));
 }
 
-/// A packet's one number and the room for its descriptors, as the system wants them.
+/// The msghdr of a packet: one number, and space for its descriptors.
 struct Message {
   std::int64_t rank = -1;
   iovec part{&rank, sizeof rank};
@@ -160,7 +160,7 @@ struct Message {
   Message& operator=(const Message&) = delete;
 };
 
-/// All descriptors of a message: its room may hold more than the one that was asked for.
+/// All received descriptors: alignment leaves space for more than were asked for.
 std::vector<base::Descriptor> descriptors_of(msghdr& header) {
   std::vector<base::Descriptor> found;
   for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
@@ -183,7 +183,7 @@ Addresses resolve(const std::string& host, std::int64_t port, std::string& reaso
   addrinfo* found = nullptr;
   const int status = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (status != 0) {
-    // It calls it a failure of the network when it cannot open a file.
+    // getaddrinfo reports a network failure when it cannot open a file.
     const base::Descriptor probe(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0));
     const bool is_full = probe.get() < 0 && errno == EMFILE;
     reason = is_full ? std::strerror(EMFILE) : ::gai_strerror(status);
@@ -194,13 +194,13 @@ Addresses resolve(const std::string& host, std::int64_t port, std::string& reaso
 base::Descriptor connect_to(const std::string& host, std::int64_t port,
                             const base::Deadline& deadline, std::string& reason) {
   const Addresses addresses = resolve(host, port, reason);
-  Race race;
+  ConnectRace race;
   for (const addrinfo* to = addresses.get(); to != nullptr; to = to->ai_next) {
     race.start(*to);
-    if (!race.is_on()) continue;
-    const milliseconds patience = to->ai_next == nullptr ? kLastAnswerLimit : kHeadStart;
-    const base::Deadline turn(std::min(patience, deadline.remaining()));
-    base::Descriptor winner = race.winner_before(turn);
+    if (!race.is_active()) continue;
+    const milliseconds limit = to->ai_next == nullptr ? kLastAttemptLimit : kAttemptDelay;
+    const base::Deadline turn(std::min(limit, deadline.remaining()));
+    base::Descriptor winner = race.first_before(turn);
     if (winner.get() >= 0 && !is_connected_to_itself(winner)) return winner;
   }
   if (addresses) reason = std::strerror(race.error());
@@ -240,7 +240,7 @@ int listen_at(const std::string& host, std::int64_t port) {
     if (socket.get() >= 0) return socket.release();
     is_taken = errno == EADDRINUSE;
     reason = std::strerror(errno);
-    // Others try this address first, and would meet whoever holds it.
+    // Other ranks try this address first, and would reach the program that holds it.
     if (is_taken) break;
   }
   fail_to_listen(host, port, is_taken, reason);
@@ -262,7 +262,8 @@ std::vector<base::Descriptor> listen_for_hosts(const std::string& host, std::int
 std::pair<base::Descriptor, base::Descriptor> connected_pair() {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
-    base::fail(ErrorKind::comm, "no unix socket for the ranks to meet: {}", std::strerror(errno));
+    base::fail(ErrorKind::comm, "cannot create a unix socket for the rendezvous: {}",
+               std::strerror(errno));
   }
   return {base::Descriptor(ends[0]), base::Descriptor(ends[1])};
 }
@@ -277,7 +278,7 @@ int send_packet(const base::Descriptor& socket, std::int64_t rank, std::span<con
   rights->cmsg_len = CMSG_LEN(descriptors.size_bytes());
   std::memcpy(CMSG_DATA(rights), descriptors.data(), descriptors.size_bytes());
   while (::sendmsg(socket.get(), &message.header, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
-    // ETOOMANYREFS: too many descriptors are on their way already.
+    // ETOOMANYREFS: too many descriptors are in flight.
     const bool may_try_again = errno == EAGAIN || errno == EINTR || errno == ETOOMANYREFS;
     if (!may_try_again || deadline.passed()) return errno;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -285,19 +286,20 @@ int send_packet(const base::Descriptor& socket, std::int64_t rank, std::span<con
   return 0;
 }
 
-Packet receive_packet(const base::Descriptor& socket, std::size_t most) {
-  Message message(most);
+Packet receive_packet(const base::Descriptor& socket, std::size_t max_descriptors) {
+  Message message(max_descriptors);
   const ssize_t count = ::recvmsg(socket.get(), &message.header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   if (count <= 0) {
     const bool may_come = count < 0 && (errno == EAGAIN || errno == EINTR);
     return {.is_closed = !may_come};
   }
   std::vector<base::Descriptor> descriptors = descriptors_of(message.header);
-  // A descriptor for which this process has no room is left out, with those that follow it. Of a
-  // packet for one, a stranger may have sent too many.
+  // The kernel drops the descriptors that this process has no room for. If one was expected, an
+  // unauthenticated sender may simply have sent too many.
   const bool lacks_some = (message.header.msg_flags & MSG_CTRUNC) != 0;
-  if (lacks_some && (descriptors.empty() || most > 1)) fail_for_files(EMFILE);
-  if (count != static_cast<ssize_t>(sizeof message.rank) || descriptors.size() > most) return {};
+  if (lacks_some && (descriptors.empty() || max_descriptors > 1)) fail_for_files(EMFILE);
+  if (count != static_cast<ssize_t>(sizeof message.rank) || descriptors.size() > max_descriptors)
+    return {};
   return {.rank = message.rank, .descriptors = std::move(descriptors)};
 }
 

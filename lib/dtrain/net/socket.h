@@ -1,5 +1,4 @@
-// Sockets through which ranks find each other, and packets in which processes hand each other
-// descriptors.
+// TCP sockets of the rendezvous, and unix-socket packets that carry file descriptors.
 #pragma once
 
 #include <netdb.h>
@@ -19,70 +18,69 @@
 
 namespace dtrain::net {
 
-/// The TCP addresses that a name, or a numeric address, stands for; null where it stands for none,
-/// with `reason`.
+/// Resolves a host name or numeric address to TCP addresses; null with `reason` on failure.
 using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 [[nodiscard]] Addresses resolve(const std::string& host, std::int64_t port, std::string& reason);
 
-/// Tries once to connect to host:port, at all addresses of the name, a quarter of a second after
-/// each other; the first that answers counts. Gives up 2 s after the last. None with `reason`
-/// otherwise.
+/// Tries once to connect to host:port: starts with each address of the name a quarter of a second
+/// after the previous one, and returns the first connection made. Gives up 2 s after the last
+/// start; then the descriptor is empty and `reason` set.
 [[nodiscard]] base::Descriptor connect_to(const std::string& host, std::int64_t port,
                                           const base::Deadline& deadline, std::string& reason);
 
-/// An address as a numeric text.
+/// Formats an address numerically.
 [[nodiscard]] std::string numeric_text(const sockaddr& address, std::size_t length);
 
 /// The numeric address of this end of a connection.
 [[nodiscard]] std::string own_address_of(const base::Descriptor& socket);
 
-/// A socket listening at that address alone, never at all interfaces of this machine.
+/// Opens a socket that listens at that address alone, not at all interfaces of this machine.
 ///
 /// Throws: Error{comm} naming address and reason.
 [[nodiscard]] int listen_at(const std::string& host, std::int64_t port);
 
-/// Sockets that listen wherever other machines may look for `host`, all at one port (0: a free
-/// one): at all addresses of that name that are this machine's. A name of the loopback alone, as
-/// Debian makes of a machine's own, means something else elsewhere: then also at the addresses of
-/// this machine's interfaces. A numeric address means itself.
+/// Opens sockets at all local addresses to which other machines may resolve `host`, all at one port
+/// (0: a free one). If the name resolves to the loopback alone, as Debian maps a machine's own
+/// name, other machines resolve it differently: then also at this machine's interface addresses. A
+/// numeric address stands for itself.
 ///
-/// Throws: as listen_at, also where one of them is taken.
+/// Throws: as listen_at, also if the port is taken at one of them.
 [[nodiscard]] std::vector<base::Descriptor> listen_for_hosts(const std::string& host,
                                                              std::int64_t port);
 
 /// The port at which a socket listens.
 [[nodiscard]] std::int64_t port_of(const base::Descriptor& socket);
 
-/// Two unix stream sockets, each the other's end.
+/// Creates two connected unix stream sockets.
 ///
 /// Throws: Error{comm} with the reason.
 [[nodiscard]] std::pair<base::Descriptor, base::Descriptor> connected_pair();
 
-/// The most descriptors that the system carries in one packet.
-inline constexpr std::size_t kMostDescriptors = 253;
+/// The system's limit on descriptors in one packet (SCM_MAX_FD).
+inline constexpr std::size_t kMaxDescriptors = 253;
 
-/// Sends `rank` and copies of up to kMostDescriptors descriptors over a unix socket that keeps
-/// packets apart; 0 or the errno.
+/// Sends `rank` and copies of up to kMaxDescriptors descriptors over a SOCK_SEQPACKET unix socket.
+/// Returns 0 or the errno.
 [[nodiscard]] int send_packet(const base::Descriptor& socket, std::int64_t rank,
                               std::span<const int> descriptors, const base::Deadline& deadline);
 
-/// A message received over such a socket.
+/// A packet that receive_packet has read.
 struct Packet {
-  std::int64_t rank = -1;                          ///< as the sender says
-  std::vector<base::Descriptor> descriptors = {};  ///< none: nothing came, or nothing that counts
-  bool is_closed = false;                          ///< nobody holds the other end
+  std::int64_t rank = -1;                          ///< as claimed by the sender
+  std::vector<base::Descriptor> descriptors = {};  ///< empty: no packet, or an invalid one
+  bool is_closed = false;                          ///< the other end is closed
 };
 
-/// Takes the next packet; does not wait for one. most: descriptors that it may have.
+/// Receives the next packet without blocking. max_descriptors: a packet with more is invalid.
 ///
-/// Throws: Error{comm} if a descriptor came that this process has too many open files to take.
-[[nodiscard]] Packet receive_packet(const base::Descriptor& socket, std::size_t most);
+/// Throws: Error{comm} if this process has too many open files for a received descriptor.
+[[nodiscard]] Packet receive_packet(const base::Descriptor& socket, std::size_t max_descriptors);
 
-/// The next connection of a listening socket, or none; does not wait for one. make_room: closes one
-/// that can be spared, and says whether there was any; called where this process has too many open
-/// files.
+/// Accepts the next connection of a listening socket without blocking; empty if there is none.
+/// make_room: called if this process has too many open files; closes an expendable one and returns
+/// whether there was any.
 ///
-/// Throws: Error{comm} if this process has too many open files to take it.
+/// Throws: Error{comm} if this process has too many open files.
 [[nodiscard]] base::Descriptor accept_connection(
     const base::Descriptor& listener,
     const std::function<bool()>& make_room = [] { return false; });

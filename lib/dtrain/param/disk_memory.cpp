@@ -40,7 +40,7 @@ int open_unnamed(const std::string& folder) {
 
 std::int64_t free_bytes(const std::string& folder) {
   struct statvfs info {};
-  if (base::with_patience(folder, [&] { return ::statvfs(folder.c_str(), &info); }) != 0) {
+  if (base::retry_transient(folder, [&] { return ::statvfs(folder.c_str(), &info); }) != 0) {
     fail_on_disk(folder, kNotWritable);
   }
   return static_cast<std::int64_t>(info.f_bavail * info.f_frsize);
@@ -53,7 +53,7 @@ void DiskMemory::check_free_space(const std::string& folder, std::int64_t bytes)
   const int shortage = base::is_restart_of_process() ? ENOSPC : 0;
   base::StorageRetry retry(folder);
   std::int64_t free = free_bytes(folder);
-  while (free < bytes && retry.again(shortage)) free = free_bytes(folder);
+  while (free < bytes && retry.should_retry(shortage)) free = free_bytes(folder);
   if (free >= bytes) return;
   base::fail_on_storage(
       base::ErrorKind::usage, shortage,
@@ -74,7 +74,8 @@ DiskMemory::File::File(base::Descriptor opened, std::span<char> mapped, const st
 DiskMemory::File::~File() { ::munmap(data, static_cast<std::size_t>(bytes)); }
 
 at::Tensor DiskMemory::allocate(std::int64_t bytes) {
-  base::Descriptor descriptor(base::with_patience(folder_, [&] { return open_unnamed(folder_); }));
+  base::Descriptor descriptor(
+      base::retry_transient(folder_, [&] { return open_unnamed(folder_); }));
   if (!descriptor) fail_on_disk(folder_, kNotWritable);
   // Reserves the blocks now, so that a run cannot fail later because other ranks took the space.
   const auto reserve = [&] {
@@ -92,7 +93,7 @@ at::Tensor DiskMemory::allocate(std::int64_t bytes) {
                   descriptor.get(), 0);
     return data == MAP_FAILED && errno != ENODEV ? -1 : 0;
   };
-  if (base::with_patience(folder_, map) != 0) {
+  if (base::retry_transient(folder_, map) != 0) {
     fail_on_disk(folder_, fmt::format("cannot map {} bytes", bytes));
   }
   if (data == MAP_FAILED) {

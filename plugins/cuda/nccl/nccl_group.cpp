@@ -94,7 +94,7 @@ comm::Work NcclGroup::post(comm::Operation operation) {
   const comm::GroupIdentity& identity = state_->identity();
   check_operation(operation, {.rank = rank(), .size = size(), .device = state_->device()});
   const bool is_barrier = std::holds_alternative<comm::Barrier>(operation);
-  if (size() == 1) carry_out_alone(operation);
+  if (size() == 1) run_single_rank(operation);
   if (is_barrier) {
     state_->rethrow_error();
     if (last_) last_->wait_host();

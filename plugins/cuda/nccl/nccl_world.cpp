@@ -71,7 +71,7 @@ class NcclWorld final : public comm::World {
   [[nodiscard]] std::int64_t size() const override { return host_->size(); }
   [[nodiscard]] c10::Device device() const override { return device_; }
   [[nodiscard]] std::string_view backend() const override { return "nccl"; }
-  void end_meeting() override { host_->end_meeting(); }
+  void close_rendezvous() override { host_->close_rendezvous(); }
   [[nodiscard]] comm::ProcessGroup& control() override { return host_->control(); }
 
   [[nodiscard]] at::Tensor allocate(std::int64_t bytes) override {
@@ -81,13 +81,12 @@ class NcclWorld final : public comm::World {
   [[nodiscard]] std::shared_ptr<comm::ProcessGroup> split(std::span<const std::int64_t> ranks,
                                                           std::string_view name) override {
     const Ranks line(ranks.begin(), ranks.end());
-    return split_lines({&line, 1}, name, comm::GroupCalls::all);
+    return split_subgroups({&line, 1}, name, comm::GroupCalls::all);
   }
 
-  [[nodiscard]] std::shared_ptr<comm::ProcessGroup> split_lines(std::span<const Ranks> lines,
-                                                                std::string_view name,
-                                                                comm::GroupCalls calls) override {
-    std::shared_ptr<comm::ProcessGroup> host = host_->split_lines(lines, name, calls);
+  [[nodiscard]] std::shared_ptr<comm::ProcessGroup> split_subgroups(
+      std::span<const Ranks> lines, std::string_view name, comm::GroupCalls calls) override {
+    std::shared_ptr<comm::ProcessGroup> host = host_->split_subgroups(lines, name, calls);
     std::shared_ptr<Communicator> communicator;
     if (calls == comm::GroupCalls::all) communicator = communicator_of(lines, name);
     if (host == nullptr) return nullptr;

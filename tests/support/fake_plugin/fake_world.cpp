@@ -153,7 +153,7 @@ class FakeWorld final : public comm::World {
     if (host == nullptr) return nullptr;
     return std::make_shared<FakeGroup>(std::move(host), device_, messages_);
   }
-  void end_meeting() override { host_->end_meeting(); }
+  void close_rendezvous() override { host_->close_rendezvous(); }
   comm::ProcessGroup& control() override { return host_->control(); }
 
  private:

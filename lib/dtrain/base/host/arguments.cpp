@@ -15,15 +15,15 @@ namespace {
 
 constexpr std::size_t kTextColumn = 28;
 
-// Begins a word that CLI11 would take for letters of flags: no flag has an empty name.
+// Prefix of words that CLI11 would parse as short flags.
 constexpr std::string_view kWholeWord = "--=";
 
-// What errors begin with: a program without subcommands is named elsewhere.
+// The prefix of errors: the subcommand's name, if any.
 std::string prefix_of(const CLI::App& app) {
   return app.get_parent() == nullptr ? "" : command_path(app) + ": ";
 }
 
-// The value after `flag`, in the word that follows it.
+// Returns the value of `flag` from the next word.
 const std::string& following_value(const CLI::App& app, const CLI::Option& option,
                                    const std::string& flag, const std::string* next) {
   if (next != nullptr && !next->starts_with("--")) return *next;
@@ -38,8 +38,8 @@ const std::string& following_value(const CLI::App& app, const CLI::Option& optio
 constexpr std::string_view kSwitchValues[] = {"on",  "true",  "True",  "1", "yes",
                                               "off", "false", "False", "0", "no"};
 
-// The word of a switch, with `value`: empty, or "=off". CLI11 would take an empty value, as of a
-// script's variable that is not set, for "true".
+// Formats a switch with `value`: empty, or "=off". CLI11 would take an empty value, e.g. from an
+// unset shell variable, for "true".
 std::string switch_word(const CLI::App& app, const CLI::Option& option, const std::string& flag,
                         const std::string& value) {
   if (value.empty()) return flag;
@@ -57,7 +57,7 @@ std::string switch_word(const CLI::App& app, const CLI::Option& option, const st
 bool is_unknown_with_one_dash(const CLI::App& app, const std::string& word) {
   if (word.starts_with("--") || word.size() < 3) return false;
   const auto option_of = [&](const std::string& flag) {
-    return app.get_option_no_throw(spelled_as_ours(flag));
+    return app.get_option_no_throw(canonical_flag(flag));
   };
   const CLI::Option* first = option_of(word.substr(0, 2));
   if (first == nullptr) return false;  // CLI11 leaves it whole
@@ -69,7 +69,7 @@ bool is_unknown_with_one_dash(const CLI::App& app, const std::string& word) {
   });
 }
 
-// A subcommand ends there for CLI11, which drops the word.
+// CLI11 ends a subcommand at "++" and drops the word.
 void refuse_plus_signs(const CLI::App& app, const std::string& word) {
   if (word != "++" || app.get_parent() == nullptr) return;
   fail(ErrorKind::usage, "{}unexpected word \"++\": a file of this name is given as ./++",
@@ -80,7 +80,7 @@ bool takes_words(const CLI::App& app) {
   return std::ranges::any_of(app.get_options(), &CLI::Option::get_positional);
 }
 
-// Moves those of `words` at the indices `plain`, which ascend, to the end.
+// Moves the words at the ascending indices `plain` to the end.
 void move_to_end(std::vector<std::string>& words, const std::vector<std::size_t>& plain) {
   std::ptrdiff_t num_moved = 0;
   for (const std::size_t index : plain) {
@@ -89,8 +89,8 @@ void move_to_end(std::vector<std::string>& words, const std::vector<std::size_t>
   }
 }
 
-// The arguments as CLI11 takes them: it knows no "_" for "-", takes whatever follows a flag, or
-// "--flag=", for its value, and leaves a subcommand at a "--" once that has words enough.
+// Rewrites the arguments for CLI11, which does not accept "_" for "-", takes whatever follows a
+// flag or "--flag=" as its value, and leaves a subcommand at "--" once it has enough words.
 std::vector<std::string> words_of(const CLI::App& root, const std::vector<std::string>& arguments) {
   const CLI::App* app = &root;
   std::vector<std::string> words;
@@ -109,7 +109,7 @@ std::vector<std::string> words_of(const CLI::App& root, const std::vector<std::s
     const auto subcommands = subcommands_of(*app);
     const auto named = std::ranges::find(subcommands, *word, &CLI::App::get_name);
     const std::size_t equals = std::min(word->find('='), word->size());
-    const std::string flag = spelled_as_ours(word->substr(0, equals));
+    const std::string flag = canonical_flag(word->substr(0, equals));
     const CLI::Option* option = is_flag ? app->get_option_no_throw(flag) : nullptr;
     if (named != subcommands.end()) {
       app = *named;
@@ -165,14 +165,14 @@ void parse_arguments(CLI::App& app, const std::vector<std::string>& arguments) {
     throw;
   } catch (const CLI::Error& error) {
     const bool lacks_something = error.get_name() == "RequiredError";
-    if (lacks_something && app.remaining_size(true) > 0) return;  // perhaps its name, mistyped
+    if (lacks_something && app.remaining_size(true) > 0) return;  // may be a mistyped name
     const CLI::App& chosen = chosen_command(app);
     fail(ErrorKind::usage, "{}{}; {} --help shows the flags", prefix_of(chosen), error.what(),
          command_path(chosen));
   }
 }
 
-std::string spelled_as_ours(std::string flag) {
+std::string canonical_flag(std::string flag) {
   if (flag == "-np") return "--np";
   if (flag.starts_with("--")) std::ranges::replace(flag, '_', '-');
   return flag;

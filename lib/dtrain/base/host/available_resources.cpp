@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 /// A mounted hierarchy, from a line of /proc/self/mountinfo.
 struct Mount {
   int version = 2;
-  fs::path shown;                        // the group that the mount point is
+  fs::path shown;                        // the group at the mount point
   fs::path point;                        // the mount point
   std::vector<std::string> controllers;  // of version 1
 };
@@ -97,7 +97,7 @@ void add_folders(const Mount& mount, const fs::path& group, const std::string& r
   folders.push_back({mount.version, point.string()});
 }
 
-// The first line of a file of the folder, without its end; nothing where it cannot be read.
+// The first line of a file of the folder; empty if it cannot be read.
 std::optional<std::string> first_line(const CgroupFolder& folder, const std::string& file) {
   std::ifstream stream(folder.path + "/" + file);
   std::string line;
@@ -122,7 +122,7 @@ std::optional<std::int64_t> cores_of(const CgroupFolder& folder) {
   return std::max<std::int64_t>(1, *quota / *period);
 }
 
-/// Empty where /proc/meminfo is the system's own; else it may say what one container may have.
+/// Empty if /proc/meminfo is the system's own; a container runtime may replace it.
 std::string container_of(const std::string& root) {
   struct statfs system {};
   const bool is_known = ::statfs((root + "/proc/meminfo").c_str(), &system) == 0;
@@ -138,7 +138,7 @@ std::uint64_t number_of(const CgroupFolder& folder) {
   return ::stat(folder.path.c_str(), &status) == 0 ? status.st_ino : 0;
 }
 
-/// Identifies the machine within a job: the start of its kernel, or else the host's name.
+/// Identifies the machine within a job: its boot id, or else the host name.
 std::string boot_of(const std::string& root) {
   std::string boot;
   if (std::getline(std::ifstream(root + "/proc/sys/kernel/random/boot_id"), boot)) return boot;
@@ -159,8 +159,7 @@ std::optional<std::int64_t> available_in_system(const std::string& root) {
   return std::nullopt;
 }
 
-// Bytes of files' caches that a group is charged for. Pages of tmpfs are no cache: they are on
-// neither of these lists.
+// Page cache bytes charged to a group. Pages of tmpfs are on neither of these lists.
 std::int64_t file_caches(const CgroupFolder& folder) {
   const std::string prefix = folder.version == 1 ? "total_" : "";
   std::int64_t sum = 0;
@@ -172,7 +171,7 @@ std::int64_t file_caches(const CgroupFolder& folder) {
   return sum;
 }
 
-// Nothing for a group without a limit.
+// Empty for a group without a limit.
 std::optional<std::int64_t> available_in(const CgroupFolder& folder) {
   const bool is_v1 = folder.version == 1;
   const auto limit = cgroup_number(folder, is_v1 ? "memory.limit_in_bytes" : "memory.max");

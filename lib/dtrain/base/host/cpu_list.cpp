@@ -13,15 +13,15 @@
 namespace dtrain::base {
 namespace {
 
-constexpr int kMostCpus = 1 << 13;  // that Linux can be built for
-using CpuSet = std::array<cpu_set_t, kMostCpus / CPU_SETSIZE>;
+constexpr int kMaxCpus = 1 << 13;  // that Linux can be built for
+using CpuSet = std::array<cpu_set_t, kMaxCpus / CPU_SETSIZE>;
 
 // "3" or "0-3".
 bool add_range(std::string_view text, CpuList& cpus) {
   const std::size_t dash = text.find('-');
   const auto first = number_in<int>(text.substr(0, dash));
   const auto last = dash == text.npos ? first : number_in<int>(text.substr(dash + 1));
-  if (!first || !last || *first < 0 || *last < *first || *last >= kMostCpus) return false;
+  if (!first || !last || *first < 0 || *last < *first || *last >= kMaxCpus) return false;
   for (int cpu = *first; cpu <= *last; ++cpu) cpus.push_back(cpu);
   return true;
 }
@@ -58,7 +58,7 @@ CpuList affinity_mask() {
   CpuSet set{};
   CpuList cpus;
   if (::sched_getaffinity(0, sizeof(set), set.data()) != 0) return cpus;
-  for (int cpu = 0; cpu < kMostCpus; ++cpu) {
+  for (int cpu = 0; cpu < kMaxCpus; ++cpu) {
     if (CPU_ISSET_S(static_cast<std::size_t>(cpu), sizeof(set), set.data())) cpus.push_back(cpu);
   }
   return cpus;

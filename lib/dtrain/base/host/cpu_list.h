@@ -1,4 +1,4 @@
-// Lists of logical CPUs as the kernel writes them: "0-3,8".
+// Lists of logical CPUs in the kernel's format, "0-3,8", and thread affinity.
 #pragma once
 
 #include <optional>
@@ -8,22 +8,20 @@
 
 namespace dtrain::base {
 
-/// Numbers of logical CPUs, ascending, each once.
+/// Logical CPU numbers, ascending, without duplicates.
 using CpuList = std::vector<int>;
 
-/// Returns nothing for a text that is no list. An empty one has no CPUs.
+/// Parses a list; empty optional if it is malformed. An empty string is an empty list.
 [[nodiscard]] std::optional<CpuList> parse_cpu_list(std::string_view text);
 [[nodiscard]] std::string cpu_list_text(const CpuList& cpus);
 
-/// Where the calling thread may run: where its process may, unless the thread was bound; empty where
-/// it cannot be read.
+/// The CPUs on which the calling thread may run; empty if they cannot be read.
 [[nodiscard]] CpuList affinity_mask();
-
-/// True where the mask leaves out some of the machine's CPUs, as that of a rank that its launcher has
-/// bound.
+/// Returns whether affinity_mask() excludes some of the machine's CPUs, e.g. because a launcher has
+/// bound the rank.
 [[nodiscard]] bool is_bound();
-/// Binds the calling thread to `cpus`, if there are any. Returns false, with errno, if the system
-/// refuses, which changes nothing. Makes system calls only, so a child of vfork may call it.
+/// Binds the calling thread to `cpus`; no-op if empty. Returns false with errno, and changes
+/// nothing, if the system refuses. Makes system calls only, so a child of vfork may call it.
 bool bind_thread(const CpuList& cpus);
 
 }  // namespace dtrain::base

@@ -10,25 +10,25 @@ namespace {
 
 constexpr char kHere = 0;
 
-// The folder of the library that this code is in, where plugins lie too.
+// The folder of the library that contains this code, and of its plugins.
 std::string own_folder() {
   Dl_info info;
   const bool is_found = ::dladdr(&kHere, &info) != 0;
   const std::string path = is_found ? info.dli_fname : "";
   const std::size_t slash = path.rfind('/');
-  // Never the working folder, where anybody may have put a library.
+  // Never the working folder, which may contain another user's library.
   return slash == path.npos ? "" : path.substr(0, slash);
 }
 
-// The function `entry` of an opened library, or why there is none.
+// Looks up `entry` in an opened library, or stores why that failed.
 void find_entry(PluginFile& file, void* library, const char* entry) {
   file.entry = library == nullptr ? nullptr : ::dlsym(library, entry);
   if (file.entry != nullptr) return;
   const char* reason = ::dlerror();
-  file.obstacle = reason != nullptr ? reason : "it is no plugin of dtrain";
+  file.obstacle = reason != nullptr ? reason : "it is not a dtrain plugin";
 }
 
-// AddressSanitizer wants to see all allocations, which that flag would hide from it.
+// RTLD_DEEPBIND would hide allocations from AddressSanitizer.
 #ifdef __SANITIZE_ADDRESS__
 constexpr int kApart = 0;
 #else
@@ -41,7 +41,7 @@ PluginFile open_plugin(const std::string& name, const char* entry) {
   PluginFile file;
   const std::string folder = own_folder();
   if (folder.empty()) {
-    file.obstacle = "the folder of libdtrain.so is not known, so no plugin is opened";
+    file.obstacle = "the folder of libdtrain.so is unknown";
     return file;
   }
   file.path = folder + "/libdtrain_" + name + ".so";
@@ -56,7 +56,7 @@ std::string library_folder_of_program() {
   return (std::filesystem::is_directory(lib / "dtrain", error) ? lib / "dtrain" : lib).string();
 }
 
-PluginFile open_apart(const std::string& file_name, const char* entry) {
+PluginFile open_isolated(const std::string& file_name, const char* entry) {
   PluginFile file;
   file.path = library_folder_of_program() + "/" + file_name;
   find_entry(file, ::dlopen(file.path.c_str(), RTLD_NOW | RTLD_LOCAL | kApart), entry);

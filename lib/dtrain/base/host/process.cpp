@@ -28,14 +28,14 @@
 namespace dtrain::base {
 namespace {
 
-// A handler can reach nothing else.
+// Global, because a signal handler can access nothing else.
 std::atomic<const char*> rest_of_line = nullptr;
 std::atomic<StopLine> kind_of_line = StopLine::with_signal;
 static_assert(std::atomic<const char*>::is_always_lock_free);
 static_assert(std::atomic<StopLine>::is_always_lock_free);
 
-// One write() call, so that lines of several ranks do not interleave. Nothing is written to a full
-// pipe, which would block the end of the process.
+// Uses one write() call, so that lines of several ranks do not interleave. Skips a full pipe, which
+// would block the exit.
 void write_stop_line(int signal, const char* rest) noexcept {
   std::array<char, 256> line{};
   std::size_t size = 0;
@@ -53,16 +53,16 @@ void write_stop_line(int signal, const char* rest) noexcept {
 
 }  // namespace
 
-void secure_standard_streams() {
+void ensure_standard_streams() {
   int fd = 0;
   while (fd >= 0 && fd <= STDERR_FILENO) fd = ::open("/dev/null", O_RDWR);
   if (fd > STDERR_FILENO) ::close(fd);
   std::signal(SIGPIPE, SIG_IGN);
 }
 
-void survive_file_size_limit() { std::signal(SIGXFSZ, SIG_IGN); }
+void ignore_file_size_signal() { std::signal(SIGXFSZ, SIG_IGN); }
 
-void hold_requests_to_save() {
+void block_save_signals() {
   sigset_t requests;
   ::sigemptyset(&requests);
   ::sigaddset(&requests, SIGUSR1);
@@ -125,7 +125,7 @@ void require_threads(std::int64_t count) {
   threads.clear();
   if (!reason) return;
   fail(ErrorKind::memory,
-       "{} threads are needed, and the system starts only {} ({}): raise the limit of processes "
+       "{} threads are needed, but the system started only {} ({}): raise the limit on processes "
        "(ulimit -u) or of memory (ulimit -v), or lower --threads",
        count, started, reason->message());
 }
@@ -139,12 +139,12 @@ std::string with_open_file_limit(std::string message) {
                      limit.rlim_cur);
 }
 
-void tell_stops(const char* rest, StopLine line) noexcept {
+void print_on_stop_signal(const char* rest, StopLine line) noexcept {
   kind_of_line = line;
   rest_of_line = rest;
 }
 
-void end_by_stop(int signal) noexcept {
+void end_by_stop_signal(int signal) noexcept {
   if (const char* const rest = rest_of_line) write_stop_line(signal, rest);
   end_by_signal(signal);
 }
@@ -162,7 +162,7 @@ void end_on_stop_signals() noexcept {
     if (signal != SIGUSR1) ::sigaddset(&deaf, signal);
     if (is_ignored(signal)) continue;
     struct sigaction action {};
-    action.sa_handler = end_by_stop;
+    action.sa_handler = end_by_stop_signal;
     ::sigaction(signal, &action, nullptr);
   }
   ::pthread_sigmask(SIG_UNBLOCK, &deaf, nullptr);
@@ -175,7 +175,7 @@ void end_by_signal(int signal) noexcept {
   sigset_t own;
   ::sigemptyset(&own);
   ::sigaddset(&own, signal);
-  ::pthread_sigmask(SIG_UNBLOCK, &own, nullptr);  // the signal is blocked in its own handler
+  ::pthread_sigmask(SIG_UNBLOCK, &own, nullptr);  // a signal is blocked in its own handler
   ::raise(signal);
   constexpr int kStatusOfSignals = 128;
   ::_exit(kStatusOfSignals + signal);

@@ -1,4 +1,5 @@
-// How a program begins, prints and ends, its limits on open files and threads, and its host.
+// Process-level services: start and end of a program, standard output, signals, limits on files and
+// threads, and the host's identity.
 #pragma once
 
 #include <cstdint>
@@ -7,70 +8,70 @@
 
 namespace dtrain::base {
 
-/// Makes sure that descriptors 0 to 2 are open, on /dev/null where the caller closed them: else the
-/// next file opened would get such a number, and messages would go into it. Writing to a pipe
-/// without a reader becomes an error instead of a signal. Call first in main.
-void secure_standard_streams();
+/// Opens descriptors 0 to 2 on /dev/null if the caller closed them, since otherwise messages would
+/// go into the next file opened. Ignores SIGPIPE, so that writing to a broken pipe is an error.
+/// Call first in main.
+void ensure_standard_streams();
 
-/// Makes a write beyond `ulimit -f` an error that names the file instead of the end of the process.
-/// Child processes inherit this, unless they get the default back.
-void survive_file_size_limit();
+/// Ignores SIGXFSZ, so that a write beyond `ulimit -f` is an error that names the file. Child
+/// processes inherit this unless they restore the default.
+void ignore_file_size_signal();
 
-/// Lets SIGUSR1 and SIGUSR2, by which a batch system asks a run to save, wait until the run answers
-/// them (train::StopRequests): while it still starts they would end it.
-void hold_requests_to_save();
+/// Blocks SIGUSR1 and SIGUSR2, by which a batch system asks a run to save, until the run handles
+/// them (train::StopRequests): during the start they would end it.
+void block_save_signals();
 
-/// Ends a program that has loaded LibTorch with `status`, once what was printed is written.
-/// Destructors of static objects do not run: LibTorch's take 80 ms, a quarter of a short run, to
-/// free what the system frees at once. Where a sanitizer is to look for leaks they do run.
+/// Flushes output and exits with `status` without running destructors of static objects: LibTorch's
+/// take 80 ms, a quarter of a short run. Under a leak sanitizer they do run.
 [[noreturn]] void end_process(int status);
 
-/// Writes text to standard output, at once. Returns false if its reader wants no more (`| head`),
-/// which is no error.
+/// Writes text to standard output, unbuffered. Returns false if the reader has closed the pipe
+/// (`| head`), which is not an error.
 ///
 /// Throws: Error{usage} if it cannot be written (full disk).
 bool print(std::string_view text);
 
-/// Raises this process's limit on open files (ulimit -n) to the most that it may have.
+/// Raises this process's soft limit on open files (ulimit -n) to the hard limit.
 void raise_open_file_limit() noexcept;
 
-/// Returns whether this process can open that many more files.
+/// Returns whether this process can open `count` more files.
 [[nodiscard]] bool can_open_files(std::int64_t count) noexcept;
 
-/// Starts so many threads at once and ends them again. Libraries that cannot start theirs later
-/// wait for ever, or end the process.
+/// Checks that `count` threads can run at once, by starting and ending them. Libraries that fail to
+/// start theirs later hang or end the process.
 ///
-/// Throws: Error{memory} telling how many the system started, and why no more.
+/// Throws: Error{memory} with the number that the system started, and the reason.
 void require_threads(std::int64_t count);
 
-/// `message`, and where it says "Too many open files" also the limit and how to raise it.
+/// Appends the limit on open files, and how to raise it, to a message with "Too many open files".
 [[nodiscard]] std::string with_open_file_limit(std::string message);
 
-/// From now on SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGUSR1 end the process by themselves, as by
-/// default. A handler does it, since the kernel leaves the default out for process 1 of a
-/// container. Signals that the caller ignores stay ignored, as SIGHUP under nohup. All but SIGUSR1
-/// are unblocked: else a caller that blocks them would make this process deaf. Call first in main.
+/// Makes SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGUSR1 end the process, by a handler, since the
+/// kernel does not apply the default action to process 1 of a container. Ignored signals stay
+/// ignored, e.g. SIGHUP under nohup. All but SIGUSR1 are unblocked, in case the caller has blocked
+/// them. Call first in main.
 void end_on_stop_signals() noexcept;
 
-/// Whether a stop line names its signal. A launcher sends SIGTERM whatever signal it got itself.
+/// Whether a stop line names the signal. A launcher sends SIGTERM regardless of the signal that it
+/// received.
 enum class StopLine { with_signal, without_signal };
 
-/// From now on such a signal first writes "dtrain: stopped by SIGINT", or "dtrain: stopped", and
-/// `rest` to standard error; null: it writes nothing. rest: outlives the process's main.
-void tell_stops(const char* rest, StopLine line = StopLine::with_signal) noexcept;
+/// Makes these signals first write "dtrain: stopped by SIGINT", or "dtrain: stopped", and `rest` to
+/// standard error; nothing if `rest` is null. rest: must outlive main.
+void print_on_stop_signal(const char* rest, StopLine line = StopLine::with_signal) noexcept;
 
-/// Writes that line, if any, and ends the process as end_by_signal. Safe in a handler.
-[[noreturn]] void end_by_stop(int signal) noexcept;
+/// Writes that line, if any, and ends the process as end_by_signal. Async-signal-safe.
+[[noreturn]] void end_by_stop_signal(int signal) noexcept;
 
-/// Returns whether this process ignores the signal, as it does SIGHUP under nohup.
+/// Returns whether this process ignores the signal, e.g. SIGHUP under nohup.
 [[nodiscard]] bool is_ignored(int signal) noexcept;
 
-/// Ends the process by the signal's default; process 1 of a container, which that does not end,
-/// exits with status 128 + signal. Safe in a handler.
+/// Ends the process by the signal's default action; process 1 of a container, which survives that,
+/// exits with status 128 + signal. Async-signal-safe.
 [[noreturn]] void end_by_signal(int signal) noexcept;
 
-/// Names what two processes must share to reach each other: the running system and its network
-/// namespace. Virtual machines that were started from one snapshot may have one name.
+/// Identifies the running system (boot id) and its network namespace; processes must share both to
+/// share memory. Virtual machines from one snapshot may have the same identity.
 ///
 /// Throws: Error{comm} naming the file that cannot be read.
 [[nodiscard]] std::string host_of_process();

@@ -12,11 +12,11 @@
 namespace dtrain::base {
 namespace {
 
-constexpr std::size_t kMostHosts = 65'536;
-constexpr std::size_t kMostNameBytes = 255;
-constexpr std::size_t kMostDigits = 9;
+constexpr std::size_t kMaxHosts = 65'536;
+constexpr std::size_t kMaxNameBytes = 255;
+constexpr std::size_t kMaxDigits = 9;
 
-/// Takes what stands before the next comma that is not within brackets; `list` loses it.
+/// Splits off the text before the next comma outside brackets.
 std::string_view take_item(std::string_view& list) {
   bool is_within = false;
   std::size_t end = 0;
@@ -30,18 +30,18 @@ std::string_view take_item(std::string_view& list) {
 }
 
 std::optional<std::uint32_t> digits_in(std::string_view text) {
-  if (text.empty() || text.size() > kMostDigits) return std::nullopt;
+  if (text.empty() || text.size() > kMaxDigits) return std::nullopt;
   if (text.find_first_not_of("0123456789") != std::string_view::npos) return std::nullopt;
   return number_in<std::uint32_t>(text);
 }
 
 class Expansion {
  public:
-  /// Adds all hosts that begin with `start` and go on as `pattern`. False: it makes no sense.
+  /// Adds all hosts with prefix `start` that match `pattern`. False: malformed.
   bool add(const std::string& start, std::string_view pattern) {
     const std::size_t open = pattern.find('[');
     const std::string name = start + std::string(pattern.substr(0, open));
-    if (name.find(']') != std::string::npos || name.size() > kMostNameBytes) return false;
+    if (name.find(']') != std::string::npos || name.size() > kMaxNameBytes) return false;
     if (open == std::string_view::npos) return add_host(name);
     const std::size_t close = pattern.find(']', open);
     if (close == std::string_view::npos) return false;
@@ -58,7 +58,7 @@ class Expansion {
 
  private:
   bool add_host(const std::string& name) {
-    if (name.empty() || hosts.size() == kMostHosts) return false;
+    if (name.empty() || hosts.size() == kMaxHosts) return false;
     hosts.push_back(name);
     return true;
   }
@@ -101,7 +101,7 @@ std::string first_host_of(const SlurmStep& step) {
   const auto hosts = expand_host_list(step.hosts);
   if (!hosts) {
     fail(ErrorKind::usage,
-         "SLURM_STEP_NODELIST: found \"{}\", which is no list of hosts; set MASTER_ADDR to an "
+         "SLURM_STEP_NODELIST: found \"{}\", which is not a host list; set MASTER_ADDR to an "
          "address of the first one",
          printable(step.hosts.substr(0, 200)));
   }

@@ -1,4 +1,4 @@
-// Starts threads as far as the system does; what a thread does that waits in a loop.
+// Helpers to start threads, and the CPU hint for spin loops.
 #pragma once
 
 #include <signal.h>
@@ -9,8 +9,8 @@
 
 namespace dtrain::base {
 
-/// Runs `task` in a thread of its own, for whose end the destruction of the future waits. Where the
-/// system starts no more threads the task is done before this returns.
+/// Runs `task` in a new thread; the future's destructor waits for its end. If the system starts no
+/// more threads, runs it in the calling thread.
 template <typename Task>
 [[nodiscard]] auto start_task(const Task& task) {
   try {
@@ -22,9 +22,9 @@ template <typename Task>
   }
 }
 
-/// Starts a thread that takes no signals, so that the main thread gets them.
+/// Starts a thread with all signals blocked, so that the main thread receives them.
 ///
-/// Throws: std::system_error where the system starts no more threads.
+/// Throws: std::system_error if the system starts no more threads.
 template <typename Body>
 [[nodiscard]] std::thread start_without_signals(Body body) {
   sigset_t all;
@@ -41,7 +41,7 @@ template <typename Body>
   }
 }
 
-/// Tells the core that the caller waits in a loop.
+/// Hints to the CPU that the caller spins.
 inline void pause_briefly() noexcept {
 #if defined(__x86_64__)
   __builtin_ia32_pause();

@@ -1,4 +1,4 @@
-// Owns a file descriptor.
+// RAII owner of a file descriptor.
 #pragma once
 
 #include <unistd.h>
@@ -7,7 +7,7 @@
 
 namespace dtrain::base {
 
-/// Closes its descriptor on destruction; -1 is none.
+/// Owns a file descriptor and closes it on destruction; -1: none.
 class Descriptor {
  public:
   Descriptor() = default;

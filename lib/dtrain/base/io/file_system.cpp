@@ -83,7 +83,8 @@ class DiskFile final : public OutputFile {
 
 std::string temporary_prefix(const std::string& path) { return path + ".tmp-"; }
 
-// "12-0", or "18ea4b45-12" of a job; a name that somebody else gave has words behind the prefix.
+// Matches our suffixes, "12-0" or "18ea4b45-12" within a job; other programs' names have words
+// there.
 bool is_number(std::string_view text) {
   const auto dash = text.find('-');
   return dash != std::string_view::npos && dash > 0 && dash + 1 < text.size() &&
@@ -91,7 +92,7 @@ bool is_number(std::string_view text) {
          text.substr(dash + 1).find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-// Renaming over a device or a FIFO would take it away from everybody else.
+// Renaming over a device or FIFO would remove it for all its users.
 void check_replaceable(const std::string& path, ErrorKind kind) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode)) return;
@@ -109,15 +110,15 @@ std::unique_ptr<OutputFile> Disk::create_file(const std::string& path) {
 void Disk::make_folder(const std::string& path) {
   check_folder();
   const auto make = [&] { return ::mkdir(path.c_str(), 0777) == 0 || errno == EEXIST ? 0 : -1; };
-  if (with_patience(path, make) != 0) fail_with_errno(kind_, path, "created");
+  if (retry_transient(path, make) != 0) fail_with_errno(kind_, path, "created");
 }
 
 void Disk::sync_folder(const std::string& path) {
   check_folder();
-  Descriptor folder(with_patience(
+  Descriptor folder(retry_transient(
       path, [&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   if (!folder) fail_with_errno(kind_, path, "opened");
-  // Some file systems cannot sync a folder and say EINVAL; there is nothing more to do there.
+  // EINVAL: the file system cannot sync folders.
   if (::fsync(folder.get()) != 0 && errno != EINVAL) fail_with_errno(kind_, path, "made durable");
   if (::close(folder.release()) != 0) fail_with_errno(kind_, path, "closed");
 }
@@ -127,29 +128,29 @@ void Disk::rename(const std::string& from, const std::string& to) {
   bool is_repeated = false;
   const auto give_name = [&] {
     if (std::rename(from.c_str(), to.c_str()) == 0) return 0;
-    // A server may have done what it did not answer to.
+    // A file server may have renamed it although its answer was lost.
     const bool is_done = is_repeated && errno == ENOENT && ::access(to.c_str(), F_OK) == 0;
     is_repeated = true;
     return is_done ? 0 : -1;
   };
-  if (with_patience(to, give_name) != 0) fail_with_errno(kind_, to, "given its name");
+  if (retry_transient(to, give_name) != 0) fail_with_errno(kind_, to, "given its name");
 }
 
 void Disk::remove_file(const std::string& path) {
   check_folder();
   const auto remove = [&] { return ::unlink(path.c_str()) == 0 || errno == ENOENT ? 0 : -1; };
-  if (with_patience(path, remove) != 0) fail_with_errno(kind_, path, "removed");
+  if (retry_transient(path, remove) != 0) fail_with_errno(kind_, path, "removed");
 }
 
 void Disk::remove_folder(const std::string& path) {
   check_folder();
   const auto remove = [&] { return ::rmdir(path.c_str()) == 0 || errno == ENOENT ? 0 : -1; };
-  if (with_patience(path, remove) != 0) fail_with_errno(kind_, path, "removed");
+  if (retry_transient(path, remove) != 0) fail_with_errno(kind_, path, "removed");
 }
 
 namespace {
 
-// A failed file may stay: the next one replaces it or has another name.
+// Ignores errors: the next file replaces a leftover or has another name.
 void try_to_remove(FileSystem& files, const std::string& path) {
   try {
     files.remove_file(path);
@@ -159,7 +160,7 @@ void try_to_remove(FileSystem& files, const std::string& path) {
 
 void write_whole(FileSystem& files, const std::string& path,
                  const std::function<void(OutputFile&)>& write) {
-  // A leftover of an earlier try, which could not be removed when the storage failed.
+  // A leftover of an earlier attempt, which could not be removed when the storage failed.
   if (std::filesystem::is_regular_file(link_status(path))) files.remove_file(path);
   const auto file = files.create_file(path);
   try {
@@ -167,15 +168,15 @@ void write_whole(FileSystem& files, const std::string& path,
     file->sync();
     file->close();
   } catch (const Error&) {
-    try_to_remove(files, path);  // the next one may need its room
+    try_to_remove(files, path);  // the next one may need its space
     throw;
   }
 }
 
 }  // namespace
 
-void write_anew(FileSystem& files, const std::string& path,
-                const std::function<void(OutputFile&)>& write) {
+void write_with_retries(FileSystem& files, const std::string& path,
+                        const std::function<void(OutputFile&)>& write) {
   retry_task([&](int number) {
     if (number == 0) return write_whole(files, path, write);
     const auto slash = path.rfind('/') + 1;
@@ -198,7 +199,7 @@ std::string parent_folder(std::string_view path) {
 }
 
 HeldFolder::HeldFolder(std::string path, ErrorKind kind)
-    : path_(std::move(path)), kind_(kind), folder_(with_patience(path_, [&] {
+    : path_(std::move(path)), kind_(kind), folder_(retry_transient(path_, [&] {
         return ::open(path_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
       })) {
   if (folder_) return;
@@ -210,16 +211,15 @@ HeldFolder::HeldFolder(std::string path, ErrorKind kind)
 void HeldFolder::check() const {
   struct stat own {};
   struct stat there {};
-  // The number of a folder that is open is not given to another one.
-  if (with_patience(path_, [&] { return ::fstat(folder_.get(), &own); }) != 0) {
+  // An inode number is not reused while the folder is open.
+  if (retry_transient(path_, [&] { return ::fstat(folder_.get(), &own); }) != 0) {
     const int error = errno;
     fail_on_storage(
         kind_, error,
         fmt::format("folder '{}' cannot be examined ({})", path_, std::strerror(error)));
   }
   if (::stat(path_.c_str(), &there) != 0) {
-    // A disk that does not answer for a while has not moved the folder: what is written then fails
-    // by itself.
+    // A disk that does not answer has not moved the folder; later writes fail by themselves.
     if (errno != ENOENT && errno != ENOTDIR) return;
     fail(kind_,
          "folder '{}' was moved or removed while this job ran ({}); nothing more is written; if it "
@@ -228,7 +228,7 @@ void HeldFolder::check() const {
   }
   if (own.st_dev == there.st_dev && own.st_ino == there.st_ino) return;
   fail(kind_,
-       "folder '{}' was moved while this job ran, and another has its name; nothing is written "
+       "folder '{}' was moved while this job ran, and another took its name; nothing is written "
        "there",
        path_);
 }
@@ -250,7 +250,7 @@ bool NewFolders::add(const std::string& path, std::error_code& error) {
   bool is_new = false;
   std::ranges::reverse(missing);
   for (const fs::path& folder : missing) {
-    (void)with_patience(folder.string(), [&] {
+    (void)retry_transient(folder.string(), [&] {
       is_new = fs::create_directory(folder, error);
       errno = error.value();
       return error ? -1 : 0;
@@ -264,7 +264,7 @@ bool NewFolders::add(const std::string& path, std::error_code& error) {
 AtomicFile::AtomicFile(std::string path, ErrorKind kind)
     : disk_(kind), kind_(kind), path_(std::move(path)) {
   check_replaceable(path_, kind);
-  // The number tells apart several writers of one process.
+  // The number distinguishes several writers of one process.
   int number = 0;
   retry_task([&](int) {
     do {
@@ -323,7 +323,7 @@ void remove_temporaries_of(const std::string& path, ErrorKind kind) {
   namespace fs = std::filesystem;
   const std::string prefix = temporary_prefix(fs::path(path).filename().string());
   const std::string folder = parent_folder(path);
-  std::error_code error;  // a folder that cannot be read has nothing that could be removed
+  std::error_code error;  // nothing can be removed from an unreadable folder
   for (const std::string& name : names_in(folder, error)) {
     if (!name.starts_with(prefix) || !is_number(name.substr(prefix.size()))) continue;
     const std::string temporary = fmt::format("{}/{}", folder, name);

@@ -1,4 +1,4 @@
-// Operations on files and folders that must survive crashes.
+// Durable operations on files and folders, behind an interface that tests can replace.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace dtrain::base {
 
-/// The folder that a path led to at construction, open until destruction.
+/// Keeps a folder open, to detect that its path was moved or replaced.
 ///
 /// Throws:  Error{kind} naming the path: construction if it cannot be opened.
 /// Threads: any number of callers.
@@ -34,10 +34,10 @@ class HeldFolder {
   Descriptor folder_;
 };
 
-/// A new file being written. Destruction closes it; what close() would have reported is lost then.
+/// A new file being written. The destructor closes it and ignores errors.
 ///
-/// Throws:  what its FileSystem throws. After an error the file must be given up: a failed sync is
-///          never tried again, because the system may have dropped what it could not write.
+/// Throws:  as its FileSystem. After an error the file must be abandoned: a failed sync must not be
+///          retried, because the system may have dropped the unwritten pages.
 /// Threads: one caller.
 class OutputFile {
  public:
@@ -48,34 +48,35 @@ class OutputFile {
   virtual void close() = 0;
 };
 
-/// An interface, so that tests can use a file system that forgets what was not synced. Names become
-/// durable only through sync_folder of the folder they are in.
+/// File-system interface, which tests replace by one that loses unsynced data. A name becomes
+/// durable only through sync_folder of its folder.
 ///
-/// Throws:  Error naming the path, what could not be done and why; StorageError if that may pass.
+/// Throws:  Error with the path, the failed operation and the reason; StorageError if it is
+///          transient.
 /// Threads: any number of callers.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
-  /// Refuses a path that exists.
+  /// Fails if the path exists.
   [[nodiscard]] virtual std::unique_ptr<OutputFile> create_file(const std::string& path) = 0;
-  /// Leaves a folder that exists as it is.
+  /// No-op if the folder exists.
   virtual void make_folder(const std::string& path) = 0;
   virtual void sync_folder(const std::string& path) = 0;
-  /// Takes the place of a file or empty folder of that name, in one step.
+  /// Atomically replaces a file or empty folder at `to`.
   virtual void rename(const std::string& from, const std::string& to) = 0;
-  /// Leaves what does not exist.
+  /// No-op if the file does not exist.
   virtual void remove_file(const std::string& path) = 0;
   /// Removes an empty folder.
   virtual void remove_folder(const std::string& path) = 0;
 };
 
-/// The machine's own file systems. Calls that fail in passing are repeated; not so the creation,
-/// writing and syncing of a file, nor the syncing of a folder.
+/// The machine's file systems. Retries transient failures, except when creating, writing or syncing
+/// a file, or syncing a folder.
 class Disk final : public FileSystem {
  public:
-  /// kind: of the errors it throws.
+  /// kind: of the errors that it throws.
   explicit Disk(ErrorKind kind) : kind_(kind) {}
-  /// Every change is refused as by HeldFolder::check. `folder` must outlive this.
+  /// Calls HeldFolder::check before every change. `folder` must outlive this.
   Disk(const HeldFolder& folder, ErrorKind kind) : kind_(kind), folder_(&folder) {}
 
   [[nodiscard]] std::unique_ptr<OutputFile> create_file(const std::string& path) override;
@@ -94,20 +95,19 @@ class Disk final : public FileSystem {
   const HeldFolder* folder_ = nullptr;
 };
 
-/// Creates `path`, hands it to `write`, syncs and closes it. While the storage fails in passing, a
-/// new file is written from the start, under another name in the same folder, and then takes the
-/// name `path`: what a failed write or sync has left is not built upon. A regular file that is
-/// there is replaced.
+/// Creates `path`, calls `write`, syncs and closes it. After a transient storage failure it writes
+/// a new file from the start, under another name in the same folder, and renames it to `path`,
+/// because the state after a failed write or sync is unknown. Replaces an existing regular file.
 ///
 /// write: may be called several times.
-void write_anew(FileSystem& files, const std::string& path,
-                const std::function<void(OutputFile&)>& write);
+void write_with_retries(FileSystem& files, const std::string& path,
+                        const std::function<void(OutputFile&)>& write);
 
-/// The folder that `path` lies in; "." for a bare name.
+/// The folder that contains `path`; "." for a bare name.
 [[nodiscard]] std::string parent_folder(std::string_view path);
 
-/// Folders that this process created. The destructor removes those that are empty, newest first,
-/// unless keep() was called, so that a rejected start leaves no folder behind.
+/// Tracks folders that this process created. Unless keep() was called, the destructor removes those
+/// that are empty, newest first, so that a rejected start leaves no folder behind.
 class NewFolders {
  public:
   NewFolders() = default;
@@ -124,11 +124,12 @@ class NewFolders {
   std::vector<std::string> made_;
 };
 
-/// Writes a file under a temporary name in the same folder; commit() makes it durable and gives it
-/// its name in one step, replacing what was there. Without commit() the temporary file is removed.
+/// Writes a file under a temporary name in the same folder; commit() makes it durable and
+/// atomically renames it, replacing an existing file. Without commit() the temporary file is
+/// removed.
 ///
 /// Throws:  Error{kind} naming the file if it cannot be created, written or renamed, or if the path
-///          leads to something else than a regular file.
+///          exists and is not a regular file.
 /// Threads: one caller.
 class AtomicFile {
  public:
@@ -139,11 +140,11 @@ class AtomicFile {
 
   void write(std::span<const std::byte> bytes) { file_->write(bytes); }
 
-  /// Replaces bytes that were written, from `offset` on: a header that is known at the end.
+  /// Overwrites bytes from `offset` on, e.g. a header that is known only at the end.
   void rewrite(std::int64_t offset, std::span<const std::byte> bytes);
 
   /// On return the file and its name survive a crash of the machine. After an error the file must
-  /// be given up, as an OutputFile.
+  /// be abandoned, as an OutputFile.
   void commit();
 
  private:
@@ -156,11 +157,11 @@ class AtomicFile {
   std::unique_ptr<OutputFile> file_;
 };
 
-/// Writes `text` as an AtomicFile, and anew while the storage fails in passing.
+/// Writes `text` as an AtomicFile, and retries after transient storage failures.
 void write_atomically(const std::string& path, ErrorKind kind, std::string_view text);
 
-/// Removes what AtomicFiles of `path` in killed processes have left: regular files named
-/// PATH.tmp-HEX-NUMBER, and nothing else. No other process may be writing it.
+/// Removes temporary files that killed processes left from an AtomicFile of `path`: regular files
+/// named PATH.tmp-HEX-NUMBER. No other process may be writing `path`.
 ///
 /// Throws: Error{kind} as Disk::remove_file.
 void remove_temporaries_of(const std::string& path, ErrorKind kind);

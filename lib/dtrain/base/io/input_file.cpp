@@ -23,7 +23,7 @@ int open_to_read(const std::string& path) {
 InputFile InputFile::open(const std::string& path, const FileRole& role) {
   InputFile file(path, role);
   struct stat status {};
-  const int result = with_patience(path, [&] {
+  const int result = retry_transient(path, [&] {
     file.descriptor_ = Descriptor(open_to_read(path));
     return file.descriptor_ ? ::fstat(file.descriptor(), &status) : -1;
   });
@@ -57,7 +57,7 @@ void InputFile::read(std::int64_t offset, std::span<std::byte> to) const {
   StorageRetry retry(path_);
   while (!to.empty()) {
     const ssize_t count = ::pread(descriptor(), to.data(), to.size(), offset);
-    if (count < 0 && retry.again(errno)) {
+    if (count < 0 && retry.should_retry(errno)) {
       if (errno != EINTR) open_again();
       continue;
     }
@@ -85,14 +85,14 @@ void InputFile::read(std::int64_t offset, std::span<std::byte> to) const {
 void InputFile::refuse(std::string_view found, int error) const {
   const std::string text =
       fmt::format("{} '{}' {}; {}", role_.what, path_, found,
-                  may_pass(error) ? "check the storage, and start again" : role_.advice);
+                  is_transient(error) ? "check the storage, and start again" : role_.advice);
   if (error == 0) throw Error(role_.kind, text);
   fail_on_storage(role_.kind, error, text);
 }
 
 std::string content_of(const std::string& path, const FileRole& role) {
   struct stat status {};
-  const int result = with_patience(path, [&] { return ::stat(path.c_str(), &status); });
+  const int result = retry_transient(path, [&] { return ::stat(path.c_str(), &status); });
   if (result == 0 && S_ISREG(status.st_mode) && status.st_size == 0) return {};
   return content_of(InputFile::open(path, role));
 }

@@ -1,4 +1,4 @@
-// Reads files at chosen offsets.
+// Positioned reads of regular files, with retries and uniform errors.
 #pragma once
 
 #include <algorithm>
@@ -16,19 +16,18 @@
 
 namespace dtrain::base {
 
-/// How a file that cannot be read is spoken of: "WHAT 'PATH' does not exist; ADVICE".
+/// Wording and kind of a file's errors: "WHAT 'PATH' does not exist; ADVICE".
 struct FileRole {
   ErrorKind kind;
   std::string_view what;    ///< "data file"
   std::string_view advice;  ///< what to do about it
 };
 
-/// A regular file open for reading. Unlike with a MappedFile, a file that is shortened or a disk
-/// that fails is an error, not the end of the process.
+/// A regular file open for reading. Unlike with a MappedFile, a truncated file or failed disk
+/// throws instead of ending the process.
 ///
 /// Throws:  open(): Error{role.kind} if the file is missing, empty or not a regular file, FileError
-///          of that kind if it may not be read. Calls that fail in passing are repeated; then
-///          StorageError.
+///          of that kind if it is not readable. StorageError after retries of a transient failure.
 /// Threads: any number of readers.
 class InputFile {
  public:
@@ -43,7 +42,7 @@ class InputFile {
   /// Throws: Error{role.kind} naming the file if it is shorter; FileError if it cannot be read.
   void read(std::int64_t offset, std::span<std::byte> to) const;
 
-  /// Calls f(piece) with bytes [offset, offset + size) in order, in pieces of 1 MiB.
+  /// Calls f(piece) for bytes [offset, offset + size) in order, in pieces of 1 MiB.
   ///
   /// Throws: as read, and what f throws.
   template <typename F>
@@ -66,7 +65,7 @@ class InputFile {
   std::string path_;
   FileRole role_;
   std::int64_t size_ = 0;  // bytes
-  timespec modified_{};    // when it was opened
+  timespec modified_{};    // modification time at open()
   Descriptor descriptor_;
 };
 

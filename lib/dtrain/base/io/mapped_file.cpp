@@ -18,8 +18,8 @@
 
 namespace dtrain::base {
 
-// Never freed, because a handler may be reading the list. `begin` is written last, and is 0 while
-// the entry is free.
+// Never freed, because the signal handler may be reading the list. `begin` is written last, and is
+// 0 while the entry is free.
 struct MappingGuard::Entry {
   std::atomic<std::uintptr_t> begin{0};
   std::atomic<std::uintptr_t> end{0};
@@ -34,14 +34,13 @@ std::mutex changes;  // of the list
 std::atomic<MappingGuard::Entry*> entries{nullptr};
 struct sigaction previous {};
 
-// The action that ours has replaced decides. A fault is repeated when this returns; a signal that
-// was sent is sent again.
+// Restores the previous action. A fault recurs when this returns; a sent signal is raised again.
 void handle_as_before(bool is_fault) {
   ::sigaction(SIGBUS, &previous, nullptr);
   if (!is_fault) ::raise(SIGBUS);
 }
 
-// Called by whichever thread touched the page, with any lock held: only what is safe in a handler.
+// Runs in the faulting thread, with any lock held: async-signal-safe calls only.
 void handle_fault(int /*signal*/, siginfo_t* info, void* /*context*/) {
   const bool is_missing_page = info->si_code == BUS_ADRERR || info->si_code == BUS_OBJERR;
   const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
@@ -53,7 +52,7 @@ void handle_fault(int /*signal*/, siginfo_t* info, void* /*context*/) {
         ::write(STDERR_FILENO, entry->line.data(), entry->line.size());
     ::_exit(entry->status);
   }
-  // The machine reports some memory errors early, without a fault.
+  // Some machine memory errors are reported without a fault.
   handle_as_before(info->si_code > 0 && info->si_code != BUS_MCEERR_AO);
 }
 
@@ -96,7 +95,7 @@ MappedFile MappedFile::open(const std::string& path, const FileRole& role) {
   const InputFile file = InputFile::open(path, role);
   const auto size = static_cast<std::size_t>(file.size());
   void* memory = nullptr;
-  const int result = with_patience(path, [&] {
+  const int result = retry_transient(path, [&] {
     memory = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.descriptor(), 0);
     return memory == MAP_FAILED && errno != ENODEV ? -1 : 0;
   });

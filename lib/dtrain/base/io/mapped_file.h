@@ -1,5 +1,5 @@
-// Maps files into memory for reading, and turns a fault in such memory into an error line and an
-// exit status.
+// Read-only memory mapping of files; turns page faults on truncated files or failed disks into an
+// error line and an exit status.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,12 @@
 
 namespace dtrain::base {
 
-/// While it exists, a page of `bytes` that the system cannot provide (the file was shortened, its
-/// disk failed) ends the process with "dtrain: error: MESSAGE" and the status of `kind`, from
-/// whichever thread touched it: no destructor runs. Every other SIGBUS stays what it was: a fault
-/// elsewhere, a memory error of the machine, a signal sent by a process.
+/// Guards a mapping: a SIGBUS within `bytes` (the file was truncated, its disk failed) ends the
+/// process with "dtrain: error: MESSAGE" and the status of `kind`, without running destructors.
+/// Every other SIGBUS keeps its previous action: faults elsewhere, machine memory errors, signals
+/// sent by a process.
 ///
-/// Threads: any; faults are handled without locks and without memory.
+/// Threads: any; the handler takes no locks and allocates nothing.
 class MappingGuard {
  public:
   MappingGuard() = default;
@@ -35,8 +35,8 @@ class MappingGuard {
 };
 
 /// A regular file mapped for reading. The bytes live as long as the object; moving it does not move
-/// them. Touching bytes that are gone, because another process shortened the file or its disk
-/// failed, ends this process with a line that names the file, and the status of the role.
+/// them. Accessing missing bytes, because another process truncated the file or its disk failed,
+/// ends this process with a line that names the file, and the role's status.
 ///
 /// Throws:  open(): as InputFile::open.
 /// Threads: any number of readers.

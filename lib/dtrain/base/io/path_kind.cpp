@@ -12,7 +12,7 @@ namespace fs = std::filesystem;
 using StatusOf = fs::file_status (*)(const fs::path&, std::error_code&);
 
 void refuse_passing(const fs::path& path, const std::error_code& error) {
-  if (!may_pass(error.value())) return;
+  if (!is_transient(error.value())) return;
   throw StorageError(
       fmt::format("'{}' cannot be examined ({})", path.string(), std::strerror(error.value())),
       error.value());
@@ -21,7 +21,7 @@ void refuse_passing(const fs::path& path, const std::error_code& error) {
 fs::file_status examine(const fs::path& path, StatusOf status_of) {
   fs::file_status status;
   std::error_code error;
-  const int result = with_patience(path.string(), [&] {
+  const int result = retry_transient(path.string(), [&] {
     status = status_of(path, error);
     errno = error.value();
     return status.type() == fs::file_type::none ? -1 : 0;
@@ -47,7 +47,7 @@ fs::file_status link_status(const fs::path& path) {
 fs::path resolved_path(const fs::path& path) {
   fs::path resolved;
   std::error_code error;
-  const int result = with_patience(path.string(), [&] {
+  const int result = retry_transient(path.string(), [&] {
     resolved = fs::weakly_canonical(path, error);
     errno = error.value();
     return error ? -1 : 0;
@@ -59,7 +59,7 @@ fs::path resolved_path(const fs::path& path) {
 
 std::vector<std::string> names_in(const std::string& folder, std::error_code& error) {
   std::vector<std::string> names;
-  (void)with_patience(folder, [&] {
+  (void)retry_transient(folder, [&] {
     names.clear();
     for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
          entry.increment(error)) {
@@ -71,7 +71,7 @@ std::vector<std::string> names_in(const std::string& folder, std::error_code& er
   return names;
 }
 
-void await_path(const std::string& path) {
+void wait_for_path(const std::string& path) {
   retry_task([&](int) {
     std::error_code error;
     if (fs::exists(path, error) || error) return;  // other errors are reported when it is opened
@@ -81,10 +81,10 @@ void await_path(const std::string& path) {
   });
 }
 
-bool lead_to_same(const fs::path& one, const fs::path& other) {
+bool is_same_file(const fs::path& one, const fs::path& other) {
   bool are_same = false;
   std::error_code error;
-  const int result = with_patience(one.string(), [&] {
+  const int result = retry_transient(one.string(), [&] {
     are_same = fs::equivalent(one, other, error);
     errno = error.value();
     return error ? -1 : 0;
@@ -93,7 +93,7 @@ bool lead_to_same(const fs::path& one, const fs::path& other) {
   return are_same;
 }
 
-bool is_there(const fs::path& path) { return fs::exists(path_status(path)); }
+bool path_exists(const fs::path& path) { return fs::exists(path_status(path)); }
 
 bool is_folder(const fs::path& path) { return fs::is_directory(path_status(path)); }
 

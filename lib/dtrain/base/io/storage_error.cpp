@@ -31,7 +31,7 @@ StorageFault storage_fault(int error) {
     case ESHUTDOWN:
     case ESTALE:
     case ETIMEDOUT:
-      return StorageFault::passing;
+      return StorageFault::transient;
     case EDQUOT:
     case ENOSPC:
       return StorageFault::full;
@@ -45,39 +45,39 @@ StorageFault storage_fault(int error) {
 namespace {
 
 // Waiting frees none of the files and memory that the process itself holds.
-Seconds patience_with(int error) {
+Seconds retry_limit(int error) {
   constexpr Seconds kWithOwnLimits(1);
   const bool is_own_limit = error == EMFILE || error == ENOMEM;
-  return is_own_limit ? kWithOwnLimits : kStoragePatience;
+  return is_own_limit ? kWithOwnLimits : kStorageRetryLimit;
 }
 
 }  // namespace
 
 void fail_on_storage(ErrorKind kind, int error, const std::string& message) {
-  if (may_pass(error)) throw StorageError(message, error);
+  if (is_transient(error)) throw StorageError(message, error);
   throw FileError(kind, message);
 }
 
-bool StorageRetry::again(int error) {
+bool StorageRetry::should_retry(int error) {
   if (error == EINTR) return true;
   const bool is_again =
-      may_pass(error) &&
-      pause(fmt::format("'{}': {}", path_, std::strerror(error)), patience_with(error));
+      is_transient(error) &&
+      pause(fmt::format("'{}': {}", path_, std::strerror(error)), retry_limit(error));
   errno = error;
   return is_again;
 }
 
-bool StorageRetry::again(const StorageError& error) {
-  return pause(error.what(), patience_with(error.reason()));
+bool StorageRetry::should_retry(const StorageError& error) {
+  return pause(error.what(), retry_limit(error.reason()));
 }
 
-bool StorageRetry::pause(const std::string& obstacle, Seconds patience) {
+bool StorageRetry::pause(const std::string& obstacle, Seconds limit) {
   constexpr Seconds kLongest(2);
-  if (waited_ >= patience) return false;
+  if (waited_ >= limit) return false;
   if (waited_ == Seconds(0)) {
-    log_warning("{}; trying again for up to {:.0f} s", obstacle, patience.count());
+    log_warning("{}; trying again for up to {:.0f} s", obstacle, limit.count());
   }
-  const Seconds pause = std::min(next_, patience - waited_);
+  const Seconds pause = std::min(next_, limit - waited_);
   std::this_thread::sleep_for(pause);
   waited_ += pause;
   next_ = std::min(2 * next_, kLongest);
@@ -90,7 +90,7 @@ void retry_task(const std::function<void(int number)>& task) {
     try {
       return task(number);
     } catch (const StorageError& error) {
-      if (!retry.again(error)) throw;
+      if (!retry.should_retry(error)) throw;
     }
   }
 }

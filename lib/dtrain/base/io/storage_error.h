@@ -1,4 +1,4 @@
-// Classifies failed file calls, and retries those that may succeed later.
+// Classifies failed file operations, and retries transient failures.
 #pragma once
 
 #include <cerrno>
@@ -12,19 +12,19 @@
 namespace dtrain::base {
 
 enum class StorageFault {
-  passing,    ///< the disk, its server or the system's tables may answer later
-  full,       ///< no room (disk, quota); later there may be
-  too_large,  ///< the file meets a limit on file sizes
+  transient,  ///< the disk, its server or a system table may recover
+  full,       ///< no space (disk, quota), which may be freed later
+  too_large,  ///< a limit on file sizes is reached
   permanent   ///< the same call would fail again
 };
 
-/// The one table of errno values.
+/// Classifies an errno value.
 [[nodiscard]] StorageFault storage_fault(int error);
 
 /// Returns whether the same call may succeed later.
-[[nodiscard]] inline bool may_pass(int error) {
+[[nodiscard]] inline bool is_transient(int error) {
   const StorageFault fault = storage_fault(error);
-  return fault == StorageFault::passing || fault == StorageFault::full;
+  return fault == StorageFault::transient || fault == StorageFault::full;
 }
 
 /// Returns whether the file takes no more bytes.
@@ -33,18 +33,18 @@ enum class StorageFault {
   return fault == StorageFault::full || fault == StorageFault::too_large;
 }
 
-/// A file call that failed: it tells nothing of what the file holds.
+/// A file operation failed; says nothing about the file's content.
 class FileError : public Error {
  public:
   using Error::Error;
 };
 
-/// A fault that may pass and has outlasted the retries. Its status lets a launcher start the job
-/// again, whatever the file is.
+/// A transient fault that outlasted the retries. Its status lets a launcher restart the job,
+/// whatever the file is.
 class StorageError : public FileError {
  public:
-  /// message: names the path. reason: the errno of the call, which decides how long a task is
-  /// repeated; 0: there was no such call.
+  /// message: names the path. reason: the errno of the call, which determines how long a task is
+  /// retried; 0: unknown.
   explicit StorageError(const std::string& message, int reason = 0)
       : FileError(ErrorKind::checkpoint, message), reason_(reason) {}
 
@@ -54,50 +54,50 @@ class StorageError : public FileError {
   int reason_;
 };
 
-/// Throws StorageError if `error` may pass, else FileError{kind}.
+/// Throws StorageError if is_transient(error), else FileError{kind}.
 [[noreturn]] void fail_on_storage(ErrorKind kind, int error, const std::string& message);
 
-/// How long a task is repeated, by the pauses between its tries; for 1 s where a limit of the
-/// process itself is met.
-inline constexpr Seconds kStoragePatience(30);
+/// How long a task is retried, as the sum of the pauses between attempts; 1 s if the process's own
+/// limits are the cause.
+inline constexpr Seconds kStorageRetryLimit(30);
 
-/// The pauses between the tries of one task. The patience begins with its first failure and is
-/// spent by pauses alone: a call that takes long before it fails is repeated all the same.
+/// Retry back-off for one task. Only the pauses count towards the limit, so that a call that takes
+/// long before it fails is retried as well.
 ///
 /// Threads: one.
 class StorageRetry {
  public:
-  /// path: for the one warning; not needed where each try throws, since an error names its path.
+  /// path: for the single warning; unnecessary if each attempt throws an error that names its path.
   explicit StorageRetry(std::string path = {}) : path_(std::move(path)) {}
 
-  /// Returns whether to try again after a try that failed with `error`: waits first, longer each
-  /// time. False: the fault does not pass, or the patience is over; errno is `error` then.
-  [[nodiscard]] bool again(int error);
+  /// Waits with exponential back-off after a failure and returns true to retry. Returns false, with
+  /// errno set to `error`, if the fault is not transient or the limit is reached.
+  [[nodiscard]] bool should_retry(int error);
 
-  /// The same for a try that threw.
-  [[nodiscard]] bool again(const StorageError& error);
+  /// The same for an attempt that threw.
+  [[nodiscard]] bool should_retry(const StorageError& error);
 
  private:
   // obstacle: a line for the warning.
-  bool pause(const std::string& obstacle, Seconds patience);
+  bool pause(const std::string& obstacle, Seconds limit);
 
   std::string path_;
   Seconds waited_{0};
   Seconds next_{0.02};  // the next pause
 };
 
-/// Repeats `call` while it fails with a fault that may pass. It returns a negative number if it
-/// fails, and errno says why. An fsync is never to be repeated: see write_anew.
+/// Calls `call` again while it fails with a transient fault; it returns a negative number and sets
+/// errno on failure. Never use it for fsync: see write_with_retries.
 template <typename Call>
-auto with_patience(const std::string& path, const Call& call) {
+auto retry_transient(const std::string& path, const Call& call) {
   StorageRetry retry(path);
   for (;;) {
     const auto result = call();
-    if (result >= 0 || !retry.again(errno)) return result;
+    if (result >= 0 || !retry.should_retry(errno)) return result;
   }
 }
 
-/// Repeats a task as a whole while it throws StorageError. number: of the try, from 0 on.
+/// Repeats a whole task while it throws StorageError. number: the attempt, from 0.
 void retry_task(const std::function<void(int number)>& task);
 
 }  // namespace dtrain::base

@@ -9,7 +9,7 @@ namespace dtrain::base {
 namespace {
 
 constexpr std::size_t kLongestName = 64;
-constexpr std::size_t kFewestLetters = 3;  // fewer say too little to complete a name from them
+constexpr std::size_t kFewestLetters = 3;  // fewer are too ambiguous to complete a name
 
 using Words = std::vector<std::string>;
 
@@ -54,7 +54,7 @@ std::size_t edits(std::string_view a, std::string_view b) {
   return last[b.size()];
 }
 
-// How far one word is from another; nothing beyond a third of its letters.
+// The edit distance of two words; empty beyond a third of the letters.
 std::optional<std::size_t> distance_of_words(const std::string& a, const std::string& b) {
   const std::size_t distance = edits(a, b);
   if (distance <= std::max<std::size_t>(1, a.size() / 3)) return distance;
@@ -63,7 +63,8 @@ std::optional<std::size_t> distance_of_words(const std::string& a, const std::st
   return is_short_form ? std::optional<std::size_t>(2) : std::nullopt;
 }
 
-// Each word must be alike: "save-every" and "eval-every" share most letters and mean other things.
+// Every word must be similar: "save-every" and "eval-every" share most letters but differ in
+// meaning.
 std::optional<std::size_t> distance(const Words& a, const Words& b) {
   if (a.size() != b.size()) {
     const std::string whole = joined(a);

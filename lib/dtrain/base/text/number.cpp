@@ -11,14 +11,14 @@
 namespace dtrain::base {
 namespace {
 
-constexpr double kMostBytes = 9e18;
+constexpr double kMaxBytes = 9e18;
 constexpr double kLongest = 1e9;  // seconds: what a clock can count
 
 void skip_spaces(std::string_view& text) {
   text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
 }
 
-// Takes a number without a sign or an exponent off the front of `text`.
+// Splits off a leading number without sign or exponent.
 std::optional<double> take_number(std::string_view& text) {
   double value = 0;
   const auto [end, error] =
@@ -28,7 +28,7 @@ std::optional<double> take_number(std::string_view& text) {
   return value;
 }
 
-// Takes the letters at the front of `text` off, in lower case.
+// Splits off leading letters, in lower case.
 std::string take_unit(std::string_view& text) {
   skip_spaces(text);
   std::string unit;
@@ -80,7 +80,7 @@ std::optional<double> seconds_with_units(std::string_view text) {
   return total;
 }
 
-// Digits alone; one that does not come first has two at most and is below `limit`.
+// Parses digits; a field that is not the first has at most two and is below `limit`.
 std::optional<double> clock_field(std::string_view text, bool is_first, double limit) {
   if (text.empty() || text.find_first_not_of("0123456789") != text.npos) return std::nullopt;
   const auto value = number_in<double>(text);
@@ -116,7 +116,7 @@ std::optional<std::int64_t> bytes_in(std::string_view text) {
   }
   const auto value = take_number(text);
   const auto unit = value ? bytes_of_unit(take_unit(text)) : std::nullopt;
-  if (!unit || !text.empty() || *value * *unit > kMostBytes) return std::nullopt;
+  if (!unit || !text.empty() || *value * *unit > kMaxBytes) return std::nullopt;
   if (*value > 0 && *value * *unit < 1) return std::nullopt;
   return static_cast<std::int64_t>(*value * *unit);
 }

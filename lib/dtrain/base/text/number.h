@@ -1,5 +1,5 @@
-// Reads numbers, sizes and durations. Units are read in any case, and spaces may stand between a
-// number and its unit.
+// Parses numbers, sizes and durations. Units are case-insensitive, and may be separated from the
+// number by spaces.
 #pragma once
 
 #include <charconv>
@@ -13,7 +13,7 @@
 
 namespace dtrain::base {
 
-/// The number that fills the text; nothing where it is none, or has more around it.
+/// Parses the whole text as a number; empty if it is anything else.
 template <typename Number>
 [[nodiscard]] std::optional<Number> number_in(std::string_view text) {
   Number value{};
@@ -22,7 +22,7 @@ template <typename Number>
   return fills_text ? std::optional(value) : std::nullopt;
 }
 
-/// `value` if it is a whole number that doubles hold exactly and `Number` can have.
+/// Converts a whole number; empty if it is fractional, beyond 2^53 or out of range for `Number`.
 template <std::integral Number>
 [[nodiscard]] std::optional<Number> as_whole_number(double value) {
   constexpr double kExact = 9007199254740992.0;  // 2^53: above it doubles skip whole numbers
@@ -31,8 +31,8 @@ template <std::integral Number>
   return std::in_range<Number>(whole) ? std::optional(static_cast<Number>(whole)) : std::nullopt;
 }
 
-/// The whole number that the text has in any notation: "10000", "1e4", "1.5e3", "8.0"; nothing for
-/// "1.5". Beyond 2^53 only digits tell it.
+/// Parses a whole number in any notation: "10000", "1e4", "1.5e3", "8.0"; empty for "1.5". Beyond
+/// 2^53 only plain digits are accepted.
 template <std::integral Number>
 [[nodiscard]] std::optional<Number> whole_number_in(std::string_view text) {
   if (const auto digits = number_in<Number>(text)) return digits;
@@ -41,10 +41,10 @@ template <std::integral Number>
 }
 
 /// Bytes of "4G", "4Gi", "4GiB" (powers of 1024), "4GB" (powers of 1000), "1.5g", "4096" or "4e9";
-/// units are K, M, G and T. Empty for any other text, and for less than a byte that is not 0.
+/// units are K, M, G and T. Empty for any other text, and for values between 0 and 1.
 [[nodiscard]] std::optional<std::int64_t> bytes_in(std::string_view text);
 
-/// The text without a "/s" at its end, which a rate may have: "25GB/s".
+/// Removes a "/s" suffix, as in "25GB/s".
 [[nodiscard]] std::string_view without_per_second(std::string_view text);
 
 /// Seconds of a duration: "90", "90s", "10min", "2h30m", "1d", or one of SLURM's forms that have a
@@ -52,7 +52,7 @@ template <std::integral Number>
 /// (days first). Empty for any other text.
 [[nodiscard]] std::optional<double> seconds_in(std::string_view text);
 
-/// How messages and help describe what seconds_in reads.
+/// Describes the forms that seconds_in accepts, for messages and help.
 inline constexpr std::string_view kDurationForms =
     "a duration: 90s, 10m, 1h30m, 1:30:00 or 1-12:00:00, or seconds";
 

@@ -57,10 +57,10 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
-std::string printable(std::string_view text, std::size_t most_bytes) {
+std::string printable(std::string_view text, std::size_t max_bytes) {
   std::string result;
   int continued = 0;  // bytes that the character under way still has in UTF-8
-  for (std::size_t at = 0; at < text.size() && result.size() < most_bytes; ++at) {
+  for (std::size_t at = 0; at < text.size() && result.size() < max_bytes; ++at) {
     const auto byte = static_cast<unsigned char>(text[at]);
     const auto next = at + 1 < text.size() ? static_cast<unsigned char>(text[at + 1]) : 0U;
     const bool is_continuation = continued > 0 && (byte & 0xC0) == 0x80;

@@ -1,4 +1,4 @@
-// Formats values for messages, splits text, and makes foreign text safe to print.
+// Formats values for messages, splits strings, and sanitises untrusted text for output.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ namespace dtrain::base {
 /// "35 ms", "0.8 s", "12 s", "3 min 20 s", "2 h 5 min", "3 d 4 h"; never negative.
 [[nodiscard]] std::string readable_time(double seconds);
 
-/// "a, b, c"; of more than 20 the first ones and the number of the others.
+/// "a, b, c"; lists at most 20 and counts the others.
 [[nodiscard]] std::string list_text(const std::vector<std::string>& parts,
                                     std::string_view separator = ", ");
 
@@ -32,14 +32,14 @@ template <typename Ranks>
 /// The parts of `text` between separators: one more than there are separators.
 [[nodiscard]] std::vector<std::string_view> split(std::string_view text, char separator);
 
-/// `text` with each control character replaced by '?', C1 controls included, so that a terminal
-/// does not obey it; cut after `most_bytes`.
-[[nodiscard]] std::string printable(std::string_view text, std::size_t most_bytes = 4096);
+/// Replaces control characters by '?', including C1, so that text cannot control a terminal;
+/// truncates it to `max_bytes`.
+[[nodiscard]] std::string printable(std::string_view text, std::size_t max_bytes = 4096);
 
-/// A JSON string of `text`, in ASCII: other characters become '?'.
+/// Encodes `text` as an ASCII JSON string; other characters become '?'.
 [[nodiscard]] std::string json_text(std::string_view text);
 
-/// `word` as a shell takes it for one word: in single quotes unless it is plain.
+/// Quotes `word` for a shell: in single quotes unless it is plain.
 [[nodiscard]] std::string shell_word(std::string_view word);
 
 }  // namespace dtrain::base

@@ -47,7 +47,7 @@ void check_files(const std::string& folder, const format::Contents& contents) {
   for (const format::FileInfo& info : contents.files) {
     const std::string path = folder + "/" + info.name;
     struct stat found {};
-    if (base::with_patience(path, [&] { return ::lstat(path.c_str(), &found); }) != 0) {
+    if (base::retry_transient(path, [&] { return ::lstat(path.c_str(), &found); }) != 0) {
       base::fail(base::ErrorKind::checkpoint,
                  "'{}' was written, but is not visible on the rank that commits ({}); all ranks "
                  "must share the run folder",

@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 using base::ErrorKind;
 using base::fail;
-using base::is_there;
+using base::path_exists;
 
 constexpr std::string_view kPrefix = "step-";
 
@@ -36,7 +36,8 @@ fs::path full_path(const std::string& path) {
 
 // The name counts too: a checkpoint without its manifest must be reported as damaged.
 bool is_checkpoint(const std::string& path) {
-  return is_there(fs::path(path) / kManifestName) || step_of(full_path(path).filename().string());
+  return path_exists(fs::path(path) / kManifestName) ||
+         step_of(full_path(path).filename().string());
 }
 
 void require_folder(const std::string& path) {
@@ -111,14 +112,14 @@ std::string run_of_checkpoint(const std::string& checkpoint) {
 
 bool has_checkpoints_folder(const std::string& run_dir) {
   const fs::path folder = checkpoints_folder(run_dir);
-  return base::is_folder(folder) && !is_there(folder / "config.json");
+  return base::is_folder(folder) && !path_exists(folder / "config.json");
 }
 
 std::vector<std::string> checkpoints_of_run(const std::string& path) {
   require_folder(path);
   const std::string run_dir = run_at(path);
   const std::string folder = checkpoints_folder(run_dir);
-  if (!has_checkpoints_folder(run_dir) && !is_there(fs::path(run_dir) / "config.json")) {
+  if (!has_checkpoints_folder(run_dir) && !path_exists(fs::path(run_dir) / "config.json")) {
     fail(ErrorKind::checkpoint,
          "'{}' is not a run folder: it has neither checkpoints nor config.json; give the "
          "--run-dir of a run",
@@ -145,7 +146,7 @@ std::vector<std::string> checkpoints_at(const std::string& path) {
 }
 
 std::string model_file_in(const std::string& folder) {
-  if (is_there(fs::path(folder) / "__0_0.distcp")) {
+  if (path_exists(fs::path(folder) / "__0_0.distcp")) {
     fail(ErrorKind::checkpoint,
          "'{}' is a checkpoint of torch.distributed.checkpoint; convert it to a file: python -m "
          "torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER NEW_FILE",
@@ -154,7 +155,7 @@ std::string model_file_in(const std::string& folder) {
   for (const char* name : {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
                            "pytorch_model.bin.index.json"}) {
     std::string path = (fs::path(folder) / name).string();
-    if (is_there(path)) return path;
+    if (path_exists(path)) return path;
   }
   return {};
 }
@@ -167,7 +168,7 @@ std::string weights_at(const std::string& path) {
   const std::string final = final_model(folder);
   const bool has_checkpoint =
       is_checkpoint(folder) || !list_steps(checkpoints_folder(folder)).empty();
-  return !has_checkpoint && is_there(final) ? final : checkpoints_at(folder).front();
+  return !has_checkpoint && path_exists(final) ? final : checkpoints_at(folder).front();
 }
 
 std::string final_model(const std::string& run_dir) {

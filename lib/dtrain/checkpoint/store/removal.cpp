@@ -37,7 +37,7 @@ constexpr base::FileRole kManifestFile{ErrorKind::checkpoint, "checkpoint file",
 fs::file_status status_of(const std::string& path) {
   std::error_code error;
   fs::file_status status;
-  const int result = base::with_patience(path, [&] {
+  const int result = base::retry_transient(path, [&] {
     status = fs::symlink_status(path, error);
     errno = error.value();
     return status.type() == fs::file_type::none ? -1 : 0;

@@ -74,7 +74,7 @@ void write_holder(int fd) {
 // Anyone who can write to the folder may have created the file.
 bool is_regular(const std::string& path, int fd) {
   struct stat status {};
-  if (base::with_patience(path, [&] { return ::fstat(fd, &status); }) != 0) {
+  if (base::retry_transient(path, [&] { return ::fstat(fd, &status); }) != 0) {
     const int reason = errno;
     base::fail_on_storage(ErrorKind::usage, reason,
                           fmt::format("'{}' cannot be examined ({})", path, std::strerror(reason)));
@@ -89,7 +89,7 @@ void refuse_lock_of_another(const std::string& path, const base::Descriptor& fil
   const auto examine = [&] {
     return file ? ::fstat(file.get(), &status) : ::lstat(path.c_str(), &status);
   };
-  if (base::with_patience(path, examine) != 0 || !S_ISREG(status.st_mode) ||
+  if (base::retry_transient(path, examine) != 0 || !S_ISREG(status.st_mode) ||
       status.st_uid == ::geteuid())
     return;
   if (file && take_lock(file.get()) == EWOULDBLOCK) {
@@ -109,7 +109,7 @@ void refuse_lock_of_another(const std::string& path, const base::Descriptor& fil
 // this call created the file.
 base::Descriptor open_lock(const std::string& path, bool& is_new) {
   constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY;
-  base::Descriptor file(base::with_patience(path, [&] {
+  base::Descriptor file(base::retry_transient(path, [&] {
     const int made = ::open(path.c_str(), kFlags | O_EXCL, 0600);
     is_new |= made >= 0;
     return made < 0 && errno == EEXIST ? ::open(path.c_str(), kFlags, 0600) : made;
@@ -137,7 +137,7 @@ bool leads_to(const std::string& path, int fd) {
   const auto examine = [&] {
     return ::fstat(fd, &own) == 0 && ::lstat(path.c_str(), &there) == 0 ? 0 : -1;
   };
-  return base::with_patience(path, examine) == 0 && own.st_dev == there.st_dev &&
+  return base::retry_transient(path, examine) == 0 && own.st_dev == there.st_dev &&
          own.st_ino == there.st_ino;
 }
 
@@ -181,7 +181,7 @@ base::Descriptor locked_file(const std::string& run_dir, const std::string& path
     }
     // If the path refers to another file, the last holder removed the locked one: try again.
     if (reason == 0 && leads_to(path, file.get())) return file;
-    if (reason != 0 && !retry.again(reason)) {
+    if (reason != 0 && !retry.should_retry(reason)) {
       base::fail_on_storage(ErrorKind::checkpoint, reason,
                             fmt::format("'{}' cannot be locked ({})", path, std::strerror(reason)));
     }

@@ -61,7 +61,7 @@ format::FileInfo write_file(base::FileSystem& files, const std::string& folder, 
   }
   const format::FilePlan plan = format::plan_safetensors(views, metadata_of(pieces));
   format::FileInfo info{.name = std::move(name), .bytes = 0, .checksum = 0, .pieces = {}};
-  base::write_anew(files, folder + "/" + info.name, [&](base::OutputFile& file) {
+  base::write_with_retries(files, folder + "/" + info.name, [&](base::OutputFile& file) {
     base::Checksum all;
     info.bytes = 0;
     info.pieces.clear();

@@ -11,16 +11,16 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/comm/cpu_world.h"
-#include "dtrain/comm/internal/host/meeting.h"
+#include "dtrain/comm/internal/host/shm_context.h"
 #include "dtrain/comm/internal/shm/shm_transport.h"
 
 namespace dtrain::comm {
 namespace {
 
-/// Threads of one process see all memory at the same addresses.
-class ThreadNeighbours final : public Neighbours {
+/// PeerMemory of threads, which share one address space.
+class ThreadPeerMemory final : public PeerMemory {
  public:
-  explicit ThreadNeighbours(std::int64_t num_ranks) : num_ranks_(num_ranks) {}
+  explicit ThreadPeerMemory(std::int64_t num_ranks) : num_ranks_(num_ranks) {}
 
   [[nodiscard]] std::int64_t num_ranks() const override { return num_ranks_; }
   [[nodiscard]] std::uintptr_t base(std::int64_t) const override { return 0; }
@@ -29,13 +29,13 @@ class ThreadNeighbours final : public Neighbours {
     const at::Tensor tensor = at::zeros({bytes}, at::kByte);  // LibTorch counts it
     return {static_cast<std::byte*>(tensor.mutable_data_ptr()), [tensor](std::byte*) {}};
   }
-  [[nodiscard]] bool is_gone(std::int64_t) const override { return false; }
+  [[nodiscard]] bool has_exited(std::int64_t) const override { return false; }
 
  private:
   std::int64_t num_ranks_;
 };
 
-/// A control block in this process's own memory.
+/// Allocates a control block in private memory.
 std::shared_ptr<ControlBlock> make_block(std::int64_t size) {
   const at::Tensor memory = at::zeros({ControlBlock::bytes_for(size)}, at::kByte);
   auto* block = static_cast<ControlBlock*>(memory.data_ptr());
@@ -43,12 +43,12 @@ std::shared_ptr<ControlBlock> make_block(std::int64_t size) {
   return {block, [memory](ControlBlock*) {}};
 }
 
-/// A job of threads: its groups, and the failure that ends them. Threads: any.
+/// A job whose ranks are threads: its groups, and the failure that ends them. Threads: any.
 class LocalJob {
  public:
-  explicit LocalJob(std::int64_t size) : neighbours_(std::make_shared<ThreadNeighbours>(size)) {}
+  explicit LocalJob(std::int64_t size) : peer_memory_(std::make_shared<ThreadPeerMemory>(size)) {}
 
-  /// The transport of a group, whose control block is made by whichever rank comes first.
+  /// Connects a group; the first rank to call it creates the control block.
   std::unique_ptr<Transport> connect(const GroupIdentity& identity) {
     const std::lock_guard lock(mutex_);
     Group& group = groups_[identity.key()];
@@ -59,13 +59,14 @@ class LocalJob {
     }
     DTRAIN_CHECK(group.ranks == identity.world_ranks, "ranks split into different groups");
     return std::make_unique<ShmTransport>(
-        Seat{.block = group.block, .rank = identity.rank, .world_ranks = identity.world_ranks},
-        neighbours_);
+        GroupMembership{
+            .block = group.block, .rank = identity.rank, .world_ranks = identity.world_ranks},
+        peer_memory_);
   }
 
-  /// Ends all groups because of the exception under way on that rank, which calls this inside a
-  /// catch block. The others then fail because of it. A consequence may arrive before its cause, but
-  /// is recognised: it is an Error{comm}.
+  /// Closes all groups because of the exception that `rank` is handling; call it inside a catch
+  /// block. The other ranks then fail. A consequence may be reported before its cause, but is
+  /// recognised as an Error{comm}.
   void fail(std::int64_t rank) {
     std::string reason = fmt::format("rank {} failed", rank);
     bool is_cause = true;
@@ -76,7 +77,7 @@ class LocalJob {
       is_cause = caught.kind() != base::ErrorKind::comm;
     } catch (const std::exception& caught) {
       reason += fmt::format(": {}", caught.what());
-    } catch (...) {  // it says nothing
+    } catch (...) {  // no message
     }
     const std::lock_guard lock(mutex_);
     if (!error_) {
@@ -88,7 +89,7 @@ class LocalJob {
     is_cause_ = is_cause;
   }
 
-  /// Throws the failure, if there was one.
+  /// Rethrows the failure, if there was one.
   void rethrow() const {
     if (error_) std::rethrow_exception(error_);
   }
@@ -99,7 +100,7 @@ class LocalJob {
     std::vector<std::int64_t> ranks;
   };
 
-  const std::shared_ptr<ThreadNeighbours> neighbours_;
+  const std::shared_ptr<ThreadPeerMemory> peer_memory_;
   std::mutex mutex_;
   std::map<std::string, Group> groups_;
   std::string reason_;  // of the first failure
@@ -107,6 +108,7 @@ class LocalJob {
   bool is_cause_ = false;
 };
 
+/// Transport to simulated peers (make_silent_world).
 class SilentTransport final : public Transport {
  public:
   explicit SilentTransport(std::int64_t rank) : rank_(rank) {}
@@ -165,7 +167,7 @@ void run_local_ranks(std::int64_t size, const GroupOptions& options,
     for (std::int64_t rank = 0; rank < size; ++rank) {
       try {
         threads.emplace_back([&, rank] {
-          std::shared_ptr<World> world;  // ends after the others know why
+          std::shared_ptr<World> world;  // destroyed after fail() has told the others why
           try {
             world = std::make_shared<CpuWorld>(rank, size, options,
                                                CpuBackend{.name = "local", .connect = connect});
@@ -174,7 +176,7 @@ void run_local_ranks(std::int64_t size, const GroupOptions& options,
             job->fail(rank);
           }
         });
-      } catch (...) {  // its thread does not start: those that have must not wait for it
+      } catch (...) {  // the thread did not start: the others must not wait for it
         job->fail(rank);
         break;
       }

@@ -104,7 +104,7 @@ void examine(const config::Config& config, const config::StartRecord& record,
   const auto begin = base::Clock::now();
   const std::shared_ptr<comm::World> world = join();
   const double seconds = base::seconds_since(begin);
-  if (world->rank() == 0) base::tell_plain_output();
+  if (world->rank() == 0) base::request_plain_output();
   Findings findings(world->rank() == 0 ? output : [](std::string_view) {});
   find_rendezvous(*world, config, env, seconds, findings);
   doctor::find_machine_facts(*world, config, record, findings);

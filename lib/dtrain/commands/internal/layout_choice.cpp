@@ -147,7 +147,7 @@ config::BatchConfig saved_batch(const config::Config& config, Attempt attempt) {
   if (!path.empty()) return config::read_saved_run(path).resolved.batch;
   const config::Resume& resume = config.checkpoint.resume;  // a checkpoint that lies elsewhere
   const std::string manifest = resume.path + "/" + std::string(store::kManifestName);
-  if (resume.kind != config::Resume::Kind::path || !base::is_there(manifest)) return {};
+  if (resume.kind != config::Resume::Kind::path || !base::path_exists(manifest)) return {};
   return config::from_json(store::read_manifest(resume.path).config).batch;
 }
 

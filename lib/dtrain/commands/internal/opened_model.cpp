@@ -111,7 +111,7 @@ std::optional<store::Reader> first_whole(const std::string& run_dir,
       return open_step(checkpoint);
     } catch (const base::Error& error) {
       if (error.kind() != ErrorKind::checkpoint) throw;
-      if (may_vanish && !base::is_there(checkpoint)) return std::nullopt;
+      if (may_vanish && !base::path_exists(checkpoint)) return std::nullopt;
       base::log_warning("{}; trying an older one", error.what());
     }
   }

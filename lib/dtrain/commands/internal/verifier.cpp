@@ -360,7 +360,7 @@ Verification verify(const config::Config& config, std::shared_ptr<comm::World> w
     resolved.train = trajectory->train;
   }
   job::Job job(resolved, std::move(world));
-  job.world().end_meeting();  // all groups are made
+  job.world().close_rendezvous();  // all groups are made
   Verifier verifier(job.engine(), job.groups(), job.whole_model(), resolved, fixture);
   verifier.load_weights();
   verifier.check_batch();

@@ -132,7 +132,7 @@ StopRequests::StopRequests(Options options) : options_(std::move(options)) {
     answers = ::isatty(STDERR_FILENO) == 1 ? &kAnswersOverLiveLine : &kAnswers;
   }
   if (++num_users > 1) return;
-  base::tell_stops(nullptr);  // the training tells how it ends
+  base::print_on_stop_signal(nullptr);  // the training tells how it ends
   for (std::size_t index = 0; index < kHandled.size(); ++index) {
     const auto& [signal, handler] = kHandled[index];
     ::sigaction(signal, nullptr, &previous[index]);

@@ -33,7 +33,7 @@ struct Parser {
   Words words;
 };
 
-TEST_CASE("Flags take the next word or what follows =, and _ stands for -") {
+TEST_CASE("A flag takes the next word or the text after =, and _ is accepted for -") {
   for (const Words& arguments :
        {Words{"tool", "--log-dir", "a", "w", "--quiet"}, Words{"tool", "--log_dir=a", "-q", "w"},
         Words{"tool", "w", "--log-dir=x", "--log-dir=a", "--quiet=on"}}) {
@@ -47,7 +47,7 @@ TEST_CASE("Flags take the next word or what follows =, and _ stands for -") {
   }
 }
 
-TEST_CASE("An empty value takes no word, and a value begins with -- only after =") {
+TEST_CASE("An empty value consumes no word, and a value may begin with -- only after =") {
   Parser parser;
   parse_arguments(parser.app, {"tool", "--log-dir=", "w"});
   CHECK(parser.folder.empty());
@@ -61,7 +61,7 @@ TEST_CASE("An empty value takes no word, and a value begins with -- only after =
   }
 }
 
-TEST_CASE("Unknown flags are left to the caller, before what is required is missed") {
+TEST_CASE("Unknown flags are left to the caller, before missing required flags are reported") {
   Parser parser;
   parser.tool->add_option("--output")->required();
   CHECK_THROWS_WITH(parse_arguments(parser.app, {"tool", "w"}), Names("--output"));
@@ -70,7 +70,7 @@ TEST_CASE("Unknown flags are left to the caller, before what is required is miss
   CHECK_THROWS_AS(parse_arguments(parser.app, {"tool", "--outptu", "--help"}), CLI::CallForHelp);
 }
 
-TEST_CASE("A word with one dash is letters of flags or is left whole") {
+TEST_CASE("A word with one dash is parsed as short flags or left unchanged") {
   for (const Words& arguments : {Words{"tool", "-qa", "-n3"}, Words{"tool", "-aq", "-n=3"},
                                  Words{"tool", "-q=on", "-a", "-n", "3"}}) {
     Parser parser;
@@ -93,7 +93,7 @@ TEST_CASE("A word with one dash is letters of flags or is left whole") {
   }
 }
 
-TEST_CASE("A word that CLI11 would drop is refused") {
+TEST_CASE("A word that CLI11 would drop is rejected") {
   Parser parser;
   CHECK_THROWS_WITH(parse_arguments(parser.app, {"tool", "w", "++"}),
                     Names("program tool", "\"++\"", "./++"));
@@ -102,7 +102,7 @@ TEST_CASE("A word that CLI11 would drop is refused") {
   CHECK(parser.words == Words{"++"});
 }
 
-TEST_CASE("Words before and behind -- are words") {
+TEST_CASE("Words before and after -- are positional") {
   Parser parser;
   parse_arguments(parser.app, {"tool", "a", "--log-dir", "x", "-", "--", "-q", "--", "tool"});
   CHECK(parser.words == Words{"a", "-", "-q", "--", "tool"});
@@ -111,7 +111,7 @@ TEST_CASE("Words before and behind -- are words") {
   CHECK(parser.app.remaining(true) == Words{"--"});
 }
 
-TEST_CASE("A switch is on or off, and takes no value if it is to") {
+TEST_CASE("A switch is on or off, and takes no value if overrides are disabled") {
   Parser parser;
   for (const std::string value : {"", "maybe", "{}"}) {
     CHECK_THROWS_WITH(parse_arguments(parser.app, {"tool", "--quiet=" + value}),
@@ -124,7 +124,7 @@ TEST_CASE("A switch is on or off, and takes no value if it is to") {
                     Names("program tool", "--quiet", "\"on\""));
 }
 
-TEST_CASE("After a program's name no word is looked at") {
+TEST_CASE("Words after a program's name are not parsed") {
   CLI::App app("starts programs", "launcher");
   set_up_parser(app);
   app.prefix_command();
@@ -141,7 +141,7 @@ TEST_CASE("After a program's name no word is looked at") {
   CHECK(app.remaining() == Words{"--", "--odd", "-np"});
 }
 
-TEST_CASE("Help is wrapped beside the flags") {
+TEST_CASE("Help text is wrapped in its own column") {
   const Parser parser;
   const std::string help = help_of(*parser.tool, 40);
   CHECK_THAT(help, Contains("program tool WORD... [flags]\n") && Contains("\n  --log-dir DIR"));

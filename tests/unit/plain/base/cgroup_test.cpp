@@ -12,7 +12,7 @@ using dtrain::base::cgroup_number;
 using dtrain::base::cpu_quota;
 using dtrain::testing::TempFolder;
 
-// Limits of a machine cannot be set in a test, so these read folders that look like one's.
+// A test cannot set a machine's limits, so these read folders that imitate them.
 constexpr std::int64_t kMiB = 1 << 20;
 
 dtrain::base::MemoryBound available_memory(const std::string& root) {
@@ -57,7 +57,7 @@ TEST_CASE("Version 2: the folders of a group and all above it are found") {
                                                           "sys/fs/cgroup/jobs", "sys/fs/cgroup"});
 }
 
-TEST_CASE("Version 1: a controller has a hierarchy of its own, also under a name with spaces") {
+TEST_CASE("Version 1: each controller has its own hierarchy, also under a name with spaces") {
   const TempFolder machine;
   machine.write("proc/self/cgroup", "5:memory:/box/7\n4:cpu,cpuacct:/fast\n0::/\n");
   machine.write("proc/self/mountinfo",
@@ -75,7 +75,7 @@ TEST_CASE("Version 1: a controller has a hierarchy of its own, also under a name
   CHECK(!cgroup_number(cgroup_folders("cpu", machine.path("")).front(), "cpu.cfs_quota_us"));
 }
 
-TEST_CASE("A group outside of what a container's mount shows counts as the mount's own") {
+TEST_CASE("A group outside a container's mount is taken for the mount's root") {
   const TempFolder machine;
   machine.write("proc/self/cgroup", "5:memory:/docker/abc\n");
   machine.write("proc/self/mountinfo",
@@ -83,7 +83,7 @@ TEST_CASE("A group outside of what a container's mount shows counts as the mount
   CHECK(paths(machine, "memory") == std::vector<std::string>{"sys/fs/cgroup/memory"});
 }
 
-TEST_CASE("Available memory is the least of the system's and of what any group above leaves") {
+TEST_CASE("Available memory is the minimum of the system's and of every ancestor group's") {
   const TempFolder machine;
   machine.write("proc/self/cgroup", "0::/outer/inner\n");
   machine.write("proc/self/mountinfo",
@@ -110,7 +110,7 @@ TEST_CASE("Available memory is the least of the system's and of what any group a
   CHECK(found.source == "MemAvailable");
 }
 
-TEST_CASE("Available memory under version 1 counts the caches of the groups below as well") {
+TEST_CASE("Available memory under version 1 includes the caches of descendant groups") {
   const TempFolder machine;
   write_available(machine, 5000);
   machine.write("proc/self/cgroup", "4:memory:/job\n");
@@ -124,13 +124,12 @@ TEST_CASE("Available memory under version 1 counts the caches of the groups belo
   CHECK(available_memory(machine.path("")).bytes == 800 * kMiB);
 }
 
-TEST_CASE("Where no limit can be read, memory is not what stops a run") {
+TEST_CASE("Without readable limits there are no memory bounds") {
   const TempFolder machine;
   CHECK(dtrain::base::memory_bounds(machine.path("")).empty());
 }
 
-TEST_CASE(
-    "Containers that see their own groups under one path are bound apart, by equal ones not") {
+TEST_CASE("Different control groups under one path are separate bounds, equal groups are not") {
   const auto bounds_of = [](const TempFolder& machine) {
     write_available(machine, 5000);
     machine.write("proc/sys/kernel/random/boot_id", "one-start\n");
@@ -150,7 +149,7 @@ TEST_CASE(
   CHECK(bounds_of(first)[1].scope == one[1].scope);
 }
 
-TEST_CASE("A need above four fifths of what is available is tight, above all of it too much") {
+TEST_CASE("A need above four fifths of the available memory is tight, above all of it too large") {
   using dtrain::base::Fit;
   using dtrain::base::fit_of;
   CHECK(fit_of(0, 0) == Fit::well);
@@ -160,15 +159,14 @@ TEST_CASE("A need above four fifths of what is available is tight, above all of 
   CHECK(fit_of(1000 * kMiB + 1, 1000 * kMiB) == Fit::exceeds);
 }
 
-// A machine's control groups cannot be made in every test, so these read folders that look like
-// one's.
+// A test cannot create control groups on every machine, so these read folders that imitate them.
 void mount_v2(const TempFolder& machine) {
   machine.write("proc/self/cgroup", "0::/jobs/7\n");
   machine.write("proc/self/mountinfo", "30 23 0:26 / /cg rw - cgroup2 cgroup2 rw\n");
   machine.write("cg/jobs/7/cpu.weight", "100\n");
 }
 
-TEST_CASE("The tightest quota of a group and of those above it counts, in whole cores") {
+TEST_CASE("The tightest quota of a group and its ancestors counts, in whole cores") {
   const TempFolder machine;
   mount_v2(machine);
   CHECK_FALSE(cpu_quota(machine.path("")));
@@ -182,7 +180,7 @@ TEST_CASE("The tightest quota of a group and of those above it counts, in whole 
   CHECK(cpu_quota(machine.path("")) == 1);
 }
 
-TEST_CASE("Version 1 has quota and period in files of their own") {
+TEST_CASE("Version 1 has quota and period in separate files") {
   const TempFolder machine;
   machine.write("proc/self/cgroup", "4:cpu,cpuacct:/fast\n");
   machine.write("proc/self/mountinfo", "32 23 0:29 / /cg rw - cgroup cgroup rw,cpu,cpuacct\n");
@@ -193,7 +191,7 @@ TEST_CASE("Version 1 has quota and period in files of their own") {
   CHECK(cpu_quota(machine.path("")) == 4);
 }
 
-TEST_CASE("A file that makes no sense is no quota") {
+TEST_CASE("A malformed file is no quota") {
   const TempFolder machine;
   mount_v2(machine);
   for (const char* text : {"", "1", "0 100000", "100000 0", "x y", "-5 100000"}) {

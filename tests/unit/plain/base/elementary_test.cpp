@@ -87,7 +87,7 @@ TEST_CASE("Logarithms are within 1.5 ulp of a long double's, near 1 too") {
   CHECK(logarithm(1) == 0);
 }
 
-TEST_CASE("What lies outside an elementary function's range is a defect") {
+TEST_CASE("Arguments outside an elementary function's range are defects") {
   CHECK_THROWS_AS(sine_cosine(-0.1), Error);
   CHECK_THROWS_AS(sine_cosine(std::nan("")), Error);
   CHECK_THROWS_AS(power_of_two(1001), Error);

@@ -52,20 +52,20 @@ TEST_CASE("A failed check names its condition, place and values") {
                         Catch::Contains("width 3"));
 }
 
-TEST_CASE("Divisions with a remainder are refused") {
+TEST_CASE("Divisions with a remainder are rejected") {
   CHECK(div_exact(12, 4) == 3);
   CHECK_THROWS_AS(div_exact(13, 4), Error);
   CHECK_THROWS_AS(div_exact(1, 0), Error);
 }
 
-TEST_CASE("Conversions that change the value are refused") {
+TEST_CASE("Conversions that change the value are rejected") {
   CHECK(narrow<std::uint8_t>(255) == 255);
   CHECK_THROWS_AS(narrow<std::uint8_t>(256), Error);
   CHECK_THROWS_AS(narrow<std::uint32_t>(-1), Error);
   CHECK_THROWS_AS(narrow<std::int32_t>(std::uint32_t{1} << 31), Error);
 }
 
-/// The file that TORCHELASTIC_ERROR_FILE names for the time of a test.
+/// Sets TORCHELASTIC_ERROR_FILE for the duration of a test.
 struct ErrorFile {
   ErrorFile() { ::setenv("TORCHELASTIC_ERROR_FILE", path.c_str(), 1); }
   ~ErrorFile() { ::unsetenv("TORCHELASTIC_ERROR_FILE"); }
@@ -79,7 +79,7 @@ TEST_CASE("An error file has torchelastic's form") {
         "{\"py_callstack\": \"dtrain: error: \\\"a\\\\b\\\" is ??\", \"timestamp\": \"17\"}}}\n");
 }
 
-TEST_CASE("An error file is its owner's alone, and replaces an older one") {
+TEST_CASE("An error file is readable by its owner alone, and replaces an older one") {
   const ErrorFile named;
   std::ofstream(named.path) << std::string(5000, 'x');
   ::chmod(named.path.c_str(), 0644);
@@ -91,7 +91,7 @@ TEST_CASE("An error file is its owner's alone, and replaces an older one") {
   CHECK((status.st_mode & 0777) == 0600);
 }
 
-TEST_CASE("Neither links nor pipes nor files with a second name are written to") {
+TEST_CASE("Links, pipes and hard-linked files are not written to") {
   const ErrorFile named;
   const std::string other = named.folder.path("other");
   std::ofstream(other) << "precious";
@@ -106,7 +106,7 @@ TEST_CASE("Neither links nor pipes nor files with a second name are written to")
   write_error_file("why");  // and it does not wait for a reader
 }
 
-TEST_CASE("Without the variable, or a folder for the file, nothing happens") {
+TEST_CASE("Without the variable, or without its folder, nothing is written") {
   write_error_file("why");
   ::setenv("TORCHELASTIC_ERROR_FILE", "/nonexistent/error.json", 1);
   write_error_file("why");
@@ -146,7 +146,7 @@ TEST_CASE("A container hands out the ids of its elements") {
   CHECK_THROWS_AS(pages[PageId(-1)], std::out_of_range);
 }
 
-TEST_CASE("A container holds what only moves, and truth values") {
+TEST_CASE("A container holds move-only types, and bool") {
   IndexedVector<PageId, std::unique_ptr<int>> owners;
   owners.push_back(std::make_unique<int>(5));
   CHECK(*owners[PageId(0)] == 5);

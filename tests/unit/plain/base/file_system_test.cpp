@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
 
 constexpr FileRole kRole{ErrorKind::data, "data file", "give another"};
 
-/// The message of an operation on the disk that fails.
+/// The error message of a failing disk operation.
 template <typename Operation>
 std::string refusal(Operation operation) {
   Disk disk(ErrorKind::checkpoint);
@@ -60,7 +60,7 @@ TEST_CASE("Files and folders are made, written, renamed and removed on the disk"
   CHECK(folder.count() == 0);
 }
 
-TEST_CASE("What the disk refuses is told with the path and the reason") {
+TEST_CASE("Disk errors name the path and the reason") {
   const TempFolder folder;
   const std::string file = folder.write("full/f", "x");
   const std::string absent = folder.path("absent/f");
@@ -83,13 +83,13 @@ TEST_CASE("What the disk refuses is told with the path and the reason") {
   CHECK(folder.read("full/f") == "x");
 }
 
-TEST_CASE("A file is written anew over what an earlier try has left") {
+TEST_CASE("A file replaces the leftover of an earlier attempt") {
   const TempFolder folder;
   Disk disk(ErrorKind::checkpoint);
   const std::string path = folder.write("f", "half of i");
   folder.write("again1-f", "half");
   int tries = 0;
-  write_anew(disk, path, [&](OutputFile& file) {
+  write_with_retries(disk, path, [&](OutputFile& file) {
     if (tries++ == 0) throw StorageError("away");
     file.write(bytes_of("it"));
   });
@@ -97,11 +97,11 @@ TEST_CASE("A file is written anew over what an earlier try has left") {
   CHECK(folder.count() == 1);
 }
 
-TEST_CASE("What a failed try has written takes no room from the next one") {
+TEST_CASE("A failed attempt leaves its space to the next one") {
   const TempFolder folder;
   Disk disk(ErrorKind::checkpoint);
   int tries = 0;
-  write_anew(disk, folder.path("f"), [&](OutputFile& file) {
+  write_with_retries(disk, folder.path("f"), [&](OutputFile& file) {
     CHECK(folder.count() == 1);
     file.write(bytes_of("it"));
     if (tries++ < 2) throw StorageError("full", ENOSPC);
@@ -110,29 +110,29 @@ TEST_CASE("What a failed try has written takes no room from the next one") {
   CHECK(folder.count() == 1);
 }
 
-TEST_CASE("Room may be made again, a limit on file sizes stays") {
-  CHECK(may_pass(ENOSPC));
-  CHECK(may_pass(EDQUOT));
-  CHECK_FALSE(may_pass(EFBIG));
+TEST_CASE("A full disk is transient, a limit on file sizes is not") {
+  CHECK(is_transient(ENOSPC));
+  CHECK(is_transient(EDQUOT));
+  CHECK_FALSE(is_transient(EFBIG));
   CHECK_THROWS_AS(fail_on_storage(ErrorKind::data, EDQUOT, "f"), StorageError);
   CHECK(message_of(ErrorKind::data, [] { fail_on_storage(ErrorKind::data, EFBIG, "f"); }) == "f");
 }
 
-TEST_CASE("A task that takes longer than the patience before it fails is repeated") {
+TEST_CASE("A task that runs longer than the retry limit before it fails is retried") {
   const TempFolder folder;
   Disk disk(ErrorKind::checkpoint);
   int tries = 0;
-  write_anew(disk, folder.path("f"), [&](OutputFile& file) {
+  write_with_retries(disk, folder.path("f"), [&](OutputFile& file) {
     if (tries++ == 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1100));
-      throw StorageError("away", EMFILE);  // has 1 s of patience
+      throw StorageError("away", EMFILE);  // is retried for 1 s
     }
     file.write(bytes_of("it"));
   });
   CHECK(folder.read("f") == "it");
 }
 
-TEST_CASE("A task that never succeeds is given up") {
+TEST_CASE("A task that never succeeds is abandoned") {
   int tries = 0;
   CHECK_THROWS_AS(retry_task([&](int number) {
                     CHECK(number == tries++);
@@ -142,13 +142,13 @@ TEST_CASE("A task that never succeeds is given up") {
   CHECK(tries > 2);
 }
 
-TEST_CASE("The folder of a path is what stands before its last separator") {
+TEST_CASE("A path's folder is the part before its last separator") {
   CHECK(parent_folder("a/b/c") == "a/b");
   CHECK(parent_folder("/a") == "/");
   CHECK(parent_folder("a") == ".");
 }
 
-TEST_CASE("Parts of a file are read at their places, and none beyond its end") {
+TEST_CASE("Reads are positioned, and fail beyond the end") {
   const TempFolder folder;
   const std::string path = folder.write("f", "0123456789");
   InputFile file = InputFile::open(path, kRole);
@@ -164,7 +164,7 @@ TEST_CASE("Parts of a file are read at their places, and none beyond its end") {
   CHECK(text == "0123");
 }
 
-TEST_CASE("What is no file with content is refused, and a FIFO is not waited for") {
+TEST_CASE("Paths without a non-empty regular file are rejected, and FIFOs do not block") {
   const TempFolder folder;
   const auto check_refused = [&](const std::string& path) {
     const std::string message =
@@ -178,7 +178,7 @@ TEST_CASE("What is no file with content is refused, and a FIFO is not waited for
   check_refused(folder.write("empty", ""));
 }
 
-TEST_CASE("An atomic file is there with all its bytes after commit") {
+TEST_CASE("An atomic file is complete after commit") {
   const TempFolder folder;
   AtomicFile file(folder.path("a"), ErrorKind::data);
   file.write(bytes_of("one "));
@@ -189,7 +189,7 @@ TEST_CASE("An atomic file is there with all its bytes after commit") {
   CHECK(folder.count() == 1);
 }
 
-TEST_CASE("Without commit the old file stays and nothing else is left") {
+TEST_CASE("Without commit the old file stays and the temporary one is removed") {
   const TempFolder folder;
   folder.write("a", "old");
   {
@@ -213,7 +213,7 @@ TEST_CASE("Two writers of one name do not disturb each other") {
   CHECK(folder.count() == 1);
 }
 
-TEST_CASE("What killed writers of a file left is removed, and nothing else is") {
+TEST_CASE("Temporary files of killed writers are removed, and nothing else") {
   const TempFolder folder;
   for (const char* name :
        {"a", "a.tmp-12-0", "a.tmp-12-1", "b.tmp-12-0", "xa.tmp-1-0", "a.tmp-mine"}) {
@@ -236,7 +236,7 @@ TEST_CASE("A file that cannot be created is named with the reason") {
   CHECK_THAT(message, Names(path, std::strerror(ENOENT)));
 }
 
-TEST_CASE("A file that cannot grow is named, and nothing is left of it") {
+TEST_CASE("A file that cannot grow is named and removed") {
   const TempFolder folder;
   const std::string path = folder.path("a");
   const pid_t child = ::fork();

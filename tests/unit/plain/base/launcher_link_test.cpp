@@ -81,7 +81,7 @@ void send_text(int fd, const std::string& text) {
   REQUIRE(::send(fd, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size()));
 }
 
-TEST_CASE("A process that is told of another rank's failure ends at once with status 4") {
+TEST_CASE("A process that receives abort exits at once with status 4") {
   const Child child = start_child();
   send_text(child.launcher, "some later word\nabort 3 killed");
   ::usleep(20'000);  // in two pieces
@@ -91,7 +91,7 @@ TEST_CASE("A process that is told of another rank's failure ends at once with st
   ::close(child.launcher);
 }
 
-TEST_CASE("A process that is asked to leave ends at once with status 4 and says nothing") {
+TEST_CASE("A process that receives leave exits at once with status 4 and prints nothing") {
   const Child child = start_child();
   send_text(child.launcher, "leave\n");
   CHECK(exit_status_of(child.pid) == 4);
@@ -112,7 +112,7 @@ TEST_CASE("The width of the launcher's terminal arrives") {
   ::close(line.launcher);
 }
 
-TEST_CASE("A recovery time that dtrun tells is taken once") {
+TEST_CASE("A recovery time that dtrun reports is returned once") {
   const Line line = make_line();
   {
     LauncherLink link(line.rank);
@@ -130,18 +130,18 @@ TEST_CASE("A recovery time that dtrun tells is taken once") {
   ::close(line.launcher);
 }
 
-TEST_CASE("A process whose launcher is gone ends with status 4") {
+TEST_CASE("A process whose launcher is gone exits with status 4") {
   const Child child = start_child();
   ::close(child.launcher);
   CHECK(exit_status_of(child.pid) == 4);
   CHECK_THAT(read_all(child.standard_error), Names("dtrain", "dtrun"));
 }
 
-TEST_CASE("A rank that fails on its own account is not ended by dtrun's order") {
+TEST_CASE("A rank that fails by itself ignores dtrun's abort") {
   const Line line = make_line();
   {
     LauncherLink link(line.rank);
-    link.disobey();
+    link.ignore_abort();
     const std::string_view orders = "abort 1 failed\nleave\ncolumns 80\n";
     REQUIRE(::write(line.launcher, orders.data(), orders.size()) == std::ssize(orders));
     while (link.columns() == 0) ::usleep(1000);
@@ -150,13 +150,13 @@ TEST_CASE("A rank that fails on its own account is not ended by dtrun's order") 
   ::close(line.launcher);
 }
 
-TEST_CASE("A rank that fails answers once, unasked") {
+TEST_CASE("A failing rank sends one unrequested report") {
   const Line line = make_line();
   {
     LauncherLink link(line.rank);
-    link.answer_with([] { return std::string("call 7\n"); });
+    link.set_call_report([] { return std::string("call 7\n"); });
     link.send_last_records();
-    link.answer_with({});
+    link.set_call_report({});
     send_text(line.launcher, "records\ncolumns 80\n");
     while (link.columns() == 0) ::usleep(1000);
   }
@@ -167,7 +167,7 @@ TEST_CASE("A rank that fails answers once, unasked") {
   CHECK(received.find("where") == received.rfind("where"));
 }
 
-TEST_CASE("Progress arrives as one line a step") {
+TEST_CASE("Progress arrives as one line per step") {
   const Line line = make_line();
   {
     LauncherLink link(line.rank);
@@ -178,7 +178,7 @@ TEST_CASE("Progress arrives as one line a step") {
   CHECK(read_all(line.launcher) == "progress 7 500000\nprogress 123456789012 500000\n");
 }
 
-TEST_CASE("Progress never waits for a launcher that does not read") {
+TEST_CASE("Progress never blocks on a launcher that does not read") {
   const Line line = make_line();
   {
     LauncherLink link(line.rank);
@@ -190,7 +190,7 @@ TEST_CASE("Progress never waits for a launcher that does not read") {
   CHECK(received.size() < 100'000 * std::string("progress 0\n").size());
 }
 
-TEST_CASE("A link without a launcher does nothing, and one to a closed descriptor is refused") {
+TEST_CASE("A link without a launcher is a no-op, and a closed descriptor is rejected") {
   LauncherLink none(-1);
   none.progress(1, 0.5);
   const Line line = make_line();

@@ -20,7 +20,8 @@ using testing::TempFolder;
 
 constexpr FileRole kRole{ErrorKind::checkpoint, "model", "give another"};
 
-/// The wait status of a child process that runs f, and what it writes to standard error in `output`.
+/// The wait status of a child process that runs f, and what it writes to standard error in
+/// `output`.
 template <typename F>
 int status_of(const TempFolder& folder, std::string& output, F f) {
   const std::string path = folder.write("error", "");
@@ -60,7 +61,7 @@ TEST_CASE("A mapped file that is shortened ends the process with its line and st
   CHECK(output.find('\n') == output.size() - 1);
 }
 
-TEST_CASE("A mapped file has its bytes until it is moved from") {
+TEST_CASE("A mapped file keeps its bytes until it is moved from") {
   const TempFolder folder;
   MappedFile first = MappedFile::open(folder.write("f", "12345"), kRole);
   const MappedFile moved = std::move(first);

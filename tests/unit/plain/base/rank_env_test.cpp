@@ -97,8 +97,7 @@ TEST_CASE("The launcher's variables are read") {
   CHECK(env.launcher_terminal);
 }
 
-TEST_CASE(
-    "Under torchrun, whose store is where rank 0 would listen, each attempt has a key of its own") {
+TEST_CASE("Under torchrun, whose store occupies rank 0's port, each attempt has its own key") {
   CHECK(read(kDtrun).agent_store_key.empty());
   const Variables torchrun = kDtrun + Variables{{"TORCHELASTIC_USE_AGENT_STORE", "True"},
                                                 {"TORCHELASTIC_RESTART_COUNT", "2"}};
@@ -107,7 +106,7 @@ TEST_CASE(
   CHECK(read(unshared).agent_store_key.empty());
 }
 
-TEST_CASE("Ranks meet at dtrun's port before MASTER_PORT, unless others inherited it") {
+TEST_CASE("dtrun's port takes precedence over MASTER_PORT, unless other ranks inherited it") {
   const Variables store = {
       {"DTRUN_STORE_FD", "5"}, {"DTRUN_STORE_PORT", "40000"}, {"DTRUN_STORE_LISTENER_FD", "7"}};
   const Variables dtrun = kDtrun + store;
@@ -162,7 +161,7 @@ TEST_CASE("A batch script is no task of a step") {
   CHECK(env.in_slurm);
 }
 
-TEST_CASE("Two sources that disagree are refused, naming both") {
+TEST_CASE("Two sources that disagree are rejected, naming both") {
   const Variables stale = {{"RANK", "0"}, {"WORLD_SIZE", "1"}};
   CHECK_THROWS_WITH(read(stale + kOpenMpi),
                     Names("RANK", "rank 0 of 1", "OMPI_COMM_WORLD_RANK", "rank 1 of 4"));
@@ -172,7 +171,7 @@ TEST_CASE("Two sources that disagree are refused, naming both") {
   CHECK(read(agreeing + kSlurm).rank == 3);
 }
 
-TEST_CASE("A launcher that is itself a task decides") {
+TEST_CASE("A launcher that is itself a task takes precedence") {
   const Variables under_agent = kDtrun + Variables{{"TORCHELASTIC_RUN_ID", "x"}} + kSlurm;
   CHECK(read(under_agent).rank == 5);
   Variables daemons = kSlurm;  // mpirun's, one a node
@@ -181,7 +180,7 @@ TEST_CASE("A launcher that is itself a task decides") {
   CHECK(read(kOpenMpi + daemons).rank == 1);
 }
 
-TEST_CASE("The step decides where srun --mpi=pmi2 gives its tasks the variables of PMI as well") {
+TEST_CASE("The step takes precedence over the PMI variables of srun --mpi=pmi2") {
   const RankEnv env = read(kSlurm + Variables{{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}});
   CHECK(env.source == "SLURM_PROCID");
   CHECK(env.local_rank == 1);
@@ -199,7 +198,7 @@ TEST_CASE("The step decides where srun --mpi=pmi2 gives its tasks the variables 
   CHECK(read(one_task_a_node + hydra).source == "PMI_RANK");
 }
 
-TEST_CASE("A launcher tells its launch and how often it has started the job again") {
+TEST_CASE("The launch id and restart count are read") {
   const RankEnv env = read({{"TORCHELASTIC_RUN_ID", "a-1"},
                             {"TORCHELASTIC_RESTART_COUNT", "2"},
                             {"TORCHELASTIC_MAX_RESTARTS", "3"},
@@ -214,7 +213,7 @@ TEST_CASE("A launcher tells its launch and how often it has started the job agai
                     Catch::Contains("TORCHELASTIC_RESTART_COUNT"));
 }
 
-TEST_CASE("Values that make no sense are refused, naming the variable") {
+TEST_CASE("Invalid values are rejected, naming the variable") {
   CHECK_THROWS_WITH(read({{"RANK", "zero"}, {"WORLD_SIZE", "2"}}),
                     Catch::Contains("RANK: found \"zero\""));
   CHECK_THROWS_WITH(read({{"RANK", "0"}, {"WORLD_SIZE", "0"}}), Catch::Contains("WORLD_SIZE"));
@@ -230,7 +229,7 @@ TEST_CASE("Values that make no sense are refused, naming the variable") {
       Catch::Contains("LOCAL_RANK 2"));
 }
 
-TEST_CASE("A command that was typed in a shell of srun --pty is a job of its own") {
+TEST_CASE("A command typed in a shell of srun --pty is a separate job") {
   const pid_t shell = ::fork();
   if (shell == 0) {
     ::setpgid(0, 0);
@@ -286,11 +285,11 @@ TEST_CASE("Streams have 32 hardware queues unless the user has chosen a number")
   for (const auto& [given, expected] :
        {std::pair("1", "1"), std::pair("", ""), std::pair("8", "8")}) {
     ::setenv(kName, given, 1);
-    dtrain::base::give_streams_queues();
+    dtrain::base::set_cuda_hardware_queues();
     CHECK(std::getenv(kName) == std::string(expected));
   }
   ::unsetenv(kName);
-  dtrain::base::give_streams_queues();
+  dtrain::base::set_cuda_hardware_queues();
   CHECK(std::getenv(kName) == std::string("32"));
   ::unsetenv(kName);
 }
@@ -298,18 +297,18 @@ TEST_CASE("Streams have 32 hardware queues unless the user has chosen a number")
 TEST_CASE("Kernels are loaded before anything runs unless the user has chosen otherwise") {
   constexpr const char* kName = "CUDA_MODULE_LOADING";
   ::setenv(kName, "LAZY", 1);
-  dtrain::base::load_kernels_early();
+  dtrain::base::disable_lazy_kernel_loading();
   CHECK(std::getenv(kName) == std::string("LAZY"));
   ::unsetenv(kName);
-  dtrain::base::load_kernels_early();
+  dtrain::base::disable_lazy_kernel_loading();
   CHECK(std::getenv(kName) == std::string("EAGER"));
   ::unsetenv(kName);
 }
 
-TEST_CASE("NCCL is told of an interface unless the user has told it of one") {
+TEST_CASE("The NCCL interface is set unless the user has set one") {
   ::setenv("NCCL_SOCKET_IFNAME", "", 1);  // as good as unset
   for (const char* name : {"ib0", "eth0"}) {
-    dtrain::base::name_nccl_interface(name);
+    dtrain::base::set_nccl_interface(name);
     CHECK(std::getenv("NCCL_SOCKET_IFNAME") == std::string("=ib0"));
   }
   ::unsetenv("NCCL_SOCKET_IFNAME");
@@ -341,7 +340,7 @@ const Variables kStep = {{"SLURM_JOB_ID", "70"},
                          {"SLURM_JOB_NODELIST", "a[1-8]"},
                          {"SLURM_CPUS_ON_NODE", "6"}};
 
-TEST_CASE("A step is read, and preferred to its job") {
+TEST_CASE("A step is read, and takes precedence over its job") {
   const auto step = dtrain::base::read_slurm_step(lookup_in(kStep));
   REQUIRE(step);
   CHECK(step->job_id == 70);
@@ -354,7 +353,7 @@ TEST_CASE("A step is read, and preferred to its job") {
   CHECK(first_host_of(*step) == "a7");
 }
 
-TEST_CASE("Ranks of a step meet at its own port") {
+TEST_CASE("A step has its own rendezvous port") {
   const auto env = read(kStep);
   REQUIRE(env.slurm_step);
   CHECK(env.master_port == port_of(*env.slurm_step));
@@ -388,7 +387,7 @@ TEST_CASE("Steps that may run at the same time have different ports within the r
   CHECK(ports.size() == 80 * 61);
 }
 
-TEST_CASE("Hosts that make no sense are refused, naming the variable") {
+TEST_CASE("Malformed host lists are rejected, naming the variable") {
   CHECK_THROWS_WITH(
       first_host_of({.num_nodes = 2, .hosts = "a[1-"}),
       Catch::Contains("SLURM_STEP_NODELIST: found \"a[1-\"") && Catch::Contains("MASTER_ADDR"));
@@ -405,12 +404,12 @@ TEST_CASE("Ranges, lists and names of a host list are expanded in their order") 
   CHECK(expand_host_list("[1-2].example.org") == Hosts{"1.example.org", "2.example.org"});
 }
 
-TEST_CASE("Names go on after brackets, of which there may be several") {
+TEST_CASE("Names may continue after brackets, and have several") {
   CHECK(expand_host_list("gpu[1,3]-ib") == Hosts{"gpu1-ib", "gpu3-ib"});
   CHECK(expand_host_list("r[1-2]n[1-2]x") == Hosts{"r1n1x", "r1n2x", "r2n1x", "r2n2x"});
 }
 
-TEST_CASE("A host list that makes no sense has no hosts") {
+TEST_CASE("A malformed host list has no hosts") {
   for (const char* list : {"",
                            ",",
                            "a,",
@@ -436,7 +435,7 @@ TEST_CASE("A host list that makes no sense has no hosts") {
   }
 }
 
-TEST_CASE("A host list is limited") {
+TEST_CASE("The size of a host list is limited") {
   CHECK(expand_host_list("n[1-65536]")->size() == 65'536);
   CHECK_FALSE(expand_host_list("n[1-65537]"));
   CHECK_FALSE(expand_host_list("n[0-999999999]"));

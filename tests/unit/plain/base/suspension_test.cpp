@@ -14,7 +14,7 @@ using namespace std::chrono_literals;
 using dtrain::base::Deadline;
 using dtrain::base::suspended_time;
 
-/// The child's part: 0 if what it sees after a stop of two seconds is right.
+/// The child's part: exits with 0 if it measures a stop of two seconds correctly.
 int look_after_stop(int ready, int go) {
   dtrain::base::count_suspensions();
   const Deadline deadline(1500ms);
@@ -34,7 +34,7 @@ int look_after_stop(int ready, int go) {
   return status == 0 ? 0 : 4;
 }
 
-TEST_CASE("Time in which the process was stopped is no part of a deadline") {
+TEST_CASE("Deadlines exclude the time during which the process was stopped") {
   int ready[2];
   int go[2];
   REQUIRE(::pipe(ready) == 0);
@@ -54,7 +54,7 @@ TEST_CASE("Time in which the process was stopped is no part of a deadline") {
   for (const int fd : {ready[0], ready[1], go[0], go[1]}) ::close(fd);
 }
 
-TEST_CASE("Nothing is counted where nobody has asked for it") { CHECK(suspended_time() == 0s); }
+TEST_CASE("Nothing is counted without count_suspensions") { CHECK(suspended_time() == 0s); }
 
 }  // namespace
 }  // namespace suspension_test

@@ -36,7 +36,7 @@ TEST_CASE("An error about open files names the limit, others stay as they are") 
   CHECK_THAT(with_open_file_limit("x: Too many open files in system"), !Catch::Contains("ulimit"));
 }
 
-TEST_CASE("Times are told in the units that people use") {
+TEST_CASE("Times are formatted in readable units") {
   CHECK(readable_time(0.00002) == "1 ms");
   CHECK(readable_time(0.0351) == "36 ms");
   CHECK(readable_time(0.0999) == "0.1 s");
@@ -56,7 +56,7 @@ TEST_CASE("No time is negative or nonsense") {
   CHECK_FALSE(readable_time(std::numeric_limits<double>::infinity()).empty());
 }
 
-TEST_CASE("Of long lists the first 20 parts are named, and the others counted") {
+TEST_CASE("Long lists name the first 20 items and count the others") {
   CHECK(list_text({}).empty());
   CHECK(list_text({"a", "b"}, "; ") == "a; b");
   std::vector<std::string> parts(20, "a");
@@ -66,7 +66,7 @@ TEST_CASE("Of long lists the first 20 parts are named, and the others counted") 
   CHECK(list_text(parts) == twenty + ", and 5 more");
 }
 
-TEST_CASE("Ranks are listed by their numbers, of many the first 20") {
+TEST_CASE("Ranks are listed by number, at most 20") {
   CHECK(ranks_text(std::vector{3}) == "rank 3");
   CHECK(ranks_text(std::vector{0, 2}) == "ranks 0, 2");
   std::vector<int> all(4096);

@@ -9,7 +9,7 @@
 namespace dtrain::base::trace_test {
 namespace {
 
-// While it lives, spans of this thread go to a trace.
+// Directs spans of this thread to a trace while it exists.
 class Kept {
  public:
   explicit Kept(std::size_t capacity) : trace(capacity) { Trace::of_thread() = &trace; }
@@ -20,7 +20,7 @@ class Kept {
   Trace trace;
 };
 
-TEST_CASE("Spans stand in the order of their beginnings and know what is around them") {
+TEST_CASE("Spans are ordered by start and know their enclosing span") {
   Kept kept(10);
   {
     const Span step("step", TracePart::step, {"step", 7});
@@ -44,7 +44,7 @@ TEST_CASE("Spans stand in the order of their beginnings and know what is around 
   }
 }
 
-TEST_CASE("A trace that is full counts what it loses and keeps the spans around it whole") {
+TEST_CASE("A full trace counts lost spans and still closes the enclosing ones") {
   Kept kept(2);
   {
     const Span outer("outer", TracePart::step);
@@ -58,13 +58,13 @@ TEST_CASE("A trace that is full counts what it loses and keeps the spans around 
   CHECK(kept.trace.spans()[0].end >= kept.trace.spans()[1].end);
 }
 
-TEST_CASE("A span still open ends before it begins") {
+TEST_CASE("An open span has an end before its start") {
   Kept kept(2);
   const Span open("open", TracePart::step);
   CHECK(kept.trace.spans()[0].end < kept.trace.spans()[0].begin);
 }
 
-TEST_CASE("Spans of other threads go elsewhere, and without a trace nowhere") {
+TEST_CASE("Spans go to their own thread's trace, if it has one") {
   Kept kept(2);
   std::thread([] { const Span span("other", TracePart::data); }).join();
   CHECK(kept.trace.spans().empty());

@@ -1,4 +1,4 @@
-// The store through which ranks meet: what it keeps, whom it takes in, what it does about nonsense.
+// The rendezvous store: its state, admission, and handling of malformed input.
 #include "dtrain/comm/internal/rendezvous/rendezvous.h"
 
 #include <sys/socket.h>
@@ -36,7 +36,7 @@ const base::Deadline& soon() {
   return deadline;
 }
 
-TEST_CASE("A message that was cut or whose sizes lie is noticed wherever it is cut") {
+TEST_CASE("A message that is truncated, or has wrong sizes, is detected") {
   const std::string whole = net::MessageWriter().number(7).text("key").text("value").bytes();
   for (std::size_t size = 0; size <= whole.size(); ++size) {
     net::MessageReader reader(std::string_view(whole).substr(0, size));
@@ -51,7 +51,7 @@ TEST_CASE("A message that was cut or whose sizes lie is noticed wherever it is c
   CHECK_FALSE(lies.is_good());
 }
 
-TEST_CASE("A small number takes a byte for each 7 bits, and ends with the message at the latest") {
+TEST_CASE("A variable-length number takes a byte for each 7 bits, and ends with the message") {
   for (const std::uint64_t number : {std::uint64_t{0}, std::uint64_t{127}, std::uint64_t{128},
                                      std::uint64_t{1} << 40, ~std::uint64_t{0}}) {
     const std::string bytes = net::MessageWriter().small_number(number).short_text("text").bytes();
@@ -69,7 +69,7 @@ TEST_CASE("A small number takes a byte for each 7 bits, and ends with the messag
   }
 }
 
-TEST_CASE("A message announced as too long is refused before its bytes come") {
+TEST_CASE("A message announced as too long is rejected before its bytes arrive") {
   net::FrameBuffer buffer(100);
   buffer.add(net::MessageWriter().number(101).bytes());
   CHECK(buffer.is_broken());
@@ -81,7 +81,7 @@ TEST_CASE("A message announced as too long is refused before its bytes come") {
   CHECK_FALSE(fitting.take_message());
 }
 
-TEST_CASE("A list of ranks travels as its runs, and a lie about their number costs no memory") {
+TEST_CASE("Lists of ranks are encoded as runs, and a false count costs no memory") {
   const auto bytes_of = [](const std::vector<std::int64_t>& ranks) {
     net::MessageWriter writer;
     write_ranks(writer, ranks);
@@ -111,74 +111,78 @@ TEST_CASE("A list of ranks travels as its runs, and a lie about their number cos
   CHECK_FALSE(read_ranks(reader, 4095));
 }
 
-TEST_CASE("Equal notes of neighbours are said once, and a lie about their number is refused") {
-  const Attendance notes{.notes = {"a", "a", "a", "", "", "a", "b"}};
-  const std::string text = packed(notes);
-  CHECK(unpacked_attendance(text)->notes == notes.notes);
+TEST_CASE("Equal values of consecutive members are sent once, and a false count is rejected") {
+  const GatherResult values{.values = {"a", "a", "a", "", "", "a", "b"}};
+  const std::string text = packed(values);
+  CHECK(unpacked_result(text)->values == values.values);
   CHECK(text.size() == 8 + 4 * 2 + 3);
-  CHECK_FALSE(unpacked_attendance(
+  CHECK_FALSE(unpacked_result(
       net::MessageWriter().number(0).small_number(std::uint64_t{1} << 40).short_text("").bytes()));
-  CHECK_FALSE(unpacked_attendance(text.substr(0, text.size() - 1)));
+  CHECK_FALSE(unpacked_result(text.substr(0, text.size() - 1)));
 }
 
-// The HMAC itself is OpenSSL's; this is about what goes into it.
-TEST_CASE("A proof holds for one exchange, one side and one secret alone") {
-  const net::Exchange exchange{
-      .greeting = "g", .host_challenge = "h", .guest_challenge = "c", .hello = "1 of 2"};
-  const std::string proof = net::guest_proof("secret", exchange);
+// The HMAC itself is OpenSSL's; this tests its input.
+TEST_CASE("A proof is valid for one handshake, one side and one secret only") {
+  const net::HandshakeTranscript transcript{
+      .greeting = "g", .server_challenge = "h", .client_challenge = "c", .hello = "1 of 2"};
+  const std::string proof = net::client_proof("secret", transcript);
   CHECK(proof.size() == 32);
-  CHECK(net::is_same_proof(proof, net::guest_proof("secret", exchange)));
-  for (const net::Exchange& other :
-       {net::Exchange{"x", "h", "c", "1 of 2"}, net::Exchange{"g", "x", "c", "1 of 2"},
-        net::Exchange{"g", "h", "x", "1 of 2"}, net::Exchange{"g", "h", "c", "0 of 2"},
-        net::Exchange{"gh", "", "c", "1 of 2"}}) {
-    CHECK_FALSE(net::is_same_proof(proof, net::guest_proof("secret", other)));
+  CHECK(net::is_same_proof(proof, net::client_proof("secret", transcript)));
+  for (const net::HandshakeTranscript& other :
+       {net::HandshakeTranscript{"x", "h", "c", "1 of 2"},
+        net::HandshakeTranscript{"g", "x", "c", "1 of 2"},
+        net::HandshakeTranscript{"g", "h", "x", "1 of 2"},
+        net::HandshakeTranscript{"g", "h", "c", "0 of 2"},
+        net::HandshakeTranscript{"gh", "", "c", "1 of 2"}}) {
+    CHECK_FALSE(net::is_same_proof(proof, net::client_proof("secret", other)));
   }
-  CHECK_FALSE(net::is_same_proof(proof, net::host_proof("secret", exchange, {})));
-  CHECK_FALSE(net::is_same_proof(proof, net::guest_proof("Secret", exchange)));
+  CHECK_FALSE(net::is_same_proof(proof, net::server_proof("secret", transcript, {})));
+  CHECK_FALSE(net::is_same_proof(proof, net::client_proof("Secret", transcript)));
   CHECK_FALSE(net::is_same_proof(proof, ""));
-  const std::string welcome = net::host_proof("secret", exchange, {});
-  for (const net::Reply& reply : {net::Reply{.answer = net::Answer::refused}, net::Reply{.kind = 2},
-                                  net::Reply{.text = "no"}}) {
-    CHECK_FALSE(net::is_same_proof(welcome, net::host_proof("secret", exchange, reply)));
+  const std::string welcome = net::server_proof("secret", transcript, {});
+  for (const net::Reply& reply : {net::Reply{.status = net::ReplyStatus::rejected},
+                                  net::Reply{.kind = 2}, net::Reply{.text = "no"}}) {
+    CHECK_FALSE(net::is_same_proof(welcome, net::server_proof("secret", transcript, reply)));
   }
   CHECK(net::new_challenge() != net::new_challenge());
 }
 
-/// A store of `size` ranks behind a door, and rank 0's client.
-struct Meeting {
-  explicit Meeting(std::int64_t size, milliseconds patience = std::chrono::seconds(10)) {
+/// A store of `size` ranks with a rendezvous socket, and rank 0's client.
+struct StoreFixture {
+  explicit StoreFixture(std::int64_t size, milliseconds auth_timeout = std::chrono::seconds(10)) {
     int ends[2];
     REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
-    door = base::Descriptor(ends[1]);
-    server = std::make_unique<StoreServer>(StoreServer::Options{.size = size,
-                                                                .door = base::Descriptor(ends[0]),
-                                                                .listeners = {},
-                                                                .token = {},
-                                                                .patience = patience});
+    rendezvous_socket = base::Descriptor(ends[1]);
+    server = std::make_unique<StoreServer>(
+        StoreServer::Options{.size = size,
+                             .rendezvous_socket = base::Descriptor(ends[0]),
+                             .listeners = {},
+                             .token = {},
+                             .auth_timeout = auth_timeout});
     world_size = size;
-    clients[0] = std::make_unique<StoreClient>(server->take_own_connection(), newcomer(0), soon());
+    clients[0] =
+        std::make_unique<StoreClient>(server->take_own_connection(), join_request(0), soon());
   }
 
-  [[nodiscard]] Newcomer newcomer(std::int64_t rank) const {
-    return {.rank = rank, .size = world_size, .is_handed_down = true, .token = {}, .where = "here"};
+  [[nodiscard]] JoinRequest join_request(std::int64_t rank) const {
+    return {.rank = rank, .size = world_size, .is_inherited = true, .token = {}, .where = "here"};
   }
   base::Descriptor connect() const {
     auto [own, handed] = net::connected_pair();
-    REQUIRE(net::send_packet(door, 1, std::array{handed.get()}, soon()) == 0);
+    REQUIRE(net::send_packet(rendezvous_socket, 1, std::array{handed.get()}, soon()) == 0);
     return std::move(own);
   }
   void join(std::int64_t rank) {
-    clients[rank] = std::make_unique<StoreClient>(connect(), newcomer(rank), soon());
+    clients[rank] = std::make_unique<StoreClient>(connect(), join_request(rank), soon());
   }
 
-  base::Descriptor door;
+  base::Descriptor rendezvous_socket;
   std::int64_t world_size = 0;
   std::unique_ptr<StoreServer> server;
   std::map<std::int64_t, std::unique_ptr<StoreClient>> clients;
 };
 
-TEST_CASE("Of the ranks that have not come the first 10 are named") {
+TEST_CASE("At most 10 missing ranks are named") {
   JobStore few(3);
   few.admit(1, 3);
   CHECK(few.describe_missing() == "ranks 0, 2 of 3");
@@ -189,42 +193,42 @@ TEST_CASE("Of the ranks that have not come the first 10 are named") {
   for (const std::uint64_t rank : {0, 2}) many.admit(rank, 1 << 20);
   CHECK(many.describe_missing() ==
         "ranks 1, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 1048564 more of 1048576");
-  CHECK_FALSE(many.refusal());
+  CHECK_FALSE(many.failure());
 }
 
-TEST_CASE("Members of a meeting get all notes in their order, the late ones are named") {
-  Meeting meeting(4);
-  for (const std::int64_t rank : {1, 2, 3}) meeting.join(rank);
+TEST_CASE("Members of a gather get all values in group order, and late ones are named") {
+  StoreFixture fixture(4);
+  for (const std::int64_t rank : {1, 2, 3}) fixture.join(rank);
   const std::vector<std::int64_t> members{3, 0, 2};
   std::vector<std::thread> others;
   for (const std::int64_t rank : {0, 3}) {
     others.emplace_back([&, rank] {
-      const auto note = std::string(static_cast<std::size_t>(rank), 'n');
-      const auto notes = meeting.clients[rank]->meet("all", members, note, soon()).notes;
-      CHECK(notes == std::vector<std::string>{"nnn", "", "2"});
+      const auto value = std::string(static_cast<std::size_t>(rank), 'n');
+      const auto values = fixture.clients[rank]->all_gather("all", members, value, soon()).values;
+      CHECK(values == std::vector<std::string>{"nnn", "", "2"});
     });
   }
-  CHECK(meeting.clients[2]->meet("all", members, "2", soon()).notes.at(0) == "nnn");
+  CHECK(fixture.clients[2]->all_gather("all", members, "2", soon()).values.at(0) == "nnn");
   for (std::thread& other : others) other.join();
 
-  const Attendance late = meeting.clients[2]->meet("late", members, "", base::Deadline({}));
+  const GatherResult late = fixture.clients[2]->all_gather("late", members, "", base::Deadline({}));
   CHECK(late.missing == std::vector<std::int64_t>{3, 0});
-  CHECK(late.notes.empty());
+  CHECK(late.values.empty());
 }
 
-TEST_CASE("Members who contradict each other fail the job, and so does one who comes twice") {
+TEST_CASE("Members that disagree fail the job, and so does one that joins twice") {
   for (const std::vector<std::int64_t>& other : {std::vector<std::int64_t>{0}, {0, 1}, {1, 2}}) {
-    Meeting meeting(2);
-    meeting.join(1);
-    (void)meeting.clients[0]->meet("key", {0, 1}, "", base::Deadline({}));
+    StoreFixture fixture(2);
+    fixture.join(1);
+    (void)fixture.clients[0]->all_gather("key", {0, 1}, "", base::Deadline({}));
     const bool is_right = other == std::vector<std::int64_t>{0, 1};
-    auto& client = *meeting.clients[is_right ? 0 : 1];  // rank 0 for the second time
-    CHECK_THROWS_WITH(client.meet("key", other, "", soon()),
+    auto& client = *fixture.clients[is_right ? 0 : 1];  // rank 0 for the second time
+    CHECK_THROWS_WITH(client.all_gather("key", other, "", soon()),
                       Names(is_right ? "rank 0" : "rank 1", "key"));
   }
 }
 
-/// Passes on what ranks and the store say to each other, and counts the messages of the ranks.
+/// Forwards the messages between ranks and the store, and counts those of the ranks.
 class Wiretap {
  public:
   /// `taps`: at most.
@@ -247,7 +251,7 @@ class Wiretap {
   struct Tap {
     base::Descriptor rank;
     base::Descriptor store;
-    net::FrameBuffer words{kMostMessageBytes};
+    net::FrameBuffer words{kMaxMessageBytes};
   };
 
   static bool forward(const base::Descriptor& from, const base::Descriptor& to,
@@ -263,7 +267,7 @@ class Wiretap {
   void pass_on() {
     for (Tap& tap : ends_) {
       if (tap.rank.get() < 0) continue;
-      net::FrameBuffer answers{kMostMessageBytes};
+      net::FrameBuffer answers{kMaxMessageBytes};
       (void)forward(tap.store, tap.rank, answers);
       (void)forward(tap.rank, tap.store, tap.words);
       while (tap.words.take_message()) ++messages_;
@@ -276,63 +280,63 @@ class Wiretap {
   std::jthread thread_;
 };
 
-TEST_CASE("Ranks that meet ask the store once each, however many they are") {
+TEST_CASE("A gather takes one request per rank") {
   constexpr std::int64_t kRanks = 64;
-  Meeting meeting(kRanks);
+  StoreFixture fixture(kRanks);
   Wiretap wiretap(kRanks);
   std::vector<base::Descriptor> connections(kRanks);
   for (std::size_t rank = 1; rank < kRanks; ++rank) {
-    connections[rank] = wiretap.tap(rank, meeting.connect());
+    connections[rank] = wiretap.tap(rank, fixture.connect());
   }
   wiretap.start();
   std::vector<std::int64_t> everybody(kRanks);
   std::iota(everybody.begin(), everybody.end(), std::int64_t{0});
   const auto meet_as = [&](std::int64_t rank, StoreClient& client) {
     for (const char* name : {"first", "second"}) {
-      const auto notes = exchange_notes(client, name, everybody, std::to_string(rank), soon());
-      CHECK(notes.at(63) == "63");
+      const auto values = store_all_gather(client, name, everybody, std::to_string(rank), soon());
+      CHECK(values.at(63) == "63");
     }
   };
   std::vector<std::thread> ranks;
   for (std::int64_t rank = 1; rank < kRanks; ++rank) {
     ranks.emplace_back([&, rank] {
       StoreClient client(std::move(connections[static_cast<std::size_t>(rank)]),
-                         meeting.newcomer(rank), soon());
+                         fixture.join_request(rank), soon());
       meet_as(rank, client);
       client.leave();
     });
   }
-  meet_as(0, *meeting.clients[0]);
+  meet_as(0, *fixture.clients[0]);
   for (std::thread& rank : ranks) rank.join();
-  // Each says hello and takes its leave, too.
+  // Each also sends a hello and a leave.
   CHECK(wiretap.messages() <= (kRanks - 1) * 4);
   CHECK(wiretap.messages() >= (kRanks - 1) * 3);
 }
 
-TEST_CASE("A rank that comes through the door may be slower than a stranger") {
-  Meeting meeting(2, milliseconds(1));
-  base::Descriptor connection = meeting.connect();
+TEST_CASE("A rank from the rendezvous socket has no authentication timeout") {
+  StoreFixture fixture(2, milliseconds(1));
+  base::Descriptor connection = fixture.connect();
   std::this_thread::sleep_for(milliseconds(30));
-  CHECK_NOTHROW(StoreClient(std::move(connection), meeting.newcomer(1), soon()));
+  CHECK_NOTHROW(StoreClient(std::move(connection), fixture.join_request(1), soon()));
 }
 
-TEST_CASE("Nobody is taken in once every rank has come") {
-  Meeting meeting(2);
-  meeting.join(1);
-  REQUIRE(meeting.clients[0]->meet("come", {0}, "", soon()).missing.empty());
+TEST_CASE("No connection is accepted once every rank has joined") {
+  StoreFixture fixture(2);
+  fixture.join(1);
+  REQUIRE(fixture.clients[0]->all_gather("come", {0}, "", soon()).missing.empty());
   const auto [own, handed] = net::connected_pair();
-  CHECK(net::send_packet(meeting.door, 1, std::array{handed.get()}, soon()) == EPIPE);
+  CHECK(net::send_packet(fixture.rendezvous_socket, 1, std::array{handed.get()}, soon()) == EPIPE);
 }
 
-TEST_CASE("A refusal reaches ranks that wait, with its kind and without its control characters") {
-  Meeting meeting(2);
-  meeting.join(1);
+TEST_CASE("A failure reaches waiting ranks, with its kind and without control characters") {
+  StoreFixture fixture(2);
+  fixture.join(1);
   std::thread refuser([&] {
-    CHECK_THROWS_AS(meeting.clients[1]->refuse(ErrorKind::usage, "no\x1b[31m"), base::Error);
+    CHECK_THROWS_AS(fixture.clients[1]->fail_job(ErrorKind::usage, "no\x1b[31m"), base::Error);
   });
   try {
-    meeting.clients[0]->wait_for_refusal(soon());
-    FAIL("expected the refusal");
+    fixture.clients[0]->wait_for_failure(soon());
+    FAIL("expected the failure");
   } catch (const base::Error& error) {
     CHECK(error.kind() == ErrorKind::usage);
     CHECK(std::string(error.what()) == "no?[31m");
@@ -340,47 +344,46 @@ TEST_CASE("A refusal reaches ranks that wait, with its kind and without its cont
   refuser.join();
 }
 
-TEST_CASE("A rank whose messages make no sense fails the job, a stranger's do not") {
-  Meeting meeting(2);
-  const base::Descriptor stranger = meeting.connect();
+TEST_CASE("Malformed messages of a rank fail the job, those of unauthenticated processes do not") {
+  StoreFixture fixture(2);
+  const base::Descriptor stranger = fixture.connect();
   REQUIRE(net::send_all(stranger, net::framed("nonsense"), soon()) == net::Transfer::done);
-  const base::Descriptor liar = meeting.connect();
+  const base::Descriptor liar = fixture.connect();
   REQUIRE(net::send_all(liar, net::MessageWriter().number(~std::uint64_t{0}).bytes(), soon()) ==
           net::Transfer::done);
-  CHECK_NOTHROW(meeting.clients[0]->wait_for_refusal(base::Deadline(milliseconds(50))));
+  CHECK_NOTHROW(fixture.clients[0]->wait_for_failure(base::Deadline(milliseconds(50))));
 
-  const base::Descriptor rank = meeting.connect();
-  net::FrameBuffer input(kMostMessageBytes);
-  introduce_to_store(rank, input, meeting.newcomer(1), soon());
+  const base::Descriptor rank = fixture.connect();
+  net::FrameBuffer input(kMaxMessageBytes);
+  join_store(rank, input, fixture.join_request(1), soon());
   REQUIRE(net::send_all(rank, net::framed(net::MessageWriter().number(99).bytes()), soon()) ==
           net::Transfer::done);
-  CHECK_THROWS_WITH(meeting.clients[0]->wait_for_refusal(soon()), Names("rank 1", "store"));
+  CHECK_THROWS_WITH(fixture.clients[0]->wait_for_failure(soon()), Names("rank 1", "store"));
 }
 
-TEST_CASE(
-    "A rank that ends without a word is named to those who wait, one that took its leave not") {
-  Meeting meeting(3);
-  meeting.join(1);
-  meeting.join(2);
-  meeting.clients[1]->leave();
-  CHECK_NOTHROW(meeting.clients[0]->wait_for_refusal(base::Deadline(milliseconds(50))));
+TEST_CASE("A rank that disconnects is named to waiting ranks, one that has left is not") {
+  StoreFixture fixture(3);
+  fixture.join(1);
+  fixture.join(2);
+  fixture.clients[1]->leave();
+  CHECK_NOTHROW(fixture.clients[0]->wait_for_failure(base::Deadline(milliseconds(50))));
   {
-    Meeting other(2);
+    StoreFixture other(2);
     const base::Descriptor rank = other.connect();
-    net::FrameBuffer input(kMostMessageBytes);
-    introduce_to_store(rank, input, other.newcomer(1), soon());
+    net::FrameBuffer input(kMaxMessageBytes);
+    join_store(rank, input, other.join_request(1), soon());
     REQUIRE(::shutdown(rank.get(), SHUT_RDWR) == 0);
-    CHECK_THROWS_WITH(other.clients[0]->wait_for_refusal(soon()), Contains("rank 1 ended"));
+    CHECK_THROWS_WITH(other.clients[0]->wait_for_failure(soon()), Contains("rank 1 ended"));
   }
 }
 
-TEST_CASE("A server that is done ends by itself when the last rank has left") {
-  Meeting meeting(2);
-  meeting.join(1);
-  meeting.server->finish();
-  meeting.clients[0]->leave();
-  CHECK_NOTHROW(meeting.clients[1]->wait_for_refusal(base::Deadline(milliseconds(1))));
-  meeting.clients[1]->leave();
+TEST_CASE("A finished server ends by itself when the last rank has left") {
+  StoreFixture fixture(2);
+  fixture.join(1);
+  fixture.server->finish();
+  fixture.clients[0]->leave();
+  CHECK_NOTHROW(fixture.clients[1]->wait_for_failure(base::Deadline(milliseconds(1))));
+  fixture.clients[1]->leave();
 }
 
 }  // namespace

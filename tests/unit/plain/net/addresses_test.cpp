@@ -22,8 +22,8 @@ using dtrain::net::node_address_in;
 using dtrain::testing::Names;
 using std::chrono::milliseconds;
 
-// At which addresses a process listens and is reached, and how long others try.
-TEST_CASE("A loopback is told from an address, and from what is none") {
+// Addresses at which processes listen and are reached, and the time limits of connecting.
+TEST_CASE("Loopback addresses are distinguished from others and from invalid text") {
   for (const char* address : {"127.0.0.1", "127.0.1.1", "::1"}) CHECK(is_loopback(address));
   for (const char* address : {"128.0.0.1", "10.127.0.1", "fe80::1", "localhost", "", "garbage"}) {
     CHECK_FALSE(is_loopback(address));
@@ -31,7 +31,7 @@ TEST_CASE("A loopback is told from an address, and from what is none") {
   for (const std::string& address : interface_addresses()) CHECK_FALSE(is_loopback(address));
 }
 
-TEST_CASE("An address travels as the bytes that packets have, and what is none as nothing") {
+TEST_CASE("Addresses convert to network-order bytes, and invalid ones to none") {
   CHECK(address_bytes("10.77.0.1") == std::string("\x0a\x4d\0\x01", 4));
   CHECK(address_bytes("::1") == std::string(15, '\0') + '\x01');
   for (const char* address : {"10.77.0.1", "255.255.255.255", "::1", "fd77::1", "fe80::1"}) {
@@ -43,7 +43,7 @@ TEST_CASE("An address travels as the bytes that packets have, and what is none a
   }
 }
 
-TEST_CASE("A process that others cannot reach at its own address finds one that they can") {
+TEST_CASE("A process finds an address at which others can reach it") {
   CHECK(source_address_to("127.0.0.1") == "127.0.0.1");
   CHECK(source_address_to("garbage").empty());
   using Addresses = std::vector<std::string>;
@@ -51,17 +51,15 @@ TEST_CASE("A process that others cannot reach at its own address finds one that 
   CHECK(reachable_address("127.0.1.1", Addresses{"127.0.1.1", "127.0.0.1", ""}) == "127.0.1.1");
   CHECK(reachable_address("127.0.1.1", Addresses{"garbage"}) == "127.0.1.1");
   CHECK(reachable_address("", Addresses{}).empty());
-  for (const char* none : {"127.0.1.1", "::1", "garbage", ""})
-    CHECK_FALSE(is_of_other_machine(none));
+  for (const char* none : {"127.0.1.1", "::1", "garbage", ""}) CHECK_FALSE(is_remote(none));
   const auto own = interface_addresses();
   if (own.empty()) return;  // of a machine without a network
-  CHECK_FALSE(is_of_other_machine(own[0]));
+  CHECK_FALSE(is_remote(own[0]));
   CHECK(reachable_address("127.0.1.1", Addresses{"127.0.0.1", own[0]}) == own[0]);
   CHECK(reachable_address("", Addresses{"", own[0]}) == own[0]);
 }
 
-TEST_CASE(
-    "An interface is found by its name, and one that is not there is told with those that are") {
+TEST_CASE("An interface is found by name, and an unknown one is reported with the known ones") {
   const auto all = interfaces();
   REQUIRE(std::ranges::count(all, "lo", &Interface::name) == 1);
   CHECK(find_interface("lo", "--interface").address == "127.0.0.1");
@@ -79,7 +77,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("An interface that cannot be looked for is no mistake of the user's") {
+TEST_CASE("Failing to list interfaces is not a usage error") {
   rlimit limit{};
   REQUIRE(::getrlimit(RLIMIT_NOFILE, &limit) == 0);
   const rlimit none{.rlim_cur = 0, .rlim_max = limit.rlim_max};
@@ -95,8 +93,8 @@ TEST_CASE("An interface that cannot be looked for is no mistake of the user's") 
 }
 
 TEST_CASE(
-    "Rank 0 listens at one address that is given, and for other hosts at all that a name of "
-    "the loopback may mean") {
+    "Rank 0 listens at a given numeric address alone, or at all addresses to which other hosts may "
+    "resolve a loopback name") {
   const auto one = listen_for_hosts("127.0.0.1", 0);
   REQUIRE(one.size() == 1);
   CHECK(own_address_of(one[0]) == "127.0.0.1");
@@ -122,8 +120,8 @@ TEST_CASE(
   }
 }
 
-// A socket that is full answers no further connection.
-TEST_CASE("A try to connect ends before its deadline where nobody answers") {
+// A full backlog answers no further connection.
+TEST_CASE("A connection attempt without an answer ends before its deadline") {
   const auto listening = listen_for_hosts("127.0.0.1", 0);
   REQUIRE(::listen(listening[0].get(), 0) == 0);
   std::vector<base::Descriptor> waiting;
@@ -140,7 +138,7 @@ TEST_CASE("A try to connect ends before its deadline where nobody answers") {
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
 }
 
-TEST_CASE("A node's address is found in what scontrol prints") {
+TEST_CASE("A node's address is parsed from scontrol's output") {
   CHECK(node_address_in("NodeName=n1 Arch=x86_64 Gres=(null) NodeAddr=10.0.0.7 NodeHostName=n1 "
                         "Version=22.05.8\n") == "10.0.0.7");
   CHECK(node_address_in("NodeName=n1 NodeAddr=n1.cluster\n") == "n1.cluster");
@@ -148,12 +146,12 @@ TEST_CASE("A node's address is found in what scontrol prints") {
   CHECK(node_address_in("").empty());
 }
 
-TEST_CASE("MASTER_ADDR says where a step meets, whatever its hosts are") {
+TEST_CASE("MASTER_ADDR takes precedence over a step's hosts") {
   CHECK(address_of_first_node({.num_nodes = 2, .hosts = "a[", .master_addr = "10.0.0.1"}) ==
         "10.0.0.1");
 }
 
-TEST_CASE("A first node that is known is met by its name, but never at another node's loopback") {
+TEST_CASE("A known first node is addressed by its name, but never by another node's loopback") {
   CHECK(address_of_first_node({.num_nodes = 2, .node = 1, .hosts = "192.0.2.[1-2]"}) ==
         "192.0.2.1");
   // Debian gives a machine's own name a loopback address.
@@ -163,7 +161,7 @@ TEST_CASE("A first node that is known is met by its name, but never at another n
                     Names("127.0.1.1", "loopback", "MASTER_ADDR"));
 }
 
-TEST_CASE("A name that no shell may see is not looked up") {
+TEST_CASE("A name that is unsafe for a shell is not looked up") {
   CHECK_THROWS_WITH(
       address_of_first_node({.num_nodes = 2, .node = 1, .hosts = "$(touch x).invalid"}),
       Catch::Contains("no NodeAddr"));

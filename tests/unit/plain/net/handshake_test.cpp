@@ -20,56 +20,56 @@ namespace dtrain::net::handshake_test {
 namespace {
 
 using Cause = HandshakeError::Cause;
-using dtrain::net::open_from_own_user;
-using dtrain::net::seal_for_own_user;
+using dtrain::net::decode_credential;
+using dtrain::net::encode_credential;
 using std::chrono::milliseconds;
 
-// Who is admitted by a handshake, and who has no effect.
+// Handshakes: which clients are authenticated, and which are dropped.
 constexpr const char* kGreeting = "test/1\n";
 constexpr const char* kSecret = "0123456789abcdef";
 
-GuestOptions guest_with(const std::string& secret) {
+ClientOptions client_with(const std::string& secret) {
   return {.greeting = kGreeting,
           .secret = secret,
           .hello = "hello",
-          .host = "the host",
-          .self = "this guest",
-          .peers = "guests",
+          .host = "the server",
+          .self = "this client",
+          .peers = "clients",
           .advice = "use one secret"};
 }
 
-/// The guest's admission, or why there was none.
+/// The result of a handshake, or why it failed.
 struct Outcome {
-  std::optional<Admission> admission;
+  std::optional<HandshakeResult> result;
   std::optional<Cause> cause;
 };
 
-Outcome come(const base::Descriptor& socket, const GuestOptions& options) {
+Outcome run_client(const base::Descriptor& socket, const ClientOptions& options) {
   FrameBuffer input;
   try {
-    return {be_admitted(socket, input, options, base::Deadline(milliseconds(2000))), {}};
+    return {run_client_handshake(socket, input, options, base::Deadline(milliseconds(2000))), {}};
   } catch (const HandshakeError& error) {
     return {{}, error.cause()};
   }
 }
 
-/// A reception for guests that know a secret.
-struct Host {
-  explicit Host(milliseconds patience = std::chrono::seconds(10))
-      : reception({.greeting = kGreeting, .secret = kSecret, .patience = patience}) {}
+/// A server for clients that know a secret.
+struct TestServer {
+  explicit TestServer(milliseconds auth_timeout = std::chrono::seconds(10))
+      : handshakes({.greeting = kGreeting, .secret = kSecret, .auth_timeout = auth_timeout}) {}
 
   base::Descriptor connect() {
     auto [own, served] = connected_pair();
-    reception.greet(std::move(served), Trust::token);
+    handshakes.begin_handshake(std::move(served), AuthMethod::token);
     return std::move(own);
   }
-  std::vector<Reception::Guest> serve() {
+  std::vector<HandshakeServer::Client> serve() {
     std::vector<pollfd> polled;
-    reception.add_to(polled);
+    handshakes.add_to(polled);
     ::poll(polled.data(), polled.size(), 10);
-    return reception.serve(polled);
+    return handshakes.serve(polled);
   }
-  /// Returns whether the host has closed this connection.
+  /// Returns whether the server has closed this connection.
   static bool is_closed(const base::Descriptor& own) {
     char bytes[256];
     ssize_t count = 1;
@@ -77,93 +77,96 @@ struct Host {
     return count == 0;
   }
 
-  Reception reception;
+  HandshakeServer handshakes;
 };
 
-TEST_CASE("Who knows the secret is admitted, with what it says of itself") {
-  Host host;
-  const base::Descriptor socket = host.connect();
+TEST_CASE("A client that knows the secret is authenticated, and its hello is delivered") {
+  TestServer server;
+  const base::Descriptor socket = server.connect();
   Outcome outcome;
-  std::thread guest([&] { outcome = come(socket, guest_with(kSecret)); });
-  std::vector<Reception::Guest> guests;
-  while (guests.empty()) guests = host.serve();
-  CHECK(guests.front().exchange.hello == "hello");
-  host.reception.answer(guests.front(),
-                        {.answer = Answer::refused, .kind = 2, .text = std::string(9000, 'x')});
-  guest.join();
-  REQUIRE(outcome.admission);
-  CHECK(outcome.admission->secret == kSecret);
-  CHECK(outcome.admission->reply.answer == Answer::refused);
-  CHECK(outcome.admission->reply.kind == 2);
-  CHECK(outcome.admission->reply.text == std::string(kMostHandshakeBytes / 2, 'x'));
+  std::thread client([&] { outcome = run_client(socket, client_with(kSecret)); });
+  std::vector<HandshakeServer::Client> clients;
+  while (clients.empty()) clients = server.serve();
+  CHECK(clients.front().transcript.hello == "hello");
+  server.handshakes.answer(
+      clients.front(),
+      {.status = ReplyStatus::rejected, .kind = 2, .text = std::string(9000, 'x')});
+  client.join();
+  REQUIRE(outcome.result);
+  CHECK(outcome.result->secret == kSecret);
+  CHECK(outcome.result->reply.status == ReplyStatus::rejected);
+  CHECK(outcome.result->reply.kind == 2);
+  CHECK(outcome.result->reply.text == std::string(kMaxHandshakeBytes / 2, 'x'));
 }
 
-TEST_CASE("Who has another secret, or none, is not admitted, and hears of it") {
-  Host host;
+TEST_CASE("A client with another secret, or none, is rejected with the reason") {
+  TestServer server;
   for (const char* secret : {"another secret...", ""}) {
-    const base::Descriptor socket = host.connect();
+    const base::Descriptor socket = server.connect();
     Outcome outcome;
     std::atomic<bool> has_ended{false};
-    std::thread guest([&] {
-      outcome = come(socket, guest_with(secret));
+    std::thread client([&] {
+      outcome = run_client(socket, client_with(secret));
       has_ended = true;
     });
-    while (!has_ended) CHECK(host.serve().empty());
-    guest.join();
-    CHECK(outcome.cause == Cause::mismatch);
+    while (!has_ended) CHECK(server.serve().empty());
+    client.join();
+    CHECK(outcome.cause == Cause::secret_mismatch);
   }
-  CHECK_FALSE(host.reception.last_turned_away().empty());
+  CHECK_FALSE(server.handshakes.last_rejection().empty());
 }
 
-TEST_CASE("Strangers that say nothing, too much or nonsense are dropped") {
-  Host host(milliseconds(300));
-  const base::Descriptor silent = host.connect();
-  const base::Descriptor loud = host.connect();
-  const base::Descriptor liar = host.connect();
-  const std::string size = MessageWriter().number(kMostHandshakeBytes + 1).bytes();
+TEST_CASE("Connections that stay silent, send too much or send garbage are dropped") {
+  TestServer server(milliseconds(300));
+  const base::Descriptor silent = server.connect();
+  const base::Descriptor loud = server.connect();
+  const base::Descriptor liar = server.connect();
+  const std::string size = MessageWriter().number(kMaxHandshakeBytes + 1).bytes();
   const base::Deadline soon(milliseconds(2000));
   REQUIRE(send_all(loud, size, soon) == Transfer::done);
   REQUIRE(send_all(liar, framed("nonsense"), soon) == Transfer::done);
-  for (int turn = 0; turn < 5; ++turn) CHECK(host.serve().empty());
-  CHECK(Host::is_closed(loud));
-  CHECK(Host::is_closed(liar));
-  CHECK_FALSE(Host::is_closed(silent));
+  for (int turn = 0; turn < 5; ++turn) CHECK(server.serve().empty());
+  CHECK(TestServer::is_closed(loud));
+  CHECK(TestServer::is_closed(liar));
+  CHECK_FALSE(TestServer::is_closed(silent));
   std::this_thread::sleep_for(milliseconds(400));
-  CHECK(host.serve().empty());
-  CHECK(Host::is_closed(silent));
+  CHECK(server.serve().empty());
+  CHECK(TestServer::is_closed(silent));
 }
 
-TEST_CASE("A guest believes no host that does not prove the secret, and no weaker offer") {
-  for (const auto& [trust, cause] :
-       {std::pair(Trust::token, Cause::dropped), std::pair(Trust::same_user, Cause::mismatch),
-        std::pair(Trust::munge, Cause::mismatch), std::pair(Trust::handed_down, Cause::foreign)}) {
+TEST_CASE("A client rejects a server that does not prove the secret, and weaker methods") {
+  for (const auto& [method, cause] : {std::pair(AuthMethod::token, Cause::dropped),
+                                      std::pair(AuthMethod::same_user, Cause::secret_mismatch),
+                                      std::pair(AuthMethod::munge, Cause::secret_mismatch),
+                                      std::pair(AuthMethod::inherited, Cause::wrong_protocol)}) {
     auto [own, other] = connected_pair();
-    const Exchange exchange{.greeting = kGreeting, .host_challenge = std::string(32, 'c')};
-    const std::string words = offer_message(trust, exchange, "") +
-                              framed(reply_message({.answer = Answer::refused}, "no proof"));
+    const HandshakeTranscript transcript{.greeting = kGreeting,
+                                         .server_challenge = std::string(32, 'c')};
+    const std::string words = server_hello(method, transcript, "") +
+                              framed(reply_message({.status = ReplyStatus::rejected}, "no proof"));
     REQUIRE(send_all(other, words, base::Deadline(milliseconds(2000))) == Transfer::done);
-    CHECK(come(own, guest_with(kSecret)).cause == cause);
+    CHECK(run_client(own, client_with(kSecret)).cause == cause);
   }
 }
 
-// tests/cli/launcher/slurm_test.py starts a munge of its own; here it is what the machine has.
-TEST_CASE("A text is sealed and opened, or a reason says why not") {
+// Uses the machine's munge, if any; tests/cli/launcher/slurm_test.py starts its own.
+TEST_CASE("A credential is encoded and decoded once, or a reason is given") {
   std::string reason;
-  const auto sealed = seal_for_own_user("a secret", reason);
+  const auto sealed = encode_credential("a secret", reason);
   if (!sealed) {
     CHECK_FALSE(reason.empty());
     return;
   }
   CHECK(sealed->starts_with("MUNGE:"));
-  CHECK(open_from_own_user(*sealed, reason) == "a secret");
-  CHECK_FALSE(open_from_own_user(*sealed, reason));  // once
+  CHECK(decode_credential(*sealed, reason) == "a secret");
+  CHECK_FALSE(decode_credential(*sealed, reason));  // once
   CHECK_FALSE(reason.empty());
 }
 
-TEST_CASE("What is no credential is not opened") {
+TEST_CASE("Invalid credentials are rejected") {
   for (const char* text : {"", "MUNGE:", "MUNGE:AAAA:", "nonsense"}) {
     std::string reason;
-    CHECK_FALSE(open_from_own_user(text, reason));
+    CHECK_FALSE(decode_credential(text, reason));
     CHECK_FALSE(reason.empty());
   }
 }

@@ -1,4 +1,4 @@
-// Whose the ends of TCP connections are.
+// Owners of the ends of TCP connections.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -51,7 +51,7 @@ base::Descriptor listener_of_both() {
   return listener;
 }
 
-TEST_CASE("A connection of IPv4 to a socket of IPv6 has its owners, too") {
+TEST_CASE("The owners of an IPv4 connection to an IPv6 socket are found") {
   const Connection connection(listener_of_both(), "127.0.0.1");
   for (const base::Descriptor* end : {&connection.near, &connection.far}) {
     net::TcpEnd other = end_of(*end);
@@ -63,7 +63,7 @@ TEST_CASE("A connection of IPv4 to a socket of IPv6 has its owners, too") {
   }
 }
 
-TEST_CASE("The kernel tells alike, by netlink and in its table, whose the end of a connection is") {
+TEST_CASE("Netlink and the /proc table report the same owner") {
   for (const std::string host : {"127.0.0.1", "::1"}) {
     CAPTURE(host);
     Connection connection(host);

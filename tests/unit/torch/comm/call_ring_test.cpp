@@ -1,4 +1,4 @@
-// What a group tells dtrun of its calls.
+// What a group reports to dtrun about its calls.
 #include "dtrain/comm/call_ring.h"
 
 #include <catch2/catch.hpp>
@@ -22,7 +22,7 @@ std::string line_of(const CallRing& ring) {
   return begin == std::string::npos ? line : line.substr(0, begin - 1) + line.substr(begin + 4);
 }
 
-TEST_CASE("A group tells of its oldest call that has not ended, else of its last") {
+TEST_CASE("A group reports its oldest unfinished call, else its last") {
   CallRing ring;
   CHECK(line_of(ring) == "call 0 none 0 ended 0 -1 dp of 2 ranks from 0\n");
   const auto first = ring.add(call_of("all_reduce", -1, at::kFloat, 10));
@@ -40,7 +40,7 @@ TEST_CASE("A group tells of its oldest call that has not ended, else of its last
   CHECK(line_of(ring) == "call 3 barrier 0 open  1 dp of 2 ranks from 0\n");
 }
 
-TEST_CASE("Every call that ends while somebody keeps calls is kept, however many the ring holds") {
+TEST_CASE("Every call that ends during keeping is kept, beyond the capacity of the ring") {
   constexpr std::int64_t kCalls = 2 * CallRing::kCapacity;
   CallRing ring;
   ring.finish(ring.add(call_of("barrier", -1, at::kByte, 0)), 1);

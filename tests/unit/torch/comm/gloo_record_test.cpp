@@ -1,4 +1,4 @@
-// What gloo writes about a rank, and how little of it the others need.
+// Parsing and rebuilding of gloo's connection records.
 #include "dtrain/comm/internal/gloo/gloo_record.h"
 
 #include <catch2/catch.hpp>
@@ -36,7 +36,7 @@ ErrorKind kind_of_error(const std::string& bytes, std::size_t num_members) {
   return {};
 }
 
-TEST_CASE("A record is its endpoint and its first number") {
+TEST_CASE("A record consists of its endpoint and its first number") {
   const GlooRecord v4 = parse_record(written(kIpv4, {7, 8, 9}), 3);
   CHECK(v4.endpoint == "\x97\xbb\x7f\0\0\x01"s);
   CHECK(v4.first_number == 7);
@@ -45,7 +45,7 @@ TEST_CASE("A record is its endpoint and its first number") {
   CHECK(v6.first_number == 0);
 }
 
-TEST_CASE("A record that is made anew has the parts that gloo reads") {
+TEST_CASE("A rebuilt record has the parts that gloo reads") {
   for (const std::string& address : {kIpv4, kIpv6}) {
     const std::string before = written(address, {7, 8, 9});
     const GlooRecord record = parse_record(before, 3);
@@ -57,7 +57,7 @@ TEST_CASE("A record that is made anew has the parts that gloo reads") {
   }
 }
 
-TEST_CASE("What gloo was never seen to write is refused, and what a variable makes it leave out") {
+TEST_CASE("Unknown formats are rejected, and records whose numbers a variable omits") {
   CHECK(kind_of_error(written(kIpv4, {}), 3) == ErrorKind::usage);
   CHECK(kind_of_error(written(kIpv4, {7, 9, 10}), 3) == ErrorKind::internal);
   CHECK(kind_of_error(written(kIpv4, {7, 8, 9}), 2) == ErrorKind::internal);

@@ -26,7 +26,7 @@ at::Tensor reduced(const std::vector<at::Tensor>& inputs, ReduceOp op) {
   return output;
 }
 
-TEST_CASE("Small contributions of 16 bits are not lost beside a large one") {
+TEST_CASE("Small 16-bit contributions are not lost next to a large one") {
   const at::ScalarType dtype = GENERATE(at::kBFloat16, at::kHalf);
   std::vector<at::Tensor> inputs(64, at::ones({5}, dtype));
   inputs[0] = at::full({5}, 4096, dtype);  // beside which 1 is less than half a unit in both

@@ -1,5 +1,5 @@
-// What a job of thousands of ranks exchanges while it starts and saves: counted on the code that
-// the ranks and the store run, without the processes.
+// Traffic of a job of thousands of ranks while it starts and saves, counted on the production code
+// of the ranks and the store, without the processes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 #include "dtrain/checkpoint/format/manifest.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/comm/internal/gloo/gloo_record.h"
-#include "dtrain/comm/internal/host/host_survey.h"
+#include "dtrain/comm/internal/host/host_topology.h"
 #include "dtrain/comm/internal/rendezvous/job_store.h"
 #include "dtrain/comm/internal/rendezvous/store_client.h"
 #include "dtrain/comm/internal/rendezvous/wire.h"
@@ -32,7 +32,7 @@ constexpr std::int64_t kHosts = kRanks / kPerHost;
 
 void tell(const std::string& text) { std::puts(text.c_str()); }
 
-/// What went over the wire; bytes with their frames.
+/// Traffic on the wire; bytes include frames.
 struct Traffic {
   std::int64_t requests = 0;
   std::int64_t largest_request = 0;
@@ -47,32 +47,33 @@ struct Traffic {
   }
 };
 
-/// Rank 0's store, as its server uses it.
+/// Rank 0's store, driven as by its server.
 class Store {
  public:
-  using Note = std::function<std::string(std::int64_t rank)>;
+  using Value = std::function<std::string(std::int64_t rank)>;
 
-  Traffic meet(const std::string& key, const std::vector<std::int64_t>& members, const Note& note) {
+  Traffic all_gather(const std::string& key, const std::vector<std::int64_t>& members,
+                     const Value& value) {
     Traffic traffic;
     for (const std::int64_t rank : members) {
       const std::string request =
-          comm::meet_request(key, members, note(rank), std::chrono::minutes(5));
+          comm::gather_request(key, members, value(rank), std::chrono::minutes(5));
       ++traffic.requests;
       const auto bytes = static_cast<std::int64_t>(net::framed(request).size());
       traffic.largest_request = std::max(traffic.largest_request, bytes);
       hear(request, rank);
     }
-    REQUIRE_FALSE(store_.refusal());
-    const std::string* notes = store_.notes(key);
-    REQUIRE(notes != nullptr);
-    const auto attendance = comm::unpacked_attendance(*notes);
-    REQUIRE(attendance);
-    REQUIRE(attendance->notes.size() == members.size());
+    REQUIRE_FALSE(store_.failure());
+    const std::string* values = store_.values(key);
+    REQUIRE(values != nullptr);
+    const auto result = comm::unpacked_result(*values);
+    REQUIRE(result);
+    REQUIRE(result->values.size() == members.size());
     for (std::size_t index = 0; index < members.size(); index += 97) {
-      REQUIRE(attendance->notes[index] == note(members[index]));
+      REQUIRE(result->values[index] == value(members[index]));
     }
     traffic.largest_answer = static_cast<std::int64_t>(
-        net::framed(net::MessageWriter().number(1).text(*notes).bytes()).size());
+        net::framed(net::MessageWriter().number(1).text(*values).bytes()).size());
     traffic.sent_by_store = traffic.largest_answer * traffic.requests;
     return traffic;
   }
@@ -80,13 +81,13 @@ class Store {
  private:
   void hear(const std::string& request, std::int64_t rank) {
     net::MessageReader reader(request);
-    REQUIRE(reader.number() == static_cast<std::uint64_t>(comm::StoreRequest::meet));
+    REQUIRE(reader.number() == static_cast<std::uint64_t>(comm::StoreRequest::gather));
     const std::string key = reader.text();
     (void)reader.number();
-    std::string note = reader.text();
+    std::string value = reader.text();
     const auto members = comm::read_ranks(reader, kRanks);
     REQUIRE(members);
-    store_.join(key, *members, rank, std::move(note));
+    store_.join_gather(key, *members, rank, std::move(value));
   }
 
   comm::JobStore store_{kRanks};
@@ -109,47 +110,48 @@ std::string address(std::int64_t host, bool is_v6) {
 std::string host_name(std::int64_t host) { return fmt::format("{:036} net:[4026531840]", host); }
 std::string socket_name(std::int64_t rank) { return fmt::format("dtrain-{}-{:032x}", rank, rank); }
 
-/// What ranks tell each other as they meet and find those of their hosts; hosts: of each rank.
-void meet_on_hosts(const std::function<void(const std::string&, const Store::Note&)>& meet,
-                   const std::vector<std::int64_t>& hosts, bool is_v6) {
+/// The rendezvous, and the discovery of hosts; hosts: of each rank.
+void gather_on_hosts(const std::function<void(const std::string&, const Store::Value&)>& gather,
+                     const std::vector<std::int64_t>& hosts, bool is_v6) {
   const auto host_of = [&](std::int64_t rank) { return hosts[static_cast<std::size_t>(rank)]; };
-  std::vector<comm::ShmCard> cards;
+  std::vector<comm::HostInfo> hosts_info;
   for (const std::int64_t host : hosts) {
-    cards.push_back({.host = comm::host_digest(host_name(host)), .refusal = {}});
+    hosts_info.push_back({.host = comm::host_digest(host_name(host)), .failure = {}});
   }
-  meet("the job", [&](std::int64_t rank) { return address(host_of(rank), is_v6); });
-  meet("shared memory",
-       [&](std::int64_t rank) { return comm::packed(cards[static_cast<std::size_t>(rank)]); });
-  if (std::ranges::max(comm::hosts_of(cards)) + 1 == std::ssize(hosts)) return;
-  meet("first ranks", [&](std::int64_t rank) {
+  gather("the job", [&](std::int64_t rank) { return address(host_of(rank), is_v6); });
+  gather("shared memory", [&](std::int64_t rank) {
+    return comm::packed(hosts_info[static_cast<std::size_t>(rank)]);
+  });
+  if (std::ranges::max(comm::hosts_of(hosts_info)) + 1 == std::ssize(hosts)) return;
+  gather("first ranks", [&](std::int64_t rank) {
     const bool is_first = std::ranges::find(hosts, host_of(rank)) - hosts.begin() == rank;
     const bool is_alone = std::ranges::count(hosts, host_of(rank)) == 1;
     return is_first && !is_alone ? socket_name(rank) : "";
   });
-  meet("one host", [](std::int64_t) { return ""; });
+  gather("one host", [](std::int64_t) { return ""; });
 }
 
-/// The host of each of so many ranks, of which each has `per_host`.
+/// The host of each rank, with `per_host` ranks on each.
 std::vector<std::int64_t> even_hosts(std::int64_t num_ranks, std::int64_t per_host) {
   std::vector<std::int64_t> hosts = comm::ranks_below(num_ranks);
   for (std::int64_t& each : hosts) each /= per_host;
   return hosts;
 }
 
-TEST_CASE("4,096 ranks meet with one short request each, and hear of hosts instead of ranks") {
+TEST_CASE("4,096 ranks join with one short request each, and receive one value per host") {
   Store store;
   const auto all = comm::ranks_below(kRanks);
   Traffic sum;
-  const auto meet = [&](const std::string& key, const Store::Note& note) {
-    const Traffic traffic = store.meet(key, all, note);
+  const auto gather = [&](const std::string& key, const Store::Value& value) {
+    const Traffic traffic = store.all_gather(key, all, value);
     show(key, traffic);
     CHECK(traffic.requests == kRanks);
     CHECK(traffic.largest_request < 256);
     CHECK(traffic.largest_answer < 100 + 50 * kHosts);
     sum.add(traffic);
   };
-  meet_on_hosts(meet, even_hosts(kRanks, kPerHost), false);
-  show("all meetings", sum);
+  gather_on_hosts(gather, even_hosts(kRanks, kPerHost), false);
+  show("all gathers", sum);
   CHECK(sum.requests == 4 * kRanks);
   CHECK(sum.sent_by_store < kRanks * kHosts * 100);
 }
@@ -179,7 +181,7 @@ TEST_CASE("The groups of 4,096 ranks take a request for each rank and group, and
       list_bytes += static_cast<std::int64_t>(sizeof line + line.size() * sizeof line.front());
       if (kind.is_axis || line.size() < 2) continue;
       const std::string key = fmt::format("group {} '{}'", groups++, kind.name);
-      sum.add(store.meet(key, line, [&](std::int64_t rank) {
+      sum.add(store.all_gather(key, line, [&](std::int64_t rank) {
         return rank == line.front() ? "123456789" : "here";
       }));
     }
@@ -197,7 +199,7 @@ TEST_CASE("The groups of 4,096 ranks take a request for each rank and group, and
 
 constexpr std::int64_t kGlooRanks = 1024;
 
-/// A rank's record of a group of `size`, as GlooGroups takes it from what gloo writes.
+/// A rank's record in a group of `size`, as GlooGroups parses it.
 comm::GlooRecord gloo_record(std::int64_t rank, const std::string& address,
                              std::int64_t first_number, std::int64_t size) {
   const std::string port{static_cast<char>(rank >> 8), static_cast<char>(rank)};
@@ -207,18 +209,18 @@ comm::GlooRecord gloo_record(std::int64_t rank, const std::string& address,
       num_members);
 }
 
-/// What ranks tell each other until gloo has connected the control plane and ddp's group.
-void connect_by_gloo(const std::function<void(const std::string&, const Store::Note&)>& meet,
+/// The exchanges until gloo has connected the control plane and ddp's group.
+void connect_by_gloo(const std::function<void(const std::string&, const Store::Value&)>& gather,
                      const std::vector<std::int64_t>& hosts, bool is_v6) {
   const auto record = [&](std::int64_t rank, std::int64_t first_number, std::int64_t size) {
     const std::string own = address(hosts[static_cast<std::size_t>(rank)], is_v6);
     return gloo_record(rank, own, first_number, size);
   };
-  meet("gloo's addresses", [&](std::int64_t rank) { return record(rank, 0, 1).endpoint; });
+  gather("gloo's addresses", [&](std::int64_t rank) { return record(rank, 0, 1).endpoint; });
   const std::string key = net::new_challenge();
-  meet("gloo's key", [&](std::int64_t rank) { return rank == 0 ? key : std::string(); });
+  gather("gloo's key", [&](std::int64_t rank) { return rank == 0 ? key : std::string(); });
   for (const std::int64_t first : {std::int64_t{1}, 1 + kGlooRanks}) {
-    meet(fmt::format("group {}", first), [&](std::int64_t rank) {
+    gather(fmt::format("group {}", first), [&](std::int64_t rank) {
       return std::to_string(record(rank, first, kGlooRanks).first_number);
     });
   }
@@ -235,18 +237,19 @@ TEST_CASE("Rank 0 answers at most 64 KiB to each of 1,024 ranks that gloo connec
   const auto all = comm::ranks_below(kGlooRanks);
   Traffic sum;
   std::int64_t answered = 0;
-  const auto meet = [&](const std::string& key, const Store::Note& note) {
-    const Traffic traffic = store.meet(key, all, note);
+  const auto gather = [&](const std::string& key, const Store::Value& value) {
+    const Traffic traffic = store.all_gather(key, all, value);
     answered += traffic.largest_answer;
     sum.add(traffic);
   };
   if (shares_memory) {
-    meet_on_hosts(meet, hosts, is_v6);
+    gather_on_hosts(gather, hosts, is_v6);
   } else {
-    meet("the job",
-         [&](std::int64_t rank) { return address(hosts[static_cast<std::size_t>(rank)], is_v6); });
+    gather("the job", [&](std::int64_t rank) {
+      return address(hosts[static_cast<std::size_t>(rank)], is_v6);
+    });
   }
-  connect_by_gloo(meet, hosts, is_v6);
+  connect_by_gloo(gather, hosts, is_v6);
   show(fmt::format("gloo, 1,024 of IPv{}", is_v6 ? 6 : 4), sum);
   tell(fmt::format("{:24} {} bytes to each rank", "", answered));
   CHECK(answered <= kMost);
@@ -254,7 +257,7 @@ TEST_CASE("Rank 0 answers at most 64 KiB to each of 1,024 ranks that gloo connec
 
 // --- a save --------------------------------------------------------------------------------------
 
-/// A group in which every rank does what this one does; counts what it sends and holds.
+/// A group in which every rank behaves as this one; counts its traffic and memory.
 class CountingGroup final : public StubGroup {
  public:
   explicit CountingGroup(std::int64_t rank) : rank_(rank) {}

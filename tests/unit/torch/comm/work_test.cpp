@@ -7,17 +7,17 @@
 #include <future>
 #include <latch>
 
-#include "dtrain/comm/lane.h"
 #include "dtrain/comm/local/local_world.h"
 #include "dtrain/comm/queued_group.h"
+#include "dtrain/comm/serial_executor.h"
 #include "support/stub_group.h"
 
 namespace dtrain::testing::work_test {
 namespace {
 
-// A work may order a stream instead of blocking the host: shown by a group whose stream is a
-// thread.
-using Stream = comm::Lane;  // tasks end in the order in which they were put there
+// Work::wait() may order a stream instead of blocking the host: tested with a group whose stream is
+// a thread.
+using Stream = comm::SerialExecutor;  // tasks end in FIFO order
 
 /// The end of a task of one stream, for which another stream can wait.
 class StreamCompletion final : public comm::Completion,
@@ -61,7 +61,7 @@ class StreamGroup final : public StubGroup {
   Stream own_;
 };
 
-TEST_CASE("wait orders the caller's stream after the operation, and the host goes on") {
+TEST_CASE("wait orders the caller's stream after the operation, and the host continues") {
   Stream stream;
   StreamGroup group(stream);
   const at::Tensor values = at::ones({3});
@@ -96,7 +96,7 @@ TEST_CASE("wait_host blocks the host until the operation has ended") {
   CHECK(at::equal(values, at::full({3}, 2.0)));
 }
 
-TEST_CASE("A work of the host blocks in both waits and repeats its error") {
+TEST_CASE("A host Work blocks in both waits and rethrows its error each time") {
   const auto ring = std::make_shared<comm::CallRing>();
   const auto completion = std::make_shared<comm::HostCompletion>(ring);
   comm::Work work(completion);
@@ -112,7 +112,7 @@ TEST_CASE("A work of the host blocks in both waits and repeats its error") {
   CHECK(comm::Work().is_completed());
 }
 
-// A rank whose peers are silent: calls end at once, are counted, and leave sensible values.
+// Simulated peers: calls end at once, are counted, and leave defined values.
 TEST_CASE("SilentWorld.EndsEveryCallAtOnceWithItsOwnValues") {
   const auto world = comm::make_silent_world(3);
   CHECK((world->rank() == 0 && world->size() == 3));

@@ -1,4 +1,4 @@
-// Makes groups of ranks that communicate through gloo.
+// Creates groups of ranks that communicate through gloo.
 #pragma once
 
 #include <cstdint>
@@ -7,25 +7,25 @@
 #include <vector>
 
 #include "dtrain/comm/create_world.h"
+#include "dtrain/comm/internal/gloo/gloo_messenger.h"
 #include "dtrain/comm/internal/gloo/gloo_record.h"
-#include "dtrain/comm/internal/gloo/link.h"
 #include "dtrain/comm/internal/rendezvous/rendezvous.h"
 #include "dtrain/comm/queued_group.h"
 
 namespace dtrain::comm {
 
-/// Listens at this rank's address from its construction on, when all ranks tell each other where
-/// they listen. To make a group, its members tell no more than a number.
+/// Factory of gloo groups. The constructor opens this rank's listener and exchanges all ranks'
+/// addresses once, so that creating a group exchanges one number per member.
 class GlooGroups {
  public:
   /// Collective: all ranks of the job.
-  /// Throws:     Error{usage} for an interface that this host does not have, the loopback's where
-  ///             there are other hosts, a link-local address, or ranks at addresses of IPv4 and of
-  ///             IPv6; Error{comm} naming the address where it cannot listen.
+  /// Throws:     Error{usage} for an interface that this host lacks, the loopback if there are
+  ///             other hosts, a link-local address, or a mix of IPv4 and IPv6 ranks; Error{comm}
+  ///             naming the address at which it cannot listen.
   GlooGroups(const WorldOptions& options, std::shared_ptr<Rendezvous> rendezvous);
 
-  /// The transport of a group of several, whose keys in the store begin with `key`; each of its
-  /// connections is proven to lead to that member.
+  /// Connects a group of several ranks, whose keys in the store begin with `key`, and authenticates
+  /// each connection's peer.
   ///
   /// Collective: the group.
   [[nodiscard]] std::unique_ptr<Transport> connect(const std::string& key,
@@ -33,16 +33,16 @@ class GlooGroups {
 
  private:
   void exchange_endpoints(const std::string& own, const base::Deadline& deadline);
-  /// The records of a new group's members, in their order.
+  /// The records of a new group's members, in group order.
   [[nodiscard]] std::vector<GlooRecord> exchange_records(const std::string& key,
                                                          const GroupIdentity& identity,
                                                          const base::Deadline& deadline);
-  [[nodiscard]] std::unique_ptr<Link> connect_link(const std::string& key,
-                                                   const GroupIdentity& identity,
-                                                   const base::Deadline& deadline);
-  void hear_refusal();
-  void check_peers(Link& link, const std::string& group, const GroupIdentity& identity,
-                   const base::Deadline& deadline);
+  [[nodiscard]] std::unique_ptr<GlooMessenger> connect_messenger(const std::string& key,
+                                                                 const GroupIdentity& identity,
+                                                                 const base::Deadline& deadline);
+  void rethrow_job_failure();
+  void check_peers(GlooMessenger& messenger, const std::string& group,
+                   const GroupIdentity& identity, const base::Deadline& deadline);
 
   WorldOptions options_;
   std::shared_ptr<Rendezvous> rendezvous_;
@@ -50,7 +50,7 @@ class GlooGroups {
   std::shared_ptr<::gloo::transport::Device> device_;  // listens there
   std::vector<std::string> endpoints_;                 // by world rank
   std::int64_t next_number_ = 0;  // of the connections of this rank's next group
-  std::string key_;               // of all proofs; only ranks of this start know it
+  std::string key_;               // of all proofs; known only to the ranks of this launch
 };
 
 }  // namespace dtrain::comm

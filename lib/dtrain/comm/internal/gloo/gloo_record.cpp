@@ -15,7 +15,7 @@ namespace {
 
 using base::ErrorKind;
 
-// gloo copies its numbers as they lie in memory.
+// gloo copies its numbers in native byte order.
 static_assert(std::endian::native == std::endian::little);
 
 // Of an endpoint: its port and address.
@@ -29,13 +29,13 @@ std::string_view raw_bytes(const Value& value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
-[[noreturn]] void fail_as_unknown() {
+[[noreturn]] void fail_for_unknown_format() {
   base::fail(ErrorKind::internal,
-             "LibTorch's gloo describes a rank in a format that dtrain does not know; use the "
-             "version of LibTorch that README names");
+             "LibTorch's gloo describes a rank in an unknown format; use the version of LibTorch "
+             "that README names");
 }
 
-/// Without what lies behind the address, which gloo leaves to chance.
+/// Extracts port and address; gloo leaves the rest of the structure uninitialised.
 std::string endpoint_of(std::string_view socket_address) {
   sockaddr_storage storage{};
   std::memcpy(&storage, socket_address.data(), sizeof storage);
@@ -43,7 +43,7 @@ std::string endpoint_of(std::string_view socket_address) {
     const auto& v4 = reinterpret_cast<const sockaddr_in&>(storage);
     return std::string(raw_bytes(v4.sin_port)).append(raw_bytes(v4.sin_addr));
   }
-  if (storage.ss_family != AF_INET6) fail_as_unknown();
+  if (storage.ss_family != AF_INET6) fail_for_unknown_format();
   const auto& v6 = reinterpret_cast<const sockaddr_in6&>(storage);
   return std::string(raw_bytes(v6.sin6_port)).append(raw_bytes(v6.sin6_addr));
 }
@@ -62,7 +62,7 @@ std::string socket_address_of(const std::string& endpoint) {
     std::memcpy(&v6.sin6_port, endpoint.data(), sizeof v6.sin6_port);
     std::memcpy(&v6.sin6_addr, address, sizeof v6.sin6_addr);
   } else {
-    fail_as_unknown();
+    fail_for_unknown_format();
   }
   return std::string(raw_bytes(storage));
 }
@@ -77,17 +77,17 @@ GlooRecord parse_record(std::string_view bytes, std::size_t num_members) {
   net::MessageReader reader(bytes);
   (void)reader.text();  // the host's name
   const std::string address = reader.text();
-  if (address.size() != sizeof(sockaddr_storage) + sizeof kUnnumbered) fail_as_unknown();
+  if (address.size() != sizeof(sockaddr_storage) + sizeof kUnnumbered) fail_for_unknown_format();
   if (reader.is_whole()) {
     base::fail(ErrorKind::usage,
-               "gloo does not number its connections, which several groups need; unset "
+               "gloo does not number its connections, but several groups require it; unset "
                "GLOO_ENABLE_RANK_AS_SEQUENCE_NUMBER");
   }
   const std::uint64_t first = reader.number();
   for (std::size_t member = 1; member < num_members; ++member) {
-    if (reader.number() != first + member) fail_as_unknown();
+    if (reader.number() != first + member) fail_for_unknown_format();
   }
-  if (!reader.is_whole()) fail_as_unknown();
+  if (!reader.is_whole()) fail_for_unknown_format();
   return {.endpoint = endpoint_of(address), .first_number = static_cast<std::int64_t>(first)};
 }
 

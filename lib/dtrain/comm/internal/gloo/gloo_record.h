@@ -1,4 +1,4 @@
-// What gloo's TCP transport tells the members of a group about one of them, and its short form.
+// Compact form of the connection record that gloo's TCP transport publishes for each group member.
 #pragma once
 
 #include <cstddef>
@@ -8,25 +8,25 @@
 
 namespace dtrain::comm {
 
-/// A member's record: where it listens, and by which number each other member's connection says for
-/// which pair it is. gloo writes a number of 8 bytes for each member, but they are consecutive.
+/// A member's record: where it listens, and the numbers that identify its connections to the other
+/// members. gloo writes an 8-byte number per member, but they are consecutive.
 struct GlooRecord {
-  std::string endpoint;           ///< the port and the address of IPv4 or IPv6, 6 or 18 bytes
-  std::int64_t first_number = 0;  ///< of the group's first member
+  std::string endpoint;           ///< port and IPv4 or IPv6 address, 6 or 18 bytes
+  std::int64_t first_number = 0;  ///< the number for the group's first member
 
   bool operator==(const GlooRecord&) const = default;
 };
 
-/// Whether bytes of another rank can be its endpoint.
+/// Returns whether bytes have the size of an endpoint.
 [[nodiscard]] bool is_endpoint(std::string_view bytes);
 
-/// Takes apart what gloo writes for a group of so many members.
+/// Parses the record that gloo writes for a group of `num_members`.
 ///
-/// Throws: Error{usage} where an environment variable makes gloo leave out the numbers;
-///         Error{internal} for what the gloo of this LibTorch does not write.
+/// Throws: Error{usage} if an environment variable makes gloo omit the numbers; Error{internal} for
+///         a format that this LibTorch's gloo does not write.
 [[nodiscard]] GlooRecord parse_record(std::string_view bytes, std::size_t num_members);
 
-/// The same record as gloo reads it, without the host's name, which it only counts ranks by.
+/// Encodes the record for gloo, without the host name, which gloo uses only to count local ranks.
 ///
 /// Requires: is_endpoint(record.endpoint).
 [[nodiscard]] std::string record_bytes(const GlooRecord& record, std::size_t num_members);

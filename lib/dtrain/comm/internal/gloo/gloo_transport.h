@@ -1,20 +1,20 @@
-// Collectives over gloo messages.
+// Collectives over gloo point-to-point messages.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 
-#include "dtrain/comm/internal/gloo/link.h"
+#include "dtrain/comm/internal/gloo/gloo_messenger.h"
 
 namespace dtrain::comm {
 
-/// A Transport over LibTorch's gloo. Reductions in tree order, gathers and broadcasts are direct
-/// exchanges of messages, so that an error can name the peer; Reduction::fast leaves all_reduce to
-/// gloo.
-[[nodiscard]] std::unique_ptr<Transport> make_gloo_transport(std::unique_ptr<Link> link,
-                                                             Reduction reduction);
+/// Creates a Transport over LibTorch's gloo. Reductions in tree order, gathers and broadcasts
+/// exchange messages directly, so that an error can name the peer; with Reduction::fast all_reduce
+/// is gloo's own.
+[[nodiscard]] std::unique_ptr<Transport> make_gloo_transport(
+    std::unique_ptr<GlooMessenger> messenger, Reduction reduction);
 
-/// Returns the bytes of a rank's scratch memory.
+/// Bytes of scratch memory that a rank's transport allocates.
 [[nodiscard]] std::int64_t gloo_transport_bytes(const GroupLoad& load);
 
 }  // namespace dtrain::comm

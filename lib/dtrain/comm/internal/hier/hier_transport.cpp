@@ -17,7 +17,7 @@
 namespace dtrain::comm {
 namespace {
 
-/// Calls; `group_rank` gives the rank in the group for one that a failure names.
+/// Calls `call`; `group_rank` translates the ranks of a failure to ranks of the group.
 template <typename Call, typename GroupRank>
 std::int64_t translated(Call call, GroupRank group_rank) {
   try {
@@ -29,7 +29,7 @@ std::int64_t translated(Call call, GroupRank group_rank) {
   }
 }
 
-/// A part of a group, as one of its members sees it.
+/// A subgroup of a group. own: this rank's index in it.
 GroupIdentity part_of(const GroupIdentity& group, const std::vector<std::int64_t>& ranks,
                       std::int64_t own) {
   GroupIdentity part{.name = group.name, .rank = own, .world_ranks = {}};
@@ -72,13 +72,15 @@ std::int64_t HierTransport::run(const Operation& operation, const base::Deadline
   return std::visit([&](const auto& call) { return execute(call, deadline); }, operation);
 }
 
-std::int64_t HierTransport::on_host(const Operation& operation, const base::Deadline& deadline) {
-  return translated([&] { return parts_.host->run(operation, deadline); },
+std::int64_t HierTransport::run_intra_host(const Operation& operation,
+                                           const base::Deadline& deadline) {
+  return translated([&] { return parts_.intra_host->run(operation, deadline); },
                     [this](std::int64_t place) { return grid_.rank(host_, place); });
 }
 
-std::int64_t HierTransport::on_lane(const Operation& operation, const base::Deadline& deadline) {
-  return translated([&] { return parts_.lane->run(operation, deadline); },
+std::int64_t HierTransport::run_inter_host(const Operation& operation,
+                                           const base::Deadline& deadline) {
+  return translated([&] { return parts_.inter_host->run(operation, deadline); },
                     [this](std::int64_t host) { return grid_.rank(host, place_); });
 }
 
@@ -94,15 +96,15 @@ bool HierTransport::sums_by_host(at::ScalarType dtype) const {
 std::int64_t HierTransport::bytes(const HostGrid& grid, const PlannedGroup& group) {
   const GroupLoad& load = group.load;
   const bool by_host = sums_by_host(grid, group.is_ordered, group.reduces_16_bits);
-  const std::int64_t from_lane = group.gathered / grid.per_host;  // no memory of the world
+  const std::int64_t gathered = group.gathered / grid.per_host;  // no memory of the world
   GroupLoad host = load;
   host.size = grid.per_host;
-  host.foreign = std::max(by_host ? load.foreign : 0, from_lane);
+  host.foreign = std::max(by_host ? load.foreign : 0, gathered);
   const std::int64_t added = group.added_over_gloo();
-  const GroupLoad lane{.size = grid.hosts, .reduced = by_host ? added / grid.per_host : 0};
+  const GroupLoad inter_host{.size = grid.hosts, .reduced = by_host ? added / grid.per_host : 0};
   const GroupLoad all{.size = load.size, .reduced = by_host ? 0 : added};
-  return ShmTransport::bytes(host) + gloo_transport_bytes(lane) + gloo_transport_bytes(all) +
-         from_lane;
+  return ShmTransport::bytes(host) + gloo_transport_bytes(inter_host) + gloo_transport_bytes(all) +
+         gathered;
 }
 
 std::int64_t HierTransport::execute(const AllReduce& call, const base::Deadline& deadline) {
@@ -117,9 +119,9 @@ std::int64_t HierTransport::execute(const AllReduce& call, const base::Deadline&
   const std::int64_t begin = slice_begin(tensor.numel(), grid_.per_host, place_);
   const at::Tensor flat = tensor.view({-1});
   const at::Tensor own = flat.narrow(0, begin, counts[static_cast<std::size_t>(place_)]);
-  std::int64_t sent = on_host(AllReduce{flat, op}, deadline);
-  sent += on_lane(AllReduce{own, op}, deadline);
-  return sent + on_host(AllGather{own, PartedTensor(flat, counts)}, deadline);
+  std::int64_t sent = run_intra_host(AllReduce{flat, op}, deadline);
+  sent += run_inter_host(AllReduce{own, op}, deadline);
+  return sent + run_intra_host(AllGather{own, PartedTensor(flat, counts)}, deadline);
 }
 
 std::int64_t HierTransport::execute(const ReduceScatter& call, const base::Deadline& deadline) {
@@ -129,22 +131,22 @@ std::int64_t HierTransport::execute(const ReduceScatter& call, const base::Deadl
   const at::Tensor sums = at::empty({grid_.hosts, output.numel()}, output.options());
   std::int64_t sent = 0;
   for (std::int64_t host = 0; host < grid_.hosts; ++host) {
-    sent += on_host(ReduceScatter{blocks[host], sums[host]}, deadline);
+    sent += run_intra_host(ReduceScatter{blocks[host], sums[host]}, deadline);
   }
-  return sent + on_lane(ReduceScatter{sums.view({-1}), output}, deadline);
+  return sent + run_inter_host(ReduceScatter{sums.view({-1}), output}, deadline);
 }
 
 std::int64_t HierTransport::execute(const AllGather& call, const base::Deadline& deadline) {
   const PartedTensor& output = call.output;
-  std::vector<std::int64_t> lane_counts;
-  std::int64_t lane_count = 0;
+  std::vector<std::int64_t> counts_by_host;
+  std::int64_t total_count = 0;
   for (std::int64_t host = 0; host < grid_.hosts; ++host) {
-    lane_counts.push_back(output.count(grid_.rank(host, place_)));
-    lane_count += lane_counts.back();
+    counts_by_host.push_back(output.count(grid_.rank(host, place_)));
+    total_count += counts_by_host.back();
   }
-  const at::Tensor from_lane = at::empty({lane_count}, call.input.options());
+  const at::Tensor gathered = at::empty({total_count}, call.input.options());
   std::int64_t sent =
-      on_lane(AllGather{call.input, PartedTensor(from_lane, lane_counts)}, deadline);
+      run_inter_host(AllGather{call.input, PartedTensor(gathered, counts_by_host)}, deadline);
   const at::Tensor flat = output.tensor.view({-1});
   std::int64_t taken = 0;
   for (std::int64_t host = 0; host < grid_.hosts; ++host) {
@@ -154,10 +156,10 @@ std::int64_t HierTransport::execute(const AllGather& call, const base::Deadline&
     }
     const std::int64_t begin = output.begins[static_cast<std::size_t>(grid_.rank(host, 0))];
     const std::int64_t end = output.begins[static_cast<std::size_t>(grid_.rank(host + 1, 0))];
-    const std::int64_t own = lane_counts[static_cast<std::size_t>(host)];
-    sent += on_host(AllGather{from_lane.narrow(0, taken, own),
-                              PartedTensor(flat.narrow(0, begin, end - begin), counts)},
-                    deadline);
+    const std::int64_t own = counts_by_host[static_cast<std::size_t>(host)];
+    sent += run_intra_host(AllGather{gathered.narrow(0, taken, own),
+                                     PartedTensor(flat.narrow(0, begin, end - begin), counts)},
+                           deadline);
     taken += own;
   }
   return sent;
@@ -170,19 +172,19 @@ std::int64_t HierTransport::execute(const AllToAll& call, const base::Deadline& 
 std::int64_t HierTransport::execute(const Broadcast& call, const base::Deadline& deadline) {
   std::int64_t sent = 0;
   if (grid_.place(call.root) == place_) {
-    sent = on_lane(Broadcast{call.tensor, grid_.host(call.root)}, deadline);
+    sent = run_inter_host(Broadcast{call.tensor, grid_.host(call.root)}, deadline);
   }
-  return sent + on_host(Broadcast{call.tensor, grid_.place(call.root)}, deadline);
+  return sent + run_intra_host(Broadcast{call.tensor, grid_.place(call.root)}, deadline);
 }
 
 std::int64_t HierTransport::execute(const Send& call, const base::Deadline& deadline) {
   if (grid_.host(call.peer) != host_) return parts_.all->run(call, deadline);
-  return on_host(Send{call.tensor, grid_.place(call.peer)}, deadline);
+  return run_intra_host(Send{call.tensor, grid_.place(call.peer)}, deadline);
 }
 
 std::int64_t HierTransport::execute(const Recv& call, const base::Deadline& deadline) {
   if (grid_.host(call.peer) != host_) return parts_.all->run(call, deadline);
-  return on_host(Recv{call.tensor, grid_.place(call.peer)}, deadline);
+  return run_intra_host(Recv{call.tensor, grid_.place(call.peer)}, deadline);
 }
 
 std::int64_t HierTransport::execute(const Barrier& call, const base::Deadline& deadline) {
@@ -190,16 +192,17 @@ std::int64_t HierTransport::execute(const Barrier& call, const base::Deadline& d
 }
 
 std::int64_t HierTransport::awaited() const noexcept {
-  if (const std::int64_t place = parts_.host->awaited(); place >= 0)
+  if (const std::int64_t place = parts_.intra_host->awaited(); place >= 0)
     return grid_.rank(host_, place);
-  if (const std::int64_t host = parts_.lane->awaited(); host >= 0) return grid_.rank(host, place_);
+  if (const std::int64_t host = parts_.inter_host->awaited(); host >= 0)
+    return grid_.rank(host, place_);
   return parts_.all->awaited();
 }
 
 void HierTransport::close(const std::string& reason) noexcept {
   parts_.all->close(reason);
-  parts_.lane->close(reason);
-  parts_.host->close(reason);
+  parts_.inter_host->close(reason);
+  parts_.intra_host->close(reason);
 }
 
 std::unique_ptr<Transport> connect_hier(const HierGroups& groups, const GroupIdentity& identity) {
@@ -213,15 +216,15 @@ std::unique_ptr<Transport> connect_hier(const HierGroups& groups, const GroupIde
   if (!grid || grid->per_host == 1) return groups.gloo->connect(key, identity);
   const std::int64_t host = grid->host(identity.rank);
   const std::int64_t place = grid->place(identity.rank);
-  std::vector<std::int64_t> neighbours;
-  std::vector<std::int64_t> lane;
-  for (std::int64_t p = 0; p < grid->per_host; ++p) neighbours.push_back(grid->rank(host, p));
-  for (std::int64_t h = 0; h < grid->hosts; ++h) lane.push_back(grid->rank(h, place));
+  std::vector<std::int64_t> host_ranks;
+  std::vector<std::int64_t> counterparts;
+  for (std::int64_t p = 0; p < grid->per_host; ++p) host_ranks.push_back(grid->rank(host, p));
+  for (std::int64_t h = 0; h < grid->hosts; ++h) counterparts.push_back(grid->rank(h, place));
   HierTransport::Parts parts;
-  parts.host = connect_shm(*groups.shm, fmt::format("{} on host {}", key, host),
-                           part_of(identity, neighbours, place));
-  parts.lane =
-      groups.gloo->connect(fmt::format("{} in lane {}", key, place), part_of(identity, lane, host));
+  parts.intra_host = connect_shm(*groups.shm, fmt::format("{} on host {}", key, host),
+                                 part_of(identity, host_ranks, place));
+  parts.inter_host = groups.gloo->connect(fmt::format("{} across hosts at place {}", key, place),
+                                          part_of(identity, counterparts, host));
   parts.all = groups.gloo->connect(key, identity);
   return std::make_unique<HierTransport>(*grid, identity.rank, std::move(parts), groups.is_ordered);
 }

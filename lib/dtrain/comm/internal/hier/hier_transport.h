@@ -1,4 +1,4 @@
-// Groups over several hosts: shared memory within a host, gloo across.
+// Hierarchical collectives over several hosts: shared memory within a host, gloo between hosts.
 #pragma once
 
 #include <bit>
@@ -17,7 +17,8 @@ namespace dtrain::comm {
 class GlooGroups;
 class HostGroups;
 
-/// As many ranks on each host, host after host: rank = host * per_host + place.
+/// A group with equally many ranks on each host, host by host: rank = host * per_host + place,
+/// where `place` is the rank's index within its host.
 struct HostGrid {
   std::int64_t hosts = 1;
   std::int64_t per_host = 1;
@@ -27,42 +28,40 @@ struct HostGrid {
   }
   [[nodiscard]] std::int64_t host(std::int64_t rank) const { return rank / per_host; }
   [[nodiscard]] std::int64_t place(std::int64_t rank) const { return rank % per_host; }
-  /// Returns whether the ranks of a host are whole sub-trees of tree_order.h, so that sums over
-  /// hosts first give the same bits.
+  /// Returns whether each host's ranks form a complete sub-tree of tree_order.h, so that summing
+  /// within hosts first gives the same bits.
   [[nodiscard]] bool keeps_tree_order() const {
     return std::has_single_bit(static_cast<std::uint64_t>(hosts));
   }
 };
 
-/// The grid of a group whose members lie on these hosts (equal numbers: one host), in the order of
-/// ranks; none where their order or numbers make none.
+/// The grid of a group, from the host number of each rank; empty if the ranks do not form a grid.
 [[nodiscard]] std::optional<HostGrid> grid_of(std::span<const std::int64_t> host_of_rank);
 
-/// Each rank has three transports: to the ranks of its host, to the ranks with its place on every
-/// host (its lane), and to all.
+/// Combines three transports: to the ranks of this host, to the ranks with this rank's place on
+/// every host, and to all ranks.
 ///
-/// A host sends one sum instead of one contribution a rank: its ranks add in shared memory, each
-/// lane exchanges its slice, and the host's ranks gather. So an all-reduce sends 2 (h - 1) / h
-/// tensors a host over the network, h hosts, instead of as many a rank.
+/// The ranks of a host add in shared memory, each exchanges one slice with its counterparts on the
+/// other hosts, and the host's ranks gather the slices. So an all-reduce over h hosts sends
+/// 2 (h - 1) / h tensors per host over the network, instead of that many per rank.
 ///
-/// 16-bit sums and, where HostGrid::keeps_tree_order() does not hold, all sums go to all at once:
-/// in tree order they are rounded once, at the end.
+/// Ordered 16-bit sums, and ordered sums without HostGrid::keeps_tree_order(), use the flat
+/// transport to all ranks, because they are rounded once, at the end.
 ///
 /// Source: hierarchical all-reduce as in Jia et al., Highly Scalable Deep Learning Training System
 ///         with Mixed-Precision (2018). Differs: sums keep the order of tree_order.h.
 class HierTransport final : public Transport {
  public:
   struct Parts {
-    std::unique_ptr<Transport> host;  ///< by place
-    std::unique_ptr<Transport> lane;  ///< by host
-    std::unique_ptr<Transport> all;   ///< by rank
+    std::unique_ptr<Transport> intra_host;  ///< ranked by place
+    std::unique_ptr<Transport> inter_host;  ///< ranked by host
+    std::unique_ptr<Transport> all;         ///< ranked as the group
   };
 
-  /// A grid of several hosts with several ranks each. is_ordered: sums must have the bits of
-  /// tree_order.h.
+  /// grid: several hosts with several ranks each. is_ordered: sums must follow tree_order.h.
   HierTransport(const HostGrid& grid, std::int64_t rank, Parts parts, bool is_ordered);
 
-  /// Returns the bytes of a rank's three transports, and of the work memory of gathers.
+  /// Bytes of a rank's three transports, and of the temporary memory of gathers.
   [[nodiscard]] static std::int64_t bytes(const HostGrid& grid, const PlannedGroup& group);
 
   std::int64_t run(const Operation& operation, const base::Deadline& deadline) override;
@@ -81,9 +80,9 @@ class HierTransport final : public Transport {
 
   [[nodiscard]] static bool sums_by_host(const HostGrid& grid, bool is_ordered, bool is_16_bits);
   [[nodiscard]] bool sums_by_host(at::ScalarType dtype) const;
-  /// Run an operation on one transport; the ranks that a failure blames become those of the group.
-  std::int64_t on_host(const Operation& operation, const base::Deadline& deadline);
-  std::int64_t on_lane(const Operation& operation, const base::Deadline& deadline);
+  /// Run an operation on one transport, and translate the ranks of a failure to the group's.
+  std::int64_t run_intra_host(const Operation& operation, const base::Deadline& deadline);
+  std::int64_t run_inter_host(const Operation& operation, const base::Deadline& deadline);
 
   HostGrid grid_;
   std::int64_t host_;
@@ -92,7 +91,7 @@ class HierTransport final : public Transport {
   bool is_ordered_;
 };
 
-/// What the groups of a job are made with whose hosts have several ranks.
+/// What connect_hier() needs to create groups.
 struct HierGroups {
   std::vector<std::int64_t> host_of_rank;  ///< by world rank
   bool is_ordered = true;                  ///< Reduction::ordered
@@ -100,13 +99,13 @@ struct HierGroups {
   std::shared_ptr<GlooGroups> gloo;
 };
 
-/// The transport of a group of several.
+/// Connects a group of several ranks.
 ///
 /// Collective: the group.
 [[nodiscard]] std::unique_ptr<Transport> connect_hier(const HierGroups& groups,
                                                       const GroupIdentity& identity);
 
-/// group_memory of a group, which may lie on one host or on several.
+/// group_memory() for a group on one or several hosts.
 [[nodiscard]] std::int64_t hier_group_memory(const PlannedGroup& group);
 
 }  // namespace dtrain::comm

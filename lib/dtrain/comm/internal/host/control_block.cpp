@@ -16,8 +16,8 @@ namespace dtrain::comm {
 
 namespace {
 
-void wake_sleepers(Signal& signal) noexcept {
-  if (signal.sleepers.load() != 0) wake_all(signal.value);
+void wake_sleepers(Futex& futex) noexcept {
+  if (futex.sleepers.load() != 0) wake_all(futex.value);
 }
 
 constexpr std::int64_t kWordBits = 64;
@@ -55,13 +55,13 @@ void CpuClaims::add(const base::CpuList& cpus) noexcept {
   members_.fetch_add(1);
 }
 
-std::optional<bool> CpuClaims::are_apart(std::int64_t members) const noexcept {
+std::optional<bool> CpuClaims::are_disjoint(std::int64_t members) const noexcept {
   if (members_.load() < members) return std::nullopt;
   return clashes_.load() == 0;
 }
 
 std::int64_t ControlBlock::common_bytes_for(std::int64_t size) {
-  constexpr auto kAlignment = static_cast<std::int64_t>(alignof(Channel));
+  constexpr auto kAlignment = static_cast<std::int64_t>(alignof(Mailbox));
   const std::int64_t bits = words_for(size) * static_cast<std::int64_t>(sizeof(std::uint64_t));
   return static_cast<std::int64_t>(sizeof(ControlBlock)) +
          size * static_cast<std::int64_t>(sizeof(Member)) +
@@ -69,7 +69,7 @@ std::int64_t ControlBlock::common_bytes_for(std::int64_t size) {
 }
 
 std::int64_t ControlBlock::bytes_for(std::int64_t size) {
-  return common_bytes_for(size) + size * size * static_cast<std::int64_t>(sizeof(Channel));
+  return common_bytes_for(size) + size * size * static_cast<std::int64_t>(sizeof(Mailbox));
 }
 
 std::optional<std::int64_t> ControlBlock::offset_of(std::string_view text, std::int64_t size,
@@ -89,34 +89,34 @@ std::atomic<std::uint64_t>* ControlBlock::bits_in_use() {
   return reinterpret_cast<std::atomic<std::uint64_t>*>(&member(size));
 }
 
-Channel* ControlBlock::channels() {
-  return reinterpret_cast<Channel*>(reinterpret_cast<std::byte*>(this) + common_bytes_for(size));
+Mailbox* ControlBlock::mailboxes() {
+  return reinterpret_cast<Mailbox*>(reinterpret_cast<std::byte*>(this) + common_bytes_for(size));
 }
 
-Channel& ControlBlock::channel(std::int64_t from, std::int64_t to) {
+Mailbox& ControlBlock::mailbox(std::int64_t from, std::int64_t to) {
   const std::int64_t number = from * size + to;
   const std::uint64_t bit = std::uint64_t{1} << (number % kWordBits);
   std::atomic<std::uint64_t>& word = bits_in_use()[number / kWordBits];
   if ((word.load(std::memory_order_relaxed) & bit) == 0) word.fetch_or(bit);
-  return channels()[number];
+  return mailboxes()[number];
 }
 
 void ControlBlock::close(std::int64_t closer, std::int64_t culprit,
                          std::string_view reason) noexcept {
-  std::uint32_t open = Closing::kOpen;
-  if (!closing.state.compare_exchange_strong(open, Closing::kBeingWritten)) return;
-  closing.closer = closer;
-  closing.culprit = culprit;
-  const std::size_t length = std::min(reason.size(), sizeof closing.reason - 1);
-  std::copy_n(reason.data(), length, closing.reason);
-  closing.reason[length] = '\0';
-  closing.state.store(Closing::kClosed);
-  wake_sleepers(gate);
+  std::uint32_t open = CloseState::kOpen;
+  if (!close_state.state.compare_exchange_strong(open, CloseState::kBeingWritten)) return;
+  close_state.closer = closer;
+  close_state.culprit = culprit;
+  const std::size_t length = std::min(reason.size(), sizeof close_state.reason - 1);
+  std::copy_n(reason.data(), length, close_state.reason);
+  close_state.reason[length] = '\0';
+  close_state.state.store(CloseState::kClosed);
+  wake_sleepers(barrier);
   for (std::int64_t index = 0; index < words_for(size); ++index) {
     for (std::uint64_t bits = bits_in_use()[index].load(); bits != 0; bits &= bits - 1) {
-      Channel& channel = channels()[index * kWordBits + std::countr_zero(bits)];
-      wake_sleepers(channel.posted);
-      wake_sleepers(channel.taken);
+      Mailbox& mailbox = mailboxes()[index * kWordBits + std::countr_zero(bits)];
+      wake_sleepers(mailbox.posted);
+      wake_sleepers(mailbox.consumed);
     }
   }
 }

@@ -1,5 +1,5 @@
-// The memory that ranks of one shm group share besides their tensors: plain structs, which each
-// rank may see at another address.
+// The control block of a shared-memory group: plain structs for synchronisation and small payloads,
+// mapped at a different address in each process.
 #pragma once
 
 #include <atomic>
@@ -25,56 +25,57 @@ enum class Collective : std::int32_t {
   all_to_all,
 };
 
-/// A collective call as every rank of the group should have made it.
+/// Identifies a collective call; every rank of the group must make the same one.
 struct CollectiveCall {
   Collective op = Collective::barrier;
   std::int32_t dtype = 0;    ///< an at::ScalarType
-  std::int64_t count = 0;    ///< elements that each rank contributes; of a gather, all ranks
+  std::int64_t count = 0;    ///< elements that each rank contributes; of a gather, in total
   std::int64_t variant = 0;  ///< the ReduceOp, the root of a broadcast, or a hash of the counts
 
   bool operator==(const CollectiveCall&) const = default;
 };
 
-/// A rank's announcement to the others at the start of a collective call.
-struct Offer {
+/// Where the other ranks find a rank's tensor for a collective call.
+struct BufferDescriptor {
   CollectiveCall call;
-  std::uint64_t location = 0;  ///< of its tensor or pieces: bytes from the start of its memory
-  std::uint32_t staged = 0;    ///< 1: its staging area lies there, with one chunk at a time
+  std::uint64_t location = 0;  ///< of its tensor or chunks: bytes from the start of its memory
+  std::uint32_t staged = 0;    ///< 1: `location` is its staging area, which holds a chunk at a time
   std::uint32_t has_more = 0;  ///< 1: another round of an all_to_all follows
 };
 
-/// Sleeps while `word` holds `expected`, until woken or for `limit`; may return early for no
-/// reason. False: the limit has passed.
+/// Sleeps while `word` holds `expected`, until woken or for `limit`; spurious wake-ups are
+/// possible. Returns false if the limit has passed.
 bool sleep_on(std::atomic<std::uint32_t>& word, std::uint32_t expected,
               std::chrono::nanoseconds limit);
 
-/// Wakes all who sleep on `word`.
+/// Wakes every thread that sleeps on `word`.
 void wake_all(std::atomic<std::uint32_t>& word) noexcept;
 
-/// A word to sleep on, and how many sleep.
-struct Signal {
+/// A futex word, and the number of its sleepers.
+struct Futex {
   std::atomic<std::uint32_t> value{0};
   std::atomic<std::uint32_t> sleepers{0};
 };
 
+/// What one member publishes at an arrival.
 struct alignas(64) Slot {
-  Offer offer;
+  BufferDescriptor buffer;
   alignas(64) std::byte data[kSmallBytes];
 };
 
 struct alignas(64) Member {
-  std::atomic<std::uint32_t> arrivals{0};  ///< how often it came to the gate; never reset
-  std::atomic<std::uint32_t> left{0};      ///< 1: it has let go of the group
+  std::atomic<std::uint32_t> arrivals{0};  ///< its arrivals at the barrier; never reset
+  std::atomic<std::uint32_t> left{0};      ///< 1: it has left the group
   Slot slots[2];  ///< by parity of the arrival with which they are published
 };
 
-/// The CPUs that members may run on.
+/// Detects whether members share CPUs.
 class alignas(64) CpuClaims {
  public:
-  /// Each member calls it once.
+  /// Adds the CPUs that a member may run on. Each member calls it once.
   void add(const base::CpuList& cpus) noexcept;
-  /// True if no CPU is claimed by two members; none before `members` members have called add().
-  [[nodiscard]] std::optional<bool> are_apart(std::int64_t members) const noexcept;
+  /// True if no CPU is claimed by two members; empty until `members` members have called add().
+  [[nodiscard]] std::optional<bool> are_disjoint(std::int64_t members) const noexcept;
 
  private:
   static constexpr std::size_t kWords = 16;  // of 64 CPUs each
@@ -84,63 +85,63 @@ class alignas(64) CpuClaims {
   std::atomic<std::uint32_t> members_{0};
 };
 
-/// A part of a message.
-struct Piece {
+/// A chunk of a message.
+struct Chunk {
   std::uint64_t location = 0;  ///< bytes from the start of the sender's memory
   std::int64_t bytes = 0;
   std::int64_t message_bytes = 0;  ///< of the whole message
 };
 
-/// Messages from one member to another: numbered pieces, at most two of them posted and not taken.
-struct alignas(64) Channel {
-  Signal posted;             ///< pieces laid out by the sender; never reset
-  Piece pieces[2];           ///< by parity of the piece's number
-  alignas(64) Signal taken;  ///< pieces that the receiver has copied; never reset
+/// Carries messages from one member to another as numbered chunks, at most two of them in flight.
+struct alignas(64) Mailbox {
+  Futex posted;                ///< chunks posted by the sender; never reset
+  Chunk chunks[2];             ///< by parity of the chunk's number
+  alignas(64) Futex consumed;  ///< chunks that the receiver has copied; never reset
 };
 
-/// Why the group is dead.
-struct Closing {
+/// Whether the group is closed, and why.
+struct CloseState {
   static constexpr std::uint32_t kOpen = 0;
   static constexpr std::uint32_t kBeingWritten = 1;
   static constexpr std::uint32_t kClosed = 2;
 
   std::atomic<std::uint32_t> state{kOpen};
-  std::int64_t closer = -1;   ///< the member that closed it; -1: nobody in particular
-  std::int64_t culprit = -1;  ///< the member whose death made it do so; -1: its own decision
+  std::int64_t closer = -1;   ///< the member that closed it; -1: no single member
+  std::int64_t culprit = -1;  ///< the member whose exit caused it; -1: the closer's own decision
   char reason[1024]{};
 };
 
-/// Followed by `size` Members, a bit for each Channel that is in use, and size * size Channels, of
-/// which only those in use are ever touched. A new group has zeros everywhere except in Closing's
-/// ranks, which have no meaning before it is closed.
+/// Followed in memory by `size` Members, a bit for each Mailbox in use, and size * size Mailboxes,
+/// of which only those in use are touched. A new group is all zeros, except for the ranks in
+/// CloseState, which are meaningless until it is closed.
 struct alignas(64) ControlBlock {
   std::int64_t size = 0;                              ///< members
   alignas(64) std::atomic<std::uint32_t> arrived{0};  ///< arrivals of all members
-  Signal gate;                                        ///< arrivals that all members have made
+  Futex barrier;                                      ///< arrivals completed by all members
   CpuClaims cpus;
-  alignas(64) Closing closing;
+  alignas(64) CloseState close_state;
 
   [[nodiscard]] static std::int64_t bytes_for(std::int64_t size);
-  /// The part of them before the channels: most pairs of members never send each other anything.
+  /// Bytes before the mailboxes, most of which are never used.
   [[nodiscard]] static std::int64_t common_bytes_for(std::int64_t size);
-  /// The offset in `text` of a block for `size` members, if it can be one in `room` bytes.
+  /// Parses the offset of a block for `size` members; empty unless it fits into `room` bytes.
   [[nodiscard]] static std::optional<std::int64_t> offset_of(std::string_view text,
                                                              std::int64_t size, std::int64_t room);
   [[nodiscard]] Member& member(std::int64_t rank);
-  /// From now on it is in use.
-  [[nodiscard]] Channel& channel(std::int64_t from, std::int64_t to);
+  /// Returns a mailbox and marks it as in use.
+  [[nodiscard]] Mailbox& mailbox(std::int64_t from, std::int64_t to);
 
-  /// The first to close a group says why; wakes everyone who sleeps. Threads: any.
+  /// Closes the group and wakes all sleepers; only the first call's reason is kept. Threads: any.
   void close(std::int64_t closer, std::int64_t culprit, std::string_view reason) noexcept;
   [[nodiscard]] bool is_closed() const noexcept {
-    return closing.state.load(std::memory_order_acquire) == Closing::kClosed;
+    return close_state.state.load(std::memory_order_acquire) == CloseState::kClosed;
   }
-  /// Returns whether every member has let go of the group.
+  /// Returns whether every member has left the group.
   [[nodiscard]] bool is_abandoned();
 
  private:
   [[nodiscard]] std::atomic<std::uint64_t>* bits_in_use();
-  [[nodiscard]] Channel* channels();
+  [[nodiscard]] Mailbox* mailboxes();
 };
 
 }  // namespace dtrain::comm

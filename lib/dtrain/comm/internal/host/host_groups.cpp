@@ -23,60 +23,60 @@ struct flock byte_of(std::int64_t rank) {
 
 }  // namespace
 
-void Roster::enter(std::int64_t rank) {
+void LivenessLocks::lock(std::int64_t rank) {
   struct flock byte = byte_of(rank);
   if (::fcntl(file_.get(), F_SETLK, &byte) == 0) return;
   base::fail(base::ErrorKind::comm, "cannot lock a byte of shared memory (fcntl): {}",
              std::strerror(errno));
 }
 
-bool Roster::has(std::int64_t rank) const {
+bool LivenessLocks::is_alive(std::int64_t rank) const {
   struct flock byte = byte_of(rank);
   return ::fcntl(file_.get(), F_GETLK, &byte) != 0 || byte.l_type != F_UNLCK;
 }
 
-ProcessNeighbours::ProcessNeighbours(HostMember self, std::shared_ptr<Segment> segment,
+ProcessPeerMemory::ProcessPeerMemory(HostMember self, std::shared_ptr<Segment> segment,
                                      const base::Deadline& deadline)
     : own_rank_(self.rank), num_ranks_(std::ssize(self.ranks)), segment_(std::move(segment)) {
   exchange_segments(std::move(self), segment_->file(), deadline,
                     [this](std::int64_t rank, base::Descriptor memory) {
                       if (!is_own(rank)) mappings_[rank] = std::make_unique<Mapping>(memory);
-                      if (!roster_) roster_.emplace(std::move(memory));
+                      if (!liveness_) liveness_.emplace(std::move(memory));
                     });
-  roster_->enter(own_rank_);
+  liveness_->lock(own_rank_);
 }
 
-Seat HostGroups::seat(const GroupPlan& plan) {
-  std::string note = "here";
+GroupMembership HostGroups::join(const GroupPlan& plan) {
+  std::string value = "here";
   if (plan.rank == 0) {
-    note = std::to_string(make_block(std::ssize(plan.world_ranks)));
+    value = std::to_string(make_block(std::ssize(plan.world_ranks)));
   }
-  const auto notes = exchange_notes(*rendezvous_->store, plan.key, plan.world_ranks, note,
-                                    base::Deadline(timeout_));
-  auto* block = block_at(notes.front(), plan);
-  return {.block = {neighbours_, block},  // as long as the mapping
+  const auto values = store_all_gather(*rendezvous_->store, plan.key, plan.world_ranks, value,
+                                       base::Deadline(timeout_));
+  auto* block = block_at(values.front(), plan);
+  return {.block = {peer_memory_, block},  // as long as the mapping
           .rank = plan.rank,
           .world_ranks = plan.world_ranks};
 }
 
-// The control block at the offset that the group's first member has reported.
-ControlBlock* HostGroups::block_at(const std::string& note, const GroupPlan& plan) {
+// Returns the control block at the offset that the group's first member reported.
+ControlBlock* HostGroups::block_at(const std::string& value, const GroupPlan& plan) {
   const std::int64_t owner = plan.world_ranks.front();
   const auto offset =
-      ControlBlock::offset_of(note, std::ssize(plan.world_ranks), neighbours_->bytes(owner));
+      ControlBlock::offset_of(value, std::ssize(plan.world_ranks), peer_memory_->bytes(owner));
   if (!offset) {
     base::fail(base::ErrorKind::comm,
-               "rank {} tells that group '{}' meets at offset \"{}\" of its memory of {} bytes, "
-               "which cannot be",
-               owner, plan.name, base::printable(note, 40), neighbours_->bytes(owner));
+               "rank {0} reported the invalid offset \"{2}\" in its {3} bytes of shared memory for "
+               "group '{1}'",
+               owner, plan.name, base::printable(value, 40), peer_memory_->bytes(owner));
   }
-  return reinterpret_cast<ControlBlock*>(neighbours_->base(owner) +
+  return reinterpret_cast<ControlBlock*>(peer_memory_->base(owner) +
                                          static_cast<std::uintptr_t>(*offset));
 }
 
-// The offset of a new control block.
+// Allocates a control block and returns its offset.
 std::int64_t HostGroups::make_block(std::int64_t size) {
-  Segment& segment = neighbours_->segment();
+  Segment& segment = peer_memory_->segment();
   std::erase_if(own_blocks_, [&segment](const OwnBlock& own) {
     if (!own.block->is_abandoned()) return false;
     segment.release(own.extent);

@@ -1,4 +1,4 @@
-// Processes of one host that map each other's memory, and the groups that they form.
+// Shared-memory groups of processes on one host.
 #pragma once
 
 #include <chrono>
@@ -12,39 +12,39 @@
 #include <vector>
 
 #include "dtrain/base/io/descriptor.h"
-#include "dtrain/comm/internal/host/introduction.h"
-#include "dtrain/comm/internal/host/meeting.h"
 #include "dtrain/comm/internal/host/segment.h"
+#include "dtrain/comm/internal/host/segment_exchange.h"
+#include "dtrain/comm/internal/host/shm_context.h"
 #include "dtrain/comm/internal/rendezvous/rendezvous.h"
 
 namespace dtrain::comm {
 
-/// Each rank of a host locks its own byte of a file that all of them have open; the system unlocks
-/// it when the process ends, however it ends. So a rank needs one descriptor for any number of
-/// others, and nobody without that file can pretend to be one.
+/// Detects exited processes by file locks: each rank locks its own byte of a shared file, and the
+/// system unlocks it when the process ends, however it ends. A rank needs one descriptor for any
+/// number of peers, and a process without the file cannot pose as a rank.
 ///
 /// Threads: any.
-class Roster {
+class LivenessLocks {
  public:
-  /// `file`: the only descriptor of it that this process closes meanwhile, since that unlocks too.
-  explicit Roster(base::Descriptor file) : file_(std::move(file)) {}
+  /// The process must not close another descriptor of `file`, which would release its locks.
+  explicit LivenessLocks(base::Descriptor file) : file_(std::move(file)) {}
 
   /// Throws: Error{comm} with the system's reason.
-  void enter(std::int64_t rank);
-  /// Returns whether that rank has entered and lives. Ranks of the own process count as absent.
-  [[nodiscard]] bool has(std::int64_t rank) const;
+  void lock(std::int64_t rank);
+  /// Returns whether another process holds that rank's lock.
+  [[nodiscard]] bool is_alive(std::int64_t rank) const;
 
  private:
   base::Descriptor file_;
 };
 
-/// Processes that map each other's segments; ranks on other hosts have no memory here.
-class ProcessNeighbours final : public Neighbours {
+/// PeerMemory of processes that map each other's segments. Only ranks of this host have memory.
+class ProcessPeerMemory final : public PeerMemory {
  public:
-  /// Meets the ranks of this host. Others may ask for a rank when all have returned from this.
+  /// Exchanges segments with the ranks of this host.
   ///
   /// Collective, Throws: as exchange_segments.
-  ProcessNeighbours(HostMember self, std::shared_ptr<Segment> segment,
+  ProcessPeerMemory(HostMember self, std::shared_ptr<Segment> segment,
                     const base::Deadline& deadline);
 
   [[nodiscard]] Segment& segment() const { return *segment_; }
@@ -66,8 +66,8 @@ class ProcessNeighbours final : public Neighbours {
   [[nodiscard]] std::shared_ptr<std::byte> allocate(std::int64_t bytes) override {
     return segment_->allocate(bytes);
   }
-  [[nodiscard]] bool is_gone(std::int64_t rank) const override {
-    return !is_own(rank) && !roster_->has(rank);
+  [[nodiscard]] bool has_exited(std::int64_t rank) const override {
+    return !is_own(rank) && !liveness_->is_alive(rank);
   }
 
  private:
@@ -77,44 +77,52 @@ class ProcessNeighbours final : public Neighbours {
   std::int64_t num_ranks_;
   std::shared_ptr<Segment> segment_;
   std::unordered_map<std::int64_t, std::unique_ptr<Mapping>> mappings_;  // the others'
-  std::optional<Roster> roster_;  // in the file of the host's first rank
+  std::optional<LivenessLocks> liveness_;  // in the segment file of the host's leader
 };
 
-/// A group to be made, as one of its members knows it.
+/// Describes a group to be created, from one member's view.
 struct GroupPlan {
-  std::string key;                        ///< the group's in the store
+  std::string key;                        ///< of the group in the store
   std::string name;                       ///< for errors
   std::int64_t rank = 0;                  ///< within the group
   std::vector<std::int64_t> world_ranks;  ///< of all members, in group order
 };
 
+/// Creates shared-memory groups among the ranks of one host.
+///
 /// Threads: one caller.
 class HostGroups {
  public:
   HostGroups(std::chrono::milliseconds timeout, std::shared_ptr<Rendezvous> rendezvous,
-             std::shared_ptr<ProcessNeighbours> neighbours)
-      : timeout_(timeout), rendezvous_(std::move(rendezvous)), neighbours_(std::move(neighbours)) {}
+             std::shared_ptr<ProcessPeerMemory> peer_memory)
+      : timeout_(timeout),
+        rendezvous_(std::move(rendezvous)),
+        peer_memory_(std::move(peer_memory)) {}
 
-  [[nodiscard]] const std::shared_ptr<ProcessNeighbours>& neighbours() const { return neighbours_; }
+  [[nodiscard]] const std::shared_ptr<ProcessPeerMemory>& peer_memory() const {
+    return peer_memory_;
+  }
 
-  /// Collective: the group, which has several members.
-  /// Throws:     Error{comm}, Error{memory}, Error{timeout} naming who did not come.
-  [[nodiscard]] Seat seat(const GroupPlan& plan);
+  /// Joins a group of several members.
+  ///
+  /// Collective: the group.
+  /// Throws:     Error{comm}, Error{memory}, Error{timeout} naming the missing members.
+  [[nodiscard]] GroupMembership join(const GroupPlan& plan);
 
  private:
-  /// A control block lies in the segment of its group's first member.
+  /// A control block in this rank's segment; each lies in the segment of its group's first member.
   struct OwnBlock {
     ControlBlock* block = nullptr;
     Segment::Extent extent;
   };
 
-  [[nodiscard]] ControlBlock* block_at(const std::string& note, const GroupPlan& plan);
+  [[nodiscard]] ControlBlock* block_at(const std::string& value, const GroupPlan& plan);
   [[nodiscard]] std::int64_t make_block(std::int64_t size);
 
   std::chrono::milliseconds timeout_;
   std::shared_ptr<Rendezvous> rendezvous_;
-  std::shared_ptr<ProcessNeighbours> neighbours_;
-  std::vector<OwnBlock> own_blocks_;  // of groups that may still live; the last ones stay
+  std::shared_ptr<ProcessPeerMemory> peer_memory_;
+  std::vector<OwnBlock> own_blocks_;  // reused once every member has left the group
 };
 
 }  // namespace dtrain::comm

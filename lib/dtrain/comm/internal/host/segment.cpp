@@ -27,19 +27,18 @@ std::int64_t in_pages(std::int64_t bytes) {
   return (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
 }
 
-base::Descriptor make_file(std::int64_t most_bytes) {
+base::Descriptor make_file(std::int64_t max_bytes) {
   const std::int64_t machine = ::sysconf(_SC_PHYS_PAGES) * page_bytes();
-  // Whole pages below the limit: a byte above the system's limit for files ends the process.
-  const std::int64_t bytes = std::min(machine, most_bytes) / page_bytes() * page_bytes();
+  // Round down to whole pages: a byte above the system's file size limit ends the process.
+  const std::int64_t bytes = std::min(machine, max_bytes) / page_bytes() * page_bytes();
   base::Descriptor file(::memfd_create("dtrain", MFD_CLOEXEC));
   if (file.get() < 0 || ::ftruncate(file.get(), bytes) != 0) {
-    base::fail(ErrorKind::memory, "the system gives no shared memory (memfd): {}",
-               std::strerror(errno));
+    base::fail(ErrorKind::memory, "cannot create shared memory (memfd): {}", std::strerror(errno));
   }
   return file;
 }
 
-// Sizes that do not fit together leave gaps; a fourth of the memory at most.
+// Released pages that no allocation fits may take up to a fourth of the peak.
 constexpr std::int64_t kSlack = 4;
 
 int change_pages(int descriptor, int mode, std::int64_t offset, std::int64_t bytes) noexcept {
@@ -103,8 +102,8 @@ void FreeRanges::give_back(std::int64_t begin, std::int64_t size) {
   ranges_.emplace(begin, size);
 }
 
-Segment::Segment(std::int64_t most_bytes, Count count)
-    : file_(make_file(most_bytes)),
+Segment::Segment(std::int64_t max_bytes, Count count)
+    : file_(make_file(max_bytes)),
       mapping_(file_),
       count_(std::move(count)),
       free_(mapping_.bytes()) {}
@@ -129,8 +128,8 @@ Segment::Extent Segment::reserve(std::int64_t bytes, std::int64_t backed) {
         bytes, in_use_, mapping_.bytes(), std::strerror(error));
   }
   in_use_ += extent.backed;
-  most_in_use_ = std::max(most_in_use_, in_use_);
-  drop_kept(most_in_use_ - in_use_ + most_in_use_ / kSlack);
+  peak_in_use_ = std::max(peak_in_use_, in_use_);
+  drop_kept(peak_in_use_ - in_use_ + peak_in_use_ / kSlack);
   if (count_) count_(extent.backed);
   return extent;
 }
@@ -152,7 +151,7 @@ int Segment::take_new(Extent& extent) {
   }
   if (!offset) return ENOSPC;
   extent.offset = *offset;
-  // Now, where it can be refused; a page that is not there when it is touched ends the process.
+  // Reserve the pages now, when the system can refuse: a failed page fault would end the process.
   int error = change_pages(file_.get(), 0, extent.offset, extent.backed);
   if (error != 0 && kept_bytes_ > 0) {
     drop_kept(0);
@@ -175,7 +174,7 @@ void Segment::release(const Extent& extent) noexcept {
 }
 
 void Segment::drop(std::int64_t offset, std::int64_t bytes) noexcept {
-  // The pages go back to the system, and the next owner finds zeros.
+  // Punching a hole returns the pages to the system and zeroes the range.
   constexpr int kPunch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
   if (change_pages(file_.get(), kPunch, offset, bytes) != 0) {
     std::memset(mapping_.data() + offset, 0, static_cast<std::size_t>(bytes));
@@ -186,7 +185,7 @@ void Segment::drop(std::int64_t offset, std::int64_t bytes) noexcept {
 void Segment::drop_kept(std::int64_t bytes) noexcept {
   while (kept_bytes_ > bytes) {
     const FreeRanges::Range range = kept_.take_any();
-    // Of the last one no more than has to go.
+    // Drop only the necessary part of the last range.
     const std::int64_t kept =
         std::min(range.size, std::max<std::int64_t>(0, bytes - (kept_bytes_ - range.size)));
     if (kept > 0) kept_.give_back(range.begin, kept);

@@ -1,5 +1,5 @@
-// The state of the store that rank 0 serves: who has come, which ranks meet, why the job cannot
-// start.
+// The state of the rendezvous store that rank 0 serves: joined ranks, pending gathers, and the
+// failure that ends the job.
 #pragma once
 
 #include <cstddef>
@@ -15,71 +15,74 @@
 
 namespace dtrain::comm {
 
-/// Why the job cannot start; every rank then fails with it.
-struct Refusal {
+/// Why the job cannot start; every rank fails with this error.
+struct JobFailure {
   base::ErrorKind kind = base::ErrorKind::comm;
   std::string message;
 };
 
-/// The key under which all ranks of the job meet; part of a message.
+/// The key of the first gather, of all ranks; appears in messages.
 inline constexpr const char* kJobKey = "the job";
 
-/// A meeting of some ranks, where each leaves a note for all.
-class Gathering {
+/// An all-gather among some ranks: collects one value per member.
+class PendingGather {
  public:
-  explicit Gathering(std::vector<std::int64_t> members);
+  explicit PendingGather(std::vector<std::int64_t> members);
 
   [[nodiscard]] const std::vector<std::int64_t>& members() const { return members_; }
-  /// Keeps the note of a member that comes; false for who is none, or came before.
-  [[nodiscard]] bool join(std::int64_t rank, std::string note);
-  /// The packed Attendance once all have come, made once since each of them gets it; else nullptr.
-  [[nodiscard]] const std::string* notes() const { return packed_.empty() ? nullptr : &packed_; }
-  /// Who has come so far.
-  [[nodiscard]] Attendance attendance() const;
+  /// Stores a member's value; false if the rank is not a member or has joined before.
+  [[nodiscard]] bool join(std::int64_t rank, std::string value);
+  /// The packed GatherResult, the same for every member; nullptr until all have joined.
+  [[nodiscard]] const std::string* values() const { return packed_.empty() ? nullptr : &packed_; }
+  /// The state so far: missing members, or all values.
+  [[nodiscard]] GatherResult result() const;
 
  private:
   std::vector<std::int64_t> members_;
-  std::vector<std::optional<std::string>> notes_;  // by member
-  std::size_t come_ = 0;
-  std::string packed_;  // empty until all have come
+  std::vector<std::optional<std::string>> values_;  // by member
+  std::size_t num_joined_ = 0;
+  std::string packed_;  // empty until all have joined
 };
 
+/// The rendezvous state of one job.
+///
+/// Threads: one.
 class JobStore {
  public:
   explicit JobStore(std::int64_t size);
 
-  /// Admits a process that claims to be rank `rank` of `size`; refuses the job if that contradicts
-  /// what the others claim.
+  /// Admits a process that claims to be rank `rank` of `size`; fails the job if that contradicts
+  /// the claims of others.
   void admit(std::uint64_t rank, std::uint64_t size);
-  [[nodiscard]] bool everyone_came() const { return missing_.empty(); }
+  [[nodiscard]] bool all_joined() const { return missing_.empty(); }
 
-  /// "rank 1 of 2", "ranks 1, 3 of 8": the ranks that have not connected; of more than 10 the first
-  /// ones and the number of the others. Costs no more than the ranks that it names.
+  /// "rank 1 of 2", "ranks 1, 3 of 8": the ranks that have not connected; names at most 10 and
+  /// counts the others. Takes time in proportion to the ranks named.
   [[nodiscard]] std::string describe_missing() const;
 
-  /// Rank `rank` comes to the meeting of these members; refuses the job if members contradict each
-  /// other.
-  void join(const std::string& key, const std::vector<std::int64_t>& members, std::int64_t rank,
-            std::string note);
-  /// The notes of that meeting's members as a packed Attendance; nullptr until all have come.
-  [[nodiscard]] const std::string* notes(const std::string& key) const;
-  /// The members that have not come to a meeting, likewise.
+  /// Adds the value of `rank` to the gather `key`; fails the job if its members disagree about who
+  /// takes part.
+  void join_gather(const std::string& key, const std::vector<std::int64_t>& members,
+                   std::int64_t rank, std::string value);
+  /// The packed GatherResult of that gather; nullptr until all members have joined.
+  [[nodiscard]] const std::string* values(const std::string& key) const;
+  /// The missing members of that gather as a packed GatherResult.
   [[nodiscard]] std::string missing(const std::string& key) const;
 
-  /// Grows whenever something that a rank may wait for has come.
-  [[nodiscard]] std::uint64_t news() const { return news_; }
+  /// Grows whenever a gather completes or the job fails.
+  [[nodiscard]] std::uint64_t version() const { return version_; }
 
-  /// The first refusal counts.
-  void refuse(base::ErrorKind kind, std::string message);
-  [[nodiscard]] const std::optional<Refusal>& refusal() const { return refusal_; }
+  /// Fails the job; only the first call has an effect.
+  void fail_job(base::ErrorKind kind, std::string message);
+  [[nodiscard]] const std::optional<JobFailure>& failure() const { return failure_; }
 
  private:
   std::int64_t size_;
   std::set<std::uint64_t> missing_;  // ranks that have not connected
-  std::map<std::string, Gathering> gatherings_;
-  std::size_t gathered_bytes_ = 0;  // members and notes of all gatherings
-  std::optional<Refusal> refusal_;
-  std::uint64_t news_ = 0;
+  std::map<std::string, PendingGather> gathers_;
+  std::size_t stored_bytes_ = 0;  // members and values of all gathers
+  std::optional<JobFailure> failure_;
+  std::uint64_t version_ = 0;
 };
 
 }  // namespace dtrain::comm

@@ -1,4 +1,4 @@
-// Finds the other ranks through the store that rank 0 serves.
+// The rendezvous of a job's ranks through a store that rank 0 serves.
 #pragma once
 
 #include <cstdint>
@@ -15,54 +15,54 @@
 
 namespace dtrain::comm {
 
-/// The place where a job's ranks meet, as a rank knows it.
-struct MeetingPlace {
+/// A rank's input to the rendezvous.
+struct RendezvousOptions {
   std::int64_t rank = 0;
   std::int64_t size = 1;
   base::StoreSockets store = {};  ///< dtrun's ways to the store
   std::string master_addr;
   std::int64_t master_port = 0;
   std::string token;  ///< the job's secret; empty: none
-  /// Every rank is known to be on this host. Otherwise rank 0 listens wherever others may look for
-  /// master_addr.
+  /// Every rank is known to be on this host. Otherwise rank 0 listens at all addresses to which
+  /// other hosts may resolve master_addr.
   bool is_one_host = true;
-  /// Receives the port at which rank 0 listens, before it waits for others; may be empty.
+  /// Called on rank 0 with the port at which it listens, before it waits for others; may be empty.
   std::function<void(std::int64_t port)> publish = {};
-  /// Print which ranks this one waits for.
-  bool tells_of_waiting = true;
+  /// Prints which ranks this one is waiting for.
+  bool reports_waiting = true;
   std::string waiting_advice = {};  ///< appended to the first such line; empty: none
 };
 
-/// The store of a job, and the addresses of its ranks.
+/// Outcome of the rendezvous: a connection to the store, and the addresses of the ranks.
 struct Rendezvous {
-  std::unique_ptr<StoreServer> server;  ///< of rank 0
+  std::unique_ptr<StoreServer> server;  ///< on rank 0 alone
   std::unique_ptr<StoreClient> store;
   std::string own_address;             ///< at which other ranks reach this one
-  std::vector<std::string> addresses;  ///< by rank: its own towards rank 0; empty: it has several
+  std::vector<std::string> addresses;  ///< by rank, as rank 0 sees them; empty: several
   std::string token;                   ///< the job's secret; empty: none
 };
 
-/// Serves the store (rank 0), connects to it, and returns when every rank has come.
+/// Serves the store (rank 0), connects to it, and returns when every rank has joined.
 ///
 /// Throws: as create_world.
-[[nodiscard]] std::shared_ptr<Rendezvous> meet_all_ranks(const MeetingPlace& place,
-                                                         const base::Deadline& deadline);
+[[nodiscard]] std::shared_ptr<Rendezvous> join_rendezvous(const RendezvousOptions& options,
+                                                          const base::Deadline& deadline);
 
-/// Returns each member's note, in their order, when every member has called this with the same key.
+/// All-gathers one string per member through the store, in group order. All members use one key.
 ///
-/// Throws: Error{timeout} naming the members that did not come, Error{comm} if the store is gone.
-[[nodiscard]] std::vector<std::string> exchange_notes(StoreClient& store, const std::string& key,
-                                                      const std::vector<std::int64_t>& world_ranks,
-                                                      const std::string& own_note,
-                                                      const base::Deadline& deadline);
-/// The same of ranks 0 to size - 1: all ranks of the job.
-[[nodiscard]] std::vector<std::string> exchange_notes(StoreClient& store, const std::string& key,
-                                                      std::int64_t size,
-                                                      const std::string& own_note,
-                                                      const base::Deadline& deadline);
+/// Collective: the members.
+/// Throws:     Error{timeout} naming the missing members, Error{comm} if the store is gone.
+[[nodiscard]] std::vector<std::string> store_all_gather(
+    StoreClient& store, const std::string& key, const std::vector<std::int64_t>& world_ranks,
+    const std::string& own_value, const base::Deadline& deadline);
+/// The same among all ranks of the job, 0 to size - 1.
+[[nodiscard]] std::vector<std::string> store_all_gather(StoreClient& store, const std::string& key,
+                                                        std::int64_t size,
+                                                        const std::string& own_value,
+                                                        const base::Deadline& deadline);
 
-/// Fails with an error that every rank of the job finds for itself. Rank 0 serves the store a
-/// moment longer, so that the others can.
+/// Throws an error that every rank of the job detects by itself. Rank 0 first serves the store a
+/// moment longer, so that the others can finish.
 [[noreturn]] void fail_together(std::int64_t own_rank, const base::Error& error);
 
 }  // namespace dtrain::comm

@@ -16,47 +16,47 @@ namespace {
 using base::ErrorKind;
 using base::fail;
 
-// How long rank 0's store may take for an answer that it has, on a machine that is busy.
-constexpr std::chrono::seconds kPatience(30);
+// How long a ready answer may take on a busy machine.
+constexpr std::chrono::seconds kAnswerTimeout(30);
 
-constexpr const char* kSenseless = "the store that rank 0 serves makes no sense";
+constexpr const char* kMalformed = "rank 0's store sent a malformed message";
 
 net::MessageWriter message_of(StoreRequest request) {
   return net::MessageWriter().number(static_cast<std::uint64_t>(request));
 }
 
-/// Throws: the refusal of the job.
+/// Throws: the job's failure.
 std::string text_of_reply(const std::string& reply) {
   net::MessageReader reader(reply);
   const auto kind = static_cast<StoreReply>(reader.number());
-  if (kind == StoreReply::refused) {
-    const ErrorKind error = kind_of_refusal(reader.number());
+  if (kind == StoreReply::job_failed) {
+    const ErrorKind error = failure_kind(reader.number());
     throw base::Error(error, base::printable(reader.text()));
   }
   std::string text = reader.text();
-  if (!reader.is_whole() || kind != StoreReply::done) fail(ErrorKind::comm, kSenseless);
+  if (!reader.is_whole() || kind != StoreReply::done) fail(ErrorKind::comm, kMalformed);
   return text;
 }
 
-/// Reports a handshake that failed, in a rank's words.
-[[noreturn]] void fail_for(const net::HandshakeError& error, const Newcomer& self,
+/// Reports a failed handshake with the store.
+[[noreturn]] void fail_for(const net::HandshakeError& error, const JoinRequest& self,
                            const base::Deadline& deadline) {
   using Cause = net::HandshakeError::Cause;
   const std::string what = error.what();
   const std::string time =
       base::readable_time(base::seconds_since(deadline.end() - deadline.limit()));
-  if (error.cause() == Cause::dropped) throw ClosedEarly{what};
-  if (error.cause() == Cause::mismatch) fail(ErrorKind::usage, "{}", what);
-  if (error.cause() == Cause::stranger) fail(ErrorKind::comm, "{}", what);
-  if (error.cause() == Cause::late && self.waits_for_rank_0) {
+  if (error.cause() == Cause::dropped) throw RetryableJoinError{what};
+  if (error.cause() == Cause::secret_mismatch) fail(ErrorKind::usage, "{}", what);
+  if (error.cause() == Cause::wrong_user) fail(ErrorKind::comm, "{}", what);
+  if (error.cause() == Cause::timed_out && self.waits_for_rank_0) {
     fail(ErrorKind::timeout,
-         "rank 0, which serves the store, took no connection within {} (--comm-timeout): it still "
-         "starts, is stopped or waits for a disk, or all ranks had met before this one came",
+         "rank 0, which serves the store, accepted no connection within {} (--comm-timeout): it is "
+         "still starting, stopped or waiting for a disk, or all ranks had joined before this one",
          time);
   }
-  if (error.cause() == Cause::late) {
+  if (error.cause() == Cause::timed_out) {
     fail(ErrorKind::timeout,
-         "the store {} took the connection, but did not answer within {}: rank 0 is stopped or "
+         "the store {} accepted the connection but did not answer within {}: rank 0 is stopped or "
          "busy, or another program holds that port: then choose another MASTER_PORT",
          self.where, time);
   }
@@ -67,19 +67,19 @@ std::string text_of_reply(const std::string& reply) {
          self.where, what.substr(0, kStoreGreeting.size()), kStoreGreeting);
   }
   fail(ErrorKind::comm,
-       "what answers {} is no store of dtrain: it sent \"{}\"; another program may hold that "
-       "port: choose another MASTER_PORT",
+       "the server {} is not dtrain's store: it sent \"{}\"; another program may hold that port: "
+       "choose another MASTER_PORT",
        self.where, what);
 }
 
 }  // namespace
 
-std::string introduce_to_store(const base::Descriptor& connection, net::FrameBuffer& input,
-                               const Newcomer& self, const base::Deadline& deadline) {
-  net::GuestOptions options{
+std::string join_store(const base::Descriptor& connection, net::FrameBuffer& input,
+                       const JoinRequest& self, const base::Deadline& deadline) {
+  net::ClientOptions options{
       .greeting = kStoreGreeting,
       .secret = self.token,
-      .is_handed_down = self.is_handed_down,
+      .is_inherited = self.is_inherited,
       .hello = net::MessageWriter()
                    .number(static_cast<std::uint64_t>(self.rank))
                    .number(static_cast<std::uint64_t>(self.size))
@@ -90,68 +90,65 @@ std::string introduce_to_store(const base::Descriptor& connection, net::FrameBuf
       .advice = "give every rank the same DTRAIN_JOB_TOKEN or DTRAIN_JOB_TOKEN_FILE"};
   if (self.waiting != nullptr) {
     options.on_wait = [&self] {
-      self.waiting->show(
+      self.waiting->report(
           [&] { return fmt::format("rank 0, which serves the store {}", self.where); });
     };
   }
-  net::Admission admission;
+  net::HandshakeResult result;
   try {
-    admission = net::be_admitted(connection, input, options, deadline);
+    result = net::run_client_handshake(connection, input, options, deadline);
   } catch (const net::HandshakeError& error) {
     fail_for(error, self, deadline);
   }
-  if (admission.reply.answer == net::Answer::refused) {
-    throw base::Error(kind_of_refusal(admission.reply.kind), base::printable(admission.reply.text));
+  if (result.reply.status == net::ReplyStatus::rejected) {
+    throw base::Error(failure_kind(result.reply.kind), base::printable(result.reply.text));
   }
-  input.allow(kMostMessageBytes);
-  return admission.secret;
+  input.allow(kMaxMessageBytes);
+  return result.secret;
 }
 
-std::string meet_request(std::string_view key, const std::vector<std::int64_t>& members,
-                         std::string_view note, std::chrono::milliseconds patience) {
-  net::MessageWriter writer = message_of(StoreRequest::meet);
-  writer.text(key).number(static_cast<std::uint64_t>(patience.count())).text(note);
+std::string gather_request(std::string_view key, const std::vector<std::int64_t>& members,
+                           std::string_view value, std::chrono::milliseconds timeout) {
+  net::MessageWriter writer = message_of(StoreRequest::gather);
+  writer.text(key).number(static_cast<std::uint64_t>(timeout.count())).text(value);
   write_ranks(writer, members);
   return writer.bytes();
 }
 
-StoreClient::StoreClient(base::Descriptor connection, const Newcomer& self,
+StoreClient::StoreClient(base::Descriptor connection, const JoinRequest& self,
                          const base::Deadline& deadline)
     : connection_(std::move(connection)) {
-  secret_ = introduce_to_store(connection_, input_, self, deadline);
+  secret_ = join_store(connection_, input_, self, deadline);
 }
 
 StoreClient::~StoreClient() {
   if (std::uncaught_exceptions() == 0) leave();
 }
 
-void StoreClient::wait_for_refusal(const base::Deadline& deadline) {
+void StoreClient::wait_for_failure(const base::Deadline& deadline) {
   const auto left = deadline.remaining();
   (void)request(message_of(StoreRequest::wait)
                     .text("")
                     .number(static_cast<std::uint64_t>(left.count()))
                     .bytes(),
-                base::Deadline(left + kPatience));
+                base::Deadline(left + kAnswerTimeout));
 }
 
-Attendance StoreClient::meet(std::string_view key, const std::vector<std::int64_t>& members,
-                             std::string_view note, const base::Deadline& deadline) {
+GatherResult StoreClient::all_gather(std::string_view key, const std::vector<std::int64_t>& members,
+                                     std::string_view value, const base::Deadline& deadline) {
   const auto left = deadline.remaining();
   const auto reply =
-      request(meet_request(key, members, note, left), base::Deadline(left + kPatience));
-  auto attendance = unpacked_attendance(reply);
-  const bool fits =
-      attendance && (!attendance->missing.empty() || attendance->notes.size() == members.size());
-  if (!fits) fail(ErrorKind::comm, kSenseless);
-  return *std::move(attendance);
+      request(gather_request(key, members, value, left), base::Deadline(left + kAnswerTimeout));
+  auto result = unpacked_result(reply);
+  const bool fits = result && (!result->missing.empty() || result->values.size() == members.size());
+  if (!fits) fail(ErrorKind::comm, kMalformed);
+  return *std::move(result);
 }
 
-void StoreClient::refuse(ErrorKind kind, const std::string& message) {
-  (void)request(message_of(StoreRequest::refuse)
-                    .number(static_cast<std::uint64_t>(kind))
-                    .text(message)
-                    .bytes(),
-                base::Deadline(kPatience));
+void StoreClient::fail_job(ErrorKind kind, const std::string& message) {
+  (void)request(
+      message_of(StoreRequest::fail).number(static_cast<std::uint64_t>(kind)).text(message).bytes(),
+      base::Deadline(kAnswerTimeout));
   throw base::Error(kind, message);
 }
 
@@ -160,33 +157,34 @@ void StoreClient::leave() noexcept {
   if (connection_.get() < 0) return;
   try {
     (void)net::send_all(connection_, net::framed(message_of(StoreRequest::leave).bytes()),
-                        base::Deadline(kPatience));
+                        base::Deadline(kAnswerTimeout));
   } catch (...) {
-    // Rank 0 then takes this rank for one that has died.
+    // Rank 0 then assumes that this rank has died.
   }
   connection_ = base::Descriptor();
 }
 
 std::string StoreClient::request(const std::string& message, const base::Deadline& deadline) {
   const std::lock_guard lock(mutex_);
-  DTRAIN_CHECK(connection_.get() >= 0, "the store is asked after this rank has left it");
-  // A connection that is closed over there may still hold the reason, so it is read in any case.
+  DTRAIN_CHECK(connection_.get() >= 0, "the store is used after this rank has left it");
+  // Read even if sending failed: a closed connection may still hold the reason.
   net::Transfer transfer = net::send_all(connection_, net::framed(message), deadline);
   int reason = 0;
   while (true) {
     if (const auto reply = input_.take_message()) return text_of_reply(*reply);
-    if (input_.is_broken()) fail(ErrorKind::comm, kSenseless);
+    if (input_.is_broken()) fail(ErrorKind::comm, kMalformed);
     transfer = net::receive_some(connection_, input_, deadline, reason);
-    if (transfer == net::Transfer::late) {
-      fail(ErrorKind::timeout, "the store that rank 0 serves did not answer within {}",
+    if (transfer == net::Transfer::timed_out) {
+      fail(ErrorKind::timeout, "rank 0's store did not answer within {}",
            base::readable_time(base::Seconds(deadline.limit()).count()));
     }
     if (transfer == net::Transfer::closed) break;
   }
-  fail(ErrorKind::comm,
-       "lost the store that rank 0 serves ({}), while waiting for other ranks: rank 0 has probably "
-       "ended; what it printed says why",
-       reason == 0 ? "it closed the connection" : std::strerror(reason));
+  fail(
+      ErrorKind::comm,
+      "lost rank 0's store ({}) while waiting for other ranks: rank 0 has probably exited; see its "
+      "own error message",
+      reason == 0 ? "it closed the connection" : std::strerror(reason));
 }
 
 }  // namespace dtrain::comm

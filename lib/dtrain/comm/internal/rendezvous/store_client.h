@@ -19,62 +19,65 @@
 
 namespace dtrain::comm {
 
-/// A rank that wants to be admitted.
-struct Newcomer {
+/// A rank's request to join the store.
+struct JoinRequest {
   std::int64_t rank = 0;
   std::int64_t size = 1;
-  bool is_handed_down = false;    ///< the connection came from dtrun, so there is no stranger
-  bool waits_for_rank_0 = false;  ///< dtrun holds the connection until rank 0 comes
+  bool is_inherited = false;      ///< the connection came from dtrun: already authenticated
+  bool waits_for_rank_0 = false;  ///< dtrun holds the connection until rank 0 starts
   std::string token;              ///< the job's secret; empty: none
-  std::string where;              ///< of the store, for messages: "at 127.0.0.1:29500"
-  base::WaitingLines* waiting = nullptr;  ///< for a store that does not answer; null: silent
+  std::string where;              ///< the store's address, for messages: "at 127.0.0.1:29500"
+  base::WaitReporter* waiting = nullptr;  ///< reports a store that does not answer; null: silent
 };
 
-/// This attempt came to nothing, but a further one may come through: the connection was closed
-/// before the rank was admitted, or what answered does not know the job's secret.
-struct ClosedEarly {
+/// Thrown when joining failed but a retry may succeed: the connection was closed before the rank
+/// was admitted, or the server does not know the job's secret.
+struct RetryableJoinError {
   std::string reason;
 };
 
-/// Performs the handshake with the store, and returns the job's secret when this rank is admitted:
-/// its own, or the one that the store hands out through munge.
+/// Performs the handshake with the store. Returns the job's secret: this rank's own, or the one
+/// that the store sent through munge.
 ///
-/// Throws: ClosedEarly; Error{usage} for a secret that one side lacks or that differs, or without
-///         munge where the store relies on it; Error{comm} for what is no store, or another user's;
-///         Error{timeout} for silence; the refusal of the job.
-std::string introduce_to_store(const base::Descriptor& connection, net::FrameBuffer& input,
-                               const Newcomer& self, const base::Deadline& deadline);
+/// Throws: RetryableJoinError; Error{usage} if the secrets differ, one side has none, or munge is
+///         required and fails; Error{comm} if the server is not a store, or another user's;
+///         Error{timeout} without an answer; the job's failure.
+std::string join_store(const base::Descriptor& connection, net::FrameBuffer& input,
+                       const JoinRequest& self, const base::Deadline& deadline);
 
-/// The message with which a rank comes to a meeting of `members`.
-[[nodiscard]] std::string meet_request(std::string_view key,
-                                       const std::vector<std::int64_t>& members,
-                                       std::string_view note, std::chrono::milliseconds patience);
+/// Encodes a rank's request to take part in a gather among `members`.
+[[nodiscard]] std::string gather_request(std::string_view key,
+                                         const std::vector<std::int64_t>& members,
+                                         std::string_view value, std::chrono::milliseconds timeout);
 
-/// Throws:  all calls but leave: the refusal of the job as it was worded; Error{comm} when rank 0
-///          is gone; Error{timeout} when it does not answer.
+/// A rank's connection to the store.
+///
+/// Throws:  all calls but leave: the job's failure; Error{comm} if rank 0 is gone; Error{timeout}
+///          if it does not answer.
 /// Threads: any.
 class StoreClient {
  public:
-  /// Is admitted by the store over a connection just made.
+  /// Joins the store over a new connection.
   ///
-  /// Throws: as introduce_to_store.
-  StoreClient(base::Descriptor connection, const Newcomer& self, const base::Deadline& deadline);
-  /// Leaves, unless an error is under way: then rank 0 tells the others.
+  /// Throws: as join_store.
+  StoreClient(base::Descriptor connection, const JoinRequest& self, const base::Deadline& deadline);
+  /// Leaves; during stack unwinding it just disconnects, and rank 0 then fails the job.
   ~StoreClient();
   StoreClient(const StoreClient&) = delete;
   StoreClient& operator=(const StoreClient&) = delete;
 
-  /// The job's secret, by which this rank was taken in; empty: by other means.
+  /// The secret that authenticated this rank; empty: another method did.
   [[nodiscard]] const std::string& secret() const { return secret_; }
-  /// Waits until the job is refused, which this throws, or the deadline has passed.
-  void wait_for_refusal(const base::Deadline& deadline);
-  /// Waits until all `members` have called this with the same key, once each, and returns their
-  /// notes; at the deadline, who is missing.
-  [[nodiscard]] Attendance meet(std::string_view key, const std::vector<std::int64_t>& members,
-                                std::string_view note, const base::Deadline& deadline);
-  /// Makes every rank fail, this one included.
-  [[noreturn]] void refuse(base::ErrorKind kind, const std::string& message);
-  /// Declares that this rank is done with the store; nothing else may be called then.
+  /// Waits until the deadline, and throws the job's failure if there is one.
+  void wait_for_failure(const base::Deadline& deadline);
+  /// Waits until all `members` have called this once with the same key, and returns their values;
+  /// at the deadline returns the missing members.
+  [[nodiscard]] GatherResult all_gather(std::string_view key,
+                                        const std::vector<std::int64_t>& members,
+                                        std::string_view value, const base::Deadline& deadline);
+  /// Fails the job: every rank throws this error, this one included.
+  [[noreturn]] void fail_job(base::ErrorKind kind, const std::string& message);
+  /// Closes the connection; no other call may follow.
   void leave() noexcept;
 
  private:

@@ -7,11 +7,11 @@ namespace dtrain::comm {
 
 namespace {
 
-constexpr std::size_t kMostMembers = std::size_t{1} << 20;  // of a meeting that a store tells of
+constexpr std::size_t kMaxMembers = std::size_t{1} << 20;  // of a gather
 
 }  // namespace
 
-base::ErrorKind kind_of_refusal(std::uint64_t number) {
+base::ErrorKind failure_kind(std::uint64_t number) {
   const auto kind = static_cast<base::ErrorKind>(number);
   const bool is_known =
       number <= 70 && base::name_of(kind) != base::name_of(base::ErrorKind::internal);
@@ -30,13 +30,14 @@ void write_ranks(net::MessageWriter& writer, const std::vector<std::int64_t>& ra
   }
 }
 
-std::optional<std::vector<std::int64_t>> read_ranks(net::MessageReader& reader, std::int64_t most) {
+std::optional<std::vector<std::int64_t>> read_ranks(net::MessageReader& reader,
+                                                    std::int64_t max_ranks) {
   std::vector<std::int64_t> ranks;
   while (reader.is_good() && !reader.is_whole()) {
     std::uint64_t rank = reader.number();
     const std::uint64_t step = reader.number();
     const std::uint64_t count = reader.number();
-    if (count > static_cast<std::uint64_t>(most) - ranks.size()) return std::nullopt;
+    if (count > static_cast<std::uint64_t>(max_ranks) - ranks.size()) return std::nullopt;
     for (std::uint64_t index = 0; index < count; ++index, rank += step) {
       ranks.push_back(static_cast<std::int64_t>(rank));
     }
@@ -45,32 +46,32 @@ std::optional<std::vector<std::int64_t>> read_ranks(net::MessageReader& reader, 
   return ranks;
 }
 
-std::string packed(const Attendance& attendance) {
+std::string packed(const GatherResult& result) {
   net::MessageWriter writer;
-  writer.number(attendance.missing.size());
-  for (const std::int64_t rank : attendance.missing) {
+  writer.number(result.missing.size());
+  for (const std::int64_t rank : result.missing) {
     writer.number(static_cast<std::uint64_t>(rank));
   }
-  const auto& notes = attendance.notes;
-  for (auto first = notes.begin(); first != notes.end();) {
+  const auto& values = result.values;
+  for (auto first = values.begin(); first != values.end();) {
     const auto end =
-        std::find_if(first, notes.end(), [&](const auto& each) { return each != *first; });
+        std::find_if(first, values.end(), [&](const auto& each) { return each != *first; });
     writer.small_number(static_cast<std::uint64_t>(end - first)).short_text(*first);
     first = end;
   }
   return writer.bytes();
 }
 
-std::optional<Attendance> unpacked_attendance(std::string_view text) {
+std::optional<GatherResult> unpacked_result(std::string_view text) {
   net::MessageReader reader(text);
-  Attendance result;
+  GatherResult result;
   for (std::uint64_t left = reader.number(); left > 0 && reader.is_good(); --left) {
     result.missing.push_back(static_cast<std::int64_t>(reader.number()));
   }
   while (reader.is_good() && !reader.is_whole()) {
     const std::uint64_t count = reader.small_number();
-    if (count > kMostMembers - result.notes.size()) return std::nullopt;
-    result.notes.resize(result.notes.size() + count, reader.short_text());
+    if (count > kMaxMembers - result.values.size()) return std::nullopt;
+    result.values.resize(result.values.size() + count, reader.short_text());
   }
   if (!reader.is_whole()) return std::nullopt;
   return result;

@@ -16,11 +16,11 @@ namespace dtrain::comm {
 
 namespace {
 
-// A piece of a message: small enough to stay in the caches.
-constexpr std::int64_t kPieceBytes = 256 << 10;
-// One piece of a lane is filled while the other is read.
-constexpr std::int64_t kLaneBytes = 2 * kPieceBytes;
-// A block is summed before it is written to the others, while it is in the core's own cache.
+// A chunk of a message: small enough to stay in the caches.
+constexpr std::int64_t kChunkBytes = 256 << 10;
+// Double buffering: one chunk is filled while the receiver reads the other.
+constexpr std::int64_t kPeerStagingBytes = 2 * kChunkBytes;
+// A block is summed and then copied to the other ranks while it is still in the core's cache.
 constexpr std::int64_t kBlockBytes = 32 << 10;
 
 std::int64_t bytes_per_element(const at::Tensor& tensor) {
@@ -46,113 +46,113 @@ CollectiveCall call_of(Collective op, const at::Tensor& tensor, std::int64_t var
           .variant = variant};
 }
 
-/// The rounds of one all-to-all. Every rank lays out a table with a piece for each peer; a peer
-/// copies the piece from where it lies. An input that peers cannot reach passes through the staging
-/// area, in as many rounds as its largest part needs. Each round takes two meetings.
-class Rounds {
+/// Runs one all-to-all in rounds. Every rank publishes a table with a chunk for each peer, and the
+/// peers copy their chunks. An input outside shared memory is staged, in as many rounds as its
+/// largest part needs. Each round takes two barriers.
+class AllToAllRounds {
  public:
   /// staging: `staging_bytes` of memory that the peers can reach. Everything outlives this.
-  Rounds(Meeting& meeting, std::byte* staging, const AllToAll& call)
-      : meeting_(meeting),
-        table_(reinterpret_cast<Piece*>(staging)),
+  AllToAllRounds(ShmContext& shm, std::byte* staging, const AllToAll& call)
+      : shm_(shm),
+        table_(reinterpret_cast<Chunk*>(staging)),
         input_(call.input),
         output_(call.output),
         is_reachable_(
-            meeting.neighbours().reachable(bytes_of(input_.tensor), size_in_bytes(input_.tensor))),
-        piece_bytes_(staging_bytes(meeting.size()) / meeting.size() -
-                     static_cast<std::int64_t>(sizeof(Piece))) {}
+            shm.peer_memory().reachable(bytes_of(input_.tensor), size_in_bytes(input_.tensor))),
+        chunk_bytes_(staging_bytes(shm.size()) / shm.size() -
+                     static_cast<std::int64_t>(sizeof(Chunk))) {}
 
   /// Throws: TransportFailure; Error{internal} naming two ranks that expect different sizes.
   void run(const base::Deadline& deadline) {
-    std::ranges::copy(input_.part(meeting_.rank()), output_.part(meeting_.rank()).data());
+    std::ranges::copy(input_.part(shm_.rank()), output_.part(shm_.rank()).data());
     bool has_more = true;
-    for (std::int64_t first = 0; has_more; first += piece_bytes_) {
-      lay_out(first);
-      meeting_.arrive_with_call(deadline);
+    for (std::int64_t first = 0; has_more; first += chunk_bytes_) {
+      publish(first);
+      shm_.arrive_with_call(deadline);
       has_more = take(first);
-      meeting_.arrive(deadline);  // after which the pieces may be overwritten
+      shm_.arrive(deadline);  // then the chunks may be overwritten
     }
   }
 
  private:
-  /// Lays out all peers' pieces of one round, from byte `first` of their parts.
-  void lay_out(std::int64_t first) {
-    Offer& offer = meeting_.own_slot().offer;
-    offer = {.call = {.op = Collective::all_to_all,
-                      .dtype = static_cast<std::int32_t>(input_.tensor.scalar_type())},
-             .location = meeting_.location_of(reinterpret_cast<const std::byte*>(table_))};
-    for (std::int64_t peer = 0; peer < meeting_.size(); ++peer) {
+  /// Publishes all peers' chunks of one round, from byte `first` of their parts.
+  void publish(std::int64_t first) {
+    BufferDescriptor& buffer = shm_.own_slot().buffer;
+    buffer = {.call = {.op = Collective::all_to_all,
+                       .dtype = static_cast<std::int32_t>(input_.tensor.scalar_type())},
+              .location = shm_.location_of(reinterpret_cast<const std::byte*>(table_))};
+    for (std::int64_t peer = 0; peer < shm_.size(); ++peer) {
       const std::int64_t all = std::ssize(input_.part(peer));
-      const std::span<std::byte> piece = piece_for(peer, first);
-      table_[peer] = {.location = meeting_.location_of(piece.data()),
-                      .bytes = std::ssize(piece),
+      const std::span<std::byte> chunk = chunk_for(peer, first);
+      table_[peer] = {.location = shm_.location_of(chunk.data()),
+                      .bytes = std::ssize(chunk),
                       .message_bytes = all};
-      if (!is_reachable_ && first + piece_bytes_ < all) offer.has_more = 1;
+      if (!is_reachable_ && first + chunk_bytes_ < all) buffer.has_more = 1;
     }
   }
 
   /// The bytes of this part that a peer can read in this round.
-  [[nodiscard]] std::span<std::byte> piece_for(std::int64_t peer, std::int64_t first) {
+  [[nodiscard]] std::span<std::byte> chunk_for(std::int64_t peer, std::int64_t first) {
     const std::span<std::byte> part = input_.part(peer);
-    if (peer == meeting_.rank() || first >= std::ssize(part)) return {};
+    if (peer == shm_.rank() || first >= std::ssize(part)) return {};
     if (is_reachable_) return first == 0 ? part : std::span<std::byte>();
-    std::byte* staged =
-        reinterpret_cast<std::byte*>(table_ + meeting_.size()) + peer * piece_bytes_;
-    const std::int64_t count = std::min(piece_bytes_, std::ssize(part) - first);
+    std::byte* staged = reinterpret_cast<std::byte*>(table_ + shm_.size()) + peer * chunk_bytes_;
+    const std::int64_t count = std::min(chunk_bytes_, std::ssize(part) - first);
     std::copy_n(part.data() + first, count, staged);
     return {staged, static_cast<std::size_t>(count)};
   }
 
-  /// Copies this rank's pieces to byte `first` of its parts; returns whether any rank has more.
+  /// Copies this rank's chunks to byte `first` of its parts; returns whether any rank has more.
   [[nodiscard]] bool take(std::int64_t first) {
-    const std::int64_t own = meeting_.rank();
+    const std::int64_t own = shm_.rank();
     bool has_more = false;
-    for (std::int64_t step = 0; step < meeting_.size(); ++step) {
-      const std::int64_t peer = (own + step) % meeting_.size();  // not all from rank 0 first
-      const Offer& offer = meeting_.slot_of(peer).offer;
-      const Piece piece = reinterpret_cast<const Piece*>(meeting_.at(peer, offer.location))[own];
+    for (std::int64_t step = 0; step < shm_.size(); ++step) {
+      const std::int64_t peer = (own + step) % shm_.size();  // not all from rank 0 first
+      const BufferDescriptor& buffer = shm_.slot_of(peer).buffer;
+      const Chunk chunk = reinterpret_cast<const Chunk*>(shm_.at(peer, buffer.location))[own];
       const std::span<std::byte> part = output_.part(peer);
-      DTRAIN_CHECK(piece.message_bytes == std::ssize(part),
+      DTRAIN_CHECK(chunk.message_bytes == std::ssize(part),
                    "rank {} of a group has {} bytes for rank {}, which expects {}", peer,
-                   piece.message_bytes, own, std::ssize(part));
-      std::copy_n(meeting_.at(peer, piece.location), piece.bytes, part.data() + first);
-      has_more = has_more || offer.has_more != 0;
+                   chunk.message_bytes, own, std::ssize(part));
+      std::copy_n(shm_.at(peer, chunk.location), chunk.bytes, part.data() + first);
+      has_more = has_more || buffer.has_more != 0;
     }
     return has_more;
   }
 
-  Meeting& meeting_;
-  Piece* table_;  // by peer, at the start of the staging area; staged pieces follow
+  ShmContext& shm_;
+  Chunk* table_;  // by peer, at the start of the staging area; staged chunks follow
   const PartedTensor& input_;
   const PartedTensor& output_;
   bool is_reachable_;         // whether peers read the input itself
-  std::int64_t piece_bytes_;  // of a staged piece, the same on every rank
+  std::int64_t chunk_bytes_;  // of a staged chunk, the same on every rank
 };
 
 }  // namespace
 
-ShmTransport::ShmTransport(Seat seat, std::shared_ptr<Neighbours> neighbours)
-    : meeting_(std::move(seat), std::move(neighbours)),
-      lane_staging_(static_cast<std::size_t>(meeting_.size())) {}
+ShmTransport::ShmTransport(GroupMembership membership, std::shared_ptr<PeerMemory> peer_memory)
+    : shm_(std::move(membership), std::move(peer_memory)),
+      peer_staging_(static_cast<std::size_t>(shm_.size())) {}
 
 ShmTransport::~ShmTransport() {
-  if (!meeting_.is_closed()) return;
-  // After a failure peers may still be at work on what this rank has laid out.
-  meeting_.neighbours().keep(staging_);
-  for (const auto& memory : lane_staging_) meeting_.neighbours().keep(memory);
+  if (!shm_.is_closed()) return;
+  // After a failure peers may still access the staging areas.
+  shm_.peer_memory().retain(staging_);
+  for (const auto& memory : peer_staging_) shm_.peer_memory().retain(memory);
 }
 
 std::int64_t ShmTransport::bytes(const GroupLoad& load) {
   return (load.is_first ? ControlBlock::common_bytes_for(load.size) : 0) +
-         (load.foreign > kSmallBytes ? staging_bytes(load.size) : 0) + load.peers * kLaneBytes;
+         (load.foreign > kSmallBytes ? staging_bytes(load.size) : 0) +
+         load.peers * kPeerStagingBytes;
 }
 
 std::int64_t ShmTransport::run(const Operation& operation, const base::Deadline& deadline) {
   try {
     return std::visit([&](const auto& call) { return execute(call, deadline); }, operation);
   } catch (...) {
-    // Its tensors stay: peers may still be at work on them.
-    meeting_.neighbours().keep(std::make_shared<Operation>(operation));
+    // Keep the tensors: peers may still access them.
+    shm_.peer_memory().retain(std::make_shared<Operation>(operation));
     throw;
   }
 }
@@ -164,46 +164,46 @@ std::byte* ShmTransport::Sources::at(std::int64_t rank, std::int64_t offset,
 }
 
 std::byte* ShmTransport::staging() {
-  if (!staging_) staging_ = meeting_.neighbours().allocate(staging_bytes(meeting_.size()));
+  if (!staging_) staging_ = shm_.peer_memory().allocate(staging_bytes(shm_.size()));
   return staging_.get();
 }
 
-void ShmTransport::lay_out(const LargeCall& large, bool staged, const base::Deadline& deadline) {
-  Slot& slot = meeting_.own_slot();
-  slot.offer = {.call = large.call, .location = 0, .staged = staged ? 1U : 0U};
+void ShmTransport::publish(const LargeCall& large, bool staged, const base::Deadline& deadline) {
+  Slot& slot = shm_.own_slot();
+  slot.buffer = {.call = large.call, .location = 0, .staged = staged ? 1U : 0U};
   if (large.is_read) {
-    slot.offer.location = meeting_.location_of(staged ? staging() : bytes_of(large.tensor));
+    slot.buffer.location = shm_.location_of(staged ? staging() : bytes_of(large.tensor));
   }
-  meeting_.arrive_with_call(deadline);
+  shm_.arrive_with_call(deadline);
   sources_.data.clear();
   sources_.staged.clear();
   sources_.any_staged = false;
-  for (std::int64_t rank = 0; rank < meeting_.size(); ++rank) {
-    const Offer& offer = meeting_.slot_of(rank).offer;
-    sources_.data.push_back(meeting_.at(rank, offer.location));
-    sources_.staged.push_back(offer.staged != 0);
-    sources_.any_staged = sources_.any_staged || offer.staged != 0;
+  for (std::int64_t rank = 0; rank < shm_.size(); ++rank) {
+    const BufferDescriptor& buffer = shm_.slot_of(rank).buffer;
+    sources_.data.push_back(shm_.at(rank, buffer.location));
+    sources_.staged.push_back(buffer.staged != 0);
+    sources_.any_staged = sources_.any_staged || buffer.staged != 0;
   }
 }
 
 template <typename Stage, typename Work, typename Fetch>
-void ShmTransport::work_through(const LargeCall& large, const base::Deadline& deadline, Stage stage,
-                                Work work, Fetch fetch) {
-  const bool staged = large.is_read && !meeting_.neighbours().reachable(
-                                           bytes_of(large.tensor), size_in_bytes(large.tensor));
+void ShmTransport::process_chunks(const LargeCall& large, const base::Deadline& deadline,
+                                  Stage stage, Work work, Fetch fetch) {
+  const bool staged = large.is_read && !shm_.peer_memory().reachable(bytes_of(large.tensor),
+                                                                     size_in_bytes(large.tensor));
   const auto chunk_at = [&](std::int64_t first) {
     return std::min(large.staged_count, large.total - first);
   };
   if (staged) stage(0, chunk_at(0));
-  lay_out(large, staged, deadline);
+  publish(large, staged, deadline);
   for (std::int64_t first = 0; first < large.total;) {
     const std::int64_t count = sources_.any_staged ? chunk_at(first) : large.total;
     if (first > 0) {
       if (staged) stage(first, count);
-      meeting_.arrive(deadline);
+      shm_.arrive(deadline);
     }
     work(first, count);
-    meeting_.arrive(deadline);
+    shm_.arrive(deadline);
     if (staged) fetch(first, count);
     first += count;
   }
@@ -217,33 +217,33 @@ std::int64_t ShmTransport::execute(const AllReduce& reduce, const base::Deadline
   const CollectiveCall call =
       call_of(Collective::all_reduce, tensor, static_cast<std::int64_t>(reduce.op));
   if (bytes <= kSmallBytes) {
-    meeting_.exchange(call, bytes_of(tensor), bytes, deadline);
-    reduce_in_tree_order(meeting_.payloads(0), bytes_of(tensor), tensor.numel(),
-                         tensor.scalar_type(), reduce.op);
-    return bytes * (meeting_.size() - 1);
+    shm_.exchange(call, bytes_of(tensor), bytes, deadline);
+    reduce_in_tree_order(shm_.payloads(0), bytes_of(tensor), tensor.numel(), tensor.scalar_type(),
+                         reduce.op);
+    return bytes * (shm_.size() - 1);
   }
   const std::int64_t size = bytes_per_element(tensor);
   std::int64_t own_elements = 0;
-  work_through(
+  process_chunks(
       {.call = call,
        .tensor = tensor,
        .total = tensor.numel(),
-       .staged_count = staging_bytes(meeting_.size()) / size},
+       .staged_count = staging_bytes(shm_.size()) / size},
       deadline,
       [&](std::int64_t first, std::int64_t count) {
         copy_bytes(staging(), bytes_of(tensor) + first * size, count * size);
       },
       [&](std::int64_t first, std::int64_t count) {
-        // This rank alone touches slice `rank` of the chunk, of every rank's tensor.
-        const std::int64_t begin = slice_begin(count, meeting_.size(), meeting_.rank());
-        const std::int64_t end = slice_begin(count, meeting_.size(), meeting_.rank() + 1);
+        // Only this rank accesses slice `rank` of the chunk in every rank's tensor.
+        const std::int64_t begin = slice_begin(count, shm_.size(), shm_.rank());
+        const std::int64_t end = slice_begin(count, shm_.size(), shm_.rank() + 1);
         reduce_and_spread(first, first + begin, first + end, call);
         own_elements += end - begin;
       },
       [&](std::int64_t first, std::int64_t count) {
         copy_bytes(bytes_of(tensor) + first * size, staging(), count * size);
       });
-  return bytes + own_elements * size * (meeting_.size() - 2);
+  return bytes + own_elements * size * (shm_.size() - 2);
 }
 
 void ShmTransport::reduce_and_spread(std::int64_t chunk_begin, std::int64_t begin, std::int64_t end,
@@ -257,12 +257,12 @@ void ShmTransport::reduce_and_spread(std::int64_t chunk_begin, std::int64_t begi
     const auto part_of = [&](std::int64_t rank) {
       return sources_.at(rank, first * size, chunk_begin * size);
     };
-    for (std::int64_t rank = 0; rank < meeting_.size(); ++rank) {
+    for (std::int64_t rank = 0; rank < shm_.size(); ++rank) {
       inputs_[static_cast<std::size_t>(rank)] = part_of(rank);
     }
-    std::byte* own = part_of(meeting_.rank());
+    std::byte* own = part_of(shm_.rank());
     reduce_in_tree_order(inputs_, own, count, dtype, static_cast<ReduceOp>(call.variant));
-    for (std::int64_t rank = 0; rank < meeting_.size(); ++rank) {
+    for (std::int64_t rank = 0; rank < shm_.size(); ++rank) {
       copy_bytes(part_of(rank), own, count * size);
     }
   }
@@ -272,23 +272,23 @@ std::int64_t ShmTransport::execute(const ReduceScatter& reduce, const base::Dead
   const at::Tensor& input = reduce.input;
   const at::Tensor& output = reduce.output;
   const std::int64_t bytes = size_in_bytes(input);
-  const std::int64_t rank = meeting_.rank();
+  const std::int64_t rank = shm_.rank();
   const CollectiveCall call = call_of(Collective::reduce_scatter, input);
   if (bytes <= kSmallBytes) {
-    meeting_.exchange(call, bytes_of(input), bytes, deadline);
-    reduce_in_tree_order(meeting_.payloads(rank * size_in_bytes(output)), bytes_of(output),
+    shm_.exchange(call, bytes_of(input), bytes, deadline);
+    reduce_in_tree_order(shm_.payloads(rank * size_in_bytes(output)), bytes_of(output),
                          output.numel(), output.scalar_type(), ReduceOp::sum);
     return bytes - size_in_bytes(output);
   }
   const std::int64_t size = bytes_per_element(input);
   const std::int64_t slice = output.numel();
   // The staging area holds the same part of every slice.
-  const std::int64_t staged = staged_slice(meeting_.size(), size);
-  inputs_.resize(static_cast<std::size_t>(meeting_.size()));
-  work_through(
+  const std::int64_t staged = staged_slice(shm_.size(), size);
+  inputs_.resize(static_cast<std::size_t>(shm_.size()));
+  process_chunks(
       {.call = call, .tensor = input, .total = slice, .staged_count = staged}, deadline,
       [&](std::int64_t first, std::int64_t count) {
-        for (std::int64_t peer = 0; peer < meeting_.size(); ++peer) {
+        for (std::int64_t peer = 0; peer < shm_.size(); ++peer) {
           copy_bytes(staging() + peer * staged * size,
                      bytes_of(input) + (peer * slice + first) * size, count * size);
         }
@@ -311,23 +311,23 @@ std::int64_t ShmTransport::execute(const AllGather& gather, const base::Deadline
   const at::Tensor& input = gather.input;
   const PartedTensor& output = gather.output;
   const std::int64_t bytes = size_in_bytes(input);
-  const std::int64_t size = meeting_.size();
+  const std::int64_t size = shm_.size();
   const CollectiveCall call = call_of(Collective::all_gather, output.tensor,
                                       static_cast<std::int64_t>(base::hash_bytes(std::as_bytes(
                                           std::span(output.begins.data(), output.begins.size())))));
   const std::int64_t largest = largest_part(output);
   if (largest <= kSmallBytes) {
-    meeting_.exchange(call, bytes_of(input), bytes, deadline);
+    shm_.exchange(call, bytes_of(input), bytes, deadline);
     for (std::int64_t rank = 0; rank < size; ++rank) {
       const std::span<std::byte> part = output.part(rank);
-      copy_bytes(part.data(), meeting_.slot_of(rank).data, std::ssize(part));
+      copy_bytes(part.data(), shm_.slot_of(rank).data, std::ssize(part));
     }
     return bytes * (size - 1);
   }
   const auto within = [](std::int64_t all, std::int64_t first, std::int64_t count) {
     return std::clamp<std::int64_t>(all - first, 0, count);
   };
-  work_through(
+  process_chunks(
       {.call = call,
        .tensor = input,
        .total = largest,
@@ -339,10 +339,10 @@ std::int64_t ShmTransport::execute(const AllGather& gather, const base::Deadline
       },
       [&](std::int64_t first, std::int64_t count) {
         for (std::int64_t step = 1; step <= size; ++step) {
-          const std::int64_t rank = (meeting_.rank() + step) % size;  // not all from 0
+          const std::int64_t rank = (shm_.rank() + step) % size;  // not all from 0
           const std::span<std::byte> part = output.part(rank);
           const std::byte* from =
-              rank == meeting_.rank() ? bytes_of(input) + first : sources_.at(rank, first, first);
+              rank == shm_.rank() ? bytes_of(input) + first : sources_.at(rank, first, first);
           copy_bytes(part.data() + first, from, within(std::ssize(part), first, count));
         }
       },
@@ -351,25 +351,25 @@ std::int64_t ShmTransport::execute(const AllGather& gather, const base::Deadline
 }
 
 std::int64_t ShmTransport::execute(const AllToAll& exchange, const base::Deadline& deadline) {
-  Rounds(meeting_, staging(), exchange).run(deadline);
-  return size_in_bytes(exchange.input.tensor) - std::ssize(exchange.input.part(meeting_.rank()));
+  AllToAllRounds(shm_, staging(), exchange).run(deadline);
+  return size_in_bytes(exchange.input.tensor) - std::ssize(exchange.input.part(shm_.rank()));
 }
 
 std::int64_t ShmTransport::execute(const Broadcast& broadcast, const base::Deadline& deadline) {
   const at::Tensor& tensor = broadcast.tensor;
   const std::int64_t root = broadcast.root;
   const std::int64_t bytes = size_in_bytes(tensor);
-  const bool is_root = meeting_.rank() == root;
+  const bool is_root = shm_.rank() == root;
   const CollectiveCall call = call_of(Collective::broadcast, tensor, root);
   if (bytes <= kSmallBytes) {
-    meeting_.exchange(call, bytes_of(tensor), is_root ? bytes : 0, deadline);
-    if (!is_root) copy_bytes(bytes_of(tensor), meeting_.slot_of(root).data, bytes);
+    shm_.exchange(call, bytes_of(tensor), is_root ? bytes : 0, deadline);
+    if (!is_root) copy_bytes(bytes_of(tensor), shm_.slot_of(root).data, bytes);
   } else {
-    work_through(
+    process_chunks(
         {.call = call,
          .tensor = tensor,
          .total = bytes,
-         .staged_count = staging_bytes(meeting_.size()),
+         .staged_count = staging_bytes(shm_.size()),
          .is_read = is_root},
         deadline,
         [&](std::int64_t first, std::int64_t count) {
@@ -382,11 +382,11 @@ std::int64_t ShmTransport::execute(const Broadcast& broadcast, const base::Deadl
         },
         [](std::int64_t, std::int64_t) {});
   }
-  return is_root ? bytes * (meeting_.size() - 1) : 0;
+  return is_root ? bytes * (shm_.size() - 1) : 0;
 }
 
 std::int64_t ShmTransport::execute(const Barrier&, const base::Deadline& deadline) {
-  meeting_.exchange({.op = Collective::barrier}, nullptr, 0, deadline);
+  shm_.exchange({.op = Collective::barrier}, nullptr, 0, deadline);
   return 0;
 }
 
@@ -395,24 +395,23 @@ std::int64_t ShmTransport::execute(const Barrier&, const base::Deadline& deadlin
 std::int64_t ShmTransport::execute(const Send& message, const base::Deadline& deadline) {
   const auto& [tensor, peer] = message;
   const std::int64_t bytes = size_in_bytes(tensor);
-  const bool direct = meeting_.neighbours().reachable(bytes_of(tensor), bytes);
+  const bool direct = shm_.peer_memory().reachable(bytes_of(tensor), bytes);
   std::int64_t first = 0;
-  do {  // one piece even for an empty message
-    const std::int64_t count = direct ? bytes : std::min(kPieceBytes, bytes - first);
-    const std::uint32_t number = meeting_.wait_for_room(peer, deadline);
-    std::byte* piece = bytes_of(tensor) + first;
+  do {  // one chunk even for an empty message
+    const std::int64_t count = direct ? bytes : std::min(kChunkBytes, bytes - first);
+    const std::uint32_t number = shm_.wait_for_free_chunk(peer, deadline);
+    std::byte* chunk = bytes_of(tensor) + first;
     if (!direct) {
-      std::shared_ptr<std::byte>& staged = lane_staging_[static_cast<std::size_t>(peer)];
-      if (!staged) staged = meeting_.neighbours().allocate(kLaneBytes);
-      piece = staged.get() + number % 2 * kPieceBytes;
-      copy_bytes(piece, bytes_of(tensor) + first, count);
+      std::shared_ptr<std::byte>& staged = peer_staging_[static_cast<std::size_t>(peer)];
+      if (!staged) staged = shm_.peer_memory().allocate(kPeerStagingBytes);
+      chunk = staged.get() + number % 2 * kChunkBytes;
+      copy_bytes(chunk, bytes_of(tensor) + first, count);
     }
-    meeting_.post(
-        peer, number,
-        {.location = meeting_.location_of(piece), .bytes = count, .message_bytes = bytes});
+    shm_.post(peer, number,
+              {.location = shm_.location_of(chunk), .bytes = count, .message_bytes = bytes});
     first += count;
   } while (first < bytes);
-  meeting_.wait_until_taken(peer, deadline);
+  shm_.wait_until_consumed(peer, deadline);
   return bytes;
 }
 
@@ -421,33 +420,33 @@ std::int64_t ShmTransport::execute(const Recv& message, const base::Deadline& de
   const std::int64_t bytes = size_in_bytes(tensor);
   std::int64_t first = 0;
   do {
-    const Piece piece = meeting_.wait_for_piece(peer, deadline);
-    DTRAIN_CHECK(piece.message_bytes == bytes, "sent {} bytes, expected {}", piece.message_bytes,
+    const Chunk chunk = shm_.wait_for_chunk(peer, deadline);
+    DTRAIN_CHECK(chunk.message_bytes == bytes, "sent {} bytes, expected {}", chunk.message_bytes,
                  bytes);
-    copy_bytes(bytes_of(tensor) + first, meeting_.at(peer, piece.location), piece.bytes);
-    meeting_.take(peer);
-    first += piece.bytes;
+    copy_bytes(bytes_of(tensor) + first, shm_.at(peer, chunk.location), chunk.bytes);
+    shm_.consume(peer);
+    first += chunk.bytes;
   } while (first < bytes);
   return 0;
 }
 
 std::unique_ptr<Transport> connect_shm(HostGroups& groups, const std::string& key,
                                        const GroupIdentity& identity) {
-  Seat seat = groups.seat({.key = key,
-                           .name = identity.name,
-                           .rank = identity.rank,
-                           .world_ranks = identity.world_ranks});
-  return std::make_unique<ShmTransport>(std::move(seat), groups.neighbours());
+  GroupMembership membership = groups.join({.key = key,
+                                            .name = identity.name,
+                                            .rank = identity.rank,
+                                            .world_ranks = identity.world_ranks});
+  return std::make_unique<ShmTransport>(std::move(membership), groups.peer_memory());
 }
 
-at::Tensor allocate_shm(Neighbours& neighbours, std::int64_t bytes) {
+at::Tensor allocate_shm(PeerMemory& peer_memory, std::int64_t bytes) {
   if (bytes == 0) return at::zeros({0}, at::kByte);
-  const auto memory = neighbours.allocate(bytes);
+  const auto memory = peer_memory.allocate(bytes);
   return at::from_blob(
       memory.get(), {bytes}, [memory](void*) {}, at::kByte);
 }
 
-// An all_to_all has a table in the staging area, whatever it sends.
+// An all_to_all always uses the staging area, for its table.
 std::int64_t shm_group_memory(const PlannedGroup& group) {
   GroupLoad load = group.load;
   if (group.exchanges) load.foreign = std::max(load.foreign, staging_bytes(load.size));

@@ -1,4 +1,4 @@
-// Collectives among ranks that see each other's memory.
+// Collectives over shared memory.
 #pragma once
 
 #include <cstdint>
@@ -12,25 +12,25 @@
 
 namespace dtrain::comm {
 
-/// One rank's side of a group that meets through shared memory.
+/// Transport of a shared-memory group.
 ///
-/// Tensors that the others can reach (all tensors, among threads; what World::allocate returned,
-/// among processes) are read and written in place: a rank reduces its slice straight from all
-/// ranks' tensors, in tree order, and writes the sum into all of them. Other tensors pass through a
-/// staging area, chunk by chunk. Small ones travel within the control block, in one round.
+/// Tensors in shared memory (among threads all tensors, among processes those from World::allocate)
+/// are read and written in place: a rank reduces its slice directly from all ranks' tensors, in
+/// tree order, and writes the sum into all of them. Other tensors are copied through a staging
+/// area, chunk by chunk. Small ones are exchanged within the control block, in one round.
 ///
-/// Both reductions are the ordered one.
+/// Reduction::fast is the same as Reduction::ordered.
 class ShmTransport final : public Transport {
  public:
-  ShmTransport(Seat seat, std::shared_ptr<Neighbours> neighbours);
+  ShmTransport(GroupMembership membership, std::shared_ptr<PeerMemory> peer_memory);
   ~ShmTransport() override;
 
-  /// Returns the bytes of a rank's control block and staging areas.
+  /// Bytes of a rank's control block and staging areas.
   [[nodiscard]] static std::int64_t bytes(const GroupLoad& load);
 
   std::int64_t run(const Operation& operation, const base::Deadline& deadline) override;
-  [[nodiscard]] std::int64_t awaited() const noexcept override { return meeting_.awaited(); }
-  void close(const std::string& reason) noexcept override { meeting_.close(reason); }
+  [[nodiscard]] std::int64_t awaited() const noexcept override { return shm_.awaited(); }
+  void close(const std::string& reason) noexcept override { shm_.close(reason); }
 
  private:
   /// The members' tensors of the call under way.
@@ -39,19 +39,19 @@ class ShmTransport final : public Transport {
     std::vector<bool> staged;      ///< by rank
     bool any_staged = false;
 
-    /// Address of byte `offset` of rank's tensor; staging areas hold its part from `staged_from`
-    /// on.
+    /// Address of byte `offset` of a rank's tensor. A staging area holds the tensor from byte
+    /// `staged_from` on.
     [[nodiscard]] std::byte* at(std::int64_t rank, std::int64_t offset,
                                 std::int64_t staged_from) const;
   };
 
-  /// A call whose tensors are too large for the control block.
+  /// A collective call whose tensors are too large for the control block.
   struct LargeCall {
     CollectiveCall call;
-    const at::Tensor& tensor;       ///< what the other ranks read, and perhaps write
-    std::int64_t total = 0;         ///< to be worked through, in units of the caller's choice
-    std::int64_t staged_count = 0;  ///< of these, as many as a staging area holds
-    bool is_read = true;            ///< whether the others touch `tensor` at all
+    const at::Tensor& tensor;       ///< what the other ranks read, and may write
+    std::int64_t total = 0;         ///< work items, in units of the caller's choice
+    std::int64_t staged_count = 0;  ///< work items that a staging area holds
+    bool is_read = true;            ///< whether the other ranks access `tensor`
   };
 
   std::int64_t execute(const AllReduce& call, const base::Deadline& deadline);
@@ -63,38 +63,38 @@ class ShmTransport final : public Transport {
   std::int64_t execute(const Recv& call, const base::Deadline& deadline);
   std::int64_t execute(const Barrier& call, const base::Deadline& deadline);
 
-  /// Works through the call: at once, or chunk by chunk if any rank's tensor has to be staged.
-  /// stage(first, count) fills this rank's staging area; work(first, count) runs while everyone's
-  /// chunk is laid out in sources_; fetch(first, count) takes the result from the staging area.
+  /// Runs a large call: at once, or chunk by chunk if any rank's tensor must be staged.
+  /// stage(first, count) fills this rank's staging area; work(first, count) runs while sources_
+  /// refers to every rank's chunk; fetch(first, count) copies the result out of the staging area.
   template <typename Stage, typename Work, typename Fetch>
-  void work_through(const LargeCall& large, const base::Deadline& deadline, Stage stage, Work work,
-                    Fetch fetch);
-  /// Lays out where this rank's tensor is and finds where everyone's is, in sources_.
-  void lay_out(const LargeCall& large, bool staged, const base::Deadline& deadline);
+  void process_chunks(const LargeCall& large, const base::Deadline& deadline, Stage stage,
+                      Work work, Fetch fetch);
+  /// Publishes this rank's buffer, and collects every rank's in sources_.
+  void publish(const LargeCall& large, bool staged, const base::Deadline& deadline);
   [[nodiscard]] std::byte* staging();
 
-  /// Sums elements of a chunk and writes them into everyone's tensor.
+  /// Sums elements of a chunk and writes the sums into every rank's tensor.
   void reduce_and_spread(std::int64_t chunk_begin, std::int64_t begin, std::int64_t end,
                          const CollectiveCall& call);
 
-  Meeting meeting_;
-  // Of the collective call under way; kept, so that calls allocate nothing.
+  ShmContext shm_;
+  // Reused by every collective call, so that calls allocate nothing.
   Sources sources_;
   std::vector<const std::byte*> inputs_;
-  std::shared_ptr<std::byte> staging_;                    // staging_bytes; made when first needed
-  std::vector<std::shared_ptr<std::byte>> lane_staging_;  // by peer, used by the lane to it
+  std::shared_ptr<std::byte> staging_;                    // staging_bytes; allocated at first use
+  std::vector<std::shared_ptr<std::byte>> peer_staging_;  // by peer, for sends to it
 };
 
-/// The transport of a group of several ranks of one host, whose keys in the store begin with `key`.
+/// Connects a group of several ranks of one host, whose keys in the store begin with `key`.
 ///
 /// Collective: the group.
 [[nodiscard]] std::unique_ptr<Transport> connect_shm(HostGroups& groups, const std::string& key,
                                                      const GroupIdentity& identity);
 
-/// World::allocate of ranks that have mapped each other's memory.
-[[nodiscard]] at::Tensor allocate_shm(Neighbours& neighbours, std::int64_t bytes);
+/// Implements World::allocate for ranks that have mapped each other's memory.
+[[nodiscard]] at::Tensor allocate_shm(PeerMemory& peer_memory, std::int64_t bytes);
 
-/// group_memory of a group of one host.
+/// group_memory() for a group within one host.
 [[nodiscard]] std::int64_t shm_group_memory(const PlannedGroup& group);
 
 }  // namespace dtrain::comm

@@ -176,7 +176,7 @@ std::string read_text(const std::string& path, std::string_view named_by) {
         "and a pipe such as <(...) can be read only once)");
   }
   std::string text;
-  const int result = base::with_patience(path, [&] {
+  const int result = base::retry_transient(path, [&] {
     errno = 0;
     std::ifstream file(path, std::ios::binary);
     if (!file) return -1;

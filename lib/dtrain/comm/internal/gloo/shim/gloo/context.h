@@ -1,4 +1,4 @@
-// The part of gloo's header of this name that c10d's headers want: the wheel ships none of gloo's.
+// Stub of the gloo header of this name, as far as c10d needs it: the wheel ships no gloo headers.
 #pragma once
 #include <chrono>
 namespace gloo {

@@ -1,4 +1,4 @@
-// The interface of gloo's header of this name, of which c10d derives a class.
+// Stub of the gloo header of this name: the interface from which c10d derives a class.
 #pragma once
 #include <chrono>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Names that c10d's headers mention only by pointer.
+// Stub of the gloo header of this name: types that c10d uses only by pointer.
 #pragma once
 #include <memory>
 namespace gloo::transport {

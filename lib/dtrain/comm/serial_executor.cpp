@@ -1,4 +1,4 @@
-#include "dtrain/comm/lane.h"
+#include "dtrain/comm/serial_executor.h"
 
 namespace dtrain::comm {
 
@@ -27,8 +27,8 @@ void TaskQueue::run_front(std::unique_lock<std::mutex>& lock) {
     ++taken_;
     is_running_ = true;
     lock.unlock();
-    task->carry_out();
-  }  // what the task holds is released outside the lock
+    task->execute();
+  }  // the task is destroyed outside the lock
   lock.lock();
   is_running_ = false;
 }
@@ -36,7 +36,7 @@ void TaskQueue::run_front(std::unique_lock<std::mutex>& lock) {
 void TaskQueue::help_with(std::uint64_t number) {
   std::unique_lock lock(mutex_);
   while (taken_ < number && !is_running_) run_front(lock);
-  // The lane's thread slept while this one was at a task.
+  // Wake the executor's thread, which slept while this thread executed tasks.
   if (!is_running_ && (is_stopping_ || !tasks_.empty())) changed_.notify_one();
 }
 
@@ -56,12 +56,12 @@ void TaskQueue::stop() {
   changed_.notify_one();
 }
 
-Lane::~Lane() {
+SerialExecutor::~SerialExecutor() {
   queue_->stop();
   if (thread_.joinable()) thread_.join();
 }
 
-std::uint64_t Lane::post(std::shared_ptr<Task> task) {
+std::uint64_t SerialExecutor::post(std::shared_ptr<Task> task) {
   {
     const std::lock_guard lock(starting_);
     if (!thread_.joinable()) {

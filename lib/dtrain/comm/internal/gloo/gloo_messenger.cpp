@@ -1,4 +1,4 @@
-#include "dtrain/comm/internal/gloo/link.h"
+#include "dtrain/comm/internal/gloo/gloo_messenger.h"
 
 #include <ATen/ops/from_blob.h>
 
@@ -17,15 +17,15 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kMoment(1);  // gloo takes 0 for ever
-constexpr milliseconds kLookAround(50);
-constexpr std::chrono::hours kForGood(24 * 365);  // gloo takes 0 for its own limit
+constexpr milliseconds kMinTimeout(1);  // gloo takes 0 as infinite
+constexpr milliseconds kPollInterval(50);
+constexpr std::chrono::hours kNoTimeout(24 * 365);  // gloo takes 0 as its default
 
-// A note waits behind the message that is halfway through on the same connection.
-constexpr milliseconds kNotePatience(200);
+// A notice queues behind a partly sent message on the same connection.
+constexpr milliseconds kNoticeTimeout(200);
 
-// Within gloo's own all-reduce: from the end of a peer that had all it needs to that of this rank.
-constexpr milliseconds kPatience(5000);
+// How long gloo's own all-reduce may continue after a peer has finished it and exited.
+constexpr milliseconds kRingDrainTimeout(5000);
 
 at::Tensor view_of(const std::byte* data, std::int64_t bytes) {
   return at::from_blob(const_cast<std::byte*>(data), {bytes}, at::kByte);
@@ -33,20 +33,20 @@ at::Tensor view_of(const std::byte* data, std::int64_t bytes) {
 
 }  // namespace
 
-/// When a connection closes, gloo fails the messages that wait for their turn, but not one that is
-/// halfway through, whose receiver would wait for the deadline. So a thread checks every 50 ms the
-/// connections over which a rank waits, and their deadlines: gloo's own timeouts would count time
-/// that this process spends stopped.
+/// Aborts waits on closed connections. When a connection closes, gloo fails its queued messages,
+/// but not a partly received one, which would wait for the deadline. So a thread checks the awaited
+/// connections and their deadlines every 50 ms; gloo's own timeouts would count time during which
+/// this process is stopped.
 ///
 /// Threads: any.
-class CloseWatch {
+class ConnectionWatchdog {
  public:
-  /// `never`: by peer, a receive of a message that nobody sends; no work for this rank itself.
-  explicit CloseWatch(std::vector<Message> never) : never_(std::move(never)) {
+  /// `never`: by peer, a posted receive with Tag::never; empty for this rank itself.
+  explicit ConnectionWatchdog(std::vector<Message> never) : never_(std::move(never)) {
     thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
   }
-  CloseWatch(const CloseWatch&) = delete;
-  CloseWatch& operator=(const CloseWatch&) = delete;
+  ConnectionWatchdog(const ConnectionWatchdog&) = delete;
+  ConnectionWatchdog& operator=(const ConnectionWatchdog&) = delete;
 
   /// The peers whose connections are closed.
   [[nodiscard]] std::vector<std::int64_t> closed_peers() {
@@ -60,17 +60,17 @@ class CloseWatch {
     return closed;
   }
 
-  /// Waits until the message has come or gone. False: its connection was closed before.
+  /// Waits until the message is received or sent. Returns false if its connection closed first.
   ///
-  /// Throws: what gloo throws, at the deadline too.
+  /// Throws: gloo's exceptions, also at the deadline.
   [[nodiscard]] bool wait(const Message& message, const base::Deadline& deadline) {
-    if (wait_for_word(message, deadline)) return true;
-    // gloo prefers the watch's word to a message that has come; freed of late words, a second wait
-    // tells. (One that times out would close all connections.)
+    if (wait_until_aborted(message, deadline)) return true;
+    // gloo reports the abort even if the message has arrived: clear the abort and wait again. (A
+    // wait that times out would close all connections.)
     message.work->abort();
-    message.work->wait(kLookAround);
-    if (deadline.passed()) return message.work->wait(kMoment);  // times out, and closes them
-    return wait_for_word(message, deadline);
+    message.work->wait(kPollInterval);
+    if (deadline.passed()) return message.work->wait(kMinTimeout);  // times out and closes them
+    return wait_until_aborted(message, deadline);
   }
 
  private:
@@ -82,15 +82,15 @@ class CloseWatch {
   void run(const std::stop_token& stop) {
     std::condition_variable_any never;
     std::unique_lock lock(mutex_);
-    while (!never.wait_for(lock, stop, kLookAround, [&] { return stop.stop_requested(); })) {
+    while (!never.wait_for(lock, stop, kPollInterval, [&] { return stop.stop_requested(); })) {
       for (const auto& [message, deadline] : waits_) {
         if (deadline->passed() || is_closed(message->peer)) message->work->abort();
       }
     }
   }
 
-  /// The same as wait(), but the message may have come where it returns false.
-  bool wait_for_word(const Message& message, const base::Deadline& deadline) {
+  /// As wait(), but may return false although the message has arrived.
+  bool wait_until_aborted(const Message& message, const base::Deadline& deadline) {
     std::list<Wait>::iterator place;
     {
       const std::lock_guard lock(mutex_);
@@ -99,7 +99,7 @@ class CloseWatch {
     std::exception_ptr failure;
     bool has_come = false;
     try {
-      has_come = message.work->wait(kForGood);
+      has_come = message.work->wait(kNoTimeout);
     } catch (...) {
       failure = std::current_exception();
     }
@@ -115,8 +115,8 @@ class CloseWatch {
     const auto& work = never_[static_cast<std::size_t>(peer)].work;
     if (!work) return false;
     try {
-      work->abort();  // so that the wait is over at once, and without gloo's closing everything
-      work->wait(kLookAround);
+      work->abort();  // ends the wait at once, without gloo closing all connections
+      work->wait(kPollInterval);
       return false;
     } catch (const std::exception&) {
       return true;
@@ -129,19 +129,20 @@ class CloseWatch {
   std::jthread thread_;  // ends first
 };
 
-Link::Link(c10::intrusive_ptr<c10d::ProcessGroupGloo> group)
+GlooMessenger::GlooMessenger(c10::intrusive_ptr<c10d::ProcessGroupGloo> group)
     : group_(std::move(group)),
-      notes_(static_cast<std::size_t>(size()), -1),
+      notices_(static_cast<std::size_t>(size()), -1),
       never_(static_cast<std::size_t>(size())),
-      note_recvs_(expect_from_all(Tag::note, notes_)),
-      watch_(std::make_unique<CloseWatch>(expect_from_all(Tag::never, never_))) {}
+      notice_recvs_(post_recv_from_all(Tag::failure_notice, notices_)),
+      watchdog_(std::make_unique<ConnectionWatchdog>(post_recv_from_all(Tag::never, never_))) {}
 
-Link::~Link() {
-  // Its end would wait for the thread that is stuck; so it stays until the process ends.
-  if (is_stuck_) (void)group_.release();
+GlooMessenger::~GlooMessenger() {
+  // Leaks the group: its destructor would wait for the stuck thread.
+  if (is_ring_stuck_) (void)group_.release();
 }
 
-std::vector<Message> Link::expect_from_all(Tag tag, std::vector<std::int64_t>& numbers) {
+std::vector<Message> GlooMessenger::post_recv_from_all(Tag tag,
+                                                       std::vector<std::int64_t>& numbers) {
   std::vector<Message> messages(numbers.size());
   for (std::int64_t peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
@@ -152,7 +153,7 @@ std::vector<Message> Link::expect_from_all(Tag tag, std::vector<std::int64_t>& n
   return messages;
 }
 
-Message Link::send(const std::byte* data, std::int64_t bytes, std::int64_t peer, Tag tag) {
+Message GlooMessenger::send(const std::byte* data, std::int64_t bytes, std::int64_t peer, Tag tag) {
   std::vector<at::Tensor> tensors{view_of(data, bytes)};
   try {
     const std::lock_guard lock(post_mutex_);
@@ -162,13 +163,13 @@ Message Link::send(const std::byte* data, std::int64_t bytes, std::int64_t peer,
   }
 }
 
-Message Link::post_recv(std::byte* data, std::int64_t bytes, std::int64_t peer, Tag tag) {
+Message GlooMessenger::post_recv(std::byte* data, std::int64_t bytes, std::int64_t peer, Tag tag) {
   std::vector<at::Tensor> tensors{view_of(data, bytes)};
   const std::lock_guard lock(post_mutex_);
   return {group_->recv(tensors, static_cast<int>(peer), static_cast<int>(tag)), peer};
 }
 
-Message Link::recv(std::byte* data, std::int64_t bytes, std::int64_t peer, Tag tag) {
+Message GlooMessenger::recv(std::byte* data, std::int64_t bytes, std::int64_t peer, Tag tag) {
   try {
     return post_recv(data, bytes, peer, tag);
   } catch (const std::exception&) {
@@ -176,16 +177,16 @@ Message Link::recv(std::byte* data, std::int64_t bytes, std::int64_t peer, Tag t
   }
 }
 
-void Link::wait(const Message& message, const base::Deadline& deadline) {
+void GlooMessenger::wait(const Message& message, const base::Deadline& deadline) {
   try {
-    if (watch_->wait(message, deadline)) return;
+    if (watchdog_->wait(message, deadline)) return;
   } catch (const std::exception&) {
     throw failure(message.peer);
   }
-  throw blame_connections(message.peer);
+  throw closed_connection_failure(message.peer);
 }
 
-void Link::wait(const std::vector<Message>& messages, const base::Deadline& deadline) {
+void GlooMessenger::wait(const std::vector<Message>& messages, const base::Deadline& deadline) {
   for (const Message& message : messages) {
     awaited_ = message.peer;
     wait(message, deadline);
@@ -193,7 +194,7 @@ void Link::wait(const std::vector<Message>& messages, const base::Deadline& dead
   awaited_ = -1;
 }
 
-void Link::all_reduce(const at::Tensor& tensor, const base::Deadline& deadline) {
+void GlooMessenger::all_reduce(const at::Tensor& tensor, const base::Deadline& deadline) {
   std::vector<at::Tensor> tensors{tensor};
   c10d::AllreduceOptions options;
   options.reduceOp = c10d::ReduceOp::SUM;
@@ -210,26 +211,26 @@ void Link::all_reduce(const at::Tensor& tensor, const base::Deadline& deadline) 
     throw failure(-1);
   }
   if (has_ended) return;
-  is_stuck_ = true;
-  throw blame_connections(-1);
+  is_ring_stuck_ = true;
+  throw closed_connection_failure(-1);
 }
 
-bool Link::wait_collective(c10d::Work& work) {
-  std::optional<base::Deadline> patience;
+bool GlooMessenger::wait_collective(c10d::Work& work) {
+  std::optional<base::Deadline> drain;
   while (true) {
     try {
-      work.wait(kLookAround);
+      work.wait(kPollInterval);
       return true;
     } catch (const std::exception&) {
       if (work.isCompleted()) return work.wait();  // or throws why it failed
     }
-    // A peer that has all it needs may end before this rank has all.
-    if (!patience && !watch_->closed_peers().empty()) patience.emplace(kPatience);
-    if (patience && patience->passed()) return false;
+    // A peer may finish and exit before this rank has received everything.
+    if (!drain && !watchdog_->closed_peers().empty()) drain.emplace(kRingDrainTimeout);
+    if (drain && drain->passed()) return false;
   }
 }
 
-TransportFailure Link::failure(std::int64_t peer) {
+TransportFailure GlooMessenger::failure(std::int64_t peer) {
   using Cause = TransportFailure::Cause;
   {
     const std::lock_guard lock(close_mutex_);
@@ -241,90 +242,90 @@ TransportFailure Link::failure(std::int64_t peer) {
   } catch (const std::exception& caught) {
     text = caught.what();
   }
-  if (text.find("Timed out") == std::string::npos) return blame_connections(peer);
+  if (text.find("Timed out") == std::string::npos) return closed_connection_failure(peer);
   std::vector<std::int64_t> late;
   if (peer >= 0) late.push_back(peer);
   return {Cause::no_answer, late};
 }
 
-TransportFailure Link::blame_connections(std::int64_t peer) {
-  std::vector<std::int64_t> gone = watch_->closed_peers();
+TransportFailure GlooMessenger::closed_connection_failure(std::int64_t peer) {
+  std::vector<std::int64_t> gone = watchdog_->closed_peers();
   if (gone.empty() && peer >= 0) gone.push_back(peer);
   std::set<std::int64_t> culprits;
   for (const auto messenger : gone) {
-    const auto note = note_from(messenger).value_or(-1);
-    culprits.insert(note >= 0 && note != rank() ? note : messenger);
+    const auto notice = notice_from(messenger).value_or(-1);
+    culprits.insert(notice >= 0 && notice != rank() ? notice : messenger);
   }
   {
     const std::lock_guard lock(close_mutex_);
     if (closed_) return {TransportFailure::Cause::closed, {}, reason_};
     if (culprit_ < 0 && !culprits.empty()) culprit_ = *culprits.begin();
   }
-  send_notes();
+  send_failure_notices();
   return {TransportFailure::Cause::gone, {culprits.begin(), culprits.end()}};
 }
 
-std::optional<std::int64_t> Link::note_from(std::int64_t peer) {
+std::optional<std::int64_t> GlooMessenger::notice_from(std::int64_t peer) {
   if (!trusts_peers_) return std::nullopt;
   const auto index = static_cast<std::size_t>(peer);
   const std::lock_guard lock(close_mutex_);
-  if (note_recvs_[index].work) {
+  if (notice_recvs_[index].work) {
     try {
-      note_recvs_[index].work->wait(kMoment);  // the connection is closed
-      note_recvs_[index].work.reset();
+      notice_recvs_[index].work->wait(kMinTimeout);  // the connection is closed
+      notice_recvs_[index].work.reset();
     } catch (const std::exception&) {
       return std::nullopt;
     }
   }
-  return notes_[index];
+  return notices_[index];
 }
 
-void Link::close(const std::string& reason) noexcept {
+void GlooMessenger::close(const std::string& reason) noexcept {
   {
     const std::lock_guard lock(close_mutex_);
     if (closed_) return;
     closed_ = true;
     reason_ = reason;
   }
-  send_notes();
-  cut_connections();
+  send_failure_notices();
+  close_connections();
 }
 
-void Link::send_notes() noexcept {
+void GlooMessenger::send_failure_notices() noexcept {
   {
     const std::lock_guard lock(close_mutex_);
-    if (std::exchange(has_sent_notes_, true)) return;
+    if (std::exchange(has_sent_notices_, true)) return;
   }
-  std::vector<Message> notes;
+  std::vector<Message> notices;
   for (std::int64_t peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
     try {
-      notes.push_back(
-          send(reinterpret_cast<const std::byte*>(&culprit_), sizeof culprit_, peer, Tag::note));
+      notices.push_back(send(reinterpret_cast<const std::byte*>(&culprit_), sizeof culprit_, peer,
+                             Tag::failure_notice));
     } catch (const std::exception&) {
-      // Gone: it needs no note.
+      // A disconnected peer needs no notice.
     }
   }
-  for (const Message& note : notes) {
+  for (const Message& notice : notices) {
     try {
-      note.work->wait(kNotePatience);
+      notice.work->wait(kNoticeTimeout);
     } catch (const std::exception&) {
-      // Gone meanwhile, or too slow, which has cut all connections.
+      // Disconnected meanwhile, or too slow, which closed all connections.
     }
   }
 }
 
-void Link::cut_connections() noexcept {
-  // gloo has no call to cut its connections, but a wait that times out does just that, and lets
-  // everyone who waits here or on the other side know.
+void GlooMessenger::close_connections() noexcept {
+  // gloo has no call that closes its connections, but a wait that times out closes them and fails
+  // all waits on both sides.
   std::int64_t nothing = 0;
   for (std::int64_t peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
     try {
       post_recv(reinterpret_cast<std::byte*>(&nothing), sizeof nothing, peer, Tag::never)
-          .work->wait(kMoment);
+          .work->wait(kMinTimeout);
     } catch (const std::exception&) {
-      // Either this peer's connection was closed before, or all are now; another round is harmless.
+      // Either this peer's connection was closed already, or all are now; continuing is harmless.
     }
   }
 }

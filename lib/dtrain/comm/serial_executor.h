@@ -1,4 +1,4 @@
-// A thread that executes tasks in order; a thread that waits for a task may execute it itself.
+// Executes tasks in order in one thread; a thread that waits for a task may execute it itself.
 #pragma once
 
 #include <condition_variable>
@@ -12,30 +12,31 @@
 
 namespace dtrain::comm {
 
-/// Work that a Lane carries out once.
+/// A unit of work that a SerialExecutor executes once.
 class Task {
  public:
   virtual ~Task() = default;
-  virtual void carry_out() noexcept = 0;
+  virtual void execute() noexcept = 0;
 };
 
-/// Returns the pool that calls and tasks are allocated from. Ended ones are reused, so that ranks
-/// that repeat the same calls allocate nothing. Lives as long as the process.
+/// The memory pool of calls and tasks. It reuses freed blocks, so that repeated calls allocate
+/// nothing. Lives as long as the process.
 ///
 /// Threads: any.
 [[nodiscard]] std::pmr::memory_resource& call_memory();
 
-/// The tasks of a lane, which are carried out one at a time, in the order in which they came.
+/// The queue of an executor's tasks, executed one at a time in FIFO order.
 ///
 /// Threads: any.
 class TaskQueue {
  public:
   /// Returns the task's number: 1 for the first.
   std::uint64_t push(std::shared_ptr<Task> task);
-  /// Executes queued tasks up to task `number` in the calling thread: for a small task that is
-  /// faster than waking the lane's thread. Returns at once if another thread is executing a task.
+  /// Executes queued tasks up to task `number` in the calling thread, which for small tasks is
+  /// faster than waking the executor's thread. Returns at once if another thread is executing a
+  /// task.
   void help_with(std::uint64_t number);
-  /// Waits for a task and carries it out. Returns false once stopped and empty.
+  /// Waits for a task and executes it. Returns false once stopped and empty.
   bool run_next();
   void stop();
 
@@ -51,19 +52,20 @@ class TaskQueue {
   bool is_stopping_ = false;
 };
 
-/// Carries out tasks in the order of post(), in a thread of its own that starts with the first one.
+/// Executes tasks in the order of post(), in a thread that starts with the first task.
 ///
-/// Threads: post from any thread. The destructor carries out what is left, then ends the thread.
-class Lane {
+/// Threads: post from any thread. The destructor executes the remaining tasks, then ends the
+///          thread.
+class SerialExecutor {
  public:
-  Lane() = default;
-  ~Lane();
-  Lane(const Lane&) = delete;
-  Lane& operator=(const Lane&) = delete;
+  SerialExecutor() = default;
+  ~SerialExecutor();
+  SerialExecutor(const SerialExecutor&) = delete;
+  SerialExecutor& operator=(const SerialExecutor&) = delete;
 
   /// Returns the task's number in queue().
   ///
-  /// Throws: std::system_error when the thread cannot be started; the task is then not kept.
+  /// Throws: std::system_error if the thread cannot be started; the task is then dropped.
   std::uint64_t post(std::shared_ptr<Task> task);
   /// Posts a function, which must not throw.
   template <typename Function>
@@ -71,7 +73,7 @@ class Lane {
     post(std::make_shared<FunctionTask<Function>>(std::move(function)));
   }
 
-  /// Whoever waits for a task may help, even when the lane is gone.
+  /// The queue, through which waiting threads may help, even after the executor is destroyed.
   [[nodiscard]] const std::shared_ptr<TaskQueue>& queue() const noexcept { return queue_; }
 
  private:
@@ -79,7 +81,7 @@ class Lane {
   class FunctionTask final : public Task {
    public:
     explicit FunctionTask(Function function) : function_(std::move(function)) {}
-    void carry_out() noexcept override { function_(); }
+    void execute() noexcept override { function_(); }
 
    private:
     Function function_;

@@ -1,4 +1,4 @@
-// Ranks that stop or end while they hand each other their memory.
+// The exchange of memory segments, with ranks that hang or exit during it.
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -18,25 +18,25 @@
 #include "dtrain/base/error.h"
 #include "dtrain/comm/internal/host/control_block.h"
 #include "dtrain/comm/internal/host/host_groups.h"
-#include "dtrain/comm/internal/host/introduction.h"
 #include "dtrain/comm/internal/host/segment.h"
+#include "dtrain/comm/internal/host/segment_exchange.h"
 #include "support/messages.h"
 
-namespace dtrain::testing::comm_introduction_test {
+namespace dtrain::testing::comm_segment_exchange_test {
 namespace {
 
 using base::Deadline;
 using base::Descriptor;
 using std::chrono::milliseconds;
 
-// Three ranks of which the test plays as many as it wants.
-struct Meeting {
+// Three ranks, some of which the test plays.
+struct ExchangeFixture {
   comm::ListenSocket listener = comm::open_listen_socket();
   std::string name = listener.name;
   comm::Segment segment{1 << 20, {}};
 
-  /// The ranks whose memory that rank gets.
-  std::vector<std::int64_t> introduce(std::int64_t rank, milliseconds limit) {
+  /// The ranks whose memory that rank receives.
+  std::vector<std::int64_t> exchange(std::int64_t rank, milliseconds limit) {
     comm::HostMember self{.rank = rank, .ranks = {0, 1, 2}, .socket_name = name, .listener = {}};
     if (rank == 0) self.listener = std::move(listener);
     std::vector<std::int64_t> found;
@@ -54,9 +54,9 @@ struct Failure {
   std::string message;
 };
 
-Failure failure_of(Meeting& meeting, std::int64_t rank, milliseconds limit) {
+Failure failure_of(ExchangeFixture& fixture, std::int64_t rank, milliseconds limit) {
   try {
-    const auto found = meeting.introduce(rank, limit);
+    const auto found = fixture.exchange(rank, limit);
     if (found != std::vector<std::int64_t>{0, 1, 2}) return {.message = "not all ranks"};
   } catch (const base::Error& error) {
     return {error.kind(), error.what()};
@@ -73,14 +73,14 @@ bool call_at(const Descriptor& socket, const std::string& socket_name) {
   return ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name), length) == 0;
 }
 
-// Someone who has connected and says nothing.
-Descriptor silent_visitor(const std::string& socket_name) {
+// A connection that stays silent.
+Descriptor silent_connection(const std::string& socket_name) {
   Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   REQUIRE(call_at(socket, socket_name));
   return socket;
 }
 
-// Another user, who connects again and again.
+// Another user that connects repeatedly.
 class Flood {
  public:
   explicit Flood(const std::string& socket_name) {
@@ -106,56 +106,57 @@ class Flood {
   std::array<pid_t, 4> children_{};
 };
 
-void check_that_all_meet(Meeting& meeting) {
+void check_that_all_exchange(ExchangeFixture& fixture) {
   std::vector<std::thread> others;
   std::array<Failure, 3> failures;
   for (const std::int64_t rank : {1, 2}) {
     others.emplace_back([&, rank] {
-      failures[static_cast<std::size_t>(rank)] = failure_of(meeting, rank, milliseconds(20'000));
+      failures[static_cast<std::size_t>(rank)] = failure_of(fixture, rank, milliseconds(20'000));
     });
   }
-  failures[0] = failure_of(meeting, 0, milliseconds(20'000));
+  failures[0] = failure_of(fixture, 0, milliseconds(20'000));
   for (std::thread& other : others) other.join();
   for (const Failure& failure : failures) CHECK(failure.message == "");
 }
 
-TEST_CASE("Three ranks meet, beside a visitor who says nothing") {
-  Meeting meeting;
-  const Descriptor visitor = silent_visitor(meeting.name);
-  check_that_all_meet(meeting);
+TEST_CASE("Three ranks exchange segments despite a silent connection") {
+  ExchangeFixture fixture;
+  const Descriptor connection = silent_connection(fixture.name);
+  check_that_all_exchange(fixture);
 }
 
-TEST_CASE("Three ranks meet, beside another user who connects without end") {
+TEST_CASE("Three ranks exchange segments while another user keeps connecting") {
   if (::geteuid() != 0) {
     WARN("skipped: needs root: to be another user");
     return;
   }
-  Meeting meeting;
-  const Flood flood(meeting.name);
+  ExchangeFixture fixture;
+  const Flood flood(fixture.name);
   std::this_thread::sleep_for(milliseconds(200));
-  check_that_all_meet(meeting);
+  check_that_all_exchange(fixture);
 }
 
-TEST_CASE("A visitor who says nothing cannot hold a rank beyond its deadline") {
-  Meeting meeting;
-  const Descriptor visitor = silent_visitor(meeting.name);
-  const Failure failure = failure_of(meeting, 0, milliseconds(300));
+TEST_CASE("A silent connection cannot delay a rank beyond its deadline") {
+  ExchangeFixture fixture;
+  const Descriptor connection = silent_connection(fixture.name);
+  const Failure failure = failure_of(fixture, 0, milliseconds(300));
   CHECK(failure.kind == base::ErrorKind::timeout);
   CHECK_THAT(failure.message, Names("rank 1", "0.3 s", "--comm-timeout"));
 }
 
 TEST_CASE(
-    "A rank that ends after it was met is named, before any deadline, instead of one that waits") {
-  Meeting meeting;
-  // Rank 2 meets rank 0, waits in vain for rank 1 and gives up.
-  std::thread ends([&meeting] { (void)failure_of(meeting, 2, milliseconds(300)); });
-  const Failure failure = failure_of(meeting, 0, milliseconds(20'000));
+    "A rank that exits after it sent its segment is named, before any deadline, instead of a "
+    "waiting one") {
+  ExchangeFixture fixture;
+  // Rank 2 sends its segment to rank 0, times out waiting for rank 1, and exits.
+  std::thread ends([&fixture] { (void)failure_of(fixture, 2, milliseconds(300)); });
+  const Failure failure = failure_of(fixture, 0, milliseconds(20'000));
   ends.join();
   CHECK(failure.kind == base::ErrorKind::comm);
   CHECK_THAT(failure.message, Names("rank 2", "ended"));
 }
 
-TEST_CASE("A hundred times as many ranks hand each other as many files as a packet cannot hold") {
+TEST_CASE("Hundreds of ranks exchange more files than one packet can hold") {
   constexpr std::int64_t kRanks = 300;
   const comm::ListenSocket listener = comm::open_listen_socket();
   const Descriptor memory(::memfd_create("test", MFD_CLOEXEC));
@@ -177,7 +178,7 @@ TEST_CASE("A hundred times as many ranks hand each other as many files as a pack
   CHECK(handed == kRanks * kRanks);
 }
 
-// Fails unless a process that plays a rank of that file ends in this way.
+// Runs `body` in a child process and returns its wait status: 0 if it returned true.
 int outcome_of(const std::function<bool()>& body) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(body() ? 0 : 1);
@@ -186,32 +187,33 @@ int outcome_of(const std::function<bool()>& body) {
   return status;
 }
 
-TEST_CASE("A roster has a rank from its entry until its process ends, however it ends") {
+TEST_CASE("A rank counts as alive from its lock until its process ends, however it ends") {
   const Descriptor file(::memfd_create("test", MFD_CLOEXEC));
-  comm::Roster here(Descriptor(::dup(file.get())));
-  here.enter(4);
+  comm::LivenessLocks here(Descriptor(::dup(file.get())));
+  here.lock(4);
   std::array<int, 2> pipe{};
   REQUIRE(::pipe(pipe.data()) == 0);
   const pid_t child = ::fork();
   if (child == 0) {
-    comm::Roster there(Descriptor(::dup(file.get())));
-    there.enter(7);
-    const bool sees = there.has(4) && !there.has(5);
+    comm::LivenessLocks there(Descriptor(::dup(file.get())));
+    there.lock(7);
+    const bool sees = there.is_alive(4) && !there.is_alive(5);
     (void)!::write(pipe[1], sees ? "+" : "-", 1);
     ::pause();
   }
   char seen = 0;
   REQUIRE(::read(pipe[0], &seen, 1) == 1);
   CHECK(seen == '+');
-  CHECK(here.has(7));
-  CHECK_FALSE(here.has(6));
+  CHECK(here.is_alive(7));
+  CHECK_FALSE(here.is_alive(6));
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
-  CHECK_FALSE(here.has(7));
-  CHECK(outcome_of([&] { return comm::Roster(Descriptor(::dup(file.get()))).has(4); }) == 0);
+  CHECK_FALSE(here.is_alive(7));
+  CHECK(outcome_of(
+            [&] { return comm::LivenessLocks(Descriptor(::dup(file.get()))).is_alive(4); }) == 0);
 }
 
-TEST_CASE("The channels of a group take no memory until they are used") {
+TEST_CASE("The mailboxes of a group take no memory until they are used") {
   constexpr std::int64_t kSize = 512;
   auto segment = std::make_shared<comm::Segment>(std::int64_t{1} << 30, comm::Segment::Count());
   const auto extent = segment->reserve(comm::ControlBlock::bytes_for(kSize),
@@ -226,18 +228,18 @@ TEST_CASE("The channels of a group take no memory until they are used") {
   block.size = kSize;
   const std::int64_t before = bytes_behind();
   for (std::int64_t rank = 1; rank < 10; ++rank) {
-    block.channel(rank - 1, rank).posted.value = 1;
-    block.channel(511, rank).taken.value = 2;
+    block.mailbox(rank - 1, rank).posted.value = 1;
+    block.mailbox(511, rank).consumed.value = 2;
   }
   CHECK(bytes_behind() - before <= 10 * 4096);
   block.close(3, 4, "for a test");
   CHECK(bytes_behind() - before <= 10 * 4096);
-  CHECK(block.channel(4, 5).posted.value == 1);
+  CHECK(block.mailbox(4, 5).posted.value == 1);
   segment->release(extent);
   CHECK(bytes_behind() == 0);
 }
 
-TEST_CASE("An offset of a control block that another rank tells is checked before it is used") {
+TEST_CASE("Another rank's offset of a control block is validated before use") {
   const std::int64_t room = 1 << 20;
   const std::int64_t last = room - comm::ControlBlock::bytes_for(2);
   CHECK(comm::ControlBlock::offset_of("4096", 2, room) == 4096);
@@ -253,4 +255,4 @@ TEST_CASE("An offset of a control block that another rank tells is checked befor
 }
 
 }  // namespace
-}  // namespace dtrain::testing::comm_introduction_test
+}  // namespace dtrain::testing::comm_segment_exchange_test

@@ -1,4 +1,4 @@
-#include "dtrain/comm/internal/host/introduction.h"
+#include "dtrain/comm/internal/host/segment_exchange.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -38,7 +38,7 @@ struct Address {
                  base::printable(text, sizeof name.sun_path));
     }
     name.sun_family = AF_UNIX;
-    // A first byte of zero: no file.
+    // A leading zero byte selects the abstract namespace.
     std::memcpy(name.sun_path + 1, text.data(), text.size());
     length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
   }
@@ -55,23 +55,22 @@ bool is_of_this_user(const base::Descriptor& connection) {
   return net::user_of_unix_peer(connection.get()) == ::geteuid();
 }
 
-[[noreturn]] void fail_for_ended(std::int64_t rank) {
-  base::fail(ErrorKind::comm, "rank {} ended while the ranks met; what it printed says why", rank);
+[[noreturn]] void fail_for_exited_rank(std::int64_t rank) {
+  base::fail(ErrorKind::comm, "rank {} exited during the rendezvous; see its own error message",
+             rank);
 }
 
-[[noreturn]] void fail_to_meet(std::int64_t rank, const base::Deadline& deadline) {
+[[noreturn]] void fail_for_missing_segment(std::int64_t rank, const base::Deadline& deadline) {
   if (deadline.passed()) {
     base::fail(ErrorKind::timeout, "rank {} did not share its memory within {} (--comm-timeout)",
                rank, base::readable_time(base::Seconds(deadline.limit()).count()));
   }
   base::fail(ErrorKind::comm,
-             "rank {} ended before it had shared its memory; what it printed says "
-             "why",
-             rank);
+             "rank {} exited before it had shared its memory; see its own error message", rank);
 }
 
-/// Returns whether the connection was made. At a full socket the system admits this rank in its
-/// turn, as soon as there is room; a caller that tried again and again would lose its turn.
+/// Returns whether the connection was made. Blocks in connect(), because the system then serves a
+/// full backlog in order; a caller that polls would lose its turn.
 bool connect_within(const base::Descriptor& connection, const Address& address,
                     const base::Deadline& deadline) {
   const int flags = ::fcntl(connection.get(), F_GETFL);
@@ -87,34 +86,34 @@ bool connect_within(const base::Descriptor& connection, const Address& address,
   return is_connected;
 }
 
-/// The first rank of a host: takes in the others in any order, then hands all of them everything. A
-/// silent visitor holds up nobody.
-class Host {
+/// The leader's part: collects the other ranks' segments in any order, then sends all of them to
+/// every rank. A silent connection delays nobody.
+class HostLeader {
  public:
-  Host(const HostMember& self, const base::Descriptor& own_memory)
+  HostLeader(const HostMember& self, const base::Descriptor& own_memory)
       : self_(self), own_memory_(own_memory), members_(self.ranks.size()) {}
 
-  /// Returns when all have come.
-  void take_in(const base::Deadline& deadline) {
+  /// Returns when every rank has sent its segment.
+  void collect(const base::Deadline& deadline) {
     for (std::size_t place = 1; place < members_.size();) {
       if (members_[place].memory) {
         ++place;
       } else if (!wait(deadline)) {
-        fail_to_meet(self_.ranks[place], deadline);
+        fail_for_missing_segment(self_.ranks[place], deadline);
       }
     }
   }
 
-  void hand_out(const base::Deadline& deadline) {
-    for (std::size_t first = 0; first < members_.size(); first += net::kMostDescriptors) {
+  void distribute(const base::Deadline& deadline) {
+    for (std::size_t first = 0; first < members_.size(); first += net::kMaxDescriptors) {
       std::vector<int> files;
       for (std::size_t place = first; place < members_.size(); ++place) {
-        if (files.size() < net::kMostDescriptors) files.push_back(memory(place).get());
+        if (files.size() < net::kMaxDescriptors) files.push_back(memory(place).get());
       }
       for (std::size_t place = 1; place < members_.size(); ++place) {
         const base::Descriptor& connection = members_[place].connection;
         if (net::send_packet(connection, static_cast<std::int64_t>(first), files, deadline) != 0) {
-          fail_to_meet(self_.ranks[place], deadline);
+          fail_for_missing_segment(self_.ranks[place], deadline);
         }
       }
     }
@@ -130,81 +129,82 @@ class Host {
     base::Descriptor memory;
   };
 
-  /// Waits for the next event; false at the deadline. A member that ends fails the meeting.
+  /// Waits for the next event; false at the deadline. Fails if a member exits.
   bool wait(const base::Deadline& deadline) {
-    // Those connected come first, or an endless stream of strangers would keep them waiting.
+    // Connected processes come first, or an endless stream of connections would starve them.
     std::vector<pollfd> polled;
-    for (const auto& visitor : silent_) polled.push_back({visitor.get(), POLLIN, 0});
+    for (const auto& connection : unidentified_) polled.push_back({connection.get(), POLLIN, 0});
     polled.push_back({self_.listener.socket.get(), POLLIN, 0});
-    // A descriptor below 0, of a rank that is still to come, is passed over.
+    // poll ignores negative descriptors, those of ranks that have not connected yet.
     for (const Member& each : members_) polled.push_back({each.connection.get(), POLLRDHUP, 0});
     do {
       if (deadline.passed()) return false;
     } while (::poll(polled.data(), polled.size(), static_cast<int>(deadline.remaining().count())) <=
              0);
-    const std::size_t visitors = silent_.size();
+    const std::size_t num_unidentified = unidentified_.size();
     for (std::size_t place = 0; place < members_.size(); ++place) {
-      if (polled[visitors + 1 + place].revents != 0) fail_for_ended(self_.ranks[place]);
+      if (polled[num_unidentified + 1 + place].revents != 0)
+        fail_for_exited_rank(self_.ranks[place]);
     }
-    for (std::size_t index = visitors; index-- > 0;) {
-      if (polled[index].revents != 0) hear(index);
+    for (std::size_t index = num_unidentified; index-- > 0;) {
+      if (polled[index].revents != 0) receive_segment(index);
     }
-    if (polled[visitors].revents != 0) admit();
+    if (polled[num_unidentified].revents != 0) accept();
     return true;
   }
 
-  void admit() {
-    base::Descriptor visitor = net::accept_connection(self_.listener.socket);
-    if (visitor && is_of_this_user(visitor)) silent_.push_back(std::move(visitor));
+  void accept() {
+    base::Descriptor connection = net::accept_connection(self_.listener.socket);
+    if (connection && is_of_this_user(connection)) unidentified_.push_back(std::move(connection));
   }
 
-  void hear(std::size_t index) {
-    Member visitor{.connection = std::move(silent_[index]), .memory = {}};
-    silent_.erase(silent_.begin() + static_cast<std::ptrdiff_t>(index));
-    net::Packet packet = net::receive_packet(visitor.connection, 1);
+  void receive_segment(std::size_t index) {
+    Member member{.connection = std::move(unidentified_[index]), .memory = {}};
+    unidentified_.erase(unidentified_.begin() + static_cast<std::ptrdiff_t>(index));
+    net::Packet packet = net::receive_packet(member.connection, 1);
     if (packet.is_closed) {
       base::fail(ErrorKind::comm,
-                 "a rank ended before it had shared its memory; what it printed says why");
+                 "a rank exited before it had shared its memory; see its own error message");
     }
     const auto place = std::ranges::lower_bound(self_.ranks, packet.rank);
     const bool is_member = place != self_.ranks.end() && *place == packet.rank &&
                            place != self_.ranks.begin() && packet.descriptors.size() == 1;
     if (!is_member) return;
-    visitor.memory = std::move(packet.descriptors.front());
-    members_[static_cast<std::size_t>(place - self_.ranks.begin())] = std::move(visitor);
+    member.memory = std::move(packet.descriptors.front());
+    members_[static_cast<std::size_t>(place - self_.ranks.begin())] = std::move(member);
   }
 
   const HostMember& self_;
   const base::Descriptor& own_memory_;
-  std::vector<Member> members_;           // by place in self_.ranks; empty for the own
-  std::vector<base::Descriptor> silent_;  // visitors that have not said who they are
+  std::vector<Member> members_;  // by position in self_.ranks; this rank's own is empty
+  std::vector<base::Descriptor> unidentified_;  // connections whose rank is not known yet
 };
 
-/// A member of a host: hands its memory in and receives everyone's.
-void visit_first(HostMember self, const base::Descriptor& own_memory,
-                 const base::Deadline& deadline,
-                 const std::function<void(std::int64_t, base::Descriptor)>& take) {
+/// The other ranks' part: sends the own segment to the leader and receives all segments.
+void exchange_with_leader(HostMember self, const base::Descriptor& own_memory,
+                          const base::Deadline& deadline,
+                          const std::function<void(std::int64_t, base::Descriptor)>& take) {
   const std::int64_t first = self.ranks.front();
-  base::Descriptor connection = std::move(self.to_first);
+  base::Descriptor connection = std::move(self.leader_connection);
   if (!connection) {
     connection = unix_socket();
     if (!connect_within(connection, Address(self.socket_name), deadline)) {
-      fail_to_meet(first, deadline);
+      fail_for_missing_segment(first, deadline);
     }
   }
   if (!is_of_this_user(connection) ||
       net::send_packet(connection, self.rank, std::array{own_memory.get()}, deadline) != 0) {
-    fail_to_meet(first, deadline);
+    fail_for_missing_segment(first, deadline);
   }
   for (std::size_t place = 0; place < self.ranks.size();) {
     pollfd waiting{connection.get(), POLLIN, 0};
-    if (deadline.passed()) fail_to_meet(first, deadline);
+    if (deadline.passed()) fail_for_missing_segment(first, deadline);
     if (::poll(&waiting, 1, static_cast<int>(deadline.remaining().count())) <= 0) continue;
-    net::Packet packet = net::receive_packet(connection, net::kMostDescriptors);
+    net::Packet packet = net::receive_packet(connection, net::kMaxDescriptors);
     const bool fits = packet.rank == static_cast<std::int64_t>(place) &&
                       !packet.descriptors.empty() &&
                       packet.descriptors.size() <= self.ranks.size() - place;
-    if (!fits) fail_to_meet(first, deadline);
+    if (!fits) fail_for_missing_segment(first, deadline);
     for (base::Descriptor& each : packet.descriptors) take(self.ranks[place++], std::move(each));
   }
 }
@@ -224,27 +224,27 @@ ListenSocket open_listen_socket(std::int64_t rank) {
   return result;
 }
 
-Reach reach(const std::string& socket_name) {
+ConnectResult try_connect(const std::string& socket_name) {
   const Address address(socket_name);
   base::Descriptor connection = unix_socket();
   if (::connect(connection.get(), address.get(), address.length) == 0) {
-    return {.is_here = true, .connection = std::move(connection)};
+    return {.is_same_host = true, .connection = std::move(connection)};
   }
-  return {.is_here = errno == EAGAIN, .connection = {}};
+  return {.is_same_host = errno == EAGAIN, .connection = {}};
 }
 
 void exchange_segments(HostMember self, const base::Descriptor& own_memory,
                        const base::Deadline& deadline,
                        const std::function<void(std::int64_t, base::Descriptor)>& take) {
   if (self.rank != self.ranks.front()) {
-    return visit_first(std::move(self), own_memory, deadline, take);
+    return exchange_with_leader(std::move(self), own_memory, deadline, take);
   }
-  Host host(self, own_memory);
-  host.take_in(deadline);
-  host.hand_out(deadline);
+  HostLeader leader(self, own_memory);
+  leader.collect(deadline);
+  leader.distribute(deadline);
   for (std::size_t place = 0; place < self.ranks.size(); ++place) {
     take(self.ranks[place],
-         base::Descriptor(::fcntl(host.memory(place).get(), F_DUPFD_CLOEXEC, 0)));
+         base::Descriptor(::fcntl(leader.memory(place).get(), F_DUPFD_CLOEXEC, 0)));
   }
 }
 
