@@ -30,7 +30,7 @@ bool is_first(std::int64_t base::RankEnv::*rank) {
 
 void report_stops_on_one_rank(const char* rest) {
   const bool is_named = !base::has_launcher();  // dtrun reports the signal itself
-  base::tell_stops(is_first(&base::RankEnv::rank) ? rest : nullptr,
+  base::print_on_stop_signal(is_first(&base::RankEnv::rank) ? rest : nullptr,
                    is_named ? base::StopLine::with_signal : base::StopLine::without_signal);
 }
 

@@ -47,8 +47,8 @@ bool has_nvidia_gpu() {
 
 RuntimeLibrary RuntimeLibrary::open(const config::LayoutConfig& layout) {
   const std::string path = base::library_folder_of_program() + "/libdtrain.so";
-  base::bound_spinning();
-  base::give_streams_queues();
+  base::limit_openmp_spinning();
+  base::set_cuda_hardware_queues();
   // --strategy auto may choose a pipeline.
   const bool may_have_stages = layout.pp > 1 || layout.strategy == config::Strategy::automatic;
   if (may_have_stages) base::disable_lazy_kernel_loading();

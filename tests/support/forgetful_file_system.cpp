@@ -227,15 +227,15 @@ void ForgetfulFileSystem::rename(const std::string& from, const std::string& to)
 }
 
 void ForgetfulFileSystem::remove_file(const std::string& path) {
-  const bool is_there = fs::exists(path);
+  const bool path_exists = fs::exists(path);
   disk_.remove_file(path);
-  if (is_there) record({.kind = Kind::remove, .path = path, .more = {}});
+  if (path_exists) record({.kind = Kind::remove, .path = path, .more = {}});
 }
 
 void ForgetfulFileSystem::remove_folder(const std::string& path) {
-  const bool is_there = fs::exists(path);
+  const bool path_exists = fs::exists(path);
   disk_.remove_folder(path);
-  if (is_there) record({.kind = Kind::remove, .path = path, .more = {}});
+  if (path_exists) record({.kind = Kind::remove, .path = path, .more = {}});
 }
 
 void ForgetfulFileSystem::record(Operation operation) {

@@ -118,7 +118,7 @@ void check_resume(const config::Resume& resume) {
   const std::string& path = resume.path;
   constexpr std::string_view kWanted =
       "give auto, or a run folder, or a checkpoint in it (RUN/checkpoints/step-N)";
-  if (!is_there(path)) {
+  if (!path_exists(path)) {
     const std::string advice = base::did_you_mean(suggested_word(path));
     fail(ErrorKind::checkpoint, "--resume {}: no such file or folder{}", path,
          advice.empty() ? fmt::format("; {}", kWanted) : advice);

@@ -173,7 +173,7 @@ int export_checkpoint(const config::CommandLine& command_line) {
          "dtrain checkpoint export needs PATH FILE: a checkpoint, and the file to write");
   }
   require_safetensors_name(wanted.file);
-  if (is_there(wanted.file) && !wanted.overwrite) {
+  if (path_exists(wanted.file) && !wanted.overwrite) {
     fail(ErrorKind::usage, "'{}' exists: name another file, or give --overwrite to replace it",
          wanted.file);
   }
@@ -181,7 +181,7 @@ int export_checkpoint(const config::CommandLine& command_line) {
     fail(ErrorKind::usage, "'{}' is not a regular file and is not replaced; name another file",
          wanted.file);
   }
-  if (is_there((fs::path(wanted.file).parent_path() / checkpoint::store::kManifestName).string())) {
+  if (path_exists((fs::path(wanted.file).parent_path() / checkpoint::store::kManifestName).string())) {
     fail(ErrorKind::usage, "'{}' is in a checkpoint folder: name a file elsewhere", wanted.file);
   }
   const auto checkpoints = checkpoint::store::checkpoints_at(wanted.checkpoint);

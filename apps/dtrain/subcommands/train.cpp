@@ -284,7 +284,7 @@ void note_lost_steps(const base::RankEnv& env, const config::CheckpointConfig& c
 }  // namespace
 
 int run_train(const config::CommandLine& given) {
-  base::hold_requests_to_save();
+  base::block_save_signals();
   report_stops_on_one_rank(" before the first step: there was nothing to save");
   await_inputs(given);
   config::CommandLine command_line = given;

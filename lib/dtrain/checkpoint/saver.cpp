@@ -62,7 +62,7 @@ void Saver::stage(const State& state) {
 void Saver::begin(const SavePoint& point, const State& state) {
   DTRAIN_CHECK(phase_ == Phase::idle);
   start_ = base::Clock::now();
-  slow_ = base::WaitingTimes(kSlow);
+  slow_ = base::ReportTimer(kSlow);
   unlimited_ = false;
   manifest_ = options_.manifest;
   manifest_.step = point.step;
@@ -87,7 +87,7 @@ void Saver::begin(const SavePoint& point, const State& state) {
 bool Saver::is_busy() const { return is_running(written_) || is_running(committed_); }
 
 void Saver::warn_if_slow() {
-  if (!is_busy() || !slow_.take()) return;
+  if (!is_busy() || !slow_.is_due()) return;
   base::log_warning("rank {} has been {} for {}: the disk is slow or does not respond",
                     world_.rank(),
                     phase_ == Phase::writing ? "writing " + folder() : "committing " + report_.path,

@@ -114,9 +114,9 @@ std::string fit_backend(Config& config, const LoadedSettings& given, const Launc
 void require_device(const std::string& path, const Config& config, const LoadedSettings& given,
                     const Launch& launch) {
   const DeviceName& device = config.machine.device;
-  const bool is_there = device.is_cpu() || device.kind == "auto" ||
+  const bool path_exists = device.is_cpu() || device.kind == "auto" ||
                         std::ranges::count(launch.devices, device.kind) > 0;
-  if (is_there || given.gives("machine.device")) return;
+  if (path_exists || given.gives("machine.device")) return;
   base::fail(
       base::ErrorKind::usage,
       "{} has --device {}, which this build does not support: give another, such as --device cpu",

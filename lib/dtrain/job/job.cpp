@@ -150,7 +150,7 @@ std::shared_ptr<comm::World> make_world(const config::Config& config, const base
        .token = env.job_token,
        .token_file = env.job_token_file,
        .agent_store_key = env.agent_store_key,
-       .tells_of_waiting = may_report_waiting(env),
+       .reports_waiting = may_report_waiting(env),
        .waiting_advice = waiting_advice(env),
        .group = group_options(config),
        .count_memory = metrics::count_other_memory});

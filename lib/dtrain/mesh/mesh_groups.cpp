@@ -90,7 +90,7 @@ MeshGroups::MeshGroups(comm::World& world, const DeviceMesh& mesh, const MeshSub
 
 comm::ProcessGroup* MeshGroups::make(comm::World& world, const GroupKind& kind) {
   const bool has_collectives = kind.use != GroupUse::pp_gradients;
-  auto group = world.split_lines(
+  auto group = world.split_subgroups(
       kind.groups, kind.name, has_collectives ? comm::GroupCalls::all : comm::GroupCalls::messages);
   if (group == nullptr) return nullptr;
   const auto own = std::ranges::find_if(kind.groups, [&](const Ranks& ranks) {

@@ -82,7 +82,7 @@ at::Tensor DiskMemory::allocate(std::int64_t bytes) {
     errno = ::posix_fallocate(descriptor.get(), 0, bytes);
     return errno == 0 ? 0 : -1;
   };
-  if (base::with_patience(folder_, reserve) != 0) {
+  if (base::retry_transient(folder_, reserve) != 0) {
     fail_on_disk(folder_, fmt::format("cannot reserve {} bytes; choose another folder, more ranks "
                                       "or a smaller model",
                                       bytes));

@@ -115,15 +115,15 @@ void read_settings(const std::string& path, RunRecord& run) {
 
 [[noreturn]] void refuse_folder(const std::string& folder) {
   std::error_code error;
-  const bool is_there = fs::exists(folder, error);
-  const bool is_file = is_there && !fs::is_directory(folder, error);
-  if (is_there && !is_file && ::access(folder.c_str(), R_OK | X_OK) != 0) {
+  const bool path_exists = fs::exists(folder, error);
+  const bool is_file = path_exists && !fs::is_directory(folder, error);
+  if (path_exists && !is_file && ::access(folder.c_str(), R_OK | X_OK) != 0) {
     base::fail(base::ErrorKind::data, "{}: {}", folder, std::strerror(errno));
   }
   base::fail(
       base::ErrorKind::data, "{}: {}; give run folders, or a folder of runs", folder,
       is_file ? "it is a file, not a run folder"
-      : is_there
+      : path_exists
           ? "it holds no metrics.jsonl, and no folder below does, so no run was started there"
           : "no such file or folder");
 }

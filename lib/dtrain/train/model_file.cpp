@@ -251,7 +251,7 @@ void write_final_model(const TrainContext& context) {
   for (bool is_over = false; !is_over;) {
     const auto failure = try_to_write(context, path);
     is_over = comm::leader_text(context.world, "writing the final model", [&] {
-                if (failure && !retry.again(*failure)) throw *failure;
+                if (failure && !retry.should_retry(*failure)) throw *failure;
                 return std::string(failure ? "again" : "");
               }).empty();
   }

@@ -51,7 +51,7 @@ std::optional<VerifiedCheckpoint> choose_newest(const StartParts& parts,
   const auto notice = [](std::string_view text) { base::log_warning("{}", text); };
   const std::string earlier = as_leader_finds(parts, [&] {
     const std::string path = base::parent_folder(checkpoints) + "/config.json";
-    return base::is_there(path) ? config::json_value_in_file(path, config::kSkippedCheckpointsKey)
+    return base::path_exists(path) ? config::json_value_in_file(path, config::kSkippedCheckpointsKey)
                                 : "";
   });
   return checkpoint::choose_newest(parts.world, checkpoints, parts.config.checkpoint.strict_resume,

@@ -26,11 +26,11 @@ enum Vote : std::size_t { kStop, kSave, kBusy };
 class CallAnswers {
  public:
   CallAnswers(base::LauncherLink& link, const mesh::MeshGroups& groups) : link_(link) {
-    link_.answer_with([&groups] { return groups.call_lines(); });
+    link_.set_call_report([&groups] { return groups.call_lines(); });
   }
   ~CallAnswers() {
     if (std::uncaught_exceptions() > exceptions_) link_.send_last_records();
-    link_.answer_with({});
+    link_.set_call_report({});
   }
   CallAnswers(const CallAnswers&) = delete;
   CallAnswers& operator=(const CallAnswers&) = delete;
@@ -64,7 +64,7 @@ RunEnd TrainingLoop::run() {
   } catch (const std::exception& error) {
     const auto* known = dynamic_cast<const base::Error*>(&error);
     const bool is_own = known == nullptr || known->kind() != base::ErrorKind::comm;
-    if (is_own) context_.link.disobey();
+    if (is_own) context_.link.ignore_abort();
     const base::LongPhase writing(context_.link.activity(), kWritingMetrics);
     context_.reporter.report_failure({.step = step_, .message = error.what()});
     throw;

@@ -46,7 +46,7 @@ void require_folder(const std::string& path) {
     fail(ErrorKind::checkpoint, "'{}' cannot be read: {}", path, std::strerror(errno));
   }
   fail(ErrorKind::checkpoint, "'{}' {}; give a run folder or a checkpoint in it", path,
-       is_there(path) ? "is not a folder" : "does not exist");
+       path_exists(path) ? "is not a folder" : "does not exist");
 }
 
 }  // namespace
@@ -139,7 +139,7 @@ std::vector<std::string> checkpoints_at(const std::string& path) {
   if (paths.empty()) {
     const std::string final = final_model(path);
     fail(ErrorKind::checkpoint, "run folder '{}' has no checkpoint; {}", path,
-         is_there(final) ? fmt::format("its model is {}", final)
+         path_exists(final) ? fmt::format("its model is {}", final)
                          : "train with --checkpoint-every to write some");
   }
   return paths;

@@ -54,7 +54,7 @@ std::vector<std::string> all_names_in(const std::string& folder) {
 }
 
 // Returns whether the file is a data file, KIND-RRRRR-of-WWWWW[-partP].safetensors, or the
-// manifest, also under its name in base::write_anew.
+// manifest, also under its name in base::write_with_retries.
 bool is_ours(const std::string& folder, const std::string& name) {
   static const std::regex kNames(R"(.+-[0-9]+-of-[0-9]+(-part[0-9]+)?\.safetensors)"
                                  R"(|(again[0-9]+-)?manifest\.json)");

@@ -72,7 +72,7 @@ std::int64_t saved_step(comm::ProcessGroup& world, const config::Config& config,
                          if (start.checkpoint.empty()) return std::string();
                          const std::string own = store::checkpoints_folder(config.run.dir);
                          const std::string used = base::parent_folder(start.checkpoint);
-                         return std::string(base::lead_to_same(used, own) ? "own" : "");
+                         return std::string(base::is_same_file(used, own) ? "own" : "");
                        }).empty();
   return is_own ? start.step : -1;
 }
@@ -189,7 +189,7 @@ void TrainingRun::build_job() {
   // Measured before the model takes the memory.
   peak_flops_ = metrics::peak_flops_of(*rank_.world, parallel::dtype_of(config.machine.dtype));
   job_.emplace(config, rank_.world);
-  job_->world().end_meeting();  // all groups exist
+  job_->world().close_rendezvous();  // all groups exist
   train::check_sample_memory(config, job_->plan().memory, job_->whole_model());
   comm::ProcessGroup& world = job_->world().control();
   data_ = agree_on_data(world, config, rank_.split);

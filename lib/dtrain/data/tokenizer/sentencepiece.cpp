@@ -344,7 +344,7 @@ class SentencePieceTokenizer final : public Tokenizer {
 SentencePieceLibrary& sentencepiece_library() {
   using Entry = SentencePieceLibrary& (*)();
   static const base::PluginFile file =
-      base::open_apart("libdtrain-sentencepiece.so", "dtrain_sentencepiece_library");
+      base::open_isolated("libdtrain-sentencepiece.so", "dtrain_sentencepiece_library");
   if (file.entry == nullptr) {
     base::fail(base::ErrorKind::usage,
                "cannot load SentencePiece through {}: {}; install Debian's libsentencepiece-dev "

@@ -52,7 +52,7 @@ std::int64_t committed_best(const std::string& checkpoints, std::int64_t last,
       const std::int64_t best = record.best_step;
       if (best < 0) return best;
       if (!record.data.empty() && record.data != evaluated_data) return -1;
-      if (base::is_there(fmt::format("{}/{}", folder_of_step(best), store::kManifestName)))
+      if (base::path_exists(fmt::format("{}/{}", folder_of_step(best), store::kManifestName)))
         return best;
     } catch (const base::StorageError&) {
       throw;  // to continue with an older manifest would remove the best checkpoint

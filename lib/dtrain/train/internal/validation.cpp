@@ -53,7 +53,7 @@ std::optional<metrics::BestCheckpoint> Validation::best_checkpoint() const {
   const std::string path = checkpoint::store::checkpoints_folder(context_.config.run.dir) + "/" +
                            checkpoint::store::checkpoint_name(record_.best_step);
   // A run that goes on from another one's checkpoint may have its best one there.
-  const bool is_kept = context_.config.checkpoint.keep_best && base::is_there(path);
+  const bool is_kept = context_.config.checkpoint.keep_best && base::path_exists(path);
   return metrics::BestCheckpoint{.step = record_.best_step,
                                  .val_loss = record_.best_loss,
                                  .path = is_kept ? path : std::string()};
