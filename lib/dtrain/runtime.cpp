@@ -21,13 +21,13 @@
 namespace dtrain {
 namespace {
 
-// Who read standard output reads no more, as behind `| head`: a text of any length is then enough.
-struct NobodyReads {};
+// Thrown when the reader of standard output has gone, as behind `| head`.
+struct BrokenPipe {};
 
 void write_output(std::string_view text) { (void)base::print(text); }
 
-// LibTorch keeps two pools for its arithmetic, one of them for each rank, which has helpers for fused
-// kernels beside it (kernels/tasks.h); a rank also reads ahead and talks to the launcher.
+// LibTorch has one thread pool for the process and one per rank; each rank also has helpers for fused
+// kernels (kernels/tasks.h), a thread that prefetches data and one for the launcher.
 void require_threads(const config::Config& config) {
   const bool is_local = config::strategy_of(config.layout).is_local();
   const std::int64_t ranks = is_local ? config.layout.local_ranks : 1;
@@ -35,15 +35,15 @@ void require_threads(const config::Config& config) {
   base::require_threads(threads + ranks * (threads + std::max<std::int64_t>(0, threads - 1) + 2));
 }
 
-// A shell writes its prompt after the text.
+// Generates a text; on a terminal it ends with a newline, for the shell's prompt.
 void generate(const config::Config& config) {
   char last = '\n';
   try {
     commands::generate(config, [&last](std::string_view text) {
-      if (!base::print(text)) throw NobodyReads();
+      if (!base::print(text)) throw BrokenPipe();
       if (!text.empty()) last = text.back();
     });
-  } catch (const NobodyReads&) {
+  } catch (const BrokenPipe&) {  // the text read so far is enough
     return;
   }
   if (last != '\n' && ::isatty(STDOUT_FILENO) == 1) write_output("\n");
@@ -55,12 +55,12 @@ int run(std::string_view text) {
   const config::Request request = config::from_request(text);
   require_threads(request.config);
   metrics::install_counting_allocator();
-  // 0: of a plan, which sets it for each layout.
+  // 0 for plan, which sets the number for each layout.
   at::set_num_threads(static_cast<int>(std::max<std::int64_t>(1, request.config.machine.threads)));
-  // setFloat32MatmulPrecision would change the CPU's products too.
+  // Not setFloat32MatmulPrecision, which would also change the CPU's products.
   at::globalContext().setAllowTF32CuBLAS(request.config.machine.matmul_precision ==
                                          config::MatmulPrecision::tf32);
-  // cuBLAS may otherwise add the partial sums of a 16-bit product in 16 bits.
+  // By default cuBLAS may add partial sums of 16-bit products in 16 bits.
   at::globalContext().setAllowBF16ReductionCuBLAS(false);
   at::globalContext().setAllowFP16ReductionCuBLAS(false);
   switch (request.command) {
@@ -91,7 +91,7 @@ int run(std::string_view text) {
   return 0;
 }
 
-// An error of LibTorch. Those of devices are reported where the device is known.
+// Reports an error of LibTorch; device errors are reported where the device is known.
 int report(const c10::Error& error) {
   using base::ErrorKind;
   const bool is_memory = dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr;

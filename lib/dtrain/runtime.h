@@ -1,12 +1,11 @@
-// The one door between the front end and libdtrain.so.
+// The only entry point of libdtrain.so.
 #pragma once
 
 extern "C" {
 
-/// Runs one command to its end and returns the exit status (docs/guide/exit-status.md); no exception
-/// leaves it.
+/// Runs one command and returns its exit status (docs/guide/exit-status.md); never throws.
 ///
-/// request: what config::to_request gives for a command and its resolved configuration;
-///          config::from_request reads it. The run folder exists and holds no other run.
+/// request: a command and its resolved configuration, from config::to_request. The run folder must
+///          exist and hold no other run.
 __attribute__((visibility("default"))) int dtrain_run(const char* request);
 }

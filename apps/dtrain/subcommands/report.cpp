@@ -139,7 +139,7 @@ std::vector<report::RunRecord> read_runs(const std::vector<std::string>& folders
     fail(ErrorKind::data, "{}", reasons.empty() ? "no run folder given" : reasons.front());
   }
   for (const std::string& reason : reasons) base::log_warning("skipped: {}", reason);
-  report::name_apart(runs);
+  report::make_names_unique(runs);
   return runs;
 }
 

@@ -1,4 +1,4 @@
-// The commands of libdtrain.so, each from a resolved configuration to its end.
+// Runs the commands of libdtrain.so, each from its resolved configuration.
 #pragma once
 
 #include <functional>
@@ -9,77 +9,75 @@
 
 namespace dtrain::commands {
 
-/// Trains a model and writes the run folder; `record` goes to its config.json and metrics. Returns
-/// the exit status: 0, or that of ErrorKind::interrupted when it was asked to stop early and has
-/// saved (0 within a SLURM job).
+/// Trains a model and writes the run folder; `record` is saved in its config.json and metrics. Returns
+/// the exit status: 0, or that of ErrorKind::interrupted after a requested stop with a checkpoint (0
+/// within a SLURM job).
 ///
 /// Collective: every rank of the job.
 /// Throws:     as train::TrainingLoop, job::make_world, job::Job, train::load_start and job::RunFolder.
 [[nodiscard]] int train(const config::Config& config, const config::StartRecord& record);
 
-/// "dtrain 0.1.0 (commit 1a2b3c4d5e6f), LibTorch 2.11.0": the build that made this record.
+/// Returns the build that made this record: "dtrain 0.1.0 (commit 1a2b3c4d5e6f), LibTorch 2.11.0".
 [[nodiscard]] std::string build_text(const config::StartRecord& record);
 
-/// Takes results as they come; `train` alone writes its table and lines itself.
+/// Receives results as they become available; only `train` prints by itself.
 using Output = std::function<void(std::string_view)>;
 
-/// Checks golden numbers and gives one JSON object to `output`, on rank 0.
+/// Compares with golden numbers and passes one JSON object to `output`, on rank 0.
 ///
 /// Collective: every rank of the job.
-/// Throws:     Error{numerics} naming the worst check if one is beyond its tolerance; as job::Job
-/// and train::verify.
+/// Throws:     Error{numerics} naming the worst check if one exceeds its tolerance; as job::Job and
+///             the verify() of internal/verifier.h.
 void verify(const config::Config& config, const Output& output);
 
-/// Gives `output`, on rank 0, a line for each fact that a job of these settings stands on, as it is
-/// found: machines, versions, cores, memory, the run folder, clocks, measured all-reduces.
+/// Diagnoses the environment of a job with these settings. Passes one line per fact to `output`, on
+/// rank 0: machines, versions, cores, memory, the run folder, clocks, measured all-reduces.
 ///
 /// record:     its provenance also has "plugins" and "gpus".
 /// Collective: every rank of the job.
-/// Throws:     Error, the same on every rank, of the first problem's kind, naming it; as
-///             job::make_world.
+/// Throws:     on every rank, an Error of the first problem's kind, naming it; as job::make_world.
 void run_doctor(const config::Config& config, const config::StartRecord& record,
                 const Output& output);
 
-/// Gives `output` a table of the layouts that a job of these settings could have, the best first,
-/// and the command line of the best.
+/// Passes `output` a table of the possible layouts of a job with these settings, the best first, and
+/// the command line of the best.
 ///
-/// config: as asked, before anything is resolved.
-/// Throws: Error{usage} where no layout fits, naming why the nearest does not.
+/// config: the user's settings, unresolved.
+/// Throws: Error{usage} if no layout fits, with the reason for the layout that nearly fits.
 void plan_layouts(const config::Config& config, const Output& output);
 
-/// Gives `output` the prompt of config.generate, then max_tokens bytes, each as soon as it is
-/// drawn. An empty prompt starts a text after a newline that is not written. The same file,
-/// settings and seed give the same bytes on one machine.
+/// Passes `output` the prompt of config.generate, then max_tokens tokens, each as soon as it is
+/// sampled. An empty prompt continues a newline that is not written. The same file, settings and seed
+/// give the same bytes on one machine.
 ///
-/// Throws: Error{checkpoint} if the model file is missing, damaged or no byte model, or does not
-///         say its number of layers; Error{usage} if prompt and tokens exceed the positions of the
-///         model; Error{numerics} from sampling; what `output` throws.
+/// Throws: Error{checkpoint} if the model file is missing or damaged, has no known tokenizer, or lacks
+///         its number of layers; Error{usage} if prompt and tokens exceed the model's positions;
+///         Error{numerics} from sampling; whatever `output` throws.
 void generate(const config::Config& config, const Output& output);
 
-/// Gives `output` one JSON object in one line: the loss of generate.from's model over data.train, or
-/// its last data.val_fraction, in nats per token, with the tokens, the perplexity and the length
-/// of a sequence. On the device and with the threads of a training without tp and pp, the bits are
-/// those of its evaluations on the same sequences and settings.
+/// Passes `output` one JSON object in one line: the loss of generate.from's model over data.train, or
+/// over its last data.val_fraction, in nats per token, with the number of tokens, the perplexity and
+/// the sequence length. Reproduces the bits of a training run's evaluations, given the same sequences,
+/// settings, device and threads, and no tp or pp.
 ///
-/// asked:  resolved but for the model, which its file gives.
+/// config: resolved except for the model, which is read from its file.
 /// Throws: as generate for the model; Error{data} for the data; Error{usage} for a mixture or
 ///         tokens of another tokenizer; Error{numerics} for a loss that is not finite.
-void evaluate(const config::Config& asked, const Output& output);
+void evaluate(const config::Config& config, const Output& output);
 
-/// Writes what config.exporting asks for, the same file as the run would write at its end, after
-/// checking every checksum of the weights. Gives one line to `output`.
+/// Exports a checkpoint as config.exporting requests: the model file that the run would write at its
+/// end. Verifies the weights' checksums first. Passes one line to `output`.
 ///
-/// Throws: Error{checkpoint} naming what is missing, damaged or of another model, or the file that
-///         cannot be written.
+/// Throws: Error{checkpoint} naming the file that is missing, damaged, of another model, or cannot be
+///         written.
 void export_checkpoint(const config::Config& config, const Output& output);
 
-/// Writes the weights of config.importing's file as a checkpoint of step 0 without optimizer state:
-/// float64 if the file has such weights, else float32. The folder appears whole or not at all.
-/// Gives one line to `output`.
+/// Imports config.importing's file as a checkpoint of step 0 without optimizer state: in float64 if
+/// the file has float64 weights, else in float32. Creates the folder atomically. Passes one line to
+/// `output`.
 ///
-/// Throws: Error{checkpoint} naming the file and the tensor that is missing, unknown or of another
-///         shape than the file's model, or the folder that exists or cannot be written; as
-///         train::model_of.
+/// Throws: Error{checkpoint} naming the file and the tensor that is missing, unknown or misshapen, or
+///         the folder that exists or cannot be written; as train::model_of.
 void import_checkpoint(const config::Config& config, const Output& output);
 
 }  // namespace dtrain::commands

@@ -29,7 +29,7 @@ using checkpoint::format::WeightFile;
 namespace format = checkpoint::format;
 namespace store = checkpoint::store;
 
-// Looks at the parameters that the file has; read_model_file refuses a file that lacks others.
+// The dtype of the parameters in the file; read_model_file reports missing ones.
 at::ScalarType dtype_of(const WeightFile& file, const param::ParameterSpecs& specs) {
   const bool is_double =
       std::any_of(specs.begin(), specs.end(), [&](const param::ParameterSpec& spec) {
@@ -39,7 +39,7 @@ at::ScalarType dtype_of(const WeightFile& file, const param::ParameterSpecs& spe
   return is_double ? at::kDouble : at::kFloat;
 }
 
-// The parameters as checkpoints have them: other names, and their own shapes for the reference's.
+// The specs with the names and shapes of checkpoints in place of the reference's.
 param::ParameterSpecs storage_specs(param::ParameterSpecs specs) {
   for (param::ParameterSpec& spec : specs) {
     spec.name = checkpoint::kWeightPrefix + spec.name;

@@ -22,7 +22,7 @@ namespace {
 
 using base::ErrorKind;
 
-// The settings of an engine that trains nothing, and so has no state of an optimizer.
+// Settings without optimizer state, since nothing is trained.
 config::Config resolved(config::Config config, const config::ModelConfig& model) {
   config.model = model;
   config.train.optimizer = config::UpdateRule::sgd;
@@ -39,15 +39,16 @@ data::TokenFile opened_file(const std::string& data, std::int64_t vocab) {
   }
   const std::string& path = files.front().path;
   if (const auto found = data::vocab_of_data(path); found && *found > vocab) {
-    base::fail(ErrorKind::data,
-               "data file '{}' has a vocabulary of {}; the model has a vocabulary of {}: give data "
-               "of its tokenizer",
-               path, *found, vocab);
+    base::fail(
+        ErrorKind::data,
+        "data file '{}' has a vocabulary of {}; the model has a vocabulary of {}: prepare the "
+        "data with its tokenizer",
+        path, *found, vocab);
   }
   return data::TokenFile::open(path, vocab);
 }
 
-// All of --data, or its end.
+// All of --data, or its last --val-fraction.
 data::Samples opened_samples(const config::Config& config) {
   const auto file =
       std::make_shared<const data::TokenFile>(opened_file(config.data.train, config.model.vocab));
@@ -66,13 +67,13 @@ data::Samples opened_samples(const config::Config& config) {
   return samples;
 }
 
-// Equal shapes say nothing of what a token means.
+// Checks that model and data have one tokenizer; equal shapes do not imply it.
 void check_tokenizer(const OpenedModel& opened, const data::TokenFile& file) {
   const std::string saved = train::saved_tokenizer(opened.path);
   if (saved.empty() || !file.knows_tokenizer() || file.tokenizer() == saved) return;
   base::fail(ErrorKind::data,
-             "data file '{}' has tokens of {}, the model was trained on those of {}: give data of "
-             "its tokenizer",
+             "data file '{}' has tokens of {}, the model was trained on tokens of {}: prepare the "
+             "data with its tokenizer",
              file.path(), file.tokenizer(), saved);
 }
 
@@ -90,9 +91,9 @@ std::string result_text(double loss, const data::EvaluationSequences& sequences,
 
 }  // namespace
 
-void evaluate(const config::Config& asked, const Output& output) {
-  const OpenedModel opened = open_model(asked.generate);
-  const config::Config config = resolved(asked, opened.settings);
+void evaluate(const config::Config& given, const Output& output) {
+  const OpenedModel opened = open_model(given.generate);
+  const config::Config config = resolved(given, opened.settings);
   const data::Samples samples = opened_samples(config);
   check_tokenizer(opened, samples.file());
   (void)job::run_ranks(config, [&](const base::RankEnv&, const job::JoinWorld& join) {

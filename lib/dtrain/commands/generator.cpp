@@ -30,7 +30,7 @@ std::unique_ptr<model::Generator> make_generator(const OpenedModel& opened,
       .make_generator(opened.settings, opened.read_weights(*model, options));
 }
 
-// source: "standard input", or the flag with its file.
+// source: "standard input", or the flag and its file.
 [[noreturn]] void refuse_prompt(const std::string& source) {
   base::fail(ErrorKind::data, "{}: cannot be read: {}", source, std::strerror(errno));
 }
@@ -48,9 +48,8 @@ std::string read_all(int fd, const std::string& source, std::int64_t max_bytes) 
   return text;
 }
 
-// The bytes of --prompt, of standard input where that is "-", or of the file of --prompt-file,
-// which may be a pipe. Reading ends soon after max_bytes, so that an endless input ends in an
-// error.
+// Returns --prompt, the standard input for "-", or the file of --prompt-file, which may be a pipe.
+// Stops reading soon after max_bytes, so that an endless input causes an error.
 std::string read_prompt(const config::GenerateConfig& generate, std::int64_t max_bytes) {
   constexpr std::string_view kStandardInput = "-";
   if (generate.prompt == kStandardInput || generate.prompt_file == kStandardInput) {
@@ -65,7 +64,7 @@ std::string read_prompt(const config::GenerateConfig& generate, std::int64_t max
   return text;
 }
 
-/// A text to continue, and what it is made of.
+/// A text to continue, and its tokens.
 struct Prompt {
   std::string text;
   std::vector<std::int64_t> tokens;
@@ -74,11 +73,11 @@ struct Prompt {
 Prompt tokenized_prompt(const config::GenerateConfig& generate, const data::Tokenizer& tokenizer,
                         std::int64_t max_positions) {
   const bool has_bytes = tokenizer.kind() == data::TokenizerKind::bytes;
-  // A token stands for a few bytes, hardly ever for more than these.
+  // A generous bound: a token has a few bytes.
   const std::int64_t bytes_per_token = has_bytes ? 1 : 32;
   const std::int64_t most_bytes = max_positions * bytes_per_token;
   Prompt prompt{.text = read_prompt(generate, most_bytes), .tokens = {}};
-  // What was read of it may end within a character.
+  // Checked before tokenizing: a truncated prompt may end within a character.
   if (std::ssize(prompt.text) > most_bytes) {
     base::fail(ErrorKind::usage,
                "the prompt has more than {} bytes: the model has {} positions; shorten it",
@@ -94,8 +93,8 @@ Prompt tokenized_prompt(const config::GenerateConfig& generate, const data::Toke
   return prompt;
 }
 
-// Text of a model, in pieces, for a terminal, which would obey control characters: '?' in place of
-// all but line ends and tabs.
+// Makes a model's text safe for a terminal, piece by piece: replaces control characters other than
+// newlines and tabs with '?'.
 class TerminalText {
  public:
   std::string clean(std::string_view piece) {

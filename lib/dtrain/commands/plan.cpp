@@ -1,4 +1,4 @@
-// dtrain plan: the ranking as a table, and the command line of its first row.
+// dtrain plan: prints the ranked layouts as a table, and the command line of the best.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,20 +21,20 @@ namespace {
 using metrics::format_bytes;
 using planner::RankedLayout;
 
-std::string row(std::size_t number, const RankedLayout& choice) {
-  const planner::Prediction& found = choice.prediction;
-  const double seconds = found.seconds();
+std::string row(std::size_t number, const Choice& choice) {
+  const planner::Prediction& predicted = choice.prediction;
+  const double seconds = predicted.seconds();
   return fmt::format("{:>3} {:>6} {:>10} {:>10} {:>7} {:>9} {:>6} {:>10}  {}\n", number,
-                     choice.layout.ranks, format_bytes(found.memory),
-                     format_bytes(static_cast<std::int64_t>(found.bytes_sent)),
-                     fmt::format("{:.3f}", found.bubble), metrics::format_step_time(seconds),
-                     fmt::format("{:.0f}%", 100 * found.communication / seconds),
+                     choice.layout.ranks, format_bytes(predicted.memory),
+                     format_bytes(static_cast<std::int64_t>(predicted.bytes_sent)),
+                     fmt::format("{:.3f}", predicted.bubble), metrics::format_step_time(seconds),
+                     fmt::format("{:.0f}%", 100 * predicted.communication / seconds),
                      metrics::format_count(static_cast<std::int64_t>(choice.tokens_per_second())),
                      choice.layout.text());
 }
 
-// Else of machines whose rate was given.
-bool is_here(const config::PlanConfig& plan) { return plan.device_tflops == 0; }
+// True if the plan is for this machine; false for machines whose rate was given.
+bool is_for_this_machine(const config::PlanConfig& plan) { return plan.device_tflops == 0; }
 
 bool is_layout(const config::Setting& setting) {
   return setting.key.starts_with("layout.") || setting.key.starts_with("plan.") ||
@@ -42,7 +42,7 @@ bool is_layout(const config::Setting& setting) {
          setting.key == "batch.global" || setting.key == "machine.threads";
 }
 
-// What was asked for beside the layout, as flags. Epochs, where given, say how many steps.
+// The user's settings apart from the layout, as flags. --epochs replaces --steps.
 std::string other_flags(const config::Config& asked) {
   std::string text;
   for (const config::Setting& setting : config::settings()) {
@@ -71,24 +71,26 @@ std::string command_line(const config::Config& asked, const RankedLayout& best,
   text += fmt::format("dtrain{} {} --global-batch {}", other_flags(asked), best.layout.text(),
                       best.config.batch.global);
   // This machine's cores say nothing about another's.
-  if (is_here(asked.plan)) text += fmt::format(" --threads {}", best.config.machine.threads);
+  if (is_for_this_machine(asked.plan))
+    text += fmt::format(" --threads {}", best.config.machine.threads);
   return text;
 }
 
-// The samples of the training data. Files that are not here may be on the machine that is planned.
+// The number of training samples; empty if files are missing here, as when planning for another
+// machine.
 std::optional<std::int64_t> num_samples_of(const config::Config& asked) {
   const std::string& validation = asked.data.validation;
   if (asked.data.train.empty()) return std::nullopt;
-  bool are_here = validation.empty() || base::path_exists(validation);
+  bool are_present = validation.empty() || base::path_exists(validation);
   for (const config::WeightedFile& file : config::parse_mixture(asked.data.train)) {
-    are_here = are_here && base::path_exists(file.path);
+    are_present = are_present && base::path_exists(file.path);
   }
-  if (!are_here) return std::nullopt;
+  if (!are_present) return std::nullopt;
   return data::open_split(data::split_options(asked)).train.size();
 }
 
-// How long the run takes, and a pass over its data where their size is known.
-std::string duration_line(const config::Config& asked, const RankedLayout& best,
+// The predicted duration of the run and, if the data is known, of one epoch.
+std::string duration_line(const config::Config& asked, const Choice& best,
                           std::optional<std::int64_t> num_samples) {
   const config::Config& config = best.config;
   const auto time_of = [&](double steps) {
@@ -110,25 +112,25 @@ std::string duration_line(const config::Config& asked, const RankedLayout& best,
                      time_of(static_cast<double>(steps)), of_pass);
 }
 
-// Where the ranks would be. A machine that is not here has GPUs unless another device is named.
+// The machine of the ranks. Another machine has GPUs unless --device names something else.
 planner::Cluster site_of(const config::Config& asked) {
   const config::PlanConfig& plan = asked.plan;
   const config::DeviceName& device = asked.machine.device;
   planner::Cluster site{.ranks_per_node = plan.ranks_per_node, .cores = base::usable_cores()};
   if (site.ranks_per_node == 0) site.ranks_per_node = std::max(plan.ranks, site.cores);
-  if (is_here(plan) && !device.is_cpu()) {
+  if (is_for_this_machine(plan) && !device.is_cpu()) {
     base::fail(base::ErrorKind::usage,
-               "plan measures CPUs alone, and --device is {}: give --device-tflops, the rate that "
-               "a rank reaches on it",
+               "plan measures only CPUs, and --device is {}: give --device-tflops, the rate of one "
+               "rank on it",
                device);
   }
-  if (!is_here(plan) && (plan.ranks == 0 || plan.device_memory.count == 0)) {
+  if (!is_for_this_machine(plan) && (plan.ranks == 0 || plan.device_memory.count == 0)) {
     base::fail(base::ErrorKind::usage,
                "--device-tflops {:g} describes another machine: give its --ranks and "
                "--device-memory as well",
                plan.device_tflops);
   }
-  if (!is_here(plan)) site.device = device.kind == "auto" ? "cuda" : device.kind;
+  if (!is_for_this_machine(plan)) site.device = device.kind == "auto" ? "cuda" : device.kind;
   return site;
 }
 
@@ -160,7 +162,7 @@ void plan_layouts(const config::Config& asked, const Output& output) {
   planner::MachineRates measured;
   const planner::Rates rates{.flops = plan.device_tflops * 1e12,
                              .link_bytes_per_second = static_cast<double>(plan.link.count),
-                             .measured = is_here(plan) ? &measured : nullptr};
+                             .measured = is_for_this_machine(plan) ? &measured : nullptr};
   planner::MemoryLimits memory;
   if (plan.device_memory.count > 0) {
     memory.rank = plan.device_memory.count;

@@ -15,8 +15,8 @@
 namespace dtrain::metrics {
 namespace {
 
-// Parts of a higher rank go before the dividers do.
-constexpr int kBelowDividers = 6;
+// Parts with this drop order or a higher one are dropped before the dividers are.
+constexpr int kDroppedFirst = 6;
 
 std::string joined(const std::vector<LinePart>& parts, std::string_view divider) {
   std::string line;
@@ -24,7 +24,7 @@ std::string joined(const std::vector<LinePart>& parts, std::string_view divider)
   return line;
 }
 
-// Where the second column of "mesh            pp 1" begins; 2 where a line has one.
+// The start of the second column, as in "mesh            pp 1"; 2 if there is only one column.
 std::size_t indent_of(std::string_view line, std::size_t room) {
   const std::size_t gap = line.find("  ");
   const std::size_t column = gap == line.npos ? line.npos : line.find_first_not_of(' ', gap);
@@ -46,7 +46,7 @@ std::string wrap_line(std::string line, std::size_t room) {
   return wrapped + line;
 }
 
-// Of parts that all have rank 0.
+// Fits parts that all have drop order 0.
 std::string fit_last_parts(std::vector<LinePart> parts, std::size_t room) {
   for (LinePart& part : parts) {
     if (joined(parts, " ").size() > room && !part.brief.empty()) part.text = part.brief;
@@ -55,12 +55,12 @@ std::string fit_last_parts(std::vector<LinePart> parts, std::size_t room) {
   return joined(parts, " ").substr(0, room);
 }
 
-// Erases downwards from the start of the live line, where the cursor waits: a window that became
-// narrower has broken that line into several rows.
+// Erases downwards from the start of the live line, where the cursor is: a window that became
+// narrower has wrapped that line into several rows.
 constexpr std::string_view kClearLine = "\r\x1b[J";
 
-// A reader that went away or a full disk must not end the training (SIGPIPE is ignored:
-// base/host/process.h). Returns 0, or the errno.
+// Returns 0 or the errno: neither a closed pipe nor a full disk may end the training. SIGPIPE is
+// ignored (base/host/process.h).
 int write_all(int fd, std::string_view text) {
   while (!text.empty()) {
     const auto written = ::write(fd, text.data(), text.size());
@@ -87,16 +87,16 @@ std::string wrap_words(std::string_view text, std::size_t room) {
 std::string fit_parts(std::vector<LinePart> parts, std::size_t room) {
   std::erase_if(parts, [](const LinePart& part) { return part.text.empty(); });
   for (;;) {
-    const auto next =
-        std::max_element(parts.begin(), parts.end(),
-                         [](const LinePart& a, const LinePart& b) { return a.rank < b.rank; });
-    const int rank = next == parts.end() ? 0 : next->rank;
+    const auto next = std::max_element(
+        parts.begin(), parts.end(),
+        [](const LinePart& a, const LinePart& b) { return a.drop_order < b.drop_order; });
+    const int order = next == parts.end() ? 0 : next->drop_order;
     const std::string line = joined(parts, " | ");
     if (line.size() <= room) return line;
-    if (rank < kBelowDividers) {
+    if (order < kDroppedFirst) {
       const std::string narrow = joined(parts, " ");
       if (narrow.size() <= room) return narrow;
-      if (rank == 0) return fit_last_parts(std::move(parts), room);
+      if (order == 0) return fit_last_parts(std::move(parts), room);
     }
     parts.erase(next);
   }
@@ -106,15 +106,15 @@ Console::Console(Options options) : options_(std::move(options)) {}
 
 Console::~Console() { clear_progress(); }
 
-// Asked at each line, since people resize windows.
+// Queried for each line, since people resize windows.
 std::size_t Console::room() const {
-  constexpr std::size_t kUsual = 80;
+  constexpr std::size_t kDefault = 80;
   if (!options_.live) return std::numeric_limits<std::size_t>::max();
-  const std::int64_t told = options_.columns ? options_.columns() : 0;
-  if (told > 0) return static_cast<std::size_t>(told) - 1;
+  const std::int64_t known = options_.columns ? options_.columns() : 0;
+  if (known > 0) return static_cast<std::size_t>(known) - 1;
   winsize size{};
   const bool is_known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col != 0;
-  return (is_known ? size.ws_col : kUsual) - 1;
+  return (is_known ? size.ws_col : kDefault) - 1;
 }
 
 void Console::print(std::string_view text) { (void)print_to(STDERR_FILENO, text); }
@@ -122,7 +122,7 @@ void Console::print(std::string_view text) { (void)print_to(STDERR_FILENO, text)
 void Console::print_progress(std::string_view text) {
   const int reason = print_to(options_.progress_to_output ? STDOUT_FILENO : STDERR_FILENO, text);
   const bool is_lost = options_.progress_to_output && reason != 0 && reason != EPIPE;
-  if (!is_lost || std::exchange(has_told_loss_, true)) return;
+  if (!is_lost || std::exchange(has_warned_, true)) return;
   print(fmt::format(
       "dtrain: warning: standard output cannot be written: {}; lines are dropped, training goes on",
       std::strerror(reason)));
@@ -135,7 +135,7 @@ int Console::print_to(int fd, std::string_view text) {
 
 void Console::show_progress(std::string_view text) {
   if (!options_.live) return;
-  // Ends in a carriage return: dtrun knows a line to redraw by it.
+  // The trailing carriage return tells dtrun that this line is redrawn.
   (void)write_all(STDERR_FILENO,
                   std::string(kClearLine) + std::string(text.substr(0, room())) + "\r");
   has_progress_ = true;

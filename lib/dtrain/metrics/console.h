@@ -1,4 +1,4 @@
-// The view of a run for people: whole lines, and on a terminal one line that is redrawn.
+// Prints whole lines and, on a terminal, one live line that is redrawn.
 #pragma once
 
 #include <cstddef>
@@ -10,25 +10,26 @@
 
 namespace dtrain::metrics {
 
+/// A part of a progress line.
 struct LinePart {
-  std::string text;  ///< empty: not there
-  /// If the line is too narrow, parts are dropped in descending order of rank, 0 last.
-  int rank = 0;
-  std::string brief = {};  ///< replaces `text` if the parts of rank 0 do not fit; or empty
+  std::string text;  ///< the part is omitted if empty
+  /// In a narrow line, parts are dropped in descending order; 0 is dropped last.
+  int drop_order = 0;
+  std::string brief = {};  ///< if not empty, replaces `text` when the last parts do not fit
 };
 
 /// Joins the parts with " | ", or with spaces if only that fits in `room` characters. Drops whole
-/// parts that still do not fit, those of rank 0 from the back, since half a number misleads. Cuts
-/// what is then too long.
+/// parts that still do not fit, since half a number misleads; those of equal order from the back. Cuts
+/// a last part that is too long.
 [[nodiscard]] std::string fit_parts(std::vector<LinePart> parts, std::size_t room);
 
-/// `text` with its lines broken between words where they are longer than `room` characters; what
-/// follows is indented to the line's second column, or by two where it has none.
+/// Wraps lines longer than `room` characters between words; continuation lines are indented to the
+/// line's second column, or by two if it has none.
 [[nodiscard]] std::string wrap_words(std::string_view text, std::size_t room);
 
 /// Writes lines about the run to standard error and its progress to standard output, so that
 /// `dtrain ... | tee log` keeps it; on a terminal everything goes to standard error. Lines that
-/// cannot be written are dropped; one warning tells of a standard output that is full.
+/// cannot be written are dropped; a full standard output triggers one warning.
 ///
 /// Threads: one.
 class Console {
@@ -36,7 +37,8 @@ class Console {
   struct Options {
     bool live = false;                ///< standard error is a terminal, or dtrun shows it on one
     bool progress_to_output = false;  ///< standard output is no terminal, and not live
-    std::function<std::int64_t()> columns{};  ///< of the terminal; none or 0: asks standard error
+    /// Returns the terminal's width; if empty or 0, standard error is queried.
+    std::function<std::int64_t()> columns{};
   };
 
   explicit Console(Options options);
@@ -45,13 +47,13 @@ class Console {
   Console& operator=(const Console&) = delete;
 
   [[nodiscard]] bool is_live() const { return options_.live; }
-  /// Returns the width of the terminal as it is now; unlimited on anything else.
+  /// Returns the terminal's current width; unlimited on anything else.
   [[nodiscard]] std::size_t room() const;
-  /// One or more whole lines about the run, '\n' between them.
+  /// Prints one or more whole lines about the run, '\n' between them.
   void print(std::string_view text);
-  /// As print, of its progress.
+  /// The same for progress lines.
   void print_progress(std::string_view text);
-  /// Redraws the live line; on anything but a terminal nothing happens.
+  /// Redraws the live line; no-op on anything but a terminal.
   void show_progress(std::string_view text);
 
  private:
@@ -60,7 +62,7 @@ class Console {
 
   Options options_;
   bool has_progress_ = false;
-  bool has_told_loss_ = false;
+  bool has_warned_ = false;  // of lost output
 };
 
 }  // namespace dtrain::metrics

@@ -24,8 +24,7 @@
 namespace dtrain::metrics {
 namespace {
 
-// Numbers of fields, of event.proto, summary.proto, tensor.proto and tensor_shape.proto of
-// TensorFlow.
+// Field numbers of TensorFlow's event.proto, summary.proto, tensor.proto and tensor_shape.proto.
 namespace event {
 constexpr std::uint64_t kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSessionLog = 7;
 }
@@ -52,7 +51,7 @@ constexpr std::array<std::uint32_t, 256> kCrcTable = [] {
   return table;
 }();
 
-// A CRC of bytes that hold CRCs would be weak: TFRecord files turn each and add a constant.
+// TFRecord rotates each CRC and adds a constant, since a CRC of bytes that contain CRCs is weak.
 std::uint32_t masked_crc(std::string_view bytes) {
   constexpr std::uint32_t kMask = 0xA282EAD8;
   return std::rotr(crc32c(bytes), 15) + kMask;
@@ -119,15 +118,15 @@ std::string framed(const Message& event) {
 
 namespace fs = std::filesystem;
 
-// TensorBoard looks for files with this in their names, and reads them in the order of their names.
+// TensorBoard reads the files that have this in their names, in the order of their names.
 constexpr std::string_view kPrefix = "events.out.tfevents.";
-constexpr std::string_view kOurs = ".dtrain";  // the end of our names
+constexpr std::string_view kOurs = ".dtrain";  // suffix of our files
 
 double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// None if the folder may not be listed.
+// Empty if the folder cannot be listed for good, as without permission.
 std::vector<std::string> our_files(const std::string& folder) {
   std::error_code error;
   std::vector<std::string> names = base::names_in(folder, error);
@@ -141,7 +140,7 @@ std::vector<std::string> our_files(const std::string& folder) {
   return names;
 }
 
-// The time in the name of an event file, in seconds; 0 where there is none.
+// The time in the name of an event file, in seconds; 0 if it has none.
 std::int64_t time_in(std::string_view name) {
   name.remove_prefix(kPrefix.size());
   std::int64_t seconds = 0;
@@ -149,7 +148,7 @@ std::int64_t time_in(std::string_view name) {
   return seconds;
 }
 
-// A name behind those of earlier starts, even where a clock was set back.
+// A name that sorts after those of earlier launches, even if the clock was set back.
 std::string new_name(const std::string& folder) {
   auto seconds = static_cast<std::int64_t>(wall_seconds());
   for (const std::string& name : our_files(folder)) seconds = std::max(seconds, time_in(name) + 1);
@@ -234,7 +233,7 @@ void EventFile::scalars(std::int64_t step, std::span<const Scalar> scalars) {
   write(scalars_record({.wall_seconds = wall_seconds(), .step = step}, scalars));
 }
 
-// In Markdown, lines that begin with four blanks are shown as they are.
+// Markdown shows lines that begin with four spaces verbatim.
 void EventFile::text(std::int64_t step, std::string_view tag, std::string_view text) {
   constexpr std::string_view kIndent = "    ";
   std::string shown(kIndent);

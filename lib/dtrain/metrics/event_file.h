@@ -1,4 +1,4 @@
-// RUN/tensorboard: what metrics.jsonl says, for TensorBoard (docs/guide/views.md).
+// Writes TensorBoard event files to RUN/tensorboard (docs/guide/views.md).
 #pragma once
 
 #include <cstdint>
@@ -13,21 +13,21 @@ namespace dtrain::metrics {
 
 /// A point of a curve.
 struct Scalar {
-  std::string_view tag;  ///< the curve's name; what stands before its first / groups curves
-  double value = 0;      ///< written as float32, which is what TensorBoard keeps
+  std::string_view tag;  ///< the curve's name; the part before its first / groups curves
+  double value = 0;      ///< written as float32, TensorBoard's own precision
 };
 
-/// A moment of a run.
+/// Wall time and step of an event.
 struct EventTime {
   double wall_seconds = 0;  ///< since 1970, UTC
   std::int64_t step = 0;
 };
 
-/// The record that a file begins with.
+/// The first record of a file.
 [[nodiscard]] std::string version_record(double wall_seconds);
 
-/// Says that a start of the program follows whose first step is `at.step`: readers drop what
-/// earlier files say of this step and later ones.
+/// Starts a launch whose first step is `at.step`: readers discard this step and later ones of
+/// earlier files.
 [[nodiscard]] std::string start_record(const EventTime& at);
 
 [[nodiscard]] std::string scalars_record(const EventTime& at, std::span<const Scalar> scalars);
@@ -39,19 +39,19 @@ struct EventTime {
 /// CRC-32C (Castagnoli).
 [[nodiscard]] std::uint32_t crc32c(std::string_view bytes);
 
-/// The event file of one start of the program, in a folder with those of earlier starts. A start
-/// never changes an older file, which TensorBoard may be reading: a record at the beginning of the
-/// new one has readers drop what older ones say of its steps.
+/// The event file of one launch, in a folder with those of earlier launches. A launch never changes
+/// an older file, which TensorBoard may be reading: the new file begins with a record that makes
+/// readers discard its steps from older ones.
 ///
-/// Throws:  Error{data} naming the folder if it cannot be made; as AppendedFile.
+/// Throws:  Error{data} naming the folder if it cannot be created; as AppendedFile.
 /// Threads: one caller.
 class EventFile {
  public:
-  /// The folder is made, and the file begun, by the first event. first_step: of this start.
+  /// The first event creates the folder and the file. first_step: of this launch.
   EventFile(std::string folder, std::int64_t first_step);
 
   void scalars(std::int64_t step, std::span<const Scalar> scalars);
-  /// Shown as it is, line by line.
+  /// TensorBoard shows the text verbatim, line by line.
   void text(std::int64_t step, std::string_view tag, std::string_view text);
 
   /// As AppendedFile::finish.
@@ -65,8 +65,7 @@ class EventFile {
   std::unique_ptr<AppendedFile> file_;  // from the first event on
 };
 
-/// Removes the event files that dtrain has written to the folder, and the folder if nothing is
-/// left. Files of others stay.
+/// Removes dtrain's event files from the folder, and the folder if it is then empty.
 ///
 /// Throws: Error{data} naming a file that cannot be removed.
 void remove_event_files(const std::string& folder);

@@ -11,14 +11,14 @@ namespace dtrain::metrics {
 [[nodiscard]] std::string format_count(std::int64_t count);  ///< "425,984"
 /// "1 step", "1024 steps"
 [[nodiscard]] std::string counted(std::int64_t count, std::string_view noun);
-/// Every bit of a number. A NaN's sign means nothing, and depends on the processor: "nan".
+/// The shortest text that keeps every bit; "nan" for any NaN, whose sign depends on the processor.
 [[nodiscard]] std::string format_number(double value);
 [[nodiscard]] std::string format_duration(double seconds);   ///< "2:31", "1:02:03"
 [[nodiscard]] std::string format_rate(double per_second);    ///< "12.3k"
 [[nodiscard]] std::string format_step_time(double seconds);  ///< "44.7 ms", "1.25 s"
 
-/// What a byte model has written, for people and JSON: bytes that are no UTF-8 become U+FFFD,
-/// control characters '?'; lines stay.
+/// Makes a byte model's output valid text for people and JSON: invalid UTF-8 becomes U+FFFD, control
+/// characters '?'; newlines stay.
 [[nodiscard]] std::string readable_text(std::string_view text);
 
 }  // namespace dtrain::metrics

@@ -25,7 +25,7 @@
 namespace dtrain::metrics {
 namespace {
 
-// Follows no link, whose target would lose its content, and waits for no FIFO.
+// Never follows a link, whose target would be truncated, and never blocks on a FIFO.
 constexpr int kFlags = O_WRONLY | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
 
 [[noreturn]] void fail_with(const std::string& path, std::string_view action, int error) {
@@ -33,7 +33,7 @@ constexpr int kFlags = O_WRONLY | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC
                         fmt::format("{}: cannot be {}: {}", path, action, std::strerror(error)));
 }
 
-// status: set to that of the file.
+// Opens the file and sets `status`.
 base::Descriptor open_file(const std::string& path, AppendedFile::Start start,
                            struct stat& status) {
   using base::retry_transient;
@@ -43,9 +43,9 @@ base::Descriptor open_file(const std::string& path, AppendedFile::Start start,
   if (file && retry_transient(path, [&] { return ::fstat(file.get(), &status); }) != 0) {
     fail_with(path, "examined", errno);
   }
-  // A link, a FIFO without a reader, one with a reader.
-  const bool is_odd = file ? S_ISFIFO(status.st_mode) : reason == ELOOP || reason == ENXIO;
-  if (is_odd) {
+  // ELOOP: a link. ENXIO: a FIFO without a reader.
+  const bool is_link_or_fifo = file ? S_ISFIFO(status.st_mode) : reason == ELOOP || reason == ENXIO;
+  if (is_link_or_fifo) {
     base::fail(base::ErrorKind::data, "{}: cannot be written: it is a link or a FIFO; remove it",
                path);
   }
@@ -58,26 +58,26 @@ base::Descriptor open_file(const std::string& path, AppendedFile::Start start,
   return file;
 }
 
-enum class Line { kept, later, unreadable };
+enum class Line { kept, later, invalid };
 
 Line kind_of(std::string_view line, std::int64_t step) {
   const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return Line::unreadable;
+  if (!json.is_object()) return Line::invalid;
   const auto found = json.find("step");
   if (found == json.end()) return Line::kept;
-  if (!found->is_number_integer()) return Line::unreadable;
+  if (!found->is_number_integer()) return Line::invalid;
   return found->get<std::int64_t>() <= step ? Line::kept : Line::later;
 }
 
 constexpr base::FileRole kRole{base::ErrorKind::data, "file", "check its permissions"};
 
-// Empty if there is no regular file (a FIFO would not answer).
+// The content of a regular file, else empty: reading a FIFO would block.
 std::string text_in(const std::string& path, const std::filesystem::file_status& status) {
   return std::filesystem::is_regular_file(status) ? base::content_of(path, kRole) : std::string();
 }
 
-// Calls visit(line) for each line that has an end; a last one without was cut short. What precedes
-// the line may be changed meanwhile.
+// Calls visit(line) for each line with a newline; a last line without one is truncated. visit may
+// change the text before the line.
 template <typename Visit>
 void for_each_line(const std::string& text, Visit visit) {
   std::size_t end = 0;
@@ -86,11 +86,12 @@ void for_each_line(const std::string& text, Visit visit) {
   }
 }
 
-// Lines with an "event"; those that are no JSON are passed over, and so is a file that is none or
-// that this process may not open. One that is open and cannot be read is an error, not "no events".
+// Visits the lines with an "event". Skips lines that are not JSON, and files that are not regular or
+// may not be opened. An open file that cannot be read is an error, not "no events".
 void for_each_event(const std::string& path,
                     const std::function<void(const nlohmann::json&)>& visit) {
-  if (!std::filesystem::is_regular_file(base::path_status(path))) return;  // a FIFO never answers
+  if (!std::filesystem::is_regular_file(base::path_status(path)))
+    return;  // reading a FIFO would block
   std::optional<base::InputFile> file;
   try {
     file = base::InputFile::open(path, kRole);
@@ -100,13 +101,13 @@ void for_each_event(const std::string& path,
     return;
   }
   for_each_line(base::content_of(*file), [&](std::string_view line) {
-    if (line.find("\"event\"") == line.npos) return;  // a step: there are many
+    if (line.find("\"event\"") == line.npos) return;  // a step: not parsed, since there are many
     const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (json.is_object() && json.contains("event")) visit(json);
   });
 }
 
-void cut_to(const std::string& path, off_t size, std::int64_t step) {
+void truncate_to(const std::string& path, off_t size, std::int64_t step) {
   if (base::retry_transient(path, [&] { return ::truncate(path.c_str(), size); }) == 0) return;
   const int error = errno;
   base::fail_on_storage(
@@ -120,7 +121,7 @@ AppendedFile::AppendedFile(std::string path, Start start, std::string_view parts
     : path_(std::move(path)), start_(start), parts_(parts) {}
 
 AppendedFile::~AppendedFile() {
-  if (!write_waiting(false)) {
+  if (!write_backlog(false)) {
     base::log_warning("{}: its last {} are lost: {}", path_, parts_, std::strerror(errno));
   }
 }
@@ -132,14 +133,14 @@ void AppendedFile::write(std::string_view bytes) {
     inode_ = status.st_ino;
     size_ = status.st_size;
   }
-  waiting_ += bytes;
-  if (write_waiting(false)) return;
+  backlog_ += bytes;
+  if (write_backlog(false)) return;
   const int reason = errno;
   if (!base::is_full_disk(reason)) {
-    waiting_.clear();
+    backlog_.clear();
     fail_with(path_, "written", reason);
   }
-  if (waiting_.size() > kMaxWaitingBytes) {
+  if (backlog_.size() > kMaxBacklogBytes) {
     base::fail_on_storage(base::ErrorKind::data, reason,
                           fmt::format("{}: cannot be written: {}; make room and start again", path_,
                                       std::strerror(reason)));
@@ -152,21 +153,21 @@ void AppendedFile::write(std::string_view bytes) {
 }
 
 void AppendedFile::finish() {
-  if (write_waiting(true)) return;
+  if (write_backlog(true)) return;
   const int reason = errno;
-  waiting_.clear();
+  backlog_.clear();
   base::fail_on_storage(base::ErrorKind::data, reason,
                         fmt::format("{}: its last {} are lost: {}; the rest of the run is whole",
                                     path_, parts_, std::strerror(reason)));
 }
 
-// Returns whether all is written; else errno says why not.
-bool AppendedFile::write_waiting(bool waits_for_room) {
+// Returns true if everything is written; else errno has the reason.
+bool AppendedFile::write_backlog(bool waits_for_room) {
   base::StorageRetry retry(path_);
   bool has_failed = false;
-  while (!waiting_.empty()) {
+  while (!backlog_.empty()) {
     const ssize_t written =
-        has_failed && !open_again() ? -1 : ::write(file_.get(), waiting_.data(), waiting_.size());
+        has_failed && !reopen() ? -1 : ::write(file_.get(), backlog_.data(), backlog_.size());
     has_failed = written < 0;
     if (has_failed) {
       const bool is_left = base::is_full_disk(errno) && !waits_for_room;
@@ -174,15 +175,15 @@ bool AppendedFile::write_waiting(bool waits_for_room) {
       continue;
     }
     size_ += written;
-    waiting_.erase(0, static_cast<std::size_t>(written));
+    backlog_.erase(0, static_cast<std::size_t>(written));
   }
   return true;
 }
 
-// A stale descriptor stays stale, and a write that failed may have left a part of its bytes. The
-// bytes stay with their file where the path leads to another one, or to none while its mount is
-// missing.
-bool AppendedFile::open_again() {
+// Reopens the file, since a stale descriptor stays stale, and truncates it, since a failed write may
+// have left a part of its bytes. Keeps the descriptor if the path names another file, or none while
+// its mount is missing.
+bool AppendedFile::reopen() {
   struct stat status {};
   base::Descriptor file(::open(path_.c_str(), kFlags));
   if (file && ::fstat(file.get(), &status) == 0 && status.st_ino == inode_) {
@@ -196,28 +197,28 @@ bool AppendedFile::open_again() {
 void cut_back(const std::string& path, std::int64_t step) {
   std::string text = text_in(path, base::link_status(path));
   if (text.empty()) return;
-  std::size_t num_kept = 0;   // bytes, moved to the front of the text
-  std::size_t num_first = 0;  // of them, those that come before any that are not kept
-  std::int64_t num_unreadable = 0;
+  std::size_t num_kept = 0;    // bytes, moved to the front of the text
+  std::size_t num_prefix = 0;  // kept bytes before the first invalid line
+  std::int64_t num_invalid = 0;
   bool has_later = false;
   for_each_line(text, [&](std::string_view line) {
     const Line kind = kind_of(line, step);
     has_later = has_later || kind == Line::later;
-    if (kind == Line::unreadable) ++num_unreadable;
+    if (kind == Line::invalid) ++num_invalid;
     if (kind == Line::kept && !has_later) {
       std::memmove(text.data() + num_kept, line.data(), line.size() + 1);
       num_kept += line.size() + 1;
     }
-    if (num_unreadable == 0) num_first = num_kept;
+    if (num_invalid == 0) num_prefix = num_kept;
   });
-  // A disk without room can still cut a file short.
-  if (num_first == num_kept) cut_to(path, static_cast<off_t>(num_first), step);
-  if (num_unreadable > 0) {
+  // Truncating works on a full disk, too.
+  if (num_prefix == num_kept) truncate_to(path, static_cast<off_t>(num_prefix), step);
+  if (num_invalid > 0) {
     base::log_warning("{}: {} could not be read and {} left out", path,
-                      num_unreadable == 1 ? "a line" : fmt::format("{} lines", num_unreadable),
-                      num_unreadable == 1 ? "is" : "are");
+                      num_invalid == 1 ? "a line" : fmt::format("{} lines", num_invalid),
+                      num_invalid == 1 ? "is" : "are");
   }
-  if (num_first == num_kept) return;
+  if (num_prefix == num_kept) return;
   base::write_atomically(path, base::ErrorKind::data, std::string_view(text).substr(0, num_kept));
 }
 

@@ -1,4 +1,4 @@
-// Files that grow while a run lasts: RUN/metrics.jsonl, one JSON object a line, and event files.
+// Append-only files of a run: RUN/metrics.jsonl, with one JSON object per line, and event files.
 #pragma once
 
 #include <sys/types.h>
@@ -14,26 +14,27 @@
 
 namespace dtrain::metrics {
 
-/// The first write opens the file, so that a run that does not begin leaves an older one as it is.
+/// A file that is only appended to. The first write opens it, so that a run that fails to start
+/// leaves an older file unchanged.
 ///
-/// A disk without room ends no run: a checkpoint may have filled it, and be removed again soon.
-/// What cannot be written waits in memory until there is room; a warning tells so, and at
-/// destruction what is lost. Writes that fail in passing are repeated, after the file was cut back
-/// to what is known to be written: no bytes are doubled.
+/// A full disk does not end the run: a checkpoint may have filled it, and be pruned soon. The backlog
+/// stays in memory until there is room; one warning reports it, and the destructor warns of bytes that
+/// are lost. Writes that fail transiently are retried after the file was truncated to its known size,
+/// so no bytes are duplicated.
 ///
 /// Throws:  Error{data} naming the file if it cannot be opened or written, or is a link or a FIFO;
-///          StorageError if the storage does not answer, has no room for the file, or more than
-///          kMaxWaitingBytes wait for room.
+///          StorageError if the storage does not respond or has no room for the file, or if the
+///          backlog exceeds kMaxBacklogBytes.
 /// Threads: one caller.
 class AppendedFile {
  public:
-  static constexpr std::size_t kMaxWaitingBytes = std::size_t{1} << 24;
+  static constexpr std::size_t kMaxBacklogBytes = std::size_t{1} << 24;
 
   enum class Start {
-    empty,    ///< a file that is there loses its content
-    appended  ///< bytes go after those that are there
+    empty,    ///< an existing file is truncated
+    appended  ///< bytes are appended to an existing file
   };
-  /// parts: what the file consists of, for messages: "lines".
+  /// parts: the unit of the content in messages: "lines".
   AppendedFile(std::string path, Start start, std::string_view parts);
   AppendedFile(const AppendedFile&) = delete;
   AppendedFile& operator=(const AppendedFile&) = delete;
@@ -41,45 +42,44 @@ class AppendedFile {
 
   /// Appends the bytes; they have left the process on return, if the disk has room.
   void write(std::string_view bytes);
-  /// Appends a line of JSON. Numbers keep every bit; one that is not finite is to be a text, since
-  /// JSON has none.
+  /// Appends a line of JSON. Numbers keep every bit; those that are not finite must be texts, as from
+  /// json_number().
   void write_line(const nlohmann::ordered_json& line) { write(line.dump() + "\n"); }
 
-  /// Nothing follows: waits a while for the room that is missing.
+  /// Ends the file: waits a while for room for the backlog.
   ///
-  /// Throws: as write, also if something is lost because it still waits for room.
+  /// Throws: as write, also if there is still no room and the backlog is lost.
   void finish();
 
  private:
-  [[nodiscard]] bool write_waiting(bool waits_for_room);
-  [[nodiscard]] bool open_again();
+  [[nodiscard]] bool write_backlog(bool waits_for_room);
+  [[nodiscard]] bool reopen();
 
   std::string path_;
   Start start_;
   std::string_view parts_;
   base::Descriptor file_;    // from the first write on
-  std::string waiting_;      // what the disk has not taken
+  std::string backlog_;      // bytes that are not written yet
   ino_t inode_ = 0;          // of the file
-  off_t size_ = 0;           // bytes before those that wait
-  bool has_warned_ = false;  // that something waits
+  off_t size_ = 0;           // written bytes
+  bool has_warned_ = false;  // of the backlog
 };
 
-/// Removes everything from the first line of a later step than `step` on, lines that cannot be
-/// read, which a warning counts, and a last line that was cut short: a run that goes on from `step`
-/// writes what came later anew. A file that does not exist is left so.
+/// Removes everything from the first line of a step after `step`, since a run that resumes from
+/// `step` writes it again; also lines that cannot be parsed, which a warning counts, and a truncated
+/// last line. No-op if the file does not exist.
 ///
 /// Throws: Error{data} naming the file if it cannot be read or written.
 void cut_back(const std::string& path, std::int64_t step);
 
-/// Returns whether the file has an "eval" line of this step. A file that cannot be read for good
-/// has none.
+/// True if the file has an "eval" line of this step; false if it cannot be read permanently.
 [[nodiscard]] bool has_evaluation(const std::string& path, std::int64_t step);
 
-/// The path of the newest checkpoint that the file names as made or resumed from; empty: none.
-/// Skips lines that cannot be read.
+/// Returns the path of the latest checkpoint that was committed or resumed from according to the
+/// file; empty if there is none. Skips lines that cannot be parsed.
 [[nodiscard]] std::string last_checkpoint(const std::string& path);
 
-/// A number as metrics.jsonl writes it: "nan", "inf" or "-inf" where it is not finite.
+/// A number as in metrics.jsonl: the text "nan", "inf" or "-inf" if it is not finite.
 [[nodiscard]] nlohmann::ordered_json json_number(double value);
 
 }  // namespace dtrain::metrics

@@ -18,17 +18,16 @@ namespace {
 
 constexpr std::int64_t kSmallest = 512;  // rows and columns of a factor
 constexpr std::int64_t kLargest = 4096;
-constexpr double kTooShort =
-    2e-4;  // seconds, of which the launch of a kernel is a part that counts
+constexpr double kTooShort = 2e-4;  // seconds; the launch of a kernel would distort the rate
 constexpr double kBudgetSeconds = 0.05;
 constexpr double kKernelBudgetSeconds = 0.02;
 constexpr double kRepeatBudgetSeconds = 0.005;
 constexpr std::int64_t kFirstRepeat = 10;  // steps
 
-// Seconds of the fastest product; of the first ones where those show that it is too short.
+// Seconds of the fastest product. Stops early if the size turns out to be too short to time.
 double best_seconds(const at::TensorOptions& options, std::int64_t size) {
   const at::Tensor a = at::ones({size, size}, options);  // (size, size)
-  // As the forward pass multiplies; in 16 bits some processors do others much more slowly.
+  // The transposition of the forward pass; some processors are much slower at others in 16 bits.
   const at::Tensor b = a.t();         // (size, size)
   at::Tensor product = at::mm(a, b);  // (size, size)
   device::synchronize(options.device());
@@ -55,7 +54,7 @@ std::optional<double> measure_peak_flops(const at::TensorOptions& options) {
       if (seconds > kTooShort) break;
     }
   } catch (const c10::OutOfMemoryError&) {
-    // Larger ones have no room; the smaller ones must do.
+    // No room for larger products: the smaller ones count.
   }
   if (options.device().is_cpu()) {
     const double of_kernels =

@@ -1,4 +1,4 @@
-// Measures the machine's peak speed of matrix products, for model FLOP utilisation (MFU).
+// Measures the machine's peak FLOP/s with matrix products, for model FLOPs utilization (MFU).
 #pragma once
 
 #include <c10/core/TensorOptions.h>
@@ -10,28 +10,29 @@
 
 namespace dtrain::metrics {
 
-/// FLOP/s of the best of a few square matrix products in the options' dtype on their device, on a
-/// CPU with the threads this process uses now; larger ones where small ones end too soon to tell.
-/// Nothing where the device has no room for them. Takes about 50 ms, gives its memory back, and
-/// restarts the peak of memory.
+/// Returns the highest FLOP/s of a few square matrix products in the options' dtype on their device,
+/// on a CPU with this process's current threads; the size grows until a product is long enough to
+/// time. Empty if the device has no room. Takes about 50 ms, frees its memory, and restarts the
+/// memory peak.
 [[nodiscard]] std::optional<double> measure_peak_flops(const at::TensorOptions& options);
 
-/// FLOP/s of all ranks, if each is as fast as this one. They measure at the same time, and none
-/// goes on while another measures.
+/// Returns the FLOP/s of all ranks, assuming that each is as fast as this one. All ranks measure at
+/// the same time and wait for each other.
 ///
 /// Collective: every rank of `world`.
 [[nodiscard]] std::optional<double> peak_flops_of(comm::World& world, at::ScalarType dtype);
 
 /// Peak FLOP/s for MFU: the highest rate of matrix products measured so far. Other load on the
-/// machine only lowers a measurement, so it is repeated during the run. After a step that beats the
+/// machine only lowers a measurement, so it is repeated during the run. After a step that exceeds the
 /// peak, MFU is unknown until a higher peak is measured.
 ///
 /// Threads: one.
 class PeakFlops {
  public:
   struct Options {
-    std::optional<double> measured = {};  ///< peak_flops_of() at the start; empty: MFU is unknown
-    at::TensorOptions tensors = {};       ///< dtype and device of the products
+    std::optional<double> measured =
+        {};                          ///< peak_flops_of() at the start; if empty, MFU is unknown
+    at::TensorOptions tensors = {};  ///< dtype and device of the products
     std::int64_t num_ranks = 1;
   };
 
@@ -39,9 +40,9 @@ class PeakFlops {
 
   /// True after 10, 20, 40, 80 ... steps, on a CPU.
   [[nodiscard]] bool is_due(std::int64_t steps_done) const;
-  /// Takes 5 ms. All ranks measure after the same step, as in peak_flops_of().
+  /// Takes 5 ms. All ranks must measure after the same step, as in peak_flops_of().
   void measure_again();
-  /// Returns `flops_per_second` of all ranks over the peak, 0..1; empty if that is unknown.
+  /// Returns `flops_per_second` of all ranks over the peak, 0..1; empty if unknown.
   [[nodiscard]] std::optional<double> utilization(double flops_per_second);
 
  private:

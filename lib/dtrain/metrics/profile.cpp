@@ -22,10 +22,9 @@ constexpr std::array<std::string_view, base::kNumTraceParts> kCategories{
     "step", "data",   "forward",    "backward",   "units", "wait",
     "clip", "update", "evaluation", "checkpoint", "other"};
 
-// Threads of a rank in the file: its own, what was done beside it, its device's, then those of its
-// groups.
+// Threads of a rank in the file: its own, background threads, its device's, then those of its groups.
 constexpr std::int64_t kOwnThread = 0;
-constexpr std::int64_t kThreadBeside = 1;
+constexpr std::int64_t kBackgroundThread = 1;
 constexpr std::int64_t kDeviceThread = 2;
 constexpr std::int64_t kFirstGroupThread = 3;
 
@@ -70,7 +69,7 @@ class Events {
                          microseconds(call.started - call.queued)));
   }
 
-  // What the group itself has counted meanwhile.
+  // The group's own counters for the same time.
   void add_counters(const GroupTrace& group) {
     const comm::CallCounters& counters = group.calls.counters;
     append(
@@ -102,7 +101,8 @@ class Events {
                 const Times& times, const std::string& labels) {
     append(
         R"({{"ph":"X","name":"{}","cat":"{}","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"args":{{{}}}}})",
-        name, category, rank_.rank, thread, microseconds(times.begin - rank_.ahead - rank_.origin),
+        name, category, rank_.rank, thread,
+        microseconds(times.begin - rank_.clock_offset - rank_.origin),
         microseconds(times.end - times.begin), labels);
   }
 
@@ -110,8 +110,8 @@ class Events {
   std::string text_;
 };
 
-// Calls of one lane follow each other: all collectives, or all sends to (receives from) one peer.
-std::string lane_of(const comm::CallRecord& call, const std::string& group) {
+// Calls of one track never overlap: all collectives, or all sends to (receives from) one peer.
+std::string track_of(const comm::CallRecord& call, const std::string& group) {
   if (call.op == "send") return fmt::format("{}: sends to rank {}", group, call.peer);
   if (call.op == "recv") return fmt::format("{}: receives from rank {}", group, call.peer);
   return group;
@@ -131,8 +131,8 @@ constexpr std::array kStepRows{Row{TracePart::data, "data"},
                                Row{TracePart::wait, "waiting for communication"},
                                Row{TracePart::clip, "norm and clipping"},
                                Row{TracePart::update, "update"}};
-constexpr std::array kRowsBeside{Row{TracePart::evaluation, "evaluation"},
-                                 Row{TracePart::checkpoint, "checkpoints"}};
+constexpr std::array kOutsideRows{Row{TracePart::evaluation, "evaluation"},
+                                  Row{TracePart::checkpoint, "checkpoints"}};
 
 double seconds_of(const base::TraceSpan& span) {
   return std::max(0.0, base::Seconds(span.end - span.begin).count());
@@ -142,7 +142,7 @@ using SecondsOf = std::function<double(const PartTimes&)>;
 
 constexpr std::string_view kExtremes = "               least                most";
 
-// "forward   12.1  38.5 %   11.9 (rank 2)   12.4 (rank 0)"; nothing of a part that took no time.
+// "forward   12.1  38.5 %   11.9 (rank 2)   12.4 (rank 0)"; empty if the activity took no time.
 std::string row(std::string_view name, const std::vector<PartTimes>& ranks, bool shows_extremes,
                 const SecondsOf& seconds) {
   const auto less = [&](const PartTimes& a, const PartTimes& b) { return seconds(a) < seconds(b); };
@@ -170,7 +170,7 @@ std::string row(std::string_view name, const std::vector<PartTimes>& ranks, bool
 
 }  // namespace
 
-base::Clock::time_point begin_of(const RankTrace& rank) {
+base::Clock::time_point start_of(const RankTrace& rank) {
   auto begin = base::Clock::time_point::max();
   for (const auto* spans : {&rank.spans.spans(), &rank.spans.concurrent()}) {
     for (const base::TraceSpan& span : *spans) begin = std::min(begin, span.begin);
@@ -178,7 +178,7 @@ base::Clock::time_point begin_of(const RankTrace& rank) {
   for (const GroupTrace& group : rank.groups) {
     for (const comm::CallRecord& call : group.calls.records) begin = std::min(begin, call.started);
   }
-  return begin - rank.ahead;
+  return begin - rank.clock_offset;
 }
 
 std::string trace_events(const RankTrace& rank) {
@@ -187,31 +187,31 @@ std::string trace_events(const RankTrace& rank) {
   for (const base::TraceSpan& span : rank.spans.spans()) {
     if (span.end >= span.begin) events.add(span, kOwnThread);
   }
-  if (!rank.spans.concurrent().empty()) events.name_thread(kThreadBeside, "checkpoints");
-  for (const base::TraceSpan& span : rank.spans.concurrent()) events.add(span, kThreadBeside);
+  if (!rank.spans.concurrent().empty()) events.name_thread(kBackgroundThread, "checkpoints");
+  for (const base::TraceSpan& span : rank.spans.concurrent()) events.add(span, kBackgroundThread);
   if (!rank.device_spans.empty()) events.name_thread(kDeviceThread, "device");
   for (const base::TraceSpan& span : rank.device_spans) events.add(span, kDeviceThread);
   std::int64_t next_thread = kFirstGroupThread;
   for (const GroupTrace& group : rank.groups) {
     events.add_counters(group);
-    std::vector<std::string> lanes;
+    std::vector<std::string> tracks;
     for (const comm::CallRecord& call : group.calls.records) {
-      const std::string lane = lane_of(call, group.label);
-      const auto found = std::find(lanes.begin(), lanes.end(), lane);
-      const auto place = found - lanes.begin();
-      if (found == lanes.end()) {
-        lanes.push_back(lane);
-        events.name_thread(next_thread + place, lane);
+      const std::string track = track_of(call, group.label);
+      const auto found = std::find(tracks.begin(), tracks.end(), track);
+      const auto place = found - tracks.begin();
+      if (found == tracks.end()) {
+        tracks.push_back(track);
+        events.name_thread(next_thread + place, track);
       }
       events.add(call, group.label, next_thread + place);
     }
-    next_thread += std::ssize(lanes);
+    next_thread += std::ssize(tracks);
   }
   return events.take();
 }
 
-std::vector<base::TraceSpan> on_device(const base::Trace& trace,
-                                       const std::vector<base::Clock::time_point>& times) {
+std::vector<base::TraceSpan> device_spans(const base::Trace& trace,
+                                          const std::vector<base::Clock::time_point>& times) {
   std::vector<base::TraceSpan> spans = trace.spans();
   for (base::TraceSpan& span : spans) {
     const bool has_ended = span.device_end >= 0;
@@ -242,7 +242,7 @@ double PartTimes::rest() const {
 }
 
 PartTimes part_times(const std::vector<base::TraceSpan>& spans) {
-  std::vector<double> own(spans.size());  // without the spans within
+  std::vector<double> own(spans.size());  // without nested spans
   std::vector<std::size_t> roots(spans.size());
   for (std::size_t i = 0; i < spans.size(); ++i) {
     own[i] += seconds_of(spans[i]);
@@ -286,7 +286,7 @@ std::string time_table(const std::vector<PartTimes>& ranks, std::string_view clo
                   clock.empty() ? "" : fmt::format(", {}", clock),
                   ranks.size() == 1 ? "" : fmt::format(", mean of {} ranks", ranks.size()));
   const std::string columns = fmt::format("  {:<32}{:>10}{:>11}", "of a step", "ms", "share");
-  const std::size_t extreme = 20 + std::to_string(ranks.size() - 1).size();  // as row() has it
+  const std::size_t extreme = 20 + std::to_string(ranks.size() - 1).size();  // as in row()
   const bool shows_extremes = ranks.size() > 1 && columns.size() + 2 * extreme <= room;
   text += fmt::format("\n{}{}", columns, shows_extremes ? kExtremes : "");
   const auto add = [&](std::string_view name, const SecondsOf& seconds) {
@@ -297,7 +297,7 @@ std::string time_table(const std::vector<PartTimes>& ranks, std::string_view clo
   }
   add("rest", [](const PartTimes& rank) { return rank.rest(); });
   add("whole step", [](const PartTimes& rank) { return rank.step_seconds; });
-  for (const Row& part : kRowsBeside) {
+  for (const Row& part : kOutsideRows) {
     add(fmt::format("beside the steps: {}", part.name),
         [&](const PartTimes& rank) { return rank.of(part.part); });
   }

@@ -1,4 +1,4 @@
-// Where the time of profiled steps went: RUN/profile/trace.json and a table for people.
+// Profiles steps: RUN/profile/trace.json and a table of the time by activity.
 #pragma once
 
 #include <array>
@@ -19,40 +19,39 @@ struct GroupTrace {
   comm::KeptCalls calls;
 };
 
-/// All that one rank has recorded.
+/// The recorded trace of one rank.
 struct RankTrace {
   std::int64_t rank = 0;
   std::int64_t num_ranks = 1;
   std::string host;
-  base::Clock::duration ahead{};        ///< of this rank's clock before that of rank 0
-  base::Clock::time_point origin = {};  ///< time 0 of the file, on the clock of rank 0
+  base::Clock::duration clock_offset{};  ///< this rank's clock minus rank 0's
+  base::Clock::time_point origin = {};   ///< time 0 of the file, on rank 0's clock
   const base::Trace& spans;
-  /// The same spans, when the device did their work; empty on a CPU.
+  /// The same spans at the times when the device executed them; empty on a CPU.
   std::vector<base::TraceSpan> device_spans = {};
   std::vector<GroupTrace> groups = {};
 };
 
-/// Returns when the first span or call of this rank began, on the clock of rank 0.
-[[nodiscard]] base::Clock::time_point begin_of(const RankTrace& rank);
+/// Returns the start of this rank's first span or call, on rank 0's clock.
+[[nodiscard]] base::Clock::time_point start_of(const RankTrace& rank);
 
-/// Returns this rank's part of the file: JSON objects with commas between them. A rank is a process
-/// of its own there; its spans are the first thread, what other threads did beside them the second,
-/// its device's the third, and each group's collectives, sends to a peer and receives from one are
-/// threads, too.
+/// Returns this rank's part of the file: JSON objects with commas between them. Each rank is a
+/// process there. Its spans are the first thread, those of background threads the second, its
+/// device's the third; each group's collectives, sends to a peer and receives from a peer are threads,
+/// too.
 [[nodiscard]] std::string trace_events(const RankTrace& rank);
 
-/// Returns the spans that have ended, at the times at which the device reached their marks. times:
-/// of each mark.
-[[nodiscard]] std::vector<base::TraceSpan> on_device(
+/// Returns the spans at the times at which the device reached their marks. times: of each mark.
+[[nodiscard]] std::vector<base::TraceSpan> device_spans(
     const base::Trace& trace, const std::vector<base::Clock::time_point>& times);
 
-/// Writes the parts of all ranks as one file, whole or not at all.
+/// Writes the parts of all ranks as one file, atomically.
 ///
 /// Throws: Error{data} naming the file if it cannot be written.
 void write_trace(const std::string& path, const std::vector<std::string>& parts);
 
-/// The time of one rank by part: within steps each moment counts once, for the innermost span;
-/// what lies beside the steps counts whole, for its outermost span.
+/// The time of one rank by activity. Within steps, time counts for the innermost span; outside of
+/// steps, an outermost span counts in full.
 ///
 /// Units: seconds.
 struct PartTimes {
@@ -60,7 +59,7 @@ struct PartTimes {
   double step_seconds = 0;  ///< of all steps
   std::array<double, base::kNumTraceParts> seconds = {};
 
-  /// The time in steps that no part claims.
+  /// The time in steps outside the listed activities.
   [[nodiscard]] double rest() const;
   [[nodiscard]] double& of(base::TracePart part) { return seconds[static_cast<std::size_t>(part)]; }
   [[nodiscard]] double of(base::TracePart part) const {
@@ -68,15 +67,15 @@ struct PartTimes {
   }
 };
 
-/// spans: of one trace, all of them.
+/// spans: all of one trace.
 [[nodiscard]] PartTimes part_times(const std::vector<base::TraceSpan>& spans);
 
-/// As text, for another rank.
+/// Serializes the times for another rank.
 [[nodiscard]] std::string to_text(const PartTimes& times);
 [[nodiscard]] PartTimes times_from(const std::string& text);
 
-/// The table for people: the mean over ranks, and the ranks with the least and the most if lines of
-/// `room` characters can hold them. clock: whose the times are, where that is not the host.
+/// Formats the table for people: the mean over ranks, and the fastest and slowest rank if they fit in
+/// lines of `room` characters. clock: names the clock of the times; empty for the host's.
 [[nodiscard]] std::string time_table(const std::vector<PartTimes>& ranks,
                                      std::string_view clock = {},
                                      std::size_t room = std::string::npos);

@@ -10,7 +10,7 @@
 
 namespace dtrain::metrics {
 
-// The order of the sinks: a person reads of nothing that the files lack.
+// Files before the console: people never see an event that the files lack.
 Reporter::Reporter(const Options& options) {
   if (!options.writes) return;
   sinks_.push_back(std::make_unique<JsonlSink>(options.metrics_path, options.appends));

@@ -1,4 +1,4 @@
-// Reports a run: events go in, and to metrics.jsonl, TensorBoard and the console.
+// Reports a run's events to metrics.jsonl, TensorBoard and the console.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace dtrain::metrics {
 class ConsoleSink;
 class Sink;
 
-/// Accepts events on every rank; one rank's reporter passes them on to its sinks.
+/// Accepts events on every rank; only one rank's reporter has sinks and passes events on to them.
 ///
 /// Threads: one.
 class Reporter {

@@ -1,5 +1,4 @@
-// The memory of tensors; the CPU allocator of a dtrain process, which counts it and keeps large
-// blocks for the next step.
+// Counts tensor memory; a caching CPU allocator that reuses large blocks in the next step.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -11,42 +10,41 @@ namespace dtrain::metrics {
 /// Tensor memory of this process in bytes.
 struct MemoryUse {
   std::int64_t current = 0;
-  std::int64_t peak = 0;  ///< since the start, or the last restart_peak
-  std::int64_t kept = 0;  ///< freed blocks that wait for a request; not part of the others
+  std::int64_t peak = 0;  ///< since the start or the last restart_peak
+  std::int64_t kept = 0;  ///< cached free blocks; not part of the others
 };
 
-/// Makes LibTorch allocate CPU tensors through the counting allocator, which hands freed blocks of
-/// 1 MiB and more to the next request of the same size: a training step asks for the same sizes
-/// again and again, and pages that the system takes back and zeroes anew cost more than the
-/// products of a small model. Kept blocks count as free. What is kept is bounded: blocks in use and
-/// kept take no more together than those in use once did. Once steps are told (begin_step,
-/// end_step), a step begins with no more blocks of a size than the last one used at once, and
-/// between steps blocks in use and kept take no more together than at the last step's end, unless
-/// those in use alone do.
+/// Makes LibTorch allocate CPU tensors through the counting allocator, which caches freed blocks of
+/// 1 MiB and more for the next request of the same size: every training step requests the same sizes,
+/// and pages that the system reclaims and zeroes again cost more than the matrix products of a small
+/// model. Cached blocks count as free. The cache is bounded: used and cached blocks together never
+/// exceed the highest use so far. With begin_step and end_step, a step begins with no more cached
+/// blocks of a size than the last step used at once, and between steps used and cached blocks
+/// together do not exceed their total at the last step's end, unless the used blocks alone do.
 ///
-/// Call once, before the first tensor: what LibTorch takes without a tensor (c10::Allocator::
-/// raw_allocate, as oneDNN does) is freed by the allocator of that moment.
+/// Call once, before the first tensor: memory that LibTorch allocates without a tensor
+/// (c10::Allocator::raw_allocate, as in oneDNN) is freed by the allocator installed at that time.
 ///
 /// Threads: the allocator serves any.
 void install_counting_allocator();
 
-/// Counts tensor memory that comes from elsewhere: `bytes` more, or less if negative.
+/// Counts tensor memory of other allocators: adds `bytes`, or subtracts if negative.
 void count_other_memory(std::int64_t bytes);
 
-/// Of this process: on the device as its allocator counts, for the CPU as the counting allocator.
+/// This process's memory as counted by the device's allocator, on the CPU by the counting allocator.
 ///
 /// Threads: any.
 [[nodiscard]] MemoryUse memory_use(c10::Device device = c10::DeviceType::CPU);
 
-/// The peak is from now on that of what follows.
+/// Restarts the peak at the current use.
 ///
 /// Threads: any.
 void restart_peak(c10::Device device = c10::DeviceType::CPU);
 
-/// Brackets training step `step`, 1 or more, each larger than the last. Between steps there are
-/// evaluations and samples, whose blocks of other sizes are freed when the next step begins.
+/// Bracket training step `step`, from 1 upwards. Between steps there are evaluations and samples,
+/// whose blocks of other sizes are freed when the next step begins.
 ///
-/// Threads: of ranks that are threads each calls it; the first call for a step counts.
+/// Threads: each rank that is a thread calls it; the first call for a step counts.
 void begin_step(std::int64_t step);
 void end_step(std::int64_t step);
 

@@ -17,8 +17,8 @@
 namespace dtrain::report {
 namespace {
 
-// Longer curves are thinned. More runs than kMaxFullCurves share the points of that many: a page of
-// 100 full runs would take 40 MB.
+// Longer curves are downsampled. More than kMaxFullCurves runs share the points of that many: a page
+// with 100 full runs would take 40 MB.
 constexpr std::size_t kMaxPoints = 2000;
 constexpr std::size_t kMaxFullCurves = 20;
 
@@ -26,7 +26,7 @@ constexpr std::size_t kMaxFullCurves = 20;
 const Json* since_start(const RunRecord& run, std::string_view name) {
   const auto found = run.events_named(name);
   const auto starts = run.events_named("start");
-  // In the order of the file.
+  // Pointers into one vector compare in file order.
   const bool is_last = !found.empty() && (starts.empty() || starts.back() < found.back());
   return is_last ? found.back() : nullptr;
 }
@@ -62,7 +62,7 @@ RunState state_of(const RunRecord& run) {
   return {"unknown", fmt::format("at step {}: running or failed", last)};
 }
 
-// What JSON cannot have in a page: "<" could end its element, "&" and ">" are left out with it.
+// Escapes JSON for a script element, which "<" could end; "&" and ">" are escaped for good measure.
 std::string embedded(const Json& data) {
   constexpr bool kOnlyAscii = true;
   std::string text;
@@ -76,7 +76,7 @@ std::string embedded(const Json& data) {
   return text;
 }
 
-// A command as a shell would take it.
+// A command line quoted for a shell.
 std::string command_text(const Json& words) {
   std::vector<std::string> shown;
   for (const Json& word : words) shown.push_back(base::shell_word(plain_text(word)));
@@ -99,40 +99,40 @@ Json curve_json(const Curve& curve) {
   return {{"steps", curve.steps}, {"values", std::move(values)}};
 }
 
-// Of the values from begin to end: the places of the lowest and of the highest finite one, and of
-// the first that is not finite.
-std::set<std::size_t> marks_of(const std::vector<double>& values, std::size_t begin,
-                               std::size_t end) {
+// The indices of the lowest and the highest finite value in [begin, end), and of the first that is not
+// finite.
+std::set<std::size_t> extremes_of(const std::vector<double>& values, std::size_t begin,
+                                  std::size_t end) {
   std::optional<std::size_t> lowest;
   std::optional<std::size_t> highest;
-  std::optional<std::size_t> odd;
+  std::optional<std::size_t> nonfinite;
   for (std::size_t i = begin; i < end; ++i) {
     if (!std::isfinite(values[i])) {
-      if (!odd) odd = i;
+      if (!nonfinite) nonfinite = i;
       continue;
     }
     if (!lowest || values[i] < values[*lowest]) lowest = i;
     if (!highest || values[i] > values[*highest]) highest = i;
   }
   std::set<std::size_t> marks;
-  for (const auto& mark : {lowest, highest, odd}) {
+  for (const auto& mark : {lowest, highest, nonfinite}) {
     if (mark) marks.insert(*mark);
   }
   return marks;
 }
 
-// The first, the last and, of each stretch in between, the lowest and the highest finite point of a
-// curve and its first that is not finite; all of them if there are no more than `most`.
-Curve thinned(const Curve& curve, std::size_t most) {
-  if (curve.size() <= most) return curve;
+// Downsamples a curve to at most `max_points`: keeps the first point, the last and, of each interval in
+// between, the lowest and the highest finite point and the first that is not finite.
+Curve downsampled(const Curve& curve, std::size_t max_points) {
+  if (curve.size() <= max_points) return curve;
   const auto is_finite = [](double value) { return std::isfinite(value); };
-  const std::size_t marks = std::ranges::all_of(curve.values, is_finite) ? 2 : 3;  // of a stretch
-  const std::size_t num_stretches = (most - 2) / marks;
+  const std::size_t per_interval = std::ranges::all_of(curve.values, is_finite) ? 2 : 3;
+  const std::size_t num_intervals = (max_points - 2) / per_interval;
   const std::size_t inner = curve.size() - 2;
   std::set<std::size_t> kept{0, curve.size() - 1};
-  for (std::size_t stretch = 0; stretch < num_stretches; ++stretch) {
-    kept.merge(marks_of(curve.values, 1 + stretch * inner / num_stretches,
-                        1 + (stretch + 1) * inner / num_stretches));
+  for (std::size_t interval = 0; interval < num_intervals; ++interval) {
+    kept.merge(extremes_of(curve.values, 1 + interval * inner / num_intervals,
+                           1 + (interval + 1) * inner / num_intervals));
   }
   Curve thin;
   for (const std::size_t index : kept) {
@@ -142,7 +142,7 @@ Curve thinned(const Curve& curve, std::size_t most) {
   return thin;
 }
 
-// The time of the steps so far, for charts over time.
+// The cumulative time of steps, for charts over time.
 Curve running_sum(const Curve& curve) {
   Curve sum = curve;
   std::partial_sum(curve.values.begin(), curve.values.end(), sum.values.begin());
@@ -151,14 +151,14 @@ Curve running_sum(const Curve& curve) {
 
 Json curves_json(const RunRecord& run, std::size_t points) {
   Json curves = Json::object();
-  for (const auto& [key, curve] : run.curves) curves[key] = curve_json(thinned(curve, points));
+  for (const auto& [key, curve] : run.curves) curves[key] = curve_json(downsampled(curve, points));
   if (const Curve* seconds = curve_of(run, "step_seconds")) {
-    curves["seconds"] = curve_json(thinned(running_sum(*seconds), points));
+    curves["seconds"] = curve_json(downsampled(running_sum(*seconds), points));
   }
   return curves;
 }
 
-// A fact for people: a name, a value, and how to show it (page.js).
+// Adds a fact for people: its name, its value, and its format in page.js.
 void add_fact(Json& facts, std::string_view name, Json value, std::string_view kind) {
   facts.push_back(Json::array({name, std::move(value), kind}));
 }
@@ -168,7 +168,7 @@ struct Lowest {
   std::int64_t step;
 };
 
-// Among the losses of the same sequences as the last one.
+// The lowest loss on the sequences of the last evaluation.
 std::optional<Lowest> lowest_validation(const RunRecord& run) {
   const Curve* curve = curve_of(run, "val_loss");
   if (curve == nullptr) return std::nullopt;
@@ -215,7 +215,7 @@ std::optional<LastLoss> last_loss(const RunRecord& run) {
     sum += loss->values[i];
     ++count;
   }
-  return LastLoss{loss->steps[first], loss->steps.back(), sum / count};  // of none: not a number
+  return LastLoss{loss->steps[first], loss->steps.back(), sum / count};  // NaN if none is finite
 }
 
 // The last start event; an empty object without one.
@@ -245,7 +245,7 @@ Json figures_json(const RunRecord& run) {
   return figures;
 }
 
-// The facts of a run's card, of its figures where these say it.
+// The facts of a run's card, taken from its figures where possible.
 Json summary_json(const RunRecord& run, const Json& figures) {
   Json facts = Json::array();
   const auto add_figure = [&](const char* key, std::string_view name, std::string_view kind) {

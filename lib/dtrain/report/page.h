@@ -1,4 +1,4 @@
-// A run report: one HTML page that needs nothing but itself.
+// Builds a run report: one self-contained HTML page.
 #pragma once
 
 #include <string>
@@ -12,17 +12,17 @@ namespace dtrain::report {
 /// First characters of a page: a file that starts with them may be overwritten.
 inline constexpr std::string_view kPageMark = "<!DOCTYPE html>\n<!-- dtrain report -->\n";
 
-/// The style and the program of a page: page.css and page.js, which the build makes texts of.
+/// The page's style and script: page.css and page.js, embedded by the build.
 extern const std::string_view kPageStyle;
 extern const std::string_view kPageProgram;
 
-/// The page's data, as docs/guide/views.md describes it.
+/// Returns the page's data (docs/guide/views.md).
 ///
-/// version, written: who wrote the page and when, for people.
+/// version, written: dtrain's version and the time of writing, for the footer.
 [[nodiscard]] Json page_data(const std::vector<RunRecord>& runs, const std::string& version,
                              const std::string& written);
 
-/// The page. All text of the runs is data, which no browser takes for markup or a program.
+/// Returns the page. Text from runs is embedded as data, never as markup or script.
 [[nodiscard]] std::string page_of(const Json& data);
 
 }  // namespace dtrain::report

@@ -1,5 +1,5 @@
 "use strict";
-// Draws the page from the data in it. Text of runs becomes text nodes alone, never markup.
+// Draws the page from its embedded data. Text from runs only becomes text nodes, never markup.
 (() => {
   const began = performance.now();
   const data = JSON.parse(document.getElementById("data").textContent);
@@ -16,7 +16,7 @@
   });
   const view = { axis: "step", smoothing: 0, log: false, clip: false };
 
-  // An element with attributes and children; a text becomes a text node.
+  // Creates an element with attributes and children; a text becomes a text node.
   function element(name, attributes = {}, ...children) {
     const node = document.createElement(name);
     for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
@@ -33,7 +33,7 @@
 
   // ---- numbers ----
   const isNumber = (value) => typeof value === "number";
-  // Four digits. Figures of a table keep zeros at the end, so that its columns line up.
+  // Four digits. Tables keep trailing zeros, so that their columns align.
   function digits(value, keep) {
     const text = value.toPrecision(4);
     return keep && !text.includes("e") ? text : String(Number(text));
@@ -82,7 +82,7 @@
   ];
 
   // ---- curves ----
-  // The place of a step on the chosen axis, between the steps where it is known.
+  // The position of a step on the chosen axis, interpolated between known steps.
   function placeOn(run, step) {
     if (view.axis === "step") return step;
     const { steps, values } = run.curves[view.axis] || { steps: [], values: [] };
@@ -106,7 +106,7 @@
       return mean / weight;
     });
   }
-  // The places of round numbers on an axis from low to high.
+  // The positions of round numbers on an axis from low to high.
   function ticks(low, high, wanted, format) {
     const unit = format === bytes ? 1024 ** Math.floor(Math.log2(Math.max(1, high)) / 10) : 1;
     const rough = (high - low) / wanted / unit, power = unit * 10 ** Math.floor(Math.log10(rough));
@@ -148,13 +148,13 @@
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     const scaled = (value) => (view.log ? Math.log10(value) : value);
     const heights = lines.flatMap((line) => line.curve.values.filter(line.usable).map(scaled));
-    // One diverged run would flatten all others.
+    // A single diverged run would flatten all others.
     if (view.clip) heights.sort((a, b) => a - b).splice(Math.ceil(heights.length * 0.9));
     const vertical = extent(heights);
     const horizontal = extent(lines.flatMap((line) => line.places));
     if (!vertical || !horizontal || width < 100) { figure.lines = null; return; }
     const pad = (vertical[1] - vertical[0]) * 0.04;
-    // No figure that is drawn is below 0, so no axis is.
+    // Figures are never negative, so the axis does not extend below 0.
     const floor = view.log || vertical[0] < 0 ? -Infinity : 0;
     const [low, high] = [Math.max(floor, vertical[0] - pad), vertical[1] + pad];
     const toX = (place) => left + ((place - horizontal[0]) / (horizontal[1] - horizontal[0])) * (width - left - right);
@@ -193,7 +193,7 @@
     }
     return Math.abs(places[low] - place) <= Math.abs(places[high] - place) ? low : high;
   }
-  // The figures under the pointer.
+  // Shows the figures under the pointer.
   function point(figure, chart, event) {
     const area = figure.lines, svg = figure.querySelector("svg"), tip = figure.querySelector(".tip");
     svg.querySelector(".cursor")?.remove();
@@ -337,7 +337,7 @@
 
   // ---- the page ----
   const MANY = 6;  // more runs than this get their cards collapsed below the table
-  // A curve of zeros, as of waits without other ranks, says nothing.
+  // Charts of zeros, as of waits on a single rank, are omitted.
   const says = (run, chart) => run.curves[chart.key]?.values.some((value) => value !== 0);
   const charts = CHARTS.filter((chart) => runs.some((run) => says(run, chart))).map((chart) => [chartOf(chart), chart]);
   function drawAll() { for (const [figure, chart] of charts) draw(figure, chart); }
@@ -348,7 +348,7 @@
     controls(), element("section", { class: "charts" }, ...charts.map(([node]) => node)));
   if (runs.length > 1) {
     const rows = differences();
-    const resumed = runs.some((run) => run.starts.length > 1) ? element("p", { class: "quiet" }, "Of runs that were resumed: those of the last start.") : "";
+    const resumed = runs.some((run) => run.starts.length > 1) ? element("p", { class: "quiet" }, "For resumed runs: the settings of the last launch.") : "";
     main.append(element("h2", {}, "Settings that differ"), resumed, rows.length === 0 ? element("p", { class: "quiet" }, "none")
       : table(["setting", ...runs.map((run) => run.name)], rows));
   }

@@ -33,7 +33,7 @@ std::optional<double> number_in(const Json& value) {
   return std::nullopt;
 }
 
-// Returns whether the value is a number.
+// Adds a value to a curve; returns false if it is not a number.
 bool add(RunRecord& run, std::string_view key, std::int64_t step, const Json& value) {
   const std::optional<double> number = number_in(value);
   if (!number) return false;
@@ -53,8 +53,8 @@ void add_evaluation(RunRecord& run, std::int64_t step, const Json& line) {
   }
 }
 
-// Parses what may not be ours; not JSON: a discarded value. What is nested more deeply than a run
-// writes is left out: to copy and to print it takes room on the stack for each level.
+// Parses untrusted input; returns a discarded value if it is not JSON. Omits values that are nested
+// more deeply than a run's, since copying and printing them is recursive.
 template <typename Input>
 Json parsed(Input&& input) {
   constexpr int kDeepest = 32;
@@ -64,7 +64,7 @@ Json parsed(Input&& input) {
   return Json::parse(std::forward<Input>(input), is_kept, /*allow_exceptions=*/false);
 }
 
-// Takes a line of metrics.jsonl. Returns false if it is none.
+// Adds a line of metrics.jsonl; returns false if it is invalid.
 bool take(RunRecord& run, const std::string& text) {
   Json line = parsed(text);
   if (!line.is_object()) return false;
@@ -83,8 +83,8 @@ bool take(RunRecord& run, const std::string& text) {
   return true;
 }
 
-// Adds the values of an object and of those within, by their keys with dots between, as texts; in
-// linear time, which a search for each key would not take: the file may be anybody's.
+// Adds the values of nested objects as texts, with dotted keys. Linear time: the file is untrusted,
+// and a search for each key would be quadratic.
 void flatten(const Json& object, const std::string& prefix, Json& settings) {
   for (const auto& [key, value] : object.items()) {
     if (value.is_object()) {
@@ -95,16 +95,16 @@ void flatten(const Json& object, const std::string& prefix, Json& settings) {
   }
 }
 
-// The file may be of another build: its settings are shown, not checked.
+// Settings are shown, not checked: another build may have written the file.
 void read_settings(const std::string& path, RunRecord& run) {
   std::error_code error;
-  if (!fs::is_regular_file(path, error)) return;  // opening a pipe would wait for its writer
+  if (!fs::is_regular_file(path, error)) return;  // opening a FIFO would block
   std::ifstream file(path, std::ios::binary);
   const Json config = parsed(file);
   if (!config.is_object()) return;
   const auto resolved = config.find("resolved");
   flatten(resolved == config.end() ? config : *resolved, "", run.settings);
-  // As the run saved them for later starts: full paths, and nothing of one start alone.
+  // The saved values for later launches have full paths and omit settings of a single launch.
   Json asked = Json::object();
   flatten(config, "", asked);
   for (const char* key : {"data.train", "data.validation", "checkpoint.init_from",
@@ -135,10 +135,10 @@ std::string name_of(const std::string& folder) {
   return name.empty() ? folder : name;
 }
 
-// The order of metrics.jsonl; others follow by name.
+// The first columns, in the order of metrics.jsonl; others follow by name.
 constexpr std::string_view kFirstKeys[] = {"loss", "val_loss", "grad_norm", "learning_rate"};
 
-// A field that RFC 4180 would not take as it is.
+// Quotes a field if RFC 4180 requires it.
 std::string field(const std::string& text) {
   if (text.find_first_of(",\"\r\n") == text.npos) return text;
   std::string quoted = "\"";
@@ -159,7 +159,7 @@ std::vector<std::string> keys_of(const std::vector<RunRecord>& runs) {
   return keys;
 }
 
-// The same for NaNs of either sign.
+// "nan" for any NaN, whatever its sign.
 std::string number(double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); }
 
 void add_lines(const RunRecord& run, const std::vector<std::string>& keys, std::string& text) {
@@ -212,7 +212,7 @@ RunRecord read_run(const std::string& folder) {
   std::ifstream file(path, std::ios::binary);
   if (!file) base::fail(base::ErrorKind::data, "{}: {}", path, std::strerror(errno));
   RunRecord run{.folder = folder, .name = name_of(folder)};
-  // A last line without its end is being written.
+  // A last line without a newline is still being written.
   for (std::string line; std::getline(file, line) && !file.eof();) {
     if (!take(run, line)) ++run.num_unreadable;
   }
@@ -256,7 +256,7 @@ std::vector<std::string> runs_below(const std::string& folder, int depth) {
   return runs;
 }
 
-void name_apart(std::vector<RunRecord>& runs) {
+void make_names_unique(std::vector<RunRecord>& runs) {
   std::map<std::string, int> counts;
   for (const RunRecord& run : runs) ++counts[run.name];
   for (RunRecord& run : runs) {

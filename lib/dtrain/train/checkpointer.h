@@ -1,4 +1,4 @@
-// Decides when a run saves.
+// Decides when a run saves a checkpoint.
 #pragma once
 
 #include <cstdint>

@@ -53,13 +53,13 @@ std::string tokenizer_near(const std::string& path) {
   return beside.empty() ? tokenizer_in(folder.parent_path()) : beside;
 }
 
-// Returns why rank 0 must try again: what it has written is given up.
+// Returns the storage error after which rank 0 must try again; it discards the file then.
 std::optional<base::StorageError> try_to_write(const TrainContext& context,
                                                const std::string& path) {
   const std::vector<checkpoint::NamedTensor> buffers = exported_buffers(context.model);
   std::optional<checkpoint::ModelFileWriter> writer;  // rank 0's
   std::optional<base::StorageError> failure;          // likewise
-  // A disk that is slow, or full in the middle of a gather, must not look like a rank that hangs.
+  // A slow or full disk in the middle of a gather must not look like a hanging rank.
   const auto write = [&](const std::function<void()>& task) {
     comm::run_long_on_leader(context.world, "writing " + path, [&] {
       if (failure) return;
@@ -82,7 +82,7 @@ std::optional<base::StorageError> try_to_write(const TrainContext& context,
                    metadata);
   });
   context.engine.visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
-    const at::Tensor on_host = values.cpu();  // in this thread, whose streams made them
+    const at::Tensor on_host = values.cpu();  // in this thread, whose streams computed them
     write([&] { writer->write(id, on_host); });
   });
   write([&] {
@@ -133,13 +133,13 @@ model::TensorShapes tensor_shapes(const std::string& path, std::span<const Tenso
   return found;
 }
 
-ModelConfig recognised_model(const model::TensorShapes& tensors, const model::UserHints& told) {
-  // A description of tensors goes the same way as text, whose ranges are checked.
-  return parse_description(describe(model::recognise(tensors, told)),
+ModelConfig recognised_model(const model::TensorShapes& tensors, const model::UserHints& hints) {
+  // Round trip through text, since parsing checks the ranges.
+  return parse_description(describe(model::recognise(tensors, hints)),
                            fmt::format("model file '{}': bad shapes", tensors.path));
 }
 
-ModelConfig model_of(const WeightFile& file, const model::UserHints& told) {
+ModelConfig model_of(const WeightFile& file, const model::UserHints& hints) {
   const auto found = file.metadata().find(kModelKey);
   const bool is_storage = file.has_storage_shapes();
   const std::string prefix = is_storage ? checkpoint::kWeightPrefix : "";
@@ -147,12 +147,12 @@ ModelConfig model_of(const WeightFile& file, const model::UserHints& told) {
   file.explain_errors([&] {
     model =
         found == file.metadata().end()
-            ? recognised_model(tensor_shapes(file.path(), file.tensors(), prefix, is_storage), told)
+            ? recognised_model(tensor_shapes(file.path(), file.tensors(), prefix, is_storage), hints)
             : parse_description(found->second, fmt::format("model file '{}': bad metadata '{}'",
                                                            file.path(), kModelKey));
   });
-  model::check_flag_agrees(file.path(), told.layers_flag, told.layers, model.layers);
-  model::family_of(model).check_own(model, told, file.path());
+  model::check_flag_agrees(file.path(), hints.layers_flag, hints.layers, model.layers);
+  model::family_of(model).check_own(model, hints, file.path());
   return model;
 }
 
@@ -178,15 +178,15 @@ std::shared_ptr<const data::Tokenizer> tokenizer_of_model(const WeightFile& file
   const std::string identity = data::identity_of(TokenizerKind::sentencepiece, model);
   if (identity != found->second) {
     base::fail(ErrorKind::checkpoint,
-               "tokenizer '{}' is not that of the model file '{}': it is {}, expected {}; bring "
-               "that of the model's run",
+               "tokenizer '{}' does not belong to the model file '{}': it is {}, expected {}; copy "
+               "the tokenizer.model of the model's run there",
                path, file.path(), identity, found->second);
   }
   auto tokenizer = data::open_tokenizer(std::move(model), path);
   if (tokenizer->vocab() > vocab) {
     base::fail(ErrorKind::checkpoint,
-               "model file '{}' has a vocabulary of {}, its tokenizer '{}' one of {}; train it on "
-               "data that dtrain data prepare makes",
+               "model file '{}' has a vocabulary of {}, its tokenizer '{}' has {}; train it on "
+               "data from dtrain data prepare",
                file.path(), vocab, path, tokenizer->vocab());
   }
   return tokenizer;
@@ -202,15 +202,15 @@ std::shared_ptr<const data::Tokenizer> tokenizer_of_checkpoint(const std::string
     if (tokenizer->vocab() <= vocab) return tokenizer;
     if (vocab != kByteVocabulary) {
       base::fail(ErrorKind::checkpoint,
-                 "checkpoint '{}' has a vocabulary of {}, and '{}', which is another run's "
-                 "tokenizer, one of {}: bring the tokenizer.model of the checkpoint's run there",
+                 "checkpoint '{}' has a vocabulary of {}, but '{}' has {}: it is another run's "
+                 "tokenizer; copy the tokenizer.model of the checkpoint's run there",
                  checkpoint, vocab, path, tokenizer->vocab());
     }
   }
   if (vocab == kByteVocabulary) return data::byte_tokenizer();
   base::fail(ErrorKind::checkpoint,
              "checkpoint '{}' has a vocabulary of {}, and no tokenizer.model is beside it or in "
-             "its run's folder: bring the tokenizer.model of its run",
+             "its run's folder: copy the tokenizer.model of its run there",
              checkpoint, vocab);
 }
 
@@ -239,7 +239,7 @@ void continue_text(model::Generator& generator, const data::Tokenizer& tokenizer
   const auto end = tokenizer.end_of_document();
   model::continue_tokens(generator, prompt, rule, count, [&](std::int64_t token) {
     if (end && token == *end) return false;
-    // A model may have more tokens than its tokenizer; these stand for nothing.
+    // A model may have more tokens than its tokenizer; those have no text.
     if (token < tokenizer.vocab()) output(tokenizer.text_of(token));
     return true;
   });

@@ -1,4 +1,4 @@
-// Where a run begins: at nothing, at given weights, or at a checkpoint.
+// Starts a run from initial values, from given weights, or from a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -13,39 +13,43 @@
 
 namespace dtrain::train {
 
+/// Where a launch starts.
 struct StartPoint {
   std::int64_t step = 0;
-  std::int64_t samples = 0;  ///< of the data that the run reads
+  std::int64_t samples = 0;  ///< consumed from the current data
   std::int64_t tokens = 0;
-  std::string checkpoint = {};                ///< folder; empty: the run begins
-  std::vector<std::int64_t> unreadable = {};  ///< steps of newer checkpoints that may be whole
+  std::string checkpoint = {};                ///< its folder; empty for a new run
+  std::vector<std::int64_t> unreadable = {};  ///< steps of newer checkpoints that may be complete
   RunHistory history = {};
-  std::string initial_weights = {};  ///< path that --init-from took them from; empty: no such path
-  double seconds = 0;                ///< to find, verify and load it
-  bool is_evaluated = true;  ///< metrics.jsonl has a validation loss of its step, if one is due
+  std::string initial_weights =
+      {};              ///< path from which --init-from loaded; empty if it was not used
+  double seconds = 0;  ///< to find, verify and load it
+  bool is_evaluated =
+      true;  ///< false if the step's validation loss is due and not in metrics.jsonl
 };
 
-/// The parts of a job that a start is loaded into and compared with.
-struct StartParts {
+/// The job into which a start is loaded, and with which it is compared.
+struct StartContext {
   const config::Config& config;
-  comm::ProcessGroup& world;  ///< all ranks, for what their hosts know
+  comm::ProcessGroup& world;  ///< all ranks, for data in host memory
   parallel::StepEngine& engine;
-  const model::Model& model;         ///< of all ranks together
-  const data::DataIdentity& data;    ///< to be compared with the checkpoint's
-  std::string tokenizer = {};        ///< data::identity_of that of the training data
-  std::int64_t committed_step = -1;  ///< that an earlier attempt has reached; negative: none
-  bool are_cpus_mixed = false;       ///< ranks may find different norms of the same weights
-  bool is_quiet = false;             ///< only changes of results are shown
+  const model::Model& model;         ///< the whole model, not only this rank's part
+  const data::DataIdentity& data;    ///< compared with the checkpoint's
+  std::string tokenizer = {};        ///< data::identity_of the training data's tokenizer
+  std::int64_t committed_step = -1;  ///< committed by an earlier attempt; negative: none
+  bool are_cpus_mixed = false;       ///< ranks may compute different norms of equal weights
+  bool is_quiet = false;             ///< shows only changes that affect results
 };
 
-/// Finds what config.checkpoint asks for, verifies it and loads it into the engine. Shows the
-/// settings that differ from the checkpoint's. With new_data the step, model and optimizer are the
-/// checkpoint's and the position in the data is 0, unless the run has begun this data before.
+/// Finds the checkpoint or weights that config.checkpoint names, verifies them and loads them into
+/// the engine. Shows the settings that differ from the checkpoint's. With new_data, step, model and
+/// optimizer come from the checkpoint and the data begins at its first sample, unless the run has
+/// begun this data before.
 ///
 /// Collective: every rank of the world.
-/// Throws:     Error{usage} naming the setting or the data in which the checkpoint's run differs,
-///             new_data without any, or a --resume or --init-from path that is none;
+/// Throws:     Error{usage} naming the setting or data that differs from the checkpoint's, for
+///             new_data without a checkpoint, or for a wrong --resume or --init-from path;
 ///             Error{checkpoint} as checkpoint::choose.
-[[nodiscard]] StartPoint load_start(const StartParts& parts);
+[[nodiscard]] StartPoint load_start(const StartContext& context);
 
 }  // namespace dtrain::train

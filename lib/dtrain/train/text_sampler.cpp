@@ -23,8 +23,8 @@ std::shared_ptr<const data::Tokenizer> sample_tokenizer(const config::Config& co
   auto tokenizer = data::tokenizer_of(file);
   if (tokenizer == nullptr) {
     base::fail(base::ErrorKind::usage,
-               "--sample-every needs a tokenizer, and '{}' holds tokens without theirs: leave it "
-               "out, or prepare the text with dtrain data prepare",
+               "--sample-every needs a tokenizer, but '{}' holds tokens without one: omit it, or "
+               "prepare the text with dtrain data prepare",
                file.path());
   }
   const std::string& text = config.report.sample_prompt;
@@ -33,7 +33,8 @@ std::shared_ptr<const data::Tokenizer> sample_tokenizer(const config::Config& co
   const std::int64_t most = model::family_of(config.model).max_positions();
   if (prompt + config::GenerateConfig{}.max_tokens <= most) return tokenizer;
   base::fail(base::ErrorKind::usage,
-             "--sample-prompt has {} {}, and {} follow it: the model has {} positions; shorten it",
+             "--sample-prompt has {} {}, and {} are generated: the model has {} positions; shorten "
+             "it",
              prompt, tokenizer->kind() == data::TokenizerKind::bytes ? "bytes" : "tokens",
              config::GenerateConfig{}.max_tokens, most);
 }
@@ -46,13 +47,13 @@ void check_sample_memory(const config::Config& config, const parallel::MemoryPla
   const at::ScalarType dtype = parallel::dtype_of(machine.dtype);
   const std::int64_t sample = param::Arena::bytes(param::ArenaLayout(model.parameters), dtype) +
                               model::family_of(config.model).generator_bytes(config.model, dtype);
-  // Between two steps nothing is there of what a step computes.
+  // Between steps, activations and work buffers are free.
   const std::int64_t rest = planned.total() - planned.activations - planned.units - planned.work;
   if (rest + sample <= machine.memory_limit.count) return;
   base::fail(
       base::ErrorKind::usage,
-      "--sample-every takes {} on rank 0, which holds the whole model meanwhile, beside {} of "
-      "the run: more than --memory-limit {}; leave it out, or raise the limit",
+      "--sample-every needs {} on rank 0 for a copy of the whole model, beside {} of the run: "
+      "more than --memory-limit {}; omit it, or raise the limit",
       metrics::format_bytes(sample), metrics::format_bytes(rest), machine.memory_limit);
 }
 

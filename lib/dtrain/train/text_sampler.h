@@ -1,4 +1,4 @@
-// Has the model that is being trained write a text.
+// Generates a text with the model in training.
 #pragma once
 
 #include <cstdint>
@@ -13,28 +13,28 @@
 
 namespace dtrain::train {
 
-/// The tokenizer of the training data, where the run writes samples, else null.
+/// Returns the tokenizer of the training data; null if the run writes no samples.
 ///
-/// Throws: Error{usage} naming the setting, if this data or prompt gives no samples: tokens without
-///         their tokenizer, more positions than the model has; Error{data} for a prompt that is not
-///         UTF-8 under a tokenizer that needs it.
+/// Throws: Error{usage} naming the setting if samples are impossible: the data has no tokenizer, or
+///         the model too few positions; Error{data} for a prompt that is not UTF-8 with a tokenizer
+///         that needs it.
 [[nodiscard]] std::shared_ptr<const data::Tokenizer> sample_tokenizer(const config::Config& config,
                                                                       const data::Split& split);
 
-/// planned: rank 0's memory plan. Does nothing on a device, where the limit bounds
-/// allocations themselves.
+/// Checks that --memory-limit leaves room for samples. No-op on a device, where the limit bounds
+/// allocations themselves. planned: rank 0's memory plan.
 ///
-/// Throws: Error{usage} if samples need more memory than --memory-limit leaves.
+/// Throws: Error{usage} naming the bytes if there is too little room.
 void check_sample_memory(const config::Config& config, const parallel::MemoryPlan& planned,
                          const model::Model& model);
 
-/// Writes what `dtrain generate` would from the weights as they are, with --sample-prompt, --seed
-/// and its own defaults. Rank 0 holds a copy of the whole model meanwhile, whatever the layout;
-/// nothing of the run changes.
+/// Generates the text that `dtrain generate` would give for the current weights, with
+/// --sample-prompt, --seed and defaults. Under any layout, rank 0 holds a copy of the whole model
+/// during the call. The run's state does not change.
 ///
 /// Collective: every rank of the world.
-/// Throws:     Error{numerics} if the model gives logits that are not finite.
-/// Returns:    the prompt and what follows it; empty on ranks other than 0.
+/// Throws:     Error{numerics} if logits are not finite.
+/// Returns:    the prompt and its continuation; empty on ranks other than 0.
 [[nodiscard]] std::string sample_text(const TrainContext& context);
 
 }  // namespace dtrain::train

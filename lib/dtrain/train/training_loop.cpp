@@ -74,7 +74,7 @@ RunEnd TrainingLoop::run() {
 RunEnd TrainingLoop::run_steps() {
   const std::int64_t sample_every = context_.config.report.sample_every;
   metrics_.begin();
-  bool stops = validation_.is_owed() && !evaluate();
+  bool stops = validation_.is_pending() && !evaluate();
   if (validation_.has_new_best()) save_after_step({});
   while (!stops && step_ < context_.config.train.steps && !validation_.is_out_of_patience()) {
     profile();
@@ -116,7 +116,7 @@ parallel::StepResult TrainingLoop::train_step() {
   }
   context_.folder.rethrow_failure();
   const config::Config& config = context_.config;
-  const SaveVotes save = context_.checkpoints.votes(context_.requests.take_save());
+  const SaveVotes save = context_.checkpoints.votes(context_.requests.take_save_request());
   const parallel::StepLimits limits = update_guard_.begin_step(step_);
   parallel::StepResult result;
   metrics::begin_step(step_ + 1);

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "cuda/nccl/group_state.h"
-#include "dtrain/comm/lane.h"
+#include "dtrain/comm/serial_executor.h"
 
 namespace dtrain::cuda {
 
@@ -32,13 +32,13 @@ class MessageStream {
   /// Runs a task, which must not throw, in the thread.
   template <typename Task>
   void call(Task task) {
-    lane_.call(std::move(task));
+    executor_.call(std::move(task));
   }
 
  private:
   const c10::Device device_;
   std::optional<c10::Stream> stream_;
-  comm::Lane lane_;
+  comm::SerialExecutor executor_;
 };
 
 /// Both message streams of a rank.

@@ -1,4 +1,4 @@
-"""dtrain doctor: what it says is so, what is wrong is named with what to do, and nothing is left behind."""
+"""dtrain doctor: its facts are right, problems come with advice, and nothing is left behind."""
 
 import errno
 import os
@@ -68,7 +68,7 @@ class Doctor(FolderTest):
             if shortest > 0:
                 self.assertLessEqual(float(rate) - 0.00501, gigabytes / shortest, line)
 
-    def test_it_works_alone(self):
+    def test_a_single_rank_is_examined(self):
         facts = self.facts(self.doctor(1))
         self.assertEqual(len(facts["all-reduce"]), 1)
         self.assertEqual(facts["ranks"], ["1, no launcher"])

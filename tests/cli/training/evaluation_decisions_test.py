@@ -1,4 +1,4 @@
-"""What follows from evaluations and losses: the best checkpoint, patience, samples, the spike guard; on any layout, across restarts."""
+"""Decisions based on losses: the best checkpoint, patience, samples, the spike guard; on any layout, across restarts."""
 
 import json
 import pathlib
@@ -48,7 +48,7 @@ class RunTest(unittest.TestCase):
 
 
 class Decisions(RunTest):
-    """A text of random bytes, which only memory can learn: the loss on another text falls, then rises."""
+    """Trains on random bytes, which can only be memorized: the validation loss falls, then rises."""
 
     @classmethod
     def setUpClass(cls):
@@ -59,7 +59,7 @@ class Decisions(RunTest):
         cls.flags = ["--data", cls.noise, "--val-data", TEXT, "--eval-every", "4", "--eval-sequences", "16", "--lr", "0.01",
                      "--global-batch", "4", "--microbatch", "1"]
 
-    def test_a_run_without_a_better_loss_ends_and_says_why(self):
+    def test_a_run_out_of_patience_ends_and_names_the_reason(self):
         left_alone, _ = self.train(*self.flags, "--steps", "80")
         found = evaluations(left_alone)
         best_step, best_loss = min(found, key=lambda pair: pair[1])
@@ -87,7 +87,7 @@ class Decisions(RunTest):
         self.train("--resume", "auto", "--patience", "5", run_dir=run_dir)
         self.assertEqual(losses(run_dir), losses(left_alone)[:expected + 8])
 
-    def test_the_best_checkpoint_stays_among_those_that_go(self):
+    def test_the_best_checkpoint_is_kept_when_others_are_pruned(self):
         flags = [*self.flags, *KEEPING]
         run_dir, output = self.train(*flags, "--steps", "60")
         best = min(evaluations(run_dir), key=lambda pair: pair[1])
@@ -106,7 +106,7 @@ class Decisions(RunTest):
         again, _ = self.train(*self.flags, "--init-from", path, "--lr", "0", "--steps", "1", "--eval-every", "0")
         self.assertAlmostEqual(evaluations(again)[0][1], best[1], places=6)
 
-    def test_the_best_checkpoint_is_not_forgotten_while_the_storage_does_not_answer(self):
+    def test_the_best_checkpoint_is_kept_while_the_storage_does_not_respond(self):
         flags = [*self.flags, *KEEPING]
         run_dir, _ = self.train(*flags, "--steps", "60")
         best, _ = min(evaluations(run_dir), key=lambda pair: pair[1])
@@ -119,7 +119,7 @@ class Decisions(RunTest):
         run(*resume)
         self.assertEqual(kept_steps(run_dir), [best, 55, 65, 70])
 
-    def test_the_best_checkpoint_stays_while_the_save_of_a_better_one_fails(self):
+    def test_the_best_checkpoint_is_kept_if_the_save_of_a_better_one_fails(self):
         flags = [*self.flags, *KEEPING]
         left_alone, _ = self.train(*self.flags, "--steps", "60")
         lowest, bests = float("inf"), []
@@ -138,7 +138,7 @@ class Decisions(RunTest):
         self.train("--resume", "auto", "--steps", "70", run_dir=run_dir)
         self.assertEqual(kept_steps(run_dir), [earlier, best, 55, 65, 70])
 
-    def test_losses_on_other_sequences_are_no_measure_for_new_ones(self):
+    def test_losses_on_other_sequences_are_not_compared(self):
         flags = [*self.flags, "--checkpoint-every", "4", "--patience", "9"]
         run_dir, _ = self.train(*flags, "--steps", "8")
         _, output = self.train("--resume", "auto", "--steps", "12", "--eval-sequences", "3", run_dir=run_dir)
@@ -147,7 +147,7 @@ class Decisions(RunTest):
         self.assertEqual(manifest["history"]["validation"]["best_step"], 12)
 
     def start_without_validation(self, *flags):
-        """A run of 8 steps that evaluates, and 4 more without: what it has learned about losses, and its folder."""
+        """A run of 8 steps with evaluations and 4 more without: its record of losses, and its folder."""
         run_dir, _ = self.train(*self.flags, "--checkpoint-every", "4", "--keep-last", "2", "--patience", "9", *flags, "--steps", "8")
         self.train(*self.flags, "--val-data", "", "--resume", "auto", "--steps", "12", run_dir=run_dir)
         self.assertEqual(self.record(run_dir, 12), self.record_of(evaluations(run_dir)))
@@ -160,7 +160,7 @@ class Decisions(RunTest):
     def record_of(self, found):
         return min(found, key=lambda pair: pair[1])
 
-    def test_a_record_waits_for_its_data_and_is_none_of_other_data(self):
+    def test_a_record_survives_launches_without_its_data_and_is_not_used_for_other_data(self):
         run_dir = self.start_without_validation("--keep-best")
         kept = shutil.copytree(run_dir, self.new_dir() / "kept")
         known = self.record(run_dir, 12)
@@ -182,7 +182,7 @@ class Decisions(RunTest):
         (end,) = events(run_dir, "end")[-1:]
         self.assertEqual((end["best_step"], end["best_val_loss"]), self.record_of(new))
 
-    def test_what_needs_evaluations_says_so_without(self):
+    def test_settings_that_need_evaluations_are_refused_without(self):
         _, output = self.train("--data", TEXT, "--steps", "1", "--patience", "2", "--keep-best")
         for flag in ("--patience 2", "--keep-best"):
             assert_names(output, "warning", flag, "--val-data", "--val-fraction")
@@ -192,7 +192,7 @@ class Samples(RunTest):
     def generated(self, run_dir, *flags):
         return run(DTRAIN, "generate", "--from", run_dir, "--prompt", PROMPT, "--threads", "1", *flags, text=False, errors=None).stdout
 
-    def test_samples_are_what_the_model_would_generate_and_change_no_bit(self):
+    def test_samples_match_generate_and_change_no_bit(self):
         flags = ["--data", TEXT, "--steps", "6", "--tie-layers", "off", "--microbatch", "1", "--global-batch", "4"]
         asked = ["--sample-every", "3", "--sample-prompt", PROMPT]
         for ranks, layout in ((1, []), (2, ["--strategy", "fsdp"]), (2, ["--strategy", "pp"]), (2, ["--strategy", "tp"]),
@@ -230,7 +230,7 @@ class Samples(RunTest):
 
 
 class Spikes(RunTest):
-    """A text that is easy but for a few sequences of noise."""
+    """Trains on an easy text with a few sequences of noise."""
 
     @classmethod
     def setUpClass(cls):
@@ -247,7 +247,7 @@ class Spikes(RunTest):
         return [(line["step"], "update skipped" in line["message"]) for line in events(run_dir, "error")
                 if ": spike: " in line["message"]]
 
-    def test_noise_is_found_and_left_out_alike_on_all_ranks(self):
+    def test_spikes_are_skipped_on_all_ranks_alike(self):
         plain, _ = self.train(*self.flags)
         self.assertEqual(self.warnings(plain), [])
         warned, output = self.train(*self.flags, "--spike-guard", "warn")
@@ -276,7 +276,7 @@ class Spikes(RunTest):
         self.assertEqual(losses(resumed), losses(skipped)[240:])
         self.assertEqual(final_model(resumed).read_bytes(), final_model(skipped).read_bytes())
 
-    def test_too_many_updates_in_a_row_end_the_run(self):
+    def test_too_many_skipped_updates_in_a_row_end_the_run(self):
         _, output = self.train(*overriding(self.flags, "--spike-guard", "skip", "--spike-threshold", "1e-9", "--max-skipped", "2",
                                            "--data", TEXT, "--lr", "0"), status=7)
         self.assertIn("more than --max-skipped 2", output)

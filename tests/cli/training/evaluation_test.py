@@ -1,4 +1,4 @@
-"""The validation loss: of the same text on every layout, checked against losses of its pieces."""
+"""The validation loss covers the same text on every layout, and equals the losses of its pieces."""
 
 import json
 import math
@@ -35,13 +35,13 @@ class Evaluation(unittest.TestCase):
         return path
 
     def loss(self, *flags, ranks=1, validation=None):
-        """The validation loss of the initial weights, and how many tokens it is of."""
+        """The validation loss of the initial weights, and its number of tokens."""
         run_dir = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
         run(*launched(ranks, *MODEL, "--data", TEXT, "--val-data", validation or self.validation, "--run-dir", run_dir, *flags))
         (found,) = [line for line in metrics_of(run_dir) if line.get("event") == "eval"]
         return found["val_loss"], found["tokens"]
 
-    def test_ranks_do_not_decide_which_text_is_scored(self):
+    def test_the_evaluated_text_does_not_depend_on_the_ranks(self):
         expected, tokens = self.loss()
         self.assertEqual(tokens, SEQUENCES * LENGTH)
         for ranks in (2, 4):  # the microbatch becomes 4, then 2
@@ -99,7 +99,7 @@ class OfTrainedModels(unittest.TestCase):
         run(DTRAIN, *overriding(MODEL, "--checkpoint-every", "1"), "--data", TEXT, "--run-dir", run_dir, *flags)
         return run_dir
 
-    def test_every_path_to_a_runs_model_has_the_settings_of_the_run(self):
+    def test_every_path_to_a_runs_model_uses_the_runs_settings(self):
         run_dir = self.trained("found")
         link = self.folder / "link"
         link.symlink_to(run_dir / "checkpoints" / "step-1")
@@ -117,7 +117,7 @@ class OfTrainedModels(unittest.TestCase):
             self.assertEqual(json.loads(result.stdout)["seq_len"], expected)
             self.assertIn(f"--seq-len {expected} and --dtype float32", result.stderr)
 
-    def test_settings_of_the_arithmetic_are_those_of_the_run(self):
+    def test_numerical_settings_are_the_runs(self):
         run_dir = self.trained("precise")
         file = run_dir / "config.json"
         saved = json.loads(file.read_text())
@@ -126,7 +126,7 @@ class OfTrainedModels(unittest.TestCase):
         shown = json.loads(run(DTRAIN, "evaluate", "--from", run_dir, "--data", TEXT, "--print-config").stdout)
         self.assertEqual(shown["machine"]["matmul_precision"], "tf32")
 
-    def test_only_what_is_evaluated_must_hold_a_sequence(self):
+    def test_only_the_evaluated_part_must_hold_a_sequence(self):
         run_dir = self.trained("short")
         text = self.folder / "short.txt"
         text.write_bytes(TEXT.read_bytes()[:40])
@@ -157,7 +157,7 @@ class OfTrainedModels(unittest.TestCase):
             self.assertIn(f"--from {checkpoint.resolve()}", run(DTRAIN, *words, "--from", run_dir, status=CHECKPOINT).stderr)
             run(DTRAIN, *words, "--from", checkpoint)
 
-    def test_what_it_cannot_evaluate_is_refused_in_one_line(self):
+    def test_unsupported_input_is_refused_in_one_line(self):
         run_dir = self.folder / "refusing"
         run(DTRAIN, *MODEL, "--data", TEXT, "--run-dir", run_dir)
         for flags, status, part in ((("--data", TEXT), USAGE, "--from"), (("--from", run_dir), USAGE, "--data"),

@@ -1,4 +1,4 @@
-"""dtrain generate as a user meets it, from model files, from finished, stopped and running runs, and from checkpoints of any
+"""dtrain generate on the command line, from model files, from finished, stopped and running runs, and from checkpoints of any
 layout."""
 
 import errno
@@ -43,15 +43,15 @@ class Generate(unittest.TestCase):
     def refused(self, status, *parts, arguments):
         assert_error(run(DTRAIN, "generate", *arguments, status=None), status, *parts)
 
-    def test_a_trained_model_goes_on_with_what_it_learned(self):
+    def test_a_trained_model_continues_its_training_text(self):
         text = self.text("--prompt", "abcdefgh", "--max-tokens", 45, "--temperature", 0)
         self.assertEqual(text, (b"abcdefghijklmnopqrstuvwxyz\n" * 3)[:53])
 
-    def test_the_text_is_the_prompt_and_exactly_the_asked_bytes(self):
+    def test_the_text_is_the_prompt_and_exactly_max_tokens_bytes(self):
         self.assertEqual(len(self.text("--prompt", "abc", "--max-tokens", 17)), 3 + 17)
         self.assertTrue(self.text("--prompt", "h\u00e9", "--max-tokens", 1).startswith("h\u00e9".encode()))
 
-    def test_a_reader_that_went_away_is_no_error(self):
+    def test_a_closed_pipe_is_no_error(self):
         command = (f"{DTRAIN} generate --from {self.model} --threads 1 --max-tokens 2000 2>{self.folder}/errors | "
                    "head -c 5 >/dev/null; echo ${PIPESTATUS[0]}")
         result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
@@ -81,7 +81,7 @@ class Generate(unittest.TestCase):
         self.assertEqual(self.text(*arguments, "--seed", 5), self.text(*arguments, "--seed", 5))
         self.assertNotEqual(self.text(*arguments, "--seed", 5), self.text(*arguments, "--seed", 6))
 
-    def test_without_a_prompt_a_line_begins(self):
+    def test_without_a_prompt_a_new_line_begins(self):
         self.assertEqual(self.text("--max-tokens", 10, "--temperature", 0), b"abcdefghij")
 
     def test_a_prompt_comes_from_standard_input_or_a_file(self):
@@ -208,7 +208,7 @@ class From(FolderTest):
         self.assertIn("step 6:", result.stderr)
         self.assertIn(str(final), self.generate(final, status=CHECKPOINT).stderr)
 
-    def test_the_final_model_of_an_earlier_end_does_not_hide_later_checkpoints(self):
+    def test_an_outdated_final_model_does_not_hide_later_checkpoints(self):
         run_dir = self.train("run", steps=4)
         earlier = final_model(run_dir).read_bytes()
         self.train("run", "--resume", "auto", steps=8)

@@ -1,4 +1,4 @@
-"""--profile: the trace of all ranks, its table, and what it leaves alone. Expected figures come from metrics.jsonl and from arithmetic."""
+"""--profile: the trace of all ranks, its table, and unchanged results. Expected figures come from metrics.jsonl and from arithmetic."""
 
 import collections
 import json
@@ -35,7 +35,7 @@ class Trace:
         self.threads = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["name"] == "thread_name"}
 
     def named(self, *names, rank=None):
-        """The spans whose whole name matches one of `names`."""
+        """The spans whose full name matches one of `names`."""
         return [span for span in self.spans if re.fullmatch("|".join(names), span["name"]) and rank in (None, span["pid"])]
 
     def calls(self, rank):
@@ -115,7 +115,7 @@ class Profile(FolderTest):
             self.assertGreater(traced, 0)
 
     def check_one_clock(self, trace, num_ranks):
-        """Every step of a rank overlaps the same step of every other: they wait for each other in it."""
+        """Every step overlaps the same step of every other rank: ranks wait for each other."""
         for step in range(FIRST, FIRST + STEPS):
             spans = [span for span in trace.named("step") if span["args"]["step"] == step]
             self.assertEqual(len(spans), num_ranks)
@@ -146,13 +146,13 @@ class Profile(FolderTest):
                 self.check_table(output, trace)
                 self.assertIn(f"trace: {run_dir}/profile/trace.json", output)
 
-    def test_bits_are_those_of_a_run_without_it(self):
+    def test_profiling_changes_no_bit(self):
         plain, _ = self.train("plain", "--strategy", "fsdp", ranks=2)
         profiled, _ = self.train("profiled", "--strategy", "fsdp", "--profile", STEPS, ranks=2)
         self.assertEqual(final_model(plain).read_bytes(), final_model(profiled).read_bytes())
         self.assertFalse((plain / "profile").exists())
 
-    def test_evaluations_and_checkpoints_stand_beside_the_steps(self):
+    def test_evaluations_and_checkpoints_are_listed_beside_the_steps(self):
         run_dir, output = self.train("run", "--profile", STEPS, "--eval-every", "2", "--checkpoint-every", "2")
         trace = Trace(run_dir)
         self.assertEqual(len(trace.named("evaluation")), 2)  # after steps 4 and 6
@@ -162,12 +162,12 @@ class Profile(FolderTest):
         assert_names(output, "evaluation")
         self.check_nesting(trace)
 
-    def test_a_run_that_ends_early_shows_the_steps_it_made(self):
+    def test_a_run_that_ends_early_profiles_its_steps(self):
         run_dir, output = self.train("run", "--profile", "100")
         self.assertEqual([span["args"]["step"] for span in Trace(run_dir).named("step")], [3, 4, 5, 6, 7, 8])
         self.assertIn("profile of 6 steps", output)
 
-    def test_a_launch_that_is_too_short_is_told_at_its_start(self):
+    def test_a_launch_that_is_too_short_warns_at_its_start(self):
         for steps, traced in ((2, 0), (6, 4), (7, 5)):
             run_dir, output = self.train(f"run-{steps}", "--profile", "5", "--steps", str(steps))
             warnings = [line for line in output.splitlines() if "--profile 5 traces" in line]
@@ -175,7 +175,7 @@ class Profile(FolderTest):
             self.assertEqual(f"traces {traced} steps" in output and "--steps 7" in output, traced < 5, output)
             self.assertEqual((run_dir / "profile" / "trace.json").exists(), traced > 0)
 
-    def test_a_resumed_start_counts_its_own_steps(self):
+    def test_a_resumed_launch_counts_its_own_steps(self):
         self.train("run", "--steps", "4", "--checkpoint-every", "4")
         run_dir, _ = self.train("run", "--steps", "8", "--resume", "auto", "--profile", "1")
         self.assertEqual([span["args"]["step"] for span in Trace(run_dir).named("step")], [7])

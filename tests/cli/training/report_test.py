@@ -1,4 +1,4 @@
-"""dtrain report: its figures are those of metrics.jsonl, its page needs nothing but itself, and text of runs stays text."""
+"""dtrain report: its figures are those of metrics.jsonl, its page is self-contained, and text of runs is never executed."""
 
 import csv
 import fcntl
@@ -41,7 +41,7 @@ def write_run(folder, lines, config=None):
 
 
 def curves_of(lines):
-    """Key -> steps and values, as a reader of docs/formats/metrics.md takes them from the file."""
+    """Key -> steps and values, read from the file according to docs/formats/metrics.md."""
     curves = {}
     for line in lines:
         if "event" not in line:
@@ -123,7 +123,7 @@ class Page(FolderTest):
         self.assertEqual({step: lines[step - 1]["loss"] for step in shown}, shown)
         self.assertIn("nan", shown.values())
 
-    def test_what_evaluations_find_by_byte_and_by_word_is_there(self):
+    def test_losses_per_byte_and_per_word_are_shown(self):
         write_run(self.folder / "words", [step_line(1), {"event": "eval", "step": 1, "val_loss": 2.0, "tokens": 9, "bits_per_byte": 1.5,
                                                          "perplexity_per_word": 99.5}])
         curves = page_data(self.page_of("words"))["runs"][0]["curves"]
@@ -132,7 +132,7 @@ class Page(FolderTest):
         (row,) = csv.DictReader(io.StringIO(self.report("words", "--csv", "-").stdout))
         self.assertEqual((row["bits_per_byte"], row["perplexity_per_word"]), ("1.5", "99.5"))
 
-    def test_folders_that_mean_harm(self):
+    def test_malicious_folders(self):
         deep = '{"event": "start", "x": ' + "[" * 200_000 + "]" * 200_000 + "}\n"
         folder = write_run(self.folder / "odd", [step_line(1, **{"a,b": 1.0})])
         (folder / "metrics.jsonl").write_text(deep + (folder / "metrics.jsonl").read_text())
@@ -148,7 +148,7 @@ class Page(FolderTest):
         runs = page_data(self.page_of(*names))["runs"]
         return [(each["state_kind"], each["state"]) for each in runs]
 
-    def test_the_lock_of_a_run_says_whether_it_lives(self):
+    def test_the_lock_tells_whether_a_run_is_alive(self):
         lines = [start_line(), step_line(1), step_line(2)]
         here, elsewhere = f"process 1 on host {socket.gethostname()}", "process 1 on host elsewhere"
         for name, holder in (("dead", here), ("running", here), ("far", elsewhere), ("far-running", elsewhere), ("none", None)):
@@ -167,7 +167,7 @@ class Page(FolderTest):
         os.mkfifo(self.folder / "dead" / "lock")
         self.assertEqual(self.states_of("dead")[0][0], "unknown")
 
-    def test_how_a_run_ended_counts_until_it_is_started_again(self):
+    def test_the_end_of_a_run_counts_until_it_is_restarted(self):
         steps = [start_line(), step_line(1)]
         ends = {"finished": [{"event": "end", "step": 1}], "finished: --patience 3": [{"event": "end", "step": 1, "reason": "--patience 3"}],
                 "failed: no space": [{"event": "failure", "step": 1, "message": "no space"}]}
@@ -259,7 +259,7 @@ class Page(FolderTest):
         layout = page_data(self.page_of("threads"))["runs"][0]["layout"]
         self.assertEqual([fact[1] for fact in layout if fact[0] in ("predicted memory", "measured")], [6, 7])
 
-    def test_a_run_that_is_being_written_is_shown_as_far_as_it_is(self):
+    def test_a_run_in_progress_is_shown_up_to_its_last_line(self):
         folder = write_run(self.folder / "now", [start_line(), step_line(1), step_line(2)])
         with (folder / "metrics.jsonl").open("a") as file:
             file.write('{"step": 3, "lo')
@@ -276,7 +276,7 @@ class Page(FolderTest):
         self.assertEqual(one["settings"], two["settings"])
         self.assertEqual(one["settings"]["data.train"], "/home/u/book.txt")
 
-    def test_a_run_that_may_not_be_read_is_not_called_empty(self):
+    def test_an_unreadable_run_is_not_reported_as_empty(self):
         write_run(self.folder / "mine", [step_line(1)]).chmod(0)
         self.addCleanup((self.folder / "mine").chmod, 0o755)
         self.folder.chmod(0o755)
@@ -286,7 +286,7 @@ class Page(FolderTest):
         result = run(*as_nobody(DTRAIN, "report", "mine"), cwd=self.folder, status=DATA)
         self.assertIn("--output FILE.html", result.stderr)
 
-    def test_what_is_no_run_is_refused_by_name(self):
+    def test_a_path_without_a_run_is_refused_by_name(self):
         (self.folder / "empty").mkdir()
         (self.folder / "file").write_text("")
         for name in ("empty", "file", "none"):
@@ -316,7 +316,7 @@ class Page(FolderTest):
         self.report("a", "--output", mine, "--overwrite")
         self.assertNotEqual(mine.read_text(), "mine")
 
-    def test_a_page_names_nothing_outside_itself(self):
+    def test_a_page_is_self_contained(self):
         page = self.page_of(self.real)
         self.assertIn("default-src 'none'", page)
         program = DATA_OF_PAGE.sub("", page).replace("http://www.w3.org/2000/svg", "")
@@ -339,7 +339,7 @@ class Browser(FolderTest):
     """The page in headless Chromium."""
 
     def opened(self, page, script=""):
-        """The elements of a page, with a script of the test's in it, once the page's own has run."""
+        """The elements of a page after its own script and the test's script ran."""
         file = self.folder / "page.html"
         file.write_text(page.replace("</body>", f"<script>{script}</script></body>"), encoding="utf-8")
         return self.elements(file)
@@ -399,7 +399,7 @@ class Browser(FolderTest):
         largest_first = orders["parameters2"].split(",")  # all others are of one size
         self.assertEqual((largest_first[0], largest_first[-1]), ("run-1", "run-5"))
 
-    def test_sizes_are_on_cards_and_among_what_differs(self):
+    def test_sizes_are_on_cards_and_among_the_differences(self):
         dom = self.opened(self.page_of(*self.sweep(2)))
         self.assertEqual(re.findall(r"<dt>parameters</dt><dd>([^<]*)</dd>", dom)[:2], ["7,777", "1,234"])
         differing = dom[dom.index("differ"):]
@@ -433,7 +433,7 @@ class Browser(FolderTest):
         self.assertTrue(300 < visible <= 390, visible)
         self.assertLessEqual(wide, visible)
 
-    def test_text_of_a_run_is_shown_and_never_obeyed(self):
+    def test_text_of_a_run_is_never_executed(self):
         folder = write_run(self.folder / "hostile", [
             start_line(host=HOSTILE), {"event": "error", "step": 1, "message": HOSTILE},
             {"event": "sample", "step": 1, "text": HOSTILE}, step_line(1)], {"data": {"train": HOSTILE}})

@@ -1,4 +1,4 @@
-"""Event files, as the real tensorboard package reads them: what metrics.jsonl says, each step once, however often a run was resumed."""
+"""Event files, read by the real tensorboard package: the figures of metrics.jsonl, each step once, even in resumed runs."""
 
 import json
 import math
@@ -71,7 +71,7 @@ class TensorBoard(FolderTest):
         self.check_equal_to_metrics()
         self.assertEqual([step for step, _ in self.read()["curves"]["train/loss"]], list(range(1, 10)))
 
-    def test_a_record_that_was_cut_short_spoils_no_other(self):
+    def test_a_truncated_record_does_not_affect_others(self):
         self.train("--steps", "4", "--checkpoint-every", "2")
         (file,) = self.events.iterdir()
         file.write_bytes(file.read_bytes()[:-9])

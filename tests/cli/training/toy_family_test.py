@@ -1,5 +1,4 @@
-"""The toy of tests/toy, a family that only its own files and one line of a list know: all that a family is asked for,
-through the real command line."""
+"""The toy family of tests/toy, which is defined by its own files and one line of a list, through the real command line."""
 
 import functools
 import json
@@ -33,7 +32,7 @@ def train(run_dir, layout, *flags):
 
 @functools.cache
 def trained(layout, *flags):
-    """The run folder of a layout, which no test changes."""
+    """The run folder of a layout; tests must not change it."""
     run_dir = make_folder(unittest) / "run"
     train(run_dir, layout, *flags)
     return run_dir
@@ -52,7 +51,7 @@ class Settings(FolderTest):
         self.assertEqual(error.count("\n"), 1)
         run(*words, "--toy-groups", "2", "--run-dir", self.folder / "run", status=42)  # the stand-in was asked
 
-    def test_they_stand_in_help_and_in_the_saved_configuration(self):
+    def test_they_are_in_help_and_in_the_saved_configuration(self):
         self.assertIn("--toy-groups G", run(TOY, "--help").stdout)
         model = json.loads((trained("one") / "config.json").read_text())["model"]
         self.assertEqual(model, {"name": "toy", "layers": 4, "width": 16, "toy_hidden": 24, "toy_groups": 4, "vocab": 256,
@@ -63,7 +62,7 @@ class Settings(FolderTest):
         file.write_text('{"model": {"name": "toy", "toy_groups": 0}}')
         self.assertIn("model.toy_groups: found 0", run(TOY, "--config", file, "--print-config", status=USAGE).stderr)
 
-    def test_runs_of_another_family_know_nothing_of_it(self):
+    def test_runs_of_other_families_do_not_have_them(self):
         words = ["--heads", "2", "--print-config"]
         self.assertEqual(run(TOY, *words).stdout, run(DTRAIN, *words).stdout)
         self.assertIn("unknown flag --toy-hidden", run(DTRAIN, "--toy-hidden", "8", status=USAGE).stderr)
@@ -83,7 +82,7 @@ class Training(FolderTest):
     @classmethod
     @functools.cache
     def bound(cls):
-        """Of assert_close: how far rounding in float64 may move each of two runs."""
+        """Tolerance of assert_close for float64 rounding in each of two runs."""
         folder = make_folder(cls)
 
         def results_of(model):
@@ -128,7 +127,7 @@ class Training(FolderTest):
         self.assertIn("step-2", train(parts, "3d", "--resume", "auto").stderr)
         self.assertEqual(final_model(parts).read_bytes(), final_model(trained("3d")).read_bytes())
 
-    def test_a_run_goes_on_at_another_layout(self):
+    def test_a_run_resumes_with_another_layout(self):
         moved = shutil.copytree(trained("fsdp"), self.folder / "moved")
         train(moved, "pp", "--resume", "auto", "--steps", "6")
         expected = tensors_of(final_model(trained("one", "--steps", "6")))
@@ -150,12 +149,12 @@ class Files(FolderTest):
             self.assertEqual(tensors_of(again), expected)
             shutil.rmtree(self.folder / "imported")
 
-    def test_a_file_of_another_family_is_none_of_a_build_without_it(self):
+    def test_a_build_without_the_family_refuses_its_files(self):
         error = run(DTRAIN, "generate", "--from", trained("one"), status=None)
         self.assertEqual(error.returncode, 6)
         self.assertIn("toy", error.stderr)
 
-    def test_generated_text_is_that_of_a_model_that_sees_one_byte(self):
+    def test_generated_text_matches_a_model_with_one_byte_of_context(self):
         text = run(TOY, "generate", "--from", trained("one"), "--prompt", "In", "--max-tokens", "60", "--temperature", "0",
                    text=False, errors=None).stdout[2:]
         self.assertEqual(len(text), 60)
@@ -230,7 +229,7 @@ class Reference:
         return dx
 
     def fixture(self):
-        """The tensors of a fixture, as write_model takes them."""
+        """The tensors of a fixture, for write_model."""
         batch = (self.BATCH, self.LENGTH)
         values = {"loss": ((1,), [self.loss]), "logits": ((*batch, self.VOCAB), self.logits),
                   "weight.scale": (self.shapes["levels.0.bias"], self.scale)}

@@ -1,4 +1,4 @@
-"""Training as a user meets it: the run folder, the screen, one process against two, and failures in mid-run."""
+"""dtrain train on the command line: the run folder, the terminal, one process against two, and failures during a run."""
 
 import fcntl
 import os
@@ -157,7 +157,7 @@ class Screen(TrainTest):
                     self.assertTrue([line for line in shown if re.fullmatch(self.PARTS, line)], shown)
                 self.assertLess(max(map(len, shown), default=0), 140)
 
-    def test_after_a_resize_dtruns_live_line_has_what_the_new_width_allows(self):
+    def test_dtruns_live_line_adapts_to_a_resize(self):
         def then(process, resize):
             metrics = self.run_dir / "metrics.jsonl"
             wait_until(lambda: metrics.exists() and '"step":5,' in metrics.read_text(), "steps")
@@ -191,7 +191,7 @@ class Screen(TrainTest):
         # Memory and MFU have left the line; the time left is there.
         self.assertRegex(output, r"\x1b\[Jstep 4/4 \| loss [^\r\n]*tok/s \| eta \d+:\d\d[^\r\n]*\r")
 
-    def test_ctrl_c_is_answered_at_once(self):
+    def test_ctrl_c_is_acknowledged_at_once(self):
         def then(process, _):
             metrics = self.run_dir / "metrics.jsonl"
             wait_until(lambda: metrics.exists() and '"step":5,' in metrics.read_text(), "steps")
@@ -215,7 +215,7 @@ class Screen(TrainTest):
                 self.assertRegex(text, r"step 4/4 \| loss")
                 self.assertIn("done: 4 steps", text)
 
-    def test_verbose_adds_what_few_users_act_on(self):
+    def test_verbose_adds_details(self):
         text = self.single("--verbose").stderr
         names = [line[:15].strip() for line in text.splitlines()]
         self.assertEqual(names[names.index("run folder") + 1:][:3], ["model settings", "reproducibility", "settings that d"])
@@ -312,7 +312,7 @@ class Streams(TrainTest):
         result = self.run_command([DTRAIN, "--config", self.run_dir / "config.json"], 2)
         assert_names(result.stderr, "dtrain: error", "--overwrite")
 
-    def test_of_two_runs_that_come_together_one_is_refused(self):
+    def test_the_second_of_two_simultaneous_runs_is_refused(self):
         command = [DTRAIN, *map(str, self.arguments(steps=20))]
         both = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
                 for _ in range(2)]
@@ -333,7 +333,7 @@ class Failures(TrainTest):
         wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") > 5, "steps")
         return process
 
-    def test_a_rank_killed_in_mid_run_gives_its_status_and_is_named(self):
+    def test_a_killed_rank_sets_the_status_and_is_named(self):
         process = self.start("--checkpoint-every", "2")
         wait_until(lambda: '"checkpoint","step"' in (self.run_dir / "metrics.jsonl").read_text(), "a checkpoint")
         ranks = {variable_of(pid, "RANK"): pid for pid in family(process.pid) if program_of(pid) == "dtrain"}

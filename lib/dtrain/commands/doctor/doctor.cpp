@@ -1,4 +1,4 @@
-// dtrain doctor: what a job would stand on.
+// dtrain doctor: diagnoses the environment of a job.
 #include <fmt/format.h>
 
 #include <memory>
@@ -27,7 +27,7 @@ namespace {
 
 using doctor::Findings;
 
-std::string rendezvous_place(const config::Config& config, const base::RankEnv& env) {
+std::string rendezvous_address(const config::Config& config, const base::RankEnv& env) {
   using config::Backend;
   const Backend backend = config.machine.backend;
   if (backend == Backend::none || backend == Backend::local) return "in one process";
@@ -35,22 +35,22 @@ std::string rendezvous_place(const config::Config& config, const base::RankEnv& 
   if (env.store.rendezvous_fd >= 0) return "through dtrun's sockets, which need no port";
   const std::string addr = job::rendezvous_addr(env);
   if (env.agent_store_key.empty()) return fmt::format("at {} port {}", addr, env.store_port());
-  return fmt::format("at a port of rank 0's, told in torchrun's store at {} port {}", addr,
+  return fmt::format("at a port of rank 0, published in torchrun's store at {} port {}", addr,
                      env.master_port);
 }
 
-void find_rendezvous(const comm::World& world, const config::Config& config,
-                     const base::RankEnv& env, double seconds, Findings& findings) {
+void report_rendezvous(const comm::World& world, const config::Config& config,
+                       const base::RankEnv& env, double seconds, Findings& findings) {
   findings.fact("ranks", fmt::format("{}, {}", world.size(),
                                      env.source.empty() ? "no launcher" : "by " + env.source));
   findings.fact("rendezvous",
-                fmt::format("{}, in {:.3f} s; backend {}", rendezvous_place(config, env), seconds,
+                fmt::format("{}, in {:.3f} s; backend {}", rendezvous_address(config, env), seconds,
                             job::backend_text(config, world)));
 }
 
-// Returns whether all ranks have the same.
-bool find_configuration(comm::ProcessGroup& world, const config::Config& config,
-                        Findings& findings) {
+// Returns true if all ranks have the same configuration.
+bool check_configuration(comm::ProcessGroup& world, const config::Config& config,
+                         Findings& findings) {
   const auto values = job::agreed_settings(config);
   try {
     comm::check_agreement(world, values);
@@ -66,10 +66,10 @@ bool find_configuration(comm::ProcessGroup& world, const config::Config& config,
   return true;
 }
 
-// Whether the job would be refused for the memory that it is predicted to need. An automatic
-// microbatch is chosen by what fits.
-void find_needed_memory(comm::ProcessGroup& world, const config::Config& config,
-                        const config::StartRecord& record, Findings& findings) {
+// Checks whether the job would be refused for its predicted memory, with the smallest microbatch if
+// the microbatch is automatic.
+void check_needed_memory(comm::ProcessGroup& world, const config::Config& config,
+                         const config::StartRecord& record, Findings& findings) {
   config::Config job = config;
   if (record.requested && config::is_microbatch_automatic(record.requested->batch)) {
     const auto possible = config::microbatch_candidates(job, job.batch.microbatch);
@@ -106,10 +106,10 @@ void examine(const config::Config& config, const config::StartRecord& record,
   const double seconds = base::seconds_since(begin);
   if (world->rank() == 0) base::request_plain_output();
   Findings findings(world->rank() == 0 ? output : [](std::string_view) {});
-  find_rendezvous(*world, config, env, seconds, findings);
-  doctor::find_machine_facts(*world, config, record, findings);
-  if (find_configuration(world->control(), config, findings)) {
-    find_needed_memory(world->control(), config, record, findings);
+  report_rendezvous(*world, config, env, seconds, findings);
+  doctor::report_machines(*world, config, record, findings);
+  if (check_configuration(world->control(), config, findings)) {
+    check_needed_memory(world->control(), config, record, findings);
   }
   doctor::check_run_folder(world->control(), config.run.dir, findings);
   doctor::measure_clocks(*world, findings);

@@ -25,7 +25,7 @@ using checkpoint::format::SafetensorsFile;
 using checkpoint::format::TensorView;
 using Shape = std::vector<std::int64_t>;
 
-// All tensors whose name begins with `prefix`, without it.
+// The tensors whose name begins with `prefix`, which is removed.
 std::map<std::string, at::Tensor> with_prefix(const SafetensorsFile& file,
                                               std::string_view prefix) {
   std::map<std::string, at::Tensor> found;
@@ -41,7 +41,7 @@ std::int64_t count_layers(const SafetensorsFile& file) {
   while (file.find("act.layer" + std::to_string(layers) + ".out") != nullptr) ++layers;
   if (layers == 0) {
     base::fail(base::ErrorKind::checkpoint,
-               "{}: no tensor 'act.layer0.out', so the number of layers is not known", file.path());
+               "{}: no tensor 'act.layer0.out', so the number of layers is unknown", file.path());
   }
   return layers;
 }
@@ -62,7 +62,7 @@ config::ModelConfig model_of_fixture(const SafetensorsFile& file) {
   return model;
 }
 
-// The shape of every tensor of numbers that a fixture has or may have, by name.
+// The shapes of a fixture's required and optional floating-point tensors, by name.
 struct Shapes {
   std::map<std::string, Shape> required;
   std::map<std::string, Shape> optional;
@@ -154,8 +154,8 @@ std::map<std::string, double> noise_of(const nlohmann::json& entry) {
   return noise;
 }
 
-// The reference's own spread between float32, float64 and thread counts, from the meta.json beside
-// the fixture.
+// The reference's own differences between float32, float64 and thread counts, from the meta.json
+// beside the fixture.
 std::map<std::string, double> read_noise(const std::string& path) {
   const std::filesystem::path fixture(path);
   const std::filesystem::path beside = fixture.parent_path() / "meta.json";

@@ -1,5 +1,5 @@
-// Golden numbers of the reference: a fixture (weights, a batch and what they give) and a trajectory
-// of AdamW steps. tests/golden/README.md describes the files.
+// Reads golden numbers of the reference: a fixture (weights, one batch and its results) and a
+// trajectory of AdamW steps. tests/golden/README.md describes the files.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,26 +18,28 @@ struct TokenRows {
   at::Tensor targets;  ///< (B, T) int64
 };
 
+/// One batch on one model, and its expected results.
 struct Fixture {
   std::string path;
-  config::ModelConfig model;                  ///< sizes, read off the weights; no dropout
+  config::ModelConfig model;                  ///< sizes inferred from the weights; no dropout
   std::map<std::string, at::Tensor> weights;  ///< by exported name and shape
   TokenRows batch;
   double loss = 0;
   at::Tensor logits;                              ///< (B, T, V)
   std::map<std::string, at::Tensor> gradients;    ///< by exported name
-  std::map<std::string, at::Tensor> activations;  ///< by the name that blocks report
-  /// How far the reference itself moves by rounding, relative to the largest element, by check
-  /// name; empty where the folder's meta.json says nothing of this fixture.
+  std::map<std::string, at::Tensor> activations;  ///< by the name in the blocks' taps
+  /// Rounding noise of the reference itself, relative to the largest element, by check name; empty if
+  /// the folder's meta.json has no entry for this fixture.
   std::map<std::string, double> noise;
 };
 
-/// The result is consistent: the tensors of one model and one batch, tokens in its vocabulary.
+/// Reads and validates a fixture: one model, one batch, tokens within the vocabulary.
 ///
-/// Throws: Error{checkpoint} naming the file and the tensor that is missing, of another dtype or
-///         shape, not of this model, or holds a token outside the vocabulary.
+/// Throws: Error{checkpoint} naming the file and the tensor that is missing, unknown, has a wrong dtype
+///         or shape, or contains a token outside the vocabulary.
 [[nodiscard]] Fixture read_fixture(const std::string& path);
 
+/// A short training run and its expected results.
 struct Trajectory {
   config::TrainConfig train;  ///< optimizer settings and number of steps
   std::vector<TokenRows> steps;
@@ -50,7 +52,7 @@ struct Trajectory {
   double noise = 0;  ///< largest absolute difference of losses between fp32 runs of the reference
 };
 
-/// Throws: Error{data} naming the file and what it lacks.
+/// Throws: Error{data} naming the file and the missing entry.
 [[nodiscard]] Trajectory read_trajectory(const std::string& path, const std::string& name);
 
 }  // namespace dtrain::commands

@@ -38,7 +38,7 @@ namespace {
 namespace store = checkpoint::store;
 using planner::Layout;
 
-// The ranks that are there, with what they are known to have.
+// The connected ranks and their machine.
 struct Launched {
   std::int64_t ranks;
   planner::Cluster site;
@@ -49,16 +49,16 @@ Launched launched(const comm::World& world, const base::RankEnv& env) {
   return {world.size(), {.ranks_per_node = on_node, .cores = base::usable_cores()}};
 }
 
-// The settings whose layout is open: machine and batch are those of this start.
-config::Config open(const config::Config& config, const Launched& launched) {
+// The settings without a layout.
+config::Config without_layout(const config::Config& config, const Launched& launched) {
   config::Config open = config;
   open.layout = {};
   open.plan.ranks = launched.ranks;
   return open;
 }
 
-// The layout of a run that went before as flags, without what has its default. A microbatch that
-// followed from other settings then is kept as well: another one gives other bits.
+// The saved run's layout as flags, without defaults. Includes an automatic microbatch: another one
+// would change bits.
 Layout layout_of(const config::SavedRun& saved, const config::Config& open) {
   Layout layout{.ranks = saved.ranks, .flags = {}};
   for (const config::Setting& setting : config::settings()) {
@@ -73,7 +73,7 @@ Layout layout_of(const config::SavedRun& saved, const config::Config& open) {
   return layout;
 }
 
-// True where these settings leave it possible.
+// True if these settings allow the layout.
 bool fits_site(const config::Config& open, const Layout& layout, const planner::Cluster& site) {
   try {
     (void)planner::resolve_with_layout(open, layout, site);
@@ -84,7 +84,7 @@ bool fits_site(const config::Config& open, const Layout& layout, const planner::
   }
 }
 
-// Of the run that goes on here, if it has had as many ranks.
+// The layout of the run that resumes here, if it had the same number of ranks.
 std::optional<Layout> kept_layout(const config::Config& config, const config::Config& open,
                                   const Launched& launched) {
   if (!config.checkpoint.resume.is_automatic() || config.run.dir.empty()) return std::nullopt;
@@ -101,7 +101,7 @@ std::optional<Layout> kept_layout(const config::Config& config, const config::Co
   return fits_site(open, kept, launched.site) ? std::optional(kept) : std::nullopt;
 }
 
-// By a group of its own, whose buffers go with it.
+// Measures all-reduces in a temporary group, whose buffers are freed with it.
 planner::LinkRate measured_link(comm::World& world) {
   const auto group = world.split(comm::ranks_below(world.size()), "layout choice");
   return planner::measure_link(*group);
@@ -116,7 +116,7 @@ planner::Ranking rank_here(const config::Config& open, const planner::Cluster& s
   return rank_with_progress("--strategy auto", open, site, {.measured = &measured}, memory);
 }
 
-std::string words_on(const planner::Ranking& ranking, double seconds) {
+std::string describe_choice(const planner::Ranking& ranking, double seconds) {
   const planner::RankedLayout& best = ranking.choices.front();
   std::string text =
       fmt::format("--strategy auto has chosen {}: {} a step and {} a rank predicted",
@@ -139,8 +139,7 @@ Layout layout_from(const std::string& text, std::int64_t ranks) {
   return layout;
 }
 
-// The batch of the run that this start resumes, or of the launch's attempt before it; 0: there is
-// none.
+// The batch settings of the run that is resumed or restarted; zeros if there is none.
 config::BatchConfig saved_batch(const config::Config& config, Attempt attempt) {
   const std::string path = attempt == Attempt::later ? config.run.dir + "/config.json"
                                                      : config::resumed_config_file(config);
@@ -151,7 +150,7 @@ config::BatchConfig saved_batch(const config::Config& config, Attempt attempt) {
   return config::from_json(store::read_manifest(resume.path).config).batch;
 }
 
-// Collective. 0: there is none that the global batch and the ranks allow.
+// Collective. The saved microbatch; 0 if there is none or the global batch or the ranks rule it out.
 std::int64_t kept_microbatch(const config::Config& config, Attempt attempt,
                              comm::ProcessGroup& world) {
   const std::string text = comm::leader_text(world, "reading the run's settings", [&] {
@@ -163,7 +162,7 @@ std::int64_t kept_microbatch(const config::Config& config, Attempt attempt,
   return !possible.empty() && possible.front() == saved ? saved : 0;
 }
 
-// Nothing where --memory-limit cannot be met. On a device rank_plan leaves that to the device.
+// Empty if the prediction exceeds --memory-limit. On a device, rank_plan does not check the limit.
 std::optional<parallel::MemoryPlan> predicted_memory(const config::Config& config,
                                                      std::int64_t rank) {
   const mesh::DeviceMesh mesh(config::mesh_of(config.layout));
@@ -208,7 +207,7 @@ ChosenLayout choose_layout(const config::Config& config, const config::StartReco
   comm::check_agreement(world.control(), {{"layout.strategy", strategy}});
   if (config.layout.strategy != config::Strategy::automatic) return chosen;
   const Launched here = launched(world, env);
-  const config::Config open_config = open(config, here);
+  const config::Config open_config = without_layout(config, here);
   comm::ProcessGroup& ranks = world.control();
   const planner::LinkRate link = world.size() == 1 ? planner::LinkRate{} : measured_link(world);
   Layout taken;
@@ -221,7 +220,7 @@ ChosenLayout choose_layout(const config::Config& config, const config::StartReco
     const auto begin = base::Clock::now();
     const planner::Ranking ranking = rank_here(open_config, here.site, link);
     taken = ranking.choices.front().layout;
-    chosen.choice = words_on(ranking, base::seconds_since(begin));
+    chosen.choice = describe_choice(ranking, base::seconds_since(begin));
     chosen.step_seconds = ranking.choices.front().prediction.seconds();
   });
   const Layout layout = layout_from(comm::exchange_texts(ranks, taken.text()).front(), here.ranks);

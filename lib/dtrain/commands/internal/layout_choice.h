@@ -1,4 +1,4 @@
-// What --strategy auto and an automatic microbatch stand for, once the ranks have met.
+// Resolves --strategy auto and an automatic microbatch, once the ranks are connected.
 #pragma once
 
 #include <cstdint>
@@ -12,49 +12,47 @@
 
 namespace dtrain::commands {
 
-/// A start whose layout is known.
+/// The configuration of a launch whose layout is known.
 struct ChosenLayout {
   config::Config config;       ///< resolved
-  config::StartRecord record;  ///< as if the layout had been given
-  /// Of a layout that was chosen here, on rank 0: what it is and takes, for people, and the seconds
-  /// that a step of it is predicted to last.
+  config::StartRecord record;  ///< as if the user had given the layout
+  /// If the layout was chosen here, on rank 0: a sentence about it for people.
   std::string choice = {};
-  std::optional<double> step_seconds = {};
+  std::optional<double> step_seconds = {};  ///< predicted; likewise
 };
 
-/// Settles --strategy auto; any other start stays as it is. A run that goes on in its folder on as
-/// many ranks as before keeps its layout, so that its bits stay; else rank 0 ranks the layouts of
-/// these ranks as dtrain plan does, with all-reduces measured between them, and all take its first.
+/// Resolves --strategy auto; returns other configurations unchanged. A run that resumes on the same
+/// number of ranks keeps its layout, so that its bits stay the same; else rank 0 ranks the possible
+/// layouts as dtrain plan does, with measured all-reduces, and all ranks use the best one.
 ///
-/// config:     resolved, of a start that knows its run folder if an earlier attempt has one.
+/// config:     resolved; names the run folder of an earlier attempt, if there was one.
 /// Collective: every rank of the world.
-/// Throws:     Error{usage} on rank 0 where no layout fits, on the others Error{comm}.
+/// Throws:     if no layout fits, Error{usage} on rank 0 and Error{comm} on the others.
 [[nodiscard]] ChosenLayout choose_layout(const config::Config& config,
                                          const config::StartRecord& record, comm::World& world,
                                          const base::RankEnv& env);
 
-/// planner::rank_layouts for somebody who waits.
+/// planner::rank_layouts with a progress line.
 ///
-/// name:   of what the user asked for, in progress and errors: "plan".
-/// Throws: Error{usage} with the reason of one layout if none fits.
+/// name:   of the command or flag, in progress and errors: "plan".
+/// Throws: Error{usage} if no layout fits, with the reason for the layout that nearly fits.
 [[nodiscard]] planner::Ranking rank_with_progress(const std::string& name,
                                                   const config::Config& asked,
                                                   const planner::Cluster& site,
                                                   const planner::Rates& rates,
                                                   const planner::MemoryLimits& memory);
 
-/// Which attempt of its launch a start is, as far as an earlier one has begun a run.
+/// Whether an earlier attempt of this launch has begun the run.
 enum class Attempt { first, later };
 
-/// Lowers an automatic microbatch to the largest one that --memory-limit allows, or that takes no
-/// more than 80 % of what the ranks' devices and machines have; the smallest where none does, which
-/// job::Job then warns of or refuses. A run that resumes, or that a launcher starts again, keeps the
-/// microbatch it has had where the global batch and the ranks allow that, so that its bits stay.
-/// Other starts are left as they are.
+/// Lowers an automatic microbatch to the largest one that fits --memory-limit, or 80 % of the memory
+/// of the ranks' devices and machines; to the smallest one if none fits, which job::Job then warns of
+/// or refuses. A run that resumes or is restarted keeps its microbatch if the global batch and the
+/// ranks allow it, so that its bits stay the same. No-op for a given microbatch.
 ///
 /// start:      its layout is chosen.
 /// Collective: every rank of the world; all have the same microbatch afterwards.
-/// Throws:     as parallel::rank_plan, but where only memory is missing.
+/// Throws:     as parallel::rank_plan, except for insufficient memory.
 void choose_microbatch(ChosenLayout& start, Attempt attempt, comm::World& world);
 
 }  // namespace dtrain::commands

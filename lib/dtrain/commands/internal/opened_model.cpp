@@ -31,7 +31,7 @@ using checkpoint::format::WeightFile;
 namespace fs = std::filesystem;
 namespace store = checkpoint::store;
 
-// Empty if the file is no run's final model, or the run has no checkpoint.
+// The latest checkpoint of the run whose final model the file is; empty if there is none.
 std::string newest_checkpoint_beside(const std::string& file) {
   const fs::path whole = base::resolved_path(file);
   const fs::path run = whole.parent_path().parent_path();
@@ -56,9 +56,9 @@ param::Arena read_model(const WeightFile& file, const model::Model& model,
   }
 }
 
-OpenedModel open_model_file(const std::string& path, const model::UserHints& told) {
+OpenedModel open_model_file(const std::string& path, const model::UserHints& hints) {
   const auto file = std::make_shared<WeightFile>(WeightFile::open(path));
-  const config::ModelConfig settings = train::model_of(*file, told);
+  const config::ModelConfig settings = train::model_of(*file, hints);
   return {.settings = settings,
           .path = path,
           .open_tokenizer =
@@ -70,13 +70,13 @@ OpenedModel open_model_file(const std::string& path, const model::UserHints& tol
 }
 
 // path: a checkpoint, or a run folder for its latest complete checkpoint.
-OpenedModel open_checkpoint(const std::string& path, const model::UserHints& told) {
+OpenedModel open_checkpoint(const std::string& path, const model::UserHints& hints) {
   const bool is_checkpoint = store::checkpoints_at(path).front() == path;
   const auto reader = std::make_shared<store::Reader>(is_checkpoint ? open_weights(path)
                                                                     : open_newest_weights(path));
   base::log_info("using the weights of step {}: {}", reader->manifest().step, reader->path());
   const config::ModelConfig settings = model_of(*reader);
-  model::check_flag_agrees(reader->path(), told.layers_flag, told.layers, settings.layers);
+  model::check_flag_agrees(reader->path(), hints.layers_flag, hints.layers, settings.layers);
   return {.settings = settings,
           .path = reader->path(),
           .open_tokenizer =
@@ -97,15 +97,14 @@ store::Reader open_step(const std::string& checkpoint) {
   store::Reader reader = open_weights(checkpoint);
   const std::int64_t step = reader.manifest().step;
   if (fs::path(checkpoint).filename() == store::checkpoint_name(step)) return reader;
-  base::fail(ErrorKind::checkpoint,
-             "checkpoint '{}' is not of the step that it is named after: its manifest has step {}",
+  base::fail(ErrorKind::checkpoint, "checkpoint '{}' has the wrong name: its manifest has step {}",
              checkpoint, step);
 }
 
-// may_vanish: returns empty if a checkpoint was removed meanwhile, as by a run that still trains.
-std::optional<store::Reader> first_whole(const std::string& run_dir,
-                                         const std::vector<std::string>& checkpoints,
-                                         bool may_vanish) {
+// may_vanish: returns empty if a checkpoint disappears, as when a running job prunes it.
+std::optional<store::Reader> first_complete(const std::string& run_dir,
+                                            const std::vector<std::string>& checkpoints,
+                                            bool may_vanish) {
   for (const std::string& checkpoint : checkpoints) {
     try {
       return open_step(checkpoint);
@@ -122,9 +121,9 @@ std::optional<store::Reader> first_whole(const std::string& run_dir,
 }  // namespace
 
 OpenedModel open_model(const config::GenerateConfig& generate) {
-  const model::UserHints told{.layers = generate.from_layers, .layers_flag = "--from-layers"};
-  return base::is_folder(generate.from) ? open_checkpoint(generate.from, told)
-                                        : open_model_file(generate.from, told);
+  const model::UserHints hints{.layers = generate.from_layers, .layers_flag = "--from-layers"};
+  return base::is_folder(generate.from) ? open_checkpoint(generate.from, hints)
+                                        : open_model_file(generate.from, hints);
 }
 
 store::Reader open_weights(const std::string& checkpoint) {
@@ -143,9 +142,9 @@ store::Reader open_newest_weights(const std::string& run_dir) {
   std::vector<std::string> seen;
   while (true) {
     const std::vector<std::string> checkpoints = store::checkpoints_at(run_dir);
-    // A checkpoint that is listed again was not removed: it may be a dangling link.
+    // A checkpoint that is listed twice was not removed: it may be a dangling link.
     const bool may_vanish = checkpoints != seen;
-    if (auto found = first_whole(run_dir, checkpoints, may_vanish)) return std::move(*found);
+    if (auto found = first_complete(run_dir, checkpoints, may_vanish)) return std::move(*found);
     seen = checkpoints;
   }
 }

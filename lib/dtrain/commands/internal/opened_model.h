@@ -1,4 +1,4 @@
-// Opens a model to compute with: a model file, a checkpoint, or a run's newest checkpoint.
+// Opens a model for inference: a model file, a checkpoint, or a run's latest checkpoint.
 #pragma once
 
 #include <c10/core/TensorOptions.h>
@@ -15,9 +15,10 @@
 
 namespace dtrain::commands {
 
-/// An opened model, whose weights and tokenizer are read when they are asked for.
+/// An opened model; its functions read weights and tokenizer on demand.
 ///
-/// Throws: the functions Error{checkpoint} naming what is missing, damaged or does not fit.
+/// Throws: the functions throw Error{checkpoint} naming the file or tensor that is missing, damaged or
+///         does not fit.
 struct OpenedModel {
   config::ModelConfig settings;
   std::string path;  ///< of the model file or the checkpoint
@@ -25,15 +26,15 @@ struct OpenedModel {
   std::function<param::Arena(const model::Model&, const at::TensorOptions&)> read_weights;
 };
 
-/// Opens generate.from; a line names the checkpoint that is used, if it is one.
+/// Opens generate.from; prints the checkpoint in use, if it is one.
 ///
-/// Throws: Error{checkpoint} naming what is missing or damaged, or does not say its layers.
+/// Throws: Error{checkpoint} naming the file that is missing or damaged, or lacks its layers.
 [[nodiscard]] OpenedModel open_model(const config::GenerateConfig& generate);
 
 /// Opens a checkpoint and verifies every byte of its weights. They stay readable if the job that
 /// wrote the checkpoint removes it afterwards.
 ///
-/// Throws: Error{checkpoint} naming what is damaged or missing.
+/// Throws: Error{checkpoint} naming the file that is damaged or missing.
 [[nodiscard]] checkpoint::store::Reader open_weights(const std::string& checkpoint);
 
 /// Opens the latest checkpoint of a run with complete weights. Skips damaged ones with a warning
@@ -42,12 +43,12 @@ struct OpenedModel {
 /// Throws: Error{checkpoint} naming the folder if the run has no complete checkpoint.
 [[nodiscard]] checkpoint::store::Reader open_newest_weights(const std::string& run_dir);
 
-/// Settings of the checkpoint's model.
+/// Returns the settings of the checkpoint's model.
 ///
 /// Throws: Error{checkpoint} naming the checkpoint.
 [[nodiscard]] config::ModelConfig model_of(const checkpoint::store::Reader& reader);
 
-/// The weights, in the options' dtype on their device.
+/// Returns the weights in the options' dtype on their device.
 ///
 /// Throws: Error{checkpoint} naming the tensor that is missing or has another shape.
 [[nodiscard]] param::Arena read_weights(checkpoint::store::Reader& reader,

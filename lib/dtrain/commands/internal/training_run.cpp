@@ -36,8 +36,8 @@ metrics::Reporter::Options reporter_options(const config::Config& config, const 
                                             const train::StartPoint& start, bool is_quiet) {
   const bool has_terminal = ::isatty(STDOUT_FILENO) == 1;
   const bool live = env.launcher_terminal || (has_terminal && ::isatty(STDERR_FILENO) == 1);
-  const auto columns = [&link, told = env.terminal_columns] {
-    return link.columns() > 0 ? link.columns() : told;
+  const auto columns = [&link, initial = env.terminal_columns] {
+    return link.columns() > 0 ? link.columns() : initial;
   };
   return {
       .writes = env.rank == 0,
@@ -92,7 +92,7 @@ train::StopRequests::Options stop_options(const config::Config& config, const ba
                                           const train::FolderMonitor& folder) {
   return {.time_limit_seconds = config.run.time_limit.seconds,
           .folder = &folder,
-          .answers = env.rank == 0,
+          .acknowledges = env.rank == 0,
           .has_launcher = env.control_fd >= 0};
 }
 

@@ -29,18 +29,18 @@ constexpr std::size_t kEarlySteps = 5;
 constexpr double kEarlyLossTolerance = 5e-5;
 constexpr double kLossTolerance = 5e-4;
 // In float64 only the rotary tables differ, equally on every CPU: our cosines are correctly rounded
-// to float32, those of the reference's library are sometimes off by one ulp. After 50 updates that
-// moves a norm by up to 1e-5 and a loss by 7e-8.
+// to float32, while the reference's library is sometimes off by one ulp. After 50 updates this
+// changes a norm by up to 1e-5 and a loss by 7e-8.
 constexpr double kFloat64LossTolerance = 1e-6;
 constexpr double kFloat64NormTolerance = 1e-4;
 // In 16 bits a forward pass of four layers rounds about 40 results. Independent errors grow with
 // the square root of their number, 6.5; this is more than twice that.
 constexpr double kLowRoundings = 16;
-// The error of a value that another stage of the pipeline computes: below all others.
-constexpr double kSeenElsewhere = -1;
+// The error of a value that another pipeline stage computes: below all others.
+constexpr double kComputedElsewhere = -1;
 
-// Relative to the largest expected value; where that is zero, the difference itself. Infinite if
-// the shapes differ.
+// The error relative to the largest expected value; absolute if that is zero. Infinite if the shapes
+// differ.
 double relative_error(const at::Tensor& found, const at::Tensor& expected) {
   if (found.sizes() != expected.sizes()) return INFINITY;
   const at::Tensor reference = expected.to(at::kDouble);
@@ -54,16 +54,16 @@ double relative_error(double found, double expected) {
   return expected == 0 ? difference : difference / std::abs(expected);
 }
 
-// The rows that this rank computes in microbatch `index`, and all its rows.
-class RowDeal {
+// Assigns the rows of a batch to this rank's microbatches.
+class RowAssignment {
  public:
-  RowDeal(std::int64_t rows, const data::MicrobatchAssignment& deal, std::int64_t num_ranks,
-          const std::string& path)
+  RowAssignment(std::int64_t rows, const data::MicrobatchAssignment& deal, std::int64_t num_ranks,
+                const std::string& path)
       : deal_(deal) {
     const std::int64_t parts = num_ranks * deal_.grad_accum;
     if (rows % parts != 0) {
       base::fail(base::ErrorKind::usage,
-                 "{}: {} rows cannot be dealt to {} ranks with --grad-accum {}; use fewer", path,
+                 "{}: {} rows do not divide among {} ranks with --grad-accum {}; use fewer", path,
                  rows, num_ranks, deal_.grad_accum);
     }
     microbatch_ = rows / parts;
@@ -103,7 +103,7 @@ class RowDeal {
 
 class Verifier {
  public:
-  // model: of all ranks together.
+  // model: the whole model, not only this rank's part.
   Verifier(parallel::StepEngine& engine, const mesh::MeshGroups& groups, const model::Model& model,
            const config::Config& config, const Fixture& fixture)
       : engine_(engine), groups_(groups), model_(model), config_(config), fixture_(fixture) {}
@@ -124,16 +124,19 @@ class Verifier {
   [[nodiscard]] double trajectory_tolerance(double of_float32) const;
   void check_trajectory_errors(const Trajectory& trajectory,
                                const std::vector<parallel::StepResult>& found);
-  void check_activations(const std::map<std::string, at::Tensor>& found, const RowDeal& deal);
+  void check_activations(const std::map<std::string, at::Tensor>& found, const RowAssignment& deal);
   [[nodiscard]] at::Tensor slice_like(const at::Tensor& found, at::Tensor expected) const;
   void check_gradients();
   void check_final_weights(const Trajectory& trajectory);
   /// Returns whether the dtype has 16 bits.
-  [[nodiscard]] bool is_low() const { return at::isReducedFloatingType(dtype()); }
-  [[nodiscard]] double unit_roundoff() const { return dtype() == at::kHalf ? 0x1p-11 : 0x1p-8; }
-  [[nodiscard]] at::ScalarType dtype() const { return engine_.precision().compute; }
+  [[nodiscard]] bool is_low() const {
+    return at::isReducedFloatingType(engine_.precision().compute);
+  }
+  [[nodiscard]] double unit_roundoff() const {
+    return engine_.precision().compute == at::kHalf ? 0x1p-11 : 0x1p-8;
+  }
   [[nodiscard]] std::int64_t data_ranks() const { return groups_.along(mesh::Axis::dp).size(); }
-  [[nodiscard]] RowDeal deal(const TokenRows& rows, const std::string& path) const {
+  [[nodiscard]] RowAssignment deal(const TokenRows& rows, const std::string& path) const {
     return {rows.inputs.size(0), engine_.microbatch_assignment(), data_ranks(), path};
   }
 
@@ -143,7 +146,7 @@ class Verifier {
   const config::Config& config_;
   const Fixture& fixture_;
   std::vector<Check> checks_;
-  std::map<std::string, std::vector<at::Tensor>> taps_;  // of check_batch, by microbatch
+  std::map<std::string, std::vector<at::Tensor>> taps_;  // one tensor per microbatch
 };
 
 double Verifier::one_step_tolerance(const std::string& name) const {
@@ -163,8 +166,8 @@ double Verifier::trajectory_tolerance(double of_float32) const {
   return config_.machine.dtype == config::Dtype::float64 ? kFloat64LossTolerance : of_float32;
 }
 
-// The reference leaves no step out, so that one whose gradients overflow in float16 is computed
-// again, at half the scale.
+// Repeats a step whose gradients overflow in float16, at half the scale, since the reference skips no
+// step.
 parallel::StepResult Verifier::step(const std::vector<data::Batch>& batches,
                                     const parallel::StepOptions& options) {
   for (;;) {
@@ -191,7 +194,7 @@ void Verifier::load_weights() {
 }
 
 void Verifier::check_batch() {
-  const RowDeal rows = deal(fixture_.batch, fixture_.path);
+  const RowAssignment rows = deal(fixture_.batch, fixture_.path);
   engine_.set_tap([this](std::string_view name, const at::Tensor& value) {
     taps_[std::string(name)].push_back(value.detach().clone());
   });
@@ -205,20 +208,20 @@ void Verifier::check_batch() {
 }
 
 void Verifier::check_activations(const std::map<std::string, at::Tensor>& found,
-                                 const RowDeal& deal) {
+                                 const RowAssignment& deal) {
   auto expected = fixture_.activations;
   expected.emplace("logits", fixture_.logits);
   for (const auto& [name, value] : expected) {
     const auto mine = found.find(name);
     const double error =
         mine == found.end()
-            ? kSeenElsewhere
+            ? kComputedElsewhere
             : relative_error(mine->second, slice_like(mine->second, deal.mine(value)));
     add(name, error, one_step_tolerance(name));
   }
 }
 
-// The part of a value, cut along one dim, that a rank of the tensor axis computes.
+// The slice along one dim that this rank of the tensor axis computes.
 at::Tensor Verifier::slice_like(const at::Tensor& found, at::Tensor expected) const {
   if (found.dim() != expected.dim()) return expected;
   const comm::ProcessGroup& tensor = groups_.along(mesh::Axis::tp);
@@ -260,7 +263,7 @@ void Verifier::check_trajectory(const Trajectory& trajectory) {
         return batches[static_cast<std::size_t>(first / round)];
       }};
   const double loss = engine_.evaluate(plan).value().mean();
-  // The expected value is a float32 run's, whatever is computed here.
+  // The expected value always comes from a float32 run.
   const double spread = std::max(kLossTolerance, kNoiseFactor * trajectory.noise);
   add("trajectory.final_loss", std::abs(loss - trajectory.final_loss),
       is_low() ? trajectory_tolerance(spread) : spread);
@@ -303,8 +306,8 @@ void Verifier::check_final_weights(const Trajectory& trajectory) {
   });
 }
 
-// Each rank has checked its own rows of what its blocks compute: the largest error counts, and
-// somebody must have seen each value.
+// Each rank has checked its own rows of its own blocks: the largest error counts, and at least one
+// rank must have computed each value.
 std::vector<Check> Verifier::agreed_checks(comm::ProcessGroup& world) const {
   std::vector<double> errors;
   for (const Check& check : checks_) {
@@ -315,7 +318,7 @@ std::vector<Check> Verifier::agreed_checks(comm::ProcessGroup& world) const {
   world.all_reduce(all, comm::ReduceOp::max).wait_host();
   std::vector<Check> agreed = checks_;
   for (std::size_t i = 0; i < agreed.size(); ++i) {
-    agreed[i].error = errors[i] == kSeenElsewhere ? INFINITY : errors[i];
+    agreed[i].error = errors[i] == kComputedElsewhere ? INFINITY : errors[i];
   }
   return agreed;
 }

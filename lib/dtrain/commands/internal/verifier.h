@@ -1,5 +1,4 @@
-// Compares what the engine computes with golden numbers, under any layout, dtype and number of
-// threads.
+// Compares the engine's results with golden numbers, under any layout, dtype and number of threads.
 #pragma once
 
 #include <string>
@@ -14,7 +13,7 @@ class World;
 namespace dtrain::commands {
 
 /// One comparison. error: the largest difference relative to the largest expected value; absolute
-/// for losses of a trajectory and where all expected values are zero.
+/// for losses of a trajectory and if all expected values are zero.
 struct Check {
   std::string name;
   double error = 0;
@@ -23,6 +22,7 @@ struct Check {
   [[nodiscard]] bool passed() const { return error <= tolerance; }  // false for NaN
 };
 
+/// The results of all comparisons.
 struct Verification {
   std::vector<Check> checks;
 
@@ -31,12 +31,12 @@ struct Verification {
   [[nodiscard]] std::string to_json(const config::Config& config) const;
 };
 
-/// Checks the fixture config.verify.golden and, if named, the trajectory. Sizes come from the
-/// fixture, the layout, dtype, threads and batch.grad_accum from `config`.
+/// Compares with the fixture config.verify.golden and, if given, the trajectory. Sizes come from the
+/// fixture; layout, dtype, threads and batch.grad_accum from `config`.
 ///
 /// Collective: every rank of the world; all return the same.
 /// Throws:     Error{checkpoint}, Error{data} for unusable files; Error{usage} if the fixture's
-///             rows cannot be dealt to the ranks evenly.
+///             rows do not divide evenly among ranks and microbatches.
 [[nodiscard]] Verification verify(const config::Config& config, std::shared_ptr<comm::World> world);
 
 }  // namespace dtrain::commands

@@ -56,7 +56,7 @@ void ConsoleSink::print_progress(std::string_view text) {
 
 LinePart ConsoleSink::step_part(std::int64_t step) const {
   return {.text = fmt::format("step {}/{}", step, options_.total_steps),
-          .rank = 0,
+          .drop_order = 0,
           .brief = fmt::format("step {}", step)};
 }
 

@@ -11,6 +11,7 @@
 
 namespace dtrain::metrics {
 
+/// Prints lines and redraws the live line.
 class ConsoleSink final : public Sink {
  public:
   /// As in Reporter::Options.

@@ -1,4 +1,4 @@
-// The figures of each event: the one table of keys in metrics.jsonl and curves in TensorBoard.
+// Maps each event to its figures: keys in metrics.jsonl and curves in TensorBoard.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -8,6 +8,7 @@
 
 namespace dtrain::metrics {
 
+/// One line per event that has figures.
 class JsonlSink final : public Sink {
  public:
   /// appends: to an existing file; else its content is removed by the first event.

@@ -1,4 +1,4 @@
-// A destination of a run's events; each implementation has a file of its own.
+// The interface of a destination of events: a file, TensorBoard or the console.
 #pragma once
 
 #include <span>
@@ -8,6 +8,8 @@
 
 namespace dtrain::metrics {
 
+/// Receives every event of a run.
+///
 /// Throws:  Error{data} if the destination is a file that cannot be written.
 /// Threads: one.
 class Sink {
@@ -17,9 +19,9 @@ class Sink {
   Sink& operator=(const Sink&) = delete;
   virtual ~Sink() = default;
 
-  /// figures: figures_of(event).
+  /// Writes an event. figures: figures_of(event), computed once for all sinks.
   virtual void write(const Event& event, std::span<const Figure> figures) = 0;
-  /// The last event was written: waits until the file has it.
+  /// Ends the destination's file after the last event.
   virtual void finish() {}
 };
 

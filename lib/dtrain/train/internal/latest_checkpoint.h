@@ -1,4 +1,4 @@
-// The run's latest checkpoint, and the launcher's knowledge of it.
+// Tracks the run's latest checkpoint and notifies the launcher of it.
 #pragma once
 
 #include <cstdint>

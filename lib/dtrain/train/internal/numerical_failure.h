@@ -1,4 +1,4 @@
-// Why a run must stop because of its numbers, as update_guard and state_check find it.
+// Describes a numerical failure: values that are not finite, or too many skipped updates.
 #pragma once
 
 #include <string>

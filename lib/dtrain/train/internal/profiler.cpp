@@ -17,11 +17,11 @@
 namespace dtrain::train {
 namespace {
 
-// The first steps of a start allocate memory and open connections that later ones find.
-constexpr std::int64_t kStepsBefore = 2;
-// What a rank records at the most; as text it stays below what ranks may tell each other.
-constexpr std::size_t kMostSpans = 1 << 17;
-constexpr std::size_t kMostCalls = 1 << 14;  // of a group
+// The first steps of a launch allocate memory and open connections that later ones reuse.
+constexpr std::int64_t kWarmupSteps = 2;
+// Bounds of one rank's records; as text they stay below the limit of texts between ranks.
+constexpr std::size_t kMaxSpans = 1 << 17;
+constexpr std::size_t kMaxCalls = 1 << 14;  // per group
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -54,8 +54,8 @@ Profiler::~Profiler() {
 bool Profiler::before_step(std::int64_t done, std::int64_t step) {
   const std::int64_t steps = context_.config.report.profile;
   if (steps > 0 && done == 0) warn_if_short(step);
-  const bool begins = steps > 0 && done == kStepsBefore;
-  const bool ends = trace_ && done == kStepsBefore + steps;
+  const bool begins = steps > 0 && done == kWarmupSteps;
+  const bool ends = trace_ && done == kWarmupSteps + steps;
   if (begins) begin();
   if (ends) end(step);
   return begins || ends;
@@ -64,33 +64,33 @@ bool Profiler::before_step(std::int64_t done, std::int64_t step) {
 void Profiler::finish(std::int64_t step) {
   if (trace_) return end(step);
   const std::int64_t wanted = context_.config.report.profile;
-  if (wanted == 0 || is_settled_) return;
+  if (wanted == 0 || is_accounted_for_) return;
   context_.reporter.warn(step, fmt::format("--profile {} has traced nothing: it begins after {} "
                                            "steps, and this launch has made fewer",
-                                           wanted, kStepsBefore));
+                                           wanted, kWarmupSteps));
 }
 
-// Before the first step, so that nobody waits for a profile in vain.
+// Warns before the first step, so that nobody waits for a profile in vain.
 void Profiler::warn_if_short(std::int64_t step) {
   const std::int64_t wanted = context_.config.report.profile;
   const std::int64_t left = context_.config.train.steps - step;
-  if (left >= kStepsBefore + wanted) return;
-  is_settled_ = true;
+  if (left >= kWarmupSteps + wanted) return;
+  is_accounted_for_ = true;
   context_.reporter.warn(
       step, fmt::format("--profile {} traces {} steps: it begins after {}, and this launch makes "
                         "{}; --steps {} gives it all",
-                        wanted, std::max<std::int64_t>(left - kStepsBefore, 0), kStepsBefore, left,
-                        step + kStepsBefore + wanted));
+                        wanted, std::max<std::int64_t>(left - kWarmupSteps, 0), kWarmupSteps, left,
+                        step + kWarmupSteps + wanted));
 }
 
 void Profiler::begin() {
-  is_settled_ = true;
-  ahead_ = comm::clock_offset(context_.world, base::host_of_process());
+  is_accounted_for_ = true;
+  clock_offset_ = comm::clock_offset(context_.world, base::host_of_process());
   context_.groups.for_each([](const std::string&, comm::ProcessGroup& group) {
-    group.calls().begin_keeping(kMostCalls);
+    group.calls().begin_keeping(kMaxCalls);
   });
   if (!context_.device().is_cpu()) timeline_.emplace(context_.device());
-  trace_.emplace(kMostSpans, timeline_ ? &*timeline_ : nullptr);
+  trace_.emplace(kMaxSpans, timeline_ ? &*timeline_ : nullptr);
   base::Trace::of_thread() = &*trace_;
 }
 
@@ -107,14 +107,14 @@ void Profiler::end(std::int64_t step) {
   metrics::RankTrace rank{.rank = context_.world.rank(),
                           .num_ranks = context_.world.size(),
                           .host = host_name(),
-                          .ahead = ahead_,
+                          .clock_offset = clock_offset_,
                           .spans = *trace_,
                           .groups = take_calls()};
-  if (timeline_) rank.device_spans = metrics::on_device(*trace_, timeline_->times());
-  rank.origin = earliest_of_all(context_.world, metrics::begin_of(rank));
+  if (timeline_) rank.device_spans = metrics::device_spans(*trace_, timeline_->times());
+  rank.origin = earliest_of_all(context_.world, metrics::start_of(rank));
   const auto lost =
       comm::gather_texts(context_.world, std::to_string(num_lost(*trace_, rank.groups)));
-  tell(metrics::part_times(trace_->spans()), {});
+  print_table(metrics::part_times(trace_->spans()), {});
   if (timeline_) tell(metrics::part_times(rank.device_spans), "on the device");
   const auto parts = comm::gather_texts(context_.world, metrics::trace_events(rank));
   trace_.reset();
@@ -131,7 +131,7 @@ void Profiler::end(std::int64_t step) {
   });
 }
 
-void Profiler::tell(const metrics::PartTimes& own, std::string_view clock) {
+void Profiler::print_table(const metrics::PartTimes& own, std::string_view clock) {
   std::vector<metrics::PartTimes> ranks;
   for (const std::string& text : comm::gather_texts(context_.world, to_text(own))) {
     ranks.push_back(metrics::times_from(text));

@@ -1,4 +1,4 @@
-// --profile: traces some steps of this rank and writes the trace of all.
+// --profile: traces some steps and writes RUN/profile/trace.json.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@
 
 namespace dtrain::train {
 
-/// Keeps the spans of the thread that makes the steps, and the calls of all groups, from the third
-/// step of a start on; then writes RUN/profile/trace.json and prints where the time went.
+/// Records the spans of the training thread and the calls of all groups, from the third step of a
+/// launch on; then writes the trace of all ranks and prints a table of the time by activity.
 ///
 /// Collective: all members but the constructor and the destructor, over the world.
-/// Throws:     what Work::wait throws; a file that cannot be written is a warning.
-/// Threads:    one, which makes the steps.
+/// Throws:     what Work::wait throws; a file that cannot be written triggers a warning.
+/// Threads:    the training thread.
 class Profiler {
  public:
   /// `context` must outlive this.
@@ -30,27 +30,27 @@ class Profiler {
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
 
-  /// Begins or ends the profile where it is time to. done: steps of this start; step: of the run.
-  /// Returns whether that took time which is no part of a step.
+  /// Begins or ends the profile when due. done: steps of this launch; step: of the run. Returns true
+  /// if it did either, which took time outside of steps.
   bool before_step(std::int64_t done, std::int64_t step);
-  /// The launch has made its last step: ends a profile under way. One that never began is told,
-  /// unless the start has told it.
+  /// Ends a profile in progress after the launch's last step. Warns if none began, unless
+  /// before_step() has warned.
   void finish(std::int64_t step);
 
  private:
   void warn_if_short(std::int64_t step);
   void begin();
   void end(std::int64_t step);
-  /// Collective. Prints the table of all ranks; clock: as time_table.
-  void tell(const metrics::PartTimes& own, std::string_view clock);
+  /// Collective. Prints the table of all ranks; clock: as in time_table.
+  void print_table(const metrics::PartTimes& own, std::string_view clock);
   void write(const std::vector<std::string>& parts, std::int64_t step) const;
   [[nodiscard]] std::vector<metrics::GroupTrace> take_calls() const;
 
   const TrainContext& context_;
-  base::Clock::duration ahead_{};             // of rank 0's clock
+  base::Clock::duration clock_offset_{};      // this rank's clock minus rank 0's
   std::optional<device::Timeline> timeline_;  // of a device that is not a CPU
   std::optional<base::Trace> trace_;
-  bool is_settled_ = false;  // it began, or a warning said that it would not bring all
+  bool is_accounted_for_ = false;  // it began, or a warning said that it will be short
 };
 
 }  // namespace dtrain::train

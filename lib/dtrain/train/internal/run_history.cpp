@@ -34,8 +34,8 @@ FigureLevel level_from(const Json& json) {
           .mean_beyond = json.at("mean_beyond").get<double>()};
 }
 
-// Of an older dtrain's mean and variance of the figure itself. A figure that was always 0 has no
-// level.
+// Converts an older dtrain's mean and variance of the figure itself. A figure that was always 0 has
+// no level.
 FigureLevel level_from_moments(const Json& json, std::int64_t num_steps) {
   const auto mean = json.at("mean").get<double>();
   const auto variance = json.at("variance").get<double>();

@@ -1,4 +1,4 @@
-// The history on which a run's decisions depend (validation, spikes); saved in every checkpoint.
+// The history on which a run's later decisions depend (validation, spikes); part of checkpoints.
 #pragma once
 
 #include <cstdint>
@@ -13,27 +13,27 @@ namespace dtrain::train {
 
 /// The evaluations of a run so far, all of the same sequences.
 struct ValidationRecord {
-  /// evaluation_data of the sequences; empty: an older dtrain did not say, or nothing is evaluated.
+  /// evaluation_data of the sequences; empty without validation and in checkpoints of an older dtrain.
   std::string data = {};
-  std::int64_t best_step = -1;  ///< negative: there was no evaluation
+  std::int64_t best_step = -1;  ///< negative before the first evaluation
   double best_loss = std::numeric_limits<double>::infinity();
   std::int64_t last_step = -1;
-  std::int64_t num_since_best = 0;  ///< evaluations in a row whose loss was no new lowest one
+  std::int64_t num_since_best = 0;  ///< evaluations since the lowest loss
 
-  /// Takes the loss of a step, once: a second evaluation of it changes nothing. Returns whether it
-  /// is the lowest so far.
+  /// Records the loss of a step; no-op for a second evaluation of it. Returns true if the loss is the
+  /// lowest so far.
   bool note(std::int64_t step, double loss);
 
   bool operator==(const ValidationRecord&) const = default;
 };
 
-/// The level of a figure, in natural logarithms: moments in which older steps count less and less.
+/// Exponential moving mean and variance of a figure's natural logarithm.
 struct FigureLevel {
-  std::int64_t num_steps = 0;  ///< with a figure above 0
+  std::int64_t num_steps = 0;  ///< steps whose figure was above 0
   double mean = 0;
   double variance = 0;
-  std::int64_t num_beyond = 0;  ///< last steps in a row above the limit; negative: far below
-  double mean_beyond = 0;       ///< of these steps
+  std::int64_t num_beyond = 0;  ///< latest steps in a row above the limit; negative: below it
+  double mean_beyond = 0;       ///< mean of these steps
 
   bool operator==(const FigureLevel&) const = default;
 };
@@ -47,7 +47,7 @@ struct SpikeStatistics {
 };
 
 struct RunHistory {
-  /// The step after which checkpoint.new_data began the data; 0: the run began with it.
+  /// The step after which checkpoint.new_data began the data; 0 if the run began with it.
   std::int64_t data_step = 0;
   ValidationRecord validation = {};
   SpikeStatistics spikes = {};
@@ -55,25 +55,25 @@ struct RunHistory {
   bool operator==(const RunHistory&) const = default;
 };
 
-/// A JSON object in which numbers keep every bit; "{}" where nothing has happened.
+/// Returns a JSON object in which numbers keep every bit; "{}" for an empty history.
 [[nodiscard]] std::string to_text(const RunHistory& history);
 
-/// The inverse of to_text. Spike statistics of an older dtrain, moments of the figures themselves,
-/// become those of the logarithms of log-normal figures that have these moments.
+/// The inverse of to_text. Converts the spike statistics of an older dtrain, which are moments of the
+/// figures themselves, to those of the logarithms, assuming log-normal figures.
 ///
 /// path:   of the checkpoint, for messages.
-/// Throws: Error{checkpoint} naming the checkpoint if the text is none of to_text's.
+/// Throws: Error{checkpoint} naming the checkpoint if the text is not from to_text.
 [[nodiscard]] RunHistory parse_history(const std::string& text, const std::string& path);
 
-/// Identifies the sequences of a run's evaluations, whose losses can be compared; empty without
-/// validation, and where an older dtrain kept no checksum of the data.
+/// Identifies the evaluated sequences: losses with equal identities can be compared. Empty without
+/// validation, and if an older dtrain kept no checksum of the data.
 [[nodiscard]] std::string evaluation_data(const data::DataIdentity& data,
                                           const config::Config& config);
 
-/// parse_history of a checkpoint; where an older dtrain did not say which sequences it evaluated,
-/// those of the run that wrote the checkpoint.
+/// parse_history of a checkpoint. If an older dtrain did not identify the evaluated sequences, they are
+/// derived from `saved`.
 ///
-/// saved:  that run's configuration.
+/// saved:  the configuration of the run that wrote the checkpoint.
 /// Throws: as parse_history.
 [[nodiscard]] RunHistory history_of(const checkpoint::format::Manifest& manifest,
                                     const config::Config& saved, const std::string& path);

@@ -18,7 +18,7 @@ using config::OnResume;
 constexpr std::string_view kRate = "train.lr";
 constexpr std::string_view kFiles[] = {"data.train", "data.validation"};
 
-// An empty list or text.
+// The value, or "-" if it is empty.
 std::string_view shown(std::string_view value) { return value.empty() ? "-" : value; }
 
 }  // namespace

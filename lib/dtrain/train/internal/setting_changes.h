@@ -1,4 +1,4 @@
-// What a run that resumes changes of its checkpoint's settings: refused, or shown as a table.
+// Compares the settings of a resumed run with its checkpoint's: refuses changes, or lists them.
 #pragma once
 
 #include <cstdint>
@@ -10,43 +10,46 @@
 
 namespace dtrain::train {
 
-/// A row of the table: a setting, or what follows from several.
+/// A row of the table: a setting, or a figure that several settings determine.
 struct SettingChange {
-  std::string name;  ///< the setting's key, for one
+  std::string name;  ///< the setting's key, or the figure's name
   std::string saved;
   std::string now;
   config::OnResume rule = config::OnResume::reported;
 };
 
-/// The settings whose values differ, train.lr first, then in the schema's order. Without those of
-/// one start, and without files of data, which are compared by content.
+/// Returns the settings whose values differ, train.lr first, then in the schema's order. Omits
+/// settings of a single launch, and data files, which are compared by content.
 ///
 /// now, saved: resolved.
 [[nodiscard]] std::vector<SettingChange> setting_changes(const config::Config& now,
                                                          const config::Config& saved);
 
-/// The learning rates of `step` and of the next step; empty if `saved` gives the next step the same
-/// rate, or if there is none. Changed settings or more steps may raise it by orders of magnitude.
+/// Returns the learning rates of `step` and of the next step; empty if `saved` gives the next step the
+/// same rate, or if there is no next step. Changed settings or more steps may raise the rate by orders
+/// of magnitude.
 [[nodiscard]] std::vector<SettingChange> rate_change(const config::TrainConfig& now,
                                                      const config::TrainConfig& saved,
                                                      std::int64_t step);
 
-/// The changes that no run may make, or none that keeps its data, each as "KEY is A, the checkpoint
-/// has B"; empty: there are none. has_new_data: the run begins other data.
+/// The refused changes, each as "KEY is A, the checkpoint has B".
 struct Refusal {
-  std::string changes = {};
-  bool needs_new_data = false;  ///< which allows all of them
+  std::string changes = {};     ///< empty if nothing is refused
+  bool needs_new_data = false;  ///< true if --new-data would allow all of them
 };
+
+/// Returns the changes that are never allowed, or not without new data. has_new_data: the run begins
+/// other data.
 [[nodiscard]] Refusal refusal_of(const std::vector<SettingChange>& changes, bool has_new_data);
 
-/// True if bits of later steps change.
+/// True if the changes affect the bits of later steps.
 [[nodiscard]] bool changes_results(const std::vector<SettingChange>& changes);
 
-/// The rows with aligned columns under a head, the last one without a newline.
+/// Formats the rows in aligned columns under a header; the last line has no newline.
 [[nodiscard]] std::string table_of(const std::vector<SettingChange>& changes);
 
-/// False where gradients are compressed in another way or by another layout: their norms are on
-/// another level, and what ranks have not sent yet may be due at once.
+/// False if gradients are compressed differently or under another layout: their norms have another
+/// level, and the whole error feedback may be sent at once.
 [[nodiscard]] bool have_equal_norms(const config::Config& now, const config::Config& saved);
 
 }  // namespace dtrain::train

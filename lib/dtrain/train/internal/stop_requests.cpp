@@ -19,66 +19,66 @@
 namespace dtrain::train {
 namespace {
 
-// A handler can reach nothing else. Reading and clearing a request is one operation, so that none
-// that comes in between is lost.
+// Globals, since a handler has no other access. Atomic exchange reads and clears a request, so that
+// none is lost in between.
 std::atomic<int> stop_signal = 0;
-std::atomic<bool> save_asked = false;
+std::atomic<bool> save_requested = false;
 static_assert(decltype(stop_signal)::is_always_lock_free &&
-                  decltype(save_asked)::is_always_lock_free,
+                  decltype(save_requested)::is_always_lock_free,
               "a handler may use nothing that takes a lock");
 
-// The handlers' answers: a step may take long, and people press Ctrl-C again when nothing happens.
-struct Answers {
+// Acknowledgements by the handlers: a step may take long, and without them people press Ctrl-C again.
+struct Acknowledgements {
   const char* to_interrupt;
   const char* to_others;
 };
-constexpr Answers kAnswers{
+constexpr Acknowledgements kPlainLines{
     "dtrain: stopping after this step and saving; Ctrl-C again ends at once\n",
     "dtrain: stopping after this step and saving\n"};
-constexpr Answers kAnswersOverLiveLine{
+constexpr Acknowledgements kOverLiveLine{
     "\r\x1b[Jdtrain: stopping after this step and saving; Ctrl-C again ends at once\n",
     "\r\x1b[Jdtrain: stopping after this step and saving\n"};
-std::atomic<const Answers*> answers = nullptr;
-static_assert(std::atomic<const Answers*>::is_always_lock_free);
+std::atomic<const Acknowledgements*> acknowledgements = nullptr;
+static_assert(std::atomic<const Acknowledgements*>::is_always_lock_free);
 std::atomic<bool> is_interrupted = false;
 std::atomic<bool> has_launcher = false;
 
-void ask_to_stop(int signal) {
+void request_stop(int signal) {
   const bool is_first = stop_signal.exchange(signal) == 0;
   const bool is_interrupt = signal == SIGINT;
   if (is_interrupt && is_interrupted.exchange(true)) base::end_by_signal(SIGINT);
-  const Answers* const all = answers;
+  const Acknowledgements* const all = acknowledgements;
   if (all == nullptr || (!is_interrupt && (!is_first || has_launcher))) return;
   const char* const text = is_interrupt ? all->to_interrupt : all->to_others;
   const int saved_errno = errno;
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text, std::strlen(text));
   errno = saved_errno;
 }
-void ask_to_save(int) { save_asked = true; }
+void request_save(int) { save_requested = true; }
 
-// As in every program; but people should know what that means here.
+// SIGQUIT ends any program at once; the line explains what that means here.
 void end_at_once(int signal) {
   constexpr const char* kLine =
       "dtrain: ended by SIGQUIT, which saves nothing; Ctrl-C and SIGTERM save\n";
-  if (answers.load() != nullptr) {
+  if (acknowledgements.load() != nullptr) {
     [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kLine, std::strlen(kLine));
   }
   base::end_by_signal(signal);
 }
 
-struct Handled {
+struct HandledSignal {
   int signal;
   void (*handler)(int);
 };
 
-constexpr std::array<Handled, 6> kHandled{{{SIGTERM, ask_to_stop},
-                                           {SIGUSR1, ask_to_stop},
-                                           {SIGINT, ask_to_stop},
-                                           {SIGHUP, ask_to_stop},
-                                           {SIGQUIT, end_at_once},
-                                           {SIGUSR2, ask_to_save}}};
+constexpr std::array<HandledSignal, 6> kHandled{{{SIGTERM, request_stop},
+                                                 {SIGUSR1, request_stop},
+                                                 {SIGINT, request_stop},
+                                                 {SIGHUP, request_stop},
+                                                 {SIGQUIT, end_at_once},
+                                                 {SIGUSR2, request_save}}};
 
-// The process's signal actions before the first StopRequests, and how many there are.
+// The number of StopRequests, and the process's signal actions before the first of them.
 std::mutex users_mutex;
 std::int64_t num_users = 0;                                // guarded by users_mutex
 std::array<struct sigaction, kHandled.size()> previous{};  // guarded by users_mutex
@@ -102,9 +102,9 @@ void FolderMonitor::rethrow_failure() const {
 }
 
 void FolderMonitor::poll() noexcept {
-  std::error_code unseen;  // by a disk that does not answer: the next look may see it
+  std::error_code ignored;  // a disk that does not respond: the next poll may succeed
   const std::string& stop_file = options_.stop_file;
-  if (!stop_file.empty() && std::filesystem::exists(stop_file, unseen)) stop_requested_ = true;
+  if (!stop_file.empty() && std::filesystem::exists(stop_file, ignored)) stop_requested_ = true;
   if (!options_.check) return;
   try {
     options_.check();
@@ -127,12 +127,12 @@ void FolderMonitor::run(const std::stop_token& stop) {
 
 StopRequests::StopRequests(Options options) : options_(std::move(options)) {
   const std::lock_guard lock(users_mutex);
-  if (options_.answers) {
+  if (options_.acknowledges) {
     has_launcher = options_.has_launcher;
-    answers = ::isatty(STDERR_FILENO) == 1 ? &kAnswersOverLiveLine : &kAnswers;
+    acknowledgements = ::isatty(STDERR_FILENO) == 1 ? &kOverLiveLine : &kPlainLines;
   }
   if (++num_users > 1) return;
-  base::print_on_stop_signal(nullptr);  // the training tells how it ends
+  base::print_on_stop_signal(nullptr);  // training reports stops itself
   for (std::size_t index = 0; index < kHandled.size(); ++index) {
     const auto& [signal, handler] = kHandled[index];
     ::sigaction(signal, nullptr, &previous[index]);
@@ -143,7 +143,7 @@ StopRequests::StopRequests(Options options) : options_(std::move(options)) {
     action.sa_flags = SA_RESTART;
     ::sigaction(signal, &action, nullptr);
   }
-  // Whoever started this may have blocked them: then nobody could ask. One that waits arrives here.
+  // The parent may have blocked the signals, which would disable requests. A pending one arrives here.
   sigset_t handled;
   ::sigemptyset(&handled);
   for (const auto& each : kHandled) ::sigaddset(&handled, each.signal);
@@ -157,17 +157,17 @@ StopRequests::~StopRequests() {
     ::sigaction(kHandled[index].signal, &previous[index], nullptr);
   }
   stop_signal = 0;
-  save_asked = false;
+  save_requested = false;
   is_interrupted = false;
-  answers = nullptr;
+  acknowledgements = nullptr;
 }
 
 std::string StopRequests::reason(int launcher_signal) const {
-  const bool is_passed_on = reason_ == name_of(SIGTERM) && launcher_signal != 0;
-  return is_passed_on ? name_of(launcher_signal) : reason_;
+  const bool is_forwarded = reason_ == name_of(SIGTERM) && launcher_signal != 0;
+  return is_forwarded ? name_of(launcher_signal) : reason_;
 }
 
-bool StopRequests::take_save() { return save_asked.exchange(false); }
+bool StopRequests::take_save_request() { return save_requested.exchange(false); }
 
 bool StopRequests::wants_stop_now() {
   if (reason_.empty()) {

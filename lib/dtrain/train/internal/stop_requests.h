@@ -1,4 +1,4 @@
-// Who may ask a run to save and stop, or only to save: signals, a time limit, a STOP file.
+// Requests to save, or to save and stop: signals, a time limit, a STOP file.
 #pragma once
 
 #include <atomic>
@@ -14,23 +14,22 @@
 
 namespace dtrain::train {
 
-/// Checks the run folder and looks for its STOP file, once in the constructor and then five times a
-/// second in a thread, so that a slow disk does not delay a step. The destructor waits for a check
-/// in progress.
+/// Polls the run folder and its STOP file, in the constructor and then five times a second in a
+/// thread, so that a slow disk does not delay a step. The destructor waits for a check in progress.
 ///
 /// Threads: any number of callers.
 class FolderMonitor {
  public:
   struct Options {
-    /// Throws where the folder is no longer this job's; called from the thread. Empty: no check.
+    /// Throws if the folder is no longer this job's; called from the thread. May be empty.
     std::function<void()> check = {};
-    std::string stop_file = {};  ///< empty: none
+    std::string stop_file = {};  ///< empty: no stop file
   };
 
-  /// Without a check and a stop file there is no thread.
+  /// Starts no thread without a check and a stop file.
   explicit FolderMonitor(Options options);
 
-  /// Throws: what a check threw.
+  /// Throws: the exception of a failed check; returns if none failed.
   void rethrow_failure() const;
   /// True once the stop file was seen.
   [[nodiscard]] bool stop_requested() const noexcept { return stop_requested_; }
@@ -48,21 +47,21 @@ class FolderMonitor {
   std::jthread thread_;         // last, so that it has ended before the rest is destroyed
 };
 
-/// While one of them lives, SIGTERM, SIGUSR1, SIGINT and, unless it was ignored (nohup), SIGHUP ask
-/// this process to save and stop, and SIGUSR2 to save; their handlers set a flag, and acknowledge
-/// the request. A second SIGINT or a SIGQUIT ends the process at once. The last
-/// destructor restores the previous handlers.
+/// During the lifetime of an object, SIGTERM, SIGUSR1, SIGINT and, unless it was ignored (nohup),
+/// SIGHUP request a save and stop, and SIGUSR2 a save; the handlers set a flag and acknowledge the
+/// request. A second SIGINT or a SIGQUIT ends the process at once. The last destructor restores the
+/// previous handlers.
 ///
-/// Threads: one for each object; ranks that are threads of one process share its signals: all of
-///          them see a stop, one of them a save.
+/// Threads: one per object. Ranks that are threads of one process share its signals: all of them see
+///          a stop request, one of them a save request.
 class StopRequests {
  public:
   struct Options {
-    double time_limit_seconds = 0;  ///< from construction; 0: none
-    /// Its stop file asks to stop; nullptr: none. Must outlive the last call of wants_stop.
+    double time_limit_seconds = 0;  ///< from construction; 0: no limit
+    /// Its stop file requests a stop; may be null. Must outlive the last call of wants_stop.
     const FolderMonitor* folder = nullptr;
-    bool answers = false;  ///< says at once on standard error what the first request brings about
-    bool has_launcher = false;  ///< which says so itself: only Ctrl-C is answered
+    bool acknowledges = false;  ///< prints the effect of the first request to standard error
+    bool has_launcher = false;  ///< the launcher acknowledges all requests but Ctrl-C
   };
 
   explicit StopRequests(Options options);
@@ -70,15 +69,15 @@ class StopRequests {
   StopRequests& operator=(const StopRequests&) = delete;
   ~StopRequests();
 
-  /// Returns whether this rank was asked to save and leave; once it was, that stays.
+  /// True once this rank was requested to save and stop.
   [[nodiscard]] bool wants_stop();
-  /// The same, but for the time limit, which is not looked at.
+  /// The same, ignoring the time limit.
   [[nodiscard]] bool wants_stop_now();
-  /// Returns whether this process was asked to save since the last call, on any of its threads.
-  [[nodiscard]] bool take_save();
+  /// True if this process was requested to save since the last call by any of its threads.
+  [[nodiscard]] bool take_save_request();
 
-  /// The cause of this rank's stop: "SIGHUP", "--time-limit", "the file RUN/STOP"; empty: nothing.
-  /// launcher_signal: what asked the launcher that sent SIGTERM; 0: unknown.
+  /// The cause of this rank's stop: "SIGHUP", "--time-limit", "the file RUN/STOP"; empty if there was
+  /// no request. launcher_signal: received by the launcher that sent SIGTERM; 0: unknown.
   [[nodiscard]] std::string reason(int launcher_signal) const;
 
  private:

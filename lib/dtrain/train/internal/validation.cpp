@@ -15,8 +15,8 @@ Validation::Validation(const TrainContext& context, const StartPoint& start)
       sequences_(context.split.validation, context.config.report.eval_sequences.count),
       units_(data::units_of(context.split.validation.file())),
       record_(start.history.validation),
-      is_owed_(is_due(start.step) &&
-               (start.step >= context.config.train.steps || !start.is_evaluated)) {}
+      is_pending_(is_due(start.step) &&
+                  (start.step >= context.config.train.steps || !start.is_evaluated)) {}
 
 bool Validation::is_due(std::int64_t step) const {
   const std::int64_t every = context_.config.report.eval_every;
@@ -47,12 +47,12 @@ bool Validation::is_out_of_patience() const {
   return patience > 0 && record_.num_since_best >= patience;
 }
 
-// None where nothing was evaluated.
+// Empty before the first evaluation.
 std::optional<metrics::BestCheckpoint> Validation::best_checkpoint() const {
   if (record_.best_step < 0) return std::nullopt;
   const std::string path = checkpoint::store::checkpoints_folder(context_.config.run.dir) + "/" +
                            checkpoint::store::checkpoint_name(record_.best_step);
-  // A run that goes on from another one's checkpoint may have its best one there.
+  // A run that resumed from another run's checkpoint may have its best one there.
   const bool is_kept = context_.config.checkpoint.keep_best && base::path_exists(path);
   return metrics::BestCheckpoint{.step = record_.best_step,
                                  .val_loss = record_.best_loss,

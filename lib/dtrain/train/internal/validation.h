@@ -14,7 +14,7 @@
 
 namespace dtrain::train {
 
-/// A run's evaluations, and their record. Equal on all ranks.
+/// Evaluates, and keeps the record of the lowest loss. Equal on all ranks.
 ///
 /// Threads: one.
 class Validation {
@@ -22,25 +22,26 @@ class Validation {
   /// `context` must outlive this.
   Validation(const TrainContext& context, const StartPoint& start);
 
-  /// Whether the step is to be evaluated; without validation data none is.
+  /// True if the step must be evaluated; always false without validation data.
   [[nodiscard]] bool is_due(std::int64_t step) const;
-  /// Whether the step at which the run starts still is.
-  [[nodiscard]] bool is_owed() const { return is_owed_; }
+  /// True if the step at which the launch starts still must be evaluated.
+  [[nodiscard]] bool is_pending() const { return is_pending_; }
 
-  /// Evaluates after `step`, and reports the loss. Empty if a rank wants to stop: then nothing is
-  /// known. A loss that is not finite stays out of the record.
+  /// Evaluates after `step` and reports the loss; empty if a rank's wants_stop() ended the evaluation.
+  /// A loss that is not finite is not recorded.
   ///
   /// Collective: every rank of the world.
   [[nodiscard]] std::optional<double> evaluate(std::int64_t step,
                                                const std::function<bool()>& wants_stop);
 
+  /// True if the last train.patience evaluations brought no new lowest loss.
   [[nodiscard]] bool is_out_of_patience() const;
-  /// Whether there is a new lowest loss whose checkpoint is to be kept and was not taken yet.
+  /// True if a new lowest loss needs a checkpoint, until take_new_best().
   [[nodiscard]] bool has_new_best() const { return has_new_best_; }
   [[nodiscard]] bool take_new_best() { return std::exchange(has_new_best_, false); }
   [[nodiscard]] const ValidationRecord& record() const { return record_; }
 
-  /// Sets what a run's summary says of evaluations.
+  /// Fills in the evaluations of a run's summary.
   void add_to(metrics::RunSummary& summary) const;
 
  private:
@@ -50,7 +51,7 @@ class Validation {
   data::EvaluationSequences sequences_;
   data::TextUnits units_;
   ValidationRecord record_;
-  bool is_owed_;
+  bool is_pending_;
   bool has_new_best_ = false;
   std::optional<metrics::EvaluationEvent> last_;
 };

@@ -57,14 +57,14 @@ std::string greedy_text(const BdhFixture& fixture, std::string text, std::int64_
   return text;
 }
 
-TEST_CASE("Greedy generation continues the prompt as the blocks would") {
+TEST_CASE("Greedy generation matches the blocks' own forward pass") {
   const ModelFile file;
   config::Config config = file.config("In the \xFF beginning", 40);
   config.generate.temperature = 0;
   CHECK(text_of(config) == greedy_text(file.fixture, "In the \xFF beginning", 40));
 }
 
-TEST_CASE("Without a prompt a text begins after a newline that is not written") {
+TEST_CASE("An empty prompt continues a newline that is not written") {
   const ModelFile file;
   config::Config config = file.config("", 12);
   config.generate.temperature = 0;
@@ -81,7 +81,7 @@ TEST_CASE("The same seed gives the same text, another seed another") {
   CHECK(text_of(config) != text);
 }
 
-TEST_CASE("Fewer tokens are the beginning of more") {
+TEST_CASE("Fewer tokens are a prefix of more tokens") {
   const ModelFile file;
   CHECK(text_of(file.config("a", 30)).substr(0, 11) == text_of(file.config("a", 10)));
 }
@@ -93,7 +93,7 @@ TEST_CASE("The prompt is written first, then byte by byte") {
   CHECK(sizes == std::vector<std::size_t>{3, 1, 1, 1, 1});
 }
 
-TEST_CASE("A float64 run of a float32 file is the same model") {
+TEST_CASE("A float32 file gives the same model in float64") {
   const ModelFile file;
   config::Config config = file.config("abc", 20);
   config.generate.temperature = 0;
@@ -102,7 +102,7 @@ TEST_CASE("A float64 run of a float32 file is the same model") {
   CHECK(text_of(config) == narrow);
 }
 
-TEST_CASE("A file without metadata shows its sizes but must be told its levels") {
+TEST_CASE("A file without metadata determines its sizes, but needs --from-levels") {
   const ModelFile with;
   const ModelFile without(kNoMetadata);
   config::Config config = without.config("abc", 20);
@@ -124,7 +124,7 @@ TEST_CASE("Levels that contradict the file are refused") {
   CHECK_THAT(message, Catch::Contains("--from-levels 3") && Catch::Contains("2"));
 }
 
-TEST_CASE("Metadata that is no configuration, or another model's, is refused") {
+TEST_CASE("Metadata that is invalid or of another model is refused") {
   for (const char* metadata : {"", "[]", "{", R"({"levels": "two"})", R"({"depth": 2})",
                                R"({"levels": 2, "width": 12, "heads": 2, "neurons": 9})",
                                R"({"levels": 2, "width": 13, "heads": 2, "neurons": 10})"}) {
@@ -136,7 +136,7 @@ TEST_CASE("Metadata that is no configuration, or another model's, is refused") {
   }
 }
 
-TEST_CASE("A model of another vocabulary cannot write bytes") {
+TEST_CASE("A model with another vocabulary cannot generate bytes") {
   const ModelFile file(kNoMetadata, 300);
   config::Config config = file.config("abc", 2);
   config.generate.from_levels = 2;
@@ -145,7 +145,7 @@ TEST_CASE("A model of another vocabulary cannot write bytes") {
   CHECK_THAT(message, Catch::Contains("300") && Catch::Contains("256"));
 }
 
-TEST_CASE("A file with an odd number of neurons has no pairs to rotate and is refused") {
+TEST_CASE("A file with an odd number of neurons is refused") {
   const ModelFile file;
   const BdhFixture odd({.levels = 2, .width = 12, .heads = 2, .neurons = 9, .vocab = 256},
                        at::kFloat);

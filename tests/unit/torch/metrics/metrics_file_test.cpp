@@ -18,7 +18,7 @@ std::string cut(const std::string& text, std::int64_t step) {
   return folder.read("m");
 }
 
-TEST_CASE("Lines from the first of a later step on are cut") {
+TEST_CASE("Cutting back removes everything from the first line of a later step on") {
   const std::string kept = "{\"event\":\"start\"}\n{\"step\":1}\n{\"event\":\"eval\",\"step\":1}\n";
   CHECK(cut(kept + "{\"step\":2}\n{\"event\":\"checkpoint\",\"step\":1}\n", 1) == kept);
   CHECK(cut(kept, 1) == kept);
@@ -26,27 +26,27 @@ TEST_CASE("Lines from the first of a later step on are cut") {
   CHECK(cut("", 3).empty());
 }
 
-TEST_CASE("A last line that was cut short goes, even where it reads as a whole one") {
+TEST_CASE("A truncated last line is removed, even if it parses") {
   CHECK(cut("{\"step\":1}\n{\"step\":2,\"lo", 5) == "{\"step\":1}\n");
   CHECK(cut("{\"step\":1}\n{\"step\":2}", 5) == "{\"step\":1}\n");
 }
 
-TEST_CASE("Without a file nothing is cut") {
+TEST_CASE("Cutting back a missing file is a no-op") {
   const TempFolder folder;
   cut_back(folder.path("none"), 3);
   CHECK(folder.count() == 0);
 }
 
-TEST_CASE("Lines wait while the disk is full, but not without end") {
+TEST_CASE("Lines wait for a full disk, up to a bounded backlog") {
   AppendedFile file("/dev/full", AppendedFile::Start::appended, "lines");
   CHECK_NOTHROW(file.write_line({{"step", 1}}));
   const std::string full = testing::message_of(base::ErrorKind::checkpoint, [&] {
-    file.write_line({{"message", std::string(AppendedFile::kMaxWaitingBytes, 'x')}});
+    file.write_line({{"message", std::string(AppendedFile::kMaxBacklogBytes, 'x')}});
   });
   CHECK_THAT(full, Catch::Contains("/dev/full"));
 }
 
-TEST_CASE("Lines are appended to those that are there, or to none") {
+TEST_CASE("Lines are appended to existing ones or to an empty file") {
   const TempFolder folder;
   folder.write("m", "{\"step\":1}\n");
   AppendedFile(folder.path("m"), AppendedFile::Start::appended, "lines").write_line({{"step", 2}});
@@ -55,7 +55,7 @@ TEST_CASE("Lines are appended to those that are there, or to none") {
   CHECK(folder.read("m") == "{\"step\":3}\n");
 }
 
-TEST_CASE("Bytes are told in the unit that leaves few digits") {
+TEST_CASE("Bytes are formatted in the unit with the fewest digits") {
   CHECK(format_bytes(0) == "0 B");
   CHECK(format_bytes(1023) == "1023 B");
   CHECK(format_bytes(1536) == "1.5 KiB");
@@ -63,7 +63,7 @@ TEST_CASE("Bytes are told in the unit that leaves few digits") {
   CHECK(format_bytes(std::int64_t{5000} << 40) == "5000.0 TiB");
 }
 
-TEST_CASE("Counts, durations and rates read as people write them") {
+TEST_CASE("Counts, durations and rates are formatted for people") {
   CHECK(format_count(7) == "7");
   CHECK(format_count(425'984) == "425,984");
   CHECK(format_count(25'296'896) == "25,296,896");
@@ -94,7 +94,7 @@ TEST_CASE("CRC-32C has the values of RFC 3720") {
 }
 
 // Encoded by Python's tensorboard 2.21 (EventFileWriter's RecordWriter).
-TEST_CASE("A record has the bytes that TensorBoard's own writer gives it") {
+TEST_CASE("A record has the bytes of TensorBoard's own writer") {
   const EventTime at{.wall_seconds = 1.5, .step = 300};
   CHECK(hex(scalars_record(at, std::array{Scalar{"train/loss", 2.5}})) ==
         "2100000000000000017becf609000000000000f83f10ac022a130a110a0a747261696e2f6c6f7373"

@@ -117,7 +117,7 @@ TEST_CASE("Numbers that JSON lacks are written as words") {
   CHECK(found.lines[1]["val_loss"] == "inf");
 }
 
-TEST_CASE("Other lines say by 'event' what they are") {
+TEST_CASE("Lines other than steps name their 'event'") {
   const auto found = report({.metrics_path = "", .console = {}, .total_steps = 7}, [](Reporter& r) {
     r.report(StartEvent{"a table", {{"parameters", 5}}});
     r.report(EvaluationEvent{.step = 3, .val_loss = 1.5, .tokens = 640, .data = "d"});
@@ -159,7 +159,7 @@ TEST_CASE("Other lines say by 'event' what they are") {
   CHECK_THAT(line_with(found.errors, "checkpoints"), Names(2));
 }
 
-TEST_CASE("A failure is a line of its own, whatever its message holds") {
+TEST_CASE("A failure is one line, whatever bytes its message has") {
   const auto found = report({.metrics_path = "", .console = {}}, [](Reporter& r) {
     r.report_failure({.step = 3, .message = "a\xff\nb"});
   });
@@ -169,7 +169,7 @@ TEST_CASE("A failure is a line of its own, whatever its message holds") {
   CHECK(found.errors.empty());
 }
 
-TEST_CASE("A rank that does not write writes nothing at all") {
+TEST_CASE("A reporter that does not write drops every event") {
   const auto found = report({.writes = false, .metrics_path = "", .console = {}}, [](Reporter& r) {
     r.report(StartEvent{"a table", {}});
     r.report(kRecord);
@@ -202,7 +202,8 @@ TEST_CASE("Off a terminal the first, every log_every-th and the last step are pl
                           "39% | 50.0 MiB | eta 0:00\n") != std::string::npos);
 }
 
-TEST_CASE("On a terminal one line is redrawn, fits its width, and is gone before other lines") {
+TEST_CASE(
+    "On a terminal the live line is redrawn, fits its width, and is erased before other lines") {
   const auto found = report({.metrics_path = "",
                              .console = {.live = true, .columns = [] { return 60; }},
                              .log_every = 10,
@@ -217,7 +218,7 @@ TEST_CASE("On a terminal one line is redrawn, fits its width, and is gone before
   CHECK(found.errors.ends_with("\r\x1b[J\rdtrain: warning: w\n"));
 }
 
-TEST_CASE("On a terminal evaluations and checkpoints stay as lines above the live one") {
+TEST_CASE("On a terminal evaluations and checkpoints are lines above the live line") {
   const auto found =
       report({.metrics_path = "",
               .console = {.live = true, .columns = [] { return 79; }},
@@ -235,7 +236,7 @@ TEST_CASE("On a terminal evaluations and checkpoints stay as lines above the liv
              Names("step 3", "p", "5 B", "0.2 s", "stall 0 s"));
 }
 
-TEST_CASE("A line that is too long loses the parts that matter least, and its dividers") {
+TEST_CASE("A progress line that is too long drops parts in their order, and its dividers") {
   const std::vector<LinePart> parts = {{"step 5", 0}, {"loss 1", 0}, {"lr 2", 4},
                                        {"mfu 3%", 8}, {"4 MiB", 9},  {"eta 6", 0}};
   CHECK(fit_parts(parts, 99) == "step 5 | loss 1 | lr 2 | mfu 3% | 4 MiB | eta 6");
@@ -258,8 +259,7 @@ TEST_CASE("With log_every 0 no step is shown, on a terminal or not, but all are 
   CHECK(found.errors.empty());
 }
 
-TEST_CASE(
-    "Memory that was predicted wrongly is a warning where a tenth of it, and 4 MiB, are wrong") {
+TEST_CASE("A memory prediction off by more than a tenth and 4 MiB triggers a warning") {
   const auto warns = [](std::int64_t predicted_mib, std::int64_t peak_mib) {
     const auto found = report({.metrics_path = "", .console = {}}, [&](Reporter& r) {
       r.report(MemoryEvent{.step = 3, .predicted = predicted_mib << 20, .peak = peak_mib << 20});
@@ -274,7 +274,7 @@ TEST_CASE(
   CHECK(warns(2, 7));
 }
 
-TEST_CASE("Metrics that cannot be written are an error that names the file") {
+TEST_CASE("A metrics file that cannot be written is an error naming the file") {
   const std::string message = testing::message_of(base::ErrorKind::data, [] {
     AppendedFile("/proc/no-such-folder/metrics.jsonl", AppendedFile::Start::empty, "lines")
         .write_line({{"event", "start"}});

@@ -9,7 +9,7 @@
 namespace dtrain::metrics::tensor_memory_test {
 namespace {
 
-TEST_CASE("Tensor memory is counted to the byte, and the peak stays") {
+TEST_CASE("Tensor memory is counted to the byte, and the peak persists") {
   install_counting_allocator();
   const MemoryUse before = memory_use();
   // Beyond what any test before this one has used.
@@ -29,7 +29,7 @@ TEST_CASE("Tensor memory is counted to the byte, and the peak stays") {
   CHECK(memory_use().peak == before.current + 4000 + large);
 }
 
-TEST_CASE("Before the first step no more is kept than was in use at once") {
+TEST_CASE("Before the first step the cache is bounded by the peak use") {
   install_counting_allocator();
   const MemoryUse before = memory_use();
   for (std::int64_t size = 1; size <= 9; ++size) {
@@ -38,7 +38,7 @@ TEST_CASE("Before the first step no more is kept than was in use at once") {
   }
 }
 
-TEST_CASE("A large block that was freed serves the next request of its size") {
+TEST_CASE("A freed large block serves the next request of its size") {
   install_counting_allocator();
   at::Tensor a = at::empty({1 << 20}, at::kFloat);
   const at::Tensor other = at::empty({(1 << 20) + 64}, at::kFloat);
@@ -54,7 +54,7 @@ constexpr std::int64_t kMiB = 1 << 20;
 
 at::Tensor block(std::int64_t bytes) { return at::empty({bytes}, at::kByte); }
 
-TEST_CASE("A step keeps the blocks of the last one, and between steps no more are kept") {
+TEST_CASE("A step caches the blocks of the last step, and the cache does not grow between steps") {
   install_counting_allocator();
   const auto kept = [] { return memory_use().kept; };
   const auto step = [](std::int64_t number, std::int64_t size) {
@@ -82,7 +82,7 @@ TEST_CASE("A step keeps the blocks of the last one, and between steps no more ar
   CHECK(kept() == 9 * kMiB);
 }
 
-TEST_CASE("Memory freed by another thread is counted, and empty tensors are nothing") {
+TEST_CASE("Memory freed by another thread is counted, and empty tensors use none") {
   install_counting_allocator();
   const MemoryUse before = memory_use();
   at::Tensor shared = at::empty({1 << 20}, at::kFloat);
@@ -91,7 +91,7 @@ TEST_CASE("Memory freed by another thread is counted, and empty tensors are noth
   CHECK(memory_use().current == before.current);
 }
 
-TEST_CASE("Memory that is taken without a tensor is counted, and freed by its address alone") {
+TEST_CASE("Memory allocated without a tensor is counted, and freed by its address") {
   install_counting_allocator();
   c10::Allocator* allocator = c10::GetCPUAllocator();
   const MemoryUse before = memory_use();

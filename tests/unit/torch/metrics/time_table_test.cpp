@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 
 constexpr double kOf = 1e-3;  // seconds in a millisecond
 
-TEST_CASE("Each moment of a step counts once, for its innermost span") {
+TEST_CASE("Time within a step counts once, for the innermost span") {
   base::Trace trace(10);
   base::Trace::of_thread() = &trace;
   {
@@ -53,7 +53,7 @@ TEST_CASE("Each moment of a step counts once, for its innermost span") {
   CHECK(to_text(times_from(to_text(times))) == to_text(times));
 }
 
-TEST_CASE("The table gives means per step, and names the ranks that differ most") {
+TEST_CASE("The table shows means per step and names the extreme ranks") {
   PartTimes first{.steps = 2, .step_seconds = 20 * kOf};
   first.of(TracePart::forward) = 12 * kOf;
   first.of(TracePart::wait) = 4 * kOf;
@@ -87,14 +87,14 @@ PeakFlops peak_of(std::optional<double> measured) {
       {.measured = measured, .tensors = at::TensorOptions().dtype(c10::kFloat), .num_ranks = 2});
 }
 
-TEST_CASE("A step that beats the measured peak shows that no utilization is known") {
+TEST_CASE("After a step exceeds the measured peak, utilization is unknown") {
   PeakFlops peak = peak_of(100.0);
   CHECK(peak.utilization(50) == 0.5);
   CHECK_FALSE(peak.utilization(133).has_value());
   CHECK_FALSE(peak.utilization(50).has_value());
 }
 
-TEST_CASE("A peak that was measured on a busy machine is measured again, and never lowered") {
+TEST_CASE("A peak measured on a busy machine is measured again, and never lowered") {
   PeakFlops slow = peak_of(1.0);
   CHECK_FALSE(slow.utilization(1e3).has_value());
   slow.measure_again();
@@ -104,7 +104,7 @@ TEST_CASE("A peak that was measured on a busy machine is measured again, and nev
   CHECK(fast.utilization(1e30) == 1.0);
 }
 
-TEST_CASE("Measurements come ever more rarely as a run goes on") {
+TEST_CASE("Measurements become rarer over a run") {
   std::vector<std::int64_t> due;
   for (std::int64_t step = 0; step <= 100; ++step) {
     if (peak_of(1.0).is_due(step)) due.push_back(step);

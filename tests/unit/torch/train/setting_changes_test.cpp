@@ -37,7 +37,7 @@ struct Change {
   void (*apply)(config::Config& config);
 };
 
-TEST_CASE("A run may not go on with another model, data, seed or batch") {
+TEST_CASE("A resumed run may not change model, data, seed or batch") {
   const Change change = GENERATE(
       Change{"model.width", [](config::Config& c) { c.model.width = 12; }},
       Change{"model.dropout", [](config::Config& c) { c.model.dropout = 0.25; }},
@@ -53,7 +53,7 @@ TEST_CASE("A run may not go on with another model, data, seed or batch") {
   CHECK_THAT(refusal.changes, Catch::StartsWith(change.key));
 }
 
-TEST_CASE("New data may come with another seed, batch, sequence length and share for validation") {
+TEST_CASE("New data allows another seed, batch, sequence length and validation fraction") {
   config::Config now;
   now.data.seq_len = 7;
   now.data.val_fraction = 0.5;
@@ -70,7 +70,7 @@ TEST_CASE("New data may come with another seed, batch, sequence length and share
              Catch::StartsWith("model.width"));
 }
 
-TEST_CASE("Steps, layout, machine and reports may differ without a warning") {
+TEST_CASE("Steps, layout, machine and reports may change without a warning") {
   config::Config now;
   now.train.steps = 5;
   set(now, "layout.strategy", "ddp");
@@ -115,7 +115,7 @@ TEST_CASE("The table begins with the learning rate and aligns old and new values
   CHECK(rate_change(now.train, saved.train, 10).empty());  // no step follows
 }
 
-TEST_CASE("Steps and decay steps are noted where the rate follows them") {
+TEST_CASE("Changed steps and decay steps are listed if the learning rate depends on them") {
   config::Config saved;
   saved.train.steps = 1000;
   set(saved, "train.schedule", "wsd");
@@ -131,7 +131,7 @@ TEST_CASE("Steps and decay steps are noted where the rate follows them") {
   check_changes(noted(now, saved), {{"train.steps", "1000", "2000"}});
 }
 
-TEST_CASE("Norms are on another level where gradients are compressed in another way") {
+TEST_CASE("Norms have another level if compression changes") {
   config::Config saved;
   saved.layout.dp = 4;
   saved.layout.shard_size = 1;
@@ -154,7 +154,7 @@ TEST_CASE("Norms are on another level where gradients are compressed in another 
   }
 }
 
-TEST_CASE("Settings of an optimizer that is not in use may differ without a warning") {
+TEST_CASE("Settings of an unused optimizer may change without a warning") {
   config::Config saved;
   config::Config now;
   now.train.momentum = 0.5;
@@ -167,7 +167,7 @@ TEST_CASE("Settings of an optimizer that is not in use may differ without a warn
              testing::Names("train.momentum", "0.5", "0"));
 }
 
-TEST_CASE("What changes later numbers is noted with both values") {
+TEST_CASE("Settings that change results are listed with both values") {
   config::Config now;
   now.train.lr = 0.5;
   set(now, "train.schedule", "linear");

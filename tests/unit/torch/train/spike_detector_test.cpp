@@ -60,12 +60,12 @@ int spikes_at(double level, int num_steps, Noise& noise, SpikeDetector& guard) {
   return spikes;
 }
 
-TEST_CASE("A guard knows no limits before its warm-up is over") {
+TEST_CASE("There are no limits before the warm-up is over") {
   CHECK_FALSE(guard_after(SpikeDetector::kWarmUpSteps - 1, kThreshold).limits().any());
   CHECK(guard_after(SpikeDetector::kWarmUpSteps, kThreshold).limits().any());
 }
 
-TEST_CASE("Limits are so many standard deviations of the logarithms above their mean") {
+TEST_CASE("Limits are `threshold` standard deviations of the logarithms above their mean") {
   constexpr int kSteps = 200;  // as long as step k counts with k (k + 1)
   constexpr double kDeviation = 0.3;
   Noise noise(kDeviation);
@@ -87,7 +87,7 @@ TEST_CASE("Limits are so many standard deviations of the logarithms above their 
   CHECK(limits.grad_norm == Approx(6 * factor).epsilon(bound));
 }
 
-TEST_CASE("Norms that differ by factors, as healthy ones do, are no spikes") {
+TEST_CASE("Log-normal norms of healthy runs are no spikes") {
   for (const double deviation : {0.02, 0.1, 0.2, 0.4}) {
     SpikeDetector guard(kThreshold);
     Noise noise(deviation);
@@ -107,8 +107,7 @@ TEST_CASE("Norms that fall or rise steadily are no spikes") {
   }
 }
 
-TEST_CASE(
-    "The fall of a norm at the start hides no spike of ten times the norm after the warm-up") {
+TEST_CASE("The initial fall of the norm does not hide a tenfold spike after the warm-up") {
   SpikeDetector guard(kThreshold);
   Noise noise(0.1);
   for (int step = 0; step < SpikeDetector::kWarmUpSteps; ++step) {
@@ -134,7 +133,7 @@ TEST_CASE("One spike hides no other") {
 }
 
 // Chebyshev: no distribution has more than 1/Z² of its values beyond Z deviations.
-TEST_CASE("Norms that are as frequent as no spikes can be are learned") {
+TEST_CASE("Norms too frequent to be spikes raise the limits") {
   SpikeDetector guard(kThreshold);
   Noise noise(0.2);
   CHECK(spikes_at(1, 300, noise, guard) == 0);
@@ -146,7 +145,7 @@ TEST_CASE("Norms that are as frequent as no spikes can be are learned") {
   CHECK(spikes == 0);
 }
 
-TEST_CASE("A level that stays is taken for the new one after three steps, above and below") {
+TEST_CASE("Three steps in a row above or below the limits set a new level") {
   for (const double factor : {10.0, 100.0, 1e6}) {
     SpikeDetector guard(kThreshold);
     Noise noise(0.1);
@@ -160,7 +159,7 @@ TEST_CASE("A level that stays is taken for the new one after three steps, above 
   }
 }
 
-TEST_CASE("A figure that never moves has a limit above itself") {
+TEST_CASE("A constant figure has a limit above itself") {
   SpikeDetector guard(kThreshold);
   for (int step = 0; step < 300; ++step) guard.note(1.5, 1e-30);
   CHECK(guard.limits().loss > 1.5);
@@ -169,7 +168,7 @@ TEST_CASE("A figure that never moves has a limit above itself") {
   CHECK(guard.limits().grad_norm < 2e-30);
 }
 
-TEST_CASE("A figure of 0 is no spike, and changes no limit") {
+TEST_CASE("A figure of 0 is no spike and changes no limit") {
   SpikeDetector guard(kThreshold);
   for (int step = 0; step < 300; ++step) guard.note(0, 0);
   CHECK_FALSE(guard.limits().any());
@@ -180,7 +179,7 @@ TEST_CASE("A figure of 0 is no spike, and changes no limit") {
   CHECK(guard.limits().grad_norm == limits.grad_norm);
 }
 
-TEST_CASE("A guard that was saved amid spikes decides as if never interrupted") {
+TEST_CASE("A detector saved amid spikes continues as if never interrupted") {
   SpikeDetector guard = guard_after(200, kThreshold);
   guard.note(2, 600);
   guard.note(2, 700);
@@ -192,7 +191,7 @@ TEST_CASE("A guard that was saved amid spikes decides as if never interrupted") 
   CHECK_FALSE(is_spike(resumed, 2, 650));
 }
 
-TEST_CASE("Moments of an older dtrain become those of log-normal figures") {
+TEST_CASE("Statistics of an older dtrain are converted assuming log-normal figures") {
   const auto parsed = [](const std::string& norm) {
     return parse_history(R"({"spikes": {"num_steps": 300, "loss": {"mean": 2.0, "variance": 0.04},
                          "grad_norm": )" +
@@ -214,7 +213,7 @@ TEST_CASE("Moments of an older dtrain become those of log-normal figures") {
   }
 }
 
-TEST_CASE("A history keeps every bit in its text") {
+TEST_CASE("A history round-trips through text with every bit") {
   RunHistory history{.data_step = 7, .spikes = guard_after(77, kThreshold).statistics()};
   CHECK(history.validation.note(10, 1.0 / 3));
   CHECK_FALSE(history.validation.note(20, 0.4));
@@ -231,7 +230,7 @@ TEST_CASE("A history keeps every bit in its text") {
   }
 }
 
-TEST_CASE("A record without its data is of the data of the run that saved it") {
+TEST_CASE("A record without data identity gets that of the run that saved it") {
   RunHistory history;
   CHECK(history.validation.note(10, 0.5));
   const data::DataIdentity data{.training = "9 samples", .validation = "3 samples"};
@@ -252,7 +251,7 @@ TEST_CASE("A record without its data is of the data of the run that saved it") {
   CHECK(saved(data) == "others");
 }
 
-TEST_CASE("The mean loss names the steps that it is of: the last 50") {
+TEST_CASE("The mean loss covers and names the last 50 steps") {
   RecentSteps recent;
   CHECK_FALSE(recent.loss().has_value());
   for (std::int64_t step = 1; step <= 60; ++step) {
@@ -265,8 +264,7 @@ TEST_CASE("The mean loss names the steps that it is of: the last 50") {
   CHECK(mean.loss == 35.5);  // of 11 to 60
 }
 
-TEST_CASE(
-    "Losses that are not finite are no part of the mean, and steps without others have none") {
+TEST_CASE("The mean omits losses that are not finite, and is empty without finite ones") {
   RecentSteps recent;
   recent.note({.step = 1, .loss = std::numeric_limits<double>::quiet_NaN(), .seconds = 1});
   CHECK_FALSE(recent.loss().has_value());
@@ -278,7 +276,7 @@ TEST_CASE(
   CHECK(mean.loss == 4);
 }
 
-TEST_CASE("The time of a step is the median") {
+TEST_CASE("The step time is the median") {
   RecentSteps recent;
   CHECK_FALSE(recent.seconds().has_value());
   for (const double seconds : {3.0, 1.0, 9.0}) recent.note({.step = 1, .seconds = seconds});

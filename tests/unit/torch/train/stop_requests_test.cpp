@@ -11,7 +11,7 @@
 namespace dtrain::train::stop_requests_test {
 namespace {
 
-TEST_CASE("No request to save is lost, whenever it comes") {
+TEST_CASE("No save request is lost") {
   StopRequests requests({});
   constexpr int kSignals = 300;
   std::atomic<int> sent = 0;
@@ -26,7 +26,7 @@ TEST_CASE("No request to save is lost, whenever it comes") {
   });
   for (int number = 1; number <= kSignals && !has_lost;) {
     const bool was_sent = sent == number;
-    if (requests.take_save()) {
+    if (requests.take_save_request()) {
       while (sent != number) std::this_thread::yield();
       taken = number++;
     } else if (was_sent) {
@@ -36,7 +36,7 @@ TEST_CASE("No request to save is lost, whenever it comes") {
   CHECK_FALSE(has_lost);
 }
 
-TEST_CASE("The first rank of several that ends leaves signals to the others") {
+TEST_CASE("Handlers stay installed when the first of several ranks ends") {
   struct sigaction before {};
   ::sigaction(SIGTERM, nullptr, &before);
   std::optional<StopRequests> first(std::in_place, StopRequests::Options{});
@@ -55,7 +55,7 @@ TEST_CASE("The first rank of several that ends leaves signals to the others") {
   CHECK_FALSE(later.wants_stop());
 }
 
-TEST_CASE("A request to stop that has come stays when another rank ends") {
+TEST_CASE("A stop request survives the end of another rank") {
   StopRequests second({});
   {
     const StopRequests first({});

@@ -202,7 +202,7 @@ TEST_CASE("The loop's steps are the engine's, with the schedule's rate and cumul
   CHECK(std::filesystem::exists(folder.path("run/final/model.safetensors")));
 }
 
-TEST_CASE("A peak that steps beat is no peak: MFU is null until another was measured") {
+TEST_CASE("MFU is null after a step exceeds the peak, until a higher one is measured") {
   const TempFolder folder;
   config::Config config = testing::laid_out(testing::tiny_config(), 2, 2);
   config.train.steps = 12;
@@ -234,7 +234,7 @@ TEST_CASE("The loop trains exactly as the engine driven by hand") {
   }
 }
 
-TEST_CASE("Ranks with different settings are refused, naming the first one") {
+TEST_CASE("Ranks with different settings are refused, naming the first difference") {
   std::vector<std::string> messages(2);
   testing::on_threads(2, [&](comm::World& world) {
     config::Config config = testing::laid_out(testing::tiny_config(), 2, 1);

@@ -35,37 +35,37 @@ namespace fs = std::filesystem;
 using base::ErrorKind;
 using Json = nlohmann::json;
 
-constexpr int kQuestions = 8;
-// Seconds; logs, time limits and authentication suffer from more.
-constexpr double kMostApart = 1.0;
+constexpr int kRoundTrips = 8;
+// Seconds; a larger offset disturbs logs, time limits and authentication.
+constexpr double kMaxOffset = 1.0;
 
 double now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 struct Offset {
-  double seconds = 0;  // of a rank's clock, ahead of rank 0's
-  double doubt = INFINITY;
+  double seconds = 0;  // a rank's clock minus rank 0's
+  double uncertainty = INFINITY;
 };
 
-// Rank 0 asks; the answer was written between question and arrival.
-Offset ask(comm::ProcessGroup& group, std::int64_t peer) {
+// On rank 0: the peer reads its clock between send and receive.
+Offset measure_offset(comm::ProcessGroup& group, std::int64_t peer) {
   const auto word = at::empty({1}, at::kDouble);
   Offset best;
-  for (int question = 0; question < kQuestions; ++question) {
+  for (int trip = 0; trip < kRoundTrips; ++trip) {
     const double asked = now();
     const auto begin = base::Clock::now();
     group.send(word, peer).wait_host();
     group.recv(word, peer).wait_host();
     const double half = base::seconds_since(begin) / 2;
-    if (half < best.doubt) best = {word.const_data_ptr<double>()[0] - (asked + half), half};
+    if (half < best.uncertainty) best = {word.const_data_ptr<double>()[0] - (asked + half), half};
   }
   return best;
 }
 
-void answer(comm::ProcessGroup& group) {
+void send_clock(comm::ProcessGroup& group) {
   const auto word = at::empty({1}, at::kDouble);
-  for (int question = 0; question < kQuestions; ++question) {
+  for (int trip = 0; trip < kRoundTrips; ++trip) {
     group.recv(word, 0).wait_host();
     word.mutable_data_ptr<double>()[0] = now();
     group.send(word, 0).wait_host();
@@ -78,7 +78,7 @@ std::string readable(double seconds) {
   return fmt::format("{:.2f} s", seconds);
 }
 
-// "A (ranks 0-2,5); B (rank 3)"; the value alone where all are equal.
+// "A (ranks 0-2,5); B (rank 3)"; only the value if all are equal.
 std::string by_rank(std::span<const std::string> values) {
   std::vector<std::string> order;
   std::map<std::string, std::vector<int>> ranks_of;
@@ -121,7 +121,7 @@ std::string host_name() {
   return name;
 }
 
-// A rank's own facts, as texts and numbers.
+// This rank's facts, as texts and numbers.
 Json own_facts(const comm::World& world, const config::Config& config,
                const config::StartRecord& start) {
   const Json record = Json::parse(start.provenance);
@@ -151,7 +151,7 @@ std::vector<std::string> texts(const std::vector<Json>& ranks, const char* key) 
   return values;
 }
 
-void find_cores(const std::vector<Json>& ranks, Findings& findings) {
+void report_cores(const std::vector<Json>& ranks, Findings& findings) {
   std::vector<std::string> values;
   std::map<std::string, std::int64_t> threads_on;  // by the cores that ranks share
   for (const Json& rank : ranks) {
@@ -171,7 +171,7 @@ void find_cores(const std::vector<Json>& ranks, Findings& findings) {
   }
 }
 
-void find_memory(const std::vector<Json>& ranks, Findings& findings) {
+void report_memory(const std::vector<Json>& ranks, Findings& findings) {
   const auto bytes = [](const Json& rank) { return rank.value("memory", std::int64_t{-1}); };
   const auto least = std::ranges::min_element(ranks, {}, bytes);
   if (bytes(*least) < 0) return findings.fact("memory", "unknown");
@@ -182,7 +182,7 @@ void find_memory(const std::vector<Json>& ranks, Findings& findings) {
                                       whose + least->value("bound", "")));
 }
 
-// The folders that have to be made, outermost first.
+// The folders that must be created, outermost first.
 std::vector<fs::path> missing_folders(const fs::path& folder) {
   std::vector<fs::path> missing;
   std::error_code error;
@@ -193,8 +193,8 @@ std::vector<fs::path> missing_folders(const fs::path& folder) {
   return missing;
 }
 
-// Why no file can be written there; empty: one can. Makes the folder.
-std::string refusal(const std::string& run_dir, const std::string& name) {
+// Creates the folder and a file in it. Returns the error; empty on success.
+std::string write_error(const std::string& run_dir, const std::string& name) {
   std::error_code error;
   fs::create_directories(run_dir, error);
   if (error) return fmt::format("'{}' cannot be created ({})", run_dir, error.message());
@@ -217,9 +217,10 @@ std::string refusal(const std::string& run_dir, const std::string& name) {
   }
 }
 
-// why: of this rank; empty: it could write, or did not try. Returns whether there is no refusal.
-bool find_refusals(comm::ProcessGroup& world, const std::string& why, Findings& findings) {
-  const std::vector<std::string> answers = comm::exchange_texts(world, why);
+// Reports the ranks that cannot write. error: this rank's; empty if it could write or did not try.
+// Returns true if no rank has an error.
+bool check_writable(comm::ProcessGroup& world, const std::string& error, Findings& findings) {
+  const std::vector<std::string> answers = comm::exchange_texts(world, error);
   std::vector<int> refused;
   for (std::size_t rank = 0; rank < answers.size(); ++rank) {
     if (!answers[rank].empty()) refused.push_back(static_cast<int>(rank));
@@ -232,11 +233,11 @@ bool find_refusals(comm::ProcessGroup& world, const std::string& why, Findings& 
   return false;
 }
 
-void find_folder(comm::ProcessGroup& world, const std::string& run_dir, const std::string& job,
-                 Findings& findings) {
-  // Rank 0 first: where it cannot write there is nothing for others to see.
+void check_folder(comm::ProcessGroup& world, const std::string& run_dir, const std::string& job,
+                  Findings& findings) {
+  // Rank 0 first: if it cannot write, the others have nothing to see.
   const bool is_first = world.rank() == 0;
-  if (!find_refusals(world, is_first ? refusal(run_dir, job) : "", findings)) return;
+  if (!check_writable(world, is_first ? write_error(run_dir, job) : "", findings)) return;
   try {
     (void)job::hold_shared_folder(world, run_dir, job);
   } catch (const base::Error& error) {
@@ -244,7 +245,7 @@ void find_folder(comm::ProcessGroup& world, const std::string& run_dir, const st
     return findings.problem(error);
   }
   const std::string own = fmt::format("{}-{}", job, world.rank());
-  if (!find_refusals(world, is_first ? "" : refusal(run_dir, own), findings)) return;
+  if (!check_writable(world, is_first ? "" : write_error(run_dir, own), findings)) return;
   findings.fact("run folder", fmt::format("{}: all ranks see rank 0's, and can write", run_dir));
 }
 
@@ -282,15 +283,15 @@ void Findings::require_none() const {
 void measure_clocks(comm::World& world, Findings& findings) {
   if (world.size() == 1) return findings.fact("clocks", "one rank: nothing to compare");
   comm::ProcessGroup& group = world.control();
-  const auto worst = at::full({3}, 0.0, at::kDouble);  // offset, doubt, rank
+  const auto worst = at::full({3}, 0.0, at::kDouble);  // offset, uncertainty, rank
   auto* found = worst.mutable_data_ptr<double>();
   for (std::int64_t peer = 1; peer < world.size(); ++peer) {
-    if (world.rank() == peer) answer(group);
+    if (world.rank() == peer) send_clock(group);
     if (world.rank() != 0) continue;
-    const Offset offset = ask(group, peer);
+    const Offset offset = measure_offset(group, peer);
     if (peer > 1 && std::abs(offset.seconds) <= std::abs(found[0])) continue;
     found[0] = offset.seconds;
-    found[1] = offset.doubt;
+    found[1] = offset.uncertainty;
     found[2] = static_cast<double>(peer);
   }
   group.broadcast(worst, 0).wait_host();
@@ -298,7 +299,7 @@ void measure_clocks(comm::World& world, Findings& findings) {
                                        readable(std::abs(found[0])),
                                        found[0] < 0 ? "behind" : "ahead of", readable(found[1]));
   findings.fact("clocks", (world.size() > 2 ? "the farthest: " : "") + text);
-  if (std::abs(found[0]) - found[1] < kMostApart) return;
+  if (std::abs(found[0]) - found[1] < kMaxOffset) return;
   findings.problem(base::ErrorKind::usage, text + ": set the machines' clocks, as by chrony");
 }
 
@@ -308,7 +309,7 @@ void measure_all_reduce(comm::World& world, Findings& findings) {
   const double ranks = static_cast<double>(world.size());
   for (const Size& size : kSizes) {
     const double seconds = seconds_of(world, *group, size);
-    // Bytes that each rank must send in any case, as benchmarks of all-reduces count them.
+    // The bytes that each rank must send at least, as in other all-reduce benchmarks (bus bandwidth).
     const double sent = 2 * (ranks - 1) / ranks * static_cast<double>(size.bytes);
     findings.fact("all-reduce",
                   fmt::format("{:>9}: {:>9}, {:.2f} GB/s", metrics::format_bytes(size.bytes),
@@ -316,8 +317,8 @@ void measure_all_reduce(comm::World& world, Findings& findings) {
   }
 }
 
-void find_machine_facts(comm::World& world, const config::Config& config,
-                        const config::StartRecord& record, Findings& findings) {
+void report_machines(comm::World& world, const config::Config& config,
+                     const config::StartRecord& record, Findings& findings) {
   const std::string own_text =
       own_facts(world, config, record).dump(-1, ' ', false, Json::error_handler_t::replace);
   std::vector<Json> ranks;
@@ -335,8 +336,8 @@ void find_machine_facts(comm::World& world, const config::Config& config,
     findings.equal_fact("CPU type", types,
                         "types round differently; use machines of one type, or --mixed-cpus on");
   }
-  find_cores(ranks, findings);
-  find_memory(ranks, findings);
+  report_cores(ranks, findings);
+  report_memory(ranks, findings);
   findings.fact_of_ranks("devices", texts(ranks, "device"));
 }
 
@@ -345,7 +346,7 @@ void check_run_folder(comm::ProcessGroup& world, const std::string& run_dir, Fin
   std::vector<fs::path> made;
   if (world.rank() == 0) made = missing_folders(run_dir);
   const std::string job = comm::exchange_texts(world, checkpoint::store::new_start_id()).front();
-  find_folder(world, run_dir, job, findings);
+  check_folder(world, run_dir, job, findings);
   world.barrier();
   for (; !made.empty(); made.pop_back()) ::rmdir(made.back().c_str());
 }
