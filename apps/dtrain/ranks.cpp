@@ -30,8 +30,9 @@ bool is_first(std::int64_t base::RankEnv::*rank) {
 
 void report_stops_on_one_rank(const char* rest) {
   const bool is_named = !base::has_launcher();  // dtrun reports the signal itself
-  base::print_on_stop_signal(is_first(&base::RankEnv::rank) ? rest : nullptr,
-                   is_named ? base::StopLine::with_signal : base::StopLine::without_signal);
+  base::print_on_stop_signal(
+      is_first(&base::RankEnv::rank) ? rest : nullptr,
+      is_named ? base::StopLine::with_signal : base::StopLine::without_signal);
 }
 
 void print_once(std::string_view text) {

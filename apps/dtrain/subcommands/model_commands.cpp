@@ -181,7 +181,8 @@ int export_checkpoint(const config::CommandLine& command_line) {
     fail(ErrorKind::usage, "'{}' is not a regular file and is not replaced; name another file",
          wanted.file);
   }
-  if (path_exists((fs::path(wanted.file).parent_path() / checkpoint::store::kManifestName).string())) {
+  if (path_exists(
+          (fs::path(wanted.file).parent_path() / checkpoint::store::kManifestName).string())) {
     fail(ErrorKind::usage, "'{}' is in a checkpoint folder: name a file elsewhere", wanted.file);
   }
   const auto checkpoints = checkpoint::store::checkpoints_at(wanted.checkpoint);

@@ -115,7 +115,7 @@ void require_device(const std::string& path, const Config& config, const LoadedS
                     const Launch& launch) {
   const DeviceName& device = config.machine.device;
   const bool path_exists = device.is_cpu() || device.kind == "auto" ||
-                        std::ranges::count(launch.devices, device.kind) > 0;
+                           std::ranges::count(launch.devices, device.kind) > 0;
   if (path_exists || given.gives("machine.device")) return;
   base::fail(
       base::ErrorKind::usage,

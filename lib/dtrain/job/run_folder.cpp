@@ -322,8 +322,9 @@ std::unique_ptr<base::HeldFolder> hold_shared_folder(comm::ProcessGroup& world,
   if (world.size() > 1) {
     const std::string path = fmt::format("{}.tmp-{}", shared_file(run_dir), job);
     base::Disk disk(ErrorKind::checkpoint);
-    comm::run_long_on_leader(world, "writing to the run folder",
-                             [&] { base::write_with_retries(disk, path, [](base::OutputFile&) {}); });
+    comm::run_long_on_leader(world, "writing to the run folder", [&] {
+      base::write_with_retries(disk, path, [](base::OutputFile&) {});
+    });
     const std::vector<std::size_t> without_file = ranks_not_seeing(world, path);
     comm::run_long_on_leader(world, "writing to the run folder", [&] { disk.remove_file(path); });
     if (!without_file.empty()) {

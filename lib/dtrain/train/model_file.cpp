@@ -145,11 +145,11 @@ ModelConfig model_of(const WeightFile& file, const model::UserHints& hints) {
   const std::string prefix = is_storage ? checkpoint::kWeightPrefix : "";
   ModelConfig model;
   file.explain_errors([&] {
-    model =
-        found == file.metadata().end()
-            ? recognised_model(tensor_shapes(file.path(), file.tensors(), prefix, is_storage), hints)
-            : parse_description(found->second, fmt::format("model file '{}': bad metadata '{}'",
-                                                           file.path(), kModelKey));
+    model = found == file.metadata().end()
+                ? recognised_model(tensor_shapes(file.path(), file.tensors(), prefix, is_storage),
+                                   hints)
+                : parse_description(found->second, fmt::format("model file '{}': bad metadata '{}'",
+                                                               file.path(), kModelKey));
   });
   model::check_flag_agrees(file.path(), hints.layers_flag, hints.layers, model.layers);
   model::family_of(model).check_own(model, hints, file.path());

@@ -46,12 +46,14 @@ bool leader_sees(const StartContext& context, const std::function<bool()>& look)
   return !ask_leader(context, [&] { return std::string(look() ? "yes" : ""); }).empty();
 }
 
-std::optional<VerifiedCheckpoint> choose_newest(const StartContext& context, const std::string& checkpoints) {
+std::optional<VerifiedCheckpoint> choose_newest(const StartContext& context,
+                                                const std::string& checkpoints) {
   const auto notice = [](std::string_view text) { base::log_warning("{}", text); };
   const std::string earlier = ask_leader(context, [&] {
     const std::string path = base::parent_folder(checkpoints) + "/config.json";
-    return base::path_exists(path) ? config::json_value_in_file(path, config::kSkippedCheckpointsKey)
-                                : "";
+    return base::path_exists(path)
+               ? config::json_value_in_file(path, config::kSkippedCheckpointsKey)
+               : "";
   });
   return checkpoint::choose_newest(context.world, checkpoints,
                                    context.config.checkpoint.strict_resume, notice,
@@ -78,7 +80,8 @@ std::optional<VerifiedCheckpoint> find_checkpoint(const StartContext& context) {
 
 // Refuses to repeat committed steps, unless the committed checkpoint was skipped by name, now or by an
 // attempt that quarantined it and then failed.
-void check_covers_committed(const StartContext& context, const std::optional<VerifiedCheckpoint>& chosen) {
+void check_covers_committed(const StartContext& context,
+                            const std::optional<VerifiedCheckpoint>& chosen) {
   const std::int64_t found = chosen ? chosen->manifest.step : -1;
   if (found >= context.committed_step) return;
   const std::int64_t committed = context.committed_step;
@@ -114,8 +117,9 @@ struct DataSource {
   const std::string& identity;
 };
 
-[[noreturn]] void refuse_data(const VerifiedCheckpoint& chosen, std::string_view key, const DataSource& saved,
-                              const DataSource& now, std::string_view advice) {
+[[noreturn]] void refuse_data(const VerifiedCheckpoint& chosen, std::string_view key,
+                              const DataSource& saved, const DataSource& now,
+                              std::string_view advice) {
   base::fail(ErrorKind::usage,
              "cannot resume from {}: {} ({}) differs from the checkpoint's data: it has {}, the "
              "checkpoint {}; give the file as it was, {}or --init-from to take the weights alone",
@@ -157,7 +161,8 @@ bool may_be_same_data(const StartContext& context, const VerifiedCheckpoint& cho
 
 // Returns the data that differs. Without new data, only adding or removing validation data is allowed;
 // other changes are refused.
-std::vector<SettingChange> data_changes(const StartContext& context, const VerifiedCheckpoint& chosen,
+std::vector<SettingChange> data_changes(const StartContext& context,
+                                        const VerifiedCheckpoint& chosen,
                                         const config::Config& saved_config, bool has_new_data) {
   const data::DataIdentity& now = context.data;
   const config::DataConfig& config = context.config.data;
@@ -186,8 +191,8 @@ std::vector<SettingChange> data_changes(const StartContext& context, const Verif
 
 // True if the run begins new data at its first sample. False without new data, or if the run has
 // begun it already: then the command restarts that run.
-bool begins_data(const StartContext& context, const VerifiedCheckpoint& chosen, const config::Config& saved,
-                 const RunHistory& history) {
+bool begins_data(const StartContext& context, const VerifiedCheckpoint& chosen,
+                 const config::Config& saved, const RunHistory& history) {
   const config::Config& config = context.config;
   if (!config.checkpoint.new_data) return false;
   const auto is_of_data = [](const SettingChange& change) {
@@ -214,7 +219,8 @@ bool begins_data(const StartContext& context, const VerifiedCheckpoint& chosen, 
 }
 
 // --epochs is converted to steps from step 0 on.
-void check_epochs(const config::TrainConfig& train, const VerifiedCheckpoint& chosen, std::int64_t data_step) {
+void check_epochs(const config::TrainConfig& train, const VerifiedCheckpoint& chosen,
+                  std::int64_t data_step) {
   if (train.epochs == 0 || data_step == 0) return;
   base::fail(ErrorKind::usage,
              "cannot resume from {} with --epochs {}, which counts from step 0: this data begins "
@@ -262,8 +268,8 @@ void report_changes(const StartContext& context, const VerifiedCheckpoint& chose
                  table_of(changes));
 }
 
-void check_same_run(const StartContext& context, const VerifiedCheckpoint& chosen, const config::Config& saved,
-                    bool has_new_data) {
+void check_same_run(const StartContext& context, const VerifiedCheckpoint& chosen,
+                    const config::Config& saved, bool has_new_data) {
   std::vector<SettingChange> changes = setting_changes(context.config, saved);
   if (const Refusal refusal = refusal_of(changes, has_new_data); !refusal.changes.empty()) {
     base::fail(ErrorKind::usage,

@@ -66,8 +66,9 @@ void write_manifest(base::FileSystem& files, const std::string& folder,
   format::check_contents(manifest.contents, folder);
   check_files(folder, manifest.contents);
   const std::string text = format::to_text(manifest);
-  base::write_with_retries(files, fmt::format("{}/{}", folder, kManifestName),
-                   [&](base::OutputFile& file) { file.write(std::as_bytes(std::span(text))); });
+  base::write_with_retries(
+      files, fmt::format("{}/{}", folder, kManifestName),
+      [&](base::OutputFile& file) { file.write(std::as_bytes(std::span(text))); });
   (void)read_manifest(folder);  // verifies its checksum before the commit
   files.sync_folder(folder);
 }

@@ -140,7 +140,7 @@ std::vector<std::string> checkpoints_at(const std::string& path) {
     const std::string final = final_model(path);
     fail(ErrorKind::checkpoint, "run folder '{}' has no checkpoint; {}", path,
          path_exists(final) ? fmt::format("its model is {}", final)
-                         : "train with --checkpoint-every to write some");
+                            : "train with --checkpoint-every to write some");
   }
   return paths;
 }

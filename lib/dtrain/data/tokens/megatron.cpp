@@ -118,7 +118,8 @@ void MegatronIndex::check_size(std::int64_t bytes_of_tokens) const {
   const auto length = number_at<std::int32_t>(kIndexHeaderBytes + 4 * (num_sequences_ - 1));
   const auto begin =
       number_at<std::int64_t>(kIndexHeaderBytes + 4 * num_sequences_ + 8 * (num_sequences_ - 1));
-  const bool path_exists = 0 <= begin && begin <= bytes_of_tokens;  // otherwise the sum may overflow
+  const bool path_exists =
+      0 <= begin && begin <= bytes_of_tokens;  // otherwise the sum may overflow
   const std::int64_t end = path_exists ? begin + type_.bytes * length : begin;
   if (end == bytes_of_tokens) return;
   refuse_index(index_, "says {} bytes of tokens, {} are there; copy both files again", end,
