@@ -4,9 +4,11 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "dtrain/base/clock.h"
+#include "dtrain/base/text/text.h"
 
 namespace launcher {
 
@@ -35,6 +37,44 @@ class ActiveClock {
   Time last_ = dtrain::base::Clock::now();
   dtrain::base::Clock::duration stopped_{0};
 };
+
+/// The time of an event, by three clocks.
+struct Moment {
+  using Time = dtrain::base::Clock::time_point;
+
+  Time active;          ///< an ActiveClock's; deadlines and hang timeouts use it
+  Time wall;            ///< dtrain::base::Clock's
+  std::int64_t ns = 0;  ///< since the start of the attempt, as in RankEnd::time_ns
+};
+
+/// The clock of one attempt to run a job, which starts with it.
+///
+/// Threads: one.
+class AttemptClock {
+ public:
+  using Time = Moment::Time;
+
+  [[nodiscard]] Time start() const { return start_; }
+  /// Call it at least once a second, as ActiveClock::now().
+  Moment now() {
+    const Time active = active_.now();
+    const Time wall = dtrain::base::Clock::now();
+    const auto since_start = std::chrono::duration_cast<std::chrono::nanoseconds>(wall - start_);
+    return {.active = active, .wall = wall, .ns = since_start.count()};
+  }
+  /// As ActiveClock::on_wall.
+  [[nodiscard]] Time on_wall(Time active) const { return active_.on_wall(active); }
+
+ private:
+  ActiveClock active_;
+  Time start_ = dtrain::base::Clock::now();
+};
+
+/// "0.1 s".
+[[nodiscard]] inline std::string readable_ns(std::int64_t ns) {
+  constexpr double kNanosecond = 1e-9;
+  return dtrain::base::readable_time(static_cast<double>(ns) * kNanosecond);
+}
 
 /// Takes the steps that rank 0 reports, with the time of each report.
 ///

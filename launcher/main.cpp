@@ -28,6 +28,7 @@
 #include "launcher/judge/attempts.h"
 #include "launcher/judge/restarts.h"
 #include "launcher/local/guard.h"
+#include "launcher/local/local_ranks.h"
 #include "launcher/nodes/emulation.h"
 #include "launcher/nodes/meeting.h"
 #include "launcher/options.h"
@@ -69,14 +70,15 @@ std::string error_line(const Options& options, const std::string& message) {
 }
 
 /// Tells the other nodes why this one starts no ranks.
-void tell_failure(Channel& nodes, const Options& options, int status, const std::string& message) {
+void tell_failure(NodeConnections& nodes, const Options& options, int status,
+                  const std::string& message) {
   if (options.node_rank == 0) {
     const std::string line = fmt::format("failed: node 0 did not start: {}", message);
     const AbortOrder order{
         .rank = 0, .reason = "did not start", .quietly = false, .status = status};
     nodes.send_to_all(NodeMessage::abort, encode(order));
     nodes.send_to_all(NodeMessage::finish,
-                      encode(Decision{.status = status, .failed = true, .line = line}));
+                      encode(JobResult{.status = status, .failed = true, .line = line}));
   } else {
     nodes.send(0, NodeMessage::node_failed,
                dtrain::net::MessageWriter()
@@ -89,13 +91,13 @@ void tell_failure(Channel& nodes, const Options& options, int status, const std:
 
 int supervise(PreparedJob job, GuardLink guard) {
   const Options options = job.options;
-  const std::shared_ptr<Channel> nodes = job.nodes;
+  const std::shared_ptr<NodeConnections> nodes = job.nodes;
   const int status = reported([&] { return run_attempts(std::move(job), std::move(guard)); },
                               [&](int failure, const std::string& message) {
                                 write_error_for_a_while(error_line(options, message));
-                                if (nodes) tell_failure(*nodes, options, failure, message);
+                                tell_failure(*nodes, options, failure, message);
                               });
-  if (nodes && options.node_rank == 0) nodes->wait_for_closing();
+  if (options.node_rank == 0) nodes->wait_for_closing();
   return status;
 }
 
@@ -137,6 +139,7 @@ PreparedJob prepare(const Options& options, Meeting meeting, const rlimit& open_
 
 Meeting meet_nobody(const Options& options) {
   Meeting meeting;
+  meeting.channel = std::make_shared<NodeConnections>();
   meeting.port = reserve_port(options.master_addr, options.master_port);
   meeting.placement.nodes = {
       NodePlace{.host = {}, .first_rank = 0, .num_ranks = options.num_ranks}};
@@ -150,7 +153,7 @@ int run_node(Options options, EmulatedStart start, const rlimit& open_files) {
   const std::string token = job_secret_of_environment();
   Meeting meeting = meet(options, token, make_run_id(), std::move(start.listener));
   start.meeting.reset();
-  std::shared_ptr<Channel> nodes = meeting.channel;
+  std::shared_ptr<NodeConnections> nodes = meeting.channel;
   std::optional<PreparedJob> job;
   const int status = reported(
       [&] {

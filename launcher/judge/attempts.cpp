@@ -49,7 +49,7 @@ int take_request(const GuardLink& guard) {
 /// if that is not negative.
 void wait_for_news(const PreparedJob& job, const GuardLink& guard, int wait_ms) {
   std::array<pollfd, 2> entries = {{{guard.signals.get(), POLLIN, 0}, {-1, POLLIN, 0}}};
-  if (job.nodes) entries[1].fd = job.nodes->fd();
+  entries[1].fd = job.nodes->fd();
   ::poll(entries.data(), entries.size(), wait_ms);
 }
 
@@ -66,11 +66,9 @@ RestartDecision wait_before_restart(const PreparedJob& job, const GuardLink& gua
   const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(decision.wait);
   for (;;) {
     if (const int request = take_request(guard); request != 0) return policy.stopped_by(request);
-    if (job.nodes) {
-      for (const NodeEvent& event : job.nodes->take()) {
-        RestartDecision other = taken_back_by(event, policy);
-        if (!other.restarts) return other;
-      }
+    for (const NodeEvent& event : job.nodes->take()) {
+      RestartDecision other = taken_back_by(event, policy);
+      if (!other.restarts) return other;
     }
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count();
     if (left <= 0) return decision;
@@ -90,27 +88,25 @@ void begin_attempt(PreparedJob& job, const RestartOrder& order) {
   job.restart_reason = order.reason;
   job.committed = order.committed;
   job.placement.master_port = order.master_port;
-  if (job.nodes) {
-    job.nodes->begin_attempt(job.attempt);
-    // Before the log folders, whose disk may be slow: a launcher that starts its ranks may be
-    // silent for longer than one that is between attempts.
-    if (job.placement.node_rank == 0) job.nodes->send_to_all(NodeMessage::restart, encode(order));
-  }
+  job.nodes->begin_attempt(job.attempt);
+  // Before the log folders, whose disk may be slow: a launcher that starts its ranks may be silent
+  // for longer than one that is between attempts.
+  if (job.placement.node_rank == 0) job.nodes->send_to_all(NodeMessage::restart, encode(order));
   const std::string why_no_logs = job.folder.begin_attempt(job.attempt);
   if (!why_no_logs.empty()) say(job.options, {"warning: " + why_no_logs});
 }
 
 /// Prepares the next attempt.
-void prepare_restart(PreparedJob& job, const AttemptEnd& end, const CommittedSteps& committed) {
+void prepare_restart(PreparedJob& job, const AttemptResult& end, const CommittedSteps& committed) {
   // The last attempt's port may still be in use. With several nodes --master-port is the dtruns'.
-  const bool is_from_user = job.options.master_port != 0 && !job.nodes;
+  const bool is_from_user = job.options.master_port != 0 && !job.placement.has_several_nodes();
   if (!is_from_user) job.port = reserve_port(job.placement.master_addr, 0);
   const RestartOrder order{.attempt = job.attempt + 1,
                            .master_port = job.port.port,
                            .reason = end.how,
                            .committed = committed.text()};
   begin_attempt(job, order);
-  if (!job.nodes) job.door = make_door();
+  if (!job.placement.has_several_nodes()) job.door = make_door();
 }
 
 /// The exit status of a job that is over, or another attempt.
@@ -128,7 +124,7 @@ WhatFollows wait_for_order(const PreparedJob& job, const GuardLink& guard, int s
       }
       if (event->kind == NodeMessage::abort) is_aborted = true;
       if (event->kind == NodeMessage::finish && is_aborted) {
-        const auto decision = decode_decision(event->body);
+        const auto decision = decode_result(event->body);
         if (!decision) return status;
         say(job.options, {decision->line});
         return decision->status;
@@ -158,7 +154,7 @@ int follow(PreparedJob& job, const GuardLink& guard) {
   StepClock steps;
   Stragglers stragglers;
   for (;;) {
-    const AttemptEnd end = Supervisor(job, guard, steps, stragglers).run();
+    const AttemptResult end = Supervisor(job, guard, steps, stragglers).run();
     // Node 0 may not have heard of a request that came while the job was being ended.
     if (asks_to_stop(end.request)) {
       job.nodes->send(0, NodeMessage::stop, std::to_string(end.request));
@@ -215,7 +211,7 @@ void write_beside_heartbeats(const PreparedJob& job, const std::string& path,
     dtrain::base::write_atomically(path, dtrain::base::ErrorKind::checkpoint, text);
   });
   while (done.wait_for(kBetweenLooks) == std::future_status::timeout) {
-    if (job.nodes) (void)job.nodes->take();  // the job is over, whatever they say
+    (void)job.nodes->take();  // the job is over, whatever they say
   }
   done.get();
 }
@@ -248,15 +244,15 @@ int end_interrupted(const PreparedJob& job, const History& history, RestartDecis
 bool may_start_later(const PreparedJob& job, const dtrain::base::Error& error) {
   using dtrain::base::ErrorKind;
   const bool may_pass = error.kind() == ErrorKind::checkpoint || error.kind() == ErrorKind::memory;
-  return may_pass && job.options.max_restarts > 0 && !job.nodes;
+  return may_pass && job.options.max_restarts > 0 && !job.placement.has_several_nodes();
 }
 
 /// Runs one attempt. One that cannot start its ranks is part of the history, too.
 void run_attempt(PreparedJob& job, const GuardLink& guard, StepClock& steps, Stragglers& stragglers,
-                 std::vector<AttemptEnd>& attempts) {
+                 std::vector<AttemptResult>& attempts) {
   const auto start = Clock::now();
-  const auto add_failure = [&]() -> AttemptEnd& {
-    AttemptEnd& end = attempts.emplace_back();
+  const auto add_failure = [&]() -> AttemptResult& {
+    AttemptResult& end = attempts.emplace_back();
     end.how = "did not start";
     end.has_failed = true;
     end.duration = Clock::now() - start;
@@ -281,7 +277,7 @@ LastWord decide(PreparedJob& job, const GuardLink& guard, StepClock& steps, Hist
   RestartPolicy policy({.max_restarts = options.max_restarts, .backoff = options.restart_backoff});
   for (;;) {
     run_attempt(job, guard, steps, stragglers, history.attempts);
-    const AttemptEnd& end = history.attempts.back();
+    const AttemptResult& end = history.attempts.back();
     RestartDecision decision = policy.after(end);
     if (decision.restarts) {
       say(options, {restart_line(end, decision, policy, options.max_restarts)});
@@ -291,7 +287,7 @@ LastWord decide(PreparedJob& job, const GuardLink& guard, StepClock& steps, Hist
       const int status = decision.interrupted_by != 0
                              ? end_interrupted(job, history, decision, policy.committed())
                              : end.status;
-      if (job.nodes) job.nodes->send_to_all(NodeMessage::over, std::to_string(status));
+      job.nodes->send_to_all(NodeMessage::over, std::to_string(status));
       return {.status = status, .why_not = decision.why_not};
     }
     prepare_restart(job, end, policy.committed_steps());

@@ -37,11 +37,11 @@ bool may_pass(int status) {
 
 constexpr std::size_t kShown = 20;  // attempts in the report
 
-std::string at_step(const AttemptEnd& end) {
+std::string at_step(const AttemptResult& end) {
   return end.step >= 0 ? fmt::format(" at step {}", end.step) : std::string();
 }
 
-std::string attempt_line(std::size_t number, const AttemptEnd& end) {
+std::string attempt_line(std::size_t number, const AttemptResult& end) {
   std::string text = fmt::format("  attempt {}: {} after {}{}", number, end.how,
                                  readable_time(end.duration.count()), at_step(end));
   if (end.recovery) text += fmt::format("; recovered in {}", readable_time(end.recovery->count()));
@@ -54,7 +54,7 @@ std::string attempt_line(std::size_t number, const AttemptEnd& end) {
 /// Empty where the program reports no steps.
 std::string measures(const History& history) {
   std::vector<Seconds> recoveries;
-  for (const AttemptEnd& end : history.attempts) {
+  for (const AttemptResult& end : history.attempts) {
     if (end.recovery) recoveries.push_back(*end.recovery);
   }
   std::string text;
@@ -83,7 +83,7 @@ std::string step_or_null(std::int64_t step) { return step < 0 ? "null" : fmt::fo
 
 }  // namespace
 
-RestartDecision RestartPolicy::after(const AttemptEnd& end) {
+RestartDecision RestartPolicy::after(const AttemptResult& end) {
   if (!end.has_failed || options_.max_restarts == 0) return {};
   note_progress(end);
   if (std::string why_not = reason_against(end); !why_not.empty()) {
@@ -114,7 +114,7 @@ RestartDecision RestartPolicy::interrupted(int signal) const {
           .interrupted_by = committed_ >= 0 && !kills ? signal : 0};
 }
 
-void RestartPolicy::note_progress(const AttemptEnd& end) {
+void RestartPolicy::note_progress(const AttemptResult& end) {
   is_reporting_ |= end.is_reporting;
   if (end.checkpoint.step >= 0) committed_ = end.checkpoint.step;
   last_.update(end.committed_steps);
@@ -123,7 +123,7 @@ void RestartPolicy::note_progress(const AttemptEnd& end) {
   fruitless_ = 0;
 }
 
-std::string RestartPolicy::reason_against(const AttemptEnd& end) const {
+std::string RestartPolicy::reason_against(const AttemptResult& end) const {
   if (end.is_left_behind) return "a process of the job cannot be killed";
   if (end.has_lost_node) return "the job has fewer nodes now";
   if (comes_again(end.status)) {
@@ -139,7 +139,7 @@ std::string RestartPolicy::reason_against(const AttemptEnd& end) const {
   return {};
 }
 
-std::string restart_line(const AttemptEnd& end, const RestartDecision& decision,
+std::string restart_line(const AttemptResult& end, const RestartDecision& decision,
                          const RestartPolicy& policy, int max_restarts) {
   std::string text = fmt::format("restart {} of {} in {}: {}{}", policy.restarts(), max_restarts,
                                  readable_time(decision.wait.count()), end.how, at_step(end));
@@ -178,7 +178,7 @@ std::string no_restart_line(const History& history, const std::string& why) {
 
 std::string report_text(const History& history, const Placement& placement, int status,
                         const std::string& why_no_restart) {
-  const AttemptEnd end = history.attempts.empty() ? AttemptEnd{} : history.attempts.back();
+  const AttemptResult end = history.attempts.empty() ? AttemptResult{} : history.attempts.back();
   const ReportedCheckpoint checkpoint = newest_checkpoint(history);
   std::string host = "null";
   if (end.node) {

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "launcher/judge/verdict.h"
 #include "launcher/nodes/placement.h"
-#include "launcher/output/report.h"
 
 namespace launcher {
 
@@ -44,7 +44,7 @@ class RestartPolicy {
   ///     Attempts that end with the status of a storage error do not count: the storage may come
   ///     back.
   /// The wait doubles with each restart in a row without a newer checkpoint, to a minute at most.
-  [[nodiscard]] RestartDecision after(const AttemptEnd& end);
+  [[nodiscard]] RestartDecision after(const AttemptResult& end);
 
   /// Take back the last decision to start the job again, because a signal came during the wait, or
   /// for another reason.
@@ -59,9 +59,9 @@ class RestartPolicy {
   [[nodiscard]] const CommittedSteps& committed_steps() const { return last_; }
 
  private:
-  void note_progress(const AttemptEnd& end);
+  void note_progress(const AttemptResult& end);
   [[nodiscard]] RestartDecision interrupted(int signal) const;
-  [[nodiscard]] std::string reason_against(const AttemptEnd& end) const;
+  [[nodiscard]] std::string reason_against(const AttemptResult& end) const;
 
   RestartOptions options_;
   int restarts_ = 0;
@@ -75,14 +75,14 @@ class RestartPolicy {
 
 /// All attempts to run a job, in order, and what was measured over them.
 struct History {
-  std::vector<AttemptEnd> attempts;
+  std::vector<AttemptResult> attempts;
   std::chrono::duration<double> useful{0};  // StepClock::useful
   std::chrono::duration<double> wall{0};    // since the first start, waits included
 };
 
 /// "restart 1 of 3 in 1.0 s: rank 1 exited with status 7 at step 57; the newest reported checkpoint
 /// is of step 50".
-[[nodiscard]] std::string restart_line(const AttemptEnd& end, const RestartDecision& decision,
+[[nodiscard]] std::string restart_line(const AttemptResult& end, const RestartDecision& decision,
                                        const RestartPolicy& policy, int max_restarts);
 
 /// The report on a job that was started again: a line for each attempt (of many the last), then

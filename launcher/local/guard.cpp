@@ -196,7 +196,7 @@ int run_guarded(PreparedJob job, int (*supervise)(PreparedJob, GuardLink)) {
   job.door = {};
   link.signals.reset();
   std::chrono::duration<double> limit{0.0};
-  if (job.nodes) limit = job.options.heartbeat_timeout + kGivenUpAfter;
+  if (job.placement.has_several_nodes()) limit = job.options.heartbeat_timeout + kGivenUpAfter;
   job.nodes.reset();
   return guard(child, signals.writer, status.reader, watched, StopLimit(child, limit), job.options);
 }

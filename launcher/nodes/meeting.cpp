@@ -202,10 +202,10 @@ class MeetingGuest {
     meeting.token = token_;
     meeting.placement = start->placement;
     meeting.placement.store_port = options_.master_port;
-    std::vector<NodeLink> links;
+    std::vector<NodeConnection> links;
     links.push_back({0, {.socket = std::move(socket_), .input = std::move(input_)}});
-    meeting.channel =
-        std::make_shared<Channel>(options_.node_rank, std::move(links), silence_limits(options_));
+    meeting.channel = std::make_shared<NodeConnections>(options_.node_rank, std::move(links),
+                                                        silence_limits(options_));
     return meeting;
   }
 

@@ -11,7 +11,7 @@
 #include "dtrain/base/io/descriptor.h"
 #include "dtrain/base/log.h"
 #include "launcher/local/port.h"
-#include "launcher/nodes/channel.h"
+#include "launcher/nodes/node_connections.h"
 #include "launcher/nodes/placement.h"
 #include "launcher/options.h"
 #include "launcher/output/output_writer.h"
@@ -24,7 +24,7 @@ inline constexpr std::string_view kNodeGreeting = "dtrun/4\n";
 /// What a launcher has once all have come.
 struct Meeting {
   Placement placement;
-  std::shared_ptr<Channel> channel;
+  std::shared_ptr<NodeConnections> channel;
   ReservedPort port;                        // of node 0: MASTER_PORT
   dtrain::base::Descriptor store_listener;  // of node 0: where all met, and where the ranks meet
   PortClaim store_claim;                    // of its port

@@ -256,12 +256,12 @@ Meeting host_meeting(const Options& options, const std::string& token, const std
   if (meeting.token.empty())
     placement.rank_token = rank_token_of(dtrain::net::new_challenge(), run_id);
 
-  std::vector<NodeLink> links;
+  std::vector<NodeConnection> links;
   for (JoinedNode& guest : guests) {
     limit_silence(guest.stream.socket, 0ms);  // from here on heartbeats tell
     links.push_back({guest.hello.node_rank, std::move(guest.stream)});
   }
-  meeting.channel = std::make_shared<Channel>(0, std::move(links), silence_limits(options));
+  meeting.channel = std::make_shared<NodeConnections>(0, std::move(links), silence_limits(options));
   meeting.channel->send_to_all(
       NodeMessage::start, encode(JobStart{.placement = placement,
                                           .abort_grace = options.abort_grace.count(),

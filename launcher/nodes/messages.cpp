@@ -130,7 +130,7 @@ void fields(Coder& coder, AbortOrder& order) {
 }
 
 template <typename Coder>
-void fields(Coder& coder, Decision& decision) {
+void fields(Coder& coder, JobResult& decision) {
   coder.number(decision.status, 0, kMostStatus);
   coder.flag(decision.failed);
   coder.text(decision.line);
@@ -186,7 +186,7 @@ std::string encode(const NodeHello& hello) { return encoded(hello); }
 std::string encode(const JobStart& start) { return encoded(start); }
 std::string encode(const RankNews& news) { return encoded(news); }
 std::string encode(const AbortOrder& order) { return encoded(order); }
-std::string encode(const Decision& decision) { return encoded(decision); }
+std::string encode(const JobResult& decision) { return encoded(decision); }
 std::string encode(const RestartOrder& order) { return encoded(order); }
 
 std::optional<NodeHello> decode_hello(std::string_view bytes) { return decoded<NodeHello>(bytes); }
@@ -213,7 +213,7 @@ std::optional<AbortOrder> decode_abort(std::string_view bytes) {
   return decoded<AbortOrder>(bytes);
 }
 
-std::optional<Decision> decode_decision(std::string_view bytes) { return decoded<Decision>(bytes); }
+std::optional<JobResult> decode_result(std::string_view bytes) { return decoded<JobResult>(bytes); }
 
 std::optional<RestartOrder> decode_restart(std::string_view bytes) {
   return decoded<RestartOrder>(bytes);

@@ -33,7 +33,7 @@ enum class NodeMessage : std::uint64_t {
   suspend = 31,      ///< to node 0: Ctrl-Z was pressed; from node 0: suspend the ranks
   resume = 32,       ///< likewise, to continue the ranks
   kill = 23,         ///< both ways: the ranks had their time
-  finish = 24,       ///< node 0: Decision; the last message of an attempt
+  finish = 24,       ///< node 0: JobResult; the last message of an attempt
   restart = 25,      ///< node 0, after an attempt: RestartOrder
   over = 26,         ///< node 0, after an attempt: no other follows
 };
@@ -85,7 +85,7 @@ struct AbortOrder {
 };
 
 /// How the job ended, as node 0 found.
-struct Decision {
+struct JobResult {
   int status = 0;
   bool failed = false;  ///< something failed; else all ended in peace or were stopped
   std::string line;     ///< the last line of the report; empty: none
@@ -104,7 +104,7 @@ struct RestartOrder {
 [[nodiscard]] std::string encode(const JobStart& start);
 [[nodiscard]] std::string encode(const RankNews& news);
 [[nodiscard]] std::string encode(const AbortOrder& order);
-[[nodiscard]] std::string encode(const Decision& decision);
+[[nodiscard]] std::string encode(const JobResult& decision);
 [[nodiscard]] std::string encode(const RestartOrder& order);
 
 /// Each gives nothing for bytes that are no such message, or hold what cannot be. Texts come
@@ -114,7 +114,7 @@ struct RestartOrder {
 [[nodiscard]] std::optional<JobStart> decode_start(std::string_view bytes);
 [[nodiscard]] std::optional<RankNews> decode_rank_news(std::string_view bytes);
 [[nodiscard]] std::optional<AbortOrder> decode_abort(std::string_view bytes);
-[[nodiscard]] std::optional<Decision> decode_decision(std::string_view bytes);
+[[nodiscard]] std::optional<JobResult> decode_result(std::string_view bytes);
 [[nodiscard]] std::optional<RestartOrder> decode_restart(std::string_view bytes);
 
 }  // namespace launcher

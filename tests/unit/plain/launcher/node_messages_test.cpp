@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/nodes/channel.h"
 #include "launcher/nodes/messages.h"
+#include "launcher/nodes/node_connections.h"
 
 namespace launcher::node_messages_test {
 namespace {
@@ -118,15 +118,15 @@ TEST_CASE("no bytes crash the readers") {
     (void)decode_start(bytes);
     (void)decode_hello(bytes);
     (void)decode_abort(bytes);
-    (void)decode_decision(bytes);
+    (void)decode_result(bytes);
   }
 }
 
 // Launchers that talk while their ranks run: whose silence is a loss, and which messages count.
 constexpr SilenceLimits kLimits{.running = 100ms, .starting = 10s};
 
-NodeLink link_to(int node, int socket) {
-  NodeLink link;
+NodeConnection link_to(int node, int socket) {
+  NodeConnection link;
   link.node = node;
   link.stream.socket = dtrain::base::Descriptor(socket);
   return link;
@@ -134,14 +134,14 @@ NodeLink link_to(int node, int socket) {
 
 /// Node 0's and node 1's.
 struct Pair {
-  std::unique_ptr<Channel> host;
-  std::unique_ptr<Channel> guest;
+  std::unique_ptr<NodeConnections> host;
+  std::unique_ptr<NodeConnections> guest;
 };
 
-std::unique_ptr<Channel> channel_of(int own_node, int other_node, int socket) {
-  std::vector<NodeLink> links;
+std::unique_ptr<NodeConnections> channel_of(int own_node, int other_node, int socket) {
+  std::vector<NodeConnection> links;
   links.push_back(link_to(other_node, socket));
-  return std::make_unique<Channel>(own_node, std::move(links), kLimits);
+  return std::make_unique<NodeConnections>(own_node, std::move(links), kLimits);
 }
 
 Pair two_channels() {
@@ -151,7 +151,7 @@ Pair two_channels() {
 }
 
 /// What the channel takes while the other one is silent for longer than its heartbeats may be.
-std::vector<NodeEvent> taken_after_silence(Channel& channel) {
+std::vector<NodeEvent> taken_after_silence(NodeConnections& channel) {
   (void)channel.take();
   std::this_thread::sleep_for(250ms);
   return channel.take();

@@ -14,29 +14,29 @@ namespace {
 using Catch::Contains;
 using dtrain::base::ErrorKind;
 using dtrain::testing::Names;
-using launcher::AttemptEnd;
+using launcher::AttemptResult;
 using launcher::History;
 using launcher::RestartPolicy;
 using Seconds = std::chrono::duration<double>;
 using launcher::StepClock;
 using std::chrono::milliseconds;
 
-AttemptEnd failure(int status = 7) {
-  AttemptEnd end;
+AttemptResult failure(int status = 7) {
+  AttemptResult end;
   end.status = status;
   end.has_failed = true;
   return end;
 }
 
-AttemptEnd failure_after(std::int64_t committed, const std::string& run = "run") {
-  AttemptEnd end = failure();
+AttemptResult failure_after(std::int64_t committed, const std::string& run = "run") {
+  AttemptResult end = failure();
   end.is_reporting = true;
   end.checkpoint.step = committed;
   end.committed_steps.set(run, committed);
   return end;
 }
 
-double wait_after(RestartPolicy& policy, const AttemptEnd& end) {
+double wait_after(RestartPolicy& policy, const AttemptResult& end) {
   const auto decision = policy.after(end);
   REQUIRE(decision.restarts);
   return decision.wait.count();
@@ -60,7 +60,7 @@ TEST_CASE("Without --max-restarts nothing is started again, and nothing is said 
 
 TEST_CASE("A job that did not fail is over, whatever its status") {
   for (const int status : {0, static_cast<int>(ErrorKind::interrupted), 143}) {
-    AttemptEnd end;
+    AttemptResult end;
     end.status = status;
     const auto decision = RestartPolicy({.max_restarts = 3}).after(end);
     CHECK_FALSE(decision.restarts);
@@ -80,7 +80,7 @@ TEST_CASE("Errors that would come again are not tried again") {
 }
 
 TEST_CASE("A job that was asked to stop is not started again, even if it failed") {
-  AttemptEnd end = failure();
+  AttemptResult end = failure();
   end.request = SIGTERM;
   const auto decision = RestartPolicy({.max_restarts = 3}).after(end);
   CHECK_FALSE(decision.restarts);
@@ -101,7 +101,7 @@ TEST_CASE("A job that a request keeps from its restart is interrupted if it has 
   CHECK(policy.after(failure_after(40)).restarts);
   CHECK(policy.stopped_by(SIGUSR1).interrupted_by == SIGUSR1);
   CHECK(policy.stopped_by(SIGQUIT).interrupted_by == 0);
-  AttemptEnd end = failure();
+  AttemptResult end = failure();
   end.request = SIGTERM;
   CHECK(policy.after(end).interrupted_by == SIGTERM);
   CHECK(RestartPolicy({.max_restarts = 3}).after(end).interrupted_by == 0);
@@ -110,7 +110,7 @@ TEST_CASE("A job that a request keeps from its restart is interrupted if it has 
 }
 
 TEST_CASE("A process that cannot be killed keeps the job from being started beside it") {
-  AttemptEnd end = failure();
+  AttemptResult end = failure();
   end.is_left_behind = true;
   CHECK_FALSE(RestartPolicy({.max_restarts = 3}).after(end).restarts);
 }
@@ -124,7 +124,7 @@ TEST_CASE("Three restarts in a row without a newer checkpoint are enough") {
 }
 
 TEST_CASE("Attempts that storage errors have ended do not count as without progress") {
-  AttemptEnd away = failure_after(40);
+  AttemptResult away = failure_after(40);
   away.status = static_cast<int>(ErrorKind::checkpoint);
   RestartPolicy policy({.max_restarts = 12, .backoff = std::chrono::duration<double>(1)});
   for (const double wait : {1, 2, 4, 8, 16, 32, 60}) CHECK(wait_after(policy, away) == wait);
@@ -179,8 +179,8 @@ TEST_CASE("A longer back-off than a minute stays as it was given") {
   CHECK(wait_after(policy, failure()) == 90);
 }
 
-AttemptEnd failed_attempt() {
-  AttemptEnd end;
+AttemptResult failed_attempt() {
+  AttemptResult end;
   end.status = 7;
   end.has_failed = true;
   end.how = "rank 1 failed";
@@ -199,7 +199,7 @@ TEST_CASE("A restart's line tells which, of how many, when, why and from where")
 }
 
 TEST_CASE("The history has a line for each attempt, and what was measured") {
-  AttemptEnd last;
+  AttemptResult last;
   last.how = "ended well";
   last.step = 100;
   last.duration = Seconds(20);
@@ -214,11 +214,11 @@ TEST_CASE("The history has a line for each attempt, and what was measured") {
 }
 
 TEST_CASE("The newest checkpoint is that of the last attempt that had one") {
-  AttemptEnd old = failed_attempt();
+  AttemptResult old = failed_attempt();
   old.checkpoint = {.step = 100, .resume_advice = "old", .requeue_file = "/old/REQUEUE"};
-  AttemptEnd last = failed_attempt();
+  AttemptResult last = failed_attempt();
   last.checkpoint = {.step = 5, .resume_advice = {}, .requeue_file = "/last/REQUEUE"};
-  const AttemptEnd without{};
+  const AttemptResult without{};
   const auto found = launcher::newest_checkpoint({{old, last, without}, Seconds(1), Seconds(2)});
   CHECK(found.step == 5);
   CHECK(found.resume_advice.empty());
@@ -231,7 +231,7 @@ TEST_CASE("A job of one attempt has no history") {
 }
 
 TEST_CASE("Nothing is said of measures that were not taken") {
-  AttemptEnd silent = failed_attempt();
+  AttemptResult silent = failed_attempt();
   silent.step = silent.checkpoint.step = -1;
   const auto lines = launcher::history_lines({{silent, silent}, Seconds(0), Seconds(2)});
   REQUIRE(lines.size() == 3);
@@ -239,7 +239,7 @@ TEST_CASE("Nothing is said of measures that were not taken") {
 }
 
 TEST_CASE("Of many attempts the last are shown") {
-  const History history{std::vector<AttemptEnd>(61, failed_attempt()), Seconds(1), Seconds(2)};
+  const History history{std::vector<AttemptResult>(61, failed_attempt()), Seconds(1), Seconds(2)};
   const auto lines = launcher::history_lines(history);
   CHECK(lines[0] == "61 attempts, the last 20:");
   CHECK_THAT(lines[1], Contains("attempt 41:"));

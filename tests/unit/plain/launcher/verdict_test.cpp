@@ -1,10 +1,11 @@
+#include "launcher/judge/verdict.h"
+
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <string>
 #include <vector>
 
 #include "launcher/judge/stragglers.h"
-#include "launcher/output/report.h"
 #include "support/launcher_ranks.h"
 #include "support/messages.h"
 
@@ -79,10 +80,10 @@ TEST_CASE("what node 0 decided counts for the others") {
   const auto ranks = ranks_with(-1, {});
   Verdict verdict;
   verdict.stop_signal = 15;
-  verdict.decided = Decision{.status = 9, .failed = false, .line = ""};
+  verdict.result = JobResult{.status = 9, .failed = false, .line = ""};
   CHECK(status_of(verdict, ranks) == 9);
   CHECK(last_line(verdict, ranks, two_nodes()).empty());
-  verdict.decided = Decision{.status = 7, .failed = true, .line = "failed: rank 0"};
+  verdict.result = JobResult{.status = 7, .failed = true, .line = "failed: rank 0"};
   CHECK(verdict.failed());
   CHECK(last_line(verdict, ranks, two_nodes()) == "failed: rank 0");
 }

@@ -1,4 +1,4 @@
-// What the ranks of this node print, on its way to dtrun's output and to their logs.
+// Relays the output of this node's ranks to dtrun's output and to their logs.
 #pragma once
 
 #include <chrono>
@@ -9,20 +9,24 @@
 #include <vector>
 
 #include "dtrain/base/clock.h"
+#include "launcher/judge/verdict.h"
 #include "launcher/local/rank.h"
+#include "launcher/nodes/placement.h"
 #include "launcher/options.h"
 #include "launcher/output/log_writer.h"
 #include "launcher/output/shared_output.h"
 
 namespace launcher {
 
-/// Shows and logs output, and notices when readers or disks fall behind.
+/// Shows and logs the ranks' output, applies back-pressure to them when readers or disks fall
+/// behind, and prints dtrun's own lines.
 ///
 /// Threads: one.
-class JobOutput {
+class OutputRelay {
  public:
-  /// Throws: Error{spawn} when no threads can be made.
-  explicit JobOutput(const Options& options);
+  /// log_folder: of this attempt's logs; empty: none.
+  /// Throws:     Error{spawn} when no threads can be made.
+  OutputRelay(const Options& options, std::string log_folder);
 
   [[nodiscard]] SharedOutput& console() { return console_; }
   [[nodiscard]] LogWriter& logs() { return logs_; }
@@ -53,10 +57,15 @@ class JobOutput {
   [[nodiscard]] bool update_hold(bool job_ends);
   [[nodiscard]] bool is_held() const { return is_held_; }
 
-  /// Takes all that the ranks have written. Nothing of theirs follows.
+  /// Reads what is left in the ranks' pipes, and closes them.
   void finish(std::span<Rank> ranks);
+  /// Prints what went wrong with the logs, then the report on the attempt (output/report.h).
+  void print_report(const Verdict& verdict, const std::vector<Rank>& ranks,
+                    const Placement& placement);
 
  private:
+  const Options& options_;
+  std::string log_folder_;
   SharedOutput console_;
   LogWriter logs_;
   /// Errors that ended the start, behind their prefixes.

@@ -19,7 +19,7 @@
 namespace launcher {
 
 /// An established connection to another launcher, which has proved who it is.
-struct NodeLink {
+struct NodeConnection {
   int node = 0;
   dtrain::net::FramedStream stream;
 };
@@ -49,12 +49,14 @@ struct NodeEvent {
 /// loss. Nothing blocks.
 ///
 /// Threads: one.
-class Channel {
+class NodeConnections {
  public:
+  /// For a job of one node: no peers and no descriptors; sends nothing and takes nothing.
+  NodeConnections() = default;
   /// Throws: Error{spawn} if the system gives no descriptors.
-  Channel(int own_node, std::vector<NodeLink> links, SilenceLimits limits);
+  NodeConnections(int own_node, std::vector<NodeConnection> links, SilenceLimits limits);
 
-  /// Readable when take() has something to do.
+  /// Readable when take() has something to do; -1: a job of one node.
   [[nodiscard]] int fd() const { return epoll_.get(); }
   [[nodiscard]] const SilenceLimits& limits() const { return limits_; }
 
@@ -96,59 +98,15 @@ class Channel {
   void beat(std::vector<NodeEvent>& events);
   void lose(Peer& peer, NodeLoss loss, std::vector<NodeEvent>& events);
 
-  int own_node_;
+  int own_node_ = 0;
   ActiveClock clock_;  // this process may be stopped with its job
-  SilenceLimits limits_;
+  SilenceLimits limits_ = {};
   int attempt_ = 0;
   dtrain::base::Descriptor epoll_;
   dtrain::base::Descriptor timer_;
   std::vector<Peer> peers_;
   std::vector<NodeEvent> put_back_;
   bool has_taken_ = false;  // what came with the links
-};
-
-/// What this launcher and the others tell each other, until it is clear how the attempt ends.
-///
-/// Threads: one.
-class JobNodes {
- public:
-  /// channel: none where there is one node.
-  JobNodes(std::shared_ptr<Channel> channel, const Placement& placement)
-      : channel_(std::move(channel)),
-        own_node_(placement.node_rank),
-        are_done_(static_cast<std::size_t>(placement.num_nodes())) {}
-
-  /// Returns whether there are other nodes, and they still have a say.
-  [[nodiscard]] bool are_heard() const { return channel_ != nullptr && !is_over_; }
-  [[nodiscard]] bool has_several() const { return channel_ != nullptr; }
-  /// Returns whether this launcher decides how the job ends.
-  [[nodiscard]] bool is_coordinator() const { return own_node_ == 0; }
-  /// Requires: has_several().
-  [[nodiscard]] Channel& channel() const { return *channel_; }
-
-  /// To all launchers that this one is connected with; dropped once it is over.
-  void tell_all(NodeMessage kind, std::string_view body = {}) const {
-    if (are_heard()) channel_->send_to_all(kind, body);
-  }
-  /// To node 0.
-  void tell_coordinator(NodeMessage kind, std::string_view body = {}) const {
-    if (are_heard()) channel_->send(0, kind, body);
-  }
-  /// From now on nothing that another node says changes how the attempt ends.
-  void close() { is_over_ = true; }
-
-  /// All ranks of a node have ended, or it is lost.
-  void set_done(int node) { are_done_[static_cast<std::size_t>(node)] = true; }
-  [[nodiscard]] bool are_all_done() const {
-    return std::ranges::find(are_done_, false) == are_done_.end();
-  }
-  [[nodiscard]] bool is_done(int node) const { return are_done_[static_cast<std::size_t>(node)]; }
-
- private:
-  std::shared_ptr<Channel> channel_;
-  int own_node_;
-  std::vector<bool> are_done_;  // of node 0; of the others: their own entry, once reported
-  bool is_over_ = false;
 };
 
 }  // namespace launcher

@@ -1,25 +1,33 @@
-#include "launcher/output/job_output.h"
+#include "launcher/output/output_relay.h"
+
+#include <fmt/format.h>
 
 #include <cstddef>
+#include <limits>
 #include <optional>
+#include <utility>
+
+#include "launcher/output/report.h"
 
 namespace launcher {
 
-JobOutput::JobOutput(const Options& options)
-    : console_(own_prefix(options), options.emulate_nodes > 0 ? Pieces::atomic : Pieces::large),
+OutputRelay::OutputRelay(const Options& options, std::string log_folder)
+    : options_(options),
+      log_folder_(std::move(log_folder)),
+      console_(own_prefix(options), options.emulate_nodes > 0 ? Pieces::atomic : Pieces::large),
       logs_(console_.waker(), options.log_size_limit) {}
 
-void JobOutput::warn_of_logs() {
+void OutputRelay::warn_of_logs() {
   for (const std::string& text : logs_.take_warnings()) warn(text);
 }
 
-void JobOutput::read(RankStream& stream) {
+void OutputRelay::read(RankStream& stream) {
   if (!stream.open() || is_held_) return;
   stream.read(console_);
   if (!stream.open()) stream.finish(console_);  // a closed descriptor has left epoll by itself
 }
 
-void JobOutput::show_error(Rank& rank, std::span<const Rank> own, bool has_begun) {
+void OutputRelay::show_error(Rank& rank, std::span<const Rank> own, bool has_begun) {
   const std::string& line = rank.told->line;
   std::optional<std::string_view> prefix = "";
   // A line that blames another rank waits for the report: that rank's own words may still come.
@@ -40,18 +48,18 @@ void JobOutput::show_error(Rank& rank, std::span<const Rank> own, bool has_begun
   rank.error.insert(console_, line, prefix);
 }
 
-void JobOutput::show_start_errors() {
+void OutputRelay::show_start_errors() {
   for (const auto& [prefix, line] : start_errors_) console_.line(Stream::error, prefix, line);
   start_errors_.clear();
 }
 
-void JobOutput::show_old_start_errors(bool has_begun) {
+void OutputRelay::show_old_start_errors(bool has_begun) {
   constexpr std::chrono::seconds kTimeToEnd(2);
   const auto waited = dtrain::base::Clock::now() - start_error_time_;
   if (waited >= kTimeToEnd || has_begun) show_start_errors();
 }
 
-bool JobOutput::update_hold(bool job_ends) {
+bool OutputRelay::update_hold(bool job_ends) {
   constexpr std::size_t kMaxPending = std::size_t{1} << 20;
   // Ranks that end may print much at once, and a disk that is well must lose nothing of it.
   constexpr std::size_t kMaxPendingLogsAtEnd = std::size_t{64} << 20;
@@ -65,7 +73,7 @@ bool JobOutput::update_hold(bool job_ends) {
   return was_held != is_held_;
 }
 
-void JobOutput::finish(std::span<Rank> ranks) {
+void OutputRelay::finish(std::span<Rank> ranks) {
   for (Rank& rank : ranks) {
     rank.output.finish(console_);
     rank.error.finish(console_);
@@ -73,6 +81,19 @@ void JobOutput::finish(std::span<Rank> ranks) {
   console_.commit_live("");
   show_start_errors();
   logs_.finish();
+}
+
+// The report follows the warnings: its last line says why the job ended.
+void OutputRelay::print_report(const Verdict& verdict, const std::vector<Rank>& ranks,
+                               const Placement& placement) {
+  const bool written = logs_.idle();
+  console_.drop_beyond(std::numeric_limits<std::size_t>::max());  // no line of dtrun's is dropped
+  warn_of_logs();
+  if (!written) {
+    warn(fmt::format("the disk of the logs in {} did not answer: they may lack up to {} bytes",
+                     log_folder_, logs_.missing()));
+  }
+  report(verdict, ranks, placement, options_.max_restarts > 0, console_);
 }
 
 }  // namespace launcher
